@@ -1,0 +1,1 @@
+//! causeway: run programs over Causeway, show its state, examine the machine

@@ -1,0 +1,1 @@
+//! The software RDMA device: PD, MR, CQ, SRQ, QP and their progress

@@ -1,0 +1,1 @@
+//! UDP input and output with segmentation offload

@@ -1,0 +1,80 @@
+//! What a queue pair asks of the device around it: memory and queues.
+
+use crate::bytes::{Bytes, BytesMut};
+use crate::types::{QpEvent, RecvWr, Wc};
+
+/// Why an access to registered memory was denied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MemError {
+    /// The key names no MR of this device, or one registered earlier.
+    #[error("no such key")]
+    Key,
+    /// The MR belongs to another protection domain than the QP.
+    #[error("wrong protection domain")]
+    Pd,
+    /// The range is not inside the MR.
+    #[error("out of bounds")]
+    Bounds,
+    /// The MR was not registered for this kind of access.
+    #[error("access not permitted")]
+    Access,
+}
+
+/// A kind of remote access (`ibv_reg_mr(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Remote {
+    /// RDMA READ
+    Read,
+    /// RDMA WRITE
+    Write,
+    /// FETCH_ADD, CMP_SWAP
+    Atomic,
+}
+
+/// An atomic operation on 8 bytes in the responder's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtomicOp {
+    /// Adds, wrapping.
+    FetchAdd(u64),
+    /// Stores `swap` if the value equals `compare`.
+    CmpSwap {
+        /// Expected value
+        compare: u64,
+        /// New value
+        swap: u64,
+    },
+}
+
+/// Registered memory. Every call checks key, generation, bounds, protection domain and permission
+/// first, and touches nothing if they do not allow the whole range.
+pub trait Memory {
+    /// Checks that a local range may be used, for writing if `write`.
+    fn check_local(&self, pd: u32, lkey: u32, addr: u64, len: u64, write: bool) -> Result<(), MemError>;
+    /// Checks that a peer may access a range.
+    fn check_remote(&self, pd: u32, rkey: u32, addr: u64, len: u64, what: Remote) -> Result<(), MemError>;
+    /// Copies local memory out (gather). `dst` is filled whole.
+    fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError>;
+    /// Copies into local memory (scatter of a receive, a READ or an atomic response).
+    fn write_local(&self, pd: u32, lkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
+    /// Copies out for a peer's READ.
+    fn read_remote(&self, pd: u32, rkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError>;
+    /// Copies in for a peer's WRITE. The last aligned 8 bytes are stored last, with release.
+    fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
+    /// Carries out an atomic for a peer and returns the value before. `addr` is 8-byte aligned.
+    fn atomic(&self, pd: u32, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError>;
+    /// Invalidates a key on behalf of a peer's SEND_WITH_INV.
+    fn invalidate(&mut self, pd: u32, rkey: u32) -> Result<(), MemError>;
+}
+
+/// The device around a queue pair.
+pub trait Host: Memory {
+    /// Queues a completion of the send queue of `qp`.
+    fn complete_send(&mut self, qp: u32, wc: Wc);
+    /// Queues a completion of the receive queue of `qp`; `solicited` wakes `solicited_only` waiters.
+    /// Errors always wake.
+    fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool);
+    /// Takes a receive from the SRQ of `qp`.
+    fn pop_srq(&mut self, qp: u32) -> Option<RecvWr>;
+    /// Reports an asynchronous event.
+    fn event(&mut self, qp: u32, event: QpEvent);
+}

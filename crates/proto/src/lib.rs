@@ -1,0 +1,17 @@
+//! Sans-I/O protocol state machines.
+//!
+//! No socket, no clock, no thread: time is an argument ([`Instant`]), memory and completion queues
+//! are the [`host::Host`] trait, and the thing below (a UDP path or a shared-memory ring) pulls
+//! segments out and pushes segments in through the [`ulp::Ulp`] trait.
+//!
+//! - [`qp`]: the queue-pair semantics that verbs promises for reliable connections;
+//! - [`trp`]: the reliability protocol under them when the path is lossy.
+
+pub mod bytes;
+pub mod host;
+pub mod time;
+pub mod types;
+pub mod ulp;
+
+pub use bytes::{Bytes, BytesMut};
+pub use time::{Duration, Instant};

@@ -1,0 +1,360 @@
+//! The vocabulary of verbs, free of its C layout. Values match `<infiniband/verbs.h>` where the C
+//! ABI passes them through; see the man page named at each item.
+
+use bitflags::bitflags;
+use smallvec::SmallVec;
+
+/// Most scatter/gather entries of one work request (`ibv_query_device(3)`, `max_sge`).
+pub const MAX_SGE: usize = 32;
+/// Most bytes of one inline send (`ibv_create_qp(3)`, `max_inline_data`).
+pub const MAX_INLINE: usize = 1024;
+/// Most bytes of one message (`ibv_query_port(3)`, `max_msg_sz`).
+pub const MAX_MESSAGE: u32 = 1 << 31;
+/// Most READs and atomics outstanding in either direction (`ibv_query_device(3)`, `max_qp_rd_atom`).
+pub const MAX_RD_ATOMIC: u8 = 128;
+/// `rnr_retry` value that means for ever (`ibv_modify_qp(3)`).
+pub const RNR_RETRY_INFINITE: u8 = 7;
+
+bitflags! {
+    /// `enum ibv_access_flags` (`ibv_reg_mr(3)`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Access: u32 {
+        /// `IBV_ACCESS_LOCAL_WRITE`
+        const LOCAL_WRITE = 1;
+        /// `IBV_ACCESS_REMOTE_WRITE`
+        const REMOTE_WRITE = 1 << 1;
+        /// `IBV_ACCESS_REMOTE_READ`
+        const REMOTE_READ = 1 << 2;
+        /// `IBV_ACCESS_REMOTE_ATOMIC`
+        const REMOTE_ATOMIC = 1 << 3;
+        /// `IBV_ACCESS_MW_BIND`
+        const MW_BIND = 1 << 4;
+        /// `IBV_ACCESS_ZERO_BASED`
+        const ZERO_BASED = 1 << 5;
+        /// `IBV_ACCESS_RELAXED_ORDERING`
+        const RELAXED_ORDERING = 1 << 20;
+    }
+
+    /// `enum ibv_send_flags` (`ibv_post_send(3)`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct SendFlags: u32 {
+        /// `IBV_SEND_FENCE`
+        const FENCE = 1;
+        /// `IBV_SEND_SIGNALED`
+        const SIGNALED = 1 << 1;
+        /// `IBV_SEND_SOLICITED`
+        const SOLICITED = 1 << 2;
+        /// `IBV_SEND_INLINE`
+        const INLINE = 1 << 3;
+    }
+
+    /// `enum ibv_qp_attr_mask` (`ibv_modify_qp(3)`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct QpAttrMask: u32 {
+        /// `IBV_QP_STATE`
+        const STATE = 1;
+        /// `IBV_QP_CUR_STATE`
+        const CUR_STATE = 1 << 1;
+        /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`
+        const EN_SQD_ASYNC_NOTIFY = 1 << 2;
+        /// `IBV_QP_ACCESS_FLAGS`
+        const ACCESS_FLAGS = 1 << 3;
+        /// `IBV_QP_PKEY_INDEX`
+        const PKEY_INDEX = 1 << 4;
+        /// `IBV_QP_PORT`
+        const PORT = 1 << 5;
+        /// `IBV_QP_QKEY`
+        const QKEY = 1 << 6;
+        /// `IBV_QP_AV`
+        const AV = 1 << 7;
+        /// `IBV_QP_PATH_MTU`
+        const PATH_MTU = 1 << 8;
+        /// `IBV_QP_TIMEOUT`
+        const TIMEOUT = 1 << 9;
+        /// `IBV_QP_RETRY_CNT`
+        const RETRY_CNT = 1 << 10;
+        /// `IBV_QP_RNR_RETRY`
+        const RNR_RETRY = 1 << 11;
+        /// `IBV_QP_RQ_PSN`
+        const RQ_PSN = 1 << 12;
+        /// `IBV_QP_MAX_QP_RD_ATOMIC`
+        const MAX_QP_RD_ATOMIC = 1 << 13;
+        /// `IBV_QP_ALT_PATH`
+        const ALT_PATH = 1 << 14;
+        /// `IBV_QP_MIN_RNR_TIMER`
+        const MIN_RNR_TIMER = 1 << 15;
+        /// `IBV_QP_SQ_PSN`
+        const SQ_PSN = 1 << 16;
+        /// `IBV_QP_MAX_DEST_RD_ATOMIC`
+        const MAX_DEST_RD_ATOMIC = 1 << 17;
+        /// `IBV_QP_PATH_MIG_STATE`
+        const PATH_MIG_STATE = 1 << 18;
+        /// `IBV_QP_CAP`
+        const CAP = 1 << 19;
+        /// `IBV_QP_DEST_QPN`
+        const DEST_QPN = 1 << 20;
+        /// `IBV_QP_RATE_LIMIT`
+        const RATE_LIMIT = 1 << 25;
+    }
+}
+
+/// `enum ibv_qp_state` (`ibv_modify_qp(3)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum QpState {
+    #[default]
+    Reset = 0,
+    Init = 1,
+    Rtr = 2,
+    Rts = 3,
+    Sqd = 4,
+    Sqe = 5,
+    Err = 6,
+}
+
+/// `enum ibv_wc_status` (`ibv_poll_cq(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum WcStatus {
+    Success = 0,
+    LocLenErr = 1,
+    LocQpOpErr = 2,
+    LocProtErr = 4,
+    WrFlushErr = 5,
+    MwBindErr = 6,
+    BadRespErr = 7,
+    LocAccessErr = 8,
+    RemInvReqErr = 9,
+    RemAccessErr = 10,
+    RemOpErr = 11,
+    RetryExcErr = 12,
+    RnrRetryExcErr = 13,
+    FatalErr = 19,
+    GeneralErr = 21,
+}
+
+/// `enum ibv_wc_opcode` (`ibv_poll_cq(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+#[allow(missing_docs, reason = "the names are the specification's")]
+pub enum WcOpcode {
+    Send = 0,
+    RdmaWrite = 1,
+    RdmaRead = 2,
+    CompSwap = 3,
+    FetchAdd = 4,
+    LocalInv = 6,
+    Recv = 1 << 7,
+    RecvRdmaWithImm = (1 << 7) + 1,
+}
+
+bitflags! {
+    /// `enum ibv_wc_flags` (`ibv_poll_cq(3)`).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct WcFlags: u32 {
+        /// `IBV_WC_GRH`
+        const GRH = 1;
+        /// `IBV_WC_WITH_IMM`
+        const WITH_IMM = 1 << 1;
+        /// `IBV_WC_WITH_INV`
+        const WITH_INV = 1 << 3;
+    }
+}
+
+/// A work completion (`struct ibv_wc`, `ibv_poll_cq(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Wc {
+    /// The identifier given with the work request.
+    pub wr_id: u64,
+    /// Outcome; beside `wr_id` and `qp_num` nothing else is valid unless it is `Success`.
+    pub status: WcStatus,
+    /// What completed.
+    pub opcode: WcOpcode,
+    /// Provider-specific cause of an error; 0 here.
+    pub vendor_err: u32,
+    /// Bytes transferred (receives and READs).
+    pub byte_len: u32,
+    /// Immediate data as the bytes stood in the sender's `imm_data` (network order), or the invalidated rkey.
+    pub imm: u32,
+    /// Local queue pair.
+    pub qp_num: u32,
+    /// Remote queue pair (datagram receives; the peer for RC).
+    pub src_qp: u32,
+    /// Which fields are valid.
+    pub flags: WcFlags,
+}
+
+/// One scatter/gather entry (`struct ibv_sge`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sge {
+    /// Virtual address, or offset in a zero-based MR.
+    pub addr: u64,
+    /// Bytes.
+    pub length: u32,
+    /// Key of the local MR.
+    pub lkey: u32,
+}
+
+/// Scatter/gather list; short ones stay off the heap.
+pub type SgList = SmallVec<[Sge; 2]>;
+
+/// What a send work request does (`enum ibv_wr_opcode`, `ibv_post_send(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// `IBV_WR_SEND`
+    Send,
+    /// `IBV_WR_SEND_WITH_IMM`; the 32 bits as they stand in memory
+    SendImm(u32),
+    /// `IBV_WR_SEND_WITH_INV`; the peer's rkey to invalidate
+    SendInv(u32),
+    /// `IBV_WR_RDMA_WRITE`
+    Write {
+        /// Address at the peer
+        addr: u64,
+        /// Key at the peer
+        rkey: u32,
+    },
+    /// `IBV_WR_RDMA_WRITE_WITH_IMM`
+    WriteImm {
+        /// Address at the peer
+        addr: u64,
+        /// Key at the peer
+        rkey: u32,
+        /// The 32 bits as they stand in memory
+        imm: u32,
+    },
+    /// `IBV_WR_RDMA_READ`
+    Read {
+        /// Address at the peer
+        addr: u64,
+        /// Key at the peer
+        rkey: u32,
+    },
+    /// `IBV_WR_ATOMIC_FETCH_AND_ADD`
+    FetchAdd {
+        /// Address at the peer, 8-byte aligned
+        addr: u64,
+        /// Key at the peer
+        rkey: u32,
+        /// Addend
+        add: u64,
+    },
+    /// `IBV_WR_ATOMIC_CMP_AND_SWP`
+    CmpSwap {
+        /// Address at the peer, 8-byte aligned
+        addr: u64,
+        /// Key at the peer
+        rkey: u32,
+        /// Value to compare with
+        compare: u64,
+        /// Value to store if equal
+        swap: u64,
+    },
+    /// `IBV_WR_LOCAL_INV`; the local rkey
+    LocalInv(u32),
+}
+
+/// Where the bytes of a send come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Registered memory, read when the segments are built.
+    Sges(SgList),
+    /// `IBV_SEND_INLINE`: copied when posted, the buffers may be used again at once.
+    Inline(SmallVec<[u8; 64]>),
+}
+
+/// A send work request (`struct ibv_send_wr`, `ibv_post_send(3)`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendWr {
+    /// Echoed in the completion.
+    pub wr_id: u64,
+    /// What to do.
+    pub op: SendOp,
+    /// How.
+    pub flags: SendFlags,
+    /// Local memory.
+    pub payload: Payload,
+}
+
+/// A receive work request (`struct ibv_recv_wr`, `ibv_post_recv(3)`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RecvWr {
+    /// Echoed in the completion.
+    pub wr_id: u64,
+    /// Where to put the message.
+    pub sges: SgList,
+}
+
+/// Capabilities of a QP (`struct ibv_qp_cap`, `ibv_create_qp(3)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCap {
+    /// Send work requests outstanding.
+    pub max_send_wr: u32,
+    /// Receive work requests outstanding.
+    pub max_recv_wr: u32,
+    /// Entries of a send's gather list.
+    pub max_send_sge: u32,
+    /// Entries of a receive's scatter list.
+    pub max_recv_sge: u32,
+    /// Bytes of an inline send.
+    pub max_inline_data: u32,
+}
+
+/// Attributes of a QP (`struct ibv_qp_attr`, `ibv_modify_qp(3)`), less the address vector, which
+/// belongs to the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpAttr {
+    /// State to move to, or the state a query found.
+    pub state: QpState,
+    /// State the caller believes it is in.
+    pub cur_state: QpState,
+    /// `enum ibv_mtu`: 1 to 5 for 256 to 4096 bytes.
+    pub path_mtu: u32,
+    /// First PSN expected, 24 bits.
+    pub rq_psn: u32,
+    /// First PSN sent, 24 bits.
+    pub sq_psn: u32,
+    /// Peer's queue pair, 24 bits.
+    pub dest_qpn: u32,
+    /// What the peer may do.
+    pub access: Access,
+    /// Q_Key (datagrams).
+    pub qkey: u32,
+    /// READs and atomics this side may have outstanding.
+    pub max_rd_atomic: u8,
+    /// READs and atomics the peer may have outstanding.
+    pub max_dest_rd_atomic: u8,
+    /// Code of the time a requester waits after a refusal, 0 to 31.
+    pub min_rnr_timer: u8,
+    /// Code of the acknowledgment time-out, 0 (none) to 31: 4.096 µs × 2^timeout.
+    pub timeout: u8,
+    /// Retransmissions before giving up, 0 to 7.
+    pub retry_cnt: u8,
+    /// Refusals for want of a receive before giving up, 0 to 7; 7 means no limit.
+    pub rnr_retry: u8,
+    /// Physical port, 1.
+    pub port: u8,
+    /// Index of the partition key, 0.
+    pub pkey_index: u16,
+    /// Ask for `IBV_EVENT_SQ_DRAINED`.
+    pub en_sqd_async_notify: bool,
+}
+
+/// Asynchronous events of a QP (`ibv_get_async_event(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpEvent {
+    /// `IBV_EVENT_QP_FATAL`
+    Fatal,
+    /// `IBV_EVENT_QP_REQ_ERR`
+    RequestError,
+    /// `IBV_EVENT_QP_ACCESS_ERR`
+    AccessError,
+    /// `IBV_EVENT_COMM_EST`
+    CommEstablished,
+    /// `IBV_EVENT_SQ_DRAINED`
+    SqDrained,
+    /// `IBV_EVENT_QP_LAST_WQE_REACHED`
+    LastWqeReached,
+}

@@ -1,0 +1,1 @@
+//! Shared-memory layouts: rings, inboxes and doorbell words

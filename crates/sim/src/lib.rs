@@ -1,0 +1,1 @@
+//! Deterministic network and memory for tests of the protocol

@@ -1,0 +1,1 @@
+//! libibverbs.so.1: the verbs C ABI

@@ -1,0 +1,1 @@
+//! Codecs of the Causeway wire formats: TRP, DDP (RFC 5041), RDMAP (RFC 5040, RFC 7306)
