@@ -1,1 +1,5 @@
-//! Codecs of the Causeway wire formats: TRP, DDP (RFC 5041), RDMAP (RFC 5040, RFC 7306)
+//! Codecs of the Causeway wire formats: TRP, DDP (RFC 5041), RDMAP (RFC 5040, RFC 7306).
+#![no_std]
+#![forbid(unsafe_code)]
+
+pub mod rdmap;
