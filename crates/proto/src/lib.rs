@@ -9,6 +9,7 @@
 
 pub mod bytes;
 pub mod host;
+pub mod qp;
 pub mod time;
 pub mod types;
 pub mod ulp;

@@ -1,0 +1,374 @@
+//! Queue-pair semantics of the reliable connection (RC) service.
+//!
+//! A [`Qp`] holds the work queues, the state of `ibv_modify_qp(3)`, and both halves of the
+//! protocol: the [requester](requester) that turns send work requests into segments and answers
+//! into completions, and the [responder](responder) that places what the peer sends. It is bound
+//! to a device with [`Qp::bind`] to act as the [`Ulp`](crate::ulp::Ulp) of a link.
+//!
+//! Not thread-safe: the device holds its lock around every call.
+
+mod modify;
+mod requester;
+mod responder;
+mod segments;
+mod sendq;
+#[cfg(test)]
+mod tests;
+
+pub use modify::AttrError;
+
+use std::collections::VecDeque;
+
+use crate::bytes::{Bytes, BytesMut};
+use crate::host::Host;
+use crate::time::{Duration, Instant};
+use crate::types::{
+    Payload, QpAttr, QpCap, QpEvent, QpState, RecvWr, SendFlags, SendOp, SendWr, Wc, WcFlags,
+    WcOpcode, WcStatus,
+};
+use crate::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
+use responder::Responder;
+use sendq::SendQueue;
+
+/// What a queue pair is created with (`ibv_create_qp(3)`).
+#[derive(Clone, Copy, Debug)]
+pub struct QpConfig {
+    /// Number, 24 bits.
+    pub qpn: u32,
+    /// Protection domain its accesses are checked against.
+    pub pd: u32,
+    /// Queue sizes.
+    pub cap: QpCap,
+    /// Every send completes with a work completion, whatever its flags.
+    pub sq_sig_all: bool,
+    /// Receives come from a shared receive queue.
+    pub srq: bool,
+}
+
+/// Why a work request was not accepted (`ibv_post_send(3)`, `ibv_post_recv(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PostError {
+    /// The queue holds as many work requests as it was created for.
+    #[error("the work queue is full")]
+    Full,
+    /// The work request is malformed, too long, or the state does not allow posting.
+    #[error("invalid work request or queue-pair state")]
+    Invalid,
+}
+
+/// A reliable-connection queue pair.
+#[derive(Debug)]
+pub struct Qp {
+    config: QpConfig,
+    attr: QpAttr,
+    sq: SendQueue,
+    rq: VecDeque<RecvWr>,
+    /// Receives posted whose completion the program has not polled yet; they occupy the queue.
+    rq_used: u32,
+    responder: Responder,
+}
+
+/// A queue pair bound to its device for the length of a call: the upper layer of a link.
+#[derive(Debug)]
+pub struct Bound<'a, H: Host> {
+    /// The queue pair.
+    pub qp: &'a mut Qp,
+    /// Memory and completion queues.
+    pub host: &'a mut H,
+}
+
+impl Qp {
+    /// A queue pair in the RESET state.
+    #[must_use]
+    pub fn new(config: QpConfig) -> Self {
+        Qp {
+            config,
+            attr: QpAttr::default(),
+            sq: SendQueue::default(),
+            rq: VecDeque::new(),
+            rq_used: 0,
+            responder: Responder::default(),
+        }
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        self.config.qpn
+    }
+
+    /// What it was created with.
+    #[must_use]
+    pub fn config(&self) -> &QpConfig {
+        &self.config
+    }
+
+    /// Its state (`ibv_query_qp(3)`).
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.attr.state
+    }
+
+    /// Its attributes as last modified (`ibv_query_qp(3)`).
+    #[must_use]
+    pub fn attr(&self) -> QpAttr {
+        QpAttr { cur_state: self.attr.state, ..self.attr }
+    }
+
+    /// Binds it to its device.
+    pub fn bind<'a, H: Host>(&'a mut self, host: &'a mut H) -> Bound<'a, H> {
+        Bound { qp: self, host }
+    }
+
+    /// Whether it waits for something only the peer can do: worth finding out if the peer lives.
+    #[must_use]
+    pub fn expects_peer(&self) -> bool {
+        match self.attr.state {
+            QpState::Rtr | QpState::Rts | QpState::Sqd => {
+                self.config.srq || !self.rq.is_empty() || self.sq.in_flight()
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a send has been started and not been acknowledged or answered.
+    #[must_use]
+    pub fn in_flight(&self) -> bool {
+        self.sq.in_flight()
+    }
+
+    /// A refusal found after its request had been acknowledged (an MR deregistered while its READ
+    /// was being answered): the link must send it as for [`Verdict::Refused`].
+    pub fn take_late_refusal(&mut self) -> Option<(u64, Nak)> {
+        self.responder.late_refusal.take()
+    }
+
+    /// Accepts a send work request (`ibv_post_send(3)`). In the error state it completes at once,
+    /// flushed.
+    ///
+    /// # Errors
+    /// [`PostError::Full`], or [`PostError::Invalid`] before RTS, with too many entries or too
+    /// many bytes.
+    pub fn post_send<H: Host>(&mut self, wr: SendWr, host: &mut H) -> Result<(), PostError> {
+        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err) {
+            return Err(PostError::Invalid);
+        }
+        let len = self.check_send(&wr)?;
+        if self.sq.used() >= self.config.cap.max_send_wr {
+            return Err(PostError::Full);
+        }
+        self.sq.push(wr, len);
+        if matches!(self.attr.state, QpState::Err | QpState::Sqe) {
+            self.flush_sends(host);
+        }
+        Ok(())
+    }
+
+    /// Accepts a receive work request (`ibv_post_recv(3)`). In the error state it completes at
+    /// once, flushed.
+    ///
+    /// # Errors
+    /// [`PostError::Full`], or [`PostError::Invalid`] in RESET, with an SRQ, or with too many
+    /// entries.
+    pub fn post_recv<H: Host>(&mut self, wr: RecvWr, host: &mut H) -> Result<(), PostError> {
+        let sges = u32::try_from(wr.sges.len()).unwrap_or(u32::MAX);
+        if self.attr.state == QpState::Reset
+            || self.config.srq
+            || sges > self.config.cap.max_recv_sge
+        {
+            return Err(PostError::Invalid);
+        }
+        if self.rq_used >= self.config.cap.max_recv_wr {
+            return Err(PostError::Full);
+        }
+        self.rq_used += 1;
+        self.rq.push_back(wr);
+        if self.attr.state == QpState::Err {
+            self.flush_recvs(host);
+        }
+        Ok(())
+    }
+
+    /// The program has polled a completion of the send queue: its work requests, and the unsignaled
+    /// ones before it, leave the queue.
+    pub fn release_send(&mut self) {
+        self.sq.release();
+    }
+
+    /// The program has polled a completion of the receive queue.
+    pub fn release_recv(&mut self) {
+        if !self.config.srq {
+            self.rq_used = self.rq_used.saturating_sub(1);
+        }
+    }
+
+    fn check_send(&self, wr: &SendWr) -> Result<u32, PostError> {
+        let cap = &self.config.cap;
+        let len = match &wr.payload {
+            Payload::Inline(data) => {
+                let fits = data.len() <= cap.max_inline_data as usize;
+                let sends = !matches!(
+                    wr.op,
+                    SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. }
+                );
+                if !fits || !sends {
+                    return Err(PostError::Invalid);
+                }
+                data.len() as u64
+            }
+            Payload::Sges(sges) => {
+                if sges.len() > cap.max_send_sge as usize {
+                    return Err(PostError::Invalid);
+                }
+                sges.iter().map(|s| u64::from(s.length)).sum()
+            }
+        };
+        let atomic = matches!(wr.op, SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. });
+        if len > u64::from(crate::types::MAX_MESSAGE) || (atomic && len != 8) {
+            return Err(PostError::Invalid);
+        }
+        u32::try_from(len).map_err(|_| PostError::Invalid)
+    }
+
+    /// Enters the error state (InfiniBand specification 10.3.1.7): what is queued completes as
+    /// flushed, in order.
+    pub(crate) fn enter_error<H: Host>(&mut self, host: &mut H) {
+        if self.attr.state == QpState::Err {
+            return;
+        }
+        self.attr.state = QpState::Err;
+        self.flush_sends(host);
+        if let Some(current) = self.responder.take_current() {
+            self.complete_recv_error(host, current, WcStatus::WrFlushErr);
+        }
+        self.flush_recvs(host);
+        if self.config.srq {
+            host.event(self.config.qpn, QpEvent::LastWqeReached);
+        }
+    }
+
+    fn flush_sends<H: Host>(&mut self, host: &mut H) {
+        while let Some(wqe) = self.sq.pop() {
+            let status = wqe.failed.unwrap_or(WcStatus::WrFlushErr);
+            self.complete_send(host, wqe.wr.wr_id, WcOpcode::Send, status, 0);
+        }
+    }
+
+    fn flush_recvs<H: Host>(&mut self, host: &mut H) {
+        while let Some(wr) = self.rq.pop_front() {
+            self.complete_recv_error(host, wr.wr_id, WcStatus::WrFlushErr);
+        }
+    }
+
+    fn complete_send<H: Host>(
+        &mut self,
+        host: &mut H,
+        wr_id: u64,
+        opcode: WcOpcode,
+        status: WcStatus,
+        byte_len: u32,
+    ) {
+        self.sq.completed();
+        let wc = Wc { byte_len, ..self.blank_wc(wr_id, opcode, status) };
+        host.complete_send(self.config.qpn, wc);
+    }
+
+    fn complete_recv_error<H: Host>(&mut self, host: &mut H, wr_id: u64, status: WcStatus) {
+        let wc = self.blank_wc(wr_id, WcOpcode::Recv, status);
+        host.complete_recv(self.config.qpn, wc, true);
+    }
+
+    fn blank_wc(&self, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> Wc {
+        Wc {
+            wr_id,
+            status,
+            opcode,
+            vendor_err: 0,
+            byte_len: 0,
+            imm: 0,
+            qp_num: self.config.qpn,
+            src_qp: self.attr.dest_qpn,
+            flags: WcFlags::empty(),
+        }
+    }
+
+    fn signaled(&self, flags: SendFlags) -> bool {
+        self.config.sq_sig_all || flags.contains(SendFlags::SIGNALED)
+    }
+}
+
+impl<H: Host> Ulp for Bound<'_, H> {
+    fn has_next(&self, space: Space) -> bool {
+        match space {
+            Space::Request => self.qp.has_request(),
+            Space::Response => self.qp.responder.has_response(),
+        }
+    }
+
+    fn next(
+        &mut self,
+        space: Space,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+    ) -> Option<(SegMeta, usize)> {
+        match space {
+            Space::Request => self.qp.next_request(seq, out, self.host),
+            Space::Response => self.qp.next_response(seq, out, self.host),
+        }
+    }
+
+    fn again(
+        &mut self,
+        space: Space,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+    ) -> Option<(SegMeta, usize)> {
+        match space {
+            Space::Request => self.qp.request_again(seq, out, self.host),
+            Space::Response => self.qp.response_again(seq, out, self.host),
+        }
+    }
+
+    fn receive(
+        &mut self,
+        space: Space,
+        meta: SegMeta,
+        segment: Bytes<'_>,
+        in_order: bool,
+    ) -> Verdict {
+        match space {
+            Space::Request => self.qp.on_request(meta, segment, in_order, self.host),
+            Space::Response => self.qp.on_response(segment, self.host),
+        }
+    }
+
+    fn acked(&mut self, space: Space, upto: u64) {
+        match space {
+            Space::Request => self.qp.requests_acked(upto, self.host),
+            Space::Response => self.qp.responder.acked(upto),
+        }
+    }
+
+    fn not_ready(&mut self, seq: u64, timer: u8, now: Instant) -> Option<Instant> {
+        self.qp.on_not_ready(seq, self.host).then(|| now + rnr_time(timer))
+    }
+
+    fn refused(&mut self, seq: u64, nak: Nak) {
+        self.qp.on_refused(seq, nak, self.host);
+    }
+
+    fn lost(&mut self) {
+        self.qp.on_lost(self.host);
+    }
+}
+
+/// The time a `min_rnr_timer` code stands for (InfiniBand specification, table 45).
+#[must_use]
+pub fn rnr_time(code: u8) -> Duration {
+    /// Hundredths of a millisecond by code.
+    const TIMES: [u32; 32] = [
+        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
+    ];
+    Duration::from_micros(u64::from(TIMES[usize::from(code & 31)]) * 10)
+}

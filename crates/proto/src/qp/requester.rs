@@ -1,0 +1,459 @@
+//! The requester half: send work requests become segments, acknowledgments and answers become
+//! completions.
+
+use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
+
+use super::segments::{gather, put_header, scatter};
+use super::{Qp, sendq::SendWqe};
+use crate::bytes::{Bytes, BytesMut};
+use crate::host::Host;
+use crate::types::{
+    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, WcOpcode, WcStatus,
+};
+use crate::ulp::{Nak, SegMeta, Verdict};
+
+/// A segment to build: its header, and which bytes of the work request's payload follow.
+struct Plan {
+    segment: Segment,
+    first: u64,
+    offset: u32,
+    len: u32,
+}
+
+impl SendOp {
+    fn opcode(&self) -> WcOpcode {
+        match self {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
+            SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        }
+    }
+
+    /// Whether the peer answers it with data.
+    fn is_answered(&self) -> bool {
+        matches!(self, SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. })
+    }
+}
+
+impl SendWqe {
+    fn begun(&self) -> bool {
+        self.emitted > 0 || self.end.is_some()
+    }
+
+    /// The bytes of its own memory that it sends: an answered request sends none.
+    fn outgoing(&self) -> u32 {
+        if self.wr.op.is_answered() { 0 } else { self.len }
+    }
+
+    /// Header of the segment that carries `len` bytes from `offset`, or, with `immediate`, of the
+    /// Immediate Data message that ends a WRITE_WITH_IMM.
+    fn header(&self, position: u64, offset: u32, last: bool, immediate: bool) -> Segment {
+        let solicited = self.wr.flags.contains(SendFlags::SOLICITED);
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits name the request")]
+        let id = position as u32;
+        let send = |invalidate, imm| Message::Send {
+            msn: self.msn,
+            mo: offset,
+            solicited,
+            invalidate,
+            imm,
+        };
+        let message = match self.wr.op {
+            SendOp::Send => send(None, None),
+            SendOp::SendImm(imm) => send(None, Some(imm)),
+            SendOp::SendInv(stag) => send(Some(stag), None),
+            SendOp::WriteImm { imm, .. } if immediate => {
+                Message::Immediate { msn: self.msn, solicited, imm, written: self.len }
+            }
+            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => {
+                Message::Write { stag: rkey, to: addr.wrapping_add(u64::from(offset)) }
+            }
+            SendOp::Read { addr, rkey } => Message::ReadRequest {
+                msn: self.msn,
+                sink_stag: id,
+                sink_to: 0,
+                len: self.len,
+                src_stag: rkey,
+                src_to: addr,
+            },
+            SendOp::FetchAdd { addr, rkey, add } => Message::AtomicRequest {
+                msn: self.msn,
+                request_id: id,
+                stag: rkey,
+                to: addr,
+                op: Atomic::FetchAdd { add },
+            },
+            SendOp::CmpSwap { addr, rkey, compare, swap } => Message::AtomicRequest {
+                msn: self.msn,
+                request_id: id,
+                stag: rkey,
+                to: addr,
+                op: Atomic::CmpSwap { compare, swap },
+            },
+            // Carried out locally; never built into a segment.
+            SendOp::LocalInv(_) => send(None, None),
+        };
+        Segment { message, last }
+    }
+}
+
+impl Qp {
+    /// Whether a request segment can be built now.
+    pub(super) fn has_request(&self) -> bool {
+        if self.sq.halted {
+            return false;
+        }
+        let Some(wqe) = self.sq.current() else { return false };
+        match self.attr.state {
+            QpState::Rts => wqe.begun() || self.may_start(wqe),
+            // Draining: what is begun is finished, nothing is started.
+            QpState::Sqd => wqe.begun(),
+            _ => false,
+        }
+    }
+
+    /// Fence, and the limit on READs and atomics outstanding (`ibv_modify_qp(3)`, `max_rd_atomic`).
+    fn may_start(&self, wqe: &SendWqe) -> bool {
+        let fenced = wqe.wr.flags.contains(SendFlags::FENCE) && self.sq.reads_out > 0;
+        let limit = u32::from(self.attr.max_rd_atomic);
+        let limited = wqe.wr.op.is_answered() && limit > 0 && self.sq.reads_out >= limit;
+        !fenced && !limited
+    }
+
+    pub(super) fn next_request<H: Host>(
+        &mut self,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<(SegMeta, usize)> {
+        loop {
+            if !self.has_request() {
+                return None;
+            }
+            if !self.sq.current()?.begun() && !self.start(seq, host) {
+                continue;
+            }
+            let position = self.sq.cursor;
+            let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
+            let plan = self.plan_next(position, seq, room)?;
+            let built = self.build(position, seq, &plan, out, host);
+            if built.is_some() {
+                self.advance(position, seq, &plan, room);
+            }
+            return built;
+        }
+    }
+
+    /// Begins the work request at the cursor. Returns false where it needs no segment, because it
+    /// is local or has failed.
+    fn start<H: Host>(&mut self, seq: u64, host: &mut H) -> bool {
+        let position = self.sq.cursor;
+        let pd = self.config.pd;
+        let Some(wqe) = self.sq.get(position) else { return false };
+        let op = wqe.wr.op;
+        if let SendOp::LocalInv(rkey) = op {
+            let status = host.invalidate(pd, rkey).err().map(|_| WcStatus::MwBindErr);
+            self.finish_local(position, seq, status, host);
+            return false;
+        }
+        let bad = match &wqe.wr.payload {
+            Payload::Inline(_) => false,
+            Payload::Sges(sges) => sges.iter().any(|s| {
+                let len = u64::from(s.length);
+                len > 0 && host.check_local(pd, s.lkey, s.addr, len, op.is_answered()).is_err()
+            }),
+        };
+        if bad {
+            self.finish_local(position, seq, Some(WcStatus::LocProtErr), host);
+            return false;
+        }
+        if op.is_answered() && self.attr.max_rd_atomic == 0 {
+            self.finish_local(position, seq, Some(WcStatus::LocQpOpErr), host);
+            return false;
+        }
+        let msn = match op {
+            SendOp::Write { .. } | SendOp::LocalInv(_) => 0,
+            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. } => {
+                self.sq.read_msn = self.sq.read_msn.wrapping_add(1);
+                self.sq.reads_out += 1;
+                self.sq.read_msn
+            }
+            _ => {
+                self.sq.send_msn = self.sq.send_msn.wrapping_add(1);
+                self.sq.send_msn
+            }
+        };
+        if let Some(wqe) = self.sq.get_mut(position) {
+            wqe.first = seq;
+            wqe.msn = msn;
+        }
+        true
+    }
+
+    /// Ends a work request that sends nothing.
+    fn finish_local<H: Host>(
+        &mut self,
+        position: u64,
+        seq: u64,
+        failed: Option<WcStatus>,
+        host: &mut H,
+    ) {
+        if let Some(wqe) = self.sq.get_mut(position) {
+            wqe.first = seq;
+            wqe.end = Some(seq);
+            wqe.failed = failed;
+        }
+        self.sq.halted |= failed.is_some();
+        self.sq.cursor = position + 1;
+        self.retire(host);
+    }
+
+    fn plan_next(&self, position: u64, seq: u64, room: u32) -> Option<Plan> {
+        let wqe = self.sq.get(position)?;
+        let total = wqe.outgoing();
+        let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
+        if with_imm && wqe.emitted == total {
+            let segment = wqe.header(position, 0, true, true);
+            return Some(Plan { segment, first: seq, offset: 0, len: 0 });
+        }
+        let offset = wqe.emitted;
+        let len = room.min(total - offset);
+        let last = offset + len == total;
+        Some(Plan { segment: wqe.header(position, offset, last, false), first: wqe.first, offset, len })
+    }
+
+    fn plan_again(&self, position: u64, seq: u64) -> Option<Plan> {
+        let wqe = self.sq.get(position)?;
+        let total = wqe.outgoing();
+        let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
+        if with_imm && wqe.end == Some(seq + 1) {
+            let segment = wqe.header(position, 0, true, true);
+            return Some(Plan { segment, first: seq, offset: 0, len: 0 });
+        }
+        let (offset, len) = wqe.runs.range(seq, total)?;
+        let last = offset + len == total;
+        Some(Plan { segment: wqe.header(position, offset, last, false), first: wqe.first, offset, len })
+    }
+
+    /// Writes a planned segment. A gather that fails halts the queue at this work request.
+    fn build<H: Host>(
+        &mut self,
+        position: u64,
+        seq: u64,
+        plan: &Plan,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<(SegMeta, usize)> {
+        let header = put_header(&plan.segment, out)?;
+        let len = plan.len as usize;
+        if out.len() - header < len {
+            return None;
+        }
+        if len > 0 {
+            let wqe = self.sq.get(position)?;
+            let room = out.slice(header, len);
+            if gather(host, self.config.pd, &wqe.wr.payload, plan.offset, room).is_err() {
+                self.fail_at(position, WcStatus::LocProtErr, host);
+                return None;
+            }
+        }
+        Some((SegMeta { seq, first: plan.first, last: plan.segment.last }, header + len))
+    }
+
+    fn advance(&mut self, position: u64, seq: u64, plan: &Plan, room: u32) {
+        let Some(wqe) = self.sq.get_mut(position) else { return };
+        let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
+        let is_imm = matches!(plan.segment.message, Message::Immediate { .. });
+        if !is_imm {
+            wqe.runs.note(seq, plan.offset, room);
+            wqe.emitted += plan.len;
+        }
+        if plan.segment.last && (!with_imm || is_imm) {
+            wqe.end = Some(seq + 1);
+            self.sq.cursor = position + 1;
+        }
+    }
+
+    pub(super) fn request_again<H: Host>(
+        &mut self,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<(SegMeta, usize)> {
+        if self.attr.state == QpState::Err {
+            return None;
+        }
+        let position = self.sq.find(seq)?;
+        let plan = self.plan_again(position, seq)?;
+        self.build(position, seq, &plan, out, host)
+    }
+
+    pub(super) fn requests_acked<H: Host>(&mut self, upto: u64, host: &mut H) {
+        if upto > self.sq.acked {
+            self.sq.acked = upto;
+            self.retire(host);
+        }
+    }
+
+    /// Completes the oldest work requests while they are done.
+    fn retire<H: Host>(&mut self, host: &mut H) {
+        while let Some(wqe) = self.sq.front() {
+            if wqe.failed.is_some() {
+                let status = wqe.failed.unwrap_or(WcStatus::GeneralErr);
+                return self.fail_front(status, host);
+            }
+            let acked = wqe.end.is_some_and(|end| end <= self.sq.acked || end == wqe.first);
+            if !acked || (wqe.wr.op.is_answered() && !wqe.answered) {
+                break;
+            }
+            let Some(wqe) = self.sq.pop() else { break };
+            if self.signaled(wqe.wr.flags) {
+                let (id, opcode) = (wqe.wr.wr_id, wqe.wr.op.opcode());
+                self.complete_send(host, id, opcode, WcStatus::Success, wqe.len);
+            }
+        }
+        if self.attr.state == QpState::Sqd {
+            self.note_drained(host);
+        }
+    }
+
+    /// The oldest work request completes in error; the queue pair follows.
+    fn fail_front<H: Host>(&mut self, status: WcStatus, host: &mut H) {
+        if let Some(wqe) = self.sq.pop() {
+            self.complete_send(host, wqe.wr.wr_id, wqe.wr.op.opcode(), status, 0);
+        }
+        self.enter_error(host);
+    }
+
+    /// A work request has failed: nothing more is started, and it completes once those before it
+    /// have.
+    fn fail_at<H: Host>(&mut self, position: u64, status: WcStatus, host: &mut H) {
+        self.sq.halted = true;
+        if let Some(wqe) = self.sq.get_mut(position) {
+            wqe.failed.get_or_insert(status);
+        }
+        self.retire(host);
+    }
+
+    /// Whether to send request `seq`, refused for want of a receive, again.
+    pub(super) fn on_not_ready<H: Host>(&mut self, seq: u64, host: &mut H) -> bool {
+        let Some(position) = self.sq.find(seq) else { return false };
+        let tries = match self.sq.rnr {
+            Some((at, tries)) if at == seq => tries,
+            _ => 0,
+        };
+        let limit = self.attr.rnr_retry;
+        if limit != RNR_RETRY_INFINITE && tries >= limit {
+            self.fail_at(position, WcStatus::RnrRetryExcErr, host);
+            return false;
+        }
+        self.sq.rnr = Some((seq, tries.saturating_add(1)));
+        true
+    }
+
+    pub(super) fn on_refused<H: Host>(&mut self, seq: u64, nak: Nak, host: &mut H) {
+        if self.attr.state == QpState::Err {
+            return;
+        }
+        self.requests_acked(seq, host);
+        match self.sq.find(seq) {
+            Some(position) => self.fail_at(position, nak.status(), host),
+            None => self.enter_error(host),
+        }
+    }
+
+    pub(super) fn on_lost<H: Host>(&mut self, host: &mut H) {
+        if matches!(self.attr.state, QpState::Err | QpState::Reset) {
+            return;
+        }
+        self.sq.halted = true;
+        host.event(self.config.qpn, QpEvent::Fatal);
+        if self.sq.in_flight() || self.has_unsent() {
+            self.fail_front(WcStatus::RetryExcErr, host);
+        } else {
+            self.enter_error(host);
+        }
+    }
+
+    /// Sends queued that never got as far as a segment, because the peer did not answer.
+    fn has_unsent(&self) -> bool {
+        matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.sq.front().is_some()
+    }
+
+    pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
+        if self.attr.en_sqd_async_notify && !self.sq.in_flight() {
+            self.attr.en_sqd_async_notify = false;
+            host.event(self.config.qpn, QpEvent::SqDrained);
+        }
+    }
+
+    /// Places an answer.
+    pub(super) fn on_response<H: Host>(&mut self, segment: Bytes<'_>, host: &mut H) -> Verdict {
+        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
+            // Late answers of a failed queue pair: acknowledge them, so that the peer forgets them.
+            return Verdict::Placed;
+        }
+        let mut head = [0; MAX_HEADER];
+        let n = segment.copy_to(&mut head);
+        let parsed = Segment::parse(&head[..n]);
+        let placed = match parsed {
+            Ok((Segment { message: Message::ReadResponse { stag, to }, .. }, header)) => {
+                self.place_answer(stag, to, segment.split_at(header).1, host)
+            }
+            Ok((Segment { message: Message::AtomicResponse { request_id, original, .. }, .. }, _)) => {
+                self.place_answer(request_id, 0, original.to_ne_bytes().as_slice().into(), host)
+            }
+            _ => Err(None),
+        };
+        match placed {
+            Ok(()) => self.retire(host),
+            Err(Some((position, status))) => self.fail_at(position, status, host),
+            // An answer to nothing: a faulty peer.
+            Err(None) => {
+                let front = self.sq.position_of_front();
+                match front.filter(|_| self.sq.in_flight()) {
+                    Some(position) => self.fail_at(position, WcStatus::BadRespErr, host),
+                    None => self.enter_error(host),
+                }
+            }
+        }
+        Verdict::Placed
+    }
+
+    /// Scatters an answer's bytes and counts them: each segment arrives once, so the answer is
+    /// whole when as many bytes as asked for have come.
+    fn place_answer<H: Host>(
+        &mut self,
+        id: u32,
+        offset: u64,
+        bytes: Bytes<'_>,
+        host: &mut H,
+    ) -> Result<(), Option<(u64, WcStatus)>> {
+        let position = self.sq.position_of(id).ok_or(None)?;
+        let pd = self.config.pd;
+        let wqe = self.sq.get_mut(position).ok_or(None)?;
+        if !wqe.wr.op.is_answered() || wqe.end.is_none() || wqe.answered {
+            return Err(None);
+        }
+        let bad = Some((position, WcStatus::BadRespErr));
+        let len = u32::try_from(bytes.len()).map_err(|_| bad)?;
+        let offset = u32::try_from(offset).map_err(|_| bad)?;
+        let fits = offset.checked_add(len).is_some_and(|end| end <= wqe.len);
+        let total = wqe.answered_bytes.checked_add(len).filter(|t| fits && *t <= wqe.len);
+        let total = total.ok_or(bad)?;
+        if let Payload::Sges(sges) = &wqe.wr.payload
+            && scatter(host, pd, sges, offset, bytes).is_err()
+        {
+            return Err(Some((position, WcStatus::LocProtErr)));
+        }
+        wqe.answered_bytes = total;
+        if total == wqe.len {
+            wqe.answered = true;
+            self.sq.reads_out = self.sq.reads_out.saturating_sub(1);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Building segments out of registered memory, and placing their payload into it.
+
+use causeway_wire::rdmap::{MAX_HEADER, Segment};
+
+use crate::bytes::{Bytes, BytesMut};
+use crate::host::{Host, MemError};
+use crate::types::{Payload, Sge};
+
+/// Writes a segment's header to the start of `out`; `None` where it does not fit.
+pub(super) fn put_header(segment: &Segment, out: &mut BytesMut<'_>) -> Option<usize> {
+    let mut header = [0; MAX_HEADER];
+    let len = segment.emit(&mut header)?;
+    out.put(0, &header[..len]).then_some(len)
+}
+
+/// Copies `len` bytes from `offset` of a work request's payload to `out` at `at`, which has room.
+pub(super) fn gather<H: Host>(
+    host: &H,
+    pd: u32,
+    payload: &Payload,
+    offset: u32,
+    mut out: BytesMut<'_>,
+) -> Result<(), MemError> {
+    match payload {
+        Payload::Inline(data) => {
+            let from = offset as usize;
+            let range = data.get(from..from + out.len()).ok_or(MemError::Bounds)?;
+            if out.put(0, range) { Ok(()) } else { Err(MemError::Bounds) }
+        }
+        Payload::Sges(sges) => {
+            let mut done = 0;
+            for (addr, len, lkey) in pieces(sges, offset, out.len()) {
+                host.read_local(pd, lkey, addr, out.slice(done, len))?;
+                done += len;
+            }
+            if done == out.len() { Ok(()) } else { Err(MemError::Bounds) }
+        }
+    }
+}
+
+/// Copies `src` to `offset` of a scatter list. The caller has checked that the list is long enough.
+pub(super) fn scatter<H: Host>(
+    host: &H,
+    pd: u32,
+    sges: &[Sge],
+    offset: u32,
+    src: Bytes<'_>,
+) -> Result<(), MemError> {
+    let mut rest = src;
+    for (addr, len, lkey) in pieces(sges, offset, src.len()) {
+        let (piece, tail) = rest.split_at(len);
+        host.write_local(pd, lkey, addr, piece)?;
+        rest = tail;
+    }
+    if rest.is_empty() { Ok(()) } else { Err(MemError::Bounds) }
+}
+
+/// The pieces of a scatter/gather list that `len` bytes from `offset` fall into: address, length, key.
+fn pieces(
+    sges: &[Sge],
+    offset: u32,
+    len: usize,
+) -> impl Iterator<Item = (u64, usize, u32)> + '_ {
+    let mut skip = u64::from(offset);
+    let mut left = len;
+    sges.iter().filter_map(move |sge| {
+        let length = u64::from(sge.length);
+        if skip >= length || left == 0 {
+            skip = skip.saturating_sub(length);
+            return None;
+        }
+        let here = usize::try_from(length - skip).unwrap_or(usize::MAX).min(left);
+        let addr = sge.addr.wrapping_add(skip);
+        skip = 0;
+        left -= here;
+        Some((addr, here, sge.lkey))
+    })
+}

@@ -1,0 +1,195 @@
+//! The send queue: work requests from posting to the polling of their completion.
+
+use std::collections::VecDeque;
+
+use smallvec::SmallVec;
+
+use crate::types::{SendWr, WcStatus};
+
+/// Segments of equal size that follow each other in one message. The size changes only when the
+/// path's does, so a message nearly always has one run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub first: u64,
+    pub offset: u32,
+    pub chunk: u32,
+}
+
+/// Where the segments of a message lie in its bytes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Runs(SmallVec<[Run; 1]>);
+
+impl Runs {
+    /// Notes that segment `seq` carries up to `chunk` bytes from `offset`.
+    pub fn note(&mut self, seq: u64, offset: u32, chunk: u32) {
+        if self.0.last().is_none_or(|run| run.chunk != chunk) {
+            self.0.push(Run { first: seq, offset, chunk });
+        }
+    }
+
+    /// The range of bytes that segment `seq` of a message of `len` bytes carries.
+    pub fn range(&self, seq: u64, len: u32) -> Option<(u32, u32)> {
+        let at = self.0.partition_point(|run| run.first <= seq).checked_sub(1)?;
+        let run = self.0[at];
+        let index = u32::try_from(seq - run.first).ok()?;
+        let offset = run.offset.checked_add(index.checked_mul(run.chunk)?)?;
+        if offset > len {
+            return None;
+        }
+        Some((offset, run.chunk.min(len - offset)))
+    }
+}
+
+/// A send work request on its way.
+#[derive(Debug)]
+pub(super) struct SendWqe {
+    pub wr: SendWr,
+    /// Bytes of its gather list.
+    pub len: u32,
+    /// Numbers of its segments: `first..end`. `end` is set when the last one is built.
+    pub first: u64,
+    pub end: Option<u64>,
+    /// Bytes built so far.
+    pub emitted: u32,
+    pub runs: Runs,
+    /// Untagged message sequence number of its SEND, immediate data or request.
+    pub msn: u32,
+    /// READ and atomics: bytes of the answer placed, and whether it is complete.
+    pub answered_bytes: u32,
+    pub answered: bool,
+    /// Set where it has failed; it completes so when it becomes the oldest.
+    pub failed: Option<WcStatus>,
+}
+
+/// The send queue.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    wqes: VecDeque<SendWqe>,
+    /// Position of the oldest in the life of the queue.
+    base: u64,
+    /// Position of the one being built or to be built next.
+    pub cursor: u64,
+    /// READs and atomics started and not answered.
+    pub reads_out: u32,
+    /// Work requests that occupy the queue: posted, less those released by polling.
+    used: u32,
+    /// Unreported work requests since the last completion.
+    since_completion: u32,
+    /// For each completion not polled yet, how many work requests it releases.
+    releases: VecDeque<u32>,
+    /// Next untagged message sequence numbers of queues 0 and 1 (RFC 5040 section 5.1: from 1).
+    pub send_msn: u32,
+    pub read_msn: u32,
+    /// No further work request is started: an earlier one has failed.
+    pub halted: bool,
+    /// Refusals for want of a receive counted against request number `.0`.
+    pub rnr: Option<(u64, u8)>,
+    /// All request numbers below are acknowledged.
+    pub acked: u64,
+}
+
+impl SendQueue {
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub fn push(&mut self, wr: SendWr, len: u32) {
+        self.used += 1;
+        self.wqes.push_back(SendWqe {
+            wr,
+            len,
+            first: 0,
+            end: None,
+            emitted: 0,
+            runs: Runs::default(),
+            msn: 0,
+            answered_bytes: 0,
+            answered: false,
+            failed: None,
+        });
+    }
+
+    /// Removes the oldest, complete or flushed. Its completion, if any, is to be noted with
+    /// [`SendQueue::completed`].
+    pub fn pop(&mut self) -> Option<SendWqe> {
+        let wqe = self.wqes.pop_front()?;
+        self.base += 1;
+        self.cursor = self.cursor.max(self.base);
+        self.since_completion += 1;
+        Some(wqe)
+    }
+
+    /// A completion was queued for the work request just popped.
+    pub fn completed(&mut self) {
+        self.releases.push_back(self.since_completion);
+        self.since_completion = 0;
+    }
+
+    /// The oldest completion was polled.
+    pub fn release(&mut self) {
+        if let Some(n) = self.releases.pop_front() {
+            self.used = self.used.saturating_sub(n);
+        }
+    }
+
+    pub fn front(&self) -> Option<&SendWqe> {
+        self.wqes.front()
+    }
+
+    /// The work request at the cursor.
+    pub fn current(&self) -> Option<&SendWqe> {
+        self.get(self.cursor)
+    }
+
+    pub fn get(&self, position: u64) -> Option<&SendWqe> {
+        self.wqes.get(usize::try_from(position.checked_sub(self.base)?).ok()?)
+    }
+
+    pub fn get_mut(&mut self, position: u64) -> Option<&mut SendWqe> {
+        self.wqes.get_mut(usize::try_from(position.checked_sub(self.base)?).ok()?)
+    }
+
+    /// Position of the started work request that the low 32 bits name.
+    pub fn position_of(&self, low: u32) -> Option<u64> {
+        #[expect(clippy::cast_possible_truncation, reason = "the low bits are what is compared")]
+        let ahead = low.wrapping_sub(self.base as u32);
+        let position = self.base + u64::from(ahead);
+        (position <= self.cursor).then_some(position)
+    }
+
+    /// Position of the started work request that segment `seq` belongs to.
+    pub fn find(&self, seq: u64) -> Option<u64> {
+        let started = usize::try_from(self.cursor - self.base).ok()?;
+        let started = (started + 1).min(self.wqes.len());
+        let slice = self.wqes.range(..started);
+        // Work requests with segments are in order of `first`; local ones have an empty range.
+        let mut low = 0;
+        let mut high = slice.len();
+        while low < high {
+            let mid = usize::midpoint(low, high);
+            let wqe = &self.wqes[mid];
+            if wqe.end.is_some_and(|end| end <= seq) {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        let wqe = self.wqes.get(low)?;
+        let begun = wqe.end.is_some() || wqe.emitted > 0;
+        (begun && wqe.first <= seq).then_some(self.base + low as u64)
+    }
+
+    /// Position of the oldest, if there is one.
+    pub fn position_of_front(&self) -> Option<u64> {
+        (!self.wqes.is_empty()).then_some(self.base)
+    }
+
+    /// Whether a started work request is unfinished.
+    pub fn in_flight(&self) -> bool {
+        self.cursor > self.base || self.front().is_some_and(|w| w.emitted > 0 && w.end.is_none())
+    }
+
+    pub fn reset(&mut self) {
+        *self = SendQueue::default();
+    }
+}
