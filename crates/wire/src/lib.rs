@@ -2,4 +2,8 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+mod codec;
+pub mod ddp;
 pub mod rdmap;
+pub mod terminate;
+pub mod trp;
