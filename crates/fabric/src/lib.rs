@@ -1,1 +1,36 @@
-//! Endpoints, segments and doorbells: the remoting protocol and the attachment to the broker
+//! Endpoints, segments and doorbells: the remoting protocol and the attachment to the broker.
+//!
+//! An *endpoint* is one process attached to the broker, `causewayd`. The broker is control plane
+//! only: it pairs queue pairs of one host, hands out the descriptors that their ring wire needs,
+//! knows who is alive and tells the survivors. No payload byte and no steady-state event passes
+//! through it.
+//!
+//! - [`remoting`]: the protocol (header, codec, services declared as tables, sockets);
+//! - [`services`]: the service the broker offers, as such a table;
+//! - [`Attachment`]: what an endpoint holds;
+//! - [`status`] and [`sysfs`]: calls that need no endpoint;
+//! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
+//!
+//! Descriptors received from others are examined by [`fds`] before use.
+
+mod attachment;
+mod connections;
+mod control;
+mod error;
+mod wakeup;
+
+pub mod fds;
+pub mod launch;
+pub mod limits;
+pub mod remoting;
+pub mod runtime;
+pub mod services;
+pub mod status;
+pub mod sys;
+pub mod sysfs;
+
+pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction};
+pub use control::Event;
+pub use error::{Error, Result};
+pub use runtime::runtime_dir;
+pub use services::WirePref;

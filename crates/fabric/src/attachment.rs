@@ -1,0 +1,474 @@
+//! What an endpoint holds of its broker.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+
+use rustix::io::Errno;
+
+use crate::connections::{Connection, Connections};
+use crate::control::{Control, Event};
+use crate::error::{Error, Result};
+use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX};
+use crate::remoting::Malformed;
+use crate::services::{
+    AttachRequest, BrokerStub, ConnectBody, ConnectReply, DisconnectRequest, PeerChange, PeerEvent,
+    RestoreRequest, SlotRequest, SysfsRequest, Wire, WirePref,
+};
+use crate::wakeup::Wakeup;
+
+/// How to attach.
+#[derive(Debug)]
+pub struct AttachOptions<'a> {
+    /// Runtime directory of the broker; `None` takes [`crate::runtime_dir`].
+    pub runtime_dir: Option<&'a Path>,
+    /// Wires the endpoint is willing to use.
+    pub wire: WirePref,
+    /// The endpoint's inbox: a memfd with [`crate::fds::SEALS`], handed to connected peers.
+    pub inbox: BorrowedFd<'a>,
+    /// The endpoint's doorbell: an eventfd, handed to connected peers.
+    pub doorbell: BorrowedFd<'a>,
+}
+
+/// Which QPs to connect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnectRequest {
+    /// QP of this endpoint; its slot must have been added.
+    pub local_qpn: u32,
+    /// GID of the remote QP's port; `None` means this host.
+    pub remote_gid: Option<[u8; 16]>,
+    /// Whether `remote_gid` is among the addresses of this process's network namespace. Ignored
+    /// if `remote_gid` is `None`.
+    pub gid_is_local: bool,
+    /// The remote QP.
+    pub remote_qpn: u32,
+}
+
+/// The broker's answer to [`Attachment::connect`].
+#[derive(Debug)]
+pub enum Introduction {
+    /// Use UDP.
+    Udp,
+    /// Use this ring. The peer may not have joined yet: what is written waits for it, so a side
+    /// that joins looks into the ring once before it sleeps.
+    Ring {
+        /// The caller's side, 0 or 1; the peer has the other one.
+        side: u8,
+        /// The ring's memfd, sealed.
+        ring: OwnedFd,
+        /// The peer's inbox memfd, sealed.
+        peer_inbox: OwnedFd,
+        /// The peer's doorbell eventfd.
+        peer_doorbell: OwnedFd,
+        /// Names this ring in events. Never 0.
+        generation: u64,
+        /// Names the peer's endpoint: rings with equal values lead to the same inbox and
+        /// doorbell, which need to be kept once only.
+        peer: u64,
+    },
+    /// The preference is shared memory and the peer can't be reached by it.
+    NoPeer,
+}
+
+/// An endpoint's attachment to the broker of its host.
+///
+/// Thread-safe: calls are serialised by a mutex, each bounded by
+/// [`crate::limits::CALL_TIMEOUT`]. It belongs to the process that made it: in a forked child
+/// every method fails with [`Error::Forked`] and dropping it touches nothing of the parent's.
+#[derive(Debug)]
+pub struct Attachment {
+    pid: u32,
+    dir: PathBuf,
+    wakeup: Wakeup,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    /// `None` from the loss of a broker to the next attachment.
+    control: Option<Control>,
+    endpoint: u64,
+    identity: AttachRequest,
+    inbox: OwnedFd,
+    doorbell: OwnedFd,
+    slots: BTreeMap<u16, OwnedFd>,
+    connections: Connections,
+    events: VecDeque<Event>,
+}
+
+impl Attachment {
+    /// Attaches this process to the broker, starting it if there is none. Keeps duplicates of the
+    /// inbox and the doorbell, to present them again.
+    ///
+    /// # Errors
+    /// [`Error::Start`], [`Error::RuntimeDir`], or [`Error::Refused`] with `EINVAL` if inbox or
+    /// doorbell are not what they must be, `EMFILE` if the broker has no room.
+    pub fn attach(options: &AttachOptions<'_>) -> Result<Attachment> {
+        let dir = options
+            .runtime_dir
+            .map_or_else(crate::runtime_dir, Path::to_owned);
+        let attachment = Attachment {
+            pid: std::process::id(),
+            dir,
+            wakeup: Wakeup::new()?,
+            state: Mutex::new(State {
+                control: None,
+                endpoint: 0,
+                identity: AttachRequest {
+                    wire: options.wire,
+                    comm: own_comm(),
+                },
+                inbox: duplicate(options.inbox)?,
+                doorbell: duplicate(options.doorbell)?,
+                slots: BTreeMap::new(),
+                connections: Connections::default(),
+                events: VecDeque::new(),
+            }),
+        };
+        attachment.reattach()?;
+        Ok(attachment)
+    }
+
+    /// Adds a slot, proved by the UDP socket bound to its port. Keeps a duplicate of the socket
+    /// until [`Attachment::remove_slot`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` if the socket is not bound to the slot's port, `EADDRINUSE`
+    /// if another endpoint of this network namespace has the slot, `EMFILE` beyond
+    /// [`crate::limits::SLOTS_PER_ENDPOINT_MAX`].
+    pub fn add_slot(&self, slot: u16, udp_socket: BorrowedFd<'_>) -> Result<()> {
+        let kept = duplicate(udp_socket)?;
+        let mut state = self.lock()?;
+        self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).add_slot(&SlotRequest { slot }, &[udp_socket])
+        })?;
+        state.slots.insert(slot, kept);
+        Ok(())
+    }
+
+    /// Gives up a slot; its QPs must have been disconnected.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EBUSY` while QPs of the slot are connected, `ENOENT` if it is not
+    /// this endpoint's.
+    pub fn remove_slot(&self, slot: u16) -> Result<()> {
+        let mut state = self.lock()?;
+        self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).remove_slot(&SlotRequest { slot }, &[])
+        })?;
+        state.slots.remove(&slot);
+        Ok(())
+    }
+
+    /// Asks for the wire between a QP of this endpoint and a remote QP. An earlier connection of
+    /// `local_qpn` is disconnected first.
+    ///
+    /// The first of two QPs that name each other creates the ring (side 0), the second joins it
+    /// (side 1). A ring belongs to exactly one incarnation of both: a side that disconnected is
+    /// never joined again, while a side that has not joined yet is open to whichever incarnation
+    /// of the named QP connects next, since the two may be reset and connected again in any
+    /// order.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` for numbers outside their ranges or a slot that is not this
+    /// endpoint's, `ENFILE` or `EMFILE` if the broker has no descriptors left.
+    pub fn connect(&self, request: &ConnectRequest) -> Result<Introduction> {
+        let body = ConnectBody {
+            local_qpn: request.local_qpn,
+            remote_gid: request.remote_gid,
+            gid_is_local: request.gid_is_local,
+            remote_qpn: request.remote_qpn,
+            nonce: 0,
+        };
+        let mut state = self.lock()?;
+        // What a broker does first; the next one must not hear of it either.
+        state.connections.remove(request.local_qpn);
+        let (reply, fds) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).connect(&body, &[])
+        })?;
+        let introduction = introduce(&reply, fds)?;
+        if let Some(connection) = remember(&body, &reply, &introduction)? {
+            state.connections.insert(connection);
+        }
+        Ok(introduction)
+    }
+
+    /// Forgets the connection of a QP: call it when the QP is reset or destroyed. Succeeds for a
+    /// QP without connection, and without broker.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`], [`Error::Forked`].
+    pub fn disconnect(&self, local_qpn: u32) -> Result<()> {
+        let mut state = self.lock()?;
+        let known = state.connections.remove(local_qpn).is_some();
+        let Some(control) = state.control.as_mut().filter(|_| known) else {
+            return Ok(());
+        };
+        let outcome = BrokerStub(control).disconnect(&DisconnectRequest { local_qpn }, &[]);
+        self.settle(&mut state);
+        match outcome {
+            Ok(_) | Err(Error::BrokerGone) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A descriptor for `poll(2)` and the like: readable if and only if
+    /// [`Attachment::poll_events`] has something to do. It stays the same for the life of the
+    /// attachment. Do not read from it.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.wakeup.fd()
+    }
+
+    /// Takes all events that have arrived, without blocking. While another thread is inside a
+    /// call nothing is returned; the descriptor stays readable.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn poll_events(&self) -> Result<Vec<Event>> {
+        self.check_process()?;
+        let mut state = match self.state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return Ok(Vec::new()),
+        };
+        self.wakeup.lower();
+        if let Some(control) = state.control.as_mut() {
+            control.drain();
+        }
+        self.settle(&mut state);
+        self.wakeup.lower();
+        Ok(state.events.drain(..).collect())
+    }
+
+    /// Attaches again after [`Event::BrokerGone`]: connects to a broker, or starts one, and
+    /// presents inbox, doorbell, slots and connections. Nothing happens if the broker is there.
+    /// Connections that the new broker does not accept are reported as [`Event::PeerDead`].
+    ///
+    /// # Errors
+    /// As [`Attachment::attach`] and [`Attachment::add_slot`]. The call may be repeated.
+    pub fn reattach(&self) -> Result<()> {
+        let mut state = self.lock()?;
+        if let Some(control) = state.control.as_mut() {
+            control.drain();
+        }
+        self.settle(&mut state);
+        self.attach_locked(&mut state)
+    }
+
+    /// Creates the view of sysfs and `/dev` for this network namespace and returns the directory
+    /// that stands for `/`. It lives as long as the broker.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn sysfs_tree(&self, device: &SysfsRequest) -> Result<PathBuf> {
+        let probe = crate::sysfs::namespace_socket()?;
+        let mut state = self.lock()?;
+        let (reply, _) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).sysfs_tree(device, &[probe.as_fd()])
+        })?;
+        Ok(PathBuf::from(reply.root))
+    }
+
+    /// The number by which peers know this endpoint ([`Introduction::Ring`], `peer`); a new one
+    /// after each [`Attachment::reattach`].
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn endpoint(&self) -> Result<u64> {
+        Ok(self.lock()?.endpoint)
+    }
+
+    fn check_process(&self) -> Result<()> {
+        if std::process::id() == self.pid {
+            Ok(())
+        } else {
+            Err(Error::Forked)
+        }
+    }
+
+    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+        self.check_process()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Runs one call; if the broker turns out to be gone, attaches to the next one and runs it
+    /// once more.
+    fn with_broker<T>(
+        &self,
+        state: &mut State,
+        mut call: impl FnMut(&mut Control, u64) -> Result<T>,
+    ) -> Result<T> {
+        self.attach_locked(state)?;
+        let outcome = state.call(&mut call);
+        self.settle(state);
+        match outcome {
+            Err(Error::BrokerGone) => {
+                self.attach_locked(state)?;
+                let outcome = state.call(&mut call);
+                self.settle(state);
+                outcome
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// Takes over what a use of the control connection left: events, or its end.
+    fn settle(&self, state: &mut State) {
+        let Some(control) = state.control.as_mut() else {
+            return;
+        };
+        let gone = control.is_gone();
+        for event in control.take_events() {
+            state.absorb(&event);
+        }
+        if gone && let Some(control) = state.control.take() {
+            self.wakeup.unwatch(control.socket());
+            state.events.push_back(Event::BrokerGone);
+        }
+        if !state.events.is_empty() {
+            self.wakeup.raise();
+        }
+    }
+
+    fn attach_locked(&self, state: &mut State) -> Result<()> {
+        if state.control.is_some() {
+            return Ok(());
+        }
+        for _ in 0..ATTACH_ATTEMPTS {
+            let mut control = Control::new(crate::launch::connect_or_start(&self.dir)?);
+            match state.present(&mut control) {
+                // A broker on its way out: the next attempt finds or starts another.
+                Err(Error::BrokerGone) => continue,
+                outcome => outcome?,
+            }
+            self.wakeup.watch(control.socket())?;
+            state.control = Some(control);
+            self.settle(state);
+            return Ok(());
+        }
+        Err(Error::BrokerGone)
+    }
+}
+
+impl State {
+    fn call<T>(&mut self, call: &mut impl FnMut(&mut Control, u64) -> Result<T>) -> Result<T> {
+        let endpoint = self.endpoint;
+        call(self.control.as_mut().ok_or(Error::BrokerGone)?, endpoint)
+    }
+
+    /// Presents all that this endpoint is and has to a broker that does not know it.
+    fn present(&mut self, control: &mut Control) -> Result<()> {
+        let fds = [self.inbox.as_fd(), self.doorbell.as_fd()];
+        let (reply, _) = BrokerStub(control).attach(&self.identity, &fds)?;
+        self.endpoint = reply.endpoint;
+        for (&slot, socket) in &self.slots {
+            BrokerStub(control).add_slot(&SlotRequest { slot }, &[socket.as_fd()])?;
+        }
+        let mut lost = Vec::new();
+        for connection in self.connections.iter() {
+            let ring = connection.ring.as_ref().map(AsFd::as_fd);
+            match BrokerStub(control).restore(&connection.request, ring.as_slice()) {
+                Ok(_) => {}
+                Err(Error::Refused { .. }) => lost.push(connection.request.clone()),
+                Err(error) => return Err(error),
+            }
+        }
+        for RestoreRequest {
+            local_qpn,
+            generation,
+            ..
+        } in lost
+        {
+            let change = PeerChange::Dead;
+            self.absorb(&PeerEvent {
+                local_qpn,
+                generation,
+                change,
+            });
+        }
+        Ok(())
+    }
+
+    fn absorb(&mut self, event: &PeerEvent) {
+        if !self.connections.note(event) {
+            return;
+        }
+        let PeerEvent {
+            local_qpn,
+            generation,
+            ..
+        } = *event;
+        self.events.push_back(match event.change {
+            PeerChange::Dead => Event::PeerDead {
+                local_qpn,
+                generation,
+            },
+            PeerChange::Left => Event::PeerLeft {
+                local_qpn,
+                generation,
+            },
+            PeerChange::Joined => Event::PeerJoined {
+                local_qpn,
+                generation,
+            },
+        });
+    }
+}
+
+fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {
+    match reply.wire {
+        Wire::None => Ok(Introduction::NoPeer),
+        Wire::Udp => Ok(Introduction::Udp),
+        Wire::Ring => {
+            let fds: [OwnedFd; 3] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
+            let [ring, peer_inbox, peer_doorbell] = fds;
+            if reply.side > 1 || reply.generation == 0 {
+                return Err(Malformed::Value("ring").into());
+            }
+            Ok(Introduction::Ring {
+                side: reply.side,
+                ring,
+                peer_inbox,
+                peer_doorbell,
+                generation: reply.generation,
+                peer: reply.peer,
+            })
+        }
+    }
+}
+
+/// What to keep of a connection for the next broker. UDP ones too: the peer may ask later, and
+/// both must be told the same.
+fn remember(
+    body: &ConnectBody,
+    reply: &ConnectReply,
+    introduction: &Introduction,
+) -> Result<Option<Connection>> {
+    let ring = match introduction {
+        Introduction::NoPeer => return Ok(None),
+        Introduction::Ring { side: 0, ring, .. } => Some(duplicate(ring.as_fd())?),
+        _ => None,
+    };
+    let request = RestoreRequest {
+        local_qpn: body.local_qpn,
+        remote_gid: body.remote_gid,
+        remote_qpn: body.remote_qpn,
+        wire: reply.wire,
+        side: reply.side,
+        generation: reply.generation,
+    };
+    Ok(Some(Connection { request, ring }))
+}
+
+fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+    fd.try_clone_to_owned().map_err(|error| Error::System {
+        what: "duplicate a descriptor",
+        errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),
+    })
+}
+
+fn own_comm() -> String {
+    let comm = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    comm.trim_end().chars().take(COMM_MAX).collect()
+}

@@ -1,0 +1,205 @@
+//! The client's end of a control connection: calls, and events that arrive between and during
+//! them.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::PollFlags;
+use rustix::io::Errno;
+
+use crate::error::{Error, Result};
+use crate::launch::{wait_for, wait_readable};
+use crate::limits::CALL_TIMEOUT;
+use crate::remoting::{
+    Call, Header, Kind, Malformed, Method, Received, decode_body, receive, send,
+};
+use crate::services::{EVENT_PEERS, PeerEvent};
+
+/// What the broker tells an endpoint on its own account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The endpoint at the other side of this QP's ring died.
+    PeerDead {
+        /// QP of this endpoint.
+        local_qpn: u32,
+        /// Ring concerned.
+        generation: u64,
+    },
+    /// The QP at the other side of this QP's ring was reset or destroyed; what it wrote to the
+    /// ring before can still be read.
+    PeerLeft {
+        /// QP of this endpoint.
+        local_qpn: u32,
+        /// Ring concerned.
+        generation: u64,
+    },
+    /// The QP at the other side joined the ring that this QP created. Informational: data may
+    /// have been written before.
+    PeerJoined {
+        /// QP of this endpoint.
+        local_qpn: u32,
+        /// Ring concerned.
+        generation: u64,
+    },
+    /// The broker is gone. Rings and sockets keep working; peers' deaths are not told any more
+    /// until [`crate::Attachment::reattach`].
+    BrokerGone,
+}
+
+/// A reply: header, body, descriptors.
+type Reply = (Header, Vec<u8>, Vec<OwnedFd>);
+
+/// A connection to the broker.
+#[derive(Debug)]
+pub(crate) struct Control {
+    socket: OwnedFd,
+    last_request: u32,
+    gone: bool,
+    events: VecDeque<PeerEvent>,
+}
+
+impl Control {
+    pub(crate) fn new(socket: OwnedFd) -> Control {
+        Control {
+            socket,
+            last_request: 0,
+            gone: false,
+            events: VecDeque::new(),
+        }
+    }
+
+    pub(crate) fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// Whether the broker closed the connection or broke the protocol.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    pub(crate) fn take_events(&mut self) -> VecDeque<PeerEvent> {
+        std::mem::take(&mut self.events)
+    }
+
+    /// Takes what lies in the socket, without blocking.
+    pub(crate) fn drain(&mut self) {
+        while !self.gone {
+            match receive(&self.socket) {
+                Err(Errno::AGAIN) => return,
+                // Nobody waits for a reply now: one that comes was given up by its caller.
+                Ok(received) => drop(self.accept(received)),
+                Err(_) => self.gone = true,
+            }
+        }
+    }
+
+    /// Sorts what was received: events are queued, a reply is returned.
+    fn accept(&mut self, received: Received) -> Result<Option<Reply>> {
+        match received {
+            Received::Closed => {
+                self.gone = true;
+                Err(Error::BrokerGone)
+            }
+            Received::Malformed(why) => {
+                self.gone = true;
+                Err(Error::Protocol(why))
+            }
+            Received::Message(header, body, fds) => match header.kind {
+                Kind::Reply => Ok(Some((header, body, fds))),
+                Kind::Event => self.accept_event(&header, &body).map(|()| None),
+                Kind::Request => {
+                    self.gone = true;
+                    Err(Error::Protocol(Malformed::Value("kind")))
+                }
+            },
+        }
+    }
+
+    fn accept_event(&mut self, header: &Header, body: &[u8]) -> Result<()> {
+        if header.method != EVENT_PEERS {
+            return Ok(());
+        }
+        let events: Vec<PeerEvent> = decode_body(body)?;
+        self.events.extend(events);
+        Ok(())
+    }
+
+    fn transmit(&mut self, message: &[u8], fds: &[BorrowedFd<'_>], by: Instant) -> Result<()> {
+        loop {
+            match send(&self.socket, message, fds) {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN | Errno::NOBUFS) => {
+                    wait_for(&self.socket, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
+                }
+                Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
+                    self.gone = true;
+                    return Err(Error::BrokerGone);
+                }
+                Err(errno) => {
+                    return Err(Error::System {
+                        what: "send to the broker",
+                        errno,
+                    });
+                }
+            }
+        }
+    }
+
+    fn await_reply(&mut self, by: Instant) -> Result<Reply> {
+        loop {
+            match receive(&self.socket) {
+                Err(Errno::AGAIN) => {
+                    wait_readable(&self.socket, by).map_err(|_| Error::Timeout)?;
+                }
+                Err(errno) => {
+                    return Err(Error::System {
+                        what: "read from the broker",
+                        errno,
+                    });
+                }
+                Ok(received) => match self.accept(received)? {
+                    Some(reply) if reply.0.request == self.last_request => return Ok(reply),
+                    // The late reply to a call that timed out.
+                    _ => {}
+                },
+            }
+        }
+    }
+}
+
+impl Call for Control {
+    fn call(
+        &mut self,
+        service: u16,
+        method: &Method,
+        body: Vec<u8>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        if self.gone {
+            return Err(Error::BrokerGone);
+        }
+        self.last_request = self.last_request.wrapping_add(1);
+        let header = Header {
+            kind: Kind::Request,
+            service,
+            method: method.number,
+            request: self.last_request,
+            status: 0,
+            fds: fds.len() as u8,
+        };
+        let by = Instant::now() + CALL_TIMEOUT;
+        self.transmit(&header.encode(&body), fds, by)?;
+        let (reply, body, fds) = self.await_reply(by)?;
+        match reply.status {
+            0 => Ok((body, fds)),
+            status => {
+                let errno = Errno::from_raw_os_error(status.clamp(1, i32::from(u8::MAX)));
+                Err(Error::Refused {
+                    method: method.name,
+                    errno,
+                })
+            }
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! What can go wrong between an endpoint and its broker.
+
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use thiserror::Error;
+
+/// Result of a fabric call.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Failure of a fabric call. [`Error::errno`] maps it for the C ABIs.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The broker refused the request.
+    #[error("the broker refused {method}: {errno}")]
+    Refused {
+        /// Method that was refused.
+        method: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// The connection to the broker is gone; [`crate::Attachment::reattach`] makes a new one.
+    #[error("the broker is gone")]
+    BrokerGone,
+    /// The broker did not reply within [`crate::limits::CALL_TIMEOUT`].
+    #[error("the broker did not reply in time")]
+    Timeout,
+    /// The broker could not be found or started.
+    #[error("cannot start the broker {program:?}: {reason}")]
+    Start {
+        /// The program that was tried.
+        program: PathBuf,
+        /// What it said, or the system's error.
+        reason: String,
+    },
+    /// The broker speaks another version of the protocol, or not this protocol at all.
+    #[error("the broker's message is malformed: {0}")]
+    Protocol(#[from] crate::remoting::Malformed),
+    /// The runtime directory is not one that only this user can write to.
+    #[error("runtime directory {path:?}: {reason}")]
+    RuntimeDir {
+        /// The directory.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The caller is a forked child; an attachment belongs to the process that made it.
+    #[error("the attachment belongs to the parent process")]
+    Forked,
+    /// The operating system refused.
+    #[error("{what}: {errno}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// Why it failed.
+        errno: Errno,
+    },
+}
+
+impl Error {
+    /// The positive errno value that a C interface returns for this error.
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            Error::Refused { errno, .. } | Error::System { errno, .. } => *errno,
+            Error::BrokerGone => Errno::CONNRESET,
+            Error::Timeout => Errno::TIMEDOUT,
+            Error::Start { .. } => Errno::NODEV,
+            Error::Protocol(_) => Errno::PROTO,
+            Error::RuntimeDir { .. } => Errno::ACCESS,
+            Error::Forked => Errno::PERM,
+        };
+        errno.raw_os_error()
+    }
+
+    /// Wraps an operating system error with what was tried.
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(Errno) -> Error {
+        move |errno| Error::System { what, errno }
+    }
+}

@@ -1,0 +1,132 @@
+//! Checks of descriptors that came from another process.
+//!
+//! Order matters: the first question about a descriptor is one that the kernel answers without
+//! asking a file system, since a descriptor of a FUSE mount would let its owner stall us.
+
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getsockname, sockopt};
+
+use crate::limits::slot_port;
+use crate::sys::netns_cookie;
+
+/// Seals without which a memfd is refused: nobody can shrink it under a mapping (SIGBUS), grow it
+/// or add seals that would break its users.
+pub const SEALS: SealFlags = SealFlags::SHRINK
+    .union(SealFlags::GROW)
+    .union(SealFlags::SEAL);
+/// Seals that would make a segment useless to the one who writes to it.
+const FORBIDDEN_SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
+
+/// Creates a memfd of `bytes` zero bytes with [`SEALS`].
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
+    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    rustix::fs::ftruncate(&fd, bytes)?;
+    fcntl_add_seals(&fd, SEALS)?;
+    Ok(fd)
+}
+
+/// Checks that `fd` is a memfd with [`SEALS`], writable, of a size within `sizes`; returns the
+/// size.
+///
+/// # Errors
+/// `EINVAL` if any of this does not hold.
+pub fn check_memfd(fd: impl AsFd, sizes: std::ops::RangeInclusive<u64>) -> Result<u64, Errno> {
+    let seals = fcntl_get_seals(&fd).map_err(|_| Errno::INVAL)?;
+    if !seals.contains(SEALS) || seals.intersects(FORBIDDEN_SEALS) {
+        return Err(Errno::INVAL);
+    }
+    let size = u64::try_from(fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
+    if sizes.contains(&size) {
+        Ok(size)
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// Checks that `fd` is an eventfd.
+///
+/// # Errors
+/// `EINVAL` if it is not; `ENOENT` if `/proc` is not mounted, which is how eventfds are known.
+pub fn check_eventfd(fd: impl AsFd) -> Result<(), Errno> {
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let target = rustix::fs::readlink(link, Vec::new())?;
+    if target.to_bytes() == b"anon_inode:[eventfd]" {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// Checks that `fd` is a UDP socket bound to the port of `slot`; returns the cookie of its
+/// network namespace.
+///
+/// # Errors
+/// `EINVAL` if it is not; `ENOPROTOOPT` if the kernel has no cookies (before Linux 5.14).
+pub fn check_slot_socket(fd: impl AsFd, slot: u16) -> Result<u64, Errno> {
+    let cookie =
+        netns_cookie(&fd).map_err(|e| if e == Errno::NOTSOCK { Errno::INVAL } else { e })?;
+    let domain = sockopt::socket_domain(&fd)?;
+    let udp = sockopt::socket_protocol(&fd)? == Some(rustix::net::ipproto::UDP);
+    let ip = domain == AddressFamily::INET || domain == AddressFamily::INET6;
+    if !ip || !udp || sockopt::socket_type(&fd)? != SocketType::DGRAM {
+        return Err(Errno::INVAL);
+    }
+    if bound_port(getsockname(&fd)?) != Some(slot_port(slot)) {
+        return Err(Errno::INVAL);
+    }
+    Ok(cookie)
+}
+
+fn bound_port(address: SocketAddrAny) -> Option<u16> {
+    std::net::SocketAddr::try_from(address)
+        .ok()
+        .map(|address| address.port())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+
+    #[test]
+    fn only_sealed_memfds_of_the_right_size_pass() {
+        let good = sealed_memfd("t", 8192).unwrap();
+        assert_eq!(check_memfd(&good, 4096..=8192), Ok(8192));
+        assert_eq!(check_memfd(&good, 4096..=4096), Err(Errno::INVAL));
+        let open = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&open, 8192).unwrap();
+        assert_eq!(check_memfd(&open, 0..=8192), Err(Errno::INVAL));
+        fcntl_add_seals(&open, SEALS | SealFlags::FUTURE_WRITE).unwrap();
+        assert_eq!(check_memfd(&open, 0..=8192), Err(Errno::INVAL));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(check_memfd(&null, 0..=8192), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn only_eventfds_pass_as_doorbells() {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        assert_eq!(check_eventfd(&bell), Ok(()));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(check_eventfd(&null), Err(Errno::INVAL));
+        let other = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
+        assert_eq!(check_eventfd(other.unwrap()), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn a_slot_is_proved_by_its_port() {
+        let slot = 4093;
+        let socket = std::net::UdpSocket::bind(("127.0.0.1", slot_port(slot))).unwrap();
+        assert!(check_slot_socket(&socket, slot).is_ok());
+        assert_eq!(check_slot_socket(&socket, 7), Err(Errno::INVAL));
+        let tcp = std::net::TcpListener::bind(("127.0.0.1", slot_port(slot))).unwrap();
+        assert_eq!(check_slot_socket(&tcp, slot), Err(Errno::INVAL));
+        let null = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(check_slot_socket(&null, slot), Err(Errno::INVAL));
+    }
+}

@@ -1,0 +1,84 @@
+//! Every limit of the control plane, by name. Both sides use the same numbers.
+
+use std::time::Duration;
+
+/// Most bytes of one message, header included.
+pub const MESSAGE_MAX: usize = 32 * 1024;
+/// Most file descriptors that travel with one message.
+pub const MESSAGE_FDS_MAX: usize = 4;
+/// Most bytes of one string in a message.
+pub const STRING_MAX: usize = 1024;
+
+/// Lowest slot; slot 0 is reserved.
+pub const SLOT_MIN: u16 = 1;
+/// Highest slot.
+pub const SLOT_MAX: u16 = 4095;
+/// A slot's UDP port is this plus the slot.
+pub const UDP_PORT_BASE: u16 = 20480;
+/// Bits of a QP number that are the index within its slot (`QPN = slot << 12 | index`).
+pub const QPN_INDEX_BITS: u32 = 12;
+/// Highest QP number ever issued: 24 bits, and 0xFFFFFF names the multicast QP.
+pub const QPN_MAX: u32 = 0x00FF_FFFE;
+
+/// Most endpoints attached to one broker.
+pub const ENDPOINTS_MAX: usize = 4096;
+/// Most control connections (endpoints and tools) to one broker.
+pub const SESSIONS_MAX: usize = ENDPOINTS_MAX + 256;
+/// Most slots of one endpoint.
+pub const SLOTS_PER_ENDPOINT_MAX: usize = 16;
+/// Most connected QPs of one endpoint: every index of every slot.
+pub const QPS_PER_ENDPOINT_MAX: usize = SLOTS_PER_ENDPOINT_MAX << QPN_INDEX_BITS;
+/// Most bytes that the broker keeps for a client that does not read its socket. Beyond, the
+/// client is dropped. Room for an event about each of [`QPS_PER_ENDPOINT_MAX`] QPs.
+pub const BACKLOG_BYTES_MAX: usize = 2 << 20;
+/// Pending connections of the broker's listening socket.
+pub const LISTEN_BACKLOG: i32 = 1024;
+
+/// Smallest inbox memfd the broker accepts.
+pub const INBOX_BYTES_MIN: u64 = 4096;
+/// Largest inbox memfd the broker accepts.
+pub const INBOX_BYTES_MAX: u64 = 16 << 20;
+
+/// Most GIDs shown in one sysfs tree.
+pub const SYSFS_GIDS_MAX: usize = 256;
+/// Longest interface name (`IFNAMSIZ - 1`).
+pub const IFNAME_MAX: usize = 15;
+/// Longest process name (`TASK_COMM_LEN - 1`).
+pub const COMM_MAX: usize = 15;
+/// QPs listed in one page of a status reply.
+pub const STATUS_QPS_PER_PAGE: usize = 512;
+
+/// How long a client waits for the reply to one call.
+pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a client waits for a broker that it started to become ready.
+pub const START_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often a client meets a broker that is just exiting before it gives up.
+pub const ATTACH_ATTEMPTS: usize = 16;
+/// How long a broker without endpoints stays (setting: `CAUSEWAY_IDLE_SECONDS`).
+pub const IDLE_SECONDS_DEFAULT: u64 = 10;
+/// After a broker's restart: how long one half of an established connection waits for the other
+/// half to present itself before its peer is declared dead.
+pub const RESTORE_GRACE: Duration = Duration::from_secs(10);
+
+/// UDP port of a slot.
+pub const fn slot_port(slot: u16) -> u16 {
+    UDP_PORT_BASE + slot
+}
+
+/// Slot that a QP number belongs to.
+pub const fn qpn_slot(qpn: u32) -> u16 {
+    (qpn >> QPN_INDEX_BITS) as u16
+}
+
+/// Whether `slot` may be taken at all.
+pub const fn slot_is_valid(slot: u16) -> bool {
+    slot >= SLOT_MIN && slot <= SLOT_MAX
+}
+
+/// Whether `qpn` may belong to a connected QP.
+pub const fn qpn_is_valid(qpn: u32) -> bool {
+    qpn <= QPN_MAX && slot_is_valid(qpn_slot(qpn))
+}
+
+const _: () = assert!(UDP_PORT_BASE.checked_add(SLOT_MAX).is_some());
+const _: () = assert!((SLOT_MAX as u32) << QPN_INDEX_BITS <= QPN_MAX);

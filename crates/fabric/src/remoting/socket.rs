@@ -1,0 +1,96 @@
+//! Messages and descriptors over a `SOCK_SEQPACKET` socket.
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+use super::{Header, Malformed};
+use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
+
+/// Outcome of [`receive`].
+#[derive(Debug)]
+pub enum Received {
+    /// One well-formed message: header, body, descriptors.
+    Message(Header, Vec<u8>, Vec<OwnedFd>),
+    /// Something that is not a message of this protocol. Its descriptors are closed already.
+    Malformed(Malformed),
+    /// The other side closed the socket.
+    Closed,
+}
+
+/// Sends one encoded message without blocking; never raises SIGPIPE.
+///
+/// # Errors
+/// `EAGAIN` if the socket's buffer is full, `EPIPE` or `ECONNRESET` if the peer is gone.
+pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), Errno> {
+    assert!(fds.len() <= MESSAGE_FDS_MAX);
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
+        debug_assert!(
+            pushed,
+            "the buffer has room for MESSAGE_FDS_MAX descriptors"
+        );
+    }
+    let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+    loop {
+        match sendmsg(&socket, &[IoSlice::new(message)], &mut control, flags) {
+            Ok(_) => return Ok(()),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(errno),
+        }
+    }
+}
+
+/// Receives one message without blocking.
+///
+/// # Errors
+/// `EAGAIN` if none is there. `ECONNRESET` is reported as [`Received::Closed`].
+pub fn receive(socket: impl AsFd) -> Result<Received, Errno> {
+    let mut bytes = vec![0u8; MESSAGE_MAX];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+    let outcome = loop {
+        match recvmsg(
+            &socket,
+            &mut [IoSliceMut::new(&mut bytes)],
+            &mut control,
+            flags,
+        ) {
+            Err(Errno::INTR) => {}
+            Err(Errno::CONNRESET) => return Ok(Received::Closed),
+            other => break other?,
+        }
+    };
+    let mut fds = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    // A datagram of no bytes reads like the end of the stream; both end the conversation.
+    if outcome.bytes == 0 {
+        return Ok(Received::Closed);
+    }
+    if outcome
+        .flags
+        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
+    {
+        return Ok(Received::Malformed(Malformed::Length));
+    }
+    Ok(match Header::decode(&bytes[..outcome.bytes]) {
+        Err(why) => Received::Malformed(why),
+        Ok((header, _)) if usize::from(header.fds) != fds.len() => {
+            Received::Malformed(Malformed::Descriptors)
+        }
+        Ok((header, body)) => Received::Message(header, body.to_vec(), fds),
+    })
+}

@@ -1,0 +1,142 @@
+//! The runtime directory: where a broker's socket, locks and trees live.
+
+use std::ffi::OsString;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use crate::error::{Error, Result};
+
+/// Setting that names the runtime directory.
+pub const RUNTIME_DIR_VARIABLE: &str = "CAUSEWAY_RUNTIME_DIR";
+/// Runtime directory of root.
+pub const RUNTIME_DIR_ROOT: &str = "/run/causeway";
+/// The broker's listening socket.
+pub const SOCKET_NAME: &str = "broker.sock";
+/// Locked by the broker as long as it lives.
+pub const BROKER_LOCK_NAME: &str = "broker.lock";
+/// Locked by whoever starts or ends a broker.
+pub const START_LOCK_NAME: &str = "start.lock";
+/// Holds the broker's process id in decimal, for people.
+pub const PID_NAME: &str = "broker.pid";
+/// Prefix of the sysfs trees, one per network namespace: `sys-<cookie>`.
+pub const TREE_PREFIX: &str = "sys-";
+
+/// Access bits that nobody but the owner may have in the runtime directory.
+const FOREIGN_ACCESS: u32 = 0o077;
+
+/// An environment variable, unless the program runs with privileges that its caller lacks
+/// (set-user-id, `AT_SECURE` of `getauxval(3)`): then the caller's settings are not to be obeyed.
+pub fn setting(name: &str) -> Option<OsString> {
+    if crate::sys::is_secure() {
+        return None;
+    }
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// The runtime directory of this user and environment, not created yet: `$CAUSEWAY_RUNTIME_DIR`,
+/// else [`RUNTIME_DIR_ROOT`] for root, else `$XDG_RUNTIME_DIR/causeway`, else
+/// `/tmp/causeway-UID`.
+pub fn runtime_dir() -> PathBuf {
+    if let Some(dir) = setting(RUNTIME_DIR_VARIABLE) {
+        return PathBuf::from(dir);
+    }
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return PathBuf::from(RUNTIME_DIR_ROOT);
+    }
+    match setting("XDG_RUNTIME_DIR") {
+        Some(dir) => PathBuf::from(dir).join("causeway"),
+        None => PathBuf::from(format!("/tmp/causeway-{}", uid.as_raw())),
+    }
+}
+
+/// Creates the runtime directory if it is missing (mode 0700) and checks that nobody but this
+/// user can write to it or replace it.
+///
+/// # Errors
+/// [`Error::RuntimeDir`] if it cannot be created, is not a directory (a symbolic link is not
+/// followed), belongs to another user, or is accessible to others.
+pub fn prepare(dir: &Path) -> Result<()> {
+    let created = std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir);
+    if let Err(error) = created {
+        return Err(refuse(dir, error.to_string()));
+    }
+    check(dir)
+}
+
+/// Checks an existing runtime directory as [`prepare`] does.
+///
+/// # Errors
+/// [`Error::RuntimeDir`].
+pub fn check(dir: &Path) -> Result<()> {
+    let metadata = std::fs::symlink_metadata(dir).map_err(|e| refuse(dir, e.to_string()))?;
+    let uid = rustix::process::geteuid().as_raw();
+    if !metadata.is_dir() {
+        return Err(refuse(dir, "not a directory".into()));
+    }
+    if metadata.uid() != uid {
+        let owner = metadata.uid();
+        return Err(refuse(dir, format!("owned by uid {owner}, not by {uid}")));
+    }
+    if metadata.mode() & FOREIGN_ACCESS != 0 {
+        let mode = metadata.mode() & 0o7777;
+        return Err(refuse(
+            dir,
+            format!("mode {mode:04o} lets others in; chmod 0700"),
+        ));
+    }
+    Ok(())
+}
+
+fn refuse(path: &Path, reason: String) -> Error {
+    Error::RuntimeDir {
+        path: path.to_owned(),
+        reason,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    fn scratch(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("cw-rt-{}-{name}", std::process::id()));
+        let _ = std::fs::remove_dir_all(&dir);
+        std::fs::create_dir(&dir).unwrap();
+        dir
+    }
+
+    #[test]
+    fn a_missing_directory_is_made_private() {
+        let base = scratch("make");
+        let dir = base.join("a/b");
+        prepare(&dir).unwrap();
+        assert_eq!(std::fs::metadata(&dir).unwrap().mode() & 0o777, 0o700);
+        prepare(&dir).unwrap();
+        std::fs::remove_dir_all(base).unwrap();
+    }
+
+    #[test]
+    fn links_files_and_open_directories_are_refused() {
+        let base = scratch("refuse");
+        let good = base.join("good");
+        prepare(&good).unwrap();
+        symlink(&good, base.join("link")).unwrap();
+        std::fs::write(base.join("file"), b"").unwrap();
+        assert!(matches!(
+            prepare(&base.join("link")),
+            Err(Error::RuntimeDir { .. })
+        ));
+        assert!(matches!(
+            prepare(&base.join("file")),
+            Err(Error::RuntimeDir { .. })
+        ));
+        std::fs::set_permissions(&good, std::fs::Permissions::from_mode(0o750)).unwrap();
+        assert!(matches!(check(&good), Err(Error::RuntimeDir { .. })));
+        std::fs::remove_dir_all(base).unwrap();
+    }
+}

@@ -1,0 +1,292 @@
+//! The broker's service, as a table: messages, methods and events.
+//!
+//! Numbers and field orders are the protocol; a change of any of them is a new
+//! [`crate::remoting::VERSION`].
+
+use crate::remoting::{Field, Malformed, Reader, message, service};
+
+/// Which wire an endpoint is willing to use (`CAUSEWAY_WIRE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WirePref {
+    /// Shared memory where the peer is on this host and introducible, else UDP.
+    #[default]
+    Auto = 0,
+    /// Shared memory or nothing.
+    Shm = 1,
+    /// UDP always.
+    Udp = 2,
+}
+
+impl WirePref {
+    /// The preference of the environment variable `CAUSEWAY_WIRE`; `None` if it holds something
+    /// other than `auto`, `shm` or `udp`. Unset means [`WirePref::Auto`].
+    pub fn from_env() -> Option<WirePref> {
+        match std::env::var_os("CAUSEWAY_WIRE") {
+            None => Some(WirePref::Auto),
+            Some(value) => value.to_str()?.parse().ok(),
+        }
+    }
+
+    /// The name that [`WirePref::from_env`] understands.
+    pub fn name(self) -> &'static str {
+        match self {
+            WirePref::Auto => "auto",
+            WirePref::Shm => "shm",
+            WirePref::Udp => "udp",
+        }
+    }
+}
+
+impl std::str::FromStr for WirePref {
+    type Err = Malformed;
+
+    fn from_str(text: &str) -> Result<Self, Malformed> {
+        match text {
+            "auto" | "" => Ok(WirePref::Auto),
+            "shm" => Ok(WirePref::Shm),
+            "udp" => Ok(WirePref::Udp),
+            _ => Err(Malformed::Value("wire preference")),
+        }
+    }
+}
+
+/// Encodes enumerations of one byte.
+macro_rules! byte_enum {
+    ($type:ident, $name:literal, $($variant:ident),+) => {
+        impl Field for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.push(*self as u8);
+            }
+            fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+                match u8::take(input)? {
+                    $(byte if byte == $type::$variant as u8 => Ok($type::$variant),)+
+                    _ => Err(Malformed::Value($name)),
+                }
+            }
+        }
+    };
+}
+byte_enum!(WirePref, "wire preference", Auto, Shm, Udp);
+byte_enum!(Wire, "wire", None, Udp, Ring);
+byte_enum!(PeerChange, "peer change", Dead, Left, Joined);
+
+/// The wire of one connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Wire {
+    /// No wire: the preference cannot be met.
+    #[default]
+    None = 0,
+    /// UDP between the sockets of both slots.
+    Udp = 1,
+    /// A ring in shared memory.
+    Ring = 2,
+}
+
+/// What happened to the peer of a ring.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PeerChange {
+    /// The peer's endpoint died.
+    #[default]
+    Dead = 0,
+    /// The peer's QP was disconnected (reset or destroyed) by its living endpoint.
+    Left = 1,
+    /// The peer's QP joined the ring that this side created.
+    Joined = 2,
+}
+
+message! {
+    /// Presents an endpoint. Descriptors: inbox memfd, doorbell eventfd.
+    pub struct AttachRequest {
+        /// Wires the endpoint is willing to use.
+        wire: WirePref,
+        /// Name of the process, for status displays.
+        comm: String,
+    }
+
+    /// The endpoint exists.
+    pub struct AttachReply {
+        /// Names the endpoint to its peers; unique among all that ever lived on this host with
+        /// overwhelming probability.
+        endpoint: u64,
+    }
+
+    /// Takes or gives up a slot. Descriptor, when taking: the UDP socket bound to its port.
+    pub struct SlotRequest {
+        /// The slot.
+        slot: u16,
+    }
+
+    /// Asks for the wire between a QP of the caller and a remote QP.
+    pub struct ConnectBody {
+        /// QP of the caller; its slot must be the caller's.
+        local_qpn: u32,
+        /// GID of the remote QP's port; `None` means this host.
+        remote_gid: Option<[u8; 16]>,
+        /// Whether the caller found `remote_gid` among the addresses of its own network
+        /// namespace. Peers in one namespace have the same addresses, so this and a slot bound
+        /// in that namespace name one endpoint of this host.
+        gid_is_local: bool,
+        /// The remote QP.
+        remote_qpn: u32,
+        /// Reserved for introductions across network namespaces: zero.
+        nonce: u64,
+    }
+
+    /// The wire. Descriptors with [`Wire::Ring`]: ring memfd, peer's inbox, peer's doorbell.
+    pub struct ConnectReply {
+        /// Wire to use.
+        wire: Wire,
+        /// Side of the ring that the caller is: 0 or 1.
+        side: u8,
+        /// Names the ring; the secret by which both ends claim it after a broker's restart.
+        generation: u64,
+        /// Names the peer's endpoint: equal values mean the same inbox and doorbell.
+        peer: u64,
+    }
+
+    /// Forgets the connection of one QP.
+    pub struct DisconnectRequest {
+        /// QP of the caller.
+        local_qpn: u32,
+    }
+
+    /// Presents a connection made by an earlier broker. Descriptor: the ring memfd, needed only
+    /// while the peer has not joined it.
+    pub struct RestoreRequest {
+        /// QP of the caller.
+        local_qpn: u32,
+        /// GID of the remote port as given to connect.
+        remote_gid: Option<[u8; 16]>,
+        /// The remote QP.
+        remote_qpn: u32,
+        /// Wire that the connection uses.
+        wire: Wire,
+        /// Side of the ring.
+        side: u8,
+        /// Names the ring.
+        generation: u64,
+    }
+
+    /// Asks for the status page after this place; the default is the first.
+    pub struct StatusCursor {
+        /// Endpoint of the last page; 0 is before all.
+        endpoint: u64,
+        /// Last QP seen of that endpoint; `None` means the endpoint is done.
+        qpn: Option<u32>,
+    }
+
+    /// One connected QP.
+    pub struct QpStatus {
+        /// The QP.
+        local_qpn: u32,
+        /// GID of the remote port; `None` is this host.
+        remote_gid: Option<[u8; 16]>,
+        /// The remote QP.
+        remote_qpn: u32,
+        /// Its wire.
+        wire: Wire,
+        /// Whether the remote QP has joined (rings only).
+        joined: bool,
+    }
+
+    /// One endpoint, with a page of its QPs.
+    pub struct EndpointStatus {
+        /// Names the endpoint.
+        endpoint: u64,
+        /// Process, as the broker's PID namespace knows it; 0 if it does not.
+        pid: i32,
+        /// User of the process.
+        uid: u32,
+        /// Name of the process.
+        comm: String,
+        /// Wires it is willing to use.
+        wire: WirePref,
+        /// Slots it owns.
+        slots: Vec<u16>,
+        /// Cookie of the network namespace of its first slot; 0 without slots.
+        netns: u64,
+        /// Connected QPs, by number.
+        qps: Vec<QpStatus>,
+        /// Counters of its statistics page.
+        counters: Vec<Counter>,
+    }
+
+    /// One counter of an endpoint.
+    pub struct Counter {
+        /// What it counts.
+        name: String,
+        /// How many.
+        value: u64,
+    }
+
+    /// A page of the status.
+    pub struct StatusPage {
+        /// The next endpoint, or more QPs of the same one; `None` at the end.
+        entry: Option<EndpointStatus>,
+        /// Whether more QPs of the same endpoint follow.
+        partial: bool,
+    }
+
+    /// A GID and the interface whose address it is.
+    pub struct SysfsGid {
+        /// The GID.
+        gid: [u8; 16],
+        /// Its interface.
+        ifname: String,
+    }
+
+    /// Describes the device as the caller's network namespace sees it. Descriptor: any socket of
+    /// that namespace.
+    pub struct SysfsRequest {
+        /// Node GUID, in the byte order it is printed in.
+        node_guid: [u8; 8],
+        /// The GID table, in order.
+        gids: Vec<SysfsGid>,
+    }
+
+    /// Where the tree is.
+    pub struct SysfsReply {
+        /// Absolute path of the directory that stands for `/`.
+        root: String,
+    }
+
+    /// One change of one peer.
+    pub struct PeerEvent {
+        /// QP of the endpoint that is told.
+        local_qpn: u32,
+        /// Generation of the ring concerned.
+        generation: u64,
+        /// What happened.
+        change: PeerChange,
+    }
+}
+
+service! {
+    /// Number of the broker's service in message headers.
+    service 1, handler BrokerService, stub BrokerStub {
+        /// Makes the connection an endpoint.
+        1 => attach(AttachRequest; fds 2..=2) -> AttachReply;
+        /// Adds a slot, proved by the socket bound to its port.
+        2 => add_slot(SlotRequest; fds 1..=1) -> ();
+        /// Gives up a slot.
+        3 => remove_slot(SlotRequest; fds 0..=0) -> ();
+        /// Asks for the wire to a remote QP.
+        4 => connect(ConnectBody; fds 0..=0) -> ConnectReply;
+        /// Forgets a connection.
+        5 => disconnect(DisconnectRequest; fds 0..=0) -> ();
+        /// Presents a connection again after the broker was restarted.
+        6 => restore(RestoreRequest; fds 0..=1) -> ();
+        /// Lists endpoints.
+        7 => status(StatusCursor; fds 0..=0) -> StatusPage;
+        /// Creates the caller's view of sysfs and `/dev`.
+        8 => sysfs_tree(SysfsRequest; fds 1..=1) -> SysfsReply;
+    }
+}
+
+/// Number of the one event: a list of [`PeerEvent`].
+pub const EVENT_PEERS: u16 = 1;
+/// Most [`PeerEvent`]s in one message.
+pub const PEER_EVENTS_PER_MESSAGE: usize = 1024;

@@ -1,0 +1,44 @@
+//! Asking a running broker for its state.
+
+use std::path::Path;
+
+use crate::control::Control;
+use crate::error::Result;
+use crate::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, STATUS_QPS_PER_PAGE};
+use crate::services::{BrokerStub, StatusCursor, StatusPage};
+
+pub use crate::services::{Counter, EndpointStatus, QpStatus, Wire};
+
+/// Most pages of one listing: a broker that sends more is not believed.
+const PAGES_MAX: usize = ENDPOINTS_MAX * (QPS_PER_ENDPOINT_MAX / STATUS_QPS_PER_PAGE + 1);
+
+/// Lists the endpoints of the broker of `dir`; `None` if none is running (it is not started).
+/// The list is not a snapshot: endpoints may come and go while it is read.
+///
+/// # Errors
+/// [`crate::Error`]: the broker refused, is gone or did not answer.
+pub fn status(dir: &Path) -> Result<Option<Vec<EndpointStatus>>> {
+    let Some(socket) = crate::launch::connect_existing(dir)? else {
+        return Ok(None);
+    };
+    let mut control = Control::new(socket);
+    let mut cursor = StatusCursor::default();
+    let mut endpoints: Vec<EndpointStatus> = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let (StatusPage { entry, partial }, _) = BrokerStub(&mut control).status(&cursor, &[])?;
+        let Some(page) = entry else { break };
+        let last_qpn = page.qps.last().map(|qp| qp.local_qpn);
+        cursor = StatusCursor {
+            endpoint: page.endpoint,
+            qpn: last_qpn.filter(|_| partial),
+        };
+        match endpoints
+            .last_mut()
+            .filter(|last| last.endpoint == page.endpoint)
+        {
+            Some(last) => last.qps.extend(page.qps),
+            None => endpoints.push(page),
+        }
+    }
+    Ok(Some(endpoints))
+}

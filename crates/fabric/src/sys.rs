@@ -1,0 +1,103 @@
+//! System calls that the safe wrappers in use lack.
+
+use std::ffi::CStr;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+
+/// `SO_NETNS_COOKIE` (Linux 5.14), which older C libraries do not name.
+const SO_NETNS_COOKIE: libc::c_int = 71;
+/// `SO_PEERPIDFD` (Linux 6.5).
+const SO_PEERPIDFD: libc::c_int = 77;
+
+/// Reads an integer socket option of level `SOL_SOCKET`.
+fn socket_option<T: Copy + Default>(socket: impl AsFd, option: libc::c_int) -> Result<T, Errno> {
+    let mut value = T::default();
+    let mut length = size_of::<T>() as libc::socklen_t;
+    // SAFETY: `value` and `length` are live and writable for the call, and `length` is the size
+    // of `value`; the kernel writes no more. Callers instantiate T with integers only.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            option,
+            (&raw mut value).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(last_error());
+    }
+    if length as usize != size_of::<T>() {
+        return Err(Errno::INVAL);
+    }
+    Ok(value)
+}
+
+fn last_error() -> Errno {
+    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
+}
+
+/// The cookie of the network namespace a socket was made in: never 0, never used again while the
+/// kernel runs.
+///
+/// # Errors
+/// `ENOTSOCK`, or `ENOPROTOOPT` before Linux 5.14.
+pub fn netns_cookie(socket: impl AsFd) -> Result<u64, Errno> {
+    socket_option::<u64>(socket, SO_NETNS_COOKIE)
+}
+
+/// A pidfd of the process that connected a Unix socket; it can't name a later process that got
+/// the same number.
+///
+/// # Errors
+/// `ENOPROTOOPT` before Linux 6.5, `ESRCH` or `EINVAL` if the process is gone.
+pub fn peer_pidfd(socket: impl AsFd) -> Result<OwnedFd, Errno> {
+    let raw = socket_option::<libc::c_int>(socket, SO_PEERPIDFD)?;
+    // SAFETY: the kernel has just made this descriptor for us and nobody else knows it.
+    Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+/// Whether the program runs with privileges that its caller lacks (`AT_SECURE`, `getauxval(3)`).
+pub fn is_secure() -> bool {
+    // SAFETY: getauxval has no preconditions.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
+/// The file this code was loaded from: a shared library's path, or the program's.
+pub fn own_object() -> Option<PathBuf> {
+    let mut info = MaybeUninit::<libc::Dl_info>::uninit();
+    // SAFETY: the address is one of our own functions; dladdr writes all of `info` if it succeeds.
+    let found = unsafe { libc::dladdr(own_object as *const libc::c_void, info.as_mut_ptr()) };
+    if found == 0 {
+        return None;
+    }
+    // SAFETY: dladdr succeeded, hence `info` is written and dli_fname is a C string that lives as
+    // long as the object that this code runs in.
+    let name = unsafe { CStr::from_ptr(info.assume_init().dli_fname) };
+    Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sockets_of_one_namespace_share_a_cookie() {
+        let a = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let b = std::os::unix::net::UnixStream::pair().unwrap().0;
+        let cookie = netns_cookie(&a).unwrap();
+        assert_ne!(cookie, 0);
+        assert_eq!(netns_cookie(&b), Ok(cookie));
+        let file = std::fs::File::open("/dev/null").unwrap();
+        assert_eq!(netns_cookie(&file), Err(Errno::NOTSOCK));
+    }
+
+    #[test]
+    fn this_code_knows_its_file() {
+        assert!(own_object().unwrap().exists());
+    }
+}

@@ -1,0 +1,67 @@
+//! The view of sysfs and `/dev` that programs expect of an RDMA device.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::limits::ATTACH_ATTEMPTS;
+use crate::services::BrokerStub;
+
+pub use crate::services::{SysfsGid, SysfsRequest};
+
+/// A tree, kept alive by an open connection to its broker: a broker with a connection does not
+/// end for idleness, though it may be stopped or killed, and then the tree is gone or stale.
+#[derive(Debug)]
+pub struct SysfsTree {
+    root: PathBuf,
+    control: Control,
+}
+
+impl SysfsTree {
+    /// Asks the broker of `dir` (started if there is none) for the tree of this process's network
+    /// namespace. `device` describes the device; a later caller of the same namespace replaces
+    /// the contents if its description differs.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EINVAL` for names or counts outside their limits; as
+    /// [`crate::Attachment::attach`].
+    pub fn open(dir: &Path, device: &SysfsRequest) -> Result<SysfsTree> {
+        let probe = namespace_socket()?;
+        for _ in 0..ATTACH_ATTEMPTS {
+            let mut control = Control::new(crate::launch::connect_or_start(dir)?);
+            match BrokerStub(&mut control).sysfs_tree(device, &[probe.as_fd()]) {
+                Err(Error::BrokerGone) => continue,
+                outcome => {
+                    let root = PathBuf::from(outcome?.0.root);
+                    return Ok(SysfsTree { root, control });
+                }
+            }
+        }
+        Err(Error::BrokerGone)
+    }
+
+    /// The directory that stands for `/`: `root()/sys/class/infiniband/cway0` and so on.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// Whether the broker that serves the tree still lives. Does not block.
+    pub fn is_alive(&mut self) -> bool {
+        self.control.drain();
+        !self.control.is_gone()
+    }
+}
+
+/// A socket of this process's network namespace, which proves to the broker what that is.
+pub(crate) fn namespace_socket() -> Result<OwnedFd> {
+    socket_with(
+        AddressFamily::UNIX,
+        SocketType::DGRAM,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(Error::system("socket"))
+}
