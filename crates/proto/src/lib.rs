@@ -11,6 +11,7 @@ pub mod bytes;
 pub mod host;
 pub mod qp;
 pub mod time;
+pub mod trp;
 pub mod types;
 pub mod ulp;
 

@@ -5,6 +5,8 @@
 //! acknowledgments carry ranges. Multi-byte fields are big-endian. Nothing here interprets a
 //! sequence number or checks a cookie; that is the state machine's work.
 
+use crate::terminate::Terminate;
+
 mod emit;
 mod parse;
 #[cfg(test)]
@@ -190,8 +192,8 @@ pub enum Body<'a> {
     Nak {
         /// The request refused.
         psn: u32,
-        /// RFC 5040 section 4.8: layer (4 bits), error type (4 bits), error code (8 bits).
-        terminate: u16,
+        /// Why, as the control word of a Terminate message.
+        terminate: Terminate,
     },
     /// Nothing but an acknowledgment.
     Ack,
@@ -272,7 +274,9 @@ pub fn destination(datagram: &[u8]) -> Option<u32> {
 /// Stores the CRC32C of a finished datagram in it. `crc(seed, bytes)` continues a CRC32C; the field
 /// itself counts as zero. Does nothing to a datagram shorter than a header.
 pub fn seal(datagram: &mut [u8], crc: impl Fn(u32, &[u8]) -> u32) {
-    let Some(value) = checksum(datagram, crc) else { return };
+    let Some(value) = checksum(datagram, crc) else {
+        return;
+    };
     if let Some(field) = datagram.get_mut(CRC_OFFSET..CRC_OFFSET + 4) {
         field.copy_from_slice(&value.to_be_bytes());
     }
@@ -281,7 +285,9 @@ pub fn seal(datagram: &mut [u8], crc: impl Fn(u32, &[u8]) -> u32) {
 /// Whether the CRC32C of a datagram is right. False for one shorter than a header.
 #[must_use]
 pub fn crc_matches(datagram: &[u8], crc: impl Fn(u32, &[u8]) -> u32) -> bool {
-    let Some(value) = checksum(datagram, crc) else { return false };
+    let Some(value) = checksum(datagram, crc) else {
+        return false;
+    };
     datagram.get(CRC_OFFSET..CRC_OFFSET + 4) == Some(&value.to_be_bytes())
 }
 
@@ -298,10 +304,15 @@ fn checksum(datagram: &[u8], crc: impl Fn(u32, &[u8]) -> u32) -> Option<u32> {
 /// If a decoded datagram does not survive encoding and decoding: a defect in this module.
 pub fn fuzz_trp(data: &[u8]) {
     let _ = destination(data);
-    let Ok(packet) = Packet::parse(data) else { return };
+    let Ok(packet) = Packet::parse(data) else {
+        return;
+    };
     let mut out = [0; 2048];
     let Some(len) = packet.emit(&mut out) else {
-        assert!(data.len() > out.len(), "decoded but not encodable: {packet:?}");
+        assert!(
+            data.len() > out.len(),
+            "decoded but not encodable: {packet:?}"
+        );
         return;
     };
     assert_eq!(len, data.len(), "{packet:?}");

@@ -21,7 +21,11 @@ fn hello(h: &Hello, out: &mut [u8]) -> Option<usize> {
         return None;
     }
     let d: &mut [u8; HELLO_LEN] = out.first_chunk_mut()?;
-    let opcode = if h.accept { Opcode::Accept } else { Opcode::Request };
+    let opcode = if h.accept {
+        Opcode::Accept
+    } else {
+        Opcode::Request
+    };
     d[0] = first_byte(opcode);
     d[1] = FLAG_CRC | if h.sends { FLAG_LAST } else { 0 };
     d[2..4].fill(0);
@@ -41,7 +45,11 @@ fn hello(h: &Hello, out: &mut [u8]) -> Option<usize> {
 }
 
 pub(super) fn data_header(common: &Common, p: &Position, out: &mut [u8]) -> Option<()> {
-    let opcode = if p.response { Opcode::Response } else { Opcode::Data };
+    let opcode = if p.response {
+        Opcode::Response
+    } else {
+        Opcode::Data
+    };
     let mut flags = 0;
     if p.last {
         flags |= FLAG_LAST;
@@ -66,7 +74,7 @@ fn segment(common: &Common, body: &Body<'_>, out: &mut [u8]) -> Option<usize> {
         }
         Body::Rnr { psn, timer } if timer < 32 => (Opcode::Rnr, 0, psn, u32::from(timer), &[]),
         Body::Rnr { .. } => return None,
-        Body::Nak { psn, terminate } => (Opcode::Nak, 0, psn, u32::from(terminate), &[]),
+        Body::Nak { psn, terminate } => (Opcode::Nak, 0, psn, terminate.to_word(), &[]),
         Body::Ack => (Opcode::Ack, 0, 0, 0, &[]),
     };
     header(common, opcode, flags, psn, aux, out)?;

@@ -5,6 +5,7 @@ use super::{
     HELLO_LEN, Hello, MAX_QPN, MAX_RANGES, Opcode, Packet, Position, RANGE_LEN, Range, Reason,
     VERSION,
 };
+use crate::terminate::Terminate;
 
 /// Why a datagram is none of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,7 +51,10 @@ impl<'a> Ranges<'a> {
         }
         let ranges = Ranges { bytes };
         // Half the number space is the furthest that two numbers can be told apart.
-        if ranges.iter().any(|r| r.end.wrapping_sub(r.start).cast_signed() <= 0) {
+        if ranges
+            .iter()
+            .any(|r| r.end.wrapping_sub(r.start).cast_signed() <= 0)
+        {
             return Err(ParseError::Field);
         }
         Ok(ranges)
@@ -71,7 +75,10 @@ impl<'a> Ranges<'a> {
 
     /// The ranges in the order they stand.
     pub fn iter(&self) -> impl Iterator<Item = Range> + 'a {
-        self.bytes.chunks_exact(RANGE_LEN).map(|c| Range { start: u32_at(c, 0), end: u32_at(c, 4) })
+        self.bytes.chunks_exact(RANGE_LEN).map(|c| Range {
+            start: u32_at(c, 0),
+            end: u32_at(c, 4),
+        })
     }
 
     pub(super) fn as_bytes(&self) -> &'a [u8] {
@@ -102,7 +109,11 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
 }
 
 fn block_at(bytes: &[u8], at: usize) -> [u8; 16] {
-    bytes.get(at..).and_then(|b| b.first_chunk()).copied().unwrap_or_default()
+    bytes
+        .get(at..)
+        .and_then(|b| b.first_chunk())
+        .copied()
+        .unwrap_or_default()
 }
 
 pub(super) fn packet(datagram: &[u8]) -> Result<Packet<'_>, ParseError> {
@@ -206,7 +217,9 @@ fn body(
         let response = flags & FLAG_RESPONSE != 0;
         let zero = psn == 0 && aux == 0;
         let ranges = Ranges::parse(rest)?;
-        return zero.then_some(Body::Sack { response, ranges }).ok_or(ParseError::Field);
+        return zero
+            .then_some(Body::Sack { response, ranges })
+            .ok_or(ParseError::Field);
     }
     if !rest.is_empty() {
         return Err(ParseError::Length);
@@ -221,7 +234,10 @@ fn fixed<'a>(opcode: Opcode, psn: u32, aux: u32) -> Option<Body<'a>> {
             let timer = u8::try_from(aux).ok().filter(|t| *t < 32)?;
             Some(Body::Rnr { psn, timer })
         }
-        Opcode::Nak => Some(Body::Nak { psn, terminate: u16::try_from(aux).ok()? }),
+        Opcode::Nak => Some(Body::Nak {
+            psn,
+            terminate: Terminate::from_word(aux).ok()?,
+        }),
         Opcode::Ack => (psn == 0 && aux == 0).then_some(Body::Ack),
         Opcode::Reject if psn == 0 => Reason::from_bits(aux).map(Body::Reject),
         Opcode::Shutdown if psn == 0 => Reason::from_bits(aux).map(Body::Shutdown),

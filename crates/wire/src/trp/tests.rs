@@ -23,27 +23,63 @@ fn round_trip(packet: Packet<'_>) {
     assert_eq!(Packet::parse(&out[..len]), Ok(packet));
     assert_eq!(destination(&out[..len]), Some(0x12_3456));
     for short in 0..HEADER_LEN.min(len) {
-        assert_eq!(Packet::parse(&out[..short]).unwrap_err(), ParseError::Truncated);
+        assert_eq!(
+            Packet::parse(&out[..short]).unwrap_err(),
+            ParseError::Truncated
+        );
     }
     assert!(packet.emit(&mut out[..len - 1]).is_none());
 }
 
 #[test]
 fn every_opcode_survives() {
-    let position = Position { response: true, psn: 9, first: 4, last: true, relaxed: true };
+    let position = Position {
+        response: true,
+        psn: 9,
+        first: 4,
+        last: true,
+        relaxed: true,
+    };
     round_trip(Packet::Segment(common(), Body::Data(position, b"payload")));
     let mut buf = [0; MAX_RANGES * RANGE_LEN];
-    let list = [Range { start: u32::MAX, end: 2 }, Range { start: 5, end: 6 }];
+    let list = [
+        Range {
+            start: u32::MAX,
+            end: 2,
+        },
+        Range { start: 5, end: 6 },
+    ];
     let ranges = Ranges::build(&list, &mut buf).unwrap();
     assert!(ranges.iter().eq(list));
-    round_trip(Packet::Segment(common(), Body::Sack { response: true, ranges }));
+    round_trip(Packet::Segment(
+        common(),
+        Body::Sack {
+            response: true,
+            ranges,
+        },
+    ));
     round_trip(Packet::Segment(common(), Body::Rnr { psn: 77, timer: 31 }));
-    round_trip(Packet::Segment(common(), Body::Nak { psn: 77, terminate: 0x01FF }));
+    round_trip(Packet::Segment(
+        common(),
+        Body::Nak {
+            psn: 77,
+            terminate: Terminate::AccessRights,
+        },
+    ));
     round_trip(Packet::Segment(common(), Body::Ack));
     round_trip(Packet::Segment(common(), Body::Shutdown(Reason::Unknown)));
     round_trip(Packet::Segment(common(), Body::Reject(Reason::Closed)));
-    let hello = Hello { accept: true, dst_qpn: 0x12_3456, sends: true, ..Hello::default() };
-    round_trip(Packet::Hello(Hello { nonce: [7; 16], max_datagram: 1472, ..hello }));
+    let hello = Hello {
+        accept: true,
+        dst_qpn: 0x12_3456,
+        sends: true,
+        ..Hello::default()
+    };
+    round_trip(Packet::Hello(Hello {
+        nonce: [7; 16],
+        max_datagram: 1472,
+        ..hello
+    }));
 }
 
 #[test]
@@ -59,7 +95,11 @@ fn malformed_is_refused() {
     bad[0] = 0x18;
     bad[1] |= FLAG_LAST;
     assert_eq!(Packet::parse(&bad[..len]), Err(ParseError::Field));
-    assert!(Packet::Segment(common(), Body::Rnr { psn: 0, timer: 32 }).emit(&mut out).is_none());
+    assert!(
+        Packet::Segment(common(), Body::Rnr { psn: 0, timer: 32 })
+            .emit(&mut out)
+            .is_none()
+    );
     let mut buf = [0; MAX_RANGES * RANGE_LEN];
     assert!(Ranges::build(&[Range { start: 4, end: 4 }], &mut buf).is_none());
     assert!(Ranges::build(&[], &mut buf).is_none());
@@ -69,7 +109,9 @@ fn malformed_is_refused() {
 fn the_crc_covers_all_but_itself() {
     // A sum is enough to see which bytes are covered.
     let sum = |seed: u32, b: &[u8]| {
-        b.iter().fold(seed, |s, x| s.wrapping_mul(31).wrapping_add(u32::from(*x) + 1))
+        b.iter().fold(seed, |s, x| {
+            s.wrapping_mul(31).wrapping_add(u32::from(*x) + 1)
+        })
     };
     let mut d = [0; HEADER_LEN + 5];
     d[HEADER_LEN] = 9;

@@ -1,0 +1,333 @@
+//! TRP: the reliability protocol of USIW section 2.3, extended (docs/WIRE.md), without I/O.
+//!
+//! One [`Connection`] serves one connected queue pair. It is driven by four calls:
+//! [`on_datagram`](Connection::on_datagram) for what arrives, [`poll_transmit`] until it yields
+//! nothing, [`poll_timeout`](Connection::poll_timeout) for when to call
+//! [`on_timeout`](Connection::on_timeout), and after each of those (and after work was posted)
+//! [`poll_transmit`] again. Segments come from and go to the queue pair through [`Ulp`].
+//!
+//! A connection is one state machine without locks: calls need `&mut`.
+//!
+//! [`poll_transmit`]: Connection::poll_transmit
+//! [`Ulp`]: crate::ulp::Ulp
+
+mod acks;
+mod config;
+mod congestion;
+mod handshake;
+mod input;
+mod liveness;
+mod output;
+mod receive;
+mod recv;
+mod reset;
+mod rtt;
+mod send;
+mod stats;
+#[cfg(test)]
+mod tests;
+mod timers;
+
+pub use causeway_wire::trp::Reason;
+pub use config::{
+    BASE_DATAGRAM, Budget, Config, MAX_ACK_DELAY, MAX_DATAGRAM, MIN_DATAGRAM, RETRY_FLOOR,
+    SendConfig,
+};
+pub use handshake::Peer;
+pub use reset::reset_for;
+pub use rtt::{INITIAL_RTO, MAX_RTO, MIN_RTO};
+pub use stats::{DropReason, Stats};
+
+use acks::Acks;
+use congestion::{Cubic, Pacer};
+use handshake::Handshake;
+use liveness::Liveness;
+use receive::Refused;
+use recv::ReceiveSpace;
+use rtt::Rtt;
+use send::SendSpace;
+
+use crate::time::Instant;
+use crate::ulp::{Space, Ulp};
+
+const SPACES: [Space; 2] = [Space::Request, Space::Response];
+
+/// A datagram that [`Connection::poll_transmit`] has written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Bytes written to the buffer.
+    pub len: usize,
+    /// The path no longer carries a datagram of this size, but its segment is already numbered: it
+    /// must go without the don't-fragment bit.
+    pub may_fragment: bool,
+}
+
+/// The sending half of a connection.
+#[derive(Debug)]
+struct Sender {
+    spaces: [SendSpace; 2],
+    /// Spaces in which nothing more is sent, because the queue pair has failed or been refused.
+    stopped: [bool; 2],
+    /// Attempt number of the request space: one more after each refusal for want of a receive.
+    epoch: u8,
+    /// No request is sent before this time.
+    hold_until: Option<Instant>,
+    /// Segments the peer takes past what it has acknowledged.
+    window: u64,
+    rtt: Rtt,
+    cc: Cubic,
+    pacer: Pacer,
+    /// Largest datagram for new segments.
+    datagram: usize,
+    /// Consecutive time-outs of datagrams above the base size.
+    big_timeouts: u32,
+    /// When data was last sent, or acknowledged: time-outs count from here.
+    active_at: Instant,
+    /// Time-outs since something was acknowledged.
+    timeouts: u32,
+    /// Since when nothing was acknowledged although something was outstanding.
+    progress_at: Instant,
+    /// Spaces whose newest segment is to be sent again whatever the window says.
+    probe: [bool; 2],
+    /// When a late segment becomes a lost one.
+    loss_at: Option<Instant>,
+    /// When the pacer lets the next datagram go.
+    pace_at: Option<Instant>,
+    /// The space whose turn it is.
+    turn: Space,
+    /// Retransmissions since the last reduction, and how many of them the peer had already.
+    resent: u32,
+    needless: u32,
+}
+
+/// The receiving half of a connection.
+#[derive(Debug)]
+struct Receiver {
+    spaces: [ReceiveSpace; 2],
+    /// Attempt number of the requester.
+    epoch: u8,
+    refused: Option<Refused>,
+    /// The refusal is to be sent (again).
+    answer_due: bool,
+    acks: Acks,
+    /// Segments received in duplicate, modulo 256.
+    duplicates: u8,
+    /// The peer's count of the same.
+    peer_duplicates: u8,
+}
+
+/// Whether a connection still works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Handshake or data.
+    Open,
+    /// The peer has closed or lost its end, but nothing was outstanding: only a new request fails.
+    Deserted,
+    /// Over.
+    Closed,
+}
+
+/// The reliable connection of one queue pair over an unreliable path.
+#[derive(Debug)]
+pub struct Connection {
+    config: Config,
+    send_config: Option<SendConfig>,
+    budget: Budget,
+    state: State,
+    handshake: Handshake,
+    /// Since when requests wait for the handshake.
+    waiting_since: Option<Instant>,
+    tx: Sender,
+    rx: Receiver,
+    live: Liveness,
+    /// A shutdown is to be sent.
+    shutdown_due: Option<Reason>,
+    stats: Stats,
+}
+
+impl Connection {
+    /// A connection that answers (RTR). It sends requests only after [`Connection::start`].
+    #[must_use]
+    pub fn new(config: Config, now: Instant) -> Self {
+        let config = config.bounded();
+        Connection {
+            send_config: None,
+            budget: Budget::new(config::TIMEOUT_INFINITE, 0),
+            state: State::Open,
+            handshake: Handshake::default(),
+            waiting_since: None,
+            tx: Sender::new(config.max_datagram, now),
+            rx: Receiver::new(&config),
+            live: Liveness::new(now),
+            shutdown_due: None,
+            stats: Stats::default(),
+            config,
+        }
+    }
+
+    /// Begins to send (RTS): one connection request leaves at once, and is repeated while there are
+    /// requests to send. Call it once.
+    pub fn start(&mut self, config: SendConfig) {
+        self.send_config = Some(config);
+        self.budget = Budget::new(config.timeout, config.retry_cnt);
+        self.tx.spaces[Space::Request as usize] = SendSpace::new(u64::from(config.sq_psn));
+        if self.handshake.peer().is_none() {
+            self.handshake.request_due = true;
+        }
+    }
+
+    /// The peer, once the handshake has made it known.
+    #[must_use]
+    pub fn peer(&self) -> Option<&Peer> {
+        self.handshake.peer()
+    }
+
+    /// Whether the peer has proved that it received our cookie: that it is where datagrams to it go.
+    #[must_use]
+    pub fn is_confirmed(&self) -> bool {
+        self.handshake.confirmed()
+    }
+
+    /// Whether the connection is over: lost, or shut down by [`Connection::shutdown`].
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Whether anything sent awaits acknowledgment.
+    #[must_use]
+    pub fn is_outstanding(&self) -> bool {
+        self.tx.spaces.iter().any(SendSpace::outstanding)
+    }
+
+    /// Changes the largest datagram for segments not numbered yet, as path MTU discovery finds
+    /// out. It never exceeds the configuration's nor the peer's limit. Segments that have their
+    /// number keep their size, and go with [`Transmit::may_fragment`] if they must be sent again.
+    pub fn set_max_payload(&mut self, _now: Instant, datagram: usize) {
+        let peer = self.handshake.peer().map_or(usize::MAX, |p| p.max_datagram);
+        let bound = self.config.max_datagram.min(peer);
+        self.tx.datagram = datagram.clamp(MIN_DATAGRAM.min(bound), bound);
+        self.tx.cc.set_datagram(self.tx.datagram);
+        self.tx.big_timeouts = 0;
+    }
+
+    /// Bytes that a buffer given to [`Connection::poll_transmit`] must have.
+    #[must_use]
+    pub fn max_datagram(&self) -> usize {
+        self.config.max_datagram
+    }
+
+    /// Counters and estimates.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        Stats {
+            congestion_window: self.tx.cc.window(),
+            smoothed_rtt: self.tx.rtt.smoothed().unwrap_or_default(),
+            datagram: self.tx.datagram,
+            in_flight: self.tx.in_flight(),
+            ..self.stats
+        }
+    }
+
+    /// Ends the connection from this side; one more [`Connection::poll_transmit`] yields the
+    /// farewell. `Closed` when the queue pair is destroyed or reset, `Failed` when it is in error.
+    pub fn shutdown(&mut self, reason: Reason) {
+        if self.state == State::Open && self.handshake.peer().is_some() {
+            self.shutdown_due = Some(reason);
+        }
+        self.close();
+    }
+
+    /// Sends pending acknowledgments with the next [`Connection::poll_transmit`] instead of
+    /// waiting for data to carry them: for a caller that knows nobody is about to post any.
+    pub fn flush_acks(&mut self) {
+        self.rx.acks.flush();
+    }
+
+    fn close(&mut self) {
+        self.state = State::Closed;
+        for space in &mut self.tx.spaces {
+            space.abandon();
+        }
+    }
+
+    fn lose(&mut self, ulp: &mut impl Ulp) {
+        if self.state != State::Closed {
+            self.close();
+            ulp.lost();
+        }
+    }
+
+    /// Whether requests are outstanding or waiting.
+    fn is_requesting(&self, ulp: &impl Ulp) -> bool {
+        self.send_config.is_some()
+            && !self.tx.stopped[Space::Request as usize]
+            && (self.tx.spaces[Space::Request as usize].outstanding()
+                || ulp.has_next(Space::Request))
+    }
+}
+
+impl Sender {
+    fn new(datagram: usize, now: Instant) -> Self {
+        Sender {
+            spaces: [SendSpace::new(0), SendSpace::new(0)],
+            stopped: [false; 2],
+            epoch: 0,
+            hold_until: None,
+            window: 1,
+            rtt: Rtt::default(),
+            cc: Cubic::new(datagram),
+            pacer: Pacer::new(now),
+            datagram,
+            big_timeouts: 0,
+            active_at: now,
+            timeouts: 0,
+            progress_at: now,
+            probe: [false; 2],
+            loss_at: None,
+            pace_at: None,
+            turn: Space::Response,
+            resent: 0,
+            needless: 0,
+        }
+    }
+
+    fn in_flight(&self) -> u64 {
+        self.spaces.iter().map(SendSpace::in_flight).sum()
+    }
+
+    fn is_held(&self, space: Space) -> bool {
+        space == Space::Request && self.hold_until.is_some()
+    }
+
+    /// Stops a space for good.
+    fn stop(&mut self, space: Space) {
+        self.stopped[space as usize] = true;
+        self.spaces[space as usize].abandon();
+        self.probe[space as usize] = false;
+    }
+}
+
+impl Receiver {
+    fn new(config: &Config) -> Self {
+        let request = ReceiveSpace::new(
+            u64::from(config.rq_psn),
+            config.window,
+            config.max_held_bytes,
+        );
+        Receiver {
+            spaces: [request, ReceiveSpace::new(0, config.window, 0)],
+            epoch: 0,
+            refused: None,
+            answer_due: false,
+            acks: Acks::default(),
+            duplicates: 0,
+            peer_duplicates: 0,
+        }
+    }
+}
+
+/// CRC32C, continued from `seed`, as the wire's helpers want it.
+fn crc(seed: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(seed, bytes)
+}

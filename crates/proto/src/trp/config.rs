@@ -1,0 +1,153 @@
+//! Parameters and limits of a connection.
+
+use causeway_wire::trp::HEADER_LEN;
+
+use crate::time::Duration;
+
+/// Longest that an acknowledgment is held back in the hope of company.
+pub const MAX_ACK_DELAY: Duration = Duration::from_micros(500);
+/// How long the acknowledgment of a whole message waits for data to travel with, where experience
+/// says that data follows (a ping-pong).
+pub const REPLY_DELAY: Duration = Duration::from_micros(10);
+/// Data segments that may go unacknowledged (RFC 5681 section 4.2).
+pub const ACK_EVERY: u32 = 2;
+/// Least time without progress before a peer counts as lost. InfiniBand's time-outs assume a NIC;
+/// a software peer may be descheduled, stopped in a debugger for a moment, or paging.
+pub const RETRY_FLOOR: Duration = Duration::from_secs(4);
+/// `timeout` code 0: no limit (`ibv_modify_qp(3)`).
+pub const TIMEOUT_INFINITE: u8 = 0;
+/// Unit of the `timeout` code: 4.096 µs × 2^code.
+const TIMEOUT_UNIT_NS: u64 = 4096;
+/// First repetition of a connection request: the peer may be a few milliseconds behind.
+pub const REQUEST_FIRST: Duration = Duration::from_millis(1);
+/// Last repetition interval of a connection request.
+pub const REQUEST_LAST: Duration = Duration::from_millis(200);
+/// Silence after which a peer that owes us data is asked for a sign of life.
+pub const PING_FIRST: Duration = Duration::from_secs(1);
+/// Longest interval between signs of life.
+pub const PING_LAST: Duration = Duration::from_secs(60);
+/// Datagram size that every path is expected to carry (RFC 8899 section 5.1.2: BASE_PLPMTU).
+pub const BASE_DATAGRAM: usize = 1200;
+/// Time-outs in a row of a datagram above [`BASE_DATAGRAM`] that mean a black hole
+/// (RFC 8899 section 4.3).
+pub const BLACK_HOLE_TIMEOUTS: u32 = 2;
+/// Least and greatest datagram a configuration may name.
+pub const MIN_DATAGRAM: usize = 576;
+/// Largest UDP payload over IPv4.
+pub const MAX_DATAGRAM: usize = 65_507;
+/// Segments taken out of order unless the configuration says otherwise.
+pub const DEFAULT_WINDOW: u16 = 1024;
+/// Bytes of request segments held for their turn unless the configuration says otherwise.
+pub const DEFAULT_HELD_BYTES: usize = 1 << 20;
+/// Reports of an unreachable port, with nothing heard in between, that prove a peer gone.
+pub const UNREACHABLE_PROOFS: u32 = 2;
+
+/// Parameters of a connection, fixed when the queue pair becomes ready to receive (RTR).
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Own queue pair number.
+    pub local_qpn: u32,
+    /// Peer's queue pair number (`dest_qp_num`).
+    pub remote_qpn: u32,
+    /// Random, never used before, not 0: proves that the peer has received our handshake, and tells
+    /// incarnations of a queue pair apart.
+    pub cookie: u64,
+    /// First request PSN expected (`rq_psn`).
+    pub rq_psn: u32,
+    /// Largest datagram (UDP payload bytes) that the path is believed to carry unfragmented.
+    pub max_datagram: usize,
+    /// Segments taken out of order, per space; also bounds what the peer has in flight to us. Set
+    /// it so that a window of full datagrams fits the socket's receive buffer.
+    pub window: u16,
+    /// Bytes of request segments held for their turn.
+    pub max_held_bytes: usize,
+    /// Protect every datagram by a CRC32C. On if either side wants it.
+    pub crc: bool,
+    /// Identity of this host's broker, or zeros.
+    pub host_id: [u8; 16],
+    /// Nonce for the introduction to shared memory, or zeros.
+    pub nonce: [u8; 16],
+}
+
+impl Config {
+    /// A configuration with default limits.
+    #[must_use]
+    pub fn new(local_qpn: u32, remote_qpn: u32, cookie: u64, rq_psn: u32) -> Self {
+        Config {
+            local_qpn,
+            remote_qpn,
+            cookie,
+            rq_psn,
+            max_datagram: BASE_DATAGRAM,
+            window: DEFAULT_WINDOW,
+            max_held_bytes: DEFAULT_HELD_BYTES,
+            crc: false,
+            host_id: [0; 16],
+            nonce: [0; 16],
+        }
+    }
+
+    pub(super) fn bounded(mut self) -> Self {
+        self.max_datagram = self.max_datagram.clamp(MIN_DATAGRAM, MAX_DATAGRAM);
+        self.window = self.window.clamp(1, 1 << 14);
+        self.max_held_bytes = self.max_held_bytes.max(self.max_datagram - HEADER_LEN);
+        self
+    }
+}
+
+/// Parameters that come when the queue pair becomes ready to send (RTS).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendConfig {
+    /// First request PSN sent (`sq_psn`).
+    pub sq_psn: u32,
+    /// Code of the acknowledgment time-out, 0 (no limit) to 31.
+    pub timeout: u8,
+    /// Retransmissions before giving up, 0 to 7.
+    pub retry_cnt: u8,
+}
+
+/// How long a peer may go without progress.
+#[derive(Clone, Copy, Debug)]
+pub struct Budget {
+    limit: Option<Duration>,
+    retries: u32,
+}
+
+impl Budget {
+    /// The budget of `retry_cnt` retransmissions, each after `timeout`, not less than
+    /// [`RETRY_FLOOR`].
+    #[must_use]
+    pub fn new(timeout: u8, retry_cnt: u8) -> Self {
+        let retries = u32::from(retry_cnt.min(7)) + 1;
+        let each = Duration::from_nanos(TIMEOUT_UNIT_NS << timeout.min(31));
+        let limit = (timeout != TIMEOUT_INFINITE).then(|| (each * retries).max(RETRY_FLOOR));
+        Budget { limit, retries }
+    }
+
+    /// Whether it is used up.
+    #[must_use]
+    pub fn exhausted(&self, without_progress: Duration, retries: u32) -> bool {
+        retries >= self.retries && self.limit.is_some_and(|l| without_progress >= l)
+    }
+
+    /// The time it grants; `None` means no end.
+    #[must_use]
+    pub fn limit(&self) -> Option<Duration> {
+        self.limit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_budget_has_a_floor_and_an_infinite_code() {
+        assert_eq!(Budget::new(14, 7).limit(), Some(RETRY_FLOOR));
+        assert_eq!(Budget::new(20, 7).limit(), Some(Duration::from_nanos(8 * (4096 << 20))));
+        assert_eq!(Budget::new(0, 7).limit(), None);
+        let b = Budget::new(14, 7);
+        assert!(!b.exhausted(RETRY_FLOOR, 7) && b.exhausted(RETRY_FLOOR, 8));
+        assert!(!Budget::new(0, 0).exhausted(Duration::MAX, 1000));
+    }
+}

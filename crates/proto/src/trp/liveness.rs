@@ -1,0 +1,145 @@
+//! Signs of life: pings of a silent peer, and what is made of news of its death.
+
+use causeway_wire::trp::Reason;
+
+use super::config::{PING_FIRST, PING_LAST, UNREACHABLE_PROOFS};
+use super::{Connection, State};
+use crate::time::{Duration, Instant};
+use crate::ulp::{Space, Ulp};
+
+/// Time after a first report of an unreachable port in which further ones prove nothing new: they
+/// answer datagrams that were already on their way.
+const UNREACHABLE_SPACING: Duration = Duration::from_millis(1);
+
+/// What is known of the peer's well-being.
+#[derive(Debug)]
+pub struct Liveness {
+    last_heard: Instant,
+    expecting: bool,
+    interval: Duration,
+    /// When to look, or to ask again.
+    at: Option<Instant>,
+    /// Pings unanswered, and since when.
+    tries: u32,
+    since: Instant,
+    /// A ping is to be sent.
+    pub ping_due: bool,
+    unreachable: u32,
+    unreachable_at: Instant,
+}
+
+impl Liveness {
+    pub fn new(now: Instant) -> Self {
+        Liveness {
+            last_heard: now,
+            expecting: false,
+            interval: PING_FIRST,
+            at: None,
+            tries: 0,
+            since: now,
+            ping_due: false,
+            unreachable: 0,
+            unreachable_at: now,
+        }
+    }
+
+    /// An authentic datagram arrived; `data`: the peer did something of its own accord.
+    pub fn heard(&mut self, now: Instant, data: bool) {
+        self.last_heard = now;
+        self.unreachable = 0;
+        if data {
+            self.interval = PING_FIRST;
+        }
+        if self.tries > 0 {
+            self.tries = 0;
+            self.ping_due = false;
+            self.interval = self.interval.saturating_mul(2).min(PING_LAST);
+            self.at = None;
+        }
+        if self.expecting && self.at.is_none() {
+            self.at = Some(now + self.interval);
+        }
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        if self.ping_due { None } else { self.at }
+    }
+}
+
+impl Connection {
+    /// Says whether the upper side waits for data from the peer, so that its death must be noticed
+    /// even while nothing is sent to it. Costs nothing while the peer talks.
+    pub fn set_expecting(&mut self, now: Instant, expecting: bool) {
+        if self.live.expecting == expecting {
+            return;
+        }
+        self.live.expecting = expecting;
+        self.live.interval = PING_FIRST;
+        self.live.at = expecting.then(|| now + PING_FIRST);
+        self.live.tries = 0;
+        self.live.ping_due = false;
+    }
+
+    /// The network reports that nobody listens at the peer's address (ICMP port unreachable). It
+    /// is believed when it is confirmed after the handshake; before, the peer may not have started.
+    pub fn unreachable(&mut self, now: Instant, ulp: &mut impl Ulp) {
+        if self.state != State::Open || !self.handshake.confirmed() {
+            return;
+        }
+        let live = &mut self.live;
+        if live.unreachable > 0 && now.since(live.unreachable_at) < UNREACHABLE_SPACING {
+            return;
+        }
+        live.unreachable += 1;
+        live.unreachable_at = now;
+        if live.unreachable >= UNREACHABLE_PROOFS {
+            self.died(Reason::Unknown, ulp);
+        } else if self.live.expecting || self.is_requesting(ulp) {
+            self.live.at = Some(now + UNREACHABLE_SPACING);
+            self.live.tries = self.live.tries.max(1);
+            self.live.since = now;
+        }
+    }
+
+    /// The peer is proved gone. An orderly end concerns only requests under way: a queue pair that
+    /// merely has receives posted learns nothing from it, as with hardware.
+    pub(super) fn died(&mut self, reason: Reason, ulp: &mut impl Ulp) {
+        let crashed = reason == Reason::Unknown;
+        if self.is_requesting(ulp) || crashed && self.live.expecting {
+            self.lose(ulp);
+            return;
+        }
+        self.state = State::Deserted;
+        self.tx.stop(Space::Response);
+        self.live.at = None;
+        self.live.ping_due = false;
+    }
+
+    pub(super) fn on_ping_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
+        let Some(at) = self.live.at.filter(|at| now >= *at) else { return };
+        if !self.handshake.confirmed() || self.state != State::Open {
+            // Nobody has ever talked: nobody can have died. Armed again by the first datagram.
+            self.live.at = None;
+            return;
+        }
+        let live = &mut self.live;
+        if live.tries == 0 {
+            let silence_ends = live.last_heard + live.interval;
+            if silence_ends > at && silence_ends > now {
+                live.at = Some(silence_ends);
+                return;
+            }
+            live.since = now;
+        } else if !live.expecting && live.unreachable == 0 {
+            live.at = None;
+            return;
+        }
+        if self.budget.exhausted(now.since(live.since), live.tries) {
+            self.lose(ulp);
+            return;
+        }
+        live.ping_due = true;
+        live.tries += 1;
+        live.at = Some(now + self.tx.rtt.backed_off(live.tries - 1).max(UNREACHABLE_SPACING));
+    }
+}

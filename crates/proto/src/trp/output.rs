@@ -1,0 +1,285 @@
+//! Datagrams out.
+
+use causeway_wire::trp::{
+    Body, Common, HEADER_LEN, MAX_RANGES, Packet, Position, RANGE_LEN, Range, Ranges,
+    emit_data_header, seal,
+};
+
+use super::input::terminate;
+use super::receive::Refused;
+use super::{Connection, SPACES, State, Transmit};
+use crate::bytes::BytesMut;
+use crate::time::Instant;
+use crate::ulp::{SegMeta, Space, Ulp};
+
+impl Connection {
+    /// Writes the next datagram to send to `out`, which must have
+    /// [`max_datagram`](Connection::max_datagram) bytes. Call it until it returns `None`, after
+    /// every other call and whenever work was posted. Datagrams of one batch of new data are of one
+    /// size but the last, as segmentation offload wants them.
+    pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        if self.state != State::Open {
+            return self.transmit_end(ulp, out);
+        }
+        self.tx.pace_at = None;
+        if self.tx.hold_until.is_some_and(|until| now >= until) {
+            self.tx.hold_until = None;
+        }
+        if let Some(t) = self.transmit_hello(now, ulp, out) {
+            return Some(t);
+        }
+        self.handshake.peer()?;
+        self.transmit_answer(now, out)
+            .or_else(|| self.transmit_sack(now, out))
+            .or_else(|| self.transmit_data(now, ulp, out))
+            .or_else(|| self.transmit_ack(now, out))
+    }
+
+    /// What is still said at the end of a connection.
+    fn transmit_end(&mut self, ulp: &mut impl Ulp, out: &mut [u8]) -> Option<Transmit> {
+        if self.state == State::Deserted && self.is_requesting(ulp) {
+            self.lose(ulp);
+        }
+        let reason = self.shutdown_due.take()?;
+        let common = Common { crc: true, ..self.common(self.rx.epoch) };
+        self.send_control(&common, &Body::Shutdown(reason), out)
+    }
+
+    fn transmit_hello(
+        &mut self,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        if self.handshake.peer().is_none() {
+            self.want_peer(now, ulp);
+        }
+        let psn = self.send_config.map(|c| c.sq_psn);
+        let hello = self.handshake.transmit(now, &self.config, psn)?;
+        let len = Packet::Hello(hello).emit(out)?;
+        self.finish(len, true, out)
+    }
+
+    /// Without a peer, work that waits keeps the connection requests going.
+    fn want_peer(&mut self, now: Instant, ulp: &impl Ulp) {
+        if self.send_config.is_none() || !ulp.has_next(Space::Request) {
+            self.waiting_since = None;
+            return;
+        }
+        if self.waiting_since.is_none() {
+            self.waiting_since = Some(now);
+            self.handshake.tries = 0;
+            self.handshake.request_due = true;
+        }
+    }
+
+    /// A refusal that is owed.
+    fn transmit_answer(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        if !core::mem::take(&mut self.rx.answer_due) {
+            return None;
+        }
+        let body = match self.rx.refused? {
+            Refused::NotReady { seq, timer } => Body::Rnr { psn: seq as u32, timer },
+            Refused::Never { seq, nak } => {
+                Body::Nak { psn: seq as u32, terminate: terminate(nak) }
+            }
+        };
+        self.rx.acks.on_sent(now, false);
+        self.send_control(&self.common(self.rx.epoch), &body, out)
+    }
+
+    fn transmit_sack(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        while let Some(space) = self.rx.acks.take_sack() {
+            let mut list = [Range::default(); MAX_RANGES];
+            let n = self.rx.spaces[space as usize].ranges(&mut list);
+            let mut buf = [0; MAX_RANGES * RANGE_LEN];
+            let Some(ranges) = Ranges::build(&list[..n], &mut buf) else { continue };
+            let body = Body::Sack { response: space == Space::Response, ranges };
+            self.rx.acks.on_sent(now, false);
+            return self.send_control(&self.common(self.rx.epoch), &body, out);
+        }
+        None
+    }
+
+    fn transmit_ack(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        let ping = core::mem::take(&mut self.live.ping_due);
+        if !ping && !self.rx.acks.is_due() {
+            return None;
+        }
+        self.stats.pings += u64::from(ping);
+        self.rx.acks.on_sent(now, false);
+        let common = Common { ask: ping, ..self.common(self.rx.epoch) };
+        self.send_control(&common, &Body::Ack, out)
+    }
+
+    fn transmit_data(
+        &mut self,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let first = self.tx.turn;
+        let other = if first == Space::Request { Space::Response } else { Space::Request };
+        for space in [first, other] {
+            if let Some(t) = self.transmit_space(space, now, ulp, out) {
+                // Neither space may starve the other.
+                self.tx.turn = if space == first { other } else { first };
+                return Some(t);
+            }
+        }
+        None
+    }
+
+    fn transmit_space(
+        &mut self,
+        space: Space,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        if self.tx.stopped[space as usize] || self.tx.is_held(space) {
+            return None;
+        }
+        if core::mem::take(&mut self.tx.probe[space as usize])
+            && let Some(seq) = self.tx.spaces[space as usize].probe()
+        {
+            return self.send_again(space, seq, true, now, ulp, out);
+        }
+        let lost = self.tx.spaces[space as usize].next_lost();
+        if lost.is_none() && !self.may_send_new(space, ulp) || !self.has_credit(now) {
+            return None;
+        }
+        match lost {
+            Some(seq) => self.send_again(space, seq, false, now, ulp, out),
+            None => self.send_new(space, now, ulp, out),
+        }
+    }
+
+    fn may_send_new(&self, space: Space, ulp: &impl Ulp) -> bool {
+        let s = &self.tx.spaces[space as usize];
+        let ready = space == Space::Response || self.send_config.is_some();
+        ready && s.next() - s.una() < self.tx.window && ulp.has_next(space)
+    }
+
+    /// Whether congestion window and pacer let a datagram go.
+    fn has_credit(&mut self, now: Instant) -> bool {
+        let tx = &mut self.tx;
+        if tx.in_flight() >= tx.cc.window() {
+            return false;
+        }
+        match tx.pacer.check(now, &tx.cc, tx.rtt.smoothed()) {
+            Ok(()) => true,
+            Err(at) => {
+                tx.pace_at = Some(at);
+                false
+            }
+        }
+    }
+
+    fn send_new(
+        &mut self,
+        space: Space,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let limit = self.tx.datagram.min(out.len());
+        let body = out.get_mut(HEADER_LEN..limit)?;
+        let seq = self.tx.spaces[space as usize].next();
+        let (meta, len) = ulp.next(space, seq, &mut BytesMut::from(body))?;
+        debug_assert!(meta.seq == seq && len <= limit - HEADER_LEN);
+        if !self.tx.spaces.iter().any(super::SendSpace::outstanding) {
+            (self.tx.progress_at, self.tx.timeouts) = (now, 0);
+        }
+        self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len);
+        self.send_data(space, &meta, len, false, now, out)
+    }
+
+    fn send_again(
+        &mut self,
+        space: Space,
+        seq: u64,
+        probe: bool,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let body = out.get_mut(HEADER_LEN..)?;
+        let Some((meta, len)) = ulp.again(space, seq, &mut BytesMut::from(body)) else {
+            // Its queue pair has failed: the numbers that remain will never be filled.
+            self.tx.stop(space);
+            return None;
+        };
+        self.tx.spaces[space as usize].on_again(seq, now, HEADER_LEN + len);
+        self.tx.resent += 1;
+        self.stats.retransmits += 1;
+        self.send_data(space, &meta, len, probe, now, out)
+    }
+
+    fn send_data(
+        &mut self,
+        space: Space,
+        meta: &SegMeta,
+        len: usize,
+        probe: bool,
+        now: Instant,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let total = HEADER_LEN + len;
+        self.tx.pacer.spend(total);
+        self.tx.active_at = now;
+        self.rx.acks.on_sent(now, true);
+        // Ask for an acknowledgment where the peer would wait for more than will come.
+        let full = self.tx.in_flight() + self.tx.datagram as u64 > self.tx.cc.window();
+        let common = Common { ask: probe || full, ..self.common(self.tx.epoch) };
+        let position = Position {
+            response: space == Space::Response,
+            psn: meta.seq as u32,
+            first: meta.first as u32,
+            last: meta.last,
+            relaxed: false,
+        };
+        emit_data_header(&common, &position, out)?;
+        self.finish(total, common.crc, out)
+    }
+
+    fn send_control(
+        &mut self,
+        common: &Common,
+        body: &Body<'_>,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let len = Packet::Segment(*common, *body).emit(out)?;
+        self.finish(len, common.crc, out)
+    }
+
+    fn finish(&mut self, len: usize, crc: bool, out: &mut [u8]) -> Option<Transmit> {
+        if crc {
+            seal(out.get_mut(..len)?, super::crc);
+        }
+        self.stats.tx_packets += 1;
+        self.stats.tx_bytes += len as u64;
+        Some(Transmit { len, may_fragment: len > self.tx.datagram })
+    }
+
+    fn common(&self, epoch: u8) -> Common {
+        let [request, response] = SPACES.map(|s| &self.rx.spaces[s as usize]);
+        Common {
+            dst_qpn: self.config.remote_qpn,
+            src_qpn: self.config.local_qpn,
+            cookie: self.handshake.peer().map_or(0, |p| p.cookie),
+            ack_request: request.next() as u32,
+            ack_response: response.next() as u32,
+            window: u16::try_from(request.window()).unwrap_or(u16::MAX),
+            epoch,
+            duplicates: self.rx.duplicates,
+            ask: false,
+            crc: self.handshake.crc(&self.config),
+        }
+    }
+}

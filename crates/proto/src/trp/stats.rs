@@ -1,0 +1,79 @@
+//! Counters.
+
+use causeway_wire::trp::ParseError;
+
+use crate::time::Duration;
+
+/// Why a datagram was dropped. The connection is unharmed by any of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum DropReason {
+    /// Not TRP.
+    #[error("malformed: {0}")]
+    Malformed(ParseError),
+    /// For another queue pair than this one, or not from its peer.
+    #[error("wrong queue pair")]
+    QueuePair,
+    /// Wrong cookie: forged, or of another incarnation.
+    #[error("wrong cookie")]
+    Cookie,
+    /// CRC missing or wrong.
+    #[error("wrong CRC")]
+    Crc,
+    /// Data before the handshake told who sends it.
+    #[error("not connected yet")]
+    NotConnected,
+    /// A handshake with another first PSN than ours.
+    #[error("first PSN mismatch")]
+    Psn,
+    /// A number too far ahead, or a message that begins after itself.
+    #[error("outside the receive window")]
+    Window,
+    /// Of an attempt that was refused meanwhile.
+    #[error("stale attempt")]
+    Stale,
+    /// Acknowledges what was never sent.
+    #[error("acknowledges the future")]
+    Ack,
+    /// The connection is over.
+    #[error("connection closed")]
+    Closed,
+}
+
+/// Counters and estimates of a connection. Counters never decrease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Datagrams sent.
+    pub tx_packets: u64,
+    /// Bytes of them.
+    pub tx_bytes: u64,
+    /// Datagrams accepted.
+    pub rx_packets: u64,
+    /// Bytes of them.
+    pub rx_bytes: u64,
+    /// Datagrams dropped, for whatever [`DropReason`].
+    pub rx_dropped: u64,
+    /// Of these, with a wrong CRC.
+    pub rx_crc_errors: u64,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Time-outs.
+    pub timeouts: u64,
+    /// Segments received in duplicate.
+    pub duplicates: u64,
+    /// Segments received ahead of their turn.
+    pub out_of_order: u64,
+    /// Refusals sent for want of a receive.
+    pub rnr_sent: u64,
+    /// Refusals received for want of a receive.
+    pub rnr_received: u64,
+    /// Pings sent.
+    pub pings: u64,
+    /// Congestion window, bytes.
+    pub congestion_window: u64,
+    /// Bytes in flight.
+    pub in_flight: u64,
+    /// Smoothed round-trip time; zero before the first measurement.
+    pub smoothed_rtt: Duration,
+    /// Largest datagram for new segments.
+    pub datagram: usize,
+}

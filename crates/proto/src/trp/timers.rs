@@ -1,0 +1,146 @@
+//! Time: one deadline for the caller, and what happens when it passes.
+
+use super::config::{BLACK_HOLE_TIMEOUTS, MAX_ACK_DELAY};
+use super::rtt::{INITIAL_RTO, MIN_RTO};
+use super::{BASE_DATAGRAM, Connection, SPACES, State};
+use crate::time::{Duration, Instant};
+use crate::ulp::{Space, Ulp};
+
+/// Least time after which a tail that went unacknowledged is probed (RFC 8985 section 7.2): room
+/// for a peer whose helper thread has to wake up.
+const MIN_PROBE: Duration = Duration::from_millis(2);
+
+impl Connection {
+    /// When to call [`Connection::on_timeout`]; `None`: not before something happens. An idle
+    /// connection that expects nothing has no deadline.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.state != State::Open {
+            return None;
+        }
+        let times = [
+            self.rx.acks.deadline(),
+            self.retransmission_at(),
+            self.tx.loss_at,
+            self.tx.pace_at,
+            self.tx.hold_until,
+            self.request_at(),
+            self.live.deadline(),
+        ];
+        times.into_iter().flatten().min()
+    }
+
+    /// Tells that time has passed; early or needless calls are harmless. Call
+    /// [`Connection::poll_transmit`] afterwards.
+    pub fn on_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
+        if self.state != State::Open {
+            return;
+        }
+        self.rx.acks.on_timeout(now);
+        if self.tx.pace_at.is_some_and(|at| now >= at) {
+            self.tx.pace_at = None;
+        }
+        if self.tx.hold_until.is_some_and(|at| now >= at) {
+            self.tx.hold_until = None;
+        }
+        if self.tx.loss_at.is_some_and(|at| now >= at) {
+            self.detect_losses(now);
+        }
+        if self.retransmission_at().is_some_and(|at| now >= at) {
+            self.on_retransmission_timeout(now, ulp);
+        }
+        if self.request_at().is_some_and(|at| now >= at) {
+            self.on_request_timeout(now, ulp);
+        }
+        self.on_ping_timeout(now, ulp);
+    }
+
+    /// When the connection request is to be repeated.
+    fn request_at(&self) -> Option<Instant> {
+        self.waiting_since.and(self.handshake.retry_at)
+    }
+
+    fn on_request_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
+        let Some(since) = self.waiting_since else { return };
+        if self.budget.exhausted(now.since(since), self.handshake.tries) {
+            self.lose(ulp);
+            return;
+        }
+        self.handshake.retry_at = None;
+        self.handshake.request_due = true;
+    }
+
+    fn is_waiting_for_ack(&self, space: Space) -> bool {
+        self.tx.spaces[space as usize].outstanding() && !self.tx.is_held(space)
+    }
+
+    /// When something unacknowledged is sent again for lack of news: first one probe, soon, to make
+    /// the peer report what it has; then everything, with exponential back-off.
+    fn retransmission_at(&self) -> Option<Instant> {
+        if !SPACES.iter().any(|s| self.is_waiting_for_ack(*s)) {
+            return None;
+        }
+        let tx = &self.tx;
+        let wait = match tx.timeouts {
+            0 => match tx.rtt.smoothed() {
+                Some(srtt) => (2 * srtt + MAX_ACK_DELAY).max(MIN_PROBE).min(tx.rtt.rto()),
+                None => INITIAL_RTO,
+            },
+            n => tx.rtt.backed_off(n - 1),
+        };
+        let at = tx.active_at + wait;
+        // The end of the budget is not to be overslept.
+        match self.budget.limit().map(|limit| tx.progress_at + limit) {
+            Some(end) if self.budget.exhausted(Duration::MAX, tx.timeouts) => Some(at.min(end)),
+            _ => Some(at),
+        }
+    }
+
+    fn on_retransmission_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
+        if self.budget.exhausted(now.since(self.tx.progress_at), self.tx.timeouts) {
+            self.lose(ulp);
+            return;
+        }
+        self.stats.timeouts += 1;
+        self.tx.timeouts += 1;
+        // Also where nothing can be sent at once, the next time-out counts from here.
+        self.tx.active_at = now;
+        self.tx.loss_at = None;
+        let first = self.tx.timeouts == 1;
+        for space in SPACES {
+            if !self.is_waiting_for_ack(space) {
+                continue;
+            }
+            self.tx.probe[space as usize] = true;
+            if !first {
+                // What the peer reported to have it may have dropped, if it fails to advance.
+                let una = self.tx.spaces[space as usize].una();
+                self.tx.spaces[space as usize].lose_from(una, self.tx.timeouts > 2);
+                self.tx.probe[space as usize] = false;
+            }
+        }
+        if first {
+            return;
+        }
+        if self.tx.timeouts == 2 {
+            (self.tx.resent, self.tx.needless) = (0, 0);
+        }
+        self.tx.cc.on_timeout(now, self.tx.timeouts == 2);
+        self.suspect_black_hole(now);
+    }
+
+    /// Large datagrams that vanish again and again, while smaller ones may pass: the path's MTU has
+    /// shrunk and nobody tells (RFC 8899 section 4.3).
+    fn suspect_black_hole(&mut self, now: Instant) {
+        let large = self.tx.spaces.iter().any(|s| s.oldest_size() as usize > BASE_DATAGRAM);
+        if !large || self.tx.datagram <= BASE_DATAGRAM {
+            return;
+        }
+        self.tx.big_timeouts += 1;
+        if self.tx.big_timeouts >= BLACK_HOLE_TIMEOUTS {
+            self.set_max_payload(now, BASE_DATAGRAM);
+        }
+    }
+}
+
+const _: () = assert!(MIN_PROBE.as_nanos() < MIN_RTO.as_nanos());
