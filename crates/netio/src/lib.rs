@@ -1,1 +1,33 @@
-//! UDP input and output with segmentation offload
+//! UDP input and output with segmentation offload.
+//!
+//! One [`UdpPort`] is all the network that an endpoint has: a non-blocking socket for both address
+//! families on one port, sends and receives of many datagrams per system call (UDP GSO and GRO,
+//! through quinn-udp), and the ICMP errors that tell of peers that are gone or datagrams that are
+//! too big. [`path_mtu`] says how big they may be.
+//!
+//! # Fragmentation
+//! Datagrams normally carry "don't fragment", so that a path's limit is seen and respected. A sender
+//! may allow fragmentation instead (`may_fragment`), which trades the loss of a whole datagram with
+//! any of its fragments for fewer and larger datagrams. Linux has no such choice per datagram for
+//! IPv4, only socket options; [`UdpPort`] switches them when the policy of a datagram differs from
+//! that of the one before, except for datagrams so small that it does not matter.
+
+mod errqueue;
+mod options;
+mod port;
+mod route;
+
+pub use errqueue::Unreachable;
+pub use port::UdpPort;
+pub use route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, path_mtu};
+
+use std::net::{IpAddr, SocketAddr};
+
+/// The IPv4 form of an IPv4-mapped address; any other address as it is.
+fn canonical(addr: SocketAddr) -> SocketAddr {
+    match addr.ip().to_canonical() {
+        ip @ IpAddr::V4(_) => SocketAddr::new(ip, addr.port()),
+        // Keeps the scope of a link-local address.
+        IpAddr::V6(_) => addr,
+    }
+}

@@ -1,0 +1,84 @@
+//! Socket options that neither std nor socket2 has, and the sizes of the socket's buffers.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Bytes of datagrams, with the kernel's overhead, that may wait to be received. A software receiver
+/// may be off the CPU for some milliseconds; at 10 Gbit/s this holds about ten of them.
+const RECV_BUFFER: libc::c_int = 16 << 20;
+/// Bytes of datagrams that may wait in the network device before sends would block.
+const SEND_BUFFER: libc::c_int = 4 << 20;
+
+/// Sets an integer option.
+pub(crate) fn set(
+    fd: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+    value: libc::c_int,
+) -> io::Result<()> {
+    let len = size_of_val(&value) as libc::socklen_t;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the pointer and length describe `value`, which outlives the call.
+    let rc = unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) };
+    if rc == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Reads an integer option.
+pub(crate) fn get(
+    fd: &impl AsFd,
+    level: libc::c_int,
+    name: libc::c_int,
+) -> io::Result<libc::c_int> {
+    let mut value: libc::c_int = 0;
+    let mut len = size_of_val(&value) as libc::socklen_t;
+    let fd = fd.as_fd().as_raw_fd();
+    // SAFETY: the pointers describe `value` and `len`, which outlive the call.
+    let rc = unsafe { libc::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
+    if rc == 0 {
+        Ok(value)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Enlarges the buffers: past the system's limit if we may (CAP_NET_ADMIN), else up to it.
+pub(crate) fn enlarge_buffers(fd: &impl AsFd) {
+    for (force, plain, bytes) in [
+        (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, RECV_BUFFER),
+        (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER),
+    ] {
+        if set(fd, libc::SOL_SOCKET, force, bytes).is_err() {
+            // The plain option never fails for a size: it takes what the limit allows, and a port
+            // with small buffers works, only slower.
+            let _ = set(fd, libc::SOL_SOCKET, plain, bytes);
+        }
+    }
+}
+
+/// Sets or clears "don't fragment" for what is sent to IPv4 destinations.
+pub(crate) fn dont_fragment_v4(fd: &impl AsFd, on: bool) -> io::Result<()> {
+    // PROBE: DF, and the size is checked against the interface only, not against a path MTU the
+    // kernel has cached: finding that out is TRP's. DONT: no DF, fragments of the path's MTU.
+    let mode = if on {
+        libc::IP_PMTUDISC_PROBE
+    } else {
+        libc::IP_PMTUDISC_DONT
+    };
+    set(fd, libc::IPPROTO_IP, libc::IP_MTU_DISCOVER, mode)
+}
+
+/// Sets or clears "don't fragment" for what is sent to IPv6 destinations.
+pub(crate) fn dont_fragment_v6(fd: &impl AsFd, on: bool) -> io::Result<()> {
+    let mode = if on {
+        libc::IPV6_PMTUDISC_PROBE
+    } else {
+        libc::IPV6_PMTUDISC_DONT
+    };
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, mode)?;
+    // The mode alone still lets the sending host fragment.
+    set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on.into())
+}

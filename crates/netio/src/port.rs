@@ -1,0 +1,328 @@
+//! The UDP port of an endpoint.
+
+use std::array;
+use std::io::{self, IoSliceMut};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
+use socket2::{Domain, Protocol, Socket, Type};
+
+use crate::errqueue::{self, Unreachable};
+use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
+use crate::{canonical, options};
+
+/// Receive buffers offered to one system call. Each takes one datagram, or several that the kernel
+/// has coalesced, so few are enough; more would only spread the data over more cache.
+const RECV_BATCH: usize = 8;
+/// Size of a receive buffer: the kernel coalesces to less than 64 KiB.
+const RECV_SIZE: usize = 1 << 16;
+/// How often a send is tried that fails: an error may be that of an earlier datagram, to another
+/// destination (`ip(7)`), and each failing call takes one such error away.
+const SEND_TRIES: usize = 4;
+/// Entries of the error queue taken by one call, so that a flood of reports can't hold a caller; the
+/// descriptor goes on polling as in error while there are more.
+const ERRORS_PER_CALL: usize = 256;
+
+/// A UDP port on all addresses of this host, of both families.
+///
+/// Not for sharing: callers serialize sends and receives, as the endpoint's lock does.
+#[derive(Debug)]
+pub struct UdpPort {
+    socket: Socket,
+    state: UdpSocketState,
+    port: u16,
+    /// Whether the socket speaks IPv6 (and IPv4 by mapped addresses), or IPv4 only.
+    dual: bool,
+    dont_fragment: DontFragment,
+    buffers: Box<[u8]>,
+    /// How many buffers the next receive offers.
+    offer: usize,
+}
+
+/// "Don't fragment" as the socket has it now.
+#[derive(Clone, Copy, Debug)]
+struct DontFragment {
+    v4: bool,
+    v6: bool,
+}
+
+impl UdpPort {
+    /// Binds `port` (0: any free one) on all addresses, IPv6 and IPv4; on IPv4 alone where the host
+    /// has no IPv6. The port is exclusive: nobody else gets it while this one lives.
+    ///
+    /// # Errors
+    /// `AddrInUse` if the port is taken, `PermissionDenied` below 1024 for ordinary users, and
+    /// whatever `socket(2)` and `bind(2)` report.
+    pub fn bind(port: u16) -> io::Result<UdpPort> {
+        let (socket, dual) = match bind_v6(port) {
+            Ok(socket) => (socket, true),
+            Err(e) if no_ipv6(&e) => (bind_v4(port)?, false),
+            Err(e) => return Err(e),
+        };
+        options::enlarge_buffers(&socket);
+        options::set(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+        if dual {
+            options::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+        }
+        let port = socket.local_addr()?.as_socket().map_or(port, |a| a.port());
+        Ok(UdpPort {
+            state: probe(&socket)?,
+            socket,
+            port,
+            dual,
+            dont_fragment: DontFragment { v4: true, v6: true },
+            buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
+            offer: 1,
+        })
+    }
+
+    /// The descriptor, for waiting. It polls as in error (`POLLERR`) while [`UdpPort::take_errors`]
+    /// has something to take.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// The port number.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
+    #[must_use]
+    pub fn max_gso_segments(&self) -> usize {
+        self.state.max_gso_segments()
+    }
+
+    /// Sends `contents` to `dst`, from `src_ip` (else as the route prefers): as one datagram, or,
+    /// with `segment`, as datagrams of that many bytes each, the last one maybe shorter.
+    ///
+    /// They go unfragmented or not at all, unless `may_fragment`. That is for datagrams known to
+    /// exceed the path's MTU: it rules out offload. Neither matters to datagrams of up to
+    /// [`MIN_PATH_PAYLOAD`] bytes.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the socket's buffer is full; the whole is to be sent again, though some of
+    /// the datagrams may have gone already. `InvalidInput` for port 0 or a segment of 0. EMSGSIZE if
+    /// a datagram exceeds the interface's MTU, ENETUNREACH and the like if there is no route. A
+    /// datagram dropped by the local queue (ENOBUFS) is lost like one dropped on the way: no error.
+    pub fn send(
+        &mut self,
+        dst: SocketAddr,
+        src_ip: Option<IpAddr>,
+        contents: &[u8],
+        segment: Option<usize>,
+        may_fragment: bool,
+    ) -> io::Result<()> {
+        if dst.port() == 0 || segment == Some(0) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let segment = segment.unwrap_or(usize::MAX).min(contents.len());
+        self.set_fragmentation(dst, segment, may_fragment)?;
+        let transmit = |contents, segment_size| Transmit {
+            destination: dst,
+            ecn: None,
+            contents,
+            segment_size,
+            src_ip,
+        };
+        if segment == contents.len() {
+            return self.send_one(&transmit(contents, None));
+        }
+        // The kernel refuses to cut into segments that would be fragmented after that.
+        let offload = !may_fragment || segment <= MIN_PATH_PAYLOAD;
+        let most = if offload {
+            self.max_gso_segments().min(MAX_PAYLOAD / segment)
+        } else {
+            1
+        };
+        for batch in contents.chunks(segment * most.max(1)) {
+            if batch.len() <= segment {
+                self.send_one(&transmit(batch, None))?;
+                continue;
+            }
+            match self.send_one(&transmit(batch, Some(segment))) {
+                Err(e) if offload_failed(&e) => {
+                    let each = batch.chunks(segment).map(|c| transmit(c, None));
+                    self.send_each(each)?;
+                }
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives what is there, up to some batches' worth, and shows `f` each datagram with its
+    /// source and the local address it was sent to. Returns how many there were: 0 if none.
+    ///
+    /// # Errors
+    /// Whatever `recvmsg(2)` reports, except that there is nothing, and except errors of datagrams
+    /// sent before ([`UdpPort::take_errors`] has them).
+    pub fn recv(
+        &mut self,
+        mut f: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+    ) -> io::Result<usize> {
+        let mut meta = [RecvMeta::default(); RECV_BATCH];
+        let got = self.recv_batch(&mut meta)?;
+        let mut datagrams = 0;
+        for (meta, buffer) in meta
+            .iter()
+            .zip(self.buffers.chunks_exact(RECV_SIZE))
+            .take(got)
+        {
+            let src = canonical(meta.addr);
+            let dst_ip = meta.dst_ip.map(|ip| ip.to_canonical());
+            for datagram in buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1)) {
+                f(src, dst_ip, datagram);
+                datagrams += 1;
+            }
+        }
+        // One buffer is cheapest when datagrams come one by one, as in a ping-pong.
+        self.offer = if got == self.offer {
+            (got * 2).min(RECV_BATCH)
+        } else {
+            got.max(1)
+        };
+        Ok(datagrams)
+    }
+
+    /// Takes what ICMP or this host has reported of datagrams sent before, and shows `f` each
+    /// report with the destination it is about. Cheap when there is nothing, but a system call: for
+    /// when the descriptor polls as in error, or a peer is silent.
+    ///
+    /// # Errors
+    /// Whatever `recvmsg(2)` reports, except that there is nothing.
+    pub fn take_errors(&mut self, mut f: impl FnMut(SocketAddr, Unreachable)) -> io::Result<()> {
+        for _ in 0..ERRORS_PER_CALL {
+            match errqueue::take(self.socket.as_fd())? {
+                None => break,
+                Some(None) => {}
+                Some(Some((dst, why))) => f(dst, why),
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives into the buffers; 0 if there is nothing.
+    fn recv_batch(&mut self, meta: &mut [RecvMeta; RECV_BATCH]) -> io::Result<usize> {
+        let mut chunks = self.buffers.chunks_exact_mut(RECV_SIZE);
+        let mut slices: [IoSliceMut<'_>; RECV_BATCH] =
+            array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
+        let mut result = Ok(0);
+        for _ in 0..SEND_TRIES {
+            let socket = UdpSockRef::from(&self.socket);
+            match self.state.recv(socket, &mut slices[..self.offer], meta) {
+                Ok(n) => return Ok(n),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
+                Err(e) => result = Err(e),
+            }
+        }
+        result
+    }
+
+    /// One system call's worth of sending, as often as errors of other datagrams get in the way.
+    fn send_one(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let mut result = Ok(());
+        for _ in 0..SEND_TRIES {
+            match self
+                .state
+                .try_send(UdpSockRef::from(&self.socket), transmit)
+            {
+                Ok(()) => return Ok(()),
+                Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock || offload_failed(&e) => {
+                    return Err(e);
+                }
+                Err(e) => result = Err(e),
+            }
+        }
+        result
+    }
+
+    /// Sends datagrams singly after offload was refused. If they are refused too, offload was not
+    /// the cause, and quinn-udp must not give it up for good.
+    fn send_each<'a>(&mut self, each: impl Iterator<Item = Transmit<'a>>) -> io::Result<()> {
+        for transmit in each {
+            if let Err(e) = self.send_one(&transmit) {
+                if e.kind() != io::ErrorKind::WouldBlock {
+                    self.state = probe(&self.socket)?;
+                    self.dont_fragment = DontFragment { v4: true, v6: true };
+                }
+                return Err(e);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has the socket treat datagrams of `len` bytes as `may_fragment` says.
+    fn set_fragmentation(
+        &mut self,
+        dst: SocketAddr,
+        len: usize,
+        may_fragment: bool,
+    ) -> io::Result<()> {
+        if len <= MIN_PATH_PAYLOAD {
+            return Ok(());
+        }
+        let v4 = dst.ip().to_canonical().is_ipv4();
+        let now = if v4 {
+            &mut self.dont_fragment.v4
+        } else {
+            &mut self.dont_fragment.v6
+        };
+        if *now != may_fragment || (!v4 && !self.dual) {
+            return Ok(());
+        }
+        let change = if v4 {
+            options::dont_fragment_v4
+        } else {
+            options::dont_fragment_v6
+        };
+        change(&self.socket, !may_fragment)?;
+        *now = !may_fragment;
+        Ok(())
+    }
+}
+
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
+
+/// Sets the socket up for quinn-udp and finds what the kernel can do.
+fn probe(socket: &Socket) -> io::Result<UdpSocketState> {
+    let state = UdpSocketState::new(UdpSockRef::from(socket))?;
+    // It asks for a time stamp of every datagram, which nothing here reads.
+    options::set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
+    Ok(state)
+}
+
+fn bind_v6(port: u16) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.set_only_v6(false)?;
+    socket.bind(&SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port).into())?;
+    Ok(socket)
+}
+
+fn bind_v4(port: u16) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
+    socket.bind(&SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port).into())?;
+    Ok(socket)
+}
+
+/// Whether an error means that the host has no IPv6.
+fn no_ipv6(e: &io::Error) -> bool {
+    matches!(
+        e.raw_os_error(),
+        Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)
+    )
+}
+
+/// Whether an error may mean that this kernel or network device can't cut datagrams up, or that the
+/// pieces do not fit the interface.
+fn offload_failed(e: &io::Error) -> bool {
+    matches!(e.raw_os_error(), Some(libc::EINVAL | libc::EIO))
+}
