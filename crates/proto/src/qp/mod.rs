@@ -131,10 +131,10 @@ impl Qp {
         }
     }
 
-    /// Whether a send has been started and not been acknowledged or answered.
+    /// Whether anything it has been asked to send awaits the peer.
     #[must_use]
-    pub fn in_flight(&self) -> bool {
-        self.sq.in_flight()
+    pub fn expects_answer(&self) -> bool {
+        self.sq.in_flight() || self.has_request()
     }
 
     /// A refusal found after its request had been acknowledged (an MR deregistered while its READ

@@ -1,0 +1,402 @@
+//! Two queue pairs over a perfect link: semantics without the reliability protocol.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+
+use smallvec::smallvec;
+
+use super::*;
+use crate::host::{AtomicOp, MemError, Memory, Remote};
+use crate::types::{Access, QpAttrMask as M, SendFlags, Sge};
+
+const PD: u32 = 7;
+const KEY: u32 = 0x55;
+const SIZE: usize = 64 * 1024;
+
+/// One region of memory at address 0, and queues that remember everything.
+struct World {
+    memory: RefCell<Vec<u8>>,
+    sends: Vec<Wc>,
+    recvs: Vec<(Wc, bool)>,
+    srq: VecDeque<RecvWr>,
+    events: Vec<QpEvent>,
+    invalidated: bool,
+}
+
+impl World {
+    fn new(fill: u8) -> Self {
+        World {
+            memory: RefCell::new(vec![fill; SIZE]),
+            sends: Vec::new(),
+            recvs: Vec::new(),
+            srq: VecDeque::new(),
+            events: Vec::new(),
+            invalidated: false,
+        }
+    }
+
+    fn range(pd: u32, key: u32, addr: u64, len: usize) -> Result<std::ops::Range<usize>, MemError> {
+        if key != KEY {
+            return Err(MemError::Key);
+        }
+        if pd != PD {
+            return Err(MemError::Pd);
+        }
+        let start = usize::try_from(addr).map_err(|_| MemError::Bounds)?;
+        let end = start.checked_add(len).filter(|end| *end <= SIZE).ok_or(MemError::Bounds)?;
+        Ok(start..end)
+    }
+}
+
+impl Memory for World {
+    fn check_local(&self, pd: u32, k: u32, a: u64, len: u64, _: bool) -> Result<(), MemError> {
+        Self::range(pd, k, a, usize::try_from(len).unwrap()).map(|_| ())
+    }
+    fn check_remote(&self, pd: u32, k: u32, a: u64, len: u64, _: Remote) -> Result<(), MemError> {
+        Self::range(pd, k, a, usize::try_from(len).unwrap()).map(|_| ())
+    }
+    fn read_local(&self, pd: u32, k: u32, a: u64, mut dst: BytesMut<'_>) -> Result<(), MemError> {
+        let range = Self::range(pd, k, a, dst.len())?;
+        assert!(dst.put(0, &self.memory.borrow()[range]));
+        Ok(())
+    }
+    fn write_local(&self, pd: u32, k: u32, a: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        let range = Self::range(pd, k, a, src.len())?;
+        src.copy_to(&mut self.memory.borrow_mut()[range]);
+        Ok(())
+    }
+    fn read_remote(&self, pd: u32, k: u32, a: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
+        self.read_local(pd, k, a, dst)
+    }
+    fn write_remote(&self, pd: u32, k: u32, a: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        self.write_local(pd, k, a, src)
+    }
+    fn atomic(&self, pd: u32, k: u32, a: u64, op: AtomicOp) -> Result<u64, MemError> {
+        let range = Self::range(pd, k, a, 8)?;
+        let mut memory = self.memory.borrow_mut();
+        let old = u64::from_ne_bytes(memory[range.clone()].try_into().unwrap());
+        let new = match op {
+            AtomicOp::FetchAdd(add) => old.wrapping_add(add),
+            AtomicOp::CmpSwap { compare, swap } if compare == old => swap,
+            AtomicOp::CmpSwap { .. } => old,
+        };
+        memory[range].copy_from_slice(&new.to_ne_bytes());
+        Ok(old)
+    }
+    fn invalidate(&mut self, _: u32, key: u32) -> Result<(), MemError> {
+        if key != KEY {
+            return Err(MemError::Key);
+        }
+        self.invalidated = true;
+        Ok(())
+    }
+}
+
+impl Host for World {
+    fn complete_send(&mut self, _: u32, wc: Wc) {
+        self.sends.push(wc);
+    }
+    fn complete_recv(&mut self, _: u32, wc: Wc, solicited: bool) {
+        self.recvs.push((wc, solicited));
+    }
+    fn pop_srq(&mut self, _: u32) -> Option<RecvWr> {
+        self.srq.pop_front()
+    }
+    fn event(&mut self, _: u32, event: QpEvent) {
+        self.events.push(event);
+    }
+}
+
+/// One end: a queue pair, its world, and the numbers of its link.
+struct End {
+    qp: Qp,
+    world: World,
+    sent: [u64; 2],
+}
+
+impl End {
+    fn new(qpn: u32, fill: u8) -> Self {
+        let cap = QpCap {
+            max_send_wr: 16,
+            max_recv_wr: 16,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline_data: 64,
+        };
+        let mut qp = Qp::new(QpConfig { qpn, pd: PD, cap, sq_sig_all: false, srq: false });
+        let mut world = World::new(fill);
+        connect(&mut qp, &mut world);
+        End { qp, world, sent: [0; 2] }
+    }
+
+    fn send(&mut self, op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) {
+        let sges = sges.iter().map(|&(addr, length)| Sge { addr, length, lkey: KEY }).collect();
+        let wr = SendWr { wr_id: 1, op, flags, payload: Payload::Sges(sges) };
+        self.qp.post_send(wr, &mut self.world).unwrap();
+    }
+
+    fn recv(&mut self, wr_id: u64, sges: &[(u64, u32)]) {
+        let sges = sges.iter().map(|&(addr, length)| Sge { addr, length, lkey: KEY }).collect();
+        self.qp.post_recv(RecvWr { wr_id, sges }, &mut self.world).unwrap();
+    }
+}
+
+fn connect(qp: &mut Qp, world: &mut World) {
+    let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let attr = QpAttr {
+        access,
+        port: 1,
+        path_mtu: 5,
+        max_rd_atomic: 2,
+        max_dest_rd_atomic: 2,
+        min_rnr_timer: 12,
+        timeout: 14,
+        retry_cnt: 7,
+        rnr_retry: 1,
+        ..QpAttr::default()
+    };
+    let steps = [
+        (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
+        (
+            QpState::Rtr,
+            M::AV
+                | M::PATH_MTU
+                | M::DEST_QPN
+                | M::RQ_PSN
+                | M::MAX_DEST_RD_ATOMIC
+                | M::MIN_RNR_TIMER,
+        ),
+        (
+            QpState::Rts,
+            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
+        ),
+    ];
+    for (state, mask) in steps {
+        qp.modify(&QpAttr { state, ..attr }, mask | M::STATE, world).unwrap();
+    }
+}
+
+/// Carries one segment from `from` to `to`, in the manner of a lossless link.
+fn carry(from: &mut End, to: &mut End, space: Space, room: usize) -> bool {
+    let mut buffer = vec![0; room];
+    let seq = from.sent[space as usize];
+    let mut out = BytesMut::from(&mut buffer[..]);
+    let Some((meta, len)) = from.qp.bind(&mut from.world).next(space, seq, &mut out) else {
+        return false;
+    };
+    assert_eq!(meta.seq, seq);
+    from.sent[space as usize] += 1;
+    let verdict =
+        to.qp.bind(&mut to.world).receive(space, meta, Bytes::from(&buffer[..len]), true);
+    let mut back = from.qp.bind(&mut from.world);
+    match verdict {
+        Verdict::Placed => back.acked(space, seq + 1),
+        Verdict::NotReady(timer) => {
+            if back.not_ready(seq, timer, Instant(0)).is_some() {
+                let mut out = BytesMut::from(&mut buffer[..]);
+                let again = back.again(space, seq, &mut out);
+                assert_eq!(again, Some((meta, len)));
+                return retry(from, to, meta, &buffer[..len]);
+            }
+        }
+        Verdict::Refused(nak) => back.refused(seq, nak),
+        Verdict::Later | Verdict::Ignore => {}
+    }
+    true
+}
+
+fn retry(from: &mut End, to: &mut End, meta: SegMeta, segment: &[u8]) -> bool {
+    let again = to.qp.bind(&mut to.world).receive(Space::Request, meta, segment.into(), true);
+    let mut back = from.qp.bind(&mut from.world);
+    match again {
+        Verdict::Placed => back.acked(Space::Request, meta.seq + 1),
+        Verdict::NotReady(timer) => assert!(back.not_ready(meta.seq, timer, Instant(0)).is_none()),
+        other => panic!("unexpected verdict {other:?}"),
+    }
+    true
+}
+
+fn run(a: &mut End, b: &mut End) {
+    loop {
+        let mut moved = false;
+        for space in [Space::Response, Space::Request] {
+            moved |= carry(a, b, space, 1100);
+            moved |= carry(b, a, space, 1100);
+        }
+        if !moved {
+            break;
+        }
+    }
+}
+
+fn pair() -> (End, End) {
+    (End::new(1, 0xaa), End::new(2, 0xbb))
+}
+
+const SIGNALED: SendFlags = SendFlags::SIGNALED;
+
+#[test]
+fn a_send_of_many_segments_fills_a_scatter_list() {
+    let (mut a, mut b) = pair();
+    a.world.memory.borrow_mut()[..5000].copy_from_slice(&[1; 5000]);
+    b.recv(9, &[(100, 1000), (8000, 7000)]);
+    a.send(SendOp::SendImm(42), SIGNALED | SendFlags::SOLICITED, &[(0, 3000), (3000, 2000)]);
+    run(&mut a, &mut b);
+    let (wc, solicited) = b.world.recvs[0];
+    assert_eq!((wc.wr_id, wc.byte_len, wc.imm, solicited), (9, 5000, 42, true));
+    assert_eq!(wc.flags, WcFlags::WITH_IMM);
+    let memory = b.world.memory.borrow();
+    assert!(memory[100..1100].iter().chain(&memory[8000..12000]).all(|b| *b == 1));
+    assert_eq!((memory[99], memory[1100], memory[12000]), (0xbb, 0xbb, 0xbb));
+    assert_eq!(a.world.sends[0].status, WcStatus::Success);
+}
+
+#[test]
+fn write_read_and_atomics_complete_in_order() {
+    let (mut a, mut b) = pair();
+    b.recv(3, &[]);
+    a.send(SendOp::WriteImm { addr: 64, rkey: KEY, imm: 5 }, SIGNALED, &[(0, 2500)]);
+    a.send(SendOp::FetchAdd { addr: 0, rkey: KEY, add: 1 }, SIGNALED, &[(4096, 8)]);
+    a.send(SendOp::CmpSwap { addr: 0, rkey: KEY, compare: 0, swap: 3 }, SIGNALED, &[(4104, 8)]);
+    a.send(SendOp::Read { addr: 64, rkey: KEY }, SIGNALED, &[(5000, 2500)]);
+    a.send(SendOp::Write { addr: 9000, rkey: KEY }, SIGNALED | SendFlags::FENCE, &[(0, 0)]);
+    run(&mut a, &mut b);
+    let opcodes: Vec<_> = a.world.sends.iter().map(|wc| (wc.opcode, wc.status)).collect();
+    let ok = WcStatus::Success;
+    let expected = [
+        (WcOpcode::RdmaWrite, ok),
+        (WcOpcode::FetchAdd, ok),
+        (WcOpcode::CompSwap, ok),
+        (WcOpcode::RdmaRead, ok),
+        (WcOpcode::RdmaWrite, ok),
+    ];
+    assert_eq!(opcodes, expected);
+    assert_eq!((b.world.recvs[0].0.byte_len, b.world.recvs[0].0.imm), (2500, 5));
+    let old = u64::from_ne_bytes([0xbb; 8]);
+    let memory = a.world.memory.borrow();
+    assert_eq!(memory[4096..4104], old.to_ne_bytes());
+    assert_eq!(memory[4104..4112], (old + 1).to_ne_bytes());
+    assert!(memory[5000..7500].iter().all(|b| *b == 0xaa));
+}
+
+#[test]
+fn without_a_receive_the_send_waits_and_then_fails() {
+    let (mut a, mut b) = pair();
+    a.send(SendOp::Send, SendFlags::empty(), &[(0, 10)]);
+    a.send(SendOp::Send, SendFlags::empty(), &[(0, 10)]);
+    // rnr_retry is 1: one retry, which finds no receive either.
+    run(&mut a, &mut b);
+    let statuses: Vec<_> = a.world.sends.iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::RnrRetryExcErr, WcStatus::WrFlushErr]);
+    assert_eq!(a.qp.state(), QpState::Err);
+    assert_eq!(b.qp.state(), QpState::Rts);
+}
+
+#[test]
+fn a_bad_rkey_fails_both_ends_and_flushes() {
+    let (mut a, mut b) = pair();
+    b.recv(3, &[(0, 100)]);
+    a.recv(4, &[(0, 100)]);
+    a.send(SendOp::Write { addr: 0, rkey: KEY + 1 }, SIGNALED, &[(0, 10)]);
+    a.send(SendOp::Send, SIGNALED, &[(0, 10)]);
+    run(&mut a, &mut b);
+    let statuses: Vec<_> = a.world.sends.iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::RemAccessErr, WcStatus::WrFlushErr]);
+    assert_eq!(a.world.recvs[0].0.status, WcStatus::WrFlushErr);
+    assert_eq!(b.world.recvs[0].0.status, WcStatus::WrFlushErr);
+    assert_eq!(b.world.events, [QpEvent::AccessError]);
+}
+
+#[test]
+fn a_send_longer_than_the_receive_is_refused() {
+    let (mut a, mut b) = pair();
+    b.recv(3, &[(0, 1500)]);
+    a.send(SendOp::Send, SIGNALED, &[(0, 1501)]);
+    run(&mut a, &mut b);
+    assert_eq!(a.world.sends[0].status, WcStatus::RemInvReqErr);
+    assert_eq!(b.world.recvs[0].0.status, WcStatus::LocLenErr);
+}
+
+#[test]
+fn a_misaligned_atomic_is_an_invalid_request() {
+    let (mut a, mut b) = pair();
+    a.send(SendOp::FetchAdd { addr: 4, rkey: KEY, add: 1 }, SIGNALED, &[(0, 8)]);
+    run(&mut a, &mut b);
+    assert_eq!(a.world.sends[0].status, WcStatus::RemInvReqErr);
+}
+
+#[test]
+fn a_bad_local_key_fails_after_what_was_posted_before_it() {
+    let (mut a, mut b) = pair();
+    a.send(SendOp::Read { addr: 0, rkey: KEY }, SIGNALED, &[(0, 3000)]);
+    let sges = smallvec![Sge { addr: 0, length: 1, lkey: 1 }];
+    let (op, flags) = (SendOp::Write { addr: 0, rkey: KEY }, SIGNALED);
+    let wr = SendWr { wr_id: 2, op, flags, payload: Payload::Sges(sges) };
+    a.qp.post_send(wr, &mut a.world).unwrap();
+    run(&mut a, &mut b);
+    let statuses: Vec<_> = a.world.sends.iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::Success, WcStatus::LocProtErr]);
+}
+
+#[test]
+fn queues_are_full_until_their_completions_are_polled() {
+    let (mut a, mut b) = pair();
+    for _ in 0..16 {
+        b.recv(0, &[(0, 8)]);
+        a.send(SendOp::Send, SIGNALED, &[(0, 8)]);
+    }
+    run(&mut a, &mut b);
+    assert_eq!((a.world.sends.len(), b.world.recvs.len()), (16, 16));
+    let wr = RecvWr::default();
+    assert_eq!(b.qp.post_recv(wr.clone(), &mut b.world), Err(PostError::Full));
+    b.qp.release_recv();
+    assert_eq!(b.qp.post_recv(wr, &mut b.world), Ok(()));
+    let wr = SendWr {
+        wr_id: 0,
+        op: SendOp::Send,
+        flags: SIGNALED,
+        payload: Payload::Inline(smallvec![1]),
+    };
+    assert_eq!(a.qp.post_send(wr.clone(), &mut a.world), Err(PostError::Full));
+    a.qp.release_send();
+    assert_eq!(a.qp.post_send(wr, &mut a.world), Ok(()));
+}
+
+#[test]
+fn illegal_transitions_change_nothing() {
+    let mut world = World::new(0);
+    let (mut end, _) = pair();
+    let rtr = QpAttr { state: QpState::Rtr, ..QpAttr::default() };
+    assert_eq!(
+        end.qp.modify(&rtr, M::STATE, &mut world),
+        Err(AttrError::Transition(QpState::Rts, QpState::Rtr))
+    );
+    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    end.qp.modify(&reset, M::STATE, &mut world).unwrap();
+    let init = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
+    let missing = M::PKEY_INDEX | M::ACCESS_FLAGS;
+    assert_eq!(
+        end.qp.modify(&init, M::STATE | M::PORT, &mut world),
+        Err(AttrError::Missing(missing))
+    );
+    let all = M::STATE | M::PORT | missing;
+    let extra = end.qp.modify(&init, all | M::QKEY, &mut world);
+    assert_eq!(extra, Err(AttrError::NotAllowed(M::QKEY)));
+    let bad_port = QpAttr { port: 2, ..init };
+    assert_eq!(end.qp.modify(&bad_port, all, &mut world), Err(AttrError::Range(M::PORT)));
+    assert_eq!(end.qp.state(), QpState::Reset);
+    end.qp.modify(&init, all, &mut world).unwrap();
+}
+
+#[test]
+fn losing_the_peer_fails_the_oldest_and_flushes_the_rest() {
+    let (mut a, _) = pair();
+    a.recv(1, &[]);
+    a.send(SendOp::Send, SendFlags::empty(), &[(0, 8)]);
+    a.send(SendOp::Send, SendFlags::empty(), &[(0, 8)]);
+    a.qp.bind(&mut a.world).lost();
+    let statuses: Vec<_> = a.world.sends.iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::RetryExcErr, WcStatus::WrFlushErr]);
+    assert_eq!(a.world.recvs[0].0.status, WcStatus::WrFlushErr);
+    assert_eq!(a.world.events, [QpEvent::Fatal]);
+}
