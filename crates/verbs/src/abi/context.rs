@@ -1,0 +1,120 @@
+//! Device and context: `struct ibv_device`, `ibv_context`, `verbs_context`.
+
+use super::{
+    IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvDeviceAttr, IbvDeviceAttrEx, IbvPd, IbvPortAttr, IbvQp,
+    IbvQpInitAttrEx, IbvRecvWr, IbvSendWr, IbvSrq, IbvSrqInitAttrEx, IbvValuesEx, IbvWc, layout,
+};
+use core::ffi::{c_char, c_int, c_void};
+
+/// `IBV_SYSFS_NAME_MAX`
+pub(crate) const SYSFS_NAME_MAX: usize = 64;
+/// `IBV_SYSFS_PATH_MAX`
+pub(crate) const SYSFS_PATH_MAX: usize = 256;
+/// `IBV_NODE_CA`
+pub(crate) const NODE_CA: c_int = 1;
+/// `IBV_TRANSPORT_IB`
+pub(crate) const TRANSPORT_IB: c_int = 0;
+/// `__VERBS_ABI_IS_EXTENDED`: tells inline functions that a `verbs_context` precedes the context.
+pub(crate) const ABI_IS_EXTENDED: usize = usize::MAX;
+
+/// A slot of an operation table that nothing here fills.
+pub(crate) type Unused = usize;
+
+/// `struct ibv_device`
+#[repr(C)]
+pub(crate) struct IbvDevice {
+    pub(crate) ops: [Unused; 2],
+    pub(crate) node_type: c_int,
+    pub(crate) transport_type: c_int,
+    pub(crate) name: [c_char; SYSFS_NAME_MAX],
+    pub(crate) dev_name: [c_char; SYSFS_NAME_MAX],
+    pub(crate) dev_path: [c_char; SYSFS_PATH_MAX],
+    pub(crate) ibdev_path: [c_char; SYSFS_PATH_MAX],
+}
+layout!(IbvDevice, 664, node_type @ 16, name @ 24, dev_name @ 88, dev_path @ 152, ibdev_path @ 408);
+
+/// `ibv_poll_cq(3)` as an operation.
+pub(crate) type PollCq = unsafe extern "C" fn(*mut IbvCq, c_int, *mut IbvWc) -> c_int;
+/// `ibv_req_notify_cq(3)` as an operation.
+pub(crate) type ReqNotifyCq = unsafe extern "C" fn(*mut IbvCq, c_int) -> c_int;
+/// `ibv_post_srq_recv(3)` as an operation.
+pub(crate) type PostSrqRecv =
+    unsafe extern "C" fn(*mut IbvSrq, *mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int;
+/// `ibv_post_send(3)` as an operation.
+pub(crate) type PostSend =
+    unsafe extern "C" fn(*mut IbvQp, *mut IbvSendWr, *mut *mut IbvSendWr) -> c_int;
+/// `ibv_post_recv(3)` as an operation.
+pub(crate) type PostRecv =
+    unsafe extern "C" fn(*mut IbvQp, *mut IbvRecvWr, *mut *mut IbvRecvWr) -> c_int;
+
+/// `struct ibv_context_ops`; the `compat` slots belong to functions long since exported by name.
+#[repr(C)]
+#[derive(Default)]
+pub(crate) struct IbvContextOps {
+    pub(crate) compat_query_device:
+        Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvDeviceAttr) -> c_int>,
+    pub(crate) compat_query_port:
+        Option<unsafe extern "C" fn(*mut IbvContext, u8, *mut IbvPortAttr) -> c_int>,
+    pub(crate) compat_pd_mr: [Unused; 5],
+    pub(crate) alloc_mw: Option<unsafe extern "C" fn(*mut IbvPd, c_int) -> *mut c_void>,
+    pub(crate) bind_mw: Unused,
+    pub(crate) dealloc_mw: Unused,
+    pub(crate) compat_create_cq: Unused,
+    pub(crate) poll_cq: Option<PollCq>,
+    pub(crate) req_notify_cq: Option<ReqNotifyCq>,
+    pub(crate) compat_cq_srq: [Unused; 7],
+    pub(crate) post_srq_recv: Option<PostSrqRecv>,
+    pub(crate) compat_qp: [Unused; 4],
+    pub(crate) post_send: Option<PostSend>,
+    pub(crate) post_recv: Option<PostRecv>,
+    pub(crate) compat_ah_event: [Unused; 5],
+}
+layout!(IbvContextOps, 256, alloc_mw @ 56, poll_cq @ 88, req_notify_cq @ 96, post_srq_recv @ 160,
+    post_send @ 200, post_recv @ 208);
+
+/// `struct ibv_context`
+#[repr(C)]
+pub(crate) struct IbvContext {
+    pub(crate) device: *mut IbvDevice,
+    pub(crate) ops: IbvContextOps,
+    pub(crate) cmd_fd: c_int,
+    pub(crate) async_fd: c_int,
+    pub(crate) num_comp_vectors: c_int,
+    pub(crate) mutex: libc::pthread_mutex_t,
+    pub(crate) abi_compat: usize,
+}
+layout!(IbvContext, 328, ops @ 8, cmd_fd @ 264, async_fd @ 268, num_comp_vectors @ 272, mutex @ 280,
+    abi_compat @ 320);
+
+/// `struct verbs_context` in its newest layout. It grows at the front: what an older program knows
+/// lies at fixed distances back from `context`. An operation left `None` makes the inline function
+/// of the header report `EOPNOTSUPP`.
+#[repr(C)]
+pub(crate) struct VerbsContext {
+    /// `free_buf`, `alloc_buf`, `dm_export_dmabuf_fd`, `reg_mr_ex`, `dealloc_dmah`, `alloc_dmah`
+    pub(crate) memory_ops: [Unused; 6],
+    pub(crate) query_port:
+        Option<unsafe extern "C" fn(*mut IbvContext, u8, *mut IbvPortAttr, usize) -> c_int>,
+    /// `advise_mr` to `query_rt_values`, none of them supported but for the last
+    pub(crate) unsupported: [Unused; 23],
+    pub(crate) query_rt_values:
+        Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvValuesEx) -> c_int>,
+    pub(crate) create_cq_ex:
+        Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvCqInitAttrEx) -> *mut IbvCqEx>,
+    pub(crate) private: Unused,
+    pub(crate) query_device_ex: Option<
+        unsafe extern "C" fn(*mut IbvContext, *const c_void, *mut IbvDeviceAttrEx, usize) -> c_int,
+    >,
+    /// `ibv_destroy_flow`, a placeholder, `ibv_create_flow`, a placeholder, `open_qp`
+    pub(crate) flow_and_open: [Unused; 5],
+    pub(crate) create_qp_ex:
+        Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvQpInitAttrEx) -> *mut IbvQp>,
+    pub(crate) get_srq_num: Option<unsafe extern "C" fn(*mut IbvSrq, *mut u32) -> c_int>,
+    pub(crate) create_srq_ex:
+        Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvSrqInitAttrEx) -> *mut IbvSrq>,
+    /// `open_xrcd`, `close_xrcd`, a placeholder
+    pub(crate) xrcd: [Unused; 3],
+    pub(crate) sz: usize,
+    pub(crate) context: IbvContext,
+}
+layout!(VerbsContext, 696, query_port @ 48, sz @ 360, context @ 368);

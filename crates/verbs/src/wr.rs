@@ -1,0 +1,255 @@
+//! Posting work requests: `ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`.
+
+use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, wr_opcode};
+use crate::errno;
+use crate::objects;
+use causeway_device::Errno;
+use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
+use core::ffi::c_int;
+use core::{ptr, slice};
+use smallvec::SmallVec;
+
+/// The caller's request is malformed.
+const INVALID: Errno = Errno(libc::EINVAL);
+
+/// The scatter/gather list of a request.
+///
+/// # Safety
+/// `list` points at `count` entries.
+unsafe fn entries<'a>(list: *const IbvSge, count: c_int) -> Result<&'a [IbvSge], Errno> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        // SAFETY: the caller's promise.
+        Ok(count) if count <= MAX_SGE => Ok(unsafe { slice::from_raw_parts(list, count) }),
+        _ => Err(INVALID),
+    }
+}
+
+/// The device's form of a list.
+pub(crate) fn gather(entries: &[IbvSge]) -> SgList {
+    entries
+        .iter()
+        .map(|e| Sge {
+            addr: e.addr,
+            length: e.length,
+            lkey: e.lkey,
+        })
+        .collect()
+}
+
+/// Copies the bytes that a list describes, at most `max` of them.
+///
+/// # Safety
+/// Each entry describes readable memory of this process.
+unsafe fn inline(entries: &[IbvSge], max: usize) -> Result<Payload, Errno> {
+    let total: usize = entries.iter().map(|e| e.length as usize).sum();
+    if total > max {
+        return Err(INVALID);
+    }
+    let mut bytes = SmallVec::new();
+    for entry in entries.iter().filter(|e| e.length > 0) {
+        let from = ptr::with_exposed_provenance::<u8>(entry.addr as usize);
+        // SAFETY: the caller's promise.
+        bytes.extend_from_slice(unsafe { slice::from_raw_parts(from, entry.length as usize) });
+    }
+    Ok(Payload::Inline(bytes))
+}
+
+/// What a send request asks for. Each arm reads the part of the union that its opcode defines; the
+/// rest may be uninitialized.
+fn operation(wr: &IbvSendWr) -> Result<SendOp, Errno> {
+    let imm = wr.imm_or_rkey;
+    Ok(match wr.opcode {
+        wr_opcode::SEND => SendOp::Send,
+        wr_opcode::SEND_WITH_IMM => SendOp::SendImm(imm),
+        wr_opcode::SEND_WITH_INV => SendOp::SendInv(imm),
+        wr_opcode::LOCAL_INV => SendOp::LocalInv(imm),
+        wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
+            // SAFETY: these opcodes define `rdma`.
+            let WrRdma {
+                remote_addr: addr,
+                rkey,
+            } = unsafe { wr.wr.rdma };
+            match wr.opcode {
+                wr_opcode::RDMA_WRITE => SendOp::Write { addr, rkey },
+                wr_opcode::RDMA_READ => SendOp::Read { addr, rkey },
+                _ => SendOp::WriteImm { addr, rkey, imm },
+            }
+        }
+        wr_opcode::ATOMIC_FETCH_AND_ADD => {
+            // SAFETY: this opcode defines these fields of `atomic`.
+            let (addr, rkey, add) = unsafe {
+                (
+                    wr.wr.atomic.remote_addr,
+                    wr.wr.atomic.rkey,
+                    wr.wr.atomic.compare_add,
+                )
+            };
+            SendOp::FetchAdd { addr, rkey, add }
+        }
+        wr_opcode::ATOMIC_CMP_AND_SWP => {
+            // SAFETY: this opcode defines `atomic`.
+            let WrAtomic {
+                remote_addr: addr,
+                compare_add: compare,
+                swap,
+                rkey,
+            } = unsafe { wr.wr.atomic };
+            SendOp::CmpSwap {
+                addr,
+                rkey,
+                compare,
+                swap,
+            }
+        }
+        _ => return Err(INVALID),
+    })
+}
+
+/// Whether an operation sends bytes of the caller, so that they may be inline.
+fn carries_payload(op: &SendOp) -> bool {
+    matches!(
+        op,
+        SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::Write { .. }
+            | SendOp::WriteImm { .. }
+    )
+}
+
+/// The device's form of a send request.
+///
+/// # Safety
+/// `wr` and what it points at are valid (`ibv_post_send(3)`).
+unsafe fn send(wr: &IbvSendWr, max_inline: usize) -> Result<SendWr, Errno> {
+    let op = operation(wr)?;
+    let flags = SendFlags::from_bits(wr.send_flags).ok_or(INVALID)?;
+    // SAFETY: the caller's promise.
+    let entries = unsafe { entries(wr.sg_list, wr.num_sge)? };
+    let payload = if !flags.contains(SendFlags::INLINE) {
+        Payload::Sges(gather(entries))
+    } else if carries_payload(&op) {
+        // SAFETY: the caller's promise.
+        unsafe { inline(entries, max_inline)? }
+    } else {
+        return Err(INVALID);
+    };
+    Ok(SendWr {
+        wr_id: wr.wr_id,
+        op,
+        flags,
+        payload,
+    })
+}
+
+/// A chain of work requests.
+trait Chained: Sized {
+    /// The following request, or null.
+    fn next(&self) -> *mut Self;
+}
+
+impl Chained for IbvSendWr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+impl Chained for IbvRecvWr {
+    fn next(&self) -> *mut Self {
+        self.next
+    }
+}
+
+/// The requests of a chain.
+///
+/// # Safety
+/// `head` is null or begins a valid chain, which outlives the iterator.
+unsafe fn chain<'a, T: Chained + 'a>(head: *mut T) -> impl Iterator<Item = &'a T> {
+    let mut at = head;
+    core::iter::from_fn(move || {
+        // SAFETY: the caller's promise.
+        let wr = unsafe { at.as_ref() }?;
+        at = wr.next();
+        Some(wr)
+    })
+}
+
+/// Reports the outcome of posting a chain: the first request refused goes to `bad`.
+///
+/// # Safety
+/// `head` begins a valid chain and `bad` is null or writable.
+unsafe fn report<T: Chained>(
+    head: *mut T,
+    bad: *mut *mut T,
+    result: Result<(), (usize, Errno)>,
+) -> c_int {
+    let Err((index, Errno(code))) = result else {
+        return 0;
+    };
+    if !bad.is_null() {
+        let mut at = head;
+        // SAFETY: the caller's promise; `index` is less than the chain's length.
+        unsafe {
+            for _ in 0..index {
+                at = (*at).next();
+            }
+            bad.write(at);
+        }
+    }
+    errno::fail(code)
+}
+
+/// `ibv_post_send(3)`
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut IbvQp,
+    head: *mut IbvSendWr,
+    bad: *mut *mut IbvSendWr,
+) -> c_int {
+    // SAFETY: the caller passes a live QP and a valid chain.
+    unsafe {
+        let object = objects::qp(qp);
+        let max_inline = object.max_inline_data;
+        let requests = chain(head).map(|wr| send(wr, max_inline));
+        report(head, bad, object.dev.post_send_list(requests))
+    }
+}
+
+/// The device's form of a receive request.
+///
+/// # Safety
+/// `wr` and its list are valid (`ibv_post_recv(3)`).
+unsafe fn receive(wr: &IbvRecvWr) -> Result<RecvWr, Errno> {
+    // SAFETY: the caller's promise.
+    let sges = gather(unsafe { entries(wr.sg_list, wr.num_sge)? });
+    Ok(RecvWr {
+        wr_id: wr.wr_id,
+        sges,
+    })
+}
+
+/// `ibv_post_recv(3)`
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut IbvQp,
+    head: *mut IbvRecvWr,
+    bad: *mut *mut IbvRecvWr,
+) -> c_int {
+    // SAFETY: the caller passes a live QP and a valid chain.
+    unsafe {
+        let requests = chain(head).map(|wr| receive(wr));
+        report(head, bad, objects::qp(qp).dev.post_recv_list(requests))
+    }
+}
+
+/// `ibv_post_srq_recv(3)`
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut IbvSrq,
+    head: *mut IbvRecvWr,
+    bad: *mut *mut IbvRecvWr,
+) -> c_int {
+    // SAFETY: the caller passes a live SRQ and a valid chain.
+    unsafe {
+        let requests = chain(head).map(|wr| receive(wr));
+        report(head, bad, objects::srq(srq).dev.post_recv_list(requests))
+    }
+}

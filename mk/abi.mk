@@ -1,0 +1,40 @@
+# Links the two verbs libraries: a Rust static library each, a version script made from its symbol
+# table, the system's C compiler. Usable alone: make -f mk/abi.mk libs
+#
+#   BUILD             where the libraries go, under lib/        (build)
+#   CARGO_TARGET_DIR  cargo's target directory                  (target)
+#   ABI_PROFILE       cargo profile of the static libraries     (release)
+
+BUILD ?= build
+CARGO_TARGET_DIR ?= target
+ABI_PROFILE ?= release
+CARGO ?= cargo
+CC ?= cc
+
+abi_archives := $(CARGO_TARGET_DIR)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(ABI_PROFILE))
+# rustc names these for the standard library (`--print native-static-libs`); the C library has the rest.
+abi_natives := -lrt -lpthread -lm -ldl -lc
+abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,--gc-sections -Wl,-O1 \
+	-Wl,--build-id -Wl,--hash-style=gnu
+
+.PHONY: libs abi-archives
+libs: $(BUILD)/lib/libibverbs.so.1 $(BUILD)/lib/librdmacm.so.1
+
+abi-archives:
+	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet --profile $(ABI_PROFILE) \
+		-p causeway-verbs -p causeway-rdmacm
+
+# $(1) soname, $(2) archive, $(3) symbol table
+define abi_library
+$(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk
+	@mkdir -p $$(@D)
+	awk -f mk/version-script.awk $(3) > $$@.map
+	$(CC) $(abi_flags) -Wl,-soname,$(1) -Wl,--version-script,$$@.map -o $$@.new \
+		-Wl,--whole-archive $(abi_archives)/$(2) -Wl,--no-whole-archive \
+		-static-libgcc -lgcc -lgcc_eh $(abi_natives)
+	@# A rename, not a rewrite in place: a running program may have the old one mapped.
+	@mv $$@.new $$@ && rm $$@.map
+endef
+
+$(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,crates/verbs/symbols/ibverbs.sym))
+$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,crates/rdmacm/symbols/rdmacm.sym))
