@@ -1,1 +1,15 @@
-//! Deterministic network and memory for tests of the protocol
+//! Deterministic network and memory for tests of the protocol.
+//!
+//! Everything a run does follows from one 64-bit seed: the faults of the network, the work that is
+//! posted, the moments at which a host stalls. A failing seed is printed and replays exactly:
+//!
+//! - `CAUSEWAY_SIM_SEED=n` runs seed `n` alone;
+//! - `CAUSEWAY_SIM_SEEDS=n` runs the first `n` seeds instead of the default number.
+//!
+//! Time is virtual: a run of a simulated minute takes as long as its events take to process.
+
+pub mod mock;
+pub mod network;
+pub mod rng;
+pub mod seeds;
+pub mod world;

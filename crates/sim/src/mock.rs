@@ -1,0 +1,353 @@
+//! A queue pair stripped to what TRP sees: numbered segments of known content, offered and checked.
+
+use causeway_proto::trp::{Connection, Transmit};
+use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
+use causeway_proto::{Bytes, BytesMut, Duration, Instant};
+
+use crate::rng::{Rng, mix};
+use crate::world::Node;
+
+/// Time a requester waits after a refusal.
+const RNR_WAIT: Duration = Duration::from_micros(300);
+/// Bytes every segment begins with: number, first number, length.
+const STAMP: usize = 20;
+
+/// A stream of messages in one space.
+#[derive(Debug)]
+struct Stream {
+    /// Content of the segments sent, and of those received, follows from these.
+    key: u64,
+    rx_key: u64,
+    /// Segments of each message to send.
+    messages: Vec<u64>,
+    first: u64,
+    /// Segments sent: length of each, from `first`.
+    sent: Vec<(SegMeta, usize)>,
+    message: usize,
+    done_of_message: u64,
+    acked: u64,
+    /// Segments received, from `rx_first`: placed?
+    rx_first: u64,
+    placed: Vec<bool>,
+    contiguous: u64,
+    expected: u64,
+}
+
+/// The upper layer.
+#[derive(Debug)]
+pub struct MockUlp {
+    streams: [Stream; 2],
+    rng: Rng,
+    /// Chance that the first segment of a request finds no receive.
+    pub not_ready: f64,
+    /// Chance that an early segment must wait.
+    pub later: f64,
+    /// Refuse this request for good.
+    pub refuse: Option<u64>,
+    /// What was refused to us.
+    pub refused: Option<(u64, Nak)>,
+    /// The peer was declared lost.
+    pub lost: bool,
+}
+
+/// A plan for the segments of one direction.
+#[derive(Clone, Debug, Default)]
+pub struct Plan {
+    /// Content key.
+    pub key: u64,
+    /// Segments of each request message.
+    pub requests: Vec<u64>,
+    /// Segments of each response message.
+    pub responses: Vec<u64>,
+    /// First PSN of the request space.
+    pub psn: u32,
+}
+
+impl Plan {
+    /// A random plan of at most `messages` messages in each space.
+    #[must_use]
+    pub fn random(rng: &mut Rng, messages: u64, segments: u64) -> Self {
+        let mut list = |n: u64| {
+            (0..rng.below(n + 1))
+                .map(|_| rng.between(1, segments))
+                .collect()
+        };
+        let (requests, responses) = (list(messages), list(messages));
+        // Close to the wrap in a quarter of all cases.
+        let psn = if rng.chance(0.25) {
+            u32::MAX - rng.below(20) as u32
+        } else {
+            rng.below(1 << 24) as u32
+        };
+        Plan {
+            key: rng.next_u64(),
+            requests,
+            responses,
+            psn,
+        }
+    }
+}
+
+impl Stream {
+    fn new(out: &Plan, inn: &Plan, space: Space) -> Self {
+        let pick = |p: &Plan| match space {
+            Space::Request => (p.requests.clone(), u64::from(p.psn)),
+            Space::Response => (p.responses.clone(), 0),
+        };
+        let (messages, first) = pick(out);
+        let (expected, rx_first) = pick(inn);
+        Stream {
+            key: mix(out.key ^ space as u64),
+            rx_key: mix(inn.key ^ space as u64),
+            messages,
+            first,
+            sent: Vec::new(),
+            message: 0,
+            done_of_message: 0,
+            acked: first,
+            rx_first,
+            placed: Vec::new(),
+            contiguous: rx_first,
+            expected: expected.iter().sum(),
+        }
+    }
+
+    fn next(&mut self, seq: u64, len: usize) -> SegMeta {
+        assert_eq!(
+            seq,
+            self.first + self.sent.len() as u64,
+            "numbers have no gaps"
+        );
+        let total = self.messages[self.message];
+        let meta = SegMeta {
+            seq,
+            first: seq - self.done_of_message,
+            last: self.done_of_message + 1 == total,
+        };
+        self.done_of_message += 1;
+        if meta.last {
+            self.message += 1;
+            self.done_of_message = 0;
+        }
+        self.sent.push((meta, len));
+        meta
+    }
+
+    fn is_complete(&self) -> bool {
+        self.message == self.messages.len()
+            && self.acked == self.first + self.sent.len() as u64
+            && self.contiguous == self.rx_first + self.expected
+    }
+}
+
+/// The byte at `at` of segment `seq`; both sides know it.
+fn content(key: u64, seq: u64, at: usize) -> u8 {
+    mix(key ^ seq ^ ((at as u64 / 8) << 40)).to_le_bytes()[at % 8]
+}
+
+fn write(key: u64, meta: &SegMeta, len: usize, out: &mut BytesMut<'_>) {
+    let mut bytes: Vec<u8> = (0..len).map(|i| content(key, meta.seq, i)).collect();
+    bytes[..8].copy_from_slice(&meta.seq.to_le_bytes());
+    bytes[8..16].copy_from_slice(&meta.first.to_le_bytes());
+    bytes[16..STAMP].copy_from_slice(&(len as u32).to_le_bytes());
+    assert!(
+        out.put(0, &bytes),
+        "a segment of {len} bytes does not fit again"
+    );
+}
+
+fn check(key: u64, meta: &SegMeta, bytes: &[u8]) {
+    let mut want = vec![0; bytes.len()];
+    assert!(bytes.len() >= STAMP, "segment {meta:?} was cut short");
+    write(key, meta, bytes.len(), &mut BytesMut::from(&mut want[..]));
+    assert!(bytes == want, "segment {meta:?} arrived with wrong bytes");
+}
+
+impl MockUlp {
+    /// An upper layer that sends `out` and expects `inn`.
+    #[must_use]
+    pub fn new(out: &Plan, inn: &Plan, rng: Rng) -> Self {
+        let stream = |space| Stream::new(out, inn, space);
+        MockUlp {
+            streams: [stream(Space::Request), stream(Space::Response)],
+            rng,
+            not_ready: 0.0,
+            later: 0.0,
+            refuse: None,
+            refused: None,
+            lost: false,
+        }
+    }
+
+    /// Whether everything was sent, acknowledged, and received.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.streams.iter().all(Stream::is_complete)
+    }
+
+    /// Adds a request of `segments` segments to what is to be sent, as a program that posts.
+    pub fn post(&mut self, segments: u64) {
+        self.streams[0].messages.push(segments);
+    }
+
+    /// Whether everything sent was acknowledged.
+    #[must_use]
+    pub fn is_acked(&self) -> bool {
+        let s = &self.streams[0];
+        s.message == s.messages.len() && s.acked == s.first + s.sent.len() as u64
+    }
+
+    /// Progress in words.
+    #[must_use]
+    pub fn summary(&self) -> String {
+        let stream = |s: &Stream| {
+            let (sent, got) = (s.sent.len(), s.contiguous - s.rx_first);
+            let total: u64 = s.messages.iter().sum();
+            format!(
+                "acked {} of {sent} of {total}, got {got} of {}",
+                s.acked - s.first,
+                s.expected
+            )
+        };
+        format!(
+            "requests {}; responses {}",
+            stream(&self.streams[0]),
+            stream(&self.streams[1])
+        )
+    }
+
+    fn verdict(&mut self, meta: &SegMeta, in_order: bool) -> Verdict {
+        if in_order && self.refuse.is_some_and(|r| meta.seq >= r) {
+            return Verdict::Refused(Nak::RemoteAccess);
+        }
+        if !in_order && self.rng.chance(self.later) {
+            return Verdict::Later;
+        }
+        if in_order && meta.seq == meta.first && self.rng.chance(self.not_ready) {
+            return Verdict::NotReady(0);
+        }
+        Verdict::Placed
+    }
+}
+
+impl Ulp for MockUlp {
+    fn has_next(&self, space: Space) -> bool {
+        let s = &self.streams[space as usize];
+        !self.lost && s.message < s.messages.len()
+    }
+
+    fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+        if !self.has_next(space) {
+            return None;
+        }
+        // Mostly full segments, as real messages have them.
+        let len = if self.rng.chance(0.7) {
+            out.len()
+        } else {
+            self.rng.between(STAMP as u64, out.len() as u64) as usize
+        };
+        let stream = &mut self.streams[space as usize];
+        let meta = stream.next(seq, len);
+        write(stream.key, &meta, len, out);
+        Some((meta, len))
+    }
+
+    fn again(
+        &mut self,
+        space: Space,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+    ) -> Option<(SegMeta, usize)> {
+        let s = &self.streams[space as usize];
+        assert!(seq >= s.acked, "{seq} was acknowledged");
+        let (meta, len) = s.sent[(seq - s.first) as usize];
+        write(s.key, &meta, len, out);
+        Some((meta, len))
+    }
+
+    fn receive(
+        &mut self,
+        space: Space,
+        meta: SegMeta,
+        segment: Bytes<'_>,
+        in_order: bool,
+    ) -> Verdict {
+        let Stream {
+            rx_key, contiguous, ..
+        } = self.streams[space as usize];
+        check(rx_key, &meta, &segment.to_vec());
+        if space == Space::Request {
+            if in_order {
+                assert_eq!(meta.seq, contiguous, "out of order");
+            } else {
+                assert!(meta.first <= contiguous && !meta.last && meta.seq > contiguous);
+            }
+            let verdict = self.verdict(&meta, in_order);
+            if verdict != Verdict::Placed {
+                return verdict;
+            }
+        }
+        let s = &mut self.streams[space as usize];
+        let index = (meta.seq - s.rx_first) as usize;
+        if s.placed.len() <= index {
+            s.placed.resize(index + 1, false);
+        }
+        assert!(!s.placed[index], "{space:?} {} placed twice", meta.seq);
+        s.placed[index] = true;
+        while s.placed.get((s.contiguous - s.rx_first) as usize) == Some(&true) {
+            s.contiguous += 1;
+        }
+        Verdict::Placed
+    }
+
+    fn acked(&mut self, space: Space, upto: u64) {
+        let s = &mut self.streams[space as usize];
+        assert!(upto > s.acked && upto <= s.first + s.sent.len() as u64);
+        s.acked = upto;
+    }
+
+    fn not_ready(&mut self, seq: u64, _timer: u8, now: Instant) -> Option<Instant> {
+        assert!(seq >= self.streams[0].acked);
+        Some(now + RNR_WAIT)
+    }
+
+    fn refused(&mut self, seq: u64, nak: Nak) {
+        assert!(self.refused.is_none());
+        self.refused = Some((seq, nak));
+    }
+
+    fn lost(&mut self) {
+        assert!(!self.lost);
+        self.lost = true;
+    }
+}
+
+/// A TRP connection over the mock.
+#[derive(Debug)]
+pub struct MockNode {
+    /// The connection.
+    pub link: Connection,
+    /// What it carries for.
+    pub ulp: MockUlp,
+}
+
+impl Node for MockNode {
+    fn step(&mut self, _now: Instant) {}
+
+    fn on_datagram(&mut self, now: Instant, datagram: &[u8]) {
+        // Drops are the protocol's business, and counted there.
+        let _ = self.link.on_datagram(now, datagram, &mut self.ulp);
+    }
+
+    fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
+        self.link.poll_transmit(now, &mut self.ulp, out)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.link.poll_timeout()
+    }
+
+    fn on_timeout(&mut self, now: Instant) {
+        self.link.on_timeout(now, &mut self.ulp);
+    }
+}

@@ -1,0 +1,126 @@
+//! Two hosts, a network and a clock.
+
+use causeway_proto::trp::Transmit;
+use causeway_proto::{Duration, Instant};
+
+use crate::network::Network;
+use crate::rng::Rng;
+
+/// Longest datagram that any host sends.
+const BUFFER: usize = 65_536;
+/// Rounds without the clock advancing that mean a host spins.
+const MAX_ROUNDS: u32 = 20_000;
+
+/// What runs on a host.
+pub trait Node {
+    /// The program's turn: posts work, polls completions.
+    fn step(&mut self, now: Instant);
+    /// A datagram has arrived.
+    fn on_datagram(&mut self, now: Instant, datagram: &[u8]);
+    /// Yields a datagram to send.
+    fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit>;
+    /// When to call `on_timeout`.
+    fn poll_timeout(&self) -> Option<Instant>;
+    /// Time has passed.
+    fn on_timeout(&mut self, now: Instant);
+}
+
+/// A simulation of two nodes.
+#[derive(Debug)]
+pub struct World<N> {
+    /// The hosts.
+    pub nodes: [N; 2],
+    /// The path between them.
+    pub network: Network,
+    /// The time.
+    pub now: Instant,
+    /// Hosts lose their CPU now and then, with this probability at each arrival.
+    pub stall: f64,
+    /// Longest such pause.
+    pub max_stall: Duration,
+    stalled_until: [Instant; 2],
+    rng: Rng,
+    buffer: Vec<u8>,
+    rounds: u32,
+}
+
+impl<N: Node> World<N> {
+    /// A world at time zero.
+    #[must_use]
+    pub fn new(nodes: [N; 2], network: Network, rng: Rng) -> Self {
+        World {
+            nodes,
+            network,
+            now: Instant(0),
+            stall: 0.0,
+            max_stall: Duration::ZERO,
+            stalled_until: [Instant(0); 2],
+            rng,
+            buffer: vec![0; BUFFER],
+            rounds: 0,
+        }
+    }
+
+    /// Runs until `done` says so, nothing is left to happen, or `limit` is reached. Returns whether
+    /// it was done.
+    ///
+    /// # Panics
+    /// If a node spins: wants attention again and again without time passing.
+    pub fn run(&mut self, limit: Instant, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        loop {
+            for i in 0..2 {
+                if self.stalled_until[i] <= self.now {
+                    self.serve(i);
+                }
+            }
+            if done(self) {
+                return true;
+            }
+            let Some(next) = self.next_event().filter(|t| *t <= limit) else {
+                return false;
+            };
+            self.rounds = if next > self.now { 0 } else { self.rounds + 1 };
+            assert!(self.rounds < MAX_ROUNDS, "a node spins at {:?}", self.now);
+            self.now = next.max(self.now);
+            self.deliver();
+        }
+    }
+
+    fn next_event(&self) -> Option<Instant> {
+        let timeouts = self.nodes.iter().zip(&self.stalled_until).map(|(n, s)| {
+            if *s > self.now {
+                Some(*s)
+            } else {
+                n.poll_timeout()
+            }
+        });
+        timeouts
+            .chain([self.network.next_arrival()])
+            .flatten()
+            .min()
+    }
+
+    fn serve(&mut self, i: usize) {
+        let node = &mut self.nodes[i];
+        if node.poll_timeout().is_some_and(|t| t <= self.now) {
+            node.on_timeout(self.now);
+        }
+        node.step(self.now);
+        while let Some(t) = node.poll_transmit(self.now, &mut self.buffer) {
+            self.network
+                .send(self.now, 1 - i, &self.buffer[..t.len], t.may_fragment);
+        }
+    }
+
+    fn deliver(&mut self) {
+        while let Some((to, datagram)) = self.network.receive(self.now) {
+            if self.rng.chance(self.stall) {
+                let pause = self.rng.below(self.max_stall.as_nanos() as u64 + 1);
+                self.stalled_until[to] = self.now + Duration::from_nanos(pause);
+            }
+            // A stalled host's socket still buffers: what arrived is processed when it wakes, which
+            // for the protocol is the same as processing it now and answering late.
+            self.nodes[to].on_datagram(self.now, &datagram);
+        }
+    }
+}
