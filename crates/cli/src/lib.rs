@@ -1,1 +1,49 @@
-//! causeway: run programs over Causeway, show its state, examine the machine
+//! The `causeway` command: runs programs over Causeway, shows its state, examines the machine.
+//!
+//! A library, so that the program itself (`main.rs`) is nothing but its entry point.
+
+mod args;
+mod broker;
+mod doctor;
+mod locate;
+mod run;
+mod status;
+
+use args::{Cli, Verb};
+use clap::Parser;
+
+/// The exit status for a failure of `causeway` itself before the command ran, as in env(1).
+const EXIT_OWN_FAILURE: u8 = 125;
+
+/// Does what the command line of this process says; the result is the exit status.
+///
+/// Must be called before the process has a second thread: `run` changes the environment.
+#[must_use]
+pub fn command() -> u8 {
+    match Cli::try_parse() {
+        Ok(cli) => dispatch(cli),
+        Err(error) => {
+            // A closed stdout or stderr leaves nobody to tell.
+            let _ = error.print();
+            if error.use_stderr() {
+                EXIT_OWN_FAILURE
+            } else {
+                0
+            }
+        }
+    }
+}
+
+/// Runs one verb; the result is the exit status.
+fn dispatch(cli: Cli) -> u8 {
+    match cli.verb {
+        Verb::Run(options) => run::run(&options),
+        Verb::Status(options) => status::status(&options),
+        Verb::Doctor => doctor::doctor(),
+    }
+}
+
+/// Says what went wrong on stderr, in the form every Unix tool uses.
+fn complain(what: &str) {
+    eprintln!("causeway: {what}");
+}

@@ -1,0 +1,50 @@
+# Causeway's front door. `make help` lists what one can ask for.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := all
+
+# rustup's usual place, for shells that have not read its profile.
+export PATH := $(PATH):$(HOME)/.cargo/bin
+
+BUILD ?= build
+CARGO ?= cargo
+CARGO_FLAGS ?= --locked
+CARGO_TARGET_DIR ?= target
+export CARGO_TARGET_DIR
+CC ?= cc
+
+include mk/abi.mk
+include mk/c.mk
+include mk/lint.mk
+
+.PHONY: all bins libs paths baseline setup demo test bench lint clean help
+
+all: bins libs paths ## Build build/bin, build/lib and build/include
+
+bins: ## Build the programs: causeway and causewayd
+	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker
+	@mkdir -p $(BUILD)/bin
+	install -m 755 $(CARGO_TARGET_DIR)/release/causeway $(CARGO_TARGET_DIR)/release/causewayd \
+		$(BUILD)/bin/
+
+setup: ## Install the Debian packages that building and testing need (only what is missing)
+	scripts/setup
+
+demo: setup all ## Run Debian's perftest on one host and on two, end with a table
+	tests/demo
+
+# ARGS reaches tests/run: make test ARGS='--list', ARGS='--only clients -k pingpong'
+test: setup all baseline verify ## Run every test, end with one line of counts
+	tests/run $(ARGS)
+
+bench: setup all baseline ## Measure beside bare baselines, refresh docs/PERFORMANCE.md
+	benches/run $(ARGS)
+
+clean: ## Remove build/ and cargo's output
+	rm -rf $(BUILD)
+	$(CARGO) clean
+
+help: ## Show this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

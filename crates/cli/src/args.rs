@@ -1,0 +1,121 @@
+//! The command line.
+
+use std::ffi::OsString;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// RDMA programs on machines without RDMA hardware.
+#[derive(Parser)]
+#[command(name = "causeway", version, max_term_width = 100)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs of the command line.
+#[derive(Subcommand)]
+pub enum Verb {
+    /// Run a program with Causeway's libraries in place of the distribution's
+    Run(RunOptions),
+    /// Show the endpoints of this host's broker: queue pairs, wires, counters
+    Status(StatusOptions),
+    /// Examine this machine: what works, what does not, and what to do about it
+    Doctor,
+}
+
+/// Which wire the program's queue pairs may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Wire {
+    /// Shared memory to peers on this host, UDP to all others
+    Auto,
+    /// Shared memory only; a peer on another host cannot be reached
+    Shm,
+    /// UDP only, even to peers on this host
+    Udp,
+}
+
+impl Wire {
+    /// The value of `CAUSEWAY_WIRE`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Wire::Auto => "auto",
+            Wire::Shm => "shm",
+            Wire::Udp => "udp",
+        }
+    }
+}
+
+/// `causeway run`
+#[derive(Args)]
+#[command(
+    after_help = "The command replaces causeway: its exit status, signals and streams are \
+                        the command's own. Exit status 125: causeway failed; 126: the command \
+                        cannot be executed; 127: it was not found."
+)]
+pub struct RunOptions {
+    /// The wire to use; without it, CAUSEWAY_WIRE of the environment decides, else auto
+    #[arg(long, value_enum)]
+    pub wire: Option<Wire>,
+
+    /// Do not show the program the device's files in /sys/class/infiniband and /dev/infiniband
+    #[arg(long)]
+    pub no_paths: bool,
+
+    /// The command and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "CMD"
+    )]
+    pub command: Vec<OsString>,
+}
+
+/// `causeway status`
+#[derive(Args)]
+pub struct StatusOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn run_options(line: &[&str]) -> RunOptions {
+        match Cli::try_parse_from(line).map(|cli| cli.verb) {
+            Ok(Verb::Run(options)) => options,
+            Ok(_) => panic!("not a run"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn options_of_the_command_are_left_alone() {
+        let o = run_options(&[
+            "causeway", "run", "--wire", "udp", "--", "ls", "--wire", "-x",
+        ]);
+        assert_eq!(o.wire, Some(Wire::Udp));
+        assert_eq!(o.command, ["ls", "--wire", "-x"]);
+    }
+
+    #[test]
+    fn the_double_dash_may_be_left_out() {
+        let o = run_options(&["causeway", "run", "ibv_rc_pingpong", "-g", "0"]);
+        assert_eq!(o.wire, None);
+        assert_eq!(o.command, ["ibv_rc_pingpong", "-g", "0"]);
+    }
+
+    #[test]
+    fn a_command_is_required() {
+        assert!(Cli::try_parse_from(["causeway", "run"]).is_err());
+    }
+}

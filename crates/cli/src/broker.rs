@@ -1,0 +1,62 @@
+//! What the command line asks of the broker.
+
+use std::os::fd::{IntoRawFd, OwnedFd};
+use std::path::PathBuf;
+
+use causeway_device::{gid_table, node_guid};
+use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
+use causeway_fabric::{Error, launch, runtime_dir};
+use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
+
+/// Descriptors below this stay free for the command, which may expect the next one to be 3.
+const INHERITED_FD_MIN: i32 = 100;
+
+/// Asks for the directory that stands for `/` where the device's files are concerned, starting the
+/// broker if there is none. The command inherits one descriptor, a connection to the broker:
+/// as long as it or a child of it lives, the broker and the tree stay.
+pub fn sysfs_tree() -> Result<PathBuf, Error> {
+    let dir = runtime_dir();
+    let connection = launch::connect_or_start(&dir)?;
+    let tree = SysfsTree::open(&dir, &describe_device())?;
+    inherit(connection);
+    Ok(tree.root().to_owned())
+}
+
+/// The device as this network namespace sees it.
+fn describe_device() -> SysfsRequest {
+    let gids = gid_table().into_iter();
+    SysfsRequest {
+        node_guid: node_guid().to_ne_bytes(),
+        gids: gids
+            .map(|entry| SysfsGid {
+                gid: entry.gid,
+                ifname: entry.ifname,
+            })
+            .collect(),
+    }
+}
+
+/// Leaves a descriptor open for the command, out of its way. Where that fails (a low limit on
+/// descriptors) the broker may end for idleness before the command first uses the device.
+fn inherit(connection: OwnedFd) {
+    let kept = fcntl_dupfd_cloexec(&connection, INHERITED_FD_MIN).unwrap_or(connection);
+    if fcntl_setfd(&kept, FdFlags::empty()).is_ok() {
+        // Closed by the kernel when the last process that inherits it ends.
+        let _ = kept.into_raw_fd();
+    }
+}
+
+/// Starts the broker if there is none, and says where it is.
+pub fn probe() -> Result<String, Error> {
+    let dir = runtime_dir();
+    let connection = launch::connect_or_start(&dir)?;
+    let peer = rustix::net::sockopt::socket_peercred(&connection);
+    Ok(match peer {
+        Ok(peer) => format!(
+            "process {} answers in {}",
+            peer.pid.as_raw_nonzero(),
+            dir.display()
+        ),
+        Err(_) => format!("answers in {}", dir.display()),
+    })
+}

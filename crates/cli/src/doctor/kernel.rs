@@ -1,0 +1,127 @@
+//! Checks of what the kernel and the processor offer.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{MemfdFlags, SealFlags};
+
+use super::{Finding, read_line};
+
+/// Where the kernel states its policy on huge pages for private memory and for memfds.
+const THP: &str = "/sys/kernel/mm/transparent_hugepage/enabled";
+const THP_SHMEM: &str = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
+
+/// Memory that two processes map must not be resized under either of them.
+pub fn sealed_memory() -> Vec<Finding> {
+    const TOPIC: &str = "sealed memory";
+    vec![match make_sealed_memory() {
+        Ok(()) => Finding::ok(TOPIC, "memfd_create(2) with seals against resizing"),
+        Err(error) => Finding::fail(
+            TOPIC,
+            format!("memfd_create(2) or F_ADD_SEALS: {error}; allow them in the seccomp policy"),
+        ),
+    }]
+}
+
+/// Makes a sealed memfd and sees that the seal holds.
+fn make_sealed_memory() -> rustix::io::Result<()> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = rustix::fs::memfd_create("causeway-doctor", flags)?;
+    rustix::fs::ftruncate(&file, 4096)?;
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(file.as_fd(), seals)?;
+    match rustix::fs::ftruncate(&file, 0) {
+        Err(rustix::io::Errno::PERM) => Ok(()),
+        Err(error) => Err(error),
+        // The kernel took the seal and ignores it.
+        Ok(()) => Err(rustix::io::Errno::NOTSUP),
+    }
+}
+
+/// A full userfaultfd lets registered memory be moved while threads write to it.
+pub fn user_faults() -> Vec<Finding> {
+    const TOPIC: &str = "userfaultfd";
+    const DEVICE: &str = "/dev/userfaultfd";
+    let open = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(DEVICE)
+        .is_ok();
+    let sysctl = read_line("/proc/sys/vm/unprivileged_userfaultfd");
+    // SAFETY: geteuid(2) has no preconditions and cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    vec![if open || root || sysctl.as_deref() == Some("1") {
+        Finding::ok(TOPIC, "a full one is available")
+    } else {
+        Finding::warn(
+            TOPIC,
+            format!(
+                "not available: access to {DEVICE} allows registered memory to be shared in place"
+            ),
+        )
+    }]
+}
+
+/// Huge pages make large copies faster.
+pub fn huge_pages() -> Vec<Finding> {
+    const TOPIC: &str = "huge pages";
+    let chosen = |path| {
+        read_line(path)
+            .as_deref()
+            .and_then(selected)
+            .map(str::to_owned)
+    };
+    let (private, shared) = (chosen(THP), chosen(THP_SHMEM));
+    let name = |choice: &Option<String>| choice.clone().unwrap_or_else(|| "absent".into());
+    let text = format!(
+        "private memory: {}, memfds: {}",
+        name(&private),
+        name(&shared)
+    );
+    vec![match private.as_deref() {
+        Some("always" | "madvise") => Finding::ok(TOPIC, text),
+        _ => Finding::warn(
+            TOPIC,
+            format!("{text}; writing madvise to {THP} helps large copies"),
+        ),
+    }]
+}
+
+/// The word in brackets of a line such as `always [madvise] never`.
+fn selected(line: &str) -> Option<&str> {
+    let (_, rest) = line.split_once('[')?;
+    rest.split_once(']').map(|(word, _)| word)
+}
+
+/// Two processes that poll want a processor each.
+pub fn processors() -> Vec<Finding> {
+    const TOPIC: &str = "processors";
+    vec![
+        match std::thread::available_parallelism().map(usize::from) {
+            Ok(1) => Finding::warn(
+                TOPIC,
+                "one only: two programs that poll take turns by the scheduler's clock; let them \
+                 wait for events",
+            ),
+            Ok(count) => Finding::ok(TOPIC, format!("{count} for this process")),
+            Err(error) => Finding::warn(TOPIC, format!("number unknown: {error}")),
+        },
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::doctor::Verdict;
+
+    #[test]
+    fn finds_the_selected_word() {
+        assert_eq!(selected("always [madvise] never"), Some("madvise"));
+        assert_eq!(selected("always madvise never"), None);
+        assert_eq!(selected("]["), None);
+    }
+
+    #[test]
+    fn seals_hold_where_the_tests_run() {
+        assert_eq!(sealed_memory()[0].verdict, Verdict::Ok);
+    }
+}

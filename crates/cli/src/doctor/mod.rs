@@ -1,0 +1,111 @@
+//! `causeway doctor`: examines the machine, one line per finding, and says what to do.
+
+mod kernel;
+mod limits;
+mod network;
+mod software;
+
+use std::fmt;
+
+/// How a finding bears on Causeway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Works.
+    Ok,
+    /// Works, but slower or with something missing.
+    Warn,
+    /// Causeway, or the part named, cannot work here.
+    Fail,
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Ok => "OK",
+            Self::Warn => "WARN",
+            Self::Fail => "FAIL",
+        })
+    }
+}
+
+/// The result of one check.
+#[derive(Debug)]
+pub struct Finding {
+    /// How it bears on Causeway.
+    pub verdict: Verdict,
+    /// What was examined, in a word or two.
+    pub topic: &'static str,
+    /// What was found and, unless all is well, what to do.
+    pub text: String,
+}
+
+impl Finding {
+    fn ok(topic: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Ok,
+            topic,
+            text: text.into(),
+        }
+    }
+
+    fn warn(topic: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Warn,
+            topic,
+            text: text.into(),
+        }
+    }
+
+    fn fail(topic: &'static str, text: impl Into<String>) -> Self {
+        Self {
+            verdict: Verdict::Fail,
+            topic,
+            text: text.into(),
+        }
+    }
+}
+
+/// Every check, in the order of the report. A check returns at least one finding and changes
+/// nothing that outlives it, except that the broker's check starts a broker.
+const CHECKS: [fn() -> Vec<Finding>; 15] = [
+    software::libraries,
+    software::runtime_dir,
+    software::broker,
+    software::distribution,
+    software::environment,
+    kernel::sealed_memory,
+    kernel::user_faults,
+    kernel::huge_pages,
+    kernel::processors,
+    network::ports,
+    network::offload,
+    network::buffers,
+    network::addresses,
+    network::namespace,
+    limits::limits,
+];
+
+/// Runs every check; exit status 1 if one of them failed.
+pub fn doctor() -> u8 {
+    let findings: Vec<Finding> = CHECKS.iter().flat_map(|check| check()).collect();
+    for finding in &findings {
+        println!(
+            "{:<4}  {:<20}  {}",
+            finding.verdict, finding.topic, finding.text
+        );
+    }
+    let count = |verdict| findings.iter().filter(|f| f.verdict == verdict).count();
+    let (warned, failed) = (count(Verdict::Warn), count(Verdict::Fail));
+    println!(
+        "{} checks, {warned} warnings, {failed} failures",
+        findings.len()
+    );
+    u8::from(failed > 0)
+}
+
+/// The content of a one-line file of /proc or /sys.
+fn read_line(path: &str) -> Option<String> {
+    std::fs::read_to_string(path)
+        .ok()
+        .map(|text| text.trim().to_owned())
+}

@@ -1,0 +1,197 @@
+//! Checks of what is installed: our libraries, the broker, the distribution's RDMA packages.
+
+use std::ffi::{CStr, CString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use super::Finding;
+use crate::broker;
+use crate::locate::{self, Libraries};
+
+/// A function and the version under which programs ask for it, per library.
+const VERBS_PROBES: [(&CStr, &CStr); 4] = [
+    (c"ibv_open_device", c"IBVERBS_1.1"),
+    (c"ibv_reg_mr_iova2", c"IBVERBS_1.8"),
+    (c"verbs_register_driver_34", c"IBVERBS_PRIVATE_34"),
+    (c"_ibv_query_gid_ex", c"IBVERBS_1.11"),
+];
+const RDMACM_PROBES: [(&CStr, &CStr); 2] = [
+    (c"rdma_create_event_channel", c"RDMACM_1.0"),
+    (c"rdma_create_qp_ex", c"RDMACM_1.0"),
+];
+
+/// Libraries of the distribution that programs load beside libibverbs, and which of its packages
+/// has them. None of them is needed for Causeway itself.
+const COMPANIONS: [(&CStr, &str); 3] = [
+    (c"libibverbs.so.1", "libibverbs1"),
+    (c"libmlx5.so.1", "ibverbs-providers"),
+    (c"librdmacm.so.1", "librdmacm1"),
+];
+
+/// The libraries that `causeway run` preloads can be found and loaded.
+pub fn libraries() -> Vec<Finding> {
+    const TOPIC: &str = "libraries";
+    let libraries = match Libraries::find() {
+        Ok(libraries) => libraries,
+        Err(error) => return vec![Finding::fail(TOPIC, format!("{error}; build with `make`"))],
+    };
+    vec![
+        library(&libraries.path(locate::VERBS), &VERBS_PROBES),
+        library(&libraries.path(locate::RDMACM), &RDMACM_PROBES),
+        library(&libraries.path(locate::PATHS), &[]),
+    ]
+}
+
+fn library(path: &Path, probes: &[(&CStr, &CStr)]) -> Finding {
+    const TOPIC: &str = "library";
+    let shown = path.display();
+    let library = match Loaded::open(path) {
+        Ok(library) => library,
+        Err(error) => return Finding::fail(TOPIC, error),
+    };
+    let missing: Vec<String> = probes
+        .iter()
+        .filter(|(name, version)| !library.has(name, version))
+        .map(|(name, version)| format!("{}@{}", name.to_string_lossy(), version.to_string_lossy()))
+        .collect();
+    if missing.is_empty() {
+        Finding::ok(TOPIC, format!("{shown} {}", env!("CARGO_PKG_VERSION")))
+    } else {
+        Finding::fail(
+            TOPIC,
+            format!("{shown} lacks {}; build it again", missing.join(", ")),
+        )
+    }
+}
+
+/// A library loaded into this process, where it does nothing: Causeway's open no device by
+/// themselves. It stays loaded; the process ends soon.
+struct Loaded(*mut libc::c_void);
+
+impl Loaded {
+    fn open(path: &Path) -> Result<Self, String> {
+        let name = CString::new(path.as_os_str().as_bytes()).map_err(|error| error.to_string())?;
+        Self::open_name(&name)
+    }
+
+    fn open_name(name: &CStr) -> Result<Self, String> {
+        // SAFETY: `name` is null-terminated; running the library's constructors is what loading
+        // it in any program does.
+        let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+        if !handle.is_null() {
+            return Ok(Self(handle));
+        }
+        // SAFETY: dlerror(3) returns null or a string that lives until the next dl call of this
+        // thread; it is copied at once.
+        let reason = unsafe {
+            let text = libc::dlerror();
+            if text.is_null() {
+                None
+            } else {
+                Some(CStr::from_ptr(text).to_string_lossy())
+            }
+        };
+        Err(reason.map_or_else(|| "cannot be loaded".to_owned(), |text| text.into_owned()))
+    }
+
+    fn has(&self, name: &CStr, version: &CStr) -> bool {
+        // SAFETY: the handle is open, the names are null-terminated.
+        !unsafe { libc::dlvsym(self.0, name.as_ptr(), version.as_ptr()) }.is_null()
+    }
+}
+
+/// The runtime directory is ours alone, or can be made so.
+pub fn runtime_dir() -> Vec<Finding> {
+    const TOPIC: &str = "runtime directory";
+    let dir = causeway_fabric::runtime_dir();
+    vec![match causeway_fabric::runtime::prepare(&dir) {
+        Ok(()) => Finding::ok(TOPIC, dir.display().to_string()),
+        Err(error) => Finding::fail(TOPIC, format!("{error}; or set CAUSEWAY_RUNTIME_DIR")),
+    }]
+}
+
+/// The broker answers, or starts and answers.
+pub fn broker() -> Vec<Finding> {
+    const TOPIC: &str = "broker";
+    vec![match broker::probe() {
+        Ok(text) => Finding::ok(TOPIC, text),
+        Err(error) => Finding::fail(
+            TOPIC,
+            format!("{error}; run causewayd by hand in a terminal to see why it does not start"),
+        ),
+    }]
+}
+
+/// The distribution's RDMA libraries, which many programs load beside libibverbs.
+pub fn distribution() -> Vec<Finding> {
+    const TOPIC: &str = "distribution";
+    COMPANIONS
+        .iter()
+        .map(|(name, package)| {
+            let shown = name.to_string_lossy();
+            match Loaded::open_name(name) {
+                Ok(_) => Finding::ok(TOPIC, shown),
+                Err(_) => Finding::warn(
+                    TOPIC,
+                    format!("no {shown}: programs that load it need the package {package}"),
+                ),
+            }
+        })
+        .collect()
+}
+
+/// Variables that steer another RDMA stack, or hide our libraries.
+pub fn environment() -> Vec<Finding> {
+    const TOPIC: &str = "environment";
+    let mut findings: Vec<Finding> = std::env::vars_os()
+        .filter_map(|(name, value)| {
+            let (name, value) = (name.to_str()?, value.to_str()?);
+            conflict(name, value).map(|advice| Finding::warn(TOPIC, format!("{name}: {advice}")))
+        })
+        .collect();
+    if findings.is_empty() {
+        findings.push(Finding::ok(TOPIC, "no variable that interferes"));
+    }
+    findings
+}
+
+/// Why a variable gets in the way, if it does.
+fn conflict(name: &str, value: &str) -> Option<String> {
+    let names_device = ["UCX_NET_DEVICES", "NCCL_IB_HCA", "FI_VERBS_DEVICE_NAME"].contains(&name);
+    if names_device && !value.contains("cway") && value != "all" {
+        return Some(format!("names the devices {value}; Causeway's is cway0"));
+    }
+    if name == "NCCL_IB_DISABLE" && value == "1" {
+        return Some("turns verbs off in NCCL".into());
+    }
+    if name == "LD_PRELOAD" && value.contains("libibverbs") && !value.contains("causeway") {
+        return Some(format!(
+            "preloads {value}; causeway run puts its own before it"
+        ));
+    }
+    if name == "CAUSEWAY_WIRE" && !["auto", "shm", "udp"].contains(&value) {
+        return Some(format!("{value} is no wire; auto, shm and udp are"));
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sees_what_interferes() {
+        assert!(conflict("UCX_NET_DEVICES", "mlx5_0:1").is_some());
+        assert!(conflict("UCX_NET_DEVICES", "cway0:1").is_none());
+        assert!(conflict("CAUSEWAY_WIRE", "tcp").is_some());
+        assert!(conflict("CAUSEWAY_WIRE", "shm").is_none());
+        assert!(conflict("HOME", "/root").is_none());
+    }
+
+    #[test]
+    fn a_missing_library_is_a_failure_with_the_loader_s_reason() {
+        let finding = library(Path::new("/nonexistent/libibverbs.so.1"), &VERBS_PROBES);
+        assert_eq!(finding.verdict, crate::doctor::Verdict::Fail);
+        assert!(finding.text.contains("/nonexistent/libibverbs.so.1"));
+    }
+}

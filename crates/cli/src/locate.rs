@@ -1,0 +1,132 @@
+//! Where the libraries are: relative to this executable, so that a build tree, a prefix of any name
+//! and a bind-mounted copy in a container all work unconfigured.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// The verbs library, by the name programs ask for.
+pub const VERBS: &str = "libibverbs.so.1";
+/// The connection manager's library.
+pub const RDMACM: &str = "librdmacm.so.1";
+/// The library that shows programs the device's files.
+pub const PATHS: &str = "libcauseway-paths.so";
+
+/// Where the libraries may be, relative to the directory of the executable.
+const PLACES: [&str; 2] = ["../lib/causeway", "../lib"];
+
+/// The directory that holds Causeway's libraries.
+pub struct Libraries {
+    dir: PathBuf,
+}
+
+/// Why the libraries cannot be used.
+#[derive(Debug)]
+pub enum LocateError {
+    /// The executable's own path is unknown (no /proc).
+    NoExecutable(io::Error),
+    /// None of the places next to the executable holds them.
+    NotFound(PathBuf),
+    /// The directory's name holds a character at which LD_PRELOAD is split (ld.so(8)).
+    Unloadable(PathBuf),
+}
+
+impl fmt::Display for LocateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoExecutable(error) => write!(f, "cannot find this executable: {error}"),
+            Self::NotFound(dir) => write!(
+                f,
+                "no {VERBS} in {} relative to {}; the executable must stay beside its libraries",
+                PLACES.join(" or "),
+                dir.display()
+            ),
+            Self::Unloadable(dir) => write!(
+                f,
+                "the libraries' directory {} has a space, colon or $ in its name, which LD_PRELOAD \
+                 cannot express; move or copy it",
+                dir.display()
+            ),
+        }
+    }
+}
+
+impl Libraries {
+    /// Finds the libraries that belong to the running executable.
+    pub fn find() -> Result<Self, LocateError> {
+        let exe = std::env::current_exe().map_err(LocateError::NoExecutable)?;
+        Self::beside(exe.parent().unwrap_or(Path::new("/")))
+    }
+
+    /// Finds the libraries that belong to an executable in `bin`.
+    fn beside(bin: &Path) -> Result<Self, LocateError> {
+        let dir = PLACES
+            .iter()
+            .map(|place| bin.join(place))
+            .find(|dir| dir.join(VERBS).is_file())
+            .and_then(|dir| dir.canonicalize().ok())
+            .ok_or_else(|| LocateError::NotFound(bin.to_owned()))?;
+        let splits = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b':' | b'$');
+        if dir.as_os_str().as_encoded_bytes().iter().any(splits) {
+            return Err(LocateError::Unloadable(dir));
+        }
+        Ok(Self { dir })
+    }
+
+    /// The full path of one library.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// A directory that goes when the test ends.
+    struct Scratch(PathBuf);
+
+    impl Scratch {
+        fn new(name: &str) -> Self {
+            let dir = std::env::temp_dir().join(format!("{name}-{}", std::process::id()));
+            fs::create_dir_all(&dir).unwrap();
+            Self(dir)
+        }
+    }
+
+    impl Drop for Scratch {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn prefers_the_private_directory() {
+        let root = Scratch::new("causeway-locate");
+        for dir in ["bin", "lib/causeway"] {
+            fs::create_dir_all(root.0.join(dir)).unwrap();
+        }
+        let bin = root.0.join("bin");
+        assert!(matches!(
+            Libraries::beside(&bin),
+            Err(LocateError::NotFound(_))
+        ));
+        fs::write(root.0.join("lib").join(VERBS), "").unwrap();
+        let found = Libraries::beside(&bin).unwrap();
+        assert!(found.path(VERBS).ends_with("lib/libibverbs.so.1"));
+        fs::write(root.0.join("lib/causeway").join(VERBS), "").unwrap();
+        let found = Libraries::beside(&bin).unwrap();
+        assert!(found.path(VERBS).ends_with("lib/causeway/libibverbs.so.1"));
+    }
+
+    #[test]
+    fn refuses_a_name_that_ld_preload_would_split() {
+        let root = Scratch::new("causeway locate");
+        fs::create_dir_all(root.0.join("bin")).unwrap();
+        fs::create_dir_all(root.0.join("lib")).unwrap();
+        fs::write(root.0.join("lib").join(VERBS), "").unwrap();
+        let found = Libraries::beside(&root.0.join("bin"));
+        assert!(matches!(found, Err(LocateError::Unloadable(_))));
+    }
+}

@@ -1,0 +1,128 @@
+//! `causeway run`: sets the environment and becomes the command.
+
+use std::ffi::{CString, OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use crate::args::{RunOptions, Wire};
+use crate::locate::{self, Libraries};
+use crate::{EXIT_OWN_FAILURE, broker, complain};
+
+/// The command exists and cannot be executed, as in env(1).
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// The command was not found, as in env(1).
+const EXIT_NOT_FOUND: u8 = 127;
+
+/// Environment variables that carry the launcher's choices to the libraries.
+const PRELOAD: &str = "LD_PRELOAD";
+const WIRE: &str = "CAUSEWAY_WIRE";
+const SYSFS: &str = "CAUSEWAY_SYSFS";
+
+/// Runs the command; returns only if that fails.
+pub fn run(options: &RunOptions) -> u8 {
+    match prepare(options) {
+        Ok(environment) => become_command(&options.command, &environment),
+        Err(error) => {
+            complain(&error);
+            EXIT_OWN_FAILURE
+        }
+    }
+}
+
+/// The variables to set for the command.
+fn prepare(options: &RunOptions) -> Result<Vec<(&'static str, OsString)>, String> {
+    let libraries = Libraries::find().map_err(|error| error.to_string())?;
+    let mut environment = Vec::new();
+    let tree = if options.no_paths {
+        None
+    } else {
+        Some(sysfs_tree()?)
+    };
+    environment.push((
+        PRELOAD,
+        preload(&libraries, tree.is_some(), std::env::var_os(PRELOAD)),
+    ));
+    if let Some(wire) = options.wire.or_else(default_wire) {
+        environment.push((WIRE, wire.name().into()));
+    }
+    if let Some(tree) = tree {
+        environment.push((SYSFS, tree.into()));
+    }
+    Ok(environment)
+}
+
+/// `auto`, unless the environment already says something.
+fn default_wire() -> Option<Wire> {
+    std::env::var_os(WIRE).is_none().then_some(Wire::Auto)
+}
+
+/// The directory whose content stands for the device's files; the broker keeps it.
+fn sysfs_tree() -> Result<PathBuf, String> {
+    broker::sysfs_tree().map_err(|error| {
+        format!(
+            "the broker does not answer: {error}\n\
+             causeway: `causeway doctor` examines the machine; --no-paths runs without the \
+             device's files"
+        )
+    })
+}
+
+/// The value of LD_PRELOAD: ours first, then what the caller preloads already, without repeating
+/// ourselves when one `causeway run` starts another.
+fn preload(libraries: &Libraries, with_paths: bool, before: Option<OsString>) -> OsString {
+    let mut names = vec![locate::VERBS, locate::RDMACM];
+    if with_paths {
+        names.push(locate::PATHS);
+    }
+    let mut entries: Vec<OsString> = names
+        .into_iter()
+        .map(|name| libraries.path(name).into_os_string())
+        .collect();
+    let before = before.unwrap_or_default();
+    let separator = |byte: &u8| matches!(byte, b':' | b' ');
+    for entry in before
+        .as_bytes()
+        .split(separator)
+        .filter(|entry| !entry.is_empty())
+    {
+        let entry = OsStr::from_bytes(entry);
+        if !entries.iter().any(|ours| same_name(ours, entry)) {
+            entries.push(entry.to_owned());
+        }
+    }
+    entries.join(OsStr::new(":"))
+}
+
+/// Two builds of one library must not both be preloaded: the last part of the name decides.
+fn same_name(a: &OsStr, b: &OsStr) -> bool {
+    Path::new(a).file_name() == Path::new(b).file_name()
+}
+
+/// Replaces this process by the command. Nothing is changed but the environment: neither signal
+/// dispositions nor the signal mask nor limits, which `std::process::Command` would touch.
+fn become_command(command: &[OsString], environment: &[(&'static str, OsString)]) -> u8 {
+    let Some(argv) = command.iter().map(c_string).collect::<Option<Vec<_>>>() else {
+        complain("an argument holds a null byte");
+        return EXIT_OWN_FAILURE;
+    };
+    for (name, value) in environment {
+        // SAFETY: this process has one thread, so nobody reads the environment meanwhile.
+        unsafe { std::env::set_var(name, value) };
+    }
+    let mut pointers: Vec<_> = argv.iter().map(|argument| argument.as_ptr()).collect();
+    pointers.push(std::ptr::null());
+    // SAFETY: `pointers` is a null-terminated array of null-terminated strings that `argv` owns,
+    // and `argv` is not empty (clap requires a command).
+    unsafe { libc::execvp(pointers[0], pointers.as_ptr()) };
+    let error = io::Error::last_os_error();
+    complain(&format!("{}: {error}", command[0].display()));
+    match error.raw_os_error() {
+        Some(libc::ENOENT) => EXIT_NOT_FOUND,
+        _ => EXIT_NOT_EXECUTABLE,
+    }
+}
+
+fn c_string(argument: &OsString) -> Option<CString> {
+    CString::new(argument.as_bytes()).ok()
+}

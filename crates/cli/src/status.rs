@@ -1,0 +1,199 @@
+//! `causeway status`: the endpoints of a broker, their queue pairs, wires and counters.
+
+use std::fmt::Write as _;
+use std::net::Ipv6Addr;
+
+use causeway_fabric::runtime_dir;
+use causeway_fabric::status::{EndpointStatus, QpStatus, Wire};
+use serde_json::{Value, json};
+
+use crate::args::StatusOptions;
+use crate::complain;
+
+/// Prints the state of this user's broker. It is not started: without one there is nothing to
+/// show, which is no failure.
+pub fn status(options: &StatusOptions) -> u8 {
+    let dir = runtime_dir();
+    let endpoints = match causeway_fabric::status::status(&dir) {
+        Ok(endpoints) => endpoints,
+        Err(error) => {
+            complain(&format!("{}: {error}", dir.display()));
+            return 1;
+        }
+    };
+    if options.json {
+        println!("{:#}", as_json(endpoints.as_deref()));
+    } else if let Some(endpoints) = endpoints {
+        print!("{}", as_table(&endpoints));
+    } else {
+        println!("no broker in {}", dir.display());
+    }
+    0
+}
+
+/// `{"broker": bool, "endpoints": [...]}`.
+fn as_json(endpoints: Option<&[EndpointStatus]>) -> Value {
+    let list: Vec<Value> = endpoints
+        .unwrap_or_default()
+        .iter()
+        .map(endpoint_json)
+        .collect();
+    json!({ "broker": endpoints.is_some(), "endpoints": list })
+}
+
+fn endpoint_json(endpoint: &EndpointStatus) -> Value {
+    let counters = endpoint
+        .counters
+        .iter()
+        .map(|c| (c.name.clone(), json!(c.value)));
+    json!({
+        "endpoint": format!("{:016x}", endpoint.endpoint),
+        "pid": endpoint.pid,
+        "uid": endpoint.uid,
+        "command": endpoint.comm,
+        "wire": endpoint.wire.name(),
+        "slots": endpoint.slots,
+        "netns": endpoint.netns,
+        "qps": endpoint.qps.iter().map(qp_json).collect::<Vec<_>>(),
+        "counters": counters.collect::<serde_json::Map<_, _>>(),
+    })
+}
+
+fn qp_json(qp: &QpStatus) -> Value {
+    json!({
+        "qpn": qp.local_qpn,
+        "remote_gid": qp.remote_gid.map(|gid| Ipv6Addr::from(gid).to_string()),
+        "remote_qpn": qp.remote_qpn,
+        "wire": wire_name(qp.wire),
+        "joined": qp.joined,
+    })
+}
+
+fn wire_name(wire: Wire) -> &'static str {
+    match wire {
+        Wire::None => "none",
+        Wire::Udp => "udp",
+        Wire::Ring => "shm",
+    }
+}
+
+/// For people: a line per endpoint, and below it a line per queue pair and one of counters.
+fn as_table(endpoints: &[EndpointStatus]) -> String {
+    if endpoints.is_empty() {
+        return "no endpoint is attached\n".into();
+    }
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{:>8} {:>6} {:<16} {:<5} {:>5} SLOTS",
+        "PID", "UID", "COMMAND", "WIRE", "QPS"
+    );
+    for endpoint in endpoints {
+        let slots: Vec<String> = endpoint.slots.iter().map(u16::to_string).collect();
+        let _ = writeln!(
+            out,
+            "{:>8} {:>6} {:<16} {:<5} {:>5} {}",
+            endpoint.pid,
+            endpoint.uid,
+            printable(&endpoint.comm),
+            endpoint.wire.name(),
+            endpoint.qps.len(),
+            slots.join(",")
+        );
+        for qp in &endpoint.qps {
+            let _ = writeln!(out, "{}", qp_line(qp));
+        }
+        let counted = endpoint.counters.iter().filter(|counter| counter.value > 0);
+        let counters: Vec<String> = counted
+            .map(|c| format!("{} {}", printable(&c.name), c.value))
+            .collect();
+        if !counters.is_empty() {
+            let _ = writeln!(out, "         {}", counters.join(", "));
+        }
+    }
+    out
+}
+
+fn qp_line(qp: &QpStatus) -> String {
+    let place = match qp.remote_gid {
+        None => "this host".to_owned(),
+        Some(gid) => Ipv6Addr::from(gid).to_canonical().to_string(),
+    };
+    let waiting = if qp.wire == Wire::Ring && !qp.joined {
+        ", peer not there yet"
+    } else {
+        ""
+    };
+    format!(
+        "         QP {:#08x} -> {:#08x} on {place}, {}{waiting}",
+        qp.local_qpn,
+        qp.remote_qpn,
+        wire_name(qp.wire)
+    )
+}
+
+/// A process chooses its own name, which must not steer the terminal.
+fn printable(name: &str) -> String {
+    name.chars()
+        .map(|c| if c.is_control() { '?' } else { c })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use causeway_fabric::WirePref;
+    use causeway_fabric::status::Counter;
+
+    fn endpoint() -> EndpointStatus {
+        EndpointStatus {
+            endpoint: 0xabc,
+            pid: 42,
+            uid: 1000,
+            comm: "ib_\x1b[2Jlat".into(),
+            wire: WirePref::Auto,
+            slots: vec![1, 7],
+            netns: 1,
+            qps: vec![QpStatus {
+                local_qpn: 0x1001,
+                remote_gid: None,
+                remote_qpn: 0x2001,
+                wire: Wire::Ring,
+                joined: false,
+            }],
+            counters: vec![
+                Counter {
+                    name: "sent".into(),
+                    value: 3,
+                },
+                Counter {
+                    name: "lost".into(),
+                    value: 0,
+                },
+            ],
+        }
+    }
+
+    #[test]
+    fn the_table_shows_what_there_is() {
+        let table = as_table(&[endpoint()]);
+        assert!(table.contains("QP 0x001001 -> 0x002001 on this host, shm, peer not there yet"));
+        assert!(table.contains("1,7"));
+        assert!(table.contains("sent 3"));
+        assert!(!table.contains("lost"), "counters of zero are noise");
+        assert!(
+            !table.contains('\x1b'),
+            "a name must not steer the terminal"
+        );
+        assert_eq!(as_table(&[]), "no endpoint is attached\n");
+    }
+
+    #[test]
+    fn json_keeps_everything() {
+        let value = as_json(Some(&[endpoint()]));
+        assert_eq!(value["broker"], true);
+        assert_eq!(value["endpoints"][0]["qps"][0]["wire"], "shm");
+        assert_eq!(value["endpoints"][0]["counters"]["lost"], 0);
+        assert_eq!(as_json(None)["broker"], false);
+    }
+}

@@ -1,0 +1,22 @@
+# The parts written in C: the path shim and the bare baselines of `make bench`.
+
+CFLAGS_STRICT := -std=gnu11 -O2 -g -Wall -Wextra -Werror -U_FORTIFY_SOURCE
+PATHS_LIB := $(BUILD)/lib/libcauseway-paths.so
+BASELINES := cacheline copy udp_pingpong tcp_stream
+BASELINE_BINS := $(BASELINES:%=$(BUILD)/bench/%)
+
+paths: $(PATHS_LIB) ## Build the path shim
+
+$(PATHS_LIB): pathshim/paths.c mk/c.mk
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_STRICT) -fPIC -shared -fvisibility=hidden -fno-builtin \
+		-fstack-protector-strong \
+		-Wl,-soname,$(@F) -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -o $@.new $<
+	@# A rename, not a rewrite in place: a running program may have the old one mapped.
+	@mv $@.new $@
+
+baseline: $(BASELINE_BINS) ## Build the bare baselines of make bench
+
+$(BUILD)/bench/%: benches/baseline/%.c benches/baseline/common.h mk/c.mk
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_STRICT) -o $@ $< -lpthread

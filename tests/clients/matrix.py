@@ -1,0 +1,177 @@
+"""The distribution's own programs over Causeway: every tool, every option it has, both wires."""
+
+import itertools
+import os
+import re
+import subprocess
+import time
+
+from lib import netns, pair
+
+# A run that takes longer hangs: the slowest takes a few seconds on two processors.
+LIMIT_SECONDS = 90
+# perftest's own numbers of exchanges are meant for hardware. `make test ARGS=...` with
+# CAUSEWAY_TEST_FULL=1 keeps them.
+ALL_SIZES_ITERATIONS = "200"
+# Sizes of a run with -a: 2 to 2^23.
+ALL_SIZES = [str(1 << n) for n in range(1, 24)]
+DEVICE = "cway0"
+
+ports = itertools.count(18600)
+
+
+class Case:
+    """A program with its options, and what its output must show."""
+
+    def __init__(self, tool, options, expect):
+        self.tool = tool
+        self.options = options
+        self.expect = expect
+
+    @property
+    def name(self):
+        """The command line as a person would type it."""
+        return " ".join([self.tool, *self.options])
+
+    def argv(self, server=None):
+        """The server's command line, or the client's if `server` is an address."""
+        port = ["-p", str(self.port)]
+        return [self.tool, *self.options, *port] + ([server] if server else [])
+
+
+def pingpong_rows(text):
+    """ibv_*_pingpong ends with two lines of figures."""
+    if re.search(r"^\d+ bytes in [\d.]+ seconds", text, re.M) and \
+            re.search(r"^\d+ iters in [\d.]+ seconds", text, re.M):
+        return None
+    return "no figures in the client's output"
+
+
+def perftest_rows(sizes):
+    """perftest prints one row of figures per size."""
+    def expect(text):
+        found = [m[0] for m in re.findall(r"^ *(\d+) +(\d+) +(\d[\d.]*) ", text, re.M)]
+        if found != sizes:
+            return f"rows for sizes {' '.join(found) or 'none'}, wanted {' '.join(sizes)}"
+        return None
+    return expect
+
+
+def pingpong_cases(one_host):
+    """The pingpong programs of rdma-core."""
+    variants = [[], ["-c"], ["-e"], ["-s", "1"], ["-s", "1048576"], ["-m", "4096"],
+                ["-n", "20000"]]
+    cases = [Case("ibv_rc_pingpong", ["-g", "0", *v], pingpong_rows) for v in variants]
+    cases.append(Case("ibv_srq_pingpong", ["-g", "0"], pingpong_rows))
+    if one_host:
+        cases.append(Case("ibv_rc_pingpong", [], pingpong_rows))
+    return cases
+
+
+# Which options a tool has: see its --help. -F silences a word about frequency scaling.
+TOOLS = {
+    "ib_write_lat": "aI",
+    "ib_write_bw": "abqI",
+    "ib_read_lat": "ae",
+    "ib_read_bw": "abqe",
+    "ib_send_lat": "aeIs",
+    "ib_send_bw": "abqeIs",
+    "ib_atomic_lat": "e",
+    "ib_atomic_bw": "bqe",
+}
+OPTIONS = {
+    "b": ["-b"],
+    "q": ["-q", "16"],
+    "e": ["-e"],
+    "I": ["-I", "64"],
+    "s": ["--use-srq"],
+}
+
+
+def perftest_cases():
+    """Each perftest tool plain, and with each option it has."""
+    iterations = [] if os.environ.get("CAUSEWAY_TEST_FULL") else ["-n", ALL_SIZES_ITERATIONS]
+    cases = []
+    for tool, letters in TOOLS.items():
+        default = ["8"] if "atomic" in tool else (["65536"] if "bw" in tool else ["2"])
+        cases.append(Case(tool, ["-F"], perftest_rows(default)))
+        for letter in letters:
+            if letter == "a":
+                cases.append(Case(tool, ["-F", "-a", *iterations], perftest_rows(ALL_SIZES)))
+            else:
+                cases.append(Case(tool, ["-F", *OPTIONS[letter]], perftest_rows(default)))
+    return cases
+
+
+def single_programs(report, stage, host, wire, chosen):
+    """Programs that need no partner."""
+    wanted = {"ibv_devices": [DEVICE], "ibv_devinfo -v": [
+        DEVICE, "PORT_ACTIVE", "Ethernet", "GID[  0]", "RoCE v2", "max_qp:"]}
+    for line, words in wanted.items():
+        if not chosen(f"{stage} {line}"):
+            continue
+        start = time.monotonic()
+        process = host.popen(line.split(), wire, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                             text=True)
+        try:
+            text, _ = process.communicate(timeout=LIMIT_SECONDS)
+            problem = None if process.returncode == 0 else pair.exit_text(process.returncode)
+        except subprocess.TimeoutExpired:
+            pair.end_group(process)
+            text, problem = process.stdout.read(), "hangs"
+        missing = [word for word in words if word not in text]
+        if missing and not problem:
+            problem = f"no {', '.join(missing)} in its output"
+        report.add(stage, line, problem, time.monotonic() - start, text)
+
+
+def run_case(report, stage, world, wire, case):
+    """Runs one program as server and client."""
+    case.port = next(ports)
+    runner = pair.Pair(world, wire, case.argv(), case.argv(world.server.address))
+    outcome = runner.run(LIMIT_SECONDS, case.expect)
+    text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
+    report.add(stage, case.name, outcome.problem, outcome.seconds, text)
+
+
+def run_world(report, stage, world, wire, cases, chosen):
+    """Runs every case on one pair of hosts."""
+    single_programs(report, stage, world.server, wire, chosen)
+    for case in cases:
+        if chosen(f"{stage} {case.name}"):
+            run_case(report, stage, world, wire, case)
+
+
+def short(cases):
+    """The cases that a second link size can tell apart."""
+    return [c for c in cases if "-a" in c.options or "pingpong" in c.tool]
+
+
+def worlds():
+    """Stage name, how to make the hosts, wire, cases."""
+    full = perftest_cases()
+    two = pingpong_cases(one_host=False)
+    return [
+        ("shm", netns.one_host, "shm", pingpong_cases(one_host=True) + full),
+        ("udp-1500", lambda: netns.TwoHosts(1500), "udp", two + full),
+        ("auto-9000", lambda: netns.TwoHosts(9000), "auto", two + full),
+        ("udp-9000", lambda: netns.TwoHosts(9000), "udp", short(two + full)),
+        ("auto-1500", lambda: netns.TwoHosts(1500), "auto", two),
+    ]
+
+
+def run(report, text=""):
+    """Runs the matrix; `text` chooses the tests whose stage and name hold all its words."""
+    words = text.split()
+
+    def chosen(name):
+        return all(word in f"{name} " for word in words)
+
+    for stage, make, wire, cases in worlds():
+        if not any(chosen(f"{stage} {c.name}") for c in cases) and not chosen(f"{stage} ibv_dev"):
+            continue
+        try:
+            with make() as world:
+                run_world(report, stage, world, wire, cases, chosen)
+        except netns.SetupError as error:
+            report.add(stage, "hosts", str(error), 0.0)

@@ -1,0 +1,166 @@
+"""Runs a server program and a client program, and judges both by what they say.
+
+Nothing is tried twice, and nothing sleeps in the hope that something has happened: the client is
+started when the server's listening socket shows in the kernel's table.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+
+# Words with which these programs report trouble; a zero exit status does not excuse them.
+TROUBLE = re.compile(
+    r"fail|error|couldn.t|unable|cannot|invalid|not supported|mismatch|segmentation|panicked|"
+    r"undefined symbol|can.t ", re.IGNORECASE)
+# Lines that hold such a word in a run without trouble.
+HARMLESS = re.compile(r"max_qp_rd_atom|Mtu .*: .*Invalid mtu|phys_state|ERROR_", re.IGNORECASE)
+TCP_LISTEN = "0A"
+POLL_SECONDS = 0.005
+
+
+class Outcome:
+    """What a pair of programs did: `problem` is None if all went well."""
+
+    def __init__(self, problem, server_text, client_text, seconds):
+        self.problem = problem
+        self.server_text = server_text
+        self.client_text = client_text
+        self.seconds = seconds
+
+
+def listening_inodes(pid):
+    """The inodes of the listening TCP sockets in the network namespace of a process."""
+    inodes = set()
+    for table in ("tcp", "tcp6"):
+        try:
+            with open(f"/proc/{pid}/net/{table}", encoding="ascii") as lines:
+                rows = [line.split() for line in lines][1:]
+        except OSError:
+            continue
+        inodes.update(row[9] for row in rows if row[3] == TCP_LISTEN)
+    return inodes
+
+
+def owned_sockets(pid):
+    """The inodes of the sockets that a process holds."""
+    inodes = set()
+    try:
+        for fd in os.listdir(f"/proc/{pid}/fd"):
+            try:
+                target = os.readlink(f"/proc/{pid}/fd/{fd}")
+            except OSError:
+                continue
+            if target.startswith("socket:["):
+                inodes.add(target[8:-1])
+    except OSError:
+        pass
+    return inodes
+
+
+def wait_listening(process, deadline):
+    """Waits until a process listens for TCP; False if it ends first or the deadline passes."""
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            return False
+        if owned_sockets(process.pid) & listening_inodes(process.pid):
+            return True
+        time.sleep(POLL_SECONDS)
+    return False
+
+
+def stacks(process):
+    """Where the threads of a hung process stand, if a debugger is installed."""
+    if not shutil.which("gdb") or process.poll() is not None:
+        return ""
+    found = subprocess.run(
+        ["gdb", "-p", str(process.pid), "-batch", "-ex", "thread apply all bt 25"],
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True, errors="replace", timeout=60, check=False)
+    return f"\n--- stacks of {process.args[-3:]}\n{found.stdout}"
+
+
+def end_group(process):
+    """Ends a process and what it started."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except OSError:
+        pass
+    process.wait()
+
+
+class Pair:
+    """One run of a server and a client."""
+
+    def __init__(self, world, wire, server_argv, client_argv, env=None, pin=False):
+        self.world = world
+        self.wire = wire
+        self.argv = (list(server_argv), list(client_argv))
+        self.env = env
+        if pin:
+            self.argv = tuple(["taskset", "-c", str(cpu)] + argv
+                              for cpu, argv in zip((0, 1), self.argv))
+
+    def run(self, seconds, expect=None):
+        """Runs both to their ends. `expect(client_text)` may return a problem."""
+        start = time.monotonic()
+        deadline = start + seconds
+        files = [tempfile.TemporaryFile("w+", errors="replace") for _ in range(2)]
+        processes = []
+        try:
+            problem = self._run(files, processes, deadline)
+        finally:
+            for process in processes:
+                end_group(process)
+        texts = []
+        for file in files:
+            file.seek(0)
+            texts.append(file.read())
+            file.close()
+        if problem is None:
+            problem = self._judge(texts, expect)
+        return Outcome(problem, texts[0], texts[1], time.monotonic() - start)
+
+    def _start(self, host, argv, file, processes):
+        process = host.popen(argv, self.wire, self.env, stdout=file, stderr=subprocess.STDOUT)
+        processes.append(process)
+        return process
+
+    def _run(self, files, processes, deadline):
+        server = self._start(self.world.server, self.argv[0], files[0], processes)
+        if not wait_listening(server, deadline):
+            if server.poll() is not None:
+                return f"the server ended early: {exit_text(server.returncode)}"
+            files[0].write(stacks(server))
+            return "the server does not listen"
+        client = self._start(self.world.client, self.argv[1], files[1], processes)
+        for process in (client, server):
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                for file, hung in zip(files, processes):
+                    file.seek(0, os.SEEK_END)
+                    file.write(stacks(hung))
+                return "hangs"
+        for name, process in (("server", server), ("client", client)):
+            if process.returncode != 0:
+                return f"the {name} failed: {exit_text(process.returncode)}"
+        return None
+
+    @staticmethod
+    def _judge(texts, expect):
+        for name, text in zip(("server", "client"), texts):
+            for line in text.splitlines():
+                if TROUBLE.search(line) and not HARMLESS.search(line):
+                    return f"the {name} says: {line.strip()}"
+        return expect(texts[1]) if expect else None
+
+
+def exit_text(code):
+    """An exit status in words."""
+    if code < 0:
+        return signal.Signals(-code).name
+    return f"exit status {code}"

@@ -1,0 +1,77 @@
+"""Counts and records of tests: one line per test on stdout, everything kept in a folder."""
+
+import json
+import os
+import re
+import sys
+import time
+
+COUNTS = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
+CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
+
+
+class Report:
+    """Collects results. `results` of a stage are kept in FOLDER/results.json."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.results = []
+        os.makedirs(folder, exist_ok=True)
+
+    def add(self, stage, name, problem, seconds, output="", passed=0, failed=0):
+        """Records one test, or a stage that counted its own tests (`passed`, `failed`)."""
+        if not passed and not failed:
+            passed, failed = (0, 1) if problem else (1, 0)
+        elif problem and not failed:
+            failed = 1
+        log = self._keep(stage, name, output)
+        self.results.append({"stage": stage, "name": name, "passed": passed, "failed": failed,
+                             "problem": problem, "seconds": round(seconds, 2), "output": log})
+        word = "FAIL" if failed else "ok"
+        counts = f" ({passed} passed, {failed} failed)" if passed + failed > 1 else ""
+        print(f"{word:<4} {stage}: {name}{counts} [{seconds:.1f} s]", flush=True)
+        if problem:
+            print(f"     {problem}\n     output: {log}", flush=True)
+
+    def _keep(self, stage, name, output):
+        file = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{stage}-{name}")[:150] + ".log"
+        path = os.path.join(self.folder, file)
+        with open(path, "w", encoding="utf-8", errors="replace") as f:
+            f.write(output)
+        return os.path.relpath(path)
+
+    def close(self):
+        """Writes results.json and the closing line; returns the exit status."""
+        passed = sum(r["passed"] for r in self.results)
+        failed = sum(r["failed"] for r in self.results)
+        with open(os.path.join(self.folder, "results.json"), "w", encoding="utf-8") as f:
+            json.dump({"passed": passed, "failed": failed, "results": self.results}, f, indent=1)
+        for result in self.results:
+            if result["failed"]:
+                problem = result["problem"] or "see its output"
+                print(f"failed: {result['stage']}: {result['name']}: {problem}")
+        if passed + failed == 0:
+            print("no test ran", file=sys.stderr)
+            failed = 1
+        print(f"{passed} passed, {failed} failed", flush=True)
+        return 1 if failed else 0
+
+
+def count_closing_lines(text):
+    """Sums the closing lines of our own runners and of cargo test: (passed, failed)."""
+    own = COUNTS.findall(text)
+    if own:
+        return int(own[-1][0]), int(own[-1][1])
+    cargo = CARGO.findall(text)
+    return sum(int(c[0]) for c in cargo), sum(int(c[1]) for c in cargo)
+
+
+class Stopwatch:
+    """Seconds since it was made."""
+
+    def __init__(self):
+        self.start = time.monotonic()
+
+    def seconds(self):
+        """Seconds so far."""
+        return time.monotonic() - self.start

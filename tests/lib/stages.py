@@ -1,0 +1,55 @@
+"""The stages of tests/run, in order: cheap and fundamental first."""
+
+import os
+
+from clients import matrix
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+CARGO_FLAGS = ["--locked"]
+
+
+class Stage:
+    """A command (`argv`) that prints its counts, or a function that reports by itself."""
+
+    def __init__(self, name, what, argv=None, function=None, seconds=600, env=None):
+        self.name = name
+        self.what = what
+        self.argv = argv
+        self.function = function
+        self.seconds = seconds
+        self.env = env or {}
+
+
+def cargo(*args):
+    """A cargo test command line."""
+    return [os.environ.get("CARGO", "cargo"), "test", *CARGO_FLAGS, "--no-fail-fast", *args]
+
+
+def loom_env():
+    """Loom replaces the atomics, so its build must not share artefacts with the ordinary one."""
+    target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
+    flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
+    return {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": os.path.join(target, "loom"),
+            "LOOM_MAX_PREEMPTIONS": os.environ.get("LOOM_MAX_PREEMPTIONS", "3")}
+
+
+def all_stages():
+    """Every stage of `make test`."""
+    return [
+        Stage("tidy", "the tree's own rules", ["tests/tidy/run"], seconds=120),
+        Stage("unit", "unit and integration tests, corpus replay",
+              cargo("--workspace", "--exclude", "causeway-sim"), seconds=900),
+        Stage("sim", "simulated networks, 10,000 seeds",
+              cargo("--release", "-p", "causeway-sim"), seconds=900),
+        Stage("loom", "models of the shared-memory protocols",
+              cargo("--release", "-p", "causeway-shm", "--lib", "loom"), seconds=600,
+              env=loom_env()),
+        Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
+        Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
+        Stage("abi", "symbols, versions and layouts", ["tests/abi/run"], seconds=300),
+        Stage("verify", "every opcode, every byte, both wires", ["tests/verify/run"], seconds=900),
+        Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
+        Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
+              seconds=300),
+        Stage("clients", "the distribution's own programs", function=matrix.run),
+    ]
