@@ -34,6 +34,7 @@ pub use config::{
     SendConfig,
 };
 pub use handshake::Peer;
+pub use liveness::Expecting;
 pub use reset::reset_for;
 pub use rtt::{INITIAL_RTO, MAX_RTO, MIN_RTO};
 pub use stats::{DropReason, Stats};
@@ -48,7 +49,7 @@ use rtt::Rtt;
 use send::SendSpace;
 
 use crate::time::Instant;
-use crate::ulp::{Space, Ulp};
+use crate::ulp::{Nak, Space, Ulp};
 
 const SPACES: [Space; 2] = [Space::Request, Space::Response];
 
@@ -229,13 +230,21 @@ impl Connection {
         }
     }
 
-    /// Ends the connection from this side; one more [`Connection::poll_transmit`] yields the
-    /// farewell. `Closed` when the queue pair is destroyed or reset, `Failed` when it is in error.
+    /// Ends the connection from this side; poll [`Connection::poll_transmit`] once more to its end
+    /// for the farewell. `Closed` when the queue pair is destroyed or reset, `Failed` when it is in
+    /// error. A queue pair in error that may still owe its peer a refusal does better to stay.
     pub fn shutdown(&mut self, reason: Reason) {
         if self.state == State::Open && self.handshake.peer().is_some() {
             self.shutdown_due = Some(reason);
         }
         self.close();
+    }
+
+    /// Refuses a request for good that had been placed and acknowledged already: its memory went
+    /// before its answer was complete.
+    pub fn refuse(&mut self, seq: u64, nak: Nak) {
+        self.rx.refused = Some(Refused::Never { seq, nak });
+        self.rx.answer_due = true;
     }
 
     /// Sends pending acknowledgments with the next [`Connection::poll_transmit`] instead of

@@ -106,7 +106,10 @@ impl Acks {
     /// A datagram with acknowledgments left; `data`: it carried data too.
     pub fn on_sent(&mut self, now: Instant, data: bool) {
         if data {
-            let just_missed = self.alone_at.take().is_some_and(|at| now < at + REPLY_DELAY);
+            let just_missed = self
+                .alone_at
+                .take()
+                .is_some_and(|at| now < at + REPLY_DELAY);
             if self.reply || just_missed {
                 self.confidence = (self.confidence + 1).min(MAX_CONFIDENCE);
             }

@@ -144,7 +144,10 @@ mod tests {
     #[test]
     fn the_budget_has_a_floor_and_an_infinite_code() {
         assert_eq!(Budget::new(14, 7).limit(), Some(RETRY_FLOOR));
-        assert_eq!(Budget::new(20, 7).limit(), Some(Duration::from_nanos(8 * (4096 << 20))));
+        assert_eq!(
+            Budget::new(20, 7).limit(),
+            Some(Duration::from_nanos(8 * (4096 << 20)))
+        );
         assert_eq!(Budget::new(0, 7).limit(), None);
         let b = Budget::new(14, 7);
         assert!(!b.exhausted(RETRY_FLOOR, 7) && b.exhausted(RETRY_FLOOR, 8));

@@ -74,7 +74,14 @@ impl Cubic {
 
     /// `bytes` were acknowledged, the newest of them sent at `sent`. `limited`: the window, not the
     /// application, was what held the sender back (RFC 7661: growth must be earned).
-    pub fn on_ack(&mut self, now: Instant, sent: Instant, bytes: u64, rtt: Duration, limited: bool) {
+    pub fn on_ack(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        bytes: u64,
+        rtt: Duration,
+        limited: bool,
+    ) {
         if self.recovery.is_some_and(|r| sent <= r) || !limited {
             return;
         }
@@ -96,7 +103,11 @@ impl Cubic {
         });
         let t = now.since(epoch).as_secs_f64() + rtt.as_secs_f64();
         let target = self.w_max + C * (t - self.k).powi(3) * unit;
-        let alpha = if self.w_est < self.w_max { 3.0 * (1.0 - BETA) / (1.0 + BETA) } else { 1.0 };
+        let alpha = if self.w_est < self.w_max {
+            3.0 * (1.0 - BETA) / (1.0 + BETA)
+        } else {
+            1.0
+        };
         self.w_est += alpha * unit * bytes as f64 / window;
         let target = target.clamp(window, 1.5 * window);
         let grown = window + (target - window) / window * bytes as f64;
@@ -135,7 +146,11 @@ impl Cubic {
     fn reduce(&mut self, now: Instant) {
         let window = self.window as f64;
         // Fast convergence (RFC 9438 section 4.7): leave room for flows that came later.
-        self.w_max = if window < self.w_max { window * (1.0 + BETA) / 2.0 } else { window };
+        self.w_max = if window < self.w_max {
+            window * (1.0 + BETA) / 2.0
+        } else {
+            window
+        };
         self.window = ((window * BETA) as u64).max(MIN_WINDOW * self.datagram);
         self.threshold = self.window;
         self.recovery = Some(now);
@@ -169,11 +184,19 @@ impl Pacer {
     /// A full bucket.
     #[must_use]
     pub fn new(now: Instant) -> Self {
-        Pacer { tokens: BURST as f64, at: now }
+        Pacer {
+            tokens: BURST as f64,
+            at: now,
+        }
     }
 
     /// Takes `bytes` out, or says when to come back. `rtt` `None`: not measured yet, no pacing.
-    pub fn check(&mut self, now: Instant, cc: &Cubic, rtt: Option<Duration>) -> Result<(), Instant> {
+    pub fn check(
+        &mut self,
+        now: Instant,
+        cc: &Cubic,
+        rtt: Option<Duration>,
+    ) -> Result<(), Instant> {
         let Some(rtt) = rtt else { return Ok(()) };
         let gain = if cc.slow_start() { 2.0 } else { 1.25 };
         let per_ns = gain * cc.window() as f64 / (rtt.as_nanos() as f64).max(1.0);
@@ -184,14 +207,17 @@ impl Pacer {
         if self.tokens > 0.0 {
             return Ok(());
         }
-        // Come back for at least a quarter of a burst, else every datagram costs a wake-up.
-        let wait = (capacity / 4.0 - self.tokens) / per_ns;
+        // Come back for a good part of a burst, else every datagram costs a wake-up.
+        let want = capacity.min(cc.window() as f64) / 4.0;
+        let wait = (want - self.tokens) / per_ns;
         Err(now + Duration::from_nanos(wait as u64 + 1))
     }
 
-    /// Accounts for a datagram sent. The bucket may go below zero.
+    /// Accounts for a datagram sent. The debt is one datagram at most: probes are not paced, and
+    /// must not keep back what follows them.
     pub fn spend(&mut self, bytes: usize) {
-        self.tokens -= bytes as f64;
+        let bytes = bytes as f64;
+        self.tokens = (self.tokens - bytes).max(-bytes);
     }
 }
 
@@ -262,6 +288,10 @@ mod tests {
         };
         assert!((BURST..BURST + 2000).contains(&sent));
         assert!(wake > at(0) && wake < at(100));
-        assert!(pacer.check(wake, &cc, Some(Duration::from_millis(100))).is_ok());
+        assert!(
+            pacer
+                .check(wake, &cc, Some(Duration::from_millis(100)))
+                .is_ok()
+        );
     }
 }

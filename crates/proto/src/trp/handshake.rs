@@ -125,7 +125,11 @@ impl Handshake {
         if !accept && !self.request_due {
             return None;
         }
-        let echo = if accept { self.peer.map_or(0, |p| p.cookie) } else { 0 };
+        let echo = if accept {
+            self.peer.map_or(0, |p| p.cookie)
+        } else {
+            0
+        };
         if accept {
             self.accept_due = false;
         } else {
@@ -154,7 +158,9 @@ impl Handshake {
 
 /// Interval after request number `tries`, from 0.
 fn request_interval(tries: u32) -> Duration {
-    REQUEST_FIRST.saturating_mul(1 << tries.min(16)).min(REQUEST_LAST)
+    REQUEST_FIRST
+        .saturating_mul(1 << tries.min(16))
+        .min(REQUEST_LAST)
 }
 
 #[cfg(test)]
@@ -164,7 +170,10 @@ mod tests {
     const T0: Instant = Instant(0);
 
     fn pair() -> ((Handshake, Config), (Handshake, Config)) {
-        let a = Config { crc: true, ..Config::new(1, 2, 0xA, 70) };
+        let a = Config {
+            crc: true,
+            ..Config::new(1, 2, 0xA, 70)
+        };
         let b = Config::new(2, 1, 0xB, 50);
         ((Handshake::default(), a), (Handshake::default(), b))
     }
@@ -179,7 +188,10 @@ mod tests {
         let accept = b.transmit(T0, &cb, None).unwrap();
         assert_eq!(a.receive(&ca, &accept), Ok(true));
         assert!(a.confirmed() && a.crc(&ca) && b.crc(&cb));
-        assert_eq!((a.peer().unwrap().cookie, b.peer().unwrap().cookie), (0xB, 0xA));
+        assert_eq!(
+            (a.peer().unwrap().cookie, b.peer().unwrap().cookie),
+            (0xB, 0xA)
+        );
         // A repeated request is answered again and changes nothing.
         assert_eq!(b.receive(&cb, &request), Ok(false));
         assert!(b.transmit(T0, &cb, None).is_some());
@@ -192,17 +204,50 @@ mod tests {
         let request = a.transmit(T0, &ca, Some(50)).unwrap();
         let wrong = Hello { psn: 51, ..request };
         assert_eq!(b.receive(&cb, &wrong), Err(Refusal::Psn));
-        let wrong = Hello { src_qpn: 9, ..request };
+        let wrong = Hello {
+            src_qpn: 9,
+            ..request
+        };
         assert_eq!(b.receive(&cb, &wrong), Err(Refusal::Cookie));
-        let wrong = Hello { window: 0, ..request };
+        let wrong = Hello {
+            window: 0,
+            ..request
+        };
         assert_eq!(b.receive(&cb, &wrong), Err(Refusal::Malformed));
         // Before confirmation a claim may be replaced, after it not.
-        assert_eq!(b.receive(&cb, &Hello { cookie: 0xE, ..request }), Ok(true));
+        assert_eq!(
+            b.receive(
+                &cb,
+                &Hello {
+                    cookie: 0xE,
+                    ..request
+                }
+            ),
+            Ok(true)
+        );
         assert_eq!(b.receive(&cb, &request), Ok(true));
         b.confirm();
-        assert_eq!(b.receive(&cb, &Hello { cookie: 0xE, ..request }), Err(Refusal::Cookie));
+        assert_eq!(
+            b.receive(
+                &cb,
+                &Hello {
+                    cookie: 0xE,
+                    ..request
+                }
+            ),
+            Err(Refusal::Cookie)
+        );
         let accept = b.transmit(T0, &cb, None).unwrap();
-        assert_eq!(a.receive(&ca, &Hello { echo: 0xF, ..accept }), Err(Refusal::Cookie));
+        assert_eq!(
+            a.receive(
+                &ca,
+                &Hello {
+                    echo: 0xF,
+                    ..accept
+                }
+            ),
+            Err(Refusal::Cookie)
+        );
     }
 
     #[test]

@@ -4,6 +4,7 @@ use causeway_wire::terminate::{Class, Terminate};
 use causeway_wire::trp::{Body, Common, FEATURE_CRC, Hello, Packet, Ranges, crc_matches};
 
 use super::handshake::Refusal;
+use super::receive::Refused;
 use super::send::{Acked, Losses, SendSpace};
 use super::{BASE_DATAGRAM, Connection, DropReason, SPACES, State, crc};
 use crate::time::Instant;
@@ -112,13 +113,14 @@ impl Connection {
     }
 
     fn on_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), DropReason> {
-        let changed = self.handshake.receive(&self.config, hello).map_err(|r| match r {
-            Refusal::Cookie => DropReason::Cookie,
-            Refusal::Psn => DropReason::Psn,
-            Refusal::Malformed => {
-                DropReason::Malformed(causeway_wire::trp::ParseError::Field)
-            }
-        })?;
+        let changed = self
+            .handshake
+            .receive(&self.config, hello)
+            .map_err(|r| match r {
+                Refusal::Cookie => DropReason::Cookie,
+                Refusal::Psn => DropReason::Psn,
+                Refusal::Malformed => DropReason::Malformed(causeway_wire::trp::ParseError::Field),
+            })?;
         if hello.accept {
             if let Some(sent) = self.handshake.sample() {
                 self.tx.rtt.sample(sent, now);
@@ -157,6 +159,7 @@ impl Connection {
         self.on_acks(now, common, sack, ulp)?;
         if common.ask {
             self.rx.acks.ask();
+            self.rx.answer_due |= matches!(self.rx.refused, Some(Refused::Never { .. }));
         }
         match body {
             Body::Data(position, segment) => self.on_data(now, common, &position, segment, ulp),
@@ -184,12 +187,17 @@ impl Connection {
         let least = self.tx.rtt.min();
         let mut acked = Acked::default();
         let mut moved = [false; 2];
-        for (space, psn) in SPACES.into_iter().zip([common.ack_request, common.ack_response]) {
+        for (space, psn) in SPACES
+            .into_iter()
+            .zip([common.ack_request, common.ack_response])
+        {
             if self.tx.stopped[space as usize] {
                 continue;
             }
             let s = &mut self.tx.spaces[space as usize];
-            let upto = expand(psn, s.una()).filter(|u| *u <= s.next()).ok_or(DropReason::Ack);
+            let upto = expand(psn, s.una())
+                .filter(|u| *u <= s.next())
+                .ok_or(DropReason::Ack);
             let upto = upto?;
             moved[space as usize] = upto > s.una();
             s.ack(upto, now, least, &mut acked);
@@ -222,13 +230,19 @@ impl Connection {
             return;
         }
         let least = self.tx.rtt.min();
-        let space = if response { Space::Response } else { Space::Request };
+        let space = if response {
+            Space::Response
+        } else {
+            Space::Request
+        };
         if self.tx.stopped[space as usize] {
             return;
         }
         let s = &mut self.tx.spaces[space as usize];
         for range in ranges.iter() {
-            let Some(start) = expand(range.start, s.una()) else { continue };
+            let Some(start) = expand(range.start, s.una()) else {
+                continue;
+            };
             let end = start + u64::from(range.end.wrapping_sub(range.start));
             s.sack(start..end, now, least, acked);
         }
@@ -286,7 +300,9 @@ impl Connection {
         let s = &self.tx.spaces[request as usize];
         let seq = expand(psn, s.una()).filter(|seq| (s.una()..s.next()).contains(seq));
         // Each attempt is refused once; what comes again is a repetition.
-        let Some(seq) = seq.filter(|_| epoch == self.tx.epoch) else { return };
+        let Some(seq) = seq.filter(|_| epoch == self.tx.epoch) else {
+            return;
+        };
         if self.tx.stopped[request as usize] {
             return;
         }
@@ -306,8 +322,11 @@ impl Connection {
     fn on_nak(&mut self, psn: u32, terminate: Terminate, ulp: &mut impl Ulp) {
         let request = Space::Request;
         let s: &SendSpace = &self.tx.spaces[request as usize];
-        let seq = expand(psn, s.una()).filter(|seq| (s.una()..s.next()).contains(seq));
-        let Some(seq) = seq.filter(|_| !self.tx.stopped[request as usize]) else { return };
+        // It may concern a READ that was acknowledged long ago.
+        let seq = expand(psn, s.una()).filter(|seq| *seq < s.next());
+        let Some(seq) = seq.filter(|_| !self.tx.stopped[request as usize]) else {
+            return;
+        };
         self.tx.stop(request);
         ulp.refused(seq, meaning(terminate));
     }

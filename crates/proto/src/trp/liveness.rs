@@ -11,11 +11,30 @@ use crate::ulp::{Space, Ulp};
 /// answer datagrams that were already on their way.
 const UNREACHABLE_SPACING: Duration = Duration::from_millis(1);
 
+/// What the upper side waits for from the peer, beyond the acknowledgment of what was sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Expecting {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Requests, should the peer send any: receives are posted.
+    Requests,
+    /// Answers it owes: READs or atomics are outstanding.
+    Answers,
+}
+
+impl From<bool> for Expecting {
+    /// Whether receives are posted, where nothing finer is known.
+    fn from(receives: bool) -> Self {
+        if receives { Expecting::Requests } else { Expecting::Nothing }
+    }
+}
+
 /// What is known of the peer's well-being.
 #[derive(Debug)]
 pub struct Liveness {
     last_heard: Instant,
-    expecting: bool,
+    expecting: Expecting,
     interval: Duration,
     /// When to look, or to ask again.
     at: Option<Instant>,
@@ -32,7 +51,7 @@ impl Liveness {
     pub fn new(now: Instant) -> Self {
         Liveness {
             last_heard: now,
-            expecting: false,
+            expecting: Expecting::Nothing,
             interval: PING_FIRST,
             at: None,
             tries: 0,
@@ -56,9 +75,13 @@ impl Liveness {
             self.interval = self.interval.saturating_mul(2).min(PING_LAST);
             self.at = None;
         }
-        if self.expecting && self.at.is_none() {
+        if self.is_expecting() && self.at.is_none() {
             self.at = Some(now + self.interval);
         }
+    }
+
+    fn is_expecting(&self) -> bool {
+        self.expecting != Expecting::Nothing
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -67,15 +90,16 @@ impl Liveness {
 }
 
 impl Connection {
-    /// Says whether the upper side waits for data from the peer, so that its death must be noticed
-    /// even while nothing is sent to it. Costs nothing while the peer talks.
-    pub fn set_expecting(&mut self, now: Instant, expecting: bool) {
-        if self.live.expecting == expecting {
+    /// Says what the upper side waits for, so that the peer's death is noticed even while nothing
+    /// is sent to it. Cheap where nothing changes, and free while the peer talks.
+    pub fn set_expecting(&mut self, now: Instant, expecting: impl Into<Expecting>) {
+        let before = self.live.is_expecting();
+        self.live.expecting = expecting.into();
+        if before == self.live.is_expecting() {
             return;
         }
-        self.live.expecting = expecting;
         self.live.interval = PING_FIRST;
-        self.live.at = expecting.then(|| now + PING_FIRST);
+        self.live.at = self.live.is_expecting().then(|| now + PING_FIRST);
         self.live.tries = 0;
         self.live.ping_due = false;
     }
@@ -94,18 +118,23 @@ impl Connection {
         live.unreachable_at = now;
         if live.unreachable >= UNREACHABLE_PROOFS {
             self.died(Reason::Unknown, ulp);
-        } else if self.live.expecting || self.is_requesting(ulp) {
+        } else if self.live.is_expecting() || self.is_requesting(ulp) {
             self.live.at = Some(now + UNREACHABLE_SPACING);
             self.live.tries = self.live.tries.max(1);
             self.live.since = now;
         }
     }
 
-    /// The peer is proved gone. An orderly end concerns only requests under way: a queue pair that
-    /// merely has receives posted learns nothing from it, as with hardware.
+    /// The peer is proved gone. An orderly end concerns only requests and answers under way: a queue
+    /// pair that merely has receives posted learns nothing from it, as with hardware.
     pub(super) fn died(&mut self, reason: Reason, ulp: &mut impl Ulp) {
         let crashed = reason == Reason::Unknown;
-        if self.is_requesting(ulp) || crashed && self.live.expecting {
+        let waiting = if crashed {
+            Expecting::Requests
+        } else {
+            Expecting::Answers
+        };
+        if self.is_requesting(ulp) || self.live.expecting >= waiting {
             self.lose(ulp);
             return;
         }
@@ -116,7 +145,9 @@ impl Connection {
     }
 
     pub(super) fn on_ping_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
-        let Some(at) = self.live.at.filter(|at| now >= *at) else { return };
+        let Some(at) = self.live.at.filter(|at| now >= *at) else {
+            return;
+        };
         if !self.handshake.confirmed() || self.state != State::Open {
             // Nobody has ever talked: nobody can have died. Armed again by the first datagram.
             self.live.at = None;
@@ -130,7 +161,7 @@ impl Connection {
                 return;
             }
             live.since = now;
-        } else if !live.expecting && live.unreachable == 0 {
+        } else if !live.is_expecting() && live.unreachable == 0 {
             live.at = None;
             return;
         }
@@ -140,6 +171,12 @@ impl Connection {
         }
         live.ping_due = true;
         live.tries += 1;
-        live.at = Some(now + self.tx.rtt.backed_off(live.tries - 1).max(UNREACHABLE_SPACING));
+        live.at = Some(
+            now + self
+                .tx
+                .rtt
+                .backed_off(live.tries - 1)
+                .max(UNREACHABLE_SPACING),
+        );
     }
 }

@@ -24,7 +24,7 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         if self.state != State::Open {
-            return self.transmit_end(ulp, out);
+            return self.transmit_end(now, ulp, out);
         }
         self.tx.pace_at = None;
         if self.tx.hold_until.is_some_and(|until| now >= until) {
@@ -41,12 +41,25 @@ impl Connection {
     }
 
     /// What is still said at the end of a connection.
-    fn transmit_end(&mut self, ulp: &mut impl Ulp, out: &mut [u8]) -> Option<Transmit> {
+    fn transmit_end(
+        &mut self,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
         if self.state == State::Deserted && self.is_requesting(ulp) {
             self.lose(ulp);
         }
-        let reason = self.shutdown_due.take()?;
-        let common = Common { crc: true, ..self.common(self.rx.epoch) };
+        let reason = self.shutdown_due?;
+        // What failed is told before that all has ended.
+        if let Some(t) = self.transmit_answer(now, out) {
+            return Some(t);
+        }
+        self.shutdown_due = None;
+        let common = Common {
+            crc: true,
+            ..self.common(self.rx.epoch)
+        };
         self.send_control(&common, &Body::Shutdown(reason), out)
     }
 
@@ -84,10 +97,14 @@ impl Connection {
             return None;
         }
         let body = match self.rx.refused? {
-            Refused::NotReady { seq, timer } => Body::Rnr { psn: seq as u32, timer },
-            Refused::Never { seq, nak } => {
-                Body::Nak { psn: seq as u32, terminate: terminate(nak) }
-            }
+            Refused::NotReady { seq, timer } => Body::Rnr {
+                psn: seq as u32,
+                timer,
+            },
+            Refused::Never { seq, nak } => Body::Nak {
+                psn: seq as u32,
+                terminate: terminate(nak),
+            },
         };
         self.rx.acks.on_sent(now, false);
         self.send_control(&self.common(self.rx.epoch), &body, out)
@@ -98,8 +115,13 @@ impl Connection {
             let mut list = [Range::default(); MAX_RANGES];
             let n = self.rx.spaces[space as usize].ranges(&mut list);
             let mut buf = [0; MAX_RANGES * RANGE_LEN];
-            let Some(ranges) = Ranges::build(&list[..n], &mut buf) else { continue };
-            let body = Body::Sack { response: space == Space::Response, ranges };
+            let Some(ranges) = Ranges::build(&list[..n], &mut buf) else {
+                continue;
+            };
+            let body = Body::Sack {
+                response: space == Space::Response,
+                ranges,
+            };
             self.rx.acks.on_sent(now, false);
             return self.send_control(&self.common(self.rx.epoch), &body, out);
         }
@@ -113,7 +135,10 @@ impl Connection {
         }
         self.stats.pings += u64::from(ping);
         self.rx.acks.on_sent(now, false);
-        let common = Common { ask: ping, ..self.common(self.rx.epoch) };
+        let common = Common {
+            ask: ping,
+            ..self.common(self.rx.epoch)
+        };
         self.send_control(&common, &Body::Ack, out)
     }
 
@@ -124,7 +149,11 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         let first = self.tx.turn;
-        let other = if first == Space::Request { Space::Response } else { Space::Request };
+        let other = if first == Space::Request {
+            Space::Response
+        } else {
+            Space::Request
+        };
         for space in [first, other] {
             if let Some(t) = self.transmit_space(space, now, ulp, out) {
                 // Neither space may starve the other.
@@ -146,7 +175,7 @@ impl Connection {
             return None;
         }
         if core::mem::take(&mut self.tx.probe[space as usize])
-            && let Some(seq) = self.tx.spaces[space as usize].probe()
+            && let Some(seq) = self.probe_seq(space)
         {
             return self.send_again(space, seq, true, now, ulp, out);
         }
@@ -158,6 +187,14 @@ impl Connection {
             Some(seq) => self.send_again(space, seq, false, now, ulp, out),
             None => self.send_new(space, now, ulp, out),
         }
+    }
+
+    /// A first probe repeats the newest segment, so that the peer reports every hole before it; if
+    /// that brings no news, the oldest.
+    fn probe_seq(&mut self, space: Space) -> Option<u64> {
+        let again = self.tx.timeouts > 1;
+        let s = &mut self.tx.spaces[space as usize];
+        if again { s.next_lost() } else { s.probe() }
     }
 
     fn may_send_new(&self, space: Space, ulp: &impl Ulp) -> bool {
@@ -236,7 +273,10 @@ impl Connection {
         self.rx.acks.on_sent(now, true);
         // Ask for an acknowledgment where the peer would wait for more than will come.
         let full = self.tx.in_flight() + self.tx.datagram as u64 > self.tx.cc.window();
-        let common = Common { ask: probe || full, ..self.common(self.tx.epoch) };
+        let common = Common {
+            ask: probe || full,
+            ..self.common(self.tx.epoch)
+        };
         let position = Position {
             response: space == Space::Response,
             psn: meta.seq as u32,
@@ -264,7 +304,10 @@ impl Connection {
         }
         self.stats.tx_packets += 1;
         self.stats.tx_bytes += len as u64;
-        Some(Transmit { len, may_fragment: len > self.tx.datagram })
+        Some(Transmit {
+            len,
+            may_fragment: len > self.tx.datagram,
+        })
     }
 
     fn common(&self, epoch: u8) -> Common {

@@ -27,12 +27,20 @@ impl Connection {
         segment: &[u8],
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
-        let space = if position.response { Space::Response } else { Space::Request };
+        let space = if position.response {
+            Space::Response
+        } else {
+            Space::Request
+        };
         let r = &self.rx.spaces[space as usize];
         let seq = expand(position.psn, r.next()).ok_or(DropReason::Window)?;
         let back = u64::from(position.psn.wrapping_sub(position.first));
         let first = seq.checked_sub(back).ok_or(DropReason::Window)?;
-        let meta = SegMeta { seq, first, last: position.last };
+        let meta = SegMeta {
+            seq,
+            first,
+            last: position.last,
+        };
         if space == Space::Request {
             self.check_attempt(common.epoch)?;
         }
@@ -41,6 +49,7 @@ impl Connection {
                 self.rx.duplicates = self.rx.duplicates.wrapping_add(1);
                 self.stats.duplicates += 1;
                 self.rx.acks.on_disorder(space);
+                self.rx.answer_due |= matches!(self.rx.refused, Some(Refused::Never { .. }));
                 Ok(())
             }
             Arrival::Beyond => Err(DropReason::Window),
@@ -152,7 +161,10 @@ impl Connection {
             }
             Verdict::NotReady(timer) => {
                 self.stats.rnr_sent += 1;
-                self.rx.refused = Some(Refused::NotReady { seq: meta.seq, timer: timer.min(31) });
+                self.rx.refused = Some(Refused::NotReady {
+                    seq: meta.seq,
+                    timer: timer.min(31),
+                });
                 self.rx.answer_due = true;
             }
             Verdict::Refused(nak) => {

@@ -119,7 +119,13 @@ impl ReceiveSpace {
             return false;
         }
         self.held_bytes += segment.len();
-        self.held.insert(meta.seq, Held { meta, segment: segment.into() });
+        self.held.insert(
+            meta.seq,
+            Held {
+                meta,
+                segment: segment.into(),
+            },
+        );
         self.mark(meta.seq);
         true
     }
@@ -171,7 +177,9 @@ impl ReceiveSpace {
         }
         let mut seq = self.next;
         while n < MAX_RANGES {
-            let Some(start) = self.find(seq, true) else { break };
+            let Some(start) = self.find(seq, true) else {
+                break;
+            };
             let end = self.find(start, false).unwrap_or(self.end);
             seq = end;
             if !(start..end).contains(&self.latest) {
@@ -197,7 +205,11 @@ impl ReceiveSpace {
     fn find(&self, mut seq: u64, received: bool) -> Option<u64> {
         while seq < self.end {
             let (word, _) = self.slot(seq);
-            let bits = if received { self.have[word] } else { !self.have[word] };
+            let bits = if received {
+                self.have[word]
+            } else {
+                !self.have[word]
+            };
             let ahead = (bits >> (seq % 64)).trailing_zeros();
             if ahead < 64 - (seq % 64) as u32 {
                 let found = seq + u64::from(ahead);
@@ -211,7 +223,10 @@ impl ReceiveSpace {
 
 /// The wire's numbers are the low halves of ours.
 fn truncate(range: &core::ops::Range<u64>) -> Range {
-    Range { start: range.start as u32, end: range.end as u32 }
+    Range {
+        start: range.start as u32,
+        end: range.end as u32,
+    }
 }
 
 #[cfg(test)]
@@ -219,7 +234,11 @@ mod tests {
     use super::*;
 
     fn meta(seq: u64) -> SegMeta {
-        SegMeta { seq, first: seq, last: true }
+        SegMeta {
+            seq,
+            first: seq,
+            last: true,
+        }
     }
 
     fn ranges(r: &ReceiveSpace) -> Vec<(u32, u32)> {

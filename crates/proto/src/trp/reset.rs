@@ -13,7 +13,9 @@ use super::crc;
 /// destroyed, else [`Reason::Unknown`].
 #[must_use]
 pub fn reset_for(datagram: &[u8], reason: Reason, out: &mut [u8]) -> Option<usize> {
-    let Ok(Packet::Segment(common, body)) = Packet::parse(datagram) else { return None };
+    let Ok(Packet::Segment(common, body)) = Packet::parse(datagram) else {
+        return None;
+    };
     // Handshakes are met with silence: the queue pair may be about to exist. Acknowledgments and
     // the like wait for nothing, and answering a shutdown would go on for ever.
     if !(matches!(body, Body::Data(..)) || matches!(body, Body::Ack) && common.ask) {

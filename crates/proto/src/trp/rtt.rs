@@ -32,7 +32,13 @@ impl Rtt {
             self.rttvar = (3 * self.rttvar + self.srtt.abs_diff(r)) / 4;
             self.srtt = (7 * self.srtt + r) / 8;
         } else {
-            *self = Rtt { srtt: r, rttvar: r / 2, latest: r, min: r, measured: true };
+            *self = Rtt {
+                srtt: r,
+                rttvar: r / 2,
+                latest: r,
+                min: r,
+                measured: true,
+            };
         }
     }
 
@@ -60,7 +66,9 @@ impl Rtt {
     /// RTO after `count` time-outs in a row (RFC 6298 section 5.5).
     #[must_use]
     pub fn backed_off(&self, count: u32) -> Duration {
-        self.rto().saturating_mul(1 << count.min(16)).min(MAX_RTO.max(self.rto()))
+        self.rto()
+            .saturating_mul(1 << count.min(16))
+            .min(MAX_RTO.max(self.rto()))
     }
 
     /// How much later than a delivered segment one must have been sent to be taken for reordered

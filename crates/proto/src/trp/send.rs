@@ -121,7 +121,13 @@ impl SendSpace {
     pub fn on_new(&mut self, now: Instant, size: usize) {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         let order = self.take_order();
-        self.sent.push_back(Sent { at: now, order, size, state: State::InFlight, again: false });
+        self.sent.push_back(Sent {
+            at: now,
+            order,
+            size,
+            state: State::InFlight,
+            again: false,
+        });
         self.in_flight += u64::from(size);
     }
 
@@ -137,7 +143,11 @@ impl SendSpace {
         }
         let start = self.lost_hint.max(self.una);
         let skip = usize::try_from(start - self.una).ok()?;
-        let ahead = self.sent.iter().skip(skip).position(|s| s.state == State::Lost)?;
+        let ahead = self
+            .sent
+            .iter()
+            .skip(skip)
+            .position(|s| s.state == State::Lost)?;
         self.lost_hint = start + ahead as u64;
         Some(self.lost_hint)
     }
@@ -145,17 +155,26 @@ impl SendSpace {
     /// The newest number the peer is not known to have: what a probe sends again.
     #[must_use]
     pub fn probe(&self) -> Option<u64> {
-        let back = self.sent.iter().rev().position(|s| s.state != State::Sacked)?;
+        let back = self
+            .sent
+            .iter()
+            .rev()
+            .position(|s| s.state != State::Sacked)?;
         Some(self.next() - 1 - back as u64)
     }
 
     /// Records that `seq` was sent again, as `size` bytes.
     pub fn on_again(&mut self, seq: u64, now: Instant, size: usize) {
         let order = self.take_order();
-        let Some(index) = seq.checked_sub(self.una).and_then(|i| usize::try_from(i).ok()) else {
+        let Some(index) = seq
+            .checked_sub(self.una)
+            .and_then(|i| usize::try_from(i).ok())
+        else {
             return;
         };
-        let Some(s) = self.sent.get_mut(index) else { return };
+        let Some(s) = self.sent.get_mut(index) else {
+            return;
+        };
         match s.state {
             State::Lost => self.lost -= 1,
             State::Sacked => self.sacked -= 1,
@@ -172,7 +191,9 @@ impl SendSpace {
     /// Everything before `upto` is placed. The caller has checked that `upto <= next()`.
     pub fn ack(&mut self, upto: u64, now: Instant, least_rtt: Duration, acked: &mut Acked) {
         while self.una < upto {
-            let Some(s) = self.sent.pop_front() else { break };
+            let Some(s) = self.sent.pop_front() else {
+                break;
+            };
             self.una += 1;
             if s.again {
                 self.again -= 1;
@@ -202,7 +223,9 @@ impl SendSpace {
         let start = range.start.max(self.una);
         let end = range.end.min(self.next());
         for seq in start..end {
-            let Ok(index) = usize::try_from(seq - self.una) else { return };
+            let Ok(index) = usize::try_from(seq - self.una) else {
+                return;
+            };
             let s = self.sent[index];
             match s.state {
                 State::Sacked => continue,
@@ -274,7 +297,11 @@ impl SendSpace {
     pub fn abandon(&mut self) {
         let next = self.next();
         let (order, delivered) = (self.next_order, self.delivered);
-        *self = SendSpace { next_order: order, delivered, ..SendSpace::new(next) };
+        *self = SendSpace {
+            next_order: order,
+            delivered,
+            ..SendSpace::new(next)
+        };
     }
 }
 

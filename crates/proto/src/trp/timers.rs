@@ -61,8 +61,13 @@ impl Connection {
     }
 
     fn on_request_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
-        let Some(since) = self.waiting_since else { return };
-        if self.budget.exhausted(now.since(since), self.handshake.tries) {
+        let Some(since) = self.waiting_since else {
+            return;
+        };
+        if self
+            .budget
+            .exhausted(now.since(since), self.handshake.tries)
+        {
             self.lose(ulp);
             return;
         }
@@ -97,7 +102,10 @@ impl Connection {
     }
 
     fn on_retransmission_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
-        if self.budget.exhausted(now.since(self.tx.progress_at), self.tx.timeouts) {
+        if self
+            .budget
+            .exhausted(now.since(self.tx.progress_at), self.tx.timeouts)
+        {
             self.lose(ulp);
             return;
         }
@@ -116,7 +124,6 @@ impl Connection {
                 // What the peer reported to have it may have dropped, if it fails to advance.
                 let una = self.tx.spaces[space as usize].una();
                 self.tx.spaces[space as usize].lose_from(una, self.tx.timeouts > 2);
-                self.tx.probe[space as usize] = false;
             }
         }
         if first {
@@ -132,7 +139,11 @@ impl Connection {
     /// Large datagrams that vanish again and again, while smaller ones may pass: the path's MTU has
     /// shrunk and nobody tells (RFC 8899 section 4.3).
     fn suspect_black_hole(&mut self, now: Instant) {
-        let large = self.tx.spaces.iter().any(|s| s.oldest_size() as usize > BASE_DATAGRAM);
+        let large = self
+            .tx
+            .spaces
+            .iter()
+            .any(|s| s.oldest_size() as usize > BASE_DATAGRAM);
         if !large || self.tx.datagram <= BASE_DATAGRAM {
             return;
         }
