@@ -43,8 +43,8 @@ union Control {
     _align: libc::cmsghdr,
 }
 
-/// Takes one entry off the queue of `fd`. `Ok(None)`: the queue is empty. `Ok(Some(None))`: an entry
-/// that says nothing we know.
+/// Takes one entry off the queue of `fd`. `Ok(None)`: the queue is empty. `Ok(Some(None))`: an
+/// entry that says nothing we know.
 pub(crate) fn take(fd: BorrowedFd<'_>) -> io::Result<Option<Option<(SocketAddr, Unreachable)>>> {
     let mut control = Control {
         bytes: [0; CONTROL_LEN],
@@ -61,8 +61,8 @@ pub(crate) fn take(fd: BorrowedFd<'_>) -> io::Result<Option<Option<(SocketAddr, 
     msg.msg_control = (&raw mut control).cast();
     msg.msg_controllen = CONTROL_LEN as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: every pointer in `msg` is to a live local of the stated size; on success the kernel has
-    // written the address (the datagram's destination) and its length.
+    // SAFETY: every pointer in `msg` is to a live local of the stated size; on success the kernel
+    // has written the address (the datagram's destination) and its length.
     let received = unsafe {
         SockAddr::try_init(|storage, len| {
             msg.msg_name = storage.cast();

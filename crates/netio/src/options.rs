@@ -3,8 +3,8 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// Bytes of datagrams, with the kernel's overhead, that may wait to be received. A software receiver
-/// may be off the CPU for some milliseconds; at 10 Gbit/s this holds about ten of them.
+/// Bytes of datagrams, with the kernel's overhead, that may wait to be received. A software
+/// receiver may be off the CPU for some milliseconds; at 10 Gbit/s this holds about ten of them.
 const RECV_BUFFER: libc::c_int = 16 << 20;
 /// Bytes of datagrams that may wait in the network device before sends would block.
 const SEND_BUFFER: libc::c_int = 4 << 20;

@@ -1,6 +1,7 @@
 //! The UDP port of an endpoint.
 
 use std::array;
+use std::cell::{Cell, RefCell};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -20,21 +21,22 @@ const RECV_SIZE: usize = 1 << 16;
 /// How often a send is tried that fails: an error may be that of an earlier datagram, to another
 /// destination (`ip(7)`), and each failing call takes one such error away.
 const SEND_TRIES: usize = 4;
-/// Entries of the error queue taken by one call, so that a flood of reports can't hold a caller; the
-/// descriptor goes on polling as in error while there are more.
+/// Entries of the error queue taken by one call, so that a flood of reports can't hold a caller;
+/// the descriptor goes on polling as in error while there are more.
 const ERRORS_PER_CALL: usize = 256;
 
 /// A UDP port on all addresses of this host, of both families.
 ///
-/// Not for sharing: callers serialize sends and receives, as the endpoint's lock does.
+/// `Send`, not `Sync`: callers serialize sends and receives, as the endpoint's lock does.
 #[derive(Debug)]
 pub struct UdpPort {
     socket: Socket,
-    state: UdpSocketState,
+    /// Replaced when it has drawn a wrong conclusion ([`UdpPort::send_each`]).
+    state: RefCell<UdpSocketState>,
     port: u16,
     /// Whether the socket speaks IPv6 (and IPv4 by mapped addresses), or IPv4 only.
     dual: bool,
-    dont_fragment: DontFragment,
+    dont_fragment: Cell<DontFragment>,
     buffers: Box<[u8]>,
     /// How many buffers the next receive offers.
     offer: usize,
@@ -45,6 +47,11 @@ pub struct UdpPort {
 struct DontFragment {
     v4: bool,
     v6: bool,
+}
+
+impl DontFragment {
+    /// As quinn-udp sets a socket up.
+    const ON: DontFragment = DontFragment { v4: true, v6: true };
 }
 
 impl UdpPort {
@@ -67,11 +74,11 @@ impl UdpPort {
         }
         let port = socket.local_addr()?.as_socket().map_or(port, |a| a.port());
         Ok(UdpPort {
-            state: probe(&socket)?,
+            state: RefCell::new(probe(&socket)?),
             socket,
             port,
             dual,
-            dont_fragment: DontFragment { v4: true, v6: true },
+            dont_fragment: Cell::new(DontFragment::ON),
             buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
             offer: 1,
         })
@@ -93,7 +100,7 @@ impl UdpPort {
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
     #[must_use]
     pub fn max_gso_segments(&self) -> usize {
-        self.state.max_gso_segments()
+        self.state.borrow().max_gso_segments()
     }
 
     /// Sends `contents` to `dst`, from `src_ip` (else as the route prefers): as one datagram, or,
@@ -105,11 +112,11 @@ impl UdpPort {
     ///
     /// # Errors
     /// `WouldBlock` if the socket's buffer is full; the whole is to be sent again, though some of
-    /// the datagrams may have gone already. `InvalidInput` for port 0 or a segment of 0. EMSGSIZE if
-    /// a datagram exceeds the interface's MTU, ENETUNREACH and the like if there is no route. A
+    /// the datagrams may have gone already. `InvalidInput` for port 0 or a segment of 0. EMSGSIZE
+    /// if a datagram exceeds the interface's MTU, ENETUNREACH and the like if there is no route. A
     /// datagram dropped by the local queue (ENOBUFS) is lost like one dropped on the way: no error.
     pub fn send(
-        &mut self,
+        &self,
         dst: SocketAddr,
         src_ip: Option<IpAddr>,
         contents: &[u8],
@@ -194,7 +201,7 @@ impl UdpPort {
     ///
     /// # Errors
     /// Whatever `recvmsg(2)` reports, except that there is nothing.
-    pub fn take_errors(&mut self, mut f: impl FnMut(SocketAddr, Unreachable)) -> io::Result<()> {
+    pub fn take_errors(&self, mut f: impl FnMut(SocketAddr, Unreachable)) -> io::Result<()> {
         for _ in 0..ERRORS_PER_CALL {
             match errqueue::take(self.socket.as_fd())? {
                 None => break,
@@ -213,7 +220,11 @@ impl UdpPort {
         let mut result = Ok(0);
         for _ in 0..SEND_TRIES {
             let socket = UdpSockRef::from(&self.socket);
-            match self.state.recv(socket, &mut slices[..self.offer], meta) {
+            match self
+                .state
+                .get_mut()
+                .recv(socket, &mut slices[..self.offer], meta)
+            {
                 Ok(n) => return Ok(n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
                 Err(e) => result = Err(e),
@@ -224,12 +235,10 @@ impl UdpPort {
 
     /// One system call's worth of sending, as often as errors of other datagrams get in the way.
     fn send_one(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+        let state = self.state.borrow();
         let mut result = Ok(());
         for _ in 0..SEND_TRIES {
-            match self
-                .state
-                .try_send(UdpSockRef::from(&self.socket), transmit)
-            {
+            match state.try_send(UdpSockRef::from(&self.socket), transmit) {
                 Ok(()) => return Ok(()),
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || offload_failed(&e) => {
@@ -243,12 +252,12 @@ impl UdpPort {
 
     /// Sends datagrams singly after offload was refused. If they are refused too, offload was not
     /// the cause, and quinn-udp must not give it up for good.
-    fn send_each<'a>(&mut self, each: impl Iterator<Item = Transmit<'a>>) -> io::Result<()> {
+    fn send_each<'a>(&self, each: impl Iterator<Item = Transmit<'a>>) -> io::Result<()> {
         for transmit in each {
             if let Err(e) = self.send_one(&transmit) {
                 if e.kind() != io::ErrorKind::WouldBlock {
-                    self.state = probe(&self.socket)?;
-                    self.dont_fragment = DontFragment { v4: true, v6: true };
+                    self.state.replace(probe(&self.socket)?);
+                    self.dont_fragment.set(DontFragment::ON);
                 }
                 return Err(e);
             }
@@ -257,22 +266,14 @@ impl UdpPort {
     }
 
     /// Has the socket treat datagrams of `len` bytes as `may_fragment` says.
-    fn set_fragmentation(
-        &mut self,
-        dst: SocketAddr,
-        len: usize,
-        may_fragment: bool,
-    ) -> io::Result<()> {
+    fn set_fragmentation(&self, dst: SocketAddr, len: usize, may_fragment: bool) -> io::Result<()> {
         if len <= MIN_PATH_PAYLOAD {
             return Ok(());
         }
         let v4 = dst.ip().to_canonical().is_ipv4();
-        let now = if v4 {
-            &mut self.dont_fragment.v4
-        } else {
-            &mut self.dont_fragment.v6
-        };
-        if *now != may_fragment || (!v4 && !self.dual) {
+        let mut now = self.dont_fragment.get();
+        let flag = if v4 { &mut now.v4 } else { &mut now.v6 };
+        if *flag != may_fragment || (!v4 && !self.dual) {
             return Ok(());
         }
         let change = if v4 {
@@ -281,7 +282,8 @@ impl UdpPort {
             options::dont_fragment_v6
         };
         change(&self.socket, !may_fragment)?;
-        *now = !may_fragment;
+        *flag = !may_fragment;
+        self.dont_fragment.set(now);
         Ok(())
     }
 }

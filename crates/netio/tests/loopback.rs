@@ -64,7 +64,7 @@ fn pattern(len: usize) -> Vec<u8> {
 #[test]
 fn a_datagram_arrives_with_its_addresses() {
     for at in loopbacks() {
-        let (mut a, mut b) = (port(), port());
+        let (a, mut b) = (port(), port());
         let here = at(a.port()).ip();
         for src_ip in [None, Some(here)] {
             a.send(at(b.port()), src_ip, b"ahoy", None, false).unwrap();
@@ -79,7 +79,7 @@ fn a_datagram_arrives_with_its_addresses() {
 
 #[test]
 fn the_source_address_is_the_one_asked_for() {
-    let (mut a, mut b) = (port(), port());
+    let (a, mut b) = (port(), port());
     let other = IpAddr::from([127, 9, 8, 7]);
     a.send(v4(b.port()), Some(other), b"x", None, false)
         .unwrap();
@@ -104,7 +104,7 @@ fn a_port_is_bound_once() {
 #[test]
 fn segments_arrive_as_datagrams() {
     for at in loopbacks() {
-        let (mut a, mut b) = (port(), port());
+        let (a, mut b) = (port(), port());
         // More segments, and more bytes, than one system call takes; the last one is shorter.
         let data = pattern(1200 * 150 + 17);
         a.send(at(b.port()), None, &data, Some(1200), false)
@@ -122,8 +122,20 @@ fn segments_arrive_as_datagrams() {
 }
 
 #[test]
+fn segments_that_may_be_fragmented_arrive_too() {
+    for at in loopbacks() {
+        let (a, mut b) = (port(), port());
+        let data = pattern(9_000 * 6 + 1);
+        a.send(at(b.port()), None, &data, Some(9_000), true).unwrap();
+        for (datagram, expect) in collect(&mut b, 7).iter().zip(data.chunks(9_000)) {
+            assert_eq!(datagram.2, expect);
+        }
+    }
+}
+
+#[test]
 fn a_segment_not_shorter_than_the_contents_is_one_datagram() {
-    let (mut a, mut b) = (port(), port());
+    let (a, mut b) = (port(), port());
     for segment in [10, 11, usize::MAX] {
         a.send(v4(b.port()), None, &[7; 10], Some(segment), false)
             .unwrap();
@@ -134,7 +146,7 @@ fn a_segment_not_shorter_than_the_contents_is_one_datagram() {
 #[test]
 fn the_largest_datagram_goes_through_fragmented_or_not() {
     for at in loopbacks() {
-        let (mut a, mut b) = (port(), port());
+        let (a, mut b) = (port(), port());
         let data = pattern(MAX_PAYLOAD);
         for may_fragment in [false, true, false] {
             // Loopback's MTU is 65536 unless somebody has lowered it.
@@ -150,7 +162,7 @@ fn the_largest_datagram_goes_through_fragmented_or_not() {
 
 #[test]
 fn a_datagram_beyond_any_ip_packet_is_refused_and_harms_nothing() {
-    let (mut a, mut b) = (port(), port());
+    let (a, mut b) = (port(), port());
     let e = a
         .send(v4(b.port()), None, &[0; 70_000], None, false)
         .unwrap_err();
@@ -171,7 +183,7 @@ fn a_datagram_beyond_any_ip_packet_is_refused_and_harms_nothing() {
 
 #[test]
 fn nonsense_is_refused_before_it_reaches_the_kernel() {
-    let mut a = port();
+    let a = port();
     let kind = |r: io::Result<()>| r.unwrap_err().kind();
     assert_eq!(
         kind(a.send(v4(0), None, b"x", None, false)),
@@ -185,7 +197,7 @@ fn nonsense_is_refused_before_it_reaches_the_kernel() {
 
 #[test]
 fn an_empty_datagram_is_no_trouble() {
-    let (mut a, mut b) = (port(), port());
+    let (a, mut b) = (port(), port());
     a.send(v4(b.port()), None, b"", None, false).unwrap();
     a.send(v4(b.port()), None, b"after", None, false).unwrap();
     let mut seen = Vec::new();
