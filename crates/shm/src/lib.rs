@@ -1,1 +1,34 @@
-//! Shared-memory layouts: rings, inboxes and doorbell words
+//! Shared-memory layouts: rings, inboxes and doorbell words.
+//!
+//! Everything two processes share lies in a [`Segment`]: a sealed memfd that neither can shrink. On
+//! it stand
+//!
+//! - a [`Ring`] for each connected pair of queue pairs: two lossless queues of records, one in each
+//!   direction, of which an 8-byte message costs the transfer of one cache line;
+//! - an [`Inbox`] for each endpoint: which of its rings want attention, and whether it sleeps;
+//! - the [`Doorbell`] that wakes it, an eventfd;
+//! - a page of [`Stats`], for `causeway status`.
+//!
+//! `docs/LAYOUT.md` gives every byte. All `unsafe` access to shared memory is in the `mem` module:
+//! shared words are atomics, shared bytes are copied through raw pointers, and no Rust reference to
+//! either ever claims that they hold still. Every word that a peer writes is read once, and the copy
+//! is validated; a peer that breaks the format breaks its own ring ([`Corrupt`]) and nothing else.
+//!
+//! None of these types does any locking of its own: a [`Ring`] takes `&mut self`.
+
+pub mod doorbell;
+pub mod inbox;
+pub mod layout;
+mod mem;
+pub mod notify;
+pub mod ring;
+pub mod segment;
+pub mod stats;
+pub mod sync;
+
+pub use doorbell::{Bell, Doorbell};
+pub use inbox::Inbox;
+pub use notify::notify;
+pub use ring::{Attention, Consumer, Corrupt, Producer, Record, Ring, Side, Slot};
+pub use segment::{Segment, SegmentError};
+pub use stats::{Counter, Snapshot, Stats};

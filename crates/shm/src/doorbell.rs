@@ -1,0 +1,101 @@
+//! The event that wakes an endpoint (`eventfd(2)`).
+
+use std::io;
+
+#[cfg(not(any(loom, shuttle, miri)))]
+use {
+    rustix::event::{EventfdFlags, eventfd},
+    rustix::io::{Errno, ReadWriteFlags},
+    std::os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+/// What [`crate::notify`] rings.
+pub trait Bell {
+    /// Makes the owner's wait return. Never blocks on the owner.
+    ///
+    /// # Errors
+    /// What the system reports; the notification is then lost and the peer should be taken for dead.
+    fn ring(&self) -> io::Result<()>;
+}
+
+/// An eventfd: readable since it was rung, until it is drained.
+#[cfg(not(any(loom, shuttle, miri)))]
+#[derive(Debug)]
+pub struct Doorbell {
+    fd: OwnedFd,
+}
+
+#[cfg(not(any(loom, shuttle, miri)))]
+impl Doorbell {
+    /// A new doorbell, owned by the caller.
+    ///
+    /// # Errors
+    /// What `eventfd(2)` reports.
+    pub fn create() -> io::Result<Doorbell> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Doorbell { fd })
+    }
+
+    /// A peer's doorbell, as its broker handed it out.
+    #[must_use]
+    pub fn from_fd(fd: OwnedFd) -> Doorbell {
+        Doorbell { fd }
+    }
+
+    /// The descriptor: for poll(2), or to be handed out.
+    #[must_use]
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+
+    /// Makes the doorbell unreadable again. Returns whether it had been rung.
+    ///
+    /// Never blocks, even if a peer has cleared `O_NONBLOCK`, which all holders share.
+    ///
+    /// # Errors
+    /// What `preadv2(2)` reports, beside EAGAIN.
+    pub fn drain(&self) -> io::Result<bool> {
+        let mut count = [0u8; 8];
+        let mut iov = [io::IoSliceMut::new(&mut count)];
+        // Offset -1: as read(2). NOWAIT is this call's own, whatever the descriptor's flags.
+        match rustix::io::preadv2(&self.fd, &mut iov, u64::MAX, ReadWriteFlags::NOWAIT) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS | Errno::INVAL) => {
+                self.drain_plain()
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn drain_plain(&self) -> io::Result<bool> {
+        match rustix::io::read(&self.fd, &mut [0u8; 8]) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+#[cfg(not(any(loom, shuttle, miri)))]
+impl Bell for Doorbell {
+    fn ring(&self) -> io::Result<()> {
+        match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
+            // EAGAIN: the counter is full, so it is readable already.
+            Ok(_) | Err(Errno::AGAIN) => Ok(()),
+            Err(e) => Err(e.into()),
+        }
+    }
+}
+
+/// Stand-in so that the crate's interface is whole where there are no descriptors.
+#[cfg(any(loom, shuttle, miri))]
+#[derive(Debug)]
+pub struct Doorbell {}
+
+#[cfg(any(loom, shuttle, miri))]
+impl Bell for Doorbell {
+    fn ring(&self) -> io::Result<()> {
+        Ok(())
+    }
+}

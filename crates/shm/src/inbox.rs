@@ -1,0 +1,126 @@
+//! Which of an endpoint's rings want attention, and whether it sleeps.
+//!
+//! An endpoint owns one inbox. Each peer that has a ring with it maps the inbox too, and sets the bit
+//! of the ring's queue pair when the owner isn't polling that ring.
+//!
+//! All peers of an endpoint write the same words, so a malicious one can set bits for nothing, which
+//! costs the owner a look at a ring each, or clear bits and the armed word, which delays a wake-up of
+//! the owner until the next one. They share a tenant; data is not in danger.
+
+use crate::doorbell::Bell;
+use crate::layout as l;
+use crate::mem::Region;
+use crate::segment::{Segment, SegmentError};
+use crate::sync::{Arc, Ordering, fence};
+use std::io;
+
+/// An endpoint's inbox: its own, or a peer's.
+#[derive(Clone, Debug)]
+pub struct Inbox {
+    mem: Region,
+}
+
+impl Inbox {
+    /// Creates the segment of an inbox, with its page of statistics.
+    ///
+    /// # Errors
+    /// Those of [`Segment::create`].
+    pub fn create() -> Result<Arc<Segment>, SegmentError> {
+        let segment = Arc::new(Segment::create("causeway-inbox", l::INBOX_LEN)?);
+        let mem = Region::new(Arc::clone(&segment));
+        mem.word(l::VERSION_AT).store(l::VERSION, Ordering::Relaxed);
+        mem.word(l::MAGIC_AT)
+            .store(l::INBOX_MAGIC, Ordering::Release);
+        Ok(segment)
+    }
+
+    /// The inbox in a segment.
+    ///
+    /// # Errors
+    /// [`SegmentError::Format`] if there is none.
+    pub fn open(segment: Arc<Segment>) -> Result<Inbox, SegmentError> {
+        let mem = Region::new(segment);
+        let ours = mem.len() == l::INBOX_LEN
+            && mem.word(l::MAGIC_AT).load(Ordering::Acquire) == l::INBOX_MAGIC
+            && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::VERSION;
+        if ours {
+            Ok(Inbox { mem })
+        } else {
+            Err(SegmentError::Format)
+        }
+    }
+
+    /// Peer: sets the bit of a queue pair. Indexes beyond [`l::QP_INDEXES`] wrap.
+    pub fn set(&self, index: u32) {
+        let index = index as usize % l::QP_INDEXES as usize;
+        let (word, bit) = (index / 64, index % 64);
+        self.mem
+            .word(l::BITMAP_AT + 8 * word)
+            .fetch_or(1 << bit, Ordering::AcqRel);
+        self.mem
+            .word(l::SUMMARY_AT)
+            .fetch_or(1 << word, Ordering::AcqRel);
+    }
+
+    /// Peer: rings the owner's doorbell if it sleeps, after what it should see was stored and a
+    /// SeqCst fence. Returns whether it rang.
+    ///
+    /// # Errors
+    /// The bell's.
+    pub fn ring_if_armed(&self, bell: &impl Bell) -> io::Result<bool> {
+        let armed = self.mem.word(l::ARMED_AT);
+        if armed.load(Ordering::Relaxed) == 0 || armed.swap(0, Ordering::AcqRel) == 0 {
+            return Ok(false);
+        }
+        bell.ring()?;
+        Ok(true)
+    }
+
+    /// Owner: takes the bits that are set, calling `each` with every queue pair's index. Returns how
+    /// many there were: at most [`l::QP_INDEXES`], whatever peers do meanwhile.
+    pub fn take(&self, mut each: impl FnMut(u32)) -> usize {
+        if self.is_empty() {
+            return 0;
+        }
+        let mut summary = self.mem.word(l::SUMMARY_AT).swap(0, Ordering::AcqRel);
+        let mut taken = 0;
+        while summary != 0 {
+            let word = summary.trailing_zeros();
+            summary &= summary - 1;
+            if word as usize >= l::BITMAP_WORDS {
+                continue;
+            }
+            let mut bits = self
+                .mem
+                .word(l::BITMAP_AT + 8 * word as usize)
+                .swap(0, Ordering::AcqRel);
+            while bits != 0 {
+                each(64 * word + bits.trailing_zeros());
+                bits &= bits - 1;
+                taken += 1;
+            }
+        }
+        taken
+    }
+
+    /// Owner: whether no bit is set. Touches one line.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.mem.word(l::SUMMARY_AT).load(Ordering::Acquire) == 0
+    }
+
+    /// Owner: asks for the doorbell to be rung. Then, *before* sleeping, the owner looks once more:
+    /// [`Inbox::is_empty`], and each hot ring ([`crate::Consumer::ready`], acknowledgment, room). If
+    /// there is something, [`Inbox::disarm`]; otherwise it may sleep on the doorbell.
+    pub fn arm(&self) {
+        self.mem.word(l::ARMED_AT).store(1, Ordering::Relaxed);
+        // Pairs with the fence in `notify`: one of the two sees the other's store.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Owner: asks no longer. A doorbell rung meanwhile stays readable until drained.
+    pub fn disarm(&self) {
+        self.mem.word(l::ARMED_AT).store(0, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,110 @@
+//! Offsets and sizes of everything in shared memory (`docs/LAYOUT.md`).
+//!
+//! All words are 64 bits wide, little-endian (the only byte order Causeway runs on), and naturally
+//! aligned. Under loom and shuttle the same code runs on a smaller model.
+
+/// Whether a model checker stands in for shared memory.
+const MODEL: bool = cfg!(any(loom, shuttle));
+
+/// Distance between words written by different sides. Two cache lines: the adjacent-line prefetcher
+/// of many processors fetches lines in pairs.
+pub const LINE: usize = if MODEL { 8 } else { 128 };
+/// Granularity of records: one cache line, so that no two records share one.
+pub const CELL: usize = if MODEL { 32 } else { 64 };
+/// Bytes of a page.
+pub const PAGE: usize = if MODEL { 128 } else { 4096 };
+
+/// First word of a ring segment: "CWRING" and two zero bytes.
+pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"CWRING\0\0");
+/// First word of an inbox segment: "CWINBX" and two zero bytes.
+pub const INBOX_MAGIC: u64 = u64::from_le_bytes(*b"CWINBX\0\0");
+/// Version of the layouts. Both sides must agree exactly.
+pub const VERSION: u64 = 1;
+
+/// Offset of the magic word in ring and inbox segments.
+pub const MAGIC_AT: usize = 0;
+/// Offset of the version word.
+pub const VERSION_AT: usize = 8;
+/// Offset of a ring's capacity word.
+pub const CAPACITY_AT: usize = 16;
+
+/// Offset of what side 0 of a ring writes.
+pub const SIDES_AT: usize = if MODEL { 32 } else { 512 };
+/// Distance from what side 0 writes to what side 1 writes.
+pub const SIDE_STRIDE: usize = 4 * LINE;
+/// In a side's words: bytes it has consumed of the other side's records.
+pub const HEAD: usize = 0;
+/// In a side's words: number of the other side's requests it has placed.
+pub const ACK: usize = LINE;
+/// In a side's words: what it wants to be told of.
+pub const ATTENTION: usize = 2 * LINE;
+/// In a side's words, on the line of `ATTENTION`: flags, each only ever set.
+pub const FLAGS: usize = if MODEL { 3 * LINE } else { 2 * LINE + 8 };
+
+/// Bytes of records in one direction of a ring, unless said otherwise. Pages are allocated by the
+/// kernel when first written: a queue pair that sends nothing costs the control page.
+pub const RING_CAPACITY: usize = if MODEL { 4 * CELL } else { 64 << 10 };
+/// Least capacity of a direction.
+pub const MIN_CAPACITY: usize = if MODEL { 4 * CELL } else { 4096 };
+/// Largest capacity of a direction.
+pub const MAX_CAPACITY: usize = 64 << 20;
+
+/// Header of a record: ready word, sequence number, piggybacked acknowledgment.
+pub const RECORD_HEADER: usize = 24;
+/// In a record: the ready word.
+pub const RECORD_READY: usize = 0;
+/// In a record: the sequence number.
+pub const RECORD_SEQ: usize = 8;
+/// In a record: the acknowledgment it carries.
+pub const RECORD_ACK: usize = 16;
+
+/// Queue pairs of one endpoint, and bits of its inbox: the index part of a queue pair number.
+pub const QP_INDEXES: u32 = if MODEL { 128 } else { 4096 };
+/// Words of the inbox bitmap, one bit of the summary each.
+pub const BITMAP_WORDS: usize = QP_INDEXES as usize / 64;
+/// In an inbox: whether the owner sleeps and wants its doorbell rung.
+pub const ARMED_AT: usize = if MODEL { 24 } else { LINE };
+/// In an inbox: one bit for each word of the bitmap that may have bits set.
+pub const SUMMARY_AT: usize = if MODEL { 32 } else { 2 * LINE };
+/// In an inbox: one bit for each queue pair whose ring wants attention.
+pub const BITMAP_AT: usize = if MODEL { 40 } else { 3 * LINE };
+/// In an inbox: the page of statistics.
+pub const STATS_AT: usize = PAGE;
+/// Bytes of an inbox segment.
+pub const INBOX_LEN: usize = 2 * PAGE;
+
+/// Bytes of a ring segment whose directions hold `capacity` bytes each.
+#[must_use]
+pub const fn ring_len(capacity: usize) -> usize {
+    PAGE + 2 * capacity
+}
+
+/// Whether a direction may have this capacity: a power of two within the limits.
+#[must_use]
+pub const fn capacity_ok(capacity: usize) -> bool {
+    capacity.is_power_of_two() && capacity >= MIN_CAPACITY && capacity <= MAX_CAPACITY
+}
+
+/// Bytes a record with this body takes up in the ring.
+#[must_use]
+pub const fn record_size(body: usize) -> usize {
+    (RECORD_HEADER + body).next_multiple_of(CELL)
+}
+
+/// Largest body of a record. Half the capacity, so that a record always fits into an empty ring,
+/// whatever has to be skipped at its end.
+#[must_use]
+pub const fn max_body(capacity: usize) -> usize {
+    capacity / 2 - RECORD_HEADER
+}
+
+const _: () = {
+    assert!(SIDES_AT > CAPACITY_AT && SIDES_AT + 2 * SIDE_STRIDE <= PAGE);
+    assert!(FLAGS + 8 <= SIDE_STRIDE);
+    assert!(RECORD_HEADER < CELL && CELL.is_power_of_two() && PAGE.is_multiple_of(CELL));
+    assert!(capacity_ok(RING_CAPACITY) && MIN_CAPACITY >= 4 * CELL);
+    assert!(BITMAP_WORDS <= 64, "the summary is one word");
+    assert!(BITMAP_AT >= SUMMARY_AT + 8 && BITMAP_AT + 8 * BITMAP_WORDS <= PAGE);
+    assert!(MODEL || (ring_len(RING_CAPACITY) == 135_168 && INBOX_LEN == 8192));
+    assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 32_744));
+};

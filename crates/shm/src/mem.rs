@@ -1,0 +1,90 @@
+//! Access to shared memory: the only code that turns offsets into addresses.
+
+use crate::segment::Segment;
+use crate::sync::{Arc, AtomicU64};
+
+/// A segment, seen as words and bytes at offsets. Clones share the mapping.
+///
+/// Every access checks its bounds, whatever its caller has validated: an offset that goes wrong is a
+/// defect here, and must not become one in somebody's memory.
+#[derive(Clone, Debug)]
+pub(crate) struct Region {
+    segment: Arc<Segment>,
+}
+
+impl Region {
+    pub(crate) fn new(segment: Arc<Segment>) -> Region {
+        Region { segment }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.segment.len()
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl Region {
+    /// The word at `at`, which others may be writing.
+    ///
+    /// # Panics
+    /// If it is not inside the segment, or not aligned.
+    #[inline]
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at < self.len() && self.len() - at >= 8);
+        // SAFETY: in bounds and aligned (segments start on a page) for as long as `self` holds the
+        // segment; an atomic may be shared with other threads and processes.
+        unsafe { AtomicU64::from_ptr(self.segment.base().add(at).cast()) }
+    }
+
+    /// The address of `len` bytes at `at`, to be accessed by raw copies only.
+    ///
+    /// # Panics
+    /// If they are not inside the segment.
+    #[inline]
+    pub(crate) fn bytes(&self, at: usize, len: usize) -> *mut u8 {
+        assert!(at <= self.len() && len <= self.len() - at);
+        self.segment.base().wrapping_add(at)
+    }
+
+    /// Copies `src` to `at`.
+    pub(crate) fn copy_in(&self, at: usize, src: &[u8]) {
+        let dst = self.bytes(at, src.len());
+        // SAFETY: `dst` is valid for the length, and no reference covers shared memory.
+        unsafe { std::ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
+    }
+
+    /// Copies from `at`.
+    pub(crate) fn copy_out(&self, at: usize, dst: &mut [u8]) {
+        let src = self.bytes(at, dst.len());
+        // SAFETY: `src` is valid for the length, and no reference covers shared memory.
+        unsafe { std::ptr::copy_nonoverlapping(src, dst.as_mut_ptr(), dst.len()) };
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+impl Region {
+    pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+        assert!(at.is_multiple_of(8) && at < self.len());
+        self.segment.word(at)
+    }
+
+    /// Copies whole words, relaxed, so that the model finds a body read before it was published.
+    pub(crate) fn copy_in(&self, at: usize, src: &[u8]) {
+        for (i, chunk) in src.chunks(8).enumerate() {
+            let mut b = [0; 8];
+            b[..chunk.len()].copy_from_slice(chunk);
+            self.word(at + 8 * i)
+                .store(u64::from_le_bytes(b), crate::sync::Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn copy_out(&self, at: usize, dst: &mut [u8]) {
+        for (i, chunk) in dst.chunks_mut(8).enumerate() {
+            let w = self
+                .word(at + 8 * i)
+                .load(crate::sync::Ordering::Relaxed)
+                .to_le_bytes();
+            chunk.copy_from_slice(&w[..chunk.len()]);
+        }
+    }
+}

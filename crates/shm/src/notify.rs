@@ -1,0 +1,42 @@
+//! Telling a peer that something happened on a ring.
+
+use crate::doorbell::Bell;
+use crate::inbox::Inbox;
+use crate::ring::{Attention, Ring};
+use crate::sync::{Ordering, fence};
+use std::io;
+
+/// Tells the peer of `ring` of `events` that have just become visible: records published, the
+/// acknowledgment or a flag stored, records consumed. `inbox` and `bell` are those of the peer's
+/// endpoint, `index` is that of the peer's queue pair. Returns whether the doorbell was rung.
+///
+/// Costs a fence, and nothing else, while the peer polls. Call it once for a batch, with all events
+/// of the batch.
+///
+/// # No wake-up is lost
+///
+/// Our stores come before our fence, and our loads of the peer's attention and armed words after. The
+/// peer stores its attention word (or armed word), then a fence, then looks at the ring (or inbox)
+/// again. Of two SeqCst fences one comes first; the side whose fence is second sees the other's store.
+/// So if we find the ring hot and the endpoint awake, the peer's own second look finds our event.
+/// Setting the bit is itself an event for a peer that falls asleep meanwhile, hence the second fence.
+///
+/// # Errors
+/// The bell's: the peer's endpoint is to be taken for dead.
+pub fn notify(
+    ring: &Ring,
+    events: Attention,
+    inbox: &Inbox,
+    bell: &impl Bell,
+    index: u32,
+) -> io::Result<bool> {
+    fence(Ordering::SeqCst);
+    let wanted = ring.peer_attention();
+    if wanted.meets(events) {
+        inbox.set(index);
+        fence(Ordering::SeqCst);
+    } else if wanted != Attention::HOT {
+        return Ok(false);
+    }
+    inbox.ring_if_armed(bell)
+}

@@ -1,0 +1,271 @@
+//! The writing end of a direction.
+
+use super::record::{PADDING, Ready};
+use super::{Corrupt, Side};
+use crate::layout as l;
+use crate::mem::Region;
+use crate::sync::Ordering;
+
+/// Writes records. See the module for the protocol.
+#[derive(Debug)]
+pub struct Producer {
+    mem: Region,
+    /// Offset of the records.
+    data: usize,
+    /// Offset of the reader's `head`.
+    head_at: usize,
+    capacity: usize,
+    /// Bytes written since the beginning, published or not.
+    tail: u64,
+    /// The reader's `head` when last read.
+    head_seen: u64,
+    /// Records written since the beginning.
+    number: u64,
+    /// Offset and value of the ready word that publishes the batch.
+    first: Option<(usize, u64)>,
+    /// Acknowledgment the next record carries, and that of the last one written, and published.
+    ack: u64,
+    ack_written: u64,
+    ack_published: u64,
+    broken: bool,
+}
+
+/// Room for a record. Dropped without [`Slot::commit`], it leaves no trace.
+#[derive(Debug)]
+pub struct Slot<'a> {
+    producer: &'a mut Producer,
+    /// Bytes to skip first.
+    padding: usize,
+    len: usize,
+}
+
+impl Producer {
+    pub(super) fn new(mem: Region, side: Side, capacity: usize) -> Producer {
+        Producer {
+            mem,
+            data: side.data(capacity),
+            head_at: side.other().words() + l::HEAD,
+            capacity,
+            tail: 0,
+            head_seen: 0,
+            number: 0,
+            first: None,
+            ack: 0,
+            ack_written: 0,
+            ack_published: 0,
+            broken: false,
+        }
+    }
+
+    /// Largest body of a record.
+    #[must_use]
+    pub fn max_body(&self) -> usize {
+        l::max_body(self.capacity)
+    }
+
+    /// Room for a record whose body has at most `max` bytes; what is there may be less, but never
+    /// less than `min` (both are cut to [`Producer::max_body`]). `None`: not now, the reader must
+    /// consume first. A record of `min` always fits into an empty ring.
+    ///
+    /// # Errors
+    /// [`Corrupt`] if the reader's index makes no sense, now or earlier.
+    pub fn reserve(&mut self, min: usize, max: usize) -> Result<Option<Slot<'_>>, Corrupt> {
+        let max = max.max(min).min(self.max_body());
+        let min = min.min(max);
+        if self.broken {
+            return Err(Corrupt);
+        }
+        // The line with the reader's index moves only if the copy of it says that the room is short.
+        if self.room() < self.skip(min) + l::record_size(max) {
+            self.refresh()?;
+        }
+        let padding = self.skip(min);
+        let room = self.room().saturating_sub(padding);
+        if room < l::record_size(min) {
+            return Ok(None);
+        }
+        let to_end = if padding > 0 {
+            self.capacity
+        } else {
+            self.to_end()
+        };
+        let len = (room.min(to_end) - l::RECORD_HEADER).min(max);
+        Ok(Some(Slot {
+            producer: self,
+            padding,
+            len,
+        }))
+    }
+
+    /// Makes everything committed visible to the reader. Returns false if there was nothing; else
+    /// the reader must be notified of [`super::Attention::DATA`].
+    pub fn publish(&mut self) -> bool {
+        let Some((at, ready)) = self.first.take() else {
+            return false;
+        };
+        self.mem.word(at).store(ready, Ordering::Release);
+        self.ack_published = self.ack_written;
+        // A short record is likely to follow, and to have its header's successor zeroed: have the
+        // line ready.
+        if self.room() >= l::CELL {
+            self.zero(self.tail + l::CELL as u64);
+        }
+        true
+    }
+
+    /// Whether there are records committed but not published.
+    #[must_use]
+    pub fn unpublished(&self) -> bool {
+        self.first.is_some()
+    }
+
+    pub(super) fn set_ack(&mut self, ack: u64) {
+        self.ack = self.ack.max(ack);
+    }
+
+    pub(super) fn ack(&self) -> u64 {
+        self.ack
+    }
+
+    pub(super) fn ack_published(&self) -> u64 {
+        self.ack_published
+    }
+
+    /// Whether the reader has consumed something since its index was last read.
+    pub(super) fn room_grew(&mut self) -> Result<bool, Corrupt> {
+        let before = self.head_seen;
+        self.refresh()?;
+        Ok(self.head_seen != before)
+    }
+
+    /// Bytes that may be written, not counting the cell that is kept free.
+    fn room(&self) -> usize {
+        // `refresh` admits no head that makes this negative or larger than the capacity.
+        self.capacity - l::CELL - (self.tail - self.head_seen) as usize
+    }
+
+    fn to_end(&self) -> usize {
+        self.capacity - self.offset(self.tail)
+    }
+
+    /// Bytes to skip so that a body of `min` bytes is in one piece.
+    fn skip(&self, min: usize) -> usize {
+        if self.to_end() < l::record_size(min) {
+            self.to_end()
+        } else {
+            0
+        }
+    }
+
+    fn refresh(&mut self) -> Result<(), Corrupt> {
+        let head = self.mem.word(self.head_at).load(Ordering::Acquire);
+        // Nothing beyond what was published can have been consumed. Where a batch is open, its start
+        // would be the exact bound; the tail is enough for the arithmetic above.
+        let sane =
+            head >= self.head_seen && head <= self.tail && head.is_multiple_of(l::CELL as u64);
+        if !sane {
+            self.broken = true;
+            return Err(Corrupt);
+        }
+        self.head_seen = head;
+        Ok(())
+    }
+
+    /// Offset in the circle of a position.
+    fn offset(&self, position: u64) -> usize {
+        (position & (self.capacity as u64 - 1)) as usize
+    }
+
+    fn zero(&self, position: u64) {
+        let at = self.data + self.offset(position) + l::RECORD_READY;
+        self.mem.word(at).store(0, Ordering::Relaxed);
+    }
+
+    /// Writes the header at the tail and goes past the record.
+    fn append(&mut self, ready: Ready, seq: u64, size: usize) {
+        let at = self.data + self.offset(self.tail);
+        let word = ready.encode(self.number);
+        self.mem
+            .word(at + l::RECORD_SEQ)
+            .store(seq, Ordering::Relaxed);
+        self.mem
+            .word(at + l::RECORD_ACK)
+            .store(self.ack, Ordering::Relaxed);
+        if self.first.is_none() {
+            self.first = Some((at + l::RECORD_READY, word));
+        } else {
+            self.mem
+                .word(at + l::RECORD_READY)
+                .store(word, Ordering::Relaxed);
+        }
+        self.ack_written = self.ack;
+        self.number += 1;
+        self.tail += size as u64;
+    }
+}
+
+impl Slot<'_> {
+    fn at(&self) -> usize {
+        let p = &self.producer;
+        p.data + p.offset(p.tail + self.padding as u64) + l::RECORD_HEADER
+    }
+
+    /// Bytes there are for the body.
+    #[must_use]
+    #[allow(
+        clippy::len_without_is_empty,
+        reason = "room for zero bytes is still a slot"
+    )]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Address of the body, [`Slot::len`] bytes long, 8-byte aligned, to be written by raw copies: the
+    /// peer has it mapped. Valid until the slot is committed or dropped.
+    #[cfg(not(any(loom, shuttle)))]
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.producer.mem.bytes(self.at(), self.len)
+    }
+
+    /// Copies `src` into the body at `at`.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn write(&mut self, at: usize, src: &[u8]) {
+        assert!(at <= self.len && src.len() <= self.len - at);
+        self.producer.mem.copy_in(self.at() + at, src);
+    }
+
+    /// Turns the first `len` bytes of the body into a record that [`Producer::publish`] will show to
+    /// the reader. `kind` is at most [`super::KIND_MAX`].
+    ///
+    /// # Panics
+    /// If `len` is more than the slot has.
+    pub fn commit(self, kind: u8, flags: u8, seq: u64, len: usize) {
+        assert!(len <= self.len && kind <= super::KIND_MAX);
+        let p = self.producer;
+        if self.padding > 0 {
+            let len = (self.padding - l::RECORD_HEADER) as u32;
+            p.append(
+                Ready {
+                    len,
+                    kind: PADDING,
+                    flags: 0,
+                },
+                0,
+                self.padding,
+            );
+        }
+        p.append(
+            Ready {
+                len: len as u32,
+                kind,
+                flags,
+            },
+            seq,
+            l::record_size(len),
+        );
+        p.zero(p.tail);
+    }
+}

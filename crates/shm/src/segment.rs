@@ -1,0 +1,255 @@
+//! Mappings of sealed memfds.
+//!
+//! A segment's size is sealed by its creator before anybody else sees it, and a foreign one is
+//! mapped only if it is: a peer can therefore never truncate the file under a mapping, which would
+//! turn the next access into SIGBUS (`memfd_create(2)`, `fcntl(2)`: File Sealing).
+//!
+//! # fork
+//!
+//! Mappings are `MADV_DONTFORK`. A ring has exactly one producer and one consumer, and a child that
+//! wrote to its copy would be a second one; as with the doorbell pages of RDMA hardware, the child
+//! simply doesn't have the memory. A child that touches a [`Segment`] of its parent faults, and one
+//! that drops it unmaps addresses which may have been given to something else since: the owner of
+//! segments must notice that it is in a child (its process id, `pthread_atfork(3)`) and leak them.
+
+use std::io;
+
+/// Why a file descriptor was not accepted as a segment.
+#[derive(Debug, thiserror::Error)]
+pub enum SegmentError {
+    /// The system refused.
+    #[error("cannot create or map a segment")]
+    Os(#[from] io::Error),
+    /// It is not a memfd in ordinary pages, or not sealed against a change of its size.
+    #[error("not a sealed memfd")]
+    Unsealed,
+    /// Its size is not what was announced.
+    #[error("segment has {found} bytes, expected {expected}")]
+    Size {
+        /// Bytes announced.
+        expected: usize,
+        /// Bytes found.
+        found: u64,
+    },
+    /// Its magic, version or layout words are not ours.
+    #[error("segment has a foreign format")]
+    Format,
+}
+
+#[cfg(not(any(loom, shuttle, miri)))]
+mod os {
+    use super::SegmentError;
+    use rustix::fs::{MemfdFlags, SealFlags};
+    use rustix::io::Errno;
+    use rustix::mm::{Advice, MapFlags, ProtFlags};
+    use std::ffi::CString;
+    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::ptr::{self, NonNull};
+
+    /// The seals without which a mapping could lose its pages, or gain seals later.
+    const SEALS: SealFlags = SealFlags::SHRINK
+        .union(SealFlags::GROW)
+        .union(SealFlags::SEAL);
+
+    /// A sealed memfd, mapped shared and writable. Unmapped when dropped.
+    ///
+    /// It is `Send` and `Sync`: all access goes through atomics and raw copies.
+    #[derive(Debug)]
+    pub struct Segment {
+        base: NonNull<u8>,
+        len: usize,
+        fd: OwnedFd,
+    }
+
+    // SAFETY: the mapping belongs to the process, not to a thread, and is only accessed through
+    // atomics and raw copies that allow for concurrent writers.
+    unsafe impl Send for Segment {}
+    // SAFETY: as above.
+    unsafe impl Sync for Segment {}
+
+    impl Segment {
+        /// Creates, seals and maps a segment of `len` zero bytes. `name` shows in `/proc/*/maps`.
+        ///
+        /// # Errors
+        /// What `memfd_create(2)`, `ftruncate(2)` or `mmap(2)` report, e.g. EMFILE.
+        pub fn create(name: &str, len: usize) -> Result<Segment, SegmentError> {
+            let name = CString::new(name).map_err(|_| std::io::Error::from(Errno::INVAL))?;
+            let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+            let fd = match rustix::fs::memfd_create(&name, base | MemfdFlags::NOEXEC_SEAL) {
+                // Linux before 6.3 does not know NOEXEC_SEAL; later ones may insist on it.
+                Err(Errno::INVAL) => rustix::fs::memfd_create(&name, base),
+                other => other,
+            };
+            let fd = fd.map_err(std::io::Error::from)?;
+            rustix::fs::ftruncate(&fd, len as u64).map_err(std::io::Error::from)?;
+            rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(std::io::Error::from)?;
+            Self::map(fd, len)
+        }
+
+        /// Maps a segment somebody else created, after checking that its size is `len` and can't
+        /// change.
+        ///
+        /// # Errors
+        /// [`SegmentError::Unsealed`] and [`SegmentError::Size`] if the descriptor is not what it
+        /// should be, else what `mmap(2)` reports.
+        pub fn map(fd: OwnedFd, len: usize) -> Result<Segment, SegmentError> {
+            check(fd.as_fd(), len)?;
+            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            // SAFETY: a new mapping at an address the kernel chooses.
+            let base =
+                unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0) };
+            let base = base.map_err(std::io::Error::from)?.cast::<u8>();
+            let base = NonNull::new(base).ok_or(std::io::Error::from(Errno::NOMEM))?;
+            let segment = Segment { base, len, fd };
+            // SAFETY: the range is the mapping just made.
+            unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }
+                .map_err(std::io::Error::from)?;
+            Ok(segment)
+        }
+
+        /// The memfd, to be sent to a peer.
+        #[must_use]
+        pub fn fd(&self) -> BorrowedFd<'_> {
+            self.fd.as_fd()
+        }
+
+        /// Bytes mapped.
+        #[must_use]
+        #[allow(clippy::len_without_is_empty, reason = "a segment is never empty")]
+        pub fn len(&self) -> usize {
+            self.len
+        }
+
+        pub(crate) fn base(&self) -> *mut u8 {
+            self.base.as_ptr()
+        }
+    }
+
+    impl Drop for Segment {
+        fn drop(&mut self) {
+            // SAFETY: the range is our own mapping, and every user of it holds the segment.
+            let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
+            debug_assert!(unmapped.is_ok(), "munmap of an own mapping");
+        }
+    }
+
+    /// Accepts only what can't raise SIGBUS: tmpfs pages (huge pages may run out), size sealed.
+    fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), SegmentError> {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| SegmentError::Unsealed)?;
+        let kind = rustix::fs::fstatfs(fd)
+            .map_err(std::io::Error::from)?
+            .f_type;
+        if !seals.contains(SEALS) || kind != libc::TMPFS_MAGIC {
+            return Err(SegmentError::Unsealed);
+        }
+        let found = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size;
+        let found = u64::try_from(found).unwrap_or(0);
+        if len == 0 || found != len as u64 {
+            return Err(SegmentError::Size {
+                expected: len,
+                found,
+            });
+        }
+        Ok(())
+    }
+}
+
+#[cfg(not(any(loom, shuttle, miri)))]
+pub use os::Segment;
+
+#[cfg(miri)]
+mod heap {
+    use super::SegmentError;
+    use crate::layout::PAGE;
+    use std::alloc::{Layout, alloc_zeroed, dealloc};
+    use std::ptr::NonNull;
+
+    /// Memory of this process in the place of a memfd, which Miri can't map.
+    #[derive(Debug)]
+    pub struct Segment {
+        base: NonNull<u8>,
+        len: usize,
+    }
+
+    // SAFETY: all access goes through atomics and raw copies.
+    unsafe impl Send for Segment {}
+    // SAFETY: as above.
+    unsafe impl Sync for Segment {}
+
+    impl Segment {
+        fn layout(len: usize) -> Layout {
+            Layout::from_size_align(len, PAGE).expect("a segment's size")
+        }
+
+        /// Allocates `len` zero bytes.
+        ///
+        /// # Errors
+        /// ENOMEM.
+        pub fn create(_name: &str, len: usize) -> Result<Segment, SegmentError> {
+            assert!(len > 0);
+            // SAFETY: the layout's size is not zero.
+            let base = unsafe { alloc_zeroed(Self::layout(len)) };
+            let base = NonNull::new(base).ok_or(std::io::Error::other("out of memory"))?;
+            Ok(Segment { base, len })
+        }
+
+        /// Bytes allocated.
+        #[must_use]
+        #[allow(clippy::len_without_is_empty, reason = "a segment is never empty")]
+        pub fn len(&self) -> usize {
+            self.len
+        }
+
+        pub(crate) fn base(&self) -> *mut u8 {
+            self.base.as_ptr()
+        }
+    }
+
+    impl Drop for Segment {
+        fn drop(&mut self) {
+            // SAFETY: allocated in `create` with the same layout.
+            unsafe { dealloc(self.base.as_ptr(), Self::layout(self.len)) };
+        }
+    }
+}
+
+#[cfg(miri)]
+pub use heap::Segment;
+
+#[cfg(any(loom, shuttle))]
+mod model {
+    use super::SegmentError;
+    use crate::sync::AtomicU64;
+
+    /// Words of a model checker in the place of a memfd.
+    #[derive(Debug)]
+    pub struct Segment {
+        words: Vec<AtomicU64>,
+    }
+
+    impl Segment {
+        /// `len` zero bytes.
+        ///
+        /// # Errors
+        /// None; the signature is the real one's.
+        pub fn create(_name: &str, len: usize) -> Result<Segment, SegmentError> {
+            Ok(Segment {
+                words: (0..len / 8).map(|_| AtomicU64::new(0)).collect(),
+            })
+        }
+
+        /// Bytes modelled.
+        #[must_use]
+        #[allow(clippy::len_without_is_empty, reason = "a segment is never empty")]
+        pub fn len(&self) -> usize {
+            self.words.len() * 8
+        }
+
+        pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
+            &self.words[at / 8]
+        }
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+pub use model::Segment;

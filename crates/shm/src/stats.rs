@@ -1,0 +1,129 @@
+//! An endpoint's counters, in the second page of its inbox, for `causeway status`.
+//!
+//! Every peer has the inbox mapped, so the counters inform and nothing is ever decided by them.
+
+use crate::layout as l;
+use crate::mem::Region;
+use crate::segment::{Segment, SegmentError};
+use crate::sync::{Arc, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $variant:ident = $index:literal, $name:ident;)*) => {
+        /// What is counted; the value is the index of its word in the page.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(usize)]
+        pub enum Counter { $($(#[$doc])* $variant = $index,)* }
+
+        /// A copy of all counters. Each is exact; together they are of no single moment.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Snapshot { $($(#[$doc])* pub $name: u64,)* }
+
+        impl Snapshot {
+            fn read(mem: &Region) -> Snapshot {
+                Snapshot { $($name: at(mem, Counter::$variant).load(Ordering::Relaxed),)* }
+            }
+
+            /// Names and values, in the order of the page.
+            #[must_use]
+            pub fn fields(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+
+        const COUNTERS: usize = [$($index,)*].len();
+    };
+}
+
+counters! {
+    /// Messages sent: work requests completed with success.
+    TxMessages = 0, tx_messages;
+    /// Messages received: receives completed with success.
+    RxMessages = 1, rx_messages;
+    /// Payload bytes sent.
+    TxBytes = 2, tx_bytes;
+    /// Payload bytes received.
+    RxBytes = 3, rx_bytes;
+    /// Records put into rings.
+    RingTxRecords = 4, ring_tx_records;
+    /// Records taken from rings.
+    RingRxRecords = 5, ring_rx_records;
+    /// Doorbells of peers rung.
+    DoorbellsRung = 6, doorbells_rung;
+    /// Times the endpoint was woken by its doorbell.
+    Wakeups = 7, wakeups;
+    /// Datagrams sent.
+    UdpTxDatagrams = 8, udp_tx_datagrams;
+    /// Datagrams received.
+    UdpRxDatagrams = 9, udp_rx_datagrams;
+    /// Bytes of datagrams sent.
+    UdpTxBytes = 10, udp_tx_bytes;
+    /// Bytes of datagrams received.
+    UdpRxBytes = 11, udp_rx_bytes;
+    /// Segments sent again.
+    Retransmits = 12, retransmits;
+    /// Retransmission time-outs.
+    Timeouts = 13, timeouts;
+    /// Requests this side refused for want of a receive.
+    RnrSent = 14, rnr_sent;
+    /// Refusals for want of a receive that came from peers.
+    RnrReceived = 15, rnr_received;
+    /// Datagrams dropped: malformed, unknown queue pair, wrong cookie.
+    Drops = 16, drops;
+    /// Completions with an error other than a flush.
+    Errors = 17, errors;
+    /// Queue pairs that exist now.
+    QueuePairs = 18, queue_pairs;
+    /// Queue pairs connected by a ring now.
+    RingsOpen = 19, rings_open;
+    /// Queue pairs connected by datagrams now.
+    UdpConnections = 20, udp_connections;
+    /// Memory regions that exist now.
+    MemoryRegions = 21, memory_regions;
+}
+
+const _: () = assert!(cfg!(any(loom, shuttle)) || COUNTERS * 8 <= l::PAGE);
+
+fn at(mem: &Region, counter: Counter) -> &crate::sync::AtomicU64 {
+    mem.word(l::STATS_AT + 8 * counter as usize)
+}
+
+/// The counters of an inbox segment. One thread at a time may write them (the endpoint's lock sees to
+/// that); anybody may read.
+#[derive(Clone, Debug)]
+pub struct Stats {
+    mem: Region,
+}
+
+impl Stats {
+    /// The counters in an inbox segment.
+    ///
+    /// # Errors
+    /// [`SegmentError::Format`] if it is not an inbox's.
+    pub fn open(segment: Arc<Segment>) -> Result<Stats, SegmentError> {
+        crate::Inbox::open(Arc::clone(&segment))?;
+        Ok(Stats {
+            mem: Region::new(segment),
+        })
+    }
+
+    /// Adds to a counter, wrapping. Not atomic between writers: no locked instruction.
+    #[inline]
+    pub fn add(&self, counter: Counter, n: u64) {
+        let word = at(&self.mem, counter);
+        word.store(
+            word.load(Ordering::Relaxed).wrapping_add(n),
+            Ordering::Relaxed,
+        );
+    }
+
+    /// Sets a counter of things that exist now.
+    pub fn set(&self, counter: Counter, n: u64) {
+        at(&self.mem, counter).store(n, Ordering::Relaxed);
+    }
+
+    /// A copy of all counters.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        Snapshot::read(&self.mem)
+    }
+}
