@@ -1,0 +1,271 @@
+//! Every interleaving, and every reordering the memory model allows, of small scenarios.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test loom`
+#![cfg(loom)]
+
+use causeway_shm::{Attention, Bell, Inbox, Ring, Side, notify};
+use loom::sync::{Arc, Condvar, Mutex};
+use loom::thread;
+
+fn pair() -> (Ring, Ring) {
+    let segment = Arc::new(Ring::create().unwrap());
+    let a = Ring::attach(Arc::clone(&segment), Side::A).unwrap();
+    (a, Ring::attach(segment, Side::B).unwrap())
+}
+
+fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(f);
+}
+
+/// One-cell records with one word of body, or two-cell ones.
+fn send(ring: &mut Ring, seq: u64, words: usize) -> bool {
+    let Some(mut slot) = ring.tx.reserve(8 * words, 8 * words).unwrap() else {
+        return false;
+    };
+    for i in 0..words {
+        // High bits set: taken for a header it would be a plausible ready word.
+        slot.write(8 * i, &(0x8000_0000_0000_0000 | seq).to_le_bytes());
+    }
+    slot.commit(1, 0, seq, 8 * words);
+    true
+}
+
+/// Takes a record if there is one, checks its body, and returns its number.
+fn receive(ring: &mut Ring) -> Option<u64> {
+    let record = ring.rx.peek().expect("the producer is honest")?;
+    let seq = record.seq;
+    for at in (0..record.len()).step_by(8) {
+        let mut word = [0; 8];
+        record.read(at, &mut word);
+        assert_eq!(u64::from_le_bytes(word), 0x8000_0000_0000_0000 | seq);
+    }
+    ring.rx.consume();
+    Some(seq)
+}
+
+#[derive(Default)]
+struct ModelBell {
+    rung: Mutex<bool>,
+    wake: Condvar,
+}
+
+impl Bell for Arc<ModelBell> {
+    fn ring(&self) -> std::io::Result<()> {
+        *self.rung.lock().unwrap() = true;
+        self.wake.notify_one();
+        Ok(())
+    }
+}
+
+impl ModelBell {
+    /// Sleeps until rung. loom reports a deadlock if nobody ever rings.
+    fn wait(&self) {
+        let mut rung = self.rung.lock().unwrap();
+        while !*rung {
+            rung = self.wake.wait(rung).unwrap();
+        }
+        *rung = false;
+    }
+}
+
+/// Records arrive in order and whole, over more than one lap: each cell is reused, with bodies of
+/// the earlier lap where headers will stand.
+#[test]
+fn in_order_over_laps() {
+    model(3, || {
+        let (mut a, mut b) = pair();
+        let producer = thread::spawn(move || {
+            for (seq, words) in [(0, 1), (1, 1), (2, 5), (3, 1)] {
+                while !send(&mut a, seq, words) {
+                    thread::yield_now();
+                }
+                a.tx.publish();
+            }
+        });
+        let mut next = 0;
+        while next < 4 {
+            match receive(&mut b) {
+                Some(seq) => {
+                    assert_eq!(seq, next);
+                    next += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// A batch becomes visible at once or not at all.
+#[test]
+fn batches_are_whole() {
+    model(3, || {
+        let (mut a, mut b) = pair();
+        let producer = thread::spawn(move || {
+            assert!(send(&mut a, 0, 1) && send(&mut a, 1, 1));
+            a.set_req_ack(7);
+            assert!(send(&mut a, 2, 1));
+            a.tx.publish();
+        });
+        if receive(&mut b).is_some() {
+            assert_eq!((receive(&mut b), receive(&mut b)), (Some(1), Some(2)));
+            assert_eq!(b.req_ack_seen(), 7);
+            assert_eq!(receive(&mut b), None);
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// What was placed before an acknowledgment is visible to who sees it.
+#[test]
+fn acknowledgments_publish() {
+    model(3, || {
+        let (mut a, mut b) = pair();
+        let placed = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let memory = Arc::clone(&placed);
+        let responder = thread::spawn(move || {
+            memory.store(1, loom::sync::atomic::Ordering::Relaxed);
+            a.set_req_ack(1);
+            a.publish_ack();
+        });
+        if b.req_ack() == 1 {
+            assert_eq!(placed.load(loom::sync::atomic::Ordering::Relaxed), 1);
+        }
+        responder.join().unwrap();
+    });
+}
+
+/// How a consumer falls asleep.
+#[derive(Clone, Copy)]
+enum Sleep {
+    /// Armed, the ring hot.
+    Hot,
+    /// The ring cold, armed.
+    Cold,
+}
+
+fn tell(ring: &Ring, events: Attention, inbox: &Inbox, bell: &Arc<ModelBell>) {
+    notify(ring, events, inbox, bell, 3).unwrap();
+}
+
+/// Waits for a record, sleeping whenever there is none.
+fn consume(mut b: Ring, inbox: Inbox, bell: Arc<ModelBell>, sleep: Sleep) {
+    loop {
+        inbox.take(|index| assert_eq!(index, 3));
+        if receive(&mut b).is_some() {
+            return;
+        }
+        if matches!(sleep, Sleep::Cold) && !b.cool(Attention::DATA).unwrap() {
+            continue;
+        }
+        inbox.arm();
+        let news = match sleep {
+            Sleep::Hot => b.rx.ready() || !inbox.is_empty(),
+            Sleep::Cold => !inbox.is_empty(),
+        };
+        if news {
+            inbox.disarm();
+        } else {
+            bell.wait();
+        }
+    }
+}
+
+fn no_lost_wake_up(sleep: Sleep) {
+    model(3, move || {
+        let (mut a, b) = pair();
+        let inbox = Inbox::open(Inbox::create().unwrap()).unwrap();
+        let bell = Arc::new(ModelBell::default());
+        let (theirs, their_bell) = (inbox.clone(), Arc::clone(&bell));
+        let producer = thread::spawn(move || {
+            assert!(send(&mut a, 0, 1));
+            a.tx.publish();
+            tell(&a, Attention::DATA, &theirs, &their_bell);
+        });
+        consume(b, inbox, bell, sleep);
+        producer.join().unwrap();
+    });
+}
+
+#[test]
+fn no_lost_wake_up_while_hot() {
+    no_lost_wake_up(Sleep::Hot);
+}
+
+#[test]
+fn no_lost_wake_up_while_cold() {
+    no_lost_wake_up(Sleep::Cold);
+}
+
+/// Two peers of one endpoint, on two rings: the bits and the armed word are shared.
+#[test]
+fn no_lost_wake_up_with_two_peers() {
+    model(2, || {
+        let inbox = Inbox::open(Inbox::create().unwrap()).unwrap();
+        let bell = Arc::new(ModelBell::default());
+        let (mut rings, mut peers) = (Vec::new(), Vec::new());
+        for index in [3u32, 70] {
+            let (mut a, b) = pair();
+            rings.push(b);
+            let (inbox, bell) = (inbox.clone(), Arc::clone(&bell));
+            peers.push(thread::spawn(move || {
+                assert!(send(&mut a, 0, 1));
+                a.tx.publish();
+                notify(&a, Attention::DATA, &inbox, &bell, index).unwrap();
+            }));
+        }
+        let mut got = 0;
+        let mut look = vec![0, 1];
+        while got < 2 {
+            for i in look.drain(..) {
+                got += usize::from(receive(&mut rings[i]).is_some());
+                if !rings[i].cool(Attention::DATA).unwrap() {
+                    got += usize::from(receive(&mut rings[i]).is_some());
+                }
+            }
+            inbox.take(|index| look.push(usize::from(index == 70)));
+            if got == 2 || !look.is_empty() {
+                continue;
+            }
+            inbox.arm();
+            if inbox.is_empty() {
+                bell.wait();
+            } else {
+                inbox.disarm();
+            }
+        }
+        peers.into_iter().for_each(|p| p.join().unwrap());
+    });
+}
+
+/// A producer that found the ring full sleeps until there is room.
+#[test]
+fn no_lost_room() {
+    model(2, || {
+        let (mut a, mut b) = pair();
+        let inbox = Inbox::open(Inbox::create().unwrap()).unwrap();
+        let bell = Arc::new(ModelBell::default());
+        assert!(send(&mut a, 0, 1) && send(&mut a, 1, 5));
+        a.tx.publish();
+        let (theirs, their_bell) = (inbox.clone(), Arc::clone(&bell));
+        let consumer = thread::spawn(move || {
+            assert_eq!((receive(&mut b), receive(&mut b)), (Some(0), Some(1)));
+            tell(&b, Attention::ROOM, &theirs, &their_bell);
+        });
+        while !send(&mut a, 2, 1) {
+            if !a.cool(Attention::ROOM).unwrap() {
+                continue;
+            }
+            inbox.arm();
+            if inbox.is_empty() {
+                bell.wait();
+            } else {
+                inbox.disarm();
+            }
+            inbox.take(|_| ());
+        }
+        consumer.join().unwrap();
+    });
+}
