@@ -12,7 +12,7 @@ CARGO ?= cargo
 CC ?= cc
 
 abi_archives := $(CARGO_TARGET_DIR)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(ABI_PROFILE))
-# rustc names these for the standard library (`--print native-static-libs`); the C library has the rest.
+# What `rustc --print native-static-libs` names for the standard library.
 abi_natives := -lrt -lpthread -lm -ldl -lc
 abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,--gc-sections -Wl,-O1 \
 	-Wl,--build-id -Wl,--hash-style=gnu

@@ -1,5 +1,5 @@
-//! The three ways in which verbs report an error: a positive `errno` value, -1 with `errno` set, and
-//! a null pointer with `errno` set.
+//! The three ways in which verbs report an error: a positive `errno` value, -1 with `errno` set,
+//! and a null pointer with `errno` set.
 
 use causeway_device::Errno;
 use core::ffi::c_int;

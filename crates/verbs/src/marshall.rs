@@ -239,3 +239,16 @@ pub(crate) unsafe extern "C" fn path_rec_to_kernel(
     // SAFETY: as above.
     unsafe { to.write(record) };
 }
+
+#[cfg(test)]
+pub(crate) mod layout_test {
+    use super::*;
+
+    /// Reports the structures' C names and sizes; their offsets are asserted above.
+    pub(crate) fn compare_with(mut size: impl FnMut(&str, usize)) {
+        size("ib_uverbs_ah_attr", size_of::<KernelAhAttr>());
+        size("ib_uverbs_qp_attr", size_of::<KernelQpAttr>());
+        size("ib_user_path_rec", size_of::<KernelPathRec>());
+        size("ibv_sa_path_rec", size_of::<IbvSaPathRec>());
+    }
+}

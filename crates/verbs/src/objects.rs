@@ -1,8 +1,8 @@
 //! The C objects and what stands behind each.
 //!
-//! An object is allocated before the device object it wraps, because the device keeps its address as
-//! the cookie of events; [`allocate`] gives zeroed memory, which is a valid value of every C field,
-//! and the caller fills in the rest before the address is known to anyone else.
+//! An object is allocated before the device object it wraps, because the device keeps its address
+//! as the cookie of events; [`allocate`] gives memory whose address is known, and [`publish`] moves
+//! the object into it.
 
 use crate::abi::{
     IbvAh, IbvAhAttr, IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvMr, IbvPd, IbvQp, IbvQpEx,
@@ -89,9 +89,9 @@ pub(crate) struct QpObject {
     pub(crate) batch: Batch,
 }
 
-/// Zeroed memory for an object, to be filled in and then published with [`publish`].
+/// Memory for an object, to be filled and given away with [`publish`].
 pub(crate) fn allocate<T>() -> Box<MaybeUninit<T>> {
-    Box::new(MaybeUninit::zeroed())
+    Box::new_uninit()
 }
 
 /// The address that the object will have: the cookie of its events.

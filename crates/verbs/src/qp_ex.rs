@@ -20,8 +20,8 @@ const MASK_PD: u32 = 1;
 const MASK_CREATE_FLAGS: u32 = 1 << 2;
 /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`
 const MASK_SEND_OPS: u32 = 1 << 6;
-/// `IBV_QP_EX_WITH_*` of what the device does: WRITE, SEND, READ with their variants, atomics, local
-/// invalidate, SEND with invalidate.
+/// `IBV_QP_EX_WITH_*` of what the device does: WRITE, SEND, READ with their variants, atomics,
+/// local invalidate, SEND with invalidate.
 const SEND_OPS: u64 = 0xff | 1 << 9;
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.

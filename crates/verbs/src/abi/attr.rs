@@ -49,7 +49,8 @@ pub(crate) struct IbvDeviceAttr {
     pub(crate) phys_port_cnt: u8,
 }
 layout!(IbvDeviceAttr, 232, node_guid @ 64, max_mr_size @ 80, max_qp @ 108, max_qp_rd_atom @ 144,
-    atomic_cap @ 164, max_srq @ 212, max_pkeys @ 224, local_ca_ack_delay @ 226, phys_port_cnt @ 227);
+    atomic_cap @ 164, max_srq @ 212, max_pkeys @ 224, local_ca_ack_delay @ 226,
+    phys_port_cnt @ 227);
 
 /// `struct ibv_device_attr_ex`; the runs of reserved words are capabilities that are not offered.
 #[repr(C)]

@@ -1,9 +1,12 @@
 //! The C structures of `<infiniband/verbs.h>`, field for field, and its constants.
 //!
 //! Each structure carries the size, and where inline functions reach into it the offsets, that
+//! binaries were compiled with; `layout_test` compares them with the installed header.
 
 mod attr;
 mod context;
+#[cfg(test)]
+mod layout_test;
 mod objects;
 mod wr;
 
