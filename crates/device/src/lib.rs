@@ -1,1 +1,43 @@
-//! The software RDMA device: PD, MR, CQ, SRQ, QP and their progress
+//! The software RDMA device.
+//!
+//! Joins the protocol state machines ([`causeway_proto`]) with the wires of an endpoint: rings in
+//! shared memory ([`causeway_shm`]), introduced by the broker ([`causeway_fabric`]), and UDP
+//! ([`causeway_netio`]). The C ABIs translate to the objects here: [`Context`], [`Pd`], [`Mr`],
+//! [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. All are thread-safe.
+//!
+//! Nothing happens before [`Context::open`]. From then on the process has one endpoint: a port, an
+//! inbox, a lock, and a [helper thread](helper) that makes progress while the program does not.
+
+mod channel;
+mod clock;
+mod context;
+mod copy;
+mod core;
+mod cq;
+mod endpoint;
+mod errno;
+mod events;
+mod gid;
+mod helper;
+mod limits;
+mod mr;
+mod pd;
+mod progress;
+mod qp;
+mod qp_entry;
+mod ring;
+mod slab;
+mod srq;
+mod udp;
+mod wait;
+
+pub use context::Context;
+pub use cq::{CompChannel, Cq};
+pub use errno::Errno;
+pub use events::{AsyncEvent, EventSource, EventType};
+pub use gid::{GidEntry, gid_table, node_guid, port_mtu};
+pub use limits::{LIMITS, Limits, QPS_PER_SLOT};
+pub use pd::{Mr, Pd, QpInit};
+pub use qp::Qp;
+pub use qp_entry::Av;
+pub use srq::Srq;

@@ -1,0 +1,238 @@
+//! Memory and queues of the device: what queue pairs see of it ([`Host`]).
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote};
+use causeway_proto::types::{QpEvent, RecvWr, Wc, WcStatus};
+use causeway_proto::{Bytes, BytesMut};
+
+use crate::channel::EventQueue;
+use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
+use crate::limits::LIMITS;
+use crate::mr::MrTable;
+use crate::slab::Slab;
+
+/// Which completions a completion queue announces (`ibv_req_notify_cq(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Armed {
+    No,
+    Solicited,
+    Any,
+}
+
+/// A queued completion.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cqe {
+    pub wc: Wc,
+    /// Nanoseconds of the monotonic clock; 0 unless the queue records them.
+    pub timestamp: u64,
+    pub is_send: bool,
+}
+
+/// The part of a completion queue that queue pairs reach.
+#[derive(Debug)]
+pub(crate) struct CqState {
+    pub queue: VecDeque<Cqe>,
+    pub capacity: usize,
+    pub armed: Armed,
+    pub overrun: bool,
+    /// Completions carry the time.
+    pub timestamps: bool,
+    pub channel: Option<Arc<EventQueue<usize>>>,
+    pub events: Arc<AsyncQueue>,
+    pub cookie: usize,
+    /// Completion events handed to the channel, ever.
+    pub announced: u64,
+    /// Queue pairs that complete here.
+    pub users: u32,
+}
+
+/// The part of a shared receive queue that queue pairs reach.
+#[derive(Debug)]
+pub(crate) struct SrqState {
+    pub queue: VecDeque<RecvWr>,
+    pub max_wr: u32,
+    pub limit: u32,
+    pub events: Arc<AsyncQueue>,
+    pub cookie: usize,
+    pub users: u32,
+}
+
+/// Where a queue pair's completions and events go.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub send_cq: u32,
+    pub recv_cq: u32,
+    pub srq: Option<u32>,
+    pub events: Arc<AsyncQueue>,
+    pub cookie: usize,
+}
+
+/// Memory, completion queues, shared receive queues.
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub mrs: MrTable,
+    pub cqs: Slab<CqState>,
+    pub srqs: Slab<SrqState>,
+    /// By index of the queue pair.
+    pub routes: Vec<Option<Route>>,
+    /// Completion queues that have overrun since last looked at: their queue pairs fail.
+    pub overrun: Vec<u32>,
+}
+
+/// Index of a queue pair: the low bits of its number.
+pub(crate) fn qp_index(qpn: u32) -> usize {
+    (qpn % crate::limits::QPS_PER_SLOT) as usize
+}
+
+impl Core {
+    pub fn new() -> Self {
+        Core {
+            mrs: MrTable::new(),
+            cqs: Slab::new(LIMITS.max_cq),
+            srqs: Slab::new(LIMITS.max_srq),
+            routes: Vec::new(),
+            overrun: Vec::new(),
+        }
+    }
+
+    fn route(&self, qpn: u32) -> Option<&Route> {
+        self.routes.get(qp_index(qpn))?.as_ref()
+    }
+
+    /// Removes the completions of a queue pair that is reset or destroyed.
+    pub fn forget_completions(&mut self, qpn: u32) {
+        let Some((send, recv)) = self.route(qpn).map(|r| (r.send_cq, r.recv_cq)) else { return };
+        for cq in [send, recv] {
+            if let Some(state) = self.cqs.get_mut(cq) {
+                state.queue.retain(|cqe| cqe.wc.qp_num != qpn);
+            }
+        }
+    }
+
+    fn complete(&mut self, cq: u32, wc: Wc, is_send: bool, solicited: bool) {
+        let Some(state) = self.cqs.get_mut(cq) else { return };
+        if state.queue.len() >= state.capacity {
+            if !state.overrun {
+                state.overrun = true;
+                state.events.push(AsyncEvent {
+                    event_type: EventType::CqErr,
+                    source: EventSource::Cq(state.cookie),
+                });
+                self.overrun.push(cq);
+            }
+            return;
+        }
+        let timestamp = if state.timestamps { crate::clock::now().0 } else { 0 };
+        state.queue.push_back(Cqe { wc, timestamp, is_send });
+        let announce = match state.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited || wc.status != WcStatus::Success,
+        };
+        if announce {
+            state.armed = Armed::No;
+            state.announce();
+        }
+    }
+}
+
+impl CqState {
+    fn announce(&mut self) {
+        if let Some(channel) = &self.channel {
+            self.announced += 1;
+            channel.push(self.cookie);
+        }
+    }
+}
+
+impl Memory for Core {
+    fn check_local(
+        &self,
+        pd: u32,
+        lkey: u32,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<(), MemError> {
+        self.mrs.check_local(pd, lkey, addr, len, write)
+    }
+
+    fn check_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        addr: u64,
+        len: u64,
+        what: Remote,
+    ) -> Result<(), MemError> {
+        self.mrs.check_remote(pd, rkey, addr, len, what)
+    }
+
+    fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
+        self.mrs.read_local(pd, lkey, addr, dst)
+    }
+
+    fn write_local(&self, pd: u32, lkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        self.mrs.write_local(pd, lkey, addr, src)
+    }
+
+    fn read_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        addr: u64,
+        dst: BytesMut<'_>,
+    ) -> Result<(), MemError> {
+        self.mrs.read_remote(pd, rkey, addr, dst)
+    }
+
+    fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        self.mrs.write_remote(pd, rkey, addr, src)
+    }
+
+    fn atomic(&self, pd: u32, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
+        self.mrs.atomic(pd, rkey, addr, op)
+    }
+
+    fn invalidate(&mut self, pd: u32, rkey: u32) -> Result<(), MemError> {
+        self.mrs.invalidate(pd, rkey)
+    }
+}
+
+impl Host for Core {
+    fn complete_send(&mut self, qp: u32, wc: Wc) {
+        if let Some(cq) = self.route(qp).map(|r| r.send_cq) {
+            self.complete(cq, wc, true, false);
+        }
+    }
+
+    fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
+        if let Some(cq) = self.route(qp).map(|r| r.recv_cq) {
+            self.complete(cq, wc, false, solicited);
+        }
+    }
+
+    fn pop_srq(&mut self, qp: u32) -> Option<RecvWr> {
+        let srq = self.route(qp)?.srq?;
+        let state = self.srqs.get_mut(srq)?;
+        let wr = state.queue.pop_front()?;
+        if state.limit > 0 && state.queue.len() < state.limit as usize {
+            // Announced once per arming (ibv_modify_srq(3)).
+            state.limit = 0;
+            state.events.push(AsyncEvent {
+                event_type: EventType::SrqLimitReached,
+                source: EventSource::Srq(state.cookie),
+            });
+        }
+        Some(wr)
+    }
+
+    fn event(&mut self, qp: u32, event: QpEvent) {
+        if let Some(route) = self.route(qp) {
+            let source = EventSource::Qp(route.cookie);
+            route.events.push(AsyncEvent { event_type: event.into(), source });
+        }
+    }
+}

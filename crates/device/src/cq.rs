@@ -1,0 +1,203 @@
+//! Completion queues and completion channels.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use causeway_proto::types::Wc;
+use parking_lot::{Condvar, Mutex};
+
+use crate::channel::EventQueue;
+use crate::clock;
+use crate::context::Context;
+use crate::core::Armed;
+use crate::errno::Errno;
+use crate::events::EventSource;
+use crate::limits::LIMITS;
+
+/// A completion channel (`ibv_create_comp_channel(3)`).
+pub struct CompChannel {
+    pub(crate) context: Arc<Context>,
+    pub(crate) queue: Arc<EventQueue<usize>>,
+}
+
+/// A completion queue (`ibv_create_cq(3)`).
+pub struct Cq {
+    context: Arc<Context>,
+    pub(crate) number: u32,
+    cookie: usize,
+    channel: Option<Arc<CompChannel>>,
+    /// Completion events acknowledged, ever.
+    acked: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl CompChannel {
+    /// An eventfd, readable if and only if a completion event is queued.
+    #[must_use]
+    pub fn fd(&self) -> RawFd {
+        self.queue.raw_fd()
+    }
+
+    /// Takes the next event, waiting for it (`ibv_get_cq_event(3)`), and returns the cookie of the
+    /// completion queue that announced it.
+    ///
+    /// # Errors
+    /// EAGAIN if there is none and the descriptor is non-blocking.
+    pub fn get_event(&self) -> Result<usize, Errno> {
+        self.context.endpoint.shared.wait(&self.queue, || self.queue.pop())
+    }
+
+    /// Ends it (`ibv_destroy_comp_channel(3)`).
+    ///
+    /// # Errors
+    /// EBUSY while completion queues use it.
+    pub fn destroy(&self) -> Result<(), Errno> {
+        let state = self.context.endpoint.shared.state.lock();
+        let used = state
+            .core
+            .cqs
+            .iter()
+            .any(|(_, cq)| cq.channel.as_ref().is_some_and(|c| Arc::ptr_eq(c, &self.queue)));
+        if used { Err(Errno(libc::EBUSY)) } else { Ok(()) }
+    }
+}
+
+impl Cq {
+    pub(crate) fn new(
+        context: Arc<Context>,
+        number: u32,
+        cookie: usize,
+        channel: Option<Arc<CompChannel>>,
+    ) -> Self {
+        let (acked, changed) = (Mutex::new(0), Condvar::new());
+        Cq { context, number, cookie, channel, acked, changed }
+    }
+
+    /// How many completions it holds.
+    #[must_use]
+    pub fn cqe(&self) -> u32 {
+        let state = self.context.endpoint.shared.state.lock();
+        let capacity = state.core.cqs.get(self.number).map_or(0, |cq| cq.capacity);
+        u32::try_from(capacity).unwrap_or(u32::MAX)
+    }
+
+    /// Records the time of each completion from now on (`ibv_create_cq_ex(3)`).
+    pub fn record_timestamps(&self) {
+        let mut state = self.context.endpoint.shared.state.lock();
+        if let Some(cq) = state.core.cqs.get_mut(self.number) {
+            cq.timestamps = true;
+        }
+    }
+
+    /// Changes how many it holds (`ibv_resize_cq(3)`).
+    ///
+    /// # Errors
+    /// EINVAL for a bad size, or one smaller than what is queued.
+    pub fn resize(&self, cqe: u32) -> Result<(), Errno> {
+        if cqe == 0 || cqe > LIMITS.max_cqe {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut state = self.context.endpoint.shared.state.lock();
+        let cq = state.core.cqs.get_mut(self.number).ok_or(Errno(libc::EINVAL))?;
+        if cq.queue.len() > cqe as usize {
+            return Err(Errno(libc::EINVAL));
+        }
+        cq.capacity = cqe as usize;
+        Ok(())
+    }
+
+    /// Takes up to `max` completions, oldest first, with their times in nanoseconds, and makes
+    /// progress (`ibv_poll_cq(3)`).
+    ///
+    /// # Errors
+    /// EOVERFLOW once the queue has overrun and what it held has been taken.
+    pub fn poll(&self, max: usize, out: &mut dyn FnMut(&Wc, u64)) -> Result<usize, Errno> {
+        let shared = &self.context.endpoint.shared;
+        let mut state = shared.state.lock();
+        shared.note_activity();
+        let empty = state.core.cqs.get(self.number).is_none_or(|cq| cq.queue.is_empty());
+        if empty {
+            state.progress(clock::now());
+        }
+        let mut taken = 0;
+        while taken < max {
+            let Some(cq) = state.core.cqs.get_mut(self.number) else { break };
+            let Some(cqe) = cq.queue.pop_front() else {
+                if cq.overrun && taken == 0 {
+                    return Err(Errno(libc::EOVERFLOW));
+                }
+                break;
+            };
+            if let Some(entry) = state.qp(cqe.wc.qp_num) {
+                if cqe.is_send { entry.qp.release_send() } else { entry.qp.release_recv() }
+            }
+            out(&cqe.wc, cqe.timestamp);
+            taken += 1;
+        }
+        let deadline = state.deadline;
+        drop(state);
+        shared.mind(deadline);
+        Ok(taken)
+    }
+
+    /// Asks for an event at the next completion (`ibv_req_notify_cq(3)`).
+    ///
+    /// # Errors
+    /// EINVAL if it has been destroyed.
+    pub fn req_notify(&self, solicited_only: bool) -> Result<(), Errno> {
+        let mut state = self.context.endpoint.shared.state.lock();
+        let cq = state.core.cqs.get_mut(self.number).ok_or(Errno(libc::EINVAL))?;
+        cq.armed = match (solicited_only, cq.armed) {
+            // Arming for all is not narrowed by arming for solicited ones.
+            (true, Armed::Any) => Armed::Any,
+            (true, _) => Armed::Solicited,
+            (false, _) => Armed::Any,
+        };
+        Ok(())
+    }
+
+    /// Acknowledges completion events (`ibv_ack_cq_events(3)`).
+    pub fn ack_events(&self, n: u32) {
+        *self.acked.lock() += u64::from(n);
+        self.changed.notify_all();
+    }
+
+    /// Ends it (`ibv_destroy_cq(3)`). Waits until the events taken have been acknowledged.
+    ///
+    /// # Errors
+    /// EBUSY while queue pairs use it.
+    pub fn destroy(&self) -> Result<(), Errno> {
+        let mut state = self.context.endpoint.shared.state.lock();
+        let cq = state.core.cqs.get_mut(self.number).ok_or(Errno(libc::EINVAL))?;
+        if cq.users > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        cq.armed = Armed::No;
+        let announced = cq.announced;
+        state.core.cqs.remove(self.number);
+        drop(state);
+        let cookie = self.cookie;
+        let never_taken = match &self.channel {
+            Some(channel) => channel.queue.remove(|event| *event == cookie),
+            None => 0,
+        };
+        let taken = announced - never_taken as u64;
+        let mut acked = self.acked.lock();
+        while *acked < taken {
+            self.changed.wait(&mut acked);
+        }
+        drop(acked);
+        self.context.events.retire(EventSource::Cq(self.cookie));
+        Ok(())
+    }
+}
+
+impl crate::endpoint::Shared {
+    /// The program makes progress itself: the helper may leave it alone.
+    pub(crate) fn note_activity(&self) {
+        // Under the state lock, so no update is lost; a plain store spares the locked add.
+        let n = self.activity.load(Ordering::Relaxed);
+        self.activity.store(n.wrapping_add(1), Ordering::Relaxed);
+    }
+}

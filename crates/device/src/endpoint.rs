@@ -1,0 +1,250 @@
+//! The endpoint of this process: its state, its lock, and who waits on what.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::thread::JoinHandle;
+
+use causeway_fabric::{AttachOptions, Attachment, WirePref};
+use causeway_netio::UdpPort;
+use causeway_proto::Instant;
+use causeway_shm::{Bell, Doorbell, Inbox};
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::core::Core;
+use crate::errno::Errno;
+use crate::helper;
+use crate::limits::QPS_PER_SLOT;
+use crate::qp_entry::QpEntry;
+use crate::ring::Peers;
+use crate::slab::Slab;
+use crate::udp::UdpWire;
+
+/// UDP port of slot 0; slot `n` receives on this plus `n`.
+pub const BASE_PORT: u16 = 20480;
+/// Slots are 1 to 4095: the high 12 bits of a queue-pair number.
+const SLOTS: u16 = 1 << 12;
+/// Never issued: it means "any" to multicast and the connection manager.
+const QPN_RESERVED: u32 = 0xff_ffff;
+
+/// What the endpoint lock guards.
+pub(crate) struct State {
+    pub core: Core,
+    /// Queue pairs by index.
+    pub qps: Vec<Option<Box<QpEntry>>>,
+    /// Index after the one issued last: numbers are not used again soon.
+    next_index: usize,
+    pub slot: u16,
+    /// Objects that use each protection domain.
+    pub pds: Slab<u32>,
+    pub inbox: Inbox,
+    pub udp: UdpWire,
+    /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
+    pub hot: Vec<u32>,
+    /// Queue pairs with something to send that could not be sent yet.
+    pub pending: Vec<u32>,
+    /// Threads that sleep on the sources, or are about to.
+    pub armers: u32,
+    /// Earliest time at which something is to be done without any input.
+    pub deadline: Option<Instant>,
+}
+
+/// What the program's threads and the helper share.
+pub(crate) struct Shared {
+    pub state: Mutex<State>,
+    /// Calls to the broker; never under the state lock, which must not be held while waiting.
+    pub control: Attachment,
+    control_fd: OwnedFd,
+    udp_fd: OwnedFd,
+    pub doorbell: Doorbell,
+    /// Endpoints of peers on this host.
+    pub peers: Peers,
+    /// Wakes the helper.
+    kick: OwnedFd,
+    /// Threads blocked in a call that wait on the sources themselves.
+    pub blocked: AtomicU32,
+    /// Counts calls that made progress, so that the helper leaves an active program alone.
+    pub activity: AtomicU64,
+    /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
+    pub source_deadline: AtomicU64,
+    /// The helper sleeps until kicked, because blocked threads watch the sources.
+    pub helper_parked: AtomicBool,
+    pub stop: AtomicBool,
+}
+
+/// The endpoint: one per process, alive while a context is.
+pub(crate) struct Endpoint {
+    pub shared: Arc<Shared>,
+    helper: Mutex<Option<JoinHandle<()>>>,
+    pid: u32,
+}
+
+static ENDPOINT: Mutex<Weak<Endpoint>> = Mutex::new(Weak::new());
+
+/// The process's endpoint, attached to the broker if it was not.
+///
+/// # Errors
+/// What keeps it from attaching: no broker can be reached or started, no slot is free.
+pub(crate) fn endpoint() -> Result<Arc<Endpoint>, Errno> {
+    let mut current = ENDPOINT.lock();
+    // A forked child gets an endpoint of its own; its parent's is left alone.
+    if let Some(endpoint) = current.upgrade().filter(|e| e.pid == std::process::id()) {
+        return Ok(endpoint);
+    }
+    let endpoint = Arc::new(Endpoint::attach()?);
+    *current = Arc::downgrade(&endpoint);
+    Ok(endpoint)
+}
+
+impl Endpoint {
+    fn attach() -> Result<Self, Errno> {
+        let wire = WirePref::from_env().ok_or(Errno(libc::EINVAL))?;
+        let segment = Inbox::create().map_err(|_| Errno(libc::ENOMEM))?;
+        let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
+        let doorbell = Doorbell::create().map_err(Errno::from)?;
+        let options = AttachOptions {
+            runtime_dir: None,
+            wire,
+            inbox: segment.fd(),
+            doorbell: doorbell.fd(),
+        };
+        let attachment = Attachment::attach(&options).map_err(Errno::from)?;
+        let (slot, port) = take_slot()?;
+        attachment.add_slot(slot, port.as_fd()).map_err(Errno::from)?;
+        let shared = Arc::new(Shared {
+            control_fd: dup(attachment.event_fd())?,
+            udp_fd: dup(port.as_fd())?,
+            doorbell,
+            peers: Peers::default(),
+            kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+                .map_err(std::io::Error::from)?,
+            blocked: AtomicU32::new(0),
+            activity: AtomicU64::new(0),
+            source_deadline: AtomicU64::new(0),
+            helper_parked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            control: attachment,
+            state: Mutex::new(State {
+                core: Core::new(),
+                qps: Vec::new(),
+                next_index: 0,
+                slot,
+                pds: Slab::new(crate::limits::LIMITS.max_pd),
+                inbox,
+                udp: UdpWire::new(port),
+                hot: Vec::new(),
+                pending: Vec::new(),
+                armers: 0,
+                deadline: None,
+            }),
+        });
+        let helper = helper::start(Arc::clone(&shared))?;
+        Ok(Endpoint { shared, helper: Mutex::new(Some(helper)), pid: std::process::id() })
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        if self.pid != std::process::id() {
+            return;
+        }
+        self.shared.stop.store(true, Ordering::Release);
+        self.shared.kick();
+        if let Some(helper) = self.helper.lock().take()
+            && helper.thread().id() != std::thread::current().id()
+        {
+            let _ = helper.join();
+        }
+    }
+}
+
+impl Shared {
+    /// Wakes the helper thread.
+    pub fn kick(&self) {
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+
+    pub fn kick_fd(&self) -> BorrowedFd<'_> {
+        self.kick.as_fd()
+    }
+
+    /// The descriptors whose readability means work: doorbell, UDP port, broker.
+    pub fn sources(&self) -> [BorrowedFd<'_>; 3] {
+        [self.doorbell.fd(), self.udp_fd.as_fd(), self.control_fd.as_fd()]
+    }
+
+    /// Wakes a thread that sleeps on the sources.
+    pub fn ring_own_doorbell(&self) {
+        // An eventfd of our own cannot fail to be written.
+        let _ = self.doorbell.ring();
+    }
+
+    /// Wakes whoever sleeps on the sources if something is to be done before it would wake.
+    pub fn mind(&self, deadline: Option<Instant>) {
+        let until = self.source_deadline.load(Ordering::SeqCst);
+        if until != 0 && deadline.is_some_and(|d| d.0 < until) {
+            self.ring_own_doorbell();
+        }
+    }
+}
+
+impl State {
+    /// Reserves an index for a new queue pair and returns its number.
+    pub fn take_qpn(&mut self) -> Option<u32> {
+        let slots = QPS_PER_SLOT as usize;
+        for step in 0..slots {
+            let index = (self.next_index + step) % slots;
+            let qpn = (u32::from(self.slot) << 12) | u32::try_from(index).ok()?;
+            let free = self.qps.get(index).is_none_or(Option::is_none);
+            if free && qpn != QPN_RESERVED {
+                self.next_index = index + 1;
+                return Some(qpn);
+            }
+        }
+        None
+    }
+
+    /// Asks peers to ring the doorbell. Whatever came before is found by looking once more.
+    pub fn arm(&mut self) {
+        self.armers += 1;
+        self.inbox.arm();
+    }
+
+    /// Takes [`State::arm`] back. Where others still sleep, the doorbell stays armed.
+    pub fn disarm(&mut self) {
+        self.armers -= 1;
+        if self.armers == 0 {
+            self.inbox.disarm();
+        } else {
+            self.inbox.arm();
+            self.progress(crate::clock::now());
+        }
+    }
+
+    pub fn qp(&mut self, qpn: u32) -> Option<&mut QpEntry> {
+        let entry = self.qps.get_mut(crate::core::qp_index(qpn))?.as_deref_mut()?;
+        (entry.qp.qpn() == qpn).then_some(entry)
+    }
+}
+
+/// Binds the port of a free slot. Starts at a random one, so that many processes do not try the
+/// same ports in the same order.
+fn take_slot() -> Result<(u16, UdpPort), Errno> {
+    let mut random = [0; 2];
+    getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
+    let start = u16::from_ne_bytes(random);
+    for step in 0..SLOTS - 1 {
+        let slot = start.wrapping_add(step) % (SLOTS - 1) + 1;
+        match UdpPort::bind(BASE_PORT + slot) {
+            Ok(port) => return Ok((slot, port)),
+            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
+            Err(e) => return Err(e.into()),
+        }
+    }
+    Err(Errno(libc::EADDRINUSE))
+}
+
+fn dup(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    rustix::io::fcntl_dupfd_cloexec(fd, 3).map_err(|e| Errno(e.raw_os_error()))
+}

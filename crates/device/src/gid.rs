@@ -1,0 +1,193 @@
+//! The GID table: one RoCE v2 entry for each address of this network namespace.
+
+use std::ffi::CStr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// An entry of the GID table (`ibv_query_gid_ex(3)`). All are of type RoCE v2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// The address; IPv4 ones mapped into IPv6 (`::ffff:a.b.c.d`).
+    pub gid: [u8; 16],
+    /// Position in the table.
+    pub index: u32,
+    /// Name of the network interface.
+    pub ifname: String,
+    /// Its number.
+    pub ifindex: u32,
+}
+
+/// An address of a network interface.
+struct Address {
+    ip: IpAddr,
+    ifname: String,
+    ifindex: u32,
+    loopback: bool,
+}
+
+/// The table as the addresses are now. Programs that are given no index take 0, so what can be
+/// reached from most places comes first: global IPv4, global IPv6, link-local IPv6. Loopback
+/// addresses are there only where nothing else is.
+#[must_use]
+pub fn gid_table() -> Vec<GidEntry> {
+    let mut addresses = addresses();
+    if addresses.iter().any(|a| !a.loopback) {
+        addresses.retain(|a| !a.loopback);
+    }
+    addresses.sort_by_key(|a| (rank(a.ip), a.ifindex));
+    (0..)
+        .zip(addresses)
+        .map(|(index, a)| GidEntry {
+            gid: gid_of(a.ip),
+            index,
+            ifname: a.ifname,
+            ifindex: a.ifindex,
+        })
+        .collect()
+}
+
+/// Whether an address belongs to this network namespace.
+pub(crate) fn is_local(ip: IpAddr) -> bool {
+    ip.is_loopback() || addresses().iter().any(|a| a.ip == ip)
+}
+
+/// The GID that stands for an address.
+pub(crate) fn gid_of(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+        IpAddr::V6(v6) => v6.octets(),
+    }
+}
+
+/// The address that a GID stands for.
+pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
+    Ipv6Addr::from(gid).to_canonical()
+}
+
+/// A GUID from the hardware address of the first interface that has one (EUI-64), or a fixed one.
+/// In the byte order of the network, as `ibv_get_device_guid(3)` returns it.
+#[must_use]
+pub fn node_guid() -> u64 {
+    let mut guid = [0x02, 0, 0, 0xff, 0xfe, 0xca, 0x05, 0xe0];
+    for_each_address(|name, address| {
+        if let Some(mac) = hardware_address(address)
+            && name != "lo"
+            && guid[5..] == [0xca, 0x05, 0xe0]
+        {
+            guid = [
+                mac[0] ^ 2,
+                mac[1],
+                mac[2],
+                0xff,
+                0xfe,
+                mac[3],
+                mac[4],
+                mac[5],
+            ];
+        }
+    });
+    u64::from_ne_bytes(guid)
+}
+
+fn rank(ip: IpAddr) -> u8 {
+    match ip {
+        IpAddr::V4(v4) => u8::from(v4.is_link_local()),
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => 3,
+        IpAddr::V6(_) => 2,
+    }
+}
+
+fn addresses() -> Vec<Address> {
+    let mut found = Vec::new();
+    for_each_address(|name, address| {
+        let Some(ip) = ip_address(address) else {
+            return;
+        };
+        let ifindex = std::ffi::CString::new(name).map_or(0, |name| {
+            // SAFETY: `name` is a terminated string.
+            unsafe { libc::if_nametoindex(name.as_ptr()) }
+        });
+        found.push(Address {
+            ip,
+            ifname: name.to_owned(),
+            ifindex,
+            loopback: ip.is_loopback(),
+        });
+    });
+    found
+}
+
+/// Calls `f` with the name and the address of each interface that is up.
+fn for_each_address(mut f: impl FnMut(&str, *const libc::sockaddr)) {
+    let mut list = std::ptr::null_mut();
+    // SAFETY: getifaddrs fills `list`, which freeifaddrs frees below.
+    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
+        return;
+    }
+    let mut at = list;
+    while !at.is_null() {
+        // SAFETY: `at` is an element of the list until it is freed.
+        let entry = unsafe { &*at };
+        // SAFETY: interface names are terminated strings.
+        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
+        #[expect(clippy::cast_sign_loss, reason = "IFF_UP is positive")]
+        let up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
+        if up && !entry.ifa_addr.is_null() {
+            f(&name.to_string_lossy(), entry.ifa_addr);
+        }
+        at = entry.ifa_next;
+    }
+    // SAFETY: the list came from getifaddrs.
+    unsafe { libc::freeifaddrs(list) };
+}
+
+fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
+    // SAFETY: the family tells which structure the kernel put there.
+    unsafe {
+        match i32::from((*address).sa_family) {
+            libc::AF_INET => {
+                let v4 = *address.cast::<libc::sockaddr_in>();
+                Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
+            }
+            libc::AF_INET6 => {
+                let v6 = *address.cast::<libc::sockaddr_in6>();
+                Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
+            }
+            _ => None,
+        }
+    }
+}
+
+fn hardware_address(address: *const libc::sockaddr) -> Option<[u8; 6]> {
+    // SAFETY: as in `ip_address`.
+    unsafe {
+        if i32::from((*address).sa_family) != libc::AF_PACKET {
+            return None;
+        }
+        let link = *address.cast::<libc::sockaddr_ll>();
+        let mut mac = [0; 6];
+        mac.copy_from_slice(&link.sll_addr[..6]);
+        (link.sll_halen == 6 && mac != [0; 6]).then_some(mac)
+    }
+}
+
+/// The largest payload of the port, as `enum ibv_mtu`: maximum and active.
+#[must_use]
+pub fn port_mtu() -> (u32, u32) {
+    // Segments are cut to the path whatever this says; 4096 is the largest the enumeration has.
+    (5, 5)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_is_never_empty_and_indexes_are_positions() {
+        let table = gid_table();
+        assert!(!table.is_empty());
+        for (at, entry) in table.iter().enumerate() {
+            assert_eq!(entry.index as usize, at);
+            assert!(is_local(ip_of(entry.gid)));
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The memory-region table: keys, and every check before an access (`ibv_reg_mr(3)`).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use causeway_proto::host::{AtomicOp, MemError, Memory, Remote};
+use causeway_proto::types::Access;
+use causeway_proto::{Bytes, BytesMut};
+
+use crate::copy;
+use crate::errno::Errno;
+use crate::limits::LIMITS;
+use crate::slab::Slab;
+
+/// Low bits of a key that change with every registration in the same place.
+const GENERATION_BITS: u32 = 8;
+/// Access flags a registration may ask for; the optional ones (bits 20 to 29) are ignored.
+const KNOWN_ACCESS: u32 = 0b1111 | (1 << 5) | OPTIONAL_ACCESS;
+/// `IBV_ACCESS_OPTIONAL_RANGE`.
+const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+
+/// What peers may do.
+const REMOTE: Access =
+    Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+
+/// A registered region.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Region {
+    pub pd: u32,
+    /// Where it is in this process.
+    pub addr: usize,
+    pub len: usize,
+    /// Address by which work requests and peers name its first byte.
+    pub iova: u64,
+    pub access: Access,
+    key: u32,
+    /// Cleared by SEND_WITH_INV and local invalidation: peers are denied from then on.
+    remote_valid: bool,
+}
+
+/// All regions of the process.
+#[derive(Debug)]
+pub(crate) struct MrTable {
+    regions: Slab<Region>,
+    generation: u32,
+}
+
+impl MrTable {
+    pub fn new() -> Self {
+        MrTable { regions: Slab::new(LIMITS.max_mr), generation: 0 }
+    }
+
+    /// Enters a region and returns its key, the same for local and remote use.
+    pub fn insert(
+        &mut self,
+        pd: u32,
+        (addr, len): (usize, usize),
+        iova: u64,
+        access: Access,
+    ) -> Result<u32, Errno> {
+        let region = Region { pd, addr, len, iova, access, key: 0, remote_valid: true };
+        let at = self.regions.insert(region).ok_or(Errno(libc::ENOMEM))?;
+        // Never 0 in the low byte, so that no key is 0.
+        self.generation = self.generation % 0xff + 1;
+        let key = (at << GENERATION_BITS) | self.generation;
+        if let Some(region) = self.regions.get_mut(at) {
+            region.key = key;
+        }
+        Ok(key)
+    }
+
+    pub fn remove(&mut self, key: u32) -> Option<Region> {
+        let at = key >> GENERATION_BITS;
+        self.regions.get(at).filter(|r| r.key == key)?;
+        self.regions.remove(at)
+    }
+
+    pub fn get(&self, key: u32) -> Option<&Region> {
+        self.regions.get(key >> GENERATION_BITS).filter(|r| r.key == key)
+    }
+
+    fn find(&self, pd: u32, key: u32, addr: u64, len: u64, need: Access) -> Result<usize, MemError> {
+        let region = self.get(key).ok_or(MemError::Key)?;
+        if !region.remote_valid && need.intersects(REMOTE) {
+            return Err(MemError::Key);
+        }
+        if region.pd != pd {
+            return Err(MemError::Pd);
+        }
+        if !region.access.contains(need) {
+            return Err(MemError::Access);
+        }
+        let offset = addr.checked_sub(region.iova).ok_or(MemError::Bounds)?;
+        let end = offset.checked_add(len).ok_or(MemError::Bounds)?;
+        if end > region.len as u64 {
+            return Err(MemError::Bounds);
+        }
+        let offset = usize::try_from(offset).map_err(|_| MemError::Bounds)?;
+        Ok(region.addr + offset)
+    }
+}
+
+fn local(write: bool) -> Access {
+    if write { Access::LOCAL_WRITE } else { Access::empty() }
+}
+
+fn remote(what: Remote) -> Access {
+    match what {
+        Remote::Read => Access::REMOTE_READ,
+        Remote::Write => Access::REMOTE_WRITE,
+        Remote::Atomic => Access::REMOTE_ATOMIC,
+    }
+}
+
+impl Memory for MrTable {
+    fn check_local(
+        &self,
+        pd: u32,
+        lkey: u32,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<(), MemError> {
+        self.find(pd, lkey, addr, len, local(write)).map(|_| ())
+    }
+
+    fn check_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        addr: u64,
+        len: u64,
+        what: Remote,
+    ) -> Result<(), MemError> {
+        self.find(pd, rkey, addr, len, remote(what)).map(|_| ())
+    }
+
+    fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
+        let at = self.find(pd, lkey, addr, dst.len() as u64, local(false))?;
+        // SAFETY: the range is inside a registered region, which the program keeps mapped while it
+        // is registered (ibv_reg_mr(3)).
+        unsafe { copy::load(at as *const u8, dst) };
+        Ok(())
+    }
+
+    fn write_local(&self, pd: u32, lkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        let at = self.find(pd, lkey, addr, src.len() as u64, local(true))?;
+        // SAFETY: as in `read_local`; registration has checked that it is writable.
+        unsafe { copy::store(at as *mut u8, src) };
+        Ok(())
+    }
+
+    fn read_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        addr: u64,
+        dst: BytesMut<'_>,
+    ) -> Result<(), MemError> {
+        let at = self.find(pd, rkey, addr, dst.len() as u64, remote(Remote::Read))?;
+        // SAFETY: as in `read_local`.
+        unsafe { copy::load(at as *const u8, dst) };
+        Ok(())
+    }
+
+    fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        let at = self.find(pd, rkey, addr, src.len() as u64, remote(Remote::Write))?;
+        // SAFETY: as in `write_local`.
+        unsafe { copy::store_last_word_last(at as *mut u8, src) };
+        Ok(())
+    }
+
+    fn atomic(&self, pd: u32, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
+        let at = self.find(pd, rkey, addr, 8, remote(Remote::Atomic))?;
+        if at % 8 != 0 {
+            return Err(MemError::Access);
+        }
+        // SAFETY: 8 aligned bytes inside a registered, writable region; accessed atomically, so
+        // that the program's own atomics and those of other QPs compose with it.
+        let cell = unsafe { AtomicU64::from_ptr(at as *mut u64) };
+        Ok(match op {
+            AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
+            AtomicOp::CmpSwap { compare, swap } => {
+                match cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+                    Ok(old) | Err(old) => old,
+                }
+            }
+        })
+    }
+
+    fn invalidate(&mut self, pd: u32, rkey: u32) -> Result<(), MemError> {
+        let region = self
+            .regions
+            .get_mut(rkey >> GENERATION_BITS)
+            .filter(|r| r.key == rkey && r.remote_valid)
+            .ok_or(MemError::Key)?;
+        if region.pd != pd {
+            return Err(MemError::Pd);
+        }
+        region.remote_valid = false;
+        Ok(())
+    }
+}
+
+/// Checks a registration's flags (`ibv_reg_mr(3)`): remote writing needs local writing.
+pub(crate) fn check_access(flags: u32) -> Result<Access, Errno> {
+    if flags & !KNOWN_ACCESS != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    let access = Access::from_bits_truncate(flags);
+    let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    if writes && !access.contains(Access::LOCAL_WRITE) {
+        return Err(Errno(libc::EINVAL));
+    }
+    Ok(access)
+}
+
+/// Faults in the pages of a range, as pinning would, and finds out whether they can be accessed.
+///
+/// # Errors
+/// EFAULT where the range is not mapped, or not writable though `write` asks for it.
+pub(crate) fn populate(addr: usize, len: usize, write: bool) -> Result<(), Errno> {
+    let page = rustix::param::page_size();
+    let start = addr & !(page - 1);
+    let end = addr.checked_add(len).ok_or(Errno(libc::EINVAL))?;
+    let end = end.checked_next_multiple_of(page).ok_or(Errno(libc::EINVAL))?;
+    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    if end == start {
+        return Ok(());
+    }
+    // SAFETY: populating changes no contents; the kernel checks the range.
+    let done = unsafe { libc::madvise(start as *mut libc::c_void, end - start, advice) };
+    if done == 0 {
+        return Ok(());
+    }
+    match Errno::last() {
+        // Special mappings (device memory) cannot be populated but can be accessed.
+        Errno(libc::EINVAL) => Ok(()),
+        Errno(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
+        other => Err(other),
+    }
+}

@@ -1,0 +1,290 @@
+//! Progress: what arrives is handled, what can be sent is sent. Runs in whichever thread posts,
+//! polls or waits, under the endpoint's lock.
+
+use causeway_fabric::Event;
+use causeway_proto::Instant;
+use causeway_proto::ulp::Ulp;
+
+use crate::clock;
+use crate::core::qp_index;
+use crate::endpoint::{Shared, State};
+use crate::qp_entry::{Link, QpEntry};
+use crate::{ring, udp};
+
+/// Rings polled on every progress; with more connected, those quiet the longest announce
+/// themselves in the inbox instead.
+const HOT_RINGS: usize = 16;
+/// How long sends to a peer that is nowhere take to fail.
+const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
+
+impl State {
+    /// Makes progress. Returns whether there was any.
+    pub fn progress(&mut self, now: Instant) -> bool {
+        let mut worked = self.poll_rings(now);
+        if self.udp.links > 0 {
+            worked |= self.poll_udp(now);
+        }
+        if self.deadline.is_some_and(|d| d <= now) {
+            self.on_timers(now);
+        }
+        self.fail_overrun();
+        self.flush_pending(now);
+        worked
+    }
+
+    /// As [`State::progress`], and looks at the port even where no queue pair uses it: strangers
+    /// may have written to it, and a descriptor left readable would keep its watcher awake.
+    pub fn progress_everywhere(&mut self, now: Instant) -> bool {
+        let worked = self.progress(now);
+        if self.udp.links == 0 && self.poll_udp(now) {
+            return true;
+        }
+        worked
+    }
+
+    fn poll_rings(&mut self, now: Instant) -> bool {
+        let mut worked = false;
+        for at in (0..self.hot.len()).rev() {
+            let Some(&qpn) = self.hot.get(at) else { continue };
+            worked |= self.poll_ring(qpn, now);
+        }
+        if self.inbox.is_empty() {
+            return worked;
+        }
+        let mut announced = Vec::new();
+        self.inbox.take(|index| announced.push(index));
+        for index in announced {
+            let qpn = (u32::from(self.slot) << 12) | index;
+            worked |= self.poll_ring(qpn, now);
+            // It may have been announced for room alone.
+            self.touch(qpn);
+            self.heat(qpn);
+        }
+        worked
+    }
+
+    fn poll_ring(&mut self, qpn: u32, now: Instant) -> bool {
+        let Some(entry) = self.qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        let worked = ring::receive(entry, &mut self.core, now);
+        if worked {
+            self.touch(qpn);
+        }
+        worked
+    }
+
+    /// Polls the ring of `qpn` on every progress from now on.
+    pub fn heat(&mut self, qpn: u32) {
+        let Some(entry) = self.qp(qpn) else { return };
+        let Link::Ring(ring) = &mut entry.link else { return };
+        if std::mem::replace(&mut entry.hot, true) {
+            return;
+        }
+        ring.set_hot(true);
+        self.hot.push(qpn);
+        if self.hot.len() > HOT_RINGS {
+            let coldest = self.hot.remove(0);
+            self.cool(coldest);
+        }
+    }
+
+    /// Leaves it to the peer to announce what happens on the ring of `qpn`.
+    fn cool(&mut self, qpn: u32) {
+        let Some(entry) = self.qp(qpn) else { return };
+        let Link::Ring(ring) = &mut entry.link else { return };
+        if ring.set_hot(false) {
+            entry.hot = false;
+        } else {
+            // Something has just come: it stays hot, and its turn to cool comes again.
+            self.hot.push(qpn);
+        }
+    }
+
+    fn poll_udp(&mut self, now: Instant) -> bool {
+        let mut touched = Vec::new();
+        let State { udp, qps, core, .. } = self;
+        let any = udp::receive(udp, qps, core, now, &mut touched);
+        for qpn in touched {
+            self.touch(qpn);
+        }
+        any
+    }
+
+    /// Notes that a queue pair may have something to send.
+    pub fn touch(&mut self, qpn: u32) {
+        if let Some(entry) = self.qp(qpn)
+            && !std::mem::replace(&mut entry.pending, true)
+        {
+            self.pending.push(qpn);
+        }
+    }
+
+    /// Sends what can be sent now.
+    pub fn flush_pending(&mut self, now: Instant) {
+        let mut at = 0;
+        while at < self.pending.len() {
+            let qpn = self.pending[at];
+            if self.pump(qpn, now) {
+                at += 1;
+            } else {
+                self.pending.swap_remove(at);
+                if let Some(entry) = self.qp(qpn) {
+                    entry.pending = false;
+                }
+            }
+        }
+    }
+
+    /// Sends what a queue pair can send. Returns whether something is left that waits for room.
+    fn pump(&mut self, qpn: u32, now: Instant) -> bool {
+        let State { qps, core, udp, deadline, .. } = self;
+        let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        let left = match &mut entry.link {
+            Link::None => false,
+            Link::Ring(_) => ring::transmit(entry, core, now),
+            Link::Udp(_) => {
+                udp::pump(entry, core, udp, now);
+                false
+            }
+            Link::Nowhere(when) => {
+                if when.is_none() && entry.qp.expects_answer() {
+                    *when = Some(now + NOWHERE_AFTER);
+                }
+                false
+            }
+        };
+        *deadline = [*deadline, entry.deadline()].into_iter().flatten().min();
+        left
+    }
+
+    /// Calls on every queue pair whose time has come, and finds the next time.
+    fn on_timers(&mut self, now: Instant) {
+        let mut next = None;
+        let mut due = Vec::new();
+        for entry in self.qps.iter_mut().flatten() {
+            let Some(when) = entry.deadline() else { continue };
+            if when > now {
+                next = [next, Some(when)].into_iter().flatten().min();
+                continue;
+            }
+            let QpEntry { qp, link, .. } = entry.as_mut();
+            match link {
+                Link::Udp(udp) => udp.conn.on_timeout(now, &mut qp.bind(&mut self.core)),
+                Link::Ring(ring) => ring.on_timer(qp, &mut self.core, now),
+                Link::Nowhere(when) => {
+                    *when = None;
+                    qp.bind(&mut self.core).lost();
+                }
+                Link::None => {}
+            }
+            due.push(qp.qpn());
+        }
+        self.deadline = next;
+        for qpn in due {
+            self.touch(qpn);
+        }
+    }
+
+    /// Queue pairs whose completion queue has overrun fail.
+    fn fail_overrun(&mut self) {
+        while let Some(cq) = self.core.overrun.pop() {
+            for index in 0..self.qps.len() {
+                let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
+                    continue;
+                };
+                if route.send_cq != cq && route.recv_cq != cq {
+                    continue;
+                }
+                if let Some(entry) = &mut self.qps[index] {
+                    let qpn = entry.qp.qpn();
+                    entry.qp.bind(&mut self.core).lost();
+                    self.touch(qpn);
+                }
+            }
+        }
+    }
+
+    /// A queue pair has its link.
+    pub fn link_up(&mut self, qpn: u32) {
+        let Some(entry) = self.qp(qpn) else { return };
+        match &entry.link {
+            Link::Udp(_) => self.udp.links += 1,
+            Link::Ring(_) => self.heat(qpn),
+            _ => {}
+        }
+    }
+
+    /// A queue pair gives its link up; the peer is told.
+    pub fn link_down(&mut self, qpn: u32) {
+        let now = clock::now();
+        let State { qps, core, udp, .. } = self;
+        let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        match &mut entry.link {
+            Link::Udp(link) => {
+                link.conn.shutdown(causeway_proto::trp::Reason::Closed);
+                udp::pump(entry, core, udp, now);
+                udp.links -= 1;
+            }
+            Link::Ring(link) => link.close(),
+            Link::None | Link::Nowhere(_) => {}
+        }
+        entry.link = Link::None;
+        entry.hot = false;
+        entry.pending = false;
+        self.hot.retain(|hot| *hot != qpn);
+        self.pending.retain(|pending| *pending != qpn);
+    }
+}
+
+impl Shared {
+    /// Takes what the broker has to tell. Returns whether it was anything.
+    pub fn control_events(&self) -> bool {
+        let Ok(events) = self.control.poll_events() else { return false };
+        let any = !events.is_empty();
+        for event in events {
+            match event {
+                Event::PeerDead { local_qpn, generation } => self.on_peer_dead(local_qpn, generation),
+                Event::BrokerGone => {
+                    // Rings and sockets go on; the broker that answers next is told of them.
+                    let _ = self.control.reattach();
+                }
+                Event::PeerJoined { local_qpn, generation } => {
+                    let mut state = self.state.lock();
+                    if let Some(QpEntry { link: Link::Ring(ring), .. }) = state.qp(local_qpn)
+                        && ring.generation() == generation
+                    {
+                        ring.peer_joined();
+                    }
+                }
+                // The ring itself says so.
+                Event::PeerLeft { .. } => {}
+            }
+        }
+        any
+    }
+
+    fn on_peer_dead(&self, qpn: u32, generation: u64) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let now = clock::now();
+        // What the peer wrote before it died counts.
+        state.poll_ring(qpn, now);
+        let Some(entry) = state.qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+            return;
+        };
+        let QpEntry { qp, link, .. } = entry;
+        if let Link::Ring(ring) = link
+            && ring.generation() == generation
+            && qp.qpn() == qpn
+        {
+            ring.peer_died();
+            qp.bind(&mut state.core).lost();
+            state.touch(qpn);
+        }
+    }
+}

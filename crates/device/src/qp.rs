@@ -1,0 +1,353 @@
+//! Queue pairs as the program sees them.
+
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::sync::Arc;
+
+use causeway_fabric::{ConnectRequest, Introduction};
+use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
+use causeway_proto::trp::{Config, Connection, SendConfig};
+use causeway_proto::types::{QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
+
+use crate::clock;
+use crate::core::{Route, qp_index};
+use crate::cq::Cq;
+use crate::endpoint::{BASE_PORT, Shared};
+use crate::errno::Errno;
+use crate::events::EventSource;
+use crate::gid;
+use crate::limits::{LIMITS, QPS_PER_SLOT};
+use crate::pd::{Pd, QpInit, add_user, drop_user};
+use crate::qp_entry::{Av, Link, QpEntry};
+use crate::ring::{Introduced, RingLink};
+use crate::srq::Srq;
+use crate::udp::UdpLink;
+
+/// `IBV_QPT_RC`.
+const QPT_RC: u32 = 2;
+
+/// A queue pair (`ibv_create_qp(3)`).
+pub struct Qp {
+    pd: Arc<Pd>,
+    qpn: u32,
+    cap: QpCap,
+    cookie: usize,
+    send_cq: Arc<Cq>,
+    recv_cq: Arc<Cq>,
+    srq: Option<Arc<Srq>>,
+}
+
+/// Whether each capability is within the device's limits; receives do not count with an SRQ.
+fn check_cap(cap: &QpCap) -> Result<(), Errno> {
+    let fits = cap.max_send_wr <= LIMITS.max_qp_wr
+        && cap.max_recv_wr <= LIMITS.max_qp_wr
+        && cap.max_send_sge <= LIMITS.max_sge
+        && cap.max_recv_sge <= LIMITS.max_sge
+        && cap.max_inline_data <= LIMITS.max_inline;
+    if fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+}
+
+impl Qp {
+    pub(crate) fn create(pd: &Arc<Pd>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
+        if init.qp_type != QPT_RC {
+            return Err(Errno(libc::EOPNOTSUPP));
+        }
+        let mut cap = init.cap;
+        if init.srq.is_some() {
+            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+        }
+        check_cap(&cap)?;
+        let mut guard = pd.context.endpoint.shared.state.lock();
+        let state = &mut *guard;
+        let qpn = state.take_qpn().ok_or(Errno(libc::ENOMEM))?;
+        let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
+        let srq = init.srq.as_ref().map(|s| s.number);
+        for cq in [send_cq, recv_cq] {
+            state.core.cqs.get_mut(cq).ok_or(Errno(libc::EINVAL))?.users += 1;
+        }
+        if let Some(srq) = srq {
+            state.core.srqs.get_mut(srq).ok_or(Errno(libc::EINVAL))?.users += 1;
+        }
+        add_user(&mut state.pds, pd.handle);
+        let config = QpConfig {
+            qpn,
+            pd: pd.handle,
+            cap,
+            sq_sig_all: init.sq_sig_all,
+            srq: srq.is_some(),
+        };
+        let index = qp_index(qpn);
+        if state.qps.len() <= index {
+            state.qps.resize_with(index + 1, || None);
+            state.core.routes.resize_with(index + 1, || None);
+        }
+        let events = Arc::clone(&pd.context.events);
+        state.qps[index] = Some(Box::new(QpEntry::new(ProtoQp::new(config))));
+        state.core.routes[index] = Some(Route { send_cq, recv_cq, srq, events, cookie });
+        drop(guard);
+        let QpInit { send_cq, recv_cq, srq, .. } = init;
+        Ok(Arc::new(Qp { pd: Arc::clone(pd), qpn, cap, cookie, send_cq, recv_cq, srq }))
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.pd.context.endpoint.shared
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn qpn(&self) -> u32 {
+        self.qpn
+    }
+
+    /// Its queue sizes.
+    #[must_use]
+    pub fn cap(&self) -> QpCap {
+        self.cap
+    }
+
+    /// Its state.
+    #[must_use]
+    pub fn state(&self) -> QpState {
+        self.query().0.state
+    }
+
+    /// Its attributes and address vector (`ibv_query_qp(3)`).
+    #[must_use]
+    pub fn query(&self) -> (QpAttr, Av) {
+        let mut state = self.shared().state.lock();
+        state.qp(self.qpn).map_or_else(Default::default, |e| (e.qp.attr(), e.av))
+    }
+
+    /// Changes state and attributes (`ibv_modify_qp(3)`). Going to RTR asks the broker for the way
+    /// to the peer.
+    ///
+    /// # Errors
+    /// EINVAL for a transition or attributes the specification does not allow, or a GID index
+    /// that does not exist; what the broker could not be asked for.
+    pub fn modify(&self, attr: &QpAttr, av: Option<&Av>, mask: QpAttrMask) -> Result<(), Errno> {
+        let target = self.check(attr, mask)?;
+        let connecting = target == Some(QpState::Rtr);
+        let link = match av {
+            Some(av) if connecting => Some(self.connect(attr, av)?),
+            None if connecting => return Err(Errno(libc::EINVAL)),
+            _ => None,
+        };
+        let shared = self.shared();
+        let mut guard = shared.state.lock();
+        let state = &mut *guard;
+        let entry = state.qps[qp_index(self.qpn)].as_deref_mut().ok_or(Errno(libc::EINVAL))?;
+        entry.qp.modify(attr, mask, &mut state.core)?;
+        if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
+            entry.av = *av;
+        }
+        if let Some(link) = link {
+            entry.link = link;
+            state.link_up(self.qpn);
+        }
+        match target {
+            Some(QpState::Rts) => state.start_sending(self.qpn),
+            Some(QpState::Reset) => {
+                state.link_down(self.qpn);
+                state.core.forget_completions(self.qpn);
+            }
+            _ => {}
+        }
+        state.touch(self.qpn);
+        state.flush_pending(clock::now());
+        let deadline = state.deadline;
+        drop(guard);
+        if target == Some(QpState::Reset) {
+            let _ = shared.control.disconnect(self.qpn);
+        }
+        shared.mind(deadline);
+        Ok(())
+    }
+
+    /// Checks a modification and returns the state it leads to, if it names one.
+    fn check(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<QpState>, Errno> {
+        let mut state = self.shared().state.lock();
+        let entry = state.qp(self.qpn).ok_or(Errno(libc::EINVAL))?;
+        entry.qp.check_modify(attr, mask)?;
+        let from = entry.qp.state();
+        Ok(mask.contains(QpAttrMask::STATE).then_some(attr.state).filter(|to| {
+            // RTS to RTS changes attributes only.
+            *to != from || *to != QpState::Rts
+        }))
+    }
+
+    /// Asks the broker for the way to the peer, and prepares it.
+    fn connect(&self, attr: &QpAttr, av: &Av) -> Result<Link, Errno> {
+        let table = gid::gid_table();
+        let source = table.get(usize::from(av.sgid_index));
+        let remote = if av.is_global {
+            let source = source.ok_or(Errno(libc::EINVAL))?;
+            Some((gid::ip_of(av.dgid), source))
+        } else {
+            None
+        };
+        let request = ConnectRequest {
+            local_qpn: self.qpn,
+            remote_gid: remote.map(|_| av.dgid),
+            gid_is_local: remote.is_none_or(|(ip, _)| gid::is_local(ip)),
+            remote_qpn: attr.dest_qpn,
+        };
+        let shared = self.shared();
+        match shared.control.connect(&request).map_err(Errno::from)? {
+            Introduction::NoPeer => Ok(Link::Nowhere(None)),
+            Introduction::Ring { side, ring, peer_inbox, peer_doorbell, generation, peer } => {
+                let with = Introduced {
+                    side,
+                    generation,
+                    ring,
+                    peer,
+                    peer_inbox,
+                    peer_doorbell,
+                    index: attr.dest_qpn % QPS_PER_SLOT,
+                    rq_psn: attr.rq_psn & 0xff_ffff,
+                };
+                Ok(Link::Ring(Box::new(RingLink::open(&shared.peers, with)?)))
+            }
+            Introduction::Udp => {
+                let own = table.first().ok_or(Errno(libc::ENETUNREACH))?;
+                let (ip, source) = remote.unwrap_or((gid::ip_of(own.gid), own));
+                let link = udp_link(self.qpn, attr, (ip, gid::ip_of(source.gid)), source.ifindex)?;
+                Ok(Link::Udp(Box::new(link)))
+            }
+        }
+    }
+
+    /// Posts sends in order, and starts them (`ibv_post_send(3)`). On an error those before it are
+    /// posted.
+    ///
+    /// # Errors
+    /// The index of the first that was not posted, and ENOMEM (full) or EINVAL.
+    pub fn post_send_list(
+        &self,
+        wrs: impl Iterator<Item = Result<SendWr, Errno>>,
+    ) -> Result<(), (usize, Errno)> {
+        let shared = self.shared();
+        let mut guard = shared.state.lock();
+        let state = &mut *guard;
+        shared.note_activity();
+        let mut outcome = Ok(());
+        let Some(entry) = state.qps.get_mut(qp_index(self.qpn)).and_then(Option::as_deref_mut)
+        else {
+            return Err((0, Errno(libc::EINVAL)));
+        };
+        for (index, wr) in wrs.enumerate() {
+            let posted = wr.and_then(|wr| Ok(entry.qp.post_send(wr, &mut state.core)?));
+            if let Err(errno) = posted {
+                outcome = Err((index, errno));
+                break;
+            }
+        }
+        state.touch(self.qpn);
+        // Its acknowledgments are awaited now.
+        state.heat(self.qpn);
+        state.flush_pending(clock::now());
+        let deadline = state.deadline;
+        drop(guard);
+        shared.mind(deadline);
+        outcome
+    }
+
+    /// Posts receives in order (`ibv_post_recv(3)`). On an error those before it are posted.
+    ///
+    /// # Errors
+    /// The index of the first that was not posted, and ENOMEM (full) or EINVAL.
+    pub fn post_recv_list(
+        &self,
+        wrs: impl Iterator<Item = Result<RecvWr, Errno>>,
+    ) -> Result<(), (usize, Errno)> {
+        let mut guard = self.shared().state.lock();
+        let state = &mut *guard;
+        let Some(entry) = state.qps.get_mut(qp_index(self.qpn)).and_then(Option::as_deref_mut)
+        else {
+            return Err((0, Errno(libc::EINVAL)));
+        };
+        for (index, wr) in wrs.enumerate() {
+            let posted = wr.and_then(|wr| Ok(entry.qp.post_recv(wr, &mut state.core)?));
+            posted.map_err(|errno| (index, errno))?;
+        }
+        Ok(())
+    }
+
+    /// Ends it (`ibv_destroy_qp(3)`): completions not polled yet vanish. Waits until its events
+    /// have been acknowledged.
+    ///
+    /// # Errors
+    /// EINVAL if it has ended already.
+    pub fn destroy(&self) -> Result<(), Errno> {
+        let shared = self.shared();
+        let mut guard = shared.state.lock();
+        let state = &mut *guard;
+        if state.qp(self.qpn).is_none() {
+            return Err(Errno(libc::EINVAL));
+        }
+        state.progress(clock::now());
+        state.link_down(self.qpn);
+        let index = qp_index(self.qpn);
+        state.qps[index] = None;
+        state.core.forget_completions(self.qpn);
+        state.core.routes[index] = None;
+        for cq in [self.send_cq.number, self.recv_cq.number] {
+            if let Some(cq) = state.core.cqs.get_mut(cq) {
+                cq.users = cq.users.saturating_sub(1);
+            }
+        }
+        if let Some(srq) = &self.srq
+            && let Some(srq) = state.core.srqs.get_mut(srq.number)
+        {
+            srq.users = srq.users.saturating_sub(1);
+        }
+        drop_user(&mut state.pds, self.pd.handle);
+        drop(guard);
+        let _ = shared.control.disconnect(self.qpn);
+        self.pd.context.events.retire(EventSource::Qp(self.cookie));
+        Ok(())
+    }
+}
+
+fn udp_link(
+    qpn: u32,
+    attr: &QpAttr,
+    (ip, source): (IpAddr, IpAddr),
+    ifindex: u32,
+) -> Result<UdpLink, Errno> {
+    let slot = u16::try_from(attr.dest_qpn >> 12).map_err(|_| Errno(libc::EINVAL))?;
+    let port = BASE_PORT + slot;
+    let dst = match ip {
+        IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+            SocketAddr::V6(SocketAddrV6::new(v6, port, 0, ifindex))
+        }
+        ip => SocketAddr::new(ip, port),
+    };
+    let mut random = [0; 8];
+    getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
+    let cookie = u64::from_ne_bytes(random) | 1;
+    let max_datagram = causeway_netio::path_mtu(dst, Some(source));
+    let config = Config {
+        max_datagram,
+        ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
+    };
+    Ok(UdpLink::new(Connection::new(config, clock::now()), dst, Some(source)))
+}
+
+impl crate::endpoint::State {
+    /// A queue pair has become ready to send.
+    fn start_sending(&mut self, qpn: u32) {
+        let Some(entry) = self.qp(qpn) else { return };
+        let attr = entry.qp.attr();
+        match &mut entry.link {
+            Link::Udp(udp) if !udp.started => {
+                udp.started = true;
+                udp.conn.start(SendConfig {
+                    sq_psn: attr.sq_psn,
+                    timeout: attr.timeout,
+                    retry_cnt: attr.retry_cnt,
+                });
+            }
+            Link::Ring(ring) => ring.start(attr.sq_psn),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! A queue pair as the endpoint holds it: protocol state, address vector, link.
+
+use causeway_proto::Instant;
+use causeway_proto::qp::Qp;
+
+use crate::ring::RingLink;
+use crate::udp::UdpLink;
+
+/// An address vector (`struct ibv_ah_attr`, `ibv_modify_qp(3)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(missing_docs, reason = "the names are those of struct ibv_ah_attr")]
+pub struct Av {
+    pub is_global: bool,
+    pub dgid: [u8; 16],
+    pub sgid_index: u8,
+    pub dlid: u16,
+    pub port: u8,
+    pub hop_limit: u8,
+    pub traffic_class: u8,
+    pub sl: u8,
+    pub flow_label: u32,
+}
+
+/// What carries the segments of a queue pair.
+pub(crate) enum Link {
+    /// Not connected yet.
+    None,
+    /// A ring in shared memory.
+    Ring(Box<RingLink>),
+    /// TRP over UDP.
+    Udp(Box<UdpLink>),
+    /// No such peer on this host, and no other way to it: sends fail at the time given, which is
+    /// set when the first is posted.
+    Nowhere(Option<Instant>),
+}
+
+/// A queue pair.
+pub(crate) struct QpEntry {
+    pub qp: Qp,
+    pub av: Av,
+    pub link: Link,
+    /// It is in the endpoint's list of those with something left to send.
+    pub pending: bool,
+    /// It is in the endpoint's list of rings polled on every progress.
+    pub hot: bool,
+}
+
+impl QpEntry {
+    pub fn new(qp: Qp) -> Self {
+        QpEntry { qp, av: Av::default(), link: Link::None, pending: false, hot: false }
+    }
+
+    /// When it wants attention without any input.
+    pub fn deadline(&self) -> Option<Instant> {
+        match &self.link {
+            Link::None => None,
+            Link::Ring(ring) => ring.deadline(),
+            Link::Udp(udp) => udp.deadline(),
+            Link::Nowhere(when) => *when,
+        }
+    }
+}

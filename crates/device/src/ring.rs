@@ -1,0 +1,510 @@
+//! The ring wire: a queue pair's segments through a lossless ring in shared memory.
+//!
+//! What is written arrives, once and in order, so nothing is acknowledged but the number up to
+//! which requests have been placed. Only a request refused for want of a receive is written again:
+//! the reader drops what follows it until it comes once more.
+
+use std::collections::HashMap;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+use causeway_proto::qp::{Bound, Qp};
+use causeway_proto::trp::Budget;
+use causeway_proto::types::QpState;
+use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
+use causeway_proto::{Bytes, BytesMut, Instant};
+use causeway_shm::layout::{RING_CAPACITY, ring_len};
+use causeway_shm::ring::Flag;
+use causeway_shm::{Attention, Corrupt, Doorbell, Inbox, Record, Ring, Segment, Side, notify};
+use causeway_wire::rdmap::MAX_HEADER;
+use parking_lot::Mutex;
+
+use crate::core::Core;
+use crate::errno::Errno;
+use crate::qp_entry::{Link, QpEntry};
+
+/// Payload of one record: small enough that the reader copies out while the writer copies in.
+const CHUNK: usize = 8192;
+/// Records handled in one progress, so that other queue pairs get their turn.
+const RECEIVE_MOST: usize = 64;
+/// Records written in one progress.
+const TRANSMIT_MOST: usize = 64;
+/// Flag of a record: last segment of its message.
+const LAST: u8 = 1;
+
+/// Kinds of records.
+mod kind {
+    /// A request segment.
+    pub const REQUEST: u8 = 1;
+    /// A response segment.
+    pub const RESPONSE: u8 = 2;
+    /// Request `seq` found no receive; the flags hold the timer code.
+    pub const NOT_READY: u8 = 3;
+    /// Request `seq` is refused for good; the flags hold the reason.
+    pub const REFUSED: u8 = 4;
+}
+
+/// Where a peer's endpoint is told that something happened on a ring.
+#[derive(Debug)]
+pub(crate) struct PeerEnd {
+    inbox: Inbox,
+    bell: Doorbell,
+}
+
+/// The peers' endpoints, one entry for each however many queue pairs lead there.
+#[derive(Debug, Default)]
+pub(crate) struct Peers(Mutex<HashMap<u64, Weak<PeerEnd>>>);
+
+impl Peers {
+    /// The endpoint numbered `peer`, to which these descriptors lead.
+    fn get(&self, peer: u64, inbox: OwnedFd, bell: OwnedFd) -> Result<Arc<PeerEnd>, Errno> {
+        let mut known = self.0.lock();
+        if let Some(end) = known.get(&peer).and_then(Weak::upgrade) {
+            return Ok(end);
+        }
+        known.retain(|_, end| end.strong_count() > 0);
+        let segment = Segment::map(inbox, causeway_shm::layout::INBOX_LEN).map_err(refused)?;
+        let inbox = Inbox::open(Arc::new(segment)).map_err(refused)?;
+        let end = Arc::new(PeerEnd { inbox, bell: Doorbell::from_fd(bell) });
+        known.insert(peer, Arc::downgrade(&end));
+        Ok(end)
+    }
+}
+
+/// What the broker introduced a queue pair with.
+pub(crate) struct Introduced {
+    pub side: u8,
+    pub generation: u64,
+    pub ring: OwnedFd,
+    pub peer: u64,
+    pub peer_inbox: OwnedFd,
+    pub peer_doorbell: OwnedFd,
+    /// Index of the peer's queue pair.
+    pub index: u32,
+    /// First request number expected.
+    pub rq_psn: u32,
+}
+
+/// A refusal to be written as soon as there is room.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    NotReady { seq: u64, timer: u8 },
+    Final { seq: u64, nak: Nak },
+}
+
+/// Where a queue pair stands in its two directions.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Next number of each space to write.
+    next: [u64; 2],
+    /// Requests below are acknowledged.
+    acked: u64,
+    /// Next request expected, and the first of its message.
+    expected: u64,
+    first: u64,
+    /// Next response expected.
+    expected_response: u64,
+    /// Requests from here on are to be written again, not before the time given.
+    again: Option<u64>,
+    hold_until: Option<Instant>,
+    refusal: Option<Refusal>,
+    /// One of the peer's requests was refused for good: no more are taken.
+    refused: bool,
+}
+
+/// A queue pair's end of a ring.
+#[derive(Debug)]
+pub(crate) struct RingLink {
+    ring: Ring,
+    flow: Flow,
+    peer: Arc<PeerEnd>,
+    index: u32,
+    generation: u64,
+    /// The peer's queue pair has taken its side, or will not matter any more.
+    joined: bool,
+    /// When to give up on a peer that has not joined.
+    give_up_at: Option<Instant>,
+    /// Whether nothing more will come.
+    peer_gone: bool,
+    /// The peer has been told that this queue pair failed.
+    said_failed: bool,
+}
+
+fn refused(e: causeway_shm::SegmentError) -> Errno {
+    match e {
+        causeway_shm::SegmentError::Os(e) => e.into(),
+        _ => Errno(libc::EPROTO),
+    }
+}
+
+impl RingLink {
+    /// Takes the side of the ring that the broker assigned.
+    pub fn open(peers: &Peers, with: Introduced) -> Result<Self, Errno> {
+        let peer = peers.get(with.peer, with.peer_inbox, with.peer_doorbell)?;
+        let segment = Segment::map(with.ring, ring_len(RING_CAPACITY)).map_err(refused)?;
+        let side = if with.side == 0 { Side::A } else { Side::B };
+        let ring = Ring::attach(Arc::new(segment), side).map_err(refused)?;
+        let expected = u64::from(with.rq_psn);
+        Ok(RingLink {
+            ring,
+            flow: Flow { expected, first: expected, ..Flow::default() },
+            peer,
+            index: with.index,
+            generation: with.generation,
+            joined: side == Side::B,
+            give_up_at: None,
+            peer_gone: false,
+            said_failed: false,
+        })
+    }
+
+    /// Begins to send requests, numbered from `sq_psn`.
+    pub fn start(&mut self, sq_psn: u32) {
+        if self.flow.next[Space::Request as usize] == 0 {
+            self.flow.next[Space::Request as usize] = u64::from(sq_psn);
+            self.flow.acked = u64::from(sq_psn);
+        }
+    }
+
+    /// The number by which the broker names this ring.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        [self.flow.hold_until, self.give_up_at].into_iter().flatten().min()
+    }
+
+    /// Gives up on a peer that never joined. What was held back is written by the next transmit.
+    pub fn on_timer(&mut self, qp: &mut Qp, core: &mut Core, now: Instant) {
+        if self.give_up_at.is_some_and(|when| when <= now) {
+            self.give_up_at = None;
+            self.peer_gone = true;
+            qp.bind(core).lost();
+        }
+    }
+
+    /// The peer's queue pair has taken its side.
+    pub fn peer_joined(&mut self) {
+        self.joined = true;
+        self.give_up_at = None;
+    }
+
+    /// The peer's process is dead.
+    pub fn peer_died(&mut self) {
+        self.peer_gone = true;
+        self.joined = true;
+        self.give_up_at = None;
+    }
+
+    /// Says whether this endpoint polls the ring from now on. Returns false where it cannot stop
+    /// yet, because something has just come.
+    pub fn set_hot(&mut self, hot: bool) -> bool {
+        if hot {
+            self.ring.heat();
+            return true;
+        }
+        let events = Attention::DATA.and(Attention::ACK).and(Attention::ROOM);
+        self.ring.cool(events).unwrap_or(true)
+    }
+
+    /// Tells the peer that this queue pair is reset or destroyed.
+    pub fn close(&mut self) {
+        self.publish_ack();
+        self.ring.set_flag(Flag::Closed);
+        self.notify(Attention::DATA.and(Attention::ACK));
+    }
+
+    fn publish_ack(&mut self) -> bool {
+        self.ring.ack_pending() && self.ring.publish_ack()
+    }
+
+    fn notify(&self, events: Attention) {
+        // A bell that cannot be rung belongs to a dead peer; the broker says so.
+        let _ = notify(&self.ring, events, &self.peer.inbox, &self.peer.bell, self.index);
+    }
+}
+
+impl Flow {
+    /// Handles one record.
+    fn on_record(
+        &mut self,
+        record: &Record<'_>,
+        qp: &mut Bound<'_, Core>,
+        now: Instant,
+    ) -> Result<(), Corrupt> {
+        // SAFETY: the body stays readable while the record is borrowed, and is only copied.
+        let body = unsafe { Bytes::from_raw(record.as_ptr(), record.len()) };
+        match record.kind {
+            kind::REQUEST => self.on_request(record.seq, record.flags & LAST != 0, body, qp),
+            kind::RESPONSE => {
+                if record.seq != self.expected_response {
+                    return Err(Corrupt);
+                }
+                self.expected_response += 1;
+                let last = record.flags & LAST != 0;
+                let meta = SegMeta { seq: record.seq, first: record.seq, last };
+                qp.receive(Space::Response, meta, body, true);
+            }
+            kind::NOT_READY => {
+                if !self.is_unacknowledged(record.seq) {
+                    return Err(Corrupt);
+                }
+                self.acknowledge(record.seq, qp);
+                self.hold_until = qp.not_ready(record.seq, record.flags, now);
+                self.again = self.hold_until.map(|_| record.seq);
+            }
+            kind::REFUSED => {
+                if !self.is_unacknowledged(record.seq) {
+                    return Err(Corrupt);
+                }
+                let nak = match record.flags {
+                    0 => Nak::InvalidRequest,
+                    1 => Nak::RemoteAccess,
+                    _ => Nak::RemoteOperation,
+                };
+                qp.refused(record.seq, nak);
+            }
+            _ => return Err(Corrupt),
+        }
+        Ok(())
+    }
+
+    fn on_request(&mut self, seq: u64, last: bool, body: Bytes<'_>, qp: &mut Bound<'_, Core>) {
+        // Behind a refused request everything is dropped until that one comes again.
+        if seq != self.expected || self.refused {
+            return;
+        }
+        let meta = SegMeta { seq, first: self.first, last };
+        match qp.receive(Space::Request, meta, body, true) {
+            Verdict::Placed => {
+                self.expected += 1;
+                if last {
+                    self.first = self.expected;
+                }
+            }
+            Verdict::NotReady(timer) => self.refusal = Some(Refusal::NotReady { seq, timer }),
+            Verdict::Refused(nak) => {
+                self.refused = true;
+                self.refusal = Some(Refusal::Final { seq, nak });
+            }
+            Verdict::Later | Verdict::Ignore => {}
+        }
+    }
+
+    fn is_unacknowledged(&self, seq: u64) -> bool {
+        (self.acked..self.next[Space::Request as usize]).contains(&seq)
+    }
+
+    /// All requests below `upto` are placed, says the peer.
+    fn acknowledge(&mut self, upto: u64, qp: &mut Bound<'_, Core>) {
+        if upto > self.acked {
+            self.acked = upto;
+            qp.acked(Space::Request, upto);
+        }
+    }
+}
+
+/// Takes what the peer has written. Returns whether it was anything.
+pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bool {
+    let QpEntry { qp, link: Link::Ring(link), .. } = entry else { return false };
+    let mut bound = qp.bind(core);
+    match link.take_records(&mut bound, now) {
+        Ok(worked) => worked,
+        Err(Corrupt) => {
+            if link.peer_gone {
+                return false;
+            }
+            link.peer_gone = true;
+            bound.lost();
+            true
+        }
+    }
+}
+
+impl RingLink {
+    fn take_records(&mut self, qp: &mut Bound<'_, Core>, now: Instant) -> Result<bool, Corrupt> {
+        // Before the records: those published before a flag are visible once the flag is.
+        let leaving = self.ring.peer_flag(Flag::Closed) || self.ring.peer_flag(Flag::Failed);
+        let mut taken = 0;
+        while taken < RECEIVE_MOST {
+            let Some(record) = self.ring.rx.peek()? else { break };
+            self.flow.on_record(&record, qp, now)?;
+            self.ring.rx.consume();
+            taken += 1;
+        }
+        if taken > 0 {
+            self.joined = true;
+            self.give_up_at = None;
+            self.ring.set_req_ack(self.flow.expected);
+        }
+        let progress = self.take_acks(qp)?;
+        if leaving && taken < RECEIVE_MOST && !self.peer_gone {
+            self.peer_gone = true;
+            if qp.qp.expects_answer() {
+                qp.lost();
+            }
+            return Ok(true);
+        }
+        if taken > 0 {
+            let mut events = Attention::ROOM;
+            if self.publish_ack() {
+                events = events.and(Attention::ACK);
+            }
+            self.notify(events);
+        }
+        Ok(taken > 0 || progress)
+    }
+
+    /// Takes the peer's acknowledgment, where one is awaited.
+    fn take_acks(&mut self, qp: &mut Bound<'_, Core>) -> Result<bool, Corrupt> {
+        let sent = self.flow.next[Space::Request as usize];
+        if self.flow.acked >= sent {
+            return Ok(false);
+        }
+        let upto = self.ring.req_ack();
+        if upto > sent {
+            return Err(Corrupt);
+        }
+        if upto <= self.flow.acked {
+            return Ok(false);
+        }
+        self.joined = true;
+        self.give_up_at = None;
+        self.flow.acknowledge(upto, qp);
+        Ok(true)
+    }
+}
+
+/// Writes what the queue pair has to send. Returns whether something is left that waits for room.
+pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bool {
+    let QpEntry { qp, link: Link::Ring(link), .. } = entry else { return false };
+    let mut bound = qp.bind(core);
+    if link.peer_gone {
+        if bound.qp.expects_answer() {
+            bound.lost();
+        }
+        return false;
+    }
+    let left = match link.write_records(&mut bound, now) {
+        Ok(left) => left,
+        Err(Corrupt) => {
+            link.peer_gone = true;
+            bound.lost();
+            false
+        }
+    };
+    if link.ring.tx.publish() {
+        link.notify(Attention::DATA);
+    }
+    let failed = bound.qp.state() == QpState::Err;
+    if failed && !left && !link.said_failed {
+        link.said_failed = true;
+        link.ring.set_flag(Flag::Failed);
+        link.notify(Attention::DATA);
+    }
+    if !link.joined && link.give_up_at.is_none() && bound.qp.expects_answer() {
+        let attr = bound.qp.attr();
+        let budget = Budget::new(attr.timeout, attr.retry_cnt).limit();
+        link.give_up_at = budget.map(|budget| now + budget);
+    }
+    left
+}
+
+impl RingLink {
+    fn write_records(&mut self, qp: &mut Bound<'_, Core>, now: Instant) -> Result<bool, Corrupt> {
+        if self.flow.refusal.is_some() && !self.write_refusal()? {
+            return Ok(true);
+        }
+        if self.flow.hold_until.is_some_and(|when| when <= now) {
+            self.flow.hold_until = None;
+        }
+        for _ in 0..TRANSMIT_MOST {
+            let held = self.flow.hold_until.is_some();
+            let again = self.flow.again.filter(|_| !held);
+            let wrote = if qp.has_next(Space::Response) {
+                self.write_next(Space::Response, qp)?
+            } else if let Some(seq) = again {
+                self.write_again(seq, qp)?
+            } else if !held && qp.has_next(Space::Request) {
+                self.write_next(Space::Request, qp)?
+            } else {
+                return Ok(false);
+            };
+            match wrote {
+                Wrote::Record => {}
+                Wrote::Nothing => return Ok(false),
+                Wrote::NoRoom => return Ok(true),
+            }
+        }
+        Ok(true)
+    }
+
+    fn write_refusal(&mut self) -> Result<bool, Corrupt> {
+        let Some(slot) = self.ring.tx.reserve(0, 0)? else { return Ok(false) };
+        match self.flow.refusal.take() {
+            Some(Refusal::NotReady { seq, timer }) => slot.commit(kind::NOT_READY, timer, seq, 0),
+            Some(Refusal::Final { seq, nak }) => {
+                slot.commit(kind::REFUSED, nak as u8, seq, 0);
+            }
+            None => {}
+        }
+        Ok(true)
+    }
+
+    fn write_next(&mut self, space: Space, qp: &mut Bound<'_, Core>) -> Result<Wrote, Corrupt> {
+        let size = CHUNK + MAX_HEADER;
+        let Some(mut slot) = self.ring.tx.reserve(size, size)? else { return Ok(Wrote::NoRoom) };
+        let seq = self.flow.next[space as usize];
+        // SAFETY: the slot's body is ours to write until it is committed.
+        let mut out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len()) };
+        let built = qp.next(space, seq, &mut out);
+        if let Some((seq, nak)) = qp.qp.take_late_refusal() {
+            self.flow.refusal = Some(Refusal::Final { seq, nak });
+            self.flow.refused = true;
+        }
+        let Some((meta, len)) = built else { return Ok(Wrote::Nothing) };
+        slot.commit(kind_of(space), u8::from(meta.last), seq, len);
+        self.flow.next[space as usize] += 1;
+        if space == Space::Response {
+            // Written is delivered.
+            qp.acked(space, seq + 1);
+        }
+        if len > CHUNK / 2 && self.ring.tx.publish() {
+            self.notify(Attention::DATA);
+        }
+        Ok(Wrote::Record)
+    }
+
+    fn write_again(&mut self, seq: u64, qp: &mut Bound<'_, Core>) -> Result<Wrote, Corrupt> {
+        if seq >= self.flow.next[Space::Request as usize] {
+            self.flow.again = None;
+            return Ok(Wrote::Record);
+        }
+        let size = CHUNK + MAX_HEADER;
+        let Some(mut slot) = self.ring.tx.reserve(size, size)? else { return Ok(Wrote::NoRoom) };
+        // SAFETY: as in `write_next`.
+        let mut out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len()) };
+        let Some((meta, len)) = qp.again(Space::Request, seq, &mut out) else {
+            self.flow.again = None;
+            return Ok(Wrote::Nothing);
+        };
+        slot.commit(kind::REQUEST, u8::from(meta.last), seq, len);
+        self.flow.again = Some(seq + 1);
+        Ok(Wrote::Record)
+    }
+}
+
+/// How an attempt to write a record ended.
+enum Wrote {
+    Record,
+    Nothing,
+    NoRoom,
+}
+
+fn kind_of(space: Space) -> u8 {
+    match space {
+        Space::Request => kind::REQUEST,
+        Space::Response => kind::RESPONSE,
+    }
+}

@@ -1,0 +1,92 @@
+//! Shared receive queues.
+
+use std::sync::Arc;
+
+use causeway_proto::types::RecvWr;
+
+use crate::errno::Errno;
+use crate::events::EventSource;
+use crate::limits::LIMITS;
+use crate::pd::{Pd, drop_user};
+
+/// A shared receive queue (`ibv_create_srq(3)`).
+pub struct Srq {
+    pub(crate) pd: Arc<Pd>,
+    pub(crate) number: u32,
+    pub(crate) max_sge: u32,
+    pub(crate) cookie: usize,
+}
+
+impl Srq {
+    /// Its number (`ibv_get_srq_num(3)`).
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// Posts receives in order (`ibv_post_srq_recv(3)`). On an error those before it are posted.
+    ///
+    /// # Errors
+    /// The index of the first that was not posted, and ENOMEM (full) or EINVAL.
+    pub fn post_recv_list(
+        &self,
+        wrs: impl Iterator<Item = Result<RecvWr, Errno>>,
+    ) -> Result<(), (usize, Errno)> {
+        let mut state = self.pd.context.endpoint.shared.state.lock();
+        for (index, wr) in wrs.enumerate() {
+            let fail = |errno| (index, errno);
+            let wr = wr.map_err(fail)?;
+            let srq = state.core.srqs.get_mut(self.number).ok_or(fail(Errno(libc::EINVAL)))?;
+            if wr.sges.len() > self.max_sge as usize {
+                return Err(fail(Errno(libc::EINVAL)));
+            }
+            if srq.queue.len() >= srq.max_wr as usize {
+                return Err(fail(Errno(libc::ENOMEM)));
+            }
+            srq.queue.push_back(wr);
+        }
+        Ok(())
+    }
+
+    /// Its size, entries per receive, and limit (`ibv_query_srq(3)`).
+    #[must_use]
+    pub fn query(&self) -> (u32, u32, u32) {
+        let state = self.pd.context.endpoint.shared.state.lock();
+        state.core.srqs.get(self.number).map_or((0, 0, 0), |s| (s.max_wr, self.max_sge, s.limit))
+    }
+
+    /// Changes size or limit (`ibv_modify_srq(3)`).
+    ///
+    /// # Errors
+    /// EINVAL for a size below what is queued or beyond the device's, or a limit above the size.
+    pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
+        let mut state = self.pd.context.endpoint.shared.state.lock();
+        let srq = state.core.srqs.get_mut(self.number).ok_or(Errno(libc::EINVAL))?;
+        let size = max_wr.unwrap_or(srq.max_wr);
+        let too_small = (size as usize) < srq.queue.len();
+        if size == 0 || size > LIMITS.max_srq_wr || too_small || limit.is_some_and(|l| l > size) {
+            return Err(Errno(libc::EINVAL));
+        }
+        srq.max_wr = size;
+        srq.limit = limit.unwrap_or(srq.limit);
+        Ok(())
+    }
+
+    /// Ends it (`ibv_destroy_srq(3)`). Waits until its events have been acknowledged.
+    ///
+    /// # Errors
+    /// EBUSY while queue pairs use it.
+    pub fn destroy(&self) -> Result<(), Errno> {
+        let context = &self.pd.context;
+        let mut state = context.endpoint.shared.state.lock();
+        let srq = state.core.srqs.get(self.number).ok_or(Errno(libc::EINVAL))?;
+        if srq.users > 0 {
+            return Err(Errno(libc::EBUSY));
+        }
+        state.core.srqs.remove(self.number);
+        drop_user(&mut state.pds, self.pd.handle);
+        drop(state);
+        context.events.retire(EventSource::Srq(self.cookie));
+        Ok(())
+    }
+}

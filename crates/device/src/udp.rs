@@ -1,0 +1,225 @@
+//! The UDP wire: TRP connections over the endpoint's port.
+
+use std::net::{IpAddr, SocketAddr};
+
+use causeway_netio::UdpPort;
+use causeway_proto::Instant;
+use causeway_proto::trp::{Connection, reset_for};
+use causeway_proto::types::QpState;
+use causeway_wire::trp::{Reason, destination};
+
+use crate::core::{Core, qp_index};
+use crate::qp_entry::{Link, QpEntry};
+
+/// Most bytes handed to the kernel in one call.
+const BATCH_BYTES: usize = 64_000;
+/// How soon a send that found the socket's buffer full is tried again.
+const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
+/// Batches received in one progress, so that sending gets its turn.
+const RECEIVE_ROUNDS: usize = 4;
+/// Room for a reset.
+const RESET_BYTES: usize = 128;
+
+/// The endpoint's port and what is needed to send through it.
+pub(crate) struct UdpWire {
+    pub port: UdpPort,
+    /// Queue pairs on this wire: without any, the port is left to the helper.
+    pub links: u32,
+    buffer: Vec<u8>,
+}
+
+/// A queue pair's connection over UDP.
+pub(crate) struct UdpLink {
+    pub conn: Connection,
+    /// The queue pair has been ready to send.
+    pub started: bool,
+    dst: SocketAddr,
+    src: Option<IpAddr>,
+    /// Datagrams the socket had no room for.
+    unsent: Option<Batch>,
+    retry_at: Option<Instant>,
+}
+
+struct Batch {
+    bytes: Vec<u8>,
+    shape: Shape,
+}
+
+/// Datagrams of `segment` bytes each, the last one at most that.
+#[derive(Clone, Copy)]
+struct Shape {
+    segment: usize,
+    may_fragment: bool,
+}
+
+impl UdpWire {
+    pub fn new(port: UdpPort) -> Self {
+        UdpWire { port, links: 0, buffer: vec![0; BATCH_BYTES + causeway_proto::trp::MAX_DATAGRAM] }
+    }
+}
+
+impl UdpLink {
+    pub fn new(conn: Connection, dst: SocketAddr, src: Option<IpAddr>) -> Self {
+        UdpLink { conn, started: false, dst, src, unsent: None, retry_at: None }
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        [self.retry_at, self.conn.poll_timeout()].into_iter().flatten().min()
+    }
+
+    /// Sends a batch; `false` where the socket has no room for it.
+    fn send(&self, port: &UdpPort, bytes: &[u8], shape: Shape) -> bool {
+        let segment = (shape.segment < bytes.len()).then_some(shape.segment);
+        match port.send(self.dst, self.src, bytes, segment, shape.may_fragment) {
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => false,
+            // Any other failure loses the datagrams, as the network may: they are sent again.
+            _ => true,
+        }
+    }
+
+    fn send_unsent(&mut self, port: &UdpPort) -> bool {
+        let Some(batch) = self.unsent.take() else { return true };
+        if self.send(port, &batch.bytes, batch.shape) {
+            self.retry_at = None;
+            return true;
+        }
+        self.unsent = Some(batch);
+        false
+    }
+
+    fn keep(&mut self, bytes: &[u8], shape: Shape, now: Instant) {
+        self.unsent = Some(Batch { bytes: bytes.to_vec(), shape });
+        self.retry_at = Some(now + RETRY_AFTER);
+    }
+}
+
+/// Sends what the queue pair's connection has to send now.
+pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now: Instant) {
+    let QpEntry { qp, link, .. } = entry;
+    let Link::Udp(udp) = link else { return };
+    if !udp.send_unsent(&wire.port) {
+        udp.retry_at = Some(now + RETRY_AFTER);
+        return;
+    }
+    let state = qp.state();
+    udp.conn.set_expecting(now, matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer());
+    let most = wire.port.max_gso_segments().max(1);
+    let room = udp.conn.max_datagram();
+    let mut end = 0;
+    let mut count = 0;
+    let mut shape = Shape { segment: 0, may_fragment: false };
+    loop {
+        let out = &mut wire.buffer[end..end + room];
+        let transmit = udp.conn.poll_transmit(now, &mut qp.bind(core), out);
+        if let Some((seq, nak)) = qp.take_late_refusal() {
+            udp.conn.refuse(seq, nak);
+            continue;
+        }
+        let Some(transmit) = transmit else { break };
+        let fits = transmit.len <= shape.segment && transmit.may_fragment == shape.may_fragment;
+        if count > 0 && !fits {
+            // It cannot join the batch: send that, and begin another with it.
+            if !udp.send(&wire.port, &wire.buffer[..end], shape) {
+                // TRP sends the one that did not fit again.
+                udp.keep(&wire.buffer[..end], shape, now);
+                return;
+            }
+            wire.buffer.copy_within(end..end + transmit.len, 0);
+            (end, count) = (0, 0);
+        }
+        if count == 0 {
+            shape = Shape { segment: transmit.len, may_fragment: transmit.may_fragment };
+        }
+        end += transmit.len;
+        count += 1;
+        let full = count >= most || end + room > BATCH_BYTES || transmit.len < shape.segment;
+        if full {
+            if !udp.send(&wire.port, &wire.buffer[..end], shape) {
+                udp.keep(&wire.buffer[..end], shape, now);
+                return;
+            }
+            (end, count) = (0, 0);
+        }
+    }
+    if end > 0 && !udp.send(&wire.port, &wire.buffer[..end], shape) {
+        udp.keep(&wire.buffer[..end], shape, now);
+    }
+}
+
+/// Takes what has arrived at the port. Returns whether anything had; the queue pairs concerned are
+/// added to `touched`.
+pub(crate) fn receive(
+    wire: &mut UdpWire,
+    qps: &mut [Option<Box<QpEntry>>],
+    core: &mut Core,
+    now: Instant,
+    touched: &mut Vec<u32>,
+) -> bool {
+    let mut any = false;
+    for _ in 0..RECEIVE_ROUNDS {
+        let mut strangers = Vec::new();
+        let received = wire.port.recv(|src, dst, datagram| {
+            let Some(qpn) = destination(datagram) else { return };
+            match find(qps, qpn) {
+                Some((entry, QpEntryLink(udp))) => {
+                    let _ = udp.conn.on_datagram(now, datagram, &mut entry.bind(core));
+                    touched.push(qpn);
+                }
+                None => {
+                    let mut reset = [0; RESET_BYTES];
+                    if let Some(len) = reset_for(datagram, Reason::Unknown, &mut reset) {
+                        strangers.push((src, dst, reset, len));
+                    }
+                }
+            }
+        });
+        for (src, dst, reset, len) in strangers {
+            let _ = wire.port.send(src, dst, &reset[..len], None, false);
+        }
+        match received {
+            Ok(n) if n > 0 => any = true,
+            _ => break,
+        }
+    }
+    unreachable(wire, qps, core, now, touched);
+    any
+}
+
+/// A queue pair's link, known to be UDP.
+struct QpEntryLink<'a>(&'a mut UdpLink);
+
+fn find(
+    qps: &mut [Option<Box<QpEntry>>],
+    qpn: u32,
+) -> Option<(&mut causeway_proto::qp::Qp, QpEntryLink<'_>)> {
+    let entry = qps.get_mut(qp_index(qpn))?.as_deref_mut()?;
+    let QpEntry { qp, link, .. } = entry;
+    match link {
+        Link::Udp(udp) if qp.qpn() == qpn => Some((qp, QpEntryLink(udp))),
+        _ => None,
+    }
+}
+
+/// Tells the connections to a peer whose port was reported closed.
+fn unreachable(
+    wire: &mut UdpWire,
+    qps: &mut [Option<Box<QpEntry>>],
+    core: &mut Core,
+    now: Instant,
+    touched: &mut Vec<u32>,
+) {
+    let mut closed = Vec::new();
+    wire.port.take_errors(|dst, _| closed.push(dst));
+    if closed.is_empty() {
+        return;
+    }
+    for entry in qps.iter_mut().flatten() {
+        let QpEntry { qp, link, .. } = entry.as_mut();
+        if let Link::Udp(udp) = link
+            && closed.iter().any(|dst| dst.ip() == udp.dst.ip() && dst.port() == udp.dst.port())
+        {
+            udp.conn.unreachable(now, &mut qp.bind(core));
+            touched.push(qp.qpn());
+        }
+    }
+}

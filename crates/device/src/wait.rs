@@ -1,0 +1,91 @@
+//! Blocking calls: a thread that waits for an event waits on the sources of events itself, so that
+//! it wakes once.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::channel::EventQueue;
+use crate::clock;
+use crate::endpoint::Shared;
+use crate::errno::Errno;
+
+impl Shared {
+    /// Makes progress until `take` yields something, sleeping on `queue` and the sources.
+    ///
+    /// # Errors
+    /// EAGAIN where there is nothing and the queue's descriptor is non-blocking.
+    pub(crate) fn wait<T, E>(
+        &self,
+        queue: &EventQueue<E>,
+        mut take: impl FnMut() -> Option<T>,
+    ) -> Result<T, Errno> {
+        if let Some(found) = take() {
+            return Ok(found);
+        }
+        self.progress_once();
+        if let Some(found) = take() {
+            return Ok(found);
+        }
+        if queue.nonblocking() {
+            return Err(Errno(libc::EAGAIN));
+        }
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        let found = loop {
+            if let Some(found) = take() {
+                break found;
+            }
+            self.sleep_until_work(queue);
+        };
+        if self.blocked.fetch_sub(1, Ordering::SeqCst) > 1 {
+            // Others still sleep, with the deadline of before: let one look again.
+            self.ring_own_doorbell();
+        }
+        // The helper has gone to sleep in the belief that the sources are watched.
+        if self.helper_parked.load(Ordering::SeqCst) {
+            self.kick();
+        }
+        Ok(found)
+    }
+
+    fn progress_once(&self) {
+        let mut state = self.state.lock();
+        self.note_activity();
+        state.progress_everywhere(clock::now());
+    }
+
+    fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
+        let now = clock::now();
+        let mut state = self.state.lock();
+        self.note_activity();
+        state.arm();
+        let worked = state.progress_everywhere(now);
+        let deadline = state.deadline;
+        if !worked {
+            self.source_deadline.store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
+        }
+        drop(state);
+        if !worked {
+            let timeout = deadline.map(|d| clock::timespec(d.since(now)));
+            let [doorbell, udp, control] = self.sources();
+            let mut fds = [
+                PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
+                PollFd::from_borrowed_fd(udp, PollFlags::IN),
+                PollFd::from_borrowed_fd(control, PollFlags::IN),
+            ];
+            let _ = poll(&mut fds, timeout.as_ref());
+            self.source_deadline.store(0, Ordering::SeqCst);
+            if !fds[1].revents().is_empty() {
+                let _ = self.doorbell.drain();
+            }
+            if !fds[3].revents().is_empty() {
+                self.control_events();
+            }
+        }
+        let mut state = self.state.lock();
+        state.disarm();
+        state.progress_everywhere(clock::now());
+    }
+}
