@@ -51,7 +51,7 @@ struct ModelBell {
     wake: Condvar,
 }
 
-impl Bell for Arc<ModelBell> {
+impl Bell for ModelBell {
     fn ring(&self) -> std::io::Result<()> {
         *self.rung.lock().unwrap() = true;
         self.wake.notify_one();
@@ -147,7 +147,7 @@ enum Sleep {
 }
 
 fn tell(ring: &Ring, events: Attention, inbox: &Inbox, bell: &Arc<ModelBell>) {
-    notify(ring, events, inbox, bell, 3).unwrap();
+    notify(ring, events, inbox, &**bell, 3).unwrap();
 }
 
 /// Waits for a record, sleeping whenever there is none.
@@ -213,7 +213,7 @@ fn no_lost_wake_up_with_two_peers() {
             peers.push(thread::spawn(move || {
                 assert!(send(&mut a, 0, 1));
                 a.tx.publish();
-                notify(&a, Attention::DATA, &inbox, &bell, index).unwrap();
+                notify(&a, Attention::DATA, &inbox, &*bell, index).unwrap();
             }));
         }
         let mut got = 0;
