@@ -4,8 +4,8 @@
 //
 // UCX, NCCL, Mooncake and others look at /sys/class/infiniband and /dev/infiniband themselves,
 // beside calling libibverbs. This library, preloaded by `causeway run`, lets the calls by which a
-// program names a file see the tree under $CAUSEWAY_SYSFS instead, and nothing else: a path outside
-// those directories, and every path while $CAUSEWAY_SYSFS is unset, reaches the C library untouched.
+// program names a file see the tree under $CAUSEWAY_SYSFS instead, and nothing else: a path
+// elsewhere, and every path while $CAUSEWAY_SYSFS is unset, reaches the C library untouched.
 //
 // Every wrapper is as async-signal-safe as the function it wraps: it allocates nothing, takes no
 // lock, and leaves errno to the wrapped function. The tree's name is copied once, when the library
@@ -39,8 +39,8 @@ static size_t tree_len;
 static const char *const redirected[] = {
 	"/sys/class/infiniband",
 	"/sys/class/infiniband_verbs",
-	"/sys/devices/virtual/infiniband",
-	"/sys/devices/virtual/infiniband_verbs",
+	// Where realpath(3) of the former leads.
+	"/sys/devices/virtual/causeway",
 	"/dev/infiniband",
 };
 

@@ -1,0 +1,56 @@
+"""Runs a perftest tool between two hosts and reads its figure."""
+
+import itertools
+import re
+
+from lib import pair
+
+LIMIT_SECONDS = 120
+BYTES_PER_GIGABIT = 1e9 / 8
+
+ports = itertools.count(18515)
+
+
+class Failed(Exception):
+    """A run failed; the text says how, with both outputs."""
+
+
+def is_latency(tool):
+    """True if the tool's figure is a time, false if it is a bandwidth."""
+    return tool.endswith("_lat")
+
+
+def figure(tool, size, text):
+    """Microseconds (median) or GB/s (average) for one size of a tool's output, or None."""
+    for line in text.splitlines():
+        words = line.split()
+        if len(words) < 5 or not words[0].isdigit() or int(words[0]) != size:
+            continue
+        if not all(re.fullmatch(r"[\d.]+", word) for word in words[:5]):
+            continue
+        # Latency: bytes iterations min max typical ... Bandwidth: bytes iterations peak average.
+        return float(words[4]) if is_latency(tool) else float(words[3]) * BYTES_PER_GIGABIT / 1e9
+    return None
+
+
+def run(world, wire, tool, size, iterations, pin=True):
+    """One run; microseconds or GB/s."""
+    options = ["-F", "-n", str(iterations), "-p", str(next(ports))]
+    if "atomic" not in tool:
+        options += ["-s", str(size)]
+    if not is_latency(tool):
+        options.append("--report_gbits")
+    runner = pair.Pair(world, wire, [tool, *options], [tool, *options, world.server.address],
+                       pin=pin)
+    outcome = runner.run(LIMIT_SECONDS)
+    value = figure(tool, size, outcome.client_text)
+    problem = outcome.problem or (None if value is not None else "no figure in its output")
+    if problem:
+        raise Failed(f"{tool} {size} on {world.name}, {wire}: {problem}\n"
+                     f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}")
+    return value
+
+
+def show(tool, value):
+    """A figure with its unit."""
+    return f"{value:8.2f} us" if is_latency(tool) else f"{value:8.2f} GB/s"
