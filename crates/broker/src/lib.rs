@@ -1,1 +1,24 @@
-//! causewayd: attaches endpoints, introduces them to each other, cleans up after the dead
+//! `causewayd`: attaches endpoints, introduces them to each other, cleans up after the dead.
+//!
+//! One thread, one epoll loop ([`server`]). Everything that a client says is decoded by
+//! `causeway_fabric::remoting` and carried out on the tables of [`hub`], each client on its own
+//! endpoint's; no handle of another can be named. Nothing a client does or fails to do blocks the
+//! loop: sockets never wait, output is bounded, descriptors are examined before use.
+//!
+//! - [`daemon`]: start, locks, end;
+//! - [`server`], [`session`]: connections;
+//! - [`hub`], [`pairing`]: endpoints, slots, rings;
+//! - [`handler`]: the service's methods;
+//! - [`tree`]: the view of sysfs.
+
+pub mod daemon;
+pub mod handler;
+pub mod hub;
+pub mod lock;
+pub mod notify;
+pub mod options;
+pub mod pairing;
+pub mod server;
+pub mod session;
+pub mod sys;
+pub mod tree;

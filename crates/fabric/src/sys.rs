@@ -18,7 +18,8 @@ fn socket_option<T: Copy + Default>(socket: impl AsFd, option: libc::c_int) -> R
     let mut value = T::default();
     let mut length = size_of::<T>() as libc::socklen_t;
     // SAFETY: `value` and `length` are live and writable for the call, and `length` is the size
-    // of `value`; the kernel writes no more. Callers instantiate T with integers only.
+    // of `value`; the kernel writes no more. Callers instantiate T
+    // with integers and arrays of them only, of which any bytes are a value.
     let result = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -48,6 +49,17 @@ fn last_error() -> Errno {
 /// `ENOTSOCK`, or `ENOPROTOOPT` before Linux 5.14.
 pub fn netns_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     socket_option::<u64>(socket, SO_NETNS_COOKIE)
+}
+
+/// Who connected a Unix socket: process and user, as this process's namespaces name them (process
+/// 0 means that it can't be named here, which `rustix` has no value for).
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub fn peer_credentials(socket: impl AsFd) -> Result<(i32, u32), Errno> {
+    // struct ucred (unix(7)): pid, uid, gid, 32 bits each.
+    let [pid, uid, _gid] = socket_option::<[u32; 3]>(socket, libc::SO_PEERCRED)?;
+    Ok((pid.cast_signed(), uid))
 }
 
 /// A pidfd of the process that connected a Unix socket; it can't name a later process that got

@@ -1,0 +1,231 @@
+//! A broker's life: start, locks, end.
+//!
+//! Two lock files keep the many that may start a broker, and one that ends, apart:
+//!
+//! - `broker.lock` is held by the broker as long as it lives;
+//! - `start.lock` is held by whoever tries to become the broker, until it listens or has found
+//!   that another one does; and by a broker that ends for idleness.
+//!
+//! So a starter that gets `start.lock` and finds `broker.lock` taken knows that the broker
+//! listens, or has been told to end by a signal; in the latter case its client is refused and
+//! tries again. An idle broker that can't get `start.lock` at once knows that somebody comes, and
+//! stays. A client whose connection slips in between the last look at the backlog and the end
+//! sees it closed before any reply, and tries again.
+
+use std::fs;
+use std::io::Write;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use causeway_fabric::limits::LISTEN_BACKLOG;
+use causeway_fabric::runtime::{self, BROKER_LOCK_NAME, PID_NAME, SOCKET_NAME, START_LOCK_NAME};
+use rustix::fs::Mode;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
+};
+use rustix::process::{Resource, getrlimit, setrlimit, umask};
+use thiserror::Error;
+
+use crate::lock::LockFile;
+use crate::notify;
+use crate::options::Options;
+use crate::server::{Server, Stop};
+use crate::sys;
+use crate::tree::Trees;
+
+/// Log of a daemon that was asked for one.
+pub const LOG_NAME: &str = "broker.log";
+
+/// Why there is no broker.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Settings that can't be understood.
+    #[error("{0}")]
+    Setting(String),
+    /// The runtime directory.
+    #[error(transparent)]
+    Fabric(#[from] causeway_fabric::Error),
+    /// Another broker serves this runtime directory.
+    #[error("a broker of {0:?} is running")]
+    Running(PathBuf),
+    /// The operating system refused.
+    #[error("{0}: {1}")]
+    System(&'static str, std::io::Error),
+}
+
+fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
+    move |error| Failure::System(what, error.into())
+}
+
+/// Does what the options say; returns when the broker has ended, or, without `--foreground`, as
+/// soon as a daemon has been left behind.
+///
+/// # Errors
+/// [`Failure`]. A daemon's failure is also its answer to whoever started it.
+pub fn run(options: &Options) -> Result<(), Failure> {
+    if options.foreground || options.detached {
+        return serve(options);
+    }
+    leave_daemon(options)
+}
+
+/// Runs this program again as a daemon: a session of its own, none of the starter's descriptors
+/// but standard output, on which it answers.
+fn leave_daemon(options: &Options) -> Result<(), Failure> {
+    sys::close_others_on_exec().map_err(system("close_range"))?;
+    let program = std::env::current_exe().map_err(system("find own program"))?;
+    let dir = std::path::absolute(options.dir()).map_err(system("find the runtime directory"))?;
+    let mut command = Command::new(program);
+    command.arg("--detached").arg("--runtime-dir").arg(dir);
+    if let Some(idle) = options.idle {
+        command.arg("--idle").arg(idle.as_secs_f64().to_string());
+    }
+    if let Some(level) = options.log {
+        command.arg("--log").arg(level.to_string());
+    }
+    command
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .stdout(Stdio::inherit());
+    command
+        .spawn()
+        .map(drop)
+        .map_err(system("start the daemon"))
+}
+
+fn serve(options: &Options) -> Result<(), Failure> {
+    let dir = options.dir();
+    let idle = options.idle_time().map_err(Failure::Setting)?;
+    settle(options)?;
+    runtime::prepare(&dir)?;
+    start_log(options, &dir)?;
+    let starting = LockFile::wait(&dir.join(START_LOCK_NAME)).map_err(system("lock"))?;
+    let held = LockFile::try_acquire(&dir.join(BROKER_LOCK_NAME)).map_err(system("lock"))?;
+    let Some(held) = held else {
+        if options.detached {
+            notify::starter_ready();
+            return Ok(());
+        }
+        return Err(Failure::Running(dir));
+    };
+    let termination = sys::termination_fd().map_err(system("signalfd"))?;
+    remove_leftovers(&dir);
+    let outcome = listen_and_run(options, &dir, idle, &termination, starting);
+    // Someone may have removed the whole directory under us, and another broker may live in its
+    // successor: then nothing there is ours.
+    if held.is_current() {
+        remove_leftovers(&dir);
+    }
+    // In this order: a starter that waits for the start lock must not find the broker lock taken.
+    drop(held);
+    outcome.map(drop)
+}
+
+/// What a long-lived process owes to its surroundings.
+fn settle(options: &Options) -> Result<(), Failure> {
+    umask(Mode::RWXG | Mode::RWXO);
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    // Fails only where the limit may not be raised; the limit that is there is obeyed.
+    let _ = setrlimit(Resource::Nofile, files);
+    if options.detached {
+        rustix::process::setsid().map_err(system("setsid"))?;
+        rustix::process::chdir("/").map_err(system("chdir"))?;
+    }
+    Ok(())
+}
+
+fn start_log(options: &Options, dir: &Path) -> Result<(), Failure> {
+    let Some(level) = options.log_level().map_err(Failure::Setting)? else {
+        return Ok(());
+    };
+    let log = tracing_subscriber::fmt()
+        .with_max_level(level)
+        .with_ansi(false);
+    if !options.detached {
+        log.with_writer(std::io::stderr).init();
+        return Ok(());
+    }
+    let file = fs::File::options()
+        .create(true)
+        .append(true)
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(dir.join(LOG_NAME))
+        .map_err(system("open the log"))?;
+    log.with_writer(std::sync::Mutex::new(file)).init();
+    Ok(())
+}
+
+fn listen_and_run(
+    options: &Options,
+    dir: &Path,
+    idle: Option<Duration>,
+    termination: &OwnedFd,
+    starting: LockFile,
+) -> Result<Option<LockFile>, Failure> {
+    let listener = listening_socket(&dir.join(SOCKET_NAME))?;
+    write_pid(&dir.join(PID_NAME)).map_err(system("write the pid file"))?;
+    let trees = Trees::new(dir.to_owned());
+    let mut server =
+        Server::new(listener, termination, trees, idle).map_err(system("start the server"))?;
+    drop(starting);
+    if options.detached {
+        notify::starter_ready();
+    }
+    notify::service_manager("READY=1");
+    tracing::info!(dir = %dir.display(), "ready");
+    let ending = run_until_unwanted(&mut server, dir)?;
+    notify::service_manager("STOPPING=1");
+    server.remove_trees();
+    Ok(ending)
+}
+
+/// Serves; returns the start lock if the end is for idleness.
+fn run_until_unwanted(server: &mut Server, dir: &Path) -> Result<Option<LockFile>, Failure> {
+    loop {
+        let stop = server.run().map_err(system("wait for events"))?;
+        if stop == Stop::Signal {
+            tracing::info!("stopped by a signal");
+            return Ok(None);
+        }
+        let start = LockFile::try_acquire(&dir.join(START_LOCK_NAME)).map_err(system("lock"))?;
+        let newcomer = server.rescue();
+        if start.is_some() && !newcomer {
+            tracing::info!("idle");
+            return Ok(start);
+        }
+    }
+}
+
+fn listening_socket(path: &Path) -> Result<OwnedFd, Failure> {
+    let address = SocketAddrUnix::new(path).map_err(system("socket path"))?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+        .map_err(system("socket"))?;
+    // Mode 0600 by the umask, in a directory that is 0700.
+    bind(&listener, &address).map_err(system("bind"))?;
+    listen(&listener, LISTEN_BACKLOG).map_err(system("listen"))?;
+    Ok(listener)
+}
+
+fn write_pid(path: &Path) -> std::io::Result<()> {
+    let mut file = fs::File::options()
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(path)?;
+    writeln!(file, "{}", std::process::id())
+}
+
+/// Removes what a broker that was killed left, or this one leaves. Only by names that are ours,
+/// and only while `broker.lock` is held.
+fn remove_leftovers(dir: &Path) {
+    let _ = fs::remove_file(dir.join(SOCKET_NAME));
+    let _ = fs::remove_file(dir.join(PID_NAME));
+    Trees::new(dir.to_owned()).remove_all();
+}

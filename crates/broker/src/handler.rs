@@ -1,0 +1,216 @@
+//! The service's methods, for one client.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket};
+use causeway_fabric::limits::{COMM_MAX, INBOX_BYTES_MAX, INBOX_BYTES_MIN, STATUS_QPS_PER_PAGE};
+use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::{
+    AttachReply, AttachRequest, BrokerService, ConnectBody, ConnectReply, DisconnectRequest,
+    EndpointStatus, QpStatus, RestoreRequest, SlotRequest, StatusCursor, StatusPage, SysfsReply,
+    SysfsRequest, Wire,
+};
+use causeway_fabric::sys::netns_cookie;
+use rustix::io::Errno;
+
+use crate::hub::{Endpoint, EndpointId, Hub, Link};
+use crate::pairing::{Decision, PeerWire};
+use crate::session::Peer;
+use crate::tree::Trees;
+
+/// One client's view of the broker.
+#[derive(Debug)]
+pub struct Client<'a> {
+    /// The tables.
+    pub hub: &'a mut Hub,
+    /// The sysfs trees.
+    pub trees: &'a mut Trees,
+    /// Who calls.
+    pub peer: Peer,
+    /// The caller's endpoint, set by attach.
+    pub endpoint: &'a mut Option<EndpointId>,
+}
+
+impl Client<'_> {
+    /// The caller's own endpoint: the only one its requests can touch.
+    fn own(&self) -> Result<EndpointId, Errno> {
+        self.endpoint.ok_or(Errno::NOTCONN)
+    }
+}
+
+/// The descriptors of a request whose number the table fixes.
+fn exactly<const N: usize>(fds: Vec<OwnedFd>) -> Result<[OwnedFd; N], Errno> {
+    fds.try_into().map_err(|_| Errno::BADMSG)
+}
+
+impl BrokerService for Client<'_> {
+    fn attach(
+        &mut self,
+        request: AttachRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer<AttachReply>, Errno> {
+        if self.endpoint.is_some() {
+            return Err(Errno::ISCONN);
+        }
+        let [inbox, doorbell] = exactly(fds)?;
+        check_memfd(&inbox, INBOX_BYTES_MIN..=INBOX_BYTES_MAX)?;
+        check_eventfd(&doorbell)?;
+        let id = self.hub.attach(Endpoint {
+            pid: self.peer.pid,
+            uid: self.peer.uid,
+            comm: request
+                .comm
+                .chars()
+                .filter(|c| !c.is_control())
+                .take(COMM_MAX)
+                .collect(),
+            wire: request.wire,
+            inbox,
+            doorbell,
+            slots: Default::default(),
+            links: Default::default(),
+            invitations: Default::default(),
+            open_rings: 0,
+        })?;
+        *self.endpoint = Some(id);
+        tracing::info!(endpoint = id, pid = self.peer.pid, "attached");
+        Ok(AttachReply { endpoint: id }.into())
+    }
+
+    fn add_slot(&mut self, request: SlotRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        let [socket] = exactly(fds)?;
+        if !causeway_fabric::limits::slot_is_valid(request.slot) {
+            return Err(Errno::INVAL);
+        }
+        let netns = check_slot_socket(&socket, request.slot)?;
+        self.hub.add_slot(id, request.slot, netns)?;
+        Ok(().into())
+    }
+
+    fn remove_slot(&mut self, request: SlotRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        self.hub.remove_slot(self.own()?, request.slot)?;
+        Ok(().into())
+    }
+
+    fn connect(
+        &mut self,
+        request: ConnectBody,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<ConnectReply>, Errno> {
+        let decision = self.hub.connect(self.own()?, &request)?;
+        Ok(match decision {
+            Decision::NoPeer => ConnectReply {
+                wire: Wire::None,
+                ..Default::default()
+            }
+            .into(),
+            Decision::Udp => ConnectReply {
+                wire: Wire::Udp,
+                ..Default::default()
+            }
+            .into(),
+            Decision::Ring {
+                side,
+                generation,
+                peer,
+                fds,
+            } => Answer {
+                body: ConnectReply {
+                    wire: Wire::Ring,
+                    side,
+                    generation,
+                    peer,
+                },
+                fds: fds.into(),
+            },
+        })
+    }
+
+    fn disconnect(
+        &mut self,
+        request: DisconnectRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        self.hub.disconnect(id, request.local_qpn);
+        Ok(().into())
+    }
+
+    fn restore(&mut self, request: RestoreRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        self.hub
+            .restore(id, &request, fds.into_iter().next(), Instant::now())?;
+        Ok(().into())
+    }
+
+    fn status(
+        &mut self,
+        cursor: StatusCursor,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<StatusPage>, Errno> {
+        Ok(status_page(self.hub, &cursor).into())
+    }
+
+    fn sysfs_tree(
+        &mut self,
+        request: SysfsRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer<SysfsReply>, Errno> {
+        let [socket] = exactly(fds)?;
+        let netns = netns_cookie(&socket).map_err(|_| Errno::INVAL)?;
+        let root = self.trees.show(netns, &request)?;
+        Ok(SysfsReply { root }.into())
+    }
+}
+
+/// The page after `cursor`.
+fn status_page(hub: &Hub, cursor: &StatusCursor) -> StatusPage {
+    let Some((id, endpoint)) = hub.next_endpoint(cursor.endpoint, cursor.qpn.is_some()) else {
+        return StatusPage::default();
+    };
+    // The endpoint whose next page was asked for may have died since.
+    let after = cursor.qpn.filter(|_| id == cursor.endpoint);
+    let from = after.map_or(0, |qpn| qpn.saturating_add(1));
+    let mut links = endpoint.links.range(from..);
+    let qps: Vec<QpStatus> = links
+        .by_ref()
+        .take(STATUS_QPS_PER_PAGE)
+        .map(|(&qpn, link)| qp_status(hub, qpn, link))
+        .collect();
+    let entry = EndpointStatus {
+        endpoint: id,
+        pid: endpoint.pid,
+        uid: endpoint.uid,
+        comm: endpoint.comm.clone(),
+        wire: endpoint.wire,
+        slots: endpoint.slots.keys().copied().collect(),
+        netns: endpoint.slots.values().next().copied().unwrap_or(0),
+        qps,
+        counters: Vec::new(),
+    };
+    StatusPage {
+        entry: Some(entry),
+        partial: links.next().is_some(),
+    }
+}
+
+fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {
+    let (wire, joined) = match link.wire {
+        PeerWire::Udp => (Wire::Udp, false),
+        PeerWire::Ring(generation) => (Wire::Ring, hub.is_joined(generation)),
+    };
+    let Link {
+        remote_gid,
+        remote_qpn,
+        ..
+    } = *link;
+    QpStatus {
+        local_qpn,
+        remote_gid,
+        remote_qpn,
+        wire,
+        joined,
+    }
+}

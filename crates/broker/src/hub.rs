@@ -1,0 +1,190 @@
+//! What the broker knows: endpoints, their slots, their connections.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use causeway_fabric::limits::{ENDPOINTS_MAX, SLOTS_PER_ENDPOINT_MAX, slot_is_valid};
+use causeway_fabric::services::{PeerEvent, WirePref};
+use rustix::io::Errno;
+
+use crate::pairing::{Pairing, PeerWire};
+
+/// Names an endpoint: unique and never used again by any broker (random start).
+pub type EndpointId = u64;
+
+/// A slot of one network namespace.
+pub type Place = (u64, u16);
+
+/// One attached process.
+#[derive(Debug)]
+pub struct Endpoint {
+    /// Process as the socket's credentials give it; 0 if it lives in a foreign PID namespace.
+    pub pid: i32,
+    /// Its user.
+    pub uid: u32,
+    /// Its name, as it says.
+    pub comm: String,
+    /// Wires it is willing to use.
+    pub wire: WirePref,
+    /// Its inbox memfd, examined.
+    pub inbox: OwnedFd,
+    /// Its doorbell eventfd, examined.
+    pub doorbell: OwnedFd,
+    /// Its slots, each with the cookie of its network namespace.
+    pub slots: BTreeMap<u16, u64>,
+    /// Its connected QPs.
+    pub links: BTreeMap<u32, Link>,
+    /// Rings that others made for a QP of this endpoint which has not joined.
+    pub invitations: BTreeSet<u64>,
+    /// Rings of this endpoint that the broker holds a descriptor of.
+    pub open_rings: usize,
+}
+
+/// The connection of one QP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// GID of the remote port; `None` is this host.
+    pub remote_gid: Option<[u8; 16]>,
+    /// The remote QP.
+    pub remote_qpn: u32,
+    /// Its wire.
+    pub wire: PeerWire,
+}
+
+/// All tables. Knows nothing of sockets: the server carries out what accumulates in the outbox.
+#[derive(Debug)]
+pub struct Hub {
+    pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
+    pub(crate) places: HashMap<Place, EndpointId>,
+    pub(crate) pairings: HashMap<u64, Pairing>,
+    /// Rings of which one half was restored, oldest first, and when to give up on the other.
+    pub(crate) restoring: VecDeque<(Instant, u64)>,
+    pub(crate) outbox: Vec<(EndpointId, PeerEvent)>,
+    last_endpoint: EndpointId,
+}
+
+impl Hub {
+    /// Empty tables.
+    pub fn new() -> Hub {
+        Hub {
+            endpoints: BTreeMap::new(),
+            places: HashMap::new(),
+            pairings: HashMap::new(),
+            restoring: VecDeque::new(),
+            outbox: Vec::new(),
+            // Half of the space is left to count upwards in.
+            last_endpoint: random() >> 1,
+        }
+    }
+
+    /// Adds an endpoint whose descriptors have been examined.
+    ///
+    /// # Errors
+    /// `EMFILE` beyond [`ENDPOINTS_MAX`].
+    pub fn attach(&mut self, endpoint: Endpoint) -> Result<EndpointId, Errno> {
+        if self.endpoints.len() >= ENDPOINTS_MAX {
+            return Err(Errno::MFILE);
+        }
+        self.last_endpoint += 1;
+        self.endpoints.insert(self.last_endpoint, endpoint);
+        Ok(self.last_endpoint)
+    }
+
+    /// Forgets an endpoint that died: its slots become free and its peers are told.
+    pub fn detach(&mut self, id: EndpointId) {
+        self.drop_links_of_dead(id);
+        let Some(endpoint) = self.endpoints.remove(&id) else {
+            return;
+        };
+        for (slot, netns) in endpoint.slots {
+            self.places.remove(&(netns, slot));
+        }
+        self.outbox.retain(|(to, _)| *to != id);
+    }
+
+    /// Gives a slot of a network namespace to an endpoint that has proved to own its port.
+    ///
+    /// # Errors
+    /// `EINVAL` for a slot outside its range, `EADDRINUSE` if the slot is taken, `EMFILE` beyond
+    /// [`SLOTS_PER_ENDPOINT_MAX`].
+    pub fn add_slot(&mut self, id: EndpointId, slot: u16, netns: u64) -> Result<(), Errno> {
+        let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
+        if !slot_is_valid(slot) {
+            return Err(Errno::INVAL);
+        }
+        // Also refuses one endpoint the same slot in two namespaces: its QPNs would collide.
+        if self.places.contains_key(&(netns, slot)) || endpoint.slots.contains_key(&slot) {
+            return Err(Errno::ADDRINUSE);
+        }
+        if endpoint.slots.len() >= SLOTS_PER_ENDPOINT_MAX {
+            return Err(Errno::MFILE);
+        }
+        endpoint.slots.insert(slot, netns);
+        self.places.insert((netns, slot), id);
+        Ok(())
+    }
+
+    /// Takes a slot back from its endpoint. Rings that others made for its QPs end.
+    ///
+    /// # Errors
+    /// `ENOENT` if the slot is not the endpoint's, `EBUSY` while QPs of it are connected.
+    pub fn remove_slot(&mut self, id: EndpointId, slot: u16) -> Result<(), Errno> {
+        let endpoint = self.endpoints.get(&id).ok_or(Errno::INVAL)?;
+        let netns = *endpoint.slots.get(&slot).ok_or(Errno::NOENT)?;
+        if endpoint
+            .links
+            .keys()
+            .any(|&qpn| causeway_fabric::limits::qpn_slot(qpn) == slot)
+        {
+            return Err(Errno::BUSY);
+        }
+        self.decline_invitations(id, Some(slot));
+        self.places.remove(&(netns, slot));
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.slots.remove(&slot);
+        }
+        Ok(())
+    }
+
+    /// An endpoint by its id.
+    pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
+        self.endpoints.get(&id)
+    }
+
+    /// The first endpoint whose id is above `after`, or `after` itself if `inclusive`.
+    pub fn next_endpoint(
+        &self,
+        after: EndpointId,
+        inclusive: bool,
+    ) -> Option<(EndpointId, &Endpoint)> {
+        let from = if inclusive {
+            after
+        } else {
+            after.checked_add(1)?
+        };
+        self.endpoints
+            .range(from..)
+            .next()
+            .map(|(id, endpoint)| (*id, endpoint))
+    }
+
+    /// Takes the events to be delivered.
+    pub fn take_outbox(&mut self) -> Vec<(EndpointId, PeerEvent)> {
+        std::mem::take(&mut self.outbox)
+    }
+}
+
+impl Default for Hub {
+    fn default() -> Self {
+        Hub::new()
+    }
+}
+
+/// 64 random bits.
+///
+/// # Panics
+/// If the kernel has no random numbers, which it always has once it has booted.
+pub(crate) fn random() -> u64 {
+    getrandom::u64().expect("the kernel's random numbers")
+}

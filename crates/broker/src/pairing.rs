@@ -1,0 +1,495 @@
+//! Pairing: which two QPs share which ring.
+//!
+//! A [`Pairing`] is one ring and its two ends. It begins when the first of two QPs that name each
+//! other connects: that one is side 0, joined; the other end is *open*. It is complete when the
+//! second connects, and ends when either leaves or dies; the survivor is told and the pairing
+//! forgotten, so that nobody can ever join a ring again that an earlier incarnation used.
+//!
+//! An open end belongs to a QP *number*, not to an incarnation: two QPs may be reset and
+//! connected again in any order, so B's reset of its old incarnation, arriving after A has
+//! already connected to the new one, must leave A's new ring alone. Only a *joined* end is bound
+//! to the incarnation that joined it.
+//!
+//! After a restart of the broker both ends present the ring again, each on its own time. The end
+//! that has not come yet is *absent*, for at most [`RESTORE_GRACE`].
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use causeway_fabric::fds::{check_memfd, sealed_memfd};
+use causeway_fabric::limits::{QPS_PER_ENDPOINT_MAX, RESTORE_GRACE, qpn_is_valid, qpn_slot};
+use causeway_fabric::services::{
+    ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
+};
+use rustix::io::Errno;
+
+use crate::hub::{EndpointId, Hub, Link, random};
+
+/// Most rings of one endpoint whose peer has not joined; each costs the broker a descriptor.
+pub const OPEN_RINGS_PER_ENDPOINT_MAX: usize = 16384;
+
+/// Bytes of one ring's memfd.
+pub const RING_BYTES: u64 = 1 << 20;
+
+/// The wire of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PeerWire {
+    /// UDP.
+    Udp,
+    /// The ring of this generation.
+    Ring(u64),
+}
+
+/// One end of a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Connected by this QP of this endpoint.
+    Joined(EndpointId, u32),
+    /// Waits for this QP of this endpoint to connect.
+    Open(EndpointId, u32),
+    /// Was made under an earlier broker and waits for the owner of this QP, in this network
+    /// namespace, to present it.
+    Absent(u64, u32),
+}
+
+impl End {
+    fn qpn(self) -> u32 {
+        let (End::Joined(_, qpn) | End::Open(_, qpn) | End::Absent(_, qpn)) = self;
+        qpn
+    }
+}
+
+/// One ring.
+#[derive(Debug)]
+pub struct Pairing {
+    /// Kept until both ends have joined.
+    ring: Option<OwnedFd>,
+    ends: [End; 2],
+}
+
+/// Outcome of a connect.
+#[derive(Debug)]
+pub enum Decision {
+    /// Nothing that the caller's preference allows.
+    NoPeer,
+    /// UDP.
+    Udp,
+    /// A ring, with the descriptors for the caller.
+    Ring {
+        /// The caller's side.
+        side: u8,
+        /// Names the ring.
+        generation: u64,
+        /// The peer's endpoint.
+        peer: EndpointId,
+        /// Ring, peer's inbox, peer's doorbell.
+        fds: [OwnedFd; 3],
+    },
+}
+
+impl Hub {
+    /// Decides the wire between a QP of `id` and a remote one; see
+    /// [`causeway_fabric::Attachment::connect`].
+    ///
+    /// # Errors
+    /// `EINVAL` for QP numbers outside their ranges or a slot not owned by `id`, `EMFILE` beyond
+    /// a limit of the endpoint or of the broker, `ENOMEM`.
+    pub fn connect(&mut self, id: EndpointId, body: &ConnectBody) -> Result<Decision, Errno> {
+        self.check_qpns(id, body.local_qpn, body.remote_qpn)?;
+        self.disconnect(id, body.local_qpn);
+        let endpoint = self.endpoints.get(&id).ok_or(Errno::INVAL)?;
+        if endpoint.links.len() >= QPS_PER_ENDPOINT_MAX {
+            return Err(Errno::MFILE);
+        }
+        let wire = endpoint.wire;
+        let decision = match self.ring_peer(id, body) {
+            Some(peer) => match self.joinable(id, body, peer) {
+                Some(generation) => self.join(id, body.local_qpn, peer, generation)?,
+                None => self.create(id, body, peer)?,
+            },
+            None if wire == WirePref::Shm => return Ok(Decision::NoPeer),
+            None => Decision::Udp,
+        };
+        let wire = match &decision {
+            Decision::Ring { generation, .. } => PeerWire::Ring(*generation),
+            _ => PeerWire::Udp,
+        };
+        self.link(id, body.local_qpn, body.remote_gid, body.remote_qpn, wire);
+        Ok(decision)
+    }
+
+    /// Forgets the connection of one QP and tells the peer that shares a ring with it.
+    pub fn disconnect(&mut self, id: EndpointId, local_qpn: u32) {
+        self.drop_link(id, local_qpn, PeerChange::Left);
+    }
+
+    /// Takes up a connection made under an earlier broker.
+    ///
+    /// # Errors
+    /// `EINVAL` as [`Hub::connect`], for an impossible ring, or if the other end's words
+    /// contradict; `EEXIST` if the QP is connected already.
+    pub fn restore(
+        &mut self,
+        id: EndpointId,
+        request: &RestoreRequest,
+        ring: Option<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), Errno> {
+        let (local, remote) = (request.local_qpn, request.remote_qpn);
+        let netns = self.check_qpns(id, local, remote)?;
+        if self.endpoints[&id].links.contains_key(&local) {
+            return Err(Errno::EXIST);
+        }
+        let wire = match request.wire {
+            Wire::None => return Err(Errno::INVAL),
+            Wire::Udp => PeerWire::Udp,
+            Wire::Ring => {
+                self.restore_ring(id, request, netns, ring, now)?;
+                PeerWire::Ring(request.generation)
+            }
+        };
+        self.link(id, local, request.remote_gid, remote, wire);
+        Ok(())
+    }
+
+    /// When [`Hub::expire`] has something to do next.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.restoring.front().map(|(deadline, _)| *deadline)
+    }
+
+    /// Gives up on ends that did not come back after the broker's restart.
+    pub fn expire(&mut self, now: Instant) {
+        while self.next_expiry().is_some_and(|deadline| deadline <= now) {
+            let Some((_, generation)) = self.restoring.pop_front() else {
+                return;
+            };
+            self.expire_ring(generation);
+        }
+    }
+
+    /// Whether both ends of a ring have joined.
+    pub fn is_joined(&self, generation: u64) -> bool {
+        let pairing = self.pairings.get(&generation);
+        pairing.is_some_and(|p| p.ends.iter().all(|end| matches!(end, End::Joined(..))))
+    }
+
+    /// Ends every connection of an endpoint that died, joined or not.
+    pub(crate) fn drop_links_of_dead(&mut self, id: EndpointId) {
+        let Some(endpoint) = self.endpoints.get(&id) else {
+            return;
+        };
+        let qpns: Vec<u32> = endpoint.links.keys().copied().collect();
+        for qpn in qpns {
+            self.drop_link(id, qpn, PeerChange::Dead);
+        }
+        self.decline_invitations(id, None);
+    }
+
+    /// Ends the rings that wait for a QP of this endpoint (of one slot, or of all).
+    pub(crate) fn decline_invitations(&mut self, id: EndpointId, slot: Option<u16>) {
+        let Some(endpoint) = self.endpoints.get(&id) else {
+            return;
+        };
+        for generation in endpoint.invitations.clone() {
+            let Some(pairing) = self.pairings.get(&generation) else {
+                continue;
+            };
+            let concerned = pairing.ends.iter().any(|end| match *end {
+                End::Open(invited, qpn) => {
+                    invited == id && slot.is_none_or(|slot| slot == qpn_slot(qpn))
+                }
+                _ => false,
+            });
+            if concerned {
+                self.end_pairing(generation, None, PeerChange::Dead);
+            }
+        }
+    }
+
+    /// Checks both numbers; returns the network namespace of the local one.
+    fn check_qpns(&self, id: EndpointId, local: u32, remote: u32) -> Result<u64, Errno> {
+        if !qpn_is_valid(local) || !qpn_is_valid(remote) {
+            return Err(Errno::INVAL);
+        }
+        let endpoint = self.endpoints.get(&id).ok_or(Errno::INVAL)?;
+        endpoint
+            .slots
+            .get(&qpn_slot(local))
+            .copied()
+            .ok_or(Errno::INVAL)
+    }
+
+    /// The endpoint with which a ring is to be shared; `None` means UDP.
+    fn ring_peer(&self, id: EndpointId, body: &ConnectBody) -> Option<EndpointId> {
+        let caller = &self.endpoints[&id];
+        let this_host = body.remote_gid.is_none() || body.gid_is_local;
+        let netns = *caller.slots.get(&qpn_slot(body.local_qpn))?;
+        let peer = *self.places.get(&(netns, qpn_slot(body.remote_qpn)))?;
+        let peer_endpoint = &self.endpoints[&peer];
+        // A ring has two sides; a QP connected to itself would need to be both.
+        let itself = peer == id && body.local_qpn == body.remote_qpn;
+        let unwilling = caller.wire == WirePref::Udp || peer_endpoint.wire == WirePref::Udp;
+        // The peer was told UDP already, by an earlier broker that did not know us yet: both
+        // must use the same wire.
+        let told_udp = peer_endpoint
+            .links
+            .get(&body.remote_qpn)
+            .is_some_and(|link| link.remote_qpn == body.local_qpn && link.wire == PeerWire::Udp);
+        (this_host && !itself && !unwilling && !told_udp).then_some(peer)
+    }
+
+    /// The ring that the peer made for the caller, if it waits for it.
+    fn joinable(&self, id: EndpointId, body: &ConnectBody, peer: EndpointId) -> Option<u64> {
+        let link = self.endpoints[&peer].links.get(&body.remote_qpn)?;
+        let PeerWire::Ring(generation) = link.wire else {
+            return None;
+        };
+        let pairing = self.pairings.get(&generation)?;
+        let netns = self.endpoints[&id].slots[&qpn_slot(body.local_qpn)];
+        let waits = pairing.ends.iter().any(|end| {
+            *end == End::Open(id, body.local_qpn) || *end == End::Absent(netns, body.local_qpn)
+        });
+        (waits && pairing.ring.is_some()).then_some(generation)
+    }
+
+    fn join(
+        &mut self,
+        id: EndpointId,
+        local_qpn: u32,
+        peer: EndpointId,
+        generation: u64,
+    ) -> Result<Decision, Errno> {
+        let pairing = self.pairings.get_mut(&generation).ok_or(Errno::INVAL)?;
+        let ring = pairing.ring.as_ref().ok_or(Errno::INVAL)?;
+        let fds = introduction(&self.endpoints[&peer], ring)?;
+        let waiting = |end: &End| !matches!(end, End::Joined(..));
+        let side = pairing.ends.iter().position(waiting).ok_or(Errno::INVAL)?;
+        pairing.ends[side] = End::Joined(id, local_qpn);
+        pairing.ring = None;
+        let End::Joined(_, peer_qpn) = pairing.ends[1 - side] else {
+            return Err(Errno::INVAL);
+        };
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.invitations.remove(&generation);
+        }
+        self.ring_released(peer);
+        self.tell(peer, peer_qpn, generation, PeerChange::Joined);
+        Ok(Decision::Ring {
+            side: side as u8,
+            generation,
+            peer,
+            fds,
+        })
+    }
+
+    fn create(
+        &mut self,
+        id: EndpointId,
+        body: &ConnectBody,
+        peer: EndpointId,
+    ) -> Result<Decision, Errno> {
+        if self.endpoints[&id].open_rings >= OPEN_RINGS_PER_ENDPOINT_MAX {
+            return Err(Errno::MFILE);
+        }
+        let ring = sealed_memfd("causeway-ring", RING_BYTES)?;
+        let fds = introduction(&self.endpoints[&peer], &ring)?;
+        let generation = self.new_generation();
+        let ends = [
+            End::Joined(id, body.local_qpn),
+            End::Open(peer, body.remote_qpn),
+        ];
+        self.pairings.insert(
+            generation,
+            Pairing {
+                ring: Some(ring),
+                ends,
+            },
+        );
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.open_rings += 1;
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(&peer) {
+            endpoint.invitations.insert(generation);
+        }
+        Ok(Decision::Ring {
+            side: 0,
+            generation,
+            peer,
+            fds,
+        })
+    }
+
+    fn new_generation(&self) -> u64 {
+        loop {
+            let generation = random();
+            if generation != 0 && !self.pairings.contains_key(&generation) {
+                return generation;
+            }
+        }
+    }
+
+    fn link(
+        &mut self,
+        id: EndpointId,
+        local: u32,
+        gid: Option<[u8; 16]>,
+        remote: u32,
+        wire: PeerWire,
+    ) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            let link = Link {
+                remote_gid: gid,
+                remote_qpn: remote,
+                wire,
+            };
+            endpoint.links.insert(local, link);
+        }
+    }
+
+    fn drop_link(&mut self, id: EndpointId, local_qpn: u32, change: PeerChange) {
+        let endpoint = self.endpoints.get_mut(&id);
+        let link = endpoint.and_then(|endpoint| endpoint.links.remove(&local_qpn));
+        if let Some(Link {
+            wire: PeerWire::Ring(generation),
+            ..
+        }) = link
+        {
+            self.end_pairing(generation, Some((id, local_qpn)), change);
+        }
+    }
+
+    /// Forgets a ring; every joined end but `cause` loses its link and is told why.
+    fn end_pairing(
+        &mut self,
+        generation: u64,
+        cause: Option<(EndpointId, u32)>,
+        change: PeerChange,
+    ) {
+        let Some(pairing) = self.pairings.remove(&generation) else {
+            return;
+        };
+        for end in pairing.ends {
+            match end {
+                End::Joined(id, qpn) => {
+                    if pairing.ring.is_some() {
+                        self.ring_released(id);
+                    }
+                    if cause != Some((id, qpn)) {
+                        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+                            endpoint.links.remove(&qpn);
+                        }
+                        self.tell(id, qpn, generation, change);
+                    }
+                }
+                End::Open(id, _) => {
+                    if let Some(endpoint) = self.endpoints.get_mut(&id) {
+                        endpoint.invitations.remove(&generation);
+                    }
+                }
+                End::Absent(..) => {}
+            }
+        }
+    }
+
+    fn ring_released(&mut self, id: EndpointId) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.open_rings = endpoint.open_rings.saturating_sub(1);
+        }
+    }
+
+    fn tell(&mut self, to: EndpointId, local_qpn: u32, generation: u64, change: PeerChange) {
+        self.outbox.push((
+            to,
+            PeerEvent {
+                local_qpn,
+                generation,
+                change,
+            },
+        ));
+    }
+
+    fn restore_ring(
+        &mut self,
+        id: EndpointId,
+        request: &RestoreRequest,
+        netns: u64,
+        ring: Option<OwnedFd>,
+        now: Instant,
+    ) -> Result<(), Errno> {
+        let side = usize::from(request.side);
+        if side > 1 || request.generation == 0 {
+            return Err(Errno::INVAL);
+        }
+        if let Some(ring) = &ring {
+            check_memfd(ring, RING_BYTES..=RING_BYTES)?;
+        }
+        let joined = End::Joined(id, request.local_qpn);
+        if let Some(pairing) = self.pairings.get_mut(&request.generation) {
+            let waits = pairing.ends[side] == End::Absent(netns, request.local_qpn);
+            if !waits || pairing.ends[1 - side].qpn() != request.remote_qpn {
+                return Err(Errno::INVAL);
+            }
+            pairing.ends[side] = joined;
+            let had_ring = pairing.ring.take().is_some();
+            if ring.is_some() {
+                self.tell(
+                    id,
+                    request.local_qpn,
+                    request.generation,
+                    PeerChange::Joined,
+                );
+                return Ok(());
+            }
+            if let (true, End::Joined(peer, qpn)) = (had_ring, pairing.ends[1 - side]) {
+                self.ring_released(peer);
+                // The one that kept the ring had not heard of the other's joining.
+                self.tell(peer, qpn, request.generation, PeerChange::Joined);
+            }
+            return Ok(());
+        }
+        if let Some(endpoint) = self.endpoints.get_mut(&id).filter(|_| ring.is_some()) {
+            endpoint.open_rings += 1;
+        }
+        let mut ends = [End::Absent(netns, request.remote_qpn); 2];
+        ends[side] = joined;
+        self.pairings
+            .insert(request.generation, Pairing { ring, ends });
+        self.restoring
+            .push_back((now + RESTORE_GRACE, request.generation));
+        Ok(())
+    }
+
+    /// The absent end did not come. If its QP may simply not have connected yet, since the ring
+    /// is there to be joined and its endpoint is attached, the end becomes an open one again.
+    fn expire_ring(&mut self, generation: u64) {
+        let Some(pairing) = self.pairings.get_mut(&generation) else {
+            return;
+        };
+        for end in &mut pairing.ends {
+            let End::Absent(netns, qpn) = *end else {
+                continue;
+            };
+            let owner = self.places.get(&(netns, qpn_slot(qpn)));
+            let invited = owner.filter(|_| pairing.ring.is_some());
+            match invited.and_then(|id| self.endpoints.get_mut(id).map(|found| (*id, found))) {
+                Some((id, endpoint)) => {
+                    *end = End::Open(id, qpn);
+                    endpoint.invitations.insert(generation);
+                }
+                None => return self.end_pairing(generation, None, PeerChange::Dead),
+            }
+        }
+    }
+}
+
+/// Descriptors for one who is introduced to `peer`.
+fn introduction(peer: &crate::hub::Endpoint, ring: &OwnedFd) -> Result<[OwnedFd; 3], Errno> {
+    let copy = |fd: &OwnedFd| {
+        fd.try_clone()
+            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+    };
+    Ok([copy(ring)?, copy(&peer.inbox)?, copy(&peer.doorbell)?])
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,402 @@
+//! The event loop: accepts connections, reads requests, delivers events, notices deaths.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use causeway_fabric::launch::timespec;
+use causeway_fabric::limits::{SESSIONS_MAX, STATUS_QPS_PER_PAGE};
+use causeway_fabric::remoting::{Header, Kind, Malformed, Received, encode_body, receive};
+use causeway_fabric::services::{PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch};
+use causeway_fabric::sys::{peer_credentials, peer_pidfd};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::handler::Client;
+use crate::hub::{EndpointId, Hub};
+use crate::session::{Overrun, Peer, Session};
+use crate::tree::Trees;
+
+/// Readiness of the listening socket.
+const TOKEN_LISTENER: u64 = 0;
+/// Readiness of the termination descriptor.
+const TOKEN_TERMINATION: u64 = 1;
+/// Session tokens are twice the session's number, plus this for its pidfd.
+const TOKEN_PIDFD: u64 = 1;
+/// Events taken from the kernel at once.
+const EVENTS_PER_WAIT: usize = 64;
+/// Requests read from one client before others have their turn.
+const REQUESTS_PER_TURN: usize = 16;
+/// The user that stands for users unknown to this user namespace
+/// (`/proc/sys/kernel/overflowuid`).
+const OVERFLOW_UID_DEFAULT: u32 = 65534;
+
+const _: () = assert!(STATUS_QPS_PER_PAGE > 0);
+
+/// Why [`Server::run`] returned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Nobody was connected for the idle time.
+    Idle,
+    /// SIGTERM or SIGINT.
+    Signal,
+}
+
+/// The broker's connections and tables.
+#[derive(Debug)]
+pub struct Server {
+    epoll: OwnedFd,
+    listener: OwnedFd,
+    /// Given up for a moment when descriptors run out, to accept and close a connection: left in
+    /// the backlog it would keep the loop busy.
+    reserve: Option<OwnedFd>,
+    sessions: HashMap<u64, Session>,
+    session_of: HashMap<EndpointId, u64>,
+    last_session: u64,
+    hub: Hub,
+    trees: Trees,
+    own_uid: u32,
+    overflow_uid: u32,
+    idle: Option<Duration>,
+    idle_since: Instant,
+}
+
+impl Server {
+    /// A server for a listening socket. `termination` ends it when readable.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn new(
+        listener: OwnedFd,
+        termination: &OwnedFd,
+        trees: Trees,
+        idle: Option<Duration>,
+    ) -> std::io::Result<Server> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(
+            &epoll,
+            &listener,
+            EventData::new_u64(TOKEN_LISTENER),
+            EventFlags::IN,
+        )?;
+        epoll::add(
+            &epoll,
+            termination,
+            EventData::new_u64(TOKEN_TERMINATION),
+            EventFlags::IN,
+        )?;
+        Ok(Server {
+            epoll,
+            listener,
+            reserve: open_reserve(),
+            sessions: HashMap::new(),
+            session_of: HashMap::new(),
+            last_session: 0,
+            hub: Hub::new(),
+            trees,
+            own_uid: rustix::process::geteuid().as_raw(),
+            overflow_uid: overflow_uid(),
+            idle,
+            idle_since: Instant::now(),
+        })
+    }
+
+    /// Serves until there is a reason to stop. After [`Stop::Idle`] the caller may find that
+    /// somebody is coming, and run again.
+    ///
+    /// # Errors
+    /// The kernel's event queue fails.
+    pub fn run(&mut self) -> std::io::Result<Stop> {
+        let mut events = Vec::with_capacity(EVENTS_PER_WAIT);
+        loop {
+            let timeout = self
+                .next_deadline()
+                .map(|deadline| timespec(deadline.saturating_duration_since(Instant::now())));
+            events.clear();
+            match epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(errno) => return Err(errno.into()),
+            }
+            for event in events.drain(..) {
+                match event.data.u64() {
+                    TOKEN_LISTENER => self.accept(),
+                    TOKEN_TERMINATION => return Ok(Stop::Signal),
+                    token => self.serve(token, event.flags),
+                }
+            }
+            self.hub.expire(Instant::now());
+            self.deliver();
+            if self.is_idle() {
+                return Ok(Stop::Idle);
+            }
+        }
+    }
+
+    /// Takes a connection that came at the last moment. True if there is one to serve; the idle
+    /// time begins anew either way.
+    pub fn rescue(&mut self) -> bool {
+        self.idle_since = Instant::now();
+        self.accept();
+        !self.sessions.is_empty()
+    }
+
+    /// Removes what the server left in the file system.
+    pub fn remove_trees(&mut self) {
+        self.trees.remove_all();
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let idle = self
+            .idle
+            .filter(|_| self.sessions.is_empty())
+            .map(|idle| self.idle_since + idle);
+        [idle, self.hub.next_expiry()].into_iter().flatten().min()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.sessions.is_empty()
+            && self
+                .idle
+                .is_some_and(|idle| self.idle_since.elapsed() >= idle)
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.admit(socket),
+                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(Errno::MFILE | Errno::NFILE) => {
+                    tracing::error!("out of descriptors: a client is turned away");
+                    if self.reserve.take().is_none() {
+                        return;
+                    }
+                    drop(accept_with(&self.listener, SocketFlags::CLOEXEC));
+                    self.reserve = open_reserve();
+                }
+                Err(_) => return,
+            }
+        }
+    }
+
+    /// Makes a session of a connection, or closes it.
+    fn admit(&mut self, socket: OwnedFd) {
+        let Ok((pid, uid)) = peer_credentials(&socket) else {
+            return;
+        };
+        if !self.may_connect(uid) {
+            tracing::warn!(pid, uid, "refused: another user");
+            return;
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            tracing::warn!(pid, "refused: too many clients");
+            return;
+        }
+        let pidfd = peer_pidfd(&socket).ok().or_else(|| open_pidfd(pid));
+        self.last_session += 1;
+        let number = self.last_session;
+        let session = Session::new(socket, pidfd, Peer { pid, uid });
+        if let Err(errno) = self.watch(number, &session) {
+            tracing::error!(pid, %errno, "cannot watch a client");
+            return;
+        }
+        self.sessions.insert(number, session);
+    }
+
+    /// One's own user and root. The overflow user is nobody in particular: root of some other
+    /// user namespace, or of several.
+    fn may_connect(&self, uid: u32) -> bool {
+        uid != self.overflow_uid && (uid == self.own_uid || uid == 0)
+    }
+
+    fn watch(&self, number: u64, session: &Session) -> Result<(), Errno> {
+        let token = EventData::new_u64(number * 2);
+        epoll::add(&self.epoll, session.socket(), token, EventFlags::IN)?;
+        if let Some(pidfd) = session.pidfd() {
+            let token = EventData::new_u64(number * 2 + TOKEN_PIDFD);
+            epoll::add(&self.epoll, pidfd, token, EventFlags::IN)?;
+        }
+        Ok(())
+    }
+
+    fn serve(&mut self, token: u64, flags: EventFlags) {
+        let (number, is_pidfd) = (token / 2, token % 2 == TOKEN_PIDFD);
+        if is_pidfd {
+            // What the process sent before it died may still be read, but has no owner any more.
+            return self.end(number, "its process died");
+        }
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let was_congested = session.is_congested();
+        if was_congested {
+            let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
+            if ended || session.flush().is_err() {
+                return self.end(number, "closed");
+            }
+        }
+        for _ in 0..REQUESTS_PER_TURN {
+            let Some(session) = self.sessions.get(&number) else {
+                return;
+            };
+            if session.is_congested() {
+                break;
+            }
+            match receive(session.socket()) {
+                Err(Errno::AGAIN) => break,
+                Err(_) | Ok(Received::Closed) => return self.end(number, "closed"),
+                Ok(Received::Malformed(why)) => return self.refuse(number, why),
+                Ok(Received::Message(header, body, fds)) => {
+                    if self.answer(number, &header, &body, fds).is_err() {
+                        return self.end(number, "it does not read or is gone");
+                    }
+                }
+            }
+        }
+        self.watch_again(number, was_congested);
+    }
+
+    fn answer(
+        &mut self,
+        number: u64,
+        header: &Header,
+        body: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Overrun> {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return Ok(());
+        };
+        if header.kind != Kind::Request {
+            return Err(Overrun);
+        }
+        let mut endpoint = session.endpoint;
+        let mut client = Client {
+            hub: &mut self.hub,
+            trees: &mut self.trees,
+            peer: session.peer,
+            endpoint: &mut endpoint,
+        };
+        let outcome = match header.service {
+            SERVICE => dispatch(&mut client, header.method, body, fds),
+            _ => Err(Errno::NOSYS),
+        };
+        if let Err(errno) = &outcome {
+            tracing::debug!(pid = session.peer.pid, method = header.method, %errno, "refused");
+        }
+        if let Some(id) = endpoint {
+            session.endpoint = endpoint;
+            self.session_of.insert(id, number);
+        }
+        session.reply(header, outcome)
+    }
+
+    /// Not a message of this protocol. A client of another version is told so; the connection
+    /// ends, since nothing that follows can be understood.
+    fn refuse(&mut self, number: u64, why: Malformed) {
+        tracing::warn!(%why, "malformed message");
+        if let (Malformed::Version(_), Some(session)) = (why, self.sessions.get_mut(&number)) {
+            let header = Header {
+                kind: Kind::Reply,
+                service: SERVICE,
+                method: 0,
+                request: 0,
+                status: 0,
+                fds: 0,
+            };
+            // It ends either way.
+            let _ = session.reply(&header, Err(Errno::PROTONOSUPPORT));
+        }
+        self.end(number, "malformed message");
+    }
+
+    /// Sends each endpoint what the tables have for it.
+    fn deliver(&mut self) {
+        // A client that ends here may cause events for others: hence the loop, which ends since
+        // every turn but the last removes a session or empties the outbox.
+        loop {
+            let mut grouped: HashMap<EndpointId, Vec<PeerEvent>> = HashMap::new();
+            for (to, event) in self.hub.take_outbox() {
+                grouped.entry(to).or_default().push(event);
+            }
+            if grouped.is_empty() {
+                return;
+            }
+            for (to, events) in grouped {
+                self.deliver_to(to, &events);
+            }
+        }
+    }
+
+    fn deliver_to(&mut self, to: EndpointId, events: &[PeerEvent]) {
+        let Some(&number) = self.session_of.get(&to) else {
+            return;
+        };
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return;
+        };
+        let was_congested = session.is_congested();
+        for part in events.chunks(PEER_EVENTS_PER_MESSAGE) {
+            if session.event(&encode_body(&part.to_vec())).is_err() {
+                return self.end(number, "it does not read or is gone");
+            }
+        }
+        self.watch_again(number, was_congested);
+    }
+
+    /// Waits for room instead of requests while a client is congested.
+    fn watch_again(&mut self, number: u64, was_congested: bool) {
+        let Some(session) = self.sessions.get(&number) else {
+            return;
+        };
+        if session.is_congested() == was_congested {
+            return;
+        }
+        let flags = if was_congested {
+            EventFlags::IN
+        } else {
+            EventFlags::OUT
+        };
+        let token = EventData::new_u64(number * 2);
+        if epoll::modify(&self.epoll, session.socket(), token, flags).is_err() {
+            self.end(number, "cannot watch it");
+        }
+    }
+
+    fn end(&mut self, number: u64, why: &str) {
+        let Some(session) = self.sessions.remove(&number) else {
+            return;
+        };
+        // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
+        // but nothing should depend on the closing being the last.
+        let _ = epoll::delete(&self.epoll, session.socket());
+        if let Some(pidfd) = session.pidfd() {
+            let _ = epoll::delete(&self.epoll, pidfd.as_fd());
+        }
+        if let Some(id) = session.endpoint {
+            tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
+            self.session_of.remove(&id);
+            self.hub.detach(id);
+        }
+        if self.sessions.is_empty() {
+            self.idle_since = Instant::now();
+        }
+    }
+}
+
+fn open_reserve() -> Option<OwnedFd> {
+    File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// Before Linux 6.5. If the process died and its number was taken since the connection was made,
+/// this watches a stranger: no harm, since the socket's end is noticed too.
+fn open_pidfd(pid: i32) -> Option<OwnedFd> {
+    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
+}
+
+fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(OVERFLOW_UID_DEFAULT)
+}

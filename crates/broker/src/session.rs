@@ -1,0 +1,146 @@
+//! One control connection.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+
+use causeway_fabric::limits::BACKLOG_BYTES_MAX;
+use causeway_fabric::remoting::{Header, Kind, send};
+use causeway_fabric::services::{EVENT_PEERS, SERVICE};
+use rustix::io::Errno;
+
+use crate::hub::EndpointId;
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// Process; 0 if it lives in a foreign PID namespace.
+    pub pid: i32,
+    /// User.
+    pub uid: u32,
+}
+
+/// A message that waits for room in the socket.
+#[derive(Debug)]
+struct Pending {
+    message: Vec<u8>,
+    fds: Vec<OwnedFd>,
+}
+
+/// A connection, with what could not be sent yet.
+#[derive(Debug)]
+pub struct Session {
+    socket: OwnedFd,
+    /// Readable once the process has died, even if a child of it still holds the socket.
+    pidfd: Option<OwnedFd>,
+    /// Who is at the other end.
+    pub peer: Peer,
+    /// The endpoint that it made itself.
+    pub endpoint: Option<EndpointId>,
+    backlog: VecDeque<Pending>,
+    backlog_bytes: usize,
+}
+
+/// The client does not read what it is sent, or is gone: end the session.
+#[derive(Debug)]
+pub struct Overrun;
+
+impl Session {
+    /// A session over a connected socket.
+    pub fn new(socket: OwnedFd, pidfd: Option<OwnedFd>, peer: Peer) -> Session {
+        let backlog = VecDeque::new();
+        Session {
+            socket,
+            pidfd,
+            peer,
+            endpoint: None,
+            backlog,
+            backlog_bytes: 0,
+        }
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &OwnedFd {
+        &self.socket
+    }
+
+    /// The process's pidfd, if it has one.
+    pub fn pidfd(&self) -> Option<&OwnedFd> {
+        self.pidfd.as_ref()
+    }
+
+    /// Whether something waits for room. While it does, no request of this client is read: one
+    /// that does not take its replies gets no more of them.
+    pub fn is_congested(&self) -> bool {
+        !self.backlog.is_empty()
+    }
+
+    /// Answers a request.
+    ///
+    /// # Errors
+    /// [`Overrun`].
+    pub fn reply(
+        &mut self,
+        to: &Header,
+        outcome: Result<(Vec<u8>, Vec<OwnedFd>), Errno>,
+    ) -> Result<(), Overrun> {
+        let (status, body, fds) = match outcome {
+            Ok((body, fds)) => (0, body, fds),
+            Err(errno) => (errno.raw_os_error(), Vec::new(), Vec::new()),
+        };
+        let header = Header {
+            kind: Kind::Reply,
+            status,
+            fds: fds.len() as u8,
+            ..*to
+        };
+        self.push(header.encode(&body), fds)
+    }
+
+    /// Sends a list of peer events.
+    ///
+    /// # Errors
+    /// [`Overrun`].
+    pub fn event(&mut self, body: &[u8]) -> Result<(), Overrun> {
+        let header = Header {
+            kind: Kind::Event,
+            service: SERVICE,
+            method: EVENT_PEERS,
+            request: 0,
+            status: 0,
+            fds: 0,
+        };
+        self.push(header.encode(body), Vec::new())
+    }
+
+    fn push(&mut self, message: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), Overrun> {
+        self.backlog_bytes += message.len();
+        self.backlog.push_back(Pending { message, fds });
+        self.flush()?;
+        if self.backlog_bytes > BACKLOG_BYTES_MAX {
+            Err(Overrun)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Sends what there is room for.
+    ///
+    /// # Errors
+    /// [`Overrun`] if the client is gone.
+    pub fn flush(&mut self) -> Result<(), Overrun> {
+        while let Some(next) = self.backlog.front() {
+            let fds: Vec<_> = next.fds.iter().map(AsFd::as_fd).collect();
+            match send(&self.socket, &next.message, &fds) {
+                Ok(()) => {
+                    self.backlog_bytes -= next.message.len();
+                    self.backlog.pop_front();
+                }
+                // ETOOMANYREFS: the user has too many descriptors in flight; room comes when
+                // some are received.
+                Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS) => break,
+                Err(_) => return Err(Overrun),
+            }
+        }
+        Ok(())
+    }
+}

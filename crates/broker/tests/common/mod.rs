@@ -1,0 +1,232 @@
+//! Runtime directories, brokers and endpoints for the integration tests.
+#![allow(dead_code)] // each test program uses its own part
+
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use causeway_fabric::fds::sealed_memfd;
+use causeway_fabric::limits::{SLOT_MAX, SLOT_MIN, slot_port};
+use causeway_fabric::{
+    AttachOptions, Attachment, ConnectRequest, Event, Introduction, WirePref, launch, runtime,
+};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+/// Longest wait for anything; reached only by a failing test.
+pub const PATIENCE: Duration = Duration::from_secs(8);
+
+/// A runtime directory of one test. Its broker, if any, is killed at the end.
+pub struct Host {
+    pub dir: PathBuf,
+}
+
+impl Host {
+    pub fn new() -> Host {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("cw-broker-{}-{number}", std::process::id());
+        let dir = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&dir);
+        runtime::prepare(&dir).unwrap();
+        Host { dir }
+    }
+
+    /// With a broker that ends after `idle` seconds; 0 is never.
+    pub fn with_broker(idle: &str) -> Host {
+        let host = Host::new();
+        host.start_broker(idle);
+        host
+    }
+
+    pub fn start_broker(&self, idle: &str) {
+        let output = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+            .args(["--idle", idle, "--runtime-dir"])
+            .arg(&self.dir)
+            .stdin(Stdio::null())
+            .stderr(Stdio::inherit())
+            .output()
+            .unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ready\n");
+    }
+
+    pub fn broker_pid(&self) -> Option<i32> {
+        let text = std::fs::read_to_string(self.dir.join(runtime::PID_NAME)).ok()?;
+        text.trim().parse().ok()
+    }
+
+    /// Signals the broker and waits for its end.
+    pub fn signal_broker(&self, signal: rustix::process::Signal) {
+        let pid = rustix::process::Pid::from_raw(self.broker_pid().unwrap()).unwrap();
+        let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+        rustix::process::pidfd_send_signal(&pidfd, signal).unwrap();
+        assert!(readable(&pidfd, PATIENCE), "the broker does not end");
+    }
+
+    /// Waits until the broker has ended by itself.
+    pub fn wait_for_end(&self) {
+        let pid = self.broker_pid().unwrap();
+        let pid = rustix::process::Pid::from_raw(pid).unwrap();
+        match rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+            Ok(pidfd) => assert!(readable(&pidfd, PATIENCE), "the broker does not end"),
+            Err(rustix::io::Errno::SRCH) => {}
+            Err(errno) => panic!("{errno}"),
+        }
+    }
+
+    pub fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.dir).unwrap();
+        entries
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect()
+    }
+
+    pub fn socket(&self) -> OwnedFd {
+        launch::connect_existing(&self.dir)
+            .unwrap()
+            .expect("a broker")
+    }
+
+    pub fn endpoint(&self, wire: WirePref) -> Peer {
+        Peer::attach(&self.dir, wire)
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        if let Some(pid) = self.broker_pid().and_then(rustix::process::Pid::from_raw) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+        }
+        let _ = std::fs::remove_dir_all(&self.dir);
+    }
+}
+
+/// An endpoint with one slot.
+pub struct Peer {
+    pub attachment: Attachment,
+    pub slot: u16,
+    pub socket: UdpSocket,
+    pub inbox: OwnedFd,
+    pub doorbell: OwnedFd,
+}
+
+impl Peer {
+    pub fn attach(dir: &Path, wire: WirePref) -> Peer {
+        let inbox = sealed_memfd("inbox", 8192).unwrap();
+        let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let attachment = Attachment::attach(&AttachOptions {
+            runtime_dir: Some(dir),
+            wire,
+            inbox: inbox.as_fd(),
+            doorbell: doorbell.as_fd(),
+        })
+        .unwrap();
+        let (slot, socket) = free_slot();
+        attachment.add_slot(slot, socket.as_fd()).unwrap();
+        Peer {
+            attachment,
+            slot,
+            socket,
+            inbox,
+            doorbell,
+        }
+    }
+
+    pub fn qpn(&self, index: u32) -> u32 {
+        u32::from(self.slot) << 12 | index
+    }
+
+    /// Connects a QP of this endpoint to one of `other`, both by index.
+    pub fn connect(&self, index: u32, other: &Peer, other_index: u32) -> Introduction {
+        self.connect_to(index, other.qpn(other_index))
+    }
+
+    pub fn connect_to(&self, index: u32, remote_qpn: u32) -> Introduction {
+        let local_qpn = self.qpn(index);
+        let request = ConnectRequest {
+            local_qpn,
+            remote_gid: None,
+            gid_is_local: false,
+            remote_qpn,
+        };
+        self.attachment.connect(&request).unwrap()
+    }
+
+    /// Waits for the next events.
+    pub fn events(&self) -> Vec<Event> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(readable(self.attachment.event_fd(), left), "no event");
+            let events = self.attachment.poll_events().unwrap();
+            if !events.is_empty() {
+                return events;
+            }
+        }
+    }
+
+    /// Waits until the broker has done all that was asked before, then takes the events. The
+    /// broker is single-threaded and its socket keeps order, so what it had to tell by the time
+    /// of this call's reply has arrived.
+    pub fn events_so_far(&self) -> Vec<Event> {
+        self.attachment.remove_slot(SLOT_MAX).unwrap_err();
+        self.attachment.poll_events().unwrap()
+    }
+}
+
+pub fn readable(fd: impl AsFd, timeout: Duration) -> bool {
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    poll(&mut fds, Some(&launch::timespec(timeout))).unwrap() > 0
+}
+
+/// Binds a slot that nobody on this machine has.
+pub fn free_slot() -> (u16, UdpSocket) {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let start = (std::process::id() as u16).wrapping_mul(61);
+    loop {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        let slot = SLOT_MIN + start.wrapping_add(step) % (SLOT_MAX - SLOT_MIN);
+        if let Ok(socket) = UdpSocket::bind(("0.0.0.0", slot_port(slot))) {
+            return (slot, socket);
+        }
+    }
+}
+
+/// Whether two descriptors are the same object.
+pub fn same_file(a: impl AsFd, b: impl AsFd) -> bool {
+    let (a, b) = (rustix::fs::fstat(a).unwrap(), rustix::fs::fstat(b).unwrap());
+    (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino)
+}
+
+/// An introduction that must be a ring: side, ring, inbox, doorbell, generation, peer.
+pub struct RingOf {
+    pub side: u8,
+    pub ring: OwnedFd,
+    pub peer_inbox: OwnedFd,
+    pub peer_doorbell: OwnedFd,
+    pub generation: u64,
+    pub peer: u64,
+}
+
+pub fn ring(introduction: Introduction) -> RingOf {
+    match introduction {
+        Introduction::Ring {
+            side,
+            ring,
+            peer_inbox,
+            peer_doorbell,
+            generation,
+            peer,
+        } => RingOf {
+            side,
+            ring,
+            peer_inbox,
+            peer_doorbell,
+            generation,
+            peer,
+        },
+        other => panic!("not a ring: {other:?}"),
+    }
+}
