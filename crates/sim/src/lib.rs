@@ -8,8 +8,11 @@
 //!
 //! Time is virtual: a run of a simulated minute takes as long as its events take to process.
 
+pub mod memory;
 pub mod mock;
 pub mod network;
+pub mod qp;
 pub mod rng;
 pub mod seeds;
+pub mod workload;
 pub mod world;

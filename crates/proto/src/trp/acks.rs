@@ -80,12 +80,9 @@ impl Acks {
 
     /// Takes the order to report holes of a space.
     pub fn take_sack(&mut self) -> Option<Space> {
-        for space in super::SPACES {
-            if core::mem::take(&mut self.sack[space as usize]) {
-                return Some(space);
-            }
-        }
-        None
+        super::SPACES
+            .into_iter()
+            .find(|s| core::mem::take(&mut self.sack[*s as usize]))
     }
 
     /// When [`Acks::on_timeout`] wants to be called.

@@ -206,6 +206,10 @@ impl Connection {
             self.on_ranges(now, common, response, ranges, &mut acked);
         }
         self.on_duplicates(common.duplicates);
+        if moved != [false; 2] {
+            // Only this is progress: what was reported out of order the peer may drop again.
+            (self.tx.timeouts, self.tx.progress_at) = (0, now);
+        }
         if acked.bytes > 0 {
             self.on_delivery(now, before, &acked);
         }
@@ -276,7 +280,7 @@ impl Connection {
         let rtt = tx.rtt.smoothed().unwrap_or_default();
         let limited = in_flight_before * 2 >= tx.cc.window();
         tx.cc.on_ack(now, acked.sent, acked.bytes, rtt, limited);
-        (tx.timeouts, tx.active_at, tx.progress_at) = (0, now, now);
+        tx.active_at = now;
         tx.probe = [false; 2];
         self.detect_losses(now);
     }

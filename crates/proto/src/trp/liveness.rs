@@ -26,7 +26,11 @@ pub enum Expecting {
 impl From<bool> for Expecting {
     /// Whether receives are posted, where nothing finer is known.
     fn from(receives: bool) -> Self {
-        if receives { Expecting::Requests } else { Expecting::Nothing }
+        if receives {
+            Expecting::Requests
+        } else {
+            Expecting::Nothing
+        }
     }
 }
 

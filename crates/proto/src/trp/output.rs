@@ -176,17 +176,22 @@ impl Connection {
         }
         if core::mem::take(&mut self.tx.probe[space as usize])
             && let Some(seq) = self.probe_seq(space)
+            && let Some(t) = self.send_again(space, seq, true, now, ulp, out)
         {
-            return self.send_again(space, seq, true, now, ulp, out);
+            return Some(t);
         }
-        let lost = self.tx.spaces[space as usize].next_lost();
-        if lost.is_none() && !self.may_send_new(space, ulp) || !self.has_credit(now) {
+        while let Some(seq) = self.tx.spaces[space as usize].next_lost() {
+            if !self.has_credit(now) {
+                return None;
+            }
+            if let Some(t) = self.send_again(space, seq, false, now, ulp, out) {
+                return Some(t);
+            }
+        }
+        if !self.may_send_new(space, ulp) || !self.has_credit(now) {
             return None;
         }
-        match lost {
-            Some(seq) => self.send_again(space, seq, false, now, ulp, out),
-            None => self.send_new(space, now, ulp, out),
-        }
+        self.send_new(space, now, ulp, out)
     }
 
     /// A first probe repeats the newest segment, so that the peer reports every hole before it; if
@@ -200,7 +205,10 @@ impl Connection {
     fn may_send_new(&self, space: Space, ulp: &impl Ulp) -> bool {
         let s = &self.tx.spaces[space as usize];
         let ready = space == Space::Response || self.send_config.is_some();
-        ready && s.next() - s.una() < self.tx.window && ulp.has_next(space)
+        ready
+            && !self.tx.stopped[space as usize]
+            && s.next() - s.una() < self.tx.window
+            && ulp.has_next(space)
     }
 
     /// Whether congestion window and pacer let a datagram go.
@@ -248,8 +256,12 @@ impl Connection {
     ) -> Option<Transmit> {
         let body = out.get_mut(HEADER_LEN..)?;
         let Some((meta, len)) = ulp.again(space, seq, &mut BytesMut::from(body)) else {
-            // Its queue pair has failed: the numbers that remain will never be filled.
-            self.tx.stop(space);
+            // Its queue pair has failed. Requests end there; the answers to earlier requests are
+            // still owed.
+            match space {
+                Space::Request => self.tx.stop(space),
+                Space::Response => self.tx.spaces[space as usize].give_up(seq),
+            }
             return None;
         };
         self.tx.spaces[space as usize].on_again(seq, now, HEADER_LEN + len);

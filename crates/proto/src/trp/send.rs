@@ -188,6 +188,26 @@ impl SendSpace {
         (s.state, s.at, s.order, s.again) = (State::InFlight, now, order, true);
     }
 
+    /// `seq` cannot be built any more: it is not sent again, and what follows it is.
+    pub fn give_up(&mut self, seq: u64) {
+        let Some(index) = seq
+            .checked_sub(self.una)
+            .and_then(|i| usize::try_from(i).ok())
+        else {
+            return;
+        };
+        let Some(s) = self.sent.get_mut(index) else {
+            return;
+        };
+        match s.state {
+            State::Sacked => return,
+            State::Lost => self.lost -= 1,
+            State::InFlight => self.in_flight -= u64::from(s.size),
+        }
+        s.state = State::Sacked;
+        self.sacked += 1;
+    }
+
     /// Everything before `upto` is placed. The caller has checked that `upto <= next()`.
     pub fn ack(&mut self, upto: u64, now: Instant, least_rtt: Duration, acked: &mut Acked) {
         while self.una < upto {
