@@ -17,6 +17,8 @@ const BATCH_BYTES: usize = 64_000;
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
 /// Batches received in one progress, so that sending gets its turn.
 const RECEIVE_ROUNDS: usize = 4;
+/// Fruitless looks at the port for one look at its errors: a system call that is rarely worth it.
+const ERRORS_EVERY: u32 = 256;
 /// Room for a reset.
 const RESET_BYTES: usize = 128;
 
@@ -26,6 +28,8 @@ pub(crate) struct UdpWire {
     /// Queue pairs on this wire: without any, the port is left to the helper.
     pub links: u32,
     buffer: Vec<u8>,
+    /// Looks at the port since something came.
+    quiet: u32,
 }
 
 /// A queue pair's connection over UDP.
@@ -54,7 +58,8 @@ struct Shape {
 
 impl UdpWire {
     pub fn new(port: UdpPort) -> Self {
-        UdpWire { port, links: 0, buffer: vec![0; BATCH_BYTES + causeway_proto::trp::MAX_DATAGRAM] }
+        let buffer = vec![0; BATCH_BYTES + causeway_proto::trp::MAX_DATAGRAM];
+        UdpWire { port, links: 0, buffer, quiet: 0 }
     }
 }
 
@@ -181,7 +186,10 @@ pub(crate) fn receive(
             _ => break,
         }
     }
-    unreachable(wire, qps, core, now, touched);
+    wire.quiet = if any { 0 } else { wire.quiet + 1 };
+    if wire.quiet % ERRORS_EVERY == 1 {
+        unreachable(wire, qps, core, now, touched);
+    }
     any
 }
 
@@ -209,7 +217,7 @@ fn unreachable(
     touched: &mut Vec<u32>,
 ) {
     let mut closed = Vec::new();
-    wire.port.take_errors(|dst, _| closed.push(dst));
+    let _ = wire.port.take_errors(|dst, _| closed.push(dst));
     if closed.is_empty() {
         return;
     }
