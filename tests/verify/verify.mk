@@ -1,0 +1,19 @@
+# The verification programs, against the distribution's own verbs headers and library: what runs
+# under `causeway run` is what any program would be.
+
+VERIFY_CFLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror
+VERIFY_DIR := $(BUILD)/test
+VERIFY_HEADERS := $(wildcard tests/verify/*.h)
+VERIFY_SOURCES := $(addprefix tests/verify/,verify.c setup.c request.c respond.c plan.c common.c)
+ERRORS_SOURCES := $(wildcard tests/verify/err*.c) tests/verify/common.c
+
+.PHONY: verify
+verify: $(VERIFY_DIR)/verify $(VERIFY_DIR)/errors ## Build the verification programs
+
+$(VERIFY_DIR)/verify: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
+	@mkdir -p $(@D)
+	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(VERIFY_SOURCES) -libverbs
+
+$(VERIFY_DIR)/errors: $(ERRORS_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
+	@mkdir -p $(@D)
+	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(ERRORS_SOURCES) -libverbs
