@@ -1,17 +1,20 @@
 //! The service's methods, for one client.
 
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::time::Instant;
 
 use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket};
-use causeway_fabric::limits::{COMM_MAX, INBOX_BYTES_MAX, INBOX_BYTES_MIN, STATUS_QPS_PER_PAGE};
+use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
-    AttachReply, AttachRequest, BrokerService, ConnectBody, ConnectReply, DisconnectRequest,
-    EndpointStatus, QpStatus, RestoreRequest, SlotRequest, StatusCursor, StatusPage, SysfsReply,
-    SysfsRequest, Wire,
+    AttachReply, AttachRequest, BrokerService, ConnectBody, ConnectReply, Counter,
+    DisconnectRequest, EndpointStatus, QpStatus, RestoreRequest, SlotRequest, StatusCursor,
+    StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
+use causeway_shm::layout::INBOX_LEN;
+use causeway_shm::{Segment, Stats};
 use rustix::io::Errno;
 
 use crate::hub::{Endpoint, EndpointId, Hub, Link};
@@ -54,7 +57,7 @@ impl BrokerService for Client<'_> {
             return Err(Errno::ISCONN);
         }
         let [inbox, doorbell] = exactly(fds)?;
-        check_memfd(&inbox, INBOX_BYTES_MIN..=INBOX_BYTES_MAX)?;
+        check_memfd(&inbox, INBOX_LEN as u64)?;
         check_eventfd(&doorbell)?;
         let id = self.hub.attach(Endpoint {
             pid: self.peer.pid,
@@ -188,12 +191,31 @@ fn status_page(hub: &Hub, cursor: &StatusCursor) -> StatusPage {
         slots: endpoint.slots.keys().copied().collect(),
         netns: endpoint.slots.values().next().copied().unwrap_or(0),
         qps,
-        counters: Vec::new(),
+        counters: counters(endpoint),
     };
     StatusPage {
         entry: Some(entry),
         partial: links.next().is_some(),
     }
+}
+
+/// The counters that the endpoint keeps in its inbox; none if they can't be read. They inform
+/// people, and nothing is decided by them.
+fn counters(endpoint: &Endpoint) -> Vec<Counter> {
+    let snapshot = || -> Option<_> {
+        let inbox = endpoint.inbox.try_clone().ok()?;
+        let segment = Segment::map(inbox, INBOX_LEN).ok()?;
+        Some(Stats::open(Arc::new(segment)).ok()?.snapshot().fields())
+    };
+    let counter = |(name, value): (&str, u64)| Counter {
+        name: name.to_owned(),
+        value,
+    };
+    snapshot()
+        .unwrap_or_default()
+        .into_iter()
+        .map(counter)
+        .collect()
 }
 
 fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {

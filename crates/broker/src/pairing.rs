@@ -13,14 +13,16 @@
 //! After a restart of the broker both ends present the ring again, each on its own time. The end
 //! that has not come yet is *absent*, for at most [`RESTORE_GRACE`].
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use causeway_fabric::fds::{check_memfd, sealed_memfd};
+use causeway_fabric::fds::check_memfd;
 use causeway_fabric::limits::{QPS_PER_ENDPOINT_MAX, RESTORE_GRACE, qpn_is_valid, qpn_slot};
 use causeway_fabric::services::{
     ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
 };
+use causeway_shm::layout::{RING_CAPACITY, ring_len};
+use causeway_shm::{Ring, SegmentError};
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, Hub, Link, random};
@@ -29,7 +31,7 @@ use crate::hub::{EndpointId, Hub, Link, random};
 pub const OPEN_RINGS_PER_ENDPOINT_MAX: usize = 16384;
 
 /// Bytes of one ring's memfd.
-pub const RING_BYTES: u64 = 1 << 20;
+pub const RING_BYTES: u64 = ring_len(RING_CAPACITY) as u64;
 
 /// The wire of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,7 +293,7 @@ impl Hub {
         if self.endpoints[&id].open_rings >= OPEN_RINGS_PER_ENDPOINT_MAX {
             return Err(Errno::MFILE);
         }
-        let ring = sealed_memfd("causeway-ring", RING_BYTES)?;
+        let ring = new_ring()?;
         let fds = introduction(&self.endpoints[&peer], &ring)?;
         let generation = self.new_generation();
         let ends = [
@@ -421,7 +423,7 @@ impl Hub {
             return Err(Errno::INVAL);
         }
         if let Some(ring) = &ring {
-            check_memfd(ring, RING_BYTES..=RING_BYTES)?;
+            check_memfd(ring, RING_BYTES)?;
         }
         let joined = End::Joined(id, request.local_qpn);
         if let Some(pairing) = self.pairings.get_mut(&request.generation) {
@@ -482,13 +484,25 @@ impl Hub {
     }
 }
 
+/// A formatted, sealed ring. Formatted here, so that neither end depends on the other for it.
+fn new_ring() -> Result<OwnedFd, Errno> {
+    let segment = Ring::create().map_err(|error| match error {
+        SegmentError::Os(error) => Errno::from_io_error(&error).unwrap_or(Errno::NOMEM),
+        _ => Errno::NOMEM,
+    })?;
+    copy(segment.fd())
+}
+
+fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
+    fd.try_clone_to_owned()
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
+}
+
 /// Descriptors for one who is introduced to `peer`.
 fn introduction(peer: &crate::hub::Endpoint, ring: &OwnedFd) -> Result<[OwnedFd; 3], Errno> {
-    let copy = |fd: &OwnedFd| {
-        fd.try_clone()
-            .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
-    };
-    Ok([copy(ring)?, copy(&peer.inbox)?, copy(&peer.doorbell)?])
+    let fds = [ring, &peer.inbox, &peer.doorbell].map(|fd| copy(fd.as_fd()));
+    let [ring, inbox, doorbell] = fds;
+    Ok([ring?, inbox?, doorbell?])
 }
 
 #[cfg(test)]

@@ -5,7 +5,9 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, memfd_create};
+use rustix::fs::{
+    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, memfd_create,
+};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getsockname, sockopt};
 
@@ -31,19 +33,19 @@ pub fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
-/// Checks that `fd` is a memfd with [`SEALS`], writable, of a size within `sizes`; returns the
-/// size.
+/// Checks that `fd` is a memfd with [`SEALS`], writable, in ordinary pages (huge ones may run out
+/// under a mapping), of `size` bytes.
 ///
 /// # Errors
 /// `EINVAL` if any of this does not hold.
-pub fn check_memfd(fd: impl AsFd, sizes: std::ops::RangeInclusive<u64>) -> Result<u64, Errno> {
+pub fn check_memfd(fd: impl AsFd, size: u64) -> Result<(), Errno> {
     let seals = fcntl_get_seals(&fd).map_err(|_| Errno::INVAL)?;
     if !seals.contains(SEALS) || seals.intersects(FORBIDDEN_SEALS) {
         return Err(Errno::INVAL);
     }
-    let size = u64::try_from(fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
-    if sizes.contains(&size) {
-        Ok(size)
+    let ordinary = fstatfs(&fd)?.f_type == libc::TMPFS_MAGIC;
+    if ordinary && u64::try_from(fstat(&fd)?.st_size) == Ok(size) {
+        Ok(())
     } else {
         Err(Errno::INVAL)
     }
@@ -97,15 +99,15 @@ mod tests {
     #[test]
     fn only_sealed_memfds_of_the_right_size_pass() {
         let good = sealed_memfd("t", 8192).unwrap();
-        assert_eq!(check_memfd(&good, 4096..=8192), Ok(8192));
-        assert_eq!(check_memfd(&good, 4096..=4096), Err(Errno::INVAL));
+        assert_eq!(check_memfd(&good, 8192), Ok(()));
+        assert_eq!(check_memfd(&good, 4096), Err(Errno::INVAL));
         let open = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
         rustix::fs::ftruncate(&open, 8192).unwrap();
-        assert_eq!(check_memfd(&open, 0..=8192), Err(Errno::INVAL));
+        assert_eq!(check_memfd(&open, 8192), Err(Errno::INVAL));
         fcntl_add_seals(&open, SEALS | SealFlags::FUTURE_WRITE).unwrap();
-        assert_eq!(check_memfd(&open, 0..=8192), Err(Errno::INVAL));
+        assert_eq!(check_memfd(&open, 8192), Err(Errno::INVAL));
         let null = std::fs::File::open("/dev/null").unwrap();
-        assert_eq!(check_memfd(&null, 0..=8192), Err(Errno::INVAL));
+        assert_eq!(check_memfd(&null, 0), Err(Errno::INVAL));
     }
 
     #[test]

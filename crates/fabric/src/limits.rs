@@ -34,11 +34,6 @@ pub const BACKLOG_BYTES_MAX: usize = 2 << 20;
 /// Pending connections of the broker's listening socket.
 pub const LISTEN_BACKLOG: i32 = 1024;
 
-/// Smallest inbox memfd the broker accepts.
-pub const INBOX_BYTES_MIN: u64 = 4096;
-/// Largest inbox memfd the broker accepts.
-pub const INBOX_BYTES_MAX: u64 = 16 << 20;
-
 /// Most GIDs shown in one sysfs tree.
 pub const SYSFS_GIDS_MAX: usize = 256;
 /// Longest interface name (`IFNAMSIZ - 1`).

@@ -1,0 +1,369 @@
+//! Start, end, restart and death of the broker and of whole client processes.
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
+use causeway_fabric::{Error, Event, WirePref};
+use common::{Host, PATIENCE, Peer, readable, ring, same_file};
+use rustix::process::Signal;
+
+/// Tells this program, run again as a client process, what to do.
+const ROLE: &str = "CW_TEST_ROLE";
+
+/// Not a test: the client processes of the tests below.
+#[test]
+#[ignore = "run by other tests as a process of its own"]
+fn client_process() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let dir = causeway_fabric::runtime_dir();
+    let peer = Peer::attach(&dir, WirePref::Auto);
+    let keeper = (role == "leave-child").then(|| {
+        // A child that inherits every descriptor, as a program's fork(2) makes it. It lives until
+        // this test's pipe ends.
+        use std::os::unix::process::CommandExt;
+        let mut command = Command::new("/bin/cat");
+        command.stdin(Stdio::inherit()).stdout(Stdio::null());
+        let fds = open_descriptors();
+        // SAFETY: clears a flag of descriptors in the child; async-signal-safe.
+        unsafe {
+            command.pre_exec(move || {
+                for fd in &fds {
+                    libc::fcntl(*fd, libc::F_SETFD, 0);
+                }
+                Ok(())
+            });
+        }
+        command.spawn().unwrap()
+    });
+    if role == "fork" {
+        return fork_and_try(&peer);
+    }
+    println!("\nqpn {}", peer.qpn(0));
+    std::io::stdout().flush().unwrap();
+    let mut line = String::new();
+    while std::io::stdin().read_line(&mut line).unwrap() > 0 {
+        let remote: u32 = line.trim().parse().unwrap();
+        let introduction = ring(peer.connect_to(0, remote));
+        println!("\nside {}", introduction.side);
+        std::io::stdout().flush().unwrap();
+        line.clear();
+    }
+    drop(keeper);
+}
+
+fn open_descriptors() -> Vec<i32> {
+    let entries = std::fs::read_dir("/proc/self/fd").unwrap();
+    let numbers = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    numbers.filter(|fd: &i32| *fd > 2).collect()
+}
+
+fn fork_and_try(peer: &Peer) {
+    // SAFETY: the child calls nothing but what it is to test, and ends by _exit.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let forked = |result: causeway_fabric::Result<()>| matches!(result, Err(Error::Forked));
+        let good = forked(peer.attachment.disconnect(0))
+            && forked(peer.attachment.reattach())
+            && forked(peer.attachment.poll_events().map(drop))
+            && forked(peer.attachment.add_slot(peer.slot, peer.socket.as_fd()));
+        // SAFETY: ends the child without running the parent's destructors.
+        unsafe { libc::_exit(if good { 0 } else { 1 }) };
+    }
+    let mut status = 0;
+    // SAFETY: waits for the child just made; `status` is writable.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    // The parent's attachment is unharmed.
+    assert_eq!(peer.events_so_far(), []);
+    println!("\nqpn 0");
+}
+
+/// A client process, which finds and starts its broker by itself.
+struct Client {
+    child: Child,
+    out: BufReader<std::process::ChildStdout>,
+}
+
+impl Client {
+    fn start(dir: &Path, role: &str) -> Client {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "client_process", "--ignored", "--nocapture"])
+            .env(ROLE, role)
+            .env("CAUSEWAY_RUNTIME_DIR", dir)
+            .env("CAUSEWAY_BROKER_BIN", env!("CARGO_BIN_EXE_causewayd"))
+            .env("CAUSEWAY_IDLE_SECONDS", "0.3")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let out = BufReader::new(child.stdout.take().unwrap());
+        Client { child, out }
+    }
+
+    /// The value after `word` in the client's output.
+    fn read(&mut self, word: &str) -> u32 {
+        for line in self.out.by_ref().lines() {
+            if let Some(value) = line.unwrap().strip_prefix(word) {
+                return value.trim().parse().unwrap();
+            }
+        }
+        panic!("the client ended without saying {word:?}");
+    }
+
+    fn connect(&mut self, remote_qpn: u32) -> u32 {
+        writeln!(self.child.stdin.as_ref().unwrap(), "{remote_qpn}").unwrap();
+        self.read("side ")
+    }
+
+    fn finish(mut self) {
+        drop(self.child.stdin.take());
+        let mut rest = String::new();
+        self.out.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+    }
+}
+
+#[test]
+fn a_race_of_many_processes_starts_one_broker() {
+    let host = Host::new();
+    let mut clients: Vec<Client> = (0..32)
+        .map(|_| Client::start(&host.dir, "attach"))
+        .collect();
+    let qpns: Vec<u32> = clients
+        .iter_mut()
+        .map(|client| client.read("qpn "))
+        .collect();
+    let list = causeway_fabric::status::status(&host.dir).unwrap().unwrap();
+    assert_eq!(list.len(), 32, "all are attached to one broker");
+    assert_eq!(clients[0].connect(qpns[1]), 0);
+    assert_eq!(clients[1].connect(qpns[0]), 1);
+    let mut files = host.files();
+    files.sort();
+    assert_eq!(files, ["broker.lock", "broker.pid", "broker.sock"]);
+    let pid = rustix::process::Pid::from_raw(host.broker_pid().unwrap()).unwrap();
+    let pidfd = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).unwrap();
+    clients.into_iter().for_each(Client::finish);
+    assert!(readable(&pidfd, PATIENCE), "the idle broker ends");
+    assert_eq!(host.files(), [""; 0], "and leaves nothing");
+}
+
+#[test]
+fn clients_and_an_ending_broker_do_not_miss_each_other() {
+    let host = Host::new();
+    // A broker that ends as soon as it is alone, hence between almost any two of these.
+    for _ in 0..30 {
+        host.start_broker("0.001");
+        let mut racer = Client::start(&host.dir, "attach");
+        racer.read("qpn ");
+        racer.finish();
+    }
+}
+
+#[test]
+fn a_second_broker_in_the_foreground_is_told_of_the_first() {
+    let host = Host::with_broker("0");
+    let output = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+        .args(["--foreground", "--runtime-dir"])
+        .arg(&host.dir)
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("is running"));
+    assert_eq!(
+        host.endpoint(WirePref::Auto).events_so_far(),
+        [],
+        "the first one lives"
+    );
+}
+
+#[test]
+fn a_directory_that_others_can_enter_is_refused() {
+    use std::os::unix::fs::PermissionsExt;
+    let host = Host::new();
+    std::fs::set_permissions(&host.dir, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+        .args(["--detached", "--runtime-dir"])
+        .arg(&host.dir)
+        .output()
+        .unwrap();
+    assert!(!output.status.success());
+    // What the client that started it is told.
+    assert!(String::from_utf8_lossy(&output.stdout).contains("mode 0755 lets others in"));
+}
+
+#[test]
+fn a_signal_ends_the_broker_and_nothing_is_left() {
+    let host = Host::with_broker("0");
+    let peer = host.endpoint(WirePref::Auto);
+    let tree = peer.attachment.sysfs_tree(&device()).unwrap();
+    assert!(tree.join("sys/class/infiniband/cway0/node_type").exists());
+    host.signal_broker(Signal::TERM);
+    assert_eq!(peer.events(), [Event::BrokerGone]);
+    assert_eq!(peer.attachment.poll_events().unwrap(), [], "told once");
+    assert!(!readable(
+        peer.attachment.event_fd(),
+        std::time::Duration::ZERO
+    ));
+    assert_eq!(host.files(), [""; 0]);
+    assert!(matches!(
+        causeway_fabric::status::status(&host.dir),
+        Ok(None)
+    ));
+}
+
+#[test]
+fn endpoints_survive_a_killed_broker() {
+    let host = Host::with_broker("0");
+    let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
+    let joined = ring(a.connect(1, &b, 1)).generation;
+    ring(b.connect(1, &a, 1));
+    let waiting = ring(a.connect(2, &b, 2));
+    a.attachment.sysfs_tree(&device()).unwrap();
+    host.signal_broker(Signal::KILL);
+    // Leftovers of the dead do not keep the next one from starting.
+    assert!(host.files().len() >= 4);
+    host.start_broker("0");
+    assert!(
+        !host.files().iter().any(|name| name.starts_with("sys-")),
+        "stale trees are gone"
+    );
+    while !a.events().contains(&Event::BrokerGone) {}
+    a.attachment.reattach().unwrap();
+    // b does not look: its next call finds out by itself, and joins what the old broker made.
+    let second = ring(b.connect(2, &a, 2));
+    assert_eq!((second.side, second.generation), (1, waiting.generation));
+    assert!(same_file(second.ring, waiting.ring));
+    assert_eq!(b.events(), [Event::BrokerGone]);
+    let told = Event::PeerJoined {
+        local_qpn: a.qpn(2),
+        generation: waiting.generation,
+    };
+    assert!(a.events().contains(&told));
+    drop(b);
+    let mut dead = Vec::new();
+    while dead.len() < 2 {
+        dead.extend(a.events());
+    }
+    for (index, generation) in [(1, joined), (2, waiting.generation)] {
+        assert!(dead.contains(&Event::PeerDead {
+            local_qpn: a.qpn(index),
+            generation
+        }));
+    }
+}
+
+#[test]
+fn a_killed_process_is_noticed() {
+    let host = Host::with_broker("0");
+    let peer = host.endpoint(WirePref::Auto);
+    let mut client = Client::start(&host.dir, "attach");
+    let qpn = client.read("qpn ");
+    let generation = ring(peer.connect_to(1, qpn)).generation;
+    client.connect(peer.qpn(1));
+    assert_eq!(peer.events().len(), 1);
+    client.child.kill().unwrap();
+    assert_eq!(
+        peer.events(),
+        [Event::PeerDead {
+            local_qpn: peer.qpn(1),
+            generation
+        }]
+    );
+    client.child.wait().unwrap();
+}
+
+#[test]
+fn a_killed_process_is_noticed_though_its_child_holds_the_socket() {
+    let host = Host::with_broker("0");
+    let peer = host.endpoint(WirePref::Auto);
+    let mut client = Client::start(&host.dir, "leave-child");
+    let qpn = client.read("qpn ");
+    let generation = ring(peer.connect_to(1, qpn)).generation;
+    client.child.kill().unwrap();
+    assert_eq!(
+        peer.events(),
+        [Event::PeerDead {
+            local_qpn: peer.qpn(1),
+            generation
+        }]
+    );
+    client.child.wait().unwrap();
+}
+
+#[test]
+fn a_forked_child_has_no_attachment() {
+    let host = Host::with_broker("0");
+    let mut client = Client::start(&host.dir, "fork");
+    client.read("qpn ");
+    client.finish();
+}
+
+#[test]
+fn a_sysfs_tree_lives_as_long_as_it_is_held() {
+    let host = Host::with_broker("0.05");
+    let mut tree = SysfsTree::open(&host.dir, &device()).unwrap();
+    let node = tree
+        .root()
+        .join("sys/class/infiniband/cway0/ports/1/gid_attrs/ndevs/0");
+    assert_eq!(std::fs::read_to_string(&node).unwrap(), "lo\n");
+    assert!(
+        tree.root()
+            .ends_with(Path::new(&format!("sys-{}", namespace())))
+    );
+    // Longer than the idle time: no event shows that nothing happens.
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    assert!(tree.is_alive() && node.exists());
+    let pid = host.broker_pid().unwrap();
+    drop(tree);
+    wait_for_process(pid);
+    assert_eq!(host.files(), [""; 0]);
+}
+
+fn namespace() -> u64 {
+    causeway_fabric::sys::netns_cookie(std::net::UdpSocket::bind("127.0.0.1:0").unwrap()).unwrap()
+}
+
+fn wait_for_process(pid: i32) {
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    if let Ok(pidfd) = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()) {
+        assert!(readable(&pidfd, PATIENCE));
+    }
+}
+
+fn device() -> SysfsRequest {
+    let gid = SysfsGid {
+        gid: [0; 16],
+        ifname: "lo".into(),
+    };
+    SysfsRequest {
+        node_guid: [2; 8],
+        gids: vec![gid],
+    }
+}
+
+#[test]
+fn a_daemon_keeps_nothing_of_its_starter() {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let host = Host::new();
+    let output = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+        .args(["--idle", "0", "--runtime-dir"])
+        .arg(&host.dir)
+        .stderr(writer.try_clone().unwrap())
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    drop(writer);
+    // Ends only when nobody holds the pipe's other end.
+    let mut rest = Vec::new();
+    reader.read_to_end(&mut rest).unwrap();
+    assert_eq!(rest, b"");
+    let cwd = std::fs::read_link(format!("/proc/{}/cwd", host.broker_pid().unwrap())).unwrap();
+    assert_eq!(cwd, PathBuf::from("/"));
+}
