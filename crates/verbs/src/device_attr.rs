@@ -26,6 +26,9 @@ const MAX_AH: c_int = 1 << 20;
 /// Code of the time a responder takes to acknowledge, 4.096 µs × 2^15 = 134 ms: a software
 /// responder may be descheduled.
 const ACK_DELAY: u8 = 15;
+/// `vendor_id` of devices whose maker has no IEEE identifier, as software devices report it; zero
+/// would mean that the query failed to some programs.
+const NO_VENDOR: u32 = 0xff_ffff;
 /// The device's clock counts nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
 /// `IBV_VALUES_MASK_RAW_CLOCK`
@@ -52,6 +55,7 @@ fn attributes() -> IbvDeviceAttr {
         sys_image_guid: dev::node_guid(),
         max_mr_size: LIMITS.max_mr_size,
         page_size_cap: PAGE_SIZES,
+        vendor_id: NO_VENDOR,
         max_qp: int(LIMITS.max_qp),
         max_qp_wr: int(LIMITS.max_qp_wr),
         device_cap_flags: CAP_CURR_QP_STATE_MOD

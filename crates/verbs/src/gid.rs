@@ -135,7 +135,8 @@ pub(crate) unsafe extern "C" fn query_gid_ex(
     }
 }
 
-/// `ibv_query_gid_table(3)`: the number of entries, or a negative `errno` value
+/// `ibv_query_gid_table(3)`: the number of entries, or a negative `errno` value: `EINVAL` if there
+/// are more than `max`
 pub(crate) unsafe extern "C" fn query_gid_table(
     _context: *mut IbvContext,
     entries: *mut u8,
@@ -143,14 +144,13 @@ pub(crate) unsafe extern "C" fn query_gid_table(
     flags: u32,
     size: usize,
 ) -> isize {
-    if flags != 0 || size < MIN_ENTRY {
+    let used: Vec<_> = table().collect();
+    if flags != 0 || size < MIN_ENTRY || used.len() > max {
         return -(errno::fail(libc::EINVAL) as isize);
     }
-    let mut count = 0;
-    for entry in table().take(max) {
+    for (at, entry) in used.iter().enumerate() {
         // SAFETY: the caller passes `max` elements of `size` bytes.
-        unsafe { store(&c_entry(&entry), entries.add(count * size), size) };
-        count += 1;
+        unsafe { store(&c_entry(entry), entries.add(at * size), size) };
     }
-    isize::try_from(count).unwrap_or(isize::MAX)
+    used.len().cast_signed()
 }
