@@ -30,6 +30,9 @@ use crate::hub::{EndpointId, Hub, Link, random};
 /// Most rings of one endpoint whose peer has not joined; each costs the broker a descriptor.
 pub const OPEN_RINGS_PER_ENDPOINT_MAX: usize = 16384;
 
+/// Most rings that wait for their other half after a restart.
+pub const RESTORING_MAX: usize = 1 << 20;
+
 /// Bytes of one ring's memfd.
 pub const RING_BYTES: u64 = ring_len(RING_CAPACITY) as u64;
 
@@ -448,6 +451,9 @@ impl Hub {
                 self.tell(peer, qpn, request.generation, PeerChange::Joined);
             }
             return Ok(());
+        }
+        if self.restoring.len() >= RESTORING_MAX {
+            return Err(Errno::MFILE);
         }
         if let Some(endpoint) = self.endpoints.get_mut(&id).filter(|_| ring.is_some()) {
             endpoint.open_rings += 1;

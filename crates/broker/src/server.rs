@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::launch::timespec;
-use causeway_fabric::limits::{SESSIONS_MAX, STATUS_QPS_PER_PAGE};
+use causeway_fabric::limits::SESSIONS_MAX;
 use causeway_fabric::remoting::{Header, Kind, Malformed, Received, encode_body, receive};
 use causeway_fabric::services::{PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch};
 use causeway_fabric::sys::{peer_credentials, peer_pidfd};
@@ -34,8 +34,6 @@ const REQUESTS_PER_TURN: usize = 16;
 /// The user that stands for users unknown to this user namespace
 /// (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
-
-const _: () = assert!(STATUS_QPS_PER_PAGE > 0);
 
 /// Why [`Server::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,14 +193,14 @@ impl Server {
             tracing::warn!(pid, "refused: too many clients");
             return;
         }
-        let pidfd = peer_pidfd(&socket).ok().or_else(|| open_pidfd(pid));
         self.last_session += 1;
         let number = self.last_session;
-        let session = Session::new(socket, pidfd, Peer { pid, uid });
-        if let Err(errno) = self.watch(number, &session) {
+        let token = EventData::new_u64(number * 2);
+        if let Err(errno) = epoll::add(&self.epoll, &socket, token, EventFlags::IN) {
             tracing::error!(pid, %errno, "cannot watch a client");
             return;
         }
+        let session = Session::new(socket, Peer { pid, uid });
         self.sessions.insert(number, session);
     }
 
@@ -210,16 +208,6 @@ impl Server {
     /// user namespace, or of several.
     fn may_connect(&self, uid: u32) -> bool {
         uid != self.overflow_uid && (uid == self.own_uid || uid == 0)
-    }
-
-    fn watch(&self, number: u64, session: &Session) -> Result<(), Errno> {
-        let token = EventData::new_u64(number * 2);
-        epoll::add(&self.epoll, session.socket(), token, EventFlags::IN)?;
-        if let Some(pidfd) = session.pidfd() {
-            let token = EventData::new_u64(number * 2 + TOKEN_PIDFD);
-            epoll::add(&self.epoll, pidfd, token, EventFlags::IN)?;
-        }
-        Ok(())
     }
 
     fn serve(&mut self, token: u64, flags: EventFlags) {
@@ -286,8 +274,9 @@ impl Server {
         if let Err(errno) = &outcome {
             tracing::debug!(pid = session.peer.pid, method = header.method, %errno, "refused");
         }
-        if let Some(id) = endpoint {
+        if let Some(id) = endpoint.filter(|_| session.endpoint.is_none()) {
             session.endpoint = endpoint;
+            session.pidfd = watch_process(&self.epoll, session, number);
             self.session_of.insert(id, number);
         }
         session.reply(header, outcome)
@@ -372,8 +361,8 @@ impl Server {
         // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
         // but nothing should depend on the closing being the last.
         let _ = epoll::delete(&self.epoll, session.socket());
-        if let Some(pidfd) = session.pidfd() {
-            let _ = epoll::delete(&self.epoll, pidfd.as_fd());
+        if let Some(pidfd) = &session.pidfd {
+            let _ = epoll::delete(&self.epoll, pidfd);
         }
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
@@ -388,6 +377,18 @@ impl Server {
 
 fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
+}
+
+/// Watches the process of a new endpoint. Not that of other clients: a launcher leaves its
+/// connection to the programs it launched, and that connection counts as long as one of them
+/// lives. None if the process can't be watched: then its socket alone tells of its death.
+fn watch_process(epoll: &OwnedFd, session: &Session, number: u64) -> Option<OwnedFd> {
+    let pidfd = peer_pidfd(session.socket())
+        .ok()
+        .or_else(|| open_pidfd(session.peer.pid))?;
+    let token = EventData::new_u64(number * 2 + TOKEN_PIDFD);
+    epoll::add(epoll, &pidfd, token, EventFlags::IN).ok()?;
+    Some(pidfd)
 }
 
 /// Before Linux 6.5. If the process died and its number was taken since the connection was made,

@@ -30,12 +30,13 @@ struct Pending {
 #[derive(Debug)]
 pub struct Session {
     socket: OwnedFd,
-    /// Readable once the process has died, even if a child of it still holds the socket.
-    pidfd: Option<OwnedFd>,
     /// Who is at the other end.
     pub peer: Peer,
     /// The endpoint that it made itself.
     pub endpoint: Option<EndpointId>,
+    /// Of an endpoint: readable once its process has died, even if a child of it still holds the
+    /// socket.
+    pub pidfd: Option<OwnedFd>,
     backlog: VecDeque<Pending>,
     backlog_bytes: usize,
 }
@@ -46,14 +47,13 @@ pub struct Overrun;
 
 impl Session {
     /// A session over a connected socket.
-    pub fn new(socket: OwnedFd, pidfd: Option<OwnedFd>, peer: Peer) -> Session {
-        let backlog = VecDeque::new();
+    pub fn new(socket: OwnedFd, peer: Peer) -> Session {
         Session {
             socket,
-            pidfd,
             peer,
             endpoint: None,
-            backlog,
+            pidfd: None,
+            backlog: VecDeque::new(),
             backlog_bytes: 0,
         }
     }
@@ -61,11 +61,6 @@ impl Session {
     /// The socket.
     pub fn socket(&self) -> &OwnedFd {
         &self.socket
-    }
-
-    /// The process's pidfd, if it has one.
-    pub fn pidfd(&self) -> Option<&OwnedFd> {
-        self.pidfd.as_ref()
     }
 
     /// Whether something waits for room. While it does, no request of this client is read: one

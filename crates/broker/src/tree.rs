@@ -28,7 +28,8 @@ const DEVICE_DIR: &str = "sys/devices/virtual/causeway/cway";
 const NEW_SUFFIX: &str = ".new";
 /// Version of the kernel's uverbs ABI that libibverbs expects in `abi_version`.
 const UVERBS_ABI: u32 = 6;
-/// Major number of the kernel's uverbs devices, as `dev` shows it (Documentation/admin-guide/devices.txt).
+/// Numbers of the kernel's first uverbs device, as `dev` shows them
+/// (Documentation/admin-guide/devices.txt).
 const UVERBS_DEV: &str = "231:192";
 
 /// One entry of a tree.

@@ -23,25 +23,16 @@ fn client_process() {
         return;
     };
     let dir = causeway_fabric::runtime_dir();
+    if role == "launch" {
+        let _connection = causeway_fabric::launch::connect_or_start(&dir).unwrap();
+        spawn_heir();
+        println!("\nqpn 0");
+        return;
+    }
     let peer = Peer::attach(&dir, WirePref::Auto);
-    let keeper = (role == "leave-child").then(|| {
-        // A child that inherits every descriptor, as a program's fork(2) makes it. It lives until
-        // this test's pipe ends.
-        use std::os::unix::process::CommandExt;
-        let mut command = Command::new("/bin/cat");
-        command.stdin(Stdio::inherit()).stdout(Stdio::null());
-        let fds = open_descriptors();
-        // SAFETY: clears a flag of descriptors in the child; async-signal-safe.
-        unsafe {
-            command.pre_exec(move || {
-                for fd in &fds {
-                    libc::fcntl(*fd, libc::F_SETFD, 0);
-                }
-                Ok(())
-            });
-        }
-        command.spawn().unwrap()
-    });
+    if role == "leave-child" {
+        spawn_heir();
+    }
     if role == "fork" {
         return fork_and_try(&peer);
     }
@@ -55,7 +46,26 @@ fn client_process() {
         std::io::stdout().flush().unwrap();
         line.clear();
     }
-    drop(keeper);
+}
+
+/// Starts a child that inherits every descriptor, as one made by fork(2) alone does. It lives
+/// until this process's standard input ends.
+fn spawn_heir() {
+    use std::os::unix::process::CommandExt;
+    let mut command = Command::new("/bin/cat");
+    command.stdin(Stdio::inherit()).stdout(Stdio::null());
+    let fds = open_descriptors();
+    // SAFETY: clears a flag of descriptors in the child; async-signal-safe.
+    unsafe {
+        command.pre_exec(move || {
+            for fd in &fds {
+                libc::fcntl(*fd, libc::F_SETFD, 0);
+            }
+            Ok(())
+        });
+    }
+    // Not waited for: it outlives this process.
+    drop(command.spawn().unwrap());
 }
 
 fn open_descriptors() -> Vec<i32> {
@@ -295,6 +305,23 @@ fn a_killed_process_is_noticed_though_its_child_holds_the_socket() {
         }]
     );
     client.child.wait().unwrap();
+}
+
+#[test]
+fn a_launchers_connection_counts_while_a_launched_program_lives() {
+    let host = Host::with_broker("0.05");
+    let mut launcher = Client::start(&host.dir, "launch");
+    launcher.read("qpn ");
+    // Not Child::wait, which would close the pipe that keeps the heir alive.
+    let stdin = launcher.child.stdin.take();
+    assert!(launcher.child.wait().unwrap().success());
+    // Longer than the idle time: no event shows that nothing happens.
+    std::thread::sleep(std::time::Duration::from_millis(150));
+    let pid = host.broker_pid().expect("the broker lives");
+    assert!(host.files().contains(&"broker.sock".to_owned()));
+    drop(stdin);
+    wait_for_process(pid);
+    assert_eq!(host.files(), [""; 0]);
 }
 
 #[test]

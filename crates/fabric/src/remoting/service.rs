@@ -82,8 +82,9 @@ macro_rules! service {
         service $number:literal, handler $handler:ident, stub $stub:ident {
             $(
                 $(#[$mattr:meta])*
-                $method_number:literal => $method:ident($request:ty; fds $min:literal..=$max:literal)
-                    -> $reply:ty;
+                $method_number:literal => $method:ident(
+                    $request:ty; fds $min:literal..=$max:literal
+                ) -> $reply:ty;
             )*
         }
     ) => {
