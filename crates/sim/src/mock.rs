@@ -190,6 +190,12 @@ impl MockUlp {
         self.streams[0].messages.push(segments);
     }
 
+    /// Requests received.
+    #[must_use]
+    pub fn received(&self) -> u64 {
+        self.streams[0].contiguous - self.streams[0].rx_first
+    }
+
     /// Whether everything sent was acknowledged.
     #[must_use]
     pub fn is_acked(&self) -> bool {
@@ -217,8 +223,12 @@ impl MockUlp {
     }
 
     fn verdict(&mut self, meta: &SegMeta, in_order: bool) -> Verdict {
-        if in_order && self.refuse.is_some_and(|r| meta.seq >= r) {
-            return Verdict::Refused(Nak::RemoteAccess);
+        if self.refuse.is_some_and(|r| meta.seq >= r) {
+            return if in_order {
+                Verdict::Refused(Nak::RemoteAccess)
+            } else {
+                Verdict::Later
+            };
         }
         if !in_order && self.rng.chance(self.later) {
             return Verdict::Later;

@@ -86,6 +86,11 @@ impl<N: Node> World<N> {
         }
     }
 
+    /// Takes the CPU from a host until `until`.
+    pub fn pause(&mut self, host: usize, until: Instant) {
+        self.stalled_until[host] = until;
+    }
+
     fn next_event(&self) -> Option<Instant> {
         let timeouts = self.nodes.iter().zip(&self.stalled_until).map(|(n, s)| {
             if *s > self.now {

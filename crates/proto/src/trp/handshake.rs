@@ -157,7 +157,7 @@ impl Handshake {
 }
 
 /// Interval after request number `tries`, from 0.
-fn request_interval(tries: u32) -> Duration {
+pub fn request_interval(tries: u32) -> Duration {
     REQUEST_FIRST
         .saturating_mul(1 << tries.min(16))
         .min(REQUEST_LAST)

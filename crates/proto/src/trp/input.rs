@@ -191,7 +191,9 @@ impl Connection {
             .into_iter()
             .zip([common.ack_request, common.ack_response])
         {
-            if self.tx.stopped[space as usize] {
+            // Before `start` our first request number is not known here, though it is to the peer.
+            let unused = space == Space::Request && self.send_config.is_none();
+            if unused || self.tx.stopped[space as usize] {
                 continue;
             }
             let s = &mut self.tx.spaces[space as usize];
