@@ -24,8 +24,6 @@ mod reset;
 mod rtt;
 mod send;
 mod stats;
-#[cfg(test)]
-mod tests;
 mod timers;
 
 pub use causeway_wire::trp::Reason;
@@ -183,7 +181,7 @@ impl Connection {
         self.handshake.peer()
     }
 
-    /// Whether the peer has proved that it received our cookie: that it is where datagrams to it go.
+    /// Whether the peer has proved that it received our cookie: it is where datagrams to it go.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
         self.handshake.confirmed()

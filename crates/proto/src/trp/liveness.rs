@@ -129,8 +129,8 @@ impl Connection {
         }
     }
 
-    /// The peer is proved gone. An orderly end concerns only requests and answers under way: a queue
-    /// pair that merely has receives posted learns nothing from it, as with hardware.
+    /// The peer is proved gone. An orderly end concerns only requests and answers under way: a
+    /// queue pair that merely has receives posted learns nothing from it, as with hardware.
     pub(super) fn died(&mut self, reason: Reason, ulp: &mut impl Ulp) {
         let crashed = reason == Reason::Unknown;
         let waiting = if crashed {
