@@ -327,13 +327,21 @@ static void check_wc(const struct conn *c, const struct sent *s, const struct ib
 			  wc->byte_len);
 }
 
+_Noreturn static void failed(const struct conn *c, const struct ibv_wc *wc)
+{
+	const struct sent *s = &c->sent[(uint32_t)wc->wr_id % SQ_DEPTH];
+
+	conn_fail(c, "%s %lu of %u bytes at %lu (wr_id %#lx) completes with: %s (vendor error %#x)",
+		  s->credit ? "credit" : op_name(s->op.kind), s->op.index, s->op.len, s->op.offset,
+		  wc->wr_id, ibv_wc_status_str(wc->status), wc->vendor_err);
+}
+
 void request_complete(struct conn *c, const struct ibv_wc *wc)
 {
 	struct sent *s;
 
 	if (wc->status != IBV_WC_SUCCESS)
-		conn_fail(c, "wr_id %#lx completes with: %s (vendor error %#x)", wc->wr_id,
-			  ibv_wc_status_str(wc->status), wc->vendor_err);
+		failed(c, wc);
 	do {
 		if (c->done == c->serial)
 			conn_fail(c, "a completion too many, wr_id %#lx", wc->wr_id);
