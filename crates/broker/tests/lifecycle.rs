@@ -229,6 +229,40 @@ fn a_signal_ends_the_broker_and_nothing_is_left() {
 }
 
 #[test]
+fn a_service_manager_is_told_of_start_and_end() {
+    let host = Host::new();
+    let name = host.dir.join("notify");
+    let notify = std::os::unix::net::UnixDatagram::bind(&name).unwrap();
+    notify.set_read_timeout(Some(PATIENCE)).unwrap();
+    let told = || {
+        let mut text = [0; 64];
+        let length = notify.recv(&mut text).unwrap();
+        String::from_utf8_lossy(&text[..length]).into_owned()
+    };
+    let mut broker = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+        .args([
+            "--foreground",
+            "--idle",
+            "0",
+            "--log",
+            "error",
+            "--runtime-dir",
+        ])
+        .arg(&host.dir)
+        .env("NOTIFY_SOCKET", &name)
+        .spawn()
+        .unwrap();
+    assert_eq!(told(), "READY=1");
+    assert!(
+        matches!(causeway_fabric::status::status(&host.dir), Ok(Some(_))),
+        "it listens"
+    );
+    host.signal_broker(Signal::INT);
+    assert_eq!(told(), "STOPPING=1");
+    assert!(broker.wait().unwrap().success());
+}
+
+#[test]
 fn endpoints_survive_a_killed_broker() {
     let host = Host::with_broker("0");
     let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));

@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::io::Errno;
 
-use crate::connections::{Connection, Connections};
+use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX};
@@ -188,9 +188,7 @@ impl Attachment {
             BrokerStub(control).connect(&body, &[])
         })?;
         let introduction = introduce(&reply, fds)?;
-        if let Some(connection) = remember(&body, &reply, &introduction)? {
-            state.connections.insert(connection);
-        }
+        remember(&mut state.connections, &body, &reply, &introduction);
         Ok(introduction)
     }
 
@@ -201,7 +199,7 @@ impl Attachment {
     /// [`Error::Timeout`], [`Error::Forked`].
     pub fn disconnect(&self, local_qpn: u32) -> Result<()> {
         let mut state = self.lock()?;
-        let known = state.connections.remove(local_qpn).is_some();
+        let known = state.connections.remove(local_qpn);
         let Some(control) = state.control.as_mut().filter(|_| known) else {
             return Ok(());
         };
@@ -366,11 +364,11 @@ impl State {
             BrokerStub(control).add_slot(&SlotRequest { slot }, &[socket.as_fd()])?;
         }
         let mut lost = Vec::new();
-        for connection in self.connections.iter() {
-            let ring = connection.ring.as_ref().map(AsFd::as_fd);
-            match BrokerStub(control).restore(&connection.request, ring.as_slice()) {
+        for (request, ring) in self.connections.iter() {
+            let ring = ring.map(AsFd::as_fd);
+            match BrokerStub(control).restore(request, ring.as_slice()) {
                 Ok(_) => {}
-                Err(Error::Refused { .. }) => lost.push(connection.request.clone()),
+                Err(Error::Refused { .. }) => lost.push(request.clone()),
                 Err(error) => return Err(error),
             }
         }
@@ -438,16 +436,18 @@ fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {
     }
 }
 
-/// What to keep of a connection for the next broker. UDP ones too: the peer may ask later, and
-/// both must be told the same.
+/// Keeps what the next broker needs to know of a connection. UDP ones too: the peer may ask later,
+/// and both must be told the same.
 fn remember(
+    connections: &mut Connections,
     body: &ConnectBody,
     reply: &ConnectReply,
     introduction: &Introduction,
-) -> Result<Option<Connection>> {
+) {
     let ring = match introduction {
-        Introduction::NoPeer => return Ok(None),
-        Introduction::Ring { side: 0, ring, .. } => Some(duplicate(ring.as_fd())?),
+        Introduction::NoPeer => return,
+        // Out of descriptors is no reason to fail a connection that is made.
+        Introduction::Ring { side: 0, ring, .. } => duplicate(ring.as_fd()).ok(),
         _ => None,
     };
     let request = RestoreRequest {
@@ -458,7 +458,7 @@ fn remember(
         side: reply.side,
         generation: reply.generation,
     };
-    Ok(Some(Connection { request, ring }))
+    connections.insert(request, ring);
 }
 
 fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {

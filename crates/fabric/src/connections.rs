@@ -5,47 +5,53 @@ use std::os::fd::OwnedFd;
 
 use crate::services::{PeerChange, PeerEvent, RestoreRequest, Wire};
 
-/// One connection, and its ring while the peer has not joined.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    /// What to tell the next broker.
-    pub(crate) request: RestoreRequest,
-    /// Kept only until the peer has joined: afterwards nobody needs to be handed the ring, and
-    /// thousands of QPs must not cost thousands of descriptors.
-    pub(crate) ring: Option<OwnedFd>,
-}
+/// Most rings kept for a broker's restart. A program that connects thousands of QPs before its
+/// peers connect theirs must not run out of descriptors for it; should the broker be killed in
+/// just that time, the connections beyond these are reported dead.
+const RINGS_KEPT_MAX: usize = 64;
 
 /// The connections of an endpoint, by local QP.
 #[derive(Debug, Default)]
 pub(crate) struct Connections {
-    by_qpn: BTreeMap<u32, Connection>,
+    requests: BTreeMap<u32, RestoreRequest>,
+    /// Rings whose peer has not joined: afterwards nobody needs to be handed the ring.
+    rings: BTreeMap<u32, OwnedFd>,
 }
 
 impl Connections {
-    pub(crate) fn insert(&mut self, connection: Connection) {
-        self.by_qpn.insert(connection.request.local_qpn, connection);
+    /// Remembers a connection; its ring, if the peer has not joined it, only if few others are
+    /// kept.
+    pub(crate) fn insert(&mut self, request: RestoreRequest, ring: Option<OwnedFd>) {
+        if let Some(ring) = ring.filter(|_| self.rings.len() < RINGS_KEPT_MAX) {
+            self.rings.insert(request.local_qpn, ring);
+        }
+        self.requests.insert(request.local_qpn, request);
     }
 
-    pub(crate) fn remove(&mut self, local_qpn: u32) -> Option<Connection> {
-        self.by_qpn.remove(&local_qpn)
+    /// Forgets a connection. False if there was none.
+    pub(crate) fn remove(&mut self, local_qpn: u32) -> bool {
+        self.rings.remove(&local_qpn);
+        self.requests.remove(&local_qpn).is_some()
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Connection> {
-        self.by_qpn.values()
+    /// All connections, with their rings as far as they are kept.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&RestoreRequest, Option<&OwnedFd>)> {
+        self.requests
+            .iter()
+            .map(|(qpn, request)| (request, self.rings.get(qpn)))
     }
 
     /// Notes an event. False if it is about an earlier incarnation of the QP.
     pub(crate) fn note(&mut self, event: &PeerEvent) -> bool {
-        let Some(connection) = self.by_qpn.get_mut(&event.local_qpn) else {
+        let Some(request) = self.requests.get(&event.local_qpn) else {
             return false;
         };
-        let request = &connection.request;
         if request.wire != Wire::Ring || request.generation != event.generation {
             return false;
         }
         match event.change {
-            PeerChange::Joined => connection.ring = None,
-            PeerChange::Dead | PeerChange::Left => drop(self.by_qpn.remove(&event.local_qpn)),
+            PeerChange::Joined => drop(self.rings.remove(&event.local_qpn)),
+            PeerChange::Dead | PeerChange::Left => drop(self.remove(event.local_qpn)),
         }
         true
     }
@@ -55,21 +61,34 @@ impl Connections {
 mod tests {
     use super::*;
 
-    fn ring(local_qpn: u32, generation: u64) -> Connection {
+    fn insert(connections: &mut Connections, local_qpn: u32, generation: u64) {
         let request = RestoreRequest {
             local_qpn,
             wire: Wire::Ring,
             generation,
             ..Default::default()
         };
-        let ring = Some(std::fs::File::open("/dev/null").unwrap().into());
-        Connection { request, ring }
+        let ring = std::fs::File::open("/dev/null").unwrap().into();
+        connections.insert(request, Some(ring));
+    }
+
+    #[test]
+    fn only_so_many_rings_are_kept() {
+        let mut connections = Connections::default();
+        for qpn in 0..RINGS_KEPT_MAX as u32 + 5 {
+            insert(&mut connections, qpn, 1);
+        }
+        assert_eq!(connections.iter().count(), RINGS_KEPT_MAX + 5);
+        assert_eq!(connections.rings.len(), RINGS_KEPT_MAX);
+        assert!(connections.remove(0));
+        insert(&mut connections, 0, 1);
+        assert_eq!(connections.rings.len(), RINGS_KEPT_MAX);
     }
 
     #[test]
     fn events_of_an_earlier_incarnation_are_ignored() {
         let mut connections = Connections::default();
-        connections.insert(ring(4096, 2));
+        insert(&mut connections, 4096, 2);
         let event = |generation, change| PeerEvent {
             local_qpn: 4096,
             generation,
@@ -77,7 +96,7 @@ mod tests {
         };
         assert!(!connections.note(&event(1, PeerChange::Dead)));
         assert!(connections.note(&event(2, PeerChange::Joined)));
-        assert!(connections.iter().all(|c| c.ring.is_none()));
+        assert!(connections.iter().all(|(_, ring)| ring.is_none()));
         assert!(connections.note(&event(2, PeerChange::Dead)));
         assert_eq!(connections.iter().count(), 0);
         assert!(!connections.note(&event(2, PeerChange::Dead)));
