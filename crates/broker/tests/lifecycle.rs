@@ -304,6 +304,36 @@ fn endpoints_survive_a_killed_broker() {
 }
 
 #[test]
+fn an_endpoint_that_finds_no_broker_is_reminded() {
+    use std::os::unix::fs::PermissionsExt;
+    let host = Host::with_broker("0");
+    let peer = host.endpoint(WirePref::Auto);
+    host.signal_broker(Signal::TERM);
+    assert_eq!(peer.events(), [Event::BrokerGone]);
+    let allow = |mode| {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        std::fs::set_permissions(&host.dir, permissions).unwrap();
+    };
+    allow(0o755);
+    assert!(matches!(
+        peer.attachment.reattach(),
+        Err(Error::RuntimeDir { .. })
+    ));
+    assert_eq!(peer.events(), [Event::BrokerGone], "told again");
+    allow(0o700);
+    host.start_broker("0");
+    peer.attachment.reattach().unwrap();
+    assert_eq!(peer.events_so_far(), []);
+    assert_eq!(
+        causeway_fabric::status::status(&host.dir)
+            .unwrap()
+            .unwrap()
+            .len(),
+        1
+    );
+}
+
+#[test]
 fn a_killed_process_is_noticed() {
     let host = Host::with_broker("0");
     let peer = host.endpoint(WirePref::Auto);

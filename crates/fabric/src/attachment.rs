@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
-use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX};
+use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
 use crate::services::{
     AttachRequest, BrokerStub, ConnectBody, ConnectReply, DisconnectRequest, PeerChange, PeerEvent,
@@ -231,8 +231,11 @@ impl Attachment {
             Err(TryLockError::WouldBlock) => return Ok(Vec::new()),
         };
         self.wakeup.lower();
-        if let Some(control) = state.control.as_mut() {
-            control.drain();
+        let retry = self.wakeup.take_retry();
+        match state.control.as_mut() {
+            Some(control) => control.drain(),
+            None if retry => state.events.push_back(Event::BrokerGone),
+            None => {}
         }
         self.settle(&mut state);
         self.wakeup.lower();
@@ -244,7 +247,8 @@ impl Attachment {
     /// Connections that the new broker does not accept are reported as [`Event::PeerDead`].
     ///
     /// # Errors
-    /// As [`Attachment::attach`] and [`Attachment::add_slot`]. The call may be repeated.
+    /// As [`Attachment::attach`] and [`Attachment::add_slot`]. [`Event::BrokerGone`] comes again
+    /// after [`crate::limits::REATTACH_INTERVAL`], as a reminder to repeat the call.
     pub fn reattach(&self) -> Result<()> {
         let mut state = self.lock()?;
         if let Some(control) = state.control.as_mut() {
@@ -329,10 +333,21 @@ impl Attachment {
         }
     }
 
+    /// Attaches unless that is done. A failure is followed by another [`Event::BrokerGone`] a
+    /// little later: an endpoint without broker must not stay so for ever, since it would not
+    /// hear of its peers' deaths.
     fn attach_locked(&self, state: &mut State) -> Result<()> {
         if state.control.is_some() {
             return Ok(());
         }
+        let outcome = self.attach_anew(state);
+        if outcome.is_err() {
+            self.wakeup.retry_after(REATTACH_INTERVAL);
+        }
+        outcome
+    }
+
+    fn attach_anew(&self, state: &mut State) -> Result<()> {
         for _ in 0..ATTACH_ATTEMPTS {
             let mut control = Control::new(crate::launch::connect_or_start(&self.dir)?);
             match state.present(&mut control) {

@@ -43,7 +43,7 @@ pub enum Event {
         generation: u64,
     },
     /// The broker is gone. Rings and sockets keep working; peers' deaths are not told any more
-    /// until [`crate::Attachment::reattach`].
+    /// until [`crate::Attachment::reattach`], and this event is repeated if that fails.
     BrokerGone,
 }
 

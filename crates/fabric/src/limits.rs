@@ -49,6 +49,8 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 pub const START_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a client meets a broker that is just exiting before it gives up.
 pub const ATTACH_ATTEMPTS: usize = 16;
+/// How long after a failure to attach again an endpoint is reminded to try once more.
+pub const REATTACH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a broker without endpoints stays (setting: `CAUSEWAY_IDLE_SECONDS`).
 pub const IDLE_SECONDS_DEFAULT: u64 = 10;
 /// After a broker's restart: how long one half of an established connection waits for the other

@@ -1,18 +1,24 @@
 //! One descriptor that is readable whenever an endpoint has something to read from its broker.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, epoll, eventfd};
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
+};
 
 use crate::error::{Error, Result};
+use crate::launch::timespec;
 
-/// An epoll descriptor over the control socket and an eventfd. Events may arrive while a call
+/// An epoll descriptor over the control socket, an eventfd and a timer. Events may arrive while a call
 /// waits for its reply; they are taken off the socket then, so the socket alone would leave a
 /// sleeper asleep. The descriptor stays the same when the broker, hence the socket, is replaced.
 #[derive(Debug)]
 pub(crate) struct Wakeup {
     epoll: OwnedFd,
     queued: OwnedFd,
+    retry: OwnedFd,
 }
 
 impl Wakeup {
@@ -21,8 +27,16 @@ impl Wakeup {
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(Error::system("epoll_create"))?;
         let queued = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(Error::system("eventfd"))?;
-        let wakeup = Wakeup { epoll, queued };
+        let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
+        let retry = timerfd_create(TimerfdClockId::Monotonic, flags)
+            .map_err(Error::system("timerfd_create"))?;
+        let wakeup = Wakeup {
+            epoll,
+            queued,
+            retry,
+        };
         wakeup.watch(wakeup.queued.as_fd())?;
+        wakeup.watch(wakeup.retry.as_fd())?;
         Ok(wakeup)
     }
 
@@ -52,5 +66,22 @@ impl Wakeup {
         let mut count = [0u8; 8];
         // Fails only if nothing was raised.
         let _ = rustix::io::read(&self.queued, &mut count);
+    }
+
+    /// Makes the descriptor readable after `delay`.
+    pub(crate) fn retry_after(&self, delay: Duration) {
+        let zero = timespec(Duration::ZERO);
+        let once = Itimerspec {
+            it_interval: zero,
+            it_value: timespec(delay),
+        };
+        // Has no way to fail with a valid time and a timer.
+        let _ = timerfd_settime(&self.retry, TimerfdTimerFlags::empty(), &once);
+    }
+
+    /// Whether a delay has passed since the last question.
+    pub(crate) fn take_retry(&self) -> bool {
+        let mut count = [0u8; 8];
+        rustix::io::read(&self.retry, &mut count).is_ok()
     }
 }
