@@ -1,11 +1,11 @@
 //! Which of an endpoint's rings want attention, and whether it sleeps.
 //!
-//! An endpoint owns one inbox. Each peer that has a ring with it maps the inbox too, and sets the bit
-//! of the ring's queue pair when the owner isn't polling that ring.
+//! An endpoint owns one inbox. Each peer that has a ring with it maps the inbox too, and sets the
+//! bit of the ring's queue pair when the owner isn't polling that ring.
 //!
-//! All peers of an endpoint write the same words, so a malicious one can set bits for nothing, which
-//! costs the owner a look at a ring each, or clear bits and the armed word, which delays a wake-up of
-//! the owner until the next one. They share a tenant; data is not in danger.
+//! All peers of an endpoint write the same words, so a malicious one can set bits for nothing,
+//! which costs the owner a look at a ring each, or clear bits and the armed word, which delays a
+//! wake-up of the owner until the next one. They share a tenant; data is not in danger.
 
 use crate::doorbell::Bell;
 use crate::layout as l;
@@ -76,8 +76,8 @@ impl Inbox {
         Ok(true)
     }
 
-    /// Owner: takes the bits that are set, calling `each` with every queue pair's index. Returns how
-    /// many there were: at most [`l::QP_INDEXES`], whatever peers do meanwhile.
+    /// Owner: takes the bits that are set, calling `each` with every queue pair's index. Returns
+    /// how many there were: at most [`l::QP_INDEXES`], whatever peers do meanwhile.
     pub fn take(&self, mut each: impl FnMut(u32)) -> usize {
         if self.is_empty() {
             return 0;
@@ -111,8 +111,8 @@ impl Inbox {
     }
 
     /// Owner: asks for the doorbell to be rung. Then, *before* sleeping, the owner looks once more:
-    /// [`Inbox::is_empty`], and each hot ring ([`crate::Consumer::ready`], acknowledgment, room). If
-    /// there is something, [`Inbox::disarm`]; otherwise it may sleep on the doorbell.
+    /// [`Inbox::is_empty`], and each hot ring ([`crate::Consumer::ready`], acknowledgment, room).
+    /// If there is something, [`Inbox::disarm`]; otherwise it may sleep on the doorbell.
     pub fn arm(&self) {
         self.mem.word(l::ARMED_AT).store(1, Ordering::Relaxed);
         // Pairs with the fence in `notify`: one of the two sees the other's store.

@@ -11,8 +11,9 @@
 //!
 //! `docs/LAYOUT.md` gives every byte. All `unsafe` access to shared memory is in the `mem` module:
 //! shared words are atomics, shared bytes are copied through raw pointers, and no Rust reference to
-//! either ever claims that they hold still. Every word that a peer writes is read once, and the copy
-//! is validated; a peer that breaks the format breaks its own ring ([`Corrupt`]) and nothing else.
+//! either ever claims that they hold still. Every word that a peer writes is read once, and the
+//! copy is validated; a peer that breaks the format breaks its own ring ([`Corrupt`]) and nothing
+//! else.
 //!
 //! None of these types does any locking of its own: a [`Ring`] takes `&mut self`.
 

@@ -5,8 +5,8 @@ use crate::sync::{Arc, AtomicU64};
 
 /// A segment, seen as words and bytes at offsets. Clones share the mapping.
 ///
-/// Every access checks its bounds, whatever its caller has validated: an offset that goes wrong is a
-/// defect here, and must not become one in somebody's memory.
+/// Every access checks its bounds, whatever its caller has validated: an offset that goes wrong is
+/// a defect here, and must not become one in somebody's memory.
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     segment: Arc<Segment>,

@@ -15,11 +15,12 @@ use std::io;
 ///
 /// # No wake-up is lost
 ///
-/// Our stores come before our fence, and our loads of the peer's attention and armed words after. The
-/// peer stores its attention word (or armed word), then a fence, then looks at the ring (or inbox)
-/// again. Of two SeqCst fences one comes first; the side whose fence is second sees the other's store.
-/// So if we find the ring hot and the endpoint awake, the peer's own second look finds our event.
-/// Setting the bit is itself an event for a peer that falls asleep meanwhile, hence the second fence.
+/// Our stores come before our fence, and our loads of the peer's attention and armed words after.
+/// The peer stores its attention word (or armed word), then a fence, then looks at the ring (or
+/// inbox) again. Of two SeqCst fences one comes first; the side whose fence is second sees the
+/// other's store. So if we find the ring hot and the endpoint awake, the peer's own second look
+/// finds our event. Setting the bit is itself an event for a peer that falls asleep meanwhile,
+/// hence the second fence.
 ///
 /// # Errors
 /// The bell's: the peer's endpoint is to be taken for dead.

@@ -87,8 +87,8 @@ fn at(mem: &Region, counter: Counter) -> &crate::sync::AtomicU64 {
     mem.word(l::STATS_AT + 8 * counter as usize)
 }
 
-/// The counters of an inbox segment. One thread at a time may write them (the endpoint's lock sees to
-/// that); anybody may read.
+/// The counters of an inbox segment. One thread at a time may write them (the endpoint's lock sees
+/// to that); anybody may read.
 #[derive(Clone, Debug)]
 pub struct Stats {
     mem: Region,

@@ -1,5 +1,8 @@
 //! Every interleaving, and every reordering the memory model allows, of small scenarios.
 //!
+//! loom never lets a load see a later store, so it can't show what a relaxed store of the reader's
+//! head would do (the copy out of the ring sinking below it): that rule stands on its argument.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test loom`
 #![cfg(loom)]
 

@@ -110,8 +110,8 @@ impl Consumer {
     }
 
     /// Gives the room of the record that [`Consumer::peek`] showed back to the peer, who is to be
-    /// notified of [`super::Attention::ROOM`] at the end of the batch. Without such a record it does
-    /// nothing.
+    /// notified of [`super::Attention::ROOM`] at the end of the batch. Without such a record it
+    /// does nothing.
     #[inline]
     pub fn consume(&mut self) {
         let Some(size) = self.peeked.take() else {

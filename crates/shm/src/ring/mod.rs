@@ -3,10 +3,10 @@
 //! # How a record travels
 //!
 //! The queue of a direction is a circle of 64-byte cells; a record takes whole cells, its header
-//! first, its body right behind and in one piece. There is no shared tail: the header's first word is
-//! the *ready word*, zero until the record may be read. So the reader polls the very line that will
-//! hold the header and, for a short message, the body, and such a message costs one transfer of one
-//! line.
+//! first, its body right behind and in one piece. There is no shared tail: the header's first word
+//! is the *ready word*, zero until the record may be read. So the reader polls the very line that
+//! will hold the header and, for a short message, the body, and such a message costs one transfer
+//! of one line.
 //!
 //! That is right because of three rules:
 //!
@@ -15,21 +15,22 @@
 //!    one). So when the reader, having seen a ready word (acquire) that was stored last (release),
 //!    goes on to the next header, it finds either that zero or a later header: never bytes of an
 //!    earlier lap, which might look like anything.
-//! 2. Of a batch only the first ready word is stored late, with release. The reader can't get past it,
-//!    and once it does, all the rest was stored before.
-//! 3. Cells are written again only after the reader's `head` (release, read with acquire) has passed
-//!    them.
+//! 2. Of a batch only the first ready word is stored late, with release. The reader can't get past
+//!    it, and once it does, all the rest was stored before.
+//! 3. Cells are written again only after the reader's `head` (release, read with acquire) has
+//!    passed them.
 //!
-//! After publishing, the producer zeroes one cell further on as well. Nobody needs that zero; it brings
-//! the line that the next small record must zero into this processor's cache, off the critical path.
+//! After publishing, the producer zeroes one cell further on as well. Nobody needs that zero; it
+//! brings the line that the next small record must zero into this processor's cache, off the
+//! critical path.
 //!
 //! # Attention
 //!
-//! Each side has a word that says what it wants to be *told* of. Hot: nothing, it polls this ring, and
-//! only if its endpoint sleeps must it be woken. Otherwise a set of events, for which the other side
-//! sets the ring's bit in the inbox ([`crate::notify`]). A side that goes from hot to cold uses
-//! [`Ring::cool`], which looks again after the word is visible: so either the other side sees the word,
-//! or this one sees the event.
+//! Each side has a word that says what it wants to be *told* of. Hot: nothing, it polls this ring,
+//! and only if its endpoint sleeps must it be woken. Otherwise a set of events, for which the other
+//! side sets the ring's bit in the inbox ([`crate::notify`]). A side that goes from hot to cold
+//! uses [`Ring::cool`], which looks again after the word is visible: so either the other side sees
+//! the word, or this one sees the event.
 
 mod consumer;
 mod producer;
@@ -164,7 +165,8 @@ impl Ring {
 
     /// Takes one side of a freshly created ring. It begins hot.
     ///
-    /// Where a side stands in the ring is its own memory, not the segment's: a side can be taken once.
+    /// Where a side stands in the ring is its own memory, not the segment's: a side can be taken
+    /// once.
     ///
     /// # Errors
     /// [`SegmentError::Format`] if the words that describe the segment are not a ring's.

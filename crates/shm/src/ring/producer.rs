@@ -75,7 +75,8 @@ impl Producer {
         if self.broken {
             return Err(Corrupt);
         }
-        // The line with the reader's index moves only if the copy of it says that the room is short.
+        // The line with the reader's index moves only if the copy of it says that the room is
+        // short.
         if self.room() < self.skip(min) + l::record_size(max) {
             self.refresh()?;
         }
@@ -159,8 +160,8 @@ impl Producer {
 
     fn refresh(&mut self) -> Result<(), Corrupt> {
         let head = self.mem.word(self.head_at).load(Ordering::Acquire);
-        // Nothing beyond what was published can have been consumed. Where a batch is open, its start
-        // would be the exact bound; the tail is enough for the arithmetic above.
+        // Nothing beyond what was published can have been consumed. Where a batch is open, its
+        // start would be the exact bound; the tail is enough for the arithmetic above.
         let sane =
             head >= self.head_seen && head <= self.tail && head.is_multiple_of(l::CELL as u64);
         if !sane {
@@ -220,8 +221,8 @@ impl Slot<'_> {
         self.len
     }
 
-    /// Address of the body, [`Slot::len`] bytes long, 8-byte aligned, to be written by raw copies: the
-    /// peer has it mapped. Valid until the slot is committed or dropped.
+    /// Address of the body, [`Slot::len`] bytes long, 8-byte aligned, to be written by raw copies:
+    /// the peer has it mapped. Valid until the slot is committed or dropped.
     #[cfg(not(any(loom, shuttle)))]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
@@ -237,8 +238,8 @@ impl Slot<'_> {
         self.producer.mem.copy_in(self.at() + at, src);
     }
 
-    /// Turns the first `len` bytes of the body into a record that [`Producer::publish`] will show to
-    /// the reader. `kind` is at most [`super::KIND_MAX`].
+    /// Turns the first `len` bytes of the body into a record that [`Producer::publish`] will show
+    /// to the reader. `kind` is at most [`super::KIND_MAX`].
     ///
     /// # Panics
     /// If `len` is more than the slot has.
