@@ -18,6 +18,7 @@ CC ?= cc
 include mk/abi.mk
 include mk/c.mk
 include mk/lint.mk
+include tests/verify/verify.mk
 
 .PHONY: all bins libs paths baseline setup demo test bench lint clean help
 

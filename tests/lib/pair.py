@@ -20,6 +20,8 @@ TROUBLE = re.compile(
 HARMLESS = re.compile(r"max_qp_rd_atom|Mtu .*: .*Invalid mtu|phys_state|ERROR_", re.IGNORECASE)
 TCP_LISTEN = "0A"
 POLL_SECONDS = 0.005
+# A program whose partner failed may notice, or wait for it for ever.
+SURVIVOR_SECONDS = 3.0
 
 
 class Outcome:
@@ -104,8 +106,9 @@ class Pair:
             self.argv = tuple(["taskset", "-c", str(cpu)] + argv
                               for cpu, argv in zip((0, 1), self.argv))
 
-    def run(self, seconds, expect=None):
-        """Runs both to their ends. `expect(client_text)` may return a problem."""
+    def run(self, seconds, expect=None, words=True):
+        """Runs both to their ends. `expect(client_text)` may return a problem; with `words`, so
+        do words of trouble in either output."""
         start = time.monotonic()
         deadline = start + seconds
         files = [tempfile.TemporaryFile("w+", errors="replace") for _ in range(2)]
@@ -120,8 +123,10 @@ class Pair:
             file.seek(0)
             texts.append(file.read())
             file.close()
-        if problem is None:
-            problem = self._judge(texts, expect)
+        if problem is None and words:
+            problem = find_trouble(texts)
+        if problem is None and expect:
+            problem = expect(texts[1])
         return Outcome(problem, texts[0], texts[1], time.monotonic() - start)
 
     def _start(self, host, argv, file, processes):
@@ -137,26 +142,43 @@ class Pair:
             files[0].write(stacks(server))
             return "the server does not listen"
         client = self._start(self.world.client, self.argv[1], files[1], processes)
-        for process in (client, server):
-            try:
-                process.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                for file, hung in zip(files, processes):
-                    file.seek(0, os.SEEK_END)
-                    file.write(stacks(hung))
+        if not self._wait_both(server, client, deadline):
+            for file, process in zip(files, processes):
+                file.seek(0, os.SEEK_END)
+                file.write(stacks(process))
+            if all(process.returncode in (None, 0) for process in processes):
                 return "hangs"
         for name, process in (("server", server), ("client", client)):
-            if process.returncode != 0:
+            if process.returncode:
                 return f"the {name} failed: {exit_text(process.returncode)}"
         return None
 
     @staticmethod
-    def _judge(texts, expect):
-        for name, text in zip(("server", "client"), texts):
-            for line in text.splitlines():
-                if TROUBLE.search(line) and not HARMLESS.search(line):
-                    return f"the {name} says: {line.strip()}"
-        return expect(texts[1]) if expect else None
+    def _wait_both(server, client, deadline):
+        """Waits until both have ended; once one fails, the other has a moment only."""
+        while True:
+            codes = (server.poll(), client.poll())
+            if None not in codes:
+                return True
+            if any(codes):
+                deadline = min(deadline, time.monotonic() + SURVIVOR_SECONDS)
+                survivor = server if codes[0] is None else client
+                try:
+                    survivor.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    return False
+            elif time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+
+
+def find_trouble(texts):
+    """The first line of the server's or client's output that reports trouble, if any."""
+    for name, text in zip(("server", "client"), texts):
+        for line in text.splitlines():
+            if TROUBLE.search(line) and not HARMLESS.search(line):
+                return f"the {name} says: {line.strip()}"
+    return None
 
 
 def exit_text(code):

@@ -1,0 +1,44 @@
+"""Our own verification programs on both wires: every opcode, every byte, every completion."""
+
+import os
+
+from lib import netns, pair
+
+PROGRAMS = os.path.join(netns.BUILD, "test")
+OPERATIONS = "1000000"
+LIMIT_SECONDS = 420
+
+
+def programs():
+    """Name, arguments of the server, arguments of the client."""
+    return [
+        ("verify, polling", ["verify", "--threads", "2"],
+         ["--qps", "8", "--ops", OPERATIONS]),
+        ("verify, events, few receives", ["verify", "--events", "--recv-depth", "4"],
+         ["--qps", "4", "--ops", "50000", "--seed", "2"]),
+        ("errors", ["errors"], []),
+    ]
+
+
+def run(report, text=""):
+    """Runs each program on one host and on two."""
+    words = text.split()
+    places = [("shm", netns.one_host, "shm"), ("udp", lambda: netns.TwoHosts(1500), "udp")]
+    for wire_name, make, wire in places:
+        try:
+            with make() as world:
+                for name, both, client_only in programs():
+                    title = f"{name}, {wire_name}"
+                    if all(word in title for word in words):
+                        run_one(report, title, world, wire, both, client_only)
+        except netns.SetupError as error:
+            report.add("verify", wire_name, str(error), 0.0)
+
+
+def run_one(report, title, world, wire, both, client_only):
+    """Runs one program as server and client."""
+    argv = [os.path.join(PROGRAMS, both[0]), *both[1:]]
+    client = [*argv, *client_only, world.server.address]
+    outcome = pair.Pair(world, wire, argv, client).run(LIMIT_SECONDS, words=False)
+    text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
+    report.add("verify", title, outcome.problem, outcome.seconds, text)
