@@ -11,9 +11,9 @@ use rustix::time::{
 use crate::error::{Error, Result};
 use crate::launch::timespec;
 
-/// An epoll descriptor over the control socket, an eventfd and a timer. Events may arrive while a call
-/// waits for its reply; they are taken off the socket then, so the socket alone would leave a
-/// sleeper asleep. The descriptor stays the same when the broker, hence the socket, is replaced.
+/// An epoll descriptor over the control socket, an eventfd and a timer. Events may arrive while a
+/// call waits for its reply; they are taken off the socket then, so the socket alone would leave
+/// a sleeper asleep. The descriptor stays the same when the broker, hence the socket, is replaced.
 #[derive(Debug)]
 pub(crate) struct Wakeup {
     epoll: OwnedFd,

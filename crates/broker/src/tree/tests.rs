@@ -1,3 +1,5 @@
+//! What programs find in the tree, and what may not get into it.
+
 use causeway_fabric::services::SysfsGid;
 
 use super::*;

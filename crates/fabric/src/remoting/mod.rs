@@ -20,10 +20,12 @@
 //! | 22..24 | zero |
 
 mod codec;
+mod fuzz;
 mod service;
 mod socket;
 
 pub use codec::{Field, Malformed, Reader, decode_body, encode_body};
+pub use fuzz::fuzz_message;
 pub use service::{Answer, Call, Method};
 pub(crate) use service::{message, service};
 pub use socket::{Received, receive, send};

@@ -1,0 +1,41 @@
+//! The body of the fuzz target for everything that arrives at a control socket.
+
+use super::{Field, Header, decode_body, encode_body};
+use crate::services::{
+    AttachReply, AttachRequest, ConnectBody, ConnectReply, DisconnectRequest, PeerEvent,
+    RestoreRequest, SlotRequest, StatusCursor, StatusPage, SysfsReply, SysfsRequest,
+};
+
+/// Decodes `bytes` as a message, and as a body of every type.
+///
+/// # Panics
+/// If a value does not encode to the bytes that it was decoded from: every value has exactly one
+/// encoding, so what is accepted can be nothing else than what such an encoder made.
+pub fn fuzz_message(bytes: &[u8]) {
+    if let Ok((header, body)) = Header::decode(bytes) {
+        assert_eq!(header.encode(body), bytes);
+        every_body(body);
+    }
+    every_body(bytes);
+}
+
+fn every_body(bytes: &[u8]) {
+    one_body::<AttachRequest>(bytes);
+    one_body::<AttachReply>(bytes);
+    one_body::<SlotRequest>(bytes);
+    one_body::<ConnectBody>(bytes);
+    one_body::<ConnectReply>(bytes);
+    one_body::<DisconnectRequest>(bytes);
+    one_body::<RestoreRequest>(bytes);
+    one_body::<StatusCursor>(bytes);
+    one_body::<StatusPage>(bytes);
+    one_body::<SysfsRequest>(bytes);
+    one_body::<SysfsReply>(bytes);
+    one_body::<Vec<PeerEvent>>(bytes);
+}
+
+fn one_body<T: Field>(bytes: &[u8]) {
+    if let Ok(value) = decode_body::<T>(bytes) {
+        assert_eq!(encode_body(&value), bytes);
+    }
+}
