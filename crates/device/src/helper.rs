@@ -1,15 +1,21 @@
 //! The helper thread: progress while the program neither polls nor waits.
 //!
 //! A program that polls makes its own progress, and one that blocks in a call waits on the sources
-//! itself. The helper looks every [`TICK`] whether either goes on. If not, it takes over: it makes
-//! progress, and once nothing has happened for [`QUIET_TICKS`], sleeps on the sources, using no
-//! time at all. No poll knows that it was the last; this is what bounds the delay after it.
+//! itself. Otherwise it is the helper that sleeps on the sources, using no time at all, and makes
+//! progress when one calls: one-sided operations on a program that computes, or that spins on its
+//! memory, proceed.
+//!
+//! To be woken for what the program would have polled a moment later ruins both on few processors.
+//! So the helper counts the program's calls: where they came faster than one in [`SPIN`] while it
+//! slept, it keeps off the sources for a [`TICK`] and looks again. No poll knows that it was the
+//! last; the tick is what bounds the delay after it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock;
@@ -18,12 +24,20 @@ use crate::errno::Errno;
 
 /// How long a peer's request may wait after the program's last poll.
 const TICK: Duration = Duration::from_micros(200);
-/// Ticks without any work after which the helper goes to sleep on the sources.
-const QUIET_TICKS: u32 = 5;
+/// A program that calls more often than this on average is polling.
+const SPIN: Duration = Duration::from_micros(2);
+/// The shortest time over which that can be told.
+const SAMPLE: Duration = Duration::from_micros(20);
+/// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
+const TIMER_SLACK: libc::c_ulong = 1000;
 
 /// Starts the thread. It blocks every signal: those are the program's.
 pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
-    let run = move || Helper { shared, seen: 0, quiet: 0 }.run();
+    let run = move || {
+        // SAFETY: concerns this thread's timers alone.
+        unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
+        Helper { seen: shared.activity.load(Ordering::Relaxed), since: clock::now(), shared }.run();
+    };
     let blocked = block_signals();
     let thread = std::thread::Builder::new().name("causeway".into()).spawn(run);
     restore_signals(&blocked);
@@ -32,28 +46,18 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
 
 struct Helper {
     shared: Arc<Shared>,
-    /// Activity count at the last tick.
+    /// The program's calls when they were last counted, and when that was.
     seen: u64,
-    quiet: u32,
+    since: Instant,
 }
 
 impl Helper {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            let activity = self.shared.activity.load(Ordering::Relaxed);
-            let active = activity != self.seen;
-            self.seen = activity;
-            if active {
-                self.quiet = 0;
-                self.shared.control_events();
-                self.sleep(false, Some(TICK));
-            } else if self.shared.blocked.load(Ordering::SeqCst) > 0 {
+            if self.shared.blocked.load(Ordering::SeqCst) > 0 {
                 self.park();
-            } else if self.progress() {
-                self.quiet = 0;
-                self.sleep(false, Some(TICK));
-            } else if self.quiet < QUIET_TICKS {
-                self.quiet += 1;
+            } else if self.is_polled() {
+                self.shared.control_events();
                 self.sleep(false, Some(TICK));
             } else {
                 self.sleep_on_sources();
@@ -61,11 +65,18 @@ impl Helper {
         }
     }
 
-    fn progress(&self) -> bool {
-        let mut state = self.shared.state.lock();
-        let worked = state.progress_everywhere(clock::now());
-        drop(state);
-        self.shared.control_events() || worked
+    /// Whether the program has been polling since this was last asked.
+    fn is_polled(&mut self) -> bool {
+        let now = clock::now();
+        let calls = self.shared.activity.load(Ordering::Relaxed);
+        let elapsed = now.since(self.since);
+        let new = u32::try_from(calls.wrapping_sub(self.seen)).unwrap_or(u32::MAX);
+        if elapsed < SAMPLE && new > 0 {
+            // Too short to tell; it may have begun just now.
+            return true;
+        }
+        (self.seen, self.since) = (calls, now);
+        SPIN * new > elapsed
     }
 
     /// Sleeps until a peer, the network, the broker, a timer or a thread of the program calls.
@@ -76,8 +87,7 @@ impl Helper {
         state.arm();
         let worked = state.progress_everywhere(now);
         let deadline = state.deadline;
-        if worked || shared.activity.load(Ordering::Relaxed) != self.seen {
-            self.quiet = 0;
+        if worked {
             state.disarm();
             return;
         }

@@ -29,6 +29,8 @@ const CHUNK: usize = 8192;
 const RECEIVE_MOST: usize = 64;
 /// Records written in one progress.
 const TRANSMIT_MOST: usize = 64;
+/// How long a send to a queue pair that is gone takes to fail.
+const DESERTED_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Flag of a record: last segment of its message.
 const LAST: u8 = 1;
 
@@ -122,9 +124,11 @@ pub(crate) struct RingLink {
     generation: u64,
     /// The peer's queue pair has taken its side, or will not matter any more.
     joined: bool,
-    /// When to give up on a peer that has not joined.
+    /// When sends to a peer that does not answer fail.
     give_up_at: Option<Instant>,
-    /// Whether nothing more will come.
+    /// The peer's queue pair was destroyed, was reset or failed.
+    deserted: bool,
+    /// The peer is dead, or has broken the ring.
     peer_gone: bool,
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
@@ -153,6 +157,7 @@ impl RingLink {
             generation: with.generation,
             joined: side == Side::B,
             give_up_at: None,
+            deserted: false,
             peer_gone: false,
             said_failed: false,
         })
@@ -339,13 +344,7 @@ impl RingLink {
             self.ring.set_req_ack(self.flow.expected);
         }
         let progress = self.take_acks(qp)?;
-        if leaving && taken < RECEIVE_MOST && !self.peer_gone {
-            self.peer_gone = true;
-            if qp.qp.expects_answer() {
-                qp.lost();
-            }
-            return Ok(true);
-        }
+        self.deserted |= leaving && taken < RECEIVE_MOST;
         if taken > 0 {
             let mut events = Attention::ROOM;
             if self.publish_ack() {
@@ -387,7 +386,7 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bo
         return false;
     }
     let left = match link.write_records(&mut bound, now) {
-        Ok(left) => left,
+        Ok(left) => left && !link.deserted,
         Err(Corrupt) => {
             link.peer_gone = true;
             bound.lost();
@@ -403,15 +402,25 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bo
         link.ring.set_flag(Flag::Failed);
         link.notify(Attention::DATA);
     }
-    if !link.joined && link.give_up_at.is_none() && bound.qp.expects_answer() {
-        let attr = bound.qp.attr();
-        let budget = Budget::new(attr.timeout, attr.retry_cnt).limit();
-        link.give_up_at = budget.map(|budget| now + budget);
-    }
+    link.mind_silence(bound.qp, now);
     left
 }
 
 impl RingLink {
+    /// Sets a limit to waiting for a peer that is not there yet, or not any more. A NIC keeps silent
+    /// about a peer that has destroyed its queue pair until the retries are used up, and programs
+    /// that end with sends under way rely on it.
+    fn mind_silence(&mut self, qp: &Qp, now: Instant) {
+        if !qp.expects_answer() || qp.state() == QpState::Err {
+            self.give_up_at = None;
+        } else if self.give_up_at.is_none() && (self.deserted || !self.joined) {
+            let attr = qp.attr();
+            let budget = Budget::new(attr.timeout, attr.retry_cnt).limit();
+            let budget = if self.deserted { Some(DESERTED_AFTER) } else { budget };
+            self.give_up_at = budget.map(|budget| now + budget);
+        }
+    }
+
     fn write_records(&mut self, qp: &mut Bound<'_, Core>, now: Instant) -> Result<bool, Corrupt> {
         if self.flow.refusal.is_some() && !self.write_refusal()? {
             return Ok(true);

@@ -160,6 +160,7 @@ pub(crate) fn receive(
     now: Instant,
     touched: &mut Vec<u32>,
 ) -> bool {
+    let slot = u32::from(wire.port.port() - crate::endpoint::BASE_PORT);
     let mut any = false;
     for _ in 0..RECEIVE_ROUNDS {
         let mut strangers = Vec::new();
@@ -172,7 +173,10 @@ pub(crate) fn receive(
                 }
                 None => {
                     let mut reset = [0; RESET_BYTES];
-                    if let Some(len) = reset_for(datagram, Reason::Unknown, &mut reset) {
+                    // Destroyed in this process, or never heard of: an earlier process's.
+                    let ours = qpn >> 12 == slot && qp_index(qpn) < qps.len();
+                    let reason = if ours { Reason::Closed } else { Reason::Unknown };
+                    if let Some(len) = reset_for(datagram, reason, &mut reset) {
                         strangers.push((src, dst, reset, len));
                     }
                 }

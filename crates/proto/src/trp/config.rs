@@ -14,6 +14,8 @@ pub const ACK_EVERY: u32 = 2;
 /// Least time without progress before a peer counts as lost. InfiniBand's time-outs assume a NIC;
 /// a software peer may be descheduled, stopped in a debugger for a moment, or paging.
 pub const RETRY_FLOOR: Duration = Duration::from_secs(4);
+/// How long a send to a queue pair that is gone, in good order, takes to fail.
+pub const DESERTED_AFTER: Duration = Duration::from_secs(1);
 /// `timeout` code 0: no limit (`ibv_modify_qp(3)`).
 pub const TIMEOUT_INFINITE: u8 = 0;
 /// Unit of the `timeout` code: 4.096 µs × 2^code.

@@ -66,7 +66,7 @@ impl Connection {
                 if common.cookie == self.config.cookie && self.handshake.peer().is_some() {
                     self.on_acks(now, &common, None, ulp)?;
                 }
-                self.died(reason, ulp);
+                self.died(reason, now, ulp);
                 Ok(())
             }
             Packet::Segment(common, body) => {
@@ -329,10 +329,14 @@ impl Connection {
         let request = Space::Request;
         let s: &SendSpace = &self.tx.spaces[request as usize];
         // It may concern a READ that was acknowledged long ago.
-        let seq = expand(psn, s.una()).filter(|seq| *seq < s.next());
-        let Some(seq) = seq.filter(|_| !self.tx.stopped[request as usize]) else {
+        let Some(seq) = expand(psn, s.una()).filter(|seq| *seq < s.next()) else {
             return;
         };
+        // Refusals are repeated; one of an earlier request (a READ, found late) still counts.
+        if self.tx.refused_at.is_some_and(|before| before <= seq) {
+            return;
+        }
+        self.tx.refused_at = Some(seq);
         self.tx.stop(request);
         ulp.refused(seq, meaning(terminate));
     }

@@ -2,8 +2,8 @@
 
 use causeway_wire::trp::Reason;
 
-use super::config::{PING_FIRST, PING_LAST, UNREACHABLE_PROOFS};
-use super::{Connection, State};
+use super::config::{DESERTED_AFTER, PING_FIRST, PING_LAST, UNREACHABLE_PROOFS};
+use super::{Connection, SPACES, State};
 use crate::time::{Duration, Instant};
 use crate::ulp::{Space, Ulp};
 
@@ -121,7 +121,7 @@ impl Connection {
         live.unreachable += 1;
         live.unreachable_at = now;
         if live.unreachable >= UNREACHABLE_PROOFS {
-            self.died(Reason::Unknown, ulp);
+            self.died(Reason::Unknown, now, ulp);
         } else if self.live.is_expecting() || self.is_requesting(ulp) {
             self.live.at = Some(now + UNREACHABLE_SPACING);
             self.live.tries = self.live.tries.max(1);
@@ -129,18 +129,21 @@ impl Connection {
         }
     }
 
-    /// The peer is proved gone. An orderly end concerns only requests and answers under way: a
-    /// queue pair that merely has receives posted learns nothing from it, as with hardware.
-    pub(super) fn died(&mut self, reason: Reason, ulp: &mut impl Ulp) {
+    /// The peer's process is proved gone, or its queue pair has ended.
+    pub(super) fn died(&mut self, reason: Reason, now: Instant, ulp: &mut impl Ulp) {
         let crashed = reason == Reason::Unknown;
-        let waiting = if crashed {
-            Expecting::Requests
-        } else {
-            Expecting::Answers
-        };
-        if self.is_requesting(ulp) || self.live.expecting >= waiting {
+        if crashed && (self.is_requesting(ulp) || self.live.expecting >= Expecting::Requests) {
             self.lose(ulp);
             return;
+        }
+        // A NIC keeps silent about a queue pair that was destroyed until the retries are used up,
+        // and programs that end with sends under way rely on it: no failure at once. A queue pair
+        // that merely has receives posted learns nothing, as with hardware.
+        if self.is_requesting(ulp) || self.live.expecting >= Expecting::Answers {
+            self.doomed_at.get_or_insert(now + DESERTED_AFTER);
+        }
+        for space in SPACES {
+            self.tx.spaces[space as usize].abandon();
         }
         self.state = State::Deserted;
         self.tx.stop(Space::Response);

@@ -5,6 +5,7 @@ use causeway_wire::trp::{
     emit_data_header, seal,
 };
 
+use super::config::DESERTED_AFTER;
 use super::input::terminate;
 use super::receive::Refused;
 use super::{Connection, SPACES, State, Transmit};
@@ -48,7 +49,7 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         if self.state == State::Deserted && self.is_requesting(ulp) {
-            self.lose(ulp);
+            self.doomed_at.get_or_insert(now + DESERTED_AFTER);
         }
         let reason = self.shutdown_due?;
         // What failed is told before that all has ended.
@@ -256,18 +257,24 @@ impl Connection {
     ) -> Option<Transmit> {
         let body = out.get_mut(HEADER_LEN..)?;
         let Some((meta, len)) = ulp.again(space, seq, &mut BytesMut::from(body)) else {
-            // Its queue pair has failed. Requests end there; the answers to earlier requests are
-            // still owed.
-            match space {
-                Space::Request => self.tx.stop(space),
-                Space::Response => self.tx.spaces[space as usize].give_up(seq),
-            }
+            self.on_unbuildable(space, seq);
             return None;
         };
         self.tx.spaces[space as usize].on_again(seq, now, HEADER_LEN + len);
         self.tx.resent += 1;
         self.stats.retransmits += 1;
         self.send_data(space, &meta, len, probe, now, out)
+    }
+
+    /// A segment cannot be built again: its memory is gone, or its queue pair has failed. Requests
+    /// end there, but those before are still owed to the peer, and so are all other answers.
+    fn on_unbuildable(&mut self, space: Space, seq: u64) {
+        let s = &mut self.tx.spaces[space as usize];
+        match space {
+            Space::Request if seq == s.una() => self.tx.stop(space),
+            Space::Request => s.give_up(seq..u64::MAX),
+            Space::Response => s.give_up(seq..seq + 1),
+        }
     }
 
     fn send_data(

@@ -188,24 +188,21 @@ impl SendSpace {
         (s.state, s.at, s.order, s.again) = (State::InFlight, now, order, true);
     }
 
-    /// `seq` cannot be built any more: it is not sent again, and what follows it is.
-    pub fn give_up(&mut self, seq: u64) {
-        let Some(index) = seq
-            .checked_sub(self.una)
-            .and_then(|i| usize::try_from(i).ok())
-        else {
-            return;
-        };
-        let Some(s) = self.sent.get_mut(index) else {
-            return;
-        };
-        match s.state {
-            State::Sacked => return,
-            State::Lost => self.lost -= 1,
-            State::InFlight => self.in_flight -= u64::from(s.size),
+    /// Segments that cannot be built any more are not sent again.
+    pub fn give_up(&mut self, range: core::ops::Range<u64>) {
+        for seq in range.start.max(self.una)..range.end.min(self.next()) {
+            let Ok(index) = usize::try_from(seq - self.una) else {
+                return;
+            };
+            let s = &mut self.sent[index];
+            match s.state {
+                State::Sacked => continue,
+                State::Lost => self.lost -= 1,
+                State::InFlight => self.in_flight -= u64::from(s.size),
+            }
+            s.state = State::Sacked;
+            self.sacked += 1;
         }
-        s.state = State::Sacked;
-        self.sacked += 1;
     }
 
     /// Everything before `upto` is placed. The caller has checked that `upto <= next()`.

@@ -16,6 +16,9 @@ impl Connection {
     /// connection that expects nothing has no deadline.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
+        if self.state == State::Deserted {
+            return self.doomed_at;
+        }
         if self.state != State::Open {
             return None;
         }
@@ -34,6 +37,10 @@ impl Connection {
     /// Tells that time has passed; early or needless calls are harmless. Call
     /// [`Connection::poll_transmit`] afterwards.
     pub fn on_timeout(&mut self, now: Instant, ulp: &mut impl Ulp) {
+        if self.state == State::Deserted && self.doomed_at.is_some_and(|at| now >= at) {
+            self.doomed_at = None;
+            self.lose(ulp);
+        }
         if self.state != State::Open {
             return;
         }
