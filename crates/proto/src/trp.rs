@@ -67,6 +67,8 @@ struct Sender {
     spaces: [SendSpace; 2],
     /// Spaces in which nothing more is sent, because the queue pair has failed or been refused.
     stopped: [bool; 2],
+    /// The earliest request that the peer has refused for good.
+    refused_at: Option<u64>,
     /// Attempt number of the request space: one more after each refusal for want of a receive.
     epoch: u8,
     /// No request is sent before this time.
@@ -120,7 +122,7 @@ struct Receiver {
 enum State {
     /// Handshake or data.
     Open,
-    /// The peer has closed or lost its end, but nothing was outstanding: only a new request fails.
+    /// The peer has closed or lost its end, but nothing was outstanding: requests fail a while later.
     Deserted,
     /// Over.
     Closed,
@@ -133,6 +135,8 @@ pub struct Connection {
     send_config: Option<SendConfig>,
     budget: Budget,
     state: State,
+    /// When requests under way to a peer that has ended fail.
+    doomed_at: Option<Instant>,
     handshake: Handshake,
     /// Since when requests wait for the handshake.
     waiting_since: Option<Instant>,
@@ -153,6 +157,7 @@ impl Connection {
             send_config: None,
             budget: Budget::new(config::TIMEOUT_INFINITE, 0),
             state: State::Open,
+            doomed_at: None,
             handshake: Handshake::default(),
             waiting_since: None,
             tx: Sender::new(config.max_datagram, now),
@@ -241,7 +246,10 @@ impl Connection {
     /// Refuses a request for good that had been placed and acknowledged already: its memory went
     /// before its answer was complete.
     pub fn refuse(&mut self, seq: u64, nak: Nak) {
-        self.rx.refused = Some(Refused::Never { seq, nak });
+        // What the peer hears of is the first request that failed.
+        if !matches!(self.rx.refused, Some(Refused::Never { seq: first, .. }) if first <= seq) {
+            self.rx.refused = Some(Refused::Never { seq, nak });
+        }
         self.rx.answer_due = true;
     }
 
@@ -279,6 +287,7 @@ impl Sender {
         Sender {
             spaces: [SendSpace::new(0), SendSpace::new(0)],
             stopped: [false; 2],
+            refused_at: None,
             epoch: 0,
             hold_until: None,
             window: 1,
