@@ -29,6 +29,14 @@ fn client_process() {
         println!("\nqpn 0");
         return;
     }
+    if role == "come-and-go" {
+        // Pauses of different lengths, so that an end is met at every stage of it.
+        for turn in 0..60 {
+            drop(Peer::attach(&dir, WirePref::Auto));
+            std::thread::sleep(std::time::Duration::from_micros(turn * 50));
+        }
+        return;
+    }
     let peer = Peer::attach(&dir, WirePref::Auto);
     if role == "leave-child" {
         spawn_heir();
@@ -108,7 +116,14 @@ impl Client {
             .env(ROLE, role)
             .env("CAUSEWAY_RUNTIME_DIR", dir)
             .env("CAUSEWAY_BROKER_BIN", env!("CARGO_BIN_EXE_causewayd"))
-            .env("CAUSEWAY_IDLE_SECONDS", "0.3")
+            .env(
+                "CAUSEWAY_IDLE_SECONDS",
+                if role == "come-and-go" {
+                    "0.001"
+                } else {
+                    "0.3"
+                },
+            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -167,13 +182,32 @@ fn a_race_of_many_processes_starts_one_broker() {
 #[test]
 fn clients_and_an_ending_broker_do_not_miss_each_other() {
     let host = Host::new();
-    // A broker that ends as soon as it is alone, hence between almost any two of these.
-    for _ in 0..30 {
-        host.start_broker("0.001");
-        let mut racer = Client::start(&host.dir, "attach");
-        racer.read("qpn ");
-        racer.finish();
-    }
+    // Brokers that end as soon as they are alone, under clients that come and go.
+    let clients: Vec<Client> = (0..3)
+        .map(|_| Client::start(&host.dir, "come-and-go"))
+        .collect();
+    clients.into_iter().for_each(Client::finish);
+}
+
+#[test]
+fn a_client_that_meets_an_ending_broker_finds_the_next() {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let host = Host::new();
+    let path = host.dir.join("broker.sock");
+    let address = SocketAddrUnix::new(&path).unwrap();
+    let flags = SocketFlags::CLOEXEC;
+    let ending =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    rustix::net::bind(&ending, &address).unwrap();
+    rustix::net::listen(&ending, 4).unwrap();
+    let mut client = Client::start(&host.dir, "attach");
+    // It is let in, and asks; but the broker has decided to end.
+    let connection = rustix::net::accept(&ending).unwrap();
+    assert!(readable(&connection, PATIENCE));
+    std::fs::remove_file(&path).unwrap();
+    drop((connection, ending));
+    client.read("qpn ");
+    client.finish();
 }
 
 #[test]
