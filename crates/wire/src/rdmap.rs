@@ -27,7 +27,7 @@ mod queue {
     pub const ATOMIC_RESPONSE: u32 = 3;
 }
 
-/// RDMAP opcodes (RFC 5040 section 4.1, RFC 7306 section 3, and two of ours).
+/// RDMAP opcodes (RFC 5040 section 4.1, RFC 7306 section 4, and two of ours).
 mod opcode {
     pub const WRITE: u8 = 0x0;
     pub const READ_REQUEST: u8 = 0x1;
