@@ -203,3 +203,108 @@ impl Call for Control {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remoting::encode_body;
+    use crate::services::{BrokerStub, PeerChange, SERVICE, StatusCursor, StatusPage};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (Control, OwnedFd) {
+        let flags = SocketFlags::CLOEXEC;
+        let (client, broker) =
+            socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+        (Control::new(client), broker)
+    }
+
+    /// What a broker says; said before the call, it lies in the socket when the call looks.
+    fn say(broker: &OwnedFd, kind: Kind, request: u32, status: i32, body: &[u8]) {
+        let header = Header {
+            kind,
+            service: SERVICE,
+            method: 1,
+            request,
+            status,
+            fds: 0,
+        };
+        send(broker, &header.encode(body), &[]).unwrap();
+    }
+
+    fn status(control: &mut Control) -> Result<StatusPage> {
+        BrokerStub(control)
+            .status(&StatusCursor::default(), &[])
+            .map(|(page, _)| page)
+    }
+
+    #[test]
+    fn events_and_late_replies_do_not_answer_a_call() {
+        let (mut control, broker) = pair();
+        let event = PeerEvent {
+            local_qpn: 4096,
+            generation: 7,
+            change: PeerChange::Dead,
+        };
+        say(&broker, Kind::Reply, 0, 5, &[]);
+        say(
+            &broker,
+            Kind::Event,
+            0,
+            0,
+            &encode_body(&vec![event.clone()]),
+        );
+        say(
+            &broker,
+            Kind::Reply,
+            1,
+            0,
+            &encode_body(&StatusPage::default()),
+        );
+        assert_eq!(status(&mut control).unwrap(), StatusPage::default());
+        assert_eq!(control.take_events(), [event]);
+        assert!(!control.is_gone());
+    }
+
+    #[test]
+    fn a_refusal_carries_its_errno() {
+        let (mut control, broker) = pair();
+        say(&broker, Kind::Reply, 1, Errno::BUSY.raw_os_error(), &[]);
+        let refusal = status(&mut control).unwrap_err();
+        assert!(matches!(
+            refusal,
+            Error::Refused {
+                method: "status",
+                ..
+            }
+        ));
+        assert_eq!(refusal.errno(), Errno::BUSY.raw_os_error());
+        // A status that is no errno value is still a refusal.
+        say(&broker, Kind::Reply, 2, i32::MIN, &[]);
+        assert!(matches!(status(&mut control), Err(Error::Refused { .. })));
+    }
+
+    #[test]
+    fn a_broker_that_breaks_the_protocol_is_left() {
+        let (mut control, broker) = pair();
+        say(&broker, Kind::Request, 1, 0, &[]);
+        assert!(matches!(status(&mut control), Err(Error::Protocol(_))));
+        assert!(control.is_gone());
+        assert!(matches!(status(&mut control), Err(Error::BrokerGone)));
+        let (mut control, broker) = pair();
+        say(&broker, Kind::Reply, 1, 0, b"no status page");
+        assert!(matches!(status(&mut control), Err(Error::Protocol(_))));
+    }
+
+    #[test]
+    fn the_end_is_noticed_in_a_call_and_between() {
+        let (mut control, broker) = pair();
+        drop(broker);
+        assert!(matches!(status(&mut control), Err(Error::BrokerGone)));
+        let (mut control, broker) = pair();
+        control.drain();
+        assert!(!control.is_gone());
+        drop(broker);
+        control.drain();
+        assert!(control.is_gone());
+    }
+}

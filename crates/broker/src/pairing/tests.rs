@@ -14,6 +14,10 @@ fn descriptor() -> OwnedFd {
 }
 
 fn endpoint(hub: &mut Hub, slot: u16) -> EndpointId {
+    endpoint_in(hub, slot, NETNS)
+}
+
+fn endpoint_in(hub: &mut Hub, slot: u16, netns: u64) -> EndpointId {
     let id = hub
         .attach(Endpoint {
             pid: 1,
@@ -28,7 +32,7 @@ fn endpoint(hub: &mut Hub, slot: u16) -> EndpointId {
             open_rings: 0,
         })
         .unwrap();
-    hub.add_slot(id, slot, NETNS).unwrap();
+    hub.add_slot(id, slot, netns).unwrap();
     id
 }
 
@@ -79,6 +83,27 @@ fn assert_empty(hub: &Hub) {
         assert!(endpoint.links.is_empty() && endpoint.invitations.is_empty());
         assert_eq!(endpoint.open_rings, 0);
     }
+}
+
+#[test]
+fn namespaces_keep_their_slots_apart() {
+    let mut hub = Hub::new();
+    let a = endpoint(&mut hub, 1);
+    let far = endpoint_in(&mut hub, 2, NETNS + 1);
+    let body = ConnectBody {
+        local_qpn: qpn(1),
+        remote_qpn: qpn(2),
+        ..Default::default()
+    };
+    assert!(matches!(hub.connect(a, &body), Ok(Decision::Udp)));
+    // The same number in the own namespace is another endpoint.
+    let near = endpoint(&mut hub, 2);
+    hub.disconnect(a, qpn(1));
+    let (_, generation) = connect(&mut hub, a, qpn(1), qpn(2));
+    assert_ne!(connect(&mut hub, near, qpn(2), qpn(1) + 1).1, generation);
+    assert_eq!(connect(&mut hub, near, qpn(2), qpn(1)), (1, generation));
+    let own = hub.add_slot(far, 2, NETNS);
+    assert_eq!(own, Err(Errno::ADDRINUSE));
 }
 
 #[test]
