@@ -324,12 +324,14 @@ impl Qp {
         (imm, written): (u32, u32),
         host: &mut H,
     ) -> Result<Verdict, Nak> {
-        let placed = match self.responder.write {
-            Some((_, next, bytes)) if next == meta.seq => bytes,
-            _ => 0,
+        // A WRITE of no bytes has no segment: the one before this, if any, is another message.
+        let agrees = match self.responder.write {
+            _ if written == 0 => true,
+            Some((_, next, bytes)) => next == meta.seq && bytes == written,
+            None => false,
         };
         let expected = self.responder.send_msn.wrapping_add(1);
-        if msn != expected || placed != written || self.responder.current.is_some() {
+        if msn != expected || !agrees || self.responder.current.is_some() {
             return Err(Nak::InvalidRequest);
         }
         let Some(wr) = self.pop_recv(host) else {

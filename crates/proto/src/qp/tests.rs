@@ -280,6 +280,17 @@ fn write_read_and_atomics_complete_in_order() {
 }
 
 #[test]
+fn an_empty_write_with_immediate_may_follow_a_write() {
+    let (mut a, mut b) = pair();
+    b.recv(3, &[]);
+    a.send(SendOp::Write { addr: 64, rkey: KEY }, SIGNALED, &[(0, 100)]);
+    a.send(SendOp::WriteImm { addr: 64, rkey: KEY, imm: 5 }, SIGNALED, &[]);
+    run(&mut a, &mut b);
+    assert_eq!(b.world.recvs[0].0.byte_len, 0);
+    assert!(a.world.sends.iter().all(|wc| wc.status == WcStatus::Success));
+}
+
+#[test]
 fn without_a_receive_the_send_waits_and_then_fails() {
     let (mut a, mut b) = pair();
     a.send(SendOp::Send, SendFlags::empty(), &[(0, 10)]);
