@@ -122,7 +122,7 @@ struct Receiver {
 enum State {
     /// Handshake or data.
     Open,
-    /// The peer has closed or lost its end, but nothing was outstanding: requests fail a while later.
+    /// The peer has closed or lost its end: requests fail a while later.
     Deserted,
     /// Over.
     Closed,

@@ -109,7 +109,7 @@ fn bad(rng: &mut Rng) -> (SendWr, WcStatus) {
     };
     let counters = Area::Counters.base();
     let access = WcStatus::RemAccessErr;
-    let (op, payload, status) = match rng.below(8) {
+    let (op, payload, status) = match rng.below(9) {
         0 => (
             SendOp::Write {
                 addr: 0,
@@ -131,6 +131,8 @@ fn bad(rng: &mut Rng) -> (SendWr, WcStatus) {
             };
             (op, sge(Area::Sink, 8), WcStatus::RemInvReqErr)
         }
+        // One byte more than any receive has.
+        7 => (SendOp::Send, sge(Area::Target, MAX_LEN as u32 + 1), WcStatus::RemInvReqErr),
         _ => (SendOp::Send, sge(Area::Foreign, 7), WcStatus::LocProtErr),
     };
     (
@@ -170,6 +172,38 @@ fn a_bad_request_fails_alone_and_the_rest_is_flushed() {
             assert_eq!(w.nodes[0].qp.state(), QpState::Err);
         },
     );
+}
+
+#[test]
+fn memory_may_go_while_it_is_being_read() {
+    seeds::run("memory_may_go_while_it_is_being_read", 1000, |seed| {
+        let mut rng = Rng::new(seed);
+        let faults = Faults::random(&mut rng);
+        let crc = faults.damages();
+        let mut setups = setups(&mut rng, crc);
+        setups[0].ops = rng.between(1, MAX_OPS);
+        let mut w = world(&mut rng, faults, setups);
+        for n in &mut w.nodes {
+            n.may_fail = true;
+        }
+        let when = Instant(rng.below(3_000_000));
+        w.run(when, |_| false);
+        w.nodes[1].with_host(|h| h.deregister(Area::Source.key()));
+        let done = w.run(LIMIT, |w| w.nodes.iter().all(QpNode::is_done));
+        assert!(done, "stuck {}", report(&w));
+        // A READ meets its end at the peer; the peer's own sends find their memory gone. Either
+        // takes the other side with it, by a refusal or by silence.
+        let allowed = |side: usize, status: WcStatus| match status {
+            WcStatus::RemAccessErr => side == 0,
+            WcStatus::LocProtErr => side == 1,
+            WcStatus::RetryExcErr | WcStatus::WrFlushErr => true,
+            _ => false,
+        };
+        for (side, n) in w.nodes.iter().enumerate() {
+            let fine = n.error.is_none_or(|(_, status)| allowed(side, status));
+            assert!(fine, "{}", report(&w));
+        }
+    });
 }
 
 #[test]
