@@ -102,6 +102,8 @@ static void expect(struct ibv_cq_ex *cq, uint64_t id, enum ibv_wc_opcode opcode,
 		result = ibv_start_poll(cq, &attr);
 	while (result == ENOENT);
 	NEED(result == 0);
+	if (cq->status != IBV_WC_SUCCESS)
+		printf("status: %s\n", ibv_wc_status_str(cq->status));
 	CHECK(cq->wr_id == id && cq->status == IBV_WC_SUCCESS);
 	CHECK(ibv_wc_read_opcode(cq) == opcode && ibv_wc_read_qp_num(cq) == qpn);
 	clock_gettime(CLOCK_MONOTONIC, &now);
@@ -165,8 +167,9 @@ void check_extended(struct ibv_context *context)
 	int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC;
 	char *buffer = aligned_alloc(4096, 4096);
 	struct ibv_pd *pd = ibv_alloc_pd(context);
+	const char *wire = getenv("CAUSEWAY_WIRE");
 	struct ibv_cq_ex *cq;
-	struct ibv_qp *qp;
+	struct ibv_qp *qp, *peer;
 	struct ibv_mr *mr;
 
 	CHECK(!ibv_create_cq_ex(context, &attr) && errno == EOPNOTSUPP);
@@ -176,11 +179,14 @@ void check_extended(struct ibv_context *context)
 	*(uint64_t *)(buffer + 2048) = 37;
 	NEED(mr = ibv_reg_mr(pd, buffer, 4096, access));
 	NEED(qp = create_extended(pd, cq));
-	NEED(to_init(qp) == 0);
-	/* A queue pair may be its own peer. */
-	NEED(connect_to(qp, qp->qp_num) == 0);
+	NEED(peer = create_extended(pd, cq));
+	NEED(to_init(qp) == 0 && to_init(peer) == 0);
+	/* A queue pair may be its own peer, if not over a ring, whose two ends are two. */
+	NEED(connect_to(peer, wire && !strcmp(wire, "udp") ? peer->qp_num : qp->qp_num) == 0);
+	NEED(connect_to(qp, wire && !strcmp(wire, "udp") ? qp->qp_num : peer->qp_num) == 0);
 	check_batches(qp, cq, mr, buffer);
 	CHECK(ibv_destroy_qp(qp) == 0);
+	CHECK(ibv_destroy_qp(peer) == 0);
 	CHECK(ibv_destroy_cq(ibv_cq_ex_to_cq(cq)) == 0);
 	CHECK(ibv_dereg_mr(mr) == 0);
 	CHECK(ibv_dealloc_pd(pd) == 0);
