@@ -6,6 +6,7 @@ use std::sync::Arc;
 use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote};
 use causeway_proto::types::{QpEvent, RecvWr, Wc, WcStatus};
 use causeway_proto::{Bytes, BytesMut};
+use causeway_shm::{Counter, Stats};
 
 use crate::channel::EventQueue;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
@@ -79,6 +80,8 @@ pub(crate) struct Core {
     pub routes: Vec<Option<Route>>,
     /// Completion queues that have overrun since last looked at: their queue pairs fail.
     pub overrun: Vec<u32>,
+    /// Counters for `causeway status`.
+    pub stats: Stats,
 }
 
 /// Index of a queue pair: the low bits of its number.
@@ -87,8 +90,9 @@ pub(crate) fn qp_index(qpn: u32) -> usize {
 }
 
 impl Core {
-    pub fn new() -> Self {
+    pub fn new(stats: Stats) -> Self {
         Core {
+            stats,
             mrs: MrTable::new(),
             cqs: Slab::new(LIMITS.max_cq),
             srqs: Slab::new(LIMITS.max_srq),
@@ -108,6 +112,15 @@ impl Core {
             if let Some(state) = self.cqs.get_mut(cq) {
                 state.queue.retain(|cqe| cqe.wc.qp_num != qpn);
             }
+        }
+    }
+
+    fn count(&self, wc: &Wc, messages: Counter, bytes: Counter) {
+        if wc.status == WcStatus::Success {
+            self.stats.add(messages, 1);
+            self.stats.add(bytes, u64::from(wc.byte_len));
+        } else {
+            self.stats.add(Counter::Errors, 1);
         }
     }
 
@@ -203,12 +216,14 @@ impl Memory for Core {
 
 impl Host for Core {
     fn complete_send(&mut self, qp: u32, wc: Wc) {
+        self.count(&wc, Counter::TxMessages, Counter::TxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.send_cq) {
             self.complete(cq, wc, true, false);
         }
     }
 
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
+        self.count(&wc, Counter::RxMessages, Counter::RxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.recv_cq) {
             self.complete(cq, wc, false, solicited);
         }

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use causeway_fabric::{AttachOptions, Attachment, WirePref};
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
-use causeway_shm::{Bell, Doorbell, Inbox};
+use causeway_shm::{Bell, Doorbell, Inbox, Stats};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -102,6 +102,7 @@ impl Endpoint {
         let wire = WirePref::from_env().ok_or(Errno(libc::EINVAL))?;
         let segment = Inbox::create().map_err(|_| Errno(libc::ENOMEM))?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
+        let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let doorbell = Doorbell::create().map_err(Errno::from)?;
         let options = AttachOptions {
             runtime_dir: None,
@@ -126,7 +127,7 @@ impl Endpoint {
             stop: AtomicBool::new(false),
             control: attachment,
             state: Mutex::new(State {
-                core: Core::new(),
+                core: Core::new(stats),
                 qps: Vec::new(),
                 next_index: 0,
                 slot,

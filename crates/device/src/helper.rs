@@ -16,6 +16,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use causeway_proto::Instant;
+use causeway_shm::Counter;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock;
@@ -91,11 +92,15 @@ impl Helper {
             state.disarm();
             return;
         }
+        // The program is quiet: time for what is not urgent.
+        state.count_objects();
         shared.source_deadline.store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         drop(state);
         self.sleep(true, deadline.map(|d| d.since(now)));
         shared.source_deadline.store(0, Ordering::SeqCst);
-        shared.state.lock().disarm();
+        let mut state = shared.state.lock();
+        state.core.stats.add(Counter::Wakeups, 1);
+        state.disarm();
     }
 
     /// Sleeps until kicked: blocked threads watch the sources and the timers.

@@ -68,6 +68,11 @@ impl MrTable {
         Ok(key)
     }
 
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.regions.len()
+    }
+
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         let at = key >> GENERATION_BITS;
         self.regions.get(at).filter(|r| r.key == key)?;

@@ -4,6 +4,7 @@
 use causeway_fabric::Event;
 use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
+use causeway_shm::Counter;
 
 use crate::clock;
 use crate::core::qp_index;
@@ -215,6 +216,18 @@ impl State {
             Link::Ring(_) => self.heat(qpn),
             _ => {}
         }
+    }
+
+    /// Tells `causeway status` how many of each object there are.
+    pub fn count_objects(&self) {
+        let links = |is: fn(&Link) -> bool| {
+            self.qps.iter().flatten().filter(|entry| is(&entry.link)).count() as u64
+        };
+        let stats = &self.core.stats;
+        stats.set(Counter::QueuePairs, self.qps.iter().flatten().count() as u64);
+        stats.set(Counter::RingsOpen, links(|link| matches!(link, Link::Ring(_))));
+        stats.set(Counter::UdpConnections, u64::from(self.udp.links));
+        stats.set(Counter::MemoryRegions, self.core.mrs.len() as u64);
     }
 
     /// A queue pair gives its link up; the peer is told.

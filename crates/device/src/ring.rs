@@ -15,7 +15,7 @@ use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::{Bytes, BytesMut, Instant};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
-use causeway_shm::{Attention, Corrupt, Doorbell, Inbox, Record, Ring, Segment, Side, notify};
+use causeway_shm::{Attention, Corrupt, Counter, Doorbell, Inbox, Record, Ring, Segment, Side, notify};
 use causeway_wire::rdmap::MAX_HEADER;
 use parking_lot::Mutex;
 
@@ -224,9 +224,16 @@ impl RingLink {
         self.ring.ack_pending() && self.ring.publish_ack()
     }
 
-    fn notify(&self, events: Attention) {
+    /// Tells the peer of what has just become visible. Returns whether its doorbell was rung.
+    fn notify(&self, events: Attention) -> bool {
         // A bell that cannot be rung belongs to a dead peer; the broker says so.
-        let _ = notify(&self.ring, events, &self.peer.inbox, &self.peer.bell, self.index);
+        notify(&self.ring, events, &self.peer.inbox, &self.peer.bell, self.index).unwrap_or(false)
+    }
+
+    fn notify_counted(&self, events: Attention, core: &Core) {
+        if self.notify(events) {
+            core.stats.add(Counter::DoorbellsRung, 1);
+        }
     }
 }
 
@@ -256,6 +263,7 @@ impl Flow {
                     return Err(Corrupt);
                 }
                 self.acknowledge(record.seq, qp);
+                qp.host.stats.add(Counter::RnrReceived, 1);
                 self.hold_until = qp.not_ready(record.seq, record.flags, now);
                 self.again = self.hold_until.map(|_| record.seq);
             }
@@ -288,7 +296,10 @@ impl Flow {
                     self.first = self.expected;
                 }
             }
-            Verdict::NotReady(timer) => self.refusal = Some(Refusal::NotReady { seq, timer }),
+            Verdict::NotReady(timer) => {
+                qp.host.stats.add(Counter::RnrSent, 1);
+                self.refusal = Some(Refusal::NotReady { seq, timer });
+            }
             Verdict::Refused(nak) => {
                 self.refused = true;
                 self.refusal = Some(Refusal::Final { seq, nak });
@@ -350,7 +361,8 @@ impl RingLink {
             if self.publish_ack() {
                 events = events.and(Attention::ACK);
             }
-            self.notify(events);
+            qp.host.stats.add(Counter::RingRxRecords, taken as u64);
+            self.notify_counted(events, qp.host);
         }
         Ok(taken > 0 || progress)
     }
@@ -394,7 +406,7 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bo
         }
     };
     if link.ring.tx.publish() {
-        link.notify(Attention::DATA);
+        link.notify_counted(Attention::DATA, bound.host);
     }
     let failed = bound.qp.state() == QpState::Err;
     if failed && !left && !link.said_failed {
@@ -479,8 +491,9 @@ impl RingLink {
             // Written is delivered.
             qp.acked(space, seq + 1);
         }
+        qp.host.stats.add(Counter::RingTxRecords, 1);
         if len > CHUNK / 2 && self.ring.tx.publish() {
-            self.notify(Attention::DATA);
+            self.notify_counted(Attention::DATA, qp.host);
         }
         Ok(Wrote::Record)
     }

@@ -41,4 +41,8 @@ impl<T> Slab<T> {
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0..).zip(&self.entries).filter_map(|(at, e)| Some((at, e.as_ref()?)))
     }
+
+    pub fn len(&self) -> usize {
+        self.entries.len() - self.free.len()
+    }
 }

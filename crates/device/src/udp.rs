@@ -4,8 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
-use causeway_proto::trp::{Connection, reset_for};
+use causeway_proto::trp::{Connection, Stats, reset_for};
 use causeway_proto::types::QpState;
+use causeway_shm::Counter;
 use causeway_wire::trp::{Reason, destination};
 
 use crate::core::{Core, qp_index};
@@ -42,6 +43,8 @@ pub(crate) struct UdpLink {
     /// Datagrams the socket had no room for.
     unsent: Option<Batch>,
     retry_at: Option<Instant>,
+    /// Counters as last reported.
+    reported: Stats,
 }
 
 struct Batch {
@@ -65,7 +68,7 @@ impl UdpWire {
 
 impl UdpLink {
     pub fn new(conn: Connection, dst: SocketAddr, src: Option<IpAddr>) -> Self {
-        UdpLink { conn, started: false, dst, src, unsent: None, retry_at: None }
+        UdpLink { conn, started: false, dst, src, unsent: None, retry_at: None, reported: Stats::default() }
     }
 
     pub fn deadline(&self) -> Option<Instant> {
@@ -90,6 +93,28 @@ impl UdpLink {
         }
         self.unsent = Some(batch);
         false
+    }
+
+    /// Adds what has happened since it was last called to the endpoint's counters.
+    fn report(&mut self, core: &Core) {
+        let now = self.conn.stats();
+        let before = std::mem::replace(&mut self.reported, now);
+        let changes = [
+            (Counter::UdpTxDatagrams, now.tx_packets - before.tx_packets),
+            (Counter::UdpRxDatagrams, now.rx_packets - before.rx_packets),
+            (Counter::UdpTxBytes, now.tx_bytes - before.tx_bytes),
+            (Counter::UdpRxBytes, now.rx_bytes - before.rx_bytes),
+            (Counter::Retransmits, now.retransmits - before.retransmits),
+            (Counter::Timeouts, now.timeouts - before.timeouts),
+            (Counter::RnrSent, now.rnr_sent - before.rnr_sent),
+            (Counter::RnrReceived, now.rnr_received - before.rnr_received),
+            (Counter::Drops, now.rx_dropped - before.rx_dropped),
+        ];
+        for (counter, change) in changes {
+            if change > 0 {
+                core.stats.add(counter, change);
+            }
+        }
     }
 
     fn keep(&mut self, bytes: &[u8], shape: Shape, now: Instant) {
@@ -149,6 +174,7 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
     if end > 0 && !udp.send(&wire.port, &wire.buffer[..end], shape) {
         udp.keep(&wire.buffer[..end], shape, now);
     }
+    udp.report(core);
 }
 
 /// Takes what has arrived at the port. Returns whether anything had; the queue pairs concerned are
