@@ -169,6 +169,70 @@ fn a_reset_must_prove_itself() {
 }
 
 #[test]
+fn a_restarted_peer_is_told_apart() {
+    let mut w = connected();
+    // Datagrams of the old connection are still on their way when the peer comes up again.
+    w.nodes[0].ulp.post(3);
+    let end = Instant(w.now.0 + 10 * US);
+    w.run(end, |_| false);
+    let (a, b) = (plan(&[1], &[]), plan(&[], &[]));
+    w.nodes[1] = node(2, &b, &a);
+    w.nodes[1].link = Connection::new(
+        Config {
+            cookie: 0xFEED,
+            ..config(2, 77)
+        },
+        w.now,
+    );
+    settle(&mut w, SEC);
+    assert_eq!(
+        w.nodes[1].ulp.received(),
+        0,
+        "what is old is not taken for new"
+    );
+    let dropped = w.nodes[1].link.stats().rx_dropped;
+    assert!(dropped > 0 && w.nodes[1].link.peer().is_none());
+    // The old connection learns it from the first answer, and the next one finds its peer.
+    let now = w.now;
+    let n = &mut w.nodes[0];
+    let mut out = vec![0; 2000];
+    n.link.flush_acks();
+    n.ulp.post(1);
+    let mut reset = [0; 64];
+    let at = n.link.poll_timeout().expect("it tries again");
+    n.link.on_timeout(at, &mut n.ulp);
+    let len = n
+        .link
+        .poll_transmit(at, &mut n.ulp, &mut out)
+        .expect("data")
+        .len;
+    let answer =
+        w.nodes[1]
+            .link
+            .on_datagram(now, &out[..len], &mut MockUlp::new(&b, &a, Rng::new(0)));
+    assert_eq!(answer, Err(DropReason::Cookie));
+    let len = reset_for(&out[..len], Reason::Unknown, &mut reset).expect("a reset");
+    let n = &mut w.nodes[0];
+    assert_eq!(n.link.on_datagram(at, &reset[..len], &mut n.ulp), Ok(()));
+    assert!(n.ulp.lost);
+    w.nodes[0] = node(1, &a, &b);
+    w.nodes[0].link = Connection::new(
+        Config {
+            cookie: 0xBEEF,
+            ..config(1, 77)
+        },
+        w.now,
+    );
+    w.nodes[0].link.start(SendConfig {
+        sq_psn: 77,
+        timeout: 14,
+        retry_cnt: 7,
+    });
+    let end = Instant(w.now.0 + SEC);
+    assert!(w.run(end, |w| w.nodes[1].ulp.received() == 1));
+}
+
+#[test]
 fn an_orderly_end_hurts_only_who_still_wants_something() {
     for (expecting, lost) in [
         (Expecting::Nothing, false),

@@ -132,7 +132,11 @@ fn bad(rng: &mut Rng) -> (SendWr, WcStatus) {
             (op, sge(Area::Sink, 8), WcStatus::RemInvReqErr)
         }
         // One byte more than any receive has.
-        7 => (SendOp::Send, sge(Area::Target, MAX_LEN as u32 + 1), WcStatus::RemInvReqErr),
+        7 => (
+            SendOp::Send,
+            sge(Area::Target, MAX_LEN as u32 + 1),
+            WcStatus::RemInvReqErr,
+        ),
         _ => (SendOp::Send, sge(Area::Foreign, 7), WcStatus::LocProtErr),
     };
     (
@@ -252,13 +256,14 @@ fn the_survivor_of_a_crash_completes_everything() {
 fn refusals_for_want_of_a_receive_end() {
     seeds::run("refusals_for_want_of_a_receive_end", 200, |seed| {
         let mut rng = Rng::new(seed);
-        let mut setups = setups(&mut rng, false);
+        let faults = Faults::random(&mut rng);
+        let mut setups = setups(&mut rng, faults.damages());
         setups[0].ops = 4;
         setups[0].rnr_retry = rng.below(4) as u8;
         setups[1].ops = 0;
         setups[1].starve = 0.0;
         setups[1].srq = true;
-        let mut w = world(&mut rng, Faults::none(), setups);
+        let mut w = world(&mut rng, faults, setups);
         w.nodes[0].may_fail = true;
         let sge = Sge {
             addr: Area::Source.base(),
