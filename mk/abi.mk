@@ -14,8 +14,9 @@ CC ?= cc
 abi_archives := $(CARGO_TARGET_DIR)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(ABI_PROFILE))
 # What `rustc --print native-static-libs` names for the standard library.
 abi_natives := -lrt -lpthread -lm -ldl -lc
-abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,--gc-sections -Wl,-O1 \
-	-Wl,--build-id -Wl,--hash-style=gnu
+# nodelete: the helper thread of an open device must not lose its code to a dlclose.
+abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \
+	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu
 
 .PHONY: libs abi-archives
 libs: $(BUILD)/lib/libibverbs.so.1 $(BUILD)/lib/librdmacm.so.1
