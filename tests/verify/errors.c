@@ -280,6 +280,10 @@ int main(int argc, char **argv)
 			else
 				failed++;
 		}
+	if (passed + failed == 0) {
+		fprintf(stderr, "errors: no case is called %s\n", argv[optind]);
+		return 2;
+	}
 	printf("%u passed, %u failed\n", passed, failed);
 	return failed != 0;
 }

@@ -1,0 +1,206 @@
+//! Replays the fuzzing corpora of the codecs (fuzz/README.md).
+
+#[path = "../../../fuzz/harness/corpus.rs"]
+mod corpus;
+#[path = "../../../fuzz/harness/rdmap.rs"]
+mod rdmap;
+#[path = "../../../fuzz/harness/trp.rs"]
+mod trp;
+
+use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
+use causeway_wire::terminate::Terminate;
+use causeway_wire::trp::{Body, Common, Hello, MAX_RANGES, Packet, Position, RANGE_LEN};
+use causeway_wire::trp::{Range, Ranges, Reason};
+
+#[test]
+fn replay_rdmap() {
+    corpus::replay("rdmap", rdmap::run);
+}
+
+#[test]
+fn replay_trp() {
+    corpus::replay("trp", trp::run);
+}
+
+fn send(solicited: bool, invalidate: Option<u32>, imm: Option<u32>) -> Message {
+    Message::Send {
+        msn: 1,
+        mo: 0,
+        solicited,
+        invalidate,
+        imm,
+    }
+}
+
+fn messages() -> Vec<(&'static str, Message)> {
+    let atomic = |op| Message::AtomicRequest {
+        msn: 1,
+        request_id: 2,
+        stag: 0x101,
+        to: 64,
+        op,
+    };
+    vec![
+        (
+            "write",
+            Message::Write {
+                stag: 0x101,
+                to: 0x7f00_1234_5678,
+            },
+        ),
+        (
+            "read-request",
+            Message::ReadRequest {
+                msn: 1,
+                sink_stag: 2,
+                sink_to: 0,
+                len: 4096,
+                src_stag: 0x101,
+                src_to: 0x7f00_1234_5678,
+            },
+        ),
+        ("read-response", Message::ReadResponse { stag: 2, to: 1408 }),
+        ("send", send(false, None, None)),
+        ("send-se", send(true, None, None)),
+        ("send-inv", send(false, Some(0x101), None)),
+        ("send-se-inv", send(true, Some(0x101), None)),
+        ("send-imm", send(false, None, Some(7))),
+        ("send-imm-se", send(true, None, Some(7))),
+        (
+            "imm",
+            Message::Immediate {
+                msn: 1,
+                solicited: false,
+                imm: 7,
+                written: 99,
+            },
+        ),
+        (
+            "imm-se",
+            Message::Immediate {
+                msn: 1,
+                solicited: true,
+                imm: 7,
+                written: 0,
+            },
+        ),
+        ("fetch-add", atomic(Atomic::FetchAdd { add: 5 })),
+        (
+            "cmp-swap",
+            atomic(Atomic::CmpSwap {
+                compare: 5,
+                swap: 6,
+            }),
+        ),
+        (
+            "atomic-response",
+            Message::AtomicResponse {
+                msn: 1,
+                request_id: 2,
+                original: 5,
+            },
+        ),
+    ]
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_rdmap_seeds() {
+    for (name, message) in messages() {
+        let mut bytes = [0; MAX_HEADER];
+        let n = Segment {
+            message,
+            last: true,
+        }
+        .emit(&mut bytes)
+        .expect("representable");
+        corpus::write_seed("rdmap", name, &bytes[..n]);
+        corpus::write_seed("rdmap", &format!("{name}-cut"), &bytes[..n - 1]);
+        if message.has_payload() {
+            corpus::write_seed(
+                "rdmap",
+                &format!("{name}-payload"),
+                &[&bytes[..n], b"x"].concat(),
+            );
+        }
+    }
+    let word = Terminate::BaseOrBounds.to_word().to_be_bytes();
+    corpus::write_seed("rdmap", "terminate", &word);
+    corpus::write_seed("rdmap", "empty", b"");
+    corpus::write_seed("rdmap", "ones", &[0xff; MAX_HEADER]);
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_trp_seeds() {
+    let common = Common {
+        dst_qpn: 0x1001,
+        src_qpn: 0x2002,
+        cookie: 42,
+        ..Common::default()
+    };
+    let position = Position {
+        response: false,
+        psn: 9,
+        first: 8,
+        last: true,
+        relaxed: false,
+    };
+    let mut buf = [0; MAX_RANGES * RANGE_LEN];
+    let list = [Range { start: 12, end: 14 }, Range { start: 16, end: 17 }];
+    let ranges = Ranges::build(&list, &mut buf).expect("valid ranges");
+    let hello = Hello {
+        dst_qpn: 0x1001,
+        src_qpn: 0x2002,
+        cookie: 7,
+        max_datagram: 1472,
+        window: 64,
+        ..Hello::default()
+    };
+    let terminate = Terminate::AccessRights;
+    let bodies = [
+        ("data", Body::Data(position, b"a segment")),
+        (
+            "response",
+            Body::Data(
+                Position {
+                    response: true,
+                    ..position
+                },
+                b"an answer",
+            ),
+        ),
+        ("reject", Body::Reject(Reason::Failed)),
+        ("shutdown", Body::Shutdown(Reason::Unknown)),
+        (
+            "sack",
+            Body::Sack {
+                response: true,
+                ranges,
+            },
+        ),
+        ("rnr", Body::Rnr { psn: 9, timer: 12 }),
+        ("nak", Body::Nak { psn: 9, terminate }),
+        ("ack", Body::Ack),
+    ];
+    let mut packets: Vec<_> = bodies
+        .into_iter()
+        .map(|(n, body)| (n, Packet::Segment(common, body)))
+        .collect();
+    packets.push(("request", Packet::Hello(hello)));
+    packets.push((
+        "accept",
+        Packet::Hello(Hello {
+            accept: true,
+            echo: 42,
+            ..hello
+        }),
+    ));
+    for (name, packet) in packets {
+        let mut bytes = [0; 1024];
+        let n = packet.emit(&mut bytes).expect("fits");
+        corpus::write_seed("trp", name, &bytes[..n]);
+        corpus::write_seed("trp", &format!("{name}-cut"), &bytes[..n - 1]);
+    }
+    corpus::write_seed("trp", "empty", b"");
+}

@@ -1,0 +1,37 @@
+//! Messages between an endpoint and the broker.
+
+use causeway_fabric::remoting::{Field, Header, decode_body, encode_body};
+use causeway_fabric::services::{
+    AttachReply, AttachRequest, ConnectBody, ConnectReply, DisconnectRequest, PeerEvent,
+    RestoreRequest, SlotRequest, StatusCursor, StatusPage, SysfsReply, SysfsRequest,
+};
+
+/// Decodes `data` as a message and its body as every type there is.
+pub fn run(data: &[u8]) {
+    if let Ok((header, body)) = Header::decode(data) {
+        assert_eq!(header.encode(body), data);
+        bodies(body);
+    }
+    bodies(data);
+}
+
+fn bodies(body: &[u8]) {
+    one::<AttachRequest>(body);
+    one::<AttachReply>(body);
+    one::<SlotRequest>(body);
+    one::<ConnectBody>(body);
+    one::<ConnectReply>(body);
+    one::<DisconnectRequest>(body);
+    one::<RestoreRequest>(body);
+    one::<StatusCursor>(body);
+    one::<StatusPage>(body);
+    one::<SysfsRequest>(body);
+    one::<SysfsReply>(body);
+    one::<Vec<PeerEvent>>(body);
+}
+
+fn one<T: Field>(body: &[u8]) {
+    if let Ok(value) = decode_body::<T>(body) {
+        assert_eq!(encode_body(&value), body, "{}", std::any::type_name::<T>());
+    }
+}
