@@ -11,6 +11,9 @@ const BUFFER: usize = 65_536;
 /// Rounds without the clock advancing that mean a host spins.
 const MAX_ROUNDS: u32 = 20_000;
 
+/// Turns of a program in which nothing is sent that end its time.
+const QUIET_TURNS: u32 = 2;
+
 /// What runs on a host.
 pub trait Node {
     /// The program's turn: posts work, polls completions.
@@ -110,10 +113,16 @@ impl<N: Node> World<N> {
         if node.poll_timeout().is_some_and(|t| t <= self.now) {
             node.on_timeout(self.now);
         }
-        node.step(self.now);
-        while let Some(t) = node.poll_transmit(self.now, &mut self.buffer) {
-            self.network
-                .send(self.now, 1 - i, &self.buffer[..t.len], t.may_fragment);
+        // Sending may complete something, which the program polls and so has more to send.
+        let mut quiet = 0;
+        while quiet < QUIET_TURNS {
+            node.step(self.now);
+            quiet += 1;
+            while let Some(t) = node.poll_transmit(self.now, &mut self.buffer) {
+                self.network
+                    .send(self.now, 1 - i, &self.buffer[..t.len], t.may_fragment);
+                quiet = 0;
+            }
         }
     }
 
