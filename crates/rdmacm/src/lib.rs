@@ -1,9 +1,9 @@
 //! `librdmacm.so.1`: the RDMA connection manager's C ABI.
 //!
 //! The library exports, at their versions, the symbols of rdma-core's librdmacm (`symbols/`), so
-//! that programs linked with it start under Causeway. There is no connection manager yet: every call
-//! fails with `ENOSYS` as its manual page lets it fail, and programs that can connect by exchanging
-//! addresses themselves do so.
+//! that programs linked with it start under Causeway. There is no connection manager yet: every
+//! call fails with `ENOSYS` as its manual page lets it fail, and programs that can connect by
+//! exchanging addresses themselves do so.
 #![cfg_attr(
     test,
     allow(

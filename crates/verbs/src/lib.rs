@@ -1,13 +1,13 @@
 //! `libibverbs.so.1`: the verbs C ABI over the software device of `causeway-device`.
 //!
 //! The library exports, at their versions, the symbols of rdma-core's libibverbs (`symbols/`), with
-//! the layouts of `<infiniband/verbs.h>` ([`abi`]). Every call follows the manual page of its name;
-//! what the device does not do is not advertised and fails with `EOPNOTSUPP`. Loading the library
+//! the layouts of `<infiniband/verbs.h>` (module `abi`). Every call follows the manual page of its
+//! name; what the device does not do is not advertised and fails with `EOPNOTSUPP`. Loading the library
 //! does nothing: threads, sockets and files come with `ibv_open_device(3)`.
 //!
 //! Conventions of this crate:
-//! - a C object is the first field of a Rust structure ([`objects`]) that also holds the device
-//!   object, so that a caller's pointer is a pointer to it;
+//! - a C object is the first field of a Rust structure (module `objects`) that also holds the
+//!   device object, so that a caller's pointer is a pointer to it;
 //! - callers promise, as the manual pages demand, that pointers are valid and that an object is not
 //!   destroyed while in use; a null pointer where the page allows none is undefined behaviour there
 //!   as well;

@@ -1,5 +1,5 @@
-//! The dynamic symbols of the two libraries against the distribution's: every name at every version,
-//! with the same default.
+//! The dynamic symbols of the two libraries against the distribution's: every name at every
+//! version, with the same default.
 
 mod common;
 

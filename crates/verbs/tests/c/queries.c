@@ -4,7 +4,8 @@
 
 static void check_port(struct ibv_context *context)
 {
-	int (*symbol)(struct ibv_context *, uint8_t, void *) = dlsym(RTLD_DEFAULT, "ibv_query_port");
+	int (*symbol)(struct ibv_context *, uint8_t, void *) =
+		dlsym(RTLD_DEFAULT, "ibv_query_port");
 	struct ibv_port_attr attr;
 	unsigned char raw[64];
 	uint16_t pkey;
