@@ -33,7 +33,7 @@ impl Region {
         assert!(at.is_multiple_of(8) && at < self.len() && self.len() - at >= 8);
         // SAFETY: in bounds and aligned (segments start on a page) for as long as `self` holds the
         // segment; an atomic may be shared with other threads and processes.
-        unsafe { AtomicU64::from_ptr(self.segment.base().add(at).cast()) }
+        unsafe { AtomicU64::from_ptr(self.segment.as_ptr().add(at).cast()) }
     }
 
     /// The address of `len` bytes at `at`, to be accessed by raw copies only.
@@ -43,7 +43,7 @@ impl Region {
     #[inline]
     pub(crate) fn bytes(&self, at: usize, len: usize) -> *mut u8 {
         assert!(at <= self.len() && len <= self.len() - at);
-        self.segment.base().wrapping_add(at)
+        self.segment.as_ptr().wrapping_add(at)
     }
 
     /// Copies `src` to `at`.

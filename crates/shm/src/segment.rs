@@ -120,7 +120,9 @@ mod os {
             self.len
         }
 
-        pub(crate) fn base(&self) -> *mut u8 {
+        /// Address of the first byte, for raw and atomic access while the segment lives.
+        #[must_use]
+        pub fn as_ptr(&self) -> *mut u8 {
             self.base.as_ptr()
         }
     }
@@ -200,7 +202,9 @@ mod heap {
             self.len
         }
 
-        pub(crate) fn base(&self) -> *mut u8 {
+        /// Address of the first byte, for raw and atomic access while the segment lives.
+        #[must_use]
+        pub fn as_ptr(&self) -> *mut u8 {
             self.base.as_ptr()
         }
     }
