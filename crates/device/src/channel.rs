@@ -19,7 +19,10 @@ pub(crate) struct EventQueue<T> {
 impl<T> EventQueue<T> {
     pub fn new() -> Result<Self, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
-        Ok(EventQueue { fd, queue: Mutex::new(VecDeque::new()) })
+        Ok(EventQueue {
+            fd,
+            queue: Mutex::new(VecDeque::new()),
+        })
     }
 
     pub fn raw_fd(&self) -> RawFd {
@@ -83,7 +86,10 @@ mod tests {
 
     fn readable(queue: &EventQueue<u32>) -> bool {
         let mut fds = [PollFd::new(queue, PollFlags::IN)];
-        let none = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let none = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         poll(&mut fds, Some(&none)).unwrap() == 1
     }
 

@@ -1,5 +1,7 @@
 //! The monotonic clock.
 
+use std::cell::Cell;
+
 use causeway_proto::Instant;
 use rustix::time::{ClockId, clock_gettime};
 
@@ -16,5 +18,26 @@ pub(crate) fn timespec(t: std::time::Duration) -> rustix::event::Timespec {
     rustix::event::Timespec {
         tv_sec: i64::try_from(t.as_secs()).unwrap_or(i64::MAX),
         tv_nsec: i64::from(t.subsec_nanos()),
+    }
+}
+
+/// The time of one call, read from the clock when it is first asked for: on the ring wire most
+/// calls never ask.
+#[derive(Debug, Default)]
+pub(crate) struct Now(Cell<Option<Instant>>);
+
+impl Now {
+    /// The time.
+    pub fn get(&self) -> Instant {
+        self.0.get().unwrap_or_else(|| {
+            let time = now();
+            self.0.set(Some(time));
+            time
+        })
+    }
+
+    /// The time, if it has been asked for.
+    pub fn known(&self) -> Option<Instant> {
+        self.0.get()
     }
 }

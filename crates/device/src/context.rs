@@ -25,7 +25,10 @@ impl Context {
     /// What the attachment failed with: ECONNREFUSED, ENOENT, EACCES, EADDRINUSE (no free slot).
     pub fn open() -> Result<Arc<Context>, Errno> {
         let endpoint = endpoint()?;
-        Ok(Arc::new(Context { endpoint, events: Arc::new(AsyncQueue::new()?) }))
+        Ok(Arc::new(Context {
+            endpoint,
+            events: Arc::new(AsyncQueue::new()?),
+        }))
     }
 
     /// An eventfd, readable if and only if an asynchronous event is queued.
@@ -55,7 +58,10 @@ impl Context {
     pub fn alloc_pd(self: &Arc<Self>) -> Result<Arc<Pd>, Errno> {
         let handle = self.endpoint.shared.state.lock().pds.insert(0);
         let handle = handle.ok_or(Errno(libc::ENOMEM))?;
-        Ok(Arc::new(Pd { context: Arc::clone(self), handle }))
+        Ok(Arc::new(Pd {
+            context: Arc::clone(self),
+            handle,
+        }))
     }
 
     /// Creates a completion channel (`ibv_create_comp_channel(3)`).
@@ -64,7 +70,10 @@ impl Context {
     /// EMFILE and what else eventfd(2) fails with.
     pub fn create_comp_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, Errno> {
         let queue = Arc::new(EventQueue::new()?);
-        Ok(Arc::new(CompChannel { context: Arc::clone(self), queue }))
+        Ok(Arc::new(CompChannel {
+            context: Arc::clone(self),
+            queue,
+        }))
     }
 
     /// Creates a completion queue for `cqe` completions (`ibv_create_cq(3)`). `cookie` names it in
@@ -95,6 +104,11 @@ impl Context {
         };
         let number = self.endpoint.shared.state.lock().core.cqs.insert(state);
         let number = number.ok_or(Errno(libc::ENOMEM))?;
-        Ok(Arc::new(Cq::new(Arc::clone(self), number, cookie, channel.cloned())))
+        Ok(Arc::new(Cq::new(
+            Arc::clone(self),
+            number,
+            cookie,
+            channel.cloned(),
+        )))
     }
 }

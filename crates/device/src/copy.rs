@@ -99,7 +99,12 @@ mod tests {
                     store_last_word_last(dst, src.as_slice().into());
                 }
                 assert_eq!(&buf[at..at + src.len()], &src[..]);
-                assert!(buf[..at].iter().chain(&buf[at + src.len()..]).all(|b| *b == 0xee));
+                assert!(
+                    buf[..at]
+                        .iter()
+                        .chain(&buf[at + src.len()..])
+                        .all(|b| *b == 0xee)
+                );
             }
         }
     }

@@ -107,7 +107,9 @@ impl Core {
 
     /// Removes the completions of a queue pair that is reset or destroyed.
     pub fn forget_completions(&mut self, qpn: u32) {
-        let Some((send, recv)) = self.route(qpn).map(|r| (r.send_cq, r.recv_cq)) else { return };
+        let Some((send, recv)) = self.route(qpn).map(|r| (r.send_cq, r.recv_cq)) else {
+            return;
+        };
         for cq in [send, recv] {
             if let Some(state) = self.cqs.get_mut(cq) {
                 state.queue.retain(|cqe| cqe.wc.qp_num != qpn);
@@ -125,7 +127,9 @@ impl Core {
     }
 
     fn complete(&mut self, cq: u32, wc: Wc, is_send: bool, solicited: bool) {
-        let Some(state) = self.cqs.get_mut(cq) else { return };
+        let Some(state) = self.cqs.get_mut(cq) else {
+            return;
+        };
         if state.queue.len() >= state.capacity {
             if !state.overrun {
                 state.overrun = true;
@@ -137,8 +141,16 @@ impl Core {
             }
             return;
         }
-        let timestamp = if state.timestamps { crate::clock::now().0 } else { 0 };
-        state.queue.push_back(Cqe { wc, timestamp, is_send });
+        let timestamp = if state.timestamps {
+            crate::clock::now().0
+        } else {
+            0
+        };
+        state.queue.push_back(Cqe {
+            wc,
+            timestamp,
+            is_send,
+        });
         let announce = match state.armed {
             Armed::No => false,
             Armed::Any => true,
@@ -247,7 +259,10 @@ impl Host for Core {
     fn event(&mut self, qp: u32, event: QpEvent) {
         if let Some(route) = self.route(qp) {
             let source = EventSource::Qp(route.cookie);
-            route.events.push(AsyncEvent { event_type: event.into(), source });
+            route.events.push(AsyncEvent {
+                event_type: event.into(),
+                source,
+            });
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 
 use causeway_fabric::{AttachOptions, Attachment, WirePref};
@@ -25,6 +25,8 @@ use crate::udp::UdpWire;
 pub const BASE_PORT: u16 = 20480;
 /// Slots are 1 to 4095: the high 12 bits of a queue-pair number.
 const SLOTS: u16 = 1 << 12;
+/// How long the end of the program waits for a call in another thread.
+const EXIT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
 /// Never issued: it means "any" to multicast and the connection manager.
 const QPN_RESERVED: u32 = 0xff_ffff;
 
@@ -42,6 +44,8 @@ pub(crate) struct State {
     pub udp: UdpWire,
     /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
     pub hot: Vec<u32>,
+    /// Rings on which something was received that the peer has not been told of.
+    pub unsettled: Vec<u32>,
     /// Queue pairs with something to send that could not be sent yet.
     pub pending: Vec<u32>,
     /// Threads that sleep on the sources, or are about to.
@@ -66,6 +70,8 @@ pub(crate) struct Shared {
     pub blocked: AtomicU32,
     /// Counts calls that made progress, so that the helper leaves an active program alone.
     pub activity: AtomicU64,
+    /// When the program last made progress itself.
+    pub last_call: AtomicU64,
     /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
     pub source_deadline: AtomicU64,
     /// The helper sleeps until kicked, because blocked threads watch the sources.
@@ -94,7 +100,24 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, Errno> {
     }
     let endpoint = Arc::new(Endpoint::attach()?);
     *current = Arc::downgrade(&endpoint);
+    static AT_EXIT: Once = Once::new();
+    // SAFETY: registers a function that lives as long as the library, which is never unloaded
+    // while its helper thread runs.
+    AT_EXIT.call_once(|| _ = unsafe { libc::atexit(settle_at_exit) });
     Ok(endpoint)
+}
+
+/// A program that ends without destroying its queue pairs has received what it has polled: peers
+/// must hear of it, as a NIC would have told them before.
+extern "C" fn settle_at_exit() {
+    let endpoint = ENDPOINT.try_lock().and_then(|current| current.upgrade());
+    let Some(endpoint) = endpoint.filter(|e| e.pid == std::process::id()) else {
+        return;
+    };
+    // Held only by a thread that exit(3) has caught in the middle of a call.
+    if let Some(mut state) = endpoint.shared.state.try_lock_for(EXIT_PATIENCE) {
+        state.settle_all();
+    }
 }
 
 impl Endpoint {
@@ -112,7 +135,9 @@ impl Endpoint {
         };
         let attachment = Attachment::attach(&options).map_err(Errno::from)?;
         let (slot, port) = take_slot()?;
-        attachment.add_slot(slot, port.as_fd()).map_err(Errno::from)?;
+        attachment
+            .add_slot(slot, port.as_fd())
+            .map_err(Errno::from)?;
         let shared = Arc::new(Shared {
             control_fd: dup(attachment.event_fd())?,
             udp_fd: dup(port.as_fd())?,
@@ -122,6 +147,7 @@ impl Endpoint {
                 .map_err(std::io::Error::from)?,
             blocked: AtomicU32::new(0),
             activity: AtomicU64::new(0),
+            last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
             helper_parked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -135,13 +161,18 @@ impl Endpoint {
                 inbox,
                 udp: UdpWire::new(port),
                 hot: Vec::new(),
+                unsettled: Vec::new(),
                 pending: Vec::new(),
                 armers: 0,
                 deadline: None,
             }),
         });
         let helper = helper::start(Arc::clone(&shared))?;
-        Ok(Endpoint { shared, helper: Mutex::new(Some(helper)), pid: std::process::id() })
+        Ok(Endpoint {
+            shared,
+            helper: Mutex::new(Some(helper)),
+            pid: std::process::id(),
+        })
     }
 }
 
@@ -172,7 +203,11 @@ impl Shared {
 
     /// The descriptors whose readability means work: doorbell, UDP port, broker.
     pub fn sources(&self) -> [BorrowedFd<'_>; 3] {
-        [self.doorbell.fd(), self.udp_fd.as_fd(), self.control_fd.as_fd()]
+        [
+            self.doorbell.fd(),
+            self.udp_fd.as_fd(),
+            self.control_fd.as_fd(),
+        ]
     }
 
     /// Wakes a thread that sleeps on the sources.
@@ -219,12 +254,15 @@ impl State {
             self.inbox.disarm();
         } else {
             self.inbox.arm();
-            self.progress(crate::clock::now());
+            self.progress(&crate::clock::Now::default());
         }
     }
 
     pub fn qp(&mut self, qpn: u32) -> Option<&mut QpEntry> {
-        let entry = self.qps.get_mut(crate::core::qp_index(qpn))?.as_deref_mut()?;
+        let entry = self
+            .qps
+            .get_mut(crate::core::qp_index(qpn))?
+            .as_deref_mut()?;
         (entry.qp.qpn() == qpn).then_some(entry)
     }
 }

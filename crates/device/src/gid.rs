@@ -129,7 +129,6 @@ fn for_each_address(mut f: impl FnMut(&str, *const libc::sockaddr)) {
         let entry = unsafe { &*at };
         // SAFETY: interface names are terminated strings.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        #[expect(clippy::cast_sign_loss, reason = "IFF_UP is positive")]
         let up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
         if up && !entry.ifa_addr.is_null() {
             f(&name.to_string_lossy(), entry.ifa_addr);

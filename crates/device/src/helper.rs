@@ -19,7 +19,7 @@ use causeway_proto::Instant;
 use causeway_shm::Counter;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 
@@ -27,6 +27,8 @@ use crate::errno::Errno;
 const TICK: Duration = Duration::from_micros(200);
 /// A program that calls more often than this on average is polling.
 const SPIN: Duration = Duration::from_micros(2);
+/// A program whose last call is further back than this is not polling just now.
+const RECENT: Duration = Duration::from_micros(3);
 /// The shortest time over which that can be told.
 const SAMPLE: Duration = Duration::from_micros(20);
 /// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
@@ -37,10 +39,17 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
     let run = move || {
         // SAFETY: concerns this thread's timers alone.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
-        Helper { seen: shared.activity.load(Ordering::Relaxed), since: clock::now(), shared }.run();
+        Helper {
+            seen: shared.activity.load(Ordering::Relaxed),
+            since: clock::now(),
+            shared,
+        }
+        .run();
     };
     let blocked = block_signals();
-    let thread = std::thread::Builder::new().name("causeway".into()).spawn(run);
+    let thread = std::thread::Builder::new()
+        .name("causeway".into())
+        .spawn(run);
     restore_signals(&blocked);
     Ok(thread?)
 }
@@ -77,16 +86,17 @@ impl Helper {
             return true;
         }
         (self.seen, self.since) = (calls, now);
-        SPIN * new > elapsed
+        let last = Instant(self.shared.last_call.load(Ordering::Relaxed));
+        SPIN * new > elapsed && now.since(last) < RECENT
     }
 
     /// Sleeps until a peer, the network, the broker, a timer or a thread of the program calls.
     fn sleep_on_sources(&mut self) {
         let shared = Arc::clone(&self.shared);
-        let now = clock::now();
+        let now = Now::default();
         let mut state = shared.state.lock();
         state.arm();
-        let worked = state.progress_everywhere(now);
+        let worked = state.progress_everywhere(&now);
         let deadline = state.deadline;
         if worked {
             state.disarm();
@@ -94,9 +104,11 @@ impl Helper {
         }
         // The program is quiet: time for what is not urgent.
         state.count_objects();
-        shared.source_deadline.store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
+        shared
+            .source_deadline
+            .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         drop(state);
-        self.sleep(true, deadline.map(|d| d.since(now)));
+        self.sleep(true, deadline.map(|d| d.since(now.get())));
         shared.source_deadline.store(0, Ordering::SeqCst);
         let mut state = shared.state.lock();
         state.core.stats.add(Counter::Wakeups, 1);
@@ -124,7 +136,11 @@ impl Helper {
             PollFd::from_borrowed_fd(udp, PollFlags::IN),
             PollFd::from_borrowed_fd(control, PollFlags::IN),
         ];
-        let watched = if on_sources { &mut fds[..] } else { &mut fds[..1] };
+        let watched = if on_sources {
+            &mut fds[..]
+        } else {
+            &mut fds[..1]
+        };
         let _ = poll(watched, timespec.as_ref());
         let mut count = [0; 8];
         let _ = rustix::io::read(shared.kick_fd(), &mut count);

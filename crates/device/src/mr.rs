@@ -19,8 +19,9 @@ const KNOWN_ACCESS: u32 = 0b1111 | (1 << 5) | OPTIONAL_ACCESS;
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
 /// What peers may do.
-const REMOTE: Access =
-    Access::REMOTE_READ.union(Access::REMOTE_WRITE).union(Access::REMOTE_ATOMIC);
+const REMOTE: Access = Access::REMOTE_READ
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC);
 
 /// A registered region.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +47,10 @@ pub(crate) struct MrTable {
 
 impl MrTable {
     pub fn new() -> Self {
-        MrTable { regions: Slab::new(LIMITS.max_mr), generation: 0 }
+        MrTable {
+            regions: Slab::new(LIMITS.max_mr),
+            generation: 0,
+        }
     }
 
     /// Enters a region and returns its key, the same for local and remote use.
@@ -57,7 +61,15 @@ impl MrTable {
         iova: u64,
         access: Access,
     ) -> Result<u32, Errno> {
-        let region = Region { pd, addr, len, iova, access, key: 0, remote_valid: true };
+        let region = Region {
+            pd,
+            addr,
+            len,
+            iova,
+            access,
+            key: 0,
+            remote_valid: true,
+        };
         let at = self.regions.insert(region).ok_or(Errno(libc::ENOMEM))?;
         // Never 0 in the low byte, so that no key is 0.
         self.generation = self.generation % 0xff + 1;
@@ -80,10 +92,19 @@ impl MrTable {
     }
 
     pub fn get(&self, key: u32) -> Option<&Region> {
-        self.regions.get(key >> GENERATION_BITS).filter(|r| r.key == key)
+        self.regions
+            .get(key >> GENERATION_BITS)
+            .filter(|r| r.key == key)
     }
 
-    fn find(&self, pd: u32, key: u32, addr: u64, len: u64, need: Access) -> Result<usize, MemError> {
+    fn find(
+        &self,
+        pd: u32,
+        key: u32,
+        addr: u64,
+        len: u64,
+        need: Access,
+    ) -> Result<usize, MemError> {
         let region = self.get(key).ok_or(MemError::Key)?;
         if !region.remote_valid && need.intersects(REMOTE) {
             return Err(MemError::Key);
@@ -105,7 +126,11 @@ impl MrTable {
 }
 
 fn local(write: bool) -> Access {
-    if write { Access::LOCAL_WRITE } else { Access::empty() }
+    if write {
+        Access::LOCAL_WRITE
+    } else {
+        Access::empty()
+    }
 }
 
 fn remote(what: Remote) -> Access {
@@ -227,8 +252,14 @@ pub(crate) fn populate(addr: usize, len: usize, write: bool) -> Result<(), Errno
     let page = rustix::param::page_size();
     let start = addr & !(page - 1);
     let end = addr.checked_add(len).ok_or(Errno(libc::EINVAL))?;
-    let end = end.checked_next_multiple_of(page).ok_or(Errno(libc::EINVAL))?;
-    let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    let end = end
+        .checked_next_multiple_of(page)
+        .ok_or(Errno(libc::EINVAL))?;
+    let advice = if write {
+        libc::MADV_POPULATE_WRITE
+    } else {
+        libc::MADV_POPULATE_READ
+    };
     if end == start {
         return Ok(());
     }

@@ -90,10 +90,22 @@ impl Pd {
         let iova = if zero_based(access) { 0 } else { iova };
         let access = check_range(addr, len, iova, access)?;
         let mut state = self.context.endpoint.shared.state.lock();
-        let key = state.core.mrs.insert(self.handle, (addr, len), iova, access)?;
+        let key = state
+            .core
+            .mrs
+            .insert(self.handle, (addr, len), iova, access)?;
         add_user(&mut state.pds, self.handle);
-        let inner = Registration { key, pd: self.handle, addr, len, access };
-        Ok(Arc::new(Mr { context: Arc::clone(&self.context), inner: Mutex::new(inner) }))
+        let inner = Registration {
+            key,
+            pd: self.handle,
+            addr,
+            len,
+            access,
+        };
+        Ok(Arc::new(Mr {
+            context: Arc::clone(&self.context),
+            inner: Mutex::new(inner),
+        }))
     }
 
     /// Creates a shared receive queue (`ibv_create_srq(3)`).
@@ -122,7 +134,12 @@ impl Pd {
         let number = state.core.srqs.insert(srq).ok_or(Errno(libc::ENOMEM))?;
         add_user(&mut state.pds, self.handle);
         drop(state);
-        Ok(Arc::new(Srq { pd: Arc::clone(self), number, max_sge, cookie }))
+        Ok(Arc::new(Srq {
+            pd: Arc::clone(self),
+            number,
+            max_sge,
+            cookie,
+        }))
     }
 
     /// Creates a queue pair (`ibv_create_qp(3)`).
@@ -156,7 +173,11 @@ impl Mr {
     pub fn dereg(&self) -> Result<(), Errno> {
         let inner = self.inner.lock();
         let mut state = self.context.endpoint.shared.state.lock();
-        state.core.mrs.remove(inner.key).ok_or(Errno(libc::EINVAL))?;
+        state
+            .core
+            .mrs
+            .remove(inner.key)
+            .ok_or(Errno(libc::EINVAL))?;
         drop_user(&mut state.pds, inner.pd);
         Ok(())
     }
@@ -188,7 +209,13 @@ impl Mr {
         state.core.mrs.remove(inner.key);
         drop_user(&mut state.pds, inner.pd);
         add_user(&mut state.pds, handle);
-        *inner = Registration { key, pd: handle, addr, len, access };
+        *inner = Registration {
+            key,
+            pd: handle,
+            addr,
+            len,
+            access,
+        };
         Ok(())
     }
 }

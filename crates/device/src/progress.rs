@@ -6,7 +6,7 @@ use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
 use crate::qp_entry::{Link, QpEntry};
@@ -20,13 +20,13 @@ const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500)
 
 impl State {
     /// Makes progress. Returns whether there was any.
-    pub fn progress(&mut self, now: Instant) -> bool {
+    pub fn progress(&mut self, now: &Now) -> bool {
         let mut worked = self.poll_rings(now);
         if self.udp.links > 0 {
-            worked |= self.poll_udp(now);
+            worked |= self.poll_udp(now.get());
         }
-        if self.deadline.is_some_and(|d| d <= now) {
-            self.on_timers(now);
+        if self.deadline.is_some_and(|d| d <= now.get()) {
+            self.on_timers(now.get());
         }
         self.fail_overrun();
         self.flush_pending(now);
@@ -35,19 +35,25 @@ impl State {
 
     /// As [`State::progress`], and looks at the port even where no queue pair uses it: strangers
     /// may have written to it, and a descriptor left readable would keep its watcher awake.
-    pub fn progress_everywhere(&mut self, now: Instant) -> bool {
+    pub fn progress_everywhere(&mut self, now: &Now) -> bool {
         let worked = self.progress(now);
-        if self.udp.links == 0 && self.poll_udp(now) {
+        if self.udp.links == 0 && self.poll_udp(now.get()) {
             return true;
         }
         worked
     }
 
-    fn poll_rings(&mut self, now: Instant) -> bool {
+    fn poll_rings(&mut self, now: &Now) -> bool {
         let mut worked = false;
+        let unsettled = self.unsettled.len();
         for at in (0..self.hot.len()).rev() {
-            let Some(&qpn) = self.hot.get(at) else { continue };
+            let Some(&qpn) = self.hot.get(at) else {
+                continue;
+            };
             worked |= self.poll_ring(qpn, now);
+        }
+        if unsettled > 0 {
+            self.settle(unsettled);
         }
         if self.inbox.is_empty() {
             return worked;
@@ -64,11 +70,62 @@ impl State {
         worked
     }
 
-    fn poll_ring(&mut self, qpn: u32, now: Instant) -> bool {
-        let Some(entry) = self.qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+    /// Tells peers what the first `most` unsettled rings have taken and acknowledged. Not in the
+    /// pass that received it: the program is likely to answer, and the answer carries it.
+    fn settle(&mut self, most: usize) {
+        let due: Vec<u32> = self.unsettled.drain(..most).collect();
+        for qpn in due {
+            let State { qps, core, .. } = self;
+            let entry = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut);
+            if let Some(QpEntry {
+                link: Link::Ring(ring),
+                unsettled,
+                ..
+            }) = entry
+            {
+                *unsettled = false;
+                ring.settle(core);
+            }
+        }
+    }
+
+    /// Tells every peer everything: for a program about to end.
+    pub fn settle_all(&mut self) {
+        self.settle(self.unsettled.len());
+        let qpns: Vec<u32> = self
+            .qps
+            .iter()
+            .flatten()
+            .map(|entry| entry.qp.qpn())
+            .collect();
+        for qpn in qpns {
+            if let Some(QpEntry {
+                link: Link::Udp(udp),
+                ..
+            }) = self.qp(qpn)
+            {
+                udp.conn.flush_acks();
+                self.touch(qpn);
+            }
+        }
+        self.flush_pending(&Now::default());
+    }
+
+    fn poll_ring(&mut self, qpn: u32, now: &Now) -> bool {
+        let Some(entry) = self
+            .qps
+            .get_mut(qp_index(qpn))
+            .and_then(Option::as_deref_mut)
+        else {
             return false;
         };
         let worked = ring::receive(entry, &mut self.core, now);
+        if let Link::Ring(ring) = &entry.link
+            && ring.is_unsettled()
+            && !std::mem::replace(&mut entry.unsettled, true)
+        {
+            self.unsettled.push(qpn);
+        }
         if worked {
             self.touch(qpn);
         }
@@ -78,7 +135,9 @@ impl State {
     /// Polls the ring of `qpn` on every progress from now on.
     pub fn heat(&mut self, qpn: u32) {
         let Some(entry) = self.qp(qpn) else { return };
-        let Link::Ring(ring) = &mut entry.link else { return };
+        let Link::Ring(ring) = &mut entry.link else {
+            return;
+        };
         if std::mem::replace(&mut entry.hot, true) {
             return;
         }
@@ -93,7 +152,9 @@ impl State {
     /// Leaves it to the peer to announce what happens on the ring of `qpn`.
     fn cool(&mut self, qpn: u32) {
         let Some(entry) = self.qp(qpn) else { return };
-        let Link::Ring(ring) = &mut entry.link else { return };
+        let Link::Ring(ring) = &mut entry.link else {
+            return;
+        };
         if ring.set_hot(false) {
             entry.hot = false;
         } else {
@@ -122,7 +183,7 @@ impl State {
     }
 
     /// Sends what can be sent now.
-    pub fn flush_pending(&mut self, now: Instant) {
+    pub fn flush_pending(&mut self, now: &Now) {
         let mut at = 0;
         while at < self.pending.len() {
             let qpn = self.pending[at];
@@ -138,8 +199,14 @@ impl State {
     }
 
     /// Sends what a queue pair can send. Returns whether something is left that waits for room.
-    fn pump(&mut self, qpn: u32, now: Instant) -> bool {
-        let State { qps, core, udp, deadline, .. } = self;
+    fn pump(&mut self, qpn: u32, now: &Now) -> bool {
+        let State {
+            qps,
+            core,
+            udp,
+            deadline,
+            ..
+        } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
             return false;
         };
@@ -147,12 +214,12 @@ impl State {
             Link::None => false,
             Link::Ring(_) => ring::transmit(entry, core, now),
             Link::Udp(_) => {
-                udp::pump(entry, core, udp, now);
+                udp::pump(entry, core, udp, now.get());
                 false
             }
             Link::Nowhere(when) => {
                 if when.is_none() && entry.qp.expects_answer() {
-                    *when = Some(now + NOWHERE_AFTER);
+                    *when = Some(now.get() + NOWHERE_AFTER);
                 }
                 false
             }
@@ -166,7 +233,9 @@ impl State {
         let mut next = None;
         let mut due = Vec::new();
         for entry in self.qps.iter_mut().flatten() {
-            let Some(when) = entry.deadline() else { continue };
+            let Some(when) = entry.deadline() else {
+                continue;
+            };
             if when > now {
                 next = [next, Some(when)].into_iter().flatten().min();
                 continue;
@@ -221,11 +290,21 @@ impl State {
     /// Tells `causeway status` how many of each object there are.
     pub fn count_objects(&self) {
         let links = |is: fn(&Link) -> bool| {
-            self.qps.iter().flatten().filter(|entry| is(&entry.link)).count() as u64
+            self.qps
+                .iter()
+                .flatten()
+                .filter(|entry| is(&entry.link))
+                .count() as u64
         };
         let stats = &self.core.stats;
-        stats.set(Counter::QueuePairs, self.qps.iter().flatten().count() as u64);
-        stats.set(Counter::RingsOpen, links(|link| matches!(link, Link::Ring(_))));
+        stats.set(
+            Counter::QueuePairs,
+            self.qps.iter().flatten().count() as u64,
+        );
+        stats.set(
+            Counter::RingsOpen,
+            links(|link| matches!(link, Link::Ring(_))),
+        );
         stats.set(Counter::UdpConnections, u64::from(self.udp.links));
         stats.set(Counter::MemoryRegions, self.core.mrs.len() as u64);
     }
@@ -249,6 +328,8 @@ impl State {
         entry.link = Link::None;
         entry.hot = false;
         entry.pending = false;
+        entry.unsettled = false;
+        self.unsettled.retain(|unsettled| *unsettled != qpn);
         self.hot.retain(|hot| *hot != qpn);
         self.pending.retain(|pending| *pending != qpn);
     }
@@ -257,18 +338,29 @@ impl State {
 impl Shared {
     /// Takes what the broker has to tell. Returns whether it was anything.
     pub fn control_events(&self) -> bool {
-        let Ok(events) = self.control.poll_events() else { return false };
+        let Ok(events) = self.control.poll_events() else {
+            return false;
+        };
         let any = !events.is_empty();
         for event in events {
             match event {
-                Event::PeerDead { local_qpn, generation } => self.on_peer_dead(local_qpn, generation),
+                Event::PeerDead {
+                    local_qpn,
+                    generation,
+                } => self.on_peer_dead(local_qpn, generation),
                 Event::BrokerGone => {
                     // Rings and sockets go on; the broker that answers next is told of them.
                     let _ = self.control.reattach();
                 }
-                Event::PeerJoined { local_qpn, generation } => {
+                Event::PeerJoined {
+                    local_qpn,
+                    generation,
+                } => {
                     let mut state = self.state.lock();
-                    if let Some(QpEntry { link: Link::Ring(ring), .. }) = state.qp(local_qpn)
+                    if let Some(QpEntry {
+                        link: Link::Ring(ring),
+                        ..
+                    }) = state.qp(local_qpn)
                         && ring.generation() == generation
                     {
                         ring.peer_joined();
@@ -284,10 +376,13 @@ impl Shared {
     fn on_peer_dead(&self, qpn: u32, generation: u64) {
         let mut guard = self.state.lock();
         let state = &mut *guard;
-        let now = clock::now();
         // What the peer wrote before it died counts.
-        state.poll_ring(qpn, now);
-        let Some(entry) = state.qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+        state.poll_ring(qpn, &Now::default());
+        let Some(entry) = state
+            .qps
+            .get_mut(qp_index(qpn))
+            .and_then(Option::as_deref_mut)
+        else {
             return;
         };
         let QpEntry { qp, link, .. } = entry;

@@ -8,7 +8,7 @@ use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{Config, Connection, SendConfig};
 use causeway_proto::types::{QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
 
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::core::{Route, qp_index};
 use crate::cq::Cq;
 use crate::endpoint::{BASE_PORT, Shared};
@@ -43,7 +43,11 @@ fn check_cap(cap: &QpCap) -> Result<(), Errno> {
         && cap.max_send_sge <= LIMITS.max_sge
         && cap.max_recv_sge <= LIMITS.max_sge
         && cap.max_inline_data <= LIMITS.max_inline;
-    if fits { Ok(()) } else { Err(Errno(libc::EINVAL)) }
+    if fits {
+        Ok(())
+    } else {
+        Err(Errno(libc::EINVAL))
+    }
 }
 
 impl Qp {
@@ -65,7 +69,12 @@ impl Qp {
             state.core.cqs.get_mut(cq).ok_or(Errno(libc::EINVAL))?.users += 1;
         }
         if let Some(srq) = srq {
-            state.core.srqs.get_mut(srq).ok_or(Errno(libc::EINVAL))?.users += 1;
+            state
+                .core
+                .srqs
+                .get_mut(srq)
+                .ok_or(Errno(libc::EINVAL))?
+                .users += 1;
         }
         add_user(&mut state.pds, pd.handle);
         let config = QpConfig {
@@ -82,10 +91,29 @@ impl Qp {
         }
         let events = Arc::clone(&pd.context.events);
         state.qps[index] = Some(Box::new(QpEntry::new(ProtoQp::new(config))));
-        state.core.routes[index] = Some(Route { send_cq, recv_cq, srq, events, cookie });
+        state.core.routes[index] = Some(Route {
+            send_cq,
+            recv_cq,
+            srq,
+            events,
+            cookie,
+        });
         drop(guard);
-        let QpInit { send_cq, recv_cq, srq, .. } = init;
-        Ok(Arc::new(Qp { pd: Arc::clone(pd), qpn, cap, cookie, send_cq, recv_cq, srq }))
+        let QpInit {
+            send_cq,
+            recv_cq,
+            srq,
+            ..
+        } = init;
+        Ok(Arc::new(Qp {
+            pd: Arc::clone(pd),
+            qpn,
+            cap,
+            cookie,
+            send_cq,
+            recv_cq,
+            srq,
+        }))
     }
 
     fn shared(&self) -> &Shared {
@@ -114,7 +142,9 @@ impl Qp {
     #[must_use]
     pub fn query(&self) -> (QpAttr, Av) {
         let mut state = self.shared().state.lock();
-        state.qp(self.qpn).map_or_else(Default::default, |e| (e.qp.attr(), e.av))
+        state
+            .qp(self.qpn)
+            .map_or_else(Default::default, |e| (e.qp.attr(), e.av))
     }
 
     /// Changes state and attributes (`ibv_modify_qp(3)`). Going to RTR asks the broker for the way
@@ -134,7 +164,9 @@ impl Qp {
         let shared = self.shared();
         let mut guard = shared.state.lock();
         let state = &mut *guard;
-        let entry = state.qps[qp_index(self.qpn)].as_deref_mut().ok_or(Errno(libc::EINVAL))?;
+        let entry = state.qps[qp_index(self.qpn)]
+            .as_deref_mut()
+            .ok_or(Errno(libc::EINVAL))?;
         entry.qp.modify(attr, mask, &mut state.core)?;
         if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
             entry.av = *av;
@@ -152,7 +184,7 @@ impl Qp {
             _ => {}
         }
         state.touch(self.qpn);
-        state.flush_pending(clock::now());
+        state.flush_pending(&Now::default());
         let deadline = state.deadline;
         drop(guard);
         if target == Some(QpState::Reset) {
@@ -168,10 +200,13 @@ impl Qp {
         let entry = state.qp(self.qpn).ok_or(Errno(libc::EINVAL))?;
         entry.qp.check_modify(attr, mask)?;
         let from = entry.qp.state();
-        Ok(mask.contains(QpAttrMask::STATE).then_some(attr.state).filter(|to| {
-            // RTS to RTS changes attributes only.
-            *to != from || *to != QpState::Rts
-        }))
+        Ok(mask
+            .contains(QpAttrMask::STATE)
+            .then_some(attr.state)
+            .filter(|to| {
+                // RTS to RTS changes attributes only.
+                *to != from || *to != QpState::Rts
+            }))
     }
 
     /// Asks the broker for the way to the peer, and prepares it.
@@ -193,7 +228,14 @@ impl Qp {
         let shared = self.shared();
         match shared.control.connect(&request).map_err(Errno::from)? {
             Introduction::NoPeer => Ok(Link::Nowhere(None)),
-            Introduction::Ring { side, ring, peer_inbox, peer_doorbell, generation, peer } => {
+            Introduction::Ring {
+                side,
+                ring,
+                peer_inbox,
+                peer_doorbell,
+                generation,
+                peer,
+            } => {
                 let with = Introduced {
                     side,
                     generation,
@@ -227,9 +269,12 @@ impl Qp {
         let shared = self.shared();
         let mut guard = shared.state.lock();
         let state = &mut *guard;
-        shared.note_activity();
+        let now = Now::default();
         let mut outcome = Ok(());
-        let Some(entry) = state.qps.get_mut(qp_index(self.qpn)).and_then(Option::as_deref_mut)
+        let Some(entry) = state
+            .qps
+            .get_mut(qp_index(self.qpn))
+            .and_then(Option::as_deref_mut)
         else {
             return Err((0, Errno(libc::EINVAL)));
         };
@@ -243,7 +288,8 @@ impl Qp {
         state.touch(self.qpn);
         // Its acknowledgments are awaited now.
         state.heat(self.qpn);
-        state.flush_pending(clock::now());
+        state.flush_pending(&now);
+        shared.note_activity(&now);
         let deadline = state.deadline;
         drop(guard);
         shared.mind(deadline);
@@ -260,7 +306,10 @@ impl Qp {
     ) -> Result<(), (usize, Errno)> {
         let mut guard = self.shared().state.lock();
         let state = &mut *guard;
-        let Some(entry) = state.qps.get_mut(qp_index(self.qpn)).and_then(Option::as_deref_mut)
+        let Some(entry) = state
+            .qps
+            .get_mut(qp_index(self.qpn))
+            .and_then(Option::as_deref_mut)
         else {
             return Err((0, Errno(libc::EINVAL)));
         };
@@ -283,7 +332,7 @@ impl Qp {
         if state.qp(self.qpn).is_none() {
             return Err(Errno(libc::EINVAL));
         }
-        state.progress(clock::now());
+        state.progress(&Now::default());
         state.link_down(self.qpn);
         let index = qp_index(self.qpn);
         state.qps[index] = None;
@@ -329,7 +378,11 @@ fn udp_link(
         max_datagram,
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
-    Ok(UdpLink::new(Connection::new(config, clock::now()), dst, Some(source)))
+    Ok(UdpLink::new(
+        Connection::new(config, clock::now()),
+        dst,
+        Some(source),
+    ))
 }
 
 impl crate::endpoint::State {

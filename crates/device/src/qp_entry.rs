@@ -41,13 +41,22 @@ pub(crate) struct QpEntry {
     pub link: Link,
     /// It is in the endpoint's list of those with something left to send.
     pub pending: bool,
+    /// It is in the endpoint's list of rings with something the peer has not been told of.
+    pub unsettled: bool,
     /// It is in the endpoint's list of rings polled on every progress.
     pub hot: bool,
 }
 
 impl QpEntry {
     pub fn new(qp: Qp) -> Self {
-        QpEntry { qp, av: Av::default(), link: Link::None, pending: false, hot: false }
+        QpEntry {
+            qp,
+            av: Av::default(),
+            link: Link::None,
+            pending: false,
+            unsettled: false,
+            hot: false,
+        }
     }
 
     /// When it wants attention without any input.

@@ -15,10 +15,13 @@ use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::{Bytes, BytesMut, Instant};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
-use causeway_shm::{Attention, Corrupt, Counter, Doorbell, Inbox, Record, Ring, Segment, Side, notify};
+use causeway_shm::{
+    Attention, Corrupt, Counter, Doorbell, Inbox, Record, Ring, Segment, Side, notify,
+};
 use causeway_wire::rdmap::MAX_HEADER;
 use parking_lot::Mutex;
 
+use crate::clock::Now;
 use crate::core::Core;
 use crate::errno::Errno;
 use crate::qp_entry::{Link, QpEntry};
@@ -31,6 +34,8 @@ const RECEIVE_MOST: usize = 64;
 const TRANSMIT_MOST: usize = 64;
 /// How long a send to a queue pair that is gone takes to fail.
 const DESERTED_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
+/// Records taken after which the peer is told at once.
+const TELL_AFTER: usize = 16;
 /// Flag of a record: last segment of its message.
 const LAST: u8 = 1;
 
@@ -67,7 +72,10 @@ impl Peers {
         known.retain(|_, end| end.strong_count() > 0);
         let segment = Segment::map(inbox, causeway_shm::layout::INBOX_LEN).map_err(refused)?;
         let inbox = Inbox::open(Arc::new(segment)).map_err(refused)?;
-        let end = Arc::new(PeerEnd { inbox, bell: Doorbell::from_fd(bell) });
+        let end = Arc::new(PeerEnd {
+            inbox,
+            bell: Doorbell::from_fd(bell),
+        });
         known.insert(peer, Arc::downgrade(&end));
         Ok(end)
     }
@@ -130,6 +138,8 @@ pub(crate) struct RingLink {
     deserted: bool,
     /// The peer is dead, or has broken the ring.
     peer_gone: bool,
+    /// Records taken since the peer was last told.
+    untold: usize,
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
 }
@@ -151,7 +161,11 @@ impl RingLink {
         let expected = u64::from(with.rq_psn);
         Ok(RingLink {
             ring,
-            flow: Flow { expected, first: expected, ..Flow::default() },
+            flow: Flow {
+                expected,
+                first: expected,
+                ..Flow::default()
+            },
             peer,
             index: with.index,
             generation: with.generation,
@@ -159,6 +173,7 @@ impl RingLink {
             give_up_at: None,
             deserted: false,
             peer_gone: false,
+            untold: 0,
             said_failed: false,
         })
     }
@@ -177,7 +192,10 @@ impl RingLink {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        [self.flow.hold_until, self.give_up_at].into_iter().flatten().min()
+        [self.flow.hold_until, self.give_up_at]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Gives up on a peer that never joined. What was held back is written by the next transmit.
@@ -220,6 +238,26 @@ impl RingLink {
         self.notify(Attention::DATA.and(Attention::ACK));
     }
 
+    /// Whether the peer has not been told of something taken.
+    pub fn is_unsettled(&self) -> bool {
+        self.untold > 0
+    }
+
+    /// Tells the peer what has been taken and acknowledged.
+    pub fn settle(&mut self, core: &Core) {
+        if self.untold == 0 && !self.ring.ack_pending() {
+            return;
+        }
+        self.untold = 0;
+        let acked = self.publish_ack();
+        let events = if acked {
+            Attention::ROOM.and(Attention::ACK)
+        } else {
+            Attention::ROOM
+        };
+        self.notify_counted(events, core);
+    }
+
     fn publish_ack(&mut self) -> bool {
         self.ring.ack_pending() && self.ring.publish_ack()
     }
@@ -227,7 +265,14 @@ impl RingLink {
     /// Tells the peer of what has just become visible. Returns whether its doorbell was rung.
     fn notify(&self, events: Attention) -> bool {
         // A bell that cannot be rung belongs to a dead peer; the broker says so.
-        notify(&self.ring, events, &self.peer.inbox, &self.peer.bell, self.index).unwrap_or(false)
+        notify(
+            &self.ring,
+            events,
+            &self.peer.inbox,
+            &self.peer.bell,
+            self.index,
+        )
+        .unwrap_or(false)
     }
 
     fn notify_counted(&self, events: Attention, core: &Core) {
@@ -243,7 +288,7 @@ impl Flow {
         &mut self,
         record: &Record<'_>,
         qp: &mut Bound<'_, Core>,
-        now: Instant,
+        now: &Now,
     ) -> Result<(), Corrupt> {
         // SAFETY: the body stays readable while the record is borrowed, and is only copied.
         let body = unsafe { Bytes::from_raw(record.as_ptr(), record.len()) };
@@ -255,7 +300,11 @@ impl Flow {
                 }
                 self.expected_response += 1;
                 let last = record.flags & LAST != 0;
-                let meta = SegMeta { seq: record.seq, first: record.seq, last };
+                let meta = SegMeta {
+                    seq: record.seq,
+                    first: record.seq,
+                    last,
+                };
                 qp.receive(Space::Response, meta, body, true);
             }
             kind::NOT_READY => {
@@ -264,7 +313,7 @@ impl Flow {
                 }
                 self.acknowledge(record.seq, qp);
                 qp.host.stats.add(Counter::RnrReceived, 1);
-                self.hold_until = qp.not_ready(record.seq, record.flags, now);
+                self.hold_until = qp.not_ready(record.seq, record.flags, now.get());
                 self.again = self.hold_until.map(|_| record.seq);
             }
             kind::REFUSED => {
@@ -288,7 +337,11 @@ impl Flow {
         if seq != self.expected || self.refused {
             return;
         }
-        let meta = SegMeta { seq, first: self.first, last };
+        let meta = SegMeta {
+            seq,
+            first: self.first,
+            last,
+        };
         match qp.receive(Space::Request, meta, body, true) {
             Verdict::Placed => {
                 self.expected += 1;
@@ -322,8 +375,15 @@ impl Flow {
 }
 
 /// Takes what the peer has written. Returns whether it was anything.
-pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bool {
-    let QpEntry { qp, link: Link::Ring(link), .. } = entry else { return false };
+pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
+    let QpEntry {
+        qp,
+        link: Link::Ring(link),
+        ..
+    } = entry
+    else {
+        return false;
+    };
     let mut bound = qp.bind(core);
     match link.take_records(&mut bound, now) {
         Ok(worked) => worked,
@@ -339,12 +399,14 @@ pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: Instant) -> boo
 }
 
 impl RingLink {
-    fn take_records(&mut self, qp: &mut Bound<'_, Core>, now: Instant) -> Result<bool, Corrupt> {
+    fn take_records(&mut self, qp: &mut Bound<'_, Core>, now: &Now) -> Result<bool, Corrupt> {
         // Before the records: those published before a flag are visible once the flag is.
         let leaving = self.ring.peer_flag(Flag::Closed) || self.ring.peer_flag(Flag::Failed);
         let mut taken = 0;
         while taken < RECEIVE_MOST {
-            let Some(record) = self.ring.rx.peek()? else { break };
+            let Some(record) = self.ring.rx.peek()? else {
+                break;
+            };
             self.flow.on_record(&record, qp, now)?;
             self.ring.rx.consume();
             taken += 1;
@@ -357,12 +419,11 @@ impl RingLink {
         let progress = self.take_acks(qp)?;
         self.deserted |= leaving && taken < RECEIVE_MOST;
         if taken > 0 {
-            let mut events = Attention::ROOM;
-            if self.publish_ack() {
-                events = events.and(Attention::ACK);
-            }
             qp.host.stats.add(Counter::RingRxRecords, taken as u64);
-            self.notify_counted(events, qp.host);
+            self.untold += taken;
+            if self.untold >= TELL_AFTER {
+                self.settle(qp.host);
+            }
         }
         Ok(taken > 0 || progress)
     }
@@ -388,8 +449,15 @@ impl RingLink {
 }
 
 /// Writes what the queue pair has to send. Returns whether something is left that waits for room.
-pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bool {
-    let QpEntry { qp, link: Link::Ring(link), .. } = entry else { return false };
+pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
+    let QpEntry {
+        qp,
+        link: Link::Ring(link),
+        ..
+    } = entry
+    else {
+        return false;
+    };
     let mut bound = qp.bind(core);
     if link.peer_gone {
         if bound.qp.expects_answer() {
@@ -406,7 +474,14 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: Instant) -> bo
         }
     };
     if link.ring.tx.publish() {
-        link.notify_counted(Attention::DATA, bound.host);
+        // The records carry the acknowledgment.
+        let also = if link.untold > 0 {
+            Attention::ROOM
+        } else {
+            Attention::DATA
+        };
+        link.untold = 0;
+        link.notify_counted(Attention::DATA.and(also), bound.host);
     }
     let failed = bound.qp.state() == QpState::Err;
     if failed && !left && !link.said_failed {
@@ -422,22 +497,26 @@ impl RingLink {
     /// Sets a limit to waiting for a peer that is not there yet, or not any more. A NIC keeps silent
     /// about a peer that has destroyed its queue pair until the retries are used up, and programs
     /// that end with sends under way rely on it.
-    fn mind_silence(&mut self, qp: &Qp, now: Instant) {
+    fn mind_silence(&mut self, qp: &Qp, now: &Now) {
         if !qp.expects_answer() || qp.state() == QpState::Err {
             self.give_up_at = None;
         } else if self.give_up_at.is_none() && (self.deserted || !self.joined) {
             let attr = qp.attr();
             let budget = Budget::new(attr.timeout, attr.retry_cnt).limit();
-            let budget = if self.deserted { Some(DESERTED_AFTER) } else { budget };
-            self.give_up_at = budget.map(|budget| now + budget);
+            let budget = if self.deserted {
+                Some(DESERTED_AFTER)
+            } else {
+                budget
+            };
+            self.give_up_at = budget.map(|budget| now.get() + budget);
         }
     }
 
-    fn write_records(&mut self, qp: &mut Bound<'_, Core>, now: Instant) -> Result<bool, Corrupt> {
+    fn write_records(&mut self, qp: &mut Bound<'_, Core>, now: &Now) -> Result<bool, Corrupt> {
         if self.flow.refusal.is_some() && !self.write_refusal()? {
             return Ok(true);
         }
-        if self.flow.hold_until.is_some_and(|when| when <= now) {
+        if self.flow.hold_until.is_some_and(|when| when <= now.get()) {
             self.flow.hold_until = None;
         }
         for _ in 0..TRANSMIT_MOST {
@@ -462,7 +541,9 @@ impl RingLink {
     }
 
     fn write_refusal(&mut self) -> Result<bool, Corrupt> {
-        let Some(slot) = self.ring.tx.reserve(0, 0)? else { return Ok(false) };
+        let Some(slot) = self.ring.tx.reserve(0, 0)? else {
+            return Ok(false);
+        };
         match self.flow.refusal.take() {
             Some(Refusal::NotReady { seq, timer }) => slot.commit(kind::NOT_READY, timer, seq, 0),
             Some(Refusal::Final { seq, nak }) => {
@@ -475,7 +556,9 @@ impl RingLink {
 
     fn write_next(&mut self, space: Space, qp: &mut Bound<'_, Core>) -> Result<Wrote, Corrupt> {
         let size = CHUNK + MAX_HEADER;
-        let Some(mut slot) = self.ring.tx.reserve(size, size)? else { return Ok(Wrote::NoRoom) };
+        let Some(mut slot) = self.ring.tx.reserve(size, size)? else {
+            return Ok(Wrote::NoRoom);
+        };
         let seq = self.flow.next[space as usize];
         // SAFETY: the slot's body is ours to write until it is committed.
         let mut out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len()) };
@@ -484,7 +567,9 @@ impl RingLink {
             self.flow.refusal = Some(Refusal::Final { seq, nak });
             self.flow.refused = true;
         }
-        let Some((meta, len)) = built else { return Ok(Wrote::Nothing) };
+        let Some((meta, len)) = built else {
+            return Ok(Wrote::Nothing);
+        };
         slot.commit(kind_of(space), u8::from(meta.last), seq, len);
         self.flow.next[space as usize] += 1;
         if space == Space::Response {
@@ -504,7 +589,9 @@ impl RingLink {
             return Ok(Wrote::Record);
         }
         let size = CHUNK + MAX_HEADER;
-        let Some(mut slot) = self.ring.tx.reserve(size, size)? else { return Ok(Wrote::NoRoom) };
+        let Some(mut slot) = self.ring.tx.reserve(size, size)? else {
+            return Ok(Wrote::NoRoom);
+        };
         // SAFETY: as in `write_next`.
         let mut out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len()) };
         let Some((meta, len)) = qp.again(Space::Request, seq, &mut out) else {

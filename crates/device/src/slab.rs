@@ -10,7 +10,11 @@ pub(crate) struct Slab<T> {
 
 impl<T> Slab<T> {
     pub fn new(limit: u32) -> Self {
-        Slab { entries: Vec::new(), free: Vec::new(), limit }
+        Slab {
+            entries: Vec::new(),
+            free: Vec::new(),
+            limit,
+        }
     }
 
     /// Stores an object; `None` when the table is full.
@@ -19,7 +23,9 @@ impl<T> Slab<T> {
             self.entries[at as usize] = Some(value);
             return Some(at);
         }
-        let at = u32::try_from(self.entries.len()).ok().filter(|at| *at < self.limit)?;
+        let at = u32::try_from(self.entries.len())
+            .ok()
+            .filter(|at| *at < self.limit)?;
         self.entries.push(Some(value));
         Some(at)
     }
@@ -39,7 +45,9 @@ impl<T> Slab<T> {
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        (0..).zip(&self.entries).filter_map(|(at, e)| Some((at, e.as_ref()?)))
+        (0..)
+            .zip(&self.entries)
+            .filter_map(|(at, e)| Some((at, e.as_ref()?)))
     }
 
     pub fn len(&self) -> usize {

@@ -36,7 +36,11 @@ impl Srq {
         for (index, wr) in wrs.enumerate() {
             let fail = |errno| (index, errno);
             let wr = wr.map_err(fail)?;
-            let srq = state.core.srqs.get_mut(self.number).ok_or(fail(Errno(libc::EINVAL)))?;
+            let srq = state
+                .core
+                .srqs
+                .get_mut(self.number)
+                .ok_or(fail(Errno(libc::EINVAL)))?;
             if wr.sges.len() > self.max_sge as usize {
                 return Err(fail(Errno(libc::EINVAL)));
             }
@@ -52,7 +56,11 @@ impl Srq {
     #[must_use]
     pub fn query(&self) -> (u32, u32, u32) {
         let state = self.pd.context.endpoint.shared.state.lock();
-        state.core.srqs.get(self.number).map_or((0, 0, 0), |s| (s.max_wr, self.max_sge, s.limit))
+        state
+            .core
+            .srqs
+            .get(self.number)
+            .map_or((0, 0, 0), |s| (s.max_wr, self.max_sge, s.limit))
     }
 
     /// Changes size or limit (`ibv_modify_srq(3)`).
@@ -61,7 +69,11 @@ impl Srq {
     /// EINVAL for a size below what is queued or beyond the device's, or a limit above the size.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
         let mut state = self.pd.context.endpoint.shared.state.lock();
-        let srq = state.core.srqs.get_mut(self.number).ok_or(Errno(libc::EINVAL))?;
+        let srq = state
+            .core
+            .srqs
+            .get_mut(self.number)
+            .ok_or(Errno(libc::EINVAL))?;
         let size = max_wr.unwrap_or(srq.max_wr);
         let too_small = (size as usize) < srq.queue.len();
         if size == 0 || size > LIMITS.max_srq_wr || too_small || limit.is_some_and(|l| l > size) {
@@ -79,7 +91,11 @@ impl Srq {
     pub fn destroy(&self) -> Result<(), Errno> {
         let context = &self.pd.context;
         let mut state = context.endpoint.shared.state.lock();
-        let srq = state.core.srqs.get(self.number).ok_or(Errno(libc::EINVAL))?;
+        let srq = state
+            .core
+            .srqs
+            .get(self.number)
+            .ok_or(Errno(libc::EINVAL))?;
         if srq.users > 0 {
             return Err(Errno(libc::EBUSY));
         }

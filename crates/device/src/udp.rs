@@ -62,17 +62,33 @@ struct Shape {
 impl UdpWire {
     pub fn new(port: UdpPort) -> Self {
         let buffer = vec![0; BATCH_BYTES + causeway_proto::trp::MAX_DATAGRAM];
-        UdpWire { port, links: 0, buffer, quiet: 0 }
+        UdpWire {
+            port,
+            links: 0,
+            buffer,
+            quiet: 0,
+        }
     }
 }
 
 impl UdpLink {
     pub fn new(conn: Connection, dst: SocketAddr, src: Option<IpAddr>) -> Self {
-        UdpLink { conn, started: false, dst, src, unsent: None, retry_at: None, reported: Stats::default() }
+        UdpLink {
+            conn,
+            started: false,
+            dst,
+            src,
+            unsent: None,
+            retry_at: None,
+            reported: Stats::default(),
+        }
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        [self.retry_at, self.conn.poll_timeout()].into_iter().flatten().min()
+        [self.retry_at, self.conn.poll_timeout()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Sends a batch; `false` where the socket has no room for it.
@@ -86,7 +102,9 @@ impl UdpLink {
     }
 
     fn send_unsent(&mut self, port: &UdpPort) -> bool {
-        let Some(batch) = self.unsent.take() else { return true };
+        let Some(batch) = self.unsent.take() else {
+            return true;
+        };
         if self.send(port, &batch.bytes, batch.shape) {
             self.retry_at = None;
             return true;
@@ -118,7 +136,10 @@ impl UdpLink {
     }
 
     fn keep(&mut self, bytes: &[u8], shape: Shape, now: Instant) {
-        self.unsent = Some(Batch { bytes: bytes.to_vec(), shape });
+        self.unsent = Some(Batch {
+            bytes: bytes.to_vec(),
+            shape,
+        });
         self.retry_at = Some(now + RETRY_AFTER);
     }
 }
@@ -132,12 +153,18 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
         return;
     }
     let state = qp.state();
-    udp.conn.set_expecting(now, matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer());
+    udp.conn.set_expecting(
+        now,
+        matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer(),
+    );
     let most = wire.port.max_gso_segments().max(1);
     let room = udp.conn.max_datagram();
     let mut end = 0;
     let mut count = 0;
-    let mut shape = Shape { segment: 0, may_fragment: false };
+    let mut shape = Shape {
+        segment: 0,
+        may_fragment: false,
+    };
     loop {
         let out = &mut wire.buffer[end..end + room];
         let transmit = udp.conn.poll_transmit(now, &mut qp.bind(core), out);
@@ -158,7 +185,10 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
             (end, count) = (0, 0);
         }
         if count == 0 {
-            shape = Shape { segment: transmit.len, may_fragment: transmit.may_fragment };
+            shape = Shape {
+                segment: transmit.len,
+                may_fragment: transmit.may_fragment,
+            };
         }
         end += transmit.len;
         count += 1;
@@ -191,7 +221,9 @@ pub(crate) fn receive(
     for _ in 0..RECEIVE_ROUNDS {
         let mut strangers = Vec::new();
         let received = wire.port.recv(|src, dst, datagram| {
-            let Some(qpn) = destination(datagram) else { return };
+            let Some(qpn) = destination(datagram) else {
+                return;
+            };
             match find(qps, qpn) {
                 Some((entry, QpEntryLink(udp))) => {
                     let _ = udp.conn.on_datagram(now, datagram, &mut entry.bind(core));
@@ -201,7 +233,11 @@ pub(crate) fn receive(
                     let mut reset = [0; RESET_BYTES];
                     // Destroyed in this process, or never heard of: an earlier process's.
                     let ours = qpn >> 12 == slot && qp_index(qpn) < qps.len();
-                    let reason = if ours { Reason::Closed } else { Reason::Unknown };
+                    let reason = if ours {
+                        Reason::Closed
+                    } else {
+                        Reason::Unknown
+                    };
                     if let Some(len) = reset_for(datagram, reason, &mut reset) {
                         strangers.push((src, dst, reset, len));
                     }
@@ -254,7 +290,9 @@ fn unreachable(
     for entry in qps.iter_mut().flatten() {
         let QpEntry { qp, link, .. } = entry.as_mut();
         if let Link::Udp(udp) = link
-            && closed.iter().any(|dst| dst.ip() == udp.dst.ip() && dst.port() == udp.dst.port())
+            && closed
+                .iter()
+                .any(|dst| dst.ip() == udp.dst.ip() && dst.port() == udp.dst.port())
         {
             udp.conn.unreachable(now, &mut qp.bind(core));
             touched.push(qp.qpn());

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::channel::EventQueue;
-use crate::clock;
+use crate::clock::{self, Now};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 
@@ -50,24 +50,26 @@ impl Shared {
     }
 
     fn progress_once(&self) {
+        let now = Now::default();
         let mut state = self.state.lock();
-        self.note_activity();
-        state.progress_everywhere(clock::now());
+        state.progress_everywhere(&now);
+        self.note_activity(&now);
     }
 
     fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
-        let now = clock::now();
+        let now = Now::default();
         let mut state = self.state.lock();
-        self.note_activity();
         state.arm();
-        let worked = state.progress_everywhere(now);
+        let worked = state.progress_everywhere(&now);
+        self.note_activity(&now);
         let deadline = state.deadline;
         if !worked {
-            self.source_deadline.store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
+            self.source_deadline
+                .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
         drop(state);
         if !worked {
-            let timeout = deadline.map(|d| clock::timespec(d.since(now)));
+            let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
             let [doorbell, udp, control] = self.sources();
             let mut fds = [
                 PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN),
@@ -86,6 +88,6 @@ impl Shared {
         }
         let mut state = self.state.lock();
         state.disarm();
-        state.progress_everywhere(clock::now());
+        state.progress_everywhere(&Now::default());
     }
 }

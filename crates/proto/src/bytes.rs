@@ -30,7 +30,11 @@ impl<'a> Bytes<'a> {
     /// The range must stay mapped and readable for `'a`. Others may write it meanwhile.
     #[must_use]
     pub unsafe fn from_raw(ptr: *const u8, len: usize) -> Self {
-        Bytes { ptr, len, life: PhantomData }
+        Bytes {
+            ptr,
+            len,
+            life: PhantomData,
+        }
     }
 
     /// Number of bytes.
@@ -55,8 +59,19 @@ impl<'a> Bytes<'a> {
     #[must_use]
     pub fn split_at(self, at: usize) -> (Bytes<'a>, Bytes<'a>) {
         let at = at.min(self.len);
-        let tail = Bytes { ptr: self.ptr.wrapping_add(at), len: self.len - at, life: PhantomData };
-        (Bytes { ptr: self.ptr, len: at, life: PhantomData }, tail)
+        let tail = Bytes {
+            ptr: self.ptr.wrapping_add(at),
+            len: self.len - at,
+            life: PhantomData,
+        };
+        (
+            Bytes {
+                ptr: self.ptr,
+                len: at,
+                life: PhantomData,
+            },
+            tail,
+        )
     }
 
     /// Copies as many bytes as both sides have, and returns how many.
@@ -78,7 +93,11 @@ impl<'a> Bytes<'a> {
 
 impl<'a> From<&'a [u8]> for Bytes<'a> {
     fn from(s: &'a [u8]) -> Self {
-        Bytes { ptr: s.as_ptr(), len: s.len(), life: PhantomData }
+        Bytes {
+            ptr: s.as_ptr(),
+            len: s.len(),
+            life: PhantomData,
+        }
     }
 }
 
@@ -89,7 +108,11 @@ impl<'a> BytesMut<'a> {
     /// The range must stay mapped and writable for `'a`, and no Rust reference may cover it.
     #[must_use]
     pub unsafe fn from_raw(ptr: *mut u8, len: usize) -> Self {
-        BytesMut { ptr, len, life: PhantomData }
+        BytesMut {
+            ptr,
+            len,
+            life: PhantomData,
+        }
     }
 
     /// Number of bytes.
@@ -115,7 +138,11 @@ impl<'a> BytesMut<'a> {
     pub fn slice(&mut self, at: usize, len: usize) -> BytesMut<'_> {
         let at = at.min(self.len);
         let len = len.min(self.len - at);
-        BytesMut { ptr: self.ptr.wrapping_add(at), len, life: PhantomData }
+        BytesMut {
+            ptr: self.ptr.wrapping_add(at),
+            len,
+            life: PhantomData,
+        }
     }
 
     /// Copies `src` to offset `at`. Returns false, and copies nothing, where it does not fit.
@@ -132,6 +159,10 @@ impl<'a> BytesMut<'a> {
 
 impl<'a> From<&'a mut [u8]> for BytesMut<'a> {
     fn from(s: &'a mut [u8]) -> Self {
-        BytesMut { ptr: s.as_mut_ptr(), len: s.len(), life: PhantomData }
+        BytesMut {
+            ptr: s.as_mut_ptr(),
+            len: s.len(),
+            life: PhantomData,
+        }
     }
 }

@@ -49,15 +49,30 @@ pub enum AtomicOp {
 /// first, and touches nothing if they do not allow the whole range.
 pub trait Memory {
     /// Checks that a local range may be used, for writing if `write`.
-    fn check_local(&self, pd: u32, lkey: u32, addr: u64, len: u64, write: bool) -> Result<(), MemError>;
+    fn check_local(
+        &self,
+        pd: u32,
+        lkey: u32,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<(), MemError>;
     /// Checks that a peer may access a range.
-    fn check_remote(&self, pd: u32, rkey: u32, addr: u64, len: u64, what: Remote) -> Result<(), MemError>;
+    fn check_remote(
+        &self,
+        pd: u32,
+        rkey: u32,
+        addr: u64,
+        len: u64,
+        what: Remote,
+    ) -> Result<(), MemError>;
     /// Copies local memory out (gather). `dst` is filled whole.
     fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError>;
     /// Copies into local memory (scatter of a receive, a READ or an atomic response).
     fn write_local(&self, pd: u32, lkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
     /// Copies out for a peer's READ.
-    fn read_remote(&self, pd: u32, rkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError>;
+    fn read_remote(&self, pd: u32, rkey: u32, addr: u64, dst: BytesMut<'_>)
+    -> Result<(), MemError>;
     /// Copies in for a peer's WRITE. The last aligned 8 bytes are stored last, with release.
     fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
     /// Carries out an atomic for a peer and returns the value before. `addr` is 8-byte aligned.

@@ -82,13 +82,20 @@ pub trait Ulp {
 
     /// Builds segment `seq` again, byte for byte of the same range of its message; `None` if the
     /// message is gone (its queue pair failed meanwhile).
-    fn again(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)>;
+    fn again(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>)
+    -> Option<(SegMeta, usize)>;
 
     /// Offers a received segment. Each number is offered until it is `Placed` and never after.
     /// `in_order`: every earlier number of the space has been placed. Otherwise the link has made
     /// sure that every number before `meta.first` has been placed, and that `meta.last` is false
     /// (Response space: offered at once in any order, `in_order` is true for each).
-    fn receive(&mut self, space: Space, meta: SegMeta, segment: Bytes<'_>, in_order: bool) -> Verdict;
+    fn receive(
+        &mut self,
+        space: Space,
+        meta: SegMeta,
+        segment: Bytes<'_>,
+        in_order: bool,
+    ) -> Verdict;
 
     /// Every number of `space` below `upto` has been placed at the peer.
     fn acked(&mut self, space: Space, upto: u64);

@@ -112,7 +112,10 @@ impl Qp {
     /// Its attributes as last modified (`ibv_query_qp(3)`).
     #[must_use]
     pub fn attr(&self) -> QpAttr {
-        QpAttr { cur_state: self.attr.state, ..self.attr }
+        QpAttr {
+            cur_state: self.attr.state,
+            ..self.attr
+        }
     }
 
     /// Binds it to its device.
@@ -150,7 +153,10 @@ impl Qp {
     /// [`PostError::Full`], or [`PostError::Invalid`] before RTS, with too many entries or too
     /// many bytes.
     pub fn post_send<H: Host>(&mut self, wr: SendWr, host: &mut H) -> Result<(), PostError> {
-        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err) {
+        if !matches!(
+            self.attr.state,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
+        ) {
             return Err(PostError::Invalid);
         }
         let len = self.check_send(&wr)?;
@@ -269,7 +275,10 @@ impl Qp {
         byte_len: u32,
     ) {
         self.sq.completed();
-        let wc = Wc { byte_len, ..self.blank_wc(wr_id, opcode, status) };
+        let wc = Wc {
+            byte_len,
+            ..self.blank_wc(wr_id, opcode, status)
+        };
         host.complete_send(self.config.qpn, wc);
     }
 
@@ -305,12 +314,7 @@ impl<H: Host> Ulp for Bound<'_, H> {
         }
     }
 
-    fn next(
-        &mut self,
-        space: Space,
-        seq: u64,
-        out: &mut BytesMut<'_>,
-    ) -> Option<(SegMeta, usize)> {
+    fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
         match space {
             Space::Request => self.qp.next_request(seq, out, self.host),
             Space::Response => self.qp.next_response(seq, out, self.host),
@@ -350,7 +354,9 @@ impl<H: Host> Ulp for Bound<'_, H> {
     }
 
     fn not_ready(&mut self, seq: u64, timer: u8, now: Instant) -> Option<Instant> {
-        self.qp.on_not_ready(seq, self.host).then(|| now + rnr_time(timer))
+        self.qp
+            .on_not_ready(seq, self.host)
+            .then(|| now + rnr_time(timer))
     }
 
     fn refused(&mut self, seq: u64, nak: Nak) {

@@ -54,11 +54,15 @@ fn rule(from: QpState, to: QpState) -> Option<(M, M)> {
             M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
             M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | M::RATE_LIMIT | alt,
         ),
-        (Rts | Sqe, Rts) => {
-            (none, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | M::RATE_LIMIT | alt)
-        }
+        (Rts | Sqe, Rts) => (
+            none,
+            M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | M::RATE_LIMIT | alt,
+        ),
         (Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
-        (Sqd, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | alt),
+        (Sqd, Rts) => (
+            none,
+            M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER | alt,
+        ),
         (Sqd, Sqd) => (
             none,
             M::PORT
@@ -85,7 +89,11 @@ impl Qp {
     /// As [`Qp::modify`].
     pub fn check_modify(&self, attr: &QpAttr, mask: M) -> Result<(), AttrError> {
         let from = self.attr.state;
-        let to = if mask.contains(M::STATE) { attr.state } else { from };
+        let to = if mask.contains(M::STATE) {
+            attr.state
+        } else {
+            from
+        };
         let (required, optional) = rule(from, to).ok_or(AttrError::Transition(from, to))?;
         let given = mask - M::STATE;
         if !given.contains(required) {
@@ -113,7 +121,11 @@ impl Qp {
     ) -> Result<(), AttrError> {
         self.check_modify(attr, mask)?;
         let from = self.attr.state;
-        let to = if mask.contains(M::STATE) { attr.state } else { from };
+        let to = if mask.contains(M::STATE) {
+            attr.state
+        } else {
+            from
+        };
         self.store(attr, mask);
         match to {
             QpState::Reset => self.reset(),
@@ -157,9 +169,15 @@ impl Qp {
         set(M::RQ_PSN, &mut || attr.rq_psn = new.rq_psn & MASK_24);
         set(M::SQ_PSN, &mut || attr.sq_psn = new.sq_psn & MASK_24);
         set(M::DEST_QPN, &mut || attr.dest_qpn = new.dest_qpn & MASK_24);
-        set(M::MAX_QP_RD_ATOMIC, &mut || attr.max_rd_atomic = new.max_rd_atomic);
-        set(M::MAX_DEST_RD_ATOMIC, &mut || attr.max_dest_rd_atomic = new.max_dest_rd_atomic);
-        set(M::MIN_RNR_TIMER, &mut || attr.min_rnr_timer = new.min_rnr_timer);
+        set(M::MAX_QP_RD_ATOMIC, &mut || {
+            attr.max_rd_atomic = new.max_rd_atomic
+        });
+        set(M::MAX_DEST_RD_ATOMIC, &mut || {
+            attr.max_dest_rd_atomic = new.max_dest_rd_atomic
+        });
+        set(M::MIN_RNR_TIMER, &mut || {
+            attr.min_rnr_timer = new.min_rnr_timer
+        });
         set(M::EN_SQD_ASYNC_NOTIFY, &mut || {
             attr.en_sqd_async_notify = new.en_sqd_async_notify;
         });
@@ -176,8 +194,14 @@ fn check_ranges(attr: &QpAttr, given: M) -> Result<(), AttrError> {
         (M::RETRY_CNT, attr.retry_cnt < 8),
         (M::RNR_RETRY, attr.rnr_retry < 8),
         (M::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= MAX_RD_ATOMIC),
-        (M::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= MAX_RD_ATOMIC),
-        (M::ALT_PATH | M::PATH_MIG_STATE, !given.intersects(M::ALT_PATH | M::PATH_MIG_STATE)),
+        (
+            M::MAX_DEST_RD_ATOMIC,
+            attr.max_dest_rd_atomic <= MAX_RD_ATOMIC,
+        ),
+        (
+            M::ALT_PATH | M::PATH_MIG_STATE,
+            !given.intersects(M::ALT_PATH | M::PATH_MIG_STATE),
+        ),
         (M::RATE_LIMIT, !given.contains(M::RATE_LIMIT)),
     ];
     for (bit, in_range) in checks {

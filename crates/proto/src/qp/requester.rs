@@ -34,7 +34,10 @@ impl SendOp {
 
     /// Whether the peer answers it with data.
     fn is_answered(&self) -> bool {
-        matches!(self, SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. })
+        matches!(
+            self,
+            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. }
+        )
     }
 }
 
@@ -45,14 +48,21 @@ impl SendWqe {
 
     /// The bytes of its own memory that it sends: an answered request sends none.
     fn outgoing(&self) -> u32 {
-        if self.wr.op.is_answered() { 0 } else { self.len }
+        if self.wr.op.is_answered() {
+            0
+        } else {
+            self.len
+        }
     }
 
     /// Header of the segment that carries `len` bytes from `offset`, or, with `immediate`, of the
     /// Immediate Data message that ends a WRITE_WITH_IMM.
     fn header(&self, position: u64, offset: u32, last: bool, immediate: bool) -> Segment {
         let solicited = self.wr.flags.contains(SendFlags::SOLICITED);
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits name the request")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the low bits name the request"
+        )]
         let id = position as u32;
         let send = |invalidate, imm| Message::Send {
             msn: self.msn,
@@ -65,12 +75,16 @@ impl SendWqe {
             SendOp::Send => send(None, None),
             SendOp::SendImm(imm) => send(None, Some(imm)),
             SendOp::SendInv(stag) => send(Some(stag), None),
-            SendOp::WriteImm { imm, .. } if immediate => {
-                Message::Immediate { msn: self.msn, solicited, imm, written: self.len }
-            }
-            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => {
-                Message::Write { stag: rkey, to: addr.wrapping_add(u64::from(offset)) }
-            }
+            SendOp::WriteImm { imm, .. } if immediate => Message::Immediate {
+                msn: self.msn,
+                solicited,
+                imm,
+                written: self.len,
+            },
+            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => Message::Write {
+                stag: rkey,
+                to: addr.wrapping_add(u64::from(offset)),
+            },
             SendOp::Read { addr, rkey } => Message::ReadRequest {
                 msn: self.msn,
                 sink_stag: id,
@@ -86,7 +100,12 @@ impl SendWqe {
                 to: addr,
                 op: Atomic::FetchAdd { add },
             },
-            SendOp::CmpSwap { addr, rkey, compare, swap } => Message::AtomicRequest {
+            SendOp::CmpSwap {
+                addr,
+                rkey,
+                compare,
+                swap,
+            } => Message::AtomicRequest {
                 msn: self.msn,
                 request_id: id,
                 stag: rkey,
@@ -106,7 +125,9 @@ impl Qp {
         if self.sq.halted {
             return false;
         }
-        let Some(wqe) = self.sq.current() else { return false };
+        let Some(wqe) = self.sq.current() else {
+            return false;
+        };
         match self.attr.state {
             QpState::Rts => wqe.begun() || self.may_start(wqe),
             // Draining: what is begun is finished, nothing is started.
@@ -152,7 +173,9 @@ impl Qp {
     fn start<H: Host>(&mut self, seq: u64, host: &mut H) -> bool {
         let position = self.sq.cursor;
         let pd = self.config.pd;
-        let Some(wqe) = self.sq.get(position) else { return false };
+        let Some(wqe) = self.sq.get(position) else {
+            return false;
+        };
         let op = wqe.wr.op;
         if let SendOp::LocalInv(rkey) = op {
             let status = host.invalidate(pd, rkey).err().map(|_| WcStatus::MwBindErr);
@@ -163,7 +186,10 @@ impl Qp {
             Payload::Inline(_) => false,
             Payload::Sges(sges) => sges.iter().any(|s| {
                 let len = u64::from(s.length);
-                len > 0 && host.check_local(pd, s.lkey, s.addr, len, op.is_answered()).is_err()
+                len > 0
+                    && host
+                        .check_local(pd, s.lkey, s.addr, len, op.is_answered())
+                        .is_err()
             }),
         };
         if bad {
@@ -217,12 +243,22 @@ impl Qp {
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
         if with_imm && wqe.emitted == total {
             let segment = wqe.header(position, 0, true, true);
-            return Some(Plan { segment, first: seq, offset: 0, len: 0 });
+            return Some(Plan {
+                segment,
+                first: seq,
+                offset: 0,
+                len: 0,
+            });
         }
         let offset = wqe.emitted;
         let len = room.min(total - offset);
         let last = offset + len == total;
-        Some(Plan { segment: wqe.header(position, offset, last, false), first: wqe.first, offset, len })
+        Some(Plan {
+            segment: wqe.header(position, offset, last, false),
+            first: wqe.first,
+            offset,
+            len,
+        })
     }
 
     fn plan_again(&self, position: u64, seq: u64) -> Option<Plan> {
@@ -231,11 +267,21 @@ impl Qp {
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
         if with_imm && wqe.end == Some(seq + 1) {
             let segment = wqe.header(position, 0, true, true);
-            return Some(Plan { segment, first: seq, offset: 0, len: 0 });
+            return Some(Plan {
+                segment,
+                first: seq,
+                offset: 0,
+                len: 0,
+            });
         }
         let (offset, len) = wqe.runs.range(seq, total)?;
         let last = offset + len == total;
-        Some(Plan { segment: wqe.header(position, offset, last, false), first: wqe.first, offset, len })
+        Some(Plan {
+            segment: wqe.header(position, offset, last, false),
+            first: wqe.first,
+            offset,
+            len,
+        })
     }
 
     /// Writes a planned segment. A gather that fails halts the queue at this work request.
@@ -260,11 +306,20 @@ impl Qp {
                 return None;
             }
         }
-        Some((SegMeta { seq, first: plan.first, last: plan.segment.last }, header + len))
+        Some((
+            SegMeta {
+                seq,
+                first: plan.first,
+                last: plan.segment.last,
+            },
+            header + len,
+        ))
     }
 
     fn advance(&mut self, position: u64, seq: u64, plan: &Plan, room: u32) {
-        let Some(wqe) = self.sq.get_mut(position) else { return };
+        let Some(wqe) = self.sq.get_mut(position) else {
+            return;
+        };
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
         let is_imm = matches!(plan.segment.message, Message::Immediate { .. });
         if !is_imm {
@@ -305,7 +360,9 @@ impl Qp {
                 let status = wqe.failed.unwrap_or(WcStatus::GeneralErr);
                 return self.fail_front(status, host);
             }
-            let acked = wqe.end.is_some_and(|end| end <= self.sq.acked || end == wqe.first);
+            let acked = wqe
+                .end
+                .is_some_and(|end| end <= self.sq.acked || end == wqe.first);
             if !acked || (wqe.wr.op.is_answered() && !wqe.answered) {
                 break;
             }
@@ -340,7 +397,9 @@ impl Qp {
 
     /// Whether to send request `seq`, refused for want of a receive, again.
     pub(super) fn on_not_ready<H: Host>(&mut self, seq: u64, host: &mut H) -> bool {
-        let Some(position) = self.sq.find(seq) else { return false };
+        let Some(position) = self.sq.find(seq) else {
+            return false;
+        };
         let tries = match self.sq.rnr {
             Some((at, tries)) if at == seq => tries,
             _ => 0,
@@ -400,12 +459,30 @@ impl Qp {
         let n = segment.copy_to(&mut head);
         let parsed = Segment::parse(&head[..n]);
         let placed = match parsed {
-            Ok((Segment { message: Message::ReadResponse { stag, to }, .. }, header)) => {
-                self.place_answer(stag, to, segment.split_at(header).1, host)
-            }
-            Ok((Segment { message: Message::AtomicResponse { request_id, original, .. }, .. }, _)) => {
-                self.place_answer(request_id, 0, original.to_ne_bytes().as_slice().into(), host)
-            }
+            Ok((
+                Segment {
+                    message: Message::ReadResponse { stag, to },
+                    ..
+                },
+                header,
+            )) => self.place_answer(stag, to, segment.split_at(header).1, host),
+            Ok((
+                Segment {
+                    message:
+                        Message::AtomicResponse {
+                            request_id,
+                            original,
+                            ..
+                        },
+                    ..
+                },
+                _,
+            )) => self.place_answer(
+                request_id,
+                0,
+                original.to_ne_bytes().as_slice().into(),
+                host,
+            ),
             _ => Err(None),
         };
         match placed {
@@ -442,7 +519,10 @@ impl Qp {
         let len = u32::try_from(bytes.len()).map_err(|_| bad)?;
         let offset = u32::try_from(offset).map_err(|_| bad)?;
         let fits = offset.checked_add(len).is_some_and(|end| end <= wqe.len);
-        let total = wqe.answered_bytes.checked_add(len).filter(|t| fits && *t <= wqe.len);
+        let total = wqe
+            .answered_bytes
+            .checked_add(len)
+            .filter(|t| fits && *t <= wqe.len);
         let total = total.ok_or(bad)?;
         if let Payload::Sges(sges) = &wqe.wr.payload
             && scatter(host, pd, sges, offset, bytes).is_err()

@@ -23,8 +23,17 @@ struct Current {
 /// What an answer consists of.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    Read { sink: u32, rkey: u32, addr: u64, len: u32 },
-    Atomic { id: u32, msn: u32, original: u64 },
+    Read {
+        sink: u32,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    },
+    Atomic {
+        id: u32,
+        msn: u32,
+        original: u64,
+    },
 }
 
 /// An answer, from the request's execution until the peer has acknowledged its last segment.
@@ -62,7 +71,11 @@ impl Responder {
     }
 
     pub fn acked(&mut self, upto: u64) {
-        while self.responses.front().is_some_and(|r| r.end.is_some_and(|end| end <= upto)) {
+        while self
+            .responses
+            .front()
+            .is_some_and(|r| r.end.is_some_and(|end| end <= upto))
+        {
             self.responses.pop_front();
             self.built = self.built.saturating_sub(1);
         }
@@ -80,8 +93,12 @@ impl Responder {
 
     /// Finds the answer that response segment `seq` belongs to.
     fn find(&self, seq: u64) -> Option<&Response> {
-        let at = self.responses.partition_point(|r| r.end.is_some_and(|end| end <= seq));
-        self.responses.get(at).filter(|r| r.first <= seq && (r.end.is_some() || r.emitted > 0))
+        let at = self
+            .responses
+            .partition_point(|r| r.end.is_some_and(|end| end <= seq));
+        self.responses
+            .get(at)
+            .filter(|r| r.first <= seq && (r.end.is_some() || r.emitted > 0))
     }
 }
 
@@ -95,12 +112,15 @@ impl Response {
 
     fn header(&self, offset: u32, last: bool) -> Segment {
         let message = match self.answer {
-            Answer::Read { sink, .. } => {
-                Message::ReadResponse { stag: sink, to: u64::from(offset) }
-            }
-            Answer::Atomic { id, msn, original } => {
-                Message::AtomicResponse { msn, request_id: id, original }
-            }
+            Answer::Read { sink, .. } => Message::ReadResponse {
+                stag: sink,
+                to: u64::from(offset),
+            },
+            Answer::Atomic { id, msn, original } => Message::AtomicResponse {
+                msn,
+                request_id: id,
+                original,
+            },
         };
         Segment { message, last }
     }
@@ -115,7 +135,10 @@ impl Qp {
         in_order: bool,
         host: &mut H,
     ) -> Verdict {
-        if !matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe) {
+        if !matches!(
+            self.attr.state,
+            QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
+        ) {
             return Verdict::Ignore;
         }
         let mut head = [0; MAX_HEADER];
@@ -130,19 +153,52 @@ impl Qp {
         }
         let done = match segment_header.message {
             Message::Write { stag, to } => self.place_write(meta, stag, to, body, host),
-            Message::Send { msn, mo, solicited, invalidate, imm } => {
-                let send = Send { msn, mo, solicited, invalidate, imm };
+            Message::Send {
+                msn,
+                mo,
+                solicited,
+                invalidate,
+                imm,
+            } => {
+                let send = Send {
+                    msn,
+                    mo,
+                    solicited,
+                    invalidate,
+                    imm,
+                };
                 self.place_send(meta, &send, body, host)
             }
-            Message::Immediate { msn, solicited, imm, written } => {
-                self.take_immediate(meta, msn, solicited, (imm, written), host)
+            Message::Immediate {
+                msn,
+                solicited,
+                imm,
+                written,
+            } => self.take_immediate(meta, msn, solicited, (imm, written), host),
+            Message::ReadRequest {
+                msn,
+                sink_stag,
+                len,
+                src_stag,
+                src_to,
+                ..
+            } => {
+                let answer = Answer::Read {
+                    sink: sink_stag,
+                    rkey: src_stag,
+                    addr: src_to,
+                    len,
+                };
+                self.accept_read(meta.seq, msn, answer, host)
+                    .map(|()| Verdict::Placed)
             }
-            Message::ReadRequest { msn, sink_stag, len, src_stag, src_to, .. } => {
-                let answer =
-                    Answer::Read { sink: sink_stag, rkey: src_stag, addr: src_to, len };
-                self.accept_read(meta.seq, msn, answer, host).map(|()| Verdict::Placed)
-            }
-            Message::AtomicRequest { msn, request_id, stag, to, op } => self
+            Message::AtomicRequest {
+                msn,
+                request_id,
+                stag,
+                to,
+                op,
+            } => self
                 .execute_atomic(meta.seq, msn, (request_id, stag, to), op, host)
                 .map(|()| Verdict::Placed),
             Message::ReadResponse { .. } | Message::AtomicResponse { .. } => {
@@ -225,13 +281,18 @@ impl Qp {
         body: Bytes<'_>,
         host: &mut H,
     ) -> Result<Verdict, Nak> {
-        if !self.attr.access.contains(crate::types::Access::REMOTE_WRITE) {
+        if !self
+            .attr
+            .access
+            .contains(crate::types::Access::REMOTE_WRITE)
+        {
             return Err(Nak::InvalidRequest);
         }
         // A WRITE of no bytes needs no valid key (InfiniBand specification 9.7.4.1.5).
         let len = length(&body);
         if len > 0 {
-            host.write_remote(self.config.pd, stag, to, body).map_err(|_| Nak::RemoteAccess)?;
+            host.write_remote(self.config.pd, stag, to, body)
+                .map_err(|_| Nak::RemoteAccess)?;
         }
         let so_far = match self.responder.write {
             Some((first, _, bytes)) if first == meta.first => bytes,
@@ -242,7 +303,11 @@ impl Qp {
     }
 
     fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<RecvWr> {
-        if self.config.srq { host.pop_srq(self.config.qpn) } else { self.rq.pop_front() }
+        if self.config.srq {
+            host.pop_srq(self.config.qpn)
+        } else {
+            self.rq.pop_front()
+        }
     }
 
     fn place_send<H: Host>(
@@ -263,9 +328,16 @@ impl Qp {
                 return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
             };
             let capacity = wr.sges.iter().map(|s| u64::from(s.length)).sum();
-            self.responder.current = Some(Current { wr, capacity, first: meta.first, placed: 0 });
+            self.responder.current = Some(Current {
+                wr,
+                capacity,
+                first: meta.first,
+                placed: 0,
+            });
         }
-        let Some(current) = &mut self.responder.current else { return Err(Nak::InvalidRequest) };
+        let Some(current) = &mut self.responder.current else {
+            return Err(Nak::InvalidRequest);
+        };
         let len = length(&body);
         let end = u64::from(send.mo) + u64::from(len);
         if current.first != meta.first {
@@ -303,7 +375,12 @@ impl Qp {
             (None, None) => (0, WcFlags::empty()),
         };
         let blank = self.blank_wc(current.wr.wr_id, WcOpcode::Recv, WcStatus::Success);
-        let wc = Wc { byte_len: current.placed, imm, flags, ..blank };
+        let wc = Wc {
+            byte_len: current.placed,
+            imm,
+            flags,
+            ..blank
+        };
         host.complete_recv(self.config.qpn, wc, send.solicited);
         Ok(Verdict::Placed)
     }
@@ -339,7 +416,12 @@ impl Qp {
         };
         self.responder.send_msn = msn;
         let blank = self.blank_wc(wr.wr_id, WcOpcode::RecvRdmaWithImm, WcStatus::Success);
-        let wc = Wc { byte_len: written, imm, flags: WcFlags::WITH_IMM, ..blank };
+        let wc = Wc {
+            byte_len: written,
+            imm,
+            flags: WcFlags::WITH_IMM,
+            ..blank
+        };
         host.complete_recv(self.config.qpn, wc, solicited);
         Ok(Verdict::Placed)
     }
@@ -354,7 +436,9 @@ impl Qp {
         if !self.attr.access.contains(crate::types::Access::REMOTE_READ) {
             return Err(Nak::InvalidRequest);
         }
-        if let Answer::Read { rkey, addr, len, .. } = answer
+        if let Answer::Read {
+            rkey, addr, len, ..
+        } = answer
             && len > 0
         {
             host.check_remote(self.config.pd, rkey, addr, u64::from(len), Remote::Read)
@@ -371,7 +455,10 @@ impl Qp {
         op: Atomic,
         host: &mut H,
     ) -> Result<(), Nak> {
-        let allowed = self.attr.access.contains(crate::types::Access::REMOTE_ATOMIC);
+        let allowed = self
+            .attr
+            .access
+            .contains(crate::types::Access::REMOTE_ATOMIC);
         if !allowed || to % 8 != 0 || !self.may_queue_answer(msn) {
             return Err(Nak::InvalidRequest);
         }
@@ -379,11 +466,20 @@ impl Qp {
             Atomic::FetchAdd { add } => AtomicOp::FetchAdd(add),
             Atomic::CmpSwap { compare, swap } => AtomicOp::CmpSwap { compare, swap },
         };
-        let original =
-            host.atomic(self.config.pd, stag, to, op).map_err(|_| Nak::RemoteAccess)?;
+        let original = host
+            .atomic(self.config.pd, stag, to, op)
+            .map_err(|_| Nak::RemoteAccess)?;
         self.responder.atomic_msn = self.responder.atomic_msn.wrapping_add(1);
         let msn_out = self.responder.atomic_msn;
-        self.queue_answer(request, msn, Answer::Atomic { id, msn: msn_out, original })
+        self.queue_answer(
+            request,
+            msn,
+            Answer::Atomic {
+                id,
+                msn: msn_out,
+                original,
+            },
+        )
     }
 
     /// The peer keeps to the number of READs and atomics agreed on (`max_dest_rd_atomic`).
@@ -443,7 +539,11 @@ impl Qp {
         let response = self.responder.find(seq)?;
         let (offset, len) = response.runs.range(seq, response.len())?;
         let first = response.first;
-        let at = self.responder.responses.iter().position(|r| r.first == first)?;
+        let at = self
+            .responder
+            .responses
+            .iter()
+            .position(|r| r.first == first)?;
         self.build_response(at, seq, offset, len, out, host)
     }
 

@@ -25,7 +25,11 @@ pub(super) fn gather<H: Host>(
         Payload::Inline(data) => {
             let from = offset as usize;
             let range = data.get(from..from + out.len()).ok_or(MemError::Bounds)?;
-            if out.put(0, range) { Ok(()) } else { Err(MemError::Bounds) }
+            if out.put(0, range) {
+                Ok(())
+            } else {
+                Err(MemError::Bounds)
+            }
         }
         Payload::Sges(sges) => {
             let mut done = 0;
@@ -33,7 +37,11 @@ pub(super) fn gather<H: Host>(
                 host.read_local(pd, lkey, addr, out.slice(done, len))?;
                 done += len;
             }
-            if done == out.len() { Ok(()) } else { Err(MemError::Bounds) }
+            if done == out.len() {
+                Ok(())
+            } else {
+                Err(MemError::Bounds)
+            }
         }
     }
 }
@@ -52,15 +60,15 @@ pub(super) fn scatter<H: Host>(
         host.write_local(pd, lkey, addr, piece)?;
         rest = tail;
     }
-    if rest.is_empty() { Ok(()) } else { Err(MemError::Bounds) }
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(MemError::Bounds)
+    }
 }
 
 /// The pieces of a scatter/gather list that `len` bytes from `offset` fall into: address, length, key.
-fn pieces(
-    sges: &[Sge],
-    offset: u32,
-    len: usize,
-) -> impl Iterator<Item = (u64, usize, u32)> + '_ {
+fn pieces(sges: &[Sge], offset: u32, len: usize) -> impl Iterator<Item = (u64, usize, u32)> + '_ {
     let mut skip = u64::from(offset);
     let mut left = len;
     sges.iter().filter_map(move |sge| {
@@ -69,7 +77,9 @@ fn pieces(
             skip = skip.saturating_sub(length);
             return None;
         }
-        let here = usize::try_from(length - skip).unwrap_or(usize::MAX).min(left);
+        let here = usize::try_from(length - skip)
+            .unwrap_or(usize::MAX)
+            .min(left);
         let addr = sge.addr.wrapping_add(skip);
         skip = 0;
         left -= here;

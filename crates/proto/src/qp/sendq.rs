@@ -23,13 +23,20 @@ impl Runs {
     /// Notes that segment `seq` carries up to `chunk` bytes from `offset`.
     pub fn note(&mut self, seq: u64, offset: u32, chunk: u32) {
         if self.0.last().is_none_or(|run| run.chunk != chunk) {
-            self.0.push(Run { first: seq, offset, chunk });
+            self.0.push(Run {
+                first: seq,
+                offset,
+                chunk,
+            });
         }
     }
 
     /// The range of bytes that segment `seq` of a message of `len` bytes carries.
     pub fn range(&self, seq: u64, len: u32) -> Option<(u32, u32)> {
-        let at = self.0.partition_point(|run| run.first <= seq).checked_sub(1)?;
+        let at = self
+            .0
+            .partition_point(|run| run.first <= seq)
+            .checked_sub(1)?;
         let run = self.0[at];
         let index = u32::try_from(seq - run.first).ok()?;
         let offset = run.offset.checked_add(index.checked_mul(run.chunk)?)?;
@@ -142,16 +149,21 @@ impl SendQueue {
     }
 
     pub fn get(&self, position: u64) -> Option<&SendWqe> {
-        self.wqes.get(usize::try_from(position.checked_sub(self.base)?).ok()?)
+        self.wqes
+            .get(usize::try_from(position.checked_sub(self.base)?).ok()?)
     }
 
     pub fn get_mut(&mut self, position: u64) -> Option<&mut SendWqe> {
-        self.wqes.get_mut(usize::try_from(position.checked_sub(self.base)?).ok()?)
+        self.wqes
+            .get_mut(usize::try_from(position.checked_sub(self.base)?).ok()?)
     }
 
     /// Position of the started work request that the low 32 bits name.
     pub fn position_of(&self, low: u32) -> Option<u64> {
-        #[expect(clippy::cast_possible_truncation, reason = "the low bits are what is compared")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the low bits are what is compared"
+        )]
         let ahead = low.wrapping_sub(self.base as u32);
         let position = self.base + u64::from(ahead);
         (position <= self.cursor).then_some(position)
@@ -186,7 +198,10 @@ impl SendQueue {
 
     /// Whether a started work request is unfinished.
     pub fn in_flight(&self) -> bool {
-        self.cursor > self.base || self.front().is_some_and(|w| w.emitted > 0 && w.end.is_none())
+        self.cursor > self.base
+            || self
+                .front()
+                .is_some_and(|w| w.emitted > 0 && w.end.is_none())
     }
 
     pub fn reset(&mut self) {

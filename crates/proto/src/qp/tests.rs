@@ -43,7 +43,10 @@ impl World {
             return Err(MemError::Pd);
         }
         let start = usize::try_from(addr).map_err(|_| MemError::Bounds)?;
-        let end = start.checked_add(len).filter(|end| *end <= SIZE).ok_or(MemError::Bounds)?;
+        let end = start
+            .checked_add(len)
+            .filter(|end| *end <= SIZE)
+            .ok_or(MemError::Bounds)?;
         Ok(start..end)
     }
 }
@@ -123,21 +126,52 @@ impl End {
             max_recv_sge: 4,
             max_inline_data: 64,
         };
-        let mut qp = Qp::new(QpConfig { qpn, pd: PD, cap, sq_sig_all: false, srq: false });
+        let mut qp = Qp::new(QpConfig {
+            qpn,
+            pd: PD,
+            cap,
+            sq_sig_all: false,
+            srq: false,
+        });
         let mut world = World::new(fill);
         connect(&mut qp, &mut world);
-        End { qp, world, sent: [0; 2] }
+        End {
+            qp,
+            world,
+            sent: [0; 2],
+        }
     }
 
     fn send(&mut self, op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) {
-        let sges = sges.iter().map(|&(addr, length)| Sge { addr, length, lkey: KEY }).collect();
-        let wr = SendWr { wr_id: 1, op, flags, payload: Payload::Sges(sges) };
+        let sges = sges
+            .iter()
+            .map(|&(addr, length)| Sge {
+                addr,
+                length,
+                lkey: KEY,
+            })
+            .collect();
+        let wr = SendWr {
+            wr_id: 1,
+            op,
+            flags,
+            payload: Payload::Sges(sges),
+        };
         self.qp.post_send(wr, &mut self.world).unwrap();
     }
 
     fn recv(&mut self, wr_id: u64, sges: &[(u64, u32)]) {
-        let sges = sges.iter().map(|&(addr, length)| Sge { addr, length, lkey: KEY }).collect();
-        self.qp.post_recv(RecvWr { wr_id, sges }, &mut self.world).unwrap();
+        let sges = sges
+            .iter()
+            .map(|&(addr, length)| Sge {
+                addr,
+                length,
+                lkey: KEY,
+            })
+            .collect();
+        self.qp
+            .post_recv(RecvWr { wr_id, sges }, &mut self.world)
+            .unwrap();
     }
 }
 
@@ -172,7 +206,8 @@ fn connect(qp: &mut Qp, world: &mut World) {
         ),
     ];
     for (state, mask) in steps {
-        qp.modify(&QpAttr { state, ..attr }, mask | M::STATE, world).unwrap();
+        qp.modify(&QpAttr { state, ..attr }, mask | M::STATE, world)
+            .unwrap();
     }
 }
 
@@ -186,8 +221,10 @@ fn carry(from: &mut End, to: &mut End, space: Space, room: usize) -> bool {
     };
     assert_eq!(meta.seq, seq);
     from.sent[space as usize] += 1;
-    let verdict =
-        to.qp.bind(&mut to.world).receive(space, meta, Bytes::from(&buffer[..len]), true);
+    let verdict = to
+        .qp
+        .bind(&mut to.world)
+        .receive(space, meta, Bytes::from(&buffer[..len]), true);
     let mut back = from.qp.bind(&mut from.world);
     match verdict {
         Verdict::Placed => back.acked(space, seq + 1),
@@ -206,7 +243,10 @@ fn carry(from: &mut End, to: &mut End, space: Space, room: usize) -> bool {
 }
 
 fn retry(from: &mut End, to: &mut End, meta: SegMeta, segment: &[u8]) -> bool {
-    let again = to.qp.bind(&mut to.world).receive(Space::Request, meta, segment.into(), true);
+    let again = to
+        .qp
+        .bind(&mut to.world)
+        .receive(Space::Request, meta, segment.into(), true);
     let mut back = from.qp.bind(&mut from.world);
     match again {
         Verdict::Placed => back.acked(Space::Request, meta.seq + 1),
@@ -240,14 +280,29 @@ fn a_send_of_many_segments_fills_a_scatter_list() {
     let (mut a, mut b) = pair();
     a.world.memory.borrow_mut()[..5000].copy_from_slice(&[1; 5000]);
     b.recv(9, &[(100, 1000), (8000, 7000)]);
-    a.send(SendOp::SendImm(42), SIGNALED | SendFlags::SOLICITED, &[(0, 3000), (3000, 2000)]);
+    a.send(
+        SendOp::SendImm(42),
+        SIGNALED | SendFlags::SOLICITED,
+        &[(0, 3000), (3000, 2000)],
+    );
     run(&mut a, &mut b);
     let (wc, solicited) = b.world.recvs[0];
-    assert_eq!((wc.wr_id, wc.byte_len, wc.imm, solicited), (9, 5000, 42, true));
+    assert_eq!(
+        (wc.wr_id, wc.byte_len, wc.imm, solicited),
+        (9, 5000, 42, true)
+    );
     assert_eq!(wc.flags, WcFlags::WITH_IMM);
     let memory = b.world.memory.borrow();
-    assert!(memory[100..1100].iter().chain(&memory[8000..12000]).all(|b| *b == 1));
-    assert_eq!((memory[99], memory[1100], memory[12000]), (0xbb, 0xbb, 0xbb));
+    assert!(
+        memory[100..1100]
+            .iter()
+            .chain(&memory[8000..12000])
+            .all(|b| *b == 1)
+    );
+    assert_eq!(
+        (memory[99], memory[1100], memory[12000]),
+        (0xbb, 0xbb, 0xbb)
+    );
     assert_eq!(a.world.sends[0].status, WcStatus::Success);
 }
 
@@ -255,13 +310,57 @@ fn a_send_of_many_segments_fills_a_scatter_list() {
 fn write_read_and_atomics_complete_in_order() {
     let (mut a, mut b) = pair();
     b.recv(3, &[]);
-    a.send(SendOp::WriteImm { addr: 64, rkey: KEY, imm: 5 }, SIGNALED, &[(0, 2500)]);
-    a.send(SendOp::FetchAdd { addr: 0, rkey: KEY, add: 1 }, SIGNALED, &[(4096, 8)]);
-    a.send(SendOp::CmpSwap { addr: 0, rkey: KEY, compare: 0, swap: 3 }, SIGNALED, &[(4104, 8)]);
-    a.send(SendOp::Read { addr: 64, rkey: KEY }, SIGNALED, &[(5000, 2500)]);
-    a.send(SendOp::Write { addr: 9000, rkey: KEY }, SIGNALED | SendFlags::FENCE, &[(0, 0)]);
+    a.send(
+        SendOp::WriteImm {
+            addr: 64,
+            rkey: KEY,
+            imm: 5,
+        },
+        SIGNALED,
+        &[(0, 2500)],
+    );
+    a.send(
+        SendOp::FetchAdd {
+            addr: 0,
+            rkey: KEY,
+            add: 1,
+        },
+        SIGNALED,
+        &[(4096, 8)],
+    );
+    a.send(
+        SendOp::CmpSwap {
+            addr: 0,
+            rkey: KEY,
+            compare: 0,
+            swap: 3,
+        },
+        SIGNALED,
+        &[(4104, 8)],
+    );
+    a.send(
+        SendOp::Read {
+            addr: 64,
+            rkey: KEY,
+        },
+        SIGNALED,
+        &[(5000, 2500)],
+    );
+    a.send(
+        SendOp::Write {
+            addr: 9000,
+            rkey: KEY,
+        },
+        SIGNALED | SendFlags::FENCE,
+        &[(0, 0)],
+    );
     run(&mut a, &mut b);
-    let opcodes: Vec<_> = a.world.sends.iter().map(|wc| (wc.opcode, wc.status)).collect();
+    let opcodes: Vec<_> = a
+        .world
+        .sends
+        .iter()
+        .map(|wc| (wc.opcode, wc.status))
+        .collect();
     let ok = WcStatus::Success;
     let expected = [
         (WcOpcode::RdmaWrite, ok),
@@ -271,7 +370,10 @@ fn write_read_and_atomics_complete_in_order() {
         (WcOpcode::RdmaWrite, ok),
     ];
     assert_eq!(opcodes, expected);
-    assert_eq!((b.world.recvs[0].0.byte_len, b.world.recvs[0].0.imm), (2500, 5));
+    assert_eq!(
+        (b.world.recvs[0].0.byte_len, b.world.recvs[0].0.imm),
+        (2500, 5)
+    );
     let old = u64::from_ne_bytes([0xbb; 8]);
     let memory = a.world.memory.borrow();
     assert_eq!(memory[4096..4104], old.to_ne_bytes());
@@ -283,11 +385,31 @@ fn write_read_and_atomics_complete_in_order() {
 fn an_empty_write_with_immediate_may_follow_a_write() {
     let (mut a, mut b) = pair();
     b.recv(3, &[]);
-    a.send(SendOp::Write { addr: 64, rkey: KEY }, SIGNALED, &[(0, 100)]);
-    a.send(SendOp::WriteImm { addr: 64, rkey: KEY, imm: 5 }, SIGNALED, &[]);
+    a.send(
+        SendOp::Write {
+            addr: 64,
+            rkey: KEY,
+        },
+        SIGNALED,
+        &[(0, 100)],
+    );
+    a.send(
+        SendOp::WriteImm {
+            addr: 64,
+            rkey: KEY,
+            imm: 5,
+        },
+        SIGNALED,
+        &[],
+    );
     run(&mut a, &mut b);
     assert_eq!(b.world.recvs[0].0.byte_len, 0);
-    assert!(a.world.sends.iter().all(|wc| wc.status == WcStatus::Success));
+    assert!(
+        a.world
+            .sends
+            .iter()
+            .all(|wc| wc.status == WcStatus::Success)
+    );
 }
 
 #[test]
@@ -308,7 +430,14 @@ fn a_bad_rkey_fails_both_ends_and_flushes() {
     let (mut a, mut b) = pair();
     b.recv(3, &[(0, 100)]);
     a.recv(4, &[(0, 100)]);
-    a.send(SendOp::Write { addr: 0, rkey: KEY + 1 }, SIGNALED, &[(0, 10)]);
+    a.send(
+        SendOp::Write {
+            addr: 0,
+            rkey: KEY + 1,
+        },
+        SIGNALED,
+        &[(0, 10)],
+    );
     a.send(SendOp::Send, SIGNALED, &[(0, 10)]);
     run(&mut a, &mut b);
     let statuses: Vec<_> = a.world.sends.iter().map(|wc| wc.status).collect();
@@ -331,7 +460,15 @@ fn a_send_longer_than_the_receive_is_refused() {
 #[test]
 fn a_misaligned_atomic_is_an_invalid_request() {
     let (mut a, mut b) = pair();
-    a.send(SendOp::FetchAdd { addr: 4, rkey: KEY, add: 1 }, SIGNALED, &[(0, 8)]);
+    a.send(
+        SendOp::FetchAdd {
+            addr: 4,
+            rkey: KEY,
+            add: 1,
+        },
+        SIGNALED,
+        &[(0, 8)],
+    );
     run(&mut a, &mut b);
     assert_eq!(a.world.sends[0].status, WcStatus::RemInvReqErr);
 }
@@ -340,9 +477,18 @@ fn a_misaligned_atomic_is_an_invalid_request() {
 fn a_bad_local_key_fails_after_what_was_posted_before_it() {
     let (mut a, mut b) = pair();
     a.send(SendOp::Read { addr: 0, rkey: KEY }, SIGNALED, &[(0, 3000)]);
-    let sges = smallvec![Sge { addr: 0, length: 1, lkey: 1 }];
+    let sges = smallvec![Sge {
+        addr: 0,
+        length: 1,
+        lkey: 1
+    }];
     let (op, flags) = (SendOp::Write { addr: 0, rkey: KEY }, SIGNALED);
-    let wr = SendWr { wr_id: 2, op, flags, payload: Payload::Sges(sges) };
+    let wr = SendWr {
+        wr_id: 2,
+        op,
+        flags,
+        payload: Payload::Sges(sges),
+    };
     a.qp.post_send(wr, &mut a.world).unwrap();
     run(&mut a, &mut b);
     let statuses: Vec<_> = a.world.sends.iter().map(|wc| wc.status).collect();
@@ -359,7 +505,10 @@ fn queues_are_full_until_their_completions_are_polled() {
     run(&mut a, &mut b);
     assert_eq!((a.world.sends.len(), b.world.recvs.len()), (16, 16));
     let wr = RecvWr::default();
-    assert_eq!(b.qp.post_recv(wr.clone(), &mut b.world), Err(PostError::Full));
+    assert_eq!(
+        b.qp.post_recv(wr.clone(), &mut b.world),
+        Err(PostError::Full)
+    );
     b.qp.release_recv();
     assert_eq!(b.qp.post_recv(wr, &mut b.world), Ok(()));
     let wr = SendWr {
@@ -368,7 +517,10 @@ fn queues_are_full_until_their_completions_are_polled() {
         flags: SIGNALED,
         payload: Payload::Inline(smallvec![1]),
     };
-    assert_eq!(a.qp.post_send(wr.clone(), &mut a.world), Err(PostError::Full));
+    assert_eq!(
+        a.qp.post_send(wr.clone(), &mut a.world),
+        Err(PostError::Full)
+    );
     a.qp.release_send();
     assert_eq!(a.qp.post_send(wr, &mut a.world), Ok(()));
 }
@@ -377,14 +529,24 @@ fn queues_are_full_until_their_completions_are_polled() {
 fn illegal_transitions_change_nothing() {
     let mut world = World::new(0);
     let (mut end, _) = pair();
-    let rtr = QpAttr { state: QpState::Rtr, ..QpAttr::default() };
+    let rtr = QpAttr {
+        state: QpState::Rtr,
+        ..QpAttr::default()
+    };
     assert_eq!(
         end.qp.modify(&rtr, M::STATE, &mut world),
         Err(AttrError::Transition(QpState::Rts, QpState::Rtr))
     );
-    let reset = QpAttr { state: QpState::Reset, ..QpAttr::default() };
+    let reset = QpAttr {
+        state: QpState::Reset,
+        ..QpAttr::default()
+    };
     end.qp.modify(&reset, M::STATE, &mut world).unwrap();
-    let init = QpAttr { state: QpState::Init, port: 1, ..QpAttr::default() };
+    let init = QpAttr {
+        state: QpState::Init,
+        port: 1,
+        ..QpAttr::default()
+    };
     let missing = M::PKEY_INDEX | M::ACCESS_FLAGS;
     assert_eq!(
         end.qp.modify(&init, M::STATE | M::PORT, &mut world),
@@ -394,7 +556,10 @@ fn illegal_transitions_change_nothing() {
     let extra = end.qp.modify(&init, all | M::QKEY, &mut world);
     assert_eq!(extra, Err(AttrError::NotAllowed(M::QKEY)));
     let bad_port = QpAttr { port: 2, ..init };
-    assert_eq!(end.qp.modify(&bad_port, all, &mut world), Err(AttrError::Range(M::PORT)));
+    assert_eq!(
+        end.qp.modify(&bad_port, all, &mut world),
+        Err(AttrError::Range(M::PORT))
+    );
     assert_eq!(end.qp.state(), QpState::Reset);
     end.qp.modify(&init, all, &mut world).unwrap();
 }
