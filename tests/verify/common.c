@@ -249,7 +249,8 @@ static int oob_call(const struct addrinfo *all)
 {
 	for (int i = 0; i < CONNECT_TRIES; i++) {
 		for (const struct addrinfo *a = all; a; a = a->ai_next) {
-			int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol);
+			int fd = socket(a->ai_family, a->ai_socktype | SOCK_CLOEXEC,
+					a->ai_protocol);
 
 			if (fd >= 0 && connect(fd, a->ai_addr, a->ai_addrlen) == 0)
 				return fd;

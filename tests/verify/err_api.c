@@ -1,4 +1,4 @@
-/* Calls that must be refused, with the errno value their manual pages or the kernel's verbs give. */
+/* Calls that must be refused, with the errno value that their manual pages or the kernel give. */
 #include "err.h"
 
 #include <sys/mman.h>

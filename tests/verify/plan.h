@@ -4,7 +4,7 @@
  * Operations come in batches. The last operation of a batch always takes a receive: when its
  * completion appears at the responder, everything before it has been placed and can be checked. The
  * responder then grants a credit. A batch writes into one of two windows, in turn, and begins only
- * when the batch before the last has been credited, so nothing is written where is being checked. */
+ * when the batch before the last has been credited: nothing is written where is being checked. */
 #ifndef CAUSEWAY_VERIFY_PLAN_H
 #define CAUSEWAY_VERIFY_PLAN_H
 
@@ -44,7 +44,7 @@ struct op {
 	bool last;		/* of its batch */
 	uint32_t len;
 	uint64_t key;		/* of the contents */
-	uint64_t offset;	/* in the window, the static region, or the atomic words (in words) */
+	uint64_t offset;	/* in window or static region, or number of the atomic word */
 	uint32_t imm;
 	uint64_t add;		/* also the value to swap in */
 	bool compare_right;	/* CMP_SWAP: compare with the value that is there */

@@ -172,7 +172,10 @@ static void prepare(struct conn *c, struct ibv_send_wr *wr, struct ibv_sge *sge)
 
 	if (c->next.index % BATCH_OPS == 0)
 		begin_batch(c, w);
-	*s = (struct sent){ .op = c->next, .wr_id = (uint64_t)c->index << 32 | (uint32_t)c->serial };
+	*s = (struct sent){
+		.op = c->next,
+		.wr_id = (uint64_t)c->index << 32 | (uint32_t)c->serial,
+	};
 	lay_out(c, s, w);
 	foresee(c, s, w);
 	*wr = (struct ibv_send_wr){ .wr_id = s->wr_id, .sg_list = sge, .num_sge = s->pieces };

@@ -206,8 +206,8 @@ static void on_alarm(int signal)
 		struct conn *c = &run.conns[i];
 
 		dprintf(2, "  QP %u (%#x): %" PRIu64 " posted, %" PRIu64 " retired, %" PRIu64
-			" of %" PRIu64 " batches credited, %" PRIu64 " in, %" PRIu64 " granted\n", i,
-			c->qp ? c->qp->qp_num : 0, c->serial, c->done, c->credits,
+			" of %" PRIu64 " batches credited, %" PRIu64 " in, %" PRIu64 " granted\n",
+			i, c->qp ? c->qp->qp_num : 0, c->serial, c->done, c->credits,
 			run.params.batches, c->batches_in, c->granted);
 	}
 	_exit(3);
@@ -224,7 +224,8 @@ static uint64_t report(double seconds)
 			sent += run.workers[i].sent[k];
 			received += run.workers[i].received[k];
 		}
-		printf("%-22s %10" PRIu64 " made %10" PRIu64 " served\n", op_name(k), sent, received);
+		printf("%-22s %10" PRIu64 " made %10" PRIu64 " served\n", op_name(k), sent,
+		       received);
 		all += sent + received;
 	}
 	for (unsigned int i = 0; i < run.opt.threads; i++)

@@ -34,6 +34,35 @@ fn write(name: &str, kind: Kind, method: u16, body: &impl Field) {
     );
 }
 
+fn status_page() -> StatusPage {
+    let qp = QpStatus {
+        local_qpn: 0x1001,
+        remote_gid: None,
+        remote_qpn: 0x2002,
+        wire: Wire::Udp,
+        joined: false,
+    };
+    let counter = Counter {
+        name: "retransmissions".into(),
+        value: 9,
+    };
+    let entry = EndpointStatus {
+        endpoint: 5,
+        pid: 4711,
+        uid: 0,
+        comm: "ib_send_lat".into(),
+        wire: WirePref::Udp,
+        slots: vec![1, 4095],
+        netns: 3,
+        qps: vec![qp],
+        counters: vec![counter],
+    };
+    StatusPage {
+        entry: Some(entry),
+        partial: true,
+    }
+}
+
 #[test]
 #[ignore = "writes the corpus"]
 fn write_remoting_seeds() {
@@ -58,37 +87,7 @@ fn write_remoting_seeds() {
         comm: "ib_send_lat".into(),
     };
     write("attach", Kind::Request, 1, &attach);
-    let qp = QpStatus {
-        local_qpn: 0x1001,
-        remote_gid: None,
-        remote_qpn: 0x2002,
-        wire: Wire::Udp,
-        joined: false,
-    };
-    let counter = Counter {
-        name: "retransmissions".into(),
-        value: 9,
-    };
-    let entry = EndpointStatus {
-        endpoint: 5,
-        pid: 4711,
-        uid: 0,
-        comm: "ib_send_lat".into(),
-        wire: WirePref::Udp,
-        slots: vec![1, 4095],
-        netns: 3,
-        qps: vec![qp],
-        counters: vec![counter],
-    };
-    write(
-        "status-page",
-        Kind::Reply,
-        7,
-        &StatusPage {
-            entry: Some(entry),
-            partial: true,
-        },
-    );
+    write("status-page", Kind::Reply, 7, &status_page());
     let gids = vec![SysfsGid {
         gid,
         ifname: "eth0".into(),

@@ -8,9 +8,9 @@
 //! # Fragmentation
 //! Datagrams normally carry "don't fragment", so that a path's limit is seen and respected. A
 //! sender may allow fragmentation instead (`may_fragment`), which trades the loss of a whole
-//! datagram with any of its fragments for fewer and larger datagrams. Linux has no such choice per datagram for
-//! IPv4, only socket options; [`UdpPort`] switches them when the policy of a datagram differs from
-//! that of the one before, except for datagrams so small that it does not matter.
+//! datagram with any of its fragments for fewer and larger datagrams. Linux has no such choice per
+//! datagram for IPv4, only socket options; [`UdpPort`] switches them when the policy of a datagram
+//! differs from that of the one before, except for datagrams so small that it does not matter.
 
 mod errqueue;
 mod options;

@@ -126,7 +126,8 @@ fn segments_that_may_be_fragmented_arrive_too() {
     for at in loopbacks() {
         let (a, mut b) = (port(), port());
         let data = pattern(9_000 * 6 + 1);
-        a.send(at(b.port()), None, &data, Some(9_000), true).unwrap();
+        a.send(at(b.port()), None, &data, Some(9_000), true)
+            .unwrap();
         for (datagram, expect) in collect(&mut b, 7).iter().zip(data.chunks(9_000)) {
             assert_eq!(datagram.2, expect);
         }

@@ -500,6 +500,15 @@ fn emit_single(message: &Message, out: &mut &mut [u8]) -> Option<()> {
             put::<0, 4, IMMEDIATE_LEN>(b, imm.to_ne_bytes());
             put::<4, 4, IMMEDIATE_LEN>(b, written.to_be_bytes());
         }
+        _ => emit_atomic(message, out)?,
+    }
+    Some(())
+}
+
+/// The rest of [`emit_single`]: RFC 7306 section 5.2.
+#[inline(always)]
+fn emit_atomic(message: &Message, out: &mut &mut [u8]) -> Option<()> {
+    match *message {
         Message::AtomicRequest {
             msn,
             request_id,
@@ -535,7 +544,7 @@ fn emit_single(message: &Message, out: &mut &mut [u8]) -> Option<()> {
             put::<0, 4, ATOMIC_RESPONSE_LEN>(b, request_id.to_be_bytes());
             put::<4, 8, ATOMIC_RESPONSE_LEN>(b, original.to_be_bytes());
         }
-        Message::Write { .. } | Message::ReadResponse { .. } | Message::Send { .. } => return None,
+        _ => return None,
     }
     Some(())
 }

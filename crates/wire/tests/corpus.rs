@@ -133,43 +133,23 @@ fn write_rdmap_seeds() {
 #[test]
 #[ignore = "writes the corpus"]
 fn write_trp_seeds() {
-    let common = Common {
-        dst_qpn: 0x1001,
-        src_qpn: 0x2002,
-        cookie: 42,
-        ..Common::default()
-    };
-    let position = Position {
+    let mut buf = [0; MAX_RANGES * RANGE_LEN];
+    let list = [Range { start: 12, end: 14 }, Range { start: 16, end: 17 }];
+    let ranges = Ranges::build(&list, &mut buf).expect("valid ranges");
+    let request = Position {
         response: false,
         psn: 9,
         first: 8,
         last: true,
         relaxed: false,
     };
-    let mut buf = [0; MAX_RANGES * RANGE_LEN];
-    let list = [Range { start: 12, end: 14 }, Range { start: 16, end: 17 }];
-    let ranges = Ranges::build(&list, &mut buf).expect("valid ranges");
-    let hello = Hello {
-        dst_qpn: 0x1001,
-        src_qpn: 0x2002,
-        cookie: 7,
-        max_datagram: 1472,
-        window: 64,
-        ..Hello::default()
+    let response = Position {
+        response: true,
+        ..request
     };
-    let terminate = Terminate::AccessRights;
-    let bodies = [
-        ("data", Body::Data(position, b"a segment")),
-        (
-            "response",
-            Body::Data(
-                Position {
-                    response: true,
-                    ..position
-                },
-                b"an answer",
-            ),
-        ),
+    for (name, body) in [
+        ("data", Body::Data(request, b"a segment")),
+        ("response", Body::Data(response, b"an answer")),
         ("reject", Body::Reject(Reason::Failed)),
         ("shutdown", Body::Shutdown(Reason::Unknown)),
         (
@@ -180,27 +160,46 @@ fn write_trp_seeds() {
             },
         ),
         ("rnr", Body::Rnr { psn: 9, timer: 12 }),
-        ("nak", Body::Nak { psn: 9, terminate }),
+        (
+            "nak",
+            Body::Nak {
+                psn: 9,
+                terminate: Terminate::AccessRights,
+            },
+        ),
         ("ack", Body::Ack),
-    ];
-    let mut packets: Vec<_> = bodies
-        .into_iter()
-        .map(|(n, body)| (n, Packet::Segment(common, body)))
-        .collect();
-    packets.push(("request", Packet::Hello(hello)));
-    packets.push((
+    ] {
+        let common = Common {
+            dst_qpn: 0x1001,
+            src_qpn: 0x2002,
+            cookie: 42,
+            ..Common::default()
+        };
+        write_packet(name, &Packet::Segment(common, body));
+    }
+    let hello = Hello {
+        dst_qpn: 0x1001,
+        src_qpn: 0x2002,
+        cookie: 7,
+        max_datagram: 1472,
+        window: 64,
+        ..Hello::default()
+    };
+    write_packet("request", &Packet::Hello(hello));
+    write_packet(
         "accept",
-        Packet::Hello(Hello {
+        &Packet::Hello(Hello {
             accept: true,
             echo: 42,
             ..hello
         }),
-    ));
-    for (name, packet) in packets {
-        let mut bytes = [0; 1024];
-        let n = packet.emit(&mut bytes).expect("fits");
-        corpus::write_seed("trp", name, &bytes[..n]);
-        corpus::write_seed("trp", &format!("{name}-cut"), &bytes[..n - 1]);
-    }
+    );
     corpus::write_seed("trp", "empty", b"");
+}
+
+fn write_packet(name: &str, packet: &Packet<'_>) {
+    let mut bytes = [0; 1024];
+    let n = packet.emit(&mut bytes).expect("fits");
+    corpus::write_seed("trp", name, &bytes[..n]);
+    corpus::write_seed("trp", &format!("{name}-cut"), &bytes[..n - 1]);
 }
