@@ -3,9 +3,8 @@
 use crate::abi::{IbvAh, IbvAhAttr, IbvContext, IbvGlobalRoute, IbvGrh, IbvPd, IbvWc};
 use crate::objects::{self, AhObject};
 use crate::port::PORT;
-use crate::{errno, gid};
+use crate::{errno, gid, pd};
 use core::ffi::c_int;
-use core::sync::atomic::Ordering;
 
 /// `IBV_WC_GRH`
 const WC_GRH: u32 = 1;
@@ -19,14 +18,16 @@ const IP_VERSION_6: u8 = 6;
 /// `ibv_create_ah(3)`
 pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) -> *mut IbvAh {
     // SAFETY: the caller passes a live PD and a valid structure.
-    let (owner, attr, context) = unsafe { (objects::pd(pd), *attr, (*pd).context) };
+    let (attr, context) = unsafe { (*attr, (*pd).context) };
     // On Ethernet every address has a global route (ibv_create_ah(3)).
     if attr.port_num != PORT || attr.is_global == 0 || !gid::is_used(attr.grh.sgid_index) {
         return errno::null(libc::EINVAL);
     }
-    owner.handles.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: a PD's context is open.
-    let handle = unsafe { objects::context(context) }.handle();
+    // SAFETY: the PD is live, and its context open.
+    let handle = unsafe {
+        pd::add_user(pd);
+        objects::context(context).handle()
+    };
     let object = AhObject {
         ah: IbvAh {
             context,
@@ -42,9 +43,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
 pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
     // SAFETY: the caller passes a live address handle, whose PD is live.
     unsafe {
-        objects::pd(objects::ah(ah).ah.pd)
-            .handles
-            .fetch_sub(1, Ordering::Release);
+        pd::drop_user(objects::ah(ah).ah.pd);
         objects::reclaim(ah.cast::<AhObject>());
     }
     0

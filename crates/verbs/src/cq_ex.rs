@@ -12,6 +12,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// `IBV_CQ_INIT_ATTR_MASK_FLAGS`
 const MASK_FLAGS: u32 = 1;
+/// `IBV_CQ_INIT_ATTR_MASK_PD`: a parent domain, which makes no difference here.
+const MASK_PD: u32 = 1 << 1;
 /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`
 const FLAG_SINGLE_THREADED: u32 = 1;
 /// `IBV_WC_STANDARD_FLAGS`
@@ -33,7 +35,7 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     } else {
         0
     };
-    let known = attr.comp_mask & !MASK_FLAGS == 0
+    let known = attr.comp_mask & !(MASK_FLAGS | MASK_PD) == 0
         && flags & !FLAG_SINGLE_THREADED == 0
         && attr.wc_flags & !(WC_STANDARD | WC_TIMESTAMP | WC_WALLCLOCK) == 0;
     if !known {

@@ -5,7 +5,7 @@ use crate::abi::{
     VerbsContext,
 };
 use crate::objects::{self, ContextObject};
-use crate::{cq, cq_ex, device_attr, errno, port, qp_ex, srq, stubs, wr};
+use crate::{cq, cq_ex, device_attr, errno, pd, port, qp_ex, srq, stubs, wr};
 use causeway_device as dev;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
@@ -108,7 +108,11 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut IbvDevice) -> *mut IbvC
     }
     let context = match dev::Context::open() {
         Ok(context) => context,
-        Err(dev::Errno(code)) => return errno::null(code),
+        Err(error) => {
+            // Programs report that they got no context, never why.
+            eprintln!("causeway: cannot open cway0: {error} (see `causeway doctor`)");
+            return errno::null(error.0);
+        }
     };
     let verbs = operations(plain_context(context.async_fd()));
     let object = ContextObject {
@@ -153,7 +157,11 @@ fn operations(context: IbvContext) -> VerbsContext {
     VerbsContext {
         memory_ops: [0; 6],
         query_port: Some(port::query_port_ex),
-        unsupported: [0; 23],
+        memory_and_flow: [0; 13],
+        alloc_parent_domain: Some(pd::alloc_parent_domain),
+        dealloc_td: Some(pd::dealloc_td),
+        alloc_td: Some(pd::alloc_td),
+        queues: [0; 7],
         query_rt_values: Some(device_attr::query_rt_values),
         create_cq_ex: Some(cq_ex::create_cq_ex),
         private: 0,

@@ -1,8 +1,8 @@
 //! Memory regions: `ibv_reg_mr(3)`, `ibv_rereg_mr(3)`.
 
 use crate::abi::{IbvMr, IbvMrInitAttr, IbvPd};
-use crate::errno;
 use crate::objects::{self, MrObject};
+use crate::{errno, pd};
 use core::ffi::{c_int, c_uint, c_void};
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags a device may ignore (`ibv_reg_mr(3)`).
@@ -59,7 +59,11 @@ unsafe fn register(
         },
         dev,
     });
-    errno::pointer(object.map(|object| objects::publish(objects::allocate(), object).cast()))
+    errno::pointer(object.map(|object| {
+        // SAFETY: the caller's promise.
+        unsafe { pd::add_user(pd) };
+        objects::publish(objects::allocate(), object).cast()
+    }))
 }
 
 /// `ibv_reg_mr(3)`
@@ -130,8 +134,11 @@ pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut IbvMr) -> c_int {
     }
     let result = object.dev.dereg();
     if result.is_ok() {
-        // SAFETY: published by register(); the caller gives it up.
-        unsafe { objects::reclaim(mr.cast::<MrObject>()) };
+        // SAFETY: published by register(); the caller gives it up. Its PD outlives it.
+        unsafe {
+            pd::drop_user((*mr).pd);
+            objects::reclaim(mr.cast::<MrObject>());
+        }
     }
     errno::code(result)
 }
@@ -173,6 +180,11 @@ pub(crate) unsafe extern "C" fn rereg_mr(
                 (public.addr, public.length) = (addr, length);
             }
             if flags & CHANGE_PD != 0 {
+                // SAFETY: both are live.
+                unsafe {
+                    pd::add_user(pd);
+                    pd::drop_user(public.pd);
+                }
                 public.pd = pd;
             }
             0

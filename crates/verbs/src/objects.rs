@@ -6,7 +6,7 @@
 
 use crate::abi::{
     IbvAh, IbvAhAttr, IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvMr, IbvPd, IbvQp, IbvQpEx,
-    IbvSrq, VerbsContext,
+    IbvSrq, IbvTd, VerbsContext,
 };
 use crate::qp_ex::Batch;
 use causeway_device as dev;
@@ -31,8 +31,20 @@ pub(crate) struct ContextObject {
 pub(crate) struct PdObject {
     pub(crate) pd: IbvPd,
     pub(crate) dev: Arc<dev::Pd>,
-    /// Address handles that belong to it; they keep it from being freed.
-    pub(crate) handles: AtomicU32,
+    /// Objects created with this very pointer; they keep it from being freed.
+    pub(crate) users: AtomicU32,
+    /// What a parent domain extends; null for a protection domain.
+    pub(crate) parent: *mut IbvPd,
+    /// The thread domain of a parent domain, or null.
+    pub(crate) td: *mut IbvTd,
+}
+
+/// `ibv_alloc_td(3)`
+#[repr(C)]
+pub(crate) struct TdObject {
+    pub(crate) td: IbvTd,
+    /// Parent domains that use it.
+    pub(crate) users: AtomicU32,
 }
 
 /// `ibv_reg_mr(3)`
@@ -130,6 +142,7 @@ macro_rules! object {
 }
 
 object!(pd, IbvPd, PdObject);
+object!(td, IbvTd, TdObject);
 object!(mr, IbvMr, MrObject);
 object!(ah, IbvAh, AhObject);
 object!(channel, IbvCompChannel, ChannelObject);

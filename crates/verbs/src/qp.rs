@@ -3,7 +3,7 @@
 use crate::abi::{IbvEce, IbvPd, IbvQp, IbvQpAttr, IbvQpEx, IbvQpInitAttr};
 use crate::objects::{self, QpObject};
 use crate::qp_ex::Batch;
-use crate::{errno, qp_attr};
+use crate::{errno, pd, qp_attr};
 use causeway_device::{Errno, QpInit};
 use causeway_proto::types::QpAttrMask;
 use core::ffi::c_int;
@@ -66,6 +66,8 @@ pub(crate) unsafe fn create(
         max_inline_data: cap.max_inline_data as usize,
         batch: Batch::default(),
     };
+    // SAFETY: the caller's promise.
+    unsafe { pd::add_user(pd) };
     Ok(objects::publish(memory, object))
 }
 
@@ -141,8 +143,11 @@ pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
     }
     let result = object.dev.destroy();
     if result.is_ok() {
-        // SAFETY: published by create(); the caller gives it up.
-        unsafe { objects::reclaim(qp.cast::<QpObject>()) };
+        // SAFETY: published by create(); the caller gives it up. Its PD outlives it.
+        unsafe {
+            pd::drop_user((*qp).pd);
+            objects::reclaim(qp.cast::<QpObject>());
+        }
     }
     errno::code(result)
 }

@@ -3,8 +3,8 @@
 use crate::abi::{
     IbvContext, IbvPd, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx, IbvSrqInitAttrHead,
 };
-use crate::errno;
 use crate::objects::{self, SrqObject};
+use crate::{errno, pd};
 use causeway_device::Errno;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
@@ -46,6 +46,8 @@ unsafe fn create(
         cond: libc::PTHREAD_COND_INITIALIZER,
         events_completed: AtomicU32::new(0),
     };
+    // SAFETY: the caller's promise.
+    unsafe { pd::add_user(pd) };
     Ok(objects::publish(memory, SrqObject { srq, dev }).cast())
 }
 
@@ -126,8 +128,11 @@ pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut IbvSrq) -> c_int {
     }
     let result = object.dev.destroy();
     if result.is_ok() {
-        // SAFETY: published by create(); the caller gives it up.
-        unsafe { objects::reclaim(srq.cast::<SrqObject>()) };
+        // SAFETY: published by create(); the caller gives it up. Its PD outlives it.
+        unsafe {
+            pd::drop_user((*srq).pd);
+            objects::reclaim(srq.cast::<SrqObject>());
+        }
     }
     errno::code(result)
 }

@@ -1,6 +1,6 @@
 //! Attribute structures that callers fill in or have filled in.
 
-use super::{IbvCompChannel, IbvCq, IbvPd, IbvSrq, layout};
+use super::{IbvCompChannel, IbvCq, IbvPd, IbvSrq, IbvTd, layout};
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
 /// `struct ibv_device_attr`
@@ -307,6 +307,24 @@ pub(crate) struct IbvAsyncEvent {
     pub(crate) event_type: u32,
 }
 layout!(IbvAsyncEvent, 16, event_type @ 8);
+
+/// `struct ibv_td_init_attr`
+#[repr(C)]
+pub(crate) struct IbvTdInitAttr {
+    pub(crate) comp_mask: u32,
+}
+
+/// `struct ibv_parent_domain_init_attr`
+#[repr(C)]
+pub(crate) struct IbvParentDomainInitAttr {
+    pub(crate) pd: *mut IbvPd,
+    pub(crate) td: *mut IbvTd,
+    pub(crate) comp_mask: u32,
+    pub(crate) alloc: usize,
+    pub(crate) free: usize,
+    pub(crate) pd_context: *mut c_void,
+}
+layout!(IbvParentDomainInitAttr, 48, td @ 8, comp_mask @ 16, alloc @ 24, pd_context @ 40);
 
 /// `struct ibv_ece`
 #[repr(C)]

@@ -1,8 +1,9 @@
 //! Device and context: `struct ibv_device`, `ibv_context`, `verbs_context`.
 
 use super::{
-    IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvDeviceAttr, IbvDeviceAttrEx, IbvPd, IbvPortAttr, IbvQp,
-    IbvQpInitAttrEx, IbvRecvWr, IbvSendWr, IbvSrq, IbvSrqInitAttrEx, IbvValuesEx, IbvWc, layout,
+    IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvDeviceAttr, IbvDeviceAttrEx, IbvParentDomainInitAttr,
+    IbvPd, IbvPortAttr, IbvQp, IbvQpInitAttrEx, IbvRecvWr, IbvSendWr, IbvSrq, IbvSrqInitAttrEx,
+    IbvTd, IbvTdInitAttr, IbvValuesEx, IbvWc, layout,
 };
 use core::ffi::{c_char, c_int, c_void};
 
@@ -95,8 +96,15 @@ pub(crate) struct VerbsContext {
     pub(crate) memory_ops: [Unused; 6],
     pub(crate) query_port:
         Option<unsafe extern "C" fn(*mut IbvContext, u8, *mut IbvPortAttr, usize) -> c_int>,
-    /// `advise_mr` to `query_rt_values`, none of them supported but for the last
-    pub(crate) unsupported: [Unused; 23],
+    /// `advise_mr` to `modify_qp_rate_limit`
+    pub(crate) memory_and_flow: [Unused; 13],
+    pub(crate) alloc_parent_domain:
+        Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvParentDomainInitAttr) -> *mut IbvPd>,
+    pub(crate) dealloc_td: Option<unsafe extern "C" fn(*mut IbvTd) -> c_int>,
+    pub(crate) alloc_td:
+        Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvTdInitAttr) -> *mut IbvTd>,
+    /// `modify_cq` to `create_wq`
+    pub(crate) queues: [Unused; 7],
     pub(crate) query_rt_values:
         Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvValuesEx) -> c_int>,
     pub(crate) create_cq_ex:

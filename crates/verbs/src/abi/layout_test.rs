@@ -151,7 +151,14 @@ fn extended_operations_lie_where_the_header_looks() {
     c.before_context("get_srq_num", offset_of!(VerbsContext, get_srq_num));
     c.before_context("create_srq_ex", offset_of!(VerbsContext, create_srq_ex));
     c.before_context("open_xrcd", offset_of!(VerbsContext, xrcd));
-    c.before_context("advise_mr", offset_of!(VerbsContext, unsupported));
+    c.before_context("advise_mr", offset_of!(VerbsContext, memory_and_flow));
+    c.before_context(
+        "alloc_parent_domain",
+        offset_of!(VerbsContext, alloc_parent_domain),
+    );
+    c.before_context("dealloc_td", offset_of!(VerbsContext, dealloc_td));
+    c.before_context("alloc_td", offset_of!(VerbsContext, alloc_td));
+    c.before_context("modify_cq", offset_of!(VerbsContext, queues));
     c.run();
 }
 
@@ -262,6 +269,11 @@ fn attributes_are_laid_out_as_in_the_header() {
     });
     compare!(c, sized ibv_values_ex = IbvValuesEx { comp_mask, raw_clock });
     compare!(c, sized ibv_async_event = IbvAsyncEvent { element, event_type });
+    compare!(c, sized ibv_td = IbvTd { context });
+    compare!(c, sized ibv_td_init_attr = IbvTdInitAttr { comp_mask });
+    compare!(c, sized ibv_parent_domain_init_attr = IbvParentDomainInitAttr {
+        pd, td, comp_mask, alloc, free, pd_context,
+    });
     compare!(c, sized ibv_ece = IbvEce { vendor_id, options, comp_mask });
     compare!(c, sized ibv_cq_init_attr_ex = IbvCqInitAttrEx {
         cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain,

@@ -12,6 +12,12 @@ pub(crate) struct IbvPd {
 }
 layout!(IbvPd, 16, handle @ 8);
 
+/// `struct ibv_td`
+#[repr(C)]
+pub(crate) struct IbvTd {
+    pub(crate) context: *mut IbvContext,
+}
+
 /// `struct ibv_mr`
 #[repr(C)]
 pub(crate) struct IbvMr {

@@ -109,6 +109,30 @@ static void check_address_handle(struct ibv_pd *pd)
 	CHECK(ibv_destroy_ah(ah) == 0);
 }
 
+static void check_parent_domain(struct ibv_pd *pd)
+{
+	struct ibv_td_init_attr none = { 0 };
+	struct ibv_td *td = ibv_alloc_td(pd->context, &none);
+	struct ibv_parent_domain_init_attr attr = { .td = td };
+	static char buffer[4096];
+	struct ibv_pd *parent;
+	struct ibv_mr *mr;
+
+	NEED(td);
+	CHECK(!ibv_alloc_parent_domain(pd->context, &attr) && errno == EINVAL);
+	attr.pd = pd;
+	NEED(parent = ibv_alloc_parent_domain(pd->context, &attr));
+	NEED(mr = ibv_reg_mr(parent, buffer, 4096, 0));
+	CHECK(ibv_dealloc_td(td) == EBUSY);
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	CHECK(ibv_dealloc_pd(parent) == EBUSY);
+	CHECK(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, pd, NULL, 0, 0) == 0 && mr->pd == pd);
+	CHECK(ibv_dealloc_pd(parent) == 0);
+	CHECK(ibv_dealloc_td(td) == 0);
+	CHECK(ibv_dealloc_pd(pd) == EBUSY);
+	CHECK(ibv_dereg_mr(mr) == 0);
+}
+
 void check_creation(struct ibv_context *context)
 {
 	struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -142,6 +166,7 @@ void check_creation(struct ibv_context *context)
 	CHECK(!ibv_create_qp(pd, &attr) && errno == EINVAL);
 	check_memory(pd);
 	check_address_handle(pd);
+	check_parent_domain(pd);
 	CHECK(ibv_destroy_cq(cq) == 0);
 	CHECK(ibv_dealloc_pd(pd) == 0);
 }
@@ -149,7 +174,6 @@ void check_creation(struct ibv_context *context)
 void check_unsupported(struct ibv_context *context)
 {
 	struct ibv_alloc_dm_attr dm = { .length = 64 };
-	struct ibv_td_init_attr td = { 0 };
 	struct ibv_xrcd_init_attr xrcd = { 0 };
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_cq *cq = ibv_create_cq(context, 10, NULL, NULL, 0);
@@ -162,7 +186,6 @@ void check_unsupported(struct ibv_context *context)
 	CHECK(!ibv_create_qp(pd, &attr) && errno == EOPNOTSUPP);
 	CHECK(!ibv_alloc_mw(pd, IBV_MW_TYPE_1) && errno == EOPNOTSUPP);
 	CHECK(!ibv_alloc_dm(context, &dm) && errno == EOPNOTSUPP);
-	CHECK(!ibv_alloc_td(context, &td) && errno == EOPNOTSUPP);
 	CHECK(!ibv_open_xrcd(context, &xrcd) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 64, 0, 0, 0) && errno == EOPNOTSUPP);
 	CHECK(!ibv_import_device(0) && errno == EOPNOTSUPP);
