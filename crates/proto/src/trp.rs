@@ -24,6 +24,8 @@ mod reset;
 mod rtt;
 mod send;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod timers;
 
 pub use causeway_wire::trp::Reason;

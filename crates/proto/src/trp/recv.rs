@@ -190,6 +190,28 @@ impl ReceiveSpace {
         n
     }
 
+    /// Whether the books agree with what they count, and the limits are kept.
+    ///
+    /// # Panics
+    /// If not.
+    #[cfg(test)]
+    pub fn check(&self, segments: usize, bytes: usize) {
+        assert!(self.next <= self.end && self.end - self.next <= segments as u64);
+        assert!(self.held.len() <= segments && self.held_bytes <= bytes);
+        assert_eq!(
+            self.held_bytes,
+            self.held.values().map(|h| h.segment.len()).sum::<usize>()
+        );
+        assert!(
+            self.held.keys().all(|seq| self.has(*seq)),
+            "held but not marked"
+        );
+        let marked: u32 = self.have.iter().map(|w| w.count_ones()).sum();
+        let inside = (self.next..self.end).filter(|seq| self.has(*seq)).count();
+        assert_eq!(marked as usize, inside, "a mark outside the window");
+        assert!(self.end == self.next || self.has(self.end - 1));
+    }
+
     fn range_around(&self, seq: u64) -> Option<core::ops::Range<u64>> {
         if !self.has(seq) {
             return None;

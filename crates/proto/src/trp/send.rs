@@ -310,6 +310,31 @@ impl SendSpace {
         self.lost_hint = self.lost_hint.min(seq.max(self.una));
     }
 
+    /// Whether the books agree with what they count.
+    ///
+    /// # Panics
+    /// If not.
+    #[cfg(test)]
+    pub fn check(&self) {
+        let count = |state| self.sent.iter().filter(|s| s.state == state).count() as u32;
+        let bytes = |s: &Sent| {
+            if s.state == State::InFlight {
+                u64::from(s.size)
+            } else {
+                0
+            }
+        };
+        assert_eq!(self.sacked, count(State::Sacked));
+        assert_eq!(self.lost, count(State::Lost));
+        assert_eq!(self.in_flight, self.sent.iter().map(bytes).sum::<u64>());
+        assert_eq!(
+            self.again,
+            self.sent.iter().filter(|s| s.again).count() as u32
+        );
+        let first = self.sent.iter().position(|s| s.state == State::Lost);
+        assert!(first.is_none_or(|at| self.una + at as u64 >= self.lost_hint));
+    }
+
     /// Forgets everything outstanding.
     pub fn abandon(&mut self) {
         let next = self.next();

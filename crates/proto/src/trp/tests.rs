@@ -1,0 +1,360 @@
+//! A connection against a peer that knows the cookie and means harm.
+
+use causeway_wire::terminate::Terminate;
+use causeway_wire::trp::{
+    Body, Common, HEADER_LEN, Hello, MAX_RANGES, Packet, Position, RANGE_LEN, Range, Ranges,
+    Reason, seal,
+};
+use proptest::prelude::*;
+
+use super::*;
+use crate::bytes::{Bytes, BytesMut};
+use crate::ulp::{SegMeta, Verdict};
+
+const COOKIE: u64 = 0xC00C1E;
+const QPNS: [u32; 2] = [1, 2];
+
+/// An upper layer that believes everything and counts what it must not be told twice.
+#[derive(Default)]
+struct Naive {
+    left: [u64; 2],
+    acked: [u64; 2],
+    verdicts: Vec<Verdict>,
+    lost: u32,
+}
+
+impl Naive {
+    fn segment(seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+        let len = out.len().min(64);
+        let meta = SegMeta {
+            seq,
+            first: seq - seq % 3,
+            last: seq % 3 == 2,
+        };
+        out.put(0, &[7; 64][..len]).then_some((meta, len))
+    }
+}
+
+impl Ulp for Naive {
+    fn has_next(&self, space: Space) -> bool {
+        self.left[space as usize] > 0
+    }
+
+    fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+        self.left[space as usize] = self.left[space as usize].checked_sub(1)?;
+        Self::segment(seq, out)
+    }
+
+    fn again(&mut self, _: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+        // Some can no longer be built.
+        if seq % 11 == 10 {
+            None
+        } else {
+            Self::segment(seq, out)
+        }
+    }
+
+    fn receive(&mut self, space: Space, meta: SegMeta, _: Bytes<'_>, in_order: bool) -> Verdict {
+        if space == Space::Response {
+            return Verdict::Placed;
+        }
+        assert!(in_order || !meta.last);
+        self.verdicts.pop().unwrap_or(Verdict::Placed)
+    }
+
+    fn acked(&mut self, space: Space, upto: u64) {
+        assert!(upto > self.acked[space as usize], "acknowledged backwards");
+        self.acked[space as usize] = upto;
+    }
+
+    fn not_ready(&mut self, seq: u64, _: u8, now: Instant) -> Option<Instant> {
+        (!seq.is_multiple_of(13)).then(|| now + core::time::Duration::from_micros(50))
+    }
+
+    fn refused(&mut self, _: u64, _: Nak) {}
+
+    fn lost(&mut self) {
+        self.lost += 1;
+        assert_eq!(self.lost, 1);
+    }
+}
+
+/// What the peer, or time, does next. Numbers are relative, so that they hit what matters.
+#[derive(Clone, Debug)]
+enum Step {
+    Wait(u64),
+    Timer,
+    Post(bool, u8),
+    Segment {
+        ask: bool,
+        acks: [i8; 2],
+        epoch: u8,
+        window: u16,
+        duplicates: u8,
+        body: Sent,
+    },
+    Unreachable,
+    Refuse(u8),
+    Expect(u8),
+    Resize(u16),
+}
+
+#[derive(Clone, Debug)]
+enum Sent {
+    Data {
+        response: bool,
+        ahead: i8,
+        into: u8,
+        last: bool,
+        len: u8,
+    },
+    Sack {
+        response: bool,
+        ranges: Vec<(i8, u8)>,
+    },
+    Rnr {
+        back: i8,
+        timer: u8,
+    },
+    Nak {
+        back: i8,
+    },
+    Ack,
+    Shutdown(bool),
+}
+
+fn sent() -> impl Strategy<Value = Sent> {
+    prop_oneof![
+        8 => (any::<bool>(), -3i8..80, 0u8..4, any::<bool>(), any::<u8>()).prop_map(
+            |(response, ahead, into, last, len)| Sent::Data { response, ahead, into, last, len }
+        ),
+        3 => (any::<bool>(), prop::collection::vec((-5i8..40, 1u8..30), 1..MAX_RANGES))
+            .prop_map(|(response, ranges)| Sent::Sack { response, ranges }),
+        2 => (-4i8..20, 0u8..32).prop_map(|(back, timer)| Sent::Rnr { back, timer }),
+        1 => (-4i8..20).prop_map(|back| Sent::Nak { back }),
+        2 => prop::option::weighted(0.02, any::<bool>())
+            .prop_map(|end| end.map_or(Sent::Ack, Sent::Shutdown)),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let fields = (
+        any::<bool>(),
+        [-2i8..6, -2i8..6],
+        0u8..4,
+        any::<u16>(),
+        any::<u8>(),
+        sent(),
+    );
+    prop_oneof![
+        80 => (0u64..40_000_000).prop_map(Step::Wait),
+        120 => Just(Step::Timer),
+        80 => (any::<bool>(), any::<u8>()).prop_map(|(response, n)| Step::Post(response, n)),
+        640 => fields.prop_map(|(ask, acks, epoch, window, duplicates, body)| {
+            Step::Segment { ask, acks, epoch, window, duplicates, body }
+        }),
+        2 => Just(Step::Unreachable),
+        2 => any::<u8>().prop_map(Step::Refuse),
+        20 => (0u8..3).prop_map(Step::Expect),
+        20 => any::<u16>().prop_map(Step::Resize),
+    ]
+}
+
+fn established(now: Instant) -> Connection {
+    let config = Config {
+        max_datagram: 2000,
+        ..Config::new(QPNS[0], QPNS[1], COOKIE, 5)
+    };
+    let mut conn = Connection::new(config, now);
+    conn.start(SendConfig {
+        sq_psn: u32::MAX - 9,
+        timeout: 14,
+        retry_cnt: 3,
+    });
+    let hello = Hello {
+        accept: true,
+        dst_qpn: QPNS[0],
+        src_qpn: QPNS[1],
+        echo: COOKIE,
+        cookie: 99,
+        max_datagram: 1500,
+        window: 100,
+        ..Hello::default()
+    };
+    let mut out = [0; 80];
+    assert_eq!(Packet::Hello(hello).emit(&mut out), Some(80));
+    seal(&mut out, crc);
+    assert_eq!(conn.on_datagram(now, &out, &mut Naive::default()), Ok(()));
+    conn
+}
+
+fn near(base: u64, off: i8) -> u32 {
+    base.wrapping_add_signed(i64::from(off)) as u32
+}
+
+/// Encodes what the peer sends, relative to the state of the connection.
+fn encode(conn: &Connection, common: &Common, body: &Sent) -> Vec<u8> {
+    let [requests, responses] = &conn.rx.spaces;
+    let [una, una_response] = [0, 1].map(|i: usize| conn.tx.spaces[i].una());
+    let mut out = vec![0; 4096];
+    let payload = [3; 255];
+    let mut buf = [0; MAX_RANGES * RANGE_LEN];
+    let body = match *body {
+        Sent::Data {
+            response,
+            ahead,
+            into,
+            last,
+            len,
+        } => {
+            let base = if response {
+                responses.next()
+            } else {
+                requests.next()
+            };
+            let psn = near(base, ahead);
+            let first = psn.wrapping_sub(u32::from(into));
+            let position = Position {
+                response,
+                psn,
+                first,
+                last,
+                relaxed: false,
+            };
+            Body::Data(position, &payload[..usize::from(len)])
+        }
+        Sent::Sack {
+            response,
+            ref ranges,
+        } => {
+            let base = if response { una_response } else { una };
+            let list: Vec<Range> = ranges
+                .iter()
+                .map(|(at, n)| (near(base, *at), u32::from(*n)))
+                .map(|(start, n)| Range {
+                    start,
+                    end: start.wrapping_add(n),
+                })
+                .collect();
+            let ranges = Ranges::build(&list, &mut buf).expect("not empty");
+            Body::Sack { response, ranges }
+        }
+        Sent::Rnr { back, timer } => Body::Rnr {
+            psn: near(una, back),
+            timer,
+        },
+        Sent::Nak { back } => Body::Nak {
+            psn: near(una, back),
+            terminate: Terminate::BaseOrBounds,
+        },
+        Sent::Ack => Body::Ack,
+        Sent::Shutdown(unknown) => Body::Shutdown(if unknown {
+            Reason::Unknown
+        } else {
+            Reason::Closed
+        }),
+    };
+    let common = Common {
+        crc: matches!(body, Body::Shutdown(_)),
+        ..*common
+    };
+    let len = Packet::Segment(common, body)
+        .emit(&mut out)
+        .expect("it fits");
+    out.truncate(len);
+    if common.crc {
+        seal(&mut out, crc);
+    }
+    out
+}
+
+fn act(conn: &mut Connection, ulp: &mut Naive, now: &mut Instant, step: &Step) {
+    match step {
+        Step::Wait(ns) => now.0 += ns,
+        Step::Timer => {
+            if let Some(at) = conn.poll_timeout() {
+                *now = (*now).max(at);
+                conn.on_timeout(*now, ulp);
+            }
+        }
+        Step::Post(response, n) => ulp.left[usize::from(*response)] += u64::from(*n),
+        Step::Segment {
+            ask,
+            acks,
+            epoch,
+            window,
+            duplicates,
+            body,
+        } => {
+            let common = Common {
+                dst_qpn: QPNS[0],
+                src_qpn: QPNS[1],
+                cookie: COOKIE,
+                ack_request: near(conn.tx.spaces[0].una(), acks[0]),
+                ack_response: near(conn.tx.spaces[1].una(), acks[1]),
+                window: *window,
+                epoch: conn.rx.epoch.wrapping_add(*epoch).wrapping_sub(1),
+                duplicates: *duplicates,
+                ask: *ask,
+                crc: false,
+            };
+            let datagram = encode(conn, &common, body);
+            let _ = conn.on_datagram(*now, &datagram, ulp);
+        }
+        Step::Unreachable => conn.unreachable(*now, ulp),
+        Step::Refuse(seq) => conn.refuse(u64::from(*seq), Nak::RemoteAccess),
+        Step::Expect(0) => conn.set_expecting(*now, Expecting::Nothing),
+        Step::Expect(1) => conn.set_expecting(*now, Expecting::Requests),
+        Step::Expect(_) => conn.set_expecting(*now, Expecting::Answers),
+        Step::Resize(n) => conn.set_max_payload(*now, usize::from(*n)),
+    }
+}
+
+/// Nothing the peer says makes the books disagree, or the connection hold more than it may.
+fn check(conn: &Connection) {
+    for space in &conn.tx.spaces {
+        space.check();
+    }
+    let segments = conn.config.window.next_multiple_of(64);
+    for space in &conn.rx.spaces {
+        space.check(usize::from(segments), conn.config.max_held_bytes);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_hostile_peer_harms_only_itself(
+        steps in prop::collection::vec(step(), 1..300),
+        verdicts in prop::collection::vec(0u8..12, 0..100),
+    ) {
+        let mut now = Instant(1_000_000);
+        let mut conn = established(now);
+        let verdicts = verdicts.into_iter().map(|v| match v {
+            0 => Verdict::NotReady(3),
+            1 => Verdict::Later,
+            2 => Verdict::Ignore,
+            3 => Verdict::Refused(Nak::InvalidRequest),
+            _ => Verdict::Placed,
+        });
+        let mut ulp = Naive { verdicts: verdicts.collect(), ..Naive::default() };
+        ulp.acked = [u64::from(u32::MAX - 9), 0];
+        let mut out = vec![0; conn.max_datagram()];
+        for step in &steps {
+            act(&mut conn, &mut ulp, &mut now, step);
+            check(&conn);
+            let mut sent = 0;
+            while let Some(t) = conn.poll_transmit(now, &mut ulp, &mut out) {
+                prop_assert!(t.len >= HEADER_LEN && Packet::parse(&out[..t.len]).is_ok());
+                sent += 1;
+                prop_assert!(sent < 1000, "it never ends");
+            }
+            check(&conn);
+            // After a turn nothing is due, else the caller would spin.
+            conn.on_timeout(now, &mut ulp);
+            while conn.poll_transmit(now, &mut ulp, &mut out).is_some() {}
+            prop_assert!(conn.poll_timeout().is_none_or(|t| t > now), "due at once, for ever");
+        }
+    }
+}
