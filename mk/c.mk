@@ -1,4 +1,4 @@
-# The parts written in C: the path shim and the bare baselines of `make bench`.
+# The parts written in C: the path shim, test programs, the bare baselines of `make bench`.
 
 CFLAGS_STRICT := -std=gnu11 -O2 -g -Wall -Wextra -Werror -U_FORTIFY_SOURCE
 PATHS_LIB := $(BUILD)/lib/libcauseway-paths.so
@@ -20,3 +20,12 @@ baseline: $(BASELINE_BINS) ## Build the bare baselines of make bench
 $(BUILD)/bench/%: benches/baseline/%.c benches/baseline/common.h mk/c.mk
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -o $@ $< -lpthread
+
+TEST_PROGRAMS := $(BUILD)/test/idle $(BUILD)/test/traffic
+test-programs: verify $(TEST_PROGRAMS) ## Build the test programs, against the distribution's library
+
+$(BUILD)/test/idle: tests/idle/idle.c
+$(BUILD)/test/traffic: tests/kill/traffic.c
+$(TEST_PROGRAMS): tests/verify/common.c tests/verify/common.h mk/c.mk
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_STRICT) -pthread -o $@ $(filter %.c,$^) -libverbs
