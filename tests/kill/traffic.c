@@ -244,23 +244,27 @@ static void run(void)
 {
 	struct ibv_wc wc[POLL_MAX];
 
-	do {
+	for (;;) {
+		bool idle = true;
 		int n;
 
 		for (unsigned int i = 0; i < opt.peers && !opt.passive; i++)
 			while (!conns[i].failed && conns[i].sends < DEPTH)
 				post_send(&conns[i]);
-		while ((n = ibv_poll_cq(cq, POLL_MAX, wc)) > 0)
+		while ((n = ibv_poll_cq(cq, POLL_MAX, wc)) > 0) {
 			for (int i = 0; i < n; i++)
 				completed(&wc[i]);
+			idle = false;
+		}
 		if (n < 0)
 			fail("ibv_poll_cq: %d", n);
 		async_events();
 		if (!report())
 			return;
-		if (opt.events)
+		/* What has just completed makes room for more to be posted first. */
+		if (opt.events && idle)
 			sleep_on_channel();
-	} while (true);
+	}
 }
 
 static void parse(int argc, char **argv)
