@@ -48,8 +48,6 @@ pub(crate) struct State {
     pub unsettled: Vec<u32>,
     /// Queue pairs with something to send that could not be sent yet.
     pub pending: Vec<u32>,
-    /// Threads that sleep on the sources, or are about to.
-    pub armers: u32,
     /// Earliest time at which something is to be done without any input.
     pub deadline: Option<Instant>,
 }
@@ -66,6 +64,12 @@ pub(crate) struct Shared {
     pub peers: Peers,
     /// Wakes the helper.
     kick: OwnedFd,
+    /// The inbox again, for arming without the lock.
+    inbox: Inbox,
+    /// Threads that sleep on the sources, or are about to.
+    armers: AtomicU32,
+    /// Times the helper woke, not reported yet.
+    pub wakeups: AtomicU64,
     /// Threads blocked in a call that wait on the sources themselves.
     pub blocked: AtomicU32,
     /// Counts calls that made progress, so that the helper leaves an active program alone.
@@ -145,6 +149,9 @@ impl Endpoint {
             peers: Peers::default(),
             kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(std::io::Error::from)?,
+            inbox: inbox.clone(),
+            armers: AtomicU32::new(0),
+            wakeups: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
@@ -163,7 +170,6 @@ impl Endpoint {
                 hot: Vec::new(),
                 unsettled: Vec::new(),
                 pending: Vec::new(),
-                armers: 0,
                 deadline: None,
             }),
         });
@@ -210,6 +216,23 @@ impl Shared {
         ]
     }
 
+    /// Asks peers to ring the doorbell. Whatever came before is found by looking once more.
+    pub fn arm(&self) {
+        self.armers.fetch_add(1, Ordering::SeqCst);
+        self.inbox.arm();
+    }
+
+    /// Takes [`Shared::arm`] back. Where others still sleep, the doorbell is armed again, and the
+    /// caller must look once more for what came in between.
+    pub fn disarm(&self) {
+        if self.armers.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.inbox.disarm();
+        }
+        if self.armers.load(Ordering::SeqCst) > 0 {
+            self.inbox.arm();
+        }
+    }
+
     /// Wakes a thread that sleeps on the sources.
     pub fn ring_own_doorbell(&self) {
         // An eventfd of our own cannot fail to be written.
@@ -239,23 +262,6 @@ impl State {
             }
         }
         None
-    }
-
-    /// Asks peers to ring the doorbell. Whatever came before is found by looking once more.
-    pub fn arm(&mut self) {
-        self.armers += 1;
-        self.inbox.arm();
-    }
-
-    /// Takes [`State::arm`] back. Where others still sleep, the doorbell stays armed.
-    pub fn disarm(&mut self) {
-        self.armers -= 1;
-        if self.armers == 0 {
-            self.inbox.disarm();
-        } else {
-            self.inbox.arm();
-            self.progress(&crate::clock::Now::default());
-        }
     }
 
     pub fn qp(&mut self, qpn: u32) -> Option<&mut QpEntry> {

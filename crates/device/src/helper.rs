@@ -16,7 +16,6 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use causeway_proto::Instant;
-use causeway_shm::Counter;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Now};
@@ -26,7 +25,7 @@ use crate::errno::Errno;
 /// How long a peer's request may wait after the program's last poll.
 const TICK: Duration = Duration::from_micros(200);
 /// A program that calls more often than this on average is polling.
-const SPIN: Duration = Duration::from_micros(2);
+const SPIN: Duration = Duration::from_micros(10);
 /// A program whose last call is further back than this is not polling just now.
 const RECENT: Duration = Duration::from_micros(3);
 /// The shortest time over which that can be told.
@@ -94,25 +93,33 @@ impl Helper {
     fn sleep_on_sources(&mut self) {
         let shared = Arc::clone(&self.shared);
         let now = Now::default();
-        let mut state = shared.state.lock();
-        state.arm();
+        shared.arm();
+        // Never waits for the lock: who holds it makes progress, and a lock handed to a thread that
+        // is not running stalls the program until it is.
+        let Some(mut state) = shared.state.try_lock() else {
+            shared.disarm();
+            return self.sleep(false, Some(TICK));
+        };
         let worked = state.progress_everywhere(&now);
         let deadline = state.deadline;
-        if worked {
-            state.disarm();
-            return;
+        if !worked {
+            // The program is quiet: time for what is not urgent.
+            state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
+            shared
+                .source_deadline
+                .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
-        // The program is quiet: time for what is not urgent.
-        state.count_objects();
-        shared
-            .source_deadline
-            .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         drop(state);
-        self.sleep(true, deadline.map(|d| d.since(now.get())));
-        shared.source_deadline.store(0, Ordering::SeqCst);
-        let mut state = shared.state.lock();
-        state.core.stats.add(Counter::Wakeups, 1);
-        state.disarm();
+        if !worked {
+            self.sleep(true, deadline.map(|d| d.since(now.get())));
+            shared.source_deadline.store(0, Ordering::SeqCst);
+            shared.wakeups.fetch_add(1, Ordering::Relaxed);
+        }
+        shared.disarm();
+        if shared.blocked.load(Ordering::SeqCst) > 0 {
+            // It watches the sources from now on: let it look once more, and set its deadline.
+            shared.ring_own_doorbell();
+        }
     }
 
     /// Sleeps until kicked: blocked threads watch the sources and the timers.

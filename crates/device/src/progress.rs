@@ -288,7 +288,7 @@ impl State {
     }
 
     /// Tells `causeway status` how many of each object there are.
-    pub fn count_objects(&self) {
+    pub fn count_objects(&self, wakeups: u64) {
         let links = |is: fn(&Link) -> bool| {
             self.qps
                 .iter()
@@ -297,6 +297,7 @@ impl State {
                 .count() as u64
         };
         let stats = &self.core.stats;
+        stats.add(Counter::Wakeups, wakeups);
         stats.set(
             Counter::QueuePairs,
             self.qps.iter().flatten().count() as u64,

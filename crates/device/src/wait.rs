@@ -58,8 +58,8 @@ impl Shared {
 
     fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
         let now = Now::default();
+        self.arm();
         let mut state = self.state.lock();
-        state.arm();
         let worked = state.progress_everywhere(&now);
         self.note_activity(&now);
         let deadline = state.deadline;
@@ -86,8 +86,7 @@ impl Shared {
                 self.control_events();
             }
         }
-        let mut state = self.state.lock();
-        state.disarm();
-        state.progress_everywhere(&Now::default());
+        self.disarm();
+        self.state.lock().progress_everywhere(&Now::default());
     }
 }
