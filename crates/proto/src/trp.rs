@@ -82,8 +82,9 @@ struct Sender {
     pacer: Pacer,
     /// Largest datagram for new segments.
     datagram: usize,
-    /// Consecutive time-outs of datagrams above the base size.
+    /// Consecutive time-outs of datagrams above the base size, and how large those were.
     big_timeouts: u32,
+    big_size: u32,
     /// When data was last sent, or acknowledged: time-outs count from here.
     active_at: Instant,
     /// Time-outs since something was acknowledged.
@@ -298,6 +299,7 @@ impl Sender {
             pacer: Pacer::new(now),
             datagram,
             big_timeouts: 0,
+            big_size: 0,
             active_at: now,
             timeouts: 0,
             progress_at: now,

@@ -345,7 +345,7 @@ impl Generator {
         }
         let (payload, flags, bytes) = self.payload();
         let addr = Area::Target.base() + n * MAX_LEN;
-        if self.rng.chance(0.5) || bytes.is_empty() {
+        if self.rng.chance(0.5) {
             let effect = Effect::Remote(Area::Target, addr, bytes);
             return (SendOp::Write { addr, rkey }, payload, flags, effect, None);
         }

@@ -239,7 +239,9 @@ fn the_survivor_of_a_crash_completes_everything() {
             let Some((_, status)) = w.nodes[0].error else {
                 return;
             };
-            assert_eq!(status, WcStatus::RetryExcErr, "{}", report(&w));
+            // What is posted after the failure is flushed, and all may have been done before it.
+            let expected = matches!(status, WcStatus::RetryExcErr | WcStatus::WrFlushErr);
+            assert!(expected, "{}", report(&w));
             let after = w.nodes[0].error_at.expect("an error").since(crashed_at);
             assert!(
                 after < Duration::from_secs(8),

@@ -6,7 +6,7 @@ use causeway_wire::trp::{Body, Common, FEATURE_CRC, Hello, Packet, Ranges, crc_m
 use super::handshake::Refusal;
 use super::receive::Refused;
 use super::send::{Acked, Losses, SendSpace};
-use super::{BASE_DATAGRAM, Connection, DropReason, SPACES, State, crc};
+use super::{Connection, DropReason, SPACES, State, crc};
 use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
 
@@ -276,7 +276,8 @@ impl Connection {
             tx.rtt.sample(sent, now);
             tx.cc.on_delay(now.since(sent), tx.rtt.min());
         }
-        if acked.largest as usize > BASE_DATAGRAM {
+        // A smaller one that passes proves nothing about those that vanish.
+        if acked.largest >= tx.big_size {
             tx.big_timeouts = 0;
         }
         let rtt = tx.rtt.smoothed().unwrap_or_default();

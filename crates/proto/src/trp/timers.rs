@@ -151,14 +151,17 @@ impl Connection {
     /// Large datagrams that vanish again and again, while smaller ones may pass: the path's MTU has
     /// shrunk and nobody tells (RFC 8899 section 4.3).
     fn suspect_black_hole(&mut self, now: Instant) {
-        let large = self
+        let largest = self
             .tx
             .spaces
             .iter()
-            .any(|s| s.oldest_size() as usize > BASE_DATAGRAM);
-        if !large || self.tx.datagram <= BASE_DATAGRAM {
+            .map(|s| s.oldest_size())
+            .max()
+            .unwrap_or(0);
+        if largest as usize <= BASE_DATAGRAM || self.tx.datagram <= BASE_DATAGRAM {
             return;
         }
+        self.tx.big_size = largest;
         self.tx.big_timeouts += 1;
         if self.tx.big_timeouts >= BLACK_HOLE_TIMEOUTS {
             self.set_max_payload(now, BASE_DATAGRAM);
