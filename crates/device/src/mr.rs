@@ -269,9 +269,89 @@ pub(crate) fn populate(addr: usize, len: usize, write: bool) -> Result<(), Errno
         return Ok(());
     }
     match Errno::last() {
-        // Special mappings (device memory) cannot be populated but can be accessed.
-        Errno(libc::EINVAL) => Ok(()),
+        // Without the permission, or a special mapping (device memory), which cannot be populated
+        // but can be accessed.
+        Errno(libc::EINVAL) => check_permission(start, end, write),
         Errno(libc::ENOMEM | libc::EFAULT) => Err(Errno(libc::EFAULT)),
         other => Err(other),
+    }
+}
+
+/// Looks up whether every page of a range is mapped with the permission (`proc_pid_maps(5)`).
+fn check_permission(start: usize, end: usize, write: bool) -> Result<(), Errno> {
+    let maps = std::fs::read_to_string("/proc/self/maps")?;
+    let mut reached = start;
+    for line in maps.lines() {
+        let mut words = line.split_ascii_whitespace();
+        let (Some(range), Some(permissions)) = (words.next(), words.next()) else {
+            continue;
+        };
+        let Some((from, to)) = range.split_once('-') else {
+            continue;
+        };
+        let parse = |s| usize::from_str_radix(s, 16).map_err(|_| Errno(libc::EIO));
+        let (from, to) = (parse(from)?, parse(to)?);
+        let allowed = permissions.contains(if write { 'w' } else { 'r' });
+        if (from..to).contains(&reached) && allowed {
+            reached = to;
+        }
+        if reached >= end {
+            return Ok(());
+        }
+    }
+    Err(Errno(libc::EFAULT))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn populating_tells_what_cannot_be_accessed() {
+        let len = 4 * rustix::param::page_size();
+        let map = |prot| {
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+            // SAFETY: a new mapping at an address the kernel chooses.
+            let at = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+            assert_ne!(at, libc::MAP_FAILED);
+            at as usize
+        };
+        let writable = map(libc::PROT_READ | libc::PROT_WRITE);
+        assert_eq!(populate(writable + 1, len - 1, true), Ok(()));
+        let readable = map(libc::PROT_READ);
+        assert_eq!(populate(readable, len, false), Ok(()));
+        assert_eq!(populate(readable, len, true), Err(Errno(libc::EFAULT)));
+        assert_eq!(
+            populate(map(libc::PROT_NONE), len, false),
+            Err(Errno(libc::EFAULT))
+        );
+    }
+
+    #[test]
+    fn a_key_is_not_valid_again_after_its_place_is_reused() {
+        let mut table = MrTable::new();
+        let old = table
+            .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
+            .unwrap();
+        assert!(table.remove(old).is_some());
+        let new = table
+            .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
+            .unwrap();
+        assert_eq!(old >> GENERATION_BITS, new >> GENERATION_BITS);
+        assert_eq!(
+            table.check_local(1, old, 0x1000, 1, false),
+            Err(MemError::Key)
+        );
+        assert_eq!(table.check_local(1, new, 0x1000, 16, true), Ok(()));
+        assert_eq!(
+            table.check_local(1, new, 0x1001, 16, true),
+            Err(MemError::Bounds)
+        );
+        assert_eq!(
+            table.check_local(2, new, 0x1000, 1, true),
+            Err(MemError::Pd)
+        );
+        let write = table.check_remote(1, new, 0x1000, 1, Remote::Write);
+        assert_eq!(write, Err(MemError::Access));
     }
 }

@@ -22,6 +22,8 @@ use crate::ring::{Introduced, RingLink};
 use crate::srq::Srq;
 use crate::udp::UdpLink;
 
+/// The only port.
+const PORT: u8 = 1;
 /// `IBV_QPT_RC`.
 const QPT_RC: u32 = 2;
 
@@ -155,6 +157,9 @@ impl Qp {
     /// that does not exist; what the broker could not be asked for.
     pub fn modify(&self, attr: &QpAttr, av: Option<&Av>, mask: QpAttrMask) -> Result<(), Errno> {
         let target = self.check(attr, mask)?;
+        if av.is_some_and(|av| mask.contains(QpAttrMask::AV) && av.port != PORT) {
+            return Err(Errno(libc::EINVAL));
+        }
         let connecting = target == Some(QpState::Rtr);
         let link = match av {
             Some(av) if connecting => Some(self.connect(attr, av)?),

@@ -207,10 +207,12 @@ impl RingLink {
         }
     }
 
-    /// The peer's queue pair has taken its side.
+    /// The peer's queue pair has taken its side, as the broker or a sign of it says.
     pub fn peer_joined(&mut self) {
         self.joined = true;
-        self.give_up_at = None;
+        if !self.deserted {
+            self.give_up_at = None;
+        }
     }
 
     /// The peer's process is dead.
@@ -412,12 +414,12 @@ impl RingLink {
             taken += 1;
         }
         if taken > 0 {
-            self.joined = true;
-            self.give_up_at = None;
+            self.peer_joined();
             self.ring.set_req_ack(self.flow.expected);
         }
         let progress = self.take_acks(qp)?;
-        self.deserted |= leaving && taken < RECEIVE_MOST;
+        let deserted = leaving && taken < RECEIVE_MOST && !self.deserted;
+        self.deserted |= deserted;
         if taken > 0 {
             qp.host.stats.add(Counter::RingRxRecords, taken as u64);
             self.untold += taken;
@@ -425,7 +427,7 @@ impl RingLink {
                 self.settle(qp.host);
             }
         }
-        Ok(taken > 0 || progress)
+        Ok(taken > 0 || progress || deserted)
     }
 
     /// Takes the peer's acknowledgment, where one is awaited.
@@ -441,8 +443,7 @@ impl RingLink {
         if upto <= self.flow.acked {
             return Ok(false);
         }
-        self.joined = true;
-        self.give_up_at = None;
+        self.peer_joined();
         self.flow.acknowledge(upto, qp);
         Ok(true)
     }
