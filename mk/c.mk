@@ -22,7 +22,7 @@ $(BUILD)/bench/%: benches/baseline/%.c benches/baseline/common.h mk/c.mk
 	$(CC) $(CFLAGS_STRICT) -o $@ $< -lpthread
 
 TEST_PROGRAMS := $(BUILD)/test/idle $(BUILD)/test/traffic
-test-programs: verify $(TEST_PROGRAMS) ## Build the test programs, against the distribution's library
+test-programs: verify $(TEST_PROGRAMS) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
 $(BUILD)/test/traffic: tests/kill/traffic.c

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// idle [HOST]: two sides with a connected QP that has been busy must cost nothing once nobody polls,
-// and must answer at once when woken. Without HOST the server. Exits with 1 if a side was not idle.
+// idle [HOST]: two sides with a connected QP that has been busy must cost nothing once nobody
+// polls, and still answer when woken. Without HOST the server. Exits with 1 if a side was not idle.
 
 #define _GNU_SOURCE
 #include "../verify/common.h"

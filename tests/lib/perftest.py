@@ -20,21 +20,31 @@ def is_latency(tool):
     return tool.endswith("_lat")
 
 
+def unit(tool):
+    """The unit of a tool's figure: a bandwidth of eight bytes a time says nothing."""
+    if is_latency(tool):
+        return "us"
+    return "M/s" if "atomic" in tool else "GB/s"
+
+
 def figure(tool, size, text):
-    """Microseconds (median) or GB/s (average) for one size of a tool's output, or None."""
+    """The figure for one size in a tool's output, or None: the median time, the average bandwidth,
+    or for atomics millions of operations a second."""
     for line in text.splitlines():
         words = line.split()
         if len(words) < 5 or not words[0].isdigit() or int(words[0]) != size:
             continue
         if not all(re.fullmatch(r"[\d.]+", word) for word in words[:5]):
             continue
-        # Latency: bytes iterations min max typical ... Bandwidth: bytes iterations peak average.
-        return float(words[4]) if is_latency(tool) else float(words[3]) * BYTES_PER_GIGABIT / 1e9
+        # Latency: bytes iterations min max typical ... Bandwidth: ... peak average rate.
+        if unit(tool) == "GB/s":
+            return float(words[3]) * BYTES_PER_GIGABIT / 1e9
+        return float(words[4])
     return None
 
 
 def run(world, wire, tool, size, iterations, pin=True):
-    """One run; microseconds or GB/s."""
+    """One run; the tool's figure."""
     options = ["-F", "-n", str(iterations), "-p", str(next(ports))]
     if "atomic" not in tool:
         options += ["-s", str(size)]
@@ -53,4 +63,4 @@ def run(world, wire, tool, size, iterations, pin=True):
 
 def show(tool, value):
     """A figure with its unit."""
-    return f"{value:8.2f} us" if is_latency(tool) else f"{value:8.2f} GB/s"
+    return f"{value:8.2f} {unit(tool)}"
