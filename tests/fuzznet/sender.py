@@ -18,7 +18,7 @@ COOKIE_AT, COOKIE_END = 8, 16
 CRC_AT, CRC_FLAG = 32, 4
 HEADER = 40
 HANDSHAKE = 80
-REQUEST, ACCEPT = 1, 2
+REQUEST, ACCEPT, SHUTDOWN = 1, 2, 4
 VERSION = 0x10
 OPCODES = 16
 FIRST_PORT, LAST_PORT = 20481, 24575
@@ -28,6 +28,12 @@ BURST = 32
 # Between bursts, so that the transfers under test get the processor too.
 PAUSE_SECONDS = 0.002
 ETH_P_IP = 0x0800
+ETHERNET_HEADER = 14
+# <linux/if_packet.h>, <linux/virtio_net.h>
+SOL_PACKET, PACKET_VNET_HDR = 263, 15
+VNET_HEADER, VNET_GSO_AT = 10, 1
+# Time to live of what is sent here, so that it is not taken for traffic.
+MARK = 77
 UDP = 17
 
 
@@ -63,8 +69,10 @@ class Sender:
         self.rng = random.Random(seed)
         self.source, self.address, self.ports = source, address, ports
         self.heard = []
+        self.handshakes = []
         self.sent = {}
-        self.ear = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(ETH_P_IP))
+        self.ear = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETH_P_IP))
+        self.ear.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
         self.ear.setblocking(False)
         self.raw = socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_RAW)
         self.raw.setblocking(False)
@@ -73,11 +81,15 @@ class Sender:
         """Keeps some of the datagrams that pass between endpoints."""
         for _ in range(BURST):
             try:
-                packet = self.ear.recv(65535)
+                frame = self.ear.recv(65535)
             except BlockingIOError:
                 return
+            if frame[VNET_GSO_AT] != 0:
+                # Several datagrams in one piece, to be cut up later: replayed, they would be one.
+                continue
+            packet = frame[VNET_HEADER + ETHERNET_HEADER:]
             header = (packet[0] & 15) * 4
-            if len(packet) < header + 8 or packet[9] != UDP:
+            if len(packet) < header + 8 or packet[9] != UDP or packet[8] == MARK:
                 continue
             from_port, to_port, length = struct.unpack_from(">HHH", packet, header)
             body = packet[header + 8:header + length]
@@ -87,15 +99,18 @@ class Sender:
                 continue
             heard = (socket.inet_ntoa(packet[12:16]), from_port,
                      socket.inet_ntoa(packet[16:20]), to_port, body)
-            if len(self.heard) < KEPT:
-                self.heard.append(heard)
+            # Handshakes are few: kept apart, they are not lost among the data.
+            shaken = body[0] & 15 in (REQUEST, ACCEPT)
+            kept = self.handshakes if shaken else self.heard
+            if len(kept) < KEPT:
+                kept.append(heard)
             elif self.rng.random() < 0.05:
-                self.heard[self.rng.randrange(KEPT)] = heard
+                kept[self.rng.randrange(KEPT)] = heard
 
     def send(self, kind, source, from_port, to, to_port, body):
         """Sends a datagram with any source. UDP checksum 0: none (RFC 768)."""
         udp = struct.pack(">HHHH", from_port, to_port, 8 + len(body), 0)
-        ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 0, 0, 0, 64, UDP, 0,
+        ip = struct.pack(">BBHHHBBH4s4s", 0x45, 0, 0, 0, 0, MARK, UDP, 0,
                          socket.inet_aton(source), socket.inet_aton(to))
         try:
             self.raw.sendto(ip + udp + body, (to, 0))
@@ -138,9 +153,11 @@ class Sender:
             return
         *way, body = self.rng.choice(self.heard)
         body = bytearray(body)
-        if body[0] & 15 in (REQUEST, ACCEPT):
-            return self.forged_handshake(way, body)
-        body[self.rng.randrange(COOKIE_AT, COOKIE_END)] ^= 1 << self.rng.randrange(8)
+        if body[0] & 15 == SHUTDOWN or self.rng.random() < 0.5:
+            # Of a reset that answered us the cookie is wrong already: a bit could put it right.
+            body[COOKIE_AT:COOKIE_END] = self.rng.randbytes(COOKIE_END - COOKIE_AT)
+        else:
+            body[self.rng.randrange(COOKIE_AT, COOKIE_END)] ^= 1 << self.rng.randrange(8)
         for _ in range(self.rng.randrange(4)):
             at = self.rng.randrange(len(body))
             if not COOKIE_AT <= at < COOKIE_END:
@@ -152,25 +169,28 @@ class Sender:
             body += self.rng.randbytes(self.rng.randrange(LONGEST - len(body) + 1))
         crc = body[1] & CRC_FLAG and len(body) >= HEADER and self.rng.random() < 0.7
         self.send("mutated", *way, with_crc(body) if crc else bytes(body))
-        return None
 
-    def forged_handshake(self, way, body):
-        """A handshake heard before, from another incarnation: another cookie, another echo."""
+    def incarnation(self):
+        """A handshake heard before, as of another incarnation: another cookie, another echo."""
+        if not self.handshakes:
+            return
+        *way, body = self.rng.choice(self.handshakes)
+        body = bytearray(body)
         body[8:24] = self.rng.randbytes(16)
-        self.send("handshakes", *way, with_crc(body))
+        self.send("incarnations", *way, with_crc(body))
 
     def replayed(self):
         """What was heard, word for word, late; from its true source or from a stranger."""
         if not self.heard:
             return
-        source, from_port, *rest = self.rng.choice(self.heard)
+        source, from_port, *rest = self.rng.choice(self.heard + self.handshakes)
         if self.rng.random() < 0.3:
             from_port = self.rng.randrange(1, 65536)
         self.send("replayed", source, from_port, *rest)
 
     def run(self, seconds):
         """Sends for a time."""
-        kinds = [self.noise, self.forged, self.mutated, self.mutated, self.replayed]
+        kinds = [self.noise, self.forged, self.mutated, self.incarnation, self.replayed]
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             self.listen()
