@@ -16,8 +16,8 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
+use crate::peers::Peers;
 use crate::qp_entry::QpEntry;
-use crate::ring::Peers;
 use crate::slab::Slab;
 use crate::udp::UdpWire;
 

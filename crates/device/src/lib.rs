@@ -6,7 +6,7 @@
 //! [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. All are thread-safe.
 //!
 //! Nothing happens before [`Context::open`]. From then on the process has one endpoint: a port, an
-//! inbox, a lock, and a [helper thread](helper) that makes progress while the program does not.
+//! inbox, a lock, and a helper thread that makes progress while the program does not.
 
 mod channel;
 mod clock;
@@ -22,6 +22,7 @@ mod helper;
 mod limits;
 mod mr;
 mod pd;
+mod peers;
 mod progress;
 mod qp;
 mod qp_entry;

@@ -4,9 +4,8 @@
 //! which requests have been placed. Only a request refused for want of a receive is written again:
 //! the reader drops what follows it until it comes once more.
 
-use std::collections::HashMap;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use causeway_proto::qp::{Bound, Qp};
 use causeway_proto::trp::Budget;
@@ -15,15 +14,13 @@ use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::{Bytes, BytesMut, Instant};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
-use causeway_shm::{
-    Attention, Corrupt, Counter, Doorbell, Inbox, Record, Ring, Segment, Side, notify,
-};
+use causeway_shm::{Attention, Corrupt, Counter, Record, Ring, Segment, Side, notify};
 use causeway_wire::rdmap::MAX_HEADER;
-use parking_lot::Mutex;
 
 use crate::clock::Now;
 use crate::core::Core;
 use crate::errno::Errno;
+use crate::peers::{PeerEnd, Peers, refused};
 use crate::qp_entry::{Link, QpEntry};
 
 /// Payload of one record: small enough that the reader copies out while the writer copies in.
@@ -49,36 +46,6 @@ mod kind {
     pub const NOT_READY: u8 = 3;
     /// Request `seq` is refused for good; the flags hold the reason.
     pub const REFUSED: u8 = 4;
-}
-
-/// Where a peer's endpoint is told that something happened on a ring.
-#[derive(Debug)]
-pub(crate) struct PeerEnd {
-    inbox: Inbox,
-    bell: Doorbell,
-}
-
-/// The peers' endpoints, one entry for each however many queue pairs lead there.
-#[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<HashMap<u64, Weak<PeerEnd>>>);
-
-impl Peers {
-    /// The endpoint numbered `peer`, to which these descriptors lead.
-    fn get(&self, peer: u64, inbox: OwnedFd, bell: OwnedFd) -> Result<Arc<PeerEnd>, Errno> {
-        let mut known = self.0.lock();
-        if let Some(end) = known.get(&peer).and_then(Weak::upgrade) {
-            return Ok(end);
-        }
-        known.retain(|_, end| end.strong_count() > 0);
-        let segment = Segment::map(inbox, causeway_shm::layout::INBOX_LEN).map_err(refused)?;
-        let inbox = Inbox::open(Arc::new(segment)).map_err(refused)?;
-        let end = Arc::new(PeerEnd {
-            inbox,
-            bell: Doorbell::from_fd(bell),
-        });
-        known.insert(peer, Arc::downgrade(&end));
-        Ok(end)
-    }
 }
 
 /// What the broker introduced a queue pair with.
@@ -142,13 +109,6 @@ pub(crate) struct RingLink {
     untold: usize,
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
-}
-
-fn refused(e: causeway_shm::SegmentError) -> Errno {
-    match e {
-        causeway_shm::SegmentError::Os(e) => e.into(),
-        _ => Errno(libc::EPROTO),
-    }
 }
 
 impl RingLink {
@@ -495,9 +455,9 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool 
 }
 
 impl RingLink {
-    /// Sets a limit to waiting for a peer that is not there yet, or not any more. A NIC keeps silent
-    /// about a peer that has destroyed its queue pair until the retries are used up, and programs
-    /// that end with sends under way rely on it.
+    /// Sets a limit to waiting for a peer that is not there yet, or not any more. A NIC keeps
+    /// silent about a peer that has destroyed its queue pair until the retries are used up, and
+    /// programs that end with sends under way rely on it.
     fn mind_silence(&mut self, qp: &Qp, now: &Now) {
         if !qp.expects_answer() || qp.state() == QpState::Err {
             self.give_up_at = None;

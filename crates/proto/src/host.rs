@@ -85,7 +85,8 @@ pub trait Memory {
 pub trait Host: Memory {
     /// Queues a completion of the send queue of `qp`.
     fn complete_send(&mut self, qp: u32, wc: Wc);
-    /// Queues a completion of the receive queue of `qp`; `solicited` wakes `solicited_only` waiters.
+    /// Queues a completion of the receive queue of `qp`; `solicited` wakes `solicited_only`
+    /// waiters.
     /// Errors always wake.
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool);
     /// Takes a receive from the SRQ of `qp`.

@@ -10,7 +10,8 @@ pub const MAX_SGE: usize = 32;
 pub const MAX_INLINE: usize = 1024;
 /// Most bytes of one message (`ibv_query_port(3)`, `max_msg_sz`).
 pub const MAX_MESSAGE: u32 = 1 << 31;
-/// Most READs and atomics outstanding in either direction (`ibv_query_device(3)`, `max_qp_rd_atom`).
+/// Most READs and atomics outstanding in either direction (`ibv_query_device(3)`,
+/// `max_qp_rd_atom`).
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// `rnr_retry` value that means for ever (`ibv_modify_qp(3)`).
 pub const RNR_RETRY_INFINITE: u8 = 7;
@@ -176,7 +177,8 @@ pub struct Wc {
     pub vendor_err: u32,
     /// Bytes transferred (receives and READs).
     pub byte_len: u32,
-    /// Immediate data as the bytes stood in the sender's `imm_data` (network order), or the invalidated rkey.
+    /// Immediate data as the bytes stood in the sender's `imm_data` (network order), or the
+    /// invalidated rkey.
     pub imm: u32,
     /// Local queue pair.
     pub qp_num: u32,

@@ -41,13 +41,15 @@ pub enum Verdict {
     NotReady(u8),
     /// Never: the link tells the requester, whose queue pair fails at this number.
     Refused(Nak),
-    /// Offered ahead of its turn (`in_order` false) and not placeable yet: hold it and offer it again.
+    /// Offered ahead of its turn (`in_order` false) and not placeable yet: hold it and offer it
+    /// again.
     Later,
     /// The queue pair is in no state to receive: drop, do not acknowledge.
     Ignore,
 }
 
-/// Why a responder refuses a request for good (InfiniBand's NAK codes; RFC 5040 section 4.8 on the wire).
+/// Why a responder refuses a request for good (InfiniBand's NAK codes; on the wire, RFC 5040
+/// section 4.8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Nak {
     /// Malformed, too long for the receive, unsupported or misaligned.
@@ -77,7 +79,8 @@ pub trait Ulp {
 
     /// Writes the next new segment of `space` as number `seq` into `out` (DDP header and payload,
     /// at most `out.len()` bytes) and returns its meaning and its length, or `None` when there is
-    /// nothing to send. `seq` is always one more than in the previous successful call for the space.
+    /// nothing to send. `seq` is always one more than in the previous successful call for the
+    /// space.
     fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)>;
 
     /// Builds segment `seq` again, byte for byte of the same range of its message; `None` if the
@@ -100,9 +103,9 @@ pub trait Ulp {
     /// Every number of `space` below `upto` has been placed at the peer.
     fn acked(&mut self, space: Space, upto: u64);
 
-    /// The peer has refused request `seq` for want of a receive; asks whether to go on. `Some(when)`:
-    /// send `seq` and what follows again at that time. `None`: the retry count is used up and the
-    /// queue pair has failed.
+    /// The peer has refused request `seq` for want of a receive; asks whether to go on.
+    /// `Some(when)`: send `seq` and what follows again at that time. `None`: the retry count is
+    /// used up and the queue pair has failed.
     fn not_ready(&mut self, seq: u64, timer: u8, now: Instant) -> Option<Instant>;
 
     /// The peer has refused request `seq` for good. All before it count as placed.

@@ -9,7 +9,7 @@ use {
     std::os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
-/// What [`crate::notify`] rings.
+/// What [`mod@crate::notify`] rings.
 pub trait Bell {
     /// Makes the owner's wait return. Never blocks on the owner.
     ///

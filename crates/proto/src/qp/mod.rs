@@ -1,12 +1,13 @@
 //! Queue-pair semantics of the reliable connection (RC) service.
 //!
 //! A [`Qp`] holds the work queues, the state of `ibv_modify_qp(3)`, and both halves of the
-//! protocol: the [requester](requester) that turns send work requests into segments and answers
-//! into completions, and the [responder](responder) that places what the peer sends. It is bound
-//! to a device with [`Qp::bind`] to act as the [`Ulp`](crate::ulp::Ulp) of a link.
+//! protocol: the requester that turns send work requests into segments and answers
+//! into completions, and the responder that places what the peer sends. It is bound
+//! to a device with [`Qp::bind`] to act as the [`Ulp`] of a link.
 //!
 //! Not thread-safe: the device holds its lock around every call.
 
+mod answers;
 mod modify;
 mod requester;
 mod responder;
@@ -27,6 +28,7 @@ use crate::types::{
     WcOpcode, WcStatus,
 };
 use crate::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
+use answers::Answers;
 use responder::Responder;
 use sendq::SendQueue;
 
@@ -66,6 +68,7 @@ pub struct Qp {
     /// Receives posted whose completion the program has not polled yet; they occupy the queue.
     rq_used: u32,
     responder: Responder,
+    answers: Answers,
 }
 
 /// A queue pair bound to its device for the length of a call: the upper layer of a link.
@@ -88,6 +91,7 @@ impl Qp {
             rq: VecDeque::new(),
             rq_used: 0,
             responder: Responder::default(),
+            answers: Answers::default(),
         }
     }
 
@@ -310,7 +314,7 @@ impl<H: Host> Ulp for Bound<'_, H> {
     fn has_next(&self, space: Space) -> bool {
         match space {
             Space::Request => self.qp.has_request(),
-            Space::Response => self.qp.responder.has_response(),
+            Space::Response => self.qp.answers.is_due(),
         }
     }
 
@@ -349,7 +353,7 @@ impl<H: Host> Ulp for Bound<'_, H> {
     fn acked(&mut self, space: Space, upto: u64) {
         match space {
             Space::Request => self.qp.requests_acked(upto, self.host),
-            Space::Response => self.qp.responder.acked(upto),
+            Space::Response => self.qp.answers.acked(upto),
         }
     }
 

@@ -130,7 +130,7 @@ impl Qp {
         match to {
             QpState::Reset => self.reset(),
             QpState::Err => {
-                self.responder.drop_responses();
+                self.answers.drop_all();
                 self.enter_error(host);
             }
             _ => {
@@ -149,6 +149,7 @@ impl Qp {
         self.rq.clear();
         self.rq_used = 0;
         self.responder = super::Responder::default();
+        self.answers = super::Answers::default();
         self.attr = QpAttr::default();
     }
 

@@ -1,13 +1,12 @@
-//! The responder half: places and executes what the peer asks for, and builds the answers.
+//! The responder half: places and executes what the peer asks for.
 
-use std::collections::VecDeque;
+use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
-use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
-
-use super::segments::{put_header, scatter};
-use super::{Qp, sendq::Runs};
-use crate::bytes::{Bytes, BytesMut};
-use crate::host::{AtomicOp, Host, Remote};
+use super::Qp;
+use super::answers::Answer;
+use super::segments::scatter;
+use crate::bytes::Bytes;
+use crate::host::Host;
 use crate::types::{QpEvent, QpState, RecvWr, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
 
@@ -20,45 +19,12 @@ struct Current {
     placed: u32,
 }
 
-/// What an answer consists of.
-#[derive(Clone, Copy, Debug)]
-enum Answer {
-    Read {
-        sink: u32,
-        rkey: u32,
-        addr: u64,
-        len: u32,
-    },
-    Atomic {
-        id: u32,
-        msn: u32,
-        original: u64,
-    },
-}
-
-/// An answer, from the request's execution until the peer has acknowledged its last segment.
-#[derive(Debug)]
-struct Response {
-    answer: Answer,
-    /// Number of the request, for a refusal found late.
-    request: u64,
-    first: u64,
-    end: Option<u64>,
-    emitted: u32,
-    runs: Runs,
-}
-
 /// State of the responder.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     current: Option<Current>,
-    responses: VecDeque<Response>,
-    /// How many of `responses`, from the front, are built whole.
-    built: usize,
-    /// Expected untagged message sequence numbers of queues 0 and 1.
+    /// Expected message sequence number of untagged queue 0.
     send_msn: u32,
-    read_msn: u32,
-    atomic_msn: u32,
     /// The WRITE under way or just done: number of its first segment, of the next, bytes placed.
     write: Option<(u64, u64, u32)>,
     established: bool,
@@ -66,63 +32,9 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    pub fn has_response(&self) -> bool {
-        self.built < self.responses.len()
-    }
-
-    pub fn acked(&mut self, upto: u64) {
-        while self
-            .responses
-            .front()
-            .is_some_and(|r| r.end.is_some_and(|end| end <= upto))
-        {
-            self.responses.pop_front();
-            self.built = self.built.saturating_sub(1);
-        }
-    }
-
     /// Takes the receive under way, to flush it.
     pub fn take_current(&mut self) -> Option<u64> {
         self.current.take().map(|c| c.wr.wr_id)
-    }
-
-    pub fn drop_responses(&mut self) {
-        self.responses.clear();
-        self.built = 0;
-    }
-
-    /// Finds the answer that response segment `seq` belongs to.
-    fn find(&self, seq: u64) -> Option<&Response> {
-        let at = self
-            .responses
-            .partition_point(|r| r.end.is_some_and(|end| end <= seq));
-        self.responses
-            .get(at)
-            .filter(|r| r.first <= seq && (r.end.is_some() || r.emitted > 0))
-    }
-}
-
-impl Response {
-    fn len(&self) -> u32 {
-        match self.answer {
-            Answer::Read { len, .. } => len,
-            Answer::Atomic { .. } => 0,
-        }
-    }
-
-    fn header(&self, offset: u32, last: bool) -> Segment {
-        let message = match self.answer {
-            Answer::Read { sink, .. } => Message::ReadResponse {
-                stag: sink,
-                to: u64::from(offset),
-            },
-            Answer::Atomic { id, msn, original } => Message::AtomicResponse {
-                msn,
-                request_id: id,
-                original,
-            },
-        };
-        Segment { message, last }
     }
 }
 
@@ -151,7 +63,18 @@ impl Qp {
         if !in_order {
             return self.place_early(meta, segment_header, body, host);
         }
-        let done = match segment_header.message {
+        let done = self.execute(meta, segment_header.message, body, host);
+        self.judge(done, in_order, host)
+    }
+
+    fn execute<H: Host>(
+        &mut self,
+        meta: SegMeta,
+        message: Message,
+        body: Bytes<'_>,
+        host: &mut H,
+    ) -> Result<Verdict, Nak> {
+        match message {
             Message::Write { stag, to } => self.place_write(meta, stag, to, body, host),
             Message::Send {
                 msn,
@@ -204,8 +127,7 @@ impl Qp {
             Message::ReadResponse { .. } | Message::AtomicResponse { .. } => {
                 Err(Nak::InvalidRequest)
             }
-        };
-        self.judge(done, in_order, host)
+        }
     }
 
     /// Turns a refusal into the error state of the responder (InfiniBand specification 9.9.3,
@@ -424,166 +346,6 @@ impl Qp {
         };
         host.complete_recv(self.config.qpn, wc, solicited);
         Ok(Verdict::Placed)
-    }
-
-    fn accept_read<H: Host>(
-        &mut self,
-        request: u64,
-        msn: u32,
-        answer: Answer,
-        host: &mut H,
-    ) -> Result<(), Nak> {
-        if !self.attr.access.contains(crate::types::Access::REMOTE_READ) {
-            return Err(Nak::InvalidRequest);
-        }
-        if let Answer::Read {
-            rkey, addr, len, ..
-        } = answer
-            && len > 0
-        {
-            host.check_remote(self.config.pd, rkey, addr, u64::from(len), Remote::Read)
-                .map_err(|_| Nak::RemoteAccess)?;
-        }
-        self.queue_answer(request, msn, answer)
-    }
-
-    fn execute_atomic<H: Host>(
-        &mut self,
-        request: u64,
-        msn: u32,
-        (id, stag, to): (u32, u32, u64),
-        op: Atomic,
-        host: &mut H,
-    ) -> Result<(), Nak> {
-        let allowed = self
-            .attr
-            .access
-            .contains(crate::types::Access::REMOTE_ATOMIC);
-        if !allowed || to % 8 != 0 || !self.may_queue_answer(msn) {
-            return Err(Nak::InvalidRequest);
-        }
-        let op = match op {
-            Atomic::FetchAdd { add } => AtomicOp::FetchAdd(add),
-            Atomic::CmpSwap { compare, swap } => AtomicOp::CmpSwap { compare, swap },
-        };
-        let original = host
-            .atomic(self.config.pd, stag, to, op)
-            .map_err(|_| Nak::RemoteAccess)?;
-        self.responder.atomic_msn = self.responder.atomic_msn.wrapping_add(1);
-        let msn_out = self.responder.atomic_msn;
-        self.queue_answer(
-            request,
-            msn,
-            Answer::Atomic {
-                id,
-                msn: msn_out,
-                original,
-            },
-        )
-    }
-
-    /// The peer keeps to the number of READs and atomics agreed on (`max_dest_rd_atomic`).
-    fn may_queue_answer(&self, msn: u32) -> bool {
-        let unbuilt = self.responder.responses.len() - self.responder.built;
-        msn == self.responder.read_msn.wrapping_add(1)
-            && unbuilt < usize::from(self.attr.max_dest_rd_atomic)
-    }
-
-    fn queue_answer(&mut self, request: u64, msn: u32, answer: Answer) -> Result<(), Nak> {
-        if !self.may_queue_answer(msn) {
-            return Err(Nak::InvalidRequest);
-        }
-        self.responder.read_msn = msn;
-        self.responder.responses.push_back(Response {
-            answer,
-            request,
-            first: 0,
-            end: None,
-            emitted: 0,
-            runs: Runs::default(),
-        });
-        Ok(())
-    }
-
-    pub(super) fn next_response<H: Host>(
-        &mut self,
-        seq: u64,
-        out: &mut BytesMut<'_>,
-        host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
-        let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
-        let at = self.responder.built;
-        let response = self.responder.responses.get_mut(at)?;
-        if response.emitted == 0 && response.end.is_none() {
-            response.first = seq;
-        }
-        let offset = response.emitted;
-        let len = room.min(response.len() - offset);
-        let built = self.build_response(at, seq, offset, len, out, host)?;
-        let response = self.responder.responses.get_mut(at)?;
-        response.runs.note(seq, offset, room);
-        response.emitted += len;
-        if built.0.last {
-            response.end = Some(seq + 1);
-            self.responder.built += 1;
-        }
-        Some(built)
-    }
-
-    pub(super) fn response_again<H: Host>(
-        &mut self,
-        seq: u64,
-        out: &mut BytesMut<'_>,
-        host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
-        let response = self.responder.find(seq)?;
-        let (offset, len) = response.runs.range(seq, response.len())?;
-        let first = response.first;
-        let at = self
-            .responder
-            .responses
-            .iter()
-            .position(|r| r.first == first)?;
-        self.build_response(at, seq, offset, len, out, host)
-    }
-
-    fn build_response<H: Host>(
-        &mut self,
-        at: usize,
-        seq: u64,
-        offset: u32,
-        len: u32,
-        out: &mut BytesMut<'_>,
-        host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
-        let response = self.responder.responses.get(at)?;
-        let last = offset + len == response.len();
-        let header = put_header(&response.header(offset, last), out)?;
-        if out.len() - header < len as usize {
-            return None;
-        }
-        if let Answer::Read { rkey, addr, .. } = response.answer
-            && len > 0
-        {
-            let addr = addr.wrapping_add(u64::from(offset));
-            let room = out.slice(header, len as usize);
-            if host.read_remote(self.config.pd, rkey, addr, room).is_err() {
-                self.refuse_late(response.request, host);
-                return None;
-            }
-        }
-        let first = response.first;
-        Some((SegMeta { seq, first, last }, header + len as usize))
-    }
-
-    /// The memory of a READ that was accepted has gone before its answer was built.
-    fn refuse_late<H: Host>(&mut self, request: u64, host: &mut H) {
-        self.responder.late_refusal = Some((request, Nak::RemoteAccess));
-        self.responder.responses.truncate(self.responder.built);
-        if self.attr.state != QpState::Err {
-            host.event(self.config.qpn, QpEvent::AccessError);
-            self.enter_error(host);
-        }
     }
 }
 

@@ -67,7 +67,8 @@ pub(super) fn scatter<H: Host>(
     }
 }
 
-/// The pieces of a scatter/gather list that `len` bytes from `offset` fall into: address, length, key.
+/// The pieces of a scatter/gather list that `len` bytes from `offset` fall into: address, length,
+/// key.
 fn pieces(sges: &[Sge], offset: u32, len: usize) -> impl Iterator<Item = (u64, usize, u32)> + '_ {
     let mut skip = u64::from(offset);
     let mut left = len;

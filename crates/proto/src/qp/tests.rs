@@ -306,10 +306,8 @@ fn a_send_of_many_segments_fills_a_scatter_list() {
     assert_eq!(a.world.sends[0].status, WcStatus::Success);
 }
 
-#[test]
-fn write_read_and_atomics_complete_in_order() {
-    let (mut a, mut b) = pair();
-    b.recv(3, &[]);
+/// A WRITE with immediate, both atomics, a READ, and an empty fenced WRITE.
+fn post_one_of_each(a: &mut End) {
     a.send(
         SendOp::WriteImm {
             addr: 64,
@@ -354,6 +352,13 @@ fn write_read_and_atomics_complete_in_order() {
         SIGNALED | SendFlags::FENCE,
         &[(0, 0)],
     );
+}
+
+#[test]
+fn write_read_and_atomics_complete_in_order() {
+    let (mut a, mut b) = pair();
+    b.recv(3, &[]);
+    post_one_of_each(&mut a);
     run(&mut a, &mut b);
     let opcodes: Vec<_> = a
         .world

@@ -194,7 +194,6 @@ fn near(base: u64, off: i8) -> u32 {
 
 /// Encodes what the peer sends, relative to the state of the connection.
 fn encode(conn: &Connection, common: &Common, body: &Sent) -> Vec<u8> {
-    let [requests, responses] = &conn.rx.spaces;
     let [una, una_response] = [0, 1].map(|i: usize| conn.tx.spaces[i].una());
     let mut out = vec![0; 4096];
     let payload = [3; 255];
@@ -207,11 +206,7 @@ fn encode(conn: &Connection, common: &Common, body: &Sent) -> Vec<u8> {
             last,
             len,
         } => {
-            let base = if response {
-                responses.next()
-            } else {
-                requests.next()
-            };
+            let base = conn.rx.spaces[usize::from(response)].next();
             let psn = near(base, ahead);
             let first = psn.wrapping_sub(u32::from(into));
             let position = Position {

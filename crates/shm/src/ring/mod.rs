@@ -28,7 +28,7 @@
 //!
 //! Each side has a word that says what it wants to be *told* of. Hot: nothing, it polls this ring,
 //! and only if its endpoint sleeps must it be woken. Otherwise a set of events, for which the other
-//! side sets the ring's bit in the inbox ([`crate::notify`]). A side that goes from hot to cold
+//! side sets the ring's bit in the inbox ([`mod@crate::notify`]). A side that goes from hot to cold
 //! uses [`Ring::cool`], which looks again after the word is visible: so either the other side sees
 //! the word, or this one sees the event.
 

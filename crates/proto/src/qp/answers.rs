@@ -1,0 +1,268 @@
+//! The answers to READs and atomics: accepted in order, sent in order, kept until acknowledged.
+
+use std::collections::VecDeque;
+
+use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
+
+use super::segments::put_header;
+use super::{Qp, sendq::Runs};
+use crate::bytes::BytesMut;
+use crate::host::{AtomicOp, Host, Remote};
+use crate::types::{Access, QpEvent, QpState};
+use crate::ulp::{Nak, SegMeta};
+
+/// What an answer consists of.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    Read {
+        sink: u32,
+        rkey: u32,
+        addr: u64,
+        len: u32,
+    },
+    Atomic {
+        id: u32,
+        msn: u32,
+        original: u64,
+    },
+}
+
+/// An answer, from the request's execution until the peer has acknowledged its last segment.
+#[derive(Debug)]
+struct Response {
+    answer: Answer,
+    /// Number of the request, for a refusal found late.
+    request: u64,
+    first: u64,
+    end: Option<u64>,
+    emitted: u32,
+    runs: Runs,
+}
+
+/// The answers under way.
+#[derive(Debug, Default)]
+pub(super) struct Answers {
+    queue: VecDeque<Response>,
+    /// How many of `queue`, from the front, are built whole.
+    built: usize,
+    /// Message sequence number of the last request of queue 1 (RFC 5040, section 4.3).
+    read_msn: u32,
+    /// Message sequence number of the last atomic response (RFC 7306, section 5.2).
+    atomic_msn: u32,
+}
+
+impl Answers {
+    /// Whether an answer is still to be built, whole or in part.
+    pub fn is_due(&self) -> bool {
+        self.built < self.queue.len()
+    }
+
+    /// The peer has placed response segments below `upto`.
+    pub fn acked(&mut self, upto: u64) {
+        while self
+            .queue
+            .front()
+            .is_some_and(|r| r.end.is_some_and(|end| end <= upto))
+        {
+            self.queue.pop_front();
+            self.built = self.built.saturating_sub(1);
+        }
+    }
+
+    /// Forgets what is not answered yet.
+    pub fn drop_all(&mut self) {
+        self.queue.clear();
+        self.built = 0;
+    }
+
+    /// Finds the answer that response segment `seq` belongs to.
+    fn find(&self, seq: u64) -> Option<&Response> {
+        let at = self
+            .queue
+            .partition_point(|r| r.end.is_some_and(|end| end <= seq));
+        self.queue
+            .get(at)
+            .filter(|r| r.first <= seq && (r.end.is_some() || r.emitted > 0))
+    }
+}
+
+impl Response {
+    fn len(&self) -> u32 {
+        match self.answer {
+            Answer::Read { len, .. } => len,
+            Answer::Atomic { .. } => 0,
+        }
+    }
+
+    fn header(&self, offset: u32, last: bool) -> Segment {
+        let message = match self.answer {
+            Answer::Read { sink, .. } => Message::ReadResponse {
+                stag: sink,
+                to: u64::from(offset),
+            },
+            Answer::Atomic { id, msn, original } => Message::AtomicResponse {
+                msn,
+                request_id: id,
+                original,
+            },
+        };
+        Segment { message, last }
+    }
+}
+
+impl Qp {
+    /// Accepts a READ of memory that may be read.
+    pub(super) fn accept_read<H: Host>(
+        &mut self,
+        request: u64,
+        msn: u32,
+        answer: Answer,
+        host: &mut H,
+    ) -> Result<(), Nak> {
+        if !self.attr.access.contains(Access::REMOTE_READ) {
+            return Err(Nak::InvalidRequest);
+        }
+        if let Answer::Read {
+            rkey, addr, len, ..
+        } = answer
+            && len > 0
+        {
+            host.check_remote(self.config.pd, rkey, addr, u64::from(len), Remote::Read)
+                .map_err(|_| Nak::RemoteAccess)?;
+        }
+        self.queue_answer(request, msn, answer)
+    }
+
+    /// Executes an atomic at once; its answer keeps the value there was.
+    pub(super) fn execute_atomic<H: Host>(
+        &mut self,
+        request: u64,
+        msn: u32,
+        (id, stag, to): (u32, u32, u64),
+        op: Atomic,
+        host: &mut H,
+    ) -> Result<(), Nak> {
+        let allowed = self.attr.access.contains(Access::REMOTE_ATOMIC);
+        if !allowed || to % 8 != 0 || !self.may_queue_answer(msn) {
+            return Err(Nak::InvalidRequest);
+        }
+        let op = match op {
+            Atomic::FetchAdd { add } => AtomicOp::FetchAdd(add),
+            Atomic::CmpSwap { compare, swap } => AtomicOp::CmpSwap { compare, swap },
+        };
+        let original = host
+            .atomic(self.config.pd, stag, to, op)
+            .map_err(|_| Nak::RemoteAccess)?;
+        self.answers.atomic_msn = self.answers.atomic_msn.wrapping_add(1);
+        let msn_out = self.answers.atomic_msn;
+        self.queue_answer(
+            request,
+            msn,
+            Answer::Atomic {
+                id,
+                msn: msn_out,
+                original,
+            },
+        )
+    }
+
+    /// The peer keeps to the number of READs and atomics agreed on (`max_dest_rd_atomic`).
+    fn may_queue_answer(&self, msn: u32) -> bool {
+        let unbuilt = self.answers.queue.len() - self.answers.built;
+        msn == self.answers.read_msn.wrapping_add(1)
+            && unbuilt < usize::from(self.attr.max_dest_rd_atomic)
+    }
+
+    fn queue_answer(&mut self, request: u64, msn: u32, answer: Answer) -> Result<(), Nak> {
+        if !self.may_queue_answer(msn) {
+            return Err(Nak::InvalidRequest);
+        }
+        self.answers.read_msn = msn;
+        self.answers.queue.push_back(Response {
+            answer,
+            request,
+            first: 0,
+            end: None,
+            emitted: 0,
+            runs: Runs::default(),
+        });
+        Ok(())
+    }
+
+    pub(super) fn next_response<H: Host>(
+        &mut self,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<(SegMeta, usize)> {
+        let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
+        let at = self.answers.built;
+        let response = self.answers.queue.get_mut(at)?;
+        if response.emitted == 0 && response.end.is_none() {
+            response.first = seq;
+        }
+        let offset = response.emitted;
+        let len = room.min(response.len() - offset);
+        let built = self.build_response(at, seq, offset, len, out, host)?;
+        let response = self.answers.queue.get_mut(at)?;
+        response.runs.note(seq, offset, room);
+        response.emitted += len;
+        if built.0.last {
+            response.end = Some(seq + 1);
+            self.answers.built += 1;
+        }
+        Some(built)
+    }
+
+    pub(super) fn response_again<H: Host>(
+        &mut self,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<(SegMeta, usize)> {
+        let response = self.answers.find(seq)?;
+        let (offset, len) = response.runs.range(seq, response.len())?;
+        let first = response.first;
+        let at = self.answers.queue.iter().position(|r| r.first == first)?;
+        self.build_response(at, seq, offset, len, out, host)
+    }
+
+    fn build_response<H: Host>(
+        &mut self,
+        at: usize,
+        seq: u64,
+        offset: u32,
+        len: u32,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<(SegMeta, usize)> {
+        let response = self.answers.queue.get(at)?;
+        let last = offset + len == response.len();
+        let header = put_header(&response.header(offset, last), out)?;
+        if out.len() - header < len as usize {
+            return None;
+        }
+        if let Answer::Read { rkey, addr, .. } = response.answer
+            && len > 0
+        {
+            let addr = addr.wrapping_add(u64::from(offset));
+            let room = out.slice(header, len as usize);
+            if host.read_remote(self.config.pd, rkey, addr, room).is_err() {
+                self.refuse_late(response.request, host);
+                return None;
+            }
+        }
+        let first = response.first;
+        Some((SegMeta { seq, first, last }, header + len as usize))
+    }
+
+    /// The memory of a READ that was accepted has gone before its answer was built.
+    fn refuse_late<H: Host>(&mut self, request: u64, host: &mut H) {
+        self.responder.late_refusal = Some((request, Nak::RemoteAccess));
+        self.answers.queue.truncate(self.answers.built);
+        if self.attr.state != QpState::Err {
+            host.event(self.config.qpn, QpEvent::AccessError);
+            self.enter_error(host);
+        }
+    }
+}
