@@ -22,8 +22,8 @@ abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,n
 libs: $(BUILD)/lib/libibverbs.so.1 $(BUILD)/lib/librdmacm.so.1
 
 abi-archives:
-	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) --profile $(ABI_PROFILE) \
-		-p causeway-verbs -p causeway-rdmacm
+	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
+		--profile $(ABI_PROFILE) -p causeway-verbs -p causeway-rdmacm
 
 # $(1) soname, $(2) archive, $(3) symbol table
 define abi_library

@@ -80,6 +80,14 @@ impl MrTable {
         Ok(key)
     }
 
+    /// Gives a region another protection domain and other permissions, under the same key.
+    pub fn change(&mut self, key: u32, pd: u32, access: Access) {
+        let region = self.regions.get_mut(key >> GENERATION_BITS);
+        if let Some(region) = region.filter(|r| r.key == key) {
+            (region.pd, region.access, region.remote_valid) = (pd, access, true);
+        }
+    }
+
     /// How many there are.
     pub fn len(&self) -> usize {
         self.regions.len()

@@ -182,7 +182,7 @@ impl Mr {
         Ok(())
     }
 
-    /// Changes a registration (`ibv_rereg_mr(3)`). The keys change.
+    /// Changes a registration (`ibv_rereg_mr(3)`). The keys change with the range only.
     ///
     /// # Errors
     /// As [`Pd::reg_mr`]; then the old registration stays.
@@ -205,8 +205,14 @@ impl Mr {
         if state.core.mrs.get(inner.key).is_none() {
             return Err(Errno(libc::EINVAL));
         }
-        let key = state.core.mrs.insert(handle, (addr, len), iova, access)?;
-        state.core.mrs.remove(inner.key);
+        let key = if range.is_some() {
+            let key = state.core.mrs.insert(handle, (addr, len), iova, access)?;
+            state.core.mrs.remove(inner.key);
+            key
+        } else {
+            state.core.mrs.change(inner.key, handle, access);
+            inner.key
+        };
         drop_user(&mut state.pds, inner.pd);
         add_user(&mut state.pds, handle);
         *inner = Registration {

@@ -9,7 +9,7 @@ use causeway_proto::trp::{Config, Connection, SendConfig};
 use causeway_proto::types::{QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
 
 use crate::clock::{self, Now};
-use crate::core::{Route, qp_index};
+use crate::core::{Core, Route, qp_index};
 use crate::cq::Cq;
 use crate::endpoint::{BASE_PORT, Shared};
 use crate::errno::Errno;
@@ -271,25 +271,48 @@ impl Qp {
         &self,
         wrs: impl Iterator<Item = Result<SendWr, Errno>>,
     ) -> Result<(), (usize, Errno)> {
+        self.with_send_queue((0, Errno(libc::EINVAL)), |qp, core| {
+            for (index, wr) in wrs.enumerate() {
+                let posted = wr.and_then(|wr| Ok(qp.post_send(wr, core)?));
+                posted.map_err(|errno| (index, errno))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts all of `wrs` or, on an error, none (`ibv_wr_complete`). Leaves `wrs` empty.
+    ///
+    /// # Errors
+    /// ENOMEM where the queue has no room for all, EINVAL.
+    pub fn post_send_batch(&self, wrs: &mut Vec<SendWr>) -> Result<(), Errno> {
+        self.with_send_queue(Errno(libc::EINVAL), |qp, core| {
+            qp.check_sends(wrs)?;
+            for wr in wrs.drain(..) {
+                qp.post_send(wr, core)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts with `post`, and starts what it posted. `gone` is the error for a queue pair that has
+    /// ended.
+    fn with_send_queue<E>(
+        &self,
+        gone: E,
+        post: impl FnOnce(&mut ProtoQp, &mut Core) -> Result<(), E>,
+    ) -> Result<(), E> {
         let shared = self.shared();
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         let now = Now::default();
-        let mut outcome = Ok(());
         let Some(entry) = state
             .qps
             .get_mut(qp_index(self.qpn))
             .and_then(Option::as_deref_mut)
         else {
-            return Err((0, Errno(libc::EINVAL)));
+            return Err(gone);
         };
-        for (index, wr) in wrs.enumerate() {
-            let posted = wr.and_then(|wr| Ok(entry.qp.post_send(wr, &mut state.core)?));
-            if let Err(errno) = posted {
-                outcome = Err((index, errno));
-                break;
-            }
-        }
+        let outcome = post(&mut entry.qp, &mut state.core);
         state.touch(self.qpn);
         // Its acknowledgments are awaited now.
         state.heat(self.qpn);

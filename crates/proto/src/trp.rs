@@ -192,7 +192,7 @@ impl Connection {
     /// Whether the peer has proved that it received our cookie: it is where datagrams to it go.
     #[must_use]
     pub fn is_confirmed(&self) -> bool {
-        self.handshake.confirmed()
+        self.handshake.peer().is_some()
     }
 
     /// Whether the connection is over: lost, or shut down by [`Connection::shutdown`].

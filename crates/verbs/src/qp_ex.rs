@@ -167,9 +167,8 @@ unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
         let result = if pending.error != 0 {
             Err(Errno(pending.error))
         } else {
-            let requests = pending.requests.drain(..).map(Ok);
             let dev = &(*qp.cast::<QpObject>()).dev;
-            dev.post_send_list(requests).map_err(|(_, error)| error)
+            dev.post_send_batch(&mut pending.requests)
         };
         finish(qp);
         errno::code(result)

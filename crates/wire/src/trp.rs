@@ -208,7 +208,7 @@ pub struct Hello {
     pub dst_qpn: u32,
     /// Queue pair of the sender.
     pub src_qpn: u32,
-    /// The receiver's cookie: echoed in an accept, 0 in a request.
+    /// The receiver's cookie: in an accept as known, in a request as claimed, or 0.
     pub echo: u64,
     /// The sender's cookie, which every datagram to it must bear.
     pub cookie: u64,

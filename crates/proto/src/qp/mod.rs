@@ -157,21 +157,24 @@ impl Qp {
     /// [`PostError::Full`], or [`PostError::Invalid`] before RTS, with too many entries or too
     /// many bytes.
     pub fn post_send<H: Host>(&mut self, wr: SendWr, host: &mut H) -> Result<(), PostError> {
-        if !matches!(
-            self.attr.state,
-            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
-        ) {
-            return Err(PostError::Invalid);
-        }
+        self.check_room(1)?;
         let len = self.check_send(&wr)?;
-        if self.sq.used() >= self.config.cap.max_send_wr {
-            return Err(PostError::Full);
-        }
         self.sq.push(wr, len);
         if matches!(self.attr.state, QpState::Err | QpState::Sqe) {
             self.flush_sends(host);
         }
         Ok(())
+    }
+
+    /// Whether [`Qp::post_send`] would accept every one of `wrs`, posted one after the other
+    /// (`ibv_wr_complete`, which posts all or nothing).
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    pub fn check_sends(&self, wrs: &[SendWr]) -> Result<(), PostError> {
+        self.check_room(wrs.len())?;
+        wrs.iter()
+            .try_for_each(|wr| self.check_send(wr).map(|_| ()))
     }
 
     /// Accepts a receive work request (`ibv_post_recv(3)`). In the error state it completes at
@@ -210,6 +213,20 @@ impl Qp {
         if !self.config.srq {
             self.rq_used = self.rq_used.saturating_sub(1);
         }
+    }
+
+    fn check_room(&self, count: usize) -> Result<(), PostError> {
+        if !matches!(
+            self.attr.state,
+            QpState::Rts | QpState::Sqd | QpState::Sqe | QpState::Err
+        ) {
+            return Err(PostError::Invalid);
+        }
+        let room = self.config.cap.max_send_wr.saturating_sub(self.sq.used());
+        if count > room as usize {
+            return Err(PostError::Full);
+        }
+        Ok(())
     }
 
     fn check_send(&self, wr: &SendWr) -> Result<u32, PostError> {

@@ -1,8 +1,9 @@
 //! Exchange of cookies, sizes and features.
 //!
-//! Either side may begin, or both: a request tells the peer our cookie, an accept echoes the
-//! peer's and tells ours. A side may send data as soon as it knows the peer's cookie. Until a
-//! datagram with *our* cookie arrives the peer is a claim that a later request may replace.
+//! Either side may begin, or both. A request tells the peer our cookie, and echoes the peer's where
+//! one has been claimed; an accept always does. Who echoes our cookie is the peer: its cookie is
+//! known from then on, and data may be sent. A cookie that came without ours is a claim. It is
+//! echoed, so that whoever made it can prove to be the peer, and a later one replaces it.
 
 use causeway_wire::trp::{FEATURE_CRC, Hello};
 
@@ -27,7 +28,7 @@ pub struct Peer {
 /// Why a handshake datagram is not believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// It does not echo our cookie, or comes from another incarnation of a confirmed peer.
+    /// It does not echo our cookie, or comes from another incarnation of a known peer.
     Cookie,
     /// Its first PSN is not the one we expect.
     Psn,
@@ -39,19 +40,21 @@ pub enum Refusal {
 #[derive(Debug, Default)]
 pub struct Handshake {
     peer: Option<Peer>,
-    /// A datagram with our cookie has come: the peer is who it says.
-    confirmed: bool,
+    /// The cookie claimed last, before the peer is known.
+    claim: u64,
     /// The peer wants CRCs.
     peer_crc: bool,
-    /// An accept is to be sent.
-    pub accept_due: bool,
+    /// The peer's request is to be answered: by an accept, or by a request before it is known.
+    answer_due: bool,
     /// A request is to be sent.
     pub request_due: bool,
     /// When to repeat the request.
     pub retry_at: Option<Instant>,
-    /// Requests sent.
+    /// Requests sent since work waits for the peer.
     pub tries: u32,
-    /// When the request answered by an accept was sent, if only one was.
+    /// Requests sent in all.
+    sent: u32,
+    /// When the first was.
     first_sent: Option<Instant>,
 }
 
@@ -62,24 +65,13 @@ impl Handshake {
         self.peer.as_ref()
     }
 
-    /// Whether the peer has proved that it received our cookie.
-    #[must_use]
-    pub fn confirmed(&self) -> bool {
-        self.confirmed
-    }
-
-    /// A datagram with our cookie has come from the peer.
-    pub fn confirm(&mut self) {
-        self.confirmed = true;
-    }
-
     /// Whether CRCs are in use.
     #[must_use]
     pub fn crc(&self, config: &Config) -> bool {
         config.crc || self.peer_crc
     }
 
-    /// Takes a request or an accept. Returns whether the peer became known or changed.
+    /// Takes a request or an accept. Returns whether it made the peer known.
     pub fn receive(&mut self, config: &Config, hello: &Hello) -> Result<bool, Refusal> {
         if hello.dst_qpn != config.local_qpn || hello.src_qpn != config.remote_qpn {
             return Err(Refusal::Cookie);
@@ -91,14 +83,17 @@ impl Handshake {
         if hello.sends && hello.psn != config.rq_psn {
             return Err(Refusal::Psn);
         }
-        let same = self.peer.is_some_and(|p| p.cookie == hello.cookie);
-        if hello.accept && hello.echo != config.cookie || self.confirmed && !same {
+        let echoes = hello.echo == config.cookie;
+        if hello.accept && !echoes || self.peer.is_some_and(|p| p.cookie != hello.cookie) {
             return Err(Refusal::Cookie);
         }
-        if hello.accept {
-            self.confirmed = true;
-        } else {
-            self.accept_due = true;
+        self.answer_due |= !hello.accept;
+        if self.peer.is_some() {
+            return Ok(false);
+        }
+        if !echoes {
+            self.claim = hello.cookie;
+            return Ok(false);
         }
         self.peer_crc = hello.features & FEATURE_CRC != 0;
         self.peer = Some(Peer {
@@ -110,34 +105,31 @@ impl Handshake {
         });
         self.request_due = false;
         self.retry_at = None;
-        Ok(!same)
+        Ok(true)
     }
 
     /// When the only request sent so far left: its answer measures the round trip.
-    pub fn sample(&mut self) -> Option<Instant> {
-        self.first_sent.take().filter(|_| self.tries == 1)
+    pub fn sample(&self) -> Option<Instant> {
+        self.first_sent.filter(|_| self.sent == 1)
     }
 
     /// The next handshake datagram to send, if one is due. `psn`: our first request PSN, once
     /// ready to send.
     pub fn transmit(&mut self, now: Instant, config: &Config, psn: Option<u32>) -> Option<Hello> {
-        let accept = self.accept_due;
-        if !accept && !self.request_due {
+        let answer = core::mem::take(&mut self.answer_due);
+        let accept = answer && self.peer.is_some();
+        if !answer && !self.request_due {
             return None;
         }
-        let echo = if accept {
-            self.peer.map_or(0, |p| p.cookie)
-        } else {
-            0
-        };
-        if accept {
-            self.accept_due = false;
-        } else {
-            self.request_due = false;
+        if !accept {
+            self.sent = self.sent.saturating_add(1);
             self.first_sent.get_or_insert(now);
+        }
+        if !accept && core::mem::take(&mut self.request_due) {
             self.retry_at = Some(now + request_interval(self.tries));
             self.tries += 1;
         }
+        let echo = self.peer.map_or(self.claim, |p| p.cookie);
         Some(Hello {
             accept,
             dst_qpn: config.remote_qpn,
@@ -183,18 +175,48 @@ mod tests {
         let ((mut a, ca), (mut b, cb)) = pair();
         a.request_due = true;
         let request = a.transmit(T0, &ca, Some(50)).unwrap();
-        assert_eq!(b.receive(&cb, &request), Ok(true));
-        assert!(!b.confirmed());
-        let accept = b.transmit(T0, &cb, None).unwrap();
-        assert_eq!(a.receive(&ca, &accept), Ok(true));
-        assert!(a.confirmed() && a.crc(&ca) && b.crc(&cb));
+        assert_eq!(b.receive(&cb, &request), Ok(false));
+        assert!(b.peer().is_none(), "only a claim");
+        let answer = b.transmit(T0, &cb, None).unwrap();
+        assert!(!answer.accept);
+        assert_eq!(a.receive(&ca, &answer), Ok(true));
+        assert_eq!(a.sample(), Some(T0));
+        let accept = a.transmit(T0, &ca, Some(50)).unwrap();
+        assert!(accept.accept);
+        assert_eq!(b.receive(&cb, &accept), Ok(true));
+        assert!(a.crc(&ca) && b.crc(&cb));
         assert_eq!(
             (a.peer().unwrap().cookie, b.peer().unwrap().cookie),
             (0xB, 0xA)
         );
+        assert!(a.transmit(T0, &ca, None).is_none() && b.transmit(T0, &cb, None).is_none());
         // A repeated request is answered again and changes nothing.
         assert_eq!(b.receive(&cb, &request), Ok(false));
-        assert!(b.transmit(T0, &cb, None).is_some());
+        assert!(b.transmit(T0, &cb, None).unwrap().accept);
+    }
+
+    #[test]
+    fn both_sides_start() {
+        let ((mut a, ca), (mut b, cb)) = pair();
+        (a.request_due, b.request_due) = (true, true);
+        let from_a = a.transmit(T0, &ca, Some(50)).unwrap();
+        let from_b = b.transmit(T0, &cb, Some(70)).unwrap();
+        let mut sent = 2;
+        let mut queue = vec![(true, from_a), (false, from_b)];
+        while let Some((to_b, hello)) = queue.pop() {
+            let ((to, ct), psn) = if to_b {
+                ((&mut b, &cb), 70)
+            } else {
+                ((&mut a, &ca), 50)
+            };
+            assert!(to.receive(ct, &hello).is_ok());
+            if let Some(answer) = to.transmit(T0, ct, Some(psn)) {
+                queue.push((!to_b, answer));
+                sent += 1;
+            }
+        }
+        assert!(a.peer().is_some() && b.peer().is_some());
+        assert!(sent <= 6, "{sent} datagrams");
     }
 
     #[test]
@@ -202,52 +224,39 @@ mod tests {
         let ((mut a, ca), (mut b, cb)) = pair();
         a.request_due = true;
         let request = a.transmit(T0, &ca, Some(50)).unwrap();
+        let refused = |b: &mut Handshake, wrong: Hello| b.receive(&cb, &wrong).unwrap_err();
         let wrong = Hello { psn: 51, ..request };
-        assert_eq!(b.receive(&cb, &wrong), Err(Refusal::Psn));
+        assert_eq!(refused(&mut b, wrong), Refusal::Psn);
         let wrong = Hello {
             src_qpn: 9,
             ..request
         };
-        assert_eq!(b.receive(&cb, &wrong), Err(Refusal::Cookie));
+        assert_eq!(refused(&mut b, wrong), Refusal::Cookie);
         let wrong = Hello {
             window: 0,
             ..request
         };
-        assert_eq!(b.receive(&cb, &wrong), Err(Refusal::Malformed));
-        // Before confirmation a claim may be replaced, after it not.
-        assert_eq!(
-            b.receive(
-                &cb,
-                &Hello {
-                    cookie: 0xE,
-                    ..request
-                }
-            ),
-            Ok(true)
-        );
-        assert_eq!(b.receive(&cb, &request), Ok(true));
-        b.confirm();
-        assert_eq!(
-            b.receive(
-                &cb,
-                &Hello {
-                    cookie: 0xE,
-                    ..request
-                }
-            ),
-            Err(Refusal::Cookie)
-        );
-        let accept = b.transmit(T0, &cb, None).unwrap();
-        assert_eq!(
-            a.receive(
-                &ca,
-                &Hello {
-                    echo: 0xF,
-                    ..accept
-                }
-            ),
-            Err(Refusal::Cookie)
-        );
+        assert_eq!(refused(&mut b, wrong), Refusal::Malformed);
+        // A forged claim is answered, which is of no use to who cannot read the answer, and does
+        // not stand in the way of the true one.
+        let forged = Hello {
+            cookie: 0xE,
+            ..request
+        };
+        assert_eq!(b.receive(&cb, &forged), Ok(false));
+        assert_eq!(b.transmit(T0, &cb, None).unwrap().echo, 0xE);
+        assert_eq!(b.receive(&cb, &request), Ok(false));
+        let answer = b.transmit(T0, &cb, None).unwrap();
+        assert_eq!(b.receive(&cb, &forged), Ok(false));
+        assert_eq!(a.receive(&ca, &answer), Ok(true));
+        let accept = a.transmit(T0, &ca, Some(50)).unwrap();
+        let wrong = Hello {
+            echo: 0xF,
+            ..accept
+        };
+        assert_eq!(refused(&mut b, wrong), Refusal::Cookie);
+        assert_eq!(b.receive(&cb, &accept), Ok(true));
+        assert_eq!(refused(&mut b, forged), Refusal::Cookie);
     }
 
     #[test]

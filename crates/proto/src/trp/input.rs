@@ -1,7 +1,7 @@
 //! Datagrams in: authentication, handshakes, acknowledgments, refusals.
 
 use causeway_wire::terminate::{Class, Terminate};
-use causeway_wire::trp::{Body, Common, FEATURE_CRC, Hello, Packet, Ranges, crc_matches};
+use causeway_wire::trp::{Body, Common, Hello, Packet, Ranges, crc_matches};
 
 use super::handshake::Refusal;
 use super::receive::Refused;
@@ -84,14 +84,14 @@ impl Connection {
         if common.cookie != config.cookie {
             return Err(DropReason::Cookie);
         }
+        if self.handshake.peer().is_none() {
+            // The accept was lost, or overtaken: ask for it again.
+            self.handshake.request_due = true;
+            return Err(DropReason::NotConnected);
+        }
         let required = self.handshake.crc(config);
         if required != common.crc || required && !crc_matches(datagram, crc) {
             return Err(DropReason::Crc);
-        }
-        if self.handshake.peer().is_none() {
-            // The accept was lost, or overtaken: ask for it again.
-            self.handshake.request_due = self.send_config.is_some() || self.handshake.tries == 0;
-            return Err(DropReason::NotConnected);
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Connection {
     }
 
     fn on_hello(&mut self, now: Instant, hello: &Hello) -> Result<(), DropReason> {
-        let changed = self
+        let known = self
             .handshake
             .receive(&self.config, hello)
             .map_err(|r| match r {
@@ -121,19 +121,16 @@ impl Connection {
                 Refusal::Psn => DropReason::Psn,
                 Refusal::Malformed => DropReason::Malformed(causeway_wire::trp::ParseError::Field),
             })?;
-        if hello.accept {
+        if known {
             if let Some(sent) = self.handshake.sample() {
                 self.tx.rtt.sample(sent, now);
             }
             self.live.heard(now, false);
-        }
-        debug_assert!(hello.features & !FEATURE_CRC == 0 || self.handshake.peer().is_some());
-        if changed {
             self.tx.window = u64::from(hello.window);
             let datagram = self.tx.datagram;
             self.set_max_payload(now, datagram);
-        } else if !hello.accept {
-            // The peer asks again: it has no cookie of ours, and drops what we send. What was sent
+        } else if !hello.accept && self.handshake.peer().is_some() {
+            // The peer asks again: it does not know us yet, and drops what we send. What was sent
             // so far did not arrive.
             for space in SPACES {
                 self.tx.probe[space as usize] = self.tx.spaces[space as usize].outstanding();
@@ -149,7 +146,6 @@ impl Connection {
         body: Body<'_>,
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
-        self.handshake.confirm();
         self.live.heard(now, matches!(body, Body::Data(..)));
         self.tx.window = u64::from(common.window.max(1));
         let sack = match body {

@@ -109,9 +109,9 @@ impl Connection {
     }
 
     /// The network reports that nobody listens at the peer's address (ICMP port unreachable). It
-    /// is believed when it is confirmed after the handshake; before, the peer may not have started.
+    /// is believed when it is confirmed, after the handshake; before, the peer may not have started.
     pub fn unreachable(&mut self, now: Instant, ulp: &mut impl Ulp) {
-        if self.state != State::Open || !self.handshake.confirmed() {
+        if self.state != State::Open || self.handshake.peer().is_none() {
             return;
         }
         let live = &mut self.live;
@@ -155,7 +155,7 @@ impl Connection {
         let Some(at) = self.live.at.filter(|at| now >= *at) else {
             return;
         };
-        if !self.handshake.confirmed() || self.state != State::Open {
+        if self.handshake.peer().is_none() || self.state != State::Open {
             // Nobody has ever talked: nobody can have died. Armed again by the first datagram.
             self.live.at = None;
             return;

@@ -1,7 +1,6 @@
 //! Time: one deadline for the caller, and what happens when it passes.
 
 use super::config::{BLACK_HOLE_TIMEOUTS, MAX_ACK_DELAY};
-use super::handshake::request_interval;
 use super::rtt::{INITIAL_RTO, MIN_RTO};
 use super::{BASE_DATAGRAM, Connection, SPACES, State};
 use crate::time::{Duration, Instant};
@@ -95,8 +94,6 @@ impl Connection {
         }
         let tx = &self.tx;
         let wait = match tx.timeouts {
-            // The accept may be lost, or the peer not be ready: as with connection requests.
-            n if !self.handshake.confirmed() => request_interval(n),
             0 => match tx.rtt.smoothed() {
                 Some(srtt) => (2 * srtt + MAX_ACK_DELAY).max(MIN_PROBE).min(tx.rtt.rto()),
                 None => INITIAL_RTO,
@@ -124,8 +121,6 @@ impl Connection {
         // Also where nothing can be sent at once, the next time-out counts from here.
         self.tx.active_at = now;
         self.tx.loss_at = None;
-        // A peer that has not proved to know our cookie drops all data.
-        self.handshake.accept_due |= !self.handshake.confirmed();
         let first = self.tx.timeouts == 1;
         for space in SPACES {
             if !self.is_waiting_for_ack(space) {
@@ -138,7 +133,7 @@ impl Connection {
                 self.tx.spaces[space as usize].lose_from(una, self.tx.timeouts > 2);
             }
         }
-        if first || !self.handshake.confirmed() {
+        if first {
             return;
         }
         if self.tx.timeouts == 2 {
