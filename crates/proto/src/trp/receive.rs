@@ -41,10 +41,12 @@ impl Connection {
             first,
             last: position.last,
         };
-        if space == Space::Request {
+        let arrival = self.rx.spaces[space as usize].classify(seq);
+        // What lies behind or beyond says nothing of the attempt: it may be old, or wrong.
+        if space == Space::Request && matches!(arrival, Arrival::InOrder | Arrival::Early) {
             self.check_attempt(common.epoch)?;
         }
-        match self.rx.spaces[space as usize].classify(seq) {
+        match arrival {
             Arrival::Duplicate => {
                 self.rx.duplicates = self.rx.duplicates.wrapping_add(1);
                 self.stats.duplicates += 1;

@@ -353,3 +353,35 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn an_old_datagram_does_not_begin_an_attempt() {
+    let now = Instant(1_000_000);
+    let mut conn = established(now);
+    let mut ulp = Naive::default();
+    ulp.acked = [u64::from(u32::MAX - 9), 0];
+    let mut offer = |ahead, epoch| {
+        let common = Common {
+            dst_qpn: QPNS[0],
+            src_qpn: QPNS[1],
+            cookie: COOKIE,
+            ack_request: u32::MAX - 9,
+            window: 100,
+            epoch,
+            ..Common::default()
+        };
+        let body = Sent::Data {
+            response: false,
+            ahead,
+            into: 0,
+            last: true,
+            len: 10,
+        };
+        let datagram = encode(&conn, &common, &body);
+        (conn.on_datagram(now, &datagram, &mut ulp), conn.rx.epoch)
+    };
+    assert_eq!(offer(0, 0), (Ok(()), 0));
+    assert_eq!(offer(-1, 100), (Ok(()), 0), "a duplicate");
+    assert_eq!(offer(0, 1), (Ok(()), 1));
+    assert_eq!(offer(0, 0), (Err(DropReason::Stale), 1));
+}
