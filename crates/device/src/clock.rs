@@ -13,6 +13,16 @@ pub(crate) fn now() -> Instant {
     Instant(seconds * 1_000_000_000 + nanoseconds)
 }
 
+/// The earlier of two times, of which either may never come. On the path of every message.
+#[inline]
+pub(crate) fn earlier(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
+    match (a, b) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, None) => a,
+        (None, b) => b,
+    }
+}
+
 /// A duration as the kernel takes it.
 pub(crate) fn timespec(t: std::time::Duration) -> rustix::event::Timespec {
     rustix::event::Timespec {

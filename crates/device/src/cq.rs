@@ -10,7 +10,8 @@ use parking_lot::{Condvar, Mutex};
 use crate::channel::EventQueue;
 use crate::clock::Now;
 use crate::context::Context;
-use crate::core::Armed;
+use crate::core::{Armed, qp_index};
+use crate::endpoint::State;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
@@ -144,17 +145,21 @@ impl Cq {
             shared.note_activity(&now);
         }
         let mut taken = 0;
+        let State { core, qps, .. } = &mut *state;
+        let Some(cq) = core.cqs.get_mut(self.number) else {
+            return Ok(0);
+        };
         while taken < max {
-            let Some(cq) = state.core.cqs.get_mut(self.number) else {
-                break;
-            };
-            let Some(cqe) = cq.queue.pop_front() else {
+            // Not copied out of the queue: a copy of a copy is a store that loads wait for.
+            let Some(cqe) = cq.queue.front() else {
                 if cq.overrun && taken == 0 {
                     return Err(Errno(libc::EOVERFLOW));
                 }
                 break;
             };
-            if let Some(entry) = state.qp(cqe.wc.qp_num) {
+            let entry = qps.get_mut(qp_index(cqe.wc.qp_num));
+            let entry = entry.and_then(Option::as_deref_mut);
+            if let Some(entry) = entry.filter(|e| e.qp.qpn() == cqe.wc.qp_num) {
                 if cqe.is_send {
                     entry.qp.release_send()
                 } else {
@@ -162,6 +167,7 @@ impl Cq {
                 }
             }
             out(&cqe.wc, cqe.timestamp);
+            cq.queue.pop_front();
             taken += 1;
         }
         let deadline = state.deadline;

@@ -50,6 +50,8 @@ pub(crate) struct State {
     pub pending: Vec<u32>,
     /// Earliest time at which something is to be done without any input.
     pub deadline: Option<Instant>,
+    /// Passes that had a deadline to mind.
+    pub passes: u32,
 }
 
 /// What the program's threads and the helper share.
@@ -171,6 +173,7 @@ impl Endpoint {
                 unsettled: Vec::new(),
                 pending: Vec::new(),
                 deadline: None,
+                passes: 0,
             }),
         });
         let helper = helper::start(Arc::clone(&shared))?;

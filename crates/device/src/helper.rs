@@ -7,8 +7,9 @@
 //!
 //! To be woken for what the program would have polled a moment later ruins both on few processors.
 //! So the helper counts the program's calls: where they came faster than one in [`SPIN`] while it
-//! slept, it keeps off the sources for a [`TICK`] and looks again. No poll knows that it was the
-//! last; the tick is what bounds the delay after it.
+//! slept, it keeps off the sources for a tick and looks again. No poll knows that it was the last;
+//! the tick is what bounds the delay after it. While the program goes on polling, ticks get longer
+//! ([`TICK_FIRST`] to [`TICK_LAST`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -22,14 +23,23 @@ use crate::clock::{self, Now};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 
-/// How long a peer's request may wait after the program's last poll.
-const TICK: Duration = Duration::from_micros(200);
+/// How long a peer's request may wait after the last poll of a program that has just begun to poll,
+/// and of one that has been polling for long: each tick interrupts it, which costs some 20 µs where
+/// all processors are busy.
+const TICK_FIRST: Duration = Duration::from_micros(200);
+const TICK_LAST: Duration = Duration::from_micros(1600);
 /// A program that calls more often than this on average is polling.
 const SPIN: Duration = Duration::from_micros(10);
 /// A program whose last call is further back than this is not polling just now.
 const RECENT: Duration = Duration::from_micros(3);
 /// The shortest time over which that can be told.
 const SAMPLE: Duration = Duration::from_micros(20);
+/// Time the program gets to answer what the helper has placed, before the peer is told that it was:
+/// the answer tells it too. A peer that waits for both then takes them at once, and stays in step
+/// without the helper (`ib_write_lat`).
+const ANSWER_TIME: Duration = Duration::from_micros(2);
+/// Later than any time there is.
+const FAR: Instant = Instant(u64::MAX);
 /// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
 const TIMER_SLACK: libc::c_ulong = 1000;
 
@@ -41,6 +51,8 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
         Helper {
             seen: shared.activity.load(Ordering::Relaxed),
             since: clock::now(),
+            due: FAR,
+            tick: TICK_FIRST,
             shared,
         }
         .run();
@@ -58,6 +70,10 @@ struct Helper {
     /// The program's calls when they were last counted, and when that was.
     seen: u64,
     since: Instant,
+    /// When the last such sleep was to end.
+    due: Instant,
+    /// How long the next sleep lasts, if the program polls.
+    tick: Duration,
 }
 
 impl Helper {
@@ -67,8 +83,10 @@ impl Helper {
                 self.park();
             } else if self.is_polled() {
                 self.shared.control_events();
-                self.sleep(false, Some(TICK));
+                self.keep_off(self.tick);
+                self.tick = (2 * self.tick).min(TICK_LAST);
             } else {
+                self.tick = TICK_FIRST;
                 self.sleep_on_sources();
             }
         }
@@ -86,19 +104,28 @@ impl Helper {
         }
         (self.seen, self.since) = (calls, now);
         let last = Instant(self.shared.last_call.load(Ordering::Relaxed));
-        SPIN * new > elapsed && now.since(last) < RECENT
+        // Waking takes longer than that, and where this thread takes the program's processor the
+        // program cannot call meanwhile: what counts is the moment it should have woken.
+        SPIN * new > elapsed && now.min(self.due).since(last) < RECENT
+    }
+
+    /// Sleeps while the program polls.
+    fn keep_off(&mut self, tick: Duration) {
+        self.due = clock::now() + tick;
+        self.sleep(false, Some(tick));
     }
 
     /// Sleeps until a peer, the network, the broker, a timer or a thread of the program calls.
     fn sleep_on_sources(&mut self) {
         let shared = Arc::clone(&self.shared);
         let now = Now::default();
+        self.due = FAR;
         shared.arm();
         // Never waits for the lock: who holds it makes progress, and a lock handed to a thread that
         // is not running stalls the program until it is.
         let Some(mut state) = shared.state.try_lock() else {
             shared.disarm();
-            return self.sleep(false, Some(TICK));
+            return self.keep_off(TICK_FIRST);
         };
         let worked = state.progress_everywhere(&now);
         let deadline = state.deadline;
@@ -109,7 +136,11 @@ impl Helper {
                 .source_deadline
                 .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
+        let owes_news = !state.unsettled.is_empty();
         drop(state);
+        if worked && owes_news {
+            self.sleep(false, Some(ANSWER_TIME));
+        }
         if !worked {
             self.sleep(true, deadline.map(|d| d.since(now.get())));
             shared.source_deadline.store(0, Ordering::SeqCst);

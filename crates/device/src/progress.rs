@@ -6,7 +6,7 @@ use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, earlier};
 use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
 use crate::qp_entry::{Link, QpEntry};
@@ -15,6 +15,11 @@ use crate::{ring, udp};
 /// Rings polled on every progress; with more connected, those quiet the longest announce
 /// themselves in the inbox instead.
 const HOT_RINGS: usize = 16;
+/// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much as
+/// the rest of a fruitless pass.
+const PASSES_PER_TIME: u32 = 16;
+/// Looks at the only ring of a program that polls it, in one call.
+const LOOKS: u32 = 24;
 /// How long sends to a peer that is nowhere take to fail.
 const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -25,7 +30,7 @@ impl State {
         if self.udp.links > 0 {
             worked |= self.poll_udp(now.get());
         }
-        if self.deadline.is_some_and(|d| d <= now.get()) {
+        if self.deadline.is_some_and(|d| self.is_time(d, now)) {
             self.on_timers(now.get());
         }
         self.fail_overrun();
@@ -33,9 +38,18 @@ impl State {
         worked
     }
 
-    /// As [`State::progress`], and looks at the port even where no queue pair uses it: strangers
-    /// may have written to it, and a descriptor left readable would keep its watcher awake.
+    /// Whether a timer is due. A program that polls does not look at the clock for it every time.
+    fn is_time(&mut self, deadline: Instant, now: &Now) -> bool {
+        self.passes = self.passes.wrapping_add(1);
+        let look = now.known().is_some() || self.passes.is_multiple_of(PASSES_PER_TIME);
+        look && deadline <= now.get()
+    }
+
+    /// As [`State::progress`], on time, and looks at the port even where no queue pair uses it:
+    /// strangers may have written to it, and a descriptor left readable would keep its watcher
+    /// awake.
     pub fn progress_everywhere(&mut self, now: &Now) -> bool {
+        now.get();
         let worked = self.progress(now);
         if self.udp.links == 0 && self.poll_udp(now.get()) {
             return true;
@@ -51,6 +65,9 @@ impl State {
                 continue;
             };
             worked |= self.poll_ring(qpn, now);
+        }
+        if !worked && self.hot.len() == 1 {
+            worked = self.watch_ring(self.hot[0], now);
         }
         if unsettled > 0 {
             self.settle(unsettled);
@@ -70,12 +87,29 @@ impl State {
         worked
     }
 
+    /// Looks at the only hot ring a few times more: what comes now is found at once, and not a whole
+    /// fruitless call later.
+    fn watch_ring(&mut self, qpn: u32, now: &Now) -> bool {
+        let Some(QpEntry {
+            link: Link::Ring(ring),
+            ..
+        }) = self.qp(qpn)
+        else {
+            return false;
+        };
+        (0..LOOKS).any(|_| ring.is_ready()) && self.poll_ring(qpn, now)
+    }
+
     /// Tells peers what the first `most` unsettled rings have taken and acknowledged. Not in the
     /// pass that received it: the program is likely to answer, and the answer carries it.
     fn settle(&mut self, most: usize) {
-        let due: Vec<u32> = self.unsettled.drain(..most).collect();
-        for qpn in due {
-            let State { qps, core, .. } = self;
+        let State {
+            qps,
+            core,
+            unsettled,
+            ..
+        } = self;
+        for qpn in unsettled.drain(..most) {
             let entry = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut);
             if let Some(QpEntry {
                 link: Link::Ring(ring),
@@ -120,14 +154,14 @@ impl State {
             return false;
         };
         let worked = ring::receive(entry, &mut self.core, now);
-        if let Link::Ring(ring) = &entry.link
-            && ring.is_unsettled()
-            && !std::mem::replace(&mut entry.unsettled, true)
-        {
+        let Link::Ring(ring) = &entry.link else {
+            return worked;
+        };
+        if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
             self.unsettled.push(qpn);
         }
-        if worked {
-            self.touch(qpn);
+        if worked && ring.has_work(&entry.qp) && !std::mem::replace(&mut entry.pending, true) {
+            self.pending.push(qpn);
         }
         worked
     }
@@ -182,6 +216,14 @@ impl State {
         }
     }
 
+    /// Sends what a queue pair was just given.
+    pub fn send_now(&mut self, qpn: u32, now: &Now) {
+        if !self.pending.is_empty() || self.pump(qpn, now) {
+            self.touch(qpn);
+            self.flush_pending(now);
+        }
+    }
+
     /// Sends what can be sent now.
     pub fn flush_pending(&mut self, now: &Now) {
         let mut at = 0;
@@ -224,7 +266,7 @@ impl State {
                 false
             }
         };
-        *deadline = [*deadline, entry.deadline()].into_iter().flatten().min();
+        *deadline = earlier(*deadline, entry.deadline());
         left
     }
 
@@ -237,7 +279,7 @@ impl State {
                 continue;
             };
             if when > now {
-                next = [next, Some(when)].into_iter().flatten().min();
+                next = earlier(next, Some(when));
                 continue;
             }
             let QpEntry { qp, link, .. } = entry.as_mut();

@@ -313,10 +313,9 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(&mut entry.qp, &mut state.core);
-        state.touch(self.qpn);
         // Its acknowledgments are awaited now.
         state.heat(self.qpn);
-        state.flush_pending(&now);
+        state.send_now(self.qpn, &now);
         shared.note_activity(&now);
         let deadline = state.deadline;
         drop(guard);

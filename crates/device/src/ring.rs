@@ -17,7 +17,7 @@ use causeway_shm::ring::Flag;
 use causeway_shm::{Attention, Corrupt, Counter, Record, Ring, Segment, Side, notify};
 use causeway_wire::rdmap::MAX_HEADER;
 
-use crate::clock::Now;
+use crate::clock::{Now, earlier};
 use crate::core::Core;
 use crate::errno::Errno;
 use crate::peers::{PeerEnd, Peers, refused};
@@ -25,6 +25,9 @@ use crate::qp_entry::{Link, QpEntry};
 
 /// Payload of one record: small enough that the reader copies out while the writer copies in.
 const CHUNK: usize = 8192;
+/// Payload of a message that is built aside and copied to the ring in one go. The reader polls the
+/// line that such a message fills: built there, the line would go back and forth for every store.
+const SHORT: usize = 32;
 /// Records handled in one progress, so that other queue pairs get their turn.
 const RECEIVE_MOST: usize = 64;
 /// Records written in one progress.
@@ -152,10 +155,7 @@ impl RingLink {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        [self.flow.hold_until, self.give_up_at]
-            .into_iter()
-            .flatten()
-            .min()
+        earlier(self.flow.hold_until, self.give_up_at)
     }
 
     /// Gives up on a peer that never joined. What was held back is written by the next transmit.
@@ -362,8 +362,9 @@ pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
 
 impl RingLink {
     fn take_records(&mut self, qp: &mut Bound<'_, Core>, now: &Now) -> Result<bool, Corrupt> {
-        // Before the records: those published before a flag are visible once the flag is.
-        let leaving = self.ring.peer_flag(Flag::Closed) || self.ring.peer_flag(Flag::Failed);
+        // Before the last look for a record: those published before a flag are visible once the
+        // flag is.
+        let leaving = !self.ring.rx.ready() && self.ring.is_peer_leaving();
         let mut taken = 0;
         while taken < RECEIVE_MOST {
             let Some(record) = self.ring.rx.peek()? else {
@@ -388,6 +389,21 @@ impl RingLink {
             }
         }
         Ok(taken > 0 || progress || deserted)
+    }
+
+    /// Whether a record seems to have come.
+    pub fn is_ready(&self) -> bool {
+        self.ring.rx.ready()
+    }
+
+    /// Whether [`transmit`] would do anything.
+    pub fn has_work(&self, qp: &Qp) -> bool {
+        self.flow.refusal.is_some()
+            || self.flow.again.is_some()
+            || self.deserted
+            || self.peer_gone
+            || qp.has_segment()
+            || qp.state() == QpState::Err
     }
 
     /// Takes the peer's acknowledgment, where one is awaited.
@@ -521,9 +537,18 @@ impl RingLink {
             return Ok(Wrote::NoRoom);
         };
         let seq = self.flow.next[space as usize];
-        // SAFETY: the slot's body is ours to write until it is committed.
-        let mut out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len()) };
-        let built = qp.next(space, seq, &mut out);
+        let built = if qp.qp.is_next_short(space, SHORT) {
+            let mut short = [0; MAX_HEADER + SHORT];
+            let built = qp.next(space, seq, &mut BytesMut::from(&mut short[..]));
+            if let Some((_, len)) = built {
+                slot.write(0, &short[..len]);
+            }
+            built
+        } else {
+            // SAFETY: the slot's body is ours to write until it is committed.
+            let mut out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len()) };
+            qp.next(space, seq, &mut out)
+        };
         if let Some((seq, nak)) = qp.qp.take_late_refusal() {
             self.flow.refusal = Some(Refusal::Final { seq, nak });
             self.flow.refused = true;

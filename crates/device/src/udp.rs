@@ -9,6 +9,7 @@ use causeway_proto::types::QpState;
 use causeway_shm::Counter;
 use causeway_wire::trp::{Reason, destination};
 
+use crate::clock::earlier;
 use crate::core::{Core, qp_index};
 use crate::qp_entry::{Link, QpEntry};
 
@@ -85,10 +86,7 @@ impl UdpLink {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        [self.retry_at, self.conn.poll_timeout()]
-            .into_iter()
-            .flatten()
-            .min()
+        earlier(self.retry_at, self.conn.poll_timeout())
     }
 
     /// Sends a batch; `false` where the socket has no room for it.

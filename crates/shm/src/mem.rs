@@ -10,11 +10,29 @@ use crate::sync::{Arc, AtomicU64};
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     segment: Arc<Segment>,
+    /// The segment's address and length (in whole words) again: the check is on the path of every message.
+    #[cfg(not(any(loom, shuttle)))]
+    base: *mut u8,
+    #[cfg(not(any(loom, shuttle)))]
+    len: usize,
 }
+
+// SAFETY: as for the segment, of which `base` is but the address.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl Send for Region {}
+// SAFETY: as above.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl Sync for Region {}
 
 impl Region {
     pub(crate) fn new(segment: Arc<Segment>) -> Region {
-        Region { segment }
+        Region {
+            #[cfg(not(any(loom, shuttle)))]
+            base: segment.as_ptr(),
+            #[cfg(not(any(loom, shuttle)))]
+            len: segment.len() & !7,
+            segment,
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -30,10 +48,10 @@ impl Region {
     /// If it is not inside the segment, or not aligned.
     #[inline]
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
-        assert!(at.is_multiple_of(8) && at < self.len() && self.len() - at >= 8);
+        assert!(at.is_multiple_of(8) && at < self.len);
         // SAFETY: in bounds and aligned (segments start on a page) for as long as `self` holds the
         // segment; an atomic may be shared with other threads and processes.
-        unsafe { AtomicU64::from_ptr(self.segment.as_ptr().add(at).cast()) }
+        unsafe { AtomicU64::from_ptr(self.base.add(at).cast()) }
     }
 
     /// The address of `len` bytes at `at`, to be accessed by raw copies only.
@@ -42,11 +60,12 @@ impl Region {
     /// If they are not inside the segment.
     #[inline]
     pub(crate) fn bytes(&self, at: usize, len: usize) -> *mut u8 {
-        assert!(at <= self.len() && len <= self.len() - at);
-        self.segment.as_ptr().wrapping_add(at)
+        assert!(at <= self.len && len <= self.len - at);
+        self.base.wrapping_add(at)
     }
 
     /// Copies `src` to `at`.
+    #[inline]
     pub(crate) fn copy_in(&self, at: usize, src: &[u8]) {
         let dst = self.bytes(at, src.len());
         // SAFETY: `dst` is valid for the length, and no reference covers shared memory.

@@ -26,15 +26,17 @@ unsafe fn entries<'a>(list: *const IbvSge, count: c_int) -> Result<&'a [IbvSge],
 }
 
 /// The device's form of a list.
+#[inline(always)]
 pub(crate) fn gather(entries: &[IbvSge]) -> SgList {
-    entries
-        .iter()
-        .map(|e| Sge {
+    let mut list = SgList::new();
+    for e in entries {
+        list.push(Sge {
             addr: e.addr,
             length: e.length,
             lkey: e.lkey,
-        })
-        .collect()
+        });
+    }
+    list
 }
 
 /// Copies the bytes that a list describes, at most `max` of them.
@@ -122,6 +124,7 @@ fn carries_payload(op: &SendOp) -> bool {
 ///
 /// # Safety
 /// `wr` and what it points at are valid (`ibv_post_send(3)`).
+#[inline(always)]
 unsafe fn send(wr: &IbvSendWr, max_inline: usize) -> Result<SendWr, Errno> {
     let op = operation(wr)?;
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(INVALID)?;

@@ -57,6 +57,12 @@ impl Answers {
         self.built < self.queue.len()
     }
 
+    /// Payload that the answer to be sent next has left.
+    pub fn next_len(&self) -> Option<u32> {
+        let next = self.queue.get(self.built)?;
+        Some(next.len() - next.emitted)
+    }
+
     /// The peer has placed response segments below `upto`.
     pub fn acked(&mut self, upto: u64) {
         while self

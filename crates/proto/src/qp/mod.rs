@@ -215,6 +215,22 @@ impl Qp {
         }
     }
 
+    /// Whether there is a segment to send now.
+    #[must_use]
+    pub fn has_segment(&self) -> bool {
+        self.answers.is_due() || self.has_request()
+    }
+
+    /// Whether the next segment of `space` has at most `len` bytes of payload.
+    #[must_use]
+    pub fn is_next_short(&self, space: Space, len: usize) -> bool {
+        let payload = match space {
+            Space::Request => self.next_request_len(),
+            Space::Response => self.answers.next_len(),
+        };
+        payload.is_some_and(|payload| payload as usize <= len)
+    }
+
     fn check_room(&self, count: usize) -> Result<(), PostError> {
         if !matches!(
             self.attr.state,

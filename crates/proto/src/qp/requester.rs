@@ -20,6 +20,16 @@ struct Plan {
     len: u32,
 }
 
+impl Plan {
+    fn meta(&self, seq: u64) -> SegMeta {
+        SegMeta {
+            seq,
+            first: self.first,
+            last: self.segment.last,
+        }
+    }
+}
+
 impl SendOp {
     fn opcode(&self) -> WcOpcode {
         match self {
@@ -136,6 +146,12 @@ impl Qp {
         }
     }
 
+    /// Payload that the work request to be sent next has left.
+    pub(super) fn next_request_len(&self) -> Option<u32> {
+        let wqe = self.sq.current()?;
+        Some(wqe.outgoing() - wqe.emitted)
+    }
+
     /// Fence, and the limit on READs and atomics outstanding (`ibv_modify_qp(3)`, `max_rd_atomic`).
     fn may_start(&self, wqe: &SendWqe) -> bool {
         let fenced = wqe.wr.flags.contains(SendFlags::FENCE) && self.sq.reads_out > 0;
@@ -160,11 +176,9 @@ impl Qp {
             let position = self.sq.cursor;
             let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
             let plan = self.plan_next(position, seq, room)?;
-            let built = self.build(position, seq, &plan, out, host);
-            if built.is_some() {
-                self.advance(position, seq, &plan, room);
-            }
-            return built;
+            let len = self.build(position, &plan, out, host)?;
+            self.advance(position, seq, &plan, room);
+            return Some((plan.meta(seq), len));
         }
     }
 
@@ -284,15 +298,14 @@ impl Qp {
         })
     }
 
-    /// Writes a planned segment. A gather that fails halts the queue at this work request.
+    /// Writes a planned segment and returns its length. A gather that fails halts the queue at this work request.
     fn build<H: Host>(
         &mut self,
         position: u64,
-        seq: u64,
         plan: &Plan,
         out: &mut BytesMut<'_>,
         host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
+    ) -> Option<usize> {
         let header = put_header(&plan.segment, out)?;
         let len = plan.len as usize;
         if out.len() - header < len {
@@ -306,14 +319,7 @@ impl Qp {
                 return None;
             }
         }
-        Some((
-            SegMeta {
-                seq,
-                first: plan.first,
-                last: plan.segment.last,
-            },
-            header + len,
-        ))
+        Some(header + len)
     }
 
     fn advance(&mut self, position: u64, seq: u64, plan: &Plan, room: u32) {
@@ -343,7 +349,8 @@ impl Qp {
         }
         let position = self.sq.find(seq)?;
         let plan = self.plan_again(position, seq)?;
-        self.build(position, seq, &plan, out, host)
+        let len = self.build(position, &plan, out, host)?;
+        Some((plan.meta(seq), len))
     }
 
     pub(super) fn requests_acked<H: Host>(&mut self, upto: u64, host: &mut H) {

@@ -258,6 +258,13 @@ impl Ring {
         self.peers(l::FLAGS).load(Ordering::Acquire) & flag as u64 != 0
     }
 
+    /// Whether the peer has set any flag. Records published before it are visible afterwards.
+    #[inline]
+    #[must_use]
+    pub fn is_peer_leaving(&self) -> bool {
+        self.peers(l::FLAGS).load(Ordering::Acquire) != 0
+    }
+
     /// What this side wants to be told of now.
     #[must_use]
     pub fn attention(&self) -> Attention {
