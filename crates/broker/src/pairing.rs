@@ -112,7 +112,10 @@ impl Hub {
                 Some(generation) => self.join(id, body.local_qpn, peer, generation)?,
                 None => self.create(id, body, peer)?,
             },
-            None if wire == WirePref::Shm => return Ok(Decision::NoPeer),
+            // A QP connected to itself has no other wire than UDP.
+            None if wire == WirePref::Shm && !self.is_itself(id, body) => {
+                return Ok(Decision::NoPeer);
+            }
             None => Decision::Udp,
         };
         let wire = match &decision {
@@ -224,6 +227,15 @@ impl Hub {
             .ok_or(Errno::INVAL)
     }
 
+    /// Whether a QP asks to be connected to itself.
+    fn is_itself(&self, id: EndpointId, body: &ConnectBody) -> bool {
+        let caller = &self.endpoints[&id];
+        let this_host = body.remote_gid.is_none() || body.gid_is_local;
+        this_host
+            && body.local_qpn == body.remote_qpn
+            && caller.slots.contains_key(&qpn_slot(body.local_qpn))
+    }
+
     /// The endpoint with which a ring is to be shared; `None` means UDP.
     fn ring_peer(&self, id: EndpointId, body: &ConnectBody) -> Option<EndpointId> {
         let caller = &self.endpoints[&id];
@@ -232,7 +244,7 @@ impl Hub {
         let peer = *self.places.get(&(netns, qpn_slot(body.remote_qpn)))?;
         let peer_endpoint = &self.endpoints[&peer];
         // A ring has two sides; a QP connected to itself would need to be both.
-        let itself = peer == id && body.local_qpn == body.remote_qpn;
+        let itself = self.is_itself(id, body);
         let unwilling = caller.wire == WirePref::Udp || peer_endpoint.wire == WirePref::Udp;
         // The peer was told UDP already, by an earlier broker that did not know us yet: both
         // must use the same wire.

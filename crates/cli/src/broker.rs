@@ -4,6 +4,7 @@ use std::os::fd::{IntoRawFd, OwnedFd};
 use std::path::PathBuf;
 
 use causeway_device::{gid_table, node_guid};
+use causeway_fabric::sys::peer_credentials;
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
 use causeway_fabric::{Error, launch, runtime_dir};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
@@ -50,13 +51,9 @@ fn inherit(connection: OwnedFd) {
 pub fn probe() -> Result<String, Error> {
     let dir = runtime_dir();
     let connection = launch::connect_or_start(&dir)?;
-    let peer = rustix::net::sockopt::socket_peercred(&connection);
-    Ok(match peer {
-        Ok(peer) => format!(
-            "process {} answers in {}",
-            peer.pid.as_raw_nonzero(),
-            dir.display()
-        ),
-        Err(_) => format!("answers in {}", dir.display()),
+    Ok(match peer_credentials(&connection) {
+        // 0: a process of a namespace that cannot be named here.
+        Ok((pid, _)) if pid != 0 => format!("process {pid} answers in {}", dir.display()),
+        _ => format!("answers in {}", dir.display()),
     })
 }

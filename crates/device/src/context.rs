@@ -7,7 +7,7 @@ use crate::channel::EventQueue;
 use crate::core::{Armed, CqState};
 use crate::cq::{CompChannel, Cq};
 use crate::endpoint::{Endpoint, endpoint};
-use crate::errno::Errno;
+use crate::errno::{Errno, OpenError};
 use crate::events::{AsyncEvent, AsyncQueue};
 use crate::limits::LIMITS;
 use crate::pd::Pd;
@@ -23,7 +23,7 @@ impl Context {
     ///
     /// # Errors
     /// What the attachment failed with: ECONNREFUSED, ENOENT, EACCES, EADDRINUSE (no free slot).
-    pub fn open() -> Result<Arc<Context>, Errno> {
+    pub fn open() -> Result<Arc<Context>, OpenError> {
         let endpoint = endpoint()?;
         Ok(Arc::new(Context {
             endpoint,

@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::core::Core;
-use crate::errno::Errno;
+use crate::errno::{Errno, OpenError};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
 use crate::peers::Peers;
@@ -98,7 +98,7 @@ static ENDPOINT: Mutex<Weak<Endpoint>> = Mutex::new(Weak::new());
 ///
 /// # Errors
 /// What keeps it from attaching: no broker can be reached or started, no slot is free.
-pub(crate) fn endpoint() -> Result<Arc<Endpoint>, Errno> {
+pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
     let mut current = ENDPOINT.lock();
     // A forked child gets an endpoint of its own; its parent's is left alone.
     if let Some(endpoint) = current.upgrade().filter(|e| e.pid == std::process::id()) {
@@ -127,23 +127,22 @@ extern "C" fn settle_at_exit() {
 }
 
 impl Endpoint {
-    fn attach() -> Result<Self, Errno> {
-        let wire = WirePref::from_env().ok_or(Errno(libc::EINVAL))?;
+    fn attach() -> Result<Self, OpenError> {
+        let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_WIRE is not auto, shm or udp");
+        let wire = WirePref::from_env().ok_or(unknown)?;
         let segment = Inbox::create().map_err(|_| Errno(libc::ENOMEM))?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
-        let doorbell = Doorbell::create().map_err(Errno::from)?;
+        let doorbell = Doorbell::create()?;
         let options = AttachOptions {
             runtime_dir: None,
             wire,
             inbox: segment.fd(),
             doorbell: doorbell.fd(),
         };
-        let attachment = Attachment::attach(&options).map_err(Errno::from)?;
+        let attachment = Attachment::attach(&options)?;
         let (slot, port) = take_slot()?;
-        attachment
-            .add_slot(slot, port.as_fd())
-            .map_err(Errno::from)?;
+        attachment.add_slot(slot, port.as_fd())?;
         let shared = Arc::new(Shared {
             control_fd: dup(attachment.event_fd())?,
             udp_fd: dup(port.as_fd())?,

@@ -22,6 +22,54 @@ impl std::fmt::Display for Errno {
 
 impl std::error::Error for Errno {}
 
+/// Why the device could not be opened, for people as well.
+#[derive(Debug)]
+pub struct OpenError {
+    /// What `ibv_open_device(3)` sets.
+    pub errno: Errno,
+    reason: String,
+}
+
+impl OpenError {
+    pub(crate) fn new(code: i32, reason: &str) -> Self {
+        OpenError {
+            errno: Errno(code),
+            reason: reason.into(),
+        }
+    }
+}
+
+impl std::fmt::Display for OpenError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.reason.fmt(f)
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl From<Errno> for OpenError {
+    fn from(errno: Errno) -> Self {
+        let reason = errno.to_string();
+        OpenError { errno, reason }
+    }
+}
+
+impl From<std::io::Error> for OpenError {
+    fn from(e: std::io::Error) -> Self {
+        Errno::from(e).into()
+    }
+}
+
+impl From<causeway_fabric::Error> for OpenError {
+    fn from(e: causeway_fabric::Error) -> Self {
+        let reason = e.to_string();
+        OpenError {
+            errno: e.into(),
+            reason,
+        }
+    }
+}
+
 impl From<std::io::Error> for Errno {
     fn from(e: std::io::Error) -> Self {
         Errno(e.raw_os_error().unwrap_or(libc::EIO))

@@ -26,6 +26,7 @@ mod peers;
 mod progress;
 mod qp;
 mod qp_entry;
+mod record;
 mod ring;
 mod slab;
 mod srq;
@@ -34,7 +35,7 @@ mod wait;
 
 pub use context::Context;
 pub use cq::{CompChannel, Cq};
-pub use errno::Errno;
+pub use errno::{Errno, OpenError};
 pub use events::{AsyncEvent, EventSource, EventType};
 pub use gid::{GidEntry, gid_table, node_guid, port_mtu};
 pub use limits::{LIMITS, Limits, QPS_PER_SLOT};

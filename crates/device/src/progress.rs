@@ -15,8 +15,8 @@ use crate::{ring, udp};
 /// Rings polled on every progress; with more connected, those quiet the longest announce
 /// themselves in the inbox instead.
 const HOT_RINGS: usize = 16;
-/// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much as
-/// the rest of a fruitless pass.
+/// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much
+/// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
 /// Looks at the only ring of a program that polls it, in one call.
 const LOOKS: u32 = 24;
@@ -87,8 +87,8 @@ impl State {
         worked
     }
 
-    /// Looks at the only hot ring a few times more: what comes now is found at once, and not a whole
-    /// fruitless call later.
+    /// Looks at the only hot ring a few times more: what comes now is found at once, and not a
+    /// whole fruitless call later.
     fn watch_ring(&mut self, qpn: u32, now: &Now) -> bool {
         let Some(QpEntry {
             link: Link::Ring(ring),

@@ -64,19 +64,23 @@ impl Qp {
         check_cap(&cap)?;
         let mut guard = pd.context.endpoint.shared.state.lock();
         let state = &mut *guard;
-        let qpn = state.take_qpn().ok_or(Errno(libc::ENOMEM))?;
         let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
         let srq = init.srq.as_ref().map(|s| s.number);
-        for cq in [send_cq, recv_cq] {
-            state.core.cqs.get_mut(cq).ok_or(Errno(libc::EINVAL))?.users += 1;
+        let core = &mut state.core;
+        let exist = core.cqs.get(send_cq).is_some()
+            && core.cqs.get(recv_cq).is_some()
+            && srq.is_none_or(|srq| core.srqs.get(srq).is_some());
+        if !exist {
+            return Err(Errno(libc::EINVAL));
         }
-        if let Some(srq) = srq {
-            state
-                .core
-                .srqs
-                .get_mut(srq)
-                .ok_or(Errno(libc::EINVAL))?
-                .users += 1;
+        let qpn = state.take_qpn().ok_or(Errno(libc::ENOMEM))?;
+        for cq in [send_cq, recv_cq] {
+            if let Some(cq) = state.core.cqs.get_mut(cq) {
+                cq.users += 1;
+            }
+        }
+        if let Some(srq) = srq.and_then(|srq| state.core.srqs.get_mut(srq)) {
+            srq.users += 1;
         }
         add_user(&mut state.pds, pd.handle);
         let config = QpConfig {

@@ -22,6 +22,7 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::peers::{PeerEnd, Peers, refused};
 use crate::qp_entry::{Link, QpEntry};
+use crate::record::{LAST, kind, kind_of};
 
 /// Payload of one record: small enough that the reader copies out while the writer copies in.
 const CHUNK: usize = 8192;
@@ -36,21 +37,6 @@ const TRANSMIT_MOST: usize = 64;
 const DESERTED_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 /// Records taken after which the peer is told at once.
 const TELL_AFTER: usize = 16;
-/// Flag of a record: last segment of its message.
-const LAST: u8 = 1;
-
-/// Kinds of records.
-mod kind {
-    /// A request segment.
-    pub const REQUEST: u8 = 1;
-    /// A response segment.
-    pub const RESPONSE: u8 = 2;
-    /// Request `seq` found no receive; the flags hold the timer code.
-    pub const NOT_READY: u8 = 3;
-    /// Request `seq` is refused for good; the flags hold the reason.
-    pub const REFUSED: u8 = 4;
-}
-
 /// What the broker introduced a queue pair with.
 pub(crate) struct Introduced {
     pub side: u8,
@@ -595,11 +581,4 @@ enum Wrote {
     Record,
     Nothing,
     NoRoom,
-}
-
-fn kind_of(space: Space) -> u8 {
-    match space {
-        Space::Request => kind::REQUEST,
-        Space::Response => kind::RESPONSE,
-    }
 }

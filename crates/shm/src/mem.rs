@@ -10,7 +10,8 @@ use crate::sync::{Arc, AtomicU64};
 #[derive(Clone, Debug)]
 pub(crate) struct Region {
     segment: Arc<Segment>,
-    /// The segment's address and length (in whole words) again: the check is on the path of every message.
+    /// The segment's address and length (in whole words) again: the check is on the path of every
+    /// message.
     #[cfg(not(any(loom, shuttle)))]
     base: *mut u8,
     #[cfg(not(any(loom, shuttle)))]

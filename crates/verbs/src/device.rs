@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut IbvDevice) -> *mut IbvC
         Err(error) => {
             // Programs report that they got no context, never why.
             eprintln!("causeway: cannot open cway0: {error} (see `causeway doctor`)");
-            return errno::null(error.0);
+            return errno::null(error.errno.0);
         }
     };
     let verbs = operations(plain_context(context.async_fd()));

@@ -298,7 +298,8 @@ impl Qp {
         })
     }
 
-    /// Writes a planned segment and returns its length. A gather that fails halts the queue at this work request.
+    /// Writes a planned segment and returns its length. A gather that fails halts the queue at this
+    /// work request.
     fn build<H: Host>(
         &mut self,
         position: u64,

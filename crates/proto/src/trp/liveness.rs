@@ -109,7 +109,8 @@ impl Connection {
     }
 
     /// The network reports that nobody listens at the peer's address (ICMP port unreachable). It
-    /// is believed when it is confirmed, after the handshake; before, the peer may not have started.
+    /// is believed when it is confirmed, after the handshake; before, the peer may not have
+    /// started.
     pub fn unreachable(&mut self, now: Instant, ulp: &mut impl Ulp) {
         if self.state != State::Open || self.handshake.peer().is_none() {
             return;

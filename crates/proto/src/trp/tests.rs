@@ -358,8 +358,10 @@ proptest! {
 fn an_old_datagram_does_not_begin_an_attempt() {
     let now = Instant(1_000_000);
     let mut conn = established(now);
-    let mut ulp = Naive::default();
-    ulp.acked = [u64::from(u32::MAX - 9), 0];
+    let mut ulp = Naive {
+        acked: [u64::from(u32::MAX - 9), 0],
+        ..Naive::default()
+    };
     let mut offer = |ahead, epoch| {
         let common = Common {
             dst_qpn: QPNS[0],
