@@ -34,10 +34,6 @@ const SPIN: Duration = Duration::from_micros(10);
 const RECENT: Duration = Duration::from_micros(3);
 /// The shortest time over which that can be told.
 const SAMPLE: Duration = Duration::from_micros(20);
-/// Time the program gets to answer what the helper has placed, before the peer is told that it was:
-/// the answer tells it too. A peer that waits for both then takes them at once, and stays in step
-/// without the helper (`ib_write_lat`).
-const ANSWER_TIME: Duration = Duration::from_micros(2);
 /// Later than any time there is.
 const FAR: Instant = Instant(u64::MAX);
 /// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
@@ -136,11 +132,7 @@ impl Helper {
                 .source_deadline
                 .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
-        let owes_news = !state.unsettled.is_empty();
         drop(state);
-        if worked && owes_news {
-            self.sleep(false, Some(ANSWER_TIME));
-        }
         if !worked {
             self.sleep(true, deadline.map(|d| d.since(now.get())));
             shared.source_deadline.store(0, Ordering::SeqCst);

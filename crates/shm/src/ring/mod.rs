@@ -20,9 +20,8 @@
 //! 3. Cells are written again only after the reader's `head` (release, read with acquire) has
 //!    passed them.
 //!
-//! After publishing, the producer zeroes one cell further on as well. Nobody needs that zero; it
-//! brings the line that the next small record must zero into this processor's cache, off the
-//! critical path.
+//! After publishing, the producer zeroes one cell further on as well: if the next record takes one
+//! cell, that is the zero it needs, and its ready word waits for no other store.
 //!
 //! # Attention
 //!

@@ -21,6 +21,9 @@ pub struct Producer {
     head_seen: u64,
     /// Records written since the beginning.
     number: u64,
+    /// A position where a ready word has been zeroed beforehand, if nothing longer was written over
+    /// it: then the tail is beyond.
+    zeroed: u64,
     /// Offset and value of the ready word that publishes the batch.
     first: Option<(usize, u64)>,
     /// Acknowledgment the next record carries, and that of the last one written, and published.
@@ -49,6 +52,7 @@ impl Producer {
             tail: 0,
             head_seen: 0,
             number: 0,
+            zeroed: 0,
             first: None,
             ack: 0,
             ack_written: 0,
@@ -106,10 +110,11 @@ impl Producer {
         };
         self.mem.word(at).store(ready, Ordering::Release);
         self.ack_published = self.ack_written;
-        // A short record is likely to follow, and to have its header's successor zeroed: have the
-        // line ready.
+        // A short record is likely to follow. Zero behind it now: before its ready word, that store
+        // would wait for a line that the reader's processor may have fetched ahead.
         if self.room() >= l::CELL {
-            self.zero(self.tail + l::CELL as u64);
+            self.zeroed = self.tail + l::CELL as u64;
+            self.zero(self.zeroed);
         }
         true
     }
@@ -267,6 +272,8 @@ impl Slot<'_> {
             seq,
             l::record_size(len),
         );
-        p.zero(p.tail);
+        if p.zeroed != p.tail {
+            p.zero(p.tail);
+        }
     }
 }
