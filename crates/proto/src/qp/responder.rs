@@ -13,7 +13,6 @@ use crate::ulp::{Nak, SegMeta, Verdict};
 /// A receive that a SEND is being placed into.
 #[derive(Debug)]
 struct Current {
-    wr: RecvWr,
     capacity: u64,
     first: u64,
     placed: u32,
@@ -23,6 +22,9 @@ struct Current {
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     current: Option<Current>,
+    /// The receive it is placed into, where that came from an SRQ. Its own queue's stays at the
+    /// front until it is complete: moving it about costs more than placing a short message.
+    from_srq: Option<RecvWr>,
     /// Expected message sequence number of untagged queue 0.
     send_msn: u32,
     /// The WRITE under way or just done: number of its first segment, of the next, bytes placed.
@@ -32,9 +34,11 @@ pub(super) struct Responder {
 }
 
 impl Responder {
-    /// Takes the receive under way, to flush it.
+    /// Ends the receive under way, if any. Returns the name of one that came from an SRQ; its own
+    /// queue's is still there, the first to be flushed.
     pub fn take_current(&mut self) -> Option<u64> {
-        self.current.take().map(|c| c.wr.wr_id)
+        self.current = None;
+        self.from_srq.take().map(|wr| wr.wr_id)
     }
 }
 
@@ -181,7 +185,8 @@ impl Qp {
                     let end = u64::from(mo) + body.len() as u64;
                     let fits = end <= current.capacity;
                     let pd = self.config.pd;
-                    if fits && scatter(host, pd, &current.wr.sges, mo, body).is_ok() {
+                    let wr = self.responder.from_srq.as_ref().or(self.rq.front());
+                    if fits && wr.is_some_and(|wr| scatter(host, pd, &wr.sges, mo, body).is_ok()) {
                         current.placed = current.placed.saturating_add(length(&body));
                         Ok(Verdict::Placed)
                     } else {
@@ -246,18 +251,21 @@ impl Qp {
             if send.msn != self.responder.send_msn.wrapping_add(1) {
                 return Err(Nak::InvalidRequest);
             }
-            let Some(wr) = self.pop_recv(host) else {
+            if self.config.srq {
+                self.responder.from_srq = host.pop_srq(self.config.qpn);
+            }
+            let Some(wr) = self.responder.from_srq.as_ref().or(self.rq.front()) else {
                 return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
             };
             let capacity = wr.sges.iter().map(|s| u64::from(s.length)).sum();
             self.responder.current = Some(Current {
-                wr,
                 capacity,
                 first: meta.first,
                 placed: 0,
             });
         }
-        let Some(current) = &mut self.responder.current else {
+        let wr = self.responder.from_srq.as_ref().or(self.rq.front());
+        let (Some(current), Some(wr)) = (&mut self.responder.current, wr) else {
             return Err(Nak::InvalidRequest);
         };
         let len = length(&body);
@@ -268,7 +276,7 @@ impl Qp {
         if end > current.capacity {
             return Err(self.fail_recv(WcStatus::LocLenErr, Nak::InvalidRequest, host));
         }
-        if scatter(host, self.config.pd, &current.wr.sges, send.mo, body).is_err() {
+        if scatter(host, self.config.pd, &wr.sges, send.mo, body).is_err() {
             return Err(self.fail_recv(WcStatus::LocProtErr, Nak::RemoteOperation, host));
         }
         current.placed = current.placed.saturating_add(len);
@@ -287,7 +295,7 @@ impl Qp {
         {
             return Err(self.fail_recv(WcStatus::LocAccessErr, Nak::RemoteAccess, host));
         }
-        let Some(current) = self.responder.current.take() else {
+        let (Some(current), Some(wr_id)) = (self.responder.current.take(), self.end_recv()) else {
             return Err(Nak::InvalidRequest);
         };
         self.responder.send_msn = send.msn;
@@ -296,7 +304,7 @@ impl Qp {
             (None, Some(stag)) => (stag, WcFlags::WITH_INV),
             (None, None) => (0, WcFlags::empty()),
         };
-        let blank = self.blank_wc(current.wr.wr_id, WcOpcode::Recv, WcStatus::Success);
+        let blank = self.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success);
         let wc = Wc {
             byte_len: current.placed,
             imm,
@@ -309,10 +317,22 @@ impl Qp {
 
     /// Completes the receive under way in error, and passes on what to tell the requester.
     fn fail_recv<H: Host>(&mut self, status: WcStatus, nak: Nak, host: &mut H) -> Nak {
-        if let Some(wr_id) = self.responder.take_current() {
+        if self.responder.current.take().is_some()
+            && let Some(wr_id) = self.end_recv()
+        {
             self.complete_recv_error(host, wr_id, status);
         }
         nak
+    }
+
+    /// Drops the receive that a SEND was placed into, and returns its name.
+    fn end_recv(&mut self) -> Option<u64> {
+        if let Some(wr) = self.responder.from_srq.take() {
+            return Some(wr.wr_id);
+        }
+        let wr_id = self.rq.front()?.wr_id;
+        self.rq.pop_front();
+        Some(wr_id)
     }
 
     fn take_immediate<H: Host>(
