@@ -21,9 +21,8 @@ pub struct Producer {
     head_seen: u64,
     /// Records written since the beginning.
     number: u64,
-    /// A position where a ready word has been zeroed beforehand, if nothing longer was written over
-    /// it: then the tail is beyond.
-    zeroed: u64,
+    /// A position where a ready word has been zeroed beforehand, and nothing written since.
+    zeroed: Option<u64>,
     /// Offset and value of the ready word that publishes the batch.
     first: Option<(usize, u64)>,
     /// Acknowledgment the next record carries, and that of the last one written, and published.
@@ -52,7 +51,7 @@ impl Producer {
             tail: 0,
             head_seen: 0,
             number: 0,
-            zeroed: 0,
+            zeroed: None,
             first: None,
             ack: 0,
             ack_written: 0,
@@ -95,6 +94,10 @@ impl Producer {
             self.to_end()
         };
         let len = (room.min(to_end) - l::RECORD_HEADER).min(max);
+        if l::record_size(len) > l::CELL {
+            // Bytes may be written there, whatever is committed in the end.
+            self.zeroed = None;
+        }
         Ok(Some(Slot {
             producer: self,
             padding,
@@ -113,8 +116,9 @@ impl Producer {
         // A short record is likely to follow. Zero behind it now: before its ready word, that store
         // would wait for a line that the reader's processor may have fetched ahead.
         if self.room() >= l::CELL {
-            self.zeroed = self.tail + l::CELL as u64;
-            self.zero(self.zeroed);
+            let next = self.tail + l::CELL as u64;
+            self.zero(next);
+            self.zeroed = Some(next);
         }
         true
     }
@@ -272,7 +276,7 @@ impl Slot<'_> {
             seq,
             l::record_size(len),
         );
-        if p.zeroed != p.tail {
+        if p.zeroed != Some(p.tail) {
             p.zero(p.tail);
         }
     }
