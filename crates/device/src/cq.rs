@@ -131,7 +131,7 @@ impl Cq {
     ///
     /// # Errors
     /// EOVERFLOW once the queue has overrun and what it held has been taken.
-    pub fn poll(&self, max: usize, out: &mut dyn FnMut(&Wc, u64)) -> Result<usize, Errno> {
+    pub fn poll(&self, max: usize, mut out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
         let shared = &self.context.endpoint.shared;
         let mut state = shared.state.lock();
         let empty = state

@@ -16,6 +16,7 @@ use crate::core::Core;
 use crate::errno::{Errno, OpenError};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
+use crate::lock::Lock;
 use crate::peers::Peers;
 use crate::qp_entry::QpEntry;
 use crate::slab::Slab;
@@ -56,7 +57,7 @@ pub(crate) struct State {
 
 /// What the program's threads and the helper share.
 pub(crate) struct Shared {
-    pub state: Mutex<State>,
+    pub state: Lock<State>,
     /// Calls to the broker; never under the state lock, which must not be held while waiting.
     pub control: Attachment,
     control_fd: OwnedFd,
@@ -160,7 +161,7 @@ impl Endpoint {
             helper_parked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             control: attachment,
-            state: Mutex::new(State {
+            state: Lock::new(State {
                 core: Core::new(stats),
                 qps: Vec::new(),
                 next_index: 0,
@@ -242,6 +243,7 @@ impl Shared {
     }
 
     /// Wakes whoever sleeps on the sources if something is to be done before it would wake.
+    #[inline]
     pub fn mind(&self, deadline: Option<Instant>) {
         let until = self.source_deadline.load(Ordering::SeqCst);
         if until != 0 && deadline.is_some_and(|d| d.0 < until) {

@@ -20,6 +20,7 @@ mod events;
 mod gid;
 mod helper;
 mod limits;
+mod lock;
 mod mr;
 mod pd;
 mod peers;

@@ -19,7 +19,7 @@ const HOT_RINGS: usize = 16;
 /// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
 /// Looks at the only ring of a program that polls it, in one call.
-const LOOKS: u32 = 24;
+const LOOKS: u32 = 64;
 /// How long sends to a peer that is nowhere take to fail.
 const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 

@@ -18,7 +18,7 @@ use crate::gid;
 use crate::limits::{LIMITS, QPS_PER_SLOT};
 use crate::pd::{Pd, QpInit, add_user, drop_user};
 use crate::qp_entry::{Av, Link, QpEntry};
-use crate::ring::{Introduced, RingLink};
+use crate::ring::{self, Introduced, RingLink};
 use crate::srq::Srq;
 use crate::udp::UdpLink;
 
@@ -317,9 +317,12 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(&mut entry.qp, &mut state.core);
-        // Its acknowledgments are awaited now.
-        state.heat(self.qpn);
-        state.send_now(self.qpn, &now);
+        let idle = entry.hot && state.pending.is_empty();
+        if !(idle && ring::transmit_short(entry, &mut state.core)) {
+            // Its acknowledgments are awaited now.
+            state.heat(self.qpn);
+            state.send_now(self.qpn, &now);
+        }
         shared.note_activity(&now);
         let deadline = state.deadline;
         drop(guard);

@@ -289,6 +289,14 @@ pub struct RecvWr {
     pub sges: SgList,
 }
 
+impl RecvWr {
+    /// Bytes it has room for.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.sges.iter().map(|s| u64::from(s.length)).sum()
+    }
+}
+
 /// Capabilities of a QP (`struct ibv_qp_cap`, `ibv_create_qp(3)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct QpCap {

@@ -58,6 +58,11 @@ pub const RECORD_SEQ: usize = 8;
 /// In a record: the acknowledgment it carries.
 pub const RECORD_ACK: usize = 16;
 
+/// Words of the longest body that leaves a record in one cell.
+pub const SHORT_WORDS: usize = (CELL - RECORD_HEADER) / 8;
+/// Bytes of that body.
+pub const SHORT_BODY: usize = 8 * SHORT_WORDS;
+
 /// Queue pairs of one endpoint, and bits of its inbox: the index part of a queue pair number.
 pub const QP_INDEXES: u32 = if MODEL { 128 } else { 4096 };
 /// Words of the inbox bitmap, one bit of the summary each.

@@ -30,6 +30,6 @@ pub mod sync;
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
 pub use notify::notify;
-pub use ring::{Attention, Consumer, Corrupt, Producer, Record, Ring, Side, Slot};
+pub use ring::{Attention, Consumer, Corrupt, Producer, Record, Ring, ShortSlot, Side, Slot};
 pub use segment::{Segment, SegmentError};
 pub use stats::{Counter, Snapshot, Stats};

@@ -1,7 +1,11 @@
 //! Access to shared memory: the only code that turns offsets into addresses.
 
+use crate::layout::CELL;
 use crate::segment::Segment;
 use crate::sync::{Arc, AtomicU64};
+
+/// Words of a cell.
+const CELL_WORDS: usize = CELL / 8;
 
 /// A segment, seen as words and bytes at offsets. Clones share the mapping.
 ///
@@ -81,8 +85,55 @@ impl Region {
     }
 }
 
+/// The words of one cell of a ring, its bounds checked once.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell<'a>(&'a [AtomicU64; CELL_WORDS]);
+
+#[cfg(not(any(loom, shuttle)))]
+impl Region {
+    /// The cell at `at`, which others may be writing.
+    ///
+    /// # Panics
+    /// If it is not inside the segment, or not aligned.
+    #[inline]
+    pub(crate) fn cell(&self, at: usize) -> Cell<'_> {
+        assert!(at.is_multiple_of(CELL) && at < self.len && self.len - at >= CELL);
+        // SAFETY: in bounds and aligned, for as long as `self` holds the segment; atomics may be
+        // shared with other threads and processes.
+        Cell(unsafe { &*self.base.add(at).cast() })
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<'a> Cell<'a> {
+    /// The word at an offset in the cell.
+    #[inline]
+    pub(crate) fn word(self, at: usize) -> &'a AtomicU64 {
+        &self.0[at / 8]
+    }
+}
+
+/// The same for a model checker.
+#[cfg(any(loom, shuttle))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cell<'a>(&'a Region, usize);
+
+#[cfg(any(loom, shuttle))]
+impl<'a> Cell<'a> {
+    pub(crate) fn word(self, at: usize) -> &'a AtomicU64 {
+        assert!(at / 8 < CELL_WORDS);
+        self.0.word(self.1 + at)
+    }
+}
+
 #[cfg(any(loom, shuttle))]
 impl Region {
+    pub(crate) fn cell(&self, at: usize) -> Cell<'_> {
+        assert!(at.is_multiple_of(CELL) && self.len() - at >= CELL);
+        Cell(self, at)
+    }
+
     pub(crate) fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < self.len());
         self.segment.word(at)

@@ -35,6 +35,15 @@ fn send(ring: &mut Ring, seq: u64, words: usize) -> bool {
     true
 }
 
+/// The same, written and published in one go.
+fn send_short(ring: &mut Ring, seq: u64) -> bool {
+    let Some(slot) = ring.tx.reserve_short().unwrap() else {
+        return false;
+    };
+    slot.publish(1, 0, seq, [0x8000_0000_0000_0000 | seq], 8);
+    true
+}
+
 /// Takes a record if there is one, checks its body, and returns its number.
 fn receive(ring: &mut Ring) -> Option<u64> {
     let record = ring.rx.peek().expect("the producer is honest")?;
@@ -82,6 +91,37 @@ fn in_order_over_laps() {
         let producer = thread::spawn(move || {
             for (seq, words) in [(0, 1), (1, 1), (2, 5), (3, 1)] {
                 while !send(&mut a, seq, words) {
+                    thread::yield_now();
+                }
+                a.tx.publish();
+            }
+        });
+        let mut next = 0;
+        while next < 4 {
+            match receive(&mut b) {
+                Some(seq) => {
+                    assert_eq!(seq, next);
+                    next += 1;
+                }
+                None => thread::yield_now(),
+            }
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// The same with records published one by one, and one that is longer between them.
+#[test]
+fn short_ones_in_order_over_laps() {
+    model(3, || {
+        let (mut a, mut b) = pair();
+        let producer = thread::spawn(move || {
+            for (seq, short) in [(0, true), (1, true), (2, false), (3, true)] {
+                while !(if short {
+                    send_short(&mut a, seq)
+                } else {
+                    send(&mut a, seq, 5)
+                }) {
                     thread::yield_now();
                 }
                 a.tx.publish();

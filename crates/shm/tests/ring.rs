@@ -34,6 +34,13 @@ fn body(seq: u64, len: usize) -> Vec<u8> {
         .collect()
 }
 
+/// A short body as words; what is beyond it is rubbish.
+fn short(body: &[u8]) -> [u64; l::SHORT_WORDS] {
+    let mut bytes = [0xA5; l::SHORT_BODY];
+    bytes[..body.len()].copy_from_slice(body);
+    std::array::from_fn(|i| u64::from_le_bytes(bytes[8 * i..8 * i + 8].try_into().unwrap()))
+}
+
 fn send(ring: &mut Ring, seq: u64, len: usize) -> bool {
     let Some(mut slot) = ring.tx.reserve(len, len).unwrap() else {
         return false;
@@ -66,6 +73,8 @@ enum Op {
         max: usize,
         part: usize,
     },
+    /// Writes and publishes a record of one cell, if nothing is waiting to be published.
+    Short(usize),
     /// Reserves and scribbles, but does not commit.
     Abandon(usize),
     Publish,
@@ -77,6 +86,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (0..300usize, 0..2100usize, 0..=100usize)
             .prop_map(|(min, max, part)| Op::Send { min, max, part }),
+        2 => (0..=l::SHORT_BODY).prop_map(Op::Short),
         1 => (0..1000usize).prop_map(Op::Abandon),
         2 => Just(Op::Publish),
         4 => (1..20usize).prop_map(Op::Receive),
@@ -98,6 +108,7 @@ impl Model {
     fn step(&mut self, op: Op) {
         match op {
             Op::Send { min, max, part } => self.send(min, max, part),
+            Op::Short(len) => self.send_short(len),
             Op::Abandon(len) => {
                 if let Some(mut slot) = self.from.tx.reserve(len, len).unwrap() {
                     slot.write(0, &vec![0xFF; len]);
@@ -120,6 +131,24 @@ impl Model {
                 assert!(!self.from.ack_pending());
             }
         }
+    }
+
+    fn send_short(&mut self, len: usize) {
+        let empty = self.committed.is_empty() && self.visible.is_empty();
+        let Some(slot) = self.from.tx.reserve_short().unwrap() else {
+            assert!(!empty, "an empty ring takes any record");
+            return;
+        };
+        assert!(self.committed.is_empty(), "it would overtake them");
+        slot.publish(
+            (self.seq % 7) as u8,
+            (self.seq % 5) as u8,
+            self.seq,
+            short(&body(self.seq, len)),
+            len,
+        );
+        self.visible.push_back((self.seq, len));
+        self.seq += 1;
     }
 
     fn send(&mut self, min: usize, max: usize, part: usize) {

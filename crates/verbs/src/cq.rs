@@ -145,7 +145,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
     let object = unsafe { objects::cq(cq) };
     let max = usize::try_from(entries).unwrap_or(0);
     let mut filled = 0;
-    let polled = object.dev.poll(max, &mut |completion, _| {
+    let polled = object.dev.poll(max, |completion, _| {
         if filled < max {
             // SAFETY: the caller passes an array of `entries` elements.
             unsafe { wc.add(filled).write(c_completion(completion)) };

@@ -92,7 +92,7 @@ fn fill(cq: &mut IbvCqEx) {
 unsafe fn fetch(object: *mut CqObject) -> c_int {
     // SAFETY: live; the device object is not reached through what is written below.
     let dev = unsafe { &(*object).dev };
-    let polled = dev.poll(1, &mut |wc, timestamp| {
+    let polled = dev.poll(1, |wc, timestamp| {
         // SAFETY: the calling thread is the only one to touch these fields.
         unsafe {
             (*object).current = *wc;

@@ -28,15 +28,16 @@ unsafe fn entries<'a>(list: *const IbvSge, count: c_int) -> Result<&'a [IbvSge],
 /// The device's form of a list.
 #[inline(always)]
 pub(crate) fn gather(entries: &[IbvSge]) -> SgList {
-    let mut list = SgList::new();
-    for e in entries {
-        list.push(Sge {
-            addr: e.addr,
-            length: e.length,
-            lkey: e.lkey,
-        });
+    let entry = |e: &IbvSge| Sge {
+        addr: e.addr,
+        length: e.length,
+        lkey: e.lkey,
+    };
+    match entries {
+        // As most are: no loop, and nothing that might allocate.
+        [one] => SgList::from_buf_and_len([entry(one), Sge::default()], 1),
+        several => several.iter().map(entry).collect(),
     }
-    list
 }
 
 /// Copies the bytes that a list describes, at most `max` of them.
@@ -222,6 +223,7 @@ pub(crate) unsafe extern "C" fn post_send(
 ///
 /// # Safety
 /// `wr` and its list are valid (`ibv_post_recv(3)`).
+#[inline(always)]
 unsafe fn receive(wr: &IbvRecvWr) -> Result<RecvWr, Errno> {
     // SAFETY: the caller's promise.
     let sges = gather(unsafe { entries(wr.sg_list, wr.num_sge)? });

@@ -226,7 +226,7 @@ impl Segment {
     ///
     /// # Errors
     /// Whatever [`Segment::emit`] would not have produced (see [`Error`]).
-    #[inline]
+    #[inline(always)]
     pub fn parse(input: &[u8]) -> Result<(Segment, usize), Error> {
         let mut rest = input;
         let (message, last) = match Header::parse(&mut rest)? {

@@ -8,6 +8,7 @@
 //! Not thread-safe: the device holds its lock around every call.
 
 mod answers;
+mod headers;
 mod modify;
 mod requester;
 mod responder;
@@ -340,6 +341,13 @@ impl Qp {
 
     fn signaled(&self, flags: SendFlags) -> bool {
         self.config.sq_sig_all || flags.contains(SendFlags::SIGNALED)
+    }
+}
+
+impl<H: Host> Bound<'_, H> {
+    /// As [`Ulp::next`], for a request that is known to be whole ([`Qp::is_last_whole`]).
+    pub fn next_whole(&mut self, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+        self.qp.next_whole(seq, out, self.host)
     }
 }
 

@@ -1,15 +1,13 @@
 //! The requester half: send work requests become segments, acknowledgments and answers become
 //! completions.
 
-use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
+use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
 use super::segments::{gather, put_header, scatter};
 use super::{Qp, sendq::SendWqe};
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
-use crate::types::{
-    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, WcOpcode, WcStatus,
-};
+use crate::types::{Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
 
 /// A segment to build: its header, and which bytes of the work request's payload follow.
@@ -27,105 +25,6 @@ impl Plan {
             first: self.first,
             last: self.segment.last,
         }
-    }
-}
-
-impl SendOp {
-    fn opcode(&self) -> WcOpcode {
-        match self {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
-            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
-            SendOp::Read { .. } => WcOpcode::RdmaRead,
-            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
-            SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
-            SendOp::LocalInv(_) => WcOpcode::LocalInv,
-        }
-    }
-
-    /// Whether the peer answers it with data.
-    fn is_answered(&self) -> bool {
-        matches!(
-            self,
-            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. }
-        )
-    }
-}
-
-impl SendWqe {
-    fn begun(&self) -> bool {
-        self.emitted > 0 || self.end.is_some()
-    }
-
-    /// The bytes of its own memory that it sends: an answered request sends none.
-    fn outgoing(&self) -> u32 {
-        if self.wr.op.is_answered() {
-            0
-        } else {
-            self.len
-        }
-    }
-
-    /// Header of the segment that carries `len` bytes from `offset`, or, with `immediate`, of the
-    /// Immediate Data message that ends a WRITE_WITH_IMM.
-    fn header(&self, position: u64, offset: u32, last: bool, immediate: bool) -> Segment {
-        let solicited = self.wr.flags.contains(SendFlags::SOLICITED);
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "the low bits name the request"
-        )]
-        let id = position as u32;
-        let send = |invalidate, imm| Message::Send {
-            msn: self.msn,
-            mo: offset,
-            solicited,
-            invalidate,
-            imm,
-        };
-        let message = match self.wr.op {
-            SendOp::Send => send(None, None),
-            SendOp::SendImm(imm) => send(None, Some(imm)),
-            SendOp::SendInv(stag) => send(Some(stag), None),
-            SendOp::WriteImm { imm, .. } if immediate => Message::Immediate {
-                msn: self.msn,
-                solicited,
-                imm,
-                written: self.len,
-            },
-            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => Message::Write {
-                stag: rkey,
-                to: addr.wrapping_add(u64::from(offset)),
-            },
-            SendOp::Read { addr, rkey } => Message::ReadRequest {
-                msn: self.msn,
-                sink_stag: id,
-                sink_to: 0,
-                len: self.len,
-                src_stag: rkey,
-                src_to: addr,
-            },
-            SendOp::FetchAdd { addr, rkey, add } => Message::AtomicRequest {
-                msn: self.msn,
-                request_id: id,
-                stag: rkey,
-                to: addr,
-                op: Atomic::FetchAdd { add },
-            },
-            SendOp::CmpSwap {
-                addr,
-                rkey,
-                compare,
-                swap,
-            } => Message::AtomicRequest {
-                msn: self.msn,
-                request_id: id,
-                stag: rkey,
-                to: addr,
-                op: Atomic::CmpSwap { compare, swap },
-            },
-            // Carried out locally; never built into a segment.
-            SendOp::LocalInv(_) => send(None, None),
-        };
-        Segment { message, last }
     }
 }
 
@@ -170,16 +69,69 @@ impl Qp {
             if !self.has_request() {
                 return None;
             }
+            let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
+            if self.sq.current()?.is_whole(room) {
+                match self.next_whole(seq, out, host) {
+                    Some(built) => return Some(built),
+                    None => continue,
+                }
+            }
             if !self.sq.current()?.begun() && !self.start(seq, host) {
                 continue;
             }
             let position = self.sq.cursor;
-            let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
             let plan = self.plan_next(position, seq, room)?;
             let len = self.build(position, &plan, out, host)?;
             self.advance(position, seq, &plan, room);
             return Some((plan.meta(seq), len));
         }
+    }
+
+    /// Whether the next thing to send, and the last, is a message that one segment with `room`
+    /// bytes of payload carries whole.
+    #[inline]
+    #[must_use]
+    pub fn is_last_whole(&self, room: u32) -> bool {
+        self.attr.state == QpState::Rts
+            && self.sq.unsent() == 1
+            && !self.answers.is_due()
+            && self.has_request()
+            && self.sq.current().is_some_and(|wqe| wqe.is_whole(room))
+    }
+
+    /// Builds a message that is one segment, as most are, in one go. `None` where it has failed.
+    pub(super) fn next_whole<H: Host>(
+        &mut self,
+        seq: u64,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<(SegMeta, usize)> {
+        let position = self.sq.cursor;
+        let msn = self.sq.send_msn.wrapping_add(1);
+        let wqe = self.sq.get_mut(position)?;
+        let untagged = !matches!(wqe.wr.op, SendOp::Write { .. });
+        wqe.msn = if untagged { msn } else { 0 };
+        let len = wqe.len as usize;
+        let header = put_header(&wqe.header(position, 0, true, false), out)?;
+        let body = out.slice(header, len);
+        if len > 0 && gather(host, self.config.pd, &wqe.wr.payload, 0, body).is_err() {
+            self.finish_local(position, seq, Some(WcStatus::LocProtErr), host);
+            return None;
+        }
+        wqe.first = seq;
+        wqe.end = Some(seq + 1);
+        wqe.emitted = wqe.len;
+        wqe.runs.note(seq, 0, wqe.len);
+        self.sq.cursor = position + 1;
+        if untagged {
+            self.sq.send_msn = msn;
+        }
+        let meta = SegMeta {
+            seq,
+            first: seq,
+            last: true,
+        };
+        Some((meta, header + len))
     }
 
     /// Begins the work request at the cursor. Returns false where it needs no segment, because it
@@ -374,10 +326,11 @@ impl Qp {
             if !acked || (wqe.wr.op.is_answered() && !wqe.answered) {
                 break;
             }
-            let Some(wqe) = self.sq.pop() else { break };
-            if self.signaled(wqe.wr.flags) {
-                let (id, opcode) = (wqe.wr.wr_id, wqe.wr.op.opcode());
-                self.complete_send(host, id, opcode, WcStatus::Success, wqe.len);
+            let (id, opcode, len) = (wqe.wr.wr_id, wqe.wr.op.opcode(), wqe.len);
+            let signaled = self.signaled(wqe.wr.flags);
+            self.sq.drop_front();
+            if signaled {
+                self.complete_send(host, id, opcode, WcStatus::Success, len);
             }
         }
         if self.attr.state == QpState::Sqd {

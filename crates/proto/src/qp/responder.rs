@@ -245,10 +245,11 @@ impl Qp {
         host: &mut H,
     ) -> Result<Verdict, Nak> {
         if self.responder.current.is_none() {
-            if meta.seq != meta.first || send.mo != 0 {
-                return Err(Nak::InvalidRequest);
+            if meta.last && !self.config.srq && send.invalidate.is_none() {
+                return self.place_whole(meta, send, body, host);
             }
-            if send.msn != self.responder.send_msn.wrapping_add(1) {
+            let expected = self.responder.send_msn.wrapping_add(1);
+            if meta.seq != meta.first || send.mo != 0 || send.msn != expected {
                 return Err(Nak::InvalidRequest);
             }
             if self.config.srq {
@@ -257,9 +258,8 @@ impl Qp {
             let Some(wr) = self.responder.from_srq.as_ref().or(self.rq.front()) else {
                 return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
             };
-            let capacity = wr.sges.iter().map(|s| u64::from(s.length)).sum();
             self.responder.current = Some(Current {
-                capacity,
+                capacity: wr.capacity(),
                 first: meta.first,
                 placed: 0,
             });
@@ -287,6 +287,47 @@ impl Qp {
             return Err(self.fail_recv(WcStatus::LocLenErr, Nak::InvalidRequest, host));
         }
         self.finish_send(send, host)
+    }
+
+    /// Places a SEND that is one segment, as most are, in one go. Invalidation aside.
+    fn place_whole<H: Host>(
+        &mut self,
+        meta: SegMeta,
+        send: &Send,
+        body: Bytes<'_>,
+        host: &mut H,
+    ) -> Result<Verdict, Nak> {
+        let expected = self.responder.send_msn.wrapping_add(1);
+        if meta.seq != meta.first || send.mo != 0 || send.msn != expected {
+            return Err(Nak::InvalidRequest);
+        }
+        let Some(wr) = self.rq.front() else {
+            return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
+        };
+        let len = length(&body);
+        let wr_id = wr.wr_id;
+        let failed = if u64::from(len) > wr.capacity() {
+            Some((WcStatus::LocLenErr, Nak::InvalidRequest))
+        } else {
+            let placed = scatter(host, self.config.pd, &wr.sges, 0, body);
+            placed
+                .err()
+                .map(|_| (WcStatus::LocProtErr, Nak::RemoteOperation))
+        };
+        self.rq.pop_front();
+        if let Some((status, nak)) = failed {
+            self.complete_recv_error(host, wr_id, status);
+            return Err(nak);
+        }
+        self.responder.send_msn = expected;
+        let wc = Wc {
+            byte_len: len,
+            imm: send.imm.unwrap_or(0),
+            flags: send.imm.map_or(WcFlags::empty(), |_| WcFlags::WITH_IMM),
+            ..self.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
+        };
+        host.complete_recv(self.config.qpn, wc, send.solicited);
+        Ok(Verdict::Placed)
     }
 
     fn finish_send<H: Host>(&mut self, send: &Send, host: &mut H) -> Result<Verdict, Nak> {

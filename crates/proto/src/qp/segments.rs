@@ -32,6 +32,12 @@ pub(super) fn gather<H: Host>(
             }
         }
         Payload::Sges(sges) => {
+            if let [sge] = sges.as_slice()
+                && offset == 0
+                && out.len() <= sge.length as usize
+            {
+                return host.read_local(pd, sge.lkey, sge.addr, out);
+            }
             let mut done = 0;
             for (addr, len, lkey) in pieces(sges, offset, out.len()) {
                 host.read_local(pd, lkey, addr, out.slice(done, len))?;
@@ -54,6 +60,13 @@ pub(super) fn scatter<H: Host>(
     offset: u32,
     src: Bytes<'_>,
 ) -> Result<(), MemError> {
+    if let [sge] = sges
+        && offset == 0
+        && src.len() <= sge.length as usize
+        && !src.is_empty()
+    {
+        return host.write_local(pd, sge.lkey, sge.addr, src);
+    }
     let mut rest = src;
     for (addr, len, lkey) in pieces(sges, offset, src.len()) {
         let (piece, tail) = rest.split_at(len);

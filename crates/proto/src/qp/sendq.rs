@@ -21,6 +21,7 @@ pub(super) struct Runs(SmallVec<[Run; 1]>);
 
 impl Runs {
     /// Notes that segment `seq` carries up to `chunk` bytes from `offset`.
+    #[inline(always)]
     pub fn note(&mut self, seq: u64, offset: u32, chunk: u32) {
         if self.0.last().is_none_or(|run| run.chunk != chunk) {
             self.0.push(Run {
@@ -120,10 +121,22 @@ impl SendQueue {
     /// [`SendQueue::completed`].
     pub fn pop(&mut self) -> Option<SendWqe> {
         let wqe = self.wqes.pop_front()?;
+        self.popped();
+        Some(wqe)
+    }
+
+    /// As [`SendQueue::pop`], where nobody needs it.
+    #[inline(always)]
+    pub fn drop_front(&mut self) {
+        if self.wqes.pop_front().is_some() {
+            self.popped();
+        }
+    }
+
+    fn popped(&mut self) {
         self.base += 1;
         self.cursor = self.cursor.max(self.base);
         self.since_completion += 1;
-        Some(wqe)
     }
 
     /// A completion was queued for the work request just popped.
@@ -137,6 +150,11 @@ impl SendQueue {
         if let Some(n) = self.releases.pop_front() {
             self.used = self.used.saturating_sub(n);
         }
+    }
+
+    /// How many are not completely built yet.
+    pub fn unsent(&self) -> u64 {
+        self.base + self.wqes.len() as u64 - self.cursor
     }
 
     pub fn front(&self) -> Option<&SendWqe> {

@@ -154,9 +154,10 @@ impl Consumer {
             }
         }
         let at = self.data + self.offset();
-        let seq = self.mem.word(at + l::RECORD_SEQ).load(Ordering::Relaxed);
-        let ack = self.mem.word(at + l::RECORD_ACK).load(Ordering::Relaxed);
-        self.note_ack(ack);
+        let cell = self.mem.cell(at);
+        let seq = cell.word(l::RECORD_SEQ).load(Ordering::Relaxed);
+        let ack = cell.word(l::RECORD_ACK).load(Ordering::Relaxed);
+        self.ack_seen = self.ack_seen.max(ack);
         let len = ready.len as usize;
         self.peeked = Some(l::record_size(len));
         let at = at + l::RECORD_HEADER;

@@ -36,7 +36,7 @@ mod producer;
 mod record;
 
 pub use consumer::{Consumer, Record};
-pub use producer::{Producer, Slot};
+pub use producer::{Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 
 use crate::layout as l;
@@ -240,6 +240,7 @@ impl Ring {
 
     /// The newest acknowledgment, looking into the shared word too: a cache line that moves if the
     /// peer wrote it. As unreliable as [`Ring::req_ack_seen`].
+    #[inline(always)]
     pub fn req_ack(&mut self) -> u64 {
         let word = self.peers(l::ACK).load(Ordering::Acquire);
         self.rx.note_ack(word);

@@ -41,6 +41,10 @@ pub struct Slot<'a> {
     len: usize,
 }
 
+/// Room for a record of one cell. Dropped without [`ShortSlot::publish`], it leaves no trace.
+#[derive(Debug)]
+pub struct ShortSlot<'a>(&'a mut Producer);
+
 impl Producer {
     pub(super) fn new(mem: Region, side: Side, capacity: usize) -> Producer {
         Producer {
@@ -113,14 +117,38 @@ impl Producer {
         };
         self.mem.word(at).store(ready, Ordering::Release);
         self.ack_published = self.ack_written;
-        // A short record is likely to follow. Zero behind it now: before its ready word, that store
-        // would wait for a line that the reader's processor may have fetched ahead.
+        self.zero_ahead();
+        true
+    }
+
+    /// A short record is likely to follow. Zero behind it now: before its ready word, that store
+    /// would wait for a line that the reader's processor may have fetched ahead.
+    #[inline(always)]
+    fn zero_ahead(&mut self) {
         if self.room() >= l::CELL {
             let next = self.tail + l::CELL as u64;
             self.zero(next);
             self.zeroed = Some(next);
         }
-        true
+    }
+
+    /// Room for a record of one cell, to be written and published in one go. `None`: not now, or
+    /// not before what is committed is published.
+    ///
+    /// # Errors
+    /// As [`Producer::reserve`].
+    #[inline]
+    pub fn reserve_short(&mut self) -> Result<Option<ShortSlot<'_>>, Corrupt> {
+        if self.broken {
+            return Err(Corrupt);
+        }
+        if self.room() < l::CELL {
+            self.refresh()?;
+        }
+        if self.first.is_some() || self.room() < l::CELL {
+            return Ok(None);
+        }
+        Ok(Some(ShortSlot(self)))
     }
 
     /// Whether there are records committed but not published.
@@ -279,5 +307,40 @@ impl Slot<'_> {
         if p.zeroed != Some(p.tail) {
             p.zero(p.tail);
         }
+    }
+}
+
+impl ShortSlot<'_> {
+    /// Writes the record and shows it to the reader, who must be notified of
+    /// [`super::Attention::DATA`]. Its body is the first `len` bytes of `body`, as they would stand
+    /// in memory. `kind` is at most [`super::KIND_MAX`].
+    ///
+    /// # Panics
+    /// If `len` is more than `body` has.
+    #[inline]
+    pub fn publish(self, kind: u8, flags: u8, seq: u64, body: [u64; l::SHORT_WORDS], len: usize) {
+        assert!(len <= l::SHORT_BODY && kind <= super::KIND_MAX);
+        let p = self.0;
+        let ready = Ready {
+            len: len as u32,
+            kind,
+            flags,
+        };
+        let cell = p.mem.cell(p.data + p.offset(p.tail));
+        cell.word(l::RECORD_SEQ).store(seq, Ordering::Relaxed);
+        cell.word(l::RECORD_ACK).store(p.ack, Ordering::Relaxed);
+        for (i, word) in body.into_iter().enumerate() {
+            let at = l::RECORD_HEADER + 8 * i;
+            cell.word(at).store(word, Ordering::Relaxed);
+        }
+        let ready = ready.encode(p.number);
+        p.number += 1;
+        p.tail += l::CELL as u64;
+        if p.zeroed != Some(p.tail) {
+            p.zero(p.tail);
+        }
+        cell.word(l::RECORD_READY).store(ready, Ordering::Release);
+        (p.ack_written, p.ack_published) = (p.ack, p.ack);
+        p.zero_ahead();
     }
 }

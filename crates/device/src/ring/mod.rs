@@ -1,0 +1,219 @@
+//! The ring wire: a queue pair's segments through a lossless ring in shared memory.
+//!
+//! What is written arrives, once and in order, so nothing is acknowledged but the number up to
+//! which requests have been placed. Only a request refused for want of a receive is written again:
+//! the reader drops what follows it until it comes once more.
+
+mod receive;
+mod transmit;
+
+pub(crate) use receive::receive;
+pub(crate) use transmit::{transmit, transmit_short};
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use causeway_proto::Instant;
+use causeway_proto::qp::Qp;
+use causeway_proto::ulp::{Nak, Space, Ulp};
+use causeway_shm::layout::{RING_CAPACITY, ring_len};
+use causeway_shm::ring::Flag;
+use causeway_shm::{Attention, Counter, Ring, Segment, Side, notify};
+
+use crate::clock::earlier;
+use crate::core::Core;
+use crate::errno::Errno;
+use crate::peers::{PeerEnd, Peers, refused};
+
+/// What the broker introduced a queue pair with.
+pub(crate) struct Introduced {
+    pub side: u8,
+    pub generation: u64,
+    pub ring: OwnedFd,
+    pub peer: u64,
+    pub peer_inbox: OwnedFd,
+    pub peer_doorbell: OwnedFd,
+    /// Index of the peer's queue pair.
+    pub index: u32,
+    /// First request number expected.
+    pub rq_psn: u32,
+}
+
+/// A refusal to be written as soon as there is room.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    NotReady { seq: u64, timer: u8 },
+    Final { seq: u64, nak: Nak },
+}
+
+/// Where a queue pair stands in its two directions.
+#[derive(Debug, Default)]
+struct Flow {
+    /// Next number of each space to write.
+    next: [u64; 2],
+    /// Requests below are acknowledged.
+    acked: u64,
+    /// Next request expected, and the first of its message.
+    expected: u64,
+    first: u64,
+    /// Next response expected.
+    expected_response: u64,
+    /// Requests from here on are to be written again, not before the time given.
+    again: Option<u64>,
+    hold_until: Option<Instant>,
+    refusal: Option<Refusal>,
+    /// One of the peer's requests was refused for good: no more are taken.
+    refused: bool,
+}
+
+/// A queue pair's end of a ring.
+#[derive(Debug)]
+pub(crate) struct RingLink {
+    ring: Ring,
+    flow: Flow,
+    peer: Arc<PeerEnd>,
+    index: u32,
+    generation: u64,
+    /// The peer's queue pair has taken its side, or will not matter any more.
+    joined: bool,
+    /// When sends to a peer that does not answer fail.
+    give_up_at: Option<Instant>,
+    /// The peer's queue pair was destroyed, was reset or failed.
+    deserted: bool,
+    /// The peer is dead, or has broken the ring.
+    peer_gone: bool,
+    /// Records taken since the peer was last told.
+    untold: usize,
+    /// The peer has been told that this queue pair failed.
+    said_failed: bool,
+}
+
+impl RingLink {
+    /// Takes the side of the ring that the broker assigned.
+    pub fn open(peers: &Peers, with: Introduced) -> Result<Self, Errno> {
+        let peer = peers.get(with.peer, with.peer_inbox, with.peer_doorbell)?;
+        let segment = Segment::map(with.ring, ring_len(RING_CAPACITY)).map_err(refused)?;
+        let side = if with.side == 0 { Side::A } else { Side::B };
+        let ring = Ring::attach(Arc::new(segment), side).map_err(refused)?;
+        let expected = u64::from(with.rq_psn);
+        Ok(RingLink {
+            ring,
+            flow: Flow {
+                expected,
+                first: expected,
+                ..Flow::default()
+            },
+            peer,
+            index: with.index,
+            generation: with.generation,
+            joined: side == Side::B,
+            give_up_at: None,
+            deserted: false,
+            peer_gone: false,
+            untold: 0,
+            said_failed: false,
+        })
+    }
+
+    /// Begins to send requests, numbered from `sq_psn`.
+    pub fn start(&mut self, sq_psn: u32) {
+        if self.flow.next[Space::Request as usize] == 0 {
+            self.flow.next[Space::Request as usize] = u64::from(sq_psn);
+            self.flow.acked = u64::from(sq_psn);
+        }
+    }
+
+    /// The number by which the broker names this ring.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    pub fn deadline(&self) -> Option<Instant> {
+        earlier(self.flow.hold_until, self.give_up_at)
+    }
+
+    /// Gives up on a peer that never joined. What was held back is written by the next transmit.
+    pub fn on_timer(&mut self, qp: &mut Qp, core: &mut Core, now: Instant) {
+        if self.give_up_at.is_some_and(|when| when <= now) {
+            self.give_up_at = None;
+            self.peer_gone = true;
+            qp.bind(core).lost();
+        }
+    }
+
+    /// The peer's queue pair has taken its side, as the broker or a sign of it says.
+    pub fn peer_joined(&mut self) {
+        self.joined = true;
+        if !self.deserted {
+            self.give_up_at = None;
+        }
+    }
+
+    /// The peer's process is dead.
+    pub fn peer_died(&mut self) {
+        self.peer_gone = true;
+        self.joined = true;
+        self.give_up_at = None;
+    }
+
+    /// Says whether this endpoint polls the ring from now on. Returns false where it cannot stop
+    /// yet, because something has just come.
+    pub fn set_hot(&mut self, hot: bool) -> bool {
+        if hot {
+            self.ring.heat();
+            return true;
+        }
+        let events = Attention::DATA.and(Attention::ACK).and(Attention::ROOM);
+        self.ring.cool(events).unwrap_or(true)
+    }
+
+    /// Tells the peer that this queue pair is reset or destroyed.
+    pub fn close(&mut self) {
+        self.publish_ack();
+        self.ring.set_flag(Flag::Closed);
+        self.notify(Attention::DATA.and(Attention::ACK));
+    }
+
+    /// Whether the peer has not been told of something taken.
+    pub fn is_unsettled(&self) -> bool {
+        self.untold > 0
+    }
+
+    /// Tells the peer what has been taken and acknowledged.
+    pub fn settle(&mut self, core: &Core) {
+        if self.untold == 0 && !self.ring.ack_pending() {
+            return;
+        }
+        self.untold = 0;
+        let acked = self.publish_ack();
+        let events = if acked {
+            Attention::ROOM.and(Attention::ACK)
+        } else {
+            Attention::ROOM
+        };
+        self.notify_counted(events, core);
+    }
+
+    fn publish_ack(&mut self) -> bool {
+        self.ring.ack_pending() && self.ring.publish_ack()
+    }
+
+    /// Tells the peer of what has just become visible. Returns whether its doorbell was rung.
+    fn notify(&self, events: Attention) -> bool {
+        // A bell that cannot be rung belongs to a dead peer; the broker says so.
+        notify(
+            &self.ring,
+            events,
+            &self.peer.inbox,
+            &self.peer.bell,
+            self.index,
+        )
+        .unwrap_or(false)
+    }
+
+    fn notify_counted(&self, events: Attention, core: &Core) {
+        if self.notify(events) {
+            core.stats.add(Counter::DoorbellsRung, 1);
+        }
+    }
+}

@@ -1,0 +1,202 @@
+//! What the peer has written: records taken, acknowledgments, refusals.
+
+use causeway_proto::Bytes;
+use causeway_proto::qp::{Bound, Qp};
+use causeway_proto::types::QpState;
+use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
+use causeway_shm::{Corrupt, Counter, Record};
+
+use super::{Flow, Refusal, RingLink};
+use crate::clock::Now;
+use crate::core::Core;
+use crate::qp_entry::{Link, QpEntry};
+use crate::record::{LAST, kind};
+
+/// Records handled in one progress, so that other queue pairs get their turn.
+const RECEIVE_MOST: usize = 64;
+/// Records taken after which the peer is told at once.
+const TELL_AFTER: usize = 16;
+
+impl Flow {
+    /// Handles one record.
+    fn on_record(
+        &mut self,
+        record: &Record<'_>,
+        qp: &mut Bound<'_, Core>,
+        now: &Now,
+    ) -> Result<(), Corrupt> {
+        // SAFETY: the body stays readable while the record is borrowed, and is only copied.
+        let body = unsafe { Bytes::from_raw(record.as_ptr(), record.len()) };
+        match record.kind {
+            kind::REQUEST => self.on_request(record.seq, record.flags & LAST != 0, body, qp),
+            kind::RESPONSE => {
+                if record.seq != self.expected_response {
+                    return Err(Corrupt);
+                }
+                self.expected_response += 1;
+                let last = record.flags & LAST != 0;
+                let meta = SegMeta {
+                    seq: record.seq,
+                    first: record.seq,
+                    last,
+                };
+                qp.receive(Space::Response, meta, body, true);
+            }
+            kind::NOT_READY => {
+                if !self.is_unacknowledged(record.seq) {
+                    return Err(Corrupt);
+                }
+                self.acknowledge(record.seq, qp);
+                qp.host.stats.add(Counter::RnrReceived, 1);
+                self.hold_until = qp.not_ready(record.seq, record.flags, now.get());
+                self.again = self.hold_until.map(|_| record.seq);
+            }
+            kind::REFUSED => {
+                if !self.is_unacknowledged(record.seq) {
+                    return Err(Corrupt);
+                }
+                let nak = match record.flags {
+                    0 => Nak::InvalidRequest,
+                    1 => Nak::RemoteAccess,
+                    _ => Nak::RemoteOperation,
+                };
+                qp.refused(record.seq, nak);
+            }
+            _ => return Err(Corrupt),
+        }
+        Ok(())
+    }
+
+    fn on_request(&mut self, seq: u64, last: bool, body: Bytes<'_>, qp: &mut Bound<'_, Core>) {
+        // Behind a refused request everything is dropped until that one comes again.
+        if seq != self.expected || self.refused {
+            return;
+        }
+        let meta = SegMeta {
+            seq,
+            first: self.first,
+            last,
+        };
+        match qp.receive(Space::Request, meta, body, true) {
+            Verdict::Placed => {
+                self.expected += 1;
+                if last {
+                    self.first = self.expected;
+                }
+            }
+            Verdict::NotReady(timer) => {
+                qp.host.stats.add(Counter::RnrSent, 1);
+                self.refusal = Some(Refusal::NotReady { seq, timer });
+            }
+            Verdict::Refused(nak) => {
+                self.refused = true;
+                self.refusal = Some(Refusal::Final { seq, nak });
+            }
+            Verdict::Later | Verdict::Ignore => {}
+        }
+    }
+
+    fn is_unacknowledged(&self, seq: u64) -> bool {
+        (self.acked..self.next[Space::Request as usize]).contains(&seq)
+    }
+
+    /// All requests below `upto` are placed, says the peer.
+    fn acknowledge(&mut self, upto: u64, qp: &mut Bound<'_, Core>) {
+        if upto > self.acked {
+            self.acked = upto;
+            qp.acked(Space::Request, upto);
+        }
+    }
+}
+
+/// Takes what the peer has written. Returns whether it was anything.
+pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
+    let QpEntry {
+        qp,
+        link: Link::Ring(link),
+        ..
+    } = entry
+    else {
+        return false;
+    };
+    let mut bound = qp.bind(core);
+    match link.take_records(&mut bound, now) {
+        Ok(worked) => worked,
+        Err(Corrupt) => {
+            if link.peer_gone {
+                return false;
+            }
+            link.peer_gone = true;
+            bound.lost();
+            true
+        }
+    }
+}
+
+impl RingLink {
+    fn take_records(&mut self, qp: &mut Bound<'_, Core>, now: &Now) -> Result<bool, Corrupt> {
+        let mut taken = 0;
+        let mut leaving = false;
+        while taken < RECEIVE_MOST {
+            let Some(record) = self.ring.rx.peek()? else {
+                if taken > 0 || leaving || !self.ring.is_peer_leaving() {
+                    break;
+                }
+                // Look again: what was published before a flag is visible once the flag is.
+                leaving = true;
+                continue;
+            };
+            self.flow.on_record(&record, qp, now)?;
+            self.ring.rx.consume();
+            taken += 1;
+        }
+        if taken > 0 {
+            self.peer_joined();
+            self.ring.set_req_ack(self.flow.expected);
+        }
+        let progress = self.take_acks(qp)?;
+        let deserted = leaving && taken < RECEIVE_MOST && !self.deserted;
+        self.deserted |= deserted;
+        if taken > 0 {
+            qp.host.stats.add(Counter::RingRxRecords, taken as u64);
+            self.untold += taken;
+            if self.untold >= TELL_AFTER {
+                self.settle(qp.host);
+            }
+        }
+        Ok(taken > 0 || progress || deserted)
+    }
+
+    /// Whether a record seems to have come.
+    pub fn is_ready(&self) -> bool {
+        self.ring.rx.ready()
+    }
+
+    /// Whether [`transmit`] would do anything.
+    pub fn has_work(&self, qp: &Qp) -> bool {
+        self.flow.refusal.is_some()
+            || self.flow.again.is_some()
+            || self.deserted
+            || self.peer_gone
+            || qp.has_segment()
+            || qp.state() == QpState::Err
+    }
+
+    /// Takes the peer's acknowledgment, where one is awaited.
+    fn take_acks(&mut self, qp: &mut Bound<'_, Core>) -> Result<bool, Corrupt> {
+        let sent = self.flow.next[Space::Request as usize];
+        if self.flow.acked >= sent {
+            return Ok(false);
+        }
+        let upto = self.ring.req_ack();
+        if upto > sent {
+            return Err(Corrupt);
+        }
+        if upto <= self.flow.acked {
+            return Ok(false);
+        }
+        self.peer_joined();
+        self.flow.acknowledge(upto, qp);
+        Ok(true)
+    }
+}

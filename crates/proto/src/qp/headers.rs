@@ -1,0 +1,120 @@
+//! What a send work request looks like on the wire: opcodes and segment headers.
+
+use causeway_wire::rdmap::{Atomic, Message, Segment};
+
+use super::sendq::SendWqe;
+use crate::types::{SendFlags, SendOp, WcOpcode};
+
+impl SendOp {
+    pub(super) fn opcode(&self) -> WcOpcode {
+        match self {
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+            SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
+            SendOp::Read { .. } => WcOpcode::RdmaRead,
+            SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
+            SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
+            SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        }
+    }
+
+    /// Whether the peer answers it with data.
+    pub(super) fn is_answered(&self) -> bool {
+        matches!(
+            self,
+            SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. }
+        )
+    }
+}
+
+impl SendWqe {
+    pub(super) fn begun(&self) -> bool {
+        self.emitted > 0 || self.end.is_some()
+    }
+
+    /// Whether it is still to be sent, and one segment with `room` bytes of payload is all of it.
+    pub(super) fn is_whole(&self, room: u32) -> bool {
+        let plain = matches!(
+            self.wr.op,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::Write { .. }
+        );
+        plain && self.len <= room && !self.begun()
+    }
+
+    /// The bytes of its own memory that it sends: an answered request sends none.
+    pub(super) fn outgoing(&self) -> u32 {
+        if self.wr.op.is_answered() {
+            0
+        } else {
+            self.len
+        }
+    }
+
+    /// Header of the segment that carries `len` bytes from `offset`, or, with `immediate`, of the
+    /// Immediate Data message that ends a WRITE_WITH_IMM.
+    pub(super) fn header(
+        &self,
+        position: u64,
+        offset: u32,
+        last: bool,
+        immediate: bool,
+    ) -> Segment {
+        let solicited = self.wr.flags.contains(SendFlags::SOLICITED);
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "the low bits name the request"
+        )]
+        let id = position as u32;
+        let send = |invalidate, imm| Message::Send {
+            msn: self.msn,
+            mo: offset,
+            solicited,
+            invalidate,
+            imm,
+        };
+        let message = match self.wr.op {
+            SendOp::Send => send(None, None),
+            SendOp::SendImm(imm) => send(None, Some(imm)),
+            SendOp::SendInv(stag) => send(Some(stag), None),
+            SendOp::WriteImm { imm, .. } if immediate => Message::Immediate {
+                msn: self.msn,
+                solicited,
+                imm,
+                written: self.len,
+            },
+            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => Message::Write {
+                stag: rkey,
+                to: addr.wrapping_add(u64::from(offset)),
+            },
+            SendOp::Read { addr, rkey } => Message::ReadRequest {
+                msn: self.msn,
+                sink_stag: id,
+                sink_to: 0,
+                len: self.len,
+                src_stag: rkey,
+                src_to: addr,
+            },
+            SendOp::FetchAdd { addr, rkey, add } => Message::AtomicRequest {
+                msn: self.msn,
+                request_id: id,
+                stag: rkey,
+                to: addr,
+                op: Atomic::FetchAdd { add },
+            },
+            SendOp::CmpSwap {
+                addr,
+                rkey,
+                compare,
+                swap,
+            } => Message::AtomicRequest {
+                msn: self.msn,
+                request_id: id,
+                stag: rkey,
+                to: addr,
+                op: Atomic::CmpSwap { compare, swap },
+            },
+            // Carried out locally; never built into a segment.
+            SendOp::LocalInv(_) => send(None, None),
+        };
+        Segment { message, last }
+    }
+}
