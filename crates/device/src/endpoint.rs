@@ -16,7 +16,6 @@ use crate::core::Core;
 use crate::errno::{Errno, OpenError};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
-use crate::lock::Lock;
 use crate::peers::Peers;
 use crate::qp_entry::QpEntry;
 use crate::slab::Slab;
@@ -57,7 +56,7 @@ pub(crate) struct State {
 
 /// What the program's threads and the helper share.
 pub(crate) struct Shared {
-    pub state: Lock<State>,
+    pub state: Mutex<State>,
     /// Calls to the broker; never under the state lock, which must not be held while waiting.
     pub control: Attachment,
     control_fd: OwnedFd,
@@ -161,7 +160,7 @@ impl Endpoint {
             helper_parked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             control: attachment,
-            state: Lock::new(State {
+            state: Mutex::new(State {
                 core: Core::new(stats),
                 qps: Vec::new(),
                 next_index: 0,

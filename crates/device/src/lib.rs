@@ -20,7 +20,6 @@ mod events;
 mod gid;
 mod helper;
 mod limits;
-mod lock;
 mod mr;
 mod pd;
 mod peers;

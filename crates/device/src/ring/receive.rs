@@ -139,7 +139,7 @@ impl RingLink {
         let mut leaving = false;
         while taken < RECEIVE_MOST {
             let Some(record) = self.ring.rx.peek()? else {
-                if taken > 0 || leaving || !self.ring.is_peer_leaving() {
+                if leaving || !self.ring.is_peer_leaving() {
                     break;
                 }
                 // Look again: what was published before a flag is visible once the flag is.

@@ -71,10 +71,8 @@ impl Qp {
             }
             let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
             if self.sq.current()?.is_whole(room) {
-                match self.next_whole(seq, out, host) {
-                    Some(built) => return Some(built),
-                    None => continue,
-                }
+                // Where it fails, nothing is sent after it.
+                return self.next_whole(seq, out, host);
             }
             if !self.sq.current()?.begun() && !self.start(seq, host) {
                 continue;
@@ -114,6 +112,9 @@ impl Qp {
         let len = wqe.len as usize;
         let header = put_header(&wqe.header(position, 0, true, false), out)?;
         let body = out.slice(header, len);
+        if body.len() < len {
+            return None;
+        }
         if len > 0 && gather(host, self.config.pd, &wqe.wr.payload, 0, body).is_err() {
             self.finish_local(position, seq, Some(WcStatus::LocProtErr), host);
             return None;
