@@ -74,6 +74,19 @@ impl<'a> Bytes<'a> {
         )
     }
 
+    /// A copy of the first `N` bytes, if there are so many.
+    #[inline]
+    #[must_use]
+    pub fn first_chunk<const N: usize>(&self) -> Option<[u8; N]> {
+        if self.len < N {
+            return None;
+        }
+        let mut chunk = [0; N];
+        // SAFETY: the view is valid for `N` bytes, and nothing else covers the copy.
+        unsafe { ptr::copy_nonoverlapping(self.ptr, chunk.as_mut_ptr(), N) };
+        Some(chunk)
+    }
+
     /// Copies as many bytes as both sides have, and returns how many.
     pub fn copy_to(&self, dst: &mut [u8]) -> usize {
         let n = self.len.min(dst.len());

@@ -131,6 +131,6 @@ impl Untagged {
 
 /// The control byte less its T flag.
 #[inline(always)]
-fn control(last: bool) -> u8 {
+pub(crate) const fn control(last: bool) -> u8 {
     VERSION | if last { LAST } else { 0 }
 }

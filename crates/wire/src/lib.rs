@@ -4,6 +4,7 @@
 
 mod codec;
 pub mod ddp;
+pub mod plain_send;
 pub mod rdmap;
 pub mod terminate;
 pub mod trp;

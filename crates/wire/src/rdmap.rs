@@ -54,6 +54,9 @@ const RESERVED_BITS: u8 = 0x30;
 /// The opcode bits.
 const OPCODE_BITS: u8 = 0x0f;
 
+/// RDMAP's control byte of a Send without options.
+pub(crate) const SEND_CONTROL: u8 = VERSION | opcode::SEND;
+
 /// Atomic opcodes (RFC 7306 section 5.2.1, AOpCode).
 const FETCH_ADD: u32 = 0;
 const CMP_SWAP: u32 = 2;

@@ -1,5 +1,7 @@
 //! RDMAP and DDP segments: bytes of the specifications, round trips, and hostile input.
 
+use causeway_wire::ddp::UNTAGGED_LEN;
+use causeway_wire::plain_send;
 use causeway_wire::rdmap::{Atomic, Error, MAX_HEADER, Message, Segment};
 use proptest::prelude::*;
 
@@ -77,7 +79,43 @@ fn emit(segment: &Segment) -> Vec<u8> {
     buf
 }
 
+/// What [`plain_send`] makes of a segment, by way of the general decoder.
+fn plain(bytes: &[u8]) -> Option<u32> {
+    match Segment::parse(bytes) {
+        Ok((
+            Segment {
+                message:
+                    Message::Send {
+                        msn,
+                        mo: 0,
+                        solicited: false,
+                        invalidate: None,
+                        imm: None,
+                    },
+                last: true,
+            },
+            _,
+        )) => Some(msn),
+        _ => None,
+    }
+}
+
 proptest! {
+    #[test]
+    fn plain_sends_are_told_from_all_else(
+        seg in segment(), msn in any::<u32>(), at in 0..UNTAGGED_LEN, byte in any::<u8>(),
+    ) {
+        let mut header = plain_send::emit(msn);
+        prop_assert_eq!(plain(&header), Some(msn));
+        prop_assert_eq!(plain_send::parse(&header), Some(msn));
+        header[at] = byte;
+        prop_assert_eq!(plain_send::parse(&header), plain(&header));
+        let bytes = emit(&seg);
+        if let Some(header) = bytes.first_chunk() {
+            prop_assert_eq!(plain_send::parse(header), plain(&bytes));
+        }
+    }
+
     #[test]
     fn what_is_emitted_is_parsed(
         seg in segment(), payload in prop::collection::vec(any::<u8>(), 0..40),

@@ -1,6 +1,7 @@
 //! The requester half: send work requests become segments, acknowledgments and answers become
 //! completions.
 
+use causeway_wire::plain_send;
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
 use super::segments::{gather, put_header, scatter};
@@ -110,7 +111,13 @@ impl Qp {
         let untagged = !matches!(wqe.wr.op, SendOp::Write { .. });
         wqe.msn = if untagged { msn } else { 0 };
         let len = wqe.len as usize;
-        let header = put_header(&wqe.header(position, 0, true, false), out)?;
+        let plain = matches!(wqe.wr.op, SendOp::Send);
+        let header = if plain && !wqe.wr.flags.contains(SendFlags::SOLICITED) {
+            let header = plain_send::emit(msn);
+            out.put(0, &header).then_some(header.len())?
+        } else {
+            put_header(&wqe.header(position, 0, true, false), out)?
+        };
         let body = out.slice(header, len);
         if body.len() < len {
             return None;

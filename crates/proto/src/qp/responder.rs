@@ -1,5 +1,7 @@
 //! The responder half: places and executes what the peer asks for.
 
+use causeway_wire::ddp::UNTAGGED_LEN;
+use causeway_wire::plain_send;
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
 use super::Qp;
@@ -57,6 +59,11 @@ impl Qp {
         ) {
             return Verdict::Ignore;
         }
+        if in_order && let Some(msn) = self.as_plain_send(meta, &segment) {
+            let body = segment.split_at(UNTAGGED_LEN).1;
+            let done = self.place_whole(meta, &Send::plain(msn), body, host);
+            return self.judge(done, in_order, host);
+        }
         let mut head = [0; MAX_HEADER];
         let n = segment.copy_to(&mut head);
         let parsed = Segment::parse(&head[..n]);
@@ -69,6 +76,15 @@ impl Qp {
         }
         let done = self.execute(meta, segment_header.message, body, host);
         self.judge(done, in_order, host)
+    }
+
+    /// The number of a message that [`Qp::place_whole`] takes, where its header says so at a
+    /// glance.
+    fn as_plain_send(&self, meta: SegMeta, segment: &Bytes<'_>) -> Option<u32> {
+        if !meta.last || self.config.srq || self.responder.current.is_some() {
+            return None;
+        }
+        plain_send::parse(&segment.first_chunk()?)
     }
 
     fn execute<H: Host>(
@@ -417,6 +433,19 @@ struct Send {
     solicited: bool,
     invalidate: Option<u32>,
     imm: Option<u32>,
+}
+
+impl Send {
+    /// One segment, no options.
+    fn plain(msn: u32) -> Send {
+        Send {
+            msn,
+            mo: 0,
+            solicited: false,
+            invalidate: None,
+            imm: None,
+        }
+    }
 }
 
 fn length(body: &Bytes<'_>) -> u32 {
