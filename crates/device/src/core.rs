@@ -14,6 +14,9 @@ use crate::limits::LIMITS;
 use crate::mr::MrTable;
 use crate::slab::Slab;
 
+/// Completions at once for a program that waits for events.
+pub(crate) const ENOUGH: usize = 16;
+
 /// Which completions a completion queue announces (`ibv_req_notify_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Armed {
@@ -80,6 +83,9 @@ pub(crate) struct Core {
     pub routes: Vec<Option<Route>>,
     /// Completion queues that have overrun since last looked at: their queue pairs fail.
     pub overrun: Vec<u32>,
+    /// A program that waits for events has enough to do: since this was last cleared there was an
+    /// event for it, or a completion where [`ENOUGH`] wait.
+    pub enough: bool,
     /// Counters for `causeway status`.
     pub stats: Stats,
 }
@@ -92,6 +98,7 @@ pub(crate) fn qp_index(qpn: u32) -> usize {
 impl Core {
     pub fn new(stats: Stats) -> Self {
         Core {
+            enough: false,
             stats,
             mrs: MrTable::new(),
             cqs: Slab::new(LIMITS.max_cq),
@@ -158,17 +165,21 @@ impl Core {
         };
         if announce {
             state.armed = Armed::No;
-            state.announce();
+            self.enough |= state.announce();
         }
+        self.enough |= state.channel.is_some() && state.queue.len() >= ENOUGH;
     }
 }
 
 impl CqState {
-    fn announce(&mut self) {
-        if let Some(channel) = &self.channel {
-            self.announced += 1;
-            channel.push(self.cookie);
-        }
+    /// Tells the channel, if there is one.
+    fn announce(&mut self) -> bool {
+        let Some(channel) = &self.channel else {
+            return false;
+        };
+        self.announced += 1;
+        channel.push(self.cookie);
+        true
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) struct State {
     pub udp: UdpWire,
     /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
     pub hot: Vec<u32>,
+    /// Which of them the next pass begins with.
+    pub turn: usize,
     /// Rings on which something was received that the peer has not been told of.
     pub unsettled: Vec<u32>,
     /// Queue pairs with something to send that could not be sent yet.
@@ -169,6 +171,7 @@ impl Endpoint {
                 inbox,
                 udp: UdpWire::new(port),
                 hot: Vec::new(),
+                turn: 0,
                 unsettled: Vec::new(),
                 pending: Vec::new(),
                 deadline: None,

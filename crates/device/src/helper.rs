@@ -125,6 +125,7 @@ impl Helper {
         };
         let worked = state.progress_everywhere(&now);
         let deadline = state.deadline;
+        let enough = worked && state.core.enough;
         if !worked {
             // The program is quiet: time for what is not urgent.
             state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
@@ -142,6 +143,9 @@ impl Helper {
         if shared.blocked.load(Ordering::SeqCst) > 0 {
             // It watches the sources from now on: let it look once more, and set its deadline.
             shared.ring_own_doorbell();
+        } else if enough {
+            // Its turn: more at once is more than it may expect for one event.
+            self.keep_off(TICK_FIRST);
         }
     }
 

@@ -68,23 +68,25 @@ impl Shared {
                 .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
         drop(state);
-        if !worked {
-            let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
-            let [doorbell, udp, control] = self.sources();
-            let mut fds = [
-                PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN),
-                PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
-                PollFd::from_borrowed_fd(udp, PollFlags::IN),
-                PollFd::from_borrowed_fd(control, PollFlags::IN),
-            ];
-            let _ = poll(&mut fds, timeout.as_ref());
-            self.source_deadline.store(0, Ordering::SeqCst);
-            if !fds[1].revents().is_empty() {
-                let _ = self.doorbell.drain();
-            }
-            if !fds[3].revents().is_empty() {
-                self.control_events();
-            }
+        if worked {
+            self.disarm();
+            return;
+        }
+        let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
+        let [doorbell, udp, control] = self.sources();
+        let mut fds = [
+            PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
+            PollFd::from_borrowed_fd(udp, PollFlags::IN),
+            PollFd::from_borrowed_fd(control, PollFlags::IN),
+        ];
+        let _ = poll(&mut fds, timeout.as_ref());
+        self.source_deadline.store(0, Ordering::SeqCst);
+        if !fds[1].revents().is_empty() {
+            let _ = self.doorbell.drain();
+        }
+        if !fds[3].revents().is_empty() {
+            self.control_events();
         }
         self.disarm();
         self.state.lock().progress_everywhere(&Now::default());

@@ -8,7 +8,7 @@ use causeway_shm::{Corrupt, Counter, Record};
 
 use super::{Flow, Refusal, RingLink};
 use crate::clock::Now;
-use crate::core::Core;
+use crate::core::{Core, ENOUGH};
 use crate::qp_entry::{Link, QpEntry};
 use crate::record::{LAST, kind};
 
@@ -136,10 +136,11 @@ pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
 impl RingLink {
     fn take_records(&mut self, qp: &mut Bound<'_, Core>, now: &Now) -> Result<bool, Corrupt> {
         let mut taken = 0;
-        let mut leaving = false;
-        while taken < RECEIVE_MOST {
+        let (mut leaving, mut drained) = (false, false);
+        while taken < RECEIVE_MOST && !(taken >= ENOUGH && qp.host.enough) {
             let Some(record) = self.ring.rx.peek()? else {
                 if leaving || !self.ring.is_peer_leaving() {
+                    drained = true;
                     break;
                 }
                 // Look again: what was published before a flag is visible once the flag is.
@@ -155,7 +156,7 @@ impl RingLink {
             self.ring.set_req_ack(self.flow.expected);
         }
         let progress = self.take_acks(qp)?;
-        let deserted = leaving && taken < RECEIVE_MOST && !self.deserted;
+        let deserted = leaving && drained && !self.deserted;
         self.deserted |= deserted;
         if taken > 0 {
             qp.host.stats.add(Counter::RingRxRecords, taken as u64);
