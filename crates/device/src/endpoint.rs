@@ -82,8 +82,9 @@ pub(crate) struct Shared {
     pub last_call: AtomicU64,
     /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
     pub source_deadline: AtomicU64,
-    /// The helper sleeps until kicked, because blocked threads watch the sources.
-    pub helper_parked: AtomicBool,
+    /// The helper sleeps, or is about to: on the sources, or until kicked because blocked threads
+    /// watch those. A thread that blocked has taken calls from it, and kicks it when it leaves.
+    pub helper_asleep: AtomicBool,
     pub stop: AtomicBool,
 }
 
@@ -159,7 +160,7 @@ impl Endpoint {
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
-            helper_parked: AtomicBool::new(false),
+            helper_asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             control: attachment,
             state: Mutex::new(State {

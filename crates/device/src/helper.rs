@@ -83,7 +83,11 @@ impl Helper {
                 self.tick = (2 * self.tick).min(TICK_LAST);
             } else {
                 self.tick = TICK_FIRST;
+                // Before it looks for the last time: a blocked thread that takes the doorbell's
+                // ring from it sees this and kicks, or has left before that look.
+                self.shared.helper_asleep.store(true, Ordering::SeqCst);
                 self.sleep_on_sources();
+                self.shared.helper_asleep.store(false, Ordering::SeqCst);
             }
         }
     }
@@ -152,12 +156,12 @@ impl Helper {
     /// Sleeps until kicked: blocked threads watch the sources and the timers.
     fn park(&self) {
         let shared = &self.shared;
-        shared.helper_parked.store(true, Ordering::SeqCst);
+        shared.helper_asleep.store(true, Ordering::SeqCst);
         // Who left before it could see this has not kicked: look again.
         if shared.blocked.load(Ordering::SeqCst) > 0 {
             self.sleep(false, None);
         }
-        shared.helper_parked.store(false, Ordering::SeqCst);
+        shared.helper_asleep.store(false, Ordering::SeqCst);
     }
 
     fn sleep(&self, on_sources: bool, timeout: Option<Duration>) {

@@ -42,8 +42,9 @@ impl Shared {
             // Others still sleep, with the deadline of before: let one look again.
             self.ring_own_doorbell();
         }
-        // The helper has gone to sleep in the belief that the sources are watched.
-        if self.helper_parked.load(Ordering::SeqCst) {
+        // The helper sleeps in the belief that the sources are watched, or missed a call that this
+        // thread took; what this thread has received may have to be acknowledged yet.
+        if self.helper_asleep.load(Ordering::SeqCst) {
             self.kick();
         }
         Ok(found)
