@@ -57,6 +57,20 @@ fn receive(ring: &mut Ring) -> Option<u64> {
     Some(seq)
 }
 
+/// Takes records 0 to `count`, as they come.
+fn receive_in_order(ring: &mut Ring, count: u64) {
+    let mut next = 0;
+    while next < count {
+        match receive(ring) {
+            Some(seq) => {
+                assert_eq!(seq, next);
+                next += 1;
+            }
+            None => thread::yield_now(),
+        }
+    }
+}
+
 #[derive(Default)]
 struct ModelBell {
     rung: Mutex<bool>,
@@ -96,16 +110,7 @@ fn in_order_over_laps() {
                 a.tx.publish();
             }
         });
-        let mut next = 0;
-        while next < 4 {
-            match receive(&mut b) {
-                Some(seq) => {
-                    assert_eq!(seq, next);
-                    next += 1;
-                }
-                None => thread::yield_now(),
-            }
-        }
+        receive_in_order(&mut b, 4);
         producer.join().unwrap();
     });
 }
@@ -127,16 +132,7 @@ fn short_ones_in_order_over_laps() {
                 a.tx.publish();
             }
         });
-        let mut next = 0;
-        while next < 4 {
-            match receive(&mut b) {
-                Some(seq) => {
-                    assert_eq!(seq, next);
-                    next += 1;
-                }
-                None => thread::yield_now(),
-            }
-        }
+        receive_in_order(&mut b, 4);
         producer.join().unwrap();
     });
 }
