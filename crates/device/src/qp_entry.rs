@@ -59,6 +59,15 @@ impl QpEntry {
         }
     }
 
+    /// The queue pair and its ring, if that is its link.
+    #[inline]
+    pub fn ring(&mut self) -> Option<(&mut Qp, &mut RingLink)> {
+        match &mut self.link {
+            Link::Ring(link) => Some((&mut self.qp, link)),
+            _ => None,
+        }
+    }
+
     /// When it wants attention without any input.
     pub fn deadline(&self) -> Option<Instant> {
         match &self.link {

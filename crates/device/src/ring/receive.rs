@@ -9,7 +9,7 @@ use causeway_shm::{Corrupt, Counter, Record};
 use super::{Flow, Refusal, RingLink};
 use crate::clock::Now;
 use crate::core::{Core, ENOUGH};
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::QpEntry;
 use crate::record::{LAST, kind};
 
 /// Records handled in one progress, so that other queue pairs get their turn.
@@ -111,12 +111,7 @@ impl Flow {
 
 /// Takes what the peer has written. Returns whether it was anything.
 pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
-    let QpEntry {
-        qp,
-        link: Link::Ring(link),
-        ..
-    } = entry
-    else {
+    let Some((qp, link)) = entry.ring() else {
         return false;
     };
     let mut bound = qp.bind(core);

@@ -14,7 +14,7 @@ use causeway_wire::rdmap::MAX_HEADER;
 use super::{Refusal, RingLink};
 use crate::clock::Now;
 use crate::core::Core;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::QpEntry;
 use crate::record::{kind, kind_of};
 
 /// Payload of one record: small enough that the reader copies out while the writer copies in.
@@ -31,12 +31,7 @@ const DESERTED_AFTER: std::time::Duration = std::time::Duration::from_secs(1);
 /// of the ordinary: the shortest way from a work request to the peer. Returns false where
 /// [`transmit`] must look.
 pub(crate) fn transmit_short(entry: &mut QpEntry, core: &mut Core) -> bool {
-    let QpEntry {
-        qp,
-        link: Link::Ring(link),
-        ..
-    } = entry
-    else {
+    let Some((qp, link)) = entry.ring() else {
         return false;
     };
     link.is_plain() && qp.is_last_whole(SHORT as u32) && link.write_short(&mut qp.bind(core))
@@ -44,12 +39,7 @@ pub(crate) fn transmit_short(entry: &mut QpEntry, core: &mut Core) -> bool {
 
 /// Writes what the queue pair has to send. Returns whether something is left that waits for room.
 pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
-    let QpEntry {
-        qp,
-        link: Link::Ring(link),
-        ..
-    } = entry
-    else {
+    let Some((qp, link)) = entry.ring() else {
         return false;
     };
     let mut bound = qp.bind(core);
