@@ -8,16 +8,19 @@ use std::thread::JoinHandle;
 use causeway_fabric::{AttachOptions, Attachment, WirePref};
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
-use causeway_shm::{Bell, Doorbell, Inbox, Stats};
+use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, Stats};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::core::Core;
+use crate::errands::Errand;
 use crate::errno::{Errno, OpenError};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
-use crate::peers::Peers;
+use crate::peers::{Peers, refused};
 use crate::qp_entry::QpEntry;
+use crate::sharing::Sharing;
 use crate::slab::Slab;
 use crate::udp::UdpWire;
 
@@ -52,6 +55,8 @@ pub(crate) struct State {
     pub pending: Vec<u32>,
     /// Earliest time at which something is to be done without any input.
     pub deadline: Option<Instant>,
+    /// What the helper is to ask of the broker.
+    pub errands: Vec<Errand>,
     /// Passes that had a deadline to mind.
     pub passes: u32,
 }
@@ -66,6 +71,8 @@ pub(crate) struct Shared {
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
     pub peers: Peers,
+    /// Memory that peers on this host can map.
+    pub sharing: Sharing,
     /// Wakes the helper.
     kick: OwnedFd,
     /// The inbox again, for arming without the lock.
@@ -85,6 +92,8 @@ pub(crate) struct Shared {
     /// The helper sleeps, or is about to: on the sources, or until kicked because blocked threads
     /// watch those. A thread that blocked has taken calls from it, and kicks it when it leaves.
     pub helper_asleep: AtomicBool,
+    /// The helper has errands to run.
+    pub has_errands: AtomicBool,
     pub stop: AtomicBool,
 }
 
@@ -144,6 +153,8 @@ impl Endpoint {
             doorbell: doorbell.fd(),
         };
         let attachment = Attachment::attach(&options)?;
+        let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
+        let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot()?;
         attachment.add_slot(slot, port.as_fd())?;
         let shared = Arc::new(Shared {
@@ -151,6 +162,7 @@ impl Endpoint {
             udp_fd: dup(port.as_fd())?,
             doorbell,
             peers: Peers::default(),
+            sharing: Sharing::default(),
             kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(std::io::Error::from)?,
             inbox: inbox.clone(),
@@ -161,10 +173,11 @@ impl Endpoint {
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
             helper_asleep: AtomicBool::new(false),
+            has_errands: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             control: attachment,
             state: Mutex::new(State {
-                core: Core::new(stats),
+                core: Core::new(stats, directory),
                 qps: Vec::new(),
                 next_index: 0,
                 slot,
@@ -176,6 +189,7 @@ impl Endpoint {
                 unsettled: Vec::new(),
                 pending: Vec::new(),
                 deadline: None,
+                errands: Vec::new(),
                 passes: 0,
             }),
         });
@@ -239,15 +253,27 @@ impl Shared {
         }
     }
 
+    /// Wakes the helper for errands.
+    #[cold]
+    pub fn send_helper(&self) {
+        if !self.has_errands.swap(true, Ordering::SeqCst) {
+            self.kick();
+        }
+    }
+
     /// Wakes a thread that sleeps on the sources.
     pub fn ring_own_doorbell(&self) {
         // An eventfd of our own cannot fail to be written.
         let _ = self.doorbell.ring();
     }
 
-    /// Wakes whoever sleeps on the sources if something is to be done before it would wake.
+    /// Wakes whoever sleeps on the sources if something is to be done before it would wake, and
+    /// the helper if there are errands for it.
     #[inline]
-    pub fn mind(&self, deadline: Option<Instant>) {
+    pub fn mind(&self, deadline: Option<Instant>, errands: bool) {
+        if errands {
+            self.send_helper();
+        }
         let until = self.source_deadline.load(Ordering::SeqCst);
         if until != 0 && deadline.is_some_and(|d| d.0 < until) {
             self.ring_own_doorbell();

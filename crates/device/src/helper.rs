@@ -75,6 +75,7 @@ struct Helper {
 impl Helper {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
+            self.shared.run_errands();
             if self.shared.blocked.load(Ordering::SeqCst) > 0 {
                 self.park();
             } else if self.is_polled() {
@@ -130,6 +131,7 @@ impl Helper {
         let worked = state.progress_everywhere(&now);
         let deadline = state.deadline;
         let enough = worked && state.core.enough;
+        let errands = !state.errands.is_empty();
         if !worked {
             // The program is quiet: time for what is not urgent.
             state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
@@ -138,6 +140,9 @@ impl Helper {
                 .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
         drop(state);
+        if errands {
+            shared.send_helper();
+        }
         if !worked {
             self.sleep(true, deadline.map(|d| d.since(now.get())));
             shared.source_deadline.store(0, Ordering::SeqCst);

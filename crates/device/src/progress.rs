@@ -263,6 +263,7 @@ impl State {
             core,
             udp,
             deadline,
+            errands,
             ..
         } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
@@ -270,7 +271,11 @@ impl State {
         };
         let left = match &mut entry.link {
             Link::None => false,
-            Link::Ring(_) => ring::transmit(entry, core, now),
+            Link::Ring(_) => {
+                let left = ring::transmit(entry, core, now);
+                errands.extend(entry.errand());
+                left
+            }
             Link::Udp(_) => {
                 udp::pump(entry, core, udp, now.get());
                 false
@@ -340,7 +345,11 @@ impl State {
         let Some(entry) = self.qp(qpn) else { return };
         match &entry.link {
             Link::Udp(_) => self.udp.links += 1,
-            Link::Ring(_) => self.heat(qpn),
+            Link::Ring(_) => {
+                entry.grant();
+                entry.qp.set_direct(true);
+                self.heat(qpn);
+            }
             _ => {}
         }
     }
@@ -385,6 +394,8 @@ impl State {
             Link::None | Link::Nowhere(_) => {}
         }
         entry.link = Link::None;
+        entry.qp.set_direct(false);
+        entry.wanting = false;
         entry.hot = false;
         entry.pending = false;
         entry.unsettled = false;
@@ -427,6 +438,7 @@ impl Shared {
                 }
                 // The ring itself says so.
                 Event::PeerLeft { .. } => {}
+                Event::SegmentStale { segment } => self.sharing.renew(self, segment),
             }
         }
         any

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{Config, Connection, SendConfig};
-use causeway_proto::types::{QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
+use causeway_shm::Grant;
+use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
 
 use crate::clock::{self, Now};
 use crate::core::{Core, Route, qp_index};
@@ -17,8 +18,10 @@ use crate::events::EventSource;
 use crate::gid;
 use crate::limits::{LIMITS, QPS_PER_SLOT};
 use crate::pd::{Pd, QpInit, add_user, drop_user};
+use crate::peers::PeerFds;
 use crate::qp_entry::{Av, Link, QpEntry};
 use crate::ring::{self, Introduced, RingLink};
+use crate::sharing::Accesses;
 use crate::srq::Srq;
 use crate::udp::UdpLink;
 
@@ -166,17 +169,25 @@ impl Qp {
         }
         let connecting = target == Some(QpState::Rtr);
         let link = match av {
-            Some(av) if connecting => Some(self.connect(attr, av)?),
+            Some(av) if connecting => Some(self.connect(attr, av, mask)?),
             None if connecting => return Err(Errno(libc::EINVAL)),
             _ => None,
         };
         let shared = self.shared();
+        let ends = matches!(target, Some(QpState::Reset | QpState::Err));
+        let evicted = if ends {
+            self.end_accesses()
+        } else {
+            Vec::new()
+        };
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         let entry = state.qps[qp_index(self.qpn)]
             .as_deref_mut()
             .ok_or(Errno(libc::EINVAL))?;
         entry.qp.modify(attr, mask, &mut state.core)?;
+        let regranted = mask.contains(QpAttrMask::ACCESS_FLAGS) && entry.grant();
+        let access = entry.qp.attr().access;
         if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
             entry.av = *av;
         }
@@ -194,13 +205,37 @@ impl Qp {
         }
         state.touch(self.qpn);
         state.flush_pending(&Now::default());
-        let deadline = state.deadline;
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         drop(guard);
-        if target == Some(QpState::Reset) {
-            let _ = shared.control.disconnect(self.qpn);
+        if ends {
+            shared.withdraw(self.qpn);
+        } else if regranted {
+            self.change_access(access);
         }
-        shared.mind(deadline);
+        shared.give_up_segments(&evicted);
+        shared.mind(deadline, errands);
         Ok(())
+    }
+
+    /// Withdraws what the peer was granted, and waits until it accesses nothing any more. Returns
+    /// the protection domains whose segments it may yet store into.
+    fn end_accesses(&self) -> Vec<u32> {
+        let shared = self.shared();
+        if let Some((_, ring)) = shared.state.lock().qp(self.qpn).and_then(QpEntry::ring) {
+            ring.set_grant(Grant::NONE);
+        }
+        shared.await_accesses(Accesses::QueuePair(self.qpn))
+    }
+
+    /// The peer may do something else from now on.
+    fn change_access(&self, access: Access) {
+        let shared = self.shared();
+        let evicted = shared.await_accesses(Accesses::QueuePair(self.qpn));
+        let stale = shared.control.set_access(self.qpn, access.bits());
+        for segment in stale.unwrap_or_default() {
+            shared.sharing.renew(shared, segment);
+        }
+        shared.give_up_segments(&evicted);
     }
 
     /// Checks a modification and returns the state it leads to, if it names one.
@@ -218,8 +253,16 @@ impl Qp {
             }))
     }
 
+    /// What the peer may do once a modification is made.
+    fn access_after(&self, attr: &QpAttr, mask: QpAttrMask) -> Access {
+        if mask.contains(QpAttrMask::ACCESS_FLAGS) {
+            return attr.access;
+        }
+        self.query().0.access
+    }
+
     /// Asks the broker for the way to the peer, and prepares it.
-    fn connect(&self, attr: &QpAttr, av: &Av) -> Result<Link, Errno> {
+    fn connect(&self, attr: &QpAttr, av: &Av, mask: QpAttrMask) -> Result<Link, Errno> {
         let table = gid::gid_table();
         let source = table.get(usize::from(av.sgid_index));
         let remote = if av.is_global {
@@ -233,6 +276,8 @@ impl Qp {
             remote_gid: remote.map(|_| av.dgid),
             gid_is_local: remote.is_none_or(|(ip, _)| gid::is_local(ip)),
             remote_qpn: attr.dest_qpn,
+            pd: self.pd.handle,
+            access: self.access_after(attr, mask).bits(),
         };
         let shared = self.shared();
         match shared.control.connect(&request).map_err(Errno::from)? {
@@ -242,16 +287,23 @@ impl Qp {
                 ring,
                 peer_inbox,
                 peer_doorbell,
+                peer_table,
                 generation,
                 peer,
+                trusted,
             } => {
+                shared.sharing.share(self.pd.handle);
                 let with = Introduced {
                     side,
                     generation,
                     ring,
                     peer,
-                    peer_inbox,
-                    peer_doorbell,
+                    trusted,
+                    fds: PeerFds {
+                        inbox: peer_inbox,
+                        bell: peer_doorbell,
+                        mr_table: peer_table,
+                    },
                     index: attr.dest_qpn % QPS_PER_SLOT,
                     rq_psn: attr.rq_psn & 0xff_ffff,
                 };
@@ -324,9 +376,9 @@ impl Qp {
             state.send_now(self.qpn, &now);
         }
         shared.note_activity(&now);
-        let deadline = state.deadline;
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         drop(guard);
-        shared.mind(deadline);
+        shared.mind(deadline, errands);
         outcome
     }
 
@@ -361,6 +413,10 @@ impl Qp {
     /// EINVAL if it has ended already.
     pub fn destroy(&self) -> Result<(), Errno> {
         let shared = self.shared();
+        if shared.state.lock().qp(self.qpn).is_none() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let evicted = self.end_accesses();
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         if state.qp(self.qpn).is_none() {
@@ -384,7 +440,8 @@ impl Qp {
         }
         drop_user(&mut state.pds, self.pd.handle);
         drop(guard);
-        let _ = shared.control.disconnect(self.qpn);
+        shared.withdraw(self.qpn);
+        shared.give_up_segments(&evicted);
         self.pd.context.events.retire(EventSource::Qp(self.cookie));
         Ok(())
     }

@@ -2,7 +2,10 @@
 
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
+use causeway_proto::types::QpState;
+use causeway_shm::Grant;
 
+use crate::errands::Errand;
 use crate::ring::RingLink;
 use crate::udp::UdpLink;
 
@@ -45,6 +48,8 @@ pub(crate) struct QpEntry {
     pub unsettled: bool,
     /// It is in the endpoint's list of rings polled on every progress.
     pub hot: bool,
+    /// The helper was sent for a segment it wants to reach.
+    pub wanting: bool,
 }
 
 impl QpEntry {
@@ -56,6 +61,7 @@ impl QpEntry {
             pending: false,
             unsettled: false,
             hot: false,
+            wanting: false,
         }
     }
 
@@ -66,6 +72,32 @@ impl QpEntry {
             Link::Ring(link) => Some((&mut self.qp, link)),
             _ => None,
         }
+    }
+
+    /// Tells a peer on this host what it may do. Returns whether there is one.
+    pub fn grant(&mut self) -> bool {
+        let pd = self.qp.config().pd;
+        let access = self.qp.attr().access.bits();
+        let Some((_, ring)) = self.ring() else {
+            return false;
+        };
+        ring.set_grant(Grant::new(pd, access));
+        true
+    }
+
+    /// What the helper is to ask of the broker for it.
+    pub fn errand(&mut self) -> Option<Errand> {
+        let failed = self.qp.state() == QpState::Err;
+        let qpn = self.qp.qpn();
+        let Link::Ring(ring) = &mut self.link else {
+            return None;
+        };
+        if failed && ring.take_trust() {
+            return Some(Errand::Withdraw(qpn));
+        }
+        let wants = !self.wanting && ring.wanted().is_some();
+        self.wanting |= wants;
+        wants.then_some(Errand::Fetch(qpn))
     }
 
     /// When it wants attention without any input.

@@ -55,6 +55,11 @@ impl Shared {
         let mut state = self.state.lock();
         state.progress_everywhere(&now);
         self.note_activity(&now);
+        let errands = !state.errands.is_empty();
+        drop(state);
+        if errands {
+            self.send_helper();
+        }
     }
 
     fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
@@ -63,12 +68,15 @@ impl Shared {
         let mut state = self.state.lock();
         let worked = state.progress_everywhere(&now);
         self.note_activity(&now);
-        let deadline = state.deadline;
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         if !worked {
             self.source_deadline
                 .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
         drop(state);
+        if errands {
+            self.send_helper();
+        }
         if worked {
             self.disarm();
             return;
@@ -90,6 +98,6 @@ impl Shared {
             self.control_events();
         }
         self.disarm();
-        self.state.lock().progress_everywhere(&Now::default());
+        self.progress_once();
     }
 }

@@ -259,7 +259,13 @@ impl Qp {
             }
         }
         let first = response.first;
-        Some((SegMeta { seq, first, last }, header + len as usize))
+        let meta = SegMeta {
+            seq,
+            first,
+            last,
+            direct: false,
+        };
+        Some((meta, header + len as usize))
     }
 
     /// The memory of a READ that was accepted has gone before its answer was built.

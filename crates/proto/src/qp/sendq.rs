@@ -24,12 +24,17 @@ impl Runs {
     #[inline(always)]
     pub fn note(&mut self, seq: u64, offset: u32, chunk: u32) {
         if self.0.last().is_none_or(|run| run.chunk != chunk) {
-            self.0.push(Run {
-                first: seq,
-                offset,
-                chunk,
-            });
+            self.begin(seq, offset, chunk);
         }
+    }
+
+    /// As [`Runs::note`], where the segment does not follow the one before it.
+    pub fn begin(&mut self, seq: u64, offset: u32, chunk: u32) {
+        self.0.push(Run {
+            first: seq,
+            offset,
+            chunk,
+        });
     }
 
     /// The range of bytes that segment `seq` of a message of `len` bytes carries.
@@ -46,6 +51,18 @@ impl Runs {
         }
         Some((offset, run.chunk.min(len - offset)))
     }
+}
+
+/// How a work request travels on a link whose peer's memory may be mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It has not been looked at.
+    #[default]
+    Unknown,
+    /// Directly, once those before it are complete.
+    Direct,
+    /// As segments.
+    Segments,
 }
 
 /// A send work request on its way.
@@ -67,6 +84,9 @@ pub(super) struct SendWqe {
     pub answered: bool,
     /// Set where it has failed; it completes so when it becomes the oldest.
     pub failed: Option<WcStatus>,
+    pub way: Way,
+    /// The range of its bytes that was placed directly, if any: not sent as segments.
+    pub placed: Option<(u32, u32)>,
 }
 
 /// The send queue.
@@ -114,6 +134,8 @@ impl SendQueue {
             answered_bytes: 0,
             answered: false,
             failed: None,
+            way: Way::Unknown,
+            placed: None,
         });
     }
 
@@ -207,6 +229,17 @@ impl SendQueue {
         let wqe = self.wqes.get(low)?;
         let begun = wqe.end.is_some() || wqe.emitted > 0;
         (begun && wqe.first <= seq).then_some(self.base + low as u64)
+    }
+
+    /// Whether the work request at the cursor is the oldest: all before it are complete.
+    #[inline]
+    pub fn at_front(&self) -> bool {
+        self.cursor == self.base
+    }
+
+    /// The work request at the cursor, to be changed.
+    pub fn current_mut(&mut self) -> Option<&mut SendWqe> {
+        self.get_mut(self.cursor)
     }
 
     /// Position of the oldest, if there is one.

@@ -40,6 +40,7 @@ impl Connection {
             seq,
             first,
             last: position.last,
+            direct: false,
         };
         let arrival = self.rx.spaces[space as usize].classify(seq);
         // What lies behind or beyond says nothing of the attempt: it may be old, or wrong.
