@@ -425,8 +425,8 @@ impl Shared {
                         ring.peer_joined();
                     }
                 }
-                // The ring itself says so.
-                Event::PeerLeft { .. } => {}
+                // The ring itself says so; and no memory is in segments yet.
+                Event::PeerLeft { .. } | Event::SegmentStale { .. } => {}
             }
         }
         any

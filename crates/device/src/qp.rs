@@ -6,7 +6,7 @@ use std::sync::Arc;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{Config, Connection, SendConfig};
-use causeway_proto::types::{QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
+use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
 
 use crate::clock::{self, Now};
 use crate::core::{Core, Route, qp_index};
@@ -166,7 +166,7 @@ impl Qp {
         }
         let connecting = target == Some(QpState::Rtr);
         let link = match av {
-            Some(av) if connecting => Some(self.connect(attr, av)?),
+            Some(av) if connecting => Some(self.connect(attr, av, mask)?),
             None if connecting => return Err(Errno(libc::EINVAL)),
             _ => None,
         };
@@ -218,8 +218,16 @@ impl Qp {
             }))
     }
 
+    /// What the peer may do once a modification is made.
+    fn access_after(&self, attr: &QpAttr, mask: QpAttrMask) -> Access {
+        if mask.contains(QpAttrMask::ACCESS_FLAGS) {
+            return attr.access;
+        }
+        self.query().0.access
+    }
+
     /// Asks the broker for the way to the peer, and prepares it.
-    fn connect(&self, attr: &QpAttr, av: &Av) -> Result<Link, Errno> {
+    fn connect(&self, attr: &QpAttr, av: &Av, mask: QpAttrMask) -> Result<Link, Errno> {
         let table = gid::gid_table();
         let source = table.get(usize::from(av.sgid_index));
         let remote = if av.is_global {
@@ -233,6 +241,8 @@ impl Qp {
             remote_gid: remote.map(|_| av.dgid),
             gid_is_local: remote.is_none_or(|(ip, _)| gid::is_local(ip)),
             remote_qpn: attr.dest_qpn,
+            pd: self.pd.handle,
+            access: self.access_after(attr, mask).bits(),
         };
         let shared = self.shared();
         match shared.control.connect(&request).map_err(Errno::from)? {
@@ -244,6 +254,7 @@ impl Qp {
                 peer_doorbell,
                 generation,
                 peer,
+                ..
             } => {
                 let with = Introduced {
                     side,

@@ -78,6 +78,15 @@ pub const STATS_AT: usize = PAGE;
 /// Bytes of an inbox segment.
 pub const INBOX_LEN: usize = 2 * PAGE;
 
+/// Entries of an endpoint's table of memory regions.
+pub const MR_TABLE_ENTRIES: usize = if MODEL { 4 } else { 65_536 };
+/// Bytes of one entry.
+pub const MR_ENTRY_BYTES: usize = CELL;
+/// Offset of the first entry; before it lies the header.
+pub const MR_ENTRIES_AT: usize = PAGE;
+/// Bytes of an endpoint's table of memory regions, which the broker creates when it attaches.
+pub const MR_TABLE_BYTES: usize = MR_ENTRIES_AT + MR_TABLE_ENTRIES * MR_ENTRY_BYTES;
+
 /// Bytes of a ring segment whose directions hold `capacity` bytes each.
 #[must_use]
 pub const fn ring_len(capacity: usize) -> usize {
@@ -111,5 +120,6 @@ const _: () = {
     assert!(BITMAP_WORDS <= 64, "the summary is one word");
     assert!(BITMAP_AT >= SUMMARY_AT + 8 && BITMAP_AT + 8 * BITMAP_WORDS <= PAGE);
     assert!(MODEL || (ring_len(RING_CAPACITY) == 135_168 && INBOX_LEN == 8192));
+    assert!(MODEL || MR_TABLE_BYTES == 4_198_400);
     assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 32_744));
 };
