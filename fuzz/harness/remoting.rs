@@ -2,8 +2,10 @@
 
 use causeway_fabric::remoting::{Field, Header, decode_body, encode_body};
 use causeway_fabric::services::{
-    AttachReply, AttachRequest, ConnectBody, ConnectReply, DisconnectRequest, PeerEvent,
-    RestoreRequest, SlotRequest, StatusCursor, StatusPage, SysfsReply, SysfsRequest,
+    AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
+    DisconnectRequest, MapReply, MapRequest, PeerEvent, RestoreRequest, RestoreSegmentRequest,
+    SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply,
+    SysfsRequest,
 };
 
 /// Decodes `data` as a message and its body as every type there is.
@@ -27,7 +29,16 @@ fn bodies(body: &[u8]) {
     one::<StatusPage>(body);
     one::<SysfsRequest>(body);
     one::<SysfsReply>(body);
+    one::<AccessRequest>(body);
+    one::<StaleReply>(body);
+    one::<CreateSegmentRequest>(body);
+    one::<SegmentReply>(body);
+    one::<SegmentRequest>(body);
+    one::<RestoreSegmentRequest>(body);
+    one::<MapRequest>(body);
+    one::<MapReply>(body);
     one::<Vec<PeerEvent>>(body);
+    one::<Vec<u64>>(body);
 }
 
 fn one<T: Field>(body: &[u8]) {

@@ -4,23 +4,29 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket};
+use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen};
 use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
-    AttachReply, AttachRequest, BrokerService, ConnectBody, ConnectReply, Counter,
-    DisconnectRequest, EndpointStatus, QpStatus, RestoreRequest, SlotRequest, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, Wire,
+    AccessRequest, AttachReply, AttachRequest, BrokerService, ConnectBody, ConnectReply, Counter,
+    CreateSegmentRequest, DisconnectRequest, EndpointStatus, MapReply, MapRequest, QpStatus,
+    RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply,
+    StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_shm::layout::INBOX_LEN;
 use causeway_shm::{Segment, Stats};
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::hub::{Endpoint, EndpointId, Hub, Link};
 use crate::pairing::{Decision, PeerWire};
+use crate::segments::new_table;
 use crate::session::Peer;
 use crate::tree::Trees;
+
+/// Opened for those who are trusted with it (Linux 6.1).
+const USERFAULTFD_DEVICE: &str = "/dev/userfaultfd";
 
 /// One client's view of the broker.
 #[derive(Debug)]
@@ -40,6 +46,23 @@ impl Client<'_> {
     fn own(&self) -> Result<EndpointId, Errno> {
         self.endpoint.ok_or(Errno::NOTCONN)
     }
+
+    /// The MR table of a new endpoint: the one it brought, or a new one, which is given to it.
+    fn mr_table(&self, brought: Option<OwnedFd>) -> Result<(OwnedFd, Vec<OwnedFd>), Errno> {
+        if let Some(table) = brought {
+            self.hub.check_table(&table)?;
+            return Ok((table, Vec::new()));
+        }
+        let table = new_table()?;
+        let given = reopen(&table, true)?;
+        Ok((table, vec![given]))
+    }
+
+    /// What the caller's request has made stale. It hears of it here, and not once more.
+    fn stale_of(&mut self, id: EndpointId) -> Answer<StaleReply> {
+        let segments = self.hub.take_stale_of(id);
+        StaleReply { segments }.into()
+    }
 }
 
 /// The descriptors of a request whose number the table fixes.
@@ -56,9 +79,13 @@ impl BrokerService for Client<'_> {
         if self.endpoint.is_some() {
             return Err(Errno::ISCONN);
         }
-        let [inbox, doorbell] = exactly(fds)?;
+        let mut fds = fds.into_iter();
+        let (Some(inbox), Some(doorbell)) = (fds.next(), fds.next()) else {
+            return Err(Errno::BADMSG);
+        };
         check_memfd(&inbox, INBOX_LEN as u64)?;
         check_eventfd(&doorbell)?;
+        let (mr_table, given) = self.mr_table(fds.next())?;
         let id = self.hub.attach(Endpoint {
             pid: self.peer.pid,
             uid: self.peer.uid,
@@ -71,14 +98,20 @@ impl BrokerService for Client<'_> {
             wire: request.wire,
             inbox,
             doorbell,
+            mr_table,
             slots: Default::default(),
             links: Default::default(),
             invitations: Default::default(),
             open_rings: 0,
+            segments: Default::default(),
+            rights: Default::default(),
         })?;
         *self.endpoint = Some(id);
         tracing::info!(endpoint = id, pid = self.peer.pid, "attached");
-        Ok(AttachReply { endpoint: id }.into())
+        Ok(Answer {
+            body: AttachReply { endpoint: id },
+            fds: given,
+        })
     }
 
     fn add_slot(&mut self, request: SlotRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
@@ -118,6 +151,7 @@ impl BrokerService for Client<'_> {
                 side,
                 generation,
                 peer,
+                trusted,
                 fds,
             } => Answer {
                 body: ConnectReply {
@@ -125,6 +159,7 @@ impl BrokerService for Client<'_> {
                     side,
                     generation,
                     peer,
+                    trusted,
                 },
                 fds: fds.into(),
             },
@@ -135,10 +170,10 @@ impl BrokerService for Client<'_> {
         &mut self,
         request: DisconnectRequest,
         _: Vec<OwnedFd>,
-    ) -> Result<Answer<()>, Errno> {
+    ) -> Result<Answer<StaleReply>, Errno> {
         let id = self.own()?;
         self.hub.disconnect(id, request.local_qpn);
-        Ok(().into())
+        Ok(self.stale_of(id))
     }
 
     fn restore(&mut self, request: RestoreRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
@@ -166,6 +201,78 @@ impl BrokerService for Client<'_> {
         let root = self.trees.show(netns, &request)?;
         Ok(SysfsReply { root }.into())
     }
+
+    fn set_access(
+        &mut self,
+        request: AccessRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<StaleReply>, Errno> {
+        let id = self.own()?;
+        self.hub.set_access(id, request.local_qpn, request.access);
+        Ok(self.stale_of(id))
+    }
+
+    fn create_segment(
+        &mut self,
+        request: CreateSegmentRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<SegmentReply>, Errno> {
+        let (segment, fd) = self.hub.create_segment(self.own()?, &request)?;
+        Ok(Answer {
+            body: SegmentReply { segment },
+            fds: vec![fd],
+        })
+    }
+
+    fn destroy_segment(
+        &mut self,
+        request: SegmentRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        self.hub.destroy_segment(self.own()?, request.segment)?;
+        Ok(().into())
+    }
+
+    fn restore_segment(
+        &mut self,
+        request: RestoreSegmentRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let [fd] = exactly(fds)?;
+        self.hub.restore_segment(self.own()?, &request, fd)?;
+        Ok(().into())
+    }
+
+    fn map_segment(
+        &mut self,
+        request: MapRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<MapReply>, Errno> {
+        let (fd, writable) = self.hub.map_segment(self.own()?, &request)?;
+        Ok(Answer {
+            body: MapReply { writable },
+            fds: vec![fd],
+        })
+    }
+
+    fn userfaultfd(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let trusted = self.peer.uid == 0 || self.peer.uid == self.hub.own_uid;
+        let device = trusted.then(open_userfaultfd).flatten();
+        Ok(Answer {
+            body: (),
+            fds: device.into_iter().collect(),
+        })
+    }
+}
+
+/// The device, if this process may open it.
+fn open_userfaultfd() -> Option<OwnedFd> {
+    rustix::fs::open(
+        USERFAULTFD_DEVICE,
+        OFlags::RDWR | OFlags::CLOEXEC,
+        Mode::empty(),
+    )
+    .ok()
 }
 
 /// The page after `cursor`.

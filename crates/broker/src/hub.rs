@@ -9,6 +9,7 @@ use causeway_fabric::services::{PeerEvent, WirePref};
 use rustix::io::Errno;
 
 use crate::pairing::{Pairing, PeerWire};
+use crate::segments::{Rights, Segment};
 
 /// Names an endpoint: unique and never used again by any broker (random start).
 pub type EndpointId = u64;
@@ -31,6 +32,8 @@ pub struct Endpoint {
     pub inbox: OwnedFd,
     /// Its doorbell eventfd, examined.
     pub doorbell: OwnedFd,
+    /// Its MR table, made by this broker or an earlier one.
+    pub mr_table: OwnedFd,
     /// Its slots, each with the cookie of its network namespace.
     pub slots: BTreeMap<u16, u64>,
     /// Its connected QPs.
@@ -39,6 +42,10 @@ pub struct Endpoint {
     pub invitations: BTreeSet<u64>,
     /// Rings of this endpoint that the broker holds a descriptor of.
     pub open_rings: usize,
+    /// Its segments, by name.
+    pub segments: BTreeMap<u64, Segment>,
+    /// What joined rings entitle each other endpoint to, for each protection domain.
+    pub rights: HashMap<(EndpointId, u32), Rights>,
 }
 
 /// The connection of one QP.
@@ -50,6 +57,13 @@ pub struct Link {
     pub remote_qpn: u32,
     /// Its wire.
     pub wire: PeerWire,
+    /// Protection domain of the QP.
+    pub pd: u32,
+    /// What the QP lets its peer do: bits of [`causeway_fabric::services::REMOTE_ACCESS`].
+    pub access: u32,
+    /// Whether the peer is inside one trust boundary with the endpoint. After a restart this is
+    /// its own word, until the peer comes too.
+    pub trusted: bool,
 }
 
 /// All tables. Knows nothing of sockets: the server carries out what accumulates in the outbox.
@@ -61,6 +75,12 @@ pub struct Hub {
     /// Rings of which one half was restored, oldest first, and when to give up on the other.
     pub(crate) restoring: VecDeque<(Instant, u64)>,
     pub(crate) outbox: Vec<(EndpointId, PeerEvent)>,
+    /// Segments that became stale, and whom to tell.
+    pub(crate) stale: Vec<(EndpointId, u64)>,
+    /// Segments whose owner died while somebody may hold them who should not.
+    pub(crate) orphans: Vec<OwnedFd>,
+    /// User of this process, who owns the segments' inodes.
+    pub(crate) own_uid: u32,
     last_endpoint: EndpointId,
 }
 
@@ -73,6 +93,9 @@ impl Hub {
             pairings: HashMap::new(),
             restoring: VecDeque::new(),
             outbox: Vec::new(),
+            stale: Vec::new(),
+            orphans: Vec::new(),
+            own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
             last_endpoint: random() >> 1,
         }
@@ -101,6 +124,9 @@ impl Hub {
             self.places.remove(&(netns, slot));
         }
         self.outbox.retain(|(to, _)| *to != id);
+        self.stale.retain(|(to, _)| *to != id);
+        let exposed = endpoint.segments.into_values().filter(|s| s.stale);
+        self.orphans.extend(exposed.map(|segment| segment.fd));
     }
 
     /// Gives a slot of a network namespace to an endpoint that has proved to own its port.
@@ -167,6 +193,23 @@ impl Hub {
             .range(from..)
             .next()
             .map(|(id, endpoint)| (*id, endpoint))
+    }
+
+    /// Takes the names of stale segments to be delivered.
+    pub fn take_stale(&mut self) -> Vec<(EndpointId, u64)> {
+        std::mem::take(&mut self.stale)
+    }
+
+    /// Takes those that one endpoint is to be told of.
+    pub fn take_stale_of(&mut self, id: EndpointId) -> Vec<u64> {
+        let of_id = self.stale.extract_if(.., |(to, _)| *to == id);
+        of_id.map(|(_, segment)| segment).collect()
+    }
+
+    /// Takes the segments of the dead that are to be emptied: what lies in them must not stay
+    /// open to those who held them.
+    pub fn take_orphans(&mut self) -> Vec<OwnedFd> {
+        std::mem::take(&mut self.orphans)
     }
 
     /// Takes the events to be delivered.

@@ -8,6 +8,7 @@
 //! - [`daemon`]: start, locks, end;
 //! - [`server`], [`session`]: connections;
 //! - [`hub`], [`pairing`]: endpoints, slots, rings;
+//! - [`segments`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the service's methods;
 //! - [`tree`]: the view of sysfs.
 
@@ -18,7 +19,12 @@ pub mod lock;
 pub mod notify;
 pub mod options;
 pub mod pairing;
+pub mod reaper;
+pub mod segments;
 pub mod server;
 pub mod session;
 pub mod sys;
 pub mod tree;
+
+#[cfg(test)]
+mod testing;

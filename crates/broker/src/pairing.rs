@@ -16,7 +16,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use causeway_fabric::fds::check_memfd;
+use causeway_fabric::fds::{check_memfd, reopen};
 use causeway_fabric::limits::{QPS_PER_ENDPOINT_MAX, RESTORE_GRACE, qpn_is_valid, qpn_slot};
 use causeway_fabric::services::{
     ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
@@ -69,7 +69,9 @@ impl End {
 pub struct Pairing {
     /// Kept until both ends have joined.
     ring: Option<OwnedFd>,
-    ends: [End; 2],
+    pub(crate) ends: [End; 2],
+    /// Made under an earlier broker: an end may have been granted what this one has no books on.
+    pub(crate) restored: bool,
 }
 
 /// Outcome of a connect.
@@ -87,8 +89,10 @@ pub enum Decision {
         generation: u64,
         /// The peer's endpoint.
         peer: EndpointId,
-        /// Ring, peer's inbox, peer's doorbell.
-        fds: [OwnedFd; 3],
+        /// Whether caller and peer are inside one trust boundary.
+        trusted: bool,
+        /// Ring, peer's inbox, peer's doorbell, peer's MR table for reading.
+        fds: [OwnedFd; 4],
     },
 }
 
@@ -118,11 +122,23 @@ impl Hub {
             }
             None => Decision::Udp,
         };
-        let wire = match &decision {
-            Decision::Ring { generation, .. } => PeerWire::Ring(*generation),
-            _ => PeerWire::Udp,
+        let (wire, trusted) = match decision {
+            Decision::Ring {
+                generation,
+                trusted,
+                ..
+            } => (PeerWire::Ring(generation), trusted),
+            _ => (PeerWire::Udp, false),
         };
-        self.link(id, body.local_qpn, body.remote_gid, body.remote_qpn, wire);
+        let link = Link {
+            remote_gid: body.remote_gid,
+            remote_qpn: body.remote_qpn,
+            wire,
+            pd: body.pd,
+            access: body.access,
+            trusted,
+        };
+        self.link(id, body.local_qpn, link);
         Ok(decision)
     }
 
@@ -156,7 +172,15 @@ impl Hub {
                 PeerWire::Ring(request.generation)
             }
         };
-        self.link(id, local, request.remote_gid, remote, wire);
+        let link = Link {
+            remote_gid: request.remote_gid,
+            remote_qpn: remote,
+            wire,
+            pd: request.pd,
+            access: request.access,
+            trusted: request.trusted,
+        };
+        self.link(id, local, link);
         Ok(())
     }
 
@@ -295,6 +319,7 @@ impl Hub {
             side: side as u8,
             generation,
             peer,
+            trusted: self.are_one_user(id, peer),
             fds,
         })
     }
@@ -320,6 +345,7 @@ impl Hub {
             Pairing {
                 ring: Some(ring),
                 ends,
+                restored: false,
             },
         );
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
@@ -332,6 +358,7 @@ impl Hub {
             side: 0,
             generation,
             peer,
+            trusted: self.are_one_user(id, peer),
             fds,
         })
     }
@@ -345,37 +372,27 @@ impl Hub {
         }
     }
 
-    fn link(
-        &mut self,
-        id: EndpointId,
-        local: u32,
-        gid: Option<[u8; 16]>,
-        remote: u32,
-        wire: PeerWire,
-    ) {
+    fn link(&mut self, id: EndpointId, local_qpn: u32, link: Link) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
-            let link = Link {
-                remote_gid: gid,
-                remote_qpn: remote,
-                wire,
-            };
-            endpoint.links.insert(local, link);
+            endpoint.links.insert(local_qpn, link);
+            self.ring_joined(id, local_qpn);
         }
     }
 
     fn drop_link(&mut self, id: EndpointId, local_qpn: u32, change: PeerChange) {
-        let endpoint = self.endpoints.get_mut(&id);
-        let link = endpoint.and_then(|endpoint| endpoint.links.remove(&local_qpn));
-        if let Some(Link {
-            wire: PeerWire::Ring(generation),
-            ..
-        }) = link
-        {
-            self.end_pairing(generation, Some((id, local_qpn)), change);
+        let Some(endpoint) = self.endpoints.get_mut(&id) else {
+            return;
+        };
+        match endpoint.links.get(&local_qpn).map(|link| link.wire) {
+            Some(PeerWire::Ring(generation)) => {
+                self.end_pairing(generation, Some((id, local_qpn)), change);
+            }
+            Some(PeerWire::Udp) => drop(endpoint.links.remove(&local_qpn)),
+            None => {}
         }
     }
 
-    /// Forgets a ring; every joined end but `cause` loses its link and is told why.
+    /// Forgets a ring; every joined end loses its link, and all but `cause` are told why.
     fn end_pairing(
         &mut self,
         generation: u64,
@@ -385,16 +402,17 @@ impl Hub {
         let Some(pairing) = self.pairings.remove(&generation) else {
             return;
         };
-        for end in pairing.ends {
+        let mut links = [None, None];
+        for (end, link) in pairing.ends.into_iter().zip(&mut links) {
             match end {
                 End::Joined(id, qpn) => {
                     if pairing.ring.is_some() {
                         self.ring_released(id);
                     }
+                    if let Some(endpoint) = self.endpoints.get_mut(&id) {
+                        *link = endpoint.links.remove(&qpn);
+                    }
                     if cause != Some((id, qpn)) {
-                        if let Some(endpoint) = self.endpoints.get_mut(&id) {
-                            endpoint.links.remove(&qpn);
-                        }
                         self.tell(id, qpn, generation, change);
                     }
                 }
@@ -406,6 +424,7 @@ impl Hub {
                 End::Absent(..) => {}
             }
         }
+        self.ring_ended(&pairing, &links);
     }
 
     fn ring_released(&mut self, id: EndpointId) {
@@ -472,8 +491,12 @@ impl Hub {
         }
         let mut ends = [End::Absent(netns, request.remote_qpn); 2];
         ends[side] = joined;
-        self.pairings
-            .insert(request.generation, Pairing { ring, ends });
+        let pairing = Pairing {
+            ring,
+            ends,
+            restored: true,
+        };
+        self.pairings.insert(request.generation, pairing);
         self.restoring
             .push_back((now + RESTORE_GRACE, request.generation));
         Ok(())
@@ -517,10 +540,10 @@ fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 }
 
 /// Descriptors for one who is introduced to `peer`.
-fn introduction(peer: &crate::hub::Endpoint, ring: &OwnedFd) -> Result<[OwnedFd; 3], Errno> {
+fn introduction(peer: &crate::hub::Endpoint, ring: &OwnedFd) -> Result<[OwnedFd; 4], Errno> {
     let fds = [ring, &peer.inbox, &peer.doorbell].map(|fd| copy(fd.as_fd()));
     let [ring, inbox, doorbell] = fds;
-    Ok([ring?, inbox?, doorbell?])
+    Ok([ring?, inbox?, doorbell?, reopen(&peer.mr_table, false)?])
 }
 
 #[cfg(test)]

@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 use causeway_fabric::launch::timespec;
 use causeway_fabric::limits::SESSIONS_MAX;
 use causeway_fabric::remoting::{Header, Kind, Malformed, Received, encode_body, receive};
-use causeway_fabric::services::{PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch};
+use causeway_fabric::services::{
+    EVENT_PEERS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch,
+};
 use causeway_fabric::sys::{peer_credentials, peer_pidfd};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -18,6 +20,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub};
+use crate::reaper::Reaper;
 use crate::session::{Overrun, Peer, Session};
 use crate::tree::Trees;
 
@@ -57,6 +60,7 @@ pub struct Server {
     last_session: u64,
     hub: Hub,
     trees: Trees,
+    reaper: Reaper,
     own_uid: u32,
     overflow_uid: u32,
     idle: Option<Duration>,
@@ -96,6 +100,7 @@ impl Server {
             last_session: 0,
             hub: Hub::new(),
             trees,
+            reaper: Reaper::default(),
             own_uid: rustix::process::geteuid().as_raw(),
             overflow_uid: overflow_uid(),
             idle,
@@ -304,35 +309,46 @@ impl Server {
     /// Sends each endpoint what the tables have for it.
     fn deliver(&mut self) {
         // A client that ends here may cause events for others: hence the loop, which ends since
-        // every turn but the last removes a session or empties the outbox.
+        // every turn but the last removes a session or empties the tables.
         loop {
-            let mut grouped: HashMap<EndpointId, Vec<PeerEvent>> = HashMap::new();
+            // Stale segments first: who has heard of a peer's end has heard of what follows.
+            let mut stale: HashMap<EndpointId, Vec<u64>> = HashMap::new();
+            for (to, segment) in self.hub.take_stale() {
+                stale.entry(to).or_default().push(segment);
+            }
+            let mut peers: HashMap<EndpointId, Vec<PeerEvent>> = HashMap::new();
             for (to, event) in self.hub.take_outbox() {
-                grouped.entry(to).or_default().push(event);
+                peers.entry(to).or_default().push(event);
             }
-            if grouped.is_empty() {
-                return;
+            if stale.is_empty() && peers.is_empty() {
+                break;
             }
-            for (to, events) in grouped {
-                self.deliver_to(to, &events);
+            for (to, segments) in stale {
+                self.deliver_to(to, EVENT_STALE, &[encode_body(&segments)]);
+            }
+            for (to, events) in peers {
+                let parts = events.chunks(PEER_EVENTS_PER_MESSAGE);
+                let bodies: Vec<_> = parts.map(|part| encode_body(&part.to_vec())).collect();
+                self.deliver_to(to, EVENT_PEERS, &bodies);
             }
         }
+        self.reaper.empty(self.hub.take_orphans());
     }
 
-    fn deliver_to(&mut self, to: EndpointId, events: &[PeerEvent]) {
-        let Some(&number) = self.session_of.get(&to) else {
+    fn deliver_to(&mut self, to: EndpointId, number: u16, bodies: &[Vec<u8>]) {
+        let Some(&session_number) = self.session_of.get(&to) else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(&number) else {
+        let Some(session) = self.sessions.get_mut(&session_number) else {
             return;
         };
         let was_congested = session.is_congested();
-        for part in events.chunks(PEER_EVENTS_PER_MESSAGE) {
-            if session.event(&encode_body(&part.to_vec())).is_err() {
-                return self.end(number, "it does not read or is gone");
+        for body in bodies {
+            if session.event(number, body).is_err() {
+                return self.end(session_number, "it does not read or is gone");
             }
         }
-        self.watch_again(number, was_congested);
+        self.watch_again(session_number, was_congested);
     }
 
     /// Waits for room instead of requests while a client is congested.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use causeway_fabric::limits::BACKLOG_BYTES_MAX;
 use causeway_fabric::remoting::{Header, Kind, send};
-use causeway_fabric::services::{EVENT_PEERS, SERVICE};
+use causeway_fabric::services::SERVICE;
 use rustix::io::Errno;
 
 use crate::hub::EndpointId;
@@ -91,15 +91,15 @@ impl Session {
         self.push(header.encode(&body), fds)
     }
 
-    /// Sends a list of peer events.
+    /// Sends an event: its number and its body.
     ///
     /// # Errors
     /// [`Overrun`].
-    pub fn event(&mut self, body: &[u8]) -> Result<(), Overrun> {
+    pub fn event(&mut self, number: u16, body: &[u8]) -> Result<(), Overrun> {
         let header = Header {
             kind: Kind::Event,
             service: SERVICE,
-            method: EVENT_PEERS,
+            method: number,
             request: 0,
             status: 0,
             fds: 0,

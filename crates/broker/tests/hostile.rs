@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use causeway_fabric::WirePref;
-use causeway_fabric::fds::sealed_memfd;
+use causeway_fabric::fds::{private_memfd, sealed_memfd};
 use causeway_fabric::remoting::{HEADER_BYTES, Header, Kind, Received, encode_body, receive, send};
 use causeway_fabric::services::{
     AttachRequest, ConnectBody, METHODS, SERVICE, SlotRequest, StatusCursor,
@@ -202,6 +202,14 @@ fn only_proper_descriptors_make_an_endpoint() {
     ];
     for fds in bad {
         refused(&socket, &attach, &fds, Errno::INVAL);
+    }
+    // Tables of memory regions that no broker made.
+    let size = causeway_shm::layout::MR_TABLE_BYTES as u64;
+    let open_to_all = sealed_memfd("table", size).unwrap();
+    let short = private_memfd("table", size / 2).unwrap();
+    for table in [&open_to_all, &short] {
+        let fds = [inbox.as_fd(), bell.as_fd(), table.as_fd()];
+        refused(&socket, &request("attach", &body, 3), &fds, Errno::INVAL);
     }
     let good = [inbox.as_fd(), bell.as_fd()];
     assert_eq!(status_of(&socket, &attach, &good), 0);

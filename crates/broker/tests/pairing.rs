@@ -179,6 +179,8 @@ fn preferences_and_addresses_decide_the_wire() {
         remote_gid: Some([1; 16]),
         gid_is_local: false,
         remote_qpn: shm.qpn(5),
+        pd: 0,
+        access: 0,
     };
     let elsewhere = auto.attachment.connect(&request).unwrap();
     assert!(
@@ -201,6 +203,8 @@ fn both_sides_get_the_same_wire() {
         remote_gid: Some([9; 16]),
         gid_is_local: false,
         remote_qpn,
+        pd: 0,
+        access: 0,
     };
     assert!(matches!(
         a.attachment.connect(&far).unwrap(),
@@ -227,6 +231,8 @@ fn impossible_numbers_are_refused() {
             remote_gid: None,
             gid_is_local: false,
             remote_qpn,
+            pd: 0,
+            access: 0,
         };
         let error = a.attachment.connect(&request).unwrap_err();
         assert_eq!(

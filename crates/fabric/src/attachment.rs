@@ -12,9 +12,10 @@ use crate::control::{Control, Event};
 use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
+use crate::segments::{Segments, attach_fds, take_table};
 use crate::services::{
-    AttachRequest, BrokerStub, ConnectBody, ConnectReply, DisconnectRequest, PeerChange, PeerEvent,
-    RestoreRequest, SlotRequest, SysfsRequest, Wire, WirePref,
+    AttachRequest, BrokerStub, ConnectBody, ConnectReply, PeerChange, PeerEvent, RestoreRequest,
+    SlotRequest, SysfsRequest, Wire, WirePref,
 };
 use crate::wakeup::Wakeup;
 
@@ -43,6 +44,10 @@ pub struct ConnectRequest {
     pub gid_is_local: bool,
     /// The remote QP.
     pub remote_qpn: u32,
+    /// Protection domain of the local QP, by the number that its segments were created for.
+    pub pd: u32,
+    /// What the peer may do: `qp_access_flags` of `ibv_modify_qp(3)`.
+    pub access: u32,
 }
 
 /// The broker's answer to [`Attachment::connect`].
@@ -61,11 +66,16 @@ pub enum Introduction {
         peer_inbox: OwnedFd,
         /// The peer's doorbell eventfd.
         peer_doorbell: OwnedFd,
+        /// The peer's table of memory regions, a sealed memfd, for reading.
+        peer_table: OwnedFd,
         /// Names this ring in events. Never 0.
         generation: u64,
         /// Names the peer's endpoint: rings with equal values lead to the same inbox and
         /// doorbell, which need to be kept once only.
         peer: u64,
+        /// Whether the peer is inside one trust boundary with this endpoint: a process of the same
+        /// user.
+        trusted: bool,
     },
     /// The preference is shared memory and the peer can't be reached by it.
     NoPeer,
@@ -84,17 +94,21 @@ pub struct Attachment {
     state: Mutex<State>,
 }
 
+/// What the mutex of an [`Attachment`] guards.
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     /// `None` from the loss of a broker to the next attachment.
-    control: Option<Control>,
+    pub(crate) control: Option<Control>,
     endpoint: u64,
     identity: AttachRequest,
     inbox: OwnedFd,
     doorbell: OwnedFd,
     slots: BTreeMap<u16, OwnedFd>,
-    connections: Connections,
-    events: VecDeque<Event>,
+    /// `None` until the first broker has made it.
+    pub(crate) mr_table: Option<OwnedFd>,
+    pub(crate) segments: Segments,
+    pub(crate) connections: Connections,
+    pub(crate) events: VecDeque<Event>,
 }
 
 impl Attachment {
@@ -122,6 +136,8 @@ impl Attachment {
                 inbox: duplicate(options.inbox)?,
                 doorbell: duplicate(options.doorbell)?,
                 slots: BTreeMap::new(),
+                mr_table: None,
+                segments: Segments::default(),
                 connections: Connections::default(),
                 events: VecDeque::new(),
             }),
@@ -162,7 +178,7 @@ impl Attachment {
     }
 
     /// Asks for the wire between a QP of this endpoint and a remote QP. An earlier connection of
-    /// `local_qpn` is disconnected first.
+    /// `local_qpn` is disconnected first; segments stale by that are told as events.
     ///
     /// The first of two QPs that name each other creates the ring (side 0), the second joins it
     /// (side 1). A ring belongs to exactly one incarnation of both: a side that disconnected is
@@ -180,10 +196,13 @@ impl Attachment {
             gid_is_local: request.gid_is_local,
             remote_qpn: request.remote_qpn,
             nonce: 0,
+            pd: request.pd,
+            access: request.access,
         };
         let mut state = self.lock()?;
-        // What a broker does first; the next one must not hear of it either.
-        state.connections.remove(request.local_qpn);
+        let stale = self.disconnect_locked(&mut state, request.local_qpn)?;
+        state.queue_stale(&stale);
+        self.announce(&state);
         let (reply, fds) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).connect(&body, &[])
         })?;
@@ -192,23 +211,16 @@ impl Attachment {
         Ok(introduction)
     }
 
-    /// Forgets the connection of a QP: call it when the QP is reset or destroyed. Succeeds for a
-    /// QP without connection, and without broker.
+    /// Forgets the connection of a QP: call it when the QP is reset, destroyed or in error.
+    /// Returns the segments that became stale by it, as [`Event::SegmentStale`] tells of others.
+    /// Succeeds for a QP without connection, and without broker; in the latter case every segment
+    /// is stale that the peer may have been granted.
     ///
     /// # Errors
-    /// [`Error::Timeout`], [`Error::Forked`].
-    pub fn disconnect(&self, local_qpn: u32) -> Result<()> {
+    /// [`Error::Timeout`], [`Error::Forked`]. Segments that may be stale are told as events then.
+    pub fn disconnect(&self, local_qpn: u32) -> Result<Vec<u64>> {
         let mut state = self.lock()?;
-        let known = state.connections.remove(local_qpn);
-        let Some(control) = state.control.as_mut().filter(|_| known) else {
-            return Ok(());
-        };
-        let outcome = BrokerStub(control).disconnect(&DisconnectRequest { local_qpn }, &[]);
-        self.settle(&mut state);
-        match outcome {
-            Ok(_) | Err(Error::BrokerGone) => Ok(()),
-            Err(error) => Err(error),
-        }
+        self.disconnect_locked(&mut state, local_qpn)
     }
 
     /// A descriptor for `poll(2)` and the like: readable if and only if
@@ -243,8 +255,9 @@ impl Attachment {
     }
 
     /// Attaches again after [`Event::BrokerGone`]: connects to a broker, or starts one, and
-    /// presents inbox, doorbell, slots and connections. Nothing happens if the broker is there.
-    /// Connections that the new broker does not accept are reported as [`Event::PeerDead`].
+    /// presents inbox, doorbell, MR table, slots, segments and connections. Nothing happens if the
+    /// broker is there. Connections that the new broker does not accept are reported as
+    /// [`Event::PeerDead`], segments as [`Event::SegmentStale`].
     ///
     /// # Errors
     /// As [`Attachment::attach`] and [`Attachment::add_slot`]. [`Event::BrokerGone`] comes again
@@ -289,14 +302,14 @@ impl Attachment {
         }
     }
 
-    fn lock(&self) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State>> {
         self.check_process()?;
         Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Runs one call; if the broker turns out to be gone, attaches to the next one and runs it
     /// once more.
-    fn with_broker<T>(
+    pub(crate) fn with_broker<T>(
         &self,
         state: &mut State,
         mut call: impl FnMut(&mut Control, u64) -> Result<T>,
@@ -316,18 +329,26 @@ impl Attachment {
     }
 
     /// Takes over what a use of the control connection left: events, or its end.
-    fn settle(&self, state: &mut State) {
+    pub(crate) fn settle(&self, state: &mut State) {
         let Some(control) = state.control.as_mut() else {
             return;
         };
         let gone = control.is_gone();
-        for event in control.take_events() {
+        let events = control.take_events();
+        let stale = control.take_stale();
+        state.absorb_stale(stale);
+        for event in events {
             state.absorb(&event);
         }
         if gone && let Some(control) = state.control.take() {
             self.wakeup.unwatch(control.socket());
             state.events.push_back(Event::BrokerGone);
         }
+        self.announce(state);
+    }
+
+    /// Makes the event descriptor readable if there is an event.
+    pub(crate) fn announce(&self, state: &State) {
         if !state.events.is_empty() {
             self.wakeup.raise();
         }
@@ -372,38 +393,19 @@ impl State {
 
     /// Presents all that this endpoint is and has to a broker that does not know it.
     fn present(&mut self, control: &mut Control) -> Result<()> {
-        let fds = [self.inbox.as_fd(), self.doorbell.as_fd()];
-        let (reply, _) = BrokerStub(control).attach(&self.identity, &fds)?;
+        let fds = attach_fds(&self.inbox, &self.doorbell, self.mr_table.as_ref());
+        let (reply, fds) = BrokerStub(control).attach(&self.identity, &fds)?;
         self.endpoint = reply.endpoint;
+        take_table(&mut self.mr_table, fds)?;
         for (&slot, socket) in &self.slots {
             BrokerStub(control).add_slot(&SlotRequest { slot }, &[socket.as_fd()])?;
         }
-        let mut lost = Vec::new();
-        for (request, ring) in self.connections.iter() {
-            let ring = ring.map(AsFd::as_fd);
-            match BrokerStub(control).restore(request, ring.as_slice()) {
-                Ok(_) => {}
-                Err(Error::Refused { .. }) => lost.push(request.clone()),
-                Err(error) => return Err(error),
-            }
-        }
-        for RestoreRequest {
-            local_qpn,
-            generation,
-            ..
-        } in lost
-        {
-            let change = PeerChange::Dead;
-            self.absorb(&PeerEvent {
-                local_qpn,
-                generation,
-                change,
-            });
-        }
-        Ok(())
+        let refused = self.segments.present(control)?;
+        self.absorb_stale(refused);
+        self.present_connections(control)
     }
 
-    fn absorb(&mut self, event: &PeerEvent) {
+    pub(crate) fn absorb(&mut self, event: &PeerEvent) {
         if !self.connections.note(event) {
             return;
         }
@@ -434,8 +436,8 @@ fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {
         Wire::None => Ok(Introduction::NoPeer),
         Wire::Udp => Ok(Introduction::Udp),
         Wire::Ring => {
-            let fds: [OwnedFd; 3] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
-            let [ring, peer_inbox, peer_doorbell] = fds;
+            let fds: [OwnedFd; 4] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
+            let [ring, peer_inbox, peer_doorbell, peer_table] = fds;
             if reply.side > 1 || reply.generation == 0 {
                 return Err(Malformed::Value("ring").into());
             }
@@ -444,8 +446,10 @@ fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {
                 ring,
                 peer_inbox,
                 peer_doorbell,
+                peer_table,
                 generation: reply.generation,
                 peer: reply.peer,
+                trusted: reply.trusted,
             })
         }
     }
@@ -472,11 +476,14 @@ fn remember(
         wire: reply.wire,
         side: reply.side,
         generation: reply.generation,
+        pd: body.pd,
+        access: body.access,
+        trusted: reply.trusted,
     };
     connections.insert(request, ring);
 }
 
-fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
+pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     fd.try_clone_to_owned().map_err(|error| Error::System {
         what: "duplicate a descriptor",
         errno: Errno::from_io_error(&error).unwrap_or(Errno::IO),

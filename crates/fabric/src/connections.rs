@@ -28,10 +28,22 @@ impl Connections {
         self.requests.insert(request.local_qpn, request);
     }
 
-    /// Forgets a connection. False if there was none.
-    pub(crate) fn remove(&mut self, local_qpn: u32) -> bool {
+    /// Forgets a connection and returns it.
+    pub(crate) fn remove(&mut self, local_qpn: u32) -> Option<RestoreRequest> {
         self.rings.remove(&local_qpn);
-        self.requests.remove(&local_qpn).is_some()
+        self.requests.remove(&local_qpn)
+    }
+
+    /// The connection of a QP.
+    pub(crate) fn get(&self, local_qpn: u32) -> Option<&RestoreRequest> {
+        self.requests.get(&local_qpn)
+    }
+
+    /// Notes what the peer of a QP may do from now on.
+    pub(crate) fn set_access(&mut self, local_qpn: u32, access: u32) {
+        if let Some(request) = self.requests.get_mut(&local_qpn) {
+            request.access = access;
+        }
     }
 
     /// All connections, with their rings as far as they are kept.
@@ -80,7 +92,7 @@ mod tests {
         }
         assert_eq!(connections.iter().count(), RINGS_KEPT_MAX + 5);
         assert_eq!(connections.rings.len(), RINGS_KEPT_MAX);
-        assert!(connections.remove(0));
+        assert!(connections.remove(0).is_some());
         insert(&mut connections, 0, 1);
         assert_eq!(connections.rings.len(), RINGS_KEPT_MAX);
     }

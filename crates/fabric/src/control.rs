@@ -14,7 +14,7 @@ use crate::limits::CALL_TIMEOUT;
 use crate::remoting::{
     Call, Header, Kind, Malformed, Method, Received, decode_body, receive, send,
 };
-use crate::services::{EVENT_PEERS, PeerEvent};
+use crate::services::{EVENT_PEERS, EVENT_STALE, PeerEvent};
 
 /// What the broker tells an endpoint on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,13 @@ pub enum Event {
         /// Ring concerned.
         generation: u64,
     },
+    /// An endpoint of another user holds a descriptor of this segment to which no QP entitles it
+    /// any more. Move what is in it to a new one, then destroy it
+    /// ([`crate::Attachment::destroy_segment`]); nobody is granted it meanwhile.
+    SegmentStale {
+        /// The segment.
+        segment: u64,
+    },
     /// The broker is gone. Rings and sockets keep working; peers' deaths are not told any more
     /// until [`crate::Attachment::reattach`], and this event is repeated if that fails.
     BrokerGone,
@@ -57,6 +64,7 @@ pub(crate) struct Control {
     last_request: u32,
     gone: bool,
     events: VecDeque<PeerEvent>,
+    stale: Vec<u64>,
 }
 
 impl Control {
@@ -66,6 +74,7 @@ impl Control {
             last_request: 0,
             gone: false,
             events: VecDeque::new(),
+            stale: Vec::new(),
         }
     }
 
@@ -80,6 +89,11 @@ impl Control {
 
     pub(crate) fn take_events(&mut self) -> VecDeque<PeerEvent> {
         std::mem::take(&mut self.events)
+    }
+
+    /// Segments that the broker called stale.
+    pub(crate) fn take_stale(&mut self) -> Vec<u64> {
+        std::mem::take(&mut self.stale)
     }
 
     /// Takes what lies in the socket, without blocking.
@@ -117,11 +131,11 @@ impl Control {
     }
 
     fn accept_event(&mut self, header: &Header, body: &[u8]) -> Result<()> {
-        if header.method != EVENT_PEERS {
-            return Ok(());
+        match header.method {
+            EVENT_PEERS => self.events.extend(decode_body::<Vec<PeerEvent>>(body)?),
+            EVENT_STALE => self.stale.extend(decode_body::<Vec<u64>>(body)?),
+            _ => {}
         }
-        let events: Vec<PeerEvent> = decode_body(body)?;
-        self.events.extend(events);
         Ok(())
     }
 

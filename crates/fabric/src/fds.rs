@@ -6,7 +6,8 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{
-    MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, fstatfs, memfd_create,
+    MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fcntl_getfl,
+    fstat, fstatfs, memfd_create,
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getsockname, sockopt};
@@ -21,6 +22,8 @@ pub const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::SEAL);
 /// Seals that would make a segment useless to the one who writes to it.
 const FORBIDDEN_SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
+/// Mode of what only the broker may open.
+const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// Creates a memfd of `bytes` zero bytes with [`SEALS`].
 ///
@@ -49,6 +52,51 @@ pub fn check_memfd(fd: impl AsFd, size: u64) -> Result<(), Errno> {
     } else {
         Err(Errno::INVAL)
     }
+}
+
+/// Creates a memfd as [`sealed_memfd`] does, which only processes of this user may open again
+/// through `/proc`, whatever descriptor of it they hold. That makes [`reopen`]ed descriptors
+/// binding for others.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn private_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
+    let fd = sealed_memfd(name, bytes)?;
+    fchmod(&fd, PRIVATE_MODE)?;
+    Ok(fd)
+}
+
+/// Checks that `fd` is what [`private_memfd`] makes when the user `owner` runs it, open for reading
+/// and writing.
+///
+/// # Errors
+/// `EINVAL` if any of this does not hold.
+pub fn check_private_memfd(fd: impl AsFd, size: u64, owner: u32) -> Result<(), Errno> {
+    check_memfd(&fd, size)?;
+    // A descriptor for reading proves no right to write, and must not be traded for one.
+    let both_ways = fcntl_getfl(&fd)? & OFlags::ACCMODE == OFlags::RDWR;
+    let stat = fstat(&fd)?;
+    let private = Mode::from_raw_mode(stat.st_mode) == PRIVATE_MODE;
+    if both_ways && private && stat.st_uid == owner {
+        Ok(())
+    } else {
+        Err(Errno::INVAL)
+    }
+}
+
+/// Another open file of the same memfd, for reading, or for reading and writing. Unlike a duplicate
+/// it shares no flags or offset with `fd`.
+///
+/// # Errors
+/// `EACCES` if the memfd belongs to another user, `EMFILE`, `ENFILE`, `ENOENT` without `/proc`.
+pub fn reopen(fd: impl AsFd, writable: bool) -> Result<OwnedFd, Errno> {
+    let path = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let way = if writable {
+        OFlags::RDWR
+    } else {
+        OFlags::RDONLY
+    };
+    rustix::fs::open(path, way | OFlags::CLOEXEC, Mode::empty())
 }
 
 /// Checks that `fd` is an eventfd.
@@ -108,6 +156,35 @@ mod tests {
         assert_eq!(check_memfd(&open, 8192), Err(Errno::INVAL));
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(check_memfd(&null, 0), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn a_private_memfd_is_known_by_every_one_of_its_properties() {
+        let own = rustix::process::geteuid().as_raw();
+        let good = private_memfd("t", 8192).unwrap();
+        assert_eq!(check_private_memfd(&good, 8192, own), Ok(()));
+        let refused = Err(Errno::INVAL);
+        assert_eq!(check_private_memfd(&good, 4096, own), refused);
+        assert_eq!(check_private_memfd(&good, 8192, own + 1), refused);
+        let open = sealed_memfd("t", 8192).unwrap();
+        assert_eq!(check_private_memfd(&open, 8192, own), refused, "mode");
+        let unsealed = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+        rustix::fs::ftruncate(&unsealed, 8192).unwrap();
+        fchmod(&unsealed, PRIVATE_MODE).unwrap();
+        assert_eq!(check_private_memfd(&unsealed, 8192, own), refused);
+        let reader = reopen(&good, false).unwrap();
+        assert_eq!(check_private_memfd(&reader, 8192, own), refused, "way");
+        assert_eq!(
+            rustix::io::write(&reader, b"x"),
+            Err(Errno::BADF),
+            "a reader does not write"
+        );
+        let writer = reopen(&good, true).unwrap();
+        assert_eq!(check_private_memfd(&writer, 8192, own), Ok(()));
+        rustix::io::write(&writer, b"x").unwrap();
+        let mut byte = [0];
+        rustix::io::read(&reader, &mut byte).unwrap();
+        assert_eq!(&byte, b"x");
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod attachment;
 mod connections;
 mod control;
 mod error;
+mod segments;
 mod wakeup;
 
 pub mod fds;

@@ -28,6 +28,11 @@ pub const SESSIONS_MAX: usize = ENDPOINTS_MAX + 256;
 pub const SLOTS_PER_ENDPOINT_MAX: usize = 16;
 /// Most connected QPs of one endpoint: every index of every slot.
 pub const QPS_PER_ENDPOINT_MAX: usize = SLOTS_PER_ENDPOINT_MAX << QPN_INDEX_BITS;
+/// Most segments of one endpoint.
+pub const SEGMENTS_PER_ENDPOINT_MAX: usize = 1024;
+/// Bytes of a segment: room for the pages of a whole address space, so that no offset need ever be
+/// used twice. It is sparse: pages cost memory once they are written.
+pub const SEGMENT_BYTES: u64 = 1 << 47;
 /// Most bytes that the broker keeps for a client that does not read its socket. Beyond, the
 /// client is dropped. Room for an event about each of [`QPS_PER_ENDPOINT_MAX`] QPs.
 pub const BACKLOG_BYTES_MAX: usize = 2 << 20;
@@ -78,4 +83,5 @@ pub const fn qpn_is_valid(qpn: u32) -> bool {
 }
 
 const _: () = assert!(UDP_PORT_BASE.checked_add(SLOT_MAX).is_some());
+const _: () = assert!(SEGMENTS_PER_ENDPOINT_MAX * size_of::<u64>() < MESSAGE_MAX / 2);
 const _: () = assert!((SLOT_MAX as u32) << QPN_INDEX_BITS <= QPN_MAX);

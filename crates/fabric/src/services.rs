@@ -51,6 +51,15 @@ impl std::str::FromStr for WirePref {
     }
 }
 
+/// Of `enum ibv_access_flags` (`ibv_modify_qp(3)`): the peer may write.
+pub const REMOTE_WRITE: u32 = 2;
+/// Of `enum ibv_access_flags`: the peer may read.
+pub const REMOTE_READ: u32 = 4;
+/// Of `enum ibv_access_flags`: the peer may do atomic operations.
+pub const REMOTE_ATOMIC: u32 = 8;
+/// All that the broker cares about in a QP's access flags.
+pub const REMOTE_ACCESS: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
+
 /// Encodes enumerations of one byte.
 macro_rules! byte_enum {
     ($type:ident, $name:literal, $($variant:ident),+) => {
@@ -98,7 +107,8 @@ pub enum PeerChange {
 }
 
 message! {
-    /// Presents an endpoint. Descriptors: inbox memfd, doorbell eventfd.
+    /// Presents an endpoint. Descriptors: inbox memfd, doorbell eventfd, and the MR table that an
+    /// earlier broker made, if one did.
     pub struct AttachRequest {
         /// Wires the endpoint is willing to use.
         wire: WirePref,
@@ -106,7 +116,7 @@ message! {
         comm: String,
     }
 
-    /// The endpoint exists.
+    /// The endpoint exists. Descriptor, unless it brought one: its MR table, read-write.
     pub struct AttachReply {
         /// Names the endpoint to its peers; unique among all that ever lived on this host with
         /// overwhelming probability.
@@ -133,9 +143,14 @@ message! {
         remote_qpn: u32,
         /// Reserved for introductions across network namespaces: zero.
         nonce: u64,
+        /// Protection domain of the local QP.
+        pd: u32,
+        /// What the local QP lets its peer do: [`REMOTE_ACCESS`]; other bits are ignored.
+        access: u32,
     }
 
-    /// The wire. Descriptors with [`Wire::Ring`]: ring memfd, peer's inbox, peer's doorbell.
+    /// The wire. Descriptors with [`Wire::Ring`]: ring memfd, peer's inbox, peer's doorbell,
+    /// peer's MR table (read-only).
     pub struct ConnectReply {
         /// Wire to use.
         wire: Wire,
@@ -145,6 +160,8 @@ message! {
         generation: u64,
         /// Names the peer's endpoint: equal values mean the same inbox and doorbell.
         peer: u64,
+        /// Whether the peer is inside one trust boundary with the caller: a process of its user.
+        trusted: bool,
     }
 
     /// Forgets the connection of one QP.
@@ -168,6 +185,71 @@ message! {
         side: u8,
         /// Names the ring.
         generation: u64,
+        /// Protection domain of the local QP.
+        pd: u32,
+        /// What the local QP lets its peer do, as in connect.
+        access: u32,
+        /// Whether the peer is inside one trust boundary with the caller, as connect said. Matters
+        /// to the caller's own segments only.
+        trusted: bool,
+    }
+
+    /// Changes what the peer of a QP may do.
+    pub struct AccessRequest {
+        /// QP of the caller.
+        local_qpn: u32,
+        /// What it lets its peer do from now on, as in connect.
+        access: u32,
+    }
+
+    /// Segments of the caller that became stale by its request.
+    pub struct StaleReply {
+        /// Their names.
+        segments: Vec<u64>,
+    }
+
+    /// Asks for a segment.
+    pub struct CreateSegmentRequest {
+        /// Protection domain whose QPs' peers may map it.
+        pd: u32,
+        /// Whether they may write to it.
+        writable: bool,
+    }
+
+    /// The segment exists. Descriptor: the segment, read-write.
+    pub struct SegmentReply {
+        /// Its name.
+        segment: u64,
+    }
+
+    /// Names a segment of the caller.
+    pub struct SegmentRequest {
+        /// The segment.
+        segment: u64,
+    }
+
+    /// Presents a segment made by an earlier broker. Descriptor: the segment, read-write.
+    pub struct RestoreSegmentRequest {
+        /// Its name.
+        segment: u64,
+        /// As it was created.
+        pd: u32,
+        /// As it was created.
+        writable: bool,
+    }
+
+    /// Asks for a segment of the peer of a QP.
+    pub struct MapRequest {
+        /// QP of the caller.
+        local_qpn: u32,
+        /// The peer's segment.
+        segment: u64,
+    }
+
+    /// What was granted. Descriptor: the segment, read-write or read-only.
+    pub struct MapReply {
+        /// Whether the descriptor may be written through.
+        writable: bool,
     }
 
     /// Asks for the status page after this place; the default is the first.
@@ -268,7 +350,7 @@ service! {
     /// Number of the broker's service in message headers.
     service 1, handler BrokerService, stub BrokerStub {
         /// Makes the connection an endpoint.
-        1 => attach(AttachRequest; fds 2..=2) -> AttachReply;
+        1 => attach(AttachRequest; fds 2..=3) -> AttachReply;
         /// Adds a slot, proved by the socket bound to its port.
         2 => add_slot(SlotRequest; fds 1..=1) -> ();
         /// Gives up a slot.
@@ -276,17 +358,31 @@ service! {
         /// Asks for the wire to a remote QP.
         4 => connect(ConnectBody; fds 0..=0) -> ConnectReply;
         /// Forgets a connection.
-        5 => disconnect(DisconnectRequest; fds 0..=0) -> ();
+        5 => disconnect(DisconnectRequest; fds 0..=0) -> StaleReply;
         /// Presents a connection again after the broker was restarted.
         6 => restore(RestoreRequest; fds 0..=1) -> ();
         /// Lists endpoints.
         7 => status(StatusCursor; fds 0..=0) -> StatusPage;
         /// Creates the caller's view of sysfs and `/dev`.
         8 => sysfs_tree(SysfsRequest; fds 1..=1) -> SysfsReply;
+        /// Changes what the peer of a QP may do.
+        9 => set_access(AccessRequest; fds 0..=0) -> StaleReply;
+        /// Creates a segment.
+        10 => create_segment(CreateSegmentRequest; fds 0..=0) -> SegmentReply;
+        /// Forgets a segment.
+        11 => destroy_segment(SegmentRequest; fds 0..=0) -> ();
+        /// Presents a segment again after the broker was restarted.
+        12 => restore_segment(RestoreSegmentRequest; fds 1..=1) -> ();
+        /// Grants a segment of a connected peer.
+        13 => map_segment(MapRequest; fds 0..=0) -> MapReply;
+        /// Grants `/dev/userfaultfd`, open: one descriptor, or none if it can't be.
+        14 => userfaultfd((); fds 0..=0) -> ();
     }
 }
 
-/// Number of the one event: a list of [`PeerEvent`].
+/// Number of the event about peers: a list of [`PeerEvent`].
 pub const EVENT_PEERS: u16 = 1;
+/// Number of the event about segments of the endpoint that became stale: a list of their names.
+pub const EVENT_STALE: u16 = 2;
 /// Most [`PeerEvent`]s in one message.
 pub const PEER_EVENTS_PER_MESSAGE: usize = 1024;

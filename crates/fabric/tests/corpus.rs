@@ -7,8 +7,9 @@ mod remoting;
 
 use causeway_fabric::remoting::{Field, Header, Kind, encode_body};
 use causeway_fabric::services::{
-    AttachRequest, ConnectBody, ConnectReply, Counter, EVENT_PEERS, EndpointStatus, PeerChange,
-    PeerEvent, QpStatus, StatusPage, SysfsGid, SysfsRequest, Wire, WirePref,
+    AttachRequest, ConnectBody, ConnectReply, Counter, EVENT_PEERS, EVENT_STALE, EndpointStatus,
+    PeerChange, PeerEvent, QpStatus, RestoreSegmentRequest, StaleReply, StatusPage, SysfsGid,
+    SysfsRequest, Wire, WirePref,
 };
 
 #[test]
@@ -73,6 +74,8 @@ fn write_remoting_seeds() {
         gid_is_local: true,
         remote_qpn: 0x2002,
         nonce: 0,
+        pd: 3,
+        access: 7,
     };
     write("connect", Kind::Request, 4, &connect);
     let reply = ConnectReply {
@@ -80,6 +83,7 @@ fn write_remoting_seeds() {
         side: 1,
         generation: 77,
         peer: 5,
+        trusted: true,
     };
     write("connect-reply", Kind::Reply, 4, &reply);
     let attach = AttachRequest {
@@ -88,6 +92,17 @@ fn write_remoting_seeds() {
     };
     write("attach", Kind::Request, 1, &attach);
     write("status-page", Kind::Reply, 7, &status_page());
+    let disconnected = StaleReply {
+        segments: vec![1, u64::MAX],
+    };
+    write("stale-reply", Kind::Reply, 5, &disconnected);
+    let segment = RestoreSegmentRequest {
+        segment: 99,
+        pd: 3,
+        writable: true,
+    };
+    write("restore-segment", Kind::Request, 12, &segment);
+    write("stale-event", Kind::Event, EVENT_STALE, &vec![99u64]);
     let gids = vec![SysfsGid {
         gid,
         ifname: "eth0".into(),

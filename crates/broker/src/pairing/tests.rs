@@ -5,39 +5,14 @@ use std::time::Duration;
 use causeway_fabric::fds::sealed_memfd;
 
 use super::*;
-use crate::hub::Endpoint;
-
-const NETNS: u64 = 77;
-
-fn descriptor() -> OwnedFd {
-    std::fs::File::open("/dev/null").unwrap().into()
-}
+use crate::testing::{self, NETNS, qpn};
 
 fn endpoint(hub: &mut Hub, slot: u16) -> EndpointId {
     endpoint_in(hub, slot, NETNS)
 }
 
 fn endpoint_in(hub: &mut Hub, slot: u16, netns: u64) -> EndpointId {
-    let id = hub
-        .attach(Endpoint {
-            pid: 1,
-            uid: 0,
-            comm: String::new(),
-            wire: WirePref::Auto,
-            inbox: descriptor(),
-            doorbell: descriptor(),
-            slots: Default::default(),
-            links: Default::default(),
-            invitations: Default::default(),
-            open_rings: 0,
-        })
-        .unwrap();
-    hub.add_slot(id, slot, netns).unwrap();
-    id
-}
-
-fn qpn(slot: u32) -> u32 {
-    slot << 12
+    testing::endpoint(hub, slot, 0, netns)
 }
 
 fn connect(hub: &mut Hub, id: EndpointId, local: u32, remote: u32) -> (u8, u64) {
@@ -82,6 +57,7 @@ fn assert_empty(hub: &Hub) {
     for endpoint in hub.endpoints.values() {
         assert!(endpoint.links.is_empty() && endpoint.invitations.is_empty());
         assert_eq!(endpoint.open_rings, 0);
+        assert!(endpoint.rights.is_empty());
     }
 }
 

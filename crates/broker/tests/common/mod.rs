@@ -144,12 +144,18 @@ impl Peer {
     }
 
     pub fn connect_to(&self, index: u32, remote_qpn: u32) -> Introduction {
-        let local_qpn = self.qpn(index);
+        self.connect_with(index, remote_qpn, 0, 0)
+    }
+
+    /// Connects a QP of a protection domain with the access flags that it gives its peer.
+    pub fn connect_with(&self, index: u32, remote_qpn: u32, pd: u32, access: u32) -> Introduction {
         let request = ConnectRequest {
-            local_qpn,
+            local_qpn: self.qpn(index),
             remote_gid: None,
             gid_is_local: false,
             remote_qpn,
+            pd,
+            access,
         };
         self.attachment.connect(&request).unwrap()
     }
@@ -206,8 +212,10 @@ pub struct RingOf {
     pub ring: OwnedFd,
     pub peer_inbox: OwnedFd,
     pub peer_doorbell: OwnedFd,
+    pub peer_table: OwnedFd,
     pub generation: u64,
     pub peer: u64,
+    pub trusted: bool,
 }
 
 pub fn ring(introduction: Introduction) -> RingOf {
@@ -217,15 +225,19 @@ pub fn ring(introduction: Introduction) -> RingOf {
             ring,
             peer_inbox,
             peer_doorbell,
+            peer_table,
             generation,
             peer,
+            trusted,
         } => RingOf {
             side,
             ring,
             peer_inbox,
             peer_doorbell,
+            peer_table,
             generation,
             peer,
+            trusted,
         },
         other => panic!("not a ring: {other:?}"),
     }

@@ -2,8 +2,10 @@
 
 use super::{Field, Header, decode_body, encode_body};
 use crate::services::{
-    AttachReply, AttachRequest, ConnectBody, ConnectReply, DisconnectRequest, PeerEvent,
-    RestoreRequest, SlotRequest, StatusCursor, StatusPage, SysfsReply, SysfsRequest,
+    AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
+    DisconnectRequest, MapReply, MapRequest, PeerEvent, RestoreRequest, RestoreSegmentRequest,
+    SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply,
+    SysfsRequest,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -31,7 +33,16 @@ fn every_body(bytes: &[u8]) {
     one_body::<StatusPage>(bytes);
     one_body::<SysfsRequest>(bytes);
     one_body::<SysfsReply>(bytes);
+    one_body::<AccessRequest>(bytes);
+    one_body::<StaleReply>(bytes);
+    one_body::<CreateSegmentRequest>(bytes);
+    one_body::<SegmentReply>(bytes);
+    one_body::<SegmentRequest>(bytes);
+    one_body::<RestoreSegmentRequest>(bytes);
+    one_body::<MapRequest>(bytes);
+    one_body::<MapReply>(bytes);
     one_body::<Vec<PeerEvent>>(bytes);
+    one_body::<Vec<u64>>(bytes);
 }
 
 fn one_body<T: Field>(bytes: &[u8]) {

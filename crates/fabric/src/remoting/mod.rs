@@ -35,7 +35,7 @@ use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
 /// First two bytes of every message.
 pub const MAGIC: u16 = 0x5743;
 /// Version of the header and of every service table; both sides must agree exactly.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 24;
 /// Most bytes of a body.

@@ -104,6 +104,10 @@ fn a_full_status_page_fits_a_message() {
     assert!(encode_body(&page).len() <= BODY_MAX);
     let events = vec![PeerEvent::default(); PEER_EVENTS_PER_MESSAGE];
     assert!(encode_body(&events).len() <= BODY_MAX);
+    let stale = StaleReply {
+        segments: vec![0; crate::limits::SEGMENTS_PER_ENDPOINT_MAX],
+    };
+    assert!(encode_body(&stale).len() <= BODY_MAX);
     let gid = SysfsGid {
         gid: [0; 16],
         ifname: "i".repeat(crate::limits::IFNAME_MAX),
@@ -122,7 +126,7 @@ fn a_full_status_page_fits_a_message() {
 proptest! {
     #[test]
     fn bodies_behind_good_headers_never_panic(
-        body in proptest::collection::vec(0u8..4, 0..64), method in 0u16..10,
+        body in proptest::collection::vec(0u8..4, 0..64), method in 0u16..16,
     ) {
         let header =
             Header { kind: Kind::Request, service: SERVICE, method, request: 1, status: 0, fds: 0 };
@@ -144,7 +148,9 @@ proptest! {
         local_qpn: u32, remote_gid: Option<[u8; 16]>, gid_is_local: bool, remote_qpn: u32,
         nonce: u64, comm in "\\PC{0,15}", slots: Vec<u16>,
     ) {
-        let connect = ConnectBody { local_qpn, remote_gid, gid_is_local, remote_qpn, nonce };
+        let (pd, access) = (remote_qpn, local_qpn);
+        let connect =
+            ConnectBody { local_qpn, remote_gid, gid_is_local, remote_qpn, nonce, pd, access };
         prop_assert_eq!(&decode_body::<ConnectBody>(&encode_body(&connect)).unwrap(), &connect);
         let qps = vec![QpStatus { local_qpn, remote_gid, wire: Wire::Ring, ..Default::default() }];
         let entry = EndpointStatus { comm, slots, qps, ..Default::default() };

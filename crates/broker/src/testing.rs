@@ -1,0 +1,43 @@
+//! Endpoints for the tests of the tables.
+
+use std::os::fd::OwnedFd;
+
+use causeway_fabric::services::WirePref;
+
+use crate::hub::{Endpoint, EndpointId, Hub};
+
+/// The network namespace of most of them.
+pub const NETNS: u64 = 77;
+
+/// Any descriptor.
+pub fn descriptor() -> OwnedFd {
+    std::fs::File::open("/dev/null").unwrap().into()
+}
+
+/// An endpoint with one slot.
+pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
+    let id = hub
+        .attach(Endpoint {
+            pid: 1,
+            uid,
+            comm: String::new(),
+            wire: WirePref::Auto,
+            inbox: descriptor(),
+            doorbell: descriptor(),
+            mr_table: descriptor(),
+            slots: Default::default(),
+            links: Default::default(),
+            invitations: Default::default(),
+            open_rings: 0,
+            segments: Default::default(),
+            rights: Default::default(),
+        })
+        .unwrap();
+    hub.add_slot(id, slot, netns).unwrap();
+    id
+}
+
+/// The first QP of a slot.
+pub fn qpn(slot: u32) -> u32 {
+    slot << 12
+}

@@ -1,0 +1,312 @@
+//! Segments of this endpoint, and those it is granted.
+//!
+//! A *segment* holds the memory of one *grant set*: what QPs of one protection domain let their
+//! peers read, or read and write. The broker makes every segment and owns its inode, so that the
+//! descriptor which a peer of another user gets is what binds it: one for reading can't be turned
+//! into one for writing.
+//!
+//! A descriptor once given can't be taken back. So when a peer of another user loses its last QP
+//! that entitles it to a segment it was granted, the segment is *stale*: its owner moves what is
+//! in it to a new one and destroys it.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+
+use crate::attachment::{Attachment, State, duplicate};
+use crate::control::{Control, Event};
+use crate::error::{Error, Result};
+use crate::remoting::Malformed;
+use crate::services::{
+    AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, MapRequest, PeerChange,
+    PeerEvent, REMOTE_ACCESS, RestoreRequest, RestoreSegmentRequest, SegmentRequest, Wire,
+};
+
+/// The segments of an endpoint, to be presented to the next broker.
+#[derive(Debug, Default)]
+pub(crate) struct Segments {
+    kept: BTreeMap<u64, Kept>,
+}
+
+#[derive(Debug)]
+struct Kept {
+    pd: u32,
+    writable: bool,
+    /// `None` once it is stale: no broker shall hear of it again.
+    fd: Option<OwnedFd>,
+}
+
+impl Segments {
+    /// Notes that a segment is stale. False if that is known, or the segment is not.
+    pub(crate) fn spoil(&mut self, segment: u64) -> bool {
+        let kept = self.kept.get_mut(&segment);
+        kept.is_some_and(|kept| kept.fd.take().is_some())
+    }
+
+    /// Segments that the peer of a connection may hold: what counts when no broker is left that
+    /// knows better.
+    pub(crate) fn exposed_to(&self, connection: &RestoreRequest) -> Vec<u64> {
+        let granted = connection.wire == Wire::Ring
+            && !connection.trusted
+            && connection.access & REMOTE_ACCESS != 0;
+        let exposed = |kept: &Kept| granted && kept.pd == connection.pd && kept.fd.is_some();
+        self.kept
+            .iter()
+            .filter(|(_, kept)| exposed(kept))
+            .map(|(segment, _)| *segment)
+            .collect()
+    }
+
+    /// Presents all that are not stale; returns those that the broker refuses.
+    pub(crate) fn present(&self, control: &mut Control) -> Result<Vec<u64>> {
+        let mut refused = Vec::new();
+        for (&segment, kept) in &self.kept {
+            let Some(fd) = &kept.fd else { continue };
+            let request = RestoreSegmentRequest {
+                segment,
+                pd: kept.pd,
+                writable: kept.writable,
+            };
+            match BrokerStub(control).restore_segment(&request, &[fd.as_fd()]) {
+                Ok(_) => {}
+                Err(Error::Refused { .. }) => refused.push(segment),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(refused)
+    }
+}
+
+impl State {
+    /// Presents all connections. Those that the broker refuses are over, and with them what their
+    /// peers may hold is stale.
+    pub(crate) fn present_connections(&mut self, control: &mut Control) -> Result<()> {
+        let mut lost = Vec::new();
+        for (request, ring) in self.connections.iter() {
+            let ring = ring.map(AsFd::as_fd);
+            match BrokerStub(control).restore(request, ring.as_slice()) {
+                Ok(_) => {}
+                Err(Error::Refused { .. }) => lost.push(request.clone()),
+                Err(error) => return Err(error),
+            }
+        }
+        for request in lost {
+            let exposed = self.segments.exposed_to(&request);
+            for &segment in &exposed {
+                // So that it is not granted to anybody while its owner moves out.
+                match BrokerStub(control).destroy_segment(&SegmentRequest { segment }, &[]) {
+                    Ok(_) | Err(Error::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+            self.absorb_stale(exposed);
+            self.absorb(&PeerEvent {
+                local_qpn: request.local_qpn,
+                generation: request.generation,
+                change: PeerChange::Dead,
+            });
+        }
+        Ok(())
+    }
+
+    /// Takes in that segments are stale; the program is told of each once.
+    pub(crate) fn absorb_stale(&mut self, segments: Vec<u64>) {
+        let news = self.fresh_news(segments);
+        self.queue_stale(&news);
+    }
+
+    /// Tells the program of segments that are stale.
+    pub(crate) fn queue_stale(&mut self, segments: &[u64]) {
+        let stale = |&segment: &u64| Event::SegmentStale { segment };
+        self.events.extend(segments.iter().map(stale));
+    }
+
+    /// Those of `segments` that were not known to be stale; now they are.
+    fn fresh_news(&mut self, segments: Vec<u64>) -> Vec<u64> {
+        segments
+            .into_iter()
+            .filter(|&segment| self.segments.spoil(segment))
+            .collect()
+    }
+}
+
+impl Attachment {
+    /// Creates a segment for memory that peers of QPs of the protection domain `pd` may map:
+    /// [`crate::limits::SEGMENT_BYTES`] long, sparse, sealed, empty. If `writable`, they get it
+    /// for reading and writing. Returns its name, never 0 and unknown to others, and its
+    /// descriptor, for reading and writing. Keeps a duplicate of it until
+    /// [`Attachment::destroy_segment`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EMFILE` beyond [`crate::limits::SEGMENTS_PER_ENDPOINT_MAX`] or if the
+    /// broker has no descriptors left, `ENFILE`, `ENOMEM`.
+    pub fn create_segment(&self, pd: u32, writable: bool) -> Result<(u64, OwnedFd)> {
+        let request = CreateSegmentRequest { pd, writable };
+        let mut state = self.lock()?;
+        let (reply, fds) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).create_segment(&request, &[])
+        })?;
+        let fd = single(fds)?;
+        let kept = Kept {
+            pd,
+            writable,
+            fd: Some(duplicate(fd.as_fd())?),
+        };
+        state.segments.kept.insert(reply.segment, kept);
+        Ok((reply.segment, fd))
+    }
+
+    /// Forgets a segment, stale or not, that nothing of this program lies in any more. Peers that
+    /// have mapped it keep their mappings: what is not to be seen by them must have been removed
+    /// from it. Succeeds without broker.
+    ///
+    /// # Errors
+    /// [`Error::System`] with `ENOENT` for a segment that this endpoint does not have,
+    /// [`Error::Timeout`], [`Error::Forked`].
+    pub fn destroy_segment(&self, segment: u64) -> Result<()> {
+        let mut state = self.lock()?;
+        if state.segments.kept.remove(&segment).is_none() {
+            return Err(Error::System {
+                what: "destroy a segment",
+                errno: Errno::NOENT,
+            });
+        }
+        let Some(control) = state.control.as_mut() else {
+            return Ok(());
+        };
+        let outcome = BrokerStub(control).destroy_segment(&SegmentRequest { segment }, &[]);
+        self.settle(&mut state);
+        match outcome {
+            // Refused: it was stale when this broker came, and never presented.
+            Ok(_) | Err(Error::BrokerGone | Error::Refused { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The endpoint's table of memory regions, for reading and writing: a sealed memfd of the
+    /// broker's, of `causeway_shm::layout::MR_TABLE_BYTES`, the same for the life of the
+    /// attachment. Connected peers get it for reading.
+    ///
+    /// # Errors
+    /// [`Error::System`] with `EMFILE`, [`Error::Forked`].
+    pub fn mr_table(&self) -> Result<OwnedFd> {
+        let state = self.lock()?;
+        let table = state.mr_table.as_ref().ok_or(Error::BrokerGone)?;
+        duplicate(table.as_fd())
+    }
+
+    /// Changes what the peer of a QP may do (`IBV_QP_ACCESS_FLAGS` of `ibv_modify_qp(3)`), and
+    /// returns the segments that became stale by it, as [`Attachment::disconnect`] does. Nothing
+    /// happens for a QP without connection: what is to hold from the beginning is named in
+    /// [`Attachment::connect`].
+    ///
+    /// # Errors
+    /// As [`Attachment::reattach`]. Whether the change was made is unknown then, and segments that
+    /// are stale by it are told by [`Event::SegmentStale`].
+    pub fn set_access(&self, local_qpn: u32, access: u32) -> Result<Vec<u64>> {
+        let mut state = self.lock()?;
+        let Some(connection) = state.connections.get(local_qpn).cloned() else {
+            return Ok(Vec::new());
+        };
+        // A broker that is told of the connection meanwhile hears the old rights first: only so
+        // can it know that they were reduced.
+        let request = AccessRequest { local_qpn, access };
+        let outcome = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).set_access(&request, &[])
+        });
+        match outcome {
+            Ok((reply, _)) => {
+                state.connections.set_access(local_qpn, access);
+                Ok(state.fresh_news(reply.segments))
+            }
+            Err(error) => Err(self.unanswered(&mut state, &connection, error)),
+        }
+    }
+
+    /// Asks for a segment of the endpoint to which a QP of this one is connected by a ring that
+    /// both have joined. Returns its descriptor and whether it may be written through: so it is
+    /// if that endpoint's QP allows WRITE or atomics and the segment is writable; else it is for
+    /// reading, if that QP allows READ.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ENOTCONN` if the QP has no ring that both ends have joined; `ENOENT`
+    /// if the peer has no such segment, or it is stale; `EACCES` if the peer's QP is of another
+    /// protection domain or gives no right to it; `EPERM` if it may only be read, and this
+    /// process could get around that.
+    pub fn map_segment(&self, local_qpn: u32, segment: u64) -> Result<(OwnedFd, bool)> {
+        let request = MapRequest { local_qpn, segment };
+        let mut state = self.lock()?;
+        let (reply, fds) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).map_segment(&request, &[])
+        })?;
+        Ok((single(fds)?, reply.writable))
+    }
+
+    /// The broker's `/dev/userfaultfd`, open, if it has one and trusts this process's user with it
+    /// (`USERFAULTFD_IOC_NEW` of `ioctl_userfaultfd(2)` makes a userfaultfd that handles the
+    /// kernel's faults too).
+    ///
+    /// # Errors
+    /// As [`Attachment::reattach`].
+    pub fn userfaultfd(&self) -> Result<Option<OwnedFd>> {
+        let mut state = self.lock()?;
+        let (_, fds) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).userfaultfd(&(), &[])
+        })?;
+        Ok(fds.into_iter().next())
+    }
+
+    /// Tells the broker that a QP's connection ended, and returns the segments that are stale by
+    /// it. Without broker those are all that the peer may hold.
+    pub(crate) fn disconnect_locked(&self, state: &mut State, local_qpn: u32) -> Result<Vec<u64>> {
+        let Some(connection) = state.connections.remove(local_qpn) else {
+            return Ok(Vec::new());
+        };
+        let outcome = match state.control.as_mut() {
+            None => Err(Error::BrokerGone),
+            Some(control) => BrokerStub(control).disconnect(&DisconnectRequest { local_qpn }, &[]),
+        };
+        self.settle(state);
+        let stale = match outcome {
+            Ok((reply, _)) => reply.segments,
+            Err(Error::BrokerGone) => state.segments.exposed_to(&connection),
+            Err(error) => return Err(self.unanswered(state, &connection, error)),
+        };
+        Ok(state.fresh_news(stale))
+    }
+
+    /// A reply is given up that might have named stale segments: all that may be are taken for it.
+    fn unanswered(&self, state: &mut State, connection: &RestoreRequest, error: Error) -> Error {
+        let exposed = state.segments.exposed_to(connection);
+        state.absorb_stale(exposed);
+        self.announce(state);
+        error
+    }
+}
+
+fn single(fds: Vec<OwnedFd>) -> Result<OwnedFd> {
+    let [fd]: [OwnedFd; 1] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
+    Ok(fd)
+}
+
+/// Takes over the MR table of an attach reply; a broker that was shown one sends none.
+pub(crate) fn take_table(kept: &mut Option<OwnedFd>, fds: Vec<OwnedFd>) -> Result<()> {
+    if kept.is_none() {
+        *kept = Some(single(fds)?);
+    }
+    Ok(())
+}
+
+/// The descriptors of an attach request.
+pub(crate) fn attach_fds<'a>(
+    inbox: &'a OwnedFd,
+    doorbell: &'a OwnedFd,
+    table: Option<&'a OwnedFd>,
+) -> Vec<BorrowedFd<'a>> {
+    [Some(inbox), Some(doorbell), table]
+        .into_iter()
+        .flatten()
+        .map(AsFd::as_fd)
+        .collect()
+}
