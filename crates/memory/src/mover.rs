@@ -1,0 +1,357 @@
+//! The mover: what of the program's memory is in which store.
+
+use crate::engine::Engine;
+use crate::error::Unmovable;
+use crate::extents::{Extents, Freed};
+use crate::pieces::MAX_PIECES;
+use crate::span::Span;
+use crate::stacks;
+use crate::store::Store;
+use crate::sys;
+use crate::vma::Vma;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::mm::ProtFlags;
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+/// Set to `off`, no memory is moved.
+pub const ENVIRONMENT: &str = "CAUSEWAY_MOVE";
+
+/// Memory that is in a store. To be given back to the mover that made it; if it is dropped instead,
+/// the memory stays in the store.
+#[derive(Debug)]
+#[must_use]
+pub struct Moved {
+    /// Whose books count it: the store's, even if its contents have moved to another.
+    home: u64,
+    span: Span,
+}
+
+impl Moved {
+    /// The first page's address, which is its offset in the store too.
+    pub fn start(&self) -> usize {
+        self.span.start
+    }
+
+    /// The address after the last page.
+    pub fn end(&self) -> usize {
+        self.span.end
+    }
+}
+
+/// A store, and what is registered of it.
+#[derive(Debug)]
+struct Books {
+    store: Arc<Store>,
+    extents: Extents,
+}
+
+/// What moving needs, once it was asked for.
+#[derive(Debug)]
+enum State {
+    Untried(Option<OwnedFd>),
+    Refused(Unmovable),
+    Ready(Engine),
+}
+
+#[derive(Debug)]
+struct Inner {
+    state: State,
+    books: BTreeMap<u64, Books>,
+    /// The number of the books of each store that holds something.
+    homes: BTreeMap<u64, u64>,
+    /// The number of the next books.
+    next: u64,
+    /// Whether children lack the moved memory.
+    absent: bool,
+}
+
+/// Moves memory of the calling process into stores, and back. Thread-safe.
+///
+/// Nothing is created (no thread, no descriptor) before the first move, or question.
+#[derive(Debug)]
+pub struct Mover {
+    inner: Mutex<Inner>,
+}
+
+impl Inner {
+    fn engine(&mut self) -> Result<&Engine, Unmovable> {
+        if let State::Untried(device) = &self.state {
+            let off = std::env::var_os(ENVIRONMENT).is_some_and(|value| value == "off");
+            let made = if off {
+                Err(Unmovable::Off)
+            } else {
+                Engine::start(device.as_ref())
+            };
+            self.state = made.map_or_else(State::Refused, State::Ready);
+        }
+        match &self.state {
+            State::Ready(engine) => Ok(engine),
+            State::Refused(why) => Err(*why),
+            State::Untried(_) => Err(Unmovable::NoUserfaultfd),
+        }
+    }
+
+    /// Closes books in which nothing is left.
+    fn close(&mut self, home: u64) {
+        if let Some(books) = self
+            .books
+            .get(&home)
+            .filter(|books| books.extents.is_empty())
+        {
+            self.homes.remove(&books.store.id());
+            self.books.remove(&home);
+        }
+    }
+}
+
+impl Mover {
+    /// A mover that creates nothing until it is used. `device` is an open `/dev/userfaultfd`, for a
+    /// process that may not open it itself.
+    pub fn new(device: Option<OwnedFd>) -> Mover {
+        Mover {
+            inner: Mutex::new(Inner {
+                state: State::Untried(device),
+                books: BTreeMap::new(),
+                homes: BTreeMap::new(),
+                next: 0,
+                absent: false,
+            }),
+        }
+    }
+
+    /// Whether this process can move memory at all.
+    pub fn can_move(&self) -> bool {
+        self.inner.lock().engine().is_ok()
+    }
+
+    /// Moves the pages wholly inside `len` bytes at `addr` to `store`, or, where they are there
+    /// already, counts one more registration. The caller keeps the range mapped meanwhile; other
+    /// threads may use it as ever, and wait for [`CHUNK`](crate::CHUNK) bytes to be moved at most.
+    ///
+    /// # Errors
+    /// [`Unmovable`] says why nothing was moved.
+    pub fn move_in(&self, store: &Arc<Store>, addr: usize, len: usize) -> Result<Moved, Unmovable> {
+        let span = Span::inside(addr, len).ok_or(Unmovable::NoWholePage)?;
+        if span.end > store.len() {
+            return Err(Unmovable::Beyond);
+        }
+        let inner = &mut *self.inner.lock();
+        inner.engine()?;
+        let State::Ready(engine) = &inner.state else {
+            return Err(Unmovable::NoUserfaultfd);
+        };
+        let home = *inner.homes.entry(store.id()).or_insert_with(|| {
+            inner.next += 1;
+            inner.next
+        });
+        let books = inner.books.entry(home).or_insert_with(|| Books {
+            store: store.clone(),
+            extents: Extents::default(),
+        });
+        let moved = move_gaps(engine, books, span);
+        inner.close(home);
+        moved.map(|()| Moved { home, span })
+    }
+
+    /// Takes one registration from the pages. Those that no registration covers any more become
+    /// private memory again, with the protection they have now, if they are still mapped; the
+    /// store's pages are punched out, so that nobody who has them mapped sees later contents.
+    ///
+    /// # Errors
+    /// The system's: memory is short, and some pages stay where they are, their contents intact.
+    pub fn take_back(&self, moved: Moved) -> Result<(), Errno> {
+        let inner = &mut *self.inner.lock();
+        let State::Ready(engine) = &inner.state else {
+            return Ok(());
+        };
+        let Some(books) = inner.books.get_mut(&moved.home) else {
+            return Ok(());
+        };
+        let mut result = Ok(());
+        for freed in books.extents.release(moved.span) {
+            result = result.and(bring_back(engine, &books.store, freed));
+        }
+        inner.close(moved.home);
+        result
+    }
+
+    /// Moves all that is in `from` to `to`, which must hold nothing, and punches it out of `from`:
+    /// whoever has `from` mapped loses sight of it. What was moved to `from` counts as moved to
+    /// `to` from now on.
+    ///
+    /// # Errors
+    /// [`Unmovable::Occupied`] if `to` holds something; else the system's, and memory that could not
+    /// be moved is still in `from`.
+    pub fn rehome(&self, from: &Arc<Store>, to: &Arc<Store>) -> Result<(), Unmovable> {
+        let inner = &mut *self.inner.lock();
+        let State::Ready(engine) = &inner.state else {
+            return Ok(());
+        };
+        if inner.homes.contains_key(&to.id()) {
+            return Err(Unmovable::Occupied);
+        }
+        let Some(home) = inner.homes.get(&from.id()).copied() else {
+            return Ok(());
+        };
+        let Some(books) = inner.books.get_mut(&home) else {
+            return Ok(());
+        };
+        if let Err(error) = move_all(engine, books, &books.store, to) {
+            // What cannot be moved back either is still right where it is.
+            let _ = move_all(engine, books, to, &books.store);
+            return Err(error.into());
+        }
+        let from = std::mem::replace(&mut books.store, to.clone());
+        inner.homes.remove(&from.id());
+        inner.homes.insert(to.id(), home);
+        Ok(())
+    }
+
+    /// Whether children made by fork lack the moved memory (`ibv_fork_init(3)`) or, as it is at
+    /// first, get a private copy of it.
+    pub fn fork_mode(&self, absent: bool) {
+        self.inner.lock().absent = absent;
+    }
+}
+
+/// Moves what is not in the store yet, and counts the whole.
+fn move_gaps(engine: &Engine, books: &mut Books, span: Span) -> Result<(), Unmovable> {
+    let store = &*books.store;
+    let gaps = books.extents.gaps(span);
+    check_moved(engine, books, span, &gaps)?;
+    let mut parts = Vec::new();
+    for gap in &gaps {
+        check_plain(engine, *gap, &mut parts)?;
+    }
+    if !parts.is_empty() && engine.shared.table().pieces.len() + parts.len() > MAX_PIECES {
+        return Err(Unmovable::TooMany);
+    }
+    let mut done: Vec<Freed> = Vec::new();
+    for part in parts {
+        match engine.move_run(store, part) {
+            Ok(husk) => done.push(Freed { span: part, husk }),
+            Err(error) => {
+                for freed in done {
+                    let _ = bring_back(engine, store, freed);
+                }
+                return Err(error);
+            }
+        }
+    }
+    books.extents.hold(span);
+    for Freed { span, husk } in done {
+        books.extents.insert(span, husk);
+    }
+    Ok(())
+}
+
+/// Moves all that is registered from one store to another, and punches it out of the first.
+fn move_all(engine: &Engine, books: &Books, from: &Store, to: &Store) -> Result<(), Errno> {
+    for span in books.extents.spans() {
+        let shown = engine.shared.collect(|pieces, add| {
+            pieces.showing(from.id(), span).for_each(add);
+        });
+        for piece in shown {
+            for vma in engine.ours(from, piece.span, piece.offset)? {
+                engine.rehome_run(from, to, &vma)?;
+            }
+        }
+        sys::punch(from.as_fd(), span)?;
+    }
+    Ok(())
+}
+
+/// What is registered already must still be where it was moved, and nothing else must be moved.
+fn check_moved(engine: &Engine, books: &Books, span: Span, gaps: &[Span]) -> Result<(), Unmovable> {
+    let pieces = engine
+        .shared
+        .collect(|pieces, add| pieces.within(span).for_each(add));
+    for piece in &pieces {
+        if piece.store != books.store.id() {
+            return Err(Unmovable::Elsewhere);
+        }
+        if piece.offset != piece.span.start || gaps.iter().any(|gap| gap.meets(piece.span)) {
+            return Err(Unmovable::Occupied);
+        }
+    }
+    for covered in books.extents.within(span) {
+        let there = engine.ours(&books.store, covered, covered.start)?;
+        let bytes: usize = there.iter().map(|vma| vma.span.len()).sum();
+        if bytes != covered.len() {
+            return Err(Unmovable::Occupied);
+        }
+    }
+    Ok(())
+}
+
+/// Cuts a range into its mappings, all of which must be memory that can be moved.
+fn check_plain(engine: &Engine, span: Span, parts: &mut Vec<Span>) -> Result<(), Unmovable> {
+    let rw = ProtFlags::READ | ProtFlags::WRITE;
+    let own = engine.shared.memory();
+    let mut start = span.start;
+    while start < span.end {
+        let found = engine.shared.maps.find_named(start)?;
+        let (vma, plain) = found.ok_or(Unmovable::NotMapped)?;
+        if !vma.span.contains(start) {
+            return Err(Unmovable::NotMapped);
+        }
+        if !plain || vma.shared || vma.prot != rw {
+            return Err(Unmovable::NotPlain);
+        }
+        let part = vma.span.and(Span::new(start, span.end));
+        if own.iter().any(|own| own.meets(part)) {
+            return Err(Unmovable::Own);
+        }
+        if stacks::meets(&vma, part) {
+            return Err(Unmovable::Stack);
+        }
+        parts.push(part);
+        start = part.end;
+    }
+    Ok(())
+}
+
+/// Makes pages private again wherever they are mapped, and punches them out of the store.
+fn bring_back(engine: &Engine, store: &Store, freed: Freed) -> Result<(), Errno> {
+    let shown = engine.shared.collect(|pieces, add| {
+        pieces.showing(store.id(), freed.span).for_each(add);
+    });
+    let mut husks = vec![Span::new(freed.husk, freed.husk + freed.span.len())];
+    let mut result = Ok(());
+    for piece in shown {
+        for Vma {
+            span, offset, prot, ..
+        } in engine.ours(store, piece.span, piece.offset)?
+        {
+            let husk = freed.husk + (offset - freed.span.start);
+            result = result.and(engine.return_run(store, span, offset, husk, prot));
+            husks = without(&husks, span.at(husk));
+        }
+        engine.shared.table().pieces.cut(piece.span);
+    }
+    for husk in husks {
+        // SAFETY: the mover's own, and of no use any more.
+        unsafe { sys::unmap(husk) };
+    }
+    if result.is_ok() {
+        result = sys::punch(store.as_fd(), freed.span);
+    }
+    result
+}
+
+/// Takes a range out of others.
+fn without(spans: &[Span], gone: Span) -> Vec<Span> {
+    let parts = spans.iter().flat_map(|span| {
+        let left = span.and(Span::new(0, gone.start));
+        let right = span.and(Span::new(gone.end, usize::MAX));
+        if gone.meets(*span) {
+            [left, right]
+        } else {
+            [*span, Span::default()]
+        }
+    });
+    parts.filter(|part| !part.is_empty()).collect()
+}
