@@ -25,6 +25,9 @@ use rustix::io::Errno;
 use crate::hub::{Endpoint, EndpointId, Hub, Link, random};
 use crate::pairing::{End, Pairing, PeerWire};
 
+// The broker's protocol and what endpoints map must agree.
+const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
+
 /// What a descriptor of a segment allows. The greater allows what the lesser does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Right {

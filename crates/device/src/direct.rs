@@ -169,7 +169,9 @@ impl Reaching<'_> {
         if !entry.holds(offset, len.into()) {
             return None;
         }
-        let (at, room) = self.direct.at(entry.segment, offset, what != Remote::Read)?;
+        let (at, room) = self
+            .direct
+            .at(entry.segment, offset, what != Remote::Read)?;
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         Some(Bracket { at, room })
     }
@@ -275,8 +277,7 @@ impl Reach for Reaching<'_> {
             before = Ok(match op {
                 AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
                 AtomicOp::CmpSwap { compare, swap } => {
-                    match cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst)
-                    {
+                    match cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
                         Ok(old) | Err(old) => old,
                     }
                 }

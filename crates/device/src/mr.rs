@@ -348,6 +348,11 @@ fn check_permission(start: usize, end: usize, write: bool) -> Result<(), Errno> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use causeway_shm::Segment;
+    use causeway_shm::layout::MR_TABLE_BYTES;
+
     use super::*;
 
     #[test]
@@ -373,7 +378,8 @@ mod tests {
 
     #[test]
     fn a_key_is_not_valid_again_after_its_place_is_reused() {
-        let mut table = MrTable::new();
+        let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
+        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
         let old = table
             .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
             .unwrap();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{Config, Connection, SendConfig};
-use causeway_shm::Grant;
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
+use causeway_shm::Grant;
 
 use crate::clock::{self, Now};
 use crate::core::{Core, Route, qp_index};

@@ -65,7 +65,9 @@ impl Sharing {
 
     /// Whether all of a range is in segments already: it needs no populating.
     pub fn covers(&self, addr: usize, len: usize) -> bool {
-        self.mover.get().is_some_and(|mover| mover.covers(addr, len))
+        self.mover
+            .get()
+            .is_some_and(|mover| mover.covers(addr, len))
     }
 
     /// A region with remote access was registered. Returns whether it is to be moved now.
@@ -128,7 +130,8 @@ impl Sharing {
     /// Gives a range back to the program, once no peer accesses it any more.
     pub fn take_back(&self, placed: Placed) {
         if let Some(mover) = self.mover.get() {
-            mover.take_back(placed.moved);
+            // Short of memory, the pages stay where they are, and so do their contents.
+            let _ = mover.take_back(placed.moved);
         }
     }
 
@@ -152,8 +155,7 @@ impl Sharing {
                 .stores
                 .iter()
                 .position(|s| s.as_ref().is_some_and(|s| s.id() == segment))?;
-            let regions: Vec<Arc<Mr>> =
-                domain.regions.values().filter_map(Weak::upgrade).collect();
+            let regions: Vec<Arc<Mr>> = domain.regions.values().filter_map(Weak::upgrade).collect();
             Some((*pd, at, regions))
         });
         let Some((pd, at, regions)) = found else {
@@ -176,7 +178,10 @@ impl Sharing {
         // Held until they are where they will be: none ends or moves meanwhile.
         let mut held: Vec<_> = regions.iter().map(|region| region.hold()).collect();
         held.retain(|region| region.is_in(segment));
-        let evicted: Vec<u32> = held.iter().flat_map(|region| region.quiesce(shared)).collect();
+        let evicted: Vec<u32> = held
+            .iter()
+            .flat_map(|region| region.quiesce(shared))
+            .collect();
         match &fresh {
             Some(fresh) if mover.rehome(&old, fresh).is_ok() => {
                 for region in &mut held {

@@ -61,11 +61,19 @@ mod inject {
         match plan() {
             Plan::Nothing => {}
             Plan::List(seen) => {
-                if seen.lock().unwrap_or_else(PoisonError::into_inner).insert(name) {
+                if seen
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(name)
+                {
                     eprintln!("fault point {name}");
                 }
             }
-            Plan::Signal { name: wanted, left, signal } => {
+            Plan::Signal {
+                name: wanted,
+                left,
+                signal,
+            } => {
                 if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
                     eprintln!("fault at {name}");
                     if let Some(signal) = signal {

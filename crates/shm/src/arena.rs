@@ -99,7 +99,14 @@ impl Arena {
         let flags = MapFlags::SHARED | MapFlags::NORESERVE;
         // SAFETY: a new mapping at an address the kernel chooses.
         let base = unsafe {
-            rustix::mm::mmap(ptr::null_mut(), WINDOW_LEN, prot, flags, self.fd.as_fd(), from)?
+            rustix::mm::mmap(
+                ptr::null_mut(),
+                WINDOW_LEN,
+                prot,
+                flags,
+                self.fd.as_fd(),
+                from,
+            )?
         };
         let base = NonNull::new(base.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
         let window = Window { from, base };

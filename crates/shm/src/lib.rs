@@ -36,6 +36,8 @@ pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
 pub use notify::notify;
-pub use ring::{Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot};
+pub use ring::{
+    Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
+};
 pub use segment::{Segment, SegmentError};
 pub use stats::{Counter, Snapshot, Stats};

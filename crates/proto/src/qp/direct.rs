@@ -78,7 +78,9 @@ impl Qp {
     pub fn run_direct<H: Host, R: Reach>(&mut self, host: &mut H, reach: &mut R) {
         while self.has_direct() {
             let Some(wqe) = self.sq.current() else { return };
-            let Some((target, what)) = wqe.target() else { return };
+            let Some((target, what)) = wqe.target() else {
+                return;
+            };
             let fenced = wqe.wr.flags.contains(SendFlags::FENCE);
             let part = reach.part(target, what).filter(|part| {
                 let whole = *part == (0..target.len);
@@ -181,9 +183,10 @@ fn atomic<H: Host, R: Reach>(
     let Payload::Sges(sges) = &wqe.wr.payload else {
         return Outcome::Segments;
     };
-    let allowed = sges
-        .iter()
-        .all(|s| host.check_local(pd, s.lkey, s.addr, s.length.into(), true).is_ok());
+    let allowed = sges.iter().all(|s| {
+        host.check_local(pd, s.lkey, s.addr, s.length.into(), true)
+            .is_ok()
+    });
     if !allowed {
         return Outcome::Failed(WcStatus::LocProtErr);
     }

@@ -81,7 +81,12 @@ type Op = (u8, u16, u16, u16);
 fn post(a: &mut End, (kind, remote, local, len): Op) {
     let addr = u64::from(remote) % 40_000;
     // What is read arrives where nothing is sent from.
-    let at = u64::from(local) % 20_000 + if kind % 6 == 2 || kind % 6 == 3 { 32_000 } else { 0 };
+    let at = u64::from(local) % 20_000
+        + if kind % 6 == 2 || kind % 6 == 3 {
+            32_000
+        } else {
+            0
+        };
     let len = u32::from(len) % 12_000;
     // Now and then a key that is none: the queue pair fails.
     let rkey = if remote == 0 { KEY + 1 } else { KEY };
@@ -90,11 +95,22 @@ fn post(a: &mut End, (kind, remote, local, len): Op) {
         0 => (SendOp::Send, len % 2000),
         1 => (SendOp::WriteImm { addr, rkey, imm: 7 }, len),
         2 => (SendOp::Read { addr, rkey }, len),
-        3 => (SendOp::FetchAdd { addr: word, rkey, add: len.into() }, 8),
+        3 => (
+            SendOp::FetchAdd {
+                addr: word,
+                rkey,
+                add: len.into(),
+            },
+            8,
+        ),
         _ => (SendOp::Write { addr, rkey }, len),
     };
     // Fenced, since a READ may be answered after the WRITE behind it.
-    a.send(op, SIGNALED | SendFlags::FENCE, &[(at, len / 3), (at + u64::from(len / 3), len - len / 3)]);
+    a.send(
+        op,
+        SIGNALED | SendFlags::FENCE,
+        &[(at, len / 3), (at + u64::from(len / 3), len - len / 3)],
+    );
 }
 
 /// Runs the operations, all posted at once or one after the other.
@@ -110,7 +126,10 @@ fn outcome(ops: &[Op], at_once: bool, reach: Option<(Range<u64>, u32)>) -> (End,
     }
     let mut rest = ops.iter();
     loop {
-        let next: Vec<_> = rest.by_ref().take(if at_once { ops.len() } else { 1 }).collect();
+        let next: Vec<_> = rest
+            .by_ref()
+            .take(if at_once { ops.len() } else { 1 })
+            .collect();
         if next.is_empty() {
             return (a, b);
         }
@@ -121,7 +140,14 @@ fn outcome(ops: &[Op], at_once: bool, reach: Option<(Range<u64>, u32)>) -> (End,
             let peer = &b.world;
             let accesses = &mut accesses;
             let reachable = reachable.clone();
-            a.qp.run_direct(&mut a.world, &mut Window { peer, reachable, accesses });
+            a.qp.run_direct(
+                &mut a.world,
+                &mut Window {
+                    peer,
+                    reachable,
+                    accesses,
+                },
+            );
             let moved = carry(&mut a, &mut b, Space::Request, 1100)
                 | carry(&mut b, &mut a, Space::Response, 1100);
             if !moved && !a.qp.has_direct() {
