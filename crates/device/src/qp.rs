@@ -327,9 +327,9 @@ impl Qp {
         &self,
         wrs: impl Iterator<Item = Result<SendWr, Errno>>,
     ) -> Result<(), (usize, Errno)> {
-        self.with_send_queue((0, Errno(libc::EINVAL)), |qp, core| {
+        self.with_send_queue((0, Errno(libc::EINVAL)), |entry, core| {
             for (index, wr) in wrs.enumerate() {
-                let posted = wr.and_then(|wr| Ok(qp.post_send(wr, core)?));
+                let posted = wr.and_then(|wr| Ok(entry.post_send(wr, core)?));
                 posted.map_err(|errno| (index, errno))?;
             }
             Ok(())
@@ -341,10 +341,10 @@ impl Qp {
     /// # Errors
     /// ENOMEM where the queue has no room for all, EINVAL.
     pub fn post_send_batch(&self, wrs: &mut Vec<SendWr>) -> Result<(), Errno> {
-        self.with_send_queue(Errno(libc::EINVAL), |qp, core| {
-            qp.check_sends(wrs)?;
+        self.with_send_queue(Errno(libc::EINVAL), |entry, core| {
+            entry.qp.check_sends(wrs)?;
             for wr in wrs.drain(..) {
-                qp.post_send(wr, core)?;
+                entry.post_send(wr, core)?;
             }
             Ok(())
         })
@@ -355,7 +355,7 @@ impl Qp {
     fn with_send_queue<E>(
         &self,
         gone: E,
-        post: impl FnOnce(&mut ProtoQp, &mut Core) -> Result<(), E>,
+        post: impl FnOnce(&mut QpEntry, &mut Core) -> Result<(), E>,
     ) -> Result<(), E> {
         let shared = self.shared();
         let mut guard = shared.state.lock();
@@ -368,9 +368,10 @@ impl Qp {
         else {
             return Err(gone);
         };
-        let outcome = post(&mut entry.qp, &mut state.core);
+        let outcome = post(entry, &mut state.core);
         let idle = entry.hot && state.pending.is_empty();
-        if !(idle && ring::transmit_short(entry, &mut state.core)) {
+        let sent = idle && (!entry.qp.has_unsent() || ring::transmit_short(entry, &mut state.core));
+        if !sent {
             // Its acknowledgments are awaited now.
             state.heat(self.qpn);
             state.send_now(self.qpn, &now);

@@ -1,10 +1,11 @@
 //! A queue pair as the endpoint holds it: protocol state, address vector, link.
 
 use causeway_proto::Instant;
-use causeway_proto::qp::Qp;
-use causeway_proto::types::QpState;
+use causeway_proto::qp::{PostError, Qp};
+use causeway_proto::types::{QpState, SendWr};
 use causeway_shm::Grant;
 
+use crate::core::Core;
 use crate::errands::Errand;
 use crate::ring::RingLink;
 use crate::udp::UdpLink;
@@ -72,6 +73,20 @@ impl QpEntry {
             Link::Ring(link) => Some((&mut self.qp, link)),
             _ => None,
         }
+    }
+
+    /// Posts a send, which may be carried out at once.
+    ///
+    /// # Errors
+    /// Those of [`Qp::post_send`].
+    #[inline]
+    pub fn post_send(&mut self, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
+        if let Link::Ring(ring) = &mut self.link
+            && ring.post_direct(&mut self.qp, &wr, core)?
+        {
+            return Ok(());
+        }
+        self.qp.post_send(wr, core)
     }
 
     /// Tells a peer on this host what it may do. Returns whether there is one.

@@ -10,7 +10,7 @@
 use crate::layout as l;
 use crate::mem::Region;
 use crate::segment::{Segment, SegmentError};
-use crate::sync::{Arc, Ordering, fence};
+use crate::sync::{Arc, Ordering, fence, model_fence};
 
 /// Words of an entry.
 const KEY: usize = 0;
@@ -136,7 +136,7 @@ impl MrTable {
     pub fn retract(&self, key: u32) {
         let Some(at) = place(key) else { return };
         self.mem.word(at + KEY).store(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        model_fence();
     }
 }
 
@@ -169,7 +169,8 @@ impl PeerMrs {
     pub fn get(&self, key: u32) -> Option<MrEntry> {
         let at = place(key)?;
         let word = |offset| self.mem.word(at + offset);
-        let before = word(KEY).load(Ordering::Acquire);
+        // After `Ring::enter`, as `retract` before `Ring::peer_in_flight`: all four in one order.
+        let before = word(KEY).load(Ordering::SeqCst);
         if before & VALID == 0 || before as u32 != key {
             return None;
         }

@@ -14,7 +14,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use causeway_proto::Instant;
-use causeway_proto::qp::{Bound, Qp};
+use causeway_proto::qp::{Bound, PostError, Qp};
+use causeway_proto::types::SendWr;
 use causeway_proto::ulp::{Nak, Space, Ulp};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
@@ -183,9 +184,34 @@ impl RingLink {
             direct: &mut self.direct,
         };
         qp.qp.run_direct(qp.host, &mut reaching);
+        self.count_direct(qp.host);
+    }
+
+    /// Carries out a work request directly before it is queued, if that can be.
+    ///
+    /// # Errors
+    /// Those of posting it.
+    #[inline]
+    pub fn post_direct(
+        &mut self,
+        qp: &mut Qp,
+        wr: &SendWr,
+        core: &mut Core,
+    ) -> Result<bool, PostError> {
+        let mut reaching = Reaching {
+            ring: &self.ring,
+            direct: &mut self.direct,
+        };
+        let done = qp.post_direct(wr, core, &mut reaching)?;
+        self.count_direct(core);
+        Ok(done)
+    }
+
+    #[inline]
+    fn count_direct(&mut self, core: &Core) {
         let done = self.direct.take_done();
         if done > 0 {
-            qp.host.stats.add(Counter::Direct, done);
+            core.stats.add(Counter::Direct, done);
         }
     }
 

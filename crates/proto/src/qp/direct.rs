@@ -4,16 +4,18 @@
 //! ways is that of the queue. Whatever is not plainly possible is sent as segments, for the peer to
 //! carry out or to refuse.
 
-use super::Qp;
 use super::segments::{gather, scatter};
 use super::sendq::{SendWqe, Way};
+use super::{PostError, Qp};
 use crate::host::{AtomicOp, Host, Remote};
 use crate::reach::{NotDone, Reach, Target};
-use crate::types::{Payload, QpState, SendFlags, SendOp, WcStatus};
+use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, WcStatus};
 
 /// From so many bytes on a WRITE waits for the sends before it, to be placed directly; a shorter
 /// one costs less to send behind them. READs and atomics always wait: their answer would anyway.
 const WAIT_FROM: u32 = 4096;
+/// Most bytes of a work request that is carried out before it is even queued.
+const AT_ONCE: u32 = 256 << 10;
 /// Least bytes that are placed directly of a WRITE that is also sent in part.
 const PART_FROM: u32 = 4096;
 
@@ -71,6 +73,53 @@ impl Qp {
                 let decided = wqe.way == Way::Direct && !self.sq.at_front();
                 !wqe.begun() && !decided && self.goes_directly(wqe)
             })
+    }
+
+    /// Carries out a WRITE or READ without queueing it, where nothing is before it and its target is
+    /// within reach: the shortest way. Returns false where it is to be posted.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    #[inline]
+    pub fn post_direct<H: Host, R: Reach>(
+        &mut self,
+        wr: &SendWr,
+        host: &mut H,
+        reach: &mut R,
+    ) -> Result<bool, PostError> {
+        let first = self.direct && self.attr.state == QpState::Rts && self.sq.is_empty();
+        if !first {
+            return Ok(false);
+        }
+        let (addr, rkey, reads) = match wr.op {
+            SendOp::Write { addr, rkey } => (addr, rkey, false),
+            SendOp::Read { addr, rkey } if self.attr.max_rd_atomic > 0 => (addr, rkey, true),
+            _ => return Ok(false),
+        };
+        self.check_room(1)?;
+        let len = self.check_send(wr)?;
+        if len == 0 || len > AT_ONCE {
+            return Ok(false);
+        }
+        let pd = self.config.pd;
+        let target = Target { rkey, addr, len };
+        let done = match &wr.payload {
+            Payload::Sges(sges) if reads => reach.read(target, |offset, bytes| {
+                scatter(&*host, pd, sges, offset, bytes)
+            }),
+            payload => reach.write(target, 0..len, |offset, bytes| {
+                gather(&*host, pd, payload, offset, bytes)
+            }),
+        };
+        if done.is_err() {
+            // What it was, carrying it out in its turn will tell.
+            return Ok(false);
+        }
+        self.sq.pass();
+        if self.signaled(wr.flags) {
+            self.complete_send(host, wr.wr_id, wr.op.opcode(), WcStatus::Success, len);
+        }
+        Ok(true)
     }
 
     /// Carries out the work requests whose turn it is and whose targets are within reach, and

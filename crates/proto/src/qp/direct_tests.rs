@@ -5,7 +5,7 @@ use core::ops::Range;
 
 use proptest::prelude::*;
 
-use super::tests::{End, KEY, SIGNALED, SIZE, World, carry, pair};
+use super::tests::{End, KEY, SIGNALED, SIZE, World, carry, pair, send_wr};
 use super::*;
 use crate::host::{AtomicOp, MemError, Memory, Remote};
 use crate::reach::{NotDone, Reach, Target};
@@ -78,7 +78,7 @@ impl Reach for Window<'_> {
 /// What is posted: kind, remote address, local address, length.
 type Op = (u8, u16, u16, u16);
 
-fn post(a: &mut End, (kind, remote, local, len): Op) {
+fn work_request((kind, remote, local, len): Op) -> SendWr {
     let addr = u64::from(remote) % 40_000;
     // What is read arrives where nothing is sent from.
     let at = u64::from(local) % 20_000
@@ -106,11 +106,23 @@ fn post(a: &mut End, (kind, remote, local, len): Op) {
         _ => (SendOp::Write { addr, rkey }, len),
     };
     // Fenced, since a READ may be answered after the WRITE behind it.
-    a.send(
+    let flags = SIGNALED | SendFlags::FENCE;
+    send_wr(
         op,
-        SIGNALED | SendFlags::FENCE,
+        flags,
         &[(at, len / 3), (at + u64::from(len / 3), len - len / 3)],
-    );
+    )
+}
+
+/// Posts an operation, and carries it out at once where that can be.
+fn post(a: &mut End, op: Op, mut window: Option<Window<'_>>) {
+    let wr = work_request(op);
+    let done = window
+        .as_mut()
+        .map(|window| a.qp.post_direct(&wr, &mut a.world, window));
+    if done != Some(Ok(true)) {
+        a.qp.post_send(wr, &mut a.world).unwrap();
+    }
 }
 
 /// Runs the operations, all posted at once or one after the other.
@@ -119,7 +131,8 @@ fn outcome(ops: &[Op], at_once: bool, reach: Option<(Range<u64>, u32)>) -> (End,
     for (i, byte) in a.world.memory.borrow_mut().iter_mut().enumerate() {
         *byte = (i % 251) as u8;
     }
-    a.qp.set_direct(reach.is_some());
+    let direct = reach.is_some();
+    a.qp.set_direct(direct);
     let (reachable, mut accesses) = reach.unwrap_or_default();
     for id in 0..ops.len() {
         b.recv(id as u64, &[(44_000 + 2000 * (id as u64 % 8), 2000)]);
@@ -134,7 +147,12 @@ fn outcome(ops: &[Op], at_once: bool, reach: Option<(Range<u64>, u32)>) -> (End,
             return (a, b);
         }
         for op in next {
-            post(&mut a, *op);
+            let window = Window {
+                peer: &b.world,
+                reachable: reachable.clone(),
+                accesses: &mut accesses,
+            };
+            post(&mut a, *op, Some(window).filter(|_| direct));
         }
         loop {
             let peer = &b.world;

@@ -222,6 +222,13 @@ impl Qp {
         }
     }
 
+    /// Whether anything posted has not been sent whole.
+    #[inline]
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.sq.unsent() > 0
+    }
+
     /// Whether there is a segment to send now.
     #[must_use]
     pub fn has_segment(&self) -> bool {

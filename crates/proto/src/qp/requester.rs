@@ -410,7 +410,7 @@ impl Qp {
         }
         self.sq.halted = true;
         host.event(self.config.qpn, QpEvent::Fatal);
-        if self.sq.in_flight() || self.has_unsent() {
+        if self.sq.in_flight() || self.is_ready_to_send() {
             self.fail_front(WcStatus::RetryExcErr, host);
         } else {
             self.enter_error(host);
@@ -418,7 +418,7 @@ impl Qp {
     }
 
     /// Sends queued that never got as far as a segment, because the peer did not answer.
-    fn has_unsent(&self) -> bool {
+    fn is_ready_to_send(&self) -> bool {
         matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.sq.front().is_some()
     }
 

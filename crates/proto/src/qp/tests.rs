@@ -143,20 +143,7 @@ impl End {
     }
 
     pub(super) fn send(&mut self, op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) {
-        let sges = sges
-            .iter()
-            .map(|&(addr, length)| Sge {
-                addr,
-                length,
-                lkey: KEY,
-            })
-            .collect();
-        let wr = SendWr {
-            wr_id: 1,
-            op,
-            flags,
-            payload: Payload::Sges(sges),
-        };
+        let wr = send_wr(op, flags, sges);
         self.qp.post_send(wr, &mut self.world).unwrap();
     }
 
@@ -172,6 +159,20 @@ impl End {
         self.qp
             .post_recv(RecvWr { wr_id, sges }, &mut self.world)
             .unwrap();
+    }
+}
+
+pub(super) fn send_wr(op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) -> SendWr {
+    let entry = |&(addr, length): &(u64, u32)| Sge {
+        addr,
+        length,
+        lkey: KEY,
+    };
+    SendWr {
+        wr_id: 1,
+        op,
+        flags,
+        payload: Payload::Sges(sges.iter().map(entry).collect()),
     }
 }
 

@@ -7,16 +7,16 @@
 //! # No access outlives a region
 //!
 //! The owner takes a region (or the grant) back by clearing the entry (or the grant word), then
-//! waits for in-flight words that name the region. Both sides put a sequentially consistent fence
-//! between their store and their look at the other's: so either the peer finds the entry gone
-//! before it copies, or the owner sees it in flight and waits. A peer that is in flight for too
+//! waits for in-flight words that name the region. Each side's store and its look at the other's are
+//! sequentially consistent: so either the peer finds the entry gone before it copies, or the owner
+//! sees it in flight and waits. A peer that is in flight for too
 //! long, because it was stopped, is *evicted*: told for good, in the grant word, that the owner no
 //! longer waits. It looks for that after each bracket, when its in-flight word is clear: an access
 //! that ended too late is never reported as done.
 
 use super::Ring;
 use crate::layout as l;
-use crate::sync::{Ordering, fence};
+use crate::sync::{Ordering, model_fence};
 
 /// The grant is in force.
 const GRANTED: u64 = 1;
@@ -65,14 +65,14 @@ impl Ring {
         // Eviction is for good.
         let kept = word.load(Ordering::Relaxed) & EVICTED;
         word.store(grant.0 | kept, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        model_fence();
     }
 
     /// Owner: no longer waits for the peer's access under way, which will not be reported as done.
     /// The queue pair cannot go on.
     pub fn evict(&self) {
         self.own(l::GRANT).store(EVICTED, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        model_fence();
     }
 
     /// Owner: the key of the region that the peer is accessing, 0 for none. To be asked after
@@ -80,20 +80,19 @@ impl Ring {
     /// waited for in vain.
     #[must_use]
     pub fn peer_in_flight(&self) -> u64 {
-        // Pairs with the release in `leave`: what it stored is seen.
-        self.peers(l::IN_FLIGHT).load(Ordering::Acquire)
+        // Pairs with the exchange in `leave` too: what was stored before that is seen.
+        self.peers(l::IN_FLIGHT).load(Ordering::SeqCst)
     }
 
     /// Peer: begins a bracket, an access to the region `key`, and returns what is granted. To be
     /// followed by a look at the region's entry, and in any case by [`Ring::leave`].
     #[inline]
     pub fn enter(&self, key: u32) -> Grant {
-        // An exchange is a fence and a store in one; the fence makes it hold for any processor.
         self.own(l::IN_FLIGHT)
             .swap(u64::from(key), Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        model_fence();
         causeway_fault::point("direct.entered");
-        Grant(self.peers(l::GRANT).load(Ordering::Acquire))
+        Grant(self.peers(l::GRANT).load(Ordering::SeqCst))
     }
 
     /// Peer: what is granted at the moment, without beginning anything.
@@ -110,7 +109,7 @@ impl Ring {
     pub fn leave(&self) -> bool {
         causeway_fault::point("direct.copied");
         self.own(l::IN_FLIGHT).swap(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
-        self.peers(l::GRANT).load(Ordering::Acquire) & EVICTED == 0
+        model_fence();
+        self.peers(l::GRANT).load(Ordering::SeqCst) & EVICTED == 0
     }
 }
