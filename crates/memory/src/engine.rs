@@ -104,6 +104,17 @@ impl Engine {
         Ok(engine)
     }
 
+    /// In a child: closes the descriptors, by which the child could meddle with its parent, and
+    /// leaves all else as it is.
+    pub fn abandon(self) {
+        for uffd in [&self.shared.events, &self.lift] {
+            // SAFETY: nothing uses them in this process: its threads do not exist, and the engine is
+            // never dropped.
+            unsafe { rustix::io::close(uffd.as_raw_fd()) };
+        }
+        std::mem::forget(self);
+    }
+
     fn spawn(&mut self, name: &str, body: fn(&Shared)) -> Result<(), Unmovable> {
         // A new thread inherits the mask: the program's handlers run on its own threads only.
         let _mask = NoSignals::new();

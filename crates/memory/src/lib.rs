@@ -8,6 +8,7 @@
 mod engine;
 mod error;
 mod extents;
+mod fork;
 mod mason;
 mod monitor;
 mod mover;

@@ -30,10 +30,7 @@ const FILL: usize = 64 << 10;
 /// Runs until the sentinel is unmapped.
 pub(crate) fn run(shared: &Shared) {
     let mut buffer = [Message::default(); BATCH];
-    loop {
-        let Ok(messages) = shared.events.read(&mut buffer) else {
-            break;
-        };
+    while let Ok(messages) = shared.events.read(&mut buffer) {
         let mut stop = false;
         for message in messages {
             stop |= happened(shared, message.event());

@@ -3,18 +3,19 @@
 use crate::engine::Engine;
 use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
+use crate::fork::{self, Copied};
 use crate::pieces::MAX_PIECES;
 use crate::span::Span;
 use crate::stacks;
 use crate::store::Store;
 use crate::sys;
 use crate::vma::Vma;
-use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Set to `off`, no memory is moved.
 pub const ENVIRONMENT: &str = "CAUSEWAY_MOVE";
@@ -57,7 +58,7 @@ enum State {
 }
 
 #[derive(Debug)]
-struct Inner {
+pub(crate) struct Inner {
     state: State,
     books: BTreeMap<u64, Books>,
     /// The number of the books of each store that holds something.
@@ -72,8 +73,20 @@ struct Inner {
 ///
 /// Nothing is created (no thread, no descriptor) before the first move, or question.
 #[derive(Debug)]
-pub struct Mover {
+pub struct Mover(Arc<Core>);
+
+/// A mover's state, which the handlers of fork know too.
+#[derive(Debug)]
+pub(crate) struct Core {
     inner: Mutex<Inner>,
+    /// Whether the handlers of fork know it.
+    watched: AtomicBool,
+}
+
+impl Core {
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Inner {
@@ -94,6 +107,39 @@ impl Inner {
         }
     }
 
+    /// What a child is to copy.
+    pub fn copied(&self, parts: &mut Vec<Copied>) {
+        let State::Ready(engine) = &self.state else {
+            return;
+        };
+        if self.absent {
+            return;
+        }
+        for books in self.books.values() {
+            let id = books.store.id();
+            for piece in engine.shared.collect(|pieces, add| {
+                pieces.showing(id, Span::new(0, usize::MAX)).for_each(add);
+            }) {
+                let there = engine.ours(&books.store, piece.span, piece.offset);
+                parts.extend(there.into_iter().flatten().map(|vma| Copied {
+                    span: vma.span,
+                    offset: vma.offset,
+                    fd: piece.fd,
+                    prot: vma.prot,
+                }));
+            }
+        }
+    }
+
+    /// In a child: gives up what was the parent's, without touching what the parent still uses.
+    pub fn die(&mut self) {
+        let state = std::mem::replace(&mut self.state, State::Refused(Unmovable::Child));
+        if let State::Ready(engine) = state {
+            engine.abandon();
+        }
+        std::mem::forget(std::mem::take(&mut self.books));
+    }
+
     /// Closes books in which nothing is left.
     fn close(&mut self, home: u64) {
         if let Some(books) = self
@@ -111,15 +157,25 @@ impl Mover {
     /// A mover that creates nothing until it is used. `device` is an open `/dev/userfaultfd`, for a
     /// process that may not open it itself.
     pub fn new(device: Option<OwnedFd>) -> Mover {
-        Mover {
-            inner: Mutex::new(Inner {
-                state: State::Untried(device),
-                books: BTreeMap::new(),
-                homes: BTreeMap::new(),
-                next: 0,
-                absent: false,
-            }),
+        let inner = Inner {
+            state: State::Untried(device),
+            books: BTreeMap::new(),
+            homes: BTreeMap::new(),
+            next: 0,
+            absent: false,
+        };
+        Mover(Arc::new(Core {
+            inner: Mutex::new(inner),
+            watched: AtomicBool::new(false),
+        }))
+    }
+
+    /// Locked, and known to the handlers of fork; these take the list of movers first.
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        if !self.0.watched.swap(true, Ordering::SeqCst) {
+            fork::watch(&self.0);
         }
+        self.0.lock()
     }
 
     /// TEMP
@@ -129,7 +185,7 @@ impl Mover {
 
     /// Whether this process can move memory at all.
     pub fn can_move(&self) -> bool {
-        self.inner.lock().engine().is_ok()
+        self.lock().engine().is_ok()
     }
 
     /// Moves the pages wholly inside `len` bytes at `addr` to `store`, or, where they are there
@@ -143,7 +199,7 @@ impl Mover {
         if span.end > store.len() {
             return Err(Unmovable::Beyond);
         }
-        let inner = &mut *self.inner.lock();
+        let inner = &mut *self.lock();
         inner.engine()?;
         let State::Ready(engine) = &inner.state else {
             return Err(Unmovable::NoUserfaultfd);
@@ -168,7 +224,7 @@ impl Mover {
     /// # Errors
     /// The system's: memory is short, and some pages stay where they are, their contents intact.
     pub fn take_back(&self, moved: Moved) -> Result<(), Errno> {
-        let inner = &mut *self.inner.lock();
+        let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {
             return Ok(());
         };
@@ -191,7 +247,7 @@ impl Mover {
     /// [`Unmovable::Occupied`] if `to` holds something; else the system's, and memory that could not
     /// be moved is still in `from`.
     pub fn rehome(&self, from: &Arc<Store>, to: &Arc<Store>) -> Result<(), Unmovable> {
-        let inner = &mut *self.inner.lock();
+        let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {
             return Ok(());
         };
@@ -218,7 +274,7 @@ impl Mover {
     /// Whether children made by fork lack the moved memory (`ibv_fork_init(3)`) or, as it is at
     /// first, get a private copy of it.
     pub fn fork_mode(&self, absent: bool) {
-        self.inner.lock().absent = absent;
+        self.lock().absent = absent;
     }
 }
 

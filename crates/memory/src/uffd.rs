@@ -2,7 +2,7 @@
 
 use crate::span::{PAGE, Span};
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const API_VERSION: u64 = 0xaa;
 const MAGIC: u32 = 0xaa;
@@ -127,6 +127,12 @@ fn create(device: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
     };
     // SAFETY: the kernel has just returned it, and nobody else knows it.
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+}
+
+impl AsRawFd for Uffd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
 }
 
 impl Uffd {

@@ -67,6 +67,14 @@ impl Map {
         }
     }
 
+    /// Checks the first words that `paint` has written.
+    pub fn check_pages(&self, seed: u64) {
+        for page in 0..self.len / PAGE {
+            let first = self.word(page * PAGE).load(Ordering::Relaxed);
+            assert_eq!(first, seed + page as u64, "page {page}");
+        }
+    }
+
     /// Checks what `paint` has written.
     pub fn check(&self, seed: u64) {
         for page in 0..self.len / PAGE {
@@ -95,4 +103,20 @@ pub fn peer_word(store: &Store, offset: usize) -> u64 {
     let got = rustix::io::pread(store.as_fd(), &mut word, offset as u64).expect("pread");
     assert_eq!(got, 8);
     u64::from_ne_bytes(word)
+}
+
+/// The protection of a mapping as `/proc/self/maps` shows it.
+pub fn protection(addr: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps.lines().find(|line| {
+        let (range, _) = line.split_once(' ').expect("a range");
+        let (start, end) = range.split_once('-').expect("two ends");
+        let number = |text| usize::from_str_radix(text, 16).expect("a number");
+        (number(start)..number(end)).contains(&addr)
+    });
+    line.expect("a mapping")
+        .split(' ')
+        .nth(1)
+        .expect("a protection")
+        .to_owned()
 }
