@@ -77,8 +77,6 @@ pub struct Hub {
     pub(crate) outbox: Vec<(EndpointId, PeerEvent)>,
     /// Segments that became stale, and whom to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
-    /// Segments whose owner died while somebody may hold them who should not.
-    pub(crate) orphans: Vec<OwnedFd>,
     /// User of this process, who owns the segments' inodes.
     pub(crate) own_uid: u32,
     last_endpoint: EndpointId,
@@ -94,7 +92,6 @@ impl Hub {
             restoring: VecDeque::new(),
             outbox: Vec::new(),
             stale: Vec::new(),
-            orphans: Vec::new(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
             last_endpoint: random() >> 1,
@@ -114,11 +111,12 @@ impl Hub {
         Ok(self.last_endpoint)
     }
 
-    /// Forgets an endpoint that died: its slots become free and its peers are told.
-    pub fn detach(&mut self, id: EndpointId) {
+    /// Forgets an endpoint that died: its slots become free and its peers are told. Returns the
+    /// segments that somebody may hold who should not any more.
+    pub fn detach(&mut self, id: EndpointId) -> Vec<OwnedFd> {
         self.drop_links_of_dead(id);
         let Some(endpoint) = self.endpoints.remove(&id) else {
-            return;
+            return Vec::new();
         };
         for (slot, netns) in endpoint.slots {
             self.places.remove(&(netns, slot));
@@ -126,7 +124,7 @@ impl Hub {
         self.outbox.retain(|(to, _)| *to != id);
         self.stale.retain(|(to, _)| *to != id);
         let exposed = endpoint.segments.into_values().filter(|s| s.stale);
-        self.orphans.extend(exposed.map(|segment| segment.fd));
+        exposed.map(|segment| segment.fd).collect()
     }
 
     /// Gives a slot of a network namespace to an endpoint that has proved to own its port.
@@ -204,12 +202,6 @@ impl Hub {
     pub fn take_stale_of(&mut self, id: EndpointId) -> Vec<u64> {
         let of_id = self.stale.extract_if(.., |(to, _)| *to == id);
         of_id.map(|(_, segment)| segment).collect()
-    }
-
-    /// Takes the segments of the dead that are to be emptied: what lies in them must not stay
-    /// open to those who held them.
-    pub fn take_orphans(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.orphans)
     }
 
     /// Takes the events to be delivered.

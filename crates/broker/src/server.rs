@@ -219,7 +219,11 @@ impl Server {
         let (number, is_pidfd) = (token / 2, token % 2 == TOKEN_PIDFD);
         if is_pidfd {
             // What the process sent before it died may still be read, but has no owner any more.
-            return self.end(number, "its process died");
+            self.end(number, "its process died");
+            if let Some(pidfd) = self.reaper.empty(number) {
+                let _ = epoll::delete(&self.epoll, &pidfd);
+            }
+            return;
         }
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -332,7 +336,6 @@ impl Server {
                 self.deliver_to(to, EVENT_PEERS, &bodies);
             }
         }
-        self.reaper.empty(self.hub.take_orphans());
     }
 
     fn deliver_to(&mut self, to: EndpointId, number: u16, bodies: &[Vec<u8>]) {
@@ -377,13 +380,16 @@ impl Server {
         // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
         // but nothing should depend on the closing being the last.
         let _ = epoll::delete(&self.epoll, session.socket());
-        if let Some(pidfd) = &session.pidfd {
-            let _ = epoll::delete(&self.epoll, pidfd);
-        }
+        let mut segments = Vec::new();
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
             self.session_of.remove(&id);
-            self.hub.detach(id);
+            segments = self.hub.detach(id);
+        }
+        if let Some(pidfd) = session.pidfd
+            && let Err(pidfd) = self.reaper.wait(number, pidfd, segments)
+        {
+            let _ = epoll::delete(&self.epoll, &pidfd);
         }
         if self.sessions.is_empty() {
             self.idle_since = Instant::now();

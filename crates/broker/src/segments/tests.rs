@@ -241,8 +241,7 @@ fn one_users_processes_hold_what_they_like() {
     assert_eq!(pair.stale(), []);
     pair.connect(1, PD, WRITE);
     assert_eq!(pair.map(1, segment), Ok(true));
-    pair.hub.detach(pair.owner);
-    assert!(pair.hub.take_orphans().is_empty());
+    assert!(pair.hub.detach(pair.owner).is_empty());
 }
 
 #[test]
@@ -258,8 +257,7 @@ fn death_counts_as_the_end_of_every_ring() {
     let (held, _) = (pair.segment(true), pair.segment(true));
     pair.connect(1, PD, WRITE);
     pair.map(1, held).unwrap();
-    pair.hub.detach(pair.owner);
-    assert_eq!(pair.hub.take_orphans().len(), 1);
+    assert_eq!(pair.hub.detach(pair.owner).len(), 1);
     assert_eq!(pair.hub.take_stale(), []);
 }
 
