@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use causeway_fabric::fds::sealed_memfd;
-use causeway_fabric::limits::RESTORE_GRACE;
+use causeway_fabric::limits::{RESTORE_GRACE, SEGMENTS_PER_ENDPOINT_MAX};
 use causeway_fabric::services::{ConnectBody, PeerChange, RestoreRequest, Wire};
 
 use super::*;
@@ -273,7 +273,7 @@ fn segments_are_limited_and_named() {
         writable: true,
     };
     let refused = pair.hub.create_segment(pair.owner, &request);
-    assert_eq!(refused.map(drop), Err(Errno::MFILE));
+    assert_eq!(refused.map(drop), Err(Errno::DQUOT));
     pair.hub.destroy_segment(pair.owner, first).unwrap();
     pair.segment(true);
 }
