@@ -93,12 +93,13 @@ fn listen_for_tenant(spec: &SocketSpec) -> io::Result<OwnedFd> {
     check_directory(dir)?;
     make_way(&spec.path)?;
     let listener = listening_socket(&spec.path)?;
+    fs::set_permissions(&spec.path, fs::Permissions::from_mode(spec.mode))?;
+    // Last: it is not the broker's to change afterwards.
     if spec.owner.is_some() || spec.group.is_some() {
         let owner = spec.owner.map(Uid::from_raw);
         let group = spec.group.map(Gid::from_raw);
         chownat(CWD, &spec.path, owner, group, AtFlags::SYMLINK_NOFOLLOW)?;
     }
-    fs::set_permissions(&spec.path, fs::Permissions::from_mode(spec.mode))?;
     Ok(listener)
 }
 

@@ -23,8 +23,8 @@ pub struct SysfsTree {
 
 impl SysfsTree {
     /// Asks the broker at `address` (started if there is none) for the tree of this process's
-    /// network namespace. `device` describes the device; a later caller of the same namespace replaces
-    /// the contents if its description differs.
+    /// network namespace. `device` describes the device; a later caller of the same namespace
+    /// replaces the contents if its description differs.
     ///
     /// # Errors
     /// [`Error::Refused`] with `EINVAL` for names or counts outside their limits; as
