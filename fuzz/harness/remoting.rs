@@ -3,9 +3,9 @@
 use causeway_fabric::remoting::{Field, Header, decode_body, encode_body};
 use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
-    DisconnectRequest, MapReply, MapRequest, PeerEvent, RestoreRequest, RestoreSegmentRequest,
-    SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply,
-    SysfsRequest,
+    DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
+    RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
+    StatusPage, SysfsReply, SysfsRequest,
 };
 
 /// Decodes `data` as a message and its body as every type there is.
@@ -25,6 +25,7 @@ fn bodies(body: &[u8]) {
     one::<ConnectReply>(body);
     one::<DisconnectRequest>(body);
     one::<RestoreRequest>(body);
+    one::<ReserveRequest>(body);
     one::<StatusCursor>(body);
     one::<StatusPage>(body);
     one::<SysfsRequest>(body);

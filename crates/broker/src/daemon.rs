@@ -20,15 +20,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use causeway_fabric::limits::LISTEN_BACKLOG;
 use causeway_fabric::runtime::{self, BROKER_LOCK_NAME, PID_NAME, SOCKET_NAME, START_LOCK_NAME};
 use rustix::fs::Mode;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
-};
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
 use thiserror::Error;
 
+use crate::config::{Config, Tenant};
+use crate::door::Door;
 use crate::lock::LockFile;
 use crate::notify;
 use crate::options::Options;
@@ -52,6 +50,9 @@ pub enum Failure {
     /// Another broker serves this runtime directory.
     #[error("a broker of {0:?} is running")]
     Running(PathBuf),
+    /// The socket of a tenant can't be had.
+    #[error("the socket of tenant {0:?}: {1}")]
+    Door(String, std::io::Error),
     /// The operating system refused.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
@@ -84,6 +85,10 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
     if let Some(idle) = options.idle {
         command.arg("--idle").arg(idle.as_secs_f64().to_string());
     }
+    if let Some(config) = &options.config {
+        let config = std::path::absolute(config).map_err(system("find the configuration"))?;
+        command.arg("--config").arg(config);
+    }
     if let Some(level) = options.log {
         command.arg("--log").arg(level.to_string());
     }
@@ -99,7 +104,8 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
 
 fn serve(options: &Options) -> Result<(), Failure> {
     let dir = options.dir();
-    let idle = options.idle_time().map_err(Failure::Setting)?;
+    let config = Config::load(options.config.as_deref(), &dir).map_err(Failure::Setting)?;
+    let idle = options.idle_time(&config).map_err(Failure::Setting)?;
     settle(options)?;
     runtime::prepare(&dir)?;
     start_log(options, &dir)?;
@@ -114,7 +120,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
     };
     let termination = sys::termination_fd().map_err(system("signalfd"))?;
     remove_leftovers(&dir);
-    let outcome = listen_and_run(options, &dir, idle, &termination, starting);
+    let outcome = listen_and_run(options, &dir, (config, idle), &termination, starting);
     // Someone may have removed the whole directory under us, and another broker may live in its
     // successor: then nothing there is ours.
     if held.is_current() {
@@ -164,15 +170,14 @@ fn start_log(options: &Options, dir: &Path) -> Result<(), Failure> {
 fn listen_and_run(
     options: &Options,
     dir: &Path,
-    idle: Option<Duration>,
+    (config, idle): (Config, Option<Duration>),
     termination: &OwnedFd,
     starting: LockFile,
 ) -> Result<Option<LockFile>, Failure> {
-    let listener = listening_socket(&dir.join(SOCKET_NAME))?;
+    let doors = open_doors(&config.tenants, dir)?;
     write_pid(&dir.join(PID_NAME)).map_err(system("write the pid file"))?;
-    let trees = Trees::new(dir.to_owned());
-    let mut server =
-        Server::new(listener, termination, trees, idle).map_err(system("start the server"))?;
+    let mut server = Server::new(doors, config.tenants, termination, idle)
+        .map_err(system("start the server"))?;
     drop(starting);
     if options.detached {
         notify::starter_ready();
@@ -181,8 +186,14 @@ fn listen_and_run(
     tracing::info!(dir = %dir.display(), "ready");
     let ending = run_until_unwanted(&mut server, dir)?;
     notify::service_manager("STOPPING=1");
-    server.remove_trees();
     Ok(ending)
+}
+
+fn open_doors(tenants: &[Tenant], dir: &Path) -> Result<Vec<Door>, Failure> {
+    let open = |tenant: &Tenant| {
+        Door::open(tenant, dir).map_err(|error| Failure::Door(tenant.name.clone(), error))
+    };
+    tenants.iter().map(open).collect()
 }
 
 /// Serves; returns the start lock if the end is for idleness.
@@ -202,17 +213,6 @@ fn run_until_unwanted(server: &mut Server, dir: &Path) -> Result<Option<LockFile
     }
 }
 
-fn listening_socket(path: &Path) -> Result<OwnedFd, Failure> {
-    let address = SocketAddrUnix::new(path).map_err(system("socket path"))?;
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
-        .map_err(system("socket"))?;
-    // Mode 0600 by the umask, in a directory that is 0700.
-    bind(&listener, &address).map_err(system("bind"))?;
-    listen(&listener, LISTEN_BACKLOG).map_err(system("listen"))?;
-    Ok(listener)
-}
-
 fn write_pid(path: &Path) -> std::io::Result<()> {
     let mut file = fs::File::options()
         .write(true)
@@ -227,5 +227,5 @@ fn write_pid(path: &Path) -> std::io::Result<()> {
 fn remove_leftovers(dir: &Path) {
     let _ = fs::remove_file(dir.join(SOCKET_NAME));
     let _ = fs::remove_file(dir.join(PID_NAME));
-    Trees::new(dir.to_owned()).remove_all();
+    Trees::new(dir.to_owned(), None).remove_all();
 }

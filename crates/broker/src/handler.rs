@@ -10,8 +10,8 @@ use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, BrokerService, ConnectBody, ConnectReply, Counter,
     CreateSegmentRequest, DisconnectRequest, EndpointStatus, MapReply, MapRequest, QpStatus,
-    RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply,
-    StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
+    ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
+    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_shm::layout::INBOX_LEN;
@@ -19,9 +19,10 @@ use causeway_shm::{Segment, Stats};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use crate::hub::{Endpoint, EndpointId, Hub, Link};
+use crate::config::Tenant;
+use crate::hub::{Endpoint, EndpointId, Hub, Link, TenantId};
 use crate::pairing::{Decision, PeerWire};
-use crate::segments::new_table;
+use crate::segments::{self, new_table};
 use crate::session::Peer;
 use crate::tree::Trees;
 
@@ -33,8 +34,10 @@ const USERFAULTFD_DEVICE: &str = "/dev/userfaultfd";
 pub struct Client<'a> {
     /// The tables.
     pub hub: &'a mut Hub,
-    /// The sysfs trees.
+    /// The sysfs trees of the caller's tenant.
     pub trees: &'a mut Trees,
+    /// All tenants.
+    pub tenants: &'a [Tenant],
     /// Who calls.
     pub peer: Peer,
     /// The caller's endpoint, set by attach.
@@ -86,7 +89,11 @@ impl BrokerService for Client<'_> {
         check_memfd(&inbox, INBOX_LEN as u64)?;
         check_eventfd(&doorbell)?;
         let (mr_table, given) = self.mr_table(fds.next())?;
+        let tenant = self.peer.tenant;
         let id = self.hub.attach(Endpoint {
+            tenant,
+            limits: self.tenants[tenant].limits,
+            met: Vec::new(),
             pid: self.peer.pid,
             uid: self.peer.uid,
             comm: request
@@ -104,10 +111,12 @@ impl BrokerService for Client<'_> {
             invitations: Default::default(),
             open_rings: 0,
             segments: Default::default(),
+            // A limit that was lowered meanwhile takes nothing away, and gives nothing more.
+            reserved: request.reserved.min(self.tenants[tenant].limits.bytes),
             rights: Default::default(),
         })?;
         *self.endpoint = Some(id);
-        tracing::info!(endpoint = id, pid = self.peer.pid, "attached");
+        tracing::info!(endpoint = id, pid = self.peer.pid, tenant, "attached");
         Ok(Answer {
             body: AttachReply { endpoint: id },
             fds: given,
@@ -188,7 +197,9 @@ impl BrokerService for Client<'_> {
         cursor: StatusCursor,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<StatusPage>, Errno> {
-        Ok(status_page(self.hub, &cursor).into())
+        // The own tenant's clients may see all: they are the broker's user, or root.
+        let seen = Some(self.peer.tenant).filter(|&tenant| tenant != 0);
+        Ok(status_page(self.hub, self.tenants, &cursor, seen).into())
     }
 
     fn sysfs_tree(
@@ -255,9 +266,13 @@ impl BrokerService for Client<'_> {
         })
     }
 
+    fn reserve(&mut self, request: ReserveRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        self.hub.reserve(self.own()?, request.bytes)?;
+        Ok(().into())
+    }
+
     fn userfaultfd(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
-        let trusted = self.peer.uid == 0 || self.peer.uid == self.hub.own_uid;
-        let device = trusted.then(open_userfaultfd).flatten();
+        let device = self.peer.userfaultfd.then(open_userfaultfd).flatten();
         Ok(Answer {
             body: (),
             fds: device.into_iter().collect(),
@@ -276,8 +291,14 @@ fn open_userfaultfd() -> Option<OwnedFd> {
 }
 
 /// The page after `cursor`.
-fn status_page(hub: &Hub, cursor: &StatusCursor) -> StatusPage {
-    let Some((id, endpoint)) = hub.next_endpoint(cursor.endpoint, cursor.qpn.is_some()) else {
+fn status_page(
+    hub: &Hub,
+    tenants: &[Tenant],
+    cursor: &StatusCursor,
+    seen: Option<TenantId>,
+) -> StatusPage {
+    let (after, inclusive) = (cursor.endpoint, cursor.qpn.is_some());
+    let Some((id, endpoint)) = hub.next_endpoint(after, inclusive, seen) else {
         return StatusPage::default();
     };
     // The endpoint whose next page was asked for may have died since.
@@ -299,6 +320,14 @@ fn status_page(hub: &Hub, cursor: &StatusCursor) -> StatusPage {
         netns: endpoint.slots.values().next().copied().unwrap_or(0),
         qps,
         counters: counters(endpoint),
+        tenant: tenants[endpoint.tenant].name.clone(),
+        segments: u32::try_from(endpoint.segments.len()).unwrap_or(u32::MAX),
+        reserved: endpoint.reserved,
+        resident: endpoint
+            .segments
+            .values()
+            .map(segments::Segment::resident)
+            .sum(),
     };
     StatusPage {
         entry: Some(entry),

@@ -8,6 +8,7 @@ use causeway_fabric::limits::{ENDPOINTS_MAX, SLOTS_PER_ENDPOINT_MAX, slot_is_val
 use causeway_fabric::services::{PeerEvent, WirePref};
 use rustix::io::Errno;
 
+use crate::config::Limits;
 use crate::pairing::{Pairing, PeerWire};
 use crate::segments::{Rights, Segment};
 
@@ -17,9 +18,29 @@ pub type EndpointId = u64;
 /// A slot of one network namespace.
 pub type Place = (u64, u16);
 
+/// Names a tenant: its place in the configuration.
+pub type TenantId = usize;
+
+/// A limit of the configuration that endpoints meet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// Connected queue pairs.
+    Qps,
+    /// Segments.
+    Segments,
+    /// Bytes of memory moved into segments.
+    Bytes,
+}
+
 /// One attached process.
 #[derive(Debug)]
 pub struct Endpoint {
+    /// The tenant it belongs to. Nothing is ever shared with endpoints of another.
+    pub tenant: TenantId,
+    /// Its limits.
+    pub limits: Limits,
+    /// Limits of which the log says already that it met them.
+    pub met: Vec<Limit>,
     /// Process as the socket's credentials give it; 0 if it lives in a foreign PID namespace.
     pub pid: i32,
     /// Its user.
@@ -44,6 +65,8 @@ pub struct Endpoint {
     pub open_rings: usize,
     /// Its segments, by name.
     pub segments: BTreeMap<u64, Segment>,
+    /// Bytes that it says it moves into them.
+    pub reserved: u64,
     /// What joined rings entitle each other endpoint to, for each protection domain.
     pub rights: HashMap<(EndpointId, u32), Rights>,
 }
@@ -77,8 +100,6 @@ pub struct Hub {
     pub(crate) outbox: Vec<(EndpointId, PeerEvent)>,
     /// Segments that became stale, and whom to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
-    /// Segments whose owner died while somebody may hold them who should not.
-    pub(crate) orphans: Vec<OwnedFd>,
     /// User of this process, who owns the segments' inodes.
     pub(crate) own_uid: u32,
     last_endpoint: EndpointId,
@@ -94,7 +115,6 @@ impl Hub {
             restoring: VecDeque::new(),
             outbox: Vec::new(),
             stale: Vec::new(),
-            orphans: Vec::new(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
             last_endpoint: random() >> 1,
@@ -104,21 +124,34 @@ impl Hub {
     /// Adds an endpoint whose descriptors have been examined.
     ///
     /// # Errors
-    /// `EMFILE` beyond [`ENDPOINTS_MAX`].
+    /// `EMFILE` beyond [`ENDPOINTS_MAX`], `EDQUOT` beyond its tenant's limit.
     pub fn attach(&mut self, endpoint: Endpoint) -> Result<EndpointId, Errno> {
         if self.endpoints.len() >= ENDPOINTS_MAX {
             return Err(Errno::MFILE);
+        }
+        let tenant = endpoint.tenant;
+        let companions = self.endpoints.values().filter(|e| e.tenant == tenant);
+        if companions.count() >= endpoint.limits.endpoints {
+            let (pid, most) = (endpoint.pid, endpoint.limits.endpoints);
+            tracing::warn!(
+                pid,
+                tenant,
+                most,
+                "refused: the tenant's limit of endpoints"
+            );
+            return Err(Errno::DQUOT);
         }
         self.last_endpoint += 1;
         self.endpoints.insert(self.last_endpoint, endpoint);
         Ok(self.last_endpoint)
     }
 
-    /// Forgets an endpoint that died: its slots become free and its peers are told.
-    pub fn detach(&mut self, id: EndpointId) {
+    /// Forgets an endpoint that died: its slots become free and its peers are told. Returns the
+    /// segments that somebody may hold who should not any more.
+    pub fn detach(&mut self, id: EndpointId) -> Vec<OwnedFd> {
         self.drop_links_of_dead(id);
         let Some(endpoint) = self.endpoints.remove(&id) else {
-            return;
+            return Vec::new();
         };
         for (slot, netns) in endpoint.slots {
             self.places.remove(&(netns, slot));
@@ -126,7 +159,7 @@ impl Hub {
         self.outbox.retain(|(to, _)| *to != id);
         self.stale.retain(|(to, _)| *to != id);
         let exposed = endpoint.segments.into_values().filter(|s| s.stale);
-        self.orphans.extend(exposed.map(|segment| segment.fd));
+        exposed.map(|segment| segment.fd).collect()
     }
 
     /// Gives a slot of a network namespace to an endpoint that has proved to own its port.
@@ -178,11 +211,26 @@ impl Hub {
         self.endpoints.get(&id)
     }
 
-    /// The first endpoint whose id is above `after`, or `after` itself if `inclusive`.
+    /// Notes how much memory an endpoint moves into segments, in place of what it said before.
+    ///
+    /// # Errors
+    /// `EDQUOT` if that is more than before and beyond its limit.
+    pub fn reserve(&mut self, id: EndpointId, bytes: u64) -> Result<(), Errno> {
+        let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
+        if bytes > endpoint.limits.bytes.max(endpoint.reserved) {
+            return Err(endpoint.meets(id, Limit::Bytes));
+        }
+        endpoint.reserved = bytes;
+        Ok(())
+    }
+
+    /// The first endpoint whose id is above `after`, or `after` itself if `inclusive`; of one
+    /// tenant, or of all.
     pub fn next_endpoint(
         &self,
         after: EndpointId,
         inclusive: bool,
+        tenant: Option<TenantId>,
     ) -> Option<(EndpointId, &Endpoint)> {
         let from = if inclusive {
             after
@@ -191,7 +239,7 @@ impl Hub {
         };
         self.endpoints
             .range(from..)
-            .next()
+            .find(|(_, endpoint)| tenant.is_none_or(|tenant| tenant == endpoint.tenant))
             .map(|(id, endpoint)| (*id, endpoint))
     }
 
@@ -206,15 +254,28 @@ impl Hub {
         of_id.map(|(_, segment)| segment).collect()
     }
 
-    /// Takes the segments of the dead that are to be emptied: what lies in them must not stay
-    /// open to those who held them.
-    pub fn take_orphans(&mut self) -> Vec<OwnedFd> {
-        std::mem::take(&mut self.orphans)
-    }
-
     /// Takes the events to be delivered.
     pub fn take_outbox(&mut self) -> Vec<(EndpointId, PeerEvent)> {
         std::mem::take(&mut self.outbox)
+    }
+}
+
+impl Endpoint {
+    /// A limit is met: says so in the log the first time, and gives the error for the endpoint.
+    pub(crate) fn meets(&mut self, id: EndpointId, limit: Limit) -> Errno {
+        if !self.met.contains(&limit) {
+            self.met.push(limit);
+            let (pid, uid, limits) = (self.pid, self.uid, &self.limits);
+            tracing::warn!(
+                endpoint = id,
+                pid,
+                uid,
+                ?limit,
+                ?limits,
+                "refused: a limit is met"
+            );
+        }
+        Errno::DQUOT
     }
 }
 

@@ -5,14 +5,16 @@
 //! endpoint's; no handle of another can be named. Nothing a client does or fails to do blocks the
 //! loop: sockets never wait, output is bounded, descriptors are examined before use.
 //!
-//! - [`daemon`]: start, locks, end;
-//! - [`server`], [`session`]: connections;
+//! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
+//! - [`server`], [`session`], [`door`]: connections, and where they come in;
 //! - [`hub`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the service's methods;
 //! - [`tree`]: the view of sysfs.
 
+pub mod config;
 pub mod daemon;
+pub mod door;
 pub mod handler;
 pub mod hub;
 pub mod lock;

@@ -7,6 +7,8 @@ use causeway_fabric::limits::IDLE_SECONDS_DEFAULT;
 use causeway_fabric::runtime::setting;
 use clap::Parser;
 
+use crate::config::Config;
+
 /// Setting for the idle time in seconds.
 pub const IDLE_VARIABLE: &str = "CAUSEWAY_IDLE_SECONDS";
 /// Setting for the log level.
@@ -30,6 +32,11 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS", value_parser = parse_seconds)]
     pub idle: Option<Duration>,
 
+    /// Configuration: tenants and limits [default: /etc/causeway/causewayd.toml if it is there and
+    /// the runtime directory is root's /run/causeway]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
     /// error, warn, info, debug, trace [default: $CAUSEWAY_LOG; else info in the foreground, and
     /// nothing as a daemon]. A daemon logs to broker.log in its runtime directory
     #[arg(long, value_name = "LEVEL", value_parser = parse_level)]
@@ -48,13 +55,15 @@ impl Options {
             .unwrap_or_else(causeway_fabric::runtime_dir)
     }
 
-    /// The idle time; `None` means that the broker never ends by itself.
+    /// The idle time; `None` means that the broker never ends by itself. Unless told otherwise it
+    /// does not if it has tenants who could not start another.
     ///
     /// # Errors
     /// Text for the user if the setting is not a number of seconds.
-    pub fn idle_time(&self) -> Result<Option<Duration>, String> {
+    pub fn idle_time(&self, config: &Config) -> Result<Option<Duration>, String> {
         let idle = match (self.idle, setting(IDLE_VARIABLE)) {
             (Some(idle), _) => idle,
+            (None, None) if config.has_tenants() => Duration::ZERO,
             (None, None) => Duration::from_secs(IDLE_SECONDS_DEFAULT),
             (None, Some(text)) => parse_seconds(&text.to_string_lossy())
                 .map_err(|why| format!("{IDLE_VARIABLE}: {why}"))?,
@@ -97,10 +106,13 @@ mod tests {
     fn arguments_are_understood() {
         let parse = |args: &[&str]| Options::try_parse_from([&["causewayd"], args].concat());
         let zero = parse(&["--foreground", "--idle", "0", "--log", "debug"]).unwrap();
-        assert_eq!(zero.idle_time(), Ok(None));
+        assert_eq!(zero.idle_time(&Config::without_file()), Ok(None));
         assert_eq!(zero.log_level(), Ok(Some(tracing::Level::DEBUG)));
         let half = parse(&["--idle", "0.5"]).unwrap();
-        assert_eq!(half.idle_time(), Ok(Some(Duration::from_millis(500))));
+        assert_eq!(
+            half.idle_time(&Config::without_file()),
+            Ok(Some(Duration::from_millis(500)))
+        );
         for bad in [["--idle", "x"], ["--idle", "-1"], ["--log", "loud"]] {
             assert!(parse(&bad).is_err(), "{bad:?}");
         }

@@ -17,7 +17,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use causeway_fabric::fds::{check_memfd, reopen};
-use causeway_fabric::limits::{QPS_PER_ENDPOINT_MAX, RESTORE_GRACE, qpn_is_valid, qpn_slot};
+use causeway_fabric::limits::{RESTORE_GRACE, qpn_is_valid, qpn_slot};
 use causeway_fabric::services::{
     ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
 };
@@ -25,7 +25,7 @@ use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::{Ring, SegmentError};
 use rustix::io::Errno;
 
-use crate::hub::{EndpointId, Hub, Link, random};
+use crate::hub::{EndpointId, Hub, Limit, Link, TenantId, random};
 
 /// Most rings of one endpoint whose peer has not joined; each costs the broker a descriptor.
 pub const OPEN_RINGS_PER_ENDPOINT_MAX: usize = 16384;
@@ -72,6 +72,8 @@ pub struct Pairing {
     pub(crate) ends: [End; 2],
     /// Made under an earlier broker: an end may have been granted what this one has no books on.
     pub(crate) restored: bool,
+    /// The tenant of both ends.
+    tenant: TenantId,
 }
 
 /// Outcome of a connect.
@@ -101,16 +103,13 @@ impl Hub {
     /// [`causeway_fabric::Attachment::connect`].
     ///
     /// # Errors
-    /// `EINVAL` for QP numbers outside their ranges or a slot not owned by `id`, `EMFILE` beyond
-    /// a limit of the endpoint or of the broker, `ENOMEM`.
+    /// `EINVAL` for QP numbers outside their ranges or a slot not owned by `id`, `EDQUOT` beyond
+    /// a limit of the endpoint, `EMFILE` beyond one of the broker, `ENOMEM`.
     pub fn connect(&mut self, id: EndpointId, body: &ConnectBody) -> Result<Decision, Errno> {
         self.check_qpns(id, body.local_qpn, body.remote_qpn)?;
         self.disconnect(id, body.local_qpn);
-        let endpoint = self.endpoints.get(&id).ok_or(Errno::INVAL)?;
-        if endpoint.links.len() >= QPS_PER_ENDPOINT_MAX {
-            return Err(Errno::MFILE);
-        }
-        let wire = endpoint.wire;
+        self.check_room_for_link(id)?;
+        let wire = self.endpoints[&id].wire;
         let decision = match self.ring_peer(id, body) {
             Some(peer) => match self.joinable(id, body, peer) {
                 Some(generation) => self.join(id, body.local_qpn, peer, generation)?,
@@ -164,6 +163,7 @@ impl Hub {
         if self.endpoints[&id].links.contains_key(&local) {
             return Err(Errno::EXIST);
         }
+        self.check_room_for_link(id)?;
         let wire = match request.wire {
             Wire::None => return Err(Errno::INVAL),
             Wire::Udp => PeerWire::Udp,
@@ -238,6 +238,14 @@ impl Hub {
         }
     }
 
+    fn check_room_for_link(&mut self, id: EndpointId) -> Result<(), Errno> {
+        let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
+        if endpoint.links.len() >= endpoint.limits.qps {
+            return Err(endpoint.meets(id, Limit::Qps));
+        }
+        Ok(())
+    }
+
     /// Checks both numbers; returns the network namespace of the local one.
     fn check_qpns(&self, id: EndpointId, local: u32, remote: u32) -> Result<u64, Errno> {
         if !qpn_is_valid(local) || !qpn_is_valid(remote) {
@@ -269,6 +277,7 @@ impl Hub {
         let peer_endpoint = &self.endpoints[&peer];
         // A ring has two sides; a QP connected to itself would need to be both.
         let itself = self.is_itself(id, body);
+        let foreign = caller.tenant != peer_endpoint.tenant;
         let unwilling = caller.wire == WirePref::Udp || peer_endpoint.wire == WirePref::Udp;
         // The peer was told UDP already, by an earlier broker that did not know us yet: both
         // must use the same wire.
@@ -276,7 +285,7 @@ impl Hub {
             .links
             .get(&body.remote_qpn)
             .is_some_and(|link| link.remote_qpn == body.local_qpn && link.wire == PeerWire::Udp);
-        (this_host && !itself && !unwilling && !told_udp).then_some(peer)
+        (this_host && !itself && !foreign && !unwilling && !told_udp).then_some(peer)
     }
 
     /// The ring that the peer made for the caller, if it waits for it.
@@ -346,6 +355,7 @@ impl Hub {
                 ring: Some(ring),
                 ends,
                 restored: false,
+                tenant: self.endpoints[&id].tenant,
             },
         );
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
@@ -460,9 +470,13 @@ impl Hub {
             check_memfd(ring, RING_BYTES)?;
         }
         let joined = End::Joined(id, request.local_qpn);
+        let tenant = self.endpoints.get(&id).ok_or(Errno::INVAL)?.tenant;
         if let Some(pairing) = self.pairings.get_mut(&request.generation) {
             let waits = pairing.ends[side] == End::Absent(netns, request.local_qpn);
-            if !waits || pairing.ends[1 - side].qpn() != request.remote_qpn {
+            if !waits
+                || pairing.tenant != tenant
+                || pairing.ends[1 - side].qpn() != request.remote_qpn
+            {
                 return Err(Errno::INVAL);
             }
             pairing.ends[side] = joined;
@@ -495,6 +509,7 @@ impl Hub {
             ring,
             ends,
             restored: true,
+            tenant,
         };
         self.pairings.insert(request.generation, pairing);
         self.restoring
@@ -515,11 +530,11 @@ impl Hub {
             let owner = self.places.get(&(netns, qpn_slot(qpn)));
             let invited = owner.filter(|_| pairing.ring.is_some());
             match invited.and_then(|id| self.endpoints.get_mut(id).map(|found| (*id, found))) {
-                Some((id, endpoint)) => {
+                Some((id, endpoint)) if endpoint.tenant == pairing.tenant => {
                     *end = End::Open(id, qpn);
                     endpoint.invitations.insert(generation);
                 }
-                None => return self.end_pairing(generation, None, PeerChange::Dead),
+                _ => return self.end_pairing(generation, None, PeerChange::Dead),
             }
         }
     }

@@ -3,22 +3,54 @@
 //! A peer of another user that holds a descriptor of a segment could go on reading what lies in it
 //! when its owner is dead, and keep the memory. So the pages are given back to the system. That
 //! takes a second for some gigabytes: a thread of its own does it.
+//!
+//! Dead means that the *process* is: one that only lost its connection still lives in those pages.
 
+use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Sender, channel};
 
 use causeway_fabric::limits::SEGMENT_BYTES;
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// Hands segments to the thread, which it starts when first needed.
+/// Most segments that wait for the deaths of their owners. Beyond, they are let go of as they are:
+/// their memory is free when the last one who holds a descriptor closes it.
+const WAITING_MAX: usize = 4096;
+
+/// Segments that their owners left behind.
 #[derive(Debug, Default)]
 pub struct Reaper {
+    /// By the number of the owner's session, which has ended: its pidfd, its segments.
+    waiting: HashMap<u64, (OwnedFd, Vec<OwnedFd>)>,
+    segments: usize,
+    /// Leads to the thread, once one was needed.
     thread: Option<Sender<OwnedFd>>,
 }
 
 impl Reaper {
-    /// Empties segments soon.
-    pub fn empty(&mut self, segments: Vec<OwnedFd>) {
+    /// Keeps segments until the process behind `pidfd` is dead. The pidfd must stay watched by the
+    /// caller; it is given back if there is no room.
+    ///
+    /// # Errors
+    /// The pidfd, if nothing is kept.
+    pub fn wait(
+        &mut self,
+        session: u64,
+        pidfd: OwnedFd,
+        segments: Vec<OwnedFd>,
+    ) -> Result<(), OwnedFd> {
+        if segments.is_empty() || self.segments + segments.len() > WAITING_MAX {
+            return Err(pidfd);
+        }
+        self.segments += segments.len();
+        self.waiting.insert(session, (pidfd, segments));
+        Ok(())
+    }
+
+    /// The process of a session is dead: its segments are emptied soon. Returns its pidfd.
+    pub fn empty(&mut self, session: u64) -> Option<OwnedFd> {
+        let (pidfd, segments) = self.waiting.remove(&session)?;
+        self.segments -= segments.len();
         for segment in segments {
             let unsent = match &self.thread {
                 Some(thread) => thread.send(segment).err().map(|unsent| unsent.0),
@@ -27,11 +59,12 @@ impl Reaper {
             let Some(segment) = unsent else { continue };
             self.thread = start();
             match &self.thread {
-                // A thread that has just been started takes it.
+                // One that has just been started takes it.
                 Some(thread) => drop(thread.send(segment)),
                 None => punch(&segment),
             }
         }
+        Some(pidfd)
     }
 }
 
@@ -50,5 +83,34 @@ fn punch(segment: &OwnedFd) {
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     if let Err(errno) = fallocate(segment, flags, 0, SEGMENT_BYTES) {
         tracing::error!(%errno, "cannot empty a segment");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use causeway_fabric::fds::{private_memfd, reopen};
+
+    #[test]
+    fn segments_wait_for_a_death_and_only_so_many() {
+        let mut reaper = Reaper::default();
+        let pidfd = crate::testing::descriptor;
+        assert!(reaper.wait(1, pidfd(), Vec::new()).is_err());
+        let segment = private_memfd("left", SEGMENT_BYTES).unwrap();
+        rustix::io::pwrite(&segment, b"secret", 4096).unwrap();
+        let held = reopen(&segment, false).unwrap();
+        reaper.wait(1, pidfd(), vec![segment]).unwrap();
+        let many = (0..WAITING_MAX).map(|_| pidfd()).collect();
+        assert!(reaper.wait(2, pidfd(), many).is_err());
+        assert!(reaper.empty(2).is_none());
+        assert!(reaper.empty(1).is_some());
+        assert_eq!(reaper.segments, 0);
+        let blocks = || rustix::fs::fstat(&held).unwrap().st_blocks;
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(8);
+        while blocks() != 0 {
+            assert!(std::time::Instant::now() < deadline, "never emptied");
+            std::thread::yield_now();
+        }
+        assert!(reaper.empty(1).is_none());
     }
 }

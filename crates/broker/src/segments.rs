@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
 use causeway_fabric::fds::{check_private_memfd, private_memfd, reopen};
-use causeway_fabric::limits::{SEGMENT_BYTES, SEGMENTS_PER_ENDPOINT_MAX};
+use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::services::{
     CreateSegmentRequest, MapRequest, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
     RestoreSegmentRequest,
@@ -22,11 +22,14 @@ use causeway_fabric::services::{
 use causeway_shm::layout::MR_TABLE_BYTES;
 use rustix::io::Errno;
 
-use crate::hub::{Endpoint, EndpointId, Hub, Link, random};
+use crate::hub::{Endpoint, EndpointId, Hub, Limit, Link, random};
 use crate::pairing::{End, Pairing, PeerWire};
 
 // The broker's protocol and what endpoints map must agree.
 const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
+
+/// Unit of `st_blocks` (`stat(2)`).
+const STAT_BLOCK_BYTES: u64 = 512;
 
 /// What a descriptor of a segment allows. The greater allows what the lesser does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -114,7 +117,7 @@ impl Hub {
     /// Creates a segment; see [`causeway_fabric::Attachment::create_segment`].
     ///
     /// # Errors
-    /// `EMFILE` beyond the limit or out of descriptors, `ENFILE`, `ENOMEM`.
+    /// `EDQUOT` beyond the limit, `EMFILE` or `ENFILE` out of descriptors, `ENOMEM`.
     pub fn create_segment(
         &mut self,
         id: EndpointId,
@@ -137,8 +140,8 @@ impl Hub {
     /// Takes up a segment made by an earlier broker.
     ///
     /// # Errors
-    /// `EINVAL` if it can't be one, `EEXIST` if the endpoint has one of this name, `EMFILE` as
-    /// [`Hub::create_segment`].
+    /// `EINVAL` if it can't be one, `EEXIST` if the endpoint has one of this name, `EDQUOT` beyond
+    /// the limit.
     pub fn restore_segment(
         &mut self,
         id: EndpointId,
@@ -362,14 +365,20 @@ impl Hub {
 
     fn with_room_for_segment(&mut self, id: EndpointId) -> Result<&mut Endpoint, Errno> {
         let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
-        if endpoint.segments.len() >= SEGMENTS_PER_ENDPOINT_MAX {
-            return Err(Errno::MFILE);
+        if endpoint.segments.len() >= endpoint.limits.segments {
+            return Err(endpoint.meets(id, Limit::Segments));
         }
         Ok(endpoint)
     }
 }
 
 impl Segment {
+    /// Bytes of memory that it takes up, whoever wrote them.
+    pub fn resident(&self) -> u64 {
+        let blocks = rustix::fs::fstat(&self.fd).map_or(0, |stat| stat.st_blocks);
+        u64::try_from(blocks).unwrap_or(0) * STAT_BLOCK_BYTES
+    }
+
     fn new(fd: OwnedFd, pd: u32, writable: bool) -> Segment {
         Segment {
             fd,

@@ -2,32 +2,35 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::launch::timespec;
 use causeway_fabric::limits::SESSIONS_MAX;
-use causeway_fabric::remoting::{Header, Kind, Malformed, Received, encode_body, receive};
+use causeway_fabric::remoting::{
+    CONNECTION, Header, Kind, Malformed, Received, encode_body, receive, send,
+};
 use causeway_fabric::services::{
     EVENT_PEERS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch,
 };
-use causeway_fabric::sys::{peer_credentials, peer_pidfd};
+use causeway_fabric::sys::{peer_credentials, peer_groups, peer_pidfd};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use crate::config::{Members, TENANTS_MAX, Tenant};
+use crate::door::Door;
 use crate::handler::Client;
-use crate::hub::{EndpointId, Hub};
+use crate::hub::{EndpointId, Hub, TenantId};
 use crate::reaper::Reaper;
 use crate::session::{Overrun, Peer, Session};
-use crate::tree::Trees;
 
-/// Readiness of the listening socket.
-const TOKEN_LISTENER: u64 = 0;
-/// Readiness of the termination descriptor.
-const TOKEN_TERMINATION: u64 = 1;
+/// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
+const TOKEN_TERMINATION: u64 = 0;
+/// The number of the first session: tokens below twice this belong to doors.
+const FIRST_SESSION: u64 = (TENANTS_MAX as u64 + 2) / 2;
 /// Session tokens are twice the session's number, plus this for its pidfd.
 const TOKEN_PIDFD: u64 = 1;
 /// Events taken from the kernel at once.
@@ -37,6 +40,16 @@ const REQUESTS_PER_TURN: usize = 16;
 /// The user that stands for users unknown to this user namespace
 /// (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
+
+/// What a reply to the connection itself answers.
+const TO_CONNECTION: Header = Header {
+    kind: Kind::Request,
+    service: SERVICE,
+    method: 0,
+    request: CONNECTION,
+    status: 0,
+    fds: 0,
+};
 
 /// Why [`Server::run`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +64,9 @@ pub enum Stop {
 #[derive(Debug)]
 pub struct Server {
     epoll: OwnedFd,
-    listener: OwnedFd,
+    /// One for each tenant.
+    doors: Vec<Door>,
+    tenants: Vec<Tenant>,
     /// Given up for a moment when descriptors run out, to accept and close a connection: left in
     /// the backlog it would keep the loop busy.
     reserve: Option<OwnedFd>,
@@ -59,49 +74,39 @@ pub struct Server {
     session_of: HashMap<EndpointId, u64>,
     last_session: u64,
     hub: Hub,
-    trees: Trees,
     reaper: Reaper,
-    own_uid: u32,
     overflow_uid: u32,
     idle: Option<Duration>,
     idle_since: Instant,
 }
 
 impl Server {
-    /// A server for a listening socket. `termination` ends it when readable.
+    /// A server for the doors of these tenants. `termination` ends it when readable.
     ///
     /// # Errors
     /// Out of descriptors.
     pub fn new(
-        listener: OwnedFd,
+        doors: Vec<Door>,
+        tenants: Vec<Tenant>,
         termination: &OwnedFd,
-        trees: Trees,
         idle: Option<Duration>,
     ) -> std::io::Result<Server> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(
-            &epoll,
-            &listener,
-            EventData::new_u64(TOKEN_LISTENER),
-            EventFlags::IN,
-        )?;
-        epoll::add(
-            &epoll,
-            termination,
-            EventData::new_u64(TOKEN_TERMINATION),
-            EventFlags::IN,
-        )?;
+        let listeners = doors.iter().map(Door::listener);
+        let watched = [termination.as_fd()].into_iter().chain(listeners);
+        for (token, fd) in (TOKEN_TERMINATION..).zip(watched) {
+            epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
+        }
         Ok(Server {
             epoll,
-            listener,
+            doors,
+            tenants,
             reserve: open_reserve(),
             sessions: HashMap::new(),
             session_of: HashMap::new(),
-            last_session: 0,
+            last_session: FIRST_SESSION,
             hub: Hub::new(),
-            trees,
             reaper: Reaper::default(),
-            own_uid: rustix::process::geteuid().as_raw(),
             overflow_uid: overflow_uid(),
             idle,
             idle_since: Instant::now(),
@@ -126,8 +131,8 @@ impl Server {
             }
             for event in events.drain(..) {
                 match event.data.u64() {
-                    TOKEN_LISTENER => self.accept(),
                     TOKEN_TERMINATION => return Ok(Stop::Signal),
+                    token if token < 2 * FIRST_SESSION => self.accept(token as usize - 1),
                     token => self.serve(token, event.flags),
                 }
             }
@@ -143,13 +148,8 @@ impl Server {
     /// time begins anew either way.
     pub fn rescue(&mut self) -> bool {
         self.idle_since = Instant::now();
-        self.accept();
+        (0..self.doors.len()).for_each(|tenant| self.accept(tenant));
         !self.sessions.is_empty()
-    }
-
-    /// Removes what the server left in the file system.
-    pub fn remove_trees(&mut self) {
-        self.trees.remove_all();
     }
 
     fn next_deadline(&self) -> Option<Instant> {
@@ -167,17 +167,18 @@ impl Server {
                 .is_some_and(|idle| self.idle_since.elapsed() >= idle)
     }
 
-    fn accept(&mut self) {
+    fn accept(&mut self, tenant: TenantId) {
         loop {
-            match accept_with(&self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(socket) => self.admit(socket),
+            let listener = self.doors[tenant].listener();
+            match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(socket) => self.admit(socket, tenant),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) => {
                     tracing::error!("out of descriptors: a client is turned away");
                     if self.reserve.take().is_none() {
                         return;
                     }
-                    drop(accept_with(&self.listener, SocketFlags::CLOEXEC));
+                    drop(accept_with(listener, SocketFlags::CLOEXEC));
                     self.reserve = open_reserve();
                 }
                 Err(_) => return,
@@ -185,19 +186,30 @@ impl Server {
         }
     }
 
-    /// Makes a session of a connection, or closes it.
-    fn admit(&mut self, socket: OwnedFd) {
+    /// Makes a session of a connection, or refuses it.
+    fn admit(&mut self, socket: OwnedFd, id: TenantId) {
         let Ok((pid, uid)) = peer_credentials(&socket) else {
             return;
         };
-        if !self.may_connect(uid) {
-            tracing::warn!(pid, uid, "refused: another user");
-            return;
+        let tenant = &self.tenants[id];
+        let among =
+            |members: &Members| members.contain(uid, || peer_groups(&socket).unwrap_or_default());
+        // The overflow user is nobody in particular: root of some other user namespace, or of
+        // several.
+        if uid == self.overflow_uid || !among(&tenant.members) {
+            tracing::warn!(pid, uid, tenant = tenant.name, "refused: not admitted");
+            return turn_away(socket, Errno::ACCESS);
         }
         if self.sessions.len() >= SESSIONS_MAX {
             tracing::warn!(pid, "refused: too many clients");
-            return;
+            return turn_away(socket, Errno::USERS);
         }
+        let peer = Peer {
+            tenant: id,
+            userfaultfd: among(&tenant.userfaultfd),
+            pid,
+            uid,
+        };
         self.last_session += 1;
         let number = self.last_session;
         let token = EventData::new_u64(number * 2);
@@ -205,21 +217,18 @@ impl Server {
             tracing::error!(pid, %errno, "cannot watch a client");
             return;
         }
-        let session = Session::new(socket, Peer { pid, uid });
-        self.sessions.insert(number, session);
-    }
-
-    /// One's own user and root. The overflow user is nobody in particular: root of some other
-    /// user namespace, or of several.
-    fn may_connect(&self, uid: u32) -> bool {
-        uid != self.overflow_uid && (uid == self.own_uid || uid == 0)
+        self.sessions.insert(number, Session::new(socket, peer));
     }
 
     fn serve(&mut self, token: u64, flags: EventFlags) {
         let (number, is_pidfd) = (token / 2, token % 2 == TOKEN_PIDFD);
         if is_pidfd {
             // What the process sent before it died may still be read, but has no owner any more.
-            return self.end(number, "its process died");
+            self.end(number, "its process died");
+            if let Some(pidfd) = self.reaper.empty(number) {
+                let _ = epoll::delete(&self.epoll, &pidfd);
+            }
+            return;
         }
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
@@ -268,7 +277,8 @@ impl Server {
         let mut endpoint = session.endpoint;
         let mut client = Client {
             hub: &mut self.hub,
-            trees: &mut self.trees,
+            trees: &mut self.doors[session.peer.tenant].trees,
+            tenants: &self.tenants,
             peer: session.peer,
             endpoint: &mut endpoint,
         };
@@ -292,16 +302,8 @@ impl Server {
     fn refuse(&mut self, number: u64, why: Malformed) {
         tracing::warn!(%why, "malformed message");
         if let (Malformed::Version(_), Some(session)) = (why, self.sessions.get_mut(&number)) {
-            let header = Header {
-                kind: Kind::Reply,
-                service: SERVICE,
-                method: 0,
-                request: 0,
-                status: 0,
-                fds: 0,
-            };
             // It ends either way.
-            let _ = session.reply(&header, Err(Errno::PROTONOSUPPORT));
+            let _ = session.reply(&TO_CONNECTION, Err(Errno::PROTONOSUPPORT));
         }
         self.end(number, "malformed message");
     }
@@ -332,7 +334,6 @@ impl Server {
                 self.deliver_to(to, EVENT_PEERS, &bodies);
             }
         }
-        self.reaper.empty(self.hub.take_orphans());
     }
 
     fn deliver_to(&mut self, to: EndpointId, number: u16, bodies: &[Vec<u8>]) {
@@ -377,18 +378,31 @@ impl Server {
         // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
         // but nothing should depend on the closing being the last.
         let _ = epoll::delete(&self.epoll, session.socket());
-        if let Some(pidfd) = &session.pidfd {
-            let _ = epoll::delete(&self.epoll, pidfd);
-        }
+        let mut segments = Vec::new();
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
             self.session_of.remove(&id);
-            self.hub.detach(id);
+            segments = self.hub.detach(id);
+        }
+        if let Some(pidfd) = session.pidfd
+            && let Err(pidfd) = self.reaper.wait(number, pidfd, segments)
+        {
+            let _ = epoll::delete(&self.epoll, &pidfd);
         }
         if self.sessions.is_empty() {
             self.idle_since = Instant::now();
         }
     }
+}
+
+/// Tells a client why it is refused, which it reads before it sees the end.
+fn turn_away(socket: OwnedFd, why: Errno) {
+    let reply = Header {
+        kind: Kind::Reply,
+        status: why.raw_os_error(),
+        ..TO_CONNECTION
+    };
+    let _ = send(&socket, &reply.encode(&[]), &[]);
 }
 
 fn open_reserve() -> Option<OwnedFd> {

@@ -8,11 +8,15 @@ use causeway_fabric::remoting::{Header, Kind, send};
 use causeway_fabric::services::SERVICE;
 use rustix::io::Errno;
 
-use crate::hub::EndpointId;
+use crate::hub::{EndpointId, TenantId};
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
+    /// Tenant, by the socket it came to.
+    pub tenant: TenantId,
+    /// Whether it is trusted with the broker's userfaultfd device.
+    pub userfaultfd: bool,
     /// Process; 0 if it lives in a foreign PID namespace.
     pub pid: i32,
     /// User.

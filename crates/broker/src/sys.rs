@@ -1,5 +1,6 @@
 //! System calls that the safe wrappers in use lack.
 
+use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 
@@ -46,4 +47,54 @@ pub fn termination_fd() -> std::io::Result<OwnedFd> {
         }
         Ok(OwnedFd::from_raw_fd(fd))
     }
+}
+
+/// Room for the strings of an entry of the user or group database, its members among them.
+const ENTRY_BYTES: usize = 1 << 20;
+
+/// The number of a user, by its name.
+pub fn user_number(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut strings = vec![0; ENTRY_BYTES];
+    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: the name, the entry, the buffer of the length given and the result's place live for
+    // the call, and nobody else has them.
+    let result = unsafe {
+        libc::getpwnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            strings.as_mut_ptr(),
+            strings.len(),
+            &raw mut found,
+        )
+    };
+    if result != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: the call has found the name, and then has written the whole entry.
+    Some(unsafe { entry.assume_init() }.pw_uid)
+}
+
+/// The number of a group, by its name.
+pub fn group_number(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    let mut strings = vec![0; ENTRY_BYTES];
+    let mut entry = MaybeUninit::<libc::group>::uninit();
+    let mut found = std::ptr::null_mut();
+    // SAFETY: as in `user_number`.
+    let result = unsafe {
+        libc::getgrnam_r(
+            name.as_ptr(),
+            entry.as_mut_ptr(),
+            strings.as_mut_ptr(),
+            strings.len(),
+            &raw mut found,
+        )
+    };
+    if result != 0 || found.is_null() {
+        return None;
+    }
+    // SAFETY: as in `user_number`.
+    Some(unsafe { entry.assume_init() }.gr_gid)
 }

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use causeway_fabric::services::WirePref;
 
+use crate::config::Limits;
 use crate::hub::{Endpoint, EndpointId, Hub};
 
 /// The network namespace of most of them.
@@ -18,6 +19,9 @@ pub fn descriptor() -> OwnedFd {
 pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
     let id = hub
         .attach(Endpoint {
+            tenant: 0,
+            limits: Limits::default(),
+            met: Vec::new(),
             pid: 1,
             uid,
             comm: String::new(),
@@ -30,6 +34,7 @@ pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
             invitations: Default::default(),
             open_rings: 0,
             segments: Default::default(),
+            reserved: 0,
             rights: Default::default(),
         })
         .unwrap();

@@ -15,8 +15,9 @@ use std::path::{Path, PathBuf};
 use causeway_fabric::limits::{IFNAME_MAX, SYSFS_GIDS_MAX};
 use causeway_fabric::runtime::TREE_PREFIX;
 use causeway_fabric::services::SysfsRequest;
-use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::fs::{CWD, Mode, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use rustix::process::umask;
 
 /// Name of the RDMA device.
 pub const DEVICE: &str = "cway0";
@@ -47,14 +48,17 @@ pub enum Node {
 #[derive(Debug)]
 pub struct Trees {
     dir: PathBuf,
+    /// The umask under which they are made, if not the process's own.
+    umask: Option<Mode>,
     shown: HashMap<u64, SysfsRequest>,
 }
 
 impl Trees {
-    /// Trees in the runtime directory `dir`.
-    pub fn new(dir: PathBuf) -> Trees {
+    /// Trees in the directory `dir`, made under a umask if not the process's own.
+    pub fn new(dir: PathBuf, umask: Option<Mode>) -> Trees {
         Trees {
             dir,
+            umask,
             shown: HashMap::new(),
         }
     }
@@ -70,14 +74,16 @@ impl Trees {
         let text = root.to_str().ok_or(Errno::INVAL)?.to_owned();
         if self.shown.get(&netns) != Some(device) {
             self.shown.remove(&netns);
-            write(&root, &plan(device, &local_cpus()))
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
+            let before = self.umask.map(umask);
+            let outcome = write(&root, &plan(device, &local_cpus()));
+            before.map(umask);
+            outcome.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))?;
             self.shown.insert(netns, device.clone());
         }
         Ok(text)
     }
 
-    /// Removes every tree of the runtime directory.
+    /// Removes every tree of the directory, and the directory if it was for them only.
     pub fn remove_all(&mut self) {
         self.shown.clear();
         let Ok(entries) = fs::read_dir(&self.dir) else {
@@ -88,6 +94,9 @@ impl Trees {
                 // Does not follow links. What can't be removed is not ours.
                 let _ = fs::remove_dir_all(entry.path());
             }
+        }
+        if self.umask.is_some() {
+            let _ = fs::remove_dir(&self.dir);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
-use causeway_fabric::{Error, Event, WirePref};
+use causeway_fabric::{Address, Error, Event, WirePref};
 use common::{Host, PATIENCE, Peer, readable, ring, same_file};
 use rustix::process::Signal;
 
@@ -22,9 +22,9 @@ fn client_process() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    let dir = causeway_fabric::runtime_dir();
+    let broker = Address::from_env();
     if role == "launch" {
-        let _connection = causeway_fabric::launch::connect_or_start(&dir).unwrap();
+        let _connection = causeway_fabric::launch::connect_or_start(&broker).unwrap();
         spawn_heir();
         println!("\nqpn 0");
         return;
@@ -32,12 +32,12 @@ fn client_process() {
     if role == "come-and-go" {
         // Pauses of different lengths, so that an end is met at every stage of it.
         for turn in 0..60 {
-            drop(Peer::attach(&dir, WirePref::Auto));
+            drop(Peer::attach(&broker, WirePref::Auto));
             std::thread::sleep(std::time::Duration::from_micros(turn * 50));
         }
         return;
     }
-    let peer = Peer::attach(&dir, WirePref::Auto);
+    let peer = Peer::attach(&broker, WirePref::Auto);
     if role == "leave-child" {
         spawn_heir();
     }
@@ -166,7 +166,9 @@ fn a_race_of_many_processes_starts_one_broker() {
         .iter_mut()
         .map(|client| client.read("qpn "))
         .collect();
-    let list = causeway_fabric::status::status(&host.dir).unwrap().unwrap();
+    let list = causeway_fabric::status::status(&host.address())
+        .unwrap()
+        .unwrap();
     assert_eq!(list.len(), 32, "all are attached to one broker");
     assert_eq!(clients[0].connect(qpns[1]), 0);
     assert_eq!(clients[1].connect(qpns[0]), 1);
@@ -258,7 +260,7 @@ fn a_signal_ends_the_broker_and_nothing_is_left() {
     ));
     assert_eq!(host.files(), [""; 0]);
     assert!(matches!(
-        causeway_fabric::status::status(&host.dir),
+        causeway_fabric::status::status(&host.address()),
         Ok(None)
     ));
 }
@@ -289,7 +291,10 @@ fn a_service_manager_is_told_of_start_and_end() {
         .unwrap();
     assert_eq!(told(), "READY=1");
     assert!(
-        matches!(causeway_fabric::status::status(&host.dir), Ok(Some(_))),
+        matches!(
+            causeway_fabric::status::status(&host.address()),
+            Ok(Some(_))
+        ),
         "it listens"
     );
     host.signal_broker(Signal::INT);
@@ -360,7 +365,7 @@ fn an_endpoint_that_finds_no_broker_is_reminded() {
     peer.attachment.reattach().unwrap();
     assert_eq!(peer.events_so_far(), []);
     assert_eq!(
-        causeway_fabric::status::status(&host.dir)
+        causeway_fabric::status::status(&host.address())
             .unwrap()
             .unwrap()
             .len(),
@@ -434,7 +439,7 @@ fn a_forked_child_has_no_attachment() {
 #[test]
 fn a_sysfs_tree_lives_as_long_as_it_is_held() {
     let host = Host::with_broker("0.05");
-    let mut tree = SysfsTree::open(&host.dir, &device()).unwrap();
+    let mut tree = SysfsTree::open(&host.address(), &device()).unwrap();
     let node = tree
         .root()
         .join("sys/class/infiniband/cway0/ports/1/gid_attrs/ndevs/0");

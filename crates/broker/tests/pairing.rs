@@ -119,7 +119,9 @@ fn death_is_told_to_joined_and_waiting_peers_alike() {
         }));
     }
     assert!(
-        causeway_fabric::status::status(&host.dir).unwrap().unwrap()[0]
+        causeway_fabric::status::status(&host.address())
+            .unwrap()
+            .unwrap()[0]
             .qps
             .is_empty()
     );
@@ -247,7 +249,7 @@ fn impossible_numbers_are_refused() {
 fn status_lists_every_endpoint_and_all_its_qps() {
     let host = Host::with_broker("0");
     assert_eq!(
-        causeway_fabric::status::status(&host.dir).unwrap(),
+        causeway_fabric::status::status(&host.address()).unwrap(),
         Some(Vec::new())
     );
     let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Udp));
@@ -255,7 +257,9 @@ fn status_lists_every_endpoint_and_all_its_qps() {
     for index in 0..1100 {
         assert!(matches!(a.connect(index, &b, index), Introduction::Udp));
     }
-    let list = causeway_fabric::status::status(&host.dir).unwrap().unwrap();
+    let list = causeway_fabric::status::status(&host.address())
+        .unwrap()
+        .unwrap();
     assert_eq!(list.len(), 2);
     assert_eq!(list[0].pid, std::process::id() as i32);
     assert_eq!(list[0].slots, [a.slot]);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use causeway_device::{gid_table, node_guid};
 use causeway_fabric::sys::peer_credentials;
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
-use causeway_fabric::{Error, launch, runtime_dir};
+use causeway_fabric::{Address, Error, launch};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
 /// Descriptors below this stay free for the command, which may expect the next one to be 3.
@@ -16,9 +16,9 @@ const INHERITED_FD_MIN: i32 = 100;
 /// broker if there is none. The command inherits one descriptor, a connection to the broker:
 /// as long as it or a child of it lives, the broker and the tree stay.
 pub fn sysfs_tree() -> Result<PathBuf, Error> {
-    let dir = runtime_dir();
-    let connection = launch::connect_or_start(&dir)?;
-    let tree = SysfsTree::open(&dir, &describe_device())?;
+    let address = Address::from_env();
+    let connection = launch::connect_or_start(&address)?;
+    let tree = SysfsTree::open(&address, &describe_device())?;
     inherit(connection);
     Ok(tree.root().to_owned())
 }
@@ -49,11 +49,11 @@ fn inherit(connection: OwnedFd) {
 
 /// Starts the broker if there is none, and says where it is.
 pub fn probe() -> Result<String, Error> {
-    let dir = runtime_dir();
-    let connection = launch::connect_or_start(&dir)?;
+    let address = Address::from_env();
+    let connection = launch::connect_or_start(&address)?;
     Ok(match peer_credentials(&connection) {
         // 0: a process of a namespace that cannot be named here.
-        Ok((pid, _)) if pid != 0 => format!("process {pid} answers in {}", dir.display()),
-        _ => format!("answers in {}", dir.display()),
+        Ok((pid, _)) if pid != 0 => format!("process {pid} answers in {address}"),
+        _ => format!("answers in {address}"),
     })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
 
-use causeway_fabric::runtime_dir;
+use causeway_fabric::Address;
 use causeway_fabric::status::{EndpointStatus, QpStatus, Wire};
 use serde_json::{Value, json};
 
@@ -13,11 +13,11 @@ use crate::complain;
 /// Prints the state of this user's broker. It is not started: without one there is nothing to
 /// show, which is no failure.
 pub fn status(options: &StatusOptions) -> u8 {
-    let dir = runtime_dir();
-    let endpoints = match causeway_fabric::status::status(&dir) {
+    let address = Address::from_env();
+    let endpoints = match causeway_fabric::status::status(&address) {
         Ok(endpoints) => endpoints,
         Err(error) => {
-            complain(&format!("{}: {error}", dir.display()));
+            complain(&format!("{address}: {error}"));
             return 1;
         }
     };
@@ -26,7 +26,7 @@ pub fn status(options: &StatusOptions) -> u8 {
     } else if let Some(endpoints) = endpoints {
         print!("{}", as_table(&endpoints));
     } else {
-        println!("no broker in {}", dir.display());
+        println!("no broker in {address}");
     }
     0
 }
@@ -54,6 +54,10 @@ fn endpoint_json(endpoint: &EndpointStatus) -> Value {
         "wire": endpoint.wire.name(),
         "slots": endpoint.slots,
         "netns": endpoint.netns,
+        "tenant": endpoint.tenant,
+        "segments": endpoint.segments,
+        "reserved_bytes": endpoint.reserved,
+        "resident_bytes": endpoint.resident,
         "qps": endpoint.qps.iter().map(qp_json).collect::<Vec<_>>(),
         "counters": counters.collect::<serde_json::Map<_, _>>(),
     })
@@ -85,19 +89,22 @@ fn as_table(endpoints: &[EndpointStatus]) -> String {
     let mut out = String::new();
     let _ = writeln!(
         out,
-        "{:>8} {:>6} {:<16} {:<5} {:>5} SLOTS",
-        "PID", "UID", "COMMAND", "WIRE", "QPS"
+        "{:>8} {:>6} {:<16} {:<5} {:>5} {:>5} {:>9} {:<10} SLOTS",
+        "PID", "UID", "COMMAND", "WIRE", "QPS", "SEGS", "SHARED", "TENANT"
     );
     for endpoint in endpoints {
         let slots: Vec<String> = endpoint.slots.iter().map(u16::to_string).collect();
         let _ = writeln!(
             out,
-            "{:>8} {:>6} {:<16} {:<5} {:>5} {}",
+            "{:>8} {:>6} {:<16} {:<5} {:>5} {:>5} {:>9} {:<10} {}",
             endpoint.pid,
             endpoint.uid,
             printable(&endpoint.comm),
             endpoint.wire.name(),
             endpoint.qps.len(),
+            endpoint.segments,
+            amount(endpoint.resident),
+            printable(&endpoint.tenant),
             slots.join(",")
         );
         for qp in &endpoint.qps {
@@ -112,6 +119,21 @@ fn as_table(endpoints: &[EndpointStatus]) -> String {
         }
     }
     out
+}
+
+/// Bytes, in the unit that leaves the fewest digits before the point.
+fn amount(bytes: u64) -> String {
+    const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+    if bytes == 0 {
+        return "0".into();
+    }
+    let mut value = bytes as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    format!("{value:.1}{}", UNITS[unit])
 }
 
 fn qp_line(qp: &QpStatus) -> String {
@@ -154,6 +176,10 @@ mod tests {
             wire: WirePref::Auto,
             slots: vec![1, 7],
             netns: 1,
+            tenant: "web".into(),
+            segments: 2,
+            reserved: 4096,
+            resident: 3 << 29,
             qps: vec![QpStatus {
                 local_qpn: 0x1001,
                 remote_gid: None,
@@ -178,7 +204,7 @@ mod tests {
     fn the_table_shows_what_there_is() {
         let table = as_table(&[endpoint()]);
         assert!(table.contains("QP 0x001001 -> 0x002001 on this host, shm, peer not there yet"));
-        assert!(table.contains("1,7"));
+        assert!(table.contains("    2    1.5GiB web        1,7"), "{table}");
         assert!(table.contains("sent 3"));
         assert!(!table.contains("lost"), "counters of zero are noise");
         assert!(
@@ -189,11 +215,21 @@ mod tests {
     }
 
     #[test]
+    fn amounts_are_short() {
+        assert_eq!(amount(0), "0");
+        assert_eq!(amount(512), "0.5KiB");
+        assert_eq!(amount(1 << 20), "1.0MiB");
+        assert_eq!(amount(u64::MAX), "16384.0PiB");
+    }
+
+    #[test]
     fn json_keeps_everything() {
         let value = as_json(Some(&[endpoint()]));
         assert_eq!(value["broker"], true);
         assert_eq!(value["endpoints"][0]["qps"][0]["wire"], "shm");
         assert_eq!(value["endpoints"][0]["counters"]["lost"], 0);
+        assert_eq!(value["endpoints"][0]["tenant"], "web");
+        assert_eq!(value["endpoints"][0]["reserved_bytes"], 4096);
         assert_eq!(as_json(None)["broker"], false);
     }
 }

@@ -147,7 +147,7 @@ impl Endpoint {
         let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let doorbell = Doorbell::create()?;
         let options = AttachOptions {
-            runtime_dir: None,
+            broker: None,
             wire,
             inbox: segment.fd(),
             doorbell: doorbell.fd(),

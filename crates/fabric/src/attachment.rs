@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use rustix::io::Errno;
@@ -12,6 +12,7 @@ use crate::control::{Control, Event};
 use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
+use crate::runtime::Address;
 use crate::segments::{Segments, attach_fds, take_table};
 use crate::services::{
     AttachRequest, BrokerStub, ConnectBody, ConnectReply, PeerChange, PeerEvent, RestoreRequest,
@@ -22,8 +23,8 @@ use crate::wakeup::Wakeup;
 /// How to attach.
 #[derive(Debug)]
 pub struct AttachOptions<'a> {
-    /// Runtime directory of the broker; `None` takes [`crate::runtime_dir`].
-    pub runtime_dir: Option<&'a Path>,
+    /// Where the broker is; `None` takes [`Address::from_env`].
+    pub broker: Option<&'a Address>,
     /// Wires the endpoint is willing to use.
     pub wire: WirePref,
     /// The endpoint's inbox: a memfd with [`crate::fds::SEALS`], handed to connected peers.
@@ -89,7 +90,7 @@ pub enum Introduction {
 #[derive(Debug)]
 pub struct Attachment {
     pid: u32,
-    dir: PathBuf,
+    broker: Address,
     wakeup: Wakeup,
     state: Mutex<State>,
 }
@@ -100,7 +101,7 @@ pub(crate) struct State {
     /// `None` from the loss of a broker to the next attachment.
     pub(crate) control: Option<Control>,
     endpoint: u64,
-    identity: AttachRequest,
+    pub(crate) identity: AttachRequest,
     inbox: OwnedFd,
     doorbell: OwnedFd,
     slots: BTreeMap<u16, OwnedFd>,
@@ -116,15 +117,14 @@ impl Attachment {
     /// inbox and the doorbell, to present them again.
     ///
     /// # Errors
-    /// [`Error::Start`], [`Error::RuntimeDir`], or [`Error::Refused`] with `EINVAL` if inbox or
-    /// doorbell are not what they must be, `EMFILE` if the broker has no room.
+    /// [`Error::Start`], [`Error::RuntimeDir`], [`Error::NoBroker`], or [`Error::Refused`]:
+    /// `EACCES` if this user is not admitted, `EINVAL` if inbox or doorbell are not what they must
+    /// be, `EMFILE` if the broker has no room, `EDQUOT` if the tenant has none.
     pub fn attach(options: &AttachOptions<'_>) -> Result<Attachment> {
-        let dir = options
-            .runtime_dir
-            .map_or_else(crate::runtime_dir, Path::to_owned);
+        let broker = options.broker.cloned().unwrap_or_else(Address::from_env);
         let attachment = Attachment {
             pid: std::process::id(),
-            dir,
+            broker,
             wakeup: Wakeup::new()?,
             state: Mutex::new(State {
                 control: None,
@@ -132,6 +132,7 @@ impl Attachment {
                 identity: AttachRequest {
                     wire: options.wire,
                     comm: own_comm(),
+                    reserved: 0,
                 },
                 inbox: duplicate(options.inbox)?,
                 doorbell: duplicate(options.doorbell)?,
@@ -188,7 +189,8 @@ impl Attachment {
     ///
     /// # Errors
     /// [`Error::Refused`]: `EINVAL` for numbers outside their ranges or a slot that is not this
-    /// endpoint's, `ENFILE` or `EMFILE` if the broker has no descriptors left.
+    /// endpoint's, `EDQUOT` beyond the limit of connected QPs, `ENFILE` or `EMFILE` if the broker
+    /// has no descriptors left.
     pub fn connect(&self, request: &ConnectRequest) -> Result<Introduction> {
         let body = ConnectBody {
             local_qpn: request.local_qpn,
@@ -282,7 +284,7 @@ impl Attachment {
         let (reply, _) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).sysfs_tree(device, &[probe.as_fd()])
         })?;
-        Ok(PathBuf::from(reply.root))
+        Ok(self.broker.place_of_tree(&reply.root))
     }
 
     /// The number by which peers know this endpoint ([`Introduction::Ring`], `peer`); a new one
@@ -370,7 +372,7 @@ impl Attachment {
 
     fn attach_anew(&self, state: &mut State) -> Result<()> {
         for _ in 0..ATTACH_ATTEMPTS {
-            let mut control = Control::new(crate::launch::connect_or_start(&self.dir)?);
+            let mut control = Control::new(crate::launch::connect_or_start(&self.broker)?);
             match state.present(&mut control) {
                 // A broker on its way out: the next attempt finds or starts another.
                 Err(Error::BrokerGone) => continue,

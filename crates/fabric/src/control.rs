@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::launch::{wait_for, wait_readable};
 use crate::limits::CALL_TIMEOUT;
 use crate::remoting::{
-    Call, Header, Kind, Malformed, Method, Received, decode_body, receive, send,
+    CONNECTION, Call, Header, Kind, Malformed, Method, Received, decode_body, receive, send,
 };
 use crate::services::{EVENT_PEERS, EVENT_STALE, PeerEvent};
 
@@ -147,8 +147,10 @@ impl Control {
                     wait_for(&self.socket, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
                 }
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
+                    // Its last word may say why.
+                    let refusal = self.await_reply(by).err();
                     self.gone = true;
-                    return Err(Error::BrokerGone);
+                    return Err(refusal.unwrap_or(Error::BrokerGone));
                 }
                 Err(errno) => {
                     return Err(Error::System {
@@ -173,6 +175,10 @@ impl Control {
                     });
                 }
                 Ok(received) => match self.accept(received)? {
+                    Some(reply) if reply.0.request == CONNECTION => {
+                        self.gone = true;
+                        return Err(refused("the connection", reply.0.status));
+                    }
                     Some(reply) if reply.0.request == self.last_request => return Ok(reply),
                     // The late reply to a call that timed out.
                     _ => {}
@@ -193,7 +199,7 @@ impl Call for Control {
         if self.gone {
             return Err(Error::BrokerGone);
         }
-        self.last_request = self.last_request.wrapping_add(1);
+        self.last_request = self.last_request.wrapping_add(1).max(CONNECTION + 1);
         let header = Header {
             kind: Kind::Request,
             service,
@@ -207,15 +213,15 @@ impl Call for Control {
         let (reply, body, fds) = self.await_reply(by)?;
         match reply.status {
             0 => Ok((body, fds)),
-            status => {
-                let errno = Errno::from_raw_os_error(status.clamp(1, i32::from(u8::MAX)));
-                Err(Error::Refused {
-                    method: method.name,
-                    errno,
-                })
-            }
+            status => Err(refused(method.name, status)),
         }
     }
+}
+
+/// A status that is no errno value is still a refusal.
+fn refused(method: &'static str, status: i32) -> Error {
+    let errno = Errno::from_raw_os_error(status.clamp(1, i32::from(u8::MAX)));
+    Error::Refused { method, errno }
 }
 
 #[cfg(test)]
@@ -259,7 +265,7 @@ mod tests {
             generation: 7,
             change: PeerChange::Dead,
         };
-        say(&broker, Kind::Reply, 0, 5, &[]);
+        say(&broker, Kind::Reply, 77, 5, &[]);
         say(
             &broker,
             Kind::Event,
@@ -295,6 +301,25 @@ mod tests {
         // A status that is no errno value is still a refusal.
         say(&broker, Kind::Reply, 2, i32::MIN, &[]);
         assert!(matches!(status(&mut control), Err(Error::Refused { .. })));
+    }
+
+    #[test]
+    fn a_refused_connection_says_so_though_it_is_closed() {
+        for closed in [false, true] {
+            let (mut control, broker) = pair();
+            say(&broker, Kind::Reply, CONNECTION, 13, &[]);
+            let kept = (!closed).then_some(broker);
+            let refusal = status(&mut control).unwrap_err();
+            assert!(matches!(
+                refusal,
+                Error::Refused {
+                    method: "the connection",
+                    errno: Errno::ACCESS
+                }
+            ));
+            assert!(control.is_gone());
+            drop(kept);
+        }
     }
 
     #[test]

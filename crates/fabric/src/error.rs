@@ -34,6 +34,12 @@ pub enum Error {
         /// What it said, or the system's error.
         reason: String,
     },
+    /// Nobody listens at the socket that the setting `CAUSEWAY_SOCKET` names.
+    #[error("no broker answers at {socket:?} (CAUSEWAY_SOCKET); none is started for it")]
+    NoBroker {
+        /// The socket.
+        socket: PathBuf,
+    },
     /// The broker speaks another version of the protocol, or not this protocol at all.
     #[error("the broker's message is malformed: {0}")]
     Protocol(#[from] crate::remoting::Malformed),
@@ -65,12 +71,23 @@ impl Error {
             Error::Refused { errno, .. } | Error::System { errno, .. } => *errno,
             Error::BrokerGone => Errno::CONNRESET,
             Error::Timeout => Errno::TIMEDOUT,
-            Error::Start { .. } => Errno::NODEV,
+            Error::Start { .. } | Error::NoBroker { .. } => Errno::NODEV,
             Error::Protocol(_) => Errno::PROTO,
             Error::RuntimeDir { .. } => Errno::ACCESS,
             Error::Forked => Errno::PERM,
         };
         errno.raw_os_error()
+    }
+
+    /// Whether the broker refused since a limit of its configuration is reached.
+    pub(crate) fn is_quota(&self) -> bool {
+        matches!(
+            self,
+            Error::Refused {
+                errno: Errno::DQUOT,
+                ..
+            }
+        )
     }
 
     /// Wraps an operating system error with what was tried.

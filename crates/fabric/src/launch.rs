@@ -20,7 +20,7 @@ use rustix::net::{
 
 use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, CALL_TIMEOUT, START_TIMEOUT};
-use crate::runtime::{self, SOCKET_NAME, setting};
+use crate::runtime::{self, Address, setting};
 
 /// Setting that names the broker's program.
 pub const BROKER_BIN_VARIABLE: &str = "CAUSEWAY_BROKER_BIN";
@@ -33,14 +33,24 @@ const SETTINGS_PREFIX: &str = "CAUSEWAY_";
 /// Longest answer of `causewayd`.
 const ANSWER_MAX: usize = 1024;
 
-/// Connects to the broker of `dir`, starting it if there is none.
+/// Connects to the broker at `address`, starting it if there is none and the address is a runtime
+/// directory.
 ///
 /// # Errors
-/// [`Error::RuntimeDir`], [`Error::Start`], or what `connect(2)` says.
-pub fn connect_or_start(dir: &Path) -> Result<OwnedFd> {
+/// [`Error::RuntimeDir`], [`Error::Start`], [`Error::NoBroker`], or what `connect(2)` says.
+pub fn connect_or_start(address: &Address) -> Result<OwnedFd> {
+    let dir = match address {
+        Address::Dir(dir) => dir,
+        Address::Socket(socket) => {
+            let none = || Error::NoBroker {
+                socket: socket.clone(),
+            };
+            return connect_existing(address)?.ok_or_else(none);
+        }
+    };
     runtime::prepare(dir)?;
     for _ in 0..ATTACH_ATTEMPTS {
-        if let Some(socket) = connect_existing(dir)? {
+        if let Some(socket) = connect_existing(address)? {
             return Ok(socket);
         }
         start(dir)?;
@@ -48,22 +58,13 @@ pub fn connect_or_start(dir: &Path) -> Result<OwnedFd> {
     Err(Error::BrokerGone)
 }
 
-/// Makes sure that a broker of `dir` runs: what a launcher does before the program it launches.
-///
-/// # Errors
-/// As [`connect_or_start`].
-pub fn ensure_broker(dir: &Path) -> Result<()> {
-    connect_or_start(dir).map(drop)
-}
-
-/// Connects to the broker of `dir`; `None` if none is running.
+/// Connects to the broker at `address`; `None` if none is running.
 ///
 /// # Errors
 /// What `connect(2)` says, other than that nobody listens.
-pub fn connect_existing(dir: &Path) -> Result<Option<OwnedFd>> {
-    let address = SocketAddrUnix::new(dir.join(SOCKET_NAME)).map_err(Error::system(
-        "the runtime directory's path is too long for a socket",
-    ))?;
+pub fn connect_existing(address: &Address) -> Result<Option<OwnedFd>> {
+    let address = SocketAddrUnix::new(address.socket())
+        .map_err(Error::system("the broker's path is too long for a socket"))?;
     let socket = socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

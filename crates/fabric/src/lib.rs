@@ -33,5 +33,5 @@ pub mod sysfs;
 pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction};
 pub use control::Event;
 pub use error::{Error, Result};
-pub use runtime::runtime_dir;
+pub use runtime::{Address, runtime_dir};
 pub use services::WirePref;

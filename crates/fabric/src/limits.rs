@@ -33,6 +33,9 @@ pub const SEGMENTS_PER_ENDPOINT_MAX: usize = 1024;
 /// Bytes of a segment: room for the pages of a whole address space, so that no offset need ever be
 /// used twice. It is sparse: pages cost memory once they are written.
 pub const SEGMENT_BYTES: u64 = 1 << 47;
+/// Memory for segments is reserved at the broker in units of this many bytes, so that many small
+/// registrations cost few calls.
+pub const RESERVE_UNIT: u64 = 64 << 20;
 /// Most bytes that the broker keeps for a client that does not read its socket. Beyond, the
 /// client is dropped. Room for an event about each of [`QPS_PER_ENDPOINT_MAX`] QPs.
 pub const BACKLOG_BYTES_MAX: usize = 2 << 20;

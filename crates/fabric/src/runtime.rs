@@ -1,6 +1,7 @@
-//! The runtime directory: where a broker's socket, locks and trees live.
+//! Where a broker is: the runtime directory with its socket, locks and trees, or one socket.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -8,6 +9,8 @@ use crate::error::{Error, Result};
 
 /// Setting that names the runtime directory.
 pub const RUNTIME_DIR_VARIABLE: &str = "CAUSEWAY_RUNTIME_DIR";
+/// Setting that names the socket of a tenant.
+pub const SOCKET_VARIABLE: &str = "CAUSEWAY_SOCKET";
 /// Runtime directory of root.
 pub const RUNTIME_DIR_ROOT: &str = "/run/causeway";
 /// The broker's listening socket.
@@ -18,6 +21,8 @@ pub const BROKER_LOCK_NAME: &str = "broker.lock";
 pub const START_LOCK_NAME: &str = "start.lock";
 /// Holds the broker's process id in decimal, for people.
 pub const PID_NAME: &str = "broker.pid";
+/// Suffix of the directory beside a tenant's socket that holds its sysfs trees.
+const TREES_SUFFIX: &str = ".d";
 /// Prefix of the sysfs trees, one per network namespace: `sys-<cookie>`.
 pub const TREE_PREFIX: &str = "sys-";
 
@@ -31,6 +36,57 @@ pub fn setting(name: &str) -> Option<OsString> {
         return None;
     }
     std::env::var_os(name).filter(|value| !value.is_empty())
+}
+
+/// How a broker is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// By its runtime directory. A broker is started there if there is none.
+    Dir(PathBuf),
+    /// By the socket of a tenant. Its broker is somebody else's to start.
+    Socket(PathBuf),
+}
+
+impl Address {
+    /// What this user and environment say: the socket `$CAUSEWAY_SOCKET`, else [`runtime_dir`].
+    pub fn from_env() -> Address {
+        match setting(SOCKET_VARIABLE) {
+            Some(socket) => Address::Socket(PathBuf::from(socket)),
+            None => Address::Dir(runtime_dir()),
+        }
+    }
+
+    /// The socket to connect to.
+    pub fn socket(&self) -> PathBuf {
+        match self {
+            Address::Dir(dir) => dir.join(SOCKET_NAME),
+            Address::Socket(socket) => socket.clone(),
+        }
+    }
+
+    /// Where a sysfs tree is that the broker says is at `root`. A tenant's socket may lie in
+    /// another place for those who use it than for the broker, and the trees lie beside it.
+    pub(crate) fn place_of_tree(&self, root: &str) -> PathBuf {
+        let root = Path::new(root);
+        match (self, root.file_name()) {
+            (Address::Socket(socket), Some(name)) => trees_beside(socket).join(name),
+            _ => root.to_owned(),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Address::Dir(path) | Address::Socket(path)) = self;
+        path.display().fmt(f)
+    }
+}
+
+/// The directory for the sysfs trees of a tenant with this socket.
+pub fn trees_beside(socket: &Path) -> PathBuf {
+    let mut path = socket.as_os_str().to_owned();
+    path.push(TREES_SUFFIX);
+    PathBuf::from(path)
 }
 
 /// The runtime directory of this user and environment, not created yet: `$CAUSEWAY_RUNTIME_DIR`,
@@ -108,6 +164,16 @@ mod tests {
         let _ = std::fs::remove_dir_all(&dir);
         std::fs::create_dir(&dir).unwrap();
         dir
+    }
+
+    #[test]
+    fn trees_are_found_beside_a_socket_wherever_it_is_mounted() {
+        let told = "/run/causeway-tenants/web.sock.d/sys-7";
+        let socket = Address::Socket("/mnt/rdma.sock".into());
+        let found = socket.place_of_tree(told);
+        assert_eq!(found, Path::new("/mnt/rdma.sock.d/sys-7"));
+        let dir = Address::Dir("/run/causeway".into());
+        assert_eq!(dir.place_of_tree(told), Path::new(told));
     }
 
     #[test]

@@ -17,16 +17,20 @@ use rustix::io::Errno;
 use crate::attachment::{Attachment, State, duplicate};
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
+use crate::limits::RESERVE_UNIT;
 use crate::remoting::Malformed;
 use crate::services::{
     AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, MapRequest, PeerChange,
-    PeerEvent, REMOTE_ACCESS, RestoreRequest, RestoreSegmentRequest, SegmentRequest, Wire,
+    PeerEvent, REMOTE_ACCESS, ReserveRequest, RestoreRequest, RestoreSegmentRequest,
+    SegmentRequest, Wire,
 };
 
 /// The segments of an endpoint, to be presented to the next broker.
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     kept: BTreeMap<u64, Kept>,
+    /// Bytes that the program has reserved for them.
+    used: u64,
 }
 
 #[derive(Debug)]
@@ -139,8 +143,9 @@ impl Attachment {
     /// [`Attachment::destroy_segment`].
     ///
     /// # Errors
-    /// [`Error::Refused`]: `EMFILE` beyond [`crate::limits::SEGMENTS_PER_ENDPOINT_MAX`] or if the
-    /// broker has no descriptors left, `ENFILE`, `ENOMEM`.
+    /// [`Error::Refused`]: `EDQUOT` beyond the limit, which is
+    /// [`crate::limits::SEGMENTS_PER_ENDPOINT_MAX`] unless the broker's configuration has a lower
+    /// one; `EMFILE` or `ENFILE` if the broker has no descriptors left, `ENOMEM`.
     pub fn create_segment(&self, pd: u32, writable: bool) -> Result<(u64, OwnedFd)> {
         let request = CreateSegmentRequest { pd, writable };
         let mut state = self.lock()?;
@@ -255,6 +260,60 @@ impl Attachment {
             BrokerStub(control).userfaultfd(&(), &[])
         })?;
         Ok(fds.into_iter().next())
+    }
+
+    /// Reserves memory that is to be moved into segments, within the limit that the broker's
+    /// configuration sets ([`crate::limits::RESERVE_UNIT`] at once, where there is room, so that
+    /// few calls ask the broker).
+    ///
+    /// The limit is for those who keep to it: memory moved without being reserved is not taken
+    /// away. What a hostile endpoint may use is for its memory cgroup to bound, as for all memory.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `EDQUOT` beyond the limit; as [`Attachment::reattach`].
+    pub fn reserve(&self, bytes: u64) -> Result<()> {
+        let mut state = self.lock()?;
+        let used = state.segments.used.saturating_add(bytes);
+        if used > state.identity.reserved {
+            let ample = used.checked_next_multiple_of(RESERVE_UNIT);
+            let ample = self.reserve_all(&mut state, ample.unwrap_or(u64::MAX));
+            if ample.as_ref().is_err_and(Error::is_quota) {
+                self.reserve_all(&mut state, used)?;
+            } else {
+                ample?;
+            }
+        }
+        state.segments.used = used;
+        Ok(())
+    }
+
+    /// Gives back what was reserved. What the broker is not told at once, it hears when more is
+    /// reserved or given back.
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn release(&self, bytes: u64) -> Result<()> {
+        let mut state = self.lock()?;
+        let used = state.segments.used.saturating_sub(bytes);
+        state.segments.used = used;
+        let least = used.checked_next_multiple_of(RESERVE_UNIT);
+        let least = least.unwrap_or(u64::MAX);
+        // A unit more may stay, lest one at the edge comes and goes.
+        let spare = state.identity.reserved.saturating_sub(least);
+        if spare > RESERVE_UNIT && state.control.is_some() {
+            // What it does not hear now it hears from the next call.
+            let _ = self.reserve_all(&mut state, least);
+        }
+        Ok(())
+    }
+
+    fn reserve_all(&self, state: &mut State, bytes: u64) -> Result<()> {
+        let request = ReserveRequest { bytes };
+        self.with_broker(state, |control, _| {
+            BrokerStub(control).reserve(&request, &[])
+        })?;
+        state.identity.reserved = bytes;
+        Ok(())
     }
 
     /// Tells the broker that a QP's connection ended, and returns the segments that are stale by

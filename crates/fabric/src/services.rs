@@ -114,6 +114,8 @@ message! {
         wire: WirePref,
         /// Name of the process, for status displays.
         comm: String,
+        /// Bytes reserved under an earlier broker.
+        reserved: u64,
     }
 
     /// The endpoint exists. Descriptor, unless it brought one: its MR table, read-write.
@@ -252,6 +254,12 @@ message! {
         writable: bool,
     }
 
+    /// Says how much memory the caller has moved into segments, or is about to.
+    pub struct ReserveRequest {
+        /// Bytes, all together.
+        bytes: u64,
+    }
+
     /// Asks for the status page after this place; the default is the first.
     pub struct StatusCursor {
         /// Endpoint of the last page; 0 is before all.
@@ -294,6 +302,14 @@ message! {
         qps: Vec<QpStatus>,
         /// Counters of its statistics page.
         counters: Vec<Counter>,
+        /// Its tenant.
+        tenant: String,
+        /// How many segments it has.
+        segments: u32,
+        /// Bytes that it reserved for memory moved into them.
+        reserved: u64,
+        /// Bytes of memory that they take up.
+        resident: u64,
     }
 
     /// One counter of an endpoint.
@@ -377,6 +393,8 @@ service! {
         13 => map_segment(MapRequest; fds 0..=0) -> MapReply;
         /// Grants `/dev/userfaultfd`, open: one descriptor, or none if it can't be.
         14 => userfaultfd((); fds 0..=0) -> ();
+        /// Reserves memory for segments, in place of what was reserved before.
+        15 => reserve(ReserveRequest; fds 0..=0) -> ();
     }
 }
 

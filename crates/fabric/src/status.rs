@@ -1,10 +1,11 @@
 //! Asking a running broker for its state.
 
-use std::path::Path;
+use std::os::fd::OwnedFd;
 
 use crate::control::Control;
 use crate::error::Result;
 use crate::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, STATUS_QPS_PER_PAGE};
+use crate::runtime::Address;
 use crate::services::{BrokerStub, StatusCursor, StatusPage};
 
 pub use crate::services::{Counter, EndpointStatus, QpStatus, Wire};
@@ -12,13 +13,14 @@ pub use crate::services::{Counter, EndpointStatus, QpStatus, Wire};
 /// Most pages of one listing: a broker that sends more is not believed.
 const PAGES_MAX: usize = ENDPOINTS_MAX * (QPS_PER_ENDPOINT_MAX / STATUS_QPS_PER_PAGE + 1);
 
-/// Lists the endpoints of the broker of `dir`; `None` if none is running (it is not started).
+/// Lists the endpoints of the broker at `address` that the caller may know of: those of its tenant,
+/// or all if it came through the runtime directory; `None` if none is running (it is not started).
 /// The list is not a snapshot: endpoints may come and go while it is read.
 ///
 /// # Errors
 /// [`crate::Error`]: the broker refused, is gone or did not answer.
-pub fn status(dir: &Path) -> Result<Option<Vec<EndpointStatus>>> {
-    let Some(socket) = crate::launch::connect_existing(dir)? else {
+pub fn status(address: &Address) -> Result<Option<Vec<EndpointStatus>>> {
+    let Some(socket) = crate::launch::connect_existing(address)? else {
         return Ok(None);
     };
     let mut control = Control::new(socket);
@@ -41,4 +43,18 @@ pub fn status(dir: &Path) -> Result<Option<Vec<EndpointStatus>>> {
         }
     }
     Ok(Some(endpoints))
+}
+
+/// Asks the running broker at `address` for a userfaultfd device, as
+/// [`crate::Attachment::userfaultfd`] does; `None` if no broker is running or it has none for this
+/// process.
+///
+/// # Errors
+/// As [`status`].
+pub fn userfaultfd(address: &Address) -> Result<Option<OwnedFd>> {
+    let Some(socket) = crate::launch::connect_existing(address)? else {
+        return Ok(None);
+    };
+    let (_, fds) = BrokerStub(&mut Control::new(socket)).userfaultfd(&(), &[])?;
+    Ok(fds.into_iter().next())
 }

@@ -10,6 +10,10 @@ use rustix::io::Errno;
 
 /// `SO_NETNS_COOKIE` (Linux 5.14), which older C libraries do not name.
 const SO_NETNS_COOKIE: libc::c_int = 71;
+/// `SO_PEERGROUPS` (Linux 4.13).
+const SO_PEERGROUPS: libc::c_int = 59;
+/// Most supplementary groups of a process (`NGROUPS_MAX`, `credentials(7)`).
+const GROUPS_MAX: usize = 65_536;
 /// `SO_PEERPIDFD` (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
 
@@ -62,6 +66,34 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<(i32, u32), Errno> {
     Ok((pid.cast_signed(), uid))
 }
 
+/// The groups of who connected a Unix socket: the supplementary ones and the primary one
+/// (`SO_PEERGROUPS`, Linux 4.13).
+///
+/// # Errors
+/// `ENOTSOCK`.
+pub fn peer_groups(socket: impl AsFd) -> Result<Vec<u32>, Errno> {
+    let [_pid, _uid, gid] = socket_option::<[u32; 3]>(&socket, libc::SO_PEERCRED)?;
+    let mut groups = vec![0u32; GROUPS_MAX];
+    let mut length = size_of_val(groups.as_slice()) as libc::socklen_t;
+    // SAFETY: `groups` and `length` are live and writable for the call, and `length` is the size
+    // of `groups` in bytes; the kernel writes no more.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERGROUPS,
+            groups.as_mut_ptr().cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(last_error());
+    }
+    groups.truncate(length as usize / size_of::<u32>());
+    groups.push(gid);
+    Ok(groups)
+}
+
 /// A pidfd of the process that connected a Unix socket; it can't name a later process that got
 /// the same number.
 ///
@@ -106,6 +138,20 @@ mod tests {
         assert_eq!(netns_cookie(&b), Ok(cookie));
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(netns_cookie(&file), Err(Errno::NOTSOCK));
+    }
+
+    #[test]
+    fn the_groups_of_a_peer_are_its_own() {
+        let pair = std::os::unix::net::UnixStream::pair().unwrap();
+        let groups = peer_groups(&pair.0).unwrap();
+        assert!(groups.contains(&rustix::process::getegid().as_raw()));
+        let supplementary = rustix::process::getgroups().unwrap();
+        assert!(
+            supplementary
+                .iter()
+                .all(|gid| groups.contains(&gid.as_raw()))
+        );
+        assert_eq!(groups.len(), supplementary.len() + 1);
     }
 
     #[test]

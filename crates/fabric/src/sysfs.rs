@@ -8,6 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::limits::ATTACH_ATTEMPTS;
+use crate::runtime::Address;
 use crate::services::BrokerStub;
 
 pub use crate::services::{SysfsGid, SysfsRequest};
@@ -21,21 +22,21 @@ pub struct SysfsTree {
 }
 
 impl SysfsTree {
-    /// Asks the broker of `dir` (started if there is none) for the tree of this process's network
-    /// namespace. `device` describes the device; a later caller of the same namespace replaces
-    /// the contents if its description differs.
+    /// Asks the broker at `address` (started if there is none) for the tree of this process's
+    /// network namespace. `device` describes the device; a later caller of the same namespace
+    /// replaces the contents if its description differs.
     ///
     /// # Errors
     /// [`Error::Refused`] with `EINVAL` for names or counts outside their limits; as
     /// [`crate::Attachment::attach`].
-    pub fn open(dir: &Path, device: &SysfsRequest) -> Result<SysfsTree> {
+    pub fn open(address: &Address, device: &SysfsRequest) -> Result<SysfsTree> {
         let probe = namespace_socket()?;
         for _ in 0..ATTACH_ATTEMPTS {
-            let mut control = Control::new(crate::launch::connect_or_start(dir)?);
+            let mut control = Control::new(crate::launch::connect_or_start(address)?);
             match BrokerStub(&mut control).sysfs_tree(device, &[probe.as_fd()]) {
                 Err(Error::BrokerGone) => continue,
                 outcome => {
-                    let root = PathBuf::from(outcome?.0.root);
+                    let root = address.place_of_tree(&outcome?.0.root);
                     return Ok(SysfsTree { root, control });
                 }
             }

@@ -57,6 +57,10 @@ fn status_page() -> StatusPage {
         netns: 3,
         qps: vec![qp],
         counters: vec![counter],
+        tenant: "web".into(),
+        segments: 2,
+        reserved: 1 << 26,
+        resident: 8192,
     };
     StatusPage {
         entry: Some(entry),
@@ -89,6 +93,7 @@ fn write_remoting_seeds() {
     let attach = AttachRequest {
         wire: WirePref::Auto,
         comm: "ib_send_lat".into(),
+        reserved: 1 << 26,
     };
     write("attach", Kind::Request, 1, &attach);
     write("status-page", Kind::Reply, 7, &status_page());

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use causeway_fabric::fds::sealed_memfd;
-use causeway_fabric::limits::RESTORE_GRACE;
+use causeway_fabric::limits::{RESTORE_GRACE, SEGMENTS_PER_ENDPOINT_MAX};
 use causeway_fabric::services::{ConnectBody, PeerChange, RestoreRequest, Wire};
 
 use super::*;
@@ -241,8 +241,7 @@ fn one_users_processes_hold_what_they_like() {
     assert_eq!(pair.stale(), []);
     pair.connect(1, PD, WRITE);
     assert_eq!(pair.map(1, segment), Ok(true));
-    pair.hub.detach(pair.owner);
-    assert!(pair.hub.take_orphans().is_empty());
+    assert!(pair.hub.detach(pair.owner).is_empty());
 }
 
 #[test]
@@ -258,8 +257,7 @@ fn death_counts_as_the_end_of_every_ring() {
     let (held, _) = (pair.segment(true), pair.segment(true));
     pair.connect(1, PD, WRITE);
     pair.map(1, held).unwrap();
-    pair.hub.detach(pair.owner);
-    assert_eq!(pair.hub.take_orphans().len(), 1);
+    assert_eq!(pair.hub.detach(pair.owner).len(), 1);
     assert_eq!(pair.hub.take_stale(), []);
 }
 
@@ -275,7 +273,7 @@ fn segments_are_limited_and_named() {
         writable: true,
     };
     let refused = pair.hub.create_segment(pair.owner, &request);
-    assert_eq!(refused.map(drop), Err(Errno::MFILE));
+    assert_eq!(refused.map(drop), Err(Errno::DQUOT));
     pair.hub.destroy_segment(pair.owner, first).unwrap();
     pair.segment(true);
 }

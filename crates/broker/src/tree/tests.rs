@@ -36,7 +36,7 @@ impl Drop for Scratch {
 #[test]
 fn the_tree_reads_as_the_kernels_would() {
     let scratch = Scratch::new("read");
-    let mut trees = Trees::new(scratch.0.clone());
+    let mut trees = Trees::new(scratch.0.clone(), None);
     let root = PathBuf::from(trees.show(3, &device()).unwrap());
     let class = root.join("sys/class/infiniband/cway0");
     let expected = [
@@ -98,7 +98,7 @@ fn the_tree_reads_as_the_kernels_would() {
 #[test]
 fn a_changed_description_replaces_the_tree_and_an_equal_one_does_not() {
     let scratch = Scratch::new("replace");
-    let mut trees = Trees::new(scratch.0.clone());
+    let mut trees = Trees::new(scratch.0.clone(), None);
     let root = PathBuf::from(trees.show(3, &device()).unwrap());
     let gid = root.join("sys/class/infiniband/cway0/ports/1/gids/2");
     fs::remove_file(&gid).unwrap();
@@ -122,7 +122,7 @@ fn a_changed_description_replaces_the_tree_and_an_equal_one_does_not() {
 #[test]
 fn names_that_are_not_interfaces_are_refused() {
     let scratch = Scratch::new("names");
-    let mut trees = Trees::new(scratch.0.clone());
+    let mut trees = Trees::new(scratch.0.clone(), None);
     for bad in [
         "",
         ".",

@@ -3,7 +3,7 @@
 
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -11,12 +11,16 @@ use std::time::{Duration, Instant};
 use causeway_fabric::fds::sealed_memfd;
 use causeway_fabric::limits::{SLOT_MAX, SLOT_MIN, slot_port};
 use causeway_fabric::{
-    AttachOptions, Attachment, ConnectRequest, Event, Introduction, WirePref, launch, runtime,
+    Address, AttachOptions, Attachment, ConnectRequest, Event, Introduction, WirePref, launch,
+    runtime,
 };
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 /// Longest wait for anything; reached only by a failing test.
 pub const PATIENCE: Duration = Duration::from_secs(8);
+
+/// In the runtime directory: the configuration of brokers that are started there.
+pub const CONFIG_NAME: &str = "test.toml";
 
 /// A runtime directory of one test. Its broker, if any, is killed at the end.
 pub struct Host {
@@ -42,7 +46,12 @@ impl Host {
     }
 
     pub fn start_broker(&self, idle: &str) {
-        let output = Command::new(env!("CARGO_BIN_EXE_causewayd"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_causewayd"));
+        let config = self.dir.join(CONFIG_NAME);
+        if config.exists() {
+            command.arg("--config").arg(config);
+        }
+        let output = command
             .args(["--idle", idle, "--runtime-dir"])
             .arg(&self.dir)
             .stdin(Stdio::null())
@@ -84,13 +93,17 @@ impl Host {
     }
 
     pub fn socket(&self) -> OwnedFd {
-        launch::connect_existing(&self.dir)
+        launch::connect_existing(&self.address())
             .unwrap()
             .expect("a broker")
     }
 
     pub fn endpoint(&self, wire: WirePref) -> Peer {
-        Peer::attach(&self.dir, wire)
+        Peer::attach(&self.address(), wire)
+    }
+
+    pub fn address(&self) -> Address {
+        Address::Dir(self.dir.clone())
     }
 }
 
@@ -113,25 +126,28 @@ pub struct Peer {
 }
 
 impl Peer {
-    pub fn attach(dir: &Path, wire: WirePref) -> Peer {
+    pub fn attach(broker: &Address, wire: WirePref) -> Peer {
+        Peer::try_attach(broker, wire).unwrap()
+    }
+
+    pub fn try_attach(broker: &Address, wire: WirePref) -> causeway_fabric::Result<Peer> {
         let inbox = sealed_memfd("inbox", 8192).unwrap();
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let attachment = Attachment::attach(&AttachOptions {
-            runtime_dir: Some(dir),
+            broker: Some(broker),
             wire,
             inbox: inbox.as_fd(),
             doorbell: doorbell.as_fd(),
-        })
-        .unwrap();
+        })?;
         let (slot, socket) = free_slot();
         attachment.add_slot(slot, socket.as_fd()).unwrap();
-        Peer {
+        Ok(Peer {
             attachment,
             slot,
             socket,
             inbox,
             doorbell,
-        }
+        })
     }
 
     pub fn qpn(&self, index: u32) -> u32 {
@@ -180,6 +196,29 @@ impl Peer {
         self.attachment.remove_slot(SLOT_MAX).unwrap_err();
         self.attachment.poll_events().unwrap()
     }
+}
+
+/// Runs `work` in a thread that is another user, and a member of one more group. Needs root.
+pub fn as_user<T: Send>(uid: u32, group: u32, work: impl FnOnce() -> T + Send) -> T {
+    let become_user = || {
+        let id = libc::c_ulong::from(uid);
+        let groups = [group];
+        let check = |result| assert_eq!(result, 0, "the tests of other users need root");
+        // SAFETY: the system calls themselves change this thread only, unlike the C library's
+        // functions; the list of groups lives for its call.
+        unsafe {
+            check(libc::syscall(libc::SYS_setgroups, 1usize, groups.as_ptr()));
+            check(libc::syscall(libc::SYS_setresgid, id, id, id));
+            check(libc::syscall(libc::SYS_setresuid, id, id, id));
+        }
+    };
+    std::thread::scope(|scope| {
+        let thread = scope.spawn(|| {
+            become_user();
+            work()
+        });
+        thread.join().unwrap()
+    })
 }
 
 pub fn readable(fd: impl AsFd, timeout: Duration) -> bool {

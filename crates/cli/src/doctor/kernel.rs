@@ -1,7 +1,8 @@
 //! Checks of what the kernel and the processor offer.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 
+use causeway_fabric::{Address, status};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::{Finding, read_line};
@@ -37,28 +38,51 @@ fn make_sealed_memory() -> rustix::io::Result<()> {
     }
 }
 
-/// A full userfaultfd lets registered memory be moved while threads write to it.
+/// A full userfaultfd lets registered memory be moved while threads write to it; without one it
+/// can be moved only where a program has a single thread.
 pub fn user_faults() -> Vec<Finding> {
     const TOPIC: &str = "userfaultfd";
     const DEVICE: &str = "/dev/userfaultfd";
-    let open = std::fs::OpenOptions::new()
+    let openable = std::fs::File::options()
         .read(true)
         .write(true)
         .open(DEVICE)
         .is_ok();
-    let sysctl = read_line("/proc/sys/vm/unprivileged_userfaultfd");
-    // SAFETY: geteuid(2) has no preconditions and cannot fail.
-    let root = unsafe { libc::geteuid() } == 0;
-    vec![if open || root || sysctl.as_deref() == Some("1") {
-        Finding::ok(TOPIC, "a full one is available")
+    let sysctl = || read_line("/proc/sys/vm/unprivileged_userfaultfd").as_deref() == Some("1");
+    vec![if openable {
+        Finding::ok(TOPIC, format!("a full one, by {DEVICE}"))
+    } else if sysctl() || is_privileged() {
+        Finding::ok(TOPIC, "a full one, by userfaultfd(2)")
     } else {
-        Finding::warn(
+        through_broker(status::userfaultfd(&Address::from_env()))
+    }]
+}
+
+/// What the broker that runs has to say; the check of the broker has started one if it can.
+fn through_broker(passed: causeway_fabric::Result<Option<OwnedFd>>) -> Finding {
+    const TOPIC: &str = "userfaultfd";
+    let without = "memory of programs with several threads is not shared in place, and travels \
+                   through rings";
+    match passed {
+        Ok(Some(_)) => Finding::ok(TOPIC, "a full one, through the broker"),
+        Ok(None) => Finding::warn(
             TOPIC,
             format!(
-                "not available: access to {DEVICE} allows registered memory to be shared in place"
+                "none: {without}; a broker of root's that lists this user under userfaultfd in \
+                 causewayd.toml can pass one on"
             ),
-        )
-    }]
+        ),
+        Err(error) => Finding::warn(TOPIC, format!("none: {without}; the broker: {error}")),
+    }
+}
+
+/// Whether `CAP_SYS_PTRACE` is effective, which userfaultfd(2) asks for.
+fn is_privileged() -> bool {
+    const CAP_SYS_PTRACE: u32 = 19;
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    set.is_some_and(|set| set & (1 << CAP_SYS_PTRACE) != 0)
 }
 
 /// Huge pages make large copies faster.
@@ -118,6 +142,17 @@ mod tests {
         assert_eq!(selected("always [madvise] never"), Some("madvise"));
         assert_eq!(selected("always madvise never"), None);
         assert_eq!(selected("]["), None);
+    }
+
+    #[test]
+    fn what_the_broker_passes_counts() {
+        let null = || std::fs::File::open("/dev/null").unwrap().into();
+        assert_eq!(through_broker(Ok(Some(null()))).verdict, Verdict::Ok);
+        let none = through_broker(Ok(None));
+        assert_eq!(none.verdict, Verdict::Warn);
+        assert!(none.text.contains("causewayd.toml"));
+        let gone = through_broker(Err(causeway_fabric::Error::BrokerGone));
+        assert!(gone.text.contains("the broker is gone"));
     }
 
     #[test]

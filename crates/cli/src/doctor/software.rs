@@ -4,6 +4,8 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use causeway_fabric::Address;
+
 use super::Finding;
 use crate::broker;
 use crate::locate::{self, Libraries};
@@ -103,7 +105,13 @@ impl Loaded {
 /// The runtime directory is ours alone, or can be made so.
 pub fn runtime_dir() -> Vec<Finding> {
     const TOPIC: &str = "runtime directory";
-    let dir = causeway_fabric::runtime_dir();
+    let dir = match Address::from_env() {
+        Address::Dir(dir) => dir,
+        Address::Socket(socket) => {
+            let text = format!("not used: CAUSEWAY_SOCKET is {}", socket.display());
+            return vec![Finding::ok(TOPIC, text)];
+        }
+    };
     vec![match causeway_fabric::runtime::prepare(&dir) {
         Ok(()) => Finding::ok(TOPIC, dir.display().to_string()),
         Err(error) => Finding::fail(TOPIC, format!("{error}; or set CAUSEWAY_RUNTIME_DIR")),

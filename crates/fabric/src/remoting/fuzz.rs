@@ -3,9 +3,9 @@
 use super::{Field, Header, decode_body, encode_body};
 use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
-    DisconnectRequest, MapReply, MapRequest, PeerEvent, RestoreRequest, RestoreSegmentRequest,
-    SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply,
-    SysfsRequest,
+    DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
+    RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
+    StatusPage, SysfsReply, SysfsRequest,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -29,6 +29,7 @@ fn every_body(bytes: &[u8]) {
     one_body::<ConnectReply>(bytes);
     one_body::<DisconnectRequest>(bytes);
     one_body::<RestoreRequest>(bytes);
+    one_body::<ReserveRequest>(bytes);
     one_body::<StatusCursor>(bytes);
     one_body::<StatusPage>(bytes);
     one_body::<SysfsRequest>(bytes);

@@ -12,7 +12,7 @@
 //! | 2..4 | version, [`VERSION`] |
 //! | 4..6 | service |
 //! | 6..8 | method |
-//! | 8..12 | request id, chosen by the caller; 0 in events |
+//! | 8..12 | request id, chosen by the caller, not 0; 0 in events and to refuse a connection |
 //! | 12..16 | status of a reply: 0 or an errno value; 0 otherwise |
 //! | 16..20 | body length in bytes |
 //! | 20 | kind: 0 request, 1 reply, 2 event |
@@ -36,6 +36,8 @@ use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
 pub const MAGIC: u16 = 0x5743;
 /// Version of the header and of every service table; both sides must agree exactly.
 pub const VERSION: u16 = 2;
+/// In place of a request's id: the reply is to the connection itself, which is refused.
+pub const CONNECTION: u32 = 0;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 24;
 /// Most bytes of a body.

@@ -52,7 +52,7 @@ pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result
 /// Receives one message without blocking.
 ///
 /// # Errors
-/// `EAGAIN` if none is there. `ECONNRESET` is reported as [`Received::Closed`].
+/// `EAGAIN` if none is there.
 pub fn receive(socket: impl AsFd) -> Result<Received, Errno> {
     let mut bytes = vec![0u8; MESSAGE_MAX];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
@@ -65,8 +65,9 @@ pub fn receive(socket: impl AsFd) -> Result<Received, Errno> {
             &mut control,
             flags,
         ) {
-            Err(Errno::INTR) => {}
-            Err(Errno::CONNRESET) => return Ok(Received::Closed),
+            // Reset: the other side closed before it had read all. That is told once, and before
+            // what it had sent, such as why it closed.
+            Err(Errno::INTR | Errno::CONNRESET) => {}
             other => break other?,
         }
     };

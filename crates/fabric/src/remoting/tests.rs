@@ -95,6 +95,7 @@ fn a_full_status_page_fits_a_message() {
         slots: vec![0; crate::limits::SLOTS_PER_ENDPOINT_MAX],
         qps: vec![qp; crate::limits::STATUS_QPS_PER_PAGE],
         counters: vec![counter; 64],
+        tenant: "t".repeat(64),
         ..Default::default()
     };
     let page = StatusPage {

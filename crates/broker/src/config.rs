@@ -1,0 +1,450 @@
+//! The configuration file: tenants and limits (docs/OPERATIONS.md describes it).
+//!
+//! Names of users and groups are resolved once, when the broker starts.
+
+use std::path::{Path, PathBuf};
+
+use causeway_fabric::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, SEGMENTS_PER_ENDPOINT_MAX};
+use causeway_fabric::runtime::RUNTIME_DIR_ROOT;
+use serde::Deserialize;
+
+use crate::sys;
+
+/// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.
+pub const DEFAULT_PATH: &str = "/etc/causeway/causewayd.toml";
+/// Name of the tenant that the runtime directory's socket leads to.
+pub const OWN_TENANT: &str = "default";
+/// Most tenants, that one included.
+pub const TENANTS_MAX: usize = 255;
+/// Longest name of a tenant, in bytes.
+pub const TENANT_NAME_MAX: usize = 32;
+/// Mode of a tenant's socket unless said otherwise: who is admitted is decided by user and group.
+const SOCKET_MODE: u32 = 0o666;
+/// Bits that the mode of a socket may have.
+const MODE_BITS: u32 = 0o777;
+/// The user and group number that stands for those unknown to this user namespace
+/// (`/proc/sys/kernel/overflowuid`): nobody in particular, hence no one to be admitted.
+const NOBODY: u32 = 65534;
+
+/// Limits of a tenant and of each of its endpoints.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Endpoints of the tenant.
+    pub endpoints: usize,
+    /// Connected queue pairs of an endpoint.
+    pub qps: usize,
+    /// Segments of an endpoint.
+    pub segments: usize,
+    /// Bytes of memory that an endpoint moves into its segments.
+    pub bytes: u64,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            endpoints: ENDPOINTS_MAX,
+            qps: QPS_PER_ENDPOINT_MAX,
+            segments: SEGMENTS_PER_ENDPOINT_MAX,
+            bytes: u64::MAX,
+        }
+    }
+}
+
+/// Some users, by number and by group.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Members {
+    /// Users.
+    pub users: Vec<u32>,
+    /// Groups, as primary or supplementary ones.
+    pub groups: Vec<u32>,
+}
+
+impl Members {
+    /// Whether a process is one of them: its user, and what gives its groups if asked.
+    pub fn contain(&self, uid: u32, groups: impl FnOnce() -> Vec<u32>) -> bool {
+        self.users.contains(&uid)
+            || !self.groups.is_empty() && groups().iter().any(|gid| self.groups.contains(gid))
+    }
+}
+
+/// Where a tenant's socket is and who may reach it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SocketSpec {
+    /// Its path, absolute.
+    pub path: PathBuf,
+    /// Its mode.
+    pub mode: u32,
+    /// Its owner, if not the broker.
+    pub owner: Option<u32>,
+    /// Its group, if not the broker's.
+    pub group: Option<u32>,
+}
+
+/// A set of endpoints that may share memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenant {
+    /// For people.
+    pub name: String,
+    /// `None`: the runtime directory's.
+    pub socket: Option<SocketSpec>,
+    /// Who is admitted.
+    pub members: Members,
+    /// Who is trusted with the broker's userfaultfd device.
+    pub userfaultfd: Members,
+    /// Its limits.
+    pub limits: Limits,
+}
+
+/// What a broker serves: first the tenant of the runtime directory's socket, then others.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// The tenants.
+    pub tenants: Vec<Tenant>,
+}
+
+impl Config {
+    /// Without a file: one tenant, the broker's own user and root.
+    pub fn without_file() -> Config {
+        Config {
+            tenants: vec![own_tenant(Limits::default())],
+        }
+    }
+
+    /// Reads the file named, or the default one if that applies to the broker of `dir`.
+    ///
+    /// # Errors
+    /// Text for the user: the file can't be read or understood, or names who does not exist.
+    pub fn load(named: Option<&Path>, dir: &Path) -> Result<Config, String> {
+        let default = Path::new(DEFAULT_PATH);
+        let applies = rustix::process::geteuid().is_root() && dir == Path::new(RUNTIME_DIR_ROOT);
+        let path = match named {
+            Some(path) => path,
+            None if applies && default.exists() => default,
+            None => return Ok(Config::without_file()),
+        };
+        let text = std::fs::read_to_string(path);
+        let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
+        Config::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+    }
+
+    /// Understands the text of a file.
+    ///
+    /// # Errors
+    /// Text for the user.
+    pub fn parse(text: &str) -> Result<Config, String> {
+        let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+        let limits = file.limits.over(Limits::default())?;
+        let mut tenants = vec![own_tenant(limits)];
+        for table in file.tenant {
+            let name = table.name.clone();
+            let tenant = table.resolve(limits);
+            let tenant = tenant.map_err(|why| format!("tenant {name:?}: {why}"))?;
+            let path = |tenant: &Tenant| tenant.socket.as_ref().map(|socket| socket.path.clone());
+            if tenants.iter().any(|other| other.name == tenant.name) {
+                return Err(format!("tenant {name:?} is there twice, or ours"));
+            }
+            if tenants.iter().any(|other| path(other) == path(&tenant)) {
+                return Err(format!("tenant {name:?} has the socket of another"));
+            }
+            tenants.push(tenant);
+        }
+        if tenants.len() > TENANTS_MAX {
+            return Err(format!("more than {TENANTS_MAX} tenants"));
+        }
+        Ok(Config { tenants })
+    }
+
+    /// Whether others than the user who may start a broker depend on it.
+    pub fn has_tenants(&self) -> bool {
+        self.tenants.len() > 1
+    }
+}
+
+fn own_tenant(limits: Limits) -> Tenant {
+    let own = Members {
+        users: vec![rustix::process::geteuid().as_raw(), 0],
+        groups: Vec::new(),
+    };
+    Tenant {
+        name: OWN_TENANT.to_owned(),
+        socket: None,
+        members: own.clone(),
+        userfaultfd: own,
+        limits,
+    }
+}
+
+/// The file.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    limits: LimitsTable,
+    #[serde(default)]
+    tenant: Vec<TenantTable>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LimitsTable {
+    endpoints: Option<u64>,
+    qps: Option<u64>,
+    segments: Option<u64>,
+    bytes: Option<Amount>,
+}
+
+/// A number of bytes, or text such as "64 GiB".
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Amount {
+    Bytes(u64),
+    Text(String),
+}
+
+/// A user or group.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Name {
+    Number(u32),
+    Name(String),
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct TenantTable {
+    name: String,
+    socket: PathBuf,
+    mode: Option<u32>,
+    owner: Option<Name>,
+    group: Option<Name>,
+    #[serde(default)]
+    users: Vec<Name>,
+    #[serde(default)]
+    groups: Vec<Name>,
+    #[serde(default)]
+    userfaultfd: Vec<Name>,
+    #[serde(default)]
+    limits: LimitsTable,
+}
+
+impl LimitsTable {
+    /// These limits, and others where none is given.
+    fn over(&self, base: Limits) -> Result<Limits, String> {
+        let count = |name: &str, given: Option<u64>, base: usize, most: usize| match given {
+            None => Ok(base),
+            Some(given) => match usize::try_from(given) {
+                Ok(given) if given <= most => Ok(given),
+                _ => Err(format!("limit {name} = {given} is above {most}")),
+            },
+        };
+        let most = Limits::default();
+        Ok(Limits {
+            endpoints: count("endpoints", self.endpoints, base.endpoints, most.endpoints)?,
+            qps: count("qps", self.qps, base.qps, most.qps)?,
+            segments: count("segments", self.segments, base.segments, most.segments)?,
+            bytes: match &self.bytes {
+                None => base.bytes,
+                Some(Amount::Bytes(bytes)) => *bytes,
+                Some(Amount::Text(text)) => amount(text).ok_or_else(|| {
+                    format!("limit bytes = {text:?} is no amount like \"64 GiB\"")
+                })?,
+            },
+        })
+    }
+}
+
+/// Bytes of a text such as `512 MiB`.
+fn amount(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let split = text.find(|c: char| !c.is_ascii_digit());
+    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
+    let shift = match unit.trim() {
+        "" | "B" => 0,
+        "KiB" => 10,
+        "MiB" => 20,
+        "GiB" => 30,
+        "TiB" => 40,
+        _ => return None,
+    };
+    number.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+impl TenantTable {
+    fn resolve(self, limits: Limits) -> Result<Tenant, String> {
+        let printable = self.name.chars().all(|c| !c.is_control());
+        if self.name.is_empty() || self.name.len() > TENANT_NAME_MAX || !printable {
+            return Err(format!(
+                "the name is not 1 to {TENANT_NAME_MAX} bytes of text"
+            ));
+        }
+        if !self.socket.is_absolute() || self.socket.file_name().is_none() {
+            return Err("the socket's path is not absolute".into());
+        }
+        let mode = self.mode.unwrap_or(SOCKET_MODE);
+        if mode & !MODE_BITS != 0 {
+            return Err(format!("mode 0o{mode:o} is none; write it like 0o660"));
+        }
+        let members = Members {
+            users: resolve(&self.users, sys::user_number, "user")?,
+            groups: resolve(&self.groups, sys::group_number, "group")?,
+        };
+        if members == Members::default() {
+            return Err("nobody is admitted: neither users nor groups".into());
+        }
+        let one = |name: Option<Name>, find: Finder, what| -> Result<Option<u32>, String> {
+            name.map(|name| number(&name, find, what)).transpose()
+        };
+        Ok(Tenant {
+            socket: Some(SocketSpec {
+                path: self.socket,
+                mode,
+                owner: one(self.owner, sys::user_number, "user")?,
+                group: one(self.group, sys::group_number, "group")?,
+            }),
+            members,
+            userfaultfd: trusted(&self.userfaultfd)?,
+            limits: self.limits.over(limits)?,
+            name: self.name,
+        })
+    }
+}
+
+/// Finds the number of a name.
+type Finder = fn(&str) -> Option<u32>;
+
+fn number(name: &Name, find: Finder, what: &str) -> Result<u32, String> {
+    let number = match name {
+        Name::Number(number) => *number,
+        Name::Name(name) => find(name).ok_or_else(|| format!("there is no {what} {name:?}"))?,
+    };
+    if number == NOBODY {
+        return Err(format!("{what} {NOBODY} is nobody in particular"));
+    }
+    Ok(number)
+}
+
+fn resolve(names: &[Name], find: Finder, what: &str) -> Result<Vec<u32>, String> {
+    names.iter().map(|name| number(name, find, what)).collect()
+}
+
+/// A list of users, and of groups as `@group`.
+fn trusted(names: &[Name]) -> Result<Members, String> {
+    let mut members = Members::default();
+    for name in names {
+        let group = match name {
+            Name::Name(text) => text.strip_prefix('@'),
+            Name::Number(_) => None,
+        };
+        match group {
+            Some(group) => {
+                let group = Name::Name(group.to_owned());
+                members
+                    .groups
+                    .push(number(&group, sys::group_number, "group")?);
+            }
+            None => members.users.push(number(name, sys::user_number, "user")?),
+        }
+    }
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_example_is_understood() {
+        let text = include_str!("../../../packaging/causewayd.toml");
+        let config = Config::parse(text).unwrap();
+        assert!(!config.has_tenants(), "all of it is commented out");
+        // With its comments' settings taken for real ones.
+        let setting = |line: &&str| line.starts_with('#') && !line.starts_with("# ");
+        let settings: Vec<&str> = text
+            .lines()
+            .filter(setting)
+            .map(|line| &line[1..])
+            .collect();
+        let config = Config::parse(&settings.join("\n")).unwrap();
+        assert_eq!(config.tenants[1].name, "web");
+        assert_eq!(config.tenants[1].limits.bytes, 8 << 30);
+    }
+
+    const WEB: &str = "[[tenant]]\nname = 'web'\nsocket = '/run/t/web.sock'\nusers = ['root']\n";
+
+    #[test]
+    fn what_is_not_said_has_defaults() {
+        let config = Config::parse(WEB).unwrap();
+        let [own, web] = &config.tenants[..] else {
+            panic!("{config:?}");
+        };
+        assert_eq!((own.name.as_str(), &own.socket), (OWN_TENANT, &None));
+        assert_eq!(own.limits, Limits::default());
+        let socket = web.socket.as_ref().unwrap();
+        assert_eq!((socket.mode, socket.owner), (SOCKET_MODE, None));
+        assert_eq!(web.members.users, [0]);
+        assert_eq!(web.userfaultfd, Members::default(), "nobody unless listed");
+        assert_eq!(Config::parse("").unwrap(), Config::without_file());
+    }
+
+    #[test]
+    fn limits_are_those_of_the_tenant_else_those_of_all() {
+        let text = format!(
+            "[limits]\nqps = 10\nbytes = '2 MiB'\n{WEB}userfaultfd = [7, '@root']\n\
+             [tenant.limits]\nqps = 3\nsegments = 4"
+        );
+        let config = Config::parse(&text).unwrap();
+        assert_eq!(config.tenants[0].limits.qps, 10);
+        let web = &config.tenants[1];
+        let limits = Limits {
+            qps: 3,
+            segments: 4,
+            bytes: 2 << 20,
+            ..Limits::default()
+        };
+        assert_eq!(web.limits, limits);
+        assert!(web.userfaultfd.contain(7, Vec::new));
+        assert!(web.userfaultfd.contain(8, || vec![5, 0]));
+        assert!(!web.userfaultfd.contain(8, || vec![5]));
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let more = |line: &str| format!("{WEB}{line}\n");
+        for (text, named) in [
+            ("[limit]".to_owned(), "unknown field"),
+            ("[limits]\nqps = 65537".to_owned(), "qps = 65537 is above"),
+            ("[limits]\nbytes = '3 GB'".to_owned(), "3 GB"),
+            ("[[tenant]]\nname = 'x'\n".to_owned(), "socket"),
+            (WEB.replace("/run", "run"), "not absolute"),
+            (WEB.replace("'root'", ""), "nobody is admitted"),
+            (
+                WEB.replace("root", "no-such-user"),
+                "no user \"no-such-user\"",
+            ),
+            (WEB.replace("'root'", "65534"), "nobody in particular"),
+            (WEB.replace("web'", "default'"), "twice, or ours"),
+            (WEB.replace("'web'", "''"), "the name"),
+            (more("mode = 660"), "mode 0o1224"),
+            (more("groups = ['no-such-group']"), "no group"),
+            (more("userfaultfd = ['@no-such-group']"), "no group"),
+            (format!("{WEB}{WEB}"), "twice"),
+            (
+                format!("{WEB}{}", WEB.replace("'web'", "'b'")),
+                "socket of another",
+            ),
+        ] {
+            let why = Config::parse(&text).unwrap_err();
+            assert!(why.contains(named), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn amounts_have_units() {
+        assert_eq!(amount("12"), Some(12));
+        assert_eq!(amount(" 3KiB "), Some(3 << 10));
+        assert_eq!(amount("16777215 TiB"), Some(16_777_215 << 40));
+        for bad in ["", "GiB", "1.5 GiB", "1 GB", "16777216 TiB", "-1"] {
+            assert_eq!(amount(bad), None, "{bad}");
+        }
+    }
+}
