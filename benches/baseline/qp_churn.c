@@ -4,8 +4,8 @@
 //
 //   qp_churn rate N    N connections made, brought to RTS on both ends, and destroyed by two
 //                      processes: prints connections per second
-//   qp_churn memory N  N idle connections between two processes: prints the growth of one
-//                      process's resident memory per queue pair, in bytes
+//   qp_churn memory N  N idle connections between two processes: prints the growth of resident
+//                      memory per queue pair, in bytes: of its process and of the broker
 //   qp_churn attach N  N processes, each connected to a neighbour with which it exchanges a
 //                      message: prints milliseconds until all have, and KiB per process (PSS)
 
@@ -82,16 +82,36 @@ static void connect_batch(const struct side *s, int oob, struct ibv_qp **qps, in
 	}
 }
 
-// The resident pages of this process, in bytes.
-static long resident(void)
+// The resident memory of a process ("self" or its number), in bytes; 0 if there is none.
+static long resident(const char *process)
 {
-	long total, pages;
-	FILE *f = fopen("/proc/self/statm", "r");
+	char path[64];
+	long total, pages = 0;
 
-	if (!f || fscanf(f, "%ld %ld", &total, &pages) != 2)
-		fail("/proc/self/statm");
+	snprintf(path, sizeof path, "/proc/%s/statm", process);
+	FILE *f = fopen(path, "r");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%ld %ld", &total, &pages) != 2)
+		pages = 0;
 	fclose(f);
 	return pages * sysconf(_SC_PAGESIZE);
+}
+
+// The resident memory of the broker that serves this process, in bytes; 0 if there is none.
+static long broker_resident(void)
+{
+	const char *folder = getenv("CAUSEWAY_RUNTIME_DIR");
+	char path[512], pid[16] = "";
+
+	snprintf(path, sizeof path, "%s/broker.pid", folder ? folder : "");
+	FILE *f = fopen(path, "r");
+	if (!f)
+		return 0;
+	if (fscanf(f, "%15s", pid) != 1)
+		pid[0] = 0;
+	fclose(f);
+	return pid[0] ? resident(pid) : 0;
 }
 
 // The proportional share of memory of a process, in KiB.
@@ -140,12 +160,13 @@ static void memory(int oob, int total, bool tell)
 	// The first ones pay for what all share.
 	connect_batch(&s, oob, qps, BATCH);
 	oob_barrier(oob, 1);
-	long before = resident();
+	long before = resident("self"), broker_before = broker_resident();
 	for (int done = BATCH; done < total; done += BATCH)
 		connect_batch(&s, oob, qps + done, BATCH);
 	oob_barrier(oob, 2);
 	if (tell)
-		printf("%ld\n", (resident() - before) / (total - BATCH));
+		printf("%ld %ld\n", (resident("self") - before) / (total - BATCH),
+		       (broker_resident() - broker_before) / (2 * (total - BATCH)));
 	oob_barrier(oob, 3);
 }
 

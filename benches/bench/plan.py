@@ -10,6 +10,8 @@ MB = 1 << 20
 VERBS = ("write", "read", "send")
 # A datagram that is not fragmented.
 UDP_PAYLOAD_MAX = measure.MTU - 28
+# perftest's option for completion events.
+BLOCKING = "-e"
 WAKE_TURNS = 3000
 UDP_TURNS = 10000
 STREAM_MEGABYTES = 512
@@ -87,9 +89,10 @@ class Plan:
     def tool(self, name, size, hosts):
         """A perftest tool on the wire that these hosts have."""
         world, wire = (self.one, "shm") if hosts == ONE else (self.two, "udp")
-        count = turns if "_lat" in name else messages
-        return step(name, size, hosts, measure.tool, world, wire, name, size,
-                    count(size, hosts, self.quick))
+        count = (turns if "_lat" in name else messages)(size, hosts, self.quick)
+        if name.endswith(BLOCKING):
+            count = WAKE_TURNS
+        return step(name, size, hosts, measure.tool, world, wire, name, size, count)
 
     def ucx(self, test, transports, size, hosts):
         """ucx_perftest's test over each of the transports."""
@@ -150,7 +153,7 @@ class Plan:
         """The wake-up of a sleeping process on one host."""
         yield step("eventfd wake-up", 0, ONE, microseconds, lambda: float(
             measure.program("wake", 0, 1, WAKE_TURNS)))
-        yield self.tool("ib_send_lat -e", 8, ONE)
+        yield self.tool(f"ib_send_lat {BLOCKING}", 8, ONE)
 
     def udp(self, name, how, size, count):
         """A ping-pong over UDP between the two hosts."""
@@ -185,7 +188,7 @@ class Plan:
     def blocking_two(self):
         """The wake-up of a sleeping process on the other host."""
         yield self.udp("UDP wake-up", "sleep", 8, WAKE_TURNS)
-        yield self.tool("ib_send_lat -e", 8, TWO)
+        yield self.tool(f"ib_send_lat {BLOCKING}", 8, TWO)
 
     def registration(self):
         """Registration, size by size."""
@@ -204,7 +207,7 @@ class Plan:
         if not first:
             return
         yield Step([Key("idle QP", 0, ONE)], lambda: [
-            v / 1024 for v in churn("memory", 256 if self.quick else targets.QPS)])
+            sum(churn("memory", 256 if self.quick else targets.QPS)) / 1024])
         yield Step([Key("attach", 0, ONE), Key("attached process", 0, ONE)],
                    lambda: churn("attach", 16 if self.quick else targets.PROCESSES))
         yield step("idle", 0, ONE, measure.idle, self.one, "shm")

@@ -18,8 +18,9 @@ ONE, TWO = "one host", "two hosts"
 
 # name: of the tool, limit or peer; size: bytes, or 0; hosts: ONE or TWO.
 Key = collections.namedtuple("Key", "name size hosts")
-# value: microseconds, GB/s or the unit of the key's kind; place: nanoseconds.
-Figure = collections.namedtuple("Figure", "value place")
+# value: microseconds, GB/s or the unit of the key's kind; place: nanoseconds; steady: the place was
+# the same before the figure.
+Figure = collections.namedtuple("Figure", "value place steady", defaults=(True,))
 
 
 def place_name(nanoseconds):
@@ -28,8 +29,8 @@ def place_name(nanoseconds):
 
 
 def place_of(figures):
-    """The place at which all these figures were taken, or None if it changed between them."""
-    names = {place_name(figure.place) for figure in figures}
+    """The place at which all these figures were taken, or None if it changed meanwhile."""
+    names = {place_name(figure.place) if figure.steady else None for figure in figures}
     return names.pop() if len(names) == 1 else None
 
 
