@@ -100,7 +100,7 @@ def text(run):
     held, total = count(run)
     parts = [circumstances(run)]
     parts += [f"Left out: {name} is not installed." for name in run.left_out]
-    parts += [f"Could not be measured: {name}." for name in run.failed]
+    parts += [f"Failed at least once: {name}." for name in run.failed]
     parts += ["### Targets", f"{held} of {total} are held.",
               table.targets(run.rows())]
     parts += ["### Beside the limits and other transports"]

@@ -18,6 +18,16 @@ STREAM_MEGABYTES = 512
 UDP_STREAM_MEGABYTES = 1024
 CHURN_CONNECTIONS = 1024
 OWN_LOOP_SIZE = 4096
+# What an exchange may take (seconds, bytes a second) for the time planned, the most exchanges and
+# messages of a test, and the bytes it moves.
+Pace = collections.namedtuple("Pace", "start speed turns messages volume")
+PACES = {ONE: Pace(1e-6, 3e9, 50000, 100000, 512 * MB),
+         TWO: Pace(30e-6, 1e9, 5000, 20000, 256 * MB)}
+LATENCY_SECONDS = 0.1
+SHORT_SIZE, LONG_TURNS = 4096, 1000
+TURNS_MIN, MESSAGES_MIN = 100, 20
+# A quick run is this many times shorter.
+QUICK_PART = 10
 # Sizes above this take a network stack too long to be worth the time.
 NETWORK_SIZE_MAX = MB
 
@@ -39,18 +49,18 @@ class Sizes:
 
 
 def turns(size, hosts, quick=False):
-    """Exchanges of a latency test: enough for a steady median, within some 0.2 s."""
-    start, speed, most = (1e-6, 3e9, 50000) if hosts == ONE else (30e-6, 1e9, 5000)
-    if size > 4096:
-        most = 1000
-    count = 0.1 / (start + size / speed)
-    return int(max(100, min(most, count)) / (10 if quick else 1)) + 1
+    """Exchanges of a latency test: enough for a steady median, not for a minute."""
+    pace = PACES[hosts]
+    most = pace.turns if size <= SHORT_SIZE else LONG_TURNS
+    count = LATENCY_SECONDS / (pace.start + size / pace.speed)
+    return int(max(TURNS_MIN, min(most, count)) / (QUICK_PART if quick else 1)) + 1
 
 
 def messages(size, hosts, quick=False):
     """Messages of a bandwidth test."""
-    total, most = (512 * MB, 100000) if hosts == ONE else (256 * MB, 20000)
-    return int(max(20, min(most, total // size)) / (10 if quick else 1)) + 10
+    pace = PACES[hosts]
+    count = max(MESSAGES_MIN, min(pace.messages, pace.volume // size))
+    return count // (QUICK_PART if quick else 1) + MESSAGES_MIN
 
 
 def step(name, size, hosts, call, *args, **kwargs):
@@ -202,14 +212,14 @@ class Plan:
         def churn(mode, count):
             return measure.churn(self.one, "shm", mode, count)
 
-        count = CHURN_CONNECTIONS // (8 if self.quick else 1)
-        yield Step([Key("connections", 0, ONE)], lambda: churn("rate", count))
+        part = QUICK_PART if self.quick else 1
+        yield Step([Key("connections", 0, ONE)], lambda: churn("rate", CHURN_CONNECTIONS // part))
         if not first:
             return
-        yield Step([Key("idle QP", 0, ONE)], lambda: [
-            sum(churn("memory", 256 if self.quick else targets.QPS)) / 1024])
+        yield Step([Key("idle QP", 0, ONE)],
+                   lambda: [sum(churn("memory", targets.QPS // part)) / 1024])
         yield Step([Key("attach", 0, ONE), Key("attached process", 0, ONE)],
-                   lambda: churn("attach", 16 if self.quick else targets.PROCESSES))
+                   lambda: churn("attach", targets.PROCESSES))
         yield step("idle", 0, ONE, measure.idle, self.one, "shm")
         for name in ("ib_read_lat", "ib_write_bw"):
             yield step(f"own loop of {name}", 0, ONE, measure.own_loop, self.one, "shm", name,
