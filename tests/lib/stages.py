@@ -43,6 +43,7 @@ def all_stages():
         Stage("loom", "models of the shared-memory protocols",
               cargo("--release", "-p", "causeway-shm", "--test", "loom"), seconds=600,
               env=loom_env()),
+        Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
