@@ -2,7 +2,7 @@
 
 CFLAGS_STRICT := -std=gnu11 -O2 -g -Wall -Wextra -Werror -U_FORTIFY_SOURCE
 PATHS_LIB := $(BUILD)/lib/libcauseway-paths.so
-BASELINES := cacheline copy udp_pingpong tcp_stream
+BASELINES := cacheline copy udp_pingpong tcp_stream udp_stream
 BASELINE_BINS := $(BASELINES:%=$(BUILD)/bench/%)
 
 paths: $(PATHS_LIB) ## Build the path shim
