@@ -1,7 +1,7 @@
 //! The endpoint of this process: its state, its lock, and who waits on what.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 
@@ -11,7 +11,7 @@ use causeway_proto::Instant;
 use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, Stats};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use crate::core::Core;
 use crate::errands::Errand;
@@ -89,12 +89,26 @@ pub(crate) struct Shared {
     pub last_call: AtomicU64,
     /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
     pub source_deadline: AtomicU64,
-    /// The helper sleeps, or is about to: on the sources, or until kicked because blocked threads
-    /// watch those. A thread that blocked has taken calls from it, and kicks it when it leaves.
-    pub helper_asleep: AtomicBool,
     /// The helper has errands to run.
     pub has_errands: AtomicBool,
+    /// How the helper sleeps ([`HelperSleep`]).
+    helper_sleep: AtomicU8,
+    /// The port polled as in error: what there is to it is to be looked at.
+    port_errors: Arc<AtomicBool>,
     pub stop: AtomicBool,
+}
+
+/// How the helper sleeps, or is about to. A thread that blocked has taken calls from it, and kicks
+/// it when it leaves, unless it wakes soon by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum HelperSleep {
+    /// Awake, or for a tick at most.
+    No,
+    /// On the sources.
+    OnSources,
+    /// Until kicked, because blocked threads watch the sources.
+    Parked,
 }
 
 /// The endpoint: one per process, alive while a context is.
@@ -157,9 +171,10 @@ impl Endpoint {
         let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot()?;
         attachment.add_slot(slot, port.as_fd())?;
+        let udp = UdpWire::new(port);
         let shared = Arc::new(Shared {
             control_fd: dup(attachment.event_fd())?,
-            udp_fd: dup(port.as_fd())?,
+            udp_fd: dup(udp.port.as_fd())?,
             doorbell,
             peers: Peers::default(),
             sharing: Sharing::default(),
@@ -172,8 +187,9 @@ impl Endpoint {
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
-            helper_asleep: AtomicBool::new(false),
             has_errands: AtomicBool::new(false),
+            helper_sleep: AtomicU8::new(HelperSleep::No as u8),
+            port_errors: Arc::clone(&udp.errors),
             stop: AtomicBool::new(false),
             control: attachment,
             state: Mutex::new(State {
@@ -183,7 +199,7 @@ impl Endpoint {
                 slot,
                 pds: Slab::new(crate::limits::LIMITS.max_pd),
                 inbox,
-                udp: UdpWire::new(port),
+                udp,
                 hot: Vec::new(),
                 turn: 0,
                 unsettled: Vec::new(),
@@ -221,6 +237,24 @@ impl Shared {
     /// Wakes the helper thread.
     pub fn kick(&self) {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+
+    /// Kicks the helper if only that wakes it in time: a thread that blocked leaves.
+    pub fn kick_if_asleep(&self) {
+        if self.helper_sleep.load(Ordering::SeqCst) != HelperSleep::No as u8 {
+            self.kick();
+        }
+    }
+
+    pub fn set_helper_sleep(&self, how: HelperSleep) {
+        self.helper_sleep.store(how as u8, Ordering::SeqCst);
+    }
+
+    /// Remembers whether the port polled as in error.
+    pub fn note_errors(&self, port: PollFlags) {
+        if port.contains(PollFlags::ERR) {
+            self.port_errors.store(true, Ordering::Relaxed);
+        }
     }
 
     pub fn kick_fd(&self) -> BorrowedFd<'_> {

@@ -1,6 +1,8 @@
 //! The UDP wire: TRP connections over the endpoint's port.
 
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
@@ -32,6 +34,8 @@ pub(crate) struct UdpWire {
     buffer: Vec<u8>,
     /// Looks at the port since something came.
     quiet: u32,
+    /// The port polled as in error: set by whoever slept on it.
+    pub errors: Arc<AtomicBool>,
 }
 
 /// A queue pair's connection over UDP.
@@ -68,6 +72,7 @@ impl UdpWire {
             links: 0,
             buffer,
             quiet: 0,
+            errors: Arc::default(),
         }
     }
 }
@@ -245,13 +250,17 @@ pub(crate) fn receive(
         for (src, dst, reset, len) in strangers {
             let _ = wire.port.send(src, dst, &reset[..len], None, false);
         }
-        match received {
-            Ok(n) if n > 0 => any = true,
-            _ => break,
+        let received = received.unwrap_or_default();
+        any |= received.datagrams > 0;
+        if !received.more {
+            break;
         }
     }
     wire.quiet = if any { 0 } else { wire.quiet + 1 };
-    if wire.quiet % ERRORS_EVERY == 1 {
+    let known = wire.errors.load(Ordering::Relaxed);
+    if known || wire.quiet == ERRORS_EVERY {
+        wire.quiet = 0;
+        wire.errors.store(false, Ordering::Relaxed);
         unreachable(wire, qps, core, now, touched);
     }
     any

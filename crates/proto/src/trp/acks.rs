@@ -95,7 +95,8 @@ impl Acks {
         if self.at.is_some_and(|at| now >= at) {
             self.due = true;
             if self.reply {
-                self.confidence = self.confidence.saturating_sub(1);
+                // Waiting in vain is dear: it takes several replies to try again.
+                self.confidence = 0;
             }
         }
     }
@@ -149,9 +150,12 @@ mod tests {
         now = now + MAX_ACK_DELAY;
         acks.on_segment(now, true);
         assert!(acks.is_due());
-        acks.on_sent(now, false);
-        // A reply right behind it: next time wait for it.
-        acks.on_sent(now, true);
+        // Replies right behind it: wait for the next.
+        for _ in 0..CONFIDENT {
+            acks.on_segment(now, true);
+            acks.on_sent(now, false);
+            acks.on_sent(now, true);
+        }
         acks.on_segment(now, true);
         assert!(!acks.is_due());
         acks.on_sent(now, true);

@@ -7,8 +7,10 @@ use crate::time::Duration;
 /// Longest that an acknowledgment is held back in the hope of company.
 pub const MAX_ACK_DELAY: Duration = Duration::from_micros(500);
 /// How long the acknowledgment of a whole message waits for data to travel with, where experience
-/// says that data follows (a ping-pong).
-pub const REPLY_DELAY: Duration = Duration::from_micros(10);
+/// says that data follows (a ping-pong). Long enough for a program that has to be scheduled first:
+/// an acknowledgment that comes alone lets the requester stop polling, and look at its memory only,
+/// just before the answer comes.
+pub const REPLY_DELAY: Duration = Duration::from_micros(200);
 /// Data segments that may go unacknowledged (RFC 5681 section 4.2).
 pub const ACK_EVERY: u32 = 2;
 /// Least time without progress before a peer counts as lost. InfiniBand's time-outs assume a NIC;
