@@ -139,6 +139,12 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
     Ok(endpoint)
 }
 
+/// The process's endpoint, if it has one.
+pub(crate) fn current() -> Option<Arc<Shared>> {
+    let endpoint = ENDPOINT.lock().upgrade()?;
+    (endpoint.pid == std::process::id()).then(|| Arc::clone(&endpoint.shared))
+}
+
 /// A program that ends without destroying its queue pairs has received what it has polled: peers
 /// must hear of it, as a NIC would have told them before.
 extern "C" fn settle_at_exit() {

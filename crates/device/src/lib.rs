@@ -47,4 +47,5 @@ pub use pd::{Pd, QpInit};
 pub use qp::Qp;
 pub use qp_entry::Av;
 pub use region::Mr;
+pub use sharing::{fork_init, is_fork_initialized};
 pub use srq::Srq;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use causeway_fabric::Attachment;
 use causeway_memory::Store;
 use causeway_proto::types::Access;
 use parking_lot::{Mutex, MutexGuard};
@@ -214,7 +215,7 @@ impl Registration {
         causeway_fault::point("revoke.retracted");
         let evicted = shared.await_accesses(Accesses::Region(self.key));
         causeway_fault::point("revoke.quiet");
-        shared.sharing.take_back(placed);
+        shared.sharing.take_back(placed, &shared.control);
         causeway_fault::point("revoke.done");
         evicted
     }
@@ -247,9 +248,9 @@ impl Held<'_> {
     }
 
     /// Takes its memory back; peers have been kept off it by [`Held::quiesce`].
-    pub fn take_back(&mut self, sharing: &Sharing) {
+    pub fn take_back(&mut self, sharing: &Sharing, control: &Attachment) {
         if let Some(placed) = self.0.placed.take() {
-            sharing.take_back(placed);
+            sharing.take_back(placed, control);
         }
     }
 }

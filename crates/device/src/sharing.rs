@@ -9,6 +9,7 @@
 //! state is never held while memory is moved or the broker asked.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
@@ -22,6 +23,26 @@ use crate::clock;
 use crate::endpoint::{Shared, State};
 use crate::qp_entry::{Link, QpEntry};
 use crate::region::Mr;
+
+/// Children do without memory that peers can map (`ibv_fork_init(3)`).
+static FORK_ABSENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on a child made by fork(2) does without the memory that peers can map, as with
+/// hardware (`ibv_fork_init(3)`). Otherwise it gets a copy, for which fork(2) waits.
+pub fn fork_init() {
+    FORK_ABSENT.store(true, Ordering::SeqCst);
+    if let Some(shared) = crate::endpoint::current()
+        && let Some(mover) = shared.sharing.mover.get()
+    {
+        mover.fork_mode(true);
+    }
+}
+
+/// Whether [`fork_init`] was called.
+#[must_use]
+pub fn is_fork_initialized() -> bool {
+    FORK_ABSENT.load(Ordering::SeqCst)
+}
 
 /// How long a peer may be in flight before it is evicted: the lease. It copies for some 50 µs at
 /// a time; longer means that it was stopped or is starved.
@@ -59,8 +80,13 @@ fn is_writable(access: Access) -> bool {
 impl Sharing {
     /// What moves memory. The broker may have to lend what it takes.
     fn mover(&self, control: &Attachment) -> &Mover {
-        self.mover
-            .get_or_init(|| Mover::new(control.userfaultfd().ok().flatten()))
+        self.mover.get_or_init(|| {
+            let mover = Mover::new(control.userfaultfd().ok().flatten());
+            if FORK_ABSENT.load(Ordering::SeqCst) {
+                mover.fork_mode(true);
+            }
+            mover
+        })
     }
 
     /// Whether all of a range is in segments already: it needs no populating.
@@ -123,12 +149,23 @@ impl Sharing {
             return None;
         }
         let store = self.store(control, pd, is_writable(access))?;
-        let moved = mover.move_in(&store, addr, len).ok()?;
-        Some(Placed { store, moved })
+        control.reserve(len as u64).ok()?;
+        match mover.move_in(&store, addr, len) {
+            Ok(moved) => Some(Placed {
+                store,
+                moved,
+                reserved: len as u64,
+            }),
+            Err(_) => {
+                let _ = control.release(len as u64);
+                None
+            }
+        }
     }
 
     /// Gives a range back to the program, once no peer accesses it any more.
-    pub fn take_back(&self, placed: Placed) {
+    pub fn take_back(&self, placed: Placed, control: &Attachment) {
+        let _ = control.release(placed.reserved);
         if let Some(mover) = self.mover.get() {
             // Short of memory, the pages stay where they are, and so do their contents.
             let _ = mover.take_back(placed.moved);
@@ -188,7 +225,9 @@ impl Sharing {
                     region.moved_to(fresh, shared);
                 }
             }
-            _ => held.iter_mut().for_each(|region| region.take_back(self)),
+            _ => held
+                .iter_mut()
+                .for_each(|region| region.take_back(self, control)),
         }
         drop(held);
         drop(one);
@@ -214,6 +253,8 @@ impl Sharing {
 pub(crate) struct Placed {
     pub store: Arc<Store>,
     pub moved: Moved,
+    /// Bytes counted against the endpoint's limit.
+    reserved: u64,
 }
 
 /// Whose accesses to wait for.
