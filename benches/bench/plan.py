@@ -21,7 +21,7 @@ OWN_LOOP_SIZE = 4096
 # What an exchange may take (seconds, bytes a second) for the time planned, the most exchanges and
 # messages of a test, and the bytes it moves.
 Pace = collections.namedtuple("Pace", "start speed turns messages volume")
-PACES = {ONE: Pace(1e-6, 3e9, 50000, 100000, 512 * MB),
+PACES = {ONE: Pace(1e-6, 3e9, 50000, 300000, 1024 * MB),
          TWO: Pace(30e-6, 1e9, 5000, 20000, 256 * MB)}
 LATENCY_SECONDS = 0.1
 SHORT_SIZE, LONG_TURNS = 4096, 1000
