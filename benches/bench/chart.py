@@ -5,6 +5,7 @@ to be looked up; labels that would overlap are pushed apart.
 """
 
 import math
+import textwrap
 from xml.sax.saxutils import escape
 
 from bench import series
@@ -14,7 +15,7 @@ PLOT_WIDTH, PLOT_HEIGHT = 330, 290
 LEFT, LABELS, TOP, BOTTOM, GAP = 52, 168, 46, 40, 24
 PANEL_WIDTH = LEFT + PLOT_WIDTH + LABELS
 PANEL_HEIGHT = TOP + PLOT_HEIGHT + BOTTOM
-FOOT = 30
+FOOT, FOOT_LINE, FOOT_COLUMNS = 44, 16, 150
 LABEL_HEIGHT = 14
 LABEL_GAP = 14
 
@@ -164,6 +165,8 @@ def svg(panels, results, circumstances):
     for i, panel in enumerate(panels):
         x, y = i % 2 * (PANEL_WIDTH + GAP), i // 2 * (PANEL_HEIGHT + GAP)
         out += [f'<g transform="translate({x} {y})">', *panel_svg(panel, results), "</g>"]
-    out += [f'<text class="soft" x="{LEFT}" y="{height - 12}">{escape(circumstances)}</text>',
-            "</svg>", ""]
+    for i, part in enumerate(textwrap.wrap(circumstances, FOOT_COLUMNS)):
+        y = height - FOOT + FOOT_LINE * (i + 1)
+        out.append(f'<text class="soft" x="{LEFT}" y="{y}">{escape(part)}</text>')
+    out += ["</svg>", ""]
     return "\n".join(out)

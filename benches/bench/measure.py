@@ -19,7 +19,8 @@ REGISTRATION = ("register", "first READ", "register covered", "deregister", "pop
                 "register and READ")
 IDLE_LINE = re.compile(r"without work: ([\d.]+) ms .* broker (\d+) ms")
 
-ports = itertools.count(21000)
+# Above the UDP ports of endpoints (20481 to 24575), below those that the system hands out.
+ports = itertools.count(26000)
 
 
 class Failed(Exception):

@@ -13,7 +13,7 @@ from lib import pair
 
 MB = 1 << 20
 UCX, FABRIC = "ucx_perftest", "fi_pingpong"
-ports = itertools.count(23000)
+ports = itertools.count(29000)
 
 # Transports that UCX may use. Its put over cma takes no shared-memory shortcut only at the lower
 # level (UCT), where the transport is an option and not the environment's choice.

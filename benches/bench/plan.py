@@ -21,12 +21,12 @@ OWN_LOOP_SIZE = 4096
 # What an exchange may take (seconds, bytes a second) for the time planned, the most exchanges and
 # messages of a test, and the bytes it moves.
 Pace = collections.namedtuple("Pace", "start speed turns messages volume")
-PACES = {ONE: Pace(1e-6, 3e9, 50000, 100000, 512 * MB),
+PACES = {ONE: Pace(1e-6, 3e9, 50000, 300000, 1024 * MB),
          TWO: Pace(30e-6, 1e9, 5000, 20000, 256 * MB)}
 LATENCY_SECONDS = 0.1
 SHORT_SIZE, LONG_TURNS = 4096, 1000
 TURNS_MIN, MESSAGES_MIN = 100, 20
-# A quick run is this many times shorter.
+# What a quick run divides counts by.
 QUICK_PART = 10
 # Sizes above this take a network stack too long to be worth the time.
 NETWORK_SIZE_MAX = MB
@@ -79,6 +79,7 @@ class Plan:
     def __init__(self, one, two, quick):
         self.one, self.two, self.quick = one, two, quick
         self.sizes = Sizes(quick)
+        self.part = QUICK_PART if quick else 1
         self.peers = [name for name in (peers.UCX, peers.FABRIC) if name not in peers.missing()]
 
     def steps(self, first):
@@ -132,7 +133,7 @@ class Plan:
             return step("TCP ping-pong", size, hosts, microseconds, measure.between, world,
                         "tcp_pingpong", size, turns(size, TWO, self.quick))
         return step("TCP stream", size, hosts, measure.between, world, "tcp_stream", size,
-                    STREAM_MEGABYTES)
+                    STREAM_MEGABYTES // self.part)
 
     def latency_one(self, size):
         """Latencies of one size on one host."""
@@ -189,7 +190,7 @@ class Plan:
         yield self.tool("ib_write_bw", size, TWO)
         if size == MB:
             yield step("UDP stream", 0, TWO, measure.between, self.two, "udp_stream", measure.MTU,
-                       UDP_STREAM_MEGABYTES)
+                       UDP_STREAM_MEGABYTES // self.part)
         for verb in ("read", "send"):
             yield self.tool(f"ib_{verb}_bw", size, TWO)
         for test in ("put_bw", "tag_bw"):
@@ -212,12 +213,12 @@ class Plan:
         def churn(mode, count):
             return measure.churn(self.one, "shm", mode, count)
 
-        part = QUICK_PART if self.quick else 1
-        yield Step([Key("connections", 0, ONE)], lambda: churn("rate", CHURN_CONNECTIONS // part))
+        yield Step([Key("connections", 0, ONE)],
+                   lambda: churn("rate", CHURN_CONNECTIONS // self.part))
         if not first:
             return
         yield Step([Key("idle QP", 0, ONE)],
-                   lambda: [sum(churn("memory", targets.QPS // part)) / 1024])
+                   lambda: [sum(churn("memory", targets.QPS // self.part)) / 1024])
         yield Step([Key("attach", 0, ONE), Key("attached process", 0, ONE)],
                    lambda: churn("attach", targets.PROCESSES))
         yield step("idle", 0, ONE, measure.idle, self.one, "shm")

@@ -9,8 +9,8 @@ import collections
 import statistics
 
 # Places in order of preference, with the time of a cache line one way below which a figure belongs
-# to one, in nanoseconds: two processors that share their last cache; two threads of one core,
-# which have half of it each; two processors that share nothing.
+# to one, in nanoseconds: two processors that share their last cache; what looks like two threads
+# of one core, bandwidths being half of what they are elsewhere; two that share nothing.
 NEAR, SIBLINGS, FAR = "near", "siblings", "far"
 SIBLINGS_NS = 35.0
 NEAR_NS = 110.0
