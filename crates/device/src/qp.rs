@@ -100,6 +100,7 @@ impl Qp {
         }
         let events = Arc::clone(&pd.context.events);
         state.qps[index] = Some(Box::new(QpEntry::new(ProtoQp::new(config))));
+        state.live += 1;
         state.core.routes[index] = Some(Route {
             send_cq,
             recv_cq,
@@ -427,6 +428,7 @@ impl Qp {
         state.link_down(self.qpn);
         let index = qp_index(self.qpn);
         state.qps[index] = None;
+        state.live -= 1;
         state.core.forget_completions(self.qpn);
         state.core.routes[index] = None;
         for cq in [self.send_cq.number, self.recv_cq.number] {
