@@ -16,6 +16,7 @@ mod pieces;
 mod shared;
 mod span;
 mod stacks;
+mod status;
 mod store;
 mod sys;
 mod uffd;

@@ -29,6 +29,7 @@ const FILL: usize = 64 << 10;
 
 /// Runs until the sentinel is unmapped.
 pub(crate) fn run(shared: &Shared) {
+    sys::be_prompt();
     let mut buffer = [Message::default(); BATCH];
     while let Ok(messages) = shared.events.read(&mut buffer) {
         let mut stop = false;
