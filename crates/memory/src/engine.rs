@@ -84,9 +84,10 @@ impl Drop for Hold<'_> {
 }
 
 impl Engine {
-    /// Opens the userfaultfds and starts the threads.
-    pub fn start(device: Option<&OwnedFd>) -> Result<Engine, Unmovable> {
-        let features = Uffd::features(device).map_err(|_| Unmovable::NoUserfaultfd)?;
+    /// Opens the userfaultfds, of whose features only those in `usable` are used, and starts the
+    /// threads.
+    pub fn start(device: Option<&OwnedFd>, usable: u64) -> Result<Engine, Unmovable> {
+        let features = Uffd::features(device).map_err(|_| Unmovable::NoUserfaultfd)? & usable;
         if features & EVENTS != EVENTS {
             return Err(Unmovable::NoUserfaultfd);
         }
@@ -146,8 +147,8 @@ impl Engine {
     /// leaves all else as it is.
     pub fn abandon(self) {
         for uffd in [&self.shared.events, &self.lift] {
-            // SAFETY: nothing uses them in this process: its threads do not exist, and the engine is
-            // never dropped.
+            // SAFETY: nothing uses them in this process: its threads do not exist, and the engine
+            // is never dropped.
             unsafe { rustix::io::close(uffd.as_raw_fd()) };
         }
         std::mem::forget(self);
@@ -388,8 +389,8 @@ impl Engine {
     }
 
     /// Moves the window at `from`, in which nothing is yet, over `target`, and fills it with the
-    /// contents of `vma`, which are at `source` too. On failure: how much of it is in its new place,
-    /// if the window was used up; the rest shows `store` as before.
+    /// contents of `vma`, which are at `source` too. On failure: how much of it is in its new
+    /// place, if the window was used up; the rest shows `store` as before.
     fn replace(
         &self,
         target: Span,
@@ -419,8 +420,8 @@ impl Engine {
         Err((Some(done), error))
     }
 
-    /// Brings the store's pages that are mapped at `vma` back to private memory: into the husk, which
-    /// takes their place. Returns what could not be brought back, by offset, with its husk.
+    /// Brings the store's pages that are mapped at `vma` back to private memory: into the husk,
+    /// which takes their place. Returns what could not be brought back, by offset, with its husk.
     pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
         let Vma { span, offset, .. } = *vma;
         let rest = |done| Freed {

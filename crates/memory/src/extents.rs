@@ -184,9 +184,8 @@ mod tests {
                         for gap in gaps {
                             let husk = 1000 * (round + 1) + gap.start;
                             extents.insert(gap, husk);
-                            for at in gap.start..gap.end {
-                                husks[at] = husk + at - gap.start;
-                            }
+                            let there = husks[gap.start..gap.end].iter_mut();
+                            there.zip(husk..).for_each(|(to, husk)| *to = husk);
                         }
                         (start..span.end).for_each(|at| counts[at] += 1);
                         live.push(span);
@@ -197,17 +196,16 @@ mod tests {
                         let freed = extents.release(span);
                         (span.start..span.end).for_each(|at| counts[at] -= 1);
                         for part in &freed {
-                            for at in part.span.start..part.span.end {
-                                prop_assert_eq!(husks[at], part.husk + at - part.span.start);
-                            }
+                            let there = &husks[part.span.start..part.span.end];
+                            prop_assert!(there.iter().copied().eq((part.husk..).take(there.len())));
                         }
-                        let freed = freed.iter().flat_map(|freed| freed.span.start..freed.span.end);
-                        prop_assert!(freed.eq((span.start..span.end).filter(|at| counts[*at] == 0)));
+                        let freed = freed.iter().flat_map(|part| part.span.start..part.span.end);
+                        let zero = (span.start..span.end).filter(|at| counts[*at] == 0);
+                        prop_assert!(freed.eq(zero));
                     }
                 }
-                let held: Vec<usize> = extents.spans().flat_map(|span| span.start..span.end).collect();
-                let model: Vec<usize> = (0..counts.len()).filter(|at| counts[*at] > 0).collect();
-                prop_assert_eq!(held, model);
+                let held = extents.spans().flat_map(|span| span.start..span.end);
+                prop_assert!(held.eq((0..counts.len()).filter(|at| counts[*at] > 0)));
             }
             live.into_iter().for_each(|span| drop(extents.release(span)));
             prop_assert!(extents.is_empty());

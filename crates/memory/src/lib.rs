@@ -19,6 +19,8 @@ mod stacks;
 mod status;
 mod store;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod uffd;
 mod vma;
 

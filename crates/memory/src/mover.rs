@@ -52,7 +52,8 @@ struct Books {
 /// What moving needs, once it was asked for.
 #[derive(Debug)]
 enum State {
-    Untried(Option<OwnedFd>),
+    /// A device, and the features of userfaultfd that may be used.
+    Untried(Option<OwnedFd>, u64),
     Refused(Unmovable),
     Ready(Engine),
 }
@@ -93,19 +94,19 @@ impl Core {
 
 impl Inner {
     fn engine(&mut self) -> Result<&Engine, Unmovable> {
-        if let State::Untried(device) = &self.state {
+        if let State::Untried(device, usable) = &self.state {
             let off = std::env::var_os(ENVIRONMENT).is_some_and(|value| value == "off");
             let made = if off {
                 Err(Unmovable::Off)
             } else {
-                Engine::start(device.as_ref())
+                Engine::start(device.as_ref(), *usable)
             };
             self.state = made.map_or_else(State::Refused, State::Ready);
         }
         match &self.state {
             State::Ready(engine) => Ok(engine),
             State::Refused(why) => Err(*why),
-            State::Untried(_) => Err(Unmovable::NoUserfaultfd),
+            State::Untried(..) => Err(Unmovable::NoUserfaultfd),
         }
     }
 
@@ -159,8 +160,13 @@ impl Mover {
     /// A mover that creates nothing until it is used. `device` is an open `/dev/userfaultfd`, for a
     /// process that may not open it itself.
     pub fn new(device: Option<OwnedFd>) -> Mover {
+        Mover::with_features(device, u64::MAX)
+    }
+
+    /// One that works as on kernels that only have these features of userfaultfd.
+    pub(crate) fn with_features(device: Option<OwnedFd>, usable: u64) -> Mover {
         let inner = Inner {
-            state: State::Untried(device),
+            state: State::Untried(device, usable),
             books: BTreeMap::new(),
             homes: BTreeMap::new(),
             next: 0,
@@ -255,8 +261,8 @@ impl Mover {
     /// `to` from now on.
     ///
     /// # Errors
-    /// [`Unmovable::Occupied`] if `to` holds something; else the system's, and memory that could not
-    /// be moved is still in `from`.
+    /// [`Unmovable::Occupied`] if `to` holds something; else the system's, and all is in `from` as
+    /// before.
     pub fn rehome(&self, from: &Arc<Store>, to: &Arc<Store>) -> Result<(), Unmovable> {
         let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {

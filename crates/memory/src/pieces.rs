@@ -260,8 +260,8 @@ mod tests {
                 let count: usize = pieces.within(whole).map(|piece| piece.span.len()).sum();
                 prop_assert_eq!(count, model.iter().flatten().count());
                 let low = Span::new(10, 30);
-                let showing = pieces.showing(1, low).flat_map(|p| p.offsets().start..p.offsets().end);
-                let mut showing: Vec<usize> = showing.collect();
+                let showing = pieces.showing(1, low).map(|piece| piece.offsets());
+                let mut showing: Vec<usize> = showing.flat_map(|o| o.start..o.end).collect();
                 let wanted = model.iter().flatten().filter(|(o, s)| *s == 1 && low.contains(*o));
                 let mut wanted: Vec<usize> = wanted.map(|(offset, _)| *offset).collect();
                 showing.sort_unstable();

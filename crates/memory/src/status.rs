@@ -5,8 +5,8 @@ use crate::span::{PAGE, Span};
 use crate::sys::at;
 use std::fs;
 
-/// Locked memory, and memory that an io_uring has registered. Most processes have neither, which one
-/// small file tells.
+/// Locked memory, and memory that an io_uring has registered. Most processes have neither, which
+/// one small file tells.
 #[derive(Debug, Default)]
 pub(crate) struct Status {
     /// Mappings locked by mlock.

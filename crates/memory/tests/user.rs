@@ -1,5 +1,5 @@
-//! An ordinary user: with an open userfaultfd device handed over, and without. Needs root, to become
-//! an ordinary user.
+//! An ordinary user: with an open userfaultfd device handed over, and without. Needs root, to
+//! become an ordinary user.
 
 mod common;
 

@@ -3,11 +3,12 @@
 
 mod common;
 
-use causeway_memory::{CHUNK, Mover, PAGE};
+use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
 use common::{Map, at, occupied, store};
 use rustix::fs::{MemfdFlags, OFlags};
 use rustix::pipe::PipeFlags;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsRawFd;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Fills part of a map by a system call.
@@ -80,11 +81,11 @@ fn reads_arrive() {
     assert_eq!(occupied(&store), 0);
 }
 
-/// Direct reads pin the pages: such a range is left alone for the moment, or moved between two of
-/// them; no block is lost.
+/// Direct reads pin the pages: such memory is left alone for the moment, or moved between two of
+/// them; no block is lost. It is taken back between two.
 #[test]
 fn direct_reads_arrive() {
-    const ROUNDS: usize = 60;
+    const ROUNDS: usize = 200;
     const BLOCK: usize = 16 * PAGE;
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(64 * PAGE);
@@ -94,35 +95,38 @@ fn direct_reads_arrive() {
     let file = rustix::fs::open(&path, flags, rustix::fs::Mode::empty());
     std::fs::remove_file(&path).expect("removed");
     let file = file.expect("the file system of TMPDIR must know O_DIRECT");
-    let stop = AtomicBool::new(false);
+    let (stop, reading) = (AtomicBool::new(false), Mutex::new(()));
+    let once = || {
+        let _reading = reading.lock().expect("not poisoned");
+        for at in (0..BLOCK).step_by(8) {
+            map.word(at).store(0, Ordering::Relaxed);
+        }
+        fill(&map, 0, BLOCK, |to, len| {
+            let from = (BLOCK - len) as libc::off_t;
+            // SAFETY: fills bytes of the map, which is only used through atomics.
+            unsafe { libc::pread(file.as_raw_fd(), to, len, from) }
+        });
+        for at in (0..BLOCK).step_by(8) {
+            let word = map.word(at).load(Ordering::Relaxed);
+            assert_eq!(word, 0x5a5a_5a5a_5a5a_5a5a, "at {at}");
+        }
+    };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                for at in (0..BLOCK).step_by(8) {
-                    map.word(at).store(0, Ordering::Relaxed);
-                }
-                fill(&map, 0, BLOCK, |to, len| {
-                    let from = BLOCK - len;
-                    let raw = file.as_fd().as_raw_fd();
-                    // SAFETY: fills bytes of the map, which is only used through atomics.
-                    unsafe { libc::pread(raw, to, len, from as libc::off_t) }
-                });
-                for at in (0..BLOCK).step_by(8) {
-                    let word = map.word(at).load(Ordering::Relaxed);
-                    assert_eq!(word, 0x5a5a_5a5a_5a5a_5a5a, "at {at}");
-                }
+                once();
             }
         });
         for _ in 0..ROUNDS {
             match mover.move_in(&store, map.addr, map.len) {
-                Ok(moved) => std::mem::forget(moved),
-                Err(why) => {
-                    assert_eq!(why, causeway_memory::Unmovable::Pinned);
-                    continue;
+                Ok(moved) => {
+                    let _still = reading.lock().expect("not poisoned");
+                    mover.take_back(moved).expect("returns");
                 }
+                Err(why) => assert_eq!(why, Unmovable::Pinned),
             }
-            break;
         }
         stop.store(true, Ordering::Relaxed);
     });
+    assert_eq!(occupied(&store), 0);
 }
