@@ -30,8 +30,8 @@ mod timers;
 
 pub use causeway_wire::trp::Reason;
 pub use config::{
-    BASE_DATAGRAM, Budget, Config, MAX_ACK_DELAY, MAX_DATAGRAM, MIN_DATAGRAM, RETRY_FLOOR,
-    SendConfig,
+    BASE_DATAGRAM, Budget, Config, DEFAULT_WINDOW, MAX_ACK_DELAY, MAX_DATAGRAM, MIN_DATAGRAM,
+    RETRY_FLOOR, SendConfig,
 };
 pub use handshake::Peer;
 pub use liveness::Expecting;

@@ -1,8 +1,8 @@
 //! Datagrams out.
 
 use causeway_wire::trp::{
-    Body, Common, HEADER_LEN, MAX_RANGES, Packet, Position, RANGE_LEN, Range, Ranges,
-    emit_data_header, seal,
+    Body, Bundled, Common, HEADER_LEN, MAX_BUNDLE, MAX_BUNDLED, MAX_RANGES, Packet, Position,
+    RANGE_LEN, Range, Ranges, Table, emit_bundle_header, emit_data_header, seal, table_len,
 };
 
 use super::config::DESERTED_AFTER;
@@ -12,6 +12,12 @@ use super::{Connection, SPACES, State, Transmit};
 use crate::bytes::BytesMut;
 use crate::time::Instant;
 use crate::ulp::{SegMeta, Space, Ulp};
+
+/// Least room behind a segment into which another is put: less would cut messages into pieces that
+/// cost more than they carry.
+const MIN_JOINED: usize = 192;
+/// Padding, in bytes, that a bundle takes to be as long as the datagrams around it.
+const MAX_PADDING: usize = 2 * MIN_JOINED;
 
 impl Connection {
     /// Writes the next datagram to send to `out`, which must have
@@ -242,8 +248,74 @@ impl Connection {
         if !self.tx.spaces.iter().any(super::SendSpace::outstanding) {
             (self.tx.progress_at, self.tx.timeouts) = (now, 0);
         }
-        self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len);
+        self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len, false);
+        let mut table = Table::new();
+        let room = limit - HEADER_LEN - len;
+        if room >= MIN_JOINED && self.may_send_new(space, ulp) && table.push(len, meta.last) {
+            let out = &mut out[..limit];
+            let end = self.join(space, &mut table, HEADER_LEN + len, now, ulp, out);
+            if table.count() > 1 {
+                return self.send_bundle(space, &meta, &table, end, ulp, out, now);
+            }
+        }
         self.send_data(space, &meta, len, false, now, out)
+    }
+
+    /// Adds further segments to a datagram that has room for them behind `end`. Returns their end.
+    fn join(
+        &mut self,
+        space: Space,
+        table: &mut Table,
+        mut end: usize,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> usize {
+        while table.count() < MAX_BUNDLE && self.may_send_new(space, ulp) {
+            let limit = out.len().saturating_sub(table_len(table.count() + 1));
+            let limit = limit.min(end + MAX_BUNDLED);
+            if limit < end + MIN_JOINED {
+                break;
+            }
+            let seq = self.tx.spaces[space as usize].next();
+            let Some((meta, len)) = ulp.next(space, seq, &mut BytesMut::from(&mut out[end..limit]))
+            else {
+                break;
+            };
+            debug_assert!(meta.seq == seq && len <= limit - end);
+            self.tx.spaces[space as usize].on_new(now, len, true);
+            // There is room for it, and no segment is empty: it has a header.
+            let pushed = table.push(len, meta.last);
+            debug_assert!(pushed);
+            end += len;
+        }
+        end
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "what a datagram is made of")]
+    fn send_bundle(
+        &mut self,
+        space: Space,
+        meta: &SegMeta,
+        table: &Table,
+        end: usize,
+        ulp: &impl Ulp,
+        out: &mut [u8],
+        now: Instant,
+    ) -> Option<Transmit> {
+        let least = end + table_len(table.count());
+        // Segmentation offload wants datagrams of one size.
+        let fill = out.len() - least < MAX_PADDING && self.may_send_new(space, ulp);
+        let total = if fill { out.len() } else { least };
+        table.finish(end, out.get_mut(..total)?)?;
+        let common = self.data_common(false, total, now);
+        let bundled = Bundled {
+            response: space == Space::Response,
+            psn: meta.seq as u32,
+            first: meta.first as u32,
+        };
+        emit_bundle_header(&common, &bundled, out)?;
+        self.finish(total, common.crc, out)
     }
 
     fn send_again(
@@ -287,15 +359,7 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         let total = HEADER_LEN + len;
-        self.tx.pacer.spend(total);
-        self.tx.active_at = now;
-        self.rx.acks.on_sent(now, true);
-        // Ask for an acknowledgment where the peer would wait for more than will come.
-        let full = self.tx.in_flight() + self.tx.datagram as u64 > self.tx.cc.window();
-        let common = Common {
-            ask: probe || full,
-            ..self.common(self.tx.epoch)
-        };
+        let common = self.data_common(probe, total, now);
         let position = Position {
             response: space == Space::Response,
             psn: meta.seq as u32,
@@ -305,6 +369,19 @@ impl Connection {
         };
         emit_data_header(&common, &position, out)?;
         self.finish(total, common.crc, out)
+    }
+
+    /// Accounts for a data datagram, and returns what its header says.
+    fn data_common(&mut self, probe: bool, total: usize, now: Instant) -> Common {
+        self.tx.pacer.spend(total);
+        self.tx.active_at = now;
+        self.rx.acks.on_sent(now, true);
+        // Ask for an acknowledgment where the peer would wait for more than will come.
+        let full = self.tx.in_flight() + self.tx.datagram as u64 > self.tx.cc.window();
+        Common {
+            ask: probe || full,
+            ..self.common(self.tx.epoch)
+        }
     }
 
     fn send_control(
