@@ -64,7 +64,7 @@ static void stream(struct sockaddr_in peer, long megabytes)
 	shutdown(fd, SHUT_WR);
 	if (read(fd, buffer, 1) != 1)
 		die("read");
-	printf("%.3f\n", (double)sent / (double)(now_ns() - start));
+	printf("%.5f\n", (double)sent / (double)(now_ns() - start));
 	close(fd);
 }
 

@@ -24,9 +24,12 @@ const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
 const RECEIVE_ROUNDS: usize = 4;
 /// Fruitless looks at the port for one look at its errors: a system call that is rarely worth it.
 const ERRORS_EVERY: u32 = 256;
-/// Work requests unacknowledged from which on those that follow are gathered: a program that has so
-/// many under way polls for their completions.
-const GATHER_FROM: u64 = 8;
+/// Work requests unacknowledged from which on those posted wait for the next poll, or for more: a
+/// message and another that announces it go at once.
+pub(crate) const GATHER_POSTS: u64 = 2;
+/// Work requests unacknowledged from which on also polls leave those posted waiting for more: the
+/// slower the peer, the more goes at once.
+const GATHER_POLLS: u64 = 8;
 /// Most work requests and bytes gathered.
 const GATHER_MESSAGES: u64 = 64;
 const GATHER_BYTES: u64 = 56 << 10;
@@ -164,18 +167,22 @@ impl UdpLink {
     }
 }
 
-/// Whether what was posted had better wait for more, to share datagrams and system calls with.
-pub(crate) fn may_gather(entry: &QpEntry) -> bool {
+/// Whether what was posted had better wait for more, to share datagrams and system calls with:
+/// while `under_way` work requests or more are unacknowledged, since their acknowledgments bring another
+/// occasion.
+pub(crate) fn may_gather(entry: &QpEntry, under_way: u64) -> bool {
     matches!(entry.link, Link::Udp(_))
         && entry
             .qp
-            .may_gather(GATHER_FROM, GATHER_MESSAGES, GATHER_BYTES)
+            .may_gather(under_way, GATHER_MESSAGES, GATHER_BYTES)
 }
 
 /// Sends what the queue pair's connection has to send now.
 pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now: Instant) {
+    let gather = may_gather(entry, GATHER_POLLS);
     let QpEntry { qp, link, .. } = entry;
     let Link::Udp(udp) = link else { return };
+    udp.conn.hold_new_requests(gather);
     if !udp.send_unsent(&wire.port) {
         udp.retry_at = Some(now + RETRY_AFTER);
         return;

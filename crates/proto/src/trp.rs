@@ -75,6 +75,8 @@ struct Sender {
     epoch: u8,
     /// No request is sent before this time.
     hold_until: Option<Instant>,
+    /// New requests wait for more.
+    gathering: bool,
     /// Segments the peer takes past what it has acknowledged.
     window: u64,
     rtt: Rtt,
@@ -256,6 +258,12 @@ impl Connection {
         self.rx.answer_due = true;
     }
 
+    /// Whether new requests wait, until this is called again: for more that are to share datagrams
+    /// with them. Only while requests are unacknowledged, else nothing calls again.
+    pub fn hold_new_requests(&mut self, hold: bool) {
+        self.tx.gathering = hold;
+    }
+
     /// Sends pending acknowledgments with the next [`Connection::poll_transmit`] instead of
     /// waiting for data to carry them: for a caller that knows nobody is about to post any.
     pub fn flush_acks(&mut self) {
@@ -293,6 +301,7 @@ impl Sender {
             refused_at: None,
             epoch: 0,
             hold_until: None,
+            gathering: false,
             window: 1,
             rtt: Rtt::default(),
             cc: Cubic::new(datagram),

@@ -79,7 +79,7 @@ proptest! {
         common in common(),
         response in any::<bool>(),
         (psn, first) in any::<(u32, u32)>(),
-        list in prop::collection::vec((1usize..60, any::<bool>()), 2..=MAX_BUNDLE),
+        list in prop::collection::vec((1usize..60, any::<bool>()), 1..=MAX_BUNDLE),
         padding in 0usize..40,
     ) {
         let mut table = Table::new();

@@ -7,8 +7,8 @@ use smallvec::SmallVec;
 use crate::types::{SendWr, WcStatus};
 
 /// Segments of equal size that follow each other in one message. The size changes where a message
-/// begins in a datagram that it shares with others, or when the path's does: a message nearly always
-/// has one run or two.
+/// begins in a datagram that it shares with others, or when the path's does: a message nearly
+/// always has one run or two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub first: u64,

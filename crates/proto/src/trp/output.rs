@@ -15,9 +15,9 @@ use crate::ulp::{SegMeta, Space, Ulp};
 
 /// Least room behind a segment into which another is put: less would cut messages into pieces that
 /// cost more than they carry.
-const MIN_JOINED: usize = 192;
-/// Padding, in bytes, that a bundle takes to be as long as the datagrams around it.
-const MAX_PADDING: usize = 2 * MIN_JOINED;
+const MIN_JOINED: usize = 128;
+/// Padding, in bytes, below which a datagram is made as long as those around it.
+const MAX_PADDING: usize = MIN_JOINED;
 
 impl Connection {
     /// Writes the next datagram to send to `out`, which must have
@@ -211,7 +211,7 @@ impl Connection {
 
     fn may_send_new(&self, space: Space, ulp: &impl Ulp) -> bool {
         let s = &self.tx.spaces[space as usize];
-        let ready = space == Space::Response || self.send_config.is_some();
+        let ready = space == Space::Response || self.send_config.is_some() && !self.tx.gathering;
         ready
             && !self.tx.stopped[space as usize]
             && s.next() - s.una() < self.tx.window
@@ -251,14 +251,20 @@ impl Connection {
         self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len, false);
         let mut table = Table::new();
         let room = limit - HEADER_LEN - len;
-        if room >= MIN_JOINED && self.may_send_new(space, ulp) && table.push(len, meta.last) {
-            let out = &mut out[..limit];
-            let end = self.join(space, &mut table, HEADER_LEN + len, now, ulp, out);
-            if table.count() > 1 {
-                return self.send_bundle(space, &meta, &table, end, ulp, out, now);
-            }
+        if room < table_len(1) || !self.may_send_new(space, ulp) || !table.push(len, meta.last) {
+            return self.send_data(space, &meta, len, false, now, out);
         }
-        self.send_data(space, &meta, len, false, now, out)
+        let out = &mut out[..limit];
+        let end = self.join(space, &mut table, HEADER_LEN + len, now, ulp, out);
+        // Segmentation offload wants datagrams of one size.
+        let least = end + table_len(table.count());
+        let fill = limit - least < MAX_PADDING && self.may_send_new(space, ulp);
+        if table.count() == 1 && !fill {
+            return self.send_data(space, &meta, len, false, now, out);
+        }
+        let total = if fill { limit } else { least };
+        table.finish(end, out.get_mut(..total)?)?;
+        self.send_bundle(space, &meta, now, &mut out[..total])
     }
 
     /// Adds further segments to a datagram that has room for them behind `end`. Returns their end.
@@ -292,30 +298,22 @@ impl Connection {
         end
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a datagram is made of")]
+    /// Writes the header of a bundle that is otherwise complete.
     fn send_bundle(
         &mut self,
         space: Space,
         meta: &SegMeta,
-        table: &Table,
-        end: usize,
-        ulp: &impl Ulp,
-        out: &mut [u8],
         now: Instant,
+        out: &mut [u8],
     ) -> Option<Transmit> {
-        let least = end + table_len(table.count());
-        // Segmentation offload wants datagrams of one size.
-        let fill = out.len() - least < MAX_PADDING && self.may_send_new(space, ulp);
-        let total = if fill { out.len() } else { least };
-        table.finish(end, out.get_mut(..total)?)?;
-        let common = self.data_common(false, total, now);
+        let common = self.data_common(false, out.len(), now);
         let bundled = Bundled {
             response: space == Space::Response,
             psn: meta.seq as u32,
             first: meta.first as u32,
         };
         emit_bundle_header(&common, &bundled, out)?;
-        self.finish(total, common.crc, out)
+        self.finish(out.len(), common.crc, out)
     }
 
     fn send_again(

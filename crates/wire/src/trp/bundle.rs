@@ -1,4 +1,4 @@
-//! Bundles: data datagrams that carry several segments.
+//! Bundles: data datagrams that carry several segments, or padding.
 
 use super::parse::{ParseError, u16_at};
 
@@ -25,13 +25,13 @@ pub struct Segments<'a> {
 }
 
 impl<'a> Segments<'a> {
-    /// Takes what is behind a bundle's header: 2 to [`MAX_BUNDLE`] segments, none of them empty,
+    /// Takes what is behind a bundle's header: 1 to [`MAX_BUNDLE`] segments, none of them empty,
     /// zeros, the table, its length.
     pub(super) fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
         let at = bytes.len().checked_sub(ENTRY);
         let at = at.ok_or(ParseError::Length)?;
         let count = usize::from(u16_at(bytes, at));
-        if !(2..=MAX_BUNDLE).contains(&count) {
+        if !(1..=MAX_BUNDLE).contains(&count) {
             return Err(ParseError::Field);
         }
         let segments = Segments { bytes, count };
