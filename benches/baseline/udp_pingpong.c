@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// udp_pingpong ADDRESS PORT SIZE TURNS [PEER]: a busy-polled ping-pong over UDP. Without PEER the
-// server: prints "ready" once it is bound. With PEER the client: prints the median time one way,
-// in nanoseconds. The limit of every small message between hosts.
+// udp_pingpong [-w] ADDRESS PORT SIZE TURNS [PEER]: a ping-pong over UDP, busy-polled, or, with -w,
+// asleep while it waits. Without PEER the server: prints "ready" once it is bound. With PEER the
+// client: prints the median time one way, in nanoseconds. The limit of every small message between
+// hosts, and of every event.
 
 #include "common.h"
 
@@ -14,6 +15,7 @@
 enum { SIZE_MAX_BYTES = 65507, IDLE_SECONDS = 30 };
 
 static char buffer[SIZE_MAX_BYTES];
+static int asleep;
 
 static struct sockaddr_in address(const char *host, const char *port)
 {
@@ -27,15 +29,15 @@ static struct sockaddr_in address(const char *host, const char *port)
 	return a;
 }
 
-// Receives one datagram without sleeping.
+// Receives one datagram.
 static void receive(int fd, struct sockaddr_in *from)
 {
 	socklen_t length = sizeof *from;
 	uint64_t start = now_ns();
 
 	for (;;) {
-		if (recvfrom(fd, buffer, sizeof buffer, MSG_DONTWAIT, (struct sockaddr *)from,
-			     &length) >= 0)
+		if (recvfrom(fd, buffer, sizeof buffer, asleep ? 0 : MSG_DONTWAIT,
+			     (struct sockaddr *)from, &length) >= 0)
 			return;
 		if (errno != EAGAIN)
 			die("recvfrom");
@@ -71,8 +73,13 @@ static void client(int fd, size_t size, long turns, struct sockaddr_in peer)
 
 int main(int argc, char **argv)
 {
+	if (argc > 1 && !strcmp(argv[1], "-w")) {
+		asleep = 1;
+		argv++;
+		argc--;
+	}
 	if (argc != 5 && argc != 6) {
-		fprintf(stderr, "usage: udp_pingpong ADDRESS PORT SIZE TURNS [PEER]\n");
+		fprintf(stderr, "usage: udp_pingpong [-w] ADDRESS PORT SIZE TURNS [PEER]\n");
 		return 2;
 	}
 	struct sockaddr_in own = address(argv[1], argv[2]), from;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
 // udp_stream ADDRESS PORT MEGABYTES SEGMENT [PEER]: a stream over UDP in datagrams of SEGMENT
-// bytes, cut up and coalesced by the kernel (UDP_SEGMENT, UDP_GRO), for a link without loss. Without PEER
-// the server: prints "ready" once it is bound, receives, and reports its progress. With PEER the
-// client: keeps at most a window ahead of those reports, and prints GB/s of payload. The limit of
-// every bandwidth between hosts.
+// bytes, cut up and coalesced by the kernel (UDP_SEGMENT, UDP_GRO), for a link without loss.
+// Without PEER the server: prints "ready" once it is bound, receives, and reports its progress.
+// With PEER the client: keeps at most a window ahead of those reports, and prints GB/s of payload.
+// The limit of every bandwidth between hosts.
 
 #include "common.h"
 

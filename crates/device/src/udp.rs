@@ -21,7 +21,7 @@ const BATCH_BYTES: usize = 64_000;
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
 /// Batches received in one progress, so that sending gets its turn.
-const RECEIVE_ROUNDS: usize = 4;
+const RECEIVE_ROUNDS: usize = 8;
 /// Fruitless looks at the port for one look at its errors: a system call that is rarely worth it.
 const ERRORS_EVERY: u32 = 256;
 /// Work requests unacknowledged from which on those posted wait for the next poll, or for more: a
@@ -168,8 +168,8 @@ impl UdpLink {
 }
 
 /// Whether what was posted had better wait for more, to share datagrams and system calls with:
-/// while `under_way` work requests or more are unacknowledged, since their acknowledgments bring another
-/// occasion.
+/// while `under_way` work requests or more are unacknowledged, since their acknowledgments bring
+/// another occasion.
 pub(crate) fn may_gather(entry: &QpEntry, under_way: u64) -> bool {
     matches!(entry.link, Link::Udp(_))
         && entry

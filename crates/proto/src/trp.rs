@@ -101,6 +101,8 @@ struct Sender {
     pace_at: Option<Instant>,
     /// The space whose turn it is.
     turn: Space,
+    /// Bytes sent since an acknowledgment was asked for.
+    unasked: u64,
     /// Retransmissions since the last reduction, and how many of them the peer had already.
     resent: u32,
     needless: u32,
@@ -316,6 +318,7 @@ impl Sender {
             loss_at: None,
             pace_at: None,
             turn: Space::Response,
+            unasked: 0,
             resent: 0,
             needless: 0,
         }

@@ -183,6 +183,15 @@ impl Connection {
         sack: Option<(bool, Ranges<'_>)>,
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
+        // Most data brings no news: the peer has received nothing in between.
+        let known = |space: Space, psn| self.tx.spaces[space as usize].una() as u32 == psn;
+        if sack.is_none()
+            && known(Space::Request, common.ack_request)
+            && known(Space::Response, common.ack_response)
+            && common.duplicates == self.rx.peer_duplicates
+        {
+            return Ok(());
+        }
         let before = self.tx.in_flight();
         let least = self.tx.rtt.min();
         let mut acked = Acked::default();

@@ -5,7 +5,7 @@ use causeway_wire::trp::{
     RANGE_LEN, Range, Ranges, Table, emit_bundle_header, emit_data_header, seal, table_len,
 };
 
-use super::config::DESERTED_AFTER;
+use super::config::{ASKS_PER_WINDOW, DESERTED_AFTER};
 use super::input::terminate;
 use super::receive::Refused;
 use super::{Connection, SPACES, State, Transmit};
@@ -374,10 +374,19 @@ impl Connection {
         self.tx.pacer.spend(total);
         self.tx.active_at = now;
         self.rx.acks.on_sent(now, true);
-        // Ask for an acknowledgment where the peer would wait for more than will come.
-        let full = self.tx.in_flight() + self.tx.datagram as u64 > self.tx.cc.window();
+        // Ask for an acknowledgment where the peer would wait for more than will come, and often
+        // enough for those that have left to make room for others in time.
+        let window = self.tx.cc.window();
+        let in_flight = self.tx.in_flight();
+        let full = in_flight + self.tx.datagram as u64 > window;
+        self.tx.unasked += total as u64;
+        let much = self.tx.unasked.min(in_flight) * ASKS_PER_WINDOW >= window;
+        let ask = probe || full || much;
+        if ask {
+            self.tx.unasked = 0;
+        }
         Common {
-            ask: probe || full,
+            ask,
             ..self.common(self.tx.epoch)
         }
     }
