@@ -50,5 +50,6 @@ def all_stages():
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300),
+        Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         Stage("clients", "the distribution's own programs", function=matrix.run),
     ]

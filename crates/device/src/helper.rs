@@ -7,10 +7,11 @@
 //!
 //! To be woken for what the program would have polled a moment later ruins both on few processors.
 //! So the helper counts the times that it was woken in vain, because the program had been quicker:
-//! after [`VAIN_WAKES`] in a row it keeps off the sources for a tick, and looks again. No poll knows
-//! that it was the last; the tick is what bounds the delay after it. While the program goes on
-//! polling, ticks get longer ([`TICK_FIRST`] to [`TICK_LAST`]). A program that spins on its memory
-//! and polls in between makes some wakes vain, but never so many in a row: it is served at once.
+//! after [`VAIN_WAKES`] in a row it keeps off the sources for a tick, and looks again. No poll
+//! knows that it was the last; the tick is what bounds the delay after it. While the program goes
+//! on polling, ticks get longer ([`TICK_FIRST`] to [`TICK_LAST`]). A program that spins on its
+//! memory and polls in between makes some wakes vain, but never so many in a row: it is served at
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -234,6 +234,14 @@ impl State {
 
     /// Sends what a queue pair was just given.
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
+        if self
+            .qp(qpn)
+            .is_some_and(|entry| udp::may_gather(entry, udp::GATHER_POSTS))
+        {
+            // The next poll sends it, or the acknowledgment of what is under way.
+            self.touch(qpn);
+            return;
+        }
         if !self.pending.is_empty() || self.pump(qpn, now) {
             self.touch(qpn);
             self.flush_pending(now);

@@ -313,7 +313,8 @@ impl Qp {
             Introduction::Udp => {
                 let own = table.first().ok_or(Errno(libc::ENETUNREACH))?;
                 let (ip, source) = remote.unwrap_or((gid::ip_of(own.gid), own));
-                let link = udp_link(self.qpn, attr, (ip, gid::ip_of(source.gid)), source.ifindex)?;
+                let ips = (ip, gid::ip_of(source.gid));
+                let link = udp_link(self.qpn, attr, ips, source.ifindex, shared)?;
                 Ok(Link::Udp(Box::new(link)))
             }
         }
@@ -455,6 +456,7 @@ fn udp_link(
     attr: &QpAttr,
     (ip, source): (IpAddr, IpAddr),
     ifindex: u32,
+    shared: &Shared,
 ) -> Result<UdpLink, Errno> {
     let slot = u16::try_from(attr.dest_qpn >> 12).map_err(|_| Errno(libc::EINVAL))?;
     let port = BASE_PORT + slot;
@@ -468,8 +470,10 @@ fn udp_link(
     getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
     let cookie = u64::from_ne_bytes(random) | 1;
     let max_datagram = causeway_netio::path_mtu(dst, Some(source));
+    let [_, port, _] = shared.sources();
     let config = Config {
         max_datagram,
+        window: crate::udp::window(port, max_datagram),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
     Ok(UdpLink::new(
