@@ -5,7 +5,7 @@ use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
 use crate::fork::{self, Copied};
 use crate::pieces::MAX_PIECES;
-use crate::span::Span;
+use crate::span::{PAGE, Span};
 use crate::stacks;
 use crate::status::Status;
 use crate::store::Store;
@@ -187,9 +187,33 @@ impl Mover {
         self.0.lock()
     }
 
-    /// TEMP
-    pub fn covers(&self, _addr: usize, _len: usize) -> bool {
-        false
+    /// Whether all pages of a range are where they were moved, populated and writable: whoever
+    /// registers it again need not look. False where that takes longer to tell.
+    pub fn covers(&self, addr: usize, len: usize) -> bool {
+        let Some(end) = addr.checked_add(len) else {
+            return false;
+        };
+        let Some(end) = end.checked_next_multiple_of(PAGE) else {
+            return false;
+        };
+        let span = Span::new(addr & !(PAGE - 1), end);
+        let Ok(inner) = self.0.inner.try_lock() else {
+            return false;
+        };
+        let State::Ready(engine) = &inner.state else {
+            return false;
+        };
+        let moved: usize = {
+            let table = engine.shared.table();
+            table.pieces.within(span).map(|piece| piece.span.len()).sum()
+        };
+        let whole = moved == span.len() && !span.is_empty();
+        let vma = engine.shared.maps.find(span.start).ok().flatten();
+        whole
+            && vma.is_some_and(|vma| {
+                let writable = vma.prot.contains(ProtFlags::READ | ProtFlags::WRITE);
+                writable && vma.span.and(span) == span
+            })
     }
 
     /// Whether this process can move memory at all.
