@@ -275,7 +275,9 @@ impl Qp {
         let request = ConnectRequest {
             local_qpn: self.qpn,
             remote_gid: remote.map(|_| av.dgid),
-            gid_is_local: remote.is_none_or(|(ip, _)| gid::is_local(ip)),
+            gid_is_local: remote.is_none_or(|(ip, _)| {
+                table.iter().any(|entry| entry.gid == av.dgid) || gid::is_local(ip)
+            }),
             remote_qpn: attr.dest_qpn,
             pd: self.pd.handle,
             access: self.access_after(attr, mask).bits(),
