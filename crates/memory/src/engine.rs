@@ -3,7 +3,7 @@
 use crate::error::Unmovable;
 use crate::extents::Freed;
 use crate::monitor::ENDED;
-use crate::pieces::Pieces;
+use crate::pieces::{Piece, Pieces};
 use crate::shared::{Grown, MAX_GROWN, Shared, Table, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::store::Store;
@@ -78,7 +78,10 @@ struct Hold<'a>(&'a Shared, Span);
 
 impl Drop for Hold<'_> {
     fn drop(&mut self) {
-        self.0.table().busy = Span::default();
+        let mut table = self.0.table();
+        table.busy = Span::default();
+        table.source = None;
+        drop(table);
         self.0.events.wake(self.1);
     }
 }
@@ -111,6 +114,7 @@ impl Engine {
                 pieces: Pieces::new(),
                 busy: Span::default(),
                 window: None,
+                source: None,
             }),
             arrived: Condvar::new(),
             ended: AtomicBool::new(false),
@@ -400,6 +404,12 @@ impl Engine {
         (store, vma): (&Store, &Vma),
     ) -> Result<(), (Option<usize>, Errno)> {
         let _hold = self.hold(target);
+        self.shared.table().source = Some(Piece {
+            span: target,
+            offset: vma.offset + (target.start - vma.span.start),
+            store: store.id(),
+            fd: store.as_fd().as_raw_fd(),
+        });
         self.place(target, from, new)
             .map_err(|error| (None, error))?;
         let Err((done, error)) = self.shared.events.copy(target, source) else {

@@ -36,6 +36,14 @@ impl Extents {
             .map(|(start, extent)| Span::new(*start, extent.end))
     }
 
+    /// All of it, as if it were released.
+    pub fn into_freed(self) -> impl Iterator<Item = Freed> {
+        self.0.into_iter().map(|(start, extent)| Freed {
+            span: Span::new(start, extent.end),
+            husk: extent.husk.wrapping_add(start),
+        })
+    }
+
     /// The parts of `span` that are not registered, in order.
     pub fn gaps(&self, span: Span) -> Vec<Span> {
         let mut gaps = Vec::new();

@@ -66,6 +66,9 @@ fn happened(shared: &Shared, event: Event) -> bool {
             // Under the lock: the descriptors are open as long as their pieces are listed.
             let table = shared.table();
             table.pieces.within(span).for_each(|piece| punch(&piece));
+            if let Some(source) = table.source.filter(|source| source.span.meets(span)) {
+                punch(&source.clip(span));
+            }
         }
         Event::Unmap(span) if span.contains(shared.sentinel) => return true,
         Event::Unmap(span) => shared.table().pieces.cut(span),

@@ -4,7 +4,7 @@ use crate::engine::Engine;
 use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
 use crate::fork::{self, Copied};
-use crate::pieces::MAX_PIECES;
+use crate::pieces::{MAX_PIECES, Piece};
 use crate::span::{PAGE, Span};
 use crate::stacks;
 use crate::status::Status;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const ENVIRONMENT: &str = "CAUSEWAY_MOVE";
 
 /// Memory that is in a store. To be given back to the mover that made it; if it is dropped instead,
-/// the memory stays in the store.
+/// the memory stays in the store as long as the mover lives.
 #[derive(Debug)]
 #[must_use]
 pub struct Moved {
@@ -154,6 +154,33 @@ impl Inner {
 fn memory<T>(value: &T) -> Span {
     let start = std::ptr::from_ref(value).expose_provenance();
     Span::new(start, start + size_of::<T>())
+}
+
+impl Drop for Mover {
+    /// Brings everything back; what cannot come back is watched for ever.
+    fn drop(&mut self) {
+        let inner = &mut *self.0.lock();
+        let State::Ready(engine) = &inner.state else {
+            return;
+        };
+        let status = Status::read();
+        let mut all_back = true;
+        for books in std::mem::take(&mut inner.books).into_values() {
+            for freed in books.extents.into_freed() {
+                let (kept, _) = bring_back(engine, &books.store, freed, &status);
+                if !kept.is_empty() {
+                    // Its descriptor stays open.
+                    std::mem::forget(books.store.clone());
+                    all_back = false;
+                }
+            }
+        }
+        let refused = State::Refused(Unmovable::NoUserfaultfd);
+        let state = std::mem::replace(&mut inner.state, refused);
+        if !all_back {
+            std::mem::forget(state);
+        }
+    }
 }
 
 impl Mover {
@@ -378,7 +405,7 @@ fn move_all(engine: &Engine, books: &Books, from: &Store, to: &Store) -> Result<
         let shown = engine.shared.collect(|pieces, add| {
             pieces.showing(from.id(), span).for_each(add);
         });
-        for piece in shown {
+        for piece in chunks(shown) {
             for vma in engine.ours(from, piece.span, piece.offset)? {
                 engine.rehome_run(from, to, &vma)?;
             }
@@ -459,7 +486,7 @@ fn bring_back(
     let mut husks = vec![freed.span.at(freed.husk)];
     let mut kept = Vec::new();
     let mut why = None;
-    for piece in shown {
+    for piece in chunks(shown) {
         let there = engine.ours(store, piece.span, piece.offset);
         let unknown = there.is_err();
         if let Err(error) = there {
@@ -506,6 +533,13 @@ fn bring_back(
         why = why.or(sys::punch(store.as_fd(), span).err().map(Unmovable::System));
     }
     (kept, why)
+}
+
+/// Cuts pieces in chunks: what is mapped is looked at again before each, since the program may have
+/// unmapped it meanwhile.
+fn chunks(pieces: Vec<Piece>) -> impl Iterator<Item = Piece> {
+    let cut = |piece: Piece| piece.span.chunks().map(move |chunk| piece.clip(chunk));
+    pieces.into_iter().flat_map(cut)
 }
 
 /// Takes a range out of others.
