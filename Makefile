@@ -17,10 +17,11 @@ CC ?= cc
 
 include mk/abi.mk
 include mk/c.mk
+include mk/bench.mk
 include mk/lint.mk
 include tests/verify/verify.mk
 
-.PHONY: all bins libs paths baseline test-programs setup demo test bench lint clean help
+.PHONY: all bins libs paths test-programs setup demo test lint clean help
 
 all: bins libs paths ## Build build/bin, build/lib and build/include
 
@@ -39,9 +40,6 @@ demo: setup all ## Run Debian's perftest on one host and on two, end with a tabl
 # ARGS reaches tests/run: make test ARGS='--list', ARGS='--only clients -k pingpong'
 test: setup all test-programs ## Run every test, end with one line of counts
 	tests/run $(ARGS)
-
-bench: setup all baseline ## Measure beside bare baselines, refresh docs/PERFORMANCE.md
-	benches/run $(ARGS)
 
 clean: ## Remove build/ and cargo's output
 	rm -rf $(BUILD)

@@ -1,9 +1,7 @@
-# The parts written in C: the path shim, test programs, the bare baselines of `make bench`.
+# The parts written in C: the path shim, test programs.
 
 CFLAGS_STRICT := -std=gnu11 -O2 -g -Wall -Wextra -Werror -U_FORTIFY_SOURCE
 PATHS_LIB := $(BUILD)/lib/libcauseway-paths.so
-BASELINES := cacheline copy udp_pingpong tcp_stream
-BASELINE_BINS := $(BASELINES:%=$(BUILD)/bench/%)
 
 paths: $(PATHS_LIB) ## Build the path shim
 
@@ -14,12 +12,6 @@ $(PATHS_LIB): pathshim/paths.c mk/c.mk
 		-Wl,-soname,$(@F) -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -o $@.new $<
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@
-
-baseline: $(BASELINE_BINS) ## Build the bare baselines of make bench
-
-$(BUILD)/bench/%: benches/baseline/%.c benches/baseline/common.h mk/c.mk
-	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_STRICT) -o $@ $< -lpthread
 
 TEST_PROGRAMS := $(BUILD)/test/idle $(BUILD)/test/traffic
 test-programs: verify $(TEST_PROGRAMS) ## Build the test programs

@@ -6,7 +6,6 @@
 #include "common.h"
 
 #include <stdatomic.h>
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,10 +34,7 @@ int main(int argc, char **argv)
 		fprintf(stderr, "usage: cacheline CPU CPU\n");
 		return 2;
 	}
-	struct line *lines = mmap(NULL, 2 * sizeof *lines, PROT_READ | PROT_WRITE,
-				  MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	if (lines == MAP_FAILED)
-		die("mmap");
+	struct line *lines = shared(2 * sizeof *lines);
 	pid_t peer = fork();
 	if (peer < 0)
 		die("fork");

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 // Ends the program with the reason that errno gives.
@@ -51,6 +52,16 @@ static inline double median(double *values, size_t n)
 {
 	qsort(values, n, sizeof *values, compare_doubles);
 	return values[n / 2];
+}
+
+// Memory that this process shares with those it forks.
+static inline void *shared(size_t size)
+{
+	void *p = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+
+	if (p == MAP_FAILED)
+		die("mmap");
+	return p;
 }
 
 // A positive decimal argument.

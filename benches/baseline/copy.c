@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// copy CPU SIZE...: the speed of memcpy(3) for each size, a line "SIZE GB/s" each. The limit of
-// every transfer through memory that is copied once.
+// copy CPU CPU SIZE...: the speed of memcpy(3) for each size, a line "SIZE GB/s" each, between
+// buffers that a process on the first processor shares with one on the second. The limit of every
+// transfer through memory that is copied once.
 
 #include "common.h"
 
-enum { BATCHES = 21 };
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BATCHES = 15, PAGE = 4096 };
 
 // Each batch copies about this much, so that the clock's grain does not show.
 static const size_t BATCH_BYTES = 64u << 20;
@@ -27,24 +31,39 @@ static double speed(char *to, const char *from, size_t size)
 	return median(batch, BATCHES);
 }
 
+// The peer owns the destination: it has touched it, and then lets it be, as a target does.
+static double measure(int own_cpu, int peer_cpu, size_t size)
+{
+	size_t room = (size + PAGE - 1) / PAGE * PAGE;
+	char *from = shared(room), *to = shared(room);
+
+	pid_t peer = fork();
+	if (peer < 0)
+		die("fork");
+	if (peer == 0) {
+		pin(peer_cpu);
+		memset(to, 2, room);
+		_exit(0);
+	}
+	pin(own_cpu);
+	memset(from, 1, room);
+	waitpid(peer, NULL, 0);
+	double result = speed(to, from, size);
+	munmap(from, room);
+	munmap(to, room);
+	return result;
+}
+
 int main(int argc, char **argv)
 {
-	if (argc < 3) {
-		fprintf(stderr, "usage: copy CPU SIZE...\n");
+	if (argc < 4) {
+		fprintf(stderr, "usage: copy CPU CPU SIZE...\n");
 		return 2;
 	}
-	pin(atoi(argv[1]));
-	for (int i = 2; i < argc; i++) {
+	for (int i = 3; i < argc; i++) {
 		size_t size = (size_t)number(argv[i]);
-		char *from = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-		char *to = aligned_alloc(4096, (size + 4095) / 4096 * 4096);
-		if (!from || !to)
-			die("aligned_alloc");
-		memset(from, 1, size);
-		memset(to, 2, size);
-		printf("%zu %.3f\n", size, speed(to, from, size));
-		free(from);
-		free(to);
+
+		printf("%zu %.3f\n", size, measure(atoi(argv[1]), atoi(argv[2]), size));
 	}
 	return 0;
 }

@@ -1,49 +1,22 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// udp_pingpong ADDRESS PORT SIZE TURNS [PEER]: a busy-polled ping-pong over UDP. Without PEER the
-// server: prints "ready" once it is bound. With PEER the client: prints the median time one way,
-// in nanoseconds. The limit of every small message between hosts.
+// udp_pingpong poll|sleep ADDRESS PORT SIZE TURNS [PEER]: a ping-pong over UDP whose sides poll or
+// sleep until a datagram comes. The client prints the median time one way, in nanoseconds. The
+// limit of every small message between hosts.
 
-#include "common.h"
+#include "net.h"
 
-#include <arpa/inet.h>
-#include <errno.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-enum { SIZE_MAX_BYTES = 65507, IDLE_SECONDS = 30 };
+enum { SIZE_MAX_BYTES = 65507 };
 
 static char buffer[SIZE_MAX_BYTES];
 
-static struct sockaddr_in address(const char *host, const char *port)
-{
-	struct sockaddr_in a = { .sin_family = AF_INET };
-
-	a.sin_port = htons((uint16_t)number(port));
-	if (inet_pton(AF_INET, host, &a.sin_addr) != 1) {
-		fprintf(stderr, "%s is not an IPv4 address\n", host);
-		exit(2);
-	}
-	return a;
-}
-
-// Receives one datagram without sleeping.
-static void receive(int fd, struct sockaddr_in *from)
+static void receive(int fd, int flags, struct sockaddr_in *from)
 {
 	socklen_t length = sizeof *from;
-	uint64_t start = now_ns();
+	uint64_t deadline = silence_begins();
 
-	for (;;) {
-		if (recvfrom(fd, buffer, sizeof buffer, MSG_DONTWAIT, (struct sockaddr *)from,
-			     &length) >= 0)
-			return;
-		if (errno != EAGAIN)
-			die("recvfrom");
-		if (now_ns() - start > (uint64_t)IDLE_SECONDS * 1000000000u) {
-			fprintf(stderr, "the peer is silent\n");
-			exit(1);
-		}
-	}
+	while (recvfrom(fd, buffer, sizeof buffer, flags, (struct sockaddr *)from, &length) < 0)
+		expect_again("recvfrom", deadline);
 }
 
 static void transmit(int fd, size_t size, const struct sockaddr_in *to)
@@ -52,7 +25,7 @@ static void transmit(int fd, size_t size, const struct sockaddr_in *to)
 		die("sendto");
 }
 
-static void client(int fd, size_t size, long turns, struct sockaddr_in peer)
+static void client(int fd, int flags, size_t size, long turns, struct sockaddr_in peer)
 {
 	struct sockaddr_in from;
 	double *times = calloc((size_t)turns, sizeof *times);
@@ -62,7 +35,7 @@ static void client(int fd, size_t size, long turns, struct sockaddr_in peer)
 	for (long i = 0; i < turns; i++) {
 		uint64_t start = now_ns();
 		transmit(fd, size, &peer);
-		receive(fd, &from);
+		receive(fd, flags, &from);
 		times[i] = (double)(now_ns() - start) / 2.0;
 	}
 	printf("%.1f\n", median(times, (size_t)turns));
@@ -71,31 +44,30 @@ static void client(int fd, size_t size, long turns, struct sockaddr_in peer)
 
 int main(int argc, char **argv)
 {
-	if (argc != 5 && argc != 6) {
-		fprintf(stderr, "usage: udp_pingpong ADDRESS PORT SIZE TURNS [PEER]\n");
+	if (argc != 6 && argc != 7) {
+		fprintf(stderr, "usage: udp_pingpong poll|sleep ADDRESS PORT SIZE TURNS [PEER]\n");
 		return 2;
 	}
-	struct sockaddr_in own = address(argv[1], argv[2]), from;
-	size_t size = (size_t)number(argv[3]);
-	long turns = number(argv[4]);
-	int fd = socket(AF_INET, SOCK_DGRAM, 0);
+	struct sockaddr_in from;
+	struct timeval limit = { .tv_sec = IDLE_SECONDS };
+	int flags = strcmp(argv[1], "sleep") ? MSG_DONTWAIT : 0;
+	size_t size = (size_t)number(argv[4]);
+	long turns = number(argv[5]);
+	int fd = udp_bound(address(argv[2], argv[3]));
 
 	if (size > sizeof buffer) {
 		fprintf(stderr, "at most %zu bytes\n", sizeof buffer);
 		return 2;
 	}
-	if (fd < 0 || bind(fd, (struct sockaddr *)&own, sizeof own))
-		die("bind");
-	if (argc == 6) {
-		client(fd, size, turns, address(argv[5], argv[2]));
-	} else {
-		printf("ready\n");
-		fflush(stdout);
-		for (long i = 0; i < turns; i++) {
-			receive(fd, &from);
-			transmit(fd, size, &from);
-		}
+	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+	if (argc == 7) {
+		client(fd, flags, size, turns, address(argv[6], argv[3]));
+		return 0;
 	}
-	close(fd);
+	ready();
+	for (long i = 0; i < turns; i++) {
+		receive(fd, flags, &from);
+		transmit(fd, size, &from);
+	}
 	return 0;
 }

@@ -43,15 +43,15 @@ def figure(tool, size, text):
     return None
 
 
-def run(world, wire, tool, size, iterations, pin=True):
-    """One run; the tool's figure."""
-    options = ["-F", "-n", str(iterations), "-p", str(next(ports))]
+def run(world, wire, tool, size, iterations, pin=True, extra=(), client_prefix=()):
+    """One run, with extra options, the client behind other words; the tool's figure."""
+    options = ["-F", "-n", str(iterations), "-p", str(next(ports)), *extra]
     if "atomic" not in tool:
         options += ["-s", str(size)]
     if not is_latency(tool):
         options.append("--report_gbits")
-    runner = pair.Pair(world, wire, [tool, *options], [tool, *options, world.server.address],
-                       pin=pin)
+    client = [*client_prefix, tool, *options, world.server.address]
+    runner = pair.Pair(world, wire, [tool, *options], client, pin=pin)
     outcome = runner.run(LIMIT_SECONDS)
     value = figure(tool, size, outcome.client_text)
     problem = outcome.problem or (None if value is not None else "no figure in its output")

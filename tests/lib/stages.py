@@ -43,11 +43,13 @@ def all_stages():
         Stage("loom", "models of the shared-memory protocols",
               cargo("--release", "-p", "causeway-shm", "--test", "loom"), seconds=600,
               env=loom_env()),
+        Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300),
+        Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         Stage("clients", "the distribution's own programs", function=matrix.run),
     ]

@@ -245,6 +245,7 @@ static void usage(void)
 	      "  --gid I          index of the GID to use (0)\n"
 	      "  --threads T      threads of this side (1)\n"
 	      "  --events         sleep on completion channels instead of polling\n"
+	      "  --churn          register and reallocate memory meanwhile\n"
 	      "  --recv-depth N   receives per QP; few provoke receiver-not-ready\n"
 	      "  --rnr-timer N    code of the pause after that (1)\n"
 	      "  --timeout S      give up after so many seconds (600)\n"
@@ -277,7 +278,8 @@ static void parse(int argc, char **argv)
 		{ "port", 1, 0, 'p' }, { "dev", 1, 0, 'd' }, { "gid", 1, 0, 'g' },
 		{ "threads", 1, 0, 't' }, { "events", 0, 0, 'e' }, { "recv-depth", 1, 0, 'r' },
 		{ "timeout", 1, 0, 'T' }, { "qps", 1, 0, 'q' }, { "ops", 1, 0, 'n' },
-		{ "seed", 1, 0, 's' }, { "max-size", 1, 0, 'm' }, { "rnr-timer", 1, 0, 'R' }, { 0 },
+		{ "seed", 1, 0, 's' }, { "max-size", 1, 0, 'm' }, { "rnr-timer", 1, 0, 'R' },
+		{ "churn", 0, 0, 'c' }, { 0 },
 	};
 	struct options *o = &run.opt;
 	int c;
@@ -289,6 +291,7 @@ static void parse(int argc, char **argv)
 		case 'g': o->gid_index = number(optarg, 0, 255); break;
 		case 't': o->threads = number(optarg, 1, 256); break;
 		case 'e': o->events = true; break;
+		case 'c': o->churn = true; break;
 		case 'r': o->recv_depth = number(optarg, 1, RQ_DEPTH); break;
 		case 'T': o->timeout = number(optarg, 1, 1u << 30); break;
 		case 'q': run.params.qps = number(optarg, 1, MAX_QPS); break;
@@ -307,6 +310,7 @@ static void parse(int argc, char **argv)
 int main(int argc, char **argv)
 {
 	struct timespec from, to;
+	struct churner *churner;
 	uint64_t per_batch;
 
 	parse(argc, argv);
@@ -315,6 +319,7 @@ int main(int argc, char **argv)
 	signal(SIGALRM, on_alarm);
 	alarm(run.opt.timeout);
 	run_open(&run);
+	churner = run.opt.churn ? churn_start(&run) : NULL;
 	clock_gettime(CLOCK_MONOTONIC, &from);
 	for (unsigned int i = 0; i < run.opt.threads; i++)
 		need((errno = pthread_create(&run.workers[i].thread, NULL, work,
@@ -322,6 +327,7 @@ int main(int argc, char **argv)
 	for (unsigned int i = 0; i < run.opt.threads; i++)
 		need((errno = pthread_join(run.workers[i].thread, NULL)) == 0, "pthread_join");
 	clock_gettime(CLOCK_MONOTONIC, &to);
+	churn_end(churner);
 	oob_barrier(run.oob, 2);
 	check_rest();
 	oob_barrier(run.oob, 3);

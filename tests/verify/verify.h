@@ -156,7 +156,7 @@ struct options {
 	unsigned int threads;
 	unsigned int timeout;
 	unsigned int recv_depth;
-	bool events;
+	bool events, churn;
 	uint64_t ops;
 };
 
@@ -200,6 +200,10 @@ void respond_complete(struct conn *c, const struct ibv_wc *wc);
 void respond_final(struct conn *c);
 /* Checks a pool's buffers: only gaps and places no message has reached may be looked at. */
 void respond_final_pool(const struct pool *pool);
+
+/* churn.c: registers and deregisters memory until the end; NULL has not begun. */
+struct churner *churn_start(struct run *run);
+void churn_end(struct churner *churner);
 
 /* Cuts `len` bytes into pieces with gaps, from `*at` on, which moves behind them. */
 unsigned int cut(struct rng *rng, unsigned char **at, uint32_t len, unsigned int most,

@@ -25,6 +25,9 @@ use rustix::io::Errno;
 use crate::hub::{Endpoint, EndpointId, Hub, Limit, Link, random};
 use crate::pairing::{End, Pairing, PeerWire};
 
+// The broker's protocol and what endpoints map must agree.
+const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
+
 /// Unit of `st_blocks` (`stat(2)`).
 const STAT_BLOCK_BYTES: u64 = 512;
 

@@ -32,21 +32,33 @@ pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) {
     if len == 0 {
         return;
     }
-    let end = dst as usize + len;
-    let tail = match end % 8 {
-        0 => 8,
-        odd => odd,
-    };
-    let tail = tail.min(len);
+    let tail = last_word(dst.addr() + len, len);
     let (body, last) = src.split_at(len - tail);
     let mut word = [0; 8];
     last.copy_to(&mut word);
     // SAFETY: the caller's range, cut in two.
     unsafe {
         store(dst, body);
-        fence(Ordering::Release);
-        store_word(dst.add(len - tail), &word[..tail]);
+        store_last_word(dst.add(len - tail), &word[..tail]);
     }
+}
+
+/// How many of the last bytes of a range of `len` that ends at `end` lie in one aligned word.
+#[inline]
+pub(crate) fn last_word(end: usize, len: usize) -> usize {
+    let odd = end % 8;
+    len.min(if odd == 0 { 8 } else { odd })
+}
+
+/// Stores the last bytes of a WRITE, which lie in one aligned word, after all stores before.
+///
+/// # Safety
+/// `dst` must be valid for writing `bytes.len()` bytes and overlap no Rust reference.
+#[inline]
+pub(crate) unsafe fn store_last_word(dst: *mut u8, bytes: &[u8]) {
+    fence(Ordering::Release);
+    // SAFETY: the caller's promise.
+    unsafe { store_word(dst, bytes) };
 }
 
 /// Stores up to 8 bytes that lie within one aligned word, in as few aligned stores as there can

@@ -96,11 +96,11 @@ pub(crate) fn qp_index(qpn: u32) -> usize {
 }
 
 impl Core {
-    pub fn new(stats: Stats) -> Self {
+    pub fn new(stats: Stats, directory: causeway_shm::MrTable) -> Self {
         Core {
             enough: false,
             stats,
-            mrs: MrTable::new(),
+            mrs: MrTable::new(directory),
             cqs: Slab::new(LIMITS.max_cq),
             srqs: Slab::new(LIMITS.max_srq),
             routes: Vec::new(),

@@ -170,9 +170,9 @@ impl Cq {
             cq.queue.pop_front();
             taken += 1;
         }
-        let deadline = state.deadline;
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         drop(state);
-        shared.mind(deadline);
+        shared.mind(deadline, errands);
         Ok(taken)
     }
 

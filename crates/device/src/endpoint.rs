@@ -1,23 +1,26 @@
 //! The endpoint of this process: its state, its lock, and who waits on what.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 
 use causeway_fabric::{AttachOptions, Attachment, WirePref};
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
-use causeway_shm::{Bell, Doorbell, Inbox, Stats};
+use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, Stats};
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use crate::core::Core;
+use crate::errands::Errand;
 use crate::errno::{Errno, OpenError};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
-use crate::peers::Peers;
+use crate::peers::{Peers, refused};
 use crate::qp_entry::QpEntry;
+use crate::sharing::Sharing;
 use crate::slab::Slab;
 use crate::udp::UdpWire;
 
@@ -35,6 +38,9 @@ pub(crate) struct State {
     pub core: Core,
     /// Queue pairs by index.
     pub qps: Vec<Option<Box<QpEntry>>>,
+    /// How many there are, and how many of them are connected by rings.
+    pub live: u32,
+    pub rings: u32,
     /// Index after the one issued last: numbers are not used again soon.
     next_index: usize,
     pub slot: u16,
@@ -52,6 +58,8 @@ pub(crate) struct State {
     pub pending: Vec<u32>,
     /// Earliest time at which something is to be done without any input.
     pub deadline: Option<Instant>,
+    /// What the helper is to ask of the broker.
+    pub errands: Vec<Errand>,
     /// Passes that had a deadline to mind.
     pub passes: u32,
 }
@@ -66,6 +74,8 @@ pub(crate) struct Shared {
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
     pub peers: Peers,
+    /// Memory that peers on this host can map.
+    pub sharing: Sharing,
     /// Wakes the helper.
     kick: OwnedFd,
     /// The inbox again, for arming without the lock.
@@ -82,10 +92,26 @@ pub(crate) struct Shared {
     pub last_call: AtomicU64,
     /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
     pub source_deadline: AtomicU64,
-    /// The helper sleeps, or is about to: on the sources, or until kicked because blocked threads
-    /// watch those. A thread that blocked has taken calls from it, and kicks it when it leaves.
-    pub helper_asleep: AtomicBool,
+    /// The helper has errands to run.
+    pub has_errands: AtomicBool,
+    /// How the helper sleeps ([`HelperSleep`]).
+    helper_sleep: AtomicU8,
+    /// The port polled as in error: what there is to it is to be looked at.
+    port_errors: Arc<AtomicBool>,
     pub stop: AtomicBool,
+}
+
+/// How the helper sleeps, or is about to. A thread that blocked has taken calls from it, and kicks
+/// it when it leaves, unless it wakes soon by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum HelperSleep {
+    /// Awake, or for a tick at most.
+    No,
+    /// On the sources.
+    OnSources,
+    /// Until kicked, because blocked threads watch the sources.
+    Parked,
 }
 
 /// The endpoint: one per process, alive while a context is.
@@ -116,6 +142,12 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
     Ok(endpoint)
 }
 
+/// The process's endpoint, if it has one.
+pub(crate) fn current() -> Option<Arc<Shared>> {
+    let endpoint = ENDPOINT.lock().upgrade()?;
+    (endpoint.pid == std::process::id()).then(|| Arc::clone(&endpoint.shared))
+}
+
 /// A program that ends without destroying its queue pairs has received what it has polled: peers
 /// must hear of it, as a NIC would have told them before.
 extern "C" fn settle_at_exit() {
@@ -144,13 +176,17 @@ impl Endpoint {
             doorbell: doorbell.fd(),
         };
         let attachment = Attachment::attach(&options)?;
+        let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
+        let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot()?;
         attachment.add_slot(slot, port.as_fd())?;
+        let udp = UdpWire::new(port);
         let shared = Arc::new(Shared {
             control_fd: dup(attachment.event_fd())?,
-            udp_fd: dup(port.as_fd())?,
+            udp_fd: dup(udp.port.as_fd())?,
             doorbell,
             peers: Peers::default(),
+            sharing: Sharing::default(),
             kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(std::io::Error::from)?,
             inbox: inbox.clone(),
@@ -160,22 +196,27 @@ impl Endpoint {
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
-            helper_asleep: AtomicBool::new(false),
+            has_errands: AtomicBool::new(false),
+            helper_sleep: AtomicU8::new(HelperSleep::No as u8),
+            port_errors: Arc::clone(&udp.errors),
             stop: AtomicBool::new(false),
             control: attachment,
             state: Mutex::new(State {
-                core: Core::new(stats),
+                core: Core::new(stats, directory),
                 qps: Vec::new(),
+                live: 0,
+                rings: 0,
                 next_index: 0,
                 slot,
                 pds: Slab::new(crate::limits::LIMITS.max_pd),
                 inbox,
-                udp: UdpWire::new(port),
+                udp,
                 hot: Vec::new(),
                 turn: 0,
                 unsettled: Vec::new(),
                 pending: Vec::new(),
                 deadline: None,
+                errands: Vec::new(),
                 passes: 0,
             }),
         });
@@ -209,6 +250,24 @@ impl Shared {
         let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
     }
 
+    /// Kicks the helper if only that wakes it in time: a thread that blocked leaves.
+    pub fn kick_if_asleep(&self) {
+        if self.helper_sleep.load(Ordering::SeqCst) != HelperSleep::No as u8 {
+            self.kick();
+        }
+    }
+
+    pub fn set_helper_sleep(&self, how: HelperSleep) {
+        self.helper_sleep.store(how as u8, Ordering::SeqCst);
+    }
+
+    /// Remembers whether the port polled as in error.
+    pub fn note_errors(&self, port: PollFlags) {
+        if port.contains(PollFlags::ERR) {
+            self.port_errors.store(true, Ordering::Relaxed);
+        }
+    }
+
     pub fn kick_fd(&self) -> BorrowedFd<'_> {
         self.kick.as_fd()
     }
@@ -239,15 +298,27 @@ impl Shared {
         }
     }
 
+    /// Wakes the helper for errands.
+    #[cold]
+    pub fn send_helper(&self) {
+        if !self.has_errands.swap(true, Ordering::SeqCst) {
+            self.kick();
+        }
+    }
+
     /// Wakes a thread that sleeps on the sources.
     pub fn ring_own_doorbell(&self) {
         // An eventfd of our own cannot fail to be written.
         let _ = self.doorbell.ring();
     }
 
-    /// Wakes whoever sleeps on the sources if something is to be done before it would wake.
+    /// Wakes whoever sleeps on the sources if something is to be done before it would wake, and
+    /// the helper if there are errands for it.
     #[inline]
-    pub fn mind(&self, deadline: Option<Instant>) {
+    pub fn mind(&self, deadline: Option<Instant>, errands: bool) {
+        if errands {
+            self.send_helper();
+        }
         let until = self.source_deadline.load(Ordering::SeqCst);
         if until != 0 && deadline.is_some_and(|d| d.0 < until) {
             self.ring_own_doorbell();

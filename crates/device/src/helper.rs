@@ -6,10 +6,12 @@
 //! memory, proceed.
 //!
 //! To be woken for what the program would have polled a moment later ruins both on few processors.
-//! So the helper counts the program's calls: where they came faster than one in [`SPIN`] while it
-//! slept, it keeps off the sources for a tick and looks again. No poll knows that it was the last;
-//! the tick is what bounds the delay after it. While the program goes on polling, ticks get longer
-//! ([`TICK_FIRST`] to [`TICK_LAST`]).
+//! So the helper counts the times that it was woken in vain, because the program had been quicker:
+//! after [`VAIN_WAKES`] in a row it keeps off the sources for a tick, and looks again. No poll
+//! knows that it was the last; the tick is what bounds the delay after it. While the program goes
+//! on polling, ticks get longer ([`TICK_FIRST`] to [`TICK_LAST`]). A program that spins on its
+//! memory and polls in between makes some wakes vain, but never so many in a row: it is served at
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,8 +21,8 @@ use std::time::Duration;
 use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::clock::{self, Now};
-use crate::endpoint::Shared;
+use crate::clock::{self, Now, earlier};
+use crate::endpoint::{HelperSleep, Shared};
 use crate::errno::Errno;
 
 /// How long a peer's request may wait after the last poll of a program that has just begun to poll,
@@ -28,12 +30,13 @@ use crate::errno::Errno;
 /// all processors are busy.
 const TICK_FIRST: Duration = Duration::from_micros(200);
 const TICK_LAST: Duration = Duration::from_micros(1600);
-/// A program that calls more often than this on average is polling.
-const SPIN: Duration = Duration::from_micros(10);
+/// Wakes in a row for which the program had been quicker that prove it to be polling.
+const VAIN_WAKES: u32 = 3;
 /// A program whose last call is further back than this is not polling just now.
-const RECENT: Duration = Duration::from_micros(3);
-/// The shortest time over which that can be told.
-const SAMPLE: Duration = Duration::from_micros(20);
+const RECENT: Duration = Duration::from_micros(5);
+/// After activity the first sleep on the sources is no longer than this, so that a post need not
+/// wake the helper to tell it of a time-out further away: a system call and a wake for each.
+const LAZY: Duration = Duration::from_millis(1);
 /// Later than any time there is.
 const FAR: Instant = Instant(u64::MAX);
 /// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
@@ -46,9 +49,10 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
         Helper {
             seen: shared.activity.load(Ordering::Relaxed),
-            since: clock::now(),
             due: FAR,
             tick: TICK_FIRST,
+            vain: 0,
+            woken: false,
             shared,
         }
         .run();
@@ -63,53 +67,65 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
 
 struct Helper {
     shared: Arc<Shared>,
-    /// The program's calls when they were last counted, and when that was.
+    /// The program's calls when they were last counted.
     seen: u64,
-    since: Instant,
-    /// When the last such sleep was to end.
+    /// When the last sleep off the sources was to end.
     due: Instant,
-    /// How long the next sleep lasts, if the program polls.
+    /// How long the next one lasts, if the program polls.
     tick: Duration,
+    /// Wakes in a row at which the program had been quicker.
+    vain: u32,
+    /// The last sleep was ended by a source.
+    woken: bool,
+}
+
+/// What a look at the sources found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Looked {
+    /// Nothing: time to sleep, until the given time at the latest.
+    Nothing(Option<Instant>),
+    /// Something.
+    Worked,
+    /// As much as a program that waits for events may expect at once.
+    Enough,
+    /// That the program is looking itself.
+    Polled,
 }
 
 impl Helper {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            if self.shared.blocked.load(Ordering::SeqCst) > 0 {
+            self.shared.run_errands();
+            let blocked = self.shared.blocked.load(Ordering::SeqCst) > 0;
+            if blocked && !self.has_called() {
                 self.park();
-            } else if self.is_polled() {
-                self.shared.control_events();
+            } else if blocked || self.vain >= VAIN_WAKES && self.is_polling() {
                 self.keep_off(self.tick);
                 self.tick = (2 * self.tick).min(TICK_LAST);
             } else {
                 self.tick = TICK_FIRST;
-                // Before it looks for the last time: a blocked thread that takes the doorbell's
-                // ring from it sees this and kicks, or has left before that look.
-                self.shared.helper_asleep.store(true, Ordering::SeqCst);
+                // One more will do: it has been polling until just now.
+                self.vain = self.vain.min(VAIN_WAKES - 1);
                 self.sleep_on_sources();
-                self.shared.helper_asleep.store(false, Ordering::SeqCst);
             }
         }
     }
 
-    /// Whether the program has been polling since this was last asked.
-    fn is_polled(&mut self) -> bool {
-        let now = clock::now();
+    /// Whether the program has made a call since this was last asked.
+    fn has_called(&mut self) -> bool {
         let calls = self.shared.activity.load(Ordering::Relaxed);
-        let elapsed = now.since(self.since);
-        let new = u32::try_from(calls.wrapping_sub(self.seen)).unwrap_or(u32::MAX);
-        if elapsed < SAMPLE && new > 0 {
-            // Too short to tell; it may have begun just now.
-            return true;
-        }
-        (self.seen, self.since) = (calls, now);
+        calls != std::mem::replace(&mut self.seen, calls)
+    }
+
+    /// Whether the program is in a call, or just was.
+    fn is_polling(&self) -> bool {
         let last = Instant(self.shared.last_call.load(Ordering::Relaxed));
         // Waking takes longer than that, and where this thread takes the program's processor the
         // program cannot call meanwhile: what counts is the moment it should have woken.
-        SPIN * new > elapsed && now.min(self.due).since(last) < RECENT
+        self.shared.state.is_locked() || clock::now().min(self.due).since(last) < RECENT
     }
 
-    /// Sleeps while the program polls.
+    /// Sleeps while the program polls, or blocks now and then.
     fn keep_off(&mut self, tick: Duration) {
         self.due = clock::now() + tick;
         self.sleep(false, Some(tick));
@@ -118,74 +134,112 @@ impl Helper {
     /// Sleeps until a peer, the network, the broker, a timer or a thread of the program calls.
     fn sleep_on_sources(&mut self) {
         let shared = Arc::clone(&self.shared);
+        // Before it looks for the last time: a blocked thread that takes the doorbell's ring from
+        // it sees this and kicks, or has left before that look.
+        shared.set_helper_sleep(HelperSleep::OnSources);
+        shared.arm();
         let now = Now::default();
         self.due = FAR;
-        shared.arm();
-        // Never waits for the lock: who holds it makes progress, and a lock handed to a thread that
-        // is not running stalls the program until it is.
-        let Some(mut state) = shared.state.try_lock() else {
-            shared.disarm();
-            return self.keep_off(TICK_FIRST);
-        };
-        let worked = state.progress_everywhere(&now);
-        let deadline = state.deadline;
-        let enough = worked && state.core.enough;
-        if !worked {
-            // The program is quiet: time for what is not urgent.
-            state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
-            shared
-                .source_deadline
-                .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
-        }
-        drop(state);
-        if !worked {
-            self.sleep(true, deadline.map(|d| d.since(now.get())));
+        let looked = self.look(&now);
+        if let Looked::Nothing(until) = looked {
+            self.woken = self.sleep(true, until.map(|d| d.since(now.get())));
             shared.source_deadline.store(0, Ordering::SeqCst);
             shared.wakeups.fetch_add(1, Ordering::Relaxed);
         }
         shared.disarm();
+        shared.set_helper_sleep(HelperSleep::No);
         if shared.blocked.load(Ordering::SeqCst) > 0 {
             // It watches the sources from now on: let it look once more, and set its deadline.
             shared.ring_own_doorbell();
-        } else if enough {
+        } else if looked == Looked::Enough {
             // Its turn: more at once is more than it may expect for one event.
             self.keep_off(TICK_FIRST);
         }
     }
 
+    /// Makes progress before a sleep on the sources.
+    fn look(&mut self, now: &Now) -> Looked {
+        let shared = Arc::clone(&self.shared);
+        let woken = std::mem::take(&mut self.woken);
+        // Never waits for the lock: who holds it makes progress, and a lock handed to a thread that
+        // is not running stalls the program until it is.
+        let Some(mut state) = shared.state.try_lock() else {
+            self.vain += 1;
+            return Looked::Polled;
+        };
+        let worked = state.progress_everywhere(now);
+        if !state.errands.is_empty() {
+            shared.send_helper();
+        }
+        if worked {
+            self.vain = 0;
+            return if state.core.enough {
+                Looked::Enough
+            } else {
+                Looked::Worked
+            };
+        }
+        if woken {
+            self.vain += 1;
+            if self.vain >= VAIN_WAKES {
+                return Looked::Polled;
+            }
+        }
+        // The program is quiet: time for what is not urgent.
+        state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
+        let mut until = state.deadline;
+        if self.has_called() {
+            until = earlier(until, Some(now.get() + LAZY));
+        }
+        let published = until.map_or(u64::MAX, |d| d.0);
+        shared.source_deadline.store(published, Ordering::SeqCst);
+        Looked::Nothing(until)
+    }
+
     /// Sleeps until kicked: blocked threads watch the sources and the timers.
-    fn park(&self) {
+    fn park(&mut self) {
         let shared = &self.shared;
-        shared.helper_asleep.store(true, Ordering::SeqCst);
+        shared.set_helper_sleep(HelperSleep::Parked);
         // Who left before it could see this has not kicked: look again.
         if shared.blocked.load(Ordering::SeqCst) > 0 {
             self.sleep(false, None);
         }
-        shared.helper_asleep.store(false, Ordering::SeqCst);
+        shared.set_helper_sleep(HelperSleep::No);
+        // Who has waited polls next.
+        (self.vain, self.tick, self.due) = (VAIN_WAKES, TICK_FIRST, FAR);
     }
 
-    fn sleep(&self, on_sources: bool, timeout: Option<Duration>) {
+    /// Sleeps, and returns whether a source ended it.
+    fn sleep(&self, on_sources: bool, timeout: Option<Duration>) -> bool {
         let shared = &self.shared;
         let timespec = timeout.map(clock::timespec);
         let [doorbell, udp, control] = shared.sources();
         let mut fds = [
             PollFd::from_borrowed_fd(shared.kick_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(control, PollFlags::IN),
             PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
             PollFd::from_borrowed_fd(udp, PollFlags::IN),
-            PollFd::from_borrowed_fd(control, PollFlags::IN),
         ];
-        let watched = if on_sources {
-            &mut fds[..]
-        } else {
-            &mut fds[..1]
+        // Of the broker's news a thread that polls learns nothing, and one that blocks does.
+        let watched = match (on_sources, timeout) {
+            (true, _) => &mut fds[..],
+            (false, Some(_)) => &mut fds[..2],
+            (false, None) => &mut fds[..1],
         };
         let _ = poll(watched, timespec.as_ref());
-        let mut count = [0; 8];
-        let _ = rustix::io::read(shared.kick_fd(), &mut count);
-        if on_sources {
-            let _ = shared.doorbell.drain();
+        let [kick, control, doorbell, udp] = fds.map(|fd| fd.revents());
+        if !kick.is_empty() {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(shared.kick_fd(), &mut count);
+        }
+        if !control.is_empty() {
             shared.control_events();
         }
+        if !doorbell.is_empty() {
+            let _ = shared.doorbell.drain();
+        }
+        shared.note_errors(udp);
+        !(doorbell.is_empty() && udp.is_empty())
     }
 }
 

@@ -8,13 +8,16 @@
 //! Nothing happens before [`Context::open`]. From then on the process has one endpoint: a port, an
 //! inbox, a lock, and a helper thread that makes progress while the program does not.
 
+mod addresses;
 mod channel;
 mod clock;
 mod context;
 mod copy;
 mod core;
 mod cq;
+mod direct;
 mod endpoint;
+mod errands;
 mod errno;
 mod events;
 mod gid;
@@ -27,7 +30,9 @@ mod progress;
 mod qp;
 mod qp_entry;
 mod record;
+mod region;
 mod ring;
+mod sharing;
 mod slab;
 mod srq;
 mod udp;
@@ -39,7 +44,9 @@ pub use errno::{Errno, OpenError};
 pub use events::{AsyncEvent, EventSource, EventType};
 pub use gid::{GidEntry, gid_table, node_guid, port_mtu};
 pub use limits::{LIMITS, Limits, QPS_PER_SLOT};
-pub use pd::{Mr, Pd, QpInit};
+pub use pd::{Pd, QpInit};
 pub use qp::Qp;
 pub use qp_entry::Av;
+pub use region::Mr;
+pub use sharing::{fork_init, is_fork_initialized};
 pub use srq::Srq;

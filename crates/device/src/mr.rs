@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use causeway_proto::host::{AtomicOp, MemError, Memory, Remote};
 use causeway_proto::types::Access;
 use causeway_proto::{Bytes, BytesMut};
+use causeway_shm::layout::KEY_GENERATION_BITS;
+use causeway_shm::{MrEntry, MrTable as Directory};
 
 use crate::copy;
 use crate::errno::Errno;
@@ -12,7 +14,7 @@ use crate::limits::LIMITS;
 use crate::slab::Slab;
 
 /// Low bits of a key that change with every registration in the same place.
-const GENERATION_BITS: u32 = 8;
+const GENERATION_BITS: u32 = KEY_GENERATION_BITS;
 /// Access flags a registration may ask for; the optional ones (bits 20 to 29) are ignored.
 const KNOWN_ACCESS: u32 = 0b1111 | (1 << 5) | OPTIONAL_ACCESS;
 /// `IBV_ACCESS_OPTIONAL_RANGE`.
@@ -43,14 +45,46 @@ pub(crate) struct Region {
 pub(crate) struct MrTable {
     regions: Slab<Region>,
     generation: u32,
+    /// Where peers on this host find those they can map.
+    directory: Directory,
 }
 
 impl MrTable {
-    pub fn new() -> Self {
+    pub fn new(directory: Directory) -> Self {
         MrTable {
             regions: Slab::new(LIMITS.max_mr),
             generation: 0,
+            directory,
         }
+    }
+
+    /// Whether peers could find a region of this key.
+    pub fn has_room(&self, key: u32) -> bool {
+        self.directory.has_room(key)
+    }
+
+    /// Lets peers find a region in a segment, of which the part between two addresses is there, at
+    /// offsets that are those addresses. Not one that a peer has invalidated.
+    pub fn publish(&mut self, key: u32, segment: u64, (start, end): (usize, usize)) {
+        let Some(region) = self.get(key).filter(|region| region.remote_valid) else {
+            return;
+        };
+        self.directory.publish(&MrEntry {
+            key,
+            access: region.access.bits(),
+            pd: region.pd,
+            iova: region.iova,
+            len: region.len as u64,
+            offset: region.addr as u64,
+            segment,
+            start: start as u64,
+            end: end as u64,
+        });
+    }
+
+    /// Peers do not find a region any more.
+    pub fn retract(&mut self, key: u32) {
+        self.directory.retract(key);
     }
 
     /// Enters a region and returns its key, the same for local and remote use.
@@ -96,6 +130,7 @@ impl MrTable {
     pub fn remove(&mut self, key: u32) -> Option<Region> {
         let at = key >> GENERATION_BITS;
         self.regions.get(at).filter(|r| r.key == key)?;
+        self.directory.retract(key);
         self.regions.remove(at)
     }
 
@@ -235,6 +270,7 @@ impl Memory for MrTable {
             return Err(MemError::Pd);
         }
         region.remote_valid = false;
+        self.directory.retract(rkey);
         Ok(())
     }
 }
@@ -312,6 +348,11 @@ fn check_permission(start: usize, end: usize, write: bool) -> Result<(), Errno> 
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
+    use causeway_shm::Segment;
+    use causeway_shm::layout::MR_TABLE_BYTES;
+
     use super::*;
 
     #[test]
@@ -337,7 +378,8 @@ mod tests {
 
     #[test]
     fn a_key_is_not_valid_again_after_its_place_is_reused() {
-        let mut table = MrTable::new();
+        let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
+        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
         let old = table
             .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
             .unwrap();

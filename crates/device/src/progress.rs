@@ -234,6 +234,14 @@ impl State {
 
     /// Sends what a queue pair was just given.
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
+        if self
+            .qp(qpn)
+            .is_some_and(|entry| udp::may_gather(entry, udp::GATHER_POSTS))
+        {
+            // The next poll sends it, or the acknowledgment of what is under way.
+            self.touch(qpn);
+            return;
+        }
         if !self.pending.is_empty() || self.pump(qpn, now) {
             self.touch(qpn);
             self.flush_pending(now);
@@ -263,6 +271,7 @@ impl State {
             core,
             udp,
             deadline,
+            errands,
             ..
         } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
@@ -270,7 +279,11 @@ impl State {
         };
         let left = match &mut entry.link {
             Link::None => false,
-            Link::Ring(_) => ring::transmit(entry, core, now),
+            Link::Ring(_) => {
+                let left = ring::transmit(entry, core, now);
+                errands.extend(entry.errand());
+                left
+            }
             Link::Udp(_) => {
                 udp::pump(entry, core, udp, now.get());
                 false
@@ -340,30 +353,22 @@ impl State {
         let Some(entry) = self.qp(qpn) else { return };
         match &entry.link {
             Link::Udp(_) => self.udp.links += 1,
-            Link::Ring(_) => self.heat(qpn),
+            Link::Ring(_) => {
+                entry.grant();
+                entry.qp.set_direct(true);
+                self.rings += 1;
+                self.heat(qpn);
+            }
             _ => {}
         }
     }
 
     /// Tells `causeway status` how many of each object there are.
     pub fn count_objects(&self, wakeups: u64) {
-        let links = |is: fn(&Link) -> bool| {
-            self.qps
-                .iter()
-                .flatten()
-                .filter(|entry| is(&entry.link))
-                .count() as u64
-        };
         let stats = &self.core.stats;
         stats.add(Counter::Wakeups, wakeups);
-        stats.set(
-            Counter::QueuePairs,
-            self.qps.iter().flatten().count() as u64,
-        );
-        stats.set(
-            Counter::RingsOpen,
-            links(|link| matches!(link, Link::Ring(_))),
-        );
+        stats.set(Counter::QueuePairs, u64::from(self.live));
+        stats.set(Counter::RingsOpen, u64::from(self.rings));
         stats.set(Counter::UdpConnections, u64::from(self.udp.links));
         stats.set(Counter::MemoryRegions, self.core.mrs.len() as u64);
     }
@@ -371,7 +376,13 @@ impl State {
     /// A queue pair gives its link up; the peer is told.
     pub fn link_down(&mut self, qpn: u32) {
         let now = clock::now();
-        let State { qps, core, udp, .. } = self;
+        let State {
+            qps,
+            core,
+            udp,
+            rings,
+            ..
+        } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
             return;
         };
@@ -381,10 +392,15 @@ impl State {
                 udp::pump(entry, core, udp, now);
                 udp.links -= 1;
             }
-            Link::Ring(link) => link.close(),
+            Link::Ring(link) => {
+                link.close();
+                *rings -= 1;
+            }
             Link::None | Link::Nowhere(_) => {}
         }
         entry.link = Link::None;
+        entry.qp.set_direct(false);
+        entry.wanting = false;
         entry.hot = false;
         entry.pending = false;
         entry.unsettled = false;
@@ -425,8 +441,9 @@ impl Shared {
                         ring.peer_joined();
                     }
                 }
-                // The ring itself says so; and no memory is in segments yet.
-                Event::PeerLeft { .. } | Event::SegmentStale { .. } => {}
+                // The ring itself says so.
+                Event::PeerLeft { .. } => {}
+                Event::SegmentStale { segment } => self.sharing.renew(self, segment),
             }
         }
         any

@@ -7,6 +7,7 @@ use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{Config, Connection, SendConfig};
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
+use causeway_shm::Grant;
 
 use crate::clock::{self, Now};
 use crate::core::{Core, Route, qp_index};
@@ -17,8 +18,10 @@ use crate::events::EventSource;
 use crate::gid;
 use crate::limits::{LIMITS, QPS_PER_SLOT};
 use crate::pd::{Pd, QpInit, add_user, drop_user};
+use crate::peers::PeerFds;
 use crate::qp_entry::{Av, Link, QpEntry};
 use crate::ring::{self, Introduced, RingLink};
+use crate::sharing::Accesses;
 use crate::srq::Srq;
 use crate::udp::UdpLink;
 
@@ -97,6 +100,7 @@ impl Qp {
         }
         let events = Arc::clone(&pd.context.events);
         state.qps[index] = Some(Box::new(QpEntry::new(ProtoQp::new(config))));
+        state.live += 1;
         state.core.routes[index] = Some(Route {
             send_cq,
             recv_cq,
@@ -171,12 +175,20 @@ impl Qp {
             _ => None,
         };
         let shared = self.shared();
+        let ends = matches!(target, Some(QpState::Reset | QpState::Err));
+        let evicted = if ends {
+            self.end_accesses()
+        } else {
+            Vec::new()
+        };
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         let entry = state.qps[qp_index(self.qpn)]
             .as_deref_mut()
             .ok_or(Errno(libc::EINVAL))?;
         entry.qp.modify(attr, mask, &mut state.core)?;
+        let regranted = mask.contains(QpAttrMask::ACCESS_FLAGS) && entry.grant();
+        let access = entry.qp.attr().access;
         if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
             entry.av = *av;
         }
@@ -194,13 +206,37 @@ impl Qp {
         }
         state.touch(self.qpn);
         state.flush_pending(&Now::default());
-        let deadline = state.deadline;
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         drop(guard);
-        if target == Some(QpState::Reset) {
-            let _ = shared.control.disconnect(self.qpn);
+        if ends {
+            shared.withdraw(self.qpn);
+        } else if regranted {
+            self.change_access(access);
         }
-        shared.mind(deadline);
+        shared.give_up_segments(&evicted);
+        shared.mind(deadline, errands);
         Ok(())
+    }
+
+    /// Withdraws what the peer was granted, and waits until it accesses nothing any more. Returns
+    /// the protection domains whose segments it may yet store into.
+    fn end_accesses(&self) -> Vec<u32> {
+        let shared = self.shared();
+        if let Some((_, ring)) = shared.state.lock().qp(self.qpn).and_then(QpEntry::ring) {
+            ring.set_grant(Grant::NONE);
+        }
+        shared.await_accesses(Accesses::QueuePair(self.qpn))
+    }
+
+    /// The peer may do something else from now on.
+    fn change_access(&self, access: Access) {
+        let shared = self.shared();
+        let evicted = shared.await_accesses(Accesses::QueuePair(self.qpn));
+        let stale = shared.control.set_access(self.qpn, access.bits());
+        for segment in stale.unwrap_or_default() {
+            shared.sharing.renew(shared, segment);
+        }
+        shared.give_up_segments(&evicted);
     }
 
     /// Checks a modification and returns the state it leads to, if it names one.
@@ -252,17 +288,23 @@ impl Qp {
                 ring,
                 peer_inbox,
                 peer_doorbell,
+                peer_table,
                 generation,
                 peer,
-                ..
+                trusted,
             } => {
+                shared.sharing.share(self.pd.handle);
                 let with = Introduced {
                     side,
                     generation,
                     ring,
                     peer,
-                    peer_inbox,
-                    peer_doorbell,
+                    trusted,
+                    fds: PeerFds {
+                        inbox: peer_inbox,
+                        bell: peer_doorbell,
+                        mr_table: peer_table,
+                    },
                     index: attr.dest_qpn % QPS_PER_SLOT,
                     rq_psn: attr.rq_psn & 0xff_ffff,
                 };
@@ -271,7 +313,8 @@ impl Qp {
             Introduction::Udp => {
                 let own = table.first().ok_or(Errno(libc::ENETUNREACH))?;
                 let (ip, source) = remote.unwrap_or((gid::ip_of(own.gid), own));
-                let link = udp_link(self.qpn, attr, (ip, gid::ip_of(source.gid)), source.ifindex)?;
+                let ips = (ip, gid::ip_of(source.gid));
+                let link = udp_link(self.qpn, attr, ips, source.ifindex, shared)?;
                 Ok(Link::Udp(Box::new(link)))
             }
         }
@@ -286,9 +329,9 @@ impl Qp {
         &self,
         wrs: impl Iterator<Item = Result<SendWr, Errno>>,
     ) -> Result<(), (usize, Errno)> {
-        self.with_send_queue((0, Errno(libc::EINVAL)), |qp, core| {
+        self.with_send_queue((0, Errno(libc::EINVAL)), |entry, core| {
             for (index, wr) in wrs.enumerate() {
-                let posted = wr.and_then(|wr| Ok(qp.post_send(wr, core)?));
+                let posted = wr.and_then(|wr| Ok(entry.post_send(wr, core)?));
                 posted.map_err(|errno| (index, errno))?;
             }
             Ok(())
@@ -300,10 +343,10 @@ impl Qp {
     /// # Errors
     /// ENOMEM where the queue has no room for all, EINVAL.
     pub fn post_send_batch(&self, wrs: &mut Vec<SendWr>) -> Result<(), Errno> {
-        self.with_send_queue(Errno(libc::EINVAL), |qp, core| {
-            qp.check_sends(wrs)?;
+        self.with_send_queue(Errno(libc::EINVAL), |entry, core| {
+            entry.qp.check_sends(wrs)?;
             for wr in wrs.drain(..) {
-                qp.post_send(wr, core)?;
+                entry.post_send(wr, core)?;
             }
             Ok(())
         })
@@ -314,7 +357,7 @@ impl Qp {
     fn with_send_queue<E>(
         &self,
         gone: E,
-        post: impl FnOnce(&mut ProtoQp, &mut Core) -> Result<(), E>,
+        post: impl FnOnce(&mut QpEntry, &mut Core) -> Result<(), E>,
     ) -> Result<(), E> {
         let shared = self.shared();
         let mut guard = shared.state.lock();
@@ -327,17 +370,18 @@ impl Qp {
         else {
             return Err(gone);
         };
-        let outcome = post(&mut entry.qp, &mut state.core);
+        let outcome = post(entry, &mut state.core);
         let idle = entry.hot && state.pending.is_empty();
-        if !(idle && ring::transmit_short(entry, &mut state.core)) {
+        let sent = idle && (!entry.qp.has_unsent() || ring::transmit_short(entry, &mut state.core));
+        if !sent {
             // Its acknowledgments are awaited now.
             state.heat(self.qpn);
             state.send_now(self.qpn, &now);
         }
         shared.note_activity(&now);
-        let deadline = state.deadline;
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         drop(guard);
-        shared.mind(deadline);
+        shared.mind(deadline, errands);
         outcome
     }
 
@@ -372,6 +416,10 @@ impl Qp {
     /// EINVAL if it has ended already.
     pub fn destroy(&self) -> Result<(), Errno> {
         let shared = self.shared();
+        if shared.state.lock().qp(self.qpn).is_none() {
+            return Err(Errno(libc::EINVAL));
+        }
+        let evicted = self.end_accesses();
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         if state.qp(self.qpn).is_none() {
@@ -381,6 +429,7 @@ impl Qp {
         state.link_down(self.qpn);
         let index = qp_index(self.qpn);
         state.qps[index] = None;
+        state.live -= 1;
         state.core.forget_completions(self.qpn);
         state.core.routes[index] = None;
         for cq in [self.send_cq.number, self.recv_cq.number] {
@@ -395,7 +444,8 @@ impl Qp {
         }
         drop_user(&mut state.pds, self.pd.handle);
         drop(guard);
-        let _ = shared.control.disconnect(self.qpn);
+        shared.withdraw(self.qpn);
+        shared.give_up_segments(&evicted);
         self.pd.context.events.retire(EventSource::Qp(self.cookie));
         Ok(())
     }
@@ -406,6 +456,7 @@ fn udp_link(
     attr: &QpAttr,
     (ip, source): (IpAddr, IpAddr),
     ifindex: u32,
+    shared: &Shared,
 ) -> Result<UdpLink, Errno> {
     let slot = u16::try_from(attr.dest_qpn >> 12).map_err(|_| Errno(libc::EINVAL))?;
     let port = BASE_PORT + slot;
@@ -419,8 +470,10 @@ fn udp_link(
     getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
     let cookie = u64::from_ne_bytes(random) | 1;
     let max_datagram = causeway_netio::path_mtu(dst, Some(source));
+    let [_, port, _] = shared.sources();
     let config = Config {
         max_datagram,
+        window: crate::udp::window(port, max_datagram),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
     Ok(UdpLink::new(

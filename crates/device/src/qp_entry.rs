@@ -1,8 +1,12 @@
 //! A queue pair as the endpoint holds it: protocol state, address vector, link.
 
 use causeway_proto::Instant;
-use causeway_proto::qp::Qp;
+use causeway_proto::qp::{PostError, Qp};
+use causeway_proto::types::{QpState, SendWr};
+use causeway_shm::Grant;
 
+use crate::core::Core;
+use crate::errands::Errand;
 use crate::ring::RingLink;
 use crate::udp::UdpLink;
 
@@ -45,6 +49,8 @@ pub(crate) struct QpEntry {
     pub unsettled: bool,
     /// It is in the endpoint's list of rings polled on every progress.
     pub hot: bool,
+    /// The helper was sent for a segment it wants to reach.
+    pub wanting: bool,
 }
 
 impl QpEntry {
@@ -56,6 +62,7 @@ impl QpEntry {
             pending: false,
             unsettled: false,
             hot: false,
+            wanting: false,
         }
     }
 
@@ -66,6 +73,46 @@ impl QpEntry {
             Link::Ring(link) => Some((&mut self.qp, link)),
             _ => None,
         }
+    }
+
+    /// Posts a send, which may be carried out at once.
+    ///
+    /// # Errors
+    /// Those of [`Qp::post_send`].
+    #[inline]
+    pub fn post_send(&mut self, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
+        if let Link::Ring(ring) = &mut self.link
+            && ring.post_direct(&mut self.qp, &wr, core)?
+        {
+            return Ok(());
+        }
+        self.qp.post_send(wr, core)
+    }
+
+    /// Tells a peer on this host what it may do. Returns whether there is one.
+    pub fn grant(&mut self) -> bool {
+        let pd = self.qp.config().pd;
+        let access = self.qp.attr().access.bits();
+        let Some((_, ring)) = self.ring() else {
+            return false;
+        };
+        ring.set_grant(Grant::new(pd, access));
+        true
+    }
+
+    /// What the helper is to ask of the broker for it.
+    pub fn errand(&mut self) -> Option<Errand> {
+        let failed = self.qp.state() == QpState::Err;
+        let qpn = self.qp.qpn();
+        let Link::Ring(ring) = &mut self.link else {
+            return None;
+        };
+        if failed && ring.take_trust() {
+            return Some(Errand::Withdraw(qpn));
+        }
+        let wants = !self.wanting && ring.wanted().is_some();
+        self.wanting |= wants;
+        wants.then_some(Errand::Fetch(qpn))
     }
 
     /// When it wants attention without any input.

@@ -24,12 +24,9 @@ impl Shared {
         if let Some(found) = take() {
             return Ok(found);
         }
-        self.progress_once();
-        if let Some(found) = take() {
-            return Ok(found);
-        }
         if queue.nonblocking() {
-            return Err(Errno(libc::EAGAIN));
+            self.progress_once();
+            return take().ok_or(Errno(libc::EAGAIN));
         }
         self.blocked.fetch_add(1, Ordering::SeqCst);
         let found = loop {
@@ -44,9 +41,7 @@ impl Shared {
         }
         // The helper sleeps in the belief that the sources are watched, or missed a call that this
         // thread took; what this thread has received may have to be acknowledged yet.
-        if self.helper_asleep.load(Ordering::SeqCst) {
-            self.kick();
-        }
+        self.kick_if_asleep();
         Ok(found)
     }
 
@@ -55,6 +50,11 @@ impl Shared {
         let mut state = self.state.lock();
         state.progress_everywhere(&now);
         self.note_activity(&now);
+        let errands = !state.errands.is_empty();
+        drop(state);
+        if errands {
+            self.send_helper();
+        }
     }
 
     fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
@@ -63,12 +63,15 @@ impl Shared {
         let mut state = self.state.lock();
         let worked = state.progress_everywhere(&now);
         self.note_activity(&now);
-        let deadline = state.deadline;
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         if !worked {
             self.source_deadline
                 .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
         }
         drop(state);
+        if errands {
+            self.send_helper();
+        }
         if worked {
             self.disarm();
             return;
@@ -83,6 +86,7 @@ impl Shared {
         ];
         let _ = poll(&mut fds, timeout.as_ref());
         self.source_deadline.store(0, Ordering::SeqCst);
+        self.note_errors(fds[2].revents());
         if !fds[1].revents().is_empty() {
             let _ = self.doorbell.drain();
         }
@@ -90,6 +94,6 @@ impl Shared {
             self.control_events();
         }
         self.disarm();
-        self.state.lock().progress_everywhere(&Now::default());
+        self.progress_once();
     }
 }

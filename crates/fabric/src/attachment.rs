@@ -1,6 +1,7 @@
 //! What an endpoint holds of its broker.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -304,9 +305,16 @@ impl Attachment {
         }
     }
 
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn lock(&self) -> Result<Calling<'_>> {
         self.check_process()?;
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(control) = &state.control {
+            self.wakeup.pause(control.socket());
+        }
+        Ok(Calling {
+            state,
+            wakeup: &self.wakeup,
+        })
     }
 
     /// Runs one call; if the broker turns out to be gone, attaches to the next one and runs it
@@ -384,6 +392,34 @@ impl Attachment {
             return Ok(());
         }
         Err(Error::BrokerGone)
+    }
+}
+
+/// The state, locked by a thread that is going to call the broker.
+pub(crate) struct Calling<'a> {
+    state: MutexGuard<'a, State>,
+    wakeup: &'a Wakeup,
+}
+
+impl Deref for Calling<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Calling<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        if let Some(control) = &self.state.control {
+            self.wakeup.resume(control.socket());
+        }
     }
 }
 

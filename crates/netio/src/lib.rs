@@ -18,7 +18,7 @@ mod port;
 mod route;
 
 pub use errqueue::Unreachable;
-pub use port::UdpPort;
+pub use port::{Received, UdpPort};
 pub use route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, path_mtu};
 
 use std::net::{IpAddr, SocketAddr};

@@ -18,6 +18,8 @@ use crate::{canonical, options};
 const RECV_BATCH: usize = 8;
 /// Size of a receive buffer: the kernel coalesces to less than 64 KiB.
 const RECV_SIZE: usize = 1 << 16;
+/// Bytes beyond which what was received counts as part of a stream.
+const LONG: usize = 4096;
 /// How often a send is tried that fails: an error may be that of an earlier datagram, to another
 /// destination (`ip(7)`), and each failing call takes one such error away.
 const SEND_TRIES: usize = 4;
@@ -40,6 +42,17 @@ pub struct UdpPort {
     buffers: Box<[u8]>,
     /// How many buffers the next receive offers.
     offer: usize,
+    /// Receives in a row that filled all they offered.
+    filled: u32,
+}
+
+/// What one [`UdpPort::recv`] found.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Received {
+    /// Datagrams shown.
+    pub datagrams: usize,
+    /// As much came as was asked for: there may well be more.
+    pub more: bool,
 }
 
 /// "Don't fragment" as the socket has it now.
@@ -81,6 +94,7 @@ impl UdpPort {
             dont_fragment: Cell::new(DontFragment::ON),
             buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
             offer: 1,
+            filled: 0,
         })
     }
 
@@ -162,7 +176,7 @@ impl UdpPort {
     }
 
     /// Receives what is there, up to some batches' worth, and shows `f` each datagram with its
-    /// source and the local address it was sent to. Returns how many there were: 0 if none.
+    /// source and the local address it was sent to.
     ///
     /// # Errors
     /// Whatever `recvmsg(2)` reports, except that there is nothing, and except errors of datagrams
@@ -170,10 +184,11 @@ impl UdpPort {
     pub fn recv(
         &mut self,
         mut f: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
-    ) -> io::Result<usize> {
+    ) -> io::Result<Received> {
         let mut meta = [RecvMeta::default(); RECV_BATCH];
         let got = self.recv_batch(&mut meta)?;
         let mut datagrams = 0;
+        let mut bytes = 0;
         for (meta, buffer) in meta
             .iter()
             .zip(self.buffers.chunks_exact(RECV_SIZE))
@@ -181,18 +196,25 @@ impl UdpPort {
         {
             let src = canonical(meta.addr);
             let dst_ip = meta.dst_ip.map(|ip| ip.to_canonical());
+            bytes += meta.len;
             for datagram in buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1)) {
                 f(src, dst_ip, datagram);
                 datagrams += 1;
             }
         }
-        // One buffer is cheapest when datagrams come one by one, as in a ping-pong.
-        self.offer = if got == self.offer {
-            (got * 2).min(RECV_BATCH)
-        } else {
-            got.max(1)
-        };
-        Ok(datagrams)
+        let full = got == self.offer;
+        // A short datagram, as in a ping-pong, most often comes alone: to look for another would
+        // only delay what it brought.
+        let more = full && (got > 1 || bytes > LONG);
+        // Where the kernel coalesces, one buffer after the other stays in the cache.
+        let coalesced = bytes >= got * RECV_SIZE / 4;
+        self.filled = if full { self.filled + 1 } else { 0 };
+        if !full {
+            self.offer = got.max(1);
+        } else if self.filled > 1 && !coalesced {
+            self.offer = (got * 2).min(RECV_BATCH);
+        }
+        Ok(Received { datagrams, more })
     }
 
     /// Takes what ICMP or this host has reported of datagrams sent before, and shows `f` each

@@ -10,6 +10,7 @@
 pub mod bytes;
 pub mod host;
 pub mod qp;
+pub mod reach;
 pub mod time;
 pub mod trp;
 pub mod types;

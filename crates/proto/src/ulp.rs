@@ -29,6 +29,8 @@ pub struct SegMeta {
     pub first: u64,
     /// Whether it is the last segment of its message.
     pub last: bool,
+    /// The requester has placed bytes of the message itself (a link in shared memory only).
+    pub direct: bool,
 }
 
 /// Answer of a queue pair to a request segment offered to it.

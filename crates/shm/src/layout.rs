@@ -19,7 +19,7 @@ pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"CWRING\0\0");
 /// First word of an inbox segment: "CWINBX" and two zero bytes.
 pub const INBOX_MAGIC: u64 = u64::from_le_bytes(*b"CWINBX\0\0");
 /// Version of the layouts. Both sides must agree exactly.
-pub const VERSION: u64 = 1;
+pub const VERSION: u64 = 2;
 
 /// Offset of the magic word in ring and inbox segments.
 pub const MAGIC_AT: usize = 0;
@@ -31,7 +31,7 @@ pub const CAPACITY_AT: usize = 16;
 /// Offset of what side 0 of a ring writes.
 pub const SIDES_AT: usize = if MODEL { 32 } else { 512 };
 /// Distance from what side 0 writes to what side 1 writes.
-pub const SIDE_STRIDE: usize = 4 * LINE;
+pub const SIDE_STRIDE: usize = if MODEL { 6 * LINE } else { 4 * LINE };
 /// In a side's words: bytes it has consumed of the other side's records.
 pub const HEAD: usize = 0;
 /// In a side's words: number of the other side's requests it has placed.
@@ -40,6 +40,10 @@ pub const ACK: usize = LINE;
 pub const ATTENTION: usize = 2 * LINE;
 /// In a side's words, on the line of `ATTENTION`: flags, each only ever set.
 pub const FLAGS: usize = if MODEL { 3 * LINE } else { 2 * LINE + 8 };
+/// In a side's words, on the line of `ATTENTION`: what the other side may access directly.
+pub const GRANT: usize = if MODEL { 4 * LINE } else { 2 * LINE + 16 };
+/// In a side's words: the memory region of the other side that this side is accessing now.
+pub const IN_FLIGHT: usize = if MODEL { 5 * LINE } else { 3 * LINE };
 
 /// Bytes of records in one direction of a ring, unless said otherwise. Pages are allocated by the
 /// kernel when first written: a queue pair that sends nothing costs the control page.
@@ -78,14 +82,22 @@ pub const STATS_AT: usize = PAGE;
 /// Bytes of an inbox segment.
 pub const INBOX_LEN: usize = 2 * PAGE;
 
-/// Entries of an endpoint's table of memory regions.
-pub const MR_TABLE_ENTRIES: usize = if MODEL { 4 } else { 65_536 };
-/// Bytes of one entry.
-pub const MR_ENTRY_BYTES: usize = CELL;
-/// Offset of the first entry; before it lies the header.
-pub const MR_ENTRIES_AT: usize = PAGE;
-/// Bytes of an endpoint's table of memory regions, which the broker creates when it attaches.
-pub const MR_TABLE_BYTES: usize = MR_ENTRIES_AT + MR_TABLE_ENTRIES * MR_ENTRY_BYTES;
+/// First word of a table of memory regions: "CWMRTB" and two zero bytes.
+pub const MR_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"CWMRTB\0\0");
+/// Memory regions that peers can find in the table, by the index part of their keys. Those beyond
+/// are accessed through the ring.
+pub const MR_TABLE_ENTRIES: usize = if MODEL { 2 } else { 1 << 16 };
+/// Bytes of an entry of the table: one cache line.
+pub const MR_ENTRY: usize = 64;
+/// Bytes of a table of memory regions.
+pub const MR_TABLE_BYTES: usize = PAGE + MR_TABLE_ENTRIES * MR_ENTRY;
+/// Low bits of a key that are its generation; those above are the index of its entry.
+pub const KEY_GENERATION_BITS: u32 = 8;
+
+/// Bytes of a memory segment: any address of a process is an offset in it. Sparse.
+pub const MEMORY_SEGMENT_BYTES: u64 = 1 << 47;
+/// Bytes of a memory segment that a peer maps at once.
+pub const WINDOW: u64 = 1 << 36;
 
 /// Bytes of a ring segment whose directions hold `capacity` bytes each.
 #[must_use]
@@ -114,12 +126,12 @@ pub const fn max_body(capacity: usize) -> usize {
 
 const _: () = {
     assert!(SIDES_AT > CAPACITY_AT && SIDES_AT + 2 * SIDE_STRIDE <= PAGE);
-    assert!(FLAGS + 8 <= SIDE_STRIDE);
+    assert!(FLAGS + 8 <= GRANT && GRANT + 8 <= SIDE_STRIDE && IN_FLIGHT + 8 <= SIDE_STRIDE);
+    assert!(MEMORY_SEGMENT_BYTES.is_multiple_of(WINDOW));
     assert!(RECORD_HEADER < CELL && CELL.is_power_of_two() && PAGE.is_multiple_of(CELL));
     assert!(capacity_ok(RING_CAPACITY) && MIN_CAPACITY >= 4 * CELL);
     assert!(BITMAP_WORDS <= 64, "the summary is one word");
     assert!(BITMAP_AT >= SUMMARY_AT + 8 && BITMAP_AT + 8 * BITMAP_WORDS <= PAGE);
     assert!(MODEL || (ring_len(RING_CAPACITY) == 135_168 && INBOX_LEN == 8192));
-    assert!(MODEL || MR_TABLE_BYTES == 4_198_400);
     assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 32_744));
 };

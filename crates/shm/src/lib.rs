@@ -17,19 +17,27 @@
 //!
 //! None of these types does any locking of its own: a [`Ring`] takes `&mut self`.
 
+#[cfg(not(any(loom, shuttle, miri)))]
+pub mod arena;
 pub mod doorbell;
 pub mod inbox;
 pub mod layout;
 mod mem;
+pub mod mr_table;
 pub mod notify;
 pub mod ring;
 pub mod segment;
 pub mod stats;
 pub mod sync;
 
+#[cfg(not(any(loom, shuttle, miri)))]
+pub use arena::{Arena, Window};
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
+pub use mr_table::{MrEntry, MrTable, PeerMrs};
 pub use notify::notify;
-pub use ring::{Attention, Consumer, Corrupt, Producer, Record, Ring, ShortSlot, Side, Slot};
+pub use ring::{
+    Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
+};
 pub use segment::{Segment, SegmentError};
 pub use stats::{Counter, Snapshot, Stats};

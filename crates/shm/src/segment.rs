@@ -58,7 +58,9 @@ mod os {
     pub struct Segment {
         base: NonNull<u8>,
         len: usize,
-        fd: OwnedFd,
+        /// Of one created here. Of one that was mapped it is closed: a process that has thousands
+        /// of connections would run out of descriptors.
+        fd: Option<OwnedFd>,
     }
 
     // SAFETY: the mapping belongs to the process, not to a thread, and is only accessed through
@@ -83,34 +85,58 @@ mod os {
             let fd = fd.map_err(std::io::Error::from)?;
             rustix::fs::ftruncate(&fd, len as u64).map_err(std::io::Error::from)?;
             rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(std::io::Error::from)?;
-            Self::map(fd, len)
+            let mut segment = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+            segment.fd = Some(fd);
+            Ok(segment)
         }
 
         /// Maps a segment somebody else created, after checking that its size is `len` and can't
-        /// change.
+        /// change. Its descriptor is closed.
         ///
         /// # Errors
         /// [`SegmentError::Unsealed`] and [`SegmentError::Size`] if the descriptor is not what it
         /// should be, else what `mmap(2)` reports.
         pub fn map(fd: OwnedFd, len: usize) -> Result<Segment, SegmentError> {
-            check(fd.as_fd(), len)?;
-            let prot = ProtFlags::READ | ProtFlags::WRITE;
+            Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)
+        }
+
+        /// As [`Segment::map`], for reading alone: a store to it would be a fault.
+        ///
+        /// # Errors
+        /// As [`Segment::map`].
+        pub fn map_read_only(fd: OwnedFd, len: usize) -> Result<Segment, SegmentError> {
+            Self::map_with(fd.as_fd(), len, ProtFlags::READ)
+        }
+
+        fn map_with(
+            fd: BorrowedFd<'_>,
+            len: usize,
+            prot: ProtFlags,
+        ) -> Result<Segment, SegmentError> {
+            check(fd, len)?;
             // SAFETY: a new mapping at an address the kernel chooses.
             let base =
-                unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, &fd, 0) };
+                unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) };
             let base = base.map_err(std::io::Error::from)?.cast::<u8>();
             let base = NonNull::new(base).ok_or(std::io::Error::from(Errno::NOMEM))?;
-            let segment = Segment { base, len, fd };
+            let segment = Segment {
+                base,
+                len,
+                fd: None,
+            };
             // SAFETY: the range is the mapping just made.
             unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }
                 .map_err(std::io::Error::from)?;
             Ok(segment)
         }
 
-        /// The memfd, to be sent to a peer.
+        /// The memfd of a segment created here, to be sent to a peer.
+        ///
+        /// # Panics
+        /// If the segment was mapped: its descriptor is closed.
         #[must_use]
         pub fn fd(&self) -> BorrowedFd<'_> {
-            self.fd.as_fd()
+            self.fd.as_ref().expect("a segment created here").as_fd()
         }
 
         /// Bytes mapped.

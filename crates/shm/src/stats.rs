@@ -79,6 +79,8 @@ counters! {
     UdpConnections = 20, udp_connections;
     /// Memory regions that exist now.
     MemoryRegions = 21, memory_regions;
+    /// WRITEs, READs and atomics carried out in a peer's memory by this endpoint itself.
+    Direct = 22, direct;
 }
 
 const _: () = assert!(cfg!(any(loom, shuttle)) || COUNTERS * 8 <= l::PAGE);

@@ -17,3 +17,11 @@ pub use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering, fence},
 };
+
+/// The model checkers take sequentially consistent accesses for weaker ones, and only fences for
+/// what they are: a fence for them, where such accesses are enough.
+#[inline(always)]
+pub(crate) fn model_fence() {
+    #[cfg(any(loom, shuttle))]
+    fence(Ordering::SeqCst);
+}

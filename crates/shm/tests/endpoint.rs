@@ -92,7 +92,7 @@ fn formats_are_told_apart() {
         Err(SegmentError::Format)
     ));
     for (at, value) in [
-        (l::VERSION_AT, 2u64),
+        (l::VERSION_AT, l::VERSION + 1),
         (l::CAPACITY_AT, 4096),
         (l::CAPACITY_AT, u64::MAX),
     ] {

@@ -6,7 +6,10 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test loom`
 #![cfg(loom)]
 
-use causeway_shm::{Attention, Bell, Inbox, Ring, Side, notify};
+use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::{
+    Attention, Bell, Grant, Inbox, MrEntry, MrTable, PeerMrs, Ring, Segment, Side, notify,
+};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
@@ -306,5 +309,77 @@ fn no_lost_room() {
             inbox.take(|_| ());
         }
         consumer.join().unwrap();
+    });
+}
+
+/// A memory region of 4096 bytes, and the key it has.
+fn region() -> MrEntry {
+    MrEntry {
+        key: 1,
+        access: 2,
+        len: 4096,
+        end: 4096,
+        ..MrEntry::default()
+    }
+}
+
+/// The owner takes the region back and then reuses its memory, as soon as nobody is in flight.
+/// Whoever got in before is waited for; whoever comes later finds nothing.
+#[test]
+fn no_access_outlives_a_region() {
+    model(3, || {
+        let (owner, peer) = pair();
+        let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
+        let table = MrTable::format(Arc::clone(&segment)).unwrap();
+        let theirs = PeerMrs::open(segment).unwrap();
+        owner.set_grant(Grant::new(0, 2));
+        table.publish(&region());
+        // What is accessed: 0 while it is the region's, 1 after the owner has reused it.
+        let memory = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let seen = Arc::clone(&memory);
+        let initiator = thread::spawn(move || {
+            let granted = peer.enter(1).allows(2);
+            if granted && theirs.get(1).is_some() {
+                // Not an update: it must be ordered by the protocol alone.
+                assert_eq!(seen.load(loom::sync::atomic::Ordering::Relaxed), 0);
+            }
+            assert!(peer.leave());
+        });
+        table.retract(1);
+        while owner.peer_in_flight() == 1 {
+            thread::yield_now();
+        }
+        memory.store(1, loom::sync::atomic::Ordering::Relaxed);
+        initiator.join().unwrap();
+    });
+}
+
+/// An owner that does not wait says so, and the access that ended too late is not reported.
+#[test]
+fn an_evicted_peer_knows() {
+    model(3, || {
+        let (owner, peer) = pair();
+        let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
+        let table = MrTable::format(Arc::clone(&segment)).unwrap();
+        let theirs = PeerMrs::open(segment).unwrap();
+        owner.set_grant(Grant::new(0, 2));
+        table.publish(&region());
+        let memory = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let seen = Arc::clone(&memory);
+        let initiator = thread::spawn(move || {
+            let granted = peer.enter(1).allows(2);
+            let mut stale = false;
+            if granted && theirs.get(1).is_some() {
+                stale = seen.load(loom::sync::atomic::Ordering::Relaxed) != 0;
+            }
+            let reported = peer.leave();
+            assert!(!(stale && reported));
+        });
+        table.retract(1);
+        if owner.peer_in_flight() == 1 {
+            owner.evict();
+        }
+        memory.store(1, loom::sync::atomic::Ordering::Relaxed);
+        initiator.join().unwrap();
     });
 }

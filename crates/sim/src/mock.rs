@@ -123,6 +123,7 @@ impl Stream {
             seq,
             first: seq - self.done_of_message,
             last: self.done_of_message + 1 == total,
+            direct: false,
         };
         self.done_of_message += 1;
         if meta.last {

@@ -106,6 +106,7 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut IbvDevice) -> *mut IbvC
     if device != device_pointer() {
         return errno::null(libc::ENODEV);
     }
+    crate::fork::init_from_environment();
     let context = match dev::Context::open() {
         Ok(context) => context,
         Err(error) => {

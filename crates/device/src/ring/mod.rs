@@ -14,16 +14,18 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use causeway_proto::Instant;
-use causeway_proto::qp::Qp;
+use causeway_proto::qp::{Bound, PostError, Qp};
+use causeway_proto::types::SendWr;
 use causeway_proto::ulp::{Nak, Space, Ulp};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
-use causeway_shm::{Attention, Counter, Ring, Segment, Side, notify};
+use causeway_shm::{Arena, Attention, Counter, Grant, Ring, Segment, Side, notify};
 
 use crate::clock::earlier;
 use crate::core::Core;
+use crate::direct::{Direct, Reaching};
 use crate::errno::Errno;
-use crate::peers::{PeerEnd, Peers, refused};
+use crate::peers::{PeerEnd, PeerFds, Peers, refused};
 
 /// What the broker introduced a queue pair with.
 pub(crate) struct Introduced {
@@ -31,8 +33,9 @@ pub(crate) struct Introduced {
     pub generation: u64,
     pub ring: OwnedFd,
     pub peer: u64,
-    pub peer_inbox: OwnedFd,
-    pub peer_doorbell: OwnedFd,
+    /// The peer is inside the trust boundary.
+    pub trusted: bool,
+    pub fds: PeerFds,
     /// Index of the peer's queue pair.
     pub index: u32,
     /// First request number expected.
@@ -86,17 +89,24 @@ pub(crate) struct RingLink {
     untold: usize,
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
+    /// The peer's memory, as far as it is mapped.
+    direct: Direct,
+    /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
+    /// and holds descriptors.
+    to_withdraw: bool,
 }
 
 impl RingLink {
     /// Takes the side of the ring that the broker assigned.
     pub fn open(peers: &Peers, with: Introduced) -> Result<Self, Errno> {
-        let peer = peers.get(with.peer, with.peer_inbox, with.peer_doorbell)?;
+        let peer = peers.get(with.peer, with.fds)?;
         let segment = Segment::map(with.ring, ring_len(RING_CAPACITY)).map_err(refused)?;
         let side = if with.side == 0 { Side::A } else { Side::B };
         let ring = Ring::attach(Arc::new(segment), side).map_err(refused)?;
         let expected = u64::from(with.rq_psn);
         Ok(RingLink {
+            direct: Direct::new(peer.mrs.clone()),
+            to_withdraw: !with.trusted,
             ring,
             flow: Flow {
                 expected,
@@ -167,8 +177,77 @@ impl RingLink {
         self.ring.cool(events).unwrap_or(true)
     }
 
+    /// Carries out what can be done directly in the peer's memory.
+    pub fn run_direct(&mut self, qp: &mut Bound<'_, Core>) {
+        let mut reaching = Reaching {
+            ring: &self.ring,
+            direct: &mut self.direct,
+        };
+        qp.qp.run_direct(qp.host, &mut reaching);
+        self.count_direct(qp.host);
+    }
+
+    /// Carries out a work request directly before it is queued, if that can be.
+    ///
+    /// # Errors
+    /// Those of posting it.
+    #[inline]
+    pub fn post_direct(
+        &mut self,
+        qp: &mut Qp,
+        wr: &SendWr,
+        core: &mut Core,
+    ) -> Result<bool, PostError> {
+        let mut reaching = Reaching {
+            ring: &self.ring,
+            direct: &mut self.direct,
+        };
+        let done = qp.post_direct(wr, core, &mut reaching)?;
+        self.count_direct(core);
+        Ok(done)
+    }
+
+    #[inline]
+    fn count_direct(&mut self, core: &Core) {
+        let done = self.direct.take_done();
+        if done > 0 {
+            core.stats.add(Counter::Direct, done);
+        }
+    }
+
+    /// The peer's memory segment to be asked for, and whom it belongs to.
+    pub fn wanted(&self) -> Option<(u64, &Arc<PeerEnd>)> {
+        Some((self.direct.wanted()?, &self.peer))
+    }
+
+    /// The broker's answer about a segment.
+    pub fn answer(&mut self, segment: u64, arena: Option<Arc<Arena>>) {
+        self.direct.answer(segment, arena);
+    }
+
+    /// The queue pair has failed. Returns whether the broker must be told, once.
+    pub fn take_trust(&mut self) -> bool {
+        std::mem::take(&mut self.to_withdraw)
+    }
+
+    /// Says what the peer may do in this endpoint's memory from now on.
+    pub fn set_grant(&self, grant: Grant) {
+        self.ring.set_grant(grant);
+    }
+
+    /// The region the peer is accessing, 0 for none.
+    pub fn peer_in_flight(&self) -> u64 {
+        self.ring.peer_in_flight()
+    }
+
+    /// Waits no longer for the peer to end its access. The queue pair must fail.
+    pub fn evict(&self) {
+        self.ring.evict();
+    }
+
     /// Tells the peer that this queue pair is reset or destroyed.
     pub fn close(&mut self) {
+        self.ring.set_grant(Grant::NONE);
         self.publish_ack();
         self.ring.set_flag(Flag::Closed);
         self.notify(Attention::DATA.and(Attention::ACK));

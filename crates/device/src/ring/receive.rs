@@ -10,7 +10,7 @@ use super::{Flow, Refusal, RingLink};
 use crate::clock::Now;
 use crate::core::{Core, ENOUGH};
 use crate::qp_entry::QpEntry;
-use crate::record::{LAST, kind};
+use crate::record::{DIRECT, LAST, kind};
 
 /// Records handled in one progress, so that other queue pairs get their turn.
 const RECEIVE_MOST: usize = 64;
@@ -28,7 +28,7 @@ impl Flow {
         // SAFETY: the body stays readable while the record is borrowed, and is only copied.
         let body = unsafe { Bytes::from_raw(record.as_ptr(), record.len()) };
         match record.kind {
-            kind::REQUEST => self.on_request(record.seq, record.flags & LAST != 0, body, qp),
+            kind::REQUEST => self.on_request(record.seq, record.flags, body, qp),
             kind::RESPONSE => {
                 if record.seq != self.expected_response {
                     return Err(Corrupt);
@@ -39,6 +39,7 @@ impl Flow {
                     seq: record.seq,
                     first: record.seq,
                     last,
+                    direct: false,
                 };
                 qp.receive(Space::Response, meta, body, true);
             }
@@ -67,15 +68,17 @@ impl Flow {
         Ok(())
     }
 
-    fn on_request(&mut self, seq: u64, last: bool, body: Bytes<'_>, qp: &mut Bound<'_, Core>) {
+    fn on_request(&mut self, seq: u64, flags: u8, body: Bytes<'_>, qp: &mut Bound<'_, Core>) {
         // Behind a refused request everything is dropped until that one comes again.
         if seq != self.expected || self.refused {
             return;
         }
+        let last = flags & LAST != 0;
         let meta = SegMeta {
             seq,
             first: self.first,
             last,
+            direct: flags & DIRECT != 0,
         };
         match qp.receive(Space::Request, meta, body, true) {
             Verdict::Placed => {

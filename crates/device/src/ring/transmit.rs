@@ -7,7 +7,7 @@ use causeway_proto::types::QpState;
 use causeway_proto::ulp::{Space, Ulp};
 use causeway_shm::layout::{SHORT_BODY, SHORT_WORDS};
 use causeway_shm::ring::Flag;
-use causeway_shm::{Attention, Corrupt, Counter};
+use causeway_shm::{Attention, Corrupt, Counter, Grant};
 use causeway_wire::ddp::UNTAGGED_LEN;
 use causeway_wire::rdmap::MAX_HEADER;
 
@@ -15,7 +15,7 @@ use super::{Refusal, RingLink};
 use crate::clock::Now;
 use crate::core::Core;
 use crate::qp_entry::QpEntry;
-use crate::record::{kind, kind_of};
+use crate::record::{flags_of, kind, kind_of};
 
 /// Payload of one record: small enough that the reader copies out while the writer copies in.
 const CHUNK: usize = 8192;
@@ -49,7 +49,7 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool 
         }
         return false;
     }
-    let left = match link.write_records(&mut bound, now) {
+    let left = match link.send_all(&mut bound, now) {
         Ok(left) => left && !link.deserted,
         Err(Corrupt) => {
             link.peer_gone = true;
@@ -63,6 +63,7 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool 
     let failed = bound.qp.state() == QpState::Err;
     if failed && !left && !link.said_failed {
         link.said_failed = true;
+        link.ring.set_grant(Grant::NONE);
         link.ring.set_flag(Flag::Failed);
         link.notify(Attention::DATA);
     }
@@ -109,7 +110,7 @@ impl RingLink {
         let Some((meta, len)) = qp.next_whole(seq, &mut BytesMut::from(&mut body[..])) else {
             return false;
         };
-        slot.publish(kind::REQUEST, u8::from(meta.last), seq, words(&body), len);
+        slot.publish(kind::REQUEST, flags_of(meta), seq, words(&body), len);
         self.flow.next[Space::Request as usize] = seq + 1;
         qp.host.stats.add(Counter::RingTxRecords, 1);
         self.notify_published(qp.host);
@@ -125,6 +126,17 @@ impl RingLink {
         };
         self.untold = 0;
         self.notify_counted(Attention::DATA.and(also), core);
+    }
+
+    /// Sends what there is, each thing its way, in order.
+    fn send_all(&mut self, qp: &mut Bound<'_, Core>, now: &Now) -> Result<bool, Corrupt> {
+        loop {
+            self.run_direct(qp);
+            let left = self.write_records(qp, now)?;
+            if left || !qp.qp.has_direct() {
+                return Ok(left);
+            }
+        }
     }
 
     fn write_records(&mut self, qp: &mut Bound<'_, Core>, now: &Now) -> Result<bool, Corrupt> {
@@ -194,7 +206,7 @@ impl RingLink {
         let Some((meta, len)) = built else {
             return Ok(Wrote::Nothing);
         };
-        slot.commit(kind_of(space), u8::from(meta.last), seq, len);
+        slot.commit(kind_of(space), flags_of(meta), seq, len);
         self.flow.next[space as usize] += 1;
         if space == Space::Response {
             // Written is delivered.
@@ -222,7 +234,7 @@ impl RingLink {
             self.flow.again = None;
             return Ok(Wrote::Nothing);
         };
-        slot.commit(kind::REQUEST, u8::from(meta.last), seq, len);
+        slot.commit(kind::REQUEST, flags_of(meta), seq, len);
         self.flow.again = Some(seq + 1);
         Ok(Wrote::Record)
     }

@@ -1,6 +1,7 @@
 //! What a send work request looks like on the wire: opcodes and segment headers.
 
-use causeway_wire::rdmap::{Atomic, Message, Segment};
+use causeway_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 
 use super::sendq::SendWqe;
 use crate::types::{SendFlags, SendOp, WcOpcode};
@@ -15,6 +16,15 @@ impl SendOp {
             SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
             SendOp::LocalInv(_) => WcOpcode::LocalInv,
         }
+    }
+
+    /// Whether it accesses the peer's memory by key.
+    #[inline]
+    pub(super) fn is_one_sided(&self) -> bool {
+        !matches!(
+            self,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_)
+        )
     }
 
     /// Whether the peer answers it with data.
@@ -37,7 +47,28 @@ impl SendWqe {
             self.wr.op,
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::Write { .. }
         );
-        plain && self.len <= room && !self.begun()
+        plain && self.len <= room && !self.begun() && self.placed.is_none()
+    }
+
+    /// The next bytes to send as segments, at most `room` of them from `offset` on, which must not
+    /// be inside what was placed directly: offset, length, and whether they are the last.
+    pub(super) fn next_part(&self, offset: u32, room: u32) -> (u32, u32, bool) {
+        let total = self.outgoing();
+        let (from, to) = self.placed.unwrap_or((total, total));
+        let offset = if offset == from { to } else { offset };
+        let limit = if offset < from { from } else { total };
+        let len = room.min(limit - offset);
+        let end = offset + len;
+        (offset, len, end == total || (end == from && to == total))
+    }
+
+    /// Room that the header of any of its segments takes at most.
+    pub(super) fn header_len(&self) -> usize {
+        match self.wr.op {
+            SendOp::Write { .. } => TAGGED_LEN,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => UNTAGGED_LEN,
+            _ => MAX_HEADER,
+        }
     }
 
     /// The bytes of its own memory that it sends: an answered request sends none.

@@ -8,6 +8,9 @@
 //! Not thread-safe: the device holds its lock around every call.
 
 mod answers;
+mod direct;
+#[cfg(test)]
+mod direct_tests;
 mod headers;
 mod modify;
 mod requester;
@@ -70,6 +73,8 @@ pub struct Qp {
     rq_used: u32,
     responder: Responder,
     answers: Answers,
+    /// One-sided work requests may be carried out directly.
+    direct: bool,
 }
 
 /// A queue pair bound to its device for the length of a call: the upper layer of a link.
@@ -93,6 +98,7 @@ impl Qp {
             rq_used: 0,
             responder: Responder::default(),
             answers: Answers::default(),
+            direct: false,
         }
     }
 
@@ -142,7 +148,7 @@ impl Qp {
     /// Whether anything it has been asked to send awaits the peer.
     #[must_use]
     pub fn expects_answer(&self) -> bool {
-        self.sq.in_flight() || self.has_request()
+        self.sq.in_flight() || self.has_request() || self.has_direct()
     }
 
     /// A refusal found after its request had been acknowledged (an MR deregistered while its READ
@@ -216,10 +222,30 @@ impl Qp {
         }
     }
 
+    /// Whether anything posted has not been sent whole.
+    #[inline]
+    #[must_use]
+    pub fn has_unsent(&self) -> bool {
+        self.sq.unsent() > 0
+    }
+
+    /// Whether what is queued had better wait for more to share a datagram with: `under_way` or
+    /// more work requests are unacknowledged, so that the program must call again, and those
+    /// unsent are fewer than `messages` and, by the newest's length, make less than `bytes`.
+    #[must_use]
+    pub fn may_gather(&self, under_way: u64, messages: u64, bytes: u64) -> bool {
+        let unsent = self.sq.unsent();
+        let newest = self.sq.newest_len();
+        self.attr.state == QpState::Rts
+            && self.sq.under_way() >= under_way
+            && unsent < messages
+            && unsent * u64::from(newest) < bytes
+    }
+
     /// Whether there is a segment to send now.
     #[must_use]
     pub fn has_segment(&self) -> bool {
-        self.answers.is_due() || self.has_request()
+        self.answers.is_due() || self.has_request() || self.has_direct()
     }
 
     /// Whether the next segment of `space` has at most `len` bytes of payload.

@@ -4,7 +4,7 @@
 use causeway_wire::plain_send;
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
-use super::segments::{gather, put_header, scatter};
+use super::segments::{gather, payload_room, put_header, scatter};
 use super::{Qp, sendq::SendWqe};
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
@@ -17,6 +17,8 @@ struct Plan {
     first: u64,
     offset: u32,
     len: u32,
+    /// Some of the message's bytes were placed directly.
+    direct: bool,
 }
 
 impl Plan {
@@ -25,6 +27,7 @@ impl Plan {
             seq,
             first: self.first,
             last: self.segment.last,
+            direct: self.direct,
         }
     }
 }
@@ -39,7 +42,7 @@ impl Qp {
             return false;
         };
         match self.attr.state {
-            QpState::Rts => wqe.begun() || self.may_start(wqe),
+            QpState::Rts => wqe.begun() || (self.may_start(wqe) && !self.goes_directly(wqe)),
             // Draining: what is begun is finished, nothing is started.
             QpState::Sqd => wqe.begun(),
             _ => false,
@@ -70,7 +73,7 @@ impl Qp {
             if !self.has_request() {
                 return None;
             }
-            let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
+            let room = payload_room(out.len(), self.sq.current()?.header_len())?;
             if self.sq.current()?.is_whole(room) {
                 // Where it fails, nothing is sent after it.
                 return self.next_whole(seq, out, host);
@@ -138,6 +141,7 @@ impl Qp {
             seq,
             first: seq,
             last: true,
+            direct: false,
         };
         Some((meta, header + len))
     }
@@ -215,23 +219,24 @@ impl Qp {
         let wqe = self.sq.get(position)?;
         let total = wqe.outgoing();
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
-        if with_imm && wqe.emitted == total {
+        let sent = wqe.emitted == total || wqe.placed == Some((wqe.emitted, total));
+        if with_imm && sent {
             let segment = wqe.header(position, 0, true, true);
             return Some(Plan {
                 segment,
                 first: seq,
                 offset: 0,
                 len: 0,
+                direct: wqe.placed.is_some(),
             });
         }
-        let offset = wqe.emitted;
-        let len = room.min(total - offset);
-        let last = offset + len == total;
+        let (offset, len, last) = wqe.next_part(wqe.emitted, room);
         Some(Plan {
             segment: wqe.header(position, offset, last, false),
             first: wqe.first,
             offset,
             len,
+            direct: wqe.placed.is_some(),
         })
     }
 
@@ -246,15 +251,17 @@ impl Qp {
                 first: seq,
                 offset: 0,
                 len: 0,
+                direct: wqe.placed.is_some(),
             });
         }
-        let (offset, len) = wqe.runs.range(seq, total)?;
-        let last = offset + len == total;
+        let (offset, room) = wqe.runs.range(seq, total)?;
+        let (offset, len, last) = wqe.next_part(offset, room);
         Some(Plan {
             segment: wqe.header(position, offset, last, false),
             first: wqe.first,
             offset,
             len,
+            direct: wqe.placed.is_some(),
         })
     }
 
@@ -290,8 +297,12 @@ impl Qp {
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
         let is_imm = matches!(plan.segment.message, Message::Immediate { .. });
         if !is_imm {
-            wqe.runs.note(seq, plan.offset, room);
-            wqe.emitted += plan.len;
+            if plan.offset == wqe.emitted {
+                wqe.runs.note(seq, plan.offset, room);
+            } else {
+                wqe.runs.begin(seq, plan.offset, room);
+            }
+            wqe.emitted = plan.offset + plan.len;
         }
         if plan.segment.last && (!with_imm || is_imm) {
             wqe.end = Some(seq + 1);
@@ -356,7 +367,7 @@ impl Qp {
 
     /// A work request has failed: nothing more is started, and it completes once those before it
     /// have.
-    fn fail_at<H: Host>(&mut self, position: u64, status: WcStatus, host: &mut H) {
+    pub(super) fn fail_at<H: Host>(&mut self, position: u64, status: WcStatus, host: &mut H) {
         self.sq.halted = true;
         if let Some(wqe) = self.sq.get_mut(position) {
             wqe.failed.get_or_insert(status);
@@ -399,7 +410,7 @@ impl Qp {
         }
         self.sq.halted = true;
         host.event(self.config.qpn, QpEvent::Fatal);
-        if self.sq.in_flight() || self.has_unsent() {
+        if self.sq.in_flight() || self.is_ready_to_send() {
             self.fail_front(WcStatus::RetryExcErr, host);
         } else {
             self.enter_error(host);
@@ -407,7 +418,7 @@ impl Qp {
     }
 
     /// Sends queued that never got as far as a segment, because the peer did not answer.
-    fn has_unsent(&self) -> bool {
+    fn is_ready_to_send(&self) -> bool {
         matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.sq.front().is_some()
     }
 

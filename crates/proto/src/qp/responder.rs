@@ -402,7 +402,7 @@ impl Qp {
     ) -> Result<Verdict, Nak> {
         // A WRITE of no bytes has no segment: the one before this, if any, is another message.
         let agrees = match self.responder.write {
-            _ if written == 0 => true,
+            _ if written == 0 || meta.direct => true,
             Some((_, next, bytes)) => next == meta.seq && bytes == written,
             None => false,
         };

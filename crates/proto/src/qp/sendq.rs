@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use crate::types::{SendWr, WcStatus};
 
-/// Segments of equal size that follow each other in one message. The size changes only when the
-/// path's does, so a message nearly always has one run.
+/// Segments of equal size that follow each other in one message. The size changes where a message
+/// begins in a datagram that it shares with others, or when the path's does: a message nearly
+/// always has one run or two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub first: u64,
@@ -17,19 +18,24 @@ pub(super) struct Run {
 
 /// Where the segments of a message lie in its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Runs(SmallVec<[Run; 1]>);
+pub(super) struct Runs(SmallVec<[Run; 2]>);
 
 impl Runs {
     /// Notes that segment `seq` carries up to `chunk` bytes from `offset`.
     #[inline(always)]
     pub fn note(&mut self, seq: u64, offset: u32, chunk: u32) {
         if self.0.last().is_none_or(|run| run.chunk != chunk) {
-            self.0.push(Run {
-                first: seq,
-                offset,
-                chunk,
-            });
+            self.begin(seq, offset, chunk);
         }
+    }
+
+    /// As [`Runs::note`], where the segment does not follow the one before it.
+    pub fn begin(&mut self, seq: u64, offset: u32, chunk: u32) {
+        self.0.push(Run {
+            first: seq,
+            offset,
+            chunk,
+        });
     }
 
     /// The range of bytes that segment `seq` of a message of `len` bytes carries.
@@ -46,6 +52,18 @@ impl Runs {
         }
         Some((offset, run.chunk.min(len - offset)))
     }
+}
+
+/// How a work request travels on a link whose peer's memory may be mapped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Way {
+    /// It has not been looked at.
+    #[default]
+    Unknown,
+    /// Directly, once those before it are complete.
+    Direct,
+    /// As segments.
+    Segments,
 }
 
 /// A send work request on its way.
@@ -67,6 +85,9 @@ pub(super) struct SendWqe {
     pub answered: bool,
     /// Set where it has failed; it completes so when it becomes the oldest.
     pub failed: Option<WcStatus>,
+    pub way: Way,
+    /// The range of its bytes that was placed directly, if any: not sent as segments.
+    pub placed: Option<(u32, u32)>,
 }
 
 /// The send queue.
@@ -114,6 +135,8 @@ impl SendQueue {
             answered_bytes: 0,
             answered: false,
             failed: None,
+            way: Way::Unknown,
+            placed: None,
         });
     }
 
@@ -131,6 +154,20 @@ impl SendQueue {
         if self.wqes.pop_front().is_some() {
             self.popped();
         }
+    }
+
+    /// A work request was complete as soon as it was posted, with nothing before it: as if it had
+    /// been pushed and popped.
+    #[inline(always)]
+    pub fn pass(&mut self) {
+        self.used += 1;
+        self.popped();
+    }
+
+    /// Whether nothing is posted that is not complete.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        self.wqes.is_empty()
     }
 
     fn popped(&mut self) {
@@ -155,6 +192,16 @@ impl SendQueue {
     /// How many are not completely built yet.
     pub fn unsent(&self) -> u64 {
         self.base + self.wqes.len() as u64 - self.cursor
+    }
+
+    /// How many are built and not complete.
+    pub fn under_way(&self) -> u64 {
+        self.cursor - self.base
+    }
+
+    /// Length of the one posted last.
+    pub fn newest_len(&self) -> u32 {
+        self.wqes.back().map_or(0, |wqe| wqe.len)
     }
 
     pub fn front(&self) -> Option<&SendWqe> {
@@ -207,6 +254,17 @@ impl SendQueue {
         let wqe = self.wqes.get(low)?;
         let begun = wqe.end.is_some() || wqe.emitted > 0;
         (begun && wqe.first <= seq).then_some(self.base + low as u64)
+    }
+
+    /// Whether the work request at the cursor is the oldest: all before it are complete.
+    #[inline]
+    pub fn at_front(&self) -> bool {
+        self.cursor == self.base
+    }
+
+    /// The work request at the cursor, to be changed.
+    pub fn current_mut(&mut self) -> Option<&mut SendWqe> {
+        self.get_mut(self.cursor)
     }
 
     /// Position of the oldest, if there is one.

@@ -9,15 +9,15 @@ use super::*;
 use crate::host::{AtomicOp, MemError, Memory, Remote};
 use crate::types::{Access, QpAttrMask as M, SendFlags, Sge};
 
-const PD: u32 = 7;
-const KEY: u32 = 0x55;
-const SIZE: usize = 64 * 1024;
+pub(super) const PD: u32 = 7;
+pub(super) const KEY: u32 = 0x55;
+pub(super) const SIZE: usize = 64 * 1024;
 
 /// One region of memory at address 0, and queues that remember everything.
-struct World {
-    memory: RefCell<Vec<u8>>,
-    sends: Vec<Wc>,
-    recvs: Vec<(Wc, bool)>,
+pub(super) struct World {
+    pub(super) memory: RefCell<Vec<u8>>,
+    pub(super) sends: Vec<Wc>,
+    pub(super) recvs: Vec<(Wc, bool)>,
     srq: VecDeque<RecvWr>,
     events: Vec<QpEvent>,
     invalidated: bool,
@@ -111,9 +111,9 @@ impl Host for World {
 }
 
 /// One end: a queue pair, its world, and the numbers of its link.
-struct End {
-    qp: Qp,
-    world: World,
+pub(super) struct End {
+    pub(super) qp: Qp,
+    pub(super) world: World,
     sent: [u64; 2],
 }
 
@@ -142,25 +142,12 @@ impl End {
         }
     }
 
-    fn send(&mut self, op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) {
-        let sges = sges
-            .iter()
-            .map(|&(addr, length)| Sge {
-                addr,
-                length,
-                lkey: KEY,
-            })
-            .collect();
-        let wr = SendWr {
-            wr_id: 1,
-            op,
-            flags,
-            payload: Payload::Sges(sges),
-        };
+    pub(super) fn send(&mut self, op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) {
+        let wr = send_wr(op, flags, sges);
         self.qp.post_send(wr, &mut self.world).unwrap();
     }
 
-    fn recv(&mut self, wr_id: u64, sges: &[(u64, u32)]) {
+    pub(super) fn recv(&mut self, wr_id: u64, sges: &[(u64, u32)]) {
         let sges = sges
             .iter()
             .map(|&(addr, length)| Sge {
@@ -172,6 +159,20 @@ impl End {
         self.qp
             .post_recv(RecvWr { wr_id, sges }, &mut self.world)
             .unwrap();
+    }
+}
+
+pub(super) fn send_wr(op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) -> SendWr {
+    let entry = |&(addr, length): &(u64, u32)| Sge {
+        addr,
+        length,
+        lkey: KEY,
+    };
+    SendWr {
+        wr_id: 1,
+        op,
+        flags,
+        payload: Payload::Sges(sges.iter().map(entry).collect()),
     }
 }
 
@@ -212,7 +213,7 @@ fn connect(qp: &mut Qp, world: &mut World) {
 }
 
 /// Carries one segment from `from` to `to`, in the manner of a lossless link.
-fn carry(from: &mut End, to: &mut End, space: Space, room: usize) -> bool {
+pub(super) fn carry(from: &mut End, to: &mut End, space: Space, room: usize) -> bool {
     let mut buffer = vec![0; room];
     let seq = from.sent[space as usize];
     let mut out = BytesMut::from(&mut buffer[..]);
@@ -269,11 +270,11 @@ fn run(a: &mut End, b: &mut End) {
     }
 }
 
-fn pair() -> (End, End) {
+pub(super) fn pair() -> (End, End) {
     (End::new(1, 0xaa), End::new(2, 0xbb))
 }
 
-const SIGNALED: SendFlags = SendFlags::SIGNALED;
+pub(super) const SIGNALED: SendFlags = SendFlags::SIGNALED;
 
 #[test]
 fn a_send_of_many_segments_fills_a_scatter_list() {

@@ -95,7 +95,8 @@ impl Acks {
         if self.at.is_some_and(|at| now >= at) {
             self.due = true;
             if self.reply {
-                self.confidence = self.confidence.saturating_sub(1);
+                // Waiting in vain is dear: it takes several replies to try again.
+                self.confidence = 0;
             }
         }
     }
@@ -122,17 +123,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_second_segment_and_the_last_at_the_latest_after_a_delay() {
+    fn every_so_many_segments_and_the_last_at_the_latest_after_a_delay() {
         let mut acks = Acks::default();
-        acks.on_segment(Instant(0), false);
-        assert!(!acks.is_due());
-        assert_eq!(acks.deadline(), Some(Instant(0) + MAX_ACK_DELAY));
-        acks.on_segment(Instant(5), false);
+        for at in 1..ACK_EVERY {
+            acks.on_segment(Instant(u64::from(at)), false);
+            assert!(!acks.is_due());
+            assert_eq!(acks.deadline(), Some(Instant(1) + MAX_ACK_DELAY));
+        }
+        acks.on_segment(Instant(100), false);
         assert!(acks.is_due());
-        acks.on_sent(Instant(5), false);
+        acks.on_sent(Instant(100), false);
         assert!(!acks.is_due() && acks.deadline().is_none());
-        acks.on_segment(Instant(10), false);
-        acks.on_timeout(Instant(10) + MAX_ACK_DELAY);
+        acks.on_segment(Instant(200), false);
+        acks.on_timeout(Instant(200) + MAX_ACK_DELAY);
         assert!(acks.is_due());
     }
 
@@ -149,9 +152,12 @@ mod tests {
         now = now + MAX_ACK_DELAY;
         acks.on_segment(now, true);
         assert!(acks.is_due());
-        acks.on_sent(now, false);
-        // A reply right behind it: next time wait for it.
-        acks.on_sent(now, true);
+        // Replies right behind it: wait for the next.
+        for _ in 0..CONFIDENT {
+            acks.on_segment(now, true);
+            acks.on_sent(now, false);
+            acks.on_sent(now, true);
+        }
         acks.on_segment(now, true);
         assert!(!acks.is_due());
         acks.on_sent(now, true);

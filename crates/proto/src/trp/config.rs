@@ -7,10 +7,15 @@ use crate::time::Duration;
 /// Longest that an acknowledgment is held back in the hope of company.
 pub const MAX_ACK_DELAY: Duration = Duration::from_micros(500);
 /// How long the acknowledgment of a whole message waits for data to travel with, where experience
-/// says that data follows (a ping-pong).
-pub const REPLY_DELAY: Duration = Duration::from_micros(10);
-/// Data segments that may go unacknowledged (RFC 5681 section 4.2).
-pub const ACK_EVERY: u32 = 2;
+/// says that data follows (a ping-pong). Long enough for a program that has to be scheduled first:
+/// an acknowledgment that comes alone lets the requester stop polling, and look at its memory only,
+/// just before the answer comes.
+pub const REPLY_DELAY: Duration = Duration::from_millis(1);
+/// Data segments that may go unacknowledged, unless the sender asks: it does so often enough for
+/// its window ([`ASKS_PER_WINDOW`]). RFC 5681 section 4.2 has 2, for senders that cannot ask.
+pub const ACK_EVERY: u32 = 64;
+/// How often the sender asks for an acknowledgment while it sends one congestion window.
+pub const ASKS_PER_WINDOW: u64 = 4;
 /// Least time without progress before a peer counts as lost. InfiniBand's time-outs assume a NIC;
 /// a software peer may be descheduled, stopped in a debugger for a moment, or paging.
 pub const RETRY_FLOOR: Duration = Duration::from_secs(4);

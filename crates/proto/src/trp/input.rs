@@ -146,7 +146,8 @@ impl Connection {
         body: Body<'_>,
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
-        self.live.heard(now, matches!(body, Body::Data(..)));
+        self.live
+            .heard(now, matches!(body, Body::Data(..) | Body::Bundle(..)));
         self.tx.window = u64::from(common.window.max(1));
         let sack = match body {
             Body::Sack { response, ranges } => Some((response, ranges)),
@@ -159,6 +160,9 @@ impl Connection {
         }
         match body {
             Body::Data(position, segment) => self.on_data(now, common, &position, segment, ulp),
+            Body::Bundle(bundled, segments) => {
+                self.on_bundle(now, common, &bundled, &segments, ulp)
+            }
             Body::Rnr { psn, timer } => {
                 self.on_rnr(now, common.epoch, psn, timer, ulp);
                 Ok(())
@@ -179,6 +183,15 @@ impl Connection {
         sack: Option<(bool, Ranges<'_>)>,
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
+        // Most data brings no news: the peer has received nothing in between.
+        let known = |space: Space, psn| self.tx.spaces[space as usize].una() as u32 == psn;
+        if sack.is_none()
+            && known(Space::Request, common.ack_request)
+            && known(Space::Response, common.ack_response)
+            && common.duplicates == self.rx.peer_duplicates
+        {
+            return Ok(());
+        }
         let before = self.tx.in_flight();
         let least = self.tx.rtt.min();
         let mut acked = Acked::default();

@@ -260,6 +260,7 @@ mod tests {
             seq,
             first: seq,
             last: true,
+            direct: false,
         }
     }
 

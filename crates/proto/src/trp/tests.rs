@@ -30,6 +30,7 @@ impl Naive {
             seq,
             first: seq - seq % 3,
             last: seq % 3 == 2,
+            direct: false,
         };
         out.put(0, &[7; 64][..len]).then_some((meta, len))
     }

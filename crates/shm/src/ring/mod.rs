@@ -32,10 +32,12 @@
 //! the word, or this one sees the event.
 
 mod consumer;
+mod direct;
 mod producer;
 mod record;
 
 pub use consumer::{Consumer, Record};
+pub use direct::Grant;
 pub use producer::{Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 

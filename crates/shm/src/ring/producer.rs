@@ -115,7 +115,9 @@ impl Producer {
         let Some((at, ready)) = self.first.take() else {
             return false;
         };
+        causeway_fault::point("ring.written");
         self.mem.word(at).store(ready, Ordering::Release);
+        causeway_fault::point("ring.published");
         self.ack_published = self.ack_written;
         self.zero_ahead();
         true

@@ -110,8 +110,9 @@ void check_fork(struct pair *pair)
 	int status = -1;
 	pid_t child;
 
-	CHECK(ibv_fork_init() == 0);
 	CHECK(ibv_is_fork_initialized() == IBV_FORK_UNNEEDED);
+	CHECK(ibv_fork_init() == 0);
+	CHECK(ibv_is_fork_initialized() == IBV_FORK_ENABLED);
 	child = fork();
 	if (child == 0) {
 		int failed = ibv_destroy_qp(pair->qp[0]) || ibv_destroy_qp(pair->qp[1]) ||

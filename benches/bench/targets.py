@@ -1,0 +1,120 @@
+"""What Causeway is held to: each row of the design's table of speed, beside what was measured."""
+
+import collections
+import statistics
+
+from bench.results import ONE, TWO, Key
+
+US_PER_NS = 1e-3
+REGISTER_SIZES = (4096, 65536, 1 << 20, 64 << 20, 1 << 30)
+COVERED_US = 5.0
+IDLE_QP_BYTES = 64 << 10
+CONNECTIONS_PER_SECOND = 10000
+# "Zero", over the three seconds that the test looks.
+IDLE_MS = 1.0
+PROCESSES = 256
+QPS = 4000
+
+# work, size, hosts: what the row is about; key: the figure; bare: the Key of the limit, None for
+# the cache line taken after the figure itself, or a number; limit: from the bare value to the one
+# that must be met; rule: that in words; more: True if a larger figure is better.
+Target = collections.namedtuple("Target", "work size hosts key bare limit rule more")
+
+# rounds: how many could be compared; bare, target, measured: medians; ratio: measured to bare,
+# met: measured to target, both medians of ratios; held: met or not; place: nanoseconds.
+Row = collections.namedtuple("Row", "target rounds bare needed measured ratio held place")
+
+
+def latency(work, tool, size, hosts, bare, limit, rule):
+    """A time that must stay below a limit."""
+    return Target(work, size, hosts, Key(tool, size, hosts), bare, limit, rule, False)
+
+
+def at_most(factor):
+    """A limit as a multiple of the bare value."""
+    return lambda bare: factor * bare
+
+
+def one_host(latency_sizes, bandwidth_sizes):
+    """The rows about processes of one host."""
+    yield latency("WRITE latency", "ib_write_lat", 8, ONE, None,
+                  lambda line: max(line + 0.06, 1.5 * line), "cache line + 60 ns, or x 1.5")
+    for work, tool in (("READ latency", "ib_read_lat"), ("atomic latency", "ib_atomic_lat")):
+        yield latency(work, tool, 8, ONE, None, lambda line: line + 0.06, "cache line + 60 ns")
+    yield latency("SEND latency", "ib_send_lat", 8, ONE, None,
+                  lambda line: max(line + 0.09, 2 * line), "cache line + 90 ns, or x 2")
+    for size in latency_sizes:
+        yield latency("SEND latency", "ib_send_lat", size, ONE, Key("UCX posix tag_lat", size, ONE),
+                      at_most(1.0), "UCX posix tag")
+    for size in bandwidth_sizes:
+        part = 0.8 if size <= 4096 else 0.95
+        yield Target("WRITE bandwidth", size, ONE, Key("ib_write_bw", size, ONE),
+                     Key("memcpy", size, ONE), at_most(part), f"{part:g} x memcpy", True)
+    yield latency("blocking SEND latency", "ib_send_lat -e", 8, ONE, Key("eventfd wake-up", 0, ONE),
+                  at_most(1.3), "1.3 x eventfd wake-up")
+
+
+def two_hosts():
+    """The rows about two hosts."""
+    for work, tool in (("WRITE latency", "ib_write_lat"), ("SEND latency", "ib_send_lat")):
+        yield latency(work, tool, 8, TWO, Key("UDP ping-pong", 8, TWO), at_most(1.3),
+                      "1.3 x UDP ping-pong")
+    size = 1 << 20
+    for bare, part in (("TCP stream", 1.0), ("UDP stream", 0.85)):
+        yield Target("WRITE bandwidth", size, TWO, Key("ib_write_bw", size, TWO),
+                     Key(bare, size if bare == "TCP stream" else 0, TWO), at_most(part),
+                     f"{part:g} x {bare}", True)
+    yield latency("blocking SEND latency", "ib_send_lat -e", 8, TWO, Key("UDP wake-up", 8, TWO),
+                  at_most(1.3), "1.3 x blocking UDP")
+
+
+def registration(sizes):
+    """The rows about registering memory. The first use counts: it pays for what was put off."""
+    for size in sizes:
+        yield latency("register, first READ", "register and READ", size, ONE,
+                      Key("populate and copy", size, ONE), at_most(1.5), "1.5 x populate and copy")
+    for size in sizes:
+        yield latency("register again", "register covered", size, ONE, COVERED_US, at_most(1.0),
+                      "5 us")
+
+
+def number():
+    """The rows about many queue pairs and processes, and about idleness."""
+    yield Target("memory of an idle QP", 0, ONE, Key("idle QP", 0, ONE), IDLE_QP_BYTES / 1024,
+                 at_most(1.0), f"64 KiB, {QPS} in a process", False)
+    yield Target("connections", 0, ONE, Key("connections", 0, ONE), CONNECTIONS_PER_SECOND,
+                 at_most(1.0), "10,000 a second", True)
+    yield Target("idle processor time in 3 s", 0, ONE, Key("idle", 0, ONE), IDLE_MS, at_most(1.0),
+                 "none (below 1 ms)", False)
+
+
+def all_targets(latency_sizes, bandwidth_sizes, register_sizes=REGISTER_SIZES):
+    """Every row in the order of the table."""
+    return [*one_host(latency_sizes, bandwidth_sizes), *two_hosts(),
+            *registration(register_sizes), *number()]
+
+
+def pairs(target, results):
+    """(measured, bare value, place) of each round that can be compared."""
+    if isinstance(target.bare, Key):
+        return [(f.value, b.value, f.place) for f, b in
+                results.comparable(target.key, target.bare)]
+    taken = [f for f, in results.comparable(target.key)]
+    if target.bare is None:
+        return [(f.value, f.place * US_PER_NS, f.place) for f in taken]
+    return [(f.value, target.bare, f.place) for f in taken]
+
+
+def judge(target, results):
+    """The Row of a target, or None if a figure it needs is missing."""
+    taken = pairs(target, results)
+    if not taken:
+        return None
+    met = statistics.median(value / target.limit(bare) for value, bare, _ in taken)
+    return Row(target, len(taken),
+               bare=statistics.median(bare for _, bare, _ in taken),
+               needed=statistics.median(target.limit(bare) for _, bare, _ in taken),
+               measured=statistics.median(value for value, _, _ in taken),
+               ratio=statistics.median(value / bare for value, bare, _ in taken),
+               held=met >= 1.0 if target.more else met <= 1.0,
+               place=statistics.median(place for _, _, place in taken))

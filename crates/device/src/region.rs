@@ -1,0 +1,278 @@
+//! Memory regions as the program sees them (`ibv_reg_mr(3)`).
+
+use std::sync::Arc;
+
+use causeway_fabric::Attachment;
+use causeway_memory::Store;
+use causeway_proto::types::Access;
+use parking_lot::{Mutex, MutexGuard};
+
+use crate::context::Context;
+use crate::endpoint::Shared;
+use crate::errno::Errno;
+use crate::limits::LIMITS;
+use crate::mr;
+use crate::pd::{Pd, add_user, drop_user};
+use crate::sharing::{Accesses, Placed, Sharing};
+
+/// Kinds of access that peers may have.
+const REMOTE: Access = Access::REMOTE_READ
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC);
+
+/// A memory region (`ibv_reg_mr(3)`).
+pub struct Mr {
+    context: Arc<Context>,
+    inner: Mutex<Registration>,
+}
+
+#[derive(Debug)]
+struct Registration {
+    key: u32,
+    pd: u32,
+    addr: usize,
+    len: usize,
+    access: Access,
+    /// Its memory, where it is in a segment.
+    placed: Option<Placed>,
+    ended: bool,
+}
+
+impl Mr {
+    /// See [`Pd::reg_mr`].
+    pub(crate) fn register(
+        pd: &Arc<Pd>,
+        (addr, len): (usize, usize),
+        iova: u64,
+        access: u32,
+    ) -> Result<Arc<Mr>, Errno> {
+        let shared = &pd.context.endpoint.shared;
+        let iova = if zero_based(access) { 0 } else { iova };
+        let access = check_range(&shared.sharing, (addr, len), iova, access)?;
+        let mut state = shared.state.lock();
+        let mrs = &mut state.core.mrs;
+        let key = mrs.insert(pd.handle, (addr, len), iova, access)?;
+        add_user(&mut state.pds, pd.handle);
+        drop(state);
+        let region = Arc::new(Mr {
+            context: Arc::clone(&pd.context),
+            inner: Mutex::new(Registration {
+                key,
+                pd: pd.handle,
+                addr,
+                len,
+                access,
+                placed: None,
+                ended: false,
+            }),
+        });
+        region.announce(pd.handle, key, access);
+        Ok(region)
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.context.endpoint.shared
+    }
+
+    /// Lets peers on this host map it, now or once there are any.
+    fn announce(self: &Arc<Self>, pd: u32, key: u32, access: Access) {
+        if access.intersects(REMOTE) && self.shared().sharing.add(pd, key, self) {
+            self.place();
+        }
+    }
+
+    /// Moves it to where peers can map it, if that can be.
+    pub(crate) fn place(&self) {
+        let shared = self.shared();
+        let mut inner = self.inner.lock();
+        let known = shared.state.lock().core.mrs.has_room(inner.key);
+        if inner.ended || inner.placed.is_some() || !known {
+            return;
+        }
+        causeway_fault::point("region.entered");
+        let range = (inner.addr, inner.len);
+        let placed = shared
+            .sharing
+            .place(&shared.control, inner.pd, range, inner.access);
+        if let Some(placed) = placed {
+            causeway_fault::point("region.placed");
+            inner.publish(&placed, shared);
+            inner.placed = Some(placed);
+        }
+    }
+
+    /// The key for local use.
+    #[must_use]
+    pub fn lkey(&self) -> u32 {
+        self.inner.lock().key
+    }
+
+    /// The key for peers.
+    #[must_use]
+    pub fn rkey(&self) -> u32 {
+        self.inner.lock().key
+    }
+
+    /// Ends the registration (`ibv_dereg_mr(3)`): when it returns, no access under its keys is
+    /// going on or will succeed, and peers see nothing of what the memory holds later.
+    ///
+    /// # Errors
+    /// EINVAL if it has ended already.
+    pub fn dereg(&self) -> Result<(), Errno> {
+        let shared = self.shared();
+        let mut inner = self.inner.lock();
+        let removed = shared.state.lock().core.mrs.remove(inner.key);
+        removed.ok_or(Errno(libc::EINVAL))?;
+        inner.ended = true;
+        let evicted = inner.take_back(shared);
+        shared.sharing.remove(inner.pd, inner.key);
+        drop_user(&mut shared.state.lock().pds, inner.pd);
+        drop(inner);
+        shared.give_up_segments(&evicted);
+        Ok(())
+    }
+
+    /// Changes a registration (`ibv_rereg_mr(3)`). The keys change with the range only.
+    ///
+    /// # Errors
+    /// As [`Pd::reg_mr`]; then the old registration stays.
+    pub fn rereg(
+        self: &Arc<Self>,
+        pd: Option<&Arc<Pd>>,
+        range: Option<(usize, usize)>,
+        access: Option<u32>,
+    ) -> Result<(), Errno> {
+        let shared = self.shared();
+        let mut inner = self.inner.lock();
+        let (addr, len) = range.unwrap_or((inner.addr, inner.len));
+        let access = match access {
+            Some(flags) => flags,
+            None => inner.access.bits(),
+        };
+        let iova = if zero_based(access) { 0 } else { addr as u64 };
+        let access = check_range(&shared.sharing, (addr, len), iova, access)?;
+        let handle = pd.map_or(inner.pd, |pd| pd.handle);
+        if inner.ended {
+            return Err(Errno(libc::EINVAL));
+        }
+        inner.retract(shared);
+        let evicted = inner.take_back(shared);
+        let mut state = shared.state.lock();
+        let key = if range.is_some() {
+            let key = state.core.mrs.insert(handle, (addr, len), iova, access)?;
+            state.core.mrs.remove(inner.key);
+            key
+        } else {
+            state.core.mrs.change(inner.key, handle, access);
+            inner.key
+        };
+        drop_user(&mut state.pds, inner.pd);
+        add_user(&mut state.pds, handle);
+        drop(state);
+        shared.sharing.remove(inner.pd, inner.key);
+        *inner = Registration {
+            key,
+            pd: handle,
+            addr,
+            len,
+            access,
+            placed: None,
+            ended: false,
+        };
+        drop(inner);
+        shared.give_up_segments(&evicted);
+        self.announce(handle, key, access);
+        Ok(())
+    }
+
+    /// Keeps it as it is and where it is until dropped.
+    pub(crate) fn hold(&self) -> Held<'_> {
+        Held(self.inner.lock())
+    }
+}
+
+impl Registration {
+    fn publish(&self, placed: &Placed, shared: &Shared) {
+        let moved = &placed.moved;
+        let mut state = shared.state.lock();
+        let mrs = &mut state.core.mrs;
+        mrs.publish(self.key, placed.store.id(), (moved.start(), moved.end()));
+    }
+
+    /// No access by peers themselves begins any more.
+    fn retract(&self, shared: &Shared) {
+        if self.placed.is_some() {
+            shared.state.lock().core.mrs.retract(self.key);
+        }
+    }
+
+    /// Takes the memory back from where peers can map it, once those that are accessing it have
+    /// finished. Returns the protection domains of which a peer did not.
+    fn take_back(&mut self, shared: &Shared) -> Vec<u32> {
+        let Some(placed) = self.placed.take() else {
+            return Vec::new();
+        };
+        causeway_fault::point("revoke.retracted");
+        let evicted = shared.await_accesses(Accesses::Region(self.key));
+        causeway_fault::point("revoke.quiet");
+        shared.sharing.take_back(placed, &shared.control);
+        causeway_fault::point("revoke.done");
+        evicted
+    }
+}
+
+/// A region that neither ends nor moves.
+pub(crate) struct Held<'a>(MutexGuard<'a, Registration>);
+
+impl Held<'_> {
+    /// Whether its memory is in a segment.
+    pub fn is_in(&self, segment: u64) -> bool {
+        let placed = self.0.placed.as_ref();
+        placed.is_some_and(|placed| placed.store.id() == segment)
+    }
+
+    /// Ends all accesses of peers themselves. Returns the protection domains of which a peer had
+    /// to be evicted.
+    pub fn quiesce(&self, shared: &Shared) -> Vec<u32> {
+        self.0.retract(shared);
+        shared.await_accesses(Accesses::Region(self.0.key))
+    }
+
+    /// Its memory has been moved to another segment.
+    pub fn moved_to(&mut self, store: &Arc<Store>, shared: &Shared) {
+        if let Some(mut placed) = self.0.placed.take() {
+            placed.store = Arc::clone(store);
+            self.0.publish(&placed, shared);
+            self.0.placed = Some(placed);
+        }
+    }
+
+    /// Takes its memory back; peers have been kept off it by [`Held::quiesce`].
+    pub fn take_back(&mut self, sharing: &Sharing, control: &Attachment) {
+        if let Some(placed) = self.0.placed.take() {
+            sharing.take_back(placed, control);
+        }
+    }
+}
+
+fn zero_based(access: u32) -> bool {
+    Access::from_bits_truncate(access).contains(Access::ZERO_BASED)
+}
+
+fn check_range(
+    sharing: &Sharing,
+    (addr, len): (usize, usize),
+    iova: u64,
+    access: u32,
+) -> Result<Access, Errno> {
+    let access = mr::check_access(access)?;
+    let wraps = addr.checked_add(len).is_none() || iova.checked_add(len as u64).is_none();
+    if wraps || len as u64 > LIMITS.max_mr_size {
+        return Err(Errno(libc::EINVAL));
+    }
+    // What is in a segment is populated and writable.
+    if !sharing.covers(addr, len) {
+        mr::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+    }
+    Ok(access)
+}

@@ -1,0 +1,348 @@
+//! Which of the program's memory peers on this host can map: registered memory, moved in place into
+//! segments.
+//!
+//! A segment holds the memory of one *grant set*: the regions of one protection domain that peers
+//! may write, or those that they may only read. Nothing is moved before a queue pair of the domain
+//! is connected to a peer on this host; then what is registered, and from then on what will be.
+//!
+//! Locks are taken in this order: a region's own, the domains, the endpoint's state. The endpoint's
+//! state is never held while memory is moved or the broker asked.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
+
+use causeway_fabric::Attachment;
+use causeway_memory::{Moved, Mover, Store};
+use causeway_proto::types::Access;
+use causeway_proto::ulp::Ulp;
+use parking_lot::Mutex;
+
+use crate::clock;
+use crate::endpoint::{Shared, State};
+use crate::qp_entry::{Link, QpEntry};
+use crate::region::Mr;
+
+/// Children do without memory that peers can map (`ibv_fork_init(3)`).
+static FORK_ABSENT: AtomicBool = AtomicBool::new(false);
+
+/// From now on a child made by fork(2) does without the memory that peers can map, as with
+/// hardware (`ibv_fork_init(3)`). Otherwise it gets a copy, for which fork(2) waits.
+pub fn fork_init() {
+    FORK_ABSENT.store(true, Ordering::SeqCst);
+    if let Some(shared) = crate::endpoint::current()
+        && let Some(mover) = shared.sharing.mover.get()
+    {
+        mover.fork_mode(true);
+    }
+}
+
+/// Whether [`fork_init`] was called.
+#[must_use]
+pub fn is_fork_initialized() -> bool {
+    FORK_ABSENT.load(Ordering::SeqCst)
+}
+
+/// How long a peer may be in flight before it is evicted: the lease. It copies for some 50 µs at
+/// a time; longer means that it was stopped or is starved.
+pub(crate) const LEASE: Duration = Duration::from_millis(500);
+/// How long the end of an access is watched for without sleeping.
+const WATCH: Duration = Duration::from_micros(100);
+/// How long to sleep between looks after that.
+const NAP: Duration = Duration::from_micros(50);
+
+/// A protection domain, as far as peers may map its memory.
+#[derive(Debug, Default)]
+struct Domain {
+    /// A peer on this host may ask for its memory.
+    shared: bool,
+    /// Where regions that peers may only read, and those they may write, are moved to.
+    stores: [Option<Arc<Store>>; 2],
+    /// Its regions with remote access, by key.
+    regions: HashMap<u32, Weak<Mr>>,
+}
+
+/// The memory that this endpoint shares.
+#[derive(Debug, Default)]
+pub(crate) struct Sharing {
+    mover: OnceLock<Mover>,
+    domains: Mutex<HashMap<u32, Domain>>,
+    /// Held while a segment is given up for another.
+    renewing: Mutex<()>,
+}
+
+/// Whether peers may write a region.
+fn is_writable(access: Access) -> bool {
+    access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+}
+
+impl Sharing {
+    /// What moves memory. The broker may have to lend what it takes.
+    fn mover(&self, control: &Attachment) -> &Mover {
+        self.mover.get_or_init(|| {
+            let mover = Mover::new(control.userfaultfd().ok().flatten());
+            if FORK_ABSENT.load(Ordering::SeqCst) {
+                mover.fork_mode(true);
+            }
+            mover
+        })
+    }
+
+    /// Whether all of a range is in segments already: it needs no populating.
+    pub fn covers(&self, addr: usize, len: usize) -> bool {
+        self.mover
+            .get()
+            .is_some_and(|mover| mover.covers(addr, len))
+    }
+
+    /// A region with remote access was registered. Returns whether it is to be moved now.
+    pub fn add(&self, pd: u32, key: u32, region: &Arc<Mr>) -> bool {
+        let mut domains = self.domains.lock();
+        let domain = domains.entry(pd).or_default();
+        domain.regions.insert(key, Arc::downgrade(region));
+        domain.shared
+    }
+
+    /// A region's registration has ended.
+    pub fn remove(&self, pd: u32, key: u32) {
+        let mut domains = self.domains.lock();
+        if let Some(domain) = domains.get_mut(&pd) {
+            domain.regions.remove(&key);
+        }
+    }
+
+    /// A protection domain has ended.
+    pub fn forget(&self, pd: u32, control: &Attachment) {
+        let domain = self.domains.lock().remove(&pd);
+        for store in domain.into_iter().flat_map(|d| d.stores).flatten() {
+            let _ = control.destroy_segment(store.id());
+        }
+    }
+
+    /// A peer on this host may ask for the domain's memory: moves what is registered in it.
+    pub fn share(&self, pd: u32) {
+        let regions: Vec<Arc<Mr>> = {
+            let mut domains = self.domains.lock();
+            let domain = domains.entry(pd).or_default();
+            if std::mem::replace(&mut domain.shared, true) {
+                return;
+            }
+            domain.regions.values().filter_map(Weak::upgrade).collect()
+        };
+        for region in regions {
+            region.place();
+        }
+    }
+
+    /// Moves a range into the segment of its grant set. `None` where that cannot be: it stays, and
+    /// travels by ring.
+    pub fn place(
+        &self,
+        control: &Attachment,
+        pd: u32,
+        (addr, len): (usize, usize),
+        access: Access,
+    ) -> Option<Placed> {
+        let mover = self.mover(control);
+        if !mover.can_move() {
+            return None;
+        }
+        let store = self.store(control, pd, is_writable(access))?;
+        control.reserve(len as u64).ok()?;
+        match mover.move_in(&store, addr, len) {
+            Ok(moved) => Some(Placed {
+                store,
+                moved,
+                reserved: len as u64,
+            }),
+            Err(_) => {
+                let _ = control.release(len as u64);
+                None
+            }
+        }
+    }
+
+    /// Gives a range back to the program, once no peer accesses it any more.
+    pub fn take_back(&self, placed: Placed, control: &Attachment) {
+        let _ = control.release(placed.reserved);
+        if let Some(mover) = self.mover.get() {
+            // Short of memory, the pages stay where they are, and so do their contents.
+            let _ = mover.take_back(placed.moved);
+        }
+    }
+
+    fn store(&self, control: &Attachment, pd: u32, writable: bool) -> Option<Arc<Store>> {
+        let mut domains = self.domains.lock();
+        let slot = &mut domains.get_mut(&pd)?.stores[usize::from(writable)];
+        if slot.is_none() {
+            let (id, fd) = control.create_segment(pd, writable).ok()?;
+            causeway_fault::point("segment.created");
+            *slot = Some(Arc::new(Store::new(fd, id)));
+        }
+        slot.clone()
+    }
+
+    /// Moves everything in a segment to another: a peer outside the trust boundary holds a
+    /// descriptor of it that nothing entitles it to any more, or may yet store into it.
+    pub fn renew(&self, shared: &Shared, segment: u64) {
+        let one = self.renewing.lock();
+        let found = self.domains.lock().iter().find_map(|(pd, domain)| {
+            let at = domain
+                .stores
+                .iter()
+                .position(|s| s.as_ref().is_some_and(|s| s.id() == segment))?;
+            let regions: Vec<Arc<Mr>> = domain.regions.values().filter_map(Weak::upgrade).collect();
+            Some((*pd, at, regions))
+        });
+        let Some((pd, at, regions)) = found else {
+            return;
+        };
+        let control = &shared.control;
+        // Without a broker to make another, the regions go back to where peers reach nothing.
+        let fresh = control.create_segment(pd, at == 1).ok();
+        let fresh = fresh.map(|(id, fd)| Arc::new(Store::new(fd, id)));
+        let old = {
+            let mut domains = self.domains.lock();
+            let Some(domain) = domains.get_mut(&pd) else {
+                return;
+            };
+            std::mem::replace(&mut domain.stores[at], fresh.clone())
+        };
+        let (Some(old), Some(mover)) = (old, self.mover.get()) else {
+            return;
+        };
+        // Held until they are where they will be: none ends or moves meanwhile.
+        let mut held: Vec<_> = regions.iter().map(|region| region.hold()).collect();
+        held.retain(|region| region.is_in(segment));
+        let evicted: Vec<u32> = held
+            .iter()
+            .flat_map(|region| region.quiesce(shared))
+            .collect();
+        match &fresh {
+            Some(fresh) if mover.rehome(&old, fresh).is_ok() => {
+                for region in &mut held {
+                    region.moved_to(fresh, shared);
+                }
+            }
+            _ => held
+                .iter_mut()
+                .for_each(|region| region.take_back(self, control)),
+        }
+        drop(held);
+        drop(one);
+        let _ = control.destroy_segment(segment);
+        shared.give_up_segments(&evicted);
+    }
+
+    /// The segments of a domain.
+    fn segments(&self, pd: u32) -> Vec<u64> {
+        let domains = self.domains.lock();
+        let stores = domains.get(&pd).map(|domain| &domain.stores);
+        stores
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|store| store.id())
+            .collect()
+    }
+}
+
+/// Where a region's memory is.
+#[derive(Debug)]
+pub(crate) struct Placed {
+    pub store: Arc<Store>,
+    pub moved: Moved,
+    /// Bytes counted against the endpoint's limit.
+    reserved: u64,
+}
+
+/// Whose accesses to wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Accesses {
+    /// All to a region.
+    Region(u32),
+    /// All of a queue pair's peer.
+    QueuePair(u32),
+}
+
+impl Shared {
+    /// Waits until the accesses that began before the region or the grant was withdrawn have ended.
+    /// A peer that overruns the lease is evicted, and never waited for again: its queue pair fails.
+    /// Returns the protection domains whose segments it may still store into, to be given up
+    /// ([`Shared::give_up_segments`]) by a caller that holds no region.
+    #[must_use]
+    pub fn await_accesses(&self, what: Accesses) -> Vec<u32> {
+        let begun = clock::now();
+        loop {
+            let elapsed = clock::now().since(begun);
+            let mut state = self.state.lock();
+            let late = state.in_flight(what);
+            if late.is_empty() {
+                return Vec::new();
+            }
+            if elapsed >= LEASE {
+                return state.evict(&late);
+            }
+            drop(state);
+            if elapsed >= WATCH {
+                std::thread::sleep(NAP);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// The segments of these domains are given up for others.
+    pub fn give_up_segments(&self, domains: &[u32]) {
+        let segments = domains.iter().flat_map(|pd| self.sharing.segments(*pd));
+        for segment in segments.collect::<Vec<_>>() {
+            self.sharing.renew(self, segment);
+        }
+    }
+}
+
+impl State {
+    /// The queue pairs whose peers are accessing.
+    fn in_flight(&self, what: Accesses) -> Vec<u32> {
+        let key = |entry: &QpEntry| match &entry.link {
+            Link::Ring(ring) => ring.peer_in_flight(),
+            _ => 0,
+        };
+        let late = |entry: &QpEntry| match what {
+            Accesses::Region(region) => key(entry) == u64::from(region),
+            Accesses::QueuePair(qpn) => entry.qp.qpn() == qpn && key(entry) != 0,
+        };
+        let index = |qpn| crate::core::qp_index(qpn);
+        let concerned = match what {
+            Accesses::Region(_) => &self.qps[..],
+            Accesses::QueuePair(qpn) => {
+                let range = index(qpn)..(index(qpn) + 1).min(self.qps.len());
+                self.qps.get(range).unwrap_or_default()
+            }
+        };
+        let late = concerned.iter().flatten().filter(|entry| late(entry));
+        late.map(|entry| entry.qp.qpn()).collect()
+    }
+
+    /// Evicts the peers of queue pairs, and returns the protection domains concerned.
+    fn evict(&mut self, late: &[u32]) -> Vec<u32> {
+        let mut domains = Vec::new();
+        for &qpn in late {
+            let index = crate::core::qp_index(qpn);
+            let Some(entry) = self.qps.get_mut(index).and_then(Option::as_deref_mut) else {
+                continue;
+            };
+            if let Link::Ring(ring) = &entry.link {
+                ring.evict();
+            }
+            domains.push(entry.qp.config().pd);
+            entry.qp.bind(&mut self.core).lost();
+            self.touch(qpn);
+        }
+        self.flush_pending(&clock::Now::default());
+        domains.sort_unstable();
+        domains.dedup();
+        domains
+    }
+}

@@ -1,0 +1,87 @@
+//! Points at which a test may kill or stop the process: every step of a protocol in shared memory
+//! has one. Without the feature `inject`, [`point`] is nothing at all.
+//!
+//! With it, `CAUSEWAY_FAULT=NAME:COUNT:SIGNAL` makes a process send itself SIGNAL (`KILL`, `STOP`
+//! or `NONE`) when it reaches the point NAME for the COUNT-th time. `CAUSEWAY_FAULT=list` makes it
+//! write the name of each point to standard error the first time that it reaches it.
+
+/// A step that tests may end or halt the process at.
+#[inline(always)]
+pub fn point(name: &'static str) {
+    #[cfg(feature = "inject")]
+    inject::reached(name);
+    #[cfg(not(feature = "inject"))]
+    let _ = name;
+}
+
+#[cfg(feature = "inject")]
+mod inject {
+    use std::collections::HashSet;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Mutex, OnceLock, PoisonError};
+
+    enum Plan {
+        Nothing,
+        List(Mutex<HashSet<&'static str>>),
+        Signal {
+            name: String,
+            left: AtomicU64,
+            signal: Option<libc::c_int>,
+        },
+    }
+
+    fn plan() -> &'static Plan {
+        static PLAN: OnceLock<Plan> = OnceLock::new();
+        PLAN.get_or_init(|| std::env::var("CAUSEWAY_FAULT").map_or(Plan::Nothing, |s| parse(&s)))
+    }
+
+    fn parse(text: &str) -> Plan {
+        if text == "list" {
+            return Plan::List(Mutex::default());
+        }
+        let mut words = text.split(':');
+        let (Some(name), Some(count), Some(signal)) = (words.next(), words.next(), words.next())
+        else {
+            panic!("CAUSEWAY_FAULT is {text:?}, not NAME:COUNT:SIGNAL");
+        };
+        let signal = match signal {
+            "KILL" => Some(libc::SIGKILL),
+            "STOP" => Some(libc::SIGSTOP),
+            "NONE" => None,
+            other => panic!("CAUSEWAY_FAULT names signal {other:?}"),
+        };
+        Plan::Signal {
+            name: name.to_owned(),
+            left: AtomicU64::new(count.parse().expect("CAUSEWAY_FAULT's count")),
+            signal,
+        }
+    }
+
+    pub(super) fn reached(name: &'static str) {
+        match plan() {
+            Plan::Nothing => {}
+            Plan::List(seen) => {
+                if seen
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .insert(name)
+                {
+                    eprintln!("fault point {name}");
+                }
+            }
+            Plan::Signal {
+                name: wanted,
+                left,
+                signal,
+            } => {
+                if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
+                    eprintln!("fault at {name}");
+                    if let Some(signal) = signal {
+                        // SAFETY: a signal to this process, which is what the test asked for.
+                        unsafe { libc::raise(*signal) };
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What a child made by fork gets of the moved memory.
+//!
+//! Mappings of stores are not inherited (`MADV_DONTFORK`): a child must not share what its parent
+//! has as private memory. Handlers of `pthread_atfork(3)` give the child private copies instead: it
+//! reads them from the stores, and the parent's forking thread waits, so that the child has what
+//! this thread had. What other threads write meanwhile, the child may have or not, page by page.
+//! After `ibv_fork_init(3)` it gets nothing, as with hardware; nor does a child made by the bare
+//! system call. `vfork(2)` and `posix_spawn(3)` share the parent's memory, and are left alone.
+//!
+//! In the child, movers of the parent are dead: they have no threads there.
+
+use crate::mover::{Core, Inner};
+use crate::span::Span;
+use crate::sys::{self, at};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::pipe::PipeFlags;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+
+/// The movers that have moved something.
+static MOVERS: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
+/// The fork going on, of which there is one at a time since it holds the lock of [`MOVERS`].
+static FORK: AtomicPtr<Fork> = AtomicPtr::new(ptr::null_mut());
+
+/// Pages that a child copies.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copied {
+    pub span: Span,
+    pub offset: usize,
+    pub fd: RawFd,
+    pub prot: ProtFlags,
+}
+
+/// What is held from before the fork until after it.
+struct Fork {
+    // Dropped in this order: each lock before what it is in.
+    movers: Vec<(MutexGuard<'static, Inner>, Arc<Core>)>,
+    copied: Vec<Copied>,
+    /// Closed at its writing end when the child has its copies, or is dead.
+    pipe: Option<(OwnedFd, OwnedFd)>,
+    list: MutexGuard<'static, Vec<Weak<Core>>>,
+}
+
+/// From now on children get their copies of what this mover moves.
+pub(crate) fn watch(core: &Arc<Core>) {
+    static HANDLERS: Once = Once::new();
+    HANDLERS.call_once(|| {
+        // Fails only for lack of memory; then children lack what is moved.
+        // SAFETY: the handlers are functions of this library, which is never unloaded.
+        unsafe { libc::pthread_atfork(Some(prepare), Some(parent), Some(child)) };
+    });
+    let mut list = MOVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    list.retain(|mover| mover.strong_count() > 0);
+    list.push(Arc::downgrade(core));
+}
+
+/// Before the fork: no mover is at work, and what they have moved is known.
+extern "C" fn prepare() {
+    let list = MOVERS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut fork = Box::new(Fork {
+        movers: Vec::new(),
+        copied: Vec::new(),
+        pipe: None,
+        list,
+    });
+    for core in fork.list.iter().filter_map(Weak::upgrade) {
+        let guard = core.lock();
+        guard.copied(&mut fork.copied);
+        // SAFETY: the mutex is in the Arc that is kept beside the guard, and dropped after it.
+        let guard: MutexGuard<'static, Inner> = unsafe { std::mem::transmute(guard) };
+        fork.movers.push((guard, core));
+    }
+    if !fork.copied.is_empty() {
+        fork.pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).ok();
+    }
+    FORK.store(Box::into_raw(fork), Ordering::Release);
+}
+
+fn take() -> Option<Box<Fork>> {
+    let fork = FORK.swap(ptr::null_mut(), Ordering::Acquire);
+    // SAFETY: what `prepare` has stored, taken once.
+    (!fork.is_null()).then(|| unsafe { Box::from_raw(fork) })
+}
+
+/// After the fork, in the parent: waits for the child's copies.
+extern "C" fn parent() {
+    let Some(mut fork) = take() else {
+        return;
+    };
+    if let Some((reader, writer)) = fork.pipe.take() {
+        drop(writer);
+        // Ends when the child closes its end, or dies.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&reader, &mut [0u8; 1]));
+    }
+}
+
+/// After the fork, in the child.
+extern "C" fn child() {
+    let Some(mut fork) = take() else {
+        return;
+    };
+    let movers = std::mem::take(&mut fork.movers);
+    for (mut guard, _) in movers {
+        guard.die();
+    }
+    for part in &fork.copied {
+        // A part that there is no memory for is absent.
+        let _ = copy(part);
+    }
+    fork.list.clear();
+}
+
+/// Gives the child a private copy.
+fn copy(part: &Copied) -> Result<(), Errno> {
+    let Copied {
+        span,
+        offset,
+        fd,
+        prot,
+    } = *part;
+    let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+    let rw = ProtFlags::READ | ProtFlags::WRITE;
+    // SAFETY: nothing is mapped there in the child, or nothing happens; the store's descriptor was
+    // open at the fork. What is filled is the new mapping.
+    unsafe {
+        rustix::mm::mmap_anonymous(at(span.start), span.len(), rw, flags)?;
+        let fd = BorrowedFd::borrow_raw(fd);
+        let mut done = 0;
+        while done < span.len() {
+            let to = at(span.start + done).cast::<u8>();
+            let (rest, from) = (span.len() - done, (offset + done) as libc::off_t);
+            match libc::pread(fd.as_raw_fd(), to.cast(), rest, from) {
+                got if got > 0 => done += got as usize,
+                0 => break,
+                _ if std::io::Error::last_os_error().kind() == std::io::ErrorKind::Interrupted => {}
+                _ => return Err(Errno::IO),
+            }
+        }
+        sys::protect(span, prot)
+    }
+}

@@ -1,0 +1,147 @@
+//! The monitor: the thread that hears what the program does to moved memory.
+//!
+//! A thread that calls madvise, mremap or munmap on moved memory is stopped until the monitor has
+//! *read* the event; its system call then goes on while the monitor acts. What keeps this sound:
+//!
+//! - until the thread has gone on, the kernel refuses to fill pages of this userfaultfd (EAGAIN),
+//!   so nothing is ever filled by what the table said before an unread event;
+//! - of a batch, events are handled before faults;
+//! - a page that was given up is empty in the page table, and in the page cache until it is
+//!   punched: such a fault is trapped (as minor), and read only after the event.
+//!
+//! The monitor allocates nothing, and waits for no lock that a stopped thread may hold: see
+//! [`crate::shared`]. What needs a system call that would wait for the monitor itself is done by
+//! the [mason](crate::mason).
+
+use crate::pieces::Piece;
+use crate::shared::{MAX_GROWN, Shared, Table, lock};
+use crate::span::{PAGE, Span};
+use crate::sys;
+use crate::uffd::{Event, Message};
+use rustix::io::Errno;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
+
+/// Messages read at a time.
+const BATCH: usize = 64;
+/// How many bytes of a hole are filled at a fault in it.
+const FILL: usize = 64 << 10;
+
+/// Runs until the sentinel is unmapped.
+pub(crate) fn run(shared: &Shared) {
+    sys::be_prompt();
+    let mut buffer = [Message::default(); BATCH];
+    while let Ok(messages) = shared.events.read(&mut buffer) {
+        let mut stop = false;
+        for message in messages {
+            stop |= happened(shared, message.event());
+        }
+        if stop {
+            break;
+        }
+        for message in messages {
+            if let Event::Fault { page, minor } = message.event() {
+                fault(shared, page, minor);
+            }
+        }
+    }
+    let table = shared.table();
+    shared.ended.store(true, Ordering::SeqCst);
+    drop(table);
+    shared.arrived.notify_all();
+}
+
+/// Brings the table up to date. True for the sentinel.
+fn happened(shared: &Shared, event: Event) -> bool {
+    match event {
+        Event::Remap { from, to } => {
+            let mut table = shared.table();
+            if !arrive(&mut table, from, to) {
+                table.pieces.remap(from, to);
+            }
+            drop(table);
+            shared.arrived.notify_all();
+        }
+        Event::Remove(span) => {
+            // Under the lock: the descriptors are open as long as their pieces are listed.
+            let table = shared.table();
+            table.pieces.within(span).for_each(|piece| punch(&piece));
+        }
+        Event::Unmap(span) if span.contains(shared.sentinel) => return true,
+        Event::Unmap(span) => shared.table().pieces.cut(span),
+        Event::Fault { .. } | Event::Other => {}
+    }
+    false
+}
+
+/// Whether it was the caller's window that moved; then its pages are listed where they are now.
+fn arrive(table: &mut Table, from: Span, to: usize) -> bool {
+    let Some(window) = table.window.as_mut().filter(|window| window.span == from) else {
+        return false;
+    };
+    window.arrived = true;
+    match window.shows {
+        Some((store, fd, offset)) => {
+            let span = from.at(to);
+            let piece = Piece {
+                span,
+                offset,
+                store,
+                fd,
+            };
+            // The mover asks for room before it moves anything.
+            table.pieces.insert(piece);
+        }
+        None => table.pieces.cut(from.at(to)),
+    }
+    true
+}
+
+fn punch(piece: &Piece) {
+    // SAFETY: the mover keeps the store, and so its descriptor, as long as the piece is listed.
+    let fd = unsafe { BorrowedFd::borrow_raw(piece.fd) };
+    // Fails only for lack of memory; then the old contents stay.
+    let _ = sys::punch(fd, piece.offsets());
+}
+
+/// Lets a stopped thread go on, if the page can be had now.
+fn fault(shared: &Shared, page: usize, minor: bool) {
+    let here = Span::new(page, page + PAGE);
+    let table = shared.table();
+    if table.busy.contains(page) {
+        return;
+    }
+    let Some(piece) = table.pieces.find(page) else {
+        drop(table);
+        return grown(shared, here);
+    };
+    let filled = if minor {
+        shared.events.resume(here)
+    } else {
+        let upto = (page + 1).next_multiple_of(FILL).min(piece.span.end);
+        shared.events.zero(Span::new(page, upto))
+    };
+    if filled.is_err() {
+        // Events are unread, or somebody else has filled or punched it: its access tells.
+        shared.events.wake(here);
+    }
+}
+
+/// A page of our mappings that we never placed there: a part by which the program has let one grow.
+fn grown(shared: &Shared, here: Span) {
+    let mut grown = lock(&shared.grown);
+    let free = grown.len < MAX_GROWN;
+    if free && shared.events.is_quiet() {
+        let at = grown.len;
+        grown.pages[at] = here.start;
+        grown.len += 1;
+        drop(grown);
+        shared.more_grown.notify_one();
+    } else {
+        drop(grown);
+        shared.events.wake(here);
+    }
+}
+
+/// What the monitor's end means to a caller.
+pub(crate) const ENDED: Errno = Errno::OWNERDEAD;

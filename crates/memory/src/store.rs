@@ -1,0 +1,54 @@
+//! Stores: the memfds that moved pages live in.
+
+use rustix::fs::FileType;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// A sparse, sealed memfd whose offsets are addresses: a page that was at an address is at the
+/// offset of the same number.
+#[derive(Debug)]
+pub struct Store {
+    fd: OwnedFd,
+    id: u64,
+    device: u64,
+    inode: u64,
+    len: usize,
+}
+
+impl Store {
+    /// Wraps a memfd, opened for reading and writing, that nobody else stores pages in; `id` tells
+    /// stores of one [`Mover`](crate::Mover) apart. A memfd of too small a size takes no pages: it
+    /// should have 1 << 47 bytes, sealed.
+    pub fn new(fd: OwnedFd, id: u64) -> Store {
+        let stat = rustix::fs::fstat(&fd).ok();
+        let regular = |s: &rustix::fs::Stat| FileType::from_raw_mode(s.st_mode).is_file();
+        let stat = stat.filter(regular);
+        Store {
+            id,
+            device: stat.map_or(0, |s| s.st_dev),
+            inode: stat.map_or(0, |s| s.st_ino),
+            len: stat.map_or(0, |s| s.st_size as usize),
+            fd,
+        }
+    }
+
+    /// The number given to [`Store::new`].
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+
+    /// Its size in bytes.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether a file of these numbers is this one.
+    pub(crate) fn is(&self, device: u64, inode: u64) -> bool {
+        self.inode != 0 && (self.device, self.inode) == (device, inode)
+    }
+}
+
+impl AsFd for Store {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

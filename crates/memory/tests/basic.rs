@@ -1,0 +1,124 @@
+//! Moving in and taking back. Needs the right to trap kernel faults (root).
+
+mod common;
+
+use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
+use common::{Map, occupied, peer_word, store};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+#[test]
+fn there_and_back() {
+    let (mover, store) = (Mover::new(None), store(1));
+    assert!(mover.can_move());
+    let map = Map::new(3 * CHUNK);
+    map.paint(7);
+    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    assert_eq!((moved.start(), moved.end()), (map.addr, map.addr + map.len));
+    map.check(7);
+    assert_eq!(peer_word(&store, map.addr + 5 * PAGE), 12);
+    map.paint(9);
+    assert_eq!(peer_word(&store, map.addr + 5 * PAGE), 14);
+    mover.take_back(moved).expect("returns");
+    map.check(9);
+    assert_eq!(occupied(&store), 0);
+    map.paint(11);
+    map.check(11);
+    assert_eq!(occupied(&store), 0);
+}
+
+#[test]
+fn partial_pages_stay() {
+    let (mover, store) = (Mover::new(None), store(1));
+    let map = Map::new(4 * PAGE);
+    map.paint(1);
+    let moved = mover
+        .move_in(&store, map.addr + 8, map.len - 16)
+        .expect("moves");
+    assert_eq!(
+        (moved.start(), moved.end()),
+        (map.addr + PAGE, map.addr + 3 * PAGE)
+    );
+    assert_eq!(peer_word(&store, map.addr), 0);
+    assert_eq!(
+        mover.move_in(&store, map.addr + 8, PAGE).err(),
+        Some(Unmovable::NoWholePage)
+    );
+    mover.take_back(moved).expect("returns");
+    map.check(1);
+}
+
+/// Threads count in words of their own while the memory moves back and forth.
+#[test]
+fn no_update_is_lost() {
+    const THREADS: usize = 4;
+    const ROUNDS: u64 = 60;
+    let (mover, store) = (Mover::new(None), store(1));
+    let map = Map::new(CHUNK + 7 * PAGE);
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (map, stop) = (&map, &stop);
+            scope.spawn(move || {
+                let mut count = 0;
+                while !stop.load(Ordering::Relaxed) {
+                    for page in 0..map.len / PAGE {
+                        let word = map.word(page * PAGE + thread * 64);
+                        assert_eq!(word.load(Ordering::Relaxed), count, "page {page}");
+                        word.store(count + 1, Ordering::Relaxed);
+                    }
+                    count += 1;
+                }
+                assert!(count > 0);
+            });
+        }
+        for _ in 0..ROUNDS {
+            let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+            mover.take_back(moved).expect("returns");
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(occupied(&store), 0);
+}
+
+#[test]
+fn overlapping_registrations_are_counted() {
+    let (mover, store) = (Mover::new(None), store(1));
+    let map = Map::new(10 * PAGE);
+    map.paint(3);
+    let move_in = |from: usize, to: usize| {
+        mover
+            .move_in(&store, map.addr + from * PAGE, (to - from) * PAGE)
+            .expect("moves")
+    };
+    let (low, high) = (move_in(0, 6), move_in(4, 10));
+    let again = move_in(0, 10);
+    assert_eq!(occupied(&store), 10 * PAGE as u64);
+    mover.take_back(low).expect("returns");
+    assert_eq!(occupied(&store), 10 * PAGE as u64);
+    mover.take_back(again).expect("returns");
+    assert_eq!(occupied(&store), 6 * PAGE as u64);
+    map.check(3);
+    mover.take_back(high).expect("returns");
+    assert_eq!(occupied(&store), 0);
+    map.check(3);
+}
+
+#[test]
+fn another_store_takes_over() {
+    let (mover, first, second) = (Mover::new(None), store(1), store(2));
+    let map = Map::new(CHUNK);
+    map.paint(5);
+    let moved = mover.move_in(&first, map.addr, map.len).expect("moves");
+    assert_eq!(
+        mover.move_in(&second, map.addr, PAGE).err(),
+        Some(Unmovable::Elsewhere)
+    );
+    mover.rehome(&first, &second).expect("moves over");
+    assert_eq!(occupied(&first), 0);
+    map.check(5);
+    map.paint(6);
+    assert_eq!(peer_word(&second, map.addr), 6);
+    mover.take_back(moved).expect("returns");
+    map.check(6);
+    assert_eq!(occupied(&second), 0);
+}

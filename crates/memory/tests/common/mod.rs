@@ -1,0 +1,122 @@
+//! What the tests of this crate share: stores, mappings, counters.
+#![allow(dead_code, reason = "not every test program uses all of it")]
+
+use causeway_memory::{PAGE, Store};
+use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::mm::{MapFlags, ProtFlags};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Readable and writable.
+pub const RW: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
+
+/// A store of the full size.
+pub fn store(id: u64) -> Arc<Store> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = rustix::fs::memfd_create("store", flags).expect("a memfd");
+    rustix::fs::ftruncate(&fd, 1 << 47).expect("its size");
+    let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+    rustix::fs::fcntl_add_seals(&fd, seals).expect("its seals");
+    Arc::new(Store::new(fd, id))
+}
+
+/// Bytes that a store occupies.
+pub fn occupied(store: &Store) -> u64 {
+    rustix::fs::fstat(store.as_fd()).expect("fstat").st_blocks as u64 * 512
+}
+
+/// A mapping, unmapped at the end unless it was forgotten.
+#[derive(Debug)]
+pub struct Map {
+    pub addr: usize,
+    pub len: usize,
+}
+
+impl Map {
+    /// Private anonymous memory.
+    pub fn new(len: usize) -> Map {
+        Map::with(len, RW, MapFlags::PRIVATE)
+    }
+
+    pub fn with(len: usize, prot: ProtFlags, flags: MapFlags) -> Map {
+        // SAFETY: a new mapping where the kernel likes it.
+        let addr = unsafe {
+            rustix::mm::mmap_anonymous(std::ptr::null_mut(), len, prot, flags).expect("mmap")
+        };
+        Map {
+            addr: addr.expose_provenance(),
+            len,
+        }
+    }
+
+    /// A word of it, as an atomic.
+    pub fn word(&self, offset: usize) -> &AtomicU64 {
+        assert!(offset + 8 <= self.len);
+        // SAFETY: mapped for as long as self, aligned, and only used as atomics.
+        unsafe { AtomicU64::from_ptr(at(self.addr + offset).cast()) }
+    }
+
+    /// Writes a number derived from `seed` into each page.
+    pub fn paint(&self, seed: u64) {
+        for page in 0..self.len / PAGE {
+            self.word(page * PAGE)
+                .store(seed + page as u64, Ordering::Relaxed);
+            self.word(page * PAGE + PAGE - 8)
+                .store(!seed, Ordering::Relaxed);
+        }
+    }
+
+    /// Checks the first words that `paint` has written.
+    pub fn check_pages(&self, seed: u64) {
+        for page in 0..self.len / PAGE {
+            let first = self.word(page * PAGE).load(Ordering::Relaxed);
+            assert_eq!(first, seed + page as u64, "page {page}");
+        }
+    }
+
+    /// Checks what `paint` has written.
+    pub fn check(&self, seed: u64) {
+        for page in 0..self.len / PAGE {
+            let first = self.word(page * PAGE).load(Ordering::Relaxed);
+            let last = self.word(page * PAGE + PAGE - 8).load(Ordering::Relaxed);
+            assert_eq!((first, last), (seed + page as u64, !seed), "page {page}");
+        }
+    }
+}
+
+impl Drop for Map {
+    fn drop(&mut self) {
+        // SAFETY: the test's own mapping.
+        unsafe { rustix::mm::munmap(at(self.addr), self.len).expect("munmap") };
+    }
+}
+
+/// An address as a pointer.
+pub fn at(addr: usize) -> *mut std::ffi::c_void {
+    std::ptr::with_exposed_provenance_mut(addr)
+}
+
+/// Reads a word of a store by a system call, as a peer would see it.
+pub fn peer_word(store: &Store, offset: usize) -> u64 {
+    let mut word = [0; 8];
+    let got = rustix::io::pread(store.as_fd(), &mut word, offset as u64).expect("pread");
+    assert_eq!(got, 8);
+    u64::from_ne_bytes(word)
+}
+
+/// The protection of a mapping as `/proc/self/maps` shows it.
+pub fn protection(addr: usize) -> String {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let line = maps.lines().find(|line| {
+        let (range, _) = line.split_once(' ').expect("a range");
+        let (start, end) = range.split_once('-').expect("two ends");
+        let number = |text| usize::from_str_radix(text, 16).expect("a number");
+        (number(start)..number(end)).contains(&addr)
+    });
+    line.expect("a mapping")
+        .split(' ')
+        .nth(1)
+        .expect("a protection")
+        .to_owned()
+}

@@ -1,0 +1,259 @@
+//! One-sided work requests carried out here, where the peer's memory is mapped.
+//!
+//! They are carried out in their turn, when all before them are complete: so order across the two
+//! ways is that of the queue. Whatever is not plainly possible is sent as segments, for the peer to
+//! carry out or to refuse.
+
+use super::segments::{gather, scatter};
+use super::sendq::{SendWqe, Way};
+use super::{PostError, Qp};
+use crate::host::{AtomicOp, Host, Remote};
+use crate::reach::{NotDone, Reach, Target};
+use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, WcStatus};
+
+/// From so many bytes on a WRITE waits for the sends before it, to be placed directly; a shorter
+/// one costs less to send behind them. READs and atomics always wait: their answer would anyway.
+const WAIT_FROM: u32 = 4096;
+/// Most bytes of a work request that is carried out before it is even queued.
+const AT_ONCE: u32 = 256 << 10;
+/// Least bytes that are placed directly of a WRITE that is also sent in part.
+const PART_FROM: u32 = 4096;
+
+impl SendWqe {
+    /// Where in the peer's memory it goes, if it is one-sided.
+    fn target(&self) -> Option<(Target, Remote)> {
+        let (addr, rkey, what) = match self.wr.op {
+            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => {
+                (addr, rkey, Remote::Write)
+            }
+            SendOp::Read { addr, rkey } => (addr, rkey, Remote::Read),
+            SendOp::FetchAdd { addr, rkey, .. } | SendOp::CmpSwap { addr, rkey, .. } => {
+                (addr, rkey, Remote::Atomic)
+            }
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_) => {
+                return None;
+            }
+        };
+        let len = self.len;
+        Some((Target { rkey, addr, len }, what))
+    }
+}
+
+/// What became of a work request.
+enum Outcome {
+    /// It is complete, with these bytes read.
+    Done,
+    /// It goes, or the rest of it, as segments.
+    Segments,
+    /// It has failed.
+    Failed(WcStatus),
+}
+
+impl Qp {
+    /// Its link can carry one-sided work requests directly, if it says so: each is looked at by
+    /// [`Qp::run_direct`] before it is sent.
+    pub fn set_direct(&mut self, direct: bool) {
+        self.direct = direct;
+    }
+
+    /// Whether a work request must not be sent, because it may go, or will, directly.
+    #[inline]
+    pub(super) fn goes_directly(&self, wqe: &SendWqe) -> bool {
+        self.direct && wqe.way != Way::Segments && wqe.wr.op.is_one_sided()
+    }
+
+    /// Whether [`Qp::run_direct`] has something to look at.
+    #[inline]
+    #[must_use]
+    pub fn has_direct(&self) -> bool {
+        self.direct
+            && self.attr.state == QpState::Rts
+            && !self.sq.halted
+            && self.sq.current().is_some_and(|wqe| {
+                let decided = wqe.way == Way::Direct && !self.sq.at_front();
+                !wqe.begun() && !decided && self.goes_directly(wqe)
+            })
+    }
+
+    /// Carries out a WRITE or READ without queueing it, where nothing is before it and its target is
+    /// within reach: the shortest way. Returns false where it is to be posted.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    #[inline]
+    pub fn post_direct<H: Host, R: Reach>(
+        &mut self,
+        wr: &SendWr,
+        host: &mut H,
+        reach: &mut R,
+    ) -> Result<bool, PostError> {
+        let first = self.direct && self.attr.state == QpState::Rts && self.sq.is_empty();
+        if !first {
+            return Ok(false);
+        }
+        let (addr, rkey, reads) = match wr.op {
+            SendOp::Write { addr, rkey } => (addr, rkey, false),
+            SendOp::Read { addr, rkey } if self.attr.max_rd_atomic > 0 => (addr, rkey, true),
+            _ => return Ok(false),
+        };
+        self.check_room(1)?;
+        let len = self.check_send(wr)?;
+        if len == 0 || len > AT_ONCE {
+            return Ok(false);
+        }
+        let pd = self.config.pd;
+        let target = Target { rkey, addr, len };
+        let done = match &wr.payload {
+            Payload::Sges(sges) if reads => reach.read(target, |offset, bytes| {
+                scatter(&*host, pd, sges, offset, bytes)
+            }),
+            payload => reach.write(target, 0..len, |offset, bytes| {
+                gather(&*host, pd, payload, offset, bytes)
+            }),
+        };
+        if done.is_err() {
+            // What it was, carrying it out in its turn will tell.
+            return Ok(false);
+        }
+        self.sq.pass();
+        if self.signaled(wr.flags) {
+            self.complete_send(host, wr.wr_id, wr.op.opcode(), WcStatus::Success, len);
+        }
+        Ok(true)
+    }
+
+    /// Carries out the work requests whose turn it is and whose targets are within reach, and
+    /// decides of the next one how it goes.
+    pub fn run_direct<H: Host, R: Reach>(&mut self, host: &mut H, reach: &mut R) {
+        while self.has_direct() {
+            let Some(wqe) = self.sq.current() else { return };
+            let Some((target, what)) = wqe.target() else {
+                return;
+            };
+            let fenced = wqe.wr.flags.contains(SendFlags::FENCE);
+            let part = reach.part(target, what).filter(|part| {
+                let whole = *part == (0..target.len);
+                let worth = what == Remote::Write && part.len() >= PART_FROM as usize;
+                // What takes no READs is for the sending path to say.
+                (whole || worth) && (what == Remote::Write || self.attr.max_rd_atomic > 0)
+            });
+            let at_front = self.sq.at_front();
+            let waits = what != Remote::Write || target.len >= WAIT_FROM || fenced;
+            let way = match part {
+                Some(_) if at_front || waits => Way::Direct,
+                _ => Way::Segments,
+            };
+            if let Some(wqe) = self.sq.current_mut() {
+                wqe.way = way;
+            }
+            let Some(part) = part.filter(|_| at_front) else {
+                return;
+            };
+            match self.carry_out(target, part, host, reach) {
+                Outcome::Done => self.finish_direct(host),
+                Outcome::Segments => {
+                    if let Some(wqe) = self.sq.current_mut() {
+                        wqe.way = Way::Segments;
+                    }
+                    return;
+                }
+                Outcome::Failed(status) => return self.fail_at(self.sq.cursor, status, host),
+            }
+        }
+    }
+
+    /// Carries out the oldest work request.
+    fn carry_out<H: Host, R: Reach>(
+        &mut self,
+        target: Target,
+        part: core::ops::Range<u32>,
+        host: &mut H,
+        reach: &mut R,
+    ) -> Outcome {
+        let pd = self.config.pd;
+        let Some(wqe) = self.sq.current_mut() else {
+            return Outcome::Segments;
+        };
+        let payload = &wqe.wr.payload;
+        let done = match wqe.wr.op {
+            SendOp::Read { .. } => {
+                let Payload::Sges(sges) = payload else {
+                    return Outcome::Segments;
+                };
+                reach.read(target, |offset, bytes| {
+                    scatter(&*host, pd, sges, offset, bytes)
+                })
+            }
+            SendOp::FetchAdd { add, .. } => {
+                return atomic(wqe, target, AtomicOp::FetchAdd(add), pd, host, reach);
+            }
+            SendOp::CmpSwap { compare, swap, .. } => {
+                let op = AtomicOp::CmpSwap { compare, swap };
+                return atomic(wqe, target, op, pd, host, reach);
+            }
+            _ => reach.write(target, part.clone(), |offset, bytes| {
+                gather(&*host, pd, payload, offset, bytes)
+            }),
+        };
+        if let Err(why) = done {
+            return why.into();
+        }
+        let whole = part == (0..target.len);
+        if whole && !matches!(wqe.wr.op, SendOp::WriteImm { .. }) {
+            return Outcome::Done;
+        }
+        wqe.placed = Some((part.start, part.end));
+        Outcome::Segments
+    }
+
+    /// The oldest work request is complete.
+    #[inline]
+    fn finish_direct<H: Host>(&mut self, host: &mut H) {
+        let Some(wqe) = self.sq.front() else { return };
+        let (id, opcode, len) = (wqe.wr.wr_id, wqe.wr.op.opcode(), wqe.len);
+        let signaled = self.signaled(wqe.wr.flags);
+        self.sq.drop_front();
+        if signaled {
+            self.complete_send(host, id, opcode, WcStatus::Success, len);
+        }
+    }
+}
+
+/// Carries out an atomic. The local memory is checked first: what has been done at the peer cannot
+/// be taken back.
+fn atomic<H: Host, R: Reach>(
+    wqe: &SendWqe,
+    target: Target,
+    op: AtomicOp,
+    pd: u32,
+    host: &H,
+    reach: &mut R,
+) -> Outcome {
+    let Payload::Sges(sges) = &wqe.wr.payload else {
+        return Outcome::Segments;
+    };
+    let allowed = sges.iter().all(|s| {
+        host.check_local(pd, s.lkey, s.addr, s.length.into(), true)
+            .is_ok()
+    });
+    if !allowed {
+        return Outcome::Failed(WcStatus::LocProtErr);
+    }
+    match reach.atomic(target, op) {
+        Ok(before) => match scatter(host, pd, sges, 0, before.to_ne_bytes().as_slice().into()) {
+            Ok(()) => Outcome::Done,
+            Err(_) => Outcome::Failed(WcStatus::LocProtErr),
+        },
+        Err(why) => why.into(),
+    }
+}
+
+impl From<NotDone> for Outcome {
+    fn from(why: NotDone) -> Self {
+        match why {
+            NotDone::Elsewhere => Outcome::Segments,
+            NotDone::Local(_) => Outcome::Failed(WcStatus::LocProtErr),
+            NotDone::Evicted => Outcome::Failed(WcStatus::RetryExcErr),
+        }
+    }
+}

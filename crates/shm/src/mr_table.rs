@@ -1,0 +1,250 @@
+//! The table of an endpoint's memory regions, in which its peers find those they can access
+//! themselves.
+//!
+//! One segment for each endpoint, which it writes and peers only read. An entry is a cache line: a
+//! word with key and access rights, zero while the entry means nothing, and the region's place. The
+//! owner clears that word before it changes the rest and stores it last; a peer reads it before and
+//! after the rest. What a peer finds is for its own good: the protection of the memory is that it
+//! has no descriptor for more than it was granted.
+
+use crate::layout as l;
+use crate::mem::Region;
+use crate::segment::{Segment, SegmentError};
+use crate::sync::{Arc, Ordering, fence, model_fence};
+
+/// Words of an entry.
+const KEY: usize = 0;
+const IOVA: usize = 8;
+const LENGTH: usize = 16;
+const OFFSET: usize = 24;
+const SEGMENT: usize = 32;
+const START: usize = 40;
+const END: usize = 48;
+const PD: usize = 56;
+/// In the key word: the entry is in force.
+const VALID: u64 = 1 << 63;
+/// In the key word: where the access rights stand.
+const ACCESS_SHIFT: u32 = 32;
+const ACCESS_MASK: u64 = 0xff;
+
+/// A memory region that peers can access themselves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MrEntry {
+    /// Its key; never 0.
+    pub key: u32,
+    /// What it was registered for: the low bits of `enum ibv_access_flags`.
+    pub access: u32,
+    /// Its protection domain.
+    pub pd: u32,
+    /// Address by which peers name its first byte.
+    pub iova: u64,
+    /// Bytes.
+    pub len: u64,
+    /// Offset of its first byte in the segment, where that is in the segment.
+    pub offset: u64,
+    /// The memory segment, as the broker names it.
+    pub segment: u64,
+    /// The part of it that is in the segment: offsets of its first byte, and behind its last.
+    pub start: u64,
+    /// Offset behind the last byte in the segment.
+    pub end: u64,
+}
+
+impl MrEntry {
+    /// The offset in the segment of `len` bytes at `addr`, if they are inside the region. They need
+    /// not be in the segment: see [`MrEntry::holds`].
+    #[inline]
+    #[must_use]
+    pub fn locate(&self, addr: u64, len: u64) -> Option<u64> {
+        let at = addr.checked_sub(self.iova)?;
+        let inside = at.checked_add(len)? <= self.len;
+        inside.then(|| self.offset.checked_add(at)).flatten()
+    }
+
+    /// Whether `len` bytes at an offset are in the segment.
+    #[inline]
+    #[must_use]
+    pub fn holds(&self, offset: u64, len: u64) -> bool {
+        let end = offset.checked_add(len);
+        offset >= self.start && end.is_some_and(|end| end <= self.end && end <= SEGMENT_END)
+    }
+}
+
+/// No offset is beyond, whatever an entry says.
+const SEGMENT_END: u64 = l::MEMORY_SEGMENT_BYTES;
+
+/// The entry of a key, if the table has one.
+fn place(key: u32) -> Option<usize> {
+    let index = (key >> l::KEY_GENERATION_BITS) as usize;
+    (index < l::MR_TABLE_ENTRIES).then_some(l::PAGE + index * l::MR_ENTRY)
+}
+
+/// An endpoint's own table.
+#[derive(Clone, Debug)]
+pub struct MrTable {
+    mem: Region,
+}
+
+impl MrTable {
+    /// Makes a table of a segment of zeroes.
+    ///
+    /// # Errors
+    /// [`SegmentError::Format`] if it has not [`l::MR_TABLE_BYTES`] bytes.
+    pub fn format(segment: Arc<Segment>) -> Result<MrTable, SegmentError> {
+        let mem = Region::new(segment);
+        if mem.len() != l::MR_TABLE_BYTES {
+            return Err(SegmentError::Format);
+        }
+        mem.word(l::VERSION_AT).store(l::VERSION, Ordering::Relaxed);
+        mem.word(l::MAGIC_AT)
+            .store(l::MR_TABLE_MAGIC, Ordering::Release);
+        Ok(MrTable { mem })
+    }
+
+    /// Whether there is room for a key.
+    #[must_use]
+    pub fn has_room(&self, key: u32) -> bool {
+        place(key).is_some()
+    }
+
+    /// Lets peers find a region. Nothing happens where the table has no room for its key. One
+    /// thread at a time may change the table.
+    pub fn publish(&self, entry: &MrEntry) {
+        let Some(at) = place(entry.key) else { return };
+        let word = |offset| self.mem.word(at + offset);
+        word(KEY).store(0, Ordering::Release);
+        fence(Ordering::Release);
+        for (offset, value) in [
+            (IOVA, entry.iova),
+            (LENGTH, entry.len),
+            (OFFSET, entry.offset),
+            (SEGMENT, entry.segment),
+            (START, entry.start),
+            (END, entry.end),
+            (PD, u64::from(entry.pd)),
+        ] {
+            word(offset).store(value, Ordering::Relaxed);
+        }
+        causeway_fault::point("table.written");
+        let access = u64::from(entry.access) & ACCESS_MASK;
+        let key = VALID | (access << ACCESS_SHIFT) | u64::from(entry.key);
+        word(KEY).store(key, Ordering::Release);
+    }
+
+    /// Withdraws a region: no access to it begins any more. Those under way show in the in-flight
+    /// words ([`crate::Ring::peer_in_flight`]), to be looked at afterwards.
+    pub fn retract(&self, key: u32) {
+        let Some(at) = place(key) else { return };
+        self.mem.word(at + KEY).store(0, Ordering::SeqCst);
+        model_fence();
+    }
+}
+
+/// A peer's table.
+#[derive(Clone, Debug)]
+pub struct PeerMrs {
+    mem: Region,
+}
+
+impl PeerMrs {
+    /// The table in a segment, which may be mapped for reading only.
+    ///
+    /// # Errors
+    /// [`SegmentError::Format`] if there is none.
+    pub fn open(segment: Arc<Segment>) -> Result<PeerMrs, SegmentError> {
+        let mem = Region::new(segment);
+        let ours = mem.len() == l::MR_TABLE_BYTES
+            && mem.word(l::MAGIC_AT).load(Ordering::Acquire) == l::MR_TABLE_MAGIC
+            && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::VERSION;
+        if ours {
+            Ok(PeerMrs { mem })
+        } else {
+            Err(SegmentError::Format)
+        }
+    }
+
+    /// The region that a key names, if it is in the table. A copy, whole or none.
+    #[inline]
+    #[must_use]
+    pub fn get(&self, key: u32) -> Option<MrEntry> {
+        let at = place(key)?;
+        let word = |offset| self.mem.word(at + offset);
+        // After `Ring::enter`, as `retract` before `Ring::peer_in_flight`: all four in one order.
+        let before = word(KEY).load(Ordering::SeqCst);
+        if before & VALID == 0 || before as u32 != key {
+            return None;
+        }
+        let read = |offset| word(offset).load(Ordering::Relaxed);
+        let entry = MrEntry {
+            key,
+            access: ((before >> ACCESS_SHIFT) & ACCESS_MASK) as u32,
+            pd: read(PD) as u32,
+            iova: read(IOVA),
+            len: read(LENGTH),
+            offset: read(OFFSET),
+            segment: read(SEGMENT),
+            start: read(START),
+            end: read(END),
+        };
+        fence(Ordering::Acquire);
+        (word(KEY).load(Ordering::Relaxed) == before).then_some(entry)
+    }
+}
+
+#[cfg(all(test, not(any(loom, shuttle, miri))))]
+mod tests {
+    use super::*;
+
+    fn tables() -> (MrTable, PeerMrs) {
+        let segment = Arc::new(Segment::create("t", l::MR_TABLE_BYTES).unwrap());
+        let own = MrTable::format(Arc::clone(&segment)).unwrap();
+        (own, PeerMrs::open(segment).unwrap())
+    }
+
+    fn entry(key: u32) -> MrEntry {
+        MrEntry {
+            key,
+            access: 7,
+            pd: 3,
+            iova: 0x1000,
+            len: 0x3000,
+            offset: 0x7000_0800,
+            segment: 9,
+            start: 0x7000_1000,
+            end: 0x7000_3000,
+        }
+    }
+
+    #[test]
+    fn a_region_is_found_until_it_is_retracted() {
+        let (own, peer) = tables();
+        let key = (5 << l::KEY_GENERATION_BITS) | 1;
+        assert_eq!(peer.get(key), None);
+        own.publish(&entry(key));
+        assert_eq!(peer.get(key), Some(entry(key)));
+        assert_eq!(peer.get(key + 1), None, "another generation");
+        own.retract(key);
+        assert_eq!(peer.get(key), None);
+        let beyond = (l::MR_TABLE_ENTRIES as u32) << l::KEY_GENERATION_BITS;
+        assert!(!own.has_room(beyond));
+        own.publish(&entry(beyond));
+        assert_eq!(peer.get(beyond), None);
+    }
+
+    #[test]
+    fn only_what_is_inside_is_located() {
+        let entry = entry(1);
+        assert_eq!(entry.locate(0x1000, 0x3000), Some(0x7000_0800));
+        assert_eq!(entry.locate(0x1000, 0x3001), None);
+        assert_eq!(entry.locate(0xfff, 1), None);
+        assert_eq!(entry.locate(0x2000, u64::MAX), None);
+        assert!(entry.holds(0x7000_1000, 0x2000));
+        assert!(!entry.holds(0x7000_0fff, 1));
+        assert!(!entry.holds(0x7000_1000, 0x2001));
+        let wild = MrEntry {
+            end: u64::MAX,
+            ..entry
+        };
+        assert!(!wild.holds(l::MEMORY_SEGMENT_BYTES, 1));
+    }
+}

@@ -1,0 +1,115 @@
+//! What lets one side access the other's memory itself, without its doing.
+//!
+//! The *owner* of memory says in its grant word what the peer's queue pair may do, and in its table
+//! of memory regions ([`crate::MrTable`]) where they are. The peer accesses them in *brackets*: it
+//! names the region in its in-flight word, checks grant and entry, copies, and clears the word.
+//!
+//! # No access outlives a region
+//!
+//! The owner takes a region (or the grant) back by clearing the entry (or the grant word), then
+//! waits for in-flight words that name the region. Each side's store and its look at the other's are
+//! sequentially consistent: so either the peer finds the entry gone before it copies, or the owner
+//! sees it in flight and waits. A peer that is in flight for too
+//! long, because it was stopped, is *evicted*: told for good, in the grant word, that the owner no
+//! longer waits. It looks for that after each bracket, when its in-flight word is clear: an access
+//! that ended too late is never reported as done.
+
+use super::Ring;
+use crate::layout as l;
+use crate::sync::{Ordering, model_fence};
+
+/// The grant is in force.
+const GRANTED: u64 = 1;
+/// The owner did not wait for an access to end.
+const EVICTED: u64 = 1 << 4;
+/// The kinds of remote access, as `enum ibv_access_flags` has them (write 2, read 4, atomic 8).
+const ACCESS: u64 = 0b1110;
+/// Where the protection domain stands.
+const PD_SHIFT: u32 = 32;
+
+/// What a queue pair lets its peer do (`ibv_modify_qp(3)`, `qp_access_flags`), and the protection
+/// domain to which it belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant(u64);
+
+impl Grant {
+    /// Nothing.
+    pub const NONE: Grant = Grant(0);
+
+    /// The remote accesses in `access` (`enum ibv_access_flags`; other bits are dropped) to the
+    /// memory regions of protection domain `pd`.
+    #[must_use]
+    pub fn new(pd: u32, access: u32) -> Grant {
+        Grant(GRANTED | (u64::from(access) & ACCESS) | (u64::from(pd) << PD_SHIFT))
+    }
+
+    /// Whether all of `access` (`enum ibv_access_flags`) is granted.
+    #[must_use]
+    pub fn allows(self, access: u32) -> bool {
+        let access = u64::from(access);
+        self.0 & (GRANTED | EVICTED) == GRANTED && self.0 & access == access
+    }
+
+    /// The protection domain.
+    #[must_use]
+    pub fn pd(self) -> u32 {
+        (self.0 >> PD_SHIFT) as u32
+    }
+}
+
+impl Ring {
+    /// Owner: says what the peer may do from now on. Where that is less than before, accesses may
+    /// be under way: see [`Ring::peer_in_flight`].
+    pub fn set_grant(&self, grant: Grant) {
+        let word = self.own(l::GRANT);
+        // Eviction is for good.
+        let kept = word.load(Ordering::Relaxed) & EVICTED;
+        word.store(grant.0 | kept, Ordering::SeqCst);
+        model_fence();
+    }
+
+    /// Owner: no longer waits for the peer's access under way, which will not be reported as done.
+    /// The queue pair cannot go on.
+    pub fn evict(&self) {
+        self.own(l::GRANT).store(EVICTED, Ordering::SeqCst);
+        model_fence();
+    }
+
+    /// Owner: the key of the region that the peer is accessing, 0 for none. To be asked after
+    /// [`crate::MrTable::retract`] or [`Ring::set_grant`]. The peer's word: it may lie, and then is
+    /// waited for in vain.
+    #[must_use]
+    pub fn peer_in_flight(&self) -> u64 {
+        // Pairs with the exchange in `leave` too: what was stored before that is seen.
+        self.peers(l::IN_FLIGHT).load(Ordering::SeqCst)
+    }
+
+    /// Peer: begins a bracket, an access to the region `key`, and returns what is granted. To be
+    /// followed by a look at the region's entry, and in any case by [`Ring::leave`].
+    #[inline]
+    pub fn enter(&self, key: u32) -> Grant {
+        self.own(l::IN_FLIGHT)
+            .swap(u64::from(key), Ordering::SeqCst);
+        model_fence();
+        causeway_fault::point("direct.entered");
+        Grant(self.peers(l::GRANT).load(Ordering::SeqCst))
+    }
+
+    /// Peer: what is granted at the moment, without beginning anything.
+    #[inline]
+    #[must_use]
+    pub fn peer_grant(&self) -> Grant {
+        Grant(self.peers(l::GRANT).load(Ordering::Acquire))
+    }
+
+    /// Peer: ends a bracket. Returns false if the owner did not wait for it: then nothing is known
+    /// about the bytes accessed, and the queue pair cannot go on.
+    #[inline]
+    #[must_use]
+    pub fn leave(&self) -> bool {
+        causeway_fault::point("direct.copied");
+        self.own(l::IN_FLIGHT).swap(0, Ordering::SeqCst);
+        model_fence();
+        self.peers(l::GRANT).load(Ordering::SeqCst) & EVICTED == 0
+    }
+}
