@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
-use crate::segments::{Segments, attach_fds, take_table};
+use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
     AttachRequest, BrokerStub, ConnectBody, ConnectReply, PeerChange, PeerEvent, RestoreRequest,
     SlotRequest, SysfsRequest, Wire, WirePref,
@@ -93,6 +93,7 @@ pub struct Attachment {
     pid: u32,
     broker: Address,
     wakeup: Wakeup,
+    pub(crate) quota: Mutex<Quota>,
     state: Mutex<State>,
 }
 
@@ -127,6 +128,7 @@ impl Attachment {
             pid: std::process::id(),
             broker,
             wakeup: Wakeup::new()?,
+            quota: Mutex::default(),
             state: Mutex::new(State {
                 control: None,
                 endpoint: 0,
@@ -297,7 +299,12 @@ impl Attachment {
         Ok(self.lock()?.endpoint)
     }
 
-    fn check_process(&self) -> Result<()> {
+    /// Whether there is a broker, as far as is known.
+    pub(crate) fn is_attached(&self) -> Result<bool> {
+        Ok(self.lock()?.control.is_some())
+    }
+
+    pub(crate) fn check_process(&self) -> Result<()> {
         if std::process::id() == self.pid {
             Ok(())
         } else {
