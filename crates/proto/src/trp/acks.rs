@@ -1,6 +1,6 @@
 //! When to acknowledge: at once where someone waits for it, else in company.
 
-use super::config::{ACK_EVERY, MAX_ACK_DELAY, REPLY_DELAY};
+use super::config::{ACK_EVERY, ACK_WHOLE, MAX_ACK_DELAY, REPLY_DELAY};
 use crate::time::Instant;
 use crate::ulp::Space;
 
@@ -46,7 +46,8 @@ impl Acks {
     /// may be polling for.
     pub fn on_segment(&mut self, now: Instant, complete: bool) {
         self.count += 1;
-        if complete && self.confidence < CONFIDENT || self.count >= ACK_EVERY {
+        let most = if complete { ACK_WHOLE } else { ACK_EVERY };
+        if complete && self.confidence < CONFIDENT || self.count >= most {
             self.reply |= complete;
             self.due = true;
         } else if complete {

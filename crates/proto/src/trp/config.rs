@@ -14,6 +14,8 @@ pub const REPLY_DELAY: Duration = Duration::from_millis(1);
 /// Data segments that may go unacknowledged, unless the sender asks: it does so often enough for
 /// its window ([`ASKS_PER_WINDOW`]). RFC 5681 section 4.2 has 2, for senders that cannot ask.
 pub const ACK_EVERY: u32 = 64;
+/// The same at the end of a message: in a stream of messages the sender has the next ready.
+pub const ACK_WHOLE: u32 = 8;
 /// How often the sender asks for an acknowledgment while it sends one congestion window.
 pub const ASKS_PER_WINDOW: u64 = 4;
 /// Least time without progress before a peer counts as lost. InfiniBand's time-outs assume a NIC;
