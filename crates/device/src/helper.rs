@@ -37,8 +37,8 @@ const RECENT: Duration = Duration::from_micros(5);
 /// After activity the first sleep on the sources is no longer than this, so that a post need not
 /// wake the helper to tell it of a time-out further away: a system call and a wake for each.
 const LAZY: Duration = Duration::from_millis(1);
-/// How long it goes on looking after a look that found a stream: to wake it costs the sender, on the
-/// same host, more than the time between two batches.
+/// How long it goes on looking after a look that found a stream: to wake it may cost more than the
+/// time between two batches, and a virtual network has the sender pay.
 const STREAM_SPIN: Duration = Duration::from_micros(30);
 /// Later than any time there is.
 const FAR: Instant = Instant(u64::MAX);
