@@ -109,8 +109,10 @@ impl Helper {
                 self.tick = (2 * self.tick).min(TICK_LAST);
             } else {
                 self.tick = TICK_FIRST;
-                // One more will do: it has been polling until just now.
-                self.vain = self.vain.min(VAIN_WAKES - 1);
+                if self.vain >= VAIN_WAKES {
+                    // It has stopped, or it polls only now and then.
+                    self.vain = 0;
+                }
                 self.sleep_on_sources();
             }
         }
