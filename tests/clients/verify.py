@@ -15,6 +15,8 @@ LIMIT_SECONDS = 420
 # Another allocator, which gives memory back in other ways than the C library's.
 OTHER_MALLOC = {"LD_PRELOAD": "libjemalloc.so.2"}
 POLL_SECONDS = 0.02
+LARGE_MTUS = (9000, 65535)
+LARGE_OPERATIONS = "50000"
 
 
 def programs():
@@ -91,6 +93,21 @@ def run(report, text=""):
                     run_errors(report, f"errors, {wire_name}", world.server, wire)
         except netns.SetupError as error:
             report.add("verify", wire_name, str(error), 0.0)
+    for mtu in LARGE_MTUS:
+        run_large(report, words, mtu)
+
+
+def run_large(report, words, mtu):
+    """Datagrams of a link's MTU, up to the largest there are."""
+    title = f"verify, udp, MTU {mtu}"
+    if not all(word in title for word in words):
+        return
+    argv = ["verify", "--threads", "2"]
+    try:
+        with netns.TwoHosts(mtu) as world:
+            run_pair(report, title, world, "udp", argv, ["--qps", "4", "--ops", LARGE_OPERATIONS])
+    except netns.SetupError as error:
+        report.add("verify", title, str(error), 0.0)
 
 
 def run_pair(report, title, world, wire, both, client_only):

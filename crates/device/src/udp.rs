@@ -46,6 +46,8 @@ pub(crate) struct UdpWire {
     buffer: Vec<u8>,
     /// Looks at the port since something came.
     quiet: u32,
+    /// The last look at the port found a stream under way.
+    pub stream: bool,
     /// The port polled as in error: set by whoever slept on it.
     pub errors: Arc<AtomicBool>,
 }
@@ -84,6 +86,7 @@ impl UdpWire {
             links: 0,
             buffer,
             quiet: 0,
+            stream: false,
             errors: Arc::default(),
         }
     }
@@ -253,6 +256,7 @@ pub(crate) fn receive(
 ) -> bool {
     let slot = u32::from(wire.port.port() - crate::endpoint::BASE_PORT);
     let mut any = false;
+    wire.stream = false;
     for _ in 0..RECEIVE_ROUNDS {
         let mut strangers = Vec::new();
         let received = wire.port.recv(|src, dst, datagram| {
@@ -284,6 +288,7 @@ pub(crate) fn receive(
         }
         let received = received.unwrap_or_default();
         any |= received.datagrams > 0;
+        wire.stream |= received.more;
         if !received.more {
             break;
         }

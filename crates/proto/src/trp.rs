@@ -48,7 +48,7 @@ use recv::ReceiveSpace;
 use rtt::Rtt;
 use send::SendSpace;
 
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::ulp::{Nak, Space, Ulp};
 
 const SPACES: [Space; 2] = [Space::Request, Space::Response];
@@ -87,6 +87,9 @@ struct Sender {
     /// Consecutive time-outs of datagrams above the base size, and how large those were.
     big_timeouts: u32,
     big_size: u32,
+    /// After a black hole: when to try the full size again, and how long to wait the next time.
+    raise_at: Option<Instant>,
+    raise_after: Duration,
     /// When data was last sent, or acknowledged: time-outs count from here.
     active_at: Instant,
     /// Time-outs since something was acknowledged.
@@ -311,6 +314,8 @@ impl Sender {
             datagram,
             big_timeouts: 0,
             big_size: 0,
+            raise_at: None,
+            raise_after: config::RAISE_FIRST,
             active_at: now,
             timeouts: 0,
             progress_at: now,

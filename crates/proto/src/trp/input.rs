@@ -6,7 +6,7 @@ use causeway_wire::trp::{Body, Common, Hello, Packet, Ranges, crc_matches};
 use super::handshake::Refusal;
 use super::receive::Refused;
 use super::send::{Acked, Losses, SendSpace};
-use super::{Connection, DropReason, SPACES, State, crc};
+use super::{Connection, DropReason, MAX_DATAGRAM, SPACES, State, crc};
 use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
 
@@ -294,6 +294,10 @@ impl Connection {
         tx.cc.on_ack(now, acked.sent, acked.bytes, rtt, limited);
         tx.active_at = now;
         tx.probe = [false; 2];
+        if tx.raise_at.is_some_and(|at| now >= at) {
+            tx.raise_at = None;
+            self.set_max_payload(now, MAX_DATAGRAM);
+        }
         self.detect_losses(now);
     }
 

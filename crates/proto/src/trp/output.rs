@@ -374,13 +374,13 @@ impl Connection {
         self.tx.pacer.spend(total);
         self.tx.active_at = now;
         self.rx.acks.on_sent(now, true);
-        // Ask for an acknowledgment where the peer would wait for more than will come, and often
-        // enough for those that have left to make room for others in time.
+        // Ask for an acknowledgment where the peer would wait for more than will come, and, once
+        // half the window is used, often enough to make room for others in time.
         let window = self.tx.cc.window();
         let in_flight = self.tx.in_flight();
         let full = in_flight + self.tx.datagram as u64 > window;
         self.tx.unasked += total as u64;
-        let much = self.tx.unasked.min(in_flight) * ASKS_PER_WINDOW >= window;
+        let much = in_flight * 2 >= window && self.tx.unasked * ASKS_PER_WINDOW >= window;
         let ask = probe || full || much;
         if ask {
             self.tx.unasked = 0;
