@@ -232,7 +232,11 @@ impl Mover {
         };
         let moved: usize = {
             let table = engine.shared.table();
-            table.pieces.within(span).map(|piece| piece.span.len()).sum()
+            table
+                .pieces
+                .within(span)
+                .map(|piece| piece.span.len())
+                .sum()
         };
         let whole = moved == span.len() && !span.is_empty();
         let vma = engine.shared.maps.find(span.start).ok().flatten();

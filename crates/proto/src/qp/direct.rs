@@ -75,8 +75,8 @@ impl Qp {
             })
     }
 
-    /// Carries out a WRITE or READ without queueing it, where nothing is before it and its target is
-    /// within reach: the shortest way. Returns false where it is to be posted.
+    /// Carries out a WRITE or READ without queueing it, where nothing is before it and its target
+    /// is within reach: the shortest way. Returns false where it is to be posted.
     ///
     /// # Errors
     /// As [`Qp::post_send`].
