@@ -1,4 +1,7 @@
 //! Moving single chunks, and the threads that stand behind them.
+//!
+//! While a chunk is held up, the calling thread touches nothing on the heap, which may itself have
+//! been moved: an allocator uses freed memory again, registered or not.
 
 use crate::error::Unmovable;
 use crate::extents::Freed;
@@ -6,7 +9,7 @@ use crate::monitor::ENDED;
 use crate::pieces::{Piece, Pieces};
 use crate::shared::{Grown, MAX_GROWN, Shared, Table, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
-use crate::store::Store;
+use crate::store::{Handle, Store};
 use crate::sys::{self, Area, NoSignals};
 use crate::uffd::{Trap, Uffd, feature};
 use crate::vma::{Maps, Vma};
@@ -42,7 +45,7 @@ pub(crate) struct Engine {
 
 /// Mappings prepared for a run of chunks.
 struct Run<'a> {
-    store: &'a Store,
+    store: &'a Handle<'a>,
     /// The store's pages, to be moved to the program's addresses.
     window: Area,
     /// Keeps the program's own mapping while it is hollow.
@@ -52,7 +55,7 @@ struct Run<'a> {
 /// What a window shows: the store's number, its descriptor, the offset.
 type Shows = Option<(u64, RawFd, usize)>;
 
-fn shows(store: &Store, offset: usize) -> Shows {
+fn shows(store: &Handle<'_>, offset: usize) -> Shows {
     Some((store.id(), store.as_fd().as_raw_fd(), offset))
 }
 
@@ -177,6 +180,7 @@ impl Engine {
     /// Moves `span`, which lies in one plain mapping, into the store, chunk by chunk. Returns what
     /// was moved before something failed, with its husk.
     pub fn move_run(&self, store: &Store, span: Span) -> (Option<Freed>, Result<(), Unmovable>) {
+        let store = &store.handle();
         let mut run = match self.prepare(store, span) {
             Ok(run) => run,
             Err(error) => return (None, Err(error.into())),
@@ -194,7 +198,7 @@ impl Engine {
         ((!moved.is_empty()).then_some(freed), result)
     }
 
-    fn prepare<'a>(&self, store: &'a Store, span: Span) -> Result<Run<'a>, Errno> {
+    fn prepare<'a>(&self, store: &'a Handle<'a>, span: Span) -> Result<Run<'a>, Errno> {
         let window = self.show(store, span, span.start, RW)?;
         let husk = Area::reserve(span)?;
         Ok(Run {
@@ -207,7 +211,7 @@ impl Engine {
     /// Maps pages of a store, from `offset` on, somewhere from where they can be moved to `span`.
     fn show(
         &self,
-        store: &Store,
+        store: &Handle<'_>,
         span: Span,
         offset: usize,
         prot: ProtFlags,
@@ -401,7 +405,7 @@ impl Engine {
         from: usize,
         new: Shows,
         source: usize,
-        (store, vma): (&Store, &Vma),
+        (store, vma): (&Handle<'_>, &Vma),
     ) -> Result<(), (Option<usize>, Errno)> {
         let _hold = self.hold(target);
         self.shared.table().source = Some(Piece {
@@ -433,6 +437,7 @@ impl Engine {
     /// Brings the store's pages that are mapped at `vma` back to private memory: into the husk,
     /// which takes their place. Returns what could not be brought back, by offset, with its husk.
     pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+        let store = &store.handle();
         let Vma { span, offset, .. } = *vma;
         let rest = |done| Freed {
             span: Span::new(offset + done, offset + span.len()),
@@ -467,7 +472,7 @@ impl Engine {
     /// On failure: how much of the chunk is back, if its husk was used up, and why no more.
     fn return_chunk(
         &self,
-        store: &Store,
+        store: &Handle<'_>,
         vma: &Vma,
         chunk: Span,
         shell: Span,
@@ -497,6 +502,7 @@ impl Engine {
     /// Replaces the pages of one store, which are mapped at `vma`, by those of another at the same
     /// offsets, contents kept.
     pub fn rehome_run(&self, old: &Store, to: &Store, vma: &Vma) -> Result<(), Errno> {
+        let (old, to) = (&old.handle(), &to.handle());
         let (span, offset) = (vma.span, vma.offset);
         let source = Area::reserve(span)?;
         source.map(Some((old.as_fd(), offset)), ProtFlags::READ)?;

@@ -10,8 +10,8 @@
 //! In the child, movers of the parent are dead: they have no threads there.
 
 use crate::mover::{Core, Inner};
-use crate::span::Span;
-use crate::sys::{self, at};
+use crate::span::{PAGE, Span};
+use crate::sys::{self, Area, at};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::PipeFlags;
@@ -34,14 +34,27 @@ pub(crate) struct Copied {
     pub prot: ProtFlags,
 }
 
-/// What is held from before the fork until after it.
+/// What is held from before the fork until after it. It lies in a mapping of its own, as does the
+/// list of what is copied: until that is done, the child lacks parts of its heap.
 struct Fork {
     // Dropped in this order: each lock before what it is in.
     movers: Vec<(MutexGuard<'static, Inner>, Arc<Core>)>,
-    copied: Vec<Copied>,
+    copied: *const Copied,
+    count: usize,
     /// Closed at its writing end when the child has its copies, or is dead.
     pipe: Option<(OwnedFd, OwnedFd)>,
     list: MutexGuard<'static, Vec<Weak<Core>>>,
+    /// Where all this is.
+    _area: Area,
+}
+
+impl Fork {
+    /// What the child copies, by index: it must not follow pointers to the heap.
+    fn part(&self, index: usize) -> Copied {
+        assert!(index < self.count);
+        // SAFETY: written by `prepare`, in the area.
+        unsafe { self.copied.add(index).read() }
+    }
 }
 
 /// From now on children get their copies of what this mover moves.
@@ -60,29 +73,45 @@ pub(crate) fn watch(core: &Arc<Core>) {
 /// Before the fork: no mover is at work, and what they have moved is known.
 extern "C" fn prepare() {
     let list = MOVERS.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut fork = Box::new(Fork {
-        movers: Vec::new(),
-        copied: Vec::new(),
-        pipe: None,
-        list,
-    });
-    for core in fork.list.iter().filter_map(Weak::upgrade) {
+    let mut movers = Vec::new();
+    let mut copied = Vec::new();
+    for core in list.iter().filter_map(Weak::upgrade) {
         let guard = core.lock();
-        guard.copied(&mut fork.copied);
+        guard.copied(&mut copied);
         // SAFETY: the mutex is in the Arc that is kept beside the guard, and dropped after it.
         let guard: MutexGuard<'static, Inner> = unsafe { std::mem::transmute(guard) };
-        fork.movers.push((guard, core));
+        movers.push((guard, core));
     }
-    if !fork.copied.is_empty() {
-        fork.pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).ok();
+    let bytes = size_of::<Fork>() + align_of::<Fork>() + size_of_val(&*copied);
+    let span = Span::new(0, bytes.next_multiple_of(PAGE));
+    let rw = ProtFlags::READ | ProtFlags::WRITE;
+    // Without it the child would share locks that nobody unlocks.
+    let area = Area::reserve(span).and_then(|area| area.map(None, rw).map(|()| area));
+    let area = area.expect("no memory for a fork");
+    let pipe = (!copied.is_empty()).then(|| rustix::pipe::pipe_with(PipeFlags::CLOEXEC).ok());
+    let place = at(area.span().start).cast::<Fork>();
+    // SAFETY: the area has room for the one and, behind it, for the others; both are aligned.
+    unsafe {
+        let parts = place.add(1).cast::<Copied>();
+        const { assert!(align_of::<Copied>() <= align_of::<Fork>()) };
+        parts.copy_from_nonoverlapping(copied.as_ptr(), copied.len());
+        place.write(Fork {
+            movers,
+            copied: parts,
+            count: copied.len(),
+            pipe: pipe.flatten(),
+            list,
+            _area: area,
+        });
     }
-    FORK.store(Box::into_raw(fork), Ordering::Release);
+    FORK.store(place, Ordering::Release);
 }
 
-fn take() -> Option<Box<Fork>> {
+/// What `prepare` has left, to be read out of its area, once.
+fn take() -> Option<Fork> {
     let fork = FORK.swap(ptr::null_mut(), Ordering::Acquire);
-    // SAFETY: what `prepare` has stored, taken once.
-    (!fork.is_null()).then(|| unsafe { Box::from_raw(fork) })
+    // SAFETY: what `prepare` has written, moved out once.
+    (!fork.is_null()).then(|| unsafe { fork.read() })
 }
 
 /// After the fork, in the parent: waits for the child's copies.
@@ -102,25 +131,24 @@ extern "C" fn child() {
     let Some(mut fork) = take() else {
         return;
     };
-    let movers = std::mem::take(&mut fork.movers);
-    for (mut guard, _) in movers {
-        guard.die();
-    }
-    for part in &fork.copied {
+    for index in 0..fork.count {
         // A part that there is no memory for is absent.
-        let _ = copy(part);
+        let _ = copy(fork.part(index));
+    }
+    for (mut guard, _) in std::mem::take(&mut fork.movers) {
+        guard.die();
     }
     fork.list.clear();
 }
 
 /// Gives the child a private copy.
-fn copy(part: &Copied) -> Result<(), Errno> {
+fn copy(part: Copied) -> Result<(), Errno> {
     let Copied {
         span,
         offset,
         fd,
         prot,
-    } = *part;
+    } = part;
     let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
     let rw = ProtFlags::READ | ProtFlags::WRITE;
     // SAFETY: nothing is mapped there in the child, or nothing happens; the store's descriptor was

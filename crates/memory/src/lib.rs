@@ -4,6 +4,37 @@
 //! a memfd that both have mapped; but programs register what they got from malloc. A [`Mover`]
 //! replaces such pages, at the same addresses, by pages of a [`Store`], while other threads of the
 //! program and the kernel on their behalf go on reading and writing them.
+//!
+//! # How
+//!
+//! All rests on userfaultfd with the kernel's own accesses trapped. A chunk is lifted aside
+//! (UFFDIO_MOVE, which refuses pinned pages, or mremap before Linux 6.8); who touches it waits; the
+//! pages are copied to the store, and a mapping of the store is moved over the old addresses. The
+//! emptied mapping, the *husk*, is kept elsewhere. On the way back it takes its old place, is
+//! filled by copying, and joins its neighbours again, with all properties that it had.
+//!
+//! In between a monitor follows what the program does (see the `monitor` module):
+//!
+//! - `madvise(MADV_DONTNEED)`: the pages read as zeros, for peers too. `MADV_FREE` fails with
+//!   EINVAL, as for any file, and has the same effect.
+//! - `munmap`, or another mapping in place of it: nothing is mapped back there.
+//! - `mremap`: the pages are followed to where they are. A part by which a mapping grows is
+//!   private memory. A call that spans the edge of a moved range fails with EFAULT, as across any
+//!   two mappings.
+//! - `fork`: see the `fork` module.
+//!
+//! # What the caller and the program owe
+//!
+//! - While [`Mover::move_in`] runs, nobody unmaps or gives up parts of its range.
+//! - Direct reads (`O_DIRECT`) into memory that is being taken back may be lost: the kernel does
+//!   not tell that such pages are pinned. Fixed buffers of an io_uring are found, and stay.
+//! - A futex that is not private, in memory that moves while a thread waits on it, loses its
+//!   waiters: its key changes.
+//! - Memory is not to be unmapped and its addresses used again by other threads in the moment in
+//!   which a chunk is taken back: what is mapped is looked at immediately before, not atomically.
+//! - A peer with a writable descriptor of a store can hold the file's lock, which punching needs,
+//!   and so hold up a thread that gives up pages.
+//! - Protection keys and NUMA policies of a range are not in force while it is in a store.
 
 mod engine;
 mod error;

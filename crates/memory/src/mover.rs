@@ -522,8 +522,9 @@ fn bring_back(
             let gone = gone.fold(vec![piece.span], |gone, freed| {
                 without(&gone, home(freed.span))
             });
-            let mut table = engine.shared.table();
-            gone.into_iter().for_each(|span| table.pieces.cut(span));
+            for span in gone {
+                engine.shared.table().pieces.cut(span);
+            }
         }
     }
     for husk in husks {

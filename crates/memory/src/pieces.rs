@@ -11,7 +11,7 @@ pub const MAX_PIECES: usize = 4096;
 const SPARE_PIECES: usize = MAX_PIECES;
 
 /// Addresses at which pages of one store lie in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct Piece {
     pub span: Span,
     /// Offset in the store of `span.start`.

@@ -2,7 +2,9 @@
 //!
 //! The monitor is waited for by every thread that unmaps or gives up moved memory, maybe with a
 //! lock of the allocator held. So whoever holds [`Table`]'s lock makes no such call and allocates
-//! nothing, and the lock is one that allocates nothing either.
+//! nothing, and the lock is one that allocates nothing either. Nor does it touch the heap: an
+//! allocator may have put things in memory that has been moved, where a fault waits for the
+//! monitor. It uses the stack and what is here, which is never moved.
 
 use crate::pieces::{Piece, Pieces};
 use crate::span::Span;
@@ -70,24 +72,29 @@ impl Shared {
         lock(&self.table)
     }
 
-    /// The pieces that `select` hands on, copied out: room is made before the lock is taken.
+    /// The pieces that `select` hands on, in the order of addresses, copied out by way of the
+    /// stack: a fault on the heap, while the lock is held, would wait for ever.
     pub fn collect(&self, select: impl Fn(&Pieces, &mut dyn FnMut(Piece))) -> Vec<Piece> {
+        const BATCH: usize = 32;
         let mut found = Vec::new();
+        let mut from = 0;
         loop {
-            found.clear();
-            found.reserve(self.table().pieces.len() + 1);
-            let mut whole = true;
+            let mut batch = [Piece::default(); BATCH];
+            let (mut len, mut more) = (0, false);
             let table = self.table();
             select(&table.pieces, &mut |piece| {
-                whole &= found.len() < found.capacity();
-                if whole {
-                    found.push(piece);
+                more |= len == BATCH;
+                if piece.span.start >= from && len < BATCH {
+                    batch[len] = piece;
+                    len += 1;
                 }
             });
             drop(table);
-            if whole {
+            found.extend_from_slice(&batch[..len]);
+            if !more {
                 return found;
             }
+            from = batch[BATCH - 1].span.end;
         }
     }
 

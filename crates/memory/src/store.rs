@@ -36,6 +36,13 @@ impl Store {
         self.id
     }
 
+    pub(crate) fn handle(&self) -> Handle<'_> {
+        Handle {
+            fd: self.fd.as_fd(),
+            id: self.id,
+        }
+    }
+
     /// Its size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -44,6 +51,26 @@ impl Store {
     /// Whether a file of these numbers is this one.
     pub(crate) fn is(&self, device: u64, inode: u64) -> bool {
         self.inode != 0 && (self.device, self.inode) == (device, inode)
+    }
+}
+
+/// What moving needs to know of a store, to be kept on the stack: a [`Store`] itself may be in
+/// memory that is being moved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Handle<'a> {
+    fd: BorrowedFd<'a>,
+    id: u64,
+}
+
+impl Handle<'_> {
+    pub fn id(&self) -> u64 {
+        self.id
+    }
+}
+
+impl AsFd for Handle<'_> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd
     }
 }
 

@@ -79,11 +79,8 @@ impl Block {
     fn check(&self, len: usize) {
         for word in self.words().take(len.saturating_sub(8).div_ceil(PAGE / 4)) {
             // SAFETY: within the block, which is this thread's.
-            assert_eq!(
-                unsafe { word.read_unaligned() },
-                self.seed,
-                "another's bytes"
-            );
+            let found = unsafe { word.read_unaligned() };
+            assert_eq!(found, self.seed, "another's bytes");
         }
     }
 
@@ -111,7 +108,11 @@ fn work(seed: u64, mover: &Mover, store: &Arc<Store>, ended: &Mutex<Vec<Moved>>)
     for round in 0..ROUNDS {
         let size = 16 + random.below(LARGEST);
         match random.below(6) {
-            0 | 1 => blocks.push(Block::new(size, seed << 32 | round as u64, size % 2 == 0)),
+            0 | 1 => blocks.push(Block::new(
+                size,
+                seed << 32 | round as u64,
+                size.is_multiple_of(2),
+            )),
             _ if blocks.is_empty() => {}
             2 => {
                 let at = random.below(blocks.len());
