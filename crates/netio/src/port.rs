@@ -319,8 +319,12 @@ impl AsFd for UdpPort {
 /// Sets the socket up for quinn-udp and finds what the kernel can do.
 fn probe(socket: &Socket) -> io::Result<UdpSocketState> {
     let state = UdpSocketState::new(UdpSockRef::from(socket))?;
-    // It asks for a time stamp of every datagram, which nothing here reads.
+    // It asks for time stamp and traffic class of every datagram, which nothing here reads.
     options::set(socket, libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0)?;
+    options::set(socket, libc::IPPROTO_IP, libc::IP_RECVTOS, 0)?;
+    if socket.domain()? == Domain::IPV6 {
+        options::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0)?;
+    }
     Ok(state)
 }
 

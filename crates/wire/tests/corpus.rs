@@ -180,23 +180,7 @@ fn write_trp_seeds() {
         };
         write_packet(name, &Packet::Segment(common, body));
     }
-    let mut bundle = vec![0; HEADER_LEN];
-    let mut table = Table::new();
-    for (segment, last) in [(&b"one"[..], true), (b"another", false)] {
-        bundle.extend(segment);
-        assert!(table.push(segment.len(), last));
-    }
-    let end = bundle.len();
-    bundle.resize(end + 5 + table_len(2), 0);
-    let bundled = Bundled {
-        response: false,
-        psn: 9,
-        first: 8,
-    };
-    emit_bundle_header(&Common::default(), &bundled, &mut bundle).expect("room");
-    table.finish(end, &mut bundle).expect("room");
-    corpus::write_seed("trp", "bundle", &bundle);
-    corpus::write_seed("trp", "bundle-cut", &bundle[..bundle.len() - 1]);
+    write_bundle();
     let hello = Hello {
         dst_qpn: 0x1001,
         src_qpn: 0x2002,
@@ -215,6 +199,26 @@ fn write_trp_seeds() {
         }),
     );
     corpus::write_seed("trp", "empty", b"");
+}
+
+fn write_bundle() {
+    let mut bundle = vec![0; HEADER_LEN];
+    let mut table = Table::new();
+    for (segment, last) in [(&b"one"[..], true), (b"another", false)] {
+        bundle.extend(segment);
+        assert!(table.push(segment.len(), last));
+    }
+    let end = bundle.len();
+    bundle.resize(end + 5 + table_len(2), 0);
+    let bundled = Bundled {
+        response: false,
+        psn: 9,
+        first: 8,
+    };
+    emit_bundle_header(&Common::default(), &bundled, &mut bundle).expect("room");
+    table.finish(end, &mut bundle).expect("room");
+    corpus::write_seed("trp", "bundle", &bundle);
+    corpus::write_seed("trp", "bundle-cut", &bundle[..bundle.len() - 1]);
 }
 
 fn write_packet(name: &str, packet: &Packet<'_>) {

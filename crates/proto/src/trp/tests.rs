@@ -217,32 +217,45 @@ fn bundle(segments: &[(u8, bool)]) -> Vec<u8> {
     out
 }
 
+fn range(base: u64, (at, n): (i8, u8)) -> Range {
+    let start = near(base, at);
+    let end = start.wrapping_add(u32::from(n));
+    Range { start, end }
+}
+
+fn encode_bundle(conn: &Connection, common: &Common, body: &Sent) -> Vec<u8> {
+    let Sent::Bundle {
+        response,
+        ahead,
+        into,
+        ref segments,
+    } = *body
+    else {
+        return Vec::new();
+    };
+    let psn = near(conn.rx.spaces[usize::from(response)].next(), ahead);
+    let bundled = Bundled {
+        response,
+        psn,
+        first: psn.wrapping_sub(u32::from(into)),
+    };
+    let mut out = vec![0; HEADER_LEN];
+    emit_bundle_header(common, &bundled, &mut out).expect("room");
+    out.extend(bundle(segments));
+    out
+}
+
 /// Encodes what the peer sends, relative to the state of the connection.
 fn encode(conn: &Connection, common: &Common, body: &Sent) -> Vec<u8> {
     let [una, una_response] = [0, 1].map(|i: usize| conn.tx.spaces[i].una());
     let mut out = vec![0; 4096];
     let payload = [3; 255];
     let mut buf = [0; MAX_RANGES * RANGE_LEN];
-    if let Sent::Bundle {
-        response,
-        ahead,
-        into,
-        segments,
-    } = body
-    {
-        let psn = near(conn.rx.spaces[usize::from(*response)].next(), *ahead);
-        let bundled = Bundled {
-            response: *response,
-            psn,
-            first: psn.wrapping_sub(u32::from(*into)),
-        };
-        emit_bundle_header(common, &bundled, &mut out).expect("room");
-        out.truncate(HEADER_LEN);
-        out.extend(bundle(segments));
-        return out;
+    if let Sent::Bundle { .. } = body {
+        return encode_bundle(conn, common, body);
     }
     let body = match *body {
-        Sent::Bundle { .. } => unreachable!("above"),
+        Sent::Bundle { .. } => unreachable!("encoded above"),
         Sent::Data {
             response,
             ahead,
@@ -267,14 +280,7 @@ fn encode(conn: &Connection, common: &Common, body: &Sent) -> Vec<u8> {
             ref ranges,
         } => {
             let base = if response { una_response } else { una };
-            let list: Vec<Range> = ranges
-                .iter()
-                .map(|(at, n)| (near(base, *at), u32::from(*n)))
-                .map(|(start, n)| Range {
-                    start,
-                    end: start.wrapping_add(n),
-                })
-                .collect();
+            let list: Vec<Range> = ranges.iter().map(|r| range(base, *r)).collect();
             let ranges = Ranges::build(&list, &mut buf).expect("not empty");
             Body::Sack { response, ranges }
         }
