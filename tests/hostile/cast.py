@@ -28,7 +28,7 @@ CONFIG = """
 name = "stage"
 socket = "{dir}/stage/broker.sock"
 users = [0, {victim}, {attacker}, {friend}]
-userfaultfd = [{victim}, {friend}]
+userfaultfd = [{victim}, {attacker}, {friend}]
 
 [[tenant]]
 name = "other"

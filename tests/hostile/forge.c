@@ -116,6 +116,11 @@ static void ask_all(int broker, uint32_t qpn, const uint64_t *segments, int coun
 	}
 }
 
+void forge_hang_up(void)
+{
+	need(shutdown(find_broker(), SHUT_RDWR) == 0, "shutdown");
+}
+
 /* Stops a process, and waits until all of it has. */
 static void stop(pid_t pid)
 {

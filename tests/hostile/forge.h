@@ -13,4 +13,7 @@ struct forged {
  * while the library's threads are stopped. */
 void forge(uint32_t qpn, const uint64_t *segments, int count, struct forged *forged);
 
+/* Ends the connection to the broker, behind the library's back. */
+void forge_hang_up(void);
+
 #endif

@@ -31,6 +31,15 @@ static bool is_shared_memory(int fd, struct stat *st)
 	       fs.f_type == TMPFS_MAGIC;
 }
 
+static bool is_viewed(ino_t inode, bool writable, uint64_t from)
+{
+	for (int i = 0; i < view_count; i++)
+		if (views[i].inode == inode && views[i].writable == writable &&
+		    views[i].from == from)
+			return true;
+	return false;
+}
+
 static void view_add(struct view view)
 {
 	if (view_count == VIEWS_MAX)
@@ -46,14 +55,15 @@ static void map(const struct loot *l, uint64_t from, uint64_t to)
 	from -= from % PAGE;
 	if (to > l->size)
 		to = l->size;
-	if (from >= to)
+	if (from >= to || is_viewed(l->inode, l->writable, from))
 		return;
 	p = mmap(NULL, to - from, prot, MAP_SHARED | MAP_NORESERVE, l->fd, from);
 	need(p != MAP_FAILED, "mmap of what was granted");
-	view_add((struct view){ p, to - from, l->inode, l->writable, l->size <= SMALL_MAX });
+	view_add((struct view){ p, to - from, l->inode, from, l->writable,
+				l->size <= SMALL_MAX });
 }
 
-static void keep(int fd, const uint64_t (*ranges)[2], int count)
+static void keep(int fd)
 {
 	int mode = fcntl(fd, F_GETFL) & O_ACCMODE;
 	bool writable = mode == O_RDWR;
@@ -70,10 +80,6 @@ static void keep(int fd, const uint64_t (*ranges)[2], int count)
 	*l = (struct loot){ fcntl(fd, F_DUPFD, 500), writable, st.st_ino, st.st_size };
 	need(l->fd >= 0, "dup");
 	loots++;
-	if (l->size <= SMALL_MAX)
-		map(l, 0, l->size);
-	for (int i = 0; l->size > SMALL_MAX && i < count; i++)
-		map(l, ranges[i][0], ranges[i][0] + ranges[i][1]);
 }
 
 /* Mappings of the library's whose descriptor it has closed: mapped once more, to have them when it
@@ -82,13 +88,12 @@ static void keep_mapping(uintptr_t from, size_t len, bool writable, ino_t inode)
 {
 	void *p;
 
-	for (int i = 0; i < view_count; i++)
-		if (views[i].inode == inode && views[i].writable == writable)
-			return;
+	if (is_viewed(inode, writable, 0))
+		return;
 	p = mremap((void *)from, 0, len, MREMAP_MAYMOVE);
 	need(p != MAP_FAILED, "mremap of a shared mapping");
 	need(madvise(p, len, MADV_DOFORK) == 0, "madvise");
-	view_add((struct view){ p, len, inode, writable, true });
+	view_add((struct view){ p, len, inode, 0, writable, true });
 }
 
 static void keep_mappings(void)
@@ -122,7 +127,13 @@ void loot_keep(const uint64_t (*ranges)[2], int count)
 			fds[n++] = atoi(entry->d_name);
 	closedir(dir);
 	for (int i = 0; i < n; i++)
-		keep(fds[i], ranges, count);
+		keep(fds[i]);
+	for (int i = 0; i < loots; i++) {
+		if (loot[i].size <= SMALL_MAX)
+			map(&loot[i], 0, loot[i].size);
+		for (int k = 0; loot[i].size > SMALL_MAX && k < count; k++)
+			map(&loot[i], ranges[k][0], ranges[k][0] + ranges[k][1]);
+	}
 	keep_mappings();
 }
 

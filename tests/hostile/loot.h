@@ -26,6 +26,8 @@ struct view {
 	unsigned char *at;
 	size_t len;
 	ino_t inode;
+	/* Offset of its first byte. */
+	uint64_t from;
 	bool writable, small;
 };
 

@@ -173,7 +173,7 @@ impl Engine {
                 return Err(error);
             }
         };
-        let filled = self.shared.events.copy(chunk.at(window.start), from);
+        let filled = self.fill(run.store, chunk, chunk.at(window.start), from);
         let hollowed = filled.and_then(|()| match &self.scratch {
             // SAFETY: the husk's area is ours, and accesses to the chunk are trapped.
             Some(_) => unsafe { sys::hollow(chunk, husk.start) },
@@ -202,6 +202,19 @@ impl Engine {
             rustix::mm::madvise(sys::at(scratch.start), scratch.len(), Advice::LinuxDontNeed)
         };
         Ok(())
+    }
+
+    /// Fills the pages of a store at `offsets`, mapped at `to`, with copies of those at `from`. What
+    /// a peer may have put there before is dropped; one that goes on doing so has it fail.
+    fn fill(&self, store: &Store, offsets: Span, to: Span, from: usize) -> Result<(), Errno> {
+        let events = &self.shared.events;
+        match events.copy(to, from) {
+            Err(Errno::EXIST) => {
+                sys::punch(store.as_fd(), offsets)?;
+                events.copy(to, from)
+            }
+            result => result,
+        }
     }
 
     /// Lifts the pages of a chunk, so that whoever touches it is stopped; returns where they are.
@@ -324,8 +337,9 @@ impl Engine {
             let done = chunk.start - span.start;
             let shows = Some((to.id(), to.as_fd().as_raw_fd(), offset + done));
             let _signals = NoSignals::new();
+            let offsets = chunk.at(offset + done);
             self.swap(chunk, window.span().start, shows, || {
-                self.shared.events.copy(chunk, source.span().start + done)
+                self.fill(to, offsets, chunk, source.span().start + done)
             })?;
             window.advance(chunk.len());
         }
