@@ -109,15 +109,20 @@ static void do_scribble(char **args, int count)
 }
 
 /* Takes the pages of segments away. */
-static void do_punch(char **args, int count)
+static void punch_all(void)
 {
 	int mode = FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE;
 
-	(void)args;
-	(void)count;
 	for (int i = 0; i < loots; i++)
 		if (loot[i].writable && loot[i].size > SMALL_MAX)
 			need(fallocate(loot[i].fd, mode, 0, loot[i].size) == 0, "fallocate");
+}
+
+static void do_punch(char **args, int count)
+{
+	(void)args;
+	(void)count;
+	punch_all();
 	say("ok");
 }
 
@@ -157,6 +162,26 @@ static void do_hammer(char **args, int count)
 	(void)count;
 	thread_byte = number(args[0]);
 	need0(pthread_create(&thread, NULL, hammer, NULL));
+	say("ok");
+}
+
+static void *churn(void *arg)
+{
+	while (!atomic_load(&ending)) {
+		punch_all();
+		for (int i = 0; i < view_count; i++)
+			if (views[i].writable && !views[i].small)
+				memset(views[i].at, thread_byte, views[i].len);
+	}
+	return arg;
+}
+
+/* "churn BYTE": takes all pages away and puts others there, until told to "rest". */
+static void do_churn(char **args, int count)
+{
+	(void)count;
+	thread_byte = number(args[0]);
+	need0(pthread_create(&thread, NULL, churn, NULL));
 	say("ok");
 }
 
@@ -362,7 +387,8 @@ static void do_accomplice(char **args, int count)
 static const struct command commands[] = {
 	{ "keep", 0, do_keep }, { "search", 0, do_search }, { "upgrade", 0, do_upgrade },
 	{ "process", 1, do_process }, { "scribble", 1, do_scribble }, { "punch", 0, do_punch },
-	{ "mangle", 1, do_mangle }, { "hammer", 1, do_hammer }, { "pretend", 1, do_pretend },
+	{ "mangle", 1, do_mangle }, { "hammer", 1, do_hammer }, { "churn", 1, do_churn },
+	{ "pretend", 1, do_pretend },
 	{ "rest", 0, do_rest }, { "stream", 5, do_stream }, { "join", 0, do_join },
 	{ "segments", 0, do_segments }, { "forge", 1, do_forge }, { "hangup", 0, do_hangup },
 	{ "offer", 2, do_offer }, { "lie", 1, do_lie }, { "accomplice", 2, do_accomplice }, { 0 },

@@ -12,6 +12,9 @@ LEASE_SECONDS = 0.5
 SLOW_SECONDS = 1.5
 ROUNDS = 12
 BIG_PAGES = 4096
+# Regions registered while a queue pair ends, at least; how often.
+FLOOD_LEAST = 200
+FLOOD_ROUNDS = 20
 
 
 def armed(stage, **cast):
@@ -98,8 +101,8 @@ def two_queue_pairs(stage):
 
 
 def lied_to(stage):
-    """The attacker's table leads the victim's own operations astray: to the ends of a mapping and of
-    the segment, and beyond. They go there or fail, and touch nothing but the attacker's."""
+    """The attacker's table leads the victim's own operations astray: to the ends of a mapping and
+    of the segment, and beyond. They go there or fail, and touch nothing but the attacker's."""
     scene = armed(stage)
     window, end, length = 1 << 36, 1 << 47, 1 << 18
     offsets = [0, window - 4096, window - 8, end - length, end - 4096, end, (1 << 64) - 4096,
@@ -323,50 +326,109 @@ def read_only_qp(stage):
     scene.revoked(scene.attacker)
 
 
-def pretended(stage, **cast):
-    """An attacker that is for ever in the middle of an access delays a deregistration by the lease,
-    once, and keeps nothing."""
-    scene = armed(stage, **cast)
-    scene.attacker.do("pretend", scene.keys[WRITABLE][0])
-    took = timed(scene.victim.do, "dereg", WRITABLE)
-    if not LEASE_SECONDS <= took <= LEASE_SECONDS + SLOW_SECONDS:
-        raise Failed(f"deregistration took {took:.2f} s")
-    scene.victim.do("fill", WRITABLE, "secret")
-    scene.reg(WRITABLE, SHARED_PD, READ_WRITE)
-    again = timed(scene.victim.do, "dereg", WRITABLE)
-    if again >= LEASE_SECONDS:
-        raise Failed(f"the second deregistration took {again:.2f} s")
-    scene.attacker.do("rest")
-    scene.revoked(scene.attacker)
-    return f"{took:.2f} s, then {again * 1000:.1f} ms"
+def withdraw(scene, qp, area, how):
+    """The victim takes back what a queue pair reaches, in one of the ways there are; for how long
+    that took, in seconds."""
+    if how == "deregistration":
+        return timed(scene.victim.do, "dereg", area)
+    if how == "access":
+        return timed(scene.victim.do, "access", qp, LOCAL_WRITE)
+    return timed(scene.victim.do, how, qp)
 
 
-def stopped(stage, **cast):
+def pretended(how):
+    """An attacker that is for ever in the middle of an access delays the victim by the lease, once,
+    and keeps nothing."""
+    def test(stage, **cast):
+        scene = armed(stage, **cast)
+        scene.attacker.do("pretend", scene.keys[WRITABLE][0])
+        took = withdraw(scene, scene.qp, WRITABLE, how)
+        if not LEASE_SECONDS <= took <= LEASE_SECONDS + SLOW_SECONDS:
+            raise Failed(f"it took {took:.2f} s")
+        if how != "deregistration":
+            scene.victim.do("dereg", WRITABLE)
+        scene.victim.do("fill", WRITABLE, "secret")
+        scene.reg(WRITABLE, SHARED_PD, READ_WRITE)
+        again = timed(scene.victim.do, "dereg", WRITABLE)
+        if again >= LEASE_SECONDS:
+            raise Failed(f"deregistration then took {again:.2f} s")
+        scene.attacker.do("rest")
+        scene.revoked(scene.attacker)
+        return f"{took:.2f} s, then {again * 1000:.1f} ms"
+    return test
+
+
+def stopped(how):
     """An attacker stopped in the middle of a copy stores the rest of it nowhere."""
-    scene = Scene(stage, **cast)
-    scene.area(SPARE, BIG_PAGES)
-    evictions = 0
-    for _ in range(ROUNDS):
-        qp = scene.connect(scene.attacker, SHARED_PD)
-        scene.reg(SPARE, SHARED_PD, READ_WRITE, "public")
-        rkey, addr, length = scene.keys[SPARE]
-        scene.go_direct(qp=qp, area=SPARE)
-        scene.attacker.do("stream", qp, SHARED_PD, rkey, addr, length)
-        before = stage.direct(scene.attacker)
-        wait_until("the stream", lambda b=before: stage.direct(scene.attacker) > b)
-        scene.attacker.signal(signal.SIGSTOP)
-        evictions += timed(scene.victim.do, "dereg", SPARE) >= LEASE_SECONDS
-        scene.victim.do("fill", SPARE, "secret")
-        scene.attacker.signal(signal.SIGCONT)
-        status = int(scene.attacker.do("join")[0])
-        if status == SUCCESS:
-            raise Failed("a WRITE to a region that was deregistered succeeds")
-        scene.expect_intact()
-        if evictions:
-            break
-    if not evictions:
+    def test(stage, **cast):
+        scene = Scene(stage, **cast)
+        scene.area(SPARE, BIG_PAGES)
+        for _ in range(ROUNDS):
+            qp = scene.connect(scene.attacker, SHARED_PD)
+            scene.reg(SPARE, SHARED_PD, READ_WRITE, "public")
+            rkey, addr, length = scene.keys[SPARE]
+            scene.go_direct(qp=qp, area=SPARE)
+            scene.attacker.do("stream", qp, SHARED_PD, rkey, addr, length)
+            before = stage.direct(scene.attacker)
+            wait_until("the stream", lambda b=before: stage.direct(scene.attacker) > b)
+            scene.attacker.signal(signal.SIGSTOP)
+            evicted = withdraw(scene, qp, SPARE, how) >= LEASE_SECONDS
+            scene.victim.do("fill", SPARE, "secret")
+            scene.attacker.signal(signal.SIGCONT)
+            status = int(scene.attacker.do("join")[0])
+            if status == SUCCESS:
+                raise Failed("a WRITE to what was withdrawn succeeds")
+            scene.expect_intact()
+            if evicted:
+                return f"status {status}"
+            if how != "deregistration":
+                scene.victim.do("dereg", SPARE)
         raise Failed("it was never stopped in the middle of a copy: the test shows nothing")
-    return f"status {status}"
+    return test
+
+
+def churned(stage):
+    """Pages taken away and put back all the time disturb nothing but the region's contents."""
+    scene = armed(stage)
+    scene.attacker.do("churn", SCRIBBLE)
+    for _ in range(ROUNDS):
+        scene.victim.do("fill", WRITABLE, "public")
+        scene.expect_intact(WRITABLE)
+    child = scene.victim.do("fork", WRITABLE)[0]
+    scene.victim.do("reap", child)
+    for _ in range(ROUNDS):
+        scene.victim.do("dereg", WRITABLE)
+        scene.victim.do("fill", WRITABLE, "secret")
+        scene.expect_intact()
+        scene.reg(WRITABLE, SHARED_PD, READ_WRITE, "public")
+    scene.expect_intact(WRITABLE)
+    scene.victim.do("destroy", scene.qp)
+    scene.victim.do("fill", WRITABLE, "secret")
+    scene.expect_intact()
+    scene.attacker.do("rest")
+    scene.friend_goes_on()
+    scene.revoked(scene.attacker)
+
+
+def overtaken(stage):
+    """Regions that another thread registers while a queue pair ends do not come to lie where its
+    peer still looks."""
+    scene = armed(stage)
+    for count in range(FLOOD_LEAST, FLOOD_LEAST + FLOOD_ROUNDS):
+        qp = scene.connect(scene.attacker, SHARED_PD)
+        scene.go_direct(qp=qp)
+        if count == FLOOD_LEAST:
+            scene.victim.do("destroy", scene.qp)
+        base, length = scene.victim.do("flood", count, SHARED_PD)
+        scene.places["flood"] = (int(base, 16), int(length))
+        scene.keep()
+        scene.victim.do("destroy", qp)
+        scene.victim.do("flooded")
+        scene.expect_nothing_secret()
+        scene.attacker.do("scribble", SCRIBBLE)
+        scene.victim.do("ebb")
+        del scene.places["flood"]
+    return f"{FLOOD_ROUNDS} rounds"
 
 
 def own_ways(stage):
@@ -524,8 +586,9 @@ def all_attacks():
     for who, cast in CASTS:
         yield f"{who}: what is granted", case(granted, cast)
         yield f"{who}: deregistration", case(deregistered, cast)
-        yield f"{who}: for ever in flight", case(pretended, cast)
-        yield f"{who}: stopped in a copy", case(stopped, cast)
+        for how in ("deregistration", "access", "error", "destroy"):
+            yield f"{who}: for ever in flight, {how}", case(pretended(how), cast)
+            yield f"{who}: stopped in a copy, {how}", case(stopped(how), cast)
         for how in ENDS:
             what = how.__doc__.rstrip(".").replace("The", "the", 1)
             yield f"{who}: {what}", case(ended(how), cast)
@@ -538,6 +601,8 @@ def all_attacks():
     yield "registered otherwise", reregistered
     yield "a queue pair for reading", read_only_qp
     yield "offsets filled before", prefilled
+    yield "registration while a queue pair ends", overtaken
+    yield "pages that come and go", churned
     yield "memory that grows, is mapped anew, is copied", own_ways
     yield "rubbish", mangled
     yield "the victim dies", victim_dies

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,9 @@
 
 #define AREAS 16
 #define EDGE 100ul
+/* Small regions, and the distance between two. */
+#define FLOOD_MAX 512
+#define FLOOD_STEP (8 * PAGE)
 
 struct area {
 	unsigned char *base;
@@ -238,12 +242,78 @@ static void do_reap(char **args, int count)
 	say("ok");
 }
 
+/* Many small regions, registered one after the other by a thread while other things go on. */
+static struct {
+	pthread_t thread;
+	unsigned char *base;
+	int count;
+	struct ibv_mr *mrs[FLOOD_MAX];
+} flood;
+
+static void *flood_run(void *arg)
+{
+	for (int i = 0; i < flood.count; i++) {
+		flood.mrs[i] = ibv_reg_mr(arg, flood.base + i * FLOOD_STEP + EDGE,
+					  FLOOD_STEP / 2, IBV_ACCESS_LOCAL_WRITE |
+					  IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+		need(flood.mrs[i], "ibv_reg_mr");
+	}
+	return NULL;
+}
+
+/* "flood COUNT PD": begins it. */
+static void do_flood(char **args, int count)
+{
+	size_t len;
+
+	(void)count;
+	flood.count = number(args[0]);
+	if (flood.count > FLOOD_MAX)
+		fail("too many");
+	len = flood.count * FLOOD_STEP;
+	if (!flood.base)
+		flood.base = mmap(NULL, FLOOD_MAX * FLOOD_STEP, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	need(flood.base != MAP_FAILED, "mmap");
+	need0(pthread_create(&flood.thread, NULL, flood_run, stage_pd(args[1])));
+	say("ok %p %zu", flood.base, len);
+}
+
+/* Waits until all are registered, and fills them with secrets. */
+static void do_flooded(char **args, int count)
+{
+	struct area a = { .base = flood.base };
+
+	(void)args;
+	(void)count;
+	need0(pthread_join(flood.thread, NULL));
+	fill(&a, secret, 0, flood.count * FLOOD_STEP);
+	say("ok");
+}
+
+/* Checks them, and ends it. */
+static void do_ebb(char **args, int count)
+{
+	struct area a = { .base = flood.base };
+	ssize_t bad;
+
+	(void)args;
+	(void)count;
+	for (int i = 0; i < flood.count; i++)
+		need0(ibv_dereg_mr(flood.mrs[i]));
+	bad = wrong(&a, secret, 0, flood.count * FLOOD_STEP);
+	if (bad >= 0)
+		say("BAD byte %zd of the small regions is %02x", bad, flood.base[bad]);
+	else
+		say("ok");
+}
+
 static const struct command commands[] = {
 	{ "area", 2, do_area }, { "fill", 2, do_fill }, { "check", 2, do_check },
 	{ "reg", 3, do_reg }, { "rereg", 3, do_rereg }, { "dereg", 1, do_dereg },
 	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
-	{ "renew", 1, do_renew },
-	{ "fork", 1, do_fork }, { "reap", 1, do_reap }, { 0 },
+	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
+	{ "flood", 2, do_flood }, { "flooded", 0, do_flooded }, { "ebb", 0, do_ebb }, { 0 },
 };
 
 int main(int argc, char **argv)
