@@ -37,7 +37,7 @@ static void stream(struct sockaddr_in peer, size_t size, long megabytes)
 	shutdown(fd, SHUT_WR);
 	if (read(fd, buffer, 1) != 1)
 		die("read");
-	printf("%.3f\n", (double)sent / (double)(now_ns() - start));
+	printf("%.5f\n", (double)sent / (double)(now_ns() - start));
 	close(fd);
 }
 

@@ -1,6 +1,7 @@
 """Our own verification programs on both wires: every opcode, every byte, every completion."""
 
 import os
+import re
 import subprocess
 import time
 
@@ -8,8 +9,14 @@ from lib import netns, pair
 from lib.report import count_closing_lines
 
 PROGRAMS = os.path.join(netns.BUILD, "test")
+CAUSEWAY = os.path.join(netns.BUILD, "bin", "causeway")
 OPERATIONS = "1000000"
 LIMIT_SECONDS = 420
+# Another allocator, which gives memory back in other ways than the C library's.
+OTHER_MALLOC = {"LD_PRELOAD": "libjemalloc.so.2"}
+POLL_SECONDS = 0.02
+LARGE_MTUS = (9000, 65535)
+LARGE_OPERATIONS = "50000"
 
 
 def programs():
@@ -23,6 +30,51 @@ def programs():
     ]
 
 
+def churning():
+    """Runs in which memory is registered and reallocated meanwhile: name, program, environment."""
+    return [("verify, registering", "verify", {}),
+            ("verify, registering, jemalloc", "verify", OTHER_MALLOC),
+            ("verify, registering, AddressSanitizer", "verify-asan", {})]
+
+
+def run_churning(report, words, world):
+    """The verification program with registration going on in other threads."""
+    for name, program, env in churning():
+        title = f"{name}, shm"
+        if not all(word in title for word in words):
+            continue
+        argv = [os.path.join(PROGRAMS, program), "--threads", "2", "--churn"]
+        client = [*argv, "--qps", "8", "--ops", "100000", world.server.address]
+        outcome = pair.Pair(world, "shm", argv, client, env=env).run(LIMIT_SECONDS, words=False)
+        text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
+        report.add("verify", title, outcome.problem, outcome.seconds, text)
+
+
+def run_direct(report, words, world):
+    """Both sides must reach into each other's memory: everything could travel by ring."""
+    title = "direct accesses are made, shm"
+    if not all(word in title for word in words):
+        return
+    start = time.monotonic()
+    argv = [os.path.join(PROGRAMS, "verify")]
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    server = world.server.popen(argv, "shm", **silent)
+    pair.wait_listening(server, start + LIMIT_SECONDS)
+    client = world.client.popen([*argv, "--ops", OPERATIONS, world.server.address], "shm",
+                                **silent)
+    problem, text = "none were made", ""
+    while client.poll() is None and time.monotonic() < start + LIMIT_SECONDS:
+        text = subprocess.run([CAUSEWAY, "status"], env=world.server.environment(None),
+                              stdout=subprocess.PIPE, text=True, check=False).stdout
+        if sum(int(n) > 0 for n in re.findall(r"\bdirect (\d+)", text)) == 2:
+            problem = None
+            break
+        time.sleep(POLL_SECONDS)
+    for process in (server, client):
+        pair.end_group(process)
+    report.add("verify", title, problem, time.monotonic() - start, text)
+
+
 def run(report, text=""):
     """Runs each program on one host and on two."""
     words = text.split()
@@ -34,10 +86,28 @@ def run(report, text=""):
                     title = f"{name}, {wire_name}"
                     if all(word in title for word in words):
                         run_pair(report, title, world, wire, both, client_only)
+                if wire == "shm":
+                    run_direct(report, words, world)
+                    run_churning(report, words, world)
                 if all(word in f"errors, {wire_name}" for word in words):
                     run_errors(report, f"errors, {wire_name}", world.server, wire)
         except netns.SetupError as error:
             report.add("verify", wire_name, str(error), 0.0)
+    for mtu in LARGE_MTUS:
+        run_large(report, words, mtu)
+
+
+def run_large(report, words, mtu):
+    """Datagrams of a link's MTU, up to the largest there are."""
+    title = f"verify, udp, MTU {mtu}"
+    if not all(word in title for word in words):
+        return
+    argv = ["verify", "--threads", "2"]
+    try:
+        with netns.TwoHosts(mtu) as world:
+            run_pair(report, title, world, "udp", argv, ["--qps", "4", "--ops", LARGE_OPERATIONS])
+    except netns.SetupError as error:
+        report.add("verify", title, str(error), 0.0)
 
 
 def run_pair(report, title, world, wire, both, client_only):

@@ -52,5 +52,6 @@ def all_stages():
               seconds=300),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300),
+        Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         Stage("clients", "the distribution's own programs", function=matrix.run),
     ]

@@ -9,11 +9,18 @@ VERIFY_SOURCES := $(addprefix tests/verify/,verify.c setup.c request.c respond.c
 ERRORS_SOURCES := $(wildcard tests/verify/err*.c) tests/verify/common.c
 
 .PHONY: verify
-verify: $(VERIFY_DIR)/verify $(VERIFY_DIR)/errors ## Build the verification programs
+verify: $(VERIFY_DIR)/verify $(VERIFY_DIR)/verify-asan $(VERIFY_DIR)/errors ## Build the verification programs
 
 $(VERIFY_DIR)/verify: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(VERIFY_SOURCES) -libverbs
+
+# The sanitizer in the program itself: `causeway run` preloads libraries, and a shared one would have
+# to come first.
+$(VERIFY_DIR)/verify-asan: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
+	@mkdir -p $(@D)
+	$(CC) $(VERIFY_CFLAGS) -fsanitize=address -static-libasan -pthread -o $@ \
+		$(VERIFY_SOURCES) -libverbs
 
 $(VERIFY_DIR)/errors: $(ERRORS_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)

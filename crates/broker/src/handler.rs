@@ -50,15 +50,15 @@ impl Client<'_> {
         self.endpoint.ok_or(Errno::NOTCONN)
     }
 
-    /// The MR table of a new endpoint: the one it brought, or a new one, which is given to it.
+    /// The MR table of a new endpoint, for its peers to read: the one it brought, or a new one,
+    /// which is given to it.
     fn mr_table(&self, brought: Option<OwnedFd>) -> Result<(OwnedFd, Vec<OwnedFd>), Errno> {
         if let Some(table) = brought {
             self.hub.check_table(&table)?;
-            return Ok((table, Vec::new()));
+            return Ok((reopen(&table, false)?, Vec::new()));
         }
         let table = new_table()?;
-        let given = reopen(&table, true)?;
-        Ok((table, vec![given]))
+        Ok((reopen(&table, false)?, vec![table]))
     }
 
     /// What the caller's request has made stale. It hears of it here, and not once more.

@@ -53,7 +53,7 @@ pub struct Endpoint {
     pub inbox: OwnedFd,
     /// Its doorbell eventfd, examined.
     pub doorbell: OwnedFd,
-    /// Its MR table, made by this broker or an earlier one.
+    /// Its MR table, made by this broker or an earlier one, open for reading.
     pub mr_table: OwnedFd,
     /// Its slots, each with the cookie of its network namespace.
     pub slots: BTreeMap<u16, u64>,

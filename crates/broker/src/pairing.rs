@@ -16,7 +16,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use causeway_fabric::fds::{check_memfd, reopen};
+use causeway_fabric::fds::check_memfd;
 use causeway_fabric::limits::{RESTORE_GRACE, qpn_is_valid, qpn_slot};
 use causeway_fabric::services::{
     ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
@@ -556,9 +556,9 @@ fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
 
 /// Descriptors for one who is introduced to `peer`.
 fn introduction(peer: &crate::hub::Endpoint, ring: &OwnedFd) -> Result<[OwnedFd; 4], Errno> {
-    let fds = [ring, &peer.inbox, &peer.doorbell].map(|fd| copy(fd.as_fd()));
-    let [ring, inbox, doorbell] = fds;
-    Ok([ring?, inbox?, doorbell?, reopen(&peer.mr_table, false)?])
+    let fds = [ring, &peer.inbox, &peer.doorbell, &peer.mr_table];
+    let [ring, inbox, doorbell, table] = fds.map(|fd| copy(fd.as_fd()));
+    Ok([ring?, inbox?, doorbell?, table?])
 }
 
 #[cfg(test)]

@@ -38,6 +38,9 @@ pub(crate) struct State {
     pub core: Core,
     /// Queue pairs by index.
     pub qps: Vec<Option<Box<QpEntry>>>,
+    /// How many there are, and how many of them are connected by rings.
+    pub live: u32,
+    pub rings: u32,
     /// Index after the one issued last: numbers are not used again soon.
     next_index: usize,
     pub slot: u16,
@@ -201,6 +204,8 @@ impl Endpoint {
             state: Mutex::new(State {
                 core: Core::new(stats, directory),
                 qps: Vec::new(),
+                live: 0,
+                rings: 0,
                 next_index: 0,
                 slot,
                 pds: Slab::new(crate::limits::LIMITS.max_pd),

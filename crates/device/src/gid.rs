@@ -1,7 +1,8 @@
 //! The GID table: one RoCE v2 entry for each address of this network namespace.
 
-use std::ffi::CStr;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr};
+
+use crate::addresses::{Address, addresses, for_each_address, hardware_address};
 
 /// An entry of the GID table (`ibv_query_gid_ex(3)`). All are of type RoCE v2.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,20 +17,12 @@ pub struct GidEntry {
     pub ifindex: u32,
 }
 
-/// An address of a network interface.
-struct Address {
-    ip: IpAddr,
-    ifname: String,
-    ifindex: u32,
-    loopback: bool,
-}
-
 /// The table as the addresses are now. Programs that are given no index take 0, so what can be
 /// reached from most places comes first: global IPv4, global IPv6, link-local IPv6. Loopback
 /// addresses are there only where nothing else is.
 #[must_use]
 pub fn gid_table() -> Vec<GidEntry> {
-    let mut addresses = addresses();
+    let mut addresses: Vec<Address> = addresses().to_vec();
     if addresses.iter().any(|a| !a.loopback) {
         addresses.retain(|a| !a.loopback);
     }
@@ -93,79 +86,6 @@ fn rank(ip: IpAddr) -> u8 {
         IpAddr::V4(v4) => u8::from(v4.is_link_local()),
         IpAddr::V6(v6) if v6.is_unicast_link_local() => 3,
         IpAddr::V6(_) => 2,
-    }
-}
-
-fn addresses() -> Vec<Address> {
-    let mut found = Vec::new();
-    for_each_address(|name, address| {
-        let Some(ip) = ip_address(address) else {
-            return;
-        };
-        let ifindex = std::ffi::CString::new(name).map_or(0, |name| {
-            // SAFETY: `name` is a terminated string.
-            unsafe { libc::if_nametoindex(name.as_ptr()) }
-        });
-        found.push(Address {
-            ip,
-            ifname: name.to_owned(),
-            ifindex,
-            loopback: ip.is_loopback(),
-        });
-    });
-    found
-}
-
-/// Calls `f` with the name and the address of each interface that is up.
-fn for_each_address(mut f: impl FnMut(&str, *const libc::sockaddr)) {
-    let mut list = std::ptr::null_mut();
-    // SAFETY: getifaddrs fills `list`, which freeifaddrs frees below.
-    if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return;
-    }
-    let mut at = list;
-    while !at.is_null() {
-        // SAFETY: `at` is an element of the list until it is freed.
-        let entry = unsafe { &*at };
-        // SAFETY: interface names are terminated strings.
-        let name = unsafe { CStr::from_ptr(entry.ifa_name) };
-        let up = entry.ifa_flags & libc::IFF_UP as u32 != 0;
-        if up && !entry.ifa_addr.is_null() {
-            f(&name.to_string_lossy(), entry.ifa_addr);
-        }
-        at = entry.ifa_next;
-    }
-    // SAFETY: the list came from getifaddrs.
-    unsafe { libc::freeifaddrs(list) };
-}
-
-fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
-    // SAFETY: the family tells which structure the kernel put there.
-    unsafe {
-        match i32::from((*address).sa_family) {
-            libc::AF_INET => {
-                let v4 = *address.cast::<libc::sockaddr_in>();
-                Some(IpAddr::V4(Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr))))
-            }
-            libc::AF_INET6 => {
-                let v6 = *address.cast::<libc::sockaddr_in6>();
-                Some(IpAddr::V6(Ipv6Addr::from(v6.sin6_addr.s6_addr)))
-            }
-            _ => None,
-        }
-    }
-}
-
-fn hardware_address(address: *const libc::sockaddr) -> Option<[u8; 6]> {
-    // SAFETY: as in `ip_address`.
-    unsafe {
-        if i32::from((*address).sa_family) != libc::AF_PACKET {
-            return None;
-        }
-        let link = *address.cast::<libc::sockaddr_ll>();
-        let mut mac = [0; 6];
-        mac.copy_from_slice(&link.sll_addr[..6]);
-        (link.sll_halen == 6 && mac != [0; 6]).then_some(mac)
     }
 }
 

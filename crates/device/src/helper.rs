@@ -7,10 +7,11 @@
 //!
 //! To be woken for what the program would have polled a moment later ruins both on few processors.
 //! So the helper counts the times that it was woken in vain, because the program had been quicker:
-//! after [`VAIN_WAKES`] in a row it keeps off the sources for a tick, and looks again. No poll knows
-//! that it was the last; the tick is what bounds the delay after it. While the program goes on
-//! polling, ticks get longer ([`TICK_FIRST`] to [`TICK_LAST`]). A program that spins on its memory
-//! and polls in between makes some wakes vain, but never so many in a row: it is served at once.
+//! after [`VAIN_WAKES`] in a row it keeps off the sources for a tick, and looks again. No poll
+//! knows that it was the last; the tick is what bounds the delay after it. While the program goes
+//! on polling, ticks get longer ([`TICK_FIRST`] to [`TICK_LAST`]). A program that spins on its
+//! memory and polls in between makes some wakes vain, but never so many in a row: it is served at
+//! once.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -36,6 +37,9 @@ const RECENT: Duration = Duration::from_micros(5);
 /// After activity the first sleep on the sources is no longer than this, so that a post need not
 /// wake the helper to tell it of a time-out further away: a system call and a wake for each.
 const LAZY: Duration = Duration::from_millis(1);
+/// How long it goes on looking after a look that found a stream: to wake it may cost more than the
+/// time between two batches, and a virtual network has the sender pay.
+const STREAM_SPIN: Duration = Duration::from_micros(30);
 /// Later than any time there is.
 const FAR: Instant = Instant(u64::MAX);
 /// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
@@ -52,6 +56,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
             tick: TICK_FIRST,
             vain: 0,
             woken: false,
+            spin_until: Instant(0),
             shared,
         }
         .run();
@@ -76,6 +81,8 @@ struct Helper {
     vain: u32,
     /// The last sleep was ended by a source.
     woken: bool,
+    /// Until when it looks again instead of sleeping.
+    spin_until: Instant,
 }
 
 /// What a look at the sources found.
@@ -83,7 +90,7 @@ struct Helper {
 enum Looked {
     /// Nothing: time to sleep, until the given time at the latest.
     Nothing(Option<Instant>),
-    /// Something.
+    /// Something, now or just now.
     Worked,
     /// As much as a program that waits for events may expect at once.
     Enough,
@@ -103,8 +110,10 @@ impl Helper {
                 self.tick = (2 * self.tick).min(TICK_LAST);
             } else {
                 self.tick = TICK_FIRST;
-                // One more will do: it has been polling until just now.
-                self.vain = self.vain.min(VAIN_WAKES - 1);
+                if self.vain >= VAIN_WAKES {
+                    // It has stopped, or it polls only now and then.
+                    self.vain = 0;
+                }
                 self.sleep_on_sources();
             }
         }
@@ -172,11 +181,17 @@ impl Helper {
         }
         if worked {
             self.vain = 0;
+            if state.udp.stream {
+                self.spin_until = now.get() + STREAM_SPIN;
+            }
             return if state.core.enough {
                 Looked::Enough
             } else {
                 Looked::Worked
             };
+        }
+        if now.get() < self.spin_until {
+            return Looked::Worked;
         }
         if woken {
             self.vain += 1;

@@ -8,6 +8,7 @@
 //! Nothing happens before [`Context::open`]. From then on the process has one endpoint: a port, an
 //! inbox, a lock, and a helper thread that makes progress while the program does not.
 
+mod addresses;
 mod channel;
 mod clock;
 mod context;

@@ -234,6 +234,14 @@ impl State {
 
     /// Sends what a queue pair was just given.
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
+        if self
+            .qp(qpn)
+            .is_some_and(|entry| udp::may_gather(entry, udp::GATHER_POSTS))
+        {
+            // The next poll sends it, or the acknowledgment of what is under way.
+            self.touch(qpn);
+            return;
+        }
         if !self.pending.is_empty() || self.pump(qpn, now) {
             self.touch(qpn);
             self.flush_pending(now);
@@ -348,6 +356,7 @@ impl State {
             Link::Ring(_) => {
                 entry.grant();
                 entry.qp.set_direct(true);
+                self.rings += 1;
                 self.heat(qpn);
             }
             _ => {}
@@ -356,23 +365,10 @@ impl State {
 
     /// Tells `causeway status` how many of each object there are.
     pub fn count_objects(&self, wakeups: u64) {
-        let links = |is: fn(&Link) -> bool| {
-            self.qps
-                .iter()
-                .flatten()
-                .filter(|entry| is(&entry.link))
-                .count() as u64
-        };
         let stats = &self.core.stats;
         stats.add(Counter::Wakeups, wakeups);
-        stats.set(
-            Counter::QueuePairs,
-            self.qps.iter().flatten().count() as u64,
-        );
-        stats.set(
-            Counter::RingsOpen,
-            links(|link| matches!(link, Link::Ring(_))),
-        );
+        stats.set(Counter::QueuePairs, u64::from(self.live));
+        stats.set(Counter::RingsOpen, u64::from(self.rings));
         stats.set(Counter::UdpConnections, u64::from(self.udp.links));
         stats.set(Counter::MemoryRegions, self.core.mrs.len() as u64);
     }
@@ -380,7 +376,13 @@ impl State {
     /// A queue pair gives its link up; the peer is told.
     pub fn link_down(&mut self, qpn: u32) {
         let now = clock::now();
-        let State { qps, core, udp, .. } = self;
+        let State {
+            qps,
+            core,
+            udp,
+            rings,
+            ..
+        } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
             return;
         };
@@ -390,7 +392,10 @@ impl State {
                 udp::pump(entry, core, udp, now);
                 udp.links -= 1;
             }
-            Link::Ring(link) => link.close(),
+            Link::Ring(link) => {
+                link.close();
+                *rings -= 1;
+            }
             Link::None | Link::Nowhere(_) => {}
         }
         entry.link = Link::None;

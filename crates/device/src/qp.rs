@@ -100,6 +100,7 @@ impl Qp {
         }
         let events = Arc::clone(&pd.context.events);
         state.qps[index] = Some(Box::new(QpEntry::new(ProtoQp::new(config))));
+        state.live += 1;
         state.core.routes[index] = Some(Route {
             send_cq,
             recv_cq,
@@ -274,7 +275,9 @@ impl Qp {
         let request = ConnectRequest {
             local_qpn: self.qpn,
             remote_gid: remote.map(|_| av.dgid),
-            gid_is_local: remote.is_none_or(|(ip, _)| gid::is_local(ip)),
+            gid_is_local: remote.is_none_or(|(ip, _)| {
+                table.iter().any(|entry| entry.gid == av.dgid) || gid::is_local(ip)
+            }),
             remote_qpn: attr.dest_qpn,
             pd: self.pd.handle,
             access: self.access_after(attr, mask).bits(),
@@ -312,7 +315,8 @@ impl Qp {
             Introduction::Udp => {
                 let own = table.first().ok_or(Errno(libc::ENETUNREACH))?;
                 let (ip, source) = remote.unwrap_or((gid::ip_of(own.gid), own));
-                let link = udp_link(self.qpn, attr, (ip, gid::ip_of(source.gid)), source.ifindex)?;
+                let ips = (ip, gid::ip_of(source.gid));
+                let link = udp_link(self.qpn, attr, ips, source.ifindex, shared)?;
                 Ok(Link::Udp(Box::new(link)))
             }
         }
@@ -427,6 +431,7 @@ impl Qp {
         state.link_down(self.qpn);
         let index = qp_index(self.qpn);
         state.qps[index] = None;
+        state.live -= 1;
         state.core.forget_completions(self.qpn);
         state.core.routes[index] = None;
         for cq in [self.send_cq.number, self.recv_cq.number] {
@@ -453,6 +458,7 @@ fn udp_link(
     attr: &QpAttr,
     (ip, source): (IpAddr, IpAddr),
     ifindex: u32,
+    shared: &Shared,
 ) -> Result<UdpLink, Errno> {
     let slot = u16::try_from(attr.dest_qpn >> 12).map_err(|_| Errno(libc::EINVAL))?;
     let port = BASE_PORT + slot;
@@ -466,8 +472,10 @@ fn udp_link(
     getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
     let cookie = u64::from_ne_bytes(random) | 1;
     let max_datagram = causeway_netio::path_mtu(dst, Some(source));
+    let [_, port, _] = shared.sources();
     let config = Config {
         max_datagram,
+        window: crate::udp::window(port, max_datagram),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
     Ok(UdpLink::new(

@@ -1,12 +1,13 @@
 //! The UDP wire: TRP connections over the endpoint's port.
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
-use causeway_proto::trp::{Connection, Stats, reset_for};
+use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Stats, reset_for};
 use causeway_proto::types::QpState;
 use causeway_shm::Counter;
 use causeway_wire::trp::{Reason, destination};
@@ -20,9 +21,20 @@ const BATCH_BYTES: usize = 64_000;
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
 /// Batches received in one progress, so that sending gets its turn.
-const RECEIVE_ROUNDS: usize = 4;
+const RECEIVE_ROUNDS: usize = 8;
 /// Fruitless looks at the port for one look at its errors: a system call that is rarely worth it.
 const ERRORS_EVERY: u32 = 256;
+/// Work requests unacknowledged from which on those posted wait for the next poll, or for more: a
+/// message and another that announces it go at once.
+pub(crate) const GATHER_POSTS: u64 = 2;
+/// Work requests unacknowledged from which on also polls leave those posted waiting for more: the
+/// slower the peer, the more goes at once.
+const GATHER_POLLS: u64 = 8;
+/// Most work requests and bytes gathered.
+const GATHER_MESSAGES: u64 = 64;
+const GATHER_BYTES: u64 = 56 << 10;
+/// Least window, segments: less would keep small ones back for the sake of large ones.
+const MIN_WINDOW: u16 = 64;
 /// Room for a reset.
 const RESET_BYTES: usize = 128;
 
@@ -34,6 +46,8 @@ pub(crate) struct UdpWire {
     buffer: Vec<u8>,
     /// Looks at the port since something came.
     quiet: u32,
+    /// The last look at the port found a stream under way.
+    pub stream: bool,
     /// The port polled as in error: set by whoever slept on it.
     pub errors: Arc<AtomicBool>,
 }
@@ -72,9 +86,18 @@ impl UdpWire {
             links: 0,
             buffer,
             quiet: 0,
+            stream: false,
             errors: Arc::default(),
         }
     }
+}
+
+/// Segments of up to `datagram` bytes that a receive buffer of the port's size surely takes. The
+/// kernel charges for its own structures too, hence half of it.
+pub(crate) fn window(port: BorrowedFd<'_>, datagram: usize) -> u16 {
+    let bytes = rustix::net::sockopt::socket_recv_buffer_size(port).unwrap_or(0);
+    let fit = u16::try_from(bytes / 2 / datagram.max(1)).unwrap_or(u16::MAX);
+    fit.clamp(MIN_WINDOW, DEFAULT_WINDOW)
 }
 
 impl UdpLink {
@@ -147,10 +170,22 @@ impl UdpLink {
     }
 }
 
+/// Whether what was posted had better wait for more, to share datagrams and system calls with:
+/// while `under_way` work requests or more are unacknowledged, since their acknowledgments bring
+/// another occasion.
+pub(crate) fn may_gather(entry: &QpEntry, under_way: u64) -> bool {
+    matches!(entry.link, Link::Udp(_))
+        && entry
+            .qp
+            .may_gather(under_way, GATHER_MESSAGES, GATHER_BYTES)
+}
+
 /// Sends what the queue pair's connection has to send now.
 pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now: Instant) {
+    let gather = may_gather(entry, GATHER_POLLS);
     let QpEntry { qp, link, .. } = entry;
     let Link::Udp(udp) = link else { return };
+    udp.conn.hold_new_requests(gather);
     if !udp.send_unsent(&wire.port) {
         udp.retry_at = Some(now + RETRY_AFTER);
         return;
@@ -221,6 +256,7 @@ pub(crate) fn receive(
 ) -> bool {
     let slot = u32::from(wire.port.port() - crate::endpoint::BASE_PORT);
     let mut any = false;
+    wire.stream = false;
     for _ in 0..RECEIVE_ROUNDS {
         let mut strangers = Vec::new();
         let received = wire.port.recv(|src, dst, datagram| {
@@ -252,6 +288,7 @@ pub(crate) fn receive(
         }
         let received = received.unwrap_or_default();
         any |= received.datagrams > 0;
+        wire.stream |= received.more;
         if !received.more {
             break;
         }

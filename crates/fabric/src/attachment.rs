@@ -1,6 +1,7 @@
 //! What an endpoint holds of its broker.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
-use crate::segments::{Segments, attach_fds, take_table};
+use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
     AttachRequest, BrokerStub, ConnectBody, ConnectReply, PeerChange, PeerEvent, RestoreRequest,
     SlotRequest, SysfsRequest, Wire, WirePref,
@@ -92,6 +93,7 @@ pub struct Attachment {
     pid: u32,
     broker: Address,
     wakeup: Wakeup,
+    pub(crate) quota: Mutex<Quota>,
     state: Mutex<State>,
 }
 
@@ -126,6 +128,7 @@ impl Attachment {
             pid: std::process::id(),
             broker,
             wakeup: Wakeup::new()?,
+            quota: Mutex::default(),
             state: Mutex::new(State {
                 control: None,
                 endpoint: 0,
@@ -296,7 +299,12 @@ impl Attachment {
         Ok(self.lock()?.endpoint)
     }
 
-    fn check_process(&self) -> Result<()> {
+    /// Whether there is a broker, as far as is known.
+    pub(crate) fn is_attached(&self) -> Result<bool> {
+        Ok(self.lock()?.control.is_some())
+    }
+
+    pub(crate) fn check_process(&self) -> Result<()> {
         if std::process::id() == self.pid {
             Ok(())
         } else {
@@ -304,9 +312,16 @@ impl Attachment {
         }
     }
 
-    pub(crate) fn lock(&self) -> Result<MutexGuard<'_, State>> {
+    pub(crate) fn lock(&self) -> Result<Calling<'_>> {
         self.check_process()?;
-        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(control) = &state.control {
+            self.wakeup.pause(control.socket());
+        }
+        Ok(Calling {
+            state,
+            wakeup: &self.wakeup,
+        })
     }
 
     /// Runs one call; if the broker turns out to be gone, attaches to the next one and runs it
@@ -384,6 +399,34 @@ impl Attachment {
             return Ok(());
         }
         Err(Error::BrokerGone)
+    }
+}
+
+/// The state, locked by a thread that is going to call the broker.
+pub(crate) struct Calling<'a> {
+    state: MutexGuard<'a, State>,
+    wakeup: &'a Wakeup,
+}
+
+impl Deref for Calling<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Calling<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        if let Some(control) = &self.state.control {
+            self.wakeup.resume(control.socket());
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
@@ -29,8 +30,16 @@ use crate::services::{
 #[derive(Debug, Default)]
 pub(crate) struct Segments {
     kept: BTreeMap<u64, Kept>,
-    /// Bytes that the program has reserved for them.
+}
+
+/// Memory reserved for segments, in bytes. Has a lock of its own: most of what is reserved and
+/// given back needs no call, and must not wait for those of others. Locked before the state.
+#[derive(Debug, Default)]
+pub(crate) struct Quota {
+    /// By the program.
     used: u64,
+    /// At the broker.
+    granted: u64,
 }
 
 #[derive(Debug)]
@@ -272,18 +281,18 @@ impl Attachment {
     /// # Errors
     /// [`Error::Refused`] with `EDQUOT` beyond the limit; as [`Attachment::reattach`].
     pub fn reserve(&self, bytes: u64) -> Result<()> {
-        let mut state = self.lock()?;
-        let used = state.segments.used.saturating_add(bytes);
-        if used > state.identity.reserved {
+        let mut quota = self.quota()?;
+        let used = quota.used.saturating_add(bytes);
+        if used > quota.granted {
             let ample = used.checked_next_multiple_of(RESERVE_UNIT);
-            let ample = self.reserve_all(&mut state, ample.unwrap_or(u64::MAX));
+            let ample = self.reserve_all(&mut quota, ample.unwrap_or(u64::MAX));
             if ample.as_ref().is_err_and(Error::is_quota) {
-                self.reserve_all(&mut state, used)?;
+                self.reserve_all(&mut quota, used)?;
             } else {
                 ample?;
             }
         }
-        state.segments.used = used;
+        quota.used = used;
         Ok(())
     }
 
@@ -293,26 +302,32 @@ impl Attachment {
     /// # Errors
     /// [`Error::Forked`].
     pub fn release(&self, bytes: u64) -> Result<()> {
-        let mut state = self.lock()?;
-        let used = state.segments.used.saturating_sub(bytes);
-        state.segments.used = used;
-        let least = used.checked_next_multiple_of(RESERVE_UNIT);
+        let mut quota = self.quota()?;
+        quota.used = quota.used.saturating_sub(bytes);
+        let least = quota.used.checked_next_multiple_of(RESERVE_UNIT);
         let least = least.unwrap_or(u64::MAX);
         // A unit more may stay, lest one at the edge comes and goes.
-        let spare = state.identity.reserved.saturating_sub(least);
-        if spare > RESERVE_UNIT && state.control.is_some() {
+        if quota.granted.saturating_sub(least) > RESERVE_UNIT && self.is_attached()? {
             // What it does not hear now it hears from the next call.
-            let _ = self.reserve_all(&mut state, least);
+            let _ = self.reserve_all(&mut quota, least);
         }
         Ok(())
     }
 
-    fn reserve_all(&self, state: &mut State, bytes: u64) -> Result<()> {
+    fn quota(&self) -> Result<MutexGuard<'_, Quota>> {
+        self.check_process()?;
+        Ok(self.quota.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn reserve_all(&self, quota: &mut Quota, bytes: u64) -> Result<()> {
         let request = ReserveRequest { bytes };
-        self.with_broker(state, |control, _| {
+        let mut state = self.lock()?;
+        self.with_broker(&mut state, |control, _| {
             BrokerStub(control).reserve(&request, &[])
         })?;
+        // What the next broker is told.
         state.identity.reserved = bytes;
+        quota.granted = bytes;
         Ok(())
     }
 

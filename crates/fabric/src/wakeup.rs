@@ -50,6 +50,22 @@ impl Wakeup {
             .map_err(Error::system("epoll_ctl"))
     }
 
+    /// A thread is about to call over the socket, and takes whatever comes: nobody else need wake
+    /// for it.
+    pub(crate) fn pause(&self, socket: BorrowedFd<'_>) {
+        self.change(socket, epoll::EventFlags::empty());
+    }
+
+    /// The call is over. What is left unread wakes.
+    pub(crate) fn resume(&self, socket: BorrowedFd<'_>) {
+        self.change(socket, epoll::EventFlags::IN);
+    }
+
+    fn change(&self, socket: BorrowedFd<'_>, events: epoll::EventFlags) {
+        // Fails only for a socket that is not watched, and then there is nothing to change.
+        let _ = epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(0), events);
+    }
+
     /// Explicit, since a copy of the socket in a forked child would keep it registered.
     pub(crate) fn unwatch(&self, socket: BorrowedFd<'_>) {
         // Fails only for a socket that was never watched, which is as good.

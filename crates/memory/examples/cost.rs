@@ -1,6 +1,6 @@
 //! What moving memory costs, beside populating and copying as much: `cargo run --release --example
-//! cost [rounds [bytes]]`. Medians in microseconds; the last column is the longest time that a thread
-//! writing to the memory all the while was stopped, in all rounds.
+//! cost [rounds [bytes]]`. Medians in microseconds; the last columns are the longest time that a
+//! thread which writes to the memory all the while was stopped.
 
 #[path = "../tests/common/mod.rs"]
 mod common;

@@ -1,8 +1,9 @@
 //! Moving single chunks, and the threads that stand behind them.
 
 use crate::error::Unmovable;
+use crate::extents::Freed;
 use crate::monitor::ENDED;
-use crate::pieces::Pieces;
+use crate::pieces::{Piece, Pieces};
 use crate::shared::{Grown, MAX_GROWN, Shared, Table, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::store::Store;
@@ -12,7 +13,7 @@ use crate::vma::{Maps, Vma};
 use crate::{mason, monitor};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -34,6 +35,8 @@ pub(crate) struct Engine {
     lift: Uffd,
     /// Where pages are lifted to, if they are moved one by one, which tells pinned ones.
     scratch: Option<Area>,
+    /// Tells which pages exist.
+    pagemap: OwnedFd,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -46,10 +49,48 @@ struct Run<'a> {
     husk: Area,
 }
 
+/// What a window shows: the store's number, its descriptor, the offset.
+type Shows = Option<(u64, RawFd, usize)>;
+
+fn shows(store: &Store, offset: usize) -> Shows {
+    Some((store.id(), store.as_fd().as_raw_fd(), offset))
+}
+
+fn open_pagemap() -> Result<OwnedFd, Errno> {
+    use rustix::fs::{Mode, OFlags};
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open("/proc/self/pagemap", flags, Mode::empty())
+}
+
+/// A hollow mapping in place of one that was used up.
+fn fresh_husk(like: Span) -> usize {
+    let husk = Area::reserve(like).and_then(|mut area| {
+        area.map(None, RW)?;
+        let start = area.span().start;
+        area.advance(like.len());
+        Ok(start)
+    });
+    husk.expect("no address space to undo what failed for lack of memory")
+}
+
+/// See [`Engine::hold`].
+struct Hold<'a>(&'a Shared, Span);
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        let mut table = self.0.table();
+        table.busy = Span::default();
+        table.source = None;
+        drop(table);
+        self.0.events.wake(self.1);
+    }
+}
+
 impl Engine {
-    /// Opens the userfaultfds and starts the threads.
-    pub fn start(device: Option<&OwnedFd>) -> Result<Engine, Unmovable> {
-        let features = Uffd::features(device).map_err(|_| Unmovable::NoUserfaultfd)?;
+    /// Opens the userfaultfds, of whose features only those in `usable` are used, and starts the
+    /// threads.
+    pub fn start(device: Option<&OwnedFd>, usable: u64) -> Result<Engine, Unmovable> {
+        let features = Uffd::features(device).map_err(|_| Unmovable::NoUserfaultfd)? & usable;
         if features & EVENTS != EVENTS {
             return Err(Unmovable::NoUserfaultfd);
         }
@@ -73,6 +114,7 @@ impl Engine {
                 pieces: Pieces::new(),
                 busy: Span::default(),
                 window: None,
+                source: None,
             }),
             arrived: Condvar::new(),
             ended: AtomicBool::new(false),
@@ -88,6 +130,7 @@ impl Engine {
             shared,
             lift,
             scratch,
+            pagemap: open_pagemap()?,
             threads: Vec::new(),
         };
         // From here on it is the engine's: see its Drop.
@@ -108,8 +151,8 @@ impl Engine {
     /// leaves all else as it is.
     pub fn abandon(self) {
         for uffd in [&self.shared.events, &self.lift] {
-            // SAFETY: nothing uses them in this process: its threads do not exist, and the engine is
-            // never dropped.
+            // SAFETY: nothing uses them in this process: its threads do not exist, and the engine
+            // is never dropped.
             unsafe { rustix::io::close(uffd.as_raw_fd()) };
         }
         std::mem::forget(self);
@@ -126,61 +169,91 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves `span`, which lies in one plain mapping, into the store; returns where its husk is.
-    /// On failure everything is as it was.
-    pub fn move_run(&self, store: &Store, span: Span) -> Result<usize, Unmovable> {
-        let run = Run {
-            store,
-            window: Area::reserve(span)?,
-            husk: Area::reserve(span)?,
+    /// Whether lifting fails for pinned and for locked pages.
+    pub fn sees_pins(&self) -> bool {
+        self.scratch.is_some()
+    }
+
+    /// Moves `span`, which lies in one plain mapping, into the store, chunk by chunk. Returns what
+    /// was moved before something failed, with its husk.
+    pub fn move_run(&self, store: &Store, span: Span) -> (Option<Freed>, Result<(), Unmovable>) {
+        let mut run = match self.prepare(store, span) {
+            Ok(run) => run,
+            Err(error) => return (None, Err(error.into())),
         };
-        run.window.map(Some((store.as_fd(), span.start)), RW)?;
-        run.window.advise(Advice::LinuxDontFork)?;
-        self.shared
-            .events
-            .register(run.window.span(), Trap::MissingOrMinor)?;
-        let (mut run, base) = (run, span.start);
         let husk = run.husk.span().start;
+        let mut result = Ok(());
         for chunk in span.chunks() {
-            if let Err(error) = self.move_chunk(&mut run, chunk) {
-                let moved = Span::new(base, chunk.start);
-                if !moved.is_empty() {
-                    // What cannot be brought back stays where it is: the data is right.
-                    let _ = self.return_run(store, moved, moved.start, husk, RW);
-                    let _ = sys::punch(store.as_fd(), moved);
-                }
-                return Err(error);
+            result = self.move_chunk(&mut run, chunk);
+            if result.is_err() {
+                break;
             }
         }
-        Ok(husk)
+        let moved = Span::new(span.start, span.end - run.window.span().len());
+        let freed = Freed { span: moved, husk };
+        ((!moved.is_empty()).then_some(freed), result)
+    }
+
+    fn prepare<'a>(&self, store: &'a Store, span: Span) -> Result<Run<'a>, Errno> {
+        let window = self.show(store, span, span.start, RW)?;
+        let husk = Area::reserve(span)?;
+        Ok(Run {
+            store,
+            window,
+            husk,
+        })
+    }
+
+    /// Maps pages of a store, from `offset` on, somewhere from where they can be moved to `span`.
+    fn show(
+        &self,
+        store: &Store,
+        span: Span,
+        offset: usize,
+        prot: ProtFlags,
+    ) -> Result<Area, Errno> {
+        let window = Area::reserve(span)?;
+        window.map(Some((store.as_fd(), offset)), prot)?;
+        window.advise(Advice::LinuxDontFork)?;
+        self.shared
+            .events
+            .register(window.span(), Trap::MissingOrMinor)?;
+        Ok(window)
     }
 
     fn move_chunk(&self, run: &mut Run<'_>, chunk: Span) -> Result<(), Unmovable> {
         let (window, husk) = (run.window.span(), run.husk.span());
         let _signals = NoSignals::new();
-        self.lift
-            .register(chunk, Trap::Missing)
-            .map_err(|error| match error {
-                Errno::BUSY => Unmovable::Watched,
-                Errno::INVAL => Unmovable::NotPlain,
-                error => error.into(),
-            })?;
         let from = match self.raise(chunk, husk.start) {
-            Ok(from) => from,
-            Err(error) => {
-                // Wakes who was stopped.
-                let _ = self.lift.unregister(chunk);
-                return Err(error);
+            Err(Unmovable::Pinned) => {
+                // Maybe only shared with a child, until the next write.
+                // SAFETY: writes nothing; the range is readable and writable.
+                unsafe {
+                    let advice = Advice::LinuxPopulateWrite;
+                    rustix::mm::madvise(sys::at(chunk.start), chunk.len(), advice)?;
+                }
+                self.raise(chunk, husk.start)?
             }
+            raised => raised?,
         };
-        let filled = self.fill(run.store, chunk, chunk.at(window.start), from);
+        let to = chunk.at(window.start);
+        let filled = self.fill(to, from).or_else(|error| match error {
+            // A peer has touched these pages of the store: they are of no use to anybody.
+            Errno::EXIST => {
+                sys::punch(run.store.as_fd(), chunk)?;
+                self.fill(to, from)
+            }
+            error => Err(error),
+        });
         let hollowed = filled.and_then(|()| match &self.scratch {
             // SAFETY: the husk's area is ours, and accesses to the chunk are trapped.
             Some(_) => unsafe { sys::hollow(chunk, husk.start) },
             None => Ok(()),
         });
-        let shows = Some((run.store.id(), run.store.as_fd().as_raw_fd(), chunk.start));
-        let swapped = hollowed.and_then(|()| self.swap(chunk, window.start, shows, || Ok(())));
+        let swapped = hollowed.and_then(|()| {
+            let _hold = self.hold(chunk);
+            self.place(chunk, window.start, shows(run.store, chunk.start))
+        });
         if let Err(error) = swapped {
             self.lower(chunk, from);
             if self.scratch.is_none() {
@@ -204,39 +277,76 @@ impl Engine {
         Ok(())
     }
 
-    /// Fills the pages of a store at `offsets`, mapped at `to`, with copies of those at `from`. What
-    /// a peer may have put there before is dropped; one that goes on doing so has it fail.
-    fn fill(&self, store: &Store, offsets: Span, to: Span, from: usize) -> Result<(), Errno> {
-        let events = &self.shared.events;
-        match events.copy(to, from) {
-            Err(Errno::EXIST) => {
-                sys::punch(store.as_fd(), offsets)?;
-                events.copy(to, from)
-            }
-            result => result,
-        }
-    }
-
     /// Lifts the pages of a chunk, so that whoever touches it is stopped; returns where they are.
+    /// On failure nobody is stopped.
     fn raise(&self, chunk: Span, husk: usize) -> Result<usize, Unmovable> {
+        self.lift
+            .register(chunk, Trap::Missing)
+            .map_err(|error| match error {
+                Errno::BUSY => Unmovable::Watched,
+                Errno::INVAL => Unmovable::NotPlain,
+                error => error.into(),
+            })?;
         let Some(scratch) = &self.scratch else {
             // SAFETY: the husk's area is ours, and accesses to the chunk are trapped.
-            unsafe { sys::hollow(chunk, husk)? };
-            return Ok(husk);
+            let hollowed = unsafe { sys::hollow(chunk, husk) };
+            if hollowed.is_err() {
+                let _ = self.lift.unregister(chunk);
+            }
+            return Ok(hollowed.map(|()| husk)?);
         };
         // Huge pages move whole if both ends are aligned alike.
         let to = scratch.span().start + chunk.start % CHUNK;
-        self.lift.transfer(to, chunk).map_err(|(done, error)| {
-            let moved = Span::new(chunk.start, chunk.start + done);
-            self.lower(moved, to);
-            match error {
-                Errno::BUSY => Unmovable::Pinned,
-                Errno::INVAL => Unmovable::NotPlain,
-                Errno::NOENT | Errno::FAULT => Unmovable::NotMapped,
-                error => error.into(),
+        let Err((done, error)) = self.lift.transfer(to, chunk) else {
+            return Ok(to);
+        };
+        self.lower(Span::new(chunk.start, chunk.start + done), to);
+        let _ = self.lift.unregister(chunk);
+        Err(match error {
+            Errno::BUSY => Unmovable::Pinned,
+            // Being locked is the one thing in which it differs from where it should go.
+            Errno::INVAL => Unmovable::Locked,
+            Errno::NOENT | Errno::FAULT => Unmovable::NotMapped,
+            error => error.into(),
+        })
+    }
+
+    /// Fills the store's pages at `to` with those at `from`: where there are none, with zeros.
+    fn fill(&self, to: Span, from: usize) -> Result<(), Errno> {
+        // One word for each page: `proc_pid_pagemap(5)`.
+        const EXISTS: u64 = 0b11 << 62;
+        let mut map = [0u64; CHUNK / PAGE];
+        let map = &mut map[..to.len() / PAGE];
+        // SAFETY: plain words, as many as there are pages.
+        let words = unsafe {
+            let len = std::mem::size_of_val(map);
+            let offset = (from / PAGE * size_of::<u64>()) as libc::off_t;
+            let got = libc::pread(
+                self.pagemap.as_raw_fd(),
+                map.as_mut_ptr().cast(),
+                len,
+                offset,
+            );
+            got == len as isize
+        };
+        if !words {
+            return Err(Errno::IO);
+        }
+        let mut page = 0;
+        while page < map.len() {
+            let exists = map[page] & EXISTS != 0;
+            let alike = |word: &&u64| (**word & EXISTS != 0) == exists;
+            let count = map[page..].iter().take_while(alike).count();
+            let part = Span::new(to.start + page * PAGE, to.start + (page + count) * PAGE);
+            if exists {
+                let copied = self.shared.events.copy(part, from + page * PAGE);
+                copied.map_err(|(_, error)| error)?;
+            } else {
+                self.shared.events.copy_zeros(part)?;
             }
-        })?;
-        Ok(to)
+            page += count;
+        }
+        Ok(())
     }
 
     /// Undoes `raise`.
@@ -253,24 +363,20 @@ impl Engine {
         assert!(undone, "pages could not be put back");
     }
 
-    /// Moves the window at `from` over `target`, lets `fill` do its work while whoever touches the
-    /// target is stopped, and wakes them.
-    fn swap(
-        &self,
-        target: Span,
-        from: usize,
-        shows: Option<(u64, i32, usize)>,
-        fill: impl FnOnce() -> Result<(), Errno>,
-    ) -> Result<(), Errno> {
+    /// Keeps the monitor off `target`: who is stopped there waits until the guard is dropped.
+    fn hold(&self, target: Span) -> Hold<'_> {
+        self.shared.table().busy = target;
+        Hold(&self.shared, target)
+    }
+
+    /// Moves the window at `from` over `target`, which is held, and waits until the monitor knows.
+    fn place(&self, target: Span, from: usize, shows: Shows) -> Result<(), Errno> {
         let shared = &*self.shared;
-        let mut table = shared.table();
-        table.busy = target;
-        table.window = Some(Window {
+        shared.table().window = Some(Window {
             span: target.at(from),
             shows,
             arrived: false,
         });
-        drop(table);
         // SAFETY: the window is ours, and has or gets the target's contents.
         let mut done = unsafe { sys::place(from, target) };
         let mut table = shared.table();
@@ -279,69 +385,134 @@ impl Engine {
                 done = Err(ENDED);
                 break;
             }
-            table = shared
-                .arrived
-                .wait(table)
-                .unwrap_or_else(PoisonError::into_inner);
+            let woken = shared.arrived.wait(table);
+            table = woken.unwrap_or_else(PoisonError::into_inner);
         }
         table.window = None;
-        drop(table);
-        let done = done.and_then(|()| fill());
-        shared.table().busy = Span::default();
-        shared.events.wake(target);
         done
     }
 
-    /// Brings the store's pages at `offset`, which are mapped at `span` with protection `prot`,
-    /// back to private memory: into the husk, which takes their place.
-    pub fn return_run(
+    /// Moves the window at `from`, in which nothing is yet, over `target`, and fills it with the
+    /// contents of `vma`, which are at `source` too. On failure: how much of it is in its new
+    /// place, if the window was used up; the rest shows `store` as before.
+    fn replace(
+        &self,
+        target: Span,
+        from: usize,
+        new: Shows,
+        source: usize,
+        (store, vma): (&Store, &Vma),
+    ) -> Result<(), (Option<usize>, Errno)> {
+        let _hold = self.hold(target);
+        self.shared.table().source = Some(Piece {
+            span: target,
+            offset: vma.offset + (target.start - vma.span.start),
+            store: store.id(),
+            fd: store.as_fd().as_raw_fd(),
+        });
+        self.place(target, from, new)
+            .map_err(|error| (None, error))?;
+        let Err((done, error)) = self.shared.events.copy(target, source) else {
+            return Ok(());
+        };
+        // Nobody has seen what is not filled: the store's pages are as they were.
+        let rest = Span::new(target.start + done, target.end);
+        let offset = vma.offset + (rest.start - vma.span.start);
+        let again = self
+            .show(store, rest, offset, vma.prot)
+            .and_then(|mut window| {
+                self.place(rest, window.span().start, shows(store, offset))?;
+                window.advance(rest.len());
+                Ok(())
+            });
+        // Whoever touched the rest would wait for ever.
+        again.expect("no memory to undo what failed for lack of memory");
+        Err((Some(done), error))
+    }
+
+    /// Brings the store's pages that are mapped at `vma` back to private memory: into the husk,
+    /// which takes their place. Returns what could not be brought back, by offset, with its husk.
+    pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+        let Vma { span, offset, .. } = *vma;
+        let rest = |done| Freed {
+            span: Span::new(offset + done, offset + span.len()),
+            husk: husk + done,
+        };
+        let source = match Area::reserve(span) {
+            Ok(source) => source,
+            Err(error) => return (vec![rest(0)], Some(error)),
+        };
+        if let Err(error) = source.map(Some((store.as_fd(), offset)), ProtFlags::READ) {
+            return (vec![rest(0)], Some(error));
+        }
+        for chunk in span.chunks() {
+            let before = chunk.start - span.start;
+            let shell = chunk.at(husk + before);
+            let Err((done, error)) = self.return_chunk(store, vma, chunk, shell, &source) else {
+                continue;
+            };
+            let mut kept = vec![rest(before)];
+            if let Some(done) = done {
+                let part = Span::new(chunk.start + done, chunk.end);
+                let husk = fresh_husk(part);
+                let span = part.at(offset + before + done);
+                kept = vec![Freed { span, husk }, rest(before + chunk.len())];
+            }
+            kept.retain(|freed| !freed.span.is_empty());
+            return (kept, Some(error));
+        }
+        (Vec::new(), None)
+    }
+
+    /// On failure: how much of the chunk is back, if its husk was used up, and why no more.
+    fn return_chunk(
         &self,
         store: &Store,
-        span: Span,
-        offset: usize,
-        husk: usize,
-        prot: ProtFlags,
-    ) -> Result<(), Errno> {
-        let source = Area::reserve(span)?;
-        source.map(Some((store.as_fd(), offset)), ProtFlags::READ)?;
-        for chunk in span.chunks() {
-            let done = chunk.start - span.start;
-            let shell = chunk.at(husk + done);
-            if prot != RW {
-                // SAFETY: the husk is ours.
-                unsafe { sys::protect(shell, prot)? };
-            }
-            self.shared.events.register(shell, Trap::Missing)?;
-            let _signals = NoSignals::new();
-            self.swap(chunk, shell.start, None, || {
-                self.shared.events.copy(chunk, source.span().start + done)?;
-                self.shared.events.unregister(chunk)
-            })?;
+        vma: &Vma,
+        chunk: Span,
+        shell: Span,
+        source: &Area,
+    ) -> Result<(), (Option<usize>, Errno)> {
+        let unused = |error| (None, error);
+        if vma.prot != RW {
+            // SAFETY: the husk is ours.
+            unsafe { sys::protect(shell, vma.prot).map_err(unused)? };
         }
-        Ok(())
+        let events = &self.shared.events;
+        events.register(shell, Trap::Missing).map_err(unused)?;
+        let _signals = NoSignals::new();
+        let from = source.span().start + (chunk.start - vma.span.start);
+        let replaced = self.replace(chunk, shell.start, None, from, (store, vma));
+        let done = match replaced {
+            Ok(()) => chunk.len(),
+            Err((done, _)) => done.unwrap_or(0),
+        };
+        if done > 0 {
+            // Private memory needs no watch. It may be gone already.
+            let _ = events.unregister(Span::new(chunk.start, chunk.start + done));
+        }
+        replaced
     }
 
     /// Replaces the pages of one store, which are mapped at `vma`, by those of another at the same
     /// offsets, contents kept.
-    pub fn rehome_run(&self, from: &Store, to: &Store, vma: &Vma) -> Result<(), Errno> {
+    pub fn rehome_run(&self, old: &Store, to: &Store, vma: &Vma) -> Result<(), Errno> {
         let (span, offset) = (vma.span, vma.offset);
         let source = Area::reserve(span)?;
-        source.map(Some((from.as_fd(), offset)), ProtFlags::READ)?;
-        let mut window = Area::reserve(span)?;
-        window.map(Some((to.as_fd(), offset)), vma.prot)?;
-        window.advise(Advice::LinuxDontFork)?;
-        self.shared
-            .events
-            .register(window.span(), Trap::MissingOrMinor)?;
+        source.map(Some((old.as_fd(), offset)), ProtFlags::READ)?;
+        let mut window = self.show(to, span, offset, vma.prot)?;
         for chunk in span.chunks() {
             let done = chunk.start - span.start;
-            let shows = Some((to.id(), to.as_fd().as_raw_fd(), offset + done));
+            // A peer may have touched these pages: they are of no use to anybody yet.
+            sys::punch(to.as_fd(), chunk.at(offset + done))?;
             let _signals = NoSignals::new();
-            let offsets = chunk.at(offset + done);
-            self.swap(chunk, window.span().start, shows, || {
-                self.fill(to, offsets, chunk, source.span().start + done)
-            })?;
-            window.advance(chunk.len());
+            let new = shows(to, offset + done);
+            let (from, copy) = (window.span().start, source.span().start + done);
+            let replaced = self.replace(chunk, from, new, copy, (old, vma));
+            if !matches!(replaced, Err((None, _))) {
+                window.advance(chunk.len());
+            }
+            replaced.map_err(|(_, error)| error)?;
         }
         Ok(())
     }

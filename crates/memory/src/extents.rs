@@ -36,6 +36,14 @@ impl Extents {
             .map(|(start, extent)| Span::new(*start, extent.end))
     }
 
+    /// All of it, as if it were released.
+    pub fn into_freed(self) -> impl Iterator<Item = Freed> {
+        self.0.into_iter().map(|(start, extent)| Freed {
+            span: Span::new(start, extent.end),
+            husk: extent.husk.wrapping_add(start),
+        })
+    }
+
     /// The parts of `span` that are not registered, in order.
     pub fn gaps(&self, span: Span) -> Vec<Span> {
         let mut gaps = Vec::new();
@@ -141,5 +149,84 @@ impl Extents {
                 left = start;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE: usize = 40;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Register(usize, usize),
+        Release(prop::sample::Index),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![
+            (0..SIZE, 1..12usize).prop_map(|(start, len)| Step::Register(start, len)),
+            any::<prop::sample::Index>().prop_map(Step::Release),
+        ]
+    }
+
+    proptest! {
+        /// The extents count as an array of counters does, and free what reaches zero, with the
+        /// husk it was inserted with.
+        #[test]
+        fn extents_count(steps in prop::collection::vec(step(), 1..60)) {
+            let mut extents = Extents::default();
+            let mut counts = [0u32; SIZE + 12];
+            let mut husks = [0usize; SIZE + 12];
+            let mut live = Vec::new();
+            for (round, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Register(start, len) => {
+                        let span = Span::new(start, start + len);
+                        let gaps = extents.gaps(span);
+                        let free = (start..span.end).filter(|at| counts[*at] == 0);
+                        prop_assert!(gaps.iter().flat_map(|gap| gap.start..gap.end).eq(free));
+                        extents.hold(span);
+                        for gap in gaps {
+                            let husk = 1000 * (round + 1) + gap.start;
+                            extents.insert(gap, husk);
+                            let there = husks[gap.start..gap.end].iter_mut();
+                            there.zip(husk..).for_each(|(to, husk)| *to = husk);
+                        }
+                        (start..span.end).for_each(|at| counts[at] += 1);
+                        live.push(span);
+                    }
+                    Step::Release(_) if live.is_empty() => {}
+                    Step::Release(index) => {
+                        let span = live.swap_remove(index.index(live.len()));
+                        let freed = extents.release(span);
+                        (span.start..span.end).for_each(|at| counts[at] -= 1);
+                        for part in &freed {
+                            let there = &husks[part.span.start..part.span.end];
+                            prop_assert!(there.iter().copied().eq((part.husk..).take(there.len())));
+                        }
+                        let freed = freed.iter().flat_map(|part| part.span.start..part.span.end);
+                        let zero = (span.start..span.end).filter(|at| counts[*at] == 0);
+                        prop_assert!(freed.eq(zero));
+                    }
+                }
+                let held = extents.spans().flat_map(|span| span.start..span.end);
+                prop_assert!(held.eq((0..counts.len()).filter(|at| counts[*at] > 0)));
+            }
+            live.into_iter().for_each(|span| drop(extents.release(span)));
+            prop_assert!(extents.is_empty());
+        }
+    }
+
+    #[test]
+    fn equal_neighbours_join() {
+        let mut extents = Extents::default();
+        extents.insert(Span::new(0, 4), 100);
+        extents.insert(Span::new(4, 8), 104);
+        extents.hold(Span::new(2, 6));
+        extents.release(Span::new(2, 6));
+        assert_eq!(extents.spans().collect::<Vec<_>>(), [Span::new(0, 8)]);
     }
 }

@@ -16,8 +16,11 @@ mod pieces;
 mod shared;
 mod span;
 mod stacks;
+mod status;
 mod store;
 mod sys;
+#[cfg(test)]
+mod tests;
 mod uffd;
 mod vma;
 

@@ -10,12 +10,13 @@
 
 use crate::shared::{Shared, lock};
 use crate::span::{PAGE, Span};
-use crate::sys::at;
+use crate::sys::{self, at};
 use rustix::mm::MapFlags;
 use std::sync::PoisonError;
 
 /// Runs until told to stop.
 pub(crate) fn run(shared: &Shared) {
+    sys::be_prompt();
     loop {
         let mut grown = lock(&shared.grown);
         while grown.len == 0 && !grown.stop {

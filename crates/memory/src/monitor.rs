@@ -6,8 +6,8 @@
 //! - until the thread has gone on, the kernel refuses to fill pages of this userfaultfd (EAGAIN),
 //!   so nothing is ever filled by what the table said before an unread event;
 //! - of a batch, events are handled before faults;
-//! - a page that was given up is found empty in the page table, and still in the page cache until it
-//!   is punched: such a fault is trapped (as minor), and read only after the event.
+//! - a page that was given up is empty in the page table, and in the page cache until it is
+//!   punched: such a fault is trapped (as minor), and read only after the event.
 //!
 //! The monitor allocates nothing, and waits for no lock that a stopped thread may hold: see
 //! [`crate::shared`]. What needs a system call that would wait for the monitor itself is done by
@@ -29,6 +29,7 @@ const FILL: usize = 64 << 10;
 
 /// Runs until the sentinel is unmapped.
 pub(crate) fn run(shared: &Shared) {
+    sys::be_prompt();
     let mut buffer = [Message::default(); BATCH];
     while let Ok(messages) = shared.events.read(&mut buffer) {
         let mut stop = false;
@@ -65,6 +66,9 @@ fn happened(shared: &Shared, event: Event) -> bool {
             // Under the lock: the descriptors are open as long as their pieces are listed.
             let table = shared.table();
             table.pieces.within(span).for_each(|piece| punch(&piece));
+            if let Some(source) = table.source.filter(|source| source.span.meets(span)) {
+                punch(&source.clip(span));
+            }
         }
         Event::Unmap(span) if span.contains(shared.sentinel) => return true,
         Event::Unmap(span) => shared.table().pieces.cut(span),

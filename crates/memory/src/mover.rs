@@ -4,12 +4,12 @@ use crate::engine::Engine;
 use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
 use crate::fork::{self, Copied};
-use crate::pieces::MAX_PIECES;
-use crate::span::Span;
+use crate::pieces::{MAX_PIECES, Piece};
+use crate::span::{PAGE, Span};
 use crate::stacks;
+use crate::status::Status;
 use crate::store::Store;
 use crate::sys;
-use crate::vma::Vma;
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use std::collections::BTreeMap;
@@ -21,7 +21,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub const ENVIRONMENT: &str = "CAUSEWAY_MOVE";
 
 /// Memory that is in a store. To be given back to the mover that made it; if it is dropped instead,
-/// the memory stays in the store.
+/// the memory stays in the store as long as the mover lives.
 #[derive(Debug)]
 #[must_use]
 pub struct Moved {
@@ -52,7 +52,8 @@ struct Books {
 /// What moving needs, once it was asked for.
 #[derive(Debug)]
 enum State {
-    Untried(Option<OwnedFd>),
+    /// A device, and the features of userfaultfd that may be used.
+    Untried(Option<OwnedFd>, u64),
     Refused(Unmovable),
     Ready(Engine),
 }
@@ -67,6 +68,8 @@ pub(crate) struct Inner {
     next: u64,
     /// Whether children lack the moved memory.
     absent: bool,
+    /// What could not be brought back yet.
+    lingering: Vec<Moved>,
 }
 
 /// Moves memory of the calling process into stores, and back. Thread-safe.
@@ -91,19 +94,19 @@ impl Core {
 
 impl Inner {
     fn engine(&mut self) -> Result<&Engine, Unmovable> {
-        if let State::Untried(device) = &self.state {
+        if let State::Untried(device, usable) = &self.state {
             let off = std::env::var_os(ENVIRONMENT).is_some_and(|value| value == "off");
             let made = if off {
                 Err(Unmovable::Off)
             } else {
-                Engine::start(device.as_ref())
+                Engine::start(device.as_ref(), *usable)
             };
             self.state = made.map_or_else(State::Refused, State::Ready);
         }
         match &self.state {
             State::Ready(engine) => Ok(engine),
             State::Refused(why) => Err(*why),
-            State::Untried(_) => Err(Unmovable::NoUserfaultfd),
+            State::Untried(..) => Err(Unmovable::NoUserfaultfd),
         }
     }
 
@@ -141,14 +144,41 @@ impl Inner {
     }
 
     /// Closes books in which nothing is left.
-    fn close(&mut self, home: u64) {
-        if let Some(books) = self
-            .books
-            .get(&home)
-            .filter(|books| books.extents.is_empty())
-        {
-            self.homes.remove(&books.store.id());
-            self.books.remove(&home);
+    fn close_empty(&mut self) {
+        self.books.retain(|_, books| !books.extents.is_empty());
+        self.homes.retain(|_, home| self.books.contains_key(home));
+    }
+}
+
+/// Where a value is.
+fn memory<T>(value: &T) -> Span {
+    let start = std::ptr::from_ref(value).expose_provenance();
+    Span::new(start, start + size_of::<T>())
+}
+
+impl Drop for Mover {
+    /// Brings everything back; what cannot come back is watched for ever.
+    fn drop(&mut self) {
+        let inner = &mut *self.0.lock();
+        let State::Ready(engine) = &inner.state else {
+            return;
+        };
+        let status = Status::read();
+        let mut all_back = true;
+        for books in std::mem::take(&mut inner.books).into_values() {
+            for freed in books.extents.into_freed() {
+                let (kept, _) = bring_back(engine, &books.store, freed, &status);
+                if !kept.is_empty() {
+                    // Its descriptor stays open.
+                    std::mem::forget(books.store.clone());
+                    all_back = false;
+                }
+            }
+        }
+        let refused = State::Refused(Unmovable::NoUserfaultfd);
+        let state = std::mem::replace(&mut inner.state, refused);
+        if !all_back {
+            std::mem::forget(state);
         }
     }
 }
@@ -157,12 +187,18 @@ impl Mover {
     /// A mover that creates nothing until it is used. `device` is an open `/dev/userfaultfd`, for a
     /// process that may not open it itself.
     pub fn new(device: Option<OwnedFd>) -> Mover {
+        Mover::with_features(device, u64::MAX)
+    }
+
+    /// One that works as on kernels that only have these features of userfaultfd.
+    pub(crate) fn with_features(device: Option<OwnedFd>, usable: u64) -> Mover {
         let inner = Inner {
-            state: State::Untried(device),
+            state: State::Untried(device, usable),
             books: BTreeMap::new(),
             homes: BTreeMap::new(),
             next: 0,
             absent: false,
+            lingering: Vec::new(),
         };
         Mover(Arc::new(Core {
             inner: Mutex::new(inner),
@@ -178,9 +214,37 @@ impl Mover {
         self.0.lock()
     }
 
-    /// TEMP
-    pub fn covers(&self, _addr: usize, _len: usize) -> bool {
-        false
+    /// Whether all pages of a range are where they were moved, populated and writable: whoever
+    /// registers it again need not look. False where that takes longer to tell.
+    pub fn covers(&self, addr: usize, len: usize) -> bool {
+        let Some(end) = addr.checked_add(len) else {
+            return false;
+        };
+        let Some(end) = end.checked_next_multiple_of(PAGE) else {
+            return false;
+        };
+        let span = Span::new(addr & !(PAGE - 1), end);
+        let Ok(inner) = self.0.inner.try_lock() else {
+            return false;
+        };
+        let State::Ready(engine) = &inner.state else {
+            return false;
+        };
+        let moved: usize = {
+            let table = engine.shared.table();
+            table
+                .pieces
+                .within(span)
+                .map(|piece| piece.span.len())
+                .sum()
+        };
+        let whole = moved == span.len() && !span.is_empty();
+        let vma = engine.shared.maps.find(span.start).ok().flatten();
+        whole
+            && vma.is_some_and(|vma| {
+                let writable = vma.prot.contains(ProtFlags::READ | ProtFlags::WRITE);
+                writable && vma.span.and(span) == span
+            })
     }
 
     /// Whether this process can move memory at all.
@@ -201,6 +265,7 @@ impl Mover {
         }
         let inner = &mut *self.lock();
         inner.engine()?;
+        let own = [memory(&*self.0), memory(&**store)];
         let State::Ready(engine) = &inner.state else {
             return Err(Unmovable::NoUserfaultfd);
         };
@@ -212,8 +277,10 @@ impl Mover {
             store: store.clone(),
             extents: Extents::default(),
         });
-        let moved = move_gaps(engine, books, span);
-        inner.close(home);
+        let moved = move_gaps(engine, books, span, own, |books, kept| {
+            keep(books, home, kept, &mut inner.lingering);
+        });
+        inner.close_empty();
         moved.map(|()| Moved { home, span })
     }
 
@@ -222,20 +289,30 @@ impl Mover {
     /// store's pages are punched out, so that nobody who has them mapped sees later contents.
     ///
     /// # Errors
-    /// The system's: memory is short, and some pages stay where they are, their contents intact.
-    pub fn take_back(&self, moved: Moved) -> Result<(), Errno> {
+    /// Some pages cannot come back now: [`Unmovable::Pinned`] if an io_uring has registered them,
+    /// else the system's error. They stay where they are, right for the program, and visible in the
+    /// store; every later call tries again.
+    pub fn take_back(&self, moved: Moved) -> Result<(), Unmovable> {
         let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {
             return Ok(());
         };
-        let Some(books) = inner.books.get_mut(&moved.home) else {
-            return Ok(());
-        };
+        let status = Status::read();
         let mut result = Ok(());
-        for freed in books.extents.release(moved.span) {
-            result = result.and(bring_back(engine, &books.store, freed));
+        let mut lingering = std::mem::take(&mut inner.lingering);
+        lingering.push(moved);
+        for Moved { home, span } in lingering {
+            let Some(books) = inner.books.get_mut(&home) else {
+                continue;
+            };
+            result = Ok(());
+            for freed in books.extents.release(span) {
+                let (kept, error) = bring_back(engine, &books.store, freed, &status);
+                keep(books, home, kept, &mut inner.lingering);
+                result = result.and(error.map_or(Ok(()), Err));
+            }
         }
-        inner.close(moved.home);
+        inner.close_empty();
         result
     }
 
@@ -244,8 +321,8 @@ impl Mover {
     /// `to` from now on.
     ///
     /// # Errors
-    /// [`Unmovable::Occupied`] if `to` holds something; else the system's, and memory that could not
-    /// be moved is still in `from`.
+    /// [`Unmovable::Occupied`] if `to` holds something; else the system's, and all is in `from` as
+    /// before.
     pub fn rehome(&self, from: &Arc<Store>, to: &Arc<Store>) -> Result<(), Unmovable> {
         let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {
@@ -278,28 +355,45 @@ impl Mover {
     }
 }
 
+/// Counts what could not be brought back, so that it is tried again.
+fn keep(books: &mut Books, home: u64, kept: Vec<Freed>, lingering: &mut Vec<Moved>) {
+    for Freed { span, husk } in kept {
+        books.extents.insert(span, husk);
+        lingering.push(Moved { home, span });
+    }
+}
+
 /// Moves what is not in the store yet, and counts the whole.
-fn move_gaps(engine: &Engine, books: &mut Books, span: Span) -> Result<(), Unmovable> {
-    let store = &*books.store;
+fn move_gaps(
+    engine: &Engine,
+    books: &mut Books,
+    span: Span,
+    own: [Span; 2],
+    keep: impl FnOnce(&mut Books, Vec<Freed>),
+) -> Result<(), Unmovable> {
     let gaps = books.extents.gaps(span);
     check_moved(engine, books, span, &gaps)?;
     let mut parts = Vec::new();
     for gap in &gaps {
-        check_plain(engine, *gap, &mut parts)?;
+        check_plain(engine, *gap, &own, &mut parts)?;
     }
     if !parts.is_empty() && engine.shared.table().pieces.len() + parts.len() > MAX_PIECES {
         return Err(Unmovable::TooMany);
     }
-    let mut done: Vec<Freed> = Vec::new();
+    if !parts.is_empty() && !engine.sees_pins() {
+        Status::read().allows(&parts)?;
+    }
+    let mut done: Vec<Freed> = Vec::with_capacity(parts.len());
     for part in parts {
-        match engine.move_run(store, part) {
-            Ok(husk) => done.push(Freed { span: part, husk }),
-            Err(error) => {
-                for freed in done {
-                    let _ = bring_back(engine, store, freed);
-                }
-                return Err(error);
-            }
+        let (moved, result) = engine.move_run(&books.store, part);
+        done.extend(moved);
+        if let Err(error) = result {
+            let status = Status::read();
+            let back = done.into_iter();
+            let kept = back.flat_map(|freed| bring_back(engine, &books.store, freed, &status).0);
+            let kept = kept.collect();
+            keep(books, kept);
+            return Err(error);
         }
     }
     books.extents.hold(span);
@@ -315,7 +409,7 @@ fn move_all(engine: &Engine, books: &Books, from: &Store, to: &Store) -> Result<
         let shown = engine.shared.collect(|pieces, add| {
             pieces.showing(from.id(), span).for_each(add);
         });
-        for piece in shown {
+        for piece in chunks(shown) {
             for vma in engine.ours(from, piece.span, piece.offset)? {
                 engine.rehome_run(from, to, &vma)?;
             }
@@ -349,9 +443,15 @@ fn check_moved(engine: &Engine, books: &Books, span: Span, gaps: &[Span]) -> Res
 }
 
 /// Cuts a range into its mappings, all of which must be memory that can be moved.
-fn check_plain(engine: &Engine, span: Span, parts: &mut Vec<Span>) -> Result<(), Unmovable> {
+fn check_plain(
+    engine: &Engine,
+    span: Span,
+    own: &[Span],
+    parts: &mut Vec<Span>,
+) -> Result<(), Unmovable> {
     let rw = ProtFlags::READ | ProtFlags::WRITE;
-    let own = engine.shared.memory();
+    let shared = engine.shared.memory();
+    let own: Vec<Span> = own.iter().chain(&shared).copied().collect();
     let mut start = span.start;
     while start < span.end {
         let found = engine.shared.maps.find_named(start)?;
@@ -375,32 +475,75 @@ fn check_plain(engine: &Engine, span: Span, parts: &mut Vec<Span>) -> Result<(),
     Ok(())
 }
 
-/// Makes pages private again wherever they are mapped, and punches them out of the store.
-fn bring_back(engine: &Engine, store: &Store, freed: Freed) -> Result<(), Errno> {
+/// Makes pages private again wherever they are mapped, and punches them out of the store. Returns
+/// what stays, and why.
+fn bring_back(
+    engine: &Engine,
+    store: &Store,
+    freed: Freed,
+    status: &Status,
+) -> (Vec<Freed>, Option<Unmovable>) {
     let shown = engine.shared.collect(|pieces, add| {
         pieces.showing(store.id(), freed.span).for_each(add);
     });
-    let mut husks = vec![Span::new(freed.husk, freed.husk + freed.span.len())];
-    let mut result = Ok(());
-    for piece in shown {
-        for Vma {
-            span, offset, prot, ..
-        } in engine.ours(store, piece.span, piece.offset)?
-        {
-            let husk = freed.husk + (offset - freed.span.start);
-            result = result.and(engine.return_run(store, span, offset, husk, prot));
+    let husk_of = |offset: usize| freed.husk + (offset - freed.span.start);
+    let mut husks = vec![freed.span.at(freed.husk)];
+    let mut kept = Vec::new();
+    let mut why = None;
+    for piece in chunks(shown) {
+        let there = engine.ours(store, piece.span, piece.offset);
+        let unknown = there.is_err();
+        if let Err(error) = there {
+            why = Some(error.into());
+            let (span, husk) = (piece.offsets(), husk_of(piece.offset));
+            kept.push(Freed { span, husk });
             husks = without(&husks, span.at(husk));
         }
-        engine.shared.table().pieces.cut(piece.span);
+        for vma in there.unwrap_or_default() {
+            let husk = husk_of(vma.offset);
+            husks = without(&husks, vma.span.at(husk));
+            let (left, error) = if status.fixed.iter().any(|fixed| fixed.meets(vma.span)) {
+                let span = vma.span.at(vma.offset);
+                (vec![Freed { span, husk }], Some(Unmovable::Pinned))
+            } else {
+                let (left, error) = engine.return_run(store, &vma, husk);
+                (left, error.map(Unmovable::System))
+            };
+            status.lock_again(vma.span);
+            kept.extend(left);
+            why = why.or(error);
+        }
+        if !unknown {
+            // What is still listed, and not kept, is mapped no more.
+            let home = |span: Span| span.at(piece.span.start + (span.start - piece.offset));
+            let gone = kept
+                .iter()
+                .filter(|freed| freed.span.meets(piece.offsets()));
+            let gone = gone.fold(vec![piece.span], |gone, freed| {
+                without(&gone, home(freed.span))
+            });
+            let mut table = engine.shared.table();
+            gone.into_iter().for_each(|span| table.pieces.cut(span));
+        }
     }
     for husk in husks {
         // SAFETY: the mover's own, and of no use any more.
         unsafe { sys::unmap(husk) };
     }
-    if result.is_ok() {
-        result = sys::punch(store.as_fd(), freed.span);
+    let free = kept
+        .iter()
+        .fold(vec![freed.span], |free, kept| without(&free, kept.span));
+    for span in free {
+        why = why.or(sys::punch(store.as_fd(), span).err().map(Unmovable::System));
     }
-    result
+    (kept, why)
+}
+
+/// Cuts pieces in chunks: what is mapped is looked at again before each, since the program may have
+/// unmapped it meanwhile.
+fn chunks(pieces: Vec<Piece>) -> impl Iterator<Item = Piece> {
+    let cut = |piece: Piece| piece.span.chunks().map(move |chunk| piece.clip(chunk));
+    pieces.into_iter().flat_map(cut)
 }
 
 /// Takes a range out of others.

@@ -181,3 +181,113 @@ impl Pieces {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const SIZE: usize = 64;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Insert(usize, usize, usize, u64),
+        Cut(usize, usize),
+        Remap(usize, usize, usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let at = 0..SIZE - 16;
+        let len = 1..16usize;
+        prop_oneof![
+            (at.clone(), len.clone(), 0..3usize, 0..2u64)
+                .prop_map(|(at, len, shift, store)| Step::Insert(at, len, shift, store)),
+            (at.clone(), len.clone()).prop_map(|(at, len)| Step::Cut(at, len)),
+            (at.clone(), len, at).prop_map(|(from, len, to)| Step::Remap(from, len, to)),
+        ]
+    }
+
+    type Page = Option<(usize, u64)>;
+
+    fn apply(pieces: &mut Pieces, model: &mut [Page; SIZE], step: Step) {
+        match step {
+            Step::Insert(at, len, shift, store) => {
+                let span = Span::new(at, at + len);
+                let offset = at + 100 * shift;
+                assert!(pieces.insert(Piece {
+                    span,
+                    offset,
+                    store,
+                    fd: 0
+                }));
+                (0..len).for_each(|i| model[at + i] = Some((offset + i, store)));
+            }
+            Step::Cut(at, len) => {
+                pieces.cut(Span::new(at, at + len));
+                model[at..at + len].fill(None);
+            }
+            // The kernel refuses to move a mapping onto itself.
+            Step::Remap(from, len, to) if from.abs_diff(to) < len => {}
+            Step::Remap(from, len, to) => {
+                pieces.remap(Span::new(from, from + len), to);
+                model.copy_within(from..from + len, to);
+                model[from..from + len].fill(None);
+            }
+        }
+    }
+
+    proptest! {
+        /// The pieces say of every page what an array of pages says.
+        #[test]
+        fn pieces_follow(steps in prop::collection::vec(step(), 1..80)) {
+            let mut pieces = Pieces::new();
+            let mut model = [None; SIZE];
+            for step in steps {
+                apply(&mut pieces, &mut model, step);
+                for (at, page) in model.iter().enumerate() {
+                    let found = pieces.find(at).map(|piece| {
+                        (piece.offset + at - piece.span.start, piece.store)
+                    });
+                    prop_assert_eq!(found, *page);
+                    if page.is_none() {
+                        let gap = pieces.gap(at);
+                        prop_assert!(gap.contains(at));
+                        let free = |at: usize| at >= SIZE || model[at].is_none();
+                        prop_assert!((gap.start..gap.end.min(SIZE)).all(free));
+                    }
+                }
+                let whole = Span::new(0, SIZE);
+                let count: usize = pieces.within(whole).map(|piece| piece.span.len()).sum();
+                prop_assert_eq!(count, model.iter().flatten().count());
+                let low = Span::new(10, 30);
+                let showing = pieces.showing(1, low).map(|piece| piece.offsets());
+                let mut showing: Vec<usize> = showing.flat_map(|o| o.start..o.end).collect();
+                let wanted = model.iter().flatten().filter(|(o, s)| *s == 1 && low.contains(*o));
+                let mut wanted: Vec<usize> = wanted.map(|(offset, _)| *offset).collect();
+                showing.sort_unstable();
+                wanted.sort_unstable();
+                prop_assert_eq!(showing, wanted);
+            }
+        }
+    }
+
+    #[test]
+    fn without_room_nothing_is_lost() {
+        let mut pieces = Pieces::new();
+        let piece = |at: usize| Piece {
+            span: Span::new(at, at + 3),
+            offset: 0,
+            store: 0,
+            fd: 0,
+        };
+        let mut count = 0;
+        while pieces.insert(piece(count * 4)) {
+            count += 1;
+        }
+        assert_eq!((count, pieces.len()), (MAX_PIECES + SPARE_PIECES, count));
+        pieces.cut(Span::new(1, 2));
+        assert_eq!(pieces.find(1), Some(&piece(0)));
+        pieces.cut(Span::new(0, 3));
+        assert_eq!(pieces.len(), count - 1);
+    }
+}

@@ -29,6 +29,9 @@ pub(crate) struct Table {
     /// Faults here are left alone: a caller is at work, and wakes who waits.
     pub busy: Span,
     pub window: Option<Window>,
+    /// The store's pages that are being copied to where faults are left alone: what the program
+    /// gives up there must not come back.
+    pub source: Option<Piece>,
 }
 
 /// How many pages of grown mappings can wait to be replaced.

@@ -183,9 +183,10 @@ impl Uffd {
         let _ = self.call(READ, 2, &mut [span.start as u64, span.len() as u64]);
     }
 
-    /// Fills `to`, where no page exists, with copies of the pages at `from`. Waits (by trying
-    /// again, as the interface demands) while events of this userfaultfd are unread.
-    pub fn copy(&self, to: Span, from: usize) -> Result<(), Errno> {
+    /// Fills `to`, where no page exists, with copies of the pages at `from`, in order. Waits (by
+    /// trying again, as the interface demands) while events of this userfaultfd are unread. On
+    /// failure: how many bytes were filled, and why no more.
+    pub fn copy(&self, to: Span, from: usize) -> Result<(), (usize, Errno)> {
         let mut done = 0;
         while done < to.len() {
             let (dst, src) = ((to.start + done) as u64, (from + done) as u64);
@@ -193,6 +194,23 @@ impl Uffd {
             match self.call(BOTH, 3, &mut words) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN) => match words[4] as i64 {
+                    some if some > 0 => done += some as usize,
+                    _ => std::thread::yield_now(),
+                },
+                Err(error) => return Err((done, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// As [`Uffd::copy`], with zeros.
+    pub fn copy_zeros(&self, to: Span) -> Result<(), Errno> {
+        let mut done = 0;
+        while done < to.len() {
+            let mut words = [(to.start + done) as u64, (to.len() - done) as u64, 0, 0];
+            match self.call(BOTH, 4, &mut words) {
+                Ok(()) => return Ok(()),
+                Err(Errno::AGAIN) => match words[3] as i64 {
                     some if some > 0 => done += some as usize,
                     _ => std::thread::yield_now(),
                 },

@@ -206,10 +206,12 @@ impl UdpPort {
         // A short datagram, as in a ping-pong, most often comes alone: to look for another would
         // only delay what it brought.
         let more = full && (got > 1 || bytes > LONG);
+        // Where the kernel coalesces, one buffer after the other stays in the cache.
+        let coalesced = bytes >= got * RECV_SIZE / 4;
         self.filled = if full { self.filled + 1 } else { 0 };
         if !full {
             self.offer = got.max(1);
-        } else if self.filled > 1 {
+        } else if self.filled > 1 && !coalesced {
             self.offer = (got * 2).min(RECV_BATCH);
         }
         Ok(Received { datagrams, more })

@@ -30,8 +30,8 @@ mod timers;
 
 pub use causeway_wire::trp::Reason;
 pub use config::{
-    BASE_DATAGRAM, Budget, Config, MAX_ACK_DELAY, MAX_DATAGRAM, MIN_DATAGRAM, RETRY_FLOOR,
-    SendConfig,
+    BASE_DATAGRAM, Budget, Config, DEFAULT_WINDOW, MAX_ACK_DELAY, MAX_DATAGRAM, MIN_DATAGRAM,
+    RETRY_FLOOR, SendConfig,
 };
 pub use handshake::Peer;
 pub use liveness::Expecting;
@@ -48,7 +48,7 @@ use recv::ReceiveSpace;
 use rtt::Rtt;
 use send::SendSpace;
 
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::ulp::{Nak, Space, Ulp};
 
 const SPACES: [Space; 2] = [Space::Request, Space::Response];
@@ -75,6 +75,8 @@ struct Sender {
     epoch: u8,
     /// No request is sent before this time.
     hold_until: Option<Instant>,
+    /// New requests wait for more.
+    gathering: bool,
     /// Segments the peer takes past what it has acknowledged.
     window: u64,
     rtt: Rtt,
@@ -85,6 +87,9 @@ struct Sender {
     /// Consecutive time-outs of datagrams above the base size, and how large those were.
     big_timeouts: u32,
     big_size: u32,
+    /// After a black hole: when to try the full size again, and how long to wait the next time.
+    raise_at: Option<Instant>,
+    raise_after: Duration,
     /// When data was last sent, or acknowledged: time-outs count from here.
     active_at: Instant,
     /// Time-outs since something was acknowledged.
@@ -99,6 +104,8 @@ struct Sender {
     pace_at: Option<Instant>,
     /// The space whose turn it is.
     turn: Space,
+    /// Bytes sent since an acknowledgment was asked for.
+    unasked: u64,
     /// Retransmissions since the last reduction, and how many of them the peer had already.
     resent: u32,
     needless: u32,
@@ -256,6 +263,12 @@ impl Connection {
         self.rx.answer_due = true;
     }
 
+    /// Whether new requests wait, until this is called again: for more that are to share datagrams
+    /// with them. Only while requests are unacknowledged, else nothing calls again.
+    pub fn hold_new_requests(&mut self, hold: bool) {
+        self.tx.gathering = hold;
+    }
+
     /// Sends pending acknowledgments with the next [`Connection::poll_transmit`] instead of
     /// waiting for data to carry them: for a caller that knows nobody is about to post any.
     pub fn flush_acks(&mut self) {
@@ -293,6 +306,7 @@ impl Sender {
             refused_at: None,
             epoch: 0,
             hold_until: None,
+            gathering: false,
             window: 1,
             rtt: Rtt::default(),
             cc: Cubic::new(datagram),
@@ -300,6 +314,8 @@ impl Sender {
             datagram,
             big_timeouts: 0,
             big_size: 0,
+            raise_at: None,
+            raise_after: config::RAISE_FIRST,
             active_at: now,
             timeouts: 0,
             progress_at: now,
@@ -307,6 +323,7 @@ impl Sender {
             loss_at: None,
             pace_at: None,
             turn: Space::Response,
+            unasked: 0,
             resent: 0,
             needless: 0,
         }

@@ -377,6 +377,26 @@ fn a_shrunken_path_is_noticed() {
 }
 
 #[test]
+fn a_path_that_has_recovered_is_used_again() {
+    let mut w = connected();
+    let full = w.nodes[0].link.stats().datagram;
+    w.network.faults.mtu_later = 1300;
+    w.network.faults.mtu_changes_at = w.now;
+    // A first try while it is still narrow, and a second when it is wide again.
+    for (wait, mtu, datagram) in [(0, 1300, 1200), (11, 1300, 1200), (21, usize::MAX, full)] {
+        w.network.faults.mtu_later = mtu;
+        w.now = Instant(w.now.0 + wait * SEC);
+        for _ in 0..2 {
+            w.nodes[0].ulp.post(200);
+            let end = Instant(w.now.0 + 60 * SEC);
+            assert!(w.run(end, |w| w.nodes[0].ulp.is_acked()));
+        }
+        assert_eq!(w.nodes[0].link.stats().datagram, datagram);
+    }
+    assert!(full > 1200);
+}
+
+#[test]
 fn a_host_that_stalls_costs_no_window() {
     let mut w = connected();
     for _ in 0..20 {

@@ -7,11 +7,13 @@
 
 use crate::terminate::Terminate;
 
+mod bundle;
 mod emit;
 mod parse;
 #[cfg(test)]
 mod tests;
 
+pub use bundle::{MAX_BUNDLE, MAX_BUNDLED, Segments, Table, table_len};
 pub use parse::{ParseError, Ranges};
 
 /// Protocol version, the high nibble of the first byte.
@@ -57,6 +59,10 @@ pub enum Opcode {
     Ack = 8,
     /// DDP segment of the response space.
     Response = 9,
+    /// Several DDP segments of the request space.
+    Bundle = 10,
+    /// Several DDP segments of the response space.
+    ResponseBundle = 11,
 }
 
 impl Opcode {
@@ -72,6 +78,8 @@ impl Opcode {
             7 => Opcode::Nak,
             8 => Opcode::Ack,
             9 => Opcode::Response,
+            10 => Opcode::Bundle,
+            11 => Opcode::ResponseBundle,
             _ => return None,
         })
     }
@@ -131,6 +139,18 @@ pub struct Position {
     pub relaxed: bool,
 }
 
+/// Position of the first segment of a bundle. The others follow it; where one is the last of its
+/// message, the next begins another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bundled {
+    /// Of the response space rather than the request space.
+    pub response: bool,
+    /// Sequence number, truncated.
+    pub psn: u32,
+    /// Sequence number of the first segment of its message, truncated.
+    pub first: u32,
+}
+
 /// Why a connection was shut down or a datagram answered by a reset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
@@ -168,6 +188,8 @@ pub struct Range {
 pub enum Body<'a> {
     /// A DDP segment.
     Data(Position, &'a [u8]),
+    /// Several DDP segments that follow each other.
+    Bundle(Bundled, Segments<'a>),
     /// The request was turned down: PSN mismatch or a feature that cannot be agreed on. Reserved:
     /// a state machine may also stay silent.
     Reject(Reason),
@@ -261,6 +283,12 @@ impl<'a> Packet<'a> {
 #[must_use]
 pub fn emit_data_header(common: &Common, position: &Position, out: &mut [u8]) -> Option<()> {
     emit::data_header(common, position, out)
+}
+
+/// As [`emit_data_header`], of a bundle.
+#[must_use]
+pub fn emit_bundle_header(common: &Common, bundled: &Bundled, out: &mut [u8]) -> Option<()> {
+    emit::bundle_header(common, bundled, out)
 }
 
 /// The number of the queue pair that a datagram addresses, without decoding the rest; `None` where

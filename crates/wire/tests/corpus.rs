@@ -9,7 +9,10 @@ mod trp;
 
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 use causeway_wire::terminate::Terminate;
-use causeway_wire::trp::{Body, Common, Hello, MAX_RANGES, Packet, Position, RANGE_LEN};
+use causeway_wire::trp::{
+    Body, Bundled, Common, HEADER_LEN, Hello, MAX_RANGES, Packet, Position, RANGE_LEN, Table,
+    emit_bundle_header, table_len,
+};
 use causeway_wire::trp::{Range, Ranges, Reason};
 
 #[test]
@@ -177,6 +180,23 @@ fn write_trp_seeds() {
         };
         write_packet(name, &Packet::Segment(common, body));
     }
+    let mut bundle = vec![0; HEADER_LEN];
+    let mut table = Table::new();
+    for (segment, last) in [(&b"one"[..], true), (b"another", false)] {
+        bundle.extend(segment);
+        assert!(table.push(segment.len(), last));
+    }
+    let end = bundle.len();
+    bundle.resize(end + 5 + table_len(2), 0);
+    let bundled = Bundled {
+        response: false,
+        psn: 9,
+        first: 8,
+    };
+    emit_bundle_header(&Common::default(), &bundled, &mut bundle).expect("room");
+    table.finish(end, &mut bundle).expect("room");
+    corpus::write_seed("trp", "bundle", &bundle);
+    corpus::write_seed("trp", "bundle-cut", &bundle[..bundle.len() - 1]);
     let hello = Hello {
         dst_qpn: 0x1001,
         src_qpn: 0x2002,

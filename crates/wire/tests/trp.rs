@@ -2,8 +2,9 @@
 
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
-    Body, Common, HEADER_LEN, HELLO_LEN, Hello, MAX_QPN, MAX_RANGES, Packet, Position, RANGE_LEN,
-    Range, Ranges, Reason, fuzz_trp,
+    Body, Bundled, Common, HEADER_LEN, HELLO_LEN, Hello, MAX_BUNDLE, MAX_QPN, MAX_RANGES, Packet,
+    ParseError, Position, RANGE_LEN, Range, Ranges, Reason, Table, emit_bundle_header, fuzz_trp,
+    table_len,
 };
 use proptest::prelude::*;
 
@@ -53,7 +54,7 @@ proptest! {
     #[test]
     fn nearly_right_bytes_are_decoded_or_refused(
         data in prop::collection::vec(any::<u8>(), 38..120),
-        opcode in 0u8..12,
+        opcode in 0u8..14,
         flags in 0u8..32,
     ) {
         let mut datagram = vec![0x10 | opcode, flags];
@@ -71,6 +72,40 @@ proptest! {
         let [response, last, relaxed] = flags;
         let position = Position { response, psn, first, last, relaxed };
         round_trip(Packet::Segment(common, Body::Data(position, &payload)));
+    }
+
+    #[test]
+    fn bundles_survive(
+        common in common(),
+        response in any::<bool>(),
+        (psn, first) in any::<(u32, u32)>(),
+        list in prop::collection::vec((1usize..60, any::<bool>()), 1..=MAX_BUNDLE),
+        padding in 0usize..40,
+    ) {
+        let mut table = Table::new();
+        let mut datagram = vec![0; HEADER_LEN];
+        for (i, (len, last)) in list.iter().enumerate() {
+            prop_assert!(table.push(*len, *last));
+            datagram.resize(datagram.len() + len, i as u8 + 1);
+        }
+        let end = datagram.len();
+        datagram.resize(end + padding + table_len(list.len()), 0xee);
+        let bundled = Bundled { response, psn, first };
+        emit_bundle_header(&common, &bundled, &mut datagram).expect("room");
+        table.finish(end, &mut datagram).expect("room");
+        let Ok(Packet::Segment(again, Body::Bundle(position, segments))) =
+            Packet::parse(&datagram) else { panic!("{datagram:?}") };
+        prop_assert_eq!((again, position), (common, bundled));
+        let got: Vec<_> = segments.iter().map(|(s, last)| (s.len(), last)).collect();
+        prop_assert_eq!(got, list);
+        let whole = segments.iter().enumerate()
+            .all(|(i, (s, _))| s.iter().all(|b| *b == i as u8 + 1));
+        prop_assert!(whole);
+        round_trip(Packet::Segment(common, Body::Bundle(bundled, segments)));
+        if padding > 0 {
+            datagram[end] = 1;
+            prop_assert_eq!(Packet::parse(&datagram), Err(ParseError::Field));
+        }
     }
 
     #[test]

@@ -211,6 +211,29 @@ fn lies_about_a_ring_are_refused() {
 }
 
 #[test]
+fn tenants_do_not_meet_by_what_an_earlier_broker_made_either() {
+    let (mut hub, now) = (Hub::new(), Instant::now());
+    let (a, b) = (endpoint(&mut hub, 1), endpoint(&mut hub, 2));
+    hub.endpoints.get_mut(&b).unwrap().tenant = 1;
+    hub.restore(a, &half(qpn(1), qpn(2), 0), Some(ring()), now)
+        .unwrap();
+    // Though it knows the secret.
+    let claim = hub.restore(b, &half(qpn(2), qpn(1), 1), None, now);
+    assert_eq!(claim, Err(Errno::INVAL));
+    let body = ConnectBody {
+        local_qpn: qpn(2),
+        remote_qpn: qpn(1),
+        ..Default::default()
+    };
+    assert!(matches!(hub.connect(b, &body), Ok(Decision::Udp)));
+    hub.expire(now + RESTORE_GRACE);
+    assert_eq!(told(&mut hub), [(a, PeerChange::Dead)]);
+    assert!(matches!(hub.connect(b, &body), Ok(Decision::Udp)));
+    hub.disconnect(b, qpn(2));
+    assert_empty(&hub);
+}
+
+#[test]
 fn random_histories_keep_the_tables_consistent() {
     let mut state = 12345u64;
     let mut next = |bound: u64| {

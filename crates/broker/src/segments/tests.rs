@@ -413,3 +413,159 @@ fn after_a_restart_a_peer_that_connects_anew_is_taken_for_a_holder() {
         assert_eq!(pair.stale(), [1]);
     }
 }
+
+/// splitmix64
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        ((mixed ^ (mixed >> 27)) >> 7) % bound
+    }
+}
+
+/// What each endpoint may hold of another's segments, by a count of all rings.
+fn rights_recounted(hub: &Hub) -> std::collections::HashMap<(EndpointId, EndpointId, u32), Rights> {
+    let mut found = std::collections::HashMap::new();
+    for pairing in hub.pairings.values() {
+        let [End::Joined(a, a_qpn), End::Joined(b, b_qpn)] = pairing.ends else {
+            continue;
+        };
+        for (owner, qpn, peer) in [(a, a_qpn, b), (b, b_qpn, a)] {
+            let link = &hub.endpoints[&owner].links[&qpn];
+            let rights: &mut Rights = found.entry((owner, peer, link.pd)).or_default();
+            rights.add(Rights::of(link.access));
+        }
+    }
+    found
+}
+
+fn check_books(hub: &Hub) {
+    let expected = rights_recounted(hub);
+    let mut entries = 0;
+    for (&owner, endpoint) in &hub.endpoints {
+        for (&(peer, pd), rights) in &endpoint.rights {
+            assert_eq!(expected.get(&(owner, peer, pd)), Some(rights));
+            entries += 1;
+        }
+        for segment in endpoint.segments.values() {
+            assert!(!segment.stale || segment.holders.is_empty());
+            for (&peer, &right) in &segment.holders {
+                let rights = expected[&(owner, peer, segment.pd)];
+                assert!(rights.to(segment.writable) >= Some(right));
+                assert_ne!(endpoint.uid, hub.endpoints[&peer].uid);
+            }
+        }
+    }
+    assert_eq!(entries, expected.len(), "and no others");
+}
+
+/// A history of three endpoints, two of them of one user.
+struct History {
+    random: Random,
+    hub: Hub,
+    /// Each endpoint, its slot and its user.
+    there: [(EndpointId, u16, u32); 3],
+    /// What was granted and of which nobody has been told that it is stale.
+    granted: std::collections::BTreeSet<(EndpointId, u64)>,
+}
+
+impl History {
+    fn new() -> History {
+        let mut hub = Hub::new();
+        let there = [(1, ALICE), (2, BOB), (3, BOB)]
+            .map(|(slot, user)| (endpoint(&mut hub, slot, user, NETNS), slot, user));
+        History {
+            random: Random(9),
+            hub,
+            there,
+            granted: Default::default(),
+        }
+    }
+
+    fn one(&mut self) -> usize {
+        self.random.below(3) as usize
+    }
+
+    fn step(&mut self) {
+        let who = self.one();
+        let (id, slot, user) = self.there[who];
+        let local = qpn(slot.into()) + self.random.below(2) as u32;
+        let access = self.random.below(16) as u32;
+        match self.random.below(32) {
+            0 => {
+                drop(self.hub.detach(id));
+                self.granted.retain(|(owner, _)| *owner != id);
+                self.there[who].0 = endpoint(&mut self.hub, slot, user, NETNS);
+            }
+            1..=3 => self.hub.disconnect(id, local),
+            4..=6 => self.hub.set_access(id, local, access),
+            7..=9 => {
+                let (pd, writable) = (self.random.below(2) as u32, self.random.below(2) == 0);
+                let request = CreateSegmentRequest { pd, writable };
+                self.hub.create_segment(id, &request).unwrap();
+            }
+            10..=20 => self.map_all(id, local),
+            _ => self.connect(id, local, access),
+        }
+    }
+
+    /// Maps all that it can of who is at the other end.
+    fn map_all(&mut self, id: EndpointId, local_qpn: u32) {
+        let Ok((owner, _)) = self.hub.joined_peer(id, local_qpn) else {
+            return;
+        };
+        let names: Vec<u64> = self.hub.endpoints[&owner]
+            .segments
+            .keys()
+            .copied()
+            .collect();
+        for segment in names {
+            let request = MapRequest { local_qpn, segment };
+            if self.hub.map_segment(id, &request).is_ok() {
+                self.granted.insert((owner, segment));
+            }
+        }
+    }
+
+    /// Connects a QP with one of anybody's, which mostly connects back.
+    fn connect(&mut self, id: EndpointId, local: u32, access: u32) {
+        let (other, slot, _) = self.there[self.one()];
+        let remote = qpn(slot.into()) + self.random.below(2) as u32;
+        let back = self.random.below(16) as u32;
+        for (id, local, remote, access) in
+            [(id, local, remote, access), (other, remote, local, back)]
+        {
+            let body = ConnectBody {
+                local_qpn: local,
+                remote_qpn: remote,
+                pd: self.random.below(2) as u32,
+                access,
+                ..Default::default()
+            };
+            self.hub.connect(id, &body).unwrap();
+            if self.random.below(4) == 0 {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn whoever_holds_a_segment_is_entitled_or_the_owner_is_told() {
+    let mut history = History::new();
+    let mut told = 0;
+    for _ in 0..3000 {
+        history.step();
+        for (owner, segment) in history.hub.take_stale() {
+            let granted = history.granted.remove(&(owner, segment));
+            assert!(granted, "only what was granted, and once");
+            history.hub.destroy_segment(owner, segment).unwrap();
+            told += 1;
+        }
+        history.hub.take_outbox();
+        check_books(&history.hub);
+    }
+    assert!(told > 50, "{told}: the history is too dull");
+}

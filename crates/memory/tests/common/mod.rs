@@ -107,16 +107,19 @@ pub fn peer_word(store: &Store, offset: usize) -> u64 {
 
 /// The protection of a mapping as `/proc/self/maps` shows it.
 pub fn protection(addr: usize) -> String {
+    mapping(addr).1
+}
+
+/// The addresses and the protection of the mapping at an address.
+pub fn mapping(addr: usize) -> (std::ops::Range<usize>, String) {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
-    let line = maps.lines().find(|line| {
-        let (range, _) = line.split_once(' ').expect("a range");
-        let (start, end) = range.split_once('-').expect("two ends");
+    let found = maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
         let number = |text| usize::from_str_radix(text, 16).expect("a number");
-        (number(start)..number(end)).contains(&addr)
+        let range = number(start)..number(end);
+        let protection = rest.split(' ').next()?.to_owned();
+        range.contains(&addr).then_some((range, protection))
     });
-    line.expect("a mapping")
-        .split(' ')
-        .nth(1)
-        .expect("a protection")
-        .to_owned()
+    found.expect("a mapping")
 }

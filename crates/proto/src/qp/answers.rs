@@ -2,9 +2,10 @@
 
 use std::collections::VecDeque;
 
+use causeway_wire::ddp::TAGGED_LEN;
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 
-use super::segments::put_header;
+use super::segments::{payload_room, put_header};
 use super::{Qp, sendq::Runs};
 use crate::bytes::BytesMut;
 use crate::host::{AtomicOp, Host, Remote};
@@ -97,6 +98,14 @@ impl Response {
         match self.answer {
             Answer::Read { len, .. } => len,
             Answer::Atomic { .. } => 0,
+        }
+    }
+
+    /// Room that the header of any of its segments takes at most.
+    fn header_len(&self) -> usize {
+        match self.answer {
+            Answer::Read { .. } => TAGGED_LEN,
+            Answer::Atomic { .. } => MAX_HEADER,
         }
     }
 
@@ -201,8 +210,8 @@ impl Qp {
         out: &mut BytesMut<'_>,
         host: &mut H,
     ) -> Option<(SegMeta, usize)> {
-        let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
         let at = self.answers.built;
+        let room = payload_room(out.len(), self.answers.queue.get(at)?.header_len())?;
         let response = self.answers.queue.get_mut(at)?;
         if response.emitted == 0 && response.end.is_none() {
             response.first = seq;

@@ -1,6 +1,7 @@
 //! What a send work request looks like on the wire: opcodes and segment headers.
 
-use causeway_wire::rdmap::{Atomic, Message, Segment};
+use causeway_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 
 use super::sendq::SendWqe;
 use crate::types::{SendFlags, SendOp, WcOpcode};
@@ -59,6 +60,15 @@ impl SendWqe {
         let len = room.min(limit - offset);
         let end = offset + len;
         (offset, len, end == total || (end == from && to == total))
+    }
+
+    /// Room that the header of any of its segments takes at most.
+    pub(super) fn header_len(&self) -> usize {
+        match self.wr.op {
+            SendOp::Write { .. } => TAGGED_LEN,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => UNTAGGED_LEN,
+            _ => MAX_HEADER,
+        }
     }
 
     /// The bytes of its own memory that it sends: an answered request sends none.

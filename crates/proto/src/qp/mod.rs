@@ -229,6 +229,19 @@ impl Qp {
         self.sq.unsent() > 0
     }
 
+    /// Whether what is queued had better wait for more to share a datagram with: `under_way` or
+    /// more work requests are unacknowledged, so that the program must call again, and those
+    /// unsent are fewer than `messages` and, by the newest's length, make less than `bytes`.
+    #[must_use]
+    pub fn may_gather(&self, under_way: u64, messages: u64, bytes: u64) -> bool {
+        let unsent = self.sq.unsent();
+        let newest = self.sq.newest_len();
+        self.attr.state == QpState::Rts
+            && self.sq.under_way() >= under_way
+            && unsent < messages
+            && unsent * u64::from(newest) < bytes
+    }
+
     /// Whether there is a segment to send now.
     #[must_use]
     pub fn has_segment(&self) -> bool {

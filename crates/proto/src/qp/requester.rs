@@ -4,7 +4,7 @@
 use causeway_wire::plain_send;
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
-use super::segments::{gather, put_header, scatter};
+use super::segments::{gather, payload_room, put_header, scatter};
 use super::{Qp, sendq::SendWqe};
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
@@ -73,7 +73,7 @@ impl Qp {
             if !self.has_request() {
                 return None;
             }
-            let room = u32::try_from(out.len().checked_sub(MAX_HEADER)?).ok()?;
+            let room = payload_room(out.len(), self.sq.current()?.header_len())?;
             if self.sq.current()?.is_whole(room) {
                 // Where it fails, nothing is sent after it.
                 return self.next_whole(seq, out, host);

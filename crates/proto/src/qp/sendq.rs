@@ -6,8 +6,9 @@ use smallvec::SmallVec;
 
 use crate::types::{SendWr, WcStatus};
 
-/// Segments of equal size that follow each other in one message. The size changes only when the
-/// path's does, so a message nearly always has one run.
+/// Segments of equal size that follow each other in one message. The size changes where a message
+/// begins in a datagram that it shares with others, or when the path's does: a message nearly
+/// always has one run or two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
     pub first: u64,
@@ -17,7 +18,7 @@ pub(super) struct Run {
 
 /// Where the segments of a message lie in its bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Runs(SmallVec<[Run; 1]>);
+pub(super) struct Runs(SmallVec<[Run; 2]>);
 
 impl Runs {
     /// Notes that segment `seq` carries up to `chunk` bytes from `offset`.
@@ -191,6 +192,16 @@ impl SendQueue {
     /// How many are not completely built yet.
     pub fn unsent(&self) -> u64 {
         self.base + self.wqes.len() as u64 - self.cursor
+    }
+
+    /// How many are built and not complete.
+    pub fn under_way(&self) -> u64 {
+        self.cursor - self.base
+    }
+
+    /// Length of the one posted last.
+    pub fn newest_len(&self) -> u32 {
+        self.wqes.back().map_or(0, |wqe| wqe.len)
     }
 
     pub fn front(&self) -> Option<&SendWqe> {

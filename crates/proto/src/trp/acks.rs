@@ -1,6 +1,6 @@
 //! When to acknowledge: at once where someone waits for it, else in company.
 
-use super::config::{ACK_EVERY, MAX_ACK_DELAY, REPLY_DELAY};
+use super::config::{ACK_EVERY, ACK_WHOLE, MAX_ACK_DELAY, REPLY_DELAY};
 use crate::time::Instant;
 use crate::ulp::Space;
 
@@ -17,6 +17,8 @@ pub struct Acks {
     sack: [bool; 2],
     /// Segments not acknowledged.
     count: u32,
+    /// Whole messages among them.
+    whole: u32,
     /// When to send at the latest.
     at: Option<Instant>,
     /// A message is complete, and a reply may carry its acknowledgment.
@@ -33,6 +35,7 @@ impl Default for Acks {
             due: false,
             sack: [false; 2],
             count: 0,
+            whole: 0,
             at: None,
             reply: false,
             confidence: CONFIDENT,
@@ -46,7 +49,9 @@ impl Acks {
     /// may be polling for.
     pub fn on_segment(&mut self, now: Instant, complete: bool) {
         self.count += 1;
-        if complete && self.confidence < CONFIDENT || self.count >= ACK_EVERY {
+        self.whole += u32::from(complete);
+        let hurry = self.confidence < CONFIDENT || self.whole >= ACK_WHOLE;
+        if complete && hurry || self.count >= ACK_EVERY {
             self.reply |= complete;
             self.due = true;
         } else if complete {
@@ -114,7 +119,8 @@ impl Acks {
         } else if self.reply {
             self.alone_at = Some(now);
         }
-        (self.due, self.count, self.at, self.reply) = (false, 0, None, false);
+        (self.due, self.at, self.reply) = (false, None, false);
+        (self.count, self.whole) = (0, 0);
     }
 }
 
@@ -123,17 +129,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_second_segment_and_the_last_at_the_latest_after_a_delay() {
+    fn every_so_many_segments_and_the_last_at_the_latest_after_a_delay() {
         let mut acks = Acks::default();
-        acks.on_segment(Instant(0), false);
-        assert!(!acks.is_due());
-        assert_eq!(acks.deadline(), Some(Instant(0) + MAX_ACK_DELAY));
-        acks.on_segment(Instant(5), false);
+        for at in 1..ACK_EVERY {
+            acks.on_segment(Instant(u64::from(at)), false);
+            assert!(!acks.is_due());
+            assert_eq!(acks.deadline(), Some(Instant(1) + MAX_ACK_DELAY));
+        }
+        acks.on_segment(Instant(100), false);
         assert!(acks.is_due());
-        acks.on_sent(Instant(5), false);
+        acks.on_sent(Instant(100), false);
         assert!(!acks.is_due() && acks.deadline().is_none());
-        acks.on_segment(Instant(10), false);
-        acks.on_timeout(Instant(10) + MAX_ACK_DELAY);
+        acks.on_segment(Instant(200), false);
+        acks.on_timeout(Instant(200) + MAX_ACK_DELAY);
         assert!(acks.is_due());
     }
 

@@ -10,9 +10,15 @@ pub const MAX_ACK_DELAY: Duration = Duration::from_micros(500);
 /// says that data follows (a ping-pong). Long enough for a program that has to be scheduled first:
 /// an acknowledgment that comes alone lets the requester stop polling, and look at its memory only,
 /// just before the answer comes.
-pub const REPLY_DELAY: Duration = Duration::from_micros(200);
-/// Data segments that may go unacknowledged (RFC 5681 section 4.2).
-pub const ACK_EVERY: u32 = 2;
+pub const REPLY_DELAY: Duration = Duration::from_millis(1);
+/// Data segments that may go unacknowledged, unless the sender asks: it does so often enough for
+/// its window ([`ASKS_PER_WINDOW`]). RFC 5681 section 4.2 has 2, for senders that cannot ask.
+pub const ACK_EVERY: u32 = 64;
+/// Whole messages that may go unacknowledged where a reply is expected to carry the
+/// acknowledgment: more are a stream.
+pub const ACK_WHOLE: u32 = 2;
+/// How often the sender asks for an acknowledgment while it sends one congestion window.
+pub const ASKS_PER_WINDOW: u64 = 4;
 /// Least time without progress before a peer counts as lost. InfiniBand's time-outs assume a NIC;
 /// a software peer may be descheduled, stopped in a debugger for a moment, or paging.
 pub const RETRY_FLOOR: Duration = Duration::from_secs(4);
@@ -35,6 +41,11 @@ pub const BASE_DATAGRAM: usize = 1200;
 /// Time-outs in a row of a datagram above [`BASE_DATAGRAM`] that mean a black hole
 /// (RFC 8899 section 4.3).
 pub const BLACK_HOLE_TIMEOUTS: u32 = 2;
+/// Time after which the full size is tried again after a black hole: two time-outs in a row may also
+/// be a peer that had no processor. Doubles each time, up to [`RAISE_LAST`].
+pub const RAISE_FIRST: Duration = Duration::from_secs(10);
+/// Longest such time (RFC 8899 section 5.1.1: PMTU_RAISE_TIMER).
+pub const RAISE_LAST: Duration = Duration::from_secs(600);
 /// Least and greatest datagram a configuration may name.
 pub const MIN_DATAGRAM: usize = 576;
 /// Largest UDP payload over IPv4.

@@ -15,6 +15,9 @@ const C: f64 = 0.4;
 /// Round-trip growth, as a fraction of the minimum, that ends slow start (RFC 9406 uses 1/8 with
 /// bounds; software paths jitter more, hence 1 and a floor).
 const SLOW_START_EXIT_FLOOR: Duration = Duration::from_micros(500);
+/// Samples in a row that must show it (RFC 9406 takes the least of eight): a queue delays all, a
+/// peer that was off its processor only some.
+const SLOW_START_EXIT_SAMPLES: u32 = 8;
 
 /// The congestion window of one connection.
 #[derive(Clone, Debug)]
@@ -34,6 +37,8 @@ pub struct Cubic {
     recovery: Option<Instant>,
     /// Window and threshold before the last reduction, in case it proves unnecessary.
     before: Option<(u64, u64)>,
+    /// Samples in a row that showed a queue.
+    delayed: u32,
 }
 
 impl Cubic {
@@ -51,6 +56,7 @@ impl Cubic {
             w_est: 0.0,
             recovery: None,
             before: None,
+            delayed: 0,
         }
     }
 
@@ -117,7 +123,13 @@ impl Cubic {
     /// The round-trip time shows a queue building: leave slow start before it overflows.
     pub fn on_delay(&mut self, latest: Duration, least: Duration) {
         let limit = least.saturating_mul(2).max(least + SLOW_START_EXIT_FLOOR);
-        if self.slow_start() && self.window > INITIAL_WINDOW * self.datagram && latest > limit {
+        if latest <= limit {
+            self.delayed = 0;
+            return;
+        }
+        self.delayed = self.delayed.saturating_add(1);
+        let grown = self.window > INITIAL_WINDOW * self.datagram;
+        if self.slow_start() && grown && self.delayed >= SLOW_START_EXIT_SAMPLES {
             self.threshold = self.window;
         }
     }
@@ -250,6 +262,23 @@ mod tests {
         assert!(!cc.on_loss(at(11), at(9)));
         assert_eq!(cc.window(), reduced);
         assert!(cc.on_loss(at(20), at(15)));
+    }
+
+    #[test]
+    fn slow_start_ends_on_a_queue_and_not_on_a_hiccup() {
+        let mut cc = Cubic::new(1000);
+        let bytes = cc.window();
+        cc.on_ack(at(1), at(0), bytes, RTT, true);
+        let slow = 3 * RTT;
+        for _ in 0..SLOW_START_EXIT_SAMPLES {
+            cc.on_delay(slow, RTT);
+            cc.on_delay(RTT, RTT);
+        }
+        assert!(cc.slow_start());
+        for _ in 0..SLOW_START_EXIT_SAMPLES {
+            cc.on_delay(slow, RTT);
+        }
+        assert!(!cc.slow_start());
     }
 
     #[test]

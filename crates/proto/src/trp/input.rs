@@ -6,7 +6,7 @@ use causeway_wire::trp::{Body, Common, Hello, Packet, Ranges, crc_matches};
 use super::handshake::Refusal;
 use super::receive::Refused;
 use super::send::{Acked, Losses, SendSpace};
-use super::{Connection, DropReason, SPACES, State, crc};
+use super::{Connection, DropReason, MAX_DATAGRAM, SPACES, State, crc};
 use crate::time::Instant;
 use crate::ulp::{Nak, Space, Ulp};
 
@@ -146,7 +146,8 @@ impl Connection {
         body: Body<'_>,
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
-        self.live.heard(now, matches!(body, Body::Data(..)));
+        self.live
+            .heard(now, matches!(body, Body::Data(..) | Body::Bundle(..)));
         self.tx.window = u64::from(common.window.max(1));
         let sack = match body {
             Body::Sack { response, ranges } => Some((response, ranges)),
@@ -159,6 +160,9 @@ impl Connection {
         }
         match body {
             Body::Data(position, segment) => self.on_data(now, common, &position, segment, ulp),
+            Body::Bundle(bundled, segments) => {
+                self.on_bundle(now, common, &bundled, &segments, ulp)
+            }
             Body::Rnr { psn, timer } => {
                 self.on_rnr(now, common.epoch, psn, timer, ulp);
                 Ok(())
@@ -179,6 +183,15 @@ impl Connection {
         sack: Option<(bool, Ranges<'_>)>,
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
+        // Most data brings no news: the peer has received nothing in between.
+        let known = |space: Space, psn| self.tx.spaces[space as usize].una() as u32 == psn;
+        if sack.is_none()
+            && known(Space::Request, common.ack_request)
+            && known(Space::Response, common.ack_response)
+            && common.duplicates == self.rx.peer_duplicates
+        {
+            return Ok(());
+        }
         let before = self.tx.in_flight();
         let least = self.tx.rtt.min();
         let mut acked = Acked::default();
@@ -281,6 +294,10 @@ impl Connection {
         tx.cc.on_ack(now, acked.sent, acked.bytes, rtt, limited);
         tx.active_at = now;
         tx.probe = [false; 2];
+        if tx.raise_at.is_some_and(|at| now >= at) {
+            tx.raise_at = None;
+            self.set_max_payload(now, MAX_DATAGRAM);
+        }
         self.detect_losses(now);
     }
 

@@ -1,17 +1,23 @@
 //! Datagrams out.
 
 use causeway_wire::trp::{
-    Body, Common, HEADER_LEN, MAX_RANGES, Packet, Position, RANGE_LEN, Range, Ranges,
-    emit_data_header, seal,
+    Body, Bundled, Common, HEADER_LEN, MAX_BUNDLE, MAX_BUNDLED, MAX_RANGES, Packet, Position,
+    RANGE_LEN, Range, Ranges, Table, emit_bundle_header, emit_data_header, seal, table_len,
 };
 
-use super::config::DESERTED_AFTER;
+use super::config::{ASKS_PER_WINDOW, DESERTED_AFTER};
 use super::input::terminate;
 use super::receive::Refused;
 use super::{Connection, SPACES, State, Transmit};
 use crate::bytes::BytesMut;
 use crate::time::Instant;
 use crate::ulp::{SegMeta, Space, Ulp};
+
+/// Least room behind a segment into which another is put: less would cut messages into pieces that
+/// cost more than they carry.
+const MIN_JOINED: usize = 128;
+/// Padding, in bytes, below which a datagram is made as long as those around it.
+const MAX_PADDING: usize = MIN_JOINED;
 
 impl Connection {
     /// Writes the next datagram to send to `out`, which must have
@@ -205,7 +211,7 @@ impl Connection {
 
     fn may_send_new(&self, space: Space, ulp: &impl Ulp) -> bool {
         let s = &self.tx.spaces[space as usize];
-        let ready = space == Space::Response || self.send_config.is_some();
+        let ready = space == Space::Response || self.send_config.is_some() && !self.tx.gathering;
         ready
             && !self.tx.stopped[space as usize]
             && s.next() - s.una() < self.tx.window
@@ -242,8 +248,72 @@ impl Connection {
         if !self.tx.spaces.iter().any(super::SendSpace::outstanding) {
             (self.tx.progress_at, self.tx.timeouts) = (now, 0);
         }
-        self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len);
-        self.send_data(space, &meta, len, false, now, out)
+        self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len, false);
+        let mut table = Table::new();
+        let room = limit - HEADER_LEN - len;
+        if room < table_len(1) || !self.may_send_new(space, ulp) || !table.push(len, meta.last) {
+            return self.send_data(space, &meta, len, false, now, out);
+        }
+        let out = &mut out[..limit];
+        let end = self.join(space, &mut table, HEADER_LEN + len, now, ulp, out);
+        // Segmentation offload wants datagrams of one size.
+        let least = end + table_len(table.count());
+        let fill = limit - least < MAX_PADDING && self.may_send_new(space, ulp);
+        if table.count() == 1 && !fill {
+            return self.send_data(space, &meta, len, false, now, out);
+        }
+        let total = if fill { limit } else { least };
+        table.finish(end, out.get_mut(..total)?)?;
+        self.send_bundle(space, &meta, now, &mut out[..total])
+    }
+
+    /// Adds further segments to a datagram that has room for them behind `end`. Returns their end.
+    fn join(
+        &mut self,
+        space: Space,
+        table: &mut Table,
+        mut end: usize,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> usize {
+        while table.count() < MAX_BUNDLE && self.may_send_new(space, ulp) {
+            let limit = out.len().saturating_sub(table_len(table.count() + 1));
+            let limit = limit.min(end + MAX_BUNDLED);
+            if limit < end + MIN_JOINED {
+                break;
+            }
+            let seq = self.tx.spaces[space as usize].next();
+            let Some((meta, len)) = ulp.next(space, seq, &mut BytesMut::from(&mut out[end..limit]))
+            else {
+                break;
+            };
+            debug_assert!(meta.seq == seq && len <= limit - end);
+            self.tx.spaces[space as usize].on_new(now, len, true);
+            // There is room for it, and no segment is empty: it has a header.
+            let pushed = table.push(len, meta.last);
+            debug_assert!(pushed);
+            end += len;
+        }
+        end
+    }
+
+    /// Writes the header of a bundle that is otherwise complete.
+    fn send_bundle(
+        &mut self,
+        space: Space,
+        meta: &SegMeta,
+        now: Instant,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        let common = self.data_common(false, out.len(), now);
+        let bundled = Bundled {
+            response: space == Space::Response,
+            psn: meta.seq as u32,
+            first: meta.first as u32,
+        };
+        emit_bundle_header(&common, &bundled, out)?;
+        self.finish(out.len(), common.crc, out)
     }
 
     fn send_again(
@@ -287,15 +357,7 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         let total = HEADER_LEN + len;
-        self.tx.pacer.spend(total);
-        self.tx.active_at = now;
-        self.rx.acks.on_sent(now, true);
-        // Ask for an acknowledgment where the peer would wait for more than will come.
-        let full = self.tx.in_flight() + self.tx.datagram as u64 > self.tx.cc.window();
-        let common = Common {
-            ask: probe || full,
-            ..self.common(self.tx.epoch)
-        };
+        let common = self.data_common(probe, total, now);
         let position = Position {
             response: space == Space::Response,
             psn: meta.seq as u32,
@@ -305,6 +367,28 @@ impl Connection {
         };
         emit_data_header(&common, &position, out)?;
         self.finish(total, common.crc, out)
+    }
+
+    /// Accounts for a data datagram, and returns what its header says.
+    fn data_common(&mut self, probe: bool, total: usize, now: Instant) -> Common {
+        self.tx.pacer.spend(total);
+        self.tx.active_at = now;
+        self.rx.acks.on_sent(now, true);
+        // Ask for an acknowledgment where the peer would wait for more than will come, and, once
+        // half the window is used, often enough to make room for others in time.
+        let window = self.tx.cc.window();
+        let in_flight = self.tx.in_flight();
+        let full = in_flight + self.tx.datagram as u64 > window;
+        self.tx.unasked += total as u64;
+        let much = in_flight * 2 >= window && self.tx.unasked * ASKS_PER_WINDOW >= window;
+        let ask = probe || full || much;
+        if ask {
+            self.tx.unasked = 0;
+        }
+        Common {
+            ask,
+            ..self.common(self.tx.epoch)
+        }
     }
 
     fn send_control(

@@ -1,6 +1,6 @@
 //! Data in: what is placed at once, what is held, what is refused (DESIGN section 5, udp).
 
-use causeway_wire::trp::{Common, Position};
+use causeway_wire::trp::{Bundled, Common, Position, Segments};
 
 use super::input::expand;
 use super::recv::{Arrival, Held};
@@ -70,6 +70,35 @@ impl Connection {
                 Ok(())
             }
         }
+    }
+
+    /// Takes the segments of a bundle one after the other, as if each had come by itself.
+    pub(super) fn on_bundle(
+        &mut self,
+        now: Instant,
+        common: &Common,
+        bundled: &Bundled,
+        segments: &Segments<'_>,
+        ulp: &mut impl Ulp,
+    ) -> Result<(), DropReason> {
+        let mut position = Position {
+            response: bundled.response,
+            psn: bundled.psn,
+            first: bundled.first,
+            last: false,
+            relaxed: false,
+        };
+        let mut result = Ok(());
+        for (segment, last) in segments.iter() {
+            position.last = last;
+            let done = self.on_data(now, common, &position, segment, ulp);
+            result = result.and(done);
+            position.psn = position.psn.wrapping_add(1);
+            if last {
+                position.first = position.psn;
+            }
+        }
+        result
     }
 
     /// Requests of an attempt that was refused are stale; a new attempt ends the refusal.

@@ -18,7 +18,9 @@ pub fn reset_for(datagram: &[u8], reason: Reason, out: &mut [u8]) -> Option<usiz
     };
     // Handshakes are met with silence: the queue pair may be about to exist. Acknowledgments and
     // the like wait for nothing, and answering a shutdown would go on for ever.
-    if !(matches!(body, Body::Data(..)) || matches!(body, Body::Ack) && common.ask) {
+    if !(matches!(body, Body::Data(..) | Body::Bundle(..))
+        || matches!(body, Body::Ack) && common.ask)
+    {
         return None;
     }
     let answer = Common {

@@ -117,10 +117,12 @@ impl SendSpace {
         self.sent.front().map_or(0, |s| s.size)
     }
 
-    /// Records the transmission of the next new segment.
-    pub fn on_new(&mut self, now: Instant, size: usize) {
+    /// Records the transmission of the next new segment. `joined`: in the datagram of the one
+    /// recorded before it, so that they arrive together.
+    pub fn on_new(&mut self, now: Instant, size: usize, joined: bool) {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
-        let order = self.take_order();
+        self.next_order += u64::from(!joined);
+        let order = self.next_order - 1;
         self.sent.push_back(Sent {
             at: now,
             order,
@@ -360,7 +362,7 @@ mod tests {
     fn sent(n: u64) -> SendSpace {
         let mut s = SendSpace::new(100);
         for i in 0..n {
-            s.on_new(at(i), 1000);
+            s.on_new(at(i), 1000, false);
         }
         s
     }
@@ -404,7 +406,7 @@ mod tests {
         s.detect(at(10), DELAY, &mut Losses::default());
         s.on_again(100, at(11), 1000);
         for i in 0..3 {
-            s.on_new(at(12 + i), 1000);
+            s.on_new(at(12 + i), 1000, false);
         }
         s.sack(105..108, at(40), Duration::ZERO, &mut acked);
         s.detect(at(40), DELAY, &mut Losses::default());

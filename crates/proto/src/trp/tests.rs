@@ -2,8 +2,8 @@
 
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
-    Body, Common, HEADER_LEN, Hello, MAX_RANGES, Packet, Position, RANGE_LEN, Range, Ranges,
-    Reason, seal,
+    Body, Bundled, Common, HEADER_LEN, Hello, MAX_RANGES, Packet, Position, RANGE_LEN, Range,
+    Ranges, Reason, Table, emit_bundle_header, seal, table_len,
 };
 use proptest::prelude::*;
 
@@ -109,6 +109,12 @@ enum Sent {
         last: bool,
         len: u8,
     },
+    Bundle {
+        response: bool,
+        ahead: i8,
+        into: u8,
+        segments: Vec<(u8, bool)>,
+    },
     Sack {
         response: bool,
         ranges: Vec<(i8, u8)>,
@@ -129,6 +135,10 @@ fn sent() -> impl Strategy<Value = Sent> {
         8 => (any::<bool>(), -3i8..80, 0u8..4, any::<bool>(), any::<u8>()).prop_map(
             |(response, ahead, into, last, len)| Sent::Data { response, ahead, into, last, len }
         ),
+        3 => (any::<bool>(), -3i8..80, 0u8..4, prop::collection::vec((1u8.., any::<bool>()), 1..9))
+            .prop_map(|(response, ahead, into, segments)| {
+                Sent::Bundle { response, ahead, into, segments }
+            }),
         3 => (any::<bool>(), prop::collection::vec((-5i8..40, 1u8..30), 1..MAX_RANGES))
             .prop_map(|(response, ranges)| Sent::Sack { response, ranges }),
         2 => (-4i8..20, 0u8..32).prop_map(|(back, timer)| Sent::Rnr { back, timer }),
@@ -193,13 +203,46 @@ fn near(base: u64, off: i8) -> u32 {
     base.wrapping_add_signed(i64::from(off)) as u32
 }
 
+/// What is behind the header of a bundle of such segments.
+fn bundle(segments: &[(u8, bool)]) -> Vec<u8> {
+    let mut table = Table::new();
+    let mut out = Vec::new();
+    for (len, last) in segments {
+        assert!(table.push(usize::from(*len), *last));
+        out.resize(out.len() + usize::from(*len), 3);
+    }
+    let end = out.len();
+    out.resize(end + table_len(segments.len()), 0);
+    table.finish(end, &mut out).expect("room");
+    out
+}
+
 /// Encodes what the peer sends, relative to the state of the connection.
 fn encode(conn: &Connection, common: &Common, body: &Sent) -> Vec<u8> {
     let [una, una_response] = [0, 1].map(|i: usize| conn.tx.spaces[i].una());
     let mut out = vec![0; 4096];
     let payload = [3; 255];
     let mut buf = [0; MAX_RANGES * RANGE_LEN];
+    if let Sent::Bundle {
+        response,
+        ahead,
+        into,
+        segments,
+    } = body
+    {
+        let psn = near(conn.rx.spaces[usize::from(*response)].next(), *ahead);
+        let bundled = Bundled {
+            response: *response,
+            psn,
+            first: psn.wrapping_sub(u32::from(*into)),
+        };
+        emit_bundle_header(common, &bundled, &mut out).expect("room");
+        out.truncate(HEADER_LEN);
+        out.extend(bundle(segments));
+        return out;
+    }
     let body = match *body {
+        Sent::Bundle { .. } => unreachable!("above"),
         Sent::Data {
             response,
             ahead,

@@ -1,6 +1,6 @@
 //! Time: one deadline for the caller, and what happens when it passes.
 
-use super::config::{BLACK_HOLE_TIMEOUTS, MAX_ACK_DELAY};
+use super::config::{BLACK_HOLE_TIMEOUTS, MAX_ACK_DELAY, RAISE_LAST};
 use super::rtt::{INITIAL_RTO, MIN_RTO};
 use super::{BASE_DATAGRAM, Connection, SPACES, State};
 use crate::time::{Duration, Instant};
@@ -160,6 +160,9 @@ impl Connection {
         self.tx.big_timeouts += 1;
         if self.tx.big_timeouts >= BLACK_HOLE_TIMEOUTS {
             self.set_max_payload(now, BASE_DATAGRAM);
+            let tx = &mut self.tx;
+            tx.raise_at = Some(now + tx.raise_after);
+            tx.raise_after = (2 * tx.raise_after).min(RAISE_LAST);
         }
     }
 }

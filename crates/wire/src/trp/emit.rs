@@ -1,7 +1,7 @@
 //! Encoding.
 
 use super::{
-    Body, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
+    Body, Bundled, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
     HELLO_LEN, Hello, MAX_QPN, Opcode, Packet, Position, VERSION,
 };
 
@@ -60,11 +60,24 @@ pub(super) fn data_header(common: &Common, p: &Position, out: &mut [u8]) -> Opti
     header(common, opcode, flags, p.psn, p.first, out)
 }
 
+pub(super) fn bundle_header(common: &Common, b: &Bundled, out: &mut [u8]) -> Option<()> {
+    let opcode = if b.response {
+        Opcode::ResponseBundle
+    } else {
+        Opcode::Bundle
+    };
+    header(common, opcode, 0, b.psn, b.first, out)
+}
+
 fn segment(common: &Common, body: &Body<'_>, out: &mut [u8]) -> Option<usize> {
     let (opcode, flags, psn, aux, rest): (_, _, _, _, &[u8]) = match *body {
         Body::Data(ref position, payload) => {
             data_header(common, position, out)?;
             return append(payload, out);
+        }
+        Body::Bundle(ref bundled, segments) => {
+            bundle_header(common, bundled, out)?;
+            return append(segments.as_bytes(), out);
         }
         Body::Reject(reason) => (Opcode::Reject, 0, 0, reason as u32, &[]),
         Body::Shutdown(reason) => (Opcode::Shutdown, 0, 0, reason as u32, &[]),

@@ -1,9 +1,9 @@
 //! Decoding. Every access is checked; lengths must be exact.
 
 use super::{
-    Body, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
+    Body, Bundled, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
     HELLO_LEN, Hello, MAX_QPN, MAX_RANGES, Opcode, Packet, Position, RANGE_LEN, Range, Reason,
-    VERSION,
+    Segments, VERSION,
 };
 use crate::terminate::Terminate;
 
@@ -94,7 +94,7 @@ fn u32_at(bytes: &[u8], at: usize) -> u32 {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     match bytes.get(at..).and_then(|b| b.first_chunk()) {
         Some(b) => u16::from_be_bytes(*b),
         None => 0,
@@ -212,6 +212,14 @@ fn body(
             relaxed: flags & FLAG_RELAXED != 0,
         };
         return Ok(Body::Data(position, rest));
+    }
+    if matches!(opcode, Opcode::Bundle | Opcode::ResponseBundle) {
+        let bundled = Bundled {
+            response: opcode == Opcode::ResponseBundle,
+            psn,
+            first: aux,
+        };
+        return Ok(Body::Bundle(bundled, Segments::parse(rest)?));
     }
     if opcode == Opcode::Sack {
         let response = flags & FLAG_RESPONSE != 0;
