@@ -13,11 +13,14 @@ $(PATHS_LIB): pathshim/paths.c mk/c.mk
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@
 
-TEST_PROGRAMS := $(BUILD)/test/idle $(BUILD)/test/traffic
+TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle traffic victim attacker)
 test-programs: verify $(TEST_PROGRAMS) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
 $(BUILD)/test/traffic: tests/kill/traffic.c
+$(BUILD)/test/victim: tests/hostile/victim.c tests/hostile/stage.c
+$(BUILD)/test/attacker: $(addprefix tests/hostile/,attacker.c forge.c loot.c breakin.c stage.c)
+$(BUILD)/test/victim $(BUILD)/test/attacker: $(wildcard tests/hostile/*.h)
 $(TEST_PROGRAMS): tests/verify/common.c tests/verify/common.h mk/c.mk
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -pthread -o $@ $(filter %.c,$^) -libverbs

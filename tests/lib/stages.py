@@ -48,6 +48,8 @@ def all_stages():
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
+        Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
+              seconds=300),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),

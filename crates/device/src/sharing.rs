@@ -187,27 +187,15 @@ impl Sharing {
     /// descriptor of it that nothing entitles it to any more, or may yet store into it.
     pub fn renew(&self, shared: &Shared, segment: u64) {
         let one = self.renewing.lock();
-        let found = self.domains.lock().iter().find_map(|(pd, domain)| {
-            let at = domain
-                .stores
-                .iter()
-                .position(|s| s.as_ref().is_some_and(|s| s.id() == segment))?;
-            let regions: Vec<Arc<Mr>> = domain.regions.values().filter_map(Weak::upgrade).collect();
-            Some((*pd, at, regions))
-        });
-        let Some((pd, at, regions)) = found else {
+        let Some((pd, at)) = self.find(segment) else {
             return;
         };
         let control = &shared.control;
         // Without a broker to make another, the regions go back to where peers reach nothing.
         let fresh = control.create_segment(pd, at == 1).ok();
         let fresh = fresh.map(|(id, fd)| Arc::new(Store::new(fd, id)));
-        let old = {
-            let mut domains = self.domains.lock();
-            let Some(domain) = domains.get_mut(&pd) else {
-                return;
-            };
-            std::mem::replace(&mut domain.stores[at], fresh.clone())
+        let Some((old, regions)) = self.replace(pd, at, fresh.clone()) else {
+            return;
         };
         let (Some(old), Some(mover)) = (old, self.mover.get()) else {
             return;
@@ -219,20 +207,47 @@ impl Sharing {
             .iter()
             .flat_map(|region| region.quiesce(shared))
             .collect();
-        match &fresh {
-            Some(fresh) if mover.rehome(&old, fresh).is_ok() => {
-                for region in &mut held {
-                    region.moved_to(fresh, shared);
-                }
+        let moved = fresh.filter(|fresh| mover.rehome(&old, fresh).is_ok());
+        for region in &mut held {
+            match &moved {
+                Some(fresh) => region.moved_to(fresh, shared),
+                None => region.take_back(self, control),
             }
-            _ => held
-                .iter_mut()
-                .for_each(|region| region.take_back(self, control)),
         }
         drop(held);
+        if moved.is_none() {
+            // One registered meanwhile may have been the first in the new segment.
+            regions.iter().for_each(|region| region.place());
+        }
         drop(one);
         let _ = control.destroy_segment(segment);
         shared.give_up_segments(&evicted);
+    }
+
+    /// The domain of a segment, and which of its segments it is.
+    fn find(&self, segment: u64) -> Option<(u32, usize)> {
+        let is_it = |store: &Option<Arc<Store>>| store.as_ref().is_some_and(|s| s.id() == segment);
+        let domains = self.domains.lock();
+        let mut found = domains
+            .iter()
+            .filter_map(|(pd, domain)| Some((*pd, domain.stores.iter().position(is_it)?)));
+        found.next()
+    }
+
+    /// Puts a segment in another's place. Returns the other, and the regions of the domain: those
+    /// that may be in it, or on their way there, since a region is listed before it asks where to
+    /// move.
+    fn replace(
+        &self,
+        pd: u32,
+        at: usize,
+        fresh: Option<Arc<Store>>,
+    ) -> Option<(Option<Arc<Store>>, Vec<Arc<Mr>>)> {
+        let mut domains = self.domains.lock();
+        let domain = domains.get_mut(&pd)?;
+        let old = std::mem::replace(&mut domain.stores[at], fresh);
+        let regions = domain.regions.values().filter_map(Weak::upgrade).collect();
+        Some((old, regions))
     }
 
     /// The segments of a domain.

@@ -4,6 +4,7 @@ mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
 use common::{Map, occupied, peer_word, store};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 #[test]
@@ -45,6 +46,30 @@ fn partial_pages_stay() {
     );
     mover.take_back(moved).expect("returns");
     map.check(1);
+}
+
+/// Whoever has a store mapped can put pages anywhere in it, if only by reading: they neither become
+/// the program's nor keep its own out.
+#[test]
+fn what_a_peer_put_there_is_dropped() {
+    let (mover, stores) = (Mover::new(None), [store(1), store(2)]);
+    let map = Map::new(2 * CHUNK);
+    map.paint(7);
+    for store in &stores {
+        for page in [0, 3, 700] {
+            let at = (map.addr + page * PAGE) as u64;
+            rustix::io::pwrite(store.as_fd(), &[0xff; PAGE], at).expect("pwrite");
+        }
+    }
+    let moved = mover.move_in(&stores[0], map.addr, map.len).expect("moves");
+    map.check(7);
+    assert_eq!(peer_word(&stores[0], map.addr + 3 * PAGE), 10);
+    mover.rehome(&stores[0], &stores[1]).expect("moves again");
+    map.check(7);
+    assert_eq!(peer_word(&stores[1], map.addr + 3 * PAGE), 10);
+    mover.take_back(moved).expect("returns");
+    map.check(7);
+    assert_eq!(stores.each_ref().map(|store| occupied(store)), [0, 0]);
 }
 
 /// Threads count in words of their own while the memory moves back and forth.

@@ -1,0 +1,612 @@
+"""The attacks, a function each, by who attacks whom."""
+
+import signal
+
+from hostile.cast import (ATTACKER_UID, LOCAL_WRITE, READ_ONLY, READ_WRITE, REMOTE_READ,
+                          REMOTE_WRITE, VICTIM_UID, Failed, wait_until)
+from hostile.scene import (FLUSHED, LOCAL, OTHER, OTHER_PD, PRIVATE, READABLE, REMOTE_ACCESS_ERROR,
+                           SCRIBBLE, SHARED_PD, SPARE, SUCCESS, WRITABLE, Scene, timed)
+
+# docs/LAYOUT.md: how long an access under way is waited for; and what a slow machine adds.
+LEASE_SECONDS = 0.5
+SLOW_SECONDS = 1.5
+ROUNDS = 12
+BIG_PAGES = 4096
+# Regions registered while a queue pair ends, at least; how often.
+FLOOD_LEAST = 200
+FLOOD_ROUNDS = 20
+
+
+def armed(stage, **cast):
+    """A scene in which the attacker has all that it can be granted, and sees it."""
+    scene = Scene(stage, **cast)
+    scene.go_direct()
+    scene.go_direct(area=READABLE, op="read")
+    scene.victim.do("fill", WRITABLE, "public")
+    kept, writable, segments, readers = scene.keep()
+    if (segments, readers) != (2, 1):
+        raise Failed(f"{segments} segments granted, {readers} of them for reading")
+    if not scene.expect_nothing_secret():
+        raise Failed("the attacker does not see what it was granted: the test shows nothing")
+    scene.held = f"{kept} descriptors, {writable} writable"
+    return scene
+
+
+def granted(stage, **cast):
+    """While its queue pair is valid, the attacker reaches what was granted and nothing else."""
+    scene = armed(stage, **cast)
+    attacker = scene.attacker
+    attacker.do("upgrade")
+    scene.expect_intact()
+    # The broker gives no more than the library asked for, whatever it is asked.
+    segments = attacker.do("segments")
+    writers, readers, refused = forge(scene, segments)
+    if (len(segments), writers, readers) != (3, 1, 1):
+        raise Failed(f"of {segments} {writers} given for writing, {readers} for reading")
+    attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact(WRITABLE)
+    attacker.do("punch")
+    scene.expect_intact(WRITABLE)
+    scene.victim.do("fill", WRITABLE, "public")
+    scene.expect_nothing_secret()
+    scene.friend_goes_on()
+    return f"{scene.held}; {refused} requests refused"
+
+
+def forge(scene, segments, attacker=None):
+    """What the broker answers to forged requests: given for writing, for reading, refused."""
+    attacker = attacker or scene.attacker
+    qpn = scene.stage.status(attacker)["qps"][0]["qpn"]
+    return [int(n) for n in attacker.do("forge", qpn, *segments)]
+
+
+def not_entitled(stage):
+    """A queue pair that allows nothing entitles to no segment; nor does one that was connected to
+    a queue pair of the victim's that is another's."""
+    scene = armed(stage)
+    segments = scene.attacker.do("segments")
+    for access in (LOCAL_WRITE, READ_WRITE):
+        attacker = stage.enter("attacker", ATTACKER_UID)
+        qp = scene.connect(attacker, SHARED_PD, access=access)
+        if access == READ_WRITE:
+            # A valid one tells the number of the friend's; it is destroyed at both ends.
+            scene.victim.do("destroy", qp)
+            attacker.do("destroy", qp)
+            theirs = scene.victim.do("qp", scene.qps, SHARED_PD, READ_WRITE)
+            friends = scene.friend.do("qp", scene.qps, SHARED_PD, LOCAL_WRITE)
+            attacker.do("qp", scene.qps, SHARED_PD, LOCAL_WRITE)
+            scene.victim.do("connect", scene.qps, *friends)
+            scene.friend.do("connect", scene.qps, *theirs)
+            attacker.do("connect", scene.qps, *theirs)
+        writers, readers, refused = forge(scene, segments, attacker)
+        if writers or readers:
+            raise Failed(f"{writers} given for writing, {readers} for reading")
+        attacker.end()
+    return f"{refused} requests refused"
+
+
+def two_queue_pairs(stage):
+    """What two queue pairs entitle to is lost with the second."""
+    scene = armed(stage)
+    second = scene.connect(scene.attacker, SHARED_PD)
+    before = scene.where(WRITABLE)
+    scene.victim.do("destroy", scene.qp)
+    if scene.where(WRITABLE) != before:
+        raise Failed("moved though there is a queue pair left")
+    scene.go_direct(qp=second)
+    scene.victim.do("destroy", second)
+    if scene.where(WRITABLE) == before:
+        raise Failed("the memory has not moved")
+    scene.revoked(scene.attacker)
+
+
+def lied_to(stage):
+    """The attacker's table leads the victim's own operations astray: to the ends of a mapping and
+    of the segment, and beyond. They go there or fail, and touch nothing but the attacker's."""
+    scene = armed(stage)
+    window, end, length = 1 << 36, 1 << 47, 1 << 18
+    offsets = [0, window - 4096, window - 8, end - length, end - 4096, end, (1 << 64) - 4096,
+               (1 << 64) - 8]
+    fates = []
+    for offset in offsets:
+        attacker = stage.enter("attacker", ATTACKER_UID)
+        qp = scene.connect(attacker, SHARED_PD)
+        # The victim is the one who reaches out: the attacker's QP has to allow it.
+        attacker.do("access", qp, READ_WRITE)
+        rkey, addr = attacker.do("offer", SHARED_PD, 4 * length)
+        addr = int(addr, 16)
+        before = stage.direct(scene.victim)
+
+        def one_more():
+            scene.victim.do("write", qp, rkey, addr, length, SCRIBBLE)
+            return stage.direct(scene.victim) > before
+
+        wait_until("a WRITE carried out by the victim itself", one_more)
+        attacker.do("keep")
+        attacker.do("lie", offset)
+        for op in ("write", "read"):
+            fates.append(scene.victim.do(op, qp, rkey, addr, length, SCRIBBLE)[0])
+        scene.expect_intact()
+        attacker.end()
+    scene.friend_goes_on()
+    return f"statuses {' '.join(fates)}"
+
+
+def other_process(stage):
+    """What the kernel keeps apart is apart: no reading of the victim by its process id."""
+    scene = armed(stage)
+    scene.attacker.do("process", scene.victim.pid)
+
+
+def wrong_keys(stage):
+    """Operations that name what was not granted are refused by the victim's library."""
+    scene = armed(stage)
+    targets = [("write", READABLE), ("add", READABLE), ("read", OTHER), ("write", OTHER),
+               ("read", LOCAL), ("write", LOCAL)]
+    for op, area in targets:
+        qp = scene.connect(scene.attacker, SHARED_PD)
+        rkey, addr, _ = scene.keys[area]
+        addr += -addr % 8
+        status = int(scene.attacker.do(op, qp, rkey, addr, 8, SCRIBBLE)[0])
+        if status != REMOTE_ACCESS_ERROR:
+            raise Failed(f"{op} of area {area} completes with status {status}")
+    rkey, addr, length = scene.keys[WRITABLE]
+    for at, size in ((addr - 8, 16), (addr + length - 8, 16), (addr - 4096, 8)):
+        qp = scene.connect(scene.attacker, SHARED_PD)
+        status = int(scene.attacker.do("write", qp, rkey, at, size, SCRIBBLE)[0])
+        if status != REMOTE_ACCESS_ERROR:
+            raise Failed(f"a WRITE beyond the region completes with status {status}")
+    scene.expect_intact()
+    return f"{len(targets) + 3} refused"
+
+
+def deregistered(stage, **cast):
+    """Memory deregistered under fire is the victim's own again, and can be registered again."""
+    scene = armed(stage, **cast)
+    accomplice = stage.accomplice(scene.attacker)
+    both = (scene.attacker, accomplice)
+    for attacker in both:
+        attacker.do("hammer", SCRIBBLE)
+    for area in (WRITABLE, READABLE):
+        scene.victim.do("dereg", area)
+        scene.victim.do("fill", area, "secret")
+    if scene.where(WRITABLE) or scene.where(READABLE):
+        raise Failed("the memory is still in a segment")
+    for attacker in both:
+        attacker.do("rest")
+    scene.revoked(*both)
+    # The same addresses, and so the same offsets, in a protection domain that is not the attacker's.
+    scene.reg(WRITABLE, OTHER_PD, READ_WRITE)
+    scene.go_direct(scene.friend, scene.other_qp, WRITABLE)
+    scene.revoked(*both)
+    scene.victim.do("dereg", WRITABLE)
+    # And in its own, once the attacker is gone and its accomplice is not.
+    scene.victim.do("destroy", scene.qp)
+    scene.reg(WRITABLE, SHARED_PD, READ_WRITE)
+    scene.go_direct(scene.friend, scene.friend_qp, WRITABLE)
+    scene.revoked(*both)
+
+
+def prefilled(stage):
+    """Pages that a peer has put where a region will come do not become the region's."""
+    scene = armed(stage)
+    scene.area(SPARE)
+    scene.keep()
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.search()
+    scene.attacker.do("hammer", SCRIBBLE)
+    for access in (READ_ONLY, READ_WRITE):
+        scene.reg(SPARE, OTHER_PD, access)
+        scene.expect_intact(WRITABLE)
+        scene.victim.do("dereg", SPARE)
+        scene.reg(SPARE, SHARED_PD, READ_ONLY, "public")
+        scene.expect_intact(WRITABLE)
+        scene.victim.do("dereg", SPARE)
+    scene.attacker.do("rest")
+    scene.expect_intact(WRITABLE)
+    scene.reg(SPARE, SHARED_PD, READ_WRITE, "public")
+    scene.expect_intact(WRITABLE)
+    scene.go_direct(area=SPARE)
+
+
+def ended(how):
+    """After the end of the queue pair, in one way or another, everything granted is lost."""
+    def test(stage, **cast):
+        scene = armed(stage, **cast)
+        accomplice = stage.accomplice(scene.attacker)
+        before = [scene.where(area) for area in (WRITABLE, READABLE)]
+        if not all(before):
+            raise Failed("the memory is in no segment")
+        accomplice.do("hammer", SCRIBBLE)
+        left = how(scene)
+        for area, inode in zip((WRITABLE, READABLE), before):
+            scene.moved(area, inode)
+        accomplice.do("rest")
+        scene.revoked(accomplice, *left)
+        if 0 in (scene.where(WRITABLE), scene.where(READABLE)):
+            raise Failed("the memory is not shared any more")
+        scene.friend_goes_on()
+        scene.revoked(accomplice, *left)
+    return test
+
+
+def victim_destroys(scene):
+    """The victim destroys its queue pair."""
+    before = scene.where(WRITABLE)
+    scene.victim.do("destroy", scene.qp)
+    if scene.where(WRITABLE) == before:
+        raise Failed("the memory has not moved when ibv_destroy_qp returns")
+    return (scene.attacker,)
+
+
+def victim_errs(scene):
+    """The victim puts its queue pair in the error state."""
+    before = scene.where(WRITABLE)
+    scene.victim.do("error", scene.qp)
+    if scene.where(WRITABLE) == before:
+        raise Failed("the memory has not moved when ibv_modify_qp returns")
+    return (scene.attacker,)
+
+
+def attacker_destroys(scene):
+    """The attacker destroys its queue pair."""
+    scene.attacker.do("destroy", scene.qp)
+    return (scene.attacker,)
+
+
+def attacker_errs(scene):
+    """The attacker makes the victim's queue pair fail."""
+    status = scene.rdma("write", scene.attacker, scene.qp, READABLE)
+    if status != REMOTE_ACCESS_ERROR:
+        raise Failed(f"status {status}")
+    return (scene.attacker,)
+
+
+def attacker_leaves(scene):
+    """The attacker's process ends in good order."""
+    scene.attacker.leave()
+    return ()
+
+
+def attacker_dies(scene):
+    """The attacker's process is killed."""
+    scene.attacker.signal(signal.SIGKILL)
+    scene.attacker.process.wait()
+    return ()
+
+
+def reduced(stage):
+    """A queue pair's access is reduced: the descriptor for writing is worth nothing any more."""
+    scene = armed(stage)
+    before = scene.where(WRITABLE)
+    scene.victim.do("access", scene.qp, LOCAL_WRITE | REMOTE_READ)
+    if scene.where(WRITABLE) == before:
+        raise Failed("the memory has not moved")
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact()
+    # What it may still do, it does directly again, and by a descriptor for reading.
+    scene.go_direct(op="read")
+    kept = scene.keep()
+    if kept[2:] != [3, 2]:
+        raise Failed(f"{kept[2]} segments granted, {kept[3]} of them for reading")
+    scene.attacker.do("upgrade")
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact()
+    scene.victim.do("access", scene.qp, LOCAL_WRITE)
+    scene.revoked(scene.attacker)
+
+
+def reregistered(stage):
+    """ibv_rereg_mr takes a region out of the attacker's protection domain, and out of its hands."""
+    scene = armed(stage)
+    scene.victim.do("rereg", WRITABLE, SHARED_PD, READ_ONLY)
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact()
+    for area in (WRITABLE, READABLE):
+        scene.victim.do("rereg", area, OTHER_PD, READ_WRITE)
+    scene.revoked(scene.attacker)
+
+
+def read_only_qp(stage):
+    """By a queue pair that allows READ only, a region that others may write is not writable."""
+    scene = Scene(stage)
+    scene.victim.do("destroy", scene.qp)
+    scene.qp = scene.connect(scene.attacker, SHARED_PD, access=LOCAL_WRITE | REMOTE_READ)
+    scene.go_direct(op="read")
+    scene.go_direct(area=READABLE, op="read")
+    kept = scene.keep()
+    if kept[2:] != [2, 2]:
+        raise Failed(f"{kept[2]} segments granted, {kept[3]} of them for reading")
+    if not scene.expect_nothing_secret():
+        raise Failed("the attacker does not see what it was granted: the test shows nothing")
+    scene.attacker.do("upgrade")
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact()
+    scene.victim.do("destroy", scene.qp)
+    scene.revoked(scene.attacker)
+
+
+def withdraw(scene, qp, area, how):
+    """The victim takes back what a queue pair reaches, in one of the ways there are; for how long
+    that took, in seconds."""
+    if how == "deregistration":
+        return timed(scene.victim.do, "dereg", area)
+    if how == "access":
+        return timed(scene.victim.do, "access", qp, LOCAL_WRITE)
+    return timed(scene.victim.do, how, qp)
+
+
+def pretended(how):
+    """An attacker that is for ever in the middle of an access delays the victim by the lease, once,
+    and keeps nothing."""
+    def test(stage, **cast):
+        scene = armed(stage, **cast)
+        scene.attacker.do("pretend", scene.keys[WRITABLE][0])
+        took = withdraw(scene, scene.qp, WRITABLE, how)
+        if not LEASE_SECONDS <= took <= LEASE_SECONDS + SLOW_SECONDS:
+            raise Failed(f"it took {took:.2f} s")
+        if how != "deregistration":
+            scene.victim.do("dereg", WRITABLE)
+        scene.victim.do("fill", WRITABLE, "secret")
+        scene.reg(WRITABLE, SHARED_PD, READ_WRITE)
+        again = timed(scene.victim.do, "dereg", WRITABLE)
+        if again >= LEASE_SECONDS:
+            raise Failed(f"deregistration then took {again:.2f} s")
+        scene.attacker.do("rest")
+        scene.revoked(scene.attacker)
+        return f"{took:.2f} s, then {again * 1000:.1f} ms"
+    return test
+
+
+def stopped(how):
+    """An attacker stopped in the middle of a copy stores the rest of it nowhere."""
+    def test(stage, **cast):
+        scene = Scene(stage, **cast)
+        scene.area(SPARE, BIG_PAGES)
+        for _ in range(ROUNDS):
+            qp = scene.connect(scene.attacker, SHARED_PD)
+            scene.reg(SPARE, SHARED_PD, READ_WRITE, "public")
+            rkey, addr, length = scene.keys[SPARE]
+            scene.go_direct(qp=qp, area=SPARE)
+            scene.attacker.do("stream", qp, SHARED_PD, rkey, addr, length)
+            before = stage.direct(scene.attacker)
+            wait_until("the stream", lambda b=before: stage.direct(scene.attacker) > b)
+            scene.attacker.signal(signal.SIGSTOP)
+            evicted = withdraw(scene, qp, SPARE, how) >= LEASE_SECONDS
+            scene.victim.do("fill", SPARE, "secret")
+            scene.attacker.signal(signal.SIGCONT)
+            status = int(scene.attacker.do("join")[0])
+            if status == SUCCESS:
+                raise Failed("a WRITE to what was withdrawn succeeds")
+            scene.expect_intact()
+            if evicted:
+                return f"status {status}"
+            if how != "deregistration":
+                scene.victim.do("dereg", SPARE)
+        raise Failed("it was never stopped in the middle of a copy: the test shows nothing")
+    return test
+
+
+def churned(stage):
+    """Pages taken away and put back all the time disturb nothing but the region's contents."""
+    scene = armed(stage)
+    scene.attacker.do("churn", SCRIBBLE)
+    for _ in range(ROUNDS):
+        scene.victim.do("fill", WRITABLE, "public")
+        scene.expect_intact(WRITABLE)
+    child = scene.victim.do("fork", WRITABLE)[0]
+    scene.victim.do("reap", child)
+    for _ in range(ROUNDS):
+        scene.victim.do("dereg", WRITABLE)
+        scene.victim.do("fill", WRITABLE, "secret")
+        scene.expect_intact()
+        scene.reg(WRITABLE, SHARED_PD, READ_WRITE, "public")
+    scene.expect_intact(WRITABLE)
+    scene.victim.do("destroy", scene.qp)
+    scene.victim.do("fill", WRITABLE, "secret")
+    scene.expect_intact()
+    scene.attacker.do("rest")
+    scene.friend_goes_on()
+    scene.revoked(scene.attacker)
+
+
+def overtaken(stage):
+    """Regions that another thread registers while a queue pair ends do not come to lie where its
+    peer still looks."""
+    scene = armed(stage)
+    for count in range(FLOOD_LEAST, FLOOD_LEAST + FLOOD_ROUNDS):
+        qp = scene.connect(scene.attacker, SHARED_PD)
+        scene.go_direct(qp=qp)
+        if count == FLOOD_LEAST:
+            scene.victim.do("destroy", scene.qp)
+        base, length = scene.victim.do("flood", count, SHARED_PD)
+        scene.places["flood"] = (int(base, 16), int(length))
+        scene.keep()
+        scene.victim.do("destroy", qp)
+        scene.victim.do("flooded")
+        scene.expect_nothing_secret()
+        scene.attacker.do("scribble", SCRIBBLE)
+        scene.victim.do("ebb")
+        del scene.places["flood"]
+    return f"{FLOOD_ROUNDS} rounds"
+
+
+def own_ways(stage):
+    """What the victim does with its memory behind a region's back stays its own: growing, mapping
+    anew, a child's copy."""
+    scene = armed(stage)
+    scene.area(SPARE)
+    scene.reg(SPARE, SHARED_PD, READ_WRITE, "public")
+    scene.go_direct(area=SPARE)
+    scene.keep()
+    child = scene.victim.do("fork", SPARE)[0]
+    scene.expect_nothing_secret()
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.victim.do("reap", child)
+    scene.victim.do("renew", SPARE)
+    scene.expect_nothing_secret()
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.attacker.do("punch")
+    scene.expect_intact(WRITABLE)
+    scene.victim.do("grow", READABLE)
+    base, length = scene.places.pop(READABLE)
+    scene.places[READABLE] = (base, 2 * length)
+    scene.keep()
+    scene.expect_nothing_secret()
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.attacker.do("punch")
+    scene.victim.do("grown")
+    del scene.places[READABLE]
+    scene.expect_intact(WRITABLE)
+
+
+def mangled(stage):
+    """Rubbish in every ring, inbox and table that the attacker shares: the victim, which sends to
+    it meanwhile, and its other connections go on."""
+    for seed in range(ROUNDS):
+        scene = armed(stage)
+        rkey, addr, _ = scene.keys[WRITABLE]
+        scene.attacker.do("mangle", seed)
+        # The victim sends by what is left of the connection; what comes of it is no matter.
+        scene.victim.tell("write", scene.qp, rkey, addr, 4096, SCRIBBLE)
+        scene.attacker.do("mangle", seed + ROUNDS)
+        scene.victim.answer()
+        scene.friend_goes_on()
+        scene.attacker.signal(signal.SIGKILL)
+        scene.expect_intact(WRITABLE)
+        scene.friend_goes_on()
+        stage.clear()
+    return f"{ROUNDS} seeds"
+
+
+def victim_dies(stage):
+    """What a dead victim left in segments is gone."""
+    scene = armed(stage)
+    scene.victim.signal(signal.SIGKILL)
+    scene.victim.process.wait()
+    wait_until("the segments' end", lambda: scene.search() == (0, 0))
+
+
+def broker_restarted(stage):
+    """The broker is killed; the attacker dies, its accomplice keeps all; the next broker learns of
+    neither, and has the victim move all the same."""
+    scene = armed(stage)
+    accomplice = stage.accomplice(scene.attacker)
+    before = [scene.where(area) for area in (WRITABLE, READABLE)]
+    stage.kill_broker()
+    scene.attacker.signal(signal.SIGKILL)
+    scene.attacker.process.wait()
+    stage.start_broker()
+    for area, inode in zip((WRITABLE, READABLE), before):
+        wait_until("memory moved", lambda a=area, i=inode: scene.where(a) != i, 20)
+    scene.revoked(accomplice)
+    scene.friend_goes_on()
+
+
+def other_tenant(stage):
+    """Between tenants nothing is mapped: the attacker has a connection, and no descriptor."""
+    scene = Scene(stage, tenant="other")
+    scene.stays_on_ring(WRITABLE, "write")
+    scene.stays_on_ring(READABLE, "read")
+    wires = {qp["wire"] for qp in stage.status(scene.attacker)["qps"]}
+    if wires != {"udp"}:
+        raise Failed(f"wires: {wires}")
+    scene.victim.do("fill", WRITABLE, "public")
+    kept = scene.keep()
+    if kept[2]:
+        raise Failed(f"{kept[2]} segments granted")
+    scene.expect_nothing()
+    scene.attacker.do("upgrade")
+    for area in (OTHER, LOCAL):
+        qp = scene.connect(scene.attacker, SHARED_PD)
+        status = scene.rdma("write", scene.attacker, qp, area)
+        if status != REMOTE_ACCESS_ERROR:
+            raise Failed(f"status {status}")
+    scene.expect_intact()
+    scene.friend_goes_on()
+    return f"{kept[0]} descriptors, all its own"
+
+
+def root_attacker(stage):
+    """Root, who could open anything again for writing, is granted nothing for reading only."""
+    scene = Scene(stage, attacker=0)
+    scene.go_direct()
+    scene.stays_on_ring(READABLE, "read")
+    kept = scene.keep()
+    if kept[2:] != [1, 0]:
+        raise Failed(f"{kept[2]} segments granted, {kept[3]} of them for reading")
+    segments = scene.attacker.do("segments")
+    writers, readers, _ = forge(scene, segments)
+    if (len(segments), writers, readers) != (3, 1, 0):
+        raise Failed(f"of {segments} {writers} given for writing, {readers} for reading")
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact(WRITABLE)
+    scene.expect_nothing_secret()
+
+
+def same_user(stage):
+    """One user's processes are inside one boundary, yet what was never registered, or no longer
+    is, is in nobody's hands."""
+    scene = armed(stage, attacker=VICTIM_UID)
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact(WRITABLE)
+    scene.expect_nothing_secret()
+    scene.victim.do("dereg", WRITABLE)
+    scene.victim.do("fill", WRITABLE, "secret")
+    scene.expect_nothing_secret()
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact()
+    scene.reg(WRITABLE, OTHER_PD, READ_WRITE)
+    scene.go_direct(scene.friend, scene.other_qp, WRITABLE)
+    scene.victim.do("fill", WRITABLE, "secret")
+    scene.attacker.do("scribble", SCRIBBLE)
+    scene.expect_intact()
+    scene.expect_nothing_secret()
+
+
+def attacker_hangs_up(scene):
+    """The attacker ends its connection to the broker."""
+    scene.attacker.do("hangup")
+    return (scene.attacker,)
+
+
+ENDS = (victim_destroys, victim_errs, attacker_destroys, attacker_errs, attacker_leaves,
+        attacker_dies, attacker_hangs_up)
+CASTS = (
+    ("an ordinary user against another", {}),
+    ("an ordinary user against root", {"victim": 0}),
+)
+
+
+def all_attacks():
+    """Names and functions of all tests; each is given the stage."""
+    def case(function, cast):
+        return lambda stage: function(stage, **cast)
+
+    for who, cast in CASTS:
+        yield f"{who}: what is granted", case(granted, cast)
+        yield f"{who}: deregistration", case(deregistered, cast)
+        for how in ("deregistration", "access", "error", "destroy"):
+            yield f"{who}: for ever in flight, {how}", case(pretended(how), cast)
+            yield f"{who}: stopped in a copy, {how}", case(stopped(how), cast)
+        for how in ENDS:
+            what = how.__doc__.rstrip(".").replace("The", "the", 1)
+            yield f"{who}: {what}", case(ended(how), cast)
+    yield "the victim's process", other_process
+    yield "keys of others", wrong_keys
+    yield "queue pairs that entitle to nothing", not_entitled
+    yield "two queue pairs", two_queue_pairs
+    yield "a table that lies", lied_to
+    yield "access reduced", reduced
+    yield "registered otherwise", reregistered
+    yield "a queue pair for reading", read_only_qp
+    yield "offsets filled before", prefilled
+    yield "registration while a queue pair ends", overtaken
+    yield "pages that come and go", churned
+    yield "memory that grows, is mapped anew, is copied", own_ways
+    yield "rubbish", mangled
+    yield "the victim dies", victim_dies
+    yield "the broker restarted", broker_restarted
+    yield "another tenant", other_tenant
+    yield "root against an ordinary user", root_attacker
+    yield "one user", same_user

@@ -1,0 +1,327 @@
+/* The one that is attacked. It holds *areas*: pages in a row, of which the middle can be
+ * registered, from EDGE bytes into the second page to EDGE bytes before the end of the last but one.
+ * All around is secret, always; what is inside is what it was filled with last. Arguments: the
+ * complements of the two words by which secret and public contents are known. */
+#define _GNU_SOURCE
+#include "stage.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define AREAS 16
+#define EDGE 100ul
+/* Small regions, and the distance between two. */
+#define FLOOD_MAX 512
+#define FLOOD_STEP (8 * PAGE)
+
+struct area {
+	unsigned char *base;
+	/* All of it; what can be registered. */
+	size_t len, from, to;
+	uint32_t inside;
+	struct ibv_mr *mr;
+};
+
+static struct area areas[AREAS];
+/* What an area has grown by. */
+static struct area grown;
+static uint32_t secret, public;
+
+static struct area *area_of(const char *index)
+{
+	uint64_t i = number(index);
+
+	if (i >= AREAS)
+		fail("no area %s", index);
+	return &areas[i];
+}
+
+/* Byte `at` of what is filled with `tag`: words of the tag and their number. */
+static unsigned char byte_of(uint32_t tag, size_t at)
+{
+	uint64_t word = (uint64_t)tag << 32 | (uint32_t)(at / 8);
+
+	return word >> 8 * (at % 8);
+}
+
+static void fill(struct area *a, uint32_t tag, size_t from, size_t to)
+{
+	for (size_t at = from; at < to; at++)
+		a->base[at] = byte_of(tag, at);
+}
+
+/* The first byte that is wrong, or -1. */
+static ssize_t wrong(const struct area *a, uint32_t tag, size_t from, size_t to)
+{
+	for (size_t at = from; at < to; at++)
+		if (a->base[at] != byte_of(tag, at))
+			return at;
+	return -1;
+}
+
+/* "area I PAGES" */
+static void do_area(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	size_t pages = number(args[1]);
+
+	(void)count;
+	a->len = (pages + 2) * PAGE;
+	a->base = mmap(NULL, a->len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	need(a->base != MAP_FAILED, "mmap");
+	a->from = PAGE + EDGE;
+	a->to = a->len - PAGE - EDGE;
+	a->inside = secret;
+	fill(a, secret, 0, a->len);
+	say("ok %p %zu", a->base, a->len);
+}
+
+static void do_fill(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+
+	(void)count;
+	a->inside = strcmp(args[1], "secret") ? public : secret;
+	fill(a, a->inside, a->from, a->to);
+	say("ok");
+}
+
+/* "check I edges|all" */
+static void do_check(char **args, int count)
+{
+	const struct area *a = area_of(args[0]);
+	ssize_t bad = wrong(a, secret, 0, a->from);
+
+	(void)count;
+	if (bad < 0)
+		bad = wrong(a, secret, a->to, a->len);
+	if (bad < 0 && !strcmp(args[1], "all"))
+		bad = wrong(a, a->inside, a->from, a->to);
+	if (bad >= 0)
+		say("BAD byte %zd of area %s (%zu to %zu registered) is %02x", bad, args[0],
+		    a->from, a->to, a->base[bad]);
+	else
+		say("ok");
+}
+
+/* "reg I PD ACCESS" */
+static void do_reg(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+
+	(void)count;
+	a->mr = ibv_reg_mr(stage_pd(args[1]), a->base + a->from, a->to - a->from,
+			   number(args[2]));
+	need(a->mr, "ibv_reg_mr");
+	say("ok %u %p %zu", a->mr->rkey, a->base + a->from, a->to - a->from);
+}
+
+/* "rereg I PD ACCESS" */
+static void do_rereg(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	int what = IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+
+	(void)count;
+	need0(ibv_rereg_mr(a->mr, what, stage_pd(args[1]), NULL, 0, number(args[2])));
+	say("ok %u", a->mr->rkey);
+}
+
+static void do_dereg(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+
+	(void)count;
+	need0(ibv_dereg_mr(a->mr));
+	a->mr = NULL;
+	say("ok");
+}
+
+/* The number of the file that is mapped in the middle of an area, 0 for private memory. */
+static void do_where(char **args, int count)
+{
+	const struct area *a = area_of(args[0]);
+	uintptr_t middle = (uintptr_t)a->base + a->len / 2 / PAGE * PAGE, from, to;
+	unsigned long inode, found = 0;
+	char line[512];
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	(void)count;
+	need(maps, "/proc/self/maps");
+	while (fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &from, &to,
+			   &inode) == 3 && middle >= from && middle < to)
+			found = inode;
+	fclose(maps);
+	say("ok %lu", found);
+}
+
+/* Lets the pages of an area that peers can map grow, and puts secrets where it grew. */
+static void do_grow(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	size_t len = a->len - 4 * PAGE;
+	unsigned char *p = mremap(a->base + 2 * PAGE, len, 2 * len, MREMAP_MAYMOVE);
+
+	(void)count;
+	need(p != MAP_FAILED, "mremap");
+	grown = (struct area){ .base = p + len, .len = len };
+	fill(&grown, secret, 0, len);
+	say("ok");
+}
+
+static void do_grown(char **args, int count)
+{
+	ssize_t bad = wrong(&grown, secret, 0, grown.len);
+
+	(void)args;
+	(void)count;
+	if (bad >= 0)
+		say("BAD byte %zd of what has grown is %02x", bad, grown.base[bad]);
+	else
+		say("ok");
+}
+
+/* Maps fresh memory where an area's pages were, and puts secrets there. */
+static void do_renew(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	size_t len = a->len - 4 * PAGE;
+	void *p = a->base + 2 * PAGE;
+
+	(void)count;
+	need(munmap(p, len) == 0, "munmap");
+	p = mmap(p, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+	need(p != MAP_FAILED, "mmap");
+	a->inside = secret;
+	fill(a, secret, a->from, a->to);
+	say("ok");
+}
+
+/* A child puts secrets in its copy of an area, and stays. */
+static void do_fork(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	int ready[2];
+	char byte = 0;
+	pid_t pid;
+
+	(void)count;
+	need(pipe(ready) == 0, "pipe");
+	pid = fork();
+	need(pid >= 0, "fork");
+	if (pid == 0) {
+		fill(a, secret, a->from, a->to);
+		need(write(ready[1], &byte, 1) == 1, "write");
+		/* Until it is reaped, or the parent has died. */
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		pause();
+		_exit(0);
+	}
+	close(ready[1]);
+	need(read(ready[0], &byte, 1) == 1, "the child has died");
+	close(ready[0]);
+	say("ok %d", pid);
+}
+
+static void do_reap(char **args, int count)
+{
+	pid_t pid = number(args[0]);
+
+	(void)count;
+	need(kill(pid, SIGKILL) == 0 && waitpid(pid, NULL, 0) == pid, "the child");
+	say("ok");
+}
+
+/* Many small regions, registered one after the other by a thread while other things go on. */
+static struct {
+	pthread_t thread;
+	unsigned char *base;
+	int count;
+	struct ibv_mr *mrs[FLOOD_MAX];
+} flood;
+
+static void *flood_run(void *arg)
+{
+	for (int i = 0; i < flood.count; i++) {
+		flood.mrs[i] = ibv_reg_mr(arg, flood.base + i * FLOOD_STEP + EDGE,
+					  FLOOD_STEP / 2, IBV_ACCESS_LOCAL_WRITE |
+					  IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+		need(flood.mrs[i], "ibv_reg_mr");
+	}
+	return NULL;
+}
+
+/* "flood COUNT PD": begins it. */
+static void do_flood(char **args, int count)
+{
+	size_t len;
+
+	(void)count;
+	flood.count = number(args[0]);
+	if (flood.count > FLOOD_MAX)
+		fail("too many");
+	len = flood.count * FLOOD_STEP;
+	if (!flood.base)
+		flood.base = mmap(NULL, FLOOD_MAX * FLOOD_STEP, PROT_READ | PROT_WRITE,
+				  MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	need(flood.base != MAP_FAILED, "mmap");
+	need0(pthread_create(&flood.thread, NULL, flood_run, stage_pd(args[1])));
+	say("ok %p %zu", flood.base, len);
+}
+
+/* Waits until all are registered, and fills them with secrets. */
+static void do_flooded(char **args, int count)
+{
+	struct area a = { .base = flood.base };
+
+	(void)args;
+	(void)count;
+	need0(pthread_join(flood.thread, NULL));
+	fill(&a, secret, 0, flood.count * FLOOD_STEP);
+	say("ok");
+}
+
+/* Checks them, and ends it. */
+static void do_ebb(char **args, int count)
+{
+	struct area a = { .base = flood.base };
+	ssize_t bad;
+
+	(void)args;
+	(void)count;
+	for (int i = 0; i < flood.count; i++)
+		need0(ibv_dereg_mr(flood.mrs[i]));
+	bad = wrong(&a, secret, 0, flood.count * FLOOD_STEP);
+	if (bad >= 0)
+		say("BAD byte %zd of the small regions is %02x", bad, flood.base[bad]);
+	else
+		say("ok");
+}
+
+static const struct command commands[] = {
+	{ "area", 2, do_area }, { "fill", 2, do_fill }, { "check", 2, do_check },
+	{ "reg", 3, do_reg }, { "rereg", 3, do_rereg }, { "dereg", 1, do_dereg },
+	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
+	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
+	{ "flood", 2, do_flood }, { "flooded", 0, do_flooded }, { "ebb", 0, do_ebb }, { 0 },
+};
+
+int main(int argc, char **argv)
+{
+	if (argc != 3)
+		fail("two words");
+	secret = ~number(argv[1]);
+	public = ~number(argv[2]);
+	stage_run(commands);
+	return 0;
+}
