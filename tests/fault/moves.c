@@ -26,7 +26,7 @@ static unsigned char *slot(unsigned int area, unsigned int serial)
 
 static uint32_t send_len(unsigned int serial)
 {
-	return serial % KINDS == SEND ? 24 : 8000;
+	return serial % KINDS == SEND ? 16 : 8000;
 }
 
 /* Where in the window a WRITE goes. */

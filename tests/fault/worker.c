@@ -29,6 +29,8 @@ struct link_to_peer peer;
 /* The program was told to take everything back. */
 static volatile sig_atomic_t told;
 static unsigned int target = 4;
+/* How long the victim is accessed before it is taken back. */
+static unsigned int access_ms = 20;
 
 static const struct qp_params params = {
 	.access = REMOTE, .timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1,
@@ -102,7 +104,8 @@ bool exchange(struct message *own, struct message *theirs)
 {
 	own->cycle = me.cycle;
 	tell_peer(own);
-	while (step(peer.queued ? 0 : 1)) {
+	/* What it has said counts, even if it has ended since. */
+	while (peer.queued || step(1)) {
 		if (!peer.queued)
 			continue;
 		*theirs = peer.queue[0];
@@ -143,13 +146,37 @@ static void discharge(struct ibv_mr **mr)
 		me.dereg_ms = now_ms() - begun;
 }
 
-static bool connect_qp(void)
+static struct ibv_qp *create_qp(struct qp_addr *addr)
 {
 	struct ibv_qp_init_attr init = {
 		.send_cq = me.cq, .recv_cq = me.cq, .qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH,
 			 .max_send_sge = 1, .max_recv_sge = 1 },
 	};
+	struct ibv_qp *qp = ibv_create_qp(me.pd, &init);
+
+	need(qp, "ibv_create_qp");
+	need0(qp_to_init(qp, &params));
+	*addr = (struct qp_addr){ .qpn = qp->qp_num, .psn = me.cycle + 1, .gid = me.dev.gid };
+	return qp;
+}
+
+static void connect_one(struct ibv_qp *qp, const struct qp_addr *theirs)
+{
+	need0(qp_to_rtr(qp, &me.dev, &params, theirs));
+	need0(qp_to_rts(qp, &params, me.cycle + 1));
+}
+
+static void destroy_idle(void)
+{
+	for (unsigned int i = 0; i < me.idles; i++)
+		if (me.idle[i])
+			need0(ibv_destroy_qp(me.idle[i]));
+	memset(me.idle, 0, sizeof(me.idle));
+}
+
+static bool connect_qp(void)
+{
 	struct message own = { .kind = MEET_QP }, theirs;
 
 	me.failed = me.may_fail = me.connected = false;
@@ -162,20 +189,21 @@ static bool connect_qp(void)
 	content_fill(me.window + READ_AT, KEY_READ ^ me.cycle, 0, READ_LEN);
 	me.filled = true;
 	me.window_mr = enlist(me.window, WINDOW_LEN, REMOTE);
-	me.qp = ibv_create_qp(me.pd, &init);
-	need(me.qp, "ibv_create_qp");
-	need0(qp_to_init(me.qp, &params));
+	me.qp = create_qp(&own.addr);
+	for (unsigned int i = 0; i < me.idles; i++)
+		me.idle[i] = create_qp(&own.idle[i]);
 	while (me.recvs < DEPTH)
 		post_recv();
-	own.addr = (struct qp_addr){ .qpn = me.qp->qp_num, .psn = me.cycle + 1, .gid = me.dev.gid };
 	own.at = (uintptr_t)me.window;
 	own.rkey = me.window_mr->rkey;
 	if (!exchange(&own, &theirs))
 		return false;
 	peer.window = theirs.at;
 	peer.window_key = theirs.rkey;
-	need0(qp_to_rtr(me.qp, &me.dev, &params, &theirs.addr));
-	need0(qp_to_rts(me.qp, &params, own.addr.psn));
+	connect_one(me.qp, &theirs.addr);
+	/* The ring that was heated first is the first to be left to the inbox. */
+	for (unsigned int i = 0; i < me.idles; i++)
+		connect_one(me.idle[i], &theirs.idle[i]);
 	me.connected = meet(MEET_CONNECTED);
 	return me.connected;
 }
@@ -193,7 +221,7 @@ static bool own_victim(void)
 	if (!exchange(&own, &theirs))
 		return false;
 	begun = now_ms();
-	while (now_ms() - begun < ACCESS_MS)
+	while (now_ms() - begun < access_ms)
 		if (!step(1))
 			return false;
 	me.may_fail = true;
@@ -244,7 +272,6 @@ static void revoke_all(void)
 	char line[80];
 	uint64_t begun;
 
-	me.dereg_ms = me.destroy_ms = me.drain_ms = 0;
 	discharge(&me.window_mr);
 	discharge(&me.victim_mr);
 	if (me.qp) {
@@ -254,6 +281,7 @@ static void revoke_all(void)
 		me.destroy_ms = now_ms() - begun;
 		me.qp = NULL;
 	}
+	destroy_idle();
 	discharge(&me.local_mr);
 	if (me.filled)
 		check_window(true);
@@ -264,6 +292,7 @@ static void revoke_all(void)
 	snprintf(line, sizeof(line), "dereg %u destroy %u drain %u", me.dereg_ms, me.destroy_ms,
 		 me.drain_ms);
 	say("revoked", line);
+	me.dereg_ms = me.destroy_ms = me.drain_ms = 0;
 }
 
 static void check_guards(void)
@@ -288,6 +317,7 @@ static bool run_cycle(void)
 	drain(false);
 	need0(ibv_destroy_qp(me.qp));
 	me.qp = NULL;
+	destroy_idle();
 	discharge(&me.local_mr);
 	return meet(MEET_END);
 }
@@ -350,12 +380,15 @@ int main(int argc, char **argv)
 	char line[16];
 	int c;
 
-	while ((c = getopt(argc, argv, "p:n:")) != -1)
+	while ((c = getopt(argc, argv, "p:n:q:a:")) != -1)
 		switch (c) {
 		case 'p': port = optarg; break;
 		case 'n': target = strtoul(optarg, NULL, 10); break;
+		case 'a': access_ms = strtoul(optarg, NULL, 10); break;
+		case 'q': me.idles = strtoul(optarg, NULL, 10); break;
 		default: fail("unknown option");
 		}
+	need(me.idles <= IDLE_MAX, "-q");
 	open_all(argv[optind], port);
 	while (me.cycle < target) {
 		if (run_cycle()) {

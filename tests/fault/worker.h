@@ -14,8 +14,6 @@
 #define KINDS 6
 /* How long what was posted may take to complete once the queue pair has failed. */
 #define DRAIN_MS 2000
-/* How long the victim is accessed before it is taken back. */
-#define ACCESS_MS 20
 
 /* The window, which the peer reaches all the time. Its first byte is EDGE into a page. */
 #define EDGE 96
@@ -45,6 +43,8 @@
 #define KEY_SOURCE (2ull << 40)
 
 #define QUEUE_MAX 8
+/* Most queue pairs beside the one that is used. */
+#define IDLE_MAX 20
 
 enum kind {
 	ANEW = 1, MEET_QP, MEET_CONNECTED, MEET_MOVED, MEET_VICTIM, MEET_DENIED, MEET_TAKEN,
@@ -53,7 +53,7 @@ enum kind {
 
 struct message {
 	uint32_t kind, cycle;
-	struct qp_addr addr;
+	struct qp_addr addr, idle[IDLE_MAX];
 	uint64_t at;
 	uint32_t rkey, pad;
 };
@@ -70,7 +70,8 @@ struct side {
 	struct device dev;
 	struct ibv_pd *pd;
 	struct ibv_cq *cq;
-	struct ibv_qp *qp;
+	struct ibv_qp *qp, *idle[IDLE_MAX];
+	unsigned int idles;
 	struct ibv_mr *local_mr, *window_mr, *victim_mr;
 	unsigned char *local, *window, *victim;
 };

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tempfile
 import time
@@ -21,6 +22,8 @@ START_SECONDS = 20.0
 # From the last endpoint's end to the last page given back.
 SETTLE_SECONDS = 5.0
 POLL_SECONDS = 0.005
+# Looks at the books, the least of which has no caller in it that has just left.
+READINGS = 10
 LINE_OF_POINT = "fault point "
 
 
@@ -56,10 +59,14 @@ class Host(netns.Host):
 
 class World:
     """A broker for `friends`, two processes of one user, or for two users who do not trust each
-    other. A broker on demand ends by itself; else it runs until the end of the world."""
+    other. With `idles` queue pairs beside the busy one. A broker on demand ends by itself; else it
+    runs until the end of the world."""
 
-    def __init__(self, friends, on_demand=False):
-        self.name = "friends" if friends else "strangers"
+    port = 18800
+
+    def __init__(self, name, friends=True, idles=0, on_demand=False):
+        self.name = name
+        self.options = ["-q", str(idles)]
         self.friends = friends
         self.folder = tempfile.mkdtemp(prefix="cwt-fault-")
         os.chmod(self.folder, 0o755)
@@ -69,9 +76,9 @@ class World:
         shutil.copy(shim, os.path.join(self.folder, "lib"))
         self.worker = shutil.copy(WORKER, self.folder)
         self.hosts = [Host(self.name, self.folder) for _ in range(2)]
-        self.port = 18800 if friends else 20800
         self.programs = []
         self.broker = None
+        self.empty = None
         self.settings = {}
         if not friends:
             self.settings["CAUSEWAY_SOCKET"] = os.path.join(self.folder, "tenant", "web.sock")
@@ -92,11 +99,24 @@ class World:
             argv += ["--config", config]
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.broker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log)
+        door = self.settings.get("CAUSEWAY_SOCKET",
+                                 os.path.join(self.hosts[0].runtime_dir, "broker.sock"))
         deadline = time.monotonic() + START_SECONDS
-        while not self.status()["broker"]:
+        while not (self.answers(door) and self.status()["broker"]):
             if self.broker.poll() is not None or time.monotonic() > deadline:
                 raise Failed("the broker does not start")
             time.sleep(POLL_SECONDS)
+        self.empty = min(self.books() for _ in range(READINGS))
+
+    @staticmethod
+    def answers(path):
+        """Whether somebody listens at a socket."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+            return caller.connect_ex(path) == 0
+
+    def said(self):
+        """The end of what the programs of a test have said."""
+        return "".join(f"\n{program.name()}: {program.text[-600:]}" for program in self.programs)
 
     def __enter__(self):
         return self
@@ -118,18 +138,27 @@ class World:
 
     def start(self, faults=("", ""), options=()):
         """Starts a server and its client, each with its fault."""
-        self.port += 1
-        argv = [self.worker, "-p", str(self.port), *options]
+        World.port += 1
+        argv = [self.worker, "-p", str(World.port), *self.options, *options]
         for side, fault in enumerate(faults):
-            env = dict(self.settings, CAUSEWAY_FAULT=fault) if fault else self.settings
             where = [self.hosts[0].address] if side else []
-            program = Program(self.hosts[side], "shm", argv + where, env)
-            self.programs.append(program)
-            listens = side or pair.wait_listening(program.process,
-                                                  time.monotonic() + START_SECONDS)
-            if not listens:
-                raise Failed(f"the server does not listen: {program.text[-500:]}")
+            program = self.run(side, argv + where, fault)
+            if side == 0:
+                self.wait_listening(program)
         return self.programs[-2:]
+
+    def run(self, side, argv, fault=""):
+        """Starts a program with a fault."""
+        env = dict(self.settings, CAUSEWAY_FAULT=fault) if fault else self.settings
+        program = Program(self.hosts[side], "shm", argv, env)
+        self.programs.append(program)
+        return program
+
+    @staticmethod
+    def wait_listening(program):
+        """Waits until a server listens."""
+        if not pair.wait_listening(program.process, time.monotonic() + START_SECONDS):
+            raise Failed(f"the server does not listen: {program.text[-500:]}")
 
     def status(self):
         """The broker's view of itself."""
@@ -146,7 +175,8 @@ class World:
         return found[0]
 
     def books(self):
-        """The broker's endpoints, descriptors, and the pages that it holds."""
+        """The broker's endpoints, descriptors, and the pages that it holds. A caller whose end
+        it has not noticed yet may be among them."""
         folder = f"/proc/{self.broker.pid}/fd"
         blocks = 0
         names = os.listdir(folder)
@@ -159,11 +189,11 @@ class World:
                 continue
         return len(self.status()["endpoints"]), len(names), blocks
 
-    def balance(self, before):
-        """After all have ended the books must be as before."""
+    def balance(self):
+        """After all have ended the books must be as they were before the first."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        while (now := self.books()) != before:
+        while (now := self.books()) != self.empty:
             if time.monotonic() > deadline:
-                raise Failed(f"endpoints, descriptors and blocks of the broker were {before}, "
+                raise Failed(f"endpoints, descriptors and blocks of the broker were {self.empty}, "
                              f"and are {now}")
             time.sleep(POLL_SECONDS)

@@ -48,6 +48,8 @@ def all_stages():
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
+        Stage("fault", "one side is killed or stopped at every step in shared memory",
+              ["tests/fault/run"], seconds=900),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300),
         Stage("clients", "the distribution's own programs", function=matrix.run),

@@ -18,6 +18,7 @@ pub fn point(name: &'static str) {
 #[cfg(feature = "inject")]
 mod inject {
     use std::collections::HashMap;
+    use std::io::Write;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -58,6 +59,11 @@ mod inject {
         }
     }
 
+    /// In one piece, whatever else the process writes.
+    fn write(line: &str) {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+
     pub(super) fn reached(name: &'static str) {
         match plan() {
             Plan::Nothing => {}
@@ -66,7 +72,7 @@ mod inject {
                 let times = seen.entry(name).or_default();
                 *times += 1;
                 if times.is_power_of_two() {
-                    eprintln!("fault point {name} {times}");
+                    write(&format!("fault point {name} {times}\n"));
                 }
             }
             Plan::Signal {
@@ -75,7 +81,7 @@ mod inject {
                 signal,
             } => {
                 if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                    eprintln!("fault at {name}");
+                    write(&format!("fault at {name}\n"));
                     if let Some(signal) = signal {
                         // SAFETY: a signal to this process, which is what the test asked for.
                         unsafe { libc::raise(*signal) };
