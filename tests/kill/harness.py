@@ -29,9 +29,9 @@ class Failed(Exception):
 class Program:
     """A running program whose output is seen as it writes it (it writes to a terminal)."""
 
-    def __init__(self, host, wire, argv):
+    def __init__(self, host, wire, argv, env=None):
         master, slave = pty.openpty()
-        env = {"CAUSEWAY_IDLE_SECONDS": str(IDLE_SECONDS)}
+        env = {"CAUSEWAY_IDLE_SECONDS": str(IDLE_SECONDS)} | (env or {})
         self.argv = argv
         self.text = ""
         self.process = host.popen(argv, wire, env, stdout=slave, stderr=slave)

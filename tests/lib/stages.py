@@ -50,6 +50,8 @@ def all_stages():
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
               seconds=300),
+        Stage("fault", "one side is killed or stopped at every step in shared memory",
+              ["tests/fault/run"], seconds=900),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),

@@ -295,6 +295,7 @@ impl Qp {
                 peer,
                 trusted,
             } => {
+                causeway_fault::point("qp.introduced");
                 shared.sharing.share(self.pd.handle);
                 let with = Introduced {
                     side,

@@ -150,6 +150,7 @@ impl Sharing {
         }
         let store = self.store(control, pd, is_writable(access))?;
         control.reserve(len as u64).ok()?;
+        causeway_fault::point("region.reserved");
         match mover.move_in(&store, addr, len) {
             Ok(moved) => Some(Placed {
                 store,
@@ -194,6 +195,7 @@ impl Sharing {
         // Without a broker to make another, the regions go back to where peers reach nothing.
         let fresh = control.create_segment(pd, at == 1).ok();
         let fresh = fresh.map(|(id, fd)| Arc::new(Store::new(fd, id)));
+        causeway_fault::point("renew.created");
         let Some((old, regions)) = self.replace(pd, at, fresh.clone()) else {
             return;
         };
@@ -207,6 +209,7 @@ impl Sharing {
             .iter()
             .flat_map(|region| region.quiesce(shared))
             .collect();
+        causeway_fault::point("renew.quiet");
         let moved = fresh.filter(|fresh| mover.rehome(&old, fresh).is_ok());
         for region in &mut held {
             match &moved {
@@ -220,6 +223,7 @@ impl Sharing {
             regions.iter().for_each(|region| region.place());
         }
         drop(one);
+        causeway_fault::point("renew.moved");
         let _ = control.destroy_segment(segment);
         shared.give_up_segments(&evicted);
     }

@@ -3,7 +3,8 @@
 //!
 //! With it, `CAUSEWAY_FAULT=NAME:COUNT:SIGNAL` makes a process send itself SIGNAL (`KILL`, `STOP`
 //! or `NONE`) when it reaches the point NAME for the COUNT-th time. `CAUSEWAY_FAULT=list` makes it
-//! write the name of each point to standard error the first time that it reaches it.
+//! write the name of each point to standard error, and how often it has reached it, the first, the
+//! second, the fourth time and so on.
 
 /// A step that tests may end or halt the process at.
 #[inline(always)]
@@ -16,13 +17,14 @@ pub fn point(name: &'static str) {
 
 #[cfg(feature = "inject")]
 mod inject {
-    use std::collections::HashSet;
+    use std::collections::HashMap;
+    use std::io::Write;
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::{Mutex, OnceLock, PoisonError};
 
     enum Plan {
         Nothing,
-        List(Mutex<HashSet<&'static str>>),
+        List(Mutex<HashMap<&'static str, u64>>),
         Signal {
             name: String,
             left: AtomicU64,
@@ -57,16 +59,20 @@ mod inject {
         }
     }
 
+    /// In one piece, whatever else the process writes.
+    fn write(line: &str) {
+        let _ = std::io::stderr().write_all(line.as_bytes());
+    }
+
     pub(super) fn reached(name: &'static str) {
         match plan() {
             Plan::Nothing => {}
             Plan::List(seen) => {
-                if seen
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(name)
-                {
-                    eprintln!("fault point {name}");
+                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                let times = seen.entry(name).or_default();
+                *times += 1;
+                if times.is_power_of_two() {
+                    write(&format!("fault point {name} {times}\n"));
                 }
             }
             Plan::Signal {
@@ -75,7 +81,7 @@ mod inject {
                 signal,
             } => {
                 if wanted == name && left.fetch_sub(1, Ordering::Relaxed) == 1 {
-                    eprintln!("fault at {name}");
+                    write(&format!("fault at {name}\n"));
                     if let Some(signal) = signal {
                         // SAFETY: a signal to this process, which is what the test asked for.
                         unsafe { libc::raise(*signal) };

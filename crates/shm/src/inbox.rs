@@ -3,6 +3,11 @@
 //! An endpoint owns one inbox. Each peer that has a ring with it maps the inbox too, and sets the
 //! bit of the ring's queue pair when the owner isn't polling that ring.
 //!
+//! A peer may die or stand still between any two stores, and the others must not suffer for it. So
+//! who finds the owner asleep rings first and clears the armed word then: whoever finds it clear
+//! knows that the doorbell has been rung. Each sleep has a number, lest who is late takes a later
+//! one for that which it has ended.
+//!
 //! All peers of an endpoint write the same words, so a malicious one can set bits for nothing,
 //! which costs the owner a look at a ring each, or clear bits and the armed word, which delays a
 //! wake-up of the owner until the next one. They share a tenant; data is not in danger.
@@ -11,13 +16,15 @@ use crate::doorbell::Bell;
 use crate::layout as l;
 use crate::mem::Region;
 use crate::segment::{Segment, SegmentError};
-use crate::sync::{Arc, Ordering, fence};
+use crate::sync::{Arc, AtomicU64, Ordering, fence};
 use std::io;
 
 /// An endpoint's inbox: its own, or a peer's.
 #[derive(Clone, Debug)]
 pub struct Inbox {
     mem: Region,
+    /// The owner's sleeps so far.
+    sleeps: Arc<AtomicU64>,
 }
 
 impl Inbox {
@@ -44,7 +51,8 @@ impl Inbox {
             && mem.word(l::MAGIC_AT).load(Ordering::Acquire) == l::INBOX_MAGIC
             && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::VERSION;
         if ours {
-            Ok(Inbox { mem })
+            let sleeps = Arc::new(AtomicU64::new(0));
+            Ok(Inbox { mem, sleeps })
         } else {
             Err(SegmentError::Format)
         }
@@ -57,6 +65,7 @@ impl Inbox {
         self.mem
             .word(l::BITMAP_AT + 8 * word)
             .fetch_or(1 << bit, Ordering::AcqRel);
+        causeway_fault::point("inbox.marked");
         self.mem
             .word(l::SUMMARY_AT)
             .fetch_or(1 << word, Ordering::AcqRel);
@@ -69,10 +78,14 @@ impl Inbox {
     /// The bell's.
     pub fn ring_if_armed(&self, bell: &impl Bell) -> io::Result<bool> {
         let armed = self.mem.word(l::ARMED_AT);
-        if armed.load(Ordering::Relaxed) == 0 || armed.swap(0, Ordering::AcqRel) == 0 {
+        let sleep = armed.load(Ordering::Relaxed);
+        if sleep == 0 {
             return Ok(false);
         }
         bell.ring()?;
+        causeway_fault::point("inbox.rung");
+        // Of no consequence if it fails: the owner, or another peer, has been quicker.
+        let _ = armed.compare_exchange(sleep, 0, Ordering::AcqRel, Ordering::Relaxed);
         Ok(true)
     }
 
@@ -114,7 +127,8 @@ impl Inbox {
     /// [`Inbox::is_empty`], and each hot ring ([`crate::Consumer::ready`], acknowledgment, room).
     /// If there is something, [`Inbox::disarm`]; otherwise it may sleep on the doorbell.
     pub fn arm(&self) {
-        self.mem.word(l::ARMED_AT).store(1, Ordering::Relaxed);
+        let sleep = self.sleeps.fetch_add(1, Ordering::Relaxed) + 1;
+        self.mem.word(l::ARMED_AT).store(sleep, Ordering::Relaxed);
         // Pairs with the fence in `notify`: one of the two sees the other's store.
         fence(Ordering::SeqCst);
     }

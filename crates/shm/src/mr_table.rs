@@ -137,6 +137,7 @@ impl MrTable {
         let Some(at) = place(key) else { return };
         self.mem.word(at + KEY).store(0, Ordering::SeqCst);
         model_fence();
+        causeway_fault::point("table.retracted");
     }
 }
 

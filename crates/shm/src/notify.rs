@@ -35,6 +35,7 @@ pub fn notify(
     let wanted = ring.peer_attention();
     if wanted.meets(events) {
         inbox.set(index);
+        causeway_fault::point("inbox.set");
         fence(Ordering::SeqCst);
     } else if wanted != Attention::HOT {
         return Ok(false);

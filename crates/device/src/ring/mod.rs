@@ -235,8 +235,12 @@ impl RingLink {
         self.ring.set_grant(grant);
     }
 
-    /// The region the peer is accessing, 0 for none.
+    /// The region the peer is accessing, 0 for none: an evicted peer is not waited for again, and
+    /// who evicted it sees to what it may yet store into.
     pub fn peer_in_flight(&self) -> u64 {
+        if self.ring.is_evicted() {
+            return 0;
+        }
         self.ring.peer_in_flight()
     }
 

@@ -122,6 +122,7 @@ impl Consumer {
         self.mem
             .word(self.head_at)
             .store(self.head, Ordering::Release);
+        causeway_fault::point("ring.consumed");
     }
 
     pub(super) fn ack_seen(&self) -> u64 {

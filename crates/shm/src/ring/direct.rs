@@ -66,6 +66,7 @@ impl Ring {
         let kept = word.load(Ordering::Relaxed) & EVICTED;
         word.store(grant.0 | kept, Ordering::SeqCst);
         model_fence();
+        causeway_fault::point("grant.set");
     }
 
     /// Owner: no longer waits for the peer's access under way, which will not be reported as done.
@@ -73,6 +74,13 @@ impl Ring {
     pub fn evict(&self) {
         self.own(l::GRANT).store(EVICTED, Ordering::SeqCst);
         model_fence();
+        causeway_fault::point("grant.evicted");
+    }
+
+    /// Owner: whether the peer was evicted.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        self.own(l::GRANT).load(Ordering::Relaxed) & EVICTED != 0
     }
 
     /// Owner: the key of the region that the peer is accessing, 0 for none. To be asked after

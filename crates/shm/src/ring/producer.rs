@@ -341,7 +341,9 @@ impl ShortSlot<'_> {
         if p.zeroed != Some(p.tail) {
             p.zero(p.tail);
         }
+        causeway_fault::point("short.written");
         cell.word(l::RECORD_READY).store(ready, Ordering::Release);
+        causeway_fault::point("short.published");
         (p.ack_written, p.ack_published) = (p.ack, p.ack);
         p.zero_ahead();
     }
