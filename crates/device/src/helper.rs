@@ -40,6 +40,9 @@ const LAZY: Duration = Duration::from_millis(1);
 /// How long it goes on looking after a look that found a stream: to wake it may cost more than the
 /// time between two batches, and a virtual network has the sender pay.
 const STREAM_SPIN: Duration = Duration::from_micros(30);
+/// How long the broker's next news may wait: where connections are made by the thousand, a wake for
+/// each would cost as much as the connections.
+const NEWS_PAUSE: Duration = Duration::from_millis(1);
 /// Later than any time there is.
 const FAR: Instant = Instant(u64::MAX);
 /// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
@@ -57,6 +60,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
             vain: 0,
             woken: false,
             spin_until: Instant(0),
+            news_due: Instant(0),
             shared,
         }
         .run();
@@ -83,6 +87,8 @@ struct Helper {
     woken: bool,
     /// Until when it looks again instead of sleeping.
     spin_until: Instant,
+    /// Until when it does not listen to the broker.
+    news_due: Instant,
 }
 
 /// What a look at the sources found.
@@ -212,7 +218,7 @@ impl Helper {
 
     /// Sleeps until kicked: blocked threads watch the sources and the timers.
     fn park(&mut self) {
-        let shared = &self.shared;
+        let shared = Arc::clone(&self.shared);
         shared.set_helper_sleep(HelperSleep::Parked);
         // Who left before it could see this has not kicked: look again.
         if shared.blocked.load(Ordering::SeqCst) > 0 {
@@ -224,13 +230,21 @@ impl Helper {
     }
 
     /// Sleeps, and returns whether a source ended it.
-    fn sleep(&self, on_sources: bool, timeout: Option<Duration>) -> bool {
-        let shared = &self.shared;
+    fn sleep(&mut self, on_sources: bool, timeout: Option<Duration>) -> bool {
+        let shared = Arc::clone(&self.shared);
+        let listens = on_sources || timeout.is_some();
+        let pause = self.news_due.since(clock::now());
+        let (news, timeout) = if listens && !pause.is_zero() {
+            let timeout = timeout.map_or(pause, |timeout| timeout.min(pause));
+            (PollFlags::empty(), Some(timeout))
+        } else {
+            (PollFlags::IN, timeout)
+        };
         let timespec = timeout.map(clock::timespec);
         let [doorbell, udp, control] = shared.sources();
         let mut fds = [
             PollFd::from_borrowed_fd(shared.kick_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(control, PollFlags::IN),
+            PollFd::from_borrowed_fd(control, news),
             PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
             PollFd::from_borrowed_fd(udp, PollFlags::IN),
         ];
@@ -248,6 +262,7 @@ impl Helper {
         }
         if !control.is_empty() {
             shared.control_events();
+            self.news_due = clock::now() + NEWS_PAUSE;
         }
         if !doorbell.is_empty() {
             let _ = shared.doorbell.drain();
