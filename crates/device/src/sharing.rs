@@ -196,7 +196,7 @@ impl Sharing {
         let fresh = control.create_segment(pd, at == 1).ok();
         let fresh = fresh.map(|(id, fd)| Arc::new(Store::new(fd, id)));
         causeway_fault::point("renew.created");
-        let Some((old, regions)) = self.replace(pd, at, fresh.clone()) else {
+        let Some(Replaced { old, regions }) = self.replace(pd, at, fresh.clone()) else {
             return;
         };
         let (Some(old), Some(mover)) = (old, self.mover.get()) else {
@@ -241,17 +241,12 @@ impl Sharing {
     /// Puts a segment in another's place. Returns the other, and the regions of the domain: those
     /// that may be in it, or on their way there, since a region is listed before it asks where to
     /// move.
-    fn replace(
-        &self,
-        pd: u32,
-        at: usize,
-        fresh: Option<Arc<Store>>,
-    ) -> Option<(Option<Arc<Store>>, Vec<Arc<Mr>>)> {
+    fn replace(&self, pd: u32, at: usize, fresh: Option<Arc<Store>>) -> Option<Replaced> {
         let mut domains = self.domains.lock();
         let domain = domains.get_mut(&pd)?;
         let old = std::mem::replace(&mut domain.stores[at], fresh);
         let regions = domain.regions.values().filter_map(Weak::upgrade).collect();
-        Some((old, regions))
+        Some(Replaced { old, regions })
     }
 
     /// The segments of a domain.
@@ -265,6 +260,12 @@ impl Sharing {
             .map(|store| store.id())
             .collect()
     }
+}
+
+/// A segment in whose place another is, and the regions that may be in it.
+struct Replaced {
+    old: Option<Arc<Store>>,
+    regions: Vec<Arc<Mr>>,
 }
 
 /// Where a region's memory is.
