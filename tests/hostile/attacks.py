@@ -14,7 +14,7 @@ ROUNDS = 12
 BIG_PAGES = 4096
 # Regions registered while a queue pair ends, at least; how often.
 FLOOD_LEAST = 200
-FLOOD_ROUNDS = 20
+FLOOD_ROUNDS = 10
 
 
 def armed(stage, **cast):
