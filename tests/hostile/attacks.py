@@ -14,7 +14,7 @@ ROUNDS = 12
 BIG_PAGES = 4096
 # Regions registered while a queue pair ends, at least; how often.
 FLOOD_LEAST = 200
-FLOOD_ROUNDS = 20
+FLOOD_ROUNDS = 10
 
 
 def armed(stage, **cast):
@@ -124,8 +124,11 @@ def lied_to(stage):
         wait_until("a WRITE carried out by the victim itself", one_more)
         attacker.do("keep")
         attacker.do("lie", offset)
+        before = stage.direct(scene.victim)
         for op in ("write", "read"):
             fates.append(scene.victim.do(op, qp, rkey, addr, length, SCRIBBLE)[0])
+        if offset == 0 and stage.direct(scene.victim) < before + 2:
+            raise Failed("the victim does not believe the table: the test shows nothing")
         scene.expect_intact()
         attacker.end()
     scene.friend_goes_on()

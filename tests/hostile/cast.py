@@ -157,20 +157,25 @@ class Stage:
             file.write(CONFIG.format(dir=self.dir, victim=VICTIM_UID, attacker=ATTACKER_UID,
                                      friend=FRIEND_UID))
         runtime = os.path.join(self.dir, "run")
+        sockets = [os.path.join(self.dir, tenant, "broker.sock") for tenant in ("stage", "other")]
+        for left in filter(os.path.exists, sockets):
+            os.remove(left)
         argv = [os.path.join(self.dir, "bin", "causewayd"), "--foreground", "--config", config,
                 "--runtime-dir", runtime, "--idle", "0", "--log", "info"]
         log = open(os.path.join(self.dir, "broker.log"), "ab")
         with log:
             self.broker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
-        sockets = [os.path.join(self.dir, tenant, "broker.sock") for tenant in ("stage", "other")]
         wait_until("the broker", lambda: all(map(os.path.exists, sockets)))
+
+    def broker_said(self):
+        """The end of the broker's log."""
+        with open(os.path.join(self.dir, "broker.log"), encoding="utf-8") as file:
+            return file.read()[-1000:]
 
     def kill_broker(self):
         """Kills the broker."""
         self.broker.kill()
         self.broker.wait()
-        for tenant in ("stage", "other"):
-            os.remove(os.path.join(self.dir, tenant, "broker.sock"))
 
     def enter(self, program, uid, tenant="stage"):
         """Starts a victim, an attacker or a friend."""

@@ -353,7 +353,7 @@ impl State {
             let Some(entry) = self.qps.get_mut(index).and_then(Option::as_deref_mut) else {
                 continue;
             };
-            if let Link::Ring(ring) = &entry.link {
+            if let Link::Ring(ring) = &mut entry.link {
                 ring.evict();
             }
             domains.push(entry.qp.config().pd);

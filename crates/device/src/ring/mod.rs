@@ -94,6 +94,8 @@ pub(crate) struct RingLink {
     /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
     /// and holds descriptors.
     to_withdraw: bool,
+    /// The peer's accesses are not waited for any more, whatever it says.
+    evicted: bool,
 }
 
 impl RingLink {
@@ -122,6 +124,7 @@ impl RingLink {
             peer_gone: false,
             untold: 0,
             said_failed: false,
+            evicted: false,
         })
     }
 
@@ -235,17 +238,19 @@ impl RingLink {
         self.ring.set_grant(grant);
     }
 
-    /// The region the peer is accessing, 0 for none: an evicted peer is not waited for again, and
-    /// who evicted it sees to what it may yet store into.
+    /// The region the peer is accessing, as far as that is waited for; 0 for none. An evicted peer
+    /// is not waited for again, whatever it says: who evicted it sees to what it may yet store
+    /// into.
     pub fn peer_in_flight(&self) -> u64 {
-        if self.ring.is_evicted() {
+        if self.evicted {
             return 0;
         }
         self.ring.peer_in_flight()
     }
 
-    /// Waits no longer for the peer to end its access. The queue pair must fail.
-    pub fn evict(&self) {
+    /// Waits no longer for the peer to end its access, nor for any other. The queue pair must fail.
+    pub fn evict(&mut self) {
+        self.evicted = true;
         self.ring.evict();
     }
 

@@ -77,12 +77,6 @@ impl Ring {
         causeway_fault::point("grant.evicted");
     }
 
-    /// Owner: whether the peer was evicted.
-    #[must_use]
-    pub fn is_evicted(&self) -> bool {
-        self.own(l::GRANT).load(Ordering::Relaxed) & EVICTED != 0
-    }
-
     /// Owner: the key of the region that the peer is accessing, 0 for none. To be asked after
     /// [`crate::MrTable::retract`] or [`Ring::set_grant`]. The peer's word: it may lie, and then is
     /// waited for in vain.
