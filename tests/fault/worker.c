@@ -397,8 +397,8 @@ int main(int argc, char **argv)
 			me.filled = false;
 			continue;
 		}
-		say("trouble", told ? "told" : peer.dead ? "dead peer" : peer.anew ? "told by peer" :
-		    ibv_wc_status_str(me.status));
+		say("trouble", told ? "told" : peer.dead ? "dead peer" :
+		    peer.anew ? "told by peer" : ibv_wc_status_str(me.status));
 		revoke_all();
 		if (!begin_anew())
 			break;

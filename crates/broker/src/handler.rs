@@ -88,7 +88,9 @@ impl BrokerService for Client<'_> {
         };
         check_memfd(&inbox, INBOX_LEN as u64)?;
         check_eventfd(&doorbell)?;
-        let (mr_table, given) = self.mr_table(fds.next())?;
+        let table = fds.next();
+        let returns = table.is_some();
+        let (mr_table, given) = self.mr_table(table)?;
         let tenant = self.peer.tenant;
         let id = self.hub.attach(Endpoint {
             tenant,
@@ -116,6 +118,9 @@ impl BrokerService for Client<'_> {
             rights: Default::default(),
         })?;
         *self.endpoint = Some(id);
+        if returns {
+            self.hub.note_return(Instant::now());
+        }
         tracing::info!(endpoint = id, pid = self.peer.pid, tenant, "attached");
         Ok(Answer {
             body: AttachReply { endpoint: id },

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use causeway_fabric::limits::{ENDPOINTS_MAX, SLOTS_PER_ENDPOINT_MAX, slot_is_valid};
+use causeway_fabric::limits::{ENDPOINTS_MAX, RETURN_GRACE, SLOTS_PER_ENDPOINT_MAX, slot_is_valid};
 use causeway_fabric::services::{PeerEvent, WirePref};
 use rustix::io::Errno;
 
@@ -103,6 +103,8 @@ pub struct Hub {
     /// User of this process, who owns the segments' inodes.
     pub(crate) own_uid: u32,
     last_endpoint: EndpointId,
+    /// Until when endpoints of an earlier broker may be about to come back; `None` before any has.
+    settled_at: Option<Instant>,
 }
 
 impl Hub {
@@ -118,7 +120,18 @@ impl Hub {
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
             last_endpoint: random() >> 1,
+            settled_at: None,
         }
+    }
+
+    /// An endpoint of an earlier broker has come back: others are on their way.
+    pub fn note_return(&mut self, now: Instant) {
+        self.settled_at.get_or_insert(now + RETURN_GRACE);
+    }
+
+    /// Whether endpoints of an earlier broker may be about to come back.
+    pub(crate) fn is_settling(&self) -> bool {
+        self.settled_at.is_some_and(|when| Instant::now() < when)
     }
 
     /// Adds an endpoint whose descriptors have been examined.

@@ -104,13 +104,20 @@ impl Hub {
     ///
     /// # Errors
     /// `EINVAL` for QP numbers outside their ranges or a slot not owned by `id`, `EDQUOT` beyond
-    /// a limit of the endpoint, `EMFILE` beyond one of the broker, `ENOMEM`.
+    /// a limit of the endpoint, `EMFILE` beyond one of the broker, `ENOMEM`; `EAGAIN` while
+    /// endpoints of an earlier broker may be about to come back.
     pub fn connect(&mut self, id: EndpointId, body: &ConnectBody) -> Result<Decision, Errno> {
         self.check_qpns(id, body.local_qpn, body.remote_qpn)?;
         self.disconnect(id, body.local_qpn);
         self.check_room_for_link(id)?;
         let wire = self.endpoints[&id].wire;
-        let decision = match self.ring_peer(id, body) {
+        let peer = self.ring_peer(id, body);
+        if self.is_settling() && wire != WirePref::Udp && self.is_on_this_host(id, body) {
+            // The peer, or its half of a ring, may be on its way.
+            peer.and_then(|peer| self.joinable(id, body, peer))
+                .ok_or(Errno::AGAIN)?;
+        }
+        let decision = match peer {
             Some(peer) => match self.joinable(id, body, peer) {
                 Some(generation) => self.join(id, body.local_qpn, peer, generation)?,
                 None => self.create(id, body, peer)?,
@@ -266,6 +273,12 @@ impl Hub {
         this_host
             && body.local_qpn == body.remote_qpn
             && caller.slots.contains_key(&qpn_slot(body.local_qpn))
+    }
+
+    /// Whether the other QP, if there is one, is another of this host.
+    fn is_on_this_host(&self, id: EndpointId, body: &ConnectBody) -> bool {
+        let this_host = body.remote_gid.is_none() || body.gid_is_local;
+        this_host && !self.is_itself(id, body)
     }
 
     /// The endpoint with which a ring is to be shared; `None` means UDP.

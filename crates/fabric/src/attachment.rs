@@ -11,7 +11,9 @@ use rustix::io::Errno;
 use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
-use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
+use crate::limits::{
+    ATTACH_ATTEMPTS, COMM_MAX, CONNECT_ATTEMPTS, CONNECT_INTERVAL, REATTACH_INTERVAL,
+};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
@@ -208,9 +210,20 @@ impl Attachment {
         let stale = self.disconnect_locked(&mut state, request.local_qpn)?;
         state.queue_stale(&stale);
         self.announce(&state);
-        let (reply, fds) = self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).connect(&body, &[])
-        })?;
+        let mut attempts = 0;
+        let (reply, fds) = loop {
+            let outcome = self.with_broker(&mut state, |control, _| {
+                BrokerStub(control).connect(&body, &[])
+            });
+            attempts += 1;
+            if attempts == CONNECT_ATTEMPTS || !outcome.as_ref().is_err_and(Error::is_premature) {
+                break outcome?;
+            }
+            // Others of this process have business with the broker meanwhile.
+            drop(state);
+            std::thread::sleep(CONNECT_INTERVAL);
+            state = self.lock()?;
+        };
         let introduction = introduce(&reply, fds)?;
         remember(&mut state.connections, &body, &reply, &introduction);
         Ok(introduction)

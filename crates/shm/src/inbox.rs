@@ -128,13 +128,16 @@ impl Inbox {
     /// If there is something, [`Inbox::disarm`]; otherwise it may sleep on the doorbell.
     pub fn arm(&self) {
         let sleep = self.sleeps.fetch_add(1, Ordering::Relaxed) + 1;
-        self.mem.word(l::ARMED_AT).store(sleep, Ordering::Relaxed);
+        // An exchange, so that the model checkers too know it to come after a peer's that cleared
+        // the number before.
+        self.mem.word(l::ARMED_AT).swap(sleep, Ordering::AcqRel);
         // Pairs with the fence in `notify`: one of the two sees the other's store.
         fence(Ordering::SeqCst);
     }
 
     /// Owner: asks no longer. A doorbell rung meanwhile stays readable until drained.
     pub fn disarm(&self) {
-        self.mem.word(l::ARMED_AT).store(0, Ordering::Relaxed);
+        // An exchange as in `arm`.
+        self.mem.word(l::ARMED_AT).swap(0, Ordering::AcqRel);
     }
 }

@@ -198,6 +198,26 @@ fn only_a_waiter_is_rung() {
     assert!(!tell(Attention::DATA));
 }
 
+/// A bell whose owner falls asleep again before the ringer does another step.
+struct Quick<'a>(&'a Inbox);
+
+impl Bell for Quick<'_> {
+    fn ring(&self) -> std::io::Result<()> {
+        self.0.arm();
+        Ok(())
+    }
+}
+
+#[test]
+fn who_is_late_does_not_end_a_later_sleep() {
+    let inbox = Inbox::open(Inbox::create().unwrap()).unwrap();
+    inbox.arm();
+    assert!(inbox.ring_if_armed(&Quick(&inbox)).unwrap());
+    let bell = Doorbell::create().unwrap();
+    assert!(inbox.ring_if_armed(&bell).unwrap(), "still armed");
+    assert!(!inbox.ring_if_armed(&bell).unwrap(), "rung once");
+}
+
 #[test]
 fn counters_are_seen_by_others() {
     let segment = Inbox::create().unwrap();

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use causeway_fabric::fds::sealed_memfd;
+use causeway_fabric::limits::RETURN_GRACE;
 
 use super::*;
 use crate::testing::{self, NETNS, qpn};
@@ -59,6 +60,31 @@ fn assert_empty(hub: &Hub) {
         assert_eq!(endpoint.open_rings, 0);
         assert!(endpoint.rights.is_empty());
     }
+}
+
+#[test]
+fn no_ring_is_made_while_its_other_half_may_be_on_its_way() {
+    let now = Instant::now();
+    let body = ConnectBody {
+        local_qpn: qpn(1),
+        remote_qpn: qpn(2),
+        ..Default::default()
+    };
+    let mut hub = Hub::new();
+    let a = endpoint(&mut hub, 1);
+    hub.note_return(now);
+    assert!(matches!(hub.connect(a, &body), Err(Errno::AGAIN)));
+    let b = endpoint(&mut hub, 2);
+    assert!(matches!(hub.connect(a, &body), Err(Errno::AGAIN)));
+    let presented = half(qpn(2), qpn(1), 0);
+    hub.restore(b, &presented, Some(ring()), now).unwrap();
+    assert_eq!(connect(&mut hub, a, qpn(1), qpn(2)), (1, 5));
+
+    let mut settled = Hub::new();
+    let a = endpoint(&mut settled, 1);
+    endpoint(&mut settled, 2);
+    settled.note_return(now.checked_sub(RETURN_GRACE).unwrap());
+    assert_eq!(connect(&mut settled, a, qpn(1), qpn(2)).0, 0);
 }
 
 #[test]
