@@ -33,7 +33,7 @@ def deregistered(stage, **cast):
     for attacker in both:
         attacker.do("rest")
     scene.revoked(*both)
-    # The same addresses, and so the same offsets, in a protection domain that is not the attacker's.
+    # The same addresses, and so the same offsets, in another protection domain than its own.
     scene.reg(WRITABLE, OTHER_PD, READ_WRITE)
     scene.go_direct(scene.friend, scene.other_qp, WRITABLE)
     scene.revoked(*both)
