@@ -197,7 +197,7 @@ impl Sharing {
         let Some((old, regions)) = self.replace(pd, at, fresh.clone()) else {
             return;
         };
-        let (Some(old), Some(mover)) = (old, self.mover.get()) else {
+        let Some(mover) = self.mover.get() else {
             return;
         };
         // Held until they are where they will be: none ends or moves meanwhile.
@@ -242,10 +242,10 @@ impl Sharing {
         pd: u32,
         at: usize,
         fresh: Option<Arc<Store>>,
-    ) -> Option<(Option<Arc<Store>>, Vec<Arc<Mr>>)> {
+    ) -> Option<(Arc<Store>, Vec<Arc<Mr>>)> {
         let mut domains = self.domains.lock();
         let domain = domains.get_mut(&pd)?;
-        let old = std::mem::replace(&mut domain.stores[at], fresh);
+        let old = std::mem::replace(&mut domain.stores[at], fresh)?;
         let regions = domain.regions.values().filter_map(Weak::upgrade).collect();
         Some((old, regions))
     }
