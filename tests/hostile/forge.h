@@ -9,8 +9,8 @@ struct forged {
 	int writers, readers, refused;
 };
 
-/* Asks for every segment by every QP number around `qpn`, and for what only broker and owner may do,
- * while the library's threads are stopped. */
+/* Asks for every segment by every QP number around `qpn`, and for what only its owner may do, while
+ * the library's threads are stopped. */
 void forge(uint32_t qpn, const uint64_t *segments, int count, struct forged *forged);
 
 /* Ends the connection to the broker, behind the library's back. */

@@ -73,7 +73,8 @@ static void keep(int fd)
 	if (!is_shared_memory(fd, &st) || mode == O_WRONLY)
 		return;
 	for (int i = 0; i < loots; i++)
-		if (loot[i].fd == fd || (loot[i].inode == st.st_ino && loot[i].writable == writable))
+		if (loot[i].fd == fd ||
+		    (loot[i].inode == st.st_ino && loot[i].writable == writable))
 			return;
 	if (loots == LOOT_MAX)
 		fail("too many descriptors");

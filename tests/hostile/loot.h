@@ -47,8 +47,8 @@ void loot_extents(const struct loot *l, void (*each)(const struct loot *, off_t,
 struct found {
 	uint64_t secret, public, bytes;
 };
-/* Looks through every byte of all loot and all views, for public words in memory segments only. The tags are given as complements, so as not
- * to be found themselves. */
+/* Looks through every byte of all loot and all views, for public words in memory segments only. The
+ * tags are given as complements, so as not to be found themselves. */
 struct found loot_search(uint32_t not_secret, uint32_t not_public);
 
 /* Tries to get more out of every descriptor than it was given for. What worked, or NULL. */

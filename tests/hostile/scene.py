@@ -162,3 +162,18 @@ def timed(function, *args):
     start = time.monotonic()
     function(*args)
     return time.monotonic() - start
+
+
+def armed(stage, **cast):
+    """A scene in which the attacker has all that it can be granted, and sees it."""
+    scene = Scene(stage, **cast)
+    scene.go_direct()
+    scene.go_direct(area=READABLE, op="read")
+    scene.victim.do("fill", WRITABLE, "public")
+    kept, writable, segments, readers = scene.keep()
+    if (segments, readers) != (2, 1):
+        raise Failed(f"{segments} segments granted, {readers} of them for reading")
+    if not scene.expect_nothing_secret():
+        raise Failed("the attacker does not see what it was granted: the test shows nothing")
+    scene.held = f"{kept} descriptors, {writable} writable"
+    return scene

@@ -1,7 +1,7 @@
 /* The one that is attacked. It holds *areas*: pages in a row, of which the middle can be
- * registered, from EDGE bytes into the second page to EDGE bytes before the end of the last but one.
- * All around is secret, always; what is inside is what it was filled with last. Arguments: the
- * complements of the two words by which secret and public contents are known. */
+ * registered, from EDGE bytes into the second page to EDGE bytes before the end of the last but
+ * one. All around is secret, always; what is inside is what it was filled with last. Arguments:
+ * the complements of the two words by which secret and public contents are known. */
 #define _GNU_SOURCE
 #include "stage.h"
 

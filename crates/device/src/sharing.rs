@@ -199,7 +199,7 @@ impl Sharing {
         let Some(Replaced { old, regions }) = self.replace(pd, at, fresh.clone()) else {
             return;
         };
-        let (Some(old), Some(mover)) = (old, self.mover.get()) else {
+        let Some(mover) = self.mover.get() else {
             return;
         };
         // Held until they are where they will be: none ends or moves meanwhile.
@@ -244,7 +244,7 @@ impl Sharing {
     fn replace(&self, pd: u32, at: usize, fresh: Option<Arc<Store>>) -> Option<Replaced> {
         let mut domains = self.domains.lock();
         let domain = domains.get_mut(&pd)?;
-        let old = std::mem::replace(&mut domain.stores[at], fresh);
+        let old = std::mem::replace(&mut domain.stores[at], fresh)?;
         let regions = domain.regions.values().filter_map(Weak::upgrade).collect();
         Some(Replaced { old, regions })
     }
@@ -264,7 +264,7 @@ impl Sharing {
 
 /// A segment in whose place another is, and the regions that may be in it.
 struct Replaced {
-    old: Option<Arc<Store>>,
+    old: Arc<Store>,
     regions: Vec<Arc<Mr>>,
 }
 
