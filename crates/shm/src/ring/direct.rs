@@ -9,10 +9,10 @@
 //! The owner takes a region (or the grant) back by clearing the entry (or the grant word), then
 //! waits for in-flight words that name the region. Each side's store and its look at the other's
 //! are sequentially consistent: so either the peer finds the entry gone before it copies, or the
-//! owner sees it in flight and waits. A peer that is in flight for too
-//! long, because it was stopped, is *evicted*: told for good, in the grant word, that the owner no
-//! longer waits. It looks for that after each bracket, when its in-flight word is clear: an access
-//! that ended too late is never reported as done.
+//! owner sees it in flight and waits. A peer that is in flight for too long, because it was
+//! stopped, is *evicted*: told for good, in the grant word, that the owner no longer waits. It
+//! looks for that after each bracket, when its in-flight word is clear: an access that ended too
+//! late is never reported as done.
 
 use super::Ring;
 use crate::layout as l;
