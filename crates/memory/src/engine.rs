@@ -240,6 +240,7 @@ impl Engine {
             }
             raised => raised?,
         };
+        causeway_fault::point("move.lifted");
         let to = chunk.at(window.start);
         let filled = self.fill(to, from).or_else(|error| match error {
             // A peer has touched these pages of the store: they are of no use to anybody.
@@ -254,6 +255,7 @@ impl Engine {
             Some(_) => unsafe { sys::hollow(chunk, husk.start) },
             None => Ok(()),
         });
+        causeway_fault::point("move.copied");
         let swapped = hollowed.and_then(|()| {
             let _hold = self.hold(chunk);
             self.place(chunk, window.start, shows(run.store, chunk.start))
@@ -267,6 +269,7 @@ impl Engine {
             let _ = sys::punch(run.store.as_fd(), chunk);
             return Err(error.into());
         }
+        causeway_fault::point("move.placed");
         self.lift.wake(chunk);
         run.window.advance(chunk.len());
         run.husk.advance(chunk.len());
@@ -486,6 +489,7 @@ impl Engine {
         let events = &self.shared.events;
         events.register(shell, Trap::Missing).map_err(unused)?;
         let _signals = NoSignals::new();
+        causeway_fault::point("back.begun");
         let from = source.span().start + (chunk.start - vma.span.start);
         let replaced = self.replace(chunk, shell.start, None, from, (store, vma));
         let done = match replaced {

@@ -535,6 +535,7 @@ fn bring_back(
         .iter()
         .fold(vec![freed.span], |free, kept| without(&free, kept.span));
     for span in free {
+        causeway_fault::point("back.placed");
         why = why.or(sys::punch(store.as_fd(), span).err().map(Unmovable::System));
     }
     (kept, why)
