@@ -13,7 +13,7 @@ use causeway_proto::host::{AtomicOp, MemError, Remote};
 use causeway_proto::reach::{NotDone, Reach, Target};
 use causeway_proto::types::Access;
 use causeway_proto::{Bytes, BytesMut};
-use causeway_shm::{Arena, MrEntry, PeerMrs, Ring, Window};
+use causeway_shm::{Arena, Grant, MrEntry, PeerMrs, Ring, Window};
 
 use crate::copy;
 
@@ -23,6 +23,17 @@ const BRACKET: u32 = 256 << 10;
 /// Segments that the broker refused, remembered for one queue pair; beyond, they are forgotten and
 /// asked for again.
 const REFUSED_MAX: usize = 64;
+
+/// The broker's answer to a queue pair that wants a segment.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// Here it is.
+    Granted(Arc<Arena>),
+    /// Not for this queue pair, as long as its peer grants what it does.
+    Refused,
+    /// It could not be asked, or does not know both ends yet.
+    NotNow,
+}
 
 /// A segment of a peer, in use by a queue pair.
 #[derive(Clone, Debug)]
@@ -40,10 +51,10 @@ pub(crate) struct Direct {
     arenas: HashMap<u64, Arc<Arena>>,
     /// The one used last.
     opened: Option<Opened>,
-    /// Segments that are not to be had.
-    refused: Vec<u64>,
-    /// A segment to ask the broker for.
-    wanted: Option<u64>,
+    /// Segments that are not to be had, by what was granted when they were asked for.
+    refused: Vec<(u64, Grant)>,
+    /// A segment to ask the broker for, and what is granted.
+    wanted: Option<(u64, Grant)>,
     /// Accesses carried out, not reported yet.
     done: u64,
 }
@@ -69,28 +80,35 @@ impl Direct {
 
     /// The segment to ask the broker for.
     pub fn wanted(&self) -> Option<u64> {
-        self.wanted
+        self.wanted.map(|(segment, _)| segment)
     }
 
-    /// The broker's answer about a segment.
-    pub fn answer(&mut self, segment: u64, arena: Option<Arc<Arena>>) {
-        if self.wanted == Some(segment) {
-            self.wanted = None;
-        }
-        match arena {
-            Some(arena) => _ = self.arenas.insert(segment, arena),
-            None => {
+    /// The broker's answer about the segment that was wanted.
+    pub fn answer(&mut self, answer: Answer) {
+        let Some((segment, grant)) = self.wanted.take() else {
+            return;
+        };
+        match answer {
+            Answer::Granted(arena) => _ = self.arenas.insert(segment, arena),
+            Answer::Refused => {
                 if self.refused.len() >= REFUSED_MAX {
                     self.refused.clear();
                 }
-                self.refused.push(segment);
+                self.refused.push((segment, grant));
             }
+            Answer::NotNow => {}
         }
     }
 
     /// Where an offset of a segment is mapped, and how many bytes from there on.
     #[inline]
-    fn at(&mut self, segment: u64, offset: u64, write: bool) -> Option<(*mut u8, usize)> {
+    fn at(
+        &mut self,
+        segment: u64,
+        offset: u64,
+        write: bool,
+        grant: Grant,
+    ) -> Option<(*mut u8, usize)> {
         if let Some(opened) = &self.opened
             && opened.segment == segment
             && (opened.arena.is_writable() || !write)
@@ -98,14 +116,20 @@ impl Direct {
         {
             return Some(found);
         }
-        self.open(segment, offset, write)
+        self.open(segment, offset, write, grant)
     }
 
     #[cold]
-    fn open(&mut self, segment: u64, offset: u64, write: bool) -> Option<(*mut u8, usize)> {
+    fn open(
+        &mut self,
+        segment: u64,
+        offset: u64,
+        write: bool,
+        grant: Grant,
+    ) -> Option<(*mut u8, usize)> {
         let Some(arena) = self.arenas.get(&segment) else {
-            if self.wanted.is_none() && !self.refused.contains(&segment) {
-                self.wanted = Some(segment);
+            if self.wanted.is_none() && !self.refused.contains(&(segment, grant)) {
+                self.wanted = Some((segment, grant));
             }
             return None;
         };
@@ -171,7 +195,7 @@ impl Reaching<'_> {
         }
         let (at, room) = self
             .direct
-            .at(entry.segment, offset, what != Remote::Read)?;
+            .at(entry.segment, offset, what != Remote::Read, grant)?;
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         Some(Bracket { at, room })
     }
@@ -220,7 +244,8 @@ impl Reach for Reaching<'_> {
         if from >= to || misaligned || !entry.holds(from, to - from) {
             return None;
         }
-        self.direct.at(entry.segment, from, what != Remote::Read)?;
+        let writes = what != Remote::Read;
+        self.direct.at(entry.segment, from, writes, grant)?;
         let range = u32::try_from(from - offset).ok()?..u32::try_from(to - offset).ok()?;
         Some(range)
     }

@@ -4,8 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use crate::direct::Answer;
 use crate::endpoint::{Shared, State};
-use crate::errno::Errno;
 use crate::peers::PeerEnd;
 use crate::qp_entry::Link;
 
@@ -37,17 +37,22 @@ impl Shared {
         let Some((segment, peer)) = self.state.lock().wanted_by(qpn) else {
             return;
         };
-        let arena = self
-            .control
-            .map_segment(qpn, segment)
-            .map_err(Errno::from)
-            .and_then(|(fd, writable)| peer.arena(segment, fd, writable));
+        let answer = match self.control.map_segment(qpn, segment) {
+            Ok((fd, writable)) => match peer.arena(segment, fd, writable) {
+                Ok(arena) => Answer::Granted(arena),
+                Err(_) => Answer::Refused,
+            },
+            Err(error) => match error.errno() {
+                libc::EPERM | libc::EACCES | libc::ENOENT => Answer::Refused,
+                _ => Answer::NotNow,
+            },
+        };
         causeway_fault::point("fetch.answered");
         let mut state = self.state.lock();
         if let Some(entry) = state.qp(qpn) {
             entry.wanting = false;
             if let Link::Ring(ring) = &mut entry.link {
-                ring.answer(segment, arena.ok());
+                ring.answer(answer);
             }
         }
     }

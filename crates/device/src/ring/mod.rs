@@ -19,11 +19,11 @@ use causeway_proto::types::SendWr;
 use causeway_proto::ulp::{Nak, Space, Ulp};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
-use causeway_shm::{Arena, Attention, Counter, Grant, Ring, Segment, Side, notify};
+use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, notify};
 
 use crate::clock::earlier;
 use crate::core::Core;
-use crate::direct::{Direct, Reaching};
+use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
 use crate::peers::{PeerEnd, PeerFds, Peers, refused};
 
@@ -223,9 +223,9 @@ impl RingLink {
         Some((self.direct.wanted()?, &self.peer))
     }
 
-    /// The broker's answer about a segment.
-    pub fn answer(&mut self, segment: u64, arena: Option<Arc<Arena>>) {
-        self.direct.answer(segment, arena);
+    /// The broker's answer about the segment wanted.
+    pub fn answer(&mut self, answer: Answer) {
+        self.direct.answer(answer);
     }
 
     /// The queue pair has failed. Returns whether the broker must be told, once.
