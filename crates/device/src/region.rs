@@ -114,7 +114,9 @@ impl Mr {
     }
 
     /// Ends the registration (`ibv_dereg_mr(3)`): when it returns, no access under its keys is
-    /// going on or will succeed, and peers see nothing of what the memory holds later.
+    /// going on or will succeed, and peers see nothing of what the memory holds later; unless it
+    /// cannot be taken back (an io_uring has it pinned, memory is short): then it stays where it
+    /// is, until a later end of a registration takes it back too.
     ///
     /// # Errors
     /// EINVAL if it has ended already.
