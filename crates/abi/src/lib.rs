@@ -1,4 +1,5 @@
-//! The C structures of `<infiniband/verbs.h>`, field for field, and its constants.
+//! The C structures of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, field for field, and their
+//! constants.
 //!
 //! Pure layout, shared by the libraries that offer them: no function, no state.
 //!
@@ -12,6 +13,7 @@
 )]
 
 mod attr;
+mod cma;
 mod context;
 #[cfg(test)]
 mod layout_test;
@@ -19,6 +21,7 @@ mod objects;
 mod wr;
 
 pub use attr::*;
+pub use cma::*;
 pub use context::*;
 pub use objects::*;
 pub use wr::*;
