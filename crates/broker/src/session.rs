@@ -8,6 +8,7 @@ use causeway_fabric::remoting::{Header, Kind, send};
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, TenantId};
+use crate::vm::VmId;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +19,10 @@ pub struct Peer {
     pub userfaultfd: bool,
     /// Process; 0 if it lives in a foreign PID namespace.
     pub pid: i32,
-    /// User.
+    /// User; of a VM's process, as its kernel says.
     pub uid: u32,
+    /// The VM whose process it is.
+    pub vm: Option<VmId>,
 }
 
 /// A message that waits for room in the socket.

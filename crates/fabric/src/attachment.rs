@@ -18,8 +18,9 @@ use crate::remoting::{Malformed, decode_body};
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
-    AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS, EVENT_STALE, PeerChange,
-    PeerEvent, RestoreRequest, SERVICE, SlotRequest, SysfsRequest, Wire, WirePref,
+    AddressesRequest, AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS,
+    EVENT_STALE, PeerChange, PeerEvent, RestoreRequest, SERVICE, SlotRequest, SysfsRequest, Wire,
+    WirePref,
 };
 use crate::wakeup::Wakeup;
 
@@ -109,6 +110,7 @@ pub(crate) struct State {
     inbox: OwnedFd,
     doorbell: OwnedFd,
     slots: BTreeMap<u16, OwnedFd>,
+    addresses: Vec<[u8; 16]>,
     /// `None` until the first broker has made it.
     pub(crate) mr_table: Option<OwnedFd>,
     pub(crate) segments: Segments,
@@ -142,6 +144,7 @@ impl Attachment {
                 inbox: duplicate(options.inbox)?,
                 doorbell: duplicate(options.doorbell)?,
                 slots: BTreeMap::new(),
+                addresses: Vec::new(),
                 mr_table: None,
                 segments: Segments::default(),
                 connections: Connections::default(),
@@ -150,6 +153,18 @@ impl Attachment {
         };
         attachment.reattach()?;
         Ok(attachment)
+    }
+
+    /// Says which addresses, as GIDs, this endpoint is known by to peers in virtual machines, or to
+    /// others if it is in one itself.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `E2BIG` beyond [`crate::limits::ADDRESSES_MAX`].
+    pub fn report_addresses(&self, addresses: &[[u8; 16]]) -> Result<()> {
+        let mut state = self.lock()?;
+        self.with_broker(&mut state, |control, _| report(control, addresses))?;
+        state.addresses = addresses.to_vec();
+        Ok(())
     }
 
     /// Adds a slot, proved by the UDP socket bound to its port. Keeps a duplicate of the socket
@@ -163,7 +178,7 @@ impl Attachment {
         let kept = duplicate(udp_socket)?;
         let mut state = self.lock()?;
         self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).add_slot(&SlotRequest { slot }, &[udp_socket])
+            present_slot(control, slot, udp_socket)
         })?;
         state.slots.insert(slot, kept);
         Ok(())
@@ -454,8 +469,11 @@ impl State {
         let (reply, fds) = BrokerStub(control).attach(&self.identity, &fds)?;
         self.endpoint = reply.endpoint;
         take_table(&mut self.mr_table, fds)?;
+        if !self.addresses.is_empty() {
+            report(control, &self.addresses)?;
+        }
         for (&slot, socket) in &self.slots {
-            BrokerStub(control).add_slot(&SlotRequest { slot }, &[socket.as_fd()])?;
+            present_slot(control, slot, socket.as_fd())?;
         }
         let refused = self.segments.present(control)?;
         self.absorb_stale(refused);
@@ -509,6 +527,24 @@ fn sort_events(control: &mut Control) -> (Vec<PeerEvent>, Vec<u64>) {
         }
     }
     (peers, stale)
+}
+
+/// In a guest the socket proves nothing to a broker outside, and can't be handed to it.
+fn present_slot(control: &mut Control, slot: u16, socket: BorrowedFd<'_>) -> Result<()> {
+    let proof = [socket];
+    let fds = if control.is_in_guest() {
+        &[]
+    } else {
+        &proof[..]
+    };
+    BrokerStub(control).add_slot(&SlotRequest { slot }, fds)?;
+    Ok(())
+}
+
+fn report(control: &mut Control, addresses: &[[u8; 16]]) -> Result<()> {
+    let addresses = addresses.to_vec();
+    BrokerStub(control).report_addresses(&AddressesRequest { addresses }, &[])?;
+    Ok(())
 }
 
 fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {

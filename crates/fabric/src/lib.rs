@@ -10,12 +10,15 @@
 //! - [`Attachment`]: what an endpoint holds;
 //! - [`session`]: what a client of the other services holds;
 //! - [`sisci`]: such a client, for SISCI;
+//! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
+//! - [`vm`]: virtual machines that may attach;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
 //! Descriptors received from others are examined by [`fds`] before use.
 
 mod attachment;
+mod channel;
 mod connections;
 mod control;
 mod error;
@@ -23,6 +26,7 @@ mod segments;
 mod wakeup;
 
 pub mod fds;
+pub mod guest;
 pub mod launch;
 pub mod limits;
 pub mod remoting;
@@ -33,8 +37,10 @@ pub mod sisci;
 pub mod status;
 pub mod sys;
 pub mod sysfs;
+pub mod vm;
 
 pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction};
+pub use channel::Channel;
 pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};
 pub use runtime::{Address, runtime_dir};

@@ -75,6 +75,9 @@ pub const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
 /// How often it does at most.
 pub const CONNECT_ATTEMPTS: u32 = 1000;
 
+/// Most addresses that an endpoint may report.
+pub const ADDRESSES_MAX: usize = 256;
+
 /// UDP port of a slot.
 pub const fn slot_port(slot: u16) -> u16 {
     UDP_PORT_BASE + slot

@@ -10,9 +10,11 @@
 //! | 2 | [`session`]: whoever uses one of the following, and who is alive |
 //! | 3 | [`sisci`]: nodes, shared segments, interrupts |
 //! | 4 | reserved for pools of blocks |
+//! | 16 | [`vm`]: virtual machines that may attach |
 
 pub mod broker;
 pub mod session;
 pub mod sisci;
+pub mod vm;
 
 pub use broker::*;
