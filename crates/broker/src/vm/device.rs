@@ -1,7 +1,7 @@
 //! The vhost-user device: virtqueues and window of one VM.
 
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -65,8 +65,8 @@ pub struct Device<A: Admit + Send + 'static> {
 pub struct Shared(Arc<Channel>);
 
 impl Mapper for Shared {
-    fn map(&self, fd: &std::os::fd::OwnedFd, extent: Extent, writable: bool) -> io::Result<()> {
-        self.0.map(fd, extent, writable)
+    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()> {
+        self.0.map(fd, extent)
     }
 
     fn unmap(&self, extent: Extent) -> io::Result<()> {

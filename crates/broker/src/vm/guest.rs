@@ -7,11 +7,14 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_fabric::fds::{check_eventfd, check_memfd, sealed_memfd};
 use causeway_fabric::launch::timespec;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
+use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::{MrTable, Segment};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -70,6 +73,8 @@ pub struct Guest<Q, A> {
     epoll: OwnedFd,
     /// Was to be told when there was no buffer.
     put_back: Option<Event>,
+    /// Made when it is first needed.
+    empty_table: Option<OwnedFd>,
 }
 
 impl<Q: Mapper, A: Admit> Guest<Q, A> {
@@ -88,6 +93,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             created: 0,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             put_back: None,
+            empty_table: None,
         })
     }
 
@@ -102,6 +108,8 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         self.objects.clear();
         self.created = 0;
         self.put_back = None;
+        // What an earlier driver may have written to it, the next one need not see.
+        self.empty_table = None;
         self.window.clear(&self.qemu);
     }
 
@@ -170,7 +178,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         }
         let fd = sealed_memfd("causeway-guest", length)?;
         let handle = self.free_handle()?;
-        let extent = self.window.show(&self.qemu, &fd, length, true)?;
+        let extent = self.window.show(&self.qemu, &fd, length)?;
         self.created += length;
         let object = Object::Segment {
             fd,
@@ -317,6 +325,25 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         Ok(grants)
     }
 
+    /// What a guest is shown in the place of what it may only read. QEMU maps for writing whatever is
+    /// asked (11.1), and a guest's kernel would obey nobody. The one thing that is granted so is a
+    /// peer's table of memory regions: to a guest it is empty, and what it names goes by ring.
+    fn stand_in(&mut self, length: u64) -> Result<OwnedFd, Errno> {
+        if length != MR_TABLE_BYTES as u64 {
+            return Err(Errno::ACCESS);
+        }
+        if self.empty_table.is_none() {
+            let failed = |_| Errno::NOMEM;
+            let segment = Segment::create("causeway-empty", MR_TABLE_BYTES).map_err(failed)?;
+            let segment = Arc::new(segment);
+            MrTable::format(Arc::clone(&segment)).map_err(failed)?;
+            let fd = segment.fd().try_clone_to_owned();
+            self.empty_table = Some(fd.map_err(|_| Errno::MFILE)?);
+        }
+        let table = self.empty_table.as_ref().ok_or(Errno::NOMEM)?;
+        table.try_clone().map_err(|_| Errno::MFILE)
+    }
+
     fn grant_one(&mut self, fd: OwnedFd) -> Result<Grant, Errno> {
         let handle = self.free_handle()?;
         if check_eventfd(&fd).is_ok() {
@@ -326,7 +353,8 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let length = u64::try_from(fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
         check_memfd(&fd, length)?;
         let writable = fcntl_getfl(&fd)? & OFlags::ACCMODE == OFlags::RDWR;
-        let extent = self.window.show(&self.qemu, &fd, length, writable)?;
+        let fd = if writable { fd } else { self.stand_in(length)? };
+        let extent = self.window.show(&self.qemu, &fd, length)?;
         let object = Object::Segment {
             fd,
             offset: extent.offset,

@@ -26,8 +26,8 @@ pub const MAPPING_BYTES_MAX: u64 = 64 << 20;
 /// Unit of mappings.
 const PAGE: u64 = 4096;
 
-/// What is behind a mapping: inode, and whether it may be written.
-type Key = (u64, u64, bool);
+/// What is behind a mapping: the inode.
+type Key = (u64, u64);
 
 /// A range of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +51,7 @@ pub trait Mapper {
     ///
     /// # Errors
     /// QEMU refuses or is gone.
-    fn map(&self, fd: &OwnedFd, extent: Extent, writable: bool) -> io::Result<()>;
+    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()>;
 
     /// Shows nothing there any more.
     ///
@@ -84,12 +84,8 @@ impl Channel {
 }
 
 impl Mapper for Channel {
-    fn map(&self, fd: &OwnedFd, extent: Extent, writable: bool) -> io::Result<()> {
-        let flags = if writable {
-            VhostUserMMapFlags::WRITABLE
-        } else {
-            VhostUserMMapFlags::empty()
-        };
+    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()> {
+        let flags = VhostUserMMapFlags::WRITABLE;
         let channel = self.get()?;
         channel.shmem_map(&request(extent, flags), &fd.as_raw_fd())?;
         // QEMU answers before the guest sees the memory. It has done so once it takes the next
@@ -124,20 +120,14 @@ pub struct Window {
 }
 
 impl Window {
-    /// Shows a memfd of `length` bytes in the window, or finds where it is shown already.
+    /// Shows a memfd of `length` bytes in the window, for writing, or finds where it is shown already.
     ///
     /// # Errors
     /// `EFBIG` beyond [`MAPPING_BYTES_MAX`], `ENOSPC` beyond [`MAPPINGS_MAX`] or without room,
     /// `EIO` if QEMU refuses.
-    pub fn show(
-        &mut self,
-        qemu: &impl Mapper,
-        fd: &OwnedFd,
-        length: u64,
-        writable: bool,
-    ) -> Result<Extent, Errno> {
+    pub fn show(&mut self, qemu: &impl Mapper, fd: &OwnedFd, length: u64) -> Result<Extent, Errno> {
         let stat = fstat(fd.as_fd())?;
-        let key = (stat.st_dev, stat.st_ino, writable);
+        let key = (stat.st_dev, stat.st_ino);
         if let Some(offset) = self.by_key.get(&key)
             && let Some(mapping) = self.mappings.get_mut(offset)
         {
@@ -152,7 +142,7 @@ impl Window {
         }
         let offset = self.room(length).ok_or(Errno::NOSPC)?;
         let extent = Extent { offset, length };
-        qemu.map(fd, extent, writable).map_err(|error| {
+        qemu.map(fd, extent).map_err(|error| {
             tracing::warn!(%error, "QEMU does not map");
             Errno::IO
         })?;
@@ -229,7 +219,7 @@ mod tests {
     }
 
     impl Mapper for Qemu {
-        fn map(&self, _: &OwnedFd, extent: Extent, _: bool) -> io::Result<()> {
+        fn map(&self, _: &OwnedFd, extent: Extent) -> io::Result<()> {
             if self.refuses {
                 return Err(io::ErrorKind::Other.into());
             }
@@ -254,17 +244,18 @@ mod tests {
     fn a_segment_is_shown_once_however_many_ask() {
         let (qemu, mut window) = (Qemu::default(), Window::default());
         let segment = sealed_memfd("t", 8192).unwrap();
-        let first = window.show(&qemu, &segment, 8192, true).unwrap();
+        let first = window.show(&qemu, &segment, 8192).unwrap();
         let again = window
-            .show(&qemu, &segment.try_clone().unwrap(), 8192, true)
+            .show(&qemu, &segment.try_clone().unwrap(), 8192)
             .unwrap();
         assert_eq!(first, again);
-        let reader = window.show(&qemu, &segment, 8192, false).unwrap();
-        assert_ne!(first, reader, "for reading is another range");
+        let other = sealed_memfd("t", 8192).unwrap();
+        let other = window.show(&qemu, &other, 8192).unwrap();
+        assert_ne!(first, other);
         window.hide(&qemu, first.offset);
         assert_eq!(window.len(), 2);
         window.hide(&qemu, first.offset);
-        window.hide(&qemu, reader.offset);
+        window.hide(&qemu, other.offset);
         assert!(window.is_empty() && qemu.shown.borrow().is_empty());
     }
 
@@ -275,16 +266,16 @@ mod tests {
         let mut shown = Vec::new();
         for at in 0..MAPPINGS_MAX as u64 {
             let length = (at % 3 + 1) * PAGE;
-            shown.push(window.show(&qemu, &segment(length), length, true).unwrap());
+            shown.push(window.show(&qemu, &segment(length), length).unwrap());
         }
-        let more = window.show(&qemu, &segment(PAGE), PAGE, true);
+        let more = window.show(&qemu, &segment(PAGE), PAGE);
         assert_eq!(more, Err(Errno::NOSPC));
         window.hide(&qemu, shown[5].offset);
-        let again = window.show(&qemu, &segment(PAGE), PAGE, true).unwrap();
+        let again = window.show(&qemu, &segment(PAGE), PAGE).unwrap();
         assert_eq!(again.offset, shown[5].offset);
         let long = MAPPING_BYTES_MAX + PAGE;
         window.hide(&qemu, again.offset);
-        let refused = window.show(&qemu, &segment(long), long, true);
+        let refused = window.show(&qemu, &segment(long), long);
         assert_eq!(refused, Err(Errno::FBIG));
         assert_eq!(window.show(&qemu, &segment(1), 1, true), Err(Errno::FBIG));
         window.clear(&qemu);
@@ -299,7 +290,7 @@ mod tests {
         };
         let mut window = Window::default();
         let segment = sealed_memfd("t", PAGE).unwrap();
-        assert_eq!(window.show(&qemu, &segment, PAGE, true), Err(Errno::IO));
+        assert_eq!(window.show(&qemu, &segment, PAGE), Err(Errno::IO));
         assert!(window.is_empty());
     }
 }
