@@ -58,7 +58,8 @@ static int cw_segment_mmap(struct file *file, struct vm_area_struct *vma)
 	struct cw_segment *segment = file->private_data;
 	u64 pages = PHYS_PFN(segment->length);
 
-	if (!(vma->vm_flags & VM_SHARED))
+	/* Not VM_SHARED, which a shared mapping for reading lacks. */
+	if (!(vma->vm_flags & VM_MAYSHARE))
 		return -EINVAL;
 	if (vma->vm_pgoff >= pages || vma_pages(vma) > pages - vma->vm_pgoff)
 		return -EINVAL;
