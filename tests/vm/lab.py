@@ -13,11 +13,12 @@ import subprocess
 import tempfile
 import time
 
-from lib.netns import BUILD, CAUSEWAY, Host, SetupError, need_root, stop_broker
+from lib.netns import BUILD, CAUSEWAY, Host, SetupError, need_root
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Where scripts/vm-root shows the worktree inside its root.
 INSIDE = "/causeway"
+CAUSEWAYD = os.path.join(BUILD, "bin", "causewayd")
 PREFIX = "10.84.0"
 BRIDGE = "cwbr0"
 BOOT_SECONDS = 60
@@ -41,13 +42,14 @@ def ip(*args):
 class Lab:
     """The host: `with Lab() as lab` ends everything whatever happens."""
 
-    def __init__(self, config=None):
+    def __init__(self, config=""):
         need_root("booting virtual machines on a bridge")
         self.netns = f"cwvm{os.getpid()}"
         self.dir = tempfile.mkdtemp(prefix="cwvm-")
         self.host = Host("host", f"{PREFIX}.254", self.netns, os.path.join(self.dir, "rt"))
         self.config = config
         self.guests = []
+        self.broker = None
 
     def __enter__(self):
         try:
@@ -56,20 +58,40 @@ class Lab:
             ip("-n", self.netns, "link", "add", BRIDGE, "type", "bridge")
             ip("-n", self.netns, "addr", "add", f"{self.host.address}/24", "dev", BRIDGE)
             ip("-n", self.netns, "link", "set", BRIDGE, "up")
-            if self.config:
-                os.mkdir(self.host.runtime_dir, 0o700)
-                path = os.path.join(self.host.runtime_dir, "causewayd.toml")
-                with open(path, "w", encoding="utf-8") as f:
-                    f.write(self.config.format(dir=self.dir))
+            self.start_broker()
         except subprocess.CalledProcessError as error:
             self.__exit__()
             raise SetupError(f"cannot make a bridge: {error.stderr.decode()}") from error
         return self
 
+    def start_broker(self):
+        """Starts the broker, and waits until it serves."""
+        config = os.path.join(self.dir, "causewayd.toml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(self.config.format(dir=self.dir))
+        os.makedirs(self.host.runtime_dir, 0o700, exist_ok=True)
+        with open(os.path.join(self.dir, "broker.log"), "ab") as log:
+            self.broker = subprocess.Popen(
+                [CAUSEWAYD, "--foreground", "--runtime-dir", self.host.runtime_dir,
+                 "--config", config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True)
+        deadline = time.monotonic() + END_SECONDS
+        while not os.path.exists(os.path.join(self.host.runtime_dir, "broker.pid")):
+            if self.broker.poll() is not None or time.monotonic() > deadline:
+                raise SetupError(f"no broker: {self.broker_said()}")
+            time.sleep(0.05)
+
+    def broker_said(self):
+        """The end of the broker's log."""
+        with open(os.path.join(self.dir, "broker.log"), encoding="utf-8") as f:
+            return f.read()[-2000:]
+
     def __exit__(self, *_):
         for guest in self.guests:
             guest.kill()
-        stop_broker(self.host.runtime_dir)
+        if self.broker:
+            self.broker.terminate()
+            self.broker.wait(END_SECONDS)
         subprocess.run(["ip", "netns", "del", self.netns], check=False, stderr=subprocess.PIPE)
         shutil.rmtree(self.dir, ignore_errors=True)
 
