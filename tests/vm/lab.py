@@ -1,6 +1,7 @@
 """Virtual machines for tests: a network namespace with a bridge, a broker, guests under TCG.
 
-A Guest runs commands that it is told over its second serial line; the first one is its console.
+A Guest runs commands that it is told over a virtio serial port; its console is the serial line, which
+loses interrupts under TCG.
 """
 
 import os
@@ -143,7 +144,9 @@ class Guest:
                 "-initrd", f"{vm}/initrd",
                 "-append", f"console=ttyS0 quiet panic=-1 causeway.address={self.address}/24",
                 "-serial", f"file:{self.console}",
-                "-chardev", f"socket,id=line,fd={theirs.fileno()}", "-serial", "chardev:line",
+                "-chardev", f"socket,id=line,fd={theirs.fileno()}",
+                "-device", "virtio-serial-pci,max_ports=2",
+                "-device", "virtserialport,nr=1,chardev=line,name=line",
                 "-netdev", f"tap,id=n,ifname={tap},script=no,downscript=no",
                 "-device", f"virtio-net-pci,netdev=n,mac=52:54:00:ca:00:{self.number:02x},romfile=",
                 *device]

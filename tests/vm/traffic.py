@@ -10,7 +10,7 @@ import time
 from vm.lab import Guest, GuestError, quote
 
 # How long a program may take; TCG is slow, and the machine may be busy.
-SECONDS = 60
+SECONDS = 30
 # Between two looks.
 PAUSE = 0.2
 
@@ -103,7 +103,8 @@ def pair(server, client, argv, wire):
     status, text = wait(client, name)
     if status != 0:
         stop(server, name)
-        raise GuestError(f"the client ends with {status}: {text[-800:]}")
+        said = server.run(f"cat /tmp/{name}.out") if isinstance(server, Guest) else ""
+        raise GuestError(f"the client ends with {status}: {text[-800:]}\nthe server: {said[-800:]}")
     status, other = wait(server, name)
     if status != 0:
         raise GuestError(f"the server ends with {status}: {other[-800:]}")

@@ -277,7 +277,7 @@ mod tests {
         window.hide(&qemu, again.offset);
         let refused = window.show(&qemu, &segment(long), long);
         assert_eq!(refused, Err(Errno::FBIG));
-        assert_eq!(window.show(&qemu, &segment(1), 1, true), Err(Errno::FBIG));
+        assert_eq!(window.show(&qemu, &segment(1), 1), Err(Errno::FBIG));
         window.clear(&qemu);
         assert!(window.is_empty() && qemu.shown.borrow().is_empty());
     }
