@@ -2,9 +2,9 @@
 /*
  * The driver's own structures.
  *
- * A device lives as long as anything of it does: open files, segments and doorbells each hold it. When
- * it is unplugged it is dead: whoever waits is woken, mappings of the window fault, and what was opened
- * stays so until it is closed.
+ * A device lives as long as anything of it does: open files, segments and doorbells each hold it.
+ * When it is unplugged it is dead: whoever waits is woken, mappings of the window fault, and what
+ * was opened stays so until it is closed.
  */
 #ifndef CAUSEWAY_H
 #define CAUSEWAY_H

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
 /*
- * What a process of a guest asks of /dev/causeway. Each open file is one client of the broker on the
- * host; poll(2) says when a message has come.
+ * What a process of a guest asks of /dev/causeway. Each open file is one client of the broker on
+ * the host; poll(2) says when a message has come.
  */
 #ifndef CAUSEWAY_IOCTL_H
 #define CAUSEWAY_IOCTL_H

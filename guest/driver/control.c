@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Requests of the host. A request belongs to the device from the moment that it is queued until it is
- * answered, however long its caller has waited: a caller that gives up leaves it behind.
+ * Requests of the host. A request belongs to the device from the moment that it is queued until it
+ * is answered, however long its caller has waited: a caller that gives up leaves it behind.
  */
 #include <linux/scatterlist.h>
 #include <linux/slab.h>

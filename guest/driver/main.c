@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Causeway in a virtual machine: memory and doorbells shared with other machines of the same host and
- * with the host, by a vhost-user device that the host's broker serves.
+ * Causeway in a virtual machine: memory and doorbells shared with other machines of the same host
+ * and with the host, by a vhost-user device that the host's broker serves.
  */
 #include <linux/io.h>
 #include <linux/miscdevice.h>

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * Descriptors for what a process was granted: a segment, which it can map, and a peer's doorbell, which
- * it can ring by writing to it. A handle is given up when the last user of the descriptor is gone,
- * mappings included; so the host never shows anything else in a range that somebody has mapped.
+ * Descriptors for what a process was granted: a segment, which it can map, and a peer's doorbell,
+ * which it can ring by writing to it. A handle is given up when the last user of the descriptor is
+ * gone, mappings included; so the host never shows anything else in a range that somebody has
+ * mapped.
  */
 #include <linux/anon_inodes.h>
 #include <linux/mm.h>

@@ -1,7 +1,7 @@
 """Virtual machines for tests: a network namespace with a bridge, a broker, guests under TCG.
 
-A Guest runs commands that it is told over a virtio serial port; its console is the serial line, which
-loses interrupts under TCG.
+A Guest runs commands that it is told over a virtio serial port; its console is the serial line,
+which loses interrupts under TCG.
 """
 
 import os
@@ -140,8 +140,8 @@ class Guest:
                 "nice", "-n", "10", "qemu-system-x86_64", "-accel", "tcg", "-cpu", CPU,
                 "-object", f"memory-backend-memfd,id=m,size={MEMORY},share=on",
                 "-machine", "q35,memory-backend=m", "-m", MEMORY, "-nodefaults", "-nographic",
-                "-no-reboot", "-kernel", f"{vm}/root/boot/{kernel_name()}",
-                "-initrd", f"{vm}/initrd",
+                "-no-reboot", "-kernel", os.path.join(vm, "root", "boot", kernel_name()),
+                "-initrd", os.path.join(vm, "initrd"),
                 "-append", f"console=ttyS0 quiet panic=-1 causeway.address={self.address}/24",
                 "-serial", f"file:{self.console}",
                 "-chardev", f"socket,id=line,fd={theirs.fileno()}",

@@ -1,7 +1,7 @@
 """Programs in guests and on the host, a server and a client of each.
 
-A program in a guest runs in the background, so that the guest can be asked of it: its output and exit
-status are files there.
+A program in a guest runs in the background, so that the guest can be asked of it: its output and
+exit status are files there.
 """
 
 import subprocess

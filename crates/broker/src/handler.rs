@@ -51,8 +51,8 @@ impl Client<'_> {
         self.endpoint.ok_or(Errno::NOTCONN)
     }
 
-    /// What a guest cannot be given: a memory segment is larger than any window, and a tree of files
-    /// lies on the host.
+    /// What a guest cannot be given: a memory segment is larger than any window, and a tree of
+    /// files lies on the host.
     fn not_in_vm(&self) -> Result<(), Errno> {
         self.peer.vm.map_or(Ok(()), |_| Err(Errno::PERM))
     }
@@ -142,7 +142,8 @@ impl BrokerService for Client<'_> {
         if !causeway_fabric::limits::slot_is_valid(request.slot) {
             return Err(Errno::INVAL);
         }
-        // A VM's ports are its own affair: what is proved is that its kernel lets the process say so.
+        // A VM's ports are its own affair: what is proved is that its kernel lets the process say
+        // so.
         let netns = match self.peer.vm {
             Some(vm) => vm,
             None => {

@@ -1,9 +1,10 @@
 //! `causewayd`: attaches endpoints, introduces them to each other, cleans up after the dead.
 //!
-//! One thread, one epoll loop ([`server`]); virtual machines have threads of their own. Everything that a client says is decoded by
-//! `causeway_fabric::remoting` and carried out on the tables of [`hub`], each client on its own
-//! endpoint's; no handle of another can be named. Nothing a client does or fails to do blocks the
-//! loop: sockets never wait, output is bounded, descriptors are examined before use.
+//! One thread, one epoll loop ([`server`]); virtual machines have threads of their own. Everything
+//! that a client says is decoded by `causeway_fabric::remoting` and carried out on the tables of
+//! [`hub`], each client on its own endpoint's; no handle of another can be named. Nothing a client
+//! does or fails to do blocks the loop: sockets never wait, output is bounded, descriptors are
+//! examined before use.
 //!
 //! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
 //! - [`server`], [`session`], [`door`]: connections, and where they come in;

@@ -88,8 +88,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for the doors of the tenants of a configuration. `termination` ends it when readable;
-    /// in `dir` is what else it makes.
+    /// A server for the doors of the tenants of a configuration. `termination` ends it when
+    /// readable; in `dir` is what else it makes.
     ///
     /// # Errors
     /// Out of descriptors.

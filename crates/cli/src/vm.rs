@@ -73,7 +73,8 @@ fn libvirt_xml(info: &VmInfo) -> String {
         .map(|argument| format!("  <qemu:arg value='{}'/>\n", escape(argument)));
     let body: String = arguments.collect();
     format!(
-        "<!-- domain: <memoryBacking><source type='memfd'/><access mode='shared'/></memoryBacking> -->\n\
+        "<!-- The domain also needs <memoryBacking><source type='memfd'/>\n\
+         <access mode='shared'/></memoryBacking> -->\n\
          <qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n\
          {body}</qemu:commandline>\n"
     )

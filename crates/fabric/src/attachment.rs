@@ -18,10 +18,10 @@ use crate::remoting::{Malformed, decode_body};
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
-    AddressesRequest, AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS,
-    EVENT_STALE, PeerChange, PeerEvent, RestoreRequest, SERVICE, SlotRequest, SysfsRequest, Wire,
-    WirePref,
+    AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS, EVENT_STALE, PeerChange,
+    PeerEvent, RestoreRequest, SERVICE, SysfsRequest, Wire, WirePref,
 };
+use crate::slots::{present_slot, report};
 use crate::wakeup::Wakeup;
 
 /// How to attach.
@@ -109,8 +109,8 @@ pub(crate) struct State {
     pub(crate) identity: AttachRequest,
     inbox: OwnedFd,
     doorbell: OwnedFd,
-    slots: BTreeMap<u16, OwnedFd>,
-    addresses: Vec<[u8; 16]>,
+    pub(crate) slots: BTreeMap<u16, OwnedFd>,
+    pub(crate) addresses: Vec<[u8; 16]>,
     /// `None` until the first broker has made it.
     pub(crate) mr_table: Option<OwnedFd>,
     pub(crate) segments: Segments,
@@ -153,49 +153,6 @@ impl Attachment {
         };
         attachment.reattach()?;
         Ok(attachment)
-    }
-
-    /// Says which addresses, as GIDs, this endpoint is known by to peers in virtual machines, or to
-    /// others if it is in one itself.
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: `E2BIG` beyond [`crate::limits::ADDRESSES_MAX`].
-    pub fn report_addresses(&self, addresses: &[[u8; 16]]) -> Result<()> {
-        let mut state = self.lock()?;
-        self.with_broker(&mut state, |control, _| report(control, addresses))?;
-        state.addresses = addresses.to_vec();
-        Ok(())
-    }
-
-    /// Adds a slot, proved by the UDP socket bound to its port. Keeps a duplicate of the socket
-    /// until [`Attachment::remove_slot`].
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: `EINVAL` if the socket is not bound to the slot's port, `EADDRINUSE`
-    /// if another endpoint of this network namespace has the slot, `EMFILE` beyond
-    /// [`crate::limits::SLOTS_PER_ENDPOINT_MAX`].
-    pub fn add_slot(&self, slot: u16, udp_socket: BorrowedFd<'_>) -> Result<()> {
-        let kept = duplicate(udp_socket)?;
-        let mut state = self.lock()?;
-        self.with_broker(&mut state, |control, _| {
-            present_slot(control, slot, udp_socket)
-        })?;
-        state.slots.insert(slot, kept);
-        Ok(())
-    }
-
-    /// Gives up a slot; its QPs must have been disconnected.
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: `EBUSY` while QPs of the slot are connected, `ENOENT` if it is not
-    /// this endpoint's.
-    pub fn remove_slot(&self, slot: u16) -> Result<()> {
-        let mut state = self.lock()?;
-        self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).remove_slot(&SlotRequest { slot }, &[])
-        })?;
-        state.slots.remove(&slot);
-        Ok(())
     }
 
     /// Asks for the wire between a QP of this endpoint and a remote QP. An earlier connection of
@@ -527,24 +484,6 @@ fn sort_events(control: &mut Control) -> (Vec<PeerEvent>, Vec<u64>) {
         }
     }
     (peers, stale)
-}
-
-/// In a guest the socket proves nothing to a broker outside, and can't be handed to it.
-fn present_slot(control: &mut Control, slot: u16, socket: BorrowedFd<'_>) -> Result<()> {
-    let proof = [socket];
-    let fds = if control.is_in_guest() {
-        &[]
-    } else {
-        &proof[..]
-    };
-    BrokerStub(control).add_slot(&SlotRequest { slot }, fds)?;
-    Ok(())
-}
-
-fn report(control: &mut Control, addresses: &[[u8; 16]]) -> Result<()> {
-    let addresses = addresses.to_vec();
-    BrokerStub(control).report_addresses(&AddressesRequest { addresses }, &[])?;
-    Ok(())
 }
 
 fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {

@@ -23,6 +23,7 @@ mod connections;
 mod control;
 mod error;
 mod segments;
+mod slots;
 mod wakeup;
 
 pub mod fds;

@@ -174,8 +174,8 @@ mod os {
         }
     }
 
-    /// Whether this is a segment of the guest driver's, whose size nobody can change. No process can
-    /// make a file of this name.
+    /// Whether this is a segment of the guest driver's, whose size nobody can change. No process
+    /// can make a file of this name.
     fn is_in_window(fd: BorrowedFd<'_>) -> bool {
         let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
         let target = rustix::fs::readlink(link, Vec::new());

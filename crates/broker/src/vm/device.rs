@@ -168,7 +168,7 @@ impl<A: Admit + Send> Device<A> {
     fn give_events(&self, guest: &mut Guest<Shared, A>, queue: &VringRwLock) {
         let mut given = false;
         loop {
-            let Some(event) = guest.next() else {
+            let Some(event) = guest.next_event() else {
                 self.hold(guest, false);
                 break;
             };
@@ -275,8 +275,8 @@ impl<A: Admit + Send> VhostUserBackend for Device<A> {
         self.channel.set(Some(backend));
     }
 
-    // A VM that is paused stops its queues too, and goes on later: nothing is forgotten here. A driver
-    // that begins says so.
+    // A VM that is paused stops its queues too, and goes on later: nothing is forgotten here. A
+    // driver that begins says so.
     fn stop_vring(&self, _: u32) -> io::Result<()> {
         self.stops.fetch_add(1, Ordering::SeqCst);
         Ok(())

@@ -2,8 +2,8 @@
 //!
 //! A session is a Unix socket pair: one end is a client of the broker like any other, the other is
 //! here. So the broker's loop, its limits and its dispatch do not know of virtqueues. Here
-//! descriptors become handles and handles become descriptors, and nothing else is understood of what
-//! passes. All of it runs on the VM's own thread, which alone waits for QEMU.
+//! descriptors become handles and handles become descriptors, and nothing else is understood of
+//! what passes. All of it runs on the VM's own thread, which alone waits for QEMU.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -97,7 +97,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         })
     }
 
-    /// Readable while [`Guest::next`] has something.
+    /// Readable while [`Guest::next_event`] has something.
     pub fn readiness(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
     }
@@ -252,7 +252,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
     }
 
     /// The next event for the guest.
-    pub fn next(&mut self) -> Option<Event> {
+    pub fn next_event(&mut self) -> Option<Event> {
         if let Some(event) = self.put_back.take() {
             return Some(event);
         }
@@ -325,9 +325,10 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         Ok(grants)
     }
 
-    /// What a guest is shown in the place of what it may only read. QEMU maps for writing whatever is
-    /// asked (11.1), and a guest's kernel would obey nobody. The one thing that is granted so is a
-    /// peer's table of memory regions: to a guest it is empty, and what it names goes by ring.
+    /// What a guest is shown in the place of what it may only read. QEMU maps for writing whatever
+    /// is asked (11.1), and a guest's kernel would obey nobody. The one thing that is granted so
+    /// is a peer's table of memory regions: to a guest it is empty, and what it names goes by
+    /// ring.
     fn stand_in(&mut self, length: u64) -> Result<OwnedFd, Errno> {
         if length != MR_TABLE_BYTES as u64 {
             return Err(Errno::ACCESS);

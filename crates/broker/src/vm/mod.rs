@@ -1,8 +1,8 @@
 //! Virtual machines: a vhost-user device for each that may attach.
 //!
-//! A VM has a name and belongs to one tenant. QEMU connects to its socket; what its processes say then
-//! comes in as sessions of that tenant ([`guest`]). Each VM has threads of its own, which alone wait
-//! for its QEMU; the broker's loop hears of them only by the sockets that they send it.
+//! A VM has a name and belongs to one tenant. QEMU connects to its socket; what its processes say
+//! then comes in as sessions of that tenant ([`guest`]). Each VM has threads of its own, which
+//! alone wait for its QEMU; the broker's loop hears of them only by the sockets that they send it.
 //!
 //! - [`messages`]: what travels over the virtqueues;
 //! - [`window`]: the guest's view of shared memory;
@@ -335,3 +335,6 @@ impl VmService for Client<'_> {
         Ok(infos?.into())
     }
 }
+
+#[cfg(test)]
+mod tests;

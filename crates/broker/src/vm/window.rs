@@ -1,8 +1,8 @@
 //! The window of a VM: which of its ranges show which memory.
 //!
-//! QEMU maps memory into the window at our request, while the guest runs. Each mapping takes a memory
-//! slot of every vhost device of the VM, and all of QEMU's operations grow with their number: hence
-//! the limit.
+//! QEMU maps memory into the window at our request, while the guest runs. Each mapping takes a
+//! memory slot of every vhost device of the VM, and all of QEMU's operations grow with their
+//! number: hence the limit.
 
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -120,7 +120,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// Shows a memfd of `length` bytes in the window, for writing, or finds where it is shown already.
+    /// Shows a memfd of `length` bytes in the window, for writing, or finds where it is shown
+    /// already.
     ///
     /// # Errors
     /// `EFBIG` beyond [`MAPPING_BYTES_MAX`], `ENOSPC` beyond [`MAPPINGS_MAX`] or without room,
@@ -134,7 +135,7 @@ impl Window {
             mapping.users += 1;
             return Ok(mapping.extent);
         }
-        if length == 0 || length % PAGE != 0 || length > MAPPING_BYTES_MAX {
+        if length == 0 || !length.is_multiple_of(PAGE) || length > MAPPING_BYTES_MAX {
             return Err(Errno::FBIG);
         }
         if self.mappings.len() >= MAPPINGS_MAX {

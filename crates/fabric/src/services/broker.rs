@@ -106,8 +106,8 @@ message! {
         endpoint: u64,
     }
 
-    /// Takes or gives up a slot. Descriptor, when taking: the UDP socket bound to its port; none from
-    /// a virtual machine, whose ports the broker can't see.
+    /// Takes or gives up a slot. Descriptor, when taking: the UDP socket bound to its port; none
+    /// from a virtual machine, whose ports the broker can't see.
     pub struct SlotRequest {
         /// The slot.
         slot: u16,
