@@ -129,15 +129,15 @@ fn handles_of_others_lead_nowhere() {
     assert!(events_so_far(&a).is_empty() && events_so_far(&b).is_empty());
 }
 
-fn claim(id: u32, offset: u64, state: SegmentState) -> RestoreSegmentRequest {
+fn claim(id: u32) -> RestoreSegmentRequest {
     RestoreSegmentRequest {
         segment: LocalSegmentReply {
             segment: 1,
             id,
             name: 77,
             size: SIZE,
-            offset,
-            state,
+            offset: 0,
+            state: SegmentState::Available,
             life: Default::default(),
         },
         backing: Backing::Own,
@@ -156,7 +156,7 @@ fn only_what_a_broker_made_is_restored() {
     let restore = |request: &RestoreSegmentRequest, fd: BorrowedFd<'_>| {
         attacker.say("restore_segment", request, &[fd])
     };
-    let made = claim(9, 0, SegmentState::Available);
+    let made = claim(9);
     let open_to_all = sealed_memfd("causeway-sisci:default", SIZE).unwrap();
     let wrong_name = private_memfd("causeway-sisci:web", SIZE).unwrap();
     let wrong_size = private_memfd("causeway-sisci:default", SIZE + 4096).unwrap();
@@ -165,50 +165,29 @@ fn only_what_a_broker_made_is_restored() {
         assert_eq!(restore(&made, fd.as_fd()), Err(Errno::INVAL));
     }
     let memory = memory.as_fd();
+    let with = |change: &dyn Fn(&mut RestoreSegmentRequest)| {
+        let mut request = made.clone();
+        change(&mut request);
+        request
+    };
     for bad in [
-        claim(9, 4096, SegmentState::Available),
-        claim(9, 1 << 63, SegmentState::Available),
-        RestoreSegmentRequest {
-            private: true,
-            ..made.clone()
-        },
-        RestoreSegmentRequest {
-            backing: Backing::Group,
-            ..claim(64, 0, SegmentState::Available)
-        },
-        RestoreSegmentRequest {
-            segment: LocalSegmentReply {
-                segment: 0,
-                ..made.segment.clone()
-            },
-            ..made.clone()
-        },
-        RestoreSegmentRequest {
-            segment: LocalSegmentReply {
-                segment: u32::MAX,
-                ..made.segment.clone()
-            },
-            ..made.clone()
-        },
-        RestoreSegmentRequest {
-            segment: LocalSegmentReply {
-                name: 0,
-                ..made.segment.clone()
-            },
-            ..made.clone()
-        },
-        RestoreSegmentRequest {
-            segment: LocalSegmentReply {
-                name: segment.name,
-                ..made.segment.clone()
-            },
-            ..made.clone()
-        },
+        with(&|request| request.segment.offset = 4096),
+        with(&|request| request.segment.offset = 1 << 63),
+        with(&|request| request.segment.size = 4095),
+        with(&|request| request.segment.segment = 0),
+        with(&|request| request.segment.segment = u32::MAX),
+        with(&|request| request.segment.name = 0),
+        with(&|request| request.segment.name = segment.name),
+        with(&|request| request.private = true),
+        with(&|request| {
+            request.backing = Backing::Group;
+            request.segment.id = 64;
+        }),
     ] {
         assert_eq!(restore(&bad, memory), Err(Errno::INVAL), "{bad:?}");
     }
     // An id that is taken, by whatever name.
-    let theirs = claim(7, 0, SegmentState::Available);
+    let theirs = claim(7);
     assert_eq!(restore(&theirs, memory), Err(Errno::EXIST));
     let unprepared = attacker.say("restore_segment", &made, &[]);
     assert_eq!(unprepared, Err(Errno::INVAL));
@@ -216,7 +195,7 @@ fn only_what_a_broker_made_is_restored() {
     let own = private_memfd("causeway-sisci:default", SIZE).unwrap();
     let crowded = RestoreSegmentRequest {
         connections: (1..2000).map(|name| Bond { name, node: 8 }).collect(),
-        ..claim(9, 0, SegmentState::Available)
+        ..claim(9)
     };
     assert_eq!(restore(&crowded, own.as_fd()), Ok(()));
     let sessions = causeway_fabric::sisci::sessions(&host.address()).unwrap();
