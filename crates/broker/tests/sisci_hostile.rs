@@ -189,6 +189,10 @@ fn only_what_a_broker_made_is_restored() {
     // An id that is taken, by whatever name.
     let theirs = claim(7);
     assert_eq!(restore(&theirs, memory), Err(Errno::EXIST));
+    // What a connected process knows does not make it an owner.
+    let mut known = claim(7);
+    known.segment.name = segment.name;
+    assert_eq!(restore(&known, memory), Err(Errno::ACCESS));
     let unprepared = attacker.say("restore_segment", &made, &[]);
     assert_eq!(unprepared, Err(Errno::INVAL));
     // This user's own word is the broker's. Even so no more connections are believed in than fit.
