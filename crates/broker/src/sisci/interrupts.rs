@@ -92,6 +92,15 @@ impl Holdings {
     }
 }
 
+#[cfg(test)]
+impl Tables {
+    /// Ends of cells that have not been taken.
+    pub(super) fn untaken(&self) -> usize {
+        let fds = self.cells.values().filter_map(|cell| cell.fds.as_ref());
+        fds.map(|(_, _, untaken)| usize::from(*untaken)).sum()
+    }
+}
+
 impl Tables {
     /// Creates an interrupt, and connects those who wait for it.
     pub(super) fn create_interrupt(
@@ -140,7 +149,8 @@ impl Tables {
             own.and_then(|own| own.interrupts.get(handle))
                 .is_some_and(|interrupt| interrupt.shared)
         });
-        if !sharers.is_empty() && !(shared && all_share) {
+        let free = sharers.is_empty() || shared && all_share;
+        if !free {
             return Err(Errno::EXIST);
         }
         if sharers.len() >= SHARERS_MAX {
