@@ -297,6 +297,9 @@ impl Qp {
             } => {
                 causeway_fault::point("qp.introduced");
                 shared.sharing.share(self.pd.handle);
+                if !trusted {
+                    shared.sharing.distrust();
+                }
                 let with = Introduced {
                     side,
                     generation,

@@ -71,6 +71,22 @@ impl Segments {
             .collect()
     }
 
+    /// Whether a segment may be held by peers outside the trust boundary, as far as `connections`
+    /// tells.
+    fn is_exposed<'a>(
+        &self,
+        segment: u64,
+        mut connections: impl Iterator<Item = &'a RestoreRequest>,
+    ) -> bool {
+        let kept = self.kept.get(&segment).filter(|kept| kept.fd.is_some());
+        // One that is stale has been held by somebody; of one that is unknown nothing is known.
+        kept.is_none_or(|kept| {
+            connections.any(|connection| {
+                connection.wire == Wire::Ring && !connection.trusted && connection.pd == kept.pd
+            })
+        })
+    }
+
     /// Presents all that are not stale; returns those that the broker refuses.
     pub(crate) fn present(&self, control: &mut Control) -> Result<Vec<u64>> {
         let mut refused = Vec::new();
@@ -196,6 +212,15 @@ impl Attachment {
             Ok(_) | Err(Error::BrokerGone | Error::Refused { .. }) => Ok(()),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether a peer of another user may hold a descriptor of a segment. Asks nobody.
+    pub fn is_exposed(&self, segment: u64) -> bool {
+        let Ok(state) = self.lock_quietly() else {
+            return true;
+        };
+        let connections = state.connections.iter().map(|(connection, _)| connection);
+        state.segments.is_exposed(segment, connections)
     }
 
     /// The endpoint's table of memory regions, for reading and writing: a sealed memfd of the
@@ -337,6 +362,16 @@ impl Attachment {
         let Some(connection) = state.connections.remove(local_qpn) else {
             return Ok(Vec::new());
         };
+        if connection.trusted {
+            // Nothing that a peer of the same user holds becomes stale: no news to wait for.
+            if let Some(control) = state.control.as_mut() {
+                let request = DisconnectRequest { local_qpn };
+                // What this broker does not hear does not matter to the next.
+                let _ = BrokerStub(&mut control.one_way()).leave(&request, &[]);
+            }
+            self.settle(state);
+            return Ok(Vec::new());
+        }
         let outcome = match state.control.as_mut() {
             None => Err(Error::BrokerGone),
             Some(control) => BrokerStub(control).disconnect(&DisconnectRequest { local_qpn }, &[]),

@@ -482,6 +482,9 @@ impl Engine {
         source: &Area,
     ) -> Result<(), (Option<usize>, Errno)> {
         let unused = |error| (None, error);
+        if causeway_fault::fails("back.memory") {
+            return Err(unused(Errno::NOMEM));
+        }
         if vma.prot != RW {
             // SAFETY: the husk is ours.
             unsafe { sys::protect(shell, vma.prot).map_err(unused)? };
@@ -518,7 +521,9 @@ impl Engine {
             let _signals = NoSignals::new();
             let new = shows(to, offset + done);
             let (from, copy) = (window.span().start, source.span().start + done);
+            causeway_fault::point("rehome.begun");
             let replaced = self.replace(chunk, from, new, copy, (old, vma));
+            causeway_fault::point("rehome.replaced");
             if !matches!(replaced, Err((None, _))) {
                 window.advance(chunk.len());
             }
