@@ -189,6 +189,10 @@ static bool connect_qp(void)
 	content_fill(me.window + READ_AT, KEY_READ ^ me.cycle, 0, READ_LEN);
 	me.filled = true;
 	me.window_mr = enlist(me.window, WINDOW_LEN, REMOTE);
+	/* The same once more, under another key; under the old one if that cannot be. */
+	if (ibv_rereg_mr(me.window_mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, me.window, WINDOW_LEN,
+			 0))
+		say("rereg", "refused");
 	me.qp = create_qp(&own.addr);
 	for (unsigned int i = 0; i < me.idles; i++)
 		me.idle[i] = create_qp(&own.idle[i]);

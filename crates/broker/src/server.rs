@@ -75,6 +75,8 @@ pub struct Server {
     last_session: u64,
     hub: Hub,
     reaper: Reaper,
+    /// Sessions with a request whose reply must wait.
+    deferred: Vec<u64>,
     overflow_uid: u32,
     idle: Option<Duration>,
     idle_since: Instant,
@@ -107,6 +109,7 @@ impl Server {
             last_session: FIRST_SESSION,
             hub: Hub::new(),
             reaper: Reaper::default(),
+            deferred: Vec::new(),
             overflow_uid: overflow_uid(),
             idle,
             idle_since: Instant::now(),
@@ -137,6 +140,7 @@ impl Server {
                 }
             }
             self.hub.expire(Instant::now());
+            self.answer_deferred();
             self.deliver();
             if self.is_idle() {
                 return Ok(Stop::Idle);
@@ -157,7 +161,10 @@ impl Server {
             .idle
             .filter(|_| self.sessions.is_empty())
             .map(|idle| self.idle_since + idle);
-        [idle, self.hub.next_expiry()].into_iter().flatten().min()
+        let settled = self.hub.settled_at().filter(|_| !self.deferred.is_empty());
+        let news = self.hub.news_due();
+        let expiry = self.hub.next_expiry();
+        [idle, expiry, settled, news].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {
@@ -233,8 +240,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        let was_congested = session.is_congested();
-        if was_congested {
+        if session.interest() != EventFlags::IN {
             let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
             if ended || session.flush().is_err() {
                 return self.end(number, "closed");
@@ -244,7 +250,7 @@ impl Server {
             let Some(session) = self.sessions.get(&number) else {
                 return;
             };
-            if session.is_congested() {
+            if session.interest() != EventFlags::IN {
                 break;
             }
             match receive(session.socket()) {
@@ -258,7 +264,22 @@ impl Server {
                 }
             }
         }
-        self.watch_again(number, was_congested);
+        self.watch_again(number);
+    }
+
+    /// Answers the requests that had to wait, as far as that can be done now.
+    fn answer_deferred(&mut self) {
+        for number in std::mem::take(&mut self.deferred) {
+            let session = self.sessions.get_mut(&number);
+            let Some((header, body)) = session.and_then(Session::take_deferred) else {
+                continue;
+            };
+            if self.answer(number, &header, &body, Vec::new()).is_err() {
+                self.end(number, "it does not read or is gone");
+            } else {
+                self.watch_again(number);
+            }
+        }
     }
 
     fn answer(
@@ -286,6 +307,12 @@ impl Server {
             SERVICE => dispatch(&mut client, header.method, body, fds),
             _ => Err(Errno::NOSYS),
         };
+        // Only connect asks for patience, and comes without descriptors.
+        if matches!(outcome, Err(Errno::AGAIN)) && self.hub.is_settling() {
+            session.defer(header, body);
+            self.deferred.push(number);
+            return Ok(());
+        }
         if let Err(errno) = &outcome {
             tracing::debug!(pid = session.peer.pid, method = header.method, %errno, "refused");
         }
@@ -319,7 +346,7 @@ impl Server {
                 stale.entry(to).or_default().push(segment);
             }
             let mut peers: HashMap<EndpointId, Vec<PeerEvent>> = HashMap::new();
-            for (to, event) in self.hub.take_outbox() {
+            for (to, event) in self.hub.take_news(Instant::now()) {
                 peers.entry(to).or_default().push(event);
             }
             if stale.is_empty() && peers.is_empty() {
@@ -343,28 +370,24 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&session_number) else {
             return;
         };
-        let was_congested = session.is_congested();
         for body in bodies {
             if session.event(number, body).is_err() {
                 return self.end(session_number, "it does not read or is gone");
             }
         }
-        self.watch_again(session_number, was_congested);
+        self.watch_again(session_number);
     }
 
-    /// Waits for room instead of requests while a client is congested.
-    fn watch_again(&mut self, number: u64, was_congested: bool) {
-        let Some(session) = self.sessions.get(&number) else {
+    /// Waits for room instead of requests while a client is congested, and for neither while a
+    /// request of it waits for its reply.
+    fn watch_again(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        if session.is_congested() == was_congested {
+        let flags = session.interest();
+        if std::mem::replace(&mut session.watched, flags) == flags {
             return;
         }
-        let flags = if was_congested {
-            EventFlags::IN
-        } else {
-            EventFlags::OUT
-        };
         let token = EventData::new_u64(number * 2);
         if epoll::modify(&self.epoll, session.socket(), token, flags).is_err() {
             self.end(number, "cannot watch it");

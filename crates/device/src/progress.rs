@@ -393,7 +393,7 @@ impl State {
                 udp.links -= 1;
             }
             Link::Ring(link) => {
-                link.close();
+                link.close(&entry.qp);
                 *rings -= 1;
             }
             Link::None | Link::Nowhere(_) => {}

@@ -35,7 +35,7 @@ pub use arena::{Arena, Window};
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
-pub use notify::notify;
+pub use notify::{leave_word, notify};
 pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
 };

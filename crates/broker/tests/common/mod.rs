@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::fds::sealed_memfd;
-use causeway_fabric::limits::{SLOT_MAX, SLOT_MIN, slot_port};
+use causeway_fabric::limits::{NEWS_DELAY, SLOT_MAX, SLOT_MIN, slot_port};
 use causeway_fabric::{
     Address, AttachOptions, Attachment, ConnectRequest, Event, Introduction, WirePref, launch,
     runtime,
@@ -189,10 +189,13 @@ impl Peer {
         }
     }
 
-    /// Waits until the broker has done all that was asked before, then takes the events. The
-    /// broker is single-threaded and its socket keeps order, so what it had to tell by the time
-    /// of this call's reply has arrived.
+    /// Waits until the broker has done all that was asked before and has kept no news back, then
+    /// takes the events. The broker is single-threaded, delivers news after each reply, and its
+    /// socket keeps order: so what it had to tell by the first of these calls has arrived by the
+    /// second's reply.
     pub fn events_so_far(&self) -> Vec<Event> {
+        std::thread::sleep(NEWS_DELAY);
+        self.attachment.remove_slot(SLOT_MAX).unwrap_err();
         self.attachment.remove_slot(SLOT_MAX).unwrap_err();
         self.attachment.poll_events().unwrap()
     }
