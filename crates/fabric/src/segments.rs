@@ -297,8 +297,8 @@ impl Attachment {
     }
 
     /// Reserves memory that is to be moved into segments, within the limit that the broker's
-    /// configuration sets ([`crate::limits::RESERVE_UNIT`] at once, where there is room, so that
-    /// few calls ask the broker).
+    /// configuration sets (twice as much as is used, in units of
+    /// [`crate::limits::RESERVE_UNIT`], where there is room, so that few calls ask the broker).
     ///
     /// The limit is for those who keep to it: memory moved without being reserved is not taken
     /// away. What a hostile endpoint may use is for its memory cgroup to bound, as for all memory.
@@ -309,7 +309,7 @@ impl Attachment {
         let mut quota = self.quota()?;
         let used = quota.used.saturating_add(bytes);
         if used > quota.granted {
-            let ample = used.checked_next_multiple_of(RESERVE_UNIT);
+            let ample = used.saturating_mul(2).checked_next_multiple_of(RESERVE_UNIT);
             let ample = self.reserve_all(&mut quota, ample.unwrap_or(u64::MAX));
             if ample.as_ref().is_err_and(Error::is_quota) {
                 self.reserve_all(&mut quota, used)?;
@@ -329,12 +329,11 @@ impl Attachment {
     pub fn release(&self, bytes: u64) -> Result<()> {
         let mut quota = self.quota()?;
         quota.used = quota.used.saturating_sub(bytes);
-        let least = quota.used.checked_next_multiple_of(RESERVE_UNIT);
-        let least = least.unwrap_or(u64::MAX);
-        // A unit more may stay, lest one at the edge comes and goes.
-        if quota.granted.saturating_sub(least) > RESERVE_UNIT && self.is_attached()? {
+        let ample = quota.used.saturating_mul(2).max(RESERVE_UNIT);
+        // Twice that may stay, lest one at the edge comes and goes.
+        if quota.granted > ample.saturating_mul(2) && self.is_attached()? {
             // What it does not hear now it hears from the next call.
-            let _ = self.reserve_all(&mut quota, least);
+            let _ = self.reserve_all(&mut quota, ample);
         }
         Ok(())
     }
