@@ -309,7 +309,9 @@ impl Attachment {
         let mut quota = self.quota()?;
         let used = quota.used.saturating_add(bytes);
         if used > quota.granted {
-            let ample = used.saturating_mul(2).checked_next_multiple_of(RESERVE_UNIT);
+            let ample = used
+                .saturating_mul(2)
+                .checked_next_multiple_of(RESERVE_UNIT);
             let ample = self.reserve_all(&mut quota, ample.unwrap_or(u64::MAX));
             if ample.as_ref().is_err_and(Error::is_quota) {
                 self.reserve_all(&mut quota, used)?;
