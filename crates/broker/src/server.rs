@@ -36,7 +36,7 @@ const TOKEN_PIDFD: u64 = 1;
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 64;
 /// Requests read from one client before others have their turn.
-const REQUESTS_PER_TURN: usize = 16;
+pub const REQUESTS_PER_TURN: usize = 16;
 /// The user that stands for users unknown to this user namespace
 /// (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID_DEFAULT: u32 = 65534;

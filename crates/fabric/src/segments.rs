@@ -331,9 +331,11 @@ impl Attachment {
     pub fn release(&self, bytes: u64) -> Result<()> {
         let mut quota = self.quota()?;
         quota.used = quota.used.saturating_sub(bytes);
-        let ample = quota.used.saturating_mul(2).max(RESERVE_UNIT);
-        // Twice that may stay, lest one at the edge comes and goes.
-        if quota.granted > ample.saturating_mul(2) && self.is_attached()? {
+        let ample = quota.used.saturating_mul(2);
+        let ample = ample.checked_next_multiple_of(RESERVE_UNIT);
+        let ample = ample.unwrap_or(u64::MAX);
+        // A unit more may stay, lest one at the edge comes and goes.
+        if quota.granted.saturating_sub(ample) > RESERVE_UNIT && self.is_attached()? {
             // What it does not hear now it hears from the next call.
             let _ = self.reserve_all(&mut quota, ample);
         }

@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use causeway_broker::server::REQUESTS_PER_TURN;
 use causeway_fabric::fds::sealed_memfd;
 use causeway_fabric::limits::{NEWS_DELAY, SLOT_MAX, SLOT_MIN, slot_port};
 use causeway_fabric::{
@@ -190,13 +191,13 @@ impl Peer {
     }
 
     /// Waits until the broker has done all that was asked before and has kept no news back, then
-    /// takes the events. The broker is single-threaded, delivers news after each reply, and its
-    /// socket keeps order: so what it had to tell by the first of these calls has arrived by the
-    /// second's reply.
+    /// takes the events. The broker is single-threaded, delivers news between its turns, and its
+    /// socket keeps order: of more calls than it answers in a turn, the last comes after that.
     pub fn events_so_far(&self) -> Vec<Event> {
         std::thread::sleep(NEWS_DELAY);
-        self.attachment.remove_slot(SLOT_MAX).unwrap_err();
-        self.attachment.remove_slot(SLOT_MAX).unwrap_err();
+        for _ in 0..=REQUESTS_PER_TURN {
+            self.attachment.remove_slot(SLOT_MAX).unwrap_err();
+        }
         self.attachment.poll_events().unwrap()
     }
 }
