@@ -196,6 +196,8 @@ pub(crate) struct Waiting<'a> {
     until: Deadline,
     /// When the lease runs out; `None` before the first sleep.
     lease: Option<Deadline>,
+    /// Who turned out to be dead when it was asked after.
+    dead: Option<Life>,
     turns: u32,
     spun: bool,
 }
@@ -206,6 +208,7 @@ impl<'a> Waiting<'a> {
             who,
             until,
             lease: None,
+            dead: None,
             turns: 0,
             spun: false,
         }
@@ -234,6 +237,18 @@ impl<'a> Waiting<'a> {
     /// Looks for a moment whether what we wait for comes by itself: once for each call.
     pub(crate) fn spin(&mut self, hint: &AtomicU64, done: impl FnMut() -> bool) -> bool {
         !std::mem::replace(&mut self.spun, true) && super::spin::spin(hint, done)
+    }
+
+    /// Whether an owner is alive, as far as this call knows.
+    pub(crate) fn is_alive(&self, owner: Life) -> bool {
+        self.dead != Some(owner) && self.who.is_alive(owner)
+    }
+
+    /// Sleeps as in [`Waiting::sleep`], and asks after the owner when the lease is over.
+    pub(crate) fn sleep_for(&mut self, owner: Life, word: &AtomicU64, expected: u64, deaths: u32) {
+        if self.sleep(word, expected, deaths) == Woke::Lease && !self.who.confirm(owner) {
+            self.dead = Some(owner);
+        }
     }
 
     /// Sleeps while the low half of `word` is that of `expected` and nobody has died since
