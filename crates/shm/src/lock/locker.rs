@@ -1,5 +1,6 @@
 //! Who locks, and how it learns of deaths and sleeps.
 
+use super::error::LockError;
 use super::layout::MODEL;
 use super::time::{self, Deadline};
 use super::word;
@@ -223,15 +224,27 @@ impl<'a> Waiting<'a> {
         self.until.passed()
     }
 
-    /// At the top of each loop. Whoever makes us go round without end finds us asleep.
-    pub(crate) fn turn(&mut self) {
+    /// At the top of each loop. Whoever makes us go round without end finds us asleep, or gone when
+    /// the time is over.
+    ///
+    /// # Errors
+    /// As the deadline says.
+    pub(crate) fn turn(&mut self) -> Result<(), LockError> {
         self.turns += 1;
-        if self.turns > RETRIES {
-            self.turns = 0;
-            let nobody = AtomicU64::new(0);
-            let nap = Deadline::after(NAP).min(self.until);
-            self.who.sleep.sleep(&nobody, 0, self.who.deaths(), nap);
+        if self.turns <= RETRIES {
+            return Ok(());
         }
+        if self.is_try() {
+            return Err(LockError::Busy);
+        }
+        if self.over() {
+            return Err(LockError::TimedOut);
+        }
+        self.turns = 0;
+        let nobody = AtomicU64::new(0);
+        let nap = Deadline::after(NAP).min(self.until);
+        self.who.sleep.sleep(&nobody, 0, self.who.deaths(), nap);
+        Ok(())
     }
 
     /// Looks for a moment whether what we wait for comes by itself: once for each call.

@@ -123,7 +123,7 @@ impl<'m> Owner<'m> {
         // Who has slept can't know whether others still do, and wakes the next one when it unlocks.
         let mut waiters = 0;
         loop {
-            waiting.turn();
+            waiting.turn()?;
             let deaths = who.deaths();
             let seen = self.word.load(Ordering::Acquire);
             let had = match self.state(who, seen)? {
@@ -174,7 +174,7 @@ impl<'m> Owner<'m> {
     /// again (`false`).
     pub(crate) fn await_free(self, who: &Locker, waiting: &mut Waiting) -> Result<bool, LockError> {
         loop {
-            waiting.turn();
+            waiting.turn()?;
             let deaths = who.deaths();
             let seen = self.word.load(Ordering::Acquire);
             match self.state(who, seen)? {
