@@ -122,6 +122,7 @@ impl Connection {
     /// The peer's host says that nobody has the port.
     pub fn handle_refused(&mut self, now: Instant) {
         match self.state {
+            State::Requesting if self.remote == 0 && now < self.grace => {}
             State::Requesting if self.remote == 0 => {
                 self.events.push_back(Event::Rejected {
                     reason: REASON_NO_SERVICE,
