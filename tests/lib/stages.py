@@ -48,6 +48,7 @@ def all_stages():
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
+        Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=400),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
               seconds=300),
