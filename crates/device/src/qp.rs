@@ -196,8 +196,12 @@ impl Qp {
             entry.link = link;
             state.link_up(self.qpn);
         }
+        let mut foresees = false;
         match target {
-            Some(QpState::Rts) => state.start_sending(self.qpn),
+            Some(QpState::Rts) => {
+                state.start_sending(self.qpn);
+                foresees = state.qp(self.qpn).is_some_and(QpEntry::foresee);
+            }
             Some(QpState::Reset) => {
                 state.link_down(self.qpn);
                 state.core.forget_completions(self.qpn);
@@ -215,6 +219,9 @@ impl Qp {
         }
         shared.give_up_segments(&evicted);
         shared.mind(deadline, errands);
+        if foresees {
+            shared.fetch_segments(self.qpn);
+        }
         Ok(())
     }
 
@@ -374,8 +381,15 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(entry, &mut state.core);
+        let unsent = entry.qp.has_unsent();
         let idle = entry.hot && state.pending.is_empty();
-        let sent = idle && (!entry.qp.has_unsent() || ring::transmit_short(entry, &mut state.core));
+        let sent = if unsent && entry.wants_segment() {
+            shared.await_segment(&mut guard, self.qpn);
+            false
+        } else {
+            idle && (!unsent || ring::transmit_short(entry, &mut state.core))
+        };
+        let state = &mut *guard;
         if !sent {
             // Its acknowledgments are awaited now.
             state.heat(self.qpn);

@@ -51,6 +51,8 @@ pub(crate) struct QpEntry {
     pub hot: bool,
     /// The helper was sent for a segment it wants to reach.
     pub wanting: bool,
+    /// Who posts waits for that: the last answer was a segment, or there was none yet.
+    pub patient: bool,
 }
 
 impl QpEntry {
@@ -63,6 +65,7 @@ impl QpEntry {
             unsettled: false,
             hot: false,
             wanting: false,
+            patient: true,
         }
     }
 
@@ -98,6 +101,25 @@ impl QpEntry {
         };
         ring.set_grant(Grant::new(pd, access));
         true
+    }
+
+    /// Whether who has just posted should wait until a segment is mapped.
+    #[inline]
+    pub fn wants_segment(&self) -> bool {
+        match &self.link {
+            Link::Ring(ring) => ring.wanted().is_some() && !self.wanting && self.patient,
+            _ => false,
+        }
+    }
+
+    /// Whether a segment is to be asked for before it is needed ([`RingLink::foresee`]), and nobody
+    /// has been sent for it.
+    #[inline]
+    pub fn foresee(&mut self) -> bool {
+        let Link::Ring(ring) = &mut self.link else {
+            return false;
+        };
+        ring.foresee() && !std::mem::replace(&mut self.wanting, true)
     }
 
     /// What the helper is to ask of the broker for it.
