@@ -57,7 +57,8 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool 
             false
         }
     };
-    if link.ring.tx.publish() {
+    let untold = std::mem::take(&mut link.streamed) > 1;
+    if link.ring.tx.publish() || untold {
         link.notify_published(bound.host);
     }
     let failed = bound.qp.state() == QpState::Err;
@@ -214,7 +215,12 @@ impl RingLink {
         }
         qp.host.stats.add(Counter::RingTxRecords, 1);
         if len > CHUNK / 2 && self.ring.tx.publish() {
-            self.notify_counted(Attention::DATA, qp.host);
+            self.streamed += 1;
+            // A peer that sleeps had better wake at once; one that polls finds the rest itself, and
+            // a fence for each would wait for all that was copied.
+            if self.streamed == 1 {
+                self.notify_counted(Attention::DATA, qp.host);
+            }
         }
         Ok(Wrote::Record)
     }
