@@ -381,6 +381,9 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(entry, &mut state.core);
+        if let Link::Ring(ring) = &mut entry.link {
+            ring.tell_posted(&state.core);
+        }
         let unsent = entry.qp.has_unsent();
         let idle = entry.hot && state.pending.is_empty();
         let sent = if unsent && entry.wants_segment() {

@@ -2,7 +2,7 @@
 
 use causeway_proto::Instant;
 use causeway_proto::qp::{PostError, Qp};
-use causeway_proto::types::{QpState, SendWr};
+use causeway_proto::types::{QpState, SendOp, SendWr};
 use causeway_shm::Grant;
 
 use crate::core::Core;
@@ -84,12 +84,13 @@ impl QpEntry {
     /// Those of [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
-        if let Link::Ring(ring) = &mut self.link
-            && ring.post_direct(&mut self.qp, &wr, core)?
-        {
-            return Ok(());
+        let Link::Ring(ring) = &mut self.link else {
+            return self.qp.post_send(wr, core);
+        };
+        if matches!(wr.op, SendOp::Send) || !ring.post_direct(&mut self.qp, &wr, core)? {
+            ring.post_send(&mut self.qp, wr, core)?;
         }
-        self.qp.post_send(wr, core)
+        Ok(())
     }
 
     /// Tells a peer on this host what it may do. Returns whether there is one.
