@@ -101,9 +101,9 @@ impl State {
         worked
     }
 
-    /// Looks at the only ring a few times, and takes messages of one segment from it: what comes now is
-    /// found at once, and not a whole fruitless call later. Returns false where there is anything
-    /// else to mind, or to do.
+    /// Looks at the only ring a few times, and takes messages of one segment from it: what comes
+    /// now is found at once, and not a whole fruitless call later. Returns false where there is
+    /// anything else to mind, or to do.
     #[inline]
     fn take_plain(&mut self, now: &Now) -> bool {
         let &[qpn] = self.hot.as_slice() else {

@@ -168,8 +168,8 @@ impl RingLink {
         Ok(taken > 0 || progress || deserted)
     }
 
-    /// Looks a few times whether something has come, and takes it if it is messages of one
-    /// segment without options and nothing is out of the ordinary. Returns false, with nothing done, where
+    /// Looks a few times whether something has come, and takes it if it is messages of one segment
+    /// without options and nothing is out of the ordinary. Returns false, with nothing done, where
     /// [`receive`] must look.
     #[inline]
     pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core) -> bool {

@@ -149,8 +149,8 @@ impl Qp {
         Some((meta, header + len))
     }
 
-    /// Bytes of the segment that is all of a work request, where that is a Send without options that
-    /// can be built as it is posted ([`Qp::post_plain`]): nothing else is to be sent.
+    /// Bytes of the segment that is all of a work request, where that is a Send without options
+    /// that can be built as it is posted ([`Qp::post_plain`]): nothing else is to be sent.
     #[inline]
     #[must_use]
     pub fn plain_len(&self, wr: &SendWr) -> Option<usize> {

@@ -78,7 +78,8 @@ impl Qp {
         self.judge(done, in_order, host)
     }
 
-    /// Places a message that is one segment, the next expected and without options: the shortest way to its completion. Returns false, with nothing done, where
+    /// Places a message that is one segment, the next expected and without options: the shortest
+    /// way to its completion. Returns false, with nothing done, where
     /// [`crate::ulp::Ulp::receive`] must look.
     #[inline]
     pub fn receive_plain<H: Host>(&mut self, segment: Bytes<'_>, host: &mut H) -> bool {
