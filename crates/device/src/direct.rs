@@ -27,9 +27,6 @@ const FAULT_AROUND: usize = 64 << 10;
 /// asked for again.
 const REFUSED_MAX: usize = 64;
 
-/// Regions of a peer that are looked at for segments to ask for beforehand.
-const FORESEE_REGIONS: usize = 64;
-
 /// The broker's answer to a queue pair that wants a segment.
 #[derive(Debug)]
 pub(crate) enum Answer {
@@ -104,25 +101,6 @@ impl Direct {
             }
             Answer::NotNow => {}
         }
-    }
-
-    /// Wants a segment beforehand that the peer's regions lie in. Returns whether there is one.
-    pub fn foresee(&mut self, grant: Grant) -> bool {
-        if self.wanted.is_some() {
-            return false;
-        }
-        let reachable = |entry: &MrEntry| {
-            let kinds = [Remote::Read, Remote::Write, Remote::Atomic].map(access);
-            let allowed = |need| entry.access & need != 0 && grant.allows(need);
-            entry.pd == grant.pd() && kinds.into_iter().any(allowed)
-        };
-        let regions = self.mrs.first(FORESEE_REGIONS).filter(reachable);
-        let found = regions.map(|entry| entry.segment).find(|segment| {
-            let refused = self.refused.contains(&(*segment, grant));
-            !refused && !self.arenas.contains_key(segment)
-        });
-        self.wanted = found.map(|segment| (segment, grant));
-        found.is_some()
     }
 
     /// Where an offset of a segment is mapped, and how many bytes from there on.

@@ -33,21 +33,15 @@ impl Shared {
         let errands = std::mem::take(&mut self.state.lock().errands);
         for errand in errands {
             match errand {
-                Errand::Fetch(qpn) => self.fetch_segments(qpn),
+                Errand::Fetch(qpn) => self.fetch_segment(qpn),
                 Errand::Withdraw(qpn) => self.withdraw(qpn),
             }
         }
     }
 
-    /// Asks for the segment that a queue pair wants, and for others that it will.
-    pub fn fetch_segments(&self, qpn: u32) {
-        while self.fetch_segment(qpn) {}
-    }
-
-    /// Returns whether there is another.
-    fn fetch_segment(&self, qpn: u32) -> bool {
+    fn fetch_segment(&self, qpn: u32) {
         let Some((segment, peer)) = self.state.lock().wanted_by(qpn) else {
-            return false;
+            return;
         };
         let mut granted = false;
         let answer = match self.control.map_segment(qpn, segment) {
@@ -66,14 +60,13 @@ impl Shared {
         causeway_fault::point("fetch.answered");
         let mut state = self.state.lock();
         let Some(entry) = state.qp(qpn) else {
-            return false;
+            return;
         };
         (entry.wanting, entry.patient) = (false, granted);
         if let Link::Ring(ring) = &mut entry.link {
             ring.answer(answer);
         }
         self.answered.notify_all();
-        entry.foresee()
     }
 
     /// Waits until the helper has fetched the segment that a queue pair wants. What was just posted

@@ -196,12 +196,8 @@ impl Qp {
             entry.link = link;
             state.link_up(self.qpn);
         }
-        let mut foresees = false;
         match target {
-            Some(QpState::Rts) => {
-                state.start_sending(self.qpn);
-                foresees = state.qp(self.qpn).is_some_and(QpEntry::foresee);
-            }
+            Some(QpState::Rts) => state.start_sending(self.qpn),
             Some(QpState::Reset) => {
                 state.link_down(self.qpn);
                 state.core.forget_completions(self.qpn);
@@ -219,9 +215,6 @@ impl Qp {
         }
         shared.give_up_segments(&evicted);
         shared.mind(deadline, errands);
-        if foresees {
-            shared.fetch_segments(self.qpn);
-        }
         Ok(())
     }
 

@@ -113,16 +113,6 @@ impl QpEntry {
         }
     }
 
-    /// Whether a segment is to be asked for before it is needed ([`RingLink::foresee`]), and nobody
-    /// has been sent for it.
-    #[inline]
-    pub fn foresee(&mut self) -> bool {
-        let Link::Ring(ring) = &mut self.link else {
-            return false;
-        };
-        ring.foresee() && !std::mem::replace(&mut self.wanting, true)
-    }
-
     /// What the helper is to ask of the broker for it.
     pub fn errand(&mut self) -> Option<Errand> {
         let failed = self.qp.state() == QpState::Err;

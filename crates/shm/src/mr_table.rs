@@ -164,15 +164,6 @@ impl PeerMrs {
         }
     }
 
-    /// The regions among the first `places` of the table: keys are given out from there.
-    pub fn first(&self, places: usize) -> impl Iterator<Item = MrEntry> + '_ {
-        (0..places.min(l::MR_TABLE_ENTRIES)).filter_map(|index| {
-            let word = self.mem.word(l::PAGE + index * l::MR_ENTRY + KEY);
-            self.get(word.load(Ordering::Relaxed) as u32)
-                .filter(|entry| (entry.key >> l::KEY_GENERATION_BITS) as usize == index)
-        })
-    }
-
     /// The region that a key names, if it is in the table. A copy, whole or none.
     #[inline]
     #[must_use]

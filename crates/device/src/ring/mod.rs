@@ -27,9 +27,6 @@ use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
 use crate::peers::{PeerEnd, PeerFds, Peers, refused};
 
-/// Segments asked for before they are needed: the peer's for reading, and that for writing.
-const FORESEE_MOST: u8 = 2;
-
 /// What the broker introduced a queue pair with.
 pub(crate) struct Introduced {
     pub side: u8,
@@ -98,8 +95,6 @@ pub(crate) struct RingLink {
     said_failed: bool,
     /// The peer's memory, as far as it is mapped.
     direct: Direct,
-    /// How many of its segments may yet be asked for before they are needed.
-    to_foresee: u8,
     /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
     /// and holds descriptors.
     to_withdraw: bool,
@@ -136,7 +131,6 @@ impl RingLink {
             untold: 0,
             said_failed: false,
             evicted: false,
-            to_foresee: FORESEE_MOST,
         })
     }
 
@@ -228,25 +222,6 @@ impl RingLink {
         if done > 0 {
             core.stats.add(Counter::Direct, done);
         }
-    }
-
-    /// Wants one of the peer's segments before anything is posted that needs it: until the broker
-    /// has handed it out requests would go by ring, and where the program spins on the processor
-    /// of the thread that asks for it, that takes milliseconds. Returns whether there is one.
-    #[inline]
-    pub fn foresee(&mut self) -> bool {
-        if self.to_foresee == 0 {
-            return false;
-        }
-        let grant = self.ring.peer_grant();
-        grant.is_in_force() && self.foresee_in(grant)
-    }
-
-    #[cold]
-    fn foresee_in(&mut self, grant: Grant) -> bool {
-        let found = self.direct.foresee(grant);
-        self.to_foresee = if found { self.to_foresee - 1 } else { 0 };
-        found
     }
 
     /// The peer's memory segment to be asked for, and whom it belongs to.

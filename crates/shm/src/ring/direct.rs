@@ -50,12 +50,6 @@ impl Grant {
         self.0 & (GRANTED | EVICTED) == GRANTED && self.0 & access == access
     }
 
-    /// Whether there is a grant at all.
-    #[must_use]
-    pub fn is_in_force(self) -> bool {
-        self.allows(0)
-    }
-
     /// The protection domain.
     #[must_use]
     pub fn pd(self) -> u32 {
