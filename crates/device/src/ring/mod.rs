@@ -85,6 +85,10 @@ pub(crate) struct RingLink {
     deserted: bool,
     /// The peer is dead, or has broken the ring.
     peer_gone: bool,
+    /// Records written as they were posted, of which the peer has not been told.
+    posted: u64,
+    /// Records of a stream published since the peer was last told of all.
+    streamed: u32,
     /// Records taken since the peer was last told.
     untold: usize,
     /// The peer has been told that this queue pair failed.
@@ -122,6 +126,8 @@ impl RingLink {
             give_up_at: None,
             deserted: false,
             peer_gone: false,
+            posted: 0,
+            streamed: 0,
             untold: 0,
             said_failed: false,
             evicted: false,
