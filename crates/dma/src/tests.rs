@@ -154,10 +154,8 @@ fn memory_that_is_valid_no_more_fails_the_transfer() {
         // An error is forgotten with the next transfer.
         let mut good = Buffers::new(1);
         // SAFETY: as above.
-        assert_eq!(
-            unsafe { queue.post(super::tests::request(&mut good)) }.wait(None),
-            State::Done
-        );
+        let transfer = unsafe { queue.post(super::tests::request(&mut good)) };
+        assert_eq!(transfer.wait(None), State::Done);
         assert_eq!(queue.state(), Some(State::Done));
     }
 }
@@ -227,21 +225,16 @@ fn many_threads_wait_for_one_transfer() {
 #[test]
 fn overlapping_memory_is_copied_as_by_memmove() {
     let mut bytes: Vec<u8> = (0..=255).collect();
-    let base = bytes.as_mut_ptr();
+    let src = bytes.as_mut_ptr();
+    // SAFETY: within the vector.
+    let dst = unsafe { src.add(3) };
     let queue = Queue::new();
     let request = Request {
-        // SAFETY: within the vector.
-        descriptors: vec![Descriptor {
-            src: base,
-            dst: unsafe { base.add(3) },
-            len: 200,
-        }],
+        descriptors: vec![Descriptor { src, dst, len: 200 }],
         ..Request::default()
     };
     // SAFETY: the vector outlives the wait.
-    assert_eq!(
-        unsafe { queue.post_waited(request) }.wait(None),
-        State::Done
-    );
+    let transfer = unsafe { queue.post_waited(request) };
+    assert_eq!(transfer.wait(None), State::Done);
     assert!((0..200).all(|i| bytes[i + 3] == i as u8));
 }
