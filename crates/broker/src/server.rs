@@ -298,7 +298,8 @@ impl Server {
                 peer,
                 tenant: &self.tenants[peer.tenant],
             };
-            self.services.answer(&caller, header, body, fds)
+            self.services
+                .answer(&caller, &self.tenants, header, body, fds)
         };
         if let Err(errno) = &outcome {
             let (service, method) = (header.service, header.method);

@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use causeway_fabric::remoting::{Field, Header, encode_body};
-use causeway_fabric::services::session;
+use causeway_fabric::services::{pool, session};
 use rustix::io::Errno;
 
 use crate::config::Tenant;
 use crate::members::{self, Members};
+use crate::pool::Pools;
 use crate::session::Peer;
 
 /// Names a control connection: never used again by this broker.
@@ -60,12 +61,25 @@ impl Outbox {
 }
 
 /// The tables of the services.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Services {
     /// The sessions.
     pub members: Members,
+    /// Pools of blocks.
+    pub pools: Pools,
     /// What is to be told.
     pub outbox: Outbox,
+}
+
+impl Default for Services {
+    fn default() -> Self {
+        let members = Members::default();
+        Services {
+            pools: Pools::new(members.own_uid),
+            members,
+            outbox: Outbox::default(),
+        }
+    }
 }
 
 impl Services {
@@ -76,6 +90,7 @@ impl Services {
     pub fn answer(
         &mut self,
         caller: &Caller<'_>,
+        tenants: &[Tenant],
         header: &Header,
         body: &[u8],
         fds: Vec<OwnedFd>,
@@ -86,22 +101,50 @@ impl Services {
                 let mut client = members::Client { members, caller };
                 session::dispatch(&mut client, header.method, body, fds)
             }
+            pool::SERVICE => {
+                let mut client = crate::pool::client::Client {
+                    pools: &mut self.pools,
+                    members: &mut self.members,
+                    tenants,
+                    caller,
+                };
+                let outcome = pool::dispatch(&mut client, header.method, body, fds);
+                self.tell_of_blocks();
+                outcome
+            }
             _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// What the pools have to tell is put with the rest.
+    fn tell_of_blocks(&mut self) {
+        for (connection, number, handles) in self.pools.take_news() {
+            for part in handles.chunks(pool::HANDLES_PER_MESSAGE) {
+                self.outbox
+                    .tell(connection, pool::SERVICE, number, &part.to_vec());
+            }
         }
     }
 
     /// A connection has ended: what it had is taken away, and others are told.
     pub fn end(&mut self, session: SessionId) {
+        if let Some(member) = self.members.get(session) {
+            self.pools.leave(member.life.to_bits());
+            self.tell_of_blocks();
+        }
         self.members.end(session);
     }
 
     /// When [`Services::expire`] has something to do.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.members.next_expiry()
+        let (members, pools) = (self.members.next_expiry(), self.pools.next_expiry());
+        members.into_iter().chain(pools).min()
     }
 
     /// Gives up on what did not come back in time.
     pub fn expire(&mut self, now: Instant) {
         self.members.expire(now);
+        self.pools.expire(now);
+        self.tell_of_blocks();
     }
 }

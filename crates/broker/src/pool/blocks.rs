@@ -3,19 +3,33 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use causeway_fabric::fds::{huge_memfd, private_memfd, reopen};
+use causeway_fabric::fds::{any_private_memfd_name, huge_memfd, private_memfd, reopen};
 use causeway_fabric::limits::{BLOCK_BYTES_MAX, HUGE_PAGE_BYTES, PAGE_BYTES};
 use causeway_fabric::services::pool::{
     Access, AllocateReply, AllocateRequest, Grant, NameRequest, OpenReply, Pages, PartyKind,
-    Secret, SyncKind,
+    SyncKind,
 };
 use rustix::io::Errno;
 
 use super::pools::name_is_valid;
-use super::{Handle, News, PoolId, Pools, SessionName, names};
+use super::{Handle, News, PoolId, Pools, SessionName};
+use crate::hub::random;
 
-/// Name of the memfds, for who looks into `/proc`.
-const MEMFD_NAME: &str = "causeway-block";
+/// Name of the memfds, before tenant, user and handle.
+const MEMFD_NAME: &str = "causeway-block:";
+
+/// The name of a block's memfd. Only the broker can make one of this name, so it says to the next
+/// broker what it is and whose.
+fn memfd_name(tenant: &str, uid: u32, handle: Handle) -> String {
+    format!("{MEMFD_NAME}{tenant}:{uid}:{handle:016x}")
+}
+
+/// User and handle of a block's memfd of a tenant, made by a broker of the user `own_uid`.
+pub(super) fn read_memfd_name(fd: &OwnedFd, own_uid: u32, tenant: &str) -> Option<(u32, Handle)> {
+    let rest = any_private_memfd_name(fd, own_uid, &format!("{MEMFD_NAME}{tenant}:"))?;
+    let (uid, handle) = rest.split_once(':')?;
+    Some((uid.parse().ok()?, Handle::from_str_radix(handle, 16).ok()?))
+}
 
 /// A block.
 #[derive(Debug)]
@@ -34,8 +48,6 @@ pub struct Block {
     pub fresh: Option<OwnedFd>,
     /// How often that has happened.
     pub moves: u32,
-    /// Proves the ownership.
-    pub secret: Secret,
     /// The session it belongs to; none if it is persistent and that one has ended.
     pub owner: Option<SessionName>,
     /// User of that session.
@@ -96,21 +108,12 @@ impl Pools {
         let huge = request.huge && pool.private;
         let bytes = whole_pages(asked, PAGE_BYTES)?;
         self.check_room(session, bytes)?;
-        let (fd, bytes, pages) = self.new_memory(session, bytes, huge)?;
+        let handle = self.new_handle();
+        let (fd, bytes, pages) = self.new_memory(session, handle, (bytes, huge))?;
         let given = reopen(&fd, true)?;
-        let secret = names::new_secret();
-        let handle = names::public(&secret);
-        if handle == 0 || self.blocks.contains_key(&handle) {
-            return Err(Errno::AGAIN);
-        }
         let pool = self.pools.get_mut(&request.pool).ok_or(Errno::NOENT)?;
         let number = pool.slots.take().ok_or(Errno::NOSPC)?;
         pool.blocks.insert(number, handle);
-        let owner = Grant {
-            kind: PartyKind::Session,
-            party: session,
-            access: Access::Write,
-        };
         let block = Block {
             pool: request.pool,
             number,
@@ -119,12 +122,11 @@ impl Pools {
             fd,
             fresh: None,
             moves: 0,
-            secret,
             owner: Some(session),
             uid,
             name: String::new(),
             persistent: false,
-            grants: vec![owner],
+            grants: vec![owner_grant(session)],
             holders: BTreeMap::new(),
             exposed: false,
             syncs: BTreeMap::new(),
@@ -135,7 +137,6 @@ impl Pools {
         self.note_holder(session, handle, Access::Write);
         let reply = AllocateReply {
             handle,
-            secret,
             number,
             bytes,
             pages,
@@ -143,20 +144,31 @@ impl Pools {
         Ok((reply, given))
     }
 
+    fn new_handle(&self) -> Handle {
+        loop {
+            let handle = random();
+            if handle != 0 && !self.blocks.contains_key(&handle) {
+                return handle;
+            }
+        }
+    }
+
     fn new_memory(
         &self,
         session: SessionName,
-        bytes: u64,
-        huge: bool,
+        handle: Handle,
+        (bytes, huge): (u64, bool),
     ) -> Result<(OwnedFd, u64, Pages), Errno> {
+        let member = self.own(session)?;
+        let name = memfd_name(&member.tenant_name, member.uid, handle);
         let whole = whole_pages(bytes, HUGE_PAGE_BYTES)?;
         if huge && self.check_room(session, whole).is_ok() {
             // Too few in the reserve is no failure: ordinary ones do.
-            if let Ok(fd) = huge_memfd(MEMFD_NAME, whole) {
+            if let Ok(fd) = huge_memfd(&name, whole) {
                 return Ok((fd, whole, Pages::Huge));
             }
         }
-        Ok((private_memfd(MEMFD_NAME, bytes)?, bytes, Pages::Ordinary))
+        Ok((private_memfd(&name, bytes)?, bytes, Pages::Ordinary))
     }
 
     /// Frees a block: those who hold it are told.
@@ -180,12 +192,17 @@ impl Pools {
         if !named && (request.persistent || !request.name.is_empty()) {
             return Err(Errno::INVAL);
         }
-        let (Some(pool), Some(block)) =
-            (self.pools.get_mut(&id), self.blocks.get_mut(&request.handle))
-        else {
+        let (Some(pool), Some(block)) = (
+            self.pools.get_mut(&id),
+            self.blocks.get_mut(&request.handle),
+        ) else {
             return Err(Errno::NOENT);
         };
-        if pool.names.get(&request.name).is_some_and(|&other| other != request.handle) {
+        if pool
+            .names
+            .get(&request.name)
+            .is_some_and(|&other| other != request.handle)
+        {
             return Err(Errno::EXIST);
         }
         // An orphan without persistence would never be freed.
@@ -286,9 +303,10 @@ impl Pools {
     /// `ENOENT`, `EPERM` if it is another's, `EMFILE`, `ENFILE`, `ENOMEM`.
     pub fn begin_move(&mut self, session: SessionName, handle: Handle) -> Result<OwnedFd, Errno> {
         let block = self.administered(session, handle)?;
+        let name = memfd_name(&self.own(session)?.tenant_name, block.uid, handle);
         let fresh = match block.pages {
-            Pages::Ordinary => private_memfd(MEMFD_NAME, block.bytes)?,
-            Pages::Huge => huge_memfd(MEMFD_NAME, block.bytes)?,
+            Pages::Ordinary => private_memfd(&name, block.bytes)?,
+            Pages::Huge => huge_memfd(&name, block.bytes)?,
         };
         let given = reopen(&fresh, true)?;
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
@@ -462,5 +480,7 @@ pub(super) fn owner_grant(session: SessionName) -> Grant {
 /// A size in whole pages.
 fn whole_pages(bytes: u64, page: u64) -> Result<u64, Errno> {
     let whole = bytes.checked_next_multiple_of(page);
-    whole.filter(|&whole| (page..=BLOCK_BYTES_MAX).contains(&whole)).ok_or(Errno::INVAL)
+    whole
+        .filter(|&whole| (page..=BLOCK_BYTES_MAX).contains(&whole))
+        .ok_or(Errno::INVAL)
 }

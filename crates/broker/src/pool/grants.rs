@@ -15,7 +15,11 @@ impl Block {
             PartyKind::User => grant.party == u64::from(uid),
             PartyKind::Everybody => true,
         };
-        let access = self.grants.iter().filter(concerns).map(|grant| grant.access);
+        let access = self
+            .grants
+            .iter()
+            .filter(concerns)
+            .map(|grant| grant.access);
         access.max().unwrap_or_default()
     }
 
@@ -58,7 +62,12 @@ impl Pools {
         let block = self.administered(session, handle)?;
         self.check_party(session, kind, party, access)?;
         let others = |grant: &&Grant| (grant.kind, grant.party) != (kind, party);
-        let highest = block.grants.iter().filter(others).map(|grant| grant.access).max();
+        let highest = block
+            .grants
+            .iter()
+            .filter(others)
+            .map(|grant| grant.access)
+            .max();
         let highest = highest.unwrap_or_default();
         let conflict = match access {
             Access::Exclusive => highest.writes(),
@@ -86,7 +95,11 @@ impl Pools {
         if block.owner.is_some() {
             return Err(Errno::PERM);
         }
-        if block.grants.iter().any(|grant| grant.access == Access::Exclusive) {
+        if block
+            .grants
+            .iter()
+            .any(|grant| grant.access == Access::Exclusive)
+        {
             return Err(Errno::BUSY);
         }
         let bytes = block.bytes;

@@ -61,7 +61,9 @@ impl Pools {
         let pool = self.joined(session, request.pool)?;
         let from = u32::try_from(request.after).map_err(|_| Errno::INVAL)?;
         let handles = pool.blocks.range(from..).take(POOL_BLOCKS_PER_PAGE);
-        handles.map(|(_, &handle)| self.info(session, handle)).collect()
+        handles
+            .map(|(_, &handle)| self.info(session, handle))
+            .collect()
     }
 
     /// A page of the sessions that have a pool open, by name.
@@ -98,14 +100,12 @@ impl Pools {
         self.pools.get(&pool).ok_or(Errno::NOENT)
     }
 
-    /// The page of pools after `cursor`; of one tenant, or of all. `owner` tells the process that
-    /// a synchronization object's first word names.
+    /// The page of pools after `cursor`; of one tenant, or of all.
     pub fn status_page(
         &self,
         cursor: &PoolCursor,
         seen: Option<TenantId>,
         tenants: &[Tenant],
-        owner: impl Fn(TenantId, SyncKind, u64) -> i32,
     ) -> PoolPage {
         let (after, more) = (cursor.pool, cursor.number > 0);
         let from = if more { after } else { after.saturating_add(1) };
@@ -120,13 +120,17 @@ impl Pools {
         let mut entry = PoolStatus {
             pool: id,
             name: pool.name.clone(),
-            tenant: tenants.get(pool.tenant).map_or_else(String::new, |t| t.name.clone()),
+            tenant: tenants
+                .get(pool.tenant)
+                .map_or_else(String::new, |t| t.name.clone()),
             uid: pool.uid,
             private: pool.private,
             block_bytes: pool.block_bytes,
             capacity: pool.slots.capacity(),
             used: pool.slots.used(),
-            members: members.filter_map(|&name| self.member_entry(name)).collect(),
+            members: members
+                .filter_map(|&name| self.member_entry(name))
+                .collect(),
             blocks: Vec::new(),
         };
         let mut bytes = encode_body(&entry).len();
@@ -135,7 +139,7 @@ impl Pools {
             let Some(block) = self.blocks.get(handle) else {
                 continue;
             };
-            let status = self.block_status(block, |kind, word| owner(pool.tenant, kind, word));
+            let status = self.block_status(block);
             bytes += encode_body(&status).len();
             if bytes > POOL_STATUS_BYTES && !entry.blocks.is_empty() {
                 next = number;
@@ -149,7 +153,7 @@ impl Pools {
         }
     }
 
-    fn block_status(&self, block: &Block, owner: impl Fn(SyncKind, u64) -> i32) -> BlockStatus {
+    fn block_status(&self, block: &Block) -> BlockStatus {
         let pid = |name: &SessionName| self.members.get(name).map_or(0, |member| member.pid);
         let holder = |(name, held): (&SessionName, &super::blocks::Holder)| HolderStatus {
             pid: pid(name),
@@ -161,7 +165,7 @@ impl Pools {
                 offset,
                 kind,
                 word,
-                owner_pid: owner(kind, word),
+                owner_pid: pid(&holder_of(kind, word)),
             }
         };
         BlockStatus {
@@ -172,10 +176,23 @@ impl Pools {
             uid: block.uid,
             persistent: block.persistent,
             pages: block.pages,
-            holders: block.holders.iter().take(HOLDERS_PER_STATUS_MAX).map(holder).collect(),
+            holders: block
+                .holders
+                .iter()
+                .take(HOLDERS_PER_STATUS_MAX)
+                .map(holder)
+                .collect(),
             grants: block.grants.clone(),
             syncs: block.syncs.iter().map(sync).collect(),
         }
+    }
+}
+
+/// The session that holds a synchronization object, by its first word; 0 if there is none.
+fn holder_of(kind: SyncKind, word: u64) -> SessionName {
+    match kind {
+        SyncKind::Mutex | SyncKind::RwLock => word & (1 << 48) - 1,
+        _ => 0,
     }
 }
 

@@ -9,10 +9,11 @@
 //! keep the memory if it is hostile: if it is of another user the block is *exposed*, and nobody
 //! gets it for exclusive writing until its owner has moved it to fresh memory.
 //!
-//! Sessions and blocks are named by the hashes of secrets ([`names`]), so that a broker which has
-//! just started can tell who they belong to.
+//! A session is named by its life. A block's memfd bears its handle and its owner's user in its
+//! name, which only the broker can write, so that a broker which has just started can tell whose it
+//! is.
 //!
-//! - [`slots`]: the free list; [`names`]: secrets and their hashes;
+//! - [`slots`]: the free list;
 //! - [`pools`]: making, opening and ending pools; [`blocks`]: the same for blocks;
 //! - [`grants`]: rights; [`restore`]: what comes back after a restart;
 //! - [`listing`]: what is shown of it; [`client`]: the service's methods.
@@ -21,25 +22,25 @@ pub mod blocks;
 pub mod client;
 pub mod grants;
 pub mod listing;
-pub mod names;
 pub mod pools;
 pub mod restore;
 pub mod slots;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use causeway_fabric::services::pool::Secret;
+use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_GONE};
 use rustix::io::Errno;
 
 use crate::config::Limits;
 use crate::hub::TenantId;
+use crate::services::SessionId;
 use blocks::Block;
 use pools::Pool;
 use restore::Returning;
 
-/// Names a session: the hash of its secret, never 0.
+/// Names a session: its life (`causeway_shm::Life::to_bits`), never 0.
 pub type SessionName = u64;
-/// Names a block: the hash of its secret, never 0.
+/// Names a block: 64 random bits, never 0.
 pub type Handle = u64;
 /// Names a pool to those who have it open; never 0.
 pub type PoolId = u64;
@@ -47,8 +48,12 @@ pub type PoolId = u64;
 /// A process that uses pools.
 #[derive(Debug)]
 pub struct Member {
+    /// Its connection.
+    pub connection: SessionId,
     /// Its tenant.
     pub tenant: TenantId,
+    /// That one's name.
+    pub tenant_name: String,
     /// Limits of the tenant and of each of its sessions.
     pub limits: Limits,
     /// Its process as the broker knows it, or 0.
@@ -102,30 +107,22 @@ pub struct Pools {
     returning: Returning,
     outbox: Vec<(SessionName, News)>,
     last_pool: PoolId,
+    /// The broker's user, who owns the blocks' memfds.
+    own_uid: u32,
 }
 
 impl Pools {
-    /// Empty tables.
-    pub fn new() -> Pools {
-        Pools::default()
+    /// Empty tables of a broker of this user.
+    pub fn new(own_uid: u32) -> Pools {
+        Pools {
+            own_uid,
+            ..Pools::default()
+        }
     }
 
-    /// Adds a session, by its secret: the one that it has from an earlier broker, or a new one.
-    ///
-    /// # Errors
-    /// `EEXIST` if there is one with this secret.
-    pub fn enter(
-        &mut self,
-        member: Member,
-        secret: Option<Secret>,
-    ) -> Result<(SessionName, Secret), Errno> {
-        let secret = secret.unwrap_or_else(names::new_secret);
-        let name = names::public(&secret);
-        if name == 0 || self.members.contains_key(&name) {
-            return Err(Errno::EXIST);
-        }
-        self.members.insert(name, member);
-        Ok((name, secret))
+    /// Adds a session, unless it is there.
+    pub fn enter(&mut self, session: SessionName, member: impl FnOnce() -> Member) {
+        self.members.entry(session).or_insert_with(member);
     }
 
     /// Forgets a session that ended: what it was granted nobody has any more, its blocks are
@@ -149,9 +146,25 @@ impl Pools {
         self.members.get(&session)
     }
 
-    /// Takes what sessions are to be told.
-    pub fn take_outbox(&mut self) -> Vec<(SessionName, News)> {
-        std::mem::take(&mut self.outbox)
+    /// Takes what sessions are to be told: connection, number of the event, blocks.
+    pub fn take_news(&mut self) -> Vec<(SessionId, u16, Vec<Handle>)> {
+        let mut news: Vec<(SessionId, u16, Vec<Handle>)> = Vec::new();
+        for (session, what) in std::mem::take(&mut self.outbox) {
+            let Some(member) = self.members.get(&session) else {
+                continue;
+            };
+            let (number, handle) = match what {
+                News::Changed(handle) => (EVENT_CHANGED, handle),
+                News::Gone(handle) => (EVENT_GONE, handle),
+            };
+            match news.last_mut() {
+                Some((to, same, handles)) if (*to, *same) == (member.connection, number) => {
+                    handles.push(handle);
+                }
+                _ => news.push((member.connection, number, vec![handle])),
+            }
+        }
+        news
     }
 
     /// What the blocks of a tenant take.

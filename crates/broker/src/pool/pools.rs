@@ -167,7 +167,8 @@ impl Pools {
             members: BTreeSet::new(),
             confirmed,
         };
-        self.by_name.insert((tenant, request.name.clone()), self.last_pool);
+        self.by_name
+            .insert((tenant, request.name.clone()), self.last_pool);
         self.pools.insert(self.last_pool, pool);
         Ok(self.last_pool)
     }

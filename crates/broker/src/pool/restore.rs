@@ -1,6 +1,6 @@
 //! What comes back after a restart of the broker.
 //!
-//! Sessions return by their secrets, owners bring their blocks with all grants, and others say
+//! Sessions return with their lives, owners bring their blocks with all grants, and others say
 //! which they hold. They come in any order, so for a while a block may be named that its owner has
 //! not brought yet, and a session may have been granted something that has not come yet.
 
@@ -8,20 +8,19 @@ use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use causeway_fabric::fds::{check_huge_memfd, check_private_memfd};
-use causeway_fabric::limits::{
-    AWAITED_BLOCKS_MAX, GRANTS_PER_BLOCK_MAX, PAGE_BYTES, RESTORE_GRACE,
-};
+use causeway_fabric::fds::is_huge;
+use causeway_fabric::limits::{AWAITED_BLOCKS_MAX, GRANTS_PER_BLOCK_MAX, RESTORE_GRACE};
 use causeway_fabric::services::pool::{
     Access, CreatePoolRequest, Grant, Pages, PartyKind, PoolReply, RestoreBlockRequest,
     RestorePoolRequest, ResumeRequest,
 };
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use rustix::io::Errno;
 
-use super::blocks::Block;
+use super::blocks::{Block, read_memfd_name};
 use super::pools::{name_is_valid, numbers_are_valid};
 use super::slots::Slots;
-use super::{Handle, News, PoolId, Pools, SessionName, names};
+use super::{Handle, News, PoolId, Pools, SessionName};
 
 /// What has not come back yet.
 #[derive(Debug, Default)]
@@ -89,16 +88,18 @@ impl Pools {
         session: SessionName,
         request: &RestoreBlockRequest,
         fd: OwnedFd,
-        (own_uid, now): (u32, Instant),
+        now: Instant,
     ) -> Result<(), Errno> {
         let member = self.own(session)?;
         let uid = member.uid;
         if !member.pools.contains(&request.pool) {
             return Err(Errno::NOENT);
         }
-        let pages = check_block(&fd, request, own_uid)?;
-        let handle = names::public(&request.secret);
-        if handle == 0 || !grants_are_valid(request) {
+        let named = read_memfd_name(&fd, self.own_uid, &member.tenant_name);
+        // The user's other processes are inside one boundary with its owner anyway.
+        let (_, handle) = named.filter(|(user, _)| *user == uid).ok_or(Errno::INVAL)?;
+        let pages = check_block(&fd, request)?;
+        if !grants_are_valid(request) {
             return Err(Errno::INVAL);
         }
         self.check_room(session, request.bytes)?;
@@ -125,7 +126,6 @@ impl Pools {
             fd,
             fresh: None,
             moves: request.moves,
-            secret: request.secret,
             owner: Some(session),
             uid,
             name: request.name.clone(),
@@ -141,7 +141,9 @@ impl Pools {
             self.note_grantee(handle, grant);
         }
         self.note_holder(session, handle, Access::Write);
-        self.returning.grantees.push_back((now + RESTORE_GRACE, handle));
+        self.returning
+            .grantees
+            .push_back((now + RESTORE_GRACE, handle));
         self.bring_holders(handle);
         Ok(())
     }
@@ -216,10 +218,13 @@ impl Pools {
     /// When [`Pools::expire`] has something to do next.
     pub fn next_expiry(&self) -> Option<Instant> {
         let first = |queue: &VecDeque<(Instant, Handle)>| queue.front().map(|(due, _)| *due);
-        [first(&self.returning.blocks), first(&self.returning.grantees)]
-            .into_iter()
-            .flatten()
-            .min()
+        [
+            first(&self.returning.blocks),
+            first(&self.returning.grantees),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
     }
 
     /// Gives up on what did not come back.
@@ -234,7 +239,9 @@ impl Pools {
                 continue;
             };
             let grantees = block.grants.iter().filter(|g| g.kind == PartyKind::Session);
-            let absent = grantees.map(|g| g.party).filter(|name| !self.members.contains_key(name));
+            let absent = grantees
+                .map(|g| g.party)
+                .filter(|name| !self.members.contains_key(name));
             let absent: Vec<SessionName> = absent.collect();
             for session in absent {
                 self.forget_grantee(handle, session);
@@ -252,20 +259,23 @@ fn pop_due(queue: &mut VecDeque<(Instant, Handle)>, now: Instant) -> Option<Hand
     Some(handle)
 }
 
-/// Examines the memory of a block that comes back.
-fn check_block(fd: &OwnedFd, request: &RestoreBlockRequest, own_uid: u32) -> Result<Pages, Errno> {
-    if request.bytes == 0 || !request.bytes.is_multiple_of(PAGE_BYTES) {
-        return Err(Errno::INVAL);
-    }
+/// Examines what a block that comes back is said to be: the memory's name is checked already.
+fn check_block(fd: &OwnedFd, request: &RestoreBlockRequest) -> Result<Pages, Errno> {
     let named = name_is_valid(&request.name);
+    let size = u64::try_from(fstat(fd)?.st_size);
+    let both_ways = fcntl_getfl(fd)? & OFlags::ACCMODE == OFlags::RDWR;
     if !named && (request.persistent || !request.name.is_empty()) {
         return Err(Errno::INVAL);
     }
-    if check_private_memfd(fd, request.bytes, own_uid).is_ok() {
-        return Ok(Pages::Ordinary);
+    // A descriptor for reading proves no right to write, and must not be traded for one.
+    if !both_ways || request.bytes == 0 || size != Ok(request.bytes) {
+        return Err(Errno::INVAL);
     }
-    check_huge_memfd(fd, request.bytes, own_uid)?;
-    Ok(Pages::Huge)
+    Ok(if is_huge(fd) {
+        Pages::Huge
+    } else {
+        Pages::Ordinary
+    })
 }
 
 /// Whether the grants could have come about by granting.
@@ -280,7 +290,10 @@ fn grants_are_valid(request: &RestoreBlockRequest) -> bool {
     };
     let writers = grants.iter().filter(|grant| grant.access.writes()).count();
     let exclusive = grants.iter().any(|grant| grant.access == Access::Exclusive);
-    let mut parties: Vec<_> = grants.iter().map(|grant| (grant.kind, grant.party)).collect();
+    let mut parties: Vec<_> = grants
+        .iter()
+        .map(|grant| (grant.kind, grant.party))
+        .collect();
     parties.sort_unstable();
     parties.dedup();
     grants.len() <= GRANTS_PER_BLOCK_MAX

@@ -85,7 +85,10 @@ mod tests {
         slots.give_back(2);
         slots.give_back(0);
         assert_eq!(slots.used(), 1);
-        assert_eq!([slots.take(), slots.take(), slots.take()], [Some(0), Some(2), None]);
+        assert_eq!(
+            [slots.take(), slots.take(), slots.take()],
+            [Some(0), Some(2), None]
+        );
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! Numbers and field orders are the protocol, as in the broker's own service.
 
-use crate::remoting::{Field, Malformed, Reader, message, service};
+use crate::remoting::{byte_enum, message, service};
 
-/// What a process may do with a block. The greater allows what the lesser does.
+/// What a session may do with a block. The greater allows what the lesser does.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Access {
@@ -26,7 +26,8 @@ impl Access {
     }
 }
 
-/// What a grantee's number names.
+/// What a grantee's number names. A session's name is its life
+/// (`causeway_shm::Life::to_bits`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum PartyKind {
@@ -69,49 +70,14 @@ pub enum SyncKind {
     Barrier = 5,
 }
 
-/// Encodes enumerations of one byte.
-macro_rules! byte_enum {
-    ($type:ident, $name:literal, $($variant:ident),+) => {
-        impl Field for $type {
-            fn put(&self, out: &mut Vec<u8>) {
-                out.push(*self as u8);
-            }
-            fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-                match u8::take(input)? {
-                    $(byte if byte == $type::$variant as u8 => Ok($type::$variant),)+
-                    _ => Err(Malformed::Value($name)),
-                }
-            }
-        }
-    };
-}
 byte_enum!(Access, "access", None, Read, Write, Exclusive);
 byte_enum!(PartyKind, "party", Session, User, Everybody);
 byte_enum!(Pages, "pages", Ordinary, Huge);
-byte_enum!(SyncKind, "kind", None, Mutex, RwLock, Condvar, Semaphore, Barrier);
-
-/// The secret behind a session's name or a block's handle: the public number is its hash
-/// ([`crate::commit`]), so that whoever shows the secret proves to any broker, also to one that
-/// has just started, that the number is its own.
-pub type Secret = [u8; 16];
+byte_enum!(
+    SyncKind, "kind", None, Mutex, RwLock, Condvar, Semaphore, Barrier
+);
 
 message! {
-    /// Makes the connection a session of this service.
-    pub struct EnterRequest {
-        /// Name of the process, for status displays.
-        comm: String,
-        /// The session's secret if it had an earlier broker.
-        secret: Option<Secret>,
-    }
-
-    /// The session exists.
-    pub struct EnterReply {
-        /// Its name. Never 0.
-        session: u64,
-        /// Its secret.
-        secret: Secret,
-    }
-
     /// Makes a pool, and opens it.
     pub struct CreatePoolRequest {
         /// Its name, unique in the tenant.
@@ -167,8 +133,6 @@ message! {
     pub struct AllocateReply {
         /// Names it.
         handle: u64,
-        /// Proves its ownership to the next broker.
-        secret: Secret,
         /// Its place in the pool.
         number: u32,
         /// Its size, in whole pages.
@@ -268,8 +232,6 @@ message! {
 
     /// What the owner of a block must know.
     pub struct AdoptReply {
-        /// Proves the ownership.
-        secret: Secret,
         /// Its name.
         name: String,
         /// Whether it stays when its owner ends.
@@ -328,8 +290,6 @@ message! {
     pub struct RestoreBlockRequest {
         /// Its pool, by this broker's number.
         pool: u64,
-        /// Proves the ownership, and gives the handle.
-        secret: Secret,
         /// Its place in the pool.
         number: u32,
         /// Its size.
@@ -354,20 +314,6 @@ message! {
         handle: u64,
         /// What its descriptor allows.
         access: Access,
-    }
-
-    /// Asks whether a place in the life table is alive.
-    pub struct LifeRequest {
-        /// The place.
-        index: u32,
-        /// Its generation.
-        generation: u32,
-    }
-
-    /// The answer.
-    pub struct LifeReply {
-        /// Whether it is.
-        alive: bool,
     }
 
     /// Asks for the status page after this place; the default is the first.
@@ -457,57 +403,53 @@ message! {
 
 service! {
     /// Number of the pool service in message headers.
-    service 3, handler PoolService, stub PoolStub {
-        /// Makes the connection a session of this service.
-        1 => enter(EnterRequest; fds 0..=0) -> EnterReply;
+    service 4, handler PoolService, stub PoolStub {
         /// Makes a pool, and opens it.
-        2 => create_pool(CreatePoolRequest; fds 0..=0) -> PoolReply;
+        1 => create_pool(CreatePoolRequest; fds 0..=0) -> PoolReply;
         /// Opens a pool.
-        3 => open_pool(PoolNameRequest; fds 0..=0) -> PoolReply;
+        2 => open_pool(PoolNameRequest; fds 0..=0) -> PoolReply;
         /// Closes a pool: the caller's blocks are freed, others' released.
-        4 => close_pool(PoolRequest; fds 0..=0) -> ();
+        3 => close_pool(PoolRequest; fds 0..=0) -> ();
         /// Ends a pool that the caller's user created.
-        5 => destroy_pool(PoolNameRequest; fds 0..=0) -> ();
+        4 => destroy_pool(PoolNameRequest; fds 0..=0) -> ();
         /// Makes a block.
-        6 => allocate(AllocateRequest; fds 0..=0) -> AllocateReply;
+        5 => allocate(AllocateRequest; fds 0..=0) -> AllocateReply;
         /// Ends a block.
-        7 => free(BlockRequest; fds 0..=0) -> ();
+        6 => free(BlockRequest; fds 0..=0) -> ();
         /// Names a block.
-        8 => set_name(NameRequest; fds 0..=0) -> ();
+        7 => set_name(NameRequest; fds 0..=0) -> ();
         /// Finds a block by its name.
-        9 => find(FindRequest; fds 0..=0) -> BlockInfo;
+        8 => find(FindRequest; fds 0..=0) -> BlockInfo;
         /// Tells of a block.
-        10 => info(BlockRequest; fds 0..=0) -> BlockInfo;
+        9 => info(BlockRequest; fds 0..=0) -> BlockInfo;
         /// Grants the descriptor of a block, by the caller's rights.
-        11 => open(OpenRequest; fds 0..=0) -> OpenReply;
+        10 => open(OpenRequest; fds 0..=0) -> OpenReply;
         /// Asks anew for a block that the caller holds, after an event about it.
-        12 => refresh(BlockRequest; fds 0..=0) -> OpenReply;
+        11 => refresh(BlockRequest; fds 0..=0) -> OpenReply;
         /// The caller does not hold a block any more.
-        13 => release(BlockRequest; fds 0..=0) -> ();
+        12 => release(BlockRequest; fds 0..=0) -> ();
         /// Changes what a party may do.
-        14 => grant(GrantRequest; fds 0..=0) -> ();
+        13 => grant(GrantRequest; fds 0..=0) -> ();
         /// Gives fresh memory for a block, to be filled. Descriptor: that memory, read-write.
-        15 => begin_move(BlockRequest; fds 0..=0) -> ();
+        14 => begin_move(BlockRequest; fds 0..=0) -> ();
         /// The fresh memory takes the place of the old.
-        16 => end_move(BlockRequest; fds 0..=0) -> ();
+        15 => end_move(BlockRequest; fds 0..=0) -> ();
         /// Makes the caller the owner of a block that has none, of its own user.
-        17 => adopt(BlockRequest; fds 0..=0) -> AdoptReply;
+        16 => adopt(BlockRequest; fds 0..=0) -> AdoptReply;
         /// Lists those who have a pool open.
-        18 => members(ListRequest; fds 0..=0) -> MemberPage;
+        17 => members(ListRequest; fds 0..=0) -> MemberPage;
         /// Lists blocks.
-        19 => blocks(ListRequest; fds 0..=0) -> BlockPage;
+        18 => blocks(ListRequest; fds 0..=0) -> BlockPage;
         /// Notes a synchronization object.
-        20 => note(NoteRequest; fds 0..=0) -> ();
+        19 => note(NoteRequest; fds 0..=0) -> ();
         /// Presents a pool after a restart of the broker.
-        21 => restore_pool(RestorePoolRequest; fds 0..=0) -> PoolReply;
+        20 => restore_pool(RestorePoolRequest; fds 0..=0) -> PoolReply;
         /// Presents a block after a restart of the broker.
-        22 => restore_block(RestoreBlockRequest; fds 1..=1) -> ();
+        21 => restore_block(RestoreBlockRequest; fds 1..=1) -> ();
         /// Presents a block of another after a restart of the broker.
-        23 => resume(ResumeRequest; fds 0..=0) -> ();
-        /// Whether somebody lives.
-        24 => confirm(LifeRequest; fds 0..=0) -> LifeReply;
+        22 => resume(ResumeRequest; fds 0..=0) -> ();
         /// Lists pools.
-        25 => status(PoolCursor; fds 0..=0) -> PoolPage;
+        23 => status(PoolCursor; fds 0..=0) -> PoolPage;
     }
 }
 
