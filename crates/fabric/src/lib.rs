@@ -10,6 +10,7 @@
 //! - [`Attachment`]: what an endpoint holds;
 //! - [`session`]: what a client of the other services holds;
 //! - [`pool`]: a client of the pool service;
+//! - [`sisci`]: such a client, for SISCI;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
@@ -30,6 +31,7 @@ pub mod remoting;
 pub mod runtime;
 pub mod services;
 pub mod session;
+pub mod sisci;
 pub mod status;
 pub mod sys;
 pub mod sysfs;

@@ -20,6 +20,7 @@ use crate::runtime::Address;
 use crate::services::pool::{
     AllocateRequest, BlockRequest, CreatePoolRequest, FindRequest, GrantRequest, ListRequest,
     NameRequest, NoteRequest, OpenRequest, PoolCursor, PoolNameRequest, PoolRequest, PoolStub,
+    RefreshRequest,
 };
 use crate::session::Session;
 use books::{Books, Owned};
@@ -308,20 +309,22 @@ impl PoolSession {
         })
     }
 
-    /// Asks anew for a block that this session holds, after [`Event::Changed`], and binds itself
-    /// to no more than what the answer allows. No descriptor means that nothing is left.
+    /// Asks anew for a block that this session holds, after [`Event::Changed`]. `bound` is what it
+    /// is bound to by now: the most that its mapping allows. If the answer allows less, it is to
+    /// bind itself to that, and to ask again; so the broker knows who has let go. No descriptor
+    /// means that nothing is left.
     ///
     /// # Errors
     /// [`Error::Refused`]: `ENOENT` if it does not hold it.
-    pub fn refresh(&self, handle: u64) -> Result<(OpenReply, Option<OwnedFd>)> {
-        let request = BlockRequest { handle };
+    pub fn refresh(&self, handle: u64, bound: Access) -> Result<(OpenReply, Option<OwnedFd>)> {
+        let request = RefreshRequest { handle, bound };
         self.session.call(|control, books| {
             let (reply, fds) = PoolStub(control).refresh(&request, &[])?;
             let fd = match reply.access {
                 Access::None => None,
                 _ => Some(single(fds)?),
             };
-            books.note_refreshed(handle, &reply, fd.as_ref())?;
+            books.note_refreshed(handle, bound, &reply, fd.as_ref())?;
             Ok((reply, fd))
         })
     }

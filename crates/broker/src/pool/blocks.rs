@@ -177,7 +177,7 @@ impl Pools {
     /// `ENOENT`, or `EPERM` if it is another's.
     pub fn free(&mut self, session: SessionName, handle: Handle) -> Result<(), Errno> {
         self.administered(session, handle)?;
-        self.drop_block(handle, Some(session));
+        self.drop_block(handle, Some(session), News::Freed);
         Ok(())
     }
 
@@ -248,8 +248,9 @@ impl Pools {
         Ok((reply, fd))
     }
 
-    /// What a session that holds a block may do with it now, and where the block is; it says by
-    /// this that it does no more than that from now on. True if it was behind a move.
+    /// What a session that holds a block may do with it now, and where the block is. `bound` is
+    /// what it says its mapping allows by now: if the answer is less, it is to bind itself to that
+    /// and ask again. True if it was behind a move.
     ///
     /// # Errors
     /// `ENOENT` if it does not hold it.
@@ -257,30 +258,32 @@ impl Pools {
         &mut self,
         session: SessionName,
         handle: Handle,
+        bound: Access,
     ) -> Result<(OpenReply, Option<OwnedFd>, bool), Errno> {
         let right = self.right_of(session, handle)?;
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
         let holder = block.holders.get_mut(&session).ok_or(Errno::NOENT)?;
-        let given = holder.given.min(right);
+        let bound = holder.given.min(bound);
+        let access = bound.min(right);
         let behind = holder.moves != block.moves;
-        let fd = match given {
+        let fd = match access {
             Access::None => None,
-            given => Some(reopen(&block.fd, given.writes())?),
+            access => Some(reopen(&block.fd, access.writes())?),
         };
         let reply = OpenReply {
-            access: given,
+            access,
             bytes: block.bytes,
             moves: block.moves,
             pages: block.pages,
         };
-        if given == Access::None {
+        *holder = Holder {
+            given: bound,
+            // One that is to ask again need not be told so.
+            told: bound > access,
+            moves: block.moves,
+        };
+        if bound == Access::None {
             self.let_go(session, handle);
-        } else {
-            *holder = Holder {
-                given,
-                told: false,
-                moves: block.moves,
-            };
         }
         Ok((reply, fd, behind))
     }
@@ -424,7 +427,7 @@ impl Pools {
             return;
         };
         if !block.persistent {
-            return self.drop_block(handle, Some(session));
+            return self.drop_block(handle, Some(session), News::Orphaned);
         }
         let bytes = block.bytes;
         block.owner = None;
@@ -437,7 +440,12 @@ impl Pools {
     }
 
     /// Ends a block; whoever holds it is told, but for `cause`.
-    pub(super) fn drop_block(&mut self, handle: Handle, cause: Option<SessionName>) {
+    pub(super) fn drop_block(
+        &mut self,
+        handle: Handle,
+        cause: Option<SessionName>,
+        news: fn(Handle) -> News,
+    ) {
         let Some(block) = self.blocks.remove(&handle) else {
             return;
         };
@@ -449,7 +457,7 @@ impl Pools {
                 member.held.remove(&handle);
             }
             if Some(holder) != cause {
-                self.outbox.push((holder, News::Gone(handle)));
+                self.outbox.push((holder, news(handle)));
             }
         }
         if let Some(member) = block.owner.and_then(|owner| self.members.get_mut(&owner)) {

@@ -9,7 +9,8 @@ use causeway_fabric::services::pool::{
     AdoptReply, AllocateReply, AllocateRequest, BlockInfo, BlockPage, BlockRequest,
     CreatePoolRequest, FindRequest, GrantRequest, ListRequest, MemberPage, NameRequest,
     NoteRequest, OpenReply, OpenRequest, PoolCursor, PoolNameRequest, PoolPage, PoolReply,
-    PoolRequest, PoolService, RestoreBlockRequest, RestorePoolRequest, ResumeRequest,
+    PoolRequest, PoolService, RefreshRequest, RestoreBlockRequest, RestorePoolRequest,
+    ResumeRequest,
 };
 use rustix::io::Errno;
 
@@ -138,11 +139,12 @@ impl PoolService for Client<'_> {
 
     fn refresh(
         &mut self,
-        request: BlockRequest,
+        request: RefreshRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<OpenReply>, Errno> {
         let own = self.own()?;
-        let (body, fd, moved) = self.pools.refresh(own, request.handle)?;
+        let RefreshRequest { handle, bound } = request;
+        let (body, fd, moved) = self.pools.refresh(own, handle, bound)?;
         // Whoever sleeps on a word of the old memory looks at the new one.
         if let Some(lives) = self
             .members

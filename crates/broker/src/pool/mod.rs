@@ -28,7 +28,7 @@ pub mod slots;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_GONE};
+use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED};
 use rustix::io::Errno;
 
 use crate::config::Limits;
@@ -79,8 +79,10 @@ pub struct Member {
 pub enum News {
     /// Its memory or the right to it is another.
     Changed(Handle),
-    /// It is no more.
-    Gone(Handle),
+    /// It was freed.
+    Freed(Handle),
+    /// Its owner has ended.
+    Orphaned(Handle),
 }
 
 /// What all blocks of a tenant take.
@@ -126,7 +128,8 @@ impl Pools {
     }
 
     /// Forgets a session that ended: what it was granted nobody has any more, its blocks are
-    /// freed unless they are persistent.
+    /// freed unless they are persistent. Who holds such a block keeps what it has mapped, and goes
+    /// on sharing it with others that have: a lock in it must not go from under its users.
     pub fn leave(&mut self, session: SessionName) {
         let Some(member) = self.members.get(&session) else {
             return;
@@ -155,7 +158,8 @@ impl Pools {
             };
             let (number, handle) = match what {
                 News::Changed(handle) => (EVENT_CHANGED, handle),
-                News::Gone(handle) => (EVENT_GONE, handle),
+                News::Freed(handle) => (EVENT_FREED, handle),
+                News::Orphaned(handle) => (EVENT_ORPHANED, handle),
             };
             match news.last_mut() {
                 Some((to, same, handles)) if (*to, *same) == (member.connection, number) => {

@@ -7,7 +7,7 @@ use causeway_fabric::services::pool::{CreatePoolRequest, PoolReply};
 use rustix::io::Errno;
 
 use super::slots::Slots;
-use super::{Handle, PoolId, Pools, SessionName};
+use super::{Handle, News, PoolId, Pools, SessionName};
 use crate::hub::TenantId;
 
 /// A named set of blocks.
@@ -131,7 +131,7 @@ impl Pools {
         let handles: Vec<Handle> = pool.blocks.values().copied().collect();
         let members: Vec<SessionName> = pool.members.iter().copied().collect();
         for handle in handles {
-            self.drop_block(handle, Some(session));
+            self.drop_block(handle, Some(session), News::Freed);
         }
         for member in members {
             self.leave_pool(member, id);

@@ -140,7 +140,10 @@ impl Pools {
         for grant in &request.grants {
             self.note_grantee(handle, grant);
         }
-        self.note_holder(session, handle, Access::Write);
+        let right = self.right_of(session, handle)?.min(Access::Write);
+        if right != Access::None {
+            self.note_holder(session, handle, right);
+        }
         self.returning
             .grantees
             .push_back((now + RESTORE_GRACE, handle));
@@ -205,7 +208,7 @@ impl Pools {
             // No more than its right: what it may have had beyond that makes the block exposed by
             // its owner's word, not by this one's.
             if right == Access::None {
-                self.outbox.push((session, News::Gone(handle)));
+                self.outbox.push((session, News::Orphaned(handle)));
                 continue;
             }
             self.note_holder(session, handle, access.min(right));

@@ -11,9 +11,9 @@ use crate::error::{Error, Result};
 use crate::limits::GRANTS_PER_BLOCK_MAX;
 use crate::remoting::{Malformed, decode_body};
 use crate::services::pool::{
-    Access, AdoptReply, AllocateReply, BlockInfo, EVENT_CHANGED, EVENT_GONE, Grant, GrantRequest,
-    NameRequest, OpenReply, PartyKind, PoolReply, PoolStub, RestoreBlockRequest,
-    RestorePoolRequest, ResumeRequest, SERVICE,
+    Access, AdoptReply, AllocateReply, BlockInfo, EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED,
+    Grant, GrantRequest, NameRequest, OpenReply, PartyKind, PoolReply, PoolStub,
+    RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE,
 };
 use crate::session::Opened;
 
@@ -25,11 +25,11 @@ pub type PoolKey = u64;
 pub enum Event {
     /// The rights to this block, or its memory, are others: [`super::PoolSession::refresh`].
     Changed(u64),
-    /// This block is no more.
-    Gone(u64),
-    /// This block of the session's own is not known to the broker, which was restarted. Those who
-    /// have mapped it share it still; nobody else can.
-    Lost(u64),
+    /// This block was freed.
+    Freed(u64),
+    /// The owner of this block has ended, or it did not come back after a restart of the broker, or
+    /// the next broker did not take it. Those who have mapped it share it still; nobody else can.
+    Orphaned(u64),
     /// The broker is gone: [`super::PoolSession::reattach`].
     BrokerGone,
 }
@@ -183,12 +183,13 @@ impl Books {
     pub(super) fn note_refreshed(
         &mut self,
         handle: u64,
+        bound: Access,
         reply: &OpenReply,
         fd: Option<&OwnedFd>,
     ) -> Result<()> {
         match self.held.get_mut(&handle) {
-            Some(_) if reply.access == Access::None => drop(self.held.remove(&handle)),
-            Some(held) => held.1 = reply.access,
+            Some(_) if bound == Access::None => drop(self.held.remove(&handle)),
+            Some(held) => held.1 = held.1.min(bound),
             None => {}
         }
         if let Some((_, owned)) = self.owned.get_mut(&handle)
@@ -277,7 +278,7 @@ impl Books {
         }
         for handle in lost {
             self.forget_block(handle);
-            self.events.push_back(Event::Lost(handle));
+            self.events.push_back(Event::Orphaned(handle));
         }
         Ok(())
     }
@@ -301,7 +302,7 @@ impl Books {
         }
         for handle in lost {
             self.held.remove(&handle);
-            self.events.push_back(Event::Gone(handle));
+            self.events.push_back(Event::Orphaned(handle));
         }
         Ok(())
     }
@@ -333,10 +334,12 @@ impl crate::session::Books for Books {
             EVENT_CHANGED => self
                 .events
                 .extend(handles()?.into_iter().map(Event::Changed)),
-            EVENT_GONE => {
+            EVENT_FREED | EVENT_ORPHANED => {
+                let freed = event.number == EVENT_FREED;
+                let tell = if freed { Event::Freed } else { Event::Orphaned };
                 for handle in handles()? {
                     self.forget_block(handle);
-                    self.events.push_back(Event::Gone(handle));
+                    self.events.push_back(tell(handle));
                 }
             }
             _ => {}

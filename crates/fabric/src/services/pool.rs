@@ -196,6 +196,14 @@ message! {
         access: Access,
     }
 
+    /// Asks anew for a block that the caller holds.
+    pub struct RefreshRequest {
+        /// The block.
+        handle: u64,
+        /// What the caller is bound to by now: the most that its mapping allows.
+        bound: Access,
+    }
+
     /// What was given. Descriptor, unless the access is none: the block, for reading or for both.
     pub struct OpenReply {
         /// What the descriptor allows.
@@ -425,7 +433,7 @@ service! {
         /// Grants the descriptor of a block, by the caller's rights.
         10 => open(OpenRequest; fds 0..=0) -> OpenReply;
         /// Asks anew for a block that the caller holds, after an event about it.
-        11 => refresh(BlockRequest; fds 0..=0) -> OpenReply;
+        11 => refresh(RefreshRequest; fds 0..=0) -> OpenReply;
         /// The caller does not hold a block any more.
         12 => release(BlockRequest; fds 0..=0) -> ();
         /// Changes what a party may do.
@@ -470,7 +478,10 @@ message! {
 /// Number of the event about blocks that the session holds, whose memory or whose rights to it are
 /// others now: a list of handles. Each is told once, until [`PoolStub::refresh`] has been called.
 pub const EVENT_CHANGED: u16 = 1;
-/// Number of the event about blocks that the session held and that are no more: a list of handles.
-pub const EVENT_GONE: u16 = 2;
+/// Number of the event about blocks that the session held and that were freed: a list of handles.
+pub const EVENT_FREED: u16 = 2;
+/// Number of the event about blocks that the session holds and whose owner has ended: a list of
+/// handles. The broker knows them no more; those who hold them share them still.
+pub const EVENT_ORPHANED: u16 = 3;
 /// Most handles in one message.
 pub const HANDLES_PER_MESSAGE: usize = 2048;
