@@ -24,6 +24,7 @@ pub mod doorbell;
 pub mod inbox;
 pub mod layout;
 pub mod life;
+pub mod lock;
 mod mem;
 pub mod mr_table;
 pub mod notify;
