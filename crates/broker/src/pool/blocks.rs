@@ -9,6 +9,7 @@ use causeway_fabric::services::pool::{
     Access, AllocateReply, AllocateRequest, Grant, NameRequest, OpenReply, Pages, PartyKind,
     SyncKind,
 };
+use causeway_shm::lock::LOCK_ALIGN;
 use rustix::io::Errno;
 
 use super::pools::name_is_valid;
@@ -353,7 +354,8 @@ impl Pools {
             return Err(Errno::ACCESS);
         }
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
-        if !offset.is_multiple_of(8) || offset > block.bytes - 8 {
+        let aligned = offset.is_multiple_of(LOCK_ALIGN as u64);
+        if !aligned || offset > block.bytes - LOCK_ALIGN as u64 {
             return Err(Errno::INVAL);
         }
         if kind == SyncKind::None {

@@ -9,6 +9,7 @@ use causeway_fabric::services::pool::{
     Access, BlockInfo, BlockStatus, HolderStatus, ListRequest, Member as MemberEntry, PoolCursor,
     PoolPage, PoolStatus, SyncKind, SyncStatus,
 };
+use causeway_shm::lock::{HOLDER, Holder, STATE};
 use rustix::io::Errno;
 
 use super::blocks::Block;
@@ -160,12 +161,15 @@ impl Pools {
             access: held.given,
         };
         let sync = |(&offset, &kind): (&u64, &SyncKind)| {
-            let word = block.word(offset);
+            let word = |at: usize| block.word(offset + at as u64);
+            let has_owner = matches!(kind, SyncKind::Mutex | SyncKind::RwLock);
+            let holder = Holder::of_words(word(STATE), word(HOLDER)).filter(|_| has_owner);
             SyncStatus {
                 offset,
                 kind,
-                word,
-                owner_pid: pid(&holder_of(kind, word)),
+                word: word(STATE),
+                owner_pid: holder.map_or(0, |holder| pid(&holder.life.to_bits())),
+                owner_thread: holder.map_or(0, |holder| holder.thread),
             }
         };
         BlockStatus {
@@ -185,14 +189,6 @@ impl Pools {
             grants: block.grants.clone(),
             syncs: block.syncs.iter().map(sync).collect(),
         }
-    }
-}
-
-/// The session that holds a synchronization object, by its first word; 0 if there is none.
-fn holder_of(kind: SyncKind, word: u64) -> SessionName {
-    match kind {
-        SyncKind::Mutex | SyncKind::RwLock => word & (1 << 48) - 1,
-        _ => 0,
     }
 }
 

@@ -338,10 +338,12 @@ message! {
         offset: u64,
         /// What.
         kind: SyncKind,
-        /// Its first word, as the block has it now.
+        /// Its state word, as the block has it now.
         word: u64,
         /// Process that holds it, if the word names one that is known; else 0.
         owner_pid: i32,
+        /// Its thread, as it says itself; 0 if that is not known.
+        owner_thread: u32,
     }
 
     /// One block.
