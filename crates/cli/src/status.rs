@@ -1,5 +1,7 @@
 //! `causeway status`: the endpoints of a broker, their queue pairs, wires and counters.
 
+mod pools;
+
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
 
@@ -21,10 +23,19 @@ pub fn status(options: &StatusOptions) -> u8 {
             return 1;
         }
     };
+    let pools = match causeway_fabric::pool::status(&address) {
+        Ok(pools) => pools.unwrap_or_default(),
+        Err(error) => {
+            complain(&format!("{address}: {error}"));
+            return 1;
+        }
+    };
     if options.json {
-        println!("{:#}", as_json(endpoints.as_deref()));
+        let mut value = as_json(endpoints.as_deref());
+        value["pools"] = pools::as_json(&pools);
+        println!("{value:#}");
     } else if let Some(endpoints) = endpoints {
-        print!("{}", as_table(&endpoints));
+        print!("{}{}", as_table(&endpoints), pools::as_table(&pools));
     } else {
         println!("no broker in {address}");
     }

@@ -262,9 +262,13 @@ impl Pools {
         bound: Access,
     ) -> Result<(OpenReply, Option<OwnedFd>, bool), Errno> {
         let right = self.right_of(session, handle)?;
+        let uid = self.own(session)?.uid;
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
         let holder = block.holders.get_mut(&session).ok_or(Errno::NOENT)?;
         let bound = holder.given.min(bound);
+        // One of another user says so, and may go on writing.
+        let doubtful = holder.given.writes() && !bound.writes() && uid != block.uid;
+        block.exposed |= doubtful;
         let access = bound.min(right);
         let behind = holder.moves != block.moves;
         let fd = match access {
