@@ -12,6 +12,7 @@
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
 //! - [`pool`]: pools of blocks, and who may do what with each;
+//! - [`sisci`]: nodes, shared segments, interrupts;
 //! - [`tree`]: the view of sysfs.
 
 pub mod config;
@@ -31,6 +32,7 @@ pub mod segments;
 pub mod server;
 pub mod services;
 pub mod session;
+pub mod sisci;
 pub mod sys;
 pub mod tree;
 

@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::config::{Members, TENANTS_MAX, Tenant};
+use crate::config::{Config, Members, TENANTS_MAX, Tenant};
 use crate::door::Door;
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub, TenantId};
@@ -83,13 +83,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for the doors of these tenants. `termination` ends it when readable.
+    /// A server for the doors of a configuration's tenants. `termination` ends it when readable.
     ///
     /// # Errors
     /// Out of descriptors.
     pub fn new(
         doors: Vec<Door>,
-        tenants: Vec<Tenant>,
+        config: Config,
         termination: &OwnedFd,
         idle: Option<Duration>,
     ) -> std::io::Result<Server> {
@@ -102,13 +102,13 @@ impl Server {
         Ok(Server {
             epoll,
             doors,
-            tenants,
+            tenants: config.tenants,
             reserve: open_reserve(),
             sessions: HashMap::new(),
             session_of: HashMap::new(),
             last_session: FIRST_SESSION,
             hub: Hub::new(),
-            services: Services::default(),
+            services: Services::new(&config.nodes),
             reaper: Reaper::default(),
             overflow_uid: overflow_uid(),
             idle,
@@ -298,8 +298,8 @@ impl Server {
                 peer,
                 tenant: &self.tenants[peer.tenant],
             };
-            self.services
-                .answer(&caller, &self.tenants, header, body, fds)
+            let tenants = &self.tenants;
+            self.services.answer(&caller, tenants, header, body, fds)
         };
         if let Err(errno) = &outcome {
             let (service, method) = (header.service, header.method);
@@ -437,8 +437,8 @@ fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves its
-/// connection to the programs it launched, and that connection counts as long as one of them
+/// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves
+/// its connection to the programs it launched, and that connection counts as long as one of them
 /// lives. None if the process can't be watched: then its socket alone tells of its death.
 fn watch_process(epoll: &OwnedFd, session: &Session, number: u64) -> Option<OwnedFd> {
     let pidfd = peer_pidfd(session.socket())

@@ -4,13 +4,14 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use causeway_fabric::remoting::{Field, Header, encode_body};
-use causeway_fabric::services::{pool, session};
+use causeway_fabric::services::{pool, session, sisci as sisci_service};
 use rustix::io::Errno;
 
 use crate::config::Tenant;
 use crate::members::{self, Members};
 use crate::pool::Pools;
 use crate::session::Peer;
+use crate::sisci::{self, Context, NodeSpec, Nodes};
 
 /// Names a control connection: never used again by this broker.
 pub type SessionId = u64;
@@ -67,6 +68,8 @@ pub struct Services {
     pub members: Members,
     /// Pools of blocks.
     pub pools: Pools,
+    /// SISCI's tables.
+    pub sisci: sisci::Tables,
     /// What is to be told.
     pub outbox: Outbox,
 }
@@ -77,12 +80,20 @@ impl Default for Services {
         Services {
             pools: Pools::new(members.own_uid),
             members,
+            sisci: sisci::Tables::default(),
             outbox: Outbox::default(),
         }
     }
 }
 
 impl Services {
+    /// Empty tables; these are SISCI's nodes.
+    pub fn new(nodes: &[NodeSpec]) -> Services {
+        let mut services = Services::default();
+        services.sisci.nodes = Nodes::new(nodes);
+        services
+    }
+
     /// Answers a request to any service but the endpoints'.
     ///
     /// # Errors
@@ -112,6 +123,18 @@ impl Services {
                 self.tell_of_blocks();
                 outcome
             }
+            sisci_service::SERVICE => {
+                let mut client = sisci::Client {
+                    tables: &mut self.sisci,
+                    context: Context {
+                        members: &mut self.members,
+                        outbox: &mut self.outbox,
+                    },
+                    tenants,
+                    caller,
+                };
+                sisci_service::dispatch(&mut client, header.method, body, fds)
+            }
             _ => Err(Errno::NOSYS),
         }
     }
@@ -132,17 +155,28 @@ impl Services {
             self.pools.leave(member.life.to_bits());
             self.tell_of_blocks();
         }
+        let mut context = Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        self.sisci.end(session, &mut context);
         self.members.end(session);
     }
 
     /// When [`Services::expire`] has something to do.
     pub fn next_expiry(&self) -> Option<Instant> {
-        let (members, pools) = (self.members.next_expiry(), self.pools.next_expiry());
-        members.into_iter().chain(pools).min()
+        let (members, sisci) = (self.members.next_expiry(), self.sisci.next_expiry());
+        let pools = self.pools.next_expiry();
+        [members, sisci, pools].into_iter().flatten().min()
     }
 
     /// Gives up on what did not come back in time.
     pub fn expire(&mut self, now: Instant) {
+        let mut context = Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        self.sisci.expire(now, &mut context);
         self.members.expire(now);
         self.pools.expire(now);
         self.tell_of_blocks();
