@@ -11,7 +11,7 @@ mod garbage;
 mod mutex;
 #[path = "lock/rwlock.rs"]
 mod rwlock;
-#[path = "lock/waiting.rs"]
-mod waiting;
+#[path = "lock/semaphore.rs"]
+mod semaphore;
 #[path = "lock/world.rs"]
 mod world;

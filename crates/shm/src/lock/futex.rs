@@ -1,6 +1,6 @@
 //! Sleeping on the host: `futex_waitv(2)`, else `futex(2)`.
 
-use super::locker::{LEASE, Liveness, Locker, Sleep};
+use super::locker::{LEASE, Locker, Sleep};
 use super::time::{Deadline, timespec};
 use crate::life::{Life, LifeTable};
 use rustix::io::Errno;
@@ -35,16 +35,6 @@ impl Locker {
     pub fn on_host(me: Life, table: &LifeTable) -> Locker {
         let sleep = Arc::new(Futex::new(table.clone()));
         Locker::new(me, Arc::new(table.clone()), sleep)
-    }
-}
-
-impl Liveness for LifeTable {
-    fn is_alive(&self, life: Life) -> bool {
-        LifeTable::is_alive(self, life)
-    }
-
-    fn deaths(&self) -> u32 {
-        LifeTable::deaths(self)
     }
 }
 

@@ -3,7 +3,7 @@
 use super::layout::MODEL;
 use super::time::{self, Deadline};
 use super::word;
-use crate::life::Life;
+use crate::life::{Life, LifeTable};
 use crate::sync::AtomicU64;
 use std::fmt;
 use std::sync::Arc;
@@ -32,6 +32,16 @@ pub trait Liveness: Send + Sync {
     /// be kept from storing ever again, as a virtual machine can, may be answered for as dead.
     fn confirm(&self, life: Life) -> bool {
         self.is_alive(life)
+    }
+}
+
+impl Liveness for LifeTable {
+    fn is_alive(&self, life: Life) -> bool {
+        LifeTable::is_alive(self, life)
+    }
+
+    fn deaths(&self) -> u32 {
+        LifeTable::deaths(self)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+#[cfg(not(any(loom, shuttle)))]
 const NANOS: u64 = 1_000_000_000;
 
 /// A point of `CLOCK_MONOTONIC` until which a call may wait.
