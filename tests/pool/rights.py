@@ -196,7 +196,7 @@ def locks(stage):
     owner.signal(signal.SIGKILL)
     expect("owner dead", stranger.number("mutex", b, 0, "lock"), 1)
     refused(errno.EINVAL, stranger, "mutex", b, 192, "lock")
-    expect("known", stranger.number("known", b), 0)
+    wait_until("the news", lambda: stranger.number("known", b) == 0)
 
 
 def moved_waiters(stage):

@@ -82,7 +82,9 @@ impl Block {
     /// # Errors
     /// `EACCES` if it was not taken hold of for that, or may not be accessed so any more; `ENOMEM`.
     pub fn map(&self, access: Access) -> Result<Mapping> {
-        Mapping::new(Arc::clone(&self.held), access)
+        let mapping = Mapping::new(Arc::clone(&self.held), access)?;
+        causeway_fault::point("block.mapped");
+        Ok(mapping)
     }
 
     /// Names it in its pool, or takes its name away with an empty one. Only the owner can. A
@@ -93,7 +95,9 @@ impl Block {
     /// `EPERM` if the block is another's, `ENOENT`.
     pub fn set_name(&self, name: &str, persistent: bool) -> Result<()> {
         let session = self.held.library.session();
-        Ok(session.set_name(self.handle(), name, persistent)?)
+        session.set_name(self.handle(), name, persistent)?;
+        causeway_fault::point("block.named");
+        Ok(())
     }
 
     /// Lets a party do this from now on. Only the owner can. [`Access::Exclusive`] can be one
@@ -110,11 +114,12 @@ impl Block {
     /// - `ENOSPC` if the block has no room for more grants;
     /// - `EINVAL` for exclusive access by more than one session.
     pub fn grant(&self, party: Party, access: Access) -> Result<()> {
-        Ok(self
-            .held
+        self.held
             .library
             .session()
-            .grant(self.handle(), party, access)?)
+            .grant(self.handle(), party, access)?;
+        causeway_fault::point("block.granted");
+        Ok(())
     }
 
     /// Takes back what a party was granted. Processes that use this library let go of the block as
@@ -146,6 +151,7 @@ impl Block {
     /// `EPERM` if the block is another's, `ENOENT`.
     pub fn free(&self) -> Result<()> {
         self.held.library.session().free(self.handle())?;
+        causeway_fault::point("block.freed");
         self.held.freed();
         Ok(())
     }

@@ -118,6 +118,9 @@ impl Held {
     }
 
     fn view(&self, access: Access) -> Result<View> {
+        if !self.library.is_own_process() {
+            return Err(Error::of("map a block", Errno::PERM));
+        }
         let mut present = self.present.lock();
         let Present {
             access: allowed,
@@ -378,6 +381,9 @@ impl Mapping {
     }
 
     fn check(&self, offset: usize, len: usize, access: Access) -> Result<()> {
+        if !self.held.library.is_own_process() {
+            return Err(Error::of("access a block", Errno::PERM));
+        }
         if offset > self.len() || len > self.len() - offset {
             return Err(Error::of("access a block", Errno::INVAL));
         }

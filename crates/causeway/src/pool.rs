@@ -102,6 +102,7 @@ impl Pool {
     pub fn allocate_of(&self, bytes: u64, huge: bool) -> Result<Block> {
         let library = &self.open.library;
         let (reply, fd) = library.session().allocate(self.open.key, bytes, huge)?;
+        causeway_fault::point("block.made");
         let held = library.hold_new(&reply, fd, huge);
         Ok(Block::new(Arc::clone(&self.open), held, reply.number))
     }

@@ -51,6 +51,7 @@ macro_rules! object {
             /// # Errors
             /// `EINVAL` for an offset or a value that is none.
             pub fn init(mapping: &Mapping, at: usize $(, $value: $type)?) -> Result<$name> {
+                mapping.held().library.locker()?;
                 lock::$name::init(mapping.memory(), at $(, $value)?)?;
                 note(mapping, at, SyncKind::$kind);
                 Ok($name {
@@ -64,6 +65,7 @@ macro_rules! object {
             /// # Errors
             /// `EINVAL` if there is none.
             pub fn at(mapping: &Mapping, at: usize) -> Result<$name> {
+                mapping.held().library.locker()?;
                 lock::$name::open(mapping.memory(), at)?;
                 Ok($name {
                     mapping: mapping.clone(),
@@ -81,14 +83,17 @@ macro_rules! object {
         }
 
         impl<M: Borrow<Mapping>> $name<M> {
+            /// The object, and the process as one that locks. In a forked child, which has no such
+            /// mapping, it fails before it looks.
             #[inline]
-            fn view(&self) -> Result<lock::$name<'_>> {
-                Ok(lock::$name::open(self.mapping.borrow().memory(), self.at)?)
+            fn parts(&self) -> Result<(lock::$name<'_>, &lock::Locker)> {
+                let who = self.mapping.borrow().held().library.locker()?;
+                Ok((self.view()?, who))
             }
 
             #[inline]
-            fn who(&self) -> Result<&lock::Locker> {
-                self.mapping.borrow().held().library.locker()
+            fn view(&self) -> Result<lock::$name<'_>> {
+                Ok(lock::$name::open(self.mapping.borrow().memory(), self.at)?)
             }
         }
     };
@@ -122,7 +127,8 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// [`LockError::Deadlock`], [`LockError::NotRecoverable`].
     #[inline]
     pub fn lock(&self) -> Result<Acquired> {
-        Ok(self.view()?.lock(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.lock(who)?)
     }
 
     /// Locks it if nobody has it.
@@ -130,7 +136,8 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// # Errors
     /// [`LockError::Busy`], and as for [`Mutex::lock`].
     pub fn try_lock(&self) -> Result<Acquired> {
-        Ok(self.view()?.try_lock(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.try_lock(who)?)
     }
 
     /// Locks it within a time.
@@ -138,9 +145,8 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// # Errors
     /// [`LockError::TimedOut`], and as for [`Mutex::lock`].
     pub fn lock_within(&self, timeout: Duration) -> Result<Acquired> {
-        Ok(self
-            .view()?
-            .lock_until(self.who()?, Deadline::after(timeout))?)
+        let (it, who) = self.parts()?;
+        Ok(it.lock_until(who, Deadline::after(timeout))?)
     }
 
     /// Unlocks it.
@@ -149,7 +155,8 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// [`LockError::NotOwner`].
     #[inline]
     pub fn unlock(&self) -> Result<()> {
-        Ok(self.view()?.unlock(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.unlock(who)?)
     }
 
     /// What it protects was repaired, by the caller who was told that its owner died.
@@ -157,7 +164,8 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// # Errors
     /// [`LockError::Invalid`] if there was nothing to repair.
     pub fn make_consistent(&self) -> Result<()> {
-        Ok(self.view()?.make_consistent(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.make_consistent(who)?)
     }
 }
 
@@ -169,7 +177,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// [`LockError::TimedOut`], [`LockError::Deadlock`], [`LockError::NotRecoverable`],
     /// [`LockError::TooMany`].
     pub fn read(&self, timeout: Option<Duration>) -> Result<Acquired> {
-        Ok(self.view()?.read_until(self.who()?, until(timeout))?)
+        let (it, who) = self.parts()?;
+        Ok(it.read_until(who, until(timeout))?)
     }
 
     /// Locks it for reading if that is possible now.
@@ -177,7 +186,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::Busy`], and as for [`RwLock::read`].
     pub fn try_read(&self) -> Result<Acquired> {
-        Ok(self.view()?.read_until(self.who()?, Deadline::TRY)?)
+        let (it, who) = self.parts()?;
+        Ok(it.read_until(who, Deadline::TRY)?)
     }
 
     /// Locks it for writing, within a time or however long that takes.
@@ -185,7 +195,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// As for [`RwLock::read`].
     pub fn write(&self, timeout: Option<Duration>) -> Result<Acquired> {
-        Ok(self.view()?.write_until(self.who()?, until(timeout))?)
+        let (it, who) = self.parts()?;
+        Ok(it.write_until(who, until(timeout))?)
     }
 
     /// Locks it for writing if nobody has it.
@@ -193,7 +204,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::Busy`], and as for [`RwLock::write`].
     pub fn try_write(&self) -> Result<Acquired> {
-        Ok(self.view()?.write_until(self.who()?, Deadline::TRY)?)
+        let (it, who) = self.parts()?;
+        Ok(it.write_until(who, Deadline::TRY)?)
     }
 
     /// Unlocks it, as reader or writer.
@@ -201,7 +213,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::NotOwner`].
     pub fn unlock(&self) -> Result<()> {
-        Ok(self.view()?.unlock(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.unlock(who)?)
     }
 
     /// What it protects was repaired.
@@ -209,7 +222,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::Invalid`] if there was nothing to repair.
     pub fn make_consistent(&self) -> Result<()> {
-        Ok(self.view()?.make_consistent(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.make_consistent(who)?)
     }
 }
 
@@ -224,8 +238,9 @@ impl<M: Borrow<Mapping>> Condvar<M> {
     where
         N: Borrow<Mapping>,
     {
+        let (it, who) = self.parts()?;
         let held = mutex.view()?;
-        Ok(self.view()?.wait_until(self.who()?, held, until(timeout))?)
+        Ok(it.wait_until(who, held, until(timeout))?)
     }
 
     /// Ends the wait of one that waits, if any does.
@@ -233,7 +248,8 @@ impl<M: Borrow<Mapping>> Condvar<M> {
     /// # Errors
     /// [`LockError::Invalid`].
     pub fn signal(&self) -> Result<()> {
-        self.view()?.signal(self.who()?);
+        let (it, who) = self.parts()?;
+        it.signal(who);
         Ok(())
     }
 
@@ -242,7 +258,8 @@ impl<M: Borrow<Mapping>> Condvar<M> {
     /// # Errors
     /// [`LockError::Invalid`].
     pub fn broadcast(&self) -> Result<()> {
-        self.view()?.broadcast(self.who()?);
+        let (it, who) = self.parts()?;
+        it.broadcast(who);
         Ok(())
     }
 }
@@ -253,7 +270,8 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::TimedOut`], [`LockError::Invalid`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        Ok(self.view()?.wait_until(self.who()?, until(timeout))?)
+        let (it, who) = self.parts()?;
+        Ok(it.wait_until(who, until(timeout))?)
     }
 
     /// Takes 1 if there is one.
@@ -261,7 +279,8 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::Busy`], [`LockError::Invalid`].
     pub fn try_wait(&self) -> Result<()> {
-        Ok(self.view()?.try_wait(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.try_wait(who)?)
     }
 
     /// Adds 1.
@@ -269,7 +288,8 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::Overflow`], [`LockError::Invalid`].
     pub fn post(&self) -> Result<()> {
-        Ok(self.view()?.post(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.post(who)?)
     }
 
     /// The value now.
@@ -277,7 +297,8 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::Invalid`].
     pub fn value(&self) -> Result<u32> {
-        Ok(self.view()?.value())
+        let (it, _) = self.parts()?;
+        Ok(it.value())
     }
 }
 
@@ -288,7 +309,8 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// [`LockError::Broken`] if a participant died, [`LockError::TimedOut`],
     /// [`LockError::TooMany`], [`LockError::Invalid`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        Ok(self.view()?.wait_until(self.who()?, until(timeout))?)
+        let (it, who) = self.parts()?;
+        Ok(it.wait_until(who, until(timeout))?)
     }
 
     /// A thread of this process takes part from now on: the others hear of its death before it
@@ -297,7 +319,8 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// # Errors
     /// [`LockError::TooMany`].
     pub fn join(&self) -> Result<()> {
-        Ok(self.view()?.join(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.join(who)?)
     }
 
     /// It takes part no longer.
@@ -305,7 +328,8 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// # Errors
     /// [`LockError::NotOwner`].
     pub fn leave(&self) -> Result<()> {
-        Ok(self.view()?.leave(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.leave(who)?)
     }
 
     /// Makes a broken barrier whole, with nobody arrived.
@@ -313,6 +337,7 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// # Errors
     /// [`LockError::Busy`].
     pub fn mend(&self) -> Result<()> {
-        Ok(self.view()?.mend(self.who()?)?)
+        let (it, who) = self.parts()?;
+        Ok(it.mend(who)?)
     }
 }

@@ -267,8 +267,9 @@ impl Pools {
         let holder = block.holders.get_mut(&session).ok_or(Errno::NOENT)?;
         let bound = holder.given.min(bound);
         // One of another user says so, and may go on writing.
+        let present = holder.moves == block.moves;
         let doubtful = holder.given.writes() && !bound.writes() && uid != block.uid;
-        block.exposed |= doubtful;
+        block.exposed |= doubtful && present;
         let access = bound.min(right);
         let behind = holder.moves != block.moves;
         let fd = match access {
@@ -407,6 +408,7 @@ impl Pools {
         };
         let holder = block.holders.entry(session).or_insert(fresh);
         holder.given = holder.given.max(given);
+        holder.moves = block.moves;
         if let Some(member) = self.members.get_mut(&session) {
             member.held.insert(handle);
         }
@@ -423,7 +425,9 @@ impl Pools {
         if let Some(block) = self.blocks.get_mut(&handle)
             && let Some(holder) = block.holders.remove(&session)
         {
-            block.exposed |= holder.given.writes() && uid != block.uid;
+            // What has been moved since is worth nothing to it.
+            let present = holder.moves == block.moves;
+            block.exposed |= holder.given.writes() && uid != block.uid && present;
         }
     }
 

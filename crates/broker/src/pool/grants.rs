@@ -149,7 +149,9 @@ impl Pools {
         }
         let mut outcome = Ok(());
         for (&holder, held) in &block.holders {
-            if holder == party || !held.given.writes() {
+            // Who has not followed a move can write to what nobody reads any more.
+            let present = held.moves == block.moves;
+            if holder == party || !held.given.writes() || !present {
                 continue;
             }
             let uid = self.members.get(&holder).map(|member| member.uid);

@@ -106,6 +106,10 @@ pub struct CwPoolInfo {
     is_private: u32,
 }
 
+// What the header's compilers make of these.
+const _: () = assert!(size_of::<CwMember>() == 80 && size_of::<CwPoolInfo>() == 16);
+const _: () = assert!(size_of::<CwBlockInfo>() == 112);
+
 impl CwBlock {
     fn new(block: Block) -> CwBlock {
         CwBlock {
