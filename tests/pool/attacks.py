@@ -137,13 +137,10 @@ def after_deaths(stage, dead):
     for uid in (OWNER, FRIEND):
         player = stage.enter(uid)
         expect("everyday work", player.number("churn", 1), 0)
-        # A persistent one that was left is adopted and freed by its user.
-        for block in [b for p in stage.pools() for b in p["blocks"] if b["uid"] == uid]:
-            if not block["persistent"] or block["pid"]:
-                raise Failed(f"left: {block}")
-            slot, handle = player.block("find", "churn", READ, 0)
-            player.number("free", player.block("adopt", handle)[0])
-            player.number("close", slot)
+        mine = [b for p in stage.pools() for b in p["blocks"] if b["uid"] == uid]
+        if any(block["pid"] or not block["persistent"] for block in mine):
+            raise Failed(f"left: {mine}")
+        expect("orphans", player.number("orphans"), len(mine))
         player.leave()
         stage.players.remove(player)
     stage.balance()

@@ -210,6 +210,8 @@ static int others(char **w)
 		guard_off = !number(w[1]), answer(0);
 	else if (!strcmp(w[0], "fork"))
 		answer(in_child(slot_of(w[1])));
+	else if (!strcmp(w[0], "orphans"))
+		answer(orphans());
 	else if (!strcmp(w[0], "churn"))
 		answer(churn(number(w[1])));
 	else

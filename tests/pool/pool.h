@@ -45,6 +45,9 @@ int evil(char **words);
 /* A forked child must find nothing of its parent's, and can open the library for itself. */
 int in_child(struct slot *slot);
 
+/* Adopts and frees the blocks of this user that nobody owns: how many, or what failed. */
+int orphans(void);
+
 /* Everything an honest program does with blocks, so many times: 0, or what failed. */
 int churn(uint64_t rounds);
 

@@ -110,6 +110,24 @@ int in_child(struct slot *slot)
 	return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
 }
 
+int orphans(void)
+{
+	static struct cw_block_info found[SLOTS];
+	int freed = 0, count = cw_pool_blocks(pool, found, SLOTS);
+	for (int i = 0; i < count && i < SLOTS; i++) {
+		cw_block *block;
+		if (found[i].owner || !found[i].handle || found[i].uid != getuid())
+			continue;
+		int result = cw_block_adopt(pool, found[i].handle, &block);
+		if (result == 0)
+			result = cw_block_free(block);
+		if (result < 0)
+			return result;
+		freed++;
+	}
+	return freed;
+}
+
 /* One round: two blocks, all that can be done with them. */
 static int round_of(uint64_t number)
 {

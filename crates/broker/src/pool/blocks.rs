@@ -335,7 +335,10 @@ impl Pools {
         block.moves = block.moves.wrapping_add(1);
         block.exposed = false;
         for (&holder, held) in &mut block.holders {
-            if !held.told {
+            if holder == session {
+                // It has the fresh memory already, for writing.
+                held.moves = block.moves;
+            } else if !held.told {
                 held.told = true;
                 self.outbox.push((holder, News::Changed(handle)));
             }

@@ -19,14 +19,15 @@ use crate::config::Tenant;
 use crate::hub::TenantId;
 
 impl Pools {
-    /// What a session may know of a block. Its handle is shown to those who have a right to it.
+    /// What a session may know of a block. Its handle is shown to those who have a right to it,
+    /// and to those who may decide about it.
     ///
     /// # Errors
     /// `ENOENT`.
     pub fn info(&self, session: SessionName, handle: Handle) -> Result<BlockInfo, Errno> {
         let block = self.seen(session, handle)?;
         let access = block.right(session, self.own(session)?.uid);
-        let shown = access != Access::None || block.owner == Some(session);
+        let shown = access != Access::None || self.administered(session, handle).is_ok();
         Ok(BlockInfo {
             handle: if shown { handle } else { 0 },
             number: block.number,

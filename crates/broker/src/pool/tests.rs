@@ -183,6 +183,7 @@ fn exclusive_writing_is_one_sessions() {
     }
     assert!(grant(&mut pools, handle, 3, Access::Read).is_ok());
     assert!(pools.open(2, handle, Access::Write).is_ok());
+    assert_eq!(exclusive(&mut pools), None, "once more");
     // It ends with its session.
     pools.leave(2);
     assert!(grant(&mut pools, handle, 1, Access::Write).is_ok());
@@ -266,7 +267,8 @@ fn the_free_list_is_right_after_every_death() {
     assert_eq!(pools.usage(0), usage);
     // The orphan is any session's of its user, and nobody's of another.
     let kept = pools.find(2, pool, "kept").unwrap();
-    assert_eq!((kept.owner, kept.uid), (0, UID));
+    assert_eq!((kept.owner, kept.uid, kept.handle), (0, UID, handles[3]));
+    assert_eq!(pools.find(3, pool, "kept").unwrap().handle, 0);
     assert_eq!(errno(pools.adopt(3, handles[3])), Some(Errno::PERM));
     assert_eq!(errno(pools.free(3, handles[3])), Some(Errno::PERM));
     pools.adopt(2, handles[3]).unwrap();
