@@ -7,6 +7,8 @@
 mod barrier;
 #[path = "lock/garbage.rs"]
 mod garbage;
+#[path = "lock/lease.rs"]
+mod lease;
 #[path = "lock/mutex.rs"]
 mod mutex;
 #[path = "lock/rwlock.rs"]

@@ -8,6 +8,8 @@
 //! - `lock_worker storm SECONDS SEED`: processes killed at random;
 //! - `lock_worker hostile SECONDS SEED`: one that writes rubbish into all objects.
 //!
+//! With `LOCK_WORKER_WITHOUT_WAITV` in the environment the kernel does not know `futex_waitv(2)`.
+//!
 //! The exit status says whether it went well; the last line of output, what happened.
 
 mod fault;
@@ -21,6 +23,9 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    if std::env::var_os("LOCK_WORKER_WITHOUT_WAITV").is_some() {
+        world::forget_waitv();
+    }
     let number = |word: &str| word.parse().expect("a number");
     let result = match words[..] {
         ["points", object, role] => fault::points(object, role),

@@ -56,7 +56,7 @@ fn leave(view: &View, who: u16) {
 
 /// Every other time a process that has something lets others run, that they may have to wait.
 fn linger(view: &View, who: u16) {
-    if view.get(Word::Progress(who)) % 2 == 0 {
+    if view.get(Word::Progress(who)).is_multiple_of(2) {
         std::thread::yield_now();
     }
 }
@@ -105,7 +105,7 @@ pub fn condvar(view: &View, me: &Locker, who: u16) {
     repair(view, me, who, acquired);
     if view.get(Word::Ticks) == ticks {
         view.set(Word::Ticks, ticks + 1);
-        if ticks % 2 == 0 {
+        if ticks.is_multiple_of(2) {
             cond.broadcast(me);
         } else {
             cond.signal(me);

@@ -290,3 +290,33 @@ pub fn wait_until(what: &str, mut seen: impl FnMut() -> bool) -> Result<(), Stri
 pub fn brief() -> Deadline {
     Deadline::after(Duration::from_millis(200))
 }
+
+/// Has the kernel answer as one that does not know `futex_waitv(2)`, from now on.
+pub fn forget_waitv() {
+    let errno = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
+    let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    let equal = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    let answer = (libc::BPF_RET | libc::BPF_K) as u16;
+    let line = |code, jt, k| libc::sock_filter { code, jt, jf: 0, k };
+    // The number of the call is the first word of what the filter sees.
+    let mut filter = [
+        line(load, 0, 0),
+        line(equal, 1, libc::SYS_futex_waitv as u32),
+        line(answer, 0, libc::SECCOMP_RET_ALLOW),
+        line(answer, 0, errno),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: both calls concern this process and its children; the program outlives the call.
+    let done = unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
+            && libc::prctl(
+                libc::PR_SET_SECCOMP,
+                libc::SECCOMP_MODE_FILTER,
+                &raw const program,
+            ) == 0
+    };
+    assert!(done, "seccomp: {}", std::io::Error::last_os_error());
+}

@@ -157,7 +157,7 @@ impl<'m> Barrier<'m> {
         let mut woke = Woke::Early;
         let is_over = |seen: u64| (seen ^ mine) & (ROUNDS | ERAS) != 0;
         loop {
-            waiting.turn();
+            waiting.turn()?;
             let deaths = who.deaths();
             let seen = self.word.load(Ordering::Acquire);
             if (seen ^ mine) & ERAS != 0 {

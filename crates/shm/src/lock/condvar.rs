@@ -90,12 +90,12 @@ impl<'m> Condvar<'m> {
     fn sleep(self, who: &Locker, key: u64, until: Deadline) -> bool {
         let mut waiting = Waiting::new(who, until);
         loop {
-            waiting.turn();
+            let in_time = waiting.turn().is_ok();
             let deaths = who.deaths();
             if self.event.is_past(key) {
                 return true;
             }
-            if waiting.over() {
+            if !in_time || waiting.over() {
                 return false;
             }
             if !waiting.spin(self.spins, || self.event.is_past(key)) {

@@ -88,11 +88,14 @@ fn sleep_on_both(
         time.as_ref(),
         futex::ClockId::Monotonic,
     );
-    let missing = matches!(result, Err(Errno::NOSYS | Errno::PERM));
-    if missing {
+    let slept = matches!(
+        result,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)
+    );
+    if !slept {
         NO_WAITV.store(true, Ordering::Relaxed);
     }
-    !missing
+    slept
 }
 
 fn sleep_on_one(word: &AtomicU32, expected: u32, until: Deadline) {

@@ -1,5 +1,6 @@
 //! Who locks, and how it learns of deaths and sleeps.
 
+use super::error::LockError;
 use super::layout::MODEL;
 use super::time::{self, Deadline};
 use super::word;
@@ -196,6 +197,8 @@ pub(crate) struct Waiting<'a> {
     until: Deadline,
     /// When the lease runs out; `None` before the first sleep.
     lease: Option<Deadline>,
+    /// Who turned out to be dead when it was asked after.
+    dead: Option<Life>,
     turns: u32,
     spun: bool,
 }
@@ -206,6 +209,7 @@ impl<'a> Waiting<'a> {
             who,
             until,
             lease: None,
+            dead: None,
             turns: 0,
             spun: false,
         }
@@ -220,20 +224,44 @@ impl<'a> Waiting<'a> {
         self.until.passed()
     }
 
-    /// At the top of each loop. Whoever makes us go round without end finds us asleep.
-    pub(crate) fn turn(&mut self) {
+    /// At the top of each loop. Whoever makes us go round without end finds us asleep, or gone when
+    /// the time is over.
+    ///
+    /// # Errors
+    /// As the deadline says.
+    pub(crate) fn turn(&mut self) -> Result<(), LockError> {
         self.turns += 1;
-        if self.turns > RETRIES {
-            self.turns = 0;
-            let nobody = AtomicU64::new(0);
-            let nap = Deadline::after(NAP).min(self.until);
-            self.who.sleep.sleep(&nobody, 0, self.who.deaths(), nap);
+        if self.turns <= RETRIES {
+            return Ok(());
         }
+        if self.is_try() {
+            return Err(LockError::Busy);
+        }
+        if self.over() {
+            return Err(LockError::TimedOut);
+        }
+        self.turns = 0;
+        let nobody = AtomicU64::new(0);
+        let nap = Deadline::after(NAP).min(self.until);
+        self.who.sleep.sleep(&nobody, 0, self.who.deaths(), nap);
+        Ok(())
     }
 
     /// Looks for a moment whether what we wait for comes by itself: once for each call.
     pub(crate) fn spin(&mut self, hint: &AtomicU64, done: impl FnMut() -> bool) -> bool {
         !std::mem::replace(&mut self.spun, true) && super::spin::spin(hint, done)
+    }
+
+    /// Whether an owner is alive, as far as this call knows.
+    pub(crate) fn is_alive(&self, owner: Life) -> bool {
+        self.dead != Some(owner) && self.who.is_alive(owner)
+    }
+
+    /// Sleeps as in [`Waiting::sleep`], and asks after the owner when the lease is over.
+    pub(crate) fn sleep_for(&mut self, owner: Life, word: &AtomicU64, expected: u64, deaths: u32) {
+        if self.sleep(word, expected, deaths) == Woke::Lease && !self.who.confirm(owner) {
+            self.dead = Some(owner);
+        }
     }
 
     /// Sleeps while the low half of `word` is that of `expected` and nobody has died since

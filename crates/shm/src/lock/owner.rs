@@ -7,7 +7,7 @@
 use super::error::{Acquired, LockError};
 use super::event::ALL;
 use super::layout::{HOLDER, SPINS, STATE};
-use super::locker::{Locker, RETRIES, Waiting, Woke};
+use super::locker::{Locker, RETRIES, Waiting};
 use super::word::{HELD, INCONSISTENT, OWNER, UNRECOVERABLE, WAITERS, is_held, named};
 use crate::life::Life;
 use crate::mem::Region;
@@ -122,13 +122,12 @@ impl<'m> Owner<'m> {
     fn take_slowly(self, who: &Locker, waiting: &mut Waiting) -> Result<Acquired, LockError> {
         // Who has slept can't know whether others still do, and wakes the next one when it unlocks.
         let mut waiters = 0;
-        let mut dead = None;
         loop {
-            waiting.turn();
+            waiting.turn()?;
             let deaths = who.deaths();
             let seen = self.word.load(Ordering::Acquire);
             let had = match self.state(who, seen)? {
-                State::Had(owner) if dead != Some(owner) && who.is_alive(owner) => true,
+                State::Had(owner) if waiting.is_alive(owner) => true,
                 State::Had(_) | State::Free => false,
             };
             if !had {
@@ -150,9 +149,8 @@ impl<'m> Owner<'m> {
                 }
                 waiters = WAITERS;
                 who.step("lock.owner.marked");
-                let woke = waiting.sleep(self.word, seen | WAITERS, deaths);
+                waiting.sleep_for(named(seen), self.word, seen | WAITERS, deaths);
                 who.step("lock.owner.woken");
-                dead = asked(who, woke, named(seen));
             } else if waiting.over() {
                 return Err(LockError::TimedOut);
             }
@@ -176,12 +174,12 @@ impl<'m> Owner<'m> {
     /// again (`false`).
     pub(crate) fn await_free(self, who: &Locker, waiting: &mut Waiting) -> Result<bool, LockError> {
         loop {
-            waiting.turn();
+            waiting.turn()?;
             let deaths = who.deaths();
             let seen = self.word.load(Ordering::Acquire);
             match self.state(who, seen)? {
                 State::Free => return Ok(seen & INCONSISTENT == 0),
-                State::Had(owner) if !who.is_alive(owner) => return Ok(false),
+                State::Had(owner) if !waiting.is_alive(owner) => return Ok(false),
                 State::Had(_) if waiting.is_try() => return Err(LockError::Busy),
                 State::Had(_) => {}
             }
@@ -193,11 +191,8 @@ impl<'m> Owner<'m> {
             }
             if seen & WAITERS != 0 || self.replace(seen, seen | WAITERS) {
                 who.step("lock.owner.marked");
-                let woke = waiting.sleep(self.word, seen | WAITERS, deaths);
+                waiting.sleep_for(named(seen), self.word, seen | WAITERS, deaths);
                 who.step("lock.owner.woken");
-                if asked(who, woke, named(seen)).is_some() {
-                    return Ok(false);
-                }
             }
         }
     }
@@ -288,9 +283,4 @@ impl Holder {
             thread: holder as u32,
         })
     }
-}
-
-/// If the lease is over: the owner, if it turns out to be dead.
-fn asked(who: &Locker, woke: Woke, owner: Life) -> Option<Life> {
-    (woke == Woke::Lease && !who.confirm(owner)).then_some(owner)
 }

@@ -9,7 +9,7 @@ use super::layout::{MODEL, RECORDS};
 use super::locker::{Locker, RETRIES};
 use super::word::{ENTRY, MAX_ENTRIES, entries, named, record};
 use crate::life::Life;
-use crate::mem::Region;
+use crate::mem::{Region, Words};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Records of a cache line.
@@ -29,18 +29,19 @@ pub(crate) enum Found {
 /// The records of an object.
 #[derive(Clone, Copy)]
 pub(crate) struct Records<'m> {
-    region: &'m Region,
-    at: usize,
+    words: Words<'m, RECORDS>,
 }
 
 impl<'m> Records<'m> {
     /// Those at `at`, which is inside of the region.
     pub(crate) fn new(region: &'m Region, at: usize) -> Records<'m> {
-        Records { region, at }
+        Records {
+            words: region.words(at),
+        }
     }
 
     fn word(self, index: usize) -> &'m AtomicU64 {
-        self.region.word(self.at + 8 * (index % RECORDS))
+        self.words.get(index % RECORDS)
     }
 
     /// Where a process looks first: neighbours in the life table begin on different lines.
@@ -51,6 +52,16 @@ impl<'m> Records<'m> {
         } else {
             (index % PER_LINE * PER_LINE + index / PER_LINE) % RECORDS
         }
+    }
+
+    /// Whether there may be entries: fewer instructions than to look at each, and right if there
+    /// are none.
+    #[inline]
+    fn any(self) -> bool {
+        let all = (0..RECORDS).fold(0, |all, index| {
+            all | self.words.get(index).load(Ordering::SeqCst)
+        });
+        entries(all) != 0
     }
 
     /// One entry more of this process.
@@ -120,6 +131,9 @@ impl<'m> Records<'m> {
     /// Looks at all entries. `alive` says who lives.
     pub(crate) fn look(self, mut alive: impl FnMut(Life) -> bool) -> Found {
         let mut found = Found::None;
+        if !self.any() {
+            return found;
+        }
         for index in 0..RECORDS {
             let seen = self.word(index).load(Ordering::SeqCst);
             if entries(seen) != 0 {
@@ -134,6 +148,9 @@ impl<'m> Records<'m> {
 
     /// Takes back what the dead have, and returns whether entries are left.
     pub(crate) fn reclaim(self, mut alive: impl FnMut(Life) -> bool) -> bool {
+        if !self.any() {
+            return false;
+        }
         let mut left = false;
         for index in 0..RECORDS {
             let word = self.word(index);

@@ -82,7 +82,7 @@ impl<'m> RwLock<'m> {
                 self.leave(who)?;
             }
             if self.owner.await_free(who, &mut waiting)? {
-                waiting.turn();
+                waiting.turn()?;
                 continue;
             }
             // A dead writer's. It may have waited for readers and changed nothing.
@@ -128,7 +128,7 @@ impl<'m> RwLock<'m> {
     fn await_readers(self, who: &Locker, waiting: &mut Waiting) -> Result<(), LockError> {
         let mut woke = Woke::Early;
         loop {
-            waiting.turn();
+            waiting.turn()?;
             let deaths = who.deaths();
             let key = self.drain.key();
             model_fence();

@@ -78,7 +78,7 @@ impl<'m> Semaphore<'m> {
     pub fn wait_until(self, who: &Locker, until: Deadline) -> Result<(), LockError> {
         let mut waiting = Waiting::new(who, until);
         loop {
-            waiting.turn();
+            waiting.turn()?;
             let deaths = who.deaths();
             let seen = self.load()?;
             if seen & VALUE > 0 {
