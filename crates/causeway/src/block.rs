@@ -138,8 +138,8 @@ impl Block {
     /// meanwhile: what is stored to the old memory is lost.
     ///
     /// # Errors
-    /// `EPERM` if the block is another's, `ENOENT`, `EACCES` without the right to read it, `ENOMEM`,
-    /// `EINVAL` if the broker was restarted meanwhile: to be tried again.
+    /// `EPERM` if the block is another's, `ENOENT`, `EACCES` without the right to read it,
+    /// `ENOMEM`, `EINVAL` if the broker was restarted meanwhile: to be tried again.
     pub fn relocate(&self) -> Result<()> {
         self.held.move_contents()
     }

@@ -14,8 +14,8 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::library::Handle;
 
-/// What a process has of a block that it holds: one range of addresses, the same as long as anything
-/// of the block is in use.
+/// What a process has of a block that it holds: one range of addresses, the same as long as
+/// anything of the block is in use.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) library: Arc<Handle>,

@@ -483,6 +483,34 @@ fn what_its_owner_does_not_bring_is_given_up() {
     assert_eq!(new.next_expiry(), None);
 }
 
+/// What no owner would say of a block.
+fn malformed(good: &RestoreBlockRequest) -> [RestoreBlockRequest; 6] {
+    [
+        RestoreBlockRequest {
+            bytes: BLOCK / 2,
+            ..good.clone()
+        },
+        RestoreBlockRequest {
+            bytes: 0,
+            ..good.clone()
+        },
+        RestoreBlockRequest {
+            name: String::new(),
+            persistent: true,
+            ..good.clone()
+        },
+        restore(good.pool, vec![to_session(1, Access::None)]),
+        restore(
+            good.pool,
+            vec![
+                to_session(1, Access::Exclusive),
+                to_session(2, Access::Write),
+            ],
+        ),
+        restore(good.pool, vec![to_session(1, Access::Read); 2]),
+    ]
+}
+
 #[test]
 fn nobody_brings_anothers_block() {
     let (mut old, pool) = three();
@@ -521,30 +549,7 @@ fn nobody_brings_anothers_block() {
         Some(Errno::INVAL),
         "not the broker's"
     );
-    for bad in [
-        RestoreBlockRequest {
-            bytes: BLOCK / 2,
-            ..good.clone()
-        },
-        RestoreBlockRequest {
-            bytes: 0,
-            ..good.clone()
-        },
-        RestoreBlockRequest {
-            name: String::new(),
-            persistent: true,
-            ..good.clone()
-        },
-        restore(pool, vec![to_session(1, Access::None)]),
-        restore(
-            pool,
-            vec![
-                to_session(1, Access::Exclusive),
-                to_session(2, Access::Write),
-            ],
-        ),
-        restore(pool, vec![to_session(1, Access::Read); 2]),
-    ] {
+    for bad in malformed(&good) {
         let fd = own.try_clone().unwrap();
         assert_eq!(bring(&mut new, 1, fd, &bad), Some(Errno::INVAL), "{bad:?}");
     }

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use causeway_fabric::pool::{Access, BlockStatus, Grant, Pages, PartyKind, PoolStatus, SyncKind};
+use causeway_fabric::services::pool::HolderStatus;
 use serde_json::{Value, json};
 
 use super::{amount, printable};
@@ -34,7 +35,8 @@ fn pool_json(pool: &PoolStatus) -> Value {
 }
 
 fn block_json(block: &BlockStatus) -> Value {
-    let holder = |holder: &causeway_fabric::services::pool::HolderStatus| json!({ "pid": holder.pid, "access": access_name(holder.access) });
+    let holder =
+        |held: &HolderStatus| json!({ "pid": held.pid, "access": access_name(held.access) });
     let grant = |grant: &Grant| {
         json!({
             "party": party_name(grant.kind),
@@ -170,7 +172,6 @@ fn processes(pids: impl Iterator<Item = i32>) -> String {
 mod tests {
     use super::*;
     use causeway_fabric::pool::SyncStatus;
-    use causeway_fabric::services::pool::HolderStatus;
 
     fn pool() -> PoolStatus {
         let block = BlockStatus {
