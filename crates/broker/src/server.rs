@@ -25,6 +25,7 @@ use crate::door::Door;
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub, TenantId};
 use crate::reaper::Reaper;
+use crate::services::{Caller, Services, SessionId};
 use crate::session::{Overrun, Peer, Session};
 
 /// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
@@ -74,6 +75,7 @@ pub struct Server {
     session_of: HashMap<EndpointId, u64>,
     last_session: u64,
     hub: Hub,
+    services: Services,
     reaper: Reaper,
     overflow_uid: u32,
     idle: Option<Duration>,
@@ -106,6 +108,7 @@ impl Server {
             session_of: HashMap::new(),
             last_session: FIRST_SESSION,
             hub: Hub::new(),
+            services: Services::default(),
             reaper: Reaper::default(),
             overflow_uid: overflow_uid(),
             idle,
@@ -136,8 +139,11 @@ impl Server {
                     token => self.serve(token, event.flags),
                 }
             }
-            self.hub.expire(Instant::now());
+            let now = Instant::now();
+            self.hub.expire(now);
+            self.services.expire(now);
             self.deliver();
+            self.services.members.announce();
             if self.is_idle() {
                 return Ok(Stop::Idle);
             }
@@ -157,7 +163,8 @@ impl Server {
             .idle
             .filter(|_| self.sessions.is_empty())
             .map(|idle| self.idle_since + idle);
-        [idle, self.hub.next_expiry()].into_iter().flatten().min()
+        let (hub, services) = (self.hub.next_expiry(), self.services.next_expiry());
+        [idle, hub, services].into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {
@@ -274,25 +281,36 @@ impl Server {
         if header.kind != Kind::Request {
             return Err(Overrun);
         }
+        let peer = session.peer;
         let mut endpoint = session.endpoint;
-        let mut client = Client {
-            hub: &mut self.hub,
-            trees: &mut self.doors[session.peer.tenant].trees,
-            tenants: &self.tenants,
-            peer: session.peer,
-            endpoint: &mut endpoint,
-        };
-        let outcome = match header.service {
-            SERVICE => dispatch(&mut client, header.method, body, fds),
-            _ => Err(Errno::NOSYS),
+        let outcome = if header.service == SERVICE {
+            let mut client = Client {
+                hub: &mut self.hub,
+                trees: &mut self.doors[peer.tenant].trees,
+                tenants: &self.tenants,
+                peer,
+                endpoint: &mut endpoint,
+            };
+            dispatch(&mut client, header.method, body, fds)
+        } else {
+            let caller = Caller {
+                session: number,
+                peer,
+                tenant: &self.tenants[peer.tenant],
+            };
+            self.services.answer(&caller, header, body, fds)
         };
         if let Err(errno) = &outcome {
-            tracing::debug!(pid = session.peer.pid, method = header.method, %errno, "refused");
+            let (service, method) = (header.service, header.method);
+            tracing::debug!(pid = peer.pid, service, method, %errno, "refused");
         }
         if let Some(id) = endpoint.filter(|_| session.endpoint.is_none()) {
             session.endpoint = endpoint;
-            session.pidfd = watch_process(&self.epoll, session, number);
             self.session_of.insert(id, number);
+        }
+        let lives = session.endpoint.is_some() || self.services.members.get(number).is_some();
+        if lives && session.pidfd.is_none() {
+            session.pidfd = watch_process(&self.epoll, session, number);
         }
         session.reply(header, outcome)
     }
@@ -308,7 +326,7 @@ impl Server {
         self.end(number, "malformed message");
     }
 
-    /// Sends each endpoint what the tables have for it.
+    /// Sends each client what the tables have for it.
     fn deliver(&mut self) {
         // A client that ends here may cause events for others: hence the loop, which ends since
         // every turn but the last removes a session or empties the tables.
@@ -322,34 +340,42 @@ impl Server {
             for (to, event) in self.hub.take_outbox() {
                 peers.entry(to).or_default().push(event);
             }
-            if stale.is_empty() && peers.is_empty() {
+            let events = self.services.outbox.take();
+            if stale.is_empty() && peers.is_empty() && events.is_empty() {
                 break;
             }
+            for event in events {
+                self.deliver_to(event.to, (event.service, event.number), &[event.body]);
+            }
             for (to, segments) in stale {
-                self.deliver_to(to, EVENT_STALE, &[encode_body(&segments)]);
+                self.deliver_to_endpoint(to, EVENT_STALE, &[encode_body(&segments)]);
             }
             for (to, events) in peers {
                 let parts = events.chunks(PEER_EVENTS_PER_MESSAGE);
                 let bodies: Vec<_> = parts.map(|part| encode_body(&part.to_vec())).collect();
-                self.deliver_to(to, EVENT_PEERS, &bodies);
+                self.deliver_to_endpoint(to, EVENT_PEERS, &bodies);
             }
         }
     }
 
-    fn deliver_to(&mut self, to: EndpointId, number: u16, bodies: &[Vec<u8>]) {
-        let Some(&session_number) = self.session_of.get(&to) else {
-            return;
-        };
-        let Some(session) = self.sessions.get_mut(&session_number) else {
+    fn deliver_to_endpoint(&mut self, to: EndpointId, event: u16, bodies: &[Vec<u8>]) {
+        if let Some(&number) = self.session_of.get(&to) {
+            self.deliver_to(number, (SERVICE, event), bodies);
+        }
+    }
+
+    /// Sends events of one kind: the number of their service, and theirs.
+    fn deliver_to(&mut self, number: SessionId, kind: (u16, u16), bodies: &[Vec<u8>]) {
+        let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
         let was_congested = session.is_congested();
         for body in bodies {
-            if session.event(number, body).is_err() {
-                return self.end(session_number, "it does not read or is gone");
+            if session.event(kind.0, kind.1, body).is_err() {
+                return self.end(number, "it does not read or is gone");
             }
         }
-        self.watch_again(session_number, was_congested);
+        self.watch_again(number, was_congested);
     }
 
     /// Waits for room instead of requests while a client is congested.
@@ -378,6 +404,7 @@ impl Server {
         // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
         // but nothing should depend on the closing being the last.
         let _ = epoll::delete(&self.epoll, session.socket());
+        self.services.end(number);
         let mut segments = Vec::new();
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
@@ -409,7 +436,7 @@ fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Watches the process of a new endpoint. Not that of other clients: a launcher leaves its
+/// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves its
 /// connection to the programs it launched, and that connection counts as long as one of them
 /// lives. None if the process can't be watched: then its socket alone tells of its death.
 fn watch_process(epoll: &OwnedFd, session: &Session, number: u64) -> Option<OwnedFd> {

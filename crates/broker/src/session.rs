@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use causeway_fabric::limits::BACKLOG_BYTES_MAX;
 use causeway_fabric::remoting::{Header, Kind, send};
-use causeway_fabric::services::SERVICE;
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, TenantId};
@@ -38,7 +37,7 @@ pub struct Session {
     pub peer: Peer,
     /// The endpoint that it made itself.
     pub endpoint: Option<EndpointId>,
-    /// Of an endpoint: readable once its process has died, even if a child of it still holds the
+    /// Of an endpoint or member: readable once its process has died, even if a child of it still holds the
     /// socket.
     pub pidfd: Option<OwnedFd>,
     backlog: VecDeque<Pending>,
@@ -95,14 +94,14 @@ impl Session {
         self.push(header.encode(&body), fds)
     }
 
-    /// Sends an event: its number and its body.
+    /// Sends an event of a service: its number and its body.
     ///
     /// # Errors
     /// [`Overrun`].
-    pub fn event(&mut self, number: u16, body: &[u8]) -> Result<(), Overrun> {
+    pub fn event(&mut self, service: u16, number: u16, body: &[u8]) -> Result<(), Overrun> {
         let header = Header {
             kind: Kind::Event,
-            service: SERVICE,
+            service,
             method: number,
             request: 0,
             status: 0,

@@ -14,12 +14,12 @@ use crate::error::{Error, Result};
 use crate::limits::{
     ATTACH_ATTEMPTS, COMM_MAX, CONNECT_ATTEMPTS, CONNECT_INTERVAL, REATTACH_INTERVAL,
 };
-use crate::remoting::Malformed;
+use crate::remoting::{Malformed, decode_body};
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
-    AttachRequest, BrokerStub, ConnectBody, ConnectReply, PeerChange, PeerEvent, RestoreRequest,
-    SlotRequest, SysfsRequest, Wire, WirePref,
+    AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS, EVENT_STALE, PeerChange,
+    PeerEvent, RestoreRequest, SERVICE, SlotRequest, SysfsRequest, Wire, WirePref,
 };
 use crate::wakeup::Wakeup;
 
@@ -363,11 +363,10 @@ impl Attachment {
         let Some(control) = state.control.as_mut() else {
             return;
         };
+        let (peers, stale) = sort_events(control);
         let gone = control.is_gone();
-        let events = control.take_events();
-        let stale = control.take_stale();
         state.absorb_stale(stale);
-        for event in events {
+        for event in peers {
             state.absorb(&event);
         }
         if gone && let Some(control) = state.control.take() {
@@ -489,6 +488,29 @@ impl State {
     }
 }
 
+/// Decodes the events of the endpoints' service; others are nobody's here. A broker whose events
+/// can't be understood is left.
+fn sort_events(control: &mut Control) -> (Vec<PeerEvent>, Vec<u64>) {
+    let (mut peers, mut stale) = (Vec::new(), Vec::new());
+    for event in control.take_events() {
+        let understood = match (event.service, event.number) {
+            (SERVICE, EVENT_PEERS) => decode_body(&event.body).map(|more| {
+                let more: Vec<PeerEvent> = more;
+                peers.extend(more);
+            }),
+            (SERVICE, EVENT_STALE) => decode_body(&event.body).map(|more| {
+                let more: Vec<u64> = more;
+                stale.extend(more);
+            }),
+            _ => Ok(()),
+        };
+        if understood.is_err() {
+            control.give_up();
+        }
+    }
+    (peers, stale)
+}
+
 fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {
     match reply.wire {
         Wire::None => Ok(Introduction::NoPeer),
@@ -548,7 +570,7 @@ pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     })
 }
 
-fn own_comm() -> String {
+pub(crate) fn own_comm() -> String {
     let comm = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     comm.trim_end().chars().take(COMM_MAX).collect()
 }

@@ -84,6 +84,26 @@ pub fn check_private_memfd(fd: impl AsFd, size: u64, owner: u32) -> Result<(), E
     }
 }
 
+/// The rest of the name of a memfd that a process of the user `owner` made as [`private_memfd`]
+/// does, after `prefix`; `None` if it is anything else. A process of another user can't make one, so
+/// the name says what its owner's word is worth. The descriptor may be open for reading only.
+pub fn private_memfd_name(fd: impl AsFd, owner: u32, prefix: &str) -> Option<String> {
+    let seals = fcntl_get_seals(&fd).ok()?;
+    let stat = fstat(&fd).ok()?;
+    let private = Mode::from_raw_mode(stat.st_mode) == PRIVATE_MODE;
+    if !seals.contains(SEALS) || seals.intersects(FORBIDDEN_SEALS) {
+        return None;
+    }
+    if !private || stat.st_uid != owner || fstatfs(&fd).ok()?.f_type != libc::TMPFS_MAGIC {
+        return None;
+    }
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let target = rustix::fs::readlink(link, Vec::new()).ok()?;
+    let name = target.to_str().ok()?.strip_prefix("/memfd:")?;
+    let name = name.strip_suffix(" (deleted)")?.strip_prefix(prefix)?;
+    Some(name.to_owned())
+}
+
 /// Another open file of the same memfd, for reading, or for reading and writing. Unlike a duplicate
 /// it shares no flags or offset with `fd`.
 ///
@@ -185,6 +205,20 @@ mod tests {
         let mut byte = [0];
         rustix::io::read(&reader, &mut byte).unwrap();
         assert_eq!(&byte, b"x");
+    }
+
+    #[test]
+    fn a_name_is_believed_of_the_broker_alone() {
+        let own = rustix::process::geteuid().as_raw();
+        let ticket = private_memfd("ticket:web:7", 0).unwrap();
+        let rest = |fd, owner, prefix| private_memfd_name(fd, owner, prefix);
+        assert_eq!(rest(&ticket, own, "ticket:web:").as_deref(), Some("7"));
+        assert_eq!(rest(&ticket, own, "ticket:ftp:"), None);
+        assert_eq!(rest(&ticket, own + 1, "ticket:web:"), None);
+        let open = sealed_memfd("ticket:web:7", 0).unwrap();
+        assert_eq!(rest(&open, own, "ticket:web:"), None, "mode");
+        let null = std::fs::File::open("/dev/null").unwrap().into();
+        assert_eq!(rest(&null, own, ""), None);
     }
 
     #[test]

@@ -22,8 +22,10 @@ pub const QPN_MAX: u32 = 0x00FF_FFFE;
 
 /// Most endpoints attached to one broker.
 pub const ENDPOINTS_MAX: usize = 4096;
-/// Most control connections (endpoints and tools) to one broker.
-pub const SESSIONS_MAX: usize = ENDPOINTS_MAX + 256;
+/// Most sessions (clients that are no endpoints) of one broker.
+pub const MEMBERS_MAX: usize = 4096;
+/// Most control connections (endpoints, sessions and tools) to one broker.
+pub const SESSIONS_MAX: usize = ENDPOINTS_MAX + MEMBERS_MAX + 256;
 /// Most slots of one endpoint.
 pub const SLOTS_PER_ENDPOINT_MAX: usize = 16;
 /// Most connected QPs of one endpoint: every index of every slot.

@@ -94,6 +94,17 @@ pub const MR_TABLE_BYTES: usize = PAGE + MR_TABLE_ENTRIES * MR_ENTRY;
 /// Low bits of a key that are its generation; those above are the index of its entry.
 pub const KEY_GENERATION_BITS: u32 = 8;
 
+/// First word of a life table: "CWLIFE" and two zero bytes.
+pub const LIFE_MAGIC: u64 = u64::from_le_bytes(*b"CWLIFE\0\0");
+/// Entries of a life table: as many as 16 bits can name.
+pub const LIFE_ENTRIES: usize = if MODEL { 4 } else { 1 << 16 };
+/// In a life table: the word that changes with each death. Its low 32 bits are a futex.
+pub const LIFE_DEATHS_AT: usize = if MODEL { 24 } else { LINE };
+/// In a life table: the entries, a word each.
+pub const LIFE_ENTRIES_AT: usize = PAGE;
+/// Bytes of a life table.
+pub const LIFE_BYTES: usize = LIFE_ENTRIES_AT + 8 * LIFE_ENTRIES;
+
 /// Bytes of a memory segment: any address of a process is an offset in it. Sparse.
 pub const MEMORY_SEGMENT_BYTES: u64 = 1 << 47;
 /// Bytes of a memory segment that a peer maps at once.
@@ -127,6 +138,8 @@ pub const fn max_body(capacity: usize) -> usize {
 const _: () = {
     assert!(SIDES_AT > CAPACITY_AT && SIDES_AT + 2 * SIDE_STRIDE <= PAGE);
     assert!(FLAGS + 8 <= GRANT && GRANT + 8 <= SIDE_STRIDE && IN_FLIGHT + 8 <= SIDE_STRIDE);
+    assert!(LIFE_DEATHS_AT > VERSION_AT && LIFE_DEATHS_AT + 8 <= LIFE_ENTRIES_AT);
+    assert!(MODEL || (LIFE_BYTES == 528_384 && LIFE_DEATHS_AT == 128));
     assert!(MEMORY_SEGMENT_BYTES.is_multiple_of(WINDOW));
     assert!(RECORD_HEADER < CELL && CELL.is_power_of_two() && PAGE.is_multiple_of(CELL));
     assert!(capacity_ok(RING_CAPACITY) && MIN_CAPACITY >= 4 * CELL);

@@ -7,6 +7,7 @@
 //!   direction, of which an 8-byte message costs the transfer of one cache line;
 //! - an [`Inbox`] for each endpoint: which of its rings want attention, and whether it sleeps;
 //! - the [`Doorbell`] that wakes it, an eventfd;
+//! - a [`LifeTable`] for each tenant: who is alive;
 //! - a page of [`Stats`], for `causeway status`.
 //!
 //! `docs/LAYOUT.md` gives every byte. All `unsafe` access to shared memory is in the `mem` module:
@@ -22,6 +23,7 @@ pub mod arena;
 pub mod doorbell;
 pub mod inbox;
 pub mod layout;
+pub mod life;
 mod mem;
 pub mod mr_table;
 pub mod notify;
@@ -34,6 +36,7 @@ pub mod sync;
 pub use arena::{Arena, Window};
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
+pub use life::{Life, LifeBook, LifeTable};
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
 pub use notify::notify;
 pub use ring::{

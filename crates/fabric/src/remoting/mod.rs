@@ -24,6 +24,7 @@ mod fuzz;
 mod service;
 mod socket;
 
+pub(crate) use codec::byte_enum;
 pub use codec::{Field, Malformed, Reader, decode_body, encode_body};
 pub use fuzz::fuzz_message;
 pub use service::{Answer, Call, Method};
