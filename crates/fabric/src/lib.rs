@@ -9,6 +9,7 @@
 //! - [`services`]: the services the broker offers, as such tables;
 //! - [`Attachment`]: what an endpoint holds;
 //! - [`session`]: what a client of the other services holds;
+//! - [`sisci`]: such a client, for SISCI;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
@@ -28,6 +29,7 @@ pub mod remoting;
 pub mod runtime;
 pub mod services;
 pub mod session;
+pub mod sisci;
 pub mod status;
 pub mod sys;
 pub mod sysfs;

@@ -8,10 +8,11 @@
 //! |---|---|
 //! | 1 | [`broker`]: endpoints of the RDMA device |
 //! | 2 | [`session`]: whoever uses one of the following, and who is alive |
-//! | 3 | sisci: nodes, shared segments, interrupts |
+//! | 3 | [`sisci`]: nodes, shared segments, interrupts |
 //! | 4 | reserved for pools of blocks |
 
 pub mod broker;
 pub mod session;
+pub mod sisci;
 
 pub use broker::*;
