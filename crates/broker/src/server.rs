@@ -436,8 +436,8 @@ fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves its
-/// connection to the programs it launched, and that connection counts as long as one of them
+/// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves
+/// its connection to the programs it launched, and that connection counts as long as one of them
 /// lives. None if the process can't be watched: then its socket alone tells of its death.
 fn watch_process(epoll: &OwnedFd, session: &Session, number: u64) -> Option<OwnedFd> {
     let pidfd = peer_pidfd(session.socket())

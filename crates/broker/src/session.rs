@@ -37,8 +37,8 @@ pub struct Session {
     pub peer: Peer,
     /// The endpoint that it made itself.
     pub endpoint: Option<EndpointId>,
-    /// Of an endpoint or member: readable once its process has died, even if a child of it still holds the
-    /// socket.
+    /// Of an endpoint or member: readable once its process has died, even if a child of it still
+    /// holds the socket.
     pub pidfd: Option<OwnedFd>,
     backlog: VecDeque<Pending>,
     backlog_bytes: usize,

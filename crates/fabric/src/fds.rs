@@ -85,8 +85,8 @@ pub fn check_private_memfd(fd: impl AsFd, size: u64, owner: u32) -> Result<(), E
 }
 
 /// The rest of the name of a memfd that a process of the user `owner` made as [`private_memfd`]
-/// does, after `prefix`; `None` if it is anything else. A process of another user can't make one, so
-/// the name says what its owner's word is worth. The descriptor may be open for reading only.
+/// does, after `prefix`; `None` if it is anything else. A process of another user can't make one,
+/// so the name says what its owner's word is worth. The descriptor may be open for reading only.
 pub fn private_memfd_name(fd: impl AsFd, owner: u32, prefix: &str) -> Option<String> {
     let seals = fcntl_get_seals(&fd).ok()?;
     let stat = fstat(&fd).ok()?;

@@ -7,6 +7,7 @@
 //!   direction, of which an 8-byte message costs the transfer of one cache line;
 //! - an [`Inbox`] for each endpoint: which of its rings want attention, and whether it sleeps;
 //! - the [`Doorbell`] that wakes it, an eventfd;
+//! - an interrupt cell for each connection to an [`Interrupt`];
 //! - a [`LifeTable`] for each tenant: who is alive;
 //! - a page of [`Stats`], for `causeway status`.
 //!
@@ -22,6 +23,7 @@
 pub mod arena;
 pub mod doorbell;
 pub mod inbox;
+pub mod interrupt;
 pub mod layout;
 pub mod life;
 mod mem;
@@ -36,6 +38,7 @@ pub mod sync;
 pub use arena::{Arena, Window};
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
+pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use life::{Life, LifeBook, LifeTable};
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
 pub use notify::notify;
