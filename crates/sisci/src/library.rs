@@ -4,7 +4,6 @@
 //! what it inherited is left alone, since its locks may be held by threads that the child has not.
 
 use std::collections::BTreeMap;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
@@ -13,7 +12,6 @@ use causeway_fabric::sisci::Sisci;
 use causeway_memory::Mover;
 use causeway_shm::{Life, LifeTable};
 use parking_lot::{Mutex, RwLock};
-use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use crate::blocks::Block;
@@ -63,8 +61,7 @@ pub struct Library {
 #[derive(Debug)]
 struct Fabric {
     sisci: Arc<Sisci>,
-    /// Ends the pump.
-    stop: Arc<OwnedFd>,
+    pump: Arc<pump::Control>,
 }
 
 static CURRENT: AtomicPtr<Library> = AtomicPtr::new(std::ptr::null_mut());
@@ -152,7 +149,7 @@ impl Library {
         let fabric = library.fabric.lock().take();
         if let Some(fabric) = fabric {
             // The pump lets go of the session when it has stopped, and the broker clears up.
-            let _ = rustix::io::write(&*fabric.stop, &1u64.to_ne_bytes());
+            fabric.pump.stop();
         }
         *library.registry.lock() = Registry::default();
     }
@@ -190,12 +187,10 @@ impl Library {
             return Ok(fabric.sisci.clone());
         }
         let sisci = Arc::new(Sisci::open(None).map_err(|error| from_fabric(&error))?);
-        let stop = eventfd(0, EventfdFlags::CLOEXEC).map_err(|_| Error::SYSTEM)?;
-        let stop = Arc::new(stop);
-        pump::start(self, sisci.clone(), stop.clone())?;
+        let pump = pump::start(self, sisci.clone())?;
         *fabric = Some(Fabric {
             sisci: sisci.clone(),
-            stop,
+            pump,
         });
         Ok(sisci)
     }
@@ -203,6 +198,13 @@ impl Library {
     /// The connection to the broker, if there is one.
     pub(crate) fn open_fabric(&self) -> Option<Arc<Sisci>> {
         self.fabric.lock().as_ref().map(|fabric| fabric.sisci.clone())
+    }
+
+    /// Has the pump look again when its next connect is to be given up.
+    pub(crate) fn kick_pump(&self) {
+        if let Some(fabric) = &*self.fabric.lock() {
+            fabric.pump.kick();
+        }
     }
 
     /// Whose life a connection depends on.

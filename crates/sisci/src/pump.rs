@@ -4,11 +4,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::services::sisci::CellChange;
 use causeway_fabric::sisci::{Event, Sisci};
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
 use crate::error::{Error, Result};
@@ -17,24 +18,55 @@ use crate::library::Library;
 /// Name of the thread.
 const THREAD: &str = "causeway-sisci";
 
-/// Starts it. It ends when `stop` is readable.
-pub(crate) fn start(library: &'static Library, sisci: Arc<Sisci>, stop: Arc<OwnedFd>) -> Result<()> {
+/// Wakes the thread, and ends it.
+#[derive(Debug)]
+pub(crate) struct Control {
+    fd: OwnedFd,
+    stopped: AtomicBool,
+}
+
+impl Control {
+    /// Has it look again.
+    pub fn kick(&self) {
+        // Fails only if the counter is full, and then it is readable already.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+    }
+
+    /// Ends it.
+    pub fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.kick();
+    }
+}
+
+/// Starts it.
+pub(crate) fn start(library: &'static Library, sisci: Arc<Sisci>) -> Result<Arc<Control>> {
+    let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+    let control = Arc::new(Control {
+        fd: fd.map_err(|_| Error::SYSTEM)?,
+        stopped: AtomicBool::new(false),
+    });
+    let own = control.clone();
     let thread = std::thread::Builder::new().name(THREAD.into());
-    let run = move || while turn(library, &sisci, &stop) {};
-    thread.spawn(run).map(drop).map_err(|_| Error::SYSTEM)
+    let run = move || while turn(library, &sisci, &own) {};
+    thread.spawn(run).map_err(|_| Error::SYSTEM)?;
+    Ok(control)
 }
 
 /// Waits for events, and hands them out. Returns whether to go on.
-fn turn(library: &Library, sisci: &Sisci, stop: &OwnedFd) -> bool {
+fn turn(library: &Library, sisci: &Sisci, control: &Control) -> bool {
     let next = expire(library);
     let timeout = next.map(timespec);
     let mut fds = [
         PollFd::from_borrowed_fd(sisci.event_fd(), PollFlags::IN),
-        PollFd::from_borrowed_fd(stop.as_fd(), PollFlags::IN),
+        PollFd::from_borrowed_fd(control.fd.as_fd(), PollFlags::IN),
     ];
     // A signal handler of the program may have run on this thread.
     let _ = poll(&mut fds, timeout.as_ref());
     if !fds[1].revents().is_empty() {
+        let _ = rustix::io::read(&control.fd, &mut [0u8; 8]);
+    }
+    if control.stopped.load(Ordering::SeqCst) {
         return false;
     }
     if fds[0].revents().is_empty() {

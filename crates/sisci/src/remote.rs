@@ -160,7 +160,6 @@ impl RemoteSegment {
         }
         if asynchronous && deadline.is_some() {
             // The pump is to know of the time.
-            let _ = sisci.session().with_books(|_| ());
             library.kick_pump();
         }
         Ok(handle)
