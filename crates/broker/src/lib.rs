@@ -11,6 +11,7 @@
 //! - [`segments`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
+//! - [`sisci`]: nodes, shared segments, interrupts;
 //! - [`tree`]: the view of sysfs.
 
 pub mod config;
@@ -29,6 +30,7 @@ pub mod segments;
 pub mod server;
 pub mod services;
 pub mod session;
+pub mod sisci;
 pub mod sys;
 pub mod tree;
 

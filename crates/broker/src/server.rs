@@ -20,7 +20,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::config::{Members, TENANTS_MAX, Tenant};
+use crate::config::{Config, Members, TENANTS_MAX, Tenant};
 use crate::door::Door;
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub, TenantId};
@@ -83,13 +83,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for the doors of these tenants. `termination` ends it when readable.
+    /// A server for the doors of the tenants of a configuration. `termination` ends it when readable.
     ///
     /// # Errors
     /// Out of descriptors.
     pub fn new(
         doors: Vec<Door>,
-        tenants: Vec<Tenant>,
+        config: Config,
         termination: &OwnedFd,
         idle: Option<Duration>,
     ) -> std::io::Result<Server> {
@@ -102,13 +102,13 @@ impl Server {
         Ok(Server {
             epoll,
             doors,
-            tenants,
+            tenants: config.tenants,
             reserve: open_reserve(),
             sessions: HashMap::new(),
             session_of: HashMap::new(),
             last_session: FIRST_SESSION,
             hub: Hub::new(),
-            services: Services::default(),
+            services: Services::new(&config.nodes),
             reaper: Reaper::default(),
             overflow_uid: overflow_uid(),
             idle,
@@ -298,7 +298,8 @@ impl Server {
                 peer,
                 tenant: &self.tenants[peer.tenant],
             };
-            self.services.answer(&caller, header, body, fds)
+            let tenants = &self.tenants;
+            self.services.answer(&caller, tenants, header, body, fds)
         };
         if let Err(errno) = &outcome {
             let (service, method) = (header.service, header.method);

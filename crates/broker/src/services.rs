@@ -4,12 +4,13 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use causeway_fabric::remoting::{Field, Header, encode_body};
-use causeway_fabric::services::session;
+use causeway_fabric::services::{session, sisci as sisci_service};
 use rustix::io::Errno;
 
 use crate::config::Tenant;
 use crate::members::{self, Members};
 use crate::session::Peer;
+use crate::sisci::{self, Context, NodeSpec, Nodes};
 
 /// Names a control connection: never used again by this broker.
 pub type SessionId = u64;
@@ -64,11 +65,20 @@ impl Outbox {
 pub struct Services {
     /// The sessions.
     pub members: Members,
+    /// SISCI's tables.
+    pub sisci: sisci::Tables,
     /// What is to be told.
     pub outbox: Outbox,
 }
 
 impl Services {
+    /// Empty tables; these are SISCI's nodes.
+    pub fn new(nodes: &[NodeSpec]) -> Services {
+        let mut services = Services::default();
+        services.sisci.nodes = Nodes::new(nodes);
+        services
+    }
+
     /// Answers a request to any service but the endpoints'.
     ///
     /// # Errors
@@ -76,6 +86,7 @@ impl Services {
     pub fn answer(
         &mut self,
         caller: &Caller<'_>,
+        tenants: &[Tenant],
         header: &Header,
         body: &[u8],
         fds: Vec<OwnedFd>,
@@ -86,22 +97,45 @@ impl Services {
                 let mut client = members::Client { members, caller };
                 session::dispatch(&mut client, header.method, body, fds)
             }
+            sisci_service::SERVICE => {
+                let mut client = sisci::Client {
+                    tables: &mut self.sisci,
+                    context: Context {
+                        members: &mut self.members,
+                        outbox: &mut self.outbox,
+                    },
+                    tenants,
+                    caller,
+                };
+                sisci_service::dispatch(&mut client, header.method, body, fds)
+            }
             _ => Err(Errno::NOSYS),
         }
     }
 
     /// A connection has ended: what it had is taken away, and others are told.
     pub fn end(&mut self, session: SessionId) {
+        let mut context = Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        self.sisci.end(session, &mut context);
         self.members.end(session);
     }
 
     /// When [`Services::expire`] has something to do.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.members.next_expiry()
+        let (members, sisci) = (self.members.next_expiry(), self.sisci.next_expiry());
+        [members, sisci].into_iter().flatten().min()
     }
 
     /// Gives up on what did not come back in time.
     pub fn expire(&mut self, now: Instant) {
+        let mut context = Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        self.sisci.expire(now, &mut context);
         self.members.expire(now);
     }
 }

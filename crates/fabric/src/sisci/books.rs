@@ -116,6 +116,8 @@ pub(super) struct KeptInterrupt {
 pub(super) struct KeptInterruptConnection {
     pub(super) request: ConnectInterruptRequest,
     pub(super) cells: BTreeMap<u64, u32>,
+    /// It has lost all that it was connected to: no broker need hear of it again.
+    pub(super) ended: bool,
 }
 
 /// The books of a [`super::Sisci`].
@@ -207,7 +209,8 @@ impl Books {
 
     fn present_interrupt_connections(&mut self, control: &mut Control) -> Result<()> {
         let mut lost = Vec::new();
-        for (&connection, kept) in &self.interrupt_connections {
+        let live = self.interrupt_connections.iter();
+        for (&connection, kept) in live.filter(|(_, kept)| !kept.ended) {
             let request = RestoreInterruptConnectionRequest {
                 request: kept.request.clone(),
                 connection,
@@ -220,8 +223,11 @@ impl Books {
             }
         }
         for connection in lost {
-            let kept = self.interrupt_connections.remove(&connection);
-            for cell in kept.into_iter().flat_map(|kept| kept.cells.into_keys()) {
+            let Some(kept) = self.interrupt_connections.get_mut(&connection) else {
+                continue;
+            };
+            kept.ended = true;
+            for cell in std::mem::take(&mut kept.cells).into_keys() {
                 self.events.push_back(Event::RemoteInterrupt {
                     connection,
                     change: CellChange::Removed,
@@ -271,15 +277,22 @@ impl Books {
             change,
             cell,
         } = *event;
-        let cells = if local {
-            self.interrupts.get_mut(&handle).map(|kept| &mut kept.cells)
+        let gone = change == CellChange::Removed;
+        if local {
+            let Some(kept) = self.interrupts.get_mut(&handle) else {
+                return;
+            };
+            if gone {
+                kept.cells.remove(&cell);
+            }
         } else {
-            let kept = self.interrupt_connections.get_mut(&handle);
-            kept.map(|kept| &mut kept.cells)
-        };
-        let Some(cells) = cells else { return };
-        if change == CellChange::Removed {
-            cells.remove(&cell);
+            let Some(kept) = self.interrupt_connections.get_mut(&handle) else {
+                return;
+            };
+            if gone {
+                kept.cells.remove(&cell);
+                kept.ended |= kept.cells.is_empty();
+            }
         }
         self.events.push_back(if local {
             Event::Interrupt {

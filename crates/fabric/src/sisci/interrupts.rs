@@ -107,6 +107,7 @@ impl Sisci {
             let kept = KeptInterruptConnection {
                 request: request.clone(),
                 cells: Default::default(),
+                ended: false,
             };
             books.interrupt_connections.insert(reply.connection, kept);
             Ok(reply)
@@ -147,7 +148,10 @@ impl Sisci {
                     kept.map(|kept| kept.cells.insert(name, reply.node));
                 } else {
                     let kept = books.interrupt_connections.get_mut(&handle);
-                    kept.map(|kept| kept.cells.insert(name, reply.node));
+                    kept.map(|kept| {
+                        kept.ended = false;
+                        kept.cells.insert(name, reply.node)
+                    });
                 }
                 let life = Life {
                     index: reply.life.index,
