@@ -16,6 +16,7 @@ export CARGO_TARGET_DIR
 CC ?= cc
 
 include mk/abi.mk
+include mk/sisci.mk
 include mk/c.mk
 include mk/bench.mk
 include mk/lint.mk
@@ -23,7 +24,7 @@ include tests/verify/verify.mk
 
 .PHONY: all bins libs paths test-programs setup demo test lint clean help
 
-all: bins libs paths ## Build build/bin, build/lib and build/include
+all: bins libs sisci paths ## Build build/bin, build/lib and build/include
 
 bins: ## Build the programs: causeway and causewayd
 	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker

@@ -128,6 +128,7 @@ impl Callbacks {
     }
 
     /// Ends the thread, after the callback under way.
+    #[cfg(test)]
     pub fn stop(&self) {
         let mut inner = self.inner.lock();
         inner.stopped = true;
@@ -254,7 +255,12 @@ mod tests {
             }),
         );
         let count = calls.clone();
-        callbacks.call(1, Box::new(move || drop(count.fetch_add(10, Ordering::SeqCst))));
+        callbacks.call(
+            1,
+            Box::new(move || {
+                count.fetch_add(10, Ordering::SeqCst);
+            }),
+        );
         running.recv().unwrap();
         let other = std::thread::spawn(move || go.send(()).unwrap());
         callbacks.forget(1);

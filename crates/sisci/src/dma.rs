@@ -157,7 +157,11 @@ impl DmaQueue {
             }
         };
         drop(state);
-        if wait { ended(transfer.wait(None)) } else { Ok(()) }
+        if wait {
+            ended(transfer.wait(None))
+        } else {
+            Ok(())
+        }
     }
 
     fn request(

@@ -236,8 +236,18 @@ mod tests {
     fn garbage_is_no_handle() {
         let table = Table::new(0);
         let good = table.insert(|_| Ok(Arc::new(Thing(1)))).unwrap();
-        for bits in [0, 1, u64::MAX, good.bits ^ 1 << 24, good.bits ^ 1 << 48, good.bits + 1] {
-            let bad: Handle<Thing> = Handle { bits, kind: PhantomData };
+        for bits in [
+            0,
+            1,
+            u64::MAX,
+            good.bits ^ 1 << 24,
+            good.bits ^ 1 << 48,
+            good.bits + 1,
+        ] {
+            let bad: Handle<Thing> = Handle {
+                bits,
+                kind: PhantomData,
+            };
             assert_eq!(table.get(bad).unwrap_err(), Error::ILLEGAL_PARAMETER);
             assert!(table.remove(bad).is_none());
         }

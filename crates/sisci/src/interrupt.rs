@@ -108,7 +108,6 @@ pub struct LocalInterrupt<K: Kind> {
     cancelled: AtomicBool,
     callback: Option<InterruptCallback<K>>,
     watched: OnceLock<u64>,
-    library: &'static Library,
     sisci: Arc<Sisci>,
     uses: Uses,
     _use: Use,
@@ -173,7 +172,9 @@ impl Cells {
     }
 
     fn disarm(&mut self) {
-        self.cells.iter_mut().for_each(|cell| cell.interrupt.disarm());
+        self.cells
+            .iter_mut()
+            .for_each(|cell| cell.interrupt.disarm());
     }
 }
 
@@ -240,7 +241,6 @@ impl<K: Kind> LocalInterrupt<K> {
                 cancelled: AtomicBool::new(false),
                 callback,
                 watched: OnceLock::new(),
-                library,
                 sisci: sisci.clone(),
                 uses: Uses::default(),
                 _use: user,
@@ -254,10 +254,9 @@ impl<K: Kind> LocalInterrupt<K> {
         let interrupt = K::locals(library).get(handle)?;
         if interrupt.callback.is_some() {
             let source = Arc::new(Watched(Arc::downgrade(&interrupt)));
-            let watched =
-                library
-                    .callbacks
-                    .watch(handle.id(), interrupt.epoll.as_fd(), source)?;
+            let watched = library
+                .callbacks
+                .watch(handle.id(), interrupt.epoll.as_fd(), source)?;
             let _ = interrupt.watched.set(watched);
         }
         Ok((handle, id))
@@ -296,7 +295,11 @@ impl<K: Kind> LocalInterrupt<K> {
     }
 
     /// Takes an event, if there is one, with `take`, which says whether it did.
-    fn look<T>(&self, cells: &mut Cells, take: &mut impl FnMut(&mut Cells) -> Option<T>) -> Option<T> {
+    fn look<T>(
+        &self,
+        cells: &mut Cells,
+        take: &mut impl FnMut(&mut Cells) -> Option<T>,
+    ) -> Option<T> {
         cells.collect::<K>();
         if !K::DATA {
             if cells.pending == 0 {
@@ -389,8 +392,8 @@ impl<K: Kind> LocalInterrupt<K> {
             });
             drop(cells);
             let Some(mut data) = event else { return };
-            let wanted = !self.cancelled.load(Ordering::Relaxed)
-                && !self.removed.load(Ordering::SeqCst);
+            let wanted =
+                !self.cancelled.load(Ordering::Relaxed) && !self.removed.load(Ordering::SeqCst);
             if let Some(callback) = self.callback.as_ref().filter(|_| wanted)
                 && !callback(self.handle, &mut data)
             {

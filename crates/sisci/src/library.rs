@@ -172,7 +172,12 @@ impl Library {
         let remotes = self.remote_data_interrupts.all();
         let _ = remotes.iter().map(|i| i.remove(self)).count();
         let _ = self.remotes.all().iter().map(|r| r.remove(self)).count();
-        let _ = self.locals.all().iter().map(|l| l.remove(self, true)).count();
+        let _ = self
+            .locals
+            .all()
+            .iter()
+            .map(|l| l.remove(self, true))
+            .count();
         let _ = self.descriptors.all().iter().map(|d| d.close(self)).count();
     }
 
@@ -193,11 +198,6 @@ impl Library {
             pump,
         });
         Ok(sisci)
-    }
-
-    /// The connection to the broker, if there is one.
-    pub(crate) fn open_fabric(&self) -> Option<Arc<Sisci>> {
-        self.fabric.lock().as_ref().map(|fabric| fabric.sisci.clone())
     }
 
     /// Has the pump look again when its next connect is to be given up.
@@ -225,7 +225,6 @@ impl Library {
         Ok(Owner { table, life })
     }
 }
-
 
 /// What a failure of the broker's is to programs.
 pub(crate) fn from_fabric(error: &FabricError) -> Error {

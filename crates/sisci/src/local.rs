@@ -315,8 +315,7 @@ impl LocalSegment {
     /// # Errors
     /// `SEGMENT_NOT_PREPARED`, or as [`Mapping::new`].
     pub fn whole(&self) -> Result<Arc<Mapping>> {
-        let ready =
-            self.prepared.load(Ordering::Acquire) || self.for_dma.load(Ordering::Acquire);
+        let ready = self.prepared.load(Ordering::Acquire) || self.for_dma.load(Ordering::Acquire);
         if !ready {
             return Err(Error::SEGMENT_NOT_PREPARED);
         }

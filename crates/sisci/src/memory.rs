@@ -158,7 +158,13 @@ mod tests {
     #[test]
     fn any_offset_is_mapped() {
         let segment = Segment::create("t", 4 * PAGE).unwrap();
-        for (offset, len) in [(0, 1), (1, 2), (4095, 2), (100, 3 * PAGE), (4 * PAGE - 1, 1)] {
+        for (offset, len) in [
+            (0, 1),
+            (1, 2),
+            (4095, 2),
+            (100, 3 * PAGE),
+            (4 * PAGE - 1, 1),
+        ] {
             let one = Mapping::new(segment.fd(), place(offset, len)).unwrap();
             // SAFETY: inside the mapping and the segment respectively.
             unsafe {

@@ -147,8 +147,13 @@ fn hand_out(library: &Library, sisci: &Sisci, event: Event) {
 fn expire(library: &Library) -> Option<Duration> {
     let pending: Vec<_> = {
         let registry = library.registry.lock();
-        let remotes = registry.remotes.values().filter_map(std::sync::Weak::upgrade);
-        remotes.filter(|remote| remote.deadline().is_some()).collect()
+        let remotes = registry
+            .remotes
+            .values()
+            .filter_map(std::sync::Weak::upgrade);
+        remotes
+            .filter(|remote| remote.deadline().is_some())
+            .collect()
     };
     let now = Instant::now();
     let mut next: Option<Instant> = None;

@@ -156,7 +156,10 @@ impl RemoteSegment {
         })?;
         drop(registry);
         if asynchronous && connection.ready {
-            library.remotes.get(handle)?.tell(library, Reason::Connect, Error::OK);
+            library
+                .remotes
+                .get(handle)?
+                .tell(library, Reason::Connect, Error::OK);
         }
         if asynchronous && deadline.is_some() {
             // The pump is to know of the time.

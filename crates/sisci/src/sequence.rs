@@ -108,7 +108,8 @@ impl Sequences {
             Some(index) => index,
             None if books.entries.len() < CHUNK * CHUNKS => {
                 if books.entries.len().is_multiple_of(CHUNK) {
-                    let fresh: Box<[Slot; CHUNK]> = Box::new(std::array::from_fn(|_| Slot::default()));
+                    let fresh: Box<[Slot; CHUNK]> =
+                        Box::new(std::array::from_fn(|_| Slot::default()));
                     self.chunks[books.entries.len() / CHUNK]
                         .store(Box::into_raw(fresh), Ordering::Release);
                 }

@@ -154,7 +154,16 @@ pub(crate) unsafe extern "C" fn SCITransferBlock(
             return Err(Error::TRANSFER_FAILED);
         }
         // SAFETY: in the source map, which `from` keeps.
-        unsafe { copy(bytes, &to, destination_offset, size, Direction::Write, check) }
+        unsafe {
+            copy(
+                bytes,
+                &to,
+                destination_offset,
+                size,
+                Direction::Write,
+                check,
+            )
+        }
     });
 }
 

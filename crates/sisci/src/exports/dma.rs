@@ -200,7 +200,12 @@ unsafe fn start(
     let done = done(queue, function, argument, given)?;
     let wait = given & SCI_FLAG_DMA_WAIT != 0;
     // SAFETY: the caller's promise.
-    unsafe { library.queues.get(queue)?.start(library, pieces, done, wait) }
+    unsafe {
+        library
+            .queues
+            .get(queue)?
+            .start(library, pieces, done, wait)
+    }
 }
 
 #[unsafe(no_mangle)]

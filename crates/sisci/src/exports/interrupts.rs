@@ -7,9 +7,7 @@ use crate::constants::*;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::handles::Handle;
-use crate::interrupt::{
-    Data, InterruptCallback, InterruptOptions, Kind, LocalInterrupt, Plain,
-};
+use crate::interrupt::{Data, InterruptCallback, InterruptOptions, Kind, LocalInterrupt, Plain};
 use crate::library::Library;
 use crate::timeout::deadline;
 use crate::trigger::RemoteInterrupt;

@@ -41,11 +41,7 @@ pub(crate) unsafe extern "C" fn SCIOpen(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIClose(
-    sd: Handle<Descriptor>,
-    given: c_uint,
-    error: *mut Error,
-) {
+pub(crate) unsafe extern "C" fn SCIClose(sd: Handle<Descriptor>, given: c_uint, error: *mut Error) {
     call(error, || {
         let library = Library::get()?;
         flags(given, 0)?;

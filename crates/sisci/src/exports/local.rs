@@ -16,14 +16,8 @@ use crate::memory::Place;
 use crate::timeout::deadline;
 
 /// `sci_cb_local_segment_t`
-type Callback = unsafe extern "C" fn(
-    *mut c_void,
-    Handle<LocalSegment>,
-    Reason,
-    c_uint,
-    c_uint,
-    Error,
-) -> c_int;
+type Callback =
+    unsafe extern "C" fn(*mut c_void, Handle<LocalSegment>, Reason, c_uint, c_uint, Error) -> c_int;
 
 /// What makes memory of another kind: not there.
 const CREATE_FOREIGN: c_uint = SCI_FLAG_PHYSICAL | SCI_FLAG_CUDA_BUFFER | SCI_FLAG_SCIF_BUFFER;
@@ -47,8 +41,7 @@ fn callback(function: Option<Callback>, argument: *mut c_void) -> Option<LocalCa
     function.map(|function| -> LocalCallback {
         Box::new(move |segment, reason, node| {
             // SAFETY: the program passed the function for this.
-            let action =
-                unsafe { function(argument.get(), segment, reason, node, 0, Error::OK) };
+            let action = unsafe { function(argument.get(), segment, reason, node, 0, Error::OK) };
             action != CALLBACK_CANCEL
         })
     })

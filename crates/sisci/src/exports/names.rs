@@ -77,7 +77,10 @@ fn matching(name: &str, own: u32, known: &[NodeInfo]) -> Vec<u32> {
         },
     };
     let has = |node: &&NodeInfo| {
-        let mut of_node = node.addresses.iter().map(|a| Ipv6Addr::from(*a).to_canonical());
+        let mut of_node = node
+            .addresses
+            .iter()
+            .map(|a| Ipv6Addr::from(*a).to_canonical());
         of_node.any(|address| addresses.contains(&address))
     };
     known.iter().filter(has).map(|node| node.node).collect()
@@ -91,7 +94,11 @@ mod tests {
     fn nodes_are_found_by_number_address_and_name() {
         let node = |node, last| NodeInfo {
             node,
-            addresses: vec![std::net::Ipv4Addr::new(192, 0, 2, last).to_ipv6_mapped().octets()],
+            addresses: vec![
+                std::net::Ipv4Addr::new(192, 0, 2, last)
+                    .to_ipv6_mapped()
+                    .octets(),
+            ],
             here: true,
             sessions: 0,
         };

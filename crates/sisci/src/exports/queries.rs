@@ -108,7 +108,10 @@ unsafe fn query(library: &'static Library, command: c_uint, data: *mut c_void) -
     unsafe {
         match command {
             SCI_Q_VENDORID => text(data, "Causeway"),
-            SCI_Q_API => text(data, concat!("Causeway SISCI API ", env!("CARGO_PKG_VERSION"))),
+            SCI_Q_API => text(
+                data,
+                concat!("Causeway SISCI API ", env!("CARGO_PKG_VERSION")),
+            ),
             SCI_Q_SISCI_DRIVER_VERSION => text(data, env!("CARGO_PKG_VERSION")),
             SCI_Q_ADAPTER => adapter_query(library, data.cast::<AdapterQuery>().read()),
             SCI_Q_SYSTEM => system_query(data.cast::<SystemQuery>().read()),

@@ -15,11 +15,9 @@ use crate::remote::{RemoteCallback, RemoteOptions, RemoteSegment};
 use crate::timeout::deadline;
 
 /// `sci_cb_remote_segment_t`
-type Callback =
-    unsafe extern "C" fn(*mut c_void, Handle<RemoteSegment>, Reason, Error) -> c_int;
+type Callback = unsafe extern "C" fn(*mut c_void, Handle<RemoteSegment>, Reason, Error) -> c_int;
 
-const CONNECT: c_uint =
-    SCI_FLAG_USE_CALLBACK | SCI_FLAG_ASYNCHRONOUS_CONNECT | SCI_FLAG_BROADCAST;
+const CONNECT: c_uint = SCI_FLAG_USE_CALLBACK | SCI_FLAG_ASYNCHRONOUS_CONNECT | SCI_FLAG_BROADCAST;
 /// Hints for hardware, which are as good as followed.
 const MAP_HINTS: c_uint = SCI_FLAG_IO_MAP_IOSPACE
     | SCI_FLAG_NO_MEMORY_LOOPBACK
