@@ -83,7 +83,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for the doors of the tenants of a configuration. `termination` ends it when readable.
+    /// A server for the doors of a configuration's tenants. `termination` ends it when readable.
     ///
     /// # Errors
     /// Out of descriptors.

@@ -140,7 +140,8 @@ impl Tables {
             own.and_then(|own| own.interrupts.get(handle))
                 .is_some_and(|interrupt| interrupt.shared)
         });
-        if !sharers.is_empty() && !(shared && all_share) {
+        let free = sharers.is_empty() || shared && all_share;
+        if !free {
             return Err(Errno::EXIST);
         }
         if sharers.len() >= SHARERS_MAX {

@@ -16,6 +16,7 @@ use causeway_fabric::services::sisci::{
     RestoreSegmentRequest, SegmentState,
 };
 use causeway_shm::Life;
+use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
 
 use super::connections::waiting_place;
@@ -25,6 +26,7 @@ use super::{
     Absent, CELLS_PER_INTERRUPT_MAX, CONNECTIONS_PER_SEGMENT_MAX, CONNECTIONS_PER_SESSION_MAX,
     Connection, ConnectionState, Context, INTERRUPTS_PER_SESSION_MAX, Tables, key_of,
 };
+use crate::hub::TenantId;
 use crate::services::SessionId;
 
 /// What one who was connected says of its connection.
@@ -54,40 +56,20 @@ impl Tables {
         context: &mut Context<'_>,
     ) -> Result<Life, Errno> {
         let was = &request.segment;
-        let size = whole_pages(was.size).filter(|size| *size == was.size);
-        let size = size.ok_or(Errno::INVAL)?;
-        let (tenant, node) = self.check_room_for_segment(session, size)?;
-        let place = match request.backing {
-            Backing::Group if was.id <= GROUP_ID_MAX => Place::Group(was.id),
-            Backing::Group => return Err(Errno::INVAL),
-            _ => Place::Node(node, was.id),
-        };
-        if was.name == 0 || request.private && was.state > SegmentState::Prepared {
-            return Err(Errno::INVAL);
-        }
-        if let Some(memory) = &memory {
-            check_memory(
-                memory,
-                was.offset,
-                size,
-                context.members.own_uid,
-                tenant_name,
-            )?;
-        }
-        if (memory.is_none() || was.offset != 0) && request.backing == Backing::Group
-            || memory.is_none() && was.state != SegmentState::Created
-        {
-            return Err(Errno::INVAL);
-        }
-        let handle = was.segment;
-        let taken = self.places.get(&(tenant, place)).copied();
-        if let Some(name) = taken {
-            return self.rejoin(session, request, memory.as_ref(), name);
+        let (tenant, node) = self.check_room_for_segment(session, was.size)?;
+        let own_uid = context.members.own_uid;
+        let place = check_segment(request, node, memory.as_ref(), own_uid, tenant_name)?;
+        if let Some(&name) = self.places.get(&(tenant, place)) {
+            let outcome = self.rejoin(session, request, memory.as_ref(), name);
+            if outcome.is_err() && !self.segments.contains_key(&was.name) {
+                self.displace(tenant, request, context)?;
+            }
+            return outcome;
         }
         if self.segments.contains_key(&was.name) {
             return Err(Errno::INVAL);
         }
-        self.own(session)?.take_handle(handle)?;
+        self.own(session)?.take_handle(was.segment)?;
         let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
         let old = life_of(&was.life);
         let life = if lives.reclaim(old) {
@@ -98,7 +80,7 @@ impl Tables {
         let segment = Segment {
             tenant,
             place,
-            size,
+            size: was.size,
             offset: was.offset,
             memory,
             private: request.private,
@@ -107,13 +89,10 @@ impl Tables {
             holders: Vec::new(),
             connections: absent_ends(&request.connections),
         };
-        if !segment.connections.is_empty() {
-            // Unless too many are waited for already: these are then given up with the segment.
-            let _ = self.expect_return(Absent::Ends(was.name));
-        }
+        let expected = !segment.connections.is_empty();
         self.segments.insert(was.name, segment);
         self.places.insert((tenant, place), was.name);
-        let held = self.hold_as(session, was.name, handle, was.state);
+        let held = self.hold_as(session, was.name, was.segment, was.state);
         if let Err(errno) = held {
             self.segments.remove(&was.name);
             self.places.remove(&(tenant, place));
@@ -122,22 +101,47 @@ impl Tables {
             }
             return Err(errno);
         }
-        let orphans = self.orphans.remove(&was.name).unwrap_or_default();
-        for (other, connection, claim) in orphans.0 {
-            let adopted = self.adopt((other, connection), &claim, context);
-            let change = match adopted {
-                Ok(()) => RemoteChange::Operational,
-                Err(_) => {
-                    self.forget_connection((other, connection));
-                    RemoteChange::Lost
-                }
-            };
-            Self::tell_remote((other, connection), change, context);
+        if expected {
+            // Unless too many are waited for already: these are then given up with the segment.
+            let _ = self.expect_return(Absent::Ends(was.name));
         }
+        self.welcome_orphans(was.name, context);
         if was.state == SegmentState::Available {
             self.serve_waiting(was.name, context);
         }
         Ok(life)
+    }
+
+    /// The place of a segment is another's now: those who were connected need not wait longer.
+    fn displace(
+        &mut self,
+        tenant: TenantId,
+        request: &RestoreSegmentRequest,
+        context: &mut Context<'_>,
+    ) -> Result<(), Errno> {
+        let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
+        let old = life_of(&request.segment.life);
+        if lives.reclaim(old) {
+            lives.end(old);
+        }
+        self.give_up_owner(request.segment.name, context);
+        Ok(())
+    }
+
+    /// The owner of a segment is back, for whom connections have waited.
+    fn welcome_orphans(&mut self, segment: u64, context: &mut Context<'_>) {
+        let orphans = self.orphans.remove(&segment).unwrap_or_default();
+        for (session, connection, claim) in orphans.0 {
+            let whose = (session, connection);
+            let change = match self.adopt(whose, &claim, context) {
+                Ok(()) => RemoteChange::Operational,
+                Err(_) => {
+                    self.forget_connection(whose);
+                    RemoteChange::Lost
+                }
+            };
+            Self::tell_remote(whose, change, context);
+        }
     }
 
     /// One more of those whose segment it is comes back.
@@ -416,6 +420,35 @@ impl Tables {
     }
 }
 
+/// Checks what an owner says of its segment; returns its place.
+fn check_segment(
+    request: &RestoreSegmentRequest,
+    node: u32,
+    memory: Option<&OwnedFd>,
+    own_uid: u32,
+    tenant_name: &str,
+) -> Result<Place, Errno> {
+    let was = &request.segment;
+    let group = request.backing == Backing::Group;
+    let place = match group {
+        true if was.id > GROUP_ID_MAX => return Err(Errno::INVAL),
+        true => Place::Group(was.id),
+        false => Place::Node(node, was.id),
+    };
+    let possible = was.name != 0
+        && whole_pages(was.size) == Some(was.size)
+        && !(request.private && was.state > SegmentState::Prepared)
+        && !(group && (memory.is_none() || was.offset != 0))
+        && !(memory.is_none() && was.state != SegmentState::Created);
+    if !possible {
+        return Err(Errno::INVAL);
+    }
+    if let Some(memory) = memory {
+        check_memory(memory, was.offset, was.size, own_uid, tenant_name)?;
+    }
+    Ok(place)
+}
+
 /// Only what a broker made for a segment of this tenant is one's memory.
 fn check_memory(
     memory: &OwnedFd,
@@ -426,7 +459,8 @@ fn check_memory(
 ) -> Result<(), Errno> {
     let plain = offset == 0 && check_private_memfd(memory, size, own_uid).is_ok();
     let end = offset.checked_add(size);
-    let fits = end.is_some_and(|end| end <= SEGMENT_BYTES) && whole_pages(offset.max(1)).is_some();
+    let whole = offset.is_multiple_of(PAGE as u64);
+    let fits = whole && end.is_some_and(|end| end <= SEGMENT_BYTES);
     let registered = check_private_memfd(memory, SEGMENT_BYTES, own_uid).is_ok();
     let name = private_memfd_name(memory, own_uid, MEMORY_NAME);
     if (plain || registered && fits) && name.as_deref() == Some(tenant_name) {

@@ -1,6 +1,8 @@
 //! Runtime directories, brokers and endpoints for the integration tests.
 #![allow(dead_code)] // each test program uses its own part
 
+pub mod nodes;
+
 use std::net::UdpSocket;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
