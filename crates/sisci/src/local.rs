@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Instant;
 
+use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::services::sisci::{Backing, LocalChange};
 use causeway_fabric::sisci::{LocalSegment as Granted, Sisci};
 use causeway_memory::{Moved, Store, Unmovable};
@@ -115,6 +116,9 @@ impl LocalSegment {
     ) -> Result<Handle<LocalSegment>> {
         if options.size == 0 {
             return Err(Error::SIZE_ALIGNMENT);
+        }
+        if options.size as u64 > SEGMENT_BYTES {
+            return Err(Error::NOSPC);
         }
         let sisci = library.fabric()?;
         let make = || {
