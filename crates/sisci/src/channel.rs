@@ -9,7 +9,7 @@ use crate::dma::DmaQueue;
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
-use crate::uses::{Use, Uses};
+use crate::uses::{Held, Uses};
 
 /// A channel.
 #[derive(Debug)]
@@ -17,7 +17,7 @@ pub struct Channel {
     handle: Handle<Channel>,
     queues: Mutex<Vec<Handle<DmaQueue>>>,
     uses: Uses,
-    _descriptor: Use,
+    held: Held,
 }
 
 impl Object for Channel {
@@ -36,7 +36,7 @@ impl Channel {
                 handle,
                 queues: Mutex::default(),
                 uses: Uses::default(),
-                _descriptor: user,
+                held: Held::new(user),
             }))
         })
     }
@@ -53,6 +53,7 @@ impl Channel {
         }
         self.uses.close()?;
         library.channels.remove(self.handle);
+        self.held.release();
         Ok(())
     }
 

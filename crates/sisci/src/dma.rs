@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::sequence::Owner;
-use crate::uses::{Use, Uses};
+use crate::uses::{Held, Uses};
 
 /// Most entries that a queue can be created for.
 pub const MAX_ENTRIES: usize = 1 << 16;
@@ -46,7 +46,7 @@ pub struct DmaQueue {
     queue: Queue,
     state: Mutex<Gathering>,
     uses: Uses,
-    _descriptor: Use,
+    held: Held,
 }
 
 impl Object for DmaQueue {
@@ -95,7 +95,7 @@ impl DmaQueue {
                 queue: Queue::new(),
                 state: Mutex::default(),
                 uses: Uses::default(),
-                _descriptor: user,
+                held: Held::new(user),
             }))
         })
     }
@@ -110,6 +110,7 @@ impl DmaQueue {
         }
         self.uses.close()?;
         library.queues.remove(self.handle);
+        self.held.release();
         library.callbacks.forget(self.handle.id());
         Ok(())
     }

@@ -24,7 +24,7 @@ use crate::handles::{Handle, Object, Table};
 use crate::library::{Library, from_fabric};
 use crate::registry::CellOwner;
 use crate::trigger::RemoteInterrupt;
-use crate::uses::{Use, Uses};
+use crate::uses::{Held, Uses};
 
 /// Looks at the cells before sleeping.
 const SPINS: u32 = 100;
@@ -110,7 +110,7 @@ pub struct LocalInterrupt<K: Kind> {
     watched: OnceLock<u64>,
     sisci: Arc<Sisci>,
     uses: Uses,
-    _use: Use,
+    held: Held,
     kind: PhantomData<K>,
 }
 
@@ -243,7 +243,7 @@ impl<K: Kind> LocalInterrupt<K> {
                 watched: OnceLock::new(),
                 sisci: sisci.clone(),
                 uses: Uses::default(),
-                _use: user,
+                held: Held::new(user),
                 kind: PhantomData,
             });
             let known: Weak<dyn CellOwner> = Arc::downgrade(&interrupt) as _;
@@ -284,6 +284,7 @@ impl<K: Kind> LocalInterrupt<K> {
         let _ = self.sisci.remove_interrupt(self.number, true);
         library.registry.lock().interrupts.remove(&self.number);
         K::locals(library).remove(self.handle);
+        self.held.release();
         library.callbacks.forget(self.handle.id());
         Ok(())
     }

@@ -18,7 +18,7 @@ use crate::handles::{Handle, Object};
 use crate::library::{Library, from_fabric};
 use crate::map::{self, Map, Source};
 use crate::memory::{Mapping, PAGE, Place, is_inside};
-use crate::uses::{Use, Uses};
+use crate::uses::{Held, Uses};
 
 /// `sci_segment_cb_reason_t`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +72,7 @@ pub struct LocalSegment {
     cancelled: AtomicBool,
     uses: Uses,
     descriptor: Arc<Descriptor>,
-    _use: Use,
+    held: Held,
 }
 
 impl std::fmt::Debug for LocalSegment {
@@ -182,7 +182,7 @@ impl LocalSegment {
                 cancelled: AtomicBool::new(false),
                 uses: Uses::default(),
                 descriptor: descriptor.clone(),
-                _use: user,
+                held: Held::new(user),
             });
             registry
                 .locals
@@ -281,6 +281,7 @@ impl LocalSegment {
         }
         library.registry.lock().locals.remove(&self.number);
         library.locals.remove(self.handle);
+        self.held.release();
         self.events.close();
         library.callbacks.forget(self.handle.id());
         let memory = std::mem::replace(&mut *self.memory.lock(), Memory::Empty);

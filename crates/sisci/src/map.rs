@@ -8,7 +8,7 @@ use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::memory::{Mapping, Place};
 use crate::sequence::Owner;
-use crate::uses::{Use, Uses};
+use crate::uses::{Held, Use, Uses};
 
 /// A part of a segment, mapped.
 #[derive(Debug)]
@@ -21,7 +21,7 @@ pub struct Map {
     owner: Option<Owner>,
     uses: Uses,
     /// What it is a map of, and the descriptor.
-    _of: (Use, Use),
+    of: Held<(Use, Use)>,
 }
 
 impl Object for Map {
@@ -51,7 +51,7 @@ impl Map {
                 offset: source.place.offset,
                 owner: source.owner,
                 uses: Uses::default(),
-                _of: source.of,
+                of: Held::new(source.of),
             }))
         })?;
         let map = library.maps.get(handle)?;
@@ -67,6 +67,7 @@ impl Map {
         self.uses.close()?;
         library.addresses.write().remove(&self.start());
         library.maps.remove(self.handle);
+        self.of.release();
         Ok(())
     }
 

@@ -18,7 +18,7 @@ use crate::local::{Reason, check_range, whole_place};
 use crate::map::{self, Map, Source};
 use crate::memory::{Mapping, Place};
 use crate::sequence::Owner;
-use crate::uses::{Use, Uses};
+use crate::uses::{Held, Uses};
 
 /// How long a connect that is refused takes at least, unless its timeout is shorter: programs try
 /// again at once until what they wait for is there, and would keep the broker from all else.
@@ -57,7 +57,7 @@ pub struct RemoteSegment {
     cancelled: AtomicBool,
     uses: Uses,
     descriptor: Arc<Descriptor>,
-    _use: Use,
+    held: Held,
 }
 
 impl std::fmt::Debug for RemoteSegment {
@@ -148,7 +148,7 @@ impl RemoteSegment {
                 cancelled: AtomicBool::new(false),
                 uses: Uses::default(),
                 descriptor: descriptor.clone(),
-                _use: user,
+                held: Held::new(user),
             });
             let known = Arc::downgrade(&segment);
             registry.remotes.insert(connection.connection, known);
@@ -212,6 +212,7 @@ impl RemoteSegment {
         let _ = self.sisci.disconnect_segment(self.number);
         library.registry.lock().remotes.remove(&self.number);
         library.remotes.remove(self.handle);
+        self.held.release();
         self.events.close();
         library.callbacks.forget(self.handle.id());
         Ok(())

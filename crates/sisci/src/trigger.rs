@@ -18,7 +18,7 @@ use crate::library::{Library, from_fabric};
 use crate::registry::CellOwner;
 use crate::remote::{check_node, refused};
 use crate::sequence::Owner;
-use crate::uses::{Use, Uses};
+use crate::uses::{Held, Uses};
 
 /// A connection to an interrupt.
 pub struct RemoteInterrupt<K: Kind> {
@@ -28,7 +28,7 @@ pub struct RemoteInterrupt<K: Kind> {
     library: &'static Library,
     sisci: Arc<Sisci>,
     uses: Uses,
-    _use: Use,
+    held: Held,
     kind: PhantomData<K>,
 }
 
@@ -83,7 +83,7 @@ impl<K: Kind> RemoteInterrupt<K> {
                 library,
                 sisci: sisci.clone(),
                 uses: Uses::default(),
-                _use: user,
+                held: Held::new(user),
                 kind: PhantomData,
             });
             let known: Weak<dyn CellOwner> = Arc::downgrade(&remote) as _;
@@ -111,6 +111,7 @@ impl<K: Kind> RemoteInterrupt<K> {
         let _ = self.sisci.disconnect_interrupt(self.number);
         library.registry.lock().triggers.remove(&self.number);
         K::remotes(library).remove(self.handle);
+        self.held.release();
         self.cells.lock().clear();
         Ok(())
     }

@@ -56,6 +56,22 @@ impl Uses {
     }
 }
 
+/// What an object uses, until it is removed: others may hold the object a little longer.
+#[derive(Debug)]
+pub struct Held<T = Use>(Mutex<Option<T>>);
+
+impl<T> Held<T> {
+    /// Holds on.
+    pub fn new(held: T) -> Held<T> {
+        Held(Mutex::new(Some(held)))
+    }
+
+    /// Lets go.
+    pub fn release(&self) {
+        drop(self.0.lock().take());
+    }
+}
+
 impl Drop for Use {
     fn drop(&mut self) {
         self.0.lock().count -= 1;
