@@ -92,6 +92,15 @@ impl Holdings {
     }
 }
 
+#[cfg(test)]
+impl Tables {
+    /// Ends of cells that have not been taken.
+    pub(super) fn untaken(&self) -> usize {
+        let fds = self.cells.values().filter_map(|cell| cell.fds.as_ref());
+        fds.map(|(_, _, untaken)| usize::from(*untaken)).sum()
+    }
+}
+
 impl Tables {
     /// Creates an interrupt, and connects those who wait for it.
     pub(super) fn create_interrupt(

@@ -269,3 +269,6 @@ fn key_of(tenant: TenantId, request: &ConnectInterruptRequest) -> IntKey {
         number: request.number,
     }
 }
+
+#[cfg(test)]
+mod tests;

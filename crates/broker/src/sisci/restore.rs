@@ -224,6 +224,9 @@ impl Tables {
         let key = (tenant, waiting_place(&connection.request));
         if let Some(waiting) = self.waiting.get_mut(&key) {
             waiting.retain(|other| *other != (session, handle));
+            if waiting.is_empty() {
+                self.waiting.remove(&key);
+            }
         }
         self.serve(session, handle, context);
     }
