@@ -31,6 +31,7 @@ pub mod library;
 pub mod local;
 pub mod map;
 pub mod memory;
+mod program;
 mod pump;
 mod registry;
 pub mod remote;

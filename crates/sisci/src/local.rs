@@ -18,6 +18,7 @@ use crate::handles::{Handle, Object};
 use crate::library::{Library, from_fabric};
 use crate::map::{self, Map, Source};
 use crate::memory::{Mapping, PAGE, Place, is_inside};
+use crate::program::populate;
 use crate::uses::{Held, Uses};
 
 /// `sci_segment_cb_reason_t`
@@ -440,36 +441,5 @@ pub(crate) fn whole_place(base: u64, len: usize) -> Place {
         len,
         address: 0,
         read_only: false,
-    }
-}
-
-/// Faults in the pages of a range.
-///
-/// # Errors
-/// `ILLEGAL_ADDRESS` where it is not mapped, or not writable though it is to be.
-pub fn populate(address: usize, len: usize, write: bool) -> Result<()> {
-    let start = address & !(PAGE - 1);
-    let end = address.checked_add(len).ok_or(Error::ILLEGAL_ADDRESS)?;
-    let end = end
-        .checked_next_multiple_of(PAGE)
-        .ok_or(Error::ILLEGAL_ADDRESS)?;
-    let advice = if write {
-        libc::MADV_POPULATE_WRITE
-    } else {
-        libc::MADV_POPULATE_READ
-    };
-    if end == start {
-        return Ok(());
-    }
-    let pages = std::ptr::without_provenance_mut(start);
-    // SAFETY: populating changes no contents; the kernel checks the range.
-    if unsafe { libc::madvise(pages, end - start, advice) } == 0 {
-        return Ok(());
-    }
-    match std::io::Error::last_os_error().raw_os_error() {
-        // Device memory, or a kernel before 5.14: taken on trust.
-        Some(libc::EINVAL) => Ok(()),
-        Some(libc::ENOMEM | libc::EFAULT) => Err(Error::ILLEGAL_ADDRESS),
-        _ => Err(Error::SYSTEM),
     }
 }
