@@ -21,6 +21,7 @@ include mk/c.mk
 include mk/bench.mk
 include mk/lint.mk
 include tests/verify/verify.mk
+include tests/sisci/sisci.mk
 
 .PHONY: all bins libs paths test-programs setup demo test lint clean help
 
