@@ -1,4 +1,4 @@
-/* DMA queues: every form of transfer, states, waits, callbacks, aborts, and a peer that is killed. */
+/* DMA queues: every form of transfer, states, waits, callbacks, aborts, and a killed peer. */
 #include "check.h"
 
 #include <pthread.h>

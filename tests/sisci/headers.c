@@ -1,4 +1,4 @@
-/* Compiled as C and C++ of several standards, with every warning: each header alone and together. */
+/* Compiled as C and C++ of several standards, with every warning. */
 #include <sisci_error.h>
 #include <sisci_types.h>
 #include <dis_types.h>

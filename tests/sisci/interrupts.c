@@ -67,7 +67,8 @@ static void numbers_and_errors(void)
 			CREATE(sd, &other, 0, &number, SCI_FLAG_USE_CALLBACK));
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCICreateInterrupt, CREATE(sd, NULL, 0, &number, 0));
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCICreateInterrupt, CREATE(sd, &other, 0, NULL, 0));
-	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCICreateInterrupt, CREATE(no_sd, &other, 0, &number, 0));
+	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCICreateInterrupt,
+			CREATE(no_sd, &other, 0, &number, 0));
 	REFUSED(SCI_ERR_NO_SUCH_ADAPTERNO, SCICreateInterrupt, CREATE(sd, &other, 1, &number, 0));
 	REFUSED(SCI_ERR_FLAG_NOT_IMPLEMENTED, SCICreateInterrupt,
 			CREATE(sd, &other, 0, &number, SCI_FLAG_CONDITIONAL_INTERRUPT));
@@ -386,7 +387,8 @@ static void data_errors(void)
 			NO_CALLBACK, NO_ARG, SCI_FLAG_COUNTING_INT);
 	REFUSED(SCI_ERR_TIMEOUT, SCIWaitForDataInterrupt, own, data, &length, SHORT_MS, NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIWaitForDataInterrupt, own, data, NULL, 0, NO_FLAGS);
-	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIWaitForDataInterrupt, own, NULL, &length, 0, NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIWaitForDataInterrupt, own, NULL, &length, 0,
+			NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIWaitForDataInterrupt, none, data, &length, 0,
 			NO_FLAGS);
 	REFUSED(SCI_ERR_NO_SUCH_INTNO, SCIConnectDataInterrupt, sd, &other, node, ADAPTER,
@@ -476,7 +478,8 @@ static void data_callbacks(void)
 
 	DO(SCICreateDataInterrupt, sd, &own, ADAPTER, &number, on_data, &heard,
 			SCI_FLAG_USE_CALLBACK);
-	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCIWaitForDataInterrupt, own, data, &length, 0, NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCIWaitForDataInterrupt, own, data, &length, 0,
+			NO_FLAGS);
 	other = connect_data(sd, own_node(), number);
 	for (int i = 1; i <= ROUNDS; ) {
 		sci_error_t error;

@@ -146,7 +146,8 @@ static void names(void)
 	EXPECT(nodes[0] == own_node() && list[0] == 0);
 	DO(SCIGetNodeIdByAdapterName, (char *)"203.0.113.77", &nodes, &type, NO_FLAGS);
 	EXPECT(nodes[0] == 0);
-	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIGetNodeIdByAdapterName, NULL, &nodes, &type, NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIGetNodeIdByAdapterName, NULL, &nodes, &type,
+			NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIGetNodeIdByAdapterName, host, NULL, &type, NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_FLAG, SCIGetNodeIdByAdapterName, host, &nodes, &type, 1);
 	REFUSED(SCI_ERR_NO_SUCH_ADAPTERNO, SCIGetLocalNodeId, 1, &node, NO_FLAGS);

@@ -1,4 +1,4 @@
-/* The broker is killed: what is mapped and connected goes on, and the next broker knows all of it. */
+/* The broker is killed: what is connected goes on, and the next broker knows all of it. */
 #define _GNU_SOURCE
 #include "check.h"
 

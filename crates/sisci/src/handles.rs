@@ -200,11 +200,13 @@ impl<T: Object> Table<T> {
         }
     }
 
-    /// All objects there are.
-    #[must_use]
-    pub fn all(&self) -> Vec<Arc<T>> {
-        let slots = self.slots.read();
-        slots.entries.iter().filter_map(|e| e.1.clone()).collect()
+    /// Does something with each object there is.
+    pub fn each(&self, action: impl FnMut(Arc<T>)) {
+        let objects: Vec<Arc<T>> = {
+            let slots = self.slots.read();
+            slots.entries.iter().filter_map(|e| e.1.clone()).collect()
+        };
+        objects.into_iter().for_each(action);
     }
 }
 
@@ -229,7 +231,9 @@ mod tests {
         let second = table.insert(|_| Ok(Arc::new(Thing(2)))).unwrap();
         assert_ne!(first, second);
         assert!(table.get(first).is_err());
-        assert_eq!(table.all().len(), 1);
+        let mut seen = Vec::new();
+        table.each(|thing| seen.push(thing.0));
+        assert_eq!(seen, [2]);
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! hardware. The objects behind them are the other modules, for use from Rust.
 //!
 //! - A *node* is one fabric address; several can be on one host, and only those can be reached.
-//! - A *segment* is a memfd that the broker made; a remote one is the same memfd, mapped. Its owner's
-//!   death shows in the life table, which a sequence looks at.
+//! - A *segment* is a memfd that the broker made; a remote one is the same memfd, mapped. Its
+//!   owner's death shows in the life table, which a sequence looks at.
 //! - A *DMA queue* is one of the copy engine's (`causeway-dma`).
 //! - An *interrupt* is a cell in shared memory for each connection, and a doorbell.
 //!

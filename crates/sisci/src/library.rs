@@ -156,29 +156,42 @@ impl Library {
 
     /// Removes all objects, the users first.
     fn clear(&self) {
-        let _ = self.blocks.all().iter().map(|b| b.remove(self)).count();
-        let queues = self.queues.all();
-        queues.iter().for_each(|queue| queue.abort());
-        let _ = queues.iter().map(|queue| queue.remove(self)).count();
-        let _ = self.channels.all().iter().map(|c| c.remove(self)).count();
+        // What fails is gone already.
+        self.blocks.each(|block| {
+            let _ = block.remove(self);
+        });
+        self.queues.each(|queue| queue.abort());
+        self.queues.each(|queue| {
+            let _ = queue.remove(self);
+        });
+        self.channels.each(|channel| {
+            let _ = channel.remove(self);
+        });
         self.sequences.clear();
-        let _ = self.maps.all().iter().map(|map| map.remove(self)).count();
-        let interrupts = self.interrupts.all();
-        let _ = interrupts.iter().map(|i| i.remove(self)).count();
-        let interrupts = self.data_interrupts.all();
-        let _ = interrupts.iter().map(|i| i.remove(self)).count();
-        let remotes = self.remote_interrupts.all();
-        let _ = remotes.iter().map(|i| i.remove(self)).count();
-        let remotes = self.remote_data_interrupts.all();
-        let _ = remotes.iter().map(|i| i.remove(self)).count();
-        let _ = self.remotes.all().iter().map(|r| r.remove(self)).count();
-        let _ = self
-            .locals
-            .all()
-            .iter()
-            .map(|l| l.remove(self, true))
-            .count();
-        let _ = self.descriptors.all().iter().map(|d| d.close(self)).count();
+        self.maps.each(|map| {
+            let _ = map.remove(self);
+        });
+        self.interrupts.each(|interrupt| {
+            let _ = interrupt.remove(self);
+        });
+        self.data_interrupts.each(|interrupt| {
+            let _ = interrupt.remove(self);
+        });
+        self.remote_interrupts.each(|remote| {
+            let _ = remote.remove(self);
+        });
+        self.remote_data_interrupts.each(|remote| {
+            let _ = remote.remove(self);
+        });
+        self.remotes.each(|remote| {
+            let _ = remote.remove(self);
+        });
+        self.locals.each(|local| {
+            let _ = local.remove(self, true);
+        });
+        self.descriptors.each(|descriptor| {
+            let _ = descriptor.close(self);
+        });
     }
 
     /// The connection to the broker, made by the first who asks.

@@ -270,15 +270,11 @@ impl LocalSegment {
     /// `BUSY` while it is mapped, or connected unless `force`d.
     pub fn remove(&self, library: &Library, force: bool) -> Result<()> {
         self.uses.close()?;
-        if let Err(error) = self.sisci.remove_segment(self.number, force) {
-            match from_fabric(&error) {
-                Error::BUSY => {
-                    self.uses.reopen();
-                    return Err(Error::BUSY);
-                }
-                // What the broker does not know, or is not there to know, ends here all the same.
-                _ => {}
-            }
+        // What the broker does not know, or is not there to know, ends here all the same.
+        let removed = self.sisci.remove_segment(self.number, force);
+        if removed.is_err_and(|error| from_fabric(&error) == Error::BUSY) {
+            self.uses.reopen();
+            return Err(Error::BUSY);
         }
         library.registry.lock().locals.remove(&self.number);
         library.locals.remove(self.handle);

@@ -66,9 +66,11 @@ pub struct Sequences {
 #[derive(Default)]
 struct Books {
     free: Vec<usize>,
-    /// Of each entry: its next generation, and what it uses while it is in use.
-    entries: Vec<(u32, Option<(Arc<Map>, Use)>)>,
+    entries: Vec<Entry>,
 }
+
+/// Its next generation, and what it uses while it is in use.
+type Entry = (u32, Option<(Arc<Map>, Use)>);
 
 impl fmt::Debug for Sequences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

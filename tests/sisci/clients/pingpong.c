@@ -3,6 +3,25 @@
 
 #define SEGMENT_SIZE 8192
 
+static int play(int client, unsigned int rounds, sci_sequence_t sequence,
+		volatile unsigned int *mine, volatile unsigned int *theirs)
+{
+	sci_error_t error;
+
+	for (unsigned int i = 1; i <= rounds; i++) {
+		if (client)
+			theirs[0] = i;
+		while (mine[0] < i)
+			;
+		if (!client)
+			theirs[0] = i;
+		if (SCICheckSequence(sequence, SCI_FLAG_NO_FLUSH | SCI_FLAG_NO_STORE_BARRIER,
+				&error) != SCI_SEQ_OK)
+			return 0;
+	}
+	return 1;
+}
+
 int main(int argc, char *argv[])
 {
 	int client = argc > 1 && !strcmp(argv[1], "client");
@@ -43,18 +62,9 @@ int main(int argc, char *argv[])
 	CHECK("SCICreateMapSequence", error);
 	while (SCIStartSequence(sequence, NO_FLAGS, &error) != SCI_SEQ_OK)
 		;
-	for (unsigned int i = 1; i <= rounds; i++) {
-		if (client)
-			theirs[0] = i;
-		while (mine[0] < i)
-			;
-		if (!client)
-			theirs[0] = i;
-		if (SCICheckSequence(sequence, SCI_FLAG_NO_FLUSH | SCI_FLAG_NO_STORE_BARRIER,
-				&error) != SCI_SEQ_OK) {
-			fprintf(stderr, "transfer failed\n");
-			return EXIT_FAILURE;
-		}
+	if (!play(client, rounds, sequence, mine, theirs)) {
+		fprintf(stderr, "transfer failed\n");
+		return EXIT_FAILURE;
 	}
 	/* Neither takes its memory away before the other is done with it. */
 	theirs[1] = 1;
