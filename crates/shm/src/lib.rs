@@ -26,6 +26,7 @@ pub mod inbox;
 pub mod interrupt;
 pub mod layout;
 pub mod life;
+pub mod lock;
 mod mem;
 pub mod mr_table;
 pub mod notify;
