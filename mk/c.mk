@@ -14,7 +14,7 @@ $(PATHS_LIB): pathshim/paths.c mk/c.mk
 	@mv $@.new $@
 
 TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle traffic victim attacker)
-test-programs: verify $(TEST_PROGRAMS) ## Build the test programs
+test-programs: verify sisci-tests $(TEST_PROGRAMS) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
 $(BUILD)/test/traffic: tests/kill/traffic.c

@@ -48,6 +48,8 @@ def all_stages():
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
+        Stage("sisci", "SISCI: headers, symbols, every function, foreign programs",
+              ["tests/sisci/run"], seconds=600),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
               seconds=300),

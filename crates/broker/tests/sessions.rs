@@ -2,14 +2,20 @@
 
 mod common;
 
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::remoting::Malformed;
 use causeway_fabric::session::{Books, Opened, Session};
 use causeway_fabric::{Control, Error, RawEvent};
-use causeway_shm::LifeTable;
+use causeway_shm::{Life, LifeTable};
+use common::heir::spawn_heir;
 use common::{Host, PATIENCE, readable};
 use rustix::process::Signal;
+
+/// Tells this program, run again, that it is to be a client process.
+const ROLE: &str = "CW_TEST_ROLE";
 
 /// Books that hold nothing, and note what happens to them.
 #[derive(Debug, Default)]
@@ -74,6 +80,46 @@ fn a_death_is_seen_in_the_table_and_wakes() {
     wait_until(&table, || !table.is_alive(life));
     assert!(!a.confirm(life).unwrap());
     assert!(table.is_alive(a.life().unwrap()));
+}
+
+/// Not a test: the process of the test below.
+#[test]
+#[ignore = "run by another test as a process of its own"]
+fn client_process() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let session = Session::open(None, Diary::default()).unwrap();
+    spawn_heir();
+    println!("\nlife {}", session.life().unwrap().to_bits());
+    std::io::stdout().flush().unwrap();
+    // Until it is killed.
+    std::io::stdin().read_line(&mut String::new()).unwrap();
+}
+
+#[test]
+fn a_killed_process_is_dead_though_its_child_has_the_socket() {
+    let host = Host::with_broker("0");
+    let a = open(&host);
+    let mut victim = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "client_process", "--ignored", "--nocapture"])
+        .env(ROLE, "1")
+        .env("CAUSEWAY_RUNTIME_DIR", &host.dir)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(victim.stdout.take().unwrap()).lines();
+    let life = lines.find_map(|line| line.unwrap().strip_prefix("life ")?.parse().ok());
+    let life = Life::from_bits(life.unwrap());
+    let table = a.life_table().unwrap();
+    assert!(table.is_alive(life));
+    // Held open, so that the child lives on.
+    let heirs_input = victim.stdin.take();
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    wait_until(&table, || !table.is_alive(life));
+    drop(heirs_input);
 }
 
 #[test]

@@ -6,7 +6,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use causeway_fabric::Address;
 use causeway_fabric::fds::{private_memfd, reopen, sealed_memfd};
-use causeway_fabric::remoting::{Field, Header, Kind, Received, encode_body, receive, send};
+use causeway_fabric::limits::BACKLOG_BYTES_MAX;
+use causeway_fabric::remoting::{
+    Field, HEADER_BYTES, Header, Kind, Received, encode_body, receive, send,
+};
 use causeway_fabric::services::session::{self, OpenRequest};
 use causeway_fabric::services::sisci::{
     Backing, Bond, ConnectInterruptRequest, ConnectSegmentRequest, ConnectionHandle, JoinRequest,
@@ -189,6 +192,10 @@ fn only_what_a_broker_made_is_restored() {
     // An id that is taken, by whatever name.
     let theirs = claim(7);
     assert_eq!(restore(&theirs, memory), Err(Errno::EXIST));
+    // What a connected process knows does not make it an owner.
+    let mut known = claim(7);
+    known.segment.name = segment.name;
+    assert_eq!(restore(&known, memory), Err(Errno::ACCESS));
     let unprepared = attacker.say("restore_segment", &made, &[]);
     assert_eq!(unprepared, Err(Errno::INVAL));
     // This user's own word is the broker's. Even so no more connections are believed in than fit.
@@ -284,6 +291,27 @@ fn floods_end_at_a_limit() {
         assert!(std::time::Instant::now() < deadline);
     }
     a.create_segment(None, 1, Backing::Own, false).unwrap();
+}
+
+#[test]
+fn events_for_a_deaf_process_are_kept_up_to_a_limit() {
+    let host = host();
+    let (other, talkative) = (process(&host, 4), process(&host, 8));
+    let deaf = process(&host, 4);
+    available(&deaf, 7);
+    let most = 2 * BACKLOG_BYTES_MAX / HEADER_BYTES;
+    let refusal = (0..most).find_map(|_| {
+        let connected = talkative.connect_segment(4, 7, false, false);
+        let connection = match connected {
+            Ok(connection) => connection.connection,
+            Err(refusal) => return Some(refusal),
+        };
+        talkative.disconnect_segment(connection).unwrap();
+        None
+    });
+    refused(Err::<(), _>(refusal.unwrap()), Errno::NOENT);
+    available(&other, 7);
+    connect(&talkative, 4, 7);
 }
 
 #[test]

@@ -160,7 +160,10 @@ impl Tables {
         if !same || memory.is_none() || theirs != (name, segment.size, segment.offset) {
             return Err(Errno::EXIST);
         }
-        segment.shared |= request.shared;
+        // Who is connected knows as much; that makes nobody an owner.
+        if !segment.shared && !segment.is_group() {
+            return Err(Errno::ACCESS);
+        }
         let life = segment.life;
         self.own(session)?.take_handle(was.segment)?;
         self.hold_as(session, name, was.segment, was.state)?;

@@ -1,6 +1,7 @@
 //! Runtime directories, brokers and endpoints for the integration tests.
 #![allow(dead_code)] // each test program uses its own part
 
+pub mod heir;
 pub mod nodes;
 
 use std::net::UdpSocket;
