@@ -230,6 +230,8 @@ def brokers(stage):
         expect("the handle", friend.block("find", "frame", WRITE, 5000)[1], handle)
         refused(errno.EACCES, stranger, "handle", handle, WRITE)
         expect("the place", owner.number("number", slot), 0)
+        locks = [b["locks"] for p in stage.pools() for b in p["blocks"]][0]
+        expect("locks shown", [lock["kind"] for lock in locks], ["mutex"])
         other, _ = owner.make()
         expect("another's place", owner.number("number", other), 1)
         owner.number("free", other)

@@ -492,8 +492,9 @@ impl PoolSession {
             offset,
             kind,
         };
-        self.session.call(|control, _| {
+        self.session.call(|control, books| {
             PoolStub(control).note(&request, &[])?;
+            books.note_sync(&request);
             Ok(())
         })
     }

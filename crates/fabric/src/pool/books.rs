@@ -12,8 +12,8 @@ use crate::limits::GRANTS_PER_BLOCK_MAX;
 use crate::remoting::{Malformed, decode_body};
 use crate::services::pool::{
     Access, AdoptReply, AllocateReply, BlockInfo, EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED,
-    Grant, GrantRequest, NameRequest, OpenReply, PartyKind, PoolReply, PoolStub,
-    RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE,
+    Grant, GrantRequest, NameRequest, NoteRequest, OpenReply, PartyKind, PoolReply, PoolStub,
+    RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE, SyncKind,
 };
 use crate::session::Opened;
 
@@ -99,6 +99,8 @@ pub(super) struct Books {
     last_key: PoolKey,
     owned: BTreeMap<u64, (PoolKey, Owned)>,
     held: BTreeMap<u64, (PoolKey, Access)>,
+    /// Synchronization objects that the broker was told of, by block and offset.
+    notes: BTreeMap<(u64, u64), SyncKind>,
     events: VecDeque<Event>,
 }
 
@@ -141,6 +143,9 @@ impl Books {
     pub(super) fn remove_pool(&mut self, key: PoolKey) -> Option<u64> {
         self.owned.retain(|_, (pool, _)| *pool != key);
         self.held.retain(|_, (pool, _)| *pool != key);
+        let (held, owned) = (&self.held, &self.owned);
+        let kept = |of: &u64| held.contains_key(of) || owned.contains_key(of);
+        self.notes.retain(|(of, _), _| kept(of));
         self.pools
             .remove(&key)
             .map(|pool| pool.id)
@@ -162,6 +167,31 @@ impl Books {
     pub(super) fn forget_block(&mut self, handle: u64) {
         self.owned.remove(&handle);
         self.held.remove(&handle);
+        self.notes.retain(|&(of, _), _| of != handle);
+    }
+
+    pub(super) fn note_sync(&mut self, request: &NoteRequest) {
+        let place = (request.handle, request.offset);
+        match request.kind {
+            SyncKind::None => self.notes.remove(&place),
+            kind => self.notes.insert(place, kind),
+        };
+    }
+
+    /// What the status is to show. Of blocks whose owners have not brought them yet it does not.
+    fn present_notes(&self, broker: &mut Control) -> Result<()> {
+        for (&(handle, offset), &kind) in &self.notes {
+            let request = NoteRequest {
+                handle,
+                offset,
+                kind,
+            };
+            match PoolStub(broker).note(&request, &[]) {
+                Ok(_) | Err(Error::Refused { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn note_name(&mut self, request: &NameRequest) {
@@ -178,6 +208,9 @@ impl Books {
 
     pub(super) fn note_released(&mut self, handle: u64) {
         self.held.remove(&handle);
+        if !self.owned.contains_key(&handle) {
+            self.notes.retain(|&(of, _), _| of != handle);
+        }
     }
 
     pub(super) fn note_refreshed(
@@ -322,7 +355,8 @@ impl crate::session::Books for Books {
         }
         self.present_pools(broker)?;
         self.present_owned(broker)?;
-        self.present_held(broker)
+        self.present_held(broker)?;
+        self.present_notes(broker)
     }
 
     fn absorb(&mut self, event: RawEvent) -> std::result::Result<(), Malformed> {
