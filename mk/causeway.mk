@@ -12,8 +12,8 @@ $(CAUSEWAY_HEADER): include/causeway.h
 
 examples: $(EXAMPLES) ## Build the examples of libcauseway
 
-$(EXAMPLES): $(BUILD)/examples/%: examples/%.c examples/common.h $(CAUSEWAY_HEADER) $(BUILD)/lib/libcauseway.so \
-		mk/causeway.mk
+$(EXAMPLES): $(BUILD)/examples/%: examples/%.c examples/common.h $(CAUSEWAY_HEADER) \
+		$(BUILD)/lib/libcauseway.so mk/causeway.mk
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -I$(BUILD)/include -o $@ $< -L$(BUILD)/lib -lcauseway \
 		-Wl,-rpath,'$$ORIGIN/../lib'
