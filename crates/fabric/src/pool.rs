@@ -67,6 +67,19 @@ pub struct PoolOptions {
     pub existing: bool,
 }
 
+impl PoolOptions {
+    /// A pool of so many blocks of a size, for everybody, that may be there already.
+    pub fn new(name: &str, block_bytes: u64, capacity: u32) -> PoolOptions {
+        PoolOptions {
+            name: name.to_owned(),
+            block_bytes,
+            capacity,
+            private: false,
+            existing: true,
+        }
+    }
+}
+
 /// A session that uses pools. Thread-safe; belongs to the process that made it, as [`Session`].
 #[derive(Debug)]
 pub struct PoolSession {
