@@ -389,7 +389,10 @@ impl PoolSession {
             attempts += 1;
             match outcome {
                 // Others of this process have business with the broker meanwhile.
-                Err(error) if error.is_premature() && attempts < GRANT_ATTEMPTS => {
+                Err(Error::Refused {
+                    errno: Errno::AGAIN,
+                    ..
+                }) if attempts < GRANT_ATTEMPTS => {
                     std::thread::sleep(GRANT_INTERVAL);
                 }
                 outcome => return outcome,
