@@ -30,9 +30,11 @@ impl SendWqe {
             SendOp::FetchAdd { addr, rkey, .. } | SendOp::CmpSwap { addr, rkey, .. } => {
                 (addr, rkey, Remote::Atomic)
             }
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_) => {
-                return None;
-            }
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::LocalInv(_)
+            | SendOp::Datagram { .. } => return None,
         };
         let len = self.len;
         Some((Target { rkey, addr, len }, what))

@@ -8,7 +8,9 @@ use super::segments::{gather, payload_room, put_header, scatter};
 use super::{Qp, sendq::SendWqe};
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
-use crate::types::{Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, WcStatus};
+use crate::types::{
+    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, Service, WcStatus,
+};
 use crate::ulp::{Nak, SegMeta, Verdict};
 
 /// A segment to build: its header, and which bytes of the work request's payload follow.
@@ -362,7 +364,10 @@ impl Qp {
         if let Some(wqe) = self.sq.pop() {
             self.complete_send(host, wqe.wr.wr_id, wqe.wr.op.opcode(), status, 0);
         }
-        self.enter_error(host);
+        match self.config.service {
+            Service::Rc => self.enter_error(host),
+            Service::Uc | Service::Ud => self.enter_send_error(host),
+        }
     }
 
     /// A work request has failed: nothing more is started, and it completes once those before it
@@ -407,6 +412,9 @@ impl Qp {
     pub(super) fn on_lost<H: Host>(&mut self, host: &mut H) {
         if matches!(self.attr.state, QpState::Err | QpState::Reset) {
             return;
+        }
+        if self.config.service == Service::Uc {
+            return self.go_adrift(host);
         }
         self.sq.halted = true;
         host.event(self.config.qpn, QpEvent::Fatal);

@@ -127,6 +127,7 @@ impl End {
             max_inline_data: 64,
         };
         let mut qp = Qp::new(QpConfig {
+            service: Service::Rc,
             qpn,
             pd: PD,
             cap,
