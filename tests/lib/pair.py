@@ -97,11 +97,13 @@ def end_group(process):
 class Pair:
     """One run of a server and a client."""
 
-    def __init__(self, world, wire, server_argv, client_argv, env=None, pin=False):
+    def __init__(self, world, wire, server_argv, client_argv, env=None, pin=False,
+                 ready=wait_listening):
         self.world = world
         self.wire = wire
         self.argv = (list(server_argv), list(client_argv))
         self.env = env
+        self.ready = ready
         if pin:
             self.argv = tuple(["taskset", "-c", str(cpu)] + argv
                               for cpu, argv in zip((0, 1), self.argv))
@@ -136,7 +138,7 @@ class Pair:
 
     def _run(self, files, processes, deadline):
         server = self._start(self.world.server, self.argv[0], files[0], processes)
-        if not wait_listening(server, deadline):
+        if not self.ready(server, deadline):
             if server.poll() is not None:
                 return f"the server ended early: {exit_text(server.returncode)}"
             files[0].write(stacks(server))
