@@ -13,6 +13,9 @@ UDADDY_PORT = 7174
 UCX_ITERATIONS = "10000"
 FI_ITERATIONS = "1000"
 
+NAMES = ["udaddy", "mckey", "fi_pingpong -p verbs -e dgram", "ucx_perftest -t tag_lat, ud_verbs",
+         "ucx_perftest -t tag_bw, ud_verbs"]
+
 groups = itertools.count(1)
 
 

@@ -151,7 +151,9 @@ def single_programs(report, stage, host, wire, chosen):
 def run_case(report, stage, world, wire, case):
     """Runs one program as server and client."""
     case.port = next(ports)
-    runner = pair.Pair(world, wire, case.argv(), case.argv(world.server.address))
+    # With -R the connection manager listens, at the UDP port of that number.
+    ready = datagrams.owns_udp_port(case.port) if "-R" in case.options else pair.wait_listening
+    runner = pair.Pair(world, wire, case.argv(), case.argv(world.server.address), ready=ready)
     outcome = runner.run(LIMIT_SECONDS, case.expect)
     text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
     report.add(stage, case.name, outcome.problem, outcome.seconds, text)
@@ -193,7 +195,10 @@ def run(report, text=""):
         return all(word in f"{name} " for word in words)
 
     for stage, make, wire, cases in worlds():
-        if not any(chosen(f"{stage} {c.name}") for c in cases) and not chosen(f"{stage} ibv_dev"):
+        names = [f"{stage} {c.name}" for c in cases] + [f"{stage} ibv_dev"]
+        if stage in DATAGRAM_STAGES:
+            names += [f"{stage} {name}" for name in datagrams.NAMES]
+        if not any(map(chosen, names)):
             continue
         try:
             with make() as world:

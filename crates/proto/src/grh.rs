@@ -44,6 +44,12 @@ impl Route {
         }
     }
 
+    /// Whether its last 20 bytes are an IPv4 header, or all of it an IPv6 one.
+    #[must_use]
+    pub fn is_ipv4(header: &[u8; GRH_LEN]) -> bool {
+        header[0] == 0
+    }
+
     fn v4(&self, src: Ipv4Addr, dst: Ipv4Addr) -> [u8; GRH_LEN] {
         let mut out = [0; GRH_LEN];
         let ip = &mut out[IPV4_AT..];

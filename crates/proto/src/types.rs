@@ -175,6 +175,8 @@ bitflags! {
         const WITH_IMM = 1 << 1;
         /// `IBV_WC_WITH_INV`
         const WITH_INV = 1 << 3;
+        /// The GRH holds an IPv4 header. None of verbs' flags: the service level says it.
+        const GRH_IPV4 = 1 << 31;
     }
 }
 

@@ -23,6 +23,9 @@ pub const REPEAT_MAX: Duration = Duration::from_secs(1);
 pub const ANSWER_BUDGET: Duration = Duration::from_secs(10);
 /// How long a peer's program may think about a request that was acknowledged.
 pub const DECISION_BUDGET: Duration = Duration::from_secs(120);
+/// How long a request to a datagram service is repeated though nobody listens. A program that serves
+/// several port spaces at one port opens them one after the other, and its client knows of the first.
+pub const LOOKUP_GRACE: Duration = Duration::from_secs(1);
 /// How long a shutdown is repeated.
 pub const SHUTDOWN_BUDGET: Duration = Duration::from_secs(2);
 /// How long an ended connection still answers what is repeated to it.

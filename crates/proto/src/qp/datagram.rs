@@ -4,7 +4,7 @@
 use super::Qp;
 use super::segments::{gather, scatter};
 use crate::bytes::{Bytes, BytesMut};
-use crate::grh::GRH_LEN;
+use crate::grh::{GRH_LEN, Route};
 use crate::host::Host;
 use crate::types::{QpState, SendFlags, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
 
@@ -127,11 +127,17 @@ impl Qp {
             return Fate::Taken;
         }
         let imm = datagram.imm.map_or(WcFlags::empty(), |_| WcFlags::WITH_IMM);
+        let ipv4 = Route::is_ipv4(datagram.grh);
+        let kind = if ipv4 {
+            WcFlags::GRH_IPV4
+        } else {
+            WcFlags::empty()
+        };
         let wc = Wc {
             byte_len: u32::try_from(len).unwrap_or(u32::MAX),
             imm: datagram.imm.unwrap_or(0),
             src_qp: datagram.src_qpn,
-            flags: WcFlags::GRH | imm,
+            flags: WcFlags::GRH | kind | imm,
             ..self.blank_wc(wr.wr_id, WcOpcode::Recv, WcStatus::Success)
         };
         host.complete_recv(self.config.qpn, wc, datagram.solicited);
