@@ -5,7 +5,7 @@ use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest,
+    StatusPage, SysfsReply, SysfsRequest, session, sisci,
 };
 
 /// Decodes `data` as a message and its body as every type there is.
@@ -40,6 +40,48 @@ fn bodies(body: &[u8]) {
     one::<MapReply>(body);
     one::<Vec<PeerEvent>>(body);
     one::<Vec<u64>>(body);
+    session_bodies(body);
+    sisci_bodies(body);
+}
+
+fn session_bodies(body: &[u8]) {
+    one::<session::OpenRequest>(body);
+    one::<session::OpenReply>(body);
+    one::<session::LifeBody>(body);
+    one::<bool>(body);
+}
+
+fn sisci_bodies(body: &[u8]) {
+    one::<sisci::NodeInfo>(body);
+    one::<sisci::JoinRequest>(body);
+    one::<sisci::NodeRequest>(body);
+    one::<sisci::CreateSegmentRequest>(body);
+    one::<sisci::LocalSegmentReply>(body);
+    one::<sisci::SegmentHandle>(body);
+    one::<sisci::RegisterRequest>(body);
+    one::<sisci::UnavailableRequest>(body);
+    one::<sisci::RemoveRequest>(body);
+    one::<sisci::AttachSegmentRequest>(body);
+    one::<sisci::ConnectSegmentRequest>(body);
+    one::<sisci::ConnectSegmentReply>(body);
+    one::<sisci::ConnectionHandle>(body);
+    one::<sisci::GrantReply>(body);
+    one::<sisci::CreateInterruptRequest>(body);
+    one::<sisci::InterruptReply>(body);
+    one::<sisci::ConnectInterruptRequest>(body);
+    one::<sisci::TakeCellRequest>(body);
+    one::<sisci::TakeCellReply>(body);
+    one::<sisci::RestoreSegmentRequest>(body);
+    one::<sisci::RestoreConnectionRequest>(body);
+    one::<sisci::RestoreInterruptRequest>(body);
+    one::<sisci::RestoreInterruptConnectionRequest>(body);
+    one::<sisci::RestoredReply>(body);
+    one::<sisci::ItemCursor>(body);
+    one::<sisci::ItemPage>(body);
+    one::<sisci::LocalEvent>(body);
+    one::<sisci::RemoteEvent>(body);
+    one::<sisci::CellEvent>(body);
+    one::<Vec<sisci::NodeInfo>>(body);
 }
 
 fn one<T: Field>(body: &[u8]) {

@@ -3,11 +3,9 @@
 import itertools
 import os
 import re
-import time
 
 from lib import pair
 
-POLL_SECONDS = 0.005
 MESSAGES = "100"
 UDADDY_PORT = 7174
 UCX_ITERATIONS = "10000"
@@ -39,7 +37,7 @@ def fi_rows(text):
     return None if len(rows) >= 3 else f"{len(rows)} rows in the client's output"
 
 
-def table_ports(pid, tables, state=None):
+def table_ports(pid, tables):
     """Ports by inode in the socket tables of a process's network namespace."""
     ports = {}
     for table in tables:
@@ -49,53 +47,39 @@ def table_ports(pid, tables, state=None):
         except OSError:
             continue
         for row in rows:
-            if state is None or row[3] == state:
-                ports[row[9]] = int(row[1].rpartition(":")[2], 16)
+            ports[row[9]] = int(row[1].rpartition(":")[2], 16)
     return ports
 
 
-def wait_until(process, deadline, ready):
-    """Waits until `ready()`; False if the process ends first or the deadline passes."""
-    while time.monotonic() < deadline and process.poll() is None:
-        if ready():
-            return True
-        time.sleep(POLL_SECONDS)
-    return False
-
-
 def owns_udp_port(port):
-    """Ready when the server has bound a UDP port: the connection manager's listeners do."""
-    def ready(process, deadline):
-        def bound():
-            ports = table_ports(process.pid, ("udp", "udp6"))
-            return any(ports.get(inode) == port for inode in pair.owned_sockets(process.pid))
-        return wait_until(process, deadline, bound)
-    return ready
+    """Whether a process has bound a UDP port, as the connection manager's listeners do."""
+    def listens(process):
+        ports = table_ports(process.pid, ("udp", "udp6"))
+        return any(ports.get(inode) == port for inode in pair.owned_sockets(process.pid))
+    return listens
 
 
 def in_group(group):
-    """Ready when the host has joined a group that nobody else uses."""
+    """Whether a process's host has joined a group that nobody else uses."""
     word = "".join(f"{int(part):02X}" for part in reversed(group.split(".")))
 
-    def ready(process, deadline):
-        def joined():
-            try:
-                with open(f"/proc/{process.pid}/net/igmp", encoding="ascii") as table:
-                    return word in table.read()
-            except OSError:
-                return False
-        return wait_until(process, deadline, joined)
-    return ready
+    def listens(process):
+        try:
+            with open(f"/proc/{process.pid}/net/igmp", encoding="ascii") as table:
+                return word in table.read()
+        except OSError:
+            return False
+    return listens
 
 
 class Program:
-    """Two command lines, when the first is ready, and what the second must print."""
+    """Two command lines, when the first listens, and what the second must print."""
 
-    def __init__(self, name, server, client, ready, expect, env=None):
+    def __init__(self, name, server, client, listening, expect, env=None):
         self.name = name
         self.server = server
         self.client = client
-        self.ready = ready
+        self.listening = listening
         self.expect = expect
         self.env = env
 
@@ -116,12 +100,12 @@ def programs(world, port):
                 ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-I", FI_ITERATIONS, "-B",
                  str(port)],
                 ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-I", FI_ITERATIONS, "-P",
-                 str(port), server], pair.wait_listening, fi_rows),
+                 str(port), server], pair.listens, fi_rows),
     ]
     for test in ("tag_lat", "tag_bw"):
         found.append(Program(f"ucx_perftest -t {test}, ud_verbs", ucx,
                              [*ucx, server, "-t", test, "-n", UCX_ITERATIONS],
-                             pair.wait_listening, ucx_rows, ucx_env))
+                             pair.listens, ucx_rows, ucx_env))
     return found
 
 
@@ -131,7 +115,7 @@ def run(report, stage, world, wire, seconds, port, chosen):
         if not chosen(f"{stage} {program.name}"):
             continue
         runner = pair.Pair(world, wire, program.server, program.client, env=program.env,
-                           ready=program.ready)
+                           listening=program.listening)
         outcome = runner.run(seconds, program.expect)
         text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
         report.add(stage, program.name, outcome.problem, outcome.seconds, text)

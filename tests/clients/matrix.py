@@ -152,8 +152,9 @@ def run_case(report, stage, world, wire, case):
     """Runs one program as server and client."""
     case.port = next(ports)
     # With -R the connection manager listens, at the UDP port of that number.
-    ready = datagrams.owns_udp_port(case.port) if "-R" in case.options else pair.wait_listening
-    runner = pair.Pair(world, wire, case.argv(), case.argv(world.server.address), ready=ready)
+    listening = datagrams.owns_udp_port(case.port) if "-R" in case.options else pair.listens
+    runner = pair.Pair(world, wire, case.argv(), case.argv(world.server.address),
+                       listening=listening)
     outcome = runner.run(LIMIT_SECONDS, case.expect)
     text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
     report.add(stage, case.name, outcome.problem, outcome.seconds, text)

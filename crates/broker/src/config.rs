@@ -1,13 +1,15 @@
-//! The configuration file: tenants and limits (docs/OPERATIONS.md describes it).
+//! The configuration file: tenants, limits and SISCI's nodes (docs/OPERATIONS.md describes it).
 //!
 //! Names of users and groups are resolved once, when the broker starts.
 
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use causeway_fabric::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, SEGMENTS_PER_ENDPOINT_MAX};
 use causeway_fabric::runtime::RUNTIME_DIR_ROOT;
 use serde::Deserialize;
 
+use crate::sisci::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
 use crate::sys;
 
 /// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.
@@ -100,6 +102,8 @@ pub struct Tenant {
 pub struct Config {
     /// The tenants.
     pub tenants: Vec<Tenant>,
+    /// SISCI's nodes.
+    pub nodes: Vec<NodeSpec>,
 }
 
 impl Config {
@@ -107,6 +111,7 @@ impl Config {
     pub fn without_file() -> Config {
         Config {
             tenants: vec![own_tenant(Limits::default())],
+            nodes: Vec::new(),
         }
     }
 
@@ -151,7 +156,8 @@ impl Config {
         if tenants.len() > TENANTS_MAX {
             return Err(format!("more than {TENANTS_MAX} tenants"));
         }
-        Ok(Config { tenants })
+        let nodes = resolve_nodes(file.sisci.node)?;
+        Ok(Config { tenants, nodes })
     }
 
     /// Whether others than the user who may start a broker depend on it.
@@ -182,6 +188,23 @@ struct File {
     limits: LimitsTable,
     #[serde(default)]
     tenant: Vec<TenantTable>,
+    #[serde(default)]
+    sisci: SisciTable,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SisciTable {
+    #[serde(default)]
+    node: Vec<NodeTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    id: u32,
+    #[serde(default)]
+    addresses: Vec<IpAddr>,
 }
 
 #[derive(Default, Deserialize)]
@@ -309,6 +332,36 @@ impl TenantTable {
     }
 }
 
+fn resolve_nodes(tables: Vec<NodeTable>) -> Result<Vec<NodeSpec>, String> {
+    if tables.len() > NODES_MAX {
+        return Err(format!("more than {NODES_MAX} SISCI nodes"));
+    }
+    let mut nodes: Vec<NodeSpec> = Vec::new();
+    for NodeTable { id, addresses } in tables {
+        if !is_node_id(id) {
+            return Err(format!("no SISCI node can have the id {id}"));
+        }
+        if addresses.len() > NODE_ADDRESSES_MAX {
+            return Err(format!(
+                "SISCI node {id} has more than {NODE_ADDRESSES_MAX} addresses"
+            ));
+        }
+        for other in &nodes {
+            if other.id == id {
+                return Err(format!("SISCI node {id} is there twice"));
+            }
+            if other.addresses.iter().any(|one| addresses.contains(one)) {
+                return Err(format!(
+                    "SISCI node {id} has an address of node {}",
+                    other.id
+                ));
+            }
+        }
+        nodes.push(NodeSpec { id, addresses });
+    }
+    Ok(nodes)
+}
+
 /// Finds the number of a name.
 type Finder = fn(&str) -> Option<u32>;
 
@@ -367,6 +420,9 @@ mod tests {
         let config = Config::parse(&settings.join("\n")).unwrap();
         assert_eq!(config.tenants[1].name, "web");
         assert_eq!(config.tenants[1].limits.bytes, 8 << 30);
+        let ids: Vec<u32> = config.nodes.iter().map(|node| node.id).collect();
+        assert_eq!(ids, [4, 8]);
+        assert_eq!(config.nodes[1].addresses[0].to_string(), "10.0.0.2");
     }
 
     const WEB: &str = "[[tenant]]\nname = 'web'\nsocket = '/run/t/web.sock'\nusers = ['root']\n";
@@ -428,6 +484,20 @@ mod tests {
             (more("groups = ['no-such-group']"), "no group"),
             (more("userfaultfd = ['@no-such-group']"), "no group"),
             (format!("{WEB}{WEB}"), "twice"),
+            ("[[sisci.node]]\nid = 0".to_owned(), "id 0"),
+            ("[[sisci.node]]\nid = 252".to_owned(), "id 252"),
+            ("[[sisci.node]]\nid = 65536".to_owned(), "id 65536"),
+            ("[[sisci.node]]\nid = 8\n".repeat(2), "8 is there twice"),
+            (
+                "[[sisci.node]]\nid = 8\naddresses = ['10.0.0.300']".to_owned(),
+                "IP",
+            ),
+            (
+                "[[sisci.node]]\nid = 8\naddresses = ['::1']\n\
+                 [[sisci.node]]\nid = 12\naddresses = ['::1']"
+                    .to_owned(),
+                "address of node 8",
+            ),
             (
                 format!("{WEB}{}", WEB.replace("'web'", "'b'")),
                 "socket of another",

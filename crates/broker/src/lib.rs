@@ -9,7 +9,9 @@
 //! - [`server`], [`session`], [`door`]: connections, and where they come in;
 //! - [`hub`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`reaper`]: memory that endpoints grant each other;
-//! - [`handler`]: the service's methods;
+//! - [`handler`]: the methods of the endpoints' service;
+//! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
+//! - [`sisci`]: nodes, shared segments, interrupts;
 //! - [`tree`]: the view of sysfs.
 
 pub mod config;
@@ -17,14 +19,18 @@ pub mod daemon;
 pub mod door;
 pub mod handler;
 pub mod hub;
+pub mod lives;
 pub mod lock;
+pub mod members;
 pub mod notify;
 pub mod options;
 pub mod pairing;
 pub mod reaper;
 pub mod segments;
 pub mod server;
+pub mod services;
 pub mod session;
+pub mod sisci;
 pub mod sys;
 pub mod tree;
 

@@ -20,11 +20,12 @@ use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
-use crate::config::{Members, TENANTS_MAX, Tenant};
+use crate::config::{Config, Members, TENANTS_MAX, Tenant};
 use crate::door::Door;
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub, TenantId};
 use crate::reaper::Reaper;
+use crate::services::{Caller, Services, SessionId};
 use crate::session::{Overrun, Peer, Session};
 
 /// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
@@ -36,7 +37,7 @@ const TOKEN_PIDFD: u64 = 1;
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 64;
 /// Requests read from one client before others have their turn.
-const REQUESTS_PER_TURN: usize = 16;
+pub const REQUESTS_PER_TURN: usize = 16;
 /// The user that stands for users unknown to this user namespace
 /// (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
@@ -74,20 +75,23 @@ pub struct Server {
     session_of: HashMap<EndpointId, u64>,
     last_session: u64,
     hub: Hub,
+    services: Services,
     reaper: Reaper,
+    /// Sessions with a request whose reply must wait.
+    deferred: Vec<u64>,
     overflow_uid: u32,
     idle: Option<Duration>,
     idle_since: Instant,
 }
 
 impl Server {
-    /// A server for the doors of these tenants. `termination` ends it when readable.
+    /// A server for the doors of a configuration's tenants. `termination` ends it when readable.
     ///
     /// # Errors
     /// Out of descriptors.
     pub fn new(
         doors: Vec<Door>,
-        tenants: Vec<Tenant>,
+        config: Config,
         termination: &OwnedFd,
         idle: Option<Duration>,
     ) -> std::io::Result<Server> {
@@ -100,13 +104,15 @@ impl Server {
         Ok(Server {
             epoll,
             doors,
-            tenants,
+            tenants: config.tenants,
             reserve: open_reserve(),
             sessions: HashMap::new(),
             session_of: HashMap::new(),
             last_session: FIRST_SESSION,
             hub: Hub::new(),
+            services: Services::new(&config.nodes),
             reaper: Reaper::default(),
+            deferred: Vec::new(),
             overflow_uid: overflow_uid(),
             idle,
             idle_since: Instant::now(),
@@ -136,8 +142,12 @@ impl Server {
                     token => self.serve(token, event.flags),
                 }
             }
-            self.hub.expire(Instant::now());
+            let now = Instant::now();
+            self.hub.expire(now);
+            self.services.expire(now);
+            self.answer_deferred();
             self.deliver();
+            self.services.members.announce();
             if self.is_idle() {
                 return Ok(Stop::Idle);
             }
@@ -157,7 +167,13 @@ impl Server {
             .idle
             .filter(|_| self.sessions.is_empty())
             .map(|idle| self.idle_since + idle);
-        [idle, self.hub.next_expiry()].into_iter().flatten().min()
+        let settled = self.hub.settled_at().filter(|_| !self.deferred.is_empty());
+        let news = self.hub.news_due();
+        let (hub, services) = (self.hub.next_expiry(), self.services.next_expiry());
+        [idle, hub, services, settled, news]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn is_idle(&self) -> bool {
@@ -233,8 +249,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        let was_congested = session.is_congested();
-        if was_congested {
+        if session.interest() != EventFlags::IN {
             let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
             if ended || session.flush().is_err() {
                 return self.end(number, "closed");
@@ -244,7 +259,7 @@ impl Server {
             let Some(session) = self.sessions.get(&number) else {
                 return;
             };
-            if session.is_congested() {
+            if session.interest() != EventFlags::IN {
                 break;
             }
             match receive(session.socket()) {
@@ -258,7 +273,22 @@ impl Server {
                 }
             }
         }
-        self.watch_again(number, was_congested);
+        self.watch_again(number);
+    }
+
+    /// Answers the requests that had to wait, as far as that can be done now.
+    fn answer_deferred(&mut self) {
+        for number in std::mem::take(&mut self.deferred) {
+            let session = self.sessions.get_mut(&number);
+            let Some((header, body)) = session.and_then(Session::take_deferred) else {
+                continue;
+            };
+            if self.answer(number, &header, &body, Vec::new()).is_err() {
+                self.end(number, "it does not read or is gone");
+            } else {
+                self.watch_again(number);
+            }
+        }
     }
 
     fn answer(
@@ -274,25 +304,43 @@ impl Server {
         if header.kind != Kind::Request {
             return Err(Overrun);
         }
+        let peer = session.peer;
         let mut endpoint = session.endpoint;
-        let mut client = Client {
-            hub: &mut self.hub,
-            trees: &mut self.doors[session.peer.tenant].trees,
-            tenants: &self.tenants,
-            peer: session.peer,
-            endpoint: &mut endpoint,
+        let outcome = if header.service == SERVICE {
+            let mut client = Client {
+                hub: &mut self.hub,
+                trees: &mut self.doors[peer.tenant].trees,
+                tenants: &self.tenants,
+                peer,
+                endpoint: &mut endpoint,
+            };
+            dispatch(&mut client, header.method, body, fds)
+        } else {
+            let caller = Caller {
+                session: number,
+                peer,
+                tenant: &self.tenants[peer.tenant],
+            };
+            let tenants = &self.tenants;
+            self.services.answer(&caller, tenants, header, body, fds)
         };
-        let outcome = match header.service {
-            SERVICE => dispatch(&mut client, header.method, body, fds),
-            _ => Err(Errno::NOSYS),
-        };
+        // Only connect asks for patience, and comes without descriptors.
+        if matches!(outcome, Err(Errno::AGAIN)) && self.hub.is_settling() {
+            session.defer(header, body);
+            self.deferred.push(number);
+            return Ok(());
+        }
         if let Err(errno) = &outcome {
-            tracing::debug!(pid = session.peer.pid, method = header.method, %errno, "refused");
+            let (service, method) = (header.service, header.method);
+            tracing::debug!(pid = peer.pid, service, method, %errno, "refused");
         }
         if let Some(id) = endpoint.filter(|_| session.endpoint.is_none()) {
             session.endpoint = endpoint;
-            session.pidfd = watch_process(&self.epoll, session, number);
             self.session_of.insert(id, number);
+        }
+        let lives = session.endpoint.is_some() || self.services.members.get(number).is_some();
+        if lives && session.pidfd.is_none() {
+            session.pidfd = watch_process(&self.epoll, session, number);
         }
         session.reply(header, outcome)
     }
@@ -308,7 +356,7 @@ impl Server {
         self.end(number, "malformed message");
     }
 
-    /// Sends each endpoint what the tables have for it.
+    /// Sends each client what the tables have for it.
     fn deliver(&mut self) {
         // A client that ends here may cause events for others: hence the loop, which ends since
         // every turn but the last removes a session or empties the tables.
@@ -319,52 +367,56 @@ impl Server {
                 stale.entry(to).or_default().push(segment);
             }
             let mut peers: HashMap<EndpointId, Vec<PeerEvent>> = HashMap::new();
-            for (to, event) in self.hub.take_outbox() {
+            for (to, event) in self.hub.take_news(Instant::now()) {
                 peers.entry(to).or_default().push(event);
             }
-            if stale.is_empty() && peers.is_empty() {
+            let events = self.services.outbox.take();
+            if stale.is_empty() && peers.is_empty() && events.is_empty() {
                 break;
             }
+            for event in events {
+                self.deliver_to(event.to, (event.service, event.number), &[event.body]);
+            }
             for (to, segments) in stale {
-                self.deliver_to(to, EVENT_STALE, &[encode_body(&segments)]);
+                self.deliver_to_endpoint(to, EVENT_STALE, &[encode_body(&segments)]);
             }
             for (to, events) in peers {
                 let parts = events.chunks(PEER_EVENTS_PER_MESSAGE);
                 let bodies: Vec<_> = parts.map(|part| encode_body(&part.to_vec())).collect();
-                self.deliver_to(to, EVENT_PEERS, &bodies);
+                self.deliver_to_endpoint(to, EVENT_PEERS, &bodies);
             }
         }
     }
 
-    fn deliver_to(&mut self, to: EndpointId, number: u16, bodies: &[Vec<u8>]) {
-        let Some(&session_number) = self.session_of.get(&to) else {
+    fn deliver_to_endpoint(&mut self, to: EndpointId, event: u16, bodies: &[Vec<u8>]) {
+        if let Some(&number) = self.session_of.get(&to) {
+            self.deliver_to(number, (SERVICE, event), bodies);
+        }
+    }
+
+    /// Sends events of one kind: the number of their service, and theirs.
+    fn deliver_to(&mut self, number: SessionId, kind: (u16, u16), bodies: &[Vec<u8>]) {
+        let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        let Some(session) = self.sessions.get_mut(&session_number) else {
-            return;
-        };
-        let was_congested = session.is_congested();
         for body in bodies {
-            if session.event(number, body).is_err() {
-                return self.end(session_number, "it does not read or is gone");
+            if session.event(kind.0, kind.1, body).is_err() {
+                return self.end(number, "it does not read or is gone");
             }
         }
-        self.watch_again(session_number, was_congested);
+        self.watch_again(number);
     }
 
-    /// Waits for room instead of requests while a client is congested.
-    fn watch_again(&mut self, number: u64, was_congested: bool) {
-        let Some(session) = self.sessions.get(&number) else {
+    /// Waits for room instead of requests while a client is congested, and for neither while a
+    /// request of it waits for its reply.
+    fn watch_again(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        if session.is_congested() == was_congested {
+        let flags = session.interest();
+        if std::mem::replace(&mut session.watched, flags) == flags {
             return;
         }
-        let flags = if was_congested {
-            EventFlags::IN
-        } else {
-            EventFlags::OUT
-        };
         let token = EventData::new_u64(number * 2);
         if epoll::modify(&self.epoll, session.socket(), token, flags).is_err() {
             self.end(number, "cannot watch it");
@@ -378,6 +430,7 @@ impl Server {
         // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
         // but nothing should depend on the closing being the last.
         let _ = epoll::delete(&self.epoll, session.socket());
+        self.services.end(number);
         let mut segments = Vec::new();
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
@@ -409,8 +462,8 @@ fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
-/// Watches the process of a new endpoint. Not that of other clients: a launcher leaves its
-/// connection to the programs it launched, and that connection counts as long as one of them
+/// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves
+/// its connection to the programs it launched, and that connection counts as long as one of them
 /// lives. None if the process can't be watched: then its socket alone tells of its death.
 fn watch_process(epoll: &OwnedFd, session: &Session, number: u64) -> Option<OwnedFd> {
     let pidfd = peer_pidfd(session.socket())

@@ -22,6 +22,8 @@ pub enum Verb {
     Status(StatusOptions),
     /// Examine this machine: what works, what does not, and what to do about it
     Doctor,
+    /// Measure on this machine what something costs, beside what it is compared with
+    Bench(BenchOptions),
 }
 
 /// Which wire the program's queue pairs may use.
@@ -75,6 +77,29 @@ pub struct RunOptions {
 /// `causeway status`
 #[derive(Args)]
 pub struct StatusOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Benchmark {
+    /// Locks in shared memory, against the C library's and bare futexes
+    Locks,
+}
+
+/// `causeway bench`
+#[derive(Args)]
+pub struct BenchOptions {
+    /// What to measure
+    #[arg(value_enum)]
+    pub what: Benchmark,
+
+    /// Measure briefly: the figures are rough
+    #[arg(long)]
+    pub quick: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -1,9 +1,13 @@
-//! `causeway status`: the endpoints of a broker, their queue pairs, wires and counters.
+//! `causeway status`: the endpoints of a broker, their queue pairs, wires and counters, and what
+//! SISCI's processes have.
+
+mod sisci;
 
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
 
 use causeway_fabric::Address;
+use causeway_fabric::services::sisci::SisciSession;
 use causeway_fabric::status::{EndpointStatus, QpStatus, Wire};
 use serde_json::{Value, json};
 
@@ -21,24 +25,32 @@ pub fn status(options: &StatusOptions) -> u8 {
             return 1;
         }
     };
+    let sessions = match causeway_fabric::sisci::sessions(&address) {
+        Ok(sessions) => sessions.unwrap_or_default(),
+        Err(error) => {
+            complain(&format!("{address}: {error}"));
+            return 1;
+        }
+    };
     if options.json {
-        println!("{:#}", as_json(endpoints.as_deref()));
+        println!("{:#}", as_json(endpoints.as_deref(), &sessions));
     } else if let Some(endpoints) = endpoints {
-        print!("{}", as_table(&endpoints));
+        print!("{}{}", as_table(&endpoints), sisci::as_table(&sessions));
     } else {
         println!("no broker in {address}");
     }
     0
 }
 
-/// `{"broker": bool, "endpoints": [...]}`.
-fn as_json(endpoints: Option<&[EndpointStatus]>) -> Value {
+/// `{"broker": bool, "endpoints": [...], "sisci": [...]}`.
+fn as_json(endpoints: Option<&[EndpointStatus]>, sessions: &[SisciSession]) -> Value {
     let list: Vec<Value> = endpoints
         .unwrap_or_default()
         .iter()
         .map(endpoint_json)
         .collect();
-    json!({ "broker": endpoints.is_some(), "endpoints": list })
+    let sisci: Vec<Value> = sessions.iter().map(sisci::session_json).collect();
+    json!({ "broker": endpoints.is_some(), "endpoints": list, "sisci": sisci })
 }
 
 fn endpoint_json(endpoint: &EndpointStatus) -> Value {
@@ -224,12 +236,12 @@ mod tests {
 
     #[test]
     fn json_keeps_everything() {
-        let value = as_json(Some(&[endpoint()]));
+        let value = as_json(Some(&[endpoint()]), &[]);
         assert_eq!(value["broker"], true);
         assert_eq!(value["endpoints"][0]["qps"][0]["wire"], "shm");
         assert_eq!(value["endpoints"][0]["counters"]["lost"], 0);
         assert_eq!(value["endpoints"][0]["tenant"], "web");
         assert_eq!(value["endpoints"][0]["reserved_bytes"], 4096);
-        assert_eq!(as_json(None)["broker"], false);
+        assert_eq!(as_json(None, &[])["broker"], false);
     }
 }

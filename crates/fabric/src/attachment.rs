@@ -11,15 +11,13 @@ use rustix::io::Errno;
 use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
-use crate::limits::{
-    ATTACH_ATTEMPTS, COMM_MAX, CONNECT_ATTEMPTS, CONNECT_INTERVAL, REATTACH_INTERVAL,
-};
-use crate::remoting::Malformed;
+use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
+use crate::remoting::{Malformed, decode_body};
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
-    AttachRequest, BrokerStub, ConnectBody, ConnectReply, PeerChange, PeerEvent, RestoreRequest,
-    SlotRequest, SysfsRequest, Wire, WirePref,
+    AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS, EVENT_STALE, PeerChange,
+    PeerEvent, RestoreRequest, SERVICE, SlotRequest, SysfsRequest, Wire, WirePref,
 };
 use crate::wakeup::Wakeup;
 
@@ -210,20 +208,9 @@ impl Attachment {
         let stale = self.disconnect_locked(&mut state, request.local_qpn)?;
         state.queue_stale(&stale);
         self.announce(&state);
-        let mut attempts = 0;
-        let (reply, fds) = loop {
-            let outcome = self.with_broker(&mut state, |control, _| {
-                BrokerStub(control).connect(&body, &[])
-            });
-            attempts += 1;
-            if attempts == CONNECT_ATTEMPTS || !outcome.as_ref().is_err_and(Error::is_premature) {
-                break outcome?;
-            }
-            // Others of this process have business with the broker meanwhile.
-            drop(state);
-            std::thread::sleep(CONNECT_INTERVAL);
-            state = self.lock()?;
-        };
+        let (reply, fds) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).connect(&body, &[])
+        })?;
         let introduction = introduce(&reply, fds)?;
         remember(&mut state.connections, &body, &reply, &introduction);
         Ok(introduction)
@@ -237,6 +224,14 @@ impl Attachment {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Forked`]. Segments that may be stale are told as events then.
     pub fn disconnect(&self, local_qpn: u32) -> Result<Vec<u64>> {
+        let mut state = self.lock_quietly()?;
+        let Some(connection) = state.connections.get(local_qpn) else {
+            return Ok(Vec::new());
+        };
+        if connection.trusted {
+            return self.disconnect_locked(&mut state, local_qpn);
+        }
+        drop(state);
         let mut state = self.lock()?;
         self.disconnect_locked(&mut state, local_qpn)
     }
@@ -337,6 +332,12 @@ impl Attachment {
         })
     }
 
+    /// The state, for what asks nothing of the broker.
+    pub(crate) fn lock_quietly(&self) -> Result<MutexGuard<'_, State>> {
+        self.check_process()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
     /// Runs one call; if the broker turns out to be gone, attaches to the next one and runs it
     /// once more.
     pub(crate) fn with_broker<T>(
@@ -363,11 +364,10 @@ impl Attachment {
         let Some(control) = state.control.as_mut() else {
             return;
         };
+        let (peers, stale) = sort_events(control);
         let gone = control.is_gone();
-        let events = control.take_events();
-        let stale = control.take_stale();
         state.absorb_stale(stale);
-        for event in events {
+        for event in peers {
             state.absorb(&event);
         }
         if gone && let Some(control) = state.control.take() {
@@ -489,6 +489,29 @@ impl State {
     }
 }
 
+/// Decodes the events of the endpoints' service; others are nobody's here. A broker whose events
+/// can't be understood is left.
+fn sort_events(control: &mut Control) -> (Vec<PeerEvent>, Vec<u64>) {
+    let (mut peers, mut stale) = (Vec::new(), Vec::new());
+    for event in control.take_events() {
+        let understood = match (event.service, event.number) {
+            (SERVICE, EVENT_PEERS) => decode_body(&event.body).map(|more| {
+                let more: Vec<PeerEvent> = more;
+                peers.extend(more);
+            }),
+            (SERVICE, EVENT_STALE) => decode_body(&event.body).map(|more| {
+                let more: Vec<u64> = more;
+                stale.extend(more);
+            }),
+            _ => Ok(()),
+        };
+        if understood.is_err() {
+            control.give_up();
+        }
+    }
+    (peers, stale)
+}
+
 fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {
     match reply.wire {
         Wire::None => Ok(Introduction::NoPeer),
@@ -548,7 +571,7 @@ pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     })
 }
 
-fn own_comm() -> String {
+pub(crate) fn own_comm() -> String {
     let comm = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
     comm.trim_end().chars().take(COMM_MAX).collect()
 }

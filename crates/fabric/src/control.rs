@@ -12,9 +12,8 @@ use crate::error::{Error, Result};
 use crate::launch::{wait_for, wait_readable};
 use crate::limits::CALL_TIMEOUT;
 use crate::remoting::{
-    CONNECTION, Call, Header, Kind, Malformed, Method, Received, decode_body, receive, send,
+    CONNECTION, Call, Header, Kind, Malformed, Method, ONE_WAY, Received, receive, send,
 };
-use crate::services::{EVENT_PEERS, EVENT_STALE, PeerEvent};
 
 /// What the broker tells an endpoint on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,17 +53,29 @@ pub enum Event {
     BrokerGone,
 }
 
+/// An event as it came, of whatever service.
+#[derive(Debug)]
+pub struct RawEvent {
+    /// The service that tells it.
+    pub service: u16,
+    /// Its number there.
+    pub number: u16,
+    /// Its body, to be decoded by the client of the service.
+    pub body: Vec<u8>,
+    /// Descriptors that came with it.
+    pub fds: Vec<OwnedFd>,
+}
+
 /// A reply: header, body, descriptors.
 type Reply = (Header, Vec<u8>, Vec<OwnedFd>);
 
-/// A connection to the broker.
+/// A connection to the broker: what the services' stubs call over.
 #[derive(Debug)]
-pub(crate) struct Control {
+pub struct Control {
     socket: OwnedFd,
     last_request: u32,
     gone: bool,
-    events: VecDeque<PeerEvent>,
-    stale: Vec<u64>,
+    events: VecDeque<RawEvent>,
 }
 
 impl Control {
@@ -74,7 +85,6 @@ impl Control {
             last_request: 0,
             gone: false,
             events: VecDeque::new(),
-            stale: Vec::new(),
         }
     }
 
@@ -87,13 +97,13 @@ impl Control {
         self.gone
     }
 
-    pub(crate) fn take_events(&mut self) -> VecDeque<PeerEvent> {
+    pub(crate) fn take_events(&mut self) -> VecDeque<RawEvent> {
         std::mem::take(&mut self.events)
     }
 
-    /// Segments that the broker called stale.
-    pub(crate) fn take_stale(&mut self) -> Vec<u64> {
-        std::mem::take(&mut self.stale)
+    /// The broker broke the protocol: nothing that follows is understood.
+    pub(crate) fn give_up(&mut self) {
+        self.gone = true;
     }
 
     /// Takes what lies in the socket, without blocking.
@@ -121,22 +131,21 @@ impl Control {
             }
             Received::Message(header, body, fds) => match header.kind {
                 Kind::Reply => Ok(Some((header, body, fds))),
-                Kind::Event => self.accept_event(&header, &body).map(|()| None),
+                Kind::Event => {
+                    self.events.push_back(RawEvent {
+                        service: header.service,
+                        number: header.method,
+                        body,
+                        fds,
+                    });
+                    Ok(None)
+                }
                 Kind::Request => {
                     self.gone = true;
                     Err(Error::Protocol(Malformed::Value("kind")))
                 }
             },
         }
-    }
-
-    fn accept_event(&mut self, header: &Header, body: &[u8]) -> Result<()> {
-        match header.method {
-            EVENT_PEERS => self.events.extend(decode_body::<Vec<PeerEvent>>(body)?),
-            EVENT_STALE => self.stale.extend(decode_body::<Vec<u64>>(body)?),
-            _ => {}
-        }
-        Ok(())
     }
 
     fn transmit(&mut self, message: &[u8], fds: &[BorrowedFd<'_>], by: Instant) -> Result<()> {
@@ -188,6 +197,42 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Sends requests whose outcome does not matter: through a stub, like others, and they are not
+    /// answered.
+    pub(crate) fn one_way(&mut self) -> OneWay<'_> {
+        OneWay(self)
+    }
+}
+
+/// See [`Control::one_way`].
+pub(crate) struct OneWay<'a>(&'a mut Control);
+
+impl Call for OneWay<'_> {
+    fn call(
+        &mut self,
+        service: u16,
+        method: &Method,
+        body: Vec<u8>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        if self.0.gone {
+            return Err(Error::BrokerGone);
+        }
+        let header = Header {
+            kind: Kind::Request,
+            service,
+            method: method.number,
+            request: ONE_WAY,
+            status: 0,
+            fds: fds.len() as u8,
+        };
+        let by = Instant::now() + CALL_TIMEOUT;
+        self.0.transmit(&header.encode(&body), fds, by)?;
+        Ok((Vec::new(), Vec::new()))
+    }
+}
+
 impl Call for Control {
     fn call(
         &mut self,
@@ -210,7 +255,11 @@ impl Call for Control {
         };
         let by = Instant::now() + CALL_TIMEOUT;
         self.transmit(&header.encode(&body), fds, by)?;
+        causeway_fault::point("call.sent");
+        // It takes the broker a while: looking before would be a system call for nothing.
+        wait_readable(&self.socket, by).map_err(|_| Error::Timeout)?;
         let (reply, body, fds) = self.await_reply(by)?;
+        causeway_fault::point("call.answered");
         match reply.status {
             0 => Ok((body, fds)),
             status => Err(refused(method.name, status)),
@@ -228,7 +277,7 @@ fn refused(method: &'static str, status: i32) -> Error {
 mod tests {
     use super::*;
     use crate::remoting::encode_body;
-    use crate::services::{BrokerStub, PeerChange, SERVICE, StatusCursor, StatusPage};
+    use crate::services::{BrokerStub, SERVICE, StatusCursor, StatusPage};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
     fn pair() -> (Control, OwnedFd) {
@@ -260,19 +309,8 @@ mod tests {
     #[test]
     fn events_and_late_replies_do_not_answer_a_call() {
         let (mut control, broker) = pair();
-        let event = PeerEvent {
-            local_qpn: 4096,
-            generation: 7,
-            change: PeerChange::Dead,
-        };
         say(&broker, Kind::Reply, 77, 5, &[]);
-        say(
-            &broker,
-            Kind::Event,
-            0,
-            0,
-            &encode_body(&vec![event.clone()]),
-        );
+        say(&broker, Kind::Event, 0, 0, b"news");
         say(
             &broker,
             Kind::Reply,
@@ -281,7 +319,9 @@ mod tests {
             &encode_body(&StatusPage::default()),
         );
         assert_eq!(status(&mut control).unwrap(), StatusPage::default());
-        assert_eq!(control.take_events(), [event]);
+        let event = control.take_events().pop_front().unwrap();
+        assert_eq!((event.service, event.number), (SERVICE, 1));
+        assert_eq!(event.body, b"news");
         assert!(!control.is_gone());
     }
 

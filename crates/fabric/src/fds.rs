@@ -30,7 +30,12 @@ const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`.
 pub fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know NOEXEC_SEAL; later ones may insist on it.
+        Err(Errno::INVAL) => memfd_create(name, flags)?,
+        made => made?,
+    };
     rustix::fs::ftruncate(&fd, bytes)?;
     fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
@@ -82,6 +87,26 @@ pub fn check_private_memfd(fd: impl AsFd, size: u64, owner: u32) -> Result<(), E
     } else {
         Err(Errno::INVAL)
     }
+}
+
+/// The rest of the name of a memfd that a process of the user `owner` made as [`private_memfd`]
+/// does, after `prefix`; `None` if it is anything else. A process of another user can't make one,
+/// so the name says what its owner's word is worth. The descriptor may be open for reading only.
+pub fn private_memfd_name(fd: impl AsFd, owner: u32, prefix: &str) -> Option<String> {
+    let seals = fcntl_get_seals(&fd).ok()?;
+    let stat = fstat(&fd).ok()?;
+    let private = Mode::from_raw_mode(stat.st_mode) == PRIVATE_MODE;
+    if !seals.contains(SEALS) || seals.intersects(FORBIDDEN_SEALS) {
+        return None;
+    }
+    if !private || stat.st_uid != owner || fstatfs(&fd).ok()?.f_type != libc::TMPFS_MAGIC {
+        return None;
+    }
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let target = rustix::fs::readlink(link, Vec::new()).ok()?;
+    let name = target.to_str().ok()?.strip_prefix("/memfd:")?;
+    let name = name.strip_suffix(" (deleted)")?.strip_prefix(prefix)?;
+    Some(name.to_owned())
 }
 
 /// Another open file of the same memfd, for reading, or for reading and writing. Unlike a duplicate
@@ -185,6 +210,20 @@ mod tests {
         let mut byte = [0];
         rustix::io::read(&reader, &mut byte).unwrap();
         assert_eq!(&byte, b"x");
+    }
+
+    #[test]
+    fn a_name_is_believed_of_the_broker_alone() {
+        let own = rustix::process::geteuid().as_raw();
+        let ticket = private_memfd("ticket:web:7", 0).unwrap();
+        let rest = |fd, owner, prefix| private_memfd_name(fd, owner, prefix);
+        assert_eq!(rest(&ticket, own, "ticket:web:").as_deref(), Some("7"));
+        assert_eq!(rest(&ticket, own, "ticket:ftp:"), None);
+        assert_eq!(rest(&ticket, own + 1, "ticket:web:"), None);
+        let open = sealed_memfd("ticket:web:7", 0).unwrap();
+        assert_eq!(rest(&open, own, "ticket:web:"), None, "mode");
+        let null = std::fs::File::open("/dev/null").unwrap().into();
+        assert_eq!(rest(&null, own, ""), None);
     }
 
     #[test]

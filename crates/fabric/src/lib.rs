@@ -6,8 +6,10 @@
 //! through it.
 //!
 //! - [`remoting`]: the protocol (header, codec, services declared as tables, sockets);
-//! - [`services`]: the service the broker offers, as such a table;
+//! - [`services`]: the services the broker offers, as such tables;
 //! - [`Attachment`]: what an endpoint holds;
+//! - [`session`]: what a client of the other services holds;
+//! - [`sisci`]: such a client, for SISCI;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
@@ -26,12 +28,14 @@ pub mod limits;
 pub mod remoting;
 pub mod runtime;
 pub mod services;
+pub mod session;
+pub mod sisci;
 pub mod status;
 pub mod sys;
 pub mod sysfs;
 
 pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction};
-pub use control::Event;
+pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};
 pub use runtime::{Address, runtime_dir};
 pub use services::WirePref;

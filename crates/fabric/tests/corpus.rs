@@ -8,8 +8,15 @@ mod remoting;
 use causeway_fabric::remoting::{Field, Header, Kind, encode_body};
 use causeway_fabric::services::{
     AttachRequest, ConnectBody, ConnectReply, Counter, EVENT_PEERS, EVENT_STALE, EndpointStatus,
-    PeerChange, PeerEvent, QpStatus, RestoreSegmentRequest, StaleReply, StatusPage, SysfsGid,
-    SysfsRequest, Wire, WirePref,
+    PeerChange, PeerEvent, QpStatus, SERVICE, StaleReply, StatusPage, SysfsGid, SysfsRequest, Wire,
+    WirePref, session, sisci,
+};
+
+use session::{LifeBody, OpenReply, OpenRequest};
+use sisci::{
+    Backing, Bond, CellChange, CellEvent, ConnectSegmentRequest, EVENT_CELL, InterruptReply, Item,
+    ItemKind, ItemPage, LocalSegmentReply, NodeInfo, RestoreInterruptRequest,
+    RestoreSegmentRequest, SegmentState, SisciSession, TakeCellReply,
 };
 
 #[test]
@@ -18,9 +25,13 @@ fn replay_remoting() {
 }
 
 fn write(name: &str, kind: Kind, method: u16, body: &impl Field) {
+    write_of(SERVICE, name, kind, method, body);
+}
+
+fn write_of(service: u16, name: &str, kind: Kind, method: u16, body: &impl Field) {
     let header = Header {
         kind,
-        service: 1,
+        service,
         method,
         request: 3,
         status: 0,
@@ -101,7 +112,7 @@ fn write_remoting_seeds() {
         segments: vec![1, u64::MAX],
     };
     write("stale-reply", Kind::Reply, 5, &disconnected);
-    let segment = RestoreSegmentRequest {
+    let segment = causeway_fabric::services::RestoreSegmentRequest {
         segment: 99,
         pd: 3,
         writable: true,
@@ -127,6 +138,139 @@ fn write_remoting_seeds() {
         change: PeerChange::Left,
     };
     write("peer-events", Kind::Event, EVENT_PEERS, &vec![event]);
+    write_session_seeds();
+    write_sisci_seeds();
     corpus::write_seed("remoting", "empty", b"");
     corpus::write_seed("remoting", "ones", &[0xff; 64]);
+}
+
+const LIFE: LifeBody = LifeBody {
+    index: 65_535,
+    generation: 3,
+};
+
+fn write_session_seeds() {
+    let request = OpenRequest {
+        comm: "shmem".into(),
+    };
+    write_of(session::SERVICE, "open", Kind::Request, 1, &request);
+    let reply = OpenReply {
+        life: LIFE,
+        same_table: true,
+        same_life: false,
+    };
+    write_of(session::SERVICE, "open-reply", Kind::Reply, 1, &reply);
+}
+
+fn write_sisci_seeds() {
+    let segment = LocalSegmentReply {
+        segment: 1,
+        id: 7,
+        name: u64::MAX,
+        size: 8192,
+        offset: 4096,
+        state: SegmentState::Available,
+        life: LIFE,
+    };
+    let bonds = vec![Bond { name: 5, node: 8 }, Bond { name: 6, node: 4 }];
+    let restore = RestoreSegmentRequest {
+        segment: segment.clone(),
+        backing: Backing::Group,
+        private: false,
+        shared: true,
+        connections: bonds,
+    };
+    let connect = ConnectSegmentRequest {
+        node: 252,
+        id: 7,
+        group: true,
+        wait: true,
+    };
+    let of = sisci::SERVICE;
+    write_of(of, "sisci-create-reply", Kind::Reply, 5, &segment);
+    write_of(of, "sisci-connect", Kind::Request, 13, &connect);
+    write_of(of, "sisci-restore", Kind::Request, 21, &restore);
+    write_interrupt_seeds(restore.connections);
+}
+
+fn write_interrupt_seeds(bonds: Vec<Bond>) {
+    let interrupt = RestoreInterruptRequest {
+        interrupt: InterruptReply {
+            interrupt: 2,
+            number: 9,
+        },
+        data: true,
+        shared: true,
+        cells: bonds,
+    };
+    let node = NodeInfo {
+        node: 8,
+        addresses: vec![[1; 16]],
+        here: true,
+        sessions: 2,
+    };
+    let event = CellEvent {
+        handle: 2,
+        local: true,
+        change: CellChange::Removed,
+        cell: 5,
+    };
+    let cell = TakeCellReply {
+        cell: Some(5),
+        node: 8,
+        life: LIFE,
+    };
+    write_of(
+        sisci::SERVICE,
+        "sisci-nodes-reply",
+        Kind::Reply,
+        1,
+        &vec![node.clone()],
+    );
+    write_of(
+        sisci::SERVICE,
+        "sisci-items-reply",
+        Kind::Reply,
+        4,
+        &item_page(),
+    );
+    write_of(sisci::SERVICE, "sisci-cell-reply", Kind::Reply, 20, &cell);
+    write_of(
+        sisci::SERVICE,
+        "sisci-restore-interrupt",
+        Kind::Request,
+        23,
+        &interrupt,
+    );
+    write_of(
+        sisci::SERVICE,
+        "sisci-cell-event",
+        Kind::Event,
+        EVENT_CELL,
+        &event,
+    );
+}
+
+fn item_page() -> ItemPage {
+    let item = Item {
+        kind: ItemKind::DataInterruptConnection,
+        id: 9,
+        node: 8,
+        size: 0,
+        state: SegmentState::Unavailable,
+        peers: 2,
+    };
+    let entry = SisciSession {
+        session: 130,
+        pid: 4711,
+        uid: 0,
+        comm: "shmem".into(),
+        tenant: "web".into(),
+        node: 4,
+        items: vec![item],
+    };
+    ItemPage {
+        entry: Some(entry),
+        partial: true,
+    }
 }

@@ -24,8 +24,6 @@ const ACCEPT_PRIVATE_MAX: usize = 196;
 const LOOKED_UP_PRIVATE_MAX: usize = 136;
 /// Private data of a reject (`rdma_reject(3)`).
 const REJECT_PRIVATE_MAX: usize = 148;
-/// READs and atomics of one connection, either way.
-const READS_MAX: u8 = 16;
 /// `RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`: as many as can be.
 const AS_MANY_AS_CAN_BE: u8 = 0xFF;
 /// Retries that verbs can name.
@@ -69,7 +67,7 @@ fn usual() -> RdmaConnParam {
 fn reads(wanted: u8, most: u8) -> Result<u8> {
     match wanted {
         AS_MANY_AS_CAN_BE => Ok(most),
-        wanted if wanted <= READS_MAX => Ok(wanted),
+        wanted if wanted <= most => Ok(wanted),
         _ => Err(INVALID),
     }
 }
@@ -94,13 +92,14 @@ unsafe fn terms(id: *mut RdmaCmId, state: &State, param: &RdmaConnParam) -> Resu
         }
     };
     let datagrams = state.space == PortSpace::Udp;
+    let (responder, initiator) = crate::device::get()?.reads()?;
     Ok(Terms {
         gid: state.gid.0,
         qpn: qpn & MAX_QPN,
         psn: random_psn()?,
         qkey: if datagrams { qp::UDP_QKEY } else { 0 },
-        responder_resources: reads(param.responder_resources, READS_MAX)?,
-        initiator_depth: reads(param.initiator_depth, READS_MAX)?,
+        responder_resources: reads(param.responder_resources, responder)?,
+        initiator_depth: reads(param.initiator_depth, initiator)?,
         retry_count: param.retry_count.min(RETRIES_MAX),
         rnr_retry_count: param.rnr_retry_count.min(RETRIES_MAX),
         srq,
@@ -167,6 +166,9 @@ unsafe fn grant(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()> {
     unsafe {
         let (space, offer) = {
             let mut state = inner(id).state();
+            if state.conn.is_none() {
+                return Err(INVALID);
+            }
             let max = match state.space {
                 PortSpace::Udp => LOOKED_UP_PRIVATE_MAX,
                 _ => ACCEPT_PRIVATE_MAX,

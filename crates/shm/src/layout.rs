@@ -47,7 +47,7 @@ pub const IN_FLIGHT: usize = if MODEL { 5 * LINE } else { 3 * LINE };
 
 /// Bytes of records in one direction of a ring, unless said otherwise. Pages are allocated by the
 /// kernel when first written: a queue pair that sends nothing costs the control page.
-pub const RING_CAPACITY: usize = if MODEL { 4 * CELL } else { 64 << 10 };
+pub const RING_CAPACITY: usize = if MODEL { 4 * CELL } else { 512 << 10 };
 /// Least capacity of a direction.
 pub const MIN_CAPACITY: usize = if MODEL { 4 * CELL } else { 4096 };
 /// Largest capacity of a direction.
@@ -94,6 +94,36 @@ pub const MR_TABLE_BYTES: usize = PAGE + MR_TABLE_ENTRIES * MR_ENTRY;
 /// Low bits of a key that are its generation; those above are the index of its entry.
 pub const KEY_GENERATION_BITS: u32 = 8;
 
+/// First word of an interrupt cell: "CWCELL" and two zero bytes.
+pub const INTERRUPT_MAGIC: u64 = u64::from_le_bytes(*b"CWCELL\0\0");
+/// In an interrupt cell: how often it was triggered.
+pub const INTERRUPT_TRIGGERS_AT: usize = if MODEL { 16 } else { LINE };
+/// In an interrupt cell: whether the owner sleeps and wants its doorbell rung.
+pub const INTERRUPT_ARMED_AT: usize = if MODEL { 24 } else { 2 * LINE };
+/// In an interrupt cell: how many data interrupts the owner has taken.
+pub const INTERRUPT_HEAD_AT: usize = if MODEL { 32 } else { 3 * LINE };
+/// In an interrupt cell: the slots of data interrupts.
+pub const INTERRUPT_SLOTS_AT: usize = PAGE;
+/// Data interrupts that wait for their owner at most: a power of two.
+pub const INTERRUPT_DEPTH: usize = if MODEL { 2 } else { 64 };
+/// Bytes of a slot: a word for the length, then the payload.
+pub const INTERRUPT_SLOT: usize = if MODEL { 16 } else { PAGE };
+/// Longest payload of a data interrupt.
+pub const INTERRUPT_PAYLOAD_MAX: usize = INTERRUPT_SLOT - 8;
+/// Bytes of an interrupt cell. Pages of slots that were never used cost nothing.
+pub const INTERRUPT_BYTES: usize = INTERRUPT_SLOTS_AT + INTERRUPT_DEPTH * INTERRUPT_SLOT;
+
+/// First word of a life table: "CWLIFE" and two zero bytes.
+pub const LIFE_MAGIC: u64 = u64::from_le_bytes(*b"CWLIFE\0\0");
+/// Entries of a life table: as many as 16 bits can name.
+pub const LIFE_ENTRIES: usize = if MODEL { 4 } else { 1 << 16 };
+/// In a life table: the word that changes with each death. Its low 32 bits are a futex.
+pub const LIFE_DEATHS_AT: usize = if MODEL { 24 } else { LINE };
+/// In a life table: the entries, a word each.
+pub const LIFE_ENTRIES_AT: usize = PAGE;
+/// Bytes of a life table.
+pub const LIFE_BYTES: usize = LIFE_ENTRIES_AT + 8 * LIFE_ENTRIES;
+
 /// Bytes of a memory segment: any address of a process is an offset in it. Sparse.
 pub const MEMORY_SEGMENT_BYTES: u64 = 1 << 47;
 /// Bytes of a memory segment that a peer maps at once.
@@ -127,11 +157,15 @@ pub const fn max_body(capacity: usize) -> usize {
 const _: () = {
     assert!(SIDES_AT > CAPACITY_AT && SIDES_AT + 2 * SIDE_STRIDE <= PAGE);
     assert!(FLAGS + 8 <= GRANT && GRANT + 8 <= SIDE_STRIDE && IN_FLIGHT + 8 <= SIDE_STRIDE);
+    assert!(INTERRUPT_DEPTH.is_power_of_two() && INTERRUPT_HEAD_AT + 8 <= INTERRUPT_SLOTS_AT);
+    assert!(MODEL || (INTERRUPT_BYTES == 266_240 && INTERRUPT_PAYLOAD_MAX == 4088));
+    assert!(LIFE_DEATHS_AT > VERSION_AT && LIFE_DEATHS_AT + 8 <= LIFE_ENTRIES_AT);
+    assert!(MODEL || (LIFE_BYTES == 528_384 && LIFE_DEATHS_AT == 128));
     assert!(MEMORY_SEGMENT_BYTES.is_multiple_of(WINDOW));
     assert!(RECORD_HEADER < CELL && CELL.is_power_of_two() && PAGE.is_multiple_of(CELL));
     assert!(capacity_ok(RING_CAPACITY) && MIN_CAPACITY >= 4 * CELL);
     assert!(BITMAP_WORDS <= 64, "the summary is one word");
     assert!(BITMAP_AT >= SUMMARY_AT + 8 && BITMAP_AT + 8 * BITMAP_WORDS <= PAGE);
-    assert!(MODEL || (ring_len(RING_CAPACITY) == 135_168 && INBOX_LEN == 8192));
-    assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 32_744));
+    assert!(MODEL || (ring_len(RING_CAPACITY) == 1_052_672 && INBOX_LEN == 8192));
+    assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 262_120));
 };

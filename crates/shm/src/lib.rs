@@ -7,6 +7,8 @@
 //!   direction, of which an 8-byte message costs the transfer of one cache line;
 //! - an [`Inbox`] for each endpoint: which of its rings want attention, and whether it sleeps;
 //! - the [`Doorbell`] that wakes it, an eventfd;
+//! - an interrupt cell for each connection to an [`Interrupt`];
+//! - a [`LifeTable`] for each tenant: who is alive;
 //! - a page of [`Stats`], for `causeway status`.
 //!
 //! `docs/LAYOUT.md` gives every byte. All `unsafe` access to shared memory is in the `mem` module:
@@ -21,7 +23,10 @@
 pub mod arena;
 pub mod doorbell;
 pub mod inbox;
+pub mod interrupt;
 pub mod layout;
+pub mod life;
+pub mod lock;
 mod mem;
 pub mod mr_table;
 pub mod notify;
@@ -34,8 +39,10 @@ pub mod sync;
 pub use arena::{Arena, Window};
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
+pub use interrupt::{Interrupt, Trigger, TriggerError};
+pub use life::{Life, LifeBook, LifeTable};
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
-pub use notify::notify;
+pub use notify::{leave_word, notify};
 pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
 };

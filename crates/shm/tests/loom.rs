@@ -6,9 +6,10 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test loom`
 #![cfg(loom)]
 
-use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::layout::{INTERRUPT_BYTES, MR_TABLE_BYTES};
 use causeway_shm::{
-    Attention, Bell, Grant, Inbox, MrEntry, MrTable, PeerMrs, Ring, Segment, Side, notify,
+    Attention, Bell, Grant, Inbox, Interrupt, MrEntry, MrTable, PeerMrs, Ring, Segment, Side,
+    Trigger, TriggerError, notify,
 };
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
@@ -381,5 +382,62 @@ fn an_evicted_peer_knows() {
         }
         memory.store(1, loom::sync::atomic::Ordering::Relaxed);
         initiator.join().unwrap();
+    });
+}
+
+/// Whoever sleeps on a cell is woken for each trigger: none is lost between the look and the sleep.
+#[test]
+fn no_interrupt_is_lost() {
+    model(3, || {
+        let segment = Arc::new(Segment::create("t", INTERRUPT_BYTES).unwrap());
+        causeway_shm::interrupt::format(Arc::clone(&segment)).unwrap();
+        let mut trigger = Trigger::open(Arc::clone(&segment)).unwrap();
+        let mut owner = Interrupt::open(segment).unwrap();
+        let bell = Arc::new(ModelBell::default());
+        let theirs = Arc::clone(&bell);
+        let sender = thread::spawn(move || {
+            trigger.trigger(&*theirs).unwrap();
+            trigger.trigger(&*theirs).unwrap();
+        });
+        let mut taken = owner.take();
+        while taken < 2 {
+            owner.arm();
+            if !owner.is_pending() {
+                bell.wait();
+            }
+            owner.disarm();
+            taken += owner.take();
+        }
+        assert_eq!(taken, 2);
+        sender.join().unwrap();
+    });
+}
+
+/// A slot is the trigger's again only once its payload has been copied out, and its payload is seen
+/// whole.
+#[test]
+fn payloads_of_interrupts_are_whole() {
+    model(3, || {
+        let segment = Arc::new(Segment::create("t", INTERRUPT_BYTES).unwrap());
+        causeway_shm::interrupt::format(Arc::clone(&segment)).unwrap();
+        let mut trigger = Trigger::open(Arc::clone(&segment)).unwrap();
+        let mut owner = Interrupt::open(segment).unwrap();
+        let bell = Arc::new(ModelBell::default());
+        let sender = thread::spawn(move || {
+            for number in 1..=3u64 {
+                while let Err(full) = trigger.send(&number.to_le_bytes(), &*bell) {
+                    assert!(matches!(full, TriggerError::Full));
+                    thread::yield_now();
+                }
+            }
+        });
+        let mut payload = Vec::new();
+        for number in 1..=3u64 {
+            while !owner.receive(&mut payload).unwrap() {
+                thread::yield_now();
+            }
+            assert_eq!(payload, number.to_le_bytes());
+        }
+        sender.join().unwrap();
     });
 }

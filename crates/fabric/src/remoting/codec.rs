@@ -188,3 +188,23 @@ impl<T: Field> Field for Vec<T> {
         (0..count).map(|_| T::take(input)).collect()
     }
 }
+
+/// Encodes enumerations of one byte.
+macro_rules! byte_enum {
+    ($type:ident, $name:literal, $($variant:ident),+) => {
+        impl $crate::remoting::Field for $type {
+            fn put(&self, out: &mut Vec<u8>) {
+                out.push(*self as u8);
+            }
+            fn take(
+                input: &mut $crate::remoting::Reader<'_>,
+            ) -> std::result::Result<Self, $crate::remoting::Malformed> {
+                match <u8 as $crate::remoting::Field>::take(input)? {
+                    $(byte if byte == $type::$variant as u8 => Ok($type::$variant),)+
+                    _ => Err($crate::remoting::Malformed::Value($name)),
+                }
+            }
+        }
+    };
+}
+pub(crate) use byte_enum;

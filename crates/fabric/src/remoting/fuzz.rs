@@ -5,7 +5,7 @@ use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest,
+    StatusPage, SysfsReply, SysfsRequest, session, sisci,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -44,6 +44,48 @@ fn every_body(bytes: &[u8]) {
     one_body::<MapReply>(bytes);
     one_body::<Vec<PeerEvent>>(bytes);
     one_body::<Vec<u64>>(bytes);
+    session_bodies(bytes);
+    sisci_bodies(bytes);
+}
+
+fn session_bodies(bytes: &[u8]) {
+    one_body::<session::OpenRequest>(bytes);
+    one_body::<session::OpenReply>(bytes);
+    one_body::<session::LifeBody>(bytes);
+    one_body::<bool>(bytes);
+}
+
+fn sisci_bodies(bytes: &[u8]) {
+    one_body::<sisci::NodeInfo>(bytes);
+    one_body::<sisci::JoinRequest>(bytes);
+    one_body::<sisci::NodeRequest>(bytes);
+    one_body::<sisci::CreateSegmentRequest>(bytes);
+    one_body::<sisci::LocalSegmentReply>(bytes);
+    one_body::<sisci::SegmentHandle>(bytes);
+    one_body::<sisci::RegisterRequest>(bytes);
+    one_body::<sisci::UnavailableRequest>(bytes);
+    one_body::<sisci::RemoveRequest>(bytes);
+    one_body::<sisci::AttachSegmentRequest>(bytes);
+    one_body::<sisci::ConnectSegmentRequest>(bytes);
+    one_body::<sisci::ConnectSegmentReply>(bytes);
+    one_body::<sisci::ConnectionHandle>(bytes);
+    one_body::<sisci::GrantReply>(bytes);
+    one_body::<sisci::CreateInterruptRequest>(bytes);
+    one_body::<sisci::InterruptReply>(bytes);
+    one_body::<sisci::ConnectInterruptRequest>(bytes);
+    one_body::<sisci::TakeCellRequest>(bytes);
+    one_body::<sisci::TakeCellReply>(bytes);
+    one_body::<sisci::RestoreSegmentRequest>(bytes);
+    one_body::<sisci::RestoreConnectionRequest>(bytes);
+    one_body::<sisci::RestoreInterruptRequest>(bytes);
+    one_body::<sisci::RestoreInterruptConnectionRequest>(bytes);
+    one_body::<sisci::RestoredReply>(bytes);
+    one_body::<sisci::ItemCursor>(bytes);
+    one_body::<sisci::ItemPage>(bytes);
+    one_body::<sisci::LocalEvent>(bytes);
+    one_body::<sisci::RemoteEvent>(bytes);
+    one_body::<sisci::CellEvent>(bytes);
+    one_body::<Vec<sisci::NodeInfo>>(bytes);
 }
 
 fn one_body<T: Field>(bytes: &[u8]) {

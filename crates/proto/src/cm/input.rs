@@ -2,9 +2,7 @@
 
 use causeway_wire::cm::{Acked, Kind, Message, PortSpace};
 
-use super::{
-    ANSWER_BUDGET, Connection, DECISION_BUDGET, Event, LOOKUP_GRACE, REASON_NO_SERVICE, State,
-};
+use super::{ANSWER_BUDGET, Connection, DECISION_BUDGET, Event, REASON_NO_SERVICE, State};
 use crate::time::Instant;
 
 impl Connection {
@@ -63,20 +61,18 @@ impl Connection {
         }
     }
 
-    /// Whether a service that is not there may yet come.
-    fn has_grace(&self, now: Instant) -> bool {
-        self.space == PortSpace::Udp
-            && self.remote == 0
-            && now + (ANSWER_BUDGET - LOOKUP_GRACE) < self.give_up
-    }
-
     fn handle_reject(&mut self, message: &Message, now: Instant) {
         let rejected = Event::Rejected {
             reason: message.reason,
             private: message.private,
         };
         match self.state {
-            State::Requesting if message.reason == REASON_NO_SERVICE && self.has_grace(now) => {}
+            // A program that serves several port spaces at one port opens them one after the other.
+            State::Requesting
+                if self.space == PortSpace::Udp
+                    && self.remote == 0
+                    && message.reason == REASON_NO_SERVICE
+                    && now < self.grace => {}
             State::Requesting | State::Granted | State::Requested | State::Accepting => {
                 self.events.push_back(rejected);
                 self.end(now);
@@ -132,7 +128,7 @@ impl Connection {
     /// The peer's host says that nobody has the port.
     pub fn handle_refused(&mut self, now: Instant) {
         match self.state {
-            State::Requesting if self.has_grace(now) => {}
+            State::Requesting if self.remote == 0 && now < self.grace => {}
             State::Requesting if self.remote == 0 => {
                 self.events.push_back(Event::Rejected {
                     reason: REASON_NO_SERVICE,

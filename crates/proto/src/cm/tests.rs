@@ -236,7 +236,9 @@ fn a_request_given_up_is_taken_back() {
 #[test]
 fn a_closed_port_refuses_and_a_lost_peer_disconnects() {
     let mut w = World::new(PortSpace::Tcp, no_loss());
-    let now = w.now;
+    w.a.handle_refused(w.now);
+    assert_eq!(w.a.poll(), None);
+    let now = w.now + LISTENER_GRACE;
     w.a.handle_refused(now);
     let none = Event::Rejected {
         reason: REASON_NO_SERVICE,

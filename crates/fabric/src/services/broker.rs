@@ -1,9 +1,6 @@
-//! The broker's service, as a table: messages, methods and events.
-//!
-//! Numbers and field orders are the protocol; a change of any of them is a new
-//! [`crate::remoting::VERSION`].
+//! The endpoints' service: what the RDMA device needs of the broker.
 
-use crate::remoting::{Field, Malformed, Reader, message, service};
+use crate::remoting::{Malformed, byte_enum, message, service};
 
 /// Which wire an endpoint is willing to use (`CAUSEWAY_WIRE`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,22 +57,6 @@ pub const REMOTE_ATOMIC: u32 = 8;
 /// All that the broker cares about in a QP's access flags.
 pub const REMOTE_ACCESS: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
-/// Encodes enumerations of one byte.
-macro_rules! byte_enum {
-    ($type:ident, $name:literal, $($variant:ident),+) => {
-        impl Field for $type {
-            fn put(&self, out: &mut Vec<u8>) {
-                out.push(*self as u8);
-            }
-            fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-                match u8::take(input)? {
-                    $(byte if byte == $type::$variant as u8 => Ok($type::$variant),)+
-                    _ => Err(Malformed::Value($name)),
-                }
-            }
-        }
-    };
-}
 byte_enum!(WirePref, "wire preference", Auto, Shm, Udp);
 byte_enum!(Wire, "wire", None, Udp, Ring);
 byte_enum!(PeerChange, "peer change", Dead, Left, Joined);
@@ -395,6 +376,9 @@ service! {
         14 => userfaultfd((); fds 0..=0) -> ();
         /// Reserves memory for segments, in place of what was reserved before.
         15 => reserve(ReserveRequest; fds 0..=0) -> ();
+        /// Forgets a connection, as disconnect, but segments that become stale by it are told as
+        /// events. Sent as request [`ONE_WAY`](crate::remoting::ONE_WAY), it is not answered.
+        16 => leave(DisconnectRequest; fds 0..=0) -> ();
     }
 }
 

@@ -1,0 +1,141 @@
+//! The services beside the endpoints', behind one door: calls in, events out, ends.
+
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use causeway_fabric::remoting::{Field, Header, encode_body};
+use causeway_fabric::services::{session, sisci as sisci_service};
+use rustix::io::Errno;
+
+use crate::config::Tenant;
+use crate::members::{self, Members};
+use crate::session::Peer;
+use crate::sisci::{self, Context, NodeSpec, Nodes};
+
+/// Names a control connection: never used again by this broker.
+pub type SessionId = u64;
+
+/// Who calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// Its connection.
+    pub session: SessionId,
+    /// What the kernel says of it.
+    pub peer: Peer,
+    /// Its tenant.
+    pub tenant: &'a Tenant,
+}
+
+/// An event to be delivered.
+#[derive(Debug)]
+pub struct Event {
+    /// To whom.
+    pub to: SessionId,
+    /// The service that tells it.
+    pub service: u16,
+    /// Its number there.
+    pub number: u16,
+    /// Its body.
+    pub body: Vec<u8>,
+}
+
+/// Events of all services, in the order in which they are to be delivered.
+#[derive(Debug, Default)]
+pub struct Outbox(Vec<Event>);
+
+impl Outbox {
+    /// Adds an event.
+    pub fn tell(&mut self, to: SessionId, service: u16, number: u16, body: &impl Field) {
+        self.0.push(Event {
+            to,
+            service,
+            number,
+            body: encode_body(body),
+        });
+    }
+
+    /// Takes what is to be delivered.
+    pub fn take(&mut self) -> Vec<Event> {
+        std::mem::take(&mut self.0)
+    }
+}
+
+/// The tables of the services.
+#[derive(Debug, Default)]
+pub struct Services {
+    /// The sessions.
+    pub members: Members,
+    /// SISCI's tables.
+    pub sisci: sisci::Tables,
+    /// What is to be told.
+    pub outbox: Outbox,
+}
+
+impl Services {
+    /// Empty tables; these are SISCI's nodes.
+    pub fn new(nodes: &[NodeSpec]) -> Services {
+        let mut services = Services::default();
+        services.sisci.nodes = Nodes::new(nodes);
+        services
+    }
+
+    /// Answers a request to any service but the endpoints'.
+    ///
+    /// # Errors
+    /// The errno value for the caller; `ENOSYS` for a service that is not there.
+    pub fn answer(
+        &mut self,
+        caller: &Caller<'_>,
+        tenants: &[Tenant],
+        header: &Header,
+        body: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+        match header.service {
+            session::SERVICE => {
+                let members = &mut self.members;
+                let mut client = members::Client { members, caller };
+                session::dispatch(&mut client, header.method, body, fds)
+            }
+            sisci_service::SERVICE => {
+                let mut client = sisci::Client {
+                    tables: &mut self.sisci,
+                    context: Context {
+                        members: &mut self.members,
+                        outbox: &mut self.outbox,
+                    },
+                    tenants,
+                    caller,
+                };
+                sisci_service::dispatch(&mut client, header.method, body, fds)
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// A connection has ended: what it had is taken away, and others are told.
+    pub fn end(&mut self, session: SessionId) {
+        let mut context = Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        self.sisci.end(session, &mut context);
+        self.members.end(session);
+    }
+
+    /// When [`Services::expire`] has something to do.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        let (members, sisci) = (self.members.next_expiry(), self.sisci.next_expiry());
+        [members, sisci].into_iter().flatten().min()
+    }
+
+    /// Gives up on what did not come back in time.
+    pub fn expire(&mut self, now: Instant) {
+        let mut context = Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        self.sisci.expire(now, &mut context);
+        self.members.expire(now);
+    }
+}

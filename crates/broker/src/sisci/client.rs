@@ -1,0 +1,314 @@
+//! The service's methods, for one caller.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::os::fd::OwnedFd;
+
+use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::session::LifeBody;
+use causeway_fabric::services::sisci::{
+    AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
+    ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest, GrantReply, InterruptReply,
+    ItemCursor, ItemPage, JoinRequest, LocalSegmentReply, NODE_DEFAULT, NodeInfo, NodeRequest,
+    RegisterRequest, RemoveRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    RestoreInterruptRequest, RestoreSegmentRequest, RestoredReply, SegmentHandle, SisciService,
+    TakeCellReply, TakeCellRequest, UnavailableRequest,
+};
+use rustix::io::Errno;
+
+use super::{Context, NODES_MAX, Tables};
+use crate::config::Tenant;
+use crate::members::body_of;
+use crate::services::Caller;
+
+/// One caller's view.
+#[derive(Debug)]
+pub struct Client<'a> {
+    /// The service's tables.
+    pub tables: &'a mut Tables,
+    /// What they need of others.
+    pub context: Context<'a>,
+    /// All tenants.
+    pub tenants: &'a [Tenant],
+    /// Who calls.
+    pub caller: &'a Caller<'a>,
+}
+
+fn with(fd: Option<OwnedFd>) -> Vec<OwnedFd> {
+    fd.into_iter().collect()
+}
+
+fn mapped(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+impl SisciService for Client<'_> {
+    fn nodes(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<Vec<NodeInfo>>, Errno> {
+        let mut sessions: BTreeMap<u32, u32> = BTreeMap::new();
+        let tenant = self.caller.peer.tenant;
+        for own in self.tables.holdings.values() {
+            if own.tenant == tenant {
+                *sessions.entry(own.node).or_default() += 1;
+            }
+        }
+        let mut nodes: BTreeMap<u32, NodeInfo> = BTreeMap::new();
+        let mut add = |node, addresses: &[IpAddr], here| {
+            let info = NodeInfo {
+                node,
+                addresses: addresses.iter().copied().map(mapped).collect(),
+                here,
+                sessions: sessions.get(&node).copied().unwrap_or(0),
+            };
+            nodes.insert(node, info);
+        };
+        let configured = self.tables.nodes.iter().count() > 0;
+        if !configured || sessions.contains_key(&NODE_DEFAULT) {
+            add(NODE_DEFAULT, &[], true);
+        }
+        for (node, addresses, here) in self.tables.nodes.iter().take(NODES_MAX) {
+            let here = here || sessions.contains_key(&node);
+            add(node, addresses, here);
+        }
+        Ok(nodes.into_values().collect::<Vec<_>>().into())
+    }
+
+    fn join(&mut self, request: JoinRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let session = self.caller.session;
+        self.context.members.get(session).ok_or(Errno::NOTCONN)?;
+        let (tenant, limits) = (self.caller.peer.tenant, self.caller.tenant.limits);
+        self.tables.join(session, tenant, limits, request.node)?;
+        Ok(().into())
+    }
+
+    fn probe(&mut self, request: NodeRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {
+        let tenant = self.caller.peer.tenant;
+        Ok(self.tables.is_here(tenant, request.node).into())
+    }
+
+    fn items(&mut self, request: ItemCursor, _: Vec<OwnedFd>) -> Result<Answer<ItemPage>, Errno> {
+        // Who may enter the runtime directory is the broker's own user.
+        let seen = self.caller.tenant.socket.is_some();
+        let seen = seen.then_some(self.caller.peer.tenant);
+        let members = &*self.context.members;
+        let page = self.tables.items(&request, seen, members, self.tenants);
+        Ok(page.into())
+    }
+
+    fn create_segment(
+        &mut self,
+        request: CreateSegmentRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<LocalSegmentReply>, Errno> {
+        let (session, tenant) = (self.caller.session, &self.caller.tenant.name);
+        let context = &mut self.context;
+        let (body, memory) = self
+            .tables
+            .create_segment(session, &request, tenant, context)?;
+        let fds = with(memory);
+        Ok(Answer { body, fds })
+    }
+
+    fn register_memory(
+        &mut self,
+        request: RegisterRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, tenant) = (self.caller.session, &self.caller.tenant.name);
+        let memory = self.tables.register_memory(session, &request, tenant)?;
+        let fds = vec![memory];
+        Ok(Answer { body: (), fds })
+    }
+
+    fn prepare_segment(
+        &mut self,
+        request: SegmentHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let session = self.caller.session;
+        self.tables.prepare_segment(session, request.segment)?;
+        Ok(().into())
+    }
+
+    fn set_available(
+        &mut self,
+        request: SegmentHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables
+            .set_available(session, request.segment, context)?;
+        Ok(().into())
+    }
+
+    fn set_unavailable(
+        &mut self,
+        request: UnavailableRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<LifeBody>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        let life = self.tables.set_unavailable(session, &request, context)?;
+        Ok(body_of(life).into())
+    }
+
+    fn remove_segment(
+        &mut self,
+        request: RemoveRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables.remove_segment(session, &request, context)?;
+        Ok(().into())
+    }
+
+    fn share_segment(
+        &mut self,
+        request: SegmentHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let session = self.caller.session;
+        self.tables.share_segment(session, request.segment)?;
+        Ok(().into())
+    }
+
+    fn attach_segment(
+        &mut self,
+        request: AttachSegmentRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<LocalSegmentReply>, Errno> {
+        let session = self.caller.session;
+        let (body, memory) = self.tables.attach_segment(session, request.id)?;
+        let fds = with(memory);
+        Ok(Answer { body, fds })
+    }
+
+    fn connect_segment(
+        &mut self,
+        request: ConnectSegmentRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<ConnectSegmentReply>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        let reply = self.tables.connect_segment(session, &request, context)?;
+        Ok(reply.into())
+    }
+
+    fn fetch_connection(
+        &mut self,
+        request: ConnectionHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<GrantReply>, Errno> {
+        let session = self.caller.session;
+        let (body, memory) = self.tables.fetch_connection(session, request.connection)?;
+        let fds = vec![memory];
+        Ok(Answer { body, fds })
+    }
+
+    fn disconnect_segment(
+        &mut self,
+        request: ConnectionHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables
+            .disconnect_segment(session, request.connection, context)?;
+        Ok(().into())
+    }
+
+    fn create_interrupt(
+        &mut self,
+        request: CreateInterruptRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<InterruptReply>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        let reply = self.tables.create_interrupt(session, &request, context)?;
+        Ok(reply.into())
+    }
+
+    fn remove_interrupt(
+        &mut self,
+        request: RemoveRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables.remove_interrupt(session, &request, context)?;
+        Ok(().into())
+    }
+
+    fn connect_interrupt(
+        &mut self,
+        request: ConnectInterruptRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<ConnectSegmentReply>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        let reply = self.tables.connect_interrupt(session, &request)?;
+        self.tables.tell_owners(session, reply.connection, context);
+        Ok(reply.into())
+    }
+
+    fn disconnect_interrupt(
+        &mut self,
+        request: ConnectionHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables
+            .disconnect_interrupt(session, request.connection, context)?;
+        Ok(().into())
+    }
+
+    fn take_cell(
+        &mut self,
+        request: TakeCellRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<TakeCellReply>, Errno> {
+        let session = self.caller.session;
+        let (body, fds) = self.tables.take_cell(session, &request, &self.context)?;
+        Ok(Answer { body, fds })
+    }
+
+    fn restore_segment(
+        &mut self,
+        request: RestoreSegmentRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer<LifeBody>, Errno> {
+        let (session, tenant) = (self.caller.session, &self.caller.tenant.name);
+        let (memory, context) = (fds.into_iter().next(), &mut self.context);
+        let life = self
+            .tables
+            .restore_segment(session, &request, memory, tenant, context)?;
+        Ok(body_of(life).into())
+    }
+
+    fn restore_connection(
+        &mut self,
+        request: RestoreConnectionRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<RestoredReply>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        let operational = self.tables.restore_connection(session, &request, context)?;
+        Ok(RestoredReply { operational }.into())
+    }
+
+    fn restore_interrupt(
+        &mut self,
+        request: RestoreInterruptRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables.restore_interrupt(session, &request, context)?;
+        Ok(().into())
+    }
+
+    fn restore_interrupt_connection(
+        &mut self,
+        request: RestoreInterruptConnectionRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let (session, context) = (self.caller.session, &mut self.context);
+        self.tables
+            .restore_interrupt_connection(session, &request, context)?;
+        Ok(().into())
+    }
+}

@@ -1,0 +1,274 @@
+//! The SISCI service's tables: nodes, segments and who is connected to them, interrupts.
+//!
+//! A segment belongs to its *holders*, the sessions that created or attached to it, and lives as
+//! long as one of them. The members of a reflective-memory group are the holders of one segment.
+//! Whoever is connected holds a descriptor of its memory, which can't be taken back; what ends with
+//! the connection is the segment's life, which every connected process watches.
+//!
+//! An interrupt is triggered through *cells* ([`causeway_shm::interrupt`]), one for each pair of an
+//! owner and a connection; the broker makes them, and keeps them until both ends have taken them.
+//!
+//! Everything is looked up in the caller's own [`Holdings`] or by what it may know: node and id.
+
+mod client;
+mod connections;
+mod interrupts;
+mod nodes;
+mod restore;
+mod segments;
+mod status;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::time::Instant;
+
+use causeway_fabric::limits::RESTORE_GRACE;
+use causeway_fabric::services::sisci::SERVICE;
+use causeway_fabric::services::sisci::{ConnectInterruptRequest, ConnectSegmentRequest};
+use rustix::io::Errno;
+
+pub use client::Client;
+pub use nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, Nodes, is_node_id};
+
+use crate::config::Limits;
+use crate::hub::TenantId;
+use crate::members::Members;
+use crate::services::{Outbox, SessionId};
+use interrupts::{Cell, IntKey, InterruptConnection, LocalInterrupt};
+use segments::{Place, Segment};
+
+/// Most connections to segments, made or pending, of one session.
+pub const CONNECTIONS_PER_SESSION_MAX: usize = 4096;
+/// Most connections to one segment. Its owner presents them all in one message after a restart.
+pub const CONNECTIONS_PER_SEGMENT_MAX: usize = 1024;
+/// Most interrupts of one session, and most connections to interrupts.
+pub const INTERRUPTS_PER_SESSION_MAX: usize = 1024;
+/// Most cells of one interrupt.
+pub const CELLS_PER_INTERRUPT_MAX: usize = 1024;
+/// Most interrupts that share a number.
+pub const SHARERS_MAX: usize = 64;
+/// Most cells of one session that it has not taken yet: each costs the broker two descriptors.
+pub const UNTAKEN_PER_SESSION_MAX: usize = 1024;
+/// Most absent ends that are waited for after a restart.
+pub const RESTORING_MAX: usize = 1 << 18;
+/// Highest handle: what is left above it can be counted up to.
+pub const HANDLE_MAX: u32 = u32::MAX >> 1;
+
+/// What one session has.
+#[derive(Debug)]
+pub struct Holdings {
+    tenant: TenantId,
+    node: u32,
+    limits: Limits,
+    last_handle: u32,
+    /// Of the segments that it holds.
+    bytes: u64,
+    segments: BTreeMap<u32, u64>,
+    connections: BTreeMap<u32, Connection>,
+    interrupts: BTreeMap<u32, LocalInterrupt>,
+    interrupt_connections: BTreeMap<u32, InterruptConnection>,
+    untaken: usize,
+}
+
+/// A connection to a segment.
+#[derive(Clone, Debug)]
+struct Connection {
+    request: ConnectSegmentRequest,
+    state: ConnectionState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ConnectionState {
+    /// Waits for the segment.
+    Pending,
+    /// Was made under an earlier broker; the segment's owner has not come back.
+    Orphan { segment: u64 },
+    /// Names of the segment and of the connection.
+    Made { segment: u64, name: u64 },
+}
+
+/// What is given up at its time.
+#[derive(Clone, Copy, Debug)]
+enum Absent {
+    /// The owner of the segment of this name.
+    Owner(u64),
+    /// The other ends of the connections of the segment of this name.
+    Ends(u64),
+    /// The other end of the cell of this name.
+    Cell(u64),
+}
+
+/// Connections that wait for the owner of their segment to come back.
+#[derive(Debug, Default)]
+struct Orphans(Vec<(SessionId, u32, restore::Claim)>);
+
+/// All tables of the service.
+#[derive(Debug, Default)]
+pub struct Tables {
+    /// The nodes that the configuration names.
+    pub nodes: Nodes,
+    holdings: BTreeMap<SessionId, Holdings>,
+    segments: HashMap<u64, Segment>,
+    places: HashMap<(TenantId, Place), u64>,
+    /// Pending connections.
+    waiting: HashMap<(TenantId, Place), Vec<(SessionId, u32)>>,
+    orphans: HashMap<u64, Orphans>,
+    numbers: HashMap<IntKey, Vec<(SessionId, u32)>>,
+    /// Connections to interrupts, made or pending.
+    listeners: HashMap<IntKey, Vec<(SessionId, u32)>>,
+    cells: HashMap<u64, Cell>,
+    absent: VecDeque<(Instant, Absent)>,
+}
+
+/// What the tables need of others.
+#[derive(Debug)]
+pub struct Context<'a> {
+    /// Sessions and lives.
+    pub members: &'a mut Members,
+    /// Events.
+    pub outbox: &'a mut Outbox,
+}
+
+impl Context<'_> {
+    fn tell(&mut self, to: SessionId, number: u16, body: &impl causeway_fabric::remoting::Field) {
+        self.outbox.tell(to, SERVICE, number, body);
+    }
+}
+
+impl Holdings {
+    fn new(tenant: TenantId, node: u32, limits: Limits) -> Holdings {
+        Holdings {
+            tenant,
+            node,
+            limits,
+            last_handle: 0,
+            bytes: 0,
+            segments: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            interrupts: BTreeMap::new(),
+            interrupt_connections: BTreeMap::new(),
+            untaken: 0,
+        }
+    }
+
+    fn has(&self, handle: u32) -> bool {
+        self.segments.contains_key(&handle)
+            || self.connections.contains_key(&handle)
+            || self.interrupts.contains_key(&handle)
+            || self.interrupt_connections.contains_key(&handle)
+    }
+
+    /// A handle that nothing of the session has.
+    fn new_handle(&mut self) -> u32 {
+        loop {
+            // Far fewer than there are numbers.
+            self.last_handle = self.last_handle % HANDLE_MAX + 1;
+            if !self.has(self.last_handle) {
+                return self.last_handle;
+            }
+        }
+    }
+
+    /// Takes the handle that something had under an earlier broker.
+    fn take_handle(&mut self, handle: u32) -> Result<u32, Errno> {
+        if handle == 0 || handle > HANDLE_MAX || self.has(handle) {
+            return Err(Errno::INVAL);
+        }
+        self.last_handle = self.last_handle.max(handle);
+        Ok(handle)
+    }
+}
+
+impl Tables {
+    /// Makes a session part of a node.
+    ///
+    /// # Errors
+    /// `EISCONN` if it is, `EINVAL` if there is no such node here.
+    pub fn join(
+        &mut self,
+        session: SessionId,
+        tenant: TenantId,
+        limits: Limits,
+        node: u32,
+    ) -> Result<(), Errno> {
+        if self.holdings.contains_key(&session) {
+            return Err(Errno::ISCONN);
+        }
+        if !self.nodes.is_member_of(node) {
+            return Err(Errno::INVAL);
+        }
+        let holdings = Holdings::new(tenant, node, limits);
+        self.holdings.insert(session, holdings);
+        Ok(())
+    }
+
+    /// A session has ended: all that it had goes, and others are told.
+    pub fn end(&mut self, session: SessionId, context: &mut Context<'_>) {
+        let Some(mut holdings) = self.holdings.remove(&session) else {
+            return;
+        };
+        for (handle, connection) in std::mem::take(&mut holdings.connections) {
+            let place = (holdings.tenant, holdings.node);
+            self.release((session, handle), place, &connection, context);
+        }
+        for (handle, connection) in std::mem::take(&mut holdings.interrupt_connections) {
+            let (whose, tenant) = ((session, handle), holdings.tenant);
+            self.drop_interrupt_connection(whose, tenant, &connection, context);
+        }
+        for (handle, interrupt) in std::mem::take(&mut holdings.interrupts) {
+            self.drop_interrupt(session, handle, &interrupt, context);
+        }
+        for name in std::mem::take(&mut holdings.segments).into_values() {
+            self.drop_holder(session, name, context);
+        }
+    }
+
+    /// When [`Tables::expire`] has something to do next.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        self.absent.front().map(|(when, _)| *when)
+    }
+
+    /// Gives up on those who did not come back after a restart of the broker.
+    pub fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
+        while self.next_expiry().is_some_and(|when| when <= now) {
+            match self.absent.pop_front() {
+                Some((_, Absent::Owner(segment))) => self.give_up_owner(segment, context),
+                Some((_, Absent::Ends(segment))) => self.give_up_ends(segment, context),
+                Some((_, Absent::Cell(cell))) => self.give_up_cell(cell, context),
+                None => {}
+            }
+        }
+    }
+
+    fn expect_return(&mut self, what: Absent) -> Result<(), Errno> {
+        if self.absent.len() >= RESTORING_MAX {
+            return Err(Errno::MFILE);
+        }
+        // All wait equally long, so the order is that of their ends.
+        self.absent
+            .push_back((Instant::now() + RESTORE_GRACE, what));
+        Ok(())
+    }
+
+    fn own(&mut self, session: SessionId) -> Result<&mut Holdings, Errno> {
+        self.holdings.get_mut(&session).ok_or(Errno::NOTCONN)
+    }
+
+    /// Whether a node is on this host, as far as a tenant can tell.
+    pub fn is_here(&self, tenant: TenantId, node: u32) -> bool {
+        let joined = |holdings: &Holdings| holdings.tenant == tenant && holdings.node == node;
+        self.nodes.is_here(node) || self.holdings.values().any(joined)
+    }
+}
+
+/// Connections to an interrupt that a request may lead to.
+fn key_of(tenant: TenantId, request: &ConnectInterruptRequest) -> IntKey {
+    IntKey {
+        tenant,
+        node: request.node,
+        data: request.data,
+        number: request.number,
+    }
+}
+
+#[cfg(test)]
+mod tests;

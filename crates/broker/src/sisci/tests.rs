@@ -1,0 +1,366 @@
+//! Random histories: whatever sessions do, the tables agree with each other, and nothing is left of
+//! who is gone.
+
+use std::time::{Duration, Instant};
+
+use causeway_fabric::limits::RESTORE_GRACE;
+use causeway_fabric::services::session::OpenRequest;
+use causeway_fabric::services::sisci::{
+    Backing, ConnectInterruptRequest, ConnectSegmentRequest, CreateInterruptRequest,
+    CreateSegmentRequest, NODE_GROUP_ALL, RegisterRequest, RemoveRequest, TakeCellRequest,
+    UnavailableRequest,
+};
+
+use super::*;
+use crate::config::{Config, Tenant};
+use crate::hub::random;
+use crate::services::Caller;
+use crate::session::Peer;
+
+/// Two tenants, two nodes, a few sessions, few numbers: so that they meet.
+struct World {
+    tables: Tables,
+    members: Members,
+    outbox: Outbox,
+    tenant: Tenant,
+    next: SessionId,
+    dice: u64,
+}
+
+/// A refusal is as good as anything.
+fn ignore<T>(_: Result<T, Errno>) {}
+
+impl World {
+    fn new() -> World {
+        let spec = NodeSpec {
+            id: 8,
+            addresses: Vec::new(),
+        };
+        World {
+            tables: Tables {
+                nodes: Nodes::new(&[spec]),
+                ..Tables::default()
+            },
+            members: Members::default(),
+            outbox: Outbox::default(),
+            tenant: Config::without_file().tenants.remove(0),
+            next: 0,
+            dice: random(),
+        }
+    }
+
+    /// xorshift64*: small, and its seed is printed if something fails.
+    fn roll(&mut self, sides: u64) -> u64 {
+        self.dice ^= self.dice >> 12;
+        self.dice ^= self.dice << 25;
+        self.dice ^= self.dice >> 27;
+        (self.dice.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % sides
+    }
+
+    fn arrive(&mut self) {
+        self.next += 1;
+        let peer = Peer {
+            tenant: self.roll(2) as TenantId,
+            userfaultfd: false,
+            pid: 1,
+            uid: 0,
+        };
+        let caller = Caller {
+            session: self.next,
+            peer,
+            tenant: &self.tenant,
+        };
+        let request = OpenRequest::default();
+        self.members
+            .open(&caller, &request, &[], Instant::now())
+            .unwrap();
+        let node = 4 + 4 * self.roll(2) as u32;
+        let limits = self.tenant.limits;
+        self.tables
+            .join(self.next, peer.tenant, limits, node)
+            .unwrap();
+    }
+
+    fn leave(&mut self, session: SessionId) {
+        let mut context = Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        self.tables.end(session, &mut context);
+        self.members.end(session);
+    }
+
+    /// One step of one session.
+    fn step(&mut self) {
+        let sessions: Vec<SessionId> = self.tables.holdings.keys().copied().collect();
+        if sessions.len() < 2 || self.roll(20) == 0 && sessions.len() < 6 {
+            return self.arrive();
+        }
+        let session = sessions[self.roll(sessions.len() as u64) as usize];
+        let action = self.roll(21);
+        if action == 0 {
+            return self.leave(session);
+        }
+        let handle = 1 + self.roll(12) as u32;
+        let number = self.roll(3) as u32;
+        let node = [4, 8, 12, NODE_GROUP_ALL][self.roll(4) as usize];
+        let [flag, other] = [self.roll(2) == 0, self.roll(2) == 0];
+        if action < 15 {
+            self.act_on_segments(session, action, handle, (node, number), [flag, other]);
+        } else {
+            self.act_on_interrupts(session, action, handle, (node, number), [flag, other]);
+        }
+    }
+
+    fn act_on_segments(
+        &mut self,
+        session: SessionId,
+        action: u64,
+        handle: u32,
+        (node, number): (u32, u32),
+        [flag, other]: [bool; 2],
+    ) {
+        let tables = &mut self.tables;
+        let context = &mut Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        let force = flag;
+        match action {
+            1 | 2 => {
+                let create = CreateSegmentRequest {
+                    id: (action == 1 || flag).then_some(number),
+                    size: 4096,
+                    backing: [Backing::Own, Backing::Group, Backing::Empty][number as usize],
+                    private: false,
+                };
+                ignore(tables.create_segment(session, &create, "t", context));
+            }
+            3 => {
+                let register = RegisterRequest {
+                    segment: handle,
+                    offset: 4096,
+                    size: 4096,
+                };
+                ignore(tables.register_memory(session, &register, "t"));
+            }
+            4 => ignore(tables.prepare_segment(session, handle)),
+            5 | 6 => {
+                ignore(tables.prepare_segment(session, handle));
+                ignore(tables.set_available(session, handle, context));
+            }
+            7 => {
+                let unavailable = UnavailableRequest {
+                    segment: handle,
+                    force,
+                    notify: other,
+                };
+                ignore(tables.set_unavailable(session, &unavailable, context));
+            }
+            8 => ignore(tables.remove_segment(session, &RemoveRequest { handle, force }, context)),
+            9 => ignore(tables.share_segment(session, handle)),
+            10 => ignore(tables.attach_segment(session, number)),
+            11 | 12 => {
+                let request = ConnectSegmentRequest {
+                    node,
+                    id: number,
+                    group: flag,
+                    wait: other,
+                };
+                ignore(tables.connect_segment(session, &request, context));
+            }
+            13 => ignore(tables.fetch_connection(session, handle)),
+            _ => ignore(tables.disconnect_segment(session, handle, context)),
+        }
+    }
+
+    fn act_on_interrupts(
+        &mut self,
+        session: SessionId,
+        action: u64,
+        handle: u32,
+        (node, number): (u32, u32),
+        [flag, other]: [bool; 2],
+    ) {
+        let tables = &mut self.tables;
+        let context = &mut Context {
+            members: &mut self.members,
+            outbox: &mut self.outbox,
+        };
+        let force = flag;
+        match action {
+            15 => {
+                let create = CreateInterruptRequest {
+                    number: Some(number),
+                    data: false,
+                    shared: flag || other,
+                };
+                ignore(tables.create_interrupt(session, &create, context));
+            }
+            16 => {
+                ignore(tables.remove_interrupt(session, &RemoveRequest { handle, force }, context))
+            }
+            17 | 18 => {
+                let request = ConnectInterruptRequest {
+                    node,
+                    number,
+                    data: false,
+                    wait: other,
+                };
+                ignore(tables.connect_interrupt(session, &request));
+            }
+            19 => ignore(tables.disconnect_interrupt(session, handle, context)),
+            _ => {
+                let local = flag;
+                let request = TakeCellRequest { handle, local };
+                ignore(tables.take_cell(session, &request, context));
+            }
+        }
+    }
+
+    fn check(&mut self) {
+        self.check_segments();
+        self.check_connections();
+        self.check_interrupts();
+        assert!(self.tables.absent.is_empty() && self.tables.orphans.is_empty());
+    }
+
+    fn check_segments(&mut self) {
+        let tables = &self.tables;
+        assert_eq!(tables.places.len(), tables.segments.len());
+        for (key, name) in &tables.places {
+            let segment = &tables.segments[name];
+            assert_eq!(*key, (segment.tenant, segment.place));
+            assert!(!segment.holders.is_empty());
+            let lives = self.members.lives_of(segment.tenant).unwrap();
+            assert!(lives.knows(segment.life));
+            for holder in &segment.holders {
+                let own = &tables.holdings[&holder.session];
+                assert_eq!(own.segments[&holder.handle], *name);
+                assert_eq!(own.tenant, segment.tenant);
+            }
+            for (connection, end) in &segment.connections {
+                let (session, handle) = end.to.unwrap();
+                let own = &tables.holdings[&session];
+                assert_eq!((own.tenant, own.node), (segment.tenant, end.node));
+                let made = ConnectionState::Made {
+                    segment: *name,
+                    name: *connection,
+                };
+                assert_eq!(own.connections[&handle].state, made);
+            }
+        }
+        for (session, own) in &tables.holdings {
+            assert_eq!(own.bytes, 4096 * own.segments.len() as u64);
+            for (handle, name) in &own.segments {
+                let holders = &tables.segments[name].holders;
+                let held = |h: &&segments::Holder| (h.session, h.handle) == (*session, *handle);
+                assert_eq!(holders.iter().filter(held).count(), 1);
+            }
+        }
+    }
+
+    fn check_connections(&self) {
+        let tables = &self.tables;
+        let mut waiting = 0;
+        for (session, own) in &tables.holdings {
+            for (handle, connection) in &own.connections {
+                match connection.state {
+                    ConnectionState::Made { segment, name } => {
+                        let end = tables.segments[&segment].connections[&name];
+                        assert_eq!(end.to, Some((*session, *handle)));
+                    }
+                    ConnectionState::Pending => waiting += 1,
+                    ConnectionState::Orphan { .. } => panic!("nothing was restored"),
+                }
+            }
+        }
+        assert!(tables.waiting.values().all(|list| !list.is_empty()));
+        assert_eq!(tables.waiting.values().flatten().count(), waiting);
+    }
+
+    fn check_interrupts(&mut self) {
+        let tables = &mut self.tables;
+        let (mut ends, mut untaken) = (0, 0);
+        for (session, own) in &tables.holdings {
+            let mut own_untaken = 0;
+            let local = own.interrupts.iter();
+            for (handle, interrupt) in local {
+                assert!(tables.numbers[&interrupt.key].contains(&(*session, *handle)));
+                for name in interrupt.cells.all.keys() {
+                    assert_eq!(tables.cells[name].owner, Some((*session, *handle)));
+                }
+                ends += interrupt.cells.all.len();
+                own_untaken += interrupt.cells.untaken.len();
+            }
+            for (handle, connection) in &own.interrupt_connections {
+                for name in connection.cells.all.keys() {
+                    assert_eq!(tables.cells[name].trigger, Some((*session, *handle)));
+                }
+                ends += connection.cells.all.len();
+                own_untaken += connection.cells.untaken.len();
+            }
+            assert_eq!(own.untaken, own_untaken);
+            untaken += own_untaken;
+        }
+        assert_eq!(ends, 2 * tables.cells.len());
+        assert_eq!(tables.untaken(), untaken);
+        let of = |lists: &HashMap<IntKey, Vec<(SessionId, u32)>>| lists.values().flatten().count();
+        let own = tables.holdings.values();
+        assert_eq!(
+            of(&tables.numbers),
+            own.map(|own| own.interrupts.len()).sum()
+        );
+        for (session, handle) in tables.listeners.values().flatten() {
+            let own = &tables.holdings[session];
+            assert!(own.interrupt_connections.contains_key(handle));
+        }
+    }
+}
+
+#[test]
+fn random_histories_keep_the_tables_consistent() {
+    let (mut connections, mut cells, mut waits) = (0, 0, 0);
+    for _ in 0..40 {
+        let mut world = World::new();
+        println!("seed {:#x}", world.dice);
+        for _ in 0..400 {
+            world.step();
+            world.check();
+            assert!(world.outbox.take().len() < 1000);
+            let all = world.tables.segments.values();
+            connections += all.map(|segment| segment.connections.len()).sum::<usize>();
+            cells += world.tables.cells.len();
+            waits += world.tables.waiting.len();
+        }
+        while let Some(&session) = world.tables.holdings.keys().next() {
+            world.leave(session);
+            world.check();
+        }
+        let tables = &world.tables;
+        assert!(tables.segments.is_empty() && tables.cells.is_empty());
+        assert!(tables.waiting.is_empty() && tables.listeners.is_empty());
+        assert!(tables.numbers.is_empty());
+    }
+    assert!(
+        connections > 0 && cells > 0 && waits > 0,
+        "nothing happened"
+    );
+}
+
+#[test]
+fn what_does_not_come_back_is_given_up_in_time() {
+    let mut world = World::new();
+    world.tables.expect_return(Absent::Cell(7)).unwrap();
+    let deadline = world.tables.next_expiry().unwrap();
+    assert!(deadline <= Instant::now() + RESTORE_GRACE);
+    let mut context = Context {
+        members: &mut world.members,
+        outbox: &mut world.outbox,
+    };
+    let before = deadline - Duration::from_millis(1);
+    world.tables.expire(before, &mut context);
+    assert!(world.tables.next_expiry().is_some());
+    world.tables.expire(deadline, &mut context);
+    assert_eq!(world.tables.next_expiry(), None);
+}

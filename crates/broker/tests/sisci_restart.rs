@@ -1,0 +1,167 @@
+//! SISCI under a broker that is killed: what is shared goes on, and the next one takes it up.
+
+mod common;
+
+use causeway_fabric::services::sisci::{Backing, CellChange, LocalChange, RemoteChange};
+use causeway_fabric::sisci::Event;
+use common::nodes::{
+    SIZE, available, await_events, connect, events, events_so_far, host, is_alive, local, process,
+    reattach, refused, remote, share_memory,
+};
+use rustix::io::Errno;
+use rustix::process::Signal;
+
+#[test]
+fn a_connection_outlasts_a_broker_whoever_comes_first() {
+    for owner_first in [true, false] {
+        let host = host();
+        let (a, b) = (process(&host, 4), process(&host, 8));
+        let (segment, memory) = available(&a, 7);
+        let (connection, grant) = connect(&b, 4, 7);
+        assert_eq!(events(&a).len(), 1);
+        host.signal_broker(Signal::KILL);
+        assert!(share_memory(&memory, &grant.memory) && is_alive(&b, &grant));
+        host.start_broker("0");
+        if owner_first {
+            reattach(&a);
+            reattach(&b);
+            assert!(events_so_far(&b).is_empty());
+        } else {
+            reattach(&b);
+            let away = remote(connection, RemoteChange::NotOperational);
+            assert_eq!(events(&b), [away]);
+            refused(b.connect_segment(4, 7, false, false), Errno::NOENT);
+            reattach(&a);
+            let back = remote(connection, RemoteChange::Operational);
+            assert_eq!(events(&b), [back]);
+        }
+        assert!(events_so_far(&a).is_empty());
+        assert!(is_alive(&b, &grant));
+        refused(a.remove_segment(segment.segment, false), Errno::BUSY);
+        refused(
+            process(&host, 4).create_segment(Some(7), 1, Backing::Own, false),
+            Errno::EXIST,
+        );
+        let (_, other) = connect(&process(&host, 8), 4, 7);
+        assert!(share_memory(&memory, &other.memory));
+        assert_eq!(await_events(&a, 2).len(), 2);
+        b.disconnect_segment(connection).unwrap();
+        let left = local(&segment, LocalChange::Disconnected, 8, &grant);
+        assert_eq!(events(&a), [left]);
+        a.remove_segment(segment.segment, false).unwrap();
+        assert!(!is_alive(&b, &grant));
+    }
+}
+
+#[test]
+fn shared_and_waiting_things_are_taken_up_too() {
+    let host = host();
+    let (a, twin, b) = (process(&host, 4), process(&host, 4), process(&host, 8));
+    let (segment, _) = available(&a, 7);
+    a.share_segment(segment.segment).unwrap();
+    let (attached, _) = twin.attach_segment(7).unwrap();
+    let (group, _) = a
+        .create_segment(Some(1), SIZE, Backing::Group, false)
+        .unwrap();
+    let (same, _) = b
+        .create_segment(Some(1), SIZE, Backing::Group, false)
+        .unwrap();
+    let (empty, _) = a
+        .create_segment(Some(5), SIZE, Backing::Empty, false)
+        .unwrap();
+    let (moved, _) = a
+        .create_segment(Some(6), SIZE, Backing::Empty, false)
+        .unwrap();
+    a.register_memory(moved.segment, 1 << 30, SIZE).unwrap();
+    let waits = b.connect_segment(4, 5, false, true).unwrap().connection;
+    let waits_too = b.connect_interrupt(4, 3, false, true).unwrap().connection;
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    for process in [&b, &twin, &a] {
+        reattach(process);
+        assert!(events_so_far(process).is_empty());
+    }
+    a.remove_segment(segment.segment, false).unwrap();
+    connect(&b, 4, 7);
+    let change = LocalChange::Connected;
+    let of_twin = events(&twin);
+    assert!(
+        matches!(of_twin[..], [Event::Local { segment, change: c, .. }]
+        if segment == attached.segment && c == change)
+    );
+    for (process, handle) in [(&a, group.segment), (&b, same.segment)] {
+        process.prepare_segment(handle).unwrap();
+        process.set_available(handle).unwrap();
+    }
+    a.register_memory(empty.segment, 1 << 20, SIZE).unwrap();
+    a.prepare_segment(empty.segment).unwrap();
+    a.set_available(empty.segment).unwrap();
+    assert_eq!(events(&b), [remote(waits, RemoteChange::Connected)]);
+    a.create_interrupt(Some(3), false, false).unwrap();
+    let there = events(&b);
+    assert!(
+        matches!(there[..], [Event::RemoteInterrupt { connection, .. }]
+        if connection == waits_too)
+    );
+}
+
+#[test]
+fn cells_outlast_a_broker() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
+    let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
+    let theirs = b.take_cells(connection, false).unwrap().remove(0);
+    a.take_cells(interrupt, true).unwrap();
+    assert_eq!(events(&a).len(), 1);
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    for process in [&b, &a] {
+        reattach(process);
+        assert!(events_so_far(process).is_empty());
+    }
+    refused(a.remove_interrupt(interrupt, false), Errno::BUSY);
+    refused(
+        process(&host, 4).create_interrupt(Some(9), false, false),
+        Errno::EXIST,
+    );
+    b.disconnect_interrupt(connection).unwrap();
+    let gone = Event::Interrupt {
+        interrupt,
+        change: CellChange::Removed,
+        cell: theirs.name,
+    };
+    assert_eq!(events(&a), [gone]);
+}
+
+#[test]
+fn who_comes_too_late_finds_his_place_taken() {
+    let host = host();
+    let (a, b, early) = (process(&host, 4), process(&host, 8), process(&host, 8));
+    let (segment, _) = available(&a, 7);
+    let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
+    let (connection, grant) = connect(&b, 4, 7);
+    let (waits, _) = connect(&early, 4, 7);
+    assert_eq!(events_so_far(&a).len(), 2);
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    let thief = process(&host, 4);
+    available(&thief, 7);
+    thief.create_interrupt(Some(9), false, false).unwrap();
+    reattach(&early);
+    let away = remote(waits, RemoteChange::NotOperational);
+    assert_eq!(events(&early), [away]);
+    reattach(&a);
+    let forgotten = [
+        Event::SegmentForgotten {
+            segment: segment.segment,
+        },
+        Event::InterruptForgotten { interrupt },
+    ];
+    assert_eq!(await_events(&a, 2), forgotten);
+    // The thief's segment is not taken for it, by whomever.
+    assert_eq!(events(&early), [remote(waits, RemoteChange::Lost)]);
+    reattach(&b);
+    assert_eq!(events(&b), [remote(connection, RemoteChange::Lost)]);
+    assert!(!is_alive(&b, &grant));
+}

@@ -1,0 +1,18 @@
+//! The services the broker offers, as tables: messages, methods and events.
+//!
+//! Numbers and field orders are the protocol; a change of any of them is a new
+//! [`crate::remoting::VERSION`]. A service knows nothing of the others; its events carry its
+//! number, and who asked for the service decodes them.
+//!
+//! | number | service |
+//! |---|---|
+//! | 1 | [`broker`]: endpoints of the RDMA device |
+//! | 2 | [`session`]: whoever uses one of the following, and who is alive |
+//! | 3 | [`sisci`]: nodes, shared segments, interrupts |
+//! | 4 | reserved for pools of blocks |
+
+pub mod broker;
+pub mod session;
+pub mod sisci;
+
+pub use broker::*;

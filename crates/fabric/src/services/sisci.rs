@@ -1,0 +1,545 @@
+//! The SISCI service: nodes, shared segments, interrupts.
+//!
+//! Handles (`u32`) are the session's own; names (`u64`) are random, and known only to those who
+//! share what they name: they prove it to the next broker. Refusals are errno values:
+//!
+//! | errno | meaning |
+//! |---|---|
+//! | `EHOSTUNREACH` | there is no such node on this host |
+//! | `ENOENT` | the node has no such segment or interrupt, or none that others may see |
+//! | `ECONNREFUSED` | the segment was available, and takes no connections now |
+//! | `EEXIST` | segment id or interrupt number in use |
+//! | `EBUSY` | connected |
+//! | `EACCES` | not shared |
+//! | `EPERM` | private |
+//! | `ESRCH` | not prepared |
+//! | `EBADF` | no such handle of the caller |
+//! | `EINVAL` | a value outside its range |
+//! | `EDQUOT`, `EMFILE`, `ENFILE`, `ENOSPC`, `ENOMEM` | a limit |
+//! | `ENOTCONN` | the session is not open, or has not joined as a node |
+//! | `EAGAIN` | a connect that waits has nothing to fetch yet |
+
+use crate::remoting::{byte_enum, message, service};
+use crate::services::session::LifeBody;
+
+/// The node of a host that no configuration names.
+pub const NODE_DEFAULT: u32 = 4;
+/// Stands for all nodes of a group (`DIS_BROADCAST_NODEID_GROUP_ALL`).
+pub const NODE_GROUP_ALL: u32 = 252;
+/// Highest node id.
+pub const NODE_MAX: u32 = 0xffff;
+/// Highest id of a reflective-memory group.
+pub const GROUP_ID_MAX: u32 = 63;
+
+/// What is behind a segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Backing {
+    /// Memory of its own, zeroed.
+    #[default]
+    Own = 0,
+    /// Nothing until memory of the program is registered.
+    Empty = 1,
+    /// The memory of the reflective-memory group whose id is the segment's.
+    Group = 2,
+}
+
+/// How far a local segment has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub enum SegmentState {
+    /// Created.
+    #[default]
+    Created = 0,
+    /// Prepared, and never available.
+    Prepared = 1,
+    /// Was available, and takes no new connections.
+    Unavailable = 2,
+    /// Takes connections.
+    Available = 3,
+}
+
+/// What happened to a local segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum LocalChange {
+    /// Somebody connected.
+    #[default]
+    Connected = 0,
+    /// Somebody disconnected, or died.
+    Disconnected = 1,
+}
+
+/// What happened to a connection to a remote segment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum RemoteChange {
+    /// A connect that waited is done: fetch it.
+    #[default]
+    Connected = 0,
+    /// The segment's owner asks to disconnect.
+    Disconnect = 1,
+    /// The owner has not come back after a restart of the broker, and may yet.
+    NotOperational = 2,
+    /// The owner has come back.
+    Operational = 3,
+    /// The segment is gone, or its owner has cut the connection. Nothing follows.
+    Lost = 4,
+}
+
+/// What happened to the cells of an interrupt, or of a connection to one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum CellChange {
+    /// There are cells to be taken.
+    #[default]
+    Added = 0,
+    /// The other end of a cell is gone.
+    Removed = 1,
+}
+
+/// Kinds of status items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum ItemKind {
+    /// A local segment.
+    #[default]
+    Segment = 0,
+    /// A connection to a segment.
+    Connection = 1,
+    /// A local interrupt.
+    Interrupt = 2,
+    /// A local data interrupt.
+    DataInterrupt = 3,
+    /// A connection to an interrupt.
+    InterruptConnection = 4,
+    /// A connection to a data interrupt.
+    DataInterruptConnection = 5,
+}
+
+byte_enum!(Backing, "backing", Own, Empty, Group);
+byte_enum!(
+    SegmentState,
+    "segment state",
+    Created,
+    Prepared,
+    Unavailable,
+    Available
+);
+byte_enum!(LocalChange, "change", Connected, Disconnected);
+byte_enum!(
+    RemoteChange,
+    "change",
+    Connected,
+    Disconnect,
+    NotOperational,
+    Operational,
+    Lost
+);
+byte_enum!(CellChange, "change", Added, Removed);
+byte_enum!(
+    ItemKind,
+    "item",
+    Segment,
+    Connection,
+    Interrupt,
+    DataInterrupt,
+    InterruptConnection,
+    DataInterruptConnection
+);
+
+message! {
+    /// One node.
+    pub struct NodeInfo {
+        /// Its id.
+        node: u32,
+        /// Addresses that the configuration gives it; IPv4 ones mapped.
+        addresses: Vec<[u8; 16]>,
+        /// Whether it is on this host.
+        here: bool,
+        /// How many sessions of the caller's tenant have joined as it.
+        sessions: u32,
+    }
+
+    /// Says which node the session is part of.
+    pub struct JoinRequest {
+        /// Its id: one of the configuration, or [`NODE_DEFAULT`].
+        node: u32,
+    }
+
+    /// Names a node.
+    pub struct NodeRequest {
+        /// Its id.
+        node: u32,
+    }
+
+    /// Creates a segment.
+    pub struct CreateSegmentRequest {
+        /// Its id; `None` lets the broker choose one.
+        id: Option<u32>,
+        /// Bytes; rounded up to pages.
+        size: u64,
+        /// What is behind it. Of a group, all members name the same size.
+        backing: Backing,
+        /// Whether it can never be made available.
+        private: bool,
+    }
+
+    /// A local segment. Descriptor, unless it is empty: its memory, for reading and writing.
+    pub struct LocalSegmentReply {
+        /// The caller's handle.
+        segment: u32,
+        /// Its id.
+        id: u32,
+        /// Its name.
+        name: u64,
+        /// Bytes.
+        size: u64,
+        /// Where it begins in its memory.
+        offset: u64,
+        /// How far it has come.
+        state: SegmentState,
+        /// Those who are connected watch it.
+        life: LifeBody,
+    }
+
+    /// Names a local segment of the caller.
+    pub struct SegmentHandle {
+        /// The segment.
+        segment: u32,
+    }
+
+    /// Asks for memory in which a program's pages are to be: a page's offset is its address.
+    pub struct RegisterRequest {
+        /// An empty segment.
+        segment: u32,
+        /// Address of the first page.
+        offset: u64,
+        /// Bytes, whole pages.
+        size: u64,
+    }
+
+    /// Takes a segment out of others' sight.
+    pub struct UnavailableRequest {
+        /// The segment.
+        segment: u32,
+        /// Whether its connections are cut.
+        force: bool,
+        /// Whether those who are connected are asked to disconnect.
+        notify: bool,
+    }
+
+    /// Removes a local segment, or the caller's share of it.
+    pub struct RemoveRequest {
+        /// The segment or interrupt.
+        handle: u32,
+        /// Whether connections are cut; without it they are in the way (`EBUSY`).
+        force: bool,
+    }
+
+    /// Attaches to a shared segment of the caller's node.
+    pub struct AttachSegmentRequest {
+        /// Its id.
+        id: u32,
+    }
+
+    /// Connects to a segment.
+    pub struct ConnectSegmentRequest {
+        /// Its node. Of a group: a member's, or [`NODE_GROUP_ALL`].
+        node: u32,
+        /// Its id.
+        id: u32,
+        /// Whether a group is meant.
+        group: bool,
+        /// Whether to wait for a segment that is not there or not available: the connection is
+        /// pending then, until [`RemoteChange::Connected`].
+        wait: bool,
+    }
+
+    /// A connection.
+    pub struct ConnectSegmentReply {
+        /// The caller's handle.
+        connection: u32,
+        /// False if it is pending.
+        ready: bool,
+    }
+
+    /// Names a connection of the caller.
+    pub struct ConnectionHandle {
+        /// The connection.
+        connection: u32,
+    }
+
+    /// What a connection leads to. Descriptor: the memory, for reading and writing.
+    pub struct GrantReply {
+        /// Names the connection, at both ends.
+        name: u64,
+        /// Names the segment.
+        segment_name: u64,
+        /// Bytes.
+        size: u64,
+        /// Where it begins in its memory.
+        offset: u64,
+        /// Ends when the connection is lost or cut.
+        life: LifeBody,
+    }
+
+    /// Creates an interrupt.
+    pub struct CreateInterruptRequest {
+        /// Its number; `None` lets the broker choose one.
+        number: Option<u32>,
+        /// Whether it carries data: such ones have numbers of their own.
+        data: bool,
+        /// Whether others of the node may create it too, if they all say so: each is triggered.
+        shared: bool,
+    }
+
+    /// A local interrupt.
+    pub struct InterruptReply {
+        /// The caller's handle.
+        interrupt: u32,
+        /// Its number.
+        number: u32,
+    }
+
+    /// Connects to an interrupt.
+    pub struct ConnectInterruptRequest {
+        /// Its node.
+        node: u32,
+        /// Its number.
+        number: u32,
+        /// Whether it carries data.
+        data: bool,
+        /// Whether to wait until it is there.
+        wait: bool,
+    }
+
+    /// Asks for the next cell that the caller has not taken.
+    pub struct TakeCellRequest {
+        /// The interrupt, or the connection to one.
+        handle: u32,
+        /// Whether it is an interrupt.
+        local: bool,
+    }
+
+    /// A cell: `causeway_shm::interrupt`. Descriptors, if there is one: its memory, for reading
+    /// and writing, and the eventfd that wakes the owner.
+    pub struct TakeCellReply {
+        /// Names it at both ends; `None` if there is none to be taken.
+        cell: Option<u64>,
+        /// Node of the other end.
+        node: u32,
+        /// Life of the other end's session.
+        life: LifeBody,
+    }
+
+    /// A name that the other end knows, and the other end's node.
+    pub struct Bond {
+        /// The name.
+        name: u64,
+        /// The node.
+        node: u32,
+    }
+
+    /// Presents a local segment made by an earlier broker. Descriptor, unless it is empty: its
+    /// memory.
+    pub struct RestoreSegmentRequest {
+        /// As it was.
+        segment: LocalSegmentReply,
+        /// What is behind it: [`Backing::Empty`] also of registered memory.
+        backing: Backing,
+        /// As it was created.
+        private: bool,
+        /// Whether others may attach.
+        shared: bool,
+        /// Its connections.
+        connections: Vec<Bond>,
+    }
+
+    /// Presents a connection made under an earlier broker.
+    pub struct RestoreConnectionRequest {
+        /// As it was asked for.
+        request: ConnectSegmentRequest,
+        /// As it was.
+        connection: u32,
+        /// Of the grant.
+        name: u64,
+        /// Of the grant.
+        segment_name: u64,
+        /// Of the grant.
+        life: LifeBody,
+    }
+
+    /// Presents an interrupt made under an earlier broker.
+    pub struct RestoreInterruptRequest {
+        /// As it was.
+        interrupt: InterruptReply,
+        /// As it was created.
+        data: bool,
+        /// As it was created.
+        shared: bool,
+        /// Cells taken.
+        cells: Vec<Bond>,
+    }
+
+    /// Presents a connection to an interrupt made under an earlier broker.
+    pub struct RestoreInterruptConnectionRequest {
+        /// As it was asked for.
+        request: ConnectInterruptRequest,
+        /// As it was.
+        connection: u32,
+        /// Cells taken.
+        cells: Vec<Bond>,
+    }
+
+    /// Whether the other end is there already.
+    pub struct RestoredReply {
+        /// False: it may yet come.
+        operational: bool,
+    }
+
+    /// Asks for a page of a listing, after this place; the default is the first.
+    pub struct ItemCursor {
+        /// Session of the last page; 0 is before all.
+        session: u64,
+        /// Items of that session seen; 0 means the session is done.
+        items: u32,
+    }
+
+    /// Something that a session has.
+    pub struct Item {
+        /// What it is.
+        kind: ItemKind,
+        /// Segment id or interrupt number.
+        id: u32,
+        /// Its node: the session's own, or the one connected to.
+        node: u32,
+        /// Bytes of a segment.
+        size: u64,
+        /// Of a segment: how far it has come. Of a connection: available if it is made.
+        state: SegmentState,
+        /// Connections, or cells.
+        peers: u32,
+    }
+
+    /// A session, with a page of what it has.
+    pub struct SisciSession {
+        /// Its number.
+        session: u64,
+        /// Process, as the broker's PID namespace knows it; 0 if it does not.
+        pid: i32,
+        /// User of the process.
+        uid: u32,
+        /// Name of the process.
+        comm: String,
+        /// Its tenant.
+        tenant: String,
+        /// Its node.
+        node: u32,
+        /// What it has.
+        items: Vec<Item>,
+    }
+
+    /// A page of the listing.
+    pub struct ItemPage {
+        /// The next session, or more of the same one; `None` at the end.
+        entry: Option<SisciSession>,
+        /// Whether more of the same session follows.
+        partial: bool,
+    }
+
+    /// A change of a local segment.
+    pub struct LocalEvent {
+        /// The segment.
+        segment: u32,
+        /// What happened.
+        change: LocalChange,
+        /// Node of the one who is or was connected.
+        node: u32,
+        /// Names the connection.
+        connection: u64,
+    }
+
+    /// A change of a connection to a segment.
+    pub struct RemoteEvent {
+        /// The connection.
+        connection: u32,
+        /// What happened.
+        change: RemoteChange,
+    }
+
+    /// A change of an interrupt's cells, or those of a connection to one.
+    pub struct CellEvent {
+        /// The interrupt, or the connection.
+        handle: u32,
+        /// Whether it is an interrupt.
+        local: bool,
+        /// What happened.
+        change: CellChange,
+        /// The cell.
+        cell: u64,
+    }
+}
+
+service! {
+    /// Number of the SISCI service in message headers.
+    service 3, handler SisciService, stub SisciStub {
+        /// Lists nodes: the configured ones, and those that somebody of the tenant has joined as.
+        1 => nodes((); fds 0..=0) -> Vec<NodeInfo>;
+        /// Makes the session part of a node. Once, before all that follows but 3 and 4.
+        2 => join(JoinRequest; fds 0..=0) -> ();
+        /// Whether a node is on this host.
+        3 => probe(NodeRequest; fds 0..=0) -> bool;
+        /// Lists sessions and what they have: of the tenant; of all, in the runtime directory.
+        4 => items(ItemCursor; fds 0..=0) -> ItemPage;
+        /// Creates a segment.
+        5 => create_segment(CreateSegmentRequest; fds 0..=0) -> LocalSegmentReply;
+        /// Gives an empty segment memory to move pages into: a sparse memfd of its own.
+        6 => register_memory(RegisterRequest; fds 0..=0) -> ();
+        /// Makes a segment ready to be made available.
+        7 => prepare_segment(SegmentHandle; fds 0..=0) -> ();
+        /// Lets others connect to a segment.
+        8 => set_available(SegmentHandle; fds 0..=0) -> ();
+        /// Lets nobody else connect to a segment. Cutting its connections gives it another life.
+        9 => set_unavailable(UnavailableRequest; fds 0..=0) -> LifeBody;
+        /// Removes a local segment; one that others are attached to goes on without the caller.
+        10 => remove_segment(RemoveRequest; fds 0..=0) -> ();
+        /// Lets other processes of the node attach to a segment.
+        11 => share_segment(SegmentHandle; fds 0..=0) -> ();
+        /// Attaches to a shared segment.
+        12 => attach_segment(AttachSegmentRequest; fds 0..=0) -> LocalSegmentReply;
+        /// Connects to a segment.
+        13 => connect_segment(ConnectSegmentRequest; fds 0..=0) -> ConnectSegmentReply;
+        /// What a connection leads to.
+        14 => fetch_connection(ConnectionHandle; fds 0..=0) -> GrantReply;
+        /// Gives up a connection, made or pending.
+        15 => disconnect_segment(ConnectionHandle; fds 0..=0) -> ();
+        /// Creates an interrupt.
+        16 => create_interrupt(CreateInterruptRequest; fds 0..=0) -> InterruptReply;
+        /// Removes an interrupt.
+        17 => remove_interrupt(RemoveRequest; fds 0..=0) -> ();
+        /// Connects to an interrupt: to each of those who share its number.
+        18 => connect_interrupt(ConnectInterruptRequest; fds 0..=0) -> ConnectSegmentReply;
+        /// Gives up a connection to an interrupt, made or pending.
+        19 => disconnect_interrupt(ConnectionHandle; fds 0..=0) -> ();
+        /// Takes a cell of an interrupt or of a connection to one.
+        20 => take_cell(TakeCellRequest; fds 0..=0) -> TakeCellReply;
+        /// Presents a segment again after the broker was restarted.
+        21 => restore_segment(RestoreSegmentRequest; fds 0..=1) -> LifeBody;
+        /// Presents a connection again after the broker was restarted.
+        22 => restore_connection(RestoreConnectionRequest; fds 0..=0) -> RestoredReply;
+        /// Presents an interrupt again after the broker was restarted.
+        23 => restore_interrupt(RestoreInterruptRequest; fds 0..=0) -> ();
+        /// Presents a connection to an interrupt again after the broker was restarted.
+        24 => restore_interrupt_connection(
+            RestoreInterruptConnectionRequest; fds 0..=0
+        ) -> ();
+    }
+}
+
+/// Number of the event about a local segment: [`LocalEvent`].
+pub const EVENT_LOCAL: u16 = 1;
+/// Number of the event about a connection to a segment: [`RemoteEvent`].
+pub const EVENT_REMOTE: u16 = 2;
+/// Number of the event about cells: [`CellEvent`].
+pub const EVENT_CELL: u16 = 3;

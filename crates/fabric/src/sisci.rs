@@ -1,0 +1,176 @@
+//! SISCI's client: typed calls over a [`Session`], and books of what the process has.
+//!
+//! [`Sisci`] keeps duplicates of the descriptors of local segments, so that the next broker can be
+//! shown them; what is mapped, and cells, go on working while there is no broker.
+
+mod books;
+mod interrupts;
+mod segments;
+
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::os::fd::BorrowedFd;
+
+use rustix::io::Errno;
+
+pub use books::Event;
+pub use interrupts::{Cell, InterruptHandle};
+pub use segments::{Connection, Grant, LocalSegment};
+
+use books::Books;
+
+use crate::error::{Error, Result};
+use crate::remoting::Malformed;
+use crate::runtime::{Address, setting};
+use crate::services::sisci::{
+    ItemCursor, ItemPage, JoinRequest, NODE_DEFAULT, NodeInfo, NodeRequest, SisciSession, SisciStub,
+};
+use crate::session::Session;
+
+/// Setting that says which of the configured nodes this process is part of.
+pub const NODE_VARIABLE: &str = "CAUSEWAY_SISCI_NODE";
+/// Most pages of one listing: a broker that sends more is not believed.
+const PAGES_MAX: usize = 1 << 16;
+
+/// A session that has joined as a node.
+#[derive(Debug)]
+pub struct Sisci {
+    session: Session<Books>,
+    node: u32,
+}
+
+impl Sisci {
+    /// Opens a session with the broker at an address, or where the environment says, and joins as
+    /// the node whose addresses this network namespace has ([`NODE_VARIABLE`] overrides that);
+    /// where none is configured, as [`NODE_DEFAULT`].
+    ///
+    /// # Errors
+    /// As [`Session::open`]; `EINVAL` if the variable names no node.
+    pub fn open(broker: Option<&Address>) -> Result<Sisci> {
+        let named = setting(NODE_VARIABLE)
+            .map(|value| value.to_str().and_then(|text| text.parse().ok()))
+            .map(|number: Option<u32>| {
+                number.ok_or(Error::System {
+                    what: NODE_VARIABLE,
+                    errno: Errno::INVAL,
+                })
+            })
+            .transpose()?;
+        Sisci::open_as(broker, named)
+    }
+
+    /// As [`Sisci::open`], but as the node named, if one is.
+    ///
+    /// # Errors
+    /// As [`Sisci::open`].
+    pub fn open_as(broker: Option<&Address>, node: Option<u32>) -> Result<Sisci> {
+        let session = Session::open(broker, Books::default())?;
+        let node = match node {
+            Some(node) => node,
+            None => own_node(&session.call(|control, _| {
+                let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
+                Ok(nodes)
+            })?),
+        };
+        session.call(|control, books| {
+            SisciStub(control).join(&JoinRequest { node }, &[])?;
+            books.node = Some(node);
+            Ok(())
+        })?;
+        Ok(Sisci { session, node })
+    }
+
+    /// The node that this process is part of.
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    /// The session: its life, the life table, its event descriptor, [`Session::reattach`].
+    pub fn session(&self) -> &Session<impl crate::session::Books> {
+        &self.session
+    }
+
+    /// Readable if and only if [`Sisci::poll_events`] has something to do. Do not read from it.
+    pub fn event_fd(&self) -> BorrowedFd<'_> {
+        self.session.event_fd()
+    }
+
+    /// Takes all events that have arrived, without blocking. Nothing while another thread is
+    /// inside a call; the descriptor stays readable then. After [`Event::BrokerGone`] call
+    /// [`Session::reattach`].
+    ///
+    /// # Errors
+    /// [`Error::Forked`].
+    pub fn poll_events(&self) -> Result<Vec<Event>> {
+        let events = self.session.poll(Books::take_events)?;
+        Ok(events.unwrap_or_default())
+    }
+
+    /// The nodes: the configured ones, and those that somebody of the tenant has joined as.
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn nodes(&self) -> Result<Vec<NodeInfo>> {
+        self.session
+            .call(|control, _| SisciStub(control).nodes(&(), &[]).map(|(nodes, _)| nodes))
+    }
+
+    /// Whether a node is on this host.
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn probe(&self, node: u32) -> Result<bool> {
+        self.session.call(|control, _| {
+            let (reachable, _) = SisciStub(control).probe(&NodeRequest { node }, &[])?;
+            Ok(reachable)
+        })
+    }
+}
+
+/// The first node one of whose addresses this network namespace has: only those can be bound to.
+fn own_node(nodes: &[NodeInfo]) -> u32 {
+    let own = |address: &[u8; 16]| {
+        let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
+        UdpSocket::bind((address, 0)).is_ok()
+    };
+    let found = nodes.iter().find(|node| node.addresses.iter().any(own));
+    found.map_or(NODE_DEFAULT, |node| node.node)
+}
+
+/// Lists the sessions that use SISCI, of the broker at `address`: those of the caller's tenant, or
+/// all if it came through the runtime directory; `None` if no broker is running.
+///
+/// # Errors
+/// [`Error`]: the broker refused, is gone or did not answer.
+pub fn sessions(address: &Address) -> Result<Option<Vec<SisciSession>>> {
+    let Some(socket) = crate::launch::connect_existing(address)? else {
+        return Ok(None);
+    };
+    let mut control = crate::control::Control::new(socket);
+    let mut cursor = ItemCursor::default();
+    let mut sessions: Vec<SisciSession> = Vec::new();
+    for _ in 0..PAGES_MAX {
+        let (ItemPage { entry, partial }, _) = SisciStub(&mut control).items(&cursor, &[])?;
+        let Some(page) = entry else { break };
+        let of_last = sessions
+            .last_mut()
+            .filter(|last| last.session == page.session);
+        let session = page.session;
+        let items = match of_last {
+            Some(last) => {
+                last.items.extend(page.items);
+                last.items.len()
+            }
+            None => {
+                let items = page.items.len();
+                sessions.push(page);
+                items
+            }
+        };
+        let items = u32::try_from(items).map_err(|_| Malformed::Length)?;
+        cursor = ItemCursor {
+            session,
+            items: if partial { items } else { 0 },
+        };
+    }
+    Ok(Some(sessions))
+}

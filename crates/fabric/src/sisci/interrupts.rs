@@ -1,0 +1,175 @@
+//! Calls about interrupts.
+
+use std::os::fd::OwnedFd;
+
+use causeway_shm::Life;
+
+use super::Sisci;
+use super::books::{KeptInterrupt, KeptInterruptConnection};
+use super::segments::{Connection, forgiving};
+use crate::error::Result;
+use crate::remoting::Malformed;
+use crate::services::sisci::{
+    ConnectInterruptRequest, ConnectionHandle, CreateInterruptRequest, InterruptReply,
+    RemoveRequest, SisciStub, TakeCellRequest,
+};
+
+/// A local interrupt: handle and number.
+pub type InterruptHandle = InterruptReply;
+
+/// Most cells that one call takes: a broker that has more is not believed.
+const CELLS_MAX: usize = 4096;
+
+/// One end of a connection between an interrupt and one who triggers it.
+#[derive(Debug)]
+pub struct Cell {
+    /// Names it at both ends.
+    pub name: u64,
+    /// Node of the other end.
+    pub node: u32,
+    /// Life of the other end's session.
+    pub life: Life,
+    /// Its memory, sealed, for reading and writing (`causeway_shm::interrupt`).
+    pub memory: OwnedFd,
+    /// The eventfd that wakes the owner of the interrupt.
+    pub bell: OwnedFd,
+}
+
+impl Sisci {
+    /// Creates an interrupt, or a data interrupt, of this node.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`]: `EEXIST` if the number is in use, other than by those who share
+    /// it.
+    pub fn create_interrupt(
+        &self,
+        number: Option<u32>,
+        data: bool,
+        shared: bool,
+    ) -> Result<InterruptHandle> {
+        let request = CreateInterruptRequest {
+            number,
+            data,
+            shared,
+        };
+        self.session.call(|control, books| {
+            let (reply, _) = SisciStub(control).create_interrupt(&request, &[])?;
+            let kept = KeptInterrupt {
+                reply: reply.clone(),
+                data,
+                shared,
+                cells: Default::default(),
+            };
+            books.interrupts.insert(reply.interrupt, kept);
+            Ok(reply)
+        })
+    }
+
+    /// Removes an interrupt.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`]: `EBUSY` while somebody is connected, unless `force`d.
+    pub fn remove_interrupt(&self, interrupt: u32, force: bool) -> Result<()> {
+        let request = RemoveRequest {
+            handle: interrupt,
+            force,
+        };
+        self.session.call(|control, books| {
+            SisciStub(control).remove_interrupt(&request, &[])?;
+            books.interrupts.remove(&interrupt);
+            Ok(())
+        })
+    }
+
+    /// Connects to an interrupt of a node: to each of those who share its number. One that is not
+    /// there is refused at once, unless `wait`. The cells are to be taken
+    /// ([`Sisci::take_cells`]): at once if the connection is ready, and again after each
+    /// [`super::Event::RemoteInterrupt`] that says so.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`]: `EHOSTUNREACH` if there is no such node, `ENOENT` if it has no
+    /// such interrupt.
+    pub fn connect_interrupt(
+        &self,
+        node: u32,
+        number: u32,
+        data: bool,
+        wait: bool,
+    ) -> Result<Connection> {
+        let request = ConnectInterruptRequest {
+            node,
+            number,
+            data,
+            wait,
+        };
+        self.session.call(|control, books| {
+            let (reply, _) = SisciStub(control).connect_interrupt(&request, &[])?;
+            let kept = KeptInterruptConnection {
+                request: request.clone(),
+                cells: Default::default(),
+                ended: false,
+            };
+            books.interrupt_connections.insert(reply.connection, kept);
+            Ok(reply)
+        })
+    }
+
+    /// Gives up a connection to an interrupt, made or pending.
+    ///
+    /// # Errors
+    /// As [`crate::session::Session::call`].
+    pub fn disconnect_interrupt(&self, connection: u32) -> Result<()> {
+        self.session.call(|control, books| {
+            let request = ConnectionHandle { connection };
+            let outcome = SisciStub(control).disconnect_interrupt(&request, &[]);
+            forgiving(outcome.map(drop))?;
+            books.interrupt_connections.remove(&connection);
+            Ok(())
+        })
+    }
+
+    /// Takes the cells of an interrupt (`local`), or of a connection to one, that were not taken
+    /// yet. Some of an interrupt may have been lost again by then.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`]: `EBADF` for no handle of this process.
+    pub fn take_cells(&self, handle: u32, local: bool) -> Result<Vec<Cell>> {
+        let request = TakeCellRequest { handle, local };
+        let mut taken = Vec::new();
+        while taken.len() < CELLS_MAX {
+            let next = self.session.call(|control, books| {
+                let (reply, fds) = SisciStub(control).take_cell(&request, &[])?;
+                let Some(name) = reply.cell else {
+                    return Ok(None);
+                };
+                let [memory, bell] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
+                if local {
+                    let kept = books.interrupts.get_mut(&handle);
+                    kept.map(|kept| kept.cells.insert(name, reply.node));
+                } else {
+                    let kept = books.interrupt_connections.get_mut(&handle);
+                    kept.map(|kept| {
+                        kept.ended = false;
+                        kept.cells.insert(name, reply.node)
+                    });
+                }
+                let life = Life {
+                    index: reply.life.index,
+                    generation: reply.life.generation,
+                };
+                Ok(Some(Cell {
+                    name,
+                    node: reply.node,
+                    life,
+                    memory,
+                    bell,
+                }))
+            })?;
+            match next {
+                Some(cell) => taken.push(cell),
+                None => break,
+            }
+        }
+        Ok(taken)
+    }
+}

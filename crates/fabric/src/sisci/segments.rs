@@ -1,0 +1,286 @@
+//! Calls about segments.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use causeway_shm::Life;
+use rustix::io::Errno;
+
+use super::Sisci;
+use super::books::{KeptConnection, KeptSegment};
+use crate::attachment::duplicate;
+use crate::error::{Error, Result};
+use crate::remoting::Malformed;
+use crate::services::sisci::{
+    AttachSegmentRequest, Backing, ConnectSegmentRequest, ConnectionHandle, CreateSegmentRequest,
+    LocalSegmentReply, RegisterRequest, RemoveRequest, SegmentHandle, SegmentState, SisciStub,
+    UnavailableRequest,
+};
+
+/// A local segment.
+pub type LocalSegment = LocalSegmentReply;
+
+/// A connection to a segment or an interrupt, made or pending.
+pub type Connection = crate::services::sisci::ConnectSegmentReply;
+
+/// What a connection leads to.
+#[derive(Debug)]
+pub struct Grant {
+    /// The segment's memory, sealed, for reading and writing: `size` bytes at `offset`.
+    pub memory: OwnedFd,
+    /// Bytes.
+    pub size: u64,
+    /// Where the segment begins in the memory.
+    pub offset: u64,
+    /// Names the connection at both ends.
+    pub name: u64,
+    /// Dead once the connection is lost or cut, or the segment's owner died.
+    pub life: Life,
+}
+
+impl Sisci {
+    /// Creates a segment of this node. Its memory comes with it, unless its backing is
+    /// [`Backing::Empty`]. All numbers are in the reply, the size rounded up to pages.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EEXIST` if the id is in use, `EINVAL` for a size of nothing or a group
+    /// of another size, `EDQUOT` beyond the limits of the broker's configuration.
+    pub fn create_segment(
+        &self,
+        id: Option<u32>,
+        size: u64,
+        backing: Backing,
+        private: bool,
+    ) -> Result<(LocalSegment, Option<OwnedFd>)> {
+        let request = CreateSegmentRequest {
+            id,
+            size,
+            backing,
+            private,
+        };
+        self.session.call(|control, books| {
+            let (reply, fds) = SisciStub(control).create_segment(&request, &[])?;
+            let memory = at_most_one(fds)?;
+            if memory.is_none() != (backing == Backing::Empty) {
+                return Err(Malformed::Descriptors.into());
+            }
+            let copy = memory
+                .as_ref()
+                .map(|fd| duplicate(fd.as_fd()))
+                .transpose()?;
+            let kept = KeptSegment::new(reply.clone(), backing, private, copy);
+            books.segments.insert(reply.segment, kept);
+            Ok((reply, memory))
+        })
+    }
+
+    /// Gives an empty segment memory: a sparse memfd of [`crate::limits::SEGMENT_BYTES`] of its
+    /// own, into which the program's pages are to be moved, each to the offset that is its address.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` unless both are whole pages and the segment is empty and has as
+    /// many bytes; `EBUSY` if it has memory.
+    pub fn register_memory(&self, segment: u32, address: u64, size: u64) -> Result<OwnedFd> {
+        let request = RegisterRequest {
+            segment,
+            offset: address,
+            size,
+        };
+        self.session.call(|control, books| {
+            let (_, fds) = SisciStub(control).register_memory(&request, &[])?;
+            let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
+            if let Some(kept) = books.segments.get_mut(&segment) {
+                kept.reply.offset = address;
+                kept.reply.size = size;
+                kept.memory = Some(duplicate(memory.as_fd())?);
+            }
+            Ok(memory)
+        })
+    }
+
+    /// Makes a segment ready to be made available.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` if it has no memory.
+    pub fn prepare_segment(&self, segment: u32) -> Result<()> {
+        self.session.call(|control, books| {
+            SisciStub(control).prepare_segment(&SegmentHandle { segment }, &[])?;
+            if let Some(kept) = books.segments.get_mut(&segment) {
+                kept.reply.state = kept.reply.state.max(SegmentState::Prepared);
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets others connect to a segment.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ESRCH` if it is not prepared, `EPERM` if it is private.
+    pub fn set_available(&self, segment: u32) -> Result<()> {
+        self.session.call(|control, books| {
+            SisciStub(control).set_available(&SegmentHandle { segment }, &[])?;
+            if let Some(kept) = books.segments.get_mut(&segment) {
+                kept.reply.state = SegmentState::Available;
+            }
+            Ok(())
+        })
+    }
+
+    /// Lets nobody else connect. With `force` those who are connected lose their connections; with
+    /// `notify` they are asked to disconnect.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ESRCH` if it was never available.
+    pub fn set_unavailable(&self, segment: u32, force: bool, notify: bool) -> Result<()> {
+        let request = UnavailableRequest {
+            segment,
+            force,
+            notify,
+        };
+        self.session.call(|control, books| {
+            let (life, _) = SisciStub(control).set_unavailable(&request, &[])?;
+            books.set_life(segment, life);
+            if let Some(kept) = books.segments.get_mut(&segment) {
+                kept.reply.state = SegmentState::Unavailable;
+            }
+            Ok(())
+        })
+    }
+
+    /// Removes a local segment. One that others are attached to goes on without this process.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EBUSY` while somebody is connected, unless `force`d.
+    pub fn remove_segment(&self, segment: u32, force: bool) -> Result<()> {
+        let request = RemoveRequest {
+            handle: segment,
+            force,
+        };
+        self.session.call(|control, books| {
+            SisciStub(control).remove_segment(&request, &[])?;
+            books.segments.remove(&segment);
+            Ok(())
+        })
+    }
+
+    /// Lets other processes of the node attach to a segment.
+    ///
+    /// # Errors
+    /// [`Error::Refused`].
+    pub fn share_segment(&self, segment: u32) -> Result<()> {
+        self.session.call(|control, books| {
+            SisciStub(control).share_segment(&SegmentHandle { segment }, &[])?;
+            if let Some(kept) = books.segments.get_mut(&segment) {
+                kept.shared = true;
+            }
+            Ok(())
+        })
+    }
+
+    /// Attaches to a shared segment of this node. It is a local segment then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ENOENT` if there is none, `EACCES` if it is not shared.
+    pub fn attach_segment(&self, id: u32) -> Result<(LocalSegment, OwnedFd)> {
+        self.session.call(|control, books| {
+            let request = AttachSegmentRequest { id };
+            let (reply, fds) = SisciStub(control).attach_segment(&request, &[])?;
+            let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
+            let copy = duplicate(memory.as_fd())?;
+            let backing = Backing::Own;
+            let mut kept = KeptSegment::new(reply.clone(), backing, false, Some(copy));
+            kept.shared = true;
+            books.segments.insert(reply.segment, kept);
+            Ok((reply, memory))
+        })
+    }
+
+    /// Connects to a segment of a node. One that is not there is refused at once, unless `wait`:
+    /// then the connection is pending until [`crate::services::sisci::RemoteChange::Connected`], or
+    /// until it is disconnected. What it leads to is to be fetched.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EHOSTUNREACH` if there is no such node, `ENOENT` if it has no such
+    /// segment, or one that was never available; `ECONNREFUSED` if it was, and is not.
+    pub fn connect_segment(
+        &self,
+        node: u32,
+        id: u32,
+        group: bool,
+        wait: bool,
+    ) -> Result<Connection> {
+        let request = ConnectSegmentRequest {
+            node,
+            id,
+            group,
+            wait,
+        };
+        self.session.call(|control, books| {
+            let (reply, _) = SisciStub(control).connect_segment(&request, &[])?;
+            let kept = KeptConnection {
+                request: request.clone(),
+                grant: None,
+            };
+            books.connections.insert(reply.connection, kept);
+            Ok(reply)
+        })
+    }
+
+    /// What a connection leads to.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EAGAIN` if it is pending; `EBADF` if it was lost.
+    pub fn fetch_connection(&self, connection: u32) -> Result<Grant> {
+        self.session.call(|control, books| {
+            let request = ConnectionHandle { connection };
+            let (reply, fds) = SisciStub(control).fetch_connection(&request, &[])?;
+            let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
+            if let Some(kept) = books.connections.get_mut(&connection) {
+                kept.grant = Some(reply.clone());
+            }
+            Ok(Grant {
+                memory,
+                size: reply.size,
+                offset: reply.offset,
+                name: reply.name,
+                life: Life {
+                    index: reply.life.index,
+                    generation: reply.life.generation,
+                },
+            })
+        })
+    }
+
+    /// Gives up a connection, made or pending. Nothing happens if it was lost. What is mapped of
+    /// it stays memory until it is unmapped.
+    ///
+    /// # Errors
+    /// As [`crate::session::Session::call`].
+    pub fn disconnect_segment(&self, connection: u32) -> Result<()> {
+        self.session.call(|control, books| {
+            let request = ConnectionHandle { connection };
+            let outcome = SisciStub(control).disconnect_segment(&request, &[]);
+            forgiving(outcome.map(drop))?;
+            books.connections.remove(&connection);
+            Ok(())
+        })
+    }
+}
+
+/// A handle that the broker does not have has ended already.
+pub(super) fn forgiving(outcome: Result<()>) -> Result<()> {
+    match outcome {
+        Err(Error::Refused {
+            errno: Errno::BADF, ..
+        }) => Ok(()),
+        outcome => outcome,
+    }
+}
+
+fn at_most_one(fds: Vec<OwnedFd>) -> Result<Option<OwnedFd>> {
+    let mut fds = fds.into_iter();
+    let first = fds.next();
+    match fds.next() {
+        None => Ok(first),
+        Some(_) => Err(Malformed::Descriptors.into()),
+    }
+}
