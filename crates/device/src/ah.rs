@@ -11,7 +11,8 @@ use crate::qp_entry::Av;
 
 /// Where in a GID its IPv4 address stands.
 const IPV4_AT: usize = 12;
-/// What comes before it, in a group's GID as the connection manager makes it (`ff0e::ffff:a.b.c.d`).
+/// What comes before it, in a group's GID as the connection manager makes it:
+/// `ff0e::ffff:a.b.c.d`.
 const GROUP_PREFIX: [u8; IPV4_AT] = [0xff, 0x0e, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
 
 /// An address handle (`ibv_create_ah(3)`).

@@ -1,8 +1,8 @@
 //! The 40 bytes before a datagram in its receive buffer: the Global Routing Header.
 //!
-//! As with RoCE v2 they hold the datagram's IP header: an IPv6 one whole, an IPv4 one in the last 20
-//! bytes (InfiniBand specification, annex A17.4.5.2). The header is made anew from what is known of
-//! the datagram; programs read addresses, traffic class and hop limit from it.
+//! As with RoCE v2 they hold the datagram's IP header: an IPv6 one whole, an IPv4 one in the last
+//! 20 bytes (InfiniBand specification, annex A17.4.5.2). The header is made anew from what is known
+//! of the datagram; programs read addresses, traffic class and hop limit from it.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 

@@ -72,7 +72,7 @@ impl Qp {
             && self.attr.state == QpState::Rts
             && !self.sq.halted
             && self.sq.current().is_some_and(|wqe| {
-                let decided = wqe.way == Way::Direct && !self.sq.at_front();
+                let decided = wqe.way == Way::Direct && !self.is_next();
                 !wqe.begun() && !decided && self.goes_directly(wqe)
             })
     }
@@ -89,7 +89,8 @@ impl Qp {
         host: &mut H,
         reach: &mut R,
     ) -> Result<bool, PostError> {
-        let first = self.direct && self.attr.state == QpState::Rts && self.sq.is_empty();
+        let first =
+            self.direct && self.attr.state == QpState::Rts && self.sq.is_empty() && !self.trails();
         if !first {
             return Ok(false);
         }
@@ -162,7 +163,7 @@ impl Qp {
                 // What takes no READs is for the sending path to say.
                 (whole || worth) && (what == Remote::Write || self.attr.max_rd_atomic > 0)
             });
-            let at_front = self.sq.at_front();
+            let at_front = self.is_next();
             let waits = what != Remote::Write || target.len >= WAIT_FROM || fenced;
             let way = match part {
                 Some(_) if at_front || waits => Way::Direct,

@@ -83,6 +83,9 @@ pub struct Qp {
     answers: Answers,
     /// One-sided work requests may be carried out directly.
     direct: bool,
+    /// Requests of an unreliable connection: those below are handed over, and placed.
+    handed: u64,
+    placed: u64,
     /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
     adrift: bool,
 }
@@ -109,6 +112,8 @@ impl Qp {
             responder: Responder::default(),
             answers: Answers::default(),
             direct: false,
+            handed: 0,
+            placed: 0,
             adrift: false,
         }
     }
@@ -448,7 +453,10 @@ impl<H: Host> Ulp for Bound<'_, H> {
 
     fn acked(&mut self, space: Space, upto: u64) {
         match space {
-            Space::Request => self.qp.requests_acked(upto, self.host),
+            Space::Request => {
+                self.qp.placed = upto;
+                self.qp.requests_acked(upto, self.host);
+            }
             Space::Response => self.qp.answers.acked(upto),
         }
     }

@@ -1,9 +1,9 @@
 //! Unreliable connections (UC): the machinery of reliable ones, with other promises.
 //!
-//! The link below may well deliver everything; it is the responder that drops in silence what it has
-//! no receive for, what does not fit, and what is not allowed, and the requester that never hears of
-//! it. A send is complete when the link has taken it, or has given it up: with success either way.
-//! Local errors stop the send queue (SQE), and leave receives as they are.
+//! The link below may well deliver everything; it is the responder that drops in silence what it
+//! has no receive for, what does not fit, and what is not allowed, and the requester that never
+//! hears of it. A send is complete when the link has taken it, or has given it up: with success
+//! either way. Local errors stop the send queue (SQE), and leave receives as they are.
 
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
@@ -79,8 +79,21 @@ impl Qp {
     /// Request `seq` has been put where the peer will find it.
     pub(super) fn handed_over<H: Host>(&mut self, seq: u64, host: &mut H) {
         if self.config.service == Service::Uc && self.direct {
+            self.handed = seq + 1;
             self.requests_acked(seq + 1, host);
         }
+    }
+
+    /// Whether what is complete here is not yet placed there: nothing may overtake it.
+    #[inline]
+    pub(super) fn trails(&self) -> bool {
+        self.handed > self.placed
+    }
+
+    /// Whether the work request at the cursor is the next to take effect at the peer.
+    #[inline]
+    pub(super) fn is_next(&self) -> bool {
+        self.sq.at_front() && !self.trails()
     }
 
     /// Places a segment of an unreliable connection, or drops the message that it belongs to.

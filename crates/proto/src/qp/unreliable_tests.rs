@@ -1,3 +1,5 @@
+//! Unreliable connections and datagrams: what is taken, what is dropped, and what is said of it.
+
 use super::tests::{KEY, PD, SIGNALED, SIZE, World, carry, pair_of, send_wr};
 use super::*;
 use crate::grh::{GRH_LEN, Route};
@@ -126,6 +128,10 @@ fn uc_on_a_lossless_link_completes_when_handed_over() {
     let next = a.qp.bind(&mut a.world).next(Space::Request, 0, &mut out);
     assert!(next.is_some());
     assert_eq!(a.world.sends.len(), 1);
+    // Nothing is done in the peer's memory before it has arrived there.
+    assert!(a.qp.trails());
+    a.qp.bind(&mut a.world).acked(Space::Request, 1);
+    assert!(a.qp.is_next());
 }
 
 fn datagram(qkey: u32) -> SendOp {
