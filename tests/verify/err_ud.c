@@ -86,7 +86,7 @@ static struct ibv_wc expect_datagram(struct side *s, uint64_t wr_id, uint8_t tag
 	check(wc.wc_flags == (IBV_WC_GRH | IBV_WC_WITH_IMM), "flags %#x", wc.wc_flags);
 	check(wc.byte_len == len + GRH_BYTES, "%u bytes", wc.byte_len);
 	check(wc.src_qp == from, "from %#x instead of %#x", wc.src_qp, from);
-	check(ntohl(wc.imm_data) == tag, "immediate data %u instead of %u", ntohl(wc.imm_data), tag);
+	check(wc.imm_data == htonl(tag), "immediate data %u, not %u", ntohl(wc.imm_data), tag);
 	check(s->buf[GRH_BYTES] == tag, "tag %u instead of %u", s->buf[GRH_BYTES], tag);
 	return wc;
 }

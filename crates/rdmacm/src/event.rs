@@ -63,6 +63,7 @@ pub(crate) unsafe fn get(channel: *mut RdmaEventChannel, out: *mut *mut RdmaCmEv
         // taken off the queue; null: it is being destroyed.
         let details = match id.is_null() {
             true => None,
+            // SAFETY: as above.
             false => unsafe { translate(id, what) },
         };
         let Some(details) = details else {
