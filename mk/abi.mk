@@ -25,17 +25,17 @@ abi-archives:
 	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
 		--profile $(ABI_PROFILE) -p causeway-verbs -p causeway-rdmacm
 
-# $(1) soname, $(2) archive, $(3) symbol table
+# $(1) soname, $(2) archive, $(3) symbol table, $(4) libraries of ours that it stands on
 define abi_library
-$(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk
+$(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4)
 	@mkdir -p $$(@D)
 	awk -f mk/version-script.awk $(3) > $$@.map
 	$(CC) $(abi_flags) -Wl,-soname,$(1) -Wl,--version-script,$$@.map -o $$@.new \
 		-Wl,--whole-archive $(abi_archives)/$(2) -Wl,--no-whole-archive \
-		-static-libgcc -lgcc -lgcc_eh $(abi_natives)
+		$(4) -static-libgcc -lgcc -lgcc_eh $(abi_natives)
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $$@.new $$@ && rm $$@.map
 endef
 
-$(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,crates/verbs/symbols/ibverbs.sym))
-$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,crates/rdmacm/symbols/rdmacm.sym))
+$(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,crates/verbs/symbols/ibverbs.sym,))
+$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,crates/rdmacm/symbols/rdmacm.sym,$(BUILD)/lib/libibverbs.so.1))

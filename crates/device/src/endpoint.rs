@@ -10,7 +10,7 @@ use causeway_netio::UdpPort;
 use causeway_proto::Instant;
 use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, Stats};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use crate::core::Core;
@@ -94,6 +94,8 @@ pub(crate) struct Shared {
     pub source_deadline: AtomicU64,
     /// The helper has errands to run.
     pub has_errands: AtomicBool,
+    /// The broker has answered about a segment.
+    pub answered: Condvar,
     /// How the helper sleeps ([`HelperSleep`]).
     helper_sleep: AtomicU8,
     /// The port polled as in error: what there is to it is to be looked at.
@@ -197,6 +199,7 @@ impl Endpoint {
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
             has_errands: AtomicBool::new(false),
+            answered: Condvar::new(),
             helper_sleep: AtomicU8::new(HelperSleep::No as u8),
             port_errors: Arc::clone(&udp.errors),
             stop: AtomicBool::new(false),

@@ -18,14 +18,15 @@ const HOT_RINGS: usize = 16;
 /// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much
 /// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
-/// Looks at the only ring of a program that polls it, in one call.
-const LOOKS: u32 = 64;
 /// How long sends to a peer that is nowhere take to fail.
 const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
 impl State {
     /// Makes progress. Returns whether there was any.
     pub fn progress(&mut self, now: &Now) -> bool {
+        if self.take_plain(now) {
+            return true;
+        }
         let mut worked = self.poll_rings(now);
         if self.udp.links > 0 {
             worked |= self.poll_udp(now.get());
@@ -60,9 +61,6 @@ impl State {
     fn poll_rings(&mut self, now: &Now) -> bool {
         let unsettled = self.unsettled.len();
         let mut worked = self.poll_hot(now);
-        if !worked && self.hot.len() == 1 {
-            worked = self.watch_ring(self.hot[0], now);
-        }
         if unsettled > 0 {
             self.settle(unsettled);
         }
@@ -103,17 +101,40 @@ impl State {
         worked
     }
 
-    /// Looks at the only hot ring a few times more: what comes now is found at once, and not a
-    /// whole fruitless call later.
-    fn watch_ring(&mut self, qpn: u32, now: &Now) -> bool {
-        let Some(QpEntry {
-            link: Link::Ring(ring),
-            ..
-        }) = self.qp(qpn)
-        else {
+    /// Looks at the only ring a few times, and takes messages of one segment from it: what comes
+    /// now is found at once, and not a whole fruitless call later. Returns false where there is
+    /// anything else to mind, or to do.
+    #[inline]
+    fn take_plain(&mut self, now: &Now) -> bool {
+        let &[qpn] = self.hot.as_slice() else {
             return false;
         };
-        (0..LOOKS).any(|_| ring.is_ready()) && self.poll_ring(qpn, now)
+        let busy = self.udp.links > 0 || self.deadline.is_some() || !self.pending.is_empty();
+        if busy || !self.inbox.is_empty() {
+            return false;
+        }
+        let entry = self.qps.get_mut(qp_index(qpn));
+        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        let Some((qp, ring)) = entry.ring() else {
+            return false;
+        };
+        self.core.enough = false;
+        if !ring.take_plain(qp, &mut self.core) {
+            return false;
+        }
+        let unsent = qp.has_unsent();
+        if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
+            self.unsettled.push(qpn);
+        }
+        self.fail_overrun();
+        if unsent {
+            // What waited for an acknowledgment.
+            self.touch(qpn);
+            self.flush_pending(now);
+        }
+        true
     }
 
     /// Tells peers what the first `most` unsettled rings have taken and acknowledged. Not in the
@@ -393,7 +414,7 @@ impl State {
                 udp.links -= 1;
             }
             Link::Ring(link) => {
-                link.close();
+                link.close(&entry.qp);
                 *rings -= 1;
             }
             Link::None | Link::Nowhere(_) => {}

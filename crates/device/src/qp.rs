@@ -297,6 +297,9 @@ impl Qp {
             } => {
                 causeway_fault::point("qp.introduced");
                 shared.sharing.share(self.pd.handle);
+                if !trusted {
+                    shared.sharing.distrust();
+                }
                 let with = Introduced {
                     side,
                     generation,
@@ -374,8 +377,18 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(entry, &mut state.core);
+        if let Link::Ring(ring) = &mut entry.link {
+            ring.tell_posted(&state.core);
+        }
+        let unsent = entry.qp.has_unsent();
         let idle = entry.hot && state.pending.is_empty();
-        let sent = idle && (!entry.qp.has_unsent() || ring::transmit_short(entry, &mut state.core));
+        let sent = if unsent && entry.wants_segment() {
+            shared.await_segment(&mut guard, self.qpn);
+            false
+        } else {
+            idle && (!unsent || ring::transmit_short(entry, &mut state.core))
+        };
+        let state = &mut *guard;
         if !sent {
             // Its acknowledgments are awaited now.
             state.heat(self.qpn);

@@ -2,7 +2,7 @@
 
 use causeway_proto::Instant;
 use causeway_proto::qp::{PostError, Qp};
-use causeway_proto::types::{QpState, SendWr};
+use causeway_proto::types::{QpState, SendOp, SendWr};
 use causeway_shm::Grant;
 
 use crate::core::Core;
@@ -51,6 +51,8 @@ pub(crate) struct QpEntry {
     pub hot: bool,
     /// The helper was sent for a segment it wants to reach.
     pub wanting: bool,
+    /// Who posts waits for that: the last answer was a segment, or there was none yet.
+    pub patient: bool,
 }
 
 impl QpEntry {
@@ -63,6 +65,7 @@ impl QpEntry {
             unsettled: false,
             hot: false,
             wanting: false,
+            patient: true,
         }
     }
 
@@ -81,12 +84,13 @@ impl QpEntry {
     /// Those of [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
-        if let Link::Ring(ring) = &mut self.link
-            && ring.post_direct(&mut self.qp, &wr, core)?
-        {
-            return Ok(());
+        let Link::Ring(ring) = &mut self.link else {
+            return self.qp.post_send(wr, core);
+        };
+        if matches!(wr.op, SendOp::Send) || !ring.post_direct(&mut self.qp, &wr, core)? {
+            ring.post_send(&mut self.qp, wr, core)?;
         }
-        self.qp.post_send(wr, core)
+        Ok(())
     }
 
     /// Tells a peer on this host what it may do. Returns whether there is one.
@@ -98,6 +102,15 @@ impl QpEntry {
         };
         ring.set_grant(Grant::new(pd, access));
         true
+    }
+
+    /// Whether who has just posted should wait until a segment is mapped.
+    #[inline]
+    pub fn wants_segment(&self) -> bool {
+        match &self.link {
+            Link::Ring(ring) => ring.wanted().is_some() && !self.wanting && self.patient,
+            _ => false,
+        }
     }
 
     /// What the helper is to ask of the broker for it.

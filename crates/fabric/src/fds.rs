@@ -30,7 +30,12 @@ const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`.
 pub fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know NOEXEC_SEAL; later ones may insist on it.
+        Err(Errno::INVAL) => memfd_create(name, flags)?,
+        made => made?,
+    };
     rustix::fs::ftruncate(&fd, bytes)?;
     fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)

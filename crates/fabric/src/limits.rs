@@ -68,12 +68,16 @@ pub const IDLE_SECONDS_DEFAULT: u64 = 10;
 pub const RESTORE_GRACE: Duration = Duration::from_secs(10);
 
 /// After the first endpoint of an earlier broker has come back: how long the new broker makes no
-/// ring for QPs that name each other, since the other may be about to present half of one.
+/// ring for QPs that name each other, since the other may be about to present half of one. Who
+/// asks for one waits for the reply meanwhile.
 pub const RETURN_GRACE: Duration = Duration::from_millis(500);
-/// How often a client whose connection must wait for that asks again.
-pub const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
-/// How often it does at most.
-pub const CONNECT_ATTEMPTS: u32 = 1000;
+
+/// How long news of peers that do not press (all but deaths) may wait at the broker for more, and
+/// how many do not: where connections come and go by the thousand, a message for each would cost
+/// both ends as much as the connections.
+pub const NEWS_DELAY: Duration = Duration::from_millis(2);
+/// See [`NEWS_DELAY`].
+pub const NEWS_HELD_MAX: usize = 64;
 
 /// UDP port of a slot.
 pub const fn slot_port(slot: u16) -> u16 {
@@ -95,8 +99,7 @@ pub const fn qpn_is_valid(qpn: u32) -> bool {
     qpn <= QPN_MAX && slot_is_valid(qpn_slot(qpn))
 }
 
-const _: () =
-    assert!(CONNECT_INTERVAL.as_millis() * CONNECT_ATTEMPTS as u128 > RETURN_GRACE.as_millis());
+const _: () = assert!(CALL_TIMEOUT.as_millis() > 4 * RETURN_GRACE.as_millis());
 const _: () = assert!(UDP_PORT_BASE.checked_add(SLOT_MAX).is_some());
 const _: () = assert!(SEGMENTS_PER_ENDPOINT_MAX * size_of::<u64>() < MESSAGE_MAX / 2);
 const _: () = assert!((SLOT_MAX as u32) << QPN_INDEX_BITS <= QPN_MAX);

@@ -75,17 +75,32 @@ impl UdpPort {
     /// `AddrInUse` if the port is taken, `PermissionDenied` below 1024 for ordinary users, and
     /// whatever `socket(2)` and `bind(2)` report.
     pub fn bind(port: u16) -> io::Result<UdpPort> {
-        let (socket, dual) = match bind_v6(port) {
-            Ok(socket) => (socket, true),
-            Err(e) if no_ipv6(&e) => (bind_v4(port)?, false),
-            Err(e) => return Err(e),
-        };
+        match bind_v6((Ipv6Addr::UNSPECIFIED, port).into(), false) {
+            Ok(socket) => UdpPort::set_up(socket, true),
+            Err(e) if no_ipv6(&e) => UdpPort::bind_at((Ipv4Addr::UNSPECIFIED, port).into()),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Binds an address of this host, or all of its family (the unspecified one), and nothing of
+    /// the other family. Port 0: any free one.
+    ///
+    /// # Errors
+    /// As [`UdpPort::bind`]; `AddrNotAvailable` for an address that is not of this host.
+    pub fn bind_at(address: SocketAddr) -> io::Result<UdpPort> {
+        match address {
+            SocketAddr::V4(_) => UdpPort::set_up(bind_v4(address)?, false),
+            SocketAddr::V6(_) => UdpPort::set_up(bind_v6(address, true)?, true),
+        }
+    }
+
+    fn set_up(socket: Socket, dual: bool) -> io::Result<UdpPort> {
         options::enlarge_buffers(&socket);
         options::set(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
         if dual {
             options::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
         }
-        let port = socket.local_addr()?.as_socket().map_or(port, |a| a.port());
+        let port = socket.local_addr()?.as_socket().map_or(0, |a| a.port());
         Ok(UdpPort {
             state: RefCell::new(probe(&socket)?),
             socket,
@@ -328,16 +343,16 @@ fn probe(socket: &Socket) -> io::Result<UdpSocketState> {
     Ok(state)
 }
 
-fn bind_v6(port: u16) -> io::Result<Socket> {
+fn bind_v6(address: SocketAddr, only: bool) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_only_v6(false)?;
-    socket.bind(&SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port).into())?;
+    socket.set_only_v6(only)?;
+    socket.bind(&address.into())?;
     Ok(socket)
 }
 
-fn bind_v4(port: u16) -> io::Result<Socket> {
+fn bind_v4(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.bind(&SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), port).into())?;
+    socket.bind(&address.into())?;
     Ok(socket)
 }
 

@@ -5,9 +5,11 @@
 //! segments out and pushes segments in through the [`ulp::Ulp`] trait.
 //!
 //! - [`qp`]: the queue-pair semantics that verbs promises for reliable connections;
-//! - [`trp`]: the reliability protocol under them when the path is lossy.
+//! - [`trp`]: the reliability protocol under them when the path is lossy;
+//! - [`cm`]: how two programs agree on a connection.
 
 pub mod bytes;
+pub mod cm;
 pub mod host;
 pub mod qp;
 pub mod reach;

@@ -42,7 +42,7 @@ pub use inbox::Inbox;
 pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use life::{Life, LifeBook, LifeTable};
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
-pub use notify::notify;
+pub use notify::{leave_word, notify};
 pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
 };

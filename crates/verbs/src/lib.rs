@@ -1,7 +1,7 @@
 //! `libibverbs.so.1`: the verbs C ABI over the software device of `causeway-device`.
 //!
 //! The library exports, at their versions, the symbols of rdma-core's libibverbs (`symbols/`), with
-//! the layouts of `<infiniband/verbs.h>` (module `abi`). Every call follows the manual page of its
+//! the layouts of `<infiniband/verbs.h>` (crate `causeway-abi`). Every call follows the manual page of its
 //! name; what the device does not do is not advertised and fails with `EOPNOTSUPP`. Loading the
 //! library does nothing: threads, sockets and files come with `ibv_open_device(3)`.
 //!
@@ -20,7 +20,6 @@
     )
 )]
 
-mod abi;
 mod ah;
 mod cq;
 mod cq_ex;
@@ -45,6 +44,8 @@ mod strings;
 mod stubs;
 mod sysfs;
 mod wr;
+
+use causeway_abi as abi;
 
 // A test binary has no version nodes to put the symbols in.
 #[cfg(not(test))]

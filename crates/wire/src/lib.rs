@@ -2,6 +2,7 @@
 #![no_std]
 #![forbid(unsafe_code)]
 
+pub mod cm;
 mod codec;
 pub mod ddp;
 pub mod plain_send;

@@ -1,5 +1,7 @@
 //! Replays the fuzzing corpora of the codecs (fuzz/README.md).
 
+#[path = "../../../fuzz/harness/cm.rs"]
+mod cm;
 #[path = "../../../fuzz/harness/corpus.rs"]
 mod corpus;
 #[path = "../../../fuzz/harness/rdmap.rs"]
@@ -7,6 +9,7 @@ mod rdmap;
 #[path = "../../../fuzz/harness/trp.rs"]
 mod trp;
 
+use causeway_wire::cm::{Acked, Kind, MESSAGE_MAX, PortSpace, Private, Terms};
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
@@ -18,6 +21,11 @@ use causeway_wire::trp::{Range, Ranges, Reason};
 #[test]
 fn replay_rdmap() {
     corpus::replay("rdmap", rdmap::run);
+}
+
+#[test]
+fn replay_cm() {
+    corpus::replay("cm", cm::run);
 }
 
 #[test]
@@ -226,4 +234,34 @@ fn write_packet(name: &str, packet: &Packet<'_>) {
     let n = packet.emit(&mut bytes).expect("fits");
     corpus::write_seed("trp", name, &bytes[..n]);
     corpus::write_seed("trp", &format!("{name}-cut"), &bytes[..n - 1]);
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_cm_seeds() {
+    let kinds = [
+        ("request", Kind::Request),
+        ("accept", Kind::Accept),
+        ("reject", Kind::Reject),
+        ("shutdown", Kind::Shutdown),
+        ("ack-request", Kind::Ack(Acked::Request)),
+        ("ack-accept", Kind::Ack(Acked::Accept)),
+        ("ack-shutdown", Kind::Ack(Acked::Shutdown)),
+    ];
+    for (name, kind) in kinds {
+        let message = causeway_wire::cm::Message {
+            kind,
+            space: PortSpace::Tcp,
+            receiver: 1,
+            sender: 2,
+            port: 7471,
+            reason: 8,
+            terms: Terms::default(),
+            private: Private::new(b"private").expect("short"),
+        };
+        let mut bytes = [0; MESSAGE_MAX];
+        let n = message.emit(&mut bytes).expect("it fits");
+        corpus::write_seed("cm", name, &bytes[..n]);
+        corpus::write_seed("cm", &format!("{name}-cut"), &bytes[..n - 1]);
+    }
 }

@@ -376,6 +376,9 @@ service! {
         14 => userfaultfd((); fds 0..=0) -> ();
         /// Reserves memory for segments, in place of what was reserved before.
         15 => reserve(ReserveRequest; fds 0..=0) -> ();
+        /// Forgets a connection, as disconnect, but segments that become stale by it are told as
+        /// events. Sent as request [`ONE_WAY`](crate::remoting::ONE_WAY), it is not answered.
+        16 => leave(DisconnectRequest; fds 0..=0) -> ();
     }
 }
 

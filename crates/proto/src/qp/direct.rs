@@ -75,8 +75,8 @@ impl Qp {
             })
     }
 
-    /// Carries out a WRITE or READ without queueing it, where nothing is before it and its target
-    /// is within reach: the shortest way. Returns false where it is to be posted.
+    /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its
+    /// target is within reach: the shortest way. Returns false where it is to be posted.
     ///
     /// # Errors
     /// As [`Qp::post_send`].
@@ -91,27 +91,50 @@ impl Qp {
         if !first {
             return Ok(false);
         }
-        let (addr, rkey, reads) = match wr.op {
-            SendOp::Write { addr, rkey } => (addr, rkey, false),
-            SendOp::Read { addr, rkey } if self.attr.max_rd_atomic > 0 => (addr, rkey, true),
+        let answered = self.attr.max_rd_atomic > 0;
+        let (addr, rkey) = match wr.op {
+            SendOp::Write { addr, rkey } => (addr, rkey),
+            SendOp::Read { addr, rkey }
+            | SendOp::FetchAdd { addr, rkey, .. }
+            | SendOp::CmpSwap { addr, rkey, .. }
+                if answered =>
+            {
+                (addr, rkey)
+            }
             _ => return Ok(false),
         };
         self.check_room(1)?;
         let len = self.check_send(wr)?;
+        let target = Target { rkey, addr, len };
         if len == 0 || len > AT_ONCE {
+            // In its turn; but what it takes to reach the target is found out now.
+            let what = if wr.op.is_answered() {
+                Remote::Read
+            } else {
+                Remote::Write
+            };
+            reach.part(target, what);
             return Ok(false);
         }
         let pd = self.config.pd;
-        let target = Target { rkey, addr, len };
-        let done = match &wr.payload {
-            Payload::Sges(sges) if reads => reach.read(target, |offset, bytes| {
-                scatter(&*host, pd, sges, offset, bytes)
-            }),
-            payload => reach.write(target, 0..len, |offset, bytes| {
-                gather(&*host, pd, payload, offset, bytes)
-            }),
+        let done = match (wr.op.atomic(), &wr.payload) {
+            (Some(op), payload) => {
+                matches!(atomic(payload, target, op, pd, host, reach), Outcome::Done)
+            }
+            (None, Payload::Sges(sges)) if wr.op.is_answered() => {
+                let read = reach.read(target, |offset, bytes| {
+                    scatter(&*host, pd, sges, offset, bytes)
+                });
+                read.is_ok()
+            }
+            (None, payload) => {
+                let written = reach.write(target, 0..len, |offset, bytes| {
+                    gather(&*host, pd, payload, offset, bytes)
+                });
+                written.is_ok()
+            }
         };
-        if done.is_err() {
+        if !done {
             // What it was, carrying it out in its turn will tell.
             return Ok(false);
         }
@@ -175,6 +198,9 @@ impl Qp {
             return Outcome::Segments;
         };
         let payload = &wqe.wr.payload;
+        if let Some(op) = wqe.wr.op.atomic() {
+            return atomic(payload, target, op, pd, host, reach);
+        }
         let done = match wqe.wr.op {
             SendOp::Read { .. } => {
                 let Payload::Sges(sges) = payload else {
@@ -183,13 +209,6 @@ impl Qp {
                 reach.read(target, |offset, bytes| {
                     scatter(&*host, pd, sges, offset, bytes)
                 })
-            }
-            SendOp::FetchAdd { add, .. } => {
-                return atomic(wqe, target, AtomicOp::FetchAdd(add), pd, host, reach);
-            }
-            SendOp::CmpSwap { compare, swap, .. } => {
-                let op = AtomicOp::CmpSwap { compare, swap };
-                return atomic(wqe, target, op, pd, host, reach);
             }
             _ => reach.write(target, part.clone(), |offset, bytes| {
                 gather(&*host, pd, payload, offset, bytes)
@@ -221,15 +240,16 @@ impl Qp {
 
 /// Carries out an atomic. The local memory is checked first: what has been done at the peer cannot
 /// be taken back.
+#[inline]
 fn atomic<H: Host, R: Reach>(
-    wqe: &SendWqe,
+    payload: &Payload,
     target: Target,
     op: AtomicOp,
     pd: u32,
     host: &H,
     reach: &mut R,
 ) -> Outcome {
-    let Payload::Sges(sges) = &wqe.wr.payload else {
+    let Payload::Sges(sges) = payload else {
         return Outcome::Segments;
     };
     let allowed = sges.iter().all(|s| {

@@ -4,6 +4,7 @@ use causeway_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 
 use super::sendq::SendWqe;
+use crate::host::AtomicOp;
 use crate::types::{SendFlags, SendOp, WcOpcode};
 
 impl SendOp {
@@ -25,6 +26,16 @@ impl SendOp {
             self,
             SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_)
         )
+    }
+
+    /// What it does to the peer's 8 bytes, if it is an atomic.
+    #[inline]
+    pub(super) fn atomic(&self) -> Option<AtomicOp> {
+        match *self {
+            SendOp::FetchAdd { add, .. } => Some(AtomicOp::FetchAdd(add)),
+            SendOp::CmpSwap { compare, swap, .. } => Some(AtomicOp::CmpSwap { compare, swap }),
+            _ => None,
+        }
     }
 
     /// Whether the peer answers it with data.

@@ -78,6 +78,41 @@ impl Qp {
         self.judge(done, in_order, host)
     }
 
+    /// Places a message that is one segment, the next expected and without options: the shortest
+    /// way to its completion. Returns false, with nothing done, where
+    /// [`crate::ulp::Ulp::receive`] must look.
+    #[inline]
+    pub fn receive_plain<H: Host>(&mut self, segment: Bytes<'_>, host: &mut H) -> bool {
+        let plain = self.attr.state == QpState::Rts
+            && self.responder.established
+            && self.responder.current.is_none()
+            && !self.config.srq;
+        let msn = self.responder.send_msn.wrapping_add(1);
+        let (Some(header), Some(wr)) = (segment.first_chunk(), self.rq.front()) else {
+            return false;
+        };
+        let body = segment.split_at(UNTAGGED_LEN).1;
+        let [sge] = wr.sges.as_slice() else {
+            return false;
+        };
+        let fits = !body.is_empty() && body.len() <= sge.length as usize;
+        if !plain || !fits || header != plain_send::emit(msn) {
+            return false;
+        }
+        let pd = self.config.pd;
+        if host.write_local(pd, sge.lkey, sge.addr, body).is_err() {
+            return false;
+        }
+        let wc = Wc {
+            byte_len: length(&body),
+            ..self.blank_wc(wr.wr_id, WcOpcode::Recv, WcStatus::Success)
+        };
+        self.rq.pop_front();
+        self.responder.send_msn = msn;
+        host.complete_recv(self.config.qpn, wc, false);
+        true
+    }
+
     /// The number of a message that [`Qp::place_whole`] takes, where its header says so at a
     /// glance.
     fn as_plain_send(&self, meta: SegMeta, segment: &Bytes<'_>) -> Option<u32> {

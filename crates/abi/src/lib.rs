@@ -1,21 +1,33 @@
-//! The C structures of `<infiniband/verbs.h>`, field for field, and its constants.
+//! The C structures of `<infiniband/verbs.h>` and `<rdma/rdma_cma.h>`, field for field, and their
+//! constants.
+//!
+//! Pure layout, shared by the libraries that offer them: no function, no state.
 //!
 //! Each structure carries the size, and where inline functions reach into it the offsets, that
 //! binaries were compiled with; `layout_test` compares them with the installed header.
 
+#![allow(
+    missing_docs,
+    missing_debug_implementations,
+    reason = "names and meanings are the headers'"
+)]
+
 mod attr;
+mod cma;
 mod context;
 #[cfg(test)]
 mod layout_test;
 mod objects;
 mod wr;
 
-pub(crate) use attr::*;
-pub(crate) use context::*;
-pub(crate) use objects::*;
-pub(crate) use wr::*;
+pub use attr::*;
+pub use cma::*;
+pub use context::*;
+pub use objects::*;
+pub use wr::*;
 
 /// Asserts a structure's size and field offsets at compile time.
+#[macro_export]
 macro_rules! layout {
     ($type:ty, $size:expr $(, $field:ident @ $offset:expr)* $(,)?) => {
         const _: () = {
@@ -24,4 +36,3 @@ macro_rules! layout {
         };
     };
 }
-pub(crate) use layout;

@@ -1,0 +1,151 @@
+//! What arrives, and what the network reports.
+
+use causeway_wire::cm::{Acked, Kind, Message, PortSpace};
+
+use super::{ANSWER_BUDGET, Connection, DECISION_BUDGET, Event, REASON_NO_SERVICE, State};
+use crate::time::Instant;
+
+impl Connection {
+    /// Takes a message addressed to this connection.
+    pub fn handle_message(&mut self, message: &Message, now: Instant) {
+        let known = self.remote == message.sender;
+        let names_itself = self.remote == 0 && self.state == State::Requesting;
+        if message.space != self.space || !(known || names_itself) {
+            return;
+        }
+        match message.kind {
+            Kind::Request => self.handle_request(),
+            Kind::Accept => self.handle_accept(message),
+            Kind::Reject => self.handle_reject(message, now),
+            Kind::Shutdown => self.handle_shutdown(now),
+            Kind::Ack(Acked::Request) => self.handle_patience(message, now),
+            Kind::Ack(Acked::Accept) if self.space != PortSpace::Udp => self.note_established(),
+            Kind::Ack(Acked::Accept) => {}
+            Kind::Ack(Acked::Shutdown) => self.handle_closed(now),
+        }
+    }
+
+    /// A request that was repeated: our answer was lost, or the program has none yet.
+    fn handle_request(&mut self) {
+        match self.state {
+            State::Requested => self.outbox.push_back(self.ack(Acked::Request)),
+            State::Accepting => self.outbox.push_back(self.last),
+            State::Ended if self.last.kind == Kind::Reject => self.outbox.push_back(self.last),
+            _ => {}
+        }
+    }
+
+    fn handle_accept(&mut self, message: &Message) {
+        match self.state {
+            State::Requesting => {
+                self.remote = message.sender;
+                self.due = None;
+                self.state = State::Granted;
+                self.events.push_back(Event::Accepted {
+                    terms: message.terms,
+                    private: message.private,
+                });
+                if self.space == PortSpace::Udp {
+                    self.state = State::Established;
+                }
+            }
+            State::Established if self.space != PortSpace::Udp => {
+                self.outbox.push_back(self.ack(Acked::Accept));
+            }
+            State::Ended if self.last.kind == Kind::Reject => {
+                // We had given up when it was sent.
+                self.last.receiver = message.sender;
+                self.outbox.push_back(self.last);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_reject(&mut self, message: &Message, now: Instant) {
+        let rejected = Event::Rejected {
+            reason: message.reason,
+            private: message.private,
+        };
+        match self.state {
+            State::Requesting | State::Granted | State::Requested | State::Accepting => {
+                self.events.push_back(rejected);
+                self.end(now);
+            }
+            State::Established | State::Closing if self.space != PortSpace::Udp => {
+                self.events.push_back(Event::Disconnected);
+                self.end(now);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_shutdown(&mut self, now: Instant) {
+        match self.state {
+            // The last acknowledgment of ours that it needs; it may have come before the peer's
+            // of our accept.
+            State::Accepting => {
+                self.events.push_back(Event::Established);
+                self.closed_by_peer(now);
+            }
+            State::Established | State::Closing | State::Granted => self.closed_by_peer(now),
+            State::Ended => self.outbox.push_back(self.ack(Acked::Shutdown)),
+            State::Requesting | State::Requested | State::Finished => {}
+        }
+    }
+
+    fn closed_by_peer(&mut self, now: Instant) {
+        self.outbox.push_back(self.ack(Acked::Shutdown));
+        self.events.push_back(Event::Disconnected);
+        self.end(now);
+    }
+
+    /// The peer has our request, and its program is thinking.
+    fn handle_patience(&mut self, message: &Message, now: Instant) {
+        if self.state != State::Requesting {
+            return;
+        }
+        if self.remote == 0 {
+            self.remote = message.sender;
+            self.last.receiver = message.sender;
+            self.decide_by = now + DECISION_BUDGET;
+        }
+        self.give_up = (now + ANSWER_BUDGET).min(self.decide_by);
+    }
+
+    fn handle_closed(&mut self, now: Instant) {
+        if self.state == State::Closing {
+            self.events.push_back(Event::Disconnected);
+            self.end(now);
+        }
+    }
+
+    /// The peer's host says that nobody has the port.
+    pub fn handle_refused(&mut self, now: Instant) {
+        match self.state {
+            State::Requesting if self.remote == 0 && now < self.grace => {}
+            State::Requesting if self.remote == 0 => {
+                self.events.push_back(Event::Rejected {
+                    reason: REASON_NO_SERVICE,
+                    private: causeway_wire::cm::Private::NONE,
+                });
+                self.end(now);
+            }
+            _ => self.handle_unreachable(now),
+        }
+    }
+
+    /// The peer can't be reached: its process or its host is gone.
+    pub fn handle_unreachable(&mut self, now: Instant) {
+        match self.state {
+            State::Requesting | State::Accepting | State::Granted => {
+                self.events.push_back(Event::Unreachable);
+                self.end(now);
+            }
+            State::Established | State::Closing if self.space != PortSpace::Udp => {
+                self.events.push_back(Event::Disconnected);
+                self.end(now);
+            }
+            _ => {}
+        }
+    }
+}

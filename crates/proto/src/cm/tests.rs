@@ -1,0 +1,295 @@
+use super::*;
+use proptest::prelude::*;
+
+const A: u64 = 11;
+const B: u64 = 22;
+const STEP: Duration = Duration::from_millis(5);
+
+fn offer(text: &[u8]) -> Offer {
+    Offer {
+        terms: Terms {
+            qpn: 7,
+            ..Terms::default()
+        },
+        private: Private::new(text).unwrap(),
+    }
+}
+
+/// Two ends and a link that loses, repeats and delays what `fate` says.
+struct World {
+    now: Instant,
+    a: Connection,
+    b: Option<Connection>,
+    /// To the end named, at the time.
+    wire: Vec<(Instant, bool, Message)>,
+    fate: Box<dyn FnMut() -> u8>,
+    seen: [Vec<Event>; 2],
+}
+
+impl World {
+    fn new(space: PortSpace, fate: impl FnMut() -> u8 + 'static) -> World {
+        let now = Instant(1_000_000_000);
+        World {
+            now,
+            a: Connection::request(A, space, 4000, offer(b"hello"), now),
+            b: None,
+            wire: Vec::new(),
+            fate: Box::new(fate),
+            seen: [Vec::new(), Vec::new()],
+        }
+    }
+
+    fn put(&mut self, to_b: bool, message: Message) {
+        let fate = (self.fate)();
+        let copies = match fate % 8 {
+            0 => 0,
+            1 => 2,
+            _ => 1,
+        };
+        for copy in 0..copies {
+            let delay = u32::from(fate / 32) + copy;
+            self.wire.push((self.now + STEP * delay, to_b, message));
+        }
+    }
+
+    fn step(&mut self) {
+        self.now = self.now + STEP;
+        let now = self.now;
+        while let Some(m) = self.a.poll_transmit() {
+            self.put(true, m);
+        }
+        while let Some(m) = self.b.as_mut().and_then(Connection::poll_transmit) {
+            self.put(false, m);
+        }
+        let (arrived, later) = self.wire.drain(..).partition(|(at, ..)| *at <= now);
+        self.wire = later;
+        for (_, to_b, message) in Vec::<(Instant, bool, Message)>::from_iter(arrived) {
+            match (&mut self.b, to_b) {
+                (_, false) => self.a.handle_message(&message, now),
+                (Some(b), true) => b.handle_message(&message, now),
+                (none, true) if message.kind == Kind::Request => {
+                    *none = Some(Connection::incoming(B, &message));
+                }
+                (None, true) => {}
+            }
+        }
+        self.a.handle_timeout(now);
+        self.seen[0].extend(std::iter::from_fn(|| self.a.poll()));
+        if let Some(b) = &mut self.b {
+            b.handle_timeout(now);
+            self.seen[1].extend(std::iter::from_fn(|| b.poll()));
+        }
+    }
+
+    /// Steps until `done`, which must come.
+    fn until(&mut self, what: &str, done: impl Fn(&World) -> bool) {
+        for _ in 0..60_000 {
+            if done(self) {
+                return;
+            }
+            self.step();
+        }
+        panic!("{what}: {:?} {:?} {:?}", self.seen, self.a, self.b);
+    }
+
+    fn saw(&self, end: usize, event: &Event) -> bool {
+        self.seen[end].contains(event)
+    }
+
+    fn accepted(&self) -> bool {
+        let accepted = |e: &Event| matches!(e, Event::Accepted { private, .. } if private.as_slice() == b"yes");
+        self.seen[0].iter().any(accepted)
+    }
+
+    fn b(&mut self) -> &mut Connection {
+        self.b.as_mut().unwrap()
+    }
+}
+
+/// A deterministic source of fates.
+fn fates(seed: u64) -> impl FnMut() -> u8 {
+    let mut state = seed | 1;
+    move || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 33) as u8
+    }
+}
+
+fn no_loss() -> impl FnMut() -> u8 {
+    || 2
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(200))]
+    #[test]
+    fn connects_and_ends_over_a_bad_link(seed in any::<u64>(), a_ends in any::<bool>()) {
+        let mut w = World::new(PortSpace::Tcp, fates(seed));
+        w.until("a request", |w| w.b.is_some());
+        let now = w.now;
+        prop_assert!(w.b().accept(offer(b"yes"), now));
+        w.until("accepted", World::accepted);
+        prop_assert!(w.a.establish());
+        w.until("established", |w| w.saw(1, &Event::Established));
+        let now = w.now;
+        let ended = if a_ends { w.a.disconnect(now) } else { w.b().disconnect(now) };
+        prop_assert!(ended);
+        w.until("disconnected", |w| {
+            w.saw(0, &Event::Disconnected) && w.saw(1, &Event::Disconnected)
+        });
+        w.until("finished", |w| w.saw(0, &Event::Finished) && w.saw(1, &Event::Finished));
+        // Each of them once, in order.
+        prop_assert_eq!(w.seen[0].len(), 3);
+        prop_assert_eq!(
+            w.seen[1].as_slice(),
+            &[Event::Established, Event::Disconnected, Event::Finished]
+        );
+    }
+
+    #[test]
+    fn a_refusal_gets_through_a_bad_link(seed in any::<u64>()) {
+        let mut w = World::new(PortSpace::Tcp, fates(seed));
+        w.until("a request", |w| w.b.is_some());
+        let (now, no) = (w.now, Private::new(b"no").unwrap());
+        prop_assert!(w.b().reject(REASON_CONSUMER, no, now));
+        let rejected = Event::Rejected { reason: REASON_CONSUMER, private: no };
+        w.until("finished", |w| w.saw(0, &Event::Finished));
+        prop_assert_eq!(w.seen[0].as_slice(), &[rejected, Event::Finished]);
+    }
+
+    #[test]
+    fn datagram_services_answer_over_a_bad_link(seed in any::<u64>()) {
+        let mut w = World::new(PortSpace::Udp, fates(seed));
+        w.until("a request", |w| w.b.is_some());
+        let now = w.now;
+        prop_assert!(w.b().accept(offer(b"yes"), now));
+        w.until("accepted", World::accepted);
+        for _ in 0..5_000 {
+            w.step();
+        }
+        prop_assert_eq!((w.seen[0].len(), w.seen[1].len()), (1, 0));
+    }
+}
+
+#[test]
+fn nobody_answers() {
+    let mut w = World::new(PortSpace::Tcp, || 0);
+    let start = w.now;
+    w.until("unreachable", |w| w.saw(0, &Event::Unreachable));
+    assert!(w.now.since(start) >= ANSWER_BUDGET);
+    w.until("finished", |w| w.saw(0, &Event::Finished));
+    assert_eq!(w.a.poll_timeout(), None);
+}
+
+#[test]
+fn a_program_may_think_longer_than_a_network_may_be_silent() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    let start = w.now;
+    w.until("time", |w| w.now.since(start) > ANSWER_BUDGET * 3);
+    assert!(w.seen[0].is_empty());
+    let now = w.now;
+    assert!(w.b().accept(offer(b"yes"), now));
+    w.until("accepted", World::accepted);
+}
+
+#[test]
+fn a_program_that_never_answers_is_given_up() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    let start = w.now;
+    w.until("unreachable", |w| w.saw(0, &Event::Unreachable));
+    assert!(w.now.since(start) >= DECISION_BUDGET);
+    // Its late accept is refused.
+    let now = w.now;
+    w.b().accept(offer(b"yes"), now);
+    w.until("the end", |w| {
+        w.seen[1]
+            .iter()
+            .any(|e| matches!(e, Event::Unreachable | Event::Rejected { .. }))
+    });
+}
+
+#[test]
+fn a_request_given_up_is_taken_back() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("a request", |w| w.b.is_some());
+    // It knows whom to tell once it has heard of the peer.
+    w.step();
+    w.step();
+    let now = w.now;
+    w.a.abandon(now);
+    w.until("rejected", |w| {
+        let given_up = |e: &Event| {
+            matches!(
+                e,
+                Event::Rejected {
+                    reason: REASON_GIVEN_UP,
+                    ..
+                }
+            )
+        };
+        w.seen[1].iter().any(given_up)
+    });
+    assert!(w.b().accept(offer(b"yes"), now) == false);
+}
+
+#[test]
+fn a_closed_port_refuses_and_a_lost_peer_disconnects() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.a.handle_refused(w.now);
+    assert_eq!(w.a.poll(), None);
+    let now = w.now + LISTENER_GRACE;
+    w.a.handle_refused(now);
+    let none = Event::Rejected {
+        reason: REASON_NO_SERVICE,
+        private: Private::NONE,
+    };
+    assert_eq!(w.a.poll(), Some(none));
+
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("a request", |w| w.b.is_some());
+    let now = w.now;
+    w.b().accept(offer(b"yes"), now);
+    w.until("accepted", World::accepted);
+    w.a.establish();
+    w.until("established", |w| w.saw(1, &Event::Established));
+    let now = w.now;
+    w.b().probe();
+    w.b().handle_refused(now);
+    assert_eq!(w.b().poll(), Some(Event::Disconnected));
+}
+
+#[test]
+fn a_stranger_is_not_heard() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("a request", |w| w.b.is_some());
+    let now = w.now;
+    w.b().accept(offer(b"yes"), now);
+    w.until("accepted", World::accepted);
+    w.a.establish();
+    let mut forged = w.b().ack(Acked::Accept);
+    forged.kind = Kind::Shutdown;
+    forged.sender = 99;
+    w.a.handle_message(&forged, now);
+    assert!(w.a.is_established());
+}
+
+#[test]
+fn ends_that_cross() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("a request", |w| w.b.is_some());
+    let now = w.now;
+    w.b().accept(offer(b"yes"), now);
+    w.until("accepted", World::accepted);
+    w.a.establish();
+    w.until("established", |w| w.saw(1, &Event::Established));
+    let now = w.now;
+    assert!(w.a.disconnect(now) && w.b().disconnect(now));
+    w.until("finished", |w| {
+        w.saw(0, &Event::Finished) && w.saw(1, &Event::Finished)
+    });
+    for end in 0..2 {
+        let ended = w.seen[end].iter().filter(|e| **e == Event::Disconnected);
+        assert_eq!(ended.count(), 1);
+    }
+}

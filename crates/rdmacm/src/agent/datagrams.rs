@@ -1,0 +1,189 @@
+//! Datagrams in and out.
+
+use std::net::{IpAddr, SocketAddr};
+
+use causeway_netio::{UdpPort, Unreachable};
+use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
+use causeway_wire::cm::{Acked, Kind, MESSAGE_MAX, Message, Private, Terms};
+use causeway_wire::trp::{crc_matches, seal};
+
+use super::lifeline::Told;
+use super::{Conn, LIFELINES, PORT, Table, now, random_name};
+use crate::channel::What;
+
+/// A message, who sent it, and the address it was sent to.
+type Arrival = (SocketAddr, Option<IpAddr>, Message);
+
+/// Passes of one look at a port: others wait too.
+const RECEIVES_MAX: usize = 16;
+
+/// Sends a message. What can't be sent now is lost as on the way: it is repeated if it matters.
+pub(super) fn send(port: &UdpPort, to: SocketAddr, from: Option<IpAddr>, message: &Message) {
+    let mut datagram = [0; MESSAGE_MAX];
+    let Some(len) = message.emit(&mut datagram) else {
+        return;
+    };
+    seal(&mut datagram[..len], crc);
+    let _ = port.send(to, from, &datagram[..len], None, false);
+}
+
+fn crc(seed: u32, bytes: &[u8]) -> u32 {
+    crc32c::crc32c_append(seed, bytes)
+}
+
+/// Takes what lies in a port.
+fn receive(port: &mut UdpPort) -> Vec<Arrival> {
+    let mut arrivals = Vec::new();
+    for _ in 0..RECEIVES_MAX {
+        let received = port.recv(|from, to, datagram| {
+            if let Ok(message) = Message::parse(datagram)
+                && crc_matches(datagram, crc)
+            {
+                arrivals.push((from, to, message));
+            }
+        });
+        if !received.is_ok_and(|r| r.datagrams > 0) {
+            break;
+        }
+    }
+    arrivals
+}
+
+impl Table {
+    /// Serves the port named by a token of the event queue.
+    pub(super) fn serve(&mut self, token: u64) {
+        if token == LIFELINES {
+            let last = &mut self.last_token;
+            self.lifelines.accept(|| {
+                *last += 1;
+                *last
+            });
+        } else if token == PORT {
+            // Reports last: a repeated request may find the listener gone that has answered the
+            // first, and then the answer is what counts.
+            let arrivals = receive(&mut self.port);
+            let mut reports = Vec::new();
+            let _ = self.port.take_errors(|to, why| reports.push((to, why)));
+            for arrival in arrivals {
+                self.handle(&arrival);
+            }
+            for (to, why) in reports {
+                self.undelivered(to, why);
+            }
+        } else if let Some(listener) = self.listeners.get_mut(&token) {
+            let _ = listener.port.take_errors(|_, _| {});
+            for arrival in receive(&mut listener.port) {
+                self.handle_at_listener(token, &arrival);
+            }
+        } else if let Told::Gone(peer) = self.lifelines.serve(token) {
+            self.undelivered(peer, Unreachable::Port);
+        }
+    }
+
+    fn handle(&mut self, arrival: &Arrival) {
+        let (from, _, message) = arrival;
+        let Some(conn) = self.conns.get_mut(&message.receiver) else {
+            return self.handle_stray(arrival);
+        };
+        conn.machine.handle_message(message, now());
+        if conn.machine.remote() == message.sender {
+            // What the peer says comes from where it wants answers, which need not be where the
+            // request was sent to.
+            conn.peer = *from;
+        }
+        self.settle(message.receiver);
+    }
+
+    /// A message of a connection that is not known here, or not any more.
+    fn handle_stray(&self, (from, to, message): &Arrival) {
+        let (kind, reason) = match message.kind {
+            Kind::Accept => (Kind::Reject, REASON_STALE),
+            Kind::Ack(Acked::Accept) => (Kind::Shutdown, 0),
+            Kind::Shutdown => (Kind::Ack(Acked::Shutdown), 0),
+            _ => return,
+        };
+        self.answer(*from, *to, &reply(message, kind, reason));
+    }
+
+    fn handle_at_listener(&mut self, token: u64, arrival: &Arrival) {
+        let (from, to, message) = arrival;
+        if message.kind != Kind::Request || message.receiver != 0 {
+            return;
+        }
+        if let Some(&known) = self.requests.get(&(*from, message.sender)) {
+            if let Some(conn) = self.conns.get_mut(&known) {
+                conn.machine.handle_message(message, now());
+                self.settle(known);
+            }
+            return;
+        }
+        let Some(listener) = self.listeners.get_mut(&token) else {
+            return;
+        };
+        if listener.space != message.space {
+            let refusal = reply(message, Kind::Reject, REASON_NO_SERVICE);
+            return self.answer(*from, *to, &refusal);
+        }
+        // One request too many is not answered: its sender will ask again.
+        if listener.waiting >= listener.backlog {
+            return;
+        }
+        let Ok(name) = random_name() else { return };
+        listener.waiting += 1;
+        let local_port = listener.port.port();
+        listener.owner.push(What::Request {
+            name,
+            message: Box::new(*message),
+            peer: SocketAddr::new(from.ip(), message.port),
+            local: to.map(|ip| SocketAddr::new(ip, local_port)),
+        });
+        let request = (*from, message.sender);
+        self.requests.insert(request, name);
+        self.conns.insert(
+            name,
+            Conn {
+                machine: Connection::incoming(name, message),
+                peer: *from,
+                local_ip: *to,
+                owner: None,
+                waits_at: Some(token),
+                request: Some(request),
+                early: Vec::new(),
+                due: None,
+                lifeline: None,
+            },
+        );
+        self.settle(name);
+    }
+
+    /// The network says that something sent to `to` did not arrive.
+    fn undelivered(&mut self, to: SocketAddr, why: Unreachable) {
+        let concerned = |(name, conn): (&u64, &Conn)| (conn.peer == to).then_some(*name);
+        let names: Vec<u64> = self.conns.iter().filter_map(concerned).collect();
+        for name in names {
+            if let Some(conn) = self.conns.get_mut(&name) {
+                match why {
+                    Unreachable::Port => conn.machine.handle_refused(now()),
+                    Unreachable::Host => conn.machine.handle_unreachable(now()),
+                    Unreachable::TooBig { .. } => {}
+                }
+                self.settle(name);
+            }
+        }
+    }
+}
+
+/// An answer that belongs to no connection.
+fn reply(message: &Message, kind: Kind, reason: u16) -> Message {
+    Message {
+        kind,
+        space: message.space,
+        receiver: message.sender,
+        // 0 stands for nobody, in requests only.
+        sender: message.receiver.max(1),
+        port: 0,
+        reason,
+        terms: Terms::default(),
+        private: Private::NONE,
+    }
+}

@@ -1,0 +1,164 @@
+//! Event channels: `rdma_create_event_channel(3)`.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+use causeway_abi::RdmaEventChannel;
+use causeway_proto::cm;
+use causeway_wire::cm::Message;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl};
+
+use crate::errno::{Result, pointer};
+use crate::id::Shared;
+
+/// What happened, as it was queued.
+pub(crate) enum What {
+    /// A request arrived at the listener.
+    Request {
+        /// The connection's name.
+        name: u64,
+        /// The request.
+        message: Box<Message>,
+        /// Address of the peer.
+        peer: SocketAddr,
+        /// Address that the request was sent to, if the kernel said.
+        local: Option<SocketAddr>,
+    },
+    /// An event of the identifier's connection.
+    Cm(cm::Event),
+    /// An event of the kind numbered, with a status, that needs nothing more.
+    Plain(u32, i32),
+}
+
+/// An event of the identifier it is queued for.
+pub(crate) struct Pending {
+    pub target: Arc<Shared>,
+    pub what: What,
+}
+
+/// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event.
+pub(crate) struct Queue {
+    fd: OwnedFd,
+    events: Mutex<VecDeque<Pending>>,
+}
+
+/// A channel: what the program sees, and the queue behind it.
+#[repr(C)]
+pub(crate) struct Channel {
+    public: RdmaEventChannel,
+    queue: Arc<Queue>,
+}
+
+impl Queue {
+    pub fn new() -> Result<Arc<Queue>> {
+        Ok(Arc::new(Queue {
+            fd: eventfd(0, EventfdFlags::CLOEXEC)?,
+            events: Mutex::default(),
+        }))
+    }
+
+    pub fn push(&self, pending: Pending) {
+        let mut events = self.events.lock();
+        events.push_back(pending);
+        if events.len() == 1 {
+            // Cannot block: the counter was 0.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Makes the descriptor unreadable once nothing is left.
+    fn emptied(&self, events: &VecDeque<Pending>) {
+        if events.is_empty() {
+            let mut count = [0; 8];
+            // Cannot block: the counter is 1.
+            let _ = rustix::io::read(&self.fd, &mut count);
+        }
+    }
+
+    /// Takes the first event, which its identifier then waits for.
+    fn pop(&self) -> Option<Pending> {
+        let mut events = self.events.lock();
+        let pending = events.pop_front()?;
+        pending.target.hand_out();
+        self.emptied(&events);
+        Some(pending)
+    }
+
+    /// The next event; waits for one unless the program has made the descriptor non-blocking.
+    ///
+    /// # Errors
+    /// EAGAIN, EINTR.
+    pub fn wait(&self) -> Result<Pending> {
+        loop {
+            if let Some(pending) = self.pop() {
+                return Ok(pending);
+            }
+            if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
+                return Err(rustix::io::Errno::AGAIN.into());
+            }
+            poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None)?;
+        }
+    }
+
+    /// Takes out the events of an identifier.
+    pub fn take(&self, target: &Arc<Shared>) -> Vec<Pending> {
+        let mut events = self.events.lock();
+        let before = events.len();
+        let of_it = |p: &Pending| Arc::ptr_eq(&p.target, target);
+        let (taken, left): (VecDeque<_>, VecDeque<_>) = events.drain(..).partition(of_it);
+        *events = left;
+        if before > 0 {
+            self.emptied(&events);
+        }
+        taken.into()
+    }
+}
+
+impl Channel {
+    /// A channel on the heap, for the program to hold.
+    pub fn create() -> Result<*mut RdmaEventChannel> {
+        let queue = Queue::new()?;
+        let channel = Box::new(Channel {
+            public: RdmaEventChannel {
+                fd: queue.fd.as_raw_fd(),
+            },
+            queue,
+        });
+        Ok(Box::into_raw(channel).cast())
+    }
+
+    /// Frees it.
+    ///
+    /// # Safety
+    /// `channel` is one of [`Channel::create`], and not used again.
+    pub unsafe fn destroy(channel: *mut RdmaEventChannel) {
+        // SAFETY: as the caller promises.
+        drop(unsafe { Box::from_raw(channel.cast::<Channel>()) });
+    }
+
+    /// The queue behind a channel.
+    ///
+    /// # Safety
+    /// `channel` is one of [`Channel::create`], and alive.
+    pub unsafe fn queue_of(channel: *mut RdmaEventChannel) -> Arc<Queue> {
+        // SAFETY: as the caller promises; the queue is never changed.
+        unsafe { (*channel.cast::<Channel>()).queue.clone() }
+    }
+}
+
+/// `rdma_create_event_channel(3)`
+pub(crate) extern "C" fn create_event_channel() -> *mut RdmaEventChannel {
+    pointer(Channel::create())
+}
+
+/// `rdma_destroy_event_channel(3)`
+pub(crate) unsafe extern "C" fn destroy_event_channel(channel: *mut RdmaEventChannel) {
+    if !channel.is_null() {
+        // SAFETY: the program destroys a channel of ours, once, when no identifier uses it.
+        unsafe { Channel::destroy(channel) };
+    }
+}

@@ -1,0 +1,43 @@
+//! The verbs that the connection manager calls: those of the `libibverbs.so.1` that the program
+//! itself uses.
+
+use causeway_abi::{
+    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvGidEntry, IbvPd, IbvPortAttr,
+    IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq, IbvSrqInitAttr,
+};
+use core::ffi::{c_int, c_void};
+
+unsafe extern "C" {
+    pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut IbvDevice;
+    pub(crate) fn ibv_free_device_list(list: *mut *mut IbvDevice);
+    pub(crate) fn ibv_open_device(device: *mut IbvDevice) -> *mut IbvContext;
+    pub(crate) fn ibv_query_device(context: *mut IbvContext, attr: *mut IbvDeviceAttr) -> c_int;
+    pub(crate) fn ibv_query_port(
+        context: *mut IbvContext,
+        port: u8,
+        attr: *mut IbvPortAttr,
+    ) -> c_int;
+    pub(crate) fn _ibv_query_gid_table(
+        context: *mut IbvContext,
+        entries: *mut IbvGidEntry,
+        max: usize,
+        flags: u32,
+        entry_size: usize,
+    ) -> isize;
+    pub(crate) fn ibv_alloc_pd(context: *mut IbvContext) -> *mut IbvPd;
+    pub(crate) fn ibv_create_comp_channel(context: *mut IbvContext) -> *mut IbvCompChannel;
+    pub(crate) fn ibv_destroy_comp_channel(channel: *mut IbvCompChannel) -> c_int;
+    pub(crate) fn ibv_create_cq(
+        context: *mut IbvContext,
+        cqe: c_int,
+        cq_context: *mut c_void,
+        channel: *mut IbvCompChannel,
+        vector: c_int,
+    ) -> *mut IbvCq;
+    pub(crate) fn ibv_destroy_cq(cq: *mut IbvCq) -> c_int;
+    pub(crate) fn ibv_create_srq(pd: *mut IbvPd, attr: *mut IbvSrqInitAttr) -> *mut IbvSrq;
+    pub(crate) fn ibv_destroy_srq(srq: *mut IbvSrq) -> c_int;
+    pub(crate) fn ibv_create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp;
+    pub(crate) fn ibv_destroy_qp(qp: *mut IbvQp) -> c_int;
+    pub(crate) fn ibv_modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, mask: c_int) -> c_int;
+}
