@@ -14,12 +14,8 @@ $(PATHS_LIB): pathshim/paths.c mk/c.mk
 	@mv $@.new $@
 
 TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle traffic victim attacker)
-<<<<<<< HEAD
-test-programs: verify sisci-tests $(TEST_PROGRAMS) ## Build the test programs
-=======
 CM_PEER := $(BUILD)/test/cm_peer
-test-programs: verify $(TEST_PROGRAMS) $(CM_PEER) ## Build the test programs
->>>>>>> main
+test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
 $(BUILD)/test/traffic: tests/kill/traffic.c
