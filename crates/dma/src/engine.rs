@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
@@ -13,6 +13,11 @@ use crate::{Completion, Descriptor, Request, State, Valid, lineage, notifier};
 
 /// Bytes copied between two looks at whether the transfer is to go on: some 50 µs.
 pub const CHUNK: usize = 512 * 1024;
+
+/// How long a transfer's end is watched for before sleeping: what a wake-up costs, and a chunk.
+const WATCH: Duration = Duration::from_micros(60);
+/// Looks between two at the time.
+const LOOKS: u32 = 64;
 
 /// Name of the engine's thread.
 const THREAD: &str = "causeway-dma";
@@ -283,7 +288,7 @@ impl Engine {
 
     pub(crate) fn wait(self: &Arc<Self>, job: &Job, deadline: Option<Instant>) -> State {
         while !self.state(job).is_final() && deadline.is_none_or(|by| Instant::now() < by) {
-            if !self.help(&job.lane) {
+            if !self.help(&job.lane) && !watch(job) {
                 self.sleep(job, deadline);
             }
         }
@@ -342,6 +347,20 @@ impl Engine {
             self.list(&job.lane);
         }
     }
+}
+
+/// Watches a transfer that another thread carries out. Returns whether it has ended.
+fn watch(job: &Job) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < WATCH {
+        for _ in 0..LOOKS {
+            if job.state().is_final() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+    }
+    false
 }
 
 /// Makes the end of a transfer known.
