@@ -56,6 +56,8 @@ def all_stages():
               seconds=300),
         Stage("fault", "one side is killed or stopped at every step in shared memory",
               ["tests/fault/run"], seconds=900),
+        Stage("pool", "pools of blocks: rights, deaths, a hostile process",
+              ["tests/pool/run"], seconds=600),
         Stage("locks", "processes that use locks are killed or stopped at every step",
               ["tests/locks/run"], seconds=300),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
