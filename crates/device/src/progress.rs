@@ -10,7 +10,7 @@ use crate::clock::{self, Now, earlier};
 use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
 use crate::qp_entry::{Link, QpEntry};
-use crate::{ring, udp};
+use crate::{ring, ud, udp};
 
 /// Rings polled on every progress; with more connected, those quiet the longest announce
 /// themselves in the inbox instead.
@@ -28,11 +28,14 @@ impl State {
             return true;
         }
         let mut worked = self.poll_rings(now);
-        if self.udp.links > 0 {
+        if self.udp.links + self.udp.datagrams > 0 {
             worked |= self.poll_udp(now.get());
         }
         if self.deadline.is_some_and(|d| self.is_time(d, now)) {
             self.on_timers(now.get());
+        }
+        if self.udp.held > 0 {
+            self.deliver_held();
         }
         self.fail_overrun();
         self.flush_pending(now);
@@ -52,7 +55,7 @@ impl State {
     pub fn progress_everywhere(&mut self, now: &Now) -> bool {
         now.get();
         let worked = self.progress(now);
-        if self.udp.links == 0 && self.poll_udp(now.get()) {
+        if self.udp.links + self.udp.datagrams == 0 && self.poll_udp(now.get()) {
             return true;
         }
         worked
@@ -293,6 +296,7 @@ impl State {
             udp,
             deadline,
             errands,
+            ways,
             ..
         } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
@@ -307,6 +311,10 @@ impl State {
             }
             Link::Udp(_) => {
                 udp::pump(entry, core, udp, now.get());
+                false
+            }
+            Link::Datagrams(_) => {
+                ud::pump(entry, core, udp, ways, now.get());
                 false
             }
             Link::Nowhere(when) => {
@@ -340,6 +348,7 @@ impl State {
                     *when = None;
                     qp.bind(&mut self.core).lost();
                 }
+                Link::Datagrams(ud) => ud.on_timer(),
                 Link::None => {}
             }
             due.push(qp.qpn());
@@ -362,7 +371,7 @@ impl State {
                 }
                 if let Some(entry) = &mut self.qps[index] {
                     let qpn = entry.qp.qpn();
-                    entry.qp.bind(&mut self.core).lost();
+                    entry.break_off(&mut self.core);
                     self.touch(qpn);
                 }
             }
@@ -374,6 +383,7 @@ impl State {
         let Some(entry) = self.qp(qpn) else { return };
         match &entry.link {
             Link::Udp(_) => self.udp.links += 1,
+            Link::Datagrams(_) => self.udp.datagrams += 1,
             Link::Ring(_) => {
                 entry.grant();
                 entry.qp.set_direct(true);
@@ -416,6 +426,10 @@ impl State {
             Link::Ring(link) => {
                 link.close(&entry.qp);
                 *rings -= 1;
+            }
+            Link::Datagrams(link) => {
+                udp.datagrams -= 1;
+                udp.held -= link.holds();
             }
             Link::None | Link::Nowhere(_) => {}
         }

@@ -2,12 +2,14 @@
 
 use causeway_proto::Instant;
 use causeway_proto::qp::{PostError, Qp};
-use causeway_proto::types::{QpState, SendOp, SendWr};
+use causeway_proto::types::{QpState, SendOp, SendWr, Service};
+use causeway_proto::ulp::Ulp;
 use causeway_shm::Grant;
 
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::ring::RingLink;
+use crate::ud::UdLink;
 use crate::udp::UdpLink;
 
 /// An address vector (`struct ibv_ah_attr`, `ibv_modify_qp(3)`).
@@ -33,6 +35,8 @@ pub(crate) enum Link {
     Ring(Box<RingLink>),
     /// TRP over UDP.
     Udp(Box<UdpLink>),
+    /// Datagrams, each to where its work request says.
+    Datagrams(Box<UdLink>),
     /// No such peer on this host, and no other way to it: sends fail at the time given, which is
     /// set when the first is posted.
     Nowhere(Option<Instant>),
@@ -93,6 +97,14 @@ impl QpEntry {
         Ok(())
     }
 
+    /// The device can't go on with it.
+    pub fn break_off(&mut self, core: &mut Core) {
+        match self.qp.service() {
+            Service::Rc => self.qp.bind(core).lost(),
+            Service::Uc | Service::Ud => self.qp.fail(core),
+        }
+    }
+
     /// Tells a peer on this host what it may do. Returns whether there is one.
     pub fn grant(&mut self) -> bool {
         let pd = self.qp.config().pd;
@@ -134,6 +146,7 @@ impl QpEntry {
             Link::None => None,
             Link::Ring(ring) => ring.deadline(),
             Link::Udp(udp) => udp.deadline(),
+            Link::Datagrams(ud) => ud.deadline(),
             Link::Nowhere(when) => *when,
         }
     }

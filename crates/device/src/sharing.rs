@@ -16,7 +16,6 @@ use std::time::Duration;
 use causeway_fabric::Attachment;
 use causeway_memory::{Moved, Mover, Store};
 use causeway_proto::types::Access;
-use causeway_proto::ulp::Ulp;
 use parking_lot::Mutex;
 
 use crate::clock;
@@ -379,7 +378,7 @@ impl State {
                 ring.evict();
             }
             domains.push(entry.qp.config().pd);
-            entry.qp.bind(&mut self.core).lost();
+            entry.break_off(&mut self.core);
             self.touch(qpn);
         }
         self.flush_pending(&clock::Now::default());

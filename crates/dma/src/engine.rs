@@ -5,19 +5,24 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::{Completion, Descriptor, Request, State, Valid, notifier};
+use crate::{Completion, Descriptor, Request, State, Valid, lineage, notifier};
 
 /// Bytes copied between two looks at whether the transfer is to go on: some 50 µs.
 pub const CHUNK: usize = 512 * 1024;
 
+/// How long a transfer's end is watched for before sleeping: what a wake-up costs, and a chunk.
+const WATCH: Duration = Duration::from_micros(60);
+/// Looks between two at the time.
+const LOOKS: u32 = 64;
+
 /// Name of the engine's thread.
 const THREAD: &str = "causeway-dma";
 
-/// The engine of the process whose id it bears. Never freed: a child may have been forked while
+/// The engine of the process whose number it bears. Never freed: a child may have been forked while
 /// its lock was held, and leaves it alone.
 static CURRENT: AtomicPtr<Arc<Engine>> = AtomicPtr::new(std::ptr::null_mut());
 
@@ -128,10 +133,18 @@ struct LaneState {
     listed: bool,
 }
 
+impl Lane {
+    /// Whether it has transfers that the engine's thread does not know of.
+    fn is_left(&self) -> bool {
+        let state = self.inner.lock();
+        !state.jobs.is_empty() && !state.listed
+    }
+}
+
 /// A process's copy engine.
 #[derive(Debug)]
 pub struct Engine {
-    pid: u32,
+    lineage: u32,
     inner: Mutex<Inner>,
     /// The engine's thread sleeps here.
     work: Condvar,
@@ -150,16 +163,16 @@ impl Engine {
     /// The engine of this process.
     #[must_use]
     pub fn current() -> Arc<Engine> {
-        let pid = std::process::id();
+        let lineage = lineage::number();
         loop {
             let current = CURRENT.load(Ordering::Acquire);
             // SAFETY: what is stored there is never freed.
             if let Some(engine) = unsafe { current.as_ref() }
-                && engine.pid == pid
+                && engine.lineage == lineage
             {
                 return engine.clone();
             }
-            let fresh = Box::into_raw(Box::new(Arc::new(Engine::new(pid))));
+            let fresh = Box::into_raw(Box::new(Arc::new(Engine::new(lineage))));
             let swapped =
                 CURRENT.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
             if swapped.is_err() {
@@ -169,9 +182,9 @@ impl Engine {
         }
     }
 
-    fn new(pid: u32) -> Engine {
+    fn new(lineage: u32) -> Engine {
         Engine {
-            pid,
+            lineage,
             inner: Mutex::default(),
             work: Condvar::new(),
             ended: Condvar::new(),
@@ -180,7 +193,7 @@ impl Engine {
 
     /// Whether the caller is the process that the engine belongs to.
     pub(crate) fn is_ours(&self) -> bool {
-        self.pid == std::process::id()
+        self.lineage == lineage::number()
     }
 
     /// Puts a transfer at the end of a lane. With `waited` the caller is going to wait for it at
@@ -262,7 +275,7 @@ impl Engine {
             state.jobs.pop_front();
         }
         state.listed = !state.jobs.is_empty();
-        (state.listed, true)
+        (state.listed, outcome.is_final())
     }
 
     pub(crate) fn state(&self, job: &Job) -> State {
@@ -275,16 +288,16 @@ impl Engine {
 
     pub(crate) fn wait(self: &Arc<Self>, job: &Job, deadline: Option<Instant>) -> State {
         while !self.state(job).is_final() && deadline.is_none_or(|by| Instant::now() < by) {
-            if !self.help(&job.lane) {
+            if !self.help(&job.lane) && !watch(job) {
                 self.sleep(job, deadline);
             }
         }
-        let state = self.state(job);
-        if !state.is_final() {
-            // Its waiter gives up: the engine's thread must know of it.
+        // What it leaves, because its time is over or since its own transfer has ended, is the
+        // engine's thread's from now on.
+        if self.is_ours() && job.lane.is_left() {
             self.list(&job.lane);
         }
-        state
+        self.state(job)
     }
 
     /// Copies a chunk of a lane, unless another thread does. Returns whether it did.
@@ -305,22 +318,18 @@ impl Engine {
         if outcome.is_final() {
             state.jobs.pop_front();
         }
-        let left = !state.jobs.is_empty() && !state.listed;
         drop(state);
-        if left {
-            self.list(lane);
-        }
-        let inner = self.inner.lock();
-        if inner.waiters > 0 {
+        if outcome.is_final() && self.inner.lock().waiters > 0 {
             self.ended.notify_all();
         }
         true
     }
 
-    /// Sleeps until a chunk has ended, unless the transfer has, or nobody copies for its lane.
+    /// Sleeps until a transfer has ended, unless the transfer has, or nobody copies for its lane.
     fn sleep(&self, job: &Job, deadline: Option<Instant>) {
         let mut inner: MutexGuard<'_, Inner> = self.inner.lock();
-        // What ends a chunk says so under the lock, after it has made it known.
+        // What ends a transfer says so under the lock, after it has made it known. Who copies and
+        // stops before the end leaves the lane to the engine's thread.
         if job.state().is_final() || !job.lane.inner.lock().running {
             return;
         }
@@ -338,6 +347,20 @@ impl Engine {
             self.list(&job.lane);
         }
     }
+}
+
+/// Watches a transfer that another thread carries out. Returns whether it has ended.
+fn watch(job: &Job) -> bool {
+    let begun = Instant::now();
+    while begun.elapsed() < WATCH {
+        for _ in 0..LOOKS {
+            if job.state().is_final() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+    }
+    false
 }
 
 /// Makes the end of a transfer known.

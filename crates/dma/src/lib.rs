@@ -19,6 +19,7 @@
 //! were when they ended before), and its own begin with an engine of its own.
 
 mod engine;
+mod lineage;
 mod notifier;
 mod queue;
 

@@ -12,7 +12,7 @@ type Call = Box<dyn FnOnce() + Send>;
 
 /// Functions to be called.
 struct Notifier {
-    pid: u32,
+    lineage: u32,
     inner: Mutex<Inner>,
     more: Condvar,
 }
@@ -27,17 +27,17 @@ struct Inner {
 static CURRENT: AtomicPtr<Notifier> = AtomicPtr::new(std::ptr::null_mut());
 
 fn current() -> &'static Notifier {
-    let pid = std::process::id();
+    let lineage = crate::lineage::number();
     loop {
         let current = CURRENT.load(Ordering::Acquire);
         // SAFETY: what is stored there is never freed.
         if let Some(notifier) = unsafe { current.as_ref() }
-            && notifier.pid == pid
+            && notifier.lineage == lineage
         {
             return notifier;
         }
         let fresh = Box::into_raw(Box::new(Notifier {
-            pid,
+            lineage,
             inner: Mutex::default(),
             more: Condvar::new(),
         }));

@@ -39,5 +39,7 @@ unsafe extern "C" {
     pub(crate) fn ibv_destroy_srq(srq: *mut IbvSrq) -> c_int;
     pub(crate) fn ibv_create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp;
     pub(crate) fn ibv_destroy_qp(qp: *mut IbvQp) -> c_int;
+    pub(crate) fn ibv_attach_mcast(qp: *mut IbvQp, gid: *const [u8; 16], lid: u16) -> c_int;
+    pub(crate) fn ibv_detach_mcast(qp: *mut IbvQp, gid: *const [u8; 16], lid: u16) -> c_int;
     pub(crate) fn ibv_modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, mask: c_int) -> c_int;
 }

@@ -16,6 +16,7 @@ use crate::channel::{Channel, Pending, Queue, What};
 use crate::device::{self, PORT};
 use crate::errno::{Errno, INVALID, Result, code};
 use crate::event;
+use crate::multicast::Group;
 
 /// `RDMA_PS_IPOIB`
 const PS_IPOIB: u32 = 0x0002;
@@ -70,6 +71,8 @@ pub(crate) struct State {
     pub traffic_class: u8,
     /// What `rdma_create_ep(3)` left for the queue pairs of its connections.
     pub endpoint: Option<(*mut IbvPd, IbvQpInitAttr)>,
+    /// Multicast groups joined.
+    pub groups: Vec<Group>,
     /// The route as the program sees it.
     pub path: Box<IbvSaPathRec>,
 }
@@ -193,6 +196,7 @@ pub(crate) unsafe fn create(
         only_family: false,
         traffic_class: 0,
         endpoint: None,
+        groups: Vec::new(),
         path: Box::default(),
     };
     let inner = Inner {

@@ -10,8 +10,8 @@ use causeway_abi::{
 
 use crate::device::{self, PORT};
 use crate::errno::{Errno, INVALID, NOT_OFFERED, Result, code, last};
-use crate::ffi;
 use crate::id::{QPT_UD, inner};
+use crate::{ffi, multicast};
 
 /// Q_Key of datagrams (`RDMA_UDP_QKEY`).
 pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
@@ -401,6 +401,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(id: *mut RdmaCmId) {
     unsafe {
         let qp = mem::replace(&mut (*id).qp, ptr::null_mut());
         if !qp.is_null() {
+            multicast::detach_all(id, qp);
             ffi::ibv_destroy_qp(qp);
         }
         free_cqs(id);

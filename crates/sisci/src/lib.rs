@@ -18,6 +18,7 @@
 mod blocks;
 mod callbacks;
 mod channel;
+pub mod client;
 pub mod constants;
 pub mod copy;
 pub mod descriptor;

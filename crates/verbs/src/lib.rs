@@ -31,6 +31,7 @@ mod fork;
 mod gid;
 mod legacy;
 mod marshall;
+mod mcast;
 mod mr;
 mod objects;
 mod pd;

@@ -82,8 +82,8 @@ impl RingLink {
         if !qp.expects_answer() || qp.state() == QpState::Err {
             self.give_up_at = None;
         } else if self.give_up_at.is_none() && (self.deserted || !self.joined) {
-            let attr = qp.attr();
-            let budget = Budget::new(attr.timeout, attr.retry_cnt).limit();
+            let (timeout, retry_cnt) = qp.patience();
+            let budget = Budget::new(timeout, retry_cnt).limit();
             let budget = if self.deserted {
                 Some(DESERTED_AFTER)
             } else {

@@ -67,6 +67,12 @@ impl Connection {
             private: message.private,
         };
         match self.state {
+            // A program that serves several port spaces at one port opens them one after the other.
+            State::Requesting
+                if self.space == PortSpace::Udp
+                    && self.remote == 0
+                    && message.reason == REASON_NO_SERVICE
+                    && now < self.grace => {}
             State::Requesting | State::Granted | State::Requested | State::Accepting => {
                 self.events.push_back(rejected);
                 self.end(now);

@@ -30,9 +30,11 @@ impl SendWqe {
             SendOp::FetchAdd { addr, rkey, .. } | SendOp::CmpSwap { addr, rkey, .. } => {
                 (addr, rkey, Remote::Atomic)
             }
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_) => {
-                return None;
-            }
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::LocalInv(_)
+            | SendOp::Datagram { .. } => return None,
         };
         let len = self.len;
         Some((Target { rkey, addr, len }, what))
@@ -70,7 +72,7 @@ impl Qp {
             && self.attr.state == QpState::Rts
             && !self.sq.halted
             && self.sq.current().is_some_and(|wqe| {
-                let decided = wqe.way == Way::Direct && !self.sq.at_front();
+                let decided = wqe.way == Way::Direct && !self.is_next();
                 !wqe.begun() && !decided && self.goes_directly(wqe)
             })
     }
@@ -87,7 +89,8 @@ impl Qp {
         host: &mut H,
         reach: &mut R,
     ) -> Result<bool, PostError> {
-        let first = self.direct && self.attr.state == QpState::Rts && self.sq.is_empty();
+        let first =
+            self.direct && self.attr.state == QpState::Rts && self.sq.is_empty() && !self.trails();
         if !first {
             return Ok(false);
         }
@@ -160,7 +163,7 @@ impl Qp {
                 // What takes no READs is for the sending path to say.
                 (whole || worth) && (what == Remote::Write || self.attr.max_rd_atomic > 0)
             });
-            let at_front = self.sq.at_front();
+            let at_front = self.is_next();
             let waits = what != Remote::Write || target.len >= WAIT_FROM || fenced;
             let way = match part {
                 Some(_) if at_front || waits => Way::Direct,

@@ -10,7 +10,9 @@ use crate::types::{SendFlags, SendOp, WcOpcode};
 impl SendOp {
     pub(super) fn opcode(&self) -> WcOpcode {
         match self {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::Datagram { .. } => {
+                WcOpcode::Send
+            }
             SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
@@ -24,7 +26,11 @@ impl SendOp {
     pub(super) fn is_one_sided(&self) -> bool {
         !matches!(
             self,
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_)
+            SendOp::Send
+                | SendOp::SendImm(_)
+                | SendOp::SendInv(_)
+                | SendOp::LocalInv(_)
+                | SendOp::Datagram { .. }
         )
     }
 
@@ -155,7 +161,8 @@ impl SendWqe {
                 op: Atomic::CmpSwap { compare, swap },
             },
             // Carried out locally; never built into a segment.
-            SendOp::LocalInv(_) => send(None, None),
+            // Neither is ever sent as a segment.
+            SendOp::LocalInv(_) | SendOp::Datagram { .. } => send(None, None),
         };
         Segment { message, last }
     }

@@ -10,7 +10,7 @@ use super::{PostError, Qp, sendq::SendWqe};
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
 use crate::types::{
-    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, SendWr, WcStatus,
+    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, SendWr, Service, WcStatus,
 };
 use crate::ulp::{Nak, SegMeta, Verdict};
 
@@ -155,6 +155,7 @@ impl Qp {
     #[must_use]
     pub fn plain_len(&self, wr: &SendWr) -> Option<usize> {
         let plain = matches!(wr.op, SendOp::Send)
+            && self.config.service == Service::Rc
             && !wr.flags.intersects(SendFlags::SOLICITED | SendFlags::FENCE)
             && self.attr.state == QpState::Rts
             && self.sq.unsent() == 0
@@ -407,7 +408,10 @@ impl Qp {
         if let Some(wqe) = self.sq.pop() {
             self.complete_send(host, wqe.wr.wr_id, wqe.wr.op.opcode(), status, 0);
         }
-        self.enter_error(host);
+        match self.config.service {
+            Service::Rc => self.enter_error(host),
+            Service::Uc | Service::Ud => self.enter_send_error(host),
+        }
     }
 
     /// A work request has failed: nothing more is started, and it completes once those before it
@@ -452,6 +456,9 @@ impl Qp {
     pub(super) fn on_lost<H: Host>(&mut self, host: &mut H) {
         if matches!(self.attr.state, QpState::Err | QpState::Reset) {
             return;
+        }
+        if self.config.service == Service::Uc {
+            return self.go_adrift(host);
         }
         self.sq.halted = true;
         host.event(self.config.qpn, QpEvent::Fatal);

@@ -9,12 +9,12 @@ use super::answers::Answer;
 use super::segments::scatter;
 use crate::bytes::Bytes;
 use crate::host::Host;
-use crate::types::{QpEvent, QpState, RecvWr, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::types::{QpEvent, QpState, RecvWr, Service, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
 
 /// A receive that a SEND is being placed into.
 #[derive(Debug)]
-struct Current {
+pub(super) struct Current {
     capacity: u64,
     first: u64,
     placed: u32,
@@ -23,15 +23,17 @@ struct Current {
 /// State of the responder.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    current: Option<Current>,
+    pub(super) current: Option<Current>,
     /// The receive it is placed into, where that came from an SRQ. Its own queue's stays at the
     /// front until it is complete: moving it about costs more than placing a short message.
     from_srq: Option<RecvWr>,
     /// Expected message sequence number of untagged queue 0.
-    send_msn: u32,
+    pub(super) send_msn: u32,
     /// The WRITE under way or just done: number of its first segment, of the next, bytes placed.
     write: Option<(u64, u64, u32)>,
     established: bool,
+    /// The message of an unreliable connection that is being dropped, by its first segment.
+    pub(super) dropping: Option<u64>,
     pub(super) late_refusal: Option<(u64, Nak)>,
 }
 
@@ -58,6 +60,9 @@ impl Qp {
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
         ) {
             return Verdict::Ignore;
+        }
+        if self.config.service == Service::Uc {
+            return self.on_unreliable(meta, segment, in_order, host);
         }
         if in_order && let Some(msn) = self.as_plain_send(meta, &segment) {
             let body = segment.split_at(UNTAGGED_LEN).1;
@@ -122,7 +127,7 @@ impl Qp {
         plain_send::parse(&segment.first_chunk()?)
     }
 
-    fn execute<H: Host>(
+    pub(super) fn execute<H: Host>(
         &mut self,
         meta: SegMeta,
         message: Message,
@@ -195,11 +200,8 @@ impl Qp {
     ) -> Verdict {
         match done {
             Ok(verdict) => {
-                if verdict == Verdict::Placed && !self.responder.established {
-                    self.responder.established = true;
-                    if self.attr.state == QpState::Rtr {
-                        host.event(self.config.qpn, QpEvent::CommEstablished);
-                    }
+                if verdict == Verdict::Placed {
+                    self.note_established(host);
                 }
                 verdict
             }
@@ -214,6 +216,18 @@ impl Qp {
                 self.enter_error(host);
                 Verdict::Refused(nak)
             }
+        }
+    }
+
+    /// The first request of the peer has been carried out.
+    #[inline]
+    pub(super) fn note_established<H: Host>(&mut self, host: &mut H) {
+        if self.responder.established {
+            return;
+        }
+        self.responder.established = true;
+        if self.attr.state == QpState::Rtr {
+            host.event(self.config.qpn, QpEvent::CommEstablished);
         }
     }
 
@@ -280,7 +294,7 @@ impl Qp {
         Ok(Verdict::Placed)
     }
 
-    fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<RecvWr> {
+    pub(super) fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<RecvWr> {
         if self.config.srq {
             host.pop_srq(self.config.qpn)
         } else {
@@ -303,7 +317,8 @@ impl Qp {
             if meta.seq != meta.first || send.mo != 0 || send.msn != expected {
                 return Err(Nak::InvalidRequest);
             }
-            if self.config.srq {
+            // An unreliable connection may have one left from a message that it dropped.
+            if self.config.srq && self.responder.from_srq.is_none() {
                 self.responder.from_srq = host.pop_srq(self.config.qpn);
             }
             let Some(wr) = self.responder.from_srq.as_ref().or(self.rq.front()) else {
@@ -365,6 +380,11 @@ impl Qp {
                 .err()
                 .map(|_| (WcStatus::LocProtErr, Nak::RemoteOperation))
         };
+        if let Some((status, nak)) = failed
+            && self.spares(status)
+        {
+            return Err(nak);
+        }
         self.rq.pop_front();
         if let Some((status, nak)) = failed {
             self.complete_recv_error(host, wr_id, status);
@@ -410,11 +430,17 @@ impl Qp {
     /// Completes the receive under way in error, and passes on what to tell the requester.
     fn fail_recv<H: Host>(&mut self, status: WcStatus, nak: Nak, host: &mut H) -> Nak {
         if self.responder.current.take().is_some()
+            && !self.spares(status)
             && let Some(wr_id) = self.end_recv()
         {
             self.complete_recv_error(host, wr_id, status);
         }
         nak
+    }
+
+    /// Whether a message that ends so leaves the receive to the next one.
+    fn spares(&self, status: WcStatus) -> bool {
+        self.config.service == Service::Uc && status == WcStatus::LocLenErr
     }
 
     /// Drops the receive that a SEND was placed into, and returns its name.
