@@ -15,7 +15,7 @@ $(PATHS_LIB): pathshim/paths.c mk/c.mk
 
 TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle traffic victim attacker)
 CM_PEER := $(BUILD)/test/cm_peer
-test-programs: verify $(TEST_PROGRAMS) $(CM_PEER) ## Build the test programs
+test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
 $(BUILD)/test/traffic: tests/kill/traffic.c

@@ -11,6 +11,7 @@
 //! - [`segments`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
+//! - [`pool`]: pools of blocks, and who may do what with each;
 //! - [`sisci`]: nodes, shared segments, interrupts;
 //! - [`tree`]: the view of sysfs.
 
@@ -25,6 +26,7 @@ pub mod members;
 pub mod notify;
 pub mod options;
 pub mod pairing;
+pub mod pool;
 pub mod reaper;
 pub mod segments;
 pub mod server;

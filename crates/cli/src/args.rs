@@ -87,6 +87,10 @@ pub struct StatusOptions {
 pub enum Benchmark {
     /// Locks in shared memory, against the C library's and bare futexes
     Locks,
+    /// SISCI: segments, interrupts and sequences, against plain shared memory and eventfds
+    Sisci,
+    /// The copy engine's queues, against memcpy
+    Dma,
 }
 
 /// `causeway bench`

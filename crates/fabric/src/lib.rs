@@ -9,6 +9,7 @@
 //! - [`services`]: the services the broker offers, as such tables;
 //! - [`Attachment`]: what an endpoint holds;
 //! - [`session`]: what a client of the other services holds;
+//! - [`pool`]: a client of the pool service;
 //! - [`sisci`]: such a client, for SISCI;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
@@ -25,6 +26,7 @@ mod wakeup;
 pub mod fds;
 pub mod launch;
 pub mod limits;
+pub mod pool;
 pub mod remoting;
 pub mod runtime;
 pub mod services;

@@ -7,10 +7,31 @@ mod bodies;
 mod duel;
 mod locks;
 mod rivals;
+mod segments;
+mod sides;
 
 use crate::args::{BenchOptions, Benchmark};
 use crate::complain;
 use serde_json::{Value, json};
+
+/// Why something could not be measured.
+type Error = Box<dyn std::error::Error>;
+
+/// How long to measure.
+#[derive(Clone, Copy)]
+struct Rounds {
+    /// Measurements of each, of which the middle one counts.
+    count: u64,
+    /// Of how many turns each has, this part is taken.
+    divisor: u64,
+}
+
+impl Rounds {
+    fn new(quick: bool) -> Rounds {
+        let (count, divisor) = if quick { (3, 10) } else { (9, 1) };
+        Rounds { count, divisor }
+    }
+}
 
 /// Two ways of doing the same, in nanoseconds each time.
 struct Row {
@@ -40,6 +61,8 @@ impl Row {
 pub fn bench(options: &BenchOptions) -> u8 {
     let result = match options.what {
         Benchmark::Locks => locks::measure(options.quick),
+        Benchmark::Sisci => segments::sisci(Rounds::new(options.quick)),
+        Benchmark::Dma => segments::dma(Rounds::new(options.quick)),
     };
     match result {
         Ok(rows) if options.json => {

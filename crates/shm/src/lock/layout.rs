@@ -35,11 +35,11 @@ pub const BARRIER_MAGIC: u64 = u64::from_le_bytes(*b"CWBARR\0\x01");
 /// In every object: the magic word, stored last when it is made.
 pub(crate) const MAGIC: usize = 0;
 /// In every object: the word that it is about, and that its waiters sleep on.
-pub(crate) const STATE: usize = 8;
+pub const STATE: usize = 8;
 /// In every object: how long spinning was worth while, a hint.
 pub(crate) const SPINS: usize = 16;
 /// In a mutex and a reader-writer lock: the thread that is between lock and unlock.
-pub(crate) const HOLDER: usize = 24;
+pub const HOLDER: usize = 24;
 /// In a barrier: how many must arrive.
 pub(crate) const PARTIES: usize = 24;
 /// In a reader-writer lock: changes when a reader leaves while a writer waits.

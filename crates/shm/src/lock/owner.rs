@@ -270,9 +270,17 @@ impl<'m> Owner<'m> {
     /// Who has it.
     pub(crate) fn holder(self) -> Option<Holder> {
         let seen = self.word.load(Ordering::Acquire);
-        is_held(seen).then(|| Holder {
-            life: named(seen),
-            thread: self.holder.load(Ordering::Relaxed) as u32,
+        Holder::of_words(seen, self.holder.load(Ordering::Relaxed))
+    }
+}
+
+impl Holder {
+    /// Who has a lock, by its state and holder words: for who reads them from the memory's file.
+    #[must_use]
+    pub fn of_words(state: u64, holder: u64) -> Option<Holder> {
+        is_held(state).then(|| Holder {
+            life: named(state),
+            thread: holder as u32,
         })
     }
 }
