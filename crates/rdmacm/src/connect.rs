@@ -73,8 +73,8 @@ fn reads(wanted: u8, most: u8) -> Result<u8> {
 }
 
 impl State {
-    /// The first PSN of our queue pair, that nobody can guess: the same in what the peer is told and
-    /// in what `rdma_init_qp_attr(3)` says, whichever comes first.
+    /// The first PSN of our queue pair, that nobody can guess: the same in what the peer is told
+    /// and in what `rdma_init_qp_attr(3)` says, whichever comes first.
     pub fn first_psn(&mut self) -> Result<u32> {
         if let Some(psn) = self.psn {
             return Ok(psn);
