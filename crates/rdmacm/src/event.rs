@@ -197,6 +197,11 @@ unsafe fn requested(
         let mut state = inner.state();
         state.conn = Some(name);
         state.theirs = message.terms;
+        // What the peer starts we answer, and the other way round, unless the program wants less:
+        // it may make its queue pair ready before it accepts.
+        state.ours.responder_resources = message.terms.initiator_depth;
+        state.ours.initiator_depth = message.terms.responder_resources;
+        state.ours.retry_count = message.terms.retry_count;
         drop(state);
         agent.adopt(name, &inner.shared);
         Some(Details {

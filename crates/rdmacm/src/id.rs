@@ -59,6 +59,8 @@ pub(crate) struct State {
     pub listener: Option<u64>,
     /// Own GID, and its index.
     pub gid: ([u8; 16], u8),
+    /// The first PSN that we send, once it has been asked for.
+    pub psn: Option<u32>,
     /// What we offer, or have offered, the peer.
     pub ours: Terms,
     /// What it has told.
@@ -190,6 +192,7 @@ pub(crate) unsafe fn create(
         conn: None,
         listener: None,
         gid: ([0; 16], 0),
+        psn: None,
         ours: Terms::default(),
         theirs: Terms::default(),
         ack_timeout: None,
@@ -215,10 +218,15 @@ pub(crate) unsafe fn create(
 pub(crate) unsafe fn bind_to_device(id: *mut RdmaCmId, ip: IpAddr) -> Result<()> {
     let device = device::get()?;
     let gid = device.gid_of(ip)?;
+    // Programs create queue pairs of their own in it.
+    let pd = device.default_pd()?;
     // SAFETY: the identifier is alive; the program writes none of these fields.
     unsafe {
         inner(id).state().gid = gid;
         (*id).verbs = device.context;
+        if (*id).pd.is_null() {
+            (*id).pd = pd;
+        }
         (*id).port_num = PORT;
         (*id).route.addr.sgid = gid.0;
         (*id).route.addr.pkey = u16::MAX;

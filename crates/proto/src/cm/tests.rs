@@ -1,3 +1,5 @@
+//! Two ends over links that lose, repeat and delay.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -97,8 +99,10 @@ impl World {
     }
 
     fn accepted(&self) -> bool {
-        let accepted = |e: &Event| matches!(e, Event::Accepted { private, .. } if private.as_slice() == b"yes");
-        self.seen[0].iter().any(accepted)
+        self.seen[0].iter().any(|event| match event {
+            Event::Accepted { private, .. } => private.as_slice() == b"yes",
+            _ => false,
+        })
     }
 
     fn b(&mut self) -> &mut Connection {
