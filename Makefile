@@ -16,14 +16,17 @@ export CARGO_TARGET_DIR
 CC ?= cc
 
 include mk/abi.mk
+include mk/sisci.mk
 include mk/c.mk
+include mk/causeway.mk
 include mk/bench.mk
 include mk/lint.mk
 include tests/verify/verify.mk
+include tests/sisci/sisci.mk
 
-.PHONY: all bins libs paths test-programs setup demo test lint clean help
+.PHONY: all bins libs paths headers examples test-programs setup demo test lint clean help
 
-all: bins libs paths ## Build build/bin, build/lib and build/include
+all: bins libs sisci paths headers examples ## Build build/bin, lib, include and examples
 
 bins: ## Build the programs: causeway and causewayd
 	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker

@@ -1,4 +1,4 @@
-# Links the two verbs libraries: a Rust static library each, a version script made from its symbol
+# Links the libraries: a Rust static library each, a version script made from its symbol
 # table, the system's C compiler. Usable alone: make -f mk/abi.mk libs
 #
 #   BUILD             where the libraries go, under lib/        (build)
@@ -19,11 +19,11 @@ abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,n
 	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu
 
 .PHONY: libs abi-archives
-libs: $(BUILD)/lib/libibverbs.so.1 $(BUILD)/lib/librdmacm.so.1
+libs: $(BUILD)/lib/libibverbs.so.1 $(BUILD)/lib/librdmacm.so.1 $(BUILD)/lib/libcauseway.so
 
 abi-archives:
 	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
-		--profile $(ABI_PROFILE) -p causeway-verbs -p causeway-rdmacm
+		--profile $(ABI_PROFILE) -p causeway-verbs -p causeway-rdmacm -p causeway
 
 # $(1) soname, $(2) archive, $(3) symbol table, $(4) libraries of ours that it stands on
 define abi_library
@@ -37,5 +37,15 @@ $(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4)
 	@mv $$@.new $$@ && rm $$@.map
 endef
 
-$(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,crates/verbs/symbols/ibverbs.sym,))
-$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,crates/rdmacm/symbols/rdmacm.sym,$(BUILD)/lib/libibverbs.so.1))
+verbs_symbols := crates/verbs/symbols/ibverbs.sym
+rdmacm_symbols := crates/rdmacm/symbols/rdmacm.sym
+causeway_symbols := crates/causeway/symbols/causeway.sym
+rdmacm_needs := $(BUILD)/lib/libibverbs.so.1
+
+$(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,$(verbs_symbols),))
+$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,$(rdmacm_symbols),$(rdmacm_needs)))
+$(eval $(call abi_library,libcauseway.so.0,libcauseway.a,$(causeway_symbols),))
+
+# What the linker looks for.
+$(BUILD)/lib/libcauseway.so: $(BUILD)/lib/libcauseway.so.0
+	ln -sf $(<F) $@

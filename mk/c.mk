@@ -14,7 +14,8 @@ $(PATHS_LIB): pathshim/paths.c mk/c.mk
 	@mv $@.new $@
 
 TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle traffic victim attacker)
-test-programs: verify $(TEST_PROGRAMS) ## Build the test programs
+CM_PEER := $(BUILD)/test/cm_peer
+test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
 $(BUILD)/test/traffic: tests/kill/traffic.c
@@ -24,3 +25,7 @@ $(BUILD)/test/victim $(BUILD)/test/attacker: $(wildcard tests/hostile/*.h)
 $(TEST_PROGRAMS): tests/verify/common.c tests/verify/common.h mk/c.mk
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -pthread -o $@ $(filter %.c,$^) -libverbs
+
+$(CM_PEER): $(wildcard tests/cm/*.[ch]) tests/verify/common.c tests/verify/common.h mk/c.mk
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_STRICT) -pthread -o $@ $(filter %.c,$^) -lrdmacm -libverbs

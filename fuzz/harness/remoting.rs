@@ -1,6 +1,7 @@
 //! Messages between an endpoint and the broker.
 
 use causeway_fabric::remoting::{Field, Header, decode_body, encode_body};
+use causeway_fabric::services::pool;
 use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
@@ -42,6 +43,34 @@ fn bodies(body: &[u8]) {
     one::<Vec<u64>>(body);
     session_bodies(body);
     sisci_bodies(body);
+    pool_bodies(body);
+}
+
+fn pool_bodies(body: &[u8]) {
+    one::<pool::AdoptReply>(body);
+    one::<pool::AllocateReply>(body);
+    one::<pool::AllocateRequest>(body);
+    one::<pool::BlockInfo>(body);
+    one::<pool::BlockPage>(body);
+    one::<pool::BlockRequest>(body);
+    one::<pool::CreatePoolRequest>(body);
+    one::<pool::FindRequest>(body);
+    one::<pool::GrantRequest>(body);
+    one::<pool::ListRequest>(body);
+    one::<pool::MemberPage>(body);
+    one::<pool::NameRequest>(body);
+    one::<pool::NoteRequest>(body);
+    one::<pool::OpenReply>(body);
+    one::<pool::OpenRequest>(body);
+    one::<pool::PoolCursor>(body);
+    one::<pool::PoolNameRequest>(body);
+    one::<pool::PoolPage>(body);
+    one::<pool::PoolReply>(body);
+    one::<pool::PoolRequest>(body);
+    one::<pool::RefreshRequest>(body);
+    one::<pool::RestoreBlockRequest>(body);
+    one::<pool::RestorePoolRequest>(body);
+    one::<pool::ResumeRequest>(body);
 }
 
 fn session_bodies(body: &[u8]) {

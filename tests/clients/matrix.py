@@ -6,6 +6,7 @@ import re
 import subprocess
 import time
 
+from clients import datagrams
 from lib import netns, pair
 
 # A run that takes longer hangs: the slowest takes a few seconds on two processors.
@@ -16,6 +17,8 @@ ALL_SIZES_ITERATIONS = "100"
 # Sizes of a run with -a: 2 to 2^23.
 ALL_SIZES = [str(1 << n) for n in range(1, 24)]
 DEVICE = "cway0"
+# Where the programs of datagrams.py run.
+DATAGRAM_STAGES = ("shm", "udp-1500")
 
 ports = itertools.count(18600)
 
@@ -63,6 +66,10 @@ def pingpong_cases(one_host):
     variants = [[], ["-c"], ["-e"], ["-s", "1"], ["-s", "1048576"], ["-m", "4096"],
                 ["-n", "20000"]]
     cases = [Case("ibv_rc_pingpong", ["-g", "0", *v], pingpong_rows) for v in variants]
+    for tool in ("ibv_uc_pingpong", "ibv_ud_pingpong"):
+        few = [v for v in variants if "1048576" not in v or "uc" in tool]
+        cases += [Case(tool, ["-g", "0", *v], pingpong_rows) for v in few
+                  if tool == "ibv_uc_pingpong" or "-m" not in v]
     cases.append(Case("ibv_srq_pingpong", ["-g", "0"], pingpong_rows))
     if one_host:
         cases.append(Case("ibv_rc_pingpong", [], pingpong_rows))
@@ -104,6 +111,21 @@ def perftest_cases():
     return cases
 
 
+def unreliable_cases():
+    """perftest over UC and UD."""
+    cases = []
+    for tool in ("ib_send_lat", "ib_send_bw", "ib_write_lat", "ib_write_bw"):
+        for service in ("UC", "UD"):
+            if service == "UD" and "write" in tool:
+                continue
+            size = "4096" if service == "UD" else "65536"
+            default = [size if "bw" in tool else "2"]
+            cases.append(Case(tool, ["-F", "-c", service], perftest_rows(default)))
+    cases.append(Case("ib_send_lat", ["-F", "-c", "UD", "-e"], perftest_rows(["2"])))
+    cases.append(Case("ib_send_lat", ["-F", "-c", "UD", "-R"], perftest_rows(["2"])))
+    return cases
+
+
 def single_programs(report, stage, host, wire, chosen):
     """Programs that need no partner."""
     wanted = {"ibv_devices": [DEVICE], "ibv_devinfo -v": [
@@ -129,7 +151,10 @@ def single_programs(report, stage, host, wire, chosen):
 def run_case(report, stage, world, wire, case):
     """Runs one program as server and client."""
     case.port = next(ports)
-    runner = pair.Pair(world, wire, case.argv(), case.argv(world.server.address))
+    # With -R the connection manager listens, at the UDP port of that number.
+    listening = datagrams.owns_udp_port(case.port) if "-R" in case.options else pair.listens
+    runner = pair.Pair(world, wire, case.argv(), case.argv(world.server.address),
+                       listening=listening)
     outcome = runner.run(LIMIT_SECONDS, case.expect)
     text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
     report.add(stage, case.name, outcome.problem, outcome.seconds, text)
@@ -138,6 +163,8 @@ def run_case(report, stage, world, wire, case):
 def run_world(report, stage, world, wire, cases, chosen):
     """Runs every case on one pair of hosts."""
     single_programs(report, stage, world.server, wire, chosen)
+    if stage in DATAGRAM_STAGES:
+        datagrams.run(report, stage, world, wire, LIMIT_SECONDS, next(ports), chosen)
     for case in cases:
         if chosen(f"{stage} {case.name}"):
             run_case(report, stage, world, wire, case)
@@ -150,7 +177,7 @@ def short(cases):
 
 def worlds():
     """Stage name, how to make the hosts, wire, cases."""
-    full = perftest_cases()
+    full = perftest_cases() + unreliable_cases()
     two = pingpong_cases(one_host=False)
     return [
         ("shm", netns.one_host, "shm", pingpong_cases(one_host=True) + full),
@@ -169,7 +196,10 @@ def run(report, text=""):
         return all(word in f"{name} " for word in words)
 
     for stage, make, wire, cases in worlds():
-        if not any(chosen(f"{stage} {c.name}") for c in cases) and not chosen(f"{stage} ibv_dev"):
+        names = [f"{stage} {c.name}" for c in cases] + [f"{stage} ibv_dev"]
+        if stage in DATAGRAM_STAGES:
+            names += [f"{stage} {name}" for name in datagrams.NAMES]
+        if not any(map(chosen, names)):
             continue
         try:
             with make() as world:

@@ -15,6 +15,8 @@ KILLS = 5
 # How long memory is accessed without a broker, and accesses that must be seen then.
 ACCESS_MS = 2000
 ACCESSES = 4096
+# `CALL_TIMEOUT` of crates/fabric/src/limits.rs.
+CALL_SECONDS = 5.0
 
 
 def ended_well(program):
@@ -61,6 +63,39 @@ def restarted(world):
     time.sleep(IDLE_SECONDS)
     wait_until("end of the broker", lambda: not os.listdir(folder))
     return f"{KILLS} brokers killed"
+
+
+def stopped(world):
+    """The broker is stopped. Direct accesses go on; who needs the broker gets an error in time, and
+    what it needs once the broker goes on."""
+    both = world.start(("list", "list"), ["-n", str(1 << 30), "-a", str(ACCESS_MS)])
+
+    def accesses():
+        seen = re.compile(r"^fault point direct.copied (\d+)$", re.MULTILINE)
+        return max((int(n) for p in both for n in seen.findall(p.text)), default=0)
+
+    wait_until("direct access", lambda: accesses() >= ACCESSES)
+    world.broker.send_signal(signal.SIGSTOP)
+    try:
+        before = accesses()
+        wait_until("direct access beside a stopped broker", lambda: accesses() >= 4 * before)
+        started = time.monotonic()
+        newcomer = world.run(0, [world.worker, "-p", str(world.port + 1)])
+        status = newcomer.wait_end(CALL_SECONDS + START_SECONDS)
+        if status == 0 or time.monotonic() - started < CALL_SECONDS:
+            raise Failed(f"a newcomer ends with {pair.exit_text(status)}: {newcomer.text[-300:]}")
+    finally:
+        world.broker.send_signal(signal.SIGCONT)
+    for program in both:
+        program.signal(signal.SIGUSR1)
+    for program in both:
+        ended_well(program)
+        if "again" not in program.text:
+            raise Failed(f"{program.name()} has not begun anew: {program.text[-500:]}")
+    undisturbed(world.start())
+    world.clear()
+    world.balance()
+    return f"{accesses()} accesses, {before} of them before"
 
 
 def without(world):

@@ -189,6 +189,12 @@ static bool connect_qp(void)
 	content_fill(me.window + READ_AT, KEY_READ ^ me.cycle, 0, READ_LEN);
 	me.filled = true;
 	me.window_mr = enlist(me.window, WINDOW_LEN, REMOTE);
+	if (!me.kept_mr)
+		me.kept_mr = enlist(me.kept, PAGE, REMOTE);
+	/* The same once more, under another key; under the old one if that cannot be. */
+	if (ibv_rereg_mr(me.window_mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, me.window, WINDOW_LEN,
+			 0))
+		say("rereg", "refused");
 	me.qp = create_qp(&own.addr);
 	for (unsigned int i = 0; i < me.idles; i++)
 		me.idle[i] = create_qp(&own.idle[i]);
@@ -274,6 +280,7 @@ static void revoke_all(void)
 
 	discharge(&me.window_mr);
 	discharge(&me.victim_mr);
+	discharge(&me.kept_mr);
 	if (me.qp) {
 		drain(peer.dead && me.connected);
 		begun = now_ms();
@@ -350,6 +357,7 @@ static void open_all(const char *host, const char *port)
 	/* Edges that only the ring reaches. */
 	me.window = (unsigned char *)page_alloc(WINDOW_LEN + 2 * PAGE) + EDGE;
 	me.victim = page_alloc(VICTIM_LEN);
+	me.kept = page_alloc(PAGE);
 	device_open(&me.dev, NULL, 0);
 	need(me.pd = ibv_alloc_pd(me.dev.ctx), "ibv_alloc_pd");
 	need(me.cq = ibv_create_cq(me.dev.ctx, 4 * DEPTH, NULL, NULL, 0), "ibv_create_cq");
@@ -368,6 +376,7 @@ static void close_all(void)
 	closedir(dir);
 	snprintf(line, sizeof(line), "%u", fds);
 	say("fds", line);
+	discharge(&me.kept_mr);
 	need0(ibv_destroy_cq(me.cq));
 	need0(ibv_dealloc_pd(me.pd));
 	need0(ibv_close_device(me.dev.ctx));

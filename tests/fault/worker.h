@@ -72,8 +72,9 @@ struct side {
 	struct ibv_cq *cq;
 	struct ibv_qp *qp, *idle[IDLE_MAX];
 	unsigned int idles;
-	struct ibv_mr *local_mr, *window_mr, *victim_mr;
-	unsigned char *local, *window, *victim;
+	/* `kept`: registered from one connection to the next, as long as nothing goes wrong. */
+	struct ibv_mr *local_mr, *window_mr, *victim_mr, *kept_mr;
+	unsigned char *local, *window, *victim, *kept;
 };
 
 struct link_to_peer {

@@ -30,7 +30,7 @@ LINE_OF_POINT = "fault point "
 def build():
     """Compiles the libraries with the points, and the worker."""
     env = dict(os.environ, BUILD=LIBS, ABI_PROFILE="dev",
-               CARGO_FLAGS="--locked --features causeway-verbs/inject")
+               CARGO_FLAGS="--locked --features causeway-verbs/inject,causeway/inject")
     subprocess.run(["make", "-s", "-C", ROOT, "-f", "mk/abi.mk", "libs"], check=True, env=env)
     here = os.path.join(ROOT, "tests", "fault")
     os.makedirs(os.path.dirname(WORKER), exist_ok=True)

@@ -45,6 +45,29 @@ def deregistered(stage, **cast):
     scene.revoked(*both)
 
 
+def pinned(stage):
+    """Memory deregistered while an io_uring has it pinned is hidden all the same, and the victim's
+    own again once the io_uring has let go."""
+    scene = armed(stage)
+    for area in (WRITABLE, READABLE):
+        scene.victim.do("pin", area)
+        inode = scene.where(area)
+        scene.victim.do("dereg", area)
+        if scene.where(area) in (0, inode):
+            raise Failed("the memory is not in limbo: the test shows nothing")
+        scene.victim.do("fill", area, "secret")
+    scene.revoked(scene.attacker)
+    wait_until("the io_uring lets go", lambda: scene.victim.do("unpin")[0] == "0")
+    scene.area(SPARE)
+    scene.reg(SPARE, SHARED_PD, READ_WRITE)
+    scene.victim.do("dereg", SPARE)
+    if scene.where(WRITABLE) or scene.where(READABLE):
+        raise Failed("the memory is still in a segment")
+    scene.revoked(scene.attacker)
+    scene.reg(WRITABLE, SHARED_PD, READ_WRITE, "public")
+    scene.go_direct()
+
+
 def ended(how):
     """After the end of the queue pair, in one way or another, everything granted is lost."""
     def test(stage, **cast):

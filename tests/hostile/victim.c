@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -14,6 +15,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -144,6 +147,47 @@ static void do_dereg(char **args, int count)
 	need0(ibv_dereg_mr(a->mr));
 	a->mr = NULL;
 	say("ok");
+}
+
+/* The io_urings that have areas pinned. */
+static int urings[AREAS];
+static int uring_count;
+
+/* "pin I": an area becomes a fixed buffer of an io_uring. */
+static void do_pin(char **args, int count)
+{
+	const struct area *a = area_of(args[0]);
+	struct iovec buffer = { a->base, a->len };
+	struct io_uring_params params = { 0 };
+
+	(void)count;
+	if (uring_count == AREAS)
+		fail("too many");
+	int uring = syscall(SYS_io_uring_setup, 1, &params);
+	need(uring >= 0, "io_uring_setup");
+	need(syscall(SYS_io_uring_register, uring, IORING_REGISTER_BUFFERS, &buffer, 1) == 0,
+	     "io_uring_register");
+	urings[uring_count++] = uring;
+	say("ok");
+}
+
+/* Closes the io_urings, and says how many KiB are pinned yet. */
+static void do_unpin(char **args, int count)
+{
+	char line[128];
+	unsigned long kib = 0;
+	FILE *status = fopen("/proc/self/status", "r");
+
+	(void)args;
+	(void)count;
+	while (uring_count)
+		close(urings[--uring_count]);
+	need(status, "/proc/self/status");
+	while (fgets(line, sizeof(line), status))
+		if (sscanf(line, "VmPin: %lu", &kib) == 1)
+			break;
+	fclose(status);
+	say("ok %lu", kib);
 }
 
 /* The number of the file that is mapped in the middle of an area, 0 for private memory. */
@@ -313,6 +357,7 @@ static const struct command commands[] = {
 	{ "reg", 3, do_reg }, { "rereg", 3, do_rereg }, { "dereg", 1, do_dereg },
 	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
 	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
+	{ "pin", 1, do_pin }, { "unpin", 0, do_unpin },
 	{ "flood", 2, do_flood }, { "flooded", 0, do_flooded }, { "ebb", 0, do_ebb }, { 0 },
 };
 

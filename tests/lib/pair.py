@@ -63,12 +63,17 @@ def owned_sockets(pid):
     return inodes
 
 
-def wait_listening(process, deadline):
-    """Waits until a process listens for TCP; False if it ends first or the deadline passes."""
+def listens(process):
+    """Whether a process listens for TCP."""
+    return bool(owned_sockets(process.pid) & listening_inodes(process.pid))
+
+
+def wait_listening(process, deadline, listening=listens):
+    """Waits until a process listens; False if it ends first or the deadline passes."""
     while time.monotonic() < deadline:
         if process.poll() is not None:
             return False
-        if owned_sockets(process.pid) & listening_inodes(process.pid):
+        if listening(process):
             return True
         time.sleep(POLL_SECONDS)
     return False
@@ -97,11 +102,13 @@ def end_group(process):
 class Pair:
     """One run of a server and a client."""
 
-    def __init__(self, world, wire, server_argv, client_argv, env=None, pin=False):
+    def __init__(self, world, wire, server_argv, client_argv, env=None, pin=False,
+                 listening=listens):
         self.world = world
         self.wire = wire
         self.argv = (list(server_argv), list(client_argv))
         self.env = env
+        self.listening = listening
         if pin:
             self.argv = tuple(["taskset", "-c", str(cpu)] + argv
                               for cpu, argv in zip((0, 1), self.argv))
@@ -136,7 +143,7 @@ class Pair:
 
     def _run(self, files, processes, deadline):
         server = self._start(self.world.server, self.argv[0], files[0], processes)
-        if not wait_listening(server, deadline):
+        if not wait_listening(server, deadline, self.listening):
             if server.poll() is not None:
                 return f"the server ended early: {exit_text(server.returncode)}"
             files[0].write(stacks(server))

@@ -75,6 +75,6 @@ struct error_case {
 	const char *name;
 	void (*run)(struct env *env);
 };
-extern const struct error_case remote_cases[], local_cases[], api_cases[];
+extern const struct error_case remote_cases[], local_cases[], api_cases[], datagram_cases[];
 
 #endif

@@ -256,7 +256,9 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "dev", 1, 0, 'd' }, { "gid", 1, 0, 'g' }, { 0 },
 	};
-	const struct error_case *tables[] = { remote_cases, local_cases, api_cases };
+	const struct error_case *tables[] = {
+		remote_cases, local_cases, api_cases, datagram_cases,
+	};
 	unsigned int passed = 0, failed = 0;
 	int c;
 

@@ -5,7 +5,10 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use causeway_fabric::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, SEGMENTS_PER_ENDPOINT_MAX};
+use causeway_fabric::limits::{
+    BLOCKS_PER_SESSION_MAX, BLOCKS_PER_TENANT_MAX, ENDPOINTS_MAX, POOLS_PER_TENANT_MAX,
+    QPS_PER_ENDPOINT_MAX, SEGMENTS_PER_ENDPOINT_MAX,
+};
 use causeway_fabric::runtime::RUNTIME_DIR_ROOT;
 use serde::Deserialize;
 
@@ -39,6 +42,16 @@ pub struct Limits {
     pub segments: usize,
     /// Bytes of memory that an endpoint moves into its segments.
     pub bytes: u64,
+    /// Pools of the tenant.
+    pub pools: usize,
+    /// Blocks of a session.
+    pub blocks: usize,
+    /// Their bytes.
+    pub block_bytes: u64,
+    /// Blocks of the tenant.
+    pub tenant_blocks: usize,
+    /// Their bytes.
+    pub tenant_block_bytes: u64,
 }
 
 impl Default for Limits {
@@ -48,6 +61,11 @@ impl Default for Limits {
             qps: QPS_PER_ENDPOINT_MAX,
             segments: SEGMENTS_PER_ENDPOINT_MAX,
             bytes: u64::MAX,
+            pools: POOLS_PER_TENANT_MAX,
+            blocks: BLOCKS_PER_SESSION_MAX,
+            block_bytes: u64::MAX,
+            tenant_blocks: BLOCKS_PER_TENANT_MAX,
+            tenant_block_bytes: u64::MAX,
         }
     }
 }
@@ -214,6 +232,11 @@ struct LimitsTable {
     qps: Option<u64>,
     segments: Option<u64>,
     bytes: Option<Amount>,
+    pools: Option<u64>,
+    blocks: Option<u64>,
+    block_bytes: Option<Amount>,
+    tenant_blocks: Option<u64>,
+    tenant_block_bytes: Option<Amount>,
 }
 
 /// A number of bytes, or text such as "64 GiB".
@@ -260,18 +283,32 @@ impl LimitsTable {
                 _ => Err(format!("limit {name} = {given} is above {most}")),
             },
         };
+        let bytes = |name: &str, given: &Option<Amount>, base: u64| match given {
+            None => Ok(base),
+            Some(Amount::Bytes(bytes)) => Ok(*bytes),
+            Some(Amount::Text(text)) => amount(text)
+                .ok_or_else(|| format!("limit {name} = {text:?} is no amount like \"64 GiB\"")),
+        };
         let most = Limits::default();
         Ok(Limits {
             endpoints: count("endpoints", self.endpoints, base.endpoints, most.endpoints)?,
             qps: count("qps", self.qps, base.qps, most.qps)?,
             segments: count("segments", self.segments, base.segments, most.segments)?,
-            bytes: match &self.bytes {
-                None => base.bytes,
-                Some(Amount::Bytes(bytes)) => *bytes,
-                Some(Amount::Text(text)) => amount(text).ok_or_else(|| {
-                    format!("limit bytes = {text:?} is no amount like \"64 GiB\"")
-                })?,
-            },
+            bytes: bytes("bytes", &self.bytes, base.bytes)?,
+            pools: count("pools", self.pools, base.pools, most.pools)?,
+            blocks: count("blocks", self.blocks, base.blocks, most.blocks)?,
+            block_bytes: bytes("block_bytes", &self.block_bytes, base.block_bytes)?,
+            tenant_blocks: count(
+                "tenant_blocks",
+                self.tenant_blocks,
+                base.tenant_blocks,
+                most.tenant_blocks,
+            )?,
+            tenant_block_bytes: bytes(
+                "tenant_block_bytes",
+                &self.tenant_block_bytes,
+                base.tenant_block_bytes,
+            )?,
         })
     }
 }

@@ -206,6 +206,11 @@ impl BrokerService for Client<'_> {
         Ok(self.stale_of(id))
     }
 
+    fn leave(&mut self, request: DisconnectRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        self.hub.disconnect(self.own()?, request.local_qpn);
+        Ok(().into())
+    }
+
     fn restore(&mut self, request: RestoreRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         let id = self.own()?;
         self.hub

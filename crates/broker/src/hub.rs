@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use causeway_fabric::limits::{ENDPOINTS_MAX, RETURN_GRACE, SLOTS_PER_ENDPOINT_MAX, slot_is_valid};
-use causeway_fabric::services::{PeerEvent, WirePref};
+use causeway_fabric::limits::{
+    ENDPOINTS_MAX, NEWS_DELAY, NEWS_HELD_MAX, RETURN_GRACE, SLOTS_PER_ENDPOINT_MAX, slot_is_valid,
+};
+use causeway_fabric::services::{PeerChange, PeerEvent, WirePref};
 use rustix::io::Errno;
 
 use crate::config::Limits;
@@ -103,6 +105,8 @@ pub struct Hub {
     /// Rings of which one half was restored, oldest first, and when to give up on the other.
     pub(crate) restoring: VecDeque<(Instant, u64)>,
     pub(crate) outbox: Vec<(EndpointId, PeerEvent)>,
+    /// When what is in the outbox is to be delivered at the latest.
+    news_due: Option<Instant>,
     /// Segments that became stale, and whom to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
     /// User of this process, who owns the segments' inodes.
@@ -121,6 +125,7 @@ impl Hub {
             pairings: HashMap::new(),
             restoring: VecDeque::new(),
             outbox: Vec::new(),
+            news_due: None,
             stale: Vec::new(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
@@ -132,6 +137,11 @@ impl Hub {
     /// An endpoint of an earlier broker has come back: others are on their way.
     pub fn note_return(&mut self, now: Instant) {
         self.settled_at.get_or_insert(now + RETURN_GRACE);
+    }
+
+    /// When no more endpoints of an earlier broker are waited for.
+    pub(crate) fn settled_at(&self) -> Option<Instant> {
+        self.settled_at
     }
 
     /// Whether endpoints of an earlier broker may be about to come back.
@@ -272,7 +282,37 @@ impl Hub {
         of_id.map(|(_, segment)| segment).collect()
     }
 
-    /// Takes the events to be delivered.
+    /// Adds to what an endpoint is to be told. A death is told at once, all else soon.
+    pub(crate) fn note_news(&mut self, to: EndpointId, event: PeerEvent) {
+        let now = Instant::now();
+        let due = match event.change {
+            PeerChange::Dead => now,
+            PeerChange::Left | PeerChange::Joined => now + NEWS_DELAY,
+        };
+        self.outbox.push((to, event));
+        let due = if self.outbox.len() > NEWS_HELD_MAX {
+            now
+        } else {
+            due
+        };
+        self.news_due = Some(self.news_due.map_or(due, |known| known.min(due)));
+    }
+
+    /// When there are events to be delivered.
+    pub(crate) fn news_due(&self) -> Option<Instant> {
+        self.news_due
+    }
+
+    /// Takes the events to be delivered by now.
+    pub(crate) fn take_news(&mut self, now: Instant) -> Vec<(EndpointId, PeerEvent)> {
+        if self.news_due.is_none_or(|due| due > now) {
+            return Vec::new();
+        }
+        self.news_due = None;
+        self.take_outbox()
+    }
+
+    /// Takes all events.
     pub fn take_outbox(&mut self) -> Vec<(EndpointId, PeerEvent)> {
         std::mem::take(&mut self.outbox)
     }

@@ -12,6 +12,7 @@
 //! - [`segments`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
+//! - [`pool`]: pools of blocks, and who may do what with each;
 //! - [`sisci`]: nodes, shared segments, interrupts;
 //! - [`vm`]: virtual machines;
 //! - [`tree`]: the view of sysfs.
@@ -28,6 +29,7 @@ pub mod notify;
 pub mod options;
 pub mod pairing;
 pub mod places;
+pub mod pool;
 pub mod reaper;
 pub mod segments;
 pub mod server;

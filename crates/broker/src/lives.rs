@@ -246,6 +246,11 @@ impl Lives {
         }
     }
 
+    /// Has those who sleep until something dies look again, though nothing has.
+    pub fn stir(&mut self) {
+        self.unannounced = true;
+    }
+
     /// Wakes those who sleep until something dies, if something did.
     pub fn announce(&mut self) {
         if std::mem::take(&mut self.unannounced) {

@@ -16,13 +16,13 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use causeway_fabric::fds::check_memfd;
+use causeway_fabric::fds::{check_memfd, sealed_memfd};
 use causeway_fabric::limits::{RESTORE_GRACE, qpn_is_valid, qpn_slot};
 use causeway_fabric::services::{
     ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
 };
+use causeway_shm::Ring;
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
-use causeway_shm::{Ring, SegmentError};
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, Hub, Limit, Link, TenantId, random};
@@ -455,14 +455,12 @@ impl Hub {
     }
 
     fn tell(&mut self, to: EndpointId, local_qpn: u32, generation: u64, change: PeerChange) {
-        self.outbox.push((
-            to,
-            PeerEvent {
-                local_qpn,
-                generation,
-                change,
-            },
-        ));
+        let event = PeerEvent {
+            local_qpn,
+            generation,
+            change,
+        };
+        self.note_news(to, event);
     }
 
     fn restore_ring(
@@ -553,11 +551,12 @@ impl Hub {
 
 /// A formatted, sealed ring. Formatted here, so that neither end depends on the other for it.
 fn new_ring() -> Result<OwnedFd, Errno> {
-    let segment = Ring::create().map_err(|error| match error {
-        SegmentError::Os(error) => Errno::from_io_error(&error).unwrap_or(Errno::NOMEM),
-        _ => Errno::NOMEM,
-    })?;
-    copy(segment.fd())
+    let ring = sealed_memfd("causeway-ring", RING_BYTES)?;
+    let header = Ring::header();
+    match rustix::io::pwrite(&ring, &header, 0)? {
+        written if written == header.len() => Ok(ring),
+        _ => Err(Errno::NOMEM),
+    }
 }
 
 fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {

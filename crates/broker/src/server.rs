@@ -41,7 +41,7 @@ const TOKEN_ARRIVALS: u64 = u64::MAX;
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 64;
 /// Requests read from one client before others have their turn.
-const REQUESTS_PER_TURN: usize = 16;
+pub const REQUESTS_PER_TURN: usize = 16;
 /// The user that stands for users unknown to this user namespace
 /// (`/proc/sys/kernel/overflowuid`).
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
@@ -82,6 +82,8 @@ pub struct Server {
     services: Services,
     vms: Vms,
     reaper: Reaper,
+    /// Sessions with a request whose reply must wait.
+    deferred: Vec<u64>,
     overflow_uid: u32,
     idle: Option<Duration>,
     idle_since: Instant,
@@ -121,6 +123,7 @@ impl Server {
             services: Services::new(&config.nodes),
             vms,
             reaper: Reaper::default(),
+            deferred: Vec::new(),
             overflow_uid: overflow_uid(),
             idle,
             idle_since: Instant::now(),
@@ -154,6 +157,7 @@ impl Server {
             let now = Instant::now();
             self.hub.expire(now);
             self.services.expire(now);
+            self.answer_deferred();
             self.deliver();
             self.services.members.announce();
             if self.is_idle() {
@@ -175,8 +179,13 @@ impl Server {
             .idle
             .filter(|_| self.sessions.is_empty() && self.vms.is_empty())
             .map(|idle| self.idle_since + idle);
+        let settled = self.hub.settled_at().filter(|_| !self.deferred.is_empty());
+        let news = self.hub.news_due();
         let (hub, services) = (self.hub.next_expiry(), self.services.next_expiry());
-        [idle, hub, services].into_iter().flatten().min()
+        [idle, hub, services, settled, news]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     fn is_idle(&self) -> bool {
@@ -267,8 +276,7 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        let was_congested = session.is_congested();
-        if was_congested {
+        if session.interest() != EventFlags::IN {
             let ended = flags.intersects(EventFlags::HUP | EventFlags::ERR);
             if ended || session.flush().is_err() {
                 return self.end(number, "closed");
@@ -278,7 +286,7 @@ impl Server {
             let Some(session) = self.sessions.get(&number) else {
                 return;
             };
-            if session.is_congested() {
+            if session.interest() != EventFlags::IN {
                 break;
             }
             match receive(session.socket()) {
@@ -292,7 +300,22 @@ impl Server {
                 }
             }
         }
-        self.watch_again(number, was_congested);
+        self.watch_again(number);
+    }
+
+    /// Answers the requests that had to wait, as far as that can be done now.
+    fn answer_deferred(&mut self) {
+        for number in std::mem::take(&mut self.deferred) {
+            let session = self.sessions.get_mut(&number);
+            let Some((header, body)) = session.and_then(Session::take_deferred) else {
+                continue;
+            };
+            if self.answer(number, &header, &body, Vec::new()).is_err() {
+                self.end(number, "it does not read or is gone");
+            } else {
+                self.watch_again(number);
+            }
+        }
     }
 
     fn answer(
@@ -335,6 +358,12 @@ impl Server {
             let tenants = &self.tenants;
             self.services.answer(&caller, tenants, header, body, fds)
         };
+        // Only connect asks for patience, and comes without descriptors.
+        if matches!(outcome, Err(Errno::AGAIN)) && self.hub.is_settling() {
+            session.defer(header, body);
+            self.deferred.push(number);
+            return Ok(());
+        }
         if let Err(errno) = &outcome {
             let (service, method) = (header.service, header.method);
             tracing::debug!(pid = peer.pid, service, method, %errno, "refused");
@@ -374,7 +403,7 @@ impl Server {
                 stale.entry(to).or_default().push(segment);
             }
             let mut peers: HashMap<EndpointId, Vec<PeerEvent>> = HashMap::new();
-            for (to, event) in self.hub.take_outbox() {
+            for (to, event) in self.hub.take_news(Instant::now()) {
                 peers.entry(to).or_default().push(event);
             }
             let events = self.services.outbox.take();
@@ -406,28 +435,24 @@ impl Server {
         let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        let was_congested = session.is_congested();
         for body in bodies {
             if session.event(kind.0, kind.1, body).is_err() {
                 return self.end(number, "it does not read or is gone");
             }
         }
-        self.watch_again(number, was_congested);
+        self.watch_again(number);
     }
 
-    /// Waits for room instead of requests while a client is congested.
-    fn watch_again(&mut self, number: u64, was_congested: bool) {
-        let Some(session) = self.sessions.get(&number) else {
+    /// Waits for room instead of requests while a client is congested, and for neither while a
+    /// request of it waits for its reply.
+    fn watch_again(&mut self, number: u64) {
+        let Some(session) = self.sessions.get_mut(&number) else {
             return;
         };
-        if session.is_congested() == was_congested {
+        let flags = session.interest();
+        if std::mem::replace(&mut session.watched, flags) == flags {
             return;
         }
-        let flags = if was_congested {
-            EventFlags::IN
-        } else {
-            EventFlags::OUT
-        };
         let token = EventData::new_u64(number * 2);
         if epoll::modify(&self.epoll, session.socket(), token, flags).is_err() {
             self.end(number, "cannot watch it");

@@ -4,11 +4,12 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use causeway_fabric::remoting::{Field, Header, encode_body};
-use causeway_fabric::services::{session, sisci as sisci_service};
+use causeway_fabric::services::{pool, session, sisci as sisci_service};
 use rustix::io::Errno;
 
 use crate::config::Tenant;
 use crate::members::{self, Members};
+use crate::pool::Pools;
 use crate::session::Peer;
 use crate::sisci::{self, Context, NodeSpec, Nodes};
 
@@ -61,14 +62,28 @@ impl Outbox {
 }
 
 /// The tables of the services.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Services {
     /// The sessions.
     pub members: Members,
+    /// Pools of blocks.
+    pub pools: Pools,
     /// SISCI's tables.
     pub sisci: sisci::Tables,
     /// What is to be told.
     pub outbox: Outbox,
+}
+
+impl Default for Services {
+    fn default() -> Self {
+        let members = Members::default();
+        Services {
+            pools: Pools::new(members.own_uid),
+            members,
+            sisci: sisci::Tables::default(),
+            outbox: Outbox::default(),
+        }
+    }
 }
 
 impl Services {
@@ -97,6 +112,17 @@ impl Services {
                 let mut client = members::Client { members, caller };
                 session::dispatch(&mut client, header.method, body, fds)
             }
+            pool::SERVICE => {
+                let mut client = crate::pool::client::Client {
+                    pools: &mut self.pools,
+                    members: &mut self.members,
+                    tenants,
+                    caller,
+                };
+                let outcome = pool::dispatch(&mut client, header.method, body, fds);
+                self.tell_of_blocks();
+                outcome
+            }
             sisci_service::SERVICE => {
                 let mut client = sisci::Client {
                     tables: &mut self.sisci,
@@ -113,8 +139,22 @@ impl Services {
         }
     }
 
+    /// What the pools have to tell is put with the rest.
+    fn tell_of_blocks(&mut self) {
+        for (connection, number, handles) in self.pools.take_news() {
+            for part in handles.chunks(pool::HANDLES_PER_MESSAGE) {
+                self.outbox
+                    .tell(connection, pool::SERVICE, number, &part.to_vec());
+            }
+        }
+    }
+
     /// A connection has ended: what it had is taken away, and others are told.
     pub fn end(&mut self, session: SessionId) {
+        if let Some(member) = self.members.get(session) {
+            self.pools.leave(member.life.to_bits());
+            self.tell_of_blocks();
+        }
         let mut context = Context {
             members: &mut self.members,
             outbox: &mut self.outbox,
@@ -126,7 +166,8 @@ impl Services {
     /// When [`Services::expire`] has something to do.
     pub fn next_expiry(&self) -> Option<Instant> {
         let (members, sisci) = (self.members.next_expiry(), self.sisci.next_expiry());
-        [members, sisci].into_iter().flatten().min()
+        let pools = self.pools.next_expiry();
+        [members, sisci, pools].into_iter().flatten().min()
     }
 
     /// Gives up on what did not come back in time.
@@ -137,5 +178,7 @@ impl Services {
         };
         self.sisci.expire(now, &mut context);
         self.members.expire(now);
+        self.pools.expire(now);
+        self.tell_of_blocks();
     }
 }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 
 use causeway_fabric::limits::BACKLOG_BYTES_MAX;
-use causeway_fabric::remoting::{Header, Kind, send};
+use causeway_fabric::remoting::{Header, Kind, ONE_WAY, send};
+use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, TenantId};
@@ -45,6 +46,10 @@ pub struct Session {
     pub pidfd: Option<OwnedFd>,
     backlog: VecDeque<Pending>,
     backlog_bytes: usize,
+    /// A request whose reply must wait.
+    deferred: Option<(Header, Vec<u8>)>,
+    /// What its socket is watched for.
+    pub watched: EventFlags,
 }
 
 /// The client does not read what it is sent, or is gone: end the session.
@@ -61,6 +66,8 @@ impl Session {
             pidfd: None,
             backlog: VecDeque::new(),
             backlog_bytes: 0,
+            deferred: None,
+            watched: EventFlags::IN,
         }
     }
 
@@ -75,6 +82,27 @@ impl Session {
         !self.backlog.is_empty()
     }
 
+    /// What its socket is to be watched for: its end only, while a reply to it must wait.
+    pub fn interest(&self) -> EventFlags {
+        if self.is_congested() {
+            EventFlags::OUT
+        } else if self.deferred.is_some() {
+            EventFlags::empty()
+        } else {
+            EventFlags::IN
+        }
+    }
+
+    /// Keeps a request that cannot be answered yet. Until it is, no other of this client is read.
+    pub fn defer(&mut self, header: &Header, body: &[u8]) {
+        self.deferred = Some((*header, body.to_vec()));
+    }
+
+    /// Takes the request that was kept.
+    pub fn take_deferred(&mut self) -> Option<(Header, Vec<u8>)> {
+        self.deferred.take()
+    }
+
     /// Answers a request.
     ///
     /// # Errors
@@ -84,6 +112,9 @@ impl Session {
         to: &Header,
         outcome: Result<(Vec<u8>, Vec<OwnedFd>), Errno>,
     ) -> Result<(), Overrun> {
+        if to.request == ONE_WAY && to.kind == Kind::Request && to.method != 0 {
+            return Ok(());
+        }
         let (status, body, fds) = match outcome {
             Ok((body, fds)) => (0, body, fds),
             Err(errno) => (errno.raw_os_error(), Vec::new(), Vec::new()),

@@ -24,6 +24,8 @@ pub enum Verb {
     Doctor,
     /// Let virtual machines attach to this host's broker
     Vm(VmOptions),
+    /// Measure on this machine what something costs, beside what it is compared with
+    Bench(BenchOptions),
 }
 
 /// Which wire the program's queue pairs may use.
@@ -118,6 +120,33 @@ pub struct VmAttachOptions {
 /// `causeway status`
 #[derive(Args)]
 pub struct StatusOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What can be measured.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub enum Benchmark {
+    /// Locks in shared memory, against the C library's and bare futexes
+    Locks,
+    /// SISCI: segments, interrupts and sequences, against plain shared memory and eventfds
+    Sisci,
+    /// The copy engine's queues, against memcpy
+    Dma,
+}
+
+/// `causeway bench`
+#[derive(Args)]
+pub struct BenchOptions {
+    /// What to measure
+    #[arg(value_enum)]
+    pub what: Benchmark,
+
+    /// Measure briefly: the figures are rough
+    #[arg(long)]
+    pub quick: bool,
+
     /// Print JSON
     #[arg(long)]
     pub json: bool,

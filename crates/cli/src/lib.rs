@@ -3,6 +3,7 @@
 //! A library, so that the program itself (`main.rs`) is nothing but its entry point.
 
 mod args;
+mod bench;
 mod broker;
 mod doctor;
 mod locate;
@@ -42,6 +43,7 @@ fn dispatch(cli: Cli) -> u8 {
         Verb::Status(options) => status::status(&options),
         Verb::Doctor => doctor::doctor(),
         Verb::Vm(options) => vm::vm(&options.verb),
+        Verb::Bench(options) => bench::bench(&options),
     }
 }
 

@@ -1,6 +1,7 @@
 //! `causeway status`: the endpoints of a broker, their queue pairs, wires and counters, and what
 //! SISCI's processes have.
 
+mod pools;
 mod sisci;
 
 use std::fmt::Write as _;
@@ -32,10 +33,20 @@ pub fn status(options: &StatusOptions) -> u8 {
             return 1;
         }
     };
+    let pools = match causeway_fabric::pool::status(&address) {
+        Ok(pools) => pools.unwrap_or_default(),
+        Err(error) => {
+            complain(&format!("{address}: {error}"));
+            return 1;
+        }
+    };
     if options.json {
-        println!("{:#}", as_json(endpoints.as_deref(), &sessions));
+        let mut value = as_json(endpoints.as_deref(), &sessions);
+        value["pools"] = pools::as_json(&pools);
+        println!("{value:#}");
     } else if let Some(endpoints) = endpoints {
-        print!("{}{}", as_table(&endpoints), sisci::as_table(&sessions));
+        let (sessions, pools) = (sisci::as_table(&sessions), pools::as_table(&pools));
+        print!("{}{sessions}{pools}", as_table(&endpoints));
     } else {
         println!("no broker in {address}");
     }

@@ -2,16 +2,20 @@
 //!
 //! Reading them takes a dozen system calls, and each connection asks for them.
 
+use std::cell::Cell;
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, bind, recv, socket_with};
 
+/// For how long a thread is taken to stay in the network namespace in which it was seen.
+const NAMESPACE_AGE: Duration = Duration::from_millis(1);
 /// Groups of `rtnetlink(7)`: links, IPv4 and IPv6 addresses.
 const GROUPS: u32 = 0x1 | 0x10 | 0x100;
 
@@ -56,9 +60,20 @@ pub(crate) fn addresses() -> Arc<[Address]> {
     addresses
 }
 
-/// The network namespace of this thread, or 0 where it cannot be told: then nothing is kept.
+/// The network namespace of this thread, or 0 where it cannot be told: then nothing is kept. Looked
+/// up again once in [`NAMESPACE_AGE`]: the look costs a connection a tenth of its time, and threads
+/// that change their namespace while they connect are few.
 fn namespace() -> u64 {
-    rustix::fs::stat("/proc/thread-self/ns/net").map_or(0, |found| found.st_ino)
+    thread_local! {
+        static LOOKED: Cell<(u64, Option<Instant>)> = const { Cell::new((0, None)) };
+    }
+    let (known, since) = LOOKED.get();
+    if since.is_some_and(|since| since.elapsed() < NAMESPACE_AGE) {
+        return known;
+    }
+    let now = rustix::fs::stat("/proc/thread-self/ns/net").map_or(0, |found| found.st_ino);
+    LOOKED.set((now, Some(Instant::now())));
+    now
 }
 
 fn watch() -> Result<OwnedFd, Errno> {

@@ -20,6 +20,9 @@ use crate::copy;
 /// Most bytes copied under one look at the region's entry: how long its owner may have to wait to
 /// take it back.
 const BRACKET: u32 = 256 << 10;
+/// Bytes that the kernel maps at once where a page of a file is first read, and not where it is
+/// first written (`fault_around_bytes`, unless set otherwise).
+const FAULT_AROUND: usize = 64 << 10;
 /// Segments that the broker refused, remembered for one queue pair; beyond, they are forgotten and
 /// asked for again.
 const REFUSED_MAX: usize = 64;
@@ -147,6 +150,18 @@ impl Direct {
     }
 }
 
+/// Has the kernel map the pages of a long range by the dozen, before it is written one by one.
+#[inline]
+fn map_around(at: *mut u8, len: usize) {
+    if len < FAULT_AROUND {
+        return;
+    }
+    for offset in (0..len).step_by(FAULT_AROUND) {
+        // SAFETY: the caller is about to write there; what it reads is not used.
+        unsafe { at.add(offset).read_volatile() };
+    }
+}
+
 /// A queue pair's reach into its peer's memory, for the length of a call.
 pub(crate) struct Reaching<'a> {
     pub ring: &'a Ring,
@@ -265,6 +280,7 @@ impl Reach for Reaching<'_> {
                 0
             };
             let body = len as usize - tail;
+            map_around(at, body);
             if body > 0 {
                 // SAFETY: inside the peer's segment, which is mapped and whose size is sealed; no
                 // reference covers it.

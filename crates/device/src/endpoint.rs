@@ -11,15 +11,17 @@ use causeway_netio::UdpPort;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
 use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, Stats};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
+use crate::ah::Way;
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::errno::{Errno, OpenError};
 use crate::gid::{gid_table, ip_of};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
+use crate::multicast::Groups;
 use crate::peers::{Peers, refused};
 use crate::qp_entry::QpEntry;
 use crate::sharing::Sharing;
@@ -29,7 +31,7 @@ use crate::udp::UdpWire;
 /// UDP port of slot 0; slot `n` receives on this plus `n`.
 pub const BASE_PORT: u16 = 20480;
 /// Slots are 1 to 4095: the high 12 bits of a queue-pair number.
-const SLOTS: u16 = 1 << 12;
+pub(crate) const SLOTS: u16 = 1 << 12;
 /// How long the end of the program waits for a call in another thread.
 const EXIT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
 /// Never issued: it means "any" to multicast and the connection manager.
@@ -48,6 +50,8 @@ pub(crate) struct State {
     pub slot: u16,
     /// Objects that use each protection domain.
     pub pds: Slab<u32>,
+    /// Where address handles lead.
+    pub ways: Slab<Way>,
     pub inbox: Inbox,
     pub udp: UdpWire,
     /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
@@ -78,6 +82,8 @@ pub(crate) struct Shared {
     pub peers: Peers,
     /// Memory that peers on this host can map.
     pub sharing: Sharing,
+    /// Multicast groups.
+    pub groups: Groups,
     /// Wakes the helper.
     kick: OwnedFd,
     /// The inbox again, for arming without the lock.
@@ -96,6 +102,8 @@ pub(crate) struct Shared {
     pub source_deadline: AtomicU64,
     /// The helper has errands to run.
     pub has_errands: AtomicBool,
+    /// The broker has answered about a segment.
+    pub answered: Condvar,
     /// How the helper sleeps ([`HelperSleep`]).
     helper_sleep: AtomicU8,
     /// The port polled as in error: what there is to it is to be looked at.
@@ -190,6 +198,7 @@ impl Endpoint {
             doorbell,
             peers: Peers::default(),
             sharing: Sharing::default(),
+            groups: Groups::default(),
             kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
                 .map_err(std::io::Error::from)?,
             inbox: inbox.clone(),
@@ -200,6 +209,7 @@ impl Endpoint {
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
             has_errands: AtomicBool::new(false),
+            answered: Condvar::new(),
             helper_sleep: AtomicU8::new(HelperSleep::No as u8),
             port_errors: Arc::clone(&udp.errors),
             stop: AtomicBool::new(false),
@@ -212,6 +222,7 @@ impl Endpoint {
                 next_index: 0,
                 slot,
                 pds: Slab::new(crate::limits::LIMITS.max_pd),
+                ways: Slab::new(crate::limits::LIMITS.max_ah),
                 inbox,
                 udp,
                 hot: Vec::new(),
@@ -239,6 +250,7 @@ impl Drop for Endpoint {
         }
         self.shared.stop.store(true, Ordering::Release);
         self.shared.kick();
+        self.shared.groups.stop();
         if let Some(helper) = self.helper.lock().take()
             && helper.thread().id() != std::thread::current().id()
         {

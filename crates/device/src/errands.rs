@@ -3,11 +3,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use parking_lot::MutexGuard;
 
 use crate::direct::Answer;
 use crate::endpoint::{Shared, State};
 use crate::peers::PeerEnd;
-use crate::qp_entry::Link;
+use crate::qp_entry::{Link, QpEntry};
+
+/// How long who posts waits for a segment: many times what a broker takes that is there.
+const PATIENCE: Duration = Duration::from_millis(10);
 
 /// Something to ask of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +43,13 @@ impl Shared {
         let Some((segment, peer)) = self.state.lock().wanted_by(qpn) else {
             return;
         };
+        let mut granted = false;
         let answer = match self.control.map_segment(qpn, segment) {
             Ok((fd, writable)) => match peer.arena(segment, fd, writable) {
-                Ok(arena) => Answer::Granted(arena),
+                Ok(arena) => {
+                    granted = true;
+                    Answer::Granted(arena)
+                }
                 Err(_) => Answer::Refused,
             },
             Err(error) => match error.errno() {
@@ -49,11 +59,32 @@ impl Shared {
         };
         causeway_fault::point("fetch.answered");
         let mut state = self.state.lock();
-        if let Some(entry) = state.qp(qpn) {
-            entry.wanting = false;
-            if let Link::Ring(ring) = &mut entry.link {
-                ring.answer(answer);
+        let Some(entry) = state.qp(qpn) else {
+            return;
+        };
+        (entry.wanting, entry.patient) = (false, granted);
+        if let Link::Ring(ring) = &mut entry.link {
+            ring.answer(answer);
+        }
+        self.answered.notify_all();
+    }
+
+    /// Waits until the helper has fetched the segment that a queue pair wants. What was just posted
+    /// could go by ring meanwhile, but a program that spins on the helper's processor would keep it
+    /// from fetching for milliseconds, and a stream by ring costs its target's processor as well.
+    #[cold]
+    pub fn await_segment(&self, state: &mut MutexGuard<'_, State>, qpn: u32) {
+        let errand = state.qp(qpn).and_then(QpEntry::errand);
+        state.errands.extend(errand);
+        self.send_helper();
+        let until = Instant::now() + PATIENCE;
+        while state.qp(qpn).is_some_and(|entry| entry.wanting) {
+            if self.answered.wait_until(state, until).timed_out() {
+                break;
             }
+        }
+        if let Some(entry) = state.qp(qpn).filter(|entry| entry.wanting) {
+            entry.patient = false;
         }
     }
 

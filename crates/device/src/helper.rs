@@ -65,10 +65,16 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
         }
         .run();
     };
+    spawn("causeway", run)
+}
+
+/// Starts a thread of the library, which blocks every signal.
+pub(crate) fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, Errno> {
     let blocked = block_signals();
-    let thread = std::thread::Builder::new()
-        .name("causeway".into())
-        .spawn(run);
+    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
     restore_signals(&blocked);
     Ok(thread?)
 }

@@ -9,6 +9,7 @@
 //! inbox, a lock, and a helper thread that makes progress while the program does not.
 
 mod addresses;
+mod ah;
 mod channel;
 mod clock;
 mod context;
@@ -24,6 +25,7 @@ mod gid;
 mod helper;
 mod limits;
 mod mr;
+mod multicast;
 mod pd;
 mod peers;
 mod progress;
@@ -35,9 +37,11 @@ mod ring;
 mod sharing;
 mod slab;
 mod srq;
+mod ud;
 mod udp;
 mod wait;
 
+pub use ah::{Ah, is_group};
 pub use context::Context;
 pub use cq::{CompChannel, Cq};
 pub use errno::{Errno, OpenError};
@@ -45,7 +49,7 @@ pub use events::{AsyncEvent, EventSource, EventType};
 pub use gid::{GidEntry, gid_table, node_guid, port_mtu};
 pub use limits::{LIMITS, Limits, QPS_PER_SLOT};
 pub use pd::{Pd, QpInit};
-pub use qp::Qp;
+pub use qp::{QPT_RC, QPT_UC, QPT_UD, Qp};
 pub use qp_entry::Av;
 pub use region::Mr;
 pub use sharing::{fork_init, is_fork_initialized};

@@ -20,6 +20,9 @@ pub struct Limits {
     pub max_qp_rd_atom: u32,
     pub max_inline: u32,
     pub max_msg: u32,
+    pub max_ah: u32,
+    pub max_mcast_grp: u32,
+    pub max_mcast_qp_attach: u32,
 }
 
 /// Queue pairs of one slot: the low 12 bits of a queue-pair number.
@@ -41,4 +44,8 @@ pub const LIMITS: Limits = Limits {
     max_qp_rd_atom: MAX_RD_ATOMIC as u32,
     max_inline: MAX_INLINE as u32,
     max_msg: MAX_MESSAGE,
+    max_ah: 1 << 20,
+    // As many as Linux has a socket join, unless configured (net.ipv4.igmp_max_memberships).
+    max_mcast_grp: 20,
+    max_mcast_qp_attach: QPS_PER_SLOT,
 };

@@ -114,8 +114,8 @@ impl Pd {
     /// Creates a queue pair (`ibv_create_qp(3)`).
     ///
     /// # Errors
-    /// EOPNOTSUPP for types other than RC, EINVAL beyond the device's limits, ENOMEM where there
-    /// are too many.
+    /// EOPNOTSUPP for types other than RC, UC and UD, EINVAL beyond the device's limits, ENOMEM
+    /// where there are too many.
     pub fn create_qp(self: &Arc<Self>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
         Qp::create(self, init, cookie)
     }

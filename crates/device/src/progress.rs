@@ -10,7 +10,7 @@ use crate::clock::{self, Now, earlier};
 use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
 use crate::qp_entry::{Link, QpEntry};
-use crate::{ring, udp};
+use crate::{ring, ud, udp};
 
 /// Rings polled on every progress; with more connected, those quiet the longest announce
 /// themselves in the inbox instead.
@@ -18,20 +18,24 @@ const HOT_RINGS: usize = 16;
 /// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much
 /// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
-/// Looks at the only ring of a program that polls it, in one call.
-const LOOKS: u32 = 64;
 /// How long sends to a peer that is nowhere take to fail.
 const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
 impl State {
     /// Makes progress. Returns whether there was any.
     pub fn progress(&mut self, now: &Now) -> bool {
+        if self.take_plain(now) {
+            return true;
+        }
         let mut worked = self.poll_rings(now);
-        if self.udp.links > 0 {
+        if self.udp.links + self.udp.datagrams > 0 {
             worked |= self.poll_udp(now.get());
         }
         if self.deadline.is_some_and(|d| self.is_time(d, now)) {
             self.on_timers(now.get());
+        }
+        if self.udp.held > 0 {
+            self.deliver_held();
         }
         self.fail_overrun();
         self.flush_pending(now);
@@ -51,7 +55,7 @@ impl State {
     pub fn progress_everywhere(&mut self, now: &Now) -> bool {
         now.get();
         let worked = self.progress(now);
-        if self.udp.links == 0 && self.poll_udp(now.get()) {
+        if self.udp.links + self.udp.datagrams == 0 && self.poll_udp(now.get()) {
             return true;
         }
         worked
@@ -60,9 +64,6 @@ impl State {
     fn poll_rings(&mut self, now: &Now) -> bool {
         let unsettled = self.unsettled.len();
         let mut worked = self.poll_hot(now);
-        if !worked && self.hot.len() == 1 {
-            worked = self.watch_ring(self.hot[0], now);
-        }
         if unsettled > 0 {
             self.settle(unsettled);
         }
@@ -103,17 +104,40 @@ impl State {
         worked
     }
 
-    /// Looks at the only hot ring a few times more: what comes now is found at once, and not a
-    /// whole fruitless call later.
-    fn watch_ring(&mut self, qpn: u32, now: &Now) -> bool {
-        let Some(QpEntry {
-            link: Link::Ring(ring),
-            ..
-        }) = self.qp(qpn)
-        else {
+    /// Looks at the only ring a few times, and takes messages of one segment from it: what comes
+    /// now is found at once, and not a whole fruitless call later. Returns false where there is
+    /// anything else to mind, or to do.
+    #[inline]
+    fn take_plain(&mut self, now: &Now) -> bool {
+        let &[qpn] = self.hot.as_slice() else {
             return false;
         };
-        (0..LOOKS).any(|_| ring.is_ready()) && self.poll_ring(qpn, now)
+        let busy = self.udp.links > 0 || self.deadline.is_some() || !self.pending.is_empty();
+        if busy || !self.inbox.is_empty() {
+            return false;
+        }
+        let entry = self.qps.get_mut(qp_index(qpn));
+        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        let Some((qp, ring)) = entry.ring() else {
+            return false;
+        };
+        self.core.enough = false;
+        if !ring.take_plain(qp, &mut self.core) {
+            return false;
+        }
+        let unsent = qp.has_unsent();
+        if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
+            self.unsettled.push(qpn);
+        }
+        self.fail_overrun();
+        if unsent {
+            // What waited for an acknowledgment.
+            self.touch(qpn);
+            self.flush_pending(now);
+        }
+        true
     }
 
     /// Tells peers what the first `most` unsettled rings have taken and acknowledged. Not in the
@@ -272,6 +296,7 @@ impl State {
             udp,
             deadline,
             errands,
+            ways,
             ..
         } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
@@ -286,6 +311,10 @@ impl State {
             }
             Link::Udp(_) => {
                 udp::pump(entry, core, udp, now.get());
+                false
+            }
+            Link::Datagrams(_) => {
+                ud::pump(entry, core, udp, ways, now.get());
                 false
             }
             Link::Nowhere(when) => {
@@ -319,6 +348,7 @@ impl State {
                     *when = None;
                     qp.bind(&mut self.core).lost();
                 }
+                Link::Datagrams(ud) => ud.on_timer(),
                 Link::None => {}
             }
             due.push(qp.qpn());
@@ -341,7 +371,7 @@ impl State {
                 }
                 if let Some(entry) = &mut self.qps[index] {
                     let qpn = entry.qp.qpn();
-                    entry.qp.bind(&mut self.core).lost();
+                    entry.break_off(&mut self.core);
                     self.touch(qpn);
                 }
             }
@@ -353,6 +383,7 @@ impl State {
         let Some(entry) = self.qp(qpn) else { return };
         match &entry.link {
             Link::Udp(_) => self.udp.links += 1,
+            Link::Datagrams(_) => self.udp.datagrams += 1,
             Link::Ring(_) => {
                 entry.grant();
                 entry.qp.set_direct(true);
@@ -393,8 +424,12 @@ impl State {
                 udp.links -= 1;
             }
             Link::Ring(link) => {
-                link.close();
+                link.close(&entry.qp);
                 *rings -= 1;
+            }
+            Link::Datagrams(link) => {
+                udp.datagrams -= 1;
+                udp.held -= link.holds();
             }
             Link::None | Link::Nowhere(_) => {}
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{Config, Connection, SendConfig};
-use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr};
+use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr, Service};
 use causeway_shm::Grant;
 
 use crate::clock::{self, Now};
@@ -28,17 +28,32 @@ use crate::udp::UdpLink;
 /// The only port.
 const PORT: u8 = 1;
 /// `IBV_QPT_RC`.
-const QPT_RC: u32 = 2;
+pub const QPT_RC: u32 = 2;
+/// `IBV_QPT_UC`.
+pub const QPT_UC: u32 = 3;
+/// `IBV_QPT_UD`.
+pub const QPT_UD: u32 = 4;
 
 /// A queue pair (`ibv_create_qp(3)`).
 pub struct Qp {
     pd: Arc<Pd>,
     qpn: u32,
     cap: QpCap,
+    service: Service,
     cookie: usize,
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+}
+
+/// The service that a type of queue pairs stands for.
+fn service_of(qp_type: u32) -> Result<Service, Errno> {
+    match qp_type {
+        QPT_RC => Ok(Service::Rc),
+        QPT_UC => Ok(Service::Uc),
+        QPT_UD => Ok(Service::Ud),
+        _ => Err(Errno(libc::EOPNOTSUPP)),
+    }
 }
 
 /// Whether each capability is within the device's limits; receives do not count with an SRQ.
@@ -57,9 +72,7 @@ fn check_cap(cap: &QpCap) -> Result<(), Errno> {
 
 impl Qp {
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
-        if init.qp_type != QPT_RC {
-            return Err(Errno(libc::EOPNOTSUPP));
-        }
+        let service = service_of(init.qp_type)?;
         let mut cap = init.cap;
         if init.srq.is_some() {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
@@ -88,6 +101,7 @@ impl Qp {
         add_user(&mut state.pds, pd.handle);
         let config = QpConfig {
             qpn,
+            service,
             pd: pd.handle,
             cap,
             sq_sig_all: init.sq_sig_all,
@@ -119,6 +133,7 @@ impl Qp {
             pd: Arc::clone(pd),
             qpn,
             cap,
+            service,
             cookie,
             send_cq,
             recv_cq,
@@ -126,8 +141,14 @@ impl Qp {
         }))
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.pd.context.endpoint.shared
+    }
+
+    /// Whether it sends datagrams, and may be attached to groups.
+    #[must_use]
+    pub fn is_datagram(&self) -> bool {
+        self.service == Service::Ud
     }
 
     /// Its number.
@@ -170,6 +191,7 @@ impl Qp {
         }
         let connecting = target == Some(QpState::Rtr);
         let link = match av {
+            _ if connecting && self.is_datagram() => Some(Link::Datagrams(Box::default())),
             Some(av) if connecting => Some(self.connect(attr, av, mask)?),
             None if connecting => return Err(Errno(libc::EINVAL)),
             _ => None,
@@ -297,6 +319,9 @@ impl Qp {
             } => {
                 causeway_fault::point("qp.introduced");
                 shared.sharing.share(self.pd.handle);
+                if !trusted {
+                    shared.sharing.distrust();
+                }
                 let with = Introduced {
                     side,
                     generation,
@@ -374,8 +399,18 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(entry, &mut state.core);
+        if let Link::Ring(ring) = &mut entry.link {
+            ring.tell_posted(&state.core);
+        }
+        let unsent = entry.qp.has_unsent();
         let idle = entry.hot && state.pending.is_empty();
-        let sent = idle && (!entry.qp.has_unsent() || ring::transmit_short(entry, &mut state.core));
+        let sent = if unsent && entry.wants_segment() {
+            shared.await_segment(&mut guard, self.qpn);
+            false
+        } else {
+            idle && (!unsent || ring::transmit_short(entry, &mut state.core))
+        };
+        let state = &mut *guard;
         if !sent {
             // Its acknowledgments are awaited now.
             state.heat(self.qpn);
@@ -416,11 +451,14 @@ impl Qp {
     /// have been acknowledged.
     ///
     /// # Errors
-    /// EINVAL if it has ended already.
+    /// EINVAL if it has ended already, EBUSY while it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), Errno> {
         let shared = self.shared();
         if shared.state.lock().qp(self.qpn).is_none() {
             return Err(Errno(libc::EINVAL));
+        }
+        if self.is_datagram() && shared.groups.has(self.qpn) {
+            return Err(Errno(libc::EBUSY));
         }
         let evicted = self.end_accesses();
         let mut guard = shared.state.lock();
@@ -494,10 +532,11 @@ impl crate::endpoint::State {
         match &mut entry.link {
             Link::Udp(udp) if !udp.started => {
                 udp.started = true;
+                let (timeout, retry_cnt) = entry.qp.patience();
                 udp.conn.start(SendConfig {
                     sq_psn: attr.sq_psn,
-                    timeout: attr.timeout,
-                    retry_cnt: attr.retry_cnt,
+                    timeout,
+                    retry_cnt,
                 });
             }
             Link::Ring(ring) => ring.start(attr.sq_psn),

@@ -2,12 +2,14 @@
 
 use causeway_proto::Instant;
 use causeway_proto::qp::{PostError, Qp};
-use causeway_proto::types::{QpState, SendWr};
+use causeway_proto::types::{QpState, SendOp, SendWr, Service};
+use causeway_proto::ulp::Ulp;
 use causeway_shm::Grant;
 
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::ring::RingLink;
+use crate::ud::UdLink;
 use crate::udp::UdpLink;
 
 /// An address vector (`struct ibv_ah_attr`, `ibv_modify_qp(3)`).
@@ -33,6 +35,8 @@ pub(crate) enum Link {
     Ring(Box<RingLink>),
     /// TRP over UDP.
     Udp(Box<UdpLink>),
+    /// Datagrams, each to where its work request says.
+    Datagrams(Box<UdLink>),
     /// No such peer on this host, and no other way to it: sends fail at the time given, which is
     /// set when the first is posted.
     Nowhere(Option<Instant>),
@@ -51,6 +55,8 @@ pub(crate) struct QpEntry {
     pub hot: bool,
     /// The helper was sent for a segment it wants to reach.
     pub wanting: bool,
+    /// Who posts waits for that: the last answer was a segment, or there was none yet.
+    pub patient: bool,
 }
 
 impl QpEntry {
@@ -63,6 +69,7 @@ impl QpEntry {
             unsettled: false,
             hot: false,
             wanting: false,
+            patient: true,
         }
     }
 
@@ -81,12 +88,21 @@ impl QpEntry {
     /// Those of [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
-        if let Link::Ring(ring) = &mut self.link
-            && ring.post_direct(&mut self.qp, &wr, core)?
-        {
-            return Ok(());
+        let Link::Ring(ring) = &mut self.link else {
+            return self.qp.post_send(wr, core);
+        };
+        if matches!(wr.op, SendOp::Send) || !ring.post_direct(&mut self.qp, &wr, core)? {
+            ring.post_send(&mut self.qp, wr, core)?;
         }
-        self.qp.post_send(wr, core)
+        Ok(())
+    }
+
+    /// The device can't go on with it.
+    pub fn break_off(&mut self, core: &mut Core) {
+        match self.qp.service() {
+            Service::Rc => self.qp.bind(core).lost(),
+            Service::Uc | Service::Ud => self.qp.fail(core),
+        }
     }
 
     /// Tells a peer on this host what it may do. Returns whether there is one.
@@ -98,6 +114,15 @@ impl QpEntry {
         };
         ring.set_grant(Grant::new(pd, access));
         true
+    }
+
+    /// Whether who has just posted should wait until a segment is mapped.
+    #[inline]
+    pub fn wants_segment(&self) -> bool {
+        match &self.link {
+            Link::Ring(ring) => ring.wanted().is_some() && !self.wanting && self.patient,
+            _ => false,
+        }
     }
 
     /// What the helper is to ask of the broker for it.
@@ -121,6 +146,7 @@ impl QpEntry {
             Link::None => None,
             Link::Ring(ring) => ring.deadline(),
             Link::Udp(udp) => udp.deadline(),
+            Link::Datagrams(ud) => ud.deadline(),
             Link::Nowhere(when) => *when,
         }
     }

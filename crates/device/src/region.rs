@@ -114,9 +114,10 @@ impl Mr {
     }
 
     /// Ends the registration (`ibv_dereg_mr(3)`): when it returns, no access under its keys is
-    /// going on or will succeed, and peers see nothing of what the memory holds later; unless it
-    /// cannot be taken back (an io_uring has it pinned, memory is short): then it stays where it
-    /// is, until a later end of a registration takes it back too.
+    /// going on or will succeed, and peers see nothing of what the memory holds later. Where it
+    /// cannot be taken back now (an io_uring has it pinned, memory is short) only peers of the same
+    /// user may see it, until a later end of a registration takes it back too; for others it is
+    /// hidden first, and what the io_uring then reads into it is lost.
     ///
     /// # Errors
     /// EINVAL if it has ended already.
@@ -157,11 +158,20 @@ impl Mr {
         if inner.ended {
             return Err(Errno(libc::EINVAL));
         }
+        // Before anything is given up: if the table is full, the old registration stays as it is.
+        let fresh = match range {
+            Some(_) if causeway_fault::fails("rereg.full") => return Err(Errno(libc::ENOMEM)),
+            Some(range) => {
+                let mrs = &mut shared.state.lock().core.mrs;
+                Some(mrs.insert(handle, range, iova, access)?)
+            }
+            None => None,
+        };
+        causeway_fault::point("rereg.entered");
         inner.retract(shared);
         let evicted = inner.take_back(shared);
         let mut state = shared.state.lock();
-        let key = if range.is_some() {
-            let key = state.core.mrs.insert(handle, (addr, len), iova, access)?;
+        let key = if let Some(key) = fresh {
             state.core.mrs.remove(inner.key);
             key
         } else {

@@ -16,7 +16,6 @@ use std::time::Duration;
 use causeway_fabric::Attachment;
 use causeway_memory::{Moved, Mover, Store};
 use causeway_proto::types::Access;
-use causeway_proto::ulp::Ulp;
 use parking_lot::Mutex;
 
 use crate::clock;
@@ -51,6 +50,8 @@ pub(crate) const LEASE: Duration = Duration::from_millis(500);
 const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
+/// How long to wait before memory that was short is asked for again.
+const RETRY: Duration = Duration::from_millis(10);
 
 /// A protection domain, as far as peers may map its memory.
 #[derive(Debug, Default)]
@@ -70,6 +71,15 @@ pub(crate) struct Sharing {
     domains: Mutex<HashMap<u32, Domain>>,
     /// Held while a segment is given up for another.
     renewing: Mutex<()>,
+}
+
+/// Hides what could not be taken back. Short of memory even for that, tries again for a while; what
+/// is visible after that is tried again at the end of the next registration.
+fn hide(mover: &Mover) {
+    let begun = clock::now();
+    while mover.hide().is_err() && clock::now().since(begun) < LEASE {
+        std::thread::sleep(RETRY);
+    }
 }
 
 /// Whether peers may write a region.
@@ -164,12 +174,24 @@ impl Sharing {
         }
     }
 
-    /// Gives a range back to the program, once no peer accesses it any more.
+    /// Gives a range back to the program, once no peer accesses it any more. Where that cannot be
+    /// (an io_uring has it pinned, memory is short), it stays in the segment as long as only peers
+    /// of the same user have that; else it is hidden from them.
     pub fn take_back(&self, placed: Placed, control: &Attachment) {
         let _ = control.release(placed.reserved);
-        if let Some(mover) = self.mover.get() {
-            // Short of memory, the pages stay where they are, and so do their contents.
-            let _ = mover.take_back(placed.moved);
+        let Some(mover) = self.mover.get() else {
+            return;
+        };
+        let stays = mover.take_back(placed.moved).is_err();
+        if stays && control.is_exposed(placed.store.id()) {
+            hide(mover);
+        }
+    }
+
+    /// A peer outside the trust boundary is connected: what could not be taken back is hidden.
+    pub fn distrust(&self) {
+        if let Some(mover) = self.mover.get().filter(|mover| mover.lingers()) {
+            hide(mover);
         }
     }
 
@@ -218,10 +240,9 @@ impl Sharing {
             }
         }
         drop(held);
-        if moved.is_none() {
-            // One registered meanwhile may have been the first in the new segment.
-            regions.iter().for_each(|region| region.place());
-        }
+        // One registered meanwhile may have been the first in the new segment; and one that a peer
+        // kept out, by putting pages where it should go, gets in where that peer has no business.
+        regions.iter().for_each(|region| region.place());
         drop(one);
         causeway_fault::point("renew.moved");
         let _ = control.destroy_segment(segment);
@@ -357,7 +378,7 @@ impl State {
                 ring.evict();
             }
             domains.push(entry.qp.config().pd);
-            entry.qp.bind(&mut self.core).lost();
+            entry.break_off(&mut self.core);
             self.touch(qpn);
         }
         self.flush_pending(&clock::Now::default());

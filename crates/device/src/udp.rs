@@ -10,14 +10,16 @@ use causeway_proto::Instant;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Stats, reset_for};
 use causeway_proto::types::QpState;
 use causeway_shm::Counter;
+use causeway_wire::datagram::is_datagram;
 use causeway_wire::trp::{Reason, destination};
 
 use crate::clock::earlier;
 use crate::core::{Core, qp_index};
 use crate::qp_entry::{Link, QpEntry};
+use crate::ud;
 
 /// Most bytes handed to the kernel in one call.
-const BATCH_BYTES: usize = 64_000;
+pub(crate) const BATCH_BYTES: usize = 64_000;
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
 /// Batches received in one progress, so that sending gets its turn.
@@ -43,7 +45,13 @@ pub(crate) struct UdpWire {
     pub port: UdpPort,
     /// Queue pairs on this wire: without any, the port is left to the helper.
     pub links: u32,
-    buffer: Vec<u8>,
+    /// UD queue pairs that receive.
+    pub datagrams: u32,
+    /// Datagrams that wait for receives.
+    pub held: usize,
+    /// Looks at a port, ever.
+    pub looks: u64,
+    pub buffer: Vec<u8>,
     /// Looks at the port since something came.
     quiet: u32,
     /// The last look at the port found a stream under way.
@@ -84,6 +92,9 @@ impl UdpWire {
         UdpWire {
             port,
             links: 0,
+            datagrams: 0,
+            held: 0,
+            looks: 0,
             buffer,
             quiet: 0,
             stream: false,
@@ -257,9 +268,19 @@ pub(crate) fn receive(
     let slot = u32::from(wire.port.port() - crate::endpoint::BASE_PORT);
     let mut any = false;
     wire.stream = false;
+    wire.looks += 1;
     for _ in 0..RECEIVE_ROUNDS {
         let mut strangers = Vec::new();
         let received = wire.port.recv(|src, dst, datagram| {
+            if is_datagram(datagram) {
+                let arrival = ud::Arrival {
+                    from: src,
+                    to: dst,
+                    bytes: datagram,
+                };
+                wire.held += ud::receive(qps, core, &arrival, wire.looks);
+                return;
+            }
             let Some(qpn) = destination(datagram) else {
                 return;
             };

@@ -11,9 +11,7 @@ use rustix::io::Errno;
 use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
-use crate::limits::{
-    ATTACH_ATTEMPTS, COMM_MAX, CONNECT_ATTEMPTS, CONNECT_INTERVAL, REATTACH_INTERVAL,
-};
+use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::remoting::{Malformed, decode_body};
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
@@ -182,20 +180,9 @@ impl Attachment {
         let stale = self.disconnect_locked(&mut state, request.local_qpn)?;
         state.queue_stale(&stale);
         self.announce(&state);
-        let mut attempts = 0;
-        let (reply, fds) = loop {
-            let outcome = self.with_broker(&mut state, |control, _| {
-                BrokerStub(control).connect(&body, &[])
-            });
-            attempts += 1;
-            if attempts == CONNECT_ATTEMPTS || !outcome.as_ref().is_err_and(Error::is_premature) {
-                break outcome?;
-            }
-            // Others of this process have business with the broker meanwhile.
-            drop(state);
-            std::thread::sleep(CONNECT_INTERVAL);
-            state = self.lock()?;
-        };
+        let (reply, fds) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).connect(&body, &[])
+        })?;
         let introduction = introduce(&reply, fds)?;
         remember(&mut state.connections, &body, &reply, &introduction);
         Ok(introduction)
@@ -209,6 +196,14 @@ impl Attachment {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Forked`]. Segments that may be stale are told as events then.
     pub fn disconnect(&self, local_qpn: u32) -> Result<Vec<u64>> {
+        let mut state = self.lock_quietly()?;
+        let Some(connection) = state.connections.get(local_qpn) else {
+            return Ok(Vec::new());
+        };
+        if connection.trusted {
+            return self.disconnect_locked(&mut state, local_qpn);
+        }
+        drop(state);
         let mut state = self.lock()?;
         self.disconnect_locked(&mut state, local_qpn)
     }
@@ -307,6 +302,12 @@ impl Attachment {
             state,
             wakeup: &self.wakeup,
         })
+    }
+
+    /// The state, for what asks nothing of the broker.
+    pub(crate) fn lock_quietly(&self) -> Result<MutexGuard<'_, State>> {
+        self.check_process()?;
+        Ok(self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Runs one call; if the broker turns out to be gone, attaches to the next one and runs it

@@ -12,7 +12,7 @@ use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::launch::{wait_for, wait_readable};
 use crate::limits::CALL_TIMEOUT;
-use crate::remoting::{CONNECTION, Call, Header, Kind, Malformed, Method, Received};
+use crate::remoting::{CONNECTION, Call, Header, Kind, Malformed, Method, ONE_WAY, Received};
 
 /// What the broker tells an endpoint on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -201,6 +201,42 @@ impl Control {
     }
 }
 
+impl Control {
+    /// Sends requests whose outcome does not matter: through a stub, like others, and they are not
+    /// answered.
+    pub(crate) fn one_way(&mut self) -> OneWay<'_> {
+        OneWay(self)
+    }
+}
+
+/// See [`Control::one_way`].
+pub(crate) struct OneWay<'a>(&'a mut Control);
+
+impl Call for OneWay<'_> {
+    fn call(
+        &mut self,
+        service: u16,
+        method: &Method,
+        body: Vec<u8>,
+        fds: &[BorrowedFd<'_>],
+    ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
+        if self.0.gone {
+            return Err(Error::BrokerGone);
+        }
+        let header = Header {
+            kind: Kind::Request,
+            service,
+            method: method.number,
+            request: ONE_WAY,
+            status: 0,
+            fds: fds.len() as u8,
+        };
+        let by = Instant::now() + CALL_TIMEOUT;
+        self.0.transmit(&header.encode(&body), fds, by)?;
+        Ok((Vec::new(), Vec::new()))
+    }
+}
+
 impl Call for Control {
     fn call(
         &mut self,
@@ -223,7 +259,11 @@ impl Call for Control {
         };
         let by = Instant::now() + CALL_TIMEOUT;
         self.transmit(&header.encode(&body), fds, by)?;
+        causeway_fault::point("call.sent");
+        // It takes the broker a while: looking before would be a system call for nothing.
+        wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
         let (reply, body, fds) = self.await_reply(by)?;
+        causeway_fault::point("call.answered");
         match reply.status {
             0 => Ok((body, fds)),
             status => Err(refused(method.name, status)),

@@ -79,17 +79,6 @@ impl Error {
         errno.raw_os_error()
     }
 
-    /// Whether the broker cannot decide yet.
-    pub(crate) fn is_premature(&self) -> bool {
-        matches!(
-            self,
-            Error::Refused {
-                errno: Errno::AGAIN,
-                ..
-            }
-        )
-    }
-
     /// Whether the broker refused since a limit of its configuration is reached.
     pub(crate) fn is_quota(&self) -> bool {
         matches!(

@@ -6,8 +6,8 @@
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::fs::{
-    MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals, fcntl_getfl,
-    fstat, fstatfs, memfd_create,
+    FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals,
+    fcntl_getfl, fstat, fstatfs, memfd_create,
 };
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getsockname, sockopt};
@@ -22,6 +22,8 @@ pub const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::SEAL);
 /// Seals that would make a segment useless to the one who writes to it.
 const FORBIDDEN_SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
+/// `f_type` of memory in huge pages (`statfs(2)`).
+const HUGETLBFS_MAGIC: libc::__fsword_t = 0x9584_58f6;
 /// Mode of what only the broker may open.
 const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 
@@ -30,7 +32,12 @@ const PRIVATE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`.
 pub fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
-    let fd = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let fd = match memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
+        // Linux before 6.3 does not know NOEXEC_SEAL; later ones may insist on it.
+        Err(Errno::INVAL) => memfd_create(name, flags)?,
+        made => made?,
+    };
     rustix::fs::ftruncate(&fd, bytes)?;
     fcntl_add_seals(&fd, SEALS)?;
     Ok(fd)
@@ -66,6 +73,26 @@ pub fn private_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
     Ok(fd)
 }
 
+/// Creates a memfd as [`private_memfd`] does, in huge pages, all of which are taken from the
+/// system's reserve now. Who can write can give them back: for those who trust each other.
+///
+/// # Errors
+/// `ENOSPC` or `ENOMEM` if the reserve is too small, `EINVAL` or `ENOSYS` without huge pages.
+pub fn huge_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB;
+    let fd = memfd_create(name, flags | MemfdFlags::HUGE_2MB)?;
+    rustix::fs::ftruncate(&fd, bytes)?;
+    rustix::fs::fallocate(&fd, FallocateFlags::empty(), 0, bytes)?;
+    fcntl_add_seals(&fd, SEALS)?;
+    fchmod(&fd, PRIVATE_MODE)?;
+    Ok(fd)
+}
+
+/// Whether a descriptor's memory is in huge pages.
+pub fn is_huge(fd: impl AsFd) -> bool {
+    fstatfs(fd).is_ok_and(|stat| stat.f_type == HUGETLBFS_MAGIC)
+}
+
 /// Checks that `fd` is what [`private_memfd`] makes when the user `owner` runs it, open for reading
 /// and writing.
 ///
@@ -88,13 +115,23 @@ pub fn check_private_memfd(fd: impl AsFd, size: u64, owner: u32) -> Result<(), E
 /// does, after `prefix`; `None` if it is anything else. A process of another user can't make one,
 /// so the name says what its owner's word is worth. The descriptor may be open for reading only.
 pub fn private_memfd_name(fd: impl AsFd, owner: u32, prefix: &str) -> Option<String> {
+    if fstatfs(&fd).ok()?.f_type != libc::TMPFS_MAGIC {
+        return None;
+    }
+    any_private_memfd_name(fd, owner, prefix)
+}
+
+/// As [`private_memfd_name`], also of a memfd in huge pages ([`huge_memfd`]).
+pub fn any_private_memfd_name(fd: impl AsFd, owner: u32, prefix: &str) -> Option<String> {
     let seals = fcntl_get_seals(&fd).ok()?;
     let stat = fstat(&fd).ok()?;
     let private = Mode::from_raw_mode(stat.st_mode) == PRIVATE_MODE;
     if !seals.contains(SEALS) || seals.intersects(FORBIDDEN_SEALS) {
         return None;
     }
-    if !private || stat.st_uid != owner || fstatfs(&fd).ok()?.f_type != libc::TMPFS_MAGIC {
+    let kind = fstatfs(&fd).ok()?.f_type;
+    let memory = kind == libc::TMPFS_MAGIC || kind == HUGETLBFS_MAGIC;
+    if !private || stat.st_uid != owner || !memory {
         return None;
     }
     let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());

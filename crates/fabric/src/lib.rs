@@ -9,6 +9,7 @@
 //! - [`services`]: the services the broker offers, as such tables;
 //! - [`Attachment`]: what an endpoint holds;
 //! - [`session`]: what a client of the other services holds;
+//! - [`pool`]: a client of the pool service;
 //! - [`sisci`]: such a client, for SISCI;
 //! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
@@ -30,6 +31,7 @@ pub mod fds;
 pub mod guest;
 pub mod launch;
 pub mod limits;
+pub mod pool;
 pub mod remoting;
 pub mod runtime;
 pub mod services;

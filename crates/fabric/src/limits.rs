@@ -38,6 +38,41 @@ pub const SEGMENT_BYTES: u64 = 1 << 47;
 /// Memory for segments is reserved at the broker in units of this many bytes, so that many small
 /// registrations cost few calls.
 pub const RESERVE_UNIT: u64 = 64 << 20;
+/// Bytes of a page; a block is a whole number of them.
+pub const PAGE_BYTES: u64 = 4096;
+/// Bytes of a huge page.
+pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
+/// Most bytes of a block.
+pub const BLOCK_BYTES_MAX: u64 = 1 << 40;
+/// Most blocks of a pool.
+pub const POOL_BLOCKS_MAX: u32 = 65_536;
+/// Longest name of a pool or a block, in bytes.
+pub const POOL_NAME_MAX: usize = 63;
+/// Most pools that a session has open.
+pub const POOLS_OPEN_MAX: usize = 256;
+/// Most pools of a tenant.
+pub const POOLS_PER_TENANT_MAX: usize = 1024;
+/// Most blocks of a session.
+pub const BLOCKS_PER_SESSION_MAX: usize = 16_384;
+/// Most blocks of a tenant: each is a descriptor of the broker's.
+pub const BLOCKS_PER_TENANT_MAX: usize = 65_536;
+/// Most grants of a block.
+pub const GRANTS_PER_BLOCK_MAX: usize = 64;
+/// Most synchronization objects of a block that status displays show.
+pub const SYNCS_PER_BLOCK_MAX: usize = 64;
+/// After a restart of the broker: most blocks that a session holds and whose owners have not
+/// brought them yet.
+pub const AWAITED_BLOCKS_MAX: usize = BLOCKS_PER_SESSION_MAX;
+/// Sessions in one page of a pool's members.
+pub const MEMBERS_PER_PAGE: usize = 256;
+/// Blocks in one page of a pool's blocks.
+pub const POOL_BLOCKS_PER_PAGE: usize = 128;
+/// Members of a pool, and holders of a block, that a status page shows.
+pub const MEMBERS_PER_STATUS_MAX: usize = 64;
+/// Holders of a block that a status page shows.
+pub const HOLDERS_PER_STATUS_MAX: usize = 64;
+/// Bytes of blocks beyond which a status page ends.
+pub const POOL_STATUS_BYTES: usize = MESSAGE_MAX / 2;
 /// Most bytes that the broker keeps for a client that does not read its socket. Beyond, the
 /// client is dropped. Room for an event about each of [`QPS_PER_ENDPOINT_MAX`] QPs.
 pub const BACKLOG_BYTES_MAX: usize = 2 << 20;
@@ -68,12 +103,21 @@ pub const IDLE_SECONDS_DEFAULT: u64 = 10;
 pub const RESTORE_GRACE: Duration = Duration::from_secs(10);
 
 /// After the first endpoint of an earlier broker has come back: how long the new broker makes no
-/// ring for QPs that name each other, since the other may be about to present half of one.
+/// ring for QPs that name each other, since the other may be about to present half of one. Who
+/// asks for one waits for the reply meanwhile.
 pub const RETURN_GRACE: Duration = Duration::from_millis(500);
-/// How often a client whose connection must wait for that asks again.
-pub const CONNECT_INTERVAL: Duration = Duration::from_millis(5);
+
+/// How long news of peers that do not press (all but deaths) may wait at the broker for more, and
+/// how many do not: where connections come and go by the thousand, a message for each would cost
+/// both ends as much as the connections.
+pub const NEWS_DELAY: Duration = Duration::from_millis(2);
+/// See [`NEWS_DELAY`].
+pub const NEWS_HELD_MAX: usize = 64;
+
+/// How often a session asks again that grants exclusive access which others have yet to let go.
+pub const GRANT_INTERVAL: Duration = Duration::from_millis(5);
 /// How often it does at most.
-pub const CONNECT_ATTEMPTS: u32 = 1000;
+pub const GRANT_ATTEMPTS: u32 = 100;
 
 /// Most addresses that an endpoint may report.
 pub const ADDRESSES_MAX: usize = 256;
@@ -98,8 +142,9 @@ pub const fn qpn_is_valid(qpn: u32) -> bool {
     qpn <= QPN_MAX && slot_is_valid(qpn_slot(qpn))
 }
 
-const _: () =
-    assert!(CONNECT_INTERVAL.as_millis() * CONNECT_ATTEMPTS as u128 > RETURN_GRACE.as_millis());
+const _: () = assert!(CALL_TIMEOUT.as_millis() > 4 * RETURN_GRACE.as_millis());
 const _: () = assert!(UDP_PORT_BASE.checked_add(SLOT_MAX).is_some());
+const _: () = assert!(POOL_BLOCKS_PER_PAGE * (POOL_NAME_MAX + 64) < MESSAGE_MAX);
+const _: () = assert!(MEMBERS_PER_PAGE * (COMM_MAX * 4 + 32) < MESSAGE_MAX);
 const _: () = assert!(SEGMENTS_PER_ENDPOINT_MAX * size_of::<u64>() < MESSAGE_MAX / 2);
 const _: () = assert!((SLOT_MAX as u32) << QPN_INDEX_BITS <= QPN_MAX);

@@ -71,6 +71,22 @@ impl Segments {
             .collect()
     }
 
+    /// Whether a segment may be held by peers outside the trust boundary, as far as `connections`
+    /// tells.
+    fn is_exposed<'a>(
+        &self,
+        segment: u64,
+        mut connections: impl Iterator<Item = &'a RestoreRequest>,
+    ) -> bool {
+        let kept = self.kept.get(&segment).filter(|kept| kept.fd.is_some());
+        // One that is stale has been held by somebody; of one that is unknown nothing is known.
+        kept.is_none_or(|kept| {
+            connections.any(|connection| {
+                connection.wire == Wire::Ring && !connection.trusted && connection.pd == kept.pd
+            })
+        })
+    }
+
     /// Presents all that are not stale; returns those that the broker refuses.
     pub(crate) fn present(&self, control: &mut Control) -> Result<Vec<u64>> {
         let mut refused = Vec::new();
@@ -198,6 +214,15 @@ impl Attachment {
         }
     }
 
+    /// Whether a peer of another user may hold a descriptor of a segment. Asks nobody.
+    pub fn is_exposed(&self, segment: u64) -> bool {
+        let Ok(state) = self.lock_quietly() else {
+            return true;
+        };
+        let connections = state.connections.iter().map(|(connection, _)| connection);
+        state.segments.is_exposed(segment, connections)
+    }
+
     /// The endpoint's table of memory regions, for reading and writing: a sealed memfd of the
     /// broker's, of `causeway_shm::layout::MR_TABLE_BYTES`, the same for the life of the
     /// attachment. Connected peers get it for reading.
@@ -272,8 +297,8 @@ impl Attachment {
     }
 
     /// Reserves memory that is to be moved into segments, within the limit that the broker's
-    /// configuration sets ([`crate::limits::RESERVE_UNIT`] at once, where there is room, so that
-    /// few calls ask the broker).
+    /// configuration sets (twice as much as is used, in units of
+    /// [`crate::limits::RESERVE_UNIT`], where there is room, so that few calls ask the broker).
     ///
     /// The limit is for those who keep to it: memory moved without being reserved is not taken
     /// away. What a hostile endpoint may use is for its memory cgroup to bound, as for all memory.
@@ -284,7 +309,9 @@ impl Attachment {
         let mut quota = self.quota()?;
         let used = quota.used.saturating_add(bytes);
         if used > quota.granted {
-            let ample = used.checked_next_multiple_of(RESERVE_UNIT);
+            let ample = used
+                .saturating_mul(2)
+                .checked_next_multiple_of(RESERVE_UNIT);
             let ample = self.reserve_all(&mut quota, ample.unwrap_or(u64::MAX));
             if ample.as_ref().is_err_and(Error::is_quota) {
                 self.reserve_all(&mut quota, used)?;
@@ -304,12 +331,13 @@ impl Attachment {
     pub fn release(&self, bytes: u64) -> Result<()> {
         let mut quota = self.quota()?;
         quota.used = quota.used.saturating_sub(bytes);
-        let least = quota.used.checked_next_multiple_of(RESERVE_UNIT);
-        let least = least.unwrap_or(u64::MAX);
+        let ample = quota.used.saturating_mul(2);
+        let ample = ample.checked_next_multiple_of(RESERVE_UNIT);
+        let ample = ample.unwrap_or(u64::MAX);
         // A unit more may stay, lest one at the edge comes and goes.
-        if quota.granted.saturating_sub(least) > RESERVE_UNIT && self.is_attached()? {
+        if quota.granted.saturating_sub(ample) > RESERVE_UNIT && self.is_attached()? {
             // What it does not hear now it hears from the next call.
-            let _ = self.reserve_all(&mut quota, least);
+            let _ = self.reserve_all(&mut quota, ample);
         }
         Ok(())
     }
@@ -337,6 +365,16 @@ impl Attachment {
         let Some(connection) = state.connections.remove(local_qpn) else {
             return Ok(Vec::new());
         };
+        if connection.trusted {
+            // Nothing that a peer of the same user holds becomes stale: no news to wait for.
+            if let Some(control) = state.control.as_mut() {
+                let request = DisconnectRequest { local_qpn };
+                // What this broker does not hear does not matter to the next.
+                let _ = BrokerStub(&mut control.one_way()).leave(&request, &[]);
+            }
+            self.settle(state);
+            return Ok(Vec::new());
+        }
         let outcome = match state.control.as_mut() {
             None => Err(Error::BrokerGone),
             Some(control) => BrokerStub(control).disconnect(&DisconnectRequest { local_qpn }, &[]),

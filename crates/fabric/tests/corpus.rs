@@ -6,6 +6,7 @@ mod corpus;
 mod remoting;
 
 use causeway_fabric::remoting::{Field, Header, Kind, encode_body};
+use causeway_fabric::services::pool::{self, Access, PartyKind};
 use causeway_fabric::services::{
     AttachRequest, ConnectBody, ConnectReply, Counter, EVENT_PEERS, EVENT_STALE, EndpointStatus,
     PeerChange, PeerEvent, QpStatus, SERVICE, StaleReply, StatusPage, SysfsGid, SysfsRequest, Wire,
@@ -142,6 +143,79 @@ fn write_remoting_seeds() {
     write_sisci_seeds();
     corpus::write_seed("remoting", "empty", b"");
     corpus::write_seed("remoting", "ones", &[0xff; 64]);
+}
+
+/// Messages of the pool service.
+#[test]
+#[ignore = "writes the corpus"]
+fn write_pool_seeds() {
+    let grant = |kind, party, access| pool::Grant {
+        kind,
+        party,
+        access,
+    };
+    let grants = vec![
+        grant(PartyKind::Session, 1 << 40, Access::Exclusive),
+        grant(PartyKind::User, 1000, Access::Read),
+        grant(PartyKind::Everybody, 0, Access::Read),
+    ];
+    let restore = pool::RestoreBlockRequest {
+        pool: 3,
+        number: 7,
+        bytes: 8192,
+        name: "frame".into(),
+        persistent: true,
+        moves: 2,
+        exposed: true,
+        grants: grants.clone(),
+    };
+    write_of(pool::SERVICE, "pool-restore", Kind::Request, 21, &restore);
+    let create = pool::CreatePoolRequest {
+        name: "frames".into(),
+        block_bytes: 65_536,
+        capacity: 16,
+        private: true,
+        existing: true,
+    };
+    write_of(pool::SERVICE, "pool-create", Kind::Request, 1, &create);
+    let sync = pool::SyncStatus {
+        offset: 64,
+        kind: pool::SyncKind::Mutex,
+        word: 1 << 16,
+        owner_pid: 42,
+        owner_thread: 43,
+    };
+    let block = pool::BlockStatus {
+        number: 7,
+        bytes: 8192,
+        name: "frame".into(),
+        grants,
+        syncs: vec![sync],
+        holders: vec![pool::HolderStatus {
+            pid: 42,
+            access: Access::Write,
+        }],
+        ..pool::BlockStatus::default()
+    };
+    let entry = pool::PoolStatus {
+        name: "frames".into(),
+        blocks: vec![block],
+        members: vec![pool::Member::default()],
+        ..pool::PoolStatus::default()
+    };
+    let page = pool::PoolPage {
+        entry: Some(entry),
+        next: 8,
+    };
+    write_of(pool::SERVICE, "pool-page", Kind::Reply, 23, &page);
+    let changed = vec![1u64, u64::MAX];
+    write_of(
+        pool::SERVICE,
+        "pool-changed",
+        Kind::Event,
+        pool::EVENT_CHANGED,
+        &changed,
+    );
 }
 
 const LIFE: LifeBody = LifeBody {

@@ -15,6 +15,20 @@ pub fn point(name: &'static str) {
     let _ = name;
 }
 
+/// Whether a step that may fail for want of something is to be taken for failed: the first COUNT
+/// times, by `CAUSEWAY_FAULT=NAME:COUNT:FAIL`.
+#[inline(always)]
+#[must_use]
+pub fn fails(name: &'static str) -> bool {
+    #[cfg(feature = "inject")]
+    return inject::fails(name);
+    #[cfg(not(feature = "inject"))]
+    {
+        let _ = name;
+        false
+    }
+}
+
 #[cfg(feature = "inject")]
 mod inject {
     use std::collections::HashMap;
@@ -29,6 +43,10 @@ mod inject {
             name: String,
             left: AtomicU64,
             signal: Option<libc::c_int>,
+        },
+        Fail {
+            name: String,
+            left: AtomicU64,
         },
     }
 
@@ -46,17 +64,16 @@ mod inject {
         else {
             panic!("CAUSEWAY_FAULT is {text:?}, not NAME:COUNT:SIGNAL");
         };
+        let left = AtomicU64::new(count.parse().expect("CAUSEWAY_FAULT's count"));
+        let name = name.to_owned();
         let signal = match signal {
+            "FAIL" => return Plan::Fail { name, left },
             "KILL" => Some(libc::SIGKILL),
             "STOP" => Some(libc::SIGSTOP),
             "NONE" => None,
             other => panic!("CAUSEWAY_FAULT names signal {other:?}"),
         };
-        Plan::Signal {
-            name: name.to_owned(),
-            left: AtomicU64::new(count.parse().expect("CAUSEWAY_FAULT's count")),
-            signal,
-        }
+        Plan::Signal { name, left, signal }
     }
 
     /// In one piece, whatever else the process writes.
@@ -66,7 +83,7 @@ mod inject {
 
     pub(super) fn reached(name: &'static str) {
         match plan() {
-            Plan::Nothing => {}
+            Plan::Nothing | Plan::Fail { .. } => {}
             Plan::List(seen) => {
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 let times = seen.entry(name).or_default();
@@ -89,5 +106,20 @@ mod inject {
                 }
             }
         }
+    }
+
+    pub(super) fn fails(name: &'static str) -> bool {
+        let Plan::Fail { name: wanted, left } = plan() else {
+            return false;
+        };
+        let spend = |left: u64| left.checked_sub(1);
+        let failed = wanted == name
+            && left
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, spend)
+                .is_ok();
+        if failed {
+            write(&format!("fault at {name}\n"));
+        }
+        failed
     }
 }

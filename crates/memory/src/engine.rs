@@ -256,10 +256,7 @@ impl Engine {
             None => Ok(()),
         });
         causeway_fault::point("move.copied");
-        let swapped = hollowed.and_then(|()| {
-            let _hold = self.hold(chunk);
-            self.place(chunk, window.start, shows(run.store, chunk.start))
-        });
+        let swapped = hollowed.and_then(|()| self.settle_in(run.store, to, chunk));
         if let Err(error) = swapped {
             self.lower(chunk, from);
             if self.scratch.is_none() {
@@ -281,6 +278,27 @@ impl Engine {
         let _ = unsafe {
             rustix::mm::madvise(sys::at(scratch.start), scratch.len(), Advice::LinuxDontNeed)
         };
+        Ok(())
+    }
+
+    /// Moves the window at `window`, which is filled, over the chunk. On the way it is not watched,
+    /// so the monitor need not hear of it, which would take longer than all the rest; who touches
+    /// the chunk is stopped before, and finds the pages after.
+    fn settle_in(&self, store: &Handle<'_>, window: Span, chunk: Span) -> Result<(), Errno> {
+        let events = &self.shared.events;
+        events.unregister(window)?;
+        // SAFETY: the window is ours, and has the chunk's contents.
+        unsafe { sys::place(window.start, chunk)? };
+        // The mover asks for room before it moves anything.
+        self.shared.table().pieces.insert(Piece {
+            span: chunk,
+            offset: chunk.start,
+            store: store.id(),
+            fd: store.as_fd().as_raw_fd(),
+        });
+        // A mapping of its own, not to be split: takes no memory worth mentioning.
+        let watched = events.register(chunk, Trap::MissingOrMinor);
+        watched.expect("no memory to undo what failed for lack of memory");
         Ok(())
     }
 
@@ -482,6 +500,9 @@ impl Engine {
         source: &Area,
     ) -> Result<(), (Option<usize>, Errno)> {
         let unused = |error| (None, error);
+        if causeway_fault::fails("back.memory") {
+            return Err(unused(Errno::NOMEM));
+        }
         if vma.prot != RW {
             // SAFETY: the husk is ours.
             unsafe { sys::protect(shell, vma.prot).map_err(unused)? };
@@ -518,7 +539,9 @@ impl Engine {
             let _signals = NoSignals::new();
             let new = shows(to, offset + done);
             let (from, copy) = (window.span().start, source.span().start + done);
+            causeway_fault::point("rehome.begun");
             let replaced = self.replace(chunk, from, new, copy, (old, vma));
+            causeway_fault::point("rehome.replaced");
             if !matches!(replaced, Err((None, _))) {
                 window.advance(chunk.len());
             }

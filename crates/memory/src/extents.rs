@@ -114,6 +114,24 @@ impl Extents {
         freed
     }
 
+    /// Takes out those parts of `span` that are registered once.
+    pub fn take_lone(&mut self, span: Span) -> Vec<Freed> {
+        self.split(span);
+        let range = self.0.range(span.start..span.end);
+        let lone = range.filter(|(_, extent)| extent.count == 1);
+        let lone: Vec<Freed> = lone
+            .map(|(start, extent)| Freed {
+                span: Span::new(*start, extent.end),
+                husk: extent.husk.wrapping_add(*start),
+            })
+            .collect();
+        for gone in &lone {
+            self.0.remove(&gone.span.start);
+        }
+        self.join(span);
+        lone
+    }
+
     /// Makes both ends of `span` ends of extents.
     fn split(&mut self, span: Span) {
         for at in [span.start, span.end] {

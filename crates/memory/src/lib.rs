@@ -32,6 +32,7 @@
 //!   waiters: its key changes.
 //! - Memory is not to be unmapped and its addresses used again by other threads in the moment in
 //!   which a chunk is taken back: what is mapped is looked at immediately before, not atomically.
+//!   The kernel has no call that replaces a mapping only if it is a certain one.
 //! - A peer with a writable descriptor of a store can hold the file's lock, which punching needs,
 //!   and so hold up a thread that gives up pages.
 //! - Protection keys and NUMA policies of a range are not in force while it is in a store.

@@ -1,5 +1,7 @@
 //! The mover: what of the program's memory is in which store.
 
+mod limbo;
+
 use crate::engine::Engine;
 use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
@@ -70,6 +72,8 @@ pub(crate) struct Inner {
     absent: bool,
     /// What could not be brought back yet.
     lingering: Vec<Moved>,
+    /// Homes that nobody else can see.
+    limbo: limbo::Limbo,
 }
 
 /// Moves memory of the calling process into stores, and back. Thread-safe.
@@ -147,6 +151,7 @@ impl Inner {
     fn close_empty(&mut self) {
         self.books.retain(|_, books| !books.extents.is_empty());
         self.homes.retain(|_, home| self.books.contains_key(home));
+        self.leave_limbo();
     }
 }
 
@@ -199,6 +204,7 @@ impl Mover {
             next: 0,
             absent: false,
             lingering: Vec::new(),
+            limbo: limbo::Limbo::new(),
         };
         Mover(Arc::new(Core {
             inner: Mutex::new(inner),
@@ -291,7 +297,7 @@ impl Mover {
     /// # Errors
     /// Some pages cannot come back now: [`Unmovable::Pinned`] if an io_uring has registered them,
     /// else the system's error. They stay where they are, right for the program, and visible in the
-    /// store; every later call tries again.
+    /// store unless [`Mover::hide`] hides them; every later call tries again.
     pub fn take_back(&self, moved: Moved) -> Result<(), Unmovable> {
         let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {
@@ -405,18 +411,8 @@ fn move_gaps(
 
 /// Moves all that is registered from one store to another, and punches it out of the first.
 fn move_all(engine: &Engine, books: &Books, from: &Store, to: &Store) -> Result<(), Errno> {
-    for span in books.extents.spans() {
-        let shown = engine.shared.collect(|pieces, add| {
-            pieces.showing(from.id(), span).for_each(add);
-        });
-        for piece in chunks(shown) {
-            for vma in engine.ours(from, piece.span, piece.offset)? {
-                engine.rehome_run(from, to, &vma)?;
-            }
-        }
-        sys::punch(from.as_fd(), span)?;
-    }
-    Ok(())
+    let spans: Vec<Span> = books.extents.spans().collect();
+    limbo::move_spans(engine, &spans, from, to)
 }
 
 /// What is registered already must still be where it was moved, and nothing else must be moved.

@@ -4,6 +4,10 @@ use crate::error::Unmovable;
 use crate::span::{PAGE, Span};
 use crate::sys::at;
 use std::fs;
+use std::io::Read;
+
+/// More than the file has: it is made anew for each read.
+const STATUS_BYTES: usize = 8192;
 
 /// Locked memory, and memory that an io_uring has registered. Most processes have neither, which
 /// one small file tells.
@@ -17,7 +21,10 @@ pub(crate) struct Status {
 
 impl Status {
     pub fn read() -> Status {
-        let text = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let mut text = String::with_capacity(STATUS_BYTES);
+        if let Ok(mut file) = fs::File::open("/proc/self/status") {
+            let _ = file.read_to_string(&mut text);
+        }
         let some = |key| {
             let line = text.lines().find_map(|line| line.strip_prefix(key));
             line.is_some_and(|rest| rest.trim() != "0 kB")

@@ -82,3 +82,16 @@ pub(crate) fn dont_fragment_v6(fd: &impl AsFd, on: bool) -> io::Result<()> {
     // The mode alone still lets the sending host fragment.
     set(fd, libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, on.into())
 }
+
+/// `IPV6_MULTICAST_ALL`, which libc lacks.
+const IPV6_MULTICAST_ALL: libc::c_int = 29;
+
+/// Has a socket receive only what groups that it has joined itself are sent; by default it gets
+/// what any socket of the host has joined.
+pub(crate) fn only_joined_groups(fd: &impl AsFd, v6: bool) -> io::Result<()> {
+    if v6 {
+        set(fd, libc::IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0)
+    } else {
+        set(fd, libc::IPPROTO_IP, libc::IP_MULTICAST_ALL, 0)
+    }
+}

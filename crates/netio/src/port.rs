@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::errqueue::{self, Unreachable};
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
@@ -91,6 +91,49 @@ impl UdpPort {
         match address {
             SocketAddr::V4(_) => UdpPort::set_up(bind_v4(address)?, false),
             SocketAddr::V6(_) => UdpPort::set_up(bind_v6(address, true)?, true),
+        }
+    }
+
+    /// Binds a port of one family for multicast, as others on this host may do too. It receives
+    /// only what groups it has joined are sent.
+    ///
+    /// # Errors
+    /// As [`UdpPort::bind_at`].
+    pub fn bind_shared(address: SocketAddr) -> io::Result<UdpPort> {
+        let v6 = address.is_ipv6();
+        let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
+        let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        if v6 {
+            socket.set_only_v6(true)?;
+        }
+        socket.set_reuse_address(true)?;
+        options::only_joined_groups(&socket, v6)?;
+        socket.bind(&address.into())?;
+        UdpPort::set_up(socket, v6)
+    }
+
+    /// Joins a multicast group of the port's family on an interface.
+    ///
+    /// # Errors
+    /// What `setsockopt(2)` reports: `AddrInUse` where it was joined, ENOBUFS beyond the system's
+    /// limit, ENODEV for no such interface.
+    pub fn join(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let interface = InterfaceIndexOrAddress::Index(ifindex);
+        match group {
+            IpAddr::V4(group) => self.socket.join_multicast_v4_n(&group, &interface),
+            IpAddr::V6(group) => self.socket.join_multicast_v6(&group, ifindex),
+        }
+    }
+
+    /// Leaves it.
+    ///
+    /// # Errors
+    /// What `setsockopt(2)` reports: `AddrNotAvailable` where it was not joined.
+    pub fn leave(&self, group: IpAddr, ifindex: u32) -> io::Result<()> {
+        let interface = InterfaceIndexOrAddress::Index(ifindex);
+        match group {
+            IpAddr::V4(group) => self.socket.leave_multicast_v4_n(&group, &interface),
+            IpAddr::V6(group) => self.socket.leave_multicast_v6(&group, ifindex),
         }
     }
 

@@ -4,12 +4,14 @@
 //! are the [`host::Host`] trait, and the thing below (a UDP path or a shared-memory ring) pulls
 //! segments out and pushes segments in through the [`ulp::Ulp`] trait.
 //!
-//! - [`qp`]: the queue-pair semantics that verbs promises for reliable connections;
+//! - [`qp`]: the queue-pair semantics that verbs promises for reliable and unreliable connections
+//!   and for datagrams, before which [`grh`] stands in a receive buffer;
 //! - [`trp`]: the reliability protocol under them when the path is lossy;
 //! - [`cm`]: how two programs agree on a connection.
 
 pub mod bytes;
 pub mod cm;
+pub mod grh;
 pub mod host;
 pub mod qp;
 pub mod reach;

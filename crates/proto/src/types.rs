@@ -13,6 +13,8 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 /// Most READs and atomics outstanding in either direction (`ibv_query_device(3)`,
 /// `max_qp_rd_atom`).
 pub const MAX_RD_ATOMIC: u8 = 128;
+/// Most bytes of a datagram: the largest MTU (`ibv_query_port(3)`, `active_mtu`).
+pub const MAX_DATAGRAM: u32 = causeway_wire::datagram::MAX_PAYLOAD as u32;
 /// `rnr_retry` value that means for ever (`ibv_modify_qp(3)`).
 pub const RNR_RETRY_INFINITE: u8 = 7;
 
@@ -99,6 +101,18 @@ bitflags! {
     }
 }
 
+/// The service of a queue pair (`enum ibv_qp_type`, `ibv_create_qp(3)`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Service {
+    /// Reliable connection, `IBV_QPT_RC`.
+    #[default]
+    Rc,
+    /// Unreliable connection, `IBV_QPT_UC`: SEND and WRITE, and no word of how they ended.
+    Uc,
+    /// Unreliable datagrams, `IBV_QPT_UD`.
+    Ud,
+}
+
 /// `enum ibv_qp_state` (`ibv_modify_qp(3)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[repr(u32)]
@@ -161,6 +175,8 @@ bitflags! {
         const WITH_IMM = 1 << 1;
         /// `IBV_WC_WITH_INV`
         const WITH_INV = 1 << 3;
+        /// The GRH holds an IPv4 header. None of verbs' flags: the service level says it.
+        const GRH_IPV4 = 1 << 31;
     }
 }
 
@@ -256,6 +272,17 @@ pub enum SendOp {
     },
     /// `IBV_WR_LOCAL_INV`; the local rkey
     LocalInv(u32),
+    /// `IBV_WR_SEND` and `IBV_WR_SEND_WITH_IMM` of a UD queue pair
+    Datagram {
+        /// Address handle, by the number that the device gave it
+        ah: u32,
+        /// Queue pair addressed
+        qpn: u32,
+        /// Its Q_Key; with the high bit set, the sender's own stands for it
+        qkey: u32,
+        /// Immediate data; the 32 bits as they stand in memory
+        imm: Option<u32>,
+    },
 }
 
 /// Where the bytes of a send come from.

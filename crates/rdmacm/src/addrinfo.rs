@@ -154,11 +154,12 @@ unsafe fn of_hints(hints: &RdmaAddrinfo, out: *mut *mut RdmaAddrinfo) -> c_int {
             0 => (hints.ai_dst_addr, hints.ai_dst_len),
             _ => (hints.ai_src_addr, hints.ai_src_len),
         };
-        if addr.is_null() {
+        let family = [addr, hints.ai_src_addr].into_iter().find(|a| !a.is_null());
+        let Some(family) = family.map(|known| (*known).sa_family) else {
             return errno::code(Err(errno::INVALID));
-        }
+        };
         let mut found: libc::addrinfo = mem::zeroed();
-        found.ai_family = (*addr).sa_family.into();
+        found.ai_family = family.into();
         found.ai_addr = addr;
         found.ai_addrlen = len;
         give(result(&found, hints), out)

@@ -1,7 +1,7 @@
 //! Event channels: `rdma_create_event_channel(3)`.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
@@ -30,6 +30,13 @@ pub(crate) enum What {
     },
     /// An event of the identifier's connection.
     Cm(cm::Event),
+    /// A multicast group was joined.
+    Joined {
+        /// Its address.
+        ip: IpAddr,
+        /// What the program gave with it.
+        context: usize,
+    },
     /// An event of the kind numbered, with a status, that needs nothing more.
     Plain(u32, i32),
 }

@@ -24,8 +24,6 @@ const ACCEPT_PRIVATE_MAX: usize = 196;
 const LOOKED_UP_PRIVATE_MAX: usize = 136;
 /// Private data of a reject (`rdma_reject(3)`).
 const REJECT_PRIVATE_MAX: usize = 148;
-/// READs and atomics of one connection, either way.
-const READS_MAX: u8 = 16;
 /// `RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`: as many as can be.
 const AS_MANY_AS_CAN_BE: u8 = 0xFF;
 /// Retries that verbs can name.
@@ -69,23 +67,29 @@ fn usual() -> RdmaConnParam {
 fn reads(wanted: u8, most: u8) -> Result<u8> {
     match wanted {
         AS_MANY_AS_CAN_BE => Ok(most),
-        wanted if wanted <= READS_MAX => Ok(wanted),
+        wanted if wanted <= most => Ok(wanted),
         _ => Err(INVALID),
     }
 }
 
-/// A first PSN that nobody can guess.
-fn random_psn() -> Result<u32> {
-    let mut bytes = [0; 4];
-    getrandom::fill(&mut bytes).map_err(|_| Errno(libc::EIO))?;
-    Ok(u32::from_ne_bytes(bytes) & MAX_QPN)
+impl State {
+    /// The first PSN of our queue pair, that nobody can guess: the same in what the peer is told
+    /// and in what `rdma_init_qp_attr(3)` says, whichever comes first.
+    pub fn first_psn(&mut self) -> Result<u32> {
+        if let Some(psn) = self.psn {
+            return Ok(psn);
+        }
+        let mut bytes = [0; 4];
+        getrandom::fill(&mut bytes).map_err(|_| Errno(libc::EIO))?;
+        Ok(*self.psn.insert(u32::from_ne_bytes(bytes) & MAX_QPN))
+    }
 }
 
 /// What we tell the peer of our queue pair.
 ///
 /// # Safety
 /// `id` is one of ours, alive.
-unsafe fn terms(id: *mut RdmaCmId, state: &State, param: &RdmaConnParam) -> Result<Terms> {
+unsafe fn terms(id: *mut RdmaCmId, state: &mut State, param: &RdmaConnParam) -> Result<Terms> {
     // SAFETY: as the caller promises; the queue pair is null or alive.
     let (qpn, srq) = unsafe {
         match (*id).qp.as_ref() {
@@ -94,13 +98,14 @@ unsafe fn terms(id: *mut RdmaCmId, state: &State, param: &RdmaConnParam) -> Resu
         }
     };
     let datagrams = state.space == PortSpace::Udp;
+    let (responder, initiator) = crate::device::get()?.reads()?;
     Ok(Terms {
         gid: state.gid.0,
         qpn: qpn & MAX_QPN,
-        psn: random_psn()?,
+        psn: state.first_psn()?,
         qkey: if datagrams { qp::UDP_QKEY } else { 0 },
-        responder_resources: reads(param.responder_resources, READS_MAX)?,
-        initiator_depth: reads(param.initiator_depth, READS_MAX)?,
+        responder_resources: reads(param.responder_resources, responder)?,
+        initiator_depth: reads(param.initiator_depth, initiator)?,
         retry_count: param.retry_count.min(RETRIES_MAX),
         rnr_retry_count: param.rnr_retry_count.min(RETRIES_MAX),
         srq,
@@ -132,7 +137,7 @@ unsafe fn request(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()> {
                 _ => REQUEST_PRIVATE_MAX,
             };
             let private = private(param.private_data, param.private_data_len, max)?;
-            let terms = terms(id, &state, &param)?;
+            let terms = terms(id, &mut state, &param)?;
             state.ours = terms;
             let offer = Offer { terms, private };
             let agent = Agent::get()?;
@@ -167,12 +172,15 @@ unsafe fn grant(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()> {
     unsafe {
         let (space, offer) = {
             let mut state = inner(id).state();
+            if state.conn.is_none() {
+                return Err(INVALID);
+            }
             let max = match state.space {
                 PortSpace::Udp => LOOKED_UP_PRIVATE_MAX,
                 _ => ACCEPT_PRIVATE_MAX,
             };
             let private = private(param.private_data, param.private_data_len, max)?;
-            let mut terms = terms(id, &state, &param)?;
+            let mut terms = terms(id, &mut state, &param)?;
             let theirs = state.theirs;
             // What the peer starts we answer, and the other way round.
             terms.responder_resources = terms.responder_resources.min(theirs.initiator_depth);

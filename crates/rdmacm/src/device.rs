@@ -1,9 +1,11 @@
 //! The device that identifiers are bound to: the first of libibverbs, opened once.
 
+use core::ffi::c_int;
+use core::mem::MaybeUninit;
 use core::ptr;
 use std::net::IpAddr;
 
-use causeway_abi::{IbvContext, IbvGidEntry, IbvPd, IbvPortAttr};
+use causeway_abi::{IbvContext, IbvDeviceAttr, IbvGidEntry, IbvPd, IbvPortAttr};
 use parking_lot::Mutex;
 
 use crate::errno::{Errno, Result, last};
@@ -81,6 +83,22 @@ impl Device {
         }
     }
 
+    /// READs and atomics of one queue pair: as many as it answers at once, and as many as it has
+    /// outstanding.
+    pub fn reads(self) -> Result<(u8, u8)> {
+        let mut attr = MaybeUninit::<IbvDeviceAttr>::uninit();
+        // SAFETY: the context is open; success fills the whole structure.
+        let attr = unsafe {
+            match ffi::ibv_query_device(self.context, attr.as_mut_ptr()) {
+                0 => attr.assume_init(),
+                code => return Err(Errno(code)),
+            }
+        };
+        // 255 stands for "as many as can be" in a connection's parameters.
+        let most = |n: c_int| n.clamp(0, (u8::MAX - 1).into()) as u8;
+        Ok((most(attr.max_qp_rd_atom), most(attr.max_qp_init_rd_atom)))
+    }
+
     /// The port's attributes.
     pub fn port(self) -> Result<IbvPortAttr> {
         let mut attr = IbvPortAttr::default();
@@ -131,7 +149,7 @@ fn bytes(entry: &IbvGidEntry) -> [u8; 16] {
 }
 
 /// `rdma_get_devices(3)`: the contexts, null-terminated; freed by [`free_devices`].
-pub(crate) unsafe extern "C" fn get_devices(count: *mut core::ffi::c_int) -> *mut *mut IbvContext {
+pub(crate) unsafe extern "C" fn get_devices(count: *mut c_int) -> *mut *mut IbvContext {
     let result = get().map(|device| {
         // SAFETY: the block has room for both words; null is passed on.
         unsafe {
@@ -144,7 +162,7 @@ pub(crate) unsafe extern "C" fn get_devices(count: *mut core::ffi::c_int) -> *mu
     });
     if !count.is_null() {
         // SAFETY: the program passes null or a valid pointer.
-        unsafe { count.write(core::ffi::c_int::from(result.is_ok())) };
+        unsafe { count.write(c_int::from(result.is_ok())) };
     }
     crate::errno::pointer(result)
 }

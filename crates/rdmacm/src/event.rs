@@ -15,7 +15,7 @@ use crate::agent::Agent;
 use crate::channel::{Channel, Pending, What};
 use crate::errno::{Result, code};
 use crate::id::{self, Shared, bind_to_device, inner};
-use crate::{qp, sockaddr};
+use crate::{multicast, qp, sockaddr};
 
 pub(crate) const ADDR_RESOLVED: u32 = 0;
 pub(crate) const ADDR_ERROR: u32 = 1;
@@ -27,6 +27,8 @@ pub(crate) const UNREACHABLE: u32 = 7;
 pub(crate) const REJECTED: u32 = 8;
 pub(crate) const ESTABLISHED: u32 = 9;
 pub(crate) const DISCONNECTED: u32 = 10;
+pub(crate) const MULTICAST_JOIN: u32 = 12;
+pub(crate) const MULTICAST_ERROR: u32 = 13;
 pub(crate) const TIMEWAIT_EXIT: u32 = 15;
 
 /// An event on the heap: what the program sees, and what it points to.
@@ -61,6 +63,7 @@ pub(crate) unsafe fn get(channel: *mut RdmaEventChannel, out: *mut *mut RdmaCmEv
         // taken off the queue; null: it is being destroyed.
         let details = match id.is_null() {
             true => None,
+            // SAFETY: as above.
             false => unsafe { translate(id, what) },
         };
         let Some(details) = details else {
@@ -157,6 +160,16 @@ unsafe fn translate(id: *mut RdmaCmId, what: What) -> Option<Details> {
                 local,
             } => requested(id, name, &message, peer, local),
             What::Cm(event) => Some(happened(id, event)),
+            What::Joined { ip, context } => {
+                let (kind, status) = match multicast::attach(id, ip)? {
+                    Ok(()) => (MULTICAST_JOIN, 0),
+                    Err(errno) => (MULTICAST_ERROR, -errno.0),
+                };
+                Some(Details {
+                    param: multicast::param(id, ip, context),
+                    ..Details::plain(id, kind, status)
+                })
+            }
         }
     }
 }
@@ -184,6 +197,11 @@ unsafe fn requested(
         let mut state = inner.state();
         state.conn = Some(name);
         state.theirs = message.terms;
+        // What the peer starts we answer, and the other way round, unless the program wants less:
+        // it may make its queue pair ready before it accepts.
+        state.ours.responder_resources = message.terms.initiator_depth;
+        state.ours.initiator_depth = message.terms.responder_resources;
+        state.ours.retry_count = message.terms.retry_count;
         drop(state);
         agent.adopt(name, &inner.shared);
         Some(Details {

@@ -2,8 +2,8 @@
 //! itself uses.
 
 use causeway_abi::{
-    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvGidEntry, IbvPd, IbvPortAttr, IbvQp,
-    IbvQpAttr, IbvQpInitAttr, IbvSrq, IbvSrqInitAttr,
+    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvGidEntry, IbvPd, IbvPortAttr,
+    IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq, IbvSrqInitAttr,
 };
 use core::ffi::{c_int, c_void};
 
@@ -11,6 +11,7 @@ unsafe extern "C" {
     pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut IbvDevice;
     pub(crate) fn ibv_free_device_list(list: *mut *mut IbvDevice);
     pub(crate) fn ibv_open_device(device: *mut IbvDevice) -> *mut IbvContext;
+    pub(crate) fn ibv_query_device(context: *mut IbvContext, attr: *mut IbvDeviceAttr) -> c_int;
     pub(crate) fn ibv_query_port(
         context: *mut IbvContext,
         port: u8,
@@ -38,5 +39,7 @@ unsafe extern "C" {
     pub(crate) fn ibv_destroy_srq(srq: *mut IbvSrq) -> c_int;
     pub(crate) fn ibv_create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp;
     pub(crate) fn ibv_destroy_qp(qp: *mut IbvQp) -> c_int;
+    pub(crate) fn ibv_attach_mcast(qp: *mut IbvQp, gid: *const [u8; 16], lid: u16) -> c_int;
+    pub(crate) fn ibv_detach_mcast(qp: *mut IbvQp, gid: *const [u8; 16], lid: u16) -> c_int;
     pub(crate) fn ibv_modify_qp(qp: *mut IbvQp, attr: *mut IbvQpAttr, mask: c_int) -> c_int;
 }

@@ -16,6 +16,7 @@ use crate::channel::{Channel, Pending, Queue, What};
 use crate::device::{self, PORT};
 use crate::errno::{Errno, INVALID, Result, code};
 use crate::event;
+use crate::multicast::Group;
 
 /// `RDMA_PS_IPOIB`
 const PS_IPOIB: u32 = 0x0002;
@@ -58,6 +59,8 @@ pub(crate) struct State {
     pub listener: Option<u64>,
     /// Own GID, and its index.
     pub gid: ([u8; 16], u8),
+    /// The first PSN that we send, once it has been asked for.
+    pub psn: Option<u32>,
     /// What we offer, or have offered, the peer.
     pub ours: Terms,
     /// What it has told.
@@ -70,6 +73,8 @@ pub(crate) struct State {
     pub traffic_class: u8,
     /// What `rdma_create_ep(3)` left for the queue pairs of its connections.
     pub endpoint: Option<(*mut IbvPd, IbvQpInitAttr)>,
+    /// Multicast groups joined.
+    pub groups: Vec<Group>,
     /// The route as the program sees it.
     pub path: Box<IbvSaPathRec>,
 }
@@ -140,7 +145,7 @@ impl Inner {
 /// `id` is one of [`create`], and not destroyed while the result is used.
 pub(crate) unsafe fn inner<'a>(id: *mut RdmaCmId) -> &'a Inner {
     // SAFETY: as the caller promises. The reference does not cover the program's part.
-    unsafe { &*(&raw const (*id.cast::<Id>()).inner) }
+    unsafe { &(*id.cast::<Id>()).inner }
 }
 
 /// Makes an identifier. Without a channel it gets one of its own, and its calls wait.
@@ -187,12 +192,14 @@ pub(crate) unsafe fn create(
         conn: None,
         listener: None,
         gid: ([0; 16], 0),
+        psn: None,
         ours: Terms::default(),
         theirs: Terms::default(),
         ack_timeout: None,
         only_family: false,
         traffic_class: 0,
         endpoint: None,
+        groups: Vec::new(),
         path: Box::default(),
     };
     let inner = Inner {
@@ -211,10 +218,15 @@ pub(crate) unsafe fn create(
 pub(crate) unsafe fn bind_to_device(id: *mut RdmaCmId, ip: IpAddr) -> Result<()> {
     let device = device::get()?;
     let gid = device.gid_of(ip)?;
+    // Programs create queue pairs of their own in it.
+    let pd = device.default_pd()?;
     // SAFETY: the identifier is alive; the program writes none of these fields.
     unsafe {
         inner(id).state().gid = gid;
         (*id).verbs = device.context;
+        if (*id).pd.is_null() {
+            (*id).pd = pd;
+        }
         (*id).port_num = PORT;
         (*id).route.addr.sgid = gid.0;
         (*id).route.addr.pkey = u16::MAX;

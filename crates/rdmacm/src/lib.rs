@@ -31,6 +31,7 @@ mod errno;
 mod event;
 mod ffi;
 mod id;
+mod multicast;
 mod option;
 mod qp;
 mod sockaddr;

@@ -10,15 +10,16 @@ use causeway_abi::{
 
 use crate::device::{self, PORT};
 use crate::errno::{Errno, INVALID, NOT_OFFERED, Result, code, last};
-use crate::ffi;
 use crate::id::{QPT_UD, inner};
+use crate::{ffi, multicast};
 
 /// Q_Key of datagrams (`RDMA_UDP_QKEY`).
 pub(crate) const UDP_QKEY: u32 = 0x0123_4567;
 /// `timeout` of queue pairs, unless `RDMA_OPTION_ID_ACK_TIMEOUT` says otherwise: 4.096 µs × 2^17.
 const ACK_TIMEOUT: u8 = 17;
-/// `min_rnr_timer` of queue pairs: 0.64 ms.
-const MIN_RNR_TIMER: u8 = 12;
+/// `min_rnr_timer` of queue pairs: 41 ms. The kernel's connection manager has 655 ms, and programs
+/// that name few retries count on the peer's program to post its receives in that time.
+const MIN_RNR_TIMER: u8 = 24;
 /// Hops that datagrams may take.
 const HOP_LIMIT: u8 = 64;
 
@@ -82,7 +83,7 @@ pub(crate) unsafe fn address_of_peer(id: *mut RdmaCmId) -> IbvAhAttr {
 /// As [`address_of_peer`].
 unsafe fn fill(id: *mut RdmaCmId, attr: &mut IbvQpAttr) -> Result<c_int> {
     // SAFETY: as the caller promises.
-    let (ah_attr, state, datagrams) = unsafe {
+    let (ah_attr, mut state, datagrams) = unsafe {
         let datagrams = (*id).qp_type == QPT_UD;
         (address_of_peer(id), inner(id).state(), datagrams)
     };
@@ -112,11 +113,11 @@ unsafe fn fill(id: *mut RdmaCmId, attr: &mut IbvQpAttr) -> Result<c_int> {
             Ok(mask::STATE | path | mask::DEST_QPN | mask::RQ_PSN | reads)
         }
         RTS if datagrams => {
-            attr.sq_psn = state.ours.psn;
+            attr.sq_psn = state.first_psn()?;
             Ok(mask::STATE | mask::SQ_PSN)
         }
         RTS => {
-            attr.sq_psn = state.ours.psn;
+            attr.sq_psn = state.first_psn()?;
             attr.timeout = state.ack_timeout.unwrap_or(ACK_TIMEOUT);
             attr.retry_cnt = state.ours.retry_count;
             attr.rnr_retry = state.theirs.rnr_retry_count;
@@ -401,6 +402,7 @@ pub(crate) unsafe extern "C" fn destroy_qp(id: *mut RdmaCmId) {
     unsafe {
         let qp = mem::replace(&mut (*id).qp, ptr::null_mut());
         if !qp.is_null() {
+            multicast::detach_all(id, qp);
             ffi::ibv_destroy_qp(qp);
         }
         free_cqs(id);

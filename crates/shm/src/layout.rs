@@ -47,7 +47,7 @@ pub const IN_FLIGHT: usize = if MODEL { 5 * LINE } else { 3 * LINE };
 
 /// Bytes of records in one direction of a ring, unless said otherwise. Pages are allocated by the
 /// kernel when first written: a queue pair that sends nothing costs the control page.
-pub const RING_CAPACITY: usize = if MODEL { 4 * CELL } else { 64 << 10 };
+pub const RING_CAPACITY: usize = if MODEL { 4 * CELL } else { 512 << 10 };
 /// Least capacity of a direction.
 pub const MIN_CAPACITY: usize = if MODEL { 4 * CELL } else { 4096 };
 /// Largest capacity of a direction.
@@ -166,6 +166,6 @@ const _: () = {
     assert!(capacity_ok(RING_CAPACITY) && MIN_CAPACITY >= 4 * CELL);
     assert!(BITMAP_WORDS <= 64, "the summary is one word");
     assert!(BITMAP_AT >= SUMMARY_AT + 8 && BITMAP_AT + 8 * BITMAP_WORDS <= PAGE);
-    assert!(MODEL || (ring_len(RING_CAPACITY) == 135_168 && INBOX_LEN == 8192));
-    assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 32_744));
+    assert!(MODEL || (ring_len(RING_CAPACITY) == 1_052_672 && INBOX_LEN == 8192));
+    assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 262_120));
 };

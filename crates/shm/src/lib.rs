@@ -26,6 +26,7 @@ pub mod inbox;
 pub mod interrupt;
 pub mod layout;
 pub mod life;
+pub mod lock;
 mod mem;
 pub mod mr_table;
 pub mod notify;
@@ -41,7 +42,7 @@ pub use inbox::Inbox;
 pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use life::{Life, LifeBook, LifeTable};
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
-pub use notify::notify;
+pub use notify::{leave_word, notify};
 pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
 };

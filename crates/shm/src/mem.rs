@@ -114,6 +114,56 @@ impl<'a> Cell<'a> {
     }
 }
 
+/// `N` words, their bounds checked once.
+#[cfg(not(any(loom, shuttle)))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words<'a, const N: usize>(&'a [AtomicU64; N]);
+
+#[cfg(not(any(loom, shuttle)))]
+impl Region {
+    /// The words from `at` on, which others may be writing.
+    ///
+    /// # Panics
+    /// If they are not inside the segment, or not aligned.
+    #[inline]
+    pub(crate) fn words<const N: usize>(&self, at: usize) -> Words<'_, N> {
+        assert!(at.is_multiple_of(8) && at < self.len && self.len - at >= 8 * N);
+        // SAFETY: in bounds and aligned, for as long as `self` holds the segment; atomics may be
+        // shared with other threads and processes.
+        Words(unsafe { &*self.base.add(at).cast() })
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<'a, const N: usize> Words<'a, N> {
+    /// One of them.
+    #[inline]
+    pub(crate) fn get(self, index: usize) -> &'a AtomicU64 {
+        &self.0[index]
+    }
+}
+
+/// The same for a model checker.
+#[cfg(any(loom, shuttle))]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Words<'a, const N: usize>(&'a Region, usize);
+
+#[cfg(any(loom, shuttle))]
+impl Region {
+    pub(crate) fn words<const N: usize>(&self, at: usize) -> Words<'_, N> {
+        assert!(at.is_multiple_of(8) && self.len() - at >= 8 * N);
+        Words(self, at)
+    }
+}
+
+#[cfg(any(loom, shuttle))]
+impl<'a, const N: usize> Words<'a, N> {
+    pub(crate) fn get(self, index: usize) -> &'a AtomicU64 {
+        assert!(index < N);
+        self.0.word(self.1 + 8 * index)
+    }
+}
+
 /// The same for a model checker.
 #[cfg(any(loom, shuttle))]
 #[derive(Clone, Copy, Debug)]

@@ -53,6 +53,8 @@ mod os {
 
     /// What the kernel calls a segment that the guest driver has made.
     const WINDOW_SEGMENT: &[u8] = b"anon_inode:[causeway-segment]";
+    /// `f_type` of memory in huge pages (`statfs(2)`).
+    const HUGETLBFS_MAGIC: libc::__fsword_t = 0x9584_58f6;
 
     /// A sealed memfd, mapped shared and writable. Unmapped when dropped.
     ///
@@ -121,12 +123,86 @@ mod os {
             Self::map_with(fd.as_fd(), len, ProtFlags::READ)
         }
 
+        /// Maps a block of `len` bytes, for reading or for both: as [`Segment::map`], but in huge
+        /// pages too if `huge`, which whoever can write to them could take away.
+        ///
+        /// # Errors
+        /// As [`Segment::map`].
+        pub fn map_block(
+            fd: BorrowedFd<'_>,
+            len: usize,
+            writable: bool,
+            huge: bool,
+        ) -> Result<Segment, SegmentError> {
+            check_kind(fd, len, huge)?;
+            Self::map_checked(fd, len, protection(writable))
+        }
+
+        /// Puts other memory in the place of what is mapped, at the same addresses and in one step:
+        /// a block's fresh memory, or the same for reading only; `None`: nothing, so that
+        /// whoever accesses it faults, and nothing else comes to lie there.
+        ///
+        /// # Errors
+        /// As [`Segment::map`]; what was mapped stays.
+        pub fn replace(
+            &self,
+            fd: Option<BorrowedFd<'_>>,
+            writable: bool,
+            huge: bool,
+        ) -> Result<(), SegmentError> {
+            let (base, flags) = (self.base.as_ptr().cast(), MapFlags::FIXED);
+            let (prot, len) = (protection(writable), self.len);
+            let mapped = match fd {
+                Some(fd) => {
+                    check_kind(fd, len, huge)?;
+                    // SAFETY: the addresses are those of our own mapping, of which there are only
+                    // raw pointers; who uses them lives with other contents, or a fault.
+                    unsafe { rustix::mm::mmap(base, len, prot, flags | MapFlags::SHARED, fd, 0) }
+                }
+                None => {
+                    let flags = flags | MapFlags::PRIVATE | MapFlags::NORESERVE;
+                    // SAFETY: as above.
+                    unsafe { rustix::mm::mmap_anonymous(base, len, ProtFlags::empty(), flags) }
+                }
+            };
+            mapped.map_err(std::io::Error::from)?;
+            self.keep_from_children()
+        }
+
+        /// Asks for transparent huge pages, which the system may give or not.
+        pub fn advise_huge(&self) {
+            // SAFETY: the range is our own mapping; the contents stay.
+            // Where it fails the pages are ordinary ones.
+            let _ = unsafe {
+                let base = self.base.as_ptr().cast();
+                rustix::mm::madvise(base, self.len, Advice::LinuxHugepage)
+            };
+        }
+
+        fn keep_from_children(&self) -> Result<(), SegmentError> {
+            // SAFETY: the range is our own mapping.
+            unsafe {
+                let base = self.base.as_ptr().cast();
+                rustix::mm::madvise(base, self.len, Advice::LinuxDontFork)
+            }
+            .map_err(std::io::Error::from)?;
+            Ok(())
+        }
+
         fn map_with(
             fd: BorrowedFd<'_>,
             len: usize,
             prot: ProtFlags,
         ) -> Result<Segment, SegmentError> {
-            check(fd, len)?;
+            check_kind(fd, len, false)?;
+            Self::map_checked(fd, len, prot)
+        }
+
+        fn map_checked(
+            fd: BorrowedFd<'_>,
+            len: usize,
+            prot: ProtFlags,
+        ) -> Result<Segment, SegmentError> {
             // SAFETY: a new mapping at an address the kernel chooses.
             let base =
                 unsafe { rustix::mm::mmap(ptr::null_mut(), len, prot, MapFlags::SHARED, fd, 0) };
@@ -137,9 +213,7 @@ mod os {
                 len,
                 fd: None,
             };
-            // SAFETY: the range is the mapping just made.
-            unsafe { rustix::mm::madvise(base.as_ptr().cast(), len, Advice::LinuxDontFork) }
-                .map_err(std::io::Error::from)?;
+            segment.keep_from_children()?;
             Ok(segment)
         }
 
@@ -182,16 +256,31 @@ mod os {
         target.is_ok_and(|target| target.to_bytes() == WINDOW_SEGMENT)
     }
 
-    /// Accepts only what can't raise SIGBUS: tmpfs pages (huge pages may run out), size sealed.
-    fn check(fd: BorrowedFd<'_>, len: usize) -> Result<(), SegmentError> {
+    fn check_memfd(fd: BorrowedFd<'_>, huge: bool) -> Result<(), SegmentError> {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| SegmentError::Unsealed)?;
+        let kind = rustix::fs::fstatfs(fd)
+            .map_err(std::io::Error::from)?
+            .f_type;
+        let fits = kind == libc::TMPFS_MAGIC || huge && kind == HUGETLBFS_MAGIC;
+        if seals.contains(SEALS) && fits {
+            Ok(())
+        } else {
+            Err(SegmentError::Unsealed)
+        }
+    }
+
+    fn protection(writable: bool) -> ProtFlags {
+        match writable {
+            true => ProtFlags::READ | ProtFlags::WRITE,
+            false => ProtFlags::READ,
+        }
+    }
+
+    /// Accepts only what can't raise SIGBUS: tmpfs pages (huge pages may run out, and are accepted
+    /// only where that is asked for), size sealed.
+    fn check_kind(fd: BorrowedFd<'_>, len: usize, huge: bool) -> Result<(), SegmentError> {
         if !is_in_window(fd) {
-            let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| SegmentError::Unsealed)?;
-            let kind = rustix::fs::fstatfs(fd)
-                .map_err(std::io::Error::from)?
-                .f_type;
-            if !seals.contains(SEALS) || kind != libc::TMPFS_MAGIC {
-                return Err(SegmentError::Unsealed);
-            }
+            check_memfd(fd, huge)?;
         }
         let found = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size;
         let found = u64::try_from(found).unwrap_or(0);

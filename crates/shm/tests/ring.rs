@@ -405,3 +405,72 @@ fn two_threads() {
     }
     producer.join().unwrap();
 }
+
+/// Sends through the way for short records where that is open.
+fn send_short(ring: &mut Ring, seq: u64, len: usize) -> bool {
+    if let Some(slot) = ring.tx.reserve_short().unwrap() {
+        let words = short(&body(seq, len));
+        slot.publish((seq % 7) as u8, (seq % 5) as u8, seq, words, len);
+        return true;
+    }
+    let sent = send(ring, seq, len);
+    ring.tx.publish();
+    sent
+}
+
+#[cfg(not(miri))]
+#[test]
+fn short_records_keep_to_the_beginning_of_a_large_ring() {
+    let (segment, mut a, mut b) = shared(l::RING_CAPACITY);
+    for seq in 0..20_000 {
+        // Now and then some that take more than a cell.
+        let sent = if seq % 10 == 0 {
+            send(&mut a, seq, 300) && a.tx.publish()
+        } else {
+            send_short(&mut a, seq, 8)
+        };
+        assert!(sent);
+        assert!(receive(&mut b).is_some());
+    }
+    let touched = rustix::fs::fstat(segment.fd()).unwrap().st_blocks * 512;
+    assert!(touched <= 80 << 10, "{touched} bytes are touched");
+}
+
+#[cfg(not(miri))]
+#[test]
+fn records_are_in_order_whether_or_not_the_ring_begins_again_early() {
+    let (_, mut a, mut b) = shared(l::RING_CAPACITY);
+    let (mut sent, mut got) = (0, 0);
+    for round in 0..4_000_u64 {
+        // Lengths and how far the reader is behind vary independently.
+        let len = [8, 40, 300, 8000][(round * 7 % 11 % 4) as usize];
+        for _ in 0..round % 90 {
+            let done = if len <= l::SHORT_BODY {
+                send_short(&mut a, sent, len)
+            } else {
+                send(&mut a, sent, len) && a.tx.publish()
+            };
+            if !done {
+                break;
+            }
+            sent += 1;
+        }
+        let most = if round % 13 == 0 {
+            u64::MAX
+        } else {
+            round % 101
+        };
+        for _ in 0..most {
+            let Some((seq, _)) = receive(&mut b) else {
+                break;
+            };
+            assert_eq!(seq, got);
+            got += 1;
+        }
+    }
+    while receive(&mut b).is_some() {
+        got += 1;
+    }
+    assert_eq!(got, sent);
+    assert!(sent > 100_000);
+}

@@ -7,7 +7,7 @@ use causeway_proto::host::Host;
 use causeway_proto::qp::{Qp, QpConfig};
 use causeway_proto::trp::{Config, Connection, Expecting, SendConfig, Transmit, reset_for};
 use causeway_proto::types::{
-    Access, QpAttr, QpAttrMask as M, QpCap, QpState, SendWr, Wc, WcFlags, WcStatus,
+    Access, QpAttr, QpAttrMask as M, QpCap, QpState, SendWr, Service, Wc, WcFlags, WcStatus,
 };
 use causeway_proto::{Duration, Instant};
 use causeway_wire::trp::Reason;
@@ -166,6 +166,7 @@ fn queue_pair(side: usize, setup: &Setup, host: &mut SimHost) -> Qp {
     };
     let qpn = QPNS[side];
     let mut qp = Qp::new(QpConfig {
+        service: Service::Rc,
         qpn,
         pd: PD,
         cap,

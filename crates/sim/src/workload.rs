@@ -456,7 +456,9 @@ type Parts = (SendOp, Payload, SendFlags, Effect, Option<Arrival>);
 
 fn opcode(op: &SendOp) -> WcOpcode {
     match op {
-        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+        SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::Datagram { .. } => {
+            WcOpcode::Send
+        }
         SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
         SendOp::Read { .. } => WcOpcode::RdmaRead,
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,

@@ -3,7 +3,9 @@
 use crate::abi::{IbvAh, IbvAhAttr, IbvContext, IbvGlobalRoute, IbvGrh, IbvPd, IbvWc};
 use crate::objects::{self, AhObject};
 use crate::port::PORT;
+use crate::qp_attr::av_from_c;
 use crate::{errno, gid, pd};
+use causeway_device::{self as dev, Errno};
 use core::ffi::c_int;
 
 /// `IBV_WC_GRH`
@@ -20,9 +22,14 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
     // SAFETY: the caller passes a live PD and a valid structure.
     let (attr, context) = unsafe { (*attr, (*pd).context) };
     // On Ethernet every address has a global route (ibv_create_ah(3)).
-    if attr.port_num != PORT || attr.is_global == 0 || !gid::is_used(attr.grh.sgid_index) {
+    if attr.port_num != PORT {
         return errno::null(libc::EINVAL);
     }
+    // SAFETY: the PD is live.
+    let dev = match unsafe { objects::pd(pd) }.dev.create_ah(&av_from_c(&attr)) {
+        Ok(dev) => dev,
+        Err(Errno(code)) => return errno::null(code),
+    };
     // SAFETY: the PD is live, and its context open.
     let handle = unsafe {
         pd::add_user(pd);
@@ -34,7 +41,7 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
             pd,
             handle,
         },
-        attr,
+        dev,
     };
     objects::publish(objects::allocate(), object).cast()
 }
@@ -43,7 +50,9 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
 pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
     // SAFETY: the caller passes a live address handle, whose PD is live.
     unsafe {
-        pd::drop_user(objects::ah(ah).ah.pd);
+        let object = objects::ah(ah);
+        object.dev.destroy();
+        pd::drop_user(object.ah.pd);
         objects::reclaim(ah.cast::<AhObject>());
     }
     0
@@ -107,7 +116,9 @@ pub(crate) unsafe extern "C" fn init_ah_from_wc(
     if wc.wc_flags & WC_GRH != 0 {
         // SAFETY: the flag says that the receive buffer begins with a header; it may be unaligned.
         let route = route(&unsafe { grh.read_unaligned() });
-        let Some(sgid_index) = gid::find(&route.dgid) else {
+        // What was sent to a group is answered from any of this host's addresses.
+        let to_group = dev::is_group(route.dgid).then_some(0);
+        let Some(sgid_index) = gid::find(&route.dgid).or(to_group) else {
             return errno::minus_one(libc::ENOENT);
         };
         out.is_global = 1;

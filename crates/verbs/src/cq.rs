@@ -169,8 +169,27 @@ fn c_completion(wc: &Wc) -> IbvWc {
         imm_or_rkey: wc.imm,
         qp_num: wc.qp_num,
         src_qp: wc.src_qp,
-        wc_flags: wc.flags.bits(),
+        wc_flags: wc_flags(wc),
+        sl: service_level(wc),
         ..IbvWc::default()
+    }
+}
+
+/// The flags of a completion that are verbs'.
+pub(crate) fn wc_flags(wc: &Wc) -> u32 {
+    (wc.flags - WcFlags::GRH_IPV4).bits()
+}
+
+/// The service level of a completion: for datagrams the kind of packet that brought it, as
+/// hardware for RoCE reports it and UCX expects it (bit 3: UDP; below: 1 IPv6, 2 IPv4).
+pub(crate) fn service_level(wc: &Wc) -> u8 {
+    const UDP: u8 = 1 << 3;
+    if wc.flags.contains(WcFlags::GRH_IPV4) {
+        UDP | 2
+    } else if wc.flags.contains(WcFlags::GRH) {
+        UDP | 1
+    } else {
+        0
     }
 }
 

@@ -77,7 +77,7 @@ fn fill(cq: &mut IbvCqEx) {
     cq.read_wc_flags = Some(read_wc_flags);
     cq.read_slid = Some(read_slid);
     cq.read_sl = Some(read_sl);
-    cq.read_dlid_path_bits = Some(read_sl);
+    cq.read_dlid_path_bits = Some(read_dlid_path_bits);
     cq.read_completion_ts = Some(read_completion_ts);
     cq.read_cvlan = Some(read_cvlan);
     cq.read_flow_tag = Some(read_flow_tag);
@@ -164,7 +164,8 @@ reader!(read_byte_len -> u32, |object| object.current.byte_len);
 reader!(read_imm_data -> u32, |object| object.current.imm);
 reader!(read_qp_num -> u32, |object| object.current.qp_num);
 reader!(read_src_qp -> u32, |object| object.current.src_qp);
-reader!(read_wc_flags -> c_uint, |object| object.current.flags.bits());
+reader!(read_wc_flags -> c_uint, |object| cq::wc_flags(&object.current));
+reader!(read_sl -> u8, |object| cq::service_level(&object.current));
 reader!(read_completion_ts -> u64, |object| object.timestamp);
 reader!(read_completion_wallclock_ns -> u64, |object| wallclock(object.timestamp));
 
@@ -191,8 +192,8 @@ extern "C" fn read_slid(_cq: *mut IbvCqEx) -> u32 {
     0
 }
 
-/// `ibv_wc_read_sl` and `ibv_wc_read_dlid_path_bits`
-extern "C" fn read_sl(_cq: *mut IbvCqEx) -> u8 {
+/// `ibv_wc_read_dlid_path_bits`
+extern "C" fn read_dlid_path_bits(_cq: *mut IbvCqEx) -> u8 {
     0
 }
 

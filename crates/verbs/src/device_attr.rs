@@ -21,8 +21,6 @@ const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 const ATOMIC_HCA: c_int = 1;
 /// Every power of two from 4 KiB, as devices without a page table of their own report.
 const PAGE_SIZES: u64 = 0xffff_f000;
-/// Address handles are plain memory; the number that fits in an int of round size.
-const MAX_AH: c_int = 1 << 20;
 /// Code of the time a responder takes to acknowledge, 4.096 µs × 2^15 = 134 ms: a software
 /// responder may be descheduled.
 const ACK_DELAY: u8 = 15;
@@ -73,7 +71,10 @@ fn attributes() -> IbvDeviceAttr {
         max_res_rd_atom: int(LIMITS.max_qp_rd_atom.saturating_mul(LIMITS.max_qp)),
         max_qp_init_rd_atom: int(LIMITS.max_qp_rd_atom),
         atomic_cap: ATOMIC_HCA,
-        max_ah: MAX_AH,
+        max_ah: int(LIMITS.max_ah),
+        max_mcast_grp: int(LIMITS.max_mcast_grp),
+        max_mcast_qp_attach: int(LIMITS.max_mcast_qp_attach),
+        max_total_mcast_qp_attach: int(LIMITS.max_mcast_grp * LIMITS.max_mcast_qp_attach),
         max_srq: int(LIMITS.max_srq),
         max_srq_wr: int(LIMITS.max_srq_wr),
         max_srq_sge: int(LIMITS.max_srq_sge),

@@ -30,11 +30,6 @@ pub(crate) fn find(gid: &[u8; 16]) -> Option<u8> {
         .and_then(|entry| u8::try_from(entry.index).ok())
 }
 
-/// Whether `index` names a used entry.
-pub(crate) fn is_used(index: u8) -> bool {
-    table().any(|entry| entry.index == u32::from(index))
-}
-
 fn in_range(port: u32, index: u32) -> bool {
     port == u32::from(PORT) && index < TABLE_LEN
 }

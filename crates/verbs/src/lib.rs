@@ -1,9 +1,9 @@
 //! `libibverbs.so.1`: the verbs C ABI over the software device of `causeway-device`.
 //!
 //! The library exports, at their versions, the symbols of rdma-core's libibverbs (`symbols/`), with
-//! the layouts of `<infiniband/verbs.h>` (crate `causeway-abi`). Every call follows the manual page of its
-//! name; what the device does not do is not advertised and fails with `EOPNOTSUPP`. Loading the
-//! library does nothing: threads, sockets and files come with `ibv_open_device(3)`.
+//! the layouts of `<infiniband/verbs.h>` (crate `causeway-abi`). Every call follows the manual page
+//! of its name; what the device does not do is not advertised and fails with `EOPNOTSUPP`. Loading
+//! the library does nothing: threads, sockets and files come with `ibv_open_device(3)`.
 //!
 //! Conventions of this crate:
 //! - a C object is the first field of a Rust structure (module `objects`) that also holds the
@@ -31,6 +31,7 @@ mod fork;
 mod gid;
 mod legacy;
 mod marshall;
+mod mcast;
 mod mr;
 mod objects;
 mod pd;

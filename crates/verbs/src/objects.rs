@@ -5,8 +5,8 @@
 //! the object into it.
 
 use crate::abi::{
-    IbvAh, IbvAhAttr, IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvMr, IbvPd, IbvQp, IbvQpEx,
-    IbvSrq, IbvTd, VerbsContext,
+    IbvAh, IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvMr, IbvPd, IbvQp, IbvQpEx, IbvSrq, IbvTd,
+    VerbsContext,
 };
 use crate::qp_ex::Batch;
 use causeway_device as dev;
@@ -58,7 +58,7 @@ pub(crate) struct MrObject {
 #[repr(C)]
 pub(crate) struct AhObject {
     pub(crate) ah: IbvAh,
-    pub(crate) attr: IbvAhAttr,
+    pub(crate) dev: Arc<dev::Ah>,
 }
 
 /// `ibv_create_comp_channel(3)`

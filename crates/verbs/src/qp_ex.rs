@@ -5,7 +5,7 @@ use crate::abi::{
 };
 use crate::objects::{self, QpObject};
 use crate::{errno, qp, wr};
-use causeway_device::Errno;
+use causeway_device::{Errno, QPT_UC, QPT_UD};
 use causeway_proto::types::{MAX_SGE, Payload, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -23,6 +23,10 @@ const MASK_SEND_OPS: u32 = 1 << 6;
 /// `IBV_QP_EX_WITH_*` of what the device does: WRITE, SEND, READ with their variants, atomics,
 /// local invalidate, SEND with invalidate.
 const SEND_OPS: u64 = 0xff | 1 << 9;
+/// Of these, what unreliable connections do: WRITE and SEND, with immediate data or without.
+const SEND_OPS_UC: u64 = 0xf;
+/// What datagrams do: SEND, with immediate data or without.
+const SEND_OPS_UD: u64 = 1 << 2 | 1 << 3;
 
 /// The requests between `ibv_wr_start` and `ibv_wr_complete`.
 pub(crate) struct Batch {
@@ -59,7 +63,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     let extended = mask & MASK_SEND_OPS != 0;
     let known = mask & !(MASK_PD | MASK_CREATE_FLAGS | MASK_SEND_OPS) == 0
         && (mask & MASK_CREATE_FLAGS == 0 || attr.create_flags == 0)
-        && (!extended || attr.send_ops_flags & !SEND_OPS == 0);
+        && (!extended || attr.send_ops_flags & !send_ops(attr.qp_type) == 0);
     if !known {
         return errno::null(libc::EOPNOTSUPP);
     }
@@ -84,6 +88,15 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
             object.cast()
         }
         Err(Errno(code)) => errno::null(code),
+    }
+}
+
+/// What a type of queue pairs does.
+fn send_ops(qp_type: u32) -> u64 {
+    match qp_type {
+        QPT_UC => SEND_OPS_UC,
+        QPT_UD => SEND_OPS_UD,
+        _ => SEND_OPS,
     }
 }
 
@@ -266,10 +279,29 @@ begin!(
 );
 unsupported!(wr_bind_mw(*mut c_void, u32, *const c_void));
 unsupported!(wr_send_tso(*mut c_void, u16, u16));
-unsupported!(wr_set_ud_addr(*mut IbvAh, u32, u32));
 unsupported!(wr_set_xrc_srqn(u32));
 unsupported!(wr_atomic_write(u32, u64, *const c_void));
 unsupported!(wr_flush(u32, u64, usize, u8, u8));
+
+/// `ibv_wr_set_ud_addr`
+unsafe extern "C" fn wr_set_ud_addr(qp: *mut IbvQpEx, ah: *mut IbvAh, qpn: u32, qkey: u32) {
+    // SAFETY: the caller has started a batch on a live extended QP, and passes a live address
+    // handle or, against the rules, null.
+    unsafe {
+        let imm = match pending(qp).requests.last().map(|request| request.op) {
+            Some(SendOp::Send) => None,
+            Some(SendOp::SendImm(imm)) => Some(imm),
+            _ => return refuse(qp, libc::EINVAL),
+        };
+        if ah.is_null() || qpn > wr::MAX_QPN {
+            return refuse(qp, libc::EINVAL);
+        }
+        let ah = objects::ah(ah).dev.number();
+        if let Some(request) = pending(qp).requests.last_mut() {
+            request.op = SendOp::Datagram { ah, qpn, qkey, imm };
+        }
+    }
+}
 
 /// `ibv_wr_set_sge`
 unsafe extern "C" fn wr_set_sge(qp: *mut IbvQpEx, lkey: u32, addr: u64, length: u32) {

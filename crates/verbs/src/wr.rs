@@ -1,6 +1,6 @@
 //! Posting work requests: `ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`.
 
-use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, wr_opcode};
+use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, WrUd, wr_opcode};
 use crate::errno;
 use crate::objects;
 use causeway_device::Errno;
@@ -9,6 +9,8 @@ use core::ffi::c_int;
 use core::{ptr, slice};
 use smallvec::SmallVec;
 
+/// Queue pair numbers have 24 bits.
+pub(crate) const MAX_QPN: u32 = 0xff_ffff;
 /// The caller's request is malformed.
 const INVALID: Errno = Errno(libc::EINVAL);
 
@@ -60,8 +62,15 @@ unsafe fn inline(entries: &[IbvSge], max: usize) -> Result<Payload, Errno> {
 
 /// What a send request asks for. Each arm reads the part of the union that its opcode defines; the
 /// rest may be uninitialized.
-fn operation(wr: &IbvSendWr) -> Result<SendOp, Errno> {
+fn operation(wr: &IbvSendWr, datagrams: bool) -> Result<SendOp, Errno> {
     let imm = wr.imm_or_rkey;
+    if datagrams {
+        return match wr.opcode {
+            wr_opcode::SEND => datagram(wr, None),
+            wr_opcode::SEND_WITH_IMM => datagram(wr, Some(imm)),
+            _ => Err(INVALID),
+        };
+    }
     Ok(match wr.opcode {
         wr_opcode::SEND => SendOp::Send,
         wr_opcode::SEND_WITH_IMM => SendOp::SendImm(imm),
@@ -109,6 +118,22 @@ fn operation(wr: &IbvSendWr) -> Result<SendOp, Errno> {
     })
 }
 
+/// A send of a UD queue pair.
+fn datagram(wr: &IbvSendWr, imm: Option<u32>) -> Result<SendOp, Errno> {
+    // SAFETY: sends of UD queue pairs define `ud`.
+    let WrUd {
+        ah,
+        remote_qpn: qpn,
+        remote_qkey: qkey,
+    } = unsafe { wr.wr.ud };
+    if ah.is_null() || qpn > MAX_QPN {
+        return Err(INVALID);
+    }
+    // SAFETY: the caller passes a live address handle.
+    let ah = unsafe { objects::ah(ah) }.dev.number();
+    Ok(SendOp::Datagram { ah, qpn, qkey, imm })
+}
+
 /// Whether an operation sends bytes of the caller, so that they may be inline.
 fn carries_payload(op: &SendOp) -> bool {
     matches!(
@@ -118,6 +143,7 @@ fn carries_payload(op: &SendOp) -> bool {
             | SendOp::SendInv(_)
             | SendOp::Write { .. }
             | SendOp::WriteImm { .. }
+            | SendOp::Datagram { .. }
     )
 }
 
@@ -126,8 +152,8 @@ fn carries_payload(op: &SendOp) -> bool {
 /// # Safety
 /// `wr` and what it points at are valid (`ibv_post_send(3)`).
 #[inline(always)]
-unsafe fn send(wr: &IbvSendWr, max_inline: usize) -> Result<SendWr, Errno> {
-    let op = operation(wr)?;
+unsafe fn send(wr: &IbvSendWr, max_inline: usize, datagrams: bool) -> Result<SendWr, Errno> {
+    let op = operation(wr, datagrams)?;
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(INVALID)?;
     // SAFETY: the caller's promise.
     let entries = unsafe { entries(wr.sg_list, wr.num_sge)? };
@@ -214,7 +240,8 @@ pub(crate) unsafe extern "C" fn post_send(
     unsafe {
         let object = objects::qp(qp);
         let max_inline = object.max_inline_data;
-        let requests = chain(head).map(|wr| send(wr, max_inline));
+        let datagrams = object.dev.is_datagram();
+        let requests = chain(head).map(|wr| send(wr, max_inline, datagrams));
         report(head, bad, object.dev.post_send_list(requests))
     }
 }

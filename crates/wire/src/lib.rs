@@ -4,6 +4,7 @@
 
 pub mod cm;
 mod codec;
+pub mod datagram;
 pub mod ddp;
 pub mod plain_send;
 pub mod rdmap;

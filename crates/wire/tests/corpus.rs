@@ -4,12 +4,15 @@
 mod cm;
 #[path = "../../../fuzz/harness/corpus.rs"]
 mod corpus;
+#[path = "../../../fuzz/harness/datagram.rs"]
+mod datagram;
 #[path = "../../../fuzz/harness/rdmap.rs"]
 mod rdmap;
 #[path = "../../../fuzz/harness/trp.rs"]
 mod trp;
 
 use causeway_wire::cm::{Acked, Kind, MESSAGE_MAX, PortSpace, Private, Terms};
+use causeway_wire::datagram::{Datagram, MAX_FLOW_LABEL, QPN_MULTICAST};
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
@@ -26,6 +29,11 @@ fn replay_rdmap() {
 #[test]
 fn replay_cm() {
     corpus::replay("cm", cm::run);
+}
+
+#[test]
+fn replay_datagram() {
+    corpus::replay("datagram", datagram::run);
 }
 
 #[test]
@@ -263,5 +271,31 @@ fn write_cm_seeds() {
         let n = message.emit(&mut bytes).expect("it fits");
         corpus::write_seed("cm", name, &bytes[..n]);
         corpus::write_seed("cm", &format!("{name}-cut"), &bytes[..n - 1]);
+    }
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_datagram_seeds() {
+    let plain = Datagram {
+        dst_qpn: 0x1002,
+        src_qpn: 0x2003,
+        qkey: 0x1111_1111,
+        hop_limit: 64,
+        ..Datagram::default()
+    };
+    let full = Datagram {
+        dst_qpn: QPN_MULTICAST,
+        imm: Some(7),
+        solicited: true,
+        traffic_class: 0xa1,
+        flow_label: MAX_FLOW_LABEL,
+        ..plain
+    };
+    for (name, datagram) in [("plain", plain), ("full", full)] {
+        let head = datagram.emit().expect("representable");
+        corpus::write_seed("datagram", name, &[&head[..], b"payload"].concat());
+        corpus::write_seed("datagram", &format!("{name}-empty"), &head);
+        corpus::write_seed("datagram", &format!("{name}-cut"), &head[..head.len() - 1]);
     }
 }

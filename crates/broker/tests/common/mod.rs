@@ -11,8 +11,9 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU16, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use causeway_broker::server::REQUESTS_PER_TURN;
 use causeway_fabric::fds::sealed_memfd;
-use causeway_fabric::limits::{SLOT_MAX, SLOT_MIN, slot_port};
+use causeway_fabric::limits::{NEWS_DELAY, SLOT_MAX, SLOT_MIN, slot_port};
 use causeway_fabric::{
     Address, AttachOptions, Attachment, ConnectRequest, Event, Introduction, WirePref, launch,
     runtime,
@@ -193,11 +194,14 @@ impl Peer {
         }
     }
 
-    /// Waits until the broker has done all that was asked before, then takes the events. The
-    /// broker is single-threaded and its socket keeps order, so what it had to tell by the time
-    /// of this call's reply has arrived.
+    /// Waits until the broker has done all that was asked before and has kept no news back, then
+    /// takes the events. The broker is single-threaded, delivers news between its turns, and its
+    /// socket keeps order: of more calls than it answers in a turn, the last comes after that.
     pub fn events_so_far(&self) -> Vec<Event> {
-        self.attachment.remove_slot(SLOT_MAX).unwrap_err();
+        std::thread::sleep(NEWS_DELAY);
+        for _ in 0..=REQUESTS_PER_TURN {
+            self.attachment.remove_slot(SLOT_MAX).unwrap_err();
+        }
         self.attachment.poll_events().unwrap()
     }
 }

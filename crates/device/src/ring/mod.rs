@@ -19,7 +19,7 @@ use causeway_proto::types::SendWr;
 use causeway_proto::ulp::{Nak, Space, Ulp};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
-use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, notify};
+use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, leave_word, notify};
 
 use crate::clock::earlier;
 use crate::core::Core;
@@ -85,6 +85,10 @@ pub(crate) struct RingLink {
     deserted: bool,
     /// The peer is dead, or has broken the ring.
     peer_gone: bool,
+    /// Records written as they were posted, of which the peer has not been told.
+    posted: u64,
+    /// Records of a stream published since the peer was last told of all.
+    streamed: u32,
     /// Records taken since the peer was last told.
     untold: usize,
     /// The peer has been told that this queue pair failed.
@@ -122,6 +126,8 @@ impl RingLink {
             give_up_at: None,
             deserted: false,
             peer_gone: false,
+            posted: 0,
+            streamed: 0,
             untold: 0,
             said_failed: false,
             evicted: false,
@@ -254,12 +260,22 @@ impl RingLink {
         self.ring.evict();
     }
 
-    /// Tells the peer that this queue pair is reset or destroyed.
-    pub fn close(&mut self) {
+    /// Tells the peer that this queue pair is reset or destroyed. A peer that waits for nothing of
+    /// it is not woken for that.
+    pub fn close(&mut self, qp: &Qp) {
         self.ring.set_grant(Grant::NONE);
         self.publish_ack();
         self.ring.set_flag(Flag::Closed);
-        self.notify(Attention::DATA.and(Attention::ACK));
+        let events = Attention::DATA.and(Attention::ACK);
+        let midway = self.flow.first != self.flow.expected;
+        if self.deserted || self.peer_gone {
+            return;
+        }
+        if self.is_ready() || midway || self.has_work(qp) {
+            self.notify(events);
+        } else {
+            leave_word(&self.ring, events, &self.peer.inbox, self.index);
+        }
     }
 
     /// Whether the peer has not been told of something taken.

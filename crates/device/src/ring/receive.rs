@@ -14,6 +14,8 @@ use crate::record::{DIRECT, LAST, kind};
 
 /// Records handled in one progress, so that other queue pairs get their turn.
 const RECEIVE_MOST: usize = 64;
+/// Looks at the only ring of a program that polls it, in one call.
+const LOOKS: u32 = 64;
 /// Records taken after which the peer is told at once.
 const TELL_AFTER: usize = 16;
 
@@ -166,7 +168,64 @@ impl RingLink {
         Ok(taken > 0 || progress || deserted)
     }
 
+    /// Looks a few times whether something has come, and takes it if it is messages of one segment
+    /// without options and nothing is out of the ordinary. Returns false, with nothing done, where
+    /// [`receive`] must look.
+    #[inline]
+    pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
+        let waited = !self.is_ready();
+        if waited && !(1..LOOKS).any(|_| self.is_ready()) {
+            return false;
+        }
+        let mut taken = 0;
+        while self.take_one(qp, core) {
+            taken += 1;
+            // Behind what has just come nothing is to be expected, and to look for it would have
+            // its completion wait for the line that the peer is about to write.
+            let enough = taken >= RECEIVE_MOST || (taken >= ENOUGH && core.enough);
+            if waited || enough || !self.is_ready() {
+                break;
+            }
+        }
+        taken > 0
+    }
+
+    /// Takes one of them.
+    #[inline]
+    fn take_one(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
+        if !self.joined || self.flow.refused {
+            return false;
+        }
+        let Ok(Some(record)) = self.ring.rx.peek() else {
+            return false;
+        };
+        // SAFETY: as in `on_record`.
+        let segment = unsafe { Bytes::from_raw(record.as_ptr(), record.len()) };
+        let due = record.kind == kind::REQUEST
+            && record.flags == LAST
+            && record.seq == self.flow.expected;
+        if !due || !qp.receive_plain(segment, core) {
+            return false;
+        }
+        self.ring.rx.consume();
+        self.flow.expected += 1;
+        self.flow.first = self.flow.expected;
+        self.ring.set_req_ack(self.flow.expected);
+        let upto = self.ring.req_ack_seen();
+        // What was never sent is acknowledged by a faulty peer, which `take_acks` is to find.
+        if upto <= self.flow.next[Space::Request as usize] {
+            self.flow.acknowledge(upto, &mut qp.bind(core));
+        }
+        core.stats.add(Counter::RingRxRecords, 1);
+        self.untold += 1;
+        if self.untold >= TELL_AFTER {
+            self.settle(core);
+        }
+        true
+    }
+
     /// Whether a record seems to have come.
+    #[inline]
     pub fn is_ready(&self) -> bool {
         self.ring.rx.ready()
     }

@@ -1,9 +1,9 @@
 //! What the queue pair has to send, written as records.
 
 use causeway_proto::BytesMut;
-use causeway_proto::qp::{Bound, Qp};
+use causeway_proto::qp::{Bound, PostError, Qp};
 use causeway_proto::trp::Budget;
-use causeway_proto::types::QpState;
+use causeway_proto::types::{QpState, SendWr};
 use causeway_proto::ulp::{Space, Ulp};
 use causeway_shm::layout::{SHORT_BODY, SHORT_WORDS};
 use causeway_shm::ring::Flag;
@@ -15,7 +15,7 @@ use super::{Refusal, RingLink};
 use crate::clock::Now;
 use crate::core::Core;
 use crate::qp_entry::QpEntry;
-use crate::record::{flags_of, kind, kind_of};
+use crate::record::{LAST, flags_of, kind, kind_of};
 
 /// Payload of one record: small enough that the reader copies out while the writer copies in.
 const CHUNK: usize = 8192;
@@ -23,6 +23,8 @@ const CHUNK: usize = 8192;
 /// headers and all. The reader polls that line: built there, it would go back and forth for every
 /// store.
 const SHORT: usize = SHORT_BODY - UNTAGGED_LEN;
+/// Longest segment that is written as its message is posted.
+const LONGEST: usize = CHUNK + UNTAGGED_LEN;
 /// Records written in one progress.
 const TRANSMIT_MOST: usize = 64;
 /// How long a send to a queue pair that is gone takes to fail.
@@ -57,7 +59,8 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool 
             false
         }
     };
-    if link.ring.tx.publish() {
+    let untold = std::mem::take(&mut link.streamed) > 1;
+    if link.ring.tx.publish() || untold {
         link.notify_published(bound.host);
     }
     let failed = bound.qp.state() == QpState::Err;
@@ -79,8 +82,8 @@ impl RingLink {
         if !qp.expects_answer() || qp.state() == QpState::Err {
             self.give_up_at = None;
         } else if self.give_up_at.is_none() && (self.deserted || !self.joined) {
-            let attr = qp.attr();
-            let budget = Budget::new(attr.timeout, attr.retry_cnt).limit();
+            let (timeout, retry_cnt) = qp.patience();
+            let budget = Budget::new(timeout, retry_cnt).limit();
             let budget = if self.deserted {
                 Some(DESERTED_AFTER)
             } else {
@@ -115,6 +118,87 @@ impl RingLink {
         qp.host.stats.add(Counter::RingTxRecords, 1);
         self.notify_published(qp.host);
         true
+    }
+
+    /// Posts a send, and writes it at once where it is a message of one segment, the only thing to
+    /// send, and nothing is out of the ordinary: the shortest way from a work request to the peer.
+    /// [`RingLink::tell_posted`] follows.
+    ///
+    /// # Errors
+    /// Those of [`Qp::post_send`].
+    #[inline]
+    pub fn post_send(&mut self, qp: &mut Qp, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
+        let len = if self.is_plain() {
+            qp.plain_len(&wr)
+        } else {
+            None
+        };
+        let Some(len) = len.filter(|len| *len <= LONGEST) else {
+            return qp.post_send(wr, core);
+        };
+        let written = if len <= SHORT_BODY {
+            self.post_short(len, qp, wr, core)?
+        } else {
+            self.post_long(len, qp, wr, core)?
+        };
+        if written {
+            self.flow.next[Space::Request as usize] += 1;
+            self.posted += 1;
+        }
+        Ok(())
+    }
+
+    /// Posts a message whose segment of `len` bytes one line of the ring holds.
+    #[inline]
+    fn post_short(
+        &mut self,
+        len: usize,
+        qp: &mut Qp,
+        wr: SendWr,
+        core: &mut Core,
+    ) -> Result<bool, PostError> {
+        let Ok(Some(slot)) = self.ring.tx.reserve_short() else {
+            return qp.post_send(wr, core).map(|()| false);
+        };
+        let seq = self.flow.next[Space::Request as usize];
+        let mut body = [0; SHORT_BODY];
+        let built = qp.post_plain(wr, seq, BytesMut::from(&mut body[..len]), core)?;
+        if built {
+            slot.publish(kind::REQUEST, LAST, seq, words(&body), len);
+        }
+        Ok(built)
+    }
+
+    /// As [`RingLink::post_short`], where the segment takes several lines.
+    fn post_long(
+        &mut self,
+        len: usize,
+        qp: &mut Qp,
+        wr: SendWr,
+        core: &mut Core,
+    ) -> Result<bool, PostError> {
+        let Ok(Some(mut slot)) = self.ring.tx.reserve(len, len) else {
+            return qp.post_send(wr, core).map(|()| false);
+        };
+        let seq = self.flow.next[Space::Request as usize];
+        // SAFETY: as in `write_next`; a slot has the room asked for.
+        let out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len().min(len)) };
+        let built = qp.post_plain(wr, seq, out, core)?;
+        if built {
+            slot.commit(kind::REQUEST, LAST, seq, len);
+            self.ring.tx.publish();
+        }
+        Ok(built)
+    }
+
+    /// Tells the peer of what was written as it was posted.
+    #[inline]
+    pub fn tell_posted(&mut self, core: &Core) {
+        let posted = std::mem::take(&mut self.posted);
+        if posted > 0 {
+            core.stats.add(Counter::RingTxRecords, posted);
+            self.notify_published(core);
+        }
     }
 
     /// Tells the peer of the records published, which carry the acknowledgment.
@@ -214,7 +298,12 @@ impl RingLink {
         }
         qp.host.stats.add(Counter::RingTxRecords, 1);
         if len > CHUNK / 2 && self.ring.tx.publish() {
-            self.notify_counted(Attention::DATA, qp.host);
+            self.streamed += 1;
+            // A peer that sleeps had better wake at once; one that polls finds the rest itself, and
+            // a fence for each would wait for all that was copied.
+            if self.streamed == 1 {
+                self.notify_counted(Attention::DATA, qp.host);
+            }
         }
         Ok(Wrote::Record)
     }

@@ -1,6 +1,7 @@
 //! The body of the fuzz target for everything that arrives at a control socket.
 
 use super::{Field, Header, decode_body, encode_body};
+use crate::services::pool;
 use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
@@ -46,6 +47,34 @@ fn every_body(bytes: &[u8]) {
     one_body::<Vec<u64>>(bytes);
     session_bodies(bytes);
     sisci_bodies(bytes);
+    every_pool_body(bytes);
+}
+
+fn every_pool_body(bytes: &[u8]) {
+    one_body::<pool::AdoptReply>(bytes);
+    one_body::<pool::AllocateReply>(bytes);
+    one_body::<pool::AllocateRequest>(bytes);
+    one_body::<pool::BlockInfo>(bytes);
+    one_body::<pool::BlockPage>(bytes);
+    one_body::<pool::BlockRequest>(bytes);
+    one_body::<pool::CreatePoolRequest>(bytes);
+    one_body::<pool::FindRequest>(bytes);
+    one_body::<pool::GrantRequest>(bytes);
+    one_body::<pool::ListRequest>(bytes);
+    one_body::<pool::MemberPage>(bytes);
+    one_body::<pool::NameRequest>(bytes);
+    one_body::<pool::NoteRequest>(bytes);
+    one_body::<pool::OpenReply>(bytes);
+    one_body::<pool::OpenRequest>(bytes);
+    one_body::<pool::PoolCursor>(bytes);
+    one_body::<pool::PoolNameRequest>(bytes);
+    one_body::<pool::PoolPage>(bytes);
+    one_body::<pool::PoolReply>(bytes);
+    one_body::<pool::PoolRequest>(bytes);
+    one_body::<pool::RefreshRequest>(bytes);
+    one_body::<pool::RestoreBlockRequest>(bytes);
+    one_body::<pool::RestorePoolRequest>(bytes);
+    one_body::<pool::ResumeRequest>(bytes);
 }
 
 fn session_bodies(bytes: &[u8]) {

@@ -37,9 +37,11 @@ use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
 /// First two bytes of every message.
 pub const MAGIC: u16 = 0x5743;
 /// Version of the header and of every service table; both sides must agree exactly.
-pub const VERSION: u16 = 2;
+pub const VERSION: u16 = 3;
 /// In place of a request's id: the reply is to the connection itself, which is refused.
 pub const CONNECTION: u32 = 0;
+/// Number of a request that is not answered.
+pub const ONE_WAY: u32 = CONNECTION;
 /// Bytes of the header.
 pub const HEADER_BYTES: usize = 24;
 /// Most bytes of a body.

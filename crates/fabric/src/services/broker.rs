@@ -384,7 +384,10 @@ service! {
         /// Reserves memory for segments, in place of what was reserved before.
         15 => reserve(ReserveRequest; fds 0..=0) -> ();
         /// Says which addresses peers in virtual machines, or of one, know the caller by.
-        16 => report_addresses(AddressesRequest; fds 0..=0) -> ();
+        17 => report_addresses(AddressesRequest; fds 0..=0) -> ();
+        /// Forgets a connection, as disconnect, but segments that become stale by it are told as
+        /// events. Sent as request [`ONE_WAY`](crate::remoting::ONE_WAY), it is not answered.
+        16 => leave(DisconnectRequest; fds 0..=0) -> ();
     }
 }
 

@@ -67,6 +67,12 @@ impl Connection {
             private: message.private,
         };
         match self.state {
+            // A program that serves several port spaces at one port opens them one after the other.
+            State::Requesting
+                if self.space == PortSpace::Udp
+                    && self.remote == 0
+                    && message.reason == REASON_NO_SERVICE
+                    && now < self.grace => {}
             State::Requesting | State::Granted | State::Requested | State::Accepting => {
                 self.events.push_back(rejected);
                 self.end(now);
@@ -122,6 +128,7 @@ impl Connection {
     /// The peer's host says that nobody has the port.
     pub fn handle_refused(&mut self, now: Instant) {
         match self.state {
+            State::Requesting if self.remote == 0 && now < self.grace => {}
             State::Requesting if self.remote == 0 => {
                 self.events.push_back(Event::Rejected {
                     reason: REASON_NO_SERVICE,

@@ -19,6 +19,10 @@ mod tests;
 pub const REPEAT_FIRST: Duration = Duration::from_millis(20);
 /// Longest interval.
 pub const REPEAT_MAX: Duration = Duration::from_secs(1);
+/// How long a request is repeated though its host says that nobody listens: programs that have just
+/// told each other to connect do so at the same moment (perftest's `-R`), and a real network takes
+/// longer than the listener.
+pub const LISTENER_GRACE: Duration = Duration::from_millis(200);
 /// How long a request is repeated that nobody has acknowledged, and an accept.
 pub const ANSWER_BUDGET: Duration = Duration::from_secs(10);
 /// How long a peer's program may think about a request that was acknowledged.
@@ -98,6 +102,8 @@ pub struct Connection {
     due: Option<Instant>,
     interval: Duration,
     give_up: Instant,
+    /// Until when a closed port counts as not open yet.
+    grace: Instant,
     /// When the peer's program has thought long enough.
     decide_by: Instant,
     outbox: VecDeque<Message>,
@@ -118,6 +124,7 @@ impl Connection {
     #[must_use]
     pub fn request(local: u64, space: PortSpace, port: u16, offer: Offer, now: Instant) -> Self {
         let mut connection = Connection::new(State::Requesting, local, 0, space, port);
+        connection.grace = now + LISTENER_GRACE;
         connection.say(Kind::Request, 0, offer, now, ANSWER_BUDGET);
         connection
     }
@@ -151,6 +158,7 @@ impl Connection {
             due: None,
             interval: REPEAT_FIRST,
             give_up: Instant(u64::MAX),
+            grace: Instant(0),
             decide_by: Instant(u64::MAX),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
@@ -169,10 +177,10 @@ impl Connection {
         self.remote
     }
 
-    /// Whether the connection is established, at our end.
+    /// Whether there is an established connection, at our end.
     #[must_use]
     pub fn is_established(&self) -> bool {
-        self.state == State::Established
+        self.state == State::Established && self.space != PortSpace::Udp
     }
 
     /// Accepts the peer's request. For datagrams that is all; otherwise [`Event::Established`]
@@ -252,7 +260,7 @@ impl Connection {
     /// Asks whether the peer is still there: it answers only if it does not know the connection,
     /// or its host does for it.
     pub fn probe(&mut self) {
-        if self.state == State::Established {
+        if self.is_established() {
             self.outbox.push_back(self.ack(Acked::Accept));
         }
     }

@@ -1,3 +1,5 @@
+//! Two ends over links that lose, repeat and delay.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -97,8 +99,10 @@ impl World {
     }
 
     fn accepted(&self) -> bool {
-        let accepted = |e: &Event| matches!(e, Event::Accepted { private, .. } if private.as_slice() == b"yes");
-        self.seen[0].iter().any(accepted)
+        self.seen[0].iter().any(|event| match event {
+            Event::Accepted { private, .. } => private.as_slice() == b"yes",
+            _ => false,
+        })
     }
 
     fn b(&mut self) -> &mut Connection {
@@ -230,13 +234,15 @@ fn a_request_given_up_is_taken_back() {
         };
         w.seen[1].iter().any(given_up)
     });
-    assert!(w.b().accept(offer(b"yes"), now) == false);
+    assert!(!w.b().accept(offer(b"yes"), now));
 }
 
 #[test]
 fn a_closed_port_refuses_and_a_lost_peer_disconnects() {
     let mut w = World::new(PortSpace::Tcp, no_loss());
-    let now = w.now;
+    w.a.handle_refused(w.now);
+    assert_eq!(w.a.poll(), None);
+    let now = w.now + LISTENER_GRACE;
     w.a.handle_refused(now);
     let none = Event::Rejected {
         reason: REASON_NO_SERVICE,

@@ -30,9 +30,11 @@ impl SendWqe {
             SendOp::FetchAdd { addr, rkey, .. } | SendOp::CmpSwap { addr, rkey, .. } => {
                 (addr, rkey, Remote::Atomic)
             }
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_) => {
-                return None;
-            }
+            SendOp::Send
+            | SendOp::SendImm(_)
+            | SendOp::SendInv(_)
+            | SendOp::LocalInv(_)
+            | SendOp::Datagram { .. } => return None,
         };
         let len = self.len;
         Some((Target { rkey, addr, len }, what))
@@ -70,13 +72,13 @@ impl Qp {
             && self.attr.state == QpState::Rts
             && !self.sq.halted
             && self.sq.current().is_some_and(|wqe| {
-                let decided = wqe.way == Way::Direct && !self.sq.at_front();
+                let decided = wqe.way == Way::Direct && !self.is_next();
                 !wqe.begun() && !decided && self.goes_directly(wqe)
             })
     }
 
-    /// Carries out a WRITE or READ without queueing it, where nothing is before it and its target
-    /// is within reach: the shortest way. Returns false where it is to be posted.
+    /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its
+    /// target is within reach: the shortest way. Returns false where it is to be posted.
     ///
     /// # Errors
     /// As [`Qp::post_send`].
@@ -87,31 +89,55 @@ impl Qp {
         host: &mut H,
         reach: &mut R,
     ) -> Result<bool, PostError> {
-        let first = self.direct && self.attr.state == QpState::Rts && self.sq.is_empty();
+        let first =
+            self.direct && self.attr.state == QpState::Rts && self.sq.is_empty() && !self.trails();
         if !first {
             return Ok(false);
         }
-        let (addr, rkey, reads) = match wr.op {
-            SendOp::Write { addr, rkey } => (addr, rkey, false),
-            SendOp::Read { addr, rkey } if self.attr.max_rd_atomic > 0 => (addr, rkey, true),
+        let answered = self.attr.max_rd_atomic > 0;
+        let (addr, rkey) = match wr.op {
+            SendOp::Write { addr, rkey } => (addr, rkey),
+            SendOp::Read { addr, rkey }
+            | SendOp::FetchAdd { addr, rkey, .. }
+            | SendOp::CmpSwap { addr, rkey, .. }
+                if answered =>
+            {
+                (addr, rkey)
+            }
             _ => return Ok(false),
         };
         self.check_room(1)?;
         let len = self.check_send(wr)?;
+        let target = Target { rkey, addr, len };
         if len == 0 || len > AT_ONCE {
+            // In its turn; but what it takes to reach the target is found out now.
+            let what = if wr.op.is_answered() {
+                Remote::Read
+            } else {
+                Remote::Write
+            };
+            reach.part(target, what);
             return Ok(false);
         }
         let pd = self.config.pd;
-        let target = Target { rkey, addr, len };
-        let done = match &wr.payload {
-            Payload::Sges(sges) if reads => reach.read(target, |offset, bytes| {
-                scatter(&*host, pd, sges, offset, bytes)
-            }),
-            payload => reach.write(target, 0..len, |offset, bytes| {
-                gather(&*host, pd, payload, offset, bytes)
-            }),
+        let done = match (wr.op.atomic(), &wr.payload) {
+            (Some(op), payload) => {
+                matches!(atomic(payload, target, op, pd, host, reach), Outcome::Done)
+            }
+            (None, Payload::Sges(sges)) if wr.op.is_answered() => {
+                let read = reach.read(target, |offset, bytes| {
+                    scatter(&*host, pd, sges, offset, bytes)
+                });
+                read.is_ok()
+            }
+            (None, payload) => {
+                let written = reach.write(target, 0..len, |offset, bytes| {
+                    gather(&*host, pd, payload, offset, bytes)
+                });
+                written.is_ok()
+            }
         };
-        if done.is_err() {
+        if !done {
             // What it was, carrying it out in its turn will tell.
             return Ok(false);
         }
@@ -137,7 +163,7 @@ impl Qp {
                 // What takes no READs is for the sending path to say.
                 (whole || worth) && (what == Remote::Write || self.attr.max_rd_atomic > 0)
             });
-            let at_front = self.sq.at_front();
+            let at_front = self.is_next();
             let waits = what != Remote::Write || target.len >= WAIT_FROM || fenced;
             let way = match part {
                 Some(_) if at_front || waits => Way::Direct,
@@ -175,6 +201,9 @@ impl Qp {
             return Outcome::Segments;
         };
         let payload = &wqe.wr.payload;
+        if let Some(op) = wqe.wr.op.atomic() {
+            return atomic(payload, target, op, pd, host, reach);
+        }
         let done = match wqe.wr.op {
             SendOp::Read { .. } => {
                 let Payload::Sges(sges) = payload else {
@@ -183,13 +212,6 @@ impl Qp {
                 reach.read(target, |offset, bytes| {
                     scatter(&*host, pd, sges, offset, bytes)
                 })
-            }
-            SendOp::FetchAdd { add, .. } => {
-                return atomic(wqe, target, AtomicOp::FetchAdd(add), pd, host, reach);
-            }
-            SendOp::CmpSwap { compare, swap, .. } => {
-                let op = AtomicOp::CmpSwap { compare, swap };
-                return atomic(wqe, target, op, pd, host, reach);
             }
             _ => reach.write(target, part.clone(), |offset, bytes| {
                 gather(&*host, pd, payload, offset, bytes)
@@ -221,15 +243,16 @@ impl Qp {
 
 /// Carries out an atomic. The local memory is checked first: what has been done at the peer cannot
 /// be taken back.
+#[inline]
 fn atomic<H: Host, R: Reach>(
-    wqe: &SendWqe,
+    payload: &Payload,
     target: Target,
     op: AtomicOp,
     pd: u32,
     host: &H,
     reach: &mut R,
 ) -> Outcome {
-    let Payload::Sges(sges) = &wqe.wr.payload else {
+    let Payload::Sges(sges) = payload else {
         return Outcome::Segments;
     };
     let allowed = sges.iter().all(|s| {

@@ -4,12 +4,15 @@ use causeway_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 
 use super::sendq::SendWqe;
+use crate::host::AtomicOp;
 use crate::types::{SendFlags, SendOp, WcOpcode};
 
 impl SendOp {
     pub(super) fn opcode(&self) -> WcOpcode {
         match self {
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => WcOpcode::Send,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::Datagram { .. } => {
+                WcOpcode::Send
+            }
             SendOp::Write { .. } | SendOp::WriteImm { .. } => WcOpcode::RdmaWrite,
             SendOp::Read { .. } => WcOpcode::RdmaRead,
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
@@ -23,8 +26,22 @@ impl SendOp {
     pub(super) fn is_one_sided(&self) -> bool {
         !matches!(
             self,
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) | SendOp::LocalInv(_)
+            SendOp::Send
+                | SendOp::SendImm(_)
+                | SendOp::SendInv(_)
+                | SendOp::LocalInv(_)
+                | SendOp::Datagram { .. }
         )
+    }
+
+    /// What it does to the peer's 8 bytes, if it is an atomic.
+    #[inline]
+    pub(super) fn atomic(&self) -> Option<AtomicOp> {
+        match *self {
+            SendOp::FetchAdd { add, .. } => Some(AtomicOp::FetchAdd(add)),
+            SendOp::CmpSwap { compare, swap, .. } => Some(AtomicOp::CmpSwap { compare, swap }),
+            _ => None,
+        }
     }
 
     /// Whether the peer answers it with data.
@@ -144,7 +161,8 @@ impl SendWqe {
                 op: Atomic::CmpSwap { compare, swap },
             },
             // Carried out locally; never built into a segment.
-            SendOp::LocalInv(_) => send(None, None),
+            // Neither is ever sent as a segment.
+            SendOp::LocalInv(_) | SendOp::Datagram { .. } => send(None, None),
         };
         Segment { message, last }
     }

@@ -1,4 +1,5 @@
-//! Queue-pair semantics of the reliable connection (RC) service.
+//! Queue-pair semantics of the reliable connection (RC) service, and of the unreliable ones (UC,
+//! UD), which are what is left of it without answers.
 //!
 //! A [`Qp`] holds the work queues, the state of `ibv_modify_qp(3)`, and both halves of the
 //! protocol: the requester that turns send work requests into segments and answers
@@ -8,6 +9,7 @@
 //! Not thread-safe: the device holds its lock around every call.
 
 mod answers;
+mod datagram;
 mod direct;
 #[cfg(test)]
 mod direct_tests;
@@ -19,7 +21,11 @@ mod segments;
 mod sendq;
 #[cfg(test)]
 mod tests;
+mod unreliable;
+#[cfg(test)]
+mod unreliable_tests;
 
+pub use datagram::{Fate, Incoming, Outgoing};
 pub use modify::AttrError;
 
 use std::collections::VecDeque;
@@ -28,8 +34,8 @@ use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
 use crate::time::{Duration, Instant};
 use crate::types::{
-    Payload, QpAttr, QpCap, QpEvent, QpState, RecvWr, SendFlags, SendOp, SendWr, Wc, WcFlags,
-    WcOpcode, WcStatus,
+    Payload, QpAttr, QpCap, QpEvent, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Wc,
+    WcFlags, WcOpcode, WcStatus,
 };
 use crate::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use answers::Answers;
@@ -41,6 +47,8 @@ use sendq::SendQueue;
 pub struct QpConfig {
     /// Number, 24 bits.
     pub qpn: u32,
+    /// What it promises.
+    pub service: Service,
     /// Protection domain its accesses are checked against.
     pub pd: u32,
     /// Queue sizes.
@@ -62,7 +70,7 @@ pub enum PostError {
     Invalid,
 }
 
-/// A reliable-connection queue pair.
+/// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
     config: QpConfig,
@@ -75,6 +83,11 @@ pub struct Qp {
     answers: Answers,
     /// One-sided work requests may be carried out directly.
     direct: bool,
+    /// Requests of an unreliable connection: those below are handed over, and placed.
+    handed: u64,
+    placed: u64,
+    /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
+    adrift: bool,
 }
 
 /// A queue pair bound to its device for the length of a call: the upper layer of a link.
@@ -99,6 +112,9 @@ impl Qp {
             responder: Responder::default(),
             answers: Answers::default(),
             direct: false,
+            handed: 0,
+            placed: 0,
+            adrift: false,
         }
     }
 
@@ -139,7 +155,10 @@ impl Qp {
     pub fn expects_peer(&self) -> bool {
         match self.attr.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => {
-                self.config.srq || !self.rq.is_empty() || self.sq.in_flight()
+                // Who listens for what may never come need not know.
+                let listens =
+                    self.config.service == Service::Rc && (self.config.srq || !self.rq.is_empty());
+                listens || self.sq.in_flight()
             }
             _ => false,
         }
@@ -169,6 +188,8 @@ impl Qp {
         self.sq.push(wr, len);
         if matches!(self.attr.state, QpState::Err | QpState::Sqe) {
             self.flush_sends(host);
+        } else if self.adrift {
+            self.go_adrift(host);
         }
         Ok(())
     }
@@ -273,6 +294,9 @@ impl Qp {
     }
 
     fn check_send(&self, wr: &SendWr) -> Result<u32, PostError> {
+        if !self.offers(&wr.op) {
+            return Err(PostError::Invalid);
+        }
         let cap = &self.config.cap;
         let len = match &wr.payload {
             Payload::Inline(data) => {
@@ -294,7 +318,11 @@ impl Qp {
             }
         };
         let atomic = matches!(wr.op, SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. });
-        if len > u64::from(crate::types::MAX_MESSAGE) || (atomic && len != 8) {
+        let longest = match self.config.service {
+            Service::Ud => crate::types::MAX_DATAGRAM,
+            Service::Rc | Service::Uc => crate::types::MAX_MESSAGE,
+        };
+        if len > u64::from(longest) || (atomic && len != 8) {
             return Err(PostError::Invalid);
         }
         u32::try_from(len).map_err(|_| PostError::Invalid)
@@ -373,7 +401,9 @@ impl Qp {
 impl<H: Host> Bound<'_, H> {
     /// As [`Ulp::next`], for a request that is known to be whole ([`Qp::is_last_whole`]).
     pub fn next_whole(&mut self, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
-        self.qp.next_whole(seq, out, self.host)
+        let next = self.qp.next_whole(seq, out, self.host)?;
+        self.qp.handed_over(seq, self.host);
+        Some(next)
     }
 }
 
@@ -387,7 +417,11 @@ impl<H: Host> Ulp for Bound<'_, H> {
 
     fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
         match space {
-            Space::Request => self.qp.next_request(seq, out, self.host),
+            Space::Request => {
+                let next = self.qp.next_request(seq, out, self.host)?;
+                self.qp.handed_over(seq, self.host);
+                Some(next)
+            }
             Space::Response => self.qp.next_response(seq, out, self.host),
         }
     }
@@ -419,7 +453,10 @@ impl<H: Host> Ulp for Bound<'_, H> {
 
     fn acked(&mut self, space: Space, upto: u64) {
         match space {
-            Space::Request => self.qp.requests_acked(upto, self.host),
+            Space::Request => {
+                self.qp.placed = upto;
+                self.qp.requests_acked(upto, self.host);
+            }
             Space::Response => self.qp.answers.acked(upto),
         }
     }

@@ -3,7 +3,7 @@
 
 use super::Qp;
 use crate::host::Host;
-use crate::types::{MAX_RD_ATOMIC, QpAttr, QpAttrMask as M, QpState};
+use crate::types::{MAX_RD_ATOMIC, QpAttr, QpAttrMask as M, QpState, Service};
 
 /// Why attributes were not accepted; the verbs call answers EINVAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -32,7 +32,59 @@ const PORT: u8 = 1;
 const MASK_24: u32 = 0xff_ffff;
 
 /// Required and optional attributes of a transition, beside `IBV_QP_STATE`.
-fn rule(from: QpState, to: QpState) -> Option<(M, M)> {
+fn rule(service: Service, from: QpState, to: QpState) -> Option<(M, M)> {
+    match service {
+        Service::Rc => rule_rc(from, to),
+        Service::Uc => rule_uc(from, to),
+        Service::Ud => rule_ud(from, to),
+    }
+}
+
+fn rule_uc(from: QpState, to: QpState) -> Option<(M, M)> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
+    let alt = M::ALT_PATH | M::PATH_MIG_STATE;
+    let none = M::empty();
+    Some(match (from, to) {
+        (_, Reset | Err) => (none, none),
+        (Reset, Init) => (init, none),
+        (Init, Init) => (none, init),
+        (Init, Rtr) => (
+            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
+            M::ALT_PATH | M::ACCESS_FLAGS | M::PKEY_INDEX,
+        ),
+        (Rtr, Rts) => (
+            M::SQ_PSN,
+            M::CUR_STATE | M::ACCESS_FLAGS | M::RATE_LIMIT | alt,
+        ),
+        (Rts | Sqe | Sqd, Rts) => (none, M::CUR_STATE | M::ACCESS_FLAGS | M::RATE_LIMIT | alt),
+        (Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (
+            none,
+            M::PORT | M::AV | M::CUR_STATE | M::ACCESS_FLAGS | M::PKEY_INDEX | alt,
+        ),
+        _ => return None,
+    })
+}
+
+fn rule_ud(from: QpState, to: QpState) -> Option<(M, M)> {
+    use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+    let init = M::PKEY_INDEX | M::PORT | M::QKEY;
+    let none = M::empty();
+    Some(match (from, to) {
+        (_, Reset | Err) => (none, none),
+        (Reset, Init) => (init, none),
+        (Init, Init) => (none, init),
+        (Init, Rtr) => (none, M::PKEY_INDEX | M::QKEY),
+        (Rtr, Rts) => (M::SQ_PSN, M::CUR_STATE | M::QKEY | M::RATE_LIMIT),
+        (Rts | Sqe | Sqd, Rts) => (none, M::CUR_STATE | M::QKEY | M::RATE_LIMIT),
+        (Rts, Sqd) => (none, M::EN_SQD_ASYNC_NOTIFY),
+        (Sqd, Sqd) => (none, M::PKEY_INDEX | M::QKEY),
+        _ => return None,
+    })
+}
+
+fn rule_rc(from: QpState, to: QpState) -> Option<(M, M)> {
     use QpState::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
     let init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
     let alt = M::ALT_PATH | M::PATH_MIG_STATE;
@@ -94,7 +146,8 @@ impl Qp {
         } else {
             from
         };
-        let (required, optional) = rule(from, to).ok_or(AttrError::Transition(from, to))?;
+        let (required, optional) =
+            rule(self.config.service, from, to).ok_or(AttrError::Transition(from, to))?;
         let given = mask - M::STATE;
         if !given.contains(required) {
             return Err(AttrError::Missing(required - given));
@@ -148,6 +201,8 @@ impl Qp {
         self.sq.reset();
         self.rq.clear();
         self.rq_used = 0;
+        self.adrift = false;
+        (self.handed, self.placed) = (0, 0);
         self.responder = super::Responder::default();
         self.answers = super::Answers::default();
         self.attr = QpAttr::default();
@@ -162,6 +217,7 @@ impl Qp {
         };
         set(M::ACCESS_FLAGS, &mut || attr.access = new.access);
         set(M::PKEY_INDEX, &mut || attr.pkey_index = new.pkey_index);
+        set(M::QKEY, &mut || attr.qkey = new.qkey);
         set(M::PORT, &mut || attr.port = new.port);
         set(M::PATH_MTU, &mut || attr.path_mtu = new.path_mtu);
         set(M::TIMEOUT, &mut || attr.timeout = new.timeout);

@@ -1,14 +1,17 @@
 //! The requester half: send work requests become segments, acknowledgments and answers become
 //! completions.
 
+use causeway_wire::ddp::UNTAGGED_LEN;
 use causeway_wire::plain_send;
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
 use super::segments::{gather, payload_room, put_header, scatter};
-use super::{Qp, sendq::SendWqe};
+use super::{PostError, Qp, sendq::SendWqe};
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
-use crate::types::{Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, WcStatus};
+use crate::types::{
+    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, SendWr, Service, WcStatus,
+};
 use crate::ulp::{Nak, SegMeta, Verdict};
 
 /// A segment to build: its header, and which bytes of the work request's payload follow.
@@ -144,6 +147,49 @@ impl Qp {
             direct: false,
         };
         Some((meta, header + len))
+    }
+
+    /// Bytes of the segment that is all of a work request, where that is a Send without options
+    /// that can be built as it is posted ([`Qp::post_plain`]): nothing else is to be sent.
+    #[inline]
+    #[must_use]
+    pub fn plain_len(&self, wr: &SendWr) -> Option<usize> {
+        let plain = matches!(wr.op, SendOp::Send)
+            && self.config.service == Service::Rc
+            && !wr.flags.intersects(SendFlags::SOLICITED | SendFlags::FENCE)
+            && self.attr.state == QpState::Rts
+            && self.sq.unsent() == 0
+            && !self.sq.halted
+            && !self.answers.is_due();
+        let len = self.check_send(wr).ok().filter(|_| plain)?;
+        Some(UNTAGGED_LEN + len as usize)
+    }
+
+    /// Posts a work request that has a [`Qp::plain_len`], which is that of `out`, and builds it
+    /// there as segment `seq` of requests. Returns false where it is posted only.
+    ///
+    /// # Errors
+    /// [`PostError::Full`].
+    #[inline]
+    pub fn post_plain<H: Host>(
+        &mut self,
+        wr: SendWr,
+        seq: u64,
+        mut out: BytesMut<'_>,
+        host: &H,
+    ) -> Result<bool, PostError> {
+        self.check_room(1)?;
+        let msn = self.sq.send_msn.wrapping_add(1);
+        let len = out.len().saturating_sub(UNTAGGED_LEN);
+        let body = out.slice(UNTAGGED_LEN, len);
+        let gathered = len == 0 || gather(host, self.config.pd, &wr.payload, 0, body).is_ok();
+        let len = u32::try_from(len).map_err(|_| PostError::Invalid)?;
+        if gathered && out.put(0, &plain_send::emit(msn)) {
+            self.sq.push_built(wr, len, seq, msn);
+            return Ok(true);
+        }
+        self.sq.push(wr, len);
+        Ok(false)
     }
 
     /// Begins the work request at the cursor. Returns false where it needs no segment, because it
@@ -362,7 +408,10 @@ impl Qp {
         if let Some(wqe) = self.sq.pop() {
             self.complete_send(host, wqe.wr.wr_id, wqe.wr.op.opcode(), status, 0);
         }
-        self.enter_error(host);
+        match self.config.service {
+            Service::Rc => self.enter_error(host),
+            Service::Uc | Service::Ud => self.enter_send_error(host),
+        }
     }
 
     /// A work request has failed: nothing more is started, and it completes once those before it
@@ -407,6 +456,9 @@ impl Qp {
     pub(super) fn on_lost<H: Host>(&mut self, host: &mut H) {
         if matches!(self.attr.state, QpState::Err | QpState::Reset) {
             return;
+        }
+        if self.config.service == Service::Uc {
+            return self.go_adrift(host);
         }
         self.sq.halted = true;
         host.event(self.config.qpn, QpEvent::Fatal);

@@ -9,12 +9,12 @@ use super::answers::Answer;
 use super::segments::scatter;
 use crate::bytes::Bytes;
 use crate::host::Host;
-use crate::types::{QpEvent, QpState, RecvWr, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::types::{QpEvent, QpState, RecvWr, Service, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
 
 /// A receive that a SEND is being placed into.
 #[derive(Debug)]
-struct Current {
+pub(super) struct Current {
     capacity: u64,
     first: u64,
     placed: u32,
@@ -23,15 +23,17 @@ struct Current {
 /// State of the responder.
 #[derive(Debug, Default)]
 pub(super) struct Responder {
-    current: Option<Current>,
+    pub(super) current: Option<Current>,
     /// The receive it is placed into, where that came from an SRQ. Its own queue's stays at the
     /// front until it is complete: moving it about costs more than placing a short message.
     from_srq: Option<RecvWr>,
     /// Expected message sequence number of untagged queue 0.
-    send_msn: u32,
+    pub(super) send_msn: u32,
     /// The WRITE under way or just done: number of its first segment, of the next, bytes placed.
     write: Option<(u64, u64, u32)>,
     established: bool,
+    /// The message of an unreliable connection that is being dropped, by its first segment.
+    pub(super) dropping: Option<u64>,
     pub(super) late_refusal: Option<(u64, Nak)>,
 }
 
@@ -59,6 +61,9 @@ impl Qp {
         ) {
             return Verdict::Ignore;
         }
+        if self.config.service == Service::Uc {
+            return self.on_unreliable(meta, segment, in_order, host);
+        }
         if in_order && let Some(msn) = self.as_plain_send(meta, &segment) {
             let body = segment.split_at(UNTAGGED_LEN).1;
             let done = self.place_whole(meta, &Send::plain(msn), body, host);
@@ -78,6 +83,41 @@ impl Qp {
         self.judge(done, in_order, host)
     }
 
+    /// Places a message that is one segment, the next expected and without options: the shortest
+    /// way to its completion. Returns false, with nothing done, where
+    /// [`crate::ulp::Ulp::receive`] must look.
+    #[inline]
+    pub fn receive_plain<H: Host>(&mut self, segment: Bytes<'_>, host: &mut H) -> bool {
+        let plain = self.attr.state == QpState::Rts
+            && self.responder.established
+            && self.responder.current.is_none()
+            && !self.config.srq;
+        let msn = self.responder.send_msn.wrapping_add(1);
+        let (Some(header), Some(wr)) = (segment.first_chunk(), self.rq.front()) else {
+            return false;
+        };
+        let body = segment.split_at(UNTAGGED_LEN).1;
+        let [sge] = wr.sges.as_slice() else {
+            return false;
+        };
+        let fits = !body.is_empty() && body.len() <= sge.length as usize;
+        if !plain || !fits || header != plain_send::emit(msn) {
+            return false;
+        }
+        let pd = self.config.pd;
+        if host.write_local(pd, sge.lkey, sge.addr, body).is_err() {
+            return false;
+        }
+        let wc = Wc {
+            byte_len: length(&body),
+            ..self.blank_wc(wr.wr_id, WcOpcode::Recv, WcStatus::Success)
+        };
+        self.rq.pop_front();
+        self.responder.send_msn = msn;
+        host.complete_recv(self.config.qpn, wc, false);
+        true
+    }
+
     /// The number of a message that [`Qp::place_whole`] takes, where its header says so at a
     /// glance.
     fn as_plain_send(&self, meta: SegMeta, segment: &Bytes<'_>) -> Option<u32> {
@@ -87,7 +127,7 @@ impl Qp {
         plain_send::parse(&segment.first_chunk()?)
     }
 
-    fn execute<H: Host>(
+    pub(super) fn execute<H: Host>(
         &mut self,
         meta: SegMeta,
         message: Message,
@@ -160,11 +200,8 @@ impl Qp {
     ) -> Verdict {
         match done {
             Ok(verdict) => {
-                if verdict == Verdict::Placed && !self.responder.established {
-                    self.responder.established = true;
-                    if self.attr.state == QpState::Rtr {
-                        host.event(self.config.qpn, QpEvent::CommEstablished);
-                    }
+                if verdict == Verdict::Placed {
+                    self.note_established(host);
                 }
                 verdict
             }
@@ -179,6 +216,18 @@ impl Qp {
                 self.enter_error(host);
                 Verdict::Refused(nak)
             }
+        }
+    }
+
+    /// The first request of the peer has been carried out.
+    #[inline]
+    pub(super) fn note_established<H: Host>(&mut self, host: &mut H) {
+        if self.responder.established {
+            return;
+        }
+        self.responder.established = true;
+        if self.attr.state == QpState::Rtr {
+            host.event(self.config.qpn, QpEvent::CommEstablished);
         }
     }
 
@@ -245,7 +294,7 @@ impl Qp {
         Ok(Verdict::Placed)
     }
 
-    fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<RecvWr> {
+    pub(super) fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<RecvWr> {
         if self.config.srq {
             host.pop_srq(self.config.qpn)
         } else {
@@ -268,7 +317,8 @@ impl Qp {
             if meta.seq != meta.first || send.mo != 0 || send.msn != expected {
                 return Err(Nak::InvalidRequest);
             }
-            if self.config.srq {
+            // An unreliable connection may have one left from a message that it dropped.
+            if self.config.srq && self.responder.from_srq.is_none() {
                 self.responder.from_srq = host.pop_srq(self.config.qpn);
             }
             let Some(wr) = self.responder.from_srq.as_ref().or(self.rq.front()) else {
@@ -330,6 +380,11 @@ impl Qp {
                 .err()
                 .map(|_| (WcStatus::LocProtErr, Nak::RemoteOperation))
         };
+        if let Some((status, nak)) = failed
+            && self.spares(status)
+        {
+            return Err(nak);
+        }
         self.rq.pop_front();
         if let Some((status, nak)) = failed {
             self.complete_recv_error(host, wr_id, status);
@@ -375,11 +430,17 @@ impl Qp {
     /// Completes the receive under way in error, and passes on what to tell the requester.
     fn fail_recv<H: Host>(&mut self, status: WcStatus, nak: Nak, host: &mut H) -> Nak {
         if self.responder.current.take().is_some()
+            && !self.spares(status)
             && let Some(wr_id) = self.end_recv()
         {
             self.complete_recv_error(host, wr_id, status);
         }
         nak
+    }
+
+    /// Whether a message that ends so leaves the receive to the next one.
+    fn spares(&self, status: WcStatus) -> bool {
+        self.config.service == Service::Uc && status == WcStatus::LocLenErr
     }
 
     /// Drops the receive that a SEND was placed into, and returns its name.

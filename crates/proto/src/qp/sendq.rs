@@ -140,6 +140,22 @@ impl SendQueue {
         });
     }
 
+    /// As pushed behind nothing unsent, and then built: message `msn` of queue 0, whole in segment
+    /// `seq`.
+    #[inline]
+    pub fn push_built(&mut self, wr: SendWr, len: u32, seq: u64, msn: u32) {
+        self.push(wr, len);
+        if let Some(wqe) = self.wqes.back_mut() {
+            wqe.first = seq;
+            wqe.end = Some(seq + 1);
+            wqe.emitted = len;
+            wqe.msn = msn;
+            wqe.runs.note(seq, 0, len);
+        }
+        self.cursor += 1;
+        self.send_msn = msn;
+    }
+
     /// Removes the oldest, complete or flushed. Its completion, if any, is to be noted with
     /// [`SendQueue::completed`].
     pub fn pop(&mut self) -> Option<SendWqe> {

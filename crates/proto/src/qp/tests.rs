@@ -24,7 +24,7 @@ pub(super) struct World {
 }
 
 impl World {
-    fn new(fill: u8) -> Self {
+    pub(super) fn new(fill: u8) -> Self {
         World {
             memory: RefCell::new(vec![fill; SIZE]),
             sends: Vec::new(),
@@ -118,7 +118,7 @@ pub(super) struct End {
 }
 
 impl End {
-    fn new(qpn: u32, fill: u8) -> Self {
+    fn new(service: Service, qpn: u32, fill: u8) -> Self {
         let cap = QpCap {
             max_send_wr: 16,
             max_recv_wr: 16,
@@ -127,6 +127,7 @@ impl End {
             max_inline_data: 64,
         };
         let mut qp = Qp::new(QpConfig {
+            service,
             qpn,
             pd: PD,
             cap,
@@ -190,21 +191,16 @@ fn connect(qp: &mut Qp, world: &mut World) {
         rnr_retry: 1,
         ..QpAttr::default()
     };
+    let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
+    let retries = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
+    let (answers, retries) = match qp.config().service {
+        Service::Rc => (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER, retries),
+        _ => (M::empty(), M::empty()),
+    };
     let steps = [
         (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-        (
-            QpState::Rtr,
-            M::AV
-                | M::PATH_MTU
-                | M::DEST_QPN
-                | M::RQ_PSN
-                | M::MAX_DEST_RD_ATOMIC
-                | M::MIN_RNR_TIMER,
-        ),
-        (
-            QpState::Rts,
-            M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_QP_RD_ATOMIC,
-        ),
+        (QpState::Rtr, path | answers),
+        (QpState::Rts, M::SQ_PSN | retries),
     ];
     for (state, mask) in steps {
         qp.modify(&QpAttr { state, ..attr }, mask | M::STATE, world)
@@ -271,7 +267,11 @@ fn run(a: &mut End, b: &mut End) {
 }
 
 pub(super) fn pair() -> (End, End) {
-    (End::new(1, 0xaa), End::new(2, 0xbb))
+    pair_of(Service::Rc)
+}
+
+pub(super) fn pair_of(service: Service) -> (End, End) {
+    (End::new(service, 1, 0xaa), End::new(service, 2, 0xbb))
 }
 
 pub(super) const SIGNALED: SendFlags = SendFlags::SIGNALED;

@@ -7,7 +7,8 @@ use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
 use causeway_wire::cm::{Acked, Kind, MESSAGE_MAX, Message, Private, Terms};
 use causeway_wire::trp::{crc_matches, seal};
 
-use super::{Conn, PORT, Table, now, random_name};
+use super::lifeline::Told;
+use super::{Conn, LIFELINES, PORT, Table, now, random_name};
 use crate::channel::What;
 
 /// A message, who sent it, and the address it was sent to.
@@ -51,20 +52,31 @@ fn receive(port: &mut UdpPort) -> Vec<Arrival> {
 impl Table {
     /// Serves the port named by a token of the event queue.
     pub(super) fn serve(&mut self, token: u64) {
-        if token == PORT {
+        if token == LIFELINES {
+            let last = &mut self.last_token;
+            self.lifelines.accept(|| {
+                *last += 1;
+                *last
+            });
+        } else if token == PORT {
+            // Reports last: a repeated request may find the listener gone that has answered the
+            // first, and then the answer is what counts.
+            let arrivals = receive(&mut self.port);
             let mut reports = Vec::new();
             let _ = self.port.take_errors(|to, why| reports.push((to, why)));
+            for arrival in arrivals {
+                self.handle(&arrival);
+            }
             for (to, why) in reports {
                 self.undelivered(to, why);
-            }
-            for arrival in receive(&mut self.port) {
-                self.handle(&arrival);
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
             let _ = listener.port.take_errors(|_, _| {});
             for arrival in receive(&mut listener.port) {
                 self.handle_at_listener(token, &arrival);
             }
+        } else if let Told::Gone(peer) = self.lifelines.serve(token) {
+            self.undelivered(peer, Unreachable::Port);
         }
     }
 
@@ -138,6 +150,7 @@ impl Table {
                 request: Some(request),
                 early: Vec::new(),
                 due: None,
+                lifeline: None,
             },
         );
         self.settle(name);

@@ -20,8 +20,10 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::channel::What;
 use crate::id::Shared;
+use lifeline::{Hold, Lifelines};
 
 mod datagrams;
+mod lifeline;
 mod thread;
 
 /// Requests that a listener keeps for its program; what `rdma_listen(3)` asks for beyond it is cut.
@@ -33,8 +35,10 @@ const EARLY_MAX: usize = 4;
 const WAKE: u64 = 0;
 /// Token of the port that connections use.
 const PORT: u64 = 1;
-/// The first token of a listener.
-const FIRST_LISTENER: u64 = 2;
+/// Token of the lifelines' listener.
+const LIFELINES: u64 = 2;
+/// How often a port is looked for that is free for datagrams and lifelines alike.
+const PORT_TRIES: usize = 16;
 
 /// A connection and where it leads.
 struct Conn {
@@ -52,6 +56,8 @@ struct Conn {
     early: Vec<Event>,
     /// The timer as it stands in [`Table::timers`].
     due: Option<Instant>,
+    /// The peer whose lifeline this connection holds.
+    lifeline: Option<Hold>,
 }
 
 /// A port where requests arrive.
@@ -72,15 +78,29 @@ pub(crate) struct Table {
     requests: HashMap<(SocketAddr, u64), u64>,
     listeners: HashMap<u64, Listener>,
     timers: BTreeSet<(Instant, u64)>,
+    lifelines: Lifelines,
     last_token: u64,
 }
 
 /// What the agent's mutex does not guard.
 pub(crate) struct Agent {
     pid: u32,
-    epoll: OwnedFd,
+    epoll: Arc<OwnedFd>,
     wake: OwnedFd,
     table: Mutex<Table>,
+}
+
+/// A port for datagrams and lifelines alike.
+fn bind_both(epoll: &Arc<OwnedFd>) -> io::Result<(Lifelines, UdpPort)> {
+    let mut outcome = Err(io::ErrorKind::AddrInUse.into());
+    for _ in 0..PORT_TRIES {
+        let lifelines = Lifelines::new(epoll.clone(), LIFELINES)?;
+        outcome = UdpPort::bind(lifelines.port()?).map(|port| (lifelines, port));
+        if outcome.is_ok() {
+            break;
+        }
+    }
+    outcome
 }
 
 /// The process's agent, once there is one.
@@ -124,9 +144,9 @@ impl Agent {
     }
 
     fn start() -> io::Result<Agent> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let epoll = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let port = UdpPort::bind(0)?;
+        let (lifelines, port) = bind_both(&epoll)?;
         epoll::add(&epoll, &wake, EventData::new_u64(WAKE), EventFlags::IN)?;
         epoll::add(&epoll, port.fd(), EventData::new_u64(PORT), EventFlags::IN)?;
         Ok(Agent {
@@ -139,7 +159,8 @@ impl Agent {
                 requests: HashMap::new(),
                 listeners: HashMap::new(),
                 timers: BTreeSet::new(),
-                last_token: FIRST_LISTENER,
+                lifelines,
+                last_token: LIFELINES,
             }),
         })
     }
@@ -177,6 +198,7 @@ impl Agent {
                 request: None,
                 early: Vec::new(),
                 due: None,
+                lifeline: None,
             },
         );
         table.settle(name);
@@ -233,8 +255,7 @@ impl Agent {
         backlog: usize,
     ) -> io::Result<u64> {
         let mut table = self.lock();
-        table.last_token += 1;
-        let token = table.last_token;
+        let token = table.new_token();
         epoll::add(
             &self.epoll,
             port.fd(),
@@ -284,6 +305,33 @@ impl Agent {
 }
 
 impl Table {
+    fn new_token(&mut self) -> u64 {
+        self.last_token += 1;
+        self.last_token
+    }
+
+    /// Holds or releases the lifeline of a connection's peer, as its state demands.
+    fn attend_lifeline(&mut self, name: u64) {
+        let Some(conn) = self.conns.get_mut(&name) else {
+            return;
+        };
+        let wanted = conn.machine.is_established();
+        if conn.lifeline.is_some() == wanted {
+            return;
+        }
+        let (peer, from) = (conn.peer, conn.local_ip);
+        match conn.lifeline.take() {
+            Some(hold) => self.lifelines.release(hold),
+            None => {
+                let token = self.new_token();
+                let hold = self.lifelines.hold(peer, from, token);
+                if let Some(conn) = self.conns.get_mut(&name) {
+                    conn.lifeline = hold;
+                }
+            }
+        }
+    }
+
     fn no_longer_waits(&mut self, listener: Option<u64>) {
         if let Some(listener) = listener.and_then(|token| self.listeners.get_mut(&token)) {
             listener.waiting -= 1;
@@ -315,6 +363,7 @@ impl Table {
             conn.due = due;
             self.timers.extend(due.map(|due| (due, name)));
         }
+        self.attend_lifeline(name);
         if finished {
             self.forget(name);
         }
@@ -327,6 +376,9 @@ impl Table {
             }
             if let Some(due) = conn.due {
                 self.timers.remove(&(due, name));
+            }
+            if let Some(hold) = conn.lifeline {
+                self.lifelines.release(hold);
             }
             self.no_longer_waits(conn.waits_at);
         }

@@ -37,8 +37,8 @@ fn block_signals(mask: Option<libc::sigset_t>) -> libc::sigset_t {
 
 fn run(agent: &Agent) {
     let mut events = Vec::with_capacity(EVENTS_PER_WAIT);
+    let mut due = agent.lock().run_timers();
     loop {
-        let due = agent.lock().run_timers();
         let timeout = due.map(|due| {
             let left = due.since(now());
             rustix::event::Timespec {
@@ -62,5 +62,7 @@ fn run(agent: &Agent) {
                 token => table.serve(token),
             }
         }
+        // What has arrived need not be asked for again.
+        due = table.run_timers();
     }
 }

@@ -145,6 +145,22 @@ impl Ring {
         Self::format(segment, l::RING_CAPACITY)
     }
 
+    /// The first bytes of a segment of zeroes, of [`l::ring_len`] bytes for [`l::RING_CAPACITY`],
+    /// that make it a ring with nothing in it: for who makes rings for others, and maps none.
+    #[must_use]
+    pub fn header() -> [u8; l::CAPACITY_AT + 8] {
+        let mut bytes = [0; l::CAPACITY_AT + 8];
+        let words = [
+            (l::MAGIC_AT, l::RING_MAGIC),
+            (l::VERSION_AT, l::VERSION),
+            (l::CAPACITY_AT, l::RING_CAPACITY as u64),
+        ];
+        for (at, word) in words {
+            bytes[at..at + 8].copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
     /// Makes a segment of zeroes, of [`l::ring_len`] bytes, a ring with nothing in it.
     ///
     /// # Errors

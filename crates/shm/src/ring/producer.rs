@@ -6,6 +6,18 @@ use crate::layout as l;
 use crate::mem::Region;
 use crate::sync::Ordering;
 
+/// Offset in the circle from which short records go back to its beginning: queue pairs that
+/// exchange nothing else touch no more of the ring.
+const LAP: usize = if cfg!(any(loom, shuttle)) {
+    usize::MAX
+} else {
+    64 << 10
+};
+/// Largest record that is short in this sense.
+const LAP_RECORD: usize = 1024;
+/// Bytes after which that is tried again, where the reader is far behind.
+const LAP_STEP: u64 = 4096;
+
 /// Writes records. See the module for the protocol.
 #[derive(Debug)]
 pub struct Producer {
@@ -23,6 +35,10 @@ pub struct Producer {
     number: u64,
     /// A position where a ready word has been zeroed beforehand, and nothing written since.
     zeroed: Option<u64>,
+    /// The next record goes to the beginning of the circle, wherever the tail is.
+    lapping: bool,
+    /// Where that was tried last, in steps.
+    lap_tried: u64,
     /// Offset and value of the ready word that publishes the batch.
     first: Option<(usize, u64)>,
     /// Acknowledgment the next record carries, and that of the last one written, and published.
@@ -56,6 +72,8 @@ impl Producer {
             head_seen: 0,
             number: 0,
             zeroed: None,
+            lapping: false,
+            lap_tried: 0,
             first: None,
             ack: 0,
             ack_written: 0,
@@ -81,6 +99,9 @@ impl Producer {
         let min = min.min(max);
         if self.broken {
             return Err(Corrupt);
+        }
+        if l::record_size(max) <= LAP_RECORD {
+            self.mind_lap()?;
         }
         // The line with the reader's index moves only if the copy of it says that the room is
         // short.
@@ -144,10 +165,11 @@ impl Producer {
         if self.broken {
             return Err(Corrupt);
         }
+        self.mind_lap()?;
         if self.room() < l::CELL {
             self.refresh()?;
         }
-        if self.first.is_some() || self.room() < l::CELL {
+        if self.lapping || self.first.is_some() || self.room() < l::CELL {
             return Ok(None);
         }
         Ok(Some(ShortSlot(self)))
@@ -190,11 +212,29 @@ impl Producer {
 
     /// Bytes to skip so that a body of `min` bytes is in one piece.
     fn skip(&self, min: usize) -> usize {
-        if self.to_end() < l::record_size(min) {
+        if self.lapping || self.to_end() < l::record_size(min) {
             self.to_end()
         } else {
             0
         }
+    }
+
+    /// Before a short record: far enough into the circle it begins again.
+    #[inline]
+    fn mind_lap(&mut self) -> Result<(), Corrupt> {
+        let beyond = self.offset(self.tail) >= LAP;
+        if beyond && !self.lapping && self.tail / LAP_STEP != self.lap_tried {
+            self.try_lap()?;
+        }
+        Ok(())
+    }
+
+    #[cold]
+    fn try_lap(&mut self) -> Result<(), Corrupt> {
+        self.lap_tried = self.tail / LAP_STEP;
+        self.refresh()?;
+        self.lapping = self.room() >= self.to_end() + LAP_RECORD;
+        Ok(())
     }
 
     fn refresh(&mut self) -> Result<(), Corrupt> {
@@ -286,6 +326,7 @@ impl Slot<'_> {
         assert!(len <= self.len && kind <= super::KIND_MAX);
         let p = self.producer;
         if self.padding > 0 {
+            p.lapping = false;
             let len = (self.padding - l::RECORD_HEADER) as u32;
             p.append(
                 Ready {

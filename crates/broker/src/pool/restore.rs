@@ -1,0 +1,306 @@
+//! What comes back after a restart of the broker.
+//!
+//! Sessions return with their lives, owners bring their blocks with all grants, and others say
+//! which they hold. They come in any order, so for a while a block may be named that its owner has
+//! not brought yet, and a session may have been granted something that has not come yet.
+
+use std::collections::{HashMap, VecDeque};
+use std::os::fd::OwnedFd;
+use std::time::Instant;
+
+use causeway_fabric::fds::is_huge;
+use causeway_fabric::limits::{AWAITED_BLOCKS_MAX, GRANTS_PER_BLOCK_MAX, RESTORE_GRACE};
+use causeway_fabric::services::pool::{
+    Access, CreatePoolRequest, Grant, Pages, PartyKind, PoolReply, RestoreBlockRequest,
+    RestorePoolRequest, ResumeRequest,
+};
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use rustix::io::Errno;
+
+use super::blocks::{Block, read_memfd_name};
+use super::pools::{name_is_valid, numbers_are_valid};
+use super::slots::Slots;
+use super::{Handle, News, PoolId, Pools, SessionName};
+
+/// What has not come back yet.
+#[derive(Debug, Default)]
+pub struct Returning {
+    /// Blocks that sessions say they hold, whose owners have not brought them.
+    awaited: HashMap<Handle, Vec<(SessionName, PoolId, Access)>>,
+    /// When to give up on each, oldest first.
+    blocks: VecDeque<(Instant, Handle)>,
+    /// Blocks that came back, whose grantees may not have; when to give up on those.
+    grantees: VecDeque<(Instant, Handle)>,
+}
+
+impl Pools {
+    /// Opens a pool that an earlier broker had, and makes it if nobody has brought it yet. Its
+    /// creator's word on it counts more than others'.
+    ///
+    /// # Errors
+    /// `EINVAL`, `EDQUOT`, as for a new one; `EEXIST` if another has taken its name.
+    pub fn restore_pool(
+        &mut self,
+        session: SessionName,
+        request: &RestorePoolRequest,
+    ) -> Result<PoolReply, Errno> {
+        let member = self.own(session)?;
+        let creator = member.uid == request.uid;
+        let create = CreatePoolRequest {
+            name: request.name.clone(),
+            block_bytes: request.block_bytes,
+            capacity: request.capacity,
+            private: request.private,
+            existing: true,
+        };
+        if !name_is_valid(&create.name) || !numbers_are_valid(&create) {
+            return Err(Errno::INVAL);
+        }
+        let id = match self.by_name.get(&(member.tenant, create.name.clone())) {
+            Some(&id) => id,
+            None => self.add_pool(session, &create, request.uid, creator)?,
+        };
+        let pool = self.pools.get_mut(&id).ok_or(Errno::NOENT)?;
+        if pool.uid != request.uid {
+            return Err(Errno::EXIST);
+        }
+        if creator && !pool.confirmed {
+            pool.confirmed = true;
+            pool.private = request.private;
+            if pool.blocks.is_empty() {
+                pool.slots = Slots::new(request.capacity);
+                pool.block_bytes = request.block_bytes;
+            }
+        }
+        if pool.block_bytes != request.block_bytes {
+            return Err(Errno::EXIST);
+        }
+        self.join_pool(session, id)
+    }
+
+    /// Takes up a block of the session that an earlier broker made.
+    ///
+    /// # Errors
+    /// `ENOENT` without the pool, `EINVAL` if it can't be one, `EEXIST` if it is there or its place
+    /// or its name are another's, `EDQUOT` beyond a limit.
+    pub fn restore_block(
+        &mut self,
+        session: SessionName,
+        request: &RestoreBlockRequest,
+        fd: OwnedFd,
+        now: Instant,
+    ) -> Result<(), Errno> {
+        let member = self.own(session)?;
+        let uid = member.uid;
+        if !member.pools.contains(&request.pool) {
+            return Err(Errno::NOENT);
+        }
+        let named = read_memfd_name(&fd, self.own_uid, &member.tenant_name);
+        // The user's other processes are inside one boundary with its owner anyway.
+        let (_, handle) = named.filter(|(user, _)| *user == uid).ok_or(Errno::INVAL)?;
+        let pages = check_block(&fd, request)?;
+        if !grants_are_valid(request) {
+            return Err(Errno::INVAL);
+        }
+        self.check_room(session, request.bytes)?;
+        if self.blocks.contains_key(&handle) {
+            return Err(Errno::EXIST);
+        }
+        let pool = self.pools.get_mut(&request.pool).ok_or(Errno::NOENT)?;
+        if pages == Pages::Huge && !pool.private {
+            return Err(Errno::INVAL);
+        }
+        let free_to_name = request.name.is_empty() || !pool.names.contains_key(&request.name);
+        if !free_to_name || !pool.slots.take_at(request.number) {
+            return Err(Errno::EXIST);
+        }
+        pool.blocks.insert(request.number, handle);
+        if !request.name.is_empty() {
+            pool.names.insert(request.name.clone(), handle);
+        }
+        let block = Block {
+            pool: request.pool,
+            number: request.number,
+            bytes: request.bytes,
+            pages,
+            fd,
+            fresh: None,
+            moves: request.moves,
+            owner: Some(session),
+            uid,
+            name: request.name.clone(),
+            persistent: request.persistent,
+            grants: request.grants.clone(),
+            holders: Default::default(),
+            exposed: request.exposed,
+            syncs: Default::default(),
+        };
+        self.blocks.insert(handle, block);
+        self.count_in(session, handle, request.bytes);
+        for grant in &request.grants {
+            self.note_grantee(handle, grant);
+        }
+        let right = self.right_of(session, handle)?.min(Access::Write);
+        if right != Access::None {
+            self.note_holder(session, handle, right);
+        }
+        self.returning
+            .grantees
+            .push_back((now + RESTORE_GRACE, handle));
+        self.bring_holders(handle);
+        Ok(())
+    }
+
+    /// Notes that a session holds a block of another; if its owner has not brought it yet, when it
+    /// does.
+    ///
+    /// # Errors
+    /// `ENOENT` without the pool, `EINVAL` for no access, `EMFILE` beyond
+    /// [`AWAITED_BLOCKS_MAX`].
+    pub fn resume(
+        &mut self,
+        session: SessionName,
+        request: &ResumeRequest,
+        now: Instant,
+    ) -> Result<(), Errno> {
+        let member = self.own_mut(session)?;
+        if !member.pools.contains(&request.pool) {
+            return Err(Errno::NOENT);
+        }
+        if request.access == Access::None {
+            return Err(Errno::INVAL);
+        }
+        let waits = !self.blocks.contains_key(&request.handle);
+        let member = self.own_mut(session)?;
+        if waits && !member.awaited.contains(&request.handle) {
+            if member.awaited.len() >= AWAITED_BLOCKS_MAX {
+                return Err(Errno::MFILE);
+            }
+            member.awaited.insert(request.handle);
+        }
+        let due = (now + RESTORE_GRACE, request.handle);
+        let access = request.access.min(Access::Write);
+        let waiting = self.returning.awaited.entry(request.handle).or_default();
+        waiting.retain(|&(name, _, _)| name != session);
+        waiting.push((session, request.pool, access));
+        if waits {
+            self.returning.blocks.push_back(due);
+        } else {
+            self.bring_holders(request.handle);
+        }
+        Ok(())
+    }
+
+    /// Those who waited for a block hold it, if it is of the pool that they think.
+    fn bring_holders(&mut self, handle: Handle) {
+        let waiting = self.returning.awaited.remove(&handle).unwrap_or_default();
+        let pool = self.blocks.get(&handle).map(|block| block.pool);
+        for (session, expected, access) in waiting {
+            let Some(member) = self.members.get_mut(&session) else {
+                continue;
+            };
+            member.awaited.remove(&handle);
+            let (uid, within) = (member.uid, member.pools.contains(&expected));
+            let right = match self.blocks.get(&handle) {
+                Some(block) if pool == Some(expected) && within => block.right(session, uid),
+                _ => Access::None,
+            };
+            // No more than its right: what it may have had beyond that makes the block exposed by
+            // its owner's word, not by this one's.
+            if right == Access::None {
+                self.outbox.push((session, News::Orphaned(handle)));
+                continue;
+            }
+            self.note_holder(session, handle, access.min(right));
+            if access > right {
+                self.outbox.push((session, News::Changed(handle)));
+            }
+        }
+    }
+
+    /// When [`Pools::expire`] has something to do next.
+    pub fn next_expiry(&self) -> Option<Instant> {
+        let first = |queue: &VecDeque<(Instant, Handle)>| queue.front().map(|(due, _)| *due);
+        [
+            first(&self.returning.blocks),
+            first(&self.returning.grantees),
+        ]
+        .into_iter()
+        .flatten()
+        .min()
+    }
+
+    /// Gives up on what did not come back.
+    pub fn expire(&mut self, now: Instant) {
+        while let Some(handle) = pop_due(&mut self.returning.blocks, now) {
+            if !self.blocks.contains_key(&handle) {
+                self.bring_holders(handle);
+            }
+        }
+        while let Some(handle) = pop_due(&mut self.returning.grantees, now) {
+            let Some(block) = self.blocks.get(&handle) else {
+                continue;
+            };
+            let grantees = block.grants.iter().filter(|g| g.kind == PartyKind::Session);
+            let absent = grantees
+                .map(|g| g.party)
+                .filter(|name| !self.members.contains_key(name));
+            let absent: Vec<SessionName> = absent.collect();
+            for session in absent {
+                self.forget_grantee(handle, session);
+            }
+        }
+    }
+}
+
+fn pop_due(queue: &mut VecDeque<(Instant, Handle)>, now: Instant) -> Option<Handle> {
+    let (due, handle) = *queue.front()?;
+    if due > now {
+        return None;
+    }
+    queue.pop_front();
+    Some(handle)
+}
+
+/// Examines what a block that comes back is said to be: the memory's name is checked already.
+fn check_block(fd: &OwnedFd, request: &RestoreBlockRequest) -> Result<Pages, Errno> {
+    let named = name_is_valid(&request.name);
+    let size = u64::try_from(fstat(fd)?.st_size);
+    let both_ways = fcntl_getfl(fd)? & OFlags::ACCMODE == OFlags::RDWR;
+    if !named && (request.persistent || !request.name.is_empty()) {
+        return Err(Errno::INVAL);
+    }
+    // A descriptor for reading proves no right to write, and must not be traded for one.
+    if !both_ways || request.bytes == 0 || size != Ok(request.bytes) {
+        return Err(Errno::INVAL);
+    }
+    Ok(if is_huge(fd) {
+        Pages::Huge
+    } else {
+        Pages::Ordinary
+    })
+}
+
+/// Whether the grants could have come about by granting.
+fn grants_are_valid(request: &RestoreBlockRequest) -> bool {
+    let grants = &request.grants;
+    let well_formed = |grant: &Grant| match grant.kind {
+        _ if grant.access == Access::None => false,
+        PartyKind::Session => true,
+        _ if grant.access == Access::Exclusive => false,
+        PartyKind::User => u32::try_from(grant.party).is_ok(),
+        PartyKind::Everybody => grant.party == 0,
+    };
+    let writers = grants.iter().filter(|grant| grant.access.writes()).count();
+    let exclusive = grants.iter().any(|grant| grant.access == Access::Exclusive);
+    let mut parties: Vec<_> = grants
+        .iter()
+        .map(|grant| (grant.kind, grant.party))
+        .collect();
+    parties.sort_unstable();
+    parties.dedup();
+    grants.len() <= GRANTS_PER_BLOCK_MAX
+        && parties.len() == grants.len()
+        && grants.iter().all(well_formed)
+        && !(exclusive && writers > 1)
+}

@@ -1,0 +1,108 @@
+//! The places of a pool's blocks: a free list, from which taking and to which giving back takes
+//! constant time, however many there are.
+
+/// Places 0 up to a capacity. The last one given back is the first to be taken again.
+#[derive(Debug)]
+pub struct Slots {
+    capacity: u32,
+    /// Places below this have been taken at least once.
+    fresh: u32,
+    /// Those of them that are free: a stack, and where each stands in it.
+    free: Vec<u32>,
+    used: u32,
+}
+
+impl Slots {
+    /// All places free.
+    pub fn new(capacity: u32) -> Slots {
+        Slots {
+            capacity,
+            fresh: 0,
+            free: Vec::new(),
+            used: 0,
+        }
+    }
+
+    /// How many places there are.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// How many are taken.
+    pub fn used(&self) -> u32 {
+        self.used
+    }
+
+    /// Takes a place; `None` if all are taken.
+    pub fn take(&mut self) -> Option<u32> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.fresh < self.capacity => {
+                self.fresh += 1;
+                self.fresh - 1
+            }
+            None => return None,
+        };
+        self.used += 1;
+        Some(place)
+    }
+
+    /// Takes a certain place, as a block has it that comes back after the broker's restart: this
+    /// looks through the free ones. False if it is taken or beyond the capacity.
+    pub fn take_at(&mut self, place: u32) -> bool {
+        if place >= self.capacity {
+            return false;
+        }
+        if place >= self.fresh {
+            self.free.extend(self.fresh..place);
+            self.fresh = place + 1;
+        } else if let Some(found) = self.free.iter().rposition(|&free| free == place) {
+            self.free.swap_remove(found);
+        } else {
+            return false;
+        }
+        self.used += 1;
+        true
+    }
+
+    /// Gives back a place that was taken.
+    pub fn give_back(&mut self, place: u32) {
+        debug_assert!(place < self.fresh && !self.free.contains(&place));
+        self.free.push(place);
+        self.used -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_place_is_taken_once_and_the_last_returned_first() {
+        let mut slots = Slots::new(3);
+        let taken: Vec<_> = (0..4).map(|_| slots.take()).collect();
+        assert_eq!(taken, [Some(0), Some(1), Some(2), None]);
+        slots.give_back(2);
+        slots.give_back(0);
+        assert_eq!(slots.used(), 1);
+        assert_eq!(
+            [slots.take(), slots.take(), slots.take()],
+            [Some(0), Some(2), None]
+        );
+    }
+
+    #[test]
+    fn a_certain_place_can_be_had_while_it_is_free() {
+        let mut slots = Slots::new(5);
+        assert!(slots.take_at(3));
+        assert!(!slots.take_at(3));
+        assert!(!slots.take_at(5));
+        assert!(slots.take_at(0));
+        let mut rest: Vec<_> = std::iter::from_fn(|| slots.take()).collect();
+        rest.sort_unstable();
+        assert_eq!(rest, [1, 2, 4]);
+        assert_eq!(slots.used(), slots.capacity());
+        slots.give_back(3);
+        assert!(slots.take_at(3));
+    }
+}

@@ -1,0 +1,343 @@
+//! Locks, condition variables, semaphores and barriers in blocks.
+//!
+//! An object lies at an offset of a mapping that is a multiple of 64, and takes the bytes that its
+//! `BYTES` says. One process makes it (`init`), all that have the block mapped for writing use it
+//! (`at`). A lock whose owner died is had by the next one who asks, who is told
+//! ([`Acquired::OwnerDead`]) and repairs what it protects; see [`causeway_shm::lock`].
+//!
+//! The types' parameter is how they keep the mapping: by themselves, unless said otherwise.
+
+use std::borrow::Borrow;
+use std::time::Duration;
+
+use causeway_fabric::pool::SyncKind;
+use causeway_shm::lock::{self, Deadline};
+
+pub use causeway_shm::lock::{Acquired, LockError, Woken};
+
+use crate::error::Result;
+use crate::mapping::Mapping;
+
+/// An offset of an object is a multiple of this.
+pub const ALIGN: usize = lock::LOCK_ALIGN;
+
+/// Tells the broker of an object, for `causeway status`. What it does not hear is not shown.
+fn note(mapping: &Mapping, at: usize, kind: SyncKind) {
+    let held = mapping.held();
+    let _ = held.library.session().note(held.handle, at as u64, kind);
+}
+
+/// For ever, or for so long from now.
+fn until(timeout: Option<Duration>) -> Deadline {
+    timeout.map_or(Deadline::NEVER, Deadline::after)
+}
+
+/// Declares what all objects have in common.
+macro_rules! object {
+    ($(#[$attr:meta])* $name:ident, $kind:ident, $bytes:ident $(, $value:ident: $type:ty)?) => {
+        $(#[$attr])*
+        #[derive(Clone, Debug)]
+        pub struct $name<M = Mapping> {
+            mapping: M,
+            at: usize,
+        }
+
+        impl $name {
+            /// Bytes that it takes.
+            pub const BYTES: usize = lock::$bytes;
+
+            /// Makes one of the bytes at an offset, whatever was there. Nobody may be using it.
+            ///
+            /// # Errors
+            /// `EINVAL` for an offset or a value that is none.
+            pub fn init(mapping: &Mapping, at: usize $(, $value: $type)?) -> Result<$name> {
+                mapping.held().library.locker()?;
+                lock::$name::init(mapping.memory(), at $(, $value)?)?;
+                note(mapping, at, SyncKind::$kind);
+                Ok($name {
+                    mapping: mapping.clone(),
+                    at,
+                })
+            }
+
+            /// The one at an offset.
+            ///
+            /// # Errors
+            /// `EINVAL` if there is none.
+            pub fn at(mapping: &Mapping, at: usize) -> Result<$name> {
+                mapping.held().library.locker()?;
+                lock::$name::open(mapping.memory(), at)?;
+                Ok($name {
+                    mapping: mapping.clone(),
+                    at,
+                })
+            }
+        }
+
+        impl<'a> $name<&'a Mapping> {
+            /// One that may be there.
+            #[inline]
+            pub(crate) fn borrowed(mapping: &'a Mapping, at: usize) -> $name<&'a Mapping> {
+                $name { mapping, at }
+            }
+        }
+
+        impl<M: Borrow<Mapping>> $name<M> {
+            /// The object, and the process as one that locks. In a forked child, which has no such
+            /// mapping, it fails before it looks.
+            #[inline]
+            fn parts(&self) -> Result<(lock::$name<'_>, &lock::Locker)> {
+                let who = self.mapping.borrow().held().library.locker()?;
+                Ok((self.view()?, who))
+            }
+
+            #[inline]
+            fn view(&self) -> Result<lock::$name<'_>> {
+                Ok(lock::$name::open(self.mapping.borrow().memory(), self.at)?)
+            }
+        }
+    };
+}
+
+object!(
+    /// A mutex: held by one thread of one process.
+    Mutex, Mutex, MUTEX_BYTES
+);
+object!(
+    /// A reader-writer lock.
+    RwLock, RwLock, RWLOCK_BYTES
+);
+object!(
+    /// A condition variable.
+    Condvar, Condvar, CONDVAR_BYTES
+);
+object!(
+    /// A counting semaphore, with its first value.
+    Semaphore, Semaphore, SEMAPHORE_BYTES, value: u32
+);
+object!(
+    /// A barrier, for so many threads.
+    Barrier, Barrier, BARRIER_BYTES, parties: u32
+);
+
+impl<M: Borrow<Mapping>> Mutex<M> {
+    /// Locks it, however long that takes.
+    ///
+    /// # Errors
+    /// [`LockError::Deadlock`], [`LockError::NotRecoverable`].
+    #[inline]
+    pub fn lock(&self) -> Result<Acquired> {
+        let (it, who) = self.parts()?;
+        Ok(it.lock(who)?)
+    }
+
+    /// Locks it if nobody has it.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`], and as for [`Mutex::lock`].
+    pub fn try_lock(&self) -> Result<Acquired> {
+        let (it, who) = self.parts()?;
+        Ok(it.try_lock(who)?)
+    }
+
+    /// Locks it within a time.
+    ///
+    /// # Errors
+    /// [`LockError::TimedOut`], and as for [`Mutex::lock`].
+    pub fn lock_within(&self, timeout: Duration) -> Result<Acquired> {
+        let (it, who) = self.parts()?;
+        Ok(it.lock_until(who, Deadline::after(timeout))?)
+    }
+
+    /// Unlocks it.
+    ///
+    /// # Errors
+    /// [`LockError::NotOwner`].
+    #[inline]
+    pub fn unlock(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.unlock(who)?)
+    }
+
+    /// What it protects was repaired, by the caller who was told that its owner died.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] if there was nothing to repair.
+    pub fn make_consistent(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.make_consistent(who)?)
+    }
+}
+
+impl<M: Borrow<Mapping>> RwLock<M> {
+    /// Locks it for reading, within a time or however long that takes. After a dead writer the
+    /// caller has it for *writing*, to repair what it protects.
+    ///
+    /// # Errors
+    /// [`LockError::TimedOut`], [`LockError::Deadlock`], [`LockError::NotRecoverable`],
+    /// [`LockError::TooMany`].
+    pub fn read(&self, timeout: Option<Duration>) -> Result<Acquired> {
+        let (it, who) = self.parts()?;
+        Ok(it.read_until(who, until(timeout))?)
+    }
+
+    /// Locks it for reading if that is possible now.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`], and as for [`RwLock::read`].
+    pub fn try_read(&self) -> Result<Acquired> {
+        let (it, who) = self.parts()?;
+        Ok(it.read_until(who, Deadline::TRY)?)
+    }
+
+    /// Locks it for writing, within a time or however long that takes.
+    ///
+    /// # Errors
+    /// As for [`RwLock::read`].
+    pub fn write(&self, timeout: Option<Duration>) -> Result<Acquired> {
+        let (it, who) = self.parts()?;
+        Ok(it.write_until(who, until(timeout))?)
+    }
+
+    /// Locks it for writing if nobody has it.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`], and as for [`RwLock::write`].
+    pub fn try_write(&self) -> Result<Acquired> {
+        let (it, who) = self.parts()?;
+        Ok(it.write_until(who, Deadline::TRY)?)
+    }
+
+    /// Unlocks it, as reader or writer.
+    ///
+    /// # Errors
+    /// [`LockError::NotOwner`].
+    pub fn unlock(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.unlock(who)?)
+    }
+
+    /// What it protects was repaired.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`] if there was nothing to repair.
+    pub fn make_consistent(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.make_consistent(who)?)
+    }
+}
+
+impl<M: Borrow<Mapping>> Condvar<M> {
+    /// Unlocks the mutex, waits for a signal, for a time or however long that takes, and locks it
+    /// again. May return without a signal.
+    ///
+    /// # Errors
+    /// [`LockError::NotOwner`] if the caller does not have the mutex,
+    /// [`LockError::NotRecoverable`] if it can't be had again.
+    pub fn wait<N>(&self, mutex: &Mutex<N>, timeout: Option<Duration>) -> Result<Woken>
+    where
+        N: Borrow<Mapping>,
+    {
+        let (it, who) = self.parts()?;
+        let held = mutex.view()?;
+        Ok(it.wait_until(who, held, until(timeout))?)
+    }
+
+    /// Ends the wait of one that waits, if any does.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`].
+    pub fn signal(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        it.signal(who);
+        Ok(())
+    }
+
+    /// Ends the wait of all that wait.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`].
+    pub fn broadcast(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        it.broadcast(who);
+        Ok(())
+    }
+}
+
+impl<M: Borrow<Mapping>> Semaphore<M> {
+    /// Takes 1, within a time or however long it takes until there is one.
+    ///
+    /// # Errors
+    /// [`LockError::TimedOut`], [`LockError::Invalid`].
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.wait_until(who, until(timeout))?)
+    }
+
+    /// Takes 1 if there is one.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`], [`LockError::Invalid`].
+    pub fn try_wait(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.try_wait(who)?)
+    }
+
+    /// Adds 1.
+    ///
+    /// # Errors
+    /// [`LockError::Overflow`], [`LockError::Invalid`].
+    pub fn post(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.post(who)?)
+    }
+
+    /// The value now.
+    ///
+    /// # Errors
+    /// [`LockError::Invalid`].
+    pub fn value(&self) -> Result<u32> {
+        let (it, _) = self.parts()?;
+        Ok(it.value())
+    }
+}
+
+impl<M: Borrow<Mapping>> Barrier<M> {
+    /// Waits until all have arrived, for a time or however long that takes. True for the last.
+    ///
+    /// # Errors
+    /// [`LockError::Broken`] if a participant died, [`LockError::TimedOut`],
+    /// [`LockError::TooMany`], [`LockError::Invalid`].
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
+        let (it, who) = self.parts()?;
+        Ok(it.wait_until(who, until(timeout))?)
+    }
+
+    /// A thread of this process takes part from now on: the others hear of its death before it
+    /// arrives.
+    ///
+    /// # Errors
+    /// [`LockError::TooMany`].
+    pub fn join(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.join(who)?)
+    }
+
+    /// It takes part no longer.
+    ///
+    /// # Errors
+    /// [`LockError::NotOwner`].
+    pub fn leave(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.leave(who)?)
+    }
+
+    /// Makes a broken barrier whole, with nobody arrived.
+    ///
+    /// # Errors
+    /// [`LockError::Busy`].
+    pub fn mend(&self) -> Result<()> {
+        let (it, who) = self.parts()?;
+        Ok(it.mend(who)?)
+    }
+}

@@ -1,0 +1,196 @@
+//! Multicast groups of UD queue pairs (`ibv_attach_mcast(3)`).
+//!
+//! Datagrams to a group go to one port on every host, which each process with members binds beside
+//! all others. A thread of its own receives there: nothing of it concerns who has no members.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use causeway_netio::UdpPort;
+use parking_lot::Mutex;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::ah::group_of;
+use crate::endpoint::{BASE_PORT, SLOTS, Shared};
+use crate::errno::Errno;
+use crate::gid;
+use crate::limits::LIMITS;
+use crate::qp::Qp;
+use crate::ud::Arrival;
+
+/// UDP port of datagrams to groups: the one after the last slot's.
+pub(crate) const PORT: u16 = BASE_PORT + SLOTS;
+
+/// The groups of this process.
+#[derive(Default)]
+pub(crate) struct Groups(Mutex<Inner>);
+
+#[derive(Default)]
+struct Inner {
+    v4: Option<UdpPort>,
+    v6: Option<UdpPort>,
+    members: HashMap<IpAddr, Vec<u32>>,
+    /// Tells the thread that there is another port, or that it is to end.
+    wake: Option<Arc<OwnedFd>>,
+}
+
+impl Inner {
+    /// The port of a group's family.
+    fn port(&mut self, group: IpAddr) -> Result<&mut UdpPort, Errno> {
+        let (slot, any) = match group {
+            IpAddr::V4(_) => (&mut self.v4, IpAddr::V4(Ipv4Addr::UNSPECIFIED)),
+            IpAddr::V6(_) => (&mut self.v6, IpAddr::V6(Ipv6Addr::UNSPECIFIED)),
+        };
+        if let Some(port) = slot {
+            return Ok(port);
+        }
+        Ok(slot.insert(UdpPort::bind_shared(SocketAddr::new(any, PORT))?))
+    }
+
+    /// Has the host receive what is sent to a group, on every interface with a GID.
+    fn join(&mut self, group: IpAddr) -> Result<(), Errno> {
+        let port = self.port(group)?;
+        let mut joined = Err(Errno(libc::ENODEV));
+        for ifindex in interfaces() {
+            // An interface may be of one family only.
+            let result = port.join(group, ifindex).map_err(Errno::from);
+            joined = joined.or(result);
+        }
+        joined
+    }
+
+    fn leave(&mut self, group: IpAddr) {
+        let Ok(port) = self.port(group) else { return };
+        for ifindex in interfaces() {
+            let _ = port.leave(group, ifindex);
+        }
+    }
+}
+
+/// The interfaces with a GID.
+fn interfaces() -> Vec<u32> {
+    let mut found: Vec<u32> = gid::gid_table().iter().map(|e| e.ifindex).collect();
+    found.sort_unstable();
+    found.dedup();
+    found
+}
+
+impl Qp {
+    /// Attaches it to a group (`ibv_attach_mcast(3)`).
+    ///
+    /// # Errors
+    /// EINVAL for a GID that is no group's or a queue pair of another type, ENOMEM beyond the
+    /// device's limits, what the host refuses to join a group with.
+    pub fn attach(&self, gid: [u8; 16]) -> Result<(), Errno> {
+        let group = group_of(gid).filter(|_| self.is_datagram());
+        let group = group.ok_or(Errno(libc::EINVAL))?;
+        let shared = self.shared();
+        let mut groups = shared.groups.0.lock();
+        let known = groups.members.get(&group);
+        if known.is_some_and(|members| members.contains(&self.qpn())) {
+            return Ok(());
+        }
+        let attached = known.map_or(0, Vec::len);
+        let full = known.is_none() && groups.members.len() >= LIMITS.max_mcast_grp as usize;
+        if full || attached >= LIMITS.max_mcast_qp_attach as usize {
+            return Err(Errno(libc::ENOMEM));
+        }
+        if known.is_none() {
+            groups.join(group)?;
+        }
+        groups.members.entry(group).or_default().push(self.qpn());
+        if let Some(wake) = &groups.wake {
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+            return Ok(());
+        }
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let wake = Arc::new(eventfd(0, flags).map_err(std::io::Error::from)?);
+        groups.wake = Some(Arc::clone(&wake));
+        drop(groups);
+        let shared = Arc::clone(shared);
+        crate::helper::spawn("causeway-mcast", move || run(&shared, &wake)).map(drop)
+    }
+
+    /// Detaches it from a group (`ibv_detach_mcast(3)`).
+    ///
+    /// # Errors
+    /// EINVAL where it is not attached.
+    pub fn detach(&self, gid: [u8; 16]) -> Result<(), Errno> {
+        let group = group_of(gid).ok_or(Errno(libc::EINVAL))?;
+        let mut groups = self.shared().groups.0.lock();
+        let members = groups.members.get_mut(&group);
+        let members = members.ok_or(Errno(libc::EINVAL))?;
+        let at = members.iter().position(|qpn| *qpn == self.qpn());
+        members.swap_remove(at.ok_or(Errno(libc::EINVAL))?);
+        if members.is_empty() {
+            groups.members.remove(&group);
+            groups.leave(group);
+        }
+        Ok(())
+    }
+}
+
+impl Groups {
+    /// Whether a queue pair is attached to any.
+    pub fn has(&self, qpn: u32) -> bool {
+        let groups = self.0.lock();
+        groups
+            .members
+            .values()
+            .any(|members| members.contains(&qpn))
+    }
+
+    /// Ends the thread, if there is one; [`Shared::stop`] is set.
+    pub fn stop(&self) {
+        if let Some(wake) = &self.0.lock().wake {
+            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Descriptors of the ports there are, for waiting without the lock.
+    fn descriptors(&self) -> Vec<OwnedFd> {
+        let groups = self.0.lock();
+        let ports = [&groups.v4, &groups.v6].into_iter().flatten();
+        ports
+            .filter_map(|port| port.fd().try_clone_to_owned().ok())
+            .collect()
+    }
+}
+
+/// Receives until the endpoint ends.
+fn run(shared: &Shared, wake: &OwnedFd) {
+    let mut fds = Vec::new();
+    while !shared.stop.load(std::sync::atomic::Ordering::Acquire) {
+        if fds.len() < 2 {
+            fds = shared.groups.descriptors();
+        }
+        let mut polled = vec![PollFd::new(wake, PollFlags::IN)];
+        polled.extend(fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
+        let _ = poll(&mut polled, None);
+        if !polled[0].revents().is_empty() {
+            let mut count = [0; 8];
+            let _ = rustix::io::read(wake, &mut count);
+        }
+        receive(shared);
+    }
+}
+
+fn receive(shared: &Shared) {
+    let mut groups = shared.groups.0.lock();
+    let Inner {
+        v4, v6, members, ..
+    } = &mut *groups;
+    let mut state = shared.state.lock();
+    state.udp.looks += 1;
+    for port in [v4, v6].into_iter().flatten() {
+        let _ = port.take_errors(|_, _| {});
+        let _ = port.recv(|from, to, bytes| {
+            let arrival = Arrival { from, to, bytes };
+            if let Some((group, members)) = to.and_then(|to| members.get_key_value(&to)) {
+                state.receive_multicast(*group, members, &arrival);
+            }
+        });
+    }
+}

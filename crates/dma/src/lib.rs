@@ -1,0 +1,154 @@
+//! A copy engine in the place of a DMA controller: transfers that return at once and are carried
+//! out by a thread of the process.
+//!
+//! A [`Queue`] takes [`Transfer`]s, each a list of [`Descriptor`]s, and carries them out in order;
+//! queues take turns, a [`CHUNK`] each, so that a long transfer of one holds up no other. The
+//! engine's thread starts with the first transfer that nobody waits for, and sleeps while there is
+//! nothing to copy. A thread that waits for a transfer carries it out itself if the engine has not
+//! come to it: what is started and waited for costs no hand-over.
+//!
+//! # Who is told
+//!
+//! A transfer's end shows in its [`State`]; can be waited for; and can be told to a function
+//! ([`Completion`]): a brief one is called by the thread that copied, any other by a thread of its
+//! own, so that it may take its time.
+//!
+//! # fork
+//!
+//! A child has no engine: transfers of its parent are dead there ([`State::Failed`], or what they
+//! were when they ended before), and its own begin with an engine of its own.
+
+mod engine;
+mod lineage;
+mod notifier;
+mod queue;
+
+pub use engine::{CHUNK, Engine};
+pub use queue::Queue;
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Instant;
+
+use engine::Job;
+
+/// A piece of memory to copy. Source and destination may overlap.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    /// Where the bytes come from.
+    pub src: *const u8,
+    /// Where they go.
+    pub dst: *mut u8,
+    /// How many.
+    pub len: usize,
+}
+
+// SAFETY: an address by itself does nothing; whoever makes a `Request` vouches for the memory
+// from whatever thread copies.
+unsafe impl Send for Descriptor {}
+// SAFETY: as above.
+unsafe impl Sync for Descriptor {}
+
+/// Where a transfer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Waiting for its turn, or being copied.
+    Posted,
+    /// All bytes are where they belong, visible to whoever sees this.
+    Done,
+    /// Stopped on request; some bytes may have been copied.
+    Aborted,
+    /// The memory was not [valid](Request::valid) any more; some bytes may have been copied.
+    Failed,
+}
+
+impl State {
+    /// Whether it will not change any more.
+    #[must_use]
+    pub fn is_final(self) -> bool {
+        self != State::Posted
+    }
+}
+
+/// Who is told that a transfer has ended.
+#[derive(Default)]
+pub enum Completion {
+    /// Nobody.
+    #[default]
+    None,
+    /// This function, called by the thread that copied: it must be brief, and must not wait for
+    /// transfers.
+    Brief(Box<dyn FnOnce(State) + Send>),
+    /// This function, called by a thread that does nothing else, one after another.
+    Callback(Box<dyn FnOnce(State) + Send>),
+}
+
+impl fmt::Debug for Completion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Completion::None => "None",
+            Completion::Brief(_) => "Brief",
+            Completion::Callback(_) => "Callback",
+        })
+    }
+}
+
+/// Asks whether a transfer's memory is still to be copied.
+pub type Valid = Box<dyn Fn() -> bool + Send + Sync>;
+
+/// A transfer to be.
+#[derive(Default)]
+pub struct Request {
+    /// What to copy, in this order.
+    pub descriptors: Vec<Descriptor>,
+    /// Asked before each chunk, and after: a no fails the transfer. So a transfer to memory of a
+    /// peer that has gone does not end as if it had arrived.
+    pub valid: Option<Valid>,
+    /// Who is told of the end.
+    pub completion: Completion,
+    /// Kept until the transfer has ended, and dropped then: what keeps the memory mapped.
+    pub hold: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl fmt::Debug for Request {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("descriptors", &self.descriptors)
+            .field("completion", &self.completion)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A transfer that was given to a [`Queue`]. Thread-safe; it goes on if this is dropped.
+#[derive(Clone, Debug)]
+pub struct Transfer {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) job: Arc<Job>,
+}
+
+impl Transfer {
+    /// Where it is.
+    #[must_use]
+    pub fn state(&self) -> State {
+        self.engine.state(&self.job)
+    }
+
+    /// Waits until it has ended, or until `deadline`; `None` means for as long as it takes. The
+    /// calling thread copies meanwhile, if nobody else does.
+    ///
+    /// Returns the state: [`State::Posted`] means that the time is over.
+    #[must_use]
+    pub fn wait(&self, deadline: Option<Instant>) -> State {
+        self.engine.wait(&self.job, deadline)
+    }
+
+    /// Asks it to stop. Returns at once; it has ended when its state says so, after the chunk
+    /// under way at the latest.
+    pub fn abort(&self) {
+        self.engine.abort(&self.job);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! The thread that calls functions which may take their time.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use parking_lot::{Condvar, Mutex};
+
+/// Name of the thread.
+const THREAD: &str = "causeway-done";
+
+type Call = Box<dyn FnOnce() + Send>;
+
+/// Functions to be called.
+struct Notifier {
+    lineage: u32,
+    inner: Mutex<Inner>,
+    more: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    calls: VecDeque<Call>,
+    thread: bool,
+}
+
+/// As the engine's: one for each process, never freed.
+static CURRENT: AtomicPtr<Notifier> = AtomicPtr::new(std::ptr::null_mut());
+
+fn current() -> &'static Notifier {
+    let lineage = crate::lineage::number();
+    loop {
+        let current = CURRENT.load(Ordering::Acquire);
+        // SAFETY: what is stored there is never freed.
+        if let Some(notifier) = unsafe { current.as_ref() }
+            && notifier.lineage == lineage
+        {
+            return notifier;
+        }
+        let fresh = Box::into_raw(Box::new(Notifier {
+            lineage,
+            inner: Mutex::default(),
+            more: Condvar::new(),
+        }));
+        let swapped = CURRENT.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire);
+        if swapped.is_err() {
+            // SAFETY: made above, and seen by nobody else.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+}
+
+/// Has a function called, after those before it.
+pub(crate) fn call(function: Call) {
+    let notifier = current();
+    let mut inner = notifier.inner.lock();
+    inner.calls.push_back(function);
+    if !inner.thread {
+        let thread = std::thread::Builder::new().name(THREAD.into());
+        // Without a thread the call waits for the next that can have one.
+        inner.thread = thread.spawn(move || run(notifier)).is_ok();
+    }
+    drop(inner);
+    notifier.more.notify_one();
+}
+
+fn run(notifier: &'static Notifier) {
+    let mut inner = notifier.inner.lock();
+    loop {
+        match inner.calls.pop_front() {
+            Some(function) => {
+                drop(inner);
+                function();
+                inner = notifier.inner.lock();
+            }
+            None => notifier.more.wait(&mut inner),
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Transfers, their ends, and who is told.
+
+use super::*;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+/// Memory that outlives the transfers of a test.
+struct Buffers {
+    src: Vec<u8>,
+    dst: Vec<u8>,
+}
+
+impl Buffers {
+    fn new(len: usize) -> Buffers {
+        Buffers {
+            src: (0..len).map(|i| (i * 7 + i / 251) as u8).collect(),
+            dst: vec![0; len],
+        }
+    }
+
+    fn descriptor(&mut self) -> Descriptor {
+        Descriptor {
+            src: self.src.as_ptr(),
+            dst: self.dst.as_mut_ptr(),
+            len: self.src.len(),
+        }
+    }
+}
+
+fn request(buffers: &mut Buffers) -> Request {
+    Request {
+        descriptors: vec![buffers.descriptor()],
+        ..Request::default()
+    }
+}
+
+const LENGTHS: [usize; 7] = [0, 1, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5];
+
+#[test]
+fn every_byte_arrives_by_the_engine_and_by_the_waiter() {
+    for len in LENGTHS {
+        for waited in [false, true] {
+            let queue = Queue::new();
+            assert_eq!(queue.state(), None);
+            let mut buffers = Buffers::new(len);
+            let request = request(&mut buffers);
+            // SAFETY: the buffers live until the wait below returns.
+            let transfer = unsafe {
+                if waited {
+                    queue.post_waited(request)
+                } else {
+                    queue.post(request)
+                }
+            };
+            assert_eq!(transfer.wait(None), State::Done);
+            assert_eq!(queue.state(), Some(State::Done));
+            assert_eq!(buffers.src, buffers.dst, "{len} bytes");
+            assert!(queue.reset());
+            assert_eq!(queue.state(), None);
+        }
+    }
+}
+
+#[test]
+fn nobody_need_wait() {
+    let queue = Queue::new();
+    let mut buffers = Buffers::new(2 * CHUNK + 1);
+    // SAFETY: the buffers live until the loop below ends.
+    let transfer = unsafe { queue.post(request(&mut buffers)) };
+    while transfer.state() == State::Posted {
+        std::thread::yield_now();
+    }
+    assert_eq!(transfer.state(), State::Done);
+    assert_eq!(buffers.src, buffers.dst);
+}
+
+#[test]
+fn a_queue_keeps_its_order_and_queues_take_turns() {
+    let (tell, told) = mpsc::channel();
+    let queues = [Queue::new(), Queue::new()];
+    let mut buffers: Vec<Buffers> = (0..6).map(|_| Buffers::new(2 * CHUNK)).collect();
+    for (number, buffers) in buffers.iter_mut().enumerate() {
+        let tell = tell.clone();
+        let request = Request {
+            completion: Completion::Brief(Box::new(move |state| {
+                tell.send((number, state)).unwrap();
+            })),
+            ..request(buffers)
+        };
+        // SAFETY: the buffers live until both queues are at rest.
+        unsafe { queues[number % 2].post(request) };
+    }
+    for queue in &queues {
+        assert_eq!(queue.wait(None), Some(State::Done));
+        assert_eq!(queue.outstanding(), 0);
+    }
+    let told: Vec<_> = told.try_iter().collect();
+    assert!(told.iter().all(|(_, state)| *state == State::Done));
+    for parity in 0..2 {
+        let order: Vec<_> = told
+            .iter()
+            .map(|t| t.0)
+            .filter(|n| n % 2 == parity)
+            .collect();
+        assert_eq!(order, [parity, parity + 2, parity + 4]);
+    }
+    assert!(buffers.iter().all(|b| b.src == b.dst));
+}
+
+#[test]
+fn a_callback_has_a_thread_that_holds_up_no_copies() {
+    let queue = Queue::new();
+    let (go, wait) = mpsc::channel::<()>();
+    let (tell, told) = mpsc::channel();
+    let mut first = Buffers::new(1);
+    let mut second = Buffers::new(CHUNK);
+    let callback = Request {
+        completion: Completion::Callback(Box::new(move |state| {
+            wait.recv().unwrap();
+            tell.send(state).unwrap();
+        })),
+        ..request(&mut first)
+    };
+    // SAFETY: the buffers live until the queue is at rest.
+    unsafe {
+        queue.post(callback);
+        queue.post(request(&mut second));
+    }
+    assert_eq!(queue.wait(None), Some(State::Done));
+    assert!(told.try_recv().is_err());
+    go.send(()).unwrap();
+    assert_eq!(told.recv().unwrap(), State::Done);
+}
+
+#[test]
+fn memory_that_is_valid_no_more_fails_the_transfer() {
+    for valid_looks in 0..4 {
+        let looks = Arc::new(AtomicUsize::new(0));
+        let seen = looks.clone();
+        let queue = Queue::new();
+        let mut buffers = Buffers::new(2 * CHUNK);
+        let request = Request {
+            valid: Some(Box::new(move || {
+                seen.fetch_add(1, Ordering::Relaxed) < valid_looks
+            })),
+            ..request(&mut buffers)
+        };
+        // SAFETY: the buffers live until the wait returns.
+        let transfer = unsafe { queue.post(request) };
+        assert_eq!(transfer.wait(None), State::Failed, "{valid_looks} looks");
+        assert_eq!(queue.state(), Some(State::Failed));
+        assert_eq!(looks.load(Ordering::Relaxed), valid_looks + 1);
+        // An error is forgotten with the next transfer.
+        let mut good = Buffers::new(1);
+        // SAFETY: as above.
+        let transfer = unsafe { queue.post(super::tests::request(&mut good)) };
+        assert_eq!(transfer.wait(None), State::Done);
+        assert_eq!(queue.state(), Some(State::Done));
+    }
+}
+
+#[test]
+fn an_aborted_transfer_stops_and_drops_what_it_held() {
+    let queue = Queue::new();
+    let stopped = Arc::new(AtomicBool::new(false));
+    let gate = stopped.clone();
+    let held = Arc::new(());
+    let (started, running) = mpsc::channel();
+    let mut buffers = Buffers::new(4 * CHUNK);
+    let mut behind = Buffers::new(1);
+    let request = Request {
+        valid: Some(Box::new(move || {
+            let _ = started.send(());
+            // Holds the engine inside the first chunk until the abort was asked for.
+            while !gate.load(Ordering::Acquire) {
+                std::thread::yield_now();
+            }
+            true
+        })),
+        hold: Some(Box::new(held.clone())),
+        ..request(&mut buffers)
+    };
+    // SAFETY: the buffers live until the queue is at rest.
+    let (first, second) = unsafe {
+        (
+            queue.post(request),
+            queue.post(super::tests::request(&mut behind)),
+        )
+    };
+    running.recv().unwrap();
+    first.abort();
+    second.abort();
+    assert_eq!(first.state(), State::Posted);
+    let soon = Instant::now() + Duration::from_millis(1);
+    assert_eq!(first.wait(Some(soon)), State::Posted);
+    assert_eq!(Arc::strong_count(&held), 2);
+    stopped.store(true, Ordering::Release);
+    queue.abort();
+    assert_eq!(
+        (first.state(), second.state()),
+        (State::Aborted, State::Aborted)
+    );
+    assert_eq!(queue.state(), Some(State::Aborted));
+    assert_eq!(Arc::strong_count(&held), 1);
+    assert_eq!(buffers.dst[3 * CHUNK], 0);
+    assert_eq!(behind.dst[0], 0);
+}
+
+#[test]
+fn many_threads_wait_for_one_transfer() {
+    for _ in 0..50 {
+        let queue = Queue::new();
+        let mut buffers = Buffers::new(2 * CHUNK);
+        // SAFETY: the buffers live until the scope ends.
+        let transfer = unsafe { queue.post(request(&mut buffers)) };
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| assert_eq!(transfer.wait(None), State::Done));
+            }
+        });
+    }
+}
+
+#[test]
+fn overlapping_memory_is_copied_as_by_memmove() {
+    let mut bytes: Vec<u8> = (0..=255).collect();
+    let src = bytes.as_mut_ptr();
+    // SAFETY: within the vector.
+    let dst = unsafe { src.add(3) };
+    let queue = Queue::new();
+    let request = Request {
+        descriptors: vec![Descriptor { src, dst, len: 200 }],
+        ..Request::default()
+    };
+    // SAFETY: the vector outlives the wait.
+    let transfer = unsafe { queue.post_waited(request) };
+    assert_eq!(transfer.wait(None), State::Done);
+    assert!((0..200).all(|i| bytes[i + 3] == i as u8));
+}

@@ -1,0 +1,317 @@
+//! The thread that calls programs back.
+//!
+//! One for each process that has callbacks, so that they come one after another: segment events and
+//! ends of transfers as they are handed over ([`Callbacks::call`]), interrupts as their doorbells
+//! ring ([`Callbacks::watch`]). A callback may call the library, and remove what it belongs to.
+
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::ThreadId;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, epoll, eventfd};
+
+use crate::error::{Error, Result};
+
+/// Name of the thread.
+const THREAD: &str = "causeway-call";
+/// The number under which the thread's own descriptor is watched.
+const KICK: u64 = 0;
+/// Descriptors looked at after one wait.
+const BATCH: usize = 32;
+
+/// Something whose descriptor is watched.
+pub trait Source: Send + Sync {
+    /// The descriptor is readable. Calls the program back, and makes the descriptor unreadable.
+    fn ready(&self);
+}
+
+type Call = Box<dyn FnOnce() + Send>;
+
+/// Callbacks of a process, and the thread that makes them.
+#[derive(Debug)]
+pub struct Callbacks {
+    epoll: OwnedFd,
+    kick: OwnedFd,
+    inner: Mutex<Inner>,
+    /// A callback has ended.
+    ended: Condvar,
+}
+
+#[derive(Default)]
+struct Inner {
+    calls: VecDeque<(u64, Call)>,
+    sources: HashMap<u64, (u64, Arc<dyn Source>)>,
+    next_source: u64,
+    /// Whose callback is being made.
+    running: Option<u64>,
+    thread: Option<ThreadId>,
+    stopped: bool,
+}
+
+impl fmt::Debug for Inner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Inner")
+            .field("running", &self.running)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Callbacks {
+    /// None yet, and no thread.
+    ///
+    /// # Errors
+    /// [`Error::SYSTEM`] if the system has no descriptors.
+    pub fn new() -> Result<Callbacks> {
+        let system = |_| Error::SYSTEM;
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
+        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(system)?;
+        let data = epoll::EventData::new_u64(KICK);
+        epoll::add(&epoll, &kick, data, epoll::EventFlags::IN).map_err(system)?;
+        Ok(Callbacks {
+            epoll,
+            kick,
+            inner: Mutex::default(),
+            ended: Condvar::new(),
+        })
+    }
+
+    /// Has a callback of `owner` made, after those before it.
+    pub fn call(self: &Arc<Self>, owner: u64, call: Call) {
+        let mut inner = self.inner.lock();
+        inner.calls.push_back((owner, call));
+        self.start(inner);
+        self.wake();
+    }
+
+    /// Has a source of `owner` called whenever its descriptor is readable.
+    ///
+    /// # Errors
+    /// [`Error::SYSTEM`] if the descriptor can't be watched.
+    pub fn watch(
+        self: &Arc<Self>,
+        owner: u64,
+        fd: BorrowedFd<'_>,
+        source: Arc<dyn Source>,
+    ) -> Result<u64> {
+        let mut inner = self.inner.lock();
+        inner.next_source += 1;
+        let number = inner.next_source;
+        let data = epoll::EventData::new_u64(number);
+        epoll::add(&self.epoll, fd, data, epoll::EventFlags::IN).map_err(|_| Error::SYSTEM)?;
+        inner.sources.insert(number, (owner, source));
+        self.start(inner);
+        Ok(number)
+    }
+
+    /// Watches no more what [`Callbacks::watch`] numbered so.
+    pub fn unwatch(&self, number: u64, fd: BorrowedFd<'_>) {
+        self.inner.lock().sources.remove(&number);
+        // Not watched any more is as good.
+        let _ = epoll::delete(&self.epoll, fd);
+    }
+
+    /// There will be no more callbacks of `owner`: those that wait are dropped, and the one that is
+    /// being made has ended, unless it is itself what calls this.
+    pub fn forget(&self, owner: u64) {
+        let mut inner = self.inner.lock();
+        inner.calls.retain(|(whose, _)| *whose != owner);
+        inner.sources.retain(|_, (whose, _)| *whose != owner);
+        if inner.thread == Some(std::thread::current().id()) {
+            return;
+        }
+        while inner.running == Some(owner) {
+            self.ended.wait(&mut inner);
+        }
+    }
+
+    /// Ends the thread, after the callback under way.
+    #[cfg(test)]
+    pub fn stop(&self) {
+        let mut inner = self.inner.lock();
+        inner.stopped = true;
+        inner.calls.clear();
+        inner.sources.clear();
+        drop(inner);
+        self.wake();
+    }
+
+    fn start(self: &Arc<Self>, mut inner: MutexGuard<'_, Inner>) {
+        if inner.thread.is_some() || inner.stopped {
+            return;
+        }
+        let callbacks = self.clone();
+        let builder = std::thread::Builder::new().name(THREAD.into());
+        // Held until the thread's id is known: it would not know itself else. Without a thread the
+        // next callback tries again.
+        if let Ok(thread) = builder.spawn(move || callbacks.run()) {
+            inner.thread = Some(thread.thread().id());
+        }
+    }
+
+    fn wake(&self) {
+        // Fails only if the counter is full, and then it is readable already.
+        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+    }
+
+    fn run(&self) {
+        let mut events = Vec::with_capacity(BATCH);
+        loop {
+            while let Some((owner, call)) = self.next_call() {
+                self.make(owner, call);
+            }
+            if self.inner.lock().stopped {
+                return;
+            }
+            events.clear();
+            // A signal handler of the program may have run on this thread.
+            let _ = epoll::wait(
+                &self.epoll,
+                rustix::buffer::spare_capacity(&mut events),
+                None,
+            );
+            for event in &events {
+                match event.data.u64() {
+                    KICK => {
+                        let _ = rustix::io::read(&self.kick, &mut [0u8; 8]);
+                    }
+                    number => self.look(number),
+                }
+            }
+        }
+    }
+
+    fn next_call(&self) -> Option<(u64, Call)> {
+        let mut inner = self.inner.lock();
+        let next = inner.calls.pop_front()?;
+        inner.running = Some(next.0);
+        Some(next)
+    }
+
+    fn look(&self, number: u64) {
+        let mut inner = self.inner.lock();
+        let Some((owner, source)) = inner.sources.get(&number).cloned() else {
+            return;
+        };
+        inner.running = Some(owner);
+        drop(inner);
+        self.make(owner, Box::new(move || source.ready()));
+    }
+
+    fn make(&self, owner: u64, call: Call) {
+        call();
+        let mut inner = self.inner.lock();
+        debug_assert_eq!(inner.running, Some(owner));
+        inner.running = None;
+        drop(inner);
+        self.ended.notify_all();
+    }
+}
+
+impl AsFd for Callbacks {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc;
+
+    fn callbacks() -> Arc<Callbacks> {
+        Arc::new(Callbacks::new().unwrap())
+    }
+
+    #[test]
+    fn callbacks_come_in_order() {
+        let callbacks = callbacks();
+        let (tell, told) = mpsc::channel();
+        for i in 0..100 {
+            let tell = tell.clone();
+            callbacks.call(7, Box::new(move || tell.send(i).unwrap()));
+        }
+        let seen: Vec<i32> = told.iter().take(100).collect();
+        assert_eq!(seen, (0..100).collect::<Vec<_>>());
+        callbacks.stop();
+    }
+
+    #[test]
+    fn what_is_forgotten_is_not_called_and_not_running() {
+        let callbacks = callbacks();
+        let calls = Arc::new(AtomicUsize::new(0));
+        let (started, running) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let count = calls.clone();
+        callbacks.call(
+            1,
+            Box::new(move || {
+                started.send(()).unwrap();
+                wait.recv().unwrap();
+                count.fetch_add(1, Ordering::SeqCst);
+            }),
+        );
+        let count = calls.clone();
+        callbacks.call(
+            1,
+            Box::new(move || {
+                count.fetch_add(10, Ordering::SeqCst);
+            }),
+        );
+        running.recv().unwrap();
+        let other = std::thread::spawn(move || go.send(()).unwrap());
+        callbacks.forget(1);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        other.join().unwrap();
+        callbacks.stop();
+    }
+
+    #[test]
+    fn a_callback_may_forget_its_own_owner() {
+        let callbacks = callbacks();
+        let (tell, told) = mpsc::channel();
+        let inner = callbacks.clone();
+        callbacks.call(
+            1,
+            Box::new(move || {
+                inner.forget(1);
+                tell.send(()).unwrap();
+            }),
+        );
+        told.recv().unwrap();
+        callbacks.forget(1);
+        callbacks.stop();
+    }
+
+    struct Bell(OwnedFd, mpsc::Sender<()>);
+    impl Source for Bell {
+        fn ready(&self) {
+            let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+            self.1.send(()).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_rung_bell_is_heard_until_it_is_forgotten() {
+        let callbacks = callbacks();
+        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let (tell, told) = mpsc::channel();
+        let bell = Arc::new(Bell(fd.try_clone().unwrap(), tell));
+        let number = callbacks.watch(5, fd.as_fd(), bell).unwrap();
+        for _ in 0..3 {
+            rustix::io::write(&fd, &1u64.to_ne_bytes()).unwrap();
+            told.recv().unwrap();
+        }
+        callbacks.unwatch(number, fd.as_fd());
+        callbacks.forget(5);
+        rustix::io::write(&fd, &1u64.to_ne_bytes()).unwrap();
+        let (done, sync) = mpsc::channel();
+        callbacks.call(6, Box::new(move || done.send(()).unwrap()));
+        sync.recv().unwrap();
+        assert!(told.try_recv().is_err());
+        callbacks.stop();
+    }
+}

@@ -1,0 +1,155 @@
+//! The interface from Rust, as far as the bench of the command line needs it.
+
+use std::sync::Arc;
+
+use causeway_fabric::services::sisci::Backing;
+
+use crate::descriptor::Descriptor;
+use crate::dma::{DmaQueue, Piece};
+use crate::error::Result;
+use crate::handles::Handle;
+use crate::interrupt::{InterruptOptions, LocalInterrupt, Plain};
+use crate::library::Library;
+use crate::local::{LocalOptions, LocalSegment, whole_place};
+use crate::map::Map;
+use crate::remote::{RemoteOptions, RemoteSegment};
+use crate::sequence::Sequence;
+use crate::trigger::RemoteInterrupt;
+
+/// An open descriptor. What is made of it lives as long as the process.
+#[derive(Debug)]
+pub struct Client {
+    library: &'static Library,
+    descriptor: Arc<Descriptor>,
+    node: u32,
+}
+
+impl Client {
+    /// Initializes the library and opens a descriptor.
+    ///
+    /// # Errors
+    /// As [`Library::initialize`] and [`Descriptor::open`].
+    pub fn open() -> Result<Client> {
+        let library = Library::initialize()?;
+        let handle = Descriptor::open(library)?;
+        Ok(Client {
+            library,
+            descriptor: library.descriptors.get(handle)?,
+            node: library.fabric()?.node(),
+        })
+    }
+
+    /// A segment that others can connect to, and a map of it.
+    ///
+    /// # Errors
+    /// As [`LocalSegment::create`] and what makes it available.
+    pub fn offer(&self, id: u32, size: usize) -> Result<(Arc<LocalSegment>, Arc<Map>)> {
+        let options = LocalOptions {
+            id: Some(id),
+            size,
+            backing: Backing::Own,
+            private: false,
+        };
+        let handle = LocalSegment::create(self.library, &self.descriptor, options, None)?;
+        let segment = self.library.locals.get(handle)?;
+        segment.prepare()?;
+        segment.set_available()?;
+        let map = segment.map(self.library, whole_place(0, size))?;
+        Ok((segment, self.library.maps.get(map)?))
+    }
+
+    /// A segment of this node, connected, and a map of it.
+    ///
+    /// # Errors
+    /// As [`RemoteSegment::connect`] and [`RemoteSegment::map`].
+    pub fn connect(&self, id: u32) -> Result<(Arc<RemoteSegment>, Arc<Map>)> {
+        let options = RemoteOptions {
+            node: self.node,
+            id,
+            group: false,
+            asynchronous: false,
+            deadline: None,
+        };
+        let handle = RemoteSegment::connect(self.library, &self.descriptor, options, None)?;
+        let segment = self.library.remotes.get(handle)?;
+        let map = segment.map(self.library, whole_place(0, segment.size()?))?;
+        Ok((segment, self.library.maps.get(map)?))
+    }
+
+    /// A sequence of a map.
+    ///
+    /// # Errors
+    /// `API_NOSPC`
+    pub fn sequence(&self, map: &Arc<Map>) -> Result<Handle<Sequence>> {
+        self.library.sequences.create(map)
+    }
+
+    /// Whether all that was stored before has arrived.
+    ///
+    /// # Errors
+    /// `ILLEGAL_PARAMETER`
+    #[inline]
+    pub fn check(&self, sequence: Handle<Sequence>) -> Result<bool> {
+        self.library.sequences.check(sequence)
+    }
+
+    /// An interrupt of a number.
+    ///
+    /// # Errors
+    /// As [`LocalInterrupt::create`].
+    pub fn interrupt(&self, number: u32) -> Result<Arc<LocalInterrupt<Plain>>> {
+        let options = InterruptOptions {
+            number: Some(number),
+            ..InterruptOptions::default()
+        };
+        let (handle, _) = LocalInterrupt::create(self.library, &self.descriptor, options, None)?;
+        self.library.interrupts.get(handle)
+    }
+
+    /// A connection to an interrupt of this node.
+    ///
+    /// # Errors
+    /// As [`RemoteInterrupt::connect`].
+    pub fn trigger(&self, number: u32) -> Result<Arc<RemoteInterrupt<Plain>>> {
+        let to = (self.node, number);
+        let handle = RemoteInterrupt::connect(self.library, &self.descriptor, to, None)?;
+        self.library.remote_interrupts.get(handle)
+    }
+
+    /// A DMA queue.
+    ///
+    /// # Errors
+    /// As [`DmaQueue::create`].
+    pub fn queue(&self, entries: usize) -> Result<Arc<DmaQueue>> {
+        let handle = DmaQueue::create(self.library, &self.descriptor, entries)?;
+        self.library.queues.get(handle)
+    }
+
+    /// Starts a transfer of the first `size` bytes of a segment to another's. With `wait` it has
+    /// ended when this returns.
+    ///
+    /// # Errors
+    /// As [`DmaQueue::start`]; `OUT_OF_RANGE`.
+    pub fn transfer(
+        &self,
+        queue: &Arc<DmaQueue>,
+        (from, to): (&LocalSegment, &RemoteSegment),
+        size: usize,
+        wait: bool,
+    ) -> Result<()> {
+        let from = from.whole()?;
+        let (to, owner) = to.whole()?;
+        let descriptor = causeway_dma::Descriptor {
+            src: from.at(0, size)?,
+            dst: to.at(0, size)?,
+            len: size,
+        };
+        let piece = Piece {
+            descriptor,
+            hold: vec![from, to],
+            owner: Some(owner),
+        };
+        // SAFETY: the piece holds both mappings.
+        unsafe { queue.start(self.library, vec![piece], None, wait) }
+    }
+}

@@ -1,0 +1,301 @@
+//! DMA queues: transfers by the copy engine.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use causeway_dma::{Completion, Queue, Request, State, Valid};
+use parking_lot::Mutex;
+
+use crate::descriptor::Descriptor;
+use crate::error::{Error, Result};
+use crate::handles::{Handle, Object};
+use crate::library::Library;
+use crate::sequence::Owner;
+use crate::uses::{Held, Uses};
+
+/// Most entries that a queue can be created for.
+pub const MAX_ENTRIES: usize = 1 << 16;
+
+/// Who is told of a transfer's end; called by the callback thread.
+pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
+
+/// `sci_dma_queue_state_t`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub enum QueueState {
+    /// Nothing was started.
+    #[default]
+    Idle = 0,
+    /// Entries are gathered, to be posted together.
+    Gather = 1,
+    /// Transfers are under way.
+    Posted = 2,
+    /// All transfers have ended well.
+    Done = 3,
+    /// One was aborted.
+    Aborted = 4,
+    /// One has failed.
+    Error = 5,
+}
+
+/// A DMA queue.
+#[derive(Debug)]
+pub struct DmaQueue {
+    handle: Handle<DmaQueue>,
+    max_entries: usize,
+    queue: Queue,
+    state: Mutex<Gathering>,
+    uses: Uses,
+    held: Held,
+}
+
+impl Object for DmaQueue {
+    const TAG: u8 = b'D';
+}
+
+#[derive(Debug, Default)]
+struct Gathering {
+    /// Entries that are not posted.
+    pieces: Vec<Piece>,
+    /// Transfers under way that have callbacks.
+    callbacks: Arc<std::sync::atomic::AtomicUsize>,
+}
+
+/// A piece of a transfer, with what keeps its memory.
+#[derive(Debug)]
+pub struct Piece {
+    /// What to copy.
+    pub descriptor: causeway_dma::Descriptor,
+    /// Mappings of both ends.
+    pub hold: Vec<Arc<dyn std::any::Any + Send + Sync>>,
+    /// Whose memory is at the other end.
+    pub owner: Option<Owner>,
+}
+
+impl DmaQueue {
+    /// An idle queue.
+    ///
+    /// # Errors
+    /// [`Error::ILLEGAL_PARAMETER`] without entries, [`Error::NOSPC`] beyond [`MAX_ENTRIES`].
+    pub fn create(
+        library: &Library,
+        descriptor: &Descriptor,
+        max_entries: usize,
+    ) -> Result<Handle<DmaQueue>> {
+        match max_entries {
+            0 => return Err(Error::ILLEGAL_PARAMETER),
+            n if n > MAX_ENTRIES => return Err(Error::NOSPC),
+            _ => {}
+        }
+        let user = descriptor.enter()?;
+        library.queues.insert(|handle| {
+            Ok(Arc::new(DmaQueue {
+                handle,
+                max_entries,
+                queue: Queue::new(),
+                state: Mutex::default(),
+                uses: Uses::default(),
+                held: Held::new(user),
+            }))
+        })
+    }
+
+    /// Ends the queue.
+    ///
+    /// # Errors
+    /// [`Error::BUSY`] while transfers are under way.
+    pub fn remove(&self, library: &Library) -> Result<()> {
+        if self.queue.outstanding() > 0 {
+            return Err(Error::BUSY);
+        }
+        self.uses.close()?;
+        library.queues.remove(self.handle);
+        self.held.release();
+        library.callbacks.forget(self.handle.id());
+        Ok(())
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn state(&self) -> QueueState {
+        match self.queue.state() {
+            Some(State::Posted) => QueueState::Posted,
+            _ if !self.state.lock().pieces.is_empty() => QueueState::Gather,
+            None => QueueState::Idle,
+            Some(State::Done) => QueueState::Done,
+            Some(State::Aborted) => QueueState::Aborted,
+            Some(State::Failed) => QueueState::Error,
+        }
+    }
+
+    /// Starts a transfer. With `wait` it has ended when this returns.
+    ///
+    /// # Errors
+    /// [`Error::MAX_ENTRIES`] if as many as the queue takes are under way; of a transfer waited
+    /// for, [`Error::TRANSFER_FAILED`] or [`Error::CANCELLED`].
+    ///
+    /// # Safety
+    /// What the pieces hold keeps their memory; other memory stays until the transfer has ended.
+    pub unsafe fn start(
+        self: &Arc<Self>,
+        library: &'static Library,
+        pieces: Vec<Piece>,
+        done: Option<Done>,
+        wait: bool,
+    ) -> Result<()> {
+        let _use = self.uses.enter()?;
+        let state = self.state.lock();
+        if self.queue.outstanding() >= self.max_entries {
+            return Err(Error::MAX_ENTRIES);
+        }
+        let request = self.request(library, &state, pieces, done);
+        // SAFETY: the caller's promise; what is held goes with the request.
+        let transfer = unsafe {
+            if wait {
+                self.queue.post_waited(request)
+            } else {
+                self.queue.post(request)
+            }
+        };
+        drop(state);
+        if wait {
+            ended(transfer.wait(None))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn request(
+        &self,
+        library: &'static Library,
+        state: &Gathering,
+        pieces: Vec<Piece>,
+        done: Option<Done>,
+    ) -> Request {
+        let mut owners: Vec<Owner> = Vec::new();
+        let mut hold = Vec::new();
+        let mut descriptors = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            descriptors.push(piece.descriptor);
+            hold.extend(piece.hold);
+            owners.extend(piece.owner);
+        }
+        owners.dedup_by_key(|owner| owner.life);
+        let valid: Option<Valid> = (!owners.is_empty())
+            .then(|| -> Valid { Box::new(move || owners.iter().all(Owner::is_alive)) });
+        let completion = match done {
+            None => Completion::None,
+            Some(done) => self.completion(library, state, done),
+        };
+        Request {
+            descriptors,
+            valid,
+            completion,
+            hold: Some(Box::new(hold)),
+        }
+    }
+
+    /// Hands the end of a transfer to the callback thread.
+    fn completion(&self, library: &'static Library, state: &Gathering, done: Done) -> Completion {
+        let owner = self.handle.id();
+        let callbacks = state.callbacks.clone();
+        callbacks.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        Completion::Brief(Box::new(move |outcome| {
+            let call = move || {
+                callbacks.fetch_sub(1, std::sync::atomic::Ordering::SeqCst);
+                done(ended(outcome));
+            };
+            library.callbacks.call(owner, Box::new(call));
+        }))
+    }
+
+    /// Waits until all transfers have ended.
+    ///
+    /// # Errors
+    /// [`Error::TIMEOUT`]; [`Error::ILLEGAL_OPERATION`] if one has a callback, which is told;
+    /// [`Error::TRANSFER_FAILED`].
+    pub fn wait(&self, deadline: Option<Instant>) -> (QueueState, Result<()>) {
+        let _use = match self.uses.enter() {
+            Ok(user) => user,
+            Err(error) => return (QueueState::Idle, Err(error)),
+        };
+        let callbacks = self.state.lock().callbacks.clone();
+        if callbacks.load(std::sync::atomic::Ordering::SeqCst) > 0 {
+            return (self.state(), Err(Error::ILLEGAL_OPERATION));
+        }
+        let _ = self.queue.wait(deadline);
+        let state = self.state();
+        let outcome = match state {
+            QueueState::Posted => Err(Error::TIMEOUT),
+            QueueState::Error => Err(Error::TRANSFER_FAILED),
+            _ => Ok(()),
+        };
+        (state, outcome)
+    }
+
+    /// Ends what is under way, and drops what was gathered. Nothing is stored afterwards.
+    pub fn abort(&self) {
+        self.state.lock().pieces.clear();
+        self.queue.abort();
+    }
+
+    /// Adds an entry to those that are gathered.
+    ///
+    /// # Errors
+    /// [`Error::MAX_ENTRIES`]; [`Error::ILLEGAL_OPERATION`] while transfers are under way, or
+    /// before a reset.
+    pub fn gather(&self, piece: Piece) -> Result<()> {
+        let mut state = self.state.lock();
+        if self.queue.state().is_some() {
+            return Err(Error::ILLEGAL_OPERATION);
+        }
+        if state.pieces.len() >= self.max_entries {
+            return Err(Error::MAX_ENTRIES);
+        }
+        state.pieces.push(piece);
+        Ok(())
+    }
+
+    /// Posts what was gathered.
+    ///
+    /// # Errors
+    /// As [`DmaQueue::start`]; [`Error::ILLEGAL_OPERATION`] if nothing was gathered.
+    ///
+    /// # Safety
+    /// As [`DmaQueue::start`].
+    pub unsafe fn post(
+        self: &Arc<Self>,
+        library: &'static Library,
+        done: Option<Done>,
+        wait: bool,
+    ) -> Result<()> {
+        let pieces = std::mem::take(&mut self.state.lock().pieces);
+        if pieces.is_empty() {
+            return Err(Error::ILLEGAL_OPERATION);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.start(library, pieces, done, wait) }
+    }
+
+    /// Makes an ended queue idle.
+    ///
+    /// # Errors
+    /// [`Error::ILLEGAL_OPERATION`] while transfers are under way.
+    pub fn reset(&self) -> Result<()> {
+        self.state.lock().pieces.clear();
+        if self.queue.reset() {
+            Ok(())
+        } else {
+            Err(Error::ILLEGAL_OPERATION)
+        }
+    }
+}
+
+/// How a transfer ended.
+fn ended(state: State) -> Result<()> {
+    match state {
+        State::Done => Ok(()),
+        State::Aborted => Err(Error::CANCELLED),
+        State::Posted | State::Failed => Err(Error::TRANSFER_FAILED),
+    }
+}

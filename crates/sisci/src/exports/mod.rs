@@ -1,0 +1,120 @@
+//! The functions of the interface, by the names that programs link.
+//!
+//! Each checks its arguments, finds its objects, and does in one call what the module of the object
+//! has. None follows a handle, and none panics on what a program may pass; pointers are the
+//! caller's responsibility, as in any C interface, but may be null everywhere.
+#![allow(
+    non_snake_case,
+    clippy::too_many_arguments,
+    reason = "names and arguments are the interface's"
+)]
+
+mod absent;
+mod copies;
+mod dma;
+mod interrupts;
+mod library;
+mod local;
+mod names;
+mod queries;
+mod remote;
+
+use core::ffi::{c_int, c_uint, c_void};
+
+use crate::error::{Error, Result};
+use crate::handles::Handle;
+
+/// Most adapters that a host could have.
+const ADAPTERS_MAX: c_uint = 16;
+/// `SCI_CALLBACK_CANCEL`: not to be called again.
+const CALLBACK_CANCEL: c_int = 1;
+
+/// Does what a function is called for, and reports how it went. `otherwise` is returned if it
+/// failed.
+fn call_or<T>(error: *mut Error, otherwise: T, function: impl FnOnce() -> Result<T>) -> T {
+    let (value, outcome) = match function() {
+        Ok(value) => (value, Error::OK),
+        Err(why) => (otherwise, why),
+    };
+    if !error.is_null() {
+        // SAFETY: the caller passes a place for the error, or null.
+        unsafe { error.write(outcome) };
+    }
+    value
+}
+
+/// As [`call_or`], for functions that return nothing else, or nothing worth it.
+fn call<T: Default>(error: *mut Error, function: impl FnOnce() -> Result<T>) -> T {
+    call_or(error, T::default(), function)
+}
+
+/// Checks flags against those of a function.
+fn flags(given: c_uint, allowed: c_uint) -> Result<()> {
+    if given & !allowed == 0 {
+        Ok(())
+    } else {
+        Err(Error::ILLEGAL_FLAG)
+    }
+}
+
+/// Checks an adapter's number.
+fn adapter(number: c_uint) -> Result<()> {
+    match number {
+        0 => Ok(()),
+        1..ADAPTERS_MAX => Err(Error::NO_SUCH_ADAPTERNO),
+        _ => Err(Error::ILLEGAL_ADAPTERNO),
+    }
+}
+
+/// Where a result goes.
+fn place<T>(out: *mut T) -> Result<*mut T> {
+    if out.is_null() {
+        Err(Error::ILLEGAL_PARAMETER)
+    } else {
+        Ok(out)
+    }
+}
+
+/// Gives a result.
+///
+/// # Safety
+/// `out` is null or valid for writing.
+unsafe fn give<T>(out: *mut T, value: T) {
+    if !out.is_null() {
+        // SAFETY: the caller's promise.
+        unsafe { out.write(value) };
+    }
+}
+
+/// A callback's argument: the program's own, whatever thread it comes to.
+#[derive(Clone, Copy)]
+struct Argument(*mut c_void);
+
+// SAFETY: it is handed back to the program and not looked at.
+unsafe impl Send for Argument {}
+// SAFETY: as above.
+unsafe impl Sync for Argument {}
+
+impl Argument {
+    fn get(self) -> *mut c_void {
+        self.0
+    }
+}
+
+/// The callback that the flags ask for.
+fn wanted<F>(callback: Option<F>, asked: bool) -> Result<Option<F>> {
+    match (callback, asked) {
+        (_, false) => Ok(None),
+        (None, true) => Err(Error::ILLEGAL_PARAMETER),
+        (callback, true) => Ok(callback),
+    }
+}
+
+/// A handle that is not to be null.
+fn present<T>(handle: Handle<T>) -> Result<Handle<T>> {
+    if handle.is_null() {
+        Err(Error::ILLEGAL_PARAMETER)
+    } else {
+        Ok(handle)
+    }
+}

@@ -1,0 +1,45 @@
+//! `libsisci.so`: the SISCI interface on segments and doorbells of one host.
+//!
+//! Memory segments that others map, copies and DMA between them, interrupts: the functions are in
+//! the module `exports`, under the names of `symbols/sisci.sym`, and each says what it does in
+//! `include/sisci_api.h`; `docs/SISCI.md` lists their errors, and where this library differs from
+//! hardware. The objects behind them are the other modules, for use from Rust.
+//!
+//! - A *node* is one fabric address; several can be on one host, and only those can be reached.
+//! - A *segment* is a memfd that the broker made; a remote one is the same memfd, mapped. Its
+//!   owner's death shows in the life table, which a sequence looks at.
+//! - A *DMA queue* is one of the copy engine's (`causeway-dma`).
+//! - An *interrupt* is a cell in shared memory for each connection, and a doorbell.
+//!
+//! Loading the library does nothing. The first descriptor starts a thread that takes the broker's
+//! events, the first callback one that makes callbacks, the first transfer one that copies. All
+//! sleep while there is nothing to do.
+
+mod blocks;
+mod callbacks;
+mod channel;
+pub mod client;
+pub mod constants;
+pub mod copy;
+pub mod descriptor;
+pub mod dma;
+pub mod error;
+mod events;
+mod exports;
+pub mod handles;
+pub mod interrupt;
+pub mod library;
+pub mod local;
+pub mod map;
+pub mod memory;
+mod program;
+mod pump;
+mod registry;
+pub mod remote;
+pub mod sequence;
+mod timeout;
+pub mod trigger;
+pub mod uses;
+
+pub use error::{Error, Result};
+pub use library::Library;

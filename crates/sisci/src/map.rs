@@ -1,0 +1,121 @@
+//! Maps: segments' memory as programs see it.
+
+use std::sync::Arc;
+
+use crate::descriptor::Descriptor;
+use crate::error::Result;
+use crate::handles::{Handle, Object};
+use crate::library::Library;
+use crate::memory::{Mapping, Place};
+use crate::sequence::Owner;
+use crate::uses::{Held, Use, Uses};
+
+/// A part of a segment, mapped.
+#[derive(Debug)]
+pub struct Map {
+    handle: Handle<Map>,
+    mapping: Mapping,
+    /// Where it begins in its segment.
+    offset: usize,
+    /// Of a remote segment: whose.
+    owner: Option<Owner>,
+    uses: Uses,
+    /// What it is a map of, and the descriptor.
+    of: Held<(Use, Use)>,
+}
+
+impl Object for Map {
+    const TAG: u8 = b'M';
+}
+
+/// What a map is made of.
+#[derive(Debug)]
+pub(crate) struct Source<'a> {
+    /// The segment's memory.
+    pub fd: std::os::fd::BorrowedFd<'a>,
+    /// Which part of it.
+    pub place: Place,
+    /// Of a remote segment: whose.
+    pub owner: Option<Owner>,
+    /// The segment, and its descriptor.
+    pub of: (Use, Use),
+}
+
+impl Map {
+    pub(crate) fn create(library: &Library, source: Source<'_>) -> Result<Handle<Map>> {
+        let mapping = Mapping::new(source.fd, source.place)?;
+        let handle = library.maps.insert(|handle| {
+            Ok(Arc::new(Map {
+                handle,
+                mapping,
+                offset: source.place.offset,
+                owner: source.owner,
+                uses: Uses::default(),
+                of: Held::new(source.of),
+            }))
+        })?;
+        let map = library.maps.get(handle)?;
+        library.addresses.write().insert(map.start(), map.clone());
+        Ok(handle)
+    }
+
+    /// Unmaps it.
+    ///
+    /// # Errors
+    /// `BUSY` while there are sequences of it; `ILLEGAL_PARAMETER` if it was unmapped.
+    pub fn remove(self: &Arc<Self>, library: &Library) -> Result<()> {
+        self.uses.close()?;
+        library.addresses.write().remove(&self.start());
+        library.maps.remove(self.handle);
+        self.of.release();
+        Ok(())
+    }
+
+    fn start(&self) -> usize {
+        self.mapping.as_ptr().addr()
+    }
+
+    /// One more user of the map.
+    ///
+    /// # Errors
+    /// `ILLEGAL_PARAMETER` if it is being unmapped.
+    pub fn enter(&self) -> Result<Use> {
+        self.uses.enter()
+    }
+
+    /// Whose memory it is; `None` for the process's own.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        self.owner
+    }
+
+    /// Whether the owner of the memory is there.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.owner.is_none_or(|owner| owner.is_alive())
+    }
+
+    /// The memory.
+    #[must_use]
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// Where it begins in its segment.
+    #[must_use]
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
+    /// The map that holds all of a range of addresses.
+    pub fn at(library: &Library, address: usize, len: usize) -> Option<Arc<Map>> {
+        let addresses = library.addresses.read();
+        let (_, map) = addresses.range(..=address).next_back()?;
+        map.mapping.contains(address, len).then(|| map.clone())
+    }
+}
+
+/// A segment's user and its descriptor's.
+pub(crate) fn users(segment: &Uses, descriptor: &Descriptor) -> Result<(Use, Use)> {
+    Ok((segment.enter()?, descriptor.enter()?))
+}

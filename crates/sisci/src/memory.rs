@@ -1,0 +1,198 @@
+//! Mappings of segments.
+
+use std::os::fd::BorrowedFd;
+use std::ptr;
+
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+
+use crate::error::{Error, Result};
+
+/// The unit of mappings.
+pub const PAGE: usize = 4096;
+
+/// Bytes of a segment in this process's memory, from any offset. Unmapped when dropped, except in
+/// a child, which may have its copy of the mapping as long as it likes.
+#[derive(Debug)]
+pub struct Mapping {
+    /// The first page.
+    base: usize,
+    /// Bytes mapped from there: whole pages.
+    span: usize,
+    /// The first byte that was asked for.
+    start: usize,
+    len: usize,
+    writable: bool,
+    pid: u32,
+}
+
+/// What to map.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Where the segment begins in its file: a page's offset.
+    pub base: u64,
+    /// First byte, in the segment.
+    pub offset: usize,
+    /// How many.
+    pub len: usize,
+    /// Where to, or 0 for anywhere.
+    pub address: usize,
+    /// Not to be written.
+    pub read_only: bool,
+}
+
+impl Mapping {
+    /// Maps a range. The file must be sealed against shrinking, and the range inside it.
+    ///
+    /// # Errors
+    /// [`Error::ILLEGAL_ADDRESS`] if nothing can be mapped at the address, [`Error::ACCESS`] if the
+    /// descriptor is for reading alone, [`Error::NOSPC`] if there is no memory for it.
+    pub fn new(fd: BorrowedFd<'_>, place: Place) -> Result<Mapping> {
+        let inside = place.offset % PAGE;
+        let span = (inside + place.len).next_multiple_of(PAGE);
+        if !place.address.is_multiple_of(PAGE) {
+            return Err(Error::ILLEGAL_ADDRESS);
+        }
+        let mut prot = ProtFlags::READ;
+        prot.set(ProtFlags::WRITE, !place.read_only);
+        let mut flags = MapFlags::SHARED;
+        flags.set(MapFlags::FIXED_NOREPLACE, place.address != 0);
+        let address = ptr::without_provenance_mut(place.address);
+        let from = place.base + (place.offset - inside) as u64;
+        // SAFETY: a new mapping, which replaces none.
+        let mapped = unsafe { rustix::mm::mmap(address, span, prot, flags, fd, from) };
+        let base = mapped.map_err(|errno| match errno {
+            Errno::EXIST | Errno::INVAL => Error::ILLEGAL_ADDRESS,
+            Errno::ACCESS | Errno::PERM => Error::ACCESS,
+            Errno::NOMEM | Errno::AGAIN => Error::NOSPC,
+            _ => Error::SYSTEM,
+        })?;
+        let base = base.expose_provenance();
+        let mapping = Mapping {
+            base,
+            span,
+            start: base + inside,
+            len: place.len,
+            writable: !place.read_only,
+            pid: std::process::id(),
+        };
+        if place.address != 0 && base != place.address {
+            // A kernel that takes the address for a hint.
+            return Err(Error::ILLEGAL_ADDRESS);
+        }
+        Ok(mapping)
+    }
+
+    /// Address of the first byte that was asked for.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        ptr::with_exposed_provenance_mut(self.start)
+    }
+
+    /// Bytes from there.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "nothing is not mapped")]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it may be written.
+    #[must_use]
+    pub fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    /// Whether it holds all of a range of addresses.
+    #[must_use]
+    pub fn contains(&self, address: usize, len: usize) -> bool {
+        address
+            .checked_sub(self.start)
+            .is_some_and(|at| is_inside(at, len, self.len))
+    }
+
+    /// Address of a range.
+    ///
+    /// # Errors
+    /// [`Error::OUT_OF_RANGE`] if it reaches beyond the end.
+    pub fn at(&self, offset: usize, len: usize) -> Result<*mut u8> {
+        if is_inside(offset, len, self.len) {
+            Ok(self.as_ptr().wrapping_add(offset))
+        } else {
+            Err(Error::OUT_OF_RANGE)
+        }
+    }
+}
+
+/// Whether a range lies within `size` bytes.
+#[must_use]
+pub fn is_inside(offset: usize, len: usize, size: usize) -> bool {
+    offset.checked_add(len).is_some_and(|end| end <= size)
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        if self.pid == std::process::id() {
+            let base = ptr::with_exposed_provenance_mut(self.base);
+            // SAFETY: the range is our own mapping; the program has given it up, or does so now.
+            let unmapped = unsafe { rustix::mm::munmap(base, self.span) };
+            debug_assert!(unmapped.is_ok(), "munmap of an own mapping");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use causeway_shm::Segment;
+
+    fn place(offset: usize, len: usize) -> Place {
+        Place {
+            base: 0,
+            offset,
+            len,
+            address: 0,
+            read_only: false,
+        }
+    }
+
+    #[test]
+    fn any_offset_is_mapped() {
+        let segment = Segment::create("t", 4 * PAGE).unwrap();
+        for (offset, len) in [
+            (0, 1),
+            (1, 2),
+            (4095, 2),
+            (100, 3 * PAGE),
+            (4 * PAGE - 1, 1),
+        ] {
+            let one = Mapping::new(segment.fd(), place(offset, len)).unwrap();
+            // SAFETY: inside the mapping and the segment respectively.
+            unsafe {
+                one.as_ptr().add(len - 1).write_volatile(offset as u8 | 1);
+                let other = segment.as_ptr().add(offset + len - 1).read_volatile();
+                assert_eq!(other, offset as u8 | 1);
+            }
+            assert_eq!(one.at(len, 0), Ok(one.as_ptr().wrapping_add(len)));
+            assert_eq!(one.at(len, 1), Err(Error::OUT_OF_RANGE));
+            assert_eq!(one.at(usize::MAX, 2), Err(Error::OUT_OF_RANGE));
+        }
+    }
+
+    #[test]
+    fn a_fixed_address_replaces_nothing() {
+        let segment = Segment::create("t", PAGE).unwrap();
+        let one = Mapping::new(segment.fd(), place(0, PAGE)).unwrap();
+        let address = one.as_ptr().addr();
+        let at = |address| {
+            let place = Place {
+                address,
+                ..place(0, PAGE)
+            };
+            Mapping::new(segment.fd(), place)
+        };
+        assert_eq!(at(address).unwrap_err(), Error::ILLEGAL_ADDRESS);
+        assert_eq!(at(address + 1).unwrap_err(), Error::ILLEGAL_ADDRESS);
+        drop(one);
+        assert_eq!(at(address).unwrap().as_ptr().addr(), address);
+    }
+}

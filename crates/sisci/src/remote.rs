@@ -1,0 +1,340 @@
+//! Remote segments: connections to segments of this host's nodes.
+
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use causeway_fabric::services::sisci::{NODE_MAX, RemoteChange};
+use causeway_fabric::sisci::{Grant, Sisci};
+use parking_lot::Mutex;
+
+use crate::descriptor::Descriptor;
+use crate::error::{Error, Result};
+use crate::events::Events;
+use crate::handles::{Handle, Object};
+use crate::library::{Library, from_fabric};
+use crate::local::{Reason, check_range, whole_place};
+use crate::map::{self, Map, Source};
+use crate::memory::{Mapping, Place};
+use crate::sequence::Owner;
+use crate::uses::{Held, Uses};
+
+/// How long a connect that is refused takes at least, unless its timeout is shorter: programs try
+/// again at once until what they wait for is there, and would keep the broker from all else.
+const REFUSAL: Duration = Duration::from_millis(1);
+
+/// Called with an event and its status; returns whether to be called again.
+pub type RemoteCallback = Box<dyn Fn(Handle<RemoteSegment>, Reason, Error) -> bool + Send + Sync>;
+
+/// What to connect to.
+#[derive(Clone, Copy, Debug)]
+pub struct RemoteOptions {
+    /// The node.
+    pub node: u32,
+    /// The segment, or group.
+    pub id: u32,
+    /// Whether a group is meant.
+    pub group: bool,
+    /// Returns at once, and connects when that is possible.
+    pub asynchronous: bool,
+    /// When to give up; `None` is never.
+    pub deadline: Option<Instant>,
+}
+
+/// A connection to a segment.
+pub struct RemoteSegment {
+    handle: Handle<RemoteSegment>,
+    number: u32,
+    node: u32,
+    id: u32,
+    state: Mutex<State>,
+    /// Mapped whole, for transfers.
+    whole: OnceLock<Arc<Mapping>>,
+    sisci: Arc<Sisci>,
+    events: Events<(Reason, Error)>,
+    callback: Option<RemoteCallback>,
+    cancelled: AtomicBool,
+    uses: Uses,
+    descriptor: Arc<Descriptor>,
+    held: Held,
+}
+
+impl std::fmt::Debug for RemoteSegment {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RemoteSegment")
+            .field("node", &self.node)
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Debug)]
+enum State {
+    /// Not made yet; given up at this time.
+    Pending(Option<Instant>),
+    /// Made.
+    Connected(Grant, Owner),
+    /// It could not be made.
+    Failed,
+}
+
+impl Object for RemoteSegment {
+    const TAG: u8 = b'R';
+}
+
+/// Holds up who tries again at once.
+pub(crate) fn refused(error: Error, deadline: Option<Instant>) -> Error {
+    let left = deadline.map(|by| by.saturating_duration_since(Instant::now()));
+    std::thread::sleep(left.map_or(REFUSAL, |left| left.min(REFUSAL)));
+    error
+}
+
+/// Whether a number can be a node's.
+pub(crate) fn check_node(node: u32) -> Result<()> {
+    if node == 0 || node > NODE_MAX {
+        Err(Error::ILLEGAL_NODEID)
+    } else {
+        Ok(())
+    }
+}
+
+impl RemoteSegment {
+    /// Connects, or begins to.
+    ///
+    /// # Errors
+    /// `ILLEGAL_NODEID`, `NO_SUCH_NODEID`, `NO_SUCH_SEGMENT`, `CONNECTION_REFUSED`.
+    pub fn connect(
+        library: &'static Library,
+        descriptor: &Arc<Descriptor>,
+        options: RemoteOptions,
+        callback: Option<RemoteCallback>,
+    ) -> Result<Handle<RemoteSegment>> {
+        check_node(options.node)?;
+        let sisci = library.fabric()?;
+        let user = descriptor.enter()?;
+        let mut registry = library.registry.lock();
+        let RemoteOptions {
+            node,
+            id,
+            group,
+            asynchronous,
+            deadline,
+        } = options;
+        let made = sisci.connect_segment(node, id, group, asynchronous);
+        let connection = match made.map_err(|error| from_fabric(&error)) {
+            Ok(connection) => connection,
+            Err(error) => {
+                drop(registry);
+                return Err(refused(error, deadline));
+            }
+        };
+        let state = if connection.ready {
+            State::fetch(library, &sisci, connection.connection)?
+        } else {
+            State::Pending(deadline)
+        };
+        let handle = library.remotes.insert(|handle| {
+            let segment = Arc::new(RemoteSegment {
+                handle,
+                number: connection.connection,
+                node,
+                id,
+                state: Mutex::new(state),
+                whole: OnceLock::new(),
+                sisci: sisci.clone(),
+                events: Events::default(),
+                callback,
+                cancelled: AtomicBool::new(false),
+                uses: Uses::default(),
+                descriptor: descriptor.clone(),
+                held: Held::new(user),
+            });
+            let known = Arc::downgrade(&segment);
+            registry.remotes.insert(connection.connection, known);
+            Ok(segment)
+        })?;
+        drop(registry);
+        if asynchronous && connection.ready {
+            library
+                .remotes
+                .get(handle)?
+                .tell(library, Reason::Connect, Error::OK);
+        }
+        if asynchronous && deadline.is_some() {
+            // The pump is to know of the time.
+            library.kick_pump();
+        }
+        Ok(handle)
+    }
+
+    /// The segment's node.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    /// The segment's id.
+    #[must_use]
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The segment's size.
+    ///
+    /// # Errors
+    /// `SEGMENT_NOT_CONNECTED`
+    pub fn size(&self) -> Result<usize> {
+        match &*self.state.lock() {
+            State::Connected(grant, _) => Ok(grant.size as usize),
+            _ => Err(Error::SEGMENT_NOT_CONNECTED),
+        }
+    }
+
+    /// Whose memory it is.
+    ///
+    /// # Errors
+    /// `SEGMENT_NOT_CONNECTED`
+    pub fn owner(&self) -> Result<Owner> {
+        match &*self.state.lock() {
+            State::Connected(_, owner) => Ok(*owner),
+            _ => Err(Error::SEGMENT_NOT_CONNECTED),
+        }
+    }
+
+    /// Gives the connection up.
+    ///
+    /// # Errors
+    /// `BUSY` while it is mapped.
+    pub fn remove(&self, library: &Library) -> Result<()> {
+        self.uses.close()?;
+        // What the broker does not know, or is not there to know, ends here all the same.
+        let _ = self.sisci.disconnect_segment(self.number);
+        library.registry.lock().remotes.remove(&self.number);
+        library.remotes.remove(self.handle);
+        self.held.release();
+        self.events.close();
+        library.callbacks.forget(self.handle.id());
+        Ok(())
+    }
+
+    /// Maps a part.
+    ///
+    /// # Errors
+    /// `SEGMENT_NOT_CONNECTED`, `OUT_OF_RANGE`, `SIZE_ALIGNMENT` for nothing, `ILLEGAL_ADDRESS`.
+    pub fn map(&self, library: &Library, place: Place) -> Result<Handle<Map>> {
+        let state = self.state.lock();
+        let State::Connected(grant, owner) = &*state else {
+            return Err(Error::SEGMENT_NOT_CONNECTED);
+        };
+        check_range(place, grant.size as usize)?;
+        let place = Place {
+            base: grant.offset,
+            ..place
+        };
+        let source = Source {
+            fd: grant.memory.as_fd(),
+            place,
+            owner: Some(*owner),
+            of: map::users(&self.uses, &self.descriptor)?,
+        };
+        Map::create(library, source)
+    }
+
+    /// All of it, mapped, for transfers, and whose it is.
+    ///
+    /// # Errors
+    /// `SEGMENT_NOT_CONNECTED`, or as [`Mapping::new`].
+    pub fn whole(&self) -> Result<(Arc<Mapping>, Owner)> {
+        let state = self.state.lock();
+        let State::Connected(grant, owner) = &*state else {
+            return Err(Error::SEGMENT_NOT_CONNECTED);
+        };
+        if let Some(whole) = self.whole.get() {
+            return Ok((whole.clone(), *owner));
+        }
+        let place = whole_place(grant.offset, grant.size as usize);
+        let mapping = Arc::new(Mapping::new(grant.memory.as_fd(), place)?);
+        Ok((self.whole.get_or_init(|| mapping).clone(), *owner))
+    }
+
+    /// Waits for an event: what happened, and its status.
+    ///
+    /// # Errors
+    /// `TIMEOUT`; `CANCELLED` once it is disconnected; `ILLEGAL_OPERATION` if it has a callback.
+    pub fn wait(&self, deadline: Option<Instant>) -> Result<(Reason, Error)> {
+        if self.callback.is_some() {
+            return Err(Error::ILLEGAL_OPERATION);
+        }
+        self.events.wait(deadline)
+    }
+
+    /// The broker tells of a change.
+    pub(crate) fn note(self: &Arc<Self>, library: &Library, sisci: &Sisci, change: RemoteChange) {
+        match change {
+            RemoteChange::Connected => {
+                let mut state = self.state.lock();
+                if !matches!(*state, State::Pending(_)) {
+                    return;
+                }
+                let (fresh, status) = match State::fetch(library, sisci, self.number) {
+                    Ok(fresh) => (fresh, Error::OK),
+                    Err(error) => (State::Failed, error),
+                };
+                *state = fresh;
+                drop(state);
+                self.tell(library, Reason::Connect, status);
+            }
+            RemoteChange::Disconnect => self.tell(library, Reason::Disconnect, Error::OK),
+            RemoteChange::NotOperational => {
+                self.tell(library, Reason::NotOperational, Error::NODE_NOT_RESPONDING);
+            }
+            RemoteChange::Operational => self.tell(library, Reason::Operational, Error::OK),
+            RemoteChange::Lost => self.tell(library, Reason::Lost, Error::OK),
+        }
+    }
+
+    /// When a connect that is pending is given up.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match &*self.state.lock() {
+            State::Pending(deadline) => *deadline,
+            _ => None,
+        }
+    }
+
+    /// Gives a pending connect up.
+    pub(crate) fn expire(self: &Arc<Self>, library: &Library) {
+        let mut state = self.state.lock();
+        if matches!(*state, State::Pending(_)) {
+            *state = State::Failed;
+            drop(state);
+            let _ = self.sisci.disconnect_segment(self.number);
+            self.tell(library, Reason::Connect, Error::TIMEOUT);
+        }
+    }
+
+    fn tell(self: &Arc<Self>, library: &Library, reason: Reason, status: Error) {
+        if self.callback.is_none() {
+            self.events.push((reason, status));
+            return;
+        }
+        let segment = self.clone();
+        let call = move || {
+            let callback = segment.callback.as_ref();
+            let wanted = callback.filter(|_| !segment.cancelled.load(Ordering::Relaxed));
+            if wanted.is_some_and(|callback| !callback(segment.handle, reason, status)) {
+                segment.cancelled.store(true, Ordering::Relaxed);
+            }
+        };
+        library.callbacks.call(self.handle.id(), Box::new(call));
+    }
+}
+
+impl State {
+    fn fetch(library: &Library, sisci: &Sisci, number: u32) -> Result<State> {
+        let grant = sisci.fetch_connection(number);
+        let grant = grant.map_err(|error| from_fabric(&error))?;
+        let owner = library.owner(sisci, grant.life)?;
+        Ok(State::Connected(grant, owner))
+    }
+}

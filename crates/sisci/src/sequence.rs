@@ -1,0 +1,189 @@
+//! Sequences: whether what was stored through a map has arrived.
+//!
+//! It has, as soon as it is stored, as long as the segment's owner is alive. So a check is a load
+//! of the owner's word in the life table, and costs as little: the sequences lie in a table that
+//! never moves, and are read without a lock.
+
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+
+use causeway_shm::{Life, LifeTable};
+use parking_lot::Mutex;
+
+use crate::error::{Error, Result};
+use crate::handles::{Handle, Object, first_generation, next_generation};
+use crate::map::Map;
+use crate::uses::Use;
+
+/// Sequences that are allocated together.
+const CHUNK: usize = 256;
+/// Most such chunks.
+const CHUNKS: usize = 1024;
+
+/// What a handle of a sequence stands for: an entry of [`Sequences`].
+#[derive(Debug)]
+pub struct Sequence(());
+
+impl Object for Sequence {
+    const TAG: u8 = b'Q';
+}
+
+/// Whose life a sequence depends on.
+#[derive(Clone, Copy, Debug)]
+pub struct Owner {
+    /// Where it is looked up. Tables are never given up.
+    pub table: &'static LifeTable,
+    /// The life.
+    pub life: Life,
+}
+
+impl Owner {
+    /// Whether the owner is alive.
+    #[must_use]
+    pub fn is_alive(&self) -> bool {
+        self.table.is_alive(self.life)
+    }
+}
+
+/// An entry. Free: generation 0.
+#[derive(Default)]
+struct Slot {
+    generation: AtomicU32,
+    /// Null: the memory is the process's own.
+    table: AtomicPtr<LifeTable>,
+    life: AtomicU64,
+}
+
+/// All sequences of a process.
+pub struct Sequences {
+    epoch: u32,
+    chunks: [AtomicPtr<[Slot; CHUNK]>; CHUNKS],
+    books: Mutex<Books>,
+}
+
+#[derive(Default)]
+struct Books {
+    free: Vec<usize>,
+    entries: Vec<Entry>,
+}
+
+/// Its next generation, and what it uses while it is in use.
+type Entry = (u32, Option<(Arc<Map>, Use)>);
+
+impl fmt::Debug for Sequences {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.books.lock().entries.len();
+        f.debug_struct("Sequences")
+            .field("entries", &entries)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Sequences {
+    /// None yet.
+    #[must_use]
+    pub fn new(epoch: u32) -> Sequences {
+        Sequences {
+            epoch,
+            chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
+            books: Mutex::default(),
+        }
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Option<&Slot> {
+        let chunk = self.chunks.get(index / CHUNK)?.load(Ordering::Acquire);
+        // SAFETY: null, or allocated in `create` and never freed.
+        unsafe { chunk.as_ref() }.map(|chunk| &chunk[index % CHUNK])
+    }
+
+    /// A sequence of a map.
+    ///
+    /// # Errors
+    /// [`Error::API_NOSPC`]; as [`Map::enter`].
+    pub fn create(&self, map: &Arc<Map>) -> Result<Handle<Sequence>> {
+        let user = map.enter()?;
+        let mut books = self.books.lock();
+        let index = match books.free.pop() {
+            Some(index) => index,
+            None if books.entries.len() < CHUNK * CHUNKS => {
+                if books.entries.len().is_multiple_of(CHUNK) {
+                    let fresh: Box<[Slot; CHUNK]> =
+                        Box::new(std::array::from_fn(|_| Slot::default()));
+                    self.chunks[books.entries.len() / CHUNK]
+                        .store(Box::into_raw(fresh), Ordering::Release);
+                }
+                books.entries.push((first_generation(self.epoch), None));
+                books.entries.len() - 1
+            }
+            None => return Err(Error::API_NOSPC),
+        };
+        let generation = books.entries[index].0;
+        books.entries[index].1 = Some((map.clone(), user));
+        let slot = self.slot(index).ok_or(Error::API_NOSPC)?;
+        let owner = map.owner();
+        let table = owner.map_or(ptr::null_mut(), |o| ptr::from_ref(o.table).cast_mut());
+        slot.table.store(table, Ordering::Relaxed);
+        let life = owner.map_or(0, |o| o.life.to_bits());
+        slot.life.store(life, Ordering::Relaxed);
+        slot.generation.store(generation, Ordering::Release);
+        Ok(Handle::new(index, generation))
+    }
+
+    /// Ends a sequence.
+    ///
+    /// # Errors
+    /// [`Error::ILLEGAL_PARAMETER`] if there is none.
+    pub fn remove(&self, handle: Handle<Sequence>) -> Result<()> {
+        let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
+        let mut books = self.books.lock();
+        match books.entries.get_mut(index) {
+            Some((current, used)) if *current == generation && used.is_some() => {
+                let ended = used.take();
+                *current = next_generation(generation);
+                books.free.push(index);
+                if let Some(slot) = self.slot(index) {
+                    slot.generation.store(0, Ordering::Release);
+                }
+                drop(books);
+                drop(ended);
+                Ok(())
+            }
+            _ => Err(Error::ILLEGAL_PARAMETER),
+        }
+    }
+
+    /// Ends all sequences.
+    pub fn clear(&self) {
+        let handles: Vec<Handle<Sequence>> = {
+            let books = self.books.lock();
+            let used = books.entries.iter().enumerate();
+            used.filter(|(_, (_, used))| used.is_some())
+                .map(|(index, (generation, _))| Handle::new(index, *generation))
+                .collect()
+        };
+        for handle in handles {
+            let _ = self.remove(handle);
+        }
+    }
+
+    /// Whether all that was stored before has arrived.
+    ///
+    /// # Errors
+    /// [`Error::ILLEGAL_PARAMETER`] if there is no such sequence.
+    #[inline]
+    pub fn check(&self, handle: Handle<Sequence>) -> Result<bool> {
+        let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
+        let slot = self.slot(index).ok_or(Error::ILLEGAL_PARAMETER)?;
+        if slot.generation.load(Ordering::Acquire) != generation {
+            return Err(Error::ILLEGAL_PARAMETER);
+        }
+        let table = slot.table.load(Ordering::Relaxed);
+        let life = Life::from_bits(slot.life.load(Ordering::Relaxed));
+        // SAFETY: null, or a table that is never given up (`Owner`).
+        let table = unsafe { table.as_ref() };
+        Ok(table.is_none_or(|table| table.is_alive(life)))
+    }
+}

@@ -1,0 +1,190 @@
+#include "check.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* A test may take so long. */
+#define TEST_SECONDS 60
+#define STATUS_FAILED 1
+
+static int failures;
+
+void fail(const char *file, int line, const char *what)
+{
+	fprintf(stderr, "     %s:%d: %s\n", file, line, what);
+	failures++;
+}
+
+void give_up(const char *file, int line, const char *what, sci_error_t error)
+{
+	fprintf(stderr, "     %s:%d: %s: %s (%#x)\n", file, line, what, SCIGetErrorString(error),
+			(unsigned int)error);
+	_exit(STATUS_FAILED);
+}
+
+void expect_error(const char *file, int line, const char *what, sci_error_t want, sci_error_t got)
+{
+	if (want == got)
+		return;
+	fprintf(stderr, "     %s:%d: %s: not %s but %s (%#x)\n", file, line, what,
+			SCIGetErrorString(want), SCIGetErrorString(got), (unsigned int)got);
+	failures++;
+}
+
+static int run_test(const struct test *test)
+{
+	pid_t pid = fork();
+	int status;
+
+	if (pid < 0) {
+		perror("fork");
+		exit(STATUS_FAILED);
+	}
+	if (pid == 0) {
+		setpgid(0, 0);
+		alarm(TEST_SECONDS);
+		test->run();
+		_exit(failures ? STATUS_FAILED : 0);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	/* Peers that it has left behind. */
+	kill(-pid, SIGKILL);
+	if (WIFSIGNALED(status))
+		fprintf(stderr, "     ended by signal %d\n", WTERMSIG(status));
+	return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int run_tests(const struct test *tests, size_t count)
+{
+	const char *only = getenv("TEST");
+	int passed = 0, failed = 0;
+
+	for (size_t i = 0; i < count; i++) {
+		int good;
+
+		if (only && !strstr(tests[i].name, only))
+			continue;
+		good = run_test(&tests[i]);
+		printf("%s %s\n", good ? "ok  " : "FAIL", tests[i].name);
+		fflush(stdout);
+		*(good ? &passed : &failed) += 1;
+	}
+	printf("%d passed, %d failed\n", passed, failed);
+	return failed ? STATUS_FAILED : 0;
+}
+
+sci_desc_t open_library(void)
+{
+	sci_desc_t sd;
+
+	DO(SCIInitialize, NO_FLAGS);
+	DO(SCIOpen, &sd, NO_FLAGS);
+	return sd;
+}
+
+unsigned int own_node(void)
+{
+	unsigned int node = 0;
+
+	DO(SCIGetLocalNodeId, ADAPTER, &node, NO_FLAGS);
+	return node;
+}
+
+void spawn(struct peer *peer, void (*role)(struct peer *))
+{
+	int there[2], back[2];
+
+	if (pipe(there) || pipe(back)) {
+		perror("pipe");
+		_exit(STATUS_FAILED);
+	}
+	peer->pid = fork();
+	if (peer->pid < 0) {
+		perror("fork");
+		_exit(STATUS_FAILED);
+	}
+	if (peer->pid == 0) {
+		struct peer parent = {getppid(), there[0], back[1]};
+
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		alarm(TEST_SECONDS);
+		close(there[1]);
+		close(back[0]);
+		failures = 0;
+		role(&parent);
+		_exit(failures ? STATUS_FAILED : 0);
+	}
+	close(there[0]);
+	close(back[1]);
+	peer->in = back[0];
+	peer->out = there[1];
+}
+
+void say(struct peer *peer, unsigned int number)
+{
+	if (write(peer->out, &number, sizeof(number)) != sizeof(number)) {
+		fprintf(stderr, "     the other side is gone\n");
+		_exit(STATUS_FAILED);
+	}
+}
+
+unsigned int hear(struct peer *peer)
+{
+	unsigned int number;
+
+	if (read(peer->in, &number, sizeof(number)) != sizeof(number)) {
+		fprintf(stderr, "     the other side is gone\n");
+		_exit(STATUS_FAILED);
+	}
+	return number;
+}
+
+void join(struct peer *peer)
+{
+	int status;
+
+	while (waitpid(peer->pid, &status, 0) < 0 && errno == EINTR)
+		;
+	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+void kill_peer(struct peer *peer)
+{
+	int status;
+
+	kill(peer->pid, SIGKILL);
+	while (waitpid(peer->pid, &status, 0) < 0 && errno == EINTR)
+		;
+	EXPECT(WIFSIGNALED(status));
+}
+
+void *offer(sci_desc_t sd, sci_local_segment_t *segment, sci_map_t *map, unsigned int id,
+		size_t size)
+{
+	sci_error_t error;
+	void *address;
+
+	DO(SCICreateSegment, sd, segment, id, size, NO_CALLBACK, NO_ARG, NO_FLAGS);
+	DO(SCIPrepareSegment, *segment, ADAPTER, NO_FLAGS);
+	address = SCIMapLocalSegment(*segment, map, 0, size, NULL, NO_FLAGS, &error);
+	if (error != SCI_ERR_OK)
+		give_up(__FILE__, __LINE__, "SCIMapLocalSegment", error);
+	DO(SCISetSegmentAvailable, *segment, ADAPTER, NO_FLAGS);
+	return address;
+}
+
+void connect_to(sci_desc_t sd, sci_remote_segment_t *segment, unsigned int node, unsigned int id)
+{
+	sci_error_t error;
+
+	do
+		SCIConnectSegment(sd, segment, node, id, ADAPTER, NO_CALLBACK, NO_ARG,
+				SCI_INFINITE_TIMEOUT, NO_FLAGS, &error);
+	while (error == SCI_ERR_NO_SUCH_SEGMENT);
+	if (error != SCI_ERR_OK)
+		give_up(__FILE__, __LINE__, "SCIConnectSegment", error);
+}
