@@ -15,6 +15,7 @@ import tempfile
 import time
 
 from lib.netns import BUILD, CAUSEWAY, Host, SetupError, need_root
+from vm import qmp
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Where scripts/vm-root shows the worktree inside its root.
@@ -22,6 +23,8 @@ INSIDE = "/causeway"
 CAUSEWAYD = os.path.join(BUILD, "bin", "causewayd")
 PREFIX = "10.84.0"
 BRIDGE = "cwbr0"
+# Where the device is plugged in.
+PORT = "cwport"
 BOOT_SECONDS = 60
 COMMAND_SECONDS = 60
 END_SECONDS = 10
@@ -71,13 +74,16 @@ class Lab:
         with open(config, "w", encoding="utf-8") as f:
             f.write(self.config.format(dir=self.dir))
         os.makedirs(self.host.runtime_dir, 0o700, exist_ok=True)
+        ready = os.path.join(self.host.runtime_dir, "broker.pid")
+        if os.path.exists(ready):
+            os.remove(ready)
         with open(os.path.join(self.dir, "broker.log"), "ab") as log:
             self.broker = subprocess.Popen(
                 [CAUSEWAYD, "--foreground", "--runtime-dir", self.host.runtime_dir,
                  "--config", config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True)
         deadline = time.monotonic() + END_SECONDS
-        while not os.path.exists(os.path.join(self.host.runtime_dir, "broker.pid")):
+        while not os.path.exists(ready):
             if self.broker.poll() is not None or time.monotonic() > deadline:
                 raise SetupError(f"no broker: {self.broker_said()}")
             time.sleep(0.05)
@@ -122,6 +128,7 @@ class Guest:
         self.tenant = tenant
         self.address = f"{PREFIX}.{number}"
         self.console = os.path.join(lab.dir, f"{name}.console")
+        self.qmp = os.path.join(lab.dir, f"{name}.qmp")
         self.process = None
         self.line = None
         self.pending = b""
@@ -132,8 +139,7 @@ class Guest:
         if not os.path.exists(self.console):
             ip("-n", self.lab.netns, "tuntap", "add", tap, "mode", "tap")
             ip("-n", self.lab.netns, "link", "set", tap, "master", BRIDGE, "up")
-        attach = ["vm", "attach", self.name] + (["--tenant", self.tenant] if self.tenant else [])
-        device = self.lab.causeway(*attach).split()
+        device = self.attach()
         ours, theirs = socket.socketpair()
         vm = os.path.join(INSIDE, os.path.relpath(os.path.join(BUILD, "vm"), ROOT))
         argv = ["ip", "netns", "exec", self.lab.netns, os.path.join(ROOT, "scripts", "vm-root"),
@@ -149,6 +155,8 @@ class Guest:
                 "-device", "virtserialport,nr=1,chardev=line,name=line",
                 "-netdev", f"tap,id=n,ifname={tap},script=no,downscript=no",
                 "-device", f"virtio-net-pci,netdev=n,mac=52:54:00:ca:00:{self.number:02x},romfile=",
+                "-qmp", f"unix:{self.qmp},server=on,wait=off",
+                "-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=32G",
                 *device]
         log = os.path.join(self.lab.dir, f"{self.name}.qemu")
         with open(log, "ab") as errors:
@@ -157,6 +165,20 @@ class Guest:
                                             start_new_session=True)
         theirs.close()
         self.line, self.pending = ours, b""
+
+    def attach(self):
+        """Lets the guest attach to the broker: QEMU's arguments, with a place for the device that it
+        can be taken out of."""
+        tenant = ["--tenant", self.tenant] if self.tenant else []
+        device = self.lab.causeway("vm", "attach", self.name, *tenant).split()
+        device[-1] += f",id=cw,bus={PORT}"
+        return device
+
+    def replug(self):
+        """Replaces the device, whose broker has ended, by one of the broker that is there now."""
+        _, chardev, _, device = self.attach()
+        qmp.replug(self.qmp, chardev, device)
+        self.run("while ! [ -e /dev/causeway ]; do sleep 0.1; done")
 
     def read_until(self, pattern, seconds):
         """Reads from the serial line up to a match; returns what came before, and the match."""
