@@ -38,8 +38,9 @@ $(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4)
 endef
 
 $(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,crates/verbs/symbols/ibverbs.sym,))
-abi_rdmacm_needs := $(BUILD)/lib/libibverbs.so.1
-$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,crates/rdmacm/symbols/rdmacm.sym,$(abi_rdmacm_needs)))
+abi_cm_symbols := crates/rdmacm/symbols/rdmacm.sym
+abi_cm_needs := $(BUILD)/lib/libibverbs.so.1
+$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,$(abi_cm_symbols),$(abi_cm_needs)))
 $(eval $(call abi_library,libcauseway.so.0,libcauseway.a,crates/causeway/symbols/causeway.sym,))
 
 # What the linker looks for.
