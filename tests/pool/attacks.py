@@ -147,27 +147,27 @@ def after_deaths(stage, dead):
 
 
 def points(stage):
-    """Steps that everyday work reaches, and how often each."""
+    """Steps that everyday work reaches: for each a count that is not reached before it begins."""
     player = stage.enter(OWNER, fault="list")
-    expect("everyday work", player.number("churn", 2), 0)
-    slot, _ = player.make("frame")
-    player.number("grant", slot, EVERYBODY, 0, WRITE)
+    # Told at powers of two: the next has not been reached.
+    before = {name: 2 * int(count) for name, count in LINE.findall(player.said_all())}
+    expect("everyday work", player.number("churn", 4), 0)
     player.leave()
     stage.players.remove(player)
-    return {name: int(count) for name, count in LINE.findall(player.said_all())}
+    return {name: before.get(name, 1) for name, _ in LINE.findall(player.said_all())}
 
 
 def at_every_step(stage):
     """One is killed, or stopped and killed, at each step; others and the books are right."""
-    found = sorted(points(stage))
+    found = points(stage)
     if len(found) < 12:
-        raise Failed(f"only {found}")
-    for name in found:
+        raise Failed(f"only {sorted(found)}")
+    for name, count in sorted(found.items()):
         for kind in ("KILL", "STOP"):
             witness = stage.enter(FRIEND)
             slot, _ = witness.make("witness")
-            victim = stage.enter(OWNER, fault=f"{name}:1:{kind}")
-            victim.tell("churn", 4)
+            victim = stage.enter(OWNER, fault=f"{name}:{count}:{kind}")
+            victim.tell("churn", 8)
             if kind == "KILL":
                 expect(f"the end at {name}", victim.process.wait(PATIENCE), -signal.SIGKILL)
             else:
@@ -180,7 +180,7 @@ def at_every_step(stage):
                 victim.signal(signal.SIGCONT)
                 expect("it goes on", victim.answer(), ["0"])
             after_deaths(stage, [victim, witness])
-    return f"{len(found)} points: {' '.join(found)}"
+    return f"{len(found)} points: {' '.join(sorted(found))}"
 
 
 def is_stopped(pid):

@@ -53,7 +53,8 @@ impl Comparison {
         let (source, program) = (dir.join("layout.c"), dir.join("layout"));
         let text = format!(
             "#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
-             #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n#include <stdio.h>\n\
+             #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n\
+             #include <rdma/rdma_cma.h>\n#include <stdio.h>\n\
              int main(void) {{\n{}}}\n",
             self.statements
         );
@@ -304,8 +305,32 @@ fn queue_pair_attributes_are_laid_out_as_in_the_header() {
 }
 
 #[test]
-fn kernel_structures_are_laid_out_as_in_the_headers() {
+fn the_connection_manager_is_laid_out_as_in_the_header() {
     let mut c = Comparison::default();
-    crate::marshall::layout_test::compare_with(|name, size| c.size(name, size));
+    compare!(c, sized rdma_cm_id = RdmaCmId {
+        verbs, channel, context, qp, route, ps, port_num, event, send_cq_channel, send_cq,
+        recv_cq_channel, recv_cq, srq, pd, qp_type,
+    });
+    compare!(c, sized rdma_cm_event = RdmaCmEvent { id, listen_id, event, status, param });
+    compare!(c, sized rdma_route = RdmaRoute { addr, path_rec, num_paths });
+    compare!(c, sized rdma_conn_param = RdmaConnParam {
+        private_data, private_data_len, responder_resources, initiator_depth, flow_control,
+        retry_count, rnr_retry_count, srq, qp_num,
+    });
+    compare!(c, sized rdma_ud_param = RdmaUdParam {
+        private_data, private_data_len, ah_attr, qp_num, qkey,
+    });
+    compare!(c, sized rdma_addrinfo = RdmaAddrinfo {
+        ai_flags, ai_family, ai_qp_type, ai_port_space, ai_src_len, ai_dst_len, ai_src_addr,
+        ai_dst_addr, ai_src_canonname, ai_dst_canonname, ai_route_len, ai_route, ai_connect_len,
+        ai_connect, ai_next,
+    });
+    compare!(c, sized rdma_cm_join_mc_attr_ex = RdmaCmJoinMcAttrEx { comp_mask, join_flags, addr });
+    c.size("rdma_addr", size_of::<RdmaAddr>());
+    compare!(c, sized ibv_sa_path_rec = IbvSaPathRec {
+        dgid, sgid, dlid, slid, raw_traffic, flow_label, hop_limit, traffic_class, reversible,
+        numb_path, pkey, sl, mtu_selector, mtu, rate_selector, rate, packet_life_time_selector,
+        packet_life_time, preference,
+    });
     c.run();
 }

@@ -241,14 +241,33 @@ pub(crate) unsafe extern "C" fn path_rec_to_kernel(
 }
 
 #[cfg(test)]
-pub(crate) mod layout_test {
+mod tests {
     use super::*;
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
 
-    /// Reports the structures' C names and sizes; their offsets are asserted above.
-    pub(crate) fn compare_with(mut size: impl FnMut(&str, usize)) {
-        size("ib_uverbs_ah_attr", size_of::<KernelAhAttr>());
-        size("ib_uverbs_qp_attr", size_of::<KernelQpAttr>());
-        size("ib_user_path_rec", size_of::<KernelPathRec>());
-        size("ibv_sa_path_rec", size_of::<IbvSaPathRec>());
+    /// The offsets are asserted above.
+    #[test]
+    fn kernel_structures_are_as_long_as_in_the_headers() {
+        let sizes = [
+            ("ib_uverbs_ah_attr", size_of::<KernelAhAttr>()),
+            ("ib_uverbs_qp_attr", size_of::<KernelQpAttr>()),
+            ("ib_user_path_rec", size_of::<KernelPathRec>()),
+            ("ibv_sa_path_rec", size_of::<IbvSaPathRec>()),
+        ];
+        let mut text = String::from(
+            "#include <infiniband/sa.h>\n#include <rdma/ib_user_verbs.h>\n\
+             #include <rdma/ib_user_sa.h>\n",
+        );
+        for (name, size) in sizes {
+            text += &format!("_Static_assert(sizeof(struct {name}) == {size}, \"{name}\");\n");
+        }
+        let mut cc = Command::new("cc")
+            .args(["-x", "c", "-fsyntax-only", "-"])
+            .stdin(Stdio::piped())
+            .spawn()
+            .unwrap();
+        cc.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        assert!(cc.wait().unwrap().success());
     }
 }
