@@ -182,6 +182,8 @@ static int use_link(struct link *link, sci_local_segment_t local, unsigned int r
 	if (state != SCI_DMAQUEUE_DONE &&
 			(error != SCI_ERR_TRANSFER_FAILED && error != SCI_ERR_SEGMENT_NOT_CONNECTED))
 		tell("trouble: a transfer ends with %s", SCIGetErrorString(error));
+	if (state == SCI_DMAQUEUE_ERROR)
+		tell("transfer failed");
 	DO(SCIRemoveDMAQueue, queue, NO_FLAGS);
 	usleep(DROWSE_US);
 	SCITriggerInterrupt(link->interrupt, NO_FLAGS, &error);
