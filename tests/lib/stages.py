@@ -50,6 +50,8 @@ def all_stages():
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
         Stage("sisci", "SISCI: headers, symbols, every function, foreign programs",
               ["tests/sisci/run"], seconds=600),
+        Stage("sisci-faults", "SISCI: either side is killed or stopped at every step",
+              ["tests/sisci/faults"], seconds=600),
         Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=400),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],

@@ -158,6 +158,7 @@ impl DmaQueue {
             }
         };
         drop(state);
+        causeway_fault::point("sisci.dma.posted");
         if wait {
             ended(transfer.wait(None))
         } else {
@@ -181,8 +182,13 @@ impl DmaQueue {
             owners.extend(piece.owner);
         }
         owners.dedup_by_key(|owner| owner.life);
-        let valid: Option<Valid> = (!owners.is_empty())
-            .then(|| -> Valid { Box::new(move || owners.iter().all(Owner::is_alive)) });
+        let valid: Option<Valid> = (!owners.is_empty()).then(|| -> Valid {
+            Box::new(move || {
+                // Before each chunk and after it.
+                causeway_fault::point("sisci.dma.chunk");
+                owners.iter().all(Owner::is_alive)
+            })
+        });
         let completion = match done {
             None => Completion::None,
             Some(done) => self.completion(library, state, done),

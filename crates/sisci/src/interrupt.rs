@@ -228,6 +228,7 @@ impl<K: Kind> LocalInterrupt<K> {
                 Error::SEGMENTID_USED => Error::INTNO_USED,
                 error => error,
             })?;
+            causeway_fault::point("sisci.interrupt.created");
             id = made.number;
             let interrupt = Arc::new(LocalInterrupt {
                 handle,
@@ -282,6 +283,7 @@ impl<K: Kind> LocalInterrupt<K> {
         }
         // What the broker does not know, or is not there to know, ends here all the same.
         let _ = self.sisci.remove_interrupt(self.number, true);
+        causeway_fault::point("sisci.interrupt.removed");
         library.registry.lock().interrupts.remove(&self.number);
         K::locals(library).remove(self.handle);
         self.held.release();
@@ -342,7 +344,9 @@ impl<K: Kind> LocalInterrupt<K> {
             }
             cells.waiters += 1;
             drop(cells);
+            causeway_fault::point("sisci.interrupt.armed");
             self.sleep(left);
+            causeway_fault::point("sisci.interrupt.woken");
             self.cells.lock().waiters -= 1;
         }
     }
@@ -467,6 +471,7 @@ impl<K: Kind> CellOwner for LocalInterrupt<K> {
     fn added(&self, sisci: &Sisci) {
         // One that can't be had, for want of descriptors, is a connection that triggers nothing.
         for cell in sisci.take_cells(self.number, true).unwrap_or_default() {
+            causeway_fault::point("sisci.interrupt.joined");
             let _ = self.insert(cell);
         }
     }

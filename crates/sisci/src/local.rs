@@ -163,6 +163,7 @@ impl LocalSegment {
         let mut registry = library.registry.lock();
         library.locals.insert(|handle| {
             let (granted, memory) = make().map_err(|error| from_fabric(&error))?;
+            causeway_fault::point("sisci.created");
             let memory = match memory {
                 Some(fd) => Memory::Own(fd, granted.offset),
                 None => Memory::Empty,
@@ -220,6 +221,7 @@ impl LocalSegment {
         }
         let outcome = self.sisci.prepare_segment(self.number);
         outcome.map_err(|error| from_fabric(&error))?;
+        causeway_fault::point("sisci.prepared");
         self.prepared.store(true, Ordering::Release);
         Ok(())
     }
@@ -235,6 +237,7 @@ impl LocalSegment {
     /// `SEGMENT_NOT_PREPARED`; `ILLEGAL_OPERATION` for a private segment.
     pub fn set_available(&self) -> Result<()> {
         let outcome = self.sisci.set_available(self.number);
+        causeway_fault::point("sisci.available");
         outcome.map_err(|error| from_fabric(&error))
     }
 
@@ -244,6 +247,7 @@ impl LocalSegment {
     /// `SEGMENT_NOT_PREPARED`; `ILLEGAL_OPERATION` if it was never available.
     pub fn set_unavailable(&self, force: bool, notify: bool) -> Result<()> {
         let outcome = self.sisci.set_unavailable(self.number, force, notify);
+        causeway_fault::point("sisci.unavailable");
         outcome.map_err(|error| match from_fabric(&error) {
             Error::SEGMENT_NOT_PREPARED if self.prepared.load(Ordering::Acquire) => {
                 Error::ILLEGAL_OPERATION
@@ -276,6 +280,7 @@ impl LocalSegment {
             self.uses.reopen();
             return Err(Error::BUSY);
         }
+        causeway_fault::point("sisci.removed");
         library.registry.lock().locals.remove(&self.number);
         library.locals.remove(self.handle);
         self.held.release();

@@ -44,6 +44,7 @@ pub(crate) struct Source<'a> {
 impl Map {
     pub(crate) fn create(library: &Library, source: Source<'_>) -> Result<Handle<Map>> {
         let mapping = Mapping::new(source.fd, source.place)?;
+        causeway_fault::point("sisci.mapped");
         let handle = library.maps.insert(|handle| {
             Ok(Arc::new(Map {
                 handle,
@@ -67,6 +68,7 @@ impl Map {
         self.uses.close()?;
         library.addresses.write().remove(&self.start());
         library.maps.remove(self.handle);
+        causeway_fault::point("sisci.unmapped");
         self.of.release();
         Ok(())
     }

@@ -86,6 +86,7 @@ fn turn(library: &Library, sisci: &Sisci, control: &Control) -> bool {
 }
 
 fn hand_out(library: &Library, sisci: &Sisci, event: Event) {
+    causeway_fault::point("sisci.event");
     // Looked up under the lock, and told without it.
     let registry = || library.registry.lock();
     match event {

@@ -129,6 +129,7 @@ impl RemoteSegment {
                 return Err(refused(error, deadline));
             }
         };
+        causeway_fault::point("sisci.connected");
         let state = if connection.ready {
             State::fetch(library, &sisci, connection.connection)?
         } else {
@@ -210,6 +211,7 @@ impl RemoteSegment {
         self.uses.close()?;
         // What the broker does not know, or is not there to know, ends here all the same.
         let _ = self.sisci.disconnect_segment(self.number);
+        causeway_fault::point("sisci.disconnected");
         library.registry.lock().remotes.remove(&self.number);
         library.remotes.remove(self.handle);
         self.held.release();
@@ -334,6 +336,7 @@ impl State {
     fn fetch(library: &Library, sisci: &Sisci, number: u32) -> Result<State> {
         let grant = sisci.fetch_connection(number);
         let grant = grant.map_err(|error| from_fabric(&error))?;
+        causeway_fault::point("sisci.fetched");
         let owner = library.owner(sisci, grant.life)?;
         Ok(State::Connected(grant, owner))
     }

@@ -75,6 +75,7 @@ impl<K: Kind> RemoteInterrupt<K> {
                 return Err(refused(error, deadline));
             }
         };
+        causeway_fault::point("sisci.trigger.connected");
         let handle = K::remotes(library).insert(|handle| {
             let remote = Arc::new(RemoteInterrupt {
                 handle,
@@ -109,6 +110,7 @@ impl<K: Kind> RemoteInterrupt<K> {
         self.uses.close()?;
         // What the broker does not know, or is not there to know, ends here all the same.
         let _ = self.sisci.disconnect_interrupt(self.number);
+        causeway_fault::point("sisci.trigger.disconnected");
         library.registry.lock().triggers.remove(&self.number);
         K::remotes(library).remove(self.handle);
         self.held.release();
@@ -161,6 +163,7 @@ impl<K: Kind> RemoteInterrupt<K> {
 impl<K: Kind> CellOwner for RemoteInterrupt<K> {
     fn added(&self, sisci: &Sisci) {
         for cell in sisci.take_cells(self.number, false).unwrap_or_default() {
+            causeway_fault::point("sisci.trigger.joined");
             let _ = self.insert(sisci, cell);
         }
     }

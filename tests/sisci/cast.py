@@ -1,0 +1,189 @@
+"""A broker, and programs that use libsisci and are killed, stopped or attacked."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+
+from hostile.cast import Failed, wait_until
+from lib import netns
+
+MORTAL = os.path.join(netns.BUILD, "test", "sisci", "mortal")
+SECONDS = 20.0
+__all__ = ["Failed", "wait_until"]
+
+
+class Program:
+    """A program that ends when its standard input does; what it says goes to a file."""
+
+    def __init__(self, folder, serial, argv, env, uid=None):
+        self.title = f"{' '.join(argv[1:])} ({serial})"
+        self.path = os.path.join(folder, f"program-{serial}")
+        who = {"user": uid, "group": uid, "extra_groups": []} if uid is not None else {}
+        with open(self.path, "wb") as out:
+            self.process = subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=out,
+                                            stderr=out, cwd="/", **who)
+
+    @property
+    def text(self):
+        """All that it has said."""
+        with open(self.path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+
+    def count(self, word):
+        """How many lines begin with a word."""
+        return len(re.findall(rf"^{word}\b", self.text, re.MULTILINE))
+
+    def wait_for(self, what, seen, seconds=SECONDS):
+        """Waits until `seen(self)`; it must live meanwhile."""
+        def look():
+            if seen(self):
+                return True
+            if self.process.poll() is not None and not seen(self):
+                raise Failed(f"{self.title} has ended before {what}")
+            return False
+        wait_until(f"{self.title}: {what}", look, seconds)
+
+    def expect_more(self, word, more=1):
+        """Waits until it has said a word more often than now."""
+        before = self.count(word)
+        self.wait_for(f"more of {word}", lambda p: p.count(word) >= before + more)
+
+    def stop(self):
+        """Has it end in good order."""
+        self.process.stdin.close()
+
+    def ended_well(self):
+        """It must end by itself, with nothing to complain of."""
+        try:
+            status = self.process.wait(SECONDS)
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{self.title} does not end") from None
+        if status or "ended" not in self.text or "trouble" in self.text:
+            raise Failed(f"{self.title} ends with {status}")
+
+    def is_stopped(self):
+        """Whether it stands still."""
+        with open(f"/proc/{self.process.pid}/stat", encoding="ascii") as file:
+            return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+    def end(self):
+        """Ends it, whatever state it is in."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        if not self.process.stdin.closed:
+            self.process.stdin.close()
+
+
+class Stage:
+    """A broker, with a tenant for `users` if there are any, and the programs that use it."""
+
+    def __init__(self, users=(), library=None):
+        netns.need_root("a broker for several users")
+        self.dir = tempfile.mkdtemp(prefix="cwt-sisci-")
+        os.chmod(self.dir, 0o755)
+        self.users = users
+        source = library or os.path.join(netns.BUILD, "lib")
+        for folder, name in ((os.path.join(netns.BUILD, "bin"), "bin"), (source, "lib"),
+                             (os.path.join(netns.BUILD, "test", "sisci"), "test")):
+            shutil.copytree(folder, os.path.join(self.dir, name), symlinks=True)
+        self.run_dir = os.path.join(self.dir, "run")
+        self.door = os.path.join(self.run_dir, "broker.sock")
+        self.programs = []
+        self.serial = 0
+        self.broker = None
+        self.empty = None
+        self.start_broker()
+
+    def start_broker(self):
+        """Starts the broker, and waits until it answers."""
+        argv = [os.path.join(self.dir, "bin", "causewayd"), "--foreground", "--idle", "0",
+                "--runtime-dir", self.run_dir]
+        if self.users:
+            self.door = os.path.join(self.dir, "stage", "broker.sock")
+            config = os.path.join(self.dir, "causewayd.toml")
+            with open(config, "w", encoding="ascii") as file:
+                file.write(f"[[tenant]]\nname = 'stage'\nsocket = '{self.door}'\n"
+                           f"users = {[0, *self.users]}\n")
+            argv += ["--config", config]
+        with open(os.path.join(self.dir, "broker.log"), "ab") as log:
+            self.broker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log)
+        wait_until("a broker", lambda: self.answers(self.door))
+
+    def kill_broker(self):
+        """Kills it."""
+        self.broker.kill()
+        self.broker.wait()
+
+    @staticmethod
+    def answers(path):
+        """Whether somebody listens at a socket."""
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
+            return caller.connect_ex(path) == 0
+
+    def start(self, *words, fault="", uid=None, program="mortal"):
+        """Starts a program; returns when it has begun, unless it has a fault."""
+        self.serial += 1
+        env = dict(os.environ, CAUSEWAY_SOCKET=self.door, CAUSEWAY_FAULT=fault,
+                   LD_LIBRARY_PATH=os.path.join(self.dir, "lib"))
+        env.pop("CAUSEWAY_RUNTIME_DIR", None)
+        if not fault:
+            del env["CAUSEWAY_FAULT"]
+        argv = [os.path.join(self.dir, "test", program), *map(str, words)]
+        started = Program(self.dir, self.serial, argv, env, uid)
+        self.programs.append(started)
+        if fault in ("", "list"):
+            started.wait_for("its beginning", lambda p: p.count("ready"))
+        return started
+
+    def clear(self, *but):
+        """Ends all programs but these."""
+        for program in self.programs:
+            if program not in but:
+                program.end()
+        self.programs = list(but)
+
+    def said(self):
+        """The end of what everyone has said."""
+        return "".join(f"\n{p.title}: {p.text[-400:]}" for p in self.programs)
+
+    def status(self):
+        """What `causeway status` says."""
+        env = dict(os.environ, CAUSEWAY_RUNTIME_DIR=self.run_dir)
+        env.pop("CAUSEWAY_SOCKET", None)
+        argv = [os.path.join(self.dir, "bin", "causeway"), "status", "--json"]
+        return json.loads(subprocess.run(argv, env=env, check=True,
+                                         stdout=subprocess.PIPE).stdout)
+
+    def books(self):
+        """What the broker knows of SISCI, and its descriptors but those of callers."""
+        names = []
+        folder = f"/proc/{self.broker.pid}/fd"
+        for name in os.listdir(folder):
+            try:
+                names.append(re.sub(r"\[\d+\]", "", os.readlink(os.path.join(folder, name))))
+            except OSError:
+                continue
+        return self.status()["sisci"], sorted(names)
+
+    def balance(self):
+        """The books must be what they were when `empty` was set."""
+        def balanced():
+            return self.books() == self.empty
+        try:
+            wait_until("balance", balanced)
+        except Failed:
+            raise Failed(f"the broker's books were {self.empty}, and are {self.books()}"
+                         ) from None
+
+    def end(self):
+        """Ends everything."""
+        self.clear()
+        self.broker.terminate()
+        self.broker.wait()
+        shutil.rmtree(self.dir)
