@@ -18,6 +18,8 @@
 #define SIZE (3u * 512 * 1024)
 /* Behind the words that are echoed. */
 #define TARGET 4096
+/* Longest data of an interrupt. */
+#define LONGEST 4088
 #define SLOTS 512
 /* A wait of the owner's, between looks at its input. */
 #define TURN_MS 20
@@ -87,7 +89,7 @@ static void own(void)
 	DO(SCISetSegmentAvailable, segment, ADAPTER, NO_FLAGS);
 	tell("ready");
 	while (!is_over()) {
-		unsigned int said[2], length = sizeof(said);
+		unsigned int said[LONGEST / sizeof(int)], length = sizeof(said);
 
 		SCIWaitForInterrupt(interrupt, TURN_MS, NO_FLAGS, &error);
 		if (error == SCI_ERR_OK)
@@ -95,7 +97,7 @@ static void own(void)
 		else if (error != SCI_ERR_TIMEOUT)
 			tell("trouble: a wait ends with %s", SCIGetErrorString(error));
 		SCIWaitForDataInterrupt(data_interrupt, said, &length, TURN_MS, NO_FLAGS, &error);
-		if (error == SCI_ERR_OK && length == sizeof(said) && said[0] < SLOTS)
+		if (error == SCI_ERR_OK && length == 2 * sizeof(*said) && said[0] < SLOTS)
 			words[1 + said[0]] = said[1];
 		else if (error != SCI_ERR_TIMEOUT)
 			tell("garbage: %s", SCIGetErrorString(error));
