@@ -140,8 +140,8 @@ static int connect_link(struct link *link, unsigned int node)
 	if (error != SCI_ERR_OK)
 		return 0;
 	link->triggers = 1;
-	SCIConnectDataInterrupt(sd, &link->data_interrupt, node, ADAPTER, id, TURN_MS, NO_FLAGS,
-			&error);
+	SCIConnectDataInterrupt(sd, &link->data_interrupt, node, ADAPTER, id, TURN_MS,
+			NO_FLAGS, &error);
 	link->data_triggers = error == SCI_ERR_OK;
 	return link->data_triggers;
 }
@@ -181,8 +181,8 @@ static int use_link(struct link *link, sci_local_segment_t local, unsigned int r
 			NO_FLAGS, &error);
 	state = error == SCI_ERR_OK ?
 			SCIWaitForDMAQueue(queue, LONG_MS, NO_FLAGS, &error) : SCI_DMAQUEUE_ERROR;
-	if (state != SCI_DMAQUEUE_DONE &&
-			(error != SCI_ERR_TRANSFER_FAILED && error != SCI_ERR_SEGMENT_NOT_CONNECTED))
+	if (state != SCI_DMAQUEUE_DONE && error != SCI_ERR_TRANSFER_FAILED &&
+			error != SCI_ERR_SEGMENT_NOT_CONNECTED)
 		tell("trouble: a transfer ends with %s", SCIGetErrorString(error));
 	if (state == SCI_DMAQUEUE_ERROR)
 		tell("transfer failed");
