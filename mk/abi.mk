@@ -37,10 +37,14 @@ $(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4)
 	@mv $$@.new $$@ && rm $$@.map
 endef
 
-$(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,crates/verbs/symbols/ibverbs.sym,))
-abi_rdmacm_needs := $(BUILD)/lib/libibverbs.so.1
-$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,crates/rdmacm/symbols/rdmacm.sym,$(abi_rdmacm_needs)))
-$(eval $(call abi_library,libcauseway.so.0,libcauseway.a,crates/causeway/symbols/causeway.sym,))
+verbs_symbols := crates/verbs/symbols/ibverbs.sym
+rdmacm_symbols := crates/rdmacm/symbols/rdmacm.sym
+causeway_symbols := crates/causeway/symbols/causeway.sym
+rdmacm_needs := $(BUILD)/lib/libibverbs.so.1
+
+$(eval $(call abi_library,libibverbs.so.1,libcauseway_verbs.a,$(verbs_symbols),))
+$(eval $(call abi_library,librdmacm.so.1,libcauseway_rdmacm.a,$(rdmacm_symbols),$(rdmacm_needs)))
+$(eval $(call abi_library,libcauseway.so.0,libcauseway.a,$(causeway_symbols),))
 
 # What the linker looks for.
 $(BUILD)/lib/libcauseway.so: $(BUILD)/lib/libcauseway.so.0

@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 
-from clients import datagrams
+from clients import datagrams, pyverbs
 from lib import netns, pair
 
 # A run that takes longer hangs: the slowest takes a few seconds on two processors.
@@ -19,6 +19,8 @@ ALL_SIZES = [str(1 << n) for n in range(1, 24)]
 DEVICE = "cway0"
 # Where the programs of datagrams.py run.
 DATAGRAM_STAGES = ("shm", "udp-1500")
+# Where the suite of pyverbs runs: both ends are one process, or two of one host.
+PYVERBS_STAGE = "shm"
 
 ports = itertools.count(18600)
 
@@ -165,6 +167,8 @@ def run_world(report, stage, world, wire, cases, chosen):
     single_programs(report, stage, world.server, wire, chosen)
     if stage in DATAGRAM_STAGES:
         datagrams.run(report, stage, world, wire, LIMIT_SECONDS, next(ports), chosen)
+    if stage == PYVERBS_STAGE and chosen(f"{stage} {pyverbs.NAME}"):
+        pyverbs.run(report, stage, world.server, wire, LIMIT_SECONDS)
     for case in cases:
         if chosen(f"{stage} {case.name}"):
             run_case(report, stage, world, wire, case)
@@ -198,7 +202,7 @@ def run(report, text=""):
     for stage, make, wire, cases in worlds():
         names = [f"{stage} {c.name}" for c in cases] + [f"{stage} ibv_dev"]
         if stage in DATAGRAM_STAGES:
-            names += [f"{stage} {name}" for name in datagrams.NAMES]
+            names += [f"{stage} {name}" for name in (*datagrams.NAMES, pyverbs.NAME)]
         if not any(map(chosen, names)):
             continue
         try:

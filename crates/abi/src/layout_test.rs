@@ -53,7 +53,8 @@ impl Comparison {
         let (source, program) = (dir.join("layout.c"), dir.join("layout"));
         let text = format!(
             "#include <infiniband/verbs.h>\n#include <infiniband/sa.h>\n\
-             #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n#include <rdma/rdma_cma.h>\n#include <stdio.h>\n\
+             #include <rdma/ib_user_verbs.h>\n#include <rdma/ib_user_sa.h>\n\
+             #include <rdma/rdma_cma.h>\n#include <stdio.h>\n\
              int main(void) {{\n{}}}\n",
             self.statements
         );

@@ -177,7 +177,7 @@ fn listen_and_run(
     let doors = open_doors(&config.tenants, dir)?;
     write_pid(&dir.join(PID_NAME)).map_err(system("write the pid file"))?;
     let mut server =
-        Server::new(doors, config, termination, idle).map_err(system("start the server"))?;
+        Server::new(doors, config, termination, idle, dir).map_err(system("start the server"))?;
     drop(starting);
     if options.detached {
         notify::starter_ready();

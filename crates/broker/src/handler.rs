@@ -8,10 +8,11 @@ use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen
 use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
-    AccessRequest, AttachReply, AttachRequest, BrokerService, ConnectBody, ConnectReply, Counter,
-    CreateSegmentRequest, DisconnectRequest, EndpointStatus, MapReply, MapRequest, QpStatus,
-    ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
-    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
+    AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
+    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus, MapReply,
+    MapRequest, QpStatus, ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply,
+    SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest,
+    Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_shm::layout::INBOX_LEN;
@@ -48,6 +49,12 @@ impl Client<'_> {
     /// The caller's own endpoint: the only one its requests can touch.
     fn own(&self) -> Result<EndpointId, Errno> {
         self.endpoint.ok_or(Errno::NOTCONN)
+    }
+
+    /// What a guest cannot be given: a memory segment is larger than any window, and a tree of
+    /// files lies on the host.
+    fn not_in_vm(&self) -> Result<(), Errno> {
+        self.peer.vm.map_or(Ok(()), |_| Err(Errno::PERM))
     }
 
     /// The MR table of a new endpoint, for its peers to read: the one it brought, or a new one,
@@ -98,6 +105,8 @@ impl BrokerService for Client<'_> {
             met: Vec::new(),
             pid: self.peer.pid,
             uid: self.peer.uid,
+            vm: self.peer.vm,
+            addresses: Vec::new(),
             comm: request
                 .comm
                 .chars()
@@ -130,11 +139,18 @@ impl BrokerService for Client<'_> {
 
     fn add_slot(&mut self, request: SlotRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         let id = self.own()?;
-        let [socket] = exactly(fds)?;
         if !causeway_fabric::limits::slot_is_valid(request.slot) {
             return Err(Errno::INVAL);
         }
-        let netns = check_slot_socket(&socket, request.slot)?;
+        // A VM's ports are its own affair: what is proved is that its kernel lets the process say
+        // so.
+        let netns = match self.peer.vm {
+            Some(vm) => vm,
+            None => {
+                let [socket] = exactly(fds)?;
+                check_slot_socket(&socket, request.slot)?
+            }
+        };
         self.hub.add_slot(id, request.slot, netns)?;
         Ok(().into())
     }
@@ -217,6 +233,7 @@ impl BrokerService for Client<'_> {
         request: SysfsRequest,
         fds: Vec<OwnedFd>,
     ) -> Result<Answer<SysfsReply>, Errno> {
+        self.not_in_vm()?;
         let [socket] = exactly(fds)?;
         let netns = netns_cookie(&socket).map_err(|_| Errno::INVAL)?;
         let root = self.trees.show(netns, &request)?;
@@ -238,6 +255,7 @@ impl BrokerService for Client<'_> {
         request: CreateSegmentRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<SegmentReply>, Errno> {
+        self.not_in_vm()?;
         let (segment, fd) = self.hub.create_segment(self.own()?, &request)?;
         Ok(Answer {
             body: SegmentReply { segment },
@@ -259,6 +277,7 @@ impl BrokerService for Client<'_> {
         request: RestoreSegmentRequest,
         fds: Vec<OwnedFd>,
     ) -> Result<Answer<()>, Errno> {
+        self.not_in_vm()?;
         let [fd] = exactly(fds)?;
         self.hub.restore_segment(self.own()?, &request, fd)?;
         Ok(().into())
@@ -269,6 +288,7 @@ impl BrokerService for Client<'_> {
         request: MapRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<MapReply>, Errno> {
+        self.not_in_vm()?;
         let (fd, writable) = self.hub.map_segment(self.own()?, &request)?;
         Ok(Answer {
             body: MapReply { writable },
@@ -278,6 +298,16 @@ impl BrokerService for Client<'_> {
 
     fn reserve(&mut self, request: ReserveRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         self.hub.reserve(self.own()?, request.bytes)?;
+        Ok(().into())
+    }
+
+    fn report_addresses(
+        &mut self,
+        request: AddressesRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        self.hub.report_addresses(id, request.addresses)?;
         Ok(().into())
     }
 

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::config::Limits;
 use crate::pairing::{Pairing, PeerWire};
 use crate::segments::{Rights, Segment};
+use crate::vm::VmId;
 
 /// Names an endpoint: unique and never used again by any broker (random start).
 pub type EndpointId = u64;
@@ -47,6 +48,10 @@ pub struct Endpoint {
     pub pid: i32,
     /// Its user.
     pub uid: u32,
+    /// The VM whose process it is.
+    pub vm: Option<VmId>,
+    /// Its addresses, as it says.
+    pub addresses: Vec<[u8; 16]>,
     /// Its name, as it says.
     pub comm: String,
     /// Wires it is willing to use.
@@ -57,7 +62,7 @@ pub struct Endpoint {
     pub doorbell: OwnedFd,
     /// Its MR table, made by this broker or an earlier one, open for reading.
     pub mr_table: OwnedFd,
-    /// Its slots, each with the cookie of its network namespace.
+    /// Its slots, each with the cookie of its network namespace; in the place of that, the VM.
     pub slots: BTreeMap<u16, u64>,
     /// Its connected QPs.
     pub links: BTreeMap<u32, Link>,

@@ -1,18 +1,20 @@
 //! `causewayd`: attaches endpoints, introduces them to each other, cleans up after the dead.
 //!
-//! One thread, one epoll loop ([`server`]). Everything that a client says is decoded by
-//! `causeway_fabric::remoting` and carried out on the tables of [`hub`], each client on its own
-//! endpoint's; no handle of another can be named. Nothing a client does or fails to do blocks the
-//! loop: sockets never wait, output is bounded, descriptors are examined before use.
+//! One thread, one epoll loop ([`server`]); virtual machines have threads of their own. Everything
+//! that a client says is decoded by `causeway_fabric::remoting` and carried out on the tables of
+//! [`hub`], each client on its own endpoint's; no handle of another can be named. Nothing a client
+//! does or fails to do blocks the loop: sockets never wait, output is bounded, descriptors are
+//! examined before use.
 //!
 //! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
 //! - [`server`], [`session`], [`door`]: connections, and where they come in;
-//! - [`hub`], [`pairing`]: endpoints, slots, rings;
+//! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
 //! - [`pool`]: pools of blocks, and who may do what with each;
 //! - [`sisci`]: nodes, shared segments, interrupts;
+//! - [`vm`]: virtual machines;
 //! - [`tree`]: the view of sysfs.
 
 pub mod config;
@@ -26,6 +28,7 @@ pub mod members;
 pub mod notify;
 pub mod options;
 pub mod pairing;
+pub mod places;
 pub mod pool;
 pub mod reaper;
 pub mod segments;
@@ -35,6 +38,7 @@ pub mod session;
 pub mod sisci;
 pub mod sys;
 pub mod tree;
+pub mod vm;
 
 #[cfg(test)]
 mod testing;

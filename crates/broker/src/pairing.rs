@@ -284,9 +284,7 @@ impl Hub {
     /// The endpoint with which a ring is to be shared; `None` means UDP.
     fn ring_peer(&self, id: EndpointId, body: &ConnectBody) -> Option<EndpointId> {
         let caller = &self.endpoints[&id];
-        let this_host = body.remote_gid.is_none() || body.gid_is_local;
-        let netns = *caller.slots.get(&qpn_slot(body.local_qpn))?;
-        let peer = *self.places.get(&(netns, qpn_slot(body.remote_qpn)))?;
+        let peer = self.named_peer(id, body)?;
         let peer_endpoint = &self.endpoints[&peer];
         // A ring has two sides; a QP connected to itself would need to be both.
         let itself = self.is_itself(id, body);
@@ -298,7 +296,7 @@ impl Hub {
             .links
             .get(&body.remote_qpn)
             .is_some_and(|link| link.remote_qpn == body.local_qpn && link.wire == PeerWire::Udp);
-        (this_host && !itself && !foreign && !unwilling && !told_udp).then_some(peer)
+        (!itself && !foreign && !unwilling && !told_udp).then_some(peer)
     }
 
     /// The ring that the peer made for the caller, if it waits for it.

@@ -357,9 +357,10 @@ impl Hub {
         }
     }
 
-    /// Whether two endpoints are inside one trust boundary: processes of one user.
+    /// Whether two endpoints are inside one trust boundary: processes of one user of the host, or
+    /// of one VM.
     pub(crate) fn are_one_user(&self, a: EndpointId, b: EndpointId) -> bool {
-        let uid = |id| self.endpoints.get(&id).map(|endpoint| endpoint.uid);
+        let uid = |id| self.endpoints.get(&id).map(|found| (found.vm, found.uid));
         uid(a).is_some() && uid(a) == uid(b)
     }
 

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::launch::timespec;
@@ -11,7 +12,7 @@ use causeway_fabric::remoting::{
     CONNECTION, Header, Kind, Malformed, Received, encode_body, receive, send,
 };
 use causeway_fabric::services::{
-    EVENT_PEERS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch,
+    EVENT_PEERS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch, vm,
 };
 use causeway_fabric::sys::{peer_credentials, peer_groups, peer_pidfd};
 use rustix::buffer::spare_capacity;
@@ -27,6 +28,7 @@ use crate::hub::{EndpointId, Hub, TenantId};
 use crate::reaper::Reaper;
 use crate::services::{Caller, Services, SessionId};
 use crate::session::{Overrun, Peer, Session};
+use crate::vm::{self as vms, Arrival, Vms};
 
 /// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
 const TOKEN_TERMINATION: u64 = 0;
@@ -34,6 +36,8 @@ const TOKEN_TERMINATION: u64 = 0;
 const FIRST_SESSION: u64 = (TENANTS_MAX as u64 + 2) / 2;
 /// Session tokens are twice the session's number, plus this for its pidfd.
 const TOKEN_PIDFD: u64 = 1;
+/// Readiness of the virtual machines' arrivals.
+const TOKEN_ARRIVALS: u64 = u64::MAX;
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 64;
 /// Requests read from one client before others have their turn.
@@ -76,6 +80,7 @@ pub struct Server {
     last_session: u64,
     hub: Hub,
     services: Services,
+    vms: Vms,
     reaper: Reaper,
     /// Sessions with a request whose reply must wait.
     deferred: Vec<u64>,
@@ -85,7 +90,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for the doors of a configuration's tenants. `termination` ends it when readable.
+    /// A server for the doors of the tenants of a configuration. `termination` ends it when
+    /// readable; in `dir` is what else it makes.
     ///
     /// # Errors
     /// Out of descriptors.
@@ -94,8 +100,12 @@ impl Server {
         config: Config,
         termination: &OwnedFd,
         idle: Option<Duration>,
+        dir: &Path,
     ) -> std::io::Result<Server> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        let vms = Vms::new(dir)?;
+        let arrivals = EventData::new_u64(TOKEN_ARRIVALS);
+        epoll::add(&epoll, vms.bell(), arrivals, EventFlags::IN)?;
         let listeners = doors.iter().map(Door::listener);
         let watched = [termination.as_fd()].into_iter().chain(listeners);
         for (token, fd) in (TOKEN_TERMINATION..).zip(watched) {
@@ -111,6 +121,7 @@ impl Server {
             last_session: FIRST_SESSION,
             hub: Hub::new(),
             services: Services::new(&config.nodes),
+            vms,
             reaper: Reaper::default(),
             deferred: Vec::new(),
             overflow_uid: overflow_uid(),
@@ -138,6 +149,7 @@ impl Server {
             for event in events.drain(..) {
                 match event.data.u64() {
                     TOKEN_TERMINATION => return Ok(Stop::Signal),
+                    TOKEN_ARRIVALS => self.admit_guests(),
                     token if token < 2 * FIRST_SESSION => self.accept(token as usize - 1),
                     token => self.serve(token, event.flags),
                 }
@@ -165,7 +177,7 @@ impl Server {
     fn next_deadline(&self) -> Option<Instant> {
         let idle = self
             .idle
-            .filter(|_| self.sessions.is_empty())
+            .filter(|_| self.sessions.is_empty() && self.vms.is_empty())
             .map(|idle| self.idle_since + idle);
         let settled = self.hub.settled_at().filter(|_| !self.deferred.is_empty());
         let news = self.hub.news_due();
@@ -178,6 +190,7 @@ impl Server {
 
     fn is_idle(&self) -> bool {
         self.sessions.is_empty()
+            && self.vms.is_empty()
             && self
                 .idle
                 .is_some_and(|idle| self.idle_since.elapsed() >= idle)
@@ -225,12 +238,26 @@ impl Server {
             userfaultfd: among(&tenant.userfaultfd),
             pid,
             uid,
+            vm: None,
         };
+        self.begin(socket, peer);
+    }
+
+    /// Those who come from virtual machines: their tenant was settled when the VM was attached.
+    fn admit_guests(&mut self) {
+        for Arrival { socket, peer } in self.vms.arrivals() {
+            if self.sessions.len() < SESSIONS_MAX {
+                self.begin(socket, peer);
+            }
+        }
+    }
+
+    fn begin(&mut self, socket: OwnedFd, peer: Peer) {
         self.last_session += 1;
         let number = self.last_session;
         let token = EventData::new_u64(number * 2);
         if let Err(errno) = epoll::add(&self.epoll, &socket, token, EventFlags::IN) {
-            tracing::error!(pid, %errno, "cannot watch a client");
+            tracing::error!(pid = peer.pid, %errno, "cannot watch a client");
             return;
         }
         self.sessions.insert(number, Session::new(socket, peer));
@@ -315,6 +342,13 @@ impl Server {
                 endpoint: &mut endpoint,
             };
             dispatch(&mut client, header.method, body, fds)
+        } else if header.service == vm::SERVICE {
+            let (vms, tenants) = (&mut self.vms, &self.tenants[..]);
+            let mut client = vms::Client { vms, tenants, peer };
+            vm::dispatch(&mut client, header.method, body, fds)
+        } else if peer.vm.is_some() {
+            // What they hand out a guest cannot be given yet.
+            Err(Errno::NOSYS)
         } else {
             let caller = Caller {
                 session: number,
@@ -339,6 +373,8 @@ impl Server {
             self.session_of.insert(id, number);
         }
         let lives = session.endpoint.is_some() || self.services.members.get(number).is_some();
+        // Of a VM's process the VM's end tells, and its own.
+        let lives = lives && peer.vm.is_none();
         if lives && session.pidfd.is_none() {
             session.pidfd = watch_process(&self.epoll, session, number);
         }

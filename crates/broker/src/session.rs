@@ -9,6 +9,7 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, TenantId};
+use crate::vm::VmId;
 
 /// Who is at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +20,10 @@ pub struct Peer {
     pub userfaultfd: bool,
     /// Process; 0 if it lives in a foreign PID namespace.
     pub pid: i32,
-    /// User.
+    /// User; of a VM's process, as its kernel says.
     pub uid: u32,
+    /// The VM whose process it is.
+    pub vm: Option<VmId>,
 }
 
 /// A message that waits for room in the socket.

@@ -24,6 +24,8 @@ pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
             met: Vec::new(),
             pid: 1,
             uid,
+            vm: None,
+            addresses: Vec::new(),
             comm: String::new(),
             wire: WirePref::Auto,
             inbox: descriptor(),

@@ -60,7 +60,7 @@ fn a_segment_is_one_memory_to_its_owner_and_those_it_is_granted() {
         Errno::NOENT
     );
     // A process of the same user: nothing is ever stale.
-    assert_eq!(a.attachment.disconnect(a.qpn(1)).unwrap(), []);
+    assert_eq!(a.attachment.disconnect(a.qpn(1)).unwrap(), [0u64; 0]);
 }
 
 #[test]
@@ -71,11 +71,17 @@ fn access_can_be_changed_while_connected() {
     pair(&a, &b, 1, 0);
     let map = || b.attachment.map_segment(b.qpn(1), segment);
     assert_eq!(errno(map()), Errno::ACCESS);
-    assert_eq!(a.attachment.set_access(a.qpn(1), REMOTE_WRITE).unwrap(), []);
+    assert_eq!(
+        a.attachment.set_access(a.qpn(1), REMOTE_WRITE).unwrap(),
+        [0u64; 0]
+    );
     assert!(map().unwrap().1);
-    assert_eq!(a.attachment.set_access(a.qpn(1), 0).unwrap(), []);
+    assert_eq!(a.attachment.set_access(a.qpn(1), 0).unwrap(), [0u64; 0]);
     assert_eq!(errno(map()), Errno::ACCESS);
-    assert_eq!(a.attachment.set_access(a.qpn(9), REMOTE_READ).unwrap(), []);
+    assert_eq!(
+        a.attachment.set_access(a.qpn(9), REMOTE_READ).unwrap(),
+        [0u64; 0]
+    );
 }
 
 #[test]

@@ -22,6 +22,8 @@ pub enum Verb {
     Status(StatusOptions),
     /// Examine this machine: what works, what does not, and what to do about it
     Doctor,
+    /// Let virtual machines attach to this host's broker
+    Vm(VmOptions),
     /// Measure on this machine what something costs, beside what it is compared with
     Bench(BenchOptions),
 }
@@ -72,6 +74,47 @@ pub struct RunOptions {
         value_name = "CMD"
     )]
     pub command: Vec<OsString>,
+}
+
+/// `causeway vm`
+#[derive(Args)]
+pub struct VmOptions {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: VmVerb,
+}
+
+/// The verbs of `causeway vm`.
+#[derive(Subcommand)]
+pub enum VmVerb {
+    /// Let a VM attach, and print the QEMU arguments for it
+    #[command(
+        after_help = "The VM's memory must be shared: -object memory-backend-memfd,id=m,size=SIZE,\
+                      share=on -machine q35,memory-backend=m. QEMU must be 11.0 or newer."
+    )]
+    Attach(VmAttachOptions),
+    /// List the VMs that may attach
+    List,
+    /// End a VM's attachment
+    Detach {
+        /// The VM
+        name: String,
+    },
+}
+
+/// `causeway vm attach`
+#[derive(Args)]
+pub struct VmAttachOptions {
+    /// A name for the VM
+    pub name: String,
+
+    /// The tenant that its processes belong to; without it, the broker's own
+    #[arg(long)]
+    pub tenant: Option<String>,
+
+    /// Print what goes into a libvirt domain
+    #[arg(long)]
+    pub libvirt: bool,
 }
 
 /// `causeway status`

@@ -19,7 +19,7 @@ pub fn sysfs_tree() -> Result<PathBuf, Error> {
     let address = Address::from_env();
     let connection = launch::connect_or_start(&address)?;
     let tree = SysfsTree::open(&address, &describe_device())?;
-    inherit(connection);
+    inherit(connection.into());
     Ok(tree.root().to_owned())
 }
 

@@ -9,6 +9,7 @@ mod doctor;
 mod locate;
 mod run;
 mod status;
+mod vm;
 
 use args::{Cli, Verb};
 use clap::Parser;
@@ -41,6 +42,7 @@ fn dispatch(cli: Cli) -> u8 {
         Verb::Run(options) => run::run(&options),
         Verb::Status(options) => status::status(&options),
         Verb::Doctor => doctor::doctor(),
+        Verb::Vm(options) => vm::vm(&options.verb),
         Verb::Bench(options) => bench::bench(&options),
     }
 }

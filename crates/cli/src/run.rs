@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
+use causeway_fabric::Address;
+
 use crate::args::{RunOptions, Wire};
 use crate::locate::{self, Libraries};
 use crate::{EXIT_OWN_FAILURE, broker, complain};
@@ -34,7 +36,8 @@ pub fn run(options: &RunOptions) -> u8 {
 fn prepare(options: &RunOptions) -> Result<Vec<(&'static str, OsString)>, String> {
     let libraries = Libraries::find().map_err(|error| error.to_string())?;
     let mut environment = Vec::new();
-    let tree = if options.no_paths {
+    // A virtual machine's broker is on its host, and so would the files be.
+    let tree = if options.no_paths || Address::from_env() == Address::Device {
         None
     } else {
         Some(sysfs_tree()?)

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 
+use causeway_fabric::limits::ADDRESSES_MAX;
 use causeway_fabric::{AttachOptions, Attachment, WirePref};
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
-use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
 use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, Stats};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
@@ -17,6 +18,7 @@ use crate::ah::Way;
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::errno::{Errno, OpenError};
+use crate::gid::{gid_table, ip_of};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
 use crate::multicast::Groups;
@@ -173,7 +175,7 @@ impl Endpoint {
     fn attach() -> Result<Self, OpenError> {
         let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_WIRE is not auto, shm or udp");
         let wire = WirePref::from_env().ok_or(unknown)?;
-        let segment = Inbox::create().map_err(|_| Errno(libc::ENOMEM))?;
+        let segment = new_inbox()?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let doorbell = Doorbell::create()?;
@@ -187,6 +189,7 @@ impl Endpoint {
         let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
         let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot()?;
+        attachment.report_addresses(&own_addresses())?;
         attachment.add_slot(slot, port.as_fd())?;
         let udp = UdpWire::new(port);
         let shared = Arc::new(Shared {
@@ -361,6 +364,25 @@ impl State {
             .as_deref_mut()?;
         (entry.qp.qpn() == qpn).then_some(entry)
     }
+}
+
+/// An inbox; in a virtual machine, in its window.
+fn new_inbox() -> Result<Arc<Segment>, Errno> {
+    let out_of_memory = |_| Errno(libc::ENOMEM);
+    match causeway_fabric::guest::segment(INBOX_LEN).map_err(|e| Errno(e.raw_os_error()))? {
+        Some(fd) => {
+            let segment = Segment::own(fd, INBOX_LEN).map_err(out_of_memory)?;
+            Ok(Inbox::create_in(segment))
+        }
+        None => Inbox::create().map_err(out_of_memory),
+    }
+}
+
+/// The addresses by which others know this namespace.
+fn own_addresses() -> Vec<[u8; 16]> {
+    let gids = gid_table().into_iter().map(|entry| entry.gid);
+    let known = gids.filter(|gid| !ip_of(*gid).is_loopback());
+    known.take(ADDRESSES_MAX).collect()
 }
 
 /// Binds the port of a free slot. Starts at a random one, so that many processes do not try the

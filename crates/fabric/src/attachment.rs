@@ -17,8 +17,9 @@ use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
     AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS, EVENT_STALE, PeerChange,
-    PeerEvent, RestoreRequest, SERVICE, SlotRequest, SysfsRequest, Wire, WirePref,
+    PeerEvent, RestoreRequest, SERVICE, SysfsRequest, Wire, WirePref,
 };
+use crate::slots::{present_slot, report};
 use crate::wakeup::Wakeup;
 
 /// How to attach.
@@ -106,7 +107,8 @@ pub(crate) struct State {
     pub(crate) identity: AttachRequest,
     inbox: OwnedFd,
     doorbell: OwnedFd,
-    slots: BTreeMap<u16, OwnedFd>,
+    pub(crate) slots: BTreeMap<u16, OwnedFd>,
+    pub(crate) addresses: Vec<[u8; 16]>,
     /// `None` until the first broker has made it.
     pub(crate) mr_table: Option<OwnedFd>,
     pub(crate) segments: Segments,
@@ -140,6 +142,7 @@ impl Attachment {
                 inbox: duplicate(options.inbox)?,
                 doorbell: duplicate(options.doorbell)?,
                 slots: BTreeMap::new(),
+                addresses: Vec::new(),
                 mr_table: None,
                 segments: Segments::default(),
                 connections: Connections::default(),
@@ -148,37 +151,6 @@ impl Attachment {
         };
         attachment.reattach()?;
         Ok(attachment)
-    }
-
-    /// Adds a slot, proved by the UDP socket bound to its port. Keeps a duplicate of the socket
-    /// until [`Attachment::remove_slot`].
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: `EINVAL` if the socket is not bound to the slot's port, `EADDRINUSE`
-    /// if another endpoint of this network namespace has the slot, `EMFILE` beyond
-    /// [`crate::limits::SLOTS_PER_ENDPOINT_MAX`].
-    pub fn add_slot(&self, slot: u16, udp_socket: BorrowedFd<'_>) -> Result<()> {
-        let kept = duplicate(udp_socket)?;
-        let mut state = self.lock()?;
-        self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).add_slot(&SlotRequest { slot }, &[udp_socket])
-        })?;
-        state.slots.insert(slot, kept);
-        Ok(())
-    }
-
-    /// Gives up a slot; its QPs must have been disconnected.
-    ///
-    /// # Errors
-    /// [`Error::Refused`]: `EBUSY` while QPs of the slot are connected, `ENOENT` if it is not
-    /// this endpoint's.
-    pub fn remove_slot(&self, slot: u16) -> Result<()> {
-        let mut state = self.lock()?;
-        self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).remove_slot(&SlotRequest { slot }, &[])
-        })?;
-        state.slots.remove(&slot);
-        Ok(())
     }
 
     /// Asks for the wire between a QP of this endpoint and a remote QP. An earlier connection of
@@ -455,8 +427,11 @@ impl State {
         let (reply, fds) = BrokerStub(control).attach(&self.identity, &fds)?;
         self.endpoint = reply.endpoint;
         take_table(&mut self.mr_table, fds)?;
+        if !self.addresses.is_empty() {
+            report(control, &self.addresses)?;
+        }
         for (&slot, socket) in &self.slots {
-            BrokerStub(control).add_slot(&SlotRequest { slot }, &[socket.as_fd()])?;
+            present_slot(control, slot, socket.as_fd())?;
         }
         let refused = self.segments.present(control)?;
         self.absorb_stale(refused);

@@ -8,12 +8,11 @@ use std::time::Instant;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
+use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::launch::{wait_for, wait_readable};
 use crate::limits::CALL_TIMEOUT;
-use crate::remoting::{
-    CONNECTION, Call, Header, Kind, Malformed, Method, ONE_WAY, Received, receive, send,
-};
+use crate::remoting::{CONNECTION, Call, Header, Kind, Malformed, Method, ONE_WAY, Received};
 
 /// What the broker tells an endpoint on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,16 +71,16 @@ type Reply = (Header, Vec<u8>, Vec<OwnedFd>);
 /// A connection to the broker: what the services' stubs call over.
 #[derive(Debug)]
 pub struct Control {
-    socket: OwnedFd,
+    channel: Channel,
     last_request: u32,
     gone: bool,
     events: VecDeque<RawEvent>,
 }
 
 impl Control {
-    pub(crate) fn new(socket: OwnedFd) -> Control {
+    pub(crate) fn new(channel: impl Into<Channel>) -> Control {
         Control {
-            socket,
+            channel: channel.into(),
             last_request: 0,
             gone: false,
             events: VecDeque::new(),
@@ -89,7 +88,12 @@ impl Control {
     }
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.channel.as_fd()
+    }
+
+    /// Whether this is in a guest, and the broker on its host.
+    pub(crate) fn is_in_guest(&self) -> bool {
+        self.channel.is_device()
     }
 
     /// Whether the broker closed the connection or broke the protocol.
@@ -109,7 +113,7 @@ impl Control {
     /// Takes what lies in the socket, without blocking.
     pub(crate) fn drain(&mut self) {
         while !self.gone {
-            match receive(&self.socket) {
+            match self.channel.receive() {
                 Err(Errno::AGAIN) => return,
                 // Nobody waits for a reply now: one that comes was given up by its caller.
                 Ok(received) => drop(self.accept(received)),
@@ -150,10 +154,10 @@ impl Control {
 
     fn transmit(&mut self, message: &[u8], fds: &[BorrowedFd<'_>], by: Instant) -> Result<()> {
         loop {
-            match send(&self.socket, message, fds) {
+            match self.channel.send(message, fds) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
-                    wait_for(&self.socket, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
+                    wait_for(&self.channel, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
                 }
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
                     // Its last word may say why.
@@ -173,9 +177,9 @@ impl Control {
 
     fn await_reply(&mut self, by: Instant) -> Result<Reply> {
         loop {
-            match receive(&self.socket) {
+            match self.channel.receive() {
                 Err(Errno::AGAIN) => {
-                    wait_readable(&self.socket, by).map_err(|_| Error::Timeout)?;
+                    wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
                 }
                 Err(errno) => {
                     return Err(Error::System {
@@ -257,7 +261,7 @@ impl Call for Control {
         self.transmit(&header.encode(&body), fds, by)?;
         causeway_fault::point("call.sent");
         // It takes the broker a while: looking before would be a system call for nothing.
-        wait_readable(&self.socket, by).map_err(|_| Error::Timeout)?;
+        wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
         let (reply, body, fds) = self.await_reply(by)?;
         causeway_fault::point("call.answered");
         match reply.status {
@@ -276,7 +280,7 @@ fn refused(method: &'static str, status: i32) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remoting::encode_body;
+    use crate::remoting::{encode_body, send};
     use crate::services::{BrokerStub, SERVICE, StatusCursor, StatusPage};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 

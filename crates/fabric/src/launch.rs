@@ -7,7 +7,7 @@
 
 use std::ffi::OsStr;
 use std::io::ErrorKind;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -18,7 +18,9 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with, sockopt,
 };
 
+use crate::channel::Channel;
 use crate::error::{Error, Result};
+use crate::guest;
 use crate::limits::{ATTACH_ATTEMPTS, CALL_TIMEOUT, START_TIMEOUT};
 use crate::runtime::{self, Address, setting};
 
@@ -38,12 +40,12 @@ const ANSWER_MAX: usize = 1024;
 ///
 /// # Errors
 /// [`Error::RuntimeDir`], [`Error::Start`], [`Error::NoBroker`], or what `connect(2)` says.
-pub fn connect_or_start(address: &Address) -> Result<OwnedFd> {
+pub fn connect_or_start(address: &Address) -> Result<Channel> {
     let dir = match address {
         Address::Dir(dir) => dir,
-        Address::Socket(socket) => {
+        Address::Socket(_) | Address::Device => {
             let none = || Error::NoBroker {
-                socket: socket.clone(),
+                socket: address.socket(),
             };
             return connect_existing(address)?.ok_or_else(none);
         }
@@ -62,7 +64,17 @@ pub fn connect_or_start(address: &Address) -> Result<OwnedFd> {
 ///
 /// # Errors
 /// What `connect(2)` says, other than that nobody listens.
-pub fn connect_existing(address: &Address) -> Result<Option<OwnedFd>> {
+pub fn connect_existing(address: &Address) -> Result<Option<Channel>> {
+    if *address == Address::Device {
+        return match guest::open() {
+            Ok(device) => Ok(Some(Channel::Device(device))),
+            Err(Errno::NOENT | Errno::NODEV | Errno::NXIO) => Ok(None),
+            Err(errno) => Err(Error::System {
+                what: "open the device of the virtual machine's driver",
+                errno,
+            }),
+        };
+    }
     let address = SocketAddrUnix::new(address.socket())
         .map_err(Error::system("the broker's path is too long for a socket"))?;
     let socket = socket_with(
@@ -77,7 +89,7 @@ pub fn connect_existing(address: &Address) -> Result<Option<OwnedFd>> {
         .map_err(Error::system("setsockopt"))?;
     loop {
         return match connect(&socket, &address) {
-            Ok(()) => Ok(Some(socket)),
+            Ok(()) => Ok(Some(Channel::Socket(socket))),
             Err(Errno::INTR) => continue,
             Err(Errno::NOENT | Errno::CONNREFUSED) => Ok(None),
             Err(Errno::AGAIN) => Err(Error::Timeout),

@@ -11,19 +11,24 @@
 //! - [`session`]: what a client of the other services holds;
 //! - [`pool`]: a client of the pool service;
 //! - [`sisci`]: such a client, for SISCI;
+//! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
+//! - [`vm`]: virtual machines that may attach;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
 //! Descriptors received from others are examined by [`fds`] before use.
 
 mod attachment;
+mod channel;
 mod connections;
 mod control;
 mod error;
 mod segments;
+mod slots;
 mod wakeup;
 
 pub mod fds;
+pub mod guest;
 pub mod launch;
 pub mod limits;
 pub mod pool;
@@ -35,8 +40,10 @@ pub mod sisci;
 pub mod status;
 pub mod sys;
 pub mod sysfs;
+pub mod vm;
 
 pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction};
+pub use channel::Channel;
 pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};
 pub use runtime::{Address, runtime_dir};

@@ -119,6 +119,9 @@ pub const GRANT_INTERVAL: Duration = Duration::from_millis(5);
 /// How often it does at most.
 pub const GRANT_ATTEMPTS: u32 = 100;
 
+/// Most addresses that an endpoint may report.
+pub const ADDRESSES_MAX: usize = 256;
+
 /// UDP port of a slot.
 pub const fn slot_port(slot: u16) -> u16 {
     UDP_PORT_BASE + slot

@@ -6,6 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
+use crate::guest;
 
 /// Setting that names the runtime directory.
 pub const RUNTIME_DIR_VARIABLE: &str = "CAUSEWAY_RUNTIME_DIR";
@@ -45,22 +46,29 @@ pub enum Address {
     Dir(PathBuf),
     /// By the socket of a tenant. Its broker is somebody else's to start.
     Socket(PathBuf),
+    /// By the device of a virtual machine's driver: the broker is its host's.
+    Device,
 }
 
 impl Address {
-    /// What this user and environment say: the socket `$CAUSEWAY_SOCKET`, else [`runtime_dir`].
+    /// What this user and environment say: the socket `$CAUSEWAY_SOCKET`, else the directory
+    /// `$CAUSEWAY_RUNTIME_DIR`, else the driver's device if there is one, else [`runtime_dir`].
     pub fn from_env() -> Address {
         match setting(SOCKET_VARIABLE) {
             Some(socket) => Address::Socket(PathBuf::from(socket)),
+            None if setting(RUNTIME_DIR_VARIABLE).is_none() && guest::is_present() => {
+                Address::Device
+            }
             None => Address::Dir(runtime_dir()),
         }
     }
 
-    /// The socket to connect to.
+    /// The socket to connect to, or the device to open.
     pub fn socket(&self) -> PathBuf {
         match self {
             Address::Dir(dir) => dir.join(SOCKET_NAME),
             Address::Socket(socket) => socket.clone(),
+            Address::Device => PathBuf::from(guest::DEVICE),
         }
     }
 
@@ -77,8 +85,10 @@ impl Address {
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Address::Dir(path) | Address::Socket(path)) = self;
-        path.display().fmt(f)
+        match self {
+            Address::Dir(path) | Address::Socket(path) => path.display().fmt(f),
+            Address::Device => f.write_str(guest::DEVICE),
+        }
     }
 }
 

@@ -145,7 +145,7 @@ impl Inner {
 /// `id` is one of [`create`], and not destroyed while the result is used.
 pub(crate) unsafe fn inner<'a>(id: *mut RdmaCmId) -> &'a Inner {
     // SAFETY: as the caller promises. The reference does not cover the program's part.
-    unsafe { &*(&raw const (*id.cast::<Id>()).inner) }
+    unsafe { &(*id.cast::<Id>()).inner }
 }
 
 /// Makes an identifier. Without a channel it gets one of its own, and its calls wait.

@@ -33,12 +33,21 @@ impl Inbox {
     /// # Errors
     /// Those of [`Segment::create`].
     pub fn create() -> Result<Arc<Segment>, SegmentError> {
-        let segment = Arc::new(Segment::create("causeway-inbox", l::INBOX_LEN)?);
+        Ok(Inbox::create_in(Segment::create(
+            "causeway-inbox",
+            l::INBOX_LEN,
+        )?))
+    }
+
+    /// As [`Inbox::create`], in a segment of zeroes that is there already.
+    #[must_use]
+    pub fn create_in(segment: Segment) -> Arc<Segment> {
+        let segment = Arc::new(segment);
         let mem = Region::new(Arc::clone(&segment));
         mem.word(l::VERSION_AT).store(l::VERSION, Ordering::Relaxed);
         mem.word(l::MAGIC_AT)
             .store(l::INBOX_MAGIC, Ordering::Release);
-        Ok(segment)
+        segment
     }
 
     /// The inbox in a segment.

@@ -43,7 +43,7 @@ mod os {
     use rustix::io::Errno;
     use rustix::mm::{Advice, MapFlags, ProtFlags};
     use std::ffi::CString;
-    use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+    use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
     use std::ptr::{self, NonNull};
 
     /// The seals without which a mapping could lose its pages, or gain seals later.
@@ -51,6 +51,8 @@ mod os {
         .union(SealFlags::GROW)
         .union(SealFlags::SEAL);
 
+    /// What the kernel calls a segment that the guest driver has made.
+    const WINDOW_SEGMENT: &[u8] = b"anon_inode:[causeway-segment]";
     /// `f_type` of memory in huge pages (`statfs(2)`).
     const HUGETLBFS_MAGIC: libc::__fsword_t = 0x9584_58f6;
 
@@ -88,6 +90,16 @@ mod os {
             let fd = fd.map_err(std::io::Error::from)?;
             rustix::fs::ftruncate(&fd, len as u64).map_err(std::io::Error::from)?;
             rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(std::io::Error::from)?;
+            let mut segment = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
+            segment.fd = Some(fd);
+            Ok(segment)
+        }
+
+        /// Maps a segment that was made for this process in another way, and keeps its descriptor.
+        ///
+        /// # Errors
+        /// As [`Segment::map`].
+        pub fn own(fd: OwnedFd, len: usize) -> Result<Segment, SegmentError> {
             let mut segment = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
             segment.fd = Some(fd);
             Ok(segment)
@@ -236,6 +248,27 @@ mod os {
         }
     }
 
+    /// Whether this is a segment of the guest driver's, whose size nobody can change. No process
+    /// can make a file of this name.
+    fn is_in_window(fd: BorrowedFd<'_>) -> bool {
+        let link = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let target = rustix::fs::readlink(link, Vec::new());
+        target.is_ok_and(|target| target.to_bytes() == WINDOW_SEGMENT)
+    }
+
+    fn check_memfd(fd: BorrowedFd<'_>, huge: bool) -> Result<(), SegmentError> {
+        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| SegmentError::Unsealed)?;
+        let kind = rustix::fs::fstatfs(fd)
+            .map_err(std::io::Error::from)?
+            .f_type;
+        let fits = kind == libc::TMPFS_MAGIC || huge && kind == HUGETLBFS_MAGIC;
+        if seals.contains(SEALS) && fits {
+            Ok(())
+        } else {
+            Err(SegmentError::Unsealed)
+        }
+    }
+
     fn protection(writable: bool) -> ProtFlags {
         match writable {
             true => ProtFlags::READ | ProtFlags::WRITE,
@@ -246,13 +279,8 @@ mod os {
     /// Accepts only what can't raise SIGBUS: tmpfs pages (huge pages may run out, and are accepted
     /// only where that is asked for), size sealed.
     fn check_kind(fd: BorrowedFd<'_>, len: usize, huge: bool) -> Result<(), SegmentError> {
-        let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| SegmentError::Unsealed)?;
-        let kind = rustix::fs::fstatfs(fd)
-            .map_err(std::io::Error::from)?
-            .f_type;
-        let fits = kind == libc::TMPFS_MAGIC || huge && kind == HUGETLBFS_MAGIC;
-        if !seals.contains(SEALS) || !fits {
-            return Err(SegmentError::Unsealed);
+        if !is_in_window(fd) {
+            check_memfd(fd, huge)?;
         }
         let found = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size;
         let found = u64::try_from(found).unwrap_or(0);

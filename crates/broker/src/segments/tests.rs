@@ -178,7 +178,7 @@ fn the_end_of_the_last_entitling_ring_makes_what_was_granted_stale() {
     pair.connect(3, PD + 1, WRITE);
     assert_eq!(pair.map(1, held), Ok(true));
     pair.hub.disconnect(pair.owner, qpn(1) + 1);
-    assert_eq!(pair.stale(), [], "another QP entitles it");
+    assert_eq!(pair.stale(), [0u64; 0], "another QP entitles it");
     pair.hub.disconnect(pair.peer, qpn(2) + 2);
     assert_eq!(pair.stale(), [held]);
     pair.connect(1, PD, WRITE);
@@ -223,7 +223,7 @@ fn reduced_access_makes_stale_what_it_no_longer_covers() {
     pair.connect(1, PD, both);
     assert_eq!(pair.map(1, segment), Ok(false));
     pair.hub.set_access(pair.owner, qpn(1) + 1, READ);
-    assert_eq!(pair.stale(), []);
+    assert_eq!(pair.stale(), [0u64; 0]);
     pair.hub.set_access(pair.owner, qpn(1) + 1, WRITE);
     assert_eq!(pair.stale(), [segment]);
     // Who is not connected, or not the owner of the QP, changes nothing.
@@ -238,7 +238,7 @@ fn one_users_processes_hold_what_they_like() {
     pair.connect(1, PD, WRITE);
     assert_eq!(pair.map(1, segment), Ok(true));
     pair.hub.disconnect(pair.owner, qpn(1) + 1);
-    assert_eq!(pair.stale(), []);
+    assert_eq!(pair.stale(), [0u64; 0]);
     pair.connect(1, PD, WRITE);
     assert_eq!(pair.map(1, segment), Ok(true));
     assert!(pair.hub.detach(pair.owner).is_empty());
@@ -391,13 +391,13 @@ fn after_a_restart_a_peer_that_does_not_return_is_taken_for_a_holder() {
 
     let mut pair = Pair::restored(false, false, now);
     pair.hub.set_access(pair.owner, qpn(1), WRITE);
-    assert_eq!(pair.stale(), [], "whoever may write may read");
+    assert_eq!(pair.stale(), [0u64; 0], "whoever may write may read");
     pair.hub.set_access(pair.owner, qpn(1), READ);
     assert_eq!(pair.stale(), [1]);
 
     let mut pair = Pair::restored(true, false, now);
     pair.hub.expire(now + RESTORE_GRACE);
-    assert_eq!(pair.stale(), [], "a process of the owner's user");
+    assert_eq!(pair.stale(), [0u64; 0], "a process of the owner's user");
 }
 
 #[test]

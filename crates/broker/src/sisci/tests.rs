@@ -64,6 +64,7 @@ impl World {
             userfaultfd: false,
             pid: 1,
             uid: 0,
+            vm: None,
         };
         let caller = Caller {
             session: self.next,
@@ -309,7 +310,7 @@ impl World {
         let own = tables.holdings.values();
         assert_eq!(
             of(&tables.numbers),
-            own.map(|own| own.interrupts.len()).sum()
+            own.map(|own| own.interrupts.len()).sum::<usize>()
         );
         for (session, handle) in tables.listeners.values().flatten() {
             let own = &tables.holdings[session];

@@ -100,6 +100,7 @@ impl Host {
         launch::connect_existing(&self.address())
             .unwrap()
             .expect("a broker")
+            .into()
     }
 
     pub fn endpoint(&self, wire: WirePref) -> Peer {

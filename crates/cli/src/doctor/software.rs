@@ -111,6 +111,10 @@ pub fn runtime_dir() -> Vec<Finding> {
             let text = format!("not used: CAUSEWAY_SOCKET is {}", socket.display());
             return vec![Finding::ok(TOPIC, text)];
         }
+        Address::Device => {
+            let text = "not used: a virtual machine, whose host has the broker";
+            return vec![Finding::ok(TOPIC, text)];
+        }
     };
     vec![match causeway_fabric::runtime::prepare(&dir) {
         Ok(()) => Finding::ok(TOPIC, dir.display().to_string()),

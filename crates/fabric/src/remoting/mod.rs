@@ -29,6 +29,7 @@ pub use codec::{Field, Malformed, Reader, decode_body, encode_body};
 pub use fuzz::fuzz_message;
 pub use service::{Answer, Call, Method};
 pub(crate) use service::{message, service};
+pub(crate) use socket::assemble;
 pub use socket::{Received, receive, send};
 
 use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};

@@ -87,11 +87,16 @@ pub fn receive(socket: impl AsFd) -> Result<Received, Errno> {
     {
         return Ok(Received::Malformed(Malformed::Length));
     }
-    Ok(match Header::decode(&bytes[..outcome.bytes]) {
+    Ok(assemble(&bytes[..outcome.bytes], fds))
+}
+
+/// The message in what was received.
+pub(crate) fn assemble(bytes: &[u8], fds: Vec<OwnedFd>) -> Received {
+    match Header::decode(bytes) {
         Err(why) => Received::Malformed(why),
         Ok((header, _)) if usize::from(header.fds) != fds.len() => {
             Received::Malformed(Malformed::Descriptors)
         }
         Ok((header, body)) => Received::Message(header, body.to_vec(), fds),
-    })
+    }
 }

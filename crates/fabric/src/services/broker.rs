@@ -106,10 +106,17 @@ message! {
         endpoint: u64,
     }
 
-    /// Takes or gives up a slot. Descriptor, when taking: the UDP socket bound to its port.
+    /// Takes or gives up a slot. Descriptor, when taking: the UDP socket bound to its port; none
+    /// from a virtual machine, whose ports the broker can't see.
     pub struct SlotRequest {
         /// The slot.
         slot: u16,
+    }
+
+    /// Addresses of the caller.
+    pub struct AddressesRequest {
+        /// As GIDs.
+        addresses: Vec<[u8; 16]>,
     }
 
     /// Asks for the wire between a QP of the caller and a remote QP.
@@ -349,7 +356,7 @@ service! {
         /// Makes the connection an endpoint.
         1 => attach(AttachRequest; fds 2..=3) -> AttachReply;
         /// Adds a slot, proved by the socket bound to its port.
-        2 => add_slot(SlotRequest; fds 1..=1) -> ();
+        2 => add_slot(SlotRequest; fds 0..=1) -> ();
         /// Gives up a slot.
         3 => remove_slot(SlotRequest; fds 0..=0) -> ();
         /// Asks for the wire to a remote QP.
@@ -376,6 +383,8 @@ service! {
         14 => userfaultfd((); fds 0..=0) -> ();
         /// Reserves memory for segments, in place of what was reserved before.
         15 => reserve(ReserveRequest; fds 0..=0) -> ();
+        /// Says which addresses peers in virtual machines, or of one, know the caller by.
+        17 => report_addresses(AddressesRequest; fds 0..=0) -> ();
         /// Forgets a connection, as disconnect, but segments that become stale by it are told as
         /// events. Sent as request [`ONE_WAY`](crate::remoting::ONE_WAY), it is not answered.
         16 => leave(DisconnectRequest; fds 0..=0) -> ();

@@ -10,10 +10,12 @@
 //! | 2 | [`session`]: whoever uses one of the following, and who is alive |
 //! | 3 | [`sisci`]: nodes, shared segments, interrupts |
 //! | 4 | [`pool`]: pools of blocks, and who may do what with each |
+//! | 16 | [`vm`]: virtual machines that may attach |
 
 pub mod broker;
 pub mod pool;
 pub mod session;
 pub mod sisci;
+pub mod vm;
 
 pub use broker::*;

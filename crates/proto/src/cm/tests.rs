@@ -234,7 +234,7 @@ fn a_request_given_up_is_taken_back() {
         };
         w.seen[1].iter().any(given_up)
     });
-    assert!(w.b().accept(offer(b"yes"), now) == false);
+    assert!(!w.b().accept(offer(b"yes"), now));
 }
 
 #[test]

@@ -1,0 +1,121 @@
+//! Where endpoints are to be found: by network namespace, or by the addresses that they report.
+//!
+//! Endpoints of one network namespace have the same addresses, and a QP number names one of them. A
+//! virtual machine is a namespace of its own kind: what the broker knows of its addresses is what
+//! its processes report. So a QP of a guest, or one that a guest names, is looked up by address
+//! too, among the endpoints of the same tenant. A false report attracts connections that others of
+//! the tenant mean for someone else, who is named by the same address and slot: that makes two,
+//! and neither is taken.
+
+use causeway_fabric::limits::{ADDRESSES_MAX, qpn_slot};
+use causeway_fabric::services::ConnectBody;
+use rustix::io::Errno;
+
+use crate::hub::{EndpointId, Hub};
+
+impl Hub {
+    /// Notes the addresses of an endpoint, in place of those it reported before.
+    ///
+    /// # Errors
+    /// `E2BIG` beyond [`ADDRESSES_MAX`].
+    pub fn report_addresses(
+        &mut self,
+        id: EndpointId,
+        addresses: Vec<[u8; 16]>,
+    ) -> Result<(), Errno> {
+        if addresses.len() > ADDRESSES_MAX {
+            return Err(Errno::TOOBIG);
+        }
+        let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
+        endpoint.addresses = addresses;
+        Ok(())
+    }
+
+    /// The endpoint that a connect names, if it is on this host.
+    pub(crate) fn named_peer(&self, id: EndpointId, body: &ConnectBody) -> Option<EndpointId> {
+        let caller = self.endpoints.get(&id)?;
+        let slot = qpn_slot(body.remote_qpn);
+        let gid = match body.remote_gid {
+            Some(gid) if !body.gid_is_local => gid,
+            _ => {
+                let netns = *caller.slots.get(&qpn_slot(body.local_qpn))?;
+                return self.places.get(&(netns, slot)).copied();
+            }
+        };
+        let mut found = self.endpoints.iter().filter(|(_, peer)| {
+            let across = caller.vm != peer.vm;
+            let known = peer.slots.contains_key(&slot) && peer.addresses.contains(&gid);
+            across && known && peer.tenant == caller.tenant
+        });
+        let (first, second) = (found.next(), found.next());
+        first.filter(|_| second.is_none()).map(|(id, _)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{NETNS, endpoint, qpn};
+
+    const GID: [u8; 16] = [7; 16];
+
+    /// An endpoint of a VM, or of the host, with slot `slot`, known by `gid`.
+    fn known(hub: &mut Hub, slot: u16, vm: Option<u64>, gid: [u8; 16]) -> EndpointId {
+        let id = endpoint(hub, slot, 1000, vm.unwrap_or(NETNS));
+        hub.endpoints.get_mut(&id).unwrap().vm = vm;
+        hub.report_addresses(id, vec![gid]).unwrap();
+        id
+    }
+
+    fn connect(slot: u32, remote: u32, gid: Option<[u8; 16]>) -> ConnectBody {
+        ConnectBody {
+            local_qpn: qpn(slot),
+            remote_gid: gid,
+            remote_qpn: qpn(remote),
+            ..ConnectBody::default()
+        }
+    }
+
+    #[test]
+    fn a_guest_is_found_by_its_address_and_slot() {
+        let mut hub = Hub::new();
+        let host = known(&mut hub, 1, None, [1; 16]);
+        let guest = known(&mut hub, 2, Some(900), GID);
+        let other = known(&mut hub, 2, Some(901), [8; 16]);
+        let named =
+            |hub: &Hub, id, slot, remote, gid| hub.named_peer(id, &connect(slot, remote, gid));
+        assert_eq!(named(&hub, host, 1, 2, Some(GID)), Some(guest));
+        assert_eq!(named(&hub, host, 1, 2, Some([8; 16])), Some(other));
+        assert_eq!(named(&hub, guest, 2, 1, Some([1; 16])), Some(host));
+        assert_eq!(named(&hub, guest, 2, 2, Some([8; 16])), Some(other));
+        assert_eq!(named(&hub, host, 1, 3, Some(GID)), None, "slot");
+        assert_eq!(named(&hub, host, 1, 2, Some([9; 16])), None, "address");
+        assert_eq!(named(&hub, guest, 2, 1, None), None, "its own VM");
+    }
+
+    #[test]
+    fn another_tenant_and_a_second_claim_make_it_nobody() {
+        let mut hub = Hub::new();
+        let host = known(&mut hub, 1, None, [1; 16]);
+        let guest = known(&mut hub, 2, Some(900), GID);
+        hub.endpoints.get_mut(&guest).unwrap().tenant = 1;
+        let body = connect(1, 2, Some(GID));
+        assert_eq!(hub.named_peer(host, &body), None);
+        hub.endpoints.get_mut(&guest).unwrap().tenant = 0;
+        assert_eq!(hub.named_peer(host, &body), Some(guest));
+        known(&mut hub, 2, Some(901), GID);
+        assert_eq!(hub.named_peer(host, &body), None);
+        let many = vec![GID; ADDRESSES_MAX + 1];
+        assert_eq!(hub.report_addresses(guest, many), Err(Errno::TOOBIG));
+    }
+
+    #[test]
+    fn users_of_two_machines_are_not_one_user() {
+        let mut hub = Hub::new();
+        let host = known(&mut hub, 1, None, [1; 16]);
+        let guest = known(&mut hub, 2, Some(900), GID);
+        let beside = known(&mut hub, 3, Some(900), GID);
+        assert!(!hub.are_one_user(host, guest));
+        assert!(hub.are_one_user(guest, beside));
+    }
+}

@@ -1,0 +1,310 @@
+//! The vhost-user device: virtqueues and window of one VM.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+
+use causeway_fabric::limits::MESSAGE_FDS_MAX;
+use rustix::io::Errno;
+use vhost::vhost_user::Backend;
+use vhost::vhost_user::message::{
+    VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserVirtioFeatures,
+};
+use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringT};
+use virtio_queue::QueueT;
+use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
+use vmm_sys_util::epoll::EventSet;
+use vmm_sys_util::event::{
+    EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
+};
+
+use super::guest::{Admit, Guest};
+use super::messages::{Answer, REQUEST_MAX, Request};
+use super::window::{Channel, Extent, Mapper, WINDOW_BYTES};
+
+/// Queue by which the guest asks.
+const CONTROL_QUEUE: u16 = 0;
+/// Queue by which it is told.
+const EVENT_QUEUE: u16 = 1;
+/// Queues in all.
+const QUEUES: usize = 2;
+/// Most buffers in a queue; as the arguments of QEMU say.
+pub const QUEUE_SIZE: usize = 128;
+/// Event number of the guest's sessions and doorbells. [`QUEUES`] is that of the thread's end.
+const SOURCES: u16 = 3;
+/// `VIRTIO_F_VERSION_1`.
+const FEATURE_VERSION_1: u64 = 1 << 32;
+/// What the configuration space begins with, so that a driver knows the device: "CWVM".
+const CONFIG_MAGIC: u32 = 0x4d56_5743;
+/// Version of the messages on the virtqueues.
+pub const CONFIG_VERSION: u32 = 1;
+/// Bytes of the configuration space; as the arguments of QEMU say.
+pub const CONFIG_BYTES: usize = 64;
+
+type Memory = GuestMemoryAtomic<GuestMemoryMmap>;
+type Handler<A> = VringEpollHandler<Arc<Device<A>>>;
+
+/// The device of one VM.
+pub struct Device<A: Admit + Send + 'static> {
+    memory: Memory,
+    channel: Arc<Channel>,
+    /// Used by the VM's own thread alone.
+    guest: Mutex<Guest<Shared, A>>,
+    /// How often queues were stopped.
+    stops: AtomicU64,
+    /// The thread's end.
+    exit: Mutex<Option<(EventConsumer, EventNotifier)>>,
+    handler: Mutex<Weak<Handler<A>>>,
+    /// Whether events wait for buffers.
+    held: AtomicBool,
+}
+
+/// The channel to QEMU, shared by the thread that gets it and the one that uses it.
+#[derive(Clone, Debug, Default)]
+pub struct Shared(Arc<Channel>);
+
+impl Mapper for Shared {
+    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()> {
+        self.0.map(fd, extent)
+    }
+
+    fn unmap(&self, extent: Extent) -> io::Result<()> {
+        self.0.unmap(extent)
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<A: Admit + Send> Device<A> {
+    /// A device that no QEMU has found yet.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn new(memory: Memory, broker: A) -> Result<Arc<Self>, Errno> {
+        let shared = Shared::default();
+        let flags = EventFlag::NONBLOCK | EventFlag::CLOEXEC;
+        let exit = new_event_consumer_and_notifier(flags).map_err(|_| Errno::MFILE)?;
+        Ok(Arc::new(Device {
+            memory,
+            channel: Arc::clone(&shared.0),
+            guest: Mutex::new(Guest::new(shared, broker)?),
+            stops: AtomicU64::new(0),
+            exit: Mutex::new(Some(exit)),
+            handler: Mutex::new(Weak::new()),
+            held: AtomicBool::new(false),
+        }))
+    }
+
+    /// Begins to tell the guest what its sessions and doorbells have.
+    ///
+    /// # Errors
+    /// What `epoll_ctl(2)` says.
+    pub fn watch(&self, handler: &Arc<Handler<A>>) -> io::Result<()> {
+        let sources = locked(&self.guest).as_raw_fd();
+        *locked(&self.handler) = Arc::downgrade(handler);
+        handler.register_listener(sources, EventSet::IN, u64::from(SOURCES))
+    }
+
+    /// QEMU has left: nothing that the guest had is anybody's.
+    pub fn end(&self) {
+        self.channel.set(None);
+        locked(&self.guest).reset();
+    }
+
+    /// Events wait for buffers, or do so no more.
+    fn hold(&self, guest: &Guest<Shared, A>, hold: bool) {
+        if self.held.swap(hold, Ordering::Relaxed) == hold {
+            return;
+        }
+        let Some(handler) = locked(&self.handler).upgrade() else {
+            return;
+        };
+        let (fd, data) = (guest.as_raw_fd(), u64::from(SOURCES));
+        let outcome = if hold {
+            handler.unregister_listener(fd, EventSet::IN, data)
+        } else {
+            handler.register_listener(fd, EventSet::IN, data)
+        };
+        if let Err(error) = outcome {
+            tracing::error!(%error, "cannot watch a guest's sessions");
+        }
+    }
+
+    /// Carries out what the guest asks for.
+    fn take_requests(&self, guest: &mut Guest<Shared, A>, queue: &VringRwLock) {
+        loop {
+            let memory = self.memory.memory();
+            let stops = self.stops.load(Ordering::SeqCst);
+            let next = {
+                let mut ring = queue.get_mut();
+                let ready = ring.is_enabled() && ring.get_queue().ready();
+                let ring = ring.get_queue_mut();
+                ready.then(|| ring.pop_descriptor_chain(memory.clone()))
+            };
+            let Some(chain) = next.flatten() else { break };
+            // Nothing is locked here: making a segment waits for QEMU.
+            let answer = match read_request(&memory, chain.clone()) {
+                Some(request) => guest.answer(request),
+                None => Answer::failed(Errno::BADMSG),
+            };
+            let mut ring = queue.get_mut();
+            // A queue that was stopped meanwhile is the guest's again; it gives the request up.
+            if self.stops.load(Ordering::SeqCst) != stops {
+                break;
+            }
+            let head = chain.head_index();
+            // The guest may have been shown more of the window meanwhile; its own memory stays.
+            let written = write_all(&memory, chain, &answer.encode());
+            if ring.add_used(head, written).is_err() || ring.signal_used_queue().is_err() {
+                break;
+            }
+        }
+    }
+
+    /// Tells the guest what there is, as long as it has buffers.
+    fn give_events(&self, guest: &mut Guest<Shared, A>, queue: &VringRwLock) {
+        let mut given = false;
+        loop {
+            let Some(event) = guest.next_event() else {
+                self.hold(guest, false);
+                break;
+            };
+            let memory = self.memory.memory();
+            // Locked from first to last: a queue that is stopped is not written to any more.
+            let mut ring = queue.get_mut();
+            let ready = ring.is_enabled() && ring.get_queue().ready();
+            let chain = ready.then(|| ring.get_queue_mut().pop_descriptor_chain(memory.clone()));
+            let Some(chain) = chain.flatten() else {
+                guest.put_back(event);
+                self.hold(guest, true);
+                break;
+            };
+            let head = chain.head_index();
+            let written = write_all(&memory, chain, &event.encode());
+            given = true;
+            if ring.add_used(head, written).is_err() {
+                break;
+            }
+        }
+        if given {
+            // A guest that can't be interrupted has gone, which we are told otherwise.
+            let _ = queue.signal_used_queue();
+        }
+    }
+}
+
+type Chain =
+    virtio_queue::DescriptorChain<vm_memory::atomic::GuestMemoryLoadGuard<GuestMemoryMmap>>;
+
+fn read_request(memory: &GuestMemoryMmap, chain: Chain) -> Option<Request> {
+    let mut reader = chain.reader(memory).ok()?;
+    let length = reader.available_bytes();
+    if length > REQUEST_MAX {
+        return None;
+    }
+    let mut bytes = vec![0; length];
+    io::Read::read_exact(&mut reader, &mut bytes).ok()?;
+    Request::decode(&bytes)
+}
+
+/// Writes `bytes` to a buffer of the guest, if it has room for all; returns how many it got.
+fn write_all(memory: &GuestMemoryMmap, chain: Chain, bytes: &[u8]) -> u32 {
+    let Ok(mut writer) = chain.writer(memory) else {
+        return 0;
+    };
+    if writer.available_bytes() < bytes.len() {
+        return 0;
+    }
+    match io::Write::write_all(&mut writer, bytes) {
+        Ok(()) => bytes.len() as u32,
+        Err(_) => 0,
+    }
+}
+
+impl<A: Admit + Send> VhostUserBackend for Device<A> {
+    type Bitmap = ();
+    type Vring = VringRwLock;
+
+    fn num_queues(&self) -> usize {
+        QUEUES
+    }
+
+    fn max_queue_size(&self) -> usize {
+        QUEUE_SIZE
+    }
+
+    fn features(&self) -> u64 {
+        FEATURE_VERSION_1 | VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits()
+    }
+
+    fn protocol_features(&self) -> VhostUserProtocolFeatures {
+        VhostUserProtocolFeatures::MQ
+            | VhostUserProtocolFeatures::CONFIG
+            | VhostUserProtocolFeatures::REPLY_ACK
+            | VhostUserProtocolFeatures::BACKEND_REQ
+            | VhostUserProtocolFeatures::BACKEND_SEND_FD
+            | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::SHARED_OBJECT
+            | VhostUserProtocolFeatures::SHMEM
+    }
+
+    fn set_event_idx(&self, _: bool) {}
+
+    fn get_config(&self, offset: u32, size: u32) -> Vec<u8> {
+        let mut config = [0u8; CONFIG_BYTES];
+        config[0..4].copy_from_slice(&CONFIG_MAGIC.to_le_bytes());
+        config[4..8].copy_from_slice(&CONFIG_VERSION.to_le_bytes());
+        config[8..12].copy_from_slice(&(MESSAGE_FDS_MAX as u32).to_le_bytes());
+        let (from, count) = (offset as usize, size as usize);
+        let range = from..from.saturating_add(count);
+        config.get(range).map(<[u8]>::to_vec).unwrap_or_default()
+    }
+
+    fn get_shmem_config(&self) -> io::Result<VhostUserShMemConfig> {
+        Ok(VhostUserShMemConfig::new(1, &[WINDOW_BYTES]))
+    }
+
+    fn update_memory(&self, _: Memory) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn set_backend_req_fd(&self, backend: Backend) {
+        self.channel.set(Some(backend));
+    }
+
+    // A VM that is paused stops its queues too, and goes on later: nothing is forgotten here. A
+    // driver that begins says so.
+    fn stop_vring(&self, _: u32) -> io::Result<()> {
+        self.stops.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn exit_event(&self, _: usize) -> Option<(EventConsumer, EventNotifier)> {
+        locked(&self.exit).take()
+    }
+
+    fn handle_event(
+        &self,
+        event: u16,
+        _: EventSet,
+        queues: &[VringRwLock],
+        _: usize,
+    ) -> io::Result<()> {
+        let mut guest = locked(&self.guest);
+        let (Some(control), Some(events)) = (
+            queues.get(usize::from(CONTROL_QUEUE)),
+            queues.get(usize::from(EVENT_QUEUE)),
+        ) else {
+            return Ok(());
+        };
+        match event {
+            CONTROL_QUEUE => self.take_requests(&mut guest, control),
+            EVENT_QUEUE | SOURCES => self.give_events(&mut guest, events),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,401 @@
+//! What one VM has: sessions, and the segments and doorbells behind its handles.
+//!
+//! A session is a Unix socket pair: one end is a client of the broker like any other, the other is
+//! here. So the broker's loop, its limits and its dispatch do not know of virtqueues. Here
+//! descriptors become handles and handles become descriptors, and nothing else is understood of
+//! what passes. All of it runs on the VM's own thread, which alone waits for QEMU.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use causeway_fabric::fds::{check_eventfd, check_memfd, sealed_memfd};
+use causeway_fabric::launch::timespec;
+use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
+use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::{MrTable, Segment};
+use rustix::buffer::spare_capacity;
+use rustix::event::epoll::{self, EventData, EventFlags};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+use super::messages::{Answer, Event, Grant, Request};
+use super::window::{Mapper, Window};
+
+/// Most sessions of a VM.
+pub const SESSIONS_MAX: usize = 256;
+/// Most segments and doorbells of a VM.
+pub const OBJECTS_MAX: usize = 4096;
+/// Largest segment that a guest may make.
+pub const CREATE_BYTES_MAX: u64 = 64 << 20;
+/// Bytes of all segments that a guest has made.
+pub const CREATED_BYTES_MAX: u64 = 256 << 20;
+/// Token of sessions in the epoll instance; else it is a doorbell's handle.
+const TOKEN_SESSION: u64 = 1 << 32;
+
+/// Makes a session's socket a client of the broker.
+pub trait Admit {
+    /// The process of the guest has this user, as its kernel says.
+    ///
+    /// # Errors
+    /// The broker is ending.
+    fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno>;
+}
+
+#[derive(Debug)]
+enum Object {
+    /// A range of the window, by its offset, and the memory that is shown there.
+    Segment {
+        fd: OwnedFd,
+        offset: u64,
+        /// Bytes counted against the guest.
+        created: u64,
+    },
+    /// A doorbell that the guest waits for.
+    Own(OwnedFd),
+    /// A doorbell that it may ring.
+    Bell(OwnedFd),
+}
+
+/// A VM's tables.
+#[derive(Debug)]
+pub struct Guest<Q, A> {
+    qemu: Q,
+    broker: A,
+    window: Window,
+    sessions: HashMap<u32, OwnedFd>,
+    objects: HashMap<u32, Object>,
+    last_handle: u32,
+    created: u64,
+    epoll: OwnedFd,
+    /// Was to be told when there was no buffer.
+    put_back: Option<Event>,
+    /// Made when it is first needed.
+    empty_table: Option<OwnedFd>,
+}
+
+impl<Q: Mapper, A: Admit> Guest<Q, A> {
+    /// Empty tables.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn new(qemu: Q, broker: A) -> Result<Self, Errno> {
+        Ok(Guest {
+            qemu,
+            broker,
+            window: Window::default(),
+            sessions: HashMap::new(),
+            objects: HashMap::new(),
+            last_handle: 0,
+            created: 0,
+            epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            put_back: None,
+            empty_table: None,
+        })
+    }
+
+    /// Readable while [`Guest::next_event`] has something.
+    pub fn readiness(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Forgets everything: the guest's device was reset, or the VM is gone.
+    pub fn reset(&mut self) {
+        self.sessions.clear();
+        self.objects.clear();
+        self.created = 0;
+        self.put_back = None;
+        // What an earlier driver may have written to it, the next one need not see.
+        self.empty_table = None;
+        self.window.clear(&self.qemu);
+    }
+
+    /// Carries out a request. What the guest says wrongly costs it an errno value.
+    pub fn answer(&mut self, request: Request) -> Answer {
+        let outcome = match request {
+            Request::Begin => {
+                self.reset();
+                Ok(Answer::default())
+            }
+            Request::Open { session, uid } => self.open(session, uid),
+            Request::Close { session } => {
+                self.sessions.remove(&session);
+                Ok(Answer::default())
+            }
+            Request::Send {
+                session,
+                handles,
+                message,
+            } => self.send(session, &handles, &message),
+            Request::Create { length } => self.create(length),
+            Request::Doorbell => self.doorbell(),
+            Request::Release { handle } => self.release(handle),
+            Request::Ring { handle } => self.ring(handle),
+        };
+        outcome.unwrap_or_else(Answer::failed)
+    }
+
+    fn open(&mut self, session: u32, uid: u32) -> Result<Answer, Errno> {
+        if self.sessions.contains_key(&session) {
+            return Err(Errno::EXIST);
+        }
+        if self.sessions.len() >= SESSIONS_MAX {
+            return Err(Errno::MFILE);
+        }
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let kind = SocketType::SEQPACKET;
+        let (ours, theirs) = socketpair(AddressFamily::UNIX, kind, flags, None)?;
+        let token = EventData::new_u64(TOKEN_SESSION | u64::from(session));
+        epoll::add(&self.epoll, &ours, token, EventFlags::IN)?;
+        self.broker.admit(theirs, uid)?;
+        self.sessions.insert(session, ours);
+        Ok(Answer::default())
+    }
+
+    fn send(&mut self, session: u32, handles: &[u32], message: &[u8]) -> Result<Answer, Errno> {
+        let socket = self.sessions.get(&session).ok_or(Errno::NOTCONN)?;
+        let (header, _) = Header::decode(message).map_err(|_| Errno::BADMSG)?;
+        if usize::from(header.fds) != handles.len() {
+            return Err(Errno::BADMSG);
+        }
+        let fds: Option<Vec<_>> = handles
+            .iter()
+            .map(|handle| Some(self.objects.get(handle)?.fd()))
+            .collect();
+        send(socket, message, &fds.ok_or(Errno::BADF)?)?;
+        Ok(Answer::default())
+    }
+
+    fn create(&mut self, length: u64) -> Result<Answer, Errno> {
+        if length == 0 || length > CREATE_BYTES_MAX {
+            return Err(Errno::INVAL);
+        }
+        if self.created + length > CREATED_BYTES_MAX {
+            return Err(Errno::DQUOT);
+        }
+        let fd = sealed_memfd("causeway-guest", length)?;
+        let handle = self.free_handle()?;
+        let extent = self.window.show(&self.qemu, &fd, length)?;
+        self.created += length;
+        let object = Object::Segment {
+            fd,
+            offset: extent.offset,
+            created: length,
+        };
+        self.objects.insert(handle, object);
+        Ok(Answer {
+            status: 0,
+            handle,
+            offset: extent.offset,
+            length,
+        })
+    }
+
+    fn doorbell(&mut self) -> Result<Answer, Errno> {
+        let handle = self.free_handle()?;
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let token = EventData::new_u64(u64::from(handle));
+        epoll::add(&self.epoll, &fd, token, EventFlags::IN)?;
+        self.objects.insert(handle, Object::Own(fd));
+        Ok(Answer {
+            handle,
+            ..Answer::default()
+        })
+    }
+
+    fn release(&mut self, handle: u32) -> Result<Answer, Errno> {
+        match self.objects.remove(&handle).ok_or(Errno::BADF)? {
+            Object::Segment {
+                offset, created, ..
+            } => {
+                self.created -= created;
+                self.window.hide(&self.qemu, offset);
+            }
+            // Explicit, since others hold duplicates, which would keep it registered.
+            Object::Own(fd) => drop(epoll::delete(&self.epoll, &fd)),
+            Object::Bell(_) => {}
+        }
+        Ok(Answer::default())
+    }
+
+    fn ring(&mut self, handle: u32) -> Result<Answer, Errno> {
+        let Some(Object::Bell(bell) | Object::Own(bell)) = self.objects.get(&handle) else {
+            return Err(Errno::BADF);
+        };
+        // Whoever waits for it may have made it block, and full: it is rung already then.
+        let mut room = [PollFd::new(bell, PollFlags::OUT)];
+        if poll(&mut room, Some(&timespec(Duration::ZERO)))? > 0 {
+            rustix::io::write(bell, &1u64.to_ne_bytes())?;
+        }
+        Ok(Answer::default())
+    }
+
+    /// A handle that nothing has.
+    fn free_handle(&mut self) -> Result<u32, Errno> {
+        if self.objects.len() >= OBJECTS_MAX {
+            return Err(Errno::MFILE);
+        }
+        loop {
+            self.last_handle = self.last_handle.wrapping_add(1).max(1);
+            if !self.objects.contains_key(&self.last_handle) {
+                return Ok(self.last_handle);
+            }
+        }
+    }
+
+    /// There was no buffer for an event: it is the next one.
+    pub fn put_back(&mut self, event: Event) {
+        self.put_back = Some(event);
+    }
+
+    /// The next event for the guest.
+    pub fn next_event(&mut self) -> Option<Event> {
+        if let Some(event) = self.put_back.take() {
+            return Some(event);
+        }
+        loop {
+            let mut ready = Vec::with_capacity(1);
+            let now = timespec(Duration::ZERO);
+            match epoll::wait(&self.epoll, spare_capacity(&mut ready), Some(&now)) {
+                Err(Errno::INTR) => continue,
+                Ok(1..) => {}
+                _ => return None,
+            }
+            let token = ready[0].data.u64();
+            let event = if token & TOKEN_SESSION == 0 {
+                self.rung(token as u32)
+            } else {
+                self.received(token as u32)
+            };
+            if event.is_some() {
+                return event;
+            }
+        }
+    }
+
+    fn rung(&mut self, handle: u32) -> Option<Event> {
+        let Some(Object::Own(bell)) = self.objects.get(&handle) else {
+            return None;
+        };
+        let rung = rustix::io::read(bell, &mut [0u8; 8]).is_ok();
+        rung.then_some(Event::Rung { handle })
+    }
+
+    fn received(&mut self, session: u32) -> Option<Event> {
+        let socket = self.sessions.get(&session)?;
+        match receive(socket) {
+            Err(Errno::AGAIN) => None,
+            Ok(Received::Message(header, body, fds)) => {
+                let (grants, message) = match self.grant(fds) {
+                    Ok(grants) => (grants, header.encode(&body)),
+                    Err(errno) => (Vec::new(), refusal(header, errno)),
+                };
+                Some(Event::Message {
+                    session,
+                    grants,
+                    message,
+                })
+            }
+            _ => {
+                self.sessions.remove(&session);
+                Some(Event::Ended { session })
+            }
+        }
+    }
+
+    /// Makes handles of what came with a message: of all, or of nothing.
+    fn grant(&mut self, fds: Vec<OwnedFd>) -> Result<Vec<Grant>, Errno> {
+        let mut grants: Vec<Grant> = Vec::new();
+        for fd in fds {
+            match self.grant_one(fd) {
+                Ok(grant) => grants.push(grant),
+                Err(errno) => {
+                    for grant in grants {
+                        let (Grant::Segment { handle, .. } | Grant::Bell { handle }) = grant;
+                        // Made a moment ago.
+                        let _ = self.release(handle);
+                    }
+                    return Err(errno);
+                }
+            }
+        }
+        Ok(grants)
+    }
+
+    /// What a guest is shown in the place of what it may only read. QEMU maps for writing whatever
+    /// is asked (11.1), and a guest's kernel would obey nobody. The one thing that is granted so
+    /// is a peer's table of memory regions: to a guest it is empty, and what it names goes by
+    /// ring.
+    fn stand_in(&mut self, length: u64) -> Result<OwnedFd, Errno> {
+        if length != MR_TABLE_BYTES as u64 {
+            return Err(Errno::ACCESS);
+        }
+        if self.empty_table.is_none() {
+            let failed = |_| Errno::NOMEM;
+            let segment = Segment::create("causeway-empty", MR_TABLE_BYTES).map_err(failed)?;
+            let segment = Arc::new(segment);
+            MrTable::format(Arc::clone(&segment)).map_err(failed)?;
+            let fd = segment.fd().try_clone_to_owned();
+            self.empty_table = Some(fd.map_err(|_| Errno::MFILE)?);
+        }
+        let table = self.empty_table.as_ref().ok_or(Errno::NOMEM)?;
+        table.try_clone().map_err(|_| Errno::MFILE)
+    }
+
+    fn grant_one(&mut self, fd: OwnedFd) -> Result<Grant, Errno> {
+        let handle = self.free_handle()?;
+        if check_eventfd(&fd).is_ok() {
+            self.objects.insert(handle, Object::Bell(fd));
+            return Ok(Grant::Bell { handle });
+        }
+        let length = u64::try_from(fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
+        check_memfd(&fd, length)?;
+        let writable = fcntl_getfl(&fd)? & OFlags::ACCMODE == OFlags::RDWR;
+        let fd = if writable { fd } else { self.stand_in(length)? };
+        let extent = self.window.show(&self.qemu, &fd, length)?;
+        let object = Object::Segment {
+            fd,
+            offset: extent.offset,
+            created: 0,
+        };
+        self.objects.insert(handle, object);
+        Ok(Grant::Segment {
+            handle,
+            offset: extent.offset,
+            length,
+            writable,
+        })
+    }
+}
+
+impl Object {
+    fn fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Object::Segment { fd, .. } | Object::Own(fd) | Object::Bell(fd) => fd.as_fd(),
+        }
+    }
+}
+
+/// The message that a guest gets in the place of one whose descriptors it can't have.
+fn refusal(header: Header, errno: Errno) -> Vec<u8> {
+    tracing::warn!(%errno, "a guest cannot be given what the broker granted");
+    let status = match header.kind {
+        Kind::Reply => errno.raw_os_error(),
+        _ => 0,
+    };
+    let header = Header {
+        status,
+        fds: 0,
+        ..header
+    };
+    header.encode(&[])
+}
+
+impl<Q, A> AsRawFd for Guest<Q, A> {
+    fn as_raw_fd(&self) -> std::os::fd::RawFd {
+        self.epoll.as_raw_fd()
+    }
+}

@@ -1,0 +1,340 @@
+//! Virtual machines: a vhost-user device for each that may attach.
+//!
+//! A VM has a name and belongs to one tenant. QEMU connects to its socket; what its processes say
+//! then comes in as sessions of that tenant ([`guest`]). Each VM has threads of its own, which
+//! alone wait for its QEMU; the broker's loop hears of them only by the sockets that they send it.
+//!
+//! - [`messages`]: what travels over the virtqueues;
+//! - [`window`]: the guest's view of shared memory;
+//! - [`device`]: virtqueues and vhost-user.
+
+pub mod device;
+pub mod guest;
+pub mod messages;
+pub mod window;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::vm::{AttachVmRequest, VmInfo, VmRequest, VmService};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use vhost::vhost_user::Listener;
+use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
+use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
+
+use crate::config::Tenant;
+use crate::hub::{TenantId, random};
+use crate::session::Peer;
+use device::Device;
+use guest::Admit;
+
+/// Directory of the sockets, in the runtime directory.
+pub const DIR_NAME: &str = "vm";
+/// Most VMs.
+pub const VMS_MAX: usize = 256;
+/// Longest name of a VM.
+pub const NAME_MAX: usize = 48;
+/// Tells a VM's label from the cookie of a network namespace, which counts up from 1.
+const LABEL_BIT: u64 = 1 << 63;
+
+/// Names a VM: stands for the network namespace of its processes, too. Never 0, never used again.
+pub type VmId = u64;
+
+/// A process of a VM that comes.
+#[derive(Debug)]
+pub struct Arrival {
+    /// Its connection.
+    pub socket: OwnedFd,
+    /// Who it is.
+    pub peer: Peer,
+}
+
+/// Sends the broker's loop those who come from one VM.
+struct Gate {
+    vm: VmId,
+    tenant: TenantId,
+    arrivals: Sender<Arrival>,
+    bell: Arc<OwnedFd>,
+}
+
+impl Admit for Gate {
+    fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno> {
+        let peer = Peer {
+            tenant: self.tenant,
+            userfaultfd: false,
+            pid: 0,
+            uid,
+            vm: Some(self.vm),
+        };
+        let arrival = Arrival { socket, peer };
+        self.arrivals.send(arrival).map_err(|_| Errno::SHUTDOWN)?;
+        rustix::io::write(&*self.bell, &1u64.to_ne_bytes())?;
+        Ok(())
+    }
+}
+
+/// What the thread of a VM shares with the broker's.
+#[derive(Default)]
+struct Control {
+    ended: AtomicBool,
+    connected: AtomicBool,
+    connection: Mutex<Option<ShutdownHandle>>,
+}
+
+struct Vm {
+    tenant: TenantId,
+    socket: PathBuf,
+    control: Arc<Control>,
+}
+
+impl Drop for Vm {
+    fn drop(&mut self) {
+        self.control.ended.store(true, Ordering::SeqCst);
+        let connection = self.control.connection.lock();
+        if let Some(connection) = &*connection.unwrap_or_else(PoisonError::into_inner) {
+            connection.shutdown();
+        }
+        // Wakes the thread where it waits for QEMU to come.
+        drop(std::os::unix::net::UnixStream::connect(&self.socket));
+        let _ = fs::remove_file(&self.socket);
+    }
+}
+
+/// The VMs that may attach.
+pub struct Vms {
+    dir: PathBuf,
+    vms: BTreeMap<String, Vm>,
+    sender: Sender<Arrival>,
+    receiver: Receiver<Arrival>,
+    bell: Arc<OwnedFd>,
+}
+
+impl std::fmt::Debug for Vms {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_set().entries(self.vms.keys()).finish()
+    }
+}
+
+impl Vms {
+    /// None yet; their sockets will be in a directory of `dir`.
+    ///
+    /// # Errors
+    /// Out of descriptors.
+    pub fn new(dir: &Path) -> Result<Vms, Errno> {
+        let (sender, receiver) = channel();
+        Ok(Vms {
+            dir: dir.join(DIR_NAME),
+            vms: BTreeMap::new(),
+            sender,
+            receiver,
+            bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+        })
+    }
+
+    /// Readable when somebody has come.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Takes those who have come.
+    pub fn arrivals(&mut self) -> Vec<Arrival> {
+        // Emptied first: who comes later rings again.
+        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+        self.receiver.try_iter().collect()
+    }
+
+    /// Whether there are none, so that nobody needs this broker.
+    pub fn is_empty(&self) -> bool {
+        self.vms.is_empty()
+    }
+
+    fn attach(&mut self, name: &str, tenant: TenantId) -> Result<(), Errno> {
+        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
+            return Err(Errno::INVAL);
+        }
+        if name.starts_with('.') {
+            return Err(Errno::INVAL);
+        }
+        if let Some(vm) = self.vms.get(name) {
+            return if vm.tenant == tenant {
+                Ok(())
+            } else {
+                Err(Errno::EXIST)
+            };
+        }
+        if self.vms.len() >= VMS_MAX {
+            return Err(Errno::MFILE);
+        }
+        let socket = self.dir.join(format!("{name}.sock"));
+        let listener = self.listen(&socket).map_err(|error| {
+            tracing::error!(name, %error, "no socket for a VM");
+            Errno::from_io_error(&error).unwrap_or(Errno::IO)
+        })?;
+        let control = Arc::new(Control::default());
+        let service = Service {
+            name: name.to_owned(),
+            gate: (tenant, self.sender.clone(), Arc::clone(&self.bell)),
+            control: Arc::clone(&control),
+        };
+        thread::Builder::new()
+            .name("vm".into())
+            .spawn(move || service.run(&mut Listener::from(listener)))
+            .map_err(|_| Errno::AGAIN)?;
+        let vm = Vm {
+            tenant,
+            socket,
+            control,
+        };
+        self.vms.insert(name.to_owned(), vm);
+        Ok(())
+    }
+
+    /// The runtime directory is private to the broker's user, and so is what is in it.
+    fn listen(&self, socket: &Path) -> io::Result<UnixListener> {
+        if !self.dir.is_dir() {
+            fs::create_dir(&self.dir)?;
+        }
+        match fs::remove_file(socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        UnixListener::bind(socket)
+    }
+
+    fn info(&self, name: &str, tenants: &[Tenant]) -> Result<VmInfo, Errno> {
+        let vm = self.vms.get(name).ok_or(Errno::NOENT)?;
+        Ok(VmInfo {
+            name: name.to_owned(),
+            tenant: tenants[vm.tenant].name.clone(),
+            socket: vm.socket.to_string_lossy().into_owned(),
+            connected: vm.control.connected.load(Ordering::SeqCst),
+        })
+    }
+}
+
+/// The thread that serves one VM: one QEMU after another.
+struct Service {
+    name: String,
+    gate: (TenantId, Sender<Arrival>, Arc<OwnedFd>),
+    control: Arc<Control>,
+}
+
+impl Service {
+    fn run(&self, listener: &mut Listener) {
+        while !self.control.ended.load(Ordering::SeqCst) {
+            if let Err(error) = self.serve(listener) {
+                tracing::warn!(name = self.name, error, "a VM's connection failed");
+            }
+            self.control.connected.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Serves one QEMU until it leaves. All that its guest had goes with the device.
+    fn serve(&self, listener: &mut Listener) -> Result<(), String> {
+        let (tenant, arrivals, bell) = &self.gate;
+        let gate = Gate {
+            vm: random() | LABEL_BIT,
+            tenant: *tenant,
+            arrivals: arrivals.clone(),
+            bell: Arc::clone(bell),
+        };
+        let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
+        let text = |error: &dyn std::fmt::Display| error.to_string();
+        let device = Device::new(memory.clone(), gate).map_err(|e| text(&e))?;
+        let mut daemon = VhostUserDaemon::new(format!("vm {}", self.name), device.clone(), memory)
+            .map_err(|e| text(&e))?;
+        let handlers = daemon.get_epoll_handlers();
+        for handler in &handlers {
+            device.watch(handler).map_err(|e| text(&e))?;
+        }
+        let outcome = daemon.start(listener).and_then(|()| {
+            let control = &self.control;
+            control.connected.store(true, Ordering::SeqCst);
+            tracing::info!(name = self.name, "QEMU has come");
+            let connection = control.connection.lock();
+            *connection.unwrap_or_else(PoisonError::into_inner) = daemon.shutdown_handle();
+            if control.ended.load(Ordering::SeqCst) {
+                daemon.request_shutdown();
+            }
+            daemon.wait()
+        });
+        for handler in handlers {
+            handler.send_exit_event();
+        }
+        device.end();
+        tracing::info!(name = self.name, "QEMU has left");
+        match outcome {
+            // QEMU ends its connection without ceremony.
+            Ok(()) | Err(vhost_user_backend::Error::HandleRequest(_)) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+}
+
+/// The service's methods, for one client.
+#[derive(Debug)]
+pub struct Client<'a> {
+    /// The VMs.
+    pub vms: &'a mut Vms,
+    /// All tenants.
+    pub tenants: &'a [Tenant],
+    /// Who calls.
+    pub peer: Peer,
+}
+
+impl Client<'_> {
+    /// The broker's own user and root, and none of them from within a VM.
+    fn check(&self) -> Result<(), Errno> {
+        if self.peer.tenant == 0 && self.peer.vm.is_none() {
+            Ok(())
+        } else {
+            Err(Errno::PERM)
+        }
+    }
+}
+
+impl VmService for Client<'_> {
+    fn attach_vm(
+        &mut self,
+        request: AttachVmRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<VmInfo>, Errno> {
+        self.check()?;
+        let tenant = match request.tenant.as_str() {
+            "" => Some(0),
+            name => self.tenants.iter().position(|tenant| tenant.name == name),
+        };
+        self.vms
+            .attach(&request.name, tenant.ok_or(Errno::NOENT)?)?;
+        Ok(self.vms.info(&request.name, self.tenants)?.into())
+    }
+
+    fn detach_vm(&mut self, request: VmRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        self.check()?;
+        self.vms.vms.remove(&request.name).ok_or(Errno::NOENT)?;
+        Ok(().into())
+    }
+
+    fn list_vms(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<Vec<VmInfo>>, Errno> {
+        self.check()?;
+        let names = self.vms.vms.keys();
+        let infos: Result<Vec<_>, Errno> = names
+            .map(|name| self.vms.info(name, self.tenants))
+            .collect();
+        Ok(infos?.into())
+    }
+}
+
+#[cfg(test)]
+mod tests;

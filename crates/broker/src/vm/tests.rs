@@ -1,0 +1,254 @@
+//! A VM's tables, without a VM: honest guests, and guests that say anything.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::rc::Rc;
+
+use causeway_fabric::fds::sealed_memfd;
+use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
+use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+
+use super::guest::{Admit, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
+use super::messages::{Event, Grant, Request};
+use super::window::{Extent, MAPPINGS_MAX, Mapper};
+
+/// What is shown in the window.
+#[derive(Clone, Default)]
+struct Qemu(Rc<RefCell<BTreeMap<u64, u64>>>);
+
+impl Mapper for Qemu {
+    fn map(&self, _: &OwnedFd, extent: Extent) -> io::Result<()> {
+        let mut shown = self.0.borrow_mut();
+        let end = extent.offset + extent.length;
+        let clear = |(&at, &length): (&u64, &u64)| end <= at || at + length <= extent.offset;
+        assert!(shown.iter().all(clear), "ranges overlap");
+        shown.insert(extent.offset, extent.length);
+        Ok(())
+    }
+
+    fn unmap(&self, extent: Extent) -> io::Result<()> {
+        assert_eq!(
+            self.0.borrow_mut().remove(&extent.offset),
+            Some(extent.length)
+        );
+        Ok(())
+    }
+}
+
+/// The broker's ends of sessions.
+#[derive(Clone, Default)]
+struct Broker(Rc<RefCell<Vec<(OwnedFd, u32)>>>);
+
+impl Admit for Broker {
+    fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno> {
+        self.0.borrow_mut().push((socket, uid));
+        Ok(())
+    }
+}
+
+fn guest() -> (Guest<Qemu, Broker>, Qemu, Broker) {
+    let (qemu, broker) = (Qemu::default(), Broker::default());
+    let guest = Guest::new(qemu.clone(), broker.clone()).unwrap();
+    (guest, qemu, broker)
+}
+
+fn message(kind: Kind, fds: u8) -> Vec<u8> {
+    let header = Header {
+        kind,
+        service: 1,
+        method: 1,
+        request: 1,
+        status: 0,
+        fds,
+    };
+    header.encode(b"body")
+}
+
+/// Makes something, and returns its handle.
+fn made(guest: &mut Guest<Qemu, Broker>, request: Request) -> u32 {
+    let answer = guest.answer(request);
+    assert_eq!(answer.status, 0);
+    answer.handle
+}
+
+fn open(session: u32) -> Request {
+    Request::Open { session, uid: 1000 }
+}
+
+#[test]
+fn what_a_guest_sends_reaches_the_broker_with_descriptors() {
+    let (mut guest, _, broker) = guest();
+    made(&mut guest, open(5));
+    let segment = made(&mut guest, Request::Create { length: 8192 });
+    let doorbell = made(&mut guest, Request::Doorbell);
+    let sent = Request::Send {
+        session: 5,
+        handles: vec![segment, doorbell],
+        message: message(Kind::Request, 2),
+    };
+    assert_eq!(guest.answer(sent).status, 0);
+    let sessions = broker.0.borrow();
+    assert_eq!(sessions[0].1, 1000);
+    let Ok(Received::Message(_, body, fds)) = receive(&sessions[0].0) else {
+        panic!("no message");
+    };
+    assert_eq!((body.as_slice(), fds.len()), (&b"body"[..], 2));
+    // The doorbell is rung by who has been given it, and the guest is told.
+    rustix::io::write(&fds[1], &1u64.to_ne_bytes()).unwrap();
+    assert_eq!(guest.next_event(), Some(Event::Rung { handle: doorbell }));
+    assert_eq!(guest.next_event(), None);
+}
+
+#[test]
+fn what_the_broker_grants_is_shown_until_it_is_released() {
+    let (mut guest, qemu, broker) = guest();
+    made(&mut guest, open(5));
+    let segment = sealed_memfd("t", 8192).unwrap();
+    let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    let fds = [segment.as_fd(), bell.as_fd()];
+    send(&broker.0.borrow()[0].0, &message(Kind::Reply, 2), &fds).unwrap();
+    let Some(Event::Message { grants, .. }) = guest.next_event() else {
+        panic!("no message");
+    };
+    let [
+        Grant::Segment {
+            handle, writable, ..
+        },
+        Grant::Bell { handle: ring },
+    ] = grants[..]
+    else {
+        panic!("{grants:?}");
+    };
+    assert!(writable && qemu.0.borrow().len() == 1);
+    assert_eq!(guest.answer(Request::Ring { handle: ring }).status, 0);
+    assert_eq!(rustix::io::read(&bell, &mut [0; 8]), Ok(8));
+    assert_eq!(guest.answer(Request::Release { handle }).status, 0);
+    assert!(qemu.0.borrow().is_empty());
+    let again = guest.answer(Request::Release { handle });
+    assert_eq!(again.status, Errno::BADF.raw_os_error().unsigned_abs());
+}
+
+#[test]
+fn what_cannot_be_shown_is_refused_to_who_asked() {
+    let (mut guest, qemu, broker) = guest();
+    made(&mut guest, open(5));
+    // For reading only, and no table of memory regions.
+    let segment = sealed_memfd("t", 8192).unwrap();
+    let reader = causeway_fabric::fds::reopen(&segment, false).unwrap();
+    let fds = [reader.as_fd()];
+    send(&broker.0.borrow()[0].0, &message(Kind::Reply, 1), &fds).unwrap();
+    let Some(Event::Message {
+        grants, message, ..
+    }) = guest.next_event()
+    else {
+        panic!("no message");
+    };
+    let (header, _) = Header::decode(&message).unwrap();
+    assert_eq!(header.status, Errno::ACCESS.raw_os_error());
+    assert!(grants.is_empty() && header.fds == 0 && qemu.0.borrow().is_empty());
+}
+
+#[test]
+fn the_end_of_a_session_is_told_at_both_ends() {
+    let (mut guest, _, broker) = guest();
+    made(&mut guest, open(5));
+    made(&mut guest, open(6));
+    assert_ne!(guest.answer(open(5)).status, 0, "taken");
+    assert_eq!(guest.answer(Request::Close { session: 5 }).status, 0);
+    let sockets: Vec<_> = broker.0.borrow_mut().drain(..).collect();
+    assert!(matches!(receive(&sockets[0].0), Ok(Received::Closed)));
+    drop(sockets);
+    assert_eq!(guest.next_event(), Some(Event::Ended { session: 6 }));
+    assert_eq!(guest.next_event(), None);
+}
+
+#[test]
+fn a_driver_that_begins_finds_nothing() {
+    let (mut guest, qemu, broker) = guest();
+    made(&mut guest, open(5));
+    made(&mut guest, Request::Create { length: 4096 });
+    assert_eq!(guest.answer(Request::Begin).status, 0);
+    assert!(qemu.0.borrow().is_empty());
+    let sessions = broker.0.borrow();
+    assert!(matches!(receive(&sessions[0].0), Ok(Received::Closed)));
+    drop(sessions);
+    made(&mut guest, open(5));
+}
+
+#[test]
+fn limits_hold() {
+    let (mut guest, qemu, _) = guest();
+    for session in 0..SESSIONS_MAX as u32 {
+        made(&mut guest, open(session));
+    }
+    let more = guest.answer(open(u32::MAX));
+    assert_eq!(more.status, Errno::MFILE.raw_os_error().unsigned_abs());
+    let length = 64 << 20;
+    for _ in 0..CREATED_BYTES_MAX / length {
+        made(&mut guest, Request::Create { length });
+    }
+    let more = guest.answer(Request::Create { length: 4096 });
+    assert_eq!(more.status, Errno::DQUOT.raw_os_error().unsigned_abs());
+    guest.reset();
+    for _ in 0..MAPPINGS_MAX {
+        made(&mut guest, Request::Create { length: 4096 });
+    }
+    let more = guest.answer(Request::Create { length: 4096 });
+    assert_eq!(more.status, Errno::NOSPC.raw_os_error().unsigned_abs());
+    guest.reset();
+    assert!(qemu.0.borrow().is_empty());
+}
+
+/// Requests over few names, so that they meet.
+fn any_request() -> impl Strategy<Value = Request> {
+    let (name, length) = (
+        0u32..6,
+        prop_oneof![Just(4096u64), Just(8192), any::<u64>()],
+    );
+    let bytes = prop_oneof![
+        Just(message(Kind::Request, 0)),
+        Just(message(Kind::Request, 1)),
+        Just(message(Kind::Event, 0)),
+        proptest::collection::vec(any::<u8>(), 0..64),
+    ];
+    let handles = proptest::collection::vec(0u32..12, 0..3);
+    prop_oneof![
+        1 => Just(Request::Begin),
+        8 => name.clone().prop_map(open),
+        4 => name.clone().prop_map(|session| Request::Close { session }),
+        12 => (name, handles, bytes).prop_map(|(session, handles, message)| Request::Send {
+            session,
+            handles,
+            message,
+        }),
+        8 => length.prop_map(|length| Request::Create { length }),
+        4 => Just(Request::Doorbell),
+        8 => (0u32..12).prop_map(|handle| Request::Release { handle }),
+        8 => (0u32..12).prop_map(|handle| Request::Ring { handle }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Whatever a guest asks for, ranges never overlap (the mapper checks), nothing panics, and
+    /// nothing is left in the end.
+    #[test]
+    fn a_guest_may_say_anything(requests in proptest::collection::vec(any_request(), 0..80)) {
+        let (mut guest, qemu, broker) = guest();
+        for (at, request) in requests.into_iter().enumerate() {
+            guest.answer(request);
+            // The broker's side hangs up now and then.
+            if at % 16 == 15 {
+                broker.0.borrow_mut().pop();
+            }
+            while guest.next_event().is_some() {}
+        }
+        guest.reset();
+        prop_assert!(qemu.0.borrow().is_empty());
+    }
+}

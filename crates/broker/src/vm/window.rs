@@ -1,0 +1,297 @@
+//! The window of a VM: which of its ranges show which memory.
+//!
+//! QEMU maps memory into the window at our request, while the guest runs. Each mapping takes a
+//! memory slot of every vhost device of the VM, and all of QEMU's operations grow with their
+//! number: hence the limit.
+
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Mutex;
+
+use rustix::fs::fstat;
+use rustix::io::Errno;
+use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags, VhostUserSharedMsg};
+use vhost::vhost_user::{Backend, VhostUserFrontendReqHandler};
+
+/// Bytes of the window: address space of the guest, not memory.
+pub const WINDOW_BYTES: u64 = 16 << 30;
+/// The window's number among the device's shared-memory regions.
+pub const WINDOW_ID: u8 = 0;
+/// Most mappings at a time. Making one takes 0.7 ms among 100, and 100 ms among 500; QEMU ends
+/// itself beyond 512.
+pub const MAPPINGS_MAX: usize = 96;
+/// Longest mapping.
+pub const MAPPING_BYTES_MAX: u64 = 64 << 20;
+/// Unit of mappings.
+const PAGE: u64 = 4096;
+
+/// What is behind a mapping: the inode.
+type Key = (u64, u64);
+
+/// A range of the window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Where it begins.
+    pub offset: u64,
+    /// Its bytes.
+    pub length: u64,
+}
+
+#[derive(Debug)]
+struct Mapping {
+    extent: Extent,
+    key: Key,
+    users: usize,
+}
+
+/// What makes QEMU map.
+pub trait Mapper {
+    /// Shows `length` bytes of a memfd at `offset`; they are there when it returns.
+    ///
+    /// # Errors
+    /// QEMU refuses or is gone.
+    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()>;
+
+    /// Shows nothing there any more.
+    ///
+    /// # Errors
+    /// QEMU refuses or is gone.
+    fn unmap(&self, extent: Extent) -> io::Result<()>;
+}
+
+/// The channel to QEMU, once it has given us one. Locked to take or replace it, never while waiting
+/// for QEMU, which may be waiting for the other thread to take in a memory region.
+#[derive(Default)]
+pub struct Channel(Mutex<Option<Backend>>);
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Channel")
+    }
+}
+
+impl Channel {
+    /// Takes the channel over, or ends it.
+    pub fn set(&self, backend: Option<Backend>) {
+        *self.0.lock().unwrap_or_else(|e| e.into_inner()) = backend;
+    }
+
+    fn get(&self) -> io::Result<Backend> {
+        let channel = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        channel.clone().ok_or(io::ErrorKind::NotConnected.into())
+    }
+}
+
+impl Mapper for Channel {
+    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()> {
+        let flags = VhostUserMMapFlags::WRITABLE;
+        let channel = self.get()?;
+        channel.shmem_map(&request(extent, flags), &fd.as_raw_fd())?;
+        // QEMU answers before the guest sees the memory. It has done so once it takes the next
+        // request: one that does nothing, and fails on an object that is not there.
+        let _ = channel.shared_object_remove(&VhostUserSharedMsg::default());
+        Ok(())
+    }
+
+    fn unmap(&self, extent: Extent) -> io::Result<()> {
+        let request = request(extent, VhostUserMMapFlags::empty());
+        self.get()?.shmem_unmap(&request).map(drop)
+    }
+}
+
+fn request(extent: Extent, flags: VhostUserMMapFlags) -> VhostUserMMap {
+    VhostUserMMap {
+        shmid: WINDOW_ID,
+        padding: [0; 7],
+        fd_offset: 0,
+        shm_offset: extent.offset,
+        len: extent.length,
+        flags: flags.bits(),
+    }
+}
+
+/// The books on a window.
+#[derive(Debug, Default)]
+pub struct Window {
+    /// By offset.
+    mappings: BTreeMap<u64, Mapping>,
+    by_key: HashMap<Key, u64>,
+}
+
+impl Window {
+    /// Shows a memfd of `length` bytes in the window, for writing, or finds where it is shown
+    /// already.
+    ///
+    /// # Errors
+    /// `EFBIG` beyond [`MAPPING_BYTES_MAX`], `ENOSPC` beyond [`MAPPINGS_MAX`] or without room,
+    /// `EIO` if QEMU refuses.
+    pub fn show(&mut self, qemu: &impl Mapper, fd: &OwnedFd, length: u64) -> Result<Extent, Errno> {
+        let stat = fstat(fd.as_fd())?;
+        let key = (stat.st_dev, stat.st_ino);
+        if let Some(offset) = self.by_key.get(&key)
+            && let Some(mapping) = self.mappings.get_mut(offset)
+        {
+            mapping.users += 1;
+            return Ok(mapping.extent);
+        }
+        if length == 0 || !length.is_multiple_of(PAGE) || length > MAPPING_BYTES_MAX {
+            return Err(Errno::FBIG);
+        }
+        if self.mappings.len() >= MAPPINGS_MAX {
+            return Err(Errno::NOSPC);
+        }
+        let offset = self.room(length).ok_or(Errno::NOSPC)?;
+        let extent = Extent { offset, length };
+        qemu.map(fd, extent).map_err(|error| {
+            tracing::warn!(%error, "QEMU does not map");
+            Errno::IO
+        })?;
+        let mapping = Mapping {
+            extent,
+            key,
+            users: 1,
+        };
+        self.by_key.insert(key, offset);
+        self.mappings.insert(offset, mapping);
+        Ok(extent)
+    }
+
+    /// One who was shown a range does not need it any more.
+    pub fn hide(&mut self, qemu: &impl Mapper, offset: u64) {
+        let Some(mapping) = self.mappings.get_mut(&offset) else {
+            return;
+        };
+        mapping.users -= 1;
+        if mapping.users > 0 {
+            return;
+        }
+        let (extent, key) = (mapping.extent, mapping.key);
+        self.by_key.remove(&key);
+        match qemu.unmap(extent) {
+            Ok(()) => drop(self.mappings.remove(&offset)),
+            // The range stays taken: it may still show what it did.
+            Err(error) => tracing::warn!(%error, "QEMU does not unmap"),
+        }
+    }
+
+    /// Shows nothing any more.
+    pub fn clear(&mut self, qemu: &impl Mapper) {
+        for mapping in std::mem::take(&mut self.mappings).into_values() {
+            // A QEMU that is gone has no window either.
+            let _ = qemu.unmap(mapping.extent);
+        }
+        self.by_key.clear();
+    }
+
+    /// How many mappings there are.
+    pub fn len(&self) -> usize {
+        self.mappings.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.mappings.is_empty()
+    }
+
+    /// The first gap of `length` bytes.
+    fn room(&self, length: u64) -> Option<u64> {
+        let mut from = 0;
+        for mapping in self.mappings.values() {
+            if mapping.extent.offset - from >= length {
+                return Some(from);
+            }
+            from = mapping.extent.offset + mapping.extent.length;
+        }
+        (WINDOW_BYTES - from >= length).then_some(from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use causeway_fabric::fds::sealed_memfd;
+    use std::cell::RefCell;
+
+    #[derive(Default)]
+    struct Qemu {
+        shown: RefCell<BTreeMap<u64, u64>>,
+        refuses: bool,
+    }
+
+    impl Mapper for Qemu {
+        fn map(&self, _: &OwnedFd, extent: Extent) -> io::Result<()> {
+            if self.refuses {
+                return Err(io::ErrorKind::Other.into());
+            }
+            let mut shown = self.shown.borrow_mut();
+            let end = extent.offset + extent.length;
+            let clear = shown
+                .iter()
+                .all(|(&at, &length)| end <= at || at + length <= extent.offset);
+            assert!(clear, "ranges overlap");
+            assert!(shown.insert(extent.offset, extent.length).is_none());
+            Ok(())
+        }
+
+        fn unmap(&self, extent: Extent) -> io::Result<()> {
+            let removed = self.shown.borrow_mut().remove(&extent.offset);
+            assert_eq!(removed, Some(extent.length));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_segment_is_shown_once_however_many_ask() {
+        let (qemu, mut window) = (Qemu::default(), Window::default());
+        let segment = sealed_memfd("t", 8192).unwrap();
+        let first = window.show(&qemu, &segment, 8192).unwrap();
+        let again = window
+            .show(&qemu, &segment.try_clone().unwrap(), 8192)
+            .unwrap();
+        assert_eq!(first, again);
+        let other = sealed_memfd("t", 8192).unwrap();
+        let other = window.show(&qemu, &other, 8192).unwrap();
+        assert_ne!(first, other);
+        window.hide(&qemu, first.offset);
+        assert_eq!(window.len(), 2);
+        window.hide(&qemu, first.offset);
+        window.hide(&qemu, other.offset);
+        assert!(window.is_empty() && qemu.shown.borrow().is_empty());
+    }
+
+    #[test]
+    fn ranges_are_used_again_and_limited() {
+        let (qemu, mut window) = (Qemu::default(), Window::default());
+        let segment = |length| sealed_memfd("t", length).unwrap();
+        let mut shown = Vec::new();
+        for at in 0..MAPPINGS_MAX as u64 {
+            let length = (at % 3 + 1) * PAGE;
+            shown.push(window.show(&qemu, &segment(length), length).unwrap());
+        }
+        let more = window.show(&qemu, &segment(PAGE), PAGE);
+        assert_eq!(more, Err(Errno::NOSPC));
+        window.hide(&qemu, shown[5].offset);
+        let again = window.show(&qemu, &segment(PAGE), PAGE).unwrap();
+        assert_eq!(again.offset, shown[5].offset);
+        let long = MAPPING_BYTES_MAX + PAGE;
+        window.hide(&qemu, again.offset);
+        let refused = window.show(&qemu, &segment(long), long);
+        assert_eq!(refused, Err(Errno::FBIG));
+        assert_eq!(window.show(&qemu, &segment(1), 1), Err(Errno::FBIG));
+        window.clear(&qemu);
+        assert!(window.is_empty() && qemu.shown.borrow().is_empty());
+    }
+
+    #[test]
+    fn what_qemu_refuses_takes_no_room() {
+        let qemu = Qemu {
+            refuses: true,
+            ..Qemu::default()
+        };
+        let mut window = Window::default();
+        let segment = sealed_memfd("t", PAGE).unwrap();
+        assert_eq!(window.show(&qemu, &segment, PAGE), Err(Errno::IO));
+        assert!(window.is_empty());
+    }
+}

@@ -1,0 +1,102 @@
+//! `causeway vm`: virtual machines that may attach to this host's broker.
+
+use causeway_fabric::vm::{VmInfo, attach, detach, list};
+use causeway_fabric::{Address, Error};
+
+use crate::args::{VmAttachOptions, VmVerb};
+
+/// Width of the list's columns.
+const COLUMN: usize = 16;
+
+/// Does what the command line says; the result is the exit status.
+pub fn vm(verb: &VmVerb) -> u8 {
+    let address = Address::from_env();
+    let outcome = match verb {
+        VmVerb::Attach(options) => attach_one(&address, options),
+        VmVerb::List => print_list(&address),
+        VmVerb::Detach { name } => detach(&address, name),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(error) => {
+            crate::complain(&error.to_string());
+            crate::EXIT_OWN_FAILURE
+        }
+    }
+}
+
+fn attach_one(address: &Address, options: &VmAttachOptions) -> Result<(), Error> {
+    let tenant = options.tenant.as_deref().unwrap_or_default();
+    let info = attach(address, &options.name, tenant)?;
+    if options.libvirt {
+        print!("{}", libvirt_xml(&info));
+    } else {
+        println!("{}", qemu_arguments(&info).join(" "));
+    }
+    Ok(())
+}
+
+fn print_list(address: &Address) -> Result<(), Error> {
+    for vm in list(address)? {
+        let state = if vm.connected { "connected" } else { "waits" };
+        let (name, tenant, socket) = (vm.name, vm.tenant, vm.socket);
+        println!("{name:<COLUMN$} {tenant:<COLUMN$} {state:<COLUMN$} {socket}");
+    }
+    Ok(())
+}
+
+/// The device as QEMU's command line has it. The machine's memory must be shared, which is an
+/// argument of its own.
+fn qemu_arguments(info: &VmInfo) -> [String; 4] {
+    let (name, socket) = (&info.name, info.socket.replace(',', ",,"));
+    [
+        "-chardev".into(),
+        format!("socket,id=causeway-{name},path={socket}"),
+        "-device".into(),
+        format!("{DEVICE},chardev=causeway-{name}"),
+    ]
+}
+
+/// The device, without its connection.
+const DEVICE: &str = "vhost-user-test-device-pci,virtio-id=36,num_vqs=2,vq_size=128,config_size=64";
+
+/// libvirt has no element for the device: QEMU's arguments are passed through.
+fn libvirt_xml(info: &VmInfo) -> String {
+    let escape = |text: &str| {
+        text.replace('&', "&amp;")
+            .replace('\'', "&apos;")
+            .replace('<', "&lt;")
+    };
+    let lines = qemu_arguments(info);
+    let arguments = lines
+        .iter()
+        .map(|argument| format!("  <qemu:arg value='{}'/>\n", escape(argument)));
+    let body: String = arguments.collect();
+    format!(
+        "<!-- The domain also needs <memoryBacking><source type='memfd'/>\n\
+         <access mode='shared'/></memoryBacking> -->\n\
+         <qemu:commandline xmlns:qemu='http://libvirt.org/schemas/domain/qemu/1.0'>\n\
+         {body}</qemu:commandline>\n"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_quoted_as_qemu_and_xml_want_it() {
+        let info = VmInfo {
+            name: "a".into(),
+            tenant: String::new(),
+            socket: "/run/x,y/'a&b'.sock".into(),
+            connected: false,
+        };
+        let arguments = qemu_arguments(&info);
+        assert_eq!(
+            arguments[1],
+            "socket,id=causeway-a,path=/run/x,,y/'a&b'.sock"
+        );
+        assert!(libvirt_xml(&info).contains("path=/run/x,,y/&apos;a&amp;b&apos;.sock"));
+    }
+}

@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * The driver's own structures.
+ *
+ * A device lives as long as anything of it does: open files, segments and doorbells each hold it.
+ * When it is unplugged it is dead: whoever waits is woken, mappings of the window fault, and what
+ * was opened stays so until it is closed.
+ */
+#ifndef CAUSEWAY_H
+#define CAUSEWAY_H
+
+#include <linux/completion.h>
+#include <linux/fs.h>
+#include <linux/kref.h>
+#include <linux/list.h>
+#include <linux/mutex.h>
+#include <linux/rwsem.h>
+#include <linux/spinlock.h>
+#include <linux/virtio.h>
+#include <linux/virtio_config.h>
+#include <linux/wait.h>
+#include <linux/workqueue.h>
+#include <linux/xarray.h>
+
+#include "causeway_virtio.h"
+
+/* Buffers for events; each holds the longest message. */
+#define CW_EVENT_BUFFERS 16
+#define CW_EVENT_BYTES (sizeof(struct cw_event) + CAUSEWAY_MESSAGE_MAX)
+/* Messages that a process has not taken; beyond that it is given up. */
+#define CW_MESSAGES_MAX 256
+/* How long the host may take for an answer. */
+#define CW_ANSWER_TIMEOUT (5 * HZ)
+/* Doorbells that one open file may wait for. */
+#define CW_BELLS_MAX 64
+
+struct cw_device {
+	struct kref refs;
+	struct virtio_device *vdev; /* NULL once it is dead; under queue_lock */
+	bool dead;
+	struct virtqueue *control;
+	struct virtqueue *events;
+	spinlock_t queue_lock;
+	wait_queue_head_t room; /* in the control queue */
+	phys_addr_t window;
+	u64 window_bytes;
+	struct mutex lock; /* of what follows */
+	struct xarray sessions; /* struct cw_session by number */
+	struct xarray bells; /* struct cw_bell by handle */
+	struct list_head segments;
+	struct rw_semaphore map_lock; /* faults read, death writes */
+	u32 last_session;
+	struct list_head messages; /* taken off the event queue, under queue_lock */
+	struct work_struct work;
+};
+
+/* An event, in the buffer that the device wrote it to. */
+struct cw_message {
+	struct list_head list;
+	u32 bytes;
+	struct cw_event *event;
+};
+
+/* An open file of the device. */
+struct cw_session {
+	struct cw_device *dev;
+	u32 number;
+	bool opened; /* the host knows it; under lock */
+	bool ended;
+	struct mutex lock;
+	spinlock_t queue_lock;
+	struct list_head messages;
+	unsigned int count;
+	wait_queue_head_t wait;
+	struct list_head bells; /* that it waits for */
+	unsigned int bell_count;
+};
+
+/* A doorbell of the guest that the host rings. */
+struct cw_bell {
+	struct list_head list;
+	u32 handle;
+	struct eventfd_ctx *event;
+};
+
+/* control.c: requests of the host */
+int cw_call(struct cw_device *dev, struct cw_request_header *header, const void *message,
+	    struct cw_answer *answer);
+int cw_post(struct cw_device *dev, struct cw_request_header *header);
+void cw_control_done(struct virtqueue *vq);
+void cw_control_drain(struct cw_device *dev);
+
+/* events.c: what the host tells */
+int cw_events_begin(struct cw_device *dev);
+void cw_events_done(struct virtqueue *vq);
+void cw_events_end(struct cw_device *dev);
+void cw_message_free(struct cw_message *message);
+
+/* objects.c: descriptors for segments and for peers' doorbells */
+struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 offset, u64 length,
+			     bool writable);
+struct file *cw_ring_file(struct cw_device *dev, u32 handle);
+bool cw_file_handle(struct cw_device *dev, struct file *file, u32 *handle);
+void cw_release_handle(struct cw_device *dev, u32 handle);
+void cw_objects_kill(struct cw_device *dev);
+
+/* session.c: open files */
+extern const struct file_operations cw_device_fops;
+void cw_session_take(struct cw_session *session, struct cw_message *message);
+void cw_session_end(struct cw_session *session);
+
+/* main.c: the device */
+struct cw_device *cw_device_get(void);
+void cw_device_put(struct cw_device *dev);
+
+#endif

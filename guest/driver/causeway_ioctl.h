@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: GPL-2.0 WITH Linux-syscall-note */
+/*
+ * What a process of a guest asks of /dev/causeway. Each open file is one client of the broker on
+ * the host; poll(2) says when a message has come.
+ */
+#ifndef CAUSEWAY_IOCTL_H
+#define CAUSEWAY_IOCTL_H
+
+#include <linux/ioctl.h>
+#include <linux/types.h>
+
+#define CAUSEWAY_FDS_MAX 4
+#define CAUSEWAY_MESSAGE_MAX 32768
+
+/* A message, with the descriptors beside it. */
+struct causeway_transfer {
+	__u64 message;
+	__u32 length;
+	__u32 count;
+	__s32 fds[CAUSEWAY_FDS_MAX];
+};
+
+/* A segment to be made in the window. */
+struct causeway_creation {
+	__u64 length;
+	__s32 fd;
+	__u32 zero;
+};
+
+/* Numbers 1 and 2 are FIBMAP and FIGETBSZ of every file. */
+#define CAUSEWAY_SEND _IOWR(0xca, 0x10, struct causeway_transfer)
+#define CAUSEWAY_RECEIVE _IOWR(0xca, 0x11, struct causeway_transfer)
+#define CAUSEWAY_CREATE _IOWR(0xca, 0x12, struct causeway_creation)
+
+#endif

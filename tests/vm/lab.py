@@ -1,0 +1,247 @@
+"""Virtual machines for tests: a network namespace with a bridge, a broker, guests under TCG.
+
+A Guest runs commands that it is told over a virtio serial port; its console is the serial line,
+which loses interrupts under TCG.
+"""
+
+import os
+import re
+import selectors
+import shlex
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+
+from lib.netns import BUILD, CAUSEWAY, Host, SetupError, need_root
+from vm import qmp
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Where scripts/vm-root shows the worktree inside its root.
+INSIDE = "/causeway"
+CAUSEWAYD = os.path.join(BUILD, "bin", "causewayd")
+PREFIX = "10.84.0"
+BRIDGE = "cwbr0"
+# Where the device is plugged in.
+PORT = "cwport"
+BOOT_SECONDS = 60
+COMMAND_SECONDS = 60
+END_SECONDS = 10
+# What QEMU's TCG does well: with erms a copy falls to 29 MB/s.
+CPU = "max,vendor=GenuineIntel,erms=off,fsrm=off"
+MEMORY = "256M"
+END_LINE = re.compile(rb"\r?\n<<< (\d+)\r?\n")
+
+
+class GuestError(Exception):
+    """A guest does not do what it should."""
+
+
+def ip(*args):
+    """Runs ip(8)."""
+    subprocess.run(["ip", *args], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+class Lab:
+    """The host: `with Lab() as lab` ends everything whatever happens."""
+
+    def __init__(self, config=""):
+        need_root("booting virtual machines on a bridge")
+        self.netns = f"cwvm{os.getpid()}"
+        self.dir = tempfile.mkdtemp(prefix="cwvm-")
+        self.host = Host("host", f"{PREFIX}.254", self.netns, os.path.join(self.dir, "rt"))
+        self.config = config
+        self.guests = []
+        self.broker = None
+
+    def __enter__(self):
+        try:
+            ip("netns", "add", self.netns)
+            ip("-n", self.netns, "link", "set", "lo", "up")
+            ip("-n", self.netns, "link", "add", BRIDGE, "type", "bridge")
+            ip("-n", self.netns, "addr", "add", f"{self.host.address}/24", "dev", BRIDGE)
+            ip("-n", self.netns, "link", "set", BRIDGE, "up")
+            self.start_broker()
+        except subprocess.CalledProcessError as error:
+            self.__exit__()
+            raise SetupError(f"cannot make a bridge: {error.stderr.decode()}") from error
+        return self
+
+    def start_broker(self):
+        """Starts the broker, and waits until it serves."""
+        config = os.path.join(self.dir, "causewayd.toml")
+        with open(config, "w", encoding="utf-8") as f:
+            f.write(self.config.format(dir=self.dir))
+        os.makedirs(self.host.runtime_dir, 0o700, exist_ok=True)
+        ready = os.path.join(self.host.runtime_dir, "broker.pid")
+        if os.path.exists(ready):
+            os.remove(ready)
+        with open(os.path.join(self.dir, "broker.log"), "ab") as log:
+            self.broker = subprocess.Popen(
+                [CAUSEWAYD, "--foreground", "--runtime-dir", self.host.runtime_dir,
+                 "--config", config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True)
+        deadline = time.monotonic() + END_SECONDS
+        while not os.path.exists(ready):
+            if self.broker.poll() is not None or time.monotonic() > deadline:
+                raise SetupError(f"no broker: {self.broker_said()}")
+            time.sleep(0.05)
+
+    def broker_said(self):
+        """The end of the broker's log."""
+        with open(os.path.join(self.dir, "broker.log"), encoding="utf-8") as f:
+            return f.read()[-2000:]
+
+    def __exit__(self, *_):
+        for guest in self.guests:
+            guest.kill()
+        if self.broker:
+            self.broker.terminate()
+            self.broker.wait(END_SECONDS)
+        subprocess.run(["ip", "netns", "del", self.netns], check=False, stderr=subprocess.PIPE)
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+    def causeway(self, *args):
+        """Runs the command line on the host; returns what it prints."""
+        outcome = subprocess.run([CAUSEWAY, *args], env=self.host.environment(), check=False,
+                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        if outcome.returncode != 0:
+            raise GuestError(f"causeway {' '.join(args)}: {outcome.stdout}")
+        return outcome.stdout
+
+    def boot(self, name, tenant=None):
+        """Starts a guest; Guest.wait_ready waits until it has booted."""
+        guest = Guest(self, name, len(self.guests) + 1, tenant)
+        self.guests.append(guest)
+        guest.start()
+        return guest
+
+
+class Guest:
+    """One virtual machine."""
+
+    def __init__(self, lab, name, number, tenant):
+        self.lab = lab
+        self.name = name
+        self.number = number
+        self.tenant = tenant
+        self.address = f"{PREFIX}.{number}"
+        self.console = os.path.join(lab.dir, f"{name}.console")
+        self.qmp = os.path.join(lab.dir, f"{name}.qmp")
+        self.process = None
+        self.line = None
+        self.pending = b""
+
+    def start(self):
+        """Starts QEMU."""
+        tap = f"cwt{self.number}"
+        if not os.path.exists(self.console):
+            ip("-n", self.lab.netns, "tuntap", "add", tap, "mode", "tap")
+            ip("-n", self.lab.netns, "link", "set", tap, "master", BRIDGE, "up")
+        device = self.attach()
+        ours, theirs = socket.socketpair()
+        vm = os.path.join(INSIDE, os.path.relpath(os.path.join(BUILD, "vm"), ROOT))
+        argv = ["ip", "netns", "exec", self.lab.netns, os.path.join(ROOT, "scripts", "vm-root"),
+                "nice", "-n", "10", "qemu-system-x86_64", "-accel", "tcg", "-cpu", CPU,
+                "-object", f"memory-backend-memfd,id=m,size={MEMORY},share=on",
+                "-machine", "q35,memory-backend=m", "-m", MEMORY, "-nodefaults", "-nographic",
+                "-no-reboot", "-kernel", os.path.join(vm, "root", "boot", kernel_name()),
+                "-initrd", os.path.join(vm, "initrd"),
+                "-append", f"console=ttyS0 quiet panic=-1 causeway.address={self.address}/24",
+                "-serial", f"file:{self.console}",
+                "-chardev", f"socket,id=line,fd={theirs.fileno()}",
+                "-device", "virtio-serial-pci,max_ports=2",
+                "-device", "virtserialport,nr=1,chardev=line,name=line",
+                "-netdev", f"tap,id=n,ifname={tap},script=no,downscript=no",
+                "-device", f"virtio-net-pci,netdev=n,mac=52:54:00:ca:00:{self.number:02x},romfile=",
+                "-qmp", f"unix:{self.qmp},server=on,wait=off",
+                "-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=32G",
+                *device]
+        log = os.path.join(self.lab.dir, f"{self.name}.qemu")
+        with open(log, "ab") as errors:
+            self.process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=errors,
+                                            stderr=errors, pass_fds=[theirs.fileno()],
+                                            start_new_session=True)
+        theirs.close()
+        self.line, self.pending = ours, b""
+
+    def attach(self):
+        """Lets the guest attach to the broker: QEMU's arguments, with a place for the device from
+        which it can be taken."""
+        tenant = ["--tenant", self.tenant] if self.tenant else []
+        device = self.lab.causeway("vm", "attach", self.name, *tenant).split()
+        device[-1] += f",id=cw,bus={PORT}"
+        return device
+
+    def replug(self):
+        """Replaces the device, whose broker has ended, by one of the broker that is there now."""
+        _, chardev, _, device = self.attach()
+        qmp.replug(self.qmp, chardev, device)
+        self.run("while ! [ -e /dev/causeway ]; do sleep 0.1; done")
+
+    def read_until(self, pattern, seconds):
+        """Reads from the serial line up to a match; returns what came before, and the match."""
+        deadline = time.monotonic() + seconds
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.line, selectors.EVENT_READ)
+            while not (found := pattern.search(self.pending)):
+                left = deadline - time.monotonic()
+                if left <= 0 or not selector.select(left):
+                    raise GuestError(f"{self.name}: no answer within {seconds} s: {self.tail()}")
+                more = self.line.recv(65536)
+                if not more:
+                    raise GuestError(f"{self.name} has ended: {self.tail()}")
+                self.pending += more
+        before = self.pending[:found.start()]
+        self.pending = self.pending[found.end():]
+        return before.decode(errors="replace"), found
+
+    def tail(self):
+        """The end of what the guest and QEMU have said."""
+        said = self.pending[-300:].decode(errors="replace")
+        for path in (self.console, os.path.join(self.lab.dir, f"{self.name}.qemu")):
+            with open(path, "r", encoding="utf-8", errors="replace") as f:
+                said += "\n" + f.read()[-600:]
+        return said
+
+    def wait_ready(self):
+        """Waits until the guest takes commands."""
+        self.read_until(re.compile(rb"ready\r?\n"), BOOT_SECONDS)
+
+    def send(self, command):
+        """Has the guest begin a command; `finish` waits for its end."""
+        self.line.sendall(command.encode() + b"\n")
+
+    def finish(self, seconds=COMMAND_SECONDS):
+        """Waits for the end of a command: its exit status and output."""
+        output, found = self.read_until(END_LINE, seconds)
+        return int(found.group(1)), output
+
+    def run(self, command, seconds=COMMAND_SECONDS):
+        """Runs a command to its end; it must succeed."""
+        self.send(command)
+        status, output = self.finish(seconds)
+        if status != 0:
+            raise GuestError(f"{self.name}: {command}: status {status}: {output[-800:]}")
+        return output
+
+    def kill(self):
+        """Kills QEMU."""
+        if self.process and self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(END_SECONDS)
+        if self.line:
+            self.line.close()
+            self.line = None
+
+
+def kernel_name():
+    """The kernel's file in the root."""
+    boot = os.listdir(os.path.join(BUILD, "vm", "root", "boot"))
+    return next(name for name in boot if name.startswith("vmlinuz-"))
+
+
+def quote(*argv):
+    """A command line for a guest's shell."""
+    return " ".join(shlex.quote(a) for a in argv)

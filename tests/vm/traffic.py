@@ -1,0 +1,111 @@
+"""Programs in guests and on the host, a server and a client of each.
+
+A program in a guest runs in the background, so that the guest can be asked of it: its output and
+exit status are files there.
+"""
+
+import subprocess
+import time
+
+from vm.lab import Guest, GuestError, quote
+
+# How long a program may take; TCG is slow, and the machine may be busy.
+SECONDS = 30
+# Between two looks.
+PAUSE = 0.2
+
+# Programs on the host, by name.
+running = {}
+
+
+def name_of(argv):
+    """What a program is known by."""
+    return argv[0]
+
+
+def start(place, argv, wire):
+    """Starts a program in the background."""
+    name = name_of(argv)
+    if isinstance(place, Guest):
+        command = quote(*argv)
+        place.run(f"rm -f /tmp/{name}.*")
+        place.run(f"(CAUSEWAY_WIRE={wire} {command} > /tmp/{name}.out 2>&1; "
+                  f"echo $? > /tmp/{name}.new; mv /tmp/{name}.new /tmp/{name}.status) &")
+        return
+    running[name] = place.popen(argv, wire=wire, stdout=subprocess.PIPE,
+                                stderr=subprocess.STDOUT, text=True)
+
+
+def wait(place, name, seconds=SECONDS):
+    """Waits for a program's end: its exit status and output."""
+    if not isinstance(place, Guest):
+        process = running.pop(name)
+        try:
+            output, _ = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            raise GuestError(f"{name} on the host does not end: {output[-600:]}") from None
+        return process.returncode, output
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        place.send(f"cat /tmp/{name}.status")
+        found, text = place.finish()
+        if found == 0:
+            return int(text.split()[-1]), place.run(f"cat /tmp/{name}.out")
+        time.sleep(PAUSE)
+    output = place.run(f"cat /tmp/{name}.out")
+    stop(place, name)
+    raise GuestError(f"{name} in {place.name} does not end: {output[-600:]}")
+
+
+def stop(place, name):
+    """Ends a program, if it runs."""
+    if isinstance(place, Guest):
+        place.run(f"killall -9 {name} 2>/dev/null; wait; true")
+    elif name in running:
+        running[name].kill()
+        running.pop(name).communicate()
+
+
+def stop_all(lab):
+    """Ends every program, so that the next test begins with none."""
+    for name in list(running):
+        stop(lab.host, name)
+    for guest in lab.guests:
+        if guest.line:
+            guest.run("killall -9 -q ibv_rc_pingpong ib_send_lat ib_write_lat ib_read_lat "
+                      "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw; wait; true")
+
+
+def wait_listening(place, port, seconds=SECONDS):
+    """Waits until a server listens."""
+    pattern = f":{port} "
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if isinstance(place, Guest):
+            text = place.run("netstat -ltn")
+        else:
+            text = subprocess.run(place.command(["ss", "-Hltn"]), check=True, text=True,
+                                  stdout=subprocess.PIPE).stdout
+        if pattern in text:
+            return
+        time.sleep(PAUSE)
+    raise GuestError(f"no server at port {port}")
+
+
+def pair(server, client, argv, wire):
+    """Runs a server and its client to their ends; both must succeed. The client's output."""
+    name = name_of(argv)
+    start(server, argv, wire)
+    wait_listening(server, 18515)
+    start(client, argv + [server.address], wire)
+    status, text = wait(client, name)
+    if status != 0:
+        stop(server, name)
+        said = server.run(f"cat /tmp/{name}.out") if isinstance(server, Guest) else ""
+        raise GuestError(f"the client ends with {status}: {text[-800:]}\nthe server: {said[-800:]}")
+    status, other = wait(server, name)
+    if status != 0:
+        raise GuestError(f"the server ends with {status}: {other[-800:]}")
+    return text
