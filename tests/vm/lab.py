@@ -167,8 +167,8 @@ class Guest:
         self.line, self.pending = ours, b""
 
     def attach(self):
-        """Lets the guest attach to the broker: QEMU's arguments, with a place for the device from
-        which it can be taken."""
+        """Lets the guest attach to the broker: QEMU's arguments, with a place for the device that
+        it can be taken out of."""
         tenant = ["--tenant", self.tenant] if self.tenant else []
         device = self.lab.causeway("vm", "attach", self.name, *tenant).split()
         device[-1] += f",id=cw,bus={PORT}"

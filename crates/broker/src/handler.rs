@@ -138,18 +138,20 @@ impl BrokerService for Client<'_> {
     }
 
     fn add_slot(&mut self, request: SlotRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        // A VM's ports are its own affair: what is proved is that its kernel lets the process say
+        // so.
+        let proof = match self.peer.vm {
+            Some(_) => None,
+            None => Some(exactly::<1>(fds)?),
+        };
         let id = self.own()?;
         if !causeway_fabric::limits::slot_is_valid(request.slot) {
             return Err(Errno::INVAL);
         }
-        // A VM's ports are its own affair: what is proved is that its kernel lets the process say
-        // so.
-        let netns = match self.peer.vm {
-            Some(vm) => vm,
-            None => {
-                let [socket] = exactly(fds)?;
-                check_slot_socket(&socket, request.slot)?
-            }
+        let netns = match (self.peer.vm, proof) {
+            (Some(vm), _) => vm,
+            (None, Some([socket])) => check_slot_socket(&socket, request.slot)?,
+            (None, None) => return Err(Errno::BADMSG),
         };
         self.hub.add_slot(id, request.slot, netns)?;
         Ok(().into())
