@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 
-from bench import chart, measure, plan, series, table
+from bench import chart, interfaces, measure, plan, series, table
 from bench import targets as held_to
 from bench.results import ONE, Results
 
@@ -18,8 +18,11 @@ BUSY_LOAD = 1.0
 class Run:
     """What was measured, and on what."""
 
-    def __init__(self, results, failed, left_out, machine, seconds, quick, partial=False):
+    def __init__(self, results, failed, left_out, machine, seconds, quick, partial=False,
+                 interfaces_found=()):
         self.results, self.failed, self.left_out = results, failed, left_out
+        # Of each round what `causeway bench` said.
+        self.interfaces = list(interfaces_found)
         # Only some figures were asked for: what was not measured is then no news.
         self.partial = partial
         self.machine, self.seconds, self.quick = machine, seconds, quick
@@ -29,13 +32,14 @@ class Run:
         """What from_json() reads."""
         return {"rounds": self.results.to_json(), "failed": self.failed,
                 "left_out": self.left_out, "machine": self.machine, "seconds": self.seconds,
-                "quick": self.quick}
+                "quick": self.quick, "interfaces": self.interfaces}
 
     @classmethod
     def from_json(cls, data):
         """A run of earlier."""
         return cls(Results.from_json(data["rounds"]), data["failed"], data["left_out"],
-                   data["machine"], data["seconds"], data["quick"])
+                   data["machine"], data["seconds"], data["quick"],
+                   interfaces_found=data.get("interfaces", ()))
 
     def rows(self):
         """(target, its row or None) of every row of the design's table."""
@@ -109,6 +113,8 @@ def text(run):
     parts += ["### Registration and number",
               table.registration(run.sizes.register, run.results)]
     parts += [table.in_number(held_to.PROCESSES, run.results), table.own_loops(run.results)]
+    if run.interfaces:
+        parts += ["### Shared memory as an interface", interfaces.text(run.interfaces)]
     return "\n\n".join(part for part in parts if part)
 
 

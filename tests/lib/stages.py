@@ -52,6 +52,8 @@ def all_stages():
               ["tests/sisci/run"], seconds=600),
         Stage("sisci-faults", "SISCI: either side is killed or stopped at every step",
               ["tests/sisci/faults"], seconds=600),
+        Stage("sisci-hostile", "SISCI: a hostile process of another user",
+              ["tests/sisci/hostile"], seconds=300),
         Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=400),
         Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],

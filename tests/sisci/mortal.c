@@ -18,6 +18,8 @@
 #define SIZE (3u * 512 * 1024)
 /* Behind the words that are echoed. */
 #define TARGET 4096
+/* Longest data of an interrupt. */
+#define LONGEST 4088
 #define SLOTS 512
 /* A wait of the owner's, between looks at its input. */
 #define TURN_MS 20
@@ -87,7 +89,7 @@ static void own(void)
 	DO(SCISetSegmentAvailable, segment, ADAPTER, NO_FLAGS);
 	tell("ready");
 	while (!is_over()) {
-		unsigned int said[2], length = sizeof(said);
+		unsigned int said[LONGEST / sizeof(int)], length = sizeof(said);
 
 		SCIWaitForInterrupt(interrupt, TURN_MS, NO_FLAGS, &error);
 		if (error == SCI_ERR_OK)
@@ -95,7 +97,7 @@ static void own(void)
 		else if (error != SCI_ERR_TIMEOUT)
 			tell("trouble: a wait ends with %s", SCIGetErrorString(error));
 		SCIWaitForDataInterrupt(data_interrupt, said, &length, TURN_MS, NO_FLAGS, &error);
-		if (error == SCI_ERR_OK && length == sizeof(said) && said[0] < SLOTS)
+		if (error == SCI_ERR_OK && length == 2 * sizeof(*said) && said[0] < SLOTS)
 			words[1 + said[0]] = said[1];
 		else if (error != SCI_ERR_TIMEOUT)
 			tell("garbage: %s", SCIGetErrorString(error));
@@ -138,8 +140,8 @@ static int connect_link(struct link *link, unsigned int node)
 	if (error != SCI_ERR_OK)
 		return 0;
 	link->triggers = 1;
-	SCIConnectDataInterrupt(sd, &link->data_interrupt, node, ADAPTER, id, TURN_MS, NO_FLAGS,
-			&error);
+	SCIConnectDataInterrupt(sd, &link->data_interrupt, node, ADAPTER, id, TURN_MS,
+			NO_FLAGS, &error);
 	link->data_triggers = error == SCI_ERR_OK;
 	return link->data_triggers;
 }
@@ -179,8 +181,8 @@ static int use_link(struct link *link, sci_local_segment_t local, unsigned int r
 			NO_FLAGS, &error);
 	state = error == SCI_ERR_OK ?
 			SCIWaitForDMAQueue(queue, LONG_MS, NO_FLAGS, &error) : SCI_DMAQUEUE_ERROR;
-	if (state != SCI_DMAQUEUE_DONE &&
-			(error != SCI_ERR_TRANSFER_FAILED && error != SCI_ERR_SEGMENT_NOT_CONNECTED))
+	if (state != SCI_DMAQUEUE_DONE && error != SCI_ERR_TRANSFER_FAILED &&
+			error != SCI_ERR_SEGMENT_NOT_CONNECTED)
 		tell("trouble: a transfer ends with %s", SCIGetErrorString(error));
 	if (state == SCI_DMAQUEUE_ERROR)
 		tell("transfer failed");

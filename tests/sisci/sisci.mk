@@ -3,14 +3,15 @@
 
 SISCI_TESTS := local pair three interrupts dma queries restart
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
-SISCI_CAST := mortal
+SISCI_CAST := mortal intruder
 SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load)
 SISCI_TEST_FLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror -D_REENTRANT -I$(BUILD)/include
 
 .PHONY: sisci-tests
 sisci-tests: $(SISCI_BINS) ## Build the conformance programs of SISCI
 
-$(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST)): $(BUILD)/test/sisci/%: tests/sisci/%.c \
+$(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST)): $(BUILD)/test/sisci/%: \
+		tests/sisci/%.c \
 		tests/sisci/check.c tests/sisci/check.h $(BUILD)/lib/libsisci.so $(sisci_headers)
 	@mkdir -p $(@D)
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
