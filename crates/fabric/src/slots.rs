@@ -12,7 +12,7 @@ impl Attachment {
     /// others if it is in one itself.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`]: `E2BIG` beyond [`crate::limits::ADDRESSES_MAX`].
+    /// [`Error::Refused`](crate::Error): `E2BIG` beyond [`crate::limits::ADDRESSES_MAX`].
     pub fn report_addresses(&self, addresses: &[[u8; 16]]) -> Result<()> {
         let mut state = self.lock()?;
         self.with_broker(&mut state, |control, _| report(control, addresses))?;
@@ -24,7 +24,8 @@ impl Attachment {
     /// until [`Attachment::remove_slot`].
     ///
     /// # Errors
-    /// [`crate::Error::Refused`]: `EINVAL` if the socket is not bound to the slot's port, `EADDRINUSE`
+    /// [`Error::Refused`](crate::Error):
+    /// `EINVAL` if the socket is not bound to the slot's port, `EADDRINUSE`
     /// if another endpoint of this network namespace has the slot, `EMFILE` beyond
     /// [`crate::limits::SLOTS_PER_ENDPOINT_MAX`].
     pub fn add_slot(&self, slot: u16, udp_socket: BorrowedFd<'_>) -> Result<()> {
@@ -40,7 +41,8 @@ impl Attachment {
     /// Gives up a slot; its QPs must have been disconnected.
     ///
     /// # Errors
-    /// [`crate::Error::Refused`]: `EBUSY` while QPs of the slot are connected, `ENOENT` if it is not
+    /// [`Error::Refused`](crate::Error):
+    /// `EBUSY` while QPs of the slot are connected, `ENOENT` if it is not
     /// this endpoint's.
     pub fn remove_slot(&self, slot: u16) -> Result<()> {
         let mut state = self.lock()?;
