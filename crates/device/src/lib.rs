@@ -40,6 +40,7 @@ mod srq;
 mod ud;
 mod udp;
 mod wait;
+mod window;
 
 pub use ah::{Ah, is_group};
 pub use context::Context;
@@ -54,3 +55,4 @@ pub use qp_entry::Av;
 pub use region::Mr;
 pub use sharing::{fork_init, is_fork_initialized};
 pub use srq::Srq;
+pub use window::{Mw, WindowType};

@@ -16,7 +16,7 @@ use crate::endpoint::{BASE_PORT, Shared};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::gid;
-use crate::limits::{LIMITS, QPS_PER_SLOT};
+use crate::limits::LIMITS;
 use crate::pd::{Pd, QpInit, add_user, drop_user};
 use crate::peers::PeerFds;
 use crate::qp_entry::{Av, Link, QpEntry};
@@ -121,6 +121,7 @@ impl Qp {
             srq,
             events,
             cookie,
+            watch: None,
         });
         drop(guard);
         let QpInit {
@@ -333,7 +334,7 @@ impl Qp {
                         bell: peer_doorbell,
                         mr_table: peer_table,
                     },
-                    index: attr.dest_qpn % QPS_PER_SLOT,
+                    peer_qpn: attr.dest_qpn & 0xff_ffff,
                     rq_psn: attr.rq_psn & 0xff_ffff,
                 };
                 Ok(Link::Ring(Box::new(RingLink::open(&shared.peers, with)?)))
@@ -473,6 +474,7 @@ impl Qp {
         state.live -= 1;
         state.core.forget_completions(self.qpn);
         state.core.routes[index] = None;
+        state.core.mrs.release_windows(self.qpn);
         for cq in [self.send_cq.number, self.recv_cq.number] {
             if let Some(cq) = state.core.cqs.get_mut(cq) {
                 cq.users = cq.users.saturating_sub(1);
