@@ -3,6 +3,7 @@
 import os
 
 from clients import matrix, verify
+from lib.netns import BUILD
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 CARGO_FLAGS = ["--locked"]
@@ -40,7 +41,8 @@ def all_stages():
     return [
         Stage("tidy", "the tree's own rules", ["tests/tidy/run"], seconds=120),
         Stage("unit", "unit and integration tests, corpus replay",
-              cargo("--workspace", "--exclude", "causeway-sim"), seconds=900),
+              cargo("--workspace", "--exclude", "causeway-sim"), seconds=900,
+              env={"CAUSEWAY_BUILD": BUILD}),
         Stage("sim", "simulated networks, 10,000 seeds",
               cargo("--release", "-p", "causeway-sim"), seconds=900),
         Stage("loom", "models of the shared-memory protocols",
