@@ -76,6 +76,6 @@ struct error_case {
 	void (*run)(struct env *env);
 };
 extern const struct error_case remote_cases[], local_cases[], api_cases[], datagram_cases[],
-	window_cases[];
+	window_cases[], event_cases[];
 
 #endif

@@ -454,6 +454,10 @@ impl State {
 impl Shared {
     /// Takes what the broker has to tell. Returns whether it was anything.
     pub fn control_events(&self) -> bool {
+        if let Some(addresses) = self.news.look() {
+            // Without a broker there is nobody to tell.
+            let _ = self.control.report_addresses(&addresses);
+        }
         let Ok(events) = self.control.poll_events() else {
             return false;
         };
