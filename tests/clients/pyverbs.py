@@ -23,8 +23,8 @@ DEVICE = "cway0"
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAGE = os.path.join(ROOT, "docs", "PYVERBS.md")
 # "test_name (tests.module.Class.test_name)", perhaps a line about it, "... outcome".
-OUTCOME = re.compile(r"^(test_\w+) \(tests\.(\w+)\.(\w+)[\w.]*\)(?:\n[^\n]*?)? \.\.\. (?:[^\n]*\n)??"
-                     r"(ok|FAIL|ERROR|skipped '([^\n]*)')$", re.M)
+OUTCOME = re.compile(r"^(test_\w+) \(tests\.(\w+)\.(\w+)[\w.]*\)(?:\n[^\n]*?)? \.\.\. "
+                     r"(?:[^\n]*\n)??(ok|FAIL|ERROR|skipped '([^\n]*)')$", re.M)
 # So many tests pass at least.
 PASSES_MIN = 100
 ROW = re.compile(r"^\| `([\w.]+)` \| (\w+) \|(?: (.+))? \|$", re.M)

@@ -105,10 +105,10 @@ static void watch_port(void)
 	need(system("ip addr add 10.99.0.2/24 dev d0") == 0, "ip");
 	port_events(ctx, IBV_EVENT_GID_CHANGE);
 	check(port_state(ctx) == IBV_PORT_ACTIVE, "the port is down");
-	need(system("ip link set d0 down") == 0, "ip");
+	need(system("ip link set d1 down && ip link set d0 down") == 0, "ip");
 	port_events(ctx, IBV_EVENT_PORT_ERR);
 	check(port_state(ctx) == IBV_PORT_DOWN, "the port is up without a network");
-	need(system("ip link set d0 up") == 0, "ip");
+	need(system("ip link set d0 up && ip link set d1 up") == 0, "ip");
 	port_events(ctx, IBV_EVENT_PORT_ACTIVE);
 	check(port_state(ctx) == IBV_PORT_ACTIVE, "the port is down again");
 	need0(ibv_close_device(ctx));

@@ -68,8 +68,8 @@ pub struct IbvContextOps {
     pub post_recv: Option<PostRecv>,
     pub compat_ah_event: [Unused; 5],
 }
-layout!(IbvContextOps, 256, alloc_mw @ 56, bind_mw @ 64, dealloc_mw @ 72, poll_cq @ 88, req_notify_cq @ 96, post_srq_recv @ 160,
-    post_send @ 200, post_recv @ 208);
+layout!(IbvContextOps, 256, alloc_mw @ 56, bind_mw @ 64, dealloc_mw @ 72, poll_cq @ 88,
+    req_notify_cq @ 96, post_srq_recv @ 160, post_send @ 200, post_recv @ 208);
 
 /// `struct ibv_context`
 #[repr(C)]
