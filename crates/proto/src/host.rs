@@ -91,8 +91,8 @@ pub trait Memory {
     fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
     /// Carries out an atomic for a peer and returns the value before. `addr` is 8-byte aligned.
     fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError>;
-    /// Invalidates the key of a memory window of type 2 (LOCAL_INV, a peer's SEND_WITH_INV): when it
-    /// returns, no access by it is going on or will succeed.
+    /// Invalidates the key of a memory window of type 2 (LOCAL_INV, a peer's SEND_WITH_INV): when
+    /// it returns, no access by it is going on or will succeed.
     fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError>;
     /// Binds a memory window, which has the key `rkey` from then on. What was under way by an
     /// earlier key has ended when it returns.
