@@ -356,7 +356,8 @@ _Noreturn static void failed(const struct conn *c, const struct ibv_wc *wc)
 
 	conn_fail(c, "%s %lu of %u bytes at %lu (wr_id %#lx) completes with: %s (vendor error %#x)",
 		  s->bind ? "bind" : s->credit ? "credit" : op_name(s->op.kind),
-		  s->op.index, s->op.len, s->op.offset, wc->wr_id, ibv_wc_status_str(wc->status), wc->vendor_err);
+		  s->op.index, s->op.len, s->op.offset, wc->wr_id,
+		  ibv_wc_status_str(wc->status), wc->vendor_err);
 }
 
 void request_complete(struct conn *c, const struct ibv_wc *wc)
