@@ -52,6 +52,7 @@ def all_stages():
         Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
+        Stage("isolate", "isolated programs, and containers", ["tests/isolate/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
         Stage("sisci", "SISCI: headers, symbols, every function, foreign programs",
               ["tests/sisci/run"], seconds=600),
