@@ -27,6 +27,9 @@ use crate::udp::UdpLink;
 
 /// The only port.
 const PORT: u8 = 1;
+/// Bytes of an inline send that every queue pair takes, as with hardware, where they come with room
+/// for a gather list: there are programs that ask for none and send some.
+const INLINE_LEAST: u32 = 64;
 /// `IBV_QPT_RC`.
 pub const QPT_RC: u32 = 2;
 /// `IBV_QPT_UC`.
@@ -78,6 +81,7 @@ impl Qp {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
         check_cap(&cap)?;
+        cap.max_inline_data = cap.max_inline_data.max(INLINE_LEAST);
         let mut guard = pd.context.endpoint.shared.state.lock();
         let state = &mut *guard;
         let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
