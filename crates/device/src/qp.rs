@@ -59,29 +59,28 @@ fn service_of(qp_type: u32) -> Result<Service, Errno> {
     }
 }
 
-/// Whether each capability is within the device's limits; receives do not count with an SRQ.
-fn check_cap(cap: &QpCap) -> Result<(), Errno> {
+/// What is asked for, if it is within the device's limits, and a little more; receives do not count
+/// with an SRQ.
+fn grant_cap(mut cap: QpCap, srq: bool) -> Result<QpCap, Errno> {
+    if srq {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
     let fits = cap.max_send_wr <= LIMITS.max_qp_wr
         && cap.max_recv_wr <= LIMITS.max_qp_wr
         && cap.max_send_sge <= LIMITS.max_sge
         && cap.max_recv_sge <= LIMITS.max_sge
         && cap.max_inline_data <= LIMITS.max_inline;
-    if fits {
-        Ok(())
-    } else {
-        Err(Errno(libc::EINVAL))
+    if !fits {
+        return Err(Errno(libc::EINVAL));
     }
+    cap.max_inline_data = cap.max_inline_data.max(INLINE_LEAST);
+    Ok(cap)
 }
 
 impl Qp {
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
         let service = service_of(init.qp_type)?;
-        let mut cap = init.cap;
-        if init.srq.is_some() {
-            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-        }
-        check_cap(&cap)?;
-        cap.max_inline_data = cap.max_inline_data.max(INLINE_LEAST);
+        let cap = grant_cap(init.cap, init.srq.is_some())?;
         let mut guard = pd.context.endpoint.shared.state.lock();
         let state = &mut *guard;
         let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
