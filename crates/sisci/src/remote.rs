@@ -55,6 +55,8 @@ pub struct RemoteSegment {
     events: Events<(Reason, Error)>,
     callback: Option<RemoteCallback>,
     cancelled: AtomicBool,
+    /// The broker was asked to tell if the owner is stopped.
+    watched: AtomicBool,
     uses: Uses,
     descriptor: Arc<Descriptor>,
     held: Held,
@@ -147,6 +149,7 @@ impl RemoteSegment {
                 events: Events::default(),
                 callback,
                 cancelled: AtomicBool::new(false),
+                watched: AtomicBool::new(false),
                 uses: Uses::default(),
                 descriptor: descriptor.clone(),
                 held: Held::new(user),
@@ -156,11 +159,12 @@ impl RemoteSegment {
             Ok(segment)
         })?;
         drop(registry);
+        let segment = library.remotes.get(handle)?;
+        if segment.callback.is_some() {
+            segment.listen();
+        }
         if asynchronous && connection.ready {
-            library
-                .remotes
-                .get(handle)?
-                .tell(library, Reason::Connect, Error::OK);
+            segment.tell(library, Reason::Connect, Error::OK);
         }
         if asynchronous && deadline.is_some() {
             // The pump is to know of the time.
@@ -260,6 +264,17 @@ impl RemoteSegment {
         Ok((self.whole.get_or_init(|| mapping).clone(), *owner))
     }
 
+    /// Somebody wants to hear of the owner: that costs the broker a look now and then, so it is
+    /// not asked for before.
+    fn listen(&self) {
+        if self.watched.load(Ordering::Relaxed) {
+            return;
+        }
+        // Without a broker there is nobody to look; the next wait asks again.
+        let asked = self.sisci.watch_connection(self.number).is_ok();
+        self.watched.store(asked, Ordering::Relaxed);
+    }
+
     /// Waits for an event: what happened, and its status.
     ///
     /// # Errors
@@ -268,6 +283,7 @@ impl RemoteSegment {
         if self.callback.is_some() {
             return Err(Error::ILLEGAL_OPERATION);
         }
+        self.listen();
         self.events.wait(deadline)
     }
 

@@ -13,7 +13,8 @@ use crate::timeout::deadline;
 use crate::trigger::RemoteInterrupt;
 
 /// `sci_cb_interrupt_t`
-type Callback = unsafe extern "C" fn(*mut c_void, Handle<LocalInterrupt<Plain>>, Error) -> c_int;
+pub(super) type Callback =
+    unsafe extern "C" fn(*mut c_void, Handle<LocalInterrupt<Plain>>, Error) -> c_int;
 /// `sci_cb_data_interrupt_t`
 type DataCallback = unsafe extern "C" fn(
     *mut c_void,
@@ -83,7 +84,11 @@ fn connect<K: Kind>(
     Ok(())
 }
 
-fn plain(function: Option<Callback>, argument: *mut c_void) -> Option<InterruptCallback<Plain>> {
+/// What calls the program back.
+pub(super) fn plain(
+    function: Option<Callback>,
+    argument: *mut c_void,
+) -> Option<InterruptCallback<Plain>> {
     let argument = Argument(argument);
     function.map(|function| -> InterruptCallback<Plain> {
         Box::new(move |interrupt, _| {

@@ -12,6 +12,7 @@
 mod absent;
 mod copies;
 mod dma;
+mod flags;
 mod interrupts;
 mod library;
 mod local;
