@@ -161,13 +161,11 @@ static void hardware(void)
 	sci_local_segment_t segment;
 	sci_remote_segment_t remote = NULL;
 	sci_smartio_device_t device = NULL;
-	sci_local_interrupt_t interrupt = NULL;
 	sci_address_t address = {4, 0, 0};
 	sci_ioaddr_t io;
 	sci_error_t error;
 	sci_map_t map;
 	uint64_t fdids[4];
-	unsigned int count;
 
 	offer(sd, &segment, &map, 500, PAGE);
 #define ABSENT(function, ...) REFUSED(SCI_ERR_NOT_SUPPORTED, function, __VA_ARGS__)

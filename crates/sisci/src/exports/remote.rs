@@ -81,18 +81,9 @@ pub(crate) unsafe extern "C" fn SCIConnectSegment(
     });
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIDisconnectSegment(
-    segment: Handle<RemoteSegment>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let segment = library.remotes.get(segment)?;
-        flags(given, 0)?;
-        segment.remove(library)
-    });
+ends! {
+    SCIDisconnectSegment: RemoteSegment => remotes;
+    SCIUnmapSegment: Map => maps;
 }
 
 #[unsafe(no_mangle)]
@@ -155,20 +146,6 @@ pub(crate) unsafe extern "C" fn SCIMapRemoteSegment(
         // SAFETY: the caller passes a place for it.
         unsafe { give_map(library, out, mapped) }
     })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIUnmapSegment(
-    map: Handle<Map>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let map = library.maps.get(map)?;
-        flags(given, 0)?;
-        map.remove(library)
-    });
 }
 
 #[unsafe(no_mangle)]
