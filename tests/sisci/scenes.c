@@ -92,9 +92,6 @@ static int reach(sci_remote_segment_t *segment)
 
 	SCIConnectSegment(sd, segment, own_node(), id, ADAPTER, NO_CALLBACK, NO_ARG, TURN_MS,
 			NO_FLAGS, &error);
-	/* The owner may end between the connection and what it leads to. */
-	if (error == SCI_ERR_ILLEGAL_PARAMETER)
-		error = SCI_ERR_NO_SUCH_SEGMENT;
 	return worked("connect", error, SCI_ERR_NO_SUCH_SEGMENT, SCI_ERR_CONNECTION_REFUSED);
 }
 

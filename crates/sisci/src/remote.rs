@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::services::sisci::{NODE_MAX, RemoteChange};
-use causeway_fabric::sisci::{Grant, Sisci};
+use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::Mutex;
 
 use crate::descriptor::Descriptor;
@@ -117,25 +117,14 @@ impl RemoteSegment {
         let user = descriptor.enter()?;
         let mut registry = library.registry.lock();
         let RemoteOptions {
-            node,
-            id,
-            group,
-            asynchronous,
-            deadline,
+            node, id, deadline, ..
         } = options;
-        let made = sisci.connect_segment(node, id, group, asynchronous);
-        let connection = match made.map_err(|error| from_fabric(&error)) {
-            Ok(connection) => connection,
+        let (connection, state) = match establish(library, &sisci, options) {
+            Ok(established) => established,
             Err(error) => {
                 drop(registry);
                 return Err(refused(error, deadline));
             }
-        };
-        causeway_fault::point("sisci.connected");
-        let state = if connection.ready {
-            State::fetch(library, &sisci, connection.connection)?
-        } else {
-            State::Pending(deadline)
         };
         let handle = library.remotes.insert(|handle| {
             let segment = Arc::new(RemoteSegment {
@@ -163,10 +152,10 @@ impl RemoteSegment {
         if segment.callback.is_some() {
             segment.listen();
         }
-        if asynchronous && connection.ready {
+        if options.asynchronous && connection.ready {
             segment.tell(library, Reason::Connect, Error::OK);
         }
-        if asynchronous && deadline.is_some() {
+        if options.asynchronous && deadline.is_some() {
             // The pump is to know of the time.
             library.kick_pump();
         }
@@ -297,6 +286,8 @@ impl RemoteSegment {
                 }
                 let (fresh, status) = match State::fetch(library, sisci, self.number) {
                     Ok(fresh) => (fresh, Error::OK),
+                    // The segment went in between.
+                    Err(Error::ILLEGAL_PARAMETER) => (State::Failed, Error::CONNECTION_REFUSED),
                     Err(error) => (State::Failed, error),
                 };
                 *state = fresh;
@@ -308,6 +299,8 @@ impl RemoteSegment {
                 self.tell(library, Reason::NotOperational, Error::NODE_NOT_RESPONDING);
             }
             RemoteChange::Operational => self.tell(library, Reason::Operational, Error::OK),
+            // Nothing is lost that was never had.
+            RemoteChange::Lost if matches!(*self.state.lock(), State::Failed) => {}
             RemoteChange::Lost => self.tell(library, Reason::Lost, Error::OK),
         }
     }
@@ -345,6 +338,40 @@ impl RemoteSegment {
             }
         };
         library.callbacks.call(self.handle.id(), Box::new(call));
+    }
+}
+
+/// Connects, and fetches what the connection leads to, unless it is pending.
+fn establish(
+    library: &Library,
+    sisci: &Sisci,
+    options: RemoteOptions,
+) -> Result<(Connection, State)> {
+    let RemoteOptions {
+        node,
+        id,
+        group,
+        asynchronous,
+        deadline,
+    } = options;
+    loop {
+        let made = sisci.connect_segment(node, id, group, asynchronous);
+        let connection = made.map_err(|error| from_fabric(&error))?;
+        causeway_fault::point("sisci.connected");
+        if !connection.ready {
+            return Ok((connection, State::Pending(deadline)));
+        }
+        let fetched = State::fetch(library, sisci, connection.connection);
+        match fetched {
+            Ok(state) => return Ok((connection, state)),
+            Err(error) => {
+                let _ = sisci.disconnect_segment(connection.connection);
+                // Otherwise the segment went in between, and may be followed by another.
+                if error != Error::ILLEGAL_PARAMETER {
+                    return Err(error);
+                }
+            }
+        }
     }
 }
 
