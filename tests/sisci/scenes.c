@@ -311,8 +311,9 @@ static void abort_guest(void)
 			SCI_FLAG_PRIVATE | SCI_FLAG_AUTO_ID);
 	DO(SCIPrepareSegment, local, ADAPTER, NO_FLAGS);
 	DO(SCICreateDMAQueue, sd, &queue, ADAPTER, 2, NO_FLAGS);
-	DO(SCIStartDmaTransfer, queue, local, segment, 0, BULK, PAGE, NO_CALLBACK, NO_ARG, NO_FLAGS);
-	DO(SCIStartDmaTransfer, queue, local, segment, 0, BULK, PAGE, NO_CALLBACK, NO_ARG, NO_FLAGS);
+	for (int i = 0; i < 2; i++)
+		DO(SCIStartDmaTransfer, queue, local, segment, 0, BULK, PAGE, NO_CALLBACK, NO_ARG,
+				NO_FLAGS);
 	DO(SCIAbortDMAQueue, queue, NO_FLAGS);
 	state = SCIDMAQueueState(queue);
 	if (state != SCI_DMAQUEUE_ABORTED && state != SCI_DMAQUEUE_DONE &&
