@@ -33,6 +33,7 @@ mod legacy;
 mod marshall;
 mod mcast;
 mod mr;
+mod mw;
 mod objects;
 mod pd;
 mod port;
