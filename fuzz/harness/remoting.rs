@@ -70,6 +70,8 @@ fn pool_bodies(body: &[u8]) {
     one::<pool::RefreshRequest>(body);
     one::<pool::RestoreBlockRequest>(body);
     one::<pool::RestorePoolRequest>(body);
+    one::<pool::TicketRequest>(body);
+    one::<pool::WaitRequest>(body);
     one::<pool::ResumeRequest>(body);
 }
 

@@ -178,12 +178,26 @@ fn write_pool_seeds() {
         existing: true,
     };
     write_of(pool::SERVICE, "pool-create", Kind::Request, 1, &create);
+    let wait = pool::WaitRequest {
+        ticket: 9,
+        pool: 3,
+        name: "frame".into(),
+        access: Access::Write,
+        ..pool::WaitRequest::default()
+    };
+    write_of(pool::SERVICE, "pool-wait", Kind::Request, 24, &wait);
     let sync = pool::SyncStatus {
         offset: 64,
         kind: pool::SyncKind::Mutex,
         word: 1 << 16,
         owner_pid: 42,
         owner_thread: 43,
+        awaited: true,
+        entries: vec![pool::EntryStatus {
+            pid: 44,
+            threads: 2,
+        }],
+        ..pool::SyncStatus::default()
     };
     let block = pool::BlockStatus {
         number: 7,

@@ -15,5 +15,7 @@ mod mutex;
 mod rwlock;
 #[path = "lock/semaphore.rs"]
 mod semaphore;
+#[path = "lock/shown.rs"]
+mod shown;
 #[path = "lock/world.rs"]
 mod world;

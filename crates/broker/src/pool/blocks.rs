@@ -216,6 +216,7 @@ impl Pools {
         }
         block.name.clone_from(&request.name);
         block.persistent = request.persistent;
+        self.tell_of_name(id, &request.name);
         Ok(())
     }
 
@@ -291,6 +292,7 @@ impl Pools {
         if bound == Access::None {
             self.let_go(session, handle);
         }
+        self.tell_of_block(handle);
         Ok((reply, fd, behind))
     }
 
@@ -343,6 +345,7 @@ impl Pools {
                 self.outbox.push((holder, News::Changed(handle)));
             }
         }
+        self.tell_of_block(handle);
         Ok(())
     }
 
@@ -432,6 +435,7 @@ impl Pools {
             let present = holder.moves == block.moves;
             block.exposed |= holder.given.writes() && uid != block.uid && present;
         }
+        self.tell_of_block(handle);
     }
 
     /// The owner of a block ends, or closes its pool.
@@ -486,6 +490,7 @@ impl Pools {
                 usage.bytes -= block.bytes;
             }
         }
+        self.tell_of_block(handle);
         self.remove_pool_if_unused(block.pool);
     }
 }

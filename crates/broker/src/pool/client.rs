@@ -10,7 +10,7 @@ use causeway_fabric::services::pool::{
     CreatePoolRequest, FindRequest, GrantRequest, ListRequest, MemberPage, NameRequest,
     NoteRequest, OpenReply, OpenRequest, PoolCursor, PoolNameRequest, PoolPage, PoolReply,
     PoolRequest, PoolService, RefreshRequest, RestoreBlockRequest, RestorePoolRequest,
-    ResumeRequest,
+    ResumeRequest, TicketRequest, WaitRequest,
 };
 use rustix::io::Errno;
 
@@ -248,6 +248,17 @@ impl PoolService for Client<'_> {
     fn resume(&mut self, request: ResumeRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         let own = self.own()?;
         done(self.pools.resume(own, &request, Instant::now()))
+    }
+
+    fn wait(&mut self, request: WaitRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {
+        let own = self.own()?;
+        self.pools.wait(own, &request).map(Answer::from)
+    }
+
+    fn give_up(&mut self, request: TicketRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let own = self.own()?;
+        self.pools.give_up(own, request.ticket);
+        Ok(().into())
     }
 
     fn status(&mut self, cursor: PoolCursor, _: Vec<OwnedFd>) -> Result<Answer<PoolPage>, Errno> {

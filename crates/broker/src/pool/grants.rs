@@ -143,7 +143,7 @@ impl Pools {
     }
 
     /// Whether nobody but `party` is able to write.
-    fn check_let_go(&self, block: &Block, party: SessionName) -> Result<(), Errno> {
+    pub(super) fn check_let_go(&self, block: &Block, party: SessionName) -> Result<(), Errno> {
         if block.exposed {
             return Err(Errno::STALE);
         }
@@ -188,6 +188,10 @@ impl Pools {
                 block.grants.push(grant.clone());
                 self.note_grantee(handle, &grant);
             }
+        }
+        if let Some(block) = self.blocks.get(&handle) {
+            let (pool, name) = (block.pool, block.name.clone());
+            self.tell_of_name(pool, &name);
         }
         Ok(())
     }

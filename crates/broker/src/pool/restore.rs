@@ -148,6 +148,7 @@ impl Pools {
             .grantees
             .push_back((now + RESTORE_GRACE, handle));
         self.bring_holders(handle);
+        self.tell_of_name(request.pool, &request.name);
         Ok(())
     }
 

@@ -52,7 +52,7 @@ fn request(name: &str, capacity: u32) -> CreatePoolRequest {
 }
 
 /// Sessions 1 and 2 of one user and 3 of another, with a pool of four blocks.
-fn three() -> (Pools, PoolId) {
+pub(super) fn three() -> (Pools, PoolId) {
     let mut pools = tables();
     for (session, uid) in [(1, UID), (2, UID), (3, OTHER_UID)] {
         enter(&mut pools, session, uid, Limits::default());
@@ -61,7 +61,11 @@ fn three() -> (Pools, PoolId) {
     (pools, 1)
 }
 
-fn allocate(pools: &mut Pools, session: SessionName, pool: PoolId) -> Result<Handle, Errno> {
+pub(super) fn allocate(
+    pools: &mut Pools,
+    session: SessionName,
+    pool: PoolId,
+) -> Result<Handle, Errno> {
     let request = AllocateRequest {
         pool,
         bytes: 0,
@@ -72,7 +76,12 @@ fn allocate(pools: &mut Pools, session: SessionName, pool: PoolId) -> Result<Han
         .map(|(reply, _)| reply.handle)
 }
 
-fn grant(pools: &mut Pools, handle: Handle, to: SessionName, access: Access) -> Result<(), Errno> {
+pub(super) fn grant(
+    pools: &mut Pools,
+    handle: Handle,
+    to: SessionName,
+    access: Access,
+) -> Result<(), Errno> {
     let request = GrantRequest {
         handle,
         kind: PartyKind::Session,
@@ -82,7 +91,12 @@ fn grant(pools: &mut Pools, handle: Handle, to: SessionName, access: Access) -> 
     pools.grant(1, &request)
 }
 
-fn name(pools: &mut Pools, handle: Handle, name: &str, persistent: bool) -> Result<(), Errno> {
+pub(super) fn name(
+    pools: &mut Pools,
+    handle: Handle,
+    name: &str,
+    persistent: bool,
+) -> Result<(), Errno> {
     let request = NameRequest {
         handle,
         name: name.into(),

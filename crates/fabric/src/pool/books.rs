@@ -12,8 +12,8 @@ use crate::limits::GRANTS_PER_BLOCK_MAX;
 use crate::remoting::{Malformed, decode_body};
 use crate::services::pool::{
     Access, AdoptReply, AllocateReply, BlockInfo, EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED,
-    Grant, GrantRequest, NameRequest, NoteRequest, OpenReply, PartyKind, PoolReply, PoolStub,
-    RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE, SyncKind,
+    EVENT_READY, Grant, GrantRequest, NameRequest, NoteRequest, OpenReply, PartyKind, PoolReply,
+    PoolStub, RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE, SyncKind,
 };
 use crate::session::Opened;
 
@@ -30,7 +30,9 @@ pub enum Event {
     /// The owner of this block has ended, or it did not come back after a restart of the broker, or
     /// the next broker did not take it. Those who have mapped it share it still; nobody else can.
     Orphaned(u64),
-    /// The broker is gone: [`super::PoolSession::reattach`].
+    /// What was waited for by this ticket has come about; look at once, it may pass again.
+    Ready(u64),
+    /// The broker is gone: [`super::PoolSession::reattach`]. It has forgotten all waits.
     BrokerGone,
 }
 
@@ -368,6 +370,7 @@ impl crate::session::Books for Books {
             EVENT_CHANGED => self
                 .events
                 .extend(handles()?.into_iter().map(Event::Changed)),
+            EVENT_READY => self.events.extend(handles()?.into_iter().map(Event::Ready)),
             EVENT_FREED | EVENT_ORPHANED => {
                 let freed = event.number == EVENT_FREED;
                 let tell = if freed { Event::Freed } else { Event::Orphaned };

@@ -74,6 +74,8 @@ fn every_pool_body(bytes: &[u8]) {
     one_body::<pool::RefreshRequest>(bytes);
     one_body::<pool::RestoreBlockRequest>(bytes);
     one_body::<pool::RestorePoolRequest>(bytes);
+    one_body::<pool::TicketRequest>(bytes);
+    one_body::<pool::WaitRequest>(bytes);
     one_body::<pool::ResumeRequest>(bytes);
 }
 

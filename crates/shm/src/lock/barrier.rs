@@ -44,6 +44,15 @@ fn arrived(word: u64) -> u64 {
     word >> 32 & 0xffff
 }
 
+/// How many have arrived, as a word says, whether somebody may sleep on it, and whether it is broken.
+pub(crate) fn shown(word: u64) -> (u32, bool, bool) {
+    (
+        arrived(word) as u32,
+        word & SLEEPERS != 0,
+        word & BROKEN != 0,
+    )
+}
+
 impl<'m> Barrier<'m> {
     /// Makes a barrier for `parties` threads of the [`BARRIER_BYTES`] at `at`. Nobody may be using
     /// it.

@@ -70,6 +70,7 @@ impl<'m> Condvar<'m> {
     /// # Errors
     /// [`LockError::NotOwner`]: the calling thread does not have the mutex.
     /// [`LockError::NotRecoverable`]: it waited, and the mutex can't be had again.
+    /// [`LockError::Fenced`]: it waited, and does not have the mutex.
     pub fn wait_until(
         self,
         who: &Locker,
@@ -82,6 +83,9 @@ impl<'m> Condvar<'m> {
         who.step("lock.cond.waiting");
         let timed_out = !self.sleep(who, key, until);
         who.step("lock.cond.returning");
+        if who.is_fenced() {
+            return Err(LockError::Fenced);
+        }
         let mutex = mutex.lock(who)?;
         Ok(Woken { mutex, timed_out })
     }
