@@ -53,6 +53,8 @@ fn pool_bodies(body: &[u8]) {
     one::<pool::BlockInfo>(body);
     one::<pool::BlockPage>(body);
     one::<pool::BlockRequest>(body);
+    one::<pool::BlockRecord>(body);
+    one::<pool::BringRequest>(body);
     one::<pool::CreatePoolRequest>(body);
     one::<pool::FindRequest>(body);
     one::<pool::GrantRequest>(body);

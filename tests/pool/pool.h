@@ -41,6 +41,7 @@ int guard(void (*function)(void *), void *argument);
 /* Families of commands: whether the first word is one of theirs. */
 int locks(char **words);
 int transfers(char **words);
+int dma_calls(char **words);
 int evil(char **words);
 
 /* A forked child must find nothing of its parent's, and can open the library for itself. */

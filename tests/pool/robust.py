@@ -251,12 +251,12 @@ def stopped(stage):
 def locks_shown(stage):
     """`causeway status` shows who has what, and who waits."""
     owner, reader, other = scene(stage)
-    owner.does("mutex", MUTEX, "lock")
+    other.does("mutex", MUTEX, "lock")
     reader.does("rwlock", RWLOCK, "read")
     owner.does("sem", SEM, "post")
     reader.does("barrier", BARRIER, "join")
     reader.begins("mutex", MUTEX, "lock", LONG)
-    other.begins("barrier", BARRIER, "wait", LONG)
+    owner.begins("barrier", BARRIER, "wait", LONG)
 
     def shown(offset):
         locks = [lock for p in stage.pools() for b in p["blocks"] for lock in b["locks"]]
@@ -264,18 +264,18 @@ def locks_shown(stage):
 
     wait_until("a waiter", lambda: shown(MUTEX)["awaited"])
     wait_until("an arrival", lambda: shown(BARRIER)["count"] == 1)
-    expect("the holder", shown(MUTEX)["pid"], owner.player.pid)
-    expect("its thread", shown(MUTEX)["thread"], owner.player.pid)
+    expect("the holder", shown(MUTEX)["pid"], other.player.pid)
+    expect("its thread", shown(MUTEX)["thread"], other.player.pid)
     expect("the reader", shown(RWLOCK)["entries"], [{"pid": reader.player.pid, "threads": 1}])
     expect("the value", shown(SEM)["count"], 1)
     expect("the parties", shown(BARRIER)["parties"], 2)
     said = stage.status()
-    for line in (f"mutex at 0, held by {owner.player.pid} (thread {owner.player.pid}), awaited",
+    for line in (f"mutex at 0, held by {other.player.pid} (thread {other.player.pid}), awaited",
                  f"rwlock at 1024, read by {reader.player.pid}",
                  "semaphore at 128, value 1", "barrier at 2048, 1 of 2 arrived, joined by "):
         if line not in said:
             raise Failed(f"not shown: {line}: {said}")
-    strike(stage, owner, KILL)
+    strike(stage, other, KILL)
     expect("the heir", reader.result(), OWNER_DEAD)
     expect("health", shown(MUTEX)["health"], "inconsistent")
 

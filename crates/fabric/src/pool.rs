@@ -17,9 +17,9 @@ use crate::error::{Error, Result};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
 use crate::services::pool::{
-    AllocateRequest, BlockRequest, CreatePoolRequest, FindRequest, GrantRequest, ListRequest,
-    NameRequest, NoteRequest, OpenRequest, PoolCursor, PoolNameRequest, PoolRequest, PoolStub,
-    RefreshRequest,
+    AllocateRequest, BlockRequest, BringRequest, CreatePoolRequest, FindRequest, GrantRequest,
+    ListRequest, NameRequest, NoteRequest, OpenRequest, PoolCursor, PoolNameRequest, PoolRequest,
+    PoolStub, RefreshRequest,
 };
 use crate::session::Session;
 use books::{Books, Owned};
@@ -432,6 +432,19 @@ impl PoolSession {
                 Owned::adopted(kept, &info, adopted, reply.moves),
             );
             Ok((reply, fd))
+        })
+    }
+
+    /// Shows a block that this session holds to a broker that does not know it
+    /// ([`Event::Unknown`]): a persistent one is known again though its owner has ended.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` if it is not persistent, `ENOENT`.
+    pub fn bring(&self, handle: u64, fd: BorrowedFd<'_>) -> Result<()> {
+        self.session.call(|control, books| {
+            let pool = books.pool_of(handle)?;
+            PoolStub(control).bring(&BringRequest { pool, handle }, &[fd])?;
+            Ok(())
         })
     }
 

@@ -115,7 +115,8 @@ impl Pools {
         member.bytes += bytes;
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
         block.owner = Some(session);
-        Ok(block)
+        self.record(handle);
+        self.blocks.get(&handle).ok_or(Errno::NOENT)
     }
 
     /// Whether a party can be given this.
@@ -191,6 +192,7 @@ impl Pools {
         }
         if let Some(block) = self.blocks.get(&handle) {
             let (pool, name) = (block.pool, block.name.clone());
+            self.record(handle);
             self.tell_of_name(pool, &name);
         }
         Ok(())

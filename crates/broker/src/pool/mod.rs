@@ -16,6 +16,7 @@
 //! - [`slots`]: the free list;
 //! - [`pools`]: making, opening and ending pools; [`blocks`]: the same for blocks;
 //! - [`grants`]: rights; [`restore`]: what comes back after a restart;
+//! - [`record`]: persistent blocks, which come back without their owners;
 //! - [`waits`]: who is told when something has come about;
 //! - [`listing`]: what is shown of it; [`client`]: the service's methods.
 
@@ -24,6 +25,7 @@ pub mod client;
 pub mod grants;
 pub mod listing;
 pub mod pools;
+pub mod record;
 pub mod restore;
 pub mod slots;
 pub mod waits;

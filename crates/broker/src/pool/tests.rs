@@ -12,15 +12,15 @@ use rustix::io::pwrite;
 use super::*;
 
 /// User of all but those that are somebody else's.
-const UID: u32 = 1000;
-const OTHER_UID: u32 = 1001;
+pub(super) const UID: u32 = 1000;
+pub(super) const OTHER_UID: u32 = 1001;
 const BLOCK: u64 = 8192;
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn tables() -> Pools {
+pub(super) fn tables() -> Pools {
     Pools::new(own_uid())
 }
 
@@ -414,7 +414,7 @@ fn to_session(party: SessionName, access: Access) -> Grant {
     }
 }
 
-fn returned(pools: &mut Pools, session: SessionName, uid: u32) -> PoolId {
+pub(super) fn returned(pools: &mut Pools, session: SessionName, uid: u32) -> PoolId {
     enter(pools, session, uid, Limits::default());
     let request = RestorePoolRequest {
         name: "p".into(),
@@ -488,8 +488,9 @@ fn what_its_owner_does_not_bring_is_given_up() {
         handle,
         access: Access::Read,
     };
-    new.resume(3, &resume(5), now).unwrap();
-    new.resume(3, &resume(5), now).unwrap();
+    for _ in 0..2 {
+        assert_eq!(new.resume(3, &resume(5), now), Ok(true), "nobody has it");
+    }
     new.expire(now + RESTORE_GRACE - Duration::from_millis(1));
     assert_eq!(new.take_news(), []);
     new.expire(now + RESTORE_GRACE);

@@ -57,6 +57,8 @@ fn every_pool_body(bytes: &[u8]) {
     one_body::<pool::BlockInfo>(bytes);
     one_body::<pool::BlockPage>(bytes);
     one_body::<pool::BlockRequest>(bytes);
+    one_body::<pool::BlockRecord>(bytes);
+    one_body::<pool::BringRequest>(bytes);
     one_body::<pool::CreatePoolRequest>(bytes);
     one_body::<pool::FindRequest>(bytes);
     one_body::<pool::GrantRequest>(bytes);

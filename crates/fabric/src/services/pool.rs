@@ -386,6 +386,33 @@ message! {
         access: Access,
     }
 
+    /// Presents a block that the caller holds and somebody else is the owner of. Descriptor: the
+    /// block, for reading at least.
+    pub struct BringRequest {
+        /// Its pool, by this broker's number.
+        pool: u64,
+        /// The block.
+        handle: u64,
+    }
+
+    /// What the broker writes on a persistent block's memory, for the next one to read: no message.
+    pub struct BlockRecord {
+        /// Name of its pool.
+        pool: String,
+        /// Its place in the pool.
+        number: u32,
+        /// Its name.
+        name: String,
+        /// The session it belongs to; 0: none.
+        owner: u64,
+        /// How often it has moved.
+        moves: u32,
+        /// Whether one may hold it that should not any more.
+        exposed: bool,
+        /// All grants.
+        grants: Vec<Grant>,
+    }
+
     /// Asks for the status page after this place; the default is the first.
     pub struct PoolCursor {
         /// Pool of the last page; 0 is before all.
@@ -538,8 +565,9 @@ service! {
         20 => restore_pool(RestorePoolRequest; fds 0..=0) -> PoolReply;
         /// Presents a block after a restart of the broker.
         21 => restore_block(RestoreBlockRequest; fds 1..=1) -> ();
-        /// Presents a block of another after a restart of the broker.
-        22 => resume(ResumeRequest; fds 0..=0) -> ();
+        /// Says which block of another the caller holds, after a restart of the broker. True if
+        /// the block is not known yet, and the caller is to bring it, too.
+        22 => resume(ResumeRequest; fds 0..=0) -> bool;
         /// Lists pools.
         23 => status(PoolCursor; fds 0..=0) -> PoolPage;
         /// Asks to be told when something has come about. True if it has already: then there will
@@ -547,6 +575,9 @@ service! {
         24 => wait(WaitRequest; fds 0..=0) -> bool;
         /// The caller waits no longer.
         25 => give_up(TicketRequest; fds 0..=0) -> ();
+        /// Presents a block of another after a restart of the broker: a persistent one is known
+        /// again without its owner.
+        26 => bring(BringRequest; fds 1..=1) -> ();
     }
 }
 

@@ -166,7 +166,7 @@ impl<'m> Barrier<'m> {
         let mut woke = Woke::Early;
         let is_over = |seen: u64| (seen ^ mine) & (ROUNDS | ERAS) != 0;
         loop {
-            waiting.turn()?;
+            let turn = waiting.turn();
             let deaths = who.deaths();
             let seen = self.word.load(Ordering::Acquire);
             if (seen ^ mine) & ERAS != 0 {
@@ -174,6 +174,14 @@ impl<'m> Barrier<'m> {
             }
             if is_over(seen) {
                 return Ok(());
+            }
+            match turn {
+                // Its arrival is that of a dead one: the others may have seen that already.
+                Err(LockError::Fenced) => {
+                    self.end_round(who, seen)?;
+                    continue;
+                }
+                turn => turn?,
             }
             match woke {
                 Woke::Early => self.check(who, seen, |life| who.is_alive(life))?,
@@ -205,7 +213,7 @@ impl<'m> Barrier<'m> {
     fn check(
         self,
         who: &Locker,
-        mut seen: u64,
+        seen: u64,
         alive: impl FnMut(Life) -> bool,
     ) -> Result<(), LockError> {
         if seen & BROKEN != 0 {
@@ -214,6 +222,11 @@ impl<'m> Barrier<'m> {
         if self.records.look(alive) != Found::Dead {
             return Ok(());
         }
+        self.end_round(who, seen)
+    }
+
+    /// A participant in the round of `seen` is dead: the others are told, unless all had come.
+    fn end_round(self, who: &Locker, mut seen: u64) -> Result<(), LockError> {
         let round = seen & (ROUNDS | ERAS);
         for _ in 0..RETRIES {
             if seen & (ROUNDS | ERAS) != round {
