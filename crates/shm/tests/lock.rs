@@ -5,6 +5,8 @@
 
 #[path = "lock/barrier.rs"]
 mod barrier;
+#[path = "lock/fenced.rs"]
+mod fenced;
 #[path = "lock/garbage.rs"]
 mod garbage;
 #[path = "lock/lease.rs"]

@@ -83,9 +83,6 @@ impl<'m> Condvar<'m> {
         who.step("lock.cond.waiting");
         let timed_out = !self.sleep(who, key, until);
         who.step("lock.cond.returning");
-        if who.is_fenced() {
-            return Err(LockError::Fenced);
-        }
         let mutex = mutex.lock(who)?;
         Ok(Woken { mutex, timed_out })
     }
