@@ -151,8 +151,9 @@ int cw_block_alloc(cw_pool *pool, uint64_t size, unsigned flags, cw_block **bloc
 int cw_block_free(cw_block *block);
 
 /* Takes hold of a block, for CW_READ or CW_WRITE, by its handle or its name. With a time to wait
- * cw_block_find() sleeps until there is such a block that may be accessed so. -ENOENT, -EACCES, when
- * the time is over; -ENOENT at once if the pool is destroyed; -EDQUOT if a thousand threads wait. */
+ * cw_block_find() sleeps until there is such a block that may be accessed so. -ENOENT, -EACCES,
+ * when the time is over; -ENOENT at once if the pool is destroyed; -EDQUOT if a thousand threads
+ * wait. */
 int cw_block_open(cw_pool *pool, uint64_t handle, enum cw_access access, cw_block **block);
 int cw_block_find(cw_pool *pool, const char *name, enum cw_access access, int64_t wait_ns,
 		  cw_block **block);
@@ -225,8 +226,7 @@ int cw_block_map(cw_block *block, enum cw_access access, void **address);
  * -EDEADLK          the calling thread has it already
  * -EPERM            unlock: the calling thread does not have it, or not any more: its process was
  *                   taken for dead, since it was stopped or cut off from the broker for long
- * -ESTALE           the process was taken for dead while it waited, and the broker has no other life
- *                   for it
+ * -ESTALE           the process was taken for dead, and the broker has no other life for it
  * -ENOTRECOVERABLE  see above
  * -EAGAIN           more processes use it at once than it has room for (64)
  * -EOVERFLOW        semaphores: the value is the greatest possible */
@@ -343,8 +343,8 @@ struct cw_piece {
 /* Most parts of a transfer. */
 #define CW_PIECES_MAX 1024
 
-/* The same of several parts, which are carried out in their order and end together. -EINVAL also for
- * no part, or more than CW_PIECES_MAX. */
+/* The same of several parts, which are carried out in their order and end together. -EINVAL also
+ * for no part, or more than CW_PIECES_MAX. */
 int cw_dma_transferv(cw_dma *dma, const struct cw_piece *pieces, size_t count,
 		     cw_dma_callback callback, void *argument, uint64_t *transfer);
 

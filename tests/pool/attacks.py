@@ -324,6 +324,6 @@ def brokers_under_load(stage):
     after_deaths(stage, workers)
 
 
-TESTS = (guesses, widening, rubbish, absurd, kept, floods, churning, at_every_step, revoked_at_every_step,
-         brokers, brokers_under_load)
+TESTS = (guesses, widening, rubbish, absurd, kept, floods, churning, at_every_step,
+         revoked_at_every_step, brokers, brokers_under_load)
 assert os.name == "posix"

@@ -1,8 +1,8 @@
 /* Transfers by the thousand, in parts, and those that are ended on the way. */
 #include "pool.h"
 
-/* Starts so many that are not looked at, then one more; looks at all: how many were started, what the
- * one more was told, how many were done, and what another was told afterwards. */
+/* Starts so many that are not looked at, then one more; looks at all: how many were started, what
+ * the one more was told, how many were done, and what another was told afterwards. */
 static void fill(char **w)
 {
 	cw_buffer *to = slot_of(w[1])->buffer, *from = slot_of(w[2])->buffer;

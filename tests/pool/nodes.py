@@ -60,8 +60,8 @@ def aborts(stage):
 
 
 def deaths(stage):
-    """A node dies, or frees its buffer, while transfers from and to it are under way: they fail, and
-    whoever started them goes on."""
+    """A node dies, or frees its buffer, while transfers from and to it are under way: they fail,
+    and whoever started them goes on."""
     for end in ("KILL", "free"):
         here, there, own, remote, number = cluster(stage, LARGE)
         here.tell("burst", remote, own, LARGE, MANY, 0)

@@ -15,7 +15,8 @@ use std::time::Instant;
 use causeway_fabric::fds::{is_huge, reopen};
 use causeway_fabric::limits::RESTORE_GRACE;
 use causeway_fabric::remoting::{decode_body, encode_body};
-use causeway_fabric::services::pool::{BlockRecord, BringRequest, Pages, PartyKind};
+use causeway_fabric::services::pool::{BringRequest, Pages, PartyKind};
+use causeway_fabric::services::record::BlockRecord;
 use rustix::fs::{XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat};
 use rustix::io::Errno;
 

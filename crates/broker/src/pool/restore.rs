@@ -100,9 +100,7 @@ impl Pools {
     ) -> Result<(), Errno> {
         let member = self.own(session)?;
         let uid = member.uid;
-        if !member.pools.contains(&request.pool) {
-            return Err(Errno::NOENT);
-        }
+        self.joined(session, request.pool)?;
         let named = read_memfd_name(&fd, self.own_uid, &member.tenant_name);
         // The user's other processes are inside one boundary with its owner anyway.
         let (_, handle) = named.filter(|(user, _)| *user == uid).ok_or(Errno::INVAL)?;

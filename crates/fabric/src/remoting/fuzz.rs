@@ -6,7 +6,7 @@ use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, session, sisci,
+    StatusPage, SysfsReply, SysfsRequest, record, session, sisci,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -57,7 +57,7 @@ fn every_pool_body(bytes: &[u8]) {
     one_body::<pool::BlockInfo>(bytes);
     one_body::<pool::BlockPage>(bytes);
     one_body::<pool::BlockRequest>(bytes);
-    one_body::<pool::BlockRecord>(bytes);
+    one_body::<record::BlockRecord>(bytes);
     one_body::<pool::BringRequest>(bytes);
     one_body::<pool::CreatePoolRequest>(bytes);
     one_body::<pool::FindRequest>(bytes);

@@ -44,7 +44,8 @@ fn arrived(word: u64) -> u64 {
     word >> 32 & 0xffff
 }
 
-/// How many have arrived, as a word says, whether somebody may sleep on it, and whether it is broken.
+/// How many have arrived, as a word says, whether somebody may sleep on it, and whether it is
+/// broken.
 pub(crate) fn shown(word: u64) -> (u32, bool, bool) {
     (
         arrived(word) as u32,
