@@ -14,7 +14,7 @@ use super::message::{MAPPING_LEN, Message, REGION_LEN};
 use super::{config::Sizes, flow};
 use crate::errno::{Errno, INVALID, NOT_OFFERED, Result, last};
 use crate::id::{PS_TCP, QPT_RC};
-use crate::{ffi, qp};
+use crate::{device, ffi, qp};
 
 /// Control messages under way at once.
 pub(super) const CONTROL_SLOTS: u32 = 4;
@@ -155,7 +155,11 @@ impl Link {
         // SAFETY: as the caller promises; the protection domain is the device's.
         unsafe {
             debug_assert_eq!((*id).ps, PS_TCP);
-            let pd = (*id).pd;
+            // A listener at no certain address has none to give to its connections.
+            let pd = match (*id).pd.is_null() {
+                true => device::get()?.default_pd()?,
+                false => (*id).pd,
+            };
             let remote = LOCAL_WRITE | REMOTE_WRITE;
             let incoming = Buffer::new(pd, 2 * sizes.half() as usize, remote)?;
             let outgoing = Buffer::new(pd, sizes.send_buffer as usize, LOCAL_WRITE)?;
@@ -176,7 +180,7 @@ impl Link {
                 qp_type: QPT_RC,
                 sq_sig_all: 1,
             };
-            qp::create(id, ptr::null_mut(), &mut attr)?;
+            qp::create(id, pd, &mut attr)?;
             let (cq, channel) = (queues.cq, queues.channel);
             mem::forget(queues);
             let link = Link {

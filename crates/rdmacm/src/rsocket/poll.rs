@@ -62,7 +62,8 @@ fn events(socket: &Socket, state: &State) -> c_short {
             if stream.has_room() {
                 events |= libc::POLLOUT;
             }
-            if stream.ended() {
+            // As of the kernel's sockets, programs take it for the end of everything.
+            if stream.ended() && stream.incoming.unread() == 0 {
                 events |= libc::POLLHUP;
             }
             if stream.error.is_some() {
