@@ -9,8 +9,10 @@ use super::message::mappings_told;
 
 /// Where the files are.
 const DIRECTORY: &str = "/etc/rdma/rsocket";
-/// Send and receive buffers, unless a file or the program says otherwise.
-const BUFFER: u32 = 1 << 17;
+/// Receive buffers, unless a file or the program says otherwise.
+const RECEIVE_BUFFER: u32 = 1 << 19;
+/// Send buffers.
+const SEND_BUFFER: u32 = 1 << 18;
 /// Smallest buffer.
 const BUFFER_MIN: u32 = 1 << 12;
 /// Largest buffer: a message of half of it must fit into an immediate.
@@ -111,8 +113,8 @@ impl Config {
             text.split_whitespace().next()?.parse::<u32>().ok()
         };
         let mut sizes = Sizes {
-            send_buffer: BUFFER,
-            receive_buffer: BUFFER,
+            send_buffer: SEND_BUFFER,
+            receive_buffer: RECEIVE_BUFFER,
             sends: QUEUE,
             receives: QUEUE,
             inline: INLINE,
@@ -150,7 +152,7 @@ mod tests {
         let directory = std::env::temp_dir().join(format!("causeway-rs-{}", std::process::id()));
         fs::create_dir_all(&directory).unwrap();
         let plain = Config::read(&directory);
-        assert_eq!(plain.sizes.receive_buffer, BUFFER);
+        assert_eq!(plain.sizes.receive_buffer, RECEIVE_BUFFER);
         assert_eq!(plain.polling, Duration::from_micros(10));
         for (name, text) in [
             ("mem_default", "1000000\n"),

@@ -10,7 +10,7 @@ use super::link::{Payload, Work};
 use super::memory::{LOCAL_WRITE, REMOTE_WRITE, Registration};
 use super::message::{ConnData, MAPPING_LEN, Message, REGION_LEN, Region};
 use super::socket::{self, Guard, Socket};
-use super::stream::{Pace, Stream};
+use super::stream::Stream;
 use crate::errno::{Errno, INVALID, Result, code};
 
 /// `riomap`'s offset for "choose one": the address itself.
@@ -230,7 +230,6 @@ unsafe fn write(
     let mut state = socket.lock();
     let deadline = state.options.send_deadline();
     let room = |stream: &Stream| stream.outgoing.has_room() || !stream.writable;
-    let mut pace = Pace::new();
     let mut done = 0;
     let outcome = loop {
         if done == count {
@@ -245,7 +244,7 @@ unsafe fn write(
             Ok(found) => found,
             Err(errno) => break Err(errno),
         };
-        let want = pace.next(count - done);
+        let want = stream.message_len(count - done);
         let want = want.min(u32::try_from(left).unwrap_or(u32::MAX));
         let len = stream.outgoing.buffered(want);
         // SAFETY: as the caller promises.

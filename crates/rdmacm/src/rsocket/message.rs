@@ -25,8 +25,6 @@ const SCALE_BITS: u32 = 8;
 /// Above this a scaled number counts in steps of 256.
 const SCALE_LINEAR: u16 = 1 << (SCALE_BITS - 1);
 
-/// Longest data message.
-pub(super) const DATA_MAX: u32 = DATA_MASK;
 /// Length of the private data of a connection.
 pub(super) const CONN_DATA_LEN: usize = 40;
 /// Length of a description of memory.
@@ -208,7 +206,7 @@ mod tests {
     fn messages_come_back() {
         let messages = [
             Message::Data(1),
-            Message::Data(DATA_MAX),
+            Message::Data(DATA_MASK),
             Message::Credits {
                 limit: 0xFFFF,
                 grants: false,

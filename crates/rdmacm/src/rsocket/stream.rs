@@ -4,14 +4,14 @@ use super::config::Sizes;
 use super::flow::{Incoming, Outgoing, Place, SLOTS};
 use super::iomap::Mappings;
 use super::link::{COMPLETIONS, CONTROL_SLOTS, Done, Link, Payload, Work};
-use super::message::{ConnData, DATA_MAX, Message, REGION_LEN, Region};
+use super::message::{ConnData, Message, REGION_LEN, Region};
 use crate::errno::{Errno, Result};
 
-/// The first of the messages into which a long transfer is divided; the following ones are twice as
-/// long each, so that copying and writing overlap.
-const FIRST_TRANSFER: u32 = 2048;
-/// The longest of them.
-const TRANSFER_MAX: u32 = 65_536;
+/// The longest message.
+const MESSAGE_MAX: u32 = 65_536;
+/// The longest message while others are under way. On one host a longer WRITE waits until those
+/// have been taken by the peer; a shorter one goes by ring at once (`docs/ARCHITECTURE.md`).
+const MESSAGE_MAX_BUSY: u32 = 4032;
 
 /// Bytes of the program.
 #[derive(Clone, Copy)]
@@ -20,26 +20,10 @@ pub(super) struct Piece {
     pub len: usize,
 }
 
-/// How long the messages of one transfer are.
-pub(super) struct Pace(u32);
-
-impl Pace {
-    /// The pace of a new transfer.
-    pub fn new() -> Pace {
-        Pace(FIRST_TRANSFER)
-    }
-
-    /// The length of the next message when `left` bytes are left.
-    pub fn next(&mut self, left: usize) -> u32 {
-        let now = self.0;
-        match u32::try_from(left) {
-            Ok(left) if left <= now => left,
-            _ => {
-                self.0 = (now * 2).min(TRANSFER_MAX);
-                now
-            }
-        }
-    }
+/// How much of `left` bytes the next message takes, with or without others under way.
+fn message_len(left: usize, busy: bool) -> u32 {
+    let max = if busy { MESSAGE_MAX_BUSY } else { MESSAGE_MAX };
+    u32::try_from(left).unwrap_or(max).min(max)
 }
 
 /// A connection that is agreed on.
@@ -294,12 +278,21 @@ impl Stream {
         self.outgoing.busy(self.sizes.sends.into()) + CONTROL_SLOTS - self.control_free
     }
 
+    /// How much of `left` bytes the next message takes.
+    pub fn message_len(&mut self, left: usize) -> u32 {
+        if self.under_way() > 0 && left > MESSAGE_MAX_BUSY as usize {
+            // They may be complete.
+            self.progress();
+        }
+        message_len(left, self.under_way() > 0)
+    }
+
     /// Sends the beginning of a piece, as much as the next message takes: its length.
     ///
     /// # Safety
     /// The piece can be read.
-    pub unsafe fn send(&mut self, piece: Piece, want: u32) -> Result<u32> {
-        let want = want.min(DATA_MAX);
+    pub unsafe fn send(&mut self, piece: Piece) -> Result<u32> {
+        let want = self.message_len(piece.len);
         let len = self.outgoing.fitting(want);
         let Some(place) = self.outgoing.place(len) else {
             return Err(Errno(libc::EAGAIN));
@@ -387,23 +380,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn long_transfers_begin_with_short_messages() {
-        let mut pace = Pace::new();
-        let mut left = 1 << 20;
-        let mut lengths = Vec::new();
-        while left > 0 {
-            let len = pace.next(left);
-            left -= len as usize;
-            lengths.push(len);
-        }
-        assert_eq!(
-            lengths[..7],
-            [2048, 4096, 8192, 16_384, 32_768, 65_536, 65_536]
-        );
-        assert_eq!(
-            lengths.iter().map(|len| *len as usize).sum::<usize>(),
-            1 << 20
-        );
-        assert_eq!(Pace::new().next(5), 5);
+    fn messages_are_short_behind_others() {
+        assert_eq!(message_len(5, true), 5);
+        assert_eq!(message_len(usize::MAX, false), MESSAGE_MAX);
+        assert_eq!(message_len(1 << 20, true), MESSAGE_MAX_BUSY);
     }
 }

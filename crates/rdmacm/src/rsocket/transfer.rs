@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use super::name;
 use super::socket::{self, Guard, Phase, Socket, State};
-use super::stream::{Pace, Piece, Stream};
+use super::stream::{Piece, Stream};
 use crate::errno::{Errno, INVALID, Result, code};
 
 /// `IOV_MAX`
@@ -135,8 +135,6 @@ impl Socket {
         }
         let mut state = self.lock();
         let deadline = state.options.send_deadline();
-        let mut pace = Pace::new();
-        let mut left: usize = pieces.iter().map(|piece| piece.len).sum();
         let mut sent = 0;
         for piece in pieces {
             let mut at = 0;
@@ -153,12 +151,11 @@ impl Socket {
                         start: piece.start.add(at),
                         len: piece.len - at,
                     };
-                    stream.send(rest, pace.next(left).min(rest.short()))
+                    stream.send(rest)
                 };
                 match outcome {
                     Ok(len) => {
                         at += len as usize;
-                        left -= len as usize;
                         sent += len as usize;
                     }
                     Err(errno) => {
@@ -222,13 +219,6 @@ impl Socket {
                 };
             }
         }
-    }
-}
-
-impl Piece {
-    /// Its length, as far as a message can tell.
-    fn short(&self) -> u32 {
-        u32::try_from(self.len).unwrap_or(u32::MAX)
     }
 }
 
