@@ -51,6 +51,9 @@ pub(super) struct Sizes {
     pub mappings: u16,
 }
 
+/// Sets one of the sizes.
+type Setter = fn(&mut Sizes, u32);
+
 /// What the files say.
 pub(super) struct Config {
     /// Sizes of a new rsocket.
@@ -120,7 +123,7 @@ impl Config {
             inline: INLINE,
             mappings: 0,
         };
-        let setters: [(&str, fn(&mut Sizes, u32)); 6] = [
+        let setters: [(&str, Setter); 6] = [
             ("mem_default", Sizes::set_receive_buffer),
             ("wmem_default", Sizes::set_send_buffer),
             ("sqsize_default", Sizes::set_sends),

@@ -8,26 +8,17 @@
 //! - `memory` and `link` are the buffers and the queue pair, `stream` a connection on top of them;
 //! - `socket` is what a number names, and how calls wait; the other modules are the calls.
 
-mod close;
+pub(super) mod close;
 mod config;
-mod connect;
+pub(super) mod connect;
 mod flow;
-mod iomap;
+pub(super) mod iomap;
 mod link;
 mod memory;
 mod message;
 mod name;
-mod option;
-mod poll;
+pub(super) mod option;
+pub(super) mod poll;
 mod socket;
 mod stream;
-mod transfer;
-
-pub(crate) use close::{rclose, rshutdown};
-pub(crate) use connect::{raccept, rbind, rconnect, rgetpeername, rgetsockname, rlisten, rsocket};
-pub(crate) use iomap::{riomap, riounmap, riowrite};
-pub(crate) use option::{rfcntl, rgetsockopt, rsetsockopt};
-pub(crate) use poll::{rpoll, rselect};
-pub(crate) use transfer::{
-    rread, rreadv, rrecv, rrecvfrom, rrecvmsg, rsend, rsendmsg, rsendto, rwrite, rwritev,
-};
+pub(super) mod transfer;
