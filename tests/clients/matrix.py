@@ -203,7 +203,8 @@ def run(report, text=""):
     for stage, make, wire, cases in worlds():
         names = [f"{stage} {c.name}" for c in cases] + [f"{stage} ibv_dev"]
         if stage in DATAGRAM_STAGES:
-            names += [f"{stage} {name}" for name in (*datagrams.NAMES, *rsockets.NAMES, pyverbs.NAME)]
+            more = (*datagrams.NAMES, *rsockets.NAMES, pyverbs.NAME)
+            names += [f"{stage} {name}" for name in more]
         if not any(map(chosen, names)):
             continue
         try:

@@ -1,4 +1,4 @@
-"""rsockets: rdma-core's rstream and riostream, socket programs under librspreload, our own tests."""
+"""rsockets: rstream and riostream, socket programs under librspreload, our own tests."""
 
 import hashlib
 import os
