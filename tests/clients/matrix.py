@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 
-from clients import datagrams, pyverbs
+from clients import datagrams, pyverbs, rsockets
 from lib import netns, pair
 
 # A run that takes longer hangs: the slowest takes a few seconds on two processors.
@@ -17,7 +17,7 @@ ALL_SIZES_ITERATIONS = "100"
 # Sizes of a run with -a: 2 to 2^23.
 ALL_SIZES = [str(1 << n) for n in range(1, 24)]
 DEVICE = "cway0"
-# Where the programs of datagrams.py run.
+# Where the programs of datagrams.py and rsockets.py run.
 DATAGRAM_STAGES = ("shm", "udp-1500")
 # Where the suite of pyverbs runs: both ends are one process, or two of one host.
 PYVERBS_STAGE = "shm"
@@ -167,6 +167,7 @@ def run_world(report, stage, world, wire, cases, chosen):
     single_programs(report, stage, world.server, wire, chosen)
     if stage in DATAGRAM_STAGES:
         datagrams.run(report, stage, world, wire, LIMIT_SECONDS, next(ports), chosen)
+        rsockets.run(report, stage, world, wire, LIMIT_SECONDS, ports, chosen)
     if stage == PYVERBS_STAGE and chosen(f"{stage} {pyverbs.NAME}"):
         pyverbs.run(report, stage, world.server, wire, LIMIT_SECONDS)
     for case in cases:
@@ -202,7 +203,8 @@ def run(report, text=""):
     for stage, make, wire, cases in worlds():
         names = [f"{stage} {c.name}" for c in cases] + [f"{stage} ibv_dev"]
         if stage in DATAGRAM_STAGES:
-            names += [f"{stage} {name}" for name in (*datagrams.NAMES, pyverbs.NAME)]
+            more = (*datagrams.NAMES, *rsockets.NAMES, pyverbs.NAME)
+            names += [f"{stage} {name}" for name in more]
         if not any(map(chosen, names)):
             continue
         try:
