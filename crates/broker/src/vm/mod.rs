@@ -6,11 +6,12 @@
 //!
 //! - [`messages`]: what travels over the virtqueues;
 //! - [`window`]: the guest's view of shared memory;
-//! - [`device`]: virtqueues and vhost-user.
+//! - [`device`], [`ring`]: virtqueues and vhost-user.
 
 pub mod device;
 pub mod guest;
 pub mod messages;
+pub mod ring;
 pub mod window;
 
 use std::collections::BTreeMap;
@@ -19,9 +20,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use causeway_fabric::remoting::Answer;
@@ -88,7 +89,42 @@ impl Admit for Gate {
 struct Control {
     ended: AtomicBool,
     connected: AtomicBool,
-    connection: Mutex<Option<ShutdownHandle>>,
+    /// The VM as it is now; 0: none has come.
+    vm: AtomicU64,
+    connection: Mutex<Option<Connection>>,
+}
+
+/// A QEMU that has come.
+struct Connection {
+    device: Arc<Device<Gate>>,
+    shutdown: ShutdownHandle,
+}
+
+impl Control {
+    fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
+        self.connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Connection {
+    /// Takes from the guest what it was shown, and leaves QEMU. The broker's loop need not wait
+    /// for it: by its own books the VM is gone.
+    fn end(self) {
+        let shutdown = self.shutdown.clone();
+        let end = move || {
+            self.device.retire();
+            self.shutdown.shutdown();
+        };
+        if thread::Builder::new()
+            .name("vm-end".into())
+            .spawn(end)
+            .is_err()
+        {
+            shutdown.shutdown();
+        }
+    }
 }
 
 struct Vm {
@@ -100,9 +136,8 @@ struct Vm {
 impl Drop for Vm {
     fn drop(&mut self) {
         self.control.ended.store(true, Ordering::SeqCst);
-        let connection = self.control.connection.lock();
-        if let Some(connection) = &*connection.unwrap_or_else(PoisonError::into_inner) {
-            connection.shutdown();
+        if let Some(connection) = self.control.connection().take() {
+            connection.end();
         }
         // Wakes the thread where it waits for QEMU to come.
         drop(std::os::unix::net::UnixStream::connect(&self.socket));
@@ -117,6 +152,8 @@ pub struct Vms {
     sender: Sender<Arrival>,
     receiver: Receiver<Arrival>,
     bell: Arc<OwnedFd>,
+    /// Detached: their processes' sessions are to end.
+    gone: Vec<VmId>,
 }
 
 impl std::fmt::Debug for Vms {
@@ -138,6 +175,7 @@ impl Vms {
             sender,
             receiver,
             bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            gone: Vec::new(),
         })
     }
 
@@ -150,7 +188,22 @@ impl Vms {
     pub fn arrivals(&mut self) -> Vec<Arrival> {
         // Emptied first: who comes later rings again.
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
-        self.receiver.try_iter().collect()
+        let current = |arrival: &Arrival| {
+            let mut vms = self.vms.values();
+            vms.any(|vm| arrival.peer.vm == Some(vm.control.vm.load(Ordering::SeqCst)))
+        };
+        self.receiver.try_iter().filter(current).collect()
+    }
+
+    fn detach(&mut self, name: &str) -> Result<(), Errno> {
+        let vm = self.vms.remove(name).ok_or(Errno::NOENT)?;
+        self.gone.push(vm.control.vm.load(Ordering::SeqCst));
+        Ok(())
+    }
+
+    /// Takes those that were detached. Their threads may still wait for QEMU.
+    pub fn take_gone(&mut self) -> Vec<VmId> {
+        std::mem::take(&mut self.gone)
     }
 
     /// Whether there are none, so that nobody needs this broker.
@@ -249,6 +302,7 @@ impl Service {
             arrivals: arrivals.clone(),
             bell: Arc::clone(bell),
         };
+        self.control.vm.store(gate.vm, Ordering::SeqCst);
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let device = Device::new(memory.clone(), gate).map_err(|e| text(&e))?;
@@ -262,13 +316,18 @@ impl Service {
             let control = &self.control;
             control.connected.store(true, Ordering::SeqCst);
             tracing::info!(name = self.name, "QEMU has come");
-            let connection = control.connection.lock();
-            *connection.unwrap_or_else(PoisonError::into_inner) = daemon.shutdown_handle();
-            if control.ended.load(Ordering::SeqCst) {
-                daemon.request_shutdown();
+            *control.connection() = daemon.shutdown_handle().map(|shutdown| Connection {
+                device: device.clone(),
+                shutdown,
+            });
+            if control.ended.load(Ordering::SeqCst)
+                && let Some(connection) = control.connection().take()
+            {
+                connection.end();
             }
             daemon.wait()
         });
+        self.control.connection().take();
         for handler in handlers {
             handler.send_exit_event();
         }
@@ -322,7 +381,7 @@ impl VmService for Client<'_> {
 
     fn detach_vm(&mut self, request: VmRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         self.check()?;
-        self.vms.vms.remove(&request.name).ok_or(Errno::NOENT)?;
+        self.vms.detach(&request.name)?;
         Ok(().into())
     }
 
