@@ -67,6 +67,7 @@ def all_stages():
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
+        Stage("package", "the Debian package for guests", ["tests/vm/package"], seconds=400),
         Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=600),
         Stage("clients", "the distribution's own programs", function=matrix.run),
     ]

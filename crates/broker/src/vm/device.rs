@@ -62,7 +62,9 @@ pub struct Device<A: Admit + Send + 'static> {
     handler: Mutex<Weak<Handler<A>>>,
     /// Whether events wait for buffers.
     held: AtomicBool,
-    /// Nothing that the guest asks for is done any more.
+    /// Nothing that the guest asks for is done any more: the VM was detached.
+    retired: AtomicBool,
+    /// QEMU has left.
     ended: AtomicBool,
     /// The answer to a request that was carried out while its queue was stopped.
     owed: Mutex<Option<Owed>>,
@@ -110,6 +112,7 @@ impl<A: Admit + Send> Device<A> {
             exit: Mutex::new(Some(exit)),
             handler: Mutex::new(Weak::new()),
             held: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
             ended: AtomicBool::new(false),
             owed: Mutex::new(None),
         }))
@@ -133,11 +136,12 @@ impl<A: Admit + Send> Device<A> {
         locked(&self.guest).reset();
     }
 
-    /// The guest is to have nothing any more, though QEMU is there: it is shown nothing when this
-    /// returns. Waits for QEMU.
+    /// The guest is to have nothing any more, though QEMU is there: what it was shown is taken back,
+    /// and whatever it asks for is refused. Waits for QEMU.
     pub fn retire(&self) {
-        self.ended.store(true, Ordering::SeqCst);
-        locked(&self.guest).reset();
+        // First: the thread of a guest that asks without end does it, rather than this one.
+        self.retired.store(true, Ordering::SeqCst);
+        locked(&self.guest).retire();
     }
 
     /// Events wait for buffers, or do so no more.
@@ -358,6 +362,9 @@ impl<A: Admit + Send> VhostUserBackend for Device<A> {
             return Ok(());
         }
         let mut guest = locked(&self.guest);
+        if self.retired.load(Ordering::SeqCst) {
+            guest.retire();
+        }
         let (Some(control), Some(events)) = (
             queues.get(usize::from(CONTROL_QUEUE)),
             queues.get(usize::from(EVENT_QUEUE)),

@@ -30,7 +30,7 @@ use causeway_fabric::services::vm::{AttachVmRequest, VmInfo, VmRequest, VmServic
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vhost::vhost_user::Listener;
-use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
+use vhost_user_backend::VhostUserDaemon;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::config::Tenant;
@@ -91,39 +91,24 @@ struct Control {
     connected: AtomicBool,
     /// The VM as it is now; 0: none has come.
     vm: AtomicU64,
-    connection: Mutex<Option<Connection>>,
-}
-
-/// A QEMU that has come.
-struct Connection {
-    device: Arc<Device<Gate>>,
-    shutdown: ShutdownHandle,
+    device: Mutex<Option<Arc<Device<Gate>>>>,
 }
 
 impl Control {
-    fn connection(&self) -> MutexGuard<'_, Option<Connection>> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn device(&self) -> MutexGuard<'_, Option<Arc<Device<Gate>>>> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Connection {
-    /// Takes from the guest what it was shown, and leaves QEMU. The broker's loop need not wait
-    /// for it: by its own books the VM is gone.
-    fn end(self) {
-        let shutdown = self.shutdown.clone();
-        let end = move || {
-            self.device.retire();
-            self.shutdown.shutdown();
-        };
-        if thread::Builder::new()
-            .name("vm-end".into())
-            .spawn(end)
-            .is_err()
-        {
-            shutdown.shutdown();
-        }
+/// Takes from a guest what it was shown. The broker's loop need not wait for it: by its own books
+/// the VM is gone. The connection stays until QEMU leaves: QEMU (11.1) ends itself when it loses it
+/// while the VM is paused.
+fn retire(device: Arc<Device<Gate>>) {
+    let retired = thread::Builder::new()
+        .name("vm-end".into())
+        .spawn(move || device.retire());
+    if let Err(error) = retired {
+        tracing::error!(%error, "what a detached guest was shown stays so");
     }
 }
 
@@ -136,9 +121,6 @@ struct Vm {
 impl Drop for Vm {
     fn drop(&mut self) {
         self.control.ended.store(true, Ordering::SeqCst);
-        if let Some(connection) = self.control.connection().take() {
-            connection.end();
-        }
         // Wakes the thread where it waits for QEMU to come.
         drop(std::os::unix::net::UnixStream::connect(&self.socket));
         let _ = fs::remove_file(&self.socket);
@@ -197,6 +179,11 @@ impl Vms {
 
     fn detach(&mut self, name: &str) -> Result<(), Errno> {
         let vm = self.vms.remove(name).ok_or(Errno::NOENT)?;
+        // Seen by the VM's thread before it looks for a device that came meanwhile.
+        vm.control.ended.store(true, Ordering::SeqCst);
+        if let Some(device) = vm.control.device().take() {
+            retire(device);
+        }
         self.gone.push(vm.control.vm.load(Ordering::SeqCst));
         Ok(())
     }
@@ -316,18 +303,15 @@ impl Service {
             let control = &self.control;
             control.connected.store(true, Ordering::SeqCst);
             tracing::info!(name = self.name, "QEMU has come");
-            *control.connection() = daemon.shutdown_handle().map(|shutdown| Connection {
-                device: device.clone(),
-                shutdown,
-            });
+            *control.device() = Some(Arc::clone(&device));
             if control.ended.load(Ordering::SeqCst)
-                && let Some(connection) = control.connection().take()
+                && let Some(device) = control.device().take()
             {
-                connection.end();
+                retire(device);
             }
             daemon.wait()
         });
-        self.control.connection().take();
+        self.control.device().take();
         for handler in handlers {
             handler.send_exit_event();
         }

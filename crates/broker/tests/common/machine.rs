@@ -51,8 +51,6 @@ pub struct Window {
     pub mute: Option<usize>,
     /// Requests that have come.
     pub asked: usize,
-    /// The device has ended the connection.
-    pub ended: bool,
 }
 
 /// The window, and what is told when it changes.
@@ -121,7 +119,6 @@ impl Qemu {
                 break;
             }
         }
-        self.change(|window| window.ended = true);
     }
 }
 
