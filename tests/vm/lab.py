@@ -51,6 +51,8 @@ class Lab:
         self.dir = tempfile.mkdtemp(prefix="cwvm-")
         self.host = Host("host", f"{PREFIX}.254", self.netns, os.path.join(self.dir, "rt"))
         self.config = config
+        # What guests boot from, where scripts/vm-root shows it.
+        self.initrd = os.path.join(INSIDE, os.path.relpath(BUILD, ROOT), "vm", "initrd")
         self.guests = []
         self.broker = None
 
@@ -155,7 +157,7 @@ class Guest:
                 "-object", f"memory-backend-memfd,id=m,size={MEMORY},share=on",
                 "-machine", "q35,memory-backend=m", "-m", MEMORY, "-nodefaults", "-nographic",
                 "-no-reboot", "-kernel", os.path.join(vm, "root", "boot", kernel_name()),
-                "-initrd", os.path.join(vm, "initrd"),
+                "-initrd", self.lab.initrd,
                 "-append", f"console=ttyS0 quiet panic=-1 causeway.address={self.address}/24",
                 "-serial", f"file:{self.console}",
                 "-chardev", f"socket,id=line,fd={theirs.fileno()}",

@@ -96,6 +96,13 @@ pub enum VmVerb {
     Attach(VmAttachOptions),
     /// List the VMs that may attach
     List,
+    /// Boot guests by QEMU without KVM, from this source tree, to try things in: `vm lab --help`
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// The options of the lab, and what its guests run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
     /// Plug the device of a running VM in again, whose broker has ended
     #[command(
         after_help = "The device must have an id and be plugged into a port with room for its \

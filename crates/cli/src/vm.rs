@@ -1,5 +1,6 @@
 //! `causeway vm`: virtual machines that may attach to this host's broker.
 
+mod lab;
 mod qmp;
 mod replug;
 
@@ -19,6 +20,7 @@ pub fn vm(verb: &VmVerb) -> u8 {
         VmVerb::Attach(options) => attach_one(&address, options).map_err(text),
         VmVerb::List => print_list(&address).map_err(text),
         VmVerb::Detach { name } => detach(&address, name).map_err(text),
+        VmVerb::Lab { arguments } => Err(lab::lab(arguments)),
         VmVerb::Replug(options) => replug::replug(&address, options),
     };
     match outcome {

@@ -136,8 +136,8 @@ impl<A: Admit + Send> Device<A> {
         locked(&self.guest).reset();
     }
 
-    /// The guest is to have nothing any more, though QEMU is there: what it was shown is taken back,
-    /// and whatever it asks for is refused. Waits for QEMU.
+    /// The guest is to have nothing any more, though QEMU is there: what it was shown is taken
+    /// back, and whatever it asks for is refused. Waits for QEMU.
     pub fn retire(&self) {
         // First: the thread of a guest that asks without end does it, rather than this one.
         self.retired.store(true, Ordering::SeqCst);
