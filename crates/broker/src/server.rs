@@ -156,6 +156,7 @@ impl Server {
                     token => self.serve(token, event.flags),
                 }
             }
+            self.end_detached();
             let now = Instant::now();
             self.hub.expire(now);
             self.services.expire(now);
@@ -250,6 +251,17 @@ impl Server {
         for Arrival { socket, peer } in self.vms.arrivals() {
             if self.sessions.len() < SESSIONS_MAX {
                 self.begin(socket, peer);
+            }
+        }
+    }
+
+    /// The processes of VMs that were detached, whatever their VMs say.
+    fn end_detached(&mut self) {
+        for vm in self.vms.take_gone() {
+            let of_it = |(_, session): &(&u64, &Session)| session.peer.vm == Some(vm);
+            let numbers: Vec<u64> = self.sessions.iter().filter(of_it).map(|s| *s.0).collect();
+            for number in numbers {
+                self.end(number, "its VM was detached");
             }
         }
     }
