@@ -74,6 +74,7 @@ unsigned int own_node(void);
 struct peer {
 	pid_t pid;
 	int in, out;
+	int control; /* of one in another machine, else 0 (remote.h) */
 };
 void spawn(struct peer *peer, void (*role)(struct peer *));
 /* Tells the other side a number, and hears one. A side that has ended gives up the test. */

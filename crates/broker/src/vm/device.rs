@@ -38,7 +38,7 @@ const FEATURE_VERSION_1: u64 = 1 << 32;
 /// What the configuration space begins with, so that a driver knows the device: "CWVM".
 const CONFIG_MAGIC: u32 = 0x4d56_5743;
 /// Version of the messages on the virtqueues.
-pub const CONFIG_VERSION: u32 = 1;
+pub const CONFIG_VERSION: u32 = 2;
 /// Bytes of the configuration space; as the arguments of QEMU say.
 pub const CONFIG_BYTES: usize = 64;
 
