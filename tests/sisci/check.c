@@ -27,6 +27,11 @@ void fail(const char *file, int line, const char *what)
 	failures++;
 }
 
+int failures_so_far(void)
+{
+	return failures;
+}
+
 void give_up(const char *file, int line, const char *what, sci_error_t error)
 {
 	fprintf(stderr, "     %s:%d: %s: %s (%#x)\n", file, line, what, SCIGetErrorString(error),

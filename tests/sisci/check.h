@@ -37,6 +37,8 @@ int run_tests(const struct test *tests, size_t count);
 void fail(const char *file, int line, const char *what);
 /* As fail, and ends the process. */
 void give_up(const char *file, int line, const char *what, sci_error_t error);
+/* How many were not met in this process. */
+int failures_so_far(void);
 void expect_error(const char *file, int line, const char *what, sci_error_t want,
 		sci_error_t got);
 
