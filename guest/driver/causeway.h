@@ -31,6 +31,8 @@
 #define CW_MESSAGES_MAX 256
 /* How long the host may take for an answer. */
 #define CW_ANSWER_TIMEOUT (5 * HZ)
+/* What a process is given of a segment when it touches a page: a power of two, aligned. */
+#define CW_FAULT_BYTES (512UL << 10)
 /* Doorbells that one open file may wait for. */
 #define CW_BELLS_MAX 64
 

@@ -96,19 +96,33 @@ static int cw_segment_show(struct cw_segment *segment)
 	return 0;
 }
 
-/* Gives a process a page of a segment, if the segment is shown. */
+/* Gives a process the page that it touches, and those around it. Under map_lock. */
+static vm_fault_t cw_insert_around(struct cw_segment *segment, struct vm_fault *vmf)
+{
+	struct vm_area_struct *vma = vmf->vma;
+	unsigned long pfn = PHYS_PFN(segment->dev->window + segment->offset) + vma->vm_pgoff;
+	unsigned long around = round_down(vmf->address, CW_FAULT_BYTES);
+	unsigned long at = max(vma->vm_start, around);
+	unsigned long end = min(vma->vm_end, around + CW_FAULT_BYTES);
+	vm_fault_t result = vmf_insert_pfn(vma, vmf->address,
+					   pfn + PHYS_PFN(vmf->address - vma->vm_start));
+
+	for (; result == VM_FAULT_NOPAGE && at < end; at += PAGE_SIZE)
+		result = vmf_insert_pfn(vma, at, pfn + PHYS_PFN(at - vma->vm_start));
+	return result;
+}
+
+/* The same, if the segment is shown. */
 static bool cw_segment_insert(struct cw_segment *segment, struct vm_fault *vmf, vm_fault_t *result)
 {
 	struct cw_device *dev = segment->dev;
-	phys_addr_t at;
 	bool done;
 
 	down_read(&dev->map_lock);
-	at = dev->window + segment->offset + ((u64)vmf->pgoff << PAGE_SHIFT);
 	done = dev->dead || segment->shown;
-	*result = dev->dead	   ? VM_FAULT_SIGBUS :
-		  segment->shown ? vmf_insert_pfn(vmf->vma, vmf->address, PHYS_PFN(at)) :
-				     0;
+	*result = VM_FAULT_SIGBUS;
+	if (!dev->dead && segment->shown)
+		*result = cw_insert_around(segment, vmf);
 	up_read(&dev->map_lock);
 	return done;
 }

@@ -96,7 +96,6 @@ static void send_file(const char *name)
 	sci_desc_t sd = open_library();
 	sci_local_interrupt_t taken = interrupt(sd, READY);
 	sci_remote_segment_t segment;
-	sci_error_t error;
 	ssize_t got;
 	size_t size, at = 0;
 	char *memory;
@@ -110,7 +109,7 @@ static void send_file(const char *name)
 		at += (size_t)got;
 	if (at != size)
 		die(name);
-	SCIStoreBarrier(NULL, NO_FLAGS, &error);
+	SCIStoreBarrier(NULL, NO_FLAGS);
 	trigger(sd, DONE);
 	await(taken);
 	printf("%zu bytes\n", at);

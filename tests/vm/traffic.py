@@ -64,7 +64,7 @@ def wait(place, name, seconds=SECONDS):
         time.sleep(PAUSE)
     output = place.run(f"cat /tmp/{name}.out")
     stop(place, name)
-    raise GuestError(f"{name} in {place.name} does not end: {output[-600:]}")
+    raise GuestError(f"{name} in {place.name} does not end: {output[-600:]}{said_on_host()}")
 
 
 def wait_said(place, name, word, seconds=SECONDS):
@@ -80,6 +80,16 @@ def wait_said(place, name, word, seconds=SECONDS):
             break
         time.sleep(PAUSE)
     raise GuestError(f"{name} in {place.name} has not said {word!r}")
+
+
+def said_on_host():
+    """What programs on the host, which are ended, have said."""
+    said = ""
+    for name, process in running.items():
+        process.kill()
+        said += f"\n{name} on the host: {process.communicate()[0][-600:]}"
+    running.clear()
+    return said
 
 
 def stop(place, name):
