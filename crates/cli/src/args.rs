@@ -66,6 +66,11 @@ pub struct RunOptions {
     #[arg(long)]
     pub no_paths: bool,
 
+    /// Show them in a mount namespace instead of by the path shim: to static programs and raw
+    /// system calls too. Takes root, or user namespaces for everyone
+    #[arg(long, conflicts_with = "no_paths")]
+    pub isolate: bool,
+
     /// The command and its arguments
     #[arg(
         required = true,
