@@ -12,7 +12,8 @@ sisci-tests: $(SISCI_BINS) ## Build the conformance programs of SISCI
 
 $(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST)): $(BUILD)/test/sisci/%: \
 		tests/sisci/%.c \
-		tests/sisci/check.c tests/sisci/check.h $(BUILD)/lib/libsisci.so $(sisci_headers)
+		tests/sisci/check.c tests/sisci/check.h tests/sisci/remote.c tests/sisci/remote.h \
+		$(BUILD)/lib/libsisci.so $(sisci_headers)
 	@mkdir -p $(@D)
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
 

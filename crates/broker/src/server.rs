@@ -360,9 +360,6 @@ impl Server {
             let (vms, tenants) = (&mut self.vms, &self.tenants[..]);
             let mut client = vms::Client { vms, tenants, peer };
             vm::dispatch(&mut client, header.method, body, fds)
-        } else if peer.vm.is_some() {
-            // What they hand out a guest cannot be given yet.
-            Err(Errno::NOSYS)
         } else {
             let caller = Caller {
                 session: number,

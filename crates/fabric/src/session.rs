@@ -345,6 +345,9 @@ impl<B: Books> Session<B> {
                 outcome => outcome?,
             }
             self.wakeup.watch(control.socket())?;
+            if control.is_in_guest() {
+                crate::guest::wake_outside();
+            }
             state.control = Some(control);
             self.settle(state);
             return Ok(());

@@ -266,6 +266,7 @@ pub(crate) fn from_fabric(error: &FabricError) -> Error {
                 Error::NOSPC
             }
             Errno::AGAIN => Error::NOT_CONNECTED,
+            Errno::OPNOTSUPP | Errno::FBIG => Error::NOT_SUPPORTED,
             Errno::PROTO | Errno::PROTONOSUPPORT => Error::INCONSISTENT_VERSIONS,
             _ => Error::SYSTEM,
         },

@@ -116,6 +116,10 @@ impl SisciService for Client<'_> {
         request: RegisterRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<()>, Errno> {
+        if self.caller.peer.vm.is_some() {
+            // Its pages are its machine's, and stay there.
+            return Err(Errno::OPNOTSUPP);
+        }
         let (session, tenant) = (self.caller.session, &self.caller.tenant.name);
         let memory = self.tables.register_memory(session, &request, tenant)?;
         let fds = vec![memory];
