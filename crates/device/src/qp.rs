@@ -224,6 +224,9 @@ impl Qp {
             state.link_up(self.qpn);
         }
         match target {
+            // Who ends a connection has seen all that it received acknowledged: the peer's sends
+            // are not to fail because word of the end is quicker.
+            Some(QpState::Err) => state.flush_acks(self.qpn),
             Some(QpState::Rts) => state.start_sending(self.qpn),
             Some(QpState::Reset) => {
                 state.link_down(self.qpn);

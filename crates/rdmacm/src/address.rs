@@ -58,7 +58,9 @@ pub(crate) unsafe fn bind(id: *mut RdmaCmId, address: SocketAddr) -> Result<()> 
             true => UdpPort::bind(address.port())?,
             false => UdpPort::bind_at(address)?,
         };
-        if !address.ip().is_unspecified() {
+        // A loopback address is no device's either (the kernel's cma_any_addr): libfabric then
+        // looks for one by which other hosts reach it.
+        if !address.ip().is_unspecified() && !address.ip().is_loopback() {
             bind_to_device(id, address.ip())?;
         }
         let mut local = address;
