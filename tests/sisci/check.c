@@ -74,7 +74,8 @@ static int run_test(const struct test *test)
 
 int run_tests(const struct test *tests, size_t count)
 {
-	const char *only = getenv("TEST"), *but = getenv("CHECK_SKIP"), *port = getenv("CHECK_SERVE");
+	const char *only = getenv("TEST"), *but = getenv("CHECK_SKIP");
+	const char *port = getenv("CHECK_SERVE");
 	int passed = 0, failed = 0;
 
 	if (port)

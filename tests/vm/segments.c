@@ -5,7 +5,7 @@
  *	segments send FILE		puts a file there
  *	segments serve COUNT		makes many segments, and checks what becomes of them
  *	segments use COUNT		connects to all of them, and changes them
- *	segments hold WORD		makes a segment whose pages begin with the word; until released
+ *	segments hold WORD		makes a segment whose pages begin with it; until released
  *	segments release		has it removed
  *	segments scan START PAGES WORD	counts pages of physical memory that begin with the word
  *

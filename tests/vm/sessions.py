@@ -1,5 +1,5 @@
-"""SISCI and libcauseway between machines: the conformance programs with their processes in different
-machines, programs as written for hardware, files through segments, many segments, locks.
+"""SISCI and libcauseway between machines: the conformance programs with their processes in
+different machines, programs as written for hardware, files through segments, many segments, locks.
 
 Nobody configures nodes: all machines are one, so that programs find what they look for.
 """
@@ -25,7 +25,7 @@ SECONDS = 180
 FILE_BYTES = 3 * 1024 * 1024 + 4096
 MANY = 1000
 LOCK_ROUNDS = 200
-# What pages of a segment begin with; how many there are; how many pages of the window are looked at.
+# What pages of a segment begin with; how many there are; how many pages of the window one looks at.
 SECRET = 0x5ec2e75ec2e75ec2
 SECRET_PAGES = 8
 SCANNED_PAGES = 16384

@@ -128,21 +128,15 @@ impl Qp {
             watch: None,
         });
         drop(guard);
-        let QpInit {
-            send_cq,
-            recv_cq,
-            srq,
-            ..
-        } = init;
         Ok(Arc::new(Qp {
             pd: Arc::clone(pd),
             qpn,
             cap,
             service,
             cookie,
-            send_cq,
-            recv_cq,
-            srq,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
         }))
     }
 

@@ -5,7 +5,7 @@ use core::{mem, ptr};
 
 use causeway_abi::{
     IbvCompChannel, IbvCq, IbvQp, IbvQpCap, IbvQpInitAttr, IbvRecvWr, IbvSendWr, IbvSge, IbvWc,
-    RdmaCmId, WrRdma, WrTarget, wr_opcode,
+    RdmaCmId, WrExtra, WrRdma, WrTarget, wr_opcode,
 };
 use rustix::fs::OFlags;
 
@@ -269,7 +269,7 @@ impl Link {
                 },
             },
             remote_srqn: 0,
-            window_or_tso: [0; 6],
+            extra: WrExtra { tso: [0; 2] },
         };
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair lives; the request is complete, its buffered pieces stay until it
