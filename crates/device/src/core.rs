@@ -311,6 +311,12 @@ impl Host for Core {
         }
     }
 
+    #[inline]
+    fn succeeded_silently(&mut self, bytes: u32) {
+        self.stats.add(Counter::TxMessages, 1);
+        self.stats.add(Counter::TxBytes, u64::from(bytes));
+    }
+
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
         self.count(&wc, Counter::RxMessages, Counter::RxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.recv_cq) {

@@ -173,16 +173,21 @@ impl State {
             .map(|entry| entry.qp.qpn())
             .collect();
         for qpn in qpns {
-            if let Some(QpEntry {
-                link: Link::Udp(udp),
-                ..
-            }) = self.qp(qpn)
-            {
-                udp.conn.flush_acks();
-                self.touch(qpn);
-            }
+            self.flush_acks(qpn);
         }
         self.flush_pending(&Now::default());
+    }
+
+    /// Has a queue pair send the acknowledgments that it owes with what it sends next.
+    pub fn flush_acks(&mut self, qpn: u32) {
+        if let Some(QpEntry {
+            link: Link::Udp(udp),
+            ..
+        }) = self.qp(qpn)
+        {
+            udp.conn.flush_acks();
+            self.touch(qpn);
+        }
     }
 
     fn poll_ring(&mut self, qpn: u32, now: &Now) -> bool {

@@ -127,21 +127,15 @@ impl Qp {
             watch: None,
         });
         drop(guard);
-        let QpInit {
-            send_cq,
-            recv_cq,
-            srq,
-            ..
-        } = init;
         Ok(Arc::new(Qp {
             pd: Arc::clone(pd),
             qpn,
             cap,
             service,
             cookie,
-            send_cq,
-            recv_cq,
-            srq,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
         }))
     }
 
@@ -223,6 +217,9 @@ impl Qp {
             state.link_up(self.qpn);
         }
         match target {
+            // Who ends a connection has seen all that it received acknowledged: the peer's sends
+            // are not to fail because word of the end is quicker.
+            Some(QpState::Err) => state.flush_acks(self.qpn),
             Some(QpState::Rts) => state.start_sending(self.qpn),
             Some(QpState::Reset) => {
                 state.link_down(self.qpn);

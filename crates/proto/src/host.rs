@@ -103,6 +103,8 @@ pub trait Memory {
 pub trait Host: Memory {
     /// Queues a completion of the send queue of `qp`.
     fn complete_send(&mut self, qp: u32, wc: Wc);
+    /// A work request of so many bytes succeeded and asked for no completion.
+    fn succeeded_silently(&mut self, _bytes: u32) {}
     /// Queues a completion of the receive queue of `qp`; `solicited` wakes `solicited_only`
     /// waiters.
     /// Errors always wake.

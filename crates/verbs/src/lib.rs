@@ -30,6 +30,7 @@ mod events;
 mod fork;
 mod gid;
 mod legacy;
+mod lid;
 mod marshall;
 mod mcast;
 mod mr;

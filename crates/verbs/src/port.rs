@@ -3,7 +3,7 @@
 use crate::abi::{IbvContext, IbvPortAttr, PORT_ATTR_COMPAT_LEN};
 use crate::errno;
 use crate::gid::TABLE_LEN;
-use crate::objects;
+use crate::{lid, objects};
 use causeway_device::{self as dev, LIMITS};
 use core::ffi::c_int;
 
@@ -49,6 +49,7 @@ fn attributes(up: bool) -> IbvPortAttr {
         port_cap_flags: CAP_FLAGS,
         max_msg_sz: LIMITS.max_msg,
         pkey_tbl_len: 1,
+        lid: lid::of_port(),
         max_vl_num: VL_0,
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,

@@ -391,6 +391,22 @@ impl Qp {
         host.complete_send(self.config.qpn, wc);
     }
 
+    /// A work request succeeded; its completion, if it is `signaled`.
+    #[inline]
+    fn succeed<H: Host>(
+        &mut self,
+        host: &mut H,
+        (wr_id, opcode): (u64, WcOpcode),
+        signaled: bool,
+        bytes: u32,
+    ) {
+        if signaled {
+            self.complete_send(host, wr_id, opcode, WcStatus::Success, bytes);
+        } else {
+            host.succeeded_silently(bytes);
+        }
+    }
+
     fn complete_recv_error<H: Host>(&mut self, host: &mut H, wr_id: u64, status: WcStatus) {
         let wc = self.blank_wc(wr_id, WcOpcode::Recv, status);
         host.complete_recv(self.config.qpn, wc, true);

@@ -393,9 +393,7 @@ impl Qp {
             let (id, opcode, len) = (wqe.wr.wr_id, wqe.wr.op.opcode(), wqe.len);
             let signaled = self.signaled(wqe.wr.flags);
             self.sq.drop_front();
-            if signaled {
-                self.complete_send(host, id, opcode, WcStatus::Success, len);
-            }
+            self.succeed(host, (id, opcode), signaled, len);
         }
         if self.attr.state == QpState::Sqd {
             self.note_drained(host);
