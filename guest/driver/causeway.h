@@ -42,7 +42,7 @@ struct cw_device {
 	bool dead;
 	struct virtqueue *control;
 	struct virtqueue *events;
-	spinlock_t queue_lock;
+	spinlock_t queue_lock; /* of both queues, their buffers and what is taken off them */
 	wait_queue_head_t room; /* in the control queue */
 	phys_addr_t window;
 	u64 window_bytes;
@@ -70,8 +70,8 @@ struct cw_session {
 	u32 number;
 	bool opened; /* the host knows it; under lock */
 	bool ended;
-	struct mutex lock;
-	spinlock_t queue_lock;
+	struct mutex lock; /* one message at a time goes out: bells, opened */
+	spinlock_t queue_lock; /* of the messages */
 	struct list_head messages;
 	unsigned int count;
 	wait_queue_head_t wait;

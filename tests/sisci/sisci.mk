@@ -1,9 +1,9 @@
 # The conformance programs for libsisci.so. Those under tests/sisci/clients are compiled by
 # tests/sisci/run itself, against an installed tree.
 
-SISCI_TESTS := local pair three interrupts dma queries restart
+SISCI_TESTS := local pair three interrupts flags dma queries restart
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
-SISCI_CAST := mortal intruder
+SISCI_CAST := mortal scenes intruder
 SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load)
 SISCI_TEST_FLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror -D_REENTRANT -I$(BUILD)/include
 

@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
+use crate::services::broker::BrokerStub;
 use crate::services::session::{LifeBody, OpenReply, OpenRequest, SessionStub};
 use crate::wakeup::Wakeup;
 
@@ -240,6 +241,18 @@ impl<B: Books> Session<B> {
             SessionStub(control)
                 .confirm(&request, &[])
                 .map(|(alive, _)| alive)
+        })
+    }
+
+    /// The broker's `/dev/userfaultfd`, open, if it has one and trusts this process's user with it
+    /// (as [`crate::Attachment::userfaultfd`]).
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn userfaultfd(&self) -> Result<Option<OwnedFd>> {
+        self.call(|control, _| {
+            let (_, fds) = BrokerStub(control).userfaultfd(&(), &[])?;
+            Ok(fds.into_iter().next())
         })
     }
 

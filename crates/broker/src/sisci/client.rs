@@ -220,6 +220,16 @@ impl SisciService for Client<'_> {
         Ok(().into())
     }
 
+    fn watch_connection(
+        &mut self,
+        request: ConnectionHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let session = self.caller.session;
+        self.tables.watch_connection(session, request.connection)?;
+        Ok(().into())
+    }
+
     fn create_interrupt(
         &mut self,
         request: CreateInterruptRequest,

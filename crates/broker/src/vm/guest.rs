@@ -78,6 +78,8 @@ pub struct Guest<Q, A> {
     put_back: Option<Event>,
     /// Made when it is first needed.
     empty_table: Option<OwnedFd>,
+    /// It is given nothing any more.
+    retired: bool,
 }
 
 impl<Q: Mapper, A: Admit> Guest<Q, A> {
@@ -97,6 +99,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             put_back: None,
             empty_table: None,
+            retired: false,
         })
     }
 
@@ -118,8 +121,23 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         self.window.clear(&self.qemu);
     }
 
+    /// Takes back what the guest was shown, for good. Its sessions stay until the broker, which
+    /// ends them, has done so: the guest is told.
+    pub fn retire(&mut self) {
+        if self.retired {
+            return;
+        }
+        self.retired = true;
+        self.objects.clear();
+        self.put_back = None;
+        self.window.clear(&self.qemu);
+    }
+
     /// Carries out a request. What the guest says wrongly costs it an errno value.
     pub fn answer(&mut self, request: Request) -> Answer {
+        if self.retired {
+            return Answer::failed(Errno::NODEV);
+        }
         let outcome = match request {
             Request::Begin => {
                 self.reset();
@@ -393,6 +411,9 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     /// Makes handles of what came with a message: of all, or of nothing.
     fn grant(&mut self, fds: Vec<OwnedFd>) -> Result<Vec<Grant>, Errno> {
+        if self.retired && !fds.is_empty() {
+            return Err(Errno::NODEV);
+        }
         let mut grants: Vec<Grant> = Vec::new();
         for fd in fds {
             match self.grant_one(fd) {
