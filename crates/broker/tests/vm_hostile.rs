@@ -119,6 +119,21 @@ fn a_machine_that_is_detached_while_qemu_does_not_answer_is_gone() {
 }
 
 #[test]
+fn nothing_is_asked_of_a_qemu_that_is_paused() {
+    let host = Host::with_broker("0");
+    let other = Machine::start(&host, "b");
+    let mut machine = Machine::start(&host, "a");
+    assert_eq!(machine.ask(CREATE, 0, SEGMENT), 0);
+    let bases = machine.pause();
+    machine.qemu.change(|window| window.asked = 0);
+    detach(&host.address(), "a").unwrap();
+    is_served(&other);
+    machine.qemu.change(|window| assert_eq!(window.asked, 0));
+    machine.resume(bases);
+    machine.qemu.wait_for(|window| window.shown.is_empty());
+}
+
+#[test]
 fn a_pause_loses_no_answer() {
     let host = Host::with_broker("0");
     let mut machine = Machine::start(&host, "a");
