@@ -158,7 +158,8 @@ class Guest:
                 "-machine", "q35,memory-backend=m", "-m", MEMORY, "-nodefaults", "-nographic",
                 "-no-reboot", "-kernel", os.path.join(vm, "root", "boot", kernel_name()),
                 "-initrd", self.lab.initrd,
-                "-append", f"console=ttyS0 quiet panic=-1 causeway.address={self.address}/24",
+                "-append", "console=ttyS0 quiet panic=-1 iomem=relaxed "
+                f"causeway.address={self.address}/24",
                 "-serial", f"file:{self.console}",
                 "-chardev", f"socket,id=line,fd={theirs.fileno()}",
                 "-device", "virtio-serial-pci,max_ports=2",
@@ -166,7 +167,7 @@ class Guest:
                 "-netdev", f"tap,id=n,ifname={tap},script=no,downscript=no",
                 "-device", f"virtio-net-pci,netdev=n,mac=52:54:00:ca:00:{self.number:02x},romfile=",
                 "-qmp", f"unix:{self.qmp},server=on,wait=off",
-                "-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=32G",
+                "-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=128G",
                 *device]
         log = os.path.join(self.lab.dir, f"{self.name}.qemu")
         with open(log, "ab") as errors:

@@ -42,7 +42,7 @@ const CONFIG_MAGIC: u32 = 0x4d56_5743;
 /// it says so again, and a guest whose rings lie in each other does not keep the thread busy.
 const TURN: usize = QUEUE_SIZE;
 /// Version of the messages on the virtqueues.
-pub const CONFIG_VERSION: u32 = 1;
+pub const CONFIG_VERSION: u32 = 2;
 /// Bytes of the configuration space; as the arguments of QEMU say.
 pub const CONFIG_BYTES: usize = 64;
 
