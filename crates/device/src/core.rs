@@ -12,6 +12,7 @@ use crate::channel::EventQueue;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrTable;
+use crate::outside::Outsides;
 use crate::slab::Slab;
 
 /// Completions at once for a program that waits for events.
@@ -88,6 +89,8 @@ pub(crate) struct Core {
     pub enough: bool,
     /// Counters for `causeway status`.
     pub stats: Stats,
+    /// Payload that is not copied into the datagrams being written.
+    pub outsides: Outsides,
 }
 
 /// Index of a queue pair: the low bits of its number.
@@ -100,6 +103,7 @@ impl Core {
         Core {
             enough: false,
             stats,
+            outsides: Outsides::default(),
             mrs: MrTable::new(directory),
             cqs: Slab::new(LIMITS.max_cq),
             srqs: Slab::new(LIMITS.max_srq),
@@ -207,6 +211,10 @@ impl Memory for Core {
     }
 
     fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
+        if self.outsides.is_on() {
+            let found = self.mrs.find_local(pd, lkey, addr, dst.len() as u64);
+            return self.outsides.take(dst, found);
+        }
         self.mrs.read_local(pd, lkey, addr, dst)
     }
 
@@ -221,6 +229,10 @@ impl Memory for Core {
         addr: u64,
         dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
+        if self.outsides.is_on() {
+            let found = self.mrs.find_read(pd, rkey, addr, dst.len() as u64);
+            return self.outsides.take(dst, found);
+        }
         self.mrs.read_remote(pd, rkey, addr, dst)
     }
 

@@ -26,6 +26,7 @@ mod helper;
 mod limits;
 mod mr;
 mod multicast;
+mod outside;
 mod pd;
 mod peers;
 mod progress;

@@ -166,6 +166,16 @@ impl MrTable {
         let offset = usize::try_from(offset).map_err(|_| MemError::Bounds)?;
         Ok(region.addr + offset)
     }
+
+    /// Where a local range is that may be read.
+    pub fn find_local(&self, pd: u32, lkey: u32, addr: u64, len: u64) -> Result<usize, MemError> {
+        self.find(pd, lkey, addr, len, local(false))
+    }
+
+    /// Where a range is that a peer may read.
+    pub fn find_read(&self, pd: u32, rkey: u32, addr: u64, len: u64) -> Result<usize, MemError> {
+        self.find(pd, rkey, addr, len, remote(Remote::Read))
+    }
 }
 
 fn local(write: bool) -> Access {
@@ -208,7 +218,7 @@ impl Memory for MrTable {
     }
 
     fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
-        let at = self.find(pd, lkey, addr, dst.len() as u64, local(false))?;
+        let at = self.find_local(pd, lkey, addr, dst.len() as u64)?;
         // SAFETY: the range is inside a registered region, which the program keeps mapped while it
         // is registered (ibv_reg_mr(3)).
         unsafe { copy::load(at as *const u8, dst) };
@@ -229,7 +239,7 @@ impl Memory for MrTable {
         addr: u64,
         dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
-        let at = self.find(pd, rkey, addr, dst.len() as u64, remote(Remote::Read))?;
+        let at = self.find_read(pd, rkey, addr, dst.len() as u64)?;
         // SAFETY: as in `read_local`.
         unsafe { copy::load(at as *const u8, dst) };
         Ok(())

@@ -522,7 +522,9 @@ fn remember(
     let ring = match introduction {
         Introduction::NoPeer => return,
         // Out of descriptors is no reason to fail a connection that is made.
-        Introduction::Ring { side: 0, ring, .. } => duplicate(ring.as_fd()).ok(),
+        Introduction::Ring { side: 0, ring, .. } if connections.keeps_more_rings() => {
+            duplicate(ring.as_fd()).ok()
+        }
         _ => None,
     };
     let request = RestoreRequest {
