@@ -52,7 +52,7 @@ pub fn termination_fd() -> std::io::Result<OwnedFd> {
 /// Room for the strings of an entry of the user or group database, its members among them.
 const ENTRY_BYTES: usize = 1 << 20;
 
-/// `getpwnam_r(3)`, `getgrnam_r(3)`: name, entry, room for its strings, and where the entry was put.
+/// `getpwnam_r(3)`, `getgrnam_r(3)`: name, entry, room for its strings, where the entry was put.
 type LookUp<T> = unsafe extern "C" fn(
     *const libc::c_char,
     *mut T,
@@ -77,11 +77,7 @@ pub fn group_number(name: &str) -> Option<u32> {
 ///
 /// # Safety
 /// `look_up` is one of the functions that [`LookUp`] names.
-unsafe fn with_entry<T>(
-    look_up: LookUp<T>,
-    name: &str,
-    f: impl FnOnce(&T) -> u32,
-) -> Option<u32> {
+unsafe fn with_entry<T>(look_up: LookUp<T>, name: &str, f: impl FnOnce(&T) -> u32) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let mut strings = vec![0; ENTRY_BYTES];
     let mut entry = MaybeUninit::<T>::uninit();

@@ -10,8 +10,8 @@ use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::errqueue::{self, Unreachable};
-use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
 use crate::pieces::{self, Outside, Pieces};
+use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
 use crate::{canonical, message, options};
 
 /// Receive buffers offered to one system call. Each takes one datagram, or several that the kernel
@@ -373,7 +373,9 @@ impl UdpPort {
             iov_base: transmit.contents.as_ptr().cast_mut().cast(),
             iov_len: transmit.contents.len(),
         };
-        let cut = transmit.segment_size.and_then(|len| u16::try_from(len).ok());
+        let cut = transmit
+            .segment_size
+            .and_then(|len| u16::try_from(len).ok());
         let (dst, src) = (transmit.destination, transmit.src_ip);
         // SAFETY: the contents are borrowed.
         match unsafe { self.send_message(dst, src, &[piece], cut) } {
