@@ -20,9 +20,9 @@ enum {
 	IDLE_SECONDS = 3,
 	// After the last message: time for timers and the helper thread to come to rest.
 	SETTLE_MS = 500,
-	// A side that polls would use 3000 ms, one that ticks every 200 us about 15000 switches, and
-	// one that ticks every 200 ms fifteen. Looking costs a switch, and some microseconds. Over UDP
-	// each side asks now and then whether the other is still there.
+	// A side that polls would use 3000 ms, one that ticks every 200 us about 15000
+	// switches, one that ticks every 200 ms fifteen. Looking costs a switch, and some
+	// microseconds. Over UDP each side asks now and then whether the other is there.
 	CPU_MS_MAX = 20,
 	SWITCHES_MAX = 10,
 	SWITCHES_MAX_UDP = 60,
