@@ -33,7 +33,14 @@ impl Shared {
             if let Some(found) = take() {
                 break found;
             }
-            self.sleep_until_work(queue);
+            if self.sleep_until_work(queue)
+                && let Some(found) = queue.holding(|| {
+                    self.progress_once();
+                    take()
+                })
+            {
+                break found;
+            }
         };
         if self.blocked.fetch_sub(1, Ordering::SeqCst) > 1 {
             // Others still sleep, with the deadline of before: let one look again.
@@ -57,11 +64,14 @@ impl Shared {
         }
     }
 
-    fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
+    /// Sleeps unless there is something to do at once. Returns whether it has slept.
+    fn sleep_until_work<E>(&self, queue: &EventQueue<E>) -> bool {
         let now = Now::default();
+        now.get();
         self.arm();
         let mut state = self.state.lock();
-        let worked = state.progress_everywhere(&now);
+        // What is at the port ends the sleep: no need to look.
+        let worked = state.progress_but_port(&now);
         self.note_activity(&now);
         let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         if !worked {
@@ -74,7 +84,7 @@ impl Shared {
         }
         if worked {
             self.disarm();
-            return;
+            return false;
         }
         let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
         let [doorbell, udp, control] = self.sources();
@@ -94,6 +104,6 @@ impl Shared {
             self.control_events();
         }
         self.disarm();
-        self.progress_once();
+        true
     }
 }
