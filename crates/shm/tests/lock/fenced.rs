@@ -2,6 +2,7 @@
 
 use crate::world::{World, late};
 use causeway_shm::lock::{Acquired, Barrier, Condvar, LockError, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const AT: usize = 0;
 const COND: usize = 64;
@@ -66,14 +67,15 @@ fn it_waits_no_longer() {
     });
     assert_eq!(barrier.wait_until(&b, late()), Err(LockError::Broken));
     mutex.unlock(&b).unwrap();
-    let c = world.process(3);
+    let (c, locked) = (world.process(3), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
             mutex.lock(&c).unwrap();
+            locked.store(true, Ordering::Relaxed);
             let woken = cond.wait_until(&c, mutex, late());
             woken.map(|woken| woken.mutex)
         });
-        while mutex.holder().is_none() {
+        while !locked.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
         // It has it until it waits.
