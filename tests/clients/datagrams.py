@@ -4,15 +4,14 @@ import itertools
 import os
 import re
 
+from clients import program
+from clients.program import Program
 from lib import pair
 
 MESSAGES = "100"
 UDADDY_PORT = 7174
-UCX_ITERATIONS = "10000"
-FI_ITERATIONS = "1000"
 
-NAMES = ["udaddy", "mckey", "fi_pingpong -p verbs -e dgram", "ucx_perftest -t tag_lat, ud_verbs",
-         "ucx_perftest -t tag_bw, ud_verbs"]
+NAMES = ["udaddy", "mckey"]
 
 groups = itertools.count(1)
 
@@ -22,19 +21,6 @@ def done(text):
     if re.search(r"return status 0", text):
         return None
     return "no 'return status 0' in the client's output"
-
-
-def ucx_rows(text):
-    """ucx_perftest ends with a line of figures."""
-    if re.search(r"^Final: +\d+ +[\d.]+ ", text, re.M):
-        return None
-    return "no figures in the client's output"
-
-
-def fi_rows(text):
-    """fi_pingpong prints a line of figures for each size."""
-    rows = re.findall(r"^\d+k? +\d+k? +=?\d+k? ", text, re.M)
-    return None if len(rows) >= 3 else f"{len(rows)} rows in the client's output"
 
 
 def table_ports(pid, tables):
@@ -72,50 +58,19 @@ def in_group(group):
     return listens
 
 
-class Program:
-    """Two command lines, when the first listens, and what the second must print."""
-
-    def __init__(self, name, server, client, listening, expect, env=None):
-        self.name = name
-        self.server = server
-        self.client = client
-        self.listening = listening
-        self.expect = expect
-        self.env = env
-
-
-def programs(world, port):
-    """Every program for a pair of hosts; `port` is free."""
+def programs(world):
+    """Every program for a pair of hosts."""
     server, client = world.server.address, world.client.address
     group = f"239.83.{os.getpid() % 250}.{next(groups)}"
     udaddy = ["udaddy", "-C", MESSAGES]
     mckey = ["mckey", "-m", group, "-C", MESSAGES]
-    ucx = ["ucx_perftest", "-p", str(port)]
-    ucx_env = {"UCX_TLS": "ud_verbs,self", "UCX_NET_DEVICES": "cway0:1"}
-    found = [
+    return [
         Program("udaddy", udaddy, [*udaddy, "-s", server], owns_udp_port(UDADDY_PORT), done),
         Program("mckey", [*mckey, "-b", server], [*mckey, "-b", client, "-s"],
                 in_group(group), done),
-        Program("fi_pingpong -p verbs -e dgram",
-                ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-I", FI_ITERATIONS, "-B",
-                 str(port)],
-                ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-I", FI_ITERATIONS, "-P",
-                 str(port), server], pair.listens, fi_rows),
     ]
-    for test in ("tag_lat", "tag_bw"):
-        found.append(Program(f"ucx_perftest -t {test}, ud_verbs", ucx,
-                             [*ucx, server, "-t", test, "-n", UCX_ITERATIONS],
-                             pair.listens, ucx_rows, ucx_env))
-    return found
 
 
-def run(report, stage, world, wire, seconds, port, chosen):
+def run(report, stage, world, wire, seconds, _ports, chosen):
     """Runs every program on one pair of hosts."""
-    for program in programs(world, port):
-        if not chosen(f"{stage} {program.name}"):
-            continue
-        runner = pair.Pair(world, wire, program.server, program.client, env=program.env,
-                           listening=program.listening)
-        outcome = runner.run(seconds, program.expect)
-        text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
-        report.add(stage, program.name, outcome.problem, outcome.seconds, text)
+    program.run_all(report, stage, world, wire, seconds, programs(world), chosen)

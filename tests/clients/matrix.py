@@ -6,7 +6,7 @@ import re
 import subprocess
 import time
 
-from clients import datagrams, pyverbs
+from clients import datagrams, libfabric, pyverbs, rsockets, ucx
 from lib import netns, pair
 
 # A run that takes longer hangs: the slowest takes a few seconds on two processors.
@@ -17,8 +17,9 @@ ALL_SIZES_ITERATIONS = "100"
 # Sizes of a run with -a: 2 to 2^23.
 ALL_SIZES = [str(1 << n) for n in range(1, 24)]
 DEVICE = "cway0"
-# Where the programs of datagrams.py run.
-DATAGRAM_STAGES = ("shm", "udp-1500")
+# Programs that are not tables of options, and where they run.
+SUITES = (datagrams, rsockets, libfabric, ucx)
+SUITE_STAGES = ("shm", "udp-1500")
 # Where the suite of pyverbs runs: both ends are one process, or two of one host.
 PYVERBS_STAGE = "shm"
 
@@ -165,8 +166,9 @@ def run_case(report, stage, world, wire, case):
 def run_world(report, stage, world, wire, cases, chosen):
     """Runs every case on one pair of hosts."""
     single_programs(report, stage, world.server, wire, chosen)
-    if stage in DATAGRAM_STAGES:
-        datagrams.run(report, stage, world, wire, LIMIT_SECONDS, next(ports), chosen)
+    if stage in SUITE_STAGES:
+        for suite in SUITES:
+            suite.run(report, stage, world, wire, LIMIT_SECONDS, ports, chosen)
     if stage == PYVERBS_STAGE and chosen(f"{stage} {pyverbs.NAME}"):
         pyverbs.run(report, stage, world.server, wire, LIMIT_SECONDS)
     for case in cases:
@@ -201,8 +203,10 @@ def run(report, text=""):
 
     for stage, make, wire, cases in worlds():
         names = [f"{stage} {c.name}" for c in cases] + [f"{stage} ibv_dev"]
-        if stage in DATAGRAM_STAGES:
-            names += [f"{stage} {name}" for name in (*datagrams.NAMES, pyverbs.NAME)]
+        if stage in SUITE_STAGES:
+            names += [f"{stage} {name}" for suite in SUITES for name in suite.NAMES]
+        if stage == PYVERBS_STAGE:
+            names.append(f"{stage} {pyverbs.NAME}")
         if not any(map(chosen, names)):
             continue
         try:

@@ -74,6 +74,8 @@ def all_stages():
               beside=True),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300, beside=True),
+        Stage("package", "the Debian package for guests", ["tests/vm/package"], seconds=400,
+              beside=True),
         Stage("pool", "pools of blocks: rights, deaths, a hostile process",
               ["tests/pool/run"], seconds=600, beside=True),
         Stage("clients", "the distribution's own programs", function=matrix.run),

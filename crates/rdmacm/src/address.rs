@@ -58,7 +58,9 @@ pub(crate) unsafe fn bind(id: *mut RdmaCmId, address: SocketAddr) -> Result<()> 
             true => UdpPort::bind(address.port())?,
             false => UdpPort::bind_at(address)?,
         };
-        if !address.ip().is_unspecified() {
+        // A loopback address is no device's either (the kernel's cma_any_addr): libfabric then
+        // looks for one by which other hosts reach it.
+        if !address.ip().is_unspecified() && !address.ip().is_loopback() {
             bind_to_device(id, address.ip())?;
         }
         let mut local = address;
@@ -205,7 +207,7 @@ pub(crate) unsafe extern "C" fn listen(id: *mut RdmaCmId, backlog: c_int) -> c_i
 
 /// # Safety
 /// As [`resolve`].
-unsafe fn start_listening(id: *mut RdmaCmId, backlog: c_int) -> Result<()> {
+pub(crate) unsafe fn start_listening(id: *mut RdmaCmId, backlog: c_int) -> Result<()> {
     let backlog = usize::try_from(backlog).unwrap_or(0);
     let backlog = match backlog {
         0 => BACKLOG_MAX,

@@ -1,11 +1,14 @@
 //! QP attributes in C's form and in the device's (`ibv_modify_qp(3)`, `ibv_query_qp(3)`).
 
 use crate::abi::{IbvAhAttr, IbvGlobalRoute, IbvQpAttr, IbvQpCap};
+use crate::lid;
 use causeway_device::Av;
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState};
 
 /// `IBV_MIG_MIGRATED`: there are no alternate paths.
 const MIGRATED: u32 = 0;
+/// Hop limit on the way to a host that is named by its LID.
+const LID_HOPS: u8 = 64;
 
 /// A state by its number, or `None` for a number that is no state.
 fn state(number: u32) -> Option<QpState> {
@@ -121,13 +124,18 @@ pub(crate) fn to_c(attr: &QpAttr, av: &Av, cap: QpCap) -> IbvQpAttr {
 
 /// The device's form of an address (`ibv_create_ah(3)`).
 pub(crate) fn av_from_c(attr: &IbvAhAttr) -> Av {
-    let is_global = attr.is_global != 0;
     // Without a global route its fields may be uninitialized.
-    let grh = if is_global {
-        attr.grh
+    let grh = if attr.is_global != 0 {
+        Some(attr.grh)
     } else {
-        IbvGlobalRoute::default()
+        lid::destination(attr.dlid).map(|dgid| IbvGlobalRoute {
+            dgid,
+            hop_limit: LID_HOPS,
+            ..IbvGlobalRoute::default()
+        })
     };
+    let is_global = grh.is_some();
+    let grh = grh.unwrap_or_default();
     Av {
         is_global,
         dgid: grh.dgid,

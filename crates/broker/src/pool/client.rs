@@ -106,6 +106,9 @@ impl PoolService for Client<'_> {
         _: Vec<OwnedFd>,
     ) -> Result<Answer<AllocateReply>, Errno> {
         let own = self.own()?;
+        // A window shows ordinary pages only.
+        let huge = request.huge && self.caller.peer.vm.is_none();
+        let request = AllocateRequest { huge, ..request };
         let (reply, fd) = self.pools.allocate(own, &request)?;
         Ok(with_fd(reply, fd))
     }

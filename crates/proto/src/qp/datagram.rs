@@ -84,9 +84,8 @@ impl Qp {
             self.enter_send_error(host);
             return None;
         }
-        if self.signaled(flags) {
-            self.complete_send(host, id, WcOpcode::Send, WcStatus::Success, bytes);
-        }
+        let signaled = self.signaled(flags);
+        self.succeed(host, (id, WcOpcode::Send), signaled, bytes);
         let own = qkey & OWN_QKEY != 0;
         Some(Outgoing {
             ah,

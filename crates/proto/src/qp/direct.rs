@@ -34,6 +34,7 @@ impl SendWqe {
             | SendOp::SendImm(_)
             | SendOp::SendInv(_)
             | SendOp::LocalInv(_)
+            | SendOp::BindMw(_)
             | SendOp::Datagram { .. } => return None,
         };
         let len = self.len;
@@ -142,9 +143,8 @@ impl Qp {
             return Ok(false);
         }
         self.sq.pass();
-        if self.signaled(wr.flags) {
-            self.complete_send(host, wr.wr_id, wr.op.opcode(), WcStatus::Success, len);
-        }
+        let signaled = self.signaled(wr.flags);
+        self.succeed(host, (wr.wr_id, wr.op.opcode()), signaled, len);
         Ok(true)
     }
 
@@ -235,9 +235,7 @@ impl Qp {
         let (id, opcode, len) = (wqe.wr.wr_id, wqe.wr.op.opcode(), wqe.len);
         let signaled = self.signaled(wqe.wr.flags);
         self.sq.drop_front();
-        if signaled {
-            self.complete_send(host, id, opcode, WcStatus::Success, len);
-        }
+        self.succeed(host, (id, opcode), signaled, len);
     }
 }
 

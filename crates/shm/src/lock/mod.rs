@@ -52,7 +52,7 @@ pub use barrier::{BARRIER_MAX, Barrier};
 pub use condvar::{Condvar, Woken};
 pub use error::{Acquired, LockError};
 #[cfg(not(any(loom, shuttle, miri)))]
-pub use futex::Futex;
+pub use futex::{Futex, wake_in, wake_outside_by};
 pub use layout::{
     BARRIER_BYTES, BARRIER_MAGIC, CONDVAR_BYTES, CONDVAR_MAGIC, HOLDER, LOCK_ALIGN, MUTEX_BYTES,
     MUTEX_MAGIC, RECORDS, RWLOCK_BYTES, RWLOCK_MAGIC, SEMAPHORE_BYTES, SEMAPHORE_MAGIC, STATE,
