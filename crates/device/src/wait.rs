@@ -4,18 +4,20 @@
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::EventQueue;
 use crate::clock::{self, Now};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
+use crate::signals::{self, Held};
 
 impl Shared {
     /// Makes progress until `take` yields something, sleeping on `queue` and the sources.
     ///
     /// # Errors
-    /// EAGAIN where there is nothing and the queue's descriptor is non-blocking.
+    /// EAGAIN where there is nothing and the queue's descriptor is non-blocking; EINTR after a
+    /// signal whose handler interrupts system calls.
     pub(crate) fn wait<T, E>(
         &self,
         queue: &EventQueue<E>,
@@ -28,12 +30,17 @@ impl Shared {
             self.progress_once();
             return take().ok_or(Errno(libc::EAGAIN));
         }
+        let held = Held::new();
         self.blocked.fetch_add(1, Ordering::SeqCst);
+        let mut interrupted = false;
         let found = loop {
             if let Some(found) = take() {
-                break found;
+                break Ok(found);
             }
-            self.sleep_until_work(queue);
+            if interrupted {
+                break Err(Errno(libc::EINTR));
+            }
+            interrupted = self.sleep_until_work(queue, &held);
         };
         if self.blocked.fetch_sub(1, Ordering::SeqCst) > 1 {
             // Others still sleep, with the deadline of before: let one look again.
@@ -42,7 +49,7 @@ impl Shared {
         // The helper sleeps in the belief that the sources are watched, or missed a call that this
         // thread took; what this thread has received may have to be acknowledged yet.
         self.kick_if_asleep();
-        Ok(found)
+        found
     }
 
     fn progress_once(&self) {
@@ -57,7 +64,8 @@ impl Shared {
         }
     }
 
-    fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
+    /// Returns whether a signal was handled that interrupts system calls.
+    fn sleep_until_work<E>(&self, queue: &EventQueue<E>, held: &Held) -> bool {
         let now = Now::default();
         self.arm();
         let mut state = self.state.lock();
@@ -74,7 +82,7 @@ impl Shared {
         }
         if worked {
             self.disarm();
-            return;
+            return false;
         }
         let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
         let [doorbell, udp, control] = self.sources();
@@ -84,7 +92,7 @@ impl Shared {
             PollFd::from_borrowed_fd(udp, PollFlags::IN),
             PollFd::from_borrowed_fd(control, PollFlags::IN),
         ];
-        let _ = poll(&mut fds, timeout.as_ref());
+        let slept = held.poll(&mut fds, timeout);
         self.source_deadline.store(0, Ordering::SeqCst);
         self.note_errors(fds[2].revents());
         if !fds[1].revents().is_empty() {
@@ -95,5 +103,6 @@ impl Shared {
         }
         self.disarm();
         self.progress_once();
+        slept.is_err_and(|e| e.kind() == std::io::ErrorKind::Interrupted) && signals::interrupt()
     }
 }
