@@ -21,8 +21,10 @@ include mk/c.mk
 include mk/causeway.mk
 include mk/bench.mk
 include mk/lint.mk
+include mk/guest.mk
 include tests/verify/verify.mk
 include tests/sisci/sisci.mk
+include tests/vm/vm.mk
 
 .PHONY: all bins libs paths headers examples test-programs setup demo test lint clean help
 
@@ -49,4 +51,4 @@ clean: ## Remove build/ and cargo's output
 	$(CARGO) clean
 
 help: ## Show this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12

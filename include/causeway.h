@@ -151,7 +151,9 @@ int cw_block_alloc(cw_pool *pool, uint64_t size, unsigned flags, cw_block **bloc
 int cw_block_free(cw_block *block);
 
 /* Takes hold of a block, for CW_READ or CW_WRITE, by its handle or its name. With a time to wait
- * cw_block_find() waits until there is such a block that may be accessed so. -ENOENT, -EACCES. */
+ * cw_block_find() sleeps until there is such a block that may be accessed so. -ENOENT, -EACCES,
+ * when the time is over; -ENOENT at once if the pool is destroyed; -EDQUOT if a thousand threads
+ * wait. */
 int cw_block_open(cw_pool *pool, uint64_t handle, enum cw_access access, cw_block **block);
 int cw_block_find(cw_pool *pool, const char *name, enum cw_access access, int64_t wait_ns,
 		  cw_block **block);
@@ -183,7 +185,8 @@ int cw_block_name(cw_block *block, const char *name, unsigned flags);
  * -ESRCH   there is no such session in the tenant
  * -EBUSY   for CW_EXCLUSIVE: another may write (the owner itself too, unless it grants itself
  *          CW_READ first); for CW_WRITE: another has exclusive access
- * -EAGAIN  for CW_EXCLUSIVE: one that may not write any more has not let go, since it is stopped
+ * -EAGAIN  for CW_EXCLUSIVE: one that may not write any more has not let go within half a second,
+ *          since it is stopped
  * -ESTALE  for CW_EXCLUSIVE: one of another user that may not write any more might: cw_block_move()
  * -ENOSPC  the block has no room for more grants
  * -EINVAL  CW_EXCLUSIVE for more than one session
@@ -221,7 +224,9 @@ int cw_block_map(cw_block *block, enum cw_access access, void **address);
  * -EBUSY            ..._try...: it can't be had now
  * -ETIMEDOUT        it could not be had in time
  * -EDEADLK          the calling thread has it already
- * -EPERM            unlock: the calling thread does not have it
+ * -EPERM            unlock: the calling thread does not have it, or not any more: its process was
+ *                   taken for dead, since it was stopped or cut off from the broker for long
+ * -ESTALE           the process was taken for dead, and the broker has no other life for it
  * -ENOTRECOVERABLE  see above
  * -EAGAIN           more processes use it at once than it has room for (64)
  * -EOVERFLOW        semaphores: the value is the greatest possible */
@@ -287,6 +292,9 @@ enum cw_transfer_state {
 	CW_FAILED = 3		/* a buffer or its node has gone; likewise */
 };
 
+/* Most transfers of a node whose end nobody has seen. */
+#define CW_TRANSFERS_MAX 65536
+
 /* Joins a cluster, and makes it if it is not there. `flags` may be CW_POOL_PRIVATE. */
 int cw_dma_open(cw_lib *lib, const char *cluster, unsigned flags, cw_dma **dma);
 int cw_dma_close(cw_dma *dma);
@@ -318,9 +326,30 @@ typedef void (*cw_dma_callback)(uint64_t transfer, enum cw_transfer_state state,
 /* Starts a transfer and returns at once. Its number stays known until cw_dma_poll() or
  * cw_dma_wait() has told a final state, or the callback, if there is one, has returned. -EXDEV if
  * neither buffer is this node's, -EINVAL for a range outside of its buffer, -ENOENT if a buffer or
- * its node has gone, -EACCES, -EAGAIN with too many transfers. */
+ * its node has gone, -EACCES, -EAGAIN with too many transfers (CW_TRANSFERS_MAX). The callback may
+ * come before the call returns. */
 int cw_dma_transfer(cw_dma *dma, cw_buffer *target, uint64_t to, cw_buffer *source, uint64_t from,
 		    uint64_t size, cw_dma_callback callback, void *argument, uint64_t *transfer);
+
+/* A part of a transfer: so many bytes from one place to another. */
+struct cw_piece {
+	cw_buffer *target;
+	uint64_t to;		/* offset in it */
+	cw_buffer *source;
+	uint64_t from;
+	uint64_t size;
+};
+
+/* Most parts of a transfer. */
+#define CW_PIECES_MAX 1024
+
+/* The same of several parts, which are carried out in their order and end together. -EINVAL also
+ * for no part, or more than CW_PIECES_MAX. */
+int cw_dma_transferv(cw_dma *dma, const struct cw_piece *pieces, size_t count,
+		     cw_dma_callback callback, void *argument, uint64_t *transfer);
+
+/* How many transfers of this node have not ended. */
+int cw_dma_outstanding(cw_dma *dma);
 
 /* Returns the state: enum cw_transfer_state. -ENOENT for a number that is not known (any more).
  * cw_dma_wait() returns CW_POSTED when the time is over. */

@@ -527,7 +527,13 @@ void SCIDisconnectDataInterrupt(sci_remote_data_interrupt_t interrupt, unsigned 
 void SCITriggerDataInterrupt(sci_remote_data_interrupt_t interrupt, void *data,
 		unsigned int length, unsigned int flags, sci_error_t *error);
 
-/* Interrupts by a store to memory: SCI_ERR_NOT_IMPLEMENTED. */
+/*
+ * Interrupts by a store to memory. The flag is the 32-bit word at the offset, which the library
+ * writes to as well; it is found out that another value was stored there, within a millisecond. It
+ * is disabled at first, and again by each interrupt. Enabling it gives
+ * SCI_ERR_COND_INT_RACE_PROBLEM if there was a store since the last interrupt: look at what it is
+ * about, and try again. Several stores in a row may count as one.
+ */
 void SCIRegisterInterruptFlag(unsigned int localAdapterNo, sci_local_interrupt_t *interrupt,
 		sci_local_segment_t segment, unsigned int offset, sci_cb_interrupt_t callback,
 		void *callbackArg, unsigned int flags, sci_error_t *error);

@@ -6,7 +6,7 @@ use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, session, sisci,
+    StatusPage, SysfsReply, SysfsRequest, record, session, sisci,
 };
 
 /// Decodes `data` as a message and its body as every type there is.
@@ -53,6 +53,8 @@ fn pool_bodies(body: &[u8]) {
     one::<pool::BlockInfo>(body);
     one::<pool::BlockPage>(body);
     one::<pool::BlockRequest>(body);
+    one::<record::BlockRecord>(body);
+    one::<pool::BringRequest>(body);
     one::<pool::CreatePoolRequest>(body);
     one::<pool::FindRequest>(body);
     one::<pool::GrantRequest>(body);
@@ -70,6 +72,8 @@ fn pool_bodies(body: &[u8]) {
     one::<pool::RefreshRequest>(body);
     one::<pool::RestoreBlockRequest>(body);
     one::<pool::RestorePoolRequest>(body);
+    one::<pool::TicketRequest>(body);
+    one::<pool::WaitRequest>(body);
     one::<pool::ResumeRequest>(body);
 }
 

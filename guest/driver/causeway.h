@@ -31,6 +31,8 @@
 #define CW_MESSAGES_MAX 256
 /* How long the host may take for an answer. */
 #define CW_ANSWER_TIMEOUT (5 * HZ)
+/* What a process is given of a segment when it touches a page: a power of two, aligned. */
+#define CW_FAULT_BYTES (512UL << 10)
 /* Doorbells that one open file may wait for. */
 #define CW_BELLS_MAX 64
 
@@ -40,15 +42,16 @@ struct cw_device {
 	bool dead;
 	struct virtqueue *control;
 	struct virtqueue *events;
-	spinlock_t queue_lock;
+	spinlock_t queue_lock; /* of both queues, their buffers and what is taken off them */
 	wait_queue_head_t room; /* in the control queue */
 	phys_addr_t window;
 	u64 window_bytes;
 	struct mutex lock; /* of what follows */
 	struct xarray sessions; /* struct cw_session by number */
 	struct xarray bells; /* struct cw_bell by handle */
-	struct list_head segments;
-	struct rw_semaphore map_lock; /* faults read, death writes */
+	struct mutex show_lock; /* who shows or hides; before map_lock */
+	struct rw_semaphore map_lock; /* faults read, who hides and death write; of what follows */
+	struct list_head segments; /* that are shown, in that order */
 	u32 last_session;
 	struct list_head messages; /* taken off the event queue, under queue_lock */
 	struct work_struct work;
@@ -67,8 +70,8 @@ struct cw_session {
 	u32 number;
 	bool opened; /* the host knows it; under lock */
 	bool ended;
-	struct mutex lock;
-	spinlock_t queue_lock;
+	struct mutex lock; /* one message at a time goes out: bells, opened */
+	spinlock_t queue_lock; /* of the messages */
 	struct list_head messages;
 	unsigned int count;
 	wait_queue_head_t wait;
@@ -80,7 +83,9 @@ struct cw_session {
 struct cw_bell {
 	struct list_head list;
 	u32 handle;
-	struct eventfd_ctx *event;
+	struct eventfd_ctx *event; /* of a process; NULL if it is a file of ours */
+	wait_queue_head_t wait; /* of a file of ours: who reads it, */
+	u64 count; /* and how often it was rung, under the queue's lock */
 };
 
 /* control.c: requests of the host */
@@ -97,9 +102,10 @@ void cw_events_end(struct cw_device *dev);
 void cw_message_free(struct cw_message *message);
 
 /* objects.c: descriptors for segments and for peers' doorbells */
-struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 offset, u64 length,
-			     bool writable);
+struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable);
 struct file *cw_ring_file(struct cw_device *dev, u32 handle);
+void cw_bell_rung(struct cw_bell *bell);
+long cw_wake(struct cw_device *dev, u64 address, u32 count);
 bool cw_file_handle(struct cw_device *dev, struct file *file, u32 *handle);
 void cw_release_handle(struct cw_device *dev, u32 handle);
 void cw_objects_kill(struct cw_device *dev);

@@ -27,9 +27,20 @@ struct causeway_creation {
 	__u32 zero;
 };
 
+/* A word in a segment of the window, on which processes outside of this machine may sleep. */
+struct causeway_waking {
+	__u64 address;
+	__u32 count; /* how many are woken at most */
+	__u32 zero;
+};
+
 /* Numbers 1 and 2 are FIBMAP and FIGETBSZ of every file. */
 #define CAUSEWAY_SEND _IOWR(0xca, 0x10, struct causeway_transfer)
 #define CAUSEWAY_RECEIVE _IOWR(0xca, 0x11, struct causeway_transfer)
 #define CAUSEWAY_CREATE _IOWR(0xca, 0x12, struct causeway_creation)
+#define CAUSEWAY_WAKE _IOWR(0xca, 0x14, struct causeway_waking)
+
+/* Of a doorbell that was granted: it becomes readable when somebody rings it, as an eventfd. */
+#define CAUSEWAY_WATCH _IO(0xca, 0x13)
 
 #endif

@@ -9,7 +9,7 @@
 
 #define CW_VIRTIO_ID 36
 #define CW_CONFIG_MAGIC 0x4d565743
-#define CW_CONFIG_VERSION 1
+#define CW_CONFIG_VERSION 2
 #define CW_WINDOW_ID 0
 
 enum cw_operation {
@@ -21,6 +21,10 @@ enum cw_operation {
 	CW_RELEASE = 6,
 	CW_RING = 7,
 	CW_BEGIN = 8,
+	CW_SHOW = 9,
+	CW_HIDE = 10,
+	CW_WATCH = 11,
+	CW_WAKE = 12,
 };
 
 enum cw_event_kind {
@@ -45,10 +49,10 @@ struct cw_config {
 struct cw_request_header {
 	__le16 operation;
 	__le16 zero;
-	__le32 session;
+	__le32 session; /* of CW_WAKE: how many */
 	__le32 handle; /* of CW_OPEN: the user */
 	__le32 length; /* of the message behind the header */
-	__le64 size;
+	__le64 size; /* of CW_WAKE: where the word is */
 	__le32 count;
 	__le32 handles[CAUSEWAY_FDS_MAX];
 	__le32 zero2;
@@ -65,8 +69,8 @@ struct cw_grant {
 	__le16 kind;
 	__le16 flags;
 	__le32 handle;
-	__le64 offset;
 	__le64 length;
+	__le64 zero;
 };
 
 struct cw_event {

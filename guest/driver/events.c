@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: GPL-2.0
 /* What the host tells: messages for sessions, and doorbells. */
-#include <linux/eventfd.h>
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
 
@@ -54,7 +53,7 @@ void cw_events_done(struct virtqueue *vq)
 			rcu_read_lock();
 			bell = xa_load(&dev->bells, le32_to_cpu(event->handle));
 			if (bell)
-				eventfd_signal(bell->event);
+				cw_bell_rung(bell);
 			rcu_read_unlock();
 			if (!cw_offer(dev, message))
 				continue;

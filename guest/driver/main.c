@@ -100,6 +100,7 @@ static struct cw_device *cw_device_new(struct virtio_device *vdev)
 	spin_lock_init(&dev->queue_lock);
 	init_waitqueue_head(&dev->room);
 	mutex_init(&dev->lock);
+	mutex_init(&dev->show_lock);
 	init_rwsem(&dev->map_lock);
 	xa_init_flags(&dev->sessions, XA_FLAGS_ALLOC1);
 	xa_init_flags(&dev->bells, XA_FLAGS_LOCK_IRQ);

@@ -243,8 +243,7 @@ static struct file *cw_granted_file(struct cw_device *dev, const struct cw_grant
 
 	switch (le16_to_cpu(grant->kind)) {
 	case CW_GRANT_SEGMENT:
-		return cw_segment_file(dev, handle, le64_to_cpu(grant->offset),
-				       le64_to_cpu(grant->length),
+		return cw_segment_file(dev, handle, le64_to_cpu(grant->length),
 				       le16_to_cpu(grant->flags) & CW_GRANT_WRITABLE);
 	case CW_GRANT_BELL:
 		return cw_ring_file(dev, handle);
@@ -350,8 +349,7 @@ static long cw_create(struct cw_session *session, struct causeway_creation __use
 	error = cw_call(session->dev, &header, NULL, &answer);
 	if (error)
 		return error;
-	file = cw_segment_file(session->dev, le32_to_cpu(answer.handle),
-			       le64_to_cpu(answer.offset), creation.length, true);
+	file = cw_segment_file(session->dev, le32_to_cpu(answer.handle), creation.length, true);
 	if (IS_ERR(file))
 		return PTR_ERR(file);
 	creation.fd = get_unused_fd_flags(O_CLOEXEC);
@@ -372,11 +370,17 @@ static long cw_ioctl(struct file *file, unsigned int number, unsigned long argum
 	struct cw_session *session = file->private_data;
 	void __user *user = (void __user *)argument;
 	struct causeway_transfer transfer;
+	struct causeway_waking waking;
 
 	if (READ_ONCE(session->dev->dead))
 		return -ENODEV;
 	if (number == CAUSEWAY_CREATE)
 		return cw_create(session, user);
+	if (number == CAUSEWAY_WAKE) {
+		if (copy_from_user(&waking, user, sizeof(waking)))
+			return -EFAULT;
+		return cw_wake(session->dev, waking.address, waking.count);
+	}
 	if (number != CAUSEWAY_SEND && number != CAUSEWAY_RECEIVE)
 		return -ENOTTY;
 	if (copy_from_user(&transfer, user, sizeof(transfer)))

@@ -11,9 +11,12 @@ DEPTH = "8"
 # A receive for each block: fio asks for no repetition where there is none.
 RECEIVES = "256"
 CHECKED = ["--verify=crc32c"]
+# Else a file of where it stood is left behind.
+NO_STATE = "--verify_state_save=0"
 # Neither side of an RDMA WRITE or READ knows what fio put into the other's memory, so only what is
 # received can be verified: by the receiver.
-MODES = {"write": ([], []), "read": ([], []), "send": (CHECKED, [*CHECKED, "--do_verify=0"])}
+MODES = {"write": ([], []), "read": ([], []),
+         "send": (CHECKED, [*CHECKED, "--do_verify=0", NO_STATE])}
 NAMES = [f"fio verb={verb}" for verb in MODES]
 
 

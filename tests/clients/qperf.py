@@ -1,4 +1,4 @@
-"""qperf: its tests of RC, UC and UD, in one pair of processes; each test's figure counts as a test."""
+"""qperf: its tests of RC, UC and UD in one pair of processes; each figure counts as a test."""
 
 import re
 

@@ -1,7 +1,7 @@
 """UCX: what it finds on the device, and every test of ucx_perftest over each of its transports.
 
-The tests of a transport run in one pair of processes, from a batch file; each test's line of figures
-counts as a test. What a transport lacks UCX refuses by itself, and that is tested too.
+The tests of a transport run in one pair of processes, from a batch file; each test's line of
+figures counts as a test. What a transport lacks UCX refuses by itself, and that is tested too.
 """
 
 import re

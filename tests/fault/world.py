@@ -10,17 +10,16 @@ import tempfile
 import time
 
 from kill.harness import Failed, Program
-from lib import netns, pair
+from lib import inject, netns, pair
+from lib.patience import patient
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-# Libraries with the points at which programs stop, beside the ordinary programs.
-LIBS = os.path.join(netns.BUILD, "fault")
 WORKER = os.path.join(netns.BUILD, "test", "fault-worker")
 # Users that have no other meaning, for the world of strangers.
 USERS = (4001, 4002)
 START_SECONDS = 20.0
 # From the last endpoint's end to the last page given back.
-SETTLE_SECONDS = 5.0
+SETTLE_SECONDS = patient(5.0)
 POLL_SECONDS = 0.005
 # Looks at the books, the least of which has no caller in it that has just left.
 READINGS = 10
@@ -29,9 +28,7 @@ LINE_OF_POINT = "fault point "
 
 def build():
     """Compiles the libraries with the points, and the worker."""
-    env = dict(os.environ, BUILD=LIBS, ABI_PROFILE="dev",
-               CARGO_FLAGS="--locked --features causeway-verbs/inject,causeway/inject")
-    subprocess.run(["make", "-s", "-C", ROOT, "-f", "mk/abi.mk", "libs"], check=True, env=env)
+    inject.build()
     here = os.path.join(ROOT, "tests", "fault")
     os.makedirs(os.path.dirname(WORKER), exist_ok=True)
     sources = [os.path.join(here, name) for name in ("worker.c", "moves.c")]
@@ -62,7 +59,8 @@ class World:
     other. With `idles` queue pairs beside the busy one. A broker on demand ends by itself; else it
     runs until the end of the world."""
 
-    port = 18800
+    # Other stages, which may run beside this one, use others.
+    port = 16800
 
     def __init__(self, name, friends=True, idles=0, on_demand=False):
         self.name = name
@@ -70,8 +68,8 @@ class World:
         self.friends = friends
         self.folder = tempfile.mkdtemp(prefix="cwt-fault-")
         os.chmod(self.folder, 0o755)
-        for source, name in ((netns.BUILD, "bin"), (LIBS, "lib")):
-            shutil.copytree(os.path.join(source, name), os.path.join(self.folder, name))
+        shutil.copytree(os.path.join(netns.BUILD, "bin"), os.path.join(self.folder, "bin"))
+        inject.copy(os.path.join(self.folder, "lib"))
         shim = os.path.join(netns.BUILD, "lib", "libcauseway-paths.so")
         shutil.copy(shim, os.path.join(self.folder, "lib"))
         self.worker = shutil.copy(WORKER, self.folder)

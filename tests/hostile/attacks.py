@@ -2,7 +2,7 @@
 
 import signal
 
-from hostile import takeback
+from hostile import takeback, windows
 from hostile.cast import (ATTACKER_UID, LOCAL_WRITE, READ_ONLY, READ_WRITE, REMOTE_READ,
                           VICTIM_UID, Failed, wait_until)
 from hostile.scene import (LOCAL, OTHER, OTHER_PD, READABLE, REMOTE_ACCESS_ERROR, SCRIBBLE,
@@ -346,6 +346,8 @@ def all_attacks():
         for how in takeback.ENDS:
             what = how.__doc__.rstrip(".").replace("The", "the", 1)
             yield f"{who}: {what}", case(takeback.ended(how), cast)
+    yield "memory behind a window", windows.hidden
+    yield "for ever in flight by a window's key", windows.pretended
     yield "the victim's process", other_process
     yield "keys of others", wrong_keys
     yield "queue pairs that entitle to nothing", not_entitled

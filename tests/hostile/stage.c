@@ -153,16 +153,29 @@ static void do_destroy(char **args, int count)
 	say("ok");
 }
 
+enum ibv_wc_status stage_post(unsigned int qp, struct ibv_send_wr *wr)
+{
+	struct side *s = &sides[qp];
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+	int n;
+
+	wr->send_flags |= IBV_SEND_SIGNALED;
+	need0(ibv_post_send(s->qp, wr, &bad));
+	while ((n = ibv_poll_cq(s->cq, 1, &wc)) == 0)
+		;
+	if (n < 0)
+		fail("ibv_poll_cq: %d", n);
+	return wc.status;
+}
+
 enum ibv_wc_status stage_rdma(unsigned int qp, enum ibv_wr_opcode op, struct ibv_mr *mr,
 			      size_t len, uint32_t rkey, uint64_t addr)
 {
-	struct side *s = &sides[qp];
 	struct ibv_sge sge = { (uintptr_t)mr->addr, len, mr->lkey };
-	struct ibv_send_wr *bad, wr = {
-		.sg_list = &sge, .num_sge = 1, .send_flags = IBV_SEND_SIGNALED, .opcode = op,
+	struct ibv_send_wr wr = {
+		.sg_list = &sge, .num_sge = 1, .opcode = op,
 	};
-	struct ibv_wc wc;
-	int n;
 
 	if (op == IBV_WR_ATOMIC_FETCH_AND_ADD) {
 		wr.wr.atomic.remote_addr = addr;
@@ -172,12 +185,7 @@ enum ibv_wc_status stage_rdma(unsigned int qp, enum ibv_wr_opcode op, struct ibv
 		wr.wr.rdma.remote_addr = addr;
 		wr.wr.rdma.rkey = rkey;
 	}
-	need0(ibv_post_send(s->qp, &wr, &bad));
-	while ((n = ibv_poll_cq(s->cq, 1, &wc)) == 0)
-		;
-	if (n < 0)
-		fail("ibv_poll_cq: %d", n);
-	return wc.status;
+	return stage_post(qp, &wr);
 }
 
 /* "write N RKEY ADDR LEN BYTE", and the like: the bytes written, or read, are all BYTE, or the

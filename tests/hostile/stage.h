@@ -24,6 +24,9 @@ void stage_run(const struct command *commands);
 /* A number in the notation of C. */
 uint64_t number(const char *text);
 
+/* A work request of its own on a connected QP; its completion status. */
+enum ibv_wc_status stage_post(unsigned int qp, struct ibv_send_wr *wr);
+
 struct device *stage_device(void);
 struct ibv_pd *stage_pd(const char *index);
 

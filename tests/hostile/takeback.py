@@ -6,10 +6,11 @@ import signal
 from hostile.cast import (LOCAL_WRITE, READ_ONLY, READ_WRITE, REMOTE_READ, Failed, wait_until)
 from hostile.scene import (OTHER_PD, READABLE, REMOTE_ACCESS_ERROR, SCRIBBLE, SHARED_PD, SPARE,
                            SUCCESS, WRITABLE, Scene, armed, timed)
+from lib.patience import patient
 
 # docs/LAYOUT.md: how long an access under way is waited for; and what a slow machine adds.
 LEASE_SECONDS = 0.5
-SLOW_SECONDS = 1.5
+SLOW_SECONDS = patient(1.5)
 # How often an attacker is stopped, until it was in the middle of a copy; bytes of that.
 STOPS_MAX = 12
 BIG_PAGES = 4096

@@ -32,6 +32,7 @@ struct area {
 	size_t len, from, to;
 	uint32_t inside;
 	struct ibv_mr *mr;
+	struct ibv_mw *mw;
 };
 
 static struct area areas[AREAS];
@@ -147,6 +148,39 @@ static void do_dereg(char **args, int count)
 	need0(ibv_dereg_mr(a->mr));
 	a->mr = NULL;
 	say("ok");
+}
+
+/* "bind I QP PD ACCESS": a window onto the middle of an area, for the peer of a queue pair. */
+static void do_bind(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	uintptr_t at = (uintptr_t)a->base + 4 * PAGE;
+	size_t len = a->len - 8 * PAGE;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_BIND_MW };
+
+	(void)count;
+	if (!a->mw)
+		a->mw = ibv_alloc_mw(stage_pd(args[2]), IBV_MW_TYPE_2);
+	need(a->mw, "ibv_alloc_mw");
+	a->mw->rkey = ibv_inc_rkey(a->mw->rkey);
+	wr.bind_mw.mw = a->mw;
+	wr.bind_mw.rkey = a->mw->rkey;
+	wr.bind_mw.bind_info = (struct ibv_mw_bind_info){ a->mr, at, len, number(args[3]) };
+	if (stage_post(number(args[1]), &wr))
+		fail("the window is not bound");
+	say("ok %u %p %zu", a->mw->rkey, (void *)at, len);
+}
+
+/* "unbind I QP": invalidates it. */
+static void do_unbind(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_LOCAL_INV, .invalidate_rkey = a->mw->rkey,
+	};
+
+	(void)count;
+	say("ok %d", stage_post(number(args[1]), &wr));
 }
 
 /* The io_urings that have areas pinned. */
@@ -355,6 +389,7 @@ static void do_ebb(char **args, int count)
 static const struct command commands[] = {
 	{ "area", 2, do_area }, { "fill", 2, do_fill }, { "check", 2, do_check },
 	{ "reg", 3, do_reg }, { "rereg", 3, do_rereg }, { "dereg", 1, do_dereg },
+	{ "bind", 4, do_bind }, { "unbind", 2, do_unbind },
 	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
 	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
 	{ "pin", 1, do_pin }, { "unpin", 0, do_unpin },

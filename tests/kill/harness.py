@@ -9,13 +9,14 @@ import threading
 import time
 
 from lib import netns, pair
+from lib.patience import patient
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 IDLE_SECONDS = 1
 # From a death to the end of the survivor's work requests.
-SHM_SECONDS = 2.0
+SHM_SECONDS = patient(2.0)
 # The retry budget (at least 4 s), and time to find it used up.
-UDP_SECONDS = 6.0
+UDP_SECONDS = patient(6.0)
 START_SECONDS = 20.0
 POLL_SECONDS = 0.005
 TRAFFIC = os.path.join(netns.BUILD, "test", "traffic")

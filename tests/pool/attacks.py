@@ -53,14 +53,20 @@ def rubbish(stage):
     bad, _ = owner.make("bad")
     good, _ = owner.make("good")
     for slot in (bad, good):
-        owner.number("mutex", slot, 0, "init")
-        owner.number("cond", slot, 64, "init")
+        for kind, offset in (("mutex", 0), ("cond", 64), ("sem", 128), ("rwlock", 1024),
+                             ("barrier", 2048)):
+            owner.number(kind, slot, offset, "init", 2)
     owner.number("grant", bad, EVERYBODY, 0, WRITE)
     owner.number("grant", good, SESSION, friend.number("id"), WRITE)
     mine, theirs, at = stranger.find("bad"), friend.find("good"), friend.find("bad")
     for _ in range(20):
         expect("scribbled", stranger.number("scribble", mine), 0)
         for player, slot in ((owner, bad), (friend, at)):
+            for kind, offset, *verbs in (("rwlock", 1024, "read", "unlock", "write", "unlock"),
+                                         ("sem", 128, "wait", "post"),
+                                         ("barrier", 2048, "wait", "mend", "join", "leave")):
+                for verb in verbs:
+                    player.errno(kind, slot, offset, verb, 1)
             player.errno("mutex", slot, 0, "lock", 1)
             player.errno("mutex", slot, 0, "unlock")
             player.errno("cond", slot, 64, "wait", 1)
@@ -69,6 +75,63 @@ def rubbish(stage):
     for player, slot in ((owner, good), (friend, theirs)):
         expect("lock", player.number("mutex", slot, 0, "lock", 1000), 0)
         expect("unlock", player.number("mutex", slot, 0, "unlock"), 0)
+
+
+def absurd(stage):
+    """One that may write gives the words of objects values that no honest program does: calls of
+    others come back and say so, and what is shown of the objects is shown."""
+    owner, friend, stranger = stage.three()
+    bad, _ = owner.make("bad")
+    owner.number("grant", bad, EVERYBODY, 0, WRITE)
+    at, mine = friend.find("bad"), stranger.find("bad")
+    name = friend.number("id")
+    living = name >> 16 << 32 | name & 0xffff
+    held, parties, records = 1 << 16, 24, 64
+
+    def made(kind, offset, value, *words):
+        """An object, of which the hostile process has written these words."""
+        owner.number(kind, bad, offset, "init", value)
+        for where, word in words:
+            stranger.number("write", mine, offset + where, word)
+
+    made("sem", 128, 1, (8, (1 << 64) - 1))
+    for verb in ("wait", "try", "post"):
+        refused(errno.EINVAL, friend, "sem", at, 128, verb, 50)
+    made("sem", 128, 0, (8, 0x7fffffff))
+    refused(errno.EOVERFLOW, friend, "sem", at, 128, "post")
+    expect("value", friend.number("sem", at, 128, "value"), 0x7fffffff)
+    refused(errno.EINVAL, owner, "sem", bad, 128, "init", 0x80000000)
+    for count in (0, 1 << 16, 1 << 40):
+        made("barrier", 2048, 2, (parties, count))
+        refused(errno.EINVAL, friend, "barrier", at, 2048, "wait", 50)
+    made("barrier", 2048, 2, (8, 0xffff << 32))
+    refused(errno.EINVAL, friend, "barrier", at, 2048, "wait", 50)
+    # All records are said to be a living reader's.
+    made("rwlock", 1024, 0, *((records + 8 * i, living | 0xffff << 16) for i in range(64)))
+    refused(errno.EBUSY, owner, "rwlock", bad, 1024, "trywrite")
+    refused(errno.EAGAIN, owner, "rwlock", bad, 1024, "tryread")
+    refused(errno.ETIMEDOUT, owner, "rwlock", bad, 1024, "write", 50)
+    # A lock that one holds who never was is a dead one's; one that a living process is said to hold
+    # is waited for.
+    made("mutex", 0, 0, (8, (1 << 64) - (1 << 32) | held | 0xffff), (24, 7))
+    expect("a dead one's", friend.number("mutex", at, 0, "lock", 1000), 1)
+    made("mutex", 0, 0, (8, living | held))
+    refused(errno.ETIMEDOUT, owner, "mutex", bad, 0, "lock", 50)
+    made("cond", 64, 0, (8, (1 << 64) - 1))
+    owner.number("mutex", bad, 0, "init")
+    owner.number("mutex", bad, 0, "lock")
+    refused(errno.ETIMEDOUT, owner, "cond", bad, 64, "wait", 20)
+    owner.number("cond", bad, 64, "broadcast")
+    stranger.number("write", mine, 0, 1)
+    refused(errno.EINVAL, friend, "mutex", at, 0, "try")
+    # Where there is no room for an object.
+    for kind, offset in (("mutex", 8192), ("rwlock", 8192 - 64), ("mutex", 32),
+                         ("barrier", (1 << 64) - 64)):
+        refused(errno.EINVAL, owner, kind, bad, offset, "init", 2)
+    locks = {k["offset"]: k for p in stage.pools() for b in p["blocks"] for k in b["locks"]}
+    expect("what became of the mutex", locks[0]["health"], "overwritten")
+    expect("readers shown", len(locks[1024]["entries"]), 16)
+    stage.status()
 
 
 def kept(stage):
@@ -233,7 +296,7 @@ def brokers(stage):
         locks = [b["locks"] for p in stage.pools() for b in p["blocks"]][0]
         expect("locks shown", [lock["kind"] for lock in locks], ["mutex"])
         other, _ = owner.make()
-        expect("another's place", owner.number("number", other), 1)
+        expect("another's place", owner.number("number", other) != 0, True)
         owner.number("free", other)
     # What is taken back is, though another broker gave it.
     owner.number("revoke", slot, EVERYBODY, 0, 0)
@@ -261,6 +324,6 @@ def brokers_under_load(stage):
     after_deaths(stage, workers)
 
 
-TESTS = (guesses, widening, rubbish, kept, floods, churning, at_every_step, revoked_at_every_step,
-         brokers, brokers_under_load)
+TESTS = (guesses, widening, rubbish, absurd, kept, floods, churning, at_every_step,
+         revoked_at_every_step, brokers, brokers_under_load)
 assert os.name == "posix"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -70,6 +71,17 @@ class Player(Actor):
         if int(said[0]) < 0:
             raise Refused(-int(said[0]))
         return int(said[0]), int(said[1])
+
+    def number_of_session(self, stage):
+        """The name of its session, as the broker shows it: for one that can't answer."""
+        members = [m for pool in stage.pools() for m in pool["members"]]
+        found = [int(m["session"], 16) for m in members if m["pid"] == self.pid]
+        return found[0] if found else None
+
+    def still_busy(self):
+        """Fails if it has answered what it was told last."""
+        if self.buffer or select.select([self.reader], [], [], 0)[0]:
+            raise Failed(f"{self.name} has answered {self.answer()}")
 
     def said_all(self):
         """All that it wrote on standard error."""

@@ -39,11 +39,16 @@ void answer_slot(int result, int slot);
 int guard(void (*function)(void *), void *argument);
 
 /* Families of commands: whether the first word is one of theirs. */
+int locks(char **words);
 int transfers(char **words);
+int dma_calls(char **words);
 int evil(char **words);
 
 /* A forked child must find nothing of its parent's, and can open the library for itself. */
 int in_child(struct slot *slot);
+
+/* Ends the library's connections to the broker behind its back: how many there were. */
+int cut(void);
 
 /* Adopts and frees the blocks of this user that nobody owns: how many, or what failed. */
 int orphans(void);

@@ -83,11 +83,13 @@ class Program:
 class Stage:
     """A broker, with a tenant for `users` if there are any, and the programs that use it."""
 
-    def __init__(self, users=(), library=None):
+    def __init__(self, users=(), library=None, trusted=()):
         netns.need_root("a broker for several users")
         self.dir = tempfile.mkdtemp(prefix="cwt-sisci-")
         os.chmod(self.dir, 0o755)
         self.users = users
+        # Users who are lent the broker's userfaultfd.
+        self.trusted = trusted
         source = library or os.path.join(netns.BUILD, "lib")
         for folder, name in ((os.path.join(netns.BUILD, "bin"), "bin"), (source, "lib"),
                              (os.path.join(netns.BUILD, "test", "sisci"), "test")):
@@ -109,7 +111,8 @@ class Stage:
             config = os.path.join(self.dir, "causewayd.toml")
             with open(config, "w", encoding="ascii") as file:
                 file.write(f"[[tenant]]\nname = 'stage'\nsocket = '{self.door}'\n"
-                           f"users = {[0, *self.users]}\n")
+                           f"users = {[0, *self.users]}\n"
+                           f"userfaultfd = {[*self.trusted]}\n")
             argv += ["--config", config]
         with open(os.path.join(self.dir, "broker.log"), "ab") as log:
             self.broker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log)
@@ -140,6 +143,17 @@ class Stage:
         if fault in ("", "list"):
             started.wait_for("its beginning", lambda p: p.count("ready"))
         return started
+
+    def run(self, program, test, uid):
+        """Runs one test of a conformance program as a user to its end: what it says."""
+        env = dict(os.environ, CAUSEWAY_SOCKET=self.door, TEST=test,
+                   LD_LIBRARY_PATH=os.path.join(self.dir, "lib"))
+        env.pop("CAUSEWAY_RUNTIME_DIR", None)
+        argv = [os.path.join(self.dir, "test", program)]
+        done = subprocess.run(argv, env=env, stdin=subprocess.DEVNULL, cwd="/", text=True,
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False,
+                              timeout=4 * SECONDS, user=uid, group=uid, extra_groups=[])
+        return done.stdout
 
     def clear(self, *but):
         """Ends all programs but these."""

@@ -1,4 +1,5 @@
 #include "check.h"
+#include "remote.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -12,10 +13,23 @@
 
 static int failures;
 
+void run_role(struct peer *parent, void (*role)(struct peer *))
+{
+	alarm(TEST_SECONDS);
+	failures = 0;
+	role(parent);
+	_exit(failures ? STATUS_FAILED : 0);
+}
+
 void fail(const char *file, int line, const char *what)
 {
 	fprintf(stderr, "     %s:%d: %s\n", file, line, what);
 	failures++;
+}
+
+int failures_so_far(void)
+{
+	return failures;
 }
 
 void give_up(const char *file, int line, const char *what, sci_error_t error)
@@ -60,13 +74,19 @@ static int run_test(const struct test *test)
 
 int run_tests(const struct test *tests, size_t count)
 {
-	const char *only = getenv("TEST");
+	const char *only = getenv("TEST"), *but = getenv("CHECK_SKIP");
+	const char *port = getenv("CHECK_SERVE");
 	int passed = 0, failed = 0;
+
+	if (port)
+		return serve_peers(atoi(port));
 
 	for (size_t i = 0; i < count; i++) {
 		int good;
 
 		if (only && !strstr(tests[i].name, only))
+			continue;
+		if (but && strstr(tests[i].name, but))
 			continue;
 		good = run_test(&tests[i]);
 		printf("%s %s\n", good ? "ok  " : "FAIL", tests[i].name);
@@ -98,6 +118,11 @@ void spawn(struct peer *peer, void (*role)(struct peer *))
 {
 	int there[2], back[2];
 
+	peer->control = 0;
+	if (getenv("CHECK_PEERS")) {
+		spawn_remote(peer, role);
+		return;
+	}
 	if (pipe(there) || pipe(back)) {
 		perror("pipe");
 		_exit(STATUS_FAILED);
@@ -108,15 +133,12 @@ void spawn(struct peer *peer, void (*role)(struct peer *))
 		_exit(STATUS_FAILED);
 	}
 	if (peer->pid == 0) {
-		struct peer parent = {getppid(), there[0], back[1]};
+		struct peer parent = {getppid(), there[0], back[1], 0};
 
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
-		alarm(TEST_SECONDS);
 		close(there[1]);
 		close(back[0]);
-		failures = 0;
-		role(&parent);
-		_exit(failures ? STATUS_FAILED : 0);
+		run_role(&parent, role);
 	}
 	close(there[0]);
 	close(back[1]);
@@ -147,8 +169,11 @@ void join(struct peer *peer)
 {
 	int status;
 
-	while (waitpid(peer->pid, &status, 0) < 0 && errno == EINTR)
-		;
+	if (peer->control)
+		status = status_of_remote(peer);
+	else
+		while (waitpid(peer->pid, &status, 0) < 0 && errno == EINTR)
+			;
 	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
@@ -156,9 +181,14 @@ void kill_peer(struct peer *peer)
 {
 	int status;
 
-	kill(peer->pid, SIGKILL);
-	while (waitpid(peer->pid, &status, 0) < 0 && errno == EINTR)
-		;
+	if (peer->control) {
+		kill_remote(peer);
+		status = status_of_remote(peer);
+	} else {
+		kill(peer->pid, SIGKILL);
+		while (waitpid(peer->pid, &status, 0) < 0 && errno == EINTR)
+			;
+	}
 	EXPECT(WIFSIGNALED(status));
 }
 

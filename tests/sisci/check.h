@@ -37,6 +37,8 @@ int run_tests(const struct test *tests, size_t count);
 void fail(const char *file, int line, const char *what);
 /* As fail, and ends the process. */
 void give_up(const char *file, int line, const char *what, sci_error_t error);
+/* How many were not met in this process. */
+int failures_so_far(void);
 void expect_error(const char *file, int line, const char *what, sci_error_t want,
 		sci_error_t got);
 
@@ -74,6 +76,7 @@ unsigned int own_node(void);
 struct peer {
 	pid_t pid;
 	int in, out;
+	int control; /* of one in another machine, else 0 (remote.h) */
 };
 void spawn(struct peer *peer, void (*role)(struct peer *));
 /* Tells the other side a number, and hears one. A side that has ended gives up the test. */

@@ -422,6 +422,53 @@ static void remote_callbacks(void)
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 }
 
+/* --- an owner that stands still --- */
+
+static void owner_is_stopped(void)
+{
+	struct heard heard = HEARD;
+	struct peer peer;
+	sci_desc_t sd;
+	sci_remote_segment_t waited, called;
+	sci_sequence_t sequence;
+	sci_map_t map;
+	sci_error_t error, status;
+	volatile char *there;
+	unsigned int node;
+
+	spawn(&peer, owner);
+	node = hear(&peer);
+	sd = open_library();
+	connect_to(sd, &waited, node, ID);
+	DO(SCIConnectSegment, sd, &called, node, ID, ADAPTER, on_remote, &heard, LONG_MS,
+			SCI_FLAG_USE_CALLBACK);
+	there = SCIMapRemoteSegment(waited, &map, 0, SIZE, NULL, NO_FLAGS, &error);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	for (int round = 0; round < 2; round++) {
+		kill(peer.pid, SIGSTOP);
+		EXPECT(next_event(waited, &status) == SCI_CB_NOT_OPERATIONAL &&
+				status == SCI_ERR_NODE_NOT_RESPONDING);
+		await(&heard, 2 * round + 1);
+		EXPECT(heard.reasons[2 * round] == SCI_CB_NOT_OPERATIONAL);
+		/* What is stored arrives all the same: the memory does not stand still. */
+		there[1] = 5;
+		EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+		EXPECT(SCIProbeNode(sd, ADAPTER, node, NO_FLAGS, &error) && error == SCI_ERR_OK);
+		if (round == 1)
+			break;
+		kill(peer.pid, SIGCONT);
+		EXPECT(next_event(waited, &status) == SCI_CB_OPERATIONAL && status == SCI_ERR_OK);
+		await(&heard, 2);
+		EXPECT(heard.reasons[1] == SCI_CB_OPERATIONAL);
+		EXPECT(tell(&peer, STORE) == SCI_ERR_OK && there[1] == 6);
+	}
+	kill_peer(&peer);
+	EXPECT(next_event(waited, &status) == SCI_CB_LOST);
+	await(&heard, 4);
+	EXPECT(heard.reasons[3] == SCI_CB_LOST);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
+}
+
 /* --- asynchronous connects --- */
 
 static void asynchronous_connect(void)
@@ -474,6 +521,7 @@ int main(void)
 		{"the owner asks to disconnect", owner_asks_to_disconnect},
 		{"local callbacks", local_callbacks},
 		{"remote callbacks", remote_callbacks},
+		{"the owner is stopped, goes on, and is killed", owner_is_stopped},
 		{"asynchronous connects", asynchronous_connect},
 	};
 

@@ -161,17 +161,14 @@ static void hardware(void)
 	sci_local_segment_t segment;
 	sci_remote_segment_t remote = NULL;
 	sci_smartio_device_t device = NULL;
-	sci_local_interrupt_t interrupt = NULL;
 	sci_address_t address = {4, 0, 0};
 	sci_ioaddr_t io;
 	sci_error_t error;
 	sci_map_t map;
 	uint64_t fdids[4];
-	unsigned int count;
 
 	offer(sd, &segment, &map, 500, PAGE);
 #define ABSENT(function, ...) REFUSED(SCI_ERR_NOT_SUPPORTED, function, __VA_ARGS__)
-#define MISSING(function, ...) REFUSED(SCI_ERR_NOT_IMPLEMENTED, function, __VA_ARGS__)
 	ABSENT(SCIAttachPhysicalMemory, 0x1000, NULL, 0, PAGE, segment, NO_FLAGS);
 	ABSENT(SCIConnectSCISpace, sd, 0, &remote, address, PAGE, NO_FLAGS);
 	ABSENT(SCIphDmaEnqueue, NULL, 8, 0, 4, 0, 0, NO_FLAGS);
@@ -180,10 +177,6 @@ static void hardware(void)
 	ABSENT(SCISetCSRRegister, sd, 0, 4, 0, 1, NO_FLAGS);
 	ABSENT(SCIGetLocalCSR, sd, 0, 0, NO_FLAGS);
 	ABSENT(SCISetLocalCSR, sd, 0, 0, 1, NO_FLAGS);
-	MISSING(SCIRegisterInterruptFlag, 0, &interrupt, segment, 0, NULL, NULL, NO_FLAGS);
-	MISSING(SCIEnableConditionalInterrupt, interrupt, NO_FLAGS);
-	MISSING(SCIDisableConditionalInterrupt, interrupt, NO_FLAGS);
-	MISSING(SCIGetConditionalInterruptTrigCounter, interrupt, &count, NO_FLAGS);
 	REFUSED(SCI_ERR_NO_SUCH_FDID, SCIBorrowDevice, sd, &device, 1, NO_FLAGS);
 	ABSENT(SCIReturnDevice, device, NO_FLAGS);
 	ABSENT(SCIReleaseExclusiveBorrow, device, NO_FLAGS);

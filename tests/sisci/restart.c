@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define ID 600
@@ -120,10 +121,101 @@ static void everything_goes_on(void)
 	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
 }
 
+/* --- an owner that is stopped while the broker is killed --- */
+
+/* Says what has become of what it has, whenever it is asked. */
+static void sleeper(struct peer *parent)
+{
+	unsigned int number = NUMBER;
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment;
+	sci_local_interrupt_t interrupt;
+	sci_error_t error;
+	sci_map_t map;
+	volatile char *memory = offer(sd, &segment, &map, ID, SIZE);
+
+	DO(SCICreateInterrupt, sd, &interrupt, ADAPTER, &number, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_FIXED_INTNO);
+	say(parent, own_node());
+	/* It is back in time: somebody connects. */
+	EXPECT(SCIWaitForLocalSegmentEvent(segment, NULL, NULL, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT);
+	EXPECT(SCIWaitForLocalSegmentEvent(segment, NULL, NULL, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_DISCONNECT);
+	say(parent, 0);
+	/* It is not: all that it has is memory. */
+	EXPECT(SCIWaitForLocalSegmentEvent(segment, NULL, NULL, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST);
+	EXPECT(error == SCI_ERR_OK);
+	REFUSED(SCI_ERR_NOT_AVAILABLE, SCIWaitForInterrupt, interrupt, LONG_MS, NO_FLAGS);
+	REFUSED(SCI_ERR_NOT_AVAILABLE, SCISetSegmentAvailable, segment, ADAPTER, NO_FLAGS);
+	REFUSED(SCI_ERR_NOT_AVAILABLE, SCISetSegmentUnavailable, segment, ADAPTER, NO_FLAGS);
+	REFUSED(SCI_ERR_NOT_AVAILABLE, SCIShareSegment, segment, NO_FLAGS);
+	memory[0] = 1;
+	EXPECT(memory[0] == 1);
+	DO(SCIRemoveInterrupt, interrupt, NO_FLAGS);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIRemoveSegment, segment, NO_FLAGS);
+	say(parent, 0);
+	hear(parent);
+}
+
+static void stop(struct peer *peer)
+{
+	int status;
+
+	kill(peer->pid, SIGSTOP);
+	EXPECT(waitpid(peer->pid, &status, WUNTRACED) == peer->pid && WIFSTOPPED(status));
+}
+
+static void what_is_taken_stays_taken(void)
+{
+	char claims[256];
+	struct peer peer;
+	sci_desc_t sd;
+	sci_local_segment_t segment;
+	sci_local_interrupt_t interrupt;
+	sci_remote_segment_t remote;
+	sci_map_t map;
+	unsigned int number = NUMBER, node;
+
+	spawn(&peer, sleeper);
+	node = hear(&peer);
+	stop(&peer);
+	kill_broker();
+	sd = open_library();
+	/* A newcomer gets neither id nor number, and nobody is deceived. */
+	REFUSED(SCI_ERR_SEGMENTID_USED, SCICreateSegment, sd, &segment, ID, SIZE, NO_CALLBACK,
+			NO_ARG, NO_FLAGS);
+	REFUSED(SCI_ERR_INTNO_USED, SCICreateInterrupt, sd, &interrupt, ADAPTER, &number,
+			NO_CALLBACK, NO_ARG, SCI_FLAG_FIXED_INTNO);
+	REFUSED(SCI_ERR_NO_SUCH_SEGMENT, SCIConnectSegment, sd, &remote, node, ID, ADAPTER,
+			NO_CALLBACK, NO_ARG, SHORT_MS, NO_FLAGS);
+	kill(peer.pid, SIGCONT);
+	connect_to(sd, &remote, node, ID);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	hear(&peer);
+	/* Once nothing is known of what it had, as after ten seconds, they are to be had. */
+	stop(&peer);
+	kill_broker();
+	snprintf(claims, sizeof(claims), "%s/sisci.claims", getenv("CAUSEWAY_RUNTIME_DIR"));
+	EXPECT(unlink(claims) == 0);
+	SCITerminate();
+	sd = open_library();
+	offer(sd, &segment, &map, ID, SIZE);
+	DO(SCICreateInterrupt, sd, &interrupt, ADAPTER, &number, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_FIXED_INTNO);
+	kill(peer.pid, SIGCONT);
+	hear(&peer);
+	say(&peer, 0);
+	join(&peer);
+}
+
 int main(void)
 {
 	static const struct test tests[] = {
 		{"the broker is killed: all goes on", everything_goes_on},
+		{"what an absent owner has stays taken", what_is_taken_stays_taken},
 	};
 
 	return run_tests(tests, COUNT(tests));

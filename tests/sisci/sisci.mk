@@ -1,9 +1,9 @@
 # The conformance programs for libsisci.so. Those under tests/sisci/clients are compiled by
 # tests/sisci/run itself, against an installed tree.
 
-SISCI_TESTS := local pair three interrupts dma queries restart
+SISCI_TESTS := local pair three interrupts flags dma queries restart
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
-SISCI_CAST := mortal intruder
+SISCI_CAST := mortal scenes intruder
 SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load)
 SISCI_TEST_FLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror -D_REENTRANT -I$(BUILD)/include
 
@@ -12,7 +12,8 @@ sisci-tests: $(SISCI_BINS) ## Build the conformance programs of SISCI
 
 $(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST)): $(BUILD)/test/sisci/%: \
 		tests/sisci/%.c \
-		tests/sisci/check.c tests/sisci/check.h $(BUILD)/lib/libsisci.so $(sisci_headers)
+		tests/sisci/check.c tests/sisci/check.h tests/sisci/remote.c tests/sisci/remote.h \
+		$(BUILD)/lib/libsisci.so $(sisci_headers)
 	@mkdir -p $(@D)
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
 

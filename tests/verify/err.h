@@ -75,6 +75,7 @@ struct error_case {
 	const char *name;
 	void (*run)(struct env *env);
 };
-extern const struct error_case remote_cases[], local_cases[], api_cases[], datagram_cases[];
+extern const struct error_case remote_cases[], local_cases[], api_cases[], datagram_cases[],
+	window_cases[], event_cases[];
 
 #endif

@@ -179,25 +179,6 @@ static void stale_rkey(struct env *env)
 	refused_access(env, &p, IBV_WR_RDMA_WRITE, 8, (uintptr_t)p.b.buf, stale);
 }
 
-static void invalidated_rkey(struct env *env)
-{
-	struct pair p;
-	struct ibv_mr *mr;
-	struct ibv_wc wc;
-
-	pair_open(env, &p, NULL, true);
-	mr = ibv_reg_mr(env->pd, p.b.buf, BUF_BYTES, ANY_ACCESS);
-	need(mr, "ibv_reg_mr");
-	need0(post_recv(&p.b, 7, 64));
-	need0(post_send(&p.a, 8, IBV_WR_SEND_WITH_INV, 0, 0, mr->rkey));
-	wc = expect_wc(p.b.cq, 7, IBV_WC_SUCCESS);
-	check(wc.wc_flags & IBV_WC_WITH_INV && wc.invalidated_rkey == mr->rkey,
-	      "the receive does not tell the key");
-	expect_wc(p.a.cq, 8, IBV_WC_SUCCESS);
-	refused_access(env, &p, IBV_WR_RDMA_WRITE, 8, (uintptr_t)p.b.buf, mr->rkey);
-	need0(ibv_dereg_mr(mr));
-}
-
 static void invalidate_unknown_rkey(struct env *env)
 {
 	struct ibv_wc wc;
@@ -317,7 +298,6 @@ const struct error_case remote_cases[] = {
 	{ "remote: MR lacks the access", missing_access },
 	{ "remote: QP lacks the access", missing_qp_access },
 	{ "remote: key of a deregistered MR", stale_rkey },
-	{ "remote: invalidated key", invalidated_rkey },
 	{ "remote: SEND_WITH_INV of an unknown key", invalidate_unknown_rkey },
 	{ "remote: misaligned atomic", misaligned_atomic },
 	{ "remote: SEND longer than the receive", send_too_long },

@@ -257,7 +257,8 @@ int main(int argc, char **argv)
 		{ "dev", 1, 0, 'd' }, { "gid", 1, 0, 'g' }, { 0 },
 	};
 	const struct error_case *tables[] = {
-		remote_cases, local_cases, api_cases, datagram_cases,
+		remote_cases, local_cases, api_cases, datagram_cases, window_cases,
+		event_cases,
 	};
 	unsigned int passed = 0, failed = 0;
 	int c;

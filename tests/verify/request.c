@@ -9,9 +9,9 @@
 /* A key that names nothing, for inline data, whose keys are not looked at. */
 #define NO_KEY 0xdeadbeef
 
-static bool request_room(const struct conn *c)
+static uint64_t request_room(const struct conn *c)
 {
-	return c->serial - c->done < SQ_DEPTH;
+	return SQ_DEPTH - (c->serial - c->done);
 }
 
 /* Whether the next operation may be posted; fetches it if need be. */
@@ -204,15 +204,31 @@ static void scribble(const struct conn *c, const struct ibv_send_wr *wr, uint64_
 			memset(s->piece[i].at, 0x5a, s->piece[i].len);
 }
 
+/* Binds a window anew that the peer has invalidated; the credit behind it tells the key. */
+static void request_bind(struct conn *c, unsigned int w)
+{
+	struct ibv_send_wr *bad, wr = inv_bind(c, w);
+	int rc;
+
+	wr.wr_id = (uint64_t)c->index << 32 | (uint32_t)c->serial;
+	wr.send_flags = rng_one_in(&c->rng, 2) ? IBV_SEND_SIGNALED : 0;
+	c->sent[c->serial % SQ_DEPTH] = (struct sent){
+		.wr_id = wr.wr_id, .bind = true, .signaled = wr.send_flags & IBV_SEND_SIGNALED,
+	};
+	rc = ibv_post_send(c->qp, &wr, &bad);
+	if (rc)
+		conn_fail(c, "ibv_post_send of a bind: %s", strerror(rc));
+	c->serial++;
+}
+
 /* Posts a credit for the oldest batch that has none. */
 static void request_credit(struct conn *c)
 {
 	unsigned int w = c->granted % WINDOWS;
-	struct sent *s = &c->sent[c->serial % SQ_DEPTH];
+	struct sent *s;
 	struct credit *grant = &c->grant[w];
 	struct ibv_sge sge = { (uintptr_t)grant, sizeof(*grant), c->grant_mr->lkey };
 	struct ibv_send_wr *bad, wr = {
-		.wr_id = (uint64_t)c->index << 32 | (uint32_t)c->serial,
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE_WITH_IMM,
@@ -223,8 +239,10 @@ static void request_credit(struct conn *c)
 	int rc;
 
 	if (c->inv_used[w])
-		inv_register(c, w);
-	*grant = (struct credit){ c->granted, c->inv_mr[w]->rkey, ~(uint32_t)c->granted };
+		request_bind(c, w);
+	s = &c->sent[c->serial % SQ_DEPTH];
+	wr.wr_id = (uint64_t)c->index << 32 | (uint32_t)c->serial;
+	*grant = (struct credit){ c->granted, c->inv_mw[w]->rkey, ~(uint32_t)c->granted };
 	*s = (struct sent){ .wr_id = wr.wr_id, .credit = true, .signaled = true };
 	rc = ibv_post_send(c->qp, &wr, &bad);
 	if (rc)
@@ -243,7 +261,7 @@ bool request_post(struct conn *c)
 
 	/* A credit's source is used again when the credit before the last has completed. */
 	while (c->granted < c->batches_in && c->granted < c->granted_done + WINDOWS &&
-	       request_room(c))
+	       request_room(c) > 1)
 		request_credit(c);
 	first = c->serial;
 	while (n < most && ready(c)) {
@@ -322,10 +340,12 @@ static void check_wc(const struct conn *c, const struct sent *s, const struct ib
 	};
 	enum ibv_wc_opcode want = s->credit ? IBV_WC_RDMA_WRITE : opcode[s->op.kind];
 
+	if (s->bind)
+		want = IBV_WC_BIND_MW;
 	if (wc->opcode != want)
 		conn_fail(c, "%s %lu completes as opcode %d", op_name(s->op.kind), s->op.index,
 			  wc->opcode);
-	if (op_reads(s->op.kind) && wc->byte_len != s->op.len)
+	if (!s->bind && op_reads(s->op.kind) && wc->byte_len != s->op.len)
 		conn_fail(c, "READ %lu of %u bytes completes with %u", s->op.index, s->op.len,
 			  wc->byte_len);
 }
@@ -335,8 +355,9 @@ _Noreturn static void failed(const struct conn *c, const struct ibv_wc *wc)
 	const struct sent *s = &c->sent[(uint32_t)wc->wr_id % SQ_DEPTH];
 
 	conn_fail(c, "%s %lu of %u bytes at %lu (wr_id %#lx) completes with: %s (vendor error %#x)",
-		  s->credit ? "credit" : op_name(s->op.kind), s->op.index, s->op.len, s->op.offset,
-		  wc->wr_id, ibv_wc_status_str(wc->status), wc->vendor_err);
+		  s->bind ? "bind" : s->credit ? "credit" : op_name(s->op.kind),
+		  s->op.index, s->op.len, s->op.offset, wc->wr_id,
+		  ibv_wc_status_str(wc->status), wc->vendor_err);
 }
 
 void request_complete(struct conn *c, const struct ibv_wc *wc)
@@ -359,6 +380,8 @@ void request_complete(struct conn *c, const struct ibv_wc *wc)
 			c->granted_done++;
 			continue;
 		}
+		if (s->bind)
+			continue;
 		if (op_reads(s->op.kind))
 			check_read(c, s);
 		else if (op_atomic(s->op.kind))

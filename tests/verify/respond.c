@@ -167,9 +167,9 @@ static void check_flags(struct conn *c, const struct op *op, const struct ibv_wc
 		conn_fail(c, "%s %lu: immediate data %#x, must be %#x", op_name(op->kind),
 			  op->index, ntohl(wc->imm_data), op->imm);
 	if (want == IBV_WC_WITH_INV) {
-		if (wc->invalidated_rkey != c->inv_mr[w]->rkey)
+		if (wc->invalidated_rkey != c->inv_mw[w]->rkey)
 			conn_fail(c, "SEND_WITH_INV %lu: invalidated %#x, must be %#x", op->index,
-				  wc->invalidated_rkey, c->inv_mr[w]->rkey);
+				  wc->invalidated_rkey, c->inv_mw[w]->rkey);
 		c->inv_used[w] = true;
 	}
 }

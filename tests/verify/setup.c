@@ -30,13 +30,82 @@ struct ibv_mr *reg(struct run *run, void *at, size_t len, int access)
 	return mr;
 }
 
-void inv_register(struct conn *c, unsigned int w)
+static struct ibv_mw *alloc_mw(struct run *run)
 {
-	if (c->inv_mr[w])
-		need0(ibv_dereg_mr(c->inv_mr[w]));
-	c->inv_mr[w] = reg(c->run, c->inv_memory + w * 64, 64,
-			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+	struct ibv_mw *mw = ibv_alloc_mw(run->pd, IBV_MW_TYPE_2);
+
+	need(mw, "ibv_alloc_mw");
+	/* The key that it will have. */
+	mw->rkey = ibv_inc_rkey(mw->rkey);
+	return mw;
+}
+
+static struct ibv_send_wr bind_wr(struct ibv_mw *mw, struct ibv_mr *mr, void *at, size_t len)
+{
+	int access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+
+	return (struct ibv_send_wr){
+		.opcode = IBV_WR_BIND_MW,
+		.bind_mw = { mw, mw->rkey, { mr, (uintptr_t)at, len, access } },
+	};
+}
+
+struct ibv_send_wr inv_bind(struct conn *c, unsigned int w)
+{
+	c->inv_mw[w]->rkey = ibv_inc_rkey(c->inv_mw[w]->rkey);
 	c->inv_used[w] = false;
+	return bind_wr(c->inv_mw[w], c->inv_mr, c->inv_memory + w * 64, 64);
+}
+
+static void bind_now(struct conn *c, struct ibv_send_wr wr)
+{
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc;
+
+	wr.send_flags = IBV_SEND_SIGNALED;
+	need0(ibv_post_send(c->qp, &wr, &bad));
+	while (ibv_poll_cq(c->worker->send_cq, 1, &wc) == 0)
+		;
+	if (wc.status != IBV_WC_SUCCESS || wc.opcode != IBV_WC_BIND_MW)
+		conn_fail(c, "a window is bound: %s, opcode %d", ibv_wc_status_str(wc.status),
+			  wc.opcode);
+}
+
+/* Every other connection's windows are reached by the key of a memory window; half of these
+ * regions have no key of their own that peers may use. */
+static void windows_open(struct conn *c, size_t all)
+{
+	int local = IBV_ACCESS_LOCAL_WRITE;
+	int remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+	int access = c->index % 2 == 0 ? local | remote : local | IBV_ACCESS_MW_BIND;
+
+	c->window_memory = page_alloc(all);
+	if (c->index % 4 == 3)
+		access |= remote;
+	c->window_mr = reg(c->run, c->window_memory, all, access);
+	if (c->index % 2)
+		c->window_mw = alloc_mw(c->run);
+	c->inv_memory = page_alloc(WINDOWS * 64);
+	c->inv_mr = reg(c->run, c->inv_memory, WINDOWS * 64, local | IBV_ACCESS_MW_BIND);
+	for (unsigned int w = 0; w < WINDOWS; w++)
+		c->inv_mw[w] = alloc_mw(c->run);
+}
+
+static void windows_bind(struct conn *c)
+{
+	if (c->window_mw)
+		bind_now(c, bind_wr(c->window_mw, c->window_mr, c->window_memory,
+				    c->window_mr->length));
+	for (unsigned int w = 0; w < WINDOWS; w++)
+		bind_now(c, bind_wr(c->inv_mw[w], c->inv_mr, c->inv_memory + w * 64, 64));
+}
+
+static void windows_close(struct conn *c)
+{
+	if (c->window_mw)
+		need0(ibv_dealloc_mw(c->window_mw));
+	for (unsigned int w = 0; w < WINDOWS; w++)
+		need0(ibv_dealloc_mw(c->inv_mw[w]));
 }
 
 /* The client's parameters are those of the run. */
@@ -172,9 +241,7 @@ static void responder_open(struct conn *c)
 	struct run *run = c->run;
 	size_t len = plan_window_len(&run->params), all = WINDOWS * (len + WINDOW_GAP) + WINDOW_GAP;
 
-	c->window_memory = page_alloc(all);
-	c->window_mr = reg(run, c->window_memory, all, IBV_ACCESS_LOCAL_WRITE |
-			   IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
+	windows_open(c, all);
 	for (unsigned int w = 0; w < WINDOWS; w++) {
 		c->window[w] = c->window_memory + WINDOW_GAP + w * (len + WINDOW_GAP);
 		c->shadow[w] = page_alloc(len);
@@ -189,9 +256,6 @@ static void responder_open(struct conn *c)
 			    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	c->grant = page_alloc(WINDOWS * sizeof(*c->grant));
 	c->grant_mr = reg(run, c->grant, WINDOWS * sizeof(*c->grant), 0);
-	c->inv_memory = page_alloc(WINDOWS * 64);
-	for (unsigned int w = 0; w < WINDOWS; w++)
-		inv_register(c, w);
 	plan_start(&c->peer_plan, &run->params, !run->side, c->index);
 }
 
@@ -230,12 +294,14 @@ static void describe(struct conn *c)
 		.gid = run->dev.gid,
 	};
 	me->window = remote(c->window[0], c->window_mr);
+	if (c->window_mw)
+		me->window.rkey = c->window_mw->rkey;
 	me->fixed = remote(run->fixed, run->fixed_mr);
 	me->words = remote(c->words, c->words_mr);
 	me->shared = remote(run->shared, run->shared_mr);
 	me->mailbox = remote(c->mailbox, c->mailbox_mr);
 	for (unsigned int w = 0; w < WINDOWS; w++)
-		me->inv_rkey[w] = c->inv_mr[w]->rkey;
+		me->inv_rkey[w] = c->inv_mw[w]->rkey;
 }
 
 /* Exchanges, moves the QP to RTS, with its receives posted. */
@@ -252,6 +318,7 @@ static void connect_qp(struct conn *c)
 			respond_post(c->pool, c->qp, i);
 	need0(qp_to_rtr(c->qp, &run->dev, &run->qp_params, &c->peer.addr));
 	need0(qp_to_rts(c->qp, &run->qp_params, c->mine.addr.psn));
+	windows_bind(c);
 }
 
 static void regions_open(struct run *run)
@@ -317,8 +384,8 @@ void run_open(struct run *run)
 static void conn_close(struct conn *c)
 {
 	struct ibv_mr *const mrs[] = {
-		c->window_mr, c->words_mr, c->mailbox_mr, c->grant_mr, c->inv_mr[0], c->inv_mr[1],
-		c->arena_mr[0], c->arena_mr[1],
+		c->window_mr, c->words_mr, c->mailbox_mr, c->grant_mr, c->inv_mr, c->arena_mr[0],
+		c->arena_mr[1],
 	};
 	void *const memory[] = {
 		c->window_memory, c->words, c->mailbox, c->grant, c->inv_memory, c->arena_memory,
@@ -326,6 +393,7 @@ static void conn_close(struct conn *c)
 		c->peer_window[1],
 	};
 
+	windows_close(c);
 	need0(ibv_destroy_qp(c->qp));
 	for (size_t i = 0; i < sizeof(mrs) / sizeof(*mrs); i++)
 		need0(ibv_dereg_mr(mrs[i]));

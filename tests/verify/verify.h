@@ -16,7 +16,7 @@
 #define WINDOW_GAP 4096
 /* Credits that can be on their way beside the batches. */
 #define CREDITS 4
-#define SQ_DEPTH (WINDOWS * BATCH_OPS + CREDITS)
+#define SQ_DEPTH (WINDOWS * BATCH_OPS + 2 * CREDITS)
 /* Receives that the peer's batches and credits can take at a time. */
 #define RQ_DEPTH (WINDOWS * BATCH_OPS + CREDITS)
 #define INLINE_MAX 256
@@ -37,7 +37,7 @@ struct piece {
 struct sent {
 	struct op op;
 	uint64_t wr_id;
-	bool credit;
+	bool credit, bind;		/* neither: an operation of the plan */
 	bool signaled;
 	unsigned int pieces;
 	struct piece piece[MAX_PIECES];
@@ -119,6 +119,7 @@ struct conn {
 	struct plan peer_plan;
 	unsigned char *window_memory;
 	struct ibv_mr *window_mr;
+	struct ibv_mw *window_mw;	/* by which the peer reaches it, or NULL */
 	unsigned char *window[WINDOWS];
 	unsigned char *shadow[WINDOWS];	/* what the windows must hold */
 	size_t dirty_from[WINDOWS], dirty_to[WINDOWS];
@@ -129,7 +130,8 @@ struct conn {
 	struct credit *grant;		/* where ours start */
 	struct ibv_mr *grant_mr;
 	unsigned char *inv_memory;
-	struct ibv_mr *inv_mr[WINDOWS];
+	struct ibv_mr *inv_mr;
+	struct ibv_mw *inv_mw[WINDOWS];
 	bool inv_used[WINDOWS];
 	uint64_t batches_in;		/* batches of the peer verified */
 	uint64_t granted, granted_done;	/* credits posted, completed */
@@ -184,8 +186,9 @@ struct conn *worker_find(struct worker *w, uint32_t qpn);
 /* The key of the contents of a side's static region. */
 uint64_t fixed_key(const struct run *run, int side);
 struct ibv_mr *reg(struct run *run, void *at, size_t len, int access);
-/* The piece of memory whose key the peer may invalidate in batches of window `w`. */
-void inv_register(struct conn *c, unsigned int w);
+/* What binds the memory window that the peer may invalidate in batches of window `w`, by a new
+ * key. */
+struct ibv_send_wr inv_bind(struct conn *c, unsigned int w);
 
 /* request.c: posts what may be posted; true if anything was. */
 bool request_post(struct conn *c);

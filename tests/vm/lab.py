@@ -15,7 +15,6 @@ import tempfile
 import time
 
 from lib.netns import BUILD, CAUSEWAY, Host, SetupError, need_root
-from vm import qmp
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 # Where scripts/vm-root shows the worktree inside its root.
@@ -52,6 +51,8 @@ class Lab:
         self.dir = tempfile.mkdtemp(prefix="cwvm-")
         self.host = Host("host", f"{PREFIX}.254", self.netns, os.path.join(self.dir, "rt"))
         self.config = config
+        # What guests boot from, where scripts/vm-root shows it.
+        self.initrd = os.path.join(INSIDE, os.path.relpath(BUILD, ROOT), "vm", "initrd")
         self.guests = []
         self.broker = None
 
@@ -110,6 +111,15 @@ class Lab:
             raise GuestError(f"causeway {' '.join(args)}: {outcome.stdout}")
         return outcome.stdout
 
+    def bury(self):
+        """Takes note of guests whose QEMU has ended by itself; what they said last."""
+        said = ""
+        for guest in self.guests:
+            if guest.line and guest.process.poll() is not None:
+                said += f"\n{guest.name} has ended ({guest.process.returncode}): {guest.tail()}"
+                guest.kill()
+        return said
+
     def boot(self, name, tenant=None):
         """Starts a guest; Guest.wait_ready waits until it has booted."""
         guest = Guest(self, name, len(self.guests) + 1, tenant)
@@ -147,8 +157,9 @@ class Guest:
                 "-object", f"memory-backend-memfd,id=m,size={MEMORY},share=on",
                 "-machine", "q35,memory-backend=m", "-m", MEMORY, "-nodefaults", "-nographic",
                 "-no-reboot", "-kernel", os.path.join(vm, "root", "boot", kernel_name()),
-                "-initrd", os.path.join(vm, "initrd"),
-                "-append", f"console=ttyS0 quiet panic=-1 causeway.address={self.address}/24",
+                "-initrd", self.lab.initrd,
+                "-append", "console=ttyS0 quiet panic=-1 iomem=relaxed "
+                f"causeway.address={self.address}/24",
                 "-serial", f"file:{self.console}",
                 "-chardev", f"socket,id=line,fd={theirs.fileno()}",
                 "-device", "virtio-serial-pci,max_ports=2",
@@ -156,7 +167,7 @@ class Guest:
                 "-netdev", f"tap,id=n,ifname={tap},script=no,downscript=no",
                 "-device", f"virtio-net-pci,netdev=n,mac=52:54:00:ca:00:{self.number:02x},romfile=",
                 "-qmp", f"unix:{self.qmp},server=on,wait=off",
-                "-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=32G",
+                "-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=128G",
                 *device]
         log = os.path.join(self.lab.dir, f"{self.name}.qemu")
         with open(log, "ab") as errors:
@@ -176,8 +187,8 @@ class Guest:
 
     def replug(self):
         """Replaces the device, whose broker has ended, by one of the broker that is there now."""
-        _, chardev, _, device = self.attach()
-        qmp.replug(self.qmp, chardev, device)
+        tenant = ["--tenant", self.tenant] if self.tenant else []
+        self.lab.causeway("vm", "replug", self.name, "--qmp", self.qmp, *tenant)
         self.run("while ! [ -e /dev/causeway ]; do sleep 0.1; done")
 
     def read_until(self, pattern, seconds):

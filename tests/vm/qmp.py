@@ -1,4 +1,4 @@
-"""QEMU's machine protocol, as much of it as plugging a device takes."""
+"""QEMU's machine protocol."""
 
 import json
 import socket
@@ -18,7 +18,6 @@ class Qmp:
         self.socket.settimeout(SECONDS)
         self.socket.connect(path)
         self.file = self.socket.makefile("r", encoding="utf-8")
-        self.events = []
         self.receive()
         self.execute("qmp_capabilities")
 
@@ -46,36 +45,4 @@ class Qmp:
                 raise QmpError(f"{command}: {answer['error']['desc']}")
             if "return" in answer:
                 return answer["return"]
-            self.events.append(answer)
-
-    def wait_event(self, name):
-        """Waits for an event."""
-        while True:
-            for event in self.events:
-                if event.get("event") == name:
-                    self.events.remove(event)
-                    return event
-            self.events.append(self.receive())
-
-
-def options(text):
-    """The driver and the properties of a `-device` argument."""
-    driver, *rest = text.split(",")
-    return driver, dict(item.split("=", 1) for item in rest)
-
-
-def replug(path, chardev, device):
-    """Takes a device of the name `cw` out and plugs it in again, to a new socket: the arguments of
-    `-chardev` and `-device`."""
-    kind, where = options(chardev)
-    driver, properties = options(device)
-    address = {"type": "unix", "data": {"path": where["path"]}}
-    with Qmp(path) as qmp:
-        qmp.execute("device_del", id="cw")
-        while qmp.wait_event("DEVICE_DELETED")["data"].get("device") != "cw":
-            pass
-        qmp.execute("chardev-remove", id=where["id"])
-        backend = {"type": kind, "data": {"addr": address, "server": False}}
-        qmp.execute("chardev-add", id=where["id"], backend=backend)
-        numbers = {k: int(v) if v.isdigit() else v for k, v in properties.items()}
-        qmp.execute("device_add", driver=driver, **numbers)
+            # Else it is an event.

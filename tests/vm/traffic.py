@@ -4,13 +4,17 @@ A program in a guest runs in the background, so that the guest can be asked of i
 exit status are files there.
 """
 
+import os
 import subprocess
 import time
 
+from lib.netns import BUILD
 from vm.lab import Guest, GuestError, quote
 
 # How long a program may take; TCG is slow, and the machine may be busy.
 SECONDS = 30
+# Descriptors that a program in a guest may have.
+FILES = 8192
 # Between two looks.
 PAUSE = 0.2
 
@@ -20,19 +24,23 @@ running = {}
 
 def name_of(argv):
     """What a program is known by."""
-    return argv[0]
+    return os.path.basename(argv[0])
 
 
-def start(place, argv, wire):
+def start(place, argv, wire=None, **env):
     """Starts a program in the background."""
     name = name_of(argv)
     if isinstance(place, Guest):
-        command = quote(*argv)
+        if wire:
+            env["CAUSEWAY_WIRE"] = wire
+        command = quote("env", *(f"{key}={value}" for key, value in env.items()), *argv)
         place.run(f"rm -f /tmp/{name}.*")
-        place.run(f"(CAUSEWAY_WIRE={wire} {command} > /tmp/{name}.out 2>&1; "
+        place.run(f"(ulimit -n {FILES}; {command} > /tmp/{name}.out 2>&1; "
                   f"echo $? > /tmp/{name}.new; mv /tmp/{name}.new /tmp/{name}.status) &")
         return
-    running[name] = place.popen(argv, wire=wire, stdout=subprocess.PIPE,
+    if not wire:
+        env["LD_LIBRARY_PATH"] = os.path.join(BUILD, "lib")
+    running[name] = place.popen(argv, wire=wire, env=env, stdout=subprocess.PIPE,
                                 stderr=subprocess.STDOUT, text=True)
 
 
@@ -56,7 +64,32 @@ def wait(place, name, seconds=SECONDS):
         time.sleep(PAUSE)
     output = place.run(f"cat /tmp/{name}.out")
     stop(place, name)
-    raise GuestError(f"{name} in {place.name} does not end: {output[-600:]}")
+    raise GuestError(f"{name} in {place.name} does not end: {output[-600:]}{said_on_host()}")
+
+
+def wait_said(place, name, word, seconds=SECONDS):
+    """Waits until a program has said a word."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if isinstance(place, Guest):
+            if word in place.run(f"cat /tmp/{name}.out"):
+                return
+        elif word in (line := running[name].stdout.readline()):
+            return
+        elif not line:
+            break
+        time.sleep(PAUSE)
+    raise GuestError(f"{name} in {place.name} has not said {word!r}")
+
+
+def said_on_host():
+    """What programs on the host, which are ended, have said."""
+    said = ""
+    for name, process in running.items():
+        process.kill()
+        said += f"\n{name} on the host: {process.communicate()[0][-600:]}"
+    running.clear()
+    return said
 
 
 def stop(place, name):
@@ -75,7 +108,9 @@ def stop_all(lab):
     for guest in lab.guests:
         if guest.line:
             guest.run("killall -9 -q ibv_rc_pingpong ib_send_lat ib_write_lat ib_read_lat "
-                      "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw; wait; true")
+                      "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw "
+                      "local pair three interrupts dma segments locks pingpong intr reflect "
+                      "dmabench; wait; true")
 
 
 def wait_listening(place, port, seconds=SECONDS):

@@ -1,9 +1,9 @@
 //! Device and context: `struct ibv_device`, `ibv_context`, `verbs_context`.
 
 use super::{
-    IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvDeviceAttr, IbvDeviceAttrEx, IbvParentDomainInitAttr,
-    IbvPd, IbvPortAttr, IbvQp, IbvQpInitAttrEx, IbvRecvWr, IbvSendWr, IbvSrq, IbvSrqInitAttrEx,
-    IbvTd, IbvTdInitAttr, IbvValuesEx, IbvWc, layout,
+    IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvDeviceAttr, IbvDeviceAttrEx, IbvMw, IbvMwBind,
+    IbvParentDomainInitAttr, IbvPd, IbvPortAttr, IbvQp, IbvQpInitAttrEx, IbvRecvWr, IbvSendWr,
+    IbvSrq, IbvSrqInitAttrEx, IbvTd, IbvTdInitAttr, IbvValuesEx, IbvWc, layout,
 };
 use core::ffi::{c_char, c_int, c_void};
 
@@ -55,9 +55,9 @@ pub struct IbvContextOps {
     pub compat_query_port:
         Option<unsafe extern "C" fn(*mut IbvContext, u8, *mut IbvPortAttr) -> c_int>,
     pub compat_pd_mr: [Unused; 5],
-    pub alloc_mw: Option<unsafe extern "C" fn(*mut IbvPd, c_int) -> *mut c_void>,
-    pub bind_mw: Unused,
-    pub dealloc_mw: Unused,
+    pub alloc_mw: Option<unsafe extern "C" fn(*mut IbvPd, c_int) -> *mut IbvMw>,
+    pub bind_mw: Option<unsafe extern "C" fn(*mut IbvQp, *mut IbvMw, *mut IbvMwBind) -> c_int>,
+    pub dealloc_mw: Option<unsafe extern "C" fn(*mut IbvMw) -> c_int>,
     pub compat_create_cq: Unused,
     pub poll_cq: Option<PollCq>,
     pub req_notify_cq: Option<ReqNotifyCq>,
@@ -68,8 +68,8 @@ pub struct IbvContextOps {
     pub post_recv: Option<PostRecv>,
     pub compat_ah_event: [Unused; 5],
 }
-layout!(IbvContextOps, 256, alloc_mw @ 56, poll_cq @ 88, req_notify_cq @ 96, post_srq_recv @ 160,
-    post_send @ 200, post_recv @ 208);
+layout!(IbvContextOps, 256, alloc_mw @ 56, bind_mw @ 64, dealloc_mw @ 72, poll_cq @ 88,
+    req_notify_cq @ 96, post_srq_recv @ 160, post_send @ 200, post_recv @ 208);
 
 /// `struct ibv_context`
 #[repr(C)]

@@ -170,7 +170,7 @@ fn work_requests_are_laid_out_as_in_the_header() {
     compare!(c, sized ibv_data_buf = IbvDataBuf { addr, length });
     compare!(c, sized ibv_send_wr = IbvSendWr {
         wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data = imm_or_rkey,
-        invalidate_rkey = imm_or_rkey, wr, qp_type = remote_srqn, bind_mw = window_or_tso,
+        invalidate_rkey = imm_or_rkey, wr, qp_type = remote_srqn, bind_mw = extra,
     });
     let wr = offset_of!(IbvSendWr, wr);
     c.offset("ibv_send_wr", "wr.rdma.rkey", wr + offset_of!(WrRdma, rkey));

@@ -31,6 +31,44 @@ pub struct IbvMr {
 }
 layout!(IbvMr, 48, addr @ 16, length @ 24, handle @ 32, lkey @ 36, rkey @ 40);
 
+/// `struct ibv_mw`
+#[repr(C)]
+pub struct IbvMw {
+    pub context: *mut IbvContext,
+    pub pd: *mut IbvPd,
+    pub rkey: u32,
+    pub handle: u32,
+    pub mw_type: u32,
+}
+layout!(IbvMw, 32, pd @ 8, rkey @ 16, handle @ 20, mw_type @ 24);
+
+/// `enum ibv_mw_type`
+pub mod mw_type {
+    pub const ONE: u32 = 1;
+    pub const TWO: u32 = 2;
+}
+
+/// `struct ibv_mw_bind_info`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IbvMwBindInfo {
+    pub mr: *mut IbvMr,
+    pub addr: u64,
+    pub length: u64,
+    pub mw_access_flags: c_uint,
+}
+layout!(IbvMwBindInfo, 32, addr @ 8, length @ 16, mw_access_flags @ 24);
+
+/// `struct ibv_mw_bind`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IbvMwBind {
+    pub wr_id: u64,
+    pub send_flags: c_uint,
+    pub bind_info: IbvMwBindInfo,
+}
+layout!(IbvMwBind, 48, send_flags @ 8, bind_info @ 16);
+
 /// `struct ibv_ah`
 #[repr(C)]
 pub struct IbvAh {
@@ -140,7 +178,8 @@ pub struct IbvQpEx {
     pub wr_flags: c_uint,
     pub wr_atomic_cmp_swp: Option<unsafe extern "C" fn(*mut IbvQpEx, u32, u64, u64, u64)>,
     pub wr_atomic_fetch_add: Option<unsafe extern "C" fn(*mut IbvQpEx, u32, u64, u64)>,
-    pub wr_bind_mw: Option<unsafe extern "C" fn(*mut IbvQpEx, *mut c_void, u32, *const c_void)>,
+    pub wr_bind_mw:
+        Option<unsafe extern "C" fn(*mut IbvQpEx, *mut IbvMw, u32, *const IbvMwBindInfo)>,
     pub wr_local_inv: Option<unsafe extern "C" fn(*mut IbvQpEx, u32)>,
     pub wr_rdma_read: Option<unsafe extern "C" fn(*mut IbvQpEx, u32, u64)>,
     pub wr_rdma_write: Option<unsafe extern "C" fn(*mut IbvQpEx, u32, u64)>,

@@ -1,6 +1,6 @@
 //! Work requests and completions: `ibv_sge`, `ibv_send_wr`, `ibv_recv_wr`, `ibv_wc`.
 
-use super::{IbvAh, layout};
+use super::{IbvAh, IbvMw, IbvMwBindInfo, layout};
 use core::ffi::{c_int, c_uint, c_void};
 
 /// `enum ibv_wr_opcode` (`ibv_post_send(3)`).
@@ -13,6 +13,7 @@ pub mod wr_opcode {
     pub const ATOMIC_CMP_AND_SWP: u32 = 5;
     pub const ATOMIC_FETCH_AND_ADD: u32 = 6;
     pub const LOCAL_INV: u32 = 7;
+    pub const BIND_MW: u32 = 8;
     pub const SEND_WITH_INV: u32 = 9;
 }
 
@@ -71,6 +72,24 @@ pub union WrTarget {
     pub ud: WrUd,
 }
 
+/// What a window is bound to (`bind_mw`).
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct WrBindMw {
+    pub mw: *mut IbvMw,
+    pub rkey: u32,
+    pub bind_info: IbvMwBindInfo,
+}
+layout!(WrBindMw, 48, rkey @ 8, bind_info @ 16);
+
+/// The union of `bind_mw` and `tso` of `struct ibv_send_wr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub union WrExtra {
+    pub bind_mw: WrBindMw,
+    pub tso: [u64; 2],
+}
+
 /// `struct ibv_send_wr`
 #[repr(C)]
 pub struct IbvSendWr {
@@ -84,11 +103,10 @@ pub struct IbvSendWr {
     pub imm_or_rkey: u32,
     pub wr: WrTarget,
     pub remote_srqn: u32,
-    /// `bind_mw` or `tso`
-    pub window_or_tso: [u64; 6],
+    pub extra: WrExtra,
 }
 layout!(IbvSendWr, 128, num_sge @ 24, opcode @ 28, send_flags @ 32, imm_or_rkey @ 36, wr @ 40,
-    remote_srqn @ 72, window_or_tso @ 80);
+    remote_srqn @ 72, extra @ 80);
 
 /// `struct ibv_recv_wr`
 #[repr(C)]

@@ -9,7 +9,11 @@
 //! A life of an earlier broker is *absent* until its owner comes back, for at most
 //! [`RESTORE_GRACE`]; the tables show it as alive meanwhile. Which life was whose is proved by a
 //! *ticket*, an empty memfd whose name says it.
+//!
+//! A virtual machine can write to whatever it is shown, so each has a table of its own: what it
+//! writes there deceives nobody but itself.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,6 +25,7 @@ use causeway_shm::{Life, LifeBook, Segment, SegmentError};
 use rustix::io::Errno;
 
 use crate::hub::random;
+use crate::vm::VmId;
 
 /// Most tables of a tenant: that of this broker and those of earlier ones.
 pub const LIFE_TABLES_MAX: usize = 4;
@@ -29,6 +34,8 @@ pub const LIVES_MAX: usize = LIFE_ENTRIES / 2;
 
 /// Name of a life table's memfd, before its tenant's.
 const TABLE_NAME: &str = "causeway-life:";
+/// Name of the memfd of a virtual machine's table, which is never taken for another's.
+const VM_TABLE_NAME: &str = "causeway-vm-life";
 /// Name of a ticket's memfd, before tenant, index and generation.
 const TICKET_NAME: &str = "causeway-ticket:";
 
@@ -48,12 +55,20 @@ struct Table {
     book: LifeBook,
 }
 
+/// The table of a virtual machine, and how many of its sessions have it.
+#[derive(Debug)]
+struct VmTable {
+    table: Table,
+    users: usize,
+}
+
 /// The lives of a tenant.
 #[derive(Debug)]
 pub struct Lives {
     tenant: String,
     own_uid: u32,
     tables: Vec<Table>,
+    vm_tables: BTreeMap<VmId, VmTable>,
     states: Vec<State>,
     /// The last one of each entry; 0 if none yet.
     generations: Vec<u32>,
@@ -74,6 +89,7 @@ impl Lives {
             tenant: tenant.to_owned(),
             own_uid,
             tables: Vec::new(),
+            vm_tables: BTreeMap::new(),
             states: vec![State::Dead; LIFE_ENTRIES],
             generations: vec![0; LIFE_ENTRIES],
             // Those of another table that this one may have to be merged with differ.
@@ -92,9 +108,43 @@ impl Lives {
     pub fn table(&mut self) -> Result<OwnedFd, Errno> {
         if self.tables.is_empty() {
             let fd = private_memfd(&format!("{TABLE_NAME}{}", self.tenant), LIFE_BYTES as u64)?;
-            self.add(fd, LifeBook::format)?;
+            self.tables.push(open_table(fd, LifeBook::format)?);
         }
         reopen(&self.tables[0].fd, false)
+    }
+
+    /// The table for a session of a virtual machine, for reading and writing. To be followed by
+    /// [`Lives::leave_vm`] when the session ends.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`, `ENOMEM`.
+    pub fn vm_table(&mut self, vm: VmId) -> Result<OwnedFd, Errno> {
+        if let Some(known) = self.vm_tables.get_mut(&vm) {
+            let fd = known.table.fd.try_clone().map_err(errno_of)?;
+            known.users += 1;
+            return Ok(fd);
+        }
+        let fd = private_memfd(VM_TABLE_NAME, LIFE_BYTES as u64)?;
+        let given = fd.try_clone().map_err(errno_of)?;
+        let table = open_table(fd, LifeBook::format)?;
+        for index in 0..=u16::MAX {
+            let generation = self.generations[usize::from(index)];
+            if generation != 0 {
+                table.show(Life { index, generation }, self.is_shown_alive(index));
+            }
+        }
+        self.vm_tables.insert(vm, VmTable { table, users: 1 });
+        Ok(given)
+    }
+
+    /// A session of a virtual machine has ended.
+    pub fn leave_vm(&mut self, vm: VmId) {
+        if let Some(known) = self.vm_tables.get_mut(&vm) {
+            known.users -= 1;
+            if known.users == 0 {
+                self.vm_tables.remove(&vm);
+            }
+        }
     }
 
     /// Goes on with the table that a client of an earlier broker brought, if that is what it is.
@@ -111,25 +161,14 @@ impl Lives {
         if self.tables.len() >= LIFE_TABLES_MAX {
             return false;
         }
-        let added = reopen(brought, true).and_then(|fd| self.add(fd, LifeBook::resume));
-        if added.is_ok() {
-            self.merge();
-            self.absent_until = Some(now + RESTORE_GRACE);
-        }
-        added.is_ok()
-    }
-
-    fn add(
-        &mut self,
-        fd: OwnedFd,
-        open: fn(Arc<Segment>) -> Result<LifeBook, SegmentError>,
-    ) -> Result<(), Errno> {
-        let inode = inode_of(&fd).ok_or(Errno::INVAL)?;
-        let mapped = fd.try_clone().map_err(errno_of)?;
-        let segment = Segment::map(mapped, LIFE_BYTES).map_err(|_| Errno::NOMEM)?;
-        let book = open(Arc::new(segment)).map_err(|_| Errno::INVAL)?;
-        self.tables.push(Table { fd, inode, book });
-        Ok(())
+        let resumed = reopen(brought, true).and_then(|fd| open_table(fd, LifeBook::resume));
+        let Ok(table) = resumed else {
+            return false;
+        };
+        self.tables.push(table);
+        self.merge();
+        self.absent_until = Some(now + RESTORE_GRACE);
+        true
     }
 
     /// Brings the last table and the others to one state.
@@ -254,7 +293,7 @@ impl Lives {
     /// Wakes those who sleep until something dies, if something did.
     pub fn announce(&mut self) {
         if std::mem::take(&mut self.unannounced) {
-            self.tables.iter().for_each(|table| table.book.announce());
+            self.all_tables().for_each(|table| table.book.announce());
         }
     }
 
@@ -268,15 +307,39 @@ impl Lives {
     }
 
     fn show(&self, life: Life) {
-        let alive = self.states[usize::from(life.index)] != State::Dead;
-        for table in &self.tables {
-            if alive {
-                table.book.begin(life);
-            } else {
-                table.book.end(life);
-            }
+        let alive = self.is_shown_alive(life.index);
+        self.all_tables().for_each(|table| table.show(life, alive));
+    }
+
+    fn is_shown_alive(&self, index: u16) -> bool {
+        self.states[usize::from(index)] != State::Dead
+    }
+
+    fn all_tables(&self) -> impl Iterator<Item = &Table> {
+        let of_vms = self.vm_tables.values().map(|known| &known.table);
+        self.tables.iter().chain(of_vms)
+    }
+}
+
+impl Table {
+    fn show(&self, life: Life, alive: bool) {
+        if alive {
+            self.book.begin(life);
+        } else {
+            self.book.end(life);
         }
     }
+}
+
+fn open_table(
+    fd: OwnedFd,
+    open: fn(Arc<Segment>) -> Result<LifeBook, SegmentError>,
+) -> Result<Table, Errno> {
+    let inode = inode_of(&fd).ok_or(Errno::INVAL)?;
+    let mapped = fd.try_clone().map_err(errno_of)?;
+    let segment = Segment::map(mapped, LIFE_BYTES).map_err(|_| Errno::NOMEM)?;
+    let book = open(Arc::new(segment)).map_err(|_| Errno::INVAL)?;
+    Ok(Table { fd, inode, book })
 }
 
 fn next_generation(last: u32) -> u32 {

@@ -14,6 +14,13 @@ use crate::config::Tenant;
 use crate::hub::TenantId;
 use crate::lives::Lives;
 use crate::services::{Caller, SessionId};
+use crate::session::Peer;
+use crate::vm::VmId;
+
+/// First number of the users of virtual machines; hosts have no users from here on.
+const GUEST_USER_FIRST: u32 = 1 << 31;
+/// Most users of one virtual machine.
+pub const GUEST_USERS_MAX: usize = 256;
 
 /// One session.
 #[derive(Clone, Debug)]
@@ -22,12 +29,15 @@ pub struct Member {
     pub tenant: TenantId,
     /// Process as the socket's credentials give it; 0 if it lives in a foreign PID namespace.
     pub pid: i32,
-    /// Its user.
+    /// Its user. Those of virtual machines have numbers of their own, whatever they are called
+    /// there: nobody in a guest is a user of the host's, nor of another guest's.
     pub uid: u32,
     /// Its name, as it says.
     pub comm: String,
     /// Its life.
     pub life: Life,
+    /// The virtual machine that it is in.
+    pub vm: Option<VmId>,
 }
 
 /// All sessions, and the lives of each tenant.
@@ -35,6 +45,8 @@ pub struct Member {
 pub struct Members {
     members: BTreeMap<SessionId, Member>,
     lives: BTreeMap<TenantId, Lives>,
+    /// By machine and the user's number there.
+    guest_users: BTreeMap<(VmId, u32), u32>,
     /// The broker's user, who owns all that it makes.
     pub own_uid: u32,
 }
@@ -44,6 +56,7 @@ impl Default for Members {
         Members {
             members: BTreeMap::new(),
             lives: BTreeMap::new(),
+            guest_users: BTreeMap::new(),
             own_uid: rustix::process::geteuid().as_raw(),
         }
     }
@@ -90,19 +103,29 @@ impl Members {
         if self.members.len() >= MEMBERS_MAX {
             return Err(Errno::MFILE);
         }
+        let uid = self.user_of(&caller.peer)?;
         let lives = self.lives(id, caller.tenant);
         let same_table = fds.first().is_some_and(|table| lives.adopt(table, now));
         let mut given = Vec::new();
-        if !same_table {
-            given.push(lives.table()?);
+        let of_vm = caller.peer.vm.filter(|_| !same_table);
+        match of_vm {
+            Some(vm) => given.push(lives.vm_table(vm)?),
+            None if same_table => {}
+            None => given.push(lives.table()?),
         }
         let proved = fds.get(1).and_then(|ticket| lives.life_of_ticket(ticket));
         let kept = proved.filter(|life| lives.reclaim(*life));
         let life = match kept {
             Some(life) => life,
             None => {
-                let life = lives.begin()?;
-                let ticket = lives.ticket(life).inspect_err(|_| lives.end(life))?;
+                let begun = lives.begin().and_then(|life| {
+                    let ticket = lives.ticket(life).inspect_err(|_| lives.end(life))?;
+                    Ok((life, ticket))
+                });
+                if let (Err(_), Some(vm)) = (&begun, of_vm) {
+                    lives.leave_vm(vm);
+                }
+                let (life, ticket) = begun?;
                 given.push(ticket);
                 life
             }
@@ -111,9 +134,10 @@ impl Members {
         let member = Member {
             tenant: id,
             pid: caller.peer.pid,
-            uid: caller.peer.uid,
+            uid,
             comm: said.take(COMM_MAX).collect(),
             life,
+            vm: of_vm,
         };
         self.members.insert(caller.session, member);
         let body = OpenReply {
@@ -124,12 +148,30 @@ impl Members {
         Ok(Answer { body, fds: given })
     }
 
+    fn user_of(&mut self, peer: &Peer) -> Result<u32, Errno> {
+        let Some(vm) = peer.vm else {
+            return Ok(peer.uid);
+        };
+        if let Some(&known) = self.guest_users.get(&(vm, peer.uid)) {
+            return Ok(known);
+        }
+        let of_machine = self.guest_users.range((vm, 0)..=(vm, u32::MAX));
+        if of_machine.count() >= GUEST_USERS_MAX {
+            return Err(Errno::MFILE);
+        }
+        // Never used again: what a user leaves behind is not another's.
+        let user = GUEST_USER_FIRST + self.guest_users.len() as u32;
+        self.guest_users.insert((vm, peer.uid), user);
+        Ok(user)
+    }
+
     /// A session has ended.
     pub fn end(&mut self, session: SessionId) {
         if let Some(member) = self.members.remove(&session)
             && let Some(lives) = self.lives.get_mut(&member.tenant)
         {
             lives.end(member.life);
+            member.vm.inspect(|vm| lives.leave_vm(*vm));
         }
     }
 

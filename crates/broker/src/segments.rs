@@ -28,6 +28,8 @@ use crate::pairing::{End, Pairing, PeerWire};
 // The broker's protocol and what endpoints map must agree.
 const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
 
+/// Name of the memfd of a table of memory regions.
+pub const MR_TABLE_NAME: &str = "causeway-mr-table";
 /// Unit of `st_blocks` (`stat(2)`).
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -102,7 +104,7 @@ impl Rights {
 /// # Errors
 /// `EMFILE`, `ENFILE`, `ENOMEM`.
 pub fn new_table() -> Result<OwnedFd, Errno> {
-    private_memfd("causeway-mr-table", MR_TABLE_BYTES as u64)
+    private_memfd(MR_TABLE_NAME, MR_TABLE_BYTES as u64)
 }
 
 impl Hub {

@@ -28,6 +28,7 @@ use crate::hub::{EndpointId, Hub, TenantId};
 use crate::reaper::Reaper;
 use crate::services::{Caller, Services, SessionId};
 use crate::session::{Overrun, Peer, Session};
+use crate::sisci::Claims;
 use crate::vm::{self as vms, Arrival, Vms};
 
 /// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
@@ -111,6 +112,7 @@ impl Server {
         for (token, fd) in (TOKEN_TERMINATION..).zip(watched) {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
         }
+        let claims = Claims::load(dir, &config.tenants);
         Ok(Server {
             epoll,
             doors,
@@ -120,7 +122,7 @@ impl Server {
             session_of: HashMap::new(),
             last_session: FIRST_SESSION,
             hub: Hub::new(),
-            services: Services::new(&config.nodes),
+            services: Services::new(&config.nodes, claims),
             vms,
             reaper: Reaper::default(),
             deferred: Vec::new(),
@@ -154,6 +156,7 @@ impl Server {
                     token => self.serve(token, event.flags),
                 }
             }
+            self.end_detached();
             let now = Instant::now();
             self.hub.expire(now);
             self.services.expire(now);
@@ -252,6 +255,17 @@ impl Server {
         }
     }
 
+    /// The processes of VMs that were detached, whatever their VMs say.
+    fn end_detached(&mut self) {
+        for vm in self.vms.take_gone() {
+            let of_it = |(_, session): &(&u64, &Session)| session.peer.vm == Some(vm);
+            let numbers: Vec<u64> = self.sessions.iter().filter(of_it).map(|s| *s.0).collect();
+            for number in numbers {
+                self.end(number, "its VM was detached");
+            }
+        }
+    }
+
     fn begin(&mut self, socket: OwnedFd, peer: Peer) {
         self.last_session += 1;
         let number = self.last_session;
@@ -346,9 +360,6 @@ impl Server {
             let (vms, tenants) = (&mut self.vms, &self.tenants[..]);
             let mut client = vms::Client { vms, tenants, peer };
             vm::dispatch(&mut client, header.method, body, fds)
-        } else if peer.vm.is_some() {
-            // What they hand out a guest cannot be given yet.
-            Err(Errno::NOSYS)
         } else {
             let caller = Caller {
                 session: number,

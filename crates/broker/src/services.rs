@@ -11,7 +11,7 @@ use crate::config::Tenant;
 use crate::members::{self, Members};
 use crate::pool::Pools;
 use crate::session::Peer;
-use crate::sisci::{self, Context, NodeSpec, Nodes};
+use crate::sisci::{self, Claims, Context, NodeSpec, Nodes};
 
 /// Names a control connection: never used again by this broker.
 pub type SessionId = u64;
@@ -87,10 +87,11 @@ impl Default for Services {
 }
 
 impl Services {
-    /// Empty tables; these are SISCI's nodes.
-    pub fn new(nodes: &[NodeSpec]) -> Services {
+    /// Empty tables; these are SISCI's nodes, and what is claimed there.
+    pub fn new(nodes: &[NodeSpec], claims: Claims) -> Services {
         let mut services = Services::default();
         services.sisci.nodes = Nodes::new(nodes);
+        services.sisci.claims = claims;
         services
     }
 

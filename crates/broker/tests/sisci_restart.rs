@@ -144,6 +144,8 @@ fn who_comes_too_late_finds_his_place_taken() {
     let (waits, _) = connect(&early, 4, 7);
     assert_eq!(events_so_far(&a).len(), 2);
     host.signal_broker(Signal::KILL);
+    // What was claimed is not known any more, as if the time for coming back were over.
+    std::fs::remove_file(host.dir.join(causeway_broker::sisci::CLAIMS_FILE)).unwrap();
     host.start_broker("0");
     let thief = process(&host, 4);
     available(&thief, 7);
@@ -164,4 +166,39 @@ fn who_comes_too_late_finds_his_place_taken() {
     reattach(&b);
     assert_eq!(events(&b), [remote(connection, RemoteChange::Lost)]);
     assert!(!is_alive(&b, &grant));
+}
+
+#[test]
+fn a_newcomer_does_not_get_what_an_absent_owner_had() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    let (segment, memory) = available(&a, 7);
+    let (given_up, _) = available(&a, 6);
+    a.create_segment(Some(1), SIZE, Backing::Group, false)
+        .unwrap();
+    a.create_interrupt(Some(9), true, false).unwrap();
+    a.remove_segment(given_up.segment, false).unwrap();
+    let (connection, grant) = connect(&b, 4, 7);
+    assert_eq!(events(&a).len(), 1);
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    let thief = process(&host, 4);
+    let create = |id, backing| thief.create_segment(Some(id), SIZE, backing, false);
+    refused(create(7, Backing::Own), Errno::EXIST);
+    refused(create(1, Backing::Group), Errno::EXIST);
+    refused(thief.create_interrupt(Some(9), true, false), Errno::EXIST);
+    // What nobody had is to be had; of data interrupts and others, of nodes, each has its own.
+    create(6, Backing::Own).unwrap();
+    thief.create_interrupt(Some(9), false, false).unwrap();
+    available(&process(&host, 8), 7);
+    reattach(&a);
+    reattach(&b);
+    assert!(events_so_far(&a).is_empty() && events_so_far(&b).is_empty());
+    assert!(is_alive(&b, &grant) && share_memory(&memory, &grant.memory));
+    create(1, Backing::Group).unwrap();
+    // What is given up now is free, not reserved.
+    b.disconnect_segment(connection).unwrap();
+    assert_eq!(events(&a).len(), 1);
+    a.remove_segment(segment.segment, false).unwrap();
+    create(7, Backing::Own).unwrap();
 }

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
+use causeway_fabric::limits::GRANT_PATIENCE;
 use causeway_fabric::pool::{Access, Pages, Party};
 
 use crate::error::Result;
@@ -114,12 +116,26 @@ impl Block {
     /// - `ENOSPC` if the block has no room for more grants;
     /// - `EINVAL` for exclusive access by more than one session.
     pub fn grant(&self, party: Party, access: Access) -> Result<()> {
-        self.held
-            .library
-            .session()
-            .grant(self.handle(), party, access)?;
-        causeway_fault::point("block.granted");
-        Ok(())
+        let (library, handle) = (&self.held.library, self.handle());
+        let deadline = Instant::now() + GRANT_PATIENCE;
+        loop {
+            let outcome = library.session().grant(handle, party, access);
+            match (outcome, party) {
+                // This process may be one of those that have to let go.
+                (Err(error), Party::Session(exclusive))
+                    if error.errno() == libc::EAGAIN && Instant::now() < deadline =>
+                {
+                    library.await_told(Some(deadline), |session, ticket| {
+                        session.wait_to_let_go(handle, ticket, exclusive)
+                    })?;
+                }
+                (outcome, _) => {
+                    outcome?;
+                    causeway_fault::point("block.granted");
+                    return Ok(());
+                }
+            }
+        }
     }
 
     /// Takes back what a party was granted. Processes that use this library let go of the block as

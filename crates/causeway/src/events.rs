@@ -73,11 +73,19 @@ fn follow(inner: &Arc<Inner>, event: Event) {
                 held.orphaned();
             }
         }
+        Event::Unknown(handle) => {
+            if let Some(held) = held(handle) {
+                // Refused: it is its owner's to bring, or lost.
+                let _ = held.bring();
+            }
+        }
+        Event::Ready(ticket) => inner.waits.tell(ticket),
         Event::BrokerGone => {
             // If there is no broker to be had, a reminder comes.
             if inner.session.reattach().is_ok() {
                 // Fails only in a forked child, which has no such thread.
                 let _ = inner.renew_locker();
+                inner.waits.forget();
             }
         }
     }

@@ -41,6 +41,7 @@ mod events;
 mod library;
 mod mapping;
 mod pool;
+mod waits;
 
 pub use block::{Block, BlockInfo};
 pub use causeway_fabric::pool::{Access, Member, Pages, Party};

@@ -4,10 +4,11 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::thread::{JoinHandle, ThreadId};
+use std::time::Instant;
 
 use causeway_fabric::Address;
 use causeway_fabric::pool::{Access, AllocateReply, OpenReply, Pages, PoolSession};
-use causeway_shm::lock::{Futex, Liveness, Locker};
+use causeway_shm::lock::{Futex, Liveness, LockError, Locker};
 use causeway_shm::{Life, LifeTable};
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
@@ -17,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::events;
 use crate::mapping::{Held, Registry};
 use crate::pool::{Opens, Pool, PoolOptions};
+use crate::waits::{Outcome, Waits};
 
 /// How often this process is the child of one that had the library open.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -57,6 +59,8 @@ pub(crate) struct Inner {
     pub(crate) registry: Mutex<Registry>,
     /// Locked while a pool is opened or closed.
     opens: Mutex<Opens>,
+    /// Threads that wait for what others do.
+    pub(crate) waits: Waits,
     pub(crate) stop: OwnedFd,
     forks: u32,
     /// The process as a locker: the last of `lockers`.
@@ -89,6 +93,7 @@ impl Library {
             session,
             registry: Mutex::default(),
             opens: Mutex::default(),
+            waits: Waits::default(),
             stop,
             forks: FORKS.load(Ordering::Relaxed),
             locker: AtomicPtr::default(),
@@ -177,12 +182,47 @@ impl Handle {
         Ok(unsafe { &*self.inner.locker.load(Ordering::Acquire) })
     }
 
+    /// This process was taken for dead by the life `old`: it goes on by the next one, which it has
+    /// or gets now.
+    ///
+    /// # Errors
+    /// Without a broker there is no life; `ESTALE` if the broker knows of none but the old one.
+    #[cold]
+    pub(crate) fn renew_life(&self, old: Life) -> Result<()> {
+        // A connection that has ended is noticed by a call, and made again.
+        self.session().confirm(old)?;
+        if self.session().life()? == old {
+            return Err(LockError::Fenced.into());
+        }
+        self.inner.renew_locker()
+    }
+
     pub(crate) fn life_table(&self) -> Result<LifeTable> {
         Ok(self.session().life_table()?)
     }
 
     pub(crate) fn opens(&self) -> MutexGuard<'_, Opens> {
         self.inner.opens.lock()
+    }
+
+    /// Asks the broker to tell of something, and sleeps until it does: true if it is worth while to
+    /// look again, false when the time is over.
+    pub(crate) fn await_told(
+        &self,
+        deadline: Option<Instant>,
+        ask: impl Fn(&PoolSession, u64) -> causeway_fabric::Result<bool>,
+    ) -> Result<bool> {
+        let wait = self.inner.waits.begin();
+        if ask(self.session(), wait.ticket)? {
+            return Ok(true);
+        }
+        causeway_fault::point("block.waiting");
+        let outcome = wait.wait(deadline);
+        if outcome != Outcome::Told {
+            // What the broker keeps of it costs little, and nothing once the session has ended.
+            let _ = self.session().give_up(wait.ticket);
+        }
+        Ok(outcome != Outcome::Pending)
     }
 
     /// Takes hold of a block: of what the process has of it already, with the rights that `ask` got

@@ -230,6 +230,15 @@ impl Held {
         Ok(())
     }
 
+    /// Shows what the process has of the block to a broker that does not know it.
+    pub(crate) fn bring(&self) -> Result<()> {
+        let present = self.present.lock();
+        match &present.fd {
+            Some(fd) => Ok(self.library.session().bring(self.handle, fd.as_fd())?),
+            None => Ok(()),
+        }
+    }
+
     /// The block was freed: nothing of it stays.
     pub(crate) fn freed(&self) {
         self.gone.store(true, Ordering::Release);

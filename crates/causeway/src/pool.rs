@@ -12,9 +12,6 @@ use crate::block::{Block, BlockInfo};
 use crate::error::{Error, Result};
 use crate::library::Handle;
 
-/// How long a search for a name that is not there waits before it looks again, first and at most.
-const FIND_INTERVALS: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
-
 /// What a pool is to be.
 pub type PoolOptions = causeway_fabric::pool::PoolOptions;
 
@@ -133,13 +130,14 @@ impl Pool {
     }
 
     /// As [`Pool::find`]; waits until there is such a block that may be accessed so, for `timeout`
-    /// at most.
+    /// at most ([`Duration::MAX`]: for ever). It sleeps until the broker tells of one.
     ///
     /// # Errors
-    /// As for [`Pool::find`], when the time is over.
+    /// As for [`Pool::find`], when the time is over; `ENOENT` at once if the pool is destroyed;
+    /// `EDQUOT` if too many threads of this process wait.
     pub fn find_within(&self, name: &str, access: Access, timeout: Duration) -> Result<Block> {
         let deadline = Instant::now().checked_add(timeout);
-        let mut interval = FIND_INTERVALS[0];
+        let (library, key) = (&self.open.library, self.open.key);
         loop {
             let outcome = self.find(name, access);
             let absent = |error: &Error| [libc::ENOENT, libc::EACCES].contains(&error.errno());
@@ -147,8 +145,9 @@ impl Pool {
             if over || !outcome.as_ref().is_err_and(absent) {
                 return outcome;
             }
-            std::thread::sleep(interval);
-            interval = (2 * interval).min(FIND_INTERVALS[1]);
+            library.await_told(deadline, |session, ticket| {
+                session.wait_for_name(key, ticket, name, access)
+            })?;
         }
     }
 

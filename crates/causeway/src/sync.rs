@@ -18,6 +18,9 @@ pub use causeway_shm::lock::{Acquired, LockError, Woken};
 use crate::error::Result;
 use crate::mapping::Mapping;
 
+/// What an object answers.
+type Outcome<T> = std::result::Result<T, LockError>;
+
 /// An offset of an object is a multiple of this.
 pub const ALIGN: usize = lock::LOCK_ALIGN;
 
@@ -83,12 +86,22 @@ macro_rules! object {
         }
 
         impl<M: Borrow<Mapping>> $name<M> {
-            /// The object, and the process as one that locks. In a forked child, which has no such
-            /// mapping, it fails before it looks.
+            /// Does something with the object, as this process. In a forked child, which has no
+            /// such mapping, it fails before it looks. If the process was taken for dead while it
+            /// waited it goes on by its next life.
             #[inline]
-            fn parts(&self) -> Result<(lock::$name<'_>, &lock::Locker)> {
-                let who = self.mapping.borrow().held().library.locker()?;
-                Ok((self.view()?, who))
+            fn with<T>(
+                &self,
+                act: impl Fn(lock::$name<'_>, &lock::Locker) -> Outcome<T>,
+            ) -> Result<T> {
+                let library = &self.mapping.borrow().held().library;
+                loop {
+                    let who = library.locker()?;
+                    match act(self.view()?, who) {
+                        Err(LockError::Fenced) => library.renew_life(who.life())?,
+                        outcome => return Ok(outcome?),
+                    }
+                }
             }
 
             #[inline]
@@ -127,8 +140,7 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// [`LockError::Deadlock`], [`LockError::NotRecoverable`].
     #[inline]
     pub fn lock(&self) -> Result<Acquired> {
-        let (it, who) = self.parts()?;
-        Ok(it.lock(who)?)
+        self.with(|it, who| it.lock(who))
     }
 
     /// Locks it if nobody has it.
@@ -136,8 +148,7 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// # Errors
     /// [`LockError::Busy`], and as for [`Mutex::lock`].
     pub fn try_lock(&self) -> Result<Acquired> {
-        let (it, who) = self.parts()?;
-        Ok(it.try_lock(who)?)
+        self.with(|it, who| it.try_lock(who))
     }
 
     /// Locks it within a time.
@@ -145,8 +156,8 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// # Errors
     /// [`LockError::TimedOut`], and as for [`Mutex::lock`].
     pub fn lock_within(&self, timeout: Duration) -> Result<Acquired> {
-        let (it, who) = self.parts()?;
-        Ok(it.lock_until(who, Deadline::after(timeout))?)
+        let until = Deadline::after(timeout);
+        self.with(|it, who| it.lock_until(who, until))
     }
 
     /// Unlocks it.
@@ -155,8 +166,7 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// [`LockError::NotOwner`].
     #[inline]
     pub fn unlock(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.unlock(who)?)
+        self.with(|it, who| it.unlock(who))
     }
 
     /// What it protects was repaired, by the caller who was told that its owner died.
@@ -164,8 +174,7 @@ impl<M: Borrow<Mapping>> Mutex<M> {
     /// # Errors
     /// [`LockError::Invalid`] if there was nothing to repair.
     pub fn make_consistent(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.make_consistent(who)?)
+        self.with(|it, who| it.make_consistent(who))
     }
 }
 
@@ -177,8 +186,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// [`LockError::TimedOut`], [`LockError::Deadlock`], [`LockError::NotRecoverable`],
     /// [`LockError::TooMany`].
     pub fn read(&self, timeout: Option<Duration>) -> Result<Acquired> {
-        let (it, who) = self.parts()?;
-        Ok(it.read_until(who, until(timeout))?)
+        let until = until(timeout);
+        self.with(|it, who| it.read_until(who, until))
     }
 
     /// Locks it for reading if that is possible now.
@@ -186,8 +195,7 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::Busy`], and as for [`RwLock::read`].
     pub fn try_read(&self) -> Result<Acquired> {
-        let (it, who) = self.parts()?;
-        Ok(it.read_until(who, Deadline::TRY)?)
+        self.with(|it, who| it.read_until(who, Deadline::TRY))
     }
 
     /// Locks it for writing, within a time or however long that takes.
@@ -195,8 +203,8 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// As for [`RwLock::read`].
     pub fn write(&self, timeout: Option<Duration>) -> Result<Acquired> {
-        let (it, who) = self.parts()?;
-        Ok(it.write_until(who, until(timeout))?)
+        let until = until(timeout);
+        self.with(|it, who| it.write_until(who, until))
     }
 
     /// Locks it for writing if nobody has it.
@@ -204,8 +212,7 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::Busy`], and as for [`RwLock::write`].
     pub fn try_write(&self) -> Result<Acquired> {
-        let (it, who) = self.parts()?;
-        Ok(it.write_until(who, Deadline::TRY)?)
+        self.with(|it, who| it.write_until(who, Deadline::TRY))
     }
 
     /// Unlocks it, as reader or writer.
@@ -213,8 +220,7 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::NotOwner`].
     pub fn unlock(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.unlock(who)?)
+        self.with(|it, who| it.unlock(who))
     }
 
     /// What it protects was repaired.
@@ -222,8 +228,7 @@ impl<M: Borrow<Mapping>> RwLock<M> {
     /// # Errors
     /// [`LockError::Invalid`] if there was nothing to repair.
     pub fn make_consistent(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.make_consistent(who)?)
+        self.with(|it, who| it.make_consistent(who))
     }
 }
 
@@ -238,9 +243,20 @@ impl<M: Borrow<Mapping>> Condvar<M> {
     where
         N: Borrow<Mapping>,
     {
-        let (it, who) = self.parts()?;
+        let library = &self.mapping.borrow().held().library;
+        let who = library.locker()?;
         let held = mutex.view()?;
-        Ok(it.wait_until(who, held, until(timeout))?)
+        match self.view()?.wait_until(who, held, until(timeout)) {
+            // It did not get the mutex any more, and may have missed a signal.
+            Err(LockError::Fenced) => {
+                library.renew_life(who.life())?;
+                Ok(Woken {
+                    mutex: mutex.lock()?,
+                    timed_out: false,
+                })
+            }
+            outcome => Ok(outcome?),
+        }
     }
 
     /// Ends the wait of one that waits, if any does.
@@ -248,9 +264,10 @@ impl<M: Borrow<Mapping>> Condvar<M> {
     /// # Errors
     /// [`LockError::Invalid`].
     pub fn signal(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        it.signal(who);
-        Ok(())
+        self.with(|it, who| {
+            it.signal(who);
+            Ok(())
+        })
     }
 
     /// Ends the wait of all that wait.
@@ -258,9 +275,10 @@ impl<M: Borrow<Mapping>> Condvar<M> {
     /// # Errors
     /// [`LockError::Invalid`].
     pub fn broadcast(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        it.broadcast(who);
-        Ok(())
+        self.with(|it, who| {
+            it.broadcast(who);
+            Ok(())
+        })
     }
 }
 
@@ -270,8 +288,8 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::TimedOut`], [`LockError::Invalid`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.wait_until(who, until(timeout))?)
+        let until = until(timeout);
+        self.with(|it, who| it.wait_until(who, until))
     }
 
     /// Takes 1 if there is one.
@@ -279,8 +297,7 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::Busy`], [`LockError::Invalid`].
     pub fn try_wait(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.try_wait(who)?)
+        self.with(|it, who| it.try_wait(who))
     }
 
     /// Adds 1.
@@ -288,8 +305,7 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::Overflow`], [`LockError::Invalid`].
     pub fn post(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.post(who)?)
+        self.with(|it, who| it.post(who))
     }
 
     /// The value now.
@@ -297,8 +313,7 @@ impl<M: Borrow<Mapping>> Semaphore<M> {
     /// # Errors
     /// [`LockError::Invalid`].
     pub fn value(&self) -> Result<u32> {
-        let (it, _) = self.parts()?;
-        Ok(it.value())
+        self.with(|it, _| Ok(it.value()))
     }
 }
 
@@ -309,8 +324,8 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// [`LockError::Broken`] if a participant died, [`LockError::TimedOut`],
     /// [`LockError::TooMany`], [`LockError::Invalid`].
     pub fn wait(&self, timeout: Option<Duration>) -> Result<bool> {
-        let (it, who) = self.parts()?;
-        Ok(it.wait_until(who, until(timeout))?)
+        let until = until(timeout);
+        self.with(|it, who| it.wait_until(who, until))
     }
 
     /// A thread of this process takes part from now on: the others hear of its death before it
@@ -319,8 +334,7 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// # Errors
     /// [`LockError::TooMany`].
     pub fn join(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.join(who)?)
+        self.with(|it, who| it.join(who))
     }
 
     /// It takes part no longer.
@@ -328,8 +342,7 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// # Errors
     /// [`LockError::NotOwner`].
     pub fn leave(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.leave(who)?)
+        self.with(|it, who| it.leave(who))
     }
 
     /// Makes a broken barrier whole, with nobody arrived.
@@ -337,7 +350,6 @@ impl<M: Borrow<Mapping>> Barrier<M> {
     /// # Errors
     /// [`LockError::Busy`].
     pub fn mend(&self) -> Result<()> {
-        let (it, who) = self.parts()?;
-        Ok(it.mend(who)?)
+        self.with(|it, who| it.mend(who))
     }
 }

@@ -1,6 +1,7 @@
 //! The command line.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
@@ -66,6 +67,11 @@ pub struct RunOptions {
     #[arg(long)]
     pub no_paths: bool,
 
+    /// Show them in a mount namespace instead of by the path shim: to static programs and raw
+    /// system calls too. Takes root, or user namespaces for everyone
+    #[arg(long, conflicts_with = "no_paths")]
+    pub isolate: bool,
+
     /// The command and its arguments
     #[arg(
         required = true,
@@ -95,6 +101,20 @@ pub enum VmVerb {
     Attach(VmAttachOptions),
     /// List the VMs that may attach
     List,
+    /// Boot guests by QEMU without KVM, from this source tree, to try things in: `vm lab --help`
+    #[command(disable_help_flag = true)]
+    Lab {
+        /// The options of the lab, and what its guests run
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<OsString>,
+    },
+    /// Plug the device of a running VM in again, whose broker has ended
+    #[command(
+        after_help = "The device must have an id and be plugged into a port with room for its \
+                      window: see docs/VM.md. Processes of the guest that used it must be started \
+                      again."
+    )]
+    Replug(VmReplugOptions),
     /// End a VM's attachment
     Detach {
         /// The VM
@@ -115,6 +135,29 @@ pub struct VmAttachOptions {
     /// Print what goes into a libvirt domain
     #[arg(long)]
     pub libvirt: bool,
+}
+
+/// `causeway vm replug`
+#[derive(Args)]
+pub struct VmReplugOptions {
+    /// The VM
+    pub name: String,
+
+    /// The socket of its QEMU's -qmp
+    #[arg(long, value_name = "SOCKET")]
+    pub qmp: PathBuf,
+
+    /// The tenant that its processes belong to; without it, the broker's own
+    #[arg(long)]
+    pub tenant: Option<String>,
+
+    /// The device's id, if it was taken out already
+    #[arg(long, value_name = "ID")]
+    pub device: Option<String>,
+
+    /// The port to plug it into, if it was taken out already
+    #[arg(long, value_name = "ID")]
+    pub bus: Option<String>,
 }
 
 /// `causeway status`

@@ -6,6 +6,7 @@ mod args;
 mod bench;
 mod broker;
 mod doctor;
+mod isolate;
 mod locate;
 mod run;
 mod status;

@@ -9,7 +9,7 @@ use causeway_fabric::Address;
 
 use crate::args::{RunOptions, Wire};
 use crate::locate::{self, Libraries};
-use crate::{EXIT_OWN_FAILURE, broker, complain};
+use crate::{EXIT_OWN_FAILURE, broker, complain, isolate};
 
 /// The command exists and cannot be executed, as in env(1).
 const EXIT_NOT_EXECUTABLE: u8 = 126;
@@ -42,15 +42,18 @@ fn prepare(options: &RunOptions) -> Result<Vec<(&'static str, OsString)>, String
     } else {
         Some(sysfs_tree()?)
     };
+    let shim = tree.is_some() && !options.isolate;
     environment.push((
         PRELOAD,
-        preload(&libraries, tree.is_some(), std::env::var_os(PRELOAD)),
+        preload(&libraries, shim, std::env::var_os(PRELOAD)),
     ));
     if let Some(wire) = options.wire.or_else(default_wire) {
         environment.push((WIRE, wire.name().into()));
     }
-    if let Some(tree) = tree {
-        environment.push((SYSFS, tree.into()));
+    match tree {
+        Some(tree) if options.isolate => isolate::enter(&tree)?,
+        Some(tree) => environment.push((SYSFS, tree.into())),
+        None => {}
     }
     Ok(environment)
 }

@@ -1,5 +1,9 @@
 //! `causeway vm`: virtual machines that may attach to this host's broker.
 
+mod lab;
+mod qmp;
+mod replug;
+
 use causeway_fabric::vm::{VmInfo, attach, detach, list};
 use causeway_fabric::{Address, Error};
 
@@ -11,15 +15,18 @@ const COLUMN: usize = 16;
 /// Does what the command line says; the result is the exit status.
 pub fn vm(verb: &VmVerb) -> u8 {
     let address = Address::from_env();
+    let text = |error: Error| error.to_string();
     let outcome = match verb {
-        VmVerb::Attach(options) => attach_one(&address, options),
-        VmVerb::List => print_list(&address),
-        VmVerb::Detach { name } => detach(&address, name),
+        VmVerb::Attach(options) => attach_one(&address, options).map_err(text),
+        VmVerb::List => print_list(&address).map_err(text),
+        VmVerb::Detach { name } => detach(&address, name).map_err(text),
+        VmVerb::Lab { arguments } => Err(lab::lab(arguments)),
+        VmVerb::Replug(options) => replug::replug(&address, options),
     };
     match outcome {
         Ok(()) => 0,
         Err(error) => {
-            crate::complain(&error.to_string());
+            crate::complain(&error);
             crate::EXIT_OWN_FAILURE
         }
     }
@@ -45,20 +52,35 @@ fn print_list(address: &Address) -> Result<(), Error> {
     Ok(())
 }
 
+/// The kind of device: one that leaves all to who serves it.
+const DRIVER: &str = "vhost-user-test-device-pci";
+/// Device number that no driver of the kernel claims.
+const VIRTIO_ID: u32 = 36;
+/// Virtqueues, and the buffers of each.
+const QUEUES: u32 = 2;
+const QUEUE_SIZE: u32 = 128;
+/// Bytes of the configuration space.
+const CONFIG_SIZE: u32 = 64;
+
+/// QEMU's name of the connection.
+fn chardev_name(vm: &str) -> String {
+    format!("causeway-{vm}")
+}
+
 /// The device as QEMU's command line has it. The machine's memory must be shared, which is an
 /// argument of its own.
 fn qemu_arguments(info: &VmInfo) -> [String; 4] {
-    let (name, socket) = (&info.name, info.socket.replace(',', ",,"));
+    let (chardev, socket) = (chardev_name(&info.name), info.socket.replace(',', ",,"));
     [
         "-chardev".into(),
-        format!("socket,id=causeway-{name},path={socket}"),
+        format!("socket,id={chardev},path={socket}"),
         "-device".into(),
-        format!("{DEVICE},chardev=causeway-{name}"),
+        format!(
+            "{DRIVER},virtio-id={VIRTIO_ID},num_vqs={QUEUES},vq_size={QUEUE_SIZE},\
+             config_size={CONFIG_SIZE},chardev={chardev}"
+        ),
     ]
 }
-
-/// The device, without its connection.
-const DEVICE: &str = "vhost-user-test-device-pci,virtio-id=36,num_vqs=2,vq_size=128,config_size=64";
 
 /// libvirt has no element for the device: QEMU's arguments are passed through.
 fn libvirt_xml(info: &VmInfo) -> String {
@@ -96,6 +118,11 @@ mod tests {
         assert_eq!(
             arguments[1],
             "socket,id=causeway-a,path=/run/x,,y/'a&b'.sock"
+        );
+        assert_eq!(
+            arguments[3],
+            "vhost-user-test-device-pci,virtio-id=36,num_vqs=2,vq_size=128,config_size=64,\
+             chardev=causeway-a"
         );
         assert!(libvirt_xml(&info).contains("path=/run/x,,y/&apos;a&amp;b&apos;.sock"));
     }

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::ffi::CStr;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -74,6 +74,27 @@ fn namespace() -> u64 {
     let now = rustix::fs::stat("/proc/thread-self/ns/net").map_or(0, |found| found.st_ino);
     LOOKED.set((now, Some(Instant::now())));
     now
+}
+
+/// Tells of changes of interfaces and addresses.
+#[derive(Debug)]
+pub(crate) struct Watch(OwnedFd);
+
+impl Watch {
+    /// Of this thread's network namespace, from now on.
+    pub fn new() -> Result<Self, Errno> {
+        watch().map(Watch)
+    }
+
+    /// Readable when anything has changed.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+
+    /// Whether anything has changed since this was last asked.
+    pub fn have_changed(&self) -> bool {
+        have_changed(&self.0)
+    }
 }
 
 fn watch() -> Result<OwnedFd, Errno> {

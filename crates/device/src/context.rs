@@ -25,10 +25,15 @@ impl Context {
     /// What the attachment failed with: ECONNREFUSED, ENOENT, EACCES, EADDRINUSE (no free slot).
     pub fn open() -> Result<Arc<Context>, OpenError> {
         let endpoint = endpoint()?;
-        Ok(Arc::new(Context {
-            endpoint,
-            events: Arc::new(AsyncQueue::new()?),
-        }))
+        let events = Arc::new(AsyncQueue::new()?);
+        endpoint.shared.news.tell(&events);
+        Ok(Arc::new(Context { endpoint, events }))
+    }
+
+    /// Whether the port is up: it is down where nothing but the loopback is left of a network.
+    #[must_use]
+    pub fn port_is_up(&self) -> bool {
+        !self.endpoint.shared.news.is_down()
     }
 
     /// An eventfd, readable if and only if an asynchronous event is queued.

@@ -3,15 +3,17 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote};
-use causeway_proto::types::{QpEvent, RecvWr, Wc, WcStatus};
+use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
+use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
 use causeway_proto::{Bytes, BytesMut};
-use causeway_shm::{Counter, Stats};
+use causeway_shm::{Counter, Stats, Watch};
 
 use crate::channel::EventQueue;
+use crate::clock;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrTable;
+use crate::sharing::{LEASE, WATCH};
 use crate::slab::Slab;
 
 /// Completions at once for a program that waits for events.
@@ -71,6 +73,8 @@ pub(crate) struct Route {
     pub srq: Option<u32>,
     pub events: Arc<AsyncQueue>,
     pub cookie: usize,
+    /// Its peer's accesses to this endpoint's memory, where the peer is on this host.
+    pub watch: Option<Watch>,
 }
 
 /// Memory, completion queues, shared receive queues.
@@ -83,6 +87,8 @@ pub(crate) struct Core {
     pub routes: Vec<Option<Route>>,
     /// Completion queues that have overrun since last looked at: their queue pairs fail.
     pub overrun: Vec<u32>,
+    /// Indexes of queue pairs whose peers were evicted since last looked at: they fail too.
+    pub late: Vec<usize>,
     /// A program that waits for events has enough to do: since this was last cleared there was an
     /// event for it, or a completion where [`ENOUGH`] wait.
     pub enough: bool,
@@ -105,11 +111,19 @@ impl Core {
             srqs: Slab::new(LIMITS.max_srq),
             routes: Vec::new(),
             overrun: Vec::new(),
+            late: Vec::new(),
         }
     }
 
     fn route(&self, qpn: u32) -> Option<&Route> {
         self.routes.get(qp_index(qpn))?.as_ref()
+    }
+
+    /// How the accesses of a queue pair's peer are seen.
+    pub fn set_watch(&mut self, qpn: u32, watch: Option<Watch>) {
+        if let Some(Some(route)) = self.routes.get_mut(qp_index(qpn)) {
+            route.watch = watch;
+        }
     }
 
     /// Removes the completions of a queue pair that is reset or destroyed.
@@ -171,6 +185,48 @@ impl Core {
     }
 }
 
+/// An access by a key that was withdrawn has to end before the work request that withdrew it is
+/// complete. It is a few microseconds, unless the peer was stopped in the middle of it, or pretends
+/// to be: once for each peer that may cost the lease, under the endpoint's lock.
+impl Core {
+    /// Waits until no peer accesses memory by a key. Who overruns the lease is evicted.
+    #[cold]
+    fn await_quiet(&mut self, key: u32) {
+        let begun = clock::now();
+        loop {
+            let in_flight = |watch: &Watch| watch.peer_in_flight() == u64::from(key);
+            let late = |route: &Option<Route>| {
+                let watch = route.as_ref().and_then(|route| route.watch.as_ref());
+                watch.is_some_and(in_flight)
+            };
+            let elapsed = clock::now().since(begun);
+            if elapsed >= LEASE {
+                return self.evict_from(key);
+            }
+            if !self.routes.iter().any(late) {
+                return;
+            }
+            if elapsed < WATCH {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    /// Waits no longer for peers that are accessing memory by a key.
+    fn evict_from(&mut self, key: u32) {
+        for (index, route) in self.routes.iter_mut().enumerate() {
+            let Some(route) = route else { continue };
+            let in_flight = |watch: &mut Watch| watch.peer_in_flight() == u64::from(key);
+            if let Some(watch) = route.watch.take_if(in_flight) {
+                watch.evict();
+                self.late.push(index);
+            }
+        }
+    }
+}
+
 impl CqState {
     /// Tells the channel, if there is one.
     fn announce(&mut self) -> bool {
@@ -197,13 +253,13 @@ impl Memory for Core {
 
     fn check_remote(
         &self,
-        pd: u32,
+        via: Via,
         rkey: u32,
         addr: u64,
         len: u64,
         what: Remote,
     ) -> Result<(), MemError> {
-        self.mrs.check_remote(pd, rkey, addr, len, what)
+        self.mrs.check_remote(via, rkey, addr, len, what)
     }
 
     fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
@@ -216,24 +272,34 @@ impl Memory for Core {
 
     fn read_remote(
         &self,
-        pd: u32,
+        via: Via,
         rkey: u32,
         addr: u64,
         dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
-        self.mrs.read_remote(pd, rkey, addr, dst)
+        self.mrs.read_remote(via, rkey, addr, dst)
     }
 
-    fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
-        self.mrs.write_remote(pd, rkey, addr, src)
+    fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        self.mrs.write_remote(via, rkey, addr, src)
     }
 
-    fn atomic(&self, pd: u32, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
-        self.mrs.atomic(pd, rkey, addr, op)
+    fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
+        self.mrs.atomic(via, rkey, addr, op)
     }
 
-    fn invalidate(&mut self, pd: u32, rkey: u32) -> Result<(), MemError> {
-        self.mrs.invalidate(pd, rkey)
+    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError> {
+        if self.mrs.invalidate(via, rkey)? {
+            self.await_quiet(rkey);
+        }
+        Ok(())
+    }
+
+    fn bind_window(&mut self, via: Via, rkey: u32, binding: &Binding) -> Result<(), MemError> {
+        if let Some(old) = self.mrs.bind(via, rkey, binding)? {
+            self.await_quiet(old);
+        }
+        Ok(())
     }
 }
 

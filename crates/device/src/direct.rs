@@ -50,6 +50,8 @@ struct Opened {
 #[derive(Debug)]
 pub(crate) struct Direct {
     mrs: PeerMrs,
+    /// The peer's queue pair.
+    peer_qpn: u32,
     /// Segments the broker has handed out for this queue pair.
     arenas: HashMap<u64, Arc<Arena>>,
     /// The one used last.
@@ -63,10 +65,11 @@ pub(crate) struct Direct {
 }
 
 impl Direct {
-    /// With the peer's table of memory regions.
-    pub fn new(mrs: PeerMrs) -> Self {
+    /// With the peer's table of memory regions, and the number of its queue pair.
+    pub fn new(mrs: PeerMrs, peer_qpn: u32) -> Self {
         Direct {
             mrs,
+            peer_qpn,
             arenas: HashMap::new(),
             opened: None,
             refused: Vec::new(),
@@ -189,7 +192,8 @@ impl Reaching<'_> {
     fn check(&self, pd: u32, target: Target, what: Remote) -> Option<(MrEntry, u64)> {
         let entry = self.direct.mrs.get(target.rkey)?;
         let need = access(what);
-        if entry.pd != pd || entry.access & need != need {
+        let bound_here = entry.qpn == 0 || entry.qpn == self.direct.peer_qpn;
+        if entry.pd != pd || !bound_here || entry.access & need != need {
             return None;
         }
         let offset = entry.locate(target.addr, target.len.into())?;

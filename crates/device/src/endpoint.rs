@@ -22,6 +22,7 @@ use crate::gid::{gid_table, ip_of};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
 use crate::multicast::Groups;
+use crate::news::News;
 use crate::peers::{Peers, refused};
 use crate::qp_entry::QpEntry;
 use crate::sharing::Sharing;
@@ -75,7 +76,8 @@ pub(crate) struct Shared {
     pub state: Mutex<State>,
     /// Calls to the broker; never under the state lock, which must not be held while waiting.
     pub control: Attachment,
-    control_fd: OwnedFd,
+    /// News of the broker and of the network.
+    pub news: News,
     udp_fd: OwnedFd,
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
@@ -193,7 +195,7 @@ impl Endpoint {
         attachment.add_slot(slot, port.as_fd())?;
         let udp = UdpWire::new(port);
         let shared = Arc::new(Shared {
-            control_fd: dup(attachment.event_fd())?,
+            news: News::new(attachment.event_fd())?,
             udp_fd: dup(udp.port.as_fd())?,
             doorbell,
             peers: Peers::default(),
@@ -289,11 +291,7 @@ impl Shared {
 
     /// The descriptors whose readability means work: doorbell, UDP port, broker.
     pub fn sources(&self) -> [BorrowedFd<'_>; 3] {
-        [
-            self.doorbell.fd(),
-            self.udp_fd.as_fd(),
-            self.control_fd.as_fd(),
-        ]
+        [self.doorbell.fd(), self.udp_fd.as_fd(), self.news.fd()]
     }
 
     /// Asks peers to ring the doorbell. Whatever came before is found by looking once more.
@@ -379,7 +377,7 @@ fn new_inbox() -> Result<Arc<Segment>, Errno> {
 }
 
 /// The addresses by which others know this namespace.
-fn own_addresses() -> Vec<[u8; 16]> {
+pub(crate) fn own_addresses() -> Vec<[u8; 16]> {
     let gids = gid_table().into_iter().map(|entry| entry.gid);
     let known = gids.filter(|gid| !ip_of(*gid).is_loopback());
     known.take(ADDRESSES_MAX).collect()

@@ -22,6 +22,8 @@ pub(crate) enum Errand {
     Fetch(u32),
     /// This queue pair has failed: its peer has no right to anything any more.
     Withdraw(u32),
+    /// The segments of this protection domain: an evicted peer may yet store into them.
+    GiveUp(u32),
 }
 
 impl Shared {
@@ -35,6 +37,7 @@ impl Shared {
             match errand {
                 Errand::Fetch(qpn) => self.fetch_segment(qpn),
                 Errand::Withdraw(qpn) => self.withdraw(qpn),
+                Errand::GiveUp(pd) => self.give_up_segments(&[pd]),
             }
         }
     }

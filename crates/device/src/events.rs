@@ -19,9 +19,12 @@ pub enum EventType {
     QpAccessErr = 3,
     CommEst = 4,
     SqDrained = 5,
+    PortActive = 9,
+    PortErr = 10,
     SrqErr = 14,
     SrqLimitReached = 15,
     QpLastWqeReached = 16,
+    GidChange = 18,
 }
 
 impl From<QpEvent> for EventType {
@@ -46,6 +49,8 @@ pub enum EventSource {
     Cq(usize),
     /// A shared receive queue
     Srq(usize),
+    /// The only port
+    Port,
 }
 
 /// An asynchronous event.
@@ -84,7 +89,10 @@ impl AsyncQueue {
         // Under the lock, so that `retire` sees either the queued or the unacknowledged event.
         let mut unacked = self.unacked.lock();
         let event = self.queue.pop()?;
-        *unacked.entry(event.source).or_default() += 1;
+        // The port is never destroyed.
+        if event.source != EventSource::Port {
+            *unacked.entry(event.source).or_default() += 1;
+        }
         Some(event)
     }
 

@@ -1,8 +1,10 @@
-//! The memory-region table: keys, and every check before an access (`ibv_reg_mr(3)`).
+//! The table of memory regions and windows: keys, and every check before an access
+//! (`ibv_reg_mr(3)`).
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use causeway_proto::host::{AtomicOp, MemError, Memory, Remote};
+use causeway_proto::host::{AtomicOp, MemError, Remote, Via};
 use causeway_proto::types::Access;
 use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::layout::KEY_GENERATION_BITS;
@@ -12,20 +14,50 @@ use crate::copy;
 use crate::errno::Errno;
 use crate::limits::LIMITS;
 use crate::slab::Slab;
+use crate::window::WindowType;
 
 /// Low bits of a key that change with every registration in the same place.
-const GENERATION_BITS: u32 = KEY_GENERATION_BITS;
+pub(crate) const GENERATION_BITS: u32 = KEY_GENERATION_BITS;
 /// Access flags a registration may ask for; the optional ones (bits 20 to 29) are ignored.
-const KNOWN_ACCESS: u32 = 0b1111 | (1 << 5) | OPTIONAL_ACCESS;
+const KNOWN_ACCESS: u32 = 0b11_1111 | OPTIONAL_ACCESS;
 /// `IBV_ACCESS_OPTIONAL_RANGE`.
 const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
 
-/// What peers may do.
-const REMOTE: Access = Access::REMOTE_READ
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_ATOMIC);
+/// Where peers on this host can map a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// The segment, in which an address is its own offset.
+    pub segment: u64,
+    /// The part of the region that is there.
+    pub start: usize,
+    /// The first address behind it.
+    pub end: usize,
+}
 
-/// A registered region.
+/// What a key stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Registered memory.
+    Memory {
+        /// Windows bound to it: it cannot go while there are any.
+        windows: u32,
+        /// It is about to change: no window can be bound to it.
+        frozen: bool,
+        /// Where peers can map it.
+        place: Option<Place>,
+    },
+    /// A memory window ([`crate::window`]), and the key of the region that it is bound to.
+    Window {
+        /// What it may be bound by.
+        window: WindowType,
+        /// The region; `None` while it is not bound.
+        region: Option<u32>,
+        /// The only queue pair through which it can be used; 0 where any will do.
+        qpn: u32,
+    },
+}
+
+/// A registered region, or a memory window: what its key lets one do.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Region {
     pub pd: u32,
@@ -35,16 +67,21 @@ pub(crate) struct Region {
     /// Address by which work requests and peers name its first byte.
     pub iova: u64,
     pub access: Access,
-    key: u32,
-    /// Cleared by SEND_WITH_INV and local invalidation: peers are denied from then on.
-    remote_valid: bool,
+    pub key: u32,
+    pub kind: Kind,
+    /// Peers on this host find it in the directory.
+    pub published: bool,
 }
 
-/// All regions of the process.
+/// All regions and windows of the process.
 #[derive(Debug)]
 pub(crate) struct MrTable {
-    regions: Slab<Region>,
+    pub regions: Slab<Region>,
     generation: u32,
+    /// Places of the windows that are bound.
+    pub bound: BTreeSet<u32>,
+    /// How many windows there are.
+    pub windows: usize,
     /// Where peers on this host find those they can map.
     directory: Directory,
 }
@@ -54,6 +91,8 @@ impl MrTable {
         MrTable {
             regions: Slab::new(LIMITS.max_mr),
             generation: 0,
+            bound: BTreeSet::new(),
+            windows: 0,
             directory,
         }
     }
@@ -63,28 +102,67 @@ impl MrTable {
         self.directory.has_room(key)
     }
 
-    /// Lets peers find a region in a segment, of which the part between two addresses is there, at
-    /// offsets that are those addresses. Not one that a peer has invalidated.
-    pub fn publish(&mut self, key: u32, segment: u64, (start, end): (usize, usize)) {
-        let Some(region) = self.get(key).filter(|region| region.remote_valid) else {
+    /// Lets peers find a region in a segment, and the windows bound to it.
+    pub fn place(&mut self, key: u32, at: Place) {
+        let Some(region) = self.get_mut(key) else {
             return;
         };
-        self.directory.publish(&MrEntry {
+        if let Kind::Memory { place, .. } = &mut region.kind {
+            *place = Some(at);
+        }
+        self.publish(key, at);
+        for window in self.windows_of(key) {
+            self.publish(window, at);
+        }
+    }
+
+    /// Enters a region, or a window bound to it, into the directory.
+    pub fn publish(&mut self, key: u32, at: Place) {
+        let Some(region) = self.get_mut(key) else {
+            return;
+        };
+        region.published = true;
+        let qpn = match region.kind {
+            Kind::Memory { .. } => 0,
+            Kind::Window { qpn, .. } => qpn,
+        };
+        let entry = MrEntry {
             key,
             access: region.access.bits(),
             pd: region.pd,
+            qpn,
             iova: region.iova,
             len: region.len as u64,
             offset: region.addr as u64,
-            segment,
-            start: start as u64,
-            end: end as u64,
-        });
+            segment: at.segment,
+            start: at.start as u64,
+            end: at.end as u64,
+        };
+        self.directory.publish(&entry);
     }
 
-    /// Peers do not find a region any more.
-    pub fn retract(&mut self, key: u32) {
-        self.directory.retract(key);
+    /// Peers do not find a region any more, nor the windows bound to it. Returns the keys by which
+    /// accesses may be under way.
+    pub fn retract(&mut self, key: u32) -> Vec<u32> {
+        if let Some(Kind::Memory { place, .. }) = self.get_mut(key).map(|r| &mut r.kind) {
+            *place = None;
+        }
+        let mut keys = self.windows_of(key);
+        keys.push(key);
+        keys.retain(|key| self.withdraw(*key));
+        keys
+    }
+
+    /// Takes a key out of the directory. Returns whether it was there.
+    pub fn withdraw(&mut self, key: u32) -> bool {
+        let Some(region) = self.get_mut(key) else {
+            return false;
+        };
+        let published = std::mem::take(&mut region.published);
+        if published {
+            self.directory.retract(key);
+        }
+        published
     }
 
     /// Enters a region and returns its key, the same for local and remote use.
@@ -102,36 +180,69 @@ impl MrTable {
             iova,
             access,
             key: 0,
-            remote_valid: true,
+            kind: Kind::Memory {
+                windows: 0,
+                frozen: false,
+                place: None,
+            },
+            published: false,
         };
         let at = self.regions.insert(region).ok_or(Errno(libc::ENOMEM))?;
+        Ok(self.name(at))
+    }
+
+    /// Gives what was entered at a place its key.
+    pub fn name(&mut self, at: u32) -> u32 {
         // Never 0 in the low byte, so that no key is 0.
         self.generation = self.generation % 0xff + 1;
         let key = (at << GENERATION_BITS) | self.generation;
         if let Some(region) = self.regions.get_mut(at) {
             region.key = key;
         }
-        Ok(key)
+        key
     }
 
-    /// Gives a region another protection domain and other permissions, under the same key.
-    pub fn change(&mut self, key: u32, pd: u32, access: Access) {
-        let region = self.regions.get_mut(key >> GENERATION_BITS);
-        if let Some(region) = region.filter(|r| r.key == key) {
-            (region.pd, region.access, region.remote_valid) = (pd, access, true);
+    /// Keeps windows from being bound to a region, which is about to change.
+    ///
+    /// # Errors
+    /// EBUSY while one is bound, EINVAL if there is no such region.
+    pub fn freeze(&mut self, key: u32) -> Result<(), Errno> {
+        match self.get_mut(key).map(|region| &mut region.kind) {
+            Some(Kind::Memory {
+                windows: 0, frozen, ..
+            }) => {
+                *frozen = true;
+                Ok(())
+            }
+            Some(Kind::Memory { .. }) => Err(Errno(libc::EBUSY)),
+            _ => Err(Errno(libc::EINVAL)),
         }
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.regions.len()
+    /// Gives a frozen region another protection domain and other permissions, under the same key.
+    pub fn change(&mut self, key: u32, pd: u32, access: Access) {
+        if let Some(region) = self.get_mut(key) {
+            (region.pd, region.access) = (pd, access);
+            if let Kind::Memory { frozen, .. } = &mut region.kind {
+                *frozen = false;
+            }
+        }
     }
 
-    pub fn remove(&mut self, key: u32) -> Option<Region> {
-        let at = key >> GENERATION_BITS;
-        self.regions.get(at).filter(|r| r.key == key)?;
-        self.directory.retract(key);
-        self.regions.remove(at)
+    /// How many regions there are.
+    pub fn len(&self) -> usize {
+        self.regions.len() - self.windows
+    }
+
+    /// Removes a region.
+    ///
+    /// # Errors
+    /// EBUSY while a window is bound to it, EINVAL if there is no such region.
+    pub fn remove(&mut self, key: u32) -> Result<(), Errno> {
+        self.freeze(key)?;
+        self.withdraw(key);
+        self.regions.remove(key >> GENERATION_BITS);
+        Ok(())
     }
 
     pub fn get(&self, key: u32) -> Option<&Region> {
@@ -140,31 +251,64 @@ impl MrTable {
             .filter(|r| r.key == key)
     }
 
-    fn find(
+    pub fn get_mut(&mut self, key: u32) -> Option<&mut Region> {
+        self.regions
+            .get_mut(key >> GENERATION_BITS)
+            .filter(|r| r.key == key)
+    }
+
+    /// Finds memory by a key for local use: no window's.
+    fn find_local(
         &self,
         pd: u32,
         key: u32,
         addr: u64,
         len: u64,
-        need: Access,
+        write: bool,
     ) -> Result<usize, MemError> {
         let region = self.get(key).ok_or(MemError::Key)?;
-        if !region.remote_valid && need.intersects(REMOTE) {
+        if matches!(region.kind, Kind::Window { .. }) {
             return Err(MemError::Key);
         }
-        if region.pd != pd {
+        region.find(pd, addr, len, local(write))
+    }
+
+    /// Finds memory by a key that a peer has sent.
+    fn find_remote(
+        &self,
+        via: Via,
+        key: u32,
+        addr: u64,
+        len: u64,
+        what: Remote,
+    ) -> Result<usize, MemError> {
+        let region = self.get(key).ok_or(MemError::Key)?;
+        if let Kind::Window { region, qpn, .. } = region.kind
+            && (region.is_none() || (qpn != 0 && qpn != via.qpn))
+        {
+            return Err(MemError::Key);
+        }
+        region.find(via.pd, addr, len, remote(what))
+    }
+}
+
+impl Region {
+    /// Where a range of it is, if this may be done with it.
+    #[inline]
+    fn find(&self, pd: u32, addr: u64, len: u64, need: Access) -> Result<usize, MemError> {
+        if self.pd != pd {
             return Err(MemError::Pd);
         }
-        if !region.access.contains(need) {
+        if !self.access.contains(need) {
             return Err(MemError::Access);
         }
-        let offset = addr.checked_sub(region.iova).ok_or(MemError::Bounds)?;
+        let offset = addr.checked_sub(self.iova).ok_or(MemError::Bounds)?;
         let end = offset.checked_add(len).ok_or(MemError::Bounds)?;
-        if end > region.len as u64 {
+        if end > self.len as u64 {
             return Err(MemError::Bounds);
         }
         let offset = usize::try_from(offset).map_err(|_| MemError::Bounds)?;
-        Ok(region.addr + offset)
+        Ok(self.addr + offset)
     }
 }
 
@@ -184,8 +328,9 @@ fn remote(what: Remote) -> Access {
     }
 }
 
-impl Memory for MrTable {
-    fn check_local(
+/// The accesses of [`Memory`](causeway_proto::host::Memory).
+impl MrTable {
+    pub fn check_local(
         &self,
         pd: u32,
         lkey: u32,
@@ -193,57 +338,75 @@ impl Memory for MrTable {
         len: u64,
         write: bool,
     ) -> Result<(), MemError> {
-        self.find(pd, lkey, addr, len, local(write)).map(|_| ())
+        self.find_local(pd, lkey, addr, len, write).map(|_| ())
     }
 
-    fn check_remote(
+    pub fn check_remote(
         &self,
-        pd: u32,
+        via: Via,
         rkey: u32,
         addr: u64,
         len: u64,
         what: Remote,
     ) -> Result<(), MemError> {
-        self.find(pd, rkey, addr, len, remote(what)).map(|_| ())
+        self.find_remote(via, rkey, addr, len, what).map(|_| ())
     }
 
-    fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
-        let at = self.find(pd, lkey, addr, dst.len() as u64, local(false))?;
+    pub fn read_local(
+        &self,
+        pd: u32,
+        lkey: u32,
+        addr: u64,
+        dst: BytesMut<'_>,
+    ) -> Result<(), MemError> {
+        let at = self.find_local(pd, lkey, addr, dst.len() as u64, false)?;
         // SAFETY: the range is inside a registered region, which the program keeps mapped while it
         // is registered (ibv_reg_mr(3)).
         unsafe { copy::load(at as *const u8, dst) };
         Ok(())
     }
 
-    fn write_local(&self, pd: u32, lkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
-        let at = self.find(pd, lkey, addr, src.len() as u64, local(true))?;
+    pub fn write_local(
+        &self,
+        pd: u32,
+        lkey: u32,
+        addr: u64,
+        src: Bytes<'_>,
+    ) -> Result<(), MemError> {
+        let at = self.find_local(pd, lkey, addr, src.len() as u64, true)?;
         // SAFETY: as in `read_local`; registration has checked that it is writable.
         unsafe { copy::store(at as *mut u8, src) };
         Ok(())
     }
 
-    fn read_remote(
+    pub fn read_remote(
         &self,
-        pd: u32,
+        via: Via,
         rkey: u32,
         addr: u64,
         dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
-        let at = self.find(pd, rkey, addr, dst.len() as u64, remote(Remote::Read))?;
+        let at = self.find_remote(via, rkey, addr, dst.len() as u64, Remote::Read)?;
         // SAFETY: as in `read_local`.
         unsafe { copy::load(at as *const u8, dst) };
         Ok(())
     }
 
-    fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
-        let at = self.find(pd, rkey, addr, src.len() as u64, remote(Remote::Write))?;
+    pub fn write_remote(
+        &self,
+        via: Via,
+        rkey: u32,
+        addr: u64,
+        src: Bytes<'_>,
+    ) -> Result<(), MemError> {
+        let at = self.find_remote(via, rkey, addr, src.len() as u64, Remote::Write)?;
         // SAFETY: as in `write_local`.
         unsafe { copy::store_last_word_last(at as *mut u8, src) };
         Ok(())
     }
 
-    fn atomic(&self, pd: u32, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
-        let at = self.find(pd, rkey, addr, 8, remote(Remote::Atomic))?;
+    pub fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
+        let at = self.find_remote(via, rkey, addr, 8, Remote::Atomic)?;
         if at % 8 != 0 {
             return Err(MemError::Access);
         }
@@ -258,20 +421,6 @@ impl Memory for MrTable {
                 }
             }
         })
-    }
-
-    fn invalidate(&mut self, pd: u32, rkey: u32) -> Result<(), MemError> {
-        let region = self
-            .regions
-            .get_mut(rkey >> GENERATION_BITS)
-            .filter(|r| r.key == rkey && r.remote_valid)
-            .ok_or(MemError::Key)?;
-        if region.pd != pd {
-            return Err(MemError::Pd);
-        }
-        region.remote_valid = false;
-        self.directory.retract(rkey);
-        Ok(())
     }
 }
 
@@ -383,7 +532,7 @@ mod tests {
         let old = table
             .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
             .unwrap();
-        assert!(table.remove(old).is_some());
+        assert_eq!(table.remove(old), Ok(()));
         let new = table
             .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
             .unwrap();
@@ -401,7 +550,8 @@ mod tests {
             table.check_local(2, new, 0x1000, 1, true),
             Err(MemError::Pd)
         );
-        let write = table.check_remote(1, new, 0x1000, 1, Remote::Write);
+        let via = Via { pd: 1, qpn: 7 };
+        let write = table.check_remote(via, new, 0x1000, 1, Remote::Write);
         assert_eq!(write, Err(MemError::Access));
     }
 }

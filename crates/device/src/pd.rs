@@ -12,6 +12,7 @@ use crate::limits::LIMITS;
 use crate::qp::Qp;
 use crate::region::Mr;
 use crate::srq::Srq;
+use crate::window::{Mw, WindowType};
 
 /// A protection domain (`ibv_alloc_pd(3)`).
 pub struct Pd {
@@ -75,6 +76,14 @@ impl Pd {
         access: u32,
     ) -> Result<Arc<Mr>, Errno> {
         Mr::register(self, (addr, len), iova, access)
+    }
+
+    /// Makes a memory window, bound to nothing (`ibv_alloc_mw(3)`).
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limit.
+    pub fn alloc_mw(self: &Arc<Self>, window: WindowType) -> Result<Arc<Mw>, Errno> {
+        Mw::alloc(self, window)
     }
 
     /// Creates a shared receive queue (`ibv_create_srq(3)`).

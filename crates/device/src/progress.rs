@@ -364,8 +364,11 @@ impl State {
         }
     }
 
-    /// Queue pairs whose completion queue has overrun fail.
+    /// Queue pairs whose completion queue has overrun fail, and those whose peer was evicted.
     fn fail_overrun(&mut self) {
+        if !self.core.late.is_empty() {
+            self.fail_late();
+        }
         while let Some(cq) = self.core.overrun.pop() {
             for index in 0..self.qps.len() {
                 let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
@@ -389,10 +392,12 @@ impl State {
         match &entry.link {
             Link::Udp(_) => self.udp.links += 1,
             Link::Datagrams(_) => self.udp.datagrams += 1,
-            Link::Ring(_) => {
+            Link::Ring(ring) => {
+                let watch = ring.watch();
                 entry.grant();
                 entry.qp.set_direct(true);
                 self.rings += 1;
+                self.core.set_watch(qpn, Some(watch));
                 self.heat(qpn);
             }
             _ => {}
@@ -430,6 +435,7 @@ impl State {
             }
             Link::Ring(link) => {
                 link.close(&entry.qp);
+                core.set_watch(qpn, None);
                 *rings -= 1;
             }
             Link::Datagrams(link) => {
@@ -453,6 +459,10 @@ impl State {
 impl Shared {
     /// Takes what the broker has to tell. Returns whether it was anything.
     pub fn control_events(&self) -> bool {
+        if let Some(addresses) = self.news.look() {
+            // Without a broker there is nobody to tell.
+            let _ = self.control.report_addresses(&addresses);
+        }
         let Ok(events) = self.control.poll_events() else {
             return false;
         };

@@ -16,7 +16,7 @@ use crate::endpoint::{BASE_PORT, Shared};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::gid;
-use crate::limits::{LIMITS, QPS_PER_SLOT};
+use crate::limits::LIMITS;
 use crate::pd::{Pd, QpInit, add_user, drop_user};
 use crate::peers::PeerFds;
 use crate::qp_entry::{Av, Link, QpEntry};
@@ -27,6 +27,9 @@ use crate::udp::UdpLink;
 
 /// The only port.
 const PORT: u8 = 1;
+/// Bytes of an inline send that every queue pair takes, as with hardware, where they come with room
+/// for a gather list: there are programs that ask for none and send some.
+const INLINE_LEAST: u32 = 64;
 /// `IBV_QPT_RC`.
 pub const QPT_RC: u32 = 2;
 /// `IBV_QPT_UC`.
@@ -78,6 +81,7 @@ impl Qp {
             (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         }
         check_cap(&cap)?;
+        cap.max_inline_data = cap.max_inline_data.max(INLINE_LEAST);
         let mut guard = pd.context.endpoint.shared.state.lock();
         let state = &mut *guard;
         let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
@@ -121,23 +125,18 @@ impl Qp {
             srq,
             events,
             cookie,
+            watch: None,
         });
         drop(guard);
-        let QpInit {
-            send_cq,
-            recv_cq,
-            srq,
-            ..
-        } = init;
         Ok(Arc::new(Qp {
             pd: Arc::clone(pd),
             qpn,
             cap,
             service,
             cookie,
-            send_cq,
-            recv_cq,
-            srq,
+            send_cq: init.send_cq,
+            recv_cq: init.recv_cq,
+            srq: init.srq,
         }))
     }
 
@@ -336,7 +335,7 @@ impl Qp {
                         bell: peer_doorbell,
                         mr_table: peer_table,
                     },
-                    index: attr.dest_qpn % QPS_PER_SLOT,
+                    peer_qpn: attr.dest_qpn & 0xff_ffff,
                     rq_psn: attr.rq_psn & 0xff_ffff,
                 };
                 Ok(Link::Ring(Box::new(RingLink::open(&shared.peers, with)?)))
@@ -476,6 +475,7 @@ impl Qp {
         state.live -= 1;
         state.core.forget_completions(self.qpn);
         state.core.routes[index] = None;
+        state.core.mrs.release_windows(self.qpn);
         for cq in [self.send_cq.number, self.recv_cq.number] {
             if let Some(cq) = state.core.cqs.get_mut(cq) {
                 cq.users = cq.users.saturating_sub(1);

@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::limits::LIMITS;
-use crate::mr;
+use crate::mr::{self, Place};
 use crate::pd::{Pd, add_user, drop_user};
 use crate::sharing::{Accesses, Placed, Sharing};
 
@@ -120,12 +120,11 @@ impl Mr {
     /// hidden first, and what the io_uring then reads into it is lost.
     ///
     /// # Errors
-    /// EINVAL if it has ended already.
+    /// EINVAL if it has ended already, EBUSY while a memory window is bound to it.
     pub fn dereg(&self) -> Result<(), Errno> {
         let shared = self.shared();
         let mut inner = self.inner.lock();
-        let removed = shared.state.lock().core.mrs.remove(inner.key);
-        removed.ok_or(Errno(libc::EINVAL))?;
+        shared.state.lock().core.mrs.remove(inner.key)?;
         inner.ended = true;
         let evicted = inner.take_back(shared);
         shared.sharing.remove(inner.pd, inner.key);
@@ -138,7 +137,8 @@ impl Mr {
     /// Changes a registration (`ibv_rereg_mr(3)`). The keys change with the range only.
     ///
     /// # Errors
-    /// As [`Pd::reg_mr`]; then the old registration stays.
+    /// As [`Pd::reg_mr`], and EBUSY while a memory window is bound to it; then the old registration
+    /// stays.
     pub fn rereg(
         self: &Arc<Self>,
         pd: Option<&Arc<Pd>>,
@@ -159,20 +159,25 @@ impl Mr {
             return Err(Errno(libc::EINVAL));
         }
         // Before anything is given up: if the table is full, the old registration stays as it is.
-        let fresh = match range {
-            Some(_) if causeway_fault::fails("rereg.full") => return Err(Errno(libc::ENOMEM)),
-            Some(range) => {
-                let mrs = &mut shared.state.lock().core.mrs;
-                Some(mrs.insert(handle, range, iova, access)?)
+        let fresh = {
+            let mrs = &mut shared.state.lock().core.mrs;
+            let fresh = match range {
+                Some(_) if causeway_fault::fails("rereg.full") => return Err(Errno(libc::ENOMEM)),
+                Some(range) => Some(mrs.insert(handle, range, iova, access)?),
+                None => None,
+            };
+            if let Err(busy) = mrs.freeze(inner.key) {
+                fresh.map(|key| mrs.remove(key)).transpose()?;
+                return Err(busy);
             }
-            None => None,
+            fresh
         };
         causeway_fault::point("rereg.entered");
         inner.retract(shared);
         let evicted = inner.take_back(shared);
         let mut state = shared.state.lock();
         let key = if let Some(key) = fresh {
-            state.core.mrs.remove(inner.key);
+            state.core.mrs.remove(inner.key)?;
             key
         } else {
             state.core.mrs.change(inner.key, handle, access);
@@ -208,14 +213,21 @@ impl Registration {
         let moved = &placed.moved;
         let mut state = shared.state.lock();
         let mrs = &mut state.core.mrs;
-        mrs.publish(self.key, placed.store.id(), (moved.start(), moved.end()));
+        let place = Place {
+            segment: placed.store.id(),
+            start: moved.start(),
+            end: moved.end(),
+        };
+        mrs.place(self.key, place);
     }
 
-    /// No access by peers themselves begins any more.
-    fn retract(&self, shared: &Shared) {
-        if self.placed.is_some() {
-            shared.state.lock().core.mrs.retract(self.key);
+    /// No access by peers themselves begins any more. Returns the keys by which some may be under
+    /// way.
+    fn retract(&self, shared: &Shared) -> Vec<u32> {
+        if self.placed.is_none() {
+            return Vec::new();
         }
+        shared.state.lock().core.mrs.retract(self.key)
     }
 
     /// Takes the memory back from where peers can map it, once those that are accessing it have
@@ -246,8 +258,9 @@ impl Held<'_> {
     /// Ends all accesses of peers themselves. Returns the protection domains of which a peer had
     /// to be evicted.
     pub fn quiesce(&self, shared: &Shared) -> Vec<u32> {
-        self.0.retract(shared);
-        shared.await_accesses(Accesses::Region(self.0.key))
+        let keys = self.0.retract(shared);
+        let wait = |key| shared.await_accesses(Accesses::Region(key));
+        keys.into_iter().flat_map(wait).collect()
     }
 
     /// Its memory has been moved to another segment.

@@ -20,6 +20,7 @@ use parking_lot::Mutex;
 
 use crate::clock;
 use crate::endpoint::{Shared, State};
+use crate::errands::Errand;
 use crate::qp_entry::{Link, QpEntry};
 use crate::region::Mr;
 
@@ -47,7 +48,7 @@ pub fn is_fork_initialized() -> bool {
 /// a time; longer means that it was stopped or is starved.
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
 /// How long the end of an access is watched for without sleeping.
-const WATCH: Duration = Duration::from_micros(100);
+pub(crate) const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
 /// How long to wait before memory that was short is asked for again.
@@ -301,7 +302,7 @@ pub(crate) struct Placed {
 /// Whose accesses to wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Accesses {
-    /// All to a region.
+    /// All to a region, or by a window.
     Region(u32),
     /// All of a queue pair's peer.
     QueuePair(u32),
@@ -364,6 +365,19 @@ impl State {
         };
         let late = concerned.iter().flatten().filter(|entry| late(entry));
         late.map(|entry| entry.qp.qpn()).collect()
+    }
+
+    /// Queue pairs whose peers were evicted by [`crate::core::Core`] fail, and the segments that
+    /// those may yet store into are given up.
+    #[cold]
+    pub fn fail_late(&mut self) {
+        let late = std::mem::take(&mut self.core.late);
+        let entries = late
+            .iter()
+            .filter_map(|index| self.qps.get(*index)?.as_ref());
+        let late: Vec<u32> = entries.map(|entry| entry.qp.qpn()).collect();
+        let domains = self.evict(&late);
+        self.errands.extend(domains.into_iter().map(Errand::GiveUp));
     }
 
     /// Evicts the peers of queue pairs, and returns the protection domains concerned.

@@ -16,6 +16,9 @@ pub const CHUNK: usize = 512 * 1024;
 
 /// How long a transfer's end is watched for before sleeping: what a wake-up costs, and a chunk.
 const WATCH: Duration = Duration::from_micros(60);
+/// How long the engine's thread, when it is woken, leaves a transfer to who has posted it. One who
+/// waits for it at once begins to copy within that time, and need not share it.
+const COURTESY: Duration = Duration::from_micros(20);
 /// Looks between two at the time.
 const LOOKS: u32 = 64;
 
@@ -134,6 +137,15 @@ struct LaneState {
 }
 
 impl Lane {
+    /// Waits until somebody copies for it, for [`COURTESY`] at most.
+    fn give_way(&self) {
+        let begun = Instant::now();
+        while begun.elapsed() < COURTESY && !self.inner.lock().running {
+            // Who has posted may be on the same processor.
+            std::thread::yield_now();
+        }
+    }
+
     /// Whether it has transfers that the engine's thread does not know of.
     fn is_left(&self) -> bool {
         let state = self.inner.lock();
@@ -235,12 +247,17 @@ impl Engine {
 
     fn run(&self) {
         let mut inner = self.inner.lock();
+        let mut woken = true;
         loop {
             let Some(lane) = inner.lanes.pop_front() else {
                 self.work.wait(&mut inner);
+                woken = true;
                 continue;
             };
             drop(inner);
+            if std::mem::take(&mut woken) {
+                lane.give_way();
+            }
             let (again, ended) = self.turn(&lane);
             inner = self.inner.lock();
             if again {

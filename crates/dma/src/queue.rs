@@ -1,5 +1,6 @@
 //! Queues of transfers.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -20,7 +21,8 @@ pub struct Queue {
 /// What was posted and has not been seen to end, and how the others ended.
 #[derive(Debug, Default)]
 struct Posted {
-    transfers: Vec<Transfer>,
+    /// In their order, in which they end too.
+    transfers: VecDeque<Transfer>,
     /// The worst end since the queue was last at rest.
     outcome: Option<State>,
 }
@@ -28,14 +30,16 @@ struct Posted {
 impl Posted {
     /// Takes note of those that have ended.
     fn settle(&mut self) {
-        let outcome = &mut self.outcome;
-        self.transfers.retain(|transfer| {
-            let state = transfer.state();
-            if state.is_final() && !matches!(outcome, Some(State::Failed | State::Aborted)) {
-                *outcome = Some(state);
+        while let Some(first) = self.transfers.front() {
+            let state = first.state();
+            if !state.is_final() {
+                return;
             }
-            !state.is_final()
-        });
+            if !matches!(self.outcome, Some(State::Failed | State::Aborted)) {
+                self.outcome = Some(state);
+            }
+            self.transfers.pop_front();
+        }
     }
 }
 
@@ -84,7 +88,7 @@ impl Queue {
             engine: self.engine.clone(),
             job: self.engine.post(&self.lane, request, waited),
         };
-        posted.transfers.push(transfer.clone());
+        posted.transfers.push_back(transfer.clone());
         transfer
     }
 
@@ -115,7 +119,7 @@ impl Queue {
             let next = {
                 let mut posted = self.posted.lock();
                 posted.settle();
-                posted.transfers.first().cloned()
+                posted.transfers.front().cloned()
             };
             match next {
                 None => return self.state(),

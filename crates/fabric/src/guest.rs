@@ -3,6 +3,7 @@
 
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -23,6 +24,9 @@ const fn request_number(number: u64, size: usize) -> u64 {
 const SEND: u64 = request_number(0x10, size_of::<Transfer>());
 const RECEIVE: u64 = request_number(0x11, size_of::<Transfer>());
 const CREATE: u64 = request_number(0x12, size_of::<Creation>());
+/// `_IO(0xca, 0x13)`
+const WATCH: u64 = 0xca << 8 | 0x13;
+const WAKE: u64 = request_number(0x14, size_of::<Waking>());
 
 /// `struct causeway_transfer`
 #[repr(C)]
@@ -38,6 +42,14 @@ struct Transfer {
 struct Creation {
     length: u64,
     fd: i32,
+    zero: u32,
+}
+
+/// `struct causeway_waking`
+#[repr(C)]
+struct Waking {
+    address: u64,
+    count: u32,
     zero: u32,
 }
 
@@ -74,9 +86,37 @@ fn create_segment(device: &OwnedFd, length: u64) -> Result<OwnedFd, Errno> {
         zero: 0,
     };
     // SAFETY: the structure is the one that the request's number names.
-    unsafe { request(device, CREATE, &mut creation)? };
+    unsafe { request(device.as_fd(), CREATE, &mut creation)? };
     // SAFETY: the driver has just made this descriptor for us.
     Ok(unsafe { OwnedFd::from_raw_fd(creation.fd) })
+}
+
+/// Makes a doorbell, which was granted to be rung, readable when it is rung.
+///
+/// # Errors
+/// What the driver says: `ENODEV`, `ENOMEM`, `ETIMEDOUT`, `ENOTTY` for anything else.
+pub fn watch(bell: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: a request without argument.
+    unsafe { request(bell, WATCH, &mut [0u8; 0]) }
+}
+
+/// Has locks of this process wake those who wait for them outside of this machine.
+pub(crate) fn wake_outside() {
+    causeway_shm::lock::wake_outside_by(|address, count| {
+        static DEVICE_FILE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+        let Some(device) = DEVICE_FILE.get_or_init(|| open().ok()) else {
+            return;
+        };
+        let mut waking = Waking {
+            address: address as u64,
+            count,
+            zero: 0,
+        };
+        // SAFETY: the structure is the one that the request's number names; the driver does not
+        // access the memory at the address.
+        // Whoever is not woken looks again by itself after a while.
+        let _ = unsafe { request(device.as_fd(), WAKE, &mut waking) };
+    });
 }
 
 /// Sends one encoded message without blocking.
@@ -92,7 +132,7 @@ pub(crate) fn send(device: &OwnedFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> 
     }
     // SAFETY: the structure is the one that the request's number names; the driver reads `length`
     // bytes of the message.
-    match unsafe { request(device, SEND, &mut transfer) } {
+    match unsafe { request(device.as_fd(), SEND, &mut transfer) } {
         Err(Errno::NODEV | Errno::NOTCONN) => Err(Errno::PIPE),
         outcome => outcome,
     }
@@ -109,7 +149,7 @@ pub(crate) fn receive(device: &OwnedFd) -> Result<Received, Errno> {
     };
     // SAFETY: the structure is the one that the request's number names; the driver writes at most
     // `length` bytes to the message.
-    match unsafe { request(device, RECEIVE, &mut transfer) } {
+    match unsafe { request(device.as_fd(), RECEIVE, &mut transfer) } {
         Err(Errno::NODEV | Errno::PIPE) => return Ok(Received::Closed),
         outcome => outcome?,
     }
@@ -126,9 +166,9 @@ pub(crate) fn receive(device: &OwnedFd) -> Result<Received, Errno> {
 ///
 /// # Safety
 /// `argument` is what the driver takes for a request of this number.
-unsafe fn request<T>(device: &OwnedFd, number: u64, argument: &mut T) -> Result<(), Errno> {
+unsafe fn request<T>(file: BorrowedFd<'_>, number: u64, argument: &mut T) -> Result<(), Errno> {
     let argument: *mut T = argument;
-    let fd = device.as_fd().as_raw_fd();
+    let fd = file.as_raw_fd();
     loop {
         // SAFETY: the caller's promise; the pointer is valid for the call.
         let outcome = unsafe { libc::ioctl(fd, number, argument.cast::<MaybeUninit<u8>>()) };
@@ -153,5 +193,6 @@ mod tests {
         assert_eq!(SEND, 0xc020_ca10);
         assert_eq!(RECEIVE, 0xc020_ca11);
         assert_eq!(CREATE, 0xc010_ca12);
+        assert_eq!((WATCH, WAKE), (0xca13, 0xc010_ca14));
     }
 }

@@ -71,6 +71,8 @@ pub const POOL_BLOCKS_PER_PAGE: usize = 128;
 pub const MEMBERS_PER_STATUS_MAX: usize = 64;
 /// Holders of a block that a status page shows.
 pub const HOLDERS_PER_STATUS_MAX: usize = 64;
+/// Processes inside of a synchronization object that a status page shows.
+pub const ENTRIES_PER_SYNC_MAX: usize = 16;
 /// Bytes of blocks beyond which a status page ends.
 pub const POOL_STATUS_BYTES: usize = MESSAGE_MAX / 2;
 /// Most bytes that the broker keeps for a client that does not read its socket. Beyond, the
@@ -114,10 +116,10 @@ pub const NEWS_DELAY: Duration = Duration::from_millis(2);
 /// See [`NEWS_DELAY`].
 pub const NEWS_HELD_MAX: usize = 64;
 
-/// How often a session asks again that grants exclusive access which others have yet to let go.
-pub const GRANT_INTERVAL: Duration = Duration::from_millis(5);
-/// How often it does at most.
-pub const GRANT_ATTEMPTS: u32 = 100;
+/// How long who grants exclusive access waits for others to let go.
+pub const GRANT_PATIENCE: Duration = Duration::from_millis(500);
+/// Most waits of a session at a time ([`crate::pool::PoolSession::wait_for_name`]).
+pub const WAITS_PER_SESSION_MAX: usize = 1024;
 
 /// Most addresses that an endpoint may report.
 pub const ADDRESSES_MAX: usize = 256;
@@ -146,5 +148,6 @@ const _: () = assert!(CALL_TIMEOUT.as_millis() > 4 * RETURN_GRACE.as_millis());
 const _: () = assert!(UDP_PORT_BASE.checked_add(SLOT_MAX).is_some());
 const _: () = assert!(POOL_BLOCKS_PER_PAGE * (POOL_NAME_MAX + 64) < MESSAGE_MAX);
 const _: () = assert!(MEMBERS_PER_PAGE * (COMM_MAX * 4 + 32) < MESSAGE_MAX);
+const _: () = assert!(SYNCS_PER_BLOCK_MAX * (ENTRIES_PER_SYNC_MAX * 8 + 64) < POOL_STATUS_BYTES);
 const _: () = assert!(SEGMENTS_PER_ENDPOINT_MAX * size_of::<u64>() < MESSAGE_MAX / 2);
 const _: () = assert!((SLOT_MAX as u32) << QPN_INDEX_BITS <= QPN_MAX);

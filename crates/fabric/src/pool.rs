@@ -4,9 +4,9 @@
 //! which the next broker knows it.
 
 mod books;
+mod waits;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
 
 use causeway_shm::{Life, LifeTable};
 use rustix::io::Errno;
@@ -14,20 +14,19 @@ use rustix::io::Errno;
 use crate::attachment::duplicate;
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::limits::{GRANT_ATTEMPTS, GRANT_INTERVAL};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
 use crate::services::pool::{
-    AllocateRequest, BlockRequest, CreatePoolRequest, FindRequest, GrantRequest, ListRequest,
-    NameRequest, NoteRequest, OpenRequest, PoolCursor, PoolNameRequest, PoolRequest, PoolStub,
-    RefreshRequest,
+    AllocateRequest, BlockRequest, BringRequest, CreatePoolRequest, FindRequest, GrantRequest,
+    ListRequest, NameRequest, NoteRequest, OpenRequest, PoolCursor, PoolNameRequest, PoolRequest,
+    PoolStub, RefreshRequest,
 };
 use crate::session::Session;
 use books::{Books, Owned};
 
 pub use crate::services::pool::{
-    Access, AllocateReply, BlockInfo, BlockStatus, Grant, Member, OpenReply, Pages, PartyKind,
-    PoolReply, PoolStatus, SyncKind, SyncStatus,
+    Access, AllocateReply, BlockInfo, BlockStatus, EntryStatus, Grant, Member, OpenReply, Pages,
+    PartyKind, PoolReply, PoolStatus, SyncHealth, SyncKind, SyncStatus,
 };
 pub use books::{Event, PoolKey};
 
@@ -367,8 +366,8 @@ impl PoolSession {
     /// # Errors
     /// [`Error::Refused`]: `ENOENT`, `EPERM` if the block is another's, `ESRCH` if there is no such
     /// session, `EBUSY` if another may write or has exclusive access, `EAGAIN` if one that may not
-    /// any more has not let go within half a second, `ESTALE` if one of another user might still
-    /// write: [`PoolSession::begin_move`] first, `ENOSPC` beyond
+    /// any more has not let go yet ([`PoolSession::wait_to_let_go`]), `ESTALE` if one of another
+    /// user might still write: [`PoolSession::begin_move`] first, `ENOSPC` beyond
     /// [`crate::limits::GRANTS_PER_BLOCK_MAX`], `EINVAL` for exclusive access by more than one
     /// session.
     pub fn grant(&self, handle: u64, party: Party, access: Access) -> Result<()> {
@@ -379,25 +378,11 @@ impl PoolSession {
             party: number,
             access,
         };
-        let mut attempts = 0;
-        loop {
-            let outcome = self.session.call(|control, books| {
-                PoolStub(control).grant(&request, &[])?;
-                books.note_grant(&request);
-                Ok(())
-            });
-            attempts += 1;
-            match outcome {
-                // Others of this process have business with the broker meanwhile.
-                Err(Error::Refused {
-                    errno: Errno::AGAIN,
-                    ..
-                }) if attempts < GRANT_ATTEMPTS => {
-                    std::thread::sleep(GRANT_INTERVAL);
-                }
-                outcome => return outcome,
-            }
-        }
+        self.session.call(|control, books| {
+            PoolStub(control).grant(&request, &[])?;
+            books.note_grant(&request);
+            Ok(())
+        })
     }
 
     /// Asks for fresh memory of the size of a block of this session, to be filled with what is to
@@ -447,6 +432,19 @@ impl PoolSession {
                 Owned::adopted(kept, &info, adopted, reply.moves),
             );
             Ok((reply, fd))
+        })
+    }
+
+    /// Shows a block that this session holds to a broker that does not know it
+    /// ([`Event::Unknown`]): a persistent one is known again though its owner has ended.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EINVAL` if it is not persistent, `ENOENT`.
+    pub fn bring(&self, handle: u64, fd: BorrowedFd<'_>) -> Result<()> {
+        self.session.call(|control, books| {
+            let pool = books.pool_of(handle)?;
+            PoolStub(control).bring(&BringRequest { pool, handle }, &[fd])?;
+            Ok(())
         })
     }
 
@@ -574,7 +572,3 @@ pub fn status(address: &Address) -> Result<Option<Vec<PoolStatus>>> {
     }
     Ok(Some(pools))
 }
-
-/// How long [`PoolSession::grant`] waits for others to let go.
-pub const GRANT_PATIENCE: Duration =
-    Duration::from_millis(GRANT_INTERVAL.as_millis() as u64 * GRANT_ATTEMPTS as u64);

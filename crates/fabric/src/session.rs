@@ -18,6 +18,7 @@ use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, REATTACH_INTERVAL};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
+use crate::services::broker::BrokerStub;
 use crate::services::session::{LifeBody, OpenReply, OpenRequest, SessionStub};
 use crate::wakeup::Wakeup;
 
@@ -243,6 +244,18 @@ impl<B: Books> Session<B> {
         })
     }
 
+    /// The broker's `/dev/userfaultfd`, open, if it has one and trusts this process's user with it
+    /// (as [`crate::Attachment::userfaultfd`]).
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn userfaultfd(&self) -> Result<Option<OwnedFd>> {
+        self.call(|control, _| {
+            let (_, fds) = BrokerStub(control).userfaultfd(&(), &[])?;
+            Ok(fds.into_iter().next())
+        })
+    }
+
     fn membership<T>(&self, get: impl FnOnce(&Membership) -> T) -> Result<T> {
         let state = self.lock()?;
         self.resume(&state);
@@ -332,6 +345,9 @@ impl<B: Books> Session<B> {
                 outcome => outcome?,
             }
             self.wakeup.watch(control.socket())?;
+            if control.is_in_guest() {
+                crate::guest::wake_outside();
+            }
             state.control = Some(control);
             self.settle(state);
             return Ok(());

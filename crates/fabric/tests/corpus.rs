@@ -178,12 +178,38 @@ fn write_pool_seeds() {
         existing: true,
     };
     write_of(pool::SERVICE, "pool-create", Kind::Request, 1, &create);
+    write_status_seed(grants);
+    let wait = pool::WaitRequest {
+        ticket: 9,
+        pool: 3,
+        name: "frame".into(),
+        access: Access::Write,
+        ..pool::WaitRequest::default()
+    };
+    write_of(pool::SERVICE, "pool-wait", Kind::Request, 24, &wait);
+    let changed = vec![1u64, u64::MAX];
+    write_of(
+        pool::SERVICE,
+        "pool-changed",
+        Kind::Event,
+        pool::EVENT_CHANGED,
+        &changed,
+    );
+}
+
+fn write_status_seed(grants: Vec<pool::Grant>) {
     let sync = pool::SyncStatus {
         offset: 64,
         kind: pool::SyncKind::Mutex,
         word: 1 << 16,
         owner_pid: 42,
         owner_thread: 43,
+        awaited: true,
+        entries: vec![pool::EntryStatus {
+            pid: 44,
+            threads: 2,
+        }],
+        ..pool::SyncStatus::default()
     };
     let block = pool::BlockStatus {
         number: 7,
@@ -208,14 +234,6 @@ fn write_pool_seeds() {
         next: 8,
     };
     write_of(pool::SERVICE, "pool-page", Kind::Reply, 23, &page);
-    let changed = vec![1u64, u64::MAX];
-    write_of(
-        pool::SERVICE,
-        "pool-changed",
-        Kind::Event,
-        pool::EVENT_CHANGED,
-        &changed,
-    );
 }
 
 const LIFE: LifeBody = LifeBody {

@@ -1,12 +1,12 @@
 //! What a queue pair asks of the device around it: memory and queues.
 
 use crate::bytes::{Bytes, BytesMut};
-use crate::types::{QpEvent, RecvWr, Wc};
+use crate::types::{Binding, QpEvent, RecvWr, Wc};
 
 /// Why an access to registered memory was denied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MemError {
-    /// The key names no MR of this device, or one registered earlier.
+    /// The key names no MR or window of this device, or one that was there earlier.
     #[error("no such key")]
     Key,
     /// The MR belongs to another protection domain than the QP.
@@ -29,6 +29,15 @@ pub enum Remote {
     Write,
     /// FETCH_ADD, CMP_SWAP
     Atomic,
+}
+
+/// The queue pair through which a peer reaches memory, or that changes what can be reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Via {
+    /// Its protection domain.
+    pub pd: u32,
+    /// Its number: windows of type 2 are bound to a queue pair.
+    pub qpn: u32,
 }
 
 /// An atomic operation on 8 bytes in the responder's memory.
@@ -60,7 +69,7 @@ pub trait Memory {
     /// Checks that a peer may access a range.
     fn check_remote(
         &self,
-        pd: u32,
+        via: Via,
         rkey: u32,
         addr: u64,
         len: u64,
@@ -71,14 +80,23 @@ pub trait Memory {
     /// Copies into local memory (scatter of a receive, a READ or an atomic response).
     fn write_local(&self, pd: u32, lkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
     /// Copies out for a peer's READ.
-    fn read_remote(&self, pd: u32, rkey: u32, addr: u64, dst: BytesMut<'_>)
-    -> Result<(), MemError>;
+    fn read_remote(
+        &self,
+        via: Via,
+        rkey: u32,
+        addr: u64,
+        dst: BytesMut<'_>,
+    ) -> Result<(), MemError>;
     /// Copies in for a peer's WRITE. The last aligned 8 bytes are stored last, with release.
-    fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
+    fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
     /// Carries out an atomic for a peer and returns the value before. `addr` is 8-byte aligned.
-    fn atomic(&self, pd: u32, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError>;
-    /// Invalidates a key on behalf of a peer's SEND_WITH_INV.
-    fn invalidate(&mut self, pd: u32, rkey: u32) -> Result<(), MemError>;
+    fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError>;
+    /// Invalidates the key of a memory window of type 2 (LOCAL_INV, a peer's SEND_WITH_INV): when
+    /// it returns, no access by it is going on or will succeed.
+    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError>;
+    /// Binds a memory window, which has the key `rkey` from then on. What was under way by an
+    /// earlier key has ended when it returns.
+    fn bind_window(&mut self, via: Via, rkey: u32, binding: &Binding) -> Result<(), MemError>;
 }
 
 /// The device around a queue pair.

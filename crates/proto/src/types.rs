@@ -160,6 +160,7 @@ pub enum WcOpcode {
     RdmaRead = 2,
     CompSwap = 3,
     FetchAdd = 4,
+    BindMw = 5,
     LocalInv = 6,
     Recv = 1 << 7,
     RecvRdmaWithImm = (1 << 7) + 1,
@@ -272,6 +273,9 @@ pub enum SendOp {
     },
     /// `IBV_WR_LOCAL_INV`; the local rkey
     LocalInv(u32),
+    /// `IBV_WR_BIND_MW`, `ibv_bind_mw(3)`; the window's key from then on. The rest is the payload
+    /// ([`Payload::Window`])
+    BindMw(u32),
     /// `IBV_WR_SEND` and `IBV_WR_SEND_WITH_IMM` of a UD queue pair
     Datagram {
         /// Address handle, by the number that the device gave it
@@ -292,6 +296,23 @@ pub enum Payload {
     Sges(SgList),
     /// `IBV_SEND_INLINE`: copied when posted, the buffers may be used again at once.
     Inline(SmallVec<[u8; 64]>),
+    /// Nothing is sent: this is what [`SendOp::BindMw`] binds.
+    Window(Binding),
+}
+
+/// What a memory window is bound to (`struct ibv_mw_bind_info`, `ibv_bind_mw(3)`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// The window: any of the keys it has had.
+    pub window: u32,
+    /// Key of the memory region; `None` unbinds a window of type 1.
+    pub region: Option<u32>,
+    /// What peers may do; with [`Access::ZERO_BASED`] they name the first byte by 0.
+    pub access: Access,
+    /// Address of the first byte, as the region's are named.
+    pub addr: u64,
+    /// Bytes; 0 unbinds a window of type 1.
+    pub len: u64,
 }
 
 /// A send work request (`struct ibv_send_wr`, `ibv_post_send(3)`).

@@ -207,7 +207,7 @@ pub(crate) unsafe extern "C" fn listen(id: *mut RdmaCmId, backlog: c_int) -> c_i
 
 /// # Safety
 /// As [`resolve`].
-unsafe fn start_listening(id: *mut RdmaCmId, backlog: c_int) -> Result<()> {
+pub(crate) unsafe fn start_listening(id: *mut RdmaCmId, backlog: c_int) -> Result<()> {
     let backlog = usize::try_from(backlog).unwrap_or(0);
     let backlog = match backlog {
         0 => BACKLOG_MAX,

@@ -77,6 +77,11 @@ impl Queue {
         }
     }
 
+    /// Whether an event waits.
+    pub fn has_events(&self) -> bool {
+        !self.events.lock().is_empty()
+    }
+
     /// Makes the descriptor unreadable once nothing is left.
     fn emptied(&self, events: &VecDeque<Pending>) {
         if events.is_empty() {

@@ -120,7 +120,7 @@ pub(crate) unsafe extern "C" fn connect(id: *mut RdmaCmId, param: *mut RdmaConnP
 
 /// # Safety
 /// `id` is one of ours, alive; the private data is as long as it says.
-unsafe fn request(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()> {
+pub(crate) unsafe fn request(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()> {
     // SAFETY: as the caller promises.
     unsafe {
         let inner = inner(id);
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn accept(id: *mut RdmaCmId, param: *mut RdmaConnPa
 
 /// # Safety
 /// As [`request`].
-unsafe fn grant(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()> {
+pub(crate) unsafe fn grant(id: *mut RdmaCmId, param: RdmaConnParam) -> Result<()> {
     // SAFETY: as the caller promises.
     unsafe {
         let (space, offer) = {
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn disconnect(id: *mut RdmaCmId) -> c_int {
 
 /// # Safety
 /// As [`request`].
-unsafe fn end(id: *mut RdmaCmId) -> Result<()> {
+pub(crate) unsafe fn end(id: *mut RdmaCmId) -> Result<()> {
     // SAFETY: as the caller promises.
     unsafe {
         if inner(id).state().ours == Terms::default() {

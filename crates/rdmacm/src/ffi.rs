@@ -2,10 +2,10 @@
 //! itself uses.
 
 use causeway_abi::{
-    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvGidEntry, IbvPd, IbvPortAttr,
-    IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq, IbvSrqInitAttr,
+    IbvCompChannel, IbvContext, IbvCq, IbvDevice, IbvDeviceAttr, IbvGidEntry, IbvMr, IbvPd,
+    IbvPortAttr, IbvQp, IbvQpAttr, IbvQpInitAttr, IbvSrq, IbvSrqInitAttr,
 };
-use core::ffi::{c_int, c_void};
+use core::ffi::{c_int, c_uint, c_void};
 
 unsafe extern "C" {
     pub(crate) fn ibv_get_device_list(count: *mut c_int) -> *mut *mut IbvDevice;
@@ -25,6 +25,13 @@ unsafe extern "C" {
         entry_size: usize,
     ) -> isize;
     pub(crate) fn ibv_alloc_pd(context: *mut IbvContext) -> *mut IbvPd;
+    pub(crate) fn ibv_reg_mr(
+        pd: *mut IbvPd,
+        addr: *mut c_void,
+        length: usize,
+        access: c_int,
+    ) -> *mut IbvMr;
+    pub(crate) fn ibv_dereg_mr(mr: *mut IbvMr) -> c_int;
     pub(crate) fn ibv_create_comp_channel(context: *mut IbvContext) -> *mut IbvCompChannel;
     pub(crate) fn ibv_destroy_comp_channel(channel: *mut IbvCompChannel) -> c_int;
     pub(crate) fn ibv_create_cq(
@@ -35,6 +42,12 @@ unsafe extern "C" {
         vector: c_int,
     ) -> *mut IbvCq;
     pub(crate) fn ibv_destroy_cq(cq: *mut IbvCq) -> c_int;
+    pub(crate) fn ibv_get_cq_event(
+        channel: *mut IbvCompChannel,
+        cq: *mut *mut IbvCq,
+        cq_context: *mut *mut c_void,
+    ) -> c_int;
+    pub(crate) fn ibv_ack_cq_events(cq: *mut IbvCq, count: c_uint);
     pub(crate) fn ibv_create_srq(pd: *mut IbvPd, attr: *mut IbvSrqInitAttr) -> *mut IbvSrq;
     pub(crate) fn ibv_destroy_srq(srq: *mut IbvSrq) -> c_int;
     pub(crate) fn ibv_create_qp(pd: *mut IbvPd, attr: *mut IbvQpInitAttr) -> *mut IbvQp;

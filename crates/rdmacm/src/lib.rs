@@ -34,6 +34,7 @@ mod id;
 mod multicast;
 mod option;
 mod qp;
+mod rsocket;
 mod sockaddr;
 mod srq;
 mod strings;

@@ -84,6 +84,8 @@ pub const INBOX_LEN: usize = 2 * PAGE;
 
 /// First word of a table of memory regions: "CWMRTB" and two zero bytes.
 pub const MR_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"CWMRTB\0\0");
+/// Version of the table of memory regions.
+pub const MR_TABLE_VERSION: u64 = 3;
 /// Memory regions that peers can find in the table, by the index part of their keys. Those beyond
 /// are accessed through the ring.
 pub const MR_TABLE_ENTRIES: usize = if MODEL { 2 } else { 1 << 16 };

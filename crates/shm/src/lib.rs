@@ -44,7 +44,7 @@ pub use life::{Life, LifeBook, LifeTable};
 pub use mr_table::{MrEntry, MrTable, PeerMrs};
 pub use notify::{leave_word, notify};
 pub use ring::{
-    Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
+    Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot, Watch,
 };
 pub use segment::{Segment, SegmentError};
 pub use stats::{Counter, Snapshot, Stats};

@@ -21,13 +21,15 @@ const SEGMENT: usize = 32;
 const START: usize = 40;
 const END: usize = 48;
 const PD: usize = 56;
+/// In the last word: where the queue pair stands.
+const QPN_SHIFT: u32 = 32;
 /// In the key word: the entry is in force.
 const VALID: u64 = 1 << 63;
 /// In the key word: where the access rights stand.
 const ACCESS_SHIFT: u32 = 32;
 const ACCESS_MASK: u64 = 0xff;
 
-/// A memory region that peers can access themselves.
+/// A memory region, or a window, that peers can access themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MrEntry {
     /// Its key; never 0.
@@ -36,6 +38,8 @@ pub struct MrEntry {
     pub access: u32,
     /// Its protection domain.
     pub pd: u32,
+    /// A memory window's: the owner's queue pair that it is bound to; 0 where any may be used.
+    pub qpn: u32,
     /// Address by which peers name its first byte.
     pub iova: u64,
     /// Bytes.
@@ -95,7 +99,8 @@ impl MrTable {
         if mem.len() != l::MR_TABLE_BYTES {
             return Err(SegmentError::Format);
         }
-        mem.word(l::VERSION_AT).store(l::VERSION, Ordering::Relaxed);
+        mem.word(l::VERSION_AT)
+            .store(l::MR_TABLE_VERSION, Ordering::Relaxed);
         mem.word(l::MAGIC_AT)
             .store(l::MR_TABLE_MAGIC, Ordering::Release);
         Ok(MrTable { mem })
@@ -121,7 +126,10 @@ impl MrTable {
             (SEGMENT, entry.segment),
             (START, entry.start),
             (END, entry.end),
-            (PD, u64::from(entry.pd)),
+            (
+                PD,
+                u64::from(entry.pd) | (u64::from(entry.qpn) << QPN_SHIFT),
+            ),
         ] {
             word(offset).store(value, Ordering::Relaxed);
         }
@@ -156,7 +164,7 @@ impl PeerMrs {
         let mem = Region::new(segment);
         let ours = mem.len() == l::MR_TABLE_BYTES
             && mem.word(l::MAGIC_AT).load(Ordering::Acquire) == l::MR_TABLE_MAGIC
-            && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::VERSION;
+            && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::MR_TABLE_VERSION;
         if ours {
             Ok(PeerMrs { mem })
         } else {
@@ -176,10 +184,12 @@ impl PeerMrs {
             return None;
         }
         let read = |offset| word(offset).load(Ordering::Relaxed);
+        let last = read(PD);
         let entry = MrEntry {
             key,
             access: ((before >> ACCESS_SHIFT) & ACCESS_MASK) as u32,
-            pd: read(PD) as u32,
+            pd: last as u32,
+            qpn: (last >> QPN_SHIFT) as u32,
             iova: read(IOVA),
             len: read(LENGTH),
             offset: read(OFFSET),
@@ -207,6 +217,7 @@ mod tests {
             key,
             access: 7,
             pd: 3,
+            qpn: 0x7001,
             iova: 0x1000,
             len: 0x3000,
             offset: 0x7000_0800,

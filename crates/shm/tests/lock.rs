@@ -5,6 +5,8 @@
 
 #[path = "lock/barrier.rs"]
 mod barrier;
+#[path = "lock/fenced.rs"]
+mod fenced;
 #[path = "lock/garbage.rs"]
 mod garbage;
 #[path = "lock/lease.rs"]
@@ -15,5 +17,7 @@ mod mutex;
 mod rwlock;
 #[path = "lock/semaphore.rs"]
 mod semaphore;
+#[path = "lock/shown.rs"]
+mod shown;
 #[path = "lock/world.rs"]
 mod world;

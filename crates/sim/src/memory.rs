@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote};
-use causeway_proto::types::{Access, QpEvent, RecvWr, Wc};
+use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
+use causeway_proto::types::{Access, Binding, QpEvent, RecvWr, Wc};
 use causeway_proto::{Bytes, BytesMut};
 
 /// A memory region.
@@ -142,13 +142,13 @@ impl Memory for SimHost {
 
     fn check_remote(
         &self,
-        pd: u32,
+        via: Via,
         rkey: u32,
         addr: u64,
         len: u64,
         what: Remote,
     ) -> Result<(), MemError> {
-        self.remote(pd, rkey, addr, len, what).map(|_| ())
+        self.remote(via.pd, rkey, addr, len, what).map(|_| ())
     }
 
     fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
@@ -163,27 +163,27 @@ impl Memory for SimHost {
 
     fn read_remote(
         &self,
-        pd: u32,
+        via: Via,
         rkey: u32,
         addr: u64,
         dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
         Self::read(
-            self.remote(pd, rkey, addr, dst.len() as u64, Remote::Read)?,
+            self.remote(via.pd, rkey, addr, dst.len() as u64, Remote::Read)?,
             dst,
         )
     }
 
-    fn write_remote(&self, pd: u32, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
+    fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
         Self::write(
-            self.remote(pd, rkey, addr, src.len() as u64, Remote::Write)?,
+            self.remote(via.pd, rkey, addr, src.len() as u64, Remote::Write)?,
             src,
         );
         Ok(())
     }
 
-    fn atomic(&self, pd: u32, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
-        let (region, at) = self.remote(pd, rkey, addr, 8, Remote::Atomic)?;
+    fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
+        let (region, at) = self.remote(via.pd, rkey, addr, 8, Remote::Atomic)?;
         let mut bytes = region.bytes.borrow_mut();
         let cell: &mut [u8; 8] = bytes[at..].first_chunk_mut().ok_or(MemError::Bounds)?;
         let before = u64::from_ne_bytes(*cell);
@@ -196,14 +196,19 @@ impl Memory for SimHost {
         Ok(before)
     }
 
-    fn invalidate(&mut self, pd: u32, rkey: u32) -> Result<(), MemError> {
-        self.find(pd, rkey, 0, 0).or_else(|e| match e {
+    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError> {
+        self.find(via.pd, rkey, 0, 0).or_else(|e| match e {
             // Any address will do: only key and domain matter.
             MemError::Bounds => Ok((&self.regions[0], 0)),
             e => Err(e),
         })?;
         self.deregister(rkey);
         Ok(())
+    }
+
+    /// Windows are the device's own business, and tested there.
+    fn bind_window(&mut self, _via: Via, _rkey: u32, _binding: &Binding) -> Result<(), MemError> {
+        Err(MemError::Key)
     }
 }
 

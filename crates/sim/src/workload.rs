@@ -464,6 +464,7 @@ fn opcode(op: &SendOp) -> WcOpcode {
         SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
         SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
         SendOp::LocalInv(_) => WcOpcode::LocalInv,
+        SendOp::BindMw(_) => WcOpcode::BindMw,
     }
 }
 

@@ -20,8 +20,10 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use crate::callbacks::Source;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
+use crate::flag::Flag;
 use crate::handles::{Handle, Object, Table};
 use crate::library::{Library, from_fabric};
+use crate::local::LocalSegment;
 use crate::registry::CellOwner;
 use crate::trigger::RemoteInterrupt;
 use crate::uses::{Held, Uses};
@@ -105,9 +107,12 @@ pub struct LocalInterrupt<K: Kind> {
     epoll: OwnedFd,
     wake: OwnedFd,
     removed: AtomicBool,
+    /// The broker does not have it any more: it will not be triggered.
+    lost: AtomicBool,
     cancelled: AtomicBool,
     callback: Option<InterruptCallback<K>>,
     watched: OnceLock<u64>,
+    flag: OnceLock<Arc<Flag>>,
     sisci: Arc<Sisci>,
     uses: Uses,
     held: Held,
@@ -239,9 +244,11 @@ impl<K: Kind> LocalInterrupt<K> {
                 epoll,
                 wake,
                 removed: AtomicBool::new(false),
+                lost: AtomicBool::new(false),
                 cancelled: AtomicBool::new(false),
                 callback,
                 watched: OnceLock::new(),
+                flag: OnceLock::new(),
                 sisci: sisci.clone(),
                 uses: Uses::default(),
                 held: Held::new(user),
@@ -276,6 +283,9 @@ impl<K: Kind> LocalInterrupt<K> {
     /// `ILLEGAL_PARAMETER` if it is removed.
     pub fn remove(&self, library: &Library) -> Result<()> {
         self.uses.close()?;
+        if let Some(flag) = self.flag.get() {
+            library.flags.remove(flag);
+        }
         self.removed.store(true, Ordering::SeqCst);
         self.kick();
         if let Some(watched) = self.watched.get() {
@@ -337,6 +347,10 @@ impl<K: Kind> LocalInterrupt<K> {
                 self.leave(&mut cells);
                 return Ok(event);
             }
+            if self.lost.load(Ordering::SeqCst) {
+                self.leave(&mut cells);
+                return Err(Error::NOT_AVAILABLE);
+            }
             let left = deadline.map(|by| by.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
                 self.leave(&mut cells);
@@ -374,8 +388,8 @@ impl<K: Kind> LocalInterrupt<K> {
         let cells = self.cells.lock();
         for event in &rung {
             match event.data.u64() {
-                // Left readable once the interrupt is removed: all who wait are to see it.
-                WAKE if self.removed.load(Ordering::SeqCst) => {}
+                // Left readable once the interrupt is removed or lost: all who wait are to see it.
+                WAKE if self.is_over() => {}
                 WAKE => drop(rustix::io::read(&self.wake, &mut [0u8; 8])),
                 token => {
                     let cell = cells.cells.iter().find(|cell| cell.token == token);
@@ -383,6 +397,12 @@ impl<K: Kind> LocalInterrupt<K> {
                 }
             }
         }
+    }
+
+    /// Whether those who wait wait for nothing.
+    fn is_over(&self) -> bool {
+        let lost = self.lost.load(Ordering::SeqCst) && self.callback.is_none();
+        lost || self.removed.load(Ordering::SeqCst)
     }
 
     /// Makes callbacks of what has come. Called by the callback thread.
@@ -436,10 +456,54 @@ impl<K: Kind> LocalInterrupt<K> {
 }
 
 impl LocalInterrupt<Plain> {
+    /// Creates one that is raised by a store to a word of a segment, as long as that is enabled.
+    ///
+    /// # Errors
+    /// As [`LocalInterrupt::create`], [`LocalSegment::whole`] and [`Flags::add`].
+    ///
+    /// [`Flags::add`]: crate::flag::Flags::add
+    pub fn create_flag(
+        library: &'static Library,
+        (segment, offset): (&LocalSegment, usize),
+        callback: Option<InterruptCallback<Plain>>,
+    ) -> Result<Handle<LocalInterrupt<Plain>>> {
+        let (user, mapping) = (segment.enter()?, segment.whole()?);
+        let options = InterruptOptions::default();
+        let descriptor = segment.descriptor();
+        let (handle, _) = LocalInterrupt::create(library, descriptor, options, callback)?;
+        let interrupt = library.interrupts.get(handle)?;
+        let raised = Arc::downgrade(&interrupt);
+        match library.flags.add((mapping, offset), user, raised) {
+            Ok(flag) => {
+                let _ = interrupt.flag.set(flag);
+                Ok(handle)
+            }
+            Err(error) => {
+                let _ = interrupt.remove(library);
+                Err(error)
+            }
+        }
+    }
+
+    /// Its flag.
+    ///
+    /// # Errors
+    /// `ILLEGAL_OPERATION` if it has none.
+    pub fn flag(&self) -> Result<Arc<Flag>> {
+        self.flag.get().cloned().ok_or(Error::ILLEGAL_OPERATION)
+    }
+
+    /// It is triggered, from within this process.
+    pub(crate) fn raise(&self) {
+        self.cells.lock().pending += 1;
+        self.kick();
+    }
+
     /// Waits for it to be triggered.
     ///
     /// # Errors
-    /// `TIMEOUT`; `CANCELLED` once it is removed; `ILLEGAL_OPERATION` if it has a callback.
+    /// `TIMEOUT`; `CANCELLED` once it is removed; `NOT_AVAILABLE` once its number was given to
+    /// somebody else, after a restart of the broker; `ILLEGAL_OPERATION` if it has a callback.
     pub fn wait(&self, deadline: Option<Instant>) -> Result<()> {
         self.await_event(deadline, |_| Some(()))
     }
@@ -496,7 +560,10 @@ impl<K: Kind> CellOwner for LocalInterrupt<K> {
         });
         let pending = cells.is_pending();
         drop(cells);
-        if pending {
+        if gone.is_none() {
+            self.lost.store(true, Ordering::SeqCst);
+        }
+        if pending || gone.is_none() {
             self.kick();
         }
     }

@@ -26,6 +26,7 @@ pub mod dma;
 pub mod error;
 mod events;
 mod exports;
+pub mod flag;
 pub mod handles;
 pub mod interrupt;
 pub mod library;

@@ -4,8 +4,8 @@
 //! what it inherited is left alone, since its locks may be held by threads that the child has not.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use causeway_fabric::Error as FabricError;
 use causeway_fabric::sisci::Sisci;
@@ -20,6 +20,7 @@ use crate::channel::Channel;
 use crate::descriptor::Descriptor;
 use crate::dma::DmaQueue;
 use crate::error::{Error, Result};
+use crate::flag::Flags;
 use crate::handles::Table;
 use crate::interrupt::{Data, LocalInterrupt, Plain};
 use crate::local::LocalSegment;
@@ -38,6 +39,7 @@ pub struct Library {
     fabric: Mutex<Option<Fabric>>,
     pub(crate) registry: Mutex<Registry>,
     pub(crate) callbacks: Arc<Callbacks>,
+    pub(crate) flags: Arc<Flags>,
     pub(crate) descriptors: Table<Descriptor>,
     pub(crate) locals: Table<LocalSegment>,
     pub(crate) remotes: Table<RemoteSegment>,
@@ -52,7 +54,8 @@ pub struct Library {
     pub(crate) data_interrupts: Table<LocalInterrupt<Data>>,
     pub(crate) remote_interrupts: Table<RemoteInterrupt<Plain>>,
     pub(crate) remote_data_interrupts: Table<RemoteInterrupt<Data>>,
-    pub(crate) mover: Mover,
+    /// Made when memory is first registered.
+    mover: OnceLock<Mover>,
     /// Life tables seen: one, and another after some restarts of the broker.
     tables: Mutex<Vec<&'static LifeTable>>,
 }
@@ -82,6 +85,7 @@ impl Library {
             fabric: Mutex::new(None),
             registry: Mutex::default(),
             callbacks: Arc::new(Callbacks::new()?),
+            flags: Arc::default(),
             descriptors: Table::new(epoch),
             locals: Table::new(epoch),
             remotes: Table::new(epoch),
@@ -95,7 +99,7 @@ impl Library {
             data_interrupts: Table::new(epoch),
             remote_interrupts: Table::new(epoch),
             remote_data_interrupts: Table::new(epoch),
-            mover: Mover::new(None),
+            mover: OnceLock::new(),
             tables: Mutex::default(),
         })
     }
@@ -220,6 +224,12 @@ impl Library {
         }
     }
 
+    /// Who moves the program's memory; with the broker's userfaultfd, where it lends one.
+    pub(crate) fn mover(&self, sisci: &Sisci) -> &Mover {
+        self.mover
+            .get_or_init(|| Mover::new(sisci.session().userfaultfd().ok().flatten()))
+    }
+
     /// Whose life a connection depends on.
     pub(crate) fn owner(&self, sisci: &Sisci, life: Life) -> Result<Owner> {
         let table = sisci.session().life_table().map_err(|e| from_fabric(&e))?;
@@ -256,6 +266,7 @@ pub(crate) fn from_fabric(error: &FabricError) -> Error {
                 Error::NOSPC
             }
             Errno::AGAIN => Error::NOT_CONNECTED,
+            Errno::OPNOTSUPP | Errno::FBIG => Error::NOT_SUPPORTED,
             Errno::PROTO | Errno::PROTONOSUPPORT => Error::INCONSISTENT_VERSIONS,
             _ => Error::SYSTEM,
         },

@@ -19,7 +19,7 @@ use crate::library::{Library, from_fabric};
 use crate::map::{self, Map, Source};
 use crate::memory::{Mapping, PAGE, Place, is_inside};
 use crate::program::populate;
-use crate::uses::{Held, Uses};
+use crate::uses::{Held, Use, Uses};
 
 /// `sci_segment_cb_reason_t`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +67,8 @@ pub struct LocalSegment {
     whole: OnceLock<Arc<Mapping>>,
     prepared: AtomicBool,
     for_dma: AtomicBool,
+    /// The broker does not have it any more: nobody can connect.
+    lost: AtomicBool,
     sisci: Arc<Sisci>,
     events: Events<(Reason, u32)>,
     callback: Option<LocalCallback>,
@@ -178,6 +180,7 @@ impl LocalSegment {
                 whole: OnceLock::new(),
                 prepared: AtomicBool::new(prepared),
                 for_dma: AtomicBool::new(false),
+                lost: AtomicBool::new(false),
                 sisci: sisci.clone(),
                 events: Events::default(),
                 callback,
@@ -205,6 +208,19 @@ impl LocalSegment {
         self.size
     }
 
+    /// What it was created with.
+    pub(crate) fn descriptor(&self) -> &Descriptor {
+        &self.descriptor
+    }
+
+    /// One more user of the segment.
+    ///
+    /// # Errors
+    /// `ILLEGAL_PARAMETER` if it is being removed.
+    pub(crate) fn enter(&self) -> Result<Use> {
+        self.uses.enter()
+    }
+
     /// Its offset as others would see it, there being no bus addresses: 0.
     #[must_use]
     pub fn io_address(&self) -> u64 {
@@ -214,13 +230,12 @@ impl LocalSegment {
     /// Makes it ready to be made available, and for transfers.
     ///
     /// # Errors
-    /// `ILLEGAL_OPERATION` for an empty segment.
+    /// `ILLEGAL_OPERATION` for an empty segment; `NOT_AVAILABLE` if it was lost.
     pub fn prepare(&self) -> Result<()> {
         if matches!(*self.memory.lock(), Memory::Empty) {
             return Err(Error::ILLEGAL_OPERATION);
         }
-        let outcome = self.sisci.prepare_segment(self.number);
-        outcome.map_err(|error| from_fabric(&error))?;
+        self.check(self.sisci.prepare_segment(self.number))?;
         causeway_fault::point("sisci.prepared");
         self.prepared.store(true, Ordering::Release);
         Ok(())
@@ -234,21 +249,31 @@ impl LocalSegment {
     /// Lets others connect.
     ///
     /// # Errors
-    /// `SEGMENT_NOT_PREPARED`; `ILLEGAL_OPERATION` for a private segment.
+    /// `SEGMENT_NOT_PREPARED`; `ILLEGAL_OPERATION` for a private segment; `NOT_AVAILABLE` if it was
+    /// lost.
     pub fn set_available(&self) -> Result<()> {
         let outcome = self.sisci.set_available(self.number);
         causeway_fault::point("sisci.available");
-        outcome.map_err(|error| from_fabric(&error))
+        self.check(outcome)
+    }
+
+    /// What a call to the broker is to the program.
+    fn check(&self, outcome: causeway_fabric::Result<()>) -> Result<()> {
+        outcome.map_err(|error| match self.lost.load(Ordering::Relaxed) {
+            true => Error::NOT_AVAILABLE,
+            false => from_fabric(&error),
+        })
     }
 
     /// Lets nobody else connect.
     ///
     /// # Errors
-    /// `SEGMENT_NOT_PREPARED`; `ILLEGAL_OPERATION` if it was never available.
+    /// `SEGMENT_NOT_PREPARED`; `ILLEGAL_OPERATION` if it was never available; `NOT_AVAILABLE` if it
+    /// was lost.
     pub fn set_unavailable(&self, force: bool, notify: bool) -> Result<()> {
         let outcome = self.sisci.set_unavailable(self.number, force, notify);
         causeway_fault::point("sisci.unavailable");
-        outcome.map_err(|error| match from_fabric(&error) {
+        self.check(outcome).map_err(|error| match error {
             Error::SEGMENT_NOT_PREPARED if self.prepared.load(Ordering::Acquire) => {
                 Error::ILLEGAL_OPERATION
             }
@@ -259,10 +284,10 @@ impl LocalSegment {
     /// Lets other processes of the node attach to it.
     ///
     /// # Errors
-    /// `ILLEGAL_OPERATION` for a private or an empty segment.
+    /// `ILLEGAL_OPERATION` for a private or an empty segment; `NOT_AVAILABLE` if it was lost.
     pub fn share(&self) -> Result<()> {
-        let outcome = self.sisci.share_segment(self.number);
-        outcome.map_err(|error| match from_fabric(&error) {
+        let outcome = self.check(self.sisci.share_segment(self.number));
+        outcome.map_err(|error| match error {
             Error::ILLEGAL_PARAMETER => Error::ILLEGAL_OPERATION,
             error => error,
         })
@@ -292,7 +317,7 @@ impl LocalSegment {
         } = memory
         {
             // What can't come back stays where it is, right for the program.
-            let _ = library.mover.take_back(moved);
+            let _ = library.mover(&self.sisci).take_back(moved);
         }
         Ok(())
     }
@@ -356,7 +381,8 @@ impl LocalSegment {
             return Err(Error::ILLEGAL_OPERATION);
         }
         populate(address, size, true)?;
-        if !library.mover.can_move() {
+        let mover = library.mover(&self.sisci);
+        if !mover.can_move() {
             return Err(Error::NOT_SUPPORTED);
         }
         let granted = self
@@ -365,7 +391,7 @@ impl LocalSegment {
         let fd = granted.map_err(|error| from_fabric(&error))?;
         let copy = fd.try_clone().map_err(|_| Error::NOSPC)?;
         let store = Arc::new(Store::new(copy, self.handle.id()));
-        let moved = library.mover.move_in(&store, address, size);
+        let moved = mover.move_in(&store, address, size);
         let moved = moved.map_err(|why| match why {
             Unmovable::Off | Unmovable::NoUserfaultfd => Error::NOT_SUPPORTED,
             Unmovable::TooMany => Error::NOSPC,
@@ -397,6 +423,17 @@ impl LocalSegment {
             LocalChange::Connected => Reason::Connect,
             LocalChange::Disconnected => Reason::Disconnect,
         };
+        self.tell(library, reason, node);
+    }
+
+    /// A later broker would not have it: its id was given to somebody else. It goes on as memory of
+    /// this process's, and of those who have mapped it.
+    pub(crate) fn forgotten(self: &Arc<Self>, library: &Library, own_node: u32) {
+        self.lost.store(true, Ordering::Relaxed);
+        self.tell(library, Reason::Lost, own_node);
+    }
+
+    fn tell(self: &Arc<Self>, library: &Library, reason: Reason, node: u32) {
         if self.callback.is_none() {
             self.events.push((reason, node));
             return;

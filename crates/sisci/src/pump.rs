@@ -137,8 +137,12 @@ fn hand_out(library: &Library, sisci: &Sisci, event: Event) {
                 owner.removed(None);
             }
         }
-        // It goes on as memory of this process's; nobody will connect to it.
-        Event::SegmentForgotten { .. } => {}
+        Event::SegmentForgotten { segment } => {
+            let segment = registry().local(segment);
+            if let Some(segment) = segment {
+                segment.forgotten(library, sisci.node());
+            }
+        }
         // If it fails, the event comes again.
         Event::BrokerGone => drop(sisci.session().reattach()),
     }

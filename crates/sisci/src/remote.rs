@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::services::sisci::{NODE_MAX, RemoteChange};
-use causeway_fabric::sisci::{Grant, Sisci};
+use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::Mutex;
 
 use crate::descriptor::Descriptor;
@@ -55,6 +55,8 @@ pub struct RemoteSegment {
     events: Events<(Reason, Error)>,
     callback: Option<RemoteCallback>,
     cancelled: AtomicBool,
+    /// The broker was asked to tell if the owner is stopped.
+    watched: AtomicBool,
     uses: Uses,
     descriptor: Arc<Descriptor>,
     held: Held,
@@ -115,25 +117,14 @@ impl RemoteSegment {
         let user = descriptor.enter()?;
         let mut registry = library.registry.lock();
         let RemoteOptions {
-            node,
-            id,
-            group,
-            asynchronous,
-            deadline,
+            node, id, deadline, ..
         } = options;
-        let made = sisci.connect_segment(node, id, group, asynchronous);
-        let connection = match made.map_err(|error| from_fabric(&error)) {
-            Ok(connection) => connection,
+        let (connection, state) = match establish(library, &sisci, options) {
+            Ok(established) => established,
             Err(error) => {
                 drop(registry);
                 return Err(refused(error, deadline));
             }
-        };
-        causeway_fault::point("sisci.connected");
-        let state = if connection.ready {
-            State::fetch(library, &sisci, connection.connection)?
-        } else {
-            State::Pending(deadline)
         };
         let handle = library.remotes.insert(|handle| {
             let segment = Arc::new(RemoteSegment {
@@ -147,6 +138,7 @@ impl RemoteSegment {
                 events: Events::default(),
                 callback,
                 cancelled: AtomicBool::new(false),
+                watched: AtomicBool::new(false),
                 uses: Uses::default(),
                 descriptor: descriptor.clone(),
                 held: Held::new(user),
@@ -156,13 +148,14 @@ impl RemoteSegment {
             Ok(segment)
         })?;
         drop(registry);
-        if asynchronous && connection.ready {
-            library
-                .remotes
-                .get(handle)?
-                .tell(library, Reason::Connect, Error::OK);
+        let segment = library.remotes.get(handle)?;
+        if segment.callback.is_some() {
+            segment.listen();
         }
-        if asynchronous && deadline.is_some() {
+        if options.asynchronous && connection.ready {
+            segment.tell(library, Reason::Connect, Error::OK);
+        }
+        if options.asynchronous && deadline.is_some() {
             // The pump is to know of the time.
             library.kick_pump();
         }
@@ -260,6 +253,17 @@ impl RemoteSegment {
         Ok((self.whole.get_or_init(|| mapping).clone(), *owner))
     }
 
+    /// Somebody wants to hear of the owner: that costs the broker a look now and then, so it is
+    /// not asked for before.
+    fn listen(&self) {
+        if self.watched.load(Ordering::Relaxed) {
+            return;
+        }
+        // Without a broker there is nobody to look; the next wait asks again.
+        let asked = self.sisci.watch_connection(self.number).is_ok();
+        self.watched.store(asked, Ordering::Relaxed);
+    }
+
     /// Waits for an event: what happened, and its status.
     ///
     /// # Errors
@@ -268,6 +272,7 @@ impl RemoteSegment {
         if self.callback.is_some() {
             return Err(Error::ILLEGAL_OPERATION);
         }
+        self.listen();
         self.events.wait(deadline)
     }
 
@@ -281,6 +286,8 @@ impl RemoteSegment {
                 }
                 let (fresh, status) = match State::fetch(library, sisci, self.number) {
                     Ok(fresh) => (fresh, Error::OK),
+                    // The segment went in between.
+                    Err(Error::ILLEGAL_PARAMETER) => (State::Failed, Error::CONNECTION_REFUSED),
                     Err(error) => (State::Failed, error),
                 };
                 *state = fresh;
@@ -292,6 +299,8 @@ impl RemoteSegment {
                 self.tell(library, Reason::NotOperational, Error::NODE_NOT_RESPONDING);
             }
             RemoteChange::Operational => self.tell(library, Reason::Operational, Error::OK),
+            // Nothing is lost that was never had.
+            RemoteChange::Lost if matches!(*self.state.lock(), State::Failed) => {}
             RemoteChange::Lost => self.tell(library, Reason::Lost, Error::OK),
         }
     }
@@ -329,6 +338,40 @@ impl RemoteSegment {
             }
         };
         library.callbacks.call(self.handle.id(), Box::new(call));
+    }
+}
+
+/// Connects, and fetches what the connection leads to, unless it is pending.
+fn establish(
+    library: &Library,
+    sisci: &Sisci,
+    options: RemoteOptions,
+) -> Result<(Connection, State)> {
+    let RemoteOptions {
+        node,
+        id,
+        group,
+        asynchronous,
+        deadline,
+    } = options;
+    loop {
+        let made = sisci.connect_segment(node, id, group, asynchronous);
+        let connection = made.map_err(|error| from_fabric(&error))?;
+        causeway_fault::point("sisci.connected");
+        if !connection.ready {
+            return Ok((connection, State::Pending(deadline)));
+        }
+        let fetched = State::fetch(library, sisci, connection.connection);
+        match fetched {
+            Ok(state) => return Ok((connection, state)),
+            Err(error) => {
+                let _ = sisci.disconnect_segment(connection.connection);
+                // Otherwise the segment went in between, and may be followed by another.
+                if error != Error::ILLEGAL_PARAMETER {
+                    return Err(error);
+                }
+            }
+        }
     }
 }
 

@@ -1,11 +1,10 @@
 //! The device list and contexts: `ibv_get_device_list(3)`, `ibv_open_device(3)` and their kin.
 
 use crate::abi::{
-    ABI_IS_EXTENDED, IbvContext, IbvContextOps, IbvDevice, IbvPd, NODE_CA, TRANSPORT_IB,
-    VerbsContext,
+    ABI_IS_EXTENDED, IbvContext, IbvContextOps, IbvDevice, NODE_CA, TRANSPORT_IB, VerbsContext,
 };
 use crate::objects::{self, ContextObject};
-use crate::{cq, cq_ex, device_attr, errno, pd, port, qp_ex, srq, stubs, wr};
+use crate::{cq, cq_ex, device_attr, errno, mw, pd, port, qp_ex, srq, wr};
 use causeway_device as dev;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
@@ -137,7 +136,9 @@ fn plain_context(async_fd: c_int) -> IbvContext {
         ops: IbvContextOps {
             compat_query_device: Some(device_attr::query_device),
             compat_query_port: Some(port::query_port),
-            alloc_mw: Some(no_window),
+            alloc_mw: Some(mw::alloc_mw),
+            bind_mw: Some(mw::bind_mw),
+            dealloc_mw: Some(mw::dealloc_mw),
             poll_cq: Some(cq::poll_cq),
             req_notify_cq: Some(cq::req_notify_cq),
             post_srq_recv: Some(wr::post_srq_recv),
@@ -175,11 +176,6 @@ fn operations(context: IbvContext) -> VerbsContext {
         sz: size_of::<VerbsContext>(),
         context,
     }
-}
-
-/// `ibv_alloc_mw(3)`: memory windows are not offered.
-unsafe extern "C" fn no_window(_pd: *mut IbvPd, _type: c_int) -> *mut c_void {
-    stubs::null()
 }
 
 /// Completion vectors are a hint of where to run; one per processor, as hardware offers.

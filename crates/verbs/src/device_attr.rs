@@ -15,7 +15,12 @@ const CAP_SYS_IMAGE_GUID: u32 = 1 << 11;
 const CAP_RC_RNR_NAK_GEN: u32 = 1 << 12;
 /// `IBV_DEVICE_SRQ_RESIZE`
 const CAP_SRQ_RESIZE: u32 = 1 << 13;
-/// `IBV_DEVICE_MEM_MGT_EXTENSIONS`: SEND with invalidate, local invalidate.
+/// `IBV_DEVICE_MEM_WINDOW`: memory windows of type 1.
+const CAP_MEM_WINDOW: u32 = 1 << 17;
+/// `IBV_DEVICE_MEM_WINDOW_TYPE_2B`: of type 2, bound to queue pair and protection domain.
+const CAP_MEM_WINDOW_TYPE_2B: u32 = 1 << 24;
+/// `IBV_DEVICE_MEM_MGT_EXTENSIONS`, as far as programs can use them: SEND with invalidate, local
+/// invalidate, zero-based addresses.
 const CAP_MEM_MGT_EXTENSIONS: u32 = 1 << 21;
 /// `IBV_ATOMIC_HCA`: atomic among operations of this device.
 const ATOMIC_HCA: c_int = 1;
@@ -60,12 +65,15 @@ fn attributes() -> IbvDeviceAttr {
             | CAP_SYS_IMAGE_GUID
             | CAP_RC_RNR_NAK_GEN
             | CAP_SRQ_RESIZE
-            | CAP_MEM_MGT_EXTENSIONS,
+            | CAP_MEM_WINDOW
+            | CAP_MEM_MGT_EXTENSIONS
+            | CAP_MEM_WINDOW_TYPE_2B,
         max_sge: int(LIMITS.max_sge),
         max_sge_rd: int(LIMITS.max_sge),
         max_cq: int(LIMITS.max_cq),
         max_cqe: int(LIMITS.max_cqe),
         max_mr: int(LIMITS.max_mr),
+        max_mw: int(LIMITS.max_mr),
         max_pd: int(LIMITS.max_pd),
         max_qp_rd_atom: int(LIMITS.max_qp_rd_atom),
         max_res_rd_atom: int(LIMITS.max_qp_rd_atom.saturating_mul(LIMITS.max_qp)),

@@ -3,6 +3,7 @@
 
 use crate::abi::{IbvAsyncEvent, IbvCompChannel, IbvContext, IbvCq, IbvQp, IbvSrq};
 use crate::objects::{self, ChannelObject};
+use crate::port::PORT;
 use crate::{cq, errno};
 use causeway_device::{AsyncEvent, Errno, EventSource, EventType};
 use core::ffi::{c_int, c_uint, c_void};
@@ -96,8 +97,12 @@ pub(crate) unsafe extern "C" fn get_async_event(
     // SAFETY: the caller passes an open context.
     match unsafe { objects::context(context) }.dev.get_async_event() {
         Ok(AsyncEvent { event_type, source }) => {
-            let (EventSource::Qp(element) | EventSource::Cq(element) | EventSource::Srq(element)) =
-                source;
+            let element = match source {
+                EventSource::Qp(object) | EventSource::Cq(object) | EventSource::Srq(object) => {
+                    object
+                }
+                EventSource::Port => usize::from(PORT),
+            };
             // SAFETY: the caller passes memory for the structure.
             unsafe {
                 event.write(IbvAsyncEvent {
@@ -111,7 +116,7 @@ pub(crate) unsafe extern "C" fn get_async_event(
     }
 }
 
-/// The device's form of an event; `None` for types that it never raises.
+/// The device's form of an event of an object; `None` for others, which need no acknowledgment.
 fn device_event(event: &IbvAsyncEvent) -> Option<AsyncEvent> {
     let element = event.element;
     let (event_type, source) = match event.event_type {
@@ -138,6 +143,7 @@ pub(crate) unsafe extern "C" fn ack_async_event(event: *mut IbvAsyncEvent) {
     // SAFETY: the objects of unacknowledged events are not destroyed.
     let (context, completed) = unsafe {
         match event.source {
+            EventSource::Port => return,
             EventSource::Cq(cookie) => {
                 let cq: *mut IbvCq = ptr::with_exposed_provenance_mut(cookie);
                 ((*cq).context, &(*cq).async_events_completed)

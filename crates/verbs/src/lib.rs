@@ -34,6 +34,7 @@ mod lid;
 mod marshall;
 mod mcast;
 mod mr;
+mod mw;
 mod objects;
 mod pd;
 mod port;

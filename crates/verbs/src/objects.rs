@@ -5,8 +5,8 @@
 //! the object into it.
 
 use crate::abi::{
-    IbvAh, IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvMr, IbvPd, IbvQp, IbvQpEx, IbvSrq, IbvTd,
-    VerbsContext,
+    IbvAh, IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvMr, IbvMw, IbvPd, IbvQp, IbvQpEx, IbvSrq,
+    IbvTd, VerbsContext,
 };
 use crate::qp_ex::Batch;
 use causeway_device as dev;
@@ -52,6 +52,13 @@ pub(crate) struct TdObject {
 pub(crate) struct MrObject {
     pub(crate) mr: IbvMr,
     pub(crate) dev: Arc<dev::Mr>,
+}
+
+/// `ibv_alloc_mw(3)`
+#[repr(C)]
+pub(crate) struct MwObject {
+    pub(crate) mw: IbvMw,
+    pub(crate) dev: Arc<dev::Mw>,
 }
 
 /// `ibv_create_ah(3)`
@@ -144,6 +151,7 @@ macro_rules! object {
 object!(pd, IbvPd, PdObject);
 object!(td, IbvTd, TdObject);
 object!(mr, IbvMr, MrObject);
+object!(mw, IbvMw, MwObject);
 object!(ah, IbvAh, AhObject);
 object!(channel, IbvCompChannel, ChannelObject);
 object!(cq, IbvCq, CqObject);

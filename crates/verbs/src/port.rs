@@ -3,7 +3,7 @@
 use crate::abi::{IbvContext, IbvPortAttr, PORT_ATTR_COMPAT_LEN};
 use crate::errno;
 use crate::gid::TABLE_LEN;
-use crate::lid;
+use crate::{lid, objects};
 use causeway_device::{self as dev, LIMITS};
 use core::ffi::c_int;
 
@@ -12,6 +12,8 @@ pub(crate) const PORT: u8 = 1;
 /// The only partition key: full membership of the default partition, the same in either byte order.
 const DEFAULT_PKEY: u16 = 0xffff;
 
+/// `IBV_PORT_DOWN`
+const STATE_DOWN: c_int = 1;
 /// `IBV_PORT_ACTIVE`
 const STATE_ACTIVE: c_int = 4;
 /// `IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS`
@@ -24,16 +26,23 @@ const SPEED_EDR: u8 = 32;
 const SPEED_100_MBPS: u64 = 1000;
 /// LinkUp (`phys_state`).
 const PHYS_LINK_UP: u8 = 5;
+/// Disabled (`phys_state`).
+const PHYS_DISABLED: u8 = 3;
 /// `IBV_LINK_LAYER_ETHERNET`
 const LINK_LAYER_ETHERNET: u8 = 2;
 /// One virtual lane (`max_vl_num`).
 const VL_0: u8 = 1;
 
 /// The port's attributes.
-fn attributes() -> IbvPortAttr {
+fn attributes(up: bool) -> IbvPortAttr {
     let (max_mtu, active_mtu) = dev::port_mtu();
+    let (state, phys_state) = if up {
+        (STATE_ACTIVE, PHYS_LINK_UP)
+    } else {
+        (STATE_DOWN, PHYS_DISABLED)
+    };
     IbvPortAttr {
-        state: STATE_ACTIVE,
+        state,
         max_mtu,
         active_mtu,
         gid_tbl_len: TABLE_LEN.cast_signed(),
@@ -44,7 +53,7 @@ fn attributes() -> IbvPortAttr {
         max_vl_num: VL_0,
         active_width: WIDTH_4X,
         active_speed: SPEED_EDR,
-        phys_state: PHYS_LINK_UP,
+        phys_state,
         link_layer: LINK_LAYER_ETHERNET,
         active_speed_ex: u32::from(SPEED_EDR),
         ..IbvPortAttr::default()
@@ -63,7 +72,7 @@ pub(crate) unsafe extern "C" fn query_port(
 
 /// `ibv_query_port(3)` as the header's inline function calls it, with the caller's length.
 pub(crate) unsafe extern "C" fn query_port_ex(
-    _context: *mut IbvContext,
+    context: *mut IbvContext,
     port: u8,
     attr: *mut IbvPortAttr,
     size: usize,
@@ -71,7 +80,8 @@ pub(crate) unsafe extern "C" fn query_port_ex(
     if port != PORT {
         return errno::fail(libc::EINVAL);
     }
-    let all = attributes();
+    // SAFETY: the caller passes an open context.
+    let all = attributes(unsafe { objects::context(context) }.dev.port_is_up());
     // SAFETY: the caller passes `size` bytes; what lies beyond our structure becomes zero.
     unsafe {
         attr.cast::<u8>().write_bytes(0, size);

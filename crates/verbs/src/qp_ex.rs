@@ -1,10 +1,11 @@
 //! Extended queue pairs: `ibv_create_qp_ex(3)` and the `ibv_wr_*` calls (`ibv_wr_post(3)`).
 
 use crate::abi::{
-    IbvAh, IbvContext, IbvDataBuf, IbvQp, IbvQpEx, IbvQpInitAttr, IbvQpInitAttrEx, IbvSge,
+    IbvAh, IbvContext, IbvDataBuf, IbvMw, IbvMwBindInfo, IbvQp, IbvQpEx, IbvQpInitAttr,
+    IbvQpInitAttrEx, IbvSge,
 };
 use crate::objects::{self, QpObject};
-use crate::{errno, qp, wr};
+use crate::{errno, mw, qp, wr};
 use causeway_device::{Errno, QPT_UC, QPT_UD};
 use causeway_proto::types::{MAX_SGE, Payload, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::cell::UnsafeCell;
@@ -21,10 +22,10 @@ const MASK_CREATE_FLAGS: u32 = 1 << 2;
 /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`
 const MASK_SEND_OPS: u32 = 1 << 6;
 /// `IBV_QP_EX_WITH_*` of what the device does: WRITE, SEND, READ with their variants, atomics,
-/// local invalidate, SEND with invalidate.
-const SEND_OPS: u64 = 0xff | 1 << 9;
-/// Of these, what unreliable connections do: WRITE and SEND, with immediate data or without.
-const SEND_OPS_UC: u64 = 0xf;
+/// local invalidate, binding of windows, SEND with invalidate.
+const SEND_OPS: u64 = 0x3ff;
+/// Of these, what unreliable connections do: all but READ and atomics.
+const SEND_OPS_UC: u64 = SEND_OPS & !(0b111 << 4);
 /// What datagrams do: SEND, with immediate data or without.
 const SEND_OPS_UD: u64 = 1 << 2 | 1 << 3;
 
@@ -277,11 +278,28 @@ begin!(
     wr_atomic_fetch_add(rkey: u32, addr: u64, add: u64),
     SendOp::FetchAdd { addr, rkey, add }
 );
-unsupported!(wr_bind_mw(*mut c_void, u32, *const c_void));
 unsupported!(wr_send_tso(*mut c_void, u16, u16));
 unsupported!(wr_set_xrc_srqn(u32));
 unsupported!(wr_atomic_write(u32, u64, *const c_void));
 unsupported!(wr_flush(u32, u64, usize, u8, u8));
+
+/// `ibv_wr_bind_mw`
+unsafe extern "C" fn wr_bind_mw(
+    qp: *mut IbvQpEx,
+    window: *mut IbvMw,
+    rkey: u32,
+    info: *const IbvMwBindInfo,
+) {
+    // SAFETY: the caller has started a batch on a live extended QP, and passes a live window and a
+    // valid structure.
+    unsafe {
+        if !mw::is_posted(window) {
+            return refuse(qp, libc::EINVAL);
+        }
+        push(qp, SendOp::BindMw(rkey));
+        set_payload(qp, Payload::Window(mw::binding(window, &*info)));
+    }
+}
 
 /// `ibv_wr_set_ud_addr`
 unsafe extern "C" fn wr_set_ud_addr(qp: *mut IbvQpEx, ah: *mut IbvAh, qpn: u32, qkey: u32) {

@@ -1,8 +1,8 @@
 //! Posting work requests: `ibv_post_send(3)`, `ibv_post_recv(3)`, `ibv_post_srq_recv(3)`.
 
 use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, WrUd, wr_opcode};
-use crate::errno;
 use crate::objects;
+use crate::{errno, mw};
 use causeway_device::Errno;
 use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::ffi::c_int;
@@ -76,6 +76,8 @@ fn operation(wr: &IbvSendWr, datagrams: bool) -> Result<SendOp, Errno> {
         wr_opcode::SEND_WITH_IMM => SendOp::SendImm(imm),
         wr_opcode::SEND_WITH_INV => SendOp::SendInv(imm),
         wr_opcode::LOCAL_INV => SendOp::LocalInv(imm),
+        // SAFETY: this opcode defines `bind_mw`.
+        wr_opcode::BIND_MW => SendOp::BindMw(unsafe { wr.extra.bind_mw }.rkey),
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
             // SAFETY: these opcodes define `rdma`.
             let WrRdma {
@@ -134,6 +136,22 @@ fn datagram(wr: &IbvSendWr, imm: Option<u32>) -> Result<SendOp, Errno> {
     Ok(SendOp::Datagram { ah, qpn, qkey, imm })
 }
 
+/// What a request binds.
+///
+/// # Safety
+/// The request defines `bind_mw`: a live window, and a live region or none.
+#[cold]
+unsafe fn window(wr: &IbvSendWr) -> Result<Payload, Errno> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bind = wr.extra.bind_mw;
+        if !mw::is_posted(bind.mw) {
+            return Err(INVALID);
+        }
+        Ok(Payload::Window(mw::binding(bind.mw, &bind.bind_info)))
+    }
+}
+
 /// Whether an operation sends bytes of the caller, so that they may be inline.
 fn carries_payload(op: &SendOp) -> bool {
     matches!(
@@ -157,7 +175,10 @@ unsafe fn send(wr: &IbvSendWr, max_inline: usize, datagrams: bool) -> Result<Sen
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(INVALID)?;
     // SAFETY: the caller's promise.
     let entries = unsafe { entries(wr.sg_list, wr.num_sge)? };
-    let payload = if !flags.contains(SendFlags::INLINE) {
+    let payload = if matches!(op, SendOp::BindMw(_)) {
+        // SAFETY: this opcode defines `bind_mw`; the caller's promise.
+        unsafe { window(wr)? }
+    } else if !flags.contains(SendFlags::INLINE) {
         Payload::Sges(gather(entries))
     } else if carries_payload(&op) {
         // SAFETY: the caller's promise.

@@ -13,6 +13,7 @@ use causeway_shm::lock::LOCK_ALIGN;
 use rustix::io::Errno;
 
 use super::pools::name_is_valid;
+use super::record::erase;
 use super::{Handle, News, PoolId, Pools, SessionName};
 use crate::hub::random;
 
@@ -57,6 +58,8 @@ pub struct Block {
     pub name: String,
     /// Whether it stays when its owner ends.
     pub persistent: bool,
+    /// Whether its record is on its memory ([`super::record`]).
+    pub recorded: bool,
     /// Who may do what, the owner included.
     pub grants: Vec<Grant>,
     /// Sessions that were given a descriptor of the present memory, or of what was moved to it.
@@ -127,6 +130,7 @@ impl Pools {
             uid,
             name: String::new(),
             persistent: false,
+            recorded: false,
             grants: vec![owner_grant(session)],
             holders: BTreeMap::new(),
             exposed: false,
@@ -216,6 +220,8 @@ impl Pools {
         }
         block.name.clone_from(&request.name);
         block.persistent = request.persistent;
+        self.record(request.handle);
+        self.tell_of_name(id, &request.name);
         Ok(())
     }
 
@@ -291,6 +297,7 @@ impl Pools {
         if bound == Access::None {
             self.let_go(session, handle);
         }
+        self.tell_of_block(handle);
         Ok((reply, fd, behind))
     }
 
@@ -331,7 +338,11 @@ impl Pools {
     pub fn end_move(&mut self, session: SessionName, handle: Handle) -> Result<(), Errno> {
         self.administered(session, handle)?;
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
-        block.fd = block.fresh.take().ok_or(Errno::INVAL)?;
+        let fresh = block.fresh.take().ok_or(Errno::INVAL)?;
+        let old = std::mem::replace(&mut block.fd, fresh);
+        if std::mem::take(&mut block.recorded) {
+            erase(&old);
+        }
         block.moves = block.moves.wrapping_add(1);
         block.exposed = false;
         for (&holder, held) in &mut block.holders {
@@ -343,6 +354,8 @@ impl Pools {
                 self.outbox.push((holder, News::Changed(handle)));
             }
         }
+        self.record(handle);
+        self.tell_of_block(handle);
         Ok(())
     }
 
@@ -432,6 +445,7 @@ impl Pools {
             let present = holder.moves == block.moves;
             block.exposed |= holder.given.writes() && uid != block.uid && present;
         }
+        self.tell_of_block(handle);
     }
 
     /// The owner of a block ends, or closes its pool.
@@ -450,6 +464,7 @@ impl Pools {
             member.bytes -= bytes;
         }
         self.forget_grantee(handle, session);
+        self.record(handle);
     }
 
     /// Ends a block; whoever holds it is told, but for `cause`.
@@ -462,6 +477,9 @@ impl Pools {
         let Some(block) = self.blocks.remove(&handle) else {
             return;
         };
+        if block.recorded {
+            erase(&block.fd);
+        }
         for grant in &block.grants {
             self.unnote_grantee(handle, grant);
         }
@@ -486,6 +504,7 @@ impl Pools {
                 usage.bytes -= block.bytes;
             }
         }
+        self.tell_of_block(handle);
         self.remove_pool_if_unused(block.pool);
     }
 }

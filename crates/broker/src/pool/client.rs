@@ -6,11 +6,11 @@ use std::time::Instant;
 
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::pool::{
-    AdoptReply, AllocateReply, AllocateRequest, BlockInfo, BlockPage, BlockRequest,
+    AdoptReply, AllocateReply, AllocateRequest, BlockInfo, BlockPage, BlockRequest, BringRequest,
     CreatePoolRequest, FindRequest, GrantRequest, ListRequest, MemberPage, NameRequest,
     NoteRequest, OpenReply, OpenRequest, PoolCursor, PoolNameRequest, PoolPage, PoolReply,
     PoolRequest, PoolService, RefreshRequest, RestoreBlockRequest, RestorePoolRequest,
-    ResumeRequest,
+    ResumeRequest, TicketRequest, WaitRequest,
 };
 use rustix::io::Errno;
 
@@ -106,6 +106,9 @@ impl PoolService for Client<'_> {
         _: Vec<OwnedFd>,
     ) -> Result<Answer<AllocateReply>, Errno> {
         let own = self.own()?;
+        // A window shows ordinary pages only.
+        let huge = request.huge && self.caller.peer.vm.is_none();
+        let request = AllocateRequest { huge, ..request };
         let (reply, fd) = self.pools.allocate(own, &request)?;
         Ok(with_fd(reply, fd))
     }
@@ -245,9 +248,27 @@ impl PoolService for Client<'_> {
         done(self.pools.restore_block(own, &request, fd, Instant::now()))
     }
 
-    fn resume(&mut self, request: ResumeRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+    fn resume(&mut self, request: ResumeRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {
         let own = self.own()?;
-        done(self.pools.resume(own, &request, Instant::now()))
+        let outcome = self.pools.resume(own, &request, Instant::now());
+        outcome.map(Answer::from)
+    }
+
+    fn bring(&mut self, request: BringRequest, fds: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let own = self.own()?;
+        let [fd]: [OwnedFd; 1] = fds.try_into().map_err(|_| Errno::BADMSG)?;
+        done(self.pools.bring(own, &request, &fd, Instant::now()))
+    }
+
+    fn wait(&mut self, request: WaitRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {
+        let own = self.own()?;
+        self.pools.wait(own, &request).map(Answer::from)
+    }
+
+    fn give_up(&mut self, request: TicketRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let own = self.own()?;
+        self.pools.give_up(own, request.ticket);
+        Ok(().into())
     }
 
     fn status(&mut self, cursor: PoolCursor, _: Vec<OwnedFd>) -> Result<Answer<PoolPage>, Errno> {

@@ -115,7 +115,8 @@ impl Pools {
         member.bytes += bytes;
         let block = self.blocks.get_mut(&handle).ok_or(Errno::NOENT)?;
         block.owner = Some(session);
-        Ok(block)
+        self.record(handle);
+        self.blocks.get(&handle).ok_or(Errno::NOENT)
     }
 
     /// Whether a party can be given this.
@@ -143,7 +144,7 @@ impl Pools {
     }
 
     /// Whether nobody but `party` is able to write.
-    fn check_let_go(&self, block: &Block, party: SessionName) -> Result<(), Errno> {
+    pub(super) fn check_let_go(&self, block: &Block, party: SessionName) -> Result<(), Errno> {
         if block.exposed {
             return Err(Errno::STALE);
         }
@@ -188,6 +189,11 @@ impl Pools {
                 block.grants.push(grant.clone());
                 self.note_grantee(handle, &grant);
             }
+        }
+        if let Some(block) = self.blocks.get(&handle) {
+            let (pool, name) = (block.pool, block.name.clone());
+            self.record(handle);
+            self.tell_of_name(pool, &name);
         }
         Ok(())
     }

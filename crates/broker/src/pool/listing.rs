@@ -1,15 +1,16 @@
 //! What is shown of the tables: to those who have a pool open, and to people.
 
 use causeway_fabric::limits::{
-    HOLDERS_PER_STATUS_MAX, MEMBERS_PER_PAGE, MEMBERS_PER_STATUS_MAX, POOL_BLOCKS_PER_PAGE,
-    POOL_STATUS_BYTES,
+    ENTRIES_PER_SYNC_MAX, HOLDERS_PER_STATUS_MAX, MEMBERS_PER_PAGE, MEMBERS_PER_STATUS_MAX,
+    POOL_BLOCKS_PER_PAGE, POOL_STATUS_BYTES,
 };
 use causeway_fabric::remoting::encode_body;
 use causeway_fabric::services::pool::{
-    Access, BlockInfo, BlockStatus, HolderStatus, ListRequest, Member as MemberEntry, PoolCursor,
-    PoolPage, PoolStatus, SyncKind, SyncStatus,
+    Access, BlockInfo, BlockStatus, EntryStatus, HolderStatus, ListRequest, Member as MemberEntry,
+    PoolCursor, PoolPage, PoolStatus, SyncHealth, SyncKind, SyncStatus,
 };
-use causeway_shm::lock::{HOLDER, Holder, STATE};
+use causeway_shm::Life;
+use causeway_shm::lock::{self, Health, Shown};
 use rustix::io::Errno;
 
 use super::blocks::Block;
@@ -95,7 +96,7 @@ impl Pools {
         })
     }
 
-    fn joined(&self, session: SessionName, pool: PoolId) -> Result<&Pool, Errno> {
+    pub(super) fn joined(&self, session: SessionName, pool: PoolId) -> Result<&Pool, Errno> {
         if !self.own(session)?.pools.contains(&pool) {
             return Err(Errno::NOENT);
         }
@@ -130,6 +131,7 @@ impl Pools {
             block_bytes: pool.block_bytes,
             capacity: pool.slots.capacity(),
             used: pool.slots.used(),
+            waiting: u32::try_from(self.waits.count(id)).unwrap_or(u32::MAX),
             members: members
                 .filter_map(|&name| self.member_entry(name))
                 .collect(),
@@ -161,18 +163,6 @@ impl Pools {
             pid: pid(name),
             access: held.given,
         };
-        let sync = |(&offset, &kind): (&u64, &SyncKind)| {
-            let word = |at: usize| block.word(offset + at as u64);
-            let has_owner = matches!(kind, SyncKind::Mutex | SyncKind::RwLock);
-            let holder = Holder::of_words(word(STATE), word(HOLDER)).filter(|_| has_owner);
-            SyncStatus {
-                offset,
-                kind,
-                word: word(STATE),
-                owner_pid: holder.map_or(0, |holder| pid(&holder.life.to_bits())),
-                owner_thread: holder.map_or(0, |holder| holder.thread),
-            }
-        };
         BlockStatus {
             number: block.number,
             bytes: block.bytes,
@@ -188,8 +178,69 @@ impl Pools {
                 .map(holder)
                 .collect(),
             grants: block.grants.clone(),
-            syncs: block.syncs.iter().map(sync).collect(),
+            syncs: block
+                .syncs
+                .iter()
+                .map(|(&offset, &kind)| self.sync_status(block, offset, kind))
+                .collect(),
         }
+    }
+
+    /// An object, as its words say: they are anybody's who may write to the block.
+    fn sync_status(&self, block: &Block, offset: u64, kind: SyncKind) -> SyncStatus {
+        let word = |at: usize| block.word(offset + at as u64);
+        let pid = |life: Life| {
+            let member = self.members.get(&life.to_bits());
+            member.map_or(0, |member| member.pid)
+        };
+        let status = SyncStatus {
+            offset,
+            kind,
+            word: word(lock::STATE),
+            ..SyncStatus::default()
+        };
+        let Some(shown) = Shown::read(magic_of(kind), word) else {
+            return SyncStatus {
+                health: SyncHealth::Overwritten,
+                ..status
+            };
+        };
+        let entry = |&(life, threads): &(Life, u16)| EntryStatus {
+            pid: pid(life),
+            threads: u32::from(threads),
+        };
+        SyncStatus {
+            owner_pid: shown.holder.map_or(0, |holder| pid(holder.life)),
+            owner_thread: shown.holder.map_or(0, |holder| holder.thread),
+            health: match shown.health {
+                Health::Fine => SyncHealth::Fine,
+                Health::Inconsistent => SyncHealth::Inconsistent,
+                Health::NotRecoverable => SyncHealth::NotRecoverable,
+                Health::Broken => SyncHealth::Broken,
+            },
+            awaited: shown.awaited,
+            count: shown.count,
+            parties: shown.parties,
+            entries: shown
+                .entries
+                .iter()
+                .take(ENTRIES_PER_SYNC_MAX)
+                .map(entry)
+                .collect(),
+            ..status
+        }
+    }
+}
+
+/// What an object of a kind begins with.
+fn magic_of(kind: SyncKind) -> u64 {
+    match kind {
+        SyncKind::None => 0,
+        SyncKind::Mutex => lock::MUTEX_MAGIC,
+        SyncKind::RwLock => lock::RWLOCK_MAGIC,
+        SyncKind::Condvar => lock::CONDVAR_MAGIC,
+        SyncKind::Semaphore => lock::SEMAPHORE_MAGIC,
+        SyncKind::Barrier => lock::BARRIER_MAGIC,
     }
 }
 

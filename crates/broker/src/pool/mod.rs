@@ -16,6 +16,8 @@
 //! - [`slots`]: the free list;
 //! - [`pools`]: making, opening and ending pools; [`blocks`]: the same for blocks;
 //! - [`grants`]: rights; [`restore`]: what comes back after a restart;
+//! - [`record`]: persistent blocks, which come back without their owners;
+//! - [`waits`]: who is told when something has come about;
 //! - [`listing`]: what is shown of it; [`client`]: the service's methods.
 
 pub mod blocks;
@@ -23,12 +25,14 @@ pub mod client;
 pub mod grants;
 pub mod listing;
 pub mod pools;
+pub mod record;
 pub mod restore;
 pub mod slots;
+pub mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED};
+use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED, EVENT_READY};
 use rustix::io::Errno;
 
 use crate::config::Limits;
@@ -37,6 +41,7 @@ use crate::services::SessionId;
 use blocks::Block;
 use pools::Pool;
 use restore::Returning;
+use waits::{Ticket, Waits};
 
 /// Names a session: its life (`causeway_shm::Life::to_bits`), never 0.
 pub type SessionName = u64;
@@ -74,7 +79,7 @@ pub struct Member {
     pub awaited: HashSet<Handle>,
 }
 
-/// What a session is to be told about a block.
+/// What a session is to be told, about a block or a wait of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum News {
     /// Its memory or the right to it is another.
@@ -83,6 +88,8 @@ pub enum News {
     Freed(Handle),
     /// Its owner has ended.
     Orphaned(Handle),
+    /// What it waited for has come about.
+    Ready(Ticket),
 }
 
 /// What all blocks of a tenant take.
@@ -107,6 +114,7 @@ pub struct Pools {
     granted: HashMap<SessionName, HashSet<Handle>>,
     usage: HashMap<TenantId, Usage>,
     returning: Returning,
+    waits: Waits,
     outbox: Vec<(SessionName, News)>,
     last_pool: PoolId,
     /// The broker's user, who owns the blocks' memfds.
@@ -131,6 +139,7 @@ impl Pools {
     /// freed unless they are persistent. Who holds such a block keeps what it has mapped, and goes
     /// on sharing it with others that have: a lock in it must not go from under its users.
     pub fn leave(&mut self, session: SessionName) {
+        self.forget_waits(session);
         let Some(member) = self.members.get(&session) else {
             return;
         };
@@ -149,7 +158,7 @@ impl Pools {
         self.members.get(&session)
     }
 
-    /// Takes what sessions are to be told: connection, number of the event, blocks.
+    /// Takes what sessions are to be told: connection, number of the event, blocks or tickets.
     pub fn take_news(&mut self) -> Vec<(SessionId, u16, Vec<Handle>)> {
         let mut news: Vec<(SessionId, u16, Vec<Handle>)> = Vec::new();
         for (session, what) in std::mem::take(&mut self.outbox) {
@@ -160,6 +169,7 @@ impl Pools {
                 News::Changed(handle) => (EVENT_CHANGED, handle),
                 News::Freed(handle) => (EVENT_FREED, handle),
                 News::Orphaned(handle) => (EVENT_ORPHANED, handle),
+                News::Ready(ticket) => (EVENT_READY, ticket),
             };
             match news.last_mut() {
                 Some((to, same, handles)) if (*to, *same) == (member.connection, number) => {

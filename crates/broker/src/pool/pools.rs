@@ -209,6 +209,7 @@ impl Pools {
         if let Some(pool) = self.pools.get_mut(&id) {
             pool.members.remove(&session);
         }
+        self.tell_who_left(session);
         self.remove_pool_if_unused(id);
     }
 

@@ -19,6 +19,7 @@ use rustix::io::Errno;
 
 use super::blocks::{Block, read_memfd_name};
 use super::pools::{name_is_valid, numbers_are_valid};
+use super::record::Brought;
 use super::slots::Slots;
 use super::{Handle, News, PoolId, Pools, SessionName};
 
@@ -27,10 +28,12 @@ use super::{Handle, News, PoolId, Pools, SessionName};
 pub struct Returning {
     /// Blocks that sessions say they hold, whose owners have not brought them.
     awaited: HashMap<Handle, Vec<(SessionName, PoolId, Access)>>,
+    /// Those among them that were brought by others than their owners.
+    pub(super) brought: HashMap<Handle, Brought>,
     /// When to give up on each, oldest first.
     blocks: VecDeque<(Instant, Handle)>,
     /// Blocks that came back, whose grantees may not have; when to give up on those.
-    grantees: VecDeque<(Instant, Handle)>,
+    pub(super) grantees: VecDeque<(Instant, Handle)>,
 }
 
 impl Pools {
@@ -58,7 +61,12 @@ impl Pools {
         }
         let id = match self.by_name.get(&(member.tenant, create.name.clone())) {
             Some(&id) => id,
-            None => self.add_pool(session, &create, request.uid, creator)?,
+            None => {
+                let id = self.add_pool(session, &create, request.uid, creator)?;
+                let pool = self.pools.get_mut(&id).ok_or(Errno::NOENT)?;
+                pool.slots = Slots::from_top(request.capacity);
+                id
+            }
         };
         let pool = self.pools.get_mut(&id).ok_or(Errno::NOENT)?;
         if pool.uid != request.uid {
@@ -68,7 +76,7 @@ impl Pools {
             pool.confirmed = true;
             pool.private = request.private;
             if pool.blocks.is_empty() {
-                pool.slots = Slots::new(request.capacity);
+                pool.slots = Slots::from_top(request.capacity);
                 pool.block_bytes = request.block_bytes;
             }
         }
@@ -92,9 +100,7 @@ impl Pools {
     ) -> Result<(), Errno> {
         let member = self.own(session)?;
         let uid = member.uid;
-        if !member.pools.contains(&request.pool) {
-            return Err(Errno::NOENT);
-        }
+        self.joined(session, request.pool)?;
         let named = read_memfd_name(&fd, self.own_uid, &member.tenant_name);
         // The user's other processes are inside one boundary with its owner anyway.
         let (_, handle) = named.filter(|(user, _)| *user == uid).ok_or(Errno::INVAL)?;
@@ -130,6 +136,7 @@ impl Pools {
             uid,
             name: request.name.clone(),
             persistent: request.persistent,
+            recorded: false,
             grants: request.grants.clone(),
             holders: Default::default(),
             exposed: request.exposed,
@@ -147,12 +154,15 @@ impl Pools {
         self.returning
             .grantees
             .push_back((now + RESTORE_GRACE, handle));
+        self.returning.brought.remove(&handle);
+        self.record(handle);
         self.bring_holders(handle);
+        self.tell_of_name(request.pool, &request.name);
         Ok(())
     }
 
     /// Notes that a session holds a block of another; if its owner has not brought it yet, when it
-    /// does.
+    /// does. True if it has not, nor anybody else.
     ///
     /// # Errors
     /// `ENOENT` without the pool, `EINVAL` for no access, `EMFILE` beyond
@@ -162,7 +172,7 @@ impl Pools {
         session: SessionName,
         request: &ResumeRequest,
         now: Instant,
-    ) -> Result<(), Errno> {
+    ) -> Result<bool, Errno> {
         let member = self.own_mut(session)?;
         if !member.pools.contains(&request.pool) {
             return Err(Errno::NOENT);
@@ -188,11 +198,11 @@ impl Pools {
         } else {
             self.bring_holders(request.handle);
         }
-        Ok(())
+        Ok(waits && !self.returning.brought.contains_key(&request.handle))
     }
 
     /// Those who waited for a block hold it, if it is of the pool that they think.
-    fn bring_holders(&mut self, handle: Handle) {
+    pub(super) fn bring_holders(&mut self, handle: Handle) {
         let waiting = self.returning.awaited.remove(&handle).unwrap_or_default();
         let pool = self.blocks.get(&handle).map(|block| block.pool);
         for (session, expected, access) in waiting {
@@ -233,6 +243,8 @@ impl Pools {
     /// Gives up on what did not come back.
     pub fn expire(&mut self, now: Instant) {
         while let Some(handle) = pop_due(&mut self.returning.blocks, now) {
+            // Its owner has not come. Others may have brought it.
+            self.revive(handle, now);
             if !self.blocks.contains_key(&handle) {
                 self.bring_holders(handle);
             }

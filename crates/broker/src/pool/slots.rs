@@ -7,18 +7,36 @@ pub struct Slots {
     capacity: u32,
     /// Places below this have been taken at least once.
     fresh: u32,
-    /// Those of them that are free: a stack, and where each stands in it.
+    /// Those of them that are free: a stack.
     free: Vec<u32>,
+    /// Where each place below `fresh` stands in it; [`TAKEN`] if it does not.
+    at: Vec<u32>,
     used: u32,
 }
 
+/// Of a place that is not free.
+const TAKEN: u32 = u32::MAX;
+
 impl Slots {
-    /// All places free.
+    /// All places free; the lowest are taken first.
     pub fn new(capacity: u32) -> Slots {
         Slots {
             capacity,
             fresh: 0,
             free: Vec::new(),
+            at: Vec::new(),
+            used: 0,
+        }
+    }
+
+    /// All places free; the highest are taken first, so that those of blocks which are about to
+    /// come back are left to them.
+    pub fn from_top(capacity: u32) -> Slots {
+        Slots {
+            capacity,
+            fresh: capacity,
+            free: (0..capacity).collect(),
+            at: (0..capacity).collect(),
             used: 0,
         }
     }
@@ -36,8 +54,12 @@ impl Slots {
     /// Takes a place; `None` if all are taken.
     pub fn take(&mut self) -> Option<u32> {
         let place = match self.free.pop() {
-            Some(place) => place,
+            Some(place) => {
+                self.at[place as usize] = TAKEN;
+                place
+            }
             None if self.fresh < self.capacity => {
+                self.at.push(TAKEN);
                 self.fresh += 1;
                 self.fresh - 1
             }
@@ -47,19 +69,24 @@ impl Slots {
         Some(place)
     }
 
-    /// Takes a certain place, as a block has it that comes back after the broker's restart: this
-    /// looks through the free ones. False if it is taken or beyond the capacity.
+    /// Takes a certain place, as a block has it that comes back after the broker's restart. False
+    /// if it is taken or beyond the capacity.
     pub fn take_at(&mut self, place: u32) -> bool {
         if place >= self.capacity {
             return false;
         }
-        if place >= self.fresh {
-            self.free.extend(self.fresh..place);
-            self.fresh = place + 1;
-        } else if let Some(found) = self.free.iter().rposition(|&free| free == place) {
-            self.free.swap_remove(found);
-        } else {
+        while self.fresh <= place {
+            self.at.push(TAKEN);
+            self.push_free(self.fresh);
+            self.fresh += 1;
+        }
+        let found = std::mem::replace(&mut self.at[place as usize], TAKEN);
+        if found == TAKEN {
             return false;
+        }
+        self.free.swap_remove(found as usize);
+        if let Some(&moved) = self.free.get(found as usize) {
+            self.at[moved as usize] = found;
         }
         self.used += 1;
         true
@@ -67,9 +94,14 @@ impl Slots {
 
     /// Gives back a place that was taken.
     pub fn give_back(&mut self, place: u32) {
-        debug_assert!(place < self.fresh && !self.free.contains(&place));
-        self.free.push(place);
+        debug_assert!(place < self.fresh && self.at[place as usize] == TAKEN);
+        self.push_free(place);
         self.used -= 1;
+    }
+
+    fn push_free(&mut self, place: u32) {
+        self.at[place as usize] = self.free.len() as u32;
+        self.free.push(place);
     }
 }
 
@@ -104,5 +136,19 @@ mod tests {
         assert_eq!(slots.used(), slots.capacity());
         slots.give_back(3);
         assert!(slots.take_at(3));
+    }
+
+    #[test]
+    fn after_a_restart_new_blocks_leave_the_low_places_alone() {
+        let mut slots = Slots::from_top(4);
+        assert_eq!(slots.take(), Some(3));
+        assert!(slots.take_at(0));
+        assert!(!slots.take_at(0));
+        assert!(!slots.take_at(3));
+        let mut rest: Vec<_> = std::iter::from_fn(|| slots.take()).collect();
+        rest.sort_unstable();
+        assert_eq!(rest, [1, 2]);
+        slots.give_back(0);
+        assert!(slots.take_at(0));
     }
 }

@@ -12,15 +12,15 @@ use rustix::io::pwrite;
 use super::*;
 
 /// User of all but those that are somebody else's.
-const UID: u32 = 1000;
-const OTHER_UID: u32 = 1001;
+pub(super) const UID: u32 = 1000;
+pub(super) const OTHER_UID: u32 = 1001;
 const BLOCK: u64 = 8192;
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-fn tables() -> Pools {
+pub(super) fn tables() -> Pools {
     Pools::new(own_uid())
 }
 
@@ -52,7 +52,7 @@ fn request(name: &str, capacity: u32) -> CreatePoolRequest {
 }
 
 /// Sessions 1 and 2 of one user and 3 of another, with a pool of four blocks.
-fn three() -> (Pools, PoolId) {
+pub(super) fn three() -> (Pools, PoolId) {
     let mut pools = tables();
     for (session, uid) in [(1, UID), (2, UID), (3, OTHER_UID)] {
         enter(&mut pools, session, uid, Limits::default());
@@ -61,7 +61,11 @@ fn three() -> (Pools, PoolId) {
     (pools, 1)
 }
 
-fn allocate(pools: &mut Pools, session: SessionName, pool: PoolId) -> Result<Handle, Errno> {
+pub(super) fn allocate(
+    pools: &mut Pools,
+    session: SessionName,
+    pool: PoolId,
+) -> Result<Handle, Errno> {
     let request = AllocateRequest {
         pool,
         bytes: 0,
@@ -72,7 +76,12 @@ fn allocate(pools: &mut Pools, session: SessionName, pool: PoolId) -> Result<Han
         .map(|(reply, _)| reply.handle)
 }
 
-fn grant(pools: &mut Pools, handle: Handle, to: SessionName, access: Access) -> Result<(), Errno> {
+pub(super) fn grant(
+    pools: &mut Pools,
+    handle: Handle,
+    to: SessionName,
+    access: Access,
+) -> Result<(), Errno> {
     let request = GrantRequest {
         handle,
         kind: PartyKind::Session,
@@ -82,7 +91,12 @@ fn grant(pools: &mut Pools, handle: Handle, to: SessionName, access: Access) -> 
     pools.grant(1, &request)
 }
 
-fn name(pools: &mut Pools, handle: Handle, name: &str, persistent: bool) -> Result<(), Errno> {
+pub(super) fn name(
+    pools: &mut Pools,
+    handle: Handle,
+    name: &str,
+    persistent: bool,
+) -> Result<(), Errno> {
     let request = NameRequest {
         handle,
         name: name.into(),
@@ -400,7 +414,7 @@ fn to_session(party: SessionName, access: Access) -> Grant {
     }
 }
 
-fn returned(pools: &mut Pools, session: SessionName, uid: u32) -> PoolId {
+pub(super) fn returned(pools: &mut Pools, session: SessionName, uid: u32) -> PoolId {
     enter(pools, session, uid, Limits::default());
     let request = RestorePoolRequest {
         name: "p".into(),
@@ -474,8 +488,9 @@ fn what_its_owner_does_not_bring_is_given_up() {
         handle,
         access: Access::Read,
     };
-    new.resume(3, &resume(5), now).unwrap();
-    new.resume(3, &resume(5), now).unwrap();
+    for _ in 0..2 {
+        assert_eq!(new.resume(3, &resume(5), now), Ok(true), "nobody has it");
+    }
     new.expire(now + RESTORE_GRACE - Duration::from_millis(1));
     assert_eq!(new.take_news(), []);
     new.expire(now + RESTORE_GRACE);

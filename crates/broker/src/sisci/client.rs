@@ -116,6 +116,10 @@ impl SisciService for Client<'_> {
         request: RegisterRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<()>, Errno> {
+        if self.caller.peer.vm.is_some() {
+            // Its pages are its machine's, and stay there.
+            return Err(Errno::OPNOTSUPP);
+        }
         let (session, tenant) = (self.caller.session, &self.caller.tenant.name);
         let memory = self.tables.register_memory(session, &request, tenant)?;
         let fds = vec![memory];
@@ -213,6 +217,16 @@ impl SisciService for Client<'_> {
         let (session, context) = (self.caller.session, &mut self.context);
         self.tables
             .disconnect_segment(session, request.connection, context)?;
+        Ok(().into())
+    }
+
+    fn watch_connection(
+        &mut self,
+        request: ConnectionHandle,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let session = self.caller.session;
+        self.tables.watch_connection(session, request.connection)?;
         Ok(().into())
     }
 

@@ -14,6 +14,7 @@ use causeway_shm::{Segment, interrupt};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::claims::Key;
 use super::nodes::is_node_id;
 use super::{
     CELLS_PER_INTERRUPT_MAX, Context, Holdings, INTERRUPTS_PER_SESSION_MAX, SHARERS_MAX, Tables,
@@ -119,8 +120,13 @@ impl Tables {
             data: request.data,
             number: request.number.unwrap_or(AUTO_NUMBER_FIRST),
         };
-        if request.number.is_none() {
-            while self.numbers.contains_key(&key) {
+        if request.number.is_some() {
+            if self.claims.is_reserved(Key::number(key)) {
+                return Err(Errno::EXIST);
+            }
+        } else {
+            let reserved = |key| self.claims.is_reserved(Key::number(key));
+            while self.numbers.contains_key(&key) || reserved(key) {
                 key.number = key.number.wrapping_add(1).max(AUTO_NUMBER_FIRST);
             }
         }
@@ -157,6 +163,7 @@ impl Tables {
             return Err(Errno::MFILE);
         }
         self.numbers.entry(key).or_default().push((session, handle));
+        self.claims.enter(Key::number(key), 0);
         let interrupt = LocalInterrupt {
             key,
             shared,
@@ -194,6 +201,9 @@ impl Tables {
         context: &mut Context<'_>,
     ) {
         forget(&mut self.numbers, interrupt.key, (session, handle));
+        if !self.numbers.contains_key(&interrupt.key) {
+            self.claims.strike(Key::number(interrupt.key));
+        }
         for &name in interrupt.cells.all.keys() {
             let cell = self.cells.remove(&name);
             if let Some(trigger) = cell.and_then(|cell| cell.trigger) {

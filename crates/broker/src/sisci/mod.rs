@@ -10,6 +10,7 @@
 //!
 //! Everything is looked up in the caller's own [`Holdings`] or by what it may know: node and id.
 
+mod claims;
 mod client;
 mod connections;
 mod interrupts;
@@ -17,6 +18,7 @@ mod nodes;
 mod restore;
 mod segments;
 mod status;
+mod stops;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Instant;
@@ -26,6 +28,7 @@ use causeway_fabric::services::sisci::SERVICE;
 use causeway_fabric::services::sisci::{ConnectInterruptRequest, ConnectSegmentRequest};
 use rustix::io::Errno;
 
+pub use claims::{Claims, FILE as CLAIMS_FILE};
 pub use client::Client;
 pub use nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, Nodes, is_node_id};
 
@@ -35,6 +38,7 @@ use crate::members::Members;
 use crate::services::{Outbox, SessionId};
 use interrupts::{Cell, IntKey, InterruptConnection, LocalInterrupt};
 use segments::{Place, Segment};
+use stops::Stops;
 
 /// Most connections to segments, made or pending, of one session.
 pub const CONNECTIONS_PER_SESSION_MAX: usize = 4096;
@@ -67,6 +71,8 @@ pub struct Holdings {
     interrupts: BTreeMap<u32, LocalInterrupt>,
     interrupt_connections: BTreeMap<u32, InterruptConnection>,
     untaken: usize,
+    /// Connections that are told when their segment's owner is stopped, and whether they were.
+    watched: BTreeMap<u32, bool>,
 }
 
 /// A connection to a segment.
@@ -106,6 +112,8 @@ struct Orphans(Vec<(SessionId, u32, restore::Claim)>);
 pub struct Tables {
     /// The nodes that the configuration names.
     pub nodes: Nodes,
+    /// What is taken, for the broker after this one.
+    pub claims: Claims,
     holdings: BTreeMap<SessionId, Holdings>,
     segments: HashMap<u64, Segment>,
     places: HashMap<(TenantId, Place), u64>,
@@ -117,6 +125,7 @@ pub struct Tables {
     listeners: HashMap<IntKey, Vec<(SessionId, u32)>>,
     cells: HashMap<u64, Cell>,
     absent: VecDeque<(Instant, Absent)>,
+    stops: Stops,
 }
 
 /// What the tables need of others.
@@ -147,6 +156,7 @@ impl Holdings {
             interrupts: BTreeMap::new(),
             interrupt_connections: BTreeMap::new(),
             untaken: 0,
+            watched: BTreeMap::new(),
         }
     }
 
@@ -224,12 +234,20 @@ impl Tables {
 
     /// When [`Tables::expire`] has something to do next.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.absent.front().map(|(when, _)| *when)
+        let absent = self.absent.front().map(|(when, _)| *when);
+        let reserved = self.claims.next_expiry();
+        let due = [absent, reserved, self.stops.next];
+        due.into_iter().flatten().min()
     }
 
-    /// Gives up on those who did not come back after a restart of the broker.
+    /// Gives up on those who did not come back after a restart of the broker, and looks for owners
+    /// that are stopped.
     pub fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
-        while self.next_expiry().is_some_and(|when| when <= now) {
+        self.claims.expire(now);
+        if self.stops.next.is_some_and(|when| when <= now) {
+            self.look_for_stops(now, context);
+        }
+        while self.absent.front().is_some_and(|(when, _)| *when <= now) {
             match self.absent.pop_front() {
                 Some((_, Absent::Owner(segment))) => self.give_up_owner(segment, context),
                 Some((_, Absent::Ends(segment))) => self.give_up_ends(segment, context),

@@ -19,6 +19,7 @@ use causeway_shm::Life;
 use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
 
+use super::claims::Key;
 use super::connections::waiting_place;
 use super::interrupts::{Cell, IntKey};
 use super::segments::{End, MEMORY_NAME, Place, Segment, whole_pages};
@@ -69,6 +70,9 @@ impl Tables {
         if self.segments.contains_key(&was.name) {
             return Err(Errno::INVAL);
         }
+        if !self.claims.may_return(Key::place(tenant, place), was.name) {
+            return Err(Errno::EXIST);
+        }
         self.own(session)?.take_handle(was.segment)?;
         let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
         let old = life_of(&was.life);
@@ -91,11 +95,11 @@ impl Tables {
         };
         let expected = !segment.connections.is_empty();
         self.segments.insert(was.name, segment);
-        self.places.insert((tenant, place), was.name);
+        self.take_place(tenant, place, was.name);
         let held = self.hold_as(session, was.name, was.segment, was.state);
         if let Err(errno) = held {
             self.segments.remove(&was.name);
-            self.places.remove(&(tenant, place));
+            self.free_place(tenant, place);
             if let Some(lives) = context.members.lives_of(tenant) {
                 lives.end(life);
             }

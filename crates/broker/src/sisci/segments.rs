@@ -14,6 +14,7 @@ use causeway_shm::Life;
 use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
 
+use super::claims::Key;
 use super::{Context, Tables};
 use crate::hub::{TenantId, random};
 use crate::members::body_of;
@@ -142,7 +143,7 @@ impl Tables {
             (Backing::Group, Some(id)) if id <= GROUP_ID_MAX => Place::Group(id),
             (Backing::Group, _) => return Err(Errno::INVAL),
             (_, Some(id)) => Place::Node(node, id),
-            (_, None) => self.free_place(tenant, node),
+            (_, None) => self.find_place(tenant, node),
         };
         if let Some(&name) = self.places.get(&(tenant, place)) {
             if !matches!(place, Place::Group(_)) {
@@ -152,6 +153,9 @@ impl Tables {
                 return Err(Errno::INVAL);
             }
             return self.hold(session, name, SegmentState::Created);
+        }
+        if self.claims.is_reserved(Key::place(tenant, place)) {
+            return Err(Errno::EXIST);
         }
         let memory = match request.backing {
             Backing::Empty => None,
@@ -173,11 +177,11 @@ impl Tables {
         let name = self.new_name();
         let life = segment.life;
         self.segments.insert(name, segment);
-        self.places.insert((tenant, place), name);
+        self.take_place(tenant, place, name);
         self.hold(session, name, SegmentState::Created)
             .inspect_err(|_| {
                 self.segments.remove(&name);
-                self.places.remove(&(tenant, place));
+                self.free_place(tenant, place);
                 if let Some(lives) = context.members.lives_of(tenant) {
                     lives.end(life);
                 }
@@ -195,13 +199,26 @@ impl Tables {
         }
     }
 
-    fn free_place(&self, tenant: TenantId, node: u32) -> Place {
+    fn find_place(&self, tenant: TenantId, node: u32) -> Place {
         loop {
             let place = Place::Node(node, AUTO_ID_FIRST + random() as u32 % AUTO_IDS);
-            if !self.places.contains_key(&(tenant, place)) {
+            let reserved = self.claims.is_reserved(Key::place(tenant, place));
+            if !reserved && !self.places.contains_key(&(tenant, place)) {
                 return place;
             }
         }
+    }
+
+    /// Puts a segment in a place.
+    pub(super) fn take_place(&mut self, tenant: TenantId, place: Place, name: u64) {
+        self.places.insert((tenant, place), name);
+        self.claims.enter(Key::place(tenant, place), name);
+    }
+
+    /// Empties a place.
+    pub(super) fn free_place(&mut self, tenant: TenantId, place: Place) {
+        self.places.remove(&(tenant, place));
+        self.claims.strike(Key::place(tenant, place));
     }
 
     /// Tenant and node of a session that has room for one more segment.
@@ -430,7 +447,7 @@ impl Tables {
         }
         self.cut(name, context);
         self.segments.remove(&name);
-        self.places.remove(&(tenant, place));
+        self.free_place(tenant, place);
     }
 
     /// Those who are connected to a segment.

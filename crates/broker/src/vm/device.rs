@@ -11,7 +11,7 @@ use vhost::vhost_user::Backend;
 use vhost::vhost_user::message::{
     VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserVirtioFeatures,
 };
-use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringRwLock, VringT};
+use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringState, VringT};
 use virtio_queue::QueueT;
 use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
@@ -21,6 +21,7 @@ use vmm_sys_util::event::{
 
 use super::guest::{Admit, Guest};
 use super::messages::{Answer, REQUEST_MAX, Request};
+use super::ring::Ring;
 use super::window::{Channel, Extent, Mapper, WINDOW_BYTES};
 
 /// Queue by which the guest asks.
@@ -37,8 +38,11 @@ const SOURCES: u16 = 3;
 const FEATURE_VERSION_1: u64 = 1 << 32;
 /// What the configuration space begins with, so that a driver knows the device: "CWVM".
 const CONFIG_MAGIC: u32 = 0x4d56_5743;
+/// Most requests and events of one turn: as many as a queue holds. Who adds more while we are at
+/// it says so again, and a guest whose rings lie in each other does not keep the thread busy.
+const TURN: usize = QUEUE_SIZE;
 /// Version of the messages on the virtqueues.
-pub const CONFIG_VERSION: u32 = 1;
+pub const CONFIG_VERSION: u32 = 2;
 /// Bytes of the configuration space; as the arguments of QEMU say.
 pub const CONFIG_BYTES: usize = 64;
 
@@ -58,6 +62,19 @@ pub struct Device<A: Admit + Send + 'static> {
     handler: Mutex<Weak<Handler<A>>>,
     /// Whether events wait for buffers.
     held: AtomicBool,
+    /// Nothing that the guest asks for is done any more: the VM was detached.
+    retired: AtomicBool,
+    /// QEMU has left.
+    ended: AtomicBool,
+    /// The answer to a request that was carried out while its queue was stopped.
+    owed: Mutex<Option<Owed>>,
+}
+
+/// An answer, and where its queue stood.
+struct Owed {
+    chain: Chain,
+    answer: Answer,
+    next: u16,
 }
 
 /// The channel to QEMU, shared by the thread that gets it and the one that uses it.
@@ -95,6 +112,9 @@ impl<A: Admit + Send> Device<A> {
             exit: Mutex::new(Some(exit)),
             handler: Mutex::new(Weak::new()),
             held: AtomicBool::new(false),
+            retired: AtomicBool::new(false),
+            ended: AtomicBool::new(false),
+            owed: Mutex::new(None),
         }))
     }
 
@@ -110,8 +130,18 @@ impl<A: Admit + Send> Device<A> {
 
     /// QEMU has left: nothing that the guest had is anybody's.
     pub fn end(&self) {
+        // First: a guest that asks without end would keep the lock.
+        self.ended.store(true, Ordering::SeqCst);
         self.channel.set(None);
         locked(&self.guest).reset();
+    }
+
+    /// The guest is to have nothing any more, though QEMU is there: what it was shown is taken
+    /// back, and whatever it asks for is refused. Waits for QEMU.
+    pub fn retire(&self) {
+        // First: the thread of a guest that asks without end does it, rather than this one.
+        self.retired.store(true, Ordering::SeqCst);
+        locked(&self.guest).retire();
     }
 
     /// Events wait for buffers, or do so no more.
@@ -134,8 +164,12 @@ impl<A: Admit + Send> Device<A> {
     }
 
     /// Carries out what the guest asks for.
-    fn take_requests(&self, guest: &mut Guest<Shared, A>, queue: &VringRwLock) {
-        loop {
+    fn take_requests(&self, guest: &mut Guest<Shared, A>, queue: &Ring) {
+        self.give_owed(queue);
+        for _ in 0..TURN {
+            if self.ended.load(Ordering::SeqCst) {
+                break;
+            }
             let memory = self.memory.memory();
             let stops = self.stops.load(Ordering::SeqCst);
             let next = {
@@ -151,23 +185,48 @@ impl<A: Admit + Send> Device<A> {
                 None => Answer::failed(Errno::BADMSG),
             };
             let mut ring = queue.get_mut();
-            // A queue that was stopped meanwhile is the guest's again; it gives the request up.
+            // A queue that was stopped meanwhile is the guest's again.
             if self.stops.load(Ordering::SeqCst) != stops {
+                let next = ring.get_queue().next_avail();
+                *locked(&self.owed) = Some(Owed {
+                    chain,
+                    answer,
+                    next,
+                });
                 break;
             }
-            let head = chain.head_index();
             // The guest may have been shown more of the window meanwhile; its own memory stays.
-            let written = write_all(&memory, chain, &answer.encode());
-            if ring.add_used(head, written).is_err() || ring.signal_used_queue().is_err() {
+            if !give_answer(&memory, &mut ring, chain, answer) {
                 break;
             }
         }
     }
 
+    /// A VM that was paused while it waited for an answer gets it when it goes on. Its queue is
+    /// then given back as it was; one of a driver that begins is at its beginning.
+    fn give_owed(&self, queue: &Ring) {
+        let mut ring = queue.get_mut();
+        if !ring.is_enabled() || !ring.get_queue().ready() {
+            return;
+        }
+        let Some(owed) = locked(&self.owed).take() else {
+            return;
+        };
+        let next = ring.get_queue().next_avail();
+        if next != 0 && next == owed.next {
+            give_answer(&self.memory.memory(), &mut ring, owed.chain, owed.answer);
+        }
+    }
+
     /// Tells the guest what there is, as long as it has buffers.
-    fn give_events(&self, guest: &mut Guest<Shared, A>, queue: &VringRwLock) {
+    fn give_events(&self, guest: &mut Guest<Shared, A>, queue: &Ring) {
         let mut given = false;
-        loop {
+        for turn in 0.. {
+            if turn == TURN {
+                // What there is keeps the sources readable.
+                self.hold(guest, false);
+                break;
+            }
             let Some(event) = guest.next_event() else {
                 self.hold(guest, false);
                 break;
@@ -199,6 +258,18 @@ impl<A: Admit + Send> Device<A> {
 type Chain =
     virtio_queue::DescriptorChain<vm_memory::atomic::GuestMemoryLoadGuard<GuestMemoryMmap>>;
 
+/// Writes an answer where the guest waits for it; false if the queue is broken.
+fn give_answer(
+    memory: &GuestMemoryMmap,
+    ring: &mut VringState,
+    chain: Chain,
+    answer: Answer,
+) -> bool {
+    let head = chain.head_index();
+    let written = write_all(memory, chain, &answer.encode());
+    ring.add_used(head, written).is_ok() && ring.signal_used_queue().is_ok()
+}
+
 fn read_request(memory: &GuestMemoryMmap, chain: Chain) -> Option<Request> {
     let mut reader = chain.reader(memory).ok()?;
     let length = reader.available_bytes();
@@ -226,7 +297,7 @@ fn write_all(memory: &GuestMemoryMmap, chain: Chain, bytes: &[u8]) -> u32 {
 
 impl<A: Admit + Send> VhostUserBackend for Device<A> {
     type Bitmap = ();
-    type Vring = VringRwLock;
+    type Vring = Ring;
 
     fn num_queues(&self) -> usize {
         QUEUES
@@ -286,14 +357,14 @@ impl<A: Admit + Send> VhostUserBackend for Device<A> {
         locked(&self.exit).take()
     }
 
-    fn handle_event(
-        &self,
-        event: u16,
-        _: EventSet,
-        queues: &[VringRwLock],
-        _: usize,
-    ) -> io::Result<()> {
+    fn handle_event(&self, event: u16, _: EventSet, queues: &[Ring], _: usize) -> io::Result<()> {
+        if self.ended.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let mut guest = locked(&self.guest);
+        if self.retired.load(Ordering::SeqCst) {
+            guest.retire();
+        }
         let (Some(control), Some(events)) = (
             queues.get(usize::from(CONTROL_QUEUE)),
             queues.get(usize::from(EVENT_QUEUE)),

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use causeway_fabric::fds::{check_eventfd, check_memfd, sealed_memfd};
+use causeway_fabric::fds::{check_eventfd, check_memfd, private_memfd_name, sealed_memfd};
 use causeway_fabric::launch::timespec;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
 use causeway_shm::layout::MR_TABLE_BYTES;
@@ -23,7 +23,8 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::messages::{Answer, Event, Grant, Request};
-use super::window::{Mapper, Window};
+use super::window::{MAPPING_BYTES_MAX, Mapper, PAGE, Window};
+use crate::segments::MR_TABLE_NAME;
 
 /// Most sessions of a VM.
 pub const SESSIONS_MAX: usize = 256;
@@ -47,10 +48,12 @@ pub trait Admit {
 
 #[derive(Debug)]
 enum Object {
-    /// A range of the window, by its offset, and the memory that is shown there.
+    /// Memory that can be shown in the window.
     Segment {
         fd: OwnedFd,
-        offset: u64,
+        length: u64,
+        /// Where it is shown, if it is.
+        shown: Option<u64>,
         /// Bytes counted against the guest.
         created: u64,
     },
@@ -75,6 +78,8 @@ pub struct Guest<Q, A> {
     put_back: Option<Event>,
     /// Made when it is first needed.
     empty_table: Option<OwnedFd>,
+    /// It is given nothing any more.
+    retired: bool,
 }
 
 impl<Q: Mapper, A: Admit> Guest<Q, A> {
@@ -94,6 +99,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             put_back: None,
             empty_table: None,
+            retired: false,
         })
     }
 
@@ -105,7 +111,9 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
     /// Forgets everything: the guest's device was reset, or the VM is gone.
     pub fn reset(&mut self) {
         self.sessions.clear();
-        self.objects.clear();
+        for object in std::mem::take(&mut self.objects).into_values() {
+            self.forget(&object);
+        }
         self.created = 0;
         self.put_back = None;
         // What an earlier driver may have written to it, the next one need not see.
@@ -113,8 +121,23 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         self.window.clear(&self.qemu);
     }
 
+    /// Takes back what the guest was shown, for good. Its sessions stay until the broker, which
+    /// ends them, has done so: the guest is told.
+    pub fn retire(&mut self) {
+        if self.retired {
+            return;
+        }
+        self.retired = true;
+        self.objects.clear();
+        self.put_back = None;
+        self.window.clear(&self.qemu);
+    }
+
     /// Carries out a request. What the guest says wrongly costs it an errno value.
     pub fn answer(&mut self, request: Request) -> Answer {
+        if self.retired {
+            return Answer::failed(Errno::NODEV);
+        }
         let outcome = match request {
             Request::Begin => {
                 self.reset();
@@ -134,6 +157,14 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             Request::Doorbell => self.doorbell(),
             Request::Release { handle } => self.release(handle),
             Request::Ring { handle } => self.ring(handle),
+            Request::Show { handle } => self.show(handle),
+            Request::Hide { handle } => self.hide(handle),
+            Request::Watch { handle } => self.watch(handle),
+            Request::Wake {
+                handle,
+                offset,
+                count,
+            } => self.wake(handle, offset, count),
         };
         outcome.unwrap_or_else(Answer::failed)
     }
@@ -176,22 +207,88 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         if self.created + length > CREATED_BYTES_MAX {
             return Err(Errno::DQUOT);
         }
+        if !length.is_multiple_of(PAGE) {
+            return Err(Errno::INVAL);
+        }
         let fd = sealed_memfd("causeway-guest", length)?;
         let handle = self.free_handle()?;
-        let extent = self.window.show(&self.qemu, &fd, length)?;
         self.created += length;
         let object = Object::Segment {
             fd,
-            offset: extent.offset,
+            length,
+            shown: None,
             created: length,
         };
         self.objects.insert(handle, object);
         Ok(Answer {
+            handle,
+            length,
+            ..Answer::default()
+        })
+    }
+
+    /// Only what a guest touches takes a mapping of QEMU's. One that finds no room is told so
+    /// (`ENOSPC`), and hides what it has not touched for longest.
+    fn show(&mut self, handle: u32) -> Result<Answer, Errno> {
+        let Some(Object::Segment {
+            fd, length, shown, ..
+        }) = self.objects.get_mut(&handle)
+        else {
+            return Err(Errno::BADF);
+        };
+        let offset = match *shown {
+            Some(offset) => offset,
+            None => self.window.show(&self.qemu, fd, *length)?.offset,
+        };
+        *shown = Some(offset);
+        Ok(Answer {
             status: 0,
             handle,
-            offset: extent.offset,
-            length,
+            offset,
+            length: *length,
         })
+    }
+
+    fn hide(&mut self, handle: u32) -> Result<Answer, Errno> {
+        let Some(Object::Segment { shown, .. }) = self.objects.get_mut(&handle) else {
+            return Err(Errno::BADF);
+        };
+        if let Some(offset) = shown.take() {
+            self.window.hide(&self.qemu, offset);
+        }
+        Ok(Answer::default())
+    }
+
+    /// Any holder of an eventfd on the host could read it as well: nothing is given by this.
+    fn watch(&mut self, handle: u32) -> Result<Answer, Errno> {
+        match self.objects.remove(&handle) {
+            Some(Object::Bell(fd)) => {
+                let token = EventData::new_u64(u64::from(handle));
+                let added = epoll::add(&self.epoll, &fd, token, EventFlags::IN);
+                let object = match added {
+                    Ok(()) => Object::Own(fd),
+                    Err(_) => Object::Bell(fd),
+                };
+                self.objects.insert(handle, object);
+                added.map(|()| Answer::default())
+            }
+            other => {
+                let known = matches!(other, Some(Object::Own(_)));
+                other.map(|object| self.objects.insert(handle, object));
+                known.then(Answer::default).ok_or(Errno::BADF)
+            }
+        }
+    }
+
+    fn wake(&mut self, handle: u32, offset: u64, count: u32) -> Result<Answer, Errno> {
+        let Some(Object::Segment { fd, length, .. }) = self.objects.get(&handle) else {
+            return Err(Errno::BADF);
+        };
+        if offset >= *length || !offset.is_multiple_of(size_of::<u32>() as u64) {
+            return Err(Errno::INVAL);
+        }
+        causeway_shm::lock::wake_in(fd, offset, count)?;
+        Ok(Answer::default())
     }
 
     fn doorbell(&mut self) -> Result<Answer, Errno> {
@@ -207,18 +304,24 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
     }
 
     fn release(&mut self, handle: u32) -> Result<Answer, Errno> {
-        match self.objects.remove(&handle).ok_or(Errno::BADF)? {
-            Object::Segment {
-                offset, created, ..
-            } => {
+        let object = self.objects.remove(&handle).ok_or(Errno::BADF)?;
+        self.forget(&object);
+        Ok(Answer::default())
+    }
+
+    /// Undoes what there is of an object beside its entry.
+    fn forget(&mut self, object: &Object) {
+        match object {
+            Object::Segment { shown, created, .. } => {
                 self.created -= created;
-                self.window.hide(&self.qemu, offset);
+                if let Some(offset) = shown {
+                    self.window.hide(&self.qemu, *offset);
+                }
             }
             // Explicit, since others hold duplicates, which would keep it registered.
-            Object::Own(fd) => drop(epoll::delete(&self.epoll, &fd)),
+            Object::Own(fd) => drop(epoll::delete(&self.epoll, fd)),
             Object::Bell(_) => {}
         }
-        Ok(Answer::default())
     }
 
     fn ring(&mut self, handle: u32) -> Result<Answer, Errno> {
@@ -308,6 +411,9 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     /// Makes handles of what came with a message: of all, or of nothing.
     fn grant(&mut self, fds: Vec<OwnedFd>) -> Result<Vec<Grant>, Errno> {
+        if self.retired && !fds.is_empty() {
+            return Err(Errno::NODEV);
+        }
         let mut grants: Vec<Grant> = Vec::new();
         for fd in fds {
             match self.grant_one(fd) {
@@ -329,8 +435,10 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
     /// is asked (11.1), and a guest's kernel would obey nobody. The one thing that is granted so
     /// is a peer's table of memory regions: to a guest it is empty, and what it names goes by
     /// ring.
-    fn stand_in(&mut self, length: u64) -> Result<OwnedFd, Errno> {
-        if length != MR_TABLE_BYTES as u64 {
+    fn stand_in(&mut self, fd: &OwnedFd, length: u64) -> Result<OwnedFd, Errno> {
+        let broker = rustix::process::geteuid().as_raw();
+        let table = private_memfd_name(fd, broker, MR_TABLE_NAME);
+        if length != MR_TABLE_BYTES as u64 || table.as_deref() != Some("") {
             return Err(Errno::ACCESS);
         }
         if self.empty_table.is_none() {
@@ -354,17 +462,22 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let length = u64::try_from(fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
         check_memfd(&fd, length)?;
         let writable = fcntl_getfl(&fd)? & OFlags::ACCMODE == OFlags::RDWR;
-        let fd = if writable { fd } else { self.stand_in(length)? };
-        let extent = self.window.show(&self.qemu, &fd, length)?;
+        if !length.is_multiple_of(PAGE) || length > MAPPING_BYTES_MAX {
+            return Err(Errno::FBIG);
+        }
+        let fd = match writable {
+            true => fd,
+            false => self.stand_in(&fd, length)?,
+        };
         let object = Object::Segment {
             fd,
-            offset: extent.offset,
+            length,
+            shown: None,
             created: 0,
         };
         self.objects.insert(handle, object);
         Ok(Grant::Segment {
             handle,
-            offset: extent.offset,
             length,
             writable,
         })

@@ -58,6 +58,30 @@ pub enum Request {
         /// Its handle.
         handle: u32,
     },
+    /// Shows a segment in the window.
+    Show {
+        /// Its handle.
+        handle: u32,
+    },
+    /// Shows it no more; the handle stays.
+    Hide {
+        /// Its handle.
+        handle: u32,
+    },
+    /// Waits for a doorbell that was granted to ring: the guest is told when it is rung.
+    Watch {
+        /// Its handle.
+        handle: u32,
+    },
+    /// Wakes processes of the host that sleep on a word of a segment (`futex(2)`).
+    Wake {
+        /// The segment's handle.
+        handle: u32,
+        /// Where the word is in it.
+        offset: u64,
+        /// How many at most.
+        count: u32,
+    },
 }
 
 /// The answer to a request.
@@ -76,12 +100,10 @@ pub struct Answer {
 /// What a descriptor of a message becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Grant {
-    /// A range of the window.
+    /// A segment, which is shown in the window when the guest asks for it.
     Segment {
         /// Its handle.
         handle: u32,
-        /// Where it begins.
-        offset: u64,
         /// Its bytes.
         length: u64,
         /// Whether it may be written.
@@ -163,6 +185,14 @@ impl Request {
             6 => Request::Release { handle },
             7 => Request::Ring { handle },
             8 => Request::Begin,
+            9 => Request::Show { handle },
+            10 => Request::Hide { handle },
+            11 => Request::Watch { handle },
+            12 => Request::Wake {
+                handle,
+                offset: size,
+                count: session,
+            },
             _ => return None,
         })
     }
@@ -217,20 +247,19 @@ impl Event {
 
 impl Grant {
     fn encode(self, out: &mut Vec<u8>) {
-        let (kind, flags, handle, offset, length): (u16, u16, u32, u64, u64) = match self {
+        let (kind, flags, handle, length): (u16, u16, u32, u64) = match self {
             Grant::Segment {
                 handle,
-                offset,
                 length,
                 writable,
-            } => (1, u16::from(writable), handle, offset, length),
-            Grant::Bell { handle } => (2, 0, handle, 0, 0),
+            } => (1, u16::from(writable), handle, length),
+            Grant::Bell { handle } => (2, 0, handle, 0),
         };
         out.extend_from_slice(&kind.to_le_bytes());
         out.extend_from_slice(&flags.to_le_bytes());
         out.extend_from_slice(&handle.to_le_bytes());
-        out.extend_from_slice(&offset.to_le_bytes());
         out.extend_from_slice(&length.to_le_bytes());
+        out.extend_from_slice(&[0; 8]);
     }
 }
 
@@ -269,7 +298,13 @@ mod tests {
         assert_eq!(create, Some(Request::Create { length: 8192 }));
         assert_eq!(Request::decode(&request(1, &[], b"x")), None, "a message");
         assert_eq!(Request::decode(&request(1, &[1], b"")), None, "a handle");
-        assert_eq!(Request::decode(&request(9, &[], b"")), None, "operation");
+        let wake = Request::Wake {
+            handle: 9,
+            offset: 8192,
+            count: 7,
+        };
+        assert_eq!(Request::decode(&request(12, &[], b"")), Some(wake));
+        assert_eq!(Request::decode(&request(13, &[], b"")), None, "operation");
         assert_eq!(Request::decode(&request(3, &[0; 5], b"")), None, "handles");
         let mut longer = request(3, &[], b"hello");
         longer.push(0);
@@ -286,7 +321,6 @@ mod tests {
                 Grant::Bell { handle: 3 },
                 Grant::Segment {
                     handle: 4,
-                    offset: 4096,
                     length: 8192,
                     writable: true,
                 },
@@ -297,7 +331,7 @@ mod tests {
         assert_eq!(&bytes[EVENT_BYTES..], b"hello");
         assert_eq!((u16_at(&bytes, 0), u16_at(&bytes, 2)), (Some(1), Some(2)));
         assert_eq!((u16_at(&bytes, 40), u16_at(&bytes, 42)), (Some(1), Some(1)));
-        assert_eq!(u64_at(&bytes, 56), Some(8192));
+        assert_eq!(u64_at(&bytes, 48), Some(8192));
     }
 
     proptest! {

@@ -6,11 +6,12 @@
 //!
 //! - [`messages`]: what travels over the virtqueues;
 //! - [`window`]: the guest's view of shared memory;
-//! - [`device`]: virtqueues and vhost-user.
+//! - [`device`], [`ring`]: virtqueues and vhost-user.
 
 pub mod device;
 pub mod guest;
 pub mod messages;
+pub mod ring;
 pub mod window;
 
 use std::collections::BTreeMap;
@@ -19,9 +20,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use causeway_fabric::remoting::Answer;
@@ -29,7 +30,7 @@ use causeway_fabric::services::vm::{AttachVmRequest, VmInfo, VmRequest, VmServic
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 use vhost::vhost_user::Listener;
-use vhost_user_backend::{ShutdownHandle, VhostUserDaemon};
+use vhost_user_backend::VhostUserDaemon;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::config::Tenant;
@@ -88,7 +89,27 @@ impl Admit for Gate {
 struct Control {
     ended: AtomicBool,
     connected: AtomicBool,
-    connection: Mutex<Option<ShutdownHandle>>,
+    /// The VM as it is now; 0: none has come.
+    vm: AtomicU64,
+    device: Mutex<Option<Arc<Device<Gate>>>>,
+}
+
+impl Control {
+    fn device(&self) -> MutexGuard<'_, Option<Arc<Device<Gate>>>> {
+        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Takes from a guest what it was shown. The broker's loop need not wait for it: by its own books
+/// the VM is gone. The connection stays until QEMU leaves: QEMU (11.1) ends itself when it loses it
+/// while the VM is paused.
+fn retire(device: Arc<Device<Gate>>) {
+    let retired = thread::Builder::new()
+        .name("vm-end".into())
+        .spawn(move || device.retire());
+    if let Err(error) = retired {
+        tracing::error!(%error, "what a detached guest was shown stays so");
+    }
 }
 
 struct Vm {
@@ -100,10 +121,6 @@ struct Vm {
 impl Drop for Vm {
     fn drop(&mut self) {
         self.control.ended.store(true, Ordering::SeqCst);
-        let connection = self.control.connection.lock();
-        if let Some(connection) = &*connection.unwrap_or_else(PoisonError::into_inner) {
-            connection.shutdown();
-        }
         // Wakes the thread where it waits for QEMU to come.
         drop(std::os::unix::net::UnixStream::connect(&self.socket));
         let _ = fs::remove_file(&self.socket);
@@ -117,6 +134,8 @@ pub struct Vms {
     sender: Sender<Arrival>,
     receiver: Receiver<Arrival>,
     bell: Arc<OwnedFd>,
+    /// Detached: their processes' sessions are to end.
+    gone: Vec<VmId>,
 }
 
 impl std::fmt::Debug for Vms {
@@ -138,6 +157,7 @@ impl Vms {
             sender,
             receiver,
             bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
+            gone: Vec::new(),
         })
     }
 
@@ -150,7 +170,27 @@ impl Vms {
     pub fn arrivals(&mut self) -> Vec<Arrival> {
         // Emptied first: who comes later rings again.
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
-        self.receiver.try_iter().collect()
+        let current = |arrival: &Arrival| {
+            let mut vms = self.vms.values();
+            vms.any(|vm| arrival.peer.vm == Some(vm.control.vm.load(Ordering::SeqCst)))
+        };
+        self.receiver.try_iter().filter(current).collect()
+    }
+
+    fn detach(&mut self, name: &str) -> Result<(), Errno> {
+        let vm = self.vms.remove(name).ok_or(Errno::NOENT)?;
+        // Seen by the VM's thread before it looks for a device that came meanwhile.
+        vm.control.ended.store(true, Ordering::SeqCst);
+        if let Some(device) = vm.control.device().take() {
+            retire(device);
+        }
+        self.gone.push(vm.control.vm.load(Ordering::SeqCst));
+        Ok(())
+    }
+
+    /// Takes those that were detached. Their threads may still wait for QEMU.
+    pub fn take_gone(&mut self) -> Vec<VmId> {
+        std::mem::take(&mut self.gone)
     }
 
     /// Whether there are none, so that nobody needs this broker.
@@ -249,6 +289,7 @@ impl Service {
             arrivals: arrivals.clone(),
             bell: Arc::clone(bell),
         };
+        self.control.vm.store(gate.vm, Ordering::SeqCst);
         let memory = GuestMemoryAtomic::new(GuestMemoryMmap::new());
         let text = |error: &dyn std::fmt::Display| error.to_string();
         let device = Device::new(memory.clone(), gate).map_err(|e| text(&e))?;
@@ -262,13 +303,15 @@ impl Service {
             let control = &self.control;
             control.connected.store(true, Ordering::SeqCst);
             tracing::info!(name = self.name, "QEMU has come");
-            let connection = control.connection.lock();
-            *connection.unwrap_or_else(PoisonError::into_inner) = daemon.shutdown_handle();
-            if control.ended.load(Ordering::SeqCst) {
-                daemon.request_shutdown();
+            *control.device() = Some(Arc::clone(&device));
+            if control.ended.load(Ordering::SeqCst)
+                && let Some(device) = control.device().take()
+            {
+                retire(device);
             }
             daemon.wait()
         });
+        self.control.device().take();
         for handler in handlers {
             handler.send_exit_event();
         }
@@ -322,7 +365,7 @@ impl VmService for Client<'_> {
 
     fn detach_vm(&mut self, request: VmRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         self.check()?;
-        self.vms.vms.remove(&request.name).ok_or(Errno::NOENT)?;
+        self.vms.detach(&request.name)?;
         Ok(().into())
     }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
+use std::sync::atomic::AtomicU32;
 
 use causeway_fabric::fds::sealed_memfd;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
@@ -12,7 +13,7 @@ use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::guest::{Admit, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
+use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
 use super::messages::{Event, Grant, Request};
 use super::window::{Extent, MAPPINGS_MAX, Mapper};
 
@@ -116,20 +117,96 @@ fn what_the_broker_grants_is_shown_until_it_is_released() {
     };
     let [
         Grant::Segment {
-            handle, writable, ..
+            handle,
+            length: 8192,
+            writable: true,
         },
         Grant::Bell { handle: ring },
     ] = grants[..]
     else {
         panic!("{grants:?}");
     };
-    assert!(writable && qemu.0.borrow().len() == 1);
+    assert!(qemu.0.borrow().is_empty(), "before it is asked for");
+    let shown = guest.answer(Request::Show { handle });
+    assert_eq!((shown.status, shown.length), (0, 8192));
+    assert_eq!(guest.answer(Request::Show { handle }), shown);
+    assert_eq!(qemu.0.borrow().get(&shown.offset), Some(&8192));
+    assert_eq!(guest.answer(Request::Hide { handle }).status, 0);
+    assert!(qemu.0.borrow().is_empty(), "hidden");
+    made(&mut guest, Request::Show { handle });
+    assert_ne!(guest.answer(Request::Show { handle: ring }).status, 0);
     assert_eq!(guest.answer(Request::Ring { handle: ring }).status, 0);
     assert_eq!(rustix::io::read(&bell, &mut [0; 8]), Ok(8));
     assert_eq!(guest.answer(Request::Release { handle }).status, 0);
     assert!(qemu.0.borrow().is_empty());
     let again = guest.answer(Request::Release { handle });
     assert_eq!(again.status, Errno::BADF.raw_os_error().unsigned_abs());
+}
+
+#[test]
+fn a_doorbell_that_was_granted_can_be_waited_for() {
+    let (mut guest, _, broker) = guest();
+    made(&mut guest, open(5));
+    let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+    send(
+        &broker.0.borrow()[0].0,
+        &message(Kind::Reply, 1),
+        &[bell.as_fd()],
+    )
+    .unwrap();
+    let Some(Event::Message { grants, .. }) = guest.next_event() else {
+        panic!("no message");
+    };
+    let [Grant::Bell { handle }] = grants[..] else {
+        panic!("{grants:?}");
+    };
+    let ring = || rustix::io::write(&bell, &1u64.to_ne_bytes()).unwrap();
+    ring();
+    assert_eq!(guest.next_event(), None, "not waited for");
+    assert_eq!(guest.answer(Request::Watch { handle }).status, 0);
+    assert_eq!(guest.answer(Request::Watch { handle }).status, 0, "again");
+    assert_eq!(guest.next_event(), Some(Event::Rung { handle }));
+    assert_eq!(guest.next_event(), None);
+    // Others hold duplicates: those ring nobody in a guest that has begun anew.
+    guest.reset();
+    ring();
+    assert_eq!(guest.next_event(), None);
+}
+
+#[test]
+fn who_sleeps_on_the_host_is_woken_by_a_guest() {
+    let (mut guest, _, broker) = guest();
+    made(&mut guest, open(5));
+    let handle = made(&mut guest, Request::Create { length: 8192 });
+    let sent = Request::Send {
+        session: 5,
+        handles: vec![handle],
+        message: message(Kind::Request, 1),
+    };
+    made(&mut guest, sent);
+    let Ok(Received::Message(_, _, mut fds)) = receive(&broker.0.borrow()[0].0) else {
+        panic!("no message");
+    };
+    let segment = causeway_shm::Segment::map(fds.remove(0), 8192).unwrap();
+    let sleeper = std::thread::spawn(move || {
+        // SAFETY: an aligned word of the segment, which the thread has.
+        let word = unsafe { AtomicU32::from_ptr(segment.as_ptr().add(4096).cast()) };
+        rustix::thread::futex::wait(word, rustix::thread::futex::Flags::empty(), 0, None)
+    });
+    let wake = |offset| Request::Wake {
+        handle,
+        offset,
+        count: 1,
+    };
+    // It may not be asleep yet.
+    while !sleeper.is_finished() {
+        assert_eq!(guest.answer(wake(4096)).status, 0);
+        std::thread::yield_now();
+    }
+    assert_eq!(sleeper.join().unwrap(), Ok(()));
+    let invalid = Errno::INVAL.raw_os_error().unsigned_abs();
+    assert_eq!(guest.answer(wake(8192)).status, invalid, "beyond the end");
+    assert_eq!(guest.answer(wake(4097)).status, invalid, "between words");
 }
 
 #[test]
@@ -187,18 +264,25 @@ fn limits_hold() {
     }
     let more = guest.answer(open(u32::MAX));
     assert_eq!(more.status, Errno::MFILE.raw_os_error().unsigned_abs());
-    let length = 64 << 20;
+    let length = CREATE_BYTES_MAX;
     for _ in 0..CREATED_BYTES_MAX / length {
         made(&mut guest, Request::Create { length });
     }
     let more = guest.answer(Request::Create { length: 4096 });
     assert_eq!(more.status, Errno::DQUOT.raw_os_error().unsigned_abs());
     guest.reset();
-    for _ in 0..MAPPINGS_MAX {
-        made(&mut guest, Request::Create { length: 4096 });
+    let mut handles: Vec<_> = (0..=MAPPINGS_MAX)
+        .map(|_| made(&mut guest, Request::Create { length: 4096 }))
+        .collect();
+    let last = handles.pop().unwrap();
+    for &handle in &handles {
+        made(&mut guest, Request::Show { handle });
     }
-    let more = guest.answer(Request::Create { length: 4096 });
+    let more = guest.answer(Request::Show { handle: last });
     assert_eq!(more.status, Errno::NOSPC.raw_os_error().unsigned_abs());
+    assert_eq!(guest.answer(Request::Hide { handle: handles[0] }).status, 0);
+    made(&mut guest, Request::Show { handle: last });
+    assert_eq!(qemu.0.borrow().len(), MAPPINGS_MAX);
     guest.reset();
     assert!(qemu.0.borrow().is_empty());
 }
@@ -229,6 +313,14 @@ fn any_request() -> impl Strategy<Value = Request> {
         4 => Just(Request::Doorbell),
         8 => (0u32..12).prop_map(|handle| Request::Release { handle }),
         8 => (0u32..12).prop_map(|handle| Request::Ring { handle }),
+        8 => (0u32..12).prop_map(|handle| Request::Show { handle }),
+        4 => (0u32..12).prop_map(|handle| Request::Hide { handle }),
+        4 => (0u32..12).prop_map(|handle| Request::Watch { handle }),
+        4 => (0u32..12, any::<u16>()).prop_map(|(handle, offset)| Request::Wake {
+            handle,
+            offset: u64::from(offset),
+            count: 1,
+        }),
     ]
 }
 

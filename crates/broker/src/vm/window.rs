@@ -15,16 +15,16 @@ use vhost::vhost_user::message::{VhostUserMMap, VhostUserMMapFlags, VhostUserSha
 use vhost::vhost_user::{Backend, VhostUserFrontendReqHandler};
 
 /// Bytes of the window: address space of the guest, not memory.
-pub const WINDOW_BYTES: u64 = 16 << 30;
+pub const WINDOW_BYTES: u64 = 64 << 30;
 /// The window's number among the device's shared-memory regions.
 pub const WINDOW_ID: u8 = 0;
 /// Most mappings at a time. Making one takes 0.7 ms among 100, and 100 ms among 500; QEMU ends
 /// itself beyond 512.
 pub const MAPPINGS_MAX: usize = 96;
 /// Longest mapping.
-pub const MAPPING_BYTES_MAX: u64 = 64 << 20;
+pub const MAPPING_BYTES_MAX: u64 = WINDOW_BYTES / 4;
 /// Unit of mappings.
-const PAGE: u64 = 4096;
+pub const PAGE: u64 = 4096;
 
 /// What is behind a mapping: the inode.
 type Key = (u64, u64);

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test program uses its own part
 
 pub mod heir;
+pub mod machine;
 pub mod nodes;
 
 use std::net::UdpSocket;

@@ -168,6 +168,9 @@ tellers! {
     cw_buffer_pages -> c_int, -libc::EINVAL, |buffer| pages_of(buffer.block()) as c_int;
 }
 
+/// `CW_PIECES_MAX`.
+const PIECES_MAX: usize = 1024;
+
 /// A callback of C's, with its argument.
 struct ForC(CwDmaCallback, *mut c_void);
 
@@ -178,6 +181,36 @@ impl ForC {
     fn call(self, id: u64, state: State) {
         // SAFETY: the caller's promise.
         unsafe { (self.0)(id, state_of(state), self.1) };
+    }
+}
+
+/// `struct cw_piece`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct CwPiece {
+    target: *mut CwBuffer,
+    to: u64,
+    source: *mut CwBuffer,
+    from: u64,
+    size: u64,
+}
+
+const _: () = assert!(size_of::<CwPiece>() == 40);
+
+impl CwPiece {
+    /// # Safety
+    /// As the header says of objects.
+    unsafe fn piece<'a>(&self) -> Result<Piece<'a>> {
+        let whole = |number: u64| usize::try_from(number).map_err(|_| invalid("transfer"));
+        // SAFETY: the caller's promise.
+        let (target, source) = unsafe { (named(self.target)?, named(self.source)?) };
+        Ok(Piece {
+            source: &source.0,
+            from: whole(self.from)?,
+            target: &target.0,
+            to: whole(self.to)?,
+            len: whole(self.size)?,
+        })
     }
 }
 
@@ -199,22 +232,44 @@ pub unsafe extern "C" fn cw_dma_transfer(
     argument: *mut c_void,
     transfer: *mut u64,
 ) -> c_int {
+    let piece = CwPiece {
+        target,
+        to,
+        source,
+        from,
+        size,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { cw_dma_transferv(dma, &raw const piece, 1, callback, argument, transfer) }
+}
+
+/// `cw_dma_transferv`.
+///
+/// # Safety
+/// As for [`cw_dma_transfer`]; `pieces` is null or an array of `count`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cw_dma_transferv(
+    dma: *mut CwDma,
+    pieces: *const CwPiece,
+    count: usize,
+    callback: Option<CwDmaCallback>,
+    argument: *mut c_void,
+    transfer: *mut u64,
+) -> c_int {
     let call = || {
+        if pieces.is_null() || count > PIECES_MAX {
+            return Err(invalid("transfer"));
+        }
+        // SAFETY: the caller's promise; not null, and the count is one that an array can have.
+        let (dma, pieces) = unsafe { (named(dma)?, std::slice::from_raw_parts(pieces, count)) };
         // SAFETY: the caller's promise.
-        let (dma, target, source) = unsafe { (named(dma)?, named(target)?, named(source)?) };
-        let whole = |number: u64| usize::try_from(number).map_err(|_| invalid("transfer"));
-        let piece = Piece {
-            source: &source.0,
-            from: whole(from)?,
-            target: &target.0,
-            to: whole(to)?,
-            len: whole(size)?,
-        };
+        let pieces = pieces.iter().map(|piece| unsafe { piece.piece() });
+        let pieces = pieces.collect::<Result<Vec<_>>>()?;
         let callback = callback.map(|function| {
             let callback = ForC(function, argument);
             Box::new(move |id, state| callback.call(id, state)) as Callback
         });
-        dma.0.start(&[piece], callback)
+        dma.0.start(&pieces, callback)
     };
     match call() {
         Ok(id) => {
@@ -226,6 +281,17 @@ pub unsafe extern "C" fn cw_dma_transfer(
         }
         Err(error) => -error.errno(),
     }
+}
+
+/// `cw_dma_outstanding`.
+///
+/// # Safety
+/// As the header says of objects.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn cw_dma_outstanding(dma: *mut CwDma) -> c_int {
+    // SAFETY: the caller's promise.
+    let count = unsafe { named(dma) }.map(|dma| dma.0.outstanding());
+    answer(count.map(|count| c_int::try_from(count).unwrap_or(c_int::MAX)))
 }
 
 /// `cw_dma_poll`.

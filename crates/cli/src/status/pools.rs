@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
-use causeway_fabric::pool::{Access, BlockStatus, Grant, Pages, PartyKind, PoolStatus, SyncKind};
+use causeway_fabric::pool::{
+    Access, BlockStatus, EntryStatus, Grant, Pages, PartyKind, PoolStatus, SyncHealth, SyncKind,
+    SyncStatus,
+};
 use causeway_fabric::services::pool::HolderStatus;
 use serde_json::{Value, json};
 
@@ -29,6 +32,7 @@ fn pool_json(pool: &PoolStatus) -> Value {
         "block_bytes": pool.block_bytes,
         "capacity": pool.capacity,
         "used": pool.used,
+        "waiting": pool.waiting,
         "members": pool.members.iter().map(member).collect::<Vec<_>>(),
         "blocks": pool.blocks.iter().map(block_json).collect::<Vec<_>>(),
     })
@@ -44,15 +48,6 @@ fn block_json(block: &BlockStatus) -> Value {
             "access": access_name(grant.access),
         })
     };
-    let lock = |lock: &causeway_fabric::pool::SyncStatus| {
-        json!({
-            "kind": kind_name(lock.kind),
-            "offset": lock.offset,
-            "pid": lock.owner_pid,
-            "thread": lock.owner_thread,
-            "word": format!("{:016x}", lock.word),
-        })
-    };
     json!({
         "number": block.number,
         "name": block.name,
@@ -63,8 +58,34 @@ fn block_json(block: &BlockStatus) -> Value {
         "huge": block.pages == Pages::Huge,
         "holders": block.holders.iter().map(holder).collect::<Vec<_>>(),
         "grants": block.grants.iter().map(grant).collect::<Vec<_>>(),
-        "locks": block.syncs.iter().map(lock).collect::<Vec<_>>(),
+        "locks": block.syncs.iter().map(lock_json).collect::<Vec<_>>(),
     })
+}
+
+fn lock_json(lock: &SyncStatus) -> Value {
+    let entry = |entry: &EntryStatus| json!({ "pid": entry.pid, "threads": entry.threads });
+    json!({
+        "kind": kind_name(lock.kind),
+        "offset": lock.offset,
+        "pid": lock.owner_pid,
+        "thread": lock.owner_thread,
+        "word": format!("{:016x}", lock.word),
+        "health": health_name(lock.health),
+        "awaited": lock.awaited,
+        "count": lock.count,
+        "parties": lock.parties,
+        "entries": lock.entries.iter().map(entry).collect::<Vec<_>>(),
+    })
+}
+
+fn health_name(health: SyncHealth) -> &'static str {
+    match health {
+        SyncHealth::Fine => "fine",
+        SyncHealth::Inconsistent => "inconsistent",
+        SyncHealth::NotRecoverable => "not recoverable",
+        SyncHealth::Broken => "broken",
+        SyncHealth::Overwritten => "overwritten",
+    }
 }
 
 fn access_name(access: Access) -> &'static str {
@@ -105,7 +126,7 @@ pub(super) fn as_table(pools: &[PoolStatus]) -> String {
         };
         let _ = writeln!(
             out,
-            "pool {} of {}, user {}{}: {} of {} {size}, open in {}",
+            "pool {} of {}, user {}{}: {} of {} {size}, open in {}{}",
             printable(&pool.name),
             printable(&pool.tenant),
             pool.uid,
@@ -113,6 +134,10 @@ pub(super) fn as_table(pools: &[PoolStatus]) -> String {
             pool.used,
             pool.capacity,
             processes(pool.members.iter().map(|member| member.pid)),
+            match pool.waiting {
+                0 => String::new(),
+                waiting => format!(", {waiting} waiting for names"),
+            },
         );
         for block in &pool.blocks {
             block_lines(&mut out, block);
@@ -149,18 +174,46 @@ fn block_lines(out: &mut String, block: &BlockStatus) {
         holders(Access::Read),
     );
     for lock in &block.syncs {
-        let holder = match (lock.owner_pid, lock.owner_thread) {
-            (0, _) => String::new(),
-            (pid, 0) => format!(", held by {pid}"),
-            (pid, thread) => format!(", held by {pid} (thread {thread})"),
-        };
-        let (kind, offset) = (kind_name(lock.kind), lock.offset);
-        let _ = writeln!(out, "        {kind} at {offset}{holder}");
+        let _ = writeln!(out, "        {}", lock_line(lock));
     }
 }
 
+/// An object: who has it and who waits, as far as its words say.
+fn lock_line(lock: &SyncStatus) -> String {
+    let mut line = format!("{} at {}", kind_name(lock.kind), lock.offset);
+    match (lock.owner_pid, lock.owner_thread) {
+        (0, _) => {}
+        (pid, 0) => line += &format!(", held by {pid}"),
+        (pid, thread) => line += &format!(", held by {pid} (thread {thread})"),
+    }
+    match lock.kind {
+        SyncKind::Semaphore => line += &format!(", value {}", lock.count),
+        SyncKind::Barrier => line += &format!(", {} of {} arrived", lock.count, lock.parties),
+        _ => {}
+    }
+    if !lock.entries.is_empty() {
+        let verb = match lock.kind {
+            SyncKind::RwLock => "read by",
+            _ => "joined by",
+        };
+        let inside = processes(lock.entries.iter().map(|entry| entry.pid));
+        line += &format!(", {verb} {inside}");
+    }
+    if lock.health != SyncHealth::Fine {
+        line += &format!(", {}", health_name(lock.health));
+    }
+    if lock.awaited {
+        line += ", awaited";
+    }
+    line
+}
+
 fn processes(pids: impl Iterator<Item = i32>) -> String {
-    let pids: Vec<String> = pids.map(|pid| pid.to_string()).collect();
+    let pids = pids.map(|pid| match pid {
+        0 => "somebody unknown".into(),
+        pid => pid.to_string(),
+    });
+    let pids: Vec<String> = pids.collect();
     if pids.is_empty() {
         "nobody".into()
     } else {
@@ -171,7 +224,6 @@ fn processes(pids: impl Iterator<Item = i32>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use causeway_fabric::pool::SyncStatus;
 
     fn pool() -> PoolStatus {
         let block = BlockStatus {
@@ -188,13 +240,29 @@ mod tests {
                 party: 0,
                 access: Access::Read,
             }],
-            syncs: vec![SyncStatus {
-                offset: 64,
-                kind: SyncKind::Mutex,
-                word: 1,
-                owner_pid: 43,
-                owner_thread: 44,
-            }],
+            syncs: vec![
+                SyncStatus {
+                    offset: 64,
+                    kind: SyncKind::Mutex,
+                    word: 1,
+                    owner_pid: 43,
+                    owner_thread: 44,
+                    awaited: true,
+                    ..SyncStatus::default()
+                },
+                SyncStatus {
+                    offset: 128,
+                    kind: SyncKind::Barrier,
+                    count: 1,
+                    parties: 3,
+                    health: SyncHealth::Broken,
+                    entries: vec![EntryStatus {
+                        pid: 45,
+                        threads: 1,
+                    }],
+                    ..SyncStatus::default()
+                },
+            ],
             ..BlockStatus::default()
         };
         PoolStatus {
@@ -214,9 +282,11 @@ mod tests {
         assert!(table.contains("pool p of web, user 0: 1 of 9 blocks of 8.0KiB, open in nobody"));
         assert!(table.contains("written by 42, read by nobody"), "{table}");
         assert!(
-            table.contains("mutex at 64, held by 43 (thread 44)"),
+            table.contains("mutex at 64, held by 43 (thread 44), awaited\n"),
             "{table}"
         );
+        let barrier = "barrier at 128, 1 of 3 arrived, joined by 45, broken\n";
+        assert!(table.contains(barrier), "{table}");
         assert!(
             !table.contains('\x1b'),
             "a name must not steer the terminal"
@@ -228,6 +298,8 @@ mod tests {
         let value = as_json(&[pool()]);
         let block = &value[0]["blocks"][0];
         assert_eq!(block["locks"][0]["thread"], 44);
+        assert_eq!(block["locks"][1]["health"], "broken");
+        assert_eq!(block["locks"][1]["entries"][0]["pid"], 45);
         assert_eq!(block["grants"][0]["access"], "read");
         assert_eq!(block["holders"][0]["pid"], 42);
     }

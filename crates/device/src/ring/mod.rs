@@ -19,12 +19,13 @@ use causeway_proto::types::SendWr;
 use causeway_proto::ulp::{Nak, Space, Ulp};
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
-use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, leave_word, notify};
+use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, Watch, leave_word, notify};
 
 use crate::clock::earlier;
 use crate::core::Core;
 use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
+use crate::limits::QPS_PER_SLOT;
 use crate::peers::{PeerEnd, PeerFds, Peers, refused};
 
 /// What the broker introduced a queue pair with.
@@ -36,8 +37,8 @@ pub(crate) struct Introduced {
     /// The peer is inside the trust boundary.
     pub trusted: bool,
     pub fds: PeerFds,
-    /// Index of the peer's queue pair.
-    pub index: u32,
+    /// Number of the peer's queue pair.
+    pub peer_qpn: u32,
     /// First request number expected.
     pub rq_psn: u32,
 }
@@ -111,7 +112,7 @@ impl RingLink {
         let ring = Ring::attach(Arc::new(segment), side).map_err(refused)?;
         let expected = u64::from(with.rq_psn);
         Ok(RingLink {
-            direct: Direct::new(peer.mrs.clone()),
+            direct: Direct::new(peer.mrs.clone(), with.peer_qpn),
             to_withdraw: !with.trusted,
             ring,
             flow: Flow {
@@ -120,7 +121,7 @@ impl RingLink {
                 ..Flow::default()
             },
             peer,
-            index: with.index,
+            index: with.peer_qpn % QPS_PER_SLOT,
             generation: with.generation,
             joined: side == Side::B,
             give_up_at: None,
@@ -252,6 +253,11 @@ impl RingLink {
             return 0;
         }
         self.ring.peer_in_flight()
+    }
+
+    /// A view of the peer's accesses that does without this link.
+    pub fn watch(&self) -> Watch {
+        self.ring.watch()
     }
 
     /// Waits no longer for the peer to end its access, nor for any other. The queue pair must fail.

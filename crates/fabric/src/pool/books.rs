@@ -12,8 +12,8 @@ use crate::limits::GRANTS_PER_BLOCK_MAX;
 use crate::remoting::{Malformed, decode_body};
 use crate::services::pool::{
     Access, AdoptReply, AllocateReply, BlockInfo, EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED,
-    Grant, GrantRequest, NameRequest, NoteRequest, OpenReply, PartyKind, PoolReply, PoolStub,
-    RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE, SyncKind,
+    EVENT_READY, Grant, GrantRequest, NameRequest, NoteRequest, OpenReply, PartyKind, PoolReply,
+    PoolStub, RestoreBlockRequest, RestorePoolRequest, ResumeRequest, SERVICE, SyncKind,
 };
 use crate::session::Opened;
 
@@ -30,7 +30,12 @@ pub enum Event {
     /// The owner of this block has ended, or it did not come back after a restart of the broker, or
     /// the next broker did not take it. Those who have mapped it share it still; nobody else can.
     Orphaned(u64),
-    /// The broker is gone: [`super::PoolSession::reattach`].
+    /// The next broker does not know this block, whose owner is another or nobody:
+    /// [`super::PoolSession::bring`].
+    Unknown(u64),
+    /// What was waited for by this ticket has come about; look at once, it may pass again.
+    Ready(u64),
+    /// The broker is gone: [`super::PoolSession::reattach`]. It has forgotten all waits.
     BrokerGone,
 }
 
@@ -162,6 +167,12 @@ impl Books {
     pub(super) fn add_owned(&mut self, key: PoolKey, handle: u64, owned: Owned) {
         self.owned.insert(handle, (key, owned));
         self.held.insert(handle, (key, Access::Write));
+    }
+
+    /// The pool of a block that the session holds.
+    pub(super) fn pool_of(&self, handle: u64) -> Result<u64> {
+        let held = self.held.get(&handle).map(|(key, _)| *key);
+        self.pool(held.unwrap_or(0))
     }
 
     pub(super) fn forget_block(&mut self, handle: u64) {
@@ -317,7 +328,7 @@ impl Books {
     }
 
     fn present_held(&mut self, broker: &mut Control) -> Result<()> {
-        let mut lost = Vec::new();
+        let (mut lost, mut unknown) = (Vec::new(), Vec::new());
         for (&handle, &(key, access)) in &self.held {
             if self.owned.contains_key(&handle) {
                 continue;
@@ -328,11 +339,13 @@ impl Books {
                 access,
             };
             match PoolStub(broker).resume(&request, &[]) {
+                Ok((true, _)) => unknown.push(Event::Unknown(handle)),
                 Ok(_) => {}
                 Err(Error::Refused { .. }) => lost.push(handle),
                 Err(error) => return Err(error),
             }
         }
+        self.events.extend(unknown);
         for handle in lost {
             self.held.remove(&handle);
             self.events.push_back(Event::Orphaned(handle));
@@ -368,6 +381,7 @@ impl crate::session::Books for Books {
             EVENT_CHANGED => self
                 .events
                 .extend(handles()?.into_iter().map(Event::Changed)),
+            EVENT_READY => self.events.extend(handles()?.into_iter().map(Event::Ready)),
             EVENT_FREED | EVENT_ORPHANED => {
                 let freed = event.number == EVENT_FREED;
                 let tell = if freed { Event::Freed } else { Event::Orphaned };

@@ -6,7 +6,7 @@ use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, session, sisci,
+    StatusPage, SysfsReply, SysfsRequest, record, session, sisci,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -57,6 +57,8 @@ fn every_pool_body(bytes: &[u8]) {
     one_body::<pool::BlockInfo>(bytes);
     one_body::<pool::BlockPage>(bytes);
     one_body::<pool::BlockRequest>(bytes);
+    one_body::<record::BlockRecord>(bytes);
+    one_body::<pool::BringRequest>(bytes);
     one_body::<pool::CreatePoolRequest>(bytes);
     one_body::<pool::FindRequest>(bytes);
     one_body::<pool::GrantRequest>(bytes);
@@ -74,6 +76,8 @@ fn every_pool_body(bytes: &[u8]) {
     one_body::<pool::RefreshRequest>(bytes);
     one_body::<pool::RestoreBlockRequest>(bytes);
     one_body::<pool::RestorePoolRequest>(bytes);
+    one_body::<pool::TicketRequest>(bytes);
+    one_body::<pool::WaitRequest>(bytes);
     one_body::<pool::ResumeRequest>(bytes);
 }
 

@@ -14,6 +14,7 @@
 
 pub mod broker;
 pub mod pool;
+pub mod record;
 pub mod session;
 pub mod sisci;
 pub mod vm;

@@ -70,7 +70,45 @@ pub enum SyncKind {
     Barrier = 5,
 }
 
+/// What a session waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum WaitKind {
+    /// A block of this name that it may access so.
+    #[default]
+    Name = 0,
+    /// That others let go of a block of its own, so that one session can have exclusive access.
+    Exclusive = 1,
+}
+
+/// What has become of a synchronization object.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SyncHealth {
+    /// Nothing.
+    #[default]
+    Fine = 0,
+    /// A lock whose owner died, and what it protects has not been repaired.
+    Inconsistent = 1,
+    /// A lock that was given up without repair: nobody gets it any more.
+    NotRecoverable = 2,
+    /// A barrier of which a participant died.
+    Broken = 3,
+    /// Something else was written where it was.
+    Overwritten = 4,
+}
+
+byte_enum!(
+    SyncHealth,
+    "health",
+    Fine,
+    Inconsistent,
+    NotRecoverable,
+    Broken,
+    Overwritten
+);
 byte_enum!(Access, "access", None, Read, Write, Exclusive);
+byte_enum!(WaitKind, "wait", Name, Exclusive);
 byte_enum!(PartyKind, "party", Session, User, Everybody);
 byte_enum!(Pages, "pages", Ordinary, Huge);
 byte_enum!(
@@ -280,6 +318,30 @@ message! {
         kind: SyncKind,
     }
 
+    /// Asks to be told when something has come about ([`EVENT_READY`]).
+    pub struct WaitRequest {
+        /// Names the wait: the caller's choice, of which each of its waits has another.
+        ticket: u64,
+        /// What for.
+        kind: WaitKind,
+        /// Of a name: the pool.
+        pool: u64,
+        /// The name.
+        name: String,
+        /// Of a name: what the caller has to be allowed to do with the block.
+        access: Access,
+        /// Of exclusive access: the block.
+        handle: u64,
+        /// Of exclusive access: the session that is to have it.
+        party: u64,
+    }
+
+    /// Names a wait of the caller.
+    pub struct TicketRequest {
+        /// Its name.
+        ticket: u64,
+    }
+
     /// Presents a pool that an earlier broker had, and opens it.
     pub struct RestorePoolRequest {
         /// Its name.
@@ -324,6 +386,15 @@ message! {
         access: Access,
     }
 
+    /// Presents a block that the caller holds and somebody else is the owner of. Descriptor: the
+    /// block, for reading at least.
+    pub struct BringRequest {
+        /// Its pool, by this broker's number.
+        pool: u64,
+        /// The block.
+        handle: u64,
+    }
+
     /// Asks for the status page after this place; the default is the first.
     pub struct PoolCursor {
         /// Pool of the last page; 0 is before all.
@@ -344,6 +415,24 @@ message! {
         owner_pid: i32,
         /// Its thread, as it says itself; 0 if that is not known.
         owner_thread: u32,
+        /// What has become of it.
+        health: SyncHealth,
+        /// Whether somebody may sleep on it.
+        awaited: bool,
+        /// A semaphore's value, or how many have arrived at a barrier.
+        count: u32,
+        /// How many must arrive at a barrier.
+        parties: u32,
+        /// Some of the processes that read, or take part.
+        entries: Vec<EntryStatus>,
+    }
+
+    /// A process inside of a synchronization object.
+    pub struct EntryStatus {
+        /// The process; 0 if it is not known, or dead.
+        pid: i32,
+        /// How many of its threads, as the object says.
+        threads: u32,
     }
 
     /// One block.
@@ -396,6 +485,8 @@ message! {
         capacity: u32,
         /// Blocks there are.
         used: u32,
+        /// Threads that wait for a block's name to appear.
+        waiting: u32,
         /// Processes that have it open.
         members: Vec<Member>,
         /// Some blocks.
@@ -456,10 +547,19 @@ service! {
         20 => restore_pool(RestorePoolRequest; fds 0..=0) -> PoolReply;
         /// Presents a block after a restart of the broker.
         21 => restore_block(RestoreBlockRequest; fds 1..=1) -> ();
-        /// Presents a block of another after a restart of the broker.
-        22 => resume(ResumeRequest; fds 0..=0) -> ();
+        /// Says which block of another the caller holds, after a restart of the broker. True if
+        /// the block is not known yet, and the caller is to bring it, too.
+        22 => resume(ResumeRequest; fds 0..=0) -> bool;
         /// Lists pools.
         23 => status(PoolCursor; fds 0..=0) -> PoolPage;
+        /// Asks to be told when something has come about. True if it has already: then there will
+        /// be no event. Waits are forgotten once they are told, and with their session.
+        24 => wait(WaitRequest; fds 0..=0) -> bool;
+        /// The caller waits no longer.
+        25 => give_up(TicketRequest; fds 0..=0) -> ();
+        /// Presents a block of another after a restart of the broker: a persistent one is known
+        /// again without its owner.
+        26 => bring(BringRequest; fds 1..=1) -> ();
     }
 }
 
@@ -485,5 +585,8 @@ pub const EVENT_FREED: u16 = 2;
 /// Number of the event about blocks that the session holds and whose owner has ended: a list of
 /// handles. The broker knows them no more; those who hold them share them still.
 pub const EVENT_ORPHANED: u16 = 3;
-/// Most handles in one message.
+/// Number of the event about waits ([`PoolStub::wait`]) that have come to their end: a list of
+/// tickets. What was waited for may have passed again by the time that the caller looks.
+pub const EVENT_READY: u16 = 4;
+/// Most handles, or tickets, in one message.
 pub const HANDLES_PER_MESSAGE: usize = 2048;

@@ -79,9 +79,9 @@ pub enum RemoteChange {
     Connected = 0,
     /// The segment's owner asks to disconnect.
     Disconnect = 1,
-    /// The owner has not come back after a restart of the broker, and may yet.
+    /// The owner is stopped; or it has not come back after a restart of the broker, and may yet.
     NotOperational = 2,
-    /// The owner has come back.
+    /// The owner goes on, or has come back.
     Operational = 3,
     /// The segment is gone, or its owner has cut the connection. Nothing follows.
     Lost = 4,
@@ -534,6 +534,8 @@ service! {
         24 => restore_interrupt_connection(
             RestoreInterruptConnectionRequest; fds 0..=0
         ) -> ();
+        /// Asks to be told when the owner of a connection's segment is stopped, and goes on.
+        25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
     }
 }
 

@@ -9,10 +9,10 @@ use crate::remoting::{Malformed, decode_body};
 use crate::services::session::LifeBody;
 use crate::services::sisci::{
     Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentRequest,
-    EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply, InterruptReply, JoinRequest, LocalChange,
-    LocalEvent, LocalSegmentReply, RemoteChange, RemoteEvent, RestoreConnectionRequest,
-    RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest, SERVICE,
-    SisciStub,
+    ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply, InterruptReply,
+    JoinRequest, LocalChange, LocalEvent, LocalSegmentReply, RemoteChange, RemoteEvent,
+    RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoreInterruptRequest,
+    RestoreSegmentRequest, SERVICE, SisciStub,
 };
 use crate::session;
 
@@ -102,6 +102,10 @@ impl KeptSegment {
 pub(super) struct KeptConnection {
     pub(super) request: ConnectSegmentRequest,
     pub(super) grant: Option<GrantReply>,
+    /// It is to be told when the owner is stopped.
+    pub(super) watched: bool,
+    /// What it was told last.
+    pub(super) operational: bool,
 }
 
 #[derive(Debug)]
@@ -172,10 +176,21 @@ impl Books {
                 life: grant.life,
             };
             match SisciStub(control).restore_connection(&request, &[]) {
-                Ok((reply, _)) if reply.operational || kept.grant.is_none() => {}
+                Ok((reply, _)) if reply.operational || kept.grant.is_none() => {
+                    news.push((connection, RemoteChange::Operational));
+                }
                 Ok(_) => news.push((connection, RemoteChange::NotOperational)),
-                Err(Error::Refused { .. }) => news.push((connection, RemoteChange::Lost)),
+                Err(Error::Refused { .. }) => {
+                    news.push((connection, RemoteChange::Lost));
+                    continue;
+                }
                 Err(error) => return Err(error),
+            }
+            if kept.watched {
+                match SisciStub(control).watch_connection(&ConnectionHandle { connection }, &[]) {
+                    Ok(_) | Err(Error::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         for (connection, change) in news {
@@ -261,11 +276,17 @@ impl Books {
     }
 
     fn note_remote(&mut self, connection: u32, change: RemoteChange) {
-        if !self.connections.contains_key(&connection) {
+        let Some(kept) = self.connections.get_mut(&connection) else {
             return;
-        }
-        if change == RemoteChange::Lost {
-            self.connections.remove(&connection);
+        };
+        match change {
+            // A broker does not know what the one before it has told.
+            RemoteChange::NotOperational if !kept.operational => return,
+            RemoteChange::Operational if kept.operational => return,
+            RemoteChange::NotOperational => kept.operational = false,
+            RemoteChange::Operational => kept.operational = true,
+            RemoteChange::Connected | RemoteChange::Disconnect => {}
+            RemoteChange::Lost => drop(self.connections.remove(&connection)),
         }
         self.events.push_back(Event::Remote { connection, change });
     }

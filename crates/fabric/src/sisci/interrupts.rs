@@ -1,13 +1,14 @@
 //! Calls about interrupts.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use causeway_shm::Life;
 
 use super::Sisci;
 use super::books::{KeptInterrupt, KeptInterruptConnection};
 use super::segments::{Connection, forgiving};
-use crate::error::Result;
+use crate::error::{Error, Result};
+use crate::guest;
 use crate::remoting::Malformed;
 use crate::services::sisci::{
     ConnectInterruptRequest, ConnectionHandle, CreateInterruptRequest, InterruptReply,
@@ -143,6 +144,10 @@ impl Sisci {
                     return Ok(None);
                 };
                 let [memory, bell] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
+                if local && control.is_in_guest() {
+                    let failed = Error::system("wait for an interrupt's doorbell");
+                    guest::watch(AsFd::as_fd(&bell)).map_err(failed)?;
+                }
                 if local {
                     let kept = books.interrupts.get_mut(&handle);
                     kept.map(|kept| kept.cells.insert(name, reply.node));

@@ -219,6 +219,8 @@ impl Sisci {
             let kept = KeptConnection {
                 request: request.clone(),
                 grant: None,
+                watched: false,
+                operational: true,
             };
             books.connections.insert(reply.connection, kept);
             Ok(reply)
@@ -247,6 +249,22 @@ impl Sisci {
                     generation: reply.life.generation,
                 },
             })
+        })
+    }
+
+    /// Asks to be told when the owner of a connection's segment is stopped, and goes on
+    /// ([`crate::services::sisci::RemoteChange::NotOperational`]). Holds for the next broker too.
+    ///
+    /// # Errors
+    /// As [`crate::session::Session::call`].
+    pub fn watch_connection(&self, connection: u32) -> Result<()> {
+        self.session.call(|control, books| {
+            if let Some(kept) = books.connections.get_mut(&connection) {
+                kept.watched = true;
+            }
+            let request = ConnectionHandle { connection };
+            let outcome = SisciStub(control).watch_connection(&request, &[]);
+            forgiving(outcome.map(drop))
         })
     }
 

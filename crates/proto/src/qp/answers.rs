@@ -142,7 +142,7 @@ impl Qp {
         } = answer
             && len > 0
         {
-            host.check_remote(self.config.pd, rkey, addr, u64::from(len), Remote::Read)
+            host.check_remote(self.via(), rkey, addr, u64::from(len), Remote::Read)
                 .map_err(|_| Nak::RemoteAccess)?;
         }
         self.queue_answer(request, msn, answer)
@@ -166,7 +166,7 @@ impl Qp {
             Atomic::CmpSwap { compare, swap } => AtomicOp::CmpSwap { compare, swap },
         };
         let original = host
-            .atomic(self.config.pd, stag, to, op)
+            .atomic(self.via(), stag, to, op)
             .map_err(|_| Nak::RemoteAccess)?;
         self.answers.atomic_msn = self.answers.atomic_msn.wrapping_add(1);
         let msn_out = self.answers.atomic_msn;
@@ -262,7 +262,7 @@ impl Qp {
         {
             let addr = addr.wrapping_add(u64::from(offset));
             let room = out.slice(header, len as usize);
-            if host.read_remote(self.config.pd, rkey, addr, room).is_err() {
+            if host.read_remote(self.via(), rkey, addr, room).is_err() {
                 self.refuse_late(response.request, host);
                 return None;
             }

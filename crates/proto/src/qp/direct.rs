@@ -34,6 +34,7 @@ impl SendWqe {
             | SendOp::SendImm(_)
             | SendOp::SendInv(_)
             | SendOp::LocalInv(_)
+            | SendOp::BindMw(_)
             | SendOp::Datagram { .. } => return None,
         };
         let len = self.len;

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::tests::{End, KEY, SIGNALED, SIZE, World, carry, pair, send_wr};
 use super::*;
-use crate::host::{AtomicOp, MemError, Memory, Remote};
+use crate::host::{AtomicOp, MemError, Memory, Remote, Via};
 use crate::reach::{NotDone, Reach, Target};
 
 /// Bytes copied at once.
@@ -70,7 +70,11 @@ impl Reach for Window<'_> {
 
     fn atomic(&mut self, target: Target, op: AtomicOp) -> Result<u64, NotDone> {
         self.count()?;
-        let done = self.peer.atomic(super::tests::PD, KEY, target.addr, op);
+        let via = Via {
+            pd: super::tests::PD,
+            qpn: 0,
+        };
+        let done = self.peer.atomic(via, KEY, target.addr, op);
         done.map_err(|_| NotDone::Elsewhere)
     }
 }

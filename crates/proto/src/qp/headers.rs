@@ -18,6 +18,7 @@ impl SendOp {
             SendOp::FetchAdd { .. } => WcOpcode::FetchAdd,
             SendOp::CmpSwap { .. } => WcOpcode::CompSwap,
             SendOp::LocalInv(_) => WcOpcode::LocalInv,
+            SendOp::BindMw(_) => WcOpcode::BindMw,
         }
     }
 
@@ -30,8 +31,14 @@ impl SendOp {
                 | SendOp::SendImm(_)
                 | SendOp::SendInv(_)
                 | SendOp::LocalInv(_)
+                | SendOp::BindMw(_)
                 | SendOp::Datagram { .. }
         )
+    }
+
+    /// Whether it is carried out here, and nothing is sent.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, SendOp::LocalInv(_) | SendOp::BindMw(_))
     }
 
     /// What it does to the peer's 8 bytes, if it is an atomic.
@@ -160,9 +167,8 @@ impl SendWqe {
                 to: addr,
                 op: Atomic::CmpSwap { compare, swap },
             },
-            // Carried out locally; never built into a segment.
-            // Neither is ever sent as a segment.
-            SendOp::LocalInv(_) | SendOp::Datagram { .. } => send(None, None),
+            // None of these is ever sent as a segment.
+            SendOp::LocalInv(_) | SendOp::BindMw(_) | SendOp::Datagram { .. } => send(None, None),
         };
         Segment { message, last }
     }

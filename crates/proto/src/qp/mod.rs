@@ -14,6 +14,9 @@ mod direct;
 #[cfg(test)]
 mod direct_tests;
 mod headers;
+mod local;
+#[cfg(test)]
+mod local_tests;
 mod modify;
 mod requester;
 mod responder;
@@ -31,7 +34,7 @@ pub use modify::AttrError;
 use std::collections::VecDeque;
 
 use crate::bytes::{Bytes, BytesMut};
-use crate::host::Host;
+use crate::host::{Host, Via};
 use crate::time::{Duration, Instant};
 use crate::types::{
     Payload, QpAttr, QpCap, QpEvent, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Wc,
@@ -145,6 +148,15 @@ impl Qp {
         }
     }
 
+    /// As whose peer, or by whom, memory is reached.
+    #[inline]
+    pub(super) fn via(&self) -> Via {
+        Via {
+            pd: self.config.pd,
+            qpn: self.config.qpn,
+        }
+    }
+
     /// Binds it to its device.
     pub fn bind<'a, H: Host>(&'a mut self, host: &'a mut H) -> Bound<'a, H> {
         Bound { qp: self, host }
@@ -190,6 +202,8 @@ impl Qp {
             self.flush_sends(host);
         } else if self.adrift {
             self.go_adrift(host);
+        } else {
+            self.run_local(host);
         }
         Ok(())
     }
@@ -299,6 +313,9 @@ impl Qp {
         }
         let cap = &self.config.cap;
         let len = match &wr.payload {
+            Payload::Window(_) if matches!(wr.op, SendOp::BindMw(_)) => 0,
+            Payload::Window(_) => return Err(PostError::Invalid),
+            _ if matches!(wr.op, SendOp::BindMw(_)) => return Err(PostError::Invalid),
             Payload::Inline(data) => {
                 let fits = data.len() <= cap.max_inline_data as usize;
                 let sends = !matches!(

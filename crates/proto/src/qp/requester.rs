@@ -59,7 +59,7 @@ impl Qp {
     }
 
     /// Fence, and the limit on READs and atomics outstanding (`ibv_modify_qp(3)`, `max_rd_atomic`).
-    fn may_start(&self, wqe: &SendWqe) -> bool {
+    pub(super) fn may_start(&self, wqe: &SendWqe) -> bool {
         let fenced = wqe.wr.flags.contains(SendFlags::FENCE) && self.sq.reads_out > 0;
         let limit = u32::from(self.attr.max_rd_atomic);
         let limited = wqe.wr.op.is_answered() && limit > 0 && self.sq.reads_out >= limit;
@@ -201,13 +201,12 @@ impl Qp {
             return false;
         };
         let op = wqe.wr.op;
-        if let SendOp::LocalInv(rkey) = op {
-            let status = host.invalidate(pd, rkey).err().map(|_| WcStatus::MwBindErr);
-            self.finish_local(position, seq, status, host);
+        if op.is_local() {
+            self.carry_out_local(seq, host);
             return false;
         }
         let bad = match &wqe.wr.payload {
-            Payload::Inline(_) => false,
+            Payload::Inline(_) | Payload::Window(_) => false,
             Payload::Sges(sges) => sges.iter().any(|s| {
                 let len = u64::from(s.length);
                 len > 0
@@ -225,7 +224,7 @@ impl Qp {
             return false;
         }
         let msn = match op {
-            SendOp::Write { .. } | SendOp::LocalInv(_) => 0,
+            SendOp::Write { .. } => 0,
             SendOp::Read { .. } | SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. } => {
                 self.sq.read_msn = self.sq.read_msn.wrapping_add(1);
                 self.sq.reads_out += 1;
@@ -244,7 +243,7 @@ impl Qp {
     }
 
     /// Ends a work request that sends nothing.
-    fn finish_local<H: Host>(
+    pub(super) fn finish_local<H: Host>(
         &mut self,
         position: u64,
         seq: u64,

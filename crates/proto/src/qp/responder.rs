@@ -283,7 +283,7 @@ impl Qp {
         // A WRITE of no bytes needs no valid key (InfiniBand specification 9.7.4.1.5).
         let len = length(&body);
         if len > 0 {
-            host.write_remote(self.config.pd, stag, to, body)
+            host.write_remote(self.via(), stag, to, body)
                 .map_err(|_| Nak::RemoteAccess)?;
         }
         let so_far = match self.responder.write {
@@ -403,7 +403,7 @@ impl Qp {
 
     fn finish_send<H: Host>(&mut self, send: &Send, host: &mut H) -> Result<Verdict, Nak> {
         if let Some(stag) = send.invalidate
-            && host.invalidate(self.config.pd, stag).is_err()
+            && host.invalidate(self.via(), stag).is_err()
         {
             return Err(self.fail_recv(WcStatus::LocAccessErr, Nak::RemoteAccess, host));
         }
@@ -440,7 +440,8 @@ impl Qp {
 
     /// Whether a message that ends so leaves the receive to the next one.
     fn spares(&self, status: WcStatus) -> bool {
-        self.config.service == Service::Uc && status == WcStatus::LocLenErr
+        let drops = matches!(status, WcStatus::LocLenErr | WcStatus::LocAccessErr);
+        self.config.service == Service::Uc && drops
     }
 
     /// Drops the receive that a SEND was placed into, and returns its name.

@@ -49,6 +49,7 @@ pub(super) fn gather<H: Host>(
                 Err(MemError::Bounds)
             }
         }
+        Payload::Window(_) => Err(MemError::Bounds),
         Payload::Sges(sges) => {
             if let [sge] = sges.as_slice()
                 && offset == 0

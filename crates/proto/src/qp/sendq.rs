@@ -278,6 +278,12 @@ impl SendQueue {
         self.cursor == self.base
     }
 
+    /// A number that none of the segments sent so far reaches, and that none to be sent is below.
+    pub fn sent_before(&self) -> u64 {
+        let newest = self.cursor.checked_sub(1).and_then(|at| self.get(at));
+        newest.and_then(|wqe| wqe.end).unwrap_or(self.acked)
+    }
+
     /// The work request at the cursor, to be changed.
     pub fn current_mut(&mut self) -> Option<&mut SendWqe> {
         self.get_mut(self.cursor)

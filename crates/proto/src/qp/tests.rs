@@ -6,8 +6,8 @@ use std::collections::VecDeque;
 use smallvec::smallvec;
 
 use super::*;
-use crate::host::{AtomicOp, MemError, Memory, Remote};
-use crate::types::{Access, QpAttrMask as M, SendFlags, Sge};
+use crate::host::{AtomicOp, MemError, Memory, Remote, Via};
+use crate::types::{Access, Binding, QpAttrMask as M, SendFlags, Sge};
 
 pub(super) const PD: u32 = 7;
 pub(super) const KEY: u32 = 0x55;
@@ -21,6 +21,7 @@ pub(super) struct World {
     srq: VecDeque<RecvWr>,
     events: Vec<QpEvent>,
     invalidated: bool,
+    pub(super) bound: Vec<(Via, u32)>,
 }
 
 impl World {
@@ -32,6 +33,7 @@ impl World {
             srq: VecDeque::new(),
             events: Vec::new(),
             invalidated: false,
+            bound: Vec::new(),
         }
     }
 
@@ -55,8 +57,8 @@ impl Memory for World {
     fn check_local(&self, pd: u32, k: u32, a: u64, len: u64, _: bool) -> Result<(), MemError> {
         Self::range(pd, k, a, usize::try_from(len).unwrap()).map(|_| ())
     }
-    fn check_remote(&self, pd: u32, k: u32, a: u64, len: u64, _: Remote) -> Result<(), MemError> {
-        Self::range(pd, k, a, usize::try_from(len).unwrap()).map(|_| ())
+    fn check_remote(&self, via: Via, k: u32, a: u64, len: u64, _: Remote) -> Result<(), MemError> {
+        Self::range(via.pd, k, a, usize::try_from(len).unwrap()).map(|_| ())
     }
     fn read_local(&self, pd: u32, k: u32, a: u64, mut dst: BytesMut<'_>) -> Result<(), MemError> {
         let range = Self::range(pd, k, a, dst.len())?;
@@ -68,14 +70,14 @@ impl Memory for World {
         src.copy_to(&mut self.memory.borrow_mut()[range]);
         Ok(())
     }
-    fn read_remote(&self, pd: u32, k: u32, a: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
-        self.read_local(pd, k, a, dst)
+    fn read_remote(&self, via: Via, k: u32, a: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
+        self.read_local(via.pd, k, a, dst)
     }
-    fn write_remote(&self, pd: u32, k: u32, a: u64, src: Bytes<'_>) -> Result<(), MemError> {
-        self.write_local(pd, k, a, src)
+    fn write_remote(&self, via: Via, k: u32, a: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        self.write_local(via.pd, k, a, src)
     }
-    fn atomic(&self, pd: u32, k: u32, a: u64, op: AtomicOp) -> Result<u64, MemError> {
-        let range = Self::range(pd, k, a, 8)?;
+    fn atomic(&self, via: Via, k: u32, a: u64, op: AtomicOp) -> Result<u64, MemError> {
+        let range = Self::range(via.pd, k, a, 8)?;
         let mut memory = self.memory.borrow_mut();
         let old = u64::from_ne_bytes(memory[range.clone()].try_into().unwrap());
         let new = match op {
@@ -86,11 +88,18 @@ impl Memory for World {
         memory[range].copy_from_slice(&new.to_ne_bytes());
         Ok(old)
     }
-    fn invalidate(&mut self, _: u32, key: u32) -> Result<(), MemError> {
+    fn invalidate(&mut self, _: Via, key: u32) -> Result<(), MemError> {
         if key != KEY {
             return Err(MemError::Key);
         }
         self.invalidated = true;
+        Ok(())
+    }
+    fn bind_window(&mut self, via: Via, rkey: u32, binding: &Binding) -> Result<(), MemError> {
+        if binding.region != Some(KEY) {
+            return Err(MemError::Key);
+        }
+        self.bound.push((via, rkey));
         Ok(())
     }
 }
@@ -253,7 +262,7 @@ fn retry(from: &mut End, to: &mut End, meta: SegMeta, segment: &[u8]) -> bool {
     true
 }
 
-fn run(a: &mut End, b: &mut End) {
+pub(super) fn run(a: &mut End, b: &mut End) {
     loop {
         let mut moved = false;
         for space in [Space::Response, Space::Request] {

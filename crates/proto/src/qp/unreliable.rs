@@ -8,6 +8,7 @@
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
 use super::Qp;
+use super::local::carry_out;
 use crate::bytes::Bytes;
 use crate::host::Host;
 use crate::types::{QpEvent, QpState, SendOp, Service, WcStatus};
@@ -40,7 +41,13 @@ impl Qp {
             Service::Rc => !matches!(op, SendOp::Datagram { .. }),
             Service::Uc => matches!(
                 op,
-                SendOp::Send | SendOp::SendImm(_) | SendOp::Write { .. } | SendOp::WriteImm { .. }
+                SendOp::Send
+                    | SendOp::SendImm(_)
+                    | SendOp::SendInv(_)
+                    | SendOp::Write { .. }
+                    | SendOp::WriteImm { .. }
+                    | SendOp::LocalInv(_)
+                    | SendOp::BindMw(_)
             ),
             Service::Ud => matches!(op, SendOp::Datagram { .. }),
         }
@@ -69,8 +76,15 @@ impl Qp {
     pub(super) fn go_adrift<H: Host>(&mut self, host: &mut H) {
         self.adrift = true;
         while let Some(wqe) = self.sq.pop() {
+            let opcode = wqe.wr.op.opcode();
+            // What sends nothing needs no peer.
+            if wqe.end.is_none()
+                && let Err(status) = carry_out(&wqe.wr, self.via(), host)
+            {
+                self.complete_send(host, wqe.wr.wr_id, opcode, status, 0);
+                return self.enter_send_error(host);
+            }
             if self.signaled(wqe.wr.flags) {
-                let opcode = wqe.wr.op.opcode();
                 self.complete_send(host, wqe.wr.wr_id, opcode, WcStatus::Success, wqe.len);
             }
         }
@@ -118,10 +132,7 @@ impl Qp {
         };
         let body = segment.split_at(header).1;
         let (msn, offered) = match parsed.message {
-            Message::Send {
-                msn, invalidate, ..
-            } => (Some(msn), invalidate.is_none()),
-            Message::Immediate { msn, .. } => (Some(msn), true),
+            Message::Send { msn, .. } | Message::Immediate { msn, .. } => (Some(msn), true),
             Message::Write { .. } => (None, true),
             _ => (None, false),
         };

@@ -65,19 +65,36 @@ fn uc_drops_what_is_not_allowed() {
 }
 
 #[test]
-fn uc_has_no_reads_atomics_or_invalidation() {
+fn uc_has_no_reads_atomics_or_datagrams() {
     let (mut a, _) = pair_of(Service::Uc);
     let (addr, rkey) = (0, KEY);
     for op in [
         SendOp::Read { addr, rkey },
         SendOp::FetchAdd { addr, rkey, add: 1 },
-        SendOp::SendInv(KEY),
         datagram(QKEY),
     ] {
         let wr = send_wr(op, SIGNALED, &[(0, 8)]);
         let posted = a.qp.post_send(wr, &mut a.world);
         assert_eq!(posted, Err(PostError::Invalid), "{op:?}");
     }
+}
+
+#[test]
+fn uc_invalidates_and_drops_in_silence_what_cannot_be() {
+    let (mut a, mut b) = pair_of(Service::Uc);
+    b.recv(1, &[(100, 50)]);
+    a.send(SendOp::SendInv(KEY + 1), SIGNALED, &[(0, 8)]);
+    a.send(SendOp::SendInv(KEY), SIGNALED, &[(0, 8)]);
+    run(&mut a, &mut b);
+    let statuses: Vec<_> = a.world.sends.iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, [WcStatus::Success; 2]);
+    assert_eq!(b.world.recvs.len(), 1);
+    let wc = b.world.recvs[0].0;
+    assert_eq!(
+        (wc.status, wc.flags, wc.imm),
+        (WcStatus::Success, WcFlags::WITH_INV, KEY)
+    );
+    assert_eq!(b.qp.state(), QpState::Rts);
 }
 
 #[test]

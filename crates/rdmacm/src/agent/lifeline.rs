@@ -4,16 +4,20 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with, sockopt};
+use rustix::net::{
+    AddressFamily, SocketFlags, SocketType, accept_with, connect, socket_with, sockopt,
+};
 
 /// Lifelines of others that are kept; further ones are closed, and those peers look in vain.
 const HELD_MAX: usize = 4096;
+/// Lifelines that the kernel keeps for the agent's thread to take; it cuts this to its own limit.
+const BACKLOG: i32 = 4096;
 /// Silence after which the kernel asks whether the peer's host is still there.
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(60);
 
@@ -32,7 +36,7 @@ pub(super) struct Hold(SocketAddr, u64);
 /// The lifelines of this process.
 pub(super) struct Lifelines {
     epoll: Arc<OwnedFd>,
-    listener: TcpListener,
+    listener: OwnedFd,
     ours: HashMap<SocketAddr, Ours>,
     peers: HashMap<u64, SocketAddr>,
     /// Those that others have made, by token.
@@ -50,10 +54,8 @@ pub(super) enum Told {
 impl Lifelines {
     /// Listens at a port of the kernel's choice, for which `token` is reported.
     pub fn new(epoll: Arc<OwnedFd>, token: u64) -> io::Result<Lifelines> {
-        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
-        let listener = TcpListener::bind(any)
-            .or_else(|_| TcpListener::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))))?;
-        listener.set_nonblocking(true)?;
+        let listener = listen(SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)))
+            .or_else(|_| listen(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))))?;
         epoll::add(&epoll, &listener, EventData::new_u64(token), EventFlags::IN)?;
         Ok(Lifelines {
             epoll,
@@ -66,7 +68,8 @@ impl Lifelines {
 
     /// The port, which the agent's UDP port must have too.
     pub fn port(&self) -> io::Result<u16> {
-        Ok(self.listener.local_addr()?.port())
+        let address = SocketAddr::try_from(rustix::net::getsockname(&self.listener)?)?;
+        Ok(address.port())
     }
 
     /// One more connection with the process whose agent is at `peer`; `token` is for a new
@@ -112,8 +115,8 @@ impl Lifelines {
 
     /// Takes the lifelines of others; `token` makes a token for each.
     pub fn accept(&mut self, mut token: impl FnMut() -> u64) {
-        while let Ok((stream, _)) = self.listener.accept() {
-            let (socket, token) = (OwnedFd::from(stream), token());
+        while let Ok(socket) = accept_with(&self.listener, SocketFlags::CLOEXEC) {
+            let token = token();
             let data = EventData::new_u64(token);
             let flags = EventFlags::IN | EventFlags::RDHUP;
             if self.theirs.len() < HELD_MAX && epoll::add(&self.epoll, &socket, data, flags).is_ok()
@@ -150,14 +153,28 @@ fn ended(socket: &OwnedFd) -> bool {
     }
 }
 
-/// Begins a connection.
-fn dial(peer: SocketAddr, from: Option<IpAddr>) -> io::Result<OwnedFd> {
-    let family = match peer {
+/// A socket, made by a plain system call: under rdma-core's librspreload.so the C library's
+/// `socket` makes an rsocket, which would need us.
+fn stream_socket(family_of: SocketAddr) -> io::Result<OwnedFd> {
+    let family = match family_of {
         SocketAddr::V4(_) => AddressFamily::INET,
         SocketAddr::V6(_) => AddressFamily::INET6,
     };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let socket = socket_with(family, SocketType::STREAM, flags, None)?;
+    Ok(socket_with(family, SocketType::STREAM, flags, None)?)
+}
+
+/// Listens at a port of the kernel's choice.
+fn listen(at: SocketAddr) -> io::Result<OwnedFd> {
+    let socket = stream_socket(at)?;
+    rustix::net::bind(socket.as_fd(), &at)?;
+    rustix::net::listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// Begins a connection.
+fn dial(peer: SocketAddr, from: Option<IpAddr>) -> io::Result<OwnedFd> {
+    let socket = stream_socket(peer)?;
     sockopt::set_socket_keepalive(&socket, true)?;
     sockopt::set_tcp_keepidle(&socket, KEEPALIVE)?;
     if let Some(ip) = from.filter(|ip| ip.is_ipv4() == peer.is_ipv4() && peer.is_ipv4()) {

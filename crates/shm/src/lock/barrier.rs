@@ -44,6 +44,16 @@ fn arrived(word: u64) -> u64 {
     word >> 32 & 0xffff
 }
 
+/// How many have arrived, as a word says, whether somebody may sleep on it, and whether it is
+/// broken.
+pub(crate) fn shown(word: u64) -> (u32, bool, bool) {
+    (
+        arrived(word) as u32,
+        word & SLEEPERS != 0,
+        word & BROKEN != 0,
+    )
+}
+
 impl<'m> Barrier<'m> {
     /// Makes a barrier for `parties` threads of the [`BARRIER_BYTES`] at `at`. Nobody may be using
     /// it.
@@ -157,7 +167,7 @@ impl<'m> Barrier<'m> {
         let mut woke = Woke::Early;
         let is_over = |seen: u64| (seen ^ mine) & (ROUNDS | ERAS) != 0;
         loop {
-            waiting.turn()?;
+            let turn = waiting.turn();
             let deaths = who.deaths();
             let seen = self.word.load(Ordering::Acquire);
             if (seen ^ mine) & ERAS != 0 {
@@ -165,6 +175,14 @@ impl<'m> Barrier<'m> {
             }
             if is_over(seen) {
                 return Ok(());
+            }
+            match turn {
+                // Its arrival is that of a dead one: the others may have seen that already.
+                Err(LockError::Fenced) => {
+                    self.end_round(who, seen)?;
+                    continue;
+                }
+                turn => turn?,
             }
             match woke {
                 Woke::Early => self.check(who, seen, |life| who.is_alive(life))?,
@@ -196,7 +214,7 @@ impl<'m> Barrier<'m> {
     fn check(
         self,
         who: &Locker,
-        mut seen: u64,
+        seen: u64,
         alive: impl FnMut(Life) -> bool,
     ) -> Result<(), LockError> {
         if seen & BROKEN != 0 {
@@ -205,6 +223,11 @@ impl<'m> Barrier<'m> {
         if self.records.look(alive) != Found::Dead {
             return Ok(());
         }
+        self.end_round(who, seen)
+    }
+
+    /// A participant in the round of `seen` is dead: the others are told, unless all had come.
+    fn end_round(self, who: &Locker, mut seen: u64) -> Result<(), LockError> {
         let round = seen & (ROUNDS | ERAS);
         for _ in 0..RETRIES {
             if seen & (ROUNDS | ERAS) != round {

@@ -70,6 +70,7 @@ impl<'m> Condvar<'m> {
     /// # Errors
     /// [`LockError::NotOwner`]: the calling thread does not have the mutex.
     /// [`LockError::NotRecoverable`]: it waited, and the mutex can't be had again.
+    /// [`LockError::Fenced`]: it waited, and does not have the mutex.
     pub fn wait_until(
         self,
         who: &Locker,

@@ -44,6 +44,10 @@ pub enum LockError {
     /// A participant of the barrier died.
     #[error("a participant died")]
     Broken,
+    /// While the caller waited, its own life ended: others take its process for dead. It is to go
+    /// on by another life; what it had by this one it has lost.
+    #[error("the caller was taken for dead meanwhile")]
+    Fenced,
 }
 
 impl LockError {
@@ -60,6 +64,7 @@ impl LockError {
             LockError::Overflow => libc::EOVERFLOW,
             LockError::TooMany => libc::EAGAIN,
             LockError::Broken => libc::EOWNERDEAD,
+            LockError::Fenced => libc::ESTALE,
         }
     }
 }

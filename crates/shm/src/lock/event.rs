@@ -17,6 +17,11 @@ const EVENT: u64 = 2;
 /// To wake all.
 pub(crate) const ALL: u32 = u32::MAX;
 
+/// Whether somebody may sleep on an event word.
+pub(crate) fn is_awaited(word: u64) -> bool {
+    word & SLEEPERS != 0
+}
+
 /// An event word.
 #[derive(Clone, Copy)]
 pub(crate) struct Event<'m>(pub(crate) &'m AtomicU64);

@@ -2,19 +2,64 @@
 
 use super::locker::{LEASE, Locker, Sleep};
 use super::time::{Deadline, timespec};
+use crate::layout::PAGE;
 use crate::life::{Life, LifeTable};
 use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
 use std::num::NonZeroU32;
-use std::sync::Arc;
+use std::os::fd::AsFd;
+use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Set once the kernel has turned out not to know `futex_waitv(2)` (Linux 5.16), or a filter of
 /// system calls not to let it pass.
 static NO_WAITV: AtomicBool = AtomicBool::new(false);
 
+/// In a virtual machine: how long a waiter sleeps before it looks for the first time, and how long
+/// it sleeps at most.
+const GUEST_NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
+
+/// Wakes those who sleep outside of this virtual machine on the word at an address.
+type WakeOutside = fn(address: usize, count: u32);
+
+static WAKE_OUTSIDE: OnceLock<WakeOutside> = OnceLock::new();
+
+/// Says how those are woken who sleep outside of this virtual machine on a word that lies in its
+/// window. The first one stays.
+pub fn wake_outside_by(wake: WakeOutside) {
+    let _ = WAKE_OUTSIDE.set(wake);
+}
+
+/// Wakes up to `count` of those processes of this host that sleep on a word of a segment, for one
+/// that can't: in a virtual machine. Returns how many there were.
+///
+/// # Errors
+/// `ENOMEM`; what `mmap(2)` says of the descriptor; `EINVAL` for a word that is not aligned.
+pub fn wake_in(segment: impl AsFd, offset: u64, count: u32) -> Result<usize, Errno> {
+    let (page, at) = (offset & !(PAGE as u64 - 1), offset as usize % PAGE);
+    if !at.is_multiple_of(align_of::<AtomicU32>()) {
+        return Err(Errno::INVAL);
+    }
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let mapped = unsafe {
+        let (prot, flags) = (ProtFlags::READ, MapFlags::SHARED);
+        mmap(ptr::null_mut(), PAGE, prot, flags, segment, page)?
+    };
+    // SAFETY: an aligned word inside of the mapping, which stays until the call is over; the kernel
+    // takes its address for a name, and nobody stores to it.
+    let word = unsafe { AtomicU32::from_ptr(mapped.byte_add(at).cast()) };
+    let woken = futex::wake(word, futex::Flags::empty(), count.min(i32::MAX as u32));
+    // SAFETY: our own mapping, of which nothing is used any more.
+    unsafe { munmap(mapped, PAGE)? };
+    woken
+}
+
 /// Sleeps on an object's word and on the deaths word of a life table at once, so that a death wakes
-/// the waiter. Where the kernel can't, it sleeps on the object's word, for a lease at most.
+/// the waiter. Where the kernel can't, it sleeps on the object's word, for a lease at most. On
+/// memory of a virtual machine's window no kernel sleeps: there it looks again and again.
 #[derive(Clone, Debug)]
 pub struct Futex {
     table: LifeTable,
@@ -48,11 +93,19 @@ fn low_half(word: &AtomicU64) -> &AtomicU32 {
 impl Sleep for Futex {
     fn sleep(&self, word: &AtomicU64, expected: u32, deaths: u32, until: Deadline) {
         let word = low_half(word);
-        if NO_WAITV.load(Ordering::Relaxed) || !sleep_on_both(word, expected, self, deaths, until) {
-            // Once more, lest somebody died before this one could be woken by it.
-            if self.table.deaths() == deaths {
-                sleep_on_one(word, expected, until.min(Deadline::after(LEASE)));
+        if !NO_WAITV.load(Ordering::Relaxed) {
+            match sleep_on_both(word, expected, self, deaths, until) {
+                Outcome::Slept => return,
+                Outcome::Window => return self.look_on(word, expected, deaths, until),
+                Outcome::Unknown => NO_WAITV.store(true, Ordering::Relaxed),
             }
+        }
+        // Once more, lest somebody died before this one could be woken by it.
+        if self.table.deaths() != deaths {
+            return;
+        }
+        if sleep_on_one(word, expected, until.min(Deadline::after(LEASE))) == Outcome::Window {
+            self.look_on(word, expected, deaths, until);
         }
     }
 
@@ -60,19 +113,48 @@ impl Sleep for Futex {
         // The kernel takes a signed count.
         let count = count.min(i32::MAX as u32);
         // It fails only for memory that is not there; then nobody sleeps on it.
-        let woken = futex::wake(low_half(word), futex::Flags::empty(), count).unwrap_or(0);
-        u32::try_from(woken).unwrap_or(u32::MAX)
+        let woken = futex::wake(low_half(word), futex::Flags::empty(), count);
+        if let (Err(Errno::FAULT), Some(wake)) = (woken, WAKE_OUTSIDE.get()) {
+            // How many there are is not known: as if there were none, which is the safe side.
+            wake(word.as_ptr() as usize, count);
+        }
+        u32::try_from(woken.unwrap_or(0)).unwrap_or(u32::MAX)
     }
 }
 
-/// Whether the kernel can.
+impl Futex {
+    /// Looks at longer and longer intervals until something has changed.
+    fn look_on(&self, word: &AtomicU32, expected: u32, deaths: u32, until: Deadline) {
+        let until = until.min(Deadline::after(LEASE));
+        let (mut nap, longest) = GUEST_NAPS;
+        while word.load(Ordering::SeqCst) == expected && self.table.deaths() == deaths {
+            if until.passed() {
+                return;
+            }
+            std::thread::sleep(nap);
+            nap = longest.min(2 * nap);
+        }
+    }
+}
+
+/// What came of an attempt to sleep.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The caller looks.
+    Slept,
+    /// The kernel has no such call.
+    Unknown,
+    /// The memory is a virtual machine's window.
+    Window,
+}
+
 fn sleep_on_both(
     word: &AtomicU32,
     expected: u32,
     with: &Futex,
     deaths: u32,
     until: Deadline,
-) -> bool {
+) -> Outcome {
     let on = |word: &AtomicU32, value: u32| {
         let mut wait = futex::Wait::new();
         wait.val = u64::from(value);
@@ -88,24 +170,25 @@ fn sleep_on_both(
         time.as_ref(),
         futex::ClockId::Monotonic,
     );
-    let slept = matches!(
-        result,
-        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT)
-    );
-    if !slept {
-        NO_WAITV.store(true, Ordering::Relaxed);
+    match result {
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Outcome::Slept,
+        Err(Errno::FAULT) => Outcome::Window,
+        Err(_) => Outcome::Unknown,
     }
-    slept
 }
 
-fn sleep_on_one(word: &AtomicU32, expected: u32, until: Deadline) {
+fn sleep_on_one(word: &AtomicU32, expected: u32, until: Deadline) -> Outcome {
     let time = (until != Deadline::NEVER).then(|| timespec(until.nanos()));
-    // Whatever ends it, the caller looks.
-    let _ = futex::wait_bitset(
+    let result = futex::wait_bitset(
         word,
         futex::Flags::empty(),
         expected,
         time.as_ref(),
         NonZeroU32::MAX,
     );
+    match result {
+        Err(Errno::FAULT) => Outcome::Window,
+        // Whatever else ends it, the caller looks.
+        _ => Outcome::Slept,
+    }
 }

@@ -118,6 +118,11 @@ impl Locker {
         life == self.me || self.life.confirm(life)
     }
 
+    /// Whether others take this process for dead. In a model nobody is without being so.
+    pub(crate) fn is_fenced(&self) -> bool {
+        !MODEL && !self.life.is_alive(self.me)
+    }
+
     pub(crate) fn wake(&self, word: &AtomicU64, count: u32) -> u32 {
         self.sleep.wake(word, count)
     }
@@ -201,6 +206,8 @@ pub(crate) struct Waiting<'a> {
     dead: Option<Life>,
     turns: u32,
     spun: bool,
+    /// Whether it has slept since it looked whether it is still alive.
+    slept: bool,
 }
 
 impl<'a> Waiting<'a> {
@@ -212,6 +219,7 @@ impl<'a> Waiting<'a> {
             dead: None,
             turns: 0,
             spun: false,
+            slept: false,
         }
     }
 
@@ -228,8 +236,12 @@ impl<'a> Waiting<'a> {
     /// the time is over.
     ///
     /// # Errors
-    /// As the deadline says.
+    /// As the deadline says; [`LockError::Fenced`].
     pub(crate) fn turn(&mut self) -> Result<(), LockError> {
+        // Who acquires in the name of one that is dead has nothing: the next one takes it away.
+        if std::mem::take(&mut self.slept) && self.who.is_fenced() {
+            return Err(LockError::Fenced);
+        }
         self.turns += 1;
         if self.turns <= RETRIES {
             return Ok(());
@@ -268,7 +280,7 @@ impl<'a> Waiting<'a> {
     /// `deaths` was read, until the deadline or the end of the lease.
     pub(crate) fn sleep(&mut self, word: &AtomicU64, expected: u64, deaths: u32) -> Woke {
         let lease = *self.lease.get_or_insert_with(|| Deadline::after(LEASE));
-        self.turns = 0;
+        (self.turns, self.slept) = (0, true);
         let until = self.until.min(lease);
         self.who.sleep.sleep(word, expected as u32, deaths, until);
         // In a model no time passes.

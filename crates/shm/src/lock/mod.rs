@@ -43,6 +43,7 @@ mod owner;
 mod records;
 mod rwlock;
 mod semaphore;
+mod shown;
 mod spin;
 mod time;
 mod word;
@@ -51,7 +52,7 @@ pub use barrier::{BARRIER_MAX, Barrier};
 pub use condvar::{Condvar, Woken};
 pub use error::{Acquired, LockError};
 #[cfg(not(any(loom, shuttle, miri)))]
-pub use futex::Futex;
+pub use futex::{Futex, wake_in, wake_outside_by};
 pub use layout::{
     BARRIER_BYTES, BARRIER_MAGIC, CONDVAR_BYTES, CONDVAR_MAGIC, HOLDER, LOCK_ALIGN, MUTEX_BYTES,
     MUTEX_MAGIC, RECORDS, RWLOCK_BYTES, RWLOCK_MAGIC, SEMAPHORE_BYTES, SEMAPHORE_MAGIC, STATE,
@@ -62,4 +63,5 @@ pub use mutex::Mutex;
 pub use owner::Holder;
 pub use rwlock::RwLock;
 pub use semaphore::{SEMAPHORE_MAX, Semaphore};
+pub use shown::{Health, Shown};
 pub use time::Deadline;

@@ -69,6 +69,7 @@ impl<'m> Mutex<'m> {
         } else {
             self.owner.take(who, &mut Waiting::new(who, until))?
         };
+        self.owner.check(who)?;
         self.owner.hold(who);
         Ok(acquired)
     }

@@ -82,6 +82,16 @@ impl<'m> Owner<'m> {
         who.step("lock.owner.holding");
     }
 
+    /// Gives it up at once if the owner is taken for dead: the next one would take it away.
+    #[inline]
+    pub(crate) fn check(self, who: &Locker) -> Result<(), LockError> {
+        if who.is_fenced() {
+            self.abandon(who);
+            return Err(LockError::Fenced);
+        }
+        Ok(())
+    }
+
     /// Whether the calling thread is the holder, as the word `seen` has it.
     #[inline]
     fn is_held_by(self, who: &Locker, seen: u64) -> bool {

@@ -76,10 +76,17 @@ impl<'m> RwLock<'m> {
                 self.records.enter(who)?;
                 who.step("lock.read.entered");
                 model_fence();
-                if self.owner.is_free() {
+                let free = self.owner.is_free();
+                let fenced = who.is_fenced();
+                if free && !fenced {
                     return Ok(Acquired::Clean);
                 }
-                self.leave(who)?;
+                let left = self.leave(who);
+                if fenced {
+                    // It may have been taken back already.
+                    return Err(LockError::Fenced);
+                }
+                left?;
             }
             if self.owner.await_free(who, &mut waiting)? {
                 waiting.turn()?;
@@ -114,6 +121,7 @@ impl<'m> RwLock<'m> {
         let acquired = self.owner.take(who, waiting)?;
         match self.await_readers(who, waiting) {
             Ok(()) => {
+                self.owner.check(who)?;
                 self.owner.hold(who);
                 Ok(acquired)
             }

@@ -18,6 +18,11 @@ const SLEEPERS: u64 = 1 << 31;
 /// The bits of the value.
 const VALUE: u64 = SEMAPHORE_MAX as u64;
 
+/// The value that a word says, and whether somebody may sleep on it.
+pub(crate) fn shown(word: u64) -> (u32, bool) {
+    ((word & VALUE) as u32, word & SLEEPERS != 0)
+}
+
 /// A semaphore in shared memory. A view: copies are the same one.
 #[derive(Clone, Copy)]
 pub struct Semaphore<'m> {

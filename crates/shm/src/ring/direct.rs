@@ -14,8 +14,9 @@
 //! looks for that after each bracket, when its in-flight word is clear: an access that ended too
 //! late is never reported as done.
 
-use super::Ring;
+use super::{Ring, Side};
 use crate::layout as l;
+use crate::mem::Region;
 use crate::sync::{Ordering, model_fence};
 
 /// The grant is in force.
@@ -57,7 +58,40 @@ impl Grant {
     }
 }
 
+/// What the owner of memory sees of a peer's accesses to it, beside the ring itself.
+#[derive(Clone, Debug)]
+pub struct Watch {
+    mem: Region,
+    side: Side,
+}
+
+impl Watch {
+    /// As [`Ring::peer_in_flight`].
+    #[must_use]
+    pub fn peer_in_flight(&self) -> u64 {
+        let at = self.side.other().words() + l::IN_FLIGHT;
+        self.mem.word(at).load(Ordering::SeqCst)
+    }
+
+    /// As [`Ring::evict`].
+    pub fn evict(&self) {
+        let at = self.side.words() + l::GRANT;
+        self.mem.word(at).store(EVICTED, Ordering::SeqCst);
+        model_fence();
+        causeway_fault::point("grant.evicted");
+    }
+}
+
 impl Ring {
+    /// Owner: a second view of the peer's accesses.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch {
+            mem: self.mem.clone(),
+            side: self.side,
+        }
+    }
+
     /// Owner: says what the peer may do from now on. Where that is less than before, accesses may
     /// be under way: see [`Ring::peer_in_flight`].
     pub fn set_grant(&self, grant: Grant) {
@@ -72,9 +106,7 @@ impl Ring {
     /// Owner: no longer waits for the peer's access under way, which will not be reported as done.
     /// The queue pair cannot go on.
     pub fn evict(&self) {
-        self.own(l::GRANT).store(EVICTED, Ordering::SeqCst);
-        model_fence();
-        causeway_fault::point("grant.evicted");
+        self.watch().evict();
     }
 
     /// Owner: the key of the region that the peer is accessing, 0 for none. To be asked after

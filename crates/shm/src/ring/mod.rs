@@ -37,7 +37,7 @@ mod producer;
 mod record;
 
 pub use consumer::{Consumer, Record};
-pub use direct::Grant;
+pub use direct::{Grant, Watch};
 pub use producer::{Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 

@@ -1,5 +1,5 @@
-//! Functions for hardware that is not there: physical memory, SCI addresses, registers, lent
-//! devices, and interrupts by a store to memory.
+//! Functions for hardware that is not there: physical memory, SCI addresses, registers, and lent
+//! devices.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -8,7 +8,6 @@ use crate::descriptor::Descriptor;
 use crate::dma::DmaQueue;
 use crate::error::Error;
 use crate::handles::Handle;
-use crate::interrupt::{LocalInterrupt, Plain};
 use crate::library::Library;
 use crate::local::LocalSegment;
 use crate::remote::RemoteSegment;
@@ -83,48 +82,6 @@ pub(crate) unsafe extern "C" fn SCIphDmaStart(
     error: *mut Error,
 ) {
     absent::<()>(error, Error::NOT_SUPPORTED)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIRegisterInterruptFlag(
-    _adapter: c_uint,
-    _interrupt: *mut Handle<LocalInterrupt<Plain>>,
-    _segment: Handle<LocalSegment>,
-    _offset: c_uint,
-    _callback: Callback,
-    _argument: *mut c_void,
-    _flags: c_uint,
-    error: *mut Error,
-) {
-    absent::<()>(error, Error::NOT_IMPLEMENTED)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIEnableConditionalInterrupt(
-    _interrupt: Handle<LocalInterrupt<Plain>>,
-    _flags: c_uint,
-    error: *mut Error,
-) {
-    absent::<()>(error, Error::NOT_IMPLEMENTED)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIDisableConditionalInterrupt(
-    _interrupt: Handle<LocalInterrupt<Plain>>,
-    _flags: c_uint,
-    error: *mut Error,
-) {
-    absent::<()>(error, Error::NOT_IMPLEMENTED)
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIGetConditionalInterruptTrigCounter(
-    _interrupt: Handle<LocalInterrupt<Plain>>,
-    _count: *mut c_uint,
-    _flags: c_uint,
-    error: *mut Error,
-) {
-    absent::<()>(error, Error::NOT_IMPLEMENTED)
 }
 
 #[unsafe(no_mangle)]

@@ -135,18 +135,8 @@ pub(crate) unsafe extern "C" fn SCICreateDMAQueue(
     });
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIRemoveDMAQueue(
-    queue: Handle<DmaQueue>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let queue = library.queues.get(queue)?;
-        flags(given, 0)?;
-        queue.remove(library)
-    });
+ends! {
+    SCIRemoveDMAQueue: DmaQueue => queues;
 }
 
 #[unsafe(no_mangle)]

@@ -13,7 +13,8 @@ use crate::timeout::deadline;
 use crate::trigger::RemoteInterrupt;
 
 /// `sci_cb_interrupt_t`
-type Callback = unsafe extern "C" fn(*mut c_void, Handle<LocalInterrupt<Plain>>, Error) -> c_int;
+pub(super) type Callback =
+    unsafe extern "C" fn(*mut c_void, Handle<LocalInterrupt<Plain>>, Error) -> c_int;
 /// `sci_cb_data_interrupt_t`
 type DataCallback = unsafe extern "C" fn(
     *mut c_void,
@@ -62,28 +63,53 @@ unsafe fn create<K: Kind>(
     Ok(())
 }
 
-fn connect<K: Kind>(
-    sd: Handle<Descriptor>,
-    interrupt: *mut Handle<RemoteInterrupt<K>>,
-    node: c_uint,
-    adapter_number: c_uint,
-    number: c_uint,
-    timeout: c_uint,
-    given: c_uint,
-) -> Result<()> {
-    let library = Library::get()?;
-    let out = place(interrupt)?;
-    let descriptor = library.descriptors.get(sd)?;
-    flags(given, 0)?;
-    adapter(adapter_number)?;
-    let by = deadline(timeout);
-    let connected = RemoteInterrupt::connect(library, &descriptor, (node, number), by)?;
-    // SAFETY: the caller passes a place for it.
-    unsafe { give(out, connected) };
-    Ok(())
+/// What connects to an interrupt of a kind.
+macro_rules! connects {
+    ($($name:ident: $kind:ty;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name(
+            sd: Handle<Descriptor>,
+            interrupt: *mut Handle<RemoteInterrupt<$kind>>,
+            node: c_uint,
+            adapter_number: c_uint,
+            number: c_uint,
+            timeout: c_uint,
+            given: c_uint,
+            error: *mut Error,
+        ) {
+            call(error, || {
+                let library = Library::get()?;
+                let out = place(interrupt)?;
+                let descriptor = library.descriptors.get(sd)?;
+                flags(given, 0)?;
+                adapter(adapter_number)?;
+                let (to, by) = ((node, number), deadline(timeout));
+                let connected = RemoteInterrupt::connect(library, &descriptor, to, by)?;
+                // SAFETY: the caller passes a place for it.
+                unsafe { give(out, connected) };
+                Ok(())
+            });
+        }
+    )*};
 }
 
-fn plain(function: Option<Callback>, argument: *mut c_void) -> Option<InterruptCallback<Plain>> {
+connects! {
+    SCIConnectInterrupt: Plain;
+    SCIConnectDataInterrupt: Data;
+}
+
+ends! {
+    SCIRemoveInterrupt: LocalInterrupt<Plain> => interrupts;
+    SCIRemoveDataInterrupt: LocalInterrupt<Data> => data_interrupts;
+    SCIDisconnectInterrupt: RemoteInterrupt<Plain> => remote_interrupts;
+    SCIDisconnectDataInterrupt: RemoteInterrupt<Data> => remote_data_interrupts;
+}
+
+/// What calls the program back.
+pub(super) fn plain(
+    function: Option<Callback>,
+    argument: *mut c_void,
+) -> Option<InterruptCallback<Plain>> {
     let argument = Argument(argument);
     function.map(|function| -> InterruptCallback<Plain> {
         Box::new(move |interrupt, _| {
@@ -142,20 +168,6 @@ pub(crate) unsafe extern "C" fn SCICreateNamedInterrupt(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIRemoveInterrupt(
-    interrupt: Handle<LocalInterrupt<Plain>>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let interrupt = library.interrupts.get(interrupt)?;
-        flags(given, 0)?;
-        interrupt.remove(library)
-    });
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIWaitForInterrupt(
     interrupt: Handle<LocalInterrupt<Plain>>,
     timeout: c_uint,
@@ -166,36 +178,6 @@ pub(crate) unsafe extern "C" fn SCIWaitForInterrupt(
         let interrupt = Library::get()?.interrupts.get(interrupt)?;
         flags(given, 0)?;
         interrupt.wait(deadline(timeout))
-    });
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIConnectInterrupt(
-    sd: Handle<Descriptor>,
-    interrupt: *mut Handle<RemoteInterrupt<Plain>>,
-    node: c_uint,
-    adapter_number: c_uint,
-    number: c_uint,
-    timeout: c_uint,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        connect(sd, interrupt, node, adapter_number, number, timeout, given)
-    });
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIDisconnectInterrupt(
-    interrupt: Handle<RemoteInterrupt<Plain>>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let interrupt = library.remote_interrupts.get(interrupt)?;
-        flags(given, 0)?;
-        interrupt.remove(library)
     });
 }
 
@@ -243,20 +225,6 @@ pub(crate) unsafe extern "C" fn SCICreateDataInterrupt(
 }
 
 #[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIRemoveDataInterrupt(
-    interrupt: Handle<LocalInterrupt<Data>>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let interrupt = library.data_interrupts.get(interrupt)?;
-        flags(given, 0)?;
-        interrupt.remove(library)
-    });
-}
-
-#[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIWaitForDataInterrupt(
     interrupt: Handle<LocalInterrupt<Data>>,
     data: *mut c_void,
@@ -284,36 +252,6 @@ pub(crate) unsafe extern "C" fn SCIWaitForDataInterrupt(
             }
             fits
         })
-    });
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIConnectDataInterrupt(
-    sd: Handle<Descriptor>,
-    interrupt: *mut Handle<RemoteInterrupt<Data>>,
-    node: c_uint,
-    adapter_number: c_uint,
-    number: c_uint,
-    timeout: c_uint,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        connect(sd, interrupt, node, adapter_number, number, timeout, given)
-    });
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIDisconnectDataInterrupt(
-    interrupt: Handle<RemoteInterrupt<Data>>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let interrupt = library.remote_data_interrupts.get(interrupt)?;
-        flags(given, 0)?;
-        interrupt.remove(library)
     });
 }
 

@@ -9,9 +9,29 @@
     reason = "names and arguments are the interface's"
 )]
 
+/// What ends an object, and takes no flags.
+macro_rules! ends {
+    ($($name:ident: $object:ty => $table:ident;)*) => {$(
+        #[unsafe(no_mangle)]
+        pub(crate) unsafe extern "C" fn $name(
+            object: Handle<$object>,
+            given: c_uint,
+            error: *mut Error,
+        ) {
+            call(error, || {
+                let library = Library::get()?;
+                let object = library.$table.get(object)?;
+                flags(given, 0)?;
+                object.remove(library)
+            });
+        }
+    )*};
+}
+
 mod absent;
 mod copies;
 mod dma;
+mod flags;
 mod interrupts;
 mod library;
 mod local;

@@ -27,11 +27,11 @@ const MAP_HINTS: c_uint = SCI_FLAG_IO_MAP_IOSPACE
     | SCI_FLAG_READ_PREFETCH_NO_HOLD_MAP
     | SCI_FLAG_DMOVE_MAP
     | SCI_FLAG_WRITES_DISABLE_GATHER_MAP
-    | SCI_FLAG_DISABLE_128_BYTES_PACKETS;
+    | SCI_FLAG_DISABLE_128_BYTES_PACKETS
+    // Interrupt flags find all stores, by whatever map.
+    | SCI_FLAG_CONDITIONAL_INTERRUPT_MAP;
 /// Accesses that hardware turns into something else.
-const MAP_ABSENT: c_uint = SCI_FLAG_LOCK_OPERATION
-    | SCI_FLAG_CONDITIONAL_INTERRUPT_MAP
-    | SCI_FLAG_UNCONDITIONAL_DATA_INTERRUPT_MAP;
+const MAP_ABSENT: c_uint = SCI_FLAG_LOCK_OPERATION | SCI_FLAG_UNCONDITIONAL_DATA_INTERRUPT_MAP;
 const MAP: c_uint =
     SCI_FLAG_FIXED_MAP_ADDR | SCI_FLAG_READONLY_MAP | SCI_FLAG_BROADCAST | MAP_HINTS | MAP_ABSENT;
 
@@ -81,18 +81,9 @@ pub(crate) unsafe extern "C" fn SCIConnectSegment(
     });
 }
 
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIDisconnectSegment(
-    segment: Handle<RemoteSegment>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let segment = library.remotes.get(segment)?;
-        flags(given, 0)?;
-        segment.remove(library)
-    });
+ends! {
+    SCIDisconnectSegment: RemoteSegment => remotes;
+    SCIUnmapSegment: Map => maps;
 }
 
 #[unsafe(no_mangle)]
@@ -155,20 +146,6 @@ pub(crate) unsafe extern "C" fn SCIMapRemoteSegment(
         // SAFETY: the caller passes a place for it.
         unsafe { give_map(library, out, mapped) }
     })
-}
-
-#[unsafe(no_mangle)]
-pub(crate) unsafe extern "C" fn SCIUnmapSegment(
-    map: Handle<Map>,
-    given: c_uint,
-    error: *mut Error,
-) {
-    call(error, || {
-        let library = Library::get()?;
-        let map = library.maps.get(map)?;
-        flags(given, 0)?;
-        map.remove(library)
-    });
 }
 
 #[unsafe(no_mangle)]

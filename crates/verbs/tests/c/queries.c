@@ -62,7 +62,11 @@ void check_queries(struct ibv_context *context)
 
 	CHECK(ibv_query_device(context, &attr) == 0);
 	CHECK(attr.max_qp > 0 && attr.max_sge > 1 && attr.atomic_cap == IBV_ATOMIC_HCA);
-	CHECK(attr.max_mw == 0 && attr.max_raw_ethy_qp == 0 && attr.phys_port_cnt == 1);
+	CHECK(attr.max_mw > 0 && attr.max_raw_ethy_qp == 0 && attr.phys_port_cnt == 1);
+	CHECK(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW);
+	CHECK(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2B);
+	CHECK(!(attr.device_cap_flags & IBV_DEVICE_MEM_WINDOW_TYPE_2A));
+	CHECK(!(attr.device_cap_flags & IBV_DEVICE_XRC));
 	CHECK(ibv_query_device_ex(context, NULL, &extended) == 0);
 	CHECK(!memcmp(&attr, &extended.orig_attr, length));
 	CHECK(extended.odp_caps.general_caps == 0 && extended.xrc_odp_caps == 0);
@@ -184,7 +188,6 @@ void check_unsupported(struct ibv_context *context)
 	NEED(pd && cq && (qp = ibv_create_qp(pd, &attr)));
 	attr.qp_type = IBV_QPT_RAW_PACKET;
 	CHECK(!ibv_create_qp(pd, &attr) && errno == EOPNOTSUPP);
-	CHECK(!ibv_alloc_mw(pd, IBV_MW_TYPE_1) && errno == EOPNOTSUPP);
 	CHECK(!ibv_alloc_dm(context, &dm) && errno == EOPNOTSUPP);
 	CHECK(!ibv_open_xrcd(context, &xrcd) && errno == EOPNOTSUPP);
 	CHECK(!ibv_reg_dmabuf_mr(pd, 0, 64, 0, 0, 0) && errno == EOPNOTSUPP);

@@ -81,7 +81,7 @@ static struct ibv_qp *create_extended(struct ibv_pd *pd, struct ibv_cq_ex *cq)
 		.qp_type = IBV_QPT_RC,
 		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
 		.pd = pd,
-		.send_ops_flags = IBV_QP_EX_WITH_BIND_MW,
+		.send_ops_flags = IBV_QP_EX_WITH_TSO,
 	};
 
 	CHECK(!ibv_create_qp_ex(pd->context, &attr) && errno == EOPNOTSUPP);

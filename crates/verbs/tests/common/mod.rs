@@ -1,4 +1,5 @@
-//! Builds the shared libraries as the Makefile does, finds the distribution's, compiles C programs.
+//! Finds our shared libraries, or builds them as the Makefile does; finds the distribution's;
+//! compiles C programs.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
 use std::path::{Path, PathBuf};
@@ -17,10 +18,18 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The folder with this build's `libibverbs.so.1` and `librdmacm.so.1`.
+/// What `make` has built, if this runs as part of `make test`.
+fn made() -> Option<PathBuf> {
+    std::env::var_os("CAUSEWAY_BUILD").map(PathBuf::from)
+}
+
+/// The folder with our `libibverbs.so.1` and `librdmacm.so.1`.
 pub fn built() -> &'static Path {
     static LIB: OnceLock<PathBuf> = OnceLock::new();
     LIB.get_or_init(|| {
+        if let Some(made) = made() {
+            return made.join("lib");
+        }
         let build =
             Path::new(env!("CARGO_TARGET_TMPDIR")).join(concat!("lib-", env!("CARGO_CRATE_NAME")));
         let status = Command::new("make")
@@ -52,6 +61,9 @@ pub fn distribution(name: &str) -> PathBuf {
 
 /// The broker's program, built from this tree.
 pub fn broker() -> PathBuf {
+    if let Some(made) = made() {
+        return made.join("bin/causewayd");
+    }
     let status = Command::new(env!("CARGO"))
         .args(["build", "--quiet", "-p", "causeway-broker", "--target-dir"])
         .arg(target())

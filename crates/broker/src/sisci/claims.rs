@@ -1,0 +1,297 @@
+//! Which segment ids and interrupt numbers are taken, in a file that outlasts the broker.
+//!
+//! After a restart owners come back one by one. Until one has, what it had is to be had by nobody
+//! else, or a newcomer that is quicker would take its place. So the broker writes down what is
+//! taken, and its successor reserves that for [`causeway_fabric::limits::RESTORE_GRACE`].
+//!
+//! The file is a table of records of [`RECORD`] bytes, each written at once; a record of zeroes is
+//! free. It lies in the runtime directory, which nobody else can enter, and is made with the first
+//! claim. A broker that ends with nothing claimed removes it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use causeway_fabric::limits::RESTORE_GRACE;
+
+use super::interrupts::IntKey;
+use super::segments::Place;
+use crate::config::Tenant;
+use crate::hub::TenantId;
+
+/// The file's name.
+pub const FILE: &str = "sisci.claims";
+/// Bytes of a record.
+const RECORD: usize = 32;
+/// Most records. What is claimed beyond is not written down, and not reserved after a restart.
+const RECORDS_MAX: u32 = 1 << 18;
+
+/// What can be claimed: a segment's place, or an interrupt's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    tenant: TenantId,
+    kind: u32,
+    node: u32,
+    id: u32,
+}
+
+/// Kinds of claims, as they are in the file.
+const SEGMENT: u32 = 1;
+const GROUP: u32 = 2;
+const INTERRUPT: u32 = 3;
+const DATA_INTERRUPT: u32 = 4;
+
+impl Key {
+    /// Of a segment.
+    pub(super) fn place(tenant: TenantId, place: Place) -> Key {
+        let (kind, node, id) = match place {
+            Place::Node(node, id) => (SEGMENT, node, id),
+            Place::Group(id) => (GROUP, 0, id),
+        };
+        Key {
+            tenant,
+            kind,
+            node,
+            id,
+        }
+    }
+
+    /// Of an interrupt.
+    pub(super) fn number(key: IntKey) -> Key {
+        Key {
+            tenant: key.tenant,
+            kind: if key.data { DATA_INTERRUPT } else { INTERRUPT },
+            node: key.node,
+            id: key.number,
+        }
+    }
+}
+
+/// The claims of this broker, and those of the one before it.
+#[derive(Debug, Default)]
+pub struct Claims {
+    path: Option<PathBuf>,
+    file: Option<File>,
+    /// Numbers of records.
+    records: BTreeMap<Key, u32>,
+    free: Vec<u32>,
+    /// Records that the file has had, free ones too.
+    length: u32,
+    /// By which tenants go in the file, since their order may change.
+    tenants: Vec<u64>,
+    /// What was taken under the broker before and has not come back: its name.
+    reserved: HashMap<Key, u64>,
+    reserved_until: Option<Instant>,
+}
+
+impl Claims {
+    /// What a runtime directory knows of an earlier broker's claims. What can't be read is as if
+    /// nothing had been claimed.
+    pub fn load(dir: &Path, tenants: &[Tenant]) -> Claims {
+        let path = dir.join(FILE);
+        let mut claims = Claims::default();
+        claims.tenants = tenants.iter().map(|tenant| hash(&tenant.name)).collect();
+        if let Err(error) = claims.read(&path)
+            && error.kind() != io::ErrorKind::NotFound
+        {
+            tracing::warn!(%error, "cannot read the claims of the broker before");
+            let _ = fs::remove_file(&path);
+        }
+        if !claims.reserved.is_empty() {
+            claims.reserved_until = Some(Instant::now() + RESTORE_GRACE);
+        }
+        claims.path = Some(path);
+        claims
+    }
+
+    fn read(&mut self, path: &Path) -> io::Result<()> {
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(path)?;
+        let length = file.metadata()?.len() / RECORD as u64;
+        self.length = length.min(u64::from(RECORDS_MAX)) as u32;
+        let mut record = [0; RECORD];
+        for number in 0..self.length {
+            file.read_exact_at(&mut record, offset(number))?;
+            match self.decode(&record) {
+                Some((claim, name)) if !self.records.contains_key(&claim) => {
+                    self.records.insert(claim, number);
+                    self.reserved.insert(claim, name);
+                }
+                _ => self.free.push(number),
+            }
+        }
+        self.file = Some(file);
+        Ok(())
+    }
+
+    fn decode(&self, record: &[u8; RECORD]) -> Option<(Key, u64)> {
+        let long = |at: usize| record[at..at + 8].try_into().map(u64::from_le_bytes).ok();
+        let short = |at: usize| record[at..at + 4].try_into().map(u32::from_le_bytes).ok();
+        let (tenant, name, kind) = (long(0)?, long(8)?, short(16)?);
+        let tenant = self.tenants.iter().position(|known| *known == tenant)?;
+        let known = (SEGMENT..=DATA_INTERRUPT).contains(&kind);
+        let claim = Key {
+            tenant: tenant as TenantId,
+            kind,
+            node: short(20)?,
+            id: short(24)?,
+        };
+        known.then_some((claim, name))
+    }
+
+    /// Whether something is kept for who had it under the broker before.
+    pub(super) fn is_reserved(&self, claim: Key) -> bool {
+        self.reserved.contains_key(&claim)
+    }
+
+    /// Whether who comes back with this name may have it: it is free, or was his.
+    pub(super) fn may_return(&self, claim: Key, name: u64) -> bool {
+        self.reserved.get(&claim).is_none_or(|had| *had == name)
+    }
+
+    /// It is taken, under this name.
+    pub(super) fn enter(&mut self, claim: Key, name: u64) {
+        let back = self.reserved.remove(&claim).is_some();
+        if back || self.records.contains_key(&claim) {
+            return;
+        }
+        let number = match self.free.pop() {
+            Some(number) => number,
+            None if self.length < RECORDS_MAX => {
+                self.length += 1;
+                self.length - 1
+            }
+            None => return,
+        };
+        let mut record = [0; RECORD];
+        let tenant = self.tenants.get(claim.tenant).copied().unwrap_or(0);
+        record[0..8].copy_from_slice(&tenant.to_le_bytes());
+        record[8..16].copy_from_slice(&name.to_le_bytes());
+        record[16..20].copy_from_slice(&claim.kind.to_le_bytes());
+        record[20..24].copy_from_slice(&claim.node.to_le_bytes());
+        record[24..28].copy_from_slice(&claim.id.to_le_bytes());
+        self.records.insert(claim, number);
+        self.write(number, &record);
+    }
+
+    /// It is free again.
+    pub(super) fn strike(&mut self, claim: Key) {
+        if let Some(number) = self.records.remove(&claim) {
+            self.free.push(number);
+            self.write(number, &[0; RECORD]);
+        }
+    }
+
+    /// When [`Claims::expire`] has something to do.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.reserved_until
+    }
+
+    /// Reserves nothing any more once the time for coming back is over.
+    pub(super) fn expire(&mut self, now: Instant) {
+        if self.reserved_until.take_if(|until| *until <= now).is_some() {
+            for claim in std::mem::take(&mut self.reserved).into_keys() {
+                self.strike(claim);
+            }
+        }
+    }
+
+    /// Writes a record. If that fails, a restart is less kind to owners; nothing else depends on
+    /// it.
+    fn write(&mut self, number: u32, record: &[u8; RECORD]) {
+        let Some(path) = &self.path else { return };
+        if self.file.is_none() {
+            self.file = create(path);
+        }
+        let written = self
+            .file
+            .as_ref()
+            .map(|f| f.write_all_at(record, offset(number)));
+        if let Some(Err(error)) = written {
+            tracing::warn!(%error, "cannot write a claim down");
+        }
+    }
+}
+
+impl Drop for Claims {
+    fn drop(&mut self) {
+        if let Some(path) = self.path.take_if(|_| self.records.is_empty()) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn create(path: &Path) -> Option<File> {
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(true);
+    let made = options
+        .mode(0o600)
+        .custom_flags(libc::O_NOFOLLOW)
+        .open(path);
+    made.inspect_err(|error| tracing::warn!(%error, "cannot write claims down"))
+        .ok()
+}
+
+fn offset(number: u32) -> u64 {
+    u64::from(number) * RECORD as u64
+}
+
+/// FNV-1a, 64 bits: the same in every build.
+fn hash(text: &str) -> u64 {
+    let step = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    text.as_bytes().iter().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    fn claim(id: u32) -> Key {
+        Key::place(0, Place::Node(4, id))
+    }
+
+    #[test]
+    fn what_a_killed_broker_had_is_reserved_until_its_time_is_over() {
+        let dir = std::env::temp_dir().join(format!("cw-claims-{}", std::process::id()));
+        fs::create_dir(&dir).unwrap();
+        let tenants = Config::without_file().tenants;
+        let mut first = Claims::load(&dir, &tenants);
+        assert!(!dir.join(FILE).exists());
+        for id in 0..4 {
+            first.enter(claim(id), u64::from(id) + 100);
+        }
+        first.strike(claim(1));
+        assert!(first.next_expiry().is_none() && !first.is_reserved(claim(0)));
+        // As if it were killed.
+        std::mem::forget(first);
+        let mut second = Claims::load(&dir, &tenants);
+        let reserved: Vec<bool> = (0..5).map(|id| second.is_reserved(claim(id))).collect();
+        assert_eq!(reserved, [true, false, true, true, false]);
+        assert!(second.may_return(claim(0), 100) && second.may_return(claim(1), 7));
+        assert!(!second.may_return(claim(0), 101));
+        second.enter(claim(0), 100);
+        assert!(!second.is_reserved(claim(0)) && second.may_return(claim(0), 7));
+        let end = second.next_expiry().unwrap();
+        second.expire(end.checked_sub(RESTORE_GRACE / 2).unwrap());
+        assert!(second.is_reserved(claim(2)));
+        second.expire(end);
+        assert!(!second.is_reserved(claim(2)) && second.next_expiry().is_none());
+        std::mem::forget(second);
+        let mut third = Claims::load(&dir, &tenants);
+        assert!(third.is_reserved(claim(0)) && !third.is_reserved(claim(2)));
+        third.enter(claim(0), 100);
+        third.strike(claim(0));
+        drop(third);
+        assert!(!dir.join(FILE).exists(), "nothing is claimed");
+        fs::write(dir.join(FILE), [1; 3 * RECORD + 5]).unwrap();
+        assert!(Claims::load(&dir, &tenants).next_expiry().is_none());
+        let _ = fs::remove_dir_all(&dir);
+    }
+}

@@ -1,0 +1,458 @@
+//! Memory windows (`ibv_alloc_mw(3)`, `ibv_bind_mw(3)`; InfiniBand specification 10.6.7): keys by
+//! which peers reach part of a region, given and taken back by the queue pair itself.
+//!
+//! A window of type 1 belongs to a protection domain and may be bound again at any time. One of
+//! type 2 (2B) is bound to a queue pair of its domain, and must be invalidated before it is bound
+//! again; the program chooses the low byte of its key.
+//!
+//! On this host a window is reached directly where its region is: where that is no more than what
+//! peers of the domain are granted anyway, by the region's own key. A window onto a region without
+//! remote access travels by ring: the descriptor is the protection.
+
+use std::sync::Arc;
+
+use causeway_proto::host::{MemError, Via};
+use causeway_proto::types::{Access, Binding};
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::errno::Errno;
+use crate::mr::{GENERATION_BITS, Kind, MrTable, Place, Region};
+use crate::pd::{Pd, add_user, drop_user};
+use crate::sharing::Accesses;
+
+/// The low bits of a key, which change from binding to binding.
+const GENERATION: u32 = (1 << GENERATION_BITS) - 1;
+/// What peers may do by a window.
+const REMOTE: Access = Access::REMOTE_READ
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_ATOMIC);
+/// What a region must allow its owner if peers are to do it.
+const WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
+
+/// `enum ibv_mw_type`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowType {
+    /// `IBV_MW_TYPE_1`
+    One,
+    /// `IBV_MW_TYPE_2`, of which this device has 2B
+    Two,
+}
+
+/// A region that a window can be bound to, as far as the window needs it.
+struct Target {
+    addr: usize,
+    iova: u64,
+    place: Option<Place>,
+}
+
+impl MrTable {
+    /// Makes a window, bound to nothing, and returns its key.
+    pub fn insert_window(&mut self, pd: u32, window: WindowType) -> Result<u32, Errno> {
+        let region = Region {
+            pd,
+            addr: 0,
+            len: 0,
+            iova: 0,
+            access: Access::empty(),
+            key: 0,
+            kind: Kind::Window {
+                window,
+                region: None,
+                qpn: 0,
+            },
+            published: false,
+        };
+        let full = Errno(libc::ENOMEM);
+        let mut at = self.regions.insert(region).ok_or(full)?;
+        if at == 0 {
+            // The program may choose 0 for the low byte, and no key may be 0.
+            let other = self.regions.insert(region);
+            self.regions.remove(at);
+            at = other.ok_or(full)?;
+        }
+        self.windows += 1;
+        Ok(self.name(at))
+    }
+
+    /// Removes a window. Returns its key if peers may be accessing memory by it.
+    ///
+    /// # Errors
+    /// EINVAL if there is none.
+    pub fn remove_window(&mut self, at: u32) -> Result<Option<u32>, Errno> {
+        let key = self.window_key(at).ok_or(Errno(libc::EINVAL))?;
+        let published = self.unbind(key);
+        self.regions.remove(at);
+        self.windows -= 1;
+        Ok(published.then_some(key))
+    }
+
+    /// The present key of the window at a place.
+    fn window_key(&self, at: u32) -> Option<u32> {
+        let window = self.regions.get(at)?;
+        matches!(window.kind, Kind::Window { .. }).then_some(window.key)
+    }
+
+    /// The keys of the windows bound to a region.
+    pub fn windows_of(&self, key: u32) -> Vec<u32> {
+        let bound = match self.get(key).map(|region| region.kind) {
+            Some(Kind::Memory { windows: 1.., .. }) => &self.bound,
+            _ => return Vec::new(),
+        };
+        let windows = bound.iter().filter_map(|at| self.regions.get(*at));
+        let of_it =
+            |w: &&Region| matches!(w.kind, Kind::Window { region, .. } if region == Some(key));
+        windows.filter(of_it).map(|w| w.key).collect()
+    }
+
+    /// A queue pair is gone: windows that were bound to it are bound to nothing.
+    pub fn release_windows(&mut self, gone: u32) {
+        let windows = self.bound.iter().filter_map(|at| self.regions.get(*at));
+        let of_it = |w: &&Region| matches!(w.kind, Kind::Window { qpn, .. } if qpn == gone);
+        let keys: Vec<u32> = windows.filter(of_it).map(|w| w.key).collect();
+        for key in keys {
+            self.unbind(key);
+        }
+    }
+
+    /// Ends a window's binding, if it has one. Returns whether peers may be accessing memory by it.
+    fn unbind(&mut self, key: u32) -> bool {
+        let published = self.withdraw(key);
+        let Some(window) = self.get_mut(key) else {
+            return false;
+        };
+        let Kind::Window { region, qpn, .. } = &mut window.kind else {
+            return false;
+        };
+        *qpn = 0;
+        let region = region.take();
+        self.bound.remove(&(key >> GENERATION_BITS));
+        if let Some(region) = region.and_then(|key| self.get_mut(key))
+            && let Kind::Memory { windows, .. } = &mut region.kind
+        {
+            *windows = windows.saturating_sub(1);
+        }
+        published
+    }
+
+    /// Invalidates a window of type 2, by the queue pair that it is bound to. One that is not bound
+    /// stays so. Returns whether peers may be accessing memory by it.
+    pub fn invalidate(&mut self, via: Via, key: u32) -> Result<bool, MemError> {
+        let window = self.get(key).ok_or(MemError::Key)?;
+        let Kind::Window {
+            window: WindowType::Two,
+            region,
+            qpn,
+        } = window.kind
+        else {
+            return Err(MemError::Access);
+        };
+        if window.pd != via.pd {
+            return Err(MemError::Pd);
+        }
+        if region.is_some() && qpn != via.qpn {
+            return Err(MemError::Access);
+        }
+        Ok(self.unbind(key))
+    }
+
+    /// Binds a window, which has the key `rkey` from then on. Returns its former key, if peers may
+    /// be accessing memory by that.
+    pub fn bind(&mut self, via: Via, rkey: u32, to: &Binding) -> Result<Option<u32>, MemError> {
+        let at = rkey >> GENERATION_BITS;
+        let old = self.window_key(at).ok_or(MemError::Key)?;
+        let window = *self.get(old).ok_or(MemError::Key)?;
+        if window.pd != via.pd {
+            return Err(MemError::Pd);
+        }
+        let Kind::Window {
+            window: kind,
+            region: bound,
+            ..
+        } = window.kind
+        else {
+            return Err(MemError::Key);
+        };
+        if to.window >> GENERATION_BITS != at {
+            return Err(MemError::Key);
+        }
+        let target = match to.region.filter(|_| to.len > 0) {
+            Some(region) => Some((region, self.target(via, region, to)?)),
+            None => None,
+        };
+        if kind == WindowType::Two {
+            let same_key = (rkey ^ window.key) & GENERATION == 0;
+            if bound.is_some() || same_key || target.is_none() {
+                return Err(MemError::Access);
+            }
+        }
+        let published = self.unbind(old);
+        if let Some(window) = self.regions.get_mut(at) {
+            window.key = rkey;
+        }
+        if let Some((region, target)) = target {
+            let qpn = match kind {
+                WindowType::One => 0,
+                WindowType::Two => via.qpn,
+            };
+            self.tie(rkey, qpn, region, &target, to);
+        }
+        Ok(published.then_some(old))
+    }
+
+    /// The region that a window is to be bound to, if that is allowed (C10-73 to C10-75).
+    fn target(&self, via: Via, region: u32, to: &Binding) -> Result<Target, MemError> {
+        let region = self.get(region).ok_or(MemError::Key)?;
+        let Kind::Memory { frozen, place, .. } = region.kind else {
+            return Err(MemError::Key);
+        };
+        if region.pd != via.pd {
+            return Err(MemError::Pd);
+        }
+        let writes = to.access.intersects(WRITES);
+        let allowed = region.access.contains(Access::MW_BIND)
+            && !region.access.contains(Access::ZERO_BASED)
+            && (!writes || region.access.contains(Access::LOCAL_WRITE));
+        if frozen || !allowed {
+            return Err(MemError::Access);
+        }
+        let offset = to.addr.checked_sub(region.iova).ok_or(MemError::Bounds)?;
+        let end = offset.checked_add(to.len).ok_or(MemError::Bounds)?;
+        if end > region.len as u64 {
+            return Err(MemError::Bounds);
+        }
+        let offset = usize::try_from(offset).map_err(|_| MemError::Bounds)?;
+        let zero_based = to.access.contains(Access::ZERO_BASED);
+        Ok(Target {
+            addr: region.addr + offset,
+            iova: if zero_based { 0 } else { to.addr },
+            place,
+        })
+    }
+
+    /// Lets a window lead to memory.
+    fn tie(&mut self, key: u32, through: u32, to: u32, target: &Target, binding: &Binding) {
+        let Some(window) = self.get_mut(key) else {
+            return;
+        };
+        window.addr = target.addr;
+        window.iova = target.iova;
+        // Inside a region: no longer than memory is.
+        window.len = binding.len as usize;
+        window.access = binding.access & REMOTE;
+        if let Kind::Window { region, qpn, .. } = &mut window.kind {
+            (*region, *qpn) = (Some(to), through);
+        }
+        self.bound.insert(key >> GENERATION_BITS);
+        if let Some(Kind::Memory { windows, .. }) = self.get_mut(to).map(|r| &mut r.kind) {
+            *windows += 1;
+        }
+        if let Some(at) = target.place {
+            self.publish(key, at);
+        }
+    }
+}
+
+/// A memory window (`ibv_alloc_mw(3)`).
+pub struct Mw {
+    context: Arc<Context>,
+    pd: u32,
+    /// Its first key.
+    key: u32,
+    live: Mutex<bool>,
+}
+
+impl Mw {
+    /// See [`Pd::alloc_mw`].
+    pub(crate) fn alloc(pd: &Arc<Pd>, window: WindowType) -> Result<Arc<Mw>, Errno> {
+        let mut state = pd.context.endpoint.shared.state.lock();
+        let key = state.core.mrs.insert_window(pd.handle, window)?;
+        add_user(&mut state.pds, pd.handle);
+        drop(state);
+        Ok(Arc::new(Mw {
+            context: Arc::clone(&pd.context),
+            pd: pd.handle,
+            key,
+            live: Mutex::new(true),
+        }))
+    }
+
+    /// The key that it was made with. The part above the low byte stays.
+    #[must_use]
+    pub fn first_key(&self) -> u32 {
+        self.key
+    }
+
+    /// Ends it, bound or not (`ibv_dealloc_mw(3)`): when it returns, no access by any of its keys
+    /// is going on or will succeed.
+    ///
+    /// # Errors
+    /// EINVAL if it has ended already.
+    pub fn dealloc(&self) -> Result<(), Errno> {
+        let shared = &self.context.endpoint.shared;
+        if !std::mem::take(&mut *self.live.lock()) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut state = shared.state.lock();
+        let published = state.core.mrs.remove_window(self.key >> GENERATION_BITS)?;
+        drop_user(&mut state.pds, self.pd);
+        drop(state);
+        if let Some(key) = published {
+            let evicted = shared.await_accesses(Accesses::Region(key));
+            shared.give_up_segments(&evicted);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_proto::host::Remote;
+    use causeway_shm::layout::MR_TABLE_BYTES;
+    use causeway_shm::{MrTable as Directory, PeerMrs, Segment};
+
+    use super::*;
+
+    const PD: u32 = 3;
+    const BASE: u64 = 0x10_0000;
+    const LEN: usize = 0x4000;
+    const VIA: Via = Via {
+        pd: PD,
+        qpn: 0x7001,
+    };
+    const OTHER: Via = Via {
+        pd: PD,
+        qpn: 0x7002,
+    };
+
+    fn tables() -> (MrTable, PeerMrs) {
+        let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
+        let peer = Arc::clone(&segment);
+        let own = MrTable::new(Directory::format(segment).unwrap());
+        (own, PeerMrs::open(peer).unwrap())
+    }
+
+    fn region(table: &mut MrTable) -> u32 {
+        let access = Access::LOCAL_WRITE | Access::MW_BIND;
+        let range = (BASE as usize, LEN);
+        table.insert(PD, range, BASE, access).unwrap()
+    }
+
+    fn binding(window: u32, region: u32) -> Binding {
+        Binding {
+            window,
+            region: Some(region),
+            access: Access::REMOTE_WRITE,
+            addr: BASE + 0x1000,
+            len: 0x100,
+        }
+    }
+
+    fn write(table: &MrTable, via: Via, key: u32) -> Result<(), MemError> {
+        table.check_remote(via, key, BASE + 0x1000, 0x100, Remote::Write)
+    }
+
+    #[test]
+    fn no_window_is_at_place_0() {
+        let (mut table, _) = tables();
+        let window = table.insert_window(PD, WindowType::Two).unwrap();
+        assert_ne!(window >> GENERATION_BITS, 0);
+        assert_eq!(region(&mut table) >> GENERATION_BITS, 0);
+        assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn peers_on_this_host_find_a_window_where_its_region_is() {
+        let (mut table, peer) = tables();
+        let region = region(&mut table);
+        let at = Place {
+            segment: 9,
+            start: BASE as usize,
+            end: BASE as usize + LEN,
+        };
+        table.place(region, at);
+        let first = table.insert_window(PD, WindowType::Two).unwrap();
+        let key = first ^ 1;
+        assert_eq!(table.bind(VIA, key, &binding(first, region)), Ok(None));
+        let entry = peer.get(key).unwrap();
+        assert_eq!((entry.qpn, entry.pd, entry.segment), (VIA.qpn, PD, 9));
+        assert_eq!((entry.iova, entry.len), (BASE + 0x1000, 0x100));
+        assert_eq!(entry.access, Access::REMOTE_WRITE.bits());
+        // The region moves to another segment.
+        assert_eq!(table.retract(region), [key, region]);
+        assert_eq!(peer.get(key), None);
+        table.place(region, Place { segment: 10, ..at });
+        assert_eq!(peer.get(key).unwrap().segment, 10);
+        assert_eq!(table.invalidate(VIA, key), Ok(true));
+        assert_eq!(peer.get(key), None);
+        // Where the region is not in a segment, nor is the window.
+        table.retract(region);
+        let next = binding(first, region);
+        assert_eq!(table.bind(VIA, first, &next), Ok(None));
+        assert_eq!(peer.get(first), None);
+        assert_eq!(write(&table, VIA, first), Ok(()));
+        assert_eq!(table.remove_window(first >> GENERATION_BITS), Ok(None));
+    }
+
+    #[test]
+    fn a_window_of_type_2_belongs_to_its_queue_pair() {
+        let (mut table, _) = tables();
+        let region = region(&mut table);
+        let first = table.insert_window(PD, WindowType::Two).unwrap();
+        let (key, to) = (first ^ 1, binding(first, region));
+        assert_eq!(write(&table, VIA, first), Err(MemError::Key));
+        let same = table.bind(VIA, first, &to);
+        assert_eq!(same, Err(MemError::Access), "the key it has");
+        assert_eq!(table.bind(VIA, key, &to), Ok(None));
+        assert_eq!(write(&table, VIA, key), Ok(()));
+        assert_eq!(write(&table, OTHER, key), Err(MemError::Key));
+        assert_eq!(table.bind(VIA, first, &to), Err(MemError::Access));
+        assert_eq!(table.invalidate(OTHER, key), Err(MemError::Access));
+        assert_eq!(table.invalidate(VIA, first), Err(MemError::Key));
+        assert_eq!(table.invalidate(VIA, region), Err(MemError::Access));
+        assert_eq!(table.remove(region), Err(Errno(libc::EBUSY)));
+        table.release_windows(VIA.qpn);
+        assert_eq!(write(&table, VIA, key), Err(MemError::Key));
+        assert_eq!(table.bind(OTHER, first, &to), Ok(None));
+        assert_eq!(write(&table, OTHER, first), Ok(()));
+        assert_eq!(table.invalidate(OTHER, first), Ok(false));
+        assert_eq!(table.remove(region), Ok(()));
+    }
+
+    #[test]
+    fn a_window_of_type_1_is_bound_again_at_any_time() {
+        let (mut table, _) = tables();
+        let region = region(&mut table);
+        let first = table.insert_window(PD, WindowType::One).unwrap();
+        let (key, to) = (first ^ 1, binding(first, region));
+        assert_eq!(table.bind(VIA, key, &to), Ok(None));
+        assert_eq!(write(&table, OTHER, key), Ok(()));
+        assert_eq!(table.invalidate(VIA, key), Err(MemError::Access));
+        let elsewhere = Binding {
+            addr: BASE,
+            access: Access::REMOTE_WRITE | Access::ZERO_BASED,
+            ..to
+        };
+        assert_eq!(table.bind(OTHER, first, &elsewhere), Ok(None));
+        assert_eq!(write(&table, VIA, key), Err(MemError::Key));
+        let zero = table.check_remote(VIA, first, 0, 0x100, Remote::Write);
+        assert_eq!(zero, Ok(()));
+        let none = Binding { len: 0, ..to };
+        assert_eq!(table.bind(VIA, key, &none), Ok(None));
+        let gone = table.check_remote(VIA, key, 0, 1, Remote::Write);
+        assert_eq!(gone, Err(MemError::Key));
+        assert_eq!(table.remove(region), Ok(()));
+    }
+
+    #[test]
+    fn no_window_is_bound_to_a_region_that_is_about_to_change() {
+        let (mut table, _) = tables();
+        let region = region(&mut table);
+        let first = table.insert_window(PD, WindowType::One).unwrap();
+        table.freeze(region).unwrap();
+        let to = binding(first, region);
+        assert_eq!(table.bind(VIA, first ^ 1, &to), Err(MemError::Access));
+        table.change(region, PD, Access::LOCAL_WRITE | Access::MW_BIND);
+        assert_eq!(table.bind(VIA, first ^ 1, &to), Ok(None));
+    }
+}

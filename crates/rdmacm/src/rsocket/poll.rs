@@ -1,0 +1,268 @@
+//! Waiting for many: `rpoll`, `rselect`, for rsockets and other descriptors alike.
+
+use core::ffi::{c_int, c_short};
+use core::mem;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::config::CONFIG;
+use super::connect::number;
+use super::socket::{self, Phase, Socket, State};
+use crate::errno::{Errno, INVALID, Result, last};
+
+/// What a rsocket reports without being asked.
+const ALWAYS: c_short = libc::POLLERR | libc::POLLHUP;
+
+/// Sleeps until a descriptor is readable, or the time is over.
+///
+/// # Errors
+/// EINTR.
+pub(super) fn sleep(fds: &[c_int], patience: Option<Duration>) -> Result<()> {
+    let mut fds: Vec<libc::pollfd> = fds.iter().map(|fd| entry(*fd, libc::POLLIN)).collect();
+    wait(&mut fds, patience).map(drop)
+}
+
+fn entry(fd: c_int, events: c_short) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }
+}
+
+/// `ppoll(2)`, by a raw system call: a library that stands before the program's `poll` calls us.
+fn wait(fds: &mut [libc::pollfd], patience: Option<Duration>) -> Result<usize> {
+    let time = patience.map(|patience| libc::timespec {
+        tv_sec: libc::time_t::try_from(patience.as_secs()).unwrap_or(libc::time_t::MAX),
+        tv_nsec: patience.subsec_nanos().into(),
+    });
+    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
+    let mask: *const libc::sigset_t = core::ptr::null();
+    // SAFETY: the entries and the time are valid for the call; no mask is set.
+    let ready =
+        unsafe { libc::syscall(libc::SYS_ppoll, fds.as_mut_ptr(), fds.len(), time, mask, 0) };
+    usize::try_from(ready).map_err(|_| last())
+}
+
+/// What is so of a rsocket.
+fn events(socket: &Socket, state: &State) -> c_short {
+    match state.phase {
+        Phase::Fresh => libc::POLLOUT | libc::POLLHUP,
+        Phase::Listening if socket.has_events() => libc::POLLIN,
+        Phase::Listening | Phase::Connecting | Phase::Accepting => 0,
+        Phase::Failed => libc::POLLIN | libc::POLLOUT | libc::POLLERR | libc::POLLHUP,
+        Phase::Connected => state.stream.as_ref().map_or(libc::POLLERR, |stream| {
+            let mut events = 0;
+            if stream.has_news() {
+                events |= libc::POLLIN;
+            }
+            if !stream.readable {
+                events |= libc::POLLRDHUP;
+            }
+            if stream.has_room() {
+                events |= libc::POLLOUT;
+            }
+            // As of the kernel's sockets, programs take it for the end of everything.
+            if stream.ended() && stream.incoming.unread() == 0 {
+                events |= libc::POLLHUP;
+            }
+            if stream.error.is_some() {
+                events |= libc::POLLERR;
+            }
+            events
+        }),
+    }
+}
+
+/// One of the program's entries.
+struct Watched {
+    socket: Option<Arc<Socket>>,
+    asked: libc::pollfd,
+}
+
+impl Watched {
+    fn new(asked: libc::pollfd) -> Watched {
+        Watched {
+            socket: socket::get(asked.fd),
+            asked,
+        }
+    }
+
+    /// Looks; whether there is something to report.
+    fn look(&mut self) -> bool {
+        let Some(socket) = &self.socket else {
+            return self.asked.revents != 0;
+        };
+        let mut state = socket.lock();
+        socket.progress(&mut state);
+        self.asked.revents = events(socket, &state) & (self.asked.events | ALWAYS);
+        self.asked.revents != 0
+    }
+}
+
+/// Looks at every entry; how many have something to report.
+fn look(watched: &mut [Watched]) -> Result<usize> {
+    let plain = |w: &&mut Watched| w.socket.is_none();
+    let mut kernel: Vec<libc::pollfd> = watched.iter_mut().filter(plain).map(|w| w.asked).collect();
+    if !kernel.is_empty() {
+        wait(&mut kernel, Some(Duration::ZERO))?;
+        for (watched, seen) in watched.iter_mut().filter(plain).zip(&kernel) {
+            watched.asked.revents = seen.revents;
+        }
+    }
+    Ok(watched
+        .iter_mut()
+        .filter_map(|w| w.look().then_some(()))
+        .count())
+}
+
+/// Sleeps until something may have happened, or the time is over.
+fn doze(watched: &mut [Watched], deadline: Option<Instant>) -> Result<()> {
+    let mut kernel = Vec::with_capacity(2 * watched.len());
+    let mut patience = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+    for one in watched.iter() {
+        let Some(socket) = &one.socket else {
+            kernel.push(entry(one.asked.fd, one.asked.events));
+            continue;
+        };
+        let mut state = socket.lock();
+        let fds = socket.doze(&mut state);
+        kernel.extend(fds.iter().map(|fd| entry(*fd, libc::POLLIN)));
+        let own = state.patience(None);
+        patience = [patience, own].into_iter().flatten().min();
+    }
+    // Whatever happened before the completion queues were armed is not announced.
+    let slept = match look(watched) {
+        Ok(0) => wait(&mut kernel, patience).map(drop),
+        Ok(_) => Ok(()),
+        Err(errno) => Err(errno),
+    };
+    for socket in watched.iter().filter_map(|one| one.socket.as_ref()) {
+        socket.lock().woke();
+    }
+    slept
+}
+
+/// Waits for the entries; how many have something to report.
+fn poll_until(watched: &mut [Watched], deadline: Option<Instant>) -> Result<usize> {
+    let start = Instant::now();
+    loop {
+        let ready = look(watched)?;
+        let now = Instant::now();
+        if ready > 0 || deadline.is_some_and(|deadline| now >= deadline) {
+            return Ok(ready);
+        }
+        if now.duration_since(start) >= CONFIG.polling {
+            doze(watched, deadline)?;
+        }
+    }
+}
+
+/// `rpoll`
+pub(crate) unsafe extern "C" fn rpoll(
+    fds: *mut libc::pollfd,
+    count: libc::nfds_t,
+    timeout: c_int,
+) -> c_int {
+    // SAFETY: the program passes as many entries as it says.
+    number(unsafe { poll(fds, count, timeout) })
+}
+
+/// # Safety
+/// As [`rpoll`].
+unsafe fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> Result<c_int> {
+    let count = usize::try_from(count).map_err(|_| INVALID)?;
+    let fds: &mut [libc::pollfd] = match count {
+        0 => &mut [],
+        _ if fds.is_null() => return Err(Errno(libc::EFAULT)),
+        // SAFETY: as the caller promises.
+        _ => unsafe { core::slice::from_raw_parts_mut(fds, count) },
+    };
+    let deadline = u64::try_from(timeout)
+        .ok()
+        .map(|timeout| Instant::now() + Duration::from_millis(timeout));
+    let mut watched: Vec<Watched> = fds.iter().map(|fd| Watched::new(*fd)).collect();
+    let ready = poll_until(&mut watched, deadline)?;
+    for (fd, watched) in fds.iter_mut().zip(&watched) {
+        fd.revents = watched.asked.revents;
+    }
+    c_int::try_from(ready).map_err(|_| INVALID)
+}
+
+/// What each of the three sets of `select(2)` asks for, and what puts a descriptor into it.
+const SETS: [(c_short, c_short); 3] = [
+    (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR),
+    (libc::POLLOUT, libc::POLLOUT | libc::POLLERR),
+    (libc::POLLPRI, libc::POLLPRI),
+];
+
+/// `rselect`
+pub(crate) unsafe extern "C" fn rselect(
+    count: c_int,
+    read: *mut libc::fd_set,
+    write: *mut libc::fd_set,
+    except: *mut libc::fd_set,
+    timeout: *mut libc::timeval,
+) -> c_int {
+    // SAFETY: the program passes sets and a time, or null.
+    number(unsafe { select(count, [read, write, except], timeout) })
+}
+
+/// # Safety
+/// As [`rselect`].
+unsafe fn select(
+    count: c_int,
+    sets: [*mut libc::fd_set; 3],
+    timeout: *mut libc::timeval,
+) -> Result<c_int> {
+    if !(0..=libc::FD_SETSIZE as c_int).contains(&count) {
+        return Err(INVALID);
+    }
+    // SAFETY: as the caller promises; the numbers are those of a set.
+    unsafe {
+        let deadline = match timeout.as_ref() {
+            None => None,
+            Some(time) => {
+                let seconds = u64::try_from(time.tv_sec).map_err(|_| INVALID)?;
+                let micros = u64::try_from(time.tv_usec).map_err(|_| INVALID)?;
+                let wait = Duration::from_secs(seconds) + Duration::from_micros(micros);
+                Some(Instant::now() + wait)
+            }
+        };
+        let asked = |fd: c_int| {
+            sets.iter().zip(SETS).fold(0, |events, (&set, (asks, _))| {
+                match !set.is_null() && libc::FD_ISSET(fd, set) {
+                    true => events | asks,
+                    false => events,
+                }
+            })
+        };
+        let entries = (0..count).map(|fd| entry(fd, asked(fd)));
+        let mut watched: Vec<Watched> = entries
+            .filter(|entry| entry.events != 0)
+            .map(Watched::new)
+            .collect();
+        poll_until(&mut watched, deadline)?;
+        if watched
+            .iter()
+            .any(|w| w.asked.revents & libc::POLLNVAL != 0)
+        {
+            return Err(Errno(libc::EBADF));
+        }
+        let mut found = 0;
+        for (set, (asks, puts)) in sets.into_iter().zip(SETS) {
+            if set.is_null() {
+                continue;
+            }
+            let mut result: libc::fd_set = mem::zeroed();
+            for w in &watched {
+                if w.asked.events & asks != 0 && w.asked.revents & puts != 0 {
+                    libc::FD_SET(w.asked.fd, &raw mut result);
+                    found += 1;
+                }
+            }
+            set.write(result);
+        }
+        Ok(found)
+    }
+}

@@ -1,0 +1,34 @@
+"""The libraries with the points of crates/fault, for the stages that kill and stop programs."""
+
+import fcntl
+import os
+import shutil
+import subprocess
+
+from lib import netns
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+# Beside the ordinary programs and libraries.
+FOLDER = os.path.join(netns.BUILD, "fault")
+LIBS = os.path.join(FOLDER, "lib")
+# What each makefile builds, and of which crates the points are compiled in.
+PARTS = (("mk/abi.mk", "libs", "causeway-verbs/inject,causeway/inject"),
+         ("mk/sisci.mk", "sisci", "causeway-sisci/inject"))
+
+
+def build():
+    """Compiles the libraries. Stages that run beside each other take turns."""
+    os.makedirs(FOLDER, exist_ok=True)
+    with open(os.path.join(FOLDER, "lock"), "w", encoding="ascii") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for makefile, target, features in PARTS:
+            env = dict(os.environ, BUILD=FOLDER, ABI_PROFILE="dev",
+                       CARGO_FLAGS=f"--locked --features {features}")
+            subprocess.run(["make", "-s", "-C", ROOT, "-f", makefile, target], check=True,
+                           env=env)
+
+
+def copy(folder):
+    """Copies the libraries, while another stage may be building them again."""
+    shutil.copytree(LIBS, folder, symlinks=True,
+                    ignore=shutil.ignore_patterns("*.new", "*.map", "*.ld"))

@@ -1,0 +1,20 @@
+# What tests/vm runs in guests, beside the distribution's programs and the conformance tests.
+
+VM_CLIENTS := $(addprefix $(BUILD)/test/vm/,pingpong intr reflect dmabench)
+VM_PROGRAMS := $(addprefix $(BUILD)/test/vm/,segments locks) $(VM_CLIENTS)
+
+test-programs: $(VM_PROGRAMS)
+
+$(BUILD)/test/vm/segments: $(addprefix tests/,vm/segments.c sisci/check.c sisci/remote.c) \
+		$(wildcard tests/sisci/*.h) $(BUILD)/lib/libsisci.so $(sisci_headers)
+	@mkdir -p $(@D)
+	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
+
+$(VM_CLIENTS): $(BUILD)/test/vm/%: tests/sisci/clients/%.c tests/sisci/clients/common.h \
+		$(BUILD)/lib/libsisci.so $(sisci_headers)
+	@mkdir -p $(@D)
+	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
+
+$(BUILD)/test/vm/locks: tests/vm/locks.c $(CAUSEWAY_HEADER) $(BUILD)/lib/libcauseway.so
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_STRICT) -I$(BUILD)/include -o $@ $< -L$(BUILD)/lib -lcauseway
