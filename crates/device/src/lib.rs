@@ -37,6 +37,7 @@ mod record;
 mod region;
 mod ring;
 mod sharing;
+mod signals;
 mod slab;
 mod srq;
 mod ud;
