@@ -83,7 +83,7 @@ fn write_vm_seeds() {
     let chain = vec![
         1, 0, 0, 0x80, 0, 0, 255, 255, 255, 255, 1, 0, 0, 2, 0, 0, KICK,
     ];
-    seed("circle", &[chain.clone()]);
+    seed("circle", std::slice::from_ref(&chain));
     // The table of an indirect descriptor lies beyond memory.
     let indirect = vec![1, 0, 0, 0, 255, 255, 64, 0, 0, 0, 4, 0, 0, 2, 0, 0, KICK];
     seed("indirect", &[chain, indirect]);
