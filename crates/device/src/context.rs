@@ -45,7 +45,7 @@ impl Context {
     /// Takes the next asynchronous event, waiting for it (`ibv_get_async_event(3)`).
     ///
     /// # Errors
-    /// EAGAIN if there is none and the descriptor is non-blocking.
+    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal.
     pub fn get_async_event(&self) -> Result<AsyncEvent, Errno> {
         let shared = &self.endpoint.shared;
         shared.wait(&self.events.queue, || self.events.pop())

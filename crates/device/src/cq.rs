@@ -44,7 +44,7 @@ impl CompChannel {
     /// completion queue that announced it.
     ///
     /// # Errors
-    /// EAGAIN if there is none and the descriptor is non-blocking.
+    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal.
     pub fn get_event(&self) -> Result<usize, Errno> {
         self.context
             .endpoint

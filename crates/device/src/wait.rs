@@ -1,21 +1,34 @@
 //! Blocking calls: a thread that waits for an event waits on the sources of events itself, so that
 //! it wakes once.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::EventQueue;
 use crate::clock::{self, Now};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
+use crate::signals::{self, Held};
+
+/// How a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    /// There was something to do at once.
+    Awake,
+    Slept,
+    /// A signal was handled that interrupts system calls.
+    Interrupted,
+}
 
 impl Shared {
     /// Makes progress until `take` yields something, sleeping on `queue` and the sources.
     ///
     /// # Errors
-    /// EAGAIN where there is nothing and the queue's descriptor is non-blocking.
+    /// EAGAIN where there is nothing and the queue's descriptor is non-blocking; EINTR after a
+    /// signal whose handler interrupts system calls.
     pub(crate) fn wait<T, E>(
         &self,
         queue: &EventQueue<E>,
@@ -28,12 +41,26 @@ impl Shared {
             self.progress_once();
             return take().ok_or(Errno(libc::EAGAIN));
         }
+        let held = Held::new();
         self.blocked.fetch_add(1, Ordering::SeqCst);
+        let mut interrupted = false;
         let found = loop {
             if let Some(found) = take() {
-                break found;
+                break Ok(found);
             }
-            self.sleep_until_work(queue);
+            if interrupted {
+                break Err(Errno(libc::EINTR));
+            }
+            let woken = self.sleep_until_work(queue, &held);
+            interrupted = woken == Woken::Interrupted;
+            if woken != Woken::Awake
+                && let Some(found) = queue.holding(|| {
+                    self.progress_once();
+                    take()
+                })
+            {
+                break Ok(found);
+            }
         };
         if self.blocked.fetch_sub(1, Ordering::SeqCst) > 1 {
             // Others still sleep, with the deadline of before: let one look again.
@@ -42,7 +69,7 @@ impl Shared {
         // The helper sleeps in the belief that the sources are watched, or missed a call that this
         // thread took; what this thread has received may have to be acknowledged yet.
         self.kick_if_asleep();
-        Ok(found)
+        found
     }
 
     fn progress_once(&self) {
@@ -57,11 +84,14 @@ impl Shared {
         }
     }
 
-    fn sleep_until_work<E>(&self, queue: &EventQueue<E>) {
+    /// Sleeps unless there is something to do at once.
+    fn sleep_until_work<E>(&self, queue: &EventQueue<E>, held: &Held) -> Woken {
         let now = Now::default();
+        now.get();
         self.arm();
         let mut state = self.state.lock();
-        let worked = state.progress_everywhere(&now);
+        // What is at the port ends the sleep: no need to look.
+        let worked = state.progress_but_port(&now);
         self.note_activity(&now);
         let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         if !worked {
@@ -74,7 +104,7 @@ impl Shared {
         }
         if worked {
             self.disarm();
-            return;
+            return Woken::Awake;
         }
         let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
         let [doorbell, udp, control] = self.sources();
@@ -84,7 +114,7 @@ impl Shared {
             PollFd::from_borrowed_fd(udp, PollFlags::IN),
             PollFd::from_borrowed_fd(control, PollFlags::IN),
         ];
-        let _ = poll(&mut fds, timeout.as_ref());
+        let slept = held.poll(&mut fds, timeout);
         self.source_deadline.store(0, Ordering::SeqCst);
         self.note_errors(fds[2].revents());
         if !fds[1].revents().is_empty() {
@@ -94,6 +124,11 @@ impl Shared {
             self.control_events();
         }
         self.disarm();
-        self.progress_once();
+        match slept {
+            Err(error) if error.kind() == ErrorKind::Interrupted && signals::interrupt() => {
+                Woken::Interrupted
+            }
+            _ => Woken::Slept,
+        }
     }
 }

@@ -1,0 +1,41 @@
+"""qperf: its tests of RC, UC and UD in one pair of processes; each figure counts as a test."""
+
+import re
+
+from lib import pair
+
+# Seconds, qperf's least.
+DURATION = "1"
+# What a side may take to notice that the other is done, on a busy machine.
+TIMEOUT = "30"
+# qperf exchanges LIDs and nothing else, see docs/programs/qperf.md.
+ENVIRONMENT = {"CAUSEWAY_LID": "1"}
+NAME = "qperf"
+NAMES = [NAME]
+TESTS = """rc_lat rc_bw rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_lat rc_rdma_write_bw
+    rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr uc_lat uc_bw uc_bi_bw
+    uc_rdma_write_lat uc_rdma_write_bw uc_rdma_write_poll_lat ud_lat ud_bw ud_bi_bw
+    ver_rc_compare_swap ver_rc_fetch_add""".split()
+
+
+def missing_figures(text):
+    """The tests of which qperf tells no figure other than zero."""
+    found = re.findall(r"^(\w+):\n(?: +\w+ += +([\d.]+) [^\n]*\n)+", text, re.M)
+    good = {name for name, figure in found if float(figure) > 0}
+    return [name for name in TESTS if name not in good]
+
+
+def run(report, stage, world, wire, seconds, ports, chosen):
+    """Runs every test, and has the server end."""
+    if not chosen(f"{stage} {NAME}"):
+        return
+    port = ["-lp", str(next(ports))]
+    client = ["qperf", world.server.address, *port, "-to", TIMEOUT, "-t", DURATION, *TESTS, "quit"]
+    outcome = pair.Pair(world, wire, ["qperf", *port], client, env=ENVIRONMENT).run(seconds)
+    missing = missing_figures(outcome.client_text)
+    problem = outcome.problem
+    if missing:
+        problem = f"{problem or 'no figures'}; missing: {' '.join(missing)}"
+    text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
+    report.add(stage, NAME, problem, outcome.seconds, text, len(TESTS) - len(missing),
+               len(missing))
