@@ -5,7 +5,7 @@
  *	segments send FILE		puts a file there
  *	segments serve COUNT		makes many segments, and checks what becomes of them
  *	segments use COUNT		connects to all of them, and changes them
- *	segments hold WORD		makes a segment whose pages begin with it; until released
+ *	segments hold WORD		has a segment whose pages begin with the word
  *	segments release		has it removed
  *	segments scan START PAGES WORD	counts pages of physical memory that begin with the word
  *
@@ -48,7 +48,7 @@ static void await(sci_local_interrupt_t interrupt)
 }
 
 /* An interrupt may be triggered before whoever waits for it has made it. */
-static void trigger(sci_desc_t sd, unsigned int number)
+static sci_remote_interrupt_t trigger(sci_desc_t sd, unsigned int number)
 {
 	sci_remote_interrupt_t to;
 	sci_error_t error;
@@ -60,6 +60,24 @@ static void trigger(sci_desc_t sd, unsigned int number)
 	if (error != SCI_ERR_OK)
 		give_up(__FILE__, __LINE__, "SCIConnectInterrupt", error);
 	DO(SCITriggerInterrupt, to, NO_FLAGS);
+	return to;
+}
+
+/* Says that something is done, and hears that this was heard. A process must not end before: what
+ * it has triggered by a connection that the other side has not taken in yet ends with it. */
+static void tell(sci_desc_t sd, sci_local_interrupt_t own)
+{
+	sci_remote_interrupt_t other = trigger(sd, DONE);
+
+	await(own);
+	DO(SCITriggerInterrupt, other, NO_FLAGS);
+}
+
+/* The other side of it. */
+static void confirm(sci_desc_t sd, sci_local_interrupt_t own)
+{
+	trigger(sd, READY);
+	await(own);
 }
 
 static volatile void *map_remote(sci_remote_segment_t segment, size_t size)
@@ -85,8 +103,7 @@ static void receive_file(const char *name, size_t bytes)
 	await(done);
 	if (fd < 0 || write(fd, memory, bytes) != (ssize_t)bytes || close(fd))
 		die(name);
-	/* The sender may look once more. */
-	trigger(sd, READY);
+	confirm(sd, done);
 	DO(SCIUnmapSegment, map, NO_FLAGS);
 	DO(SCIRemoveSegment, segment, SCI_FLAG_FORCE_REMOVE);
 }
@@ -110,8 +127,7 @@ static void send_file(const char *name)
 	if (at != size)
 		die(name);
 	SCIStoreBarrier(NULL, NO_FLAGS);
-	trigger(sd, DONE);
-	await(taken);
+	tell(sd, taken);
 	printf("%zu bytes\n", at);
 }
 
@@ -150,6 +166,7 @@ static void serve(unsigned int count)
 		EXPECT(*(volatile uint64_t *)memory[i] == word_of(i, 1));
 		EXPECT(*(volatile uint64_t *)last_word(memory[i], i) == word_of(i, 1));
 	}
+	confirm(sd, done);
 	for (unsigned int i = 0; i < count; i++) {
 		DO(SCIUnmapSegment, maps[i], NO_FLAGS);
 		DO(SCIRemoveSegment, segments[i], SCI_FLAG_FORCE_REMOVE);
@@ -176,7 +193,7 @@ static void use(unsigned int count)
 		*memory[i] = word_of(i, 1);
 		*(volatile uint64_t *)last_word((void *)memory[i], i) = word_of(i, 1);
 	}
-	trigger(sd, DONE);
+	tell(sd, ready);
 	printf("%u segments\n", count);
 }
 
@@ -194,6 +211,14 @@ static void hold(uint64_t word)
 	await(done);
 	DO(SCIUnmapSegment, map, NO_FLAGS);
 	DO(SCIRemoveSegment, segment, NO_FLAGS);
+	confirm(sd, done);
+}
+
+static void release(void)
+{
+	sci_desc_t sd = open_library();
+
+	tell(sd, interrupt(sd, READY));
 }
 
 /* What a machine's own root may see of the window: no device is asked, and no driver. */
@@ -229,7 +254,7 @@ int main(int argc, char **argv)
 	else if (argc == 3 && !strcmp(argv[1], "hold"))
 		hold(strtoull(argv[2], NULL, 0));
 	else if (argc == 2 && !strcmp(argv[1], "release"))
-		trigger(open_library(), DONE);
+		release();
 	else if (argc == 5 && !strcmp(argv[1], "scan"))
 		scan(strtoull(argv[2], NULL, 0), strtoul(argv[3], NULL, 0),
 				strtoull(argv[4], NULL, 0));

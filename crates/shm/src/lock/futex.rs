@@ -95,16 +95,16 @@ impl Sleep for Futex {
         let word = low_half(word);
         if !NO_WAITV.load(Ordering::Relaxed) {
             match sleep_on_both(word, expected, self, deaths, until) {
-                Slept::Slept => return,
-                Slept::Window => return self.look_on(word, expected, deaths, until),
-                Slept::Unknown => NO_WAITV.store(true, Ordering::Relaxed),
+                Outcome::Slept => return,
+                Outcome::Window => return self.look_on(word, expected, deaths, until),
+                Outcome::Unknown => NO_WAITV.store(true, Ordering::Relaxed),
             }
         }
         // Once more, lest somebody died before this one could be woken by it.
         if self.table.deaths() != deaths {
             return;
         }
-        if sleep_on_one(word, expected, until.min(Deadline::after(LEASE))) == Slept::Window {
+        if sleep_on_one(word, expected, until.min(Deadline::after(LEASE))) == Outcome::Window {
             self.look_on(word, expected, deaths, until);
         }
     }
@@ -139,7 +139,7 @@ impl Futex {
 
 /// What came of an attempt to sleep.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Slept {
+enum Outcome {
     /// The caller looks.
     Slept,
     /// The kernel has no such call.
@@ -154,7 +154,7 @@ fn sleep_on_both(
     with: &Futex,
     deaths: u32,
     until: Deadline,
-) -> Slept {
+) -> Outcome {
     let on = |word: &AtomicU32, value: u32| {
         let mut wait = futex::Wait::new();
         wait.val = u64::from(value);
@@ -171,13 +171,13 @@ fn sleep_on_both(
         futex::ClockId::Monotonic,
     );
     match result {
-        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Slept::Slept,
-        Err(Errno::FAULT) => Slept::Window,
-        Err(_) => Slept::Unknown,
+        Ok(_) | Err(Errno::AGAIN | Errno::INTR | Errno::TIMEDOUT) => Outcome::Slept,
+        Err(Errno::FAULT) => Outcome::Window,
+        Err(_) => Outcome::Unknown,
     }
 }
 
-fn sleep_on_one(word: &AtomicU32, expected: u32, until: Deadline) -> Slept {
+fn sleep_on_one(word: &AtomicU32, expected: u32, until: Deadline) -> Outcome {
     let time = (until != Deadline::NEVER).then(|| timespec(until.nanos()));
     let result = futex::wait_bitset(
         word,
@@ -187,8 +187,8 @@ fn sleep_on_one(word: &AtomicU32, expected: u32, until: Deadline) -> Slept {
         NonZeroU32::MAX,
     );
     match result {
-        Err(Errno::FAULT) => Slept::Window,
+        Err(Errno::FAULT) => Outcome::Window,
         // Whatever else ends it, the caller looks.
-        _ => Slept::Slept,
+        _ => Outcome::Slept,
     }
 }
