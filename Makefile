@@ -24,6 +24,7 @@ include mk/lint.mk
 include mk/guest.mk
 include tests/verify/verify.mk
 include tests/sisci/sisci.mk
+include tests/mpi/mpi.mk
 include tests/vm/vm.mk
 
 .PHONY: all bins libs paths headers examples test-programs setup demo test lint clean help
