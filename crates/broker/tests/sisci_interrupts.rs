@@ -144,6 +144,38 @@ fn deaths_end_cells() {
 }
 
 #[test]
+fn what_was_triggered_before_the_end_arrives() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
+    let connection = b.connect_interrupt(4, 9, false, false).unwrap().connection;
+    let theirs = take(&b, connection, false);
+    let mut trigger = Trigger::open(segment(&theirs)).unwrap();
+    trigger.trigger(&bell(&theirs)).unwrap();
+    drop(b);
+    let own = take(&a, interrupt, true);
+    assert!(Interrupt::open(segment(&own)).unwrap().is_pending());
+    let news = await_events(&a, 2);
+    assert_eq!(
+        news,
+        [added(interrupt, &own), removed(interrupt, &own)],
+        "it ends once it was taken"
+    );
+    a.remove_interrupt(interrupt, false).unwrap();
+}
+
+#[test]
+fn a_connection_that_could_not_trigger_ends_at_once() {
+    let host = host();
+    let (a, b) = (process(&host, 4), process(&host, 8));
+    let interrupt = a.create_interrupt(Some(9), false, false).unwrap().interrupt;
+    b.connect_interrupt(4, 9, false, false).unwrap();
+    drop(b);
+    await_events(&a, 2);
+    assert!(a.take_cells(interrupt, true).unwrap().is_empty());
+}
+
+#[test]
 fn a_connect_waits_for_its_interrupt() {
     let host = host();
     let (a, b) = (process(&host, 4), process(&host, 8));

@@ -278,7 +278,9 @@ impl SisciService for Client<'_> {
         _: Vec<OwnedFd>,
     ) -> Result<Answer<TakeCellReply>, Errno> {
         let session = self.caller.session;
-        let (body, fds) = self.tables.take_cell(session, &request, &self.context)?;
+        let (body, fds) = self
+            .tables
+            .take_cell(session, &request, &mut self.context)?;
         Ok(Answer { body, fds })
     }
 

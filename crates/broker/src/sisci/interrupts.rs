@@ -67,6 +67,9 @@ pub(super) struct Cell {
     pub(super) trigger: Option<(SessionId, u32)>,
     /// Memory and eventfd, until both ends have them; and how many ends have not.
     fds: Option<(OwnedFd, OwnedFd, u8)>,
+    /// The connection is over, and the owner has not taken the cell yet, in which there may be
+    /// triggers: it ends when it is taken.
+    pub(super) over: bool,
 }
 
 impl Cell {
@@ -77,6 +80,7 @@ impl Cell {
             owner: None,
             trigger: None,
             fds: None,
+            over: false,
         }
     }
 }
@@ -302,7 +306,8 @@ impl Tables {
         Ok(())
     }
 
-    /// Removes what the tables have of a connection, and tells the interrupt's owners.
+    /// Removes what the tables have of a connection, and tells the interrupt's owners; those that
+    /// have not taken their ends yet, in which there may be triggers, once they have.
     pub(super) fn drop_interrupt_connection(
         &mut self,
         whose: (SessionId, u32),
@@ -313,6 +318,10 @@ impl Tables {
         let key = key_of(tenant, &connection.request);
         forget(&mut self.listeners, key, whose);
         for &name in connection.cells.all.keys() {
+            let was_taken = !connection.cells.untaken.contains(&name);
+            if was_taken && self.outlasts(name) {
+                continue;
+            }
             let cell = self.cells.remove(&name);
             if let Some(owner) = cell.and_then(|cell| cell.owner) {
                 self.lose_cell(owner, true, name, context);
@@ -320,12 +329,29 @@ impl Tables {
         }
     }
 
+    /// Leaves a cell whose connection is over to an owner that has not taken it. False if it has.
+    fn outlasts(&mut self, name: u64) -> bool {
+        let Some(cell) = self.cells.get_mut(&name) else {
+            return false;
+        };
+        let Some((session, handle)) = cell.owner else {
+            return false;
+        };
+        let own = self.holdings.get_mut(&session);
+        let cells = own.and_then(|own| own.cells(handle, true));
+        cell.over = cells.is_some_and(|cells| cells.untaken.contains(&name));
+        if cell.over {
+            cell.trigger = None;
+        }
+        cell.over
+    }
+
     /// The next cell that the caller has not taken.
     pub(super) fn take_cell(
         &mut self,
         session: SessionId,
         request: &TakeCellRequest,
-        context: &Context<'_>,
+        context: &mut Context<'_>,
     ) -> Result<(TakeCellReply, Vec<OwnedFd>), Errno> {
         let own = self.own(session)?;
         let cells = own.cells(request.handle, request.local);
@@ -348,6 +374,7 @@ impl Tables {
         if *untaken == 0 {
             cell.fds = None;
         }
+        let over = cell.over;
         let reply = TakeCellReply {
             cell: Some(name),
             node,
@@ -357,6 +384,10 @@ impl Tables {
         own.untaken -= 1;
         if let Some(cells) = own.cells(request.handle, request.local) {
             cells.untaken.pop_front();
+        }
+        if over {
+            self.cells.remove(&name);
+            self.lose_cell((session, request.handle), true, name, context);
         }
         Ok((reply, fds))
     }
@@ -400,6 +431,7 @@ impl Tables {
             owner: Some(owner),
             trigger: Some(trigger),
             fds: Some((memory, bell, 2)),
+            over: false,
         };
         self.cells.insert(name, cell);
         let sides = [(owner, true, trigger_node), (trigger, false, owner_node)];

@@ -406,7 +406,7 @@ impl Tables {
         } else {
             &mut cell.trigger
         };
-        if cell.tenant != tenant || side.is_some() {
+        if cell.tenant != tenant || side.is_some() || cell.over {
             return Err(Errno::INVAL);
         }
         *side = Some(end);
