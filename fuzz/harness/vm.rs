@@ -42,6 +42,8 @@ const SOURCES: u16 = 3;
 const WRITE: u16 = 2;
 const NEXT: u16 = 1;
 const BEGIN: u16 = 8;
+/// One more than the last operation.
+const OPERATIONS: u8 = 13;
 /// Steps of one input; more show nothing new.
 const STEPS_MAX: usize = 400;
 /// Of a vhost-user message's header.
@@ -313,7 +315,7 @@ impl World {
     /// A request whose words are small enough to meet each other.
     fn ask_for(&mut self, input: &mut Input) {
         let mut header = [0; 48];
-        header[0] = input.number(1) as u8 % 10;
+        header[0] = input.number(1) as u8 % OPERATIONS;
         header[4] = input.number(1) as u8 % 6;
         header[8] = input.number(1) as u8 % 16;
         header[16..24].copy_from_slice(&(input.number(2) * 2048).to_le_bytes());

@@ -50,6 +50,8 @@ struct env {
 void pair_open(struct env *env, struct pair *p, struct ibv_srq *srq, bool connect);
 void side_open(struct env *env, struct side *s, struct ibv_srq *srq);
 void side_connect(struct env *env, struct side *s, const struct side *peer);
+/* A pair of connected UC queue pairs, which may WRITE. */
+void uc_open(struct env *env, struct pair *p);
 /* Checks that the bystander's QPs still move data both ways. */
 void bystander_check(struct env *env);
 

@@ -225,8 +225,7 @@ static void multicast(struct env *env)
 	need0(ibv_destroy_qp(s[2].qp));
 }
 
-/* A pair of connected UC queue pairs. */
-static void uc_open(struct env *env, struct pair *p)
+void uc_open(struct env *env, struct pair *p)
 {
 	struct side *sides[2] = { &p->a, &p->b };
 

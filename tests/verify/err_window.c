@@ -507,6 +507,48 @@ static void in_order(struct env *env)
 	expect_wc(s.p.a.cq, 81, IBV_WC_SUCCESS);
 }
 
+/* Unreliable connections bind windows and invalidate them too; what is refused is dropped. */
+static void unreliable(struct env *env)
+{
+	volatile unsigned char *at;
+	struct ibv_mw *mw;
+	struct ibv_mr *mr;
+	struct ibv_wc wc;
+	struct pair p;
+	uint32_t rkey;
+
+	uc_open(env, &p);
+	mr = reg(env, &p.b, HIDDEN);
+	mw = alloc(env, IBV_MW_TYPE_2);
+	rkey = bind2(&p.b, mw, info_of(&p.b, mr, IBV_ACCESS_REMOTE_WRITE));
+	memset(p.b.buf, 0, BUF_BYTES);
+	p.a.buf[0] = 0x5a;
+	at = p.b.buf + WINDOW_AT;
+	allowed(&p, IBV_WR_RDMA_WRITE, 8, (uintptr_t)at, rkey);
+	while (*at != 0x5a)
+		expect_quiet(p.b.cq);
+	/* Invalid keys: the first is dropped, with its receive left to the second. */
+	need0(post_recv(&p.b, 90, 64));
+	need0(post_inv(&p.a, 91, IBV_WR_SEND_WITH_INV, rkey ^ 1));
+	expect_wc(p.a.cq, 91, IBV_WC_SUCCESS);
+	need0(post_inv(&p.a, 92, IBV_WR_SEND_WITH_INV, rkey));
+	expect_wc(p.a.cq, 92, IBV_WC_SUCCESS);
+	wc = expect_wc(p.b.cq, 90, IBV_WC_SUCCESS);
+	check(wc.wc_flags & IBV_WC_WITH_INV && wc.invalidated_rkey == rkey, "key %#x",
+	      wc.invalidated_rkey);
+	p.a.buf[0] = 0x66;
+	allowed(&p, IBV_WR_RDMA_WRITE, 8, (uintptr_t)at, rkey);
+	rkey = bind2(&p.b, mw, info_of(&p.b, mr, IBV_ACCESS_REMOTE_WRITE));
+	allowed(&p, IBV_WR_RDMA_WRITE, 8, (uintptr_t)at + 8, rkey);
+	while (at[8] != 0x66)
+		expect_quiet(p.b.cq);
+	check(*at == 0x5a, "a WRITE by an invalid key has changed it");
+	/* A local error stops the sends, and no more. */
+	need0(post_inv(&p.b, 93, IBV_WR_LOCAL_INV, rkey ^ 1));
+	expect_wc(p.b.cq, 93, IBV_WC_MW_BIND_ERR);
+	expect_state(p.b.qp, IBV_QPS_SQE);
+}
+
 const struct error_case window_cases[] = {
 	{ "window: WRITE, READ, atomic by its key", use_of_a_window },
 	{ "window: beyond its range", beyond_its_range },
@@ -521,5 +563,6 @@ const struct error_case window_cases[] = {
 	{ "window: keys that can't be invalidated", bad_invalidations },
 	{ "window: calls that fail at once", bad_calls },
 	{ "window: completions in order", in_order },
+	{ "window: of an unreliable connection", unreliable },
 	{ 0 },
 };

@@ -140,7 +140,14 @@ static void *work(void *arg)
 	return NULL;
 }
 
-/* Nothing may complete any more, and no asynchronous event may have come. */
+/* What a device tells of itself as its host's addresses come. */
+static bool harmless(enum ibv_event_type type)
+{
+	return type == IBV_EVENT_COMM_EST || type == IBV_EVENT_GID_CHANGE ||
+	       type == IBV_EVENT_PORT_ACTIVE;
+}
+
+/* Nothing may complete any more, and no asynchronous event of trouble may have come. */
 static void check_quiet(void)
 {
 	struct ibv_async_event event;
@@ -153,7 +160,7 @@ static void check_quiet(void)
 			fail("a completion too many: wr_id %#" PRIx64, wc.wr_id);
 	need(fcntl(run.dev.ctx->async_fd, F_SETFL, flags | O_NONBLOCK) == 0, "fcntl");
 	while (ibv_get_async_event(run.dev.ctx, &event) == 0) {
-		if (event.event_type != IBV_EVENT_COMM_EST)
+		if (!harmless(event.event_type))
 			fail("asynchronous event: %s", ibv_event_type_str(event.event_type));
 		ibv_ack_async_event(&event);
 	}

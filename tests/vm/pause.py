@@ -43,8 +43,8 @@ def detached_while_paused(lab):
         qmp.execute("stop")
         lab.causeway("vm", "detach", a.name)
         outcome = expect_failure(b)
-        expect_nothing_shown(a, qmp)
         qmp.execute("cont")
+        expect_nothing_shown(a, qmp)
     status, _ = traffic.wait(a, "ib_write_bw")
     if status == 0:
         raise GuestError("the process of the VM that was given up noticed nothing")

@@ -193,7 +193,7 @@ impl BrokerService for Client<'_> {
                     peer,
                     trusted,
                 },
-                fds: fds.into(),
+                fds,
             },
         })
     }

@@ -390,6 +390,42 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_has_a_table_of_its_own_which_is_nobody_elses() {
+        let mut lives = lives();
+        let (_, common) = table(&mut lives);
+        let [stays, goes] = [(); 2].map(|()| lives.begin().unwrap());
+        let given = lives.vm_table(7).unwrap();
+        let again = lives.vm_table(7).unwrap();
+        assert_eq!(
+            inode_of(&given),
+            inode_of(&again),
+            "one for all of its sessions"
+        );
+        assert_ne!(inode_of(&given), inode_of(lives.vm_table(8).unwrap()));
+        let mapped = Segment::map(again, LIFE_BYTES).unwrap();
+        // What the machine writes is seen by itself alone.
+        let forger = LifeBook::resume(Arc::new(mapped)).unwrap();
+        let seen = forger.table();
+        assert!(
+            seen.is_alive(stays) && seen.is_alive(goes),
+            "who was there before"
+        );
+        forger.end(stays);
+        assert!(common.is_alive(stays) && lives.knows(stays));
+        let deaths = seen.deaths();
+        lives.end(goes);
+        lives.announce();
+        assert!(!seen.is_alive(goes) && seen.deaths() != deaths);
+        assert!(
+            !lives.adopt(&given, Instant::now()),
+            "not even after a restart"
+        );
+        lives.leave_vm(7);
+        lives.leave_vm(7);
+        assert_eq!(lives.vm_tables.len(), 1);
+    }
+
+    #[test]
     fn the_next_broker_goes_on_with_the_table() {
         let now = Instant::now();
         let mut old = lives();

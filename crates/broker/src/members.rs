@@ -234,3 +234,32 @@ impl SessionService for Client<'_> {
         Ok(lives.knows(Life { index, generation }).into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_of_machines_are_users_of_their_own() {
+        let mut members = Members::default();
+        let mut user = |vm, uid| {
+            members.user_of(&Peer {
+                tenant: 0,
+                userfaultfd: false,
+                pid: 0,
+                uid,
+                vm,
+            })
+        };
+        assert_eq!(user(None, 0), Ok(0));
+        let root = user(Some(1), 0).unwrap();
+        assert!(root >= GUEST_USER_FIRST);
+        assert_eq!(user(Some(1), 0), Ok(root));
+        assert_ne!(user(Some(2), 0), Ok(root), "of another machine");
+        for uid in 1..GUEST_USERS_MAX as u32 {
+            assert_ne!(user(Some(1), uid), Ok(root));
+        }
+        assert_eq!(user(Some(1), u32::MAX), Err(Errno::MFILE));
+        assert!(user(Some(2), u32::MAX).is_ok());
+    }
+}

@@ -93,8 +93,9 @@ pub enum Decision {
         peer: EndpointId,
         /// Whether caller and peer are inside one trust boundary.
         trusted: bool,
-        /// Ring, peer's inbox, peer's doorbell, peer's MR table for reading.
-        fds: [OwnedFd; 4],
+        /// Ring; and where the caller does not know the peer, the peer's inbox, its doorbell, its
+        /// MR table for reading.
+        fds: Vec<OwnedFd>,
     },
 }
 
@@ -119,7 +120,7 @@ impl Hub {
         }
         let decision = match peer {
             Some(peer) => match self.joinable(id, body, peer) {
-                Some(generation) => self.join(id, body.local_qpn, peer, generation)?,
+                Some(generation) => self.join(id, body, peer, generation)?,
                 None => self.create(id, body, peer)?,
             },
             // A QP connected to itself has no other wire than UDP.
@@ -316,17 +317,16 @@ impl Hub {
     fn join(
         &mut self,
         id: EndpointId,
-        local_qpn: u32,
+        body: &ConnectBody,
         peer: EndpointId,
         generation: u64,
     ) -> Result<Decision, Errno> {
+        let to_peer = self.descriptors(peer, body)?;
         let pairing = self.pairings.get_mut(&generation).ok_or(Errno::INVAL)?;
-        let ring = pairing.ring.as_ref().ok_or(Errno::INVAL)?;
-        let fds = introduction(&self.endpoints[&peer], ring)?;
         let waiting = |end: &End| !matches!(end, End::Joined(..));
         let side = pairing.ends.iter().position(waiting).ok_or(Errno::INVAL)?;
-        pairing.ends[side] = End::Joined(id, local_qpn);
-        pairing.ring = None;
+        let ring = pairing.ring.take().ok_or(Errno::INVAL)?;
+        pairing.ends[side] = End::Joined(id, body.local_qpn);
         let End::Joined(_, peer_qpn) = pairing.ends[1 - side] else {
             return Err(Errno::INVAL);
         };
@@ -340,7 +340,7 @@ impl Hub {
             generation,
             peer,
             trusted: self.are_one_user(id, peer),
-            fds,
+            fds: [ring].into_iter().chain(to_peer).collect(),
         })
     }
 
@@ -354,7 +354,8 @@ impl Hub {
             return Err(Errno::MFILE);
         }
         let ring = new_ring()?;
-        let fds = introduction(&self.endpoints[&peer], &ring)?;
+        let to_peer = self.descriptors(peer, body)?;
+        let fds = [copy(ring.as_fd())?].into_iter().chain(to_peer).collect();
         let generation = self.new_generation();
         let ends = [
             End::Joined(id, body.local_qpn),
@@ -382,6 +383,16 @@ impl Hub {
             trusted: self.are_one_user(id, peer),
             fds,
         })
+    }
+
+    /// Inbox, doorbell and MR table of a peer, unless the caller has them.
+    fn descriptors(&self, peer: EndpointId, body: &ConnectBody) -> Result<Vec<OwnedFd>, Errno> {
+        if body.known == peer {
+            return Ok(Vec::new());
+        }
+        let peer = &self.endpoints[&peer];
+        let fds = [&peer.inbox, &peer.doorbell, &peer.mr_table];
+        fds.iter().map(|fd| copy(fd.as_fd())).collect()
     }
 
     fn new_generation(&self) -> u64 {
@@ -562,13 +573,6 @@ fn new_ring() -> Result<OwnedFd, Errno> {
 fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
     fd.try_clone_to_owned()
         .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
-}
-
-/// Descriptors for one who is introduced to `peer`.
-fn introduction(peer: &crate::hub::Endpoint, ring: &OwnedFd) -> Result<[OwnedFd; 4], Errno> {
-    let fds = [ring, &peer.inbox, &peer.doorbell, &peer.mr_table];
-    let [ring, inbox, doorbell, table] = fds.map(|fd| copy(fd.as_fd()));
-    Ok([ring?, inbox?, doorbell?, table?])
 }
 
 #[cfg(test)]

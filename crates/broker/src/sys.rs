@@ -52,18 +52,43 @@ pub fn termination_fd() -> std::io::Result<OwnedFd> {
 /// Room for the strings of an entry of the user or group database, its members among them.
 const ENTRY_BYTES: usize = 1 << 20;
 
+/// `getpwnam_r(3)`, `getgrnam_r(3)`: name, entry, room for its strings, where the entry was put.
+type LookUp<T> = unsafe extern "C" fn(
+    *const libc::c_char,
+    *mut T,
+    *mut libc::c_char,
+    libc::size_t,
+    *mut *mut T,
+) -> libc::c_int;
+
 /// The number of a user, by its name.
 pub fn user_number(name: &str) -> Option<u32> {
+    // SAFETY: the function has the contract asked for.
+    unsafe { with_entry(libc::getpwnam_r, name, |entry| entry.pw_uid) }
+}
+
+/// The number of a group, by its name.
+pub fn group_number(name: &str) -> Option<u32> {
+    // SAFETY: the function has the contract asked for.
+    unsafe { with_entry(libc::getgrnam_r, name, |entry| entry.gr_gid) }
+}
+
+/// What `f` makes of the entry of a name.
+///
+/// # Safety
+/// `look_up` is one of the functions that [`LookUp`] names.
+unsafe fn with_entry<T>(look_up: LookUp<T>, name: &str, f: impl FnOnce(&T) -> u32) -> Option<u32> {
     let name = CString::new(name).ok()?;
     let mut strings = vec![0; ENTRY_BYTES];
-    let mut entry = MaybeUninit::<libc::passwd>::uninit();
+    let mut entry = MaybeUninit::<T>::uninit();
     let mut found = std::ptr::null_mut();
+    let place = entry.as_mut_ptr();
     // SAFETY: the name, the entry, the buffer of the length given and the result's place live for
     // the call, and nobody else has them.
     let result = unsafe {
-        libc::getpwnam_r(
+        look_up(
             name.as_ptr(),
-            entry.as_mut_ptr(),
+            place,
             strings.as_mut_ptr(),
             strings.len(),
             &raw mut found,
@@ -73,28 +98,5 @@ pub fn user_number(name: &str) -> Option<u32> {
         return None;
     }
     // SAFETY: the call has found the name, and then has written the whole entry.
-    Some(unsafe { entry.assume_init() }.pw_uid)
-}
-
-/// The number of a group, by its name.
-pub fn group_number(name: &str) -> Option<u32> {
-    let name = CString::new(name).ok()?;
-    let mut strings = vec![0; ENTRY_BYTES];
-    let mut entry = MaybeUninit::<libc::group>::uninit();
-    let mut found = std::ptr::null_mut();
-    // SAFETY: as in `user_number`.
-    let result = unsafe {
-        libc::getgrnam_r(
-            name.as_ptr(),
-            entry.as_mut_ptr(),
-            strings.as_mut_ptr(),
-            strings.len(),
-            &raw mut found,
-        )
-    };
-    if result != 0 || found.is_null() {
-        return None;
-    }
-    // SAFETY: as in `user_number`.
-    Some(unsafe { entry.assume_init() }.gr_gid)
+    Some(f(unsafe { entry.assume_init_ref() }))
 }

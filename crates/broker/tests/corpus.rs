@@ -45,12 +45,18 @@ fn honest() -> Vec<u8> {
         ask(8, 0, 0, 0, &[]),
         ask(1, 1, 0, 0, &[]),
         ask(4, 0, 0, 4, &[]),
+        ask(9, 0, 1, 0, &[]),
         ask(5, 0, 0, 0, &[]),
         message(1, &[1, 2]),
         vec![BUFFER, EVENTS | BUFFER],
         // A segment and a doorbell come with it.
         vec![TELL, 0, 0b0110, 2, b'y', b'o', SOURCES],
         ask(7, 0, 4, 0, &[]),
+        ask(9, 0, 3, 0, &[]),
+        // Wakes a word of it, listens to the doorbell.
+        ask(12, 1, 3, 0, &[]),
+        ask(11, 0, 4, 0, &[]),
+        ask(10, 0, 1, 0, &[]),
         ask(6, 0, 3, 0, &[]),
         ask(6, 0, 1, 0, &[]),
     ];
@@ -83,7 +89,7 @@ fn write_vm_seeds() {
     let chain = vec![
         1, 0, 0, 0x80, 0, 0, 255, 255, 255, 255, 1, 0, 0, 2, 0, 0, KICK,
     ];
-    seed("circle", &[chain.clone()]);
+    seed("circle", std::slice::from_ref(&chain));
     // The table of an indirect descriptor lies beyond memory.
     let indirect = vec![1, 0, 0, 0, 255, 255, 64, 0, 0, 0, 4, 0, 0, 2, 0, 0, KICK];
     seed("indirect", &[chain, indirect]);

@@ -34,6 +34,41 @@ fn two_qps_share_one_ring_and_each_others_doorbells() {
 }
 
 #[test]
+fn who_knows_its_peer_is_not_sent_its_descriptors_again() {
+    let host = Host::with_broker("0");
+    let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
+    let own = a.attachment.endpoint().unwrap();
+    let peer = b.attachment.endpoint().unwrap();
+    let mut index = 0;
+    for (known, sent) in [(0, true), (peer, false), (own, true)] {
+        // Side 0 of a new ring, then side 1 of one that waits.
+        for side in [0, 1] {
+            index += 1;
+            if side == 1 {
+                b.connect(index, &a, index);
+            }
+            let request = ConnectRequest {
+                local_qpn: a.qpn(index),
+                remote_gid: None,
+                gid_is_local: false,
+                remote_qpn: b.qpn(index),
+                pd: 0,
+                access: 0,
+                known,
+            };
+            let introduction = a.attachment.connect(&request).unwrap();
+            let Introduction::Ring {
+                peer_fds, side: is, ..
+            } = introduction
+            else {
+                panic!("not a ring: {introduction:?}");
+            };
+            assert_eq!((is, peer_fds.is_some()), (side, sent));
+        }
+    }
+}
+
+#[test]
 fn rings_do_not_mix_up_qps() {
     let host = Host::with_broker("0");
     let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
@@ -183,6 +218,7 @@ fn preferences_and_addresses_decide_the_wire() {
         remote_qpn: shm.qpn(5),
         pd: 0,
         access: 0,
+        known: 0,
     };
     let elsewhere = auto.attachment.connect(&request).unwrap();
     assert!(
@@ -207,6 +243,7 @@ fn both_sides_get_the_same_wire() {
         remote_qpn,
         pd: 0,
         access: 0,
+        known: 0,
     };
     assert!(matches!(
         a.attachment.connect(&far).unwrap(),
@@ -235,6 +272,7 @@ fn impossible_numbers_are_refused() {
             remote_qpn,
             pd: 0,
             access: 0,
+            known: 0,
         };
         let error = a.attachment.connect(&request).unwrap_err();
         assert_eq!(

@@ -327,6 +327,7 @@ fn limits_hold_and_are_told_apart_from_failures() {
         remote_qpn: b.qpn(3),
         pd: PD,
         access: 0,
+        known: 0,
     };
     assert_eq!(errno(a.attachment.connect(&request)), Errno::DQUOT);
     a.attachment.disconnect(a.qpn(1)).unwrap();

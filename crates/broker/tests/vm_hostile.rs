@@ -12,7 +12,7 @@ use std::thread;
 use causeway_fabric::vm::{attach, detach, list};
 
 use common::Host;
-use common::machine::{BEGIN, CREATE, ENTRIES, MEMORY, Machine, OPEN, RING};
+use common::machine::{BEGIN, CREATE, ENTRIES, MEMORY, Machine, OPEN, RING, SHOW};
 
 /// Bytes of the segments that guests make here.
 const SEGMENT: u64 = 8192;
@@ -30,7 +30,7 @@ fn random(state: &mut u64) -> u64 {
 
 /// The machine makes a segment and is shown it: it is served.
 fn is_served(machine: &Machine) {
-    assert_eq!(machine.ask(CREATE, 0, SEGMENT), 0);
+    machine.show(SEGMENT);
     machine.qemu.wait_for(|window| !window.shown.is_empty());
     assert_eq!(machine.ask(BEGIN, 0, 0), 0);
     machine.qemu.wait_for(|window| window.shown.is_empty());
@@ -65,7 +65,7 @@ fn a_guest_that_asks_without_end_is_detached() {
     let machine = Machine::start(&host, "a");
     let other = Machine::start(&host, "b");
     assert_eq!(machine.ask(OPEN, 1, 0), 0);
-    assert_eq!(machine.ask(CREATE, 0, SEGMENT), 0);
+    machine.show(SEGMENT);
     // What stays in the queue rings a doorbell that there is not.
     machine.ask(RING, 0, 0);
     let (memory, kick) = (machine.memory.clone(), &machine.kicks[0]);
@@ -89,8 +89,9 @@ fn a_machine_that_ends_in_the_middle_of_a_request_comes_again() {
     for _ in 0..8 {
         let machine = Machine::start(&host, "a");
         assert_eq!(machine.ask(OPEN, 1, 0), 0);
+        let segment = machine.create(SEGMENT);
         machine.qemu.mute_after(0);
-        machine.post(CREATE, 0, SEGMENT);
+        machine.post(SHOW, segment, 0);
         machine.qemu.wait_for(|window| window.asked > 0);
         // While a QEMU does not answer, others are served.
         is_served(&other);
@@ -105,8 +106,9 @@ fn a_machine_that_ends_in_the_middle_of_a_request_comes_again() {
 fn a_machine_that_is_detached_while_qemu_does_not_answer_is_gone() {
     let host = Host::with_broker("0");
     let machine = Machine::start(&host, "a");
+    let segment = machine.create(SEGMENT);
     machine.qemu.mute_after(0);
-    let last = machine.post(CREATE, 0, SEGMENT);
+    let last = machine.post(SHOW, segment, 0);
     machine.qemu.wait_for(|window| window.asked > 0);
     detach(&host.address(), "a").unwrap();
     assert!(list(&host.address()).unwrap().is_empty());
@@ -119,19 +121,36 @@ fn a_machine_that_is_detached_while_qemu_does_not_answer_is_gone() {
 }
 
 #[test]
+fn nothing_is_asked_of_a_qemu_that_is_paused() {
+    let host = Host::with_broker("0");
+    let other = Machine::start(&host, "b");
+    let mut machine = Machine::start(&host, "a");
+    machine.show(SEGMENT);
+    let bases = machine.pause();
+    machine.qemu.change(|window| window.asked = 0);
+    detach(&host.address(), "a").unwrap();
+    is_served(&other);
+    machine.qemu.change(|window| assert_eq!(window.asked, 0));
+    machine.resume(bases);
+    machine.qemu.wait_for(|window| window.shown.is_empty());
+}
+
+#[test]
 fn a_pause_loses_no_answer() {
     let host = Host::with_broker("0");
     let mut machine = Machine::start(&host, "a");
+    let segment = machine.create(SEGMENT);
     machine.qemu.mute_after(0);
-    let request = machine.post(CREATE, 0, SEGMENT);
+    let request = machine.post(SHOW, segment, 0);
     machine.qemu.wait_for(|window| window.asked > 0);
     let bases = machine.pause();
     machine.qemu.unmute();
     machine.resume(bases);
     assert_eq!(machine.answer(request), 0);
     // A driver that begins is not told what an earlier one asked.
+    let segment = machine.create(SEGMENT);
     machine.qemu.mute_after(0);
-    machine.post(CREATE, 0, SEGMENT);
+    machine.post(SHOW, segment, 0);
     machine.qemu.wait_for(|window| window.asked > 0);
     machine.pause();
     machine.qemu.unmute();
@@ -160,14 +179,15 @@ fn queues_stop_and_go_while_the_guest_rings() {
 fn a_doorbell_that_is_replaced_after_it_was_rung() {
     let host = Host::with_broker("0");
     let mut machine = Machine::start(&host, "a");
+    let (segment, other) = (machine.create(SEGMENT), machine.create(SEGMENT));
     machine.qemu.mute_after(0);
-    machine.post(CREATE, 0, SEGMENT);
+    machine.post(SHOW, segment, 0);
     machine.qemu.wait_for(|window| window.asked > 0);
     // Stopped, the thread leaves the rest of its queue for the next turn, in which it takes all
     // that has been rung meanwhile.
     let bases = machine.pause();
     machine.resume(bases);
-    let second = machine.post(CREATE, 0, SEGMENT);
+    let second = machine.post(SHOW, other, 0);
     machine.kicks[1].write(1).unwrap();
     // A mapping takes two requests of QEMU; the second one's is not answered.
     machine.qemu.change(|window| window.mute = Some(2));

@@ -237,6 +237,11 @@ impl Inner {
             if !local {
                 return Err(Error::of("start a transfer", Errno::XDEV));
             }
+            // Of one that was freed nothing is left that could be accessed: it is gone, not denied.
+            let known = |buffer: &Buffer| buffer.block.is_known();
+            if !known(piece.source) || !known(piece.target) {
+                return Err(unknown("start a transfer"));
+            }
             let source = piece.source.part(Access::Read, piece.from, piece.len)?;
             let target = piece.target.part(Access::Write, piece.to, piece.len)?;
             descriptors.push(Descriptor {

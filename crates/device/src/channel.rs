@@ -13,15 +13,29 @@ use crate::errno::Errno;
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
-    queue: Mutex<VecDeque<T>>,
+    queue: Mutex<Queue<T>>,
+}
+
+#[derive(Debug)]
+struct Queue<T> {
+    events: VecDeque<T>,
+    /// The descriptor is readable.
+    raised: bool,
+    /// A thread makes progress to take an event itself.
+    held: bool,
 }
 
 impl<T> EventQueue<T> {
     pub fn new() -> Result<Self, Errno> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        let queue = Queue {
+            events: VecDeque::new(),
+            raised: false,
+            held: false,
+        };
         Ok(EventQueue {
             fd,
-            queue: Mutex::new(VecDeque::new()),
+            queue: Mutex::new(queue),
         })
     }
 
@@ -31,45 +45,57 @@ impl<T> EventQueue<T> {
 
     pub fn push(&self, event: T) {
         let mut queue = self.queue.lock();
-        queue.push_back(event);
-        if queue.len() == 1 {
-            // Cannot block: the counter was 0.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
+        queue.events.push_back(event);
+        self.show(&mut queue);
     }
 
     pub fn pop(&self) -> Option<T> {
         let mut queue = self.queue.lock();
-        let event = queue.pop_front()?;
-        if queue.is_empty() {
-            self.drain();
-        }
+        let event = queue.events.pop_front()?;
+        self.show(&mut queue);
         Some(event)
+    }
+
+    /// Runs `f`, which makes progress and takes what comes of it: an event that is pushed and
+    /// popped meanwhile costs no system calls. Whoever watches the descriptor hears of what is left
+    /// afterwards.
+    pub fn holding<R>(&self, f: impl FnOnce() -> R) -> R {
+        self.queue.lock().held = true;
+        let result = f();
+        let mut queue = self.queue.lock();
+        queue.held = false;
+        self.show(&mut queue);
+        result
     }
 
     /// Removes the events that `gone` names, because their object is being destroyed.
     pub fn remove(&self, gone: impl Fn(&T) -> bool) -> usize {
         let mut queue = self.queue.lock();
-        let before = queue.len();
-        queue.retain(|event| !gone(event));
-        let removed = before - queue.len();
-        if removed > 0 && queue.is_empty() {
-            self.drain();
+        let before = queue.events.len();
+        queue.events.retain(|event| !gone(event));
+        self.show(&mut queue);
+        before - queue.events.len()
+    }
+
+    /// Makes the descriptor say whether there are events.
+    fn show(&self, queue: &mut Queue<T>) {
+        let any = !queue.events.is_empty();
+        if any && !queue.raised && !queue.held {
+            // Cannot block: the counter is 0.
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            queue.raised = true;
+        } else if !any && queue.raised {
+            let mut count = [0; 8];
+            // Cannot block: the counter is 1.
+            let _ = rustix::io::read(&self.fd, &mut count);
+            queue.raised = false;
         }
-        removed
     }
 
     /// Whether the program has made the descriptor non-blocking.
     pub fn nonblocking(&self) -> bool {
         rustix::fs::fcntl_getfl(&self.fd)
             .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
-    }
-
-    /// Makes the descriptor unreadable. Called with the queue locked and the counter at 1, so the
-    /// read cannot block.
-    fn drain(&self) {
-        let mut count = [0; 8];
-        let _ = rustix::io::read(&self.fd, &mut count);
     }
 }
 
@@ -106,6 +132,25 @@ mod tests {
         assert!(!readable(&queue));
         queue.push(3);
         assert_eq!(queue.remove(|e| *e == 3), 1);
+        assert!(!readable(&queue));
+    }
+    #[test]
+    fn what_is_taken_by_who_brought_it_is_never_shown() {
+        let queue = EventQueue::new().unwrap();
+        let taken = queue.holding(|| {
+            queue.push(1);
+            assert!(!readable(&queue));
+            queue.pop()
+        });
+        assert_eq!(taken, Some(1));
+        assert!(!readable(&queue));
+        queue.holding(|| {
+            queue.push(2);
+            queue.push(3);
+            assert_eq!(queue.pop(), Some(2));
+        });
+        assert!(readable(&queue), "what is left is shown");
+        queue.holding(|| assert_eq!(queue.pop(), Some(3)));
         assert!(!readable(&queue));
     }
 }

@@ -13,6 +13,7 @@ use crate::clock;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrTable;
+use crate::outside::Outsides;
 use crate::sharing::{LEASE, WATCH};
 use crate::slab::Slab;
 
@@ -94,6 +95,8 @@ pub(crate) struct Core {
     pub enough: bool,
     /// Counters for `causeway status`.
     pub stats: Stats,
+    /// Payload that is not copied into the datagrams being written.
+    pub outsides: Outsides,
 }
 
 /// Index of a queue pair: the low bits of its number.
@@ -106,6 +109,7 @@ impl Core {
         Core {
             enough: false,
             stats,
+            outsides: Outsides::default(),
             mrs: MrTable::new(directory),
             cqs: Slab::new(LIMITS.max_cq),
             srqs: Slab::new(LIMITS.max_srq),
@@ -263,6 +267,10 @@ impl Memory for Core {
     }
 
     fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
+        if self.outsides.is_on() {
+            let found = self.mrs.find_local(pd, lkey, addr, dst.len() as u64, false);
+            return self.outsides.take(dst, found);
+        }
         self.mrs.read_local(pd, lkey, addr, dst)
     }
 
@@ -277,6 +285,11 @@ impl Memory for Core {
         addr: u64,
         dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
+        if self.outsides.is_on() {
+            let len = dst.len() as u64;
+            let found = self.mrs.find_remote(via, rkey, addr, len, Remote::Read);
+            return self.outsides.take(dst, found);
+        }
         self.mrs.read_remote(via, rkey, addr, dst)
     }
 

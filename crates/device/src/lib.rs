@@ -27,6 +27,7 @@ mod limits;
 mod mr;
 mod multicast;
 mod news;
+mod outside;
 mod pd;
 mod peers;
 mod progress;

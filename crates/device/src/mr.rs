@@ -258,7 +258,7 @@ impl MrTable {
     }
 
     /// Finds memory by a key for local use: no window's.
-    fn find_local(
+    pub fn find_local(
         &self,
         pd: u32,
         key: u32,
@@ -274,7 +274,7 @@ impl MrTable {
     }
 
     /// Finds memory by a key that a peer has sent.
-    fn find_remote(
+    pub fn find_remote(
         &self,
         via: Via,
         key: u32,

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
+use causeway_fabric::PeerFds;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
 use causeway_shm::{Arena, Doorbell, Inbox, PeerMrs, Segment};
 use parking_lot::Mutex;
@@ -21,21 +22,13 @@ pub(crate) struct PeerEnd {
     arenas: Mutex<HashMap<(u64, bool), Weak<Arena>>>,
 }
 
-/// The descriptors that lead to a peer's endpoint.
-#[derive(Debug)]
-pub(crate) struct PeerFds {
-    pub inbox: OwnedFd,
-    pub bell: OwnedFd,
-    pub mr_table: OwnedFd,
-}
-
 impl PeerEnd {
     fn open(fds: PeerFds) -> Result<Self, Errno> {
         let inbox = Segment::map(fds.inbox, INBOX_LEN).map_err(refused)?;
-        let table = Segment::map_read_only(fds.mr_table, MR_TABLE_BYTES).map_err(refused)?;
+        let table = Segment::map_read_only(fds.table, MR_TABLE_BYTES).map_err(refused)?;
         Ok(PeerEnd {
             inbox: Inbox::open(Arc::new(inbox)).map_err(refused)?,
-            bell: Doorbell::from_fd(fds.bell),
+            bell: Doorbell::from_fd(fds.doorbell),
             mrs: PeerMrs::open(Arc::new(table)).map_err(refused)?,
             arenas: Mutex::default(),
         })
@@ -56,20 +49,44 @@ impl PeerEnd {
     }
 }
 
+/// Where a queue pair was said to be: the GID, `None` for this host, and the slot.
+pub(crate) type Place = (Option<[u8; 16]>, u32);
+
 /// The peers' endpoints, one entry for each however many queue pairs lead there.
 #[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<HashMap<u64, Weak<PeerEnd>>>);
+pub(crate) struct Peers(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    /// By the numbers that the broker has given them.
+    ends: HashMap<u64, Weak<PeerEnd>>,
+    /// Who was found where last.
+    places: HashMap<Place, u64>,
+}
 
 impl Peers {
-    /// The endpoint numbered `peer`, to which these descriptors lead.
-    pub fn get(&self, peer: u64, fds: PeerFds) -> Result<Arc<PeerEnd>, Errno> {
-        let mut known = self.0.lock();
-        if let Some(end) = known.get(&peer).and_then(Weak::upgrade) {
-            return Ok(end);
-        }
-        known.retain(|_, end| end.strong_count() > 0);
-        let end = Arc::new(PeerEnd::open(fds)?);
-        known.insert(peer, Arc::downgrade(&end));
+    /// Who is most likely at a place, and its number: the broker need not send its descriptors.
+    pub fn at(&self, place: &Place) -> Option<(u64, Arc<PeerEnd>)> {
+        let known = self.0.lock();
+        let number = *known.places.get(place)?;
+        Some((number, known.ends.get(&number)?.upgrade()?))
+    }
+
+    /// The endpoint numbered `peer`, found at a place, to which these descriptors lead.
+    pub fn get(&self, peer: u64, place: Place, fds: PeerFds) -> Result<Arc<PeerEnd>, Errno> {
+        let known = &mut *self.0.lock();
+        let end = match known.ends.get(&peer).and_then(Weak::upgrade) {
+            Some(end) => end,
+            None => {
+                known.ends.retain(|_, end| end.strong_count() > 0);
+                let end = Arc::new(PeerEnd::open(fds)?);
+                known.ends.insert(peer, Arc::downgrade(&end));
+                let Known { ends, places } = known;
+                places.retain(|_, number| ends.contains_key(number));
+                end
+            }
+        };
+        known.places.insert(place, peer);
         Ok(end)
     }
 }

@@ -27,8 +27,18 @@ impl State {
         if self.take_plain(now) {
             return true;
         }
+        let port = self.udp.links + self.udp.datagrams > 0;
+        self.advance(port, now)
+    }
+
+    /// As [`State::progress`], without a look at the port, for who is about to sleep on it.
+    pub fn progress_but_port(&mut self, now: &Now) -> bool {
+        self.take_plain(now) || self.advance(false, now)
+    }
+
+    fn advance(&mut self, port: bool, now: &Now) -> bool {
         let mut worked = self.poll_rings(now);
-        if self.udp.links + self.udp.datagrams > 0 {
+        if port {
             worked |= self.poll_udp(now.get());
         }
         if self.deadline.is_some_and(|d| self.is_time(d, now)) {

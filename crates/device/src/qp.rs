@@ -16,9 +16,8 @@ use crate::endpoint::{BASE_PORT, Shared};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::gid;
-use crate::limits::LIMITS;
+use crate::limits::{LIMITS, QPS_PER_SLOT};
 use crate::pd::{Pd, QpInit, add_user, drop_user};
-use crate::peers::PeerFds;
 use crate::qp_entry::{Av, Link, QpEntry};
 use crate::ring::{self, Introduced, RingLink};
 use crate::sharing::Accesses;
@@ -59,29 +58,28 @@ fn service_of(qp_type: u32) -> Result<Service, Errno> {
     }
 }
 
-/// Whether each capability is within the device's limits; receives do not count with an SRQ.
-fn check_cap(cap: &QpCap) -> Result<(), Errno> {
+/// What is asked for, if it is within the device's limits, and a little more; receives do not count
+/// with an SRQ.
+fn grant_cap(mut cap: QpCap, srq: bool) -> Result<QpCap, Errno> {
+    if srq {
+        (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
+    }
     let fits = cap.max_send_wr <= LIMITS.max_qp_wr
         && cap.max_recv_wr <= LIMITS.max_qp_wr
         && cap.max_send_sge <= LIMITS.max_sge
         && cap.max_recv_sge <= LIMITS.max_sge
         && cap.max_inline_data <= LIMITS.max_inline;
-    if fits {
-        Ok(())
-    } else {
-        Err(Errno(libc::EINVAL))
+    if !fits {
+        return Err(Errno(libc::EINVAL));
     }
+    cap.max_inline_data = cap.max_inline_data.max(INLINE_LEAST);
+    Ok(cap)
 }
 
 impl Qp {
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
         let service = service_of(init.qp_type)?;
-        let mut cap = init.cap;
-        if init.srq.is_some() {
-            (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
-        }
-        check_cap(&cap)?;
-        cap.max_inline_data = cap.max_inline_data.max(INLINE_LEAST);
+        let cap = grant_cap(init.cap, init.srq.is_some())?;
         let mut guard = pd.context.endpoint.shared.state.lock();
         let state = &mut *guard;
         let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
@@ -305,16 +303,21 @@ impl Qp {
             remote_qpn: attr.dest_qpn,
             pd: self.pd.handle,
             access: self.access_after(attr, mask).bits(),
+            known: 0,
         };
         let shared = self.shared();
+        let place = (request.remote_gid, attr.dest_qpn / QPS_PER_SLOT);
+        let known = shared.peers.at(&place);
+        let request = ConnectRequest {
+            known: known.as_ref().map_or(0, |(number, _)| *number),
+            ..request
+        };
         match shared.control.connect(&request).map_err(Errno::from)? {
             Introduction::NoPeer => Ok(Link::Nowhere(None)),
             Introduction::Ring {
                 side,
                 ring,
-                peer_inbox,
-                peer_doorbell,
-                peer_table,
+                peer_fds,
                 generation,
                 peer,
                 trusted,
@@ -324,21 +327,21 @@ impl Qp {
                 if !trusted {
                     shared.sharing.distrust();
                 }
+                let peer = match (peer_fds, known) {
+                    (Some(fds), _) => shared.peers.get(peer, place, fds)?,
+                    (None, Some((_, known))) => known,
+                    (None, None) => return Err(Errno(libc::EPROTO)),
+                };
                 let with = Introduced {
                     side,
                     generation,
                     ring,
                     peer,
                     trusted,
-                    fds: PeerFds {
-                        inbox: peer_inbox,
-                        bell: peer_doorbell,
-                        mr_table: peer_table,
-                    },
                     peer_qpn: attr.dest_qpn & 0xff_ffff,
                     rq_psn: attr.rq_psn & 0xff_ffff,
                 };
-                Ok(Link::Ring(Box::new(RingLink::open(&shared.peers, with)?)))
+                Ok(Link::Ring(Box::new(RingLink::open(with)?)))
             }
             Introduction::Udp => {
                 let own = table.first().ok_or(Errno(libc::ENETUNREACH))?;

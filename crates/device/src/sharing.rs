@@ -74,8 +74,10 @@ pub(crate) struct Sharing {
     renewing: Mutex<()>,
 }
 
-/// Hides what could not be taken back. Short of memory even for that, tries again for a while; what
-/// is visible after that is tried again at the end of the next registration.
+/// Hides what could not be taken back. Short of memory even for that, tries again for a while, at
+/// intervals: that another process has freed memory, or that a cgroup's limit was raised, no event
+/// tells (pressure stall information tells of stalls, not of their end). What is visible after that
+/// is tried again at the end of the next registration.
 fn hide(mover: &Mover) {
     let begun = clock::now();
     while mover.hide().is_err() && clock::now().since(begun) < LEASE {

@@ -5,8 +5,9 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use causeway_netio::UdpPort;
+use causeway_netio::{Outside, UdpPort};
 use causeway_proto::Instant;
+use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Stats, reset_for};
 use causeway_proto::types::QpState;
 use causeway_shm::Counter;
@@ -15,6 +16,7 @@ use causeway_wire::trp::{Reason, destination};
 
 use crate::clock::earlier;
 use crate::core::{Core, qp_index};
+use crate::outside::Outsides;
 use crate::qp_entry::{Link, QpEntry};
 use crate::ud;
 
@@ -128,21 +130,49 @@ impl UdpLink {
         earlier(self.retry_at, self.conn.poll_timeout())
     }
 
-    /// Sends a batch; `false` where the socket has no room for it.
-    fn send(&self, port: &UdpPort, bytes: &[u8], shape: Shape) -> bool {
+    /// Sends a batch, of which the parts `outside` are elsewhere; `false` where the socket has no
+    /// room for it.
+    fn send(&self, port: &UdpPort, bytes: &[u8], outside: &[Outside], shape: Shape) -> bool {
         let segment = (shape.segment < bytes.len()).then_some(shape.segment);
-        match port.send(self.dst, self.src, bytes, segment, shape.may_fragment) {
+        let sent = if outside.is_empty() {
+            port.send(self.dst, self.src, bytes, segment, shape.may_fragment)
+        } else {
+            let whole = (bytes, outside);
+            // SAFETY: the parts are inside registered regions, which the program keeps mapped while
+            // they are registered (ibv_reg_mr(3)): the endpoint's lock has been held since.
+            unsafe { port.send_gathered(self.dst, self.src, whole, segment, shape.may_fragment) }
+        };
+        match sent {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => false,
             // Any other failure loses the datagrams, as the network may: they are sent again.
             _ => true,
         }
     }
 
+    /// Sends the first `end` bytes of the buffer; `false` where they are kept for later.
+    fn send_or_keep(
+        &mut self,
+        (wire, outsides): (&UdpWire, &Outsides),
+        end: usize,
+        shape: Shape,
+        now: Instant,
+    ) -> bool {
+        let bytes = &wire.buffer[..end];
+        if outsides.with(|parts| self.send(&wire.port, bytes, parts, shape)) {
+            return true;
+        }
+        // SAFETY: as in `UdpLink::send`.
+        let bytes = outsides.with(|parts| unsafe { causeway_netio::gathered(bytes, parts) });
+        self.unsent = Some(Batch { bytes, shape });
+        self.retry_at = Some(now + RETRY_AFTER);
+        false
+    }
+
     fn send_unsent(&mut self, port: &UdpPort) -> bool {
         let Some(batch) = self.unsent.take() else {
             return true;
         };
-        if self.send(port, &batch.bytes, batch.shape) {
+        if self.send(port, &batch.bytes, &[], batch.shape) {
             self.retry_at = None;
             return true;
         }
@@ -171,14 +201,6 @@ impl UdpLink {
             }
         }
     }
-
-    fn keep(&mut self, bytes: &[u8], shape: Shape, now: Instant) {
-        self.unsent = Some(Batch {
-            bytes: bytes.to_vec(),
-            shape,
-        });
-        self.retry_at = Some(now + RETRY_AFTER);
-    }
 }
 
 /// Whether what was posted had better wait for more, to share datagrams and system calls with:
@@ -206,6 +228,17 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
         now,
         matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer(),
     );
+    // A checksum covers the payload: it is to be in the datagram.
+    if !udp.conn.is_checksummed() {
+        core.outsides.begin(&mut wire.buffer);
+    }
+    transmit(qp, udp, core, wire, now);
+    core.outsides.end();
+    udp.report(core);
+}
+
+/// Sends all the datagrams that a connection yields, in batches.
+fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire, now: Instant) {
     let most = wire.port.max_gso_segments().max(1);
     let room = udp.conn.max_datagram();
     let mut end = 0;
@@ -217,19 +250,24 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
     loop {
         let out = &mut wire.buffer[end..end + room];
         let transmit = udp.conn.poll_transmit(now, &mut qp.bind(core), out);
-        if let Some((seq, nak)) = qp.take_late_refusal() {
+        let refused = qp.take_late_refusal();
+        if transmit.is_none() || refused.is_some() {
+            core.outsides.truncate(end);
+        }
+        if let Some((seq, nak)) = refused {
             udp.conn.refuse(seq, nak);
             continue;
         }
         let Some(transmit) = transmit else { break };
         let fits = transmit.len <= shape.segment && transmit.may_fragment == shape.may_fragment;
         if count > 0 && !fits {
-            // It cannot join the batch: send that, and begin another with it.
-            if !udp.send(&wire.port, &wire.buffer[..end], shape) {
-                // TRP sends the one that did not fit again.
-                udp.keep(&wire.buffer[..end], shape, now);
+            // It cannot join the batch: send that, and begin another with it. Where that has to
+            // wait, TRP sends this one again.
+            let next = core.outsides.split(end);
+            if !udp.send_or_keep((wire, &core.outsides), end, shape, now) {
                 return;
             }
+            core.outsides.replace(next);
             wire.buffer.copy_within(end..end + transmit.len, 0);
             (end, count) = (0, 0);
         }
@@ -243,17 +281,16 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
         count += 1;
         let full = count >= most || end + room > BATCH_BYTES || transmit.len < shape.segment;
         if full {
-            if !udp.send(&wire.port, &wire.buffer[..end], shape) {
-                udp.keep(&wire.buffer[..end], shape, now);
+            if !udp.send_or_keep((wire, &core.outsides), end, shape, now) {
                 return;
             }
+            core.outsides.truncate(0);
             (end, count) = (0, 0);
         }
     }
-    if end > 0 && !udp.send(&wire.port, &wire.buffer[..end], shape) {
-        udp.keep(&wire.buffer[..end], shape, now);
+    if end > 0 {
+        udp.send_or_keep((wire, &core.outsides), end, shape, now);
     }
-    udp.report(core);
 }
 
 /// Takes what has arrived at the port. Returns whether anything had; the queue pairs concerned are

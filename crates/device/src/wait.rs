@@ -1,6 +1,7 @@
 //! Blocking calls: a thread that waits for an event waits on the sources of events itself, so that
 //! it wakes once.
 
+use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
@@ -11,6 +12,16 @@ use crate::clock::{self, Now};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::signals::{self, Held};
+
+/// How a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Woken {
+    /// There was something to do at once.
+    Awake,
+    Slept,
+    /// A signal was handled that interrupts system calls.
+    Interrupted,
+}
 
 impl Shared {
     /// Makes progress until `take` yields something, sleeping on `queue` and the sources.
@@ -40,7 +51,16 @@ impl Shared {
             if interrupted {
                 break Err(Errno(libc::EINTR));
             }
-            interrupted = self.sleep_until_work(queue, &held);
+            let woken = self.sleep_until_work(queue, &held);
+            interrupted = woken == Woken::Interrupted;
+            if woken != Woken::Awake
+                && let Some(found) = queue.holding(|| {
+                    self.progress_once();
+                    take()
+                })
+            {
+                break Ok(found);
+            }
         };
         if self.blocked.fetch_sub(1, Ordering::SeqCst) > 1 {
             // Others still sleep, with the deadline of before: let one look again.
@@ -64,12 +84,14 @@ impl Shared {
         }
     }
 
-    /// Returns whether a signal was handled that interrupts system calls.
-    fn sleep_until_work<E>(&self, queue: &EventQueue<E>, held: &Held) -> bool {
+    /// Sleeps unless there is something to do at once.
+    fn sleep_until_work<E>(&self, queue: &EventQueue<E>, held: &Held) -> Woken {
         let now = Now::default();
+        now.get();
         self.arm();
         let mut state = self.state.lock();
-        let worked = state.progress_everywhere(&now);
+        // What is at the port ends the sleep: no need to look.
+        let worked = state.progress_but_port(&now);
         self.note_activity(&now);
         let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         if !worked {
@@ -82,7 +104,7 @@ impl Shared {
         }
         if worked {
             self.disarm();
-            return false;
+            return Woken::Awake;
         }
         let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
         let [doorbell, udp, control] = self.sources();
@@ -102,7 +124,11 @@ impl Shared {
             self.control_events();
         }
         self.disarm();
-        self.progress_once();
-        slept.is_err_and(|e| e.kind() == std::io::ErrorKind::Interrupted) && signals::interrupt()
+        match slept {
+            Err(error) if error.kind() == ErrorKind::Interrupted && signals::interrupt() => {
+                Woken::Interrupted
+            }
+            _ => Woken::Slept,
+        }
     }
 }

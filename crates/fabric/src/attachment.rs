@@ -51,6 +51,19 @@ pub struct ConnectRequest {
     pub pd: u32,
     /// What the peer may do: `qp_access_flags` of `ibv_modify_qp(3)`.
     pub access: u32,
+    /// The peer endpoint whose descriptors the caller has already, most likely this QP's; 0: none.
+    pub known: u64,
+}
+
+/// The descriptors that lead to a peer's endpoint.
+#[derive(Debug)]
+pub struct PeerFds {
+    /// Its inbox memfd, sealed.
+    pub inbox: OwnedFd,
+    /// Its doorbell eventfd.
+    pub doorbell: OwnedFd,
+    /// Its table of memory regions, a sealed memfd, for reading.
+    pub table: OwnedFd,
 }
 
 /// The broker's answer to [`Attachment::connect`].
@@ -65,12 +78,8 @@ pub enum Introduction {
         side: u8,
         /// The ring's memfd, sealed.
         ring: OwnedFd,
-        /// The peer's inbox memfd, sealed.
-        peer_inbox: OwnedFd,
-        /// The peer's doorbell eventfd.
-        peer_doorbell: OwnedFd,
-        /// The peer's table of memory regions, a sealed memfd, for reading.
-        peer_table: OwnedFd,
+        /// What leads to the peer's endpoint; `None` if it is the one that the caller knows.
+        peer_fds: Option<PeerFds>,
         /// Names this ring in events. Never 0.
         generation: u64,
         /// Names the peer's endpoint: rings with equal values lead to the same inbox and
@@ -175,6 +184,7 @@ impl Attachment {
             nonce: 0,
             pd: request.pd,
             access: request.access,
+            known: request.known,
         };
         let mut state = self.lock()?;
         let stale = self.disconnect_locked(&mut state, request.local_qpn)?;
@@ -183,7 +193,7 @@ impl Attachment {
         let (reply, fds) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).connect(&body, &[])
         })?;
-        let introduction = introduce(&reply, fds)?;
+        let introduction = introduce(&reply, fds, request.known)?;
         remember(&mut state.connections, &body, &reply, &introduction);
         Ok(introduction)
     }
@@ -487,22 +497,29 @@ fn sort_events(control: &mut Control) -> (Vec<PeerEvent>, Vec<u64>) {
     (peers, stale)
 }
 
-fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>) -> Result<Introduction> {
+fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>, known: u64) -> Result<Introduction> {
     match reply.wire {
         Wire::None => Ok(Introduction::NoPeer),
         Wire::Udp => Ok(Introduction::Udp),
         Wire::Ring => {
-            let fds: [OwnedFd; 4] = fds.try_into().map_err(|_| Malformed::Descriptors)?;
-            let [ring, peer_inbox, peer_doorbell, peer_table] = fds;
+            let mut fds = fds.into_iter();
+            let ring = fds.next().ok_or(Malformed::Descriptors)?;
+            let peer_fds = match (fds.next(), fds.next(), fds.next(), fds.next()) {
+                (None, ..) if reply.peer == known => None,
+                (Some(inbox), Some(doorbell), Some(table), None) => Some(PeerFds {
+                    inbox,
+                    doorbell,
+                    table,
+                }),
+                _ => return Err(Malformed::Descriptors.into()),
+            };
             if reply.side > 1 || reply.generation == 0 {
                 return Err(Malformed::Value("ring").into());
             }
             Ok(Introduction::Ring {
                 side: reply.side,
                 ring,
-                peer_inbox,
-                peer_doorbell,
-                peer_table,
+                peer_fds,
                 generation: reply.generation,
                 peer: reply.peer,
                 trusted: reply.trusted,
@@ -522,7 +539,9 @@ fn remember(
     let ring = match introduction {
         Introduction::NoPeer => return,
         // Out of descriptors is no reason to fail a connection that is made.
-        Introduction::Ring { side: 0, ring, .. } => duplicate(ring.as_fd()).ok(),
+        Introduction::Ring { side: 0, ring, .. } if connections.keeps_more_rings() => {
+            duplicate(ring.as_fd()).ok()
+        }
         _ => None,
     };
     let request = RestoreRequest {

@@ -22,10 +22,15 @@ impl Connections {
     /// Remembers a connection; its ring, if the peer has not joined it, only if few others are
     /// kept.
     pub(crate) fn insert(&mut self, request: RestoreRequest, ring: Option<OwnedFd>) {
-        if let Some(ring) = ring.filter(|_| self.rings.len() < RINGS_KEPT_MAX) {
+        if let Some(ring) = ring.filter(|_| self.keeps_more_rings()) {
             self.rings.insert(request.local_qpn, ring);
         }
         self.requests.insert(request.local_qpn, request);
+    }
+
+    /// Whether the next ring would be kept.
+    pub(crate) fn keeps_more_rings(&self) -> bool {
+        self.rings.len() < RINGS_KEPT_MAX
     }
 
     /// Forgets a connection and returns it.

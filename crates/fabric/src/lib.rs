@@ -42,7 +42,7 @@ pub mod sys;
 pub mod sysfs;
 pub mod vm;
 
-pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction};
+pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction, PeerFds};
 pub use channel::Channel;
 pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};

@@ -92,6 +92,7 @@ fn write_remoting_seeds() {
         nonce: 0,
         pd: 3,
         access: 7,
+        known: 5,
     };
     write("connect", Kind::Request, 4, &connect);
     let reply = ConnectReply {

@@ -13,11 +13,14 @@
 //! differs from that of the one before, except for datagrams so small that it does not matter.
 
 mod errqueue;
+mod message;
 mod options;
+mod pieces;
 mod port;
 mod route;
 
 pub use errqueue::Unreachable;
+pub use pieces::{Outside, gathered};
 pub use port::{Received, UdpPort};
 pub use route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, path_mtu};
 

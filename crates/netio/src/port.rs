@@ -10,8 +10,9 @@ use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::errqueue::{self, Unreachable};
+use crate::pieces::{self, Outside, Pieces};
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
-use crate::{canonical, options};
+use crate::{canonical, message, options};
 
 /// Receive buffers offered to one system call. Each takes one datagram, or several that the kernel
 /// has coalesced, so few are enough; more would only spread the data over more cache.
@@ -195,11 +196,7 @@ impl UdpPort {
         segment: Option<usize>,
         may_fragment: bool,
     ) -> io::Result<()> {
-        if dst.port() == 0 || segment == Some(0) {
-            return Err(io::ErrorKind::InvalidInput.into());
-        }
-        let segment = segment.unwrap_or(usize::MAX).min(contents.len());
-        self.set_fragmentation(dst, segment, may_fragment)?;
+        let segment = self.prepare(dst, contents.len(), segment, may_fragment)?;
         let transmit = |contents, segment_size| Transmit {
             destination: dst,
             ecn: None,
@@ -210,14 +207,8 @@ impl UdpPort {
         if segment == contents.len() {
             return self.send_one(&transmit(contents, None));
         }
-        // The kernel refuses to cut into segments that would be fragmented after that.
-        let offload = !may_fragment || segment <= MIN_PATH_PAYLOAD;
-        let most = if offload {
-            self.max_gso_segments().min(MAX_PAYLOAD / segment)
-        } else {
-            1
-        };
-        for batch in contents.chunks(segment * most.max(1)) {
+        let most = self.most_at_once(segment, may_fragment);
+        for batch in contents.chunks(segment * most) {
             if batch.len() <= segment {
                 self.send_one(&transmit(batch, None))?;
                 continue;
@@ -231,6 +222,40 @@ impl UdpPort {
             }
         }
         Ok(())
+    }
+
+    /// As [`UdpPort::send`], but the parts `outside` of `contents`, in order, are elsewhere in
+    /// memory: the kernel takes them from there, and nothing here reads them, where it can send all
+    /// in one call. Else they are copied first.
+    ///
+    /// # Errors
+    /// As [`UdpPort::send`]. EFAULT where a part is not mapped.
+    ///
+    /// # Safety
+    /// Each part names memory of this process that may be read. Others may write it meanwhile.
+    pub unsafe fn send_gathered(
+        &self,
+        dst: SocketAddr,
+        src_ip: Option<IpAddr>,
+        (contents, outside): (&[u8], &[Outside]),
+        segment: Option<usize>,
+        may_fragment: bool,
+    ) -> io::Result<()> {
+        let len = self.prepare(dst, contents.len(), segment, may_fragment)?;
+        let whole = len == contents.len();
+        if (whole || contents.len() <= len * self.most_at_once(len, may_fragment))
+            && let Some(pieces) = Pieces::new(contents, outside)
+        {
+            let cut = u16::try_from(len).ok().filter(|_| !whole);
+            // SAFETY: the contents are borrowed, and the parts are as the caller promises.
+            let sent = unsafe { self.send_message(dst, src_ip, pieces.as_slice(), cut) };
+            if !sent.as_ref().is_err_and(offload_failed) {
+                return sent;
+            }
+        }
+        // SAFETY: the caller's promise.
+        let whole = unsafe { pieces::gathered(contents, outside) };
+        self.send(dst, src_ip, &whole, segment, may_fragment)
     }
 
     /// Receives what is there, up to some batches' worth, and shows `f` each datagram with its
@@ -299,12 +324,17 @@ impl UdpPort {
             array::from_fn(|_| IoSliceMut::new(chunks.next().unwrap_or_default()));
         let mut result = Ok(0);
         for _ in 0..SEND_TRIES {
-            let socket = UdpSockRef::from(&self.socket);
-            match self
-                .state
-                .get_mut()
-                .recv(socket, &mut slices[..self.offer], meta)
-            {
+            let received = if self.offer == 1 {
+                message::receive(self.socket.as_fd(), &mut slices[0]).map(|first| {
+                    meta[0] = first;
+                    1
+                })
+            } else {
+                let socket = UdpSockRef::from(&self.socket);
+                let offered = &mut slices[..self.offer];
+                self.state.get_mut().recv(socket, offered, meta)
+            };
+            match received {
                 Ok(n) => return Ok(n),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(0),
                 Err(e) => result = Err(e),
@@ -313,12 +343,66 @@ impl UdpPort {
         result
     }
 
-    /// One system call's worth of sending, as often as errors of other datagrams get in the way.
+    /// Checks what is to be sent, and sets the socket up for it. Returns the length of a segment.
+    fn prepare(
+        &self,
+        dst: SocketAddr,
+        len: usize,
+        segment: Option<usize>,
+        may_fragment: bool,
+    ) -> io::Result<usize> {
+        if dst.port() == 0 || segment == Some(0) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let segment = segment.unwrap_or(usize::MAX).min(len);
+        self.set_fragmentation(dst, segment, may_fragment)?;
+        Ok(segment)
+    }
+
+    /// Most segments for one system call.
+    fn most_at_once(&self, segment: usize, may_fragment: bool) -> usize {
+        // The kernel refuses to cut into segments that would be fragmented after that.
+        let offload = !may_fragment || segment <= MIN_PATH_PAYLOAD;
+        let most = self.max_gso_segments().min(MAX_PAYLOAD / segment.max(1));
+        if offload { most.max(1) } else { 1 }
+    }
+
+    /// One system call's worth of sending.
     fn send_one(&self, transmit: &Transmit<'_>) -> io::Result<()> {
-        let state = self.state.borrow();
+        let piece = libc::iovec {
+            iov_base: transmit.contents.as_ptr().cast_mut().cast(),
+            iov_len: transmit.contents.len(),
+        };
+        let cut = transmit
+            .segment_size
+            .and_then(|len| u16::try_from(len).ok());
+        let (dst, src) = (transmit.destination, transmit.src_ip);
+        // SAFETY: the contents are borrowed.
+        match unsafe { self.send_message(dst, src, &[piece], cut) } {
+            // quinn-udp draws its conclusions from that.
+            Err(e) if offload_failed(&e) => {
+                let socket = UdpSockRef::from(&self.socket);
+                self.state.borrow().try_send(socket, transmit)
+            }
+            result => result,
+        }
+    }
+
+    /// One system call, as often as errors of other datagrams get in the way.
+    ///
+    /// # Safety
+    /// Each piece names memory of this process that may be read.
+    unsafe fn send_message(
+        &self,
+        dst: SocketAddr,
+        src: Option<IpAddr>,
+        pieces: &[libc::iovec],
+        segment: Option<u16>,
+    ) -> io::Result<()> {
         let mut result = Ok(());
         for _ in 0..SEND_TRIES {
-            match state.try_send(UdpSockRef::from(&self.socket), transmit) {
+            // SAFETY: the caller's promise.
+            match unsafe { message::send(self.socket.as_fd(), dst, src, pieces, segment) } {
                 Ok(()) => return Ok(()),
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || offload_failed(&e) => {

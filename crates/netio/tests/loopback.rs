@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use causeway_netio::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, UdpPort, Unreachable, path_mtu};
+use causeway_netio::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, Outside, UdpPort, Unreachable, path_mtu};
 
 /// How long to wait for what must come; only a failing test waits that long.
 const PATIENCE_MS: libc::c_int = 5_000;
@@ -125,6 +125,65 @@ fn segments_arrive_as_datagrams() {
             assert_eq!(datagram.2, expect);
         }
     }
+}
+
+/// Contents of so many bytes with every other 300 of them somewhere else; and what they make.
+fn scattered(len: usize) -> (Vec<u8>, Vec<u8>, Vec<Outside>) {
+    let (there, mut here) = (pattern(len), pattern(len));
+    let outside: Vec<_> = (100..len.saturating_sub(300))
+        .step_by(600)
+        .map(|at| {
+            here[at..at + 300].fill(0xff);
+            Outside {
+                at,
+                len: 300,
+                addr: there[at..].as_ptr().expose_provenance(),
+            }
+        })
+        .collect();
+    (here, there, outside)
+}
+
+#[test]
+fn what_lies_elsewhere_is_sent_from_there() {
+    for at in loopbacks() {
+        let (a, mut b) = (port(), port());
+        // One datagram; one call with offload; more segments than a call takes, pieces than a call
+        // takes, and segments that may be fragmented: those are copied first.
+        for (len, segment, may_fragment) in [
+            (1000, None, false),
+            (1200 * 20 + 17, Some(1200), false),
+            (1200 * 130, Some(1200), false),
+            (60_000, Some(600), false),
+            (9_000 * 3, Some(9_000), true),
+        ] {
+            let (here, there, outside) = scattered(len);
+            let contents = (&here[..], &outside[..]);
+            // SAFETY: all parts lie in `there`, which lives on.
+            unsafe { a.send_gathered(at(b.port()), None, contents, segment, may_fragment) }
+                .unwrap();
+            let segments: Vec<_> = there.chunks(segment.unwrap_or(len)).collect();
+            let got = collect(&mut b, segments.len());
+            for (datagram, expect) in got.iter().zip(segments) {
+                assert_eq!(datagram.2, expect, "{len} in segments of {segment:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_part_that_is_not_mapped_is_an_error() {
+    let (a, mut b) = (port(), port());
+    let outside = [Outside {
+        at: 2,
+        len: 4,
+        addr: 4096,
+    }];
+    // SAFETY: nothing is ever mapped below `vm.mmap_min_addr`; the kernel says so.
+    let sent = unsafe { a.send_gathered(v4(b.port()), None, (&[0; 10], &outside), None, false) };
+    assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EFAULT));
+    a.send(v4(b.port()), None, b"fine", None, false).unwrap();
+    assert_eq!(collect(&mut b, 1)[0].2, b"fine");
 }
 
 #[test]

@@ -225,6 +225,12 @@ impl Connection {
         self.tx.big_timeouts = 0;
     }
 
+    /// Whether data datagrams bear a checksum, as one of both sides has asked for.
+    #[must_use]
+    pub fn is_checksummed(&self) -> bool {
+        self.handshake.crc(&self.config)
+    }
+
     /// Bytes that a buffer given to [`Connection::poll_transmit`] must have.
     #[must_use]
     pub fn max_datagram(&self) -> usize {

@@ -279,8 +279,11 @@ mod os {
     /// Accepts only what can't raise SIGBUS: tmpfs pages (huge pages may run out, and are accepted
     /// only where that is asked for), size sealed.
     fn check_kind(fd: BorrowedFd<'_>, len: usize, huge: bool) -> Result<(), SegmentError> {
-        if !is_in_window(fd) {
-            check_memfd(fd, huge)?;
+        // A memfd nearly always: to look at its name costs more than the rest.
+        if let Err(why) = check_memfd(fd, huge)
+            && !is_in_window(fd)
+        {
+            return Err(why);
         }
         let found = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size;
         let found = u64::try_from(found).unwrap_or(0);

@@ -2,7 +2,7 @@
 //!
 //! Nobody is told of a store to shared memory, so it has to be found. A *mark*, a random value, is
 //! put in the word; a store takes it away. While a flag is enabled a thread of the process looks at
-//! its word, every [`NAP_MAX`] at least; while none is, it sleeps. Whoever finds the mark gone puts
+//! its word, every `NAP_MAX` at least; while none is, it sleeps. Whoever finds the mark gone puts
 //! a new one in its place by one exchange. So a store is either found by that exchange, and whoever
 //! is told of it sees what was stored before; or it takes the new mark away, and is found next
 //! time. None is missed, but several between two looks are one.
@@ -226,7 +226,7 @@ impl Flags {
     /// Enables a flag.
     ///
     /// # Errors
-    /// As [`Flag::enable`]; `SYSTEM` if there can be no thread.
+    /// As `Flag::enable`; `SYSTEM` if there can be no thread.
     pub fn enable(self: &Arc<Self>, flag: &Arc<Flag>) -> Result<()> {
         if !flag.enable()? {
             return Ok(());

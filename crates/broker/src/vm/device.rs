@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use causeway_fabric::limits::MESSAGE_FDS_MAX;
 use rustix::io::Errno;
@@ -66,6 +66,8 @@ pub struct Device<A: Admit + Send + 'static> {
     retired: AtomicBool,
     /// QEMU has left.
     ended: AtomicBool,
+    /// The queues, once there was an event.
+    rings: OnceLock<Vec<Ring>>,
     /// The answer to a request that was carried out while its queue was stopped.
     owed: Mutex<Option<Owed>>,
 }
@@ -114,6 +116,7 @@ impl<A: Admit + Send> Device<A> {
             held: AtomicBool::new(false),
             retired: AtomicBool::new(false),
             ended: AtomicBool::new(false),
+            rings: OnceLock::new(),
             owed: Mutex::new(None),
         }))
     }
@@ -137,11 +140,14 @@ impl<A: Admit + Send> Device<A> {
     }
 
     /// The guest is to have nothing any more, though QEMU is there: what it was shown is taken
-    /// back, and whatever it asks for is refused. Waits for QEMU.
+    /// back, and whatever it asks for is refused. Waits for QEMU; of a VM that is paused it is
+    /// done when it goes on.
     pub fn retire(&self) {
         // First: the thread of a guest that asks without end does it, rather than this one.
         self.retired.store(true, Ordering::SeqCst);
-        locked(&self.guest).retire();
+        if self.rings.get().is_some_and(|rings| are_going(rings)) {
+            locked(&self.guest).retire();
+        }
     }
 
     /// Events wait for buffers, or do so no more.
@@ -227,6 +233,10 @@ impl<A: Admit + Send> Device<A> {
                 self.hold(guest, false);
                 break;
             }
+            if !is_going(queue) {
+                self.hold(guest, true);
+                break;
+            }
             let Some(event) = guest.next_event() else {
                 self.hold(guest, false);
                 break;
@@ -257,6 +267,18 @@ impl<A: Admit + Send> Device<A> {
 
 type Chain =
     virtio_queue::DescriptorChain<vm_memory::atomic::GuestMemoryLoadGuard<GuestMemoryMmap>>;
+
+/// Whether a queue is the device's. While none is the VM is paused, or has no driver, and QEMU must
+/// not be asked for anything: 11.1 ends itself (SIGSEGV) when it is asked to map or unmap then.
+/// A request that crosses with the pause has that effect still.
+fn is_going(queue: &Ring) -> bool {
+    let ring = queue.get_ref();
+    ring.is_enabled() && ring.get_queue().ready()
+}
+
+fn are_going(queues: &[Ring]) -> bool {
+    queues.iter().all(is_going)
+}
 
 /// Writes an answer where the guest waits for it; false if the queue is broken.
 fn give_answer(
@@ -362,7 +384,8 @@ impl<A: Admit + Send> VhostUserBackend for Device<A> {
             return Ok(());
         }
         let mut guest = locked(&self.guest);
-        if self.retired.load(Ordering::SeqCst) {
+        self.rings.get_or_init(|| queues.to_vec());
+        if self.retired.load(Ordering::SeqCst) && are_going(queues) {
             guest.retire();
         }
         let (Some(control), Some(events)) = (

@@ -128,7 +128,9 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             return;
         }
         self.retired = true;
-        self.objects.clear();
+        for object in std::mem::take(&mut self.objects).into_values() {
+            self.forget(&object);
+        }
         self.put_back = None;
         self.window.clear(&self.qemu);
     }

@@ -41,6 +41,7 @@ pub const OPEN: u8 = 1;
 pub const CREATE: u8 = 4;
 pub const RING: u8 = 7;
 pub const BEGIN: u8 = 8;
+pub const SHOW: u8 = 9;
 
 /// What QEMU does about the window.
 #[derive(Debug, Default)]
@@ -216,10 +217,12 @@ impl Machine {
         }
     }
 
-    /// Puts a request into the queue; returns when it is to be answered.
-    pub fn post(&self, operation: u8, session: u8, size: u64) -> u16 {
+    /// Puts a request into the queue, about a session or handle; returns when it is to be answered.
+    pub fn post(&self, operation: u8, name: u32, size: u64) -> u16 {
         let mut header = [0; 48];
-        (header[0], header[4]) = (operation, session);
+        header[0] = operation;
+        header[4..8].copy_from_slice(&name.to_le_bytes());
+        header[8..12].copy_from_slice(&name.to_le_bytes());
         header[16..24].copy_from_slice(&size.to_le_bytes());
         self.memory.write(REQUEST, &header);
         self.memory.write(ANSWER, &[0xff; 24]);
@@ -241,18 +244,34 @@ impl Machine {
             assert!(readable(fd(&self.calls[0]), PATIENCE), "no answer");
             let _ = self.calls[0].read();
         }
-        let mut status = [0; 4];
-        let at = GuestAddress(ANSWER);
-        self.memory.0.read_slice(&mut status, at).unwrap();
-        u32::from_le_bytes(status)
+        self.answered(0)
+    }
+
+    /// A word of the answer.
+    fn answered(&self, at: u64) -> u32 {
+        let mut word = [0; 4];
+        let at = GuestAddress(ANSWER + at);
+        self.memory.0.read_slice(&mut word, at).unwrap();
+        u32::from_le_bytes(word)
+    }
+
+    /// Makes a segment, which is shown when that is asked for; its handle.
+    pub fn create(&self, bytes: u64) -> u32 {
+        assert_eq!(self.ask(CREATE, 0, bytes), 0);
+        self.answered(4)
+    }
+
+    /// Makes a segment and has it shown.
+    pub fn show(&self, bytes: u64) {
+        assert_eq!(self.ask(SHOW, self.create(bytes), 0), 0);
     }
 
     fn used(&self) -> u16 {
         self.memory.word(QUEUES[0] + USED + 2)
     }
 
-    pub fn ask(&self, operation: u8, session: u8, size: u64) -> u32 {
-        self.answer(self.post(operation, session, size))
+    pub fn ask(&self, operation: u8, name: u32, size: u64) -> u32 {
+        self.answer(self.post(operation, name, size))
     }
 
     /// Says that there are requests in all of the queue, whatever stands there, and rings.

@@ -178,6 +178,7 @@ impl Peer {
             remote_qpn,
             pd,
             access,
+            known: 0,
         };
         self.attachment.connect(&request).unwrap()
     }
@@ -271,18 +272,16 @@ pub fn ring(introduction: Introduction) -> RingOf {
         Introduction::Ring {
             side,
             ring,
-            peer_inbox,
-            peer_doorbell,
-            peer_table,
+            peer_fds: Some(fds),
             generation,
             peer,
             trusted,
         } => RingOf {
             side,
             ring,
-            peer_inbox,
-            peer_doorbell,
-            peer_table,
+            peer_inbox: fds.inbox,
+            peer_doorbell: fds.doorbell,
+            peer_table: fds.table,
             generation,
             peer,
             trusted,

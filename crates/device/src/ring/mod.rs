@@ -26,17 +26,16 @@ use crate::core::Core;
 use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
 use crate::limits::QPS_PER_SLOT;
-use crate::peers::{PeerEnd, PeerFds, Peers, refused};
+use crate::peers::{PeerEnd, refused};
 
 /// What the broker introduced a queue pair with.
 pub(crate) struct Introduced {
     pub side: u8,
     pub generation: u64,
     pub ring: OwnedFd,
-    pub peer: u64,
+    pub peer: Arc<PeerEnd>,
     /// The peer is inside the trust boundary.
     pub trusted: bool,
-    pub fds: PeerFds,
     /// Number of the peer's queue pair.
     pub peer_qpn: u32,
     /// First request number expected.
@@ -105,8 +104,8 @@ pub(crate) struct RingLink {
 
 impl RingLink {
     /// Takes the side of the ring that the broker assigned.
-    pub fn open(peers: &Peers, with: Introduced) -> Result<Self, Errno> {
-        let peer = peers.get(with.peer, with.fds)?;
+    pub fn open(with: Introduced) -> Result<Self, Errno> {
+        let peer = with.peer;
         let segment = Segment::map(with.ring, ring_len(RING_CAPACITY)).map_err(refused)?;
         let side = if with.side == 0 { Side::A } else { Side::B };
         let ring = Ring::attach(Arc::new(segment), side).map_err(refused)?;

@@ -149,9 +149,10 @@ proptest! {
         local_qpn: u32, remote_gid: Option<[u8; 16]>, gid_is_local: bool, remote_qpn: u32,
         nonce: u64, comm in "\\PC{0,15}", slots: Vec<u16>,
     ) {
-        let (pd, access) = (remote_qpn, local_qpn);
-        let connect =
-            ConnectBody { local_qpn, remote_gid, gid_is_local, remote_qpn, nonce, pd, access };
+        let (pd, access, known) = (remote_qpn, local_qpn, !nonce);
+        let connect = ConnectBody {
+            local_qpn, remote_gid, gid_is_local, remote_qpn, nonce, pd, access, known,
+        };
         prop_assert_eq!(&decode_body::<ConnectBody>(&encode_body(&connect)).unwrap(), &connect);
         let qps = vec![QpStatus { local_qpn, remote_gid, wire: Wire::Ring, ..Default::default() }];
         let entry = EndpointStatus { comm, slots, qps, ..Default::default() };

@@ -137,10 +137,13 @@ message! {
         pd: u32,
         /// What the local QP lets its peer do: [`REMOTE_ACCESS`]; other bits are ignored.
         access: u32,
+        /// The endpoint whose inbox, doorbell and MR table the caller has from an earlier reply:
+        /// they are not sent again. 0: none.
+        known: u64,
     }
 
-    /// The wire. Descriptors with [`Wire::Ring`]: ring memfd, peer's inbox, peer's doorbell,
-    /// peer's MR table (read-only).
+    /// The wire. Descriptors with [`Wire::Ring`]: ring memfd; and, unless the peer is the one that
+    /// the caller knows, the peer's inbox, its doorbell, its MR table (read-only).
     pub struct ConnectReply {
         /// Wire to use.
         wire: Wire,

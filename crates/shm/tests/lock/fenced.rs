@@ -2,6 +2,7 @@
 
 use crate::world::{World, late};
 use causeway_shm::lock::{Acquired, Barrier, Condvar, LockError, Mutex, RwLock};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 const AT: usize = 0;
 const COND: usize = 64;
@@ -29,8 +30,8 @@ fn what_it_had_it_has_lost() {
     let (a, b) = (world.process(1), world.process(2));
     let mutex = Mutex::init(&world.memory, AT).unwrap();
     let lock = RwLock::init(&world.memory, OTHER).unwrap();
-    mutex.lock(&a).unwrap();
-    lock.read(&a).unwrap();
+    assert_eq!(mutex.lock(&a), Ok(Acquired::Clean));
+    assert_eq!(lock.read(&a), Ok(Acquired::Clean));
     world.kill(&a);
     assert_eq!(mutex.lock(&b), Ok(Acquired::OwnerDead));
     assert_eq!(lock.write_until(&b, late()), Ok(Acquired::Clean));
@@ -39,7 +40,7 @@ fn what_it_had_it_has_lost() {
     mutex.make_consistent(&b).unwrap();
     mutex.unlock(&b).unwrap();
     // What another left to be repaired stays so.
-    mutex.lock(&b).unwrap();
+    assert_eq!(mutex.lock(&b), Ok(Acquired::Clean));
     world.kill(&b);
     assert_eq!(mutex.lock(&a), Err(LockError::Fenced));
     let c = world.process(3);
@@ -53,7 +54,7 @@ fn it_waits_no_longer() {
     let mutex = Mutex::init(&world.memory, AT).unwrap();
     let cond = Condvar::init(&world.memory, COND).unwrap();
     let barrier = Barrier::init(&world.memory, OTHER, 2).unwrap();
-    mutex.lock(&b).unwrap();
+    assert_eq!(mutex.lock(&b), Ok(Acquired::Clean));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| mutex.lock_until(&a, late()));
         let arrived = scope.spawn(|| barrier.wait_until(&a, late()));
@@ -66,18 +67,19 @@ fn it_waits_no_longer() {
     });
     assert_eq!(barrier.wait_until(&b, late()), Err(LockError::Broken));
     mutex.unlock(&b).unwrap();
-    let c = world.process(3);
+    let (c, locked) = (world.process(3), AtomicBool::new(false));
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            mutex.lock(&c).unwrap();
+            assert_eq!(mutex.lock(&c), Ok(Acquired::Clean));
+            locked.store(true, Ordering::Relaxed);
             let woken = cond.wait_until(&c, mutex, late());
             woken.map(|woken| woken.mutex)
         });
-        while mutex.holder().is_none() {
+        while !locked.load(Ordering::Relaxed) {
             std::thread::yield_now();
         }
         // It has it until it waits.
-        mutex.lock_until(&b, late()).unwrap();
+        assert_eq!(mutex.lock_until(&b, late()), Ok(Acquired::Clean));
         world.kill(&c);
         mutex.unlock(&b).unwrap();
         cond.broadcast(&b);

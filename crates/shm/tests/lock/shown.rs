@@ -2,7 +2,7 @@
 
 use crate::world::{World, soon};
 use causeway_shm::lock::{
-    BARRIER_MAGIC, Barrier, CONDVAR_MAGIC, Condvar, Deadline, Health, MUTEX_MAGIC, Mutex,
+    Acquired, BARRIER_MAGIC, Barrier, CONDVAR_MAGIC, Condvar, Deadline, Health, MUTEX_MAGIC, Mutex,
     RWLOCK_MAGIC, RwLock, SEMAPHORE_MAGIC, Semaphore, Shown,
 };
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,13 +25,13 @@ fn a_mutex_shows_its_holder_and_what_became_of_it() {
     let mutex = Mutex::init(&world.memory, AT).unwrap();
     assert_eq!(shown(&world, MUTEX_MAGIC), Some(Shown::default()));
     assert_eq!(shown(&world, RWLOCK_MAGIC), None);
-    mutex.lock(&a).unwrap();
+    assert_eq!(mutex.lock(&a), Ok(Acquired::Clean));
     assert!(mutex.lock_until(&b, soon()).is_err());
     let now = shown(&world, MUTEX_MAGIC).unwrap();
     assert_eq!(now.holder.map(|holder| holder.life), Some(a.life()));
     assert!(now.awaited, "who gave up has left its mark");
     world.kill(&a);
-    mutex.lock(&b).unwrap();
+    assert_eq!(mutex.lock(&b), Ok(Acquired::OwnerDead));
     assert_eq!(
         shown(&world, MUTEX_MAGIC).unwrap().health,
         Health::Inconsistent
@@ -46,9 +46,9 @@ fn readers_values_and_arrivals_are_shown() {
     let world = World::new();
     let (a, b) = (world.process(1), world.process(2));
     let lock = RwLock::init(&world.memory, AT).unwrap();
-    lock.read(&a).unwrap();
-    lock.read(&a).unwrap();
-    lock.read(&b).unwrap();
+    assert_eq!(lock.read(&a), Ok(Acquired::Clean));
+    assert_eq!(lock.read(&a), Ok(Acquired::Clean));
+    assert_eq!(lock.read(&b), Ok(Acquired::Clean));
     let mut entries = shown(&world, RWLOCK_MAGIC).unwrap().entries;
     entries.sort_by_key(|(life, _)| life.index);
     assert_eq!(entries, [(a.life(), 2), (b.life(), 1)]);

@@ -1,0 +1,208 @@
+//! Payload that is sent from where it is.
+//!
+//! While datagrams are written into a buffer, what would be copied there from registered memory is
+//! noted instead, and the kernel takes it from the program's memory itself: one copy less. The
+//! bytes are those of the moment of sending, as a NIC's would be. Not where datagrams bear a
+//! checksum, which covers the payload.
+
+use std::cell::{Cell, RefCell};
+use std::ops::Range;
+
+use causeway_netio::Outside;
+use causeway_proto::BytesMut;
+use causeway_proto::host::MemError;
+
+use crate::copy;
+
+/// Least length for which a piece of its own costs the kernel less than the copy.
+const OUTSIDE_MIN: usize = 1024;
+
+/// The notes of the buffer being filled.
+#[derive(Debug, Default)]
+pub(crate) struct Outsides {
+    on: Cell<bool>,
+    notes: RefCell<Notes>,
+}
+
+#[derive(Debug, Default)]
+struct Notes {
+    /// Addresses of the buffer.
+    buffer: Range<usize>,
+    /// In order of their places.
+    found: Vec<Outside>,
+    /// The first note of the segment being built, and the offset that its payload has reached.
+    first: usize,
+    reached: usize,
+}
+
+impl Outsides {
+    /// Notes what would be copied into `buffer` from now on, until [`Outsides::end`].
+    pub fn begin(&self, buffer: &mut [u8]) {
+        let mut notes = self.notes.borrow_mut();
+        let range = buffer.as_mut_ptr_range();
+        notes.buffer = range.start.addr()..range.end.addr();
+        notes.clear();
+        self.on.set(true);
+    }
+
+    /// Everything is copied again.
+    pub fn end(&self) {
+        self.on.set(false);
+        self.notes.borrow_mut().clear();
+    }
+
+    /// Whether copies are to be shown to [`Outsides::take`] instead.
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.get()
+    }
+
+    /// Brings the whole of `dst` from registered memory at an address, by a note if it is long. An
+    /// error ends the segment that is being built: what was noted for it is forgotten.
+    pub fn take(
+        &self,
+        mut dst: BytesMut<'_>,
+        found: Result<usize, MemError>,
+    ) -> Result<(), MemError> {
+        let notes = &mut *self.notes.borrow_mut();
+        let place = dst.as_mut_ptr().addr();
+        let at = place.wrapping_sub(notes.buffer.start);
+        if at != notes.reached {
+            // Behind another header.
+            notes.first = notes.found.len();
+        }
+        let addr = found.inspect_err(|_| notes.found.truncate(notes.first))?;
+        notes.reached = at.wrapping_add(dst.len());
+        let len = dst.len();
+        if len >= OUTSIDE_MIN && notes.buffer.contains(&place) {
+            notes.found.push(Outside { at, len, addr });
+        } else {
+            // SAFETY: the range is inside a registered region, as for `MrTable::read_local`.
+            unsafe { copy::load(std::ptr::with_exposed_provenance(addr), dst) };
+        }
+        Ok(())
+    }
+
+    /// Forgets what lies at offset `end` of the buffer or behind it.
+    pub fn truncate(&self, end: usize) {
+        let mut notes = self.notes.borrow_mut();
+        let kept = notes.found.partition_point(|part| part.at < end);
+        notes.found.truncate(kept);
+        notes.reached = usize::MAX;
+    }
+
+    /// Takes out the notes of what lies at offset `start` of the buffer or behind it, as if the
+    /// buffer began there.
+    pub fn split(&self, start: usize) -> Vec<Outside> {
+        let mut notes = self.notes.borrow_mut();
+        let kept = notes.found.partition_point(|part| part.at < start);
+        notes.reached = usize::MAX;
+        let mut later = notes.found.split_off(kept);
+        for part in &mut later {
+            part.at -= start;
+        }
+        later
+    }
+
+    /// These are the notes now.
+    pub fn replace(&self, found: Vec<Outside>) {
+        self.notes.borrow_mut().found = found;
+    }
+
+    /// Shows `f` the notes.
+    pub fn with<T>(&self, f: impl FnOnce(&[Outside]) -> T) -> T {
+        f(&self.notes.borrow().found)
+    }
+}
+
+impl Notes {
+    fn clear(&mut self) {
+        self.found.clear();
+        (self.first, self.reached) = (0, usize::MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LONG: usize = OUTSIDE_MIN;
+
+    struct Fixture {
+        outsides: Outsides,
+        buffer: Vec<u8>,
+        memory: Vec<u8>,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let mut buffer = vec![0; 8 * LONG];
+            let outsides = Outsides::default();
+            outsides.begin(&mut buffer);
+            Fixture {
+                outsides,
+                buffer,
+                memory: vec![7; 8 * LONG],
+            }
+        }
+
+        fn take(&mut self, at: usize, len: usize, fails: bool) -> bool {
+            let addr = self.memory.as_ptr().expose_provenance();
+            let found = if fails { Err(MemError::Key) } else { Ok(addr) };
+            let dst = BytesMut::from(&mut self.buffer[at..at + len]);
+            self.outsides.take(dst, found).is_ok()
+        }
+
+        fn noted(&self) -> Vec<(usize, usize)> {
+            self.outsides
+                .with(|parts| parts.iter().map(|part| (part.at, part.len)).collect())
+        }
+    }
+
+    #[test]
+    fn long_pieces_are_noted_and_short_ones_copied() {
+        let mut f = Fixture::new();
+        assert!(f.take(40, LONG, false) && f.take(40 + LONG, 3, false));
+        assert!(f.take(100 + LONG, LONG + 1, false));
+        assert_eq!(f.noted(), [(40, LONG), (100 + LONG, LONG + 1)]);
+        assert_eq!(f.buffer[40..44], [0; 4]);
+        assert_eq!(f.buffer[39 + LONG..44 + LONG], [0, 7, 7, 7, 0]);
+        let mut elsewhere = [0; 2 * LONG];
+        let addr = f.memory.as_ptr().expose_provenance();
+        f.outsides
+            .take(BytesMut::from(&mut elsewhere[..]), Ok(addr))
+            .unwrap();
+        assert_eq!((elsewhere[0], f.noted().len()), (7, 2));
+    }
+
+    #[test]
+    fn a_segment_that_fails_leaves_no_note() {
+        let mut f = Fixture::new();
+        assert!(f.take(40, LONG, false));
+        // One behind another header: a long piece, a short one, and one whose key is gone.
+        let at = 80 + LONG;
+        assert!(f.take(at, LONG, false) && f.take(at + LONG, 5, false));
+        assert!(!f.take(at + LONG + 5, LONG, true));
+        assert_eq!(f.noted(), [(40, LONG)]);
+        assert!(!f.take(at, LONG, true));
+        assert_eq!(f.noted(), [(40, LONG)]);
+    }
+
+    #[test]
+    fn notes_follow_what_becomes_of_the_buffer() {
+        let mut f = Fixture::new();
+        for at in [40, 40 + 2 * LONG, 40 + 4 * LONG] {
+            assert!(f.take(at, LONG, false));
+        }
+        f.outsides.truncate(4 * LONG);
+        let later = f.outsides.split(2 * LONG);
+        assert_eq!(f.noted(), [(40, LONG)]);
+        assert_eq!((later.len(), later[0].at), (1, 40));
+        f.outsides.replace(later);
+        f.outsides.truncate(40);
+        assert!(f.noted().is_empty());
+        assert!(f.take(40, LONG, false));
+        f.outsides.end();
+        assert!(!f.outsides.is_on() && f.noted().is_empty());
+    }
+}

@@ -1,0 +1,209 @@
+//! One sendmsg(2), of data that may lie in pieces, and one recvmsg(2).
+//!
+//! quinn-udp sends one run of bytes, and names a traffic class each time: with the source address
+//! that is more than the 36 bytes of control messages that the kernel takes without allocating. It
+//! receives by recvmmsg(2), which costs more than recvmsg(2) where one message is asked for.
+
+use std::io;
+use std::mem;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use quinn_udp::RecvMeta;
+use socket2::SockAddr;
+
+/// Room for the control messages of either direction: a packet's addresses and a segment's size.
+const CONTROL_LEN: usize = 128;
+/// What the kernel aligns control messages to (`CMSG_ALIGN`).
+const CONTROL_ALIGN: usize = size_of::<usize>();
+
+/// Control messages want the alignment of their header.
+#[repr(C)]
+union Control {
+    bytes: [u8; CONTROL_LEN],
+    _align: libc::cmsghdr,
+}
+
+/// Control messages to send.
+struct Controls {
+    control: Control,
+    used: usize,
+}
+
+impl Controls {
+    fn new() -> Self {
+        Controls {
+            control: Control {
+                bytes: [0; CONTROL_LEN],
+            },
+            used: 0,
+        }
+    }
+
+    /// Appends a message; there is room for those there are.
+    fn push(&mut self, level: libc::c_int, kind: libc::c_int, data: &[u8]) {
+        // SAFETY: all bytes are initialized, and any bytes are bytes.
+        let bytes = unsafe { &mut self.control.bytes };
+        let header = size_of::<libc::cmsghdr>();
+        let end = self.used + header + data.len();
+        let room = &mut bytes[self.used..end];
+        let len = header + data.len();
+        // `struct cmsghdr`: length, level, type (cmsg(3)).
+        room[..size_of::<usize>()].copy_from_slice(&len.to_ne_bytes());
+        room[header - 8..header - 4].copy_from_slice(&level.to_ne_bytes());
+        room[header - 4..header].copy_from_slice(&kind.to_ne_bytes());
+        room[header..].copy_from_slice(data);
+        self.used = end.next_multiple_of(CONTROL_ALIGN);
+    }
+
+    /// The address to send from (`ip(7)`, `ipv6(7)`), on whatever interface.
+    fn push_source(&mut self, src: IpAddr) {
+        let any_interface = [0; 4];
+        match src {
+            IpAddr::V4(v4) => {
+                // `struct in_pktinfo`: interface, source, unused.
+                let mut info = [0; 12];
+                info[..4].copy_from_slice(&any_interface);
+                info[4..8].copy_from_slice(&v4.octets());
+                self.push(libc::IPPROTO_IP, libc::IP_PKTINFO, &info);
+            }
+            IpAddr::V6(v6) => {
+                // `struct in6_pktinfo`: source, interface.
+                let mut info = [0; 20];
+                info[..16].copy_from_slice(&v6.octets());
+                info[16..].copy_from_slice(&any_interface);
+                self.push(libc::IPPROTO_IPV6, libc::IPV6_PKTINFO, &info);
+            }
+        }
+    }
+}
+
+/// Sends the bytes of `pieces`, as one datagram or cut into segments of that many bytes.
+///
+/// # Errors
+/// Whatever `sendmsg(2)` reports: EFAULT where a piece is not mapped.
+///
+/// # Safety
+/// Each piece names memory of this process that may be read, by the kernel, while others write it.
+pub(crate) unsafe fn send(
+    fd: BorrowedFd<'_>,
+    dst: SocketAddr,
+    src: Option<IpAddr>,
+    pieces: &[libc::iovec],
+    segment: Option<u16>,
+) -> io::Result<()> {
+    let dst = SockAddr::from(dst);
+    let mut controls = Controls::new();
+    if let Some(src) = src {
+        controls.push_source(src);
+    }
+    if let Some(segment) = segment {
+        controls.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+    }
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { mem::zeroed() };
+    msg.msg_name = dst.as_ptr().cast_mut().cast();
+    msg.msg_namelen = dst.len();
+    msg.msg_iov = pieces.as_ptr().cast_mut();
+    msg.msg_iovlen = pieces.len() as _;
+    if controls.used > 0 {
+        msg.msg_control = (&raw mut controls.control).cast();
+        msg.msg_controllen = controls.used as _;
+    }
+    loop {
+        // SAFETY: every pointer in `msg` is to a live local of the stated size, none of which
+        // sendmsg changes; the pieces are as the caller promises.
+        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, 0) };
+        if sent >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if error.kind() != io::ErrorKind::Interrupted {
+            return Err(error);
+        }
+    }
+}
+
+/// Receives a datagram, or several that the kernel has coalesced, into `buffer`.
+///
+/// # Errors
+/// Whatever `recvmsg(2)` reports: `WouldBlock` where there is nothing.
+pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<RecvMeta> {
+    let mut control = Control {
+        bytes: [0; CONTROL_LEN],
+    };
+    let mut iov = libc::iovec {
+        iov_base: buffer.as_mut_ptr().cast(),
+        iov_len: buffer.len(),
+    };
+    // SAFETY: all-zero bytes are a valid msghdr.
+    let mut msg: libc::msghdr = unsafe { mem::zeroed() };
+    msg.msg_iov = &raw mut iov;
+    msg.msg_iovlen = 1;
+    msg.msg_control = (&raw mut control).cast();
+    loop {
+        msg.msg_controllen = CONTROL_LEN as _;
+        // SAFETY: every pointer in `msg` is to a live local or argument of the stated size; on
+        // success the kernel has written the source's address and its length.
+        let received = unsafe {
+            SockAddr::try_init(|storage, len| {
+                msg.msg_name = storage.cast();
+                msg.msg_namelen = *len;
+                let n = libc::recvmsg(fd.as_raw_fd(), &raw mut msg, 0);
+                *len = msg.msg_namelen;
+                usize::try_from(n).map_err(|_| io::Error::last_os_error())
+            })
+        };
+        let (len, from) = match received {
+            Ok(received) => received,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(e),
+        };
+        let Some(addr) = from
+            .as_socket()
+            .filter(|_| msg.msg_flags & libc::MSG_TRUNC == 0)
+        else {
+            continue;
+        };
+        let mut meta = RecvMeta::default();
+        (meta.addr, meta.len, meta.stride) = (addr, len, len);
+        // SAFETY: recvmsg has filled `msg` and the control buffer it points to, still alive.
+        unsafe { read_controls(&msg, &mut meta) };
+        return Ok(meta);
+    }
+}
+
+/// Takes the local address and the size of segments from the control messages received.
+///
+/// # Safety
+/// `msg` must have been filled by a successful recvmsg, and its control buffer be alive.
+unsafe fn read_controls(msg: &libc::msghdr, meta: &mut RecvMeta) {
+    // SAFETY: see the function's contract; the macros stay inside msg_controllen, and each length
+    // is checked before the data are read.
+    unsafe {
+        let mut at = libc::CMSG_FIRSTHDR(msg);
+        while let Some(header) = at.as_ref() {
+            let data = libc::CMSG_DATA(at);
+            let holds = |size: usize| header.cmsg_len >= libc::CMSG_LEN(size as u32) as usize;
+            match (header.cmsg_level, header.cmsg_type) {
+                (libc::IPPROTO_IP, libc::IP_PKTINFO) if holds(size_of::<libc::in_pktinfo>()) => {
+                    let info = data.cast::<libc::in_pktinfo>().read_unaligned();
+                    let octets = info.ipi_addr.s_addr.to_ne_bytes();
+                    meta.dst_ip = Some(Ipv4Addr::from(octets).into());
+                }
+                (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO)
+                    if holds(size_of::<libc::in6_pktinfo>()) =>
+                {
+                    let info = data.cast::<libc::in6_pktinfo>().read_unaligned();
+                    meta.dst_ip = Some(Ipv6Addr::from(info.ipi6_addr.s6_addr).into());
+                }
+                (libc::SOL_UDP, libc::UDP_GRO) if holds(size_of::<libc::c_int>()) => {
+                    let stride = data.cast::<libc::c_int>().read_unaligned();
+                    meta.stride = usize::try_from(stride).unwrap_or(meta.len);
+                }
+                _ => {}
+            }
+            at = libc::CMSG_NXTHDR(msg, at);
+        }
+    }
+}
