@@ -10,8 +10,8 @@ import signal
 import subprocess
 import tempfile
 
-BUILD = os.environ.get("CAUSEWAY_BUILD") or os.path.join(
-    os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "build")
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+BUILD = os.environ.get("CAUSEWAY_BUILD") or os.path.join(ROOT, "build")
 CAUSEWAY = os.path.join(BUILD, "bin", "causeway")
 
 
