@@ -166,11 +166,9 @@ static void inherit_mutex(cw_block *block, volatile struct shared *shared)
 {
 	int result;
 
-	do {
-		result = CHECK(cw_mutex_timedlock(block, MUTEX, WAIT_NS));
-		if (!shared->taken)
-			CHECK(cw_mutex_unlock(block, MUTEX));
-	} while (!shared->taken);
+	/* Whether the owner had it before is looked at while the lock is held. */
+	while (result = CHECK(cw_mutex_timedlock(block, MUTEX, WAIT_NS)), !shared->taken)
+		CHECK(cw_mutex_unlock(block, MUTEX));
 	EXPECT(result == CW_OWNER_DEAD);
 	CHECK(cw_mutex_consistent(block, MUTEX));
 	CHECK(cw_mutex_unlock(block, MUTEX));

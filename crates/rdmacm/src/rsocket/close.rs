@@ -44,6 +44,7 @@ fn shut(socket: &Socket, state: &mut Guard<'_>, how: c_int, limit: Option<Durati
     let before = (stream.readable, stream.writable);
     stream.readable &= !reading;
     stream.writable &= !writing;
+    stream.silenced |= writing;
     let message = match (before, (stream.readable, stream.writable)) {
         (before, after) if before == after => None,
         (_, (false, false)) => Some(Message::Disconnect),

@@ -43,6 +43,8 @@ pub(super) struct Stream {
     pub readable: bool,
     /// Data can still be sent, if there is room.
     pub writable: bool,
+    /// Whether the program itself has ended that.
+    pub silenced: bool,
     /// The peer is ready to be written to.
     pub connected: bool,
     /// Why the connection is over, if it did not end in order.
@@ -68,6 +70,7 @@ impl Stream {
             control_free: CONTROL_SLOTS,
             readable: true,
             writable: true,
+            silenced: false,
             connected: false,
             error: None,
             heard: false,

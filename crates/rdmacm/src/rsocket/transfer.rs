@@ -224,7 +224,7 @@ impl Socket {
 
 /// Why nothing can be sent.
 fn closed(stream: &mut Stream) -> Errno {
-    let over = if stream.ended() {
+    let over = if stream.ended() && !stream.silenced {
         libc::ECONNRESET
     } else {
         libc::EPIPE
