@@ -10,8 +10,9 @@
 #define MULTICAST_QPN 0xffffff
 #define MESSAGE 100
 
-/* A UD queue pair with a completion queue of its own. */
-static void ud_open(struct env *env, struct side *s, struct ibv_srq *srq, bool extended)
+/* A UD queue pair. */
+static void ud_open_on(struct env *env, struct side *s, struct ibv_cq *cq, struct ibv_srq *srq,
+		       bool extended)
 {
 	struct ibv_qp_init_attr_ex init = {
 		.qp_type = IBV_QPT_UD,
@@ -29,9 +30,7 @@ static void ud_open(struct env *env, struct side *s, struct ibv_srq *srq, bool e
 	int mask = IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY;
 
 	memset(s, 0, sizeof(*s));
-	s->cq = ibv_create_cq(env->dev.ctx, 4 * DEPTH, NULL, NULL, 0);
-	need(s->cq, "ibv_create_cq");
-	init.send_cq = init.recv_cq = s->cq;
+	init.send_cq = init.recv_cq = s->cq = cq;
 	if (extended) {
 		init.comp_mask |= IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
 		init.send_ops_flags = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -46,6 +45,15 @@ static void ud_open(struct env *env, struct side *s, struct ibv_srq *srq, bool e
 	need0(ibv_modify_qp(s->qp, &attr, IBV_QP_STATE));
 	attr.qp_state = IBV_QPS_RTS;
 	need0(ibv_modify_qp(s->qp, &attr, IBV_QP_STATE | IBV_QP_SQ_PSN));
+}
+
+/* A UD queue pair with a completion queue of its own. */
+static void ud_open(struct env *env, struct side *s, struct ibv_srq *srq, bool extended)
+{
+	struct ibv_cq *cq = ibv_create_cq(env->dev.ctx, 4 * DEPTH, NULL, NULL, 0);
+
+	need(cq, "ibv_create_cq");
+	ud_open_on(env, s, cq, srq, extended);
 }
 
 static struct ibv_ah *ah_to(struct env *env, const union ibv_gid *gid)
@@ -316,11 +324,51 @@ static void uc_peer_gone(struct env *env)
 	expect_state(p.a.qp, IBV_QPS_RTS);
 }
 
+/* A connected queue pair and one for datagrams take receives from one SRQ, complete on one CQ. */
+static void services_together(struct env *env)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct ibv_srq *srq = ibv_create_srq(env->pd, &init);
+	struct ibv_recv_wr *bad, wr = { .num_sge = 1 };
+	struct ibv_ah *ah = ah_to(env, &env->dev.gid);
+	struct ibv_sge sge;
+	struct side from, to;
+	struct ibv_wc wc;
+	struct pair rc;
+
+	need(srq, "ibv_create_srq");
+	pair_open(env, &rc, srq, true);
+	ud_open(env, &from, NULL, false);
+	ud_open_on(env, &to, rc.b.cq, srq, false);
+	sge = (struct ibv_sge){ (uintptr_t)to.buf, GRH_BYTES + MESSAGE, to.mr->lkey };
+	wr.sg_list = &sge;
+	for (unsigned int i = 0; i < 4; i++) {
+		wr.wr_id = 10 + i;
+		need0(ibv_post_srq_recv(srq, &wr, &bad));
+	}
+	for (unsigned int i = 0; i < 4; i += 2) {
+		need0(ud_send(&from, ah, to.qp->qp_num, QKEY, 7, MESSAGE));
+		expect_wc(from.cq, 7, IBV_WC_SUCCESS);
+		wc = expect_wc(rc.b.cq, 10 + i, IBV_WC_SUCCESS);
+		check(wc.qp_num == to.qp->qp_num && wc.byte_len == GRH_BYTES + MESSAGE,
+		      "%u bytes for %#x", wc.byte_len, wc.qp_num);
+		need0(post_send(&rc.a, 1, IBV_WR_SEND, MESSAGE, 0, 0));
+		wc = expect_wc(rc.b.cq, 11 + i, IBV_WC_SUCCESS);
+		check(wc.qp_num == rc.b.qp->qp_num && wc.byte_len == MESSAGE,
+		      "%u bytes for %#x", wc.byte_len, wc.qp_num);
+		expect_wc(rc.a.cq, 1, IBV_WC_SUCCESS);
+	}
+	check_errno(ibv_destroy_cq(rc.b.cq), EBUSY);
+	check_errno(ibv_destroy_srq(srq), EBUSY);
+	need0(ibv_destroy_ah(ah));
+}
+
 const struct error_case datagram_cases[] = {
 	{ "datagrams, and answers to them", datagrams_and_answers },
 	{ "datagrams: wrong Q_Key, no receive, no such queue pair", datagrams_dropped },
 	{ "datagrams that are too long", datagrams_too_long },
 	{ "datagrams: shared receive queue, extended posting", datagrams_from_srq },
+	{ "connections and datagrams share an SRQ and a CQ", services_together },
 	{ "multicast groups", multicast },
 	{ "unreliable connection drops in silence", uc_drops },
 	{ "unreliable connection, peer gone", uc_peer_gone },
