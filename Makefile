@@ -26,6 +26,8 @@ include tests/verify/verify.mk
 include tests/sisci/sisci.mk
 include tests/mpi/mpi.mk
 include tests/vm/vm.mk
+include guest/tests/tests.mk
+include tests/scale/scale.mk
 
 .PHONY: all bins libs paths headers examples test-programs setup demo test lint clean help
 

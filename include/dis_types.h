@@ -26,7 +26,7 @@ typedef dis_virt_adapter_t dis_adapter_type_t;
 /* Most entries of a vector for SCIStartDmaTransferVec. */
 #define DIS_DMA_MAX_VECLEN 256
 
-/* A piece of a DMA transfer: bytes, offsets in the two segments, flags (0). */
+/* A piece of a DMA transfer: bytes, offsets in the two segments, flags (not looked at). */
 typedef struct dis_dma_vec {
 	unsigned int size;
 	unsigned int local_offset;

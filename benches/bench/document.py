@@ -55,7 +55,7 @@ class Run:
 
 def key_text(key):
     """A key in words."""
-    where = "" if key.hosts == ONE else ", two hosts"
+    where = "" if key.hosts == ONE else f", {key.hosts}"
     return f"{key.name} {table.bytes_text(key.size).replace(' ', '')}".strip() + where
 
 
@@ -118,18 +118,23 @@ def text(run):
     return "\n\n".join(part for part in parts if part)
 
 
-def replaced(document, tables):
+def replaced(document, tables, marks=MARKS):
     """A document with `tables` between its marks."""
-    before, rest = document.split(MARKS[0], 1)
-    return f"{before}{MARKS[0]}\n{tables}\n{MARKS[1]}{rest.split(MARKS[1], 1)[1]}"
+    before, rest = document.split(marks[0], 1)
+    return f"{before}{marks[0]}\n{tables}\n{marks[1]}{rest.split(marks[1], 1)[1]}"
 
 
-def write(root, run):
-    """Writes the tables and the figure."""
+def put(root, tables, marks):
+    """Writes tables between their marks."""
     path = os.path.join(root, "docs", "PERFORMANCE.md")
     with open(path, encoding="utf-8") as file:
         document = file.read()
     with open(path, "w", encoding="utf-8") as file:
-        file.write(replaced(document, text(run)))
+        file.write(replaced(document, tables, marks))
+
+
+def write(root, run):
+    """Writes the tables and the figure."""
+    put(root, text(run), MARKS)
     with open(os.path.join(root, "docs", "performance.svg"), "w", encoding="utf-8") as file:
         file.write(chart.svg(run.panels(), run.results, circumstances(run).replace("`", "")))

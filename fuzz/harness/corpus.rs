@@ -12,18 +12,27 @@ fn folder(target: &str) -> PathBuf {
     PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus")).join(target)
 }
 
-/// Feeds every file of a target's corpus to its harness, and damaged copies of it.
-pub fn replay(target: &str, run: fn(&[u8])) {
-    let mut files: Vec<_> = fs::read_dir(folder(target))
+/// Every file of a target's corpus, by name.
+pub fn files(target: &str) -> Vec<(String, Vec<u8>)> {
+    let mut paths: Vec<_> = fs::read_dir(folder(target))
         .unwrap_or_else(|e| panic!("{}: {e}", folder(target).display()))
         .map(|entry| entry.expect("a folder that can be read").path())
         .collect();
-    files.sort();
-    assert!(!files.is_empty(), "the corpus of {target} is empty");
-    for file in files {
-        let data = fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+    paths.sort();
+    assert!(!paths.is_empty(), "the corpus of {target} is empty");
+    let read = |path: PathBuf| {
+        let data = fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        let name = path.file_name().expect("a file has a name");
+        (name.to_string_lossy().into_owned(), data)
+    };
+    paths.into_iter().map(read).collect()
+}
+
+/// Feeds every file of a target's corpus to its harness, and damaged copies of it.
+pub fn replay(target: &str, run: fn(&[u8])) {
+    for (name, data) in files(target) {
         // Shown if the harness panics: the input that made it.
-        println!("{}", file.display());
+        println!("{target}/{name}");
         run(&data);
         for seed in 0..MUTANTS {
             let mutant = mutate(data.clone(), seed);

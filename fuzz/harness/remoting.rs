@@ -4,7 +4,7 @@ use causeway_fabric::remoting::{Field, Header, decode_body, encode_body};
 use causeway_fabric::services::pool;
 use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
-    DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
+    DisconnectRequest, Leave, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
     StatusPage, SysfsReply, SysfsRequest, record, session, sisci,
 };
@@ -25,6 +25,7 @@ fn bodies(body: &[u8]) {
     one::<ConnectBody>(body);
     one::<ConnectReply>(body);
     one::<DisconnectRequest>(body);
+    one::<Leave>(body);
     one::<RestoreRequest>(body);
     one::<ReserveRequest>(body);
     one::<StatusCursor>(body);

@@ -61,6 +61,8 @@ impl Admit for Broker {
         self.0.lock().expect("one thread").push(socket);
         Ok(())
     }
+
+    fn fenced(&self) {}
 }
 
 /// Takes the input apart.

@@ -43,12 +43,14 @@ struct cw_device {
 	struct virtqueue *control;
 	struct virtqueue *events;
 	spinlock_t queue_lock; /* of both queues, their buffers and what is taken off them */
+	unsigned int awaited; /* answers that somebody waits for; under queue_lock */
 	wait_queue_head_t room; /* in the control queue */
 	phys_addr_t window;
 	u64 window_bytes;
 	struct mutex lock; /* of what follows */
 	struct xarray sessions; /* struct cw_session by number */
 	struct xarray bells; /* struct cw_bell by handle */
+	struct list_head sleepers; /* struct cw_sleeper, that nobody uses */
 	struct mutex show_lock; /* who shows or hides; before map_lock */
 	struct rw_semaphore map_lock; /* faults read, who hides and death write; of what follows */
 	struct list_head segments; /* that are shown, in that order */
@@ -105,10 +107,15 @@ void cw_message_free(struct cw_message *message);
 struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable);
 struct file *cw_ring_file(struct cw_device *dev, u32 handle);
 void cw_bell_rung(struct cw_bell *bell);
+int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
 long cw_wake(struct cw_device *dev, u64 address, u32 count);
 bool cw_file_handle(struct cw_device *dev, struct file *file, u32 *handle);
 void cw_release_handle(struct cw_device *dev, u32 handle);
 void cw_objects_kill(struct cw_device *dev);
+
+/* sleep.c: sleeping by the host */
+long cw_sleep(struct cw_device *dev, const struct causeway_sleep *sleep);
+void cw_sleepers_free(struct cw_device *dev);
 
 /* session.c: open files */
 extern const struct file_operations cw_device_fops;

@@ -34,11 +34,28 @@ struct causeway_waking {
 	__u32 zero;
 };
 
+#define CAUSEWAY_WORDS_MAX 2
+
+/* Words in segments of the window: the host lets the caller sleep while all are as expected. */
+struct causeway_sleep {
+	__u64 addresses[CAUSEWAY_WORDS_MAX];
+	__u32 expected[CAUSEWAY_WORDS_MAX];
+	__u32 count;
+	__u32 zero;
+	__u64 nanoseconds; /* at most */
+};
+
 /* Numbers 1 and 2 are FIBMAP and FIGETBSZ of every file. */
 #define CAUSEWAY_SEND _IOWR(0xca, 0x10, struct causeway_transfer)
 #define CAUSEWAY_RECEIVE _IOWR(0xca, 0x11, struct causeway_transfer)
 #define CAUSEWAY_CREATE _IOWR(0xca, 0x12, struct causeway_creation)
 #define CAUSEWAY_WAKE _IOWR(0xca, 0x14, struct causeway_waking)
+
+/* Returns when a word has changed or somebody is woken who sleeps on it, or earlier. */
+#define CAUSEWAY_SLEEP _IOWR(0xca, 0x16, struct causeway_sleep)
+
+/* Waits until the host has done what was asked of it before: one kick, one interrupt. */
+#define CAUSEWAY_SETTLE _IO(0xca, 0x15)
 
 /* Of a doorbell that was granted: it becomes readable when somebody rings it, as an eventfd. */
 #define CAUSEWAY_WATCH _IO(0xca, 0x13)

@@ -25,6 +25,8 @@ enum cw_operation {
 	CW_HIDE = 10,
 	CW_WATCH = 11,
 	CW_WAKE = 12,
+	CW_SLEEP = 13,
+	CW_RISE = 14,
 };
 
 enum cw_event_kind {
@@ -56,6 +58,13 @@ struct cw_request_header {
 	__le32 count;
 	__le32 handles[CAUSEWAY_FDS_MAX];
 	__le32 zero2;
+};
+
+/* Of CW_SLEEP: the message, a word for each handle. */
+struct cw_sleep_word {
+	__le64 offset;
+	__le32 expected;
+	__le32 zero;
 };
 
 struct cw_answer {

@@ -2,6 +2,9 @@
 /*
  * Requests of the host. A request belongs to the device from the moment that it is queued until it
  * is answered, however long its caller has waited: a caller that gives up leaves it behind.
+ *
+ * The host is asked to interrupt only while somebody waits, for an answer or for room. Answers that
+ * nobody waits for are taken off the queue by the next request.
  */
 #include <linux/scatterlist.h>
 #include <linux/slab.h>
@@ -11,6 +14,7 @@
 struct cw_call {
 	struct kref refs;
 	struct completion done;
+	bool awaited; /* the host shall interrupt */
 	bool answered;
 	u32 bytes;
 	struct cw_answer answer;
@@ -25,7 +29,8 @@ static void cw_call_free(struct kref *refs)
 }
 
 /* kmalloc: the device needs it in one piece. */
-static struct cw_call *cw_call_new(const struct cw_request_header *header, const void *message)
+static struct cw_call *cw_call_new(const struct cw_request_header *header, const void *message,
+				   bool awaited)
 {
 	u32 length = le32_to_cpu(header->length);
 	struct cw_call *call = kmalloc(struct_size(call, message, length), GFP_KERNEL);
@@ -34,6 +39,7 @@ static struct cw_call *cw_call_new(const struct cw_request_header *header, const
 		return NULL;
 	kref_init(&call->refs);
 	init_completion(&call->done);
+	call->awaited = awaited;
 	call->answered = false;
 	call->bytes = sizeof(*header) + length;
 	memset(&call->answer, 0, sizeof(call->answer));
@@ -43,20 +49,71 @@ static struct cw_call *cw_call_new(const struct cw_request_header *header, const
 	return call;
 }
 
-static int cw_try_queue(struct cw_device *dev, struct cw_call *call)
+/* Takes off the queue what is answered; true if that made room. Under queue_lock. */
+static bool cw_reap(struct cw_device *dev)
+{
+	struct cw_call *call;
+	unsigned int length;
+	bool room = false;
+
+	while ((call = virtqueue_get_buf(dev->control, &length))) {
+		call->answered = length >= sizeof(call->answer);
+		if (call->awaited)
+			dev->awaited--;
+		complete(&call->done);
+		kref_put(&call->refs, cw_call_free);
+		room = true;
+	}
+	return room;
+}
+
+/* Has the host interrupt. What it has answered before it saw that is taken now. */
+static bool cw_enable(struct cw_device *dev)
+{
+	bool room = false;
+
+	while (!virtqueue_enable_cb(dev->control))
+		room |= cw_reap(dev);
+	return room;
+}
+
+static int cw_add(struct cw_device *dev, struct cw_call *call)
 {
 	struct scatterlist out, in, *sgs[] = { &out, &in };
-	int error;
 
 	sg_init_one(&out, &call->header, call->bytes);
 	sg_init_one(&in, &call->answer, sizeof(call->answer));
+	return virtqueue_add_sgs(dev->control, sgs, 1, 1, call, GFP_ATOMIC);
+}
+
+static int cw_try_queue(struct cw_device *dev, struct cw_call *call)
+{
+	int error = -ENODEV;
+	bool room = false;
+
 	spin_lock_irq(&dev->queue_lock);
-	error = dev->dead ? -ENODEV : virtqueue_add_sgs(dev->control, sgs, 1, 1, call, GFP_ATOMIC);
+	if (dev->dead)
+		goto out;
+	room = cw_reap(dev);
+	error = cw_add(dev, call);
+	if (error == -ENOSPC) {
+		/* The caller waits for room. */
+		room |= cw_enable(dev);
+		error = cw_add(dev, call);
+	}
 	if (!error) {
 		kref_get(&call->refs);
 		virtqueue_kick(dev->control);
 	}
+	if (!error && call->awaited) {
+		dev->awaited++;
+		room |= cw_enable(dev);
+	}
+out:
 	spin_unlock_irq(&dev->queue_lock);
+	/* The interrupt for what was taken here finds nothing, and wakes nobody. */
+	if (room)
+		wake_up(&dev->room);
 	return error;
 }
 
@@ -73,7 +130,7 @@ static int cw_queue(struct cw_device *dev, struct cw_call *call)
 int cw_call(struct cw_device *dev, struct cw_request_header *header, const void *message,
 	    struct cw_answer *answer)
 {
-	struct cw_call *call = cw_call_new(header, message);
+	struct cw_call *call = cw_call_new(header, message, true);
 	int error;
 
 	if (!call)
@@ -101,7 +158,7 @@ out:
 /* Tells the host, and does not wait. */
 int cw_post(struct cw_device *dev, struct cw_request_header *header)
 {
-	struct cw_call *call = cw_call_new(header, NULL);
+	struct cw_call *call = cw_call_new(header, NULL, false);
 	int error;
 
 	if (!call)
@@ -114,16 +171,13 @@ int cw_post(struct cw_device *dev, struct cw_request_header *header)
 void cw_control_done(struct virtqueue *vq)
 {
 	struct cw_device *dev = vq->vdev->priv;
-	struct cw_call *call;
 	unsigned long flags;
-	unsigned int length;
 
 	spin_lock_irqsave(&dev->queue_lock, flags);
-	while ((call = virtqueue_get_buf(vq, &length))) {
-		call->answered = length >= sizeof(call->answer);
-		complete(&call->done);
-		kref_put(&call->refs, cw_call_free);
-	}
+	cw_reap(dev);
+	/* Who still finds no room says so again. */
+	if (!dev->awaited)
+		virtqueue_disable_cb(vq);
 	spin_unlock_irqrestore(&dev->queue_lock, flags);
 	wake_up(&dev->room);
 }

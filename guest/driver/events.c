@@ -73,19 +73,20 @@ static void cw_hand_on(struct cw_device *dev, struct cw_message *message)
 {
 	struct cw_event *event = message->event;
 	struct cw_session *session;
+	unsigned int kind, i;
 	bool whole = message->bytes >= sizeof(*event) &&
 		     le32_to_cpu(event->length) == message->bytes - sizeof(*event) &&
 		     le16_to_cpu(event->count) <= CAUSEWAY_FDS_MAX;
 
 	mutex_lock(&dev->lock);
 	session = whole ? xa_load(&dev->sessions, le32_to_cpu(event->session)) : NULL;
-	if (session && le16_to_cpu(event->kind) == CW_MESSAGE)
+	kind = session ? le16_to_cpu(event->kind) : 0;
+	if (kind == CW_MESSAGE) {
+		/* It is the session's now, and may be gone already. */
 		cw_session_take(session, message);
-	else if (session && le16_to_cpu(event->kind) == CW_ENDED)
-		cw_session_end(session);
-	if (!session || le16_to_cpu(event->kind) != CW_MESSAGE) {
-		unsigned int i;
-
+	} else {
+		if (kind == CW_ENDED)
+			cw_session_end(session);
 		/* Nobody is there to take what was granted. */
 		for (i = 0; whole && i < le16_to_cpu(event->count); i++)
 			cw_release_handle(dev, le32_to_cpu(event->grants[i].handle));

@@ -25,6 +25,7 @@ static void cw_device_free(struct kref *refs)
 	struct cw_device *dev = container_of(refs, struct cw_device, refs);
 
 	xa_destroy(&dev->sessions);
+	cw_sleepers_free(dev);
 	xa_destroy(&dev->bells);
 	kfree(dev);
 }
@@ -105,6 +106,7 @@ static struct cw_device *cw_device_new(struct virtio_device *vdev)
 	xa_init_flags(&dev->sessions, XA_FLAGS_ALLOC1);
 	xa_init_flags(&dev->bells, XA_FLAGS_LOCK_IRQ);
 	INIT_LIST_HEAD(&dev->segments);
+	INIT_LIST_HEAD(&dev->sleepers);
 	dev->vdev = vdev;
 	vdev->priv = dev;
 	return dev;

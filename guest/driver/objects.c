@@ -211,6 +211,26 @@ struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool
 	return file;
 }
 
+/* The segment of a word at an address of the caller's, and where the word is in it. */
+int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset)
+{
+	struct vm_area_struct *vma;
+	int error = -EFAULT;
+
+	mmap_read_lock(current->mm);
+	vma = vma_lookup(current->mm, address);
+	if (vma && vma->vm_ops == &cw_segment_vm_ops) {
+		struct cw_segment *segment = vma->vm_private_data;
+
+		*handle = cpu_to_le32(segment->handle);
+		*offset = cpu_to_le64(address - vma->vm_start +
+				      ((u64)vma->vm_pgoff << PAGE_SHIFT));
+		error = segment->dev == dev ? 0 : -EXDEV;
+	}
+	mmap_read_unlock(current->mm);
+	return error;
+}
+
 /* Wakes those who sleep outside of this machine on a word at an address of the caller's. */
 long cw_wake(struct cw_device *dev, u64 address, u32 count)
 {
@@ -218,20 +238,8 @@ long cw_wake(struct cw_device *dev, u64 address, u32 count)
 		.operation = cpu_to_le16(CW_WAKE),
 		.session = cpu_to_le32(count),
 	};
-	struct vm_area_struct *vma;
-	long error = -EFAULT;
+	int error = cw_find_word(dev, address, &header.handle, &header.size);
 
-	mmap_read_lock(current->mm);
-	vma = vma_lookup(current->mm, address);
-	if (vma && vma->vm_ops == &cw_segment_vm_ops) {
-		struct cw_segment *segment = vma->vm_private_data;
-		u64 offset = address - vma->vm_start + ((u64)vma->vm_pgoff << PAGE_SHIFT);
-
-		header.handle = cpu_to_le32(segment->handle);
-		header.size = cpu_to_le64(offset);
-		error = segment->dev == dev ? 0 : -EXDEV;
-	}
-	mmap_read_unlock(current->mm);
 	return error ? error : cw_post(dev, &header);
 }
 

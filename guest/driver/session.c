@@ -102,12 +102,14 @@ static int cw_release(struct inode *inode, struct file *file)
 		.operation = cpu_to_le16(CW_CLOSE),
 		.session = cpu_to_le32(session->number),
 	};
+	struct cw_answer answer;
 
 	mutex_lock(&dev->lock);
 	xa_erase(&dev->sessions, session->number);
 	mutex_unlock(&dev->lock);
+	/* Waits: who hears of the process's end may count on that what it had has ended, too. */
 	if (session->opened)
-		cw_post(dev, &header);
+		cw_call(dev, &header, NULL, &answer);
 	if (!list_empty(&session->bells))
 		cw_bells_free(session);
 	list_for_each_entry_safe(message, next, &session->messages, list)
@@ -365,6 +367,16 @@ static long cw_create(struct cw_session *session, struct causeway_creation __use
 	return error;
 }
 
+/* No handle is 0: the host has nothing to do, and says so after all that came before. */
+static long cw_settle(struct cw_device *dev)
+{
+	struct cw_request_header header = { .operation = cpu_to_le16(CW_RELEASE) };
+	struct cw_answer answer;
+	int error = cw_call(dev, &header, NULL, &answer);
+
+	return error == -EBADF ? 0 : error;
+}
+
 static long cw_ioctl(struct file *file, unsigned int number, unsigned long argument)
 {
 	struct cw_session *session = file->private_data;
@@ -381,6 +393,15 @@ static long cw_ioctl(struct file *file, unsigned int number, unsigned long argum
 			return -EFAULT;
 		return cw_wake(session->dev, waking.address, waking.count);
 	}
+	if (number == CAUSEWAY_SLEEP) {
+		struct causeway_sleep sleep;
+
+		if (copy_from_user(&sleep, user, sizeof(sleep)))
+			return -EFAULT;
+		return cw_sleep(session->dev, &sleep);
+	}
+	if (number == CAUSEWAY_SETTLE)
+		return cw_settle(session->dev);
 	if (number != CAUSEWAY_SEND && number != CAUSEWAY_RECEIVE)
 		return -ENOTTY;
 	if (copy_from_user(&transfer, user, sizeof(transfer)))

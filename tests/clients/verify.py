@@ -15,6 +15,8 @@ LIMIT_SECONDS = 420
 # Another allocator, which gives memory back in other ways than the C library's.
 OTHER_MALLOC = {"LD_PRELOAD": "libjemalloc.so.2"}
 POLL_SECONDS = 0.02
+# Of `reconnect`, eight connections each.
+ROUNDS = {"shm": "500", "udp": "20"}
 LARGE_MTUS = (9000, 65535)
 LARGE_OPERATIONS = "50000"
 
@@ -86,6 +88,7 @@ def run(report, text=""):
                     title = f"{name}, {wire_name}"
                     if all(word in title for word in words):
                         run_pair(report, title, world, wire, both, client_only)
+                run_reconnecting(report, words, world.server, wire)
                 if wire == "shm":
                     run_direct(report, words, world)
                     run_churning(report, words, world)
@@ -117,6 +120,25 @@ def run_pair(report, title, world, wire, both, client_only):
     outcome = pair.Pair(world, wire, argv, client).run(LIMIT_SECONDS, words=False)
     text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
     report.add("verify", title, outcome.problem, outcome.seconds, text)
+
+
+def run_reconnecting(report, words, host, wire):
+    """Connections that come and go between two processes, which use the same memory again."""
+    title = f"reconnecting, {wire}"
+    if not all(word in title for word in words):
+        return
+    start = time.monotonic()
+    argv = [os.path.join(PROGRAMS, "reconnect"), ROUNDS[wire]]
+    process = host.popen(argv, wire, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    text, problem = "", None
+    try:
+        text, _ = process.communicate(timeout=LIMIT_SECONDS)
+        if process.returncode:
+            problem = pair.exit_text(process.returncode)
+    except subprocess.TimeoutExpired:
+        problem = "hangs"
+    pair.end_group(process)
+    report.add("verify", title, problem, time.monotonic() - start, text)
 
 
 def run_errors(report, title, host, wire):

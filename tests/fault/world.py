@@ -77,7 +77,8 @@ class World:
         self.programs = []
         self.broker = None
         self.empty = None
-        self.settings = {}
+        # Regions move when they are registered, so that the points of a move are passed each time.
+        self.settings = {"CAUSEWAY_MOVE": "eager"}
         if not friends:
             self.settings["CAUSEWAY_SOCKET"] = os.path.join(self.folder, "tenant", "web.sock")
             for host, user in zip(self.hosts, USERS):

@@ -181,7 +181,9 @@ class Stage:
         """Starts a victim, an attacker or a friend."""
         self.serial += 1
         log = os.path.join(self.dir, f"{program}-{self.serial}.log")
-        env = dict(os.environ, CAUSEWAY_SOCKET=os.path.join(self.dir, tenant, "broker.sock"))
+        # What is attacked is there from the beginning.
+        env = dict(os.environ, CAUSEWAY_SOCKET=os.path.join(self.dir, tenant, "broker.sock"),
+                   CAUSEWAY_MOVE="eager")
         env.pop("CAUSEWAY_RUNTIME_DIR", None)
         argv = [os.path.join(self.dir, "bin", "causeway"), "run", "--",
                 os.path.join(self.dir, program), *self.tags]

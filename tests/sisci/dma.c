@@ -158,7 +158,7 @@ static void vectors_and_plain_memory(void)
 		vector[i].size = piece;
 		vector[i].local_offset = i * piece;
 		vector[i].remote_offset = (COUNT(vector) - 1 - i) * piece;
-		vector[i].flags = 0;
+		vector[i].flags = ~0u; /* as memory is that nobody has set */
 	}
 	DO(SCIStartDmaTransferVec, queue, local, remote, COUNT(vector), vector, NO_CALLBACK, NO_ARG,
 			SCI_FLAG_DMA_WAIT);

@@ -198,8 +198,10 @@ static void no_wake_up_is_lost(void)
 		SCIEnableConditionalInterrupt(flag, NO_FLAGS, &error);
 	while (error == SCI_ERR_COND_INT_RACE_PROBLEM);
 	say(&peers[1], own_node());
-	DO(SCIWaitForInterrupt, flag, LONG_MS, NO_FLAGS);
-	EXPECT(words[ITEMS / 4] > 0);
+	/* The first one's last store may have raised one that nobody has waited for. */
+	do
+		DO(SCIWaitForInterrupt, flag, LONG_MS, NO_FLAGS);
+	while (words[ITEMS / 4] == 0);
 	hear(&peers[1]);
 	kill_peer(&peers[1]);
 	DO(SCIRemoveInterrupt, flag, NO_FLAGS);

@@ -161,10 +161,37 @@ static void memory_is_shared(void)
 	DO(SCIUnmapSegment, map, NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_FLAG, SCIDisconnectSegment, remote, 1);
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	EXPECT(SCIGetRemoteSegmentId(remote) == ID && SCIGetRemoteSegmentNodeId(remote) == node);
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIDisconnectSegment, remote, NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIDisconnectSegment, none, NO_FLAGS);
 	DO(SCIClose, sd, NO_FLAGS);
 	EXPECT(tell(&peer, REMOVE) == SCI_ERR_OK);
+	say(&peer, END);
+	join(&peer);
+}
+
+/* Whoever is connected, and has mapped nothing, does not keep the owner from removing it. */
+static void connected_is_not_in_use(void)
+{
+	struct peer peer;
+	sci_desc_t sd;
+	sci_remote_segment_t remote;
+	sci_map_t map;
+	sci_error_t error;
+	unsigned int node;
+
+	spawn(&peer, owner);
+	node = hear(&peer);
+	sd = open_library();
+	connect_to(sd, &remote, node, ID);
+	SCIMapRemoteSegment(remote, &map, 0, SIZE, NULL, NO_FLAGS, &error);
+	EXPECT(error == SCI_ERR_OK && tell(&peer, REMOVE) == SCI_ERR_BUSY);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	EXPECT(tell(&peer, REMOVE) == SCI_ERR_OK);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, NULL, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST && error == SCI_ERR_OK);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	DO(SCIClose, sd, NO_FLAGS);
 	say(&peer, END);
 	join(&peer);
 }
@@ -190,6 +217,7 @@ static void loopback(void)
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 	DO(SCIUnmapSegment, map, NO_FLAGS);
 	DO(SCIRemoveSegment, segment, NO_FLAGS);
+	EXPECT(SCIGetLocalSegmentId(segment) == ID && SCIGetRemoteSegmentId(remote) == ID);
 }
 
 /* --- events --- */
@@ -513,6 +541,7 @@ int main(void)
 	static const struct test tests[] = {
 		{"what cannot be connected", what_cannot_be_connected},
 		{"memory is shared", memory_is_shared},
+		{"a connection without maps is not in the way", connected_is_not_in_use},
 		{"a process connects to itself", loopback},
 		{"local events are waited for", local_events},
 		{"the owner is killed", owner_is_killed},

@@ -9,7 +9,7 @@ VERIFY_SOURCES := $(addprefix tests/verify/,verify.c setup.c request.c respond.c
 ERRORS_SOURCES := $(wildcard tests/verify/err*.c) tests/verify/common.c
 
 .PHONY: verify
-verify: $(addprefix $(VERIFY_DIR)/,verify verify-asan errors) ## Build the verification programs
+verify: $(addprefix $(VERIFY_DIR)/,verify verify-asan errors reconnect) ## Build what verifies
 
 $(VERIFY_DIR)/verify: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
@@ -25,3 +25,8 @@ $(VERIFY_DIR)/verify-asan: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/veri
 $(VERIFY_DIR)/errors: $(ERRORS_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(ERRORS_SOURCES) -libverbs
+
+$(VERIFY_DIR)/reconnect: tests/verify/reconnect.c tests/verify/common.c $(VERIFY_HEADERS) \
+		tests/verify/verify.mk
+	@mkdir -p $(@D)
+	$(CC) $(VERIFY_CFLAGS) -o $@ tests/verify/reconnect.c tests/verify/common.c -libverbs

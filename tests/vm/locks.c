@@ -1,12 +1,19 @@
 /*
  * Two processes in different machines use every kind of lock, one after the other:
  *
- *	locks first|second ROUNDS [KILL]
+ *	locks first|second ROUNDS [END]
  *
- * The first makes the block. With KILL, the second says "held" and keeps the mutex until it is
- * killed; the first is the next owner, and is told.
+ * The first makes the block. In the END, the second says "held" and has the mutex:
+ *
+ *	kill	until it is killed; the first is the next owner, and is told
+ *	pause	while it is stopped with its machine: the first waits in vain, says so, and gets it
+ *		when it was given up
+ *	fence	and stores all the while, also when it goes on after it was taken for dead: the
+ *		first, once it has the mutex, says so, finds nothing changed until SIGUSR1
  */
 #include <causeway.h>
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +25,11 @@
 #define SECOND_NS 1000000000LL
 /* Longer than anything takes here. */
 #define WAIT_NS (60 * SECOND_NS)
+/* Several leases. */
+#define IN_VAIN_NS (2 * SECOND_NS)
 #define PARTIES 2
+#define WORDS 64
+#define MINE 0x600d600du
 
 enum {
 	MUTEX = 0,
@@ -35,6 +46,8 @@ struct shared {
 	unsigned int turn;
 	unsigned int pair[2];
 	unsigned int taken;
+	unsigned int asked;
+	unsigned int words[WORDS];
 };
 
 static int check(const char *what, int result)
@@ -175,8 +188,80 @@ static void inherit_mutex(cw_block *block, volatile struct shared *shared)
 	printf("the owner was dead\n");
 }
 
+static void keep_mutex(cw_block *block, volatile struct shared *shared)
+{
+	CHECK(cw_mutex_timedlock(block, MUTEX, WAIT_NS));
+	shared->taken = 1;
+	printf("held\n");
+	while (!shared->asked)
+		shared->words[0]++;
+	CHECK(cw_mutex_unlock(block, MUTEX));
+}
+
+static void await_mutex(cw_block *block, volatile struct shared *shared)
+{
+	while (!shared->taken)
+		usleep(1000);
+	EXPECT(cw_mutex_timedlock(block, MUTEX, IN_VAIN_NS) == -ETIMEDOUT);
+	printf("in vain\n");
+	shared->asked = 1;
+	EXPECT(CHECK(cw_mutex_timedlock(block, MUTEX, WAIT_NS)) == 0);
+	CHECK(cw_mutex_unlock(block, MUTEX));
+}
+
+static void store_on(cw_block *block, volatile struct shared *shared)
+{
+	CHECK(cw_mutex_timedlock(block, MUTEX, WAIT_NS));
+	shared->taken = 1;
+	printf("held\n");
+	for (unsigned int i = 0;; i++)
+		shared->words[i % WORDS] = i;
+}
+
+static volatile sig_atomic_t told;
+
+static void be_told(int number)
+{
+	told = number;
+}
+
+static void take_over(cw_block *block, volatile struct shared *shared)
+{
+	unsigned int i;
+
+	signal(SIGUSR1, be_told);
+	while (!shared->taken)
+		usleep(1000);
+	EXPECT(CHECK(cw_mutex_timedlock(block, MUTEX, WAIT_NS)) == CW_OWNER_DEAD);
+	CHECK(cw_mutex_consistent(block, MUTEX));
+	for (i = 0; i < WORDS; i++)
+		shared->words[i] = MINE;
+	printf("taken over\n");
+	for (i = 0; !told || i % WORDS; i++)
+		EXPECT(shared->words[i % WORDS] == MINE);
+	CHECK(cw_mutex_unlock(block, MUTEX));
+}
+
+static const struct end {
+	const char *name;
+	void (*play[PARTIES])(cw_block *block, volatile struct shared *shared);
+} ends[] = {
+	{ "kill", { inherit_mutex, die_with_mutex } },
+	{ "pause", { await_mutex, keep_mutex } },
+	{ "fence", { take_over, store_on } },
+};
+
+static const struct end *end_of(const char *name)
+{
+	for (size_t i = 0; i < sizeof(ends) / sizeof(*ends); i++)
+		if (!strcmp(ends[i].name, name))
+			return &ends[i];
+	exit(2);
+}
+
 int main(int argc, char **argv)
 {
+	const struct end *end = argc > 3 ? end_of(argv[3]) : NULL;
 	unsigned int self = argc > 1 && !strcmp(argv[1], "second");
 	unsigned int rounds = argc > 2 ? (unsigned int)atoi(argv[2]) : 100;
 	volatile struct shared *shared;
@@ -194,8 +279,8 @@ int main(int argc, char **argv)
 	use_condition(block, shared, self, rounds);
 	use_semaphores(block, self, rounds);
 	use_rwlock(block, shared, self, rounds);
-	if (argc > 3)
-		(self ? die_with_mutex : inherit_mutex)(block, shared);
+	if (end)
+		end->play[self](block, shared);
 	else
 		meet(block);
 	printf("%u rounds of each\n", rounds);

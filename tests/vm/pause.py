@@ -3,18 +3,17 @@
 The lease, after which a peer that does not go on is given up, is 500 ms.
 """
 
-import re
+import select
+import signal
 import time
 
-from vm import traffic
+from vm import sessions, traffic
 from vm.lab import GuestError
 from vm.long import begin_long, expect_failure, wait_beyond, writes_complete
-from vm.qmp import Qmp
+from vm.qmp import Qmp, shown
 
 # Several leases.
 PAUSE_SECONDS = 3
-# What QEMU calls a range of a window that shows something.
-SHOWN = re.compile(r"virtio-shmem-\d+-[0-9a-f]+")
 
 
 def paused(lab):
@@ -32,10 +31,30 @@ def paused(lab):
     return f"goes on after {PAUSE_SECONDS} s"
 
 
+def lock_owner(lab):
+    """The owner of a lock is stopped with its machine: it keeps it, however long others wait, since
+    what it stores when it goes on could not be held back."""
+    a = lab.guests[0]
+    sessions.begin(lab.host, "locks", "first", 2, "pause")
+    sessions.begin(a, "locks", "second", 2, "pause")
+    traffic.wait_said(a, "locks", "held")
+    with Qmp(a.qmp) as qmp:
+        qmp.execute("stop")
+        traffic.wait_said(lab.host, "locks", "in vain")
+        qmp.execute("cont")
+    sessions.end(a, "locks")
+    sessions.end(lab.host, "locks")
+    return "waited for in vain, given up when it goes on"
+
+
 def detached_while_paused(lab):
     """A paused VM is given up: its peer is told, and when it goes on it is shown nothing of what it
-    shared, and its own process is told."""
+    shared, and its own process is told. A lock that another process of it has, which stores all the
+    while, is given to the next one when it can't store any more, and no sooner."""
     a, b = lab.guests[:2]
+    sessions.begin(lab.host, "locks", "first", 2, "fence")
+    sessions.begin(a, "locks", "second", 2, "fence")
+    traffic.wait_said(a, "locks", "held")
     begin_long(a, b)
     with Qmp(a.qmp) as qmp:
         if not shown(qmp):
@@ -43,18 +62,19 @@ def detached_while_paused(lab):
         qmp.execute("stop")
         lab.causeway("vm", "detach", a.name)
         outcome = expect_failure(b)
+        next_owner = traffic.running["locks"]
+        if select.select([next_owner.stdout], [], [], PAUSE_SECONDS)[0]:
+            raise GuestError("a lock was taken over from who may store yet")
         qmp.execute("cont")
         expect_nothing_shown(a, qmp)
+    traffic.wait_said(lab.host, "locks", "taken over")
     status, _ = traffic.wait(a, "ib_write_bw")
     if status == 0:
         raise GuestError("the process of the VM that was given up noticed nothing")
-    return outcome
-
-
-def shown(qmp):
-    """What QEMU shows in the window of a machine."""
-    tree = qmp.execute("human-monitor-command", **{"command-line": "info mtree"})
-    return SHOWN.findall(tree)
+    next_owner.send_signal(signal.SIGUSR1)
+    sessions.end(lab.host, "locks")
+    traffic.stop(a, "locks")
+    return f"{outcome}, a lock taken over when it is safe"
 
 
 def expect_nothing_shown(guest, qmp=None):

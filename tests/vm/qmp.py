@@ -1,9 +1,12 @@
 """QEMU's machine protocol."""
 
 import json
+import re
 import socket
 
 SECONDS = 60
+# What QEMU calls a range of a window that shows something: the last number is where.
+SHOWN = re.compile(r"virtio-shmem-\d+-[0-9a-f]+")
 
 
 class QmpError(Exception):
@@ -46,3 +49,9 @@ class Qmp:
             if "return" in answer:
                 return answer["return"]
             # Else it is an event.
+
+
+def shown(qmp):
+    """What QEMU shows in the window of a machine, once each."""
+    tree = qmp.execute("human-monitor-command", **{"command-line": "info mtree"})
+    return set(SHOWN.findall(tree))

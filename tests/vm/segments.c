@@ -7,7 +7,9 @@
  *	segments use COUNT		connects to all of them, and changes them
  *	segments hold WORD		has a segment whose pages begin with the word
  *	segments release		has it removed
+ *	segments absent			finds no such segment
  *	segments scan START PAGES WORD	counts pages of physical memory that begin with the word
+ *	segments scribble START PAGES	writes to each of them
  *
  * Nobody configured nodes: all are one.
  */
@@ -26,6 +28,8 @@
 #define MANY_MAX 4096
 /* Segments are of 1 to so many pages. */
 #define SIZES 8
+/* Of many, every so many is looked at before all are used, and after. */
+#define STRIDE 4
 
 static void die(const char *what)
 {
@@ -162,7 +166,7 @@ static void serve(unsigned int count)
 	}
 	trigger(sd, READY);
 	await(done);
-	for (unsigned int i = 0; i < count; i++) {
+	for (unsigned int i = 0; i < count; i += STRIDE) {
 		EXPECT(*(volatile uint64_t *)memory[i] == word_of(i, 1));
 		EXPECT(*(volatile uint64_t *)last_word(memory[i], i) == word_of(i, 1));
 	}
@@ -184,12 +188,13 @@ static void use(unsigned int count)
 	for (unsigned int i = 0; i < count; i++) {
 		connect_to(sd, &segments[i], own_node(), FIRST_ID + i);
 		memory[i] = (volatile uint64_t *)map_remote(segments[i], size_of(i));
-		EXPECT(*memory[i] == word_of(i, 0));
-		EXPECT(*(volatile uint64_t *)last_word((void *)memory[i], i) == word_of(i, 0));
+		if (i % STRIDE == 0)
+			EXPECT(*memory[i] == word_of(i, 0));
 	}
 	/* By now the first ones are not shown any more. */
 	for (unsigned int i = 0; i < count; i++) {
 		EXPECT(*memory[i] == word_of(i, 0));
+		EXPECT(*(volatile uint64_t *)last_word((void *)memory[i], i) == word_of(i, 0));
 		*memory[i] = word_of(i, 1);
 		*(volatile uint64_t *)last_word((void *)memory[i], i) = word_of(i, 1);
 	}
@@ -209,6 +214,8 @@ static void hold(uint64_t word)
 		memory[i * (PAGE / sizeof(word))] = word;
 	printf("held\n");
 	await(done);
+	for (size_t i = 0; i < SIZES; i++)
+		EXPECT(memory[i * (PAGE / sizeof(word))] == word);
 	DO(SCIUnmapSegment, map, NO_FLAGS);
 	DO(SCIRemoveSegment, segment, NO_FLAGS);
 	confirm(sd, done);
@@ -221,21 +228,46 @@ static void release(void)
 	tell(sd, interrupt(sd, READY));
 }
 
-/* What a machine's own root may see of the window: no device is asked, and no driver. */
-static void scan(uint64_t start, size_t pages, uint64_t word)
+/* Who is of another tenant has no such segment. */
+static void absent(void)
 {
-	int fd = open("/dev/mem", O_RDONLY);
+	sci_desc_t sd = open_library();
+	sci_remote_segment_t segment;
+
+	REFUSED(SCI_ERR_NO_SUCH_SEGMENT, SCIConnectSegment, sd, &segment, own_node(), FILE_ID,
+			ADAPTER, NO_CALLBACK, NO_ARG, SCI_INFINITE_TIMEOUT, NO_FLAGS);
+}
+
+/* The window as a machine's own root has it: no device is asked, and no driver. */
+static volatile uint64_t *physical(uint64_t start, size_t pages)
+{
+	int fd = open("/dev/mem", O_RDWR | O_SYNC);
 	volatile uint64_t *memory;
-	size_t found = 0;
 
 	if (fd < 0)
 		die("/dev/mem");
-	memory = mmap(NULL, pages * PAGE, PROT_READ, MAP_SHARED, fd, (off_t)start);
+	memory = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)start);
 	if (memory == MAP_FAILED)
 		die("mmap");
+	return memory;
+}
+
+static void scan(uint64_t start, size_t pages, uint64_t word)
+{
+	volatile uint64_t *memory = physical(start, pages);
+	size_t found = 0;
+
 	for (size_t i = 0; i < pages; i++)
 		found += memory[i * (PAGE / sizeof(word))] == word;
 	printf("%zu pages\n", found);
+}
+
+static void scribble(uint64_t start, size_t pages)
+{
+	volatile uint64_t *memory = physical(start, pages);
+
+	for (size_t i = 0; i < pages; i++)
+		memory[i * (PAGE / sizeof(*memory))] = ~(uint64_t)i;
 }
 
 int main(int argc, char **argv)
@@ -255,6 +287,10 @@ int main(int argc, char **argv)
 		hold(strtoull(argv[2], NULL, 0));
 	else if (argc == 2 && !strcmp(argv[1], "release"))
 		release();
+	else if (argc == 2 && !strcmp(argv[1], "absent"))
+		absent();
+	else if (argc == 4 && !strcmp(argv[1], "scribble"))
+		scribble(strtoull(argv[2], NULL, 0), strtoul(argv[3], NULL, 0));
 	else if (argc == 5 && !strcmp(argv[1], "scan"))
 		scan(strtoull(argv[2], NULL, 0), strtoul(argv[3], NULL, 0),
 				strtoull(argv[4], NULL, 0));

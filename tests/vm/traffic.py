@@ -12,11 +12,13 @@ from lib.netns import BUILD
 from vm.lab import Guest, GuestError, quote
 
 # How long a program may take; TCG is slow, and the machine may be busy.
-SECONDS = 30
+SECONDS = 60
 # Descriptors that a program in a guest may have.
 FILES = 8192
 # Between two looks.
-PAUSE = 0.2
+PAUSE = 0.1
+# Bytes.
+PAGE = 4096
 
 # Programs on the host, by name.
 running = {}
@@ -110,7 +112,7 @@ def stop_all(lab):
             guest.run("killall -9 -q ibv_rc_pingpong ib_send_lat ib_write_lat ib_read_lat "
                       "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw "
                       "local pair three interrupts dma segments locks pingpong intr reflect "
-                      "dmabench; wait; true")
+                      "dmabench intruder verify errors; wait; true")
 
 
 def wait_listening(place, port, seconds=SECONDS):

@@ -1,7 +1,7 @@
 # What tests/vm runs in guests, beside the distribution's programs and the conformance tests.
 
 VM_CLIENTS := $(addprefix $(BUILD)/test/vm/,pingpong intr reflect dmabench)
-VM_PROGRAMS := $(addprefix $(BUILD)/test/vm/,segments locks) $(VM_CLIENTS)
+VM_PROGRAMS := $(addprefix $(BUILD)/test/vm/,segments locks intruder) $(VM_CLIENTS)
 
 test-programs: $(VM_PROGRAMS)
 
@@ -16,5 +16,10 @@ $(VM_CLIENTS): $(BUILD)/test/vm/%: tests/sisci/clients/%.c tests/sisci/clients/c
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
 
 $(BUILD)/test/vm/locks: tests/vm/locks.c $(CAUSEWAY_HEADER) $(BUILD)/lib/libcauseway.so
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_STRICT) -I$(BUILD)/include -o $@ $< -L$(BUILD)/lib -lcauseway
+
+$(BUILD)/test/vm/intruder: tests/vm/intruder.c guest/driver/causeway_ioctl.h $(CAUSEWAY_HEADER) \
+		$(BUILD)/lib/libcauseway.so
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -I$(BUILD)/include -o $@ $< -L$(BUILD)/lib -lcauseway

@@ -9,10 +9,10 @@ use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
-    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus, MapReply,
-    MapRequest, QpStatus, ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply,
-    SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest,
-    Wire,
+    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus, Leave,
+    MapReply, MapRequest, QpStatus, ReserveRequest, RestoreRequest, RestoreSegmentRequest,
+    SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply,
+    SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_shm::layout::INBOX_LEN;
@@ -185,6 +185,7 @@ impl BrokerService for Client<'_> {
                 peer,
                 trusted,
                 fds,
+                name,
             } => Answer {
                 body: ConnectReply {
                     wire: Wire::Ring,
@@ -192,6 +193,7 @@ impl BrokerService for Client<'_> {
                     generation,
                     peer,
                     trusted,
+                    ring: name,
                 },
                 fds,
             },
@@ -208,8 +210,10 @@ impl BrokerService for Client<'_> {
         Ok(self.stale_of(id))
     }
 
-    fn leave(&mut self, request: DisconnectRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
-        self.hub.disconnect(self.own()?, request.local_qpn);
+    fn leave(&mut self, request: Leave, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        self.hub.disconnect(id, request.local_qpn);
+        self.hub.rings.release(id, &request, Instant::now());
         Ok(().into())
     }
 

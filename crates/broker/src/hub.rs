@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use crate::config::Limits;
 use crate::pairing::{Pairing, PeerWire};
+use crate::rings::Rings;
 use crate::segments::{Rights, Segment};
 use crate::vm::VmId;
 
@@ -107,6 +108,8 @@ pub struct Hub {
     pub(crate) outbox: Vec<(EndpointId, PeerEvent)>,
     /// When what is in the outbox is to be delivered at the latest.
     news_due: Option<Instant>,
+    /// Rings that are used again.
+    pub(crate) rings: Rings,
     /// Segments that became stale, and whom to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
     /// User of this process, who owns the segments' inodes.
@@ -124,6 +127,7 @@ impl Hub {
             places: HashMap::new(),
             pairings: HashMap::new(),
             restoring: VecDeque::new(),
+            rings: Rings::default(),
             outbox: Vec::new(),
             news_due: None,
             stale: Vec::new(),
@@ -184,6 +188,7 @@ impl Hub {
         for (slot, netns) in endpoint.slots {
             self.places.remove(&(netns, slot));
         }
+        self.rings.end(id);
         self.outbox.retain(|(to, _)| *to != id);
         self.stale.retain(|(to, _)| *to != id);
         let exposed = endpoint.segments.into_values().filter(|s| s.stale);

@@ -31,6 +31,7 @@ pub mod pairing;
 pub mod places;
 pub mod pool;
 pub mod reaper;
+pub mod rings;
 pub mod segments;
 pub mod server;
 pub mod services;

@@ -18,7 +18,7 @@ use crate::session::Peer;
 use crate::vm::VmId;
 
 /// First number of the users of virtual machines; hosts have no users from here on.
-const GUEST_USER_FIRST: u32 = 1 << 31;
+pub const GUEST_USER_FIRST: u32 = 1 << 31;
 /// Most users of one virtual machine.
 pub const GUEST_USERS_MAX: usize = 256;
 
@@ -36,6 +36,9 @@ pub struct Member {
     pub comm: String,
     /// Its life.
     pub life: Life,
+    /// The life that it has proved to have had under the broker before: the same, unless that one
+    /// is another's now.
+    pub had: Option<Life>,
     /// The virtual machine that it is in.
     pub vm: Option<VmId>,
 }
@@ -137,6 +140,7 @@ impl Members {
             uid,
             comm: said.take(COMM_MAX).collect(),
             life,
+            had: proved,
             vm: of_vm,
         };
         self.members.insert(caller.session, member);

@@ -13,28 +13,24 @@
 //! After a restart of the broker both ends present the ring again, each on its own time. The end
 //! that has not come yet is *absent*, for at most [`RESTORE_GRACE`].
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use causeway_fabric::fds::{check_memfd, sealed_memfd};
+use causeway_fabric::fds::check_memfd;
 use causeway_fabric::limits::{RESTORE_GRACE, qpn_is_valid, qpn_slot};
 use causeway_fabric::services::{
     ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
 };
-use causeway_shm::Ring;
-use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, Hub, Limit, Link, TenantId, random};
+use crate::rings::{Lent, RING_BYTES, copy};
 
 /// Most rings of one endpoint whose peer has not joined; each costs the broker a descriptor.
 pub const OPEN_RINGS_PER_ENDPOINT_MAX: usize = 16384;
 
 /// Most rings that wait for their other half after a restart.
 pub const RESTORING_MAX: usize = 1 << 20;
-
-/// Bytes of one ring's memfd.
-pub const RING_BYTES: u64 = ring_len(RING_CAPACITY) as u64;
 
 /// The wire of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,11 +65,20 @@ impl End {
 pub struct Pairing {
     /// Kept until both ends have joined.
     ring: Option<OwnedFd>,
+    /// In the place of that: one of those that are used again, by name.
+    kept: u64,
     pub(crate) ends: [End; 2],
     /// Made under an earlier broker: an end may have been granted what this one has no books on.
     pub(crate) restored: bool,
     /// The tenant of both ends.
     tenant: TenantId,
+}
+
+impl Pairing {
+    /// Whether there is a ring to be handed to the end that has not joined.
+    fn is_joinable(&self) -> bool {
+        self.ring.is_some() || self.kept != 0
+    }
 }
 
 /// Outcome of a connect.
@@ -93,9 +98,11 @@ pub enum Decision {
         peer: EndpointId,
         /// Whether caller and peer are inside one trust boundary.
         trusted: bool,
-        /// Ring; and where the caller does not know the peer, the peer's inbox, its doorbell, its
-        /// MR table for reading.
+        /// Ring, unless the caller has it mapped; and where the caller does not know the peer, the
+        /// peer's inbox, its doorbell, its MR table for reading.
         fds: Vec<OwnedFd>,
+        /// Names the ring's memory, if that is used again; else 0.
+        name: u64,
     },
 }
 
@@ -113,6 +120,9 @@ impl Hub {
         self.check_room_for_link(id)?;
         let wire = self.endpoints[&id].wire;
         let peer = self.ring_peer(id, body);
+        if let Some(peer) = peer.filter(|peer| body.known != *peer) {
+            self.rings.forget_held(id, peer);
+        }
         if self.is_settling() && wire != WirePref::Udp && self.is_on_this_host(id, body) {
             // The peer, or its half of a ring, may be on its way.
             peer.and_then(|peer| self.joinable(id, body, peer))
@@ -194,12 +204,21 @@ impl Hub {
 
     /// When [`Hub::expire`] has something to do next.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.restoring.front().map(|(deadline, _)| *deadline)
+        [self.next_restored(), self.rings.next_expiry()]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
-    /// Gives up on ends that did not come back after the broker's restart.
+    fn next_restored(&self) -> Option<Instant> {
+        self.restoring.front().map(|(when, _)| *when)
+    }
+
+    /// Gives up on ends that did not come back after the broker's restart, and on rings that were
+    /// not used for a while.
     pub fn expire(&mut self, now: Instant) {
-        while self.next_expiry().is_some_and(|deadline| deadline <= now) {
+        self.rings.expire(now);
+        while self.next_restored().is_some_and(|deadline| deadline <= now) {
             let Some((_, generation)) = self.restoring.pop_front() else {
                 return;
             };
@@ -311,7 +330,7 @@ impl Hub {
         let waits = pairing.ends.iter().any(|end| {
             *end == End::Open(id, body.local_qpn) || *end == End::Absent(netns, body.local_qpn)
         });
-        (waits && pairing.ring.is_some()).then_some(generation)
+        (waits && pairing.is_joinable()).then_some(generation)
     }
 
     fn join(
@@ -325,7 +344,13 @@ impl Hub {
         let pairing = self.pairings.get_mut(&generation).ok_or(Errno::INVAL)?;
         let waiting = |end: &End| !matches!(end, End::Joined(..));
         let side = pairing.ends.iter().position(waiting).ok_or(Errno::INVAL)?;
-        let ring = pairing.ring.take().ok_or(Errno::INVAL)?;
+        let lent = match pairing.ring.take() {
+            Some(ring) => Lent {
+                name: 0,
+                fd: Some(ring),
+            },
+            None => self.rings.join(pairing.kept, id)?,
+        };
         pairing.ends[side] = End::Joined(id, body.local_qpn);
         let End::Joined(_, peer_qpn) = pairing.ends[1 - side] else {
             return Err(Errno::INVAL);
@@ -333,14 +358,17 @@ impl Hub {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.invitations.remove(&generation);
         }
-        self.ring_released(peer);
+        if lent.name == 0 {
+            self.ring_released(peer);
+        }
         self.tell(peer, peer_qpn, generation, PeerChange::Joined);
         Ok(Decision::Ring {
             side: side as u8,
             generation,
             peer,
             trusted: self.are_one_user(id, peer),
-            fds: [ring].into_iter().chain(to_peer).collect(),
+            fds: lent.fd.into_iter().chain(to_peer).collect(),
+            name: lent.name,
         })
     }
 
@@ -353,9 +381,10 @@ impl Hub {
         if self.endpoints[&id].open_rings >= OPEN_RINGS_PER_ENDPOINT_MAX {
             return Err(Errno::MFILE);
         }
-        let ring = new_ring()?;
         let to_peer = self.descriptors(peer, body)?;
-        let fds = [copy(ring.as_fd())?].into_iter().chain(to_peer).collect();
+        let (lent, ring) = self.ring_for(id, peer)?;
+        let kept = lent.name;
+        let fds = lent.fd.into_iter().chain(to_peer).collect();
         let generation = self.new_generation();
         let ends = [
             End::Joined(id, body.local_qpn),
@@ -364,13 +393,14 @@ impl Hub {
         self.pairings.insert(
             generation,
             Pairing {
-                ring: Some(ring),
+                ring,
+                kept,
                 ends,
                 restored: false,
                 tenant: self.endpoints[&id].tenant,
             },
         );
-        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id).filter(|_| kept == 0) {
             endpoint.open_rings += 1;
         }
         if let Some(endpoint) = self.endpoints.get_mut(&peer) {
@@ -382,6 +412,7 @@ impl Hub {
             peer,
             trusted: self.are_one_user(id, peer),
             fds,
+            name: kept,
         })
     }
 
@@ -392,7 +423,7 @@ impl Hub {
         }
         let peer = &self.endpoints[&peer];
         let fds = [&peer.inbox, &peer.doorbell, &peer.mr_table];
-        fds.iter().map(|fd| copy(fd.as_fd())).collect()
+        fds.iter().map(|fd| copy(fd)).collect()
     }
 
     fn new_generation(&self) -> u64 {
@@ -527,6 +558,7 @@ impl Hub {
         ends[side] = joined;
         let pairing = Pairing {
             ring,
+            kept: 0,
             ends,
             restored: true,
             tenant,
@@ -558,21 +590,6 @@ impl Hub {
             }
         }
     }
-}
-
-/// A formatted, sealed ring. Formatted here, so that neither end depends on the other for it.
-fn new_ring() -> Result<OwnedFd, Errno> {
-    let ring = sealed_memfd("causeway-ring", RING_BYTES)?;
-    let header = Ring::header();
-    match rustix::io::pwrite(&ring, &header, 0)? {
-        written if written == header.len() => Ok(ring),
-        _ => Err(Errno::NOMEM),
-    }
-}
-
-fn copy(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {
-    fd.try_clone_to_owned()
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
 }
 
 #[cfg(test)]

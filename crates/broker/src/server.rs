@@ -12,7 +12,8 @@ use causeway_fabric::remoting::{
     CONNECTION, Header, Kind, Malformed, Received, encode_body, receive, send,
 };
 use causeway_fabric::services::{
-    EVENT_PEERS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch, vm,
+    EVENT_PEERS, EVENT_RINGS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch,
+    vm,
 };
 use causeway_fabric::sys::{peer_credentials, peer_groups, peer_pidfd};
 use rustix::buffer::spare_capacity;
@@ -151,7 +152,7 @@ impl Server {
             for event in events.drain(..) {
                 match event.data.u64() {
                     TOKEN_TERMINATION => return Ok(Stop::Signal),
-                    TOKEN_ARRIVALS => self.admit_guests(),
+                    TOKEN_ARRIVALS => self.hear_of_guests(),
                     token if token < 2 * FIRST_SESSION => self.accept(token as usize - 1),
                     token => self.serve(token, event.flags),
                 }
@@ -246,12 +247,17 @@ impl Server {
         self.begin(socket, peer);
     }
 
-    /// Those who come from virtual machines: their tenant was settled when the VM was attached.
-    fn admit_guests(&mut self) {
-        for Arrival { socket, peer } in self.vms.arrivals() {
+    /// Those who come from virtual machines: their tenant was settled when the VM was attached. And
+    /// those whose VM is fenced: what they had is others' now.
+    fn hear_of_guests(&mut self) {
+        let (arrivals, ended) = self.vms.take_news();
+        for Arrival { socket, peer } in arrivals {
             if self.sessions.len() < SESSIONS_MAX {
                 self.begin(socket, peer);
             }
+        }
+        for number in ended {
+            self.services.end(number);
         }
     }
 
@@ -417,8 +423,12 @@ impl Server {
             for (to, event) in self.hub.take_news(Instant::now()) {
                 peers.entry(to).or_default().push(event);
             }
+            let mut rings: HashMap<EndpointId, Vec<u64>> = HashMap::new();
+            for (to, ring) in self.hub.rings.take_given_up() {
+                rings.entry(to).or_default().push(ring);
+            }
             let events = self.services.outbox.take();
-            if stale.is_empty() && peers.is_empty() && events.is_empty() {
+            if stale.is_empty() && peers.is_empty() && rings.is_empty() && events.is_empty() {
                 break;
             }
             for event in events {
@@ -426,6 +436,9 @@ impl Server {
             }
             for (to, segments) in stale {
                 self.deliver_to_endpoint(to, EVENT_STALE, &[encode_body(&segments)]);
+            }
+            for (to, rings) in rings {
+                self.deliver_to_endpoint(to, EVENT_RINGS, &[encode_body(&rings)]);
             }
             for (to, events) in peers {
                 let parts = events.chunks(PEER_EVENTS_PER_MESSAGE);
@@ -477,7 +490,9 @@ impl Server {
         // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
         // but nothing should depend on the closing being the last.
         let _ = epoll::delete(&self.epoll, session.socket());
-        self.services.end(number);
+        if !self.vms.defers_end(session.peer.vm, number) {
+            self.services.end(number);
+        }
         let mut segments = Vec::new();
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");

@@ -18,6 +18,8 @@ fn a_connection_outlasts_a_broker_whoever_comes_first() {
         let (a, b) = (process(&host, 4), process(&host, 8));
         let (segment, memory) = available(&a, 7);
         let (connection, grant) = connect(&b, 4, 7);
+        // Told to the next broker too.
+        b.note_mapped(connection, true).unwrap();
         assert_eq!(events(&a).len(), 1);
         host.signal_broker(Signal::KILL);
         assert!(share_memory(&memory, &grant.memory) && is_alive(&b, &grant));

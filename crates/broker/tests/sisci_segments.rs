@@ -40,6 +40,7 @@ fn a_segment_goes_through_its_states() {
     assert_eq!((grant.size, grant.offset), (SIZE, 0));
     let connected = local(&segment, LocalChange::Connected, 8, &grant);
     assert_eq!(events(&a), [connected]);
+    b.note_mapped(connection, true).unwrap();
     refused(a.remove_segment(handle, false), Errno::BUSY);
     a.set_unavailable(handle, false, false).unwrap();
     refused(try_connect(4, 7), Errno::CONNREFUSED);
@@ -176,6 +177,7 @@ fn a_shared_segment_outlives_its_creator() {
     // Not the last one: no reason to refuse.
     a.remove_segment(segment.segment, false).unwrap();
     assert!(is_alive(&far, &grant));
+    far.note_mapped(connection, true).unwrap();
     refused(twin.remove_segment(theirs.segment, false), Errno::BUSY);
     drop(twin);
     assert_eq!(events(&far), [remote(connection, RemoteChange::Lost)]);
@@ -258,6 +260,7 @@ fn one_host_needs_no_configuration() {
     // A connection to oneself is one like others.
     let (connection, grant) = connect(&a, NODE_DEFAULT, 1);
     assert!(share_memory(memory, &grant.memory));
+    a.note_mapped(connection, true).unwrap();
     refused(a.remove_segment(segment.segment, false), Errno::BUSY);
     a.disconnect_segment(connection).unwrap();
     a.remove_segment(segment.segment, false).unwrap();

@@ -177,6 +177,9 @@ pub enum Benchmark {
     Sisci,
     /// The copy engine's queues, against memcpy
     Dma,
+    /// In a guest: its window, doorbells and calls, against its own memory and the bare way to the
+    /// host. `--serve` runs the other side, in another guest or on the host
+    Vm,
 }
 
 /// `causeway bench`
@@ -185,6 +188,10 @@ pub struct BenchOptions {
     /// What to measure
     #[arg(value_enum)]
     pub what: Benchmark,
+
+    /// Be the other side of `bench vm`, once
+    #[arg(long)]
+    pub serve: bool,
 
     /// Measure briefly: the figures are rough
     #[arg(long)]

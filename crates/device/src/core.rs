@@ -119,6 +119,7 @@ impl Core {
         }
     }
 
+    #[inline]
     fn route(&self, qpn: u32) -> Option<&Route> {
         self.routes.get(qp_index(qpn))?.as_ref()
     }
@@ -128,6 +129,11 @@ impl Core {
         if let Some(Some(route)) = self.routes.get_mut(qp_index(qpn)) {
             route.watch = watch;
         }
+    }
+
+    /// Whether the peer of a queue pair is on this host.
+    pub fn is_on_this_host(&self, qpn: u32) -> bool {
+        self.route(qpn).is_some_and(|route| route.watch.is_some())
     }
 
     /// Removes the completions of a queue pair that is reset or destroyed.
@@ -142,6 +148,7 @@ impl Core {
         }
     }
 
+    #[inline]
     fn count(&self, wc: &Wc, messages: Counter, bytes: Counter) {
         if wc.status == WcStatus::Success {
             self.stats.add(messages, 1);
@@ -151,41 +158,45 @@ impl Core {
         }
     }
 
+    /// Queues a completion. In line where it is made: it is built in the queue, and nothing has to
+    /// load what was just stored.
+    #[inline(always)]
     fn complete(&mut self, cq: u32, wc: Wc, is_send: bool, solicited: bool) {
         let Some(state) = self.cqs.get_mut(cq) else {
             return;
         };
         if state.queue.len() >= state.capacity {
-            if !state.overrun {
-                state.overrun = true;
-                state.events.push(AsyncEvent {
-                    event_type: EventType::CqErr,
-                    source: EventSource::Cq(state.cookie),
-                });
-                self.overrun.push(cq);
-            }
-            return;
+            return self.overflow(cq);
         }
         let timestamp = if state.timestamps {
             crate::clock::now().0
         } else {
             0
         };
+        let failed = wc.status != WcStatus::Success;
         state.queue.push_back(Cqe {
             wc,
             timestamp,
             is_send,
         });
-        let announce = match state.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => solicited || wc.status != WcStatus::Success,
-        };
-        if announce {
-            state.armed = Armed::No;
-            self.enough |= state.announce();
+        if state.channel.is_some() {
+            self.enough |= state.tell(solicited || failed);
         }
-        self.enough |= state.channel.is_some() && state.queue.len() >= ENOUGH;
+    }
+
+    /// A completion queue has no room for a completion.
+    #[cold]
+    #[inline(never)]
+    fn overflow(&mut self, cq: u32) {
+        if let Some(state) = self.cqs.get_mut(cq)
+            && !std::mem::replace(&mut state.overrun, true)
+        {
+            state.events.push(AsyncEvent {
+                event_type: EventType::CqErr,
+                source: EventSource::Cq(state.cookie),
+            });
+            self.overrun.push(cq);
+        }
     }
 }
 
@@ -232,6 +243,22 @@ impl Core {
 }
 
 impl CqState {
+    /// Tells the channel of the newest completion, if that is asked for. Returns whether a program
+    /// that waits for events has enough to do.
+    #[inline(never)]
+    fn tell(&mut self, solicited: bool) -> bool {
+        let announce = match self.armed {
+            Armed::No => false,
+            Armed::Any => true,
+            Armed::Solicited => solicited,
+        };
+        let announced = announce && {
+            self.armed = Armed::No;
+            self.announce()
+        };
+        announced || self.queue.len() >= ENOUGH
+    }
+
     /// Tells the channel, if there is one.
     fn announce(&mut self) -> bool {
         let Some(channel) = &self.channel else {
@@ -263,6 +290,7 @@ impl Memory for Core {
         len: u64,
         what: Remote,
     ) -> Result<(), MemError> {
+        self.note_use(via, rkey);
         self.mrs.check_remote(via, rkey, addr, len, what)
     }
 
@@ -294,10 +322,12 @@ impl Memory for Core {
     }
 
     fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
+        self.note_use(via, rkey);
         self.mrs.write_remote(via, rkey, addr, src)
     }
 
     fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
+        self.note_use(via, rkey);
         self.mrs.atomic(via, rkey, addr, op)
     }
 
@@ -317,6 +347,7 @@ impl Memory for Core {
 }
 
 impl Host for Core {
+    #[inline]
     fn complete_send(&mut self, qp: u32, wc: Wc) {
         self.count(&wc, Counter::TxMessages, Counter::TxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.send_cq) {
@@ -330,6 +361,7 @@ impl Host for Core {
         self.stats.add(Counter::TxBytes, u64::from(bytes));
     }
 
+    #[inline]
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
         self.count(&wc, Counter::RxMessages, Counter::RxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.recv_cq) {

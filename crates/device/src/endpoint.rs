@@ -18,6 +18,7 @@ use crate::ah::Way;
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::errno::{Errno, OpenError};
+use crate::favour::{self, Favoured, FavouredGuard};
 use crate::gid::{gid_table, ip_of};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
@@ -35,6 +36,8 @@ pub const BASE_PORT: u16 = 20480;
 pub(crate) const SLOTS: u16 = 1 << 12;
 /// How long the end of the program waits for a call in another thread.
 const EXIT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
+/// How often it looks whether that has ended.
+const EXIT_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 /// Never issued: it means "any" to multicast and the connection manager.
 const QPN_RESERVED: u32 = 0xff_ffff;
 
@@ -69,16 +72,20 @@ pub(crate) struct State {
     pub errands: Vec<Errand>,
     /// Passes that had a deadline to mind.
     pub passes: u32,
+    /// Looks at the only ring in vain since something came or was posted.
+    pub fruitless: u32,
 }
 
 /// What the program's threads and the helper share.
 pub(crate) struct Shared {
-    pub state: Mutex<State>,
+    pub state: Favoured<State>,
     /// Calls to the broker; never under the state lock, which must not be held while waiting.
     pub control: Attachment,
     /// News of the broker and of the network.
     pub news: News,
     udp_fd: OwnedFd,
+    /// Those of the port's sockets that are for one peer each.
+    lane_fds: Vec<OwnedFd>,
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
     pub peers: Peers,
@@ -104,13 +111,20 @@ pub(crate) struct Shared {
     pub source_deadline: AtomicU64,
     /// The helper has errands to run.
     pub has_errands: AtomicBool,
-    /// The broker has answered about a segment.
-    pub answered: Condvar,
+    /// The broker's answers about segments.
+    answers: Answers,
     /// How the helper sleeps ([`HelperSleep`]).
     helper_sleep: AtomicU8,
     /// The port polled as in error: what there is to it is to be looked at.
     port_errors: Arc<AtomicBool>,
     pub stop: AtomicBool,
+}
+
+/// How many answers there have been, and that there is one more.
+#[derive(Debug, Default)]
+struct Answers {
+    count: Mutex<u64>,
+    told: Condvar,
 }
 
 /// How the helper sleeps, or is about to. A thread that blocked has taken calls from it, and kicks
@@ -145,6 +159,7 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
     if let Some(endpoint) = current.upgrade().filter(|e| e.pid == std::process::id()) {
         return Ok(endpoint);
     }
+    favour::allow();
     let endpoint = Arc::new(Endpoint::attach()?);
     *current = Arc::downgrade(&endpoint);
     static AT_EXIT: Once = Once::new();
@@ -168,8 +183,38 @@ extern "C" fn settle_at_exit() {
         return;
     };
     // Held only by a thread that exit(3) has caught in the middle of a call.
-    if let Some(mut state) = endpoint.shared.state.try_lock_for(EXIT_PATIENCE) {
-        state.settle_all();
+    let begun = std::time::Instant::now();
+    while begun.elapsed() < EXIT_PATIENCE {
+        if let Some(mut state) = endpoint.shared.state.try_lock() {
+            return state.settle_all();
+        }
+        std::thread::sleep(EXIT_LOOK);
+    }
+}
+
+impl State {
+    /// Of an endpoint without objects.
+    fn new(core: Core, slot: u16, inbox: Inbox, udp: UdpWire) -> Self {
+        State {
+            core,
+            qps: Vec::new(),
+            live: 0,
+            rings: 0,
+            next_index: 0,
+            slot,
+            pds: Slab::new(crate::limits::LIMITS.max_pd),
+            ways: Slab::new(crate::limits::LIMITS.max_ah),
+            inbox,
+            udp,
+            hot: Vec::new(),
+            turn: 0,
+            unsettled: Vec::new(),
+            pending: Vec::new(),
+            deadline: None,
+            errands: Vec::new(),
+            passes: 0,
+            fruitless: 0,
+        }
     }
 }
 
@@ -193,10 +238,11 @@ impl Endpoint {
         let (slot, port) = take_slot()?;
         attachment.report_addresses(&own_addresses())?;
         attachment.add_slot(slot, port.as_fd())?;
-        let udp = UdpWire::new(port);
+        let udp = UdpWire::new(port.with_lanes()?);
         let shared = Arc::new(Shared {
             news: News::new(attachment.event_fd())?,
             udp_fd: dup(udp.port.as_fd())?,
+            lane_fds: udp.port.lane_fds().map(dup).collect::<Result<_, _>>()?,
             doorbell,
             peers: Peers::default(),
             sharing: Sharing::default(),
@@ -211,30 +257,12 @@ impl Endpoint {
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
             has_errands: AtomicBool::new(false),
-            answered: Condvar::new(),
+            answers: Answers::default(),
             helper_sleep: AtomicU8::new(HelperSleep::No as u8),
             port_errors: Arc::clone(&udp.errors),
             stop: AtomicBool::new(false),
             control: attachment,
-            state: Mutex::new(State {
-                core: Core::new(stats, directory),
-                qps: Vec::new(),
-                live: 0,
-                rings: 0,
-                next_index: 0,
-                slot,
-                pds: Slab::new(crate::limits::LIMITS.max_pd),
-                ways: Slab::new(crate::limits::LIMITS.max_ah),
-                inbox,
-                udp,
-                hot: Vec::new(),
-                turn: 0,
-                unsettled: Vec::new(),
-                pending: Vec::new(),
-                deadline: None,
-                errands: Vec::new(),
-                passes: 0,
-            }),
+            state: Favoured::new(State::new(Core::new(stats, directory), slot, inbox, udp)),
         });
         let helper = helper::start(Arc::clone(&shared))?;
         Ok(Endpoint {
@@ -289,9 +317,22 @@ impl Shared {
         self.kick.as_fd()
     }
 
-    /// The descriptors whose readability means work: doorbell, UDP port, broker.
-    pub fn sources(&self) -> [BorrowedFd<'_>; 3] {
-        [self.doorbell.fd(), self.udp_fd.as_fd(), self.news.fd()]
+    /// The descriptors whose readability means work: doorbell, broker, and those of
+    /// [`Shared::port_fds`].
+    pub fn sources(&self) -> [BorrowedFd<'_>; 2] {
+        [self.doorbell.fd(), self.news.fd()]
+    }
+
+    /// The UDP port.
+    pub fn port_fd(&self) -> BorrowedFd<'_> {
+        self.udp_fd.as_fd()
+    }
+
+    /// The descriptors of all of its sockets.
+    pub fn port_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        std::iter::once(&self.udp_fd)
+            .chain(&self.lane_fds)
+            .map(AsFd::as_fd)
     }
 
     /// Asks peers to ring the doorbell. Whatever came before is found by looking once more.
@@ -323,6 +364,32 @@ impl Shared {
     pub fn ring_own_doorbell(&self) {
         // An eventfd of our own cannot fail to be written.
         let _ = self.doorbell.ring();
+    }
+
+    /// The broker has answered about a segment, as the state now says.
+    pub fn tell_answered(&self) {
+        *self.answers.count.lock() += 1;
+        self.answers.told.notify_all();
+    }
+
+    /// Gives up the state until the next answer comes that it does not tell of. Returns false if
+    /// that takes too long.
+    pub fn await_answer(
+        &self,
+        state: &mut FavouredGuard<'_, State>,
+        until: std::time::Instant,
+    ) -> bool {
+        // Answers are told after the state has changed: what comes after this look is not missed.
+        let seen = *self.answers.count.lock();
+        FavouredGuard::unlocked(state, || {
+            let mut count = self.answers.count.lock();
+            while *count == seen {
+                if self.answers.told.wait_until(&mut count, until).timed_out() {
+                    return false;
+                }
+            }
+            true
+        })
     }
 
     /// Wakes whoever sleeps on the sources if something is to be done before it would wake, and

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use parking_lot::MutexGuard;
+use causeway_fabric::services::Leave;
 
 use crate::direct::Answer;
 use crate::endpoint::{Shared, State};
+use crate::favour::FavouredGuard;
 use crate::peers::PeerEnd;
 use crate::qp_entry::{Link, QpEntry};
 
@@ -24,6 +25,8 @@ pub(crate) enum Errand {
     Withdraw(u32),
     /// The segments of this protection domain: an evicted peer may yet store into them.
     GiveUp(u32),
+    /// This region is used by peers, and is to be moved to where they can map it.
+    Place(u32),
 }
 
 impl Shared {
@@ -38,6 +41,7 @@ impl Shared {
                 Errand::Fetch(qpn) => self.fetch_segment(qpn),
                 Errand::Withdraw(qpn) => self.withdraw(qpn),
                 Errand::GiveUp(pd) => self.give_up_segments(&[pd]),
+                Errand::Place(key) => self.place_used(key),
             }
         }
     }
@@ -69,20 +73,21 @@ impl Shared {
         if let Link::Ring(ring) = &mut entry.link {
             ring.answer(answer);
         }
-        self.answered.notify_all();
+        drop(state);
+        self.tell_answered();
     }
 
     /// Waits until the helper has fetched the segment that a queue pair wants. What was just posted
     /// could go by ring meanwhile, but a program that spins on the helper's processor would keep it
     /// from fetching for milliseconds, and a stream by ring costs its target's processor as well.
     #[cold]
-    pub fn await_segment(&self, state: &mut MutexGuard<'_, State>, qpn: u32) {
+    pub fn await_segment(&self, state: &mut FavouredGuard<'_, State>, qpn: u32) {
         let errand = state.qp(qpn).and_then(QpEntry::errand);
         state.errands.extend(errand);
         self.send_helper();
         let until = Instant::now() + PATIENCE;
         while state.qp(qpn).is_some_and(|entry| entry.wanting) {
-            if self.answered.wait_until(state, until).timed_out() {
+            if !self.await_answer(state, until) {
                 break;
             }
         }
@@ -94,8 +99,16 @@ impl Shared {
     /// The broker forgets the connection of a queue pair: nothing is handed out for it any more.
     /// Segments that its peer must not reach any longer are given up.
     pub fn withdraw(&self, qpn: u32) {
+        self.leave(&Leave {
+            local_qpn: qpn,
+            ..Leave::default()
+        });
+    }
+
+    /// As [`Shared::withdraw`], of a queue pair that has given up its link.
+    pub fn leave(&self, leave: &Leave) {
         causeway_fault::point("qp.withdraw");
-        for segment in self.control.disconnect(qpn).unwrap_or_default() {
+        for segment in self.control.leave(leave).unwrap_or_default() {
             self.sharing.renew(self, segment);
         }
     }

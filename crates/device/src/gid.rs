@@ -1,6 +1,9 @@
 //! The GID table: one RoCE v2 entry for each address of this network namespace.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+use parking_lot::Mutex;
 
 use crate::addresses::{Address, addresses, for_each_address, hardware_address};
 
@@ -22,7 +25,28 @@ pub struct GidEntry {
 /// addresses are there only where nothing else is.
 #[must_use]
 pub fn gid_table() -> Vec<GidEntry> {
-    let mut addresses: Vec<Address> = addresses().to_vec();
+    table().to_vec()
+}
+
+/// [`gid_table`], made again only when the addresses have changed: each connection asks for it.
+pub(crate) fn table() -> Arc<[GidEntry]> {
+    /// The addresses, and the table made of them.
+    type Made = (Arc<[Address]>, Arc<[GidEntry]>);
+    static LAST: Mutex<Option<Made>> = Mutex::new(None);
+    let addresses = addresses();
+    let mut last = LAST.lock();
+    if let Some((of, table)) = &*last
+        && Arc::ptr_eq(of, &addresses)
+    {
+        return Arc::clone(table);
+    }
+    let table: Arc<[GidEntry]> = make_table(&addresses).into();
+    *last = Some((addresses, Arc::clone(&table)));
+    table
+}
+
+fn make_table(addresses: &[Address]) -> Vec<GidEntry> {
+    let mut addresses = addresses.to_vec();
     if addresses.iter().any(|a| !a.loopback) {
         addresses.retain(|a| !a.loopback);
     }

@@ -40,6 +40,12 @@ const LAZY: Duration = Duration::from_millis(1);
 /// How long it goes on looking after a look that found a stream: to wake it may cost more than the
 /// time between two batches, and a virtual network has the sender pay.
 const STREAM_SPIN: Duration = Duration::from_micros(30);
+/// How long it goes on looking after a request that it has answered, and that was not part of a
+/// stream: a requester that waits for one answer before it asks again would pay a wake for each.
+const REQUEST_SPIN: Duration = Duration::from_micros(50);
+/// Once looking on was in vain, the next requests, twice as many each time, are answered without,
+/// up to two to the power of this.
+const VAIN_SPINS_MAX: u32 = 6;
 /// How long the broker's next news may wait: where connections are made by the thousand, a wake for
 /// each would cost as much as the connections.
 const NEWS_PAUSE: Duration = Duration::from_millis(1);
@@ -60,6 +66,9 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
             vain: 0,
             woken: false,
             spin_until: Instant(0),
+            request_spin: false,
+            vain_spins: 0,
+            skip_spins: 0,
             news_due: Instant(0),
             shared,
         }
@@ -93,6 +102,11 @@ struct Helper {
     woken: bool,
     /// Until when it looks again instead of sleeping.
     spin_until: Instant,
+    /// It looks on for a request; times in a row that it did in vain, and requests left after which
+    /// it is not to be tried.
+    request_spin: bool,
+    vain_spins: u32,
+    skip_spins: u32,
     /// Until when it does not listen to the broker.
     news_due: Instant,
 }
@@ -187,7 +201,12 @@ impl Helper {
             self.vain += 1;
             return Looked::Polled;
         };
-        let worked = state.progress_everywhere(now);
+        let spinning = now.get() < self.spin_until;
+        let worked = if spinning {
+            state.progress(now)
+        } else {
+            state.progress_everywhere(now)
+        };
         if !state.errands.is_empty() {
             shared.send_helper();
         }
@@ -195,6 +214,8 @@ impl Helper {
             self.vain = 0;
             if state.udp.stream {
                 self.spin_until = now.get() + STREAM_SPIN;
+            } else if state.udp.arrived {
+                self.look_on(spinning, now);
             }
             return if state.core.enough {
                 Looked::Enough
@@ -202,8 +223,12 @@ impl Helper {
                 Looked::Worked
             };
         }
-        if now.get() < self.spin_until {
+        if spinning {
             return Looked::Worked;
+        }
+        if std::mem::take(&mut self.request_spin) {
+            self.vain_spins = (self.vain_spins + 1).min(VAIN_SPINS_MAX);
+            self.skip_spins = (1 << self.vain_spins) - 1;
         }
         if woken {
             self.vain += 1;
@@ -220,6 +245,19 @@ impl Helper {
         let published = until.map_or(u64::MAX, |d| d.0);
         shared.source_deadline.store(published, Ordering::SeqCst);
         Looked::Nothing(until)
+    }
+
+    /// A request came, while it was looking on for one or not.
+    fn look_on(&mut self, spinning: bool, now: &Now) {
+        if spinning {
+            (self.vain_spins, self.skip_spins) = (0, 0);
+        }
+        if self.skip_spins > 0 {
+            self.skip_spins -= 1;
+        } else {
+            self.spin_until = now.get() + REQUEST_SPIN;
+            self.request_spin = true;
+        }
     }
 
     /// Sleeps until kicked: blocked threads watch the sources and the timers.
@@ -247,13 +285,14 @@ impl Helper {
             (PollFlags::IN, timeout)
         };
         let timespec = timeout.map(clock::timespec);
-        let [doorbell, udp, control] = shared.sources();
-        let mut fds = [
+        let [doorbell, control] = shared.sources();
+        let mut fds = vec![
             PollFd::from_borrowed_fd(shared.kick_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(control, news),
             PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
-            PollFd::from_borrowed_fd(udp, PollFlags::IN),
         ];
+        let port = shared.port_fds();
+        fds.extend(port.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
         // Of the broker's news a thread that polls learns nothing, and one that blocks does.
         let watched = match (on_sources, timeout) {
             (true, _) => &mut fds[..],
@@ -261,7 +300,10 @@ impl Helper {
             (false, None) => &mut fds[..1],
         };
         let _ = poll(watched, timespec.as_ref());
-        let [kick, control, doorbell, udp] = fds.map(|fd| fd.revents());
+        let [kick, control, doorbell] = [0, 1, 2].map(|at| fds[at].revents());
+        let port = fds[3..]
+            .iter()
+            .fold(PollFlags::empty(), |all, fd| all | fd.revents());
         if !kick.is_empty() {
             let mut count = [0; 8];
             let _ = rustix::io::read(shared.kick_fd(), &mut count);
@@ -273,8 +315,8 @@ impl Helper {
         if !doorbell.is_empty() {
             let _ = shared.doorbell.drain();
         }
-        shared.note_errors(udp);
-        !(doorbell.is_empty() && udp.is_empty())
+        shared.note_errors(port);
+        !(doorbell.is_empty() && port.is_empty())
     }
 }
 

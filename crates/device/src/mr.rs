@@ -1,6 +1,7 @@
 //! The table of memory regions and windows: keys, and every check before an access
 //! (`ibv_reg_mr(3)`).
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,6 +13,8 @@ use causeway_shm::{MrEntry, MrTable as Directory};
 
 use crate::copy;
 use crate::errno::Errno;
+use crate::known::Known;
+use crate::lazy::Patience;
 use crate::limits::LIMITS;
 use crate::slab::Slab;
 use crate::window::WindowType;
@@ -58,7 +61,7 @@ pub(crate) enum Kind {
 }
 
 /// A registered region, or a memory window: what its key lets one do.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Region {
     pub pd: u32,
     /// Where it is in this process.
@@ -71,6 +74,8 @@ pub(crate) struct Region {
     pub kind: Kind,
     /// Peers on this host find it in the directory.
     pub published: bool,
+    /// Until when it stays where it is.
+    pub patience: Patience,
 }
 
 /// All regions and windows of the process.
@@ -80,8 +85,12 @@ pub(crate) struct MrTable {
     generation: u32,
     /// Places of the windows that are bound.
     pub bound: BTreeSet<u32>,
+    /// Memory that was populated when it was registered.
+    pub known: Known,
     /// How many windows there are.
     pub windows: usize,
+    /// The region that has been used so often that it is to be moved.
+    pub wanted: Cell<Option<u32>>,
     /// Where peers on this host find those they can map.
     directory: Directory,
 }
@@ -92,7 +101,9 @@ impl MrTable {
             regions: Slab::new(LIMITS.max_mr),
             generation: 0,
             bound: BTreeSet::new(),
+            known: Known::default(),
             windows: 0,
+            wanted: Cell::new(None),
             directory,
         }
     }
@@ -186,9 +197,14 @@ impl MrTable {
                 place: None,
             },
             published: false,
+            patience: Patience::default(),
         };
         let at = self.regions.insert(region).ok_or(Errno(libc::ENOMEM))?;
-        Ok(self.name(at))
+        let key = self.name(at);
+        if access.contains(Access::LOCAL_WRITE) {
+            self.known.insert(key, (addr, len));
+        }
+        Ok(key)
     }
 
     /// Gives what was entered at a place its key.
@@ -241,6 +257,9 @@ impl MrTable {
     pub fn remove(&mut self, key: u32) -> Result<(), Errno> {
         self.freeze(key)?;
         self.withdraw(key);
+        if let Some(addr) = self.get(key).map(|region| region.addr) {
+            self.known.remove(key, addr);
+        }
         self.regions.remove(key >> GENERATION_BITS);
         Ok(())
     }

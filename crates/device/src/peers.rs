@@ -1,11 +1,11 @@
 //! The endpoints of peers on this host, to notify.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
 
 use causeway_fabric::PeerFds;
-use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
+use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES, RING_CAPACITY, ring_len};
 use causeway_shm::{Arena, Doorbell, Inbox, PeerMrs, Segment};
 use parking_lot::Mutex;
 
@@ -18,6 +18,8 @@ pub(crate) struct PeerEnd {
     pub bell: Doorbell,
     /// Its memory regions.
     pub mrs: PeerMrs,
+    /// Rings shared with it that no queue pair uses, by name: those of later ones.
+    rings: Mutex<HashMap<u64, Arc<Segment>>>,
     /// Its memory segments that queue pairs use, by number and whether they may be written.
     arenas: Mutex<HashMap<(u64, bool), Weak<Arena>>>,
 }
@@ -30,8 +32,25 @@ impl PeerEnd {
             inbox: Inbox::open(Arc::new(inbox)).map_err(refused)?,
             bell: Doorbell::from_fd(fds.doorbell),
             mrs: PeerMrs::open(Arc::new(table)).map_err(refused)?,
+            rings: Mutex::default(),
             arenas: Mutex::default(),
         })
+    }
+
+    /// Keeps a ring mapped for a later queue pair.
+    pub fn keep_ring(&self, name: u64, ring: Arc<Segment>) {
+        self.rings.lock().insert(name, ring);
+    }
+
+    /// The memory of a ring that the broker has handed out: kept from an earlier queue pair, or
+    /// mapped now.
+    pub fn ring(&self, name: u64, fd: Option<OwnedFd>) -> Result<Arc<Segment>, Errno> {
+        if let Some(kept) = self.rings.lock().remove(&name) {
+            return Ok(kept);
+        }
+        let fd = fd.ok_or(Errno(libc::EPROTO))?;
+        let segment = Segment::map(fd, ring_len(RING_CAPACITY)).map_err(refused)?;
+        Ok(Arc::new(segment))
     }
 
     /// A memory segment as the broker has handed it out: mapped once, however many queue pairs it
@@ -49,6 +68,9 @@ impl PeerEnd {
     }
 }
 
+/// Peers kept in mind though no queue pair leads to them.
+const RECENT_MOST: usize = 8;
+
 /// Where a queue pair was said to be: the GID, `None` for this host, and the slot.
 pub(crate) type Place = (Option<[u8; 16]>, u32);
 
@@ -62,6 +84,19 @@ struct Known {
     ends: HashMap<u64, Weak<PeerEnd>>,
     /// Who was found where last.
     places: HashMap<Place, u64>,
+    /// Those connected to last, who are likely to be again: to map what leads to them, and to map
+    /// rings, takes longer than a connection.
+    recent: VecDeque<Arc<PeerEnd>>,
+}
+
+impl Known {
+    fn note_recent(&mut self, end: &Arc<PeerEnd>) {
+        if self.recent.iter().any(|known| Arc::ptr_eq(known, end)) {
+            return;
+        }
+        self.recent.truncate(RECENT_MOST - 1);
+        self.recent.push_front(Arc::clone(end));
+    }
 }
 
 impl Peers {
@@ -81,13 +116,33 @@ impl Peers {
                 known.ends.retain(|_, end| end.strong_count() > 0);
                 let end = Arc::new(PeerEnd::open(fds)?);
                 known.ends.insert(peer, Arc::downgrade(&end));
-                let Known { ends, places } = known;
+                let Known { ends, places, .. } = known;
                 places.retain(|_, number| ends.contains_key(number));
                 end
             }
         };
         known.places.insert(place, peer);
+        known.note_recent(&end);
         Ok(end)
+    }
+
+    /// A peer is dead. What is kept of it goes with the last queue pair that leads there.
+    pub fn forget(&self, end: &Arc<PeerEnd>) {
+        let recent = &mut self.0.lock().recent;
+        recent.retain(|known| !Arc::ptr_eq(known, end));
+    }
+
+    /// A ring will not be used again.
+    pub fn forget_ring(&self, name: u64) {
+        let ends = self.0.lock();
+        for end in ends.ends.values().filter_map(Weak::upgrade) {
+            end.rings.lock().remove(&name);
+        }
+    }
+
+    /// The broker is gone: to the next one peers have other numbers, and rings other names.
+    pub fn forget_all(&self) {
+        self.0.lock().recent.clear();
     }
 }
 

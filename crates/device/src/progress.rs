@@ -2,6 +2,7 @@
 //! polls or waits, under the endpoint's lock.
 
 use causeway_fabric::Event;
+use causeway_fabric::services::Leave;
 use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
@@ -9,7 +10,9 @@ use causeway_shm::Counter;
 use crate::clock::{self, Now, earlier};
 use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
+use crate::errands::Errand;
 use crate::qp_entry::{Link, QpEntry};
+use crate::udp::Port;
 use crate::{ring, ud, udp};
 
 /// Rings polled on every progress; with more connected, those quiet the longest announce
@@ -18,6 +21,13 @@ const HOT_RINGS: usize = 16;
 /// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much
 /// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
+/// Looks at the only ring of a program that polls it, in one pass.
+const LOOKS: u32 = 64;
+/// The same while an answer may be due: in so many passes after something came or was posted, a
+/// microsecond or so. A whole fruitless pass takes as long as many looks, and finds what comes
+/// meanwhile the long way.
+const LOOKS_PATIENT: u32 = 256;
+const PATIENT_PASSES: u32 = 4;
 /// How long sends to a peer that is nowhere take to fail.
 const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -28,18 +38,18 @@ impl State {
             return true;
         }
         let port = self.udp.links + self.udp.datagrams > 0;
-        self.advance(port, now)
+        self.advance(port.then_some(Port::InUse), now)
     }
 
     /// As [`State::progress`], without a look at the port, for who is about to sleep on it.
     pub fn progress_but_port(&mut self, now: &Now) -> bool {
-        self.take_plain(now) || self.advance(false, now)
+        self.take_plain(now) || self.advance(None, now)
     }
 
-    fn advance(&mut self, port: bool, now: &Now) -> bool {
+    fn advance(&mut self, port: Option<Port>, now: &Now) -> bool {
         let mut worked = self.poll_rings(now);
-        if port {
-            worked |= self.poll_udp(now.get());
+        if let Some(port) = port {
+            worked |= self.poll_udp(now.get(), port);
         }
         if self.deadline.is_some_and(|d| self.is_time(d, now)) {
             self.on_timers(now.get());
@@ -59,21 +69,20 @@ impl State {
         look && deadline <= now.get()
     }
 
-    /// As [`State::progress`], on time, and looks at the port even where no queue pair uses it:
+    /// As [`State::progress`], on time, and where that finds nothing it looks at all of the port:
     /// strangers may have written to it, and a descriptor left readable would keep its watcher
     /// awake.
     pub fn progress_everywhere(&mut self, now: &Now) -> bool {
         now.get();
-        let worked = self.progress(now);
-        if self.udp.links + self.udp.datagrams == 0 && self.poll_udp(now.get()) {
-            return true;
-        }
-        worked
+        self.progress(now) || self.advance(Some(Port::Everywhere), now)
     }
 
     fn poll_rings(&mut self, now: &Now) -> bool {
         let unsettled = self.unsettled.len();
         let mut worked = self.poll_hot(now);
+        if self.hot.len() > HOT_RINGS {
+            self.cool_excess();
+        }
         if unsettled > 0 {
             self.settle(unsettled);
         }
@@ -134,9 +143,17 @@ impl State {
             return false;
         };
         self.core.enough = false;
-        if !ring.take_plain(qp, &mut self.core) {
+        // What was received is acknowledged by the next pass, if no answer does it before.
+        let looks = if self.fruitless < PATIENT_PASSES && !ring.is_unsettled() {
+            LOOKS_PATIENT
+        } else {
+            LOOKS
+        };
+        if !ring.take_plain(qp, &mut self.core, looks) {
+            self.fruitless = self.fruitless.saturating_add(1);
             return false;
         }
+        self.fruitless = 0;
         let unsent = qp.has_unsent();
         if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
             self.unsettled.push(qpn);
@@ -209,6 +226,9 @@ impl State {
             return false;
         };
         let worked = ring::receive(entry, &mut self.core, now);
+        if let Some(key) = self.core.mrs.wanted.take() {
+            self.errands.push(Errand::Place(key));
+        }
         let Link::Ring(ring) = &entry.link else {
             return worked;
         };
@@ -232,9 +252,16 @@ impl State {
         }
         ring.set_hot(true);
         self.hot.push(qpn);
-        if self.hot.len() > HOT_RINGS {
-            let coldest = self.hot.remove(0);
-            self.cool(coldest);
+    }
+
+    /// Leaves it to their peers to announce what happens on those that have been hot the longest of
+    /// more than [`HOT_RINGS`]. A burst on many rings at once keeps them hot until it is taken, so
+    /// this is asked in each pass.
+    fn cool_excess(&mut self) {
+        let excess = self.hot.len().saturating_sub(HOT_RINGS);
+        let longest: Vec<u32> = self.hot.drain(..excess).collect();
+        for qpn in longest {
+            self.cool(qpn);
         }
     }
 
@@ -252,10 +279,10 @@ impl State {
         }
     }
 
-    fn poll_udp(&mut self, now: Instant) -> bool {
+    fn poll_udp(&mut self, now: Instant, port: Port) -> bool {
         let mut touched = Vec::new();
         let State { udp, qps, core, .. } = self;
-        let any = udp::receive(udp, qps, core, now, &mut touched);
+        let any = udp::receive(udp, qps, core, (now, port), &mut touched);
         for qpn in touched {
             self.touch(qpn);
         }
@@ -375,10 +402,19 @@ impl State {
     }
 
     /// Queue pairs whose completion queue has overrun fail, and those whose peer was evicted.
+    #[inline]
     fn fail_overrun(&mut self) {
         if !self.core.late.is_empty() {
             self.fail_late();
         }
+        if !self.core.overrun.is_empty() {
+            self.fail_users();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fail_users(&mut self) {
         while let Some(cq) = self.core.overrun.pop() {
             for index in 0..self.qps.len() {
                 let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
@@ -398,9 +434,12 @@ impl State {
 
     /// A queue pair has its link.
     pub fn link_up(&mut self, qpn: u32) {
-        let Some(entry) = self.qp(qpn) else { return };
-        match &entry.link {
-            Link::Udp(_) => self.udp.links += 1,
+        let entry = self.qps.get_mut(qp_index(qpn));
+        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+            return;
+        };
+        match &mut entry.link {
+            Link::Udp(link) => self.udp.enter(link),
             Link::Datagrams(_) => self.udp.datagrams += 1,
             Link::Ring(ring) => {
                 let watch = ring.watch();
@@ -424,8 +463,10 @@ impl State {
         stats.set(Counter::MemoryRegions, self.core.mrs.len() as u64);
     }
 
-    /// A queue pair gives its link up; the peer is told.
-    pub fn link_down(&mut self, qpn: u32) {
+    /// A queue pair gives its link up; the peer is told. Returns what to tell the broker, when the
+    /// lock is not held.
+    #[must_use]
+    pub fn link_down(&mut self, qpn: u32) -> Leave {
         let now = clock::now();
         let State {
             qps,
@@ -434,17 +475,21 @@ impl State {
             rings,
             ..
         } = self;
+        let mut leave = Leave {
+            local_qpn: qpn,
+            ..Leave::default()
+        };
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
-            return;
+            return leave;
         };
         match &mut entry.link {
             Link::Udp(link) => {
                 link.conn.shutdown(causeway_proto::trp::Reason::Closed);
                 udp::pump(entry, core, udp, now);
-                udp.links -= 1;
+                udp.leave(entry);
             }
             Link::Ring(link) => {
-                link.close(&entry.qp);
+                leave = link.close(&entry.qp);
                 core.set_watch(qpn, None);
                 *rings -= 1;
             }
@@ -463,6 +508,7 @@ impl State {
         self.unsettled.retain(|unsettled| *unsettled != qpn);
         self.hot.retain(|hot| *hot != qpn);
         self.pending.retain(|pending| *pending != qpn);
+        leave
     }
 }
 
@@ -486,6 +532,7 @@ impl Shared {
                 Event::BrokerGone => {
                     // Rings and sockets go on; the broker that answers next is told of them.
                     let _ = self.control.reattach();
+                    self.peers.forget_all();
                 }
                 Event::PeerJoined {
                     local_qpn,
@@ -504,6 +551,7 @@ impl Shared {
                 // The ring itself says so.
                 Event::PeerLeft { .. } => {}
                 Event::SegmentStale { segment } => self.sharing.renew(self, segment),
+                Event::RingGivenUp { ring } => self.peers.forget_ring(ring),
             }
         }
         any
@@ -527,6 +575,7 @@ impl Shared {
             && qp.qpn() == qpn
         {
             ring.peer_died();
+            self.peers.forget(ring.peer());
             qp.bind(&mut state.core).lost();
             state.touch(qpn);
         }

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
+use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{Config, Connection, SendConfig};
@@ -200,12 +201,20 @@ impl Qp {
         } else {
             Vec::new()
         };
+        let mut leave = Leave {
+            local_qpn: self.qpn,
+            ..Leave::default()
+        };
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         let entry = state.qps[qp_index(self.qpn)]
             .as_deref_mut()
             .ok_or(Errno(libc::EINVAL))?;
-        entry.qp.modify(attr, mask, &mut state.core)?;
+        if let Err(error) = entry.qp.modify(attr, mask, &mut state.core) {
+            drop(guard);
+            self.drop_link(link);
+            return Err(error.into());
+        }
         let regranted = mask.contains(QpAttrMask::ACCESS_FLAGS) && entry.grant();
         let access = entry.qp.attr().access;
         if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
@@ -221,7 +230,7 @@ impl Qp {
             Some(QpState::Err) => state.flush_acks(self.qpn),
             Some(QpState::Rts) => state.start_sending(self.qpn),
             Some(QpState::Reset) => {
-                state.link_down(self.qpn);
+                leave = state.link_down(self.qpn);
                 state.core.forget_completions(self.qpn);
             }
             _ => {}
@@ -231,13 +240,21 @@ impl Qp {
         let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         drop(guard);
         if ends {
-            shared.withdraw(self.qpn);
+            shared.leave(&leave);
         } else if regranted {
             self.change_access(access);
         }
         shared.give_up_segments(&evicted);
         shared.mind(deadline, errands);
         Ok(())
+    }
+
+    /// Gives up a way to the peer that was prepared in vain.
+    fn drop_link(&self, link: Option<Link>) {
+        if let Some(Link::Ring(mut ring)) = link {
+            let leave = ring.abandon(self.qpn);
+            self.shared().leave(&leave);
+        }
     }
 
     /// Withdraws what the peer was granted, and waits until it accesses nothing any more. Returns
@@ -286,7 +303,7 @@ impl Qp {
 
     /// Asks the broker for the way to the peer, and prepares it.
     fn connect(&self, attr: &QpAttr, av: &Av, mask: QpAttrMask) -> Result<Link, Errno> {
-        let table = gid::gid_table();
+        let table = gid::table();
         let source = table.get(usize::from(av.sgid_index));
         let remote = if av.is_global {
             let source = source.ok_or(Errno(libc::EINVAL))?;
@@ -317,6 +334,7 @@ impl Qp {
             Introduction::Ring {
                 side,
                 ring,
+                name,
                 peer_fds,
                 generation,
                 peer,
@@ -332,10 +350,12 @@ impl Qp {
                     (None, Some((_, known))) => known,
                     (None, None) => return Err(Errno(libc::EPROTO)),
                 };
+                let ring = peer.ring(name, ring)?;
                 let with = Introduced {
                     side,
                     generation,
                     ring,
+                    name,
                     peer,
                     trusted,
                     peer_qpn: attr.dest_qpn & 0xff_ffff,
@@ -364,7 +384,7 @@ impl Qp {
     ) -> Result<(), (usize, Errno)> {
         self.with_send_queue((0, Errno(libc::EINVAL)), |entry, core| {
             for (index, wr) in wrs.enumerate() {
-                let posted = wr.and_then(|wr| Ok(entry.post_send(wr, core)?));
+                let posted = wr.and_then(|mut wr| Ok(entry.post_send(&mut wr, core)?));
                 posted.map_err(|errno| (index, errno))?;
             }
             Ok(())
@@ -378,8 +398,8 @@ impl Qp {
     pub fn post_send_batch(&self, wrs: &mut Vec<SendWr>) -> Result<(), Errno> {
         self.with_send_queue(Errno(libc::EINVAL), |entry, core| {
             entry.qp.check_sends(wrs)?;
-            for wr in wrs.drain(..) {
-                entry.post_send(wr, core)?;
+            for mut wr in wrs.drain(..) {
+                entry.post_send(&mut wr, core)?;
             }
             Ok(())
         })
@@ -404,6 +424,7 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(entry, &mut state.core);
+        state.fruitless = 0;
         if let Link::Ring(ring) = &mut entry.link {
             ring.tell_posted(&state.core);
         }
@@ -472,7 +493,7 @@ impl Qp {
             return Err(Errno(libc::EINVAL));
         }
         state.progress(&Now::default());
-        state.link_down(self.qpn);
+        let leave = state.link_down(self.qpn);
         let index = qp_index(self.qpn);
         state.qps[index] = None;
         state.live -= 1;
@@ -491,7 +512,7 @@ impl Qp {
         }
         drop_user(&mut state.pds, self.pd.handle);
         drop(guard);
-        shared.withdraw(self.qpn);
+        shared.leave(&leave);
         shared.give_up_segments(&evicted);
         self.pd.context.events.retire(EventSource::Qp(self.cookie));
         Ok(())
@@ -517,7 +538,7 @@ fn udp_link(
     getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
     let cookie = u64::from_ne_bytes(random) | 1;
     let max_datagram = causeway_netio::path_mtu(dst, Some(source));
-    let [_, port, _] = shared.sources();
+    let port = shared.port_fd();
     let config = Config {
         max_datagram,
         window: crate::udp::window(port, max_datagram),

@@ -82,16 +82,17 @@ impl QpEntry {
         }
     }
 
-    /// Posts a send, which may be carried out at once.
+    /// Posts a send, which may be carried out at once. It is moved from where it is only when it is
+    /// queued: on the way there each move would wait for the one before.
     ///
     /// # Errors
     /// Those of [`Qp::post_send`].
     #[inline]
-    pub fn post_send(&mut self, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
+    pub fn post_send(&mut self, wr: &mut SendWr, core: &mut Core) -> Result<(), PostError> {
         let Link::Ring(ring) = &mut self.link else {
-            return self.qp.post_send(wr, core);
+            return self.qp.post_send(wr.take(), core);
         };
-        if matches!(wr.op, SendOp::Send) || !ring.post_direct(&mut self.qp, &wr, core)? {
+        if matches!(wr.op, SendOp::Send) || !ring.post_direct(&mut self.qp, wr, core)? {
             ring.post_send(&mut self.qp, wr, core)?;
         }
         Ok(())

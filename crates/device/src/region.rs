@@ -10,6 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::context::Context;
 use crate::endpoint::Shared;
 use crate::errno::Errno;
+use crate::lazy;
 use crate::limits::LIMITS;
 use crate::mr::{self, Place};
 use crate::pd::{Pd, add_user, drop_user};
@@ -48,7 +49,7 @@ impl Mr {
     ) -> Result<Arc<Mr>, Errno> {
         let shared = &pd.context.endpoint.shared;
         let iova = if zero_based(access) { 0 } else { iova };
-        let access = check_range(&shared.sharing, (addr, len), iova, access)?;
+        let access = check_range(shared, (addr, len), iova, access)?;
         let mut state = shared.state.lock();
         let mrs = &mut state.core.mrs;
         let key = mrs.insert(pd.handle, (addr, len), iova, access)?;
@@ -77,6 +78,18 @@ impl Mr {
     /// Lets peers on this host map it, now or once there are any.
     fn announce(self: &Arc<Self>, pd: u32, key: u32, access: Access) {
         if access.intersects(REMOTE) && self.shared().sharing.add(pd, key, self) {
+            self.settle();
+        }
+    }
+
+    /// Moves it to where peers can map it, now or once they use it.
+    pub(crate) fn settle(&self) {
+        let inner = self.inner.lock();
+        let (key, len) = (inner.key, inner.len);
+        drop(inner);
+        if lazy::waits(len) {
+            self.shared().state.lock().core.mrs.await_use(key);
+        } else {
             self.place();
         }
     }
@@ -153,7 +166,7 @@ impl Mr {
             None => inner.access.bits(),
         };
         let iova = if zero_based(access) { 0 } else { addr as u64 };
-        let access = check_range(&shared.sharing, (addr, len), iova, access)?;
+        let access = check_range(shared, (addr, len), iova, access)?;
         let handle = pd.map_or(inner.pd, |pd| pd.handle);
         if inner.ended {
             return Err(Errno(libc::EINVAL));
@@ -285,7 +298,7 @@ fn zero_based(access: u32) -> bool {
 }
 
 fn check_range(
-    sharing: &Sharing,
+    shared: &Shared,
     (addr, len): (usize, usize),
     iova: u64,
     access: u32,
@@ -295,8 +308,11 @@ fn check_range(
     if wraps || len as u64 > LIMITS.max_mr_size {
         return Err(Errno(libc::EINVAL));
     }
+    let sharing = &shared.sharing;
+    let known = || shared.state.lock().core.mrs.known.holds((addr, len));
     // What is in a segment is populated and writable.
-    if !sharing.covers(addr, len) {
+    let populated = sharing.covers(addr, len) || known() && sharing.is_plain(addr, len);
+    if !populated {
         mr::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
     }
     Ok(access)

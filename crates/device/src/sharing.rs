@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use causeway_fabric::Attachment;
-use causeway_memory::{Moved, Mover, Store};
+use causeway_memory::{Mappings, Moved, Mover, Store};
 use causeway_proto::types::Access;
 use parking_lot::Mutex;
 
@@ -69,6 +69,7 @@ struct Domain {
 #[derive(Debug, Default)]
 pub(crate) struct Sharing {
     mover: OnceLock<Mover>,
+    mappings: OnceLock<Option<Mappings>>,
     domains: Mutex<HashMap<u32, Domain>>,
     /// Held while a segment is given up for another.
     renewing: Mutex<()>,
@@ -109,7 +110,14 @@ impl Sharing {
             .is_some_and(|mover| mover.covers(addr, len))
     }
 
-    /// A region with remote access was registered. Returns whether it is to be moved now.
+    /// Whether a range is ordinary memory that may be written: if it was populated once, it needs
+    /// no populating.
+    pub fn is_plain(&self, addr: usize, len: usize) -> bool {
+        let mappings = self.mappings.get_or_init(Mappings::open).as_ref();
+        mappings.is_some_and(|mappings| mappings.are_private_and_writable(addr, len))
+    }
+
+    /// A region with remote access was registered. Returns whether it may be moved now.
     pub fn add(&self, pd: u32, key: u32, region: &Arc<Mr>) -> bool {
         let mut domains = self.domains.lock();
         let domain = domains.entry(pd).or_default();
@@ -144,8 +152,14 @@ impl Sharing {
             domain.regions.values().filter_map(Weak::upgrade).collect()
         };
         for region in regions {
-            region.place();
+            region.settle();
         }
+    }
+
+    /// A region with remote access.
+    pub fn region(&self, pd: u32, key: u32) -> Option<Arc<Mr>> {
+        let domains = self.domains.lock();
+        domains.get(&pd)?.regions.get(&key)?.upgrade()
     }
 
     /// Moves a range into the segment of its grant set. `None` where that cannot be: it stays, and
@@ -245,7 +259,7 @@ impl Sharing {
         drop(held);
         // One registered meanwhile may have been the first in the new segment; and one that a peer
         // kept out, by putting pages where it should go, gets in where that peer has no business.
-        regions.iter().for_each(|region| region.place());
+        regions.iter().for_each(|region| region.settle());
         drop(one);
         causeway_fault::point("renew.moved");
         let _ = control.destroy_segment(segment);

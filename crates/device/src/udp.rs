@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use causeway_netio::{Outside, UdpPort};
+use causeway_netio::{Outside, Received, UdpPort};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Stats, reset_for};
@@ -26,6 +26,9 @@ pub(crate) const BATCH_BYTES: usize = 64_000;
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
 /// Batches received in one progress, so that sending gets its turn.
 const RECEIVE_ROUNDS: usize = 8;
+/// Looks at the sockets of single peers for one at the port's own, where nothing but strangers'
+/// requests is expected there.
+const MAIN_EVERY: u64 = 16;
 /// Fruitless looks at the port for one look at its errors: a system call that is rarely worth it.
 const ERRORS_EVERY: u32 = 256;
 /// Work requests unacknowledged from which on those posted wait for the next poll, or for more: a
@@ -47,6 +50,8 @@ pub(crate) struct UdpWire {
     pub port: UdpPort,
     /// Queue pairs on this wire: without any, the port is left to the helper.
     pub links: u32,
+    /// Those of them that have a socket for their peer.
+    lanes: u32,
     /// UD queue pairs that receive.
     pub datagrams: u32,
     /// Datagrams that wait for receives.
@@ -56,10 +61,19 @@ pub(crate) struct UdpWire {
     pub buffer: Vec<u8>,
     /// Looks at the port since something came.
     quiet: u32,
-    /// The last look at the port found a stream under way.
+    /// The last look at the port found something, or a stream under way.
+    pub arrived: bool,
     pub stream: bool,
     /// The port polled as in error: set by whoever slept on it.
     pub errors: Arc<AtomicBool>,
+}
+
+/// Where to look for datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Port {
+    /// Where some are likely.
+    InUse,
+    Everywhere,
 }
 
 /// A queue pair's connection over UDP.
@@ -69,6 +83,8 @@ pub(crate) struct UdpLink {
     pub started: bool,
     dst: SocketAddr,
     src: Option<IpAddr>,
+    /// The port has a socket for the peer.
+    lane: bool,
     /// Datagrams the socket had no room for.
     unsent: Option<Batch>,
     retry_at: Option<Instant>,
@@ -94,14 +110,58 @@ impl UdpWire {
         UdpWire {
             port,
             links: 0,
+            lanes: 0,
             datagrams: 0,
             held: 0,
             looks: 0,
             buffer,
             quiet: 0,
+            arrived: false,
             stream: false,
             errors: Arc::default(),
         }
+    }
+
+    /// A queue pair uses the port.
+    pub fn enter(&mut self, link: &mut UdpLink) {
+        self.links += 1;
+        link.lane = link
+            .src
+            .is_some_and(|src| self.port.open_lane(src, link.dst));
+        self.lanes += u32::from(link.lane);
+    }
+
+    /// It does no longer.
+    pub fn leave(&mut self, entry: &mut QpEntry) {
+        let Link::Udp(link) = &mut entry.link else {
+            return;
+        };
+        self.links -= 1;
+        if let Some(src) = link.src.filter(|_| std::mem::take(&mut link.lane)) {
+            self.lanes -= 1;
+            self.port.close_lane(src, link.dst);
+        }
+    }
+
+    /// Receives once from each of the port's sockets that is to be looked at.
+    fn look(
+        &mut self,
+        place: Port,
+        f: &mut impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+    ) -> Received {
+        let everywhere = place == Port::Everywhere;
+        let mut received = Received::default();
+        let lonely = self.links == self.lanes && self.datagrams == 0;
+        // What came before there was a socket for its sender comes first.
+        if everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY) {
+            received = self.port.recv(&mut *f).unwrap_or_default();
+        }
+        if everywhere || self.lanes > 0 {
+            let more = self.port.recv_lanes(everywhere, f).unwrap_or_default();
+            received.datagrams += more.datagrams;
+            received.more |= more.more;
+        }
+        received
     }
 }
 
@@ -120,6 +180,7 @@ impl UdpLink {
             started: false,
             dst,
             src,
+            lane: false,
             unsent: None,
             retry_at: None,
             reported: Stats::default(),
@@ -299,7 +360,7 @@ pub(crate) fn receive(
     wire: &mut UdpWire,
     qps: &mut [Option<Box<QpEntry>>],
     core: &mut Core,
-    now: Instant,
+    (now, place): (Instant, Port),
     touched: &mut Vec<u32>,
 ) -> bool {
     let slot = u32::from(wire.port.port() - crate::endpoint::BASE_PORT);
@@ -308,14 +369,15 @@ pub(crate) fn receive(
     wire.looks += 1;
     for _ in 0..RECEIVE_ROUNDS {
         let mut strangers = Vec::new();
-        let received = wire.port.recv(|src, dst, datagram| {
+        let (looks, mut held) = (wire.looks, 0);
+        let received = wire.look(place, &mut |src, dst, datagram| {
             if is_datagram(datagram) {
                 let arrival = ud::Arrival {
                     from: src,
                     to: dst,
                     bytes: datagram,
                 };
-                wire.held += ud::receive(qps, core, &arrival, wire.looks);
+                held += ud::receive(qps, core, &arrival, looks);
                 return;
             }
             let Some(qpn) = destination(datagram) else {
@@ -341,16 +403,17 @@ pub(crate) fn receive(
                 }
             }
         });
+        wire.held += held;
         for (src, dst, reset, len) in strangers {
             let _ = wire.port.send(src, dst, &reset[..len], None, false);
         }
-        let received = received.unwrap_or_default();
         any |= received.datagrams > 0;
         wire.stream |= received.more;
         if !received.more {
             break;
         }
     }
+    wire.arrived = any;
     wire.quiet = if any { 0 } else { wire.quiet + 1 };
     let known = wire.errors.load(Ordering::Relaxed);
     if known || wire.quiet == ERRORS_EVERY {

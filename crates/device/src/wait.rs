@@ -107,20 +107,22 @@ impl Shared {
             return Woken::Awake;
         }
         let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
-        let [doorbell, udp, control] = self.sources();
-        let mut fds = [
-            PollFd::from_borrowed_fd(queue.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
-            PollFd::from_borrowed_fd(udp, PollFlags::IN),
-            PollFd::from_borrowed_fd(control, PollFlags::IN),
-        ];
+        let [doorbell, control] = self.sources();
+        let fds = [queue.as_fd(), doorbell, control];
+        let mut fds: Vec<_> = fds
+            .into_iter()
+            .chain(self.port_fds())
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
         let slept = held.poll(&mut fds, timeout);
         self.source_deadline.store(0, Ordering::SeqCst);
-        self.note_errors(fds[2].revents());
+        for port in &fds[3..] {
+            self.note_errors(port.revents());
+        }
         if !fds[1].revents().is_empty() {
             let _ = self.doorbell.drain();
         }
-        if !fds[3].revents().is_empty() {
+        if !fds[2].revents().is_empty() {
             self.control_events();
         }
         self.disarm();

@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 
 use crate::context::Context;
 use crate::errno::Errno;
+use crate::lazy::Patience;
 use crate::mr::{GENERATION_BITS, Kind, MrTable, Place, Region};
 use crate::pd::{Pd, add_user, drop_user};
 use crate::sharing::Accesses;
@@ -62,9 +63,10 @@ impl MrTable {
                 qpn: 0,
             },
             published: false,
+            patience: Patience::default(),
         };
         let full = Errno(libc::ENOMEM);
-        let mut at = self.regions.insert(region).ok_or(full)?;
+        let mut at = self.regions.insert(region.clone()).ok_or(full)?;
         if at == 0 {
             // The program may choose 0 for the low byte, and no key may be 0.
             let other = self.regions.insert(region);
@@ -161,7 +163,7 @@ impl MrTable {
     pub fn bind(&mut self, via: Via, rkey: u32, to: &Binding) -> Result<Option<u32>, MemError> {
         let at = rkey >> GENERATION_BITS;
         let old = self.window_key(at).ok_or(MemError::Key)?;
-        let window = *self.get(old).ok_or(MemError::Key)?;
+        let window = self.get(old).ok_or(MemError::Key)?.clone();
         if window.pd != via.pd {
             return Err(MemError::Pd);
         }

@@ -1,24 +1,31 @@
-//! The thread that copies, and what it shares with those who wait.
+//! The thread that copies, and how it and those who wait sleep and wake.
 
-use std::any::Any;
 use std::collections::VecDeque;
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::{Completion, Descriptor, Request, State, Valid, lineage, notifier};
+use crate::claims::{CHUNK, Role};
+use crate::job::{Job, Lane, Step};
+use crate::{Request, State, lineage};
 
-/// Bytes copied between two looks at whether the transfer is to go on: some 50 µs.
-pub const CHUNK: usize = 512 * 1024;
+/// Bytes of a transfer that who posts it carries out itself, if it is its queue's turn: that takes
+/// less time than to wake another thread.
+const EAGER: usize = 2 * CHUNK;
 
-/// How long a transfer's end is watched for before sleeping: what a wake-up costs, and a chunk.
+/// How long a transfer's end is watched for before sleeping: what a wake-up costs, and some parts.
 const WATCH: Duration = Duration::from_micros(60);
 /// How long the engine's thread, when it is woken, leaves a transfer to who has posted it. One who
 /// waits for it at once begins to copy within that time, and need not share it.
 const COURTESY: Duration = Duration::from_micros(20);
+/// How long the engine's thread stays awake when there is nothing to do: some 10 µs are what the
+/// next one to post would pay for waking it, and what the thread would need to wake.
+const LINGER: Duration = Duration::from_micros(20);
+/// How long the engine's thread leaves transfers to those who wait for them, after one of these
+/// has waited in vain for a part to come back: other programs have the other processors.
+const CROWDED: Duration = Duration::from_millis(100);
 /// Looks between two at the time.
 const LOOKS: u32 = 64;
 
@@ -29,130 +36,6 @@ const THREAD: &str = "causeway-dma";
 /// its lock was held, and leaves it alone.
 static CURRENT: AtomicPtr<Arc<Engine>> = AtomicPtr::new(std::ptr::null_mut());
 
-/// A transfer, in the hands of the engine and of those who look at it.
-pub(crate) struct Job {
-    state: AtomicU8,
-    aborted: AtomicBool,
-    lane: Arc<Lane>,
-    /// Taken by the thread that copies.
-    work: Mutex<Work>,
-}
-
-impl fmt::Debug for Job {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Job").field("state", &self.state()).finish()
-    }
-}
-
-/// What is left to do of a transfer.
-struct Work {
-    descriptors: Vec<Descriptor>,
-    /// The descriptor in hand, and the bytes of it that are copied.
-    at: (usize, usize),
-    valid: Option<Valid>,
-    completion: Completion,
-    hold: Option<Box<dyn Any + Send + Sync>>,
-}
-
-impl Job {
-    fn new(lane: &Arc<Lane>, request: Request) -> Job {
-        Job {
-            state: AtomicU8::new(State::Posted as u8),
-            aborted: AtomicBool::new(false),
-            lane: lane.clone(),
-            work: Mutex::new(Work {
-                descriptors: request.descriptors,
-                at: (0, 0),
-                valid: request.valid,
-                completion: request.completion,
-                hold: request.hold,
-            }),
-        }
-    }
-
-    pub fn state(&self) -> State {
-        match self.state.load(Ordering::Acquire) {
-            s if s == State::Posted as u8 => State::Posted,
-            s if s == State::Done as u8 => State::Done,
-            s if s == State::Aborted as u8 => State::Aborted,
-            _ => State::Failed,
-        }
-    }
-
-    /// Copies up to a chunk. Returns how the transfer ended, if it did.
-    fn step(&self) -> State {
-        if self.aborted.load(Ordering::Relaxed) {
-            return State::Aborted;
-        }
-        let mut work = self.work.lock();
-        if !work.is_valid() {
-            return State::Failed;
-        }
-        let mut budget = CHUNK;
-        while budget > 0 {
-            let (index, done) = work.at;
-            let Some(descriptor) = work.descriptors.get(index) else {
-                break;
-            };
-            let len = (descriptor.len - done).min(budget);
-            // SAFETY: whoever posted the transfer vouches for the memory until it has ended;
-            // memmove allows the ranges to overlap.
-            unsafe { std::ptr::copy(descriptor.src.add(done), descriptor.dst.add(done), len) };
-            budget -= len;
-            work.at = if done + len == descriptor.len {
-                (index + 1, 0)
-            } else {
-                (index, done + len)
-            };
-        }
-        if !work.is_valid() {
-            State::Failed
-        } else if work.at.0 == work.descriptors.len() {
-            State::Done
-        } else {
-            State::Posted
-        }
-    }
-}
-
-impl Work {
-    fn is_valid(&self) -> bool {
-        self.valid.as_ref().is_none_or(|valid| valid())
-    }
-}
-
-/// Transfers that are carried out in order.
-#[derive(Debug, Default)]
-pub(crate) struct Lane {
-    inner: Mutex<LaneState>,
-}
-
-#[derive(Debug, Default)]
-struct LaneState {
-    jobs: VecDeque<Arc<Job>>,
-    /// A thread is copying for this lane.
-    running: bool,
-    /// The lane is in the engine's list.
-    listed: bool,
-}
-
-impl Lane {
-    /// Waits until somebody copies for it, for [`COURTESY`] at most.
-    fn give_way(&self) {
-        let begun = Instant::now();
-        while begun.elapsed() < COURTESY && !self.inner.lock().running {
-            // Who has posted may be on the same processor.
-            std::thread::yield_now();
-        }
-    }
-
-    /// Whether it has transfers that the engine's thread does not know of.
-    fn is_left(&self) -> bool {
-        let state = self.inner.lock();
-        !state.jobs.is_empty() && !state.listed
-    }
-}
-
 /// A process's copy engine.
 #[derive(Debug)]
 pub struct Engine {
@@ -162,6 +45,13 @@ pub struct Engine {
     work: Condvar,
     /// Those who wait for a transfer sleep here.
     ended: Condvar,
+    /// Lanes in the list, for looks without the lock.
+    listed: AtomicUsize,
+    /// Its thread does not sleep.
+    awake: AtomicBool,
+    born: Instant,
+    /// Until when transfers are not shared: microseconds after its birth.
+    crowded: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -200,6 +90,10 @@ impl Engine {
             inner: Mutex::default(),
             work: Condvar::new(),
             ended: Condvar::new(),
+            listed: AtomicUsize::new(0),
+            awake: AtomicBool::new(false),
+            born: Instant::now(),
+            crowded: AtomicU64::new(0),
         }
     }
 
@@ -209,36 +103,49 @@ impl Engine {
     }
 
     /// Puts a transfer at the end of a lane. With `waited` the caller is going to wait for it at
-    /// once, and carries it out: the engine's thread is left asleep.
+    /// once, and carries it out: the engine's thread is not woken. The lane is to be
+    /// [carried on](Engine::carry_on) by the caller if this returns true.
     pub(crate) fn post(
         self: &Arc<Self>,
         lane: &Arc<Lane>,
         request: Request,
         waited: bool,
-    ) -> Arc<Job> {
+    ) -> (Arc<Job>, bool) {
+        let bytes = request.bytes();
         let job = Arc::new(Job::new(lane, request));
-        lane.inner.lock().jobs.push_back(job.clone());
-        if !waited {
+        let first = lane.push(job.clone());
+        let eager = first && !waited && bytes <= EAGER && self.is_ours();
+        // Who waits has help from a thread that is awake.
+        let helped = bytes > EAGER && self.awake.load(Ordering::Relaxed) && !self.is_crowded();
+        if !eager && (!waited || helped) {
             self.list(lane);
         }
-        job
+        (job, eager)
+    }
+
+    /// Carries out what was just posted.
+    pub(crate) fn carry_on(self: &Arc<Self>, lane: &Arc<Lane>) {
+        if let Some(job) = lane.front() {
+            self.help(lane, &job);
+        }
+        self.let_go(lane);
     }
 
     /// Makes the engine's thread look at a lane.
     fn list(self: &Arc<Self>, lane: &Arc<Lane>) {
         let mut inner = self.inner.lock();
-        let mut state = lane.inner.lock();
-        if std::mem::replace(&mut state.listed, true) {
+        if !lane.enlist() {
             return;
         }
-        drop(state);
         inner.lanes.push_back(lane.clone());
+        self.listed.store(inner.lanes.len(), Ordering::Relaxed);
         if !std::mem::replace(&mut inner.thread, true) {
             let engine = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
             if thread.spawn(move || engine.run()).is_err() {
                 // Whoever waits carries the transfer out; the next one tries again.
                 inner.thread = false;
+                self.ended.notify_all();
             }
         }
         drop(inner);
@@ -246,53 +153,79 @@ impl Engine {
     }
 
     fn run(&self) {
-        let mut inner = self.inner.lock();
+        let mut last = Instant::now();
         let mut woken = true;
         loop {
-            let Some(lane) = inner.lanes.pop_front() else {
-                self.work.wait(&mut inner);
-                woken = true;
-                continue;
-            };
-            drop(inner);
+            let lane = self.next(last, &mut woken);
             if std::mem::take(&mut woken) {
-                lane.give_way();
+                give_way(&lane);
             }
-            let (again, ended) = self.turn(&lane);
-            inner = self.inner.lock();
-            if again {
-                inner.lanes.push_back(lane);
-            }
-            if ended && inner.waiters > 0 {
-                self.ended.notify_all();
+            last = Instant::now();
+            while self.turn(&lane) {
+                last = Instant::now();
+                if self.listed.load(Ordering::Relaxed) > 0 {
+                    // The others' turn.
+                    let mut inner = self.inner.lock();
+                    inner.lanes.push_back(lane);
+                    self.listed.store(inner.lanes.len(), Ordering::Relaxed);
+                    break;
+                }
             }
         }
     }
 
-    /// One chunk of a lane. Returns whether the lane stays listed, and whether a transfer ended.
-    fn turn(&self, lane: &Lane) -> (bool, bool) {
-        let mut state = lane.inner.lock();
-        let job = match state.jobs.front() {
-            Some(job) if !state.running => job.clone(),
-            _ => {
-                // Empty, or a thread that waits is at it and lists the lane again.
-                state.listed = false;
-                return (false, false);
+    /// The next lane of the list: waited for awake until some time after `last`, then asleep, which
+    /// `woken` says.
+    fn next(&self, last: Instant, woken: &mut bool) -> Arc<Lane> {
+        let awaited = || self.listed.load(Ordering::Relaxed) > 0;
+        look(awaited, last, LINGER);
+        let mut inner = self.inner.lock();
+        loop {
+            if let Some(lane) = inner.lanes.pop_front() {
+                self.listed.store(inner.lanes.len(), Ordering::Relaxed);
+                self.awake.store(true, Ordering::Relaxed);
+                return lane;
             }
+            self.awake.store(false, Ordering::Relaxed);
+            self.work.wait(&mut inner);
+            *woken = true;
+        }
+    }
+
+    fn is_crowded(&self) -> bool {
+        let until = self.crowded.load(Ordering::Relaxed);
+        until > 0 && self.born.elapsed() < Duration::from_micros(until)
+    }
+
+    /// Some parts of a lane's first transfer. Returns whether the lane stays in the thread's hands.
+    fn turn(&self, lane: &Lane) -> bool {
+        let role = if self.is_crowded() {
+            Role::LastResort
+        } else {
+            Role::Engine
         };
-        state.running = true;
-        drop(state);
-        let outcome = job.step();
-        if outcome.is_final() {
-            finish(&job, outcome);
+        let Some(job) = lane.front() else {
+            return !lane.leave(role);
+        };
+        match lane.step(&job, role) {
+            Step::Copied => {}
+            Step::Ended => self.tell(),
+            Step::Nothing if role == Role::LastResort => return !lane.leave(role),
+            Step::Nothing => {
+                // Who is at it is about to come to its end, or will take a while.
+                let over = || job.state().is_final();
+                let until = || over() || self.listed.load(Ordering::Relaxed) > 0;
+                return look(until, Instant::now(), LINGER) && over() || !lane.leave(role);
+            }
         }
-        let mut state = lane.inner.lock();
-        state.running = false;
-        if outcome.is_final() {
-            state.jobs.pop_front();
+        true
+    }
+
+    /// Wakes those who wait: a transfer has ended.
+    fn tell(&self) {
+        if self.inner.lock().waiters > 0 {
+            self.ended.notify_all();
         }
-        state.listed = !state.jobs.is_empty();
-        (state.listed, outcome.is_final())
     }
 
     pub(crate) fn state(&self, job: &Job) -> State {
@@ -305,49 +238,49 @@ impl Engine {
 
     pub(crate) fn wait(self: &Arc<Self>, job: &Job, deadline: Option<Instant>) -> State {
         while !self.state(job).is_final() && deadline.is_none_or(|by| Instant::now() < by) {
-            if !self.help(&job.lane) && !watch(job) {
-                self.sleep(job, deadline);
+            let Some(front) = job.lane.front() else {
+                // Its end is being made known.
+                std::hint::spin_loop();
+                continue;
+            };
+            if !self.help(&job.lane, &front) {
+                let over = || front.state().is_final();
+                if !look(over, Instant::now(), WATCH) {
+                    let until = self.born.elapsed() + CROWDED;
+                    self.crowded
+                        .store(until.as_micros() as u64, Ordering::Relaxed);
+                    self.sleep(job, deadline);
+                }
             }
         }
-        // What it leaves, because its time is over or since its own transfer has ended, is the
-        // engine's thread's from now on.
-        if self.is_ours() && job.lane.is_left() {
-            self.list(&job.lane);
-        }
+        self.let_go(&job.lane);
         self.state(job)
     }
 
-    /// Copies a chunk of a lane, unless another thread does. Returns whether it did.
-    fn help(self: &Arc<Self>, lane: &Arc<Lane>) -> bool {
-        let mut state = lane.inner.lock();
-        let job = match state.jobs.front() {
-            Some(job) if !state.running => job.clone(),
-            _ => return false,
-        };
-        state.running = true;
-        drop(state);
-        let outcome = job.step();
-        if outcome.is_final() {
-            finish(&job, outcome);
-        }
-        let mut state = lane.inner.lock();
-        state.running = false;
-        if outcome.is_final() {
-            state.jobs.pop_front();
-        }
-        drop(state);
-        if outcome.is_final() && self.inner.lock().waiters > 0 {
-            self.ended.notify_all();
+    /// Copies for a lane, unless enough others do. Returns whether it did.
+    fn help(&self, lane: &Lane, front: &Job) -> bool {
+        match lane.step(front, Role::Waiter) {
+            Step::Nothing => return false,
+            Step::Copied => {}
+            Step::Ended => self.tell(),
         }
         true
     }
 
-    /// Sleeps until a transfer has ended, unless the transfer has, or nobody copies for its lane.
+    /// What one who has copied leaves, because its time is over or since its own transfer has
+    /// ended, is the engine's thread's from now on.
+    fn let_go(self: &Arc<Self>, lane: &Arc<Lane>) {
+        if self.is_ours() && lane.is_left() {
+            self.list(lane);
+        }
+    }
+
+    /// Sleeps until a transfer has ended, unless the transfer has, or its lane can be helped.
     fn sleep(&self, job: &Job, deadline: Option<Instant>) {
         let mut inner: MutexGuard<'_, Inner> = self.inner.lock();
         // What ends a transfer says so under the lock, after it has made it known. Who copies and
         // stops before the end leaves the lane to the engine's thread.
-        if job.state().is_final() || !job.lane.inner.lock().running {
+        if job.state().is_final() || !job.lane.is_taken() {
             return;
         }
         inner.waiters += 1;
@@ -359,39 +292,35 @@ impl Engine {
     }
 
     pub(crate) fn abort(self: &Arc<Self>, job: &Job) {
-        job.aborted.store(true, Ordering::Relaxed);
+        job.abort();
         if self.is_ours() && !job.state().is_final() {
             self.list(&job.lane);
         }
     }
 }
 
-/// Watches a transfer that another thread carries out. Returns whether it has ended.
-fn watch(job: &Job) -> bool {
+/// Waits until somebody has begun with a lane, for [`COURTESY`] at most.
+fn give_way(lane: &Lane) {
     let begun = Instant::now();
-    while begun.elapsed() < WATCH {
+    while begun.elapsed() < COURTESY && !lane.is_begun() {
+        // Who has posted may be on the same processor.
+        std::thread::yield_now();
+    }
+}
+
+/// Looks for something, awake, until some time after a moment. Returns whether it was there.
+fn look(for_it: impl Fn() -> bool, since: Instant, time: Duration) -> bool {
+    loop {
         for _ in 0..LOOKS {
-            if job.state().is_final() {
+            if for_it() {
                 return true;
             }
             std::hint::spin_loop();
         }
-    }
-    false
-}
-
-/// Makes the end of a transfer known.
-fn finish(job: &Job, outcome: State) {
-    let mut work = job.work.lock();
-    let completion = std::mem::take(&mut work.completion);
-    let (valid, hold) = (work.valid.take(), work.hold.take());
-    work.descriptors = Vec::new();
-    drop(work);
-    drop((valid, hold));
-    job.state.store(outcome as u8, Ordering::Release);
-    match completion {
-        Completion::None => {}
-        Completion::Brief(tell) => tell(outcome),
-        Completion::Callback(tell) => notifier::call(Box::new(move || tell(outcome))),
+        if since.elapsed() >= time {
+            return false;
+        }
+        // Another thread of the same processor may be the one who does it.
+        std::thread::yield_now();
     }
 }

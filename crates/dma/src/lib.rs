@@ -2,10 +2,15 @@
 //! out by a thread of the process.
 //!
 //! A [`Queue`] takes [`Transfer`]s, each a list of [`Descriptor`]s, and carries them out in order;
-//! queues take turns, a [`CHUNK`] each, so that a long transfer of one holds up no other. The
+//! queues take turns, some [`CHUNK`]s each, so that a long transfer of one holds up no other. The
 //! engine's thread starts with the first transfer that nobody waits for, and sleeps while there is
-//! nothing to copy. A thread that waits for a transfer carries it out itself if the engine has not
-//! come to it: what is started and waited for costs no hand-over.
+//! nothing to copy.
+//!
+//! To wake it takes longer than to copy a little. So a short transfer that is first in its queue is
+//! carried out by who posts it, before that returns; a thread that waits for a transfer carries it
+//! out itself if the engine has not come to it; and once the engine has, they share it
+//! (`claims.rs`), in parts that each takes when it is done with the last. What is to be copied in
+//! order, several descriptors or overlapping memory, is not shared.
 //!
 //! # Who is told
 //!
@@ -18,12 +23,15 @@
 //! A child has no engine: transfers of its parent are dead there ([`State::Failed`], or what they
 //! were when they ended before), and its own begin with an engine of its own.
 
+mod claims;
 mod engine;
+mod job;
 mod lineage;
 mod notifier;
 mod queue;
 
-pub use engine::{CHUNK, Engine};
+pub use claims::CHUNK;
+pub use engine::Engine;
 pub use queue::Queue;
 
 use std::any::Any;
@@ -31,7 +39,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::Job;
+use job::Job;
 
 /// A piece of memory to copy. Source and destination may overlap.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +50,13 @@ pub struct Descriptor {
     pub dst: *mut u8,
     /// How many.
     pub len: usize,
+}
+
+impl Descriptor {
+    /// Whether some byte is both of the source and of the destination.
+    fn overlaps(&self) -> bool {
+        (self.src as usize).abs_diff(self.dst as usize) < self.len
+    }
 }
 
 // SAFETY: an address by itself does nothing; whoever makes a `Request` vouches for the memory
@@ -77,8 +92,8 @@ pub enum Completion {
     /// Nobody.
     #[default]
     None,
-    /// This function, called by the thread that copied: it must be brief, and must not wait for
-    /// transfers.
+    /// This function, called by the thread that copied, which may be the one that posts and has
+    /// not returned: it must be brief, and must not wait for transfers.
     Brief(Box<dyn FnOnce(State) + Send>),
     /// This function, called by a thread that does nothing else, one after another.
     Callback(Box<dyn FnOnce(State) + Send>),
@@ -102,13 +117,21 @@ pub type Valid = Box<dyn Fn() -> bool + Send + Sync>;
 pub struct Request {
     /// What to copy, in this order.
     pub descriptors: Vec<Descriptor>,
-    /// Asked before each chunk, and after: a no fails the transfer. So a transfer to memory of a
-    /// peer that has gone does not end as if it had arrived.
+    /// Asked before each chunk, and after, by any thread: a no fails the transfer. So a transfer to
+    /// memory of a peer that has gone does not end as if it had arrived.
     pub valid: Option<Valid>,
     /// Who is told of the end.
     pub completion: Completion,
     /// Kept until the transfer has ended, and dropped then: what keeps the memory mapped.
     pub hold: Option<Box<dyn Any + Send + Sync>>,
+}
+
+impl Request {
+    /// How many bytes it copies.
+    fn bytes(&self) -> usize {
+        let lengths = self.descriptors.iter().map(|descriptor| descriptor.len);
+        lengths.fold(0, usize::saturating_add)
+    }
 }
 
 impl fmt::Debug for Request {

@@ -6,7 +6,8 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use crate::engine::{Engine, Lane};
+use crate::engine::Engine;
+use crate::job::Lane;
 use crate::{Request, State, Transfer};
 
 /// Transfers that are carried out one after another. Thread-safe. They go on if the queue is
@@ -60,7 +61,8 @@ impl Queue {
         }
     }
 
-    /// Puts a transfer at the end of the queue, and returns at once.
+    /// Puts a transfer at the end of the queue, and returns at once: a short one that has no others
+    /// before it has ended then.
     ///
     /// # Safety
     /// Until the transfer has ended, the descriptors' memory is mapped, readable and writable
@@ -84,11 +86,16 @@ impl Queue {
         if posted.transfers.is_empty() {
             posted.outcome = None;
         }
+        let (job, eager) = self.engine.post(&self.lane, request, waited);
         let transfer = Transfer {
             engine: self.engine.clone(),
-            job: self.engine.post(&self.lane, request, waited),
+            job,
         };
         posted.transfers.push_back(transfer.clone());
+        drop(posted);
+        if eager {
+            self.engine.carry_on(&self.lane);
+        }
         transfer
     }
 

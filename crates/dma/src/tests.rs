@@ -35,7 +35,17 @@ fn request(buffers: &mut Buffers) -> Request {
     }
 }
 
-const LENGTHS: [usize; 7] = [0, 1, 4096, CHUNK - 1, CHUNK, CHUNK + 1, 3 * CHUNK + 5];
+const LENGTHS: [usize; 9] = [
+    0,
+    1,
+    4096,
+    CHUNK - 1,
+    CHUNK,
+    CHUNK + 1,
+    3 * CHUNK + 5,
+    4 * CHUNK,
+    9 * CHUNK + 7,
+];
 
 #[test]
 fn every_byte_arrives_by_the_engine_and_by_the_waiter() {
@@ -211,7 +221,7 @@ fn an_aborted_transfer_stops_and_drops_what_it_held() {
 fn many_threads_wait_for_one_transfer() {
     for _ in 0..50 {
         let queue = Queue::new();
-        let mut buffers = Buffers::new(2 * CHUNK);
+        let mut buffers = Buffers::new(9 * CHUNK + 1);
         // SAFETY: the buffers live until the scope ends.
         let transfer = unsafe { queue.post(request(&mut buffers)) };
         std::thread::scope(|scope| {
@@ -219,6 +229,75 @@ fn many_threads_wait_for_one_transfer() {
                 scope.spawn(|| assert_eq!(transfer.wait(None), State::Done));
             }
         });
+        assert!(buffers.src == buffers.dst);
+    }
+}
+
+#[test]
+fn what_a_waiter_leaves_is_carried_out() {
+    for _ in 0..20 {
+        let queue = Queue::new();
+        let mut buffers = [Buffers::new(20 * CHUNK), Buffers::new(20 * CHUNK)];
+        let [first, second] = buffers.each_mut().map(|buffers| {
+            // SAFETY: the buffers live until the loop below ends.
+            unsafe { queue.post_waited(request(buffers)) }
+        });
+        // One of no time, and one that ends before the queue does.
+        let _ = first.wait(Some(Instant::now()));
+        let _ = first.wait(None);
+        while second.state() == State::Posted {
+            std::thread::yield_now();
+        }
+        assert!(buffers.iter().all(|b| b.src == b.dst));
+    }
+}
+
+#[test]
+fn what_is_posted_behind_a_poster_who_copies_is_carried_out() {
+    for len in [1, CHUNK, 2 * CHUNK, 4 * CHUNK] {
+        for _ in 0..50 {
+            let queue = Queue::new();
+            let mut buffers: Vec<Buffers> = (0..3).map(|_| Buffers::new(len)).collect();
+            std::thread::scope(|scope| {
+                for buffers in &mut buffers {
+                    // SAFETY: the buffers live until the loop below ends.
+                    scope.spawn(|| unsafe { queue.post(request(buffers)) });
+                }
+            });
+            while queue.outstanding() > 0 {
+                std::thread::yield_now();
+            }
+            assert_eq!(queue.state(), Some(State::Done));
+            assert!(buffers.iter().all(|b| b.src == b.dst));
+        }
+    }
+}
+
+#[test]
+fn a_shared_transfer_fails_as_a_whole_and_can_be_aborted() {
+    for looks in 0..20 {
+        let seen = Arc::new(AtomicUsize::new(0));
+        let counted = seen.clone();
+        let queue = Queue::new();
+        let mut buffers = Buffers::new(9 * CHUNK);
+        let valid: Valid = Box::new(move || counted.fetch_add(1, Ordering::Relaxed) < looks);
+        let request = Request {
+            valid: Some(valid),
+            ..request(&mut buffers)
+        };
+        // SAFETY: the buffers live until the queue is at rest.
+        let transfer = unsafe { queue.post(request) };
+        if looks % 4 == 3 {
+            queue.abort();
+            assert!(matches!(transfer.state(), State::Aborted | State::Failed));
+        }
+        // Nine parts and a tail, two looks each.
+        let state = transfer.wait(None);
+        assert!(
+            state.is_final() && state != State::Done,
+            "{state:?} after {looks}"
+        );
+        assert_eq!(queue.outstanding(), 0);
     }
 }
 

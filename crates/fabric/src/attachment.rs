@@ -12,12 +12,13 @@ use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
-use crate::remoting::{Malformed, decode_body};
+use crate::news::sort_events;
+use crate::remoting::Malformed;
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
-    AttachRequest, BrokerStub, ConnectBody, ConnectReply, EVENT_PEERS, EVENT_STALE, PeerChange,
-    PeerEvent, RestoreRequest, SERVICE, SysfsRequest, Wire, WirePref,
+    AttachRequest, BrokerStub, ConnectBody, ConnectReply, Leave, PeerChange, PeerEvent,
+    RestoreRequest, SysfsRequest, Wire, WirePref,
 };
 use crate::slots::{present_slot, report};
 use crate::wakeup::Wakeup;
@@ -76,8 +77,11 @@ pub enum Introduction {
     Ring {
         /// The caller's side, 0 or 1; the peer has the other one.
         side: u8,
-        /// The ring's memfd, sealed.
-        ring: OwnedFd,
+        /// The ring's memfd, sealed; `None` where the caller has kept it mapped.
+        ring: Option<OwnedFd>,
+        /// Names the ring's memory, if it may be kept for other connections to the same endpoint
+        /// ([`Attachment::leave`]); else 0.
+        name: u64,
         /// What leads to the peer's endpoint; `None` if it is the one that the caller knows.
         peer_fds: Option<PeerFds>,
         /// Names this ring in events. Never 0.
@@ -187,7 +191,11 @@ impl Attachment {
             known: request.known,
         };
         let mut state = self.lock()?;
-        let stale = self.disconnect_locked(&mut state, request.local_qpn)?;
+        let earlier = Leave {
+            local_qpn: request.local_qpn,
+            ..Leave::default()
+        };
+        let stale = self.leave_locked(&mut state, &earlier)?;
         state.queue_stale(&stale);
         self.announce(&state);
         let (reply, fds) = self.with_broker(&mut state, |control, _| {
@@ -206,16 +214,29 @@ impl Attachment {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Forked`]. Segments that may be stale are told as events then.
     pub fn disconnect(&self, local_qpn: u32) -> Result<Vec<u64>> {
+        self.leave(&Leave {
+            local_qpn,
+            ..Leave::default()
+        })
+    }
+
+    /// As [`Attachment::disconnect`], and gives back the ring of a QP that is reset or destroyed:
+    /// what this process does with it must be over. A ring that it keeps mapped may be that of a
+    /// later connection to the same endpoint, until [`Event::RingGivenUp`], the end of this broker,
+    /// or a [`Attachment::connect`] that does not say that it knows the endpoint.
+    ///
+    /// # Errors
+    /// As [`Attachment::disconnect`].
+    pub fn leave(&self, leave: &Leave) -> Result<Vec<u64>> {
         let mut state = self.lock_quietly()?;
-        let Some(connection) = state.connections.get(local_qpn) else {
-            return Ok(Vec::new());
-        };
-        if connection.trusted {
-            return self.disconnect_locked(&mut state, local_qpn);
+        match state.connections.get(leave.local_qpn) {
+            None if leave.ring == 0 => return Ok(Vec::new()),
+            Some(connection) if !connection.trusted => {}
+            _ => return self.leave_locked(&mut state, leave),
         }
         drop(state);
         let mut state = self.lock()?;
-        self.disconnect_locked(&mut state, local_qpn)
+        self.leave_locked(&mut state, leave)
     }
 
     /// A descriptor for `poll(2)` and the like: readable if and only if
@@ -346,12 +367,15 @@ impl Attachment {
         let Some(control) = state.control.as_mut() else {
             return;
         };
-        let (peers, stale) = sort_events(control);
+        let news = sort_events(control);
         let gone = control.is_gone();
-        state.absorb_stale(stale);
-        for event in peers {
+        state.absorb_stale(news.stale);
+        for event in news.peers {
             state.absorb(&event);
         }
+        let given_up = news.rings.into_iter();
+        let given_up = given_up.map(|ring| Event::RingGivenUp { ring });
+        state.events.extend(given_up);
         if gone && let Some(control) = state.control.take() {
             self.wakeup.unwatch(control.socket());
             state.events.push_back(Event::BrokerGone);
@@ -474,36 +498,18 @@ impl State {
     }
 }
 
-/// Decodes the events of the endpoints' service; others are nobody's here. A broker whose events
-/// can't be understood is left.
-fn sort_events(control: &mut Control) -> (Vec<PeerEvent>, Vec<u64>) {
-    let (mut peers, mut stale) = (Vec::new(), Vec::new());
-    for event in control.take_events() {
-        let understood = match (event.service, event.number) {
-            (SERVICE, EVENT_PEERS) => decode_body(&event.body).map(|more| {
-                let more: Vec<PeerEvent> = more;
-                peers.extend(more);
-            }),
-            (SERVICE, EVENT_STALE) => decode_body(&event.body).map(|more| {
-                let more: Vec<u64> = more;
-                stale.extend(more);
-            }),
-            _ => Ok(()),
-        };
-        if understood.is_err() {
-            control.give_up();
-        }
-    }
-    (peers, stale)
-}
-
 fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>, known: u64) -> Result<Introduction> {
     match reply.wire {
         Wire::None => Ok(Introduction::NoPeer),
         Wire::Udp => Ok(Introduction::Udp),
         Wire::Ring => {
+            // The peer's are three, and come together.
+            let has_ring = fds.len() % 3 == 1;
             let mut fds = fds.into_iter();
-            let ring = fds.next().ok_or(Malformed::Descriptors)?;
+            let ring = has_ring.then(|| fds.next()).flatten();
+            if ring.is_none() && reply.ring == 0 {
+                return Err(Malformed::Descriptors.into());
+            }
             let peer_fds = match (fds.next(), fds.next(), fds.next(), fds.next()) {
                 (None, ..) if reply.peer == known => None,
                 (Some(inbox), Some(doorbell), Some(table), None) => Some(PeerFds {
@@ -519,6 +525,7 @@ fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>, known: u64) -> Result<Intr
             Ok(Introduction::Ring {
                 side: reply.side,
                 ring,
+                name: reply.ring,
                 peer_fds,
                 generation: reply.generation,
                 peer: reply.peer,
@@ -539,9 +546,11 @@ fn remember(
     let ring = match introduction {
         Introduction::NoPeer => return,
         // Out of descriptors is no reason to fail a connection that is made.
-        Introduction::Ring { side: 0, ring, .. } if connections.keeps_more_rings() => {
-            duplicate(ring.as_fd()).ok()
-        }
+        Introduction::Ring {
+            side: 0,
+            ring: Some(ring),
+            ..
+        } if connections.keeps_more_rings() => duplicate(ring.as_fd()).ok(),
         _ => None,
     };
     let request = RestoreRequest {

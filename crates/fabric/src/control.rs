@@ -47,6 +47,11 @@ pub enum Event {
         /// The segment.
         segment: u64,
     },
+    /// A ring that this endpoint keeps mapped, by name, will not be used again.
+    RingGivenUp {
+        /// The ring.
+        ring: u64,
+    },
     /// The broker is gone. Rings and sockets keep working; peers' deaths are not told any more
     /// until [`crate::Attachment::reattach`], and this event is repeated if that fails.
     BrokerGone,

@@ -4,7 +4,9 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
+use std::time::Duration;
 
+use causeway_shm::lock::{self, Outside, Proxy};
 use rustix::fs::{FileType, Mode, OFlags};
 use rustix::io::Errno;
 
@@ -26,6 +28,9 @@ const RECEIVE: u64 = request_number(0x11, size_of::<Transfer>());
 const CREATE: u64 = request_number(0x12, size_of::<Creation>());
 /// `_IO(0xca, 0x13)`
 const WATCH: u64 = 0xca << 8 | 0x13;
+/// `_IO(0xca, 0x15)`
+const SETTLE: u64 = 0xca << 8 | 0x15;
+const SLEEP: u64 = request_number(0x16, size_of::<Sleeping>());
 const WAKE: u64 = request_number(0x14, size_of::<Waking>());
 
 /// `struct causeway_transfer`
@@ -51,6 +56,19 @@ struct Waking {
     address: u64,
     count: u32,
     zero: u32,
+}
+
+/// `CAUSEWAY_WORDS_MAX`
+const WORDS_MAX: usize = 2;
+
+/// `struct causeway_sleep`
+#[repr(C)]
+struct Sleeping {
+    addresses: [u64; WORDS_MAX],
+    expected: [u32; WORDS_MAX],
+    count: u32,
+    zero: u32,
+    nanoseconds: u64,
 }
 
 /// Whether this is a guest with the driver loaded.
@@ -100,23 +118,66 @@ pub fn watch(bell: BorrowedFd<'_>) -> Result<(), Errno> {
     unsafe { request(bell, WATCH, &mut [0u8; 0]) }
 }
 
-/// Has locks of this process wake those who wait for them outside of this machine.
-pub(crate) fn wake_outside() {
-    causeway_shm::lock::wake_outside_by(|address, count| {
-        static DEVICE_FILE: OnceLock<Option<OwnedFd>> = OnceLock::new();
-        let Some(device) = DEVICE_FILE.get_or_init(|| open().ok()) else {
-            return;
-        };
-        let mut waking = Waking {
-            address: address as u64,
-            count,
-            zero: 0,
-        };
-        // SAFETY: the structure is the one that the request's number names; the driver does not
-        // access the memory at the address.
-        // Whoever is not woken looks again by itself after a while.
-        let _ = unsafe { request(device.as_fd(), WAKE, &mut waking) };
+/// Waits until the host has done what was asked of it before: the shortest way to it and back.
+///
+/// # Errors
+/// What the driver says: `ENODEV`, `ENOMEM`, `ETIMEDOUT`; `ENOTTY` from one that is older.
+pub fn settle(device: BorrowedFd<'_>) -> Result<(), Errno> {
+    // SAFETY: a request without argument.
+    unsafe { request(device, SETTLE, &mut [0u8; 0]) }
+}
+
+/// This machine's device, which locks use.
+fn device() -> Option<BorrowedFd<'static>> {
+    static DEVICE_FILE: OnceLock<Option<OwnedFd>> = OnceLock::new();
+    let file = DEVICE_FILE.get_or_init(|| open().ok());
+    file.as_ref().map(AsFd::as_fd)
+}
+
+/// Has locks of this process sleep by the host, and wake those who sleep there.
+pub(crate) fn reach_outside() {
+    lock::reach_outside_by(Outside {
+        wake: wake_outside,
+        sleep: sleep_outside,
     });
+}
+
+fn wake_outside(address: usize, count: u32) -> bool {
+    let mut waking = Waking {
+        address: address as u64,
+        count,
+        zero: 0,
+    };
+    let Some(device) = device() else { return false };
+    // SAFETY: the structure is the one that the request's number names; the driver does not access
+    // the memory at the address.
+    let outcome = unsafe { request(device, WAKE, &mut waking) };
+    // Whoever is not woken looks again by itself after a while.
+    outcome != Err(Errno::FAULT)
+}
+
+fn sleep_outside(words: &[(usize, u32)], time: Duration) -> Proxy {
+    let mut sleep = Sleeping {
+        addresses: [0; WORDS_MAX],
+        expected: [0; WORDS_MAX],
+        count: words.len() as u32,
+        zero: 0,
+        nanoseconds: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX),
+    };
+    for (at, (address, expected)) in words.iter().take(WORDS_MAX).enumerate() {
+        sleep.addresses[at] = *address as u64;
+        sleep.expected[at] = *expected;
+    }
+    let Some(device) = device() else {
+        return Proxy::Refused;
+    };
+    // SAFETY: the structure is the one that the request's number names; the driver does not access
+    // the memory at the addresses.
+    match unsafe { request(device, SLEEP, &mut sleep) } {
+        Ok(()) => Proxy::Slept,
+        Err(Errno::FAULT) => Proxy::Elsewhere,
+        Err(_) => Proxy::Refused,
+    }
 }
 
 /// Sends one encoded message without blocking.
@@ -194,5 +255,6 @@ mod tests {
         assert_eq!(RECEIVE, 0xc020_ca11);
         assert_eq!(CREATE, 0xc010_ca12);
         assert_eq!((WATCH, WAKE), (0xca13, 0xc010_ca14));
+        assert_eq!((SETTLE, SLEEP), (0xca15, 0xc028_ca16));
     }
 }

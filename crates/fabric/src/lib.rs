@@ -23,6 +23,7 @@ mod channel;
 mod connections;
 mod control;
 mod error;
+mod news;
 mod segments;
 mod slots;
 mod wakeup;

@@ -21,8 +21,8 @@ use crate::error::{Error, Result};
 use crate::limits::RESERVE_UNIT;
 use crate::remoting::Malformed;
 use crate::services::{
-    AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, MapRequest, PeerChange,
-    PeerEvent, REMOTE_ACCESS, ReserveRequest, RestoreRequest, RestoreSegmentRequest,
+    AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, Leave, MapRequest,
+    PeerChange, PeerEvent, REMOTE_ACCESS, ReserveRequest, RestoreRequest, RestoreSegmentRequest,
     SegmentRequest, Wire,
 };
 
@@ -361,20 +361,21 @@ impl Attachment {
 
     /// Tells the broker that a QP's connection ended, and returns the segments that are stale by
     /// it. Without broker those are all that the peer may hold.
-    pub(crate) fn disconnect_locked(&self, state: &mut State, local_qpn: u32) -> Result<Vec<u64>> {
-        let Some(connection) = state.connections.remove(local_qpn) else {
+    pub(crate) fn leave_locked(&self, state: &mut State, leave: &Leave) -> Result<Vec<u64>> {
+        let local_qpn = leave.local_qpn;
+        let connection = state.connections.remove(local_qpn);
+        if connection.is_none() && leave.ring == 0 {
             return Ok(Vec::new());
-        };
-        if connection.trusted {
+        }
+        let Some(connection) = connection.filter(|connection| !connection.trusted) else {
             // Nothing that a peer of the same user holds becomes stale: no news to wait for.
             if let Some(control) = state.control.as_mut() {
-                let request = DisconnectRequest { local_qpn };
                 // What this broker does not hear does not matter to the next.
-                let _ = BrokerStub(&mut control.one_way()).leave(&request, &[]);
+                let _ = BrokerStub(&mut control.one_way()).leave(leave, &[]);
             }
             self.settle(state);
             return Ok(Vec::new());
-        }
+        };
         let outcome = match state.control.as_mut() {
             None => Err(Error::BrokerGone),
             Some(control) => BrokerStub(control).disconnect(&DisconnectRequest { local_qpn }, &[]),

@@ -346,7 +346,7 @@ impl<B: Books> Session<B> {
             }
             self.wakeup.watch(control.socket())?;
             if control.is_in_guest() {
-                crate::guest::wake_outside();
+                crate::guest::reach_outside();
             }
             state.control = Some(control);
             self.settle(state);

@@ -25,6 +25,21 @@ fn replay_remoting() {
     corpus::replay("remoting", remoting::run);
 }
 
+/// A change of the protocol's version makes every seed a message that is refused at its first
+/// field: they are to be written again then, by the ignored tests.
+#[test]
+fn the_seeds_are_of_this_version() {
+    let mut whole = 0;
+    for (name, data) in corpus::files("remoting") {
+        let broken = ["-cut", "-empty", "-ones"];
+        if name.starts_with("seed-") && !broken.iter().any(|end| name.ends_with(end)) {
+            assert!(Header::decode(&data).is_ok(), "{name} is out of date");
+            whole += 1;
+        }
+    }
+    assert!(whole > 0);
+}
+
 fn write(name: &str, kind: Kind, method: u16, body: &impl Field) {
     write_of(SERVICE, name, kind, method, body);
 }
@@ -101,6 +116,7 @@ fn write_remoting_seeds() {
         generation: 77,
         peer: 5,
         trusted: true,
+        ring: 8,
     };
     write("connect-reply", Kind::Reply, 4, &reply);
     let attach = AttachRequest {

@@ -41,6 +41,7 @@ mod engine;
 mod error;
 mod extents;
 mod fork;
+mod mappings;
 mod mason;
 mod monitor;
 mod mover;
@@ -57,6 +58,7 @@ mod uffd;
 mod vma;
 
 pub use error::Unmovable;
+pub use mappings::Mappings;
 pub use mover::{ENVIRONMENT, Moved, Mover};
 pub use pieces::MAX_PIECES;
 pub use span::{CHUNK, PAGE};

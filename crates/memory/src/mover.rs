@@ -244,13 +244,14 @@ impl Mover {
                 .map(|piece| piece.span.len())
                 .sum()
         };
-        let whole = moved == span.len() && !span.is_empty();
+        if moved != span.len() || span.is_empty() {
+            return false;
+        }
         let vma = engine.shared.maps.find(span.start).ok().flatten();
-        whole
-            && vma.is_some_and(|vma| {
-                let writable = vma.prot.contains(ProtFlags::READ | ProtFlags::WRITE);
-                writable && vma.span.and(span) == span
-            })
+        vma.is_some_and(|vma| {
+            let writable = vma.prot.contains(ProtFlags::READ | ProtFlags::WRITE);
+            writable && vma.span.and(span) == span
+        })
     }
 
     /// Whether this process can move memory at all.

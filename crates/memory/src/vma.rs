@@ -101,7 +101,8 @@ impl Maps {
         read_text(addr, name)
     }
 
-    fn query(&self, addr: usize, name: &mut [u8]) -> Result<(Vma, usize), Errno> {
+    /// As [`Maps::look`], by the ioctl alone.
+    pub fn query(&self, addr: usize, name: &mut [u8]) -> Result<(Vma, usize), Errno> {
         let mut query = Query {
             size: size_of::<Query>() as u64,
             flags: COVERING_OR_NEXT,

@@ -78,7 +78,8 @@ impl Controls {
     }
 }
 
-/// Sends the bytes of `pieces`, as one datagram or cut into segments of that many bytes.
+/// Sends the bytes of `pieces`, as one datagram or cut into segments of that many bytes: to an
+/// address, from one if it is given; or, without, where the socket is connected to.
 ///
 /// # Errors
 /// Whatever `sendmsg(2)` reports: EFAULT where a piece is not mapped.
@@ -87,14 +88,13 @@ impl Controls {
 /// Each piece names memory of this process that may be read, by the kernel, while others write it.
 pub(crate) unsafe fn send(
     fd: BorrowedFd<'_>,
-    dst: SocketAddr,
-    src: Option<IpAddr>,
+    to: Option<(SocketAddr, Option<IpAddr>)>,
     pieces: &[libc::iovec],
     segment: Option<u16>,
 ) -> io::Result<()> {
-    let dst = SockAddr::from(dst);
+    let dst = to.map(|(dst, _)| SockAddr::from(dst));
     let mut controls = Controls::new();
-    if let Some(src) = src {
+    if let Some((_, Some(src))) = to {
         controls.push_source(src);
     }
     if let Some(segment) = segment {
@@ -102,8 +102,10 @@ pub(crate) unsafe fn send(
     }
     // SAFETY: all-zero bytes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
-    msg.msg_name = dst.as_ptr().cast_mut().cast();
-    msg.msg_namelen = dst.len();
+    if let Some(dst) = &dst {
+        msg.msg_name = dst.as_ptr().cast_mut().cast();
+        msg.msg_namelen = dst.len();
+    }
     msg.msg_iov = pieces.as_ptr().cast_mut();
     msg.msg_iovlen = pieces.len() as _;
     if controls.used > 0 {

@@ -10,6 +10,7 @@ use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::errqueue::{self, Unreachable};
+use crate::lane::{Lane, Lanes};
 use crate::pieces::{self, Outside, Pieces};
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
 use crate::{canonical, message, options};
@@ -40,6 +41,7 @@ pub struct UdpPort {
     /// Whether the socket speaks IPv6 (and IPv4 by mapped addresses), or IPv4 only.
     dual: bool,
     dont_fragment: Cell<DontFragment>,
+    lanes: Lanes,
     buffers: Box<[u8]>,
     /// How many buffers the next receive offers.
     offer: usize,
@@ -139,18 +141,15 @@ impl UdpPort {
     }
 
     fn set_up(socket: Socket, dual: bool) -> io::Result<UdpPort> {
-        options::enlarge_buffers(&socket);
-        options::set(&socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
-        if dual {
-            options::set(&socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
-        }
+        let state = prepare_socket(&socket, dual)?;
         let port = socket.local_addr()?.as_socket().map_or(0, |a| a.port());
         Ok(UdpPort {
-            state: RefCell::new(probe(&socket)?),
+            state: RefCell::new(state),
             socket,
             port,
             dual,
             dont_fragment: Cell::new(DontFragment::ON),
+            lanes: Lanes::default(),
             buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
             offer: 1,
             filled: 0,
@@ -168,6 +167,36 @@ impl UdpPort {
     #[must_use]
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Lets the port have sockets of their own for single peers ([`UdpPort::open_lane`]).
+    ///
+    /// # Errors
+    /// What `socket(2)` reports.
+    pub fn with_lanes(mut self) -> io::Result<UdpPort> {
+        self.lanes = Lanes::new(self.dual)?;
+        Ok(self)
+    }
+
+    /// The descriptors of those sockets, all there will be, for waiting: what comes to them is
+    /// received by [`UdpPort::recv_lanes`].
+    pub fn lane_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.lanes.iter().map(Lane::fd)
+    }
+
+    /// Takes the short way, a connected socket, for what is sent from `src` to `dst`, if there is
+    /// one left; returns whether there was. [`UdpPort::close_lane`] takes it back. What comes from
+    /// there is received by [`UdpPort::recv_lanes`] from now on, and maybe afterwards.
+    pub fn open_lane(&mut self, src: IpAddr, dst: SocketAddr) -> bool {
+        let dual = self.dual;
+        let set_up = |socket: &Socket| prepare_socket(socket, dual).map(drop);
+        self.lanes
+            .open((&self.socket, self.port), (src, dst), set_up)
+    }
+
+    /// Takes an [`UdpPort::open_lane`] back that returned true.
+    pub fn close_lane(&mut self, src: IpAddr, dst: SocketAddr) {
+        self.lanes.close(src, dst);
     }
 
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
@@ -300,6 +329,34 @@ impl UdpPort {
         Ok(Received { datagrams, more })
     }
 
+    /// As [`UdpPort::recv`], from the sockets that are for one peer each: those in use, or `all`.
+    ///
+    /// # Errors
+    /// As [`UdpPort::recv`].
+    pub fn recv_lanes(
+        &mut self,
+        all: bool,
+        mut f: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
+    ) -> io::Result<Received> {
+        let mut received = Received::default();
+        for lane in self.lanes.iter().filter(|lane| all || lane.is_used()) {
+            let Some(dst_ip) = lane.src() else { continue };
+            let Some(buffer) = self.buffers.get_mut(..RECV_SIZE) else {
+                continue;
+            };
+            let Some(meta) = receive_one(lane.fd(), buffer)? else {
+                continue;
+            };
+            let src = canonical(meta.addr);
+            for datagram in buffer[..meta.len.min(RECV_SIZE)].chunks(meta.stride.max(1)) {
+                f(src, Some(dst_ip), datagram);
+                received.datagrams += 1;
+            }
+            received.more |= meta.len > LONG;
+        }
+        Ok(received)
+    }
+
     /// Takes what ICMP or this host has reported of datagrams sent before, and shows `f` each
     /// report with the destination it is about. Cheap when there is nothing, but a system call: for
     /// when the descriptor polls as in error, or a peer is silent.
@@ -307,11 +364,14 @@ impl UdpPort {
     /// # Errors
     /// Whatever `recvmsg(2)` reports, except that there is nothing.
     pub fn take_errors(&self, mut f: impl FnMut(SocketAddr, Unreachable)) -> io::Result<()> {
-        for _ in 0..ERRORS_PER_CALL {
-            match errqueue::take(self.socket.as_fd())? {
-                None => break,
-                Some(None) => {}
-                Some(Some((dst, why))) => f(dst, why),
+        let lanes = self.lanes.iter().map(Lane::fd);
+        for fd in std::iter::once(self.socket.as_fd()).chain(lanes) {
+            for _ in 0..ERRORS_PER_CALL {
+                match errqueue::take(fd)? {
+                    None => break,
+                    Some(None) => {}
+                    Some(Some((dst, why))) => f(dst, why),
+                }
             }
         }
         Ok(())
@@ -399,10 +459,19 @@ impl UdpPort {
         pieces: &[libc::iovec],
         segment: Option<u16>,
     ) -> io::Result<()> {
+        let whole = self.dont_fragment.get();
+        let unfragmented = if dst.is_ipv4() { whole.v4 } else { whole.v6 };
+        // The others never fragment.
+        let lane = self.lanes.find(src, dst).filter(|_| unfragmented);
+        let lane = lane.map(Lane::fd);
+        let (fd, to) = match lane {
+            Some(fd) => (fd, None),
+            None => (self.socket.as_fd(), Some((dst, src))),
+        };
         let mut result = Ok(());
         for _ in 0..SEND_TRIES {
             // SAFETY: the caller's promise.
-            match unsafe { message::send(self.socket.as_fd(), dst, src, pieces, segment) } {
+            match unsafe { message::send(fd, to, pieces, segment) } {
                 Ok(()) => return Ok(()),
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || offload_failed(&e) => {
@@ -456,6 +525,29 @@ impl AsFd for UdpPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd()
     }
+}
+
+/// Receives once, as often as errors of datagrams sent before get in the way.
+fn receive_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<RecvMeta>> {
+    let mut result = Ok(None);
+    for _ in 0..SEND_TRIES {
+        match message::receive(fd, buffer) {
+            Ok(meta) => return Ok(Some(meta)),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(e) => result = Err(e),
+        }
+    }
+    result
+}
+
+/// Sets up a socket of a port's.
+fn prepare_socket(socket: &Socket, dual: bool) -> io::Result<UdpSocketState> {
+    options::enlarge_buffers(socket);
+    options::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
+    if dual {
+        options::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
+    }
+    probe(socket)
 }
 
 /// Sets the socket up for quinn-udp and finds what the kernel can do.

@@ -121,6 +121,8 @@ struct Receiver {
     /// The refusal is to be sent (again).
     answer_due: bool,
     acks: Acks,
+    /// The request number up to which the peer has been told that all is placed.
+    told: u64,
     /// Segments received in duplicate, modulo 256.
     duplicates: u8,
     /// The peer's count of the same.
@@ -364,6 +366,7 @@ impl Receiver {
             refused: None,
             answer_due: false,
             acks: Acks::default(),
+            told: u64::from(config.rq_psn),
             duplicates: 0,
             peer_duplicates: 0,
         }

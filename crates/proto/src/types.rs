@@ -328,6 +328,21 @@ pub struct SendWr {
     pub payload: Payload,
 }
 
+impl SendWr {
+    /// Moves it out, and leaves one that sends nothing.
+    #[inline]
+    #[must_use]
+    pub fn take(&mut self) -> SendWr {
+        let nothing = SendWr {
+            wr_id: 0,
+            op: SendOp::Send,
+            flags: SendFlags::empty(),
+            payload: Payload::Sges(SgList::new()),
+        };
+        core::mem::replace(self, nothing)
+    }
+}
+
 /// A receive work request (`struct ibv_recv_wr`, `ibv_post_recv(3)`).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RecvWr {

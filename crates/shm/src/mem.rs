@@ -69,6 +69,11 @@ impl Region {
         self.base.wrapping_add(at)
     }
 
+    /// The segment.
+    pub(crate) fn segment(&self) -> Arc<Segment> {
+        Arc::clone(&self.segment)
+    }
+
     /// Copies `src` to `at`.
     #[inline]
     pub(crate) fn copy_in(&self, at: usize, src: &[u8]) {

@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 
 /// Name of the thread.
 const THREAD: &str = "causeway-call";
+/// The thread's stack: what programs' own threads have, since their functions run on it.
+const STACK_BYTES: usize = 8 << 20;
 /// The number under which the thread's own descriptor is watched.
 const KICK: u64 = 0;
 /// Descriptors looked at after one wait.
@@ -113,6 +115,11 @@ impl Callbacks {
         let _ = epoll::delete(&self.epoll, fd);
     }
 
+    /// Whether a callback is what calls this.
+    pub fn is_here(&self) -> bool {
+        self.inner.lock().thread == Some(std::thread::current().id())
+    }
+
     /// There will be no more callbacks of `owner`: those that wait are dropped, and the one that is
     /// being made has ended, unless it is itself what calls this.
     pub fn forget(&self, owner: u64) {
@@ -144,6 +151,7 @@ impl Callbacks {
         }
         let callbacks = self.clone();
         let builder = std::thread::Builder::new().name(THREAD.into());
+        let builder = builder.stack_size(STACK_BYTES);
         // Held until the thread's id is known: it would not know itself else. Without a thread the
         // next callback tries again.
         if let Ok(thread) = builder.spawn(move || callbacks.run()) {

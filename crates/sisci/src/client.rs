@@ -6,7 +6,7 @@ use causeway_fabric::services::sisci::Backing;
 
 use crate::descriptor::Descriptor;
 use crate::dma::{DmaQueue, Piece};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::handles::Handle;
 use crate::interrupt::{InterruptOptions, LocalInterrupt, Plain};
 use crate::library::Library;
@@ -37,6 +37,15 @@ impl Client {
             descriptor: library.descriptors.get(handle)?,
             node: library.fabric()?.node(),
         })
+    }
+
+    /// Asks the broker whether this node is there: a call that changes nothing.
+    ///
+    /// # Errors
+    /// As `Library::fabric`; `SYSTEM` without a broker.
+    pub fn probe(&self) -> Result<bool> {
+        let sisci = self.library.fabric()?;
+        sisci.probe(self.node).map_err(|_| Error::SYSTEM)
     }
 
     /// A segment that others can connect to, and a map of it.
@@ -72,7 +81,7 @@ impl Client {
         };
         let handle = RemoteSegment::connect(self.library, &self.descriptor, options, None)?;
         let segment = self.library.remotes.get(handle)?;
-        let map = segment.map(self.library, whole_place(0, segment.size()?))?;
+        let map = segment.map(self.library, whole_place(0, segment.facts().size))?;
         Ok((segment, self.library.maps.get(map)?))
     }
 

@@ -29,6 +29,7 @@ mod exports;
 pub mod flag;
 pub mod handles;
 pub mod interrupt;
+pub mod late;
 pub mod library;
 pub mod local;
 pub mod map;

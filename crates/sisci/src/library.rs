@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::flag::Flags;
 use crate::handles::Table;
 use crate::interrupt::{Data, LocalInterrupt, Plain};
+use crate::late::Late;
 use crate::local::LocalSegment;
 use crate::map::Map;
 use crate::pump;
@@ -43,6 +44,7 @@ pub struct Library {
     pub(crate) descriptors: Table<Descriptor>,
     pub(crate) locals: Table<LocalSegment>,
     pub(crate) remotes: Table<RemoteSegment>,
+    pub(crate) late: Late,
     pub(crate) maps: Table<Map>,
     /// Maps by their first address.
     pub(crate) addresses: RwLock<BTreeMap<usize, Arc<Map>>>,
@@ -89,6 +91,7 @@ impl Library {
             descriptors: Table::new(epoch),
             locals: Table::new(epoch),
             remotes: Table::new(epoch),
+            late: Late::default(),
             maps: Table::new(epoch),
             addresses: RwLock::default(),
             sequences: Sequences::new(epoch),

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::services::sisci::{Backing, LocalChange};
@@ -15,11 +15,18 @@ use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::handles::{Handle, Object};
+use crate::late::Facts;
 use crate::library::{Library, from_fabric};
 use crate::map::{self, Map, Source};
 use crate::memory::{Mapping, PAGE, Place, is_inside};
 use crate::program::populate;
 use crate::uses::{Held, Use, Uses};
+
+/// How long a segment that others have mapped is waited for: programs remove one as soon as the
+/// other side says that it has done, which then is about to unmap it.
+const UNMAP_GRACE: Duration = Duration::from_millis(50);
+/// Time between two looks.
+const UNMAP_INTERVAL: Duration = Duration::from_millis(1);
 
 /// `sci_segment_cb_reason_t`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -196,16 +203,14 @@ impl LocalSegment {
         })
     }
 
-    /// Its id.
+    /// Its node, id and size: what was asked for, in whole pages.
     #[must_use]
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// Its size: what was asked for, in whole pages.
-    #[must_use]
-    pub fn size(&self) -> usize {
-        self.size
+    pub fn facts(&self) -> Facts {
+        Facts {
+            id: self.id,
+            node: self.sisci.node(),
+            size: self.size,
+        }
     }
 
     /// What it was created with.
@@ -296,17 +301,27 @@ impl LocalSegment {
     /// Removes it.
     ///
     /// # Errors
-    /// `BUSY` while it is mapped, or connected unless `force`d.
+    /// `BUSY` while it is mapped, by others unless `force`d, or removed by a callback: that can't
+    /// wait for others to unmap it, nor can those who wait for what the callback does.
     pub fn remove(&self, library: &Library, force: bool) -> Result<()> {
-        self.uses.close()?;
-        // What the broker does not know, or is not there to know, ends here all the same.
-        let removed = self.sisci.remove_segment(self.number, force);
-        if removed.is_err_and(|error| from_fabric(&error) == Error::BUSY) {
+        let force = force || library.callbacks.is_here();
+        let give_up = Instant::now() + UNMAP_GRACE;
+        loop {
+            self.uses.close()?;
+            // What the broker does not know, or is not there to know, ends here all the same.
+            let removed = self.sisci.remove_segment(self.number, force);
+            if !removed.is_err_and(|error| from_fabric(&error) == Error::BUSY) {
+                break;
+            }
             self.uses.reopen();
-            return Err(Error::BUSY);
+            if Instant::now() >= give_up {
+                return Err(Error::BUSY);
+            }
+            std::thread::sleep(UNMAP_INTERVAL);
         }
         causeway_fault::point("sisci.removed");
         library.registry.lock().locals.remove(&self.number);
+        library.late.remember(self.handle, self.facts());
         library.locals.remove(self.handle);
         self.held.release();
         self.events.close();
@@ -329,7 +344,7 @@ impl LocalSegment {
     /// empty segment.
     pub fn map(&self, library: &Library, place: Place) -> Result<Handle<Map>> {
         check_range(place, self.size)?;
-        let of = map::users(&self.uses, &self.descriptor)?;
+        let of = map::users(&self.uses, &self.descriptor, None)?;
         let memory = self.memory.lock();
         let (fd, base) = memory.place()?;
         let place = Place { base, ..place };

@@ -2,6 +2,9 @@
 
 use std::sync::Arc;
 
+use causeway_fabric::sisci::Sisci;
+use parking_lot::Mutex;
+
 use crate::descriptor::Descriptor;
 use crate::error::Result;
 use crate::handles::{Handle, Object};
@@ -20,8 +23,8 @@ pub struct Map {
     /// Of a remote segment: whose.
     owner: Option<Owner>,
     uses: Uses,
-    /// What it is a map of, and the descriptor.
-    of: Held<(Use, Use)>,
+    /// What it is a map of.
+    of: Held<Hold>,
 }
 
 impl Object for Map {
@@ -38,7 +41,17 @@ pub(crate) struct Source<'a> {
     /// Of a remote segment: whose.
     pub owner: Option<Owner>,
     /// The segment, and its descriptor.
-    pub of: (Use, Use),
+    pub of: Hold,
+}
+
+/// What a map holds on to.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    /// Of a remote segment: the broker is told of the last one's end, and before it can be
+    /// disconnected.
+    _mapped: Option<Mapped>,
+    _segment: Use,
+    _descriptor: Use,
 }
 
 impl Map {
@@ -63,7 +76,7 @@ impl Map {
     /// Unmaps it.
     ///
     /// # Errors
-    /// `BUSY` while there are sequences of it; `ILLEGAL_PARAMETER` if it was unmapped.
+    /// `BUSY` while it is copied to or from; `ILLEGAL_PARAMETER` if it was unmapped.
     pub fn remove(self: &Arc<Self>, library: &Library) -> Result<()> {
         self.uses.close()?;
         library.addresses.write().remove(&self.start());
@@ -117,7 +130,62 @@ impl Map {
     }
 }
 
-/// A segment's user and its descriptor's.
-pub(crate) fn users(segment: &Uses, descriptor: &Descriptor) -> Result<(Use, Use)> {
-    Ok((segment.enter()?, descriptor.enter()?))
+/// A segment's user and its descriptor's; of a remote segment, one of its maps.
+pub(crate) fn users(
+    segment: &Uses,
+    descriptor: &Descriptor,
+    maps: Option<&Arc<Maps>>,
+) -> Result<Hold> {
+    Ok(Hold {
+        _segment: segment.enter()?,
+        _descriptor: descriptor.enter()?,
+        _mapped: maps.map(Maps::enter),
+    })
+}
+
+/// Counts the maps of a connection's segment: its owner is to know whether there are any.
+#[derive(Debug)]
+pub(crate) struct Maps {
+    sisci: Arc<Sisci>,
+    connection: u32,
+    count: Mutex<usize>,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Mapped(Arc<Maps>);
+
+impl Maps {
+    pub(crate) fn new(sisci: Arc<Sisci>, connection: u32) -> Arc<Maps> {
+        let count = Mutex::default();
+        Arc::new(Maps {
+            sisci,
+            connection,
+            count,
+        })
+    }
+
+    fn enter(self: &Arc<Self>) -> Mapped {
+        let mut count = self.count.lock();
+        *count += 1;
+        if *count == 1 {
+            self.tell(true);
+        }
+        Mapped(self.clone())
+    }
+
+    fn tell(&self, mapped: bool) {
+        // A broker that is not there now hears of it when it is.
+        let _ = self.sisci.note_mapped(self.connection, mapped);
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let mut count = self.0.count.lock();
+        *count -= 1;
+        if *count == 0 {
+            self.0.tell(false);
+        }
+    }
 }

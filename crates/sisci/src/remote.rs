@@ -13,9 +13,10 @@ use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::events::Events;
 use crate::handles::{Handle, Object};
+use crate::late::Facts;
 use crate::library::{Library, from_fabric};
 use crate::local::{Reason, check_range, whole_place};
-use crate::map::{self, Map, Source};
+use crate::map::{self, Map, Maps, Source};
 use crate::memory::{Mapping, Place};
 use crate::sequence::Owner;
 use crate::uses::{Held, Uses};
@@ -58,6 +59,7 @@ pub struct RemoteSegment {
     /// The broker was asked to tell if the owner is stopped.
     watched: AtomicBool,
     uses: Uses,
+    maps: Arc<Maps>,
     descriptor: Arc<Descriptor>,
     held: Held,
 }
@@ -140,6 +142,7 @@ impl RemoteSegment {
                 cancelled: AtomicBool::new(false),
                 watched: AtomicBool::new(false),
                 uses: Uses::default(),
+                maps: Maps::new(sisci.clone(), connection.connection),
                 descriptor: descriptor.clone(),
                 held: Held::new(user),
             });
@@ -162,26 +165,17 @@ impl RemoteSegment {
         Ok(handle)
     }
 
-    /// The segment's node.
+    /// The segment's node, id and size; this is 0 if it is not connected.
     #[must_use]
-    pub fn node(&self) -> u32 {
-        self.node
-    }
-
-    /// The segment's id.
-    #[must_use]
-    pub fn id(&self) -> u32 {
-        self.id
-    }
-
-    /// The segment's size.
-    ///
-    /// # Errors
-    /// `SEGMENT_NOT_CONNECTED`
-    pub fn size(&self) -> Result<usize> {
-        match &*self.state.lock() {
-            State::Connected(grant, _) => Ok(grant.size as usize),
-            _ => Err(Error::SEGMENT_NOT_CONNECTED),
+    pub fn facts(&self) -> Facts {
+        let size = match &*self.state.lock() {
+            State::Connected(grant, _) => grant.size as usize,
+            _ => 0,
+        };
+        Facts {
+            id: self.id,
+            node: self.node,
+            size,
         }
     }
 
@@ -206,6 +200,7 @@ impl RemoteSegment {
         let _ = self.sisci.disconnect_segment(self.number);
         causeway_fault::point("sisci.disconnected");
         library.registry.lock().remotes.remove(&self.number);
+        library.late.remember(self.handle, self.facts());
         library.remotes.remove(self.handle);
         self.held.release();
         self.events.close();
@@ -231,7 +226,7 @@ impl RemoteSegment {
             fd: grant.memory.as_fd(),
             place,
             owner: Some(*owner),
-            of: map::users(&self.uses, &self.descriptor)?,
+            of: map::users(&self.uses, &self.descriptor, Some(&self.maps))?,
         };
         Map::create(library, source)
     }

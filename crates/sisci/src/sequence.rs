@@ -6,7 +6,6 @@
 
 use std::fmt;
 use std::ptr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use causeway_shm::{Life, LifeTable};
@@ -15,7 +14,6 @@ use parking_lot::Mutex;
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object, first_generation, next_generation};
 use crate::map::Map;
-use crate::uses::Use;
 
 /// Sequences that are allocated together.
 const CHUNK: usize = 256;
@@ -69,8 +67,9 @@ struct Books {
     entries: Vec<Entry>,
 }
 
-/// Its next generation, and what it uses while it is in use.
-type Entry = (u32, Option<(Arc<Map>, Use)>);
+/// Its next generation, and whether it is in use. It does not keep the map: programs unmap before
+/// they remove the sequence, or never do.
+type Entry = (u32, bool);
 
 impl fmt::Debug for Sequences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -102,9 +101,8 @@ impl Sequences {
     /// A sequence of a map.
     ///
     /// # Errors
-    /// [`Error::API_NOSPC`]; as [`Map::enter`].
-    pub fn create(&self, map: &Arc<Map>) -> Result<Handle<Sequence>> {
-        let user = map.enter()?;
+    /// [`Error::API_NOSPC`]
+    pub fn create(&self, map: &Map) -> Result<Handle<Sequence>> {
         let mut books = self.books.lock();
         let index = match books.free.pop() {
             Some(index) => index,
@@ -115,13 +113,13 @@ impl Sequences {
                     self.chunks[books.entries.len() / CHUNK]
                         .store(Box::into_raw(fresh), Ordering::Release);
                 }
-                books.entries.push((first_generation(self.epoch), None));
+                books.entries.push((first_generation(self.epoch), false));
                 books.entries.len() - 1
             }
             None => return Err(Error::API_NOSPC),
         };
         let generation = books.entries[index].0;
-        books.entries[index].1 = Some((map.clone(), user));
+        books.entries[index].1 = true;
         let slot = self.slot(index).ok_or(Error::API_NOSPC)?;
         let owner = map.owner();
         let table = owner.map_or(ptr::null_mut(), |o| ptr::from_ref(o.table).cast_mut());
@@ -140,15 +138,13 @@ impl Sequences {
         let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
         let mut books = self.books.lock();
         match books.entries.get_mut(index) {
-            Some((current, used)) if *current == generation && used.is_some() => {
-                let ended = used.take();
+            Some((current, used)) if *current == generation && *used => {
+                *used = false;
                 *current = next_generation(generation);
                 books.free.push(index);
                 if let Some(slot) = self.slot(index) {
                     slot.generation.store(0, Ordering::Release);
                 }
-                drop(books);
-                drop(ended);
                 Ok(())
             }
             _ => Err(Error::ILLEGAL_PARAMETER),
@@ -160,7 +156,7 @@ impl Sequences {
         let handles: Vec<Handle<Sequence>> = {
             let books = self.books.lock();
             let used = books.entries.iter().enumerate();
-            used.filter(|(_, (_, used))| used.is_some())
+            used.filter(|(_, (_, used))| *used)
                 .map(|(index, (generation, _))| Handle::new(index, *generation))
                 .collect()
         };

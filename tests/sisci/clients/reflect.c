@@ -42,10 +42,17 @@ int main(int argc, char *argv[])
 		while (seen[!self] < i)
 			;
 	}
+	/* What is local first, though the group is still mapped. */
+	SCIUnmapSegment(local_map, NO_FLAGS, &error);
+	CHECK("SCIUnmapSegment", error);
+	SCIRemoveSegment(local, NO_FLAGS, &error);
+	CHECK("SCIRemoveSegment", error);
 	SCIUnmapSegment(group_map, NO_FLAGS, &error);
 	CHECK("SCIUnmapSegment", error);
 	SCIDisconnectSegment(group, NO_FLAGS, &error);
 	CHECK("SCIDisconnectSegment", error);
+	SCIClose(sd, NO_FLAGS, &error);
+	CHECK("SCIClose", error);
 	printf("1000 rounds\n");
 	SCITerminate();
 	return EXIT_SUCCESS;

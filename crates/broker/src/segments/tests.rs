@@ -7,7 +7,8 @@ use causeway_fabric::limits::{RESTORE_GRACE, SEGMENTS_PER_ENDPOINT_MAX};
 use causeway_fabric::services::{ConnectBody, PeerChange, RestoreRequest, Wire};
 
 use super::*;
-use crate::pairing::{Decision, RING_BYTES};
+use crate::pairing::Decision;
+use crate::rings::RING_BYTES;
 use crate::testing::{NETNS, endpoint, qpn};
 
 const READ: u32 = REMOTE_READ;

@@ -7,8 +7,11 @@
 //! The file is a table of records of [`RECORD`] bytes, each written at once; a record of zeroes is
 //! free. It lies in the runtime directory, which nobody else can enter, and is made with the first
 //! claim. A broker that ends with nothing claimed removes it.
+//!
+//! Names are known to those who are connected, too: so the records say who the owner is
+//! ([`Owner`]).
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -16,18 +19,62 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use causeway_fabric::limits::RESTORE_GRACE;
+use causeway_shm::Life;
 
 use super::interrupts::IntKey;
 use super::segments::Place;
 use crate::config::Tenant;
 use crate::hub::TenantId;
+use crate::members::{GUEST_USER_FIRST, Member};
 
 /// The file's name.
 pub const FILE: &str = "sisci.claims";
 /// Bytes of a record.
-const RECORD: usize = 32;
+const RECORD: usize = 40;
 /// Most records. What is claimed beyond is not written down, and not reserved after a restart.
 const RECORDS_MAX: u32 = 1 << 18;
+
+/// Who may come back for something. A session proves its life to the next broker by a ticket that
+/// nobody else has; lives of several brokers can have the same number, hence the user.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Owner {
+    /// Those of virtual machines, whose numbers are new with each broker, are one.
+    uid: u32,
+    /// 0: whoever knows the name.
+    life: u64,
+}
+
+impl Owner {
+    /// Whoever knows the name: where several share what is claimed.
+    pub(super) const ANYBODY: Owner = Owner { uid: 0, life: 0 };
+
+    /// A user's session of a life.
+    pub(super) fn new(uid: u32, life: Life) -> Owner {
+        Owner {
+            uid: uid.min(GUEST_USER_FIRST),
+            life: life.to_bits(),
+        }
+    }
+}
+
+/// A session as one that claims.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claimant {
+    /// From now on.
+    pub(super) now: Owner,
+    /// Under the broker before, if it was there.
+    pub(super) before: Option<Owner>,
+}
+
+impl Claimant {
+    pub(super) fn new(member: &Member) -> Claimant {
+        let owner = |life| Owner::new(member.uid, life);
+        Claimant {
+            now: owner(member.life),
+            before: member.had.map(owner),
+        }
+    }
+}
 
 /// What can be claimed: a segment's place, or an interrupt's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -70,20 +117,27 @@ impl Key {
     }
 }
 
+/// A claim's record.
+#[derive(Debug)]
+struct Record {
+    number: u32,
+    name: u64,
+    owner: Owner,
+}
+
 /// The claims of this broker, and those of the one before it.
 #[derive(Debug, Default)]
 pub struct Claims {
     path: Option<PathBuf>,
     file: Option<File>,
-    /// Numbers of records.
-    records: BTreeMap<Key, u32>,
+    records: BTreeMap<Key, Record>,
     free: Vec<u32>,
     /// Records that the file has had, free ones too.
     length: u32,
     /// By which tenants go in the file, since their order may change.
     tenants: Vec<u64>,
-    /// What was taken under the broker before and has not come back: its name.
-    reserved: HashMap<Key, u64>,
+    /// What was taken under the broker before and has not come back.
+    reserved: HashSet<Key>,
     reserved_until: Option<Instant>,
 }
 
@@ -119,9 +173,14 @@ impl Claims {
         for number in 0..self.length {
             file.read_exact_at(&mut record, offset(number))?;
             match self.decode(&record) {
-                Some((claim, name)) if !self.records.contains_key(&claim) => {
-                    self.records.insert(claim, number);
-                    self.reserved.insert(claim, name);
+                Some((claim, name, owner)) if !self.records.contains_key(&claim) => {
+                    let record = Record {
+                        number,
+                        name,
+                        owner,
+                    };
+                    self.records.insert(claim, record);
+                    self.reserved.insert(claim);
                 }
                 _ => self.free.push(number),
             }
@@ -130,7 +189,7 @@ impl Claims {
         Ok(())
     }
 
-    fn decode(&self, record: &[u8; RECORD]) -> Option<(Key, u64)> {
+    fn decode(&self, record: &[u8; RECORD]) -> Option<(Key, u64, Owner)> {
         let long = |at: usize| record[at..at + 8].try_into().map(u64::from_le_bytes).ok();
         let short = |at: usize| record[at..at + 4].try_into().map(u32::from_le_bytes).ok();
         let (tenant, name, kind) = (long(0)?, long(8)?, short(16)?);
@@ -142,23 +201,35 @@ impl Claims {
             node: short(20)?,
             id: short(24)?,
         };
-        known.then_some((claim, name))
+        let owner = Owner {
+            uid: short(28)?,
+            life: long(32)?,
+        };
+        known.then_some((claim, name, owner))
     }
 
     /// Whether something is kept for who had it under the broker before.
     pub(super) fn is_reserved(&self, claim: Key) -> bool {
-        self.reserved.contains_key(&claim)
+        self.reserved.contains(&claim)
     }
 
     /// Whether who comes back with this name may have it: it is free, or was his.
-    pub(super) fn may_return(&self, claim: Key, name: u64) -> bool {
-        self.reserved.get(&claim).is_none_or(|had| *had == name)
+    pub(super) fn may_return(&self, claim: Key, name: u64, who: Claimant) -> bool {
+        let had = self.records.get(&claim).filter(|_| self.is_reserved(claim));
+        had.is_none_or(|had| {
+            let his = had.owner == Owner::ANYBODY || Some(had.owner) == who.before;
+            had.name == name && his
+        })
     }
 
     /// It is taken, under this name.
-    pub(super) fn enter(&mut self, claim: Key, name: u64) {
-        let back = self.reserved.remove(&claim).is_some();
-        if back || self.records.contains_key(&claim) {
+    pub(super) fn enter(&mut self, claim: Key, name: u64, owner: Owner) {
+        let back = self.reserved.remove(&claim);
+        if let Some(known) = self.records.get(&claim) {
+            // What others share stays theirs.
+            if back && known.owner != Owner::ANYBODY {
+                self.give(claim, owner);
+            }
             return;
         }
         let number = match self.free.pop() {
@@ -169,20 +240,42 @@ impl Claims {
             }
             None => return,
         };
-        let mut record = [0; RECORD];
+        let record = Record {
+            number,
+            name,
+            owner,
+        };
+        self.put(claim, &record);
+        self.records.insert(claim, record);
+    }
+
+    /// From now on it is this one's, or everybody's.
+    pub(super) fn give(&mut self, claim: Key, owner: Owner) {
+        if let Some(mut record) = self.records.remove(&claim) {
+            if record.owner != owner {
+                record.owner = owner;
+                self.put(claim, &record);
+            }
+            self.records.insert(claim, record);
+        }
+    }
+
+    fn put(&mut self, claim: Key, record: &Record) {
+        let mut bytes = [0; RECORD];
         let tenant = self.tenants.get(claim.tenant).copied().unwrap_or(0);
-        record[0..8].copy_from_slice(&tenant.to_le_bytes());
-        record[8..16].copy_from_slice(&name.to_le_bytes());
-        record[16..20].copy_from_slice(&claim.kind.to_le_bytes());
-        record[20..24].copy_from_slice(&claim.node.to_le_bytes());
-        record[24..28].copy_from_slice(&claim.id.to_le_bytes());
-        self.records.insert(claim, number);
-        self.write(number, &record);
+        bytes[0..8].copy_from_slice(&tenant.to_le_bytes());
+        bytes[8..16].copy_from_slice(&record.name.to_le_bytes());
+        bytes[16..20].copy_from_slice(&claim.kind.to_le_bytes());
+        bytes[20..24].copy_from_slice(&claim.node.to_le_bytes());
+        bytes[24..28].copy_from_slice(&claim.id.to_le_bytes());
+        bytes[28..32].copy_from_slice(&record.owner.uid.to_le_bytes());
+        bytes[32..40].copy_from_slice(&record.owner.life.to_le_bytes());
+        self.write(record.number, &bytes);
     }
 
     /// It is free again.
     pub(super) fn strike(&mut self, claim: Key) {
-        if let Some(number) = self.records.remove(&claim) {
+        if let Some(Record { number, .. }) = self.records.remove(&claim) {
             self.free.push(number);
             self.write(number, &[0; RECORD]);
         }
@@ -196,7 +289,7 @@ impl Claims {
     /// Reserves nothing any more once the time for coming back is over.
     pub(super) fn expire(&mut self, now: Instant) {
         if self.reserved_until.take_if(|until| *until <= now).is_some() {
-            for claim in std::mem::take(&mut self.reserved).into_keys() {
+            for claim in std::mem::take(&mut self.reserved) {
                 self.strike(claim);
             }
         }
@@ -253,6 +346,15 @@ mod tests {
     use super::*;
     use crate::config::Config;
 
+    fn who(uid: u32, index: u16) -> Claimant {
+        let generation = 3;
+        let owner = Owner::new(uid, Life { index, generation });
+        Claimant {
+            now: owner,
+            before: Some(owner),
+        }
+    }
+
     fn claim(id: u32) -> Key {
         Key::place(0, Place::Node(4, id))
     }
@@ -265,7 +367,7 @@ mod tests {
         let mut first = Claims::load(&dir, &tenants);
         assert!(!dir.join(FILE).exists());
         for id in 0..4 {
-            first.enter(claim(id), u64::from(id) + 100);
+            first.enter(claim(id), u64::from(id) + 100, who(7, 1).now);
         }
         first.strike(claim(1));
         assert!(first.next_expiry().is_none() && !first.is_reserved(claim(0)));
@@ -274,10 +376,21 @@ mod tests {
         let mut second = Claims::load(&dir, &tenants);
         let reserved: Vec<bool> = (0..5).map(|id| second.is_reserved(claim(id))).collect();
         assert_eq!(reserved, [true, false, true, true, false]);
-        assert!(second.may_return(claim(0), 100) && second.may_return(claim(1), 7));
-        assert!(!second.may_return(claim(0), 101));
-        second.enter(claim(0), 100);
-        assert!(!second.is_reserved(claim(0)) && second.may_return(claim(0), 7));
+        let returns = |id, name, who| second.may_return(claim(id), name, who);
+        let stranger = who(8, 2);
+        assert!(returns(0, 100, who(7, 1)) && returns(1, 7, stranger));
+        assert!(!returns(0, 101, who(7, 1)));
+        // Who knows the name, and no more.
+        let no_ticket = Claimant {
+            before: None,
+            ..who(7, 1)
+        };
+        for other in [who(7, 2), who(8, 1), stranger, no_ticket] {
+            assert!(!returns(0, 100, other));
+        }
+        // The owner has another life from now on.
+        second.enter(claim(0), 100, who(7, 5).now);
+        assert!(!second.is_reserved(claim(0)) && second.may_return(claim(0), 7, stranger));
         let end = second.next_expiry().unwrap();
         second.expire(end.checked_sub(RESTORE_GRACE / 2).unwrap());
         assert!(second.is_reserved(claim(2)));
@@ -286,7 +399,21 @@ mod tests {
         std::mem::forget(second);
         let mut third = Claims::load(&dir, &tenants);
         assert!(third.is_reserved(claim(0)) && !third.is_reserved(claim(2)));
-        third.enter(claim(0), 100);
+        assert!(!third.may_return(claim(0), 100, who(7, 1)));
+        assert!(third.may_return(claim(0), 100, who(7, 5)));
+        third.enter(claim(0), 100, who(7, 5).now);
+        third.give(claim(0), Owner::ANYBODY);
+        std::mem::forget(third);
+        let mut third = Claims::load(&dir, &tenants);
+        assert!(third.may_return(claim(0), 100, stranger));
+        third.enter(claim(0), 100, stranger.now);
+        std::mem::forget(third);
+        let mut third = Claims::load(&dir, &tenants);
+        assert!(
+            third.may_return(claim(0), 100, who(7, 5)),
+            "it is shared still"
+        );
+        assert!(!third.may_return(claim(0), 99, who(7, 5)));
         third.strike(claim(0));
         drop(third);
         assert!(!dir.join(FILE).exists(), "nothing is claimed");

@@ -9,10 +9,10 @@ use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
     ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest, GrantReply, InterruptReply,
-    ItemCursor, ItemPage, JoinRequest, LocalSegmentReply, NODE_DEFAULT, NodeInfo, NodeRequest,
-    RegisterRequest, RemoveRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
-    RestoreInterruptRequest, RestoreSegmentRequest, RestoredReply, SegmentHandle, SisciService,
-    TakeCellReply, TakeCellRequest, UnavailableRequest,
+    ItemCursor, ItemPage, JoinRequest, LocalSegmentReply, MappedRequest, NODE_DEFAULT, NodeInfo,
+    NodeRequest, RegisterRequest, RemoveRequest, RestoreConnectionRequest,
+    RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest,
+    RestoredReply, SegmentHandle, SisciService, TakeCellReply, TakeCellRequest, UnavailableRequest,
 };
 use rustix::io::Errno;
 
@@ -77,9 +77,9 @@ impl SisciService for Client<'_> {
 
     fn join(&mut self, request: JoinRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         let session = self.caller.session;
-        self.context.members.get(session).ok_or(Errno::NOTCONN)?;
-        let (tenant, limits) = (self.caller.peer.tenant, self.caller.tenant.limits);
-        self.tables.join(session, tenant, limits, request.node)?;
+        let member = self.context.members.get(session).ok_or(Errno::NOTCONN)?;
+        let limits = self.caller.tenant.limits;
+        self.tables.join(session, member, limits, request.node)?;
         Ok(().into())
     }
 
@@ -227,6 +227,16 @@ impl SisciService for Client<'_> {
     ) -> Result<Answer<()>, Errno> {
         let session = self.caller.session;
         self.tables.watch_connection(session, request.connection)?;
+        Ok(().into())
+    }
+
+    fn note_mapped(
+        &mut self,
+        request: MappedRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let session = self.caller.session;
+        self.tables.note_mapped(session, &request)?;
         Ok(().into())
     }
 

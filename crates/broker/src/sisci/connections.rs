@@ -3,8 +3,8 @@
 use std::os::fd::OwnedFd;
 
 use causeway_fabric::services::sisci::{
-    ConnectSegmentReply, ConnectSegmentRequest, GrantReply, LocalChange, NODE_GROUP_ALL,
-    RemoteChange, SegmentState,
+    ConnectSegmentReply, ConnectSegmentRequest, GrantReply, LocalChange, MappedRequest,
+    NODE_GROUP_ALL, RemoteChange, SegmentState,
 };
 use rustix::io::Errno;
 
@@ -215,6 +215,24 @@ impl Tables {
         Ok((grant, memory))
     }
 
+    /// A connection's segment was mapped, or is mapped no more.
+    pub(super) fn note_mapped(
+        &mut self,
+        session: SessionId,
+        request: &MappedRequest,
+    ) -> Result<(), Errno> {
+        let own = self.own(session)?;
+        if !own.connections.contains_key(&request.connection) {
+            return Err(Errno::BADF);
+        }
+        if request.mapped {
+            own.mapped.insert(request.connection);
+        } else {
+            own.mapped.remove(&request.connection);
+        }
+        Ok(())
+    }
+
     /// Gives up a connection.
     pub(super) fn disconnect_segment(
         &mut self,
@@ -224,6 +242,7 @@ impl Tables {
     ) -> Result<(), Errno> {
         let own = self.own(session)?;
         let connection = own.connections.remove(&handle).ok_or(Errno::BADF)?;
+        own.mapped.remove(&handle);
         let place = (own.tenant, own.node);
         self.release((session, handle), place, &connection, context);
         Ok(())

@@ -14,7 +14,7 @@ use causeway_shm::{Segment, interrupt};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::claims::Key;
+use super::claims::{Key, Owner};
 use super::nodes::is_node_id;
 use super::{
     CELLS_PER_INTERRUPT_MAX, Context, Holdings, INTERRUPTS_PER_SESSION_MAX, SHARERS_MAX, Tables,
@@ -167,7 +167,12 @@ impl Tables {
             return Err(Errno::MFILE);
         }
         self.numbers.entry(key).or_default().push((session, handle));
-        self.claims.enter(Key::number(key), 0);
+        let owner = if shared {
+            Owner::ANYBODY
+        } else {
+            self.own(session)?.claimant.now
+        };
+        self.claims.enter(Key::number(key), 0, owner);
         let interrupt = LocalInterrupt {
             key,
             shared,

@@ -20,7 +20,7 @@ mod segments;
 mod status;
 mod stops;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use causeway_fabric::limits::RESTORE_GRACE;
@@ -34,8 +34,9 @@ pub use nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, Nodes, is_node_id};
 
 use crate::config::Limits;
 use crate::hub::TenantId;
-use crate::members::Members;
+use crate::members::{Member, Members};
 use crate::services::{Outbox, SessionId};
+use claims::Claimant;
 use interrupts::{Cell, IntKey, InterruptConnection, LocalInterrupt};
 use segments::{Place, Segment};
 use stops::Stops;
@@ -63,6 +64,8 @@ pub struct Holdings {
     tenant: TenantId,
     node: u32,
     limits: Limits,
+    /// As what it claims things.
+    claimant: Claimant,
     last_handle: u32,
     /// Of the segments that it holds.
     bytes: u64,
@@ -73,6 +76,8 @@ pub struct Holdings {
     untaken: usize,
     /// Connections that are told when their segment's owner is stopped, and whether they were.
     watched: BTreeMap<u32, bool>,
+    /// Connections whose segment's memory is mapped.
+    mapped: BTreeSet<u32>,
 }
 
 /// A connection to a segment.
@@ -144,11 +149,12 @@ impl Context<'_> {
 }
 
 impl Holdings {
-    fn new(tenant: TenantId, node: u32, limits: Limits) -> Holdings {
+    fn new(member: &Member, node: u32, limits: Limits) -> Holdings {
         Holdings {
-            tenant,
+            tenant: member.tenant,
             node,
             limits,
+            claimant: Claimant::new(member),
             last_handle: 0,
             bytes: 0,
             segments: BTreeMap::new(),
@@ -157,6 +163,7 @@ impl Holdings {
             interrupt_connections: BTreeMap::new(),
             untaken: 0,
             watched: BTreeMap::new(),
+            mapped: BTreeSet::new(),
         }
     }
 
@@ -196,7 +203,7 @@ impl Tables {
     pub fn join(
         &mut self,
         session: SessionId,
-        tenant: TenantId,
+        member: &Member,
         limits: Limits,
         node: u32,
     ) -> Result<(), Errno> {
@@ -206,7 +213,7 @@ impl Tables {
         if !self.nodes.is_member_of(node) {
             return Err(Errno::INVAL);
         }
-        let holdings = Holdings::new(tenant, node, limits);
+        let holdings = Holdings::new(member, node, limits);
         self.holdings.insert(session, holdings);
         Ok(())
     }

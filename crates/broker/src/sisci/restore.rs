@@ -70,7 +70,9 @@ impl Tables {
         if self.segments.contains_key(&was.name) {
             return Err(Errno::INVAL);
         }
-        if !self.claims.may_return(Key::place(tenant, place), was.name) {
+        let claimant = self.own(session)?.claimant;
+        let claim = Key::place(tenant, place);
+        if !self.claims.may_return(claim, was.name, claimant) {
             return Err(Errno::EXIST);
         }
         self.own(session)?.take_handle(was.segment)?;
@@ -95,7 +97,7 @@ impl Tables {
         };
         let expected = !segment.connections.is_empty();
         self.segments.insert(was.name, segment);
-        self.take_place(tenant, place, was.name);
+        self.take_place(tenant, place, was.name, claimant);
         let held = self.hold_as(session, was.name, was.segment, was.state);
         if let Err(errno) = held {
             self.segments.remove(&was.name);
@@ -325,7 +327,13 @@ impl Tables {
             data: request.data,
             number: request.interrupt.number,
         };
-        let handle = own.take_handle(request.interrupt.interrupt)?;
+        let claimant = own.claimant;
+        if !self.claims.may_return(Key::number(key), 0, claimant) {
+            return Err(Errno::EXIST);
+        }
+        let handle = self
+            .own(session)?
+            .take_handle(request.interrupt.interrupt)?;
         self.add_interrupt(session, handle, key, request.shared)?;
         self.claim_cells((session, handle), true, &request.cells, context);
         for listener in self.listeners.get(&key).cloned().unwrap_or_default() {

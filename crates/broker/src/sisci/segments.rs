@@ -14,7 +14,7 @@ use causeway_shm::Life;
 use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
 
-use super::claims::Key;
+use super::claims::{Claimant, Key, Owner};
 use super::{Context, Tables};
 use crate::hub::{TenantId, random};
 use crate::members::body_of;
@@ -177,7 +177,8 @@ impl Tables {
         let name = self.new_name();
         let life = segment.life;
         self.segments.insert(name, segment);
-        self.take_place(tenant, place, name);
+        let claimant = self.own(session)?.claimant;
+        self.take_place(tenant, place, name, claimant);
         self.hold(session, name, SegmentState::Created)
             .inspect_err(|_| {
                 self.segments.remove(&name);
@@ -210,9 +211,19 @@ impl Tables {
     }
 
     /// Puts a segment in a place.
-    pub(super) fn take_place(&mut self, tenant: TenantId, place: Place, name: u64) {
+    pub(super) fn take_place(
+        &mut self,
+        tenant: TenantId,
+        place: Place,
+        name: u64,
+        claimant: Claimant,
+    ) {
         self.places.insert((tenant, place), name);
-        self.claims.enter(Key::place(tenant, place), name);
+        let owner = match place {
+            Place::Node(..) => claimant.now,
+            Place::Group(_) => Owner::ANYBODY,
+        };
+        self.claims.enter(Key::place(tenant, place), name, owner);
     }
 
     /// Empties a place.
@@ -381,11 +392,12 @@ impl Tables {
         context: &mut Context<'_>,
     ) -> Result<(), Errno> {
         let (name, segment) = self.held(session, request.handle)?;
-        let last = segment.holders.len() == 1;
-        if last && !segment.connections.is_empty() && !request.force {
+        // The memory of a group is nobody's: its last member leaves as the others did.
+        let last = segment.holders.len() == 1 && !segment.is_group();
+        let size = segment.size;
+        if last && !request.force && self.is_mapped(name) {
             return Err(Errno::BUSY);
         }
-        let size = segment.size;
         let own = self.own(session)?;
         own.segments.remove(&request.handle);
         own.bytes = own.bytes.saturating_sub(size);
@@ -417,6 +429,8 @@ impl Tables {
         }
         let (size, state) = (segment.size, segment.state());
         self.check_room_for_segment(session, size)?;
+        self.claims
+            .give(Key::place(place.0, place.1), Owner::ANYBODY);
         self.hold(session, name, state)
     }
 
@@ -457,6 +471,20 @@ impl Tables {
         ends.filter_map(|end| end.to).collect()
     }
 
+    /// Whether somebody who is connected to a segment has mapped it, as far as is known: who has
+    /// not come back after a restart may have.
+    fn is_mapped(&self, name: u64) -> bool {
+        let segment = self.segments.get(&name);
+        let mut ends = segment.into_iter().flat_map(|s| s.connections.values());
+        ends.any(|end| match end.to {
+            Some((session, handle)) => {
+                let other = self.holdings.get(&session);
+                other.is_some_and(|other| other.mapped.contains(&handle))
+            }
+            None => true,
+        })
+    }
+
     /// Ends all connections of a segment.
     fn cut(&mut self, name: u64, context: &mut Context<'_>) {
         let Some(segment) = self.segments.get_mut(&name) else {
@@ -466,6 +494,7 @@ impl Tables {
             if let Some((session, handle)) = end.to {
                 if let Some(other) = self.holdings.get_mut(&session) {
                     other.connections.remove(&handle);
+                    other.mapped.remove(&handle);
                 }
                 Self::tell_remote((session, handle), RemoteChange::Lost, context);
             }

@@ -77,9 +77,8 @@ impl World {
             .unwrap();
         let node = 4 + 4 * self.roll(2) as u32;
         let limits = self.tenant.limits;
-        self.tables
-            .join(self.next, peer.tenant, limits, node)
-            .unwrap();
+        let member = self.members.get(self.next).unwrap();
+        self.tables.join(self.next, member, limits, node).unwrap();
     }
 
     fn leave(&mut self, session: SessionId) {

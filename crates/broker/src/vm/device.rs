@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use causeway_fabric::limits::MESSAGE_FDS_MAX;
@@ -13,7 +13,7 @@ use vhost::vhost_user::message::{
 };
 use vhost_user_backend::{VhostUserBackend, VringEpollHandler, VringState, VringT};
 use virtio_queue::QueueT;
-use vm_memory::{GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
+use vm_memory::{Bytes, GuestAddress, GuestAddressSpace, GuestMemoryAtomic, GuestMemoryMmap};
 use vmm_sys_util::epoll::EventSet;
 use vmm_sys_util::event::{
     EventConsumer, EventFlag, EventNotifier, new_event_consumer_and_notifier,
@@ -36,6 +36,8 @@ pub const QUEUE_SIZE: usize = 128;
 const SOURCES: u16 = 3;
 /// `VIRTIO_F_VERSION_1`.
 const FEATURE_VERSION_1: u64 = 1 << 32;
+/// `VIRTQ_AVAIL_F_NO_INTERRUPT`, of the flags that an available ring begins with.
+const NO_INTERRUPT: u16 = 1;
 /// What the configuration space begins with, so that a driver knows the device: "CWVM".
 const CONFIG_MAGIC: u32 = 0x4d56_5743;
 /// Most requests and events of one turn: as many as a queue holds. Who adds more while we are at
@@ -91,6 +93,10 @@ impl Mapper for Shared {
     fn unmap(&self, extent: Extent) -> io::Result<()> {
         self.0.unmap(extent)
     }
+
+    fn settle(&self) {
+        self.0.settle();
+    }
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -136,7 +142,7 @@ impl<A: Admit + Send> Device<A> {
         // First: a guest that asks without end would keep the lock.
         self.ended.store(true, Ordering::SeqCst);
         self.channel.set(None);
-        locked(&self.guest).reset();
+        locked(&self.guest).leave();
     }
 
     /// The guest is to have nothing any more, though QEMU is there: what it was shown is taken
@@ -289,7 +295,20 @@ fn give_answer(
 ) -> bool {
     let head = chain.head_index();
     let written = write_all(memory, chain, &answer.encode());
-    ring.add_used(head, written).is_ok() && ring.signal_used_queue().is_ok()
+    ring.add_used(head, written).is_ok() && interrupt(memory, ring).is_ok()
+}
+
+/// Interrupts the guest, if it wants to be: there may be nobody who waits for an answer.
+fn interrupt(memory: &GuestMemoryMmap, ring: &VringState) -> io::Result<()> {
+    // The answer is there before the guest's wish is read; it looks for answers once more after it
+    // has changed that.
+    fence(Ordering::SeqCst);
+    let flags = GuestAddress(ring.get_queue().avail_ring());
+    let flags = memory.load::<u16>(flags, Ordering::Relaxed);
+    match flags.map(u16::from_le) {
+        Ok(flags) if flags & NO_INTERRUPT != 0 => Ok(()),
+        _ => ring.signal_used_queue(),
+    }
 }
 
 fn read_request(memory: &GuestMemoryMmap, chain: Chain) -> Option<Request> {

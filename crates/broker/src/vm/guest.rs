@@ -14,6 +14,7 @@ use causeway_fabric::fds::{check_eventfd, check_memfd, private_memfd_name, seale
 use causeway_fabric::launch::timespec;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
 use causeway_shm::layout::MR_TABLE_BYTES;
+use causeway_shm::lock::{Watched, wake_in};
 use causeway_shm::{MrTable, Segment};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -22,7 +23,8 @@ use rustix::fs::{OFlags, fcntl_getfl, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::messages::{Answer, Event, Grant, Request};
+use super::messages::{Answer, Event, Grant, Request, SleepWord};
+use super::sleepers::Sleepers;
 use super::window::{MAPPING_BYTES_MAX, Mapper, PAGE, Window};
 use crate::segments::MR_TABLE_NAME;
 
@@ -44,6 +46,9 @@ pub trait Admit {
     /// # Errors
     /// The broker is ending.
     fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno>;
+
+    /// The guest reaches nothing any more of what it was shown.
+    fn fenced(&self);
 }
 
 #[derive(Debug)]
@@ -78,6 +83,8 @@ pub struct Guest<Q, A> {
     put_back: Option<Event>,
     /// Made when it is first needed.
     empty_table: Option<OwnedFd>,
+    /// Likewise.
+    sleepers: Option<Sleepers>,
     /// It is given nothing any more.
     retired: bool,
 }
@@ -99,6 +106,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             put_back: None,
             empty_table: None,
+            sleepers: None,
             retired: false,
         })
     }
@@ -118,6 +126,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         self.put_back = None;
         // What an earlier driver may have written to it, the next one need not see.
         self.empty_table = None;
+        self.sleepers = None;
         self.window.clear(&self.qemu);
     }
 
@@ -132,7 +141,17 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             self.forget(&object);
         }
         self.put_back = None;
-        self.window.clear(&self.qemu);
+        self.sleepers = None;
+        // What QEMU does not unmap it may show until it ends.
+        if self.window.clear(&self.qemu) {
+            self.broker.fenced();
+        }
+    }
+
+    /// QEMU is gone, and the VM with it.
+    pub fn leave(&mut self) {
+        self.reset();
+        self.broker.fenced();
     }
 
     /// Carries out a request. What the guest says wrongly costs it an errno value.
@@ -167,6 +186,11 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
                 offset,
                 count,
             } => self.wake(handle, offset, count),
+            Request::Sleep { handle, words } => self.sleep(handle, &words),
+            Request::Rise { handle } => {
+                self.rise(handle);
+                Ok(Answer::default())
+            }
         };
         outcome.unwrap_or_else(Answer::failed)
     }
@@ -282,15 +306,46 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         }
     }
 
-    fn wake(&mut self, handle: u32, offset: u64, count: u32) -> Result<Answer, Errno> {
+    /// The segment that has a word.
+    fn segment_with(&self, handle: u32, offset: u64) -> Result<&OwnedFd, Errno> {
         let Some(Object::Segment { fd, length, .. }) = self.objects.get(&handle) else {
             return Err(Errno::BADF);
         };
-        if offset >= *length || !offset.is_multiple_of(size_of::<u32>() as u64) {
-            return Err(Errno::INVAL);
-        }
-        causeway_shm::lock::wake_in(fd, offset, count)?;
+        let inside = offset < *length && offset.is_multiple_of(size_of::<u32>() as u64);
+        inside.then_some(fd).ok_or(Errno::INVAL)
+    }
+
+    fn wake(&mut self, handle: u32, offset: u64, count: u32) -> Result<Answer, Errno> {
+        wake_in(self.segment_with(handle, offset)?, offset, count)?;
         Ok(Answer::default())
+    }
+
+    fn sleep(&mut self, handle: u32, words: &[SleepWord]) -> Result<Answer, Errno> {
+        let Some(Object::Own(bell)) = self.objects.get(&handle) else {
+            return Err(Errno::BADF);
+        };
+        let bell = bell.try_clone().map_err(|_| Errno::MFILE)?;
+        let words: Result<Vec<_>, Errno> = words
+            .iter()
+            .map(|word| {
+                let segment = self.segment_with(word.segment, word.offset)?;
+                Watched::new(segment, word.offset, word.expected)
+            })
+            .collect();
+        let words = words?;
+        let sleepers = match self.sleepers.take() {
+            Some(sleepers) => sleepers,
+            None => Sleepers::new()?,
+        };
+        self.sleepers.insert(sleepers).add(handle, bell, words)?;
+        Ok(Answer::default())
+    }
+
+    /// Nobody sleeps any more who is woken by this doorbell.
+    fn rise(&self, handle: u32) {
+        if let Some(sleepers) = &self.sleepers {
+            sleepers.remove(handle);
+        }
     }
 
     fn doorbell(&mut self) -> Result<Answer, Errno> {
@@ -307,6 +362,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     fn release(&mut self, handle: u32) -> Result<Answer, Errno> {
         let object = self.objects.remove(&handle).ok_or(Errno::BADF)?;
+        self.rise(handle);
         self.forget(&object);
         Ok(Answer::default())
     }

@@ -15,6 +15,20 @@ const GRANT_BYTES: usize = 24;
 /// Longest request.
 pub const REQUEST_MAX: usize = REQUEST_BYTES + MESSAGE_MAX;
 
+/// Bytes of a word that a process sleeps on, in the message of a request.
+const WORD_BYTES: usize = 16;
+
+/// A word that a process of the guest sleeps on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SleepWord {
+    /// The segment's handle.
+    pub segment: u32,
+    /// Where the word is in it.
+    pub offset: u64,
+    /// What the process expects it to be.
+    pub expected: u32,
+}
+
 /// What a guest asks for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -81,6 +95,18 @@ pub enum Request {
         offset: u64,
         /// How many at most.
         count: u32,
+    },
+    /// Rings a doorbell of the guest once a word is woken, or is not as expected (`futex(2)`).
+    Sleep {
+        /// The doorbell's handle.
+        handle: u32,
+        /// The words.
+        words: Vec<SleepWord>,
+    },
+    /// Does so no more.
+    Rise {
+        /// The doorbell's handle.
+        handle: u32,
     },
 }
 
@@ -160,13 +186,14 @@ impl Request {
         let size = u64_at(bytes, 16)?;
         let count = u32_at(bytes, 24)? as usize;
         let message = bytes.get(REQUEST_BYTES..)?;
-        let talks = operation == 3;
+        let talks = matches!(operation, 3 | 13);
         if u16_at(bytes, 2)? != 0 || message.len() != length || length > MESSAGE_MAX {
             return None;
         }
         if count > MESSAGE_FDS_MAX || !talks && (length != 0 || count != 0) {
             return None;
         }
+        let handles = || (0..count).map(|i| u32_at(bytes, 28 + 4 * i));
         Some(match operation {
             1 => Request::Open {
                 session,
@@ -175,9 +202,7 @@ impl Request {
             2 => Request::Close { session },
             3 => Request::Send {
                 session,
-                handles: (0..count)
-                    .map(|i| u32_at(bytes, 28 + 4 * i))
-                    .collect::<Option<_>>()?,
+                handles: handles().collect::<Option<_>>()?,
                 message: message.to_vec(),
             },
             4 => Request::Create { length: size },
@@ -193,6 +218,20 @@ impl Request {
                 offset: size,
                 count: session,
             },
+            13 if length == count * WORD_BYTES => Request::Sleep {
+                handle,
+                words: handles()
+                    .enumerate()
+                    .map(|(index, segment)| {
+                        Some(SleepWord {
+                            segment: segment?,
+                            offset: u64_at(message, WORD_BYTES * index)?,
+                            expected: u32_at(message, WORD_BYTES * index + 8)?,
+                        })
+                    })
+                    .collect::<Option<_>>()?,
+            },
+            14 => Request::Rise { handle },
             _ => return None,
         })
     }
@@ -304,7 +343,20 @@ mod tests {
             count: 7,
         };
         assert_eq!(Request::decode(&request(12, &[], b"")), Some(wake));
-        assert_eq!(Request::decode(&request(13, &[], b"")), None, "operation");
+        assert_eq!(Request::decode(&request(15, &[], b"")), None, "operation");
+        let sleep = Request::Sleep {
+            handle: 9,
+            words: vec![SleepWord {
+                segment: 4,
+                offset: 8,
+                expected: 5,
+            }],
+        };
+        let words = [8u64.to_le_bytes(), 5u64.to_le_bytes()].concat();
+        assert_eq!(Request::decode(&request(13, &[4], &words)), Some(sleep));
+        assert_eq!(Request::decode(&request(13, &[4, 5], &words)), None, "word");
+        let rise = Request::Rise { handle: 9 };
+        assert_eq!(Request::decode(&request(14, &[], b"")), Some(rise));
         assert_eq!(Request::decode(&request(3, &[0; 5], b"")), None, "handles");
         let mut longer = request(3, &[], b"hello");
         longer.push(0);

@@ -12,6 +12,7 @@ pub mod device;
 pub mod guest;
 pub mod messages;
 pub mod ring;
+pub mod sleepers;
 pub mod window;
 
 use std::collections::BTreeMap;
@@ -35,6 +36,7 @@ use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::config::Tenant;
 use crate::hub::{TenantId, random};
+use crate::services::SessionId;
 use crate::session::Peer;
 use device::Device;
 use guest::Admit;
@@ -60,12 +62,28 @@ pub struct Arrival {
     pub peer: Peer,
 }
 
+/// What the threads of VMs tell the broker's loop.
+enum Notice {
+    /// A process of a VM comes.
+    Comes(Arrival),
+    /// A VM reaches nothing any more of what it was shown.
+    Fenced(VmId),
+}
+
 /// Sends the broker's loop those who come from one VM.
 struct Gate {
     vm: VmId,
     tenant: TenantId,
-    arrivals: Sender<Arrival>,
+    notices: Sender<Notice>,
     bell: Arc<OwnedFd>,
+}
+
+impl Gate {
+    fn tell(&self, notice: Notice) -> Result<(), Errno> {
+        self.notices.send(notice).map_err(|_| Errno::SHUTDOWN)?;
+        rustix::io::write(&*self.bell, &1u64.to_ne_bytes())?;
+        Ok(())
+    }
 }
 
 impl Admit for Gate {
@@ -77,10 +95,12 @@ impl Admit for Gate {
             uid,
             vm: Some(self.vm),
         };
-        let arrival = Arrival { socket, peer };
-        self.arrivals.send(arrival).map_err(|_| Errno::SHUTDOWN)?;
-        rustix::io::write(&*self.bell, &1u64.to_ne_bytes())?;
-        Ok(())
+        self.tell(Notice::Comes(Arrival { socket, peer }))
+    }
+
+    fn fenced(&self) {
+        // A broker that is ending has nobody to tell.
+        let _ = self.tell(Notice::Fenced(self.vm));
     }
 }
 
@@ -101,8 +121,9 @@ impl Control {
 }
 
 /// Takes from a guest what it was shown. The broker's loop need not wait for it: by its own books
-/// the VM is gone. The connection stays until QEMU leaves: QEMU (11.1) ends itself when it loses it
-/// while the VM is paused.
+/// the VM is gone, but for what its processes had that others might take over, such as locks: they
+/// get it when this is done. The connection stays until QEMU leaves: QEMU (11.1) ends itself when
+/// it loses it while the VM is paused.
 fn retire(device: Arc<Device<Gate>>) {
     let retired = thread::Builder::new()
         .name("vm-end".into())
@@ -131,11 +152,13 @@ impl Drop for Vm {
 pub struct Vms {
     dir: PathBuf,
     vms: BTreeMap<String, Vm>,
-    sender: Sender<Arrival>,
-    receiver: Receiver<Arrival>,
+    sender: Sender<Notice>,
+    receiver: Receiver<Notice>,
     bell: Arc<OwnedFd>,
     /// Detached: their processes' sessions are to end.
     gone: Vec<VmId>,
+    /// Detached, but still shown what they were: sessions of theirs that have ended.
+    unfenced: BTreeMap<VmId, Vec<SessionId>>,
 }
 
 impl std::fmt::Debug for Vms {
@@ -158,33 +181,55 @@ impl Vms {
             receiver,
             bell: Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?),
             gone: Vec::new(),
+            unfenced: BTreeMap::new(),
         })
     }
 
-    /// Readable when somebody has come.
+    /// Readable when there is something for [`Vms::take_news`].
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Takes those who have come.
-    pub fn arrivals(&mut self) -> Vec<Arrival> {
+    /// Takes what the threads of VMs have told: those who have come, and the sessions that end now
+    /// that their VM is fenced.
+    pub fn take_news(&mut self) -> (Vec<Arrival>, Vec<SessionId>) {
         // Emptied first: who comes later rings again.
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+        let (mut arrivals, mut ended) = (Vec::new(), Vec::new());
+        for notice in self.receiver.try_iter() {
+            match notice {
+                Notice::Comes(arrival) => arrivals.push(arrival),
+                Notice::Fenced(vm) => ended.extend(self.unfenced.remove(&vm).unwrap_or_default()),
+            }
+        }
         let current = |arrival: &Arrival| {
             let mut vms = self.vms.values();
             vms.any(|vm| arrival.peer.vm == Some(vm.control.vm.load(Ordering::SeqCst)))
         };
-        self.receiver.try_iter().filter(current).collect()
+        arrivals.retain(current);
+        (arrivals, ended)
+    }
+
+    /// Whether the end of a session must wait until its VM is fenced: until then its processes may
+    /// store to what they were shown, so nobody may take it over. [`Vms::take_news`] gives it then.
+    pub fn defers_end(&mut self, vm: Option<VmId>, session: SessionId) -> bool {
+        let Some(sessions) = vm.and_then(|vm| self.unfenced.get_mut(&vm)) else {
+            return false;
+        };
+        sessions.push(session);
+        true
     }
 
     fn detach(&mut self, name: &str) -> Result<(), Errno> {
         let vm = self.vms.remove(name).ok_or(Errno::NOENT)?;
         // Seen by the VM's thread before it looks for a device that came meanwhile.
         vm.control.ended.store(true, Ordering::SeqCst);
+        let id = vm.control.vm.load(Ordering::SeqCst);
         if let Some(device) = vm.control.device().take() {
+            self.unfenced.insert(id, Vec::new());
             retire(device);
         }
-        self.gone.push(vm.control.vm.load(Ordering::SeqCst));
+        self.gone.push(id);
         Ok(())
     }
 
@@ -195,7 +240,7 @@ impl Vms {
 
     /// Whether there are none, so that nobody needs this broker.
     pub fn is_empty(&self) -> bool {
-        self.vms.is_empty()
+        self.vms.is_empty() && self.unfenced.values().all(Vec::is_empty)
     }
 
     fn attach(&mut self, name: &str, tenant: TenantId) -> Result<(), Errno> {
@@ -266,7 +311,7 @@ impl Vms {
 /// The thread that serves one VM: one QEMU after another.
 struct Service {
     name: String,
-    gate: (TenantId, Sender<Arrival>, Arc<OwnedFd>),
+    gate: (TenantId, Sender<Notice>, Arc<OwnedFd>),
     control: Arc<Control>,
 }
 
@@ -282,11 +327,11 @@ impl Service {
 
     /// Serves one QEMU until it leaves. All that its guest had goes with the device.
     fn serve(&self, listener: &mut Listener) -> Result<(), String> {
-        let (tenant, arrivals, bell) = &self.gate;
+        let (tenant, notices, bell) = &self.gate;
         let gate = Gate {
             vm: random() | LABEL_BIT,
             tenant: *tenant,
-            arrivals: arrivals.clone(),
+            notices: notices.clone(),
             bell: Arc::clone(bell),
         };
         self.control.vm.store(gate.vm, Ordering::SeqCst);

@@ -1,6 +1,6 @@
 //! A VM's tables, without a VM: honest guests, and guests that say anything.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -14,12 +14,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
-use super::messages::{Event, Grant, Request};
+use super::messages::{Event, Grant, Request, SleepWord};
+use super::sleepers::SLEEPERS_MAX;
 use super::window::{Extent, MAPPINGS_MAX, Mapper};
 
-/// What is shown in the window.
+/// What is shown in the window; whether it is kept so.
 #[derive(Clone, Default)]
-struct Qemu(Rc<RefCell<BTreeMap<u64, u64>>>);
+struct Qemu(Rc<RefCell<BTreeMap<u64, u64>>>, Rc<Cell<bool>>);
 
 impl Mapper for Qemu {
     fn map(&self, _: &OwnedFd, extent: Extent) -> io::Result<()> {
@@ -32,6 +33,9 @@ impl Mapper for Qemu {
     }
 
     fn unmap(&self, extent: Extent) -> io::Result<()> {
+        if self.1.get() {
+            return Err(io::ErrorKind::Other.into());
+        }
         assert_eq!(
             self.0.borrow_mut().remove(&extent.offset),
             Some(extent.length)
@@ -40,14 +44,18 @@ impl Mapper for Qemu {
     }
 }
 
-/// The broker's ends of sessions.
+/// The broker's ends of sessions; whether the guest is fenced.
 #[derive(Clone, Default)]
-struct Broker(Rc<RefCell<Vec<(OwnedFd, u32)>>>);
+struct Broker(Rc<RefCell<Vec<(OwnedFd, u32)>>>, Rc<Cell<bool>>);
 
 impl Admit for Broker {
     fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno> {
         self.0.borrow_mut().push((socket, uid));
         Ok(())
+    }
+
+    fn fenced(&self) {
+        self.1.set(true);
     }
 }
 
@@ -78,6 +86,22 @@ fn made(guest: &mut Guest<Qemu, Broker>, request: Request) -> u32 {
 
 fn open(session: u32) -> Request {
     Request::Open { session, uid: 1000 }
+}
+
+#[test]
+fn a_guest_is_fenced_when_it_is_shown_nothing_any_more() {
+    for refuses in [false, true] {
+        let (mut guest, qemu, broker) = guest();
+        let handle = made(&mut guest, Request::Create { length: 8192 });
+        made(&mut guest, Request::Show { handle });
+        qemu.1.set(refuses);
+        guest.retire();
+        assert_eq!(broker.1.get(), !refuses);
+        assert_eq!(qemu.0.borrow().is_empty(), !refuses);
+        // With QEMU its window is gone.
+        guest.leave();
+        assert!(broker.1.get());
+    }
 }
 
 #[test]
@@ -210,6 +234,59 @@ fn who_sleeps_on_the_host_is_woken_by_a_guest() {
 }
 
 #[test]
+fn a_guest_sleeps_by_a_thread_of_the_host() {
+    let (mut guest, ..) = guest();
+    let segment = made(&mut guest, Request::Create { length: 8192 });
+    let bells = [0, 1].map(|_| made(&mut guest, Request::Doorbell));
+    let sleep = |handle, offset, expected| Request::Sleep {
+        handle,
+        words: vec![SleepWord {
+            segment,
+            offset,
+            expected,
+        }],
+    };
+    let told = |guest: &mut Guest<_, _>| loop {
+        match guest.next_event() {
+            Some(event) => break event,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(guest.answer(sleep(bells[0], 8, 1)).status, 0);
+    let rung = |handle| Event::Rung { handle };
+    assert_eq!(told(&mut guest), rung(bells[0]), "not as expected");
+    assert_eq!(guest.answer(sleep(bells[0], 8, 0)).status, 0);
+    assert_eq!(guest.answer(sleep(bells[1], 4096, 0)).status, 0);
+    // Its thread may not be asleep yet.
+    let wake = Request::Wake {
+        handle: segment,
+        offset: 4096,
+        count: 1,
+    };
+    let woken = loop {
+        assert_eq!(guest.answer(wake.clone()).status, 0);
+        match guest.next_event() {
+            Some(event) => break event,
+            None => std::thread::yield_now(),
+        }
+    };
+    assert_eq!(woken, rung(bells[1]), "of two the one that is woken");
+    assert_eq!(guest.answer(Request::Rise { handle: bells[0] }).status, 0);
+    let status = |errno: Errno| errno.raw_os_error().unsigned_abs();
+    let (bad, invalid) = (status(Errno::BADF), status(Errno::INVAL));
+    assert_eq!(guest.answer(sleep(bells[0], 8192, 0)).status, invalid);
+    assert_eq!(guest.answer(sleep(segment, 0, 0)).status, bad, "no bell");
+    let many: Vec<_> = (0..=SLEEPERS_MAX)
+        .map(|_| {
+            let bell = made(&mut guest, Request::Doorbell);
+            guest.answer(sleep(bell, 0, 0)).status
+        })
+        .collect();
+    assert!(many[..SLEEPERS_MAX].iter().all(|&status| status == 0));
+    assert_eq!(many[SLEEPERS_MAX], status(Errno::NOSPC));
+}
+
+#[test]
 fn what_cannot_be_shown_is_refused_to_who_asked() {
     let (mut guest, qemu, broker) = guest();
     made(&mut guest, open(5));
@@ -316,6 +393,13 @@ fn any_request() -> impl Strategy<Value = Request> {
         8 => (0u32..12).prop_map(|handle| Request::Show { handle }),
         4 => (0u32..12).prop_map(|handle| Request::Hide { handle }),
         4 => (0u32..12).prop_map(|handle| Request::Watch { handle }),
+        4 => (0u32..12).prop_map(|handle| Request::Rise { handle }),
+        8 => (0u32..12, 0u32..12, any::<u16>(), 0u32..2).prop_map(
+            |(handle, segment, offset, expected)| Request::Sleep {
+                handle,
+                words: vec![SleepWord { segment, offset: u64::from(offset) & !3, expected }],
+            }
+        ),
         4 => (0u32..12, any::<u16>()).prop_map(|(handle, offset)| Request::Wake {
             handle,
             offset: u64::from(offset),

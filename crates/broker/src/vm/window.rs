@@ -58,6 +58,9 @@ pub trait Mapper {
     /// # Errors
     /// QEMU refuses or is gone.
     fn unmap(&self, extent: Extent) -> io::Result<()>;
+
+    /// Returns when the guest sees what was done last.
+    fn settle(&self) {}
 }
 
 /// The channel to QEMU, once it has given us one. Locked to take or replace it, never while waiting
@@ -88,15 +91,21 @@ impl Mapper for Channel {
         let flags = VhostUserMMapFlags::WRITABLE;
         let channel = self.get()?;
         channel.shmem_map(&request(extent, flags), &fd.as_raw_fd())?;
-        // QEMU answers before the guest sees the memory. It has done so once it takes the next
-        // request: one that does nothing, and fails on an object that is not there.
-        let _ = channel.shared_object_remove(&VhostUserSharedMsg::default());
+        self.settle();
         Ok(())
     }
 
     fn unmap(&self, extent: Extent) -> io::Result<()> {
         let request = request(extent, VhostUserMMapFlags::empty());
         self.get()?.shmem_unmap(&request).map(drop)
+    }
+
+    /// QEMU answers before the guest sees the memory, or ceases to. It has done so once it takes
+    /// the next request: one that does nothing, and fails on an object that is not there.
+    fn settle(&self) {
+        if let Ok(channel) = self.get() {
+            let _ = channel.shared_object_remove(&VhostUserSharedMsg::default());
+        }
     }
 }
 
@@ -175,13 +184,15 @@ impl Window {
         }
     }
 
-    /// Shows nothing any more.
-    pub fn clear(&mut self, qemu: &impl Mapper) {
+    /// Shows nothing any more. False if QEMU refuses, or is gone: then it has no window either.
+    pub fn clear(&mut self, qemu: &impl Mapper) -> bool {
+        let mut cleared = true;
         for mapping in std::mem::take(&mut self.mappings).into_values() {
-            // A QEMU that is gone has no window either.
-            let _ = qemu.unmap(mapping.extent);
+            cleared &= qemu.unmap(mapping.extent).is_ok();
         }
         self.by_key.clear();
+        qemu.settle();
+        cleared
     }
 
     /// How many mappings there are.
@@ -279,7 +290,7 @@ mod tests {
         let refused = window.show(&qemu, &segment(long), long);
         assert_eq!(refused, Err(Errno::FBIG));
         assert_eq!(window.show(&qemu, &segment(1), 1), Err(Errno::FBIG));
-        window.clear(&qemu);
+        assert!(window.clear(&qemu));
         assert!(window.is_empty() && qemu.shown.borrow().is_empty());
     }
 

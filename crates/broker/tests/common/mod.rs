@@ -271,11 +271,12 @@ pub fn ring(introduction: Introduction) -> RingOf {
     match introduction {
         Introduction::Ring {
             side,
-            ring,
+            ring: Some(ring),
             peer_fds: Some(fds),
             generation,
             peer,
             trusted,
+            ..
         } => RingOf {
             side,
             ring,

@@ -6,6 +6,7 @@
 mod bodies;
 mod duel;
 mod locks;
+mod machines;
 mod rivals;
 mod segments;
 mod sides;
@@ -59,10 +60,14 @@ impl Row {
 
 /// Measures and prints; the result is the exit status.
 pub fn bench(options: &BenchOptions) -> u8 {
+    let rounds = Rounds::new(options.quick);
     let result = match options.what {
+        Benchmark::Vm if options.serve => machines::serve(),
+        _ if options.serve => Err("only `bench vm` has another side".into()),
+        Benchmark::Vm => machines::measure(rounds),
         Benchmark::Locks => locks::measure(options.quick),
-        Benchmark::Sisci => segments::sisci(Rounds::new(options.quick)),
-        Benchmark::Dma => segments::dma(Rounds::new(options.quick)),
+        Benchmark::Sisci => segments::sisci(rounds),
+        Benchmark::Dma => segments::dma(rounds),
     };
     match result {
         Ok(rows) if options.json => {

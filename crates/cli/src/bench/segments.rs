@@ -183,7 +183,7 @@ pub fn dma(rounds: Rounds) -> Result<Vec<Row>, Error> {
     Ok(rows)
 }
 
-fn row(what: &'static str, rival: &'static str, (ours, theirs): (f64, f64)) -> Row {
+pub fn row(what: &'static str, rival: &'static str, (ours, theirs): (f64, f64)) -> Row {
     Row {
         what,
         ours,

@@ -10,14 +10,13 @@ mod transmit;
 pub(crate) use receive::receive;
 pub(crate) use transmit::{transmit, transmit_short};
 
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use causeway_fabric::services::Leave;
 use causeway_proto::Instant;
 use causeway_proto::qp::{Bound, PostError, Qp};
 use causeway_proto::types::SendWr;
 use causeway_proto::ulp::{Nak, Space, Ulp};
-use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use causeway_shm::ring::Flag;
 use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, Watch, leave_word, notify};
 
@@ -32,7 +31,9 @@ use crate::peers::{PeerEnd, refused};
 pub(crate) struct Introduced {
     pub side: u8,
     pub generation: u64,
-    pub ring: OwnedFd,
+    pub ring: Arc<Segment>,
+    /// The name of its memory, if that is to be kept for others; else 0.
+    pub name: u64,
     pub peer: Arc<PeerEnd>,
     /// The peer is inside the trust boundary.
     pub trusted: bool,
@@ -77,6 +78,8 @@ pub(crate) struct RingLink {
     peer: Arc<PeerEnd>,
     index: u32,
     generation: u64,
+    /// The name of the ring's memory, if it is to be kept for others.
+    name: u64,
     /// The peer's queue pair has taken its side, or will not matter any more.
     joined: bool,
     /// When sends to a peer that does not answer fail.
@@ -106,9 +109,8 @@ impl RingLink {
     /// Takes the side of the ring that the broker assigned.
     pub fn open(with: Introduced) -> Result<Self, Errno> {
         let peer = with.peer;
-        let segment = Segment::map(with.ring, ring_len(RING_CAPACITY)).map_err(refused)?;
         let side = if with.side == 0 { Side::A } else { Side::B };
-        let ring = Ring::attach(Arc::new(segment), side).map_err(refused)?;
+        let ring = Ring::attach(with.ring, side).map_err(refused)?;
         let expected = u64::from(with.rq_psn);
         Ok(RingLink {
             direct: Direct::new(peer.mrs.clone(), with.peer_qpn),
@@ -122,6 +124,7 @@ impl RingLink {
             peer,
             index: with.peer_qpn % QPS_PER_SLOT,
             generation: with.generation,
+            name: with.name,
             joined: side == Side::B,
             give_up_at: None,
             deserted: false,
@@ -266,21 +269,50 @@ impl RingLink {
     }
 
     /// Tells the peer that this queue pair is reset or destroyed. A peer that waits for nothing of
-    /// it is not woken for that.
-    pub fn close(&mut self, qp: &Qp) {
+    /// it is not woken for that. Returns what to tell the broker of the ring, which is not used any
+    /// more.
+    pub fn close(&mut self, qp: &Qp) -> Leave {
         self.ring.set_grant(Grant::NONE);
         self.publish_ack();
         self.ring.set_flag(Flag::Closed);
         let events = Attention::DATA.and(Attention::ACK);
         let midway = self.flow.first != self.flow.expected;
         if self.deserted || self.peer_gone {
-            return;
-        }
-        if self.is_ready() || midway || self.has_work(qp) {
+            // It waits for nothing.
+        } else if self.is_ready() || midway || self.has_work(qp) {
             self.notify(events);
         } else {
             leave_word(&self.ring, events, &self.peer.inbox, self.index);
         }
+        self.give_back(qp.qpn())
+    }
+
+    /// As [`RingLink::close`], of a ring that no queue pair has used.
+    pub fn abandon(&mut self, local_qpn: u32) -> Leave {
+        self.ring.set_flag(Flag::Closed);
+        self.notify(Attention::DATA);
+        self.give_back(local_qpn)
+    }
+
+    /// Keeps the ring's memory for a later queue pair, if it is fit for that.
+    fn give_back(&mut self, local_qpn: u32) -> Leave {
+        // Of one that was evicted nobody knows what it may yet do.
+        let fit = self.name != 0 && !self.evicted && !self.peer_gone && !self.ring.is_spent();
+        let wiped = fit && self.ring.wipe();
+        if fit {
+            self.peer.keep_ring(self.name, self.ring.segment());
+        }
+        Leave {
+            local_qpn,
+            ring: self.name,
+            kept: fit,
+            wiped,
+        }
+    }
+
+    /// Whom it leads to.
+    pub fn peer(&self) -> &Arc<PeerEnd> {
+        &self.peer
     }
 
     /// Whether the peer has not been told of something taken.

@@ -14,8 +14,6 @@ use crate::record::{DIRECT, LAST, kind};
 
 /// Records handled in one progress, so that other queue pairs get their turn.
 const RECEIVE_MOST: usize = 64;
-/// Looks at the only ring of a program that polls it, in one call.
-const LOOKS: u32 = 64;
 /// Records taken after which the peer is told at once.
 const TELL_AFTER: usize = 16;
 
@@ -168,13 +166,13 @@ impl RingLink {
         Ok(taken > 0 || progress || deserted)
     }
 
-    /// Looks a few times whether something has come, and takes it if it is messages of one segment
-    /// without options and nothing is out of the ordinary. Returns false, with nothing done, where
-    /// [`receive`] must look.
+    /// Looks up to `looks` times whether something has come, and takes it if it is messages of one
+    /// segment without options and nothing is out of the ordinary. Returns false, with nothing
+    /// done, where [`receive`] must look.
     #[inline]
-    pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
+    pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core, looks: u32) -> bool {
         let waited = !self.is_ready();
-        if waited && !(1..LOOKS).any(|_| self.is_ready()) {
+        if waited && !(1..looks).any(|_| self.is_ready()) {
             return false;
         }
         let mut taken = 0;

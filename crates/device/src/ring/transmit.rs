@@ -23,8 +23,8 @@ const CHUNK: usize = 8192;
 /// headers and all. The reader polls that line: built there, it would go back and forth for every
 /// store.
 const SHORT: usize = SHORT_BODY - UNTAGGED_LEN;
-/// Longest segment that is written as its message is posted.
-const LONGEST: usize = CHUNK + UNTAGGED_LEN;
+/// Words that hold a short payload.
+const PAYLOAD_WORDS: usize = SHORT.div_ceil(8);
 /// Records written in one progress.
 const TRANSMIT_MOST: usize = 64;
 /// How long a send to a queue pair that is gone takes to fail.
@@ -122,73 +122,72 @@ impl RingLink {
 
     /// Posts a send, and writes it at once where it is a message of one segment, the only thing to
     /// send, and nothing is out of the ordinary: the shortest way from a work request to the peer.
-    /// [`RingLink::tell_posted`] follows.
+    /// It is queued behind that: nobody looks at the queue before the endpoint's lock is given
+    /// back, and the peer need not wait for it. [`RingLink::tell_posted`] follows.
     ///
     /// # Errors
     /// Those of [`Qp::post_send`].
     #[inline]
-    pub fn post_send(&mut self, qp: &mut Qp, wr: SendWr, core: &mut Core) -> Result<(), PostError> {
-        let len = if self.is_plain() {
-            qp.plain_len(&wr)
-        } else {
-            None
+    pub fn post_send(
+        &mut self,
+        qp: &mut Qp,
+        wr: &mut SendWr,
+        core: &mut Core,
+    ) -> Result<(), PostError> {
+        let Some(len) = self.write_posted(qp, wr, core) else {
+            return qp.post_send(wr.take(), core);
         };
-        let Some(len) = len.filter(|len| *len <= LONGEST) else {
-            return qp.post_send(wr, core);
-        };
-        let written = if len <= SHORT_BODY {
-            self.post_short(len, qp, wr, core)?
-        } else {
-            self.post_long(len, qp, wr, core)?
-        };
-        if written {
-            self.flow.next[Space::Request as usize] += 1;
-            self.posted += 1;
-        }
+        let seq = &mut self.flow.next[Space::Request as usize];
+        qp.post_built(wr.take(), len, *seq);
+        *seq += 1;
+        self.posted += 1;
         Ok(())
     }
 
-    /// Posts a message whose segment of `len` bytes one line of the ring holds.
+    /// Writes a message that has not been queued. Returns its length; `None`, with nothing done,
+    /// where it is to go the way of all others.
     #[inline]
-    fn post_short(
-        &mut self,
-        len: usize,
-        qp: &mut Qp,
-        wr: SendWr,
-        core: &mut Core,
-    ) -> Result<bool, PostError> {
-        let Ok(Some(slot)) = self.ring.tx.reserve_short() else {
-            return qp.post_send(wr, core).map(|()| false);
-        };
-        let seq = self.flow.next[Space::Request as usize];
-        let mut body = [0; SHORT_BODY];
-        let built = qp.post_plain(wr, seq, BytesMut::from(&mut body[..len]), core)?;
-        if built {
-            slot.publish(kind::REQUEST, LAST, seq, words(&body), len);
+    fn write_posted(&mut self, qp: &Qp, wr: &SendWr, core: &Core) -> Option<u32> {
+        if !self.is_plain() {
+            return None;
         }
-        Ok(built)
+        let len = qp.plain_len(wr)?;
+        match len as usize {
+            short @ ..=SHORT => self.write_posted_short(short, qp, wr, core)?,
+            long @ ..=CHUNK => self.write_posted_long(long, qp, wr, core)?,
+            _ => return None,
+        }
+        Some(len)
     }
 
-    /// As [`RingLink::post_short`], where the segment takes several lines.
-    fn post_long(
-        &mut self,
-        len: usize,
-        qp: &mut Qp,
-        wr: SendWr,
-        core: &mut Core,
-    ) -> Result<bool, PostError> {
-        let Ok(Some(mut slot)) = self.ring.tx.reserve(len, len) else {
-            return qp.post_send(wr, core).map(|()| false);
-        };
+    /// Writes a message whose segment one line of the ring holds.
+    #[inline]
+    fn write_posted_short(&mut self, len: usize, qp: &Qp, wr: &SendWr, core: &Core) -> Option<()> {
+        let slot = self.ring.tx.reserve_short().ok()??;
+        // Words of its own: to load words that header and payload share would have to wait until
+        // both were stored.
+        let mut payload = [0; 8 * PAYLOAD_WORDS];
+        let header = qp.gather_plain(wr, BytesMut::from(&mut payload[..len]), core)?;
+        let words = short_words(&header, &payload);
         let seq = self.flow.next[Space::Request as usize];
-        // SAFETY: as in `write_next`; a slot has the room asked for.
-        let out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len().min(len)) };
-        let built = qp.post_plain(wr, seq, out, core)?;
-        if built {
-            slot.commit(kind::REQUEST, LAST, seq, len);
-            self.ring.tx.publish();
+        slot.publish(kind::REQUEST, LAST, seq, words, UNTAGGED_LEN + len);
+        Some(())
+    }
+
+    /// As [`RingLink::write_posted_short`], where the segment takes several lines.
+    fn write_posted_long(&mut self, len: usize, qp: &Qp, wr: &SendWr, core: &Core) -> Option<()> {
+        let size = UNTAGGED_LEN + len;
+        let mut slot = self.ring.tx.reserve(size, size).ok()??;
+        // SAFETY: as in `write_next`.
+        let mut out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), slot.len()) };
+        let header = qp.gather_plain(wr, out.slice(UNTAGGED_LEN, len), core)?;
+        if !out.put(0, &header) {
+            return None;
         }
-        Ok(built)
+        let seq = self.flow.next[Space::Request as usize];
+        slot.commit(kind::REQUEST, LAST, seq, size);
+        self.ring.tx.publish();
+        Some(())
     }
 
     /// Tells the peer of what was written as it was posted.
@@ -335,9 +334,55 @@ fn words(body: &[u8; SHORT_BODY]) -> [u64; SHORT_WORDS] {
     std::array::from_fn(|i| u64::from_ne_bytes(words[i]))
 }
 
+/// The words of a short body: a header, and a payload right behind it.
+#[inline]
+fn short_words(
+    header: &[u8; UNTAGGED_LEN],
+    payload: &[u8; 8 * PAYLOAD_WORDS],
+) -> [u64; SHORT_WORDS] {
+    const WHOLE: usize = UNTAGGED_LEN / 8;
+    const SHIFT: u32 = 8 * (UNTAGGED_LEN % 8) as u32;
+    let mut last = [0; 8];
+    last[..UNTAGGED_LEN % 8].copy_from_slice(&header[8 * WHOLE..]);
+    let (whole, _) = header.as_chunks::<8>();
+    let (parts, _) = payload.as_chunks::<8>();
+    let mut carried = u64::from_le_bytes(last);
+    std::array::from_fn(|i| {
+        let word = if i < WHOLE {
+            u64::from_le_bytes(whole[i])
+        } else {
+            let part = parts.get(i - WHOLE).map_or(0, |p| u64::from_le_bytes(*p));
+            let word = carried | (part << SHIFT);
+            carried = part >> (64 - SHIFT);
+            word
+        };
+        u64::from_ne_bytes(word.to_le_bytes())
+    })
+}
+
 /// How an attempt to write a record ended.
 enum Wrote {
     Record,
     Nothing,
     NoRoom,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_words_of_a_short_body_are_its_bytes() {
+        let header: [u8; UNTAGGED_LEN] = std::array::from_fn(|i| 1 + i as u8);
+        for len in 0..=SHORT {
+            let mut payload = [0; 8 * PAYLOAD_WORDS];
+            let mut body = [0; SHORT_BODY];
+            body[..UNTAGGED_LEN].copy_from_slice(&header);
+            for i in 0..len {
+                payload[i] = 100 + i as u8;
+                body[UNTAGGED_LEN + i] = 100 + i as u8;
+            }
+            assert_eq!(short_words(&header, &payload), words(&body));
+        }
+    }
 }

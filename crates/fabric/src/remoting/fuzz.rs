@@ -4,7 +4,7 @@ use super::{Field, Header, decode_body, encode_body};
 use crate::services::pool;
 use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
-    DisconnectRequest, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
+    DisconnectRequest, Leave, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
     StatusPage, SysfsReply, SysfsRequest, record, session, sisci,
 };
@@ -29,6 +29,7 @@ fn every_body(bytes: &[u8]) {
     one_body::<ConnectBody>(bytes);
     one_body::<ConnectReply>(bytes);
     one_body::<DisconnectRequest>(bytes);
+    one_body::<Leave>(bytes);
     one_body::<RestoreRequest>(bytes);
     one_body::<ReserveRequest>(bytes);
     one_body::<StatusCursor>(bytes);
@@ -96,6 +97,7 @@ fn sisci_bodies(bytes: &[u8]) {
     one_body::<sisci::LocalSegmentReply>(bytes);
     one_body::<sisci::SegmentHandle>(bytes);
     one_body::<sisci::RegisterRequest>(bytes);
+    one_body::<sisci::MappedRequest>(bytes);
     one_body::<sisci::UnavailableRequest>(bytes);
     one_body::<sisci::RemoveRequest>(bytes);
     one_body::<sisci::AttachSegmentRequest>(bytes);

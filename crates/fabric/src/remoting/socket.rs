@@ -1,5 +1,6 @@
 //! Messages and descriptors over a `SOCK_SEQPACKET` socket.
 
+use std::cell::RefCell;
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -54,17 +55,24 @@ pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result
 /// # Errors
 /// `EAGAIN` if none is there.
 pub fn receive(socket: impl AsFd) -> Result<Received, Errno> {
-    let mut bytes = vec![0u8; MESSAGE_MAX];
+    thread_local! {
+        /// To clear a new one for each message would take longer than to receive it.
+        static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    // At the end of a thread there is none.
+    let mut bytes = BYTES.try_with(RefCell::take).unwrap_or_default();
+    bytes.resize(MESSAGE_MAX, 0);
+    let received = receive_into(socket, &mut bytes);
+    let _ = BYTES.try_with(|kept| kept.replace(bytes));
+    received
+}
+
+fn receive_into(socket: impl AsFd, bytes: &mut [u8]) -> Result<Received, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
     let outcome = loop {
-        match recvmsg(
-            &socket,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut control,
-            flags,
-        ) {
+        match recvmsg(&socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
             // Reset: the other side closed before it had read all. That is told once, and before
             // what it had sent, such as why it closed.
             Err(Errno::INTR | Errno::CONNRESET) => {}

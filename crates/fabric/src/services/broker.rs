@@ -138,12 +138,13 @@ message! {
         /// What the local QP lets its peer do: [`REMOTE_ACCESS`]; other bits are ignored.
         access: u32,
         /// The endpoint whose inbox, doorbell and MR table the caller has from an earlier reply:
-        /// they are not sent again. 0: none.
+        /// they are not sent again, nor are the rings that it has kept. 0: none; it has kept none.
         known: u64,
     }
 
-    /// The wire. Descriptors with [`Wire::Ring`]: ring memfd; and, unless the peer is the one that
-    /// the caller knows, the peer's inbox, its doorbell, its MR table (read-only).
+    /// The wire. Descriptors with [`Wire::Ring`]: ring memfd, unless the caller is side 1 and has
+    /// it mapped from an earlier connection; and, unless the peer is the one that the caller knows,
+    /// the peer's inbox, its doorbell, its MR table (read-only).
     pub struct ConnectReply {
         /// Wire to use.
         wire: Wire,
@@ -155,12 +156,27 @@ message! {
         peer: u64,
         /// Whether the peer is inside one trust boundary with the caller: a process of its user.
         trusted: bool,
+        /// Names the ring's memory, if it may serve other connections of the same two endpoints
+        /// later; 0 if it will not.
+        ring: u64,
     }
 
     /// Forgets the connection of one QP.
     pub struct DisconnectRequest {
         /// QP of the caller.
         local_qpn: u32,
+    }
+
+    /// Forgets the connection of one QP, and gives back its ring.
+    pub struct Leave {
+        /// QP of the caller.
+        local_qpn: u32,
+        /// The ring that it uses no more, by the name that connect gave it; 0: none.
+        ring: u64,
+        /// Whether the caller keeps it mapped, for another connection to the same endpoint.
+        kept: bool,
+        /// Whether it is as new: the caller was the last to use it, and has wiped it.
+        wiped: bool,
     }
 
     /// Presents a connection made by an earlier broker. Descriptor: the ring memfd, needed only
@@ -390,7 +406,7 @@ service! {
         17 => report_addresses(AddressesRequest; fds 0..=0) -> ();
         /// Forgets a connection, as disconnect, but segments that become stale by it are told as
         /// events. Sent as request [`ONE_WAY`](crate::remoting::ONE_WAY), it is not answered.
-        16 => leave(DisconnectRequest; fds 0..=0) -> ();
+        16 => leave(Leave; fds 0..=0) -> ();
     }
 }
 
@@ -398,5 +414,8 @@ service! {
 pub const EVENT_PEERS: u16 = 1;
 /// Number of the event about segments of the endpoint that became stale: a list of their names.
 pub const EVENT_STALE: u16 = 2;
+/// Number of the event about rings that will not be used again: a list of their names. Who has kept
+/// one mapped need not any longer.
+pub const EVENT_RINGS: u16 = 3;
 /// Most [`PeerEvent`]s in one message.
 pub const PEER_EVENTS_PER_MESSAGE: usize = 1024;

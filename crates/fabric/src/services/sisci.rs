@@ -9,7 +9,7 @@
 //! | `ENOENT` | the node has no such segment or interrupt, or none that others may see |
 //! | `ECONNREFUSED` | the segment was available, and takes no connections now |
 //! | `EEXIST` | segment id or interrupt number in use |
-//! | `EBUSY` | connected |
+//! | `EBUSY` | in use: a segment mapped by others, an interrupt connected to |
 //! | `EACCES` | not shared |
 //! | `EPERM` | private |
 //! | `ESRCH` | not prepared |
@@ -233,7 +233,7 @@ message! {
     pub struct RemoveRequest {
         /// The segment or interrupt.
         handle: u32,
-        /// Whether connections are cut; without it they are in the way (`EBUSY`).
+        /// Whether what others have mapped is no hindrance; otherwise it is (`EBUSY`).
         force: bool,
     }
 
@@ -268,6 +268,14 @@ message! {
     pub struct ConnectionHandle {
         /// The connection.
         connection: u32,
+    }
+
+    /// Says whether the memory of a connection's segment is mapped.
+    pub struct MappedRequest {
+        /// The connection.
+        connection: u32,
+        /// Whether it is; while so, the segment is removed by force alone.
+        mapped: bool,
     }
 
     /// What a connection leads to. Descriptor: the memory, for reading and writing.
@@ -536,6 +544,8 @@ service! {
         ) -> ();
         /// Asks to be told when the owner of a connection's segment is stopped, and goes on.
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
+        /// Says that a connection's segment was mapped, or is mapped no more.
+        26 => note_mapped(MappedRequest; fds 0..=0) -> ();
     }
 }
 

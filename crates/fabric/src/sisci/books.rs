@@ -10,9 +10,9 @@ use crate::services::session::LifeBody;
 use crate::services::sisci::{
     Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentRequest,
     ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply, InterruptReply,
-    JoinRequest, LocalChange, LocalEvent, LocalSegmentReply, RemoteChange, RemoteEvent,
-    RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoreInterruptRequest,
-    RestoreSegmentRequest, SERVICE, SisciStub,
+    JoinRequest, LocalChange, LocalEvent, LocalSegmentReply, MappedRequest, RemoteChange,
+    RemoteEvent, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    RestoreInterruptRequest, RestoreSegmentRequest, SERVICE, SisciStub,
 };
 use crate::session;
 
@@ -104,6 +104,8 @@ pub(super) struct KeptConnection {
     pub(super) grant: Option<GrantReply>,
     /// It is to be told when the owner is stopped.
     pub(super) watched: bool,
+    /// The segment's memory is mapped.
+    pub(super) mapped: bool,
     /// What it was told last.
     pub(super) operational: bool,
 }
@@ -186,8 +188,18 @@ impl Books {
                 }
                 Err(error) => return Err(error),
             }
+            let mut told = Vec::new();
             if kept.watched {
-                match SisciStub(control).watch_connection(&ConnectionHandle { connection }, &[]) {
+                let request = ConnectionHandle { connection };
+                told.push(SisciStub(control).watch_connection(&request, &[]));
+            }
+            if kept.mapped {
+                let mapped = true;
+                let request = MappedRequest { connection, mapped };
+                told.push(SisciStub(control).note_mapped(&request, &[]));
+            }
+            for outcome in told {
+                match outcome {
                     Ok(_) | Err(Error::Refused { .. }) => {}
                     Err(error) => return Err(error),
                 }

@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::remoting::Malformed;
 use crate::services::sisci::{
     AttachSegmentRequest, Backing, ConnectSegmentRequest, ConnectionHandle, CreateSegmentRequest,
-    LocalSegmentReply, RegisterRequest, RemoveRequest, SegmentHandle, SegmentState, SisciStub,
-    UnavailableRequest,
+    LocalSegmentReply, MappedRequest, RegisterRequest, RemoveRequest, SegmentHandle, SegmentState,
+    SisciStub, UnavailableRequest,
 };
 
 /// A local segment.
@@ -149,7 +149,7 @@ impl Sisci {
     /// Removes a local segment. One that others are attached to goes on without this process.
     ///
     /// # Errors
-    /// [`Error::Refused`]: `EBUSY` while somebody is connected, unless `force`d.
+    /// [`Error::Refused`]: `EBUSY` while somebody else has mapped it, unless `force`d.
     pub fn remove_segment(&self, segment: u32, force: bool) -> Result<()> {
         let request = RemoveRequest {
             handle: segment,
@@ -220,6 +220,7 @@ impl Sisci {
                 request: request.clone(),
                 grant: None,
                 watched: false,
+                mapped: false,
                 operational: true,
             };
             books.connections.insert(reply.connection, kept);
@@ -264,6 +265,22 @@ impl Sisci {
             }
             let request = ConnectionHandle { connection };
             let outcome = SisciStub(control).watch_connection(&request, &[]);
+            forgiving(outcome.map(drop))
+        })
+    }
+
+    /// Says whether the memory of a connection's segment is mapped: while it is, the segment's
+    /// owner can remove it by force alone. Holds for the next broker too.
+    ///
+    /// # Errors
+    /// As [`crate::session::Session::call`].
+    pub fn note_mapped(&self, connection: u32, mapped: bool) -> Result<()> {
+        self.session.call(|control, books| {
+            if let Some(kept) = books.connections.get_mut(&connection) {
+                kept.mapped = mapped;
+            }
+            let request = MappedRequest { connection, mapped };
+            let outcome = SisciStub(control).note_mapped(&request, &[]);
             forgiving(outcome.map(drop))
         })
     }

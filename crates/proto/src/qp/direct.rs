@@ -14,6 +14,9 @@ use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, WcStatus};
 /// From so many bytes on a WRITE waits for the sends before it, to be placed directly; a shorter
 /// one costs less to send behind them. READs and atomics always wait: their answer would anyway.
 const WAIT_FROM: u32 = 4096;
+/// So many shorter WRITEs in a row go behind each other; the next one waits. Else a stream of them
+/// that began while the peer's memory was out of reach would never go directly.
+const BEHIND_MOST: u32 = 64;
 /// Most bytes of a work request that is carried out before it is even queued.
 const AT_ONCE: u32 = 256 << 10;
 /// Least bytes that are placed directly of a WRITE that is also sent in part.
@@ -165,6 +168,7 @@ impl Qp {
             });
             let at_front = self.is_next();
             let waits = what != Remote::Write || target.len >= WAIT_FROM || fenced;
+            let waits = waits || self.behind >= BEHIND_MOST;
             let way = match part {
                 Some(_) if at_front || waits => Way::Direct,
                 _ => Way::Segments,
@@ -172,6 +176,10 @@ impl Qp {
             if let Some(wqe) = self.sq.current_mut() {
                 wqe.way = way;
             }
+            self.behind = match (&part, way) {
+                (Some(_), Way::Segments) => self.behind + 1,
+                _ => 0,
+            };
             let Some(part) = part.filter(|_| at_front) else {
                 return;
             };

@@ -86,6 +86,8 @@ pub struct Qp {
     answers: Answers,
     /// One-sided work requests may be carried out directly.
     direct: bool,
+    /// WRITEs in a row that were sent behind others, though they could have been carried out here.
+    behind: u32,
     /// Requests of an unreliable connection: those below are handed over, and placed.
     handed: u64,
     placed: u64,
@@ -115,6 +117,7 @@ impl Qp {
             responder: Responder::default(),
             answers: Answers::default(),
             direct: false,
+            behind: 0,
             handed: 0,
             placed: 0,
             adrift: false,
@@ -197,6 +200,9 @@ impl Qp {
     pub fn post_send<H: Host>(&mut self, wr: SendWr, host: &mut H) -> Result<(), PostError> {
         self.check_room(1)?;
         let len = self.check_send(&wr)?;
+        if !wr.op.is_one_sided() {
+            self.behind = 0;
+        }
         self.sq.push(wr, len);
         if matches!(self.attr.state, QpState::Err | QpState::Sqe) {
             self.flush_sends(host);

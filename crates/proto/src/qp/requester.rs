@@ -6,7 +6,7 @@ use causeway_wire::plain_send;
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
 
 use super::segments::{gather, payload_room, put_header, scatter};
-use super::{PostError, Qp, sendq::SendWqe};
+use super::{Qp, sendq::SendWqe};
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::Host;
 use crate::types::{
@@ -149,11 +149,11 @@ impl Qp {
         Some((meta, header + len))
     }
 
-    /// Bytes of the segment that is all of a work request, where that is a Send without options
-    /// that can be built as it is posted ([`Qp::post_plain`]): nothing else is to be sent.
+    /// Bytes of a work request that is a Send without options, and can be built as it is posted
+    /// ([`Qp::gather_plain`], [`Qp::post_built`]): there is room for it, and nothing else to send.
     #[inline]
     #[must_use]
-    pub fn plain_len(&self, wr: &SendWr) -> Option<usize> {
+    pub fn plain_len(&self, wr: &SendWr) -> Option<u32> {
         let plain = matches!(wr.op, SendOp::Send)
             && self.config.service == Service::Rc
             && !wr.flags.intersects(SendFlags::SOLICITED | SendFlags::FENCE)
@@ -161,35 +161,33 @@ impl Qp {
             && self.sq.unsent() == 0
             && !self.sq.halted
             && !self.answers.is_due();
-        let len = self.check_send(wr).ok().filter(|_| plain)?;
-        Some(UNTAGGED_LEN + len as usize)
+        if !plain || self.check_room(1).is_err() {
+            return None;
+        }
+        self.check_send(wr).ok()
     }
 
-    /// Posts a work request that has a [`Qp::plain_len`], which is that of `out`, and builds it
-    /// there as segment `seq` of requests. Returns false where it is posted only.
-    ///
-    /// # Errors
-    /// [`PostError::Full`].
+    /// Gathers the payload of a work request that has a [`Qp::plain_len`], which is the length of
+    /// `out`, and returns the header that goes before it. `None` where its memory does not allow
+    /// it: posted, it will fail.
     #[inline]
-    pub fn post_plain<H: Host>(
-        &mut self,
-        wr: SendWr,
-        seq: u64,
-        mut out: BytesMut<'_>,
+    pub fn gather_plain<H: Host>(
+        &self,
+        wr: &SendWr,
+        out: BytesMut<'_>,
         host: &H,
-    ) -> Result<bool, PostError> {
-        self.check_room(1)?;
-        let msn = self.sq.send_msn.wrapping_add(1);
-        let len = out.len().saturating_sub(UNTAGGED_LEN);
-        let body = out.slice(UNTAGGED_LEN, len);
-        let gathered = len == 0 || gather(host, self.config.pd, &wr.payload, 0, body).is_ok();
-        let len = u32::try_from(len).map_err(|_| PostError::Invalid)?;
-        if gathered && out.put(0, &plain_send::emit(msn)) {
-            self.sq.push_built(wr, len, seq, msn);
-            return Ok(true);
+    ) -> Option<[u8; UNTAGGED_LEN]> {
+        if !out.is_empty() {
+            gather(host, self.config.pd, &wr.payload, 0, out).ok()?;
         }
-        self.sq.push(wr, len);
-        Ok(false)
+        Some(plain_send::emit(self.sq.send_msn.wrapping_add(1)))
+    }
+
+    /// Posts a work request of `len` bytes that was built by [`Qp::gather_plain`], and sent as
+    /// segment `seq` of requests.
+    #[inline]
+    pub fn post_built(&mut self, wr: SendWr, len: u32, seq: u64) {
+        self.sq.push_built(wr, len, seq);
     }
 
     /// Begins the work request at the cursor. Returns false where it needs no segment, because it

@@ -52,10 +52,9 @@ pub(super) fn gather<H: Host>(
         Payload::Window(_) => Err(MemError::Bounds),
         Payload::Sges(sges) => {
             if let [sge] = sges.as_slice()
-                && offset == 0
-                && out.len() <= sge.length as usize
+                && let Some(addr) = inside(sge, offset, out.len())
             {
-                return host.read_local(pd, sge.lkey, sge.addr, out);
+                return host.read_local(pd, sge.lkey, addr, out);
             }
             let mut done = 0;
             for (addr, len, lkey) in pieces(sges, offset, out.len()) {
@@ -80,11 +79,10 @@ pub(super) fn scatter<H: Host>(
     src: Bytes<'_>,
 ) -> Result<(), MemError> {
     if let [sge] = sges
-        && offset == 0
-        && src.len() <= sge.length as usize
+        && let Some(addr) = inside(sge, offset, src.len())
         && !src.is_empty()
     {
-        return host.write_local(pd, sge.lkey, sge.addr, src);
+        return host.write_local(pd, sge.lkey, addr, src);
     }
     let mut rest = src;
     for (addr, len, lkey) in pieces(sges, offset, src.len()) {
@@ -97,6 +95,13 @@ pub(super) fn scatter<H: Host>(
     } else {
         Err(MemError::Bounds)
     }
+}
+
+/// Address of `len` bytes from `offset` of an entry, if it has so many.
+#[inline]
+fn inside(sge: &Sge, offset: u32, len: usize) -> Option<u64> {
+    let end = (offset as usize).checked_add(len)?;
+    (end <= sge.length as usize).then(|| sge.addr.wrapping_add(offset.into()))
 }
 
 /// The pieces of a scatter/gather list that `len` bytes from `offset` fall into: address, length,

@@ -140,20 +140,29 @@ impl SendQueue {
         });
     }
 
-    /// As pushed behind nothing unsent, and then built: message `msn` of queue 0, whole in segment
-    /// `seq`.
+    /// As pushed behind nothing unsent, and then built: the next message of queue 0, whole in
+    /// segment `seq`.
     #[inline]
-    pub fn push_built(&mut self, wr: SendWr, len: u32, seq: u64, msn: u32) {
-        self.push(wr, len);
-        if let Some(wqe) = self.wqes.back_mut() {
-            wqe.first = seq;
-            wqe.end = Some(seq + 1);
-            wqe.emitted = len;
-            wqe.msn = msn;
-            wqe.runs.note(seq, 0, len);
-        }
+    pub fn push_built(&mut self, wr: SendWr, len: u32, seq: u64) {
+        self.send_msn = self.send_msn.wrapping_add(1);
+        let mut runs = Runs::default();
+        runs.note(seq, 0, len);
+        self.used += 1;
+        self.wqes.push_back(SendWqe {
+            wr,
+            len,
+            first: seq,
+            end: Some(seq + 1),
+            emitted: len,
+            runs,
+            msn: self.send_msn,
+            answered_bytes: 0,
+            answered: false,
+            failed: None,
+            way: Way::Unknown,
+            placed: None,
+        });
         self.cursor += 1;
-        self.send_msn = msn;
     }
 
     /// Removes the oldest, complete or flushed. Its completion, if any, is to be noted with

@@ -83,6 +83,11 @@ impl Acks {
         self.due
     }
 
+    /// Whether the acknowledgment of a whole message waits for the reply, and nothing hurries it.
+    pub fn awaits_reply(&self) -> bool {
+        self.reply && !self.due
+    }
+
     /// Takes the order to report holes of a space.
     pub fn take_sack(&mut self) -> Option<Space> {
         super::SPACES

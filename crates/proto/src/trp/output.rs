@@ -65,7 +65,7 @@ impl Connection {
         self.shutdown_due = None;
         let common = Common {
             crc: true,
-            ..self.common(self.rx.epoch)
+            ..self.control_common()
         };
         self.send_control(&common, &Body::Shutdown(reason), out)
     }
@@ -114,7 +114,8 @@ impl Connection {
             },
         };
         self.rx.acks.on_sent(now, false);
-        self.send_control(&self.common(self.rx.epoch), &body, out)
+        let common = self.control_common();
+        self.send_control(&common, &body, out)
     }
 
     fn transmit_sack(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
@@ -130,7 +131,8 @@ impl Connection {
                 ranges,
             };
             self.rx.acks.on_sent(now, false);
-            return self.send_control(&self.common(self.rx.epoch), &body, out);
+            let common = self.control_common();
+            return self.send_control(&common, &body, out);
         }
         None
     }
@@ -144,7 +146,7 @@ impl Connection {
         self.rx.acks.on_sent(now, false);
         let common = Common {
             ask: ping,
-            ..self.common(self.rx.epoch)
+            ..self.control_common()
         };
         self.send_control(&common, &Body::Ack, out)
     }
@@ -306,6 +308,7 @@ impl Connection {
         now: Instant,
         out: &mut [u8],
     ) -> Option<Transmit> {
+        self.tell();
         let common = self.data_common(false, out.len(), now);
         let bundled = Bundled {
             response: space == Space::Response,
@@ -357,6 +360,11 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         let total = HEADER_LEN + len;
+        // Who has its acknowledgment looks at its memory alone, and no longer at its port: a reply
+        // of many segments brings it with the last one.
+        if meta.last || probe || !self.rx.acks.awaits_reply() {
+            self.tell();
+        }
         let common = self.data_common(probe, total, now);
         let position = Position {
             response: space == Space::Response,
@@ -373,7 +381,9 @@ impl Connection {
     fn data_common(&mut self, probe: bool, total: usize, now: Instant) -> Common {
         self.tx.pacer.spend(total);
         self.tx.active_at = now;
-        self.rx.acks.on_sent(now, true);
+        if self.rx.told == self.rx.spaces[Space::Request as usize].next() {
+            self.rx.acks.on_sent(now, true);
+        }
         // Ask for an acknowledgment where the peer would wait for more than will come, and, once
         // half the window is used, often enough to make room for others in time.
         let window = self.tx.cc.window();
@@ -413,13 +423,24 @@ impl Connection {
         })
     }
 
+    /// What is sent next acknowledges all that has been placed.
+    fn tell(&mut self) {
+        self.rx.told = self.rx.spaces[Space::Request as usize].next();
+    }
+
+    /// The header of what is no data: it acknowledges all.
+    fn control_common(&mut self) -> Common {
+        self.tell();
+        self.common(self.rx.epoch)
+    }
+
     fn common(&self, epoch: u8) -> Common {
         let [request, response] = SPACES.map(|s| &self.rx.spaces[s as usize]);
         Common {
             dst_qpn: self.config.remote_qpn,
             src_qpn: self.config.local_qpn,
             cookie: self.handshake.peer().map_or(0, |p| p.cookie),
-            ack_request: request.next() as u32,
+            ack_request: self.rx.told as u32,
             ack_response: response.next() as u32,
             window: u16::try_from(request.window()).unwrap_or(u16::MAX),
             epoch,

@@ -437,3 +437,76 @@ fn an_old_datagram_does_not_begin_an_attempt() {
     assert_eq!(offer(0, 1), (Ok(()), 1));
     assert_eq!(offer(0, 0), (Err(DropReason::Stale), 1));
 }
+
+/// An upper layer whose messages have three segments, each as long as there is room.
+struct Long(u64);
+
+impl Ulp for Long {
+    fn has_next(&self, space: Space) -> bool {
+        space == Space::Request && self.0 > 0
+    }
+
+    fn next(&mut self, _: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+        self.0 = self.0.checked_sub(1)?;
+        let (meta, _) = Naive::segment(seq, out)?;
+        Some((meta, out.len()))
+    }
+
+    fn again(&mut self, _: Space, _: u64, _: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+        None
+    }
+
+    fn receive(&mut self, _: Space, _: SegMeta, _: Bytes<'_>, _: bool) -> Verdict {
+        Verdict::Placed
+    }
+
+    fn acked(&mut self, _: Space, _: u64) {}
+
+    fn not_ready(&mut self, _: u64, _: u8, _: Instant) -> Option<Instant> {
+        None
+    }
+
+    fn refused(&mut self, _: u64, _: Nak) {}
+
+    fn lost(&mut self) {}
+}
+
+/// What the datagrams that follow a request of one segment, number 5, acknowledge: three of a reply
+/// and what may come besides.
+fn acknowledged_by_reply(ask: bool) -> Vec<u32> {
+    let now = Instant(1_000_000);
+    let (mut conn, mut ulp) = (established(now), Long(3));
+    let common = Common {
+        dst_qpn: QPNS[0],
+        src_qpn: QPNS[1],
+        cookie: COOKIE,
+        ack_request: u32::MAX - 9,
+        window: 100,
+        ask,
+        ..Common::default()
+    };
+    let body = Sent::Data {
+        response: false,
+        ahead: 0,
+        into: 0,
+        last: true,
+        len: 10,
+    };
+    let datagram = encode(&conn, &common, &body);
+    assert_eq!(conn.on_datagram(now, &datagram, &mut ulp), Ok(()));
+    let mut out = [0; 2000];
+    let mut told = Vec::new();
+    while let Some(sent) = conn.poll_transmit(now, &mut ulp, &mut out) {
+        match Packet::parse(&out[..sent.len]).expect("a datagram of ours") {
+            Packet::Segment(common, _) => told.push(common.ack_request),
+            Packet::Hello(_) => panic!("a handshake"),
+        }
+    }
+    told
+}
+
+#[test]
+fn the_end_of_a_reply_acknowledges_the_request() {
+    assert_eq!(acknowledged_by_reply(false), [5, 5, 6]);
+    assert_eq!(acknowledged_by_reply(true), [6, 6, 6]);
+}

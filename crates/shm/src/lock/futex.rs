@@ -1,15 +1,11 @@
 //! Sleeping on the host: `futex_waitv(2)`, else `futex(2)`.
 
 use super::locker::{LEASE, Locker, Sleep};
-use super::time::{Deadline, timespec};
-use crate::layout::PAGE;
+use super::time::{Deadline, now, timespec};
 use crate::life::{Life, LifeTable};
 use rustix::io::Errno;
-use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use rustix::thread::futex;
 use std::num::NonZeroU32;
-use std::os::fd::AsFd;
-use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -22,44 +18,38 @@ static NO_WAITV: AtomicBool = AtomicBool::new(false);
 /// it sleeps at most.
 const GUEST_NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::from_millis(2));
 
-/// Wakes those who sleep outside of this virtual machine on the word at an address.
-type WakeOutside = fn(address: usize, count: u32);
-
-static WAKE_OUTSIDE: OnceLock<WakeOutside> = OnceLock::new();
-
-/// Says how those are woken who sleep outside of this virtual machine on a word that lies in its
-/// window. The first one stays.
-pub fn wake_outside_by(wake: WakeOutside) {
-    let _ = WAKE_OUTSIDE.set(wake);
+/// In a virtual machine: sleeping and waking by the host, for words that lie in the window.
+#[derive(Clone, Copy, Debug)]
+pub struct Outside {
+    /// Wakes up to so many of those who sleep on the word at an address, on the host and in all of
+    /// its virtual machines. False if the word is in no window.
+    pub wake: fn(address: usize, count: u32) -> bool,
+    /// Sleeps while the words at these addresses are as expected, for a time at most.
+    pub sleep: fn(words: &[(usize, u32)], time: Duration) -> Proxy,
 }
 
-/// Wakes up to `count` of those processes of this host that sleep on a word of a segment, for one
-/// that can't: in a virtual machine. Returns how many there were.
-///
-/// # Errors
-/// `ENOMEM`; what `mmap(2)` says of the descriptor; `EINVAL` for a word that is not aligned.
-pub fn wake_in(segment: impl AsFd, offset: u64, count: u32) -> Result<usize, Errno> {
-    let (page, at) = (offset & !(PAGE as u64 - 1), offset as usize % PAGE);
-    if !at.is_multiple_of(align_of::<AtomicU32>()) {
-        return Err(Errno::INVAL);
-    }
-    // SAFETY: a new mapping at an address that the kernel chooses.
-    let mapped = unsafe {
-        let (prot, flags) = (ProtFlags::READ, MapFlags::SHARED);
-        mmap(ptr::null_mut(), PAGE, prot, flags, segment, page)?
-    };
-    // SAFETY: an aligned word inside of the mapping, which stays until the call is over; the kernel
-    // takes its address for a name, and nobody stores to it.
-    let word = unsafe { AtomicU32::from_ptr(mapped.byte_add(at).cast()) };
-    let woken = futex::wake(word, futex::Flags::empty(), count.min(i32::MAX as u32));
-    // SAFETY: our own mapping, of which nothing is used any more.
-    unsafe { munmap(mapped, PAGE)? };
-    woken
+/// What came of having the host sleep for this process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Proxy {
+    /// It slept: the caller looks.
+    Slept,
+    /// It can't.
+    Refused,
+    /// A word is in no window.
+    Elsewhere,
+}
+
+static OUTSIDE: OnceLock<Outside> = OnceLock::new();
+
+/// Says how the host is reached. The first one stays.
+pub fn reach_outside_by(outside: Outside) {
+    let _ = OUTSIDE.set(outside);
 }
 
 /// Sleeps on an object's word and on the deaths word of a life table at once, so that a death wakes
 /// the waiter. Where the kernel can't, it sleeps on the object's word, for a lease at most. On
-/// memory of a virtual machine's window no kernel sleeps: there it looks again and again.
+/// memory of a virtual machine's window the host sleeps for it; where that can't be, it looks again
+/// and again.
 #[derive(Clone, Debug)]
 pub struct Futex {
     table: LifeTable,
@@ -93,6 +83,17 @@ fn low_half(word: &AtomicU64) -> &AtomicU32 {
 impl Sleep for Futex {
     fn sleep(&self, word: &AtomicU64, expected: u32, deaths: u32, until: Deadline) {
         let word = low_half(word);
+        if let Some(outside) = OUTSIDE.get() {
+            let time = Duration::from_nanos(until.nanos().saturating_sub(now())).min(LEASE);
+            let table = self.table.deaths_word();
+            let words = [(word, expected), (table, deaths)];
+            let words = words.map(|(word, value)| (word.as_ptr() as usize, value));
+            match (outside.sleep)(&words, time) {
+                Proxy::Slept => return,
+                Proxy::Refused => return self.look_on(word, expected, deaths, until),
+                Proxy::Elsewhere => {}
+            }
+        }
         if !NO_WAITV.load(Ordering::Relaxed) {
             match sleep_on_both(word, expected, self, deaths, until) {
                 Outcome::Slept => return,
@@ -112,12 +113,14 @@ impl Sleep for Futex {
     fn wake(&self, word: &AtomicU64, count: u32) -> u32 {
         // The kernel takes a signed count.
         let count = count.min(i32::MAX as u32);
+        if let Some(outside) = OUTSIDE.get()
+            && (outside.wake)(word.as_ptr() as usize, count)
+        {
+            // How many there are is not known: as if there were none, which is the safe side.
+            return 0;
+        }
         // It fails only for memory that is not there; then nobody sleeps on it.
         let woken = futex::wake(low_half(word), futex::Flags::empty(), count);
-        if let (Err(Errno::FAULT), Some(wake)) = (woken, WAKE_OUTSIDE.get()) {
-            // How many there are is not known: as if there were none, which is the safe side.
-            wake(word.as_ptr() as usize, count);
-        }
         u32::try_from(woken.unwrap_or(0)).unwrap_or(u32::MAX)
     }
 }

@@ -22,6 +22,9 @@
 //! - **Nobody is believed.** Every word is read once and taken for what it says within its bounds.
 //!   Who writes rubbish into an object makes its users fail, or wait until their time is over, or
 //!   believe to have what they have not: it may write what the lock protects anyway.
+//! - **Who is taken for dead has nothing.** A process whose life ends while it waits, though it
+//!   goes on itself, is told [`LockError::Fenced`] when it wakes, and has not what it waited for.
+//!   It is to go on by another life; what it had by this one is the next owner's.
 //!
 //! A process that is stopped is alive: it keeps what it has, since it can't be kept from storing
 //! when it goes on. A *thread* that ends keeps what it has until its process ends.
@@ -40,6 +43,8 @@ mod locker;
 mod memory;
 mod mutex;
 mod owner;
+#[cfg(not(any(loom, shuttle, miri)))]
+mod proxy;
 mod records;
 mod rwlock;
 mod semaphore;
@@ -52,7 +57,7 @@ pub use barrier::{BARRIER_MAX, Barrier};
 pub use condvar::{Condvar, Woken};
 pub use error::{Acquired, LockError};
 #[cfg(not(any(loom, shuttle, miri)))]
-pub use futex::{Futex, wake_in, wake_outside_by};
+pub use futex::{Futex, Outside, Proxy, reach_outside_by};
 pub use layout::{
     BARRIER_BYTES, BARRIER_MAGIC, CONDVAR_BYTES, CONDVAR_MAGIC, HOLDER, LOCK_ALIGN, MUTEX_BYTES,
     MUTEX_MAGIC, RECORDS, RWLOCK_BYTES, RWLOCK_MAGIC, SEMAPHORE_BYTES, SEMAPHORE_MAGIC, STATE,
@@ -61,6 +66,8 @@ pub use locker::{LEASE, Liveness, Locker, Sleep};
 pub use memory::Memory;
 pub use mutex::Mutex;
 pub use owner::Holder;
+#[cfg(not(any(loom, shuttle, miri)))]
+pub use proxy::{WORDS_MAX, Watched, sleep_on_any, wake_in};
 pub use rwlock::RwLock;
 pub use semaphore::{SEMAPHORE_MAX, Semaphore};
 pub use shown::{Health, Shown};

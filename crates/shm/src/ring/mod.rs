@@ -35,6 +35,8 @@ mod consumer;
 mod direct;
 mod producer;
 mod record;
+#[cfg(not(any(loom, shuttle)))]
+mod reuse;
 
 pub use consumer::{Consumer, Record};
 pub use direct::{Grant, Watch};

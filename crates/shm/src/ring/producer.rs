@@ -130,6 +130,18 @@ impl Producer {
         }))
     }
 
+    /// Bytes of records written since the beginning.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn written(&self) -> u64 {
+        self.tail
+    }
+
+    /// Bytes of the circle.
+    #[cfg(not(any(loom, shuttle)))]
+    pub(super) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
     /// Makes everything committed visible to the reader. Returns false if there was nothing; else
     /// the reader must be notified of [`super::Attention::DATA`].
     pub fn publish(&mut self) -> bool {

@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use super::{Argument, call, call_or, flags, give, place, wanted};
+use super::{Argument, below, call, call_or, flags, give, place, wanted};
 use crate::blocks::{Block, BlockCallback};
 use crate::constants::*;
 use crate::copy::{Direction, copy, flush, store_barrier};
@@ -190,7 +190,7 @@ pub(crate) unsafe extern "C" fn SCITransferBlockAsync(
             Box::new(move |block, outcome| {
                 let status = outcome.err().unwrap_or_default();
                 // SAFETY: the program passed the function for this.
-                unsafe { function(argument.get(), block, status) };
+                below(|| unsafe { function(argument.get(), block, status) });
             })
         });
         let from = (&map_of(library, source)?, source_offset);
@@ -240,7 +240,8 @@ pub(crate) unsafe extern "C" fn SCICreateMapSequence(
         let library = Library::get()?;
         let out = place(sequence)?;
         flags(given, SCI_FLAG_FAST_BARRIER)?;
-        let created = library.sequences.create(&map_of(library, map)?)?;
+        let map = map_of(library, map)?;
+        let created = library.sequences.create(&map)?;
         // SAFETY: the caller passes a place for it.
         unsafe { give(out, created) };
         Ok(())

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use causeway_dma::Descriptor as Range;
 
-use super::{Argument, adapter, call, call_or, flags, give, place, present, wanted};
+use super::{Argument, adapter, below, call, call_or, flags, give, place, present, wanted};
 use crate::channel::Channel;
 use crate::constants::*;
 use crate::descriptor::Descriptor;
@@ -42,7 +42,8 @@ pub(crate) struct VectorEntry {
     size: c_uint,
     local_offset: c_uint,
     remote_offset: c_uint,
-    flags: c_uint,
+    /// Not looked at: it has none, and programs leave it as it was.
+    _flags: c_uint,
 }
 
 /// The remote end of a transfer.
@@ -105,7 +106,7 @@ fn done(
         Box::new(move |outcome| {
             let status = outcome.err().unwrap_or_default();
             // SAFETY: the program passed the function for this.
-            unsafe { function(argument.get(), queue, status) };
+            below(|| unsafe { function(argument.get(), queue, status) });
         })
     }))
 }
@@ -312,7 +313,6 @@ pub(crate) unsafe extern "C" fn SCIStartDmaTransferVec(
         let pieces: Result<Vec<Piece>> = entries
             .iter()
             .map(|entry| {
-                flags(entry.flags, 0)?;
                 let size = entry.size as usize;
                 let at = local.at(entry.local_offset as usize, size)?;
                 let range = (entry.remote_offset as usize, size);

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{Argument, CALLBACK_CANCEL, adapter, call, flags, give, place, wanted};
+use super::{Argument, CALLBACK_CANCEL, adapter, below, call, flags, give, place, wanted};
 use crate::constants::*;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
@@ -114,7 +114,7 @@ pub(super) fn plain(
     function.map(|function| -> InterruptCallback<Plain> {
         Box::new(move |interrupt, _| {
             // SAFETY: the program passed the function for this.
-            let action = unsafe { function(argument.get(), interrupt, Error::OK) };
+            let action = below(|| unsafe { function(argument.get(), interrupt, Error::OK) });
             action != CALLBACK_CANCEL
         })
     })
@@ -214,8 +214,9 @@ pub(crate) unsafe extern "C" fn SCICreateDataInterrupt(
                 let (start, length) = (data.as_mut_ptr().cast(), data.len() as c_uint);
                 // SAFETY: the program passed the function for this; the data is its during the
                 // call.
-                let action =
-                    unsafe { function(argument.get(), interrupt, start, length, Error::OK) };
+                let action = below(|| unsafe {
+                    function(argument.get(), interrupt, start, length, Error::OK)
+                });
                 action != CALLBACK_CANCEL
             })
         });

@@ -4,11 +4,12 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use causeway_fabric::services::sisci::{Backing, GROUP_ID_MAX};
 
-use super::{Argument, CALLBACK_CANCEL, adapter, call, call_or, flags, give, place, wanted};
+use super::{Argument, CALLBACK_CANCEL, adapter, below, call, call_or, flags, give, place, wanted};
 use crate::constants::*;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::handles::Handle;
+use crate::late::Facts;
 use crate::library::Library;
 use crate::local::{LocalCallback, LocalOptions, LocalSegment, Reason};
 use crate::map::Map;
@@ -41,7 +42,8 @@ fn callback(function: Option<Callback>, argument: *mut c_void) -> Option<LocalCa
     function.map(|function| -> LocalCallback {
         Box::new(move |segment, reason, node| {
             // SAFETY: the program passed the function for this.
-            let action = unsafe { function(argument.get(), segment, reason, node, 0, Error::OK) };
+            let action =
+                below(|| unsafe { function(argument.get(), segment, reason, node, 0, Error::OK) });
             action != CALLBACK_CANCEL
         })
     })
@@ -218,16 +220,25 @@ pub(crate) unsafe extern "C" fn SCIMapLocalSegment(
     })
 }
 
+/// What the queries say of a segment, also of one removed lately; otherwise zeroes.
+fn facts(segment: Handle<LocalSegment>) -> Facts {
+    let Ok(library) = Library::get() else {
+        return Facts::default();
+    };
+    match library.locals.get(segment) {
+        Ok(found) => found.facts(),
+        Err(_) => library.late.recall(segment),
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIGetLocalSegmentSize(segment: Handle<LocalSegment>) -> usize {
-    let found = Library::get().and_then(|library| library.locals.get(segment));
-    found.map_or(0, |segment| segment.size())
+    facts(segment).size
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIGetLocalSegmentId(segment: Handle<LocalSegment>) -> c_uint {
-    let found = Library::get().and_then(|library| library.locals.get(segment));
-    found.map_or(0, |segment| segment.id())
+    facts(segment).id
 }
 
 #[unsafe(no_mangle)]
@@ -284,7 +295,7 @@ pub(crate) unsafe extern "C" fn SCIAttachLocalSegment(
         let function = wanted(function, given & SCI_FLAG_USE_CALLBACK != 0)?;
         let callback = callback(function, argument);
         let attached = LocalSegment::attach(library, &descriptor, id, callback)?;
-        let bytes = library.locals.get(attached)?.size();
+        let bytes = library.locals.get(attached)?.facts().size;
         // SAFETY: the caller passes places for them.
         unsafe {
             give(out, attached);

@@ -40,6 +40,8 @@ mod queries;
 mod remote;
 
 use core::ffi::{c_int, c_uint, c_void};
+use core::hint::black_box;
+use core::mem::MaybeUninit;
 
 use crate::error::{Error, Result};
 use crate::handles::Handle;
@@ -119,6 +121,21 @@ impl Argument {
     fn get(self) -> *mut c_void {
         self.0
     }
+}
+
+/// Stack between the library's own frames and a callback's.
+const CALLBACK_GAP: usize = 16 << 10;
+
+/// Calls a callback further down the stack than what the calling thread does between callbacks.
+/// Programs give threads that they start in a callback pointers to its frame; that is wrong, and
+/// goes well with libraries whose thread does little before the next callback.
+#[inline(never)]
+fn below<T>(callback: impl FnOnce() -> T) -> T {
+    let gap = MaybeUninit::<[u8; CALLBACK_GAP]>::uninit();
+    black_box(&gap);
+    let value = callback();
+    black_box(&gap);
+    value
 }
 
 /// The callback that the flags ask for.

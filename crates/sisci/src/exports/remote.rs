@@ -3,11 +3,12 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use super::local::{give_map, map_place};
-use super::{Argument, CALLBACK_CANCEL, adapter, call, call_or, flags, give, place, wanted};
+use super::{Argument, CALLBACK_CANCEL, adapter, below, call, call_or, flags, give, place, wanted};
 use crate::constants::*;
 use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::handles::Handle;
+use crate::late::Facts;
 use crate::library::Library;
 use crate::local::Reason;
 use crate::map::Map;
@@ -40,7 +41,7 @@ fn callback(function: Option<Callback>, argument: *mut c_void) -> Option<RemoteC
     function.map(|function| -> RemoteCallback {
         Box::new(move |segment, reason, status| {
             // SAFETY: the program passed the function for this.
-            let action = unsafe { function(argument.get(), segment, reason, status) };
+            let action = below(|| unsafe { function(argument.get(), segment, reason, status) });
             action != CALLBACK_CANCEL
         })
     })
@@ -86,24 +87,32 @@ ends! {
     SCIUnmapSegment: Map => maps;
 }
 
+/// What the queries say of a segment, also of one disconnected lately; otherwise zeroes.
+fn facts(segment: Handle<RemoteSegment>) -> Facts {
+    let Ok(library) = Library::get() else {
+        return Facts::default();
+    };
+    match library.remotes.get(segment) {
+        Ok(found) => found.facts(),
+        Err(_) => library.late.recall(segment),
+    }
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIGetRemoteSegmentSize(segment: Handle<RemoteSegment>) -> usize {
-    let found = Library::get().and_then(|library| library.remotes.get(segment));
-    found.and_then(|segment| segment.size()).unwrap_or(0)
+    facts(segment).size
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIGetRemoteSegmentId(segment: Handle<RemoteSegment>) -> c_uint {
-    let found = Library::get().and_then(|library| library.remotes.get(segment));
-    found.map_or(0, |segment| segment.id())
+    facts(segment).id
 }
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIGetRemoteSegmentNodeId(
     segment: Handle<RemoteSegment>,
 ) -> c_uint {
-    let found = Library::get().and_then(|library| library.remotes.get(segment));
-    found.map_or(0, |segment| segment.node())
+    facts(segment).node
 }
 
 #[unsafe(no_mangle)]

@@ -1,0 +1,395 @@
+//! The endpoint's lock, which favours a thread.
+//!
+//! Most programs post and poll from one thread, and the helper thread looks only now and then. To
+//! take and to give back a lock costs such a program two locked instructions for each call, which
+//! also have all stores before them finish: as much as the rest of a short call. So a thread that
+//! has taken the lock many times in a row is *favoured*: from then on it takes it by plain stores
+//! and loads. Who else wants it withdraws the favour first, which costs a system call; with each
+//! withdrawal the favour is harder to earn.
+//!
+//! # Why two threads are never inside
+//!
+//! The favoured thread stores that it is inside, and then loads whether it still is favoured. Who
+//! withdraws the favour stores that, calls `membarrier(2)`, and then loads whether the other is
+//! inside. The system call has every running thread of the process pass a full barrier: before it,
+//! the favoured thread has made its store, which is seen; or after it, and then it sees that the
+//! favour is gone, and takes the ordinary lock. Each grant to another thread has a word of its own
+//! for "inside", so that a late store of a thread that was favoured once harms nobody.
+
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence};
+use std::time::Duration;
+
+use parking_lot::RawMutex;
+use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex as Raw};
+
+/// Data behind such a lock.
+pub(crate) type Favoured<T> = Mutex<Favour, T>;
+/// Its guard.
+pub(crate) type FavouredGuard<'a, T> = MutexGuard<'a, Favour, T>;
+
+/// Times in a row that a thread takes the lock before it is favoured, at first and at most.
+const STREAK_FIRST: u32 = if cfg!(test) { 1 << 6 } else { 1 << 9 };
+const STREAK_LAST: u32 = if cfg!(test) { 1 << 6 } else { 1 << 16 };
+/// Threads that are favoured in the life of a lock.
+const GRANTS: usize = 8;
+/// Low bits of a token, where the grant's number stands. No two threads have tokens that differ in
+/// these alone.
+const GRANT_MASK: usize = GRANTS - 1;
+/// From `linux/membarrier.h`.
+const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
+const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
+/// Longer than any processor holds back a store, for a process that has had `membarrier(2)` taken
+/// away after it was registered.
+const STORES_DONE: Duration = Duration::from_millis(10);
+/// Looks at a thread inside before others may run, and before this one sleeps.
+const SPINS: u32 = 100;
+const YIELDS: u32 = 200;
+const NAP: Duration = Duration::from_micros(50);
+
+/// This process may withdraw favours.
+static REGISTERED: AtomicBool = AtomicBool::new(false);
+
+/// The raw lock.
+#[repr(align(64))]
+pub(crate) struct Favour {
+    /// The favoured thread's token and the number of its grant; 0: none.
+    favoured: AtomicUsize,
+    /// By grant: its thread is inside, or about to look whether it may be.
+    inside: [AtomicBool; GRANTS],
+    /// How the lock is held: by a grant (its number and 1), or by `ordinary` (0). Written by who
+    /// holds it.
+    held_by: AtomicU8,
+    ordinary: RawMutex,
+    /// The rest changes under `ordinary`. Who took that last, and how often in a row.
+    last: AtomicUsize,
+    streak: AtomicU32,
+    /// How often it takes to be favoured.
+    needed: AtomicU32,
+    /// The thread of the newest grant, and the number of grants.
+    owner: AtomicUsize,
+    grants: AtomicUsize,
+}
+
+/// Lets locks favour threads, where the kernel has what that takes. Cheapest while the process has
+/// one thread.
+pub(crate) fn allow() {
+    if membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) {
+        REGISTERED.store(true, Ordering::Relaxed);
+    }
+}
+
+fn membarrier(command: libc::c_int) -> bool {
+    // SAFETY: takes no pointers.
+    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
+}
+
+/// Names the calling thread among those alive, never 0, with room for [`GRANT_MASK`].
+#[inline(always)]
+fn token() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let block: usize;
+        // SAFETY: the thread control block begins with its own address (System V ABI, ELF handling
+        // for thread-local storage).
+        unsafe {
+            std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) block,
+                options(pure, nomem, nostack, preserves_flags));
+        }
+        block
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        #[repr(align(64))]
+        struct Name(#[allow(dead_code, reason = "only its address counts")] u8);
+        thread_local!(static NAME: Name = const { Name(0) });
+        NAME.with(|name| std::ptr::from_ref(name).addr())
+    }
+}
+
+impl Favour {
+    /// Takes the lock where `word`, just read, favours this thread.
+    #[inline(always)]
+    fn enter(&self, word: usize) -> bool {
+        let grant = word & GRANT_MASK;
+        let inside = &self.inside[grant];
+        inside.store(true, Ordering::Relaxed);
+        // The other half of the barrier is `withdraw`'s.
+        compiler_fence(Ordering::SeqCst);
+        if self.favoured.load(Ordering::Acquire) != word {
+            inside.store(false, Ordering::Release);
+            return false;
+        }
+        self.held_by.store(grant as u8 + 1, Ordering::Relaxed);
+        true
+    }
+
+    #[inline(always)]
+    fn enter_if_favoured(&self) -> bool {
+        let word = self.favoured.load(Ordering::Relaxed);
+        word & !GRANT_MASK == token() & !GRANT_MASK && self.enter(word)
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&self) {
+        self.ordinary.lock();
+        let word = self.favoured.load(Ordering::Relaxed);
+        if word == 0 {
+            return self.note_taken();
+        }
+        if word & !GRANT_MASK == token() & !GRANT_MASK {
+            return self.hold_by(word);
+        }
+        let inside = self.withdraw(word);
+        let mut looks = 0;
+        while inside.load(Ordering::Acquire) {
+            looks += 1;
+            if looks <= SPINS {
+                std::hint::spin_loop();
+            } else if looks <= YIELDS {
+                std::thread::yield_now();
+            } else {
+                std::thread::sleep(NAP);
+            }
+        }
+        self.note_taken();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_slowly(&self) -> bool {
+        if !self.ordinary.try_lock() {
+            return false;
+        }
+        let word = self.favoured.load(Ordering::Relaxed);
+        if word == 0 {
+            self.note_taken();
+            return true;
+        }
+        if word & !GRANT_MASK == token() & !GRANT_MASK {
+            self.hold_by(word);
+            return true;
+        }
+        let inside = &self.inside[word & GRANT_MASK];
+        if !inside.load(Ordering::Relaxed) && !self.withdraw(word).load(Ordering::Acquire) {
+            self.note_taken();
+            return true;
+        }
+        // Nothing was taken from it.
+        self.favoured.store(word, Ordering::Release);
+        // SAFETY: locked above.
+        unsafe { self.ordinary.unlock() };
+        false
+    }
+
+    /// Nobody is favoured any more. Returns the word that says whether who was is inside, still.
+    fn withdraw(&self, word: usize) -> &AtomicBool {
+        self.favoured.store(0, Ordering::SeqCst);
+        if !membarrier(MEMBARRIER_PRIVATE_EXPEDITED) {
+            std::thread::sleep(STORES_DONE);
+        }
+        &self.inside[word & GRANT_MASK]
+    }
+
+    /// The ordinary lock is taken: is it time to favour its holder?
+    fn note_taken(&self) {
+        let me = token() & !GRANT_MASK;
+        if self.last.swap(me, Ordering::Relaxed) != me {
+            self.streak.store(0, Ordering::Relaxed);
+        }
+        let streak = self.streak.load(Ordering::Relaxed) + 1;
+        self.streak.store(streak, Ordering::Relaxed);
+        self.held_by.store(0, Ordering::Relaxed);
+        let needed = self.needed.load(Ordering::Relaxed);
+        if streak < needed || !REGISTERED.load(Ordering::Relaxed) {
+            return;
+        }
+        self.streak.store(0, Ordering::Relaxed);
+        let mut grants = self.grants.load(Ordering::Relaxed);
+        if self.owner.load(Ordering::Relaxed) != me {
+            if grants == GRANTS {
+                return;
+            }
+            grants += 1;
+            self.grants.store(grants, Ordering::Relaxed);
+            self.owner.store(me, Ordering::Relaxed);
+        }
+        let harder = needed.saturating_mul(2).min(STREAK_LAST);
+        self.needed.store(harder, Ordering::Relaxed);
+        self.hold_by(me | (grants - 1));
+    }
+
+    /// Who holds the ordinary lock is favoured, and holds the lock by that from now on.
+    fn hold_by(&self, word: usize) {
+        let grant = word & GRANT_MASK;
+        self.inside[grant].store(true, Ordering::Relaxed);
+        self.held_by.store(grant as u8 + 1, Ordering::Relaxed);
+        self.favoured.store(word, Ordering::Release);
+        // SAFETY: the caller holds it.
+        unsafe { self.ordinary.unlock() };
+    }
+}
+
+// SAFETY: at most one thread holds it at a time: see the module.
+unsafe impl Raw for Favour {
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "what the trait asks for"
+    )]
+    const INIT: Self = Favour {
+        favoured: AtomicUsize::new(0),
+        inside: [const { AtomicBool::new(false) }; GRANTS],
+        held_by: AtomicU8::new(0),
+        ordinary: RawMutex::INIT,
+        last: AtomicUsize::new(0),
+        streak: AtomicU32::new(0),
+        needed: AtomicU32::new(STREAK_FIRST),
+        owner: AtomicUsize::new(0),
+        grants: AtomicUsize::new(0),
+    };
+
+    type GuardMarker = GuardNoSend;
+
+    #[inline(always)]
+    fn lock(&self) {
+        if !self.enter_if_favoured() {
+            self.lock_slowly();
+        }
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.enter_if_favoured() || self.try_slowly()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock(&self) {
+        match self.held_by.load(Ordering::Relaxed) {
+            // SAFETY: held, by the caller's promise, and not by a grant.
+            0 => unsafe { self.ordinary.unlock() },
+            grant => {
+                self.inside[usize::from(grant - 1) & GRANT_MASK].store(false, Ordering::Release)
+            }
+        }
+    }
+
+    fn is_locked(&self) -> bool {
+        let word = self.favoured.load(Ordering::Relaxed);
+        let favoured = word != 0 && self.inside[word & GRANT_MASK].load(Ordering::Relaxed);
+        favoured || self.ordinary.is_locked()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    impl Favour {
+        fn favours_me(&self) -> bool {
+            self.favoured.load(Ordering::Relaxed) & !GRANT_MASK == token() & !GRANT_MASK
+        }
+    }
+
+    /// Takes it often enough to be favoured.
+    fn earn(lock: &Favoured<u64>) {
+        for _ in 0..=STREAK_LAST {
+            *lock.lock() += 1;
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_alone_is_favoured_until_another_comes() {
+        allow();
+        let lock = Favoured::new(0);
+        earn(&lock);
+        // SAFETY: for a look only.
+        let raw = unsafe { lock.raw() };
+        assert!(raw.favours_me());
+        let guard = lock.lock();
+        std::thread::scope(|scope| {
+            assert!(raw.is_locked());
+            let refused = scope.spawn(|| lock.try_lock().is_none());
+            assert!(refused.join().unwrap());
+        });
+        assert!(raw.favours_me(), "an attempt takes nothing");
+        drop(guard);
+        assert!(!raw.is_locked());
+        std::thread::scope(|scope| _ = scope.spawn(|| *lock.lock() += 1));
+        assert!(!raw.favours_me());
+        earn(&lock);
+        assert!(raw.favours_me(), "it can be earned again");
+        assert_eq!(*lock.lock(), 2 * u64::from(STREAK_LAST + 1) + 1);
+    }
+
+    #[test]
+    fn no_more_threads_are_favoured_than_there_are_grants() {
+        allow();
+        let lock = Favoured::new(0);
+        let turn = AtomicUsize::new(0);
+        let until = |count| {
+            while turn.load(Ordering::Acquire) < count {
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            for number in 0..=GRANTS {
+                let (lock, turn) = (&lock, &turn);
+                scope.spawn(move || {
+                    until(number);
+                    earn(lock);
+                    // SAFETY: for a look only.
+                    let favoured = unsafe { lock.raw() }.favours_me();
+                    turn.store(number + 1, Ordering::Release);
+                    assert_eq!(favoured, number < GRANTS);
+                    // Alive, so that no two have one token.
+                    until(GRANTS + 1);
+                });
+            }
+        });
+        let turns = u64::from(STREAK_LAST + 1);
+        assert_eq!(*lock.lock(), (GRANTS as u64 + 1) * turns);
+    }
+
+    #[test]
+    fn nobody_is_inside_with_another() {
+        const TURNS: u64 = 400_000;
+        allow();
+        let lock = Favoured::new((0_u64, 0_u64));
+        let (withdrawn, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..TURNS {
+                    let mut both = lock.lock();
+                    both.0 += 1;
+                    std::hint::black_box(&mut both);
+                    both.1 += 1;
+                }
+                done.store(true, Ordering::Release);
+            });
+            scope.spawn(|| {
+                let mut waits = false;
+                while !done.load(Ordering::Acquire) {
+                    waits = !waits;
+                    let guard = if waits {
+                        Some(lock.lock())
+                    } else {
+                        lock.try_lock()
+                    };
+                    if let Some(mut both) = guard {
+                        assert_eq!(both.0, both.1);
+                        both.0 += 1;
+                        std::hint::black_box(&mut both);
+                        both.1 += 1;
+                        withdrawn.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // Time to be favoured again.
+                    (0..1000).for_each(|_| std::hint::spin_loop());
+                }
+            });
+        });
+        let both = *lock.lock();
+        assert_eq!(both.0, both.1);
+        assert_eq!(both.0, TURNS + withdrawn.load(Ordering::Relaxed));
+    }
+}

@@ -1,0 +1,43 @@
+//! What the broker tells an endpoint of its own accord.
+
+use crate::control::Control;
+use crate::remoting::decode_body;
+use crate::services::{EVENT_PEERS, EVENT_RINGS, EVENT_STALE, PeerEvent, SERVICE};
+
+/// What the broker has told.
+#[derive(Debug, Default)]
+pub(crate) struct News {
+    /// What happened to peers.
+    pub peers: Vec<PeerEvent>,
+    /// Segments that became stale.
+    pub stale: Vec<u64>,
+    /// Rings that were given up.
+    pub rings: Vec<u64>,
+}
+
+/// Decodes the events of the endpoints' service; others are nobody's here. A broker whose events
+/// can't be understood is left.
+pub(crate) fn sort_events(control: &mut Control) -> News {
+    let mut news = News::default();
+    for event in control.take_events() {
+        let understood = match (event.service, event.number) {
+            (SERVICE, EVENT_PEERS) => decode_body(&event.body).map(|more| {
+                let more: Vec<PeerEvent> = more;
+                news.peers.extend(more);
+            }),
+            (SERVICE, EVENT_STALE) => decode_body(&event.body).map(|more| {
+                let more: Vec<u64> = more;
+                news.stale.extend(more);
+            }),
+            (SERVICE, EVENT_RINGS) => decode_body(&event.body).map(|more| {
+                let more: Vec<u64> = more;
+                news.rings.extend(more);
+            }),
+            _ => Ok(()),
+        };
+        if understood.is_err() {
+            control.give_up();
+        }
+    }
+    news
+}

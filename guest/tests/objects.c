@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: GPL-2.0
+/* Segments and doorbells: what is shown, hidden, mapped, and left when it is given up. */
+#include "host.h"
+
+/* Segments, more than the host shows at a time. */
+#define MANY 40
+#define SHOWN 8
+#define PAGES 3
+
+static struct file *segment(unsigned long pages)
+{
+	struct file *file = cw_segment_file(device, grant(), pages * PAGE_SIZE, true);
+
+	EXPECT(!IS_ERR(file));
+	return file;
+}
+
+/* Where a process finds the memory of a page, in the window. */
+static u64 place(const struct vm_area_struct *vma, unsigned long page)
+{
+	return ((u64)vma->pages[page] << PAGE_SHIFT) - WINDOW;
+}
+
+/* As many as can be are shown, and what is touched is: the host ends the test if a process still
+ * has a page of one that is hidden. */
+static void few_are_shown(void)
+{
+	static struct vm_area_struct vma[MANY];
+	struct file *files[MANY];
+
+	begin();
+	host.mappings = SHOWN;
+	for (int i = 0; i < MANY; i++) {
+		files[i] = segment(PAGES);
+		map(&vma[i], files[i], PAGES);
+	}
+	EXPECT(host.asked[CW_SHOW] == 0);
+	for (int round = 0; round < 3; round++) {
+		for (int i = 0; i < MANY; i++) {
+			EXPECT(touch(&vma[i], i % PAGES) == VM_FAULT_NOPAGE);
+			EXPECT(vma[i].pages[i % PAGES]);
+		}
+	}
+	EXPECT(host.most_shown == SHOWN && host.shown == SHOWN);
+	EXPECT(host.hidden == 3 * MANY - SHOWN);
+	/* What is shown needs nothing of the host. */
+	host.silent = true;
+	EXPECT(touch(&vma[MANY - 1], 0) == VM_FAULT_NOPAGE);
+	host.silent = false;
+	for (int i = 0; i < MANY; i++) {
+		fput(files[i]);
+		EXPECT(granted() == (unsigned int)(MANY - i));
+		unmap(&vma[i], files[i]);
+	}
+	end();
+}
+
+/* A segment of which no mapping may reach beyond its end, since what follows is another's. */
+static void bounds(void)
+{
+	static struct vm_area_struct vma;
+	struct file *file;
+
+	begin();
+	file = segment(PAGES);
+	for (unsigned long offset = 0; offset < 6; offset++) {
+		for (unsigned long pages = 1; pages < 6; pages++) {
+			struct vm_area_struct one = { .vm_start = PAGE_SIZE, .vm_pgoff = offset,
+						      .vm_end = (1 + pages) * PAGE_SIZE,
+						      .vm_flags = VM_MAYSHARE };
+			bool inside = offset + pages <= PAGES;
+
+			EXPECT(file->f_op->mmap(file, &one) == (inside ? 0 : -EINVAL));
+			EXPECT(!inside || one.vm_flags & VM_DONTEXPAND);
+			one.vm_pgoff = ~0ul - pages + 1;
+			EXPECT(file->f_op->mmap(file, &one) == -EINVAL);
+			one.vm_pgoff = 0;
+			one.vm_flags = 0;
+			EXPECT(file->f_op->mmap(file, &one) == -EINVAL);
+		}
+	}
+	map(&vma, file, 1);
+	vma.vm_pgoff = 1;
+	EXPECT(touch(&vma, 0) == VM_FAULT_NOPAGE && place(&vma, 0) == PAGE_SIZE);
+	fput(file);
+	unmap(&vma, file);
+	end();
+}
+
+/* A host that says it showed something where there is nothing, or half of it. */
+static void false_places(void)
+{
+	static const u64 places[] = {
+		WINDOW_BYTES, WINDOW_BYTES - PAGE_SIZE, 1, ~0ull, ~0ull << PAGE_SHIFT,
+	};
+	static struct vm_area_struct vma;
+	struct file *file;
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(places); i++) {
+		begin();
+		host.offset = places[i];
+		file = segment(PAGES);
+		map(&vma, file, PAGES);
+		EXPECT(touch(&vma, 0) == VM_FAULT_SIGBUS && !vma.pages[0]);
+		fput(file);
+		unmap(&vma, file);
+		end();
+	}
+}
+
+/* A host that has no room though nothing is shown, that does not answer, that is gone. */
+static void nothing_is_shown(void)
+{
+	static struct vm_area_struct vma;
+	struct file *file;
+
+	begin();
+	file = segment(PAGES);
+	map(&vma, file, PAGES);
+	host.mappings = 0;
+	EXPECT(touch(&vma, 0) == VM_FAULT_SIGBUS && host.asked[CW_HIDE] == 0);
+	host.silent = true;
+	EXPECT(touch(&vma, 0) == VM_FAULT_SIGBUS);
+	host.silent = false;
+	host.mappings = 1;
+	EXPECT(touch(&vma, 0) == VM_FAULT_NOPAGE);
+	unplug();
+	EXPECT(!vma.pages[0] && touch(&vma, 0) == VM_FAULT_SIGBUS);
+	fput(file);
+	unmap(&vma, file);
+	memset(host.has, 0, sizeof(host.has));
+	host.shown = 0;
+	end();
+}
+
+/* Pages around what is touched come with it, and none of before or after the mapping. */
+static void around(void)
+{
+	static struct vm_area_struct vma;
+	struct file *file;
+
+	begin();
+	file = segment(VMA_PAGES);
+	map(&vma, file, VMA_PAGES);
+	EXPECT(touch(&vma, VMA_PAGES - 1) == VM_FAULT_NOPAGE);
+	for (unsigned long i = 0; i < VMA_PAGES; i++)
+		EXPECT(place(&vma, i) == i * PAGE_SIZE);
+	fput(file);
+	unmap(&vma, file);
+	end();
+}
+
+static void created(void)
+{
+	struct causeway_creation creation = { .length = PAGE_SIZE };
+	struct file *file;
+	long (*ioctl)(struct file *file, unsigned int number, unsigned long argument);
+
+	begin();
+	file = open_device();
+	ioctl = file->f_op->unlocked_ioctl;
+	EXPECT(ioctl(file, CAUSEWAY_CREATE, (uintptr_t)&creation) == 0 && granted() == 1);
+	EXPECT(file_of(creation.fd)->inode.size == PAGE_SIZE);
+	put_unused_fd(creation.fd);
+	kernel.descriptors = 0;
+	EXPECT(ioctl(file, CAUSEWAY_CREATE, (uintptr_t)&creation) == -EMFILE && !granted());
+	creation.length = 0;
+	EXPECT(ioctl(file, CAUSEWAY_CREATE, (uintptr_t)&creation) == -EINVAL);
+	creation.length = PAGE_SIZE + 1;
+	EXPECT(ioctl(file, CAUSEWAY_CREATE, (uintptr_t)&creation) == -EINVAL);
+	host.status = EDQUOT;
+	creation.length = PAGE_SIZE;
+	EXPECT(ioctl(file, CAUSEWAY_CREATE, (uintptr_t)&creation) == -EDQUOT);
+	close_file(file);
+	end();
+}
+
+/* A doorbell that was granted: rung by writing, heard of once it is watched. */
+static void rings(void)
+{
+	struct file *ring;
+	u64 count = 1;
+	u32 handle;
+
+	begin();
+	handle = grant();
+	ring = cw_ring_file(device, handle);
+	EXPECT(ring->f_op->write(ring, (char *)&count, sizeof(count), NULL) == sizeof(count));
+	EXPECT(host.asked[CW_RING] == 1 && host.last.handle == handle);
+	EXPECT(ring->f_op->write(ring, (char *)&count, 4, NULL) == -EINVAL);
+	EXPECT(ring->f_op->read(ring, (char *)&count, 4, NULL) == -EINVAL);
+	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
+	EXPECT(ring->f_op->read(ring, (char *)&count, sizeof(count), NULL) == -EAGAIN);
+	EXPECT(ring->f_op->unlocked_ioctl(ring, CAUSEWAY_SEND, 0) == -ENOTTY);
+	EXPECT(ring->f_op->unlocked_ioctl(ring, CAUSEWAY_WATCH, 0) == 0);
+	EXPECT(ring->f_op->unlocked_ioctl(ring, CAUSEWAY_WATCH, 0) == 0);
+	EXPECT(host.asked[CW_WATCH] == 1 && ring->f_op->poll(ring, NULL) == EPOLLOUT);
+	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
+	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
+	EXPECT(ring->f_op->poll(ring, NULL) == (EPOLLOUT | EPOLLIN));
+	EXPECT(ring->f_op->read(ring, (char *)&count, sizeof(count), NULL) == sizeof(count));
+	EXPECT(count == 2 && ring->f_op->poll(ring, NULL) == EPOLLOUT);
+	fput(ring);
+	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
+	end();
+}
+
+/* Who wakes sleepers outside names an address of its own in a segment of this device. */
+static void wakes(void)
+{
+	struct causeway_waking waking = { .count = 5 };
+	static struct vm_area_struct vma;
+	struct file *file, *memory;
+	struct cw_device *dev;
+
+	begin();
+	file = open_device();
+	memory = segment(PAGES);
+	map(&vma, memory, PAGES - 1);
+	vma.vm_pgoff = 1;
+	process.vma = &vma;
+	waking.address = vma.vm_start + 8;
+	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_WAKE, (uintptr_t)&waking) == 0);
+	EXPECT(host.last.operation == CW_WAKE && host.last.handle == host.last_handle);
+	EXPECT(host.last.size == PAGE_SIZE + 8 && host.last.session == 5);
+	waking.address = vma.vm_end;
+	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_WAKE, (uintptr_t)&waking) == -EFAULT);
+	waking.address = vma.vm_start;
+	dev = calloc(1, sizeof(*dev));
+	EXPECT(cw_wake(dev, waking.address, 1) == -EXDEV);
+	free(dev);
+	vma.vm_ops = NULL;
+	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_WAKE, (uintptr_t)&waking) == -EFAULT);
+	process.vma = NULL;
+	fput(memory);
+	unmap(&vma, memory);
+	close_file(file);
+	end();
+}
+
+void test_objects(void)
+{
+	few_are_shown();
+	bounds();
+	false_places();
+	nothing_is_shown();
+	around();
+	created();
+	rings();
+	wakes();
+}
