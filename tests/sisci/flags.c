@@ -207,6 +207,52 @@ static void no_wake_up_is_lost(void)
 	DO(SCIRemoveInterrupt, flag, NO_FLAGS);
 }
 
+/* Stores `value`, of so many bytes, `at` bytes into the flag, which must be heard of. */
+static void store_and_wait(sci_local_interrupt_t flag, volatile unsigned int *words, size_t bytes,
+		size_t at, unsigned int value)
+{
+	volatile char *place = (volatile char *)words + OFFSET + at;
+
+	DO(SCIEnableConditionalInterrupt, flag, NO_FLAGS);
+	if (bytes == 1)
+		*(volatile uint8_t *)place = (uint8_t)value;
+	else if (bytes == 2)
+		*(volatile uint16_t *)place = (uint16_t)value;
+	else
+		*(volatile uint32_t *)place = value;
+	DO(SCIWaitForInterrupt, flag, LONG_MS, NO_FLAGS);
+}
+
+/* The very first store, whatever it is; parts of the word; the same again and again. */
+static void stores_of_every_size(void)
+{
+	static const unsigned int values[] = {0, 1, 2, 0x7f, 0x80, 0xff, 0xffff, 0x8000, 0x0100,
+		0xffffffff, 0x80000000};
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment;
+	sci_local_interrupt_t flag;
+	sci_map_t map;
+	volatile unsigned int *words;
+
+	offer(sd, &segment, &map, ID, PAGE);
+	words = reach(sd, own_node());
+	for (size_t bytes = 1; bytes <= 4; bytes *= 2) {
+		words[OFFSET / 4] = 0;
+		flag = register_flag(segment, OFFSET);
+		for (size_t at = 0; at < 4; at += bytes)
+			for (size_t i = 0; i < COUNT(values); i++)
+				for (int again = 0; again < 4; again++)
+					store_and_wait(flag, words, bytes, at, values[i]);
+		/* What was stored there last shows again, whatever it is. */
+		for (size_t at = 0; at < 4; at += bytes) {
+			store_and_wait(flag, words, 4, 0, 0xa5a5a5a5);
+			for (int again = 0; again < 100; again++)
+				store_and_wait(flag, words, bytes, at, 0xa5a5a5a5);
+		}
+		DO(SCIRemoveInterrupt, flag, NO_FLAGS);
+	}
+}
+
 struct heard {
 	pthread_mutex_t mutex;
 	pthread_cond_t more;
@@ -262,6 +308,7 @@ int main(void)
 	static const struct test tests[] = {
 		{"flags: errors", errors},
 		{"flags: enabled and disabled", enabled_and_disabled},
+		{"flags: stores of every size", stores_of_every_size},
 		{"flags: no wake-up is lost", no_wake_up_is_lost},
 		{"flags: callbacks", callbacks},
 	};

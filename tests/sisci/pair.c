@@ -109,6 +109,13 @@ static void what_cannot_be_connected(void)
 	DO(SCIConnectSegment, CONNECT(node, ID, 0, NO_FLAGS));
 	EXPECT(SCIProbeNode(sd, 0, node, NO_FLAGS, NULL) != 0);
 	REFUSED(SCI_ERR_NO_SUCH_NODEID, SCIProbeNode, sd, 0, node + 4, NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_NODEID, SCIProbeNode, sd, 0, 0, NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_NODEID, SCIProbeNode, sd, 0, 1u << 20, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	/* This host, whatever its number. */
+	DO(SCIConnectSegment, CONNECT(SCI_LOCAL_HOST, ID, 0, NO_FLAGS));
+	EXPECT(SCIGetRemoteSegmentNodeId(remote) == node);
+	EXPECT(SCIProbeNode(sd, 0, SCI_LOCAL_HOST, NO_FLAGS, NULL) != 0);
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 	say(&peer, END);
 	join(&peer);

@@ -26,8 +26,10 @@ const THREAD: &str = "causeway-flags";
 const NAP_MIN: Duration = Duration::from_micros(20);
 /// Longest.
 const NAP_MAX: Duration = Duration::from_millis(1);
-/// Set in every byte of a mark: what programs store are small numbers above all.
-const MARK_BITS: u32 = 0x8080_8080;
+/// The least byte of a mark: what programs store are small numbers above all, in every byte.
+const MARK_MIN: u8 = 0x81;
+/// How many bytes there are for marks: up to 0xfe, since 0xff is part of small negative numbers.
+const MARKS: u8 = 0xfe - MARK_MIN + 1;
 
 /// Bytes of a flag.
 pub const FLAG_BYTES: usize = size_of::<u32>();
@@ -83,7 +85,8 @@ impl Flag {
             _mapping: mapping,
             segment: Held::new(segment),
         };
-        flag.look(&mut flag.state.lock());
+        // Whatever the word holds, a store of the same would not show.
+        flag.mark(&mut flag.state.lock());
         Ok(Arc::new(flag))
     }
 
@@ -95,16 +98,25 @@ impl Flag {
 
     /// Whether there was a store since the last look.
     fn look(&self, state: &mut State) -> bool {
-        // SAFETY: mapped, aligned since mappings of whole segments are and the offset is; other
-        // processes change it by stores, which an atomic allows for.
-        let word = unsafe { AtomicU32::from_ptr(self.word) };
-        if word.load(Ordering::Acquire) == state.mark {
+        if self.word().load(Ordering::Acquire) == state.mark {
             return false;
         }
-        state.mark = new_mark(state.mark);
-        // What was stored before is visible to who is told.
-        word.swap(state.mark, Ordering::AcqRel);
+        self.mark(state);
         true
+    }
+
+    /// Puts a new mark in the word.
+    fn mark(&self, state: &mut State) {
+        let found = self.word().load(Ordering::Relaxed);
+        state.mark = new_mark(state.mark, found);
+        // What was stored before is visible to who is told.
+        self.word().swap(state.mark, Ordering::AcqRel);
+    }
+
+    fn word(&self) -> &AtomicU32 {
+        // SAFETY: mapped, aligned since mappings of whole segments are and the offset is; other
+        // processes change it by stores, which an atomic allows for.
+        unsafe { AtomicU32::from_ptr(self.word) }
     }
 
     /// Looks, and raises the interrupt if there was a store and it is enabled; it is not any more
@@ -179,12 +191,22 @@ impl Flag {
     }
 }
 
-/// A mark that was not there before.
-fn new_mark(old: u32) -> u32 {
+/// A mark none of whose bytes was there before, neither in the last mark nor in what was found, nor
+/// is one that programs store often: a store of one byte or two shows as one of four does.
+fn new_mark(old: u32, found: u32) -> u32 {
     let mut hasher = RandomState::new().build_hasher();
     hasher.write_u32(old);
-    let mark = hasher.finish() as u32 | MARK_BITS;
-    if mark == old { mark ^ 1 } else { mark }
+    let random = (hasher.finish() as u32).to_ne_bytes();
+    let (old, found) = (old.to_ne_bytes(), found.to_ne_bytes());
+    u32::from_ne_bytes(std::array::from_fn(|at| {
+        let taken = |byte: u8| byte == old[at] || byte == found[at];
+        // Two are taken at most, and there are many more.
+        let mut byte = MARK_MIN + random[at] % MARKS;
+        while taken(byte) {
+            byte = MARK_MIN + (byte - MARK_MIN + 1) % MARKS;
+        }
+        byte
+    }))
 }
 
 /// The flags of a process, and the thread that watches those that are enabled.
@@ -349,6 +371,33 @@ mod tests {
         assert_eq!(flag.enable(), Err(Error::COND_INT_RACE_PROBLEM));
         flag.state.lock().count = u32::MAX;
         assert_eq!(flag.count(), Err(Error::OVERFLOW));
+    }
+
+    #[test]
+    fn a_store_of_what_is_there_shows_when_it_is_the_first() {
+        let flags = Flags::default();
+        let (flag, mapping) = flag(&flags, 0);
+        let flag = flag.unwrap();
+        assert_eq!(flag.enable(), Ok(true));
+        store(&mapping, 0);
+        assert!(!flag.watch());
+        assert_eq!(flag.count(), Ok(1));
+    }
+
+    #[test]
+    fn marks_have_no_byte_of_what_was_there_nor_of_what_is_common() {
+        let mut old = 0;
+        for round in 0..10_000u32 {
+            let found = round.wrapping_mul(0x9e37_79b9) | 0x8080_8080;
+            let mark = new_mark(old, found);
+            for at in 0..FLAG_BYTES {
+                let byte = mark.to_ne_bytes()[at];
+                assert!((MARK_MIN..0xff).contains(&byte), "{mark:#x}");
+                assert_ne!(byte, old.to_ne_bytes()[at]);
+                assert_ne!(byte, found.to_ne_bytes()[at]);
+            }
+            old = mark;
+        }
     }
 
     #[test]

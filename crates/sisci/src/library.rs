@@ -4,8 +4,9 @@
 //! what it inherited is left alone, since its locks may be held by threads that the child has not.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 
 use causeway_fabric::Error as FabricError;
 use causeway_fabric::sisci::Sisci;
@@ -72,7 +73,7 @@ struct Fabric {
 static CURRENT: AtomicPtr<Library> = AtomicPtr::new(std::ptr::null_mut());
 /// How many forks the process is away from the one that loaded the library.
 static EPOCH: AtomicU32 = AtomicU32::new(0);
-static AT_FORK: std::sync::Once = std::sync::Once::new();
+static AT_FORK: Once = Once::new();
 
 unsafe extern "C" fn forget_parent() {
     CURRENT.store(std::ptr::null_mut(), Ordering::SeqCst);
@@ -211,7 +212,8 @@ impl Library {
         if let Some(fabric) = &*fabric {
             return Ok(fabric.sisci.clone());
         }
-        let sisci = Arc::new(Sisci::open(None).map_err(|error| from_fabric(&error))?);
+        let opened = Sisci::open(None).inspect_err(tell_once);
+        let sisci = Arc::new(opened.map_err(|error| from_fabric(&error))?);
         let pump = pump::start(self, sisci.clone())?;
         *fabric = Some(Fabric {
             sisci: sisci.clone(),
@@ -250,6 +252,19 @@ impl Library {
         };
         Ok(Owner { table, life })
     }
+}
+
+/// Tells people why there is no broker to be had: all that programs can say is `SCI_ERR_SYSTEM`.
+/// Once in a process, since some try again in a loop.
+fn tell_once(error: &FabricError) {
+    static TOLD: Once = Once::new();
+    // A standard error that can't be written to is nobody's to read.
+    TOLD.call_once(|| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "causeway: SISCI has no broker: {error} (see `causeway doctor`)"
+        );
+    });
 }
 
 /// What a failure of the broker's is to programs.

@@ -9,6 +9,7 @@ use causeway_fabric::services::sisci::{NODE_MAX, RemoteChange};
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::Mutex;
 
+use crate::constants::SCI_LOCAL_HOST;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::events::Events;
@@ -94,12 +95,15 @@ pub(crate) fn refused(error: Error, deadline: Option<Instant>) -> Error {
     error
 }
 
-/// Whether a number can be a node's.
-pub(crate) fn check_node(node: u32) -> Result<()> {
-    if node == 0 || node > NODE_MAX {
-        Err(Error::ILLEGAL_NODEID)
-    } else {
-        Ok(())
+/// The node that a program means: a number that can be one, or `SCI_LOCAL_HOST` for this one.
+///
+/// # Errors
+/// `ILLEGAL_NODEID`; as `Library::fabric`.
+pub(crate) fn node_meant(library: &'static Library, node: u32) -> Result<u32> {
+    match node {
+        SCI_LOCAL_HOST => Ok(library.fabric()?.node()),
+        1..=NODE_MAX => Ok(node),
+        _ => Err(Error::ILLEGAL_NODEID),
     }
 }
 
@@ -114,7 +118,10 @@ impl RemoteSegment {
         options: RemoteOptions,
         callback: Option<RemoteCallback>,
     ) -> Result<Handle<RemoteSegment>> {
-        check_node(options.node)?;
+        let options = RemoteOptions {
+            node: node_meant(library, options.node)?,
+            ..options
+        };
         let sisci = library.fabric()?;
         let user = descriptor.enter()?;
         let mut registry = library.registry.lock();

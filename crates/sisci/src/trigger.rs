@@ -16,7 +16,7 @@ use crate::handles::{Handle, Object};
 use crate::interrupt::Kind;
 use crate::library::{Library, from_fabric};
 use crate::registry::CellOwner;
-use crate::remote::{check_node, refused};
+use crate::remote::{node_meant, refused};
 use crate::sequence::Owner;
 use crate::uses::{Held, Uses};
 
@@ -63,7 +63,7 @@ impl<K: Kind> RemoteInterrupt<K> {
         (node, interrupt): (u32, u32),
         deadline: Option<Instant>,
     ) -> Result<Handle<RemoteInterrupt<K>>> {
-        check_node(node)?;
+        let node = node_meant(library, node)?;
         let sisci = library.fabric()?;
         let user = descriptor.enter()?;
         let mut registry = library.registry.lock();

@@ -1,5 +1,8 @@
 //! The library and its pools.
 
+use std::io::Write as _;
+use std::sync::Once;
+
 use super::*;
 
 /// `cw_open`.
@@ -8,8 +11,22 @@ use super::*;
 /// `lib` is null or may be written to.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cw_open(lib: *mut *mut CwLib) -> c_int {
+    let open = || Library::open().inspect_err(tell_once).map(CwLib);
     // SAFETY: the caller's promise.
-    unsafe { give(lib, || Library::open().map(CwLib)) }
+    unsafe { give(lib, open) }
+}
+
+/// Tells people why there is no broker to be had: all that programs get is a number. Once in a
+/// process, since some try again in a loop.
+fn tell_once(error: &Error) {
+    static TOLD: Once = Once::new();
+    // A standard error that can't be written to is nobody's to read.
+    TOLD.call_once(|| {
+        let _ = writeln!(
+            std::io::stderr(),
+            "causeway: no broker: {error} (see `causeway doctor`)"
+        );
+    });
 }
 
 /// `cw_close`.

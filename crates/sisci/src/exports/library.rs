@@ -8,7 +8,7 @@ use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::handles::Handle;
 use crate::library::{Library, from_fabric};
-use crate::remote::check_node;
+use crate::remote::node_meant;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIInitialize(given: c_uint, error: *mut Error) {
@@ -129,7 +129,7 @@ pub(crate) unsafe extern "C" fn SCIProbeNode(
         flags(given, 0)?;
         library.descriptors.get(sd)?;
         adapter(number)?;
-        check_node(node)?;
+        let node = node_meant(library, node)?;
         let probed = library.fabric()?.probe(node);
         match probed.map_err(|why| from_fabric(&why))? {
             true => Ok(1),
