@@ -1,7 +1,9 @@
+#define _GNU_SOURCE
 #include "check.h"
 #include "remote.h"
 
 #include <errno.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
@@ -201,6 +203,50 @@ void kill_peer(struct peer *peer)
 			;
 	}
 	EXPECT(WIFSIGNALED(status));
+}
+
+static void *sleep_there(void *argument)
+{
+	struct sleeper *sleeper = argument;
+
+	__atomic_store_n(&sleeper->tid, gettid(), __ATOMIC_RELEASE);
+	sleeper->function(sleeper->argument, &sleeper->error);
+	return NULL;
+}
+
+/* Whether a thread of this process sleeps. */
+static int sleeps(pid_t tid)
+{
+	char path[64], line[512], *state;
+	FILE *file;
+	int found = 0;
+
+	snprintf(path, sizeof(path), "/proc/self/task/%d/stat", (int)tid);
+	file = fopen(path, "r");
+	if (!file)
+		give_up(__FILE__, __LINE__, "a thread that was to sleep has ended", SCI_ERR_OK);
+	/* The state follows the name, which is in parentheses. */
+	if (fgets(line, sizeof(line), file) && (state = strrchr(line, ')')))
+		found = state[2] == 'S';
+	fclose(file);
+	return found;
+}
+
+void start_sleeper(struct sleeper *sleeper, void (*function)(void *, sci_error_t *),
+		void *argument)
+{
+	pid_t tid;
+
+	*sleeper = (struct sleeper){.function = function, .argument = argument, .error = 77};
+	pthread_create(&sleeper->thread, NULL, sleep_there, sleeper);
+	while (!(tid = __atomic_load_n(&sleeper->tid, __ATOMIC_ACQUIRE)) || !sleeps(tid))
+		sched_yield();
+}
+
+sci_error_t end_of(struct sleeper *sleeper)
+{
+	pthread_join(sleeper->thread, NULL);
+	return sleeper->error;
 }
 
 void *offer(sci_desc_t sd, sci_local_segment_t *segment, sci_map_t *map, unsigned int id,

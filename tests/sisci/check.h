@@ -5,6 +5,7 @@
 #ifndef CHECK_H
 #define CHECK_H
 
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,6 +87,20 @@ unsigned int hear(struct peer *peer);
 void join(struct peer *peer);
 /* Ends it by SIGKILL. */
 void kill_peer(struct peer *peer);
+
+/* A thread that calls `function`; returns once it sleeps there. One whose sleep is to be ended: the
+   test ends if it has ended by itself. */
+struct sleeper {
+	pthread_t thread;
+	pid_t tid;
+	void (*function)(void *, sci_error_t *);
+	void *argument;
+	sci_error_t error;
+};
+void start_sleeper(struct sleeper *sleeper, void (*function)(void *, sci_error_t *),
+		void *argument);
+/* Waits for its end: what the function said. */
+sci_error_t end_of(struct sleeper *sleeper);
 
 /* A local segment that others can connect to, and its memory. */
 void *offer(sci_desc_t sd, sci_local_segment_t *segment, sci_map_t *map, unsigned int id,

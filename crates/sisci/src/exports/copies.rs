@@ -101,8 +101,12 @@ pub(crate) unsafe extern "C" fn SCIMemCpy_dual(
             (map_of(library, first)?, first_offset),
             (map_of(library, second)?, second_offset),
         ];
+        // Nothing is copied to one unless it can be to both.
         for (map, offset) in &maps {
             map.mapping().at(*offset, size)?;
+            if !map.mapping().is_writable() {
+                return Err(Error::ACCESS);
+            }
         }
         let check = given & SCI_FLAG_ERROR_CHECK != 0;
         for (map, offset) in &maps {
