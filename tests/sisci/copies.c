@@ -8,6 +8,7 @@
 #define SIZE (2 * PAGE)
 /* Enough to be caught under way. */
 #define HUGE_SIZE (256u << 20)
+#define OTHERS 16
 
 static sci_desc_t sd;
 static sci_remote_segment_t remote;
@@ -178,11 +179,14 @@ static void blocks_under_way(void)
 {
 	struct heard heard = HEARD;
 	struct peer peer;
-	sci_block_transfer_t first, second;
+	sci_block_transfer_t first, second, others[OTHERS];
 	const size_t half = HUGE_SIZE / 2;
 
 	set_up(&peer, HUGE_SIZE);
 #define BLOCK(out, callback, arg, flags) there, 0, there, half, half, out, callback, arg, flags
+	/* They take turns, so that none ends long before the last. */
+	for (int i = 0; i < OTHERS; i++)
+		DO(SCITransferBlockAsync, BLOCK(&others[i], NO_CALLBACK, NO_ARG, NO_FLAGS));
 	DO(SCITransferBlockAsync, BLOCK(&first, NO_CALLBACK, NO_ARG, NO_FLAGS));
 	REFUSED(SCI_ERR_TIMEOUT, SCIWaitForBlockTransfer, first, 0, NO_FLAGS);
 	REFUSED(SCI_ERR_BUSY, SCIUnmapSegment, there, NO_FLAGS);
@@ -194,6 +198,10 @@ static void blocks_under_way(void)
 	DO(SCIAbortBlockTransfer, second, NO_FLAGS);
 	await(&heard, 1);
 	EXPECT(heard.status == SCI_ERR_CANCELLED && heard.block == second);
+	for (int i = 0; i < OTHERS; i++) {
+		DO(SCIAbortBlockTransfer, others[i], NO_FLAGS);
+		REFUSED(SCI_ERR_CANCELLED, SCIWaitForBlockTransfer, others[i], LONG_MS, NO_FLAGS);
+	}
 	DO(SCITransferBlockAsync, BLOCK(&first, on_end, &heard, SCI_FLAG_USE_CALLBACK));
 	await(&heard, 2);
 	EXPECT(heard.status == SCI_ERR_OK && memory[HUGE_SIZE - 1] == 0);

@@ -59,6 +59,8 @@ struct Gathering {
     pieces: Vec<Piece>,
     /// Transfers under way that have callbacks.
     callbacks: Arc<std::sync::atomic::AtomicUsize>,
+    /// The queue has ended: no transfer is to be started.
+    removed: bool,
 }
 
 /// A piece of a transfer, with what keeps its memory.
@@ -105,10 +107,15 @@ impl DmaQueue {
     /// # Errors
     /// [`Error::BUSY`] while transfers are under way.
     pub fn remove(&self, library: &Library) -> Result<()> {
+        // Whoever starts a transfer holds this until it is outstanding. Its callback may be what
+        // calls this, before the call that started it has returned.
+        let mut state = self.state.lock();
         if self.queue.outstanding() > 0 {
             return Err(Error::BUSY);
         }
         self.uses.close()?;
+        state.removed = true;
+        drop(state);
         library.queues.remove(self.handle);
         self.held.release();
         library.callbacks.forget(self.handle.id());
@@ -143,8 +150,10 @@ impl DmaQueue {
         done: Option<Done>,
         wait: bool,
     ) -> Result<()> {
-        let _use = self.uses.enter()?;
         let state = self.state.lock();
+        if state.removed {
+            return Err(Error::ILLEGAL_PARAMETER);
+        }
         if self.queue.outstanding() >= self.max_entries {
             return Err(Error::MAX_ENTRIES);
         }
