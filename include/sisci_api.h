@@ -255,7 +255,7 @@ void SCIQuery(unsigned int command, void *data, unsigned int flags, sci_error_t 
 /*
  * Memory that others can be given. Flags: SCI_FLAG_USE_CALLBACK; SCI_FLAG_AUTO_ID, the library
  * chooses the id (SCIGetLocalSegmentId); SCI_FLAG_EMPTY, memory comes by
- * SCIRegisterSegmentMemory; SCI_FLAG_PRIVATE, for this process alone; SCI_FLAG_BROADCAST, a
+ * SCIRegisterSegmentMemory; SCI_FLAG_PRIVATE, nobody ever connects to it; SCI_FLAG_BROADCAST, a
  * member of the group `segmentId`, all of which have the same contents.
  */
 void SCICreateSegment(sci_desc_t sd, sci_local_segment_t *segment, unsigned int segmentId,
@@ -292,7 +292,8 @@ sci_segment_cb_reason_t SCIWaitForLocalSegmentEvent(sci_local_segment_t segment,
 		unsigned int *sourceNodeId, unsigned int *localAdapterNo, unsigned int timeout,
 		unsigned int flags, sci_error_t *error);
 
-/* Lets other processes of this node attach to the segment. */
+/* Lets other processes of this node attach to the segment, also to a private one.
+   SCI_ERR_ILLEGAL_OPERATION for an empty one. */
 void SCIShareSegment(sci_local_segment_t segment, unsigned int flags, sci_error_t *error);
 
 /* Makes a segment that another process of this node has shared one's own too. */

@@ -123,9 +123,68 @@ static void states(void)
 	REFUSED(SCI_ERR_ILLEGAL_FLAG, SCIRemoveSegment, segment, 1);
 	DO(SCIRemoveSegment, segment, NO_FLAGS);
 	DO(SCICreateSegment, sd, &hidden, ID, PAGE, NO_CALLBACK, NO_ARG, SCI_FLAG_PRIVATE);
+	REFUSED(SCI_ERR_SEGMENT_NOT_PREPARED, SCISetSegmentUnavailable, hidden, ADAPTER, NO_FLAGS);
 	DO(SCIPrepareSegment, hidden, ADAPTER, NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCISetSegmentAvailable, hidden, ADAPTER, NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCISetSegmentUnavailable, hidden, ADAPTER, NO_FLAGS);
 	DO(SCIRemoveSegment, hidden, NO_FLAGS);
+}
+
+/* What was done already is done; each kind of segment refuses what is not for it. */
+static void kinds(void)
+{
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment, empty, hidden, other;
+	sci_remote_segment_t remote;
+	unsigned int node = own_node();
+	size_t size;
+
+#define MADE(out, id, flags) sd, out, id, PAGE, NO_CALLBACK, NO_ARG, flags
+	DO(SCICreateSegment, MADE(&segment, ID, SCI_FLAG_DMA_GLOBAL));
+	for (int again = 0; again < 2; again++)
+		DO(SCIPrepareSegment, segment, ADAPTER, NO_FLAGS);
+	for (int again = 0; again < 2; again++)
+		DO(SCISetSegmentAvailable, segment, ADAPTER, NO_FLAGS);
+	for (int again = 0; again < 2; again++)
+		DO(SCISetSegmentUnavailable, segment, ADAPTER,
+				again ? SCI_FLAG_NOTIFY | SCI_FLAG_FORCE_DISCONNECT : NO_FLAGS);
+	for (int again = 0; again < 2; again++)
+		DO(SCIShareSegment, segment, NO_FLAGS);
+	DO(SCICreateSegment, MADE(&empty, ID + 1, SCI_FLAG_EMPTY));
+	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCIShareSegment, empty, NO_FLAGS);
+	REFUSED(SCI_ERR_SEGMENT_NOT_PREPARED, SCISetSegmentAvailable, empty, ADAPTER, NO_FLAGS);
+	DO(SCICreateSegment, MADE(&hidden, ID + 2, SCI_FLAG_PRIVATE));
+	DO(SCIPrepareSegment, hidden, ADAPTER, NO_FLAGS);
+#define CONNECT(id, flags) \
+	sd, &remote, node, id, ADAPTER, NO_CALLBACK, NO_ARG, SHORT_MS, flags
+	REFUSED(SCI_ERR_NO_SUCH_SEGMENT, SCIConnectSegment, CONNECT(ID + 1, NO_FLAGS));
+	REFUSED(SCI_ERR_NO_SUCH_SEGMENT, SCIConnectSegment, CONNECT(ID + 2, NO_FLAGS));
+	/* Nobody can attach to what is not shared, nor to what can't be. */
+#define ATTACH(id) sd, &other, id, &size, NO_CALLBACK, NO_ARG, NO_FLAGS
+	REFUSED(SCI_ERR_ACCESS, SCIAttachLocalSegment, ATTACH(ID + 1));
+	REFUSED(SCI_ERR_ACCESS, SCIAttachLocalSegment, ATTACH(ID + 2));
+	DO(SCIShareSegment, hidden, NO_FLAGS);
+	DO(SCIAttachLocalSegment, ATTACH(ID + 2));
+	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCISetSegmentAvailable, other, ADAPTER, NO_FLAGS);
+	DO(SCIRemoveSegment, other, NO_FLAGS);
+	/* The process itself may, if that is any use. */
+	DO(SCIAttachLocalSegment, sd, &other, ID, NULL, NO_CALLBACK, NO_ARG, NO_FLAGS);
+	EXPECT(other != segment && SCIGetLocalSegmentId(other) == ID);
+	DO(SCIRemoveSegment, other, NO_FLAGS);
+	/* An id that is to be chosen is not the one that is given; nobody else has it. */
+	DO(SCICreateSegment, MADE(&other, ID, SCI_FLAG_AUTO_ID | SCI_FLAG_PRIVATE));
+	EXPECT(SCIGetLocalSegmentId(other) != ID);
+	REFUSED(SCI_ERR_SEGMENTID_USED, SCICreateSegment,
+			MADE(&empty, SCIGetLocalSegmentId(other), NO_FLAGS));
+	REFUSED(SCI_ERR_FLAG_NOT_IMPLEMENTED, SCICreateSegment,
+			MADE(&empty, ID + 3, SCI_FLAG_CUDA_BUFFER));
+	REFUSED(SCI_ERR_FLAG_NOT_IMPLEMENTED, SCICreateSegment,
+			MADE(&empty, ID + 3, SCI_FLAG_SCIF_BUFFER | SCI_FLAG_EMPTY));
+	DO(SCIRemoveSegment, other, NO_FLAGS);
+	DO(SCIRemoveSegment, hidden, NO_FLAGS);
+	DO(SCIRemoveSegment, empty, NO_FLAGS);
+	DO(SCIRemoveSegment, segment, NO_FLAGS);
+	DO(SCIClose, sd, NO_FLAGS);
 }
 
 static void mapping(void)
@@ -367,6 +426,8 @@ static void registered_memory(void)
 			NO_FLAGS);
 	REFUSED(SCI_ERR_OUT_OF_RANGE, SCIRegisterSegmentMemory, own, 3 * PAGE, segment, NO_FLAGS);
 	REFUSED(SCI_ERR_ILLEGAL_FLAG, SCIRegisterSegmentMemory, own, 2 * PAGE, segment, 0x1);
+	REFUSED(SCI_ERR_FLAG_NOT_IMPLEMENTED, SCIRegisterSegmentMemory, own, 2 * PAGE, segment,
+			SCI_FLAG_CUDA_BUFFER);
 	DO(SCIRegisterSegmentMemory, own + PAGE, 2 * PAGE, segment, SCI_FLAG_LOCK_USER_MEM);
 	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCIRegisterSegmentMemory, own + PAGE, 2 * PAGE, segment,
 			NO_FLAGS);
@@ -396,6 +457,7 @@ int main(void)
 		{"error strings", error_strings},
 		{"segments are created", creating},
 		{"segments change their state", states},
+		{"segments of every kind", kinds},
 		{"segments are mapped", mapping},
 		{"sequences outlive their maps", sequences_outlive_maps},
 		{"copies, sequences, barriers", copying},

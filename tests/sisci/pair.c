@@ -436,9 +436,9 @@ static void local_callbacks(void)
 
 static void remote_callbacks(void)
 {
-	struct heard heard = HEARD;
+	struct heard heard = HEARD, other = HEARD;
 	struct peer peer;
-	sci_remote_segment_t remote;
+	sci_remote_segment_t remote, second;
 	sci_desc_t sd;
 	unsigned int node;
 
@@ -451,10 +451,20 @@ static void remote_callbacks(void)
 	tell(&peer, NOTIFY);
 	await(&heard, 1);
 	EXPECT(heard.reasons[0] == SCI_CB_DISCONNECT);
-	kill_peer(&peer);
+	/* One that has had enough hears of nothing more; another does. */
+	heard.action = SCI_CALLBACK_CANCEL;
+	tell(&peer, AVAILABLE);
+	DO(SCIConnectSegment, sd, &second, node, ID, ADAPTER, on_remote, &other, LONG_MS,
+			SCI_FLAG_USE_CALLBACK);
+	tell(&peer, NOTIFY);
 	await(&heard, 2);
-	EXPECT(heard.reasons[1] == SCI_CB_LOST);
+	await(&other, 1);
+	kill_peer(&peer);
+	await(&other, 2);
+	EXPECT(other.reasons[1] == SCI_CB_LOST);
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	DO(SCIDisconnectSegment, second, NO_FLAGS);
+	EXPECT(heard.count == 2 && other.count == 2);
 }
 
 /* --- an owner that stands still --- */

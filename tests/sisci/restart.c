@@ -130,11 +130,15 @@ static void sleeper(struct peer *parent)
 	sci_desc_t sd = open_library();
 	sci_local_segment_t segment;
 	sci_local_interrupt_t interrupt;
+	sci_local_data_interrupt_t data;
 	sci_error_t error;
 	sci_map_t map;
 	volatile char *memory = offer(sd, &segment, &map, ID, SIZE);
+	unsigned int length = 0;
 
 	DO(SCICreateInterrupt, sd, &interrupt, ADAPTER, &number, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_FIXED_INTNO);
+	DO(SCICreateDataInterrupt, sd, &data, ADAPTER, &number, NO_CALLBACK, NO_ARG,
 			SCI_FLAG_FIXED_INTNO);
 	say(parent, own_node());
 	/* It is back in time: somebody connects. */
@@ -148,12 +152,16 @@ static void sleeper(struct peer *parent)
 			SCI_CB_LOST);
 	EXPECT(error == SCI_ERR_OK);
 	REFUSED(SCI_ERR_NOT_AVAILABLE, SCIWaitForInterrupt, interrupt, LONG_MS, NO_FLAGS);
+	REFUSED(SCI_ERR_NOT_AVAILABLE, SCIWaitForDataInterrupt, data, NULL, &length, LONG_MS,
+			NO_FLAGS);
+	REFUSED(SCI_ERR_NOT_AVAILABLE, SCIPrepareSegment, segment, ADAPTER, NO_FLAGS);
 	REFUSED(SCI_ERR_NOT_AVAILABLE, SCISetSegmentAvailable, segment, ADAPTER, NO_FLAGS);
 	REFUSED(SCI_ERR_NOT_AVAILABLE, SCISetSegmentUnavailable, segment, ADAPTER, NO_FLAGS);
 	REFUSED(SCI_ERR_NOT_AVAILABLE, SCIShareSegment, segment, NO_FLAGS);
 	memory[0] = 1;
 	EXPECT(memory[0] == 1);
 	DO(SCIRemoveInterrupt, interrupt, NO_FLAGS);
+	DO(SCIRemoveDataInterrupt, data, NO_FLAGS);
 	DO(SCIUnmapSegment, map, NO_FLAGS);
 	DO(SCIRemoveSegment, segment, NO_FLAGS);
 	say(parent, 0);
@@ -175,6 +183,7 @@ static void what_is_taken_stays_taken(void)
 	sci_desc_t sd;
 	sci_local_segment_t segment;
 	sci_local_interrupt_t interrupt;
+	sci_local_data_interrupt_t data;
 	sci_remote_segment_t remote;
 	sci_map_t map;
 	unsigned int number = NUMBER, node;
@@ -204,6 +213,8 @@ static void what_is_taken_stays_taken(void)
 	sd = open_library();
 	offer(sd, &segment, &map, ID, SIZE);
 	DO(SCICreateInterrupt, sd, &interrupt, ADAPTER, &number, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_FIXED_INTNO);
+	DO(SCICreateDataInterrupt, sd, &data, ADAPTER, &number, NO_CALLBACK, NO_ARG,
 			SCI_FLAG_FIXED_INTNO);
 	kill(peer.pid, SIGCONT);
 	hear(&peer);

@@ -289,13 +289,13 @@ impl LocalSegment {
     /// Lets other processes of the node attach to it.
     ///
     /// # Errors
-    /// `ILLEGAL_OPERATION` for a private or an empty segment; `NOT_AVAILABLE` if it was lost.
+    /// `ILLEGAL_OPERATION` for an empty segment: there is nothing to attach to; `NOT_AVAILABLE` if
+    /// it was lost.
     pub fn share(&self) -> Result<()> {
-        let outcome = self.check(self.sisci.share_segment(self.number));
-        outcome.map_err(|error| match error {
-            Error::ILLEGAL_PARAMETER => Error::ILLEGAL_OPERATION,
-            error => error,
-        })
+        if matches!(*self.memory.lock(), Memory::Empty) {
+            return Err(Error::ILLEGAL_OPERATION);
+        }
+        self.check(self.sisci.share_segment(self.number))
     }
 
     /// Removes it.
