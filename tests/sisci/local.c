@@ -87,6 +87,12 @@ static void creating(void)
 	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCICreateSegment, sd, NULL, ID + 1, PAGE, NO_CALLBACK,
 			NO_ARG, NO_FLAGS);
 	REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, (size_t)1 << 60, NO_FLAGS));
+	REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, SIZE_MAX, NO_FLAGS));
+	/* No power of two is more than the most that there is room for, but no room. */
+	for (size_t size = (size_t)1 << 48; size; size <<= 1) {
+		REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, size, NO_FLAGS));
+		REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, size - 1, NO_FLAGS));
+	}
 	DO(SCICreateSegment, CREATE(0, PAGE, SCI_FLAG_AUTO_ID));
 	EXPECT(SCIGetLocalSegmentId(other) != ID);
 	DO(SCIRemoveSegment, other, NO_FLAGS);

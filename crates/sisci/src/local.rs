@@ -127,7 +127,9 @@ impl LocalSegment {
         if options.size == 0 {
             return Err(Error::SIZE_ALIGNMENT);
         }
-        if options.size as u64 > SEGMENT_BYTES {
+        // In whole pages, as the broker counts; a segment of all that can be is one too many.
+        let whole = options.size.checked_next_multiple_of(PAGE);
+        if whole.is_none_or(|bytes| bytes as u64 >= SEGMENT_BYTES) {
             return Err(Error::NOSPC);
         }
         let sisci = library.fabric()?;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use causeway_fabric::services::sisci::{NODE_MAX, RemoteChange};
+use causeway_fabric::services::sisci::{NODE_GROUP_ALL, NODE_MAX, RemoteChange};
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::Mutex;
 
@@ -95,13 +95,15 @@ pub(crate) fn refused(error: Error, deadline: Option<Instant>) -> Error {
     error
 }
 
-/// The node that a program means: a number that can be one, or `SCI_LOCAL_HOST` for this one.
+/// The node that a program means: a number that can be one, or `SCI_LOCAL_HOST` for this one. The
+/// number for all nodes of a group is none.
 ///
 /// # Errors
 /// `ILLEGAL_NODEID`; as `Library::fabric`.
 pub(crate) fn node_meant(library: &'static Library, node: u32) -> Result<u32> {
     match node {
         SCI_LOCAL_HOST => Ok(library.fabric()?.node()),
+        NODE_GROUP_ALL => Err(Error::ILLEGAL_NODEID),
         1..=NODE_MAX => Ok(node),
         _ => Err(Error::ILLEGAL_NODEID),
     }
@@ -118,9 +120,16 @@ impl RemoteSegment {
         options: RemoteOptions,
         callback: Option<RemoteCallback>,
     ) -> Result<Handle<RemoteSegment>> {
-        let options = RemoteOptions {
-            node: node_meant(library, options.node)?,
-            ..options
+        let options = match options {
+            all @ RemoteOptions {
+                group: true,
+                node: NODE_GROUP_ALL,
+                ..
+            } => all,
+            one => RemoteOptions {
+                node: node_meant(library, one.node)?,
+                ..one
+            },
         };
         let sisci = library.fabric()?;
         let user = descriptor.enter()?;
