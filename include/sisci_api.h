@@ -243,7 +243,8 @@ void SCIGetNodeInfoByAdapterName(char *adapterName, unsigned int *adapterNo,
 const char *SCIGetAdapterTypeString(unsigned int type);
 const char *SCIGetAdapterFamilyString(unsigned int family);
 
-/* Not 0 if the node can be reached; else error says why not. */
+/* Not 0 if the node can be reached; else error says why not. SCI_LOCAL_HOST is the process's own
+   node, here and where one connects. */
 int SCIProbeNode(sci_desc_t sd, unsigned int localAdapterNo, unsigned int nodeId,
 		unsigned int flags, sci_error_t *error);
 
@@ -275,8 +276,8 @@ void SCISetSegmentAvailable(sci_local_segment_t segment, unsigned int localAdapt
 void SCISetSegmentUnavailable(sci_local_segment_t segment, unsigned int localAdapterNo,
 		unsigned int flags, sci_error_t *error);
 
-/* SCI_ERR_BUSY while it is mapped here or connected from elsewhere, but with
-   SCI_FLAG_FORCE_REMOVE those who are connected lose it. */
+/* SCI_ERR_BUSY while it is mapped, here or elsewhere, but with SCI_FLAG_FORCE_REMOVE those who are
+   connected lose it. */
 void SCIRemoveSegment(sci_local_segment_t segment, unsigned int flags, sci_error_t *error);
 
 /* Flags: SCI_FLAG_READONLY_MAP; SCI_FLAG_FIXED_MAP_ADDR, at `addr`, a page's address where
@@ -339,7 +340,7 @@ sci_segment_cb_reason_t SCIWaitForRemoteSegmentEvent(sci_remote_segment_t segmen
 volatile void *SCIMapRemoteSegment(sci_remote_segment_t segment, sci_map_t *map, size_t offset,
 		size_t size, void *addr, unsigned int flags, sci_error_t *error);
 
-/* SCI_ERR_BUSY while there is a sequence of the map. */
+/* SCI_ERR_BUSY while a block is transferred from or to it. A sequence of it may end later. */
 void SCIUnmapSegment(sci_map_t map, unsigned int flags, sci_error_t *error);
 
 volatile void *SCIGetMapPointer(sci_map_t map);
@@ -414,7 +415,8 @@ void SCIRemoveDMAQueue(sci_dma_queue_t dq, unsigned int flags, sci_error_t *erro
 /* Ends what is under way; nothing is stored after it has returned. */
 void SCIAbortDMAQueue(sci_dma_queue_t dq, unsigned int flags, sci_error_t *error);
 sci_dma_queue_state_t SCIDMAQueueState(sci_dma_queue_t dq);
-/* Waits for all transfers of the queue, unless they have a callback. */
+/* Waits for all transfers of the queue, unless they have a callback. Returns how they have ended;
+   SCI_ERR_TRANSFER_FAILED if one has failed. */
 sci_dma_queue_state_t SCIWaitForDMAQueue(sci_dma_queue_t dq, unsigned int timeout,
 		unsigned int flags, sci_error_t *error);
 

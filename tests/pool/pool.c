@@ -226,7 +226,8 @@ int main(void)
 		if (count == 0)
 			continue;
 		if (!pools(words) && !finders(words) && !blocks(words) && !locks(words) &&
-		    !transfers(words) && !dma_calls(words) && !evil(words) && !others(words))
+		    !transfers(words) && !dma_calls(words) && !evil(words) && !misuse(words) &&
+		    !others(words))
 			printf("bad %s\n", words[0]);
 	}
 	return 0;

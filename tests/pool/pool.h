@@ -43,6 +43,7 @@ int locks(char **words);
 int transfers(char **words);
 int dma_calls(char **words);
 int evil(char **words);
+int misuse(char **words);
 
 /* A forked child must find nothing of its parent's, and can open the library for itself. */
 int in_child(struct slot *slot);

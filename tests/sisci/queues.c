@@ -81,6 +81,7 @@ static void refusals(void)
 {
 	struct peer peer;
 	sci_dma_queue_t queue, full, other;
+	sci_dma_channel_t channel;
 	sci_local_segment_t raw;
 	sci_remote_segment_t pending;
 	dis_dma_vec_t piece = {8, 0, 0, 0}, far = {8, 0, SIZE, 0};
@@ -109,6 +110,13 @@ static void refusals(void)
 			VECTOR(queue, local, pending, NO_FLAGS));
 	REFUSED(SCI_ERR_SEGMENT_NOT_CONNECTED, SCIEnqueueDMATransfer,
 			GATHER(queue, local, pending, 8, NO_FLAGS));
+	DO(SCIRequestDMAChannel, sd, &channel, ADAPTER, SCI_DMA_TYPE_DONTCARE, 0, NO_FLAGS);
+	REFUSED(SCI_ERR_SEGMENT_NOT_CONNECTED, SCIPrepareRemoteSegmentForDMA, channel, pending,
+			NO_FLAGS);
+	REFUSED(SCI_ERR_ILLEGAL_PARAMETER, SCIRequestDMAChannel, sd, &channel, ADAPTER,
+			(sci_dma_type_t)0, 0, NO_FLAGS);
+	DO(SCIAssignDMAChannel, channel, queue, NO_FLAGS);
+	REFUSED(SCI_ERR_BUSY, SCIReturnDMAChannel, channel);
 	REFUSED(SCI_ERR_OUT_OF_RANGE, DISStartDmaTransfer,
 			START(queue, local, remote, SIZE + 1, NO_FLAGS));
 	REFUSED(SCI_ERR_OUT_OF_RANGE, DISStartDmaTransferVec, queue, local, remote, 1, &far,
@@ -121,6 +129,7 @@ static void refusals(void)
 	DO(SCIStartDmaTransfer, START(queue, local, remote, 0, SCI_FLAG_DMA_WAIT));
 	EXPECT(SCIDMAQueueState(queue) == SCI_DMAQUEUE_DONE);
 	DO(SCIRemoveDMAQueue, queue, NO_FLAGS);
+	DO(SCIReturnDMAChannel, channel);
 	full = new_queue(1);
 	EXPECT(SCIEnqueueDMATransfer(GATHER(full, local, remote, 8, NO_FLAGS), NULL) ==
 			SCI_DMAQUEUE_GATHER);

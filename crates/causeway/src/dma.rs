@@ -140,9 +140,9 @@ impl Node {
     /// # Errors
     /// `ENOENT`, also once its node has ended; `EACCES` if it is not for all nodes.
     pub fn find(&self, id: u64) -> Result<Buffer> {
-        let info = self.inner.pool.library().session().info(id)?;
         let block = self.inner.pool.open(id, Access::Write)?;
-        self.buffer(block, info.owner)
+        let owner = block.info()?.owner;
+        self.buffer(block, owner)
     }
 
     fn buffer(&self, block: Block, node: u64) -> Result<Buffer> {

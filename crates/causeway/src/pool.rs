@@ -110,7 +110,7 @@ impl Pool {
     /// `ENOENT`, `EACCES` without the right.
     pub fn open(&self, handle: u64, access: Access) -> Result<Block> {
         let key = self.open.key;
-        let info = self.open.library.session().info(handle)?;
+        let info = self.open.library.session().info_in(key, handle)?;
         let held = self.open.library.hold(handle, |session| {
             Ok(session.open_block(key, handle, access)?)
         })?;
@@ -158,7 +158,7 @@ impl Pool {
     /// may write exclusively.
     pub fn adopt(&self, handle: u64) -> Result<Block> {
         let key = self.open.key;
-        let info = self.open.library.session().info(handle)?;
+        let info = self.open.library.session().info_in(key, handle)?;
         let held = self
             .open
             .library
@@ -190,10 +190,6 @@ impl Pool {
     pub fn close(&self) -> Result<()> {
         let mut opens = self.open.library.opens();
         self.open.close(&mut opens)
-    }
-
-    pub(crate) fn library(&self) -> &Arc<Handle> {
-        &self.open.library
     }
 }
 

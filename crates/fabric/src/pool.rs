@@ -302,6 +302,27 @@ impl PoolSession {
             .call(|control, _| Ok(PoolStub(control).info(&request, &[])?.0))
     }
 
+    /// The same of a block that must be one of this pool: another's is not to be had by it, nor
+    /// entered in its books.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ENOENT`, also if it is another pool's.
+    pub fn info_in(&self, key: PoolKey, handle: u64) -> Result<BlockInfo> {
+        let request = BlockRequest { handle };
+        self.session.call(|control, books| {
+            let pool = books.pool(key)?;
+            let info = PoolStub(control).info(&request, &[])?.0;
+            if info.pool == pool {
+                Ok(info)
+            } else {
+                Err(Error::Refused {
+                    method: "info",
+                    errno: Errno::NOENT,
+                })
+            }
+        })
+    }
+
     /// Asks for the descriptor of a block, for reading, or for reading and writing.
     ///
     /// # Errors

@@ -31,6 +31,7 @@ impl Pools {
         let shown = access != Access::None || self.administered(session, handle).is_ok();
         Ok(BlockInfo {
             handle: if shown { handle } else { 0 },
+            pool: block.pool,
             number: block.number,
             bytes: block.bytes,
             name: block.name.clone(),

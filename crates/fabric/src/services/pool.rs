@@ -208,6 +208,8 @@ message! {
     pub struct BlockInfo {
         /// Names it.
         handle: u64,
+        /// The pool that it is a block of.
+        pool: u64,
         /// Its place in the pool.
         number: u32,
         /// Its size.
