@@ -36,8 +36,8 @@ typedef struct cw_buffer cw_buffer;
 /* ---- The library ---------------------------------------------------------------------------- */
 
 /* Opens a session with the broker of this host (CAUSEWAY_SOCKET, CAUSEWAY_RUNTIME_DIR), starting it
- * if there is none. -EACCES if this user is not admitted, or others may enter the runtime directory;
- * -EDQUOT or -EMFILE without room. The first failure of a process is explained on standard error. */
+ * if there is none. -EACCES if this user is not admitted, or others may enter the runtime
+ * directory; -EDQUOT or -EMFILE without room. The first failure is explained on standard error. */
 int cw_open(cw_lib **lib);
 
 /* Ends the session, once all that was opened with it is closed too. Locks that this process holds

@@ -243,8 +243,7 @@ void SCIGetNodeInfoByAdapterName(char *adapterName, unsigned int *adapterNo,
 const char *SCIGetAdapterTypeString(unsigned int type);
 const char *SCIGetAdapterFamilyString(unsigned int family);
 
-/* Not 0 if the node can be reached; else error says why not. SCI_LOCAL_HOST is the process's own
-   node, here and where one connects. */
+/* Not 0 if the node can be reached; else error says why not. SCI_LOCAL_HOST: one's own node. */
 int SCIProbeNode(sci_desc_t sd, unsigned int localAdapterNo, unsigned int nodeId,
 		unsigned int flags, sci_error_t *error);
 

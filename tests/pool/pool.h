@@ -45,6 +45,13 @@ int dma_calls(char **words);
 int evil(char **words);
 int misuse(char **words);
 
+/* Counts an answer that is not the expected one, and says so on standard error. */
+void want(const char *file, int line, const char *call, int64_t expected, int64_t found);
+#define WANT(expected, call) want(__FILE__, __LINE__, #call, expected, (int64_t)(call))
+
+/* What functions of locks refuse. */
+void misuse_locks(void);
+
 /* A forked child must find nothing of its parent's, and can open the library for itself. */
 int in_child(struct slot *slot);
 

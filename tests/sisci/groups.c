@@ -12,7 +12,8 @@
 
 enum order { END, STORE, LOOK, AVAILABLE, UNAVAILABLE, REMOVE, WAIT_CONNECT };
 
-static volatile unsigned int *join_group(sci_desc_t sd, sci_local_segment_t *segment, sci_map_t *map)
+static volatile unsigned int *join_group(sci_desc_t sd, sci_local_segment_t *segment,
+		sci_map_t *map)
 {
 	volatile unsigned int *words;
 	sci_error_t error;

@@ -82,15 +82,16 @@ static void **const handles[] = {(void **)&sd, (void **)&local, (void **)&remote
 	X(SCIMapLocalSegment, LOCAL | PLACE | FLAGS, local, TO(sci_map_t), 0, PAGE, NULL, flags) \
 	X(SCIWaitForLocalSegmentEvent, LOCAL | FLAGS, local, NULL, NULL, 0, flags) \
 	X(SCIShareSegment, LOCAL | FLAGS, local, flags) \
-	X(SCIAttachLocalSegment, SD | PLACE | FLAGS, sd, TO(sci_local_segment_t), ID, NULL, NOBODY, \
-			flags) \
+	X(SCIAttachLocalSegment, SD | PLACE | FLAGS, sd, TO(sci_local_segment_t), ID, NULL, \
+			NOBODY, flags) \
 	X(SCIRegisterSegmentMemory, LOCAL | FLAGS, memory, PAGE, local, flags)
 #define REMOTE_SEGMENTS(X) \
-	X(SCIConnectSegment, SD | ADAPTERS | PLACE | FLAGS, sd, TO(sci_remote_segment_t), node, ID, \
-			adapter, NOBODY, 0, flags) \
+	X(SCIConnectSegment, SD | ADAPTERS | PLACE | FLAGS, sd, TO(sci_remote_segment_t), node, \
+			ID, adapter, NOBODY, 0, flags) \
 	X(SCIDisconnectSegment, REMOTE | FLAGS, remote, flags) \
 	X(SCIWaitForRemoteSegmentEvent, REMOTE | FLAGS, remote, NULL, 0, flags) \
-	X(SCIMapRemoteSegment, REMOTE | PLACE | FLAGS, remote, TO(sci_map_t), 0, PAGE, NULL, flags) \
+	X(SCIMapRemoteSegment, REMOTE | PLACE | FLAGS, remote, TO(sci_map_t), 0, PAGE, NULL, \
+			flags) \
 	X(SCIUnmapSegment, MAP | FLAGS, map, flags)
 #define COPIES(X) \
 	X(SCIMemCpy, SEQUENCE | FLAGS | MAY_BE_NULL, sequence, buffer, map, 0, 8, flags) \
@@ -143,8 +144,8 @@ static void **const handles[] = {(void **)&sd, (void **)&local, (void **)&remote
 			adapter, (unsigned int *)buffer, "name", NOBODY, flags) \
 	X(SCIRemoveInterrupt, INTERRUPT | FLAGS, interrupt, flags) \
 	X(SCIWaitForInterrupt, INTERRUPT | FLAGS, interrupt, 0, flags) \
-	X(SCIConnectInterrupt, SD | ADAPTERS | PLACE | FLAGS, sd, TO(sci_remote_interrupt_t), node, \
-			adapter, NUMBER, 0, flags) \
+	X(SCIConnectInterrupt, SD | ADAPTERS | PLACE | FLAGS, sd, TO(sci_remote_interrupt_t), \
+			node, adapter, NUMBER, 0, flags) \
 	X(SCIDisconnectInterrupt, TRIGGER | FLAGS, trigger, flags) \
 	X(SCITriggerInterrupt, TRIGGER | FLAGS, trigger, flags) \
 	X(SCIRegisterInterruptFlag, LOCAL | ADAPTERS | PLACE | FLAGS, adapter, \

@@ -1,7 +1,8 @@
 # The conformance programs for libsisci.so. Those under tests/sisci/clients are compiled by
 # tests/sisci/run itself, against an installed tree.
 
-SISCI_TESTS := misuse local pair three groups copies interrupts data flags dma queues queries restart unserved
+SISCI_TESTS := misuse local pair three groups copies interrupts data flags dma queues queries \
+	restart unserved
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
 SISCI_CAST := mortal scenes intruder
 SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load)

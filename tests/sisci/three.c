@@ -1,6 +1,7 @@
 /* Three processes: segments that are shared by attaching, and reflective memory. */
 #include "check.h"
 
+#include <pthread.h>
 #include <unistd.h>
 
 #define ID 400
@@ -79,6 +80,123 @@ static void sharing(void)
 	DO(SCIRemoveSegment, segment, NO_FLAGS);
 	REFUSED(SCI_ERR_NO_SUCH_SEGMENT, SCIAttachLocalSegment, ATTACH(ID, NO_FLAGS));
 	(void)third;
+}
+
+/* --- events of a shared segment --- */
+
+static void sharing_owner(struct peer *parent)
+{
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment;
+	sci_error_t error;
+	sci_map_t map;
+
+	offer(sd, &segment, &map, ID, SIZE);
+	DO(SCIShareSegment, segment, NO_FLAGS);
+	say(parent, own_node());
+	EXPECT(SCIWaitForLocalSegmentEvent(segment, NULL, NULL, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT);
+	say(parent, 0);
+	EXPECT(SCIWaitForLocalSegmentEvent(segment, NULL, NULL, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_DISCONNECT);
+	/* The other owner has it mapped, and keeps it: this one's share ends all the same. */
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIRemoveSegment, segment, NO_FLAGS);
+	say(parent, 0);
+	hear(parent);
+}
+
+static void visitor(struct peer *parent)
+{
+	unsigned int node = hear(parent);
+	sci_desc_t sd = open_library();
+	sci_remote_segment_t remote;
+
+	while (hear(parent)) {
+		connect_to(sd, &remote, node, ID);
+		say(parent, 0);
+		hear(parent);
+		DO(SCIDisconnectSegment, remote, NO_FLAGS);
+		say(parent, 0);
+	}
+}
+
+struct heard {
+	pthread_mutex_t mutex;
+	pthread_cond_t more;
+	sci_segment_cb_reason_t reasons[4];
+	int count;
+};
+
+/* It has had enough after three. */
+static sci_callback_action_t on_event(void *arg, sci_local_segment_t segment,
+		sci_segment_cb_reason_t reason, unsigned int node, unsigned int adapter,
+		sci_error_t error)
+{
+	struct heard *heard = arg;
+	int count;
+
+	EXPECT(SCIGetLocalSegmentId(segment) == ID && node != 0);
+	EXPECT(adapter == ADAPTER && error == SCI_ERR_OK);
+	pthread_mutex_lock(&heard->mutex);
+	heard->reasons[heard->count % 4] = reason;
+	count = ++heard->count;
+	pthread_cond_broadcast(&heard->more);
+	pthread_mutex_unlock(&heard->mutex);
+	return count < 3 ? SCI_CALLBACK_CONTINUE : SCI_CALLBACK_CANCEL;
+}
+
+static void await(struct heard *heard, int count)
+{
+	pthread_mutex_lock(&heard->mutex);
+	while (heard->count < count)
+		pthread_cond_wait(&heard->more, &heard->mutex);
+	pthread_mutex_unlock(&heard->mutex);
+}
+
+static void all_owners_hear(void)
+{
+	struct heard heard = {.mutex = PTHREAD_MUTEX_INITIALIZER,
+		.more = PTHREAD_COND_INITIALIZER};
+	struct peer owner, guest;
+	sci_local_segment_t segment;
+	sci_error_t error;
+	sci_map_t map;
+	sci_desc_t sd;
+	unsigned int node;
+
+	spawn(&owner, sharing_owner);
+	spawn(&guest, visitor);
+	node = hear(&owner);
+	sd = open_library();
+	DO(SCIAttachLocalSegment, sd, &segment, ID, NULL, on_event, &heard, SCI_FLAG_USE_CALLBACK);
+	SCIMapLocalSegment(segment, &map, 0, SIZE, NULL, NO_FLAGS, &error);
+	EXPECT(error == SCI_ERR_OK);
+	REFUSED(SCI_ERR_ILLEGAL_OPERATION, SCIWaitForLocalSegmentEvent, segment, NULL, NULL, 0,
+			NO_FLAGS);
+	say(&guest, node);
+	for (int round = 0; round < 2; round++) {
+		say(&guest, 1);
+		hear(&guest);
+		await(&heard, 2 * round + 1);
+		EXPECT(heard.reasons[2 * round] == SCI_CB_CONNECT);
+		if (round == 0)
+			hear(&owner);
+		say(&guest, 1);
+		hear(&guest);
+		if (round == 1)
+			break;
+		await(&heard, 2);
+		EXPECT(heard.reasons[1] == SCI_CB_DISCONNECT);
+		hear(&owner);
+	}
+	say(&guest, 0);
+	join(&guest);
+	say(&owner, 0);
+	join(&owner);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIRemoveSegment, segment, NO_FLAGS);
+	EXPECT(heard.count == 3);
 }
 
 /* --- reflective memory --- */
@@ -202,6 +320,7 @@ int main(void)
 {
 	static const struct test tests[] = {
 		{"a segment is attached to, and outlives its creator", sharing},
+		{"all who share a segment hear of who connects", all_owners_hear},
 		{"reflective memory of three", reflecting},
 		{"one owner is killed, the other is not", one_is_killed_the_other_is_not},
 	};
