@@ -195,6 +195,18 @@ static void block_arguments(void)
 	WANT(0, cw_block_free(block));
 }
 
+static int can_be_written(uint64_t handle)
+{
+	cw_block *block;
+	void *address;
+	int result;
+
+	WANT(0, cw_block_open(pool, handle, CW_READ, &block));
+	result = cw_block_map(block, CW_WRITE, &address);
+	WANT(0, cw_block_close(block));
+	return result == 0;
+}
+
 static void grant_arguments(void)
 {
 	const uint64_t own = cw_id(lib), nobody = 12345;
@@ -223,8 +235,11 @@ static void grant_arguments(void)
 	WANT(0, cw_block_map(again, CW_READ, &other));
 	WANT(1, address != NULL && address == other);
 	WANT(0, cw_block_close(again));
-	/* It may not write any more, and so has no locks; nor when it does not exist. */
+	/* It may not write any more, as its library hears soon, and so has no locks; nor has one that
+	 * does not exist. */
 	WANT(0, cw_block_grant(block, CW_SESSION, own, CW_READ));
+	while (can_be_written(cw_block_handle(block)))
+		usleep(1000);
 	WANT(-EACCES, cw_mutex_init(block, 0));
 	WANT(-EACCES, cw_block_map(block, CW_WRITE, &address));
 	WANT(0, cw_block_open(pool, cw_block_handle(block), CW_READ, &again));

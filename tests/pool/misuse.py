@@ -2,8 +2,11 @@
 for."""
 
 import errno
+import os
+import subprocess
 
-from pool.cast import EVERYBODY, FRIEND, OWNER, READ, STRANGER, WRITE, expect, refused
+from pool.cast import (EVERYBODY, FRIEND, OWNER, READ, STRANGER, USER, WRITE, Failed, expect,
+                       refused, wait_until)
 
 RWLOCK, BARRIER, MUTEX, SEM = 1024, 2048, 0, 64
 # Processes that one object has room for: RECORDS of crates/shm/src/lock.
@@ -87,7 +90,47 @@ def too_many(stage):
     # The dead make room too.
     crowd[1].signal(9)
     crowd[1].process.wait()
-    expect("after a death", crowd[0].number("rwlock", slots[0], RWLOCK, "read"), 0)
+    wait_until("room after a death",
+               lambda: crowd[0].errno("rwlock", slots[0], RWLOCK, "read") == 0)
 
 
-TESTS = (arguments, read_only, others, too_many)
+def grants_run_out(stage):
+    """A block has room for so many grants; what is taken back makes room."""
+    owner = stage.enter(OWNER)
+    slot, _ = owner.make()
+    given = 0
+    while (why := owner.errno("grant", slot, USER, 1000 + given, READ)) == 0:
+        given += 1
+    expect("the end", why, errno.ENOSPC)
+    refused(errno.ENOSPC, owner, "grant", slot, EVERYBODY, 0, READ)
+    owner.number("revoke", slot, USER, 1000, 0)
+    expect("room", owner.errno("grant", slot, EVERYBODY, 0, READ), 0)
+    # One that is there is changed in its place.
+    expect("changed", owner.errno("grant", slot, USER, 1001, WRITE), 0)
+
+
+def unserved(stage):
+    """Where no broker is to be had, cw_open() fails, and standard error says why."""
+    folder = os.path.join(stage.dir, "open")
+    os.mkdir(folder)
+    os.chown(folder, OWNER, OWNER)
+    os.chmod(folder, 0o755)
+    program = os.path.join(stage.dir, "test", "pool")
+    cases = ((OWNER, {"CAUSEWAY_RUNTIME_DIR": folder}, errno.EACCES,
+              "mode 0755 lets others in; chmod 0700"),
+             (OWNER, {"CAUSEWAY_SOCKET": os.path.join(stage.dir, "nobody")}, errno.ENODEV,
+              "no broker answers"),
+             (FRIEND, {"CAUSEWAY_SOCKET": os.path.join(stage.dir, "other", "broker.sock")},
+              errno.EACCES, "causeway: no broker"))
+    for user, settings, why, said in cases:
+        env = {name: value for name, value in os.environ.items()
+               if not name.startswith("CAUSEWAY_")}
+        done = subprocess.run([program], env=env | settings, stdin=subprocess.DEVNULL, cwd="/",
+                              text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                              check=False, user=user, group=user, extra_groups=[])
+        expect("the answer", done.stdout, f"ok {-why}\n")
+        if done.stderr.count(said) != 1 or done.stderr.count("causeway doctor") != 1:
+            raise Failed(f"not {said}: {done.stderr}")
+
+
+TESTS = (arguments, grants_run_out, unserved, read_only, others, too_many)
