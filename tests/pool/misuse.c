@@ -235,8 +235,8 @@ static void grant_arguments(void)
 	WANT(0, cw_block_map(again, CW_READ, &other));
 	WANT(1, address != NULL && address == other);
 	WANT(0, cw_block_close(again));
-	/* It may not write any more, as its library hears soon, and so has no locks; nor has one that
-	 * does not exist. */
+	/* It may not write any more, as its library hears soon, and so has no locks; nor has one
+	 * that does not exist. */
 	WANT(0, cw_block_grant(block, CW_SESSION, own, CW_READ));
 	while (can_be_written(cw_block_handle(block)))
 		usleep(1000);
