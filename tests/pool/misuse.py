@@ -121,7 +121,7 @@ def unserved(stage):
              (OWNER, {"CAUSEWAY_SOCKET": os.path.join(stage.dir, "nobody")}, errno.ENODEV,
               "no broker answers"),
              (FRIEND, {"CAUSEWAY_SOCKET": os.path.join(stage.dir, "other", "broker.sock")},
-              errno.EACCES, "causeway: no broker"))
+              errno.EACCES, "causeway: cannot open the library"))
     for user, settings, why, said in cases:
         env = {name: value for name, value in os.environ.items()
                if not name.startswith("CAUSEWAY_")}

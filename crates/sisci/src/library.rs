@@ -262,7 +262,7 @@ fn tell_once(error: &FabricError) {
     TOLD.call_once(|| {
         let _ = writeln!(
             std::io::stderr(),
-            "causeway: SISCI has no broker: {error} (see `causeway doctor`)"
+            "causeway: cannot open SISCI: {error} (see `causeway doctor`)"
         );
     });
 }

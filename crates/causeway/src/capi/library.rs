@@ -16,7 +16,7 @@ pub unsafe extern "C" fn cw_open(lib: *mut *mut CwLib) -> c_int {
     unsafe { give(lib, open) }
 }
 
-/// Tells people why there is no broker to be had: all that programs get is a number. Once in a
+/// Tells people why the library can't be opened: all that programs get is a number. Once in a
 /// process, since some try again in a loop.
 fn tell_once(error: &Error) {
     static TOLD: Once = Once::new();
@@ -24,7 +24,7 @@ fn tell_once(error: &Error) {
     TOLD.call_once(|| {
         let _ = writeln!(
             std::io::stderr(),
-            "causeway: no broker: {error} (see `causeway doctor`)"
+            "causeway: cannot open the library: {error} (see `causeway doctor`)"
         );
     });
 }
