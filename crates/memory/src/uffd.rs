@@ -101,7 +101,8 @@ fn check(ret: libc::c_int) -> Result<libc::c_int, Errno> {
     Err(Errno::from_raw_os_error(os.unwrap_or(libc::EIO)))
 }
 
-/// One that also traps faults in the kernel, and whose reads do not wait: from `device` if given, else by the system call, else
+/// One that also traps faults in the kernel, and whose reads do not wait: from `device` if given,
+/// else by the system call, else
 /// from the device file.
 fn create(device: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
     const FROM_DEVICE: libc::Ioctl = code(0, 0, 0);
