@@ -102,8 +102,7 @@ fn check(ret: libc::c_int) -> Result<libc::c_int, Errno> {
 }
 
 /// One that also traps faults in the kernel, and whose reads do not wait: from `device` if given,
-/// else by the system call, else
-/// from the device file.
+/// else by the system call, else from the device file.
 fn create(device: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
     const FROM_DEVICE: libc::Ioctl = code(0, 0, 0);
     let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
