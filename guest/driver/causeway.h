@@ -53,7 +53,7 @@ struct cw_device {
 	struct list_head sleepers; /* struct cw_sleeper, that nobody uses */
 	struct mutex show_lock; /* who shows or hides; before map_lock */
 	struct rw_semaphore map_lock; /* faults read, who hides and death write; of what follows */
-	struct list_head segments; /* that are shown, in that order */
+	struct list_head ranges; /* struct cw_range that are shown, in that order */
 	u32 last_session;
 	struct list_head messages; /* taken off the event queue, under queue_lock */
 	struct work_struct work;
@@ -90,6 +90,25 @@ struct cw_bell {
 	u64 count; /* and how often it was rung, under the queue's lock */
 };
 
+/* Memory of the host's, which may be larger than the window. */
+struct cw_segment {
+	struct cw_device *dev;
+	struct address_space *mapping;
+	u32 handle;
+	u64 length;
+	struct list_head ranges; /* struct cw_range that are shown */
+};
+
+/* CW_RANGE_BYTES of a segment, or what is left of it, that is shown in the window. */
+struct cw_range {
+	struct list_head list; /* in the device's */
+	struct list_head of_segment;
+	struct cw_segment *segment;
+	u64 number; /* of it in the segment */
+	u64 offset; /* where in the window */
+	u64 length;
+};
+
 /* control.c: requests of the host */
 int cw_call(struct cw_device *dev, struct cw_request_header *header, const void *message,
 	    struct cw_answer *answer);
@@ -103,15 +122,18 @@ void cw_events_done(struct virtqueue *vq);
 void cw_events_end(struct cw_device *dev);
 void cw_message_free(struct cw_message *message);
 
-/* objects.c: descriptors for segments and for peers' doorbells */
+/* segment.c: descriptors for segments */
 struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable);
+struct cw_segment *cw_file_segment(struct file *file);
+int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
+void cw_objects_kill(struct cw_device *dev);
+
+/* objects.c: descriptors for peers' doorbells, and handles */
 struct file *cw_ring_file(struct cw_device *dev, u32 handle);
 void cw_bell_rung(struct cw_bell *bell);
-int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
 long cw_wake(struct cw_device *dev, u64 address, u32 count);
 bool cw_file_handle(struct cw_device *dev, struct file *file, u32 *handle);
 void cw_release_handle(struct cw_device *dev, u32 handle);
-void cw_objects_kill(struct cw_device *dev);
 
 /* sleep.c: sleeping by the host */
 long cw_sleep(struct cw_device *dev, const struct causeway_sleep *sleep);

@@ -14,9 +14,9 @@
 #define BUFFERS 128
 #define HANDLES 1024
 #define WINDOW (1ull << 36)
-#define WINDOW_BYTES (1ull << 30)
-/* Room of each segment in the window. */
-#define ROOM (64 * PAGE_SIZE)
+#define WINDOW_BYTES (1ull << 36)
+/* Room of each range in the window. */
+#define ROOM CW_RANGE_BYTES
 
 struct buffer {
 	void *token;
@@ -43,8 +43,10 @@ struct host {
 	unsigned int mappings; /* that there may be */
 	u32 last_handle;
 	bool has[HANDLES]; /* handles that the guest has */
-	int place[HANDLES]; /* where segments are shown, plus 1 */
-	bool places[BUFFERS];
+	struct place {
+		u32 handle; /* 0: nothing is shown there */
+		u64 from; /* where the range begins in the segment */
+	} places[BUFFERS];
 	unsigned int shown, most_shown, hidden;
 	unsigned int asked[CW_RISE + 1]; /* requests, by operation */
 	struct cw_request_header last; /* request but CW_RELEASE */
@@ -78,6 +80,8 @@ long send(struct file *file, const char *text, int fd);
 long receive(struct file *file, struct causeway_transfer *transfer, void *text, u32 bytes);
 /* Maps a segment's descriptor; touches an address. */
 void map(struct vm_area_struct *vma, struct file *file, unsigned long pages);
+void map_at(struct vm_area_struct *vma, struct file *file, unsigned long first,
+	    unsigned long pages);
 void unmap(struct vm_area_struct *vma, struct file *file);
 vm_fault_t touch(struct vm_area_struct *vma, unsigned long page);
 /* A descriptor's file; closed. */

@@ -316,7 +316,13 @@ vm_fault_t vmf_insert_pfn(struct vm_area_struct *vma, unsigned long address, uns
 void unmap_mapping_range(struct address_space *mapping, loff_t from, loff_t bytes, int even)
 {
 	may_sleep();
-	assert(!from && !bytes && even);
-	for (struct vm_area_struct *vma = mapping->mapped; vma; vma = vma->next)
-		memset(vma->pages, 0, sizeof(vma->pages));
+	assert(from % (loff_t)PAGE_SIZE == 0 && bytes % (loff_t)PAGE_SIZE == 0 && bytes && even);
+	for (struct vm_area_struct *vma = mapping->mapped; vma; vma = vma->next) {
+		for (unsigned long i = 0; i < vma_pages(vma); i++) {
+			unsigned long page = vma->vm_pgoff + i;
+
+			if (page >= PHYS_PFN(from) && page - PHYS_PFN(from) < PHYS_PFN(bytes))
+				vma->pages[i] = 0;
+		}
+	}
 }

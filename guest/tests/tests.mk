@@ -1,7 +1,8 @@
 # The driver's own files, in a process: with a small kernel of the tests' and sanitizers.
 
 DRIVER_TESTS := $(BUILD)/test/driver
-DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c objects.c session.c sleep.c)
+DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c objects.c segment.c session.c \
+	sleep.c)
 # What the driver includes is all in kernel.h.
 DRIVER_HEADERS := anon_inodes completion cred eventfd file fs kref list mm mutex poll rwsem \
 	scatterlist slab spinlock uaccess virtio virtio_config wait workqueue xarray

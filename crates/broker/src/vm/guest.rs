@@ -5,13 +5,14 @@
 //! descriptors become handles and handles become descriptors, and nothing else is understood of
 //! what passes. All of it runs on the VM's own thread, which alone waits for QEMU.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_fabric::fds::{check_eventfd, check_memfd, private_memfd_name, sealed_memfd};
 use causeway_fabric::launch::timespec;
+use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
 use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::lock::{Watched, wake_in};
@@ -25,7 +26,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::messages::{Answer, Event, Grant, Request, SleepWord};
 use super::sleepers::Sleepers;
-use super::window::{MAPPING_BYTES_MAX, Mapper, PAGE, Window};
+use super::window::{Mapper, PAGE, RANGE_BYTES, Window};
 use crate::segments::MR_TABLE_NAME;
 
 /// Most sessions of a VM.
@@ -57,8 +58,8 @@ enum Object {
     Segment {
         fd: OwnedFd,
         length: u64,
-        /// Where it is shown, if it is.
-        shown: Option<u64>,
+        /// Its ranges that are shown: where they begin in it, and in the window.
+        shown: BTreeMap<u64, u64>,
         /// Bytes counted against the guest.
         created: u64,
     },
@@ -178,8 +179,8 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             Request::Doorbell => self.doorbell(),
             Request::Release { handle } => self.release(handle),
             Request::Ring { handle } => self.ring(handle),
-            Request::Show { handle } => self.show(handle),
-            Request::Hide { handle } => self.hide(handle),
+            Request::Show { handle, from } => self.show(handle, from),
+            Request::Hide { handle, from } => self.hide(handle, from),
             Request::Watch { handle } => self.watch(handle),
             Request::Wake {
                 handle,
@@ -242,7 +243,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let object = Object::Segment {
             fd,
             length,
-            shown: None,
+            shown: BTreeMap::new(),
             created: length,
         };
         self.objects.insert(handle, object);
@@ -255,31 +256,34 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     /// Only what a guest touches takes a mapping of QEMU's. One that finds no room is told so
     /// (`ENOSPC`), and hides what it has not touched for longest.
-    fn show(&mut self, handle: u32) -> Result<Answer, Errno> {
+    fn show(&mut self, handle: u32, from: u64) -> Result<Answer, Errno> {
         let Some(Object::Segment {
             fd, length, shown, ..
         }) = self.objects.get_mut(&handle)
         else {
             return Err(Errno::BADF);
         };
-        let offset = match *shown {
-            Some(offset) => offset,
-            None => self.window.show(&self.qemu, fd, *length)?.offset,
+        let offset = match shown.get(&from) {
+            Some(offset) => *offset,
+            None => {
+                let extent = self.window.show(&self.qemu, fd, (from, *length))?;
+                shown.insert(from, extent.offset);
+                extent.offset
+            }
         };
-        *shown = Some(offset);
         Ok(Answer {
             status: 0,
             handle,
             offset,
-            length: *length,
+            length: RANGE_BYTES.min(*length - from),
         })
     }
 
-    fn hide(&mut self, handle: u32) -> Result<Answer, Errno> {
+    fn hide(&mut self, handle: u32, from: u64) -> Result<Answer, Errno> {
         let Some(Object::Segment { shown, .. }) = self.objects.get_mut(&handle) else {
             return Err(Errno::BADF);
         };
-        if let Some(offset) = shown.take() {
+        if let Some(offset) = shown.remove(&from) {
             self.window.hide(&self.qemu, offset);
         }
         Ok(Answer::default())
@@ -372,7 +376,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         match object {
             Object::Segment { shown, created, .. } => {
                 self.created -= created;
-                if let Some(offset) = shown {
+                for offset in shown.values() {
                     self.window.hide(&self.qemu, *offset);
                 }
             }
@@ -520,7 +524,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let length = u64::try_from(fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
         check_memfd(&fd, length)?;
         let writable = fcntl_getfl(&fd)? & OFlags::ACCMODE == OFlags::RDWR;
-        if !length.is_multiple_of(PAGE) || length > MAPPING_BYTES_MAX {
+        if !length.is_multiple_of(PAGE) || length > SEGMENT_BYTES {
             return Err(Errno::FBIG);
         }
         let fd = match writable {
@@ -530,7 +534,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let object = Object::Segment {
             fd,
             length,
-            shown: None,
+            shown: BTreeMap::new(),
             created: 0,
         };
         self.objects.insert(handle, object);

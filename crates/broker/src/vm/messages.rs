@@ -72,15 +72,19 @@ pub enum Request {
         /// Its handle.
         handle: u32,
     },
-    /// Shows a segment in the window.
+    /// Shows a range of a segment in the window ([`super::window::RANGE_BYTES`]).
     Show {
-        /// Its handle.
+        /// The segment's handle.
         handle: u32,
+        /// Where the range begins in it.
+        from: u64,
     },
     /// Shows it no more; the handle stays.
     Hide {
-        /// Its handle.
+        /// The segment's handle.
         handle: u32,
+        /// Where the range begins in it.
+        from: u64,
     },
     /// Waits for a doorbell that was granted to ring: the guest is told when it is rung.
     Watch {
@@ -210,8 +214,8 @@ impl Request {
             6 => Request::Release { handle },
             7 => Request::Ring { handle },
             8 => Request::Begin,
-            9 => Request::Show { handle },
-            10 => Request::Hide { handle },
+            9 => Request::Show { handle, from: size },
+            10 => Request::Hide { handle, from: size },
             11 => Request::Watch { handle },
             12 => Request::Wake {
                 handle,
@@ -343,6 +347,9 @@ mod tests {
             count: 7,
         };
         assert_eq!(Request::decode(&request(12, &[], b"")), Some(wake));
+        let (handle, from) = (9, 8192);
+        let show = Some(Request::Show { handle, from });
+        assert_eq!(Request::decode(&request(9, &[], b"")), show);
         assert_eq!(Request::decode(&request(15, &[], b"")), None, "operation");
         let sleep = Request::Sleep {
             handle: 9,

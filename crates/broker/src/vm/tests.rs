@@ -16,14 +16,14 @@ use rustix::io::Errno;
 use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
 use super::messages::{Event, Grant, Request, SleepWord};
 use super::sleepers::SLEEPERS_MAX;
-use super::window::{Extent, MAPPINGS_MAX, Mapper};
+use super::window::{Extent, MAPPINGS_MAX, Mapper, RANGE_BYTES};
 
 /// What is shown in the window; whether it is kept so.
 #[derive(Clone, Default)]
 struct Qemu(Rc<RefCell<BTreeMap<u64, u64>>>, Rc<Cell<bool>>);
 
 impl Mapper for Qemu {
-    fn map(&self, _: &OwnedFd, extent: Extent) -> io::Result<()> {
+    fn map(&self, _: &OwnedFd, _: u64, extent: Extent) -> io::Result<()> {
         let mut shown = self.0.borrow_mut();
         let end = extent.offset + extent.length;
         let clear = |(&at, &length): (&u64, &u64)| end <= at || at + length <= extent.offset;
@@ -88,12 +88,23 @@ fn open(session: u32) -> Request {
     Request::Open { session, uid: 1000 }
 }
 
+/// Shows the first range of a segment.
+fn show(handle: u32) -> Request {
+    Request::Show { handle, from: 0 }
+}
+
+/// Hides a range of a segment.
+fn hide(handle: u32, number: u64) -> Request {
+    let from = number * RANGE_BYTES;
+    Request::Hide { handle, from }
+}
+
 #[test]
 fn a_guest_is_fenced_when_it_is_shown_nothing_any_more() {
     for refuses in [false, true] {
         let (mut guest, qemu, broker) = guest();
         let handle = made(&mut guest, Request::Create { length: 8192 });
-        made(&mut guest, Request::Show { handle });
+        made(&mut guest, show(handle));
         qemu.1.set(refuses);
         guest.retire();
         assert_eq!(broker.1.get(), !refuses);
@@ -151,14 +162,14 @@ fn what_the_broker_grants_is_shown_until_it_is_released() {
         panic!("{grants:?}");
     };
     assert!(qemu.0.borrow().is_empty(), "before it is asked for");
-    let shown = guest.answer(Request::Show { handle });
+    let shown = guest.answer(show(handle));
     assert_eq!((shown.status, shown.length), (0, 8192));
-    assert_eq!(guest.answer(Request::Show { handle }), shown);
+    assert_eq!(guest.answer(show(handle)), shown);
     assert_eq!(qemu.0.borrow().get(&shown.offset), Some(&8192));
-    assert_eq!(guest.answer(Request::Hide { handle }).status, 0);
+    assert_eq!(guest.answer(hide(handle, 0)).status, 0);
     assert!(qemu.0.borrow().is_empty(), "hidden");
-    made(&mut guest, Request::Show { handle });
-    assert_ne!(guest.answer(Request::Show { handle: ring }).status, 0);
+    made(&mut guest, show(handle));
+    assert_ne!(guest.answer(show(ring)).status, 0);
     assert_eq!(guest.answer(Request::Ring { handle: ring }).status, 0);
     assert_eq!(rustix::io::read(&bell, &mut [0; 8]), Ok(8));
     assert_eq!(guest.answer(Request::Release { handle }).status, 0);
@@ -353,12 +364,12 @@ fn limits_hold() {
         .collect();
     let last = handles.pop().unwrap();
     for &handle in &handles {
-        made(&mut guest, Request::Show { handle });
+        made(&mut guest, show(handle));
     }
-    let more = guest.answer(Request::Show { handle: last });
+    let more = guest.answer(show(last));
     assert_eq!(more.status, Errno::NOSPC.raw_os_error().unsigned_abs());
-    assert_eq!(guest.answer(Request::Hide { handle: handles[0] }).status, 0);
-    made(&mut guest, Request::Show { handle: last });
+    assert_eq!(guest.answer(hide(handles[0], 0)).status, 0);
+    made(&mut guest, show(last));
     assert_eq!(qemu.0.borrow().len(), MAPPINGS_MAX);
     guest.reset();
     assert!(qemu.0.borrow().is_empty());
@@ -390,8 +401,11 @@ fn any_request() -> impl Strategy<Value = Request> {
         4 => Just(Request::Doorbell),
         8 => (0u32..12).prop_map(|handle| Request::Release { handle }),
         8 => (0u32..12).prop_map(|handle| Request::Ring { handle }),
-        8 => (0u32..12).prop_map(|handle| Request::Show { handle }),
-        4 => (0u32..12).prop_map(|handle| Request::Hide { handle }),
+        8 => (0u32..12, 0u64..3).prop_map(|(handle, number)| Request::Show {
+            handle,
+            from: number / 2 * RANGE_BYTES,
+        }),
+        4 => (0u32..12, 0u64..3).prop_map(|(handle, number)| hide(handle, number / 2)),
         4 => (0u32..12).prop_map(|handle| Request::Watch { handle }),
         4 => (0u32..12).prop_map(|handle| Request::Rise { handle }),
         8 => (0u32..12, 0u32..12, any::<u16>(), 0u32..2).prop_map(
