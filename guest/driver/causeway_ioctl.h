@@ -43,8 +43,8 @@ struct causeway_span {
 	__u64 length;
 };
 
-/* Most that one HOME or HOLD names: others wait meanwhile. */
-#define CAUSEWAY_SPAN_MAX (2 << 20)
+/* HOME and HOLD name no more, between two multiples of it: others wait meanwhile. */
+#define CAUSEWAY_SPAN_MAX (1 << 20)
 
 #define CAUSEWAY_WORDS_MAX 2
 

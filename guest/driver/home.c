@@ -7,7 +7,9 @@
  * the pages, unless somebody has them pinned, and has the kernel map the segment over them. Whoever
  * touches them from then on faults, and waits until they are copied. Which pages are at home is
  * known: where the process says that it needs some no more (MADV_DONTNEED), they are emptied, as
- * private memory would be. What it unmaps stays in the segment as it is.
+ * private memory would be. What it unmaps stays in the segment as it is. The kernel tells of that
+ * as of other things that take pages out of page tables, but of those only huge pages' could meet
+ * such memory (splitting mappings): none of its mappings has room for one.
  *
  * HOLD lets touching threads wait again, for the way back: the library reads the pages and maps
  * private memory over them.
@@ -83,6 +85,7 @@ static int cw_home_invalidate(struct mmu_notifier *notifier,
 	struct cw_segment *segment = container_of(notifier, struct cw_segment, home.notifier);
 	unsigned int flags;
 
+	BUILD_BUG_ON(CAUSEWAY_SPAN_MAX >= PMD_SIZE);
 	if (range->event != MMU_NOTIFY_CLEAR || !mmu_notifier_range_blockable(range) ||
 	    READ_ONCE(segment->dev->zapper) == current)
 		return 0;
