@@ -1,8 +1,10 @@
 """Verbs between guests, and between guest and host, both ways: ibv_rc_pingpong, perftest's eight
 tools, and the verification program, which compares every byte and every completion."""
 
+import json
 import os
 import re
+import time
 
 from lib import perftest
 from lib.netns import BUILD
@@ -18,6 +20,8 @@ ITERATIONS = "100"
 VERIFY_PORT = 18600
 VERIFY = ["--qps", "2", "--ops", "2000", "--max-size", "65536"]
 VERIFY_SECONDS = 180
+# Operations of a run that is ended before it ends.
+MANY = "10000000"
 # The case that needs a network namespace of its own, which a guest's processes have not.
 OTHER_NETWORK = "PORT_ERR"
 
@@ -69,6 +73,27 @@ def verify(server, client, *both):
     return f"{VERIFY[1]} queue pairs, {VERIFY[3]} operations"
 
 
+def direct(lab, server, client, *reaching):
+    """Those who reach into the other's memory must do so: all could go by ring."""
+    traffic.start(server, [path_of(server, "verify")], "shm")
+    traffic.wait_listening(server, VERIFY_PORT)
+    argv = [path_of(client, "verify"), "--ops", MANY, server.address]
+    traffic.start(client, argv, "shm")
+    in_guest = [isinstance(place, Guest) for place in reaching]
+    deadline = time.monotonic() + traffic.SECONDS
+    made = []
+    while len(made) != len(reaching) or not all(made):
+        if time.monotonic() > deadline:
+            raise GuestError(f"accesses: {made}\n{lab.causeway('status')}")
+        time.sleep(traffic.PAUSE)
+        endpoints = json.loads(lab.causeway("status", "--json"))["endpoints"]
+        made = [endpoint["counters"]["direct"] for endpoint in endpoints
+                if endpoint["command"] == "verify" and (endpoint["pid"] == 0) in in_guest]
+    for place in (client, server):
+        traffic.stop(place, "verify")
+    return f"{sum(made)} accesses"
+
+
 def errors(guest):
     """The error cases, which count themselves."""
     traffic.start(guest, ["errors", "--without", OTHER_NETWORK], "shm")
@@ -94,5 +119,7 @@ def tests():
         for tool in PERFTEST:
             yield named(tool, measure, client, server, tool)
         yield named("verify", verify, client, server)
+    yield ("memory of the host is reached from a guest",
+           lambda lab: direct(lab, lab.host, lab.guests[0], lab.guests[0]))
     yield named("verify, events,", verify, "a", "b", "--events", "--recv-depth", "4")
     yield "verify, errors: a", lambda lab: errors(lab.guests[0])

@@ -339,6 +339,7 @@ impl Qp {
                 generation,
                 peer,
                 trusted,
+                mirror,
             } => {
                 causeway_fault::point("qp.introduced");
                 shared.sharing.share(self.pd.handle);
@@ -350,6 +351,7 @@ impl Qp {
                     (None, Some((_, known))) => known,
                     (None, None) => return Err(Errno(libc::EPROTO)),
                 };
+                shared.keep_mirror(mirror, &peer);
                 let ring = peer.ring(name, ring)?;
                 let with = Introduced {
                     side,

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use causeway_fabric::fds::sealed_memfd;
+use causeway_fabric::fds::{private_memfd, sealed_memfd};
 use causeway_fabric::limits::{RESTORE_GRACE, SEGMENTS_PER_ENDPOINT_MAX};
 use causeway_fabric::services::{ConnectBody, PeerChange, RestoreRequest, Wire};
 
@@ -130,6 +130,37 @@ fn reading_only_is_granted_to_those_whom_it_binds_or_who_are_trusted() {
         pair.hub.own_uid = own;
         assert_eq!(pair.map(1, segment), outcome, "{owner} {peer} {own}");
         assert_eq!(pair.map(2, segment), Ok(true));
+    }
+}
+
+/// Another machine is shown memory for writing; the own one has it anyway. The users of a machine
+/// are not the host's, whatever their numbers.
+#[test]
+fn a_machine_gets_nothing_to_read_of_others() {
+    let (one, other) = (Some(1 << 63 | 5), Some(1 << 63 | 6));
+    let refused = Err(Errno::PERM);
+    for (owner, peer, user, outcome) in [
+        (None, one, ALICE, refused),
+        (None, one, 0, refused),
+        (one, other, ALICE, refused),
+        (one, one, ALICE, Ok(false)),
+        (one, one, 0, Ok(false)),
+        (one, None, BOB, Ok(false)),
+        (one, None, 0, refused),
+    ] {
+        let mut pair = Pair::new(ALICE, user);
+        for (id, vm) in [(pair.owner, owner), (pair.peer, peer)] {
+            pair.hub.endpoints.get_mut(&id).unwrap().vm = vm;
+        }
+        let segment = pair.segment(true);
+        pair.connect(1, PD, READ);
+        pair.connect(2, PD, WRITE);
+        pair.hub.own_uid = 0;
+        assert_eq!(pair.map(1, segment), outcome, "{owner:?} {peer:?} {user}");
+        assert_eq!(pair.map(2, segment), Ok(true));
+        let holders = &pair.hub.endpoints[&pair.owner].segments[&segment].holders;
+        let trusted = owner == peer && user == ALICE;
+        assert_eq!(holders.is_empty(), trusted, "its books");
     }
 }
 
@@ -312,7 +343,7 @@ fn only_what_a_broker_made_is_restored() {
     pair.hub.own_uid += 1;
     let foreign = pair.hub.restore_segment(pair.owner, &presented(2), kept());
     assert_eq!(foreign, refused, "another user's");
-    let table = new_table().unwrap();
+    let table = crate::mirrors::new_table(None).unwrap();
     assert_eq!(pair.hub.check_table(&table), refused);
     pair.hub.own_uid -= 1;
     assert_eq!(pair.hub.check_table(&table), Ok(()));

@@ -7,16 +7,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
-use causeway_fabric::fds::{check_eventfd, check_memfd, private_memfd_name, sealed_memfd};
+use causeway_fabric::fds::{check_eventfd, check_memfd, reopen, sealed_memfd};
 use causeway_fabric::launch::timespec;
 use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
-use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::lock::{Watched, wake_in};
-use causeway_shm::{MrTable, Segment};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
@@ -24,10 +21,11 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::VmId;
 use super::messages::{Answer, Event, Grant, Request, SleepWord};
 use super::sleepers::Sleepers;
 use super::window::{Mapper, PAGE, RANGE_BYTES, Window};
-use crate::segments::MR_TABLE_NAME;
+use crate::mirrors::may_show;
 
 /// Most sessions of a VM.
 pub const SESSIONS_MAX: usize = 256;
@@ -47,6 +45,9 @@ pub trait Admit {
     /// # Errors
     /// The broker is ending.
     fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno>;
+
+    /// The VM that the guest is.
+    fn vm(&self) -> VmId;
 
     /// The guest reaches nothing any more of what it was shown.
     fn fenced(&self);
@@ -83,8 +84,6 @@ pub struct Guest<Q, A> {
     /// Was to be told when there was no buffer.
     put_back: Option<Event>,
     /// Made when it is first needed.
-    empty_table: Option<OwnedFd>,
-    /// Likewise.
     sleepers: Option<Sleepers>,
     /// It is given nothing any more.
     retired: bool,
@@ -106,7 +105,6 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             created: 0,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             put_back: None,
-            empty_table: None,
             sleepers: None,
             retired: false,
         })
@@ -125,8 +123,6 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         }
         self.created = 0;
         self.put_back = None;
-        // What an earlier driver may have written to it, the next one need not see.
-        self.empty_table = None;
         self.sleepers = None;
         self.window.clear(&self.qemu);
     }
@@ -514,26 +510,15 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         Ok(grants)
     }
 
-    /// What a guest is shown in the place of what it may only read. QEMU maps for writing whatever
-    /// is asked (11.1), and a guest's kernel would obey nobody. The one thing that is granted so
-    /// is a peer's table of memory regions: to a guest it is empty, and what it names goes by
-    /// ring.
-    fn stand_in(&mut self, fd: &OwnedFd, length: u64) -> Result<OwnedFd, Errno> {
-        let broker = rustix::process::geteuid().as_raw();
-        let table = private_memfd_name(fd, broker, MR_TABLE_NAME);
-        if length != MR_TABLE_BYTES as u64 || table.as_deref() != Some("") {
-            return Err(Errno::ACCESS);
+    /// What a guest is shown of what it may only read. QEMU maps for writing whatever is asked
+    /// (11.1), and a guest's kernel obeys nobody but itself: that is enough for what is the VM's
+    /// own, or was made for it. Anything else it can't have.
+    fn for_window(&self, fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+        if may_show(fd, self.broker.vm()) {
+            reopen(fd, true)
+        } else {
+            Err(Errno::ACCESS)
         }
-        if self.empty_table.is_none() {
-            let failed = |_| Errno::NOMEM;
-            let segment = Segment::create("causeway-empty", MR_TABLE_BYTES).map_err(failed)?;
-            let segment = Arc::new(segment);
-            MrTable::format(Arc::clone(&segment)).map_err(failed)?;
-            let fd = segment.fd().try_clone_to_owned();
-            self.empty_table = Some(fd.map_err(|_| Errno::MFILE)?);
-        }
-        let table = self.empty_table.as_ref().ok_or(Errno::NOMEM)?;
-        table.try_clone().map_err(|_| Errno::MFILE)
     }
 
     fn grant_one(&mut self, fd: OwnedFd) -> Result<Grant, Errno> {
@@ -550,7 +535,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         }
         let fd = match writable {
             true => fd,
-            false => self.stand_in(&fd, length)?,
+            false => self.for_window(&fd)?,
         };
         let object = Object::Segment {
             fd,

@@ -13,10 +13,14 @@ use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::VmId;
 use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
 use super::messages::{Event, Grant, Request, SleepWord};
 use super::sleepers::SLEEPERS_MAX;
 use super::window::{Extent, MAPPINGS_MAX, Mapper, RANGE_BYTES};
+
+/// The guest, to the broker.
+const VM: VmId = 1 << 63 | 5;
 
 /// What is shown in the window; whether it is kept so.
 #[derive(Clone, Default)]
@@ -52,6 +56,10 @@ impl Admit for Broker {
     fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno> {
         self.0.borrow_mut().push((socket, uid));
         Ok(())
+    }
+
+    fn vm(&self) -> VmId {
+        VM
     }
 
     fn fenced(&self) {
@@ -301,7 +309,7 @@ fn a_guest_sleeps_by_a_thread_of_the_host() {
 fn what_cannot_be_shown_is_refused_to_who_asked() {
     let (mut guest, qemu, broker) = guest();
     made(&mut guest, open(5));
-    // For reading only, and no table of memory regions.
+    // For reading only, and not the VM's own.
     let segment = sealed_memfd("t", 8192).unwrap();
     let reader = causeway_fabric::fds::reopen(&segment, false).unwrap();
     let fds = [reader.as_fd()];
