@@ -19,12 +19,16 @@ impl Mover {
     /// it reads into them does not arrive.
     ///
     /// # Errors
-    /// The system's; then some are visible in their store as before.
+    /// The system's; then some are visible in their store as before. [`Unmovable::Pinned`] in a
+    /// guest, where that is all that keeps memory from coming back, and no other place is left.
     pub fn hide(&self) -> Result<(), Unmovable> {
         let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {
             return Ok(());
         };
+        if matches!(engine, Backend::Guest(_)) && !inner.lingering.is_empty() {
+            return Err(Unmovable::Pinned);
+        }
         let mut result = Ok(());
         for Moved { home, span } in std::mem::take(&mut inner.lingering) {
             let Some(books) = inner.books.get_mut(&home) else {
