@@ -101,8 +101,8 @@ def checksum(place, path):
         return hashlib.sha256(f.read()).hexdigest()
 
 
-def file_transfer(sender, receiver, folder):
-    """A file goes through a segment of the receiver's."""
+def file_transfer(sender, receiver, folder, how="receive"):
+    """A file goes through a segment of the receiver's, or through memory of its own."""
     there = {}
     for place, what in ((sender, "sent"), (receiver, "received")):
         there[what] = f"/tmp/{what}" if isinstance(place, Guest) else os.path.join(folder, what)
@@ -112,7 +112,7 @@ def file_transfer(sender, receiver, folder):
     else:
         with open(there["sent"], "wb") as f:
             f.write(os.urandom(FILE_BYTES))
-    begin(receiver, "segments", "receive", there["received"], FILE_BYTES)
+    begin(receiver, "segments", how, there["received"], FILE_BYTES)
     begin(sender, "segments", "send", there["sent"])
     end(sender, "segments")
     end(receiver, "segments")
@@ -210,4 +210,6 @@ def tests():
         yield named("locks", locks, server, other)
         yield named("a lock's owner killed", dead_owner, server, other)
     yield ("file: b to a", lambda lab: file_transfer(*reversed(lab.guests[:2]), lab.dir))
+    yield ("file: a to the host's own memory", lambda lab:
+           file_transfer(lab.guests[0], lab.host, lab.dir, "register"))
     yield named(f"{MANY} segments", many, "a", "b")

@@ -121,5 +121,7 @@ def tests():
         yield named("verify", verify, client, server)
     yield ("memory of the host is reached from a guest",
            lambda lab: direct(lab, lab.host, lab.guests[0], lab.guests[0]))
+    # Other threads register and give up memory meanwhile.
+    yield named("verify, registering,", verify, "a", "h", "--churn")
     yield named("verify, events,", verify, "a", "b", "--events", "--recv-depth", "4")
     yield "verify, errors: a", lambda lab: errors(lab.guests[0])

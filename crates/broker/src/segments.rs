@@ -29,6 +29,8 @@ use crate::pairing::{End, Pairing, PeerWire};
 // The broker's protocol and what endpoints map must agree.
 const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
 
+/// Most segments of all endpoints of a VM: each costs the broker a descriptor.
+pub const SEGMENTS_PER_VM_MAX: usize = 4096;
 /// Unit of `st_blocks` (`stat(2)`).
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -369,6 +371,13 @@ impl Hub {
     }
 
     fn with_room_for_segment(&mut self, id: EndpointId) -> Result<&mut Endpoint, Errno> {
+        // A VM's endpoints are what its kernel says: all of them together are one party.
+        if let Some(vm) = self.endpoints.get(&id).and_then(|endpoint| endpoint.vm) {
+            let of_it = self.endpoints.values().filter(|e| e.vm == Some(vm));
+            if of_it.map(|e| e.segments.len()).sum::<usize>() >= SEGMENTS_PER_VM_MAX {
+                return Err(Errno::DQUOT);
+            }
+        }
         let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
         if endpoint.segments.len() >= endpoint.limits.segments {
             return Err(endpoint.meets(id, Limit::Segments));

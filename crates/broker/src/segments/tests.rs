@@ -133,37 +133,6 @@ fn reading_only_is_granted_to_those_whom_it_binds_or_who_are_trusted() {
     }
 }
 
-/// Another machine is shown memory for writing; the own one has it anyway. The users of a machine
-/// are not the host's, whatever their numbers.
-#[test]
-fn a_machine_gets_nothing_to_read_of_others() {
-    let (one, other) = (Some(1 << 63 | 5), Some(1 << 63 | 6));
-    let refused = Err(Errno::PERM);
-    for (owner, peer, user, outcome) in [
-        (None, one, ALICE, refused),
-        (None, one, 0, refused),
-        (one, other, ALICE, refused),
-        (one, one, ALICE, Ok(false)),
-        (one, one, 0, Ok(false)),
-        (one, None, BOB, Ok(false)),
-        (one, None, 0, refused),
-    ] {
-        let mut pair = Pair::new(ALICE, user);
-        for (id, vm) in [(pair.owner, owner), (pair.peer, peer)] {
-            pair.hub.endpoints.get_mut(&id).unwrap().vm = vm;
-        }
-        let segment = pair.segment(true);
-        pair.connect(1, PD, READ);
-        pair.connect(2, PD, WRITE);
-        pair.hub.own_uid = 0;
-        assert_eq!(pair.map(1, segment), outcome, "{owner:?} {peer:?} {user}");
-        assert_eq!(pair.map(2, segment), Ok(true));
-        let holders = &pair.hub.endpoints[&pair.owner].segments[&segment].holders;
-        let trusted = owner == peer && user == ALICE;
-        assert_eq!(holders.is_empty(), trusted, "its books");
-    }
-}
-
 #[test]
 fn only_a_joined_ring_of_ones_own_leads_to_a_segment() {
     let mut pair = Pair::new(ALICE, BOB);
@@ -601,3 +570,5 @@ fn whoever_holds_a_segment_is_entitled_or_the_owner_is_told() {
     }
     assert!(told > 50, "{told}: the history is too dull");
 }
+
+mod machines;
