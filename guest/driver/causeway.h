@@ -56,7 +56,7 @@ struct cw_device {
 	struct rw_semaphore map_lock; /* faults read, who hides and death write; of what follows */
 	struct list_head ranges; /* struct cw_range that are shown, in that order */
 	struct xarray chunks; /* struct pages of the window: see pages.c */
-	struct list_head lingering; /* segments that nobody has open, but pages of which are pinned */
+	struct list_head lingering; /* segments that nobody has open, with pinned pages */
 	struct delayed_work linger;
 	struct task_struct *zapper; /* takes pages away from processes, which keep them */
 	u32 last_session;

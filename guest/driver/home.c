@@ -32,6 +32,13 @@
 #define CW_OTHER_FLAGS (VM_EXEC | VM_SHARED | VM_MAYSHARE | VM_GROWSDOWN | VM_LOCKED | \
 			VM_HUGETLB | VM_SPECIAL | VM_WIPEONFORK)
 
+/* Linux 6.18 has it of an address space, later ones of the caller's: see Kbuild. */
+#ifdef CW_AREA_OF_MM
+#define cw_free_area(...) mm_get_unmapped_area(current->mm, __VA_ARGS__)
+#else
+#define cw_free_area(...) mm_get_unmapped_area(__VA_ARGS__)
+#endif
+
 /* A HOME that is under way, in the thread that asked for it. */
 struct cw_homing {
 	struct task_struct *task;
@@ -224,7 +231,7 @@ unsigned long cw_home_area(struct file *file, unsigned long address, unsigned lo
 	struct cw_homing *homing = READ_ONCE(segment->home.homing);
 
 	if (!homing || homing->task != current)
-		return mm_get_unmapped_area(current->mm, file, address, length, page, flags);
+		return cw_free_area(file, address, length, page, flags);
 	homing->error = cw_home_take(current->mm, homing);
 	if (!homing->error)
 		return address;

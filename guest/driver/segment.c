@@ -27,7 +27,7 @@ void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes)
 	WRITE_ONCE(dev->zapper, NULL);
 }
 
-/* Takes a range away from all processes; false if somebody still has pages of it. Under map_lock. */
+/* Takes a range away from all processes; false if somebody still has a page. Under map_lock. */
 static bool cw_range_clear(struct cw_range *range)
 {
 	struct cw_segment *segment = range->segment;

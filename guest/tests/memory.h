@@ -144,7 +144,7 @@ void unmap_mapping_range(struct address_space *mapping, loff_t from, loff_t byte
 #define IS_ERR_VALUE(value) ((unsigned long)(value) >= (unsigned long)-MAX_ERRNO)
 long get_user_pages(unsigned long address, unsigned long count, unsigned int flags,
 		    struct page **pages);
-#define mm_get_unmapped_area(mm, file, address, length, page, flags) (address)
+#define mm_get_unmapped_area(file, address, length, page, flags) (address)
 /* Maps `homes` over the process's memory. */
 extern struct vm_area_struct homes;
 unsigned long vm_mmap(struct file *file, unsigned long address, unsigned long length,

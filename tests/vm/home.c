@@ -1,8 +1,9 @@
 /*
- * What a guest's kernel does with memory of the window, and what the driver does with private memory
- * that is moved to it. Each case is a process of its own, and prints a line:
+ * What a guest's kernel does with memory of the window, and what the driver does with private
+ * memory that is moved to it. Each case is a process of its own, and prints a line:
  *
  *	home BLOCKDEVICE	all cases
+ *	home --outlive FILE	moves memory, and looks at it again when there is a file
  *
  * A segment of CAUSEWAY_CREATE is small: memory that is at home in it lies at low addresses.
  */
@@ -186,7 +187,7 @@ static void *write_on(void *argument)
 }
 
 /* Back to private memory, as the library does it. */
-static void bring_back(void)
+static void take_back(void)
 {
 	void *husk = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
@@ -196,7 +197,6 @@ static void bring_back(void)
 	CHECK(mremap(husk, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)HOME) ==
 	      (void *)HOME);
 	CHECK(ioctl(segment, CAUSEWAY_LET_GO) == 0);
-	CHECK(request(CAUSEWAY_PUNCH, HOME, BYTES) == 0);
 }
 
 /* Threads write while memory is moved to and fro: nothing of it is lost. */
@@ -216,7 +216,8 @@ static void written(void)
 		usleep(1000);
 		CHECK(request(CAUSEWAY_HOME, HOME, BYTES) == 0);
 		usleep(1000);
-		bring_back();
+		take_back();
+		CHECK(request(CAUSEWAY_PUNCH, HOME, BYTES) == 0);
 	}
 	__atomic_store_n(&stop, true, __ATOMIC_RELAXED);
 	for (int i = 0; i < WRITERS; i++) {
@@ -334,10 +335,33 @@ static const struct {
 	{ "refused", refused },
 };
 
+/* Memory that was moved stays, whatever becomes of the device; and becomes private again. */
+static int outlive(const char *file)
+{
+	uint64_t *at;
+
+	open_segment();
+	at = private_memory();
+	CHECK(request(CAUSEWAY_HOME, HOME, BYTES) == 0 && is_whole(at));
+	printf("moved\n");
+	fflush(stdout);
+	while (access(file, F_OK))
+		usleep(100000);
+	CHECK(is_whole(at));
+	CHECK(madvise((char *)at + PAGE, PAGE, MADV_DONTNEED) == 0 && !at[PAGE / sizeof(*at)]);
+	CHECK(request(CAUSEWAY_HOME, HOME + 2 * BYTES, BYTES) == -1 && errno == ENODEV);
+	take_back();
+	CHECK(at[0] == 1 && !at[PAGE / sizeof(*at)] && close(segment) == 0 && at[1] == 4);
+	printf("still there\n");
+	return EXIT_SUCCESS;
+}
+
 int main(int argc, char **argv)
 {
 	int failed = 0;
 
+	if (argc == 3 && !strcmp(argv[1], "--outlive"))
+		return outlive(argv[2]);
 	if (argc != 2)
 		return EXIT_FAILURE;
 	disk = argv[1];

@@ -119,8 +119,10 @@ def tests():
         for tool in PERFTEST:
             yield named(tool, measure, client, server, tool)
         yield named("verify", verify, client, server)
-    yield ("memory of the host is reached from a guest",
-           lambda lab: direct(lab, lab.host, lab.guests[0], lab.guests[0]))
+    yield ("memory of the host is reached from a guest, and a guest's from there",
+           lambda lab: direct(lab, lab.host, lab.guests[0], lab.guests[0], lab.host))
+    yield ("memory of guests is reached from other guests",
+           lambda lab: direct(lab, *lab.guests[:2], *lab.guests[:2]))
     # Other threads register and give up memory meanwhile.
     yield named("verify, registering,", verify, "a", "h", "--churn")
     yield named("verify, events,", verify, "a", "b", "--events", "--recv-depth", "4")

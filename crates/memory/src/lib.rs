@@ -23,6 +23,9 @@
 //!   two mappings.
 //! - `fork`: see the `fork` module.
 //!
+//! In a virtual machine's guest stores are segments of the driver's, and the driver does all this
+//! (see the `guest` module).
+//!
 //! # What the caller and the program owe
 //!
 //! - While [`Mover::move_in`] runs, nobody unmaps or gives up parts of its range.
