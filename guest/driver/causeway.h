@@ -13,6 +13,7 @@
 #include <linux/fs.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/rwsem.h>
 #include <linux/spinlock.h>
@@ -54,6 +55,10 @@ struct cw_device {
 	struct mutex show_lock; /* who shows or hides; before map_lock */
 	struct rw_semaphore map_lock; /* faults read, who hides and death write; of what follows */
 	struct list_head ranges; /* struct cw_range that are shown, in that order */
+	struct xarray chunks; /* struct pages of the window: see pages.c */
+	struct list_head lingering; /* segments that nobody has open, but pages of which are pinned */
+	struct delayed_work linger;
+	struct task_struct *zapper; /* takes pages away from processes, which keep them */
 	u32 last_session;
 	struct list_head messages; /* taken off the event queue, under queue_lock */
 	struct work_struct work;
@@ -90,6 +95,17 @@ struct cw_bell {
 	u64 count; /* and how often it was rung, under the queue's lock */
 };
 
+/* What a process has of its private memory in a segment: see home.c. */
+struct cw_home {
+	struct mutex lock; /* one request at a time */
+	struct mm_struct *mm; /* the process's address space, once there is something */
+	struct mmu_notifier notifier;
+	struct xarray pages; /* that are at home, by number */
+	struct cw_homing *homing; /* under way, by the process's mmap lock */
+	u64 held, held_end; /* who touches this waits; under map_lock */
+	wait_queue_head_t wait;
+};
+
 /* Memory of the host's, which may be larger than the window. */
 struct cw_segment {
 	struct cw_device *dev;
@@ -97,6 +113,8 @@ struct cw_segment {
 	u32 handle;
 	u64 length;
 	struct list_head ranges; /* struct cw_range that are shown */
+	struct list_head list; /* in the device's, once it lingers */
+	struct cw_home home;
 };
 
 /* CW_RANGE_BYTES of a segment, or what is left of it, that is shown in the window. */
@@ -107,6 +125,7 @@ struct cw_range {
 	u64 number; /* of it in the segment */
 	u64 offset; /* where in the window */
 	u64 length;
+	unsigned int users; /* it stays shown; under show_lock */
 };
 
 /* control.c: requests of the host */
@@ -126,6 +145,10 @@ void cw_message_free(struct cw_message *message);
 struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable);
 struct cw_segment *cw_file_segment(struct file *file);
 int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
+struct cw_range *cw_range_get(struct cw_segment *segment, u64 number);
+void cw_range_put(struct cw_range *range);
+void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes);
+void cw_linger(struct work_struct *work);
 void cw_objects_kill(struct cw_device *dev);
 
 /* objects.c: descriptors for peers' doorbells, and handles */
@@ -134,6 +157,27 @@ void cw_bell_rung(struct cw_bell *bell);
 long cw_wake(struct cw_device *dev, u64 address, u32 count);
 bool cw_file_handle(struct cw_device *dev, struct file *file, u32 *handle);
 void cw_release_handle(struct cw_device *dev, u32 handle);
+
+/* home.c: private memory of processes in segments */
+void cw_home_init(struct cw_segment *segment);
+void cw_home_end(struct cw_segment *segment);
+long cw_home_ioctl(struct file *file, unsigned int number, unsigned long argument);
+ssize_t cw_home_read(struct file *file, char __user *to, size_t bytes, loff_t *at);
+unsigned long cw_home_area(struct file *file, unsigned long address, unsigned long length,
+			   unsigned long page, unsigned long flags);
+bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma);
+bool cw_home_held(struct cw_segment *segment, struct vm_fault *vmf);
+vm_fault_t cw_home_wait(struct cw_segment *segment, struct vm_fault *vmf);
+void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma);
+
+/* pages.c: struct pages for the window */
+int cw_pages_make(struct cw_device *dev, u64 offset);
+bool cw_pages_made(struct cw_device *dev, u64 offset);
+struct page *cw_page(struct cw_device *dev, u64 offset);
+vm_fault_t cw_page_insert(struct cw_device *dev, struct vm_area_struct *vma, unsigned long address,
+			  u64 offset, pgoff_t index);
+bool cw_pages_quiet(struct cw_device *dev, u64 offset, u64 bytes);
+void cw_pages_free(struct cw_device *dev);
 
 /* sleep.c: sleeping by the host */
 long cw_sleep(struct cw_device *dev, const struct causeway_sleep *sleep);

@@ -31,6 +31,7 @@ enum cw_operation {
 	CW_WAKE = 12,
 	CW_SLEEP = 13,
 	CW_RISE = 14,
+	CW_PUNCH = 15,
 };
 
 enum cw_event_kind {

@@ -14,23 +14,47 @@
 
 #include "causeway.h"
 
-/* Hides the range that was shown first. Under show_lock. */
+/* How often it is looked whether pages are pinned of which nobody has a descriptor any more. */
+#define CW_LINGER HZ
+
+/* Takes pages away from all processes, which find them again. Under map_lock, for writing. */
+void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes)
+{
+	struct cw_device *dev = segment->dev;
+
+	WRITE_ONCE(dev->zapper, current);
+	unmap_mapping_range(segment->mapping, from, bytes, 1);
+	WRITE_ONCE(dev->zapper, NULL);
+}
+
+/* Takes a range away from all processes; false if somebody still has pages of it. Under map_lock. */
+static bool cw_range_clear(struct cw_range *range)
+{
+	struct cw_segment *segment = range->segment;
+
+	if (range->users)
+		return false;
+	cw_unmap(segment, range->number * CW_RANGE_BYTES, range->length);
+	return cw_pages_quiet(segment->dev, range->offset, range->length);
+}
+
+/* Hides the range that was shown first of those that can be. Under show_lock. */
 static bool cw_hide_first(struct cw_device *dev)
 {
 	struct cw_request_header header = { .operation = cpu_to_le16(CW_HIDE) };
+	struct cw_range *at, *range = NULL;
 	struct cw_answer answer;
-	struct cw_range *range;
-	u64 from;
 
 	down_write(&dev->map_lock);
-	range = list_first_entry_or_null(&dev->ranges, struct cw_range, list);
-	if (range) {
-		from = range->number * CW_RANGE_BYTES;
+	list_for_each_entry(at, &dev->ranges, list) {
+		if (!cw_range_clear(at))
+			continue;
+		range = at;
 		header.handle = cpu_to_le32(range->segment->handle);
-		header.size = cpu_to_le64(from);
+		header.size = cpu_to_le64(range->number * CW_RANGE_BYTES);
 		list_del(&range->list);
 		list_del(&range->of_segment);
-		unmap_mapping_range(range->segment->mapping, from, range->length, 1);
+		break;
 	}
 	up_write(&dev->map_lock);
 	if (!range)
@@ -99,70 +123,124 @@ static int cw_segment_show(struct cw_segment *segment, u64 number)
 	return error;
 }
 
+/*
+ * The range of a segment, shown and with struct pages if there can be any, which stays so until
+ * `cw_range_put`. Its pages are those of a fault that named `page` of the segment.
+ */
+struct cw_range *cw_range_get(struct cw_segment *segment, u64 page)
+{
+	u64 number = page / PHYS_PFN(CW_RANGE_BYTES);
+	struct cw_device *dev = segment->dev;
+	struct cw_range *range;
+	int error;
+
+	mutex_lock(&dev->show_lock);
+	error = dev->dead ? -ENODEV : cw_segment_show(segment, number);
+	range = error ? ERR_PTR(error) : cw_find_range(segment, number);
+	if (!error)
+		error = cw_pages_make(dev, range->offset + (page << PAGE_SHIFT) -
+					   number * CW_RANGE_BYTES);
+	if (error)
+		range = ERR_PTR(error);
+	else
+		range->users++;
+	mutex_unlock(&dev->show_lock);
+	return range;
+}
+
+void cw_range_put(struct cw_range *range)
+{
+	struct cw_device *dev = range->segment->dev;
+
+	mutex_lock(&dev->show_lock);
+	range->users--;
+	mutex_unlock(&dev->show_lock);
+}
+
 /* Gives a process the page that it touches, and those around it. Under map_lock. */
 static vm_fault_t cw_insert_around(struct cw_range *range, struct vm_fault *vmf)
 {
 	struct vm_area_struct *vma = vmf->vma;
 	/* All in pages of the segment. */
-	unsigned long first = PHYS_PFN(range->number * CW_RANGE_BYTES);
 	unsigned long touched = vma->vm_pgoff + PHYS_PFN(vmf->address - vma->vm_start);
 	unsigned long around = round_down(touched, PHYS_PFN(CW_FAULT_BYTES));
 	unsigned long at = max(vma->vm_pgoff, around);
 	unsigned long end = min(vma->vm_pgoff + vma_pages(vma), around + PHYS_PFN(CW_FAULT_BYTES));
-	/* What to add to them for the window's. */
-	unsigned long pfn = PHYS_PFN(range->segment->dev->window + range->offset) - first;
-	vm_fault_t result = vmf_insert_pfn(vma, vmf->address, pfn + touched);
+	/* What to add to them for the window's, in bytes. */
+	u64 offset = range->offset - range->number * CW_RANGE_BYTES;
+	struct cw_device *dev = range->segment->dev;
+	vm_fault_t result;
 
+	if (!cw_pages_made(dev, offset + ((u64)touched << PAGE_SHIFT)))
+		return 0;
+	result = cw_page_insert(dev, vma, vmf->address, offset + ((u64)touched << PAGE_SHIFT),
+				touched);
+	if (range->segment->home.held_end)
+		return result;
 	for (; result == VM_FAULT_NOPAGE && at < end; at++)
-		result = vmf_insert_pfn(vma, vma->vm_start + ((at - vma->vm_pgoff) << PAGE_SHIFT),
-					pfn + at);
+		result = cw_page_insert(dev, vma,
+					vma->vm_start + ((at - vma->vm_pgoff) << PAGE_SHIFT),
+					offset + ((u64)at << PAGE_SHIFT), at);
 	return result;
 }
 
-/* Which range of a segment a process touches. */
-static u64 cw_touched_range(const struct vm_fault *vmf)
+/* Which page of a segment a process touches. */
+static u64 cw_touched(const struct vm_fault *vmf)
 {
-	u64 page = vmf->vma->vm_pgoff + PHYS_PFN(vmf->address - vmf->vma->vm_start);
-
-	return page / PHYS_PFN(CW_RANGE_BYTES);
+	return vmf->vma->vm_pgoff + PHYS_PFN(vmf->address - vmf->vma->vm_start);
 }
 
-/* The same, if the range is shown. */
+/* The same, if the range is shown and has struct pages, or can't. */
 static bool cw_segment_insert(struct cw_segment *segment, struct vm_fault *vmf, vm_fault_t *result)
 {
 	struct cw_device *dev = segment->dev;
 	struct cw_range *range;
-	bool done;
+	bool held;
 
-	down_read(&dev->map_lock);
-	range = cw_find_range(segment, cw_touched_range(vmf));
-	done = dev->dead || range;
 	*result = VM_FAULT_SIGBUS;
-	if (!dev->dead && range)
-		*result = cw_insert_around(range, vmf);
+	down_read(&dev->map_lock);
+	range = cw_find_range(segment, cw_touched(vmf) / PHYS_PFN(CW_RANGE_BYTES));
+	held = cw_home_held(segment, vmf);
+	if (!dev->dead && !held)
+		*result = range ? cw_insert_around(range, vmf) : 0;
 	up_read(&dev->map_lock);
-	return done;
+	if (held)
+		*result = cw_home_wait(segment, vmf);
+	return *result;
 }
 
 static vm_fault_t cw_segment_fault(struct vm_fault *vmf)
 {
 	struct cw_segment *segment = vmf->vma->vm_private_data;
-	struct cw_device *dev = segment->dev;
+	struct cw_range *range;
 	vm_fault_t result;
 
 	if (cw_segment_insert(segment, vmf, &result))
 		return result;
-	/* It stays shown until the page is there. */
-	mutex_lock(&dev->show_lock);
-	if (cw_segment_show(segment, cw_touched_range(vmf)) ||
-	    !cw_segment_insert(segment, vmf, &result))
+	range = cw_range_get(segment, cw_touched(vmf));
+	if (IS_ERR(range))
+		return VM_FAULT_SIGBUS;
+	if (!cw_segment_insert(segment, vmf, &result))
 		result = VM_FAULT_SIGBUS;
-	mutex_unlock(&dev->show_lock);
+	cw_range_put(range);
 	return result;
+}
+
+static void cw_segment_close(struct vm_area_struct *vma)
+{
+	cw_home_gone(vma->vm_private_data, vma);
+}
+
+/* A program's own memory at its own addresses: elsewhere the library would not find it. */
+static int cw_segment_mremap(struct vm_area_struct *vma)
+{
+	return vma->vm_flags & VM_DONTCOPY ? -EINVAL : 0;
 }
 
 static const struct vm_operations_struct cw_segment_vm_ops = {
 	.fault = cw_segment_fault,
+	.close = cw_segment_close,
+	.mremap = cw_segment_mremap,
 };
 
 static int cw_segment_mmap(struct file *file, struct vm_area_struct *vma)
@@ -175,26 +253,85 @@ static int cw_segment_mmap(struct file *file, struct vm_area_struct *vma)
 		return -EINVAL;
 	if (vma->vm_pgoff >= pages || vma_pages(vma) > pages - vma->vm_pgoff)
 		return -EINVAL;
-	vm_flags_set(vma, VM_IO | VM_PFNMAP | VM_DONTEXPAND | VM_DONTDUMP);
+	/* Pages with and without struct page; and none is another's beyond the end. */
+	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP);
+	if (cw_home_mapped(segment, vma))
+		vm_flags_set(vma, VM_DONTCOPY);
 	vma->vm_private_data = segment;
 	vma->vm_ops = &cw_segment_vm_ops;
 	return 0;
 }
 
+/* Gives up a segment that nobody has open, unless pages of it are pinned. */
+static bool cw_segment_end(struct cw_segment *segment)
+{
+	struct cw_device *dev = segment->dev;
+	struct cw_range *range, *next;
+	bool quiet = true;
+
+	down_write(&dev->map_lock);
+	list_for_each_entry(range, &segment->ranges, of_segment)
+		quiet &= cw_pages_quiet(dev, range->offset, range->length);
+	if (quiet) {
+		list_for_each_entry_safe(range, next, &segment->ranges, of_segment) {
+			list_del(&range->list);
+			kfree(range);
+		}
+	}
+	up_write(&dev->map_lock);
+	if (!quiet)
+		return false;
+	cw_release_handle(dev, segment->handle);
+	kfree(segment);
+	cw_device_put(dev);
+	return true;
+}
+
+/* Ends those segments of which no page is pinned any more. */
+void cw_linger(struct work_struct *work)
+{
+	struct cw_device *dev = container_of(to_delayed_work(work), struct cw_device, linger);
+	struct cw_segment *segment, *next;
+	struct inode *inode;
+
+	kref_get(&dev->refs);
+	mutex_lock(&dev->lock);
+	list_for_each_entry_safe(segment, next, &dev->lingering, list) {
+		inode = segment->mapping->host;
+		list_del(&segment->list);
+		if (cw_segment_end(segment))
+			iput(inode);
+		else
+			list_add(&segment->list, &dev->lingering);
+	}
+	if (!list_empty(&dev->lingering) && !dev->dead)
+		schedule_delayed_work(&dev->linger, CW_LINGER);
+	mutex_unlock(&dev->lock);
+	cw_device_put(dev);
+}
+
+/*
+ * In the place of what a disk, say, reads or writes after the last user of a segment is gone the
+ * host must not show anything else. Nobody tells when that ends. On a device that is dead it stays
+ * for ever: that has waited already.
+ */
 static int cw_segment_release(struct inode *inode, struct file *file)
 {
 	struct cw_segment *segment = file->private_data;
 	struct cw_device *dev = segment->dev;
-	struct cw_range *range, *next;
 
-	down_write(&dev->map_lock);
-	list_for_each_entry_safe(range, next, &segment->ranges, of_segment) {
-		list_del(&range->list);
-		kfree(range);
+	cw_home_end(segment);
+	kref_get(&dev->refs);
+	ihold(inode);
+	if (cw_segment_end(segment)) {
+		iput(inode);
+	} else {
+		mutex_lock(&dev->lock);
+		list_add(&segment->list, &dev->lingering);
+		if (!dev->dead)
+			schedule_delayed_work(&dev->linger, CW_LINGER);
+		mutex_unlock(&dev->lock);
 	}
-	up_write(&dev->map_lock);
-	cw_release_handle(dev, segment->handle);
-	kfree(segment);
 	cw_device_put(dev);
 	return 0;
 }
@@ -202,6 +339,10 @@ static int cw_segment_release(struct inode *inode, struct file *file)
 static const struct file_operations cw_segment_fops = {
 	.owner = THIS_MODULE,
 	.mmap = cw_segment_mmap,
+	.get_unmapped_area = cw_home_area,
+	.read = cw_home_read,
+	.unlocked_ioctl = cw_home_ioctl,
+	.compat_ioctl = compat_ptr_ioctl,
 	.release = cw_segment_release,
 };
 
@@ -217,6 +358,7 @@ struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool
 		return ERR_PTR(inside ? -ENOMEM : -EPROTO);
 	}
 	INIT_LIST_HEAD(&segment->ranges);
+	cw_home_init(segment);
 	segment->handle = handle;
 	segment->length = length;
 	file = anon_inode_create_getfile("[causeway-segment]", &cw_segment_fops, segment,
@@ -230,6 +372,7 @@ struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool
 	segment->dev = dev;
 	segment->mapping = file->f_mapping;
 	i_size_write(file_inode(file), length);
+	file->f_mode |= FMODE_PREAD;
 	return file;
 }
 
@@ -266,7 +409,12 @@ void cw_objects_kill(struct cw_device *dev)
 
 	down_write(&dev->map_lock);
 	list_for_each_entry(range, &dev->ranges, list)
-		unmap_mapping_range(range->segment->mapping, range->number * CW_RANGE_BYTES,
-				    range->length, 1);
+		cw_unmap(range->segment, range->number * CW_RANGE_BYTES, range->length);
 	up_write(&dev->map_lock);
+	/* Who schedules it looks whether the device is dead, under this lock. */
+	mutex_lock(&dev->lock);
+	mutex_unlock(&dev->lock);
+	cancel_delayed_work_sync(&dev->linger);
+	cw_pages_free(dev);
+	cw_linger(&dev->linger.work);
 }

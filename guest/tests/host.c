@@ -113,6 +113,9 @@ static int carry_out(const struct cw_request_header *header, struct cw_answer *a
 		if (handle >= HANDLES || !host.has[handle])
 			return EBADF;
 		return show(handle, from, answer);
+	case CW_PUNCH:
+		host.punched++;
+		return 0;
 	case CW_HIDE:
 	case CW_RELEASE:
 		if (handle >= HANDLES || !host.has[handle])
@@ -277,6 +280,9 @@ void begin(void)
 	xa_init_flags(&device->sessions, XA_FLAGS_ALLOC1);
 	xa_init_flags(&device->bells, XA_FLAGS_LOCK_IRQ);
 	INIT_LIST_HEAD(&device->ranges);
+	xa_init(&device->chunks);
+	INIT_LIST_HEAD(&device->lingering);
+	INIT_DELAYED_WORK(&device->linger, cw_linger);
 	INIT_LIST_HEAD(&device->sleepers);
 	device->vdev = &virtio;
 	device->control = &host.control.vq;
@@ -375,7 +381,8 @@ void map_at(struct vm_area_struct *vma, struct file *file, unsigned long first,
 
 	*vma = (struct vm_area_struct){ .vm_start = address, .vm_flags = VM_MAYSHARE,
 					.vm_end = address + pages * PAGE_SIZE,
-					.vm_pgoff = first };
+					.vm_pgoff = first, .vm_mm = &process,
+					.vm_file = file };
 	address += 1ul << 30;
 	EXPECT(file->f_op->mmap(file, vma) == 0);
 	vma->next = file->space.mapped;
@@ -397,6 +404,9 @@ void unmap(struct vm_area_struct *vma, struct file *file)
 	while (*at != vma)
 		at = &(*at)->next;
 	*at = vma->next;
+	zap(vma, vma->vm_pgoff, vma_pages(vma));
+	if (vma->vm_ops)
+		vma->vm_ops->close(vma);
 	for (unsigned int i = 0; i < BUFFERS; i++)
 		if (mapped[i] == vma)
 			mapped[i] = NULL;
@@ -405,7 +415,7 @@ void unmap(struct vm_area_struct *vma, struct file *file)
 
 vm_fault_t touch(struct vm_area_struct *vma, unsigned long page)
 {
-	struct vm_fault fault = { vma, vma->vm_start + page * PAGE_SIZE };
+	struct vm_fault fault = { vma, vma->vm_start + page * PAGE_SIZE, FAULT_FLAG_ALLOW_RETRY };
 
 	return vma->vm_ops->fault(&fault);
 }

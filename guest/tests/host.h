@@ -47,8 +47,8 @@ struct host {
 		u32 handle; /* 0: nothing is shown there */
 		u64 from; /* where the range begins in the segment */
 	} places[BUFFERS];
-	unsigned int shown, most_shown, hidden;
-	unsigned int asked[CW_RISE + 1]; /* requests, by operation */
+	unsigned int shown, most_shown, hidden, punched;
+	unsigned int asked[CW_PUNCH + 1]; /* requests, by operation */
 	struct cw_request_header last; /* request but CW_RELEASE */
 };
 
@@ -97,6 +97,7 @@ void test_events(void);
 void test_sessions(void);
 void test_objects(void);
 void test_sleep(void);
+void test_home(void);
 void test_rubbish(void);
 
 #endif

@@ -8,8 +8,8 @@
 
 struct kernel kernel = { .allocations = -1, .descriptors = -1 };
 struct mm_struct process;
-static struct task task = { &process };
-struct task *current = &task;
+static struct task_struct task = { &process };
+struct task_struct *current = &task;
 static struct file *fds[FDS];
 static bool taken[FDS];
 
@@ -131,6 +131,25 @@ void *xa_erase(struct xarray *array, unsigned long number)
 	return NULL;
 }
 
+/* The entry with the least number from `number` on. */
+bool xa_next(struct xarray *array, unsigned long *number, unsigned long last, void **entry)
+{
+	unsigned int found = array->count;
+
+	for (unsigned int i = 0; i < array->count; i++) {
+		unsigned long at = array->slots[i].number;
+
+		if (at >= *number && at <= last &&
+		    (found == array->count || at < array->slots[found].number))
+			found = i;
+	}
+	if (found == array->count)
+		return false;
+	*number = array->slots[found].number;
+	*entry = array->slots[found].entry;
+	return true;
+}
+
 int xa_insert(struct xarray *array, unsigned long number, void *entry, gfp_t flags)
 {
 	if (flags == GFP_KERNEL)
@@ -168,7 +187,9 @@ struct file *anon_inode_getfile(const char *name, const struct file_operations *
 	file->f_op = operations;
 	file->private_data = data;
 	file->f_mapping = &file->space;
+	file->space.host = &file->inode;
 	file->flags = flags;
+	file->f_mode = flags == O_RDWR ? FMODE_WRITE : 0;
 	file->refs = 1;
 	return file;
 }
@@ -178,9 +199,20 @@ void fput(struct file *file)
 	assert(file->refs > 0);
 	if (--file->refs)
 		return;
+	ihold(&file->inode);
 	if (file->f_op && file->f_op->release)
 		file->f_op->release(&file->inode, file);
-	free(file);
+	iput(&file->inode);
+}
+
+/* An inode is in its file here, which lasts as long. */
+void iput(struct inode *inode)
+{
+	struct file *file = container_of(inode, struct file, inode);
+
+	assert(inode->refs > 0);
+	if (!--inode->refs && !file->refs)
+		free(file);
 }
 
 struct file *fget(int fd)
@@ -297,32 +329,4 @@ void eventfd_ctx_put(struct eventfd_ctx *event)
 void eventfd_signal(struct eventfd_ctx *event)
 {
 	event->rung++;
-}
-
-struct vm_area_struct *vma_lookup(struct mm_struct *mm, unsigned long address)
-{
-	struct vm_area_struct *vma = mm->vma;
-
-	return vma && address >= vma->vm_start && address < vma->vm_end ? vma : NULL;
-}
-
-vm_fault_t vmf_insert_pfn(struct vm_area_struct *vma, unsigned long address, unsigned long pfn)
-{
-	assert(address >= vma->vm_start && address < vma->vm_end && vma_pages(vma) <= VMA_PAGES);
-	vma->pages[(address - vma->vm_start) >> PAGE_SHIFT] = pfn;
-	return VM_FAULT_NOPAGE;
-}
-
-void unmap_mapping_range(struct address_space *mapping, loff_t from, loff_t bytes, int even)
-{
-	may_sleep();
-	assert(from % (loff_t)PAGE_SIZE == 0 && bytes % (loff_t)PAGE_SIZE == 0 && bytes && even);
-	for (struct vm_area_struct *vma = mapping->mapped; vma; vma = vma->next) {
-		for (unsigned long i = 0; i < vma_pages(vma); i++) {
-			unsigned long page = vma->vm_pgoff + i;
-
-			if (page >= PHYS_PFN(from) && page - PHYS_PFN(from) < PHYS_PFN(bytes))
-				vma->pages[i] = 0;
-		}
-	}
 }

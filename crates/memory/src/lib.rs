@@ -37,10 +37,12 @@
 //!   and so hold up a thread that gives up pages.
 //! - Protection keys and NUMA policies of a range are not in force while it is in a store.
 
+mod backend;
 mod engine;
 mod error;
 mod extents;
 mod fork;
+mod guest;
 mod mappings;
 mod mason;
 mod monitor;

@@ -17,7 +17,7 @@ use causeway_shm::lock::{Watched, wake_in};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -188,6 +188,11 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
                 self.rise(handle);
                 Ok(Answer::default())
             }
+            Request::Punch {
+                handle,
+                from,
+                length,
+            } => self.punch(handle, from, length),
         };
         outcome.unwrap_or_else(Answer::failed)
     }
@@ -346,6 +351,22 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         if let Some(sleepers) = &self.sleepers {
             sleepers.remove(handle);
         }
+    }
+
+    /// Who may write to a segment may empty it: zeros could be written as well. A peer that holds
+    /// the file's lock holds up its own machine's partner, no other machine.
+    fn punch(&self, handle: u32, from: u64, bytes: u64) -> Result<Answer, Errno> {
+        let Some(Object::Segment { fd, length, .. }) = self.objects.get(&handle) else {
+            return Err(Errno::BADF);
+        };
+        let end = from.checked_add(bytes).ok_or(Errno::INVAL)?;
+        let whole = from.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+        if !whole || bytes == 0 || end > *length {
+            return Err(Errno::INVAL);
+        }
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(fd, mode, from, bytes)?;
+        Ok(Answer::default())
     }
 
     fn doorbell(&mut self) -> Result<Answer, Errno> {

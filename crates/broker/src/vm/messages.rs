@@ -18,6 +18,9 @@ pub const REQUEST_MAX: usize = REQUEST_BYTES + MESSAGE_MAX;
 /// Bytes of a word that a process sleeps on, in the message of a request.
 const WORD_BYTES: usize = 16;
 
+/// Bytes of the message that says how much is to be emptied.
+const PUNCH_BYTES: usize = 8;
+
 /// A word that a process of the guest sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepWord {
@@ -112,6 +115,15 @@ pub enum Request {
         /// The doorbell's handle.
         handle: u32,
     },
+    /// Empties pages of a segment: they are zeros for everybody.
+    Punch {
+        /// The segment's handle.
+        handle: u32,
+        /// Where they begin in it.
+        from: u64,
+        /// Their bytes.
+        length: u64,
+    },
 }
 
 /// The answer to a request.
@@ -190,7 +202,7 @@ impl Request {
         let size = u64_at(bytes, 16)?;
         let count = u32_at(bytes, 24)? as usize;
         let message = bytes.get(REQUEST_BYTES..)?;
-        let talks = matches!(operation, 3 | 13);
+        let talks = matches!(operation, 3 | 13 | 15);
         if u16_at(bytes, 2)? != 0 || message.len() != length || length > MESSAGE_MAX {
             return None;
         }
@@ -236,6 +248,11 @@ impl Request {
                     .collect::<Option<_>>()?,
             },
             14 => Request::Rise { handle },
+            15 if count == 0 && length == PUNCH_BYTES => Request::Punch {
+                handle,
+                from: size,
+                length: u64_at(message, 0)?,
+            },
             _ => return None,
         })
     }
@@ -350,7 +367,16 @@ mod tests {
         let (handle, from) = (9, 8192);
         let show = Some(Request::Show { handle, from });
         assert_eq!(Request::decode(&request(9, &[], b"")), show);
-        assert_eq!(Request::decode(&request(15, &[], b"")), None, "operation");
+        assert_eq!(Request::decode(&request(16, &[], b"")), None, "operation");
+        let punch = Request::Punch {
+            handle: 9,
+            from: 8192,
+            length: 4096,
+        };
+        let bytes = 4096u64.to_le_bytes();
+        assert_eq!(Request::decode(&request(15, &[], &bytes)), Some(punch));
+        assert_eq!(Request::decode(&request(15, &[4], &bytes)), None, "handle");
+        assert_eq!(Request::decode(&request(15, &[], &bytes[1..])), None, "cut");
         let sleep = Request::Sleep {
             handle: 9,
             words: vec![SleepWord {
