@@ -169,6 +169,16 @@ bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma);
 bool cw_home_held(struct cw_segment *segment, struct vm_fault *vmf);
 vm_fault_t cw_home_wait(struct cw_segment *segment, struct vm_fault *vmf);
 void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma);
+bool cw_is_home(const struct vm_area_struct *vma);
+u64 cw_in_window(const struct cw_range *range, u64 offset);
+
+/* keep.c: what is left of it when the device goes */
+void cw_keep(struct cw_range *range);
+struct page *cw_kept(struct cw_segment *segment, unsigned long number);
+vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsigned long number);
+void cw_kept_discard(struct cw_segment *segment, unsigned long first, unsigned long end);
+bool cw_kept_quiet(struct cw_segment *segment, unsigned long first, unsigned long end);
+void cw_kept_forget(struct cw_segment *segment, unsigned long first, unsigned long end);
 
 /* pages.c: struct pages for the window */
 int cw_pages_make(struct cw_device *dev, u64 offset);

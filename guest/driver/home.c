@@ -63,6 +63,10 @@ static void cw_home_discard(struct cw_segment *segment, unsigned long first, uns
 	unsigned long at, from = end, next = end;
 	void *entry;
 
+	if (READ_ONCE(segment->dev->dead)) {
+		cw_kept_discard(segment, first, end);
+		return;
+	}
 	xa_for_each_range(&segment->home.pages, at, entry, first, end - 1) {
 		if (from == end)
 			from = at;
@@ -112,10 +116,12 @@ void cw_home_end(struct cw_segment *segment)
 {
 	if (segment->home.mm)
 		mmu_notifier_unregister(&segment->home.notifier, segment->home.mm);
+	cw_kept_forget(segment, 0, ULONG_MAX);
 	xa_destroy(&segment->home.pages);
 }
 
-static bool cw_is_home(const struct vm_area_struct *vma)
+/* Whether a mapping is of memory that is at home. */
+bool cw_is_home(const struct vm_area_struct *vma)
 {
 	return vma->vm_flags & VM_DONTCOPY && PHYS_PFN(vma->vm_start) == vma->vm_pgoff;
 }
@@ -123,14 +129,8 @@ static bool cw_is_home(const struct vm_area_struct *vma)
 /* What is unmapped there is at home no more. Under the process's mmap lock. */
 void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma)
 {
-	unsigned long at;
-	void *entry;
-
-	if (!cw_is_home(vma))
-		return;
-	xa_for_each_range(&segment->home.pages, at, entry, vma->vm_pgoff,
-			  vma->vm_pgoff + vma_pages(vma) - 1)
-		xa_erase(&segment->home.pages, at);
+	if (cw_is_home(vma))
+		cw_kept_forget(segment, vma->vm_pgoff, vma->vm_pgoff + vma_pages(vma));
 }
 
 static bool cw_held_at(struct cw_segment *segment, u64 offset)
@@ -251,7 +251,7 @@ bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma)
 }
 
 /* Where a page of a segment is in the window. */
-static u64 cw_in_window(const struct cw_range *range, u64 offset)
+u64 cw_in_window(const struct cw_range *range, u64 offset)
 {
 	return range->offset + offset - range->number * CW_RANGE_BYTES;
 }
@@ -391,6 +391,17 @@ static long cw_home(struct file *file, const struct causeway_span *span)
 	return error;
 }
 
+/* Whether nobody else has any of these pages, which no process has mapped. Under map_lock. */
+static bool cw_home_quiet(struct cw_segment *segment, struct cw_range *range,
+			  const struct causeway_span *span)
+{
+	if (segment->dev->dead)
+		return cw_kept_quiet(segment, PHYS_PFN(span->start),
+				     PHYS_PFN(span->start + span->length));
+	return !IS_ERR(range) &&
+	       cw_pages_quiet(segment->dev, cw_in_window(range, span->start), span->length);
+}
+
 /* Takes the pages away from all threads, who wait if they want them again. */
 static long cw_home_hold(struct cw_segment *segment, const struct causeway_span *span)
 {
@@ -401,14 +412,15 @@ static long cw_home_hold(struct cw_segment *segment, const struct causeway_span 
 	if (segment->home.held_end)
 		return -EBUSY;
 	range = cw_range_get(segment, PHYS_PFN(span->start));
-	if (IS_ERR(range))
+	if (IS_ERR(range) && PTR_ERR(range) != -ENODEV)
 		return PTR_ERR(range);
 	cw_hold(segment, span->start, span->start + span->length);
 	down_write(&dev->map_lock);
 	cw_unmap(segment, span->start, span->length);
-	quiet = cw_pages_quiet(dev, cw_in_window(range, span->start), span->length);
+	quiet = cw_home_quiet(segment, range, span);
 	up_write(&dev->map_lock);
-	cw_range_put(range);
+	if (!IS_ERR(range))
+		cw_range_put(range);
 	if (!quiet)
 		cw_hold(segment, 0, 0);
 	return quiet ? 0 : -EBUSY;
@@ -422,16 +434,20 @@ static int cw_read_page(struct cw_segment *segment, u64 offset, void *to, size_t
 	struct page *page;
 	int error = 0;
 
-	if (IS_ERR(range))
+	if (IS_ERR(range) && PTR_ERR(range) != -ENODEV)
 		return PTR_ERR(range);
 	down_read(&dev->map_lock);
-	page = cw_page(dev, cw_in_window(range, offset & PAGE_MASK));
-	if (!dev->dead && page)
+	if (dev->dead)
+		page = cw_kept(segment, PHYS_PFN(offset));
+	else
+		page = IS_ERR(range) ? NULL : cw_page(dev, cw_in_window(range, offset & PAGE_MASK));
+	if (page)
 		memcpy_from_page(to, page, offset_in_page(offset), bytes);
 	else
 		error = -EIO;
 	up_read(&dev->map_lock);
-	cw_range_put(range);
+	if (!IS_ERR(range))
+		cw_range_put(range);
 	return error;
 }
 

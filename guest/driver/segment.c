@@ -201,7 +201,9 @@ static bool cw_segment_insert(struct cw_segment *segment, struct vm_fault *vmf, 
 	down_read(&dev->map_lock);
 	range = cw_find_range(segment, cw_touched(vmf) / PHYS_PFN(CW_RANGE_BYTES));
 	held = cw_home_held(segment, vmf);
-	if (!dev->dead && !held)
+	if (dev->dead && !held)
+		*result = cw_kept_insert(segment, vmf, cw_touched(vmf));
+	else if (!held)
 		*result = range ? cw_insert_around(range, vmf) : 0;
 	up_read(&dev->map_lock);
 	if (held)
@@ -408,8 +410,10 @@ void cw_objects_kill(struct cw_device *dev)
 	struct cw_range *range;
 
 	down_write(&dev->map_lock);
-	list_for_each_entry(range, &dev->ranges, list)
+	list_for_each_entry(range, &dev->ranges, list) {
 		cw_unmap(range->segment, range->number * CW_RANGE_BYTES, range->length);
+		cw_keep(range);
+	}
 	up_write(&dev->map_lock);
 	/* Who schedules it looks whether the device is dead, under this lock. */
 	mutex_lock(&dev->lock);

@@ -245,6 +245,36 @@ static void pinned(void)
 	process_ends();
 }
 
+/* When the device goes, the process keeps what it had; peers have what was. */
+static void kept(void)
+{
+	unsigned char bytes[2];
+	loff_t at = (loff_t)(ADDRESS + 2 * PAGE_SIZE - 1);
+	struct page *page;
+
+	process_begins();
+	EXPECT(move() == 0 && found(0) == 1);
+	page_bytes(pfn_to_page(homes.pages[0]))[7] = 99;
+	unplug();
+	EXPECT(!homes.pages[0] && found(0) == 99 && found(PAGES - 1) == PAGES);
+	EXPECT(move() == -ENODEV && request(CAUSEWAY_PUNCH, ADDRESS, PAGE_SIZE) == -ENODEV);
+	happens(MMU_NOTIFY_CLEAR, 3, 1);
+	EXPECT(found(3) == 0 && found(4) == 5);
+	EXPECT(file->f_op->read(file, (char *)bytes, sizeof(bytes), &at) == sizeof(bytes));
+	EXPECT(bytes[0] == 2 && bytes[1] == 3);
+	/* The way back is as before. */
+	page = pfn_to_page(homes.pages[0]);
+	page->refs++;
+	EXPECT(request(CAUSEWAY_HOLD, ADDRESS, PAGE_SIZE) == -EBUSY && found(0) == 99);
+	put_page(page);
+	EXPECT(request(CAUSEWAY_HOLD, ADDRESS, PAGE_SIZE) == 0 && !homes.pages[0]);
+	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_LET_GO, 0) == 0);
+	memset(host.has, 0, sizeof(host.has));
+	memset(host.places, 0, sizeof(host.places));
+	host.shown = 0;
+	process_ends();
+}
+
 /* One process has its memory in a segment, whoever has the descriptor. */
 static void of_one_process(void)
 {
@@ -268,5 +298,6 @@ void test_home(void)
 	given_up();
 	held();
 	pinned();
+	kept();
 	of_one_process();
 }

@@ -164,6 +164,17 @@ int xa_insert(struct xarray *array, unsigned long number, void *entry, gfp_t fla
 	return 0;
 }
 
+void *xa_cmpxchg(struct xarray *array, unsigned long number, void *old, void *entry, gfp_t flags)
+{
+	void *there = xa_load(array, number);
+
+	assert(old && entry && flags == GFP_KERNEL);
+	for (unsigned int i = 0; there == old && i < array->count; i++)
+		if (array->slots[i].number == number)
+			array->slots[i].entry = entry;
+	return there;
+}
+
 int xa_alloc_cyclic(struct xarray *array, u32 *number, void *entry, struct xa_limit limit,
 		    u32 *next, gfp_t flags)
 {

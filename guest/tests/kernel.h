@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/ioctl.h>
 #include <linux/types.h>
 #include <stdbool.h>
@@ -301,6 +302,7 @@ struct xa_limit {
 #define xa_store(array, number, entry, gfp) \
 	((void)xa_erase(array, number), (void)xa_insert(array, number, entry, GFP_ATOMIC))
 /* Tests let any allocation fail; that of a place for an entry is one. */
+void *xa_cmpxchg(struct xarray *array, unsigned long number, void *old, void *entry, gfp_t flags);
 #define xa_reserve(array, number, gfp) \
 	(may_sleep(), kernel.allocations ? (kernel.allocations--, 0) : -ENOMEM)
 #define xa_release(array, number) ((void)(array), (void)(number))

@@ -14,6 +14,24 @@ unsigned char *page_bytes(struct page *page)
 	return page->bytes;
 }
 
+struct page *alloc_page(gfp_t flags)
+{
+	struct page *page = allocate(sizeof(*page), flags);
+
+	if (page)
+		*page = (struct page){ .refs = 1, .lone = true };
+	return page;
+}
+
+void put_page(struct page *page)
+{
+	assert(page->refs > 0);
+	if (--page->refs || !page->lone)
+		return;
+	free(page->bytes);
+	free(page);
+}
+
 static unsigned long map_pages(const struct dev_pagemap *map)
 {
 	return PHYS_PFN(map->range.end + 1 - map->range.start);
@@ -50,8 +68,13 @@ void memunmap_pages(struct dev_pagemap *map)
 	free(map->pages);
 }
 
+/* Numbers of pages that are not the window's: where their structures are. */
+#define LONE (1ul << 62)
+
 static struct page *page_at(unsigned long pfn)
 {
+	if (pfn & LONE)
+		return (struct page *)(pfn & ~LONE);
 	for (struct dev_pagemap *map = maps; map; map = map->next)
 		if (pfn >= PHYS_PFN(map->range.start) && pfn <= PHYS_PFN(map->range.end))
 			return &map->pages[pfn - PHYS_PFN(map->range.start)];
@@ -68,6 +91,8 @@ struct page *pfn_to_page(unsigned long pfn)
 
 static unsigned long page_to_pfn(const struct page *page)
 {
+	if (page->lone)
+		return (unsigned long)page | LONE;
 	for (struct dev_pagemap *map = maps; map; map = map->next)
 		if (page >= map->pages && page < map->pages + map_pages(map))
 			return PHYS_PFN(map->range.start) + (page - map->pages);

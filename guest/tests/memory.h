@@ -35,6 +35,7 @@ struct page {
 	bool anon;
 	struct address_space *mapping;
 	unsigned long index;
+	bool lone; /* it is of nothing, and ends with its last reference */
 	unsigned char *bytes; /* once there are any */
 };
 
@@ -43,8 +44,12 @@ typedef unsigned long pgoff_t;
 #define page_folio(page) (page)
 #define folio_test_anon(page) ((page)->anon)
 #define folio_maybe_dma_pinned(page) ((page)->pins > 0)
-#define page_ref_count(page) ((page)->refs)
-#define put_page(page) (assert((page)->refs > 0), (void)(page)->refs--)
+#define page_ref_count(p) (((struct page *)(p))->refs)
+void put_page(struct page *page);
+struct page *alloc_page(gfp_t flags);
+#define GFP_HIGHUSER GFP_KERNEL
+#define __GFP_NOWARN 0
+#define clear_highpage(page) memset(page_bytes(page), 0, PAGE_SIZE)
 unsigned char *page_bytes(struct page *page);
 #define copy_highpage(to, from) memcpy(page_bytes(to), page_bytes(from), PAGE_SIZE)
 #define memcpy_from_page(to, page, offset, bytes) memcpy(to, page_bytes(page) + (offset), bytes)
