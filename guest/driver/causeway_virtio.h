@@ -59,7 +59,7 @@ struct cw_request_header {
 	__le32 session; /* of CW_WAKE: how many */
 	__le32 handle; /* of CW_OPEN: the user */
 	__le32 length; /* of the message behind the header */
-	__le64 size; /* of CW_WAKE: where the word is; of CW_SHOW, CW_HIDE: where the range begins */
+	__le64 size; /* of CW_WAKE: where the word is; of CW_SHOW and CW_HIDE: the range */
 	__le32 count;
 	__le32 handles[CAUSEWAY_FDS_MAX];
 	__le32 zero2;

@@ -73,8 +73,9 @@ def verify(server, client, *both):
     return f"{VERIFY[1]} queue pairs, {VERIFY[3]} operations"
 
 
-def direct(lab, server, client, *reaching):
-    """Those who reach into the other's memory must do so: all could go by ring."""
+def begin_direct(lab, server, client, *reaching):
+    """Has those who reach into the other's memory do so, until they are stopped: all could go by
+    ring. How many accesses were made."""
     traffic.start(server, [path_of(server, "verify")], "shm")
     traffic.wait_listening(server, VERIFY_PORT)
     argv = [path_of(client, "verify"), "--ops", MANY, server.address]
@@ -89,9 +90,15 @@ def direct(lab, server, client, *reaching):
         endpoints = json.loads(lab.causeway("status", "--json"))["endpoints"]
         made = [endpoint["counters"]["direct"] for endpoint in endpoints
                 if endpoint["command"] == "verify" and (endpoint["pid"] == 0) in in_guest]
+    return sum(made)
+
+
+def direct(lab, server, client, *reaching):
+    """Memory is reached in place."""
+    made = begin_direct(lab, server, client, *reaching)
     for place in (client, server):
         traffic.stop(place, "verify")
-    return f"{sum(made)} accesses"
+    return f"{made} accesses"
 
 
 def errors(guest):

@@ -1,14 +1,15 @@
 //! Mirrors of tables of memory regions, for readers in virtual machines.
 //!
-//! A peer on the host has a descriptor of an endpoint's table that is for reading. A virtual machine
-//! can't be given one: QEMU maps for writing whatever it maps. So each machine reads a table of its
-//! own, the *mirror*, which the owner of the table keeps as it keeps the table ([`causeway_shm::MrTable`]):
-//! what it withdraws is withdrawn there by the same stores, before it waits for accesses under way. Whoever
-//! writes to a mirror reaches the readers in that machine, and nobody else: the owner reads nothing of it.
+//! A peer on the host has a descriptor of an endpoint's table that is for reading. A virtual
+//! machine can't be given one: QEMU maps for writing whatever it maps. So each machine reads a
+//! table of its own, the *mirror*, which the owner of the table keeps as it keeps the table
+//! ([`causeway_shm::MrTable`]): what it withdraws is withdrawn there by the same stores, before it
+//! waits for accesses under way. Whoever writes to a mirror reaches the readers in that machine,
+//! and nobody else: the owner reads nothing of it.
 //!
 //! Which machine may be shown a memfd for writing is said by its name, which only the broker can
-//! write ([`labelled`]): the tables and segments of a machine's own endpoints, and what mirrors
-//! others' tables for it. Within the machine its kernel keeps processes to reading.
+//! write: the tables and segments of a machine's own endpoints, and what mirrors others' tables for
+//! it. Within the machine its kernel keeps processes to reading.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -342,10 +342,7 @@ impl Qp {
                 mirror,
             } => {
                 causeway_fault::point("qp.introduced");
-                shared.sharing.share(self.pd.handle);
-                if !trusted {
-                    shared.sharing.distrust();
-                }
+                shared.sharing.share(self.pd.handle, trusted);
                 let peer = match (peer_fds, known) {
                     (Some(fds), _) => shared.peers.get(peer, place, fds)?,
                     (None, Some((_, known))) => known,

@@ -146,8 +146,16 @@ impl Sharing {
         }
     }
 
-    /// A peer on this host may ask for the domain's memory: moves what is registered in it.
-    pub fn share(&self, pd: u32) {
+    /// A peer on this host may ask for the domain's memory: moves what is registered in it. Unless
+    /// the peer is trusted, what could not be taken back is hidden.
+    pub fn share(&self, pd: u32, trusted: bool) {
+        self.move_shared(pd);
+        if !trusted {
+            self.distrust();
+        }
+    }
+
+    fn move_shared(&self, pd: u32) {
         let regions: Vec<Arc<Mr>> = {
             let mut domains = self.domains.lock();
             let domain = domains.entry(pd).or_default();
@@ -211,7 +219,7 @@ impl Sharing {
     }
 
     /// A peer outside the trust boundary is connected: what could not be taken back is hidden.
-    pub fn distrust(&self) {
+    fn distrust(&self) {
         if let Some(mover) = self.mover.get().filter(|mover| mover.lingers()) {
             hide(mover);
         }

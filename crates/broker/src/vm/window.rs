@@ -21,8 +21,8 @@ pub const WINDOW_ID: u8 = 0;
 /// Most mappings at a time. Making one takes 0.7 ms among 100, and 100 ms among 500; QEMU ends
 /// itself beyond 512.
 pub const MAPPINGS_MAX: usize = 96;
-/// Memory is shown in ranges: this many bytes of a file, from a multiple of this on, or what is left
-/// of it. Files may be much larger than the window (a memory segment is), and sparse.
+/// Memory is shown in ranges: this many bytes of a file, from a multiple of this on, or what is
+/// left of it. Files may be much larger than the window (a memory segment is), and sparse.
 pub const RANGE_BYTES: u64 = 512 << 20;
 /// Unit of mappings.
 pub const PAGE: u64 = 4096;
