@@ -10,7 +10,7 @@
 use crate::{Descriptor, State, Valid};
 
 /// Bytes copied between two looks at whether the transfer is to go on: some microseconds.
-pub const CHUNK: usize = 64 * 1024;
+pub const CHUNK: usize = 128 * 1024;
 
 /// The last bytes of a transfer that is shared, which are copied after all others.
 const TAIL: usize = 4096;
@@ -130,8 +130,17 @@ pub(crate) enum Role {
     Engine,
     /// The engine's thread, where it shares nothing: it copies what nobody does.
     LastResort,
+    /// One who posts, and is not to be kept long.
+    Poster,
     /// One who waits.
     Waiter,
+}
+
+impl Role {
+    /// Whether it is the program's thread.
+    fn is_program(self) -> bool {
+        matches!(self, Role::Poster | Role::Waiter)
+    }
 }
 
 /// What there is to do for who claims.
@@ -155,7 +164,7 @@ pub(crate) struct Claims {
     sharers: u32,
     /// Parts that were not returned yet.
     copying: u32,
-    /// One who waits has taken part.
+    /// One who posts or waits has taken part.
     joined: bool,
     /// It ends in this way when all parts are returned.
     stopped: Option<State>,
@@ -227,7 +236,7 @@ impl Claims {
     /// A part of the rest.
     fn cut(&mut self, plan: &Plan, role: Role) -> Part {
         let Part { from, to } = self.rest;
-        self.joined |= role == Role::Waiter;
+        self.joined |= role.is_program();
         if role == Role::Engine && self.joined && self.sharers > 1 {
             // There is one descriptor, and the tail behind.
             let start = to.offset.saturating_sub(1) / CHUNK * CHUNK;

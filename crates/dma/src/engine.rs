@@ -11,9 +11,15 @@ use crate::claims::{CHUNK, Role};
 use crate::job::{Job, Lane, Step};
 use crate::{Request, State, lineage};
 
-/// Bytes of a transfer that who posts it carries out itself, if it is its queue's turn: that takes
-/// less time than to wake another thread.
-const EAGER: usize = 2 * CHUNK;
+/// Bytes of a transfer that who posts it carries out alone, if it is its queue's turn, whether the
+/// engine's thread is awake or not: to hand it over takes as long.
+const SHORT: usize = CHUNK;
+/// The same if the engine's thread sleeps. To wake a virtual processor takes 10 to 25 µs of it, and
+/// to fetch what is in the other's caches as long again; a MiB is copied in 25 where it is cached.
+const MEDIUM: usize = 8 * CHUNK;
+/// How long who posts a longer transfer copies of it before waking the engine's thread, if that
+/// sleeps and it is the queue's turn.
+pub(crate) const AFOOT: Duration = Duration::from_micros(30);
 
 /// How long a transfer's end is watched for before sleeping: what a wake-up costs, and some parts.
 const WATCH: Duration = Duration::from_micros(60);
@@ -114,21 +120,26 @@ impl Engine {
         let bytes = request.bytes();
         let job = Arc::new(Job::new(lane, request));
         let first = lane.push(job.clone());
-        let eager = first && !waited && bytes <= EAGER && self.is_ours();
-        // Who waits has help from a thread that is awake.
-        let helped = bytes > EAGER && self.awake.load(Ordering::Relaxed) && !self.is_crowded();
+        // Who waits has help from a thread that is awake, and who posts leaves to it what is long.
+        let helped = bytes > SHORT && self.awake.load(Ordering::Relaxed) && !self.is_crowded();
+        let eager = first && !waited && !helped && self.is_ours();
         if !eager && (!waited || helped) {
             self.list(lane);
         }
         (job, eager)
     }
 
-    /// Carries out what was just posted.
-    pub(crate) fn carry_on(self: &Arc<Self>, lane: &Arc<Lane>) {
-        if let Some(job) = lane.front() {
-            self.help(lane, &job);
+    /// Carries out what was just posted, of so many bytes: up to [`MEDIUM`] of them whole, and of
+    /// more what [`AFOOT`] allows. The rest is the engine's thread's.
+    pub(crate) fn carry_on(self: &Arc<Self>, job: &Arc<Job>, bytes: usize) {
+        let deadline = (bytes > MEDIUM).then(|| Instant::now() + AFOOT);
+        while !job.state().is_final() {
+            let late = || deadline.is_some_and(|by| Instant::now() >= by);
+            if !self.help(&job.lane, job, Role::Poster) || late() {
+                break;
+            }
         }
-        self.let_go(lane);
+        self.let_go(&job.lane);
     }
 
     /// Makes the engine's thread look at a lane.
@@ -243,7 +254,7 @@ impl Engine {
                 std::hint::spin_loop();
                 continue;
             };
-            if !self.help(&job.lane, &front) {
+            if !self.help(&job.lane, &front, Role::Waiter) {
                 let over = || front.state().is_final();
                 if !look(over, Instant::now(), WATCH) {
                     let until = self.born.elapsed() + CROWDED;
@@ -258,8 +269,8 @@ impl Engine {
     }
 
     /// Copies for a lane, unless enough others do. Returns whether it did.
-    fn help(&self, lane: &Lane, front: &Job) -> bool {
-        match lane.step(front, Role::Waiter) {
+    fn help(&self, lane: &Lane, front: &Job, role: Role) -> bool {
+        match lane.step(front, role) {
             Step::Nothing => return false,
             Step::Copied => {}
             Step::Ended => self.tell(),

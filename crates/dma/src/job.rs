@@ -12,7 +12,9 @@ use crate::claims::{Claim, Claims, Plan, Role};
 use crate::{Completion, Request, State, notifier};
 
 /// Parts that a thread copies before it looks at what else there is to do.
-const PARTS: usize = 8;
+const PARTS: usize = 4;
+/// The same for one who posts.
+const POSTER_PARTS: usize = 1;
 
 /// A transfer, in the hands of the engine and of those who look at it.
 pub(crate) struct Job {
@@ -78,7 +80,11 @@ impl Job {
             return Step::Nothing;
         };
         let mut step = Step::Nothing;
-        for _ in 0..PARTS {
+        let parts = match role {
+            Role::Poster => POSTER_PARTS,
+            _ => PARTS,
+        };
+        for _ in 0..parts {
             if self.aborted.load(Ordering::Relaxed) {
                 work.claims.stop(State::Aborted);
             }

@@ -6,10 +6,11 @@
 //! engine's thread starts with the first transfer that nobody waits for, and sleeps while there is
 //! nothing to copy.
 //!
-//! To wake it takes longer than to copy a little. So a short transfer that is first in its queue is
-//! carried out by who posts it, before that returns; a thread that waits for a transfer carries it
-//! out itself if the engine has not come to it; and once the engine has, they share it
-//! (`claims.rs`), in parts that each takes when it is done with the last. What is to be copied in
+//! To wake it takes as long as to copy a MiB. So a transfer that is first in its queue is begun by
+//! who posts it, and is left to the engine after the time that a wake-up takes, if it is not at its
+//! end then; a thread that waits for a transfer carries it out itself if the engine has not come to
+//! it; and once the engine has, they share it (`claims.rs`), in parts that each takes when it is
+//! done with the last. What is to be copied in
 //! order, several descriptors or overlapping memory, is not shared.
 //!
 //! # Who is told

@@ -61,8 +61,9 @@ impl Queue {
         }
     }
 
-    /// Puts a transfer at the end of the queue, and returns at once: a short one that has no others
-    /// before it has ended then.
+    /// Puts a transfer at the end of the queue, and returns at once: within the time that it takes
+    /// to wake a thread, in which one that has no others before it is begun. A short one has ended
+    /// then.
     ///
     /// # Safety
     /// Until the transfer has ended, the descriptors' memory is mapped, readable and writable
@@ -86,6 +87,7 @@ impl Queue {
         if posted.transfers.is_empty() {
             posted.outcome = None;
         }
+        let bytes = request.bytes();
         let (job, eager) = self.engine.post(&self.lane, request, waited);
         let transfer = Transfer {
             engine: self.engine.clone(),
@@ -94,7 +96,7 @@ impl Queue {
         posted.transfers.push_back(transfer.clone());
         drop(posted);
         if eager {
-            self.engine.carry_on(&self.lane);
+            self.engine.carry_on(&transfer.job, bytes);
         }
         transfer
     }

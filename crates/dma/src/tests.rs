@@ -1,6 +1,7 @@
 //! Transfers, their ends, and who is told.
 
 use super::*;
+use crate::engine::AFOOT;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
@@ -177,10 +178,16 @@ fn an_aborted_transfer_stops_and_drops_what_it_held() {
     let gate = stopped.clone();
     let held = Arc::new(());
     let (started, running) = mpsc::channel();
-    let mut buffers = Buffers::new(4 * CHUNK);
+    let mut buffers = Buffers::new(16 * CHUNK);
     let mut behind = Buffers::new(1);
+    let poster = std::thread::current().id();
     let request = Request {
         valid: Some(Box::new(move || {
+            if std::thread::current().id() == poster {
+                // Takes its time, so it leaves the transfer to the engine after two chunks.
+                std::thread::sleep(AFOOT);
+                return true;
+            }
             let _ = started.send(());
             // Holds the engine inside the first chunk until the abort was asked for.
             while !gate.load(Ordering::Acquire) {
@@ -213,7 +220,7 @@ fn an_aborted_transfer_stops_and_drops_what_it_held() {
     );
     assert_eq!(queue.state(), Some(State::Aborted));
     assert_eq!(Arc::strong_count(&held), 1);
-    assert_eq!(buffers.dst[3 * CHUNK], 0);
+    assert_eq!(buffers.dst[4 * CHUNK], 0);
     assert_eq!(behind.dst[0], 0);
 }
 

@@ -6,7 +6,7 @@ use causeway_sisci::client::Client;
 use causeway_sisci::copy::{Direction, copy};
 use causeway_sisci::memory::{Mapping, Place};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of the segments.
 const SIZE: usize = 8 << 20;
@@ -14,6 +14,11 @@ const SIZE: usize = 8 << 20;
 const VOLUME: usize = 64 << 20;
 /// Checks in one measurement.
 const CHECKS: u64 = 1_000_000;
+/// Copies in one measurement that are made singly, and how long nothing happens before each.
+const RESTS: usize = 40;
+const REST: Duration = Duration::from_millis(1);
+/// Bytes of those.
+const RESTED: usize = 1 << 20;
 /// Ids of the segments.
 const SOURCE: u32 = 0x00bd_0000;
 const TARGET: u32 = 0x00bd_0001;
@@ -100,6 +105,27 @@ fn compare(
     Ok((median(times.0), median(times.1)))
 }
 
+/// As [`compare`], each copy by itself after a rest of both, in which threads fall asleep.
+fn compare_rested(
+    rounds: Rounds,
+    mut ours: impl FnMut() -> Result<(), Error>,
+    mut theirs: impl FnMut(),
+) -> Result<(f64, f64), Error> {
+    let turns = RESTS / rounds.divisor as usize;
+    let mut times = (Vec::new(), Vec::new());
+    for _ in 0..turns * rounds.count as usize {
+        std::thread::sleep(REST);
+        let begun = Instant::now();
+        ours()?;
+        times.0.push(begun.elapsed().as_nanos() as f64);
+        std::thread::sleep(REST);
+        let begun = Instant::now();
+        theirs();
+        times.1.push(begun.elapsed().as_nanos() as f64);
+    }
+    Ok((median(times.0), median(times.1)))
+}
+
 /// `causeway bench sisci`
 pub fn sisci(rounds: Rounds) -> Result<Vec<Row>, Error> {
     // First what forks: afterwards there are threads.
@@ -179,6 +205,10 @@ pub fn dma(rounds: Rounds) -> Result<Vec<Row>, Error> {
             Ok(queue.wait(None).1?)
         };
         rows.push(row(posted, MEMCPY, compare(rounds, size, post, theirs)?));
+        if size == RESTED {
+            let times = compare_rested(rounds, post, theirs)?;
+            rows.push(row("DMA posted, 1 MiB, 1 ms apart", MEMCPY, times));
+        }
     }
     Ok(rows)
 }

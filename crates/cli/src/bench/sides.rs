@@ -8,16 +8,21 @@ use causeway_sisci::trigger::RemoteInterrupt;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Bytes of the page for the bare words.
 const PAGE: usize = 4096;
 /// In the page: how often the two have met, and the bare ping-pong's words, a line apart.
 const MET: usize = 0;
 const WORDS: [usize; 2] = [256, 512];
+/// When a sleeper was woken: nanoseconds of the clock that both processes have.
+const WOKEN_AT: usize = 768;
+/// How long the other is let fall asleep.
+const REST: Duration = Duration::from_micros(300);
 /// Bytes of a segment. Its first word is the ping-pong's.
 const SEGMENT: usize = 4096;
 /// Segment ids and interrupt numbers, of the side.
@@ -77,42 +82,101 @@ impl Side {
         }
     }
 
-    fn bare_words(&self, base: u64, turns: u64) {
+    /// As [`Side::alternate`], and returns how long each hand-over took.
+    fn take_turns(&self, turns: u64, go: impl FnMut(u64), wait: impl FnMut(u64)) -> f64 {
+        let begun = Instant::now();
+        self.alternate(turns, go, wait);
+        begun.elapsed().as_nanos() as f64 / (2 * turns) as f64
+    }
+
+    /// As [`Side::take_turns`] where who waits has fallen asleep: how long it took to be awake.
+    fn wake(&self, turns: u64, mut go: impl FnMut(u64), mut wait: impl FnMut(u64)) -> f64 {
+        let woken_at = word(self.page.wrapping_add(WOKEN_AT));
+        let mut slept = 0;
+        let go = |turn| {
+            std::thread::sleep(REST);
+            woken_at.store(now(), Ordering::Release);
+            go(turn);
+        };
+        let wait = |turn| {
+            wait(turn);
+            slept += now() - woken_at.load(Ordering::Acquire);
+        };
+        self.alternate(turns, go, wait);
+        slept as f64 / turns as f64
+    }
+
+    fn bare_words(&self, base: u64, turns: u64) -> f64 {
         let mine = word(self.page.wrapping_add(WORDS[self.index]));
         let theirs = word(self.page.wrapping_add(WORDS[1 - self.index]));
-        poll_words(self, mine, theirs, base, turns);
+        poll_words(self, mine, theirs, base, turns)
     }
 
-    fn segment_words(&self, base: u64, turns: u64) {
+    fn segment_words(&self, base: u64, turns: u64) -> f64 {
         let mine = word(self.own.mapping().as_ptr());
         let theirs = word(self.other.mapping().as_ptr());
-        poll_words(self, mine, theirs, base, turns);
+        poll_words(self, mine, theirs, base, turns)
     }
 
-    fn bare_bells(&self, _: u64, turns: u64) {
-        let ring = |_| {
-            // A bell that fails leaves the other waiting, which shows.
-            let _ = rustix::io::write(&self.bells[1 - self.index], &1u64.to_ne_bytes());
-        };
-        let wait = |_| {
-            let _ = rustix::io::read(&self.bells[self.index], &mut [0u8; 8]);
-        };
-        self.alternate(turns, ring, wait);
+    // A bell or an interrupt that fails leaves the other waiting, which shows.
+
+    fn ring_bell(&self, _: u64) {
+        let _ = rustix::io::write(&self.bells[1 - self.index], &1u64.to_ne_bytes());
     }
 
-    fn interrupts(&self, _: u64, turns: u64) {
-        let ring = |_| {
-            let _ = self.trigger.trigger(&[]);
-        };
-        let wait = |_| {
-            let _ = self.interrupt.wait(None);
-        };
-        self.alternate(turns, ring, wait);
+    fn wait_for_bell(&self, _: u64) {
+        let _ = rustix::io::read(&self.bells[self.index], &mut [0u8; 8]);
+    }
+
+    fn trigger(&self, _: u64) {
+        let _ = self.trigger.trigger(&[]);
+    }
+
+    fn wait_for_interrupt(&self, _: u64) {
+        let _ = self.interrupt.wait(None);
+    }
+
+    fn bells_in_turn(&self, _: u64, turns: u64) -> f64 {
+        self.take_turns(
+            turns,
+            |turn| self.ring_bell(turn),
+            |turn| self.wait_for_bell(turn),
+        )
+    }
+
+    fn interrupts_in_turn(&self, _: u64, turns: u64) -> f64 {
+        self.take_turns(
+            turns,
+            |turn| self.trigger(turn),
+            |turn| self.wait_for_interrupt(turn),
+        )
+    }
+
+    fn bells_to_sleepers(&self, _: u64, turns: u64) -> f64 {
+        self.wake(
+            turns,
+            |turn| self.ring_bell(turn),
+            |turn| self.wait_for_bell(turn),
+        )
+    }
+
+    fn interrupts_to_sleepers(&self, _: u64, turns: u64) -> f64 {
+        self.wake(
+            turns,
+            |turn| self.trigger(turn),
+            |turn| self.wait_for_interrupt(turn),
+        )
     }
 }
 
-fn poll_words(side: &Side, mine: &AtomicU64, theirs: &AtomicU64, base: u64, turns: u64) {
-    side.alternate(
+/// Nanoseconds, by a clock that all processes share.
+fn now() -> u64 {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+fn poll_words(side: &Side, mine: &AtomicU64, theirs: &AtomicU64, base: u64, turns: u64) -> f64 {
+    side.take_turns(
         turns,
         |turn| theirs.store(base + turn, Ordering::Release),
         |turn| {
@@ -120,7 +184,7 @@ fn poll_words(side: &Side, mine: &AtomicU64, theirs: &AtomicU64, base: u64, turn
                 std::hint::spin_loop();
             }
         },
-    );
+    )
 }
 
 /// Waits until both have come here as often.
@@ -133,10 +197,11 @@ fn meet(page: *mut u8, made: &mut u64) {
     }
 }
 
-type Body = fn(&Side, u64, u64);
+/// What a side does so many times, from a count on; nanoseconds one way.
+type Body = fn(&Side, u64, u64) -> f64;
 
 /// The comparisons: what, ours, against, theirs, and how many turns.
-const DUELS: [(&str, Body, &str, Body, u64); 2] = [
+const DUELS: [(&str, Body, &str, Body, u64); 3] = [
     (
         "polled ping-pong in segments, one way",
         Side::segment_words,
@@ -145,10 +210,17 @@ const DUELS: [(&str, Body, &str, Body, u64); 2] = [
         20_000,
     ),
     (
-        "interrupt, one way",
-        Side::interrupts,
-        "bare eventfd",
-        Side::bare_bells,
+        "interrupt to a sleeper, one way",
+        Side::interrupts_to_sleepers,
+        "bare eventfd to a sleeper",
+        Side::bells_to_sleepers,
+        400,
+    ),
+    (
+        "interrupts in turn, one way",
+        Side::interrupts_in_turn,
+        "bare eventfd in turn",
+        Side::bells_in_turn,
         2_000,
     ),
 ];
@@ -207,9 +279,7 @@ fn duel(
         for round in 0..rounds.count {
             for (body, times) in [ours, theirs].iter().zip(&mut times) {
                 meet(page, &mut made);
-                let begun = Instant::now();
-                body(&side, round * turns, turns);
-                times.push(begun.elapsed().as_nanos() as f64 / (2 * turns) as f64);
+                times.push(body(&side, round * turns, turns));
             }
         }
         let [ours, theirs] = times.map(median);
