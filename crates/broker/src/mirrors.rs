@@ -25,8 +25,8 @@ use crate::hub::{EndpointId, Hub, random};
 use crate::rings::copy;
 use crate::vm::VmId;
 
-/// Most mirrors in all: each costs the broker a descriptor.
-pub const MIRRORS_MAX: usize = 16384;
+/// Most mirrors that one VM reads, and most of its own tables: each costs the broker a descriptor.
+pub const MIRRORS_PER_VM_MAX: usize = 4096;
 
 /// What the names of tables of memory regions, and of their mirrors, begin with.
 const TABLE_NAME: &str = "causeway-mr-table";
@@ -67,6 +67,8 @@ pub fn new_segment(vm: Option<VmId>, bytes: u64) -> Result<OwnedFd, Errno> {
 #[derive(Debug)]
 struct Mirror {
     vm: VmId,
+    /// The VM that the table is of.
+    owner: Option<VmId>,
     name: u64,
     fd: OwnedFd,
 }
@@ -75,7 +77,6 @@ struct Mirror {
 #[derive(Debug, Default)]
 pub struct Mirrors {
     of: HashMap<EndpointId, Vec<Mirror>>,
-    count: usize,
 }
 
 impl Mirrors {
@@ -83,17 +84,29 @@ impl Mirrors {
         self.of.get(&owner)?.iter().find(|mirror| mirror.vm == vm)
     }
 
-    fn add(&mut self, owner: EndpointId, vm: VmId) -> Result<u64, Errno> {
-        if self.count >= MIRRORS_MAX {
+    /// Whether a VM can have no more: others are not to suffer from what it does.
+    fn is_full(&self, vm: VmId) -> bool {
+        let all = || self.of.values().flatten();
+        let read = all().filter(|mirror| mirror.vm == vm).count();
+        let owned = all().filter(|mirror| mirror.owner == Some(vm)).count();
+        read.max(owned) >= MIRRORS_PER_VM_MAX
+    }
+
+    fn add(&mut self, endpoint: EndpointId, owner: Option<VmId>, vm: VmId) -> Result<u64, Errno> {
+        if owner.into_iter().chain([vm]).any(|vm| self.is_full(vm)) {
             return Err(Errno::MFILE);
         }
         let fd = new_table(Some(vm))?;
         let segment = Segment::map(copy(&fd)?, MR_TABLE_BYTES).map_err(|_| Errno::NOMEM)?;
         MrTable::format(Arc::new(segment)).map_err(|_| Errno::NOMEM)?;
         let name = random().max(1);
-        let mirrors = self.of.entry(owner).or_default();
-        mirrors.push(Mirror { vm, name, fd });
-        self.count += 1;
+        let mirror = Mirror {
+            vm,
+            owner,
+            name,
+            fd,
+        };
+        self.of.entry(endpoint).or_default().push(mirror);
         Ok(name)
     }
 
@@ -103,7 +116,6 @@ impl Mirrors {
             mirrors.retain(|mirror| keep(*owner, mirror));
         }
         self.of.retain(|_, mirrors| !mirrors.is_empty());
-        self.count = self.of.values().map(Vec::len).sum();
     }
 }
 
@@ -119,7 +131,7 @@ impl Hub {
     /// none; 0 if it is the table.
     ///
     /// # Errors
-    /// `EMFILE` beyond [`MIRRORS_MAX`] or out of descriptors, `ENFILE`, `ENOMEM`.
+    /// `EMFILE` beyond [`MIRRORS_PER_VM_MAX`] or out of descriptors, `ENFILE`, `ENOMEM`.
     pub(crate) fn mirror_for(
         &mut self,
         owner: EndpointId,
@@ -130,7 +142,10 @@ impl Hub {
         };
         match self.mirrors.find(owner, vm) {
             Some(mirror) => Ok(mirror.name),
-            None => self.mirrors.add(owner, vm),
+            None => {
+                let owned_by = self.endpoints.get(&owner).and_then(|endpoint| endpoint.vm);
+                self.mirrors.add(owner, owned_by, vm)
+            }
         }
     }
 
@@ -268,6 +283,26 @@ mod tests {
     }
 
     #[test]
+    fn a_machine_has_so_many_mirrors() {
+        crate::testing::allow_many_descriptors();
+        let mut mirrors = Mirrors::default();
+        for endpoint in 0..MIRRORS_PER_VM_MAX as u64 {
+            // Any descriptor will do for the books.
+            let mirror = Mirror {
+                vm: VM,
+                owner: None,
+                name: 1,
+                fd: crate::testing::descriptor(),
+            };
+            mirrors.of.insert(endpoint, vec![mirror]);
+        }
+        let (some, other) = (MIRRORS_PER_VM_MAX as u64, OTHER_VM);
+        assert_eq!(mirrors.add(some, None, VM), Err(Errno::MFILE));
+        assert_eq!(mirrors.add(some, Some(VM), other), Err(Errno::MFILE));
+        assert!(mirrors.add(some, None, other).is_ok(), "others have room");
+    }
+
+    #[test]
     fn a_mirror_lives_as_long_as_somebody_may_read_it() {
         let (mut hub, ids) = hub(&[None, Some(VM), Some(VM), Some(OTHER_VM)]);
         let mirrors: Vec<u64> = (2..5).map(|to| connect(&mut hub, &ids, 1, to).0).collect();
@@ -280,6 +315,6 @@ mod tests {
         let (_, live) = hub.mirror(ids[0], mirrors[2]).unwrap();
         assert_eq!(live, [mirrors[2]]);
         hub.detach(ids[0]);
-        assert_eq!(hub.mirrors.count, 0);
+        assert!(hub.mirrors.of.is_empty());
     }
 }

@@ -4,6 +4,7 @@ use super::*;
 
 #[test]
 fn a_machine_has_so_many_segments_however_many_endpoints() {
+    crate::testing::allow_many_descriptors();
     let mut hub = Hub::new();
     let vm = Some(1 << 63 | 5);
     let ids: Vec<EndpointId> = (1..=5)
