@@ -6,6 +6,7 @@
 use crate::error::Unmovable;
 use crate::extents::Freed;
 use crate::monitor::ENDED;
+use crate::pagemap::{Entry, Pagemap};
 use crate::pieces::Piece;
 use crate::shared::{Grown, MAX_GROWN, Shared, View, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
@@ -38,8 +39,6 @@ pub(crate) struct Engine {
     lift: Uffd,
     /// Where pages are lifted to, if they are moved one by one, which tells pinned ones.
     scratch: Option<Area>,
-    /// Tells which pages exist.
-    pagemap: OwnedFd,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -57,12 +56,6 @@ type Shows = Option<(u64, RawFd, usize)>;
 
 fn shows(store: &Handle<'_>, offset: usize) -> Shows {
     Some((store.id(), store.as_fd().as_raw_fd(), offset))
-}
-
-fn open_pagemap() -> Result<OwnedFd, Errno> {
-    use rustix::fs::{Mode, OFlags};
-    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-    rustix::fs::open("/proc/self/pagemap", flags, Mode::empty())
 }
 
 /// A hollow mapping in place of one that was used up.
@@ -113,6 +106,7 @@ impl Engine {
         let shared = Arc::new(Shared {
             view: View::open()?,
             events,
+            pagemap: Pagemap::open()?,
             arrived: Condvar::new(),
             ended: AtomicBool::new(false),
             sentinel: sentinel.span().start,
@@ -127,7 +121,6 @@ impl Engine {
             shared,
             lift,
             scratch,
-            pagemap: open_pagemap()?,
             threads: Vec::new(),
         };
         // From here on it is the engine's: see its Drop.
@@ -339,29 +332,15 @@ impl Engine {
 
     /// Fills the store's pages at `to` with those at `from`: where there are none, with zeros.
     fn fill(&self, to: Span, from: usize) -> Result<(), Errno> {
-        // One word for each page: `proc_pid_pagemap(5)`.
-        const EXISTS: u64 = 0b11 << 62;
-        let mut map = [0u64; CHUNK / PAGE];
+        let mut map = [Entry::default(); CHUNK / PAGE];
         let map = &mut map[..to.len() / PAGE];
-        // SAFETY: plain words, as many as there are pages.
-        let words = unsafe {
-            let len = std::mem::size_of_val(map);
-            let offset = (from / PAGE * size_of::<u64>()) as libc::off_t;
-            let got = libc::pread(
-                self.pagemap.as_raw_fd(),
-                map.as_mut_ptr().cast(),
-                len,
-                offset,
-            );
-            got == len as isize
-        };
-        if !words {
-            return Err(Errno::IO);
-        }
+        self.shared
+            .pagemap
+            .read(Span::new(from, from + to.len()), map)?;
         let mut page = 0;
         while page < map.len() {
-            let exists = map[page] & EXISTS != 0;
-            let alike = |word: &&u64| (**word & EXISTS != 0) == exists;
+            let exists = map[page].exists();
+            let alike = |entry: &&Entry| entry.exists() == exists;
             let count = map[page..].iter().take_while(alike).count();
             let part = Span::new(to.start + page * PAGE, to.start + (page + count) * PAGE);
             if exists {

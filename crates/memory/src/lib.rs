@@ -16,7 +16,8 @@
 //! In between a monitor follows what the program does (see the `monitor` module):
 //!
 //! - `madvise(MADV_DONTNEED)`: the pages read as zeros, for peers too. `MADV_FREE` fails with
-//!   EINVAL, as for any file, and has the same effect.
+//!   EINVAL, as for any file; the contents may stay or go. A peer that is told at once may find
+//!   that what it writes directly goes too: the pages are emptied some microseconds later.
 //! - `munmap`, or another mapping in place of it: nothing is mapped back there.
 //! - `mremap`: the pages are followed to where they are. A part by which a mapping grows is
 //!   private memory. A call that spans the edge of a moved range fails with EFAULT, as across any
@@ -45,11 +46,13 @@ mod engine;
 mod error;
 mod extents;
 mod fork;
+mod given_up;
 mod guest;
 mod mappings;
 mod mason;
 mod monitor;
 mod mover;
+mod pagemap;
 mod pieces;
 mod shared;
 mod span;

@@ -5,21 +5,23 @@
 //!
 //! - until the thread has gone on, the kernel refuses to fill pages of this userfaultfd (EAGAIN),
 //!   so nothing is ever filled by what the table said before an unread event;
-//! - of a batch, events are handled before faults;
+//! - of a batch, events are handled before faults, and with the table's lock held since before
+//!   they were read: who has the lock knows that all that was read was handled;
 //! - a page that was given up is empty in the page table, and in the page cache until it is
-//!   punched: such a fault is trapped (as minor), and read only after the event.
+//!   punched: such a fault is trapped (as minor), and read only after the event;
+//! - a page is not punched before it is empty in the page table ([`crate::given_up`]).
 //!
 //! The monitor allocates nothing, and waits for no lock that a stopped thread may hold: see
 //! [`crate::shared`]. What needs a system call that would wait for the monitor itself is done by
 //! the [mason](crate::mason).
 
+use crate::given_up::{Doubts, punch};
 use crate::pieces::Piece;
 use crate::shared::{MAX_GROWN, Shared, Table, lock};
 use crate::span::{PAGE, Span};
 use crate::sys;
 use crate::uffd::{Event, Message};
 use rustix::io::Errno;
-use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 
 /// Messages read at a time.
@@ -30,18 +32,25 @@ const FILL: usize = 64 << 10;
 /// Runs until the sentinel is unmapped.
 pub(crate) fn run(shared: &Shared) {
     sys::be_prompt();
+    let mut doubts = Doubts::new();
     let mut buffer = [Message::default(); BATCH];
-    while let Ok(messages) = shared.events.read(&mut buffer) {
+    while shared.events.wait().is_ok() {
+        let mut table = shared.table();
+        let Ok(messages) = shared.events.read(&mut buffer) else {
+            break;
+        };
         let mut stop = false;
         for message in messages {
-            stop |= happened(shared, message.event());
+            stop |= happened(shared, &mut table, &mut doubts, message.event());
         }
+        drop(table);
+        shared.arrived.notify_all();
         if stop {
             break;
         }
         for message in messages {
             if let Event::Fault { page, minor } = message.event() {
-                fault(shared, page, minor);
+                fault(shared, &doubts, page, minor);
             }
         }
     }
@@ -52,26 +61,27 @@ pub(crate) fn run(shared: &Shared) {
 }
 
 /// Brings the table up to date. True for the sentinel.
-fn happened(shared: &Shared, event: Event) -> bool {
+fn happened(shared: &Shared, table: &mut Table, doubts: &mut Doubts, event: Event) -> bool {
     match event {
         Event::Remap { from, to } => {
-            let mut table = shared.table();
-            if !arrive(&mut table, from, to) {
+            doubts.forget(from);
+            doubts.forget(from.at(to));
+            if !arrive(table, from, to) {
                 table.pieces.remap(from, to);
             }
-            drop(table);
-            shared.arrived.notify_all();
         }
         Event::Remove(span) => {
             // Under the lock: the descriptors are open as long as their pieces are listed.
-            let table = shared.table();
-            table.pieces.within(span).for_each(|piece| punch(&piece));
+            doubts.give_up(&shared.pagemap, &table.pieces, span);
             if let Some(source) = table.source.filter(|source| source.span.meets(span)) {
                 punch(&source.clip(span));
             }
         }
         Event::Unmap(span) if span.contains(shared.sentinel) => return true,
-        Event::Unmap(span) => shared.table().pieces.cut(span),
+        Event::Unmap(span) => {
+            doubts.forget(span);
+            table.pieces.cut(span);
+        }
         Event::Fault { .. } | Event::Other => {}
     }
     false
@@ -100,15 +110,8 @@ fn arrive(table: &mut Table, from: Span, to: usize) -> bool {
     true
 }
 
-fn punch(piece: &Piece) {
-    // SAFETY: the mover keeps the store, and so its descriptor, as long as the piece is listed.
-    let fd = unsafe { BorrowedFd::borrow_raw(piece.fd) };
-    // Fails only for lack of memory; then the old contents stay.
-    let _ = sys::punch(fd, piece.offsets());
-}
-
 /// Lets a stopped thread go on, if the page can be had now.
-fn fault(shared: &Shared, page: usize, minor: bool) {
+fn fault(shared: &Shared, doubts: &Doubts, page: usize, minor: bool) {
     let here = Span::new(page, page + PAGE);
     let table = shared.table();
     if table.busy.contains(page) {
@@ -118,7 +121,10 @@ fn fault(shared: &Shared, page: usize, minor: bool) {
         drop(table);
         return grown(shared, here);
     };
-    let filled = if minor {
+    let filled = if minor && doubts.have(page) {
+        punch(&piece.clip(here));
+        shared.events.zero(here)
+    } else if minor {
         shared.events.resume(here)
     } else {
         let upto = (page + 1).next_multiple_of(FILL).min(piece.span.end);

@@ -6,6 +6,7 @@
 //! allocator may have put things in memory that has been moved, where a fault waits for the
 //! monitor. It uses the stack and what is here, which is never moved.
 
+use crate::pagemap::Pagemap;
 use crate::pieces::{Piece, Pieces};
 use crate::span::Span;
 use crate::store::Store;
@@ -63,6 +64,7 @@ pub(crate) struct Shared {
     pub view: View,
     /// Watches moved memory; the monitor reads it.
     pub events: Uffd,
+    pub pagemap: Pagemap,
     /// The window has arrived, or the monitor has ended.
     pub arrived: Condvar,
     pub ended: AtomicBool,

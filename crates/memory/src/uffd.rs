@@ -101,11 +101,11 @@ fn check(ret: libc::c_int) -> Result<libc::c_int, Errno> {
     Err(Errno::from_raw_os_error(os.unwrap_or(libc::EIO)))
 }
 
-/// One that also traps faults in the kernel: from `device` if given, else by the system call, else
+/// One that also traps faults in the kernel, and whose reads do not wait: from `device` if given, else by the system call, else
 /// from the device file.
 fn create(device: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
     const FROM_DEVICE: libc::Ioctl = code(0, 0, 0);
-    let flags = libc::O_CLOEXEC;
+    let flags = libc::O_CLOEXEC | libc::O_NONBLOCK;
     let through = |device: &OwnedFd| {
         // SAFETY: the ioctl takes flags and returns a descriptor.
         check(unsafe { libc::ioctl(device.as_raw_fd(), FROM_DEVICE, flags) })
@@ -262,7 +262,21 @@ impl Uffd {
         self.resume(Span::default()) != Err(Errno::AGAIN)
     }
 
-    /// Waits for messages.
+    /// Waits until there are messages, which others may read first.
+    pub fn wait(&self) -> Result<(), Errno> {
+        let mut poll = libc::pollfd {
+            fd: self.0.as_raw_fd(),
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: one structure, valid.
+        match check(unsafe { libc::poll(&raw mut poll, 1, -1) }) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Reads the messages that are there.
     pub fn read<'a>(&self, buffer: &'a mut [Message]) -> Result<&'a [Message], Errno> {
         // SAFETY: the buffer is valid for that many bytes, and a message is plain words.
         let ret = unsafe {
@@ -276,7 +290,7 @@ impl Uffd {
         };
         match check(ret as libc::c_int) {
             Ok(bytes) => Ok(&buffer[..bytes as usize / size_of::<Message>()]),
-            Err(Errno::INTR) => Ok(&[]),
+            Err(Errno::INTR | Errno::AGAIN) => Ok(&[]),
             Err(error) => Err(error),
         }
     }

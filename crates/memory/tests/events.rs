@@ -5,9 +5,9 @@ mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Store, Unmovable};
 use common::{Map, RW, at, occupied, peer_word, store};
-use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags, MremapFlags};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 fn advise(map: &Map, from: usize, to: usize, advice: Advice) -> rustix::io::Result<()> {
     // SAFETY: the test's own mapping, only used through atomics.
@@ -26,12 +26,11 @@ fn map_at(addr: usize, len: usize) {
     unsafe { rustix::mm::mmap_anonymous(at(addr), len, RW, flags).expect("mmap") };
 }
 
-/// What a test here uses: the addresses that one frees must not be given to another.
+/// What a test here uses.
 struct Setup {
     mover: Mover,
     store: Arc<Store>,
     map: Map,
-    _alone: MutexGuard<'static, ()>,
 }
 
 /// Frees the room behind the map, where nobody could settle until now.
@@ -42,9 +41,7 @@ fn make_room(map: &Map) {
 
 /// A mover, a store and so many painted pages, with twice as many reserved behind them.
 fn setup(pages: usize) -> Setup {
-    static ALONE: Mutex<()> = Mutex::new(());
-    let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let map = Map::with(3 * pages * PAGE, ProtFlags::empty(), MapFlags::PRIVATE);
+    let map = Map::apart(3 * pages * PAGE);
     let prot = rustix::mm::MprotectFlags::READ | rustix::mm::MprotectFlags::WRITE;
     // SAFETY: the test's own mapping.
     unsafe { rustix::mm::mprotect(at(map.addr), pages * PAGE, prot).expect("mprotect") };
@@ -58,18 +55,12 @@ fn setup(pages: usize) -> Setup {
         mover: Mover::new(None),
         store: store(1),
         map: small,
-        _alone: alone,
     }
 }
 
 #[test]
 fn given_up_pages_are_zero() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(100);
+    let Setup { mover, store, map } = setup(100);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     advise(&map, 10, 90, Advice::LinuxDontNeed).expect("advice");
     for page in 0..100 {
@@ -100,12 +91,7 @@ fn given_up_pages_are_zero() {
 /// need the contents: they may go at once.
 #[test]
 fn freeing_lazily() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(4);
+    let Setup { mover, store, map } = setup(4);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     assert_eq!(
         advise(&map, 0, 2, Advice::LinuxFree),
@@ -120,16 +106,33 @@ fn freeing_lazily() {
     map.check(2);
 }
 
+/// What is written after a call that the kernel has refused stays.
+#[test]
+fn freeing_lazily_and_writing_on() {
+    const ROUNDS: u64 = 200;
+    let Setup { mover, store, map } = setup(4);
+    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    for round in 0..ROUNDS {
+        let advised = advise(&map, 0, 2, Advice::LinuxFree);
+        assert_eq!(advised, Err(rustix::io::Errno::INVAL));
+        map.paint(round);
+        // The monitor has time to do what it should not.
+        std::thread::sleep(std::time::Duration::from_micros(100));
+        map.check(round);
+        if round % 8 == 7 {
+            // What is given up after all is empty at once, and what is refused then stays so.
+            advise(&map, 0, 1, Advice::LinuxDontNeed).expect("advice");
+            assert_eq!(map.word(0).load(Ordering::Relaxed), 0);
+        }
+    }
+    mover.take_back(moved).expect("returns");
+}
+
 /// One thread gives pages up and looks for zeros at once, others write their own pages beside.
 #[test]
 fn giving_up_while_others_write() {
     const ROUNDS: u64 = 500;
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(40);
+    let Setup { mover, store, map } = setup(40);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -167,12 +170,7 @@ fn giving_up_while_others_write() {
 #[test]
 fn giving_up_what_another_writes() {
     const ROUNDS: u64 = 200;
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(1);
+    let Setup { mover, store, map } = setup(1);
     map.word(0).store(0, Ordering::Relaxed);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     let stop = AtomicBool::new(false);
@@ -200,12 +198,7 @@ fn giving_up_what_another_writes() {
 
 #[test]
 fn unmapped_addresses_are_left_alone() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(12);
+    let Setup { mover, store, map } = setup(12);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     unmap(&map, 3, 6);
     map_at(map.addr + 3 * PAGE, PAGE);
@@ -225,12 +218,7 @@ fn unmapped_addresses_are_left_alone() {
 
 #[test]
 fn new_memory_at_old_addresses() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(8);
+    let Setup { mover, store, map } = setup(8);
     for round in 0..200 {
         let first = mover.move_in(&store, map.addr, map.len).expect("moves");
         unmap(&map, 0, 8);
@@ -269,7 +257,6 @@ fn growing_in_place_shows_zeros_that_are_private() {
         mover,
         store,
         mut map,
-        _alone,
     } = setup(8);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     make_room(&map);
@@ -299,12 +286,7 @@ fn growing_in_place_shows_zeros_that_are_private() {
 /// A mapping grows over offsets at which the store has another's pages.
 #[test]
 fn growing_never_shows_others() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(8);
+    let Setup { mover, store, map } = setup(8);
     let low = mover.move_in(&store, map.addr, 4 * PAGE).expect("moves");
     let high = mover
         .move_in(&store, map.addr + 4 * PAGE, 4 * PAGE)
@@ -348,12 +330,7 @@ fn growing_never_shows_others() {
 
 #[test]
 fn moving_and_growing_at_once() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(8);
+    let Setup { mover, store, map } = setup(8);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     let away = Map::new(32 * PAGE);
     remap(&map, 0, 8, 16, Some(away.addr));
@@ -392,7 +369,6 @@ fn shrinking() {
         mover,
         store,
         mut map,
-        _alone,
     } = setup(8);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     remap(&map, 0, 8, 3, None);
@@ -407,12 +383,7 @@ fn shrinking() {
 /// What was moved and came back is one mapping with its surroundings again: it can be remapped.
 #[test]
 fn returned_memory_joins_its_neighbours() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(16);
+    let Setup { mover, store, map } = setup(16);
     for (from, to) in [(2, 5), (7, 9), (5, 7), (1, 15)] {
         let start = map.addr + from * PAGE;
         let moved = mover
@@ -429,12 +400,7 @@ fn returned_memory_joins_its_neighbours() {
 
 #[test]
 fn protection_is_kept() {
-    let Setup {
-        mover,
-        store,
-        map,
-        _alone,
-    } = setup(2 * CHUNK / PAGE);
+    let Setup { mover, store, map } = setup(2 * CHUNK / PAGE);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
     let protect = |prot: rustix::mm::MprotectFlags| {
         // SAFETY: the test's own pages.

@@ -270,7 +270,14 @@ mod tests {
             }),
         );
         running.recv().unwrap();
-        let other = std::thread::spawn(move || go.send(()).unwrap());
+        let all = callbacks.clone();
+        let other = std::thread::spawn(move || {
+            // Not before the one behind is forgotten.
+            while !all.inner.lock().calls.is_empty() {
+                std::thread::yield_now();
+            }
+            go.send(()).unwrap();
+        });
         callbacks.forget(1);
         assert_eq!(calls.load(Ordering::SeqCst), 1);
         other.join().unwrap();

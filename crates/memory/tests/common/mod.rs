@@ -6,7 +6,7 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Readable and writable.
 pub const RW: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -48,6 +48,21 @@ impl Map {
             addr: addr.expose_provenance(),
             len,
         }
+    }
+
+    /// Addresses without access, far from where the kernel puts what names no address: what a test
+    /// unmaps there stays free, whatever threads begin meanwhile.
+    pub fn apart(len: usize) -> Map {
+        const FIRST: usize = 0x2000_0000_0000;
+        /// Between two, so that none joins another.
+        const GAP: usize = 1 << 30;
+        static NEXT: AtomicUsize = AtomicUsize::new(FIRST);
+        let addr = NEXT.fetch_add(len.next_multiple_of(GAP) + GAP, Ordering::Relaxed);
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: replaces nothing.
+        unsafe { rustix::mm::mmap_anonymous(at(addr), len, ProtFlags::empty(), flags) }
+            .expect("mmap");
+        Map { addr, len }
     }
 
     /// A word of it, as an atomic.

@@ -1,0 +1,58 @@
+//! Which pages the page table has: `proc_pid_pagemap(5)`.
+
+use crate::span::{PAGE, Span};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// A page's bits: in memory, or in swap.
+const PRESENT: u64 = 1 << 63;
+const SWAPPED: u64 = 1 << 62;
+
+/// The page table of the process that has opened it.
+#[derive(Debug)]
+pub(crate) struct Pagemap(OwnedFd);
+
+/// What it says of a page.
+#[derive(Debug, Clone, Copy, Default)]
+#[repr(transparent)]
+pub(crate) struct Entry(u64);
+
+impl Entry {
+    /// It has an entry, which leads to memory or to swap.
+    pub fn exists(self) -> bool {
+        self.0 & (PRESENT | SWAPPED) != 0
+    }
+
+    /// An access to it is not trapped.
+    pub fn is_present(self) -> bool {
+        self.0 & PRESENT != 0
+    }
+}
+
+impl Pagemap {
+    pub fn open() -> Result<Pagemap, Errno> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        rustix::fs::open("/proc/self/pagemap", flags, Mode::empty()).map(Pagemap)
+    }
+
+    /// Reads the entries of the pages of `span`, as many as there are places. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`Errno::IO`] if it does not tell of all.
+    pub fn read(&self, span: Span, entries: &mut [Entry]) -> Result<(), Errno> {
+        debug_assert_eq!(span.len() / PAGE, entries.len());
+        let len = size_of_val(entries);
+        let offset = (span.start / PAGE * size_of::<Entry>()) as libc::off_t;
+        // SAFETY: plain words, as many bytes as there are.
+        let got = unsafe {
+            let to = entries.as_mut_ptr().cast();
+            libc::pread(self.0.as_raw_fd(), to, len, offset)
+        };
+        if got == len as isize {
+            Ok(())
+        } else {
+            Err(Errno::IO)
+        }
+    }
+}
