@@ -353,8 +353,8 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         }
     }
 
-    /// Who may write to a segment may empty it: zeros could be written as well. A peer that holds
-    /// the file's lock holds up its own machine's partner, no other machine.
+    /// Who may write to a segment may empty it: zeros could be written as well. A peer that keeps
+    /// the file's lock holds up this VM, whose thread it is, and no other.
     fn punch(&self, handle: u32, from: u64, bytes: u64) -> Result<Answer, Errno> {
         let Some(Object::Segment { fd, length, .. }) = self.objects.get(&handle) else {
             return Err(Errno::BADF);

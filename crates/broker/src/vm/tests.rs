@@ -187,6 +187,52 @@ fn what_the_broker_grants_is_shown_until_it_is_released() {
 }
 
 #[test]
+fn pages_are_emptied_for_everybody() {
+    let (mut guest, _, broker) = guest();
+    made(&mut guest, open(5));
+    let (own, length) = (sealed_memfd("t", 1 << 20).unwrap(), 1 << 20);
+    send(
+        &broker.0.borrow()[0].0,
+        &message(Kind::Reply, 1),
+        &[own.as_fd()],
+    )
+    .unwrap();
+    let Some(Event::Message { grants, .. }) = guest.next_event() else {
+        panic!("no message");
+    };
+    let [Grant::Segment { handle, .. }] = grants[..] else {
+        panic!("{grants:?}");
+    };
+    rustix::io::pwrite(&own, &[7; 3 * 4096], 0).unwrap();
+    let mut punch = |handle, from, length| {
+        let request = Request::Punch {
+            handle,
+            from,
+            length,
+        };
+        guest.answer(request).status
+    };
+    assert_eq!(punch(handle, 4096, 4096), 0);
+    let mut found = [1; 3 * 4096];
+    rustix::io::pread(&own, &mut found, 0).unwrap();
+    assert_eq!(
+        (found[4095], found[4096], found[8191], found[8192]),
+        (7, 0, 0, 7)
+    );
+    let invalid = Errno::INVAL.raw_os_error().unsigned_abs();
+    for (from, bytes) in [
+        (0, 0),
+        (1, 4096),
+        (0, 4095),
+        (length - 4096, 8192),
+        (u64::MAX - 4095, 4096),
+    ] {
+        assert_eq!(punch(handle, from, bytes), invalid, "{from} {bytes}");
+    }
+    assert_ne!(punch(handle + 1, 0, 4096), 0, "no handle");
+}
+
+#[test]
 fn a_doorbell_that_was_granted_can_be_waited_for() {
     let (mut guest, _, broker) = guest();
     made(&mut guest, open(5));
@@ -416,6 +462,11 @@ fn any_request() -> impl Strategy<Value = Request> {
         4 => (0u32..12, 0u64..3).prop_map(|(handle, number)| hide(handle, number / 2)),
         4 => (0u32..12).prop_map(|handle| Request::Watch { handle }),
         4 => (0u32..12).prop_map(|handle| Request::Rise { handle }),
+        4 => (0u32..12, 0u64..3, any::<u16>()).prop_map(|(handle, page, length)| Request::Punch {
+            handle,
+            from: page * 4096,
+            length: u64::from(length) & !4095,
+        }),
         8 => (0u32..12, 0u32..12, any::<u16>(), 0u32..2).prop_map(
             |(handle, segment, offset, expected)| Request::Sleep {
                 handle,
