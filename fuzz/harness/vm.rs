@@ -62,6 +62,10 @@ impl Admit for Broker {
         Ok(())
     }
 
+    fn vm(&self) -> u64 {
+        1 << 63
+    }
+
     fn fenced(&self) {}
 }
 

@@ -13,6 +13,7 @@
 #include <linux/fs.h>
 #include <linux/kref.h>
 #include <linux/list.h>
+#include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/rwsem.h>
 #include <linux/spinlock.h>
@@ -53,7 +54,11 @@ struct cw_device {
 	struct list_head sleepers; /* struct cw_sleeper, that nobody uses */
 	struct mutex show_lock; /* who shows or hides; before map_lock */
 	struct rw_semaphore map_lock; /* faults read, who hides and death write; of what follows */
-	struct list_head segments; /* that are shown, in that order */
+	struct list_head ranges; /* struct cw_range that are shown, in that order */
+	struct xarray chunks; /* struct pages of the window: see pages.c */
+	struct list_head lingering; /* segments that nobody has open, with pinned pages */
+	struct delayed_work linger;
+	struct task_struct *zapper; /* takes pages away from processes, which keep them */
 	u32 last_session;
 	struct list_head messages; /* taken off the event queue, under queue_lock */
 	struct work_struct work;
@@ -90,6 +95,39 @@ struct cw_bell {
 	u64 count; /* and how often it was rung, under the queue's lock */
 };
 
+/* What a process has of its private memory in a segment: see home.c. */
+struct cw_home {
+	struct mutex lock; /* one request at a time */
+	struct mm_struct *mm; /* the process's address space, once there is something */
+	struct mmu_notifier notifier;
+	struct xarray pages; /* that are at home, by number */
+	struct cw_homing *homing; /* under way, by the process's mmap lock */
+	u64 held, held_end; /* who touches this waits; under map_lock */
+	wait_queue_head_t wait;
+};
+
+/* Memory of the host's, which may be larger than the window. */
+struct cw_segment {
+	struct cw_device *dev;
+	struct address_space *mapping;
+	u32 handle;
+	u64 length;
+	struct list_head ranges; /* struct cw_range that are shown */
+	struct list_head list; /* in the device's, once it lingers */
+	struct cw_home home;
+};
+
+/* CW_RANGE_BYTES of a segment, or what is left of it, that is shown in the window. */
+struct cw_range {
+	struct list_head list; /* in the device's */
+	struct list_head of_segment;
+	struct cw_segment *segment;
+	u64 number; /* of it in the segment */
+	u64 offset; /* where in the window */
+	u64 length;
+	unsigned int users; /* it stays shown; under show_lock */
+};
+
 /* control.c: requests of the host */
 int cw_call(struct cw_device *dev, struct cw_request_header *header, const void *message,
 	    struct cw_answer *answer);
@@ -103,15 +141,53 @@ void cw_events_done(struct virtqueue *vq);
 void cw_events_end(struct cw_device *dev);
 void cw_message_free(struct cw_message *message);
 
-/* objects.c: descriptors for segments and for peers' doorbells */
+/* segment.c: descriptors for segments */
 struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable);
+struct cw_segment *cw_file_segment(struct file *file);
+int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
+struct cw_range *cw_range_get(struct cw_segment *segment, u64 number);
+void cw_range_put(struct cw_range *range);
+void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes);
+void cw_linger(struct work_struct *work);
+void cw_objects_kill(struct cw_device *dev);
+
+/* objects.c: descriptors for peers' doorbells, and handles */
 struct file *cw_ring_file(struct cw_device *dev, u32 handle);
 void cw_bell_rung(struct cw_bell *bell);
-int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
 long cw_wake(struct cw_device *dev, u64 address, u32 count);
 bool cw_file_handle(struct cw_device *dev, struct file *file, u32 *handle);
 void cw_release_handle(struct cw_device *dev, u32 handle);
-void cw_objects_kill(struct cw_device *dev);
+
+/* home.c: private memory of processes in segments */
+void cw_home_init(struct cw_segment *segment);
+void cw_home_end(struct cw_segment *segment);
+long cw_home_ioctl(struct file *file, unsigned int number, unsigned long argument);
+ssize_t cw_home_read(struct file *file, char __user *to, size_t bytes, loff_t *at);
+unsigned long cw_home_area(struct file *file, unsigned long address, unsigned long length,
+			   unsigned long page, unsigned long flags);
+bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma);
+bool cw_home_held(struct cw_segment *segment, struct vm_fault *vmf);
+vm_fault_t cw_home_wait(struct cw_segment *segment, struct vm_fault *vmf);
+void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma);
+bool cw_is_home(const struct vm_area_struct *vma);
+u64 cw_in_window(const struct cw_range *range, u64 offset);
+
+/* keep.c: what is left of it when the device goes */
+void cw_keep(struct cw_range *range);
+struct page *cw_kept(struct cw_segment *segment, unsigned long number);
+vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsigned long number);
+void cw_kept_discard(struct cw_segment *segment, unsigned long first, unsigned long end);
+bool cw_kept_quiet(struct cw_segment *segment, unsigned long first, unsigned long end);
+void cw_kept_forget(struct cw_segment *segment, unsigned long first, unsigned long end);
+
+/* pages.c: struct pages for the window */
+int cw_pages_make(struct cw_device *dev, u64 offset);
+bool cw_pages_made(struct cw_device *dev, u64 offset);
+struct page *cw_page(struct cw_device *dev, u64 offset);
+vm_fault_t cw_page_insert(struct cw_device *dev, struct vm_area_struct *vma, unsigned long address,
+			  u64 offset, pgoff_t index);
+bool cw_pages_quiet(struct cw_device *dev, u64 offset, u64 bytes);
+void cw_pages_free(struct cw_device *dev);
 
 /* sleep.c: sleeping by the host */
 long cw_sleep(struct cw_device *dev, const struct causeway_sleep *sleep);

@@ -34,6 +34,18 @@ struct causeway_waking {
 	__u32 zero;
 };
 
+/*
+ * Of a segment's descriptor: whole pages. For HOME they begin at an address of the caller's, which
+ * is where they come to lie in the segment as well; else at an offset of the segment.
+ */
+struct causeway_span {
+	__u64 start;
+	__u64 length;
+};
+
+/* HOME and HOLD name no more, between two multiples of it: others wait meanwhile. */
+#define CAUSEWAY_SPAN_MAX (1 << 20)
+
 #define CAUSEWAY_WORDS_MAX 2
 
 /* Words in segments of the window: the host lets the caller sleep while all are as expected. */
@@ -56,6 +68,24 @@ struct causeway_sleep {
 
 /* Waits until the host has done what was asked of it before: one kick, one interrupt. */
 #define CAUSEWAY_SETTLE _IO(0xca, 0x15)
+
+/*
+ * Of a segment's descriptor. HOME replaces private memory of the caller by the segment's, contents
+ * kept; who touches it meanwhile waits. Nothing has happened if it fails: EBUSY for pages that a
+ * device or another's reading or writing has, EINVAL for other memory than private, anonymous,
+ * readable and writable, in one mapping.
+ */
+#define CAUSEWAY_HOME _IOW(0xca, 0x17, struct causeway_span)
+
+/* Empties pages of the segment: they are zeros for everybody. */
+#define CAUSEWAY_PUNCH _IOW(0xca, 0x18, struct causeway_span)
+
+/*
+ * Has whoever touches memory that is at home in these pages wait, until LET_GO. One at a time for
+ * each segment. EBUSY as above. pread(2) reads the pages meanwhile.
+ */
+#define CAUSEWAY_HOLD _IOW(0xca, 0x19, struct causeway_span)
+#define CAUSEWAY_LET_GO _IO(0xca, 0x1a)
 
 /* Of a doorbell that was granted: it becomes readable when somebody rings it, as an eventfd. */
 #define CAUSEWAY_WATCH _IO(0xca, 0x13)

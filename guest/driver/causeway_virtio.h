@@ -9,8 +9,12 @@
 
 #define CW_VIRTIO_ID 36
 #define CW_CONFIG_MAGIC 0x4d565743
-#define CW_CONFIG_VERSION 2
+#define CW_CONFIG_VERSION 3
 #define CW_WINDOW_ID 0
+/* What is shown of a segment at a time: this much from a multiple of it on, or what is left. */
+#define CW_RANGE_BYTES (512ULL << 20)
+/* Longest segment. */
+#define CW_SEGMENT_MAX (1ULL << 47)
 
 enum cw_operation {
 	CW_OPEN = 1,
@@ -27,6 +31,7 @@ enum cw_operation {
 	CW_WAKE = 12,
 	CW_SLEEP = 13,
 	CW_RISE = 14,
+	CW_PUNCH = 15,
 };
 
 enum cw_event_kind {
@@ -54,7 +59,7 @@ struct cw_request_header {
 	__le32 session; /* of CW_WAKE: how many */
 	__le32 handle; /* of CW_OPEN: the user */
 	__le32 length; /* of the message behind the header */
-	__le64 size; /* of CW_WAKE: where the word is */
+	__le64 size; /* of CW_WAKE: where the word is; of CW_SHOW and CW_HIDE: the range */
 	__le32 count;
 	__le32 handles[CAUSEWAY_FDS_MAX];
 	__le32 zero2;

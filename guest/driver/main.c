@@ -105,7 +105,10 @@ static struct cw_device *cw_device_new(struct virtio_device *vdev)
 	init_rwsem(&dev->map_lock);
 	xa_init_flags(&dev->sessions, XA_FLAGS_ALLOC1);
 	xa_init_flags(&dev->bells, XA_FLAGS_LOCK_IRQ);
-	INIT_LIST_HEAD(&dev->segments);
+	INIT_LIST_HEAD(&dev->ranges);
+	xa_init(&dev->chunks);
+	INIT_LIST_HEAD(&dev->lingering);
+	INIT_DELAYED_WORK(&dev->linger, cw_linger);
 	INIT_LIST_HEAD(&dev->sleepers);
 	dev->vdev = vdev;
 	vdev->priv = dev;

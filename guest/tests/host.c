@@ -58,43 +58,49 @@ static bool is_mapped(const struct vm_area_struct *vma, unsigned long from)
 	return false;
 }
 
-static void hide(u32 handle)
+/* Hides a range, or all of a segment. */
+static void hide(u32 handle, const u64 *from)
 {
-	int place = host.place[handle] - 1;
+	for (u64 place = 0; place < BUFFERS; place++) {
+		struct place *at = &host.places[place];
 
-	if (place < 0)
-		return;
-	/* What may be shown there next is not this process's. */
-	for (unsigned int i = 0; i < BUFFERS; i++)
-		assert(!is_mapped(mapped[i], PHYS_PFN(WINDOW + (u64)place * ROOM)));
-	host.place[handle] = 0;
-	host.places[place] = false;
-	host.shown--;
+		if (at->handle != handle || (from && at->from != *from))
+			continue;
+		/* What may be shown there next is not this process's. */
+		for (unsigned int i = 0; i < BUFFERS; i++)
+			assert(!is_mapped(mapped[i], PHYS_PFN(WINDOW + place * ROOM)));
+		at->handle = 0;
+		host.shown--;
+	}
 }
 
-static int show(u32 handle, struct cw_answer *answer)
+static int show(u32 handle, u64 from, struct cw_answer *answer)
 {
-	int place = 0;
+	u64 place, free = BUFFERS;
 
-	if (host.place[handle]) {
-		place = host.place[handle] - 1;
-	} else {
+	assert(from % CW_RANGE_BYTES == 0);
+	for (place = 0; place < BUFFERS; place++) {
+		if (host.places[place].handle == handle && host.places[place].from == from)
+			break;
+		if (!host.places[place].handle)
+			free = min(free, place);
+	}
+	if (place == BUFFERS) {
 		if (host.shown >= host.mappings)
 			return ENOSPC;
-		while (host.places[place])
-			place++;
-		host.places[place] = true;
-		host.place[handle] = place + 1;
+		place = free;
+		host.places[place] = (struct place){ handle, from };
 		host.shown++;
 		host.most_shown = max(host.most_shown, host.shown);
 	}
-	answer->offset = host.offset ? host.offset : (u64)place * ROOM;
+	answer->offset = host.offset ? host.offset : place * ROOM;
 	return 0;
 }
 
 static int carry_out(const struct cw_request_header *header, struct cw_answer *answer)
 {
 	u32 handle = header->handle;
+	u64 from = header->size;
 
 	if (host.status)
 		return host.status;
@@ -104,13 +110,18 @@ static int carry_out(const struct cw_request_header *header, struct cw_answer *a
 		answer->handle = grant();
 		return 0;
 	case CW_SHOW:
-		return handle < HANDLES && host.has[handle] ? show(handle, answer) : EBADF;
+		if (handle >= HANDLES || !host.has[handle])
+			return EBADF;
+		return show(handle, from, answer);
+	case CW_PUNCH:
+		host.punched++;
+		return 0;
 	case CW_HIDE:
 	case CW_RELEASE:
 		if (handle >= HANDLES || !host.has[handle])
 			return EBADF;
 		host.hidden += header->operation == CW_HIDE;
-		hide(handle);
+		hide(handle, header->operation == CW_HIDE ? &from : NULL);
 		host.has[handle] = header->operation == CW_HIDE;
 	}
 	return 0;
@@ -268,7 +279,10 @@ void begin(void)
 	init_waitqueue_head(&device->room);
 	xa_init_flags(&device->sessions, XA_FLAGS_ALLOC1);
 	xa_init_flags(&device->bells, XA_FLAGS_LOCK_IRQ);
-	INIT_LIST_HEAD(&device->segments);
+	INIT_LIST_HEAD(&device->ranges);
+	xa_init(&device->chunks);
+	INIT_LIST_HEAD(&device->lingering);
+	INIT_DELAYED_WORK(&device->linger, cw_linger);
 	INIT_LIST_HEAD(&device->sleepers);
 	device->vdev = &virtio;
 	device->control = &host.control.vq;
@@ -299,7 +313,7 @@ void end(void)
 {
 	kernel.allocations = kernel.descriptors = -1;
 	EXPECT(device->sessions.count == 0 && device->bells.count == 0);
-	EXPECT(list_empty(&device->segments) && granted() == 0 && host.shown == 0);
+	EXPECT(list_empty(&device->ranges) && granted() == 0 && host.shown == 0);
 	if (!device->dead)
 		unplug();
 	EXPECT(device->refs.count == 1);
@@ -357,10 +371,18 @@ struct vm_area_struct *mapped[BUFFERS];
 /* The mapping keeps the file, as in the kernel. */
 void map(struct vm_area_struct *vma, struct file *file, unsigned long pages)
 {
+	map_at(vma, file, 0, pages);
+}
+
+void map_at(struct vm_area_struct *vma, struct file *file, unsigned long first,
+	    unsigned long pages)
+{
 	static unsigned long address = 1ul << 40;
 
 	*vma = (struct vm_area_struct){ .vm_start = address, .vm_flags = VM_MAYSHARE,
-					.vm_end = address + pages * PAGE_SIZE };
+					.vm_end = address + pages * PAGE_SIZE,
+					.vm_pgoff = first, .vm_mm = &process,
+					.vm_file = file };
 	address += 1ul << 30;
 	EXPECT(file->f_op->mmap(file, vma) == 0);
 	vma->next = file->space.mapped;
@@ -382,6 +404,9 @@ void unmap(struct vm_area_struct *vma, struct file *file)
 	while (*at != vma)
 		at = &(*at)->next;
 	*at = vma->next;
+	zap(vma, vma->vm_pgoff, vma_pages(vma));
+	if (vma->vm_ops)
+		vma->vm_ops->close(vma);
 	for (unsigned int i = 0; i < BUFFERS; i++)
 		if (mapped[i] == vma)
 			mapped[i] = NULL;
@@ -390,7 +415,7 @@ void unmap(struct vm_area_struct *vma, struct file *file)
 
 vm_fault_t touch(struct vm_area_struct *vma, unsigned long page)
 {
-	struct vm_fault fault = { vma, vma->vm_start + page * PAGE_SIZE };
+	struct vm_fault fault = { vma, vma->vm_start + page * PAGE_SIZE, FAULT_FLAG_ALLOW_RETRY };
 
 	return vma->vm_ops->fault(&fault);
 }

@@ -14,9 +14,9 @@
 #define BUFFERS 128
 #define HANDLES 1024
 #define WINDOW (1ull << 36)
-#define WINDOW_BYTES (1ull << 30)
-/* Room of each segment in the window. */
-#define ROOM (64 * PAGE_SIZE)
+#define WINDOW_BYTES (1ull << 36)
+/* Room of each range in the window. */
+#define ROOM CW_RANGE_BYTES
 
 struct buffer {
 	void *token;
@@ -43,10 +43,12 @@ struct host {
 	unsigned int mappings; /* that there may be */
 	u32 last_handle;
 	bool has[HANDLES]; /* handles that the guest has */
-	int place[HANDLES]; /* where segments are shown, plus 1 */
-	bool places[BUFFERS];
-	unsigned int shown, most_shown, hidden;
-	unsigned int asked[CW_RISE + 1]; /* requests, by operation */
+	struct place {
+		u32 handle; /* 0: nothing is shown there */
+		u64 from; /* where the range begins in the segment */
+	} places[BUFFERS];
+	unsigned int shown, most_shown, hidden, punched;
+	unsigned int asked[CW_PUNCH + 1]; /* requests, by operation */
 	struct cw_request_header last; /* request but CW_RELEASE */
 };
 
@@ -78,6 +80,8 @@ long send(struct file *file, const char *text, int fd);
 long receive(struct file *file, struct causeway_transfer *transfer, void *text, u32 bytes);
 /* Maps a segment's descriptor; touches an address. */
 void map(struct vm_area_struct *vma, struct file *file, unsigned long pages);
+void map_at(struct vm_area_struct *vma, struct file *file, unsigned long first,
+	    unsigned long pages);
 void unmap(struct vm_area_struct *vma, struct file *file);
 vm_fault_t touch(struct vm_area_struct *vma, unsigned long page);
 /* A descriptor's file; closed. */
@@ -93,6 +97,7 @@ void test_events(void);
 void test_sessions(void);
 void test_objects(void);
 void test_sleep(void);
+void test_home(void);
 void test_rubbish(void);
 
 #endif

@@ -8,8 +8,8 @@
 
 struct kernel kernel = { .allocations = -1, .descriptors = -1 };
 struct mm_struct process;
-static struct task task = { &process };
-struct task *current = &task;
+static struct task_struct task = { &process };
+struct task_struct *current = &task;
 static struct file *fds[FDS];
 static bool taken[FDS];
 
@@ -131,6 +131,25 @@ void *xa_erase(struct xarray *array, unsigned long number)
 	return NULL;
 }
 
+/* The entry with the least number from `number` on. */
+bool xa_next(struct xarray *array, unsigned long *number, unsigned long last, void **entry)
+{
+	unsigned int found = array->count;
+
+	for (unsigned int i = 0; i < array->count; i++) {
+		unsigned long at = array->slots[i].number;
+
+		if (at >= *number && at <= last &&
+		    (found == array->count || at < array->slots[found].number))
+			found = i;
+	}
+	if (found == array->count)
+		return false;
+	*number = array->slots[found].number;
+	*entry = array->slots[found].entry;
+	return true;
+}
+
 int xa_insert(struct xarray *array, unsigned long number, void *entry, gfp_t flags)
 {
 	if (flags == GFP_KERNEL)
@@ -143,6 +162,17 @@ int xa_insert(struct xarray *array, unsigned long number, void *entry, gfp_t fla
 	array->slots[array->count].number = number;
 	array->slots[array->count++].entry = entry;
 	return 0;
+}
+
+void *xa_cmpxchg(struct xarray *array, unsigned long number, void *old, void *entry, gfp_t flags)
+{
+	void *there = xa_load(array, number);
+
+	assert(old && entry && flags == GFP_KERNEL);
+	for (unsigned int i = 0; there == old && i < array->count; i++)
+		if (array->slots[i].number == number)
+			array->slots[i].entry = entry;
+	return there;
 }
 
 int xa_alloc_cyclic(struct xarray *array, u32 *number, void *entry, struct xa_limit limit,
@@ -168,7 +198,9 @@ struct file *anon_inode_getfile(const char *name, const struct file_operations *
 	file->f_op = operations;
 	file->private_data = data;
 	file->f_mapping = &file->space;
+	file->space.host = &file->inode;
 	file->flags = flags;
+	file->f_mode = flags == O_RDWR ? FMODE_WRITE : 0;
 	file->refs = 1;
 	return file;
 }
@@ -178,9 +210,20 @@ void fput(struct file *file)
 	assert(file->refs > 0);
 	if (--file->refs)
 		return;
+	ihold(&file->inode);
 	if (file->f_op && file->f_op->release)
 		file->f_op->release(&file->inode, file);
-	free(file);
+	iput(&file->inode);
+}
+
+/* An inode is in its file here, which lasts as long. */
+void iput(struct inode *inode)
+{
+	struct file *file = container_of(inode, struct file, inode);
+
+	assert(inode->refs > 0);
+	if (!--inode->refs && !file->refs)
+		free(file);
 }
 
 struct file *fget(int fd)
@@ -297,26 +340,4 @@ void eventfd_ctx_put(struct eventfd_ctx *event)
 void eventfd_signal(struct eventfd_ctx *event)
 {
 	event->rung++;
-}
-
-struct vm_area_struct *vma_lookup(struct mm_struct *mm, unsigned long address)
-{
-	struct vm_area_struct *vma = mm->vma;
-
-	return vma && address >= vma->vm_start && address < vma->vm_end ? vma : NULL;
-}
-
-vm_fault_t vmf_insert_pfn(struct vm_area_struct *vma, unsigned long address, unsigned long pfn)
-{
-	assert(address >= vma->vm_start && address < vma->vm_end && vma_pages(vma) <= VMA_PAGES);
-	vma->pages[(address - vma->vm_start) >> PAGE_SHIFT] = pfn;
-	return VM_FAULT_NOPAGE;
-}
-
-void unmap_mapping_range(struct address_space *mapping, loff_t from, loff_t bytes, int even)
-{
-	may_sleep();
-	assert(!from && !bytes && even);
-	for (struct vm_area_struct *vma = mapping->mapped; vma; vma = vma->next)
-		memset(vma->pages, 0, sizeof(vma->pages));
 }

@@ -12,6 +12,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/ioctl.h>
 #include <linux/types.h>
 #include <stdbool.h>
@@ -35,6 +36,12 @@ typedef unsigned int vm_fault_t;
 #define PAGE_SHIFT 12
 #define PAGE_SIZE (1UL << PAGE_SHIFT)
 #define PHYS_PFN(address) ((unsigned long)((address) >> PAGE_SHIFT))
+#define PAGE_MASK (~(PAGE_SIZE - 1))
+#define PMD_SIZE (2ul << 20)
+#define BUILD_BUG_ON(condition) _Static_assert(!(condition), "")
+#define pr_warn(text) ((void)(text))
+#define cond_resched() may_sleep()
+#define msleep(milliseconds) sleep_once()
 #define PAGE_ALIGNED(value) (!((u64)(value) % PAGE_SIZE))
 #define GFP_KERNEL 1u
 #define GFP_ATOMIC 0u
@@ -55,6 +62,7 @@ typedef unsigned int vm_fault_t;
 #define struct_size(p, member, count) (sizeof(*(p)) + sizeof(*(p)->member) * (count))
 #define container_of(p, type, member) ((type *)((char *)(p) - offsetof(type, member)))
 #define min(a, b) ((a) < (b) ? (a) : (b))
+#define min_t(type, a, b) min((type)(a), (type)(b))
 #define max(a, b) ((a) > (b) ? (a) : (b))
 #define round_down(x, to) ((x) & ~((to) - 1))
 
@@ -230,6 +238,14 @@ struct completion {
 	} \
 	event_ ? (long)(time) : 0L; \
 })
+/* Who is waited for comes, or the test ends. */
+#define wait_event_killable(queue, condition) ({ \
+	may_sleep(); \
+	if (!(condition)) \
+		sleep_once(); \
+	assert(condition); \
+	0; \
+})
 #define wait_event_interruptible_timeout(queue, condition, time) \
 	wait_event_timeout(queue, condition, time)
 #define nsecs_to_jiffies64(nanoseconds) ((u64)(nanoseconds) / (1000000000 / HZ))
@@ -252,6 +268,15 @@ struct work_struct {
 #define cancel_work_sync(work) (may_sleep(), (void)((work)->due = false))
 void work_on(struct work_struct *work);
 
+struct delayed_work {
+	struct work_struct work;
+};
+
+#define INIT_DELAYED_WORK(delayed, what) INIT_WORK(&(delayed)->work, what)
+#define schedule_delayed_work(delayed, time) schedule_work(&(delayed)->work)
+#define cancel_delayed_work_sync(delayed) cancel_work_sync(&(delayed)->work)
+#define to_delayed_work(what) container_of(what, struct delayed_work, work)
+
 /* Tables by number. */
 #define XA_FLAGS_ALLOC1 1
 #define XA_FLAGS_LOCK_IRQ 2
@@ -270,6 +295,21 @@ struct xa_limit {
 	u32 max;
 };
 
+#define xa_init(array) xa_init_flags(array, 0)
+#define xa_destroy(array) ((array)->count = 0)
+#define xa_mk_value(value) ((void *)(uintptr_t)((value) << 1 | 1))
+#define xa_is_value(entry) ((uintptr_t)(entry) & 1)
+#define xa_store(array, number, entry, gfp) \
+	((void)xa_erase(array, number), (void)xa_insert(array, number, entry, GFP_ATOMIC))
+/* Tests let any allocation fail; that of a place for an entry is one. */
+void *xa_cmpxchg(struct xarray *array, unsigned long number, void *old, void *entry, gfp_t flags);
+#define xa_reserve(array, number, gfp) \
+	(may_sleep(), kernel.allocations ? (kernel.allocations--, 0) : -ENOMEM)
+#define xa_release(array, number) ((void)(array), (void)(number))
+bool xa_next(struct xarray *array, unsigned long *number, unsigned long last, void **entry);
+#define xa_for_each_range(array, number, entry, first, last) \
+	for (number = (first); xa_next(array, &(number), last, (void **)&(entry)); (number)++)
+#define xa_for_each(array, number, entry) xa_for_each_range(array, number, entry, 0, ~0ul)
 #define xa_limit_31b ((struct xa_limit){ INT32_MAX })
 #define xa_init_flags(array, how) ((array)->flags = (how), (array)->count = 0)
 #define xa_insert_irq(array, number, entry, gfp) xa_insert(array, number, entry, gfp)
@@ -284,12 +324,17 @@ int xa_alloc_cyclic(struct xarray *array, u32 *number, void *entry, struct xa_li
 struct file;
 struct inode {
 	u64 size;
+	int refs; /* beside its file's */
 };
+
+#define ihold(inode) ((void)(inode)->refs++)
+void iput(struct inode *inode);
 
 struct vm_area_struct;
 
 struct address_space {
 	struct vm_area_struct *mapped; /* the mappings of its file */
+	struct inode *host;
 };
 
 struct file_operations {
@@ -302,9 +347,16 @@ struct file_operations {
 	long (*unlocked_ioctl)(struct file *file, unsigned int number, unsigned long argument);
 	long (*compat_ioctl)(struct file *file, unsigned int number, unsigned long argument);
 	int (*mmap)(struct file *file, struct vm_area_struct *vma);
+	unsigned long (*get_unmapped_area)(struct file *file, unsigned long address,
+					   unsigned long length, unsigned long page,
+					   unsigned long flags);
 };
 
+#define FMODE_WRITE 1
+#define FMODE_PREAD 2
+
 struct file {
+	int f_mode;
 	const struct file_operations *f_op;
 	void *private_data;
 	struct address_space *f_mapping;
@@ -322,6 +374,7 @@ struct file *anon_inode_getfile(const char *name, const struct file_operations *
 #define anon_inode_create_getfile(name, operations, data, flags, context) \
 	anon_inode_getfile(name, operations, data, flags)
 void fput(struct file *file);
+#define get_file(file) ((file)->refs++, (file))
 struct file *fget(int fd);
 int get_unused_fd_flags(int flags);
 void put_unused_fd(int fd);
@@ -347,50 +400,7 @@ struct file *eventfd_file(void);
 #define current_euid() 1000
 #define from_kuid(space, user) (user)
 
-/* Memory of processes. */
-#define VM_MAYSHARE 1ul
-#define VM_IO 2ul
-#define VM_PFNMAP 4ul
-#define VM_DONTEXPAND 8ul
-#define VM_DONTDUMP 16ul
-#define VM_FAULT_NOPAGE 0x100u
-#define VM_FAULT_SIGBUS 2u
-#define VMA_PAGES 64
-
-struct vm_fault {
-	struct vm_area_struct *vma;
-	unsigned long address;
-};
-
-struct vm_operations_struct {
-	vm_fault_t (*fault)(struct vm_fault *vmf);
-};
-
-struct vm_area_struct {
-	unsigned long vm_start, vm_end, vm_pgoff, vm_flags;
-	void *vm_private_data;
-	const struct vm_operations_struct *vm_ops;
-	struct vm_area_struct *next; /* of the same file */
-	unsigned long pages[VMA_PAGES]; /* what the process has there; 0: nothing */
-};
-
-struct mm_struct {
-	struct vm_area_struct *vma;
-};
-
-extern struct mm_struct process;
-struct task {
-	struct mm_struct *mm;
-};
-extern struct task *current;
-
-#define vma_pages(vma) (((vma)->vm_end - (vma)->vm_start) >> PAGE_SHIFT)
-#define vm_flags_set(vma, flags) ((vma)->vm_flags |= (flags))
-#define mmap_read_lock(mm) ((void)(mm))
-#define mmap_read_unlock(mm) ((void)(mm))
-struct vm_area_struct *vma_lookup(struct mm_struct *mm, unsigned long address);
-vm_fault_t vmf_insert_pfn(struct vm_area_struct *vma, unsigned long address, unsigned long pfn);
-void unmap_mapping_range(struct address_space *mapping, loff_t from, loff_t bytes, int even);
+#include "memory.h"
 
 /* The device's queues, which the tests' host serves. */
 struct virtio_device {

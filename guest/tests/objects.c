@@ -150,6 +150,38 @@ static void around(void)
 	end();
 }
 
+/* A segment that is larger than the window, of which what is touched is shown by ranges. */
+static void ranges(void)
+{
+	const unsigned long range = PHYS_PFN(CW_RANGE_BYTES);
+	static struct vm_area_struct near, far;
+	struct file *file;
+
+	begin();
+	host.mappings = 2;
+	file = segment(PHYS_PFN(CW_SEGMENT_MAX));
+	/* Pages on both sides of where a range ends. */
+	map_at(&near, file, range - 2, 4);
+	map_at(&far, file, PHYS_PFN(CW_SEGMENT_MAX) - 1, 1);
+	EXPECT(touch(&near, 1) == VM_FAULT_NOPAGE && host.last.size == 0);
+	EXPECT(place(&near, 0) == CW_RANGE_BYTES - 2 * PAGE_SIZE);
+	EXPECT(place(&near, 1) == CW_RANGE_BYTES - PAGE_SIZE);
+	EXPECT(!near.pages[2] && !near.pages[3]);
+	EXPECT(touch(&near, 3) == VM_FAULT_NOPAGE && host.last.size == CW_RANGE_BYTES);
+	EXPECT(place(&near, 2) == ROOM && place(&near, 3) == ROOM + PAGE_SIZE);
+	EXPECT(host.shown == 2 && host.asked[CW_SHOW] == 2);
+	/* The first range goes, and the second stays. */
+	EXPECT(touch(&far, 0) == VM_FAULT_NOPAGE);
+	EXPECT(host.last.size == CW_SEGMENT_MAX - CW_RANGE_BYTES && host.hidden == 1);
+	EXPECT(place(&far, 0) == CW_RANGE_BYTES - PAGE_SIZE);
+	EXPECT(!near.pages[0] && !near.pages[1] && near.pages[2] && near.pages[3]);
+	fput(file);
+	unmap(&near, file);
+	unmap(&far, file);
+	EXPECT(IS_ERR(cw_segment_file(device, grant(), CW_SEGMENT_MAX + PAGE_SIZE, true)));
+	end();
+}
+
 static void created(void)
 {
 	struct causeway_creation creation = { .length = PAGE_SIZE };
@@ -245,6 +277,7 @@ void test_objects(void)
 	false_places();
 	nothing_is_shown();
 	around();
+	ranges();
 	created();
 	rings();
 	wakes();

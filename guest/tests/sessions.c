@@ -194,7 +194,7 @@ static void nothing_is_half_granted(void)
 {
 	static const struct cw_grant wrong[] = {
 		{ .kind = 9 },
-		{ .kind = CW_GRANT_SEGMENT, .length = WINDOW_BYTES + PAGE_SIZE },
+		{ .kind = CW_GRANT_SEGMENT, .length = CW_SEGMENT_MAX + PAGE_SIZE },
 		{ .kind = CW_GRANT_SEGMENT, .length = PAGE_SIZE + 1 },
 	};
 	struct causeway_transfer transfer;

@@ -1,16 +1,18 @@
 # The driver's own files, in a process: with a small kernel of the tests' and sanitizers.
 
 DRIVER_TESTS := $(BUILD)/test/driver
-DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c objects.c session.c sleep.c)
+DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c home.c keep.c objects.c pages.c \
+	segment.c session.c sleep.c)
 # What the driver includes is all in kernel.h.
-DRIVER_HEADERS := anon_inodes completion cred eventfd file fs kref list mm mutex poll rwsem \
-	scatterlist slab spinlock uaccess virtio virtio_config wait workqueue xarray
+DRIVER_HEADERS := anon_inodes completion cred delay eventfd file fs highmem kref list memremap \
+	mm mman mmu_notifier mutex poll rwsem scatterlist sched/mm slab spinlock uaccess \
+	userfaultfd_k virtio virtio_config wait workqueue xarray
 
 test-programs: $(DRIVER_TESTS)
 
 $(DRIVER_TESTS): $(DRIVER_SOURCES) $(wildcard guest/driver/*.h guest/tests/*.[ch]) \
 		guest/tests/tests.mk
-	@mkdir -p $(@D) $@.include/linux
+	@mkdir -p $(@D) $@.include/linux/sched
 	@for header in $(DRIVER_HEADERS); do echo '#include "kernel.h"' \
 		> $@.include/linux/$$header.h; done
 	$(CC) $(CFLAGS_STRICT) -Wno-unused-parameter -Wno-sign-compare \

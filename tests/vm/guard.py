@@ -4,7 +4,7 @@ has, and no memory for what is not used."""
 import re
 
 from lib.report import count_closing_lines
-from vm import sessions, traffic
+from vm import sessions, traffic, verbs
 from vm.lab import GuestError
 from vm.qmp import Qmp, shown
 
@@ -88,6 +88,19 @@ def window(lab):
     return f"{SECRET_PAGES} pages in use are there, unchanged, and gone afterwards"
 
 
+def rubbish(lab):
+    """A guest's root writes to all that it is shown while a process of the guest reaches into one
+    of the host's memory, which may complain, and no more; others see nothing of it."""
+    a, b, host = lab.guests[0], lab.guests[1], lab.host
+    verbs.begin_direct(lab, host, a, a)
+    a.run(f"segments scribble {resource(a)[0]} {SCANNED_PAGES}")
+    traffic.stop(a, "verify")
+    status, text = traffic.wait(host, "verify")
+    if status < 0:
+        raise GuestError(f"the host's process was killed by signal {-status}: {text[-800:]}")
+    return f"exit status {status}, {verbs.pingpong(host, b)}, {verbs.pingpong(host, a)}"
+
+
 def intruders(lab):
     """A process without rights beside root's, the same guest's root elsewhere, another tenant."""
     a, b, c = lab.guests[:3]
@@ -105,4 +118,5 @@ def tests():
     """Name and function of every test, in order; a function is called with the lab."""
     yield "what a window costs", costs
     yield "what a guest sees of its window", window
+    yield "rubbish in a window", rubbish
     yield "without rights", intruders

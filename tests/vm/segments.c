@@ -2,6 +2,7 @@
  * What processes in different machines do with SISCI segments:
  *
  *	segments receive FILE BYTES	makes a segment, and a file of what somebody puts there
+ *	segments register FILE BYTES	the same, of memory of its own
  *	segments send FILE		puts a file there
  *	segments serve COUNT		makes many segments, and checks what becomes of them
  *	segments use COUNT		connects to all of them, and changes them
@@ -95,20 +96,37 @@ static volatile void *map_remote(sci_remote_segment_t segment, size_t size)
 	return memory;
 }
 
-static void receive_file(const char *name, size_t bytes)
+/* A segment of memory that the process has. */
+static char *offer_own(sci_desc_t sd, sci_local_segment_t *segment, size_t bytes)
+{
+	char *memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1,
+			    0);
+
+	if (memory == MAP_FAILED)
+		die("mmap");
+	DO(SCICreateSegment, sd, segment, FILE_ID, bytes, NO_CALLBACK, NO_ARG, SCI_FLAG_EMPTY);
+	DO(SCIRegisterSegmentMemory, memory, bytes, *segment, NO_FLAGS);
+	DO(SCIPrepareSegment, *segment, ADAPTER, NO_FLAGS);
+	DO(SCISetSegmentAvailable, *segment, ADAPTER, NO_FLAGS);
+	return memory;
+}
+
+static void receive_file(const char *name, size_t bytes, int own)
 {
 	sci_desc_t sd = open_library();
 	sci_local_interrupt_t done = interrupt(sd, DONE);
 	sci_local_segment_t segment;
 	sci_map_t map;
-	char *memory = offer(sd, &segment, &map, FILE_ID, bytes);
+	char *memory = own ? offer_own(sd, &segment, bytes) :
+			     offer(sd, &segment, &map, FILE_ID, bytes);
 	int fd = open(name, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
 	await(done);
 	if (fd < 0 || write(fd, memory, bytes) != (ssize_t)bytes || close(fd))
 		die(name);
 	confirm(sd, done);
-	DO(SCIUnmapSegment, map, NO_FLAGS);
+	if (!own)
+		DO(SCIUnmapSegment, map, NO_FLAGS);
 	DO(SCIRemoveSegment, segment, SCI_FLAG_FORCE_REMOVE);
 }
 
@@ -276,7 +294,9 @@ int main(int argc, char **argv)
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	if (argc == 4 && !strcmp(argv[1], "receive"))
-		receive_file(argv[2], strtoul(argv[3], NULL, 0));
+		receive_file(argv[2], strtoul(argv[3], NULL, 0), 0);
+	else if (argc == 4 && !strcmp(argv[1], "register"))
+		receive_file(argv[2], strtoul(argv[3], NULL, 0), 1);
 	else if (argc == 3 && !strcmp(argv[1], "send"))
 		send_file(argv[2]);
 	else if (argc == 3 && number <= MANY_MAX && !strcmp(argv[1], "serve"))

@@ -1,8 +1,10 @@
 """Verbs between guests, and between guest and host, both ways: ibv_rc_pingpong, perftest's eight
 tools, and the verification program, which compares every byte and every completion."""
 
+import json
 import os
 import re
+import time
 
 from lib import perftest
 from lib.netns import BUILD
@@ -18,6 +20,8 @@ ITERATIONS = "100"
 VERIFY_PORT = 18600
 VERIFY = ["--qps", "2", "--ops", "2000", "--max-size", "65536"]
 VERIFY_SECONDS = 180
+# Operations of a run that is ended before it ends.
+MANY = "10000000"
 # The case that needs a network namespace of its own, which a guest's processes have not.
 OTHER_NETWORK = "PORT_ERR"
 
@@ -69,6 +73,34 @@ def verify(server, client, *both):
     return f"{VERIFY[1]} queue pairs, {VERIFY[3]} operations"
 
 
+def begin_direct(lab, server, client, *reaching):
+    """Has those who reach into the other's memory do so, until they are stopped: all could go by
+    ring. How many accesses were made."""
+    traffic.start(server, [path_of(server, "verify")], "shm")
+    traffic.wait_listening(server, VERIFY_PORT)
+    argv = [path_of(client, "verify"), "--ops", MANY, server.address]
+    traffic.start(client, argv, "shm")
+    in_guest = [isinstance(place, Guest) for place in reaching]
+    deadline = time.monotonic() + traffic.SECONDS
+    made = []
+    while len(made) != len(reaching) or not all(made):
+        if time.monotonic() > deadline:
+            raise GuestError(f"accesses: {made}\n{lab.causeway('status')}")
+        time.sleep(traffic.PAUSE)
+        endpoints = json.loads(lab.causeway("status", "--json"))["endpoints"]
+        made = [endpoint["counters"]["direct"] for endpoint in endpoints
+                if endpoint["command"] == "verify" and (endpoint["pid"] == 0) in in_guest]
+    return sum(made)
+
+
+def direct(lab, server, client, *reaching):
+    """Memory is reached in place."""
+    made = begin_direct(lab, server, client, *reaching)
+    for place in (client, server):
+        traffic.stop(place, "verify")
+    return f"{made} accesses"
+
+
 def errors(guest):
     """The error cases, which count themselves."""
     traffic.start(guest, ["errors", "--without", OTHER_NETWORK], "shm")
@@ -94,5 +126,11 @@ def tests():
         for tool in PERFTEST:
             yield named(tool, measure, client, server, tool)
         yield named("verify", verify, client, server)
+    yield ("memory of the host is reached from a guest, and a guest's from there",
+           lambda lab: direct(lab, lab.host, lab.guests[0], lab.guests[0], lab.host))
+    yield ("memory of guests is reached from other guests",
+           lambda lab: direct(lab, *lab.guests[:2], *lab.guests[:2]))
+    # Other threads register and give up memory meanwhile.
+    yield named("verify, registering,", verify, "a", "h", "--churn")
     yield named("verify, events,", verify, "a", "b", "--events", "--recv-depth", "4")
     yield "verify, errors: a", lambda lab: errors(lab.guests[0])

@@ -10,9 +10,9 @@ use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
     ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus, Leave,
-    MapReply, MapRequest, QpStatus, ReserveRequest, RestoreRequest, RestoreSegmentRequest,
-    SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply,
-    SysfsRequest, Wire,
+    MapReply, MapRequest, MirrorReply, MirrorRequest, QpStatus, ReserveRequest, RestoreRequest,
+    RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
+    StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_shm::layout::INBOX_LEN;
@@ -22,8 +22,9 @@ use rustix::io::Errno;
 
 use crate::config::Tenant;
 use crate::hub::{Endpoint, EndpointId, Hub, Link, TenantId};
+use crate::mirrors::new_table;
 use crate::pairing::{Decision, PeerWire};
-use crate::segments::{self, new_table};
+use crate::segments;
 use crate::session::Peer;
 use crate::tree::Trees;
 
@@ -51,8 +52,8 @@ impl Client<'_> {
         self.endpoint.ok_or(Errno::NOTCONN)
     }
 
-    /// What a guest cannot be given: a memory segment is larger than any window, and a tree of
-    /// files lies on the host.
+    /// What a guest cannot have: a tree of files, which lies on the host. Nor has it anything to
+    /// restore: with the broker its device ends, and its sessions.
     fn not_in_vm(&self) -> Result<(), Errno> {
         self.peer.vm.map_or(Ok(()), |_| Err(Errno::PERM))
     }
@@ -64,7 +65,7 @@ impl Client<'_> {
             self.hub.check_table(&table)?;
             return Ok((reopen(&table, false)?, Vec::new()));
         }
-        let table = new_table()?;
+        let table = new_table(self.peer.vm)?;
         Ok((reopen(&table, false)?, vec![table]))
     }
 
@@ -186,6 +187,7 @@ impl BrokerService for Client<'_> {
                 trusted,
                 fds,
                 name,
+                mirror,
             } => Answer {
                 body: ConnectReply {
                     wire: Wire::Ring,
@@ -194,6 +196,7 @@ impl BrokerService for Client<'_> {
                     peer,
                     trusted,
                     ring: name,
+                    mirror,
                 },
                 fds,
             },
@@ -261,7 +264,6 @@ impl BrokerService for Client<'_> {
         request: CreateSegmentRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<SegmentReply>, Errno> {
-        self.not_in_vm()?;
         let (segment, fd) = self.hub.create_segment(self.own()?, &request)?;
         Ok(Answer {
             body: SegmentReply { segment },
@@ -294,10 +296,21 @@ impl BrokerService for Client<'_> {
         request: MapRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<MapReply>, Errno> {
-        self.not_in_vm()?;
         let (fd, writable) = self.hub.map_segment(self.own()?, &request)?;
         Ok(Answer {
             body: MapReply { writable },
+            fds: vec![fd],
+        })
+    }
+
+    fn mirror(
+        &mut self,
+        request: MirrorRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<MirrorReply>, Errno> {
+        let (fd, live) = self.hub.mirror(self.own()?, request.mirror)?;
+        Ok(Answer {
+            body: MirrorReply { live },
             fds: vec![fd],
         })
     }

@@ -11,6 +11,7 @@ use causeway_fabric::services::{PeerChange, PeerEvent, WirePref};
 use rustix::io::Errno;
 
 use crate::config::Limits;
+use crate::mirrors::Mirrors;
 use crate::pairing::{Pairing, PeerWire};
 use crate::rings::Rings;
 use crate::segments::{Rights, Segment};
@@ -110,6 +111,8 @@ pub struct Hub {
     news_due: Option<Instant>,
     /// Rings that are used again.
     pub(crate) rings: Rings,
+    /// Tables of memory regions for readers in VMs.
+    pub(crate) mirrors: Mirrors,
     /// Segments that became stale, and whom to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
     /// User of this process, who owns the segments' inodes.
@@ -128,6 +131,7 @@ impl Hub {
             pairings: HashMap::new(),
             restoring: VecDeque::new(),
             rings: Rings::default(),
+            mirrors: Mirrors::default(),
             outbox: Vec::new(),
             news_due: None,
             stale: Vec::new(),
@@ -189,6 +193,7 @@ impl Hub {
             self.places.remove(&(netns, slot));
         }
         self.rings.end(id);
+        self.drop_mirrors(id, endpoint.vm);
         self.outbox.retain(|(to, _)| *to != id);
         self.stale.retain(|(to, _)| *to != id);
         let exposed = endpoint.segments.into_values().filter(|s| s.stale);

@@ -9,7 +9,7 @@
 //! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
 //! - [`server`], [`session`], [`door`]: connections, and where they come in;
 //! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
-//! - [`segments`], [`reaper`]: memory that endpoints grant each other;
+//! - [`segments`], [`mirrors`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
 //! - [`pool`]: pools of blocks, and who may do what with each;
@@ -25,6 +25,7 @@ pub mod hub;
 pub mod lives;
 pub mod lock;
 pub mod members;
+pub mod mirrors;
 pub mod notify;
 pub mod options;
 pub mod pairing;

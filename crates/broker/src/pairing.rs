@@ -24,7 +24,7 @@ use causeway_fabric::services::{
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, Hub, Limit, Link, TenantId, random};
-use crate::rings::{Lent, RING_BYTES, copy};
+use crate::rings::{Lent, RING_BYTES};
 
 /// Most rings of one endpoint whose peer has not joined; each costs the broker a descriptor.
 pub const OPEN_RINGS_PER_ENDPOINT_MAX: usize = 16384;
@@ -103,6 +103,8 @@ pub enum Decision {
         fds: Vec<OwnedFd>,
         /// Names the ring's memory, if that is used again; else 0.
         name: u64,
+        /// The mirror of the caller's MR table that the peer reads; 0: it reads the table.
+        mirror: u64,
     },
 }
 
@@ -340,7 +342,8 @@ impl Hub {
         peer: EndpointId,
         generation: u64,
     ) -> Result<Decision, Errno> {
-        let to_peer = self.descriptors(peer, body)?;
+        let to_peer = self.descriptors(id, peer, body)?;
+        let mirror = self.mirror_for(id, peer)?;
         let pairing = self.pairings.get_mut(&generation).ok_or(Errno::INVAL)?;
         let waiting = |end: &End| !matches!(end, End::Joined(..));
         let side = pairing.ends.iter().position(waiting).ok_or(Errno::INVAL)?;
@@ -369,6 +372,7 @@ impl Hub {
             trusted: self.are_one_user(id, peer),
             fds: lent.fd.into_iter().chain(to_peer).collect(),
             name: lent.name,
+            mirror,
         })
     }
 
@@ -381,7 +385,8 @@ impl Hub {
         if self.endpoints[&id].open_rings >= OPEN_RINGS_PER_ENDPOINT_MAX {
             return Err(Errno::MFILE);
         }
-        let to_peer = self.descriptors(peer, body)?;
+        let to_peer = self.descriptors(id, peer, body)?;
+        let mirror = self.mirror_for(id, peer)?;
         let (lent, ring) = self.ring_for(id, peer)?;
         let kept = lent.name;
         let fds = lent.fd.into_iter().chain(to_peer).collect();
@@ -413,17 +418,8 @@ impl Hub {
             trusted: self.are_one_user(id, peer),
             fds,
             name: kept,
+            mirror,
         })
-    }
-
-    /// Inbox, doorbell and MR table of a peer, unless the caller has them.
-    fn descriptors(&self, peer: EndpointId, body: &ConnectBody) -> Result<Vec<OwnedFd>, Errno> {
-        if body.known == peer {
-            return Ok(Vec::new());
-        }
-        let peer = &self.endpoints[&peer];
-        let fds = [&peer.inbox, &peer.doorbell, &peer.mr_table];
-        fds.iter().map(|fd| copy(fd)).collect()
     }
 
     fn new_generation(&self) -> u64 {

@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 
-use causeway_fabric::fds::{check_private_memfd, private_memfd, reopen};
+use causeway_fabric::fds::{check_private_memfd, reopen};
 use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::services::{
     CreateSegmentRequest, MapRequest, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
@@ -23,13 +23,14 @@ use causeway_shm::layout::MR_TABLE_BYTES;
 use rustix::io::Errno;
 
 use crate::hub::{Endpoint, EndpointId, Hub, Limit, Link, random};
+use crate::mirrors::new_segment;
 use crate::pairing::{End, Pairing, PeerWire};
 
 // The broker's protocol and what endpoints map must agree.
 const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);
 
-/// Name of the memfd of a table of memory regions.
-pub const MR_TABLE_NAME: &str = "causeway-mr-table";
+/// Most segments of all endpoints of a VM: each costs the broker a descriptor.
+pub const SEGMENTS_PER_VM_MAX: usize = 4096;
 /// Unit of `st_blocks` (`stat(2)`).
 const STAT_BLOCK_BYTES: u64 = 512;
 
@@ -99,14 +100,6 @@ impl Rights {
     }
 }
 
-/// A new MR table.
-///
-/// # Errors
-/// `EMFILE`, `ENFILE`, `ENOMEM`.
-pub fn new_table() -> Result<OwnedFd, Errno> {
-    private_memfd(MR_TABLE_NAME, MR_TABLE_BYTES as u64)
-}
-
 impl Hub {
     /// Checks an MR table that an earlier broker made.
     ///
@@ -126,7 +119,7 @@ impl Hub {
         request: &CreateSegmentRequest,
     ) -> Result<(u64, OwnedFd), Errno> {
         let endpoint = self.with_room_for_segment(id)?;
-        let fd = private_memfd("causeway-segment", SEGMENT_BYTES)?;
+        let fd = new_segment(endpoint.vm, SEGMENT_BYTES)?;
         let given = reopen(&fd, true)?;
         let name = loop {
             let name = random();
@@ -185,11 +178,10 @@ impl Hub {
         id: EndpointId,
         request: &MapRequest,
     ) -> Result<(OwnedFd, bool), Errno> {
-        let caller = self.endpoints.get(&id).ok_or(Errno::INVAL)?.uid;
-        let binding = caller != self.own_uid && caller != 0;
         let (owner, remote_qpn) = self.joined_peer(id, request.local_qpn)?;
+        let binding = self.is_bound(id, owner);
+        let trusted = self.are_one_user(id, owner);
         let owner = self.endpoints.get_mut(&owner).ok_or(Errno::NOTCONN)?;
-        let trusted = owner.uid == caller;
         let link = owner.links.get(&remote_qpn).ok_or(Errno::NOTCONN)?;
         let segment = owner.segments.get_mut(&request.segment);
         let segment = segment.filter(|s| !s.stale).ok_or(Errno::NOENT)?;
@@ -207,6 +199,18 @@ impl Hub {
             segment.note_holder(id, right);
         }
         Ok((fd, right == Right::Write))
+    }
+
+    /// Whether a descriptor for reading keeps an endpoint from writing to another's memory: it
+    /// belongs to a user who can't open the memfd once more, or to the VM that has the memory
+    /// anyway, and whose kernel obeys. Another VM would be shown it for writing.
+    fn is_bound(&self, id: EndpointId, owner: EndpointId) -> bool {
+        let found = |id| self.endpoints.get(&id);
+        match found(id).map(|caller| (caller.vm, caller.uid)) {
+            Some((None, uid)) => uid != self.own_uid && uid != 0,
+            Some((vm, _)) => found(owner).is_some_and(|owner| owner.vm == vm),
+            None => false,
+        }
     }
 
     /// Changes what the peer of a QP may do; a QP without connection has none.
@@ -367,6 +371,13 @@ impl Hub {
     }
 
     fn with_room_for_segment(&mut self, id: EndpointId) -> Result<&mut Endpoint, Errno> {
+        // A VM's endpoints are what its kernel says: all of them together are one party.
+        if let Some(vm) = self.endpoints.get(&id).and_then(|endpoint| endpoint.vm) {
+            let of_it = self.endpoints.values().filter(|e| e.vm == Some(vm));
+            if of_it.map(|e| e.segments.len()).sum::<usize>() >= SEGMENTS_PER_VM_MAX {
+                return Err(Errno::DQUOT);
+            }
+        }
         let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
         if endpoint.segments.len() >= endpoint.limits.segments {
             return Err(endpoint.meets(id, Limit::Segments));

@@ -15,6 +15,13 @@ pub fn descriptor() -> OwnedFd {
     std::fs::File::open("/dev/null").unwrap().into()
 }
 
+/// Lets this process have as many descriptors as the system allows.
+pub fn allow_many_descriptors() {
+    let mut files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    files.current = files.maximum;
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, files).unwrap();
+}
+
 /// An endpoint with one slot.
 pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
     let id = hub

@@ -27,6 +27,7 @@ mod helper;
 mod known;
 mod lazy;
 mod limits;
+mod mirrors;
 mod mr;
 mod multicast;
 mod news;

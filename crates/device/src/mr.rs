@@ -92,7 +92,7 @@ pub(crate) struct MrTable {
     /// The region that has been used so often that it is to be moved.
     pub wanted: Cell<Option<u32>>,
     /// Where peers on this host find those they can map.
-    directory: Directory,
+    pub(crate) directory: Directory,
 }
 
 impl MrTable {
@@ -129,15 +129,22 @@ impl MrTable {
 
     /// Enters a region, or a window bound to it, into the directory.
     pub fn publish(&mut self, key: u32, at: Place) {
-        let Some(region) = self.get_mut(key) else {
-            return;
-        };
-        region.published = true;
+        if let Some(region) = self.get_mut(key) {
+            region.published = true;
+        }
+        if let Some(entry) = self.entry(key, at) {
+            self.directory.publish(&entry);
+        }
+    }
+
+    /// What peers find of a region, or a window, whose memory is in a segment.
+    pub(crate) fn entry(&self, key: u32, at: Place) -> Option<MrEntry> {
+        let region = self.get(key)?;
         let qpn = match region.kind {
             Kind::Memory { .. } => 0,
             Kind::Window { qpn, .. } => qpn,
         };
-        let entry = MrEntry {
+        Some(MrEntry {
             key,
             access: region.access.bits(),
             pd: region.pd,
@@ -148,8 +155,7 @@ impl MrTable {
             segment: at.segment,
             start: at.start as u64,
             end: at.end as u64,
-        };
-        self.directory.publish(&entry);
+        })
     }
 
     /// Peers do not find a region any more, nor the windows bound to it. Returns the keys by which

@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use causeway_fabric::PeerFds;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES, RING_CAPACITY, ring_len};
@@ -18,6 +18,8 @@ pub(crate) struct PeerEnd {
     pub bell: Doorbell,
     /// Its memory regions.
     pub mrs: PeerMrs,
+    /// The mirror of this endpoint's regions that it reads, if it does not read their table.
+    pub mirror: OnceLock<Arc<Segment>>,
     /// Rings shared with it that no queue pair uses, by name: those of later ones.
     rings: Mutex<HashMap<u64, Arc<Segment>>>,
     /// Its memory segments that queue pairs use, by number and whether they may be written.
@@ -32,6 +34,7 @@ impl PeerEnd {
             inbox: Inbox::open(Arc::new(inbox)).map_err(refused)?,
             bell: Doorbell::from_fd(fds.doorbell),
             mrs: PeerMrs::open(Arc::new(table)).map_err(refused)?,
+            mirror: OnceLock::new(),
             rings: Mutex::default(),
             arenas: Mutex::default(),
         })

@@ -339,17 +339,16 @@ impl Qp {
                 generation,
                 peer,
                 trusted,
+                mirror,
             } => {
                 causeway_fault::point("qp.introduced");
-                shared.sharing.share(self.pd.handle);
-                if !trusted {
-                    shared.sharing.distrust();
-                }
+                shared.sharing.share(self.pd.handle, trusted);
                 let peer = match (peer_fds, known) {
                     (Some(fds), _) => shared.peers.get(peer, place, fds)?,
                     (None, Some((_, known))) => known,
                     (None, None) => return Err(Errno(libc::EPROTO)),
                 };
+                shared.keep_mirror(mirror, &peer);
                 let ring = peer.ring(name, ring)?;
                 let with = Introduced {
                     side,

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use causeway_fabric::Attachment;
-use causeway_memory::{Mappings, Moved, Mover, Store};
+use causeway_memory::{Mappings, Moved, Mover, Store, Unmovable};
 use causeway_proto::types::Access;
 use parking_lot::Mutex;
 
@@ -78,10 +78,11 @@ pub(crate) struct Sharing {
 /// Hides what could not be taken back. Short of memory even for that, tries again for a while, at
 /// intervals: that another process has freed memory, or that a cgroup's limit was raised, no event
 /// tells (pressure stall information tells of stalls, not of their end). What is visible after that
-/// is tried again at the end of the next registration.
+/// is tried again at the end of the next registration. In a guest nothing can be hidden.
 fn hide(mover: &Mover) {
     let begun = clock::now();
-    while mover.hide().is_err() && clock::now().since(begun) < LEASE {
+    let short = || matches!(mover.hide(), Err(Unmovable::System(_)));
+    while short() && clock::now().since(begun) < LEASE {
         std::thread::sleep(RETRY);
     }
 }
@@ -95,7 +96,11 @@ impl Sharing {
     /// What moves memory. The broker may have to lend what it takes.
     fn mover(&self, control: &Attachment) -> &Mover {
         self.mover.get_or_init(|| {
-            let mover = Mover::new(control.userfaultfd().ok().flatten());
+            let mover = if causeway_fabric::guest::is_used() {
+                Mover::in_guest()
+            } else {
+                Mover::new(control.userfaultfd().ok().flatten())
+            };
             if FORK_ABSENT.load(Ordering::SeqCst) {
                 mover.fork_mode(true);
             }
@@ -141,8 +146,16 @@ impl Sharing {
         }
     }
 
-    /// A peer on this host may ask for the domain's memory: moves what is registered in it.
-    pub fn share(&self, pd: u32) {
+    /// A peer on this host may ask for the domain's memory: moves what is registered in it. Unless
+    /// the peer is trusted, what could not be taken back is hidden.
+    pub fn share(&self, pd: u32, trusted: bool) {
+        self.move_shared(pd);
+        if !trusted {
+            self.distrust();
+        }
+    }
+
+    fn move_shared(&self, pd: u32) {
         let regions: Vec<Arc<Mr>> = {
             let mut domains = self.domains.lock();
             let domain = domains.entry(pd).or_default();
@@ -206,7 +219,7 @@ impl Sharing {
     }
 
     /// A peer outside the trust boundary is connected: what could not be taken back is hidden.
-    pub fn distrust(&self) {
+    fn distrust(&self) {
         if let Some(mover) = self.mover.get().filter(|mover| mover.lingers()) {
             hide(mover);
         }

@@ -92,6 +92,9 @@ pub enum Introduction {
         /// Whether the peer is inside one trust boundary with this endpoint: a process of the same
         /// user.
         trusted: bool,
+        /// The mirror of this endpoint's MR table that the peer reads, to be kept by
+        /// [`Attachment::mirror`]; 0: it reads the table.
+        mirror: u64,
     },
     /// The preference is shared memory and the peer can't be reached by it.
     NoPeer,
@@ -530,6 +533,7 @@ fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>, known: u64) -> Result<Intr
                 generation: reply.generation,
                 peer: reply.peer,
                 trusted: reply.trusted,
+                mirror: reply.mirror,
             })
         }
     }

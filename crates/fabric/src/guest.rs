@@ -77,6 +77,11 @@ pub fn is_present() -> bool {
     found.is_ok_and(|found| FileType::from_raw_mode(found.st_mode) == FileType::CharacterDevice)
 }
 
+/// Whether this process's broker is reached by the device.
+pub fn is_used() -> bool {
+    matches!(Address::from_env(), Address::Device)
+}
+
 /// Opens the device.
 ///
 /// # Errors

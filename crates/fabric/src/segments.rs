@@ -22,8 +22,8 @@ use crate::limits::RESERVE_UNIT;
 use crate::remoting::Malformed;
 use crate::services::{
     AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, Leave, MapRequest,
-    PeerChange, PeerEvent, REMOTE_ACCESS, ReserveRequest, RestoreRequest, RestoreSegmentRequest,
-    SegmentRequest, Wire,
+    MirrorRequest, PeerChange, PeerEvent, REMOTE_ACCESS, ReserveRequest, RestoreRequest,
+    RestoreSegmentRequest, SegmentRequest, Wire,
 };
 
 /// The segments of an endpoint, to be presented to the next broker.
@@ -233,6 +233,22 @@ impl Attachment {
         let state = self.lock()?;
         let table = state.mr_table.as_ref().ok_or(Error::BrokerGone)?;
         duplicate(table.as_fd())
+    }
+
+    /// A mirror of the table of memory regions, for reading and writing, in which the endpoint does
+    /// whatever it does in the table from now on: peers in a virtual machine read it in the table's
+    /// place. Returns with it the names of those that somebody may read; any other can be given up.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with `ENOENT` for a name that this broker has not given, `EMFILE` or
+    /// `ENFILE` if it has no descriptors left; as [`Attachment::reattach`].
+    pub fn mirror(&self, mirror: u64) -> Result<(OwnedFd, Vec<u64>)> {
+        let request = MirrorRequest { mirror };
+        let mut state = self.lock()?;
+        let (reply, fds) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).mirror(&request, &[])
+        })?;
+        Ok((single(fds)?, reply.live))
     }
 
     /// Changes what the peer of a QP may do (`IBV_QP_ACCESS_FLAGS` of `ibv_modify_qp(3)`), and

@@ -7,13 +7,13 @@ use crate::error::Unmovable;
 use crate::extents::Freed;
 use crate::monitor::ENDED;
 use crate::pagemap::{Entry, Pagemap};
-use crate::pieces::{Piece, Pieces};
-use crate::shared::{Grown, MAX_GROWN, Shared, Table, Window, lock};
+use crate::pieces::Piece;
+use crate::shared::{Grown, MAX_GROWN, Shared, View, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::store::{Handle, Store};
 use crate::sys::{self, Area, NoSignals};
 use crate::uffd::{Trap, Uffd, feature};
-use crate::vma::{Maps, Vma};
+use crate::vma::Vma;
 use crate::{mason, monitor};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
@@ -104,15 +104,9 @@ impl Engine {
         let mut sentinel = Area::reserve(Span::new(0, PAGE))?;
         sentinel.map(None, RW)?;
         let shared = Arc::new(Shared {
+            view: View::open()?,
             events,
-            maps: Maps::open()?,
             pagemap: Pagemap::open()?,
-            table: Mutex::new(Table {
-                pieces: Pieces::new(),
-                busy: Span::default(),
-                window: None,
-                source: None,
-            }),
             arrived: Condvar::new(),
             ended: AtomicBool::new(false),
             sentinel: sentinel.span().start,
@@ -163,6 +157,13 @@ impl Engine {
         let error = |e: std::io::Error| Errno::from_io_error(&e).unwrap_or(Errno::AGAIN);
         self.threads.push(started.map_err(error)?);
         Ok(())
+    }
+
+    /// The memory that must not be moved: what the threads share, and what hangs on it.
+    pub fn memory(&self) -> [Span; 2] {
+        let start = std::ptr::from_ref(&*self.shared).expose_provenance();
+        let own = Span::new(start, start + size_of::<Shared>());
+        [own, self.shared.table().pieces.memory()]
     }
 
     /// Whether lifting fails for pinned and for locked pages.
@@ -527,31 +528,6 @@ impl Engine {
             replaced.map_err(|(_, error)| error)?;
         }
         Ok(())
-    }
-
-    /// What is mapped at `span` of `store` from `offset` on.
-    pub fn ours(&self, store: &Store, span: Span, offset: usize) -> Result<Vec<Vma>, Errno> {
-        let mut found = Vec::new();
-        let mut start = span.start;
-        while start < span.end {
-            let Some(vma) = self.shared.maps.find(start)? else {
-                break;
-            };
-            let part = vma.span.and(span);
-            start = vma.span.end;
-            let there = vma
-                .offset
-                .wrapping_add(part.start.wrapping_sub(vma.span.start));
-            let wanted = offset + part.start.saturating_sub(span.start);
-            if !part.is_empty() && store.is(vma.device, vma.inode) && there == wanted {
-                found.push(Vma {
-                    span: part,
-                    offset: there,
-                    ..vma
-                });
-            }
-        }
-        Ok(found)
     }
 }
 

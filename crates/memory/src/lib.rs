@@ -24,6 +24,9 @@
 //!   two mappings.
 //! - `fork`: see the `fork` module.
 //!
+//! In a virtual machine's guest stores are segments of the driver's, and the driver does all this
+//! (see the `guest` module).
+//!
 //! # What the caller and the program owe
 //!
 //! - While [`Mover::move_in`] runs, nobody unmaps or gives up parts of its range.
@@ -38,11 +41,13 @@
 //!   and so hold up a thread that gives up pages.
 //! - Protection keys and NUMA policies of a range are not in force while it is in a store.
 
+mod backend;
 mod engine;
 mod error;
 mod extents;
 mod fork;
 mod given_up;
+mod guest;
 mod mappings;
 mod mason;
 mod monitor;

@@ -2,7 +2,7 @@
 
 mod limbo;
 
-use crate::engine::Engine;
+use crate::backend::{Backend, Start};
 use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
 use crate::fork::{self, Copied};
@@ -15,7 +15,7 @@ use crate::sys;
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use std::collections::BTreeMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -54,10 +54,9 @@ struct Books {
 /// What moving needs, once it was asked for.
 #[derive(Debug)]
 enum State {
-    /// A device, and the features of userfaultfd that may be used.
-    Untried(Option<OwnedFd>, u64),
+    Untried(Start),
     Refused(Unmovable),
-    Ready(Engine),
+    Ready(Backend),
 }
 
 #[derive(Debug)]
@@ -97,20 +96,20 @@ impl Core {
 }
 
 impl Inner {
-    fn engine(&mut self) -> Result<&Engine, Unmovable> {
-        if let State::Untried(device, usable) = &self.state {
+    fn engine(&mut self) -> Result<&Backend, Unmovable> {
+        if let State::Untried(start) = &self.state {
             let off = std::env::var_os(ENVIRONMENT).is_some_and(|value| value == "off");
             let made = if off {
                 Err(Unmovable::Off)
             } else {
-                Engine::start(device.as_ref(), *usable)
+                start.start()
             };
             self.state = made.map_or_else(State::Refused, State::Ready);
         }
         match &self.state {
             State::Ready(engine) => Ok(engine),
             State::Refused(why) => Err(*why),
-            State::Untried(..) => Err(Unmovable::NoUserfaultfd),
+            State::Untried(_) => Err(Unmovable::NoUserfaultfd),
         }
     }
 
@@ -124,10 +123,10 @@ impl Inner {
         }
         for books in self.books.values() {
             let id = books.store.id();
-            for piece in engine.shared.collect(|pieces, add| {
+            for piece in engine.view().collect(|pieces, add| {
                 pieces.showing(id, Span::new(0, usize::MAX)).for_each(add);
             }) {
-                let there = engine.ours(&books.store, piece.span, piece.offset);
+                let there = engine.view().ours(&books.store, piece.span, piece.offset);
                 parts.extend(there.into_iter().flatten().map(|vma| Copied {
                     span: vma.span,
                     offset: vma.offset,
@@ -195,10 +194,19 @@ impl Mover {
         Mover::with_features(device, u64::MAX)
     }
 
+    /// One for stores that are segments of a guest's driver, which moves memory itself.
+    pub fn in_guest() -> Mover {
+        Mover::with(Start::Guest)
+    }
+
     /// One that works as on kernels that only have these features of userfaultfd.
     pub(crate) fn with_features(device: Option<OwnedFd>, usable: u64) -> Mover {
+        Mover::with(Start::Userfaultfd { device, usable })
+    }
+
+    fn with(start: Start) -> Mover {
         let inner = Inner {
-            state: State::Untried(device, usable),
+            state: State::Untried(start),
             books: BTreeMap::new(),
             homes: BTreeMap::new(),
             next: 0,
@@ -237,7 +245,7 @@ impl Mover {
             return false;
         };
         let moved: usize = {
-            let table = engine.shared.table();
+            let table = engine.view().table();
             table
                 .pieces
                 .within(span)
@@ -247,11 +255,7 @@ impl Mover {
         if moved != span.len() || span.is_empty() {
             return false;
         }
-        let vma = engine.shared.maps.find(span.start).ok().flatten();
-        vma.is_some_and(|vma| {
-            let writable = vma.prot.contains(ProtFlags::READ | ProtFlags::WRITE);
-            writable && vma.span.and(span) == span
-        })
+        engine.view().is_writable(span)
     }
 
     /// Whether this process can move memory at all.
@@ -372,7 +376,7 @@ fn keep(books: &mut Books, home: u64, kept: Vec<Freed>, lingering: &mut Vec<Move
 
 /// Moves what is not in the store yet, and counts the whole.
 fn move_gaps(
-    engine: &Engine,
+    engine: &Backend,
     books: &mut Books,
     span: Span,
     own: [Span; 2],
@@ -384,7 +388,7 @@ fn move_gaps(
     for gap in &gaps {
         check_plain(engine, *gap, &own, &mut parts)?;
     }
-    if !parts.is_empty() && engine.shared.table().pieces.len() + parts.len() > MAX_PIECES {
+    if !parts.is_empty() && engine.view().table().pieces.len() + parts.len() > MAX_PIECES {
         return Err(Unmovable::TooMany);
     }
     if !parts.is_empty() && !engine.sees_pins() {
@@ -411,15 +415,20 @@ fn move_gaps(
 }
 
 /// Moves all that is registered from one store to another, and punches it out of the first.
-fn move_all(engine: &Engine, books: &Books, from: &Store, to: &Store) -> Result<(), Errno> {
+fn move_all(engine: &Backend, books: &Books, from: &Store, to: &Store) -> Result<(), Errno> {
     let spans: Vec<Span> = books.extents.spans().collect();
     limbo::move_spans(engine, &spans, from, to)
 }
 
 /// What is registered already must still be where it was moved, and nothing else must be moved.
-fn check_moved(engine: &Engine, books: &Books, span: Span, gaps: &[Span]) -> Result<(), Unmovable> {
+fn check_moved(
+    engine: &Backend,
+    books: &Books,
+    span: Span,
+    gaps: &[Span],
+) -> Result<(), Unmovable> {
     let pieces = engine
-        .shared
+        .view()
         .collect(|pieces, add| pieces.within(span).for_each(add));
     for piece in &pieces {
         if piece.store != books.store.id() {
@@ -430,7 +439,7 @@ fn check_moved(engine: &Engine, books: &Books, span: Span, gaps: &[Span]) -> Res
         }
     }
     for covered in books.extents.within(span) {
-        let there = engine.ours(&books.store, covered, covered.start)?;
+        let there = engine.view().ours(&books.store, covered, covered.start)?;
         let bytes: usize = there.iter().map(|vma| vma.span.len()).sum();
         if bytes != covered.len() {
             return Err(Unmovable::Occupied);
@@ -441,17 +450,17 @@ fn check_moved(engine: &Engine, books: &Books, span: Span, gaps: &[Span]) -> Res
 
 /// Cuts a range into its mappings, all of which must be memory that can be moved.
 fn check_plain(
-    engine: &Engine,
+    engine: &Backend,
     span: Span,
     own: &[Span],
     parts: &mut Vec<Span>,
 ) -> Result<(), Unmovable> {
     let rw = ProtFlags::READ | ProtFlags::WRITE;
-    let shared = engine.shared.memory();
+    let shared = engine.memory();
     let own: Vec<Span> = own.iter().chain(&shared).copied().collect();
     let mut start = span.start;
     while start < span.end {
-        let found = engine.shared.maps.find_named(start)?;
+        let found = engine.view().maps.find_named(start)?;
         let (vma, plain) = found.ok_or(Unmovable::NotMapped)?;
         if !vma.span.contains(start) {
             return Err(Unmovable::NotMapped);
@@ -475,12 +484,12 @@ fn check_plain(
 /// Makes pages private again wherever they are mapped, and punches them out of the store. Returns
 /// what stays, and why.
 fn bring_back(
-    engine: &Engine,
+    engine: &Backend,
     store: &Store,
     freed: Freed,
     status: &Status,
 ) -> (Vec<Freed>, Option<Unmovable>) {
-    let shown = engine.shared.collect(|pieces, add| {
+    let shown = engine.view().collect(|pieces, add| {
         pieces.showing(store.id(), freed.span).for_each(add);
     });
     let husk_of = |offset: usize| freed.husk + (offset - freed.span.start);
@@ -488,7 +497,7 @@ fn bring_back(
     let mut kept = Vec::new();
     let mut why = None;
     for piece in chunks(shown) {
-        let there = engine.ours(store, piece.span, piece.offset);
+        let there = engine.view().ours(store, piece.span, piece.offset);
         let unknown = there.is_err();
         if let Err(error) = there {
             why = Some(error.into());
@@ -520,7 +529,7 @@ fn bring_back(
                 without(&gone, home(freed.span))
             });
             for span in gone {
-                engine.shared.table().pieces.cut(span);
+                engine.view().table().pieces.cut(span);
             }
         }
     }
@@ -533,7 +542,7 @@ fn bring_back(
         .fold(vec![freed.span], |free, kept| without(&free, kept.span));
     for span in free {
         causeway_fault::point("back.placed");
-        why = why.or(sys::punch(store.as_fd(), span).err().map(Unmovable::System));
+        why = why.or(store.punch(span).err().map(Unmovable::System));
     }
     (kept, why)
 }

@@ -9,8 +9,12 @@
 use crate::pagemap::Pagemap;
 use crate::pieces::{Piece, Pieces};
 use crate::span::Span;
+use crate::store::Store;
 use crate::uffd::Uffd;
-use crate::vma::Maps;
+use crate::vma::{Maps, Vma};
+use rustix::io::Errno;
+use rustix::mm::ProtFlags;
+use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -48,13 +52,19 @@ pub(crate) struct Grown {
     pub stop: bool,
 }
 
+/// Where things are mapped, and what of it the mover has placed there.
+#[derive(Debug)]
+pub(crate) struct View {
+    pub maps: Maps,
+    pub table: Mutex<Table>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Shared {
+    pub view: View,
     /// Watches moved memory; the monitor reads it.
     pub events: Uffd,
-    pub maps: Maps,
     pub pagemap: Pagemap,
-    pub table: Mutex<Table>,
     /// The window has arrived, or the monitor has ended.
     pub arrived: Condvar,
     pub ended: AtomicBool,
@@ -69,7 +79,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Shared {
+impl View {
+    /// Nothing is placed yet.
+    pub fn open() -> Result<View, Errno> {
+        Ok(View {
+            maps: Maps::open()?,
+            table: Mutex::new(Table {
+                pieces: Pieces::new(),
+                busy: Span::default(),
+                window: None,
+                source: None,
+            }),
+        })
+    }
+
     pub fn table(&self) -> MutexGuard<'_, Table> {
         lock(&self.table)
     }
@@ -100,10 +123,51 @@ impl Shared {
         }
     }
 
-    /// The memory that must not be moved: this and what hangs on it.
-    pub fn memory(&self) -> [Span; 2] {
-        let start = std::ptr::from_ref(self).expose_provenance();
-        let own = Span::new(start, start + size_of::<Shared>());
-        [own, self.table().pieces.memory()]
+    /// Whether all of a range is mapped for reading and writing.
+    pub fn is_writable(&self, span: Span) -> bool {
+        let rw = ProtFlags::READ | ProtFlags::WRITE;
+        let mut start = span.start;
+        while start < span.end {
+            match self.maps.find(start) {
+                Ok(Some(vma)) if vma.span.contains(start) && vma.prot.contains(rw) => {
+                    start = vma.span.end;
+                }
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// What is mapped at `span` of `store` from `offset` on.
+    pub fn ours(&self, store: &Store, span: Span, offset: usize) -> Result<Vec<Vma>, Errno> {
+        let mut found = Vec::new();
+        let mut start = span.start;
+        while start < span.end {
+            let Some(vma) = self.maps.find(start)? else {
+                break;
+            };
+            let part = vma.span.and(span);
+            start = vma.span.end;
+            let there = vma
+                .offset
+                .wrapping_add(part.start.wrapping_sub(vma.span.start));
+            let wanted = offset + part.start.saturating_sub(span.start);
+            if !part.is_empty() && store.is(vma.device, vma.inode) && there == wanted {
+                found.push(Vma {
+                    span: part,
+                    offset: there,
+                    ..vma
+                });
+            }
+        }
+        Ok(found)
+    }
+}
+
+impl Deref for Shared {
+    type Target = View;
+
+    fn deref(&self) -> &View {
+        &self.view
     }
 }

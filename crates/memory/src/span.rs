@@ -59,10 +59,15 @@ impl Span {
 
     /// Cut at multiples of [`CHUNK`].
     pub fn chunks(self) -> impl Iterator<Item = Span> {
+        self.cut_at(CHUNK)
+    }
+
+    /// Cut at multiples of a size.
+    pub fn cut_at(self, size: usize) -> impl Iterator<Item = Span> {
         let mut start = self.start;
         std::iter::from_fn(move || {
             (start < self.end).then(|| {
-                let end = (start + 1).next_multiple_of(CHUNK).min(self.end);
+                let end = (start + 1).next_multiple_of(size).min(self.end);
                 let chunk = Span { start, end };
                 start = end;
                 chunk

@@ -1,6 +1,9 @@
 //! Stores: the memfds that moved pages live in.
 
+use crate::span::Span;
+use crate::{guest, sys};
 use rustix::fs::FileType;
+use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A sparse, sealed memfd whose offsets are addresses: a page that was at an address is at the
@@ -12,18 +15,24 @@ pub struct Store {
     device: u64,
     inode: u64,
     len: usize,
+    /// A segment of a guest's driver.
+    guest: bool,
 }
 
 impl Store {
     /// Wraps a memfd, opened for reading and writing, that nobody else stores pages in; `id` tells
     /// stores of one [`Mover`](crate::Mover) apart. A memfd of too small a size takes no pages: it
-    /// should have 1 << 47 bytes, sealed.
+    /// should have 1 << 47 bytes, sealed. In a guest it is a segment of the driver's, as large.
     pub fn new(fd: OwnedFd, id: u64) -> Store {
         let stat = rustix::fs::fstat(&fd).ok();
         let regular = |s: &rustix::fs::Stat| FileType::from_raw_mode(s.st_mode).is_file();
-        let stat = stat.filter(regular);
+        // What is no file of any type has no name: the driver's.
+        let nameless = |s: &rustix::fs::Stat| s.st_mode & libc::S_IFMT == 0;
+        let guest = stat.as_ref().is_some_and(nameless);
+        let stat = stat.filter(|stat| guest || regular(stat));
         Store {
             id,
+            guest,
             device: stat.map_or(0, |s| s.st_dev),
             inode: stat.map_or(0, |s| s.st_ino),
             len: stat.map_or(0, |s| s.st_size as usize),
@@ -40,7 +49,13 @@ impl Store {
         Handle {
             fd: self.fd.as_fd(),
             id: self.id,
+            guest: self.guest,
         }
+    }
+
+    /// Gives up pages: they read as zeros in every mapping.
+    pub(crate) fn punch(&self, span: Span) -> Result<(), Errno> {
+        self.handle().punch(span)
     }
 
     /// Its size in bytes.
@@ -60,9 +75,19 @@ impl Store {
 pub(crate) struct Handle<'a> {
     fd: BorrowedFd<'a>,
     id: u64,
+    guest: bool,
 }
 
 impl Handle<'_> {
+    /// See [`Store::punch`].
+    pub fn punch(&self, span: Span) -> Result<(), Errno> {
+        if self.guest {
+            guest::punch(self.fd, span)
+        } else {
+            sys::punch(self.fd, span)
+        }
+    }
+
     pub fn id(&self) -> u64 {
         self.id
     }

@@ -12,6 +12,7 @@ use std::sync::{Mutex, PoisonError};
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::layout as l;
+use crate::segment::check_pages;
 
 /// Bytes of a window, where a pointer counts them.
 const WINDOW_LEN: usize = l::WINDOW as usize;
@@ -50,14 +51,12 @@ impl Arena {
     /// A segment as the broker handed it out, for writing or for reading only.
     ///
     /// # Errors
-    /// EINVAL if it is not a memfd of [`l::MEMORY_SEGMENT_BYTES`] bytes whose size is sealed: an
-    /// access could raise SIGBUS.
+    /// EINVAL if it is not a memfd of [`l::MEMORY_SEGMENT_BYTES`] bytes whose size is sealed, or a
+    /// segment of the guest driver's: an access could raise SIGBUS.
     pub fn new(fd: OwnedFd, writable: bool) -> io::Result<Arena> {
-        let seals = rustix::fs::fcntl_get_seals(&fd)?;
-        let sealed = seals.contains(rustix::fs::SealFlags::SHRINK);
         let size = rustix::fs::fstat(&fd)?.st_size;
-        let ordinary = rustix::fs::fstatfs(&fd)?.f_type == libc::TMPFS_MAGIC;
-        if !sealed || !ordinary || u64::try_from(size) != Ok(l::MEMORY_SEGMENT_BYTES) {
+        let whole = u64::try_from(size) == Ok(l::MEMORY_SEGMENT_BYTES);
+        if check_pages(fd.as_fd(), false).is_err() || !whole {
             return Err(io::Error::from_raw_os_error(libc::EINVAL));
         }
         Ok(Arena {
@@ -144,6 +143,10 @@ mod tests {
     use super::*;
     use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 
+    const SEALS: SealFlags = SealFlags::SHRINK
+        .union(SealFlags::GROW)
+        .union(SealFlags::SEAL);
+
     fn memfd(len: u64, seals: SealFlags) -> OwnedFd {
         let fd = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
         ftruncate(&fd, len).unwrap();
@@ -153,7 +156,7 @@ mod tests {
 
     #[test]
     fn far_offsets_are_reached() {
-        let fd = memfd(l::MEMORY_SEGMENT_BYTES, SealFlags::SHRINK);
+        let fd = memfd(l::MEMORY_SEGMENT_BYTES, SEALS);
         let arena = Arena::new(fd.try_clone().unwrap(), true).unwrap();
         for offset in [4096, 5 * l::WINDOW + 12345, l::MEMORY_SEGMENT_BYTES - 8] {
             let window = arena.window(offset).unwrap();
@@ -173,6 +176,6 @@ mod tests {
     fn what_could_fault_is_refused() {
         let open = memfd(l::MEMORY_SEGMENT_BYTES, SealFlags::empty());
         assert!(Arena::new(open, true).is_err());
-        assert!(Arena::new(memfd(4096, SealFlags::SHRINK), true).is_err());
+        assert!(Arena::new(memfd(4096, SEALS), true).is_err());
     }
 }

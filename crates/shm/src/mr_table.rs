@@ -6,6 +6,10 @@
 //! owner clears that word before it changes the rest and stores it last; a peer reads it before and
 //! after the rest. What a peer finds is for its own good: the protection of the memory is that it
 //! has no descriptor for more than it was granted.
+//!
+//! Readers in a virtual machine can't be kept from writing to what they are shown. Each machine
+//! therefore has a *mirror* of the table: one of its own, in which the owner does whatever it does
+//! in the table, and of which it reads nothing. Who writes to a mirror misleads its own machine.
 
 use crate::layout as l;
 use crate::mem::Region;
@@ -84,9 +88,46 @@ fn place(key: u32) -> Option<usize> {
 }
 
 /// An endpoint's own table.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct MrTable {
     mem: Region,
+    mirrors: Vec<Mirror>,
+}
+
+/// A table for readers in one virtual machine.
+#[derive(Debug)]
+struct Mirror {
+    name: u64,
+    segment: Arc<Segment>,
+    mem: Region,
+}
+
+/// Who holds a mirror's segment in here.
+const OWN_HOLDERS: usize = 2;
+
+/// Enters a region into a table.
+fn enter(mem: &Region, at: usize, entry: &MrEntry) {
+    let word = |offset| mem.word(at + offset);
+    word(KEY).store(0, Ordering::Release);
+    fence(Ordering::Release);
+    for (offset, value) in [
+        (IOVA, entry.iova),
+        (LENGTH, entry.len),
+        (OFFSET, entry.offset),
+        (SEGMENT, entry.segment),
+        (START, entry.start),
+        (END, entry.end),
+        (
+            PD,
+            u64::from(entry.pd) | (u64::from(entry.qpn) << QPN_SHIFT),
+        ),
+    ] {
+        word(offset).store(value, Ordering::Relaxed);
+    }
+    causeway_fault::point("table.written");
+    let access = u64::from(entry.access) & ACCESS_MASK;
+    let key = VALID | (access << ACCESS_SHIFT) | u64::from(entry.key);
+    word(KEY).store(key, Ordering::Release);
 }
 
 impl MrTable {
@@ -103,7 +144,52 @@ impl MrTable {
             .store(l::MR_TABLE_VERSION, Ordering::Relaxed);
         mem.word(l::MAGIC_AT)
             .store(l::MR_TABLE_MAGIC, Ordering::Release);
-        Ok(MrTable { mem })
+        let mirrors = Vec::new();
+        Ok(MrTable { mem, mirrors })
+    }
+
+    /// Keeps a mirror from now on: a table of its own, in which `entries` are put, and what is
+    /// published and retracted later. To be called as [`MrTable::publish`] is.
+    ///
+    /// # Errors
+    /// [`SegmentError::Format`] if it has not [`l::MR_TABLE_BYTES`] bytes.
+    pub fn add_mirror(
+        &mut self,
+        name: u64,
+        segment: Arc<Segment>,
+        entries: impl Iterator<Item = MrEntry>,
+    ) -> Result<(), SegmentError> {
+        let mem = Region::new(Arc::clone(&segment));
+        if mem.len() != l::MR_TABLE_BYTES {
+            return Err(SegmentError::Format);
+        }
+        for entry in entries {
+            if let Some(at) = place(entry.key) {
+                enter(&mem, at, &entry);
+            }
+        }
+        self.mirrors.push(Mirror { name, segment, mem });
+        Ok(())
+    }
+
+    /// A mirror that is kept, by its name.
+    #[must_use]
+    pub fn mirror(&self, name: u64) -> Option<Arc<Segment>> {
+        let found = self.mirrors.iter().find(|mirror| mirror.name == name);
+        found.map(|mirror| Arc::clone(&mirror.segment))
+    }
+
+    /// Gives up mirrors: those that `keep` does not want, unless somebody else holds their segment.
+    pub fn retain_mirrors(&mut self, keep: impl Fn(u64) -> bool) {
+        let is_held = |mirror: &Mirror| Arc::strong_count(&mirror.segment) > OWN_HOLDERS;
+        self.mirrors
+            .retain(|mirror| keep(mirror.name) || is_held(mirror));
+    }
+
+    /// The table, and its mirrors.
+    fn all(&self) -> impl Iterator<Item = &Region> {
+        let mirrors = self.mirrors.iter().map(|mirror| &mirror.mem);
+        std::iter::once(&self.mem).chain(mirrors)
     }
 
     /// Whether there is room for a key.
@@ -116,34 +202,16 @@ impl MrTable {
     /// thread at a time may change the table.
     pub fn publish(&self, entry: &MrEntry) {
         let Some(at) = place(entry.key) else { return };
-        let word = |offset| self.mem.word(at + offset);
-        word(KEY).store(0, Ordering::Release);
-        fence(Ordering::Release);
-        for (offset, value) in [
-            (IOVA, entry.iova),
-            (LENGTH, entry.len),
-            (OFFSET, entry.offset),
-            (SEGMENT, entry.segment),
-            (START, entry.start),
-            (END, entry.end),
-            (
-                PD,
-                u64::from(entry.pd) | (u64::from(entry.qpn) << QPN_SHIFT),
-            ),
-        ] {
-            word(offset).store(value, Ordering::Relaxed);
-        }
-        causeway_fault::point("table.written");
-        let access = u64::from(entry.access) & ACCESS_MASK;
-        let key = VALID | (access << ACCESS_SHIFT) | u64::from(entry.key);
-        word(KEY).store(key, Ordering::Release);
+        self.all().for_each(|mem| enter(mem, at, entry));
     }
 
     /// Withdraws a region: no access to it begins any more. Those under way show in the in-flight
     /// words ([`crate::Ring::peer_in_flight`]), to be looked at afterwards.
     pub fn retract(&self, key: u32) {
         let Some(at) = place(key) else { return };
-        self.mem.word(at + KEY).store(0, Ordering::SeqCst);
+        for mem in self.all() {
+            mem.word(at + KEY).store(0, Ordering::SeqCst);
+        }
         model_fence();
         causeway_fault::point("table.retracted");
     }
@@ -241,6 +309,37 @@ mod tests {
         assert!(!own.has_room(beyond));
         own.publish(&entry(beyond));
         assert_eq!(peer.get(beyond), None);
+    }
+
+    #[test]
+    fn a_mirror_shows_what_the_table_does() {
+        let (mut own, _) = tables();
+        let [early, late] = [5, 6].map(|index| index << l::KEY_GENERATION_BITS);
+        own.publish(&entry(early));
+        let mirror = || {
+            let segment = Arc::new(Segment::create("t", l::MR_TABLE_BYTES).unwrap());
+            MrTable::format(Arc::clone(&segment)).unwrap();
+            (PeerMrs::open(Arc::clone(&segment)).unwrap(), segment)
+        };
+        let (peer, segment) = mirror();
+        own.add_mirror(7, segment, [entry(early)].into_iter())
+            .unwrap();
+        assert_eq!(peer.get(early), Some(entry(early)), "what there was");
+        own.publish(&entry(late));
+        assert_eq!(peer.get(late), Some(entry(late)));
+        own.retract(early);
+        own.retract(late);
+        assert_eq!((peer.get(early), peer.get(late)), (None, None));
+        // One that nobody holds any more is given up when it is not wanted.
+        own.retain_mirrors(|_| false);
+        assert!(own.mirror(7).is_some(), "held");
+        drop(peer);
+        own.retain_mirrors(|name| name == 7);
+        assert!(own.mirror(7).is_some(), "wanted");
+        own.retain_mirrors(|_| false);
+        assert!(own.mirror(7).is_none());
+        let short = Arc::new(Segment::create("t", l::PAGE).unwrap());
+        assert!(own.add_mirror(8, short, std::iter::empty()).is_err());
     }
 
     #[test]

@@ -256,6 +256,16 @@ mod os {
         target.is_ok_and(|target| target.to_bytes() == WINDOW_SEGMENT)
     }
 
+    /// Checks that no access to a mapping of a descriptor can raise SIGBUS: tmpfs pages, size
+    /// sealed; or a segment of the guest driver's.
+    pub(crate) fn check_pages(fd: BorrowedFd<'_>, huge: bool) -> Result<(), SegmentError> {
+        // A memfd nearly always: to look at its name costs more than the rest.
+        match check_memfd(fd, huge) {
+            Err(why) if !is_in_window(fd) => Err(why),
+            _ => Ok(()),
+        }
+    }
+
     fn check_memfd(fd: BorrowedFd<'_>, huge: bool) -> Result<(), SegmentError> {
         let seals = rustix::fs::fcntl_get_seals(fd).map_err(|_| SegmentError::Unsealed)?;
         let kind = rustix::fs::fstatfs(fd)
@@ -279,12 +289,7 @@ mod os {
     /// Accepts only what can't raise SIGBUS: tmpfs pages (huge pages may run out, and are accepted
     /// only where that is asked for), size sealed.
     fn check_kind(fd: BorrowedFd<'_>, len: usize, huge: bool) -> Result<(), SegmentError> {
-        // A memfd nearly always: to look at its name costs more than the rest.
-        if let Err(why) = check_memfd(fd, huge)
-            && !is_in_window(fd)
-        {
-            return Err(why);
-        }
+        check_pages(fd, huge)?;
         let found = rustix::fs::fstat(fd).map_err(std::io::Error::from)?.st_size;
         let found = u64::try_from(found).unwrap_or(0);
         if len == 0 || found != len as u64 {
@@ -299,6 +304,8 @@ mod os {
 
 #[cfg(not(any(loom, shuttle, miri)))]
 pub use os::Segment;
+#[cfg(not(any(loom, shuttle, miri)))]
+pub(crate) use os::check_pages;
 
 #[cfg(miri)]
 mod heap {

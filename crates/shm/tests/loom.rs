@@ -329,30 +329,48 @@ fn region() -> MrEntry {
 #[test]
 fn no_access_outlives_a_region() {
     model(3, || {
-        let (owner, peer) = pair();
         let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
         let table = MrTable::format(Arc::clone(&segment)).unwrap();
-        let theirs = PeerMrs::open(segment).unwrap();
-        owner.set_grant(Grant::new(0, 2));
-        table.publish(&region());
-        // What is accessed: 0 while it is the region's, 1 after the owner has reused it.
-        let memory = Arc::new(loom::sync::atomic::AtomicU64::new(0));
-        let seen = Arc::clone(&memory);
-        let initiator = thread::spawn(move || {
-            let granted = peer.enter(1).allows(2);
-            if granted && theirs.get(1).is_some() {
-                // Not an update: it must be ordered by the protocol alone.
-                assert_eq!(seen.load(loom::sync::atomic::Ordering::Relaxed), 0);
-            }
-            assert!(peer.leave());
-        });
-        table.retract(1);
-        while owner.peer_in_flight() == 1 {
-            thread::yield_now();
-        }
-        memory.store(1, loom::sync::atomic::Ordering::Relaxed);
-        initiator.join().unwrap();
+        region_taken_back(table, PeerMrs::open(segment).unwrap());
     });
+}
+
+/// Nor where the peer reads a mirror.
+#[test]
+fn no_access_by_a_mirror_outlives_a_region() {
+    model(3, || {
+        let [own, mirror] =
+            [(); 2].map(|()| Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap()));
+        MrTable::format(Arc::clone(&mirror)).unwrap();
+        let mut table = MrTable::format(own).unwrap();
+        table
+            .add_mirror(1, Arc::clone(&mirror), std::iter::empty())
+            .unwrap();
+        region_taken_back(table, PeerMrs::open(mirror).unwrap());
+    });
+}
+
+fn region_taken_back(table: MrTable, theirs: PeerMrs) {
+    let (owner, peer) = pair();
+    owner.set_grant(Grant::new(0, 2));
+    table.publish(&region());
+    // What is accessed: 0 while it is the region's, 1 after the owner has reused it.
+    let memory = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+    let seen = Arc::clone(&memory);
+    let initiator = thread::spawn(move || {
+        let granted = peer.enter(1).allows(2);
+        if granted && theirs.get(1).is_some() {
+            // Not an update: it must be ordered by the protocol alone.
+            assert_eq!(seen.load(loom::sync::atomic::Ordering::Relaxed), 0);
+        }
+        assert!(peer.leave());
+    });
+    table.retract(1);
+    while owner.peer_in_flight() == 1 {
+        thread::yield_now();
+    }
+    memory.store(1, loom::sync::atomic::Ordering::Relaxed);
+    initiator.join().unwrap();
 }
 
 /// An owner that does not wait says so, and the access that ended too late is not reported.

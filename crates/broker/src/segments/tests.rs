@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use causeway_fabric::fds::sealed_memfd;
+use causeway_fabric::fds::{private_memfd, sealed_memfd};
 use causeway_fabric::limits::{RESTORE_GRACE, SEGMENTS_PER_ENDPOINT_MAX};
 use causeway_fabric::services::{ConnectBody, PeerChange, RestoreRequest, Wire};
 
@@ -312,7 +312,7 @@ fn only_what_a_broker_made_is_restored() {
     pair.hub.own_uid += 1;
     let foreign = pair.hub.restore_segment(pair.owner, &presented(2), kept());
     assert_eq!(foreign, refused, "another user's");
-    let table = new_table().unwrap();
+    let table = crate::mirrors::new_table(None).unwrap();
     assert_eq!(pair.hub.check_table(&table), refused);
     pair.hub.own_uid -= 1;
     assert_eq!(pair.hub.check_table(&table), Ok(()));
@@ -570,3 +570,5 @@ fn whoever_holds_a_segment_is_entitled_or_the_owner_is_told() {
     }
     assert!(told > 50, "{told}: the history is too dull");
 }
+
+mod machines;

@@ -44,7 +44,7 @@ const CONFIG_MAGIC: u32 = 0x4d56_5743;
 /// it says so again, and a guest whose rings lie in each other does not keep the thread busy.
 const TURN: usize = QUEUE_SIZE;
 /// Version of the messages on the virtqueues.
-pub const CONFIG_VERSION: u32 = 2;
+pub const CONFIG_VERSION: u32 = 3;
 /// Bytes of the configuration space; as the arguments of QEMU say.
 pub const CONFIG_BYTES: usize = 64;
 
@@ -86,8 +86,8 @@ struct Owed {
 pub struct Shared(Arc<Channel>);
 
 impl Mapper for Shared {
-    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()> {
-        self.0.map(fd, extent)
+    fn map(&self, fd: &OwnedFd, from: u64, extent: Extent) -> io::Result<()> {
+        self.0.map(fd, from, extent)
     }
 
     fn unmap(&self, extent: Extent) -> io::Result<()> {

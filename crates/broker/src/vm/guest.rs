@@ -5,28 +5,27 @@
 //! descriptors become handles and handles become descriptors, and nothing else is understood of
 //! what passes. All of it runs on the VM's own thread, which alone waits for QEMU.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
 use std::time::Duration;
 
-use causeway_fabric::fds::{check_eventfd, check_memfd, private_memfd_name, sealed_memfd};
+use causeway_fabric::fds::{check_eventfd, check_memfd, reopen, sealed_memfd};
 use causeway_fabric::launch::timespec;
+use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
-use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::lock::{Watched, wake_in};
-use causeway_shm::{MrTable, Segment};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{OFlags, fcntl_getfl, fstat};
+use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use super::VmId;
 use super::messages::{Answer, Event, Grant, Request, SleepWord};
 use super::sleepers::Sleepers;
-use super::window::{MAPPING_BYTES_MAX, Mapper, PAGE, Window};
-use crate::segments::MR_TABLE_NAME;
+use super::window::{Mapper, PAGE, RANGE_BYTES, Window};
+use crate::mirrors::may_show;
 
 /// Most sessions of a VM.
 pub const SESSIONS_MAX: usize = 256;
@@ -47,6 +46,9 @@ pub trait Admit {
     /// The broker is ending.
     fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno>;
 
+    /// The VM that the guest is.
+    fn vm(&self) -> VmId;
+
     /// The guest reaches nothing any more of what it was shown.
     fn fenced(&self);
 }
@@ -57,8 +59,8 @@ enum Object {
     Segment {
         fd: OwnedFd,
         length: u64,
-        /// Where it is shown, if it is.
-        shown: Option<u64>,
+        /// Its ranges that are shown: where they begin in it, and in the window.
+        shown: BTreeMap<u64, u64>,
         /// Bytes counted against the guest.
         created: u64,
     },
@@ -82,8 +84,6 @@ pub struct Guest<Q, A> {
     /// Was to be told when there was no buffer.
     put_back: Option<Event>,
     /// Made when it is first needed.
-    empty_table: Option<OwnedFd>,
-    /// Likewise.
     sleepers: Option<Sleepers>,
     /// It is given nothing any more.
     retired: bool,
@@ -105,7 +105,6 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             created: 0,
             epoll: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             put_back: None,
-            empty_table: None,
             sleepers: None,
             retired: false,
         })
@@ -124,8 +123,6 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         }
         self.created = 0;
         self.put_back = None;
-        // What an earlier driver may have written to it, the next one need not see.
-        self.empty_table = None;
         self.sleepers = None;
         self.window.clear(&self.qemu);
     }
@@ -178,8 +175,8 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             Request::Doorbell => self.doorbell(),
             Request::Release { handle } => self.release(handle),
             Request::Ring { handle } => self.ring(handle),
-            Request::Show { handle } => self.show(handle),
-            Request::Hide { handle } => self.hide(handle),
+            Request::Show { handle, from } => self.show(handle, from),
+            Request::Hide { handle, from } => self.hide(handle, from),
             Request::Watch { handle } => self.watch(handle),
             Request::Wake {
                 handle,
@@ -191,6 +188,11 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
                 self.rise(handle);
                 Ok(Answer::default())
             }
+            Request::Punch {
+                handle,
+                from,
+                length,
+            } => self.punch(handle, from, length),
         };
         outcome.unwrap_or_else(Answer::failed)
     }
@@ -242,7 +244,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let object = Object::Segment {
             fd,
             length,
-            shown: None,
+            shown: BTreeMap::new(),
             created: length,
         };
         self.objects.insert(handle, object);
@@ -255,31 +257,34 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     /// Only what a guest touches takes a mapping of QEMU's. One that finds no room is told so
     /// (`ENOSPC`), and hides what it has not touched for longest.
-    fn show(&mut self, handle: u32) -> Result<Answer, Errno> {
+    fn show(&mut self, handle: u32, from: u64) -> Result<Answer, Errno> {
         let Some(Object::Segment {
             fd, length, shown, ..
         }) = self.objects.get_mut(&handle)
         else {
             return Err(Errno::BADF);
         };
-        let offset = match *shown {
-            Some(offset) => offset,
-            None => self.window.show(&self.qemu, fd, *length)?.offset,
+        let offset = match shown.get(&from) {
+            Some(offset) => *offset,
+            None => {
+                let extent = self.window.show(&self.qemu, fd, (from, *length))?;
+                shown.insert(from, extent.offset);
+                extent.offset
+            }
         };
-        *shown = Some(offset);
         Ok(Answer {
             status: 0,
             handle,
             offset,
-            length: *length,
+            length: RANGE_BYTES.min(*length - from),
         })
     }
 
-    fn hide(&mut self, handle: u32) -> Result<Answer, Errno> {
+    fn hide(&mut self, handle: u32, from: u64) -> Result<Answer, Errno> {
         let Some(Object::Segment { shown, .. }) = self.objects.get_mut(&handle) else {
             return Err(Errno::BADF);
         };
-        if let Some(offset) = shown.take() {
+        if let Some(offset) = shown.remove(&from) {
             self.window.hide(&self.qemu, offset);
         }
         Ok(Answer::default())
@@ -348,6 +353,22 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         }
     }
 
+    /// Who may write to a segment may empty it: zeros could be written as well. A peer that keeps
+    /// the file's lock holds up this VM, whose thread it is, and no other.
+    fn punch(&self, handle: u32, from: u64, bytes: u64) -> Result<Answer, Errno> {
+        let Some(Object::Segment { fd, length, .. }) = self.objects.get(&handle) else {
+            return Err(Errno::BADF);
+        };
+        let end = from.checked_add(bytes).ok_or(Errno::INVAL)?;
+        let whole = from.is_multiple_of(PAGE) && bytes.is_multiple_of(PAGE);
+        if !whole || bytes == 0 || end > *length {
+            return Err(Errno::INVAL);
+        }
+        let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        fallocate(fd, mode, from, bytes)?;
+        Ok(Answer::default())
+    }
+
     fn doorbell(&mut self) -> Result<Answer, Errno> {
         let handle = self.free_handle()?;
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
@@ -372,7 +393,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         match object {
             Object::Segment { shown, created, .. } => {
                 self.created -= created;
-                if let Some(offset) = shown {
+                for offset in shown.values() {
                     self.window.hide(&self.qemu, *offset);
                 }
             }
@@ -489,26 +510,15 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         Ok(grants)
     }
 
-    /// What a guest is shown in the place of what it may only read. QEMU maps for writing whatever
-    /// is asked (11.1), and a guest's kernel would obey nobody. The one thing that is granted so
-    /// is a peer's table of memory regions: to a guest it is empty, and what it names goes by
-    /// ring.
-    fn stand_in(&mut self, fd: &OwnedFd, length: u64) -> Result<OwnedFd, Errno> {
-        let broker = rustix::process::geteuid().as_raw();
-        let table = private_memfd_name(fd, broker, MR_TABLE_NAME);
-        if length != MR_TABLE_BYTES as u64 || table.as_deref() != Some("") {
-            return Err(Errno::ACCESS);
+    /// What a guest is shown of what it may only read. QEMU maps for writing whatever is asked
+    /// (11.1), and a guest's kernel obeys nobody but itself: that is enough for what is the VM's
+    /// own, or was made for it. Anything else it can't have.
+    fn for_window(&self, fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+        if may_show(fd, self.broker.vm()) {
+            reopen(fd, true)
+        } else {
+            Err(Errno::ACCESS)
         }
-        if self.empty_table.is_none() {
-            let failed = |_| Errno::NOMEM;
-            let segment = Segment::create("causeway-empty", MR_TABLE_BYTES).map_err(failed)?;
-            let segment = Arc::new(segment);
-            MrTable::format(Arc::clone(&segment)).map_err(failed)?;
-            let fd = segment.fd().try_clone_to_owned();
-            self.empty_table = Some(fd.map_err(|_| Errno::MFILE)?);
-        }
-        let table = self.empty_table.as_ref().ok_or(Errno::NOMEM)?;
-        table.try_clone().map_err(|_| Errno::MFILE)
     }
 
     fn grant_one(&mut self, fd: OwnedFd) -> Result<Grant, Errno> {
@@ -520,17 +530,17 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let length = u64::try_from(fstat(&fd)?.st_size).map_err(|_| Errno::INVAL)?;
         check_memfd(&fd, length)?;
         let writable = fcntl_getfl(&fd)? & OFlags::ACCMODE == OFlags::RDWR;
-        if !length.is_multiple_of(PAGE) || length > MAPPING_BYTES_MAX {
+        if !length.is_multiple_of(PAGE) || length > SEGMENT_BYTES {
             return Err(Errno::FBIG);
         }
         let fd = match writable {
             true => fd,
-            false => self.stand_in(&fd, length)?,
+            false => self.for_window(&fd)?,
         };
         let object = Object::Segment {
             fd,
             length,
-            shown: None,
+            shown: BTreeMap::new(),
             created: 0,
         };
         self.objects.insert(handle, object);

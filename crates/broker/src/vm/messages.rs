@@ -18,6 +18,9 @@ pub const REQUEST_MAX: usize = REQUEST_BYTES + MESSAGE_MAX;
 /// Bytes of a word that a process sleeps on, in the message of a request.
 const WORD_BYTES: usize = 16;
 
+/// Bytes of the message that says how much is to be emptied.
+const PUNCH_BYTES: usize = 8;
+
 /// A word that a process of the guest sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SleepWord {
@@ -72,15 +75,19 @@ pub enum Request {
         /// Its handle.
         handle: u32,
     },
-    /// Shows a segment in the window.
+    /// Shows a range of a segment in the window ([`super::window::RANGE_BYTES`]).
     Show {
-        /// Its handle.
+        /// The segment's handle.
         handle: u32,
+        /// Where the range begins in it.
+        from: u64,
     },
     /// Shows it no more; the handle stays.
     Hide {
-        /// Its handle.
+        /// The segment's handle.
         handle: u32,
+        /// Where the range begins in it.
+        from: u64,
     },
     /// Waits for a doorbell that was granted to ring: the guest is told when it is rung.
     Watch {
@@ -107,6 +114,15 @@ pub enum Request {
     Rise {
         /// The doorbell's handle.
         handle: u32,
+    },
+    /// Empties pages of a segment: they are zeros for everybody.
+    Punch {
+        /// The segment's handle.
+        handle: u32,
+        /// Where they begin in it.
+        from: u64,
+        /// Their bytes.
+        length: u64,
     },
 }
 
@@ -186,7 +202,7 @@ impl Request {
         let size = u64_at(bytes, 16)?;
         let count = u32_at(bytes, 24)? as usize;
         let message = bytes.get(REQUEST_BYTES..)?;
-        let talks = matches!(operation, 3 | 13);
+        let talks = matches!(operation, 3 | 13 | 15);
         if u16_at(bytes, 2)? != 0 || message.len() != length || length > MESSAGE_MAX {
             return None;
         }
@@ -210,8 +226,8 @@ impl Request {
             6 => Request::Release { handle },
             7 => Request::Ring { handle },
             8 => Request::Begin,
-            9 => Request::Show { handle },
-            10 => Request::Hide { handle },
+            9 => Request::Show { handle, from: size },
+            10 => Request::Hide { handle, from: size },
             11 => Request::Watch { handle },
             12 => Request::Wake {
                 handle,
@@ -232,6 +248,11 @@ impl Request {
                     .collect::<Option<_>>()?,
             },
             14 => Request::Rise { handle },
+            15 if count == 0 && length == PUNCH_BYTES => Request::Punch {
+                handle,
+                from: size,
+                length: u64_at(message, 0)?,
+            },
             _ => return None,
         })
     }
@@ -343,7 +364,19 @@ mod tests {
             count: 7,
         };
         assert_eq!(Request::decode(&request(12, &[], b"")), Some(wake));
-        assert_eq!(Request::decode(&request(15, &[], b"")), None, "operation");
+        let (handle, from) = (9, 8192);
+        let show = Some(Request::Show { handle, from });
+        assert_eq!(Request::decode(&request(9, &[], b"")), show);
+        assert_eq!(Request::decode(&request(16, &[], b"")), None, "operation");
+        let punch = Request::Punch {
+            handle: 9,
+            from: 8192,
+            length: 4096,
+        };
+        let bytes = 4096u64.to_le_bytes();
+        assert_eq!(Request::decode(&request(15, &[], &bytes)), Some(punch));
+        assert_eq!(Request::decode(&request(15, &[4], &bytes)), None, "handle");
+        assert_eq!(Request::decode(&request(15, &[], &bytes[1..])), None, "cut");
         let sleep = Request::Sleep {
             handle: 9,
             words: vec![SleepWord {

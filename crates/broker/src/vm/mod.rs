@@ -98,6 +98,10 @@ impl Admit for Gate {
         self.tell(Notice::Comes(Arrival { socket, peer }))
     }
 
+    fn vm(&self) -> VmId {
+        self.vm
+    }
+
     fn fenced(&self) {
         // A broker that is ending has nobody to tell.
         let _ = self.tell(Notice::Fenced(self.vm));

@@ -13,17 +13,21 @@ use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
+use super::VmId;
 use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
 use super::messages::{Event, Grant, Request, SleepWord};
 use super::sleepers::SLEEPERS_MAX;
-use super::window::{Extent, MAPPINGS_MAX, Mapper};
+use super::window::{Extent, MAPPINGS_MAX, Mapper, RANGE_BYTES};
+
+/// The guest, to the broker.
+const VM: VmId = 1 << 63 | 5;
 
 /// What is shown in the window; whether it is kept so.
 #[derive(Clone, Default)]
 struct Qemu(Rc<RefCell<BTreeMap<u64, u64>>>, Rc<Cell<bool>>);
 
 impl Mapper for Qemu {
-    fn map(&self, _: &OwnedFd, extent: Extent) -> io::Result<()> {
+    fn map(&self, _: &OwnedFd, _: u64, extent: Extent) -> io::Result<()> {
         let mut shown = self.0.borrow_mut();
         let end = extent.offset + extent.length;
         let clear = |(&at, &length): (&u64, &u64)| end <= at || at + length <= extent.offset;
@@ -52,6 +56,10 @@ impl Admit for Broker {
     fn admit(&self, socket: OwnedFd, uid: u32) -> Result<(), Errno> {
         self.0.borrow_mut().push((socket, uid));
         Ok(())
+    }
+
+    fn vm(&self) -> VmId {
+        VM
     }
 
     fn fenced(&self) {
@@ -88,12 +96,23 @@ fn open(session: u32) -> Request {
     Request::Open { session, uid: 1000 }
 }
 
+/// Shows the first range of a segment.
+fn show(handle: u32) -> Request {
+    Request::Show { handle, from: 0 }
+}
+
+/// Hides a range of a segment.
+fn hide(handle: u32, number: u64) -> Request {
+    let from = number * RANGE_BYTES;
+    Request::Hide { handle, from }
+}
+
 #[test]
 fn a_guest_is_fenced_when_it_is_shown_nothing_any_more() {
     for refuses in [false, true] {
         let (mut guest, qemu, broker) = guest();
         let handle = made(&mut guest, Request::Create { length: 8192 });
-        made(&mut guest, Request::Show { handle });
+        made(&mut guest, show(handle));
         qemu.1.set(refuses);
         guest.retire();
         assert_eq!(broker.1.get(), !refuses);
@@ -151,20 +170,66 @@ fn what_the_broker_grants_is_shown_until_it_is_released() {
         panic!("{grants:?}");
     };
     assert!(qemu.0.borrow().is_empty(), "before it is asked for");
-    let shown = guest.answer(Request::Show { handle });
+    let shown = guest.answer(show(handle));
     assert_eq!((shown.status, shown.length), (0, 8192));
-    assert_eq!(guest.answer(Request::Show { handle }), shown);
+    assert_eq!(guest.answer(show(handle)), shown);
     assert_eq!(qemu.0.borrow().get(&shown.offset), Some(&8192));
-    assert_eq!(guest.answer(Request::Hide { handle }).status, 0);
+    assert_eq!(guest.answer(hide(handle, 0)).status, 0);
     assert!(qemu.0.borrow().is_empty(), "hidden");
-    made(&mut guest, Request::Show { handle });
-    assert_ne!(guest.answer(Request::Show { handle: ring }).status, 0);
+    made(&mut guest, show(handle));
+    assert_ne!(guest.answer(show(ring)).status, 0);
     assert_eq!(guest.answer(Request::Ring { handle: ring }).status, 0);
     assert_eq!(rustix::io::read(&bell, &mut [0; 8]), Ok(8));
     assert_eq!(guest.answer(Request::Release { handle }).status, 0);
     assert!(qemu.0.borrow().is_empty());
     let again = guest.answer(Request::Release { handle });
     assert_eq!(again.status, Errno::BADF.raw_os_error().unsigned_abs());
+}
+
+#[test]
+fn pages_are_emptied_for_everybody() {
+    let (mut guest, _, broker) = guest();
+    made(&mut guest, open(5));
+    let (own, length) = (sealed_memfd("t", 1 << 20).unwrap(), 1 << 20);
+    send(
+        &broker.0.borrow()[0].0,
+        &message(Kind::Reply, 1),
+        &[own.as_fd()],
+    )
+    .unwrap();
+    let Some(Event::Message { grants, .. }) = guest.next_event() else {
+        panic!("no message");
+    };
+    let [Grant::Segment { handle, .. }] = grants[..] else {
+        panic!("{grants:?}");
+    };
+    rustix::io::pwrite(&own, &[7; 3 * 4096], 0).unwrap();
+    let mut punch = |handle, from, length| {
+        let request = Request::Punch {
+            handle,
+            from,
+            length,
+        };
+        guest.answer(request).status
+    };
+    assert_eq!(punch(handle, 4096, 4096), 0);
+    let mut found = [1; 3 * 4096];
+    rustix::io::pread(&own, &mut found, 0).unwrap();
+    assert_eq!(
+        (found[4095], found[4096], found[8191], found[8192]),
+        (7, 0, 0, 7)
+    );
+    let invalid = Errno::INVAL.raw_os_error().unsigned_abs();
+    for (from, bytes) in [
+        (0, 0),
+        (1, 4096),
+        (0, 4095),
+        (length - 4096, 8192),
+        (u64::MAX - 4095, 4096),
+    ] {
+        assert_eq!(punch(handle, from, bytes), invalid, "{from} {bytes}");
+    }
+    assert_ne!(punch(handle + 1, 0, 4096), 0, "no handle");
 }
 
 #[test]
@@ -290,7 +355,7 @@ fn a_guest_sleeps_by_a_thread_of_the_host() {
 fn what_cannot_be_shown_is_refused_to_who_asked() {
     let (mut guest, qemu, broker) = guest();
     made(&mut guest, open(5));
-    // For reading only, and no table of memory regions.
+    // For reading only, and not the VM's own.
     let segment = sealed_memfd("t", 8192).unwrap();
     let reader = causeway_fabric::fds::reopen(&segment, false).unwrap();
     let fds = [reader.as_fd()];
@@ -353,12 +418,12 @@ fn limits_hold() {
         .collect();
     let last = handles.pop().unwrap();
     for &handle in &handles {
-        made(&mut guest, Request::Show { handle });
+        made(&mut guest, show(handle));
     }
-    let more = guest.answer(Request::Show { handle: last });
+    let more = guest.answer(show(last));
     assert_eq!(more.status, Errno::NOSPC.raw_os_error().unsigned_abs());
-    assert_eq!(guest.answer(Request::Hide { handle: handles[0] }).status, 0);
-    made(&mut guest, Request::Show { handle: last });
+    assert_eq!(guest.answer(hide(handles[0], 0)).status, 0);
+    made(&mut guest, show(last));
     assert_eq!(qemu.0.borrow().len(), MAPPINGS_MAX);
     guest.reset();
     assert!(qemu.0.borrow().is_empty());
@@ -390,10 +455,18 @@ fn any_request() -> impl Strategy<Value = Request> {
         4 => Just(Request::Doorbell),
         8 => (0u32..12).prop_map(|handle| Request::Release { handle }),
         8 => (0u32..12).prop_map(|handle| Request::Ring { handle }),
-        8 => (0u32..12).prop_map(|handle| Request::Show { handle }),
-        4 => (0u32..12).prop_map(|handle| Request::Hide { handle }),
+        8 => (0u32..12, 0u64..3).prop_map(|(handle, number)| Request::Show {
+            handle,
+            from: number / 2 * RANGE_BYTES,
+        }),
+        4 => (0u32..12, 0u64..3).prop_map(|(handle, number)| hide(handle, number / 2)),
         4 => (0u32..12).prop_map(|handle| Request::Watch { handle }),
         4 => (0u32..12).prop_map(|handle| Request::Rise { handle }),
+        4 => (0u32..12, 0u64..3, any::<u16>()).prop_map(|(handle, page, length)| Request::Punch {
+            handle,
+            from: page * 4096,
+            length: u64::from(length) & !4095,
+        }),
         8 => (0u32..12, 0u32..12, any::<u16>(), 0u32..2).prop_map(
             |(handle, segment, offset, expected)| Request::Sleep {
                 handle,

@@ -21,13 +21,14 @@ pub const WINDOW_ID: u8 = 0;
 /// Most mappings at a time. Making one takes 0.7 ms among 100, and 100 ms among 500; QEMU ends
 /// itself beyond 512.
 pub const MAPPINGS_MAX: usize = 96;
-/// Longest mapping.
-pub const MAPPING_BYTES_MAX: u64 = WINDOW_BYTES / 4;
+/// Memory is shown in ranges: this many bytes of a file, from a multiple of this on, or what is
+/// left of it. Files may be much larger than the window (a memory segment is), and sparse.
+pub const RANGE_BYTES: u64 = 512 << 20;
 /// Unit of mappings.
 pub const PAGE: u64 = 4096;
 
-/// What is behind a mapping: the inode.
-type Key = (u64, u64);
+/// What is behind a mapping: device and number of the inode, and where the range begins in it.
+type Key = (u64, u64, u64);
 
 /// A range of the window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,11 +48,12 @@ struct Mapping {
 
 /// What makes QEMU map.
 pub trait Mapper {
-    /// Shows `length` bytes of a memfd at `offset`; they are there when it returns.
+    /// Shows a memfd's bytes from `from` on in a range of the window; they are there when it
+    /// returns.
     ///
     /// # Errors
     /// QEMU refuses or is gone.
-    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()>;
+    fn map(&self, fd: &OwnedFd, from: u64, extent: Extent) -> io::Result<()>;
 
     /// Shows nothing there any more.
     ///
@@ -87,16 +89,16 @@ impl Channel {
 }
 
 impl Mapper for Channel {
-    fn map(&self, fd: &OwnedFd, extent: Extent) -> io::Result<()> {
+    fn map(&self, fd: &OwnedFd, from: u64, extent: Extent) -> io::Result<()> {
         let flags = VhostUserMMapFlags::WRITABLE;
         let channel = self.get()?;
-        channel.shmem_map(&request(extent, flags), &fd.as_raw_fd())?;
+        channel.shmem_map(&request(from, extent, flags), &fd.as_raw_fd())?;
         self.settle();
         Ok(())
     }
 
     fn unmap(&self, extent: Extent) -> io::Result<()> {
-        let request = request(extent, VhostUserMMapFlags::empty());
+        let request = request(0, extent, VhostUserMMapFlags::empty());
         self.get()?.shmem_unmap(&request).map(drop)
     }
 
@@ -109,11 +111,11 @@ impl Mapper for Channel {
     }
 }
 
-fn request(extent: Extent, flags: VhostUserMMapFlags) -> VhostUserMMap {
+fn request(from: u64, extent: Extent, flags: VhostUserMMapFlags) -> VhostUserMMap {
     VhostUserMMap {
         shmid: WINDOW_ID,
         padding: [0; 7],
-        fd_offset: 0,
+        fd_offset: from,
         shm_offset: extent.offset,
         len: extent.length,
         flags: flags.bits(),
@@ -129,22 +131,31 @@ pub struct Window {
 }
 
 impl Window {
-    /// Shows a memfd of `length` bytes in the window, for writing, or finds where it is shown
-    /// already.
+    /// Shows a range of a memfd of `size` bytes in the window, for writing, or finds where it is
+    /// shown already.
     ///
     /// # Errors
-    /// `EFBIG` beyond [`MAPPING_BYTES_MAX`], `ENOSPC` beyond [`MAPPINGS_MAX`] or without room,
-    /// `EIO` if QEMU refuses.
-    pub fn show(&mut self, qemu: &impl Mapper, fd: &OwnedFd, length: u64) -> Result<Extent, Errno> {
+    /// `EINVAL` if no range begins at `from`, `EFBIG` if the memfd is not of whole pages, `ENOSPC`
+    /// beyond [`MAPPINGS_MAX`] or without room, `EIO` if QEMU refuses.
+    pub fn show(
+        &mut self,
+        qemu: &impl Mapper,
+        fd: &OwnedFd,
+        (from, size): (u64, u64),
+    ) -> Result<Extent, Errno> {
+        if !from.is_multiple_of(RANGE_BYTES) || from >= size {
+            return Err(Errno::INVAL);
+        }
         let stat = fstat(fd.as_fd())?;
-        let key = (stat.st_dev, stat.st_ino);
+        let key = (stat.st_dev, stat.st_ino, from);
         if let Some(offset) = self.by_key.get(&key)
             && let Some(mapping) = self.mappings.get_mut(offset)
         {
             mapping.users += 1;
             return Ok(mapping.extent);
         }
-        if length == 0 || !length.is_multiple_of(PAGE) || length > MAPPING_BYTES_MAX {
+        let length = RANGE_BYTES.min(size - from);
+        if !length.is_multiple_of(PAGE) {
             return Err(Errno::FBIG);
         }
         if self.mappings.len() >= MAPPINGS_MAX {
@@ -152,7 +163,7 @@ impl Window {
         }
         let offset = self.room(length).ok_or(Errno::NOSPC)?;
         let extent = Extent { offset, length };
-        qemu.map(fd, extent).map_err(|error| {
+        qemu.map(fd, from, extent).map_err(|error| {
             tracing::warn!(%error, "QEMU does not map");
             Errno::IO
         })?;
@@ -205,16 +216,20 @@ impl Window {
         self.mappings.is_empty()
     }
 
-    /// The first gap of `length` bytes.
+    /// The first gap of `length` bytes, at a multiple of the power of two that holds them: small
+    /// ranges leave whole places for large ones, and a guest's kernel that keeps books on a range's
+    /// pages can do so apart from others'.
     fn room(&self, length: u64) -> Option<u64> {
+        let align = length.next_power_of_two();
         let mut from = 0;
         for mapping in self.mappings.values() {
-            if mapping.extent.offset - from >= length {
+            if mapping.extent.offset >= from + length {
                 return Some(from);
             }
-            from = mapping.extent.offset + mapping.extent.length;
+            let end = mapping.extent.offset + mapping.extent.length;
+            from = end.next_multiple_of(align);
         }
-        (WINDOW_BYTES - from >= length).then_some(from)
+        (from + length <= WINDOW_BYTES).then_some(from)
     }
 }
 
@@ -231,7 +246,7 @@ mod tests {
     }
 
     impl Mapper for Qemu {
-        fn map(&self, _: &OwnedFd, extent: Extent) -> io::Result<()> {
+        fn map(&self, _: &OwnedFd, _: u64, extent: Extent) -> io::Result<()> {
             if self.refuses {
                 return Err(io::ErrorKind::Other.into());
             }
@@ -256,13 +271,13 @@ mod tests {
     fn a_segment_is_shown_once_however_many_ask() {
         let (qemu, mut window) = (Qemu::default(), Window::default());
         let segment = sealed_memfd("t", 8192).unwrap();
-        let first = window.show(&qemu, &segment, 8192).unwrap();
+        let first = window.show(&qemu, &segment, (0, 8192)).unwrap();
         let again = window
-            .show(&qemu, &segment.try_clone().unwrap(), 8192)
+            .show(&qemu, &segment.try_clone().unwrap(), (0, 8192))
             .unwrap();
         assert_eq!(first, again);
         let other = sealed_memfd("t", 8192).unwrap();
-        let other = window.show(&qemu, &other, 8192).unwrap();
+        let other = window.show(&qemu, &other, (0, 8192)).unwrap();
         assert_ne!(first, other);
         window.hide(&qemu, first.offset);
         assert_eq!(window.len(), 2);
@@ -278,20 +293,48 @@ mod tests {
         let mut shown = Vec::new();
         for at in 0..MAPPINGS_MAX as u64 {
             let length = (at % 3 + 1) * PAGE;
-            shown.push(window.show(&qemu, &segment(length), length).unwrap());
+            let range = (0, length);
+            shown.push(window.show(&qemu, &segment(length), range).unwrap());
         }
-        let more = window.show(&qemu, &segment(PAGE), PAGE);
-        assert_eq!(more, Err(Errno::NOSPC));
+        let mut show = |length, range| window.show(&qemu, &segment(length), range);
+        assert_eq!(show(PAGE, (0, PAGE)), Err(Errno::NOSPC));
         window.hide(&qemu, shown[5].offset);
-        let again = window.show(&qemu, &segment(PAGE), PAGE).unwrap();
+        let mut show = |length, range| window.show(&qemu, &segment(length), range);
+        let again = show(3 * PAGE, (0, 3 * PAGE)).unwrap();
         assert_eq!(again.offset, shown[5].offset);
-        let long = MAPPING_BYTES_MAX + PAGE;
         window.hide(&qemu, again.offset);
-        let refused = window.show(&qemu, &segment(long), long);
-        assert_eq!(refused, Err(Errno::FBIG));
-        assert_eq!(window.show(&qemu, &segment(1), 1), Err(Errno::FBIG));
+        let mut show = |length, range| window.show(&qemu, &segment(length), range);
+        assert_eq!(show(1, (0, 1)), Err(Errno::FBIG));
+        assert_eq!(show(2 * PAGE, (PAGE, 2 * PAGE)), Err(Errno::INVAL));
+        assert_eq!(show(PAGE, (RANGE_BYTES, PAGE)), Err(Errno::INVAL));
         assert!(window.clear(&qemu));
         assert!(window.is_empty() && qemu.shown.borrow().is_empty());
+    }
+
+    #[test]
+    fn a_file_larger_than_the_window_is_shown_by_ranges() {
+        let (qemu, mut window) = (Qemu::default(), Window::default());
+        let size = 4 * WINDOW_BYTES + PAGE;
+        let segment = sealed_memfd("t", size).unwrap();
+        let mut show = |from| window.show(&qemu, &segment, (from, size)).unwrap();
+        let (far, last) = (show(3 * WINDOW_BYTES), show(4 * WINDOW_BYTES));
+        assert_eq!((far.length, last.length), (RANGE_BYTES, PAGE));
+        assert_eq!(show(3 * WINDOW_BYTES), far, "the same one");
+        let next = show(3 * WINDOW_BYTES + RANGE_BYTES);
+        assert_eq!((next.length, next.offset % RANGE_BYTES), (RANGE_BYTES, 0));
+        window.hide(&qemu, far.offset);
+        window.hide(&qemu, next.offset);
+        assert_eq!(window.len(), 2, "one is shown to somebody else");
+        window.hide(&qemu, far.offset);
+        // Small ones lie side by side; what is left of the window takes large ones.
+        let mut large = 0;
+        while window
+            .show(&qemu, &segment, (large * RANGE_BYTES, size))
+            .is_ok()
+        {
+            large += 1;
+        }
+        assert_eq!(large as usize, MAPPINGS_MAX - 1);
     }
 
     #[test]
@@ -302,7 +345,8 @@ mod tests {
         };
         let mut window = Window::default();
         let segment = sealed_memfd("t", PAGE).unwrap();
-        assert_eq!(window.show(&qemu, &segment, PAGE), Err(Errno::IO));
+        let refused = window.show(&qemu, &segment, (0, PAGE));
+        assert_eq!(refused, Err(Errno::IO));
         assert!(window.is_empty());
     }
 }

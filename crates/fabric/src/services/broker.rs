@@ -159,6 +159,21 @@ message! {
         /// Names the ring's memory, if it may serve other connections of the same two endpoints
         /// later; 0 if it will not.
         ring: u64,
+        /// Where the peer looks the caller's memory regions up, if not in the caller's MR table:
+        /// a mirror of it, for [`MirrorRequest`]. 0: in the table.
+        mirror: u64,
+    }
+
+    /// Asks for a mirror of the caller's MR table, which the caller is to keep.
+    pub struct MirrorRequest {
+        /// Its name, as connect gave it.
+        mirror: u64,
+    }
+
+    /// Descriptor: the mirror, read-write, formatted as a table.
+    pub struct MirrorReply {
+        /// The mirrors of the caller's table that somebody may read.
+        live: Vec<u64>,
     }
 
     /// Forgets the connection of one QP.
@@ -407,6 +422,8 @@ service! {
         /// Forgets a connection, as disconnect, but segments that become stale by it are told as
         /// events. Sent as request [`ONE_WAY`](crate::remoting::ONE_WAY), it is not answered.
         16 => leave(Leave; fds 0..=0) -> ();
+        /// Grants a mirror of the caller's MR table.
+        18 => mirror(MirrorRequest; fds 0..=0) -> MirrorReply;
     }
 }
 

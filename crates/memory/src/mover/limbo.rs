@@ -2,16 +2,14 @@
 //! again yet. It lies in a memfd of the mover's own, which nobody else ever gets.
 
 use super::{Books, Inner, Moved, Mover, State, chunks, without};
-use crate::engine::Engine;
+use crate::backend::Backend;
 use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
 use crate::span::Span;
 use crate::store::Store;
-use crate::sys;
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 
 impl Mover {
@@ -21,12 +19,16 @@ impl Mover {
     /// it reads into them does not arrive.
     ///
     /// # Errors
-    /// The system's; then some are visible in their store as before.
+    /// The system's; then some are visible in their store as before. [`Unmovable::Pinned`] in a
+    /// guest, where that is all that keeps memory from coming back, and no other place is left.
     pub fn hide(&self) -> Result<(), Unmovable> {
         let inner = &mut *self.lock();
         let State::Ready(engine) = &inner.state else {
             return Ok(());
         };
+        if matches!(engine, Backend::Guest(_)) && !inner.lingering.is_empty() {
+            return Err(Unmovable::Pinned);
+        }
         let mut result = Ok(());
         for Moved { home, span } in std::mem::take(&mut inner.lingering) {
             let Some(books) = inner.books.get_mut(&home) else {
@@ -92,7 +94,7 @@ impl Inner {
 pub(super) type Limbo = BTreeSet<u64>;
 
 /// Moves pages of a store to one that nobody else has, and punches them out.
-fn exile(engine: &Engine, from: &Store, what: &[Freed]) -> Result<Arc<Store>, Errno> {
+fn exile(engine: &Backend, from: &Store, what: &[Freed]) -> Result<Arc<Store>, Errno> {
     let fd = rustix::fs::memfd_create("causeway-limbo", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&fd, from.len() as u64)?;
     // Other stores have random numbers of 64 bits; this one is the kernel's, of which it has few.
@@ -112,21 +114,21 @@ fn exile(engine: &Engine, from: &Store, what: &[Freed]) -> Result<Arc<Store>, Er
 /// Moves what is mapped of these offsets from one store to another, and punches it out of the
 /// first.
 pub(super) fn move_spans(
-    engine: &Engine,
+    engine: &Backend,
     spans: &[Span],
     from: &Store,
     to: &Store,
 ) -> Result<(), Errno> {
     for &span in spans {
-        let shown = engine.shared.collect(|pieces, add| {
+        let shown = engine.view().collect(|pieces, add| {
             pieces.showing(from.id(), span).for_each(add);
         });
         for piece in chunks(shown) {
-            for vma in engine.ours(from, piece.span, piece.offset)? {
+            for vma in engine.view().ours(from, piece.span, piece.offset)? {
                 engine.rehome_run(from, to, &vma)?;
             }
         }
-        sys::punch(from.as_fd(), span)?;
+        from.punch(span)?;
     }
     Ok(())
 }

@@ -1,0 +1,101 @@
+//! What moves pages, by the kind of store: userfaultfd for memfds, a guest's driver for segments of
+//! its window.
+
+use crate::engine::Engine;
+use crate::error::Unmovable;
+use crate::extents::Freed;
+use crate::guest::Guest;
+use crate::shared::View;
+use crate::span::Span;
+use crate::store::Store;
+use crate::vma::Vma;
+use rustix::io::Errno;
+use std::os::fd::OwnedFd;
+
+/// How a backend is made, once it is needed.
+#[derive(Debug)]
+pub(crate) enum Start {
+    /// Of userfaultfd; from a device where this process may not make one itself.
+    Userfaultfd {
+        device: Option<OwnedFd>,
+        /// The features that may be used.
+        usable: u64,
+    },
+    Guest,
+}
+
+impl Start {
+    pub fn start(&self) -> Result<Backend, Unmovable> {
+        match self {
+            Start::Userfaultfd { device, usable } => {
+                Engine::start(device.as_ref(), *usable).map(Backend::Engine)
+            }
+            Start::Guest => Guest::start().map(Backend::Guest),
+        }
+    }
+}
+
+/// What moves pages. One caller at a time.
+#[derive(Debug)]
+pub(crate) enum Backend {
+    Engine(Engine),
+    Guest(Guest),
+}
+
+impl Backend {
+    pub fn view(&self) -> &View {
+        match self {
+            Backend::Engine(engine) => &engine.shared,
+            Backend::Guest(guest) => guest.view(),
+        }
+    }
+
+    /// See [`Engine::abandon`].
+    pub fn abandon(self) {
+        match self {
+            Backend::Engine(engine) => engine.abandon(),
+            Backend::Guest(guest) => std::mem::forget(guest),
+        }
+    }
+
+    /// The memory that must not be moved.
+    pub fn memory(&self) -> [Span; 2] {
+        match self {
+            Backend::Engine(engine) => engine.memory(),
+            // It waits for nobody while it moves memory.
+            Backend::Guest(_) => [Span::default(); 2],
+        }
+    }
+
+    /// See [`Engine::sees_pins`].
+    pub fn sees_pins(&self) -> bool {
+        match self {
+            Backend::Engine(engine) => engine.sees_pins(),
+            Backend::Guest(_) => true,
+        }
+    }
+
+    /// See [`Engine::move_run`].
+    pub fn move_run(&self, store: &Store, span: Span) -> (Option<Freed>, Result<(), Unmovable>) {
+        match self {
+            Backend::Engine(engine) => engine.move_run(store, span),
+            Backend::Guest(guest) => guest.move_run(store, span),
+        }
+    }
+
+    /// See [`Engine::return_run`].
+    pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+        match self {
+            Backend::Engine(engine) => engine.return_run(store, vma, husk),
+            Backend::Guest(guest) => guest.return_run(store, vma, husk),
+        }
+    }
+
+    /// See [`Engine::rehome_run`].
+    pub fn rehome_run(&self, old: &Store, to: &Store, vma: &Vma) -> Result<(), Errno> {
+        match self {
+            Backend::Engine(engine) => engine.rehome_run(old, to, vma),
+            Backend::Guest(guest) => guest.rehome_run(to, vma),
+        }
+    }
+}

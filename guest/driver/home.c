@@ -1,0 +1,537 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * A process's private memory in a segment, at the addresses that it had, so that others can be
+ * given it. A page's offset in the segment is its address.
+ *
+ * HOME does in one piece what no process can: with the process's mappings locked it takes hold of
+ * the pages, unless somebody has them pinned, and has the kernel map the segment over them. Whoever
+ * touches them from then on faults, and waits until they are copied. Which pages are at home is
+ * known: where the process says that it needs some no more (MADV_DONTNEED), they are emptied, as
+ * private memory would be. What it unmaps stays in the segment as it is. The kernel tells of that
+ * as of other things that take pages out of page tables, but of those only huge pages' could meet
+ * such memory (splitting mappings): none of its mappings has room for one.
+ *
+ * HOLD lets touching threads wait again, for the way back: the library reads the pages and maps
+ * private memory over them.
+ */
+#include <linux/file.h>
+#include <linux/highmem.h>
+#include <linux/mm.h>
+#include <linux/mman.h>
+#include <linux/sched/mm.h>
+#include <linux/slab.h>
+#include <linux/uaccess.h>
+#include <linux/userfaultfd_k.h>
+
+#include "causeway.h"
+
+/* Most pages of one request. */
+#define CW_HOME_PAGES (CAUSEWAY_SPAN_MAX / PAGE_SIZE)
+/* What memory that is moved has of these: it can be read and written. */
+#define CW_HOME_FLAGS (VM_READ | VM_WRITE)
+#define CW_OTHER_FLAGS (VM_EXEC | VM_SHARED | VM_MAYSHARE | VM_GROWSDOWN | VM_LOCKED | \
+			VM_HUGETLB | VM_SPECIAL | VM_WIPEONFORK)
+
+/* Linux 6.18 has it of an address space, later ones of the caller's: see Kbuild. */
+#ifdef CW_AREA_OF_MM
+#define cw_free_area(...) mm_get_unmapped_area(current->mm, __VA_ARGS__)
+#else
+#define cw_free_area(...) mm_get_unmapped_area(__VA_ARGS__)
+#endif
+
+/* A HOME that is under way, in the thread that asked for it. */
+struct cw_homing {
+	struct task_struct *task;
+	unsigned long address;
+	unsigned long count;
+	int error;
+	bool began; /* no page can be pinned */
+	struct page *pages[CW_HOME_PAGES];
+	unsigned long taken; /* of them */
+};
+
+static int cw_punch(struct cw_segment *segment, u64 start, u64 bytes)
+{
+	struct cw_request_header header = {
+		.operation = cpu_to_le16(CW_PUNCH),
+		.handle = cpu_to_le32(segment->handle),
+		.length = cpu_to_le32(sizeof(__le64)),
+		.size = cpu_to_le64(start),
+	};
+	__le64 length = cpu_to_le64(bytes);
+	struct cw_answer answer;
+
+	return cw_call(segment->dev, &header, &length, &answer);
+}
+
+/* Empties those of these pages that are at home. */
+static void cw_home_discard(struct cw_segment *segment, unsigned long first, unsigned long end)
+{
+	unsigned long at, from = end, next = end;
+	void *entry;
+
+	if (READ_ONCE(segment->dev->dead)) {
+		cw_kept_discard(segment, first, end);
+		return;
+	}
+	xa_for_each_range(&segment->home.pages, at, entry, first, end - 1) {
+		if (from == end)
+			from = at;
+		else if (at != next)
+			break;
+		next = at + 1;
+	}
+	if (from == end)
+		return;
+	/* Fails if the host is gone; then the pages are lost anyway. */
+	cw_punch(segment, (u64)from << PAGE_SHIFT, (u64)(next - from) << PAGE_SHIFT);
+	if (next < end)
+		cw_home_discard(segment, next, end);
+}
+
+/* The process gives up pages; or we take them away, or something else happens to them. */
+static int cw_home_invalidate(struct mmu_notifier *notifier,
+			      const struct mmu_notifier_range *range)
+{
+	struct cw_segment *segment = container_of(notifier, struct cw_segment, home.notifier);
+	unsigned int flags;
+
+	BUILD_BUG_ON(CAUSEWAY_SPAN_MAX >= PMD_SIZE);
+	if (range->event != MMU_NOTIFY_CLEAR || !mmu_notifier_range_blockable(range) ||
+	    READ_ONCE(segment->dev->zapper) == current)
+		return 0;
+	/* Where memory is reclaimed nobody waits for memory. */
+	flags = memalloc_noreclaim_save();
+	cw_home_discard(segment, PHYS_PFN(range->start), PHYS_PFN(range->end));
+	memalloc_noreclaim_restore(flags);
+	return 0;
+}
+
+static const struct mmu_notifier_ops cw_home_notifier_ops = {
+	.invalidate_range_start = cw_home_invalidate,
+};
+
+void cw_home_init(struct cw_segment *segment)
+{
+	mutex_init(&segment->home.lock);
+	xa_init(&segment->home.pages);
+	init_waitqueue_head(&segment->home.wait);
+}
+
+/* Nobody has the segment open or mapped any more. */
+void cw_home_end(struct cw_segment *segment)
+{
+	if (segment->home.mm)
+		mmu_notifier_unregister(&segment->home.notifier, segment->home.mm);
+	cw_kept_forget(segment, 0, ULONG_MAX);
+	xa_destroy(&segment->home.pages);
+}
+
+/* Whether a mapping is of memory that is at home. */
+bool cw_is_home(const struct vm_area_struct *vma)
+{
+	return vma->vm_flags & VM_DONTCOPY && PHYS_PFN(vma->vm_start) == vma->vm_pgoff;
+}
+
+/* What is unmapped there is at home no more. Under the process's mmap lock. */
+void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma)
+{
+	if (cw_is_home(vma))
+		cw_kept_forget(segment, vma->vm_pgoff, vma->vm_pgoff + vma_pages(vma));
+}
+
+static bool cw_held_at(struct cw_segment *segment, u64 offset)
+{
+	return offset >= READ_ONCE(segment->home.held) &&
+	       offset < READ_ONCE(segment->home.held_end);
+}
+
+/* Whether who touches this must wait. Under map_lock. */
+bool cw_home_held(struct cw_segment *segment, struct vm_fault *vmf)
+{
+	return cw_is_home(vmf->vma) && cw_held_at(segment, vmf->address & PAGE_MASK);
+}
+
+/* Waits, without the locks that who is waited for needs; then the kernel looks again. */
+vm_fault_t cw_home_wait(struct cw_segment *segment, struct vm_fault *vmf)
+{
+	u64 offset = vmf->address & PAGE_MASK;
+	struct file *file;
+
+	if (!(vmf->flags & FAULT_FLAG_ALLOW_RETRY))
+		return VM_FAULT_SIGBUS;
+	if (vmf->flags & FAULT_FLAG_RETRY_NOWAIT)
+		return VM_FAULT_RETRY;
+	file = get_file(vmf->vma->vm_file);
+	release_fault_lock(vmf);
+	/* Whether it was killed the kernel sees itself. */
+	(void)wait_event_killable(segment->home.wait, !cw_held_at(segment, offset));
+	fput(file);
+	return VM_FAULT_RETRY;
+}
+
+static void cw_hold(struct cw_segment *segment, u64 start, u64 end)
+{
+	struct cw_device *dev = segment->dev;
+
+	down_write(&dev->map_lock);
+	WRITE_ONCE(segment->home.held, start);
+	WRITE_ONCE(segment->home.held_end, end);
+	up_write(&dev->map_lock);
+	if (!end)
+		wake_up_all(&segment->home.wait);
+}
+
+static bool cw_can_move(struct mm_struct *mm, const struct cw_homing *homing)
+{
+	struct vm_area_struct *vma = vma_lookup(mm, homing->address);
+
+	return vma && vma_is_anonymous(vma) && !userfaultfd_armed(vma) &&
+	       vma->vm_end - homing->address >= homing->count << PAGE_SHIFT &&
+	       (vma->vm_flags & (CW_HOME_FLAGS | CW_OTHER_FLAGS)) == CW_HOME_FLAGS &&
+	       !(mm->def_flags & VM_LOCKED);
+}
+
+/*
+ * Takes hold of the pages that the segment is about to be mapped over. Nothing of them changes
+ * before that: the mmap lock is held for writing. From `began` on not even the fast way of pinning
+ * pages, which takes no lock, gets any.
+ */
+static int cw_home_take(struct mm_struct *mm, struct cw_homing *homing)
+{
+	unsigned long i;
+	long taken;
+
+	if (!cw_can_move(mm, homing))
+		return -EINVAL;
+	taken = get_user_pages(homing->address, homing->count, FOLL_WRITE, homing->pages);
+	if (taken < 0)
+		return taken;
+	homing->taken = taken;
+	if (taken < homing->count)
+		return -EFAULT;
+	raw_write_seqcount_begin(&mm->write_protect_seq);
+	homing->began = true;
+	for (i = 0; i < homing->count; i++) {
+		struct folio *folio = page_folio(homing->pages[i]);
+
+		if (!folio_test_anon(folio))
+			return -EINVAL;
+		if (folio_maybe_dma_pinned(folio))
+			return -EBUSY;
+	}
+	return 0;
+}
+
+/* Called by mmap(2) before anything else, and for HOME with something to do: it can still fail. */
+unsigned long cw_home_area(struct file *file, unsigned long address, unsigned long length,
+			   unsigned long page, unsigned long flags)
+{
+	struct cw_segment *segment = file->private_data;
+	struct cw_homing *homing = READ_ONCE(segment->home.homing);
+
+	if (!homing || homing->task != current)
+		return cw_free_area(file, address, length, page, flags);
+	homing->error = cw_home_take(current->mm, homing);
+	if (!homing->error)
+		return address;
+	if (homing->began)
+		raw_write_seqcount_end(&current->mm->write_protect_seq);
+	homing->began = false;
+	return homing->error;
+}
+
+/* The segment is mapped, and nothing else any more: whether that is HOME's doing. */
+bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma)
+{
+	struct cw_homing *homing = READ_ONCE(segment->home.homing);
+	unsigned long i;
+
+	if (!homing || homing->task != current)
+		return false;
+	raw_write_seqcount_end(&vma->vm_mm->write_protect_seq);
+	homing->began = false;
+	/* There is room: see cw_home_reserve. */
+	for (i = 0; i < homing->count; i++)
+		xa_store(&segment->home.pages, vma->vm_pgoff + i, xa_mk_value(0), GFP_KERNEL);
+	return true;
+}
+
+/* Where a page of a segment is in the window. */
+u64 cw_in_window(const struct cw_range *range, u64 offset)
+{
+	return range->offset + offset - range->number * CW_RANGE_BYTES;
+}
+
+/* Copies what was taken to where it is at home. */
+static int cw_home_copy(struct cw_range *range, struct cw_homing *homing)
+{
+	u64 offset = cw_in_window(range, homing->address);
+	struct cw_device *dev = range->segment->dev;
+	int error = 0;
+	unsigned long i;
+
+	down_read(&dev->map_lock);
+	for (i = 0; i < homing->count; i++, offset += PAGE_SIZE) {
+		struct page *page = cw_page(dev, offset);
+
+		if (dev->dead || !page)
+			error = -ENODEV;
+		else
+			copy_highpage(page, homing->pages[i]);
+	}
+	up_read(&dev->map_lock);
+	return error;
+}
+
+/* Maps the segment over the pages, and copies them. */
+static int cw_home_move(struct file *file, struct cw_range *range, struct cw_homing *homing)
+{
+	struct cw_segment *segment = file->private_data;
+	unsigned long bytes = homing->count << PAGE_SHIFT, mapped;
+	struct mm_struct *mm = current->mm;
+	int error;
+
+	cw_hold(segment, homing->address, homing->address + bytes);
+	WRITE_ONCE(segment->home.homing, homing);
+	mapped = vm_mmap(file, homing->address, bytes, PROT_READ | PROT_WRITE,
+			 MAP_SHARED | MAP_FIXED, homing->address);
+	WRITE_ONCE(segment->home.homing, NULL);
+	if (homing->began) {
+		/* It was refused after all: for lack of memory. */
+		mmap_write_lock(mm);
+		raw_write_seqcount_end(&mm->write_protect_seq);
+		mmap_write_unlock(mm);
+	}
+	error = IS_ERR_VALUE(mapped) ? (int)mapped : cw_home_copy(range, homing);
+	cw_hold(segment, 0, 0);
+	return error;
+}
+
+/* Makes room to note pages, or gives it back: what is noted already stays so. */
+static void cw_home_release(struct cw_segment *segment, unsigned long first, unsigned long count)
+{
+	while (count--)
+		xa_release(&segment->home.pages, first + count);
+}
+
+static int cw_home_reserve(struct cw_segment *segment, unsigned long first, unsigned long count)
+{
+	unsigned long i;
+	int error = 0;
+
+	for (i = 0; i < count && !error; i++)
+		error = xa_reserve(&segment->home.pages, first + i, GFP_KERNEL);
+	if (error)
+		cw_home_release(segment, first, count);
+	return error;
+}
+
+/* One process has its memory in a segment. Its mmap lock is taken. */
+static int cw_home_watch(struct cw_segment *segment)
+{
+	struct cw_home *home = &segment->home;
+	int error;
+
+	if (home->mm)
+		return home->mm == current->mm ? 0 : -EPERM;
+	home->notifier.ops = &cw_home_notifier_ops;
+	error = mmu_notifier_register(&home->notifier, current->mm);
+	if (!error)
+		home->mm = current->mm;
+	return error;
+}
+
+static bool cw_has_pages(struct cw_range *range, u64 offset)
+{
+	struct cw_device *dev = range->segment->dev;
+	bool has;
+
+	down_read(&dev->map_lock);
+	has = cw_page(dev, cw_in_window(range, offset));
+	up_read(&dev->map_lock);
+	return has;
+}
+
+static long cw_home_with(struct file *file, struct cw_range *range, struct cw_homing *homing)
+{
+	struct cw_segment *segment = file->private_data;
+	unsigned long first = PHYS_PFN(homing->address), i;
+	long error;
+
+	if (!cw_has_pages(range, homing->address))
+		return -EOPNOTSUPP;
+	error = cw_home_reserve(segment, first, homing->count);
+	if (error)
+		return error;
+	error = cw_home_move(file, range, homing);
+	if (error)
+		cw_home_release(segment, first, homing->count);
+	for (i = 0; i < homing->taken; i++)
+		put_page(homing->pages[i]);
+	return error;
+}
+
+static long cw_home(struct file *file, const struct causeway_span *span)
+{
+	struct cw_segment *segment = file->private_data;
+	struct cw_homing *homing;
+	struct cw_range *range;
+	long error = segment->home.held_end ? -EBUSY : cw_home_watch(segment);
+
+	if (error)
+		return error;
+	homing = kzalloc(sizeof(*homing), GFP_KERNEL);
+	if (!homing)
+		return -ENOMEM;
+	homing->task = current;
+	homing->address = span->start;
+	homing->count = PHYS_PFN(span->length);
+	range = cw_range_get(segment, PHYS_PFN(span->start));
+	if (IS_ERR(range)) {
+		error = PTR_ERR(range);
+	} else {
+		error = cw_home_with(file, range, homing);
+		cw_range_put(range);
+	}
+	kfree(homing);
+	return error;
+}
+
+/* Whether nobody else has any of these pages, which no process has mapped. Under map_lock. */
+static bool cw_home_quiet(struct cw_segment *segment, struct cw_range *range,
+			  const struct causeway_span *span)
+{
+	if (segment->dev->dead)
+		return cw_kept_quiet(segment, PHYS_PFN(span->start),
+				     PHYS_PFN(span->start + span->length));
+	return !IS_ERR(range) &&
+	       cw_pages_quiet(segment->dev, cw_in_window(range, span->start), span->length);
+}
+
+/* Takes the pages away from all threads, who wait if they want them again. */
+static long cw_home_hold(struct cw_segment *segment, const struct causeway_span *span)
+{
+	struct cw_device *dev = segment->dev;
+	struct cw_range *range;
+	bool quiet;
+
+	if (segment->home.held_end)
+		return -EBUSY;
+	range = cw_range_get(segment, PHYS_PFN(span->start));
+	if (IS_ERR(range) && PTR_ERR(range) != -ENODEV)
+		return PTR_ERR(range);
+	cw_hold(segment, span->start, span->start + span->length);
+	down_write(&dev->map_lock);
+	cw_unmap(segment, span->start, span->length);
+	quiet = cw_home_quiet(segment, range, span);
+	up_write(&dev->map_lock);
+	if (!IS_ERR(range))
+		cw_range_put(range);
+	if (!quiet)
+		cw_hold(segment, 0, 0);
+	return quiet ? 0 : -EBUSY;
+}
+
+/* Copies a page, or a part, of a segment. */
+static int cw_read_page(struct cw_segment *segment, u64 offset, void *to, size_t bytes)
+{
+	struct cw_range *range = cw_range_get(segment, PHYS_PFN(offset));
+	struct cw_device *dev = segment->dev;
+	struct page *page;
+	int error = 0;
+
+	if (IS_ERR(range) && PTR_ERR(range) != -ENODEV)
+		return PTR_ERR(range);
+	down_read(&dev->map_lock);
+	if (dev->dead)
+		page = cw_kept(segment, PHYS_PFN(offset));
+	else
+		page = IS_ERR(range) ? NULL : cw_page(dev, cw_in_window(range, offset & PAGE_MASK));
+	if (page)
+		memcpy_from_page(to, page, offset_in_page(offset), bytes);
+	else
+		error = -EIO;
+	up_read(&dev->map_lock);
+	if (!IS_ERR(range))
+		cw_range_put(range);
+	return error;
+}
+
+/* By way of a page of the kernel's: what it goes to may be memory of the window as well. */
+ssize_t cw_home_read(struct file *file, char __user *to, size_t bytes, loff_t *at)
+{
+	struct cw_segment *segment = file->private_data;
+	size_t done = 0, part;
+	int error = 0;
+	void *page;
+
+	if (*at < 0 || *at >= segment->length)
+		return 0;
+	bytes = min_t(u64, bytes, segment->length - *at);
+	page = (void *)__get_free_page(GFP_KERNEL);
+	if (!page)
+		return -ENOMEM;
+	while (done < bytes && !error) {
+		part = min(bytes - done, PAGE_SIZE - offset_in_page(*at));
+		error = cw_read_page(segment, *at, page, part);
+		if (!error && copy_to_user(to + done, page, part))
+			error = -EFAULT;
+		if (error)
+			break;
+		*at += part;
+		done += part;
+		cond_resched();
+	}
+	free_page((unsigned long)page);
+	return done ? done : error;
+}
+
+/* Whole pages of the segment; for some requests few of them, of which a fault shows all. */
+static bool cw_span_valid(const struct cw_segment *segment, const struct causeway_span *span,
+			  bool few)
+{
+	u64 last = span->start + span->length - 1;
+
+	return span->length && PAGE_ALIGNED(span->start) && PAGE_ALIGNED(span->length) &&
+	       span->start < segment->length && span->length <= segment->length - span->start &&
+	       (!few || span->start / CAUSEWAY_SPAN_MAX == last / CAUSEWAY_SPAN_MAX);
+}
+
+static long cw_home_request(struct file *file, unsigned int number,
+			    const struct causeway_span *span)
+{
+	struct cw_segment *segment = file->private_data;
+
+	if (!cw_span_valid(segment, span, number != CAUSEWAY_PUNCH))
+		return -EINVAL;
+	if (number == CAUSEWAY_HOME)
+		return cw_home(file, span);
+	if (number == CAUSEWAY_HOLD)
+		return cw_home_hold(segment, span);
+	return cw_punch(segment, span->start, span->length);
+}
+
+long cw_home_ioctl(struct file *file, unsigned int number, unsigned long argument)
+{
+	struct cw_segment *segment = file->private_data;
+	struct causeway_span span;
+	long error = 0;
+
+	if (number == CAUSEWAY_LET_GO) {
+		mutex_lock(&segment->home.lock);
+		cw_hold(segment, 0, 0);
+		mutex_unlock(&segment->home.lock);
+		return 0;
+	}
+	if (number != CAUSEWAY_HOME && number != CAUSEWAY_PUNCH && number != CAUSEWAY_HOLD)
+		return -ENOTTY;
+	if (!(file->f_mode & FMODE_WRITE))
+		return -EBADF;
+	if (copy_from_user(&span, (void __user *)argument, sizeof(span)))
+		return -EFAULT;
+	mutex_lock(&segment->home.lock);
+	error = cw_home_request(file, number, &span);
+	mutex_unlock(&segment->home.lock);
+	return error;
+}
