@@ -5,7 +5,9 @@
 //! pages that the program gives up. What the program unmaps is found out when its registration
 //! ends, from what is mapped then; it cannot move such memory to other addresses.
 //!
-//! While a chunk is held, on its way back, the calling thread touches nothing but its stack.
+//! While a chunk is held, on its way back, the calling thread touches nothing but its stack. What
+//! another thread gives up (`MADV_DONTNEED`) in that moment may keep its old contents, in private
+//! memory: the driver empties the segment, which may have been read already.
 
 use crate::error::Unmovable;
 use crate::extents::Freed;
