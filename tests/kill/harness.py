@@ -89,6 +89,13 @@ class Program:
         counts = re.findall(r"^count (\d+)$", self.text, re.MULTILINE)
         return int(counts[-1]) if counts else 0
 
+    def state(self):
+        """What it is at, for a message."""
+        status = self.process.poll()
+        if status is None:
+            return f"{self.text[-500:]}{pair.stacks(self.process)}"
+        return f"{pair.exit_text(status)}: {self.text[-500:]}"
+
     def name(self):
         """What it is, for a message."""
         return " ".join([os.path.basename(self.argv[0])] + self.argv[1:])
@@ -127,8 +134,11 @@ class Bench:
         """Starts a pair of our own traffic programs; returns when they are in full swing."""
         argv = [TRAFFIC, "--port", self.next_port(), *options]
         both = self.pair(argv + list(server), argv)
-        for program in both:
-            program.wait_for("traffic", lambda text: "running" in text, START_SECONDS)
+        for program, other in zip(both, reversed(both)):
+            try:
+                program.wait_for("traffic", lambda text: "running" in text, START_SECONDS)
+            except Failed as failed:
+                raise Failed(f"{failed}\nthe other: {other.state()}") from failed
         return both
 
     def next_port(self):
