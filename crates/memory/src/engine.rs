@@ -291,8 +291,12 @@ impl Engine {
             fd: store.as_fd().as_raw_fd(),
         });
         // A mapping of its own, not to be split: takes no memory worth mentioning.
-        let watched = events.register(chunk, Trap::MissingOrMinor);
-        watched.expect("no memory to undo what failed for lack of memory");
+        match events.register(chunk, Trap::MissingOrMinor) {
+            Ok(()) => {}
+            Err(Errno::NOMEM) => panic!("no memory to undo what failed for lack of memory"),
+            // The program has unmapped it just now, unheard by the monitor.
+            Err(_) => self.shared.table().pieces.cut(chunk),
+        }
         Ok(())
     }
 
@@ -359,13 +363,36 @@ impl Engine {
         if chunk.is_empty() {
             return;
         }
-        let undone = match self.scratch {
-            Some(_) => self.lift.transfer(chunk.start, chunk.at(from)).is_ok(),
-            // SAFETY: the program's own pages go back to where they were.
-            None => unsafe { sys::place(from, chunk).is_ok() },
-        };
-        // The pages were the program's a moment ago, nobody could touch them since.
-        assert!(undone, "pages could not be put back");
+        match &self.scratch {
+            Some(scratch) => self.put_back(scratch, chunk, from),
+            None => {
+                // SAFETY: the program's own pages go back to where they were.
+                let undone = unsafe { sys::place(from, chunk) };
+                // They were its a moment ago, nobody could touch them since.
+                assert!(undone.is_ok(), "pages could not be put back");
+            }
+        }
+    }
+
+    /// Moves pages back from the scratch area. Those whose place is gone are gone too: the program
+    /// has unmapped them meanwhile, as it may while a region is registered.
+    fn put_back(&self, scratch: &Area, chunk: Span, from: usize) {
+        let mut done = 0;
+        let mut lost = false;
+        while done < chunk.len() {
+            let rest = Span::new(from + done, from + chunk.len());
+            match self.lift.transfer(chunk.start + done, rest) {
+                Ok(()) => break,
+                Err((moved, _)) => {
+                    lost = true;
+                    done += moved + PAGE;
+                }
+            }
+        }
+        if lost {
+            // The next chunk needs it empty. What is left in it is nobody's.
+            let _ = scratch.advise(Advice::LinuxDontNeed);
+        }
     }
 
     /// Keeps the monitor off `target`: who is stopped there waits until the guard is dropped.

@@ -29,7 +29,8 @@
 //!
 //! # What the caller and the program owe
 //!
-//! - While [`Mover::move_in`] runs, nobody unmaps or gives up parts of its range.
+//! - While [`Mover::move_in`] runs, nobody gives up parts of its range, or maps something else
+//!   there. Parts may be unmapped, as by programs that end without deregistering what they free.
 //! - Direct reads (`O_DIRECT`) into memory that is being taken back may be lost: the kernel does
 //!   not tell that such pages are pinned. Fixed buffers of an io_uring are found, and stay.
 //! - A futex that is not private, in memory that moves while a thread waits on it, loses its
