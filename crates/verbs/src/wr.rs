@@ -80,10 +80,11 @@ fn operation(wr: &IbvSendWr, datagrams: bool) -> Result<SendOp, Errno> {
         wr_opcode::BIND_MW => SendOp::BindMw(unsafe { wr.extra.bind_mw }.rkey),
         wr_opcode::RDMA_WRITE | wr_opcode::RDMA_WRITE_WITH_IMM | wr_opcode::RDMA_READ => {
             // SAFETY: these opcodes define `rdma`.
+            let rdma = unsafe { wr.wr.rdma };
             let WrRdma {
                 remote_addr: addr,
                 rkey,
-            } = unsafe { wr.wr.rdma };
+            } = rdma;
             match wr.opcode {
                 wr_opcode::RDMA_WRITE => SendOp::Write { addr, rkey },
                 wr_opcode::RDMA_READ => SendOp::Read { addr, rkey },
@@ -103,12 +104,13 @@ fn operation(wr: &IbvSendWr, datagrams: bool) -> Result<SendOp, Errno> {
         }
         wr_opcode::ATOMIC_CMP_AND_SWP => {
             // SAFETY: this opcode defines `atomic`.
+            let atomic = unsafe { wr.wr.atomic };
             let WrAtomic {
                 remote_addr: addr,
                 compare_add: compare,
                 swap,
                 rkey,
-            } = unsafe { wr.wr.atomic };
+            } = atomic;
             SendOp::CmpSwap {
                 addr,
                 rkey,
@@ -123,11 +125,12 @@ fn operation(wr: &IbvSendWr, datagrams: bool) -> Result<SendOp, Errno> {
 /// A send of a UD queue pair.
 fn datagram(wr: &IbvSendWr, imm: Option<u32>) -> Result<SendOp, Errno> {
     // SAFETY: sends of UD queue pairs define `ud`.
+    let ud = unsafe { wr.wr.ud };
     let WrUd {
         ah,
         remote_qpn: qpn,
         remote_qkey: qkey,
-    } = unsafe { wr.wr.ud };
+    } = ud;
     if ah.is_null() || qpn > MAX_QPN {
         return Err(INVALID);
     }
