@@ -167,9 +167,12 @@ def build():
     """Compiles the programs; they are like any other program of the distribution."""
     subprocess.run(["make", "-s", "-C", ROOT, f"BUILD={netns.BUILD}", "verify"], check=True)
     here = os.path.join(ROOT, "tests", "kill")
+    # Two stages use it, at the same time: neither may start what the other has half written.
+    own = f"{TRAFFIC}.{os.getpid()}"
     subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra",
-                    "-Werror", "-o", TRAFFIC, os.path.join(here, "traffic.c"),
+                    "-Werror", "-o", own, os.path.join(here, "traffic.c"),
                     os.path.join(ROOT, "tests", "verify", "common.c"), "-libverbs"], check=True)
+    os.replace(own, TRAFFIC)
 
 
 def attempt(results, name, function, *args):
