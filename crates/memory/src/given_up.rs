@@ -46,10 +46,11 @@ impl Doubts {
     /// ranges that have been meanwhile.
     pub fn give_up(&mut self, pagemap: &Pagemap, pieces: &Pieces, span: Span) {
         let now = Instant::now();
-        for at in 0..MAX_DOUBTS {
-            let doubt = self.doubts[at].take();
-            if let Some((span, since)) = doubt.filter(|(_, since)| now - *since < PREEMPTED) {
-                self.look(pagemap, pieces, span, (since, now));
+        // Each once, the oldest first: what stays in doubt is entered anew.
+        let Doubts { doubts, next } = std::mem::replace(self, Doubts::new());
+        for (span, since) in doubts[next..].iter().chain(&doubts[..next]).flatten() {
+            if now - *since < PREEMPTED {
+                self.look(pagemap, pieces, *span, (*since, now));
             }
         }
         self.look(pagemap, pieces, span, (now, now + PATIENCE));

@@ -31,6 +31,8 @@
 //!
 //! - While [`Mover::move_in`] runs, nobody gives up parts of its range, or maps something else
 //!   there. Parts may be unmapped, as by programs that end without deregistering what they free.
+//! - `MADV_FREE` by one thread in the moment in which another takes its pages back may lose what
+//!   is written right after it: the kernel's event does not tell it from `MADV_DONTNEED`.
 //! - Direct reads (`O_DIRECT`) into memory that is being taken back may be lost: the kernel does
 //!   not tell that such pages are pinned. Fixed buffers of an io_uring are found, and stay.
 //! - A futex that is not private, in memory that moves while a thread waits on it, loses its
