@@ -50,6 +50,10 @@ const REQUEST_TURNS: u64 = 100;
 /// bench's rounds: many short ones, of which neighbours are compared.
 const VOLUME: usize = 4 << 20;
 const PAIRS: u64 = 5;
+/// An emulator finds a page's translation by the lower bits of its number, so that copies between
+/// pages whose lower bits are the same take up to three times as long. Two buffers whose addresses are
+/// the same but for multiples of this are equally far from any third in this respect.
+const PLACES: usize = 64 << 20;
 
 /// Copies: bytes, and what the rows are called.
 const COPIES: [(usize, [&str; 4]); 3] = [
@@ -99,6 +103,26 @@ struct Side {
     trigger: Arc<RemoteInterrupt<Plain>>,
     /// What is handed over.
     source: Vec<u8>,
+}
+
+/// `DATA` bytes of own memory that lie as something else does ([`PLACES`]).
+struct Alike {
+    area: Vec<u8>,
+    offset: usize,
+}
+
+impl Alike {
+    fn new(other: *mut u8) -> Alike {
+        // What is beside the bytes is never touched, and takes no memory.
+        let mut area = vec![0; PLACES + DATA];
+        let offset = other.addr().wrapping_sub(area.as_ptr().addr()) % PLACES;
+        area[offset..][..DATA].fill(7);
+        Alike { area, offset }
+    }
+
+    fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.area[self.offset..].as_mut_ptr()
+    }
 }
 
 /// Tries until it succeeds.
@@ -300,24 +324,29 @@ impl Meter {
 
     fn copies(&mut self, rows: &mut Vec<Row>) -> Result<(), Error> {
         let (source, mut target) = (self.side.source.clone(), vec![0u8; DATA]);
-        let (from, to) = (source.as_ptr(), target.as_mut_ptr());
-        let (peers, own) = (
-            self.side.other.mapping().as_ptr(),
-            self.side.own.mapping().as_ptr(),
-        );
+        let (from, to): (*const u8, _) = (source.as_ptr(), target.as_mut_ptr());
+        let segments = [&self.side.other, &self.side.own].map(|map| map.mapping().as_ptr());
+        let mut beside = segments.map(Alike::new);
+        let [at_peers, at_own] = beside.each_mut().map(Alike::as_mut_ptr);
+        let [peers, own] = segments;
         for (bytes, names) in COPIES {
-            let ways = [(from, peers), (peers, to), (from, own), (own, to)];
-            for (name, (from_there, to_there)) in names.into_iter().zip(ways) {
+            let ways = [
+                [(from, peers), (from, at_peers)],
+                [(peers.cast_const(), to), (at_peers.cast_const(), to)],
+                [(from, own), (from, at_own)],
+                [(own.cast_const(), to), (at_own.cast_const(), to)],
+            ];
+            for (name, [there, here]) in names.into_iter().zip(ways) {
                 // SAFETY: all have `DATA` bytes at least, and the other side leaves them alone.
                 let copy = |from: *const u8, to| unsafe { std::ptr::copy(from, to, bytes) };
                 let turns = (VOLUME / bytes).max(1);
-                let timed = |from: *const u8, to: *mut u8| {
+                let timed = |(from, to)| {
                     let begun = Instant::now();
                     (0..turns).for_each(|_| copy(from, to));
                     begun.elapsed().as_nanos() as f64 / turns as f64
                 };
                 let pairs = (0..self.rounds.count * PAIRS)
-                    .map(|_| (timed(from_there, to_there), timed(from, to)))
+                    .map(|_| (timed(there), timed(here)))
                     .collect();
                 rows.push(row(name, OWN_MEMORY, neighbours(pairs)));
             }
