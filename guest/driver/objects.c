@@ -9,6 +9,7 @@
 #include <linux/poll.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
+#include <linux/uio.h>
 
 #include "causeway.h"
 
@@ -74,12 +75,12 @@ static ssize_t cw_ring_write(struct file *file, const char __user *from, size_t 
 }
 
 /* As an eventfd that does not block. */
-static ssize_t cw_ring_read(struct file *file, char __user *to, size_t bytes, loff_t *at)
+static ssize_t cw_ring_read(struct kiocb *call, struct iov_iter *to)
 {
-	struct cw_ring *ring = file->private_data;
+	struct cw_ring *ring = call->ki_filp->private_data;
 	u64 count;
 
-	if (bytes < sizeof(count))
+	if (iov_iter_count(to) < sizeof(count))
 		return -EINVAL;
 	spin_lock_irq(&ring->bell.wait.lock);
 	count = ring->bell.count;
@@ -87,7 +88,7 @@ static ssize_t cw_ring_read(struct file *file, char __user *to, size_t bytes, lo
 	spin_unlock_irq(&ring->bell.wait.lock);
 	if (!count)
 		return -EAGAIN;
-	return copy_to_user(to, &count, sizeof(count)) ? -EFAULT : sizeof(count);
+	return copy_to_iter(&count, sizeof(count), to) == sizeof(count) ? sizeof(count) : -EFAULT;
 }
 
 static __poll_t cw_ring_poll(struct file *file, poll_table *table)
@@ -142,7 +143,7 @@ static int cw_ring_release(struct inode *inode, struct file *file)
 
 static const struct file_operations cw_ring_fops = {
 	.owner = THIS_MODULE,
-	.read = cw_ring_read,
+	.read_iter = cw_ring_read,
 	.write = cw_ring_write,
 	.poll = cw_ring_poll,
 	.unlocked_ioctl = cw_ring_ioctl,
@@ -168,6 +169,8 @@ struct file *cw_ring_file(struct cw_device *dev, u32 handle)
 		cw_release_handle(dev, handle);
 		return file;
 	}
+	/* RWF_NOWAIT: whoever reads it asks for that, as of an eventfd. */
+	file->f_mode |= FMODE_NOWAIT;
 	kref_get(&dev->refs);
 	ring->dev = dev;
 	return file;

@@ -290,6 +290,11 @@ int copy_to_user(void *to, const void *from, size_t bytes)
 	return 0;
 }
 
+size_t copy_to_iter(const void *from, size_t bytes, struct iov_iter *iter)
+{
+	return bytes <= iter->count && !copy_to_user(iter->to, from, bytes) ? bytes : 0;
+}
+
 void *vmemdup_user(const void *from, size_t bytes)
 {
 	void *copy;

@@ -337,11 +337,25 @@ struct address_space {
 	struct inode *host;
 };
 
+struct kiocb {
+	struct file *ki_filp;
+};
+
+/* One piece of a process's memory. */
+struct iov_iter {
+	char __user *to;
+	size_t count;
+};
+
+#define iov_iter_count(iter) ((iter)->count)
+size_t copy_to_iter(const void *from, size_t bytes, struct iov_iter *iter);
+
 struct file_operations {
 	void *owner;
 	int (*open)(struct inode *inode, struct file *file);
 	int (*release)(struct inode *inode, struct file *file);
 	ssize_t (*read)(struct file *file, char __user *to, size_t bytes, loff_t *at);
+	ssize_t (*read_iter)(struct kiocb *call, struct iov_iter *to);
 	ssize_t (*write)(struct file *file, const char __user *from, size_t bytes, loff_t *at);
 	__poll_t (*poll)(struct file *file, poll_table *table);
 	long (*unlocked_ioctl)(struct file *file, unsigned int number, unsigned long argument);
@@ -354,6 +368,7 @@ struct file_operations {
 
 #define FMODE_WRITE 1
 #define FMODE_PREAD 2
+#define FMODE_NOWAIT 4
 
 struct file {
 	int f_mode;

@@ -207,6 +207,14 @@ static void created(void)
 	end();
 }
 
+static ssize_t read_ring(struct file *ring, void *to, size_t bytes)
+{
+	struct kiocb call = { .ki_filp = ring };
+	struct iov_iter iter = { .to = to, .count = bytes };
+
+	return ring->f_op->read_iter(&call, &iter);
+}
+
 /* A doorbell that was granted: rung by writing, heard of once it is watched. */
 static void rings(void)
 {
@@ -220,9 +228,10 @@ static void rings(void)
 	EXPECT(ring->f_op->write(ring, (char *)&count, sizeof(count), NULL) == sizeof(count));
 	EXPECT(host.asked[CW_RING] == 1 && host.last.handle == handle);
 	EXPECT(ring->f_op->write(ring, (char *)&count, 4, NULL) == -EINVAL);
-	EXPECT(ring->f_op->read(ring, (char *)&count, 4, NULL) == -EINVAL);
+	EXPECT(read_ring(ring, &count, 4) == -EINVAL);
+	EXPECT(ring->f_mode & FMODE_NOWAIT);
 	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
-	EXPECT(ring->f_op->read(ring, (char *)&count, sizeof(count), NULL) == -EAGAIN);
+	EXPECT(read_ring(ring, &count, sizeof(count)) == -EAGAIN);
 	EXPECT(ring->f_op->unlocked_ioctl(ring, CAUSEWAY_SEND, 0) == -ENOTTY);
 	EXPECT(ring->f_op->unlocked_ioctl(ring, CAUSEWAY_WATCH, 0) == 0);
 	EXPECT(ring->f_op->unlocked_ioctl(ring, CAUSEWAY_WATCH, 0) == 0);
@@ -230,8 +239,10 @@ static void rings(void)
 	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
 	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
 	EXPECT(ring->f_op->poll(ring, NULL) == (EPOLLOUT | EPOLLIN));
-	EXPECT(ring->f_op->read(ring, (char *)&count, sizeof(count), NULL) == sizeof(count));
+	EXPECT(read_ring(ring, &count, sizeof(count)) == sizeof(count));
 	EXPECT(count == 2 && ring->f_op->poll(ring, NULL) == EPOLLOUT);
+	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
+	EXPECT(read_ring(ring, NULL, sizeof(count)) == -EFAULT);
 	fput(ring);
 	tell(&(struct cw_event){ .kind = CW_RUNG, .handle = handle }, NULL);
 	end();

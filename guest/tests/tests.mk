@@ -6,7 +6,7 @@ DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c home.c keep.c obj
 # What the driver includes is all in kernel.h.
 DRIVER_HEADERS := anon_inodes completion cred delay eventfd file fs highmem kref list memremap \
 	mm mman mmu_notifier mutex poll rwsem scatterlist sched/mm slab spinlock uaccess \
-	userfaultfd_k virtio virtio_config wait workqueue xarray
+	uio userfaultfd_k virtio virtio_config wait workqueue xarray
 
 test-programs: $(DRIVER_TESTS)
 

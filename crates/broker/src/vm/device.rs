@@ -230,7 +230,8 @@ impl<A: Admit + Send> Device<A> {
         }
     }
 
-    /// Tells the guest what there is, as long as it has buffers.
+    /// Tells the guest what there is, as long as it has buffers. That it has given new ones we want to
+    /// hear only if there were none: it would be a doorbell of the guest's for each event.
     fn give_events(&self, guest: &mut Guest<Shared, A>, queue: &Ring) {
         let mut given = false;
         for turn in 0.. {
@@ -251,8 +252,7 @@ impl<A: Admit + Send> Device<A> {
             // Locked from first to last: a queue that is stopped is not written to any more.
             let mut ring = queue.get_mut();
             let ready = ring.is_enabled() && ring.get_queue().ready();
-            let chain = ready.then(|| ring.get_queue_mut().pop_descriptor_chain(memory.clone()));
-            let Some(chain) = chain.flatten() else {
+            let Some(chain) = ready.then(|| buffer(&mut ring, &memory)).flatten() else {
                 guest.put_back(event);
                 self.hold(guest, true);
                 break;
@@ -271,8 +271,24 @@ impl<A: Admit + Send> Device<A> {
     }
 }
 
-type Chain =
-    virtio_queue::DescriptorChain<vm_memory::atomic::GuestMemoryLoadGuard<GuestMemoryMmap>>;
+/// The guest's next buffer for an event. Where there is none the guest will ring its doorbell for
+/// the next one it gives; where there is one it need not.
+fn buffer(ring: &mut VringState, memory: &MemoryGuard) -> Option<Chain> {
+    let queue = ring.get_queue_mut();
+    let mut chain = queue.pop_descriptor_chain(memory.clone());
+    // A queue whose words can't be written is broken, which shows in what follows.
+    if chain.is_none() && queue.enable_notification(&**memory).unwrap_or(false) {
+        // It came between the two looks.
+        chain = queue.pop_descriptor_chain(memory.clone());
+    }
+    if chain.is_some() {
+        let _ = queue.disable_notification(&**memory);
+    }
+    chain
+}
+
+type MemoryGuard = vm_memory::atomic::GuestMemoryLoadGuard<GuestMemoryMmap>;
+type Chain = virtio_queue::DescriptorChain<MemoryGuard>;
 
 /// Whether a queue is the device's. While none is the VM is paused, or has no driver, and QEMU must
 /// not be asked for anything: 11.1 ends itself (SIGSEGV) when it is asked to map or unmap then.
