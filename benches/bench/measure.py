@@ -15,8 +15,8 @@ NS_PER_US = 1e3
 # What perftest says when it could not sample the processor's frequency, and how often it may.
 USELESS_CLOCK = "Correlation coefficient"
 CALIBRATIONS = 3
-REGISTRATION = ("register", "first READ", "register covered", "deregister", "populate and copy",
-                "register and READ")
+REGISTRATION = ("register", "first READ", "register covered", "register again", "deregister",
+                "populate and copy", "register and READ")
 IDLE_LINE = re.compile(r"without work: ([\d.]+) ms .* broker (\d+) ms")
 
 # Above the UDP ports of endpoints (20481 to 24575), below those that the system hands out.

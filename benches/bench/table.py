@@ -85,7 +85,8 @@ def ahead(panel, results):
 
 
 REGISTRATION = (("register", "register"), ("first READ from it", "first READ"),
-                ("register again while covered", "register covered"),
+                ("register again while covered, after a sleep", "register covered"),
+                ("and again at once", "register again"),
                 ("deregister", "deregister"), ("bare: populate and copy", "populate and copy"))
 
 
