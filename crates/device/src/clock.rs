@@ -46,6 +46,12 @@ impl Now {
         })
     }
 
+    /// A time that is known.
+    #[cfg(test)]
+    pub fn at(time: Instant) -> Now {
+        Now(Cell::new(Some(time)))
+    }
+
     /// The time, if it has been asked for.
     pub fn known(&self) -> Option<Instant> {
         self.0.get()

@@ -139,9 +139,14 @@ impl Cq {
             .cqs
             .get(self.number)
             .is_none_or(|cq| cq.queue.is_empty());
+        let mut spinning = false;
         if empty {
             let now = Now::default();
-            state.progress(&now);
+            if state.progress(&now) {
+                state.spin.end();
+            } else {
+                spinning = state.spin.turn(&now);
+            }
             shared.note_activity(&now);
         }
         let mut taken = 0;
@@ -173,6 +178,9 @@ impl Cq {
         let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         drop(state);
         shared.mind(deadline, errands);
+        if spinning {
+            std::thread::yield_now();
+        }
         Ok(taken)
     }
 

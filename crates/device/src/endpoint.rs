@@ -28,6 +28,7 @@ use crate::peers::{Peers, refused};
 use crate::qp_entry::QpEntry;
 use crate::sharing::Sharing;
 use crate::slab::Slab;
+use crate::spin::Spin;
 use crate::udp::UdpWire;
 
 /// UDP port of slot 0; slot `n` receives on this plus `n`.
@@ -74,6 +75,8 @@ pub(crate) struct State {
     pub passes: u32,
     /// Looks at the only ring in vain since something came or was posted.
     pub fruitless: u32,
+    /// Polls of completion queues since something last came.
+    pub spin: Spin,
 }
 
 /// What the program's threads and the helper share.
@@ -214,6 +217,7 @@ impl State {
             errands: Vec::new(),
             passes: 0,
             fruitless: 0,
+            spin: Spin::default(),
         }
     }
 }

@@ -43,6 +43,7 @@ mod ring;
 mod sharing;
 mod signals;
 mod slab;
+mod spin;
 mod srq;
 mod ud;
 mod udp;

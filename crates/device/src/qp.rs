@@ -424,6 +424,7 @@ impl Qp {
         };
         let outcome = post(entry, &mut state.core);
         state.fruitless = 0;
+        state.spin.end();
         if let Link::Ring(ring) = &mut entry.link {
             ring.tell_posted(&state.core);
         }
