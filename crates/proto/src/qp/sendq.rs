@@ -102,10 +102,12 @@ pub(super) struct SendQueue {
     pub reads_out: u32,
     /// Work requests that occupy the queue: posted, less those released by polling.
     used: u32,
-    /// Unreported work requests since the last completion.
-    since_completion: u32,
+    /// Unreported work requests since the last completion. Not as wide as `used`: both are counted up
+    /// together, which compilers make one load of twice the width of, and such a load waits until
+    /// the stores that it spans are in the cache.
+    since_completion: u64,
     /// For each completion not polled yet, how many work requests it releases.
-    releases: VecDeque<u32>,
+    releases: VecDeque<u64>,
     /// Next untagged message sequence numbers of queues 0 and 1 (RFC 5040 section 5.1: from 1).
     pub send_msn: u32,
     pub read_msn: u32,
@@ -210,6 +212,7 @@ impl SendQueue {
     /// The oldest completion was polled.
     pub fn release(&mut self) {
         if let Some(n) = self.releases.pop_front() {
+            let n = u32::try_from(n).unwrap_or(u32::MAX);
             self.used = self.used.saturating_sub(n);
         }
     }
