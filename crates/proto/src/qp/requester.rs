@@ -258,6 +258,7 @@ impl Qp {
         self.retire(host);
     }
 
+    #[inline]
     fn plan_next(&self, position: u64, seq: u64, room: u32) -> Option<Plan> {
         let wqe = self.sq.get(position)?;
         let total = wqe.outgoing();

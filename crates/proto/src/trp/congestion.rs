@@ -210,6 +210,10 @@ impl Pacer {
         rtt: Option<Duration>,
     ) -> Result<(), Instant> {
         let Some(rtt) = rtt else { return Ok(()) };
+        // All datagrams of a batch are of one time: nothing has been earned since the last.
+        if now == self.at && self.tokens > 0.0 {
+            return Ok(());
+        }
         let gain = if cc.slow_start() { 2.0 } else { 1.25 };
         let per_ns = gain * cc.window() as f64 / (rtt.as_nanos() as f64).max(1.0);
         let capacity = (BURST as f64).max(per_ns * BURST_TIME.as_nanos() as f64);

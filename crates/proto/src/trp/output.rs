@@ -251,9 +251,12 @@ impl Connection {
             (self.tx.progress_at, self.tx.timeouts) = (now, 0);
         }
         self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len, false);
-        let mut table = Table::new();
         let room = limit - HEADER_LEN - len;
-        if room < table_len(1) || !self.may_send_new(space, ulp) || !table.push(len, meta.last) {
+        if room < table_len(1) || !self.may_send_new(space, ulp) {
+            return self.send_data(space, &meta, len, false, now, out);
+        }
+        let mut table = Table::new();
+        if !table.push(len, meta.last) {
             return self.send_data(space, &meta, len, false, now, out);
         }
         let out = &mut out[..limit];
