@@ -2,10 +2,10 @@
 //
 // reg_cost CPU CPU SIZE...: what registering memory with remote access costs, beside populating as
 // many shared pages and copying into them. A line "SIZE register first covered again deregister
-// bare" for each size, medians in microseconds: `first` is an 8-byte READ from the fresh MR by a peer
-// process on the second processor, which pays for whatever registration put off; `covered` is a
-// registration while another one covers the memory, the first one after this process has slept, and
-// `again` are those that follow it at once.
+// bare" for each size, medians in microseconds: `first` is an 8-byte READ from the fresh MR by a
+// peer process on the second processor, which pays for whatever registration put off; `covered` is
+// a registration while another one covers the memory, the first one after this process has slept,
+// and `again` are those that follow it at once.
 //
 // The peer is connected before the first registration: an implementation that moves memory for its
 // peers has no reason to before there is one.

@@ -24,9 +24,9 @@ BANDWIDTH_SIZES = (4096, 65536, MB)
 VERBS = ("write", "read", "send")
 TOOLS = [f"ib_{verb}_{kind}" for verb in VERBS for kind in ("lat", "bw")]
 BARE = ("tcp_pingpong", "tcp_stream")
-# How often, by size: half a second each where every instruction is emulated, since what is new to the
-# emulator, code and pages, takes milliseconds. Requests that wait for the other guest's helper thread
-# take that long a thousand times sooner.
+# How often, by size: half a second each where every instruction is emulated, since what is new to
+# the emulator, code and pages, takes milliseconds. Requests that wait for the other guest's helper
+# thread take that long a thousand times sooner.
 TURNS = {8: 100_000, 4096: 50_000, 65536: 10_000}
 MESSAGES = {4096: 200_000, 65536: 20_000, MB: 1500}
 SLOW, SLOW_PART = "ib_read_", 50

@@ -1,11 +1,11 @@
 //! Programs that spin on a completion queue, where others need the processor to make what they wait
 //! for.
 //!
-//! A program that polls a NIC keeps its processor from nobody the NIC needs. Here the peer is a process:
-//! where there are more that spin than there are processors, each message would wait until the
-//! kernel takes the processor from one of them, milliseconds. So a thread that has polled for longer than
-//! an answer takes says to the kernel that others may go first (`sched_yield(2)`), which takes a third of
-//! a microsecond where there are none.
+//! A program that polls a NIC keeps its processor from nobody the NIC needs. Here the peer is a
+//! process: where there are more that spin than there are processors, each message would wait until
+//! the kernel takes the processor from one of them, milliseconds. So a thread that has polled for
+//! longer than an answer takes says to the kernel that others may go first (`sched_yield(2)`),
+//! which takes a third of a microsecond where there are none.
 
 use std::time::Duration;
 

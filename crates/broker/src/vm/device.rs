@@ -230,8 +230,8 @@ impl<A: Admit + Send> Device<A> {
         }
     }
 
-    /// Tells the guest what there is, as long as it has buffers. That it has given new ones we want to
-    /// hear only if there were none: it would be a doorbell of the guest's for each event.
+    /// Tells the guest what there is, as long as it has buffers. That it has given new ones we want
+    /// to hear only if there were none: it would be a doorbell of the guest's for each event.
     fn give_events(&self, guest: &mut Guest<Shared, A>, queue: &Ring) {
         let mut given = false;
         for turn in 0.. {

@@ -51,8 +51,8 @@ const REQUEST_TURNS: u64 = 100;
 const VOLUME: usize = 4 << 20;
 const PAIRS: u64 = 5;
 /// An emulator finds a page's translation by the lower bits of its number, so that copies between
-/// pages whose lower bits are the same take up to three times as long. Two buffers whose addresses are
-/// the same but for multiples of this are equally far from any third in this respect.
+/// pages whose lower bits are the same take up to three times as long. Two buffers whose addresses
+/// are the same but for multiples of this are equally far from any third in this respect.
 const PLACES: usize = 64 << 20;
 
 /// Copies: bytes, and what the rows are called.

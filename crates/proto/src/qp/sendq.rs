@@ -102,9 +102,9 @@ pub(super) struct SendQueue {
     pub reads_out: u32,
     /// Work requests that occupy the queue: posted, less those released by polling.
     used: u32,
-    /// Unreported work requests since the last completion. Not as wide as `used`: both are counted up
-    /// together, which compilers make one load of twice the width of, and such a load waits until
-    /// the stores that it spans are in the cache.
+    /// Unreported work requests since the last completion. Not as wide as `used`: both are counted
+    /// up together, which compilers make one load of twice the width of, and such a load waits
+    /// until the stores that it spans are in the cache.
     since_completion: u64,
     /// For each completion not polled yet, how many work requests it releases.
     releases: VecDeque<u64>,
