@@ -166,7 +166,8 @@ class Guest:
                 # On a busy host the kernel's check of its timer fails, and boots no further. An
                 # emulator has no Meltdown; what is done about it makes each system call forget the
                 # emulator's translations.
-                "-append", "console=ttyS0 quiet panic=-1 iomem=relaxed no_timer_check mitigations=off "
+                "-append", "console=ttyS0 quiet panic=-1 iomem=relaxed no_timer_check "
+                "mitigations=off "
                 f"causeway.address={self.address}/24",
                 "-serial", f"file:{self.console}",
                 "-chardev", f"socket,id=line,fd={theirs.fileno()}",
