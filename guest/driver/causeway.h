@@ -3,8 +3,8 @@
  * The driver's own structures.
  *
  * A device lives as long as anything of it does: open files, segments and doorbells each hold it.
- * When it is unplugged it is dead: whoever waits is woken, mappings of the window fault, and what
- * was opened stays so until it is closed.
+ * When it is unplugged, or the host ends what it shows, it is dead: whoever waits is woken,
+ * mappings of the window fault, and what was opened stays so until it is closed.
  */
 #ifndef CAUSEWAY_H
 #define CAUSEWAY_H
@@ -41,6 +41,7 @@ struct cw_device {
 	struct kref refs;
 	struct virtio_device *vdev; /* NULL once it is dead; under queue_lock */
 	bool dead;
+	bool gone; /* its queues, too; under queue_lock */
 	struct virtqueue *control;
 	struct virtqueue *events;
 	spinlock_t queue_lock; /* of both queues, their buffers and what is taken off them */
@@ -144,10 +145,12 @@ void cw_message_free(struct cw_message *message);
 /* segment.c: descriptors for segments */
 struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable);
 struct cw_segment *cw_file_segment(struct file *file);
+bool cw_is_home(const struct vm_area_struct *vma);
 int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
 struct cw_range *cw_range_get(struct cw_segment *segment, u64 number);
 void cw_range_put(struct cw_range *range);
 void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes);
+void cw_unmap_twins(struct cw_range *range, u64 from, u64 bytes);
 void cw_linger(struct work_struct *work);
 void cw_objects_kill(struct cw_device *dev);
 
@@ -169,11 +172,11 @@ bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma);
 bool cw_home_held(struct cw_segment *segment, struct vm_fault *vmf);
 vm_fault_t cw_home_wait(struct cw_segment *segment, struct vm_fault *vmf);
 void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma);
-bool cw_is_home(const struct vm_area_struct *vma);
 u64 cw_in_window(const struct cw_range *range, u64 offset);
 
 /* keep.c: what is left of it when the device goes */
-void cw_keep(struct cw_range *range);
+void cw_leave(struct cw_device *dev);
+void cw_keep_taken(struct cw_segment *segment, unsigned long number, struct page *from);
 struct page *cw_kept(struct cw_segment *segment, unsigned long number);
 vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsigned long number);
 void cw_kept_discard(struct cw_segment *segment, unsigned long first, unsigned long end);
@@ -187,6 +190,7 @@ struct page *cw_page(struct cw_device *dev, u64 offset);
 vm_fault_t cw_page_insert(struct cw_device *dev, struct vm_area_struct *vma, unsigned long address,
 			  u64 offset, pgoff_t index);
 bool cw_pages_quiet(struct cw_device *dev, u64 offset, u64 bytes);
+void cw_pages_pass(struct cw_range *range, const struct cw_range *twin);
 void cw_pages_free(struct cw_device *dev);
 
 /* sleep.c: sleeping by the host */

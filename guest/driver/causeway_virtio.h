@@ -32,12 +32,14 @@ enum cw_operation {
 	CW_SLEEP = 13,
 	CW_RISE = 14,
 	CW_PUNCH = 15,
+	CW_LEFT = 16,
 };
 
 enum cw_event_kind {
 	CW_MESSAGE = 1,
 	CW_RUNG = 2,
 	CW_ENDED = 3,
+	CW_ENDING = 4, /* what is shown; CW_LEFT is waited for, not for long */
 };
 
 enum cw_grant_kind {

@@ -92,7 +92,8 @@ static int cw_try_queue(struct cw_device *dev, struct cw_call *call)
 	bool room = false;
 
 	spin_lock_irq(&dev->queue_lock);
-	if (dev->dead)
+	/* The last that the host hears is that a device which is dead has been left. */
+	if (dev->gone || (dev->dead && call->header.operation != cpu_to_le16(CW_LEFT)))
 		goto out;
 	room = cw_reap(dev);
 	error = cw_add(dev, call);

@@ -68,6 +68,15 @@ void cw_events_done(struct virtqueue *vq)
 		schedule_work(&dev->work);
 }
 
+/* Soon the host shows nothing any more: it waits until processes have got what is theirs there. */
+static void cw_window_ends(struct cw_device *dev)
+{
+	struct cw_request_header header = { .operation = cpu_to_le16(CW_LEFT) };
+
+	cw_leave(dev);
+	cw_post(dev, &header);
+}
+
 /* The buffer's own words are the host's: what does not fit is nothing. */
 static void cw_hand_on(struct cw_device *dev, struct cw_message *message)
 {
@@ -78,6 +87,11 @@ static void cw_hand_on(struct cw_device *dev, struct cw_message *message)
 		     le32_to_cpu(event->length) == message->bytes - sizeof(*event) &&
 		     le16_to_cpu(event->count) <= CAUSEWAY_FDS_MAX;
 
+	if (whole && le16_to_cpu(event->kind) == CW_ENDING) {
+		cw_message_free(message);
+		cw_window_ends(dev);
+		return;
+	}
 	mutex_lock(&dev->lock);
 	session = whole ? xa_load(&dev->sessions, le32_to_cpu(event->session)) : NULL;
 	kind = session ? le16_to_cpu(event->kind) : 0;

@@ -18,6 +18,7 @@
 #include <linux/highmem.h>
 #include <linux/mm.h>
 #include <linux/mman.h>
+#include <linux/pkeys.h>
 #include <linux/sched/mm.h>
 #include <linux/slab.h>
 #include <linux/uaccess.h>
@@ -46,6 +47,7 @@ struct cw_homing {
 	unsigned long count;
 	int error;
 	bool began; /* no page can be pinned */
+	bool whole; /* all are taken */
 	struct page *pages[CW_HOME_PAGES];
 	unsigned long taken; /* of them */
 };
@@ -64,29 +66,41 @@ static int cw_punch(struct cw_segment *segment, u64 start, u64 bytes)
 	return cw_call(segment->dev, &header, &length, &answer);
 }
 
+/* The first pages from `first` on that are at home, side by side: how many, and where. */
+static unsigned long cw_home_next(struct cw_segment *segment, unsigned long *first,
+				  unsigned long end)
+{
+	unsigned long at, count = 0;
+	void *entry;
+
+	xa_for_each_range(&segment->home.pages, at, entry, *first, end - 1) {
+		if (!count)
+			*first = at;
+		else if (at != *first + count)
+			break;
+		count++;
+	}
+	return count;
+}
+
 /* Empties those of these pages that are at home. */
 static void cw_home_discard(struct cw_segment *segment, unsigned long first, unsigned long end)
 {
-	unsigned long at, from = end, next = end;
-	void *entry;
+	struct cw_device *dev = segment->dev;
+	unsigned long count;
 
-	if (READ_ONCE(segment->dev->dead)) {
-		cw_kept_discard(segment, first, end);
-		return;
-	}
-	xa_for_each_range(&segment->home.pages, at, entry, first, end - 1) {
-		if (from == end)
-			from = at;
-		else if (at != next)
+	for (; first < end; first += count) {
+		count = cw_home_next(segment, &first, end);
+		if (!count)
 			break;
-		next = at + 1;
+		cw_punch(segment, (u64)first << PAGE_SHIFT, (u64)count << PAGE_SHIFT);
+		if (!READ_ONCE(dev->dead))
+			continue;
+		/* It may be about to be kept. */
+		down_read(&dev->map_lock);
+		cw_kept_discard(segment, first, first + count);
+		up_read(&dev->map_lock);
 	}
-	if (from == end)
-		return;
-	/* Fails if the host is gone; then the pages are lost anyway. */
-	cw_punch(segment, (u64)from << PAGE_SHIFT, (u64)(next - from) << PAGE_SHIFT);
-	if (next < end)
-		cw_home_discard(segment, next, end);
 }
 
 /* The process gives up pages; or we take them away, or something else happens to them. */
@@ -127,17 +141,15 @@ void cw_home_end(struct cw_segment *segment)
 	xa_destroy(&segment->home.pages);
 }
 
-/* Whether a mapping is of memory that is at home. */
-bool cw_is_home(const struct vm_area_struct *vma)
-{
-	return vma->vm_flags & VM_DONTCOPY && PHYS_PFN(vma->vm_start) == vma->vm_pgoff;
-}
-
 /* What is unmapped there is at home no more. Under the process's mmap lock. */
 void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma)
 {
-	if (cw_is_home(vma))
-		cw_kept_forget(segment, vma->vm_pgoff, vma->vm_pgoff + vma_pages(vma));
+	if (!cw_is_home(vma))
+		return;
+	/* Whoever reads what was kept does so under it. */
+	down_write(&segment->dev->map_lock);
+	cw_kept_forget(segment, vma->vm_pgoff, vma->vm_pgoff + vma_pages(vma));
+	up_write(&segment->dev->map_lock);
 }
 
 static bool cw_held_at(struct cw_segment *segment, u64 offset)
@@ -186,7 +198,7 @@ static bool cw_can_move(struct mm_struct *mm, const struct cw_homing *homing)
 {
 	struct vm_area_struct *vma = vma_lookup(mm, homing->address);
 
-	return vma && vma_is_anonymous(vma) && !userfaultfd_armed(vma) &&
+	return vma && vma_is_anonymous(vma) && !userfaultfd_armed(vma) && !vma_pkey(vma) &&
 	       vma->vm_end - homing->address >= homing->count << PAGE_SHIFT &&
 	       (vma->vm_flags & (CW_HOME_FLAGS | CW_OTHER_FLAGS)) == CW_HOME_FLAGS &&
 	       !(mm->def_flags & VM_LOCKED);
@@ -199,9 +211,14 @@ static bool cw_can_move(struct mm_struct *mm, const struct cw_homing *homing)
  */
 static int cw_home_take(struct mm_struct *mm, struct cw_homing *homing)
 {
-	unsigned long i;
+	unsigned long end = homing->address + (homing->count << PAGE_SHIFT), i;
 	long taken;
 
+	if (homing->whole) {
+		/* Again, unless the process has it yet. */
+		homing->whole = !find_vma_intersection(mm, homing->address, end);
+		return homing->whole ? 0 : -ENOMEM;
+	}
 	if (!cw_can_move(mm, homing))
 		return -EINVAL;
 	taken = get_user_pages(homing->address, homing->count, FOLL_WRITE, homing->pages);
@@ -220,7 +237,16 @@ static int cw_home_take(struct mm_struct *mm, struct cw_homing *homing)
 		if (folio_maybe_dma_pinned(folio))
 			return -EBUSY;
 	}
+	homing->whole = true;
 	return 0;
+}
+
+/* Pages may be pinned again. Under the mmap lock, for writing. */
+static void cw_home_unlock_pins(struct mm_struct *mm, struct cw_homing *homing)
+{
+	if (homing->began)
+		raw_write_seqcount_end(&mm->write_protect_seq);
+	homing->began = false;
 }
 
 /* Called by mmap(2) before anything else, and for HOME with something to do: it can still fail. */
@@ -235,9 +261,7 @@ unsigned long cw_home_area(struct file *file, unsigned long address, unsigned lo
 	homing->error = cw_home_take(current->mm, homing);
 	if (!homing->error)
 		return address;
-	if (homing->began)
-		raw_write_seqcount_end(&current->mm->write_protect_seq);
-	homing->began = false;
+	cw_home_unlock_pins(current->mm, homing);
 	return homing->error;
 }
 
@@ -249,8 +273,7 @@ bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma)
 
 	if (!homing || homing->task != current)
 		return false;
-	raw_write_seqcount_end(&vma->vm_mm->write_protect_seq);
-	homing->began = false;
+	cw_home_unlock_pins(vma->vm_mm, homing);
 	/* There is room: see cw_home_reserve. */
 	for (i = 0; i < homing->count; i++)
 		xa_store(&segment->home.pages, vma->vm_pgoff + i, xa_mk_value(0), GFP_KERNEL);
@@ -263,49 +286,65 @@ u64 cw_in_window(const struct cw_range *range, u64 offset)
 	return range->offset + offset - range->number * CW_RANGE_BYTES;
 }
 
-/* Copies what was taken to where it is at home. */
-static int cw_home_copy(struct cw_range *range, struct cw_homing *homing)
+/* Copies what was taken to where it is at home; if the device has died, to where it is kept. */
+static void cw_home_copy(struct cw_range *range, struct cw_homing *homing)
 {
 	u64 offset = cw_in_window(range, homing->address);
 	struct cw_device *dev = range->segment->dev;
-	int error = 0;
 	unsigned long i;
 
 	down_read(&dev->map_lock);
 	for (i = 0; i < homing->count; i++, offset += PAGE_SIZE) {
-		struct page *page = cw_page(dev, offset);
-
-		if (dev->dead || !page)
-			error = -ENODEV;
+		if (dev->dead)
+			cw_keep_taken(range->segment, PHYS_PFN(homing->address) + i,
+				      homing->pages[i]);
 		else
-			copy_highpage(page, homing->pages[i]);
+			copy_highpage(cw_page(dev, offset), homing->pages[i]);
 	}
 	up_read(&dev->map_lock);
-	return error;
+}
+
+/*
+ * The kernel unmaps what is there before it takes memory for the new mapping. Where it has none
+ * then, nothing is mapped, and only the pages that were taken have the process's contents: it is
+ * asked until it has, or the process is killed.
+ */
+static unsigned long cw_home_map(struct file *file, struct cw_homing *homing)
+{
+	unsigned long bytes = homing->count << PAGE_SHIFT, mapped;
+	struct mm_struct *mm = current->mm;
+
+	for (;;) {
+		mapped = vm_mmap(file, homing->address, bytes, PROT_READ | PROT_WRITE,
+				 MAP_SHARED | MAP_FIXED, homing->address);
+		if (homing->began) {
+			/* It was refused after all. */
+			mmap_write_lock(mm);
+			cw_home_unlock_pins(mm, homing);
+			mmap_write_unlock(mm);
+		}
+		/* With all that was taken it goes on if nothing is there: see cw_home_take. */
+		if (mapped != (unsigned long)-ENOMEM || !homing->whole ||
+		    fatal_signal_pending(current))
+			return mapped;
+		cond_resched();
+	}
 }
 
 /* Maps the segment over the pages, and copies them. */
 static int cw_home_move(struct file *file, struct cw_range *range, struct cw_homing *homing)
 {
 	struct cw_segment *segment = file->private_data;
-	unsigned long bytes = homing->count << PAGE_SHIFT, mapped;
-	struct mm_struct *mm = current->mm;
-	int error;
+	unsigned long end = homing->address + (homing->count << PAGE_SHIFT), mapped;
 
-	cw_hold(segment, homing->address, homing->address + bytes);
+	cw_hold(segment, homing->address, end);
 	WRITE_ONCE(segment->home.homing, homing);
-	mapped = vm_mmap(file, homing->address, bytes, PROT_READ | PROT_WRITE,
-			 MAP_SHARED | MAP_FIXED, homing->address);
+	mapped = cw_home_map(file, homing);
 	WRITE_ONCE(segment->home.homing, NULL);
-	if (homing->began) {
-		/* It was refused after all: for lack of memory. */
-		mmap_write_lock(mm);
-		raw_write_seqcount_end(&mm->write_protect_seq);
-		mmap_write_unlock(mm);
-	}
-	error = IS_ERR_VALUE(mapped) ? (int)mapped : cw_home_copy(range, homing);
+	if (!IS_ERR_VALUE(mapped))
+		cw_home_copy(range, homing);
 	cw_hold(segment, 0, 0);
-	return error;
+	return IS_ERR_VALUE(mapped) ? (int)mapped : 0;
 }
 
 /* Makes room to note pages, or gives it back: what is noted already stays so. */
@@ -424,6 +463,9 @@ static long cw_home_hold(struct cw_segment *segment, const struct causeway_span 
 	cw_hold(segment, span->start, span->start + span->length);
 	down_write(&dev->map_lock);
 	cw_unmap(segment, span->start, span->length);
+	/* Peers in this machine, too; if they touch it again, they wait for nobody. */
+	if (!IS_ERR(range))
+		cw_unmap_twins(range, span->start, span->length);
 	quiet = cw_home_quiet(segment, range, span);
 	up_write(&dev->map_lock);
 	if (!IS_ERR(range))

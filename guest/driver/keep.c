@@ -3,21 +3,26 @@
  * What becomes of processes' memory that is at home in segments when the device goes: the kernel
  * keeps a copy of each page, which takes its place in the process. Peers have the old ones. What
  * the host does not show at that moment is lost, and what there is no memory for.
+ *
+ * Other memory of segments is not the process's, and nobody shares it any more: in its place is
+ * what one finds in new memory. A process that was in the middle of using it goes on, and hears of
+ * the device's end as of its peers'.
  */
 #include <linux/highmem.h>
 #include <linux/mm.h>
 
 #include "causeway.h"
 
-/* A page of the process's own in the place of the window's, which is not mapped any more. */
-static void cw_keep_page(struct cw_range *range, unsigned long number)
+/*
+ * A page of the process's own with the contents of another, in the place of what is at home there,
+ * which is not mapped. If there is no memory for it, it is lost.
+ */
+static void cw_keep_copy(struct cw_segment *segment, unsigned long number, struct page *from,
+			 gfp_t flags)
 {
-	struct cw_segment *segment = range->segment;
+	struct page *to = alloc_page(GFP_HIGHUSER | flags);
 	void *there = xa_mk_value(0);
-	struct page *from, *to;
 
-	from = cw_page(segment->dev, cw_in_window(range, (u64)number << PAGE_SHIFT));
-	to = from ? alloc_page(GFP_HIGHUSER | __GFP_NOWARN) : NULL;
 	if (!to)
 		return;
 	copy_highpage(to, from);
@@ -27,14 +32,47 @@ static void cw_keep_page(struct cw_range *range, unsigned long number)
 }
 
 /* Keeps what is at home in a range. Under map_lock, for writing. */
-void cw_keep(struct cw_range *range)
+static void cw_keep(struct cw_range *range)
 {
 	unsigned long first = range->number * PHYS_PFN(CW_RANGE_BYTES), at;
+	struct cw_segment *segment = range->segment;
+	struct page *from;
 	void *entry;
 
-	xa_for_each_range(&range->segment->home.pages, at, entry, first,
-			  first + PHYS_PFN(range->length) - 1)
-		cw_keep_page(range, at);
+	xa_for_each_range(&segment->home.pages, at, entry, first,
+			  first + PHYS_PFN(range->length) - 1) {
+		from = cw_page(segment->dev, cw_in_window(range, (u64)at << PAGE_SHIFT));
+		if (from)
+			cw_keep_copy(segment, at, from, __GFP_NOWARN);
+		cond_resched();
+	}
+}
+
+/*
+ * The device is dead: nobody reaches the window any more, and no fault brings it back. Whoever
+ * comes second finds that done.
+ */
+void cw_leave(struct cw_device *dev)
+{
+	struct cw_session *session;
+	struct cw_range *range;
+	unsigned long number;
+
+	down_write(&dev->map_lock);
+	if (!dev->dead) {
+		spin_lock_irq(&dev->queue_lock);
+		WRITE_ONCE(dev->dead, true);
+		spin_unlock_irq(&dev->queue_lock);
+		list_for_each_entry(range, &dev->ranges, list) {
+			cw_unmap(range->segment, range->number * CW_RANGE_BYTES, range->length);
+			cw_keep(range);
+		}
+	}
+	up_write(&dev->map_lock);
+	mutex_lock(&dev->lock);
+	xa_for_each(&dev->sessions, number, session)
+		cw_session_end(session);
+	mutex_unlock(&dev->lock);
 }
 
 /* What was kept of a page; NULL if nothing was. */
@@ -45,13 +83,49 @@ struct page *cw_kept(struct cw_segment *segment, unsigned long number)
 	return !entry || xa_is_value(entry) ? NULL : entry;
 }
 
-/* Gives a process back what it touches. */
+/*
+ * The device has died after a page was mapped, and before it was copied there: nobody else has its
+ * contents. Under map_lock.
+ */
+void cw_keep_taken(struct cw_segment *segment, unsigned long number, struct page *from)
+{
+	struct page *kept = cw_kept(segment, number);
+
+	if (kept)
+		copy_highpage(kept, from);
+	else
+		cw_keep_copy(segment, number, from, __GFP_NOFAIL);
+}
+
+/* Puts an empty page where there is none. The process pays for it. */
+static int cw_keep_blank(struct cw_segment *segment, unsigned long number)
+{
+	struct page *page = alloc_page(GFP_HIGHUSER | __GFP_ZERO | __GFP_ACCOUNT);
+	void *there;
+
+	if (!page)
+		return -ENOMEM;
+	there = xa_cmpxchg(&segment->home.pages, number, NULL, page, GFP_KERNEL);
+	if (there)
+		put_page(page);
+	return xa_err(there);
+}
+
+/* Gives a process back what it touches. Under map_lock. */
 vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsigned long number)
 {
-	struct page *page = cw_is_home(vmf->vma) ? cw_kept(segment, number) : NULL;
-	int error = page ? vm_insert_page(vmf->vma, vmf->address, page) : -ENODEV;
+	struct page *page;
+	int error = 0;
 
-	return !error || error == -EBUSY ? VM_FAULT_NOPAGE : VM_FAULT_SIGBUS;
+	if (!xa_load(&segment->home.pages, number) && !cw_is_home(vmf->vma))
+		error = cw_keep_blank(segment, number);
+	if (!error) {
+		page = cw_kept(segment, number);
+		error = page ? vm_insert_page(vmf->vma, vmf->address, page) : -ENODEV;
+	}
+	if (!error || error == -EBUSY)
+		return VM_FAULT_NOPAGE;
+	return error == -ENOMEM ? VM_FAULT_OOM : VM_FAULT_SIGBUS;
 }
 
 /* The process gives up pages of which some were kept. */

@@ -118,19 +118,11 @@ static struct cw_device *cw_device_new(struct virtio_device *vdev)
 /* Nothing goes to or comes from the device any more; whoever waits is woken. */
 static void cw_kill(struct cw_device *dev)
 {
-	struct cw_session *session;
-	unsigned long number;
-
-	down_write(&dev->map_lock);
+	cw_leave(dev);
 	spin_lock_irq(&dev->queue_lock);
-	WRITE_ONCE(dev->dead, true);
+	dev->gone = true;
 	spin_unlock_irq(&dev->queue_lock);
-	up_write(&dev->map_lock);
 	cw_objects_kill(dev);
-	mutex_lock(&dev->lock);
-	xa_for_each(&dev->sessions, number, session)
-		cw_session_end(session);
-	mutex_unlock(&dev->lock);
 	virtio_reset_device(dev->vdev);
 	cw_control_drain(dev);
 	cw_events_end(dev);

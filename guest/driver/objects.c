@@ -16,7 +16,8 @@
 struct cw_ring {
 	struct cw_device *dev;
 	struct mutex lock; /* of what follows */
-	bool watched; /* the host tells when it is rung */
+	bool listed; /* among those that the host tells of, */
+	bool watched; /* when they are rung */
 	struct cw_bell bell;
 };
 
@@ -111,12 +112,12 @@ static int cw_ring_watch(struct cw_ring *ring)
 	int error = 0;
 
 	mutex_lock(&ring->lock);
-	if (!ring->watched)
+	if (!ring->listed)
 		error = xa_insert_irq(bells, ring->bell.handle, &ring->bell, GFP_KERNEL);
-	if (!ring->watched && !error) {
+	ring->listed |= !error;
+	if (!ring->watched && !error)
 		error = cw_call(ring->dev, &header, NULL, &answer);
-		ring->watched = true;
-	}
+	ring->watched |= !error;
 	mutex_unlock(&ring->lock);
 	return error;
 }
@@ -130,7 +131,7 @@ static int cw_ring_release(struct inode *inode, struct file *file)
 {
 	struct cw_ring *ring = file->private_data;
 
-	if (ring->watched) {
+	if (ring->listed) {
 		xa_erase_irq(&ring->dev->bells, ring->bell.handle);
 		/* The interrupt may be about to ring it. */
 		synchronize_rcu();

@@ -143,6 +143,22 @@ bool cw_pages_quiet(struct cw_device *dev, u64 offset, u64 bytes)
 	return true;
 }
 
+/* The pages of a segment that ends, which somebody has of another segment, are that one's. */
+void cw_pages_pass(struct cw_range *range, const struct cw_range *twin)
+{
+	struct cw_device *dev = range->segment->dev;
+	u64 end = range->offset + range->length, at;
+	struct page *page;
+
+	for (at = range->offset; at < end; at += PAGE_SIZE) {
+		page = cw_page(dev, at);
+		if (!page)
+			at = round_down(at, CW_CHUNK_BYTES) + CW_CHUNK_BYTES - PAGE_SIZE;
+		else if (page_folio(page)->mapping == range->segment->mapping)
+			page_folio(page)->mapping = twin->segment->mapping;
+	}
+}
+
 /* Forgets a chunk if nobody has a page of it, or if `forced`: then its struct pages stay. */
 static bool cw_chunk_free(struct cw_device *dev, unsigned long index, bool forced)
 {

@@ -27,6 +27,34 @@ void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes)
 	WRITE_ONCE(dev->zapper, NULL);
 }
 
+/*
+ * A range that the host shows at the same place: of the same memory, which somebody else in this
+ * machine has by a handle of its own. From `at` on in the device's list. Under map_lock.
+ */
+static struct cw_range *cw_twin_from(struct cw_range *range, struct cw_range *at)
+{
+	list_for_each_entry_from(at, &range->segment->dev->ranges, list)
+		if (at != range && at->offset == range->offset)
+			return at;
+	return NULL;
+}
+
+static struct cw_range *cw_twin(struct cw_range *range)
+{
+	struct cw_device *dev = range->segment->dev;
+
+	return cw_twin_from(range, list_first_entry(&dev->ranges, struct cw_range, list));
+}
+
+/* Takes pages away from those who have them by other handles. */
+void cw_unmap_twins(struct cw_range *range, u64 from, u64 bytes)
+{
+	struct cw_range *at;
+
+	for (at = cw_twin(range); at; at = cw_twin_from(range, list_next_entry(at, list)))
+		cw_unmap(at->segment, from, bytes);
+}
+
 /* Takes a range away from all processes; false if somebody still has a page. Under map_lock. */
 static bool cw_range_clear(struct cw_range *range)
 {
@@ -228,22 +256,38 @@ static vm_fault_t cw_segment_fault(struct vm_fault *vmf)
 	return result;
 }
 
-static void cw_segment_close(struct vm_area_struct *vma)
+static void cw_home_close(struct vm_area_struct *vma)
 {
 	cw_home_gone(vma->vm_private_data, vma);
 }
 
 /* A program's own memory at its own addresses: elsewhere the library would not find it. */
-static int cw_segment_mremap(struct vm_area_struct *vma)
+static int cw_home_mremap(struct vm_area_struct *vma)
 {
-	return vma->vm_flags & VM_DONTCOPY ? -EINVAL : 0;
+	return -EINVAL;
 }
 
 static const struct vm_operations_struct cw_segment_vm_ops = {
 	.fault = cw_segment_fault,
-	.close = cw_segment_close,
-	.mremap = cw_segment_mremap,
 };
+
+static const struct vm_operations_struct cw_home_vm_ops = {
+	.fault = cw_segment_fault,
+	.close = cw_home_close,
+	.mremap = cw_home_mremap,
+};
+
+/*
+ * Whether a mapping is of memory that is at home. Not what a child has of it, to which the process
+ * may have it copied by madvise(2); nor where mremap(2) is about to fail to move it.
+ */
+bool cw_is_home(const struct vm_area_struct *vma)
+{
+	struct cw_segment *segment = vma->vm_private_data;
+
+	return vma->vm_ops == &cw_home_vm_ops && vma->vm_mm == segment->home.mm &&
+	       PHYS_PFN(vma->vm_start) == vma->vm_pgoff;
+}
 
 static int cw_segment_mmap(struct file *file, struct vm_area_struct *vma)
 {
@@ -257,10 +301,12 @@ static int cw_segment_mmap(struct file *file, struct vm_area_struct *vma)
 		return -EINVAL;
 	/* Pages with and without struct page; and none is another's beyond the end. */
 	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP);
-	if (cw_home_mapped(segment, vma))
-		vm_flags_set(vma, VM_DONTCOPY);
 	vma->vm_private_data = segment;
 	vma->vm_ops = &cw_segment_vm_ops;
+	if (cw_home_mapped(segment, vma)) {
+		vm_flags_set(vma, VM_DONTCOPY);
+		vma->vm_ops = &cw_home_vm_ops;
+	}
 	return 0;
 }
 
@@ -268,14 +314,18 @@ static int cw_segment_mmap(struct file *file, struct vm_area_struct *vma)
 static bool cw_segment_end(struct cw_segment *segment)
 {
 	struct cw_device *dev = segment->dev;
-	struct cw_range *range, *next;
+	struct cw_range *range, *next, *twin;
 	bool quiet = true;
 
 	down_write(&dev->map_lock);
+	/* Where the host goes on showing the same, nothing need be waited for. */
 	list_for_each_entry(range, &segment->ranges, of_segment)
-		quiet &= cw_pages_quiet(dev, range->offset, range->length);
+		quiet &= cw_twin(range) || cw_pages_quiet(dev, range->offset, range->length);
 	if (quiet) {
 		list_for_each_entry_safe(range, next, &segment->ranges, of_segment) {
+			twin = cw_twin(range);
+			if (twin)
+				cw_pages_pass(range, twin);
 			list_del(&range->list);
 			kfree(range);
 		}
@@ -392,7 +442,7 @@ int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *off
 
 	mmap_read_lock(current->mm);
 	vma = vma_lookup(current->mm, address);
-	if (vma && vma->vm_ops == &cw_segment_vm_ops) {
+	if (vma && (vma->vm_ops == &cw_segment_vm_ops || vma->vm_ops == &cw_home_vm_ops)) {
 		struct cw_segment *segment = vma->vm_private_data;
 
 		*handle = cpu_to_le32(segment->handle);
@@ -404,17 +454,9 @@ int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *off
 	return error;
 }
 
-/* Nobody reaches the window any more. The device is dead: no fault brings it back. */
+/* The window goes. The device is dead. */
 void cw_objects_kill(struct cw_device *dev)
 {
-	struct cw_range *range;
-
-	down_write(&dev->map_lock);
-	list_for_each_entry(range, &dev->ranges, list) {
-		cw_unmap(range->segment, range->number * CW_RANGE_BYTES, range->length);
-		cw_keep(range);
-	}
-	up_write(&dev->map_lock);
 	/* Who schedules it looks whether the device is dead, under this lock. */
 	mutex_lock(&dev->lock);
 	mutex_unlock(&dev->lock);

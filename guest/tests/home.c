@@ -80,6 +80,7 @@ static void moved(void)
 {
 	unsigned char bytes[PAGE_SIZE + 2];
 	loff_t at = (loff_t)(ADDRESS + PAGE_SIZE - 1);
+	static struct mm_struct child;
 
 	process_begins();
 	EXPECT(move() == 0 && process.vma == &homes && homes.vm_flags & VM_DONTCOPY);
@@ -88,7 +89,18 @@ static void moved(void)
 		EXPECT(found(i) == (int)i + 1);
 	EXPECT(file->f_op->read(file, (char *)bytes, sizeof(bytes), &at) == sizeof(bytes));
 	EXPECT(bytes[0] == 1 && bytes[1] == 2 && bytes[PAGE_SIZE + 1] == 3);
-	EXPECT(homes.vm_ops->mremap(&homes) == -EINVAL);
+	/* The kernel moves it first, then asks, and takes away what it has made. */
+	own = homes;
+	own.vm_start += VMA_PAGES * PAGE_SIZE;
+	own.vm_end += VMA_PAGES * PAGE_SIZE;
+	EXPECT(homes.vm_ops->mremap(&own) == -EINVAL);
+	homes.vm_ops->close(&own);
+	/* Nor is it the process's memory that a child has. */
+	own = homes;
+	own.vm_mm = &child;
+	homes.vm_ops->close(&own);
+	happens(MMU_NOTIFY_CLEAR, 0, PAGES);
+	EXPECT(host.punched == 1);
 	EXPECT(move() == -EINVAL);
 	process_ends();
 }
@@ -107,6 +119,9 @@ static void refused(void)
 		EXPECT(move() == -EINVAL);
 	}
 	own.vm_flags = VM_READ | VM_WRITE;
+	own.key = 1;
+	EXPECT(move() == -EINVAL);
+	own.key = 0;
 	EXPECT(request(CAUSEWAY_HOME, ADDRESS + 1, PAGE_SIZE) == -EINVAL);
 	EXPECT(request(CAUSEWAY_HOME, ADDRESS, 0) == -EINVAL);
 	EXPECT(request(CAUSEWAY_HOME, ADDRESS, 2 * CAUSEWAY_SPAN_MAX) == -EINVAL);
@@ -143,6 +158,18 @@ static void fails(void)
 	}
 	kernel.allocations = -1;
 	EXPECT(found(3) == 4);
+	process_ends();
+	/* What was there is gone already when there is no memory to map it anew. */
+	process_begins();
+	kernel.mappings_fail = 3;
+	EXPECT(move() == 0 && process.vma == &homes && !kernel.mappings_fail);
+	for (unsigned long i = 0; i < PAGES; i++)
+		EXPECT(found(i) == (int)i + 1);
+	process_ends();
+	process_begins();
+	kernel.mappings_fail = 3;
+	kernel.killed = true;
+	EXPECT(move() == -ENOMEM && !process.vma && kernel.mappings_fail == 2);
 	process_ends();
 	no_pages = true;
 	process_begins();
@@ -245,6 +272,14 @@ static void pinned(void)
 	process_ends();
 }
 
+/* What is left of the device's handles, which a host that is gone has no use for. */
+static void host_gone(void)
+{
+	memset(host.has, 0, sizeof(host.has));
+	memset(host.places, 0, sizeof(host.places));
+	host.shown = 0;
+}
+
 /* When the device goes, the process keeps what it had; peers have what was. */
 static void kept(void)
 {
@@ -269,9 +304,90 @@ static void kept(void)
 	put_page(page);
 	EXPECT(request(CAUSEWAY_HOLD, ADDRESS, PAGE_SIZE) == 0 && !homes.pages[0]);
 	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_LET_GO, 0) == 0);
-	memset(host.has, 0, sizeof(host.has));
-	memset(host.places, 0, sizeof(host.places));
-	host.shown = 0;
+	host_gone();
+	process_ends();
+}
+
+static void go_once(void)
+{
+	kernel.asleep = NULL;
+	unplug();
+	kernel.allocations = 0;
+}
+
+/* The device goes while memory is on its way: when it is not there yet, and not here any more. */
+static void gone_meanwhile(void)
+{
+	process_begins();
+	kernel.asleep = go_once;
+	/* Nor is there memory. */
+	EXPECT(move() == 0 && device->dead);
+	kernel.allocations = -1;
+	for (unsigned long i = 0; i < PAGES; i++)
+		EXPECT(found(i) == (int)i + 1);
+	host_gone();
+	process_ends();
+}
+
+/* What the host does when the driver says that it may. */
+static void rubbish_is_shown(void)
+{
+	for (unsigned long i = 0; i < PAGES; i++)
+		memset(page_bytes(cw_page(device, CAUSEWAY_SPAN_MAX + i * PAGE_SIZE)), 0xee,
+		       PAGE_SIZE);
+}
+
+/* The host detaches the machine: before it shows nothing any more, the process gets what it has. */
+static void ending(void)
+{
+	static const struct cw_event event = { .kind = CW_ENDING };
+	struct file *session;
+
+	process_begins();
+	session = open_device();
+	EXPECT(send(session, "x", -1) == 0);
+	EXPECT(move() == 0 && found(0) == 1 && host.places[0].handle == here());
+	page_bytes(pfn_to_page(homes.pages[0]))[7] = 99;
+	tell(&event, NULL);
+	answer_all();
+	EXPECT(host.asked[CW_LEFT] == 1 && device->dead && !homes.pages[0]);
+	rubbish_is_shown();
+	EXPECT(found(0) == 99 && found(PAGES - 1) == PAGES);
+	/* The process is told, and all is as without a device. */
+	EXPECT(session->f_op->poll(session, NULL) & EPOLLHUP);
+	EXPECT(send(session, "x", -1) == -ENODEV && move() == -ENODEV);
+	EXPECT(request(CAUSEWAY_HOLD, ADDRESS, PAGE_SIZE) == 0 && !homes.pages[0]);
+	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_LET_GO, 0) == 0 && found(0) == 99);
+	/* Taken out afterwards, it is not copied once more; and said again, nothing is. */
+	unplug();
+	EXPECT(found(1) == 2 && host.asked[CW_LEFT] == 1);
+	close_file(session);
+	host_gone();
+	process_ends();
+}
+
+/* A peer in the same machine has the memory by a segment of its own, at the same place. */
+static void shared_here(void)
+{
+	static struct vm_area_struct vma;
+	struct file *other;
+	struct page *page;
+
+	process_begins();
+	EXPECT(move() == 0 && found(0) == 1);
+	host.together = true;
+	other = cw_segment_file(device, grant(), CW_SEGMENT_MAX, true);
+	map_at(&vma, other, ADDRESS >> PAGE_SHIFT, PAGES);
+	EXPECT(touch(&vma, 0) == VM_FAULT_NOPAGE && vma.pages[0] == homes.pages[0]);
+	EXPECT(request(CAUSEWAY_HOLD, ADDRESS, PAGE_SIZE) == 0);
+	EXPECT(!vma.pages[0] && !homes.pages[0] && host.punched == 0);
+	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_LET_GO, 0) == 0);
+	/* It ends, whatever the process still has; what it had last is the process's. */
+	page = pfn_to_page(homes.pages[1]);
+	EXPECT(touch(&vma, 1) == VM_FAULT_NOPAGE && page->mapping == &other->space);
+	unmap(&vma, other);
+	fput(other);
+	EXPECT(granted() == 1 && page->mapping == &file->space && page->refs == 2);
 	process_ends();
 }
 
@@ -299,5 +415,8 @@ void test_home(void)
 	held();
 	pinned();
 	kept();
+	gone_meanwhile();
+	ending();
+	shared_here();
 	of_one_process();
 }

@@ -79,6 +79,8 @@ static int show(u32 handle, u64 from, struct cw_answer *answer)
 	u64 place, free = BUFFERS;
 
 	assert(from % CW_RANGE_BYTES == 0);
+	if (host.together)
+		return 0;
 	for (place = 0; place < BUFFERS; place++) {
 		if (host.places[place].handle == handle && host.places[place].from == from)
 			break;
@@ -294,16 +296,11 @@ void begin(void)
 
 void unplug(void)
 {
-	struct cw_session *session;
-
+	cw_leave(device);
 	spin_lock_irq(&device->queue_lock);
-	device->dead = true;
+	device->gone = true;
 	spin_unlock_irq(&device->queue_lock);
 	cw_objects_kill(device);
-	for (unsigned int i = 0; i < device->sessions.count; i++) {
-		session = device->sessions.slots[i].entry;
-		cw_session_end(session);
-	}
 	cw_control_drain(device);
 	cw_events_end(device);
 }
@@ -314,7 +311,7 @@ void end(void)
 	kernel.allocations = kernel.descriptors = -1;
 	EXPECT(device->sessions.count == 0 && device->bells.count == 0);
 	EXPECT(list_empty(&device->ranges) && granted() == 0 && host.shown == 0);
-	if (!device->dead)
+	if (!device->gone)
 		unplug();
 	EXPECT(device->refs.count == 1);
 	cw_device_put(device);
@@ -405,7 +402,7 @@ void unmap(struct vm_area_struct *vma, struct file *file)
 		at = &(*at)->next;
 	*at = vma->next;
 	zap(vma, vma->vm_pgoff, vma_pages(vma));
-	if (vma->vm_ops)
+	if (vma->vm_ops && vma->vm_ops->close)
 		vma->vm_ops->close(vma);
 	for (unsigned int i = 0; i < BUFFERS; i++)
 		if (mapped[i] == vma)

@@ -40,6 +40,7 @@ struct host {
 	int status; /* of every answer, if it is not 0 */
 	unsigned int short_by; /* bytes that answers lack */
 	u64 offset; /* of what is shown, if it is not 0 */
+	bool together; /* what is shown is what is shown first already */
 	unsigned int mappings; /* that there may be */
 	u32 last_handle;
 	bool has[HANDLES]; /* handles that the guest has */
@@ -48,7 +49,7 @@ struct host {
 		u64 from; /* where the range begins in the segment */
 	} places[BUFFERS];
 	unsigned int shown, most_shown, hidden, punched;
-	unsigned int asked[CW_PUNCH + 1]; /* requests, by operation */
+	unsigned int asked[CW_LEFT + 1]; /* requests, by operation */
 	struct cw_request_header last; /* request but CW_RELEASE */
 };
 

@@ -30,9 +30,9 @@ void *allocate(size_t bytes, gfp_t flags)
 {
 	if (flags == GFP_KERNEL)
 		may_sleep();
-	if (!kernel.allocations)
+	if (!kernel.allocations && !(flags & __GFP_NOFAIL))
 		return NULL;
-	kernel.allocations--;
+	kernel.allocations -= !!kernel.allocations;
 	kernel.bytes = max(kernel.bytes, bytes);
 	return calloc(1, bytes);
 }
@@ -168,7 +168,9 @@ void *xa_cmpxchg(struct xarray *array, unsigned long number, void *old, void *en
 {
 	void *there = xa_load(array, number);
 
-	assert(old && entry && flags == GFP_KERNEL);
+	assert(entry && flags == GFP_KERNEL);
+	if (!old && !there)
+		return xa_insert(array, number, entry, flags) ? ERR_PTR(-ENOMEM) : NULL;
 	for (unsigned int i = 0; there == old && i < array->count; i++)
 		if (array->slots[i].number == number)
 			array->slots[i].entry = entry;

@@ -45,6 +45,8 @@ typedef unsigned int vm_fault_t;
 #define PAGE_ALIGNED(value) (!((u64)(value) % PAGE_SIZE))
 #define GFP_KERNEL 1u
 #define GFP_ATOMIC 0u
+#define __GFP_NOFAIL 2u
+#define fatal_signal_pending(task) kernel.killed
 #define THIS_MODULE NULL
 #define EPOLLIN 1u
 #define EPOLLOUT 4u
@@ -75,6 +77,8 @@ struct kernel {
 	bool running; /* interrupts, already */
 	long allocations; /* until one fails; negative: none does */
 	long descriptors; /* the same */
+	int mappings_fail; /* so often memory is lacking when what was mapped before is gone */
+	bool killed; /* the process is */
 	size_t bytes; /* of the largest allocation */
 };
 
@@ -149,6 +153,10 @@ static inline bool list_empty(const struct list_head *list)
 #define list_entry(p, type, member) container_of(p, type, member)
 #define list_first_entry_or_null(list, type, member) \
 	(list_empty(list) ? NULL : list_entry((list)->next, type, member))
+#define list_first_entry(list, type, member) list_entry((list)->next, type, member)
+#define list_next_entry(at, member) list_entry((at)->member.next, typeof(*(at)), member)
+#define list_for_each_entry_from(at, list, member) \
+	for (; &at->member != (list); at = list_next_entry(at, member))
 #define list_for_each_entry(at, list, member) \
 	for (at = list_entry((list)->next, typeof(*at), member); &at->member != (list); \
 	     at = list_entry(at->member.next, typeof(*at), member))

@@ -63,6 +63,9 @@ static void life(unsigned char *bytes)
 		host.short_by = rubbish() % 8 == 0;
 		tell_bytes(bytes, invent(bytes));
 		send(file, "x", -1);
+		/* Told that it is over, the driver takes nothing more. */
+		if (device->dead)
+			break;
 		if (receive(file, &transfer, text, sizeof(text)))
 			continue;
 		for (u32 j = 0; j < transfer.count; j++)

@@ -185,11 +185,17 @@ unsigned long vm_mmap(struct file *file, unsigned long address, unsigned long le
 	assert(flags == (MAP_SHARED | MAP_FIXED) && protection == (PROT_READ | PROT_WRITE));
 	mmap_write_lock(&process);
 	found = file->f_op->get_unmapped_area(file, address, length, offset >> PAGE_SHIFT, flags);
+	if (!IS_ERR_VALUE(found) && kernel.mappings_fail) {
+		kernel.mappings_fail--;
+		process.vma = NULL;
+		mmap_write_unlock(&process);
+		return -ENOMEM;
+	}
 	if (IS_ERR_VALUE(found) || !kernel.allocations) {
 		mmap_write_unlock(&process);
 		return IS_ERR_VALUE(found) ? found : (unsigned long)-ENOMEM;
 	}
-	assert(process.write_protect_seq & 1);
+	assert(process.write_protect_seq & 1 || !process.vma);
 	homes = (struct vm_area_struct){ .vm_start = address, .vm_end = address + length,
 					 .vm_pgoff = offset >> PAGE_SHIFT, .vm_mm = &process,
 					 .vm_flags = VM_MAYSHARE | VM_SHARED | VM_READ | VM_WRITE,
@@ -200,6 +206,7 @@ unsigned long vm_mmap(struct file *file, unsigned long address, unsigned long le
 	file->space.mapped = process.vma = &homes;
 	file->refs++;
 	mmap_write_unlock(&process);
+	sleep_once();
 	return address;
 }
 

@@ -49,6 +49,9 @@ void put_page(struct page *page);
 struct page *alloc_page(gfp_t flags);
 #define GFP_HIGHUSER GFP_KERNEL
 #define __GFP_NOWARN 0
+#define __GFP_ZERO 0 /* all is, here */
+#define __GFP_ACCOUNT 0
+#define xa_err(entry) ((entry) == ERR_PTR(-ENOMEM) ? -ENOMEM : 0)
 #define clear_highpage(page) memset(page_bytes(page), 0, PAGE_SIZE)
 unsigned char *page_bytes(struct page *page);
 #define copy_highpage(to, from) memcpy(page_bytes(to), page_bytes(from), PAGE_SIZE)
@@ -96,6 +99,7 @@ struct vm_area_struct {
 	void *vm_private_data;
 	const struct vm_operations_struct *vm_ops;
 	struct vm_area_struct *next; /* of the same file */
+	int key; /* of protection; 0: as most have */
 	unsigned long pages[VMA_PAGES]; /* what the process has there; 0: nothing */
 };
 
@@ -121,6 +125,7 @@ extern struct task_struct *current;
 #define vma_pages(vma) (((vma)->vm_end - (vma)->vm_start) >> PAGE_SHIFT)
 #define vma_is_anonymous(vma) (!(vma)->vm_ops)
 #define userfaultfd_armed(vma) false
+#define vma_pkey(vma) ((vma)->key)
 #define vm_flags_set(vma, flags) ((vma)->vm_flags |= (flags))
 #define mmap_read_lock(mm) (may_sleep(), assert(!(mm)->locked))
 #define mmap_read_unlock(mm) ((void)(mm))
@@ -129,6 +134,7 @@ extern struct task_struct *current;
 #define release_fault_lock(vmf) ((void)(vmf))
 #define raw_write_seqcount_begin(seq) ((void)(assert(!(*(seq) & 1)), ++*(seq)))
 #define raw_write_seqcount_end(seq) ((void)(assert(*(seq) & 1), ++*(seq)))
+#define find_vma_intersection(mm, start, end) ((start) < (end) ? (mm)->vma : NULL)
 struct vm_area_struct *vma_lookup(struct mm_struct *mm, unsigned long address);
 vm_fault_t vmf_insert_pfn(struct vm_area_struct *vma, unsigned long address, unsigned long pfn);
 int vm_insert_page(struct vm_area_struct *vma, unsigned long address, struct page *page);

@@ -297,12 +297,20 @@ static void forked(void)
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	CHECK(is_whole((uint64_t *)at));
+	/* What the parent gives up is emptied, also after a child has gone that had it as well. */
+	CHECK(madvise((void *)at, BYTES, MADV_DOFORK) == 0);
+	child = fork();
+	if (!child)
+		_exit(is_whole((uint64_t *)at) ? 0 : 1);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	CHECK(madvise((void *)at, PAGE, MADV_DONTNEED) == 0 && at[0] == 0);
 }
 
 /* What is no private memory is refused, and stays as it is. */
 static void refused(void)
 {
 	uint64_t *at = private_memory();
+	int key;
 
 	CHECK(mprotect(at, PAGE, PROT_READ) == 0);
 	CHECK(request(CAUSEWAY_HOME, HOME, BYTES) == -1 && errno == EINVAL);
@@ -314,6 +322,14 @@ static void refused(void)
 	CHECK(mlock(at, PAGE) == 0);
 	CHECK(request(CAUSEWAY_HOME, HOME, PAGE) == -1 && errno == EINVAL);
 	CHECK(munlock(at, PAGE) == 0);
+	/* In the segment it would be under no key. */
+	key = pkey_alloc(0, 0);
+	CHECK(key > 0 || errno == ENOSPC);
+	if (key > 0) {
+		CHECK(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, key) == 0);
+		CHECK(request(CAUSEWAY_HOME, HOME, PAGE) == -1 && errno == EINVAL);
+		CHECK(pkey_mprotect(at, PAGE, PROT_READ | PROT_WRITE, 0) == 0);
+	}
 	CHECK(munmap(at + BYTES / 16, PAGE) == 0);
 	CHECK(request(CAUSEWAY_HOME, HOME, BYTES) == -1 && errno == EINVAL);
 	CHECK(request(CAUSEWAY_PUNCH, SEGMENT - PAGE, 2 * PAGE) == -1 && errno == EINVAL);

@@ -7,7 +7,7 @@ import select
 import signal
 import time
 
-from vm import sessions, traffic
+from vm import owner, sessions, traffic
 from vm.lab import GuestError
 from vm.long import begin_long, expect_failure, wait_beyond, writes_complete
 from vm.qmp import Qmp, shown
@@ -50,12 +50,14 @@ def lock_owner(lab):
 def detached_while_paused(lab):
     """A paused VM is given up: its peer is told, and when it goes on it is shown nothing of what it
     shared, and its own process is told. A lock that another process of it has, which stores all the
-    while, is given to the next one when it can't store any more, and no sooner."""
+    while, is given to the next one when it can't store any more, and no sooner. What is a process's
+    own it keeps."""
     a, b = lab.guests[:2]
     sessions.begin(lab.host, "locks", "first", 2, "fence")
     sessions.begin(a, "locks", "second", 2, "fence")
     traffic.wait_said(a, "locks", "held")
     begin_long(a, b)
+    owner.begin(a, lab.host)
     with Qmp(a.qmp) as qmp:
         if not shown(qmp):
             raise GuestError("nothing is shown in the window of a guest that is written to")
@@ -71,6 +73,8 @@ def detached_while_paused(lab):
     status, _ = traffic.wait(a, "ib_write_bw")
     if status == 0:
         raise GuestError("the process of the VM that was given up noticed nothing")
+    owner.end(a)
+    traffic.wait(lab.host, "owner")
     next_owner.send_signal(signal.SIGUSR1)
     sessions.end(lab.host, "locks")
     traffic.stop(a, "locks")

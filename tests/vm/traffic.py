@@ -112,7 +112,7 @@ def stop_all(lab):
             guest.run("killall -9 -q ibv_rc_pingpong ib_send_lat ib_write_lat ib_read_lat "
                       "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw "
                       "local pair three interrupts dma segments locks pingpong intr reflect "
-                      "dmabench intruder verify errors; wait; true")
+                      "dmabench intruder verify errors owner peer; wait; true")
 
 
 def wait_listening(place, port, seconds=SECONDS):

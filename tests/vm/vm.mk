@@ -1,7 +1,7 @@
 # What tests/vm runs in guests, beside the distribution's programs and the conformance tests.
 
 VM_CLIENTS := $(addprefix $(BUILD)/test/vm/,pingpong intr reflect dmabench)
-VM_PROGRAMS := $(addprefix $(BUILD)/test/vm/,segments locks intruder home) $(VM_CLIENTS)
+VM_PROGRAMS := $(addprefix $(BUILD)/test/vm/,segments locks intruder home owner) $(VM_CLIENTS)
 
 test-programs: $(VM_PROGRAMS)
 
@@ -23,6 +23,10 @@ $(BUILD)/test/vm/intruder: tests/vm/intruder.c guest/driver/causeway_ioctl.h $(C
 		$(BUILD)/lib/libcauseway.so
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -I$(BUILD)/include -o $@ $< -L$(BUILD)/lib -lcauseway
+
+$(BUILD)/test/vm/owner: tests/vm/owner.c tests/verify/common.c $(VERIFY_HEADERS)
+	@mkdir -p $(@D)
+	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(filter %.c,$^) -libverbs
 
 $(BUILD)/test/vm/home: tests/vm/home.c guest/driver/causeway_ioctl.h
 	@mkdir -p $(@D)

@@ -43,8 +43,14 @@ fn labelled(kind: &str, vm: Option<VmId>) -> String {
 pub fn may_show(fd: &OwnedFd, vm: VmId) -> bool {
     let broker = rustix::process::geteuid().as_raw();
     let name = private_memfd_name(fd, broker, "");
-    let shown = |kind| name.as_deref() == Some(&labelled(kind, Some(vm)));
-    shown(TABLE_NAME) || shown(SEGMENT_NAME)
+    name == Some(labelled(TABLE_NAME, Some(vm))) || is_memory_of(fd, vm)
+}
+
+/// Whether a memfd is a memory segment of an endpoint of this VM: no other machine's, and nobody's
+/// after it.
+pub fn is_memory_of(fd: &OwnedFd, vm: VmId) -> bool {
+    let broker = rustix::process::geteuid().as_raw();
+    private_memfd_name(fd, broker, "") == Some(labelled(SEGMENT_NAME, Some(vm)))
 }
 
 /// A new table of memory regions, of an endpoint of this VM or of the host.

@@ -8,11 +8,13 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Instant;
 
+use causeway_broker::vm::guest::PARTING;
 use causeway_fabric::vm::{attach, detach, list};
 
 use common::Host;
-use common::machine::{BEGIN, CREATE, ENTRIES, MEMORY, Machine, OPEN, RING, SHOW};
+use common::machine::{BEGIN, CREATE, ENDING, ENTRIES, LEFT, MEMORY, Machine, OPEN, RING, SHOW};
 
 /// Bytes of the segments that guests make here.
 const SEGMENT: u64 = 8192;
@@ -131,6 +133,80 @@ fn nothing_is_asked_of_a_qemu_that_is_paused() {
     detach(&host.address(), "a").unwrap();
     is_served(&other);
     machine.qemu.change(|window| assert_eq!(window.asked, 0));
+    machine.resume(bases);
+    machine.qemu.wait_for(|window| window.shown.is_empty());
+}
+
+/// A machine that is shown a segment of a process's own memory, and another.
+fn with_own_memory(host: &Host) -> Machine {
+    let machine = Machine::start(host, "a");
+    machine.show_own();
+    machine.show(SEGMENT);
+    machine.qemu.wait_for(|window| window.shown.len() == 2);
+    machine
+}
+
+#[test]
+fn a_driver_copies_its_programs_memory_before_it_is_taken_away() {
+    let host = Host::with_broker("0");
+    let machine = with_own_memory(&host);
+    let begun = Instant::now();
+    detach(&host.address(), "a").unwrap();
+    machine.qemu.wait_for(|window| window.shown.len() == 1);
+    // There was no buffer before.
+    assert_eq!(machine.event().0, ENDING);
+    assert_ne!(machine.ask(CREATE, 0, SEGMENT), 0, "it is served");
+    machine
+        .qemu
+        .change(|window| assert_eq!(window.shown.len(), 1));
+    assert_eq!(machine.ask(LEFT, 0, 0), 0);
+    machine.qemu.wait_for(|window| window.shown.is_empty());
+    assert!(begun.elapsed() < PARTING, "it was not waited for");
+    is_served(&Machine::start(&host, "a"));
+}
+
+#[test]
+fn a_driver_that_does_not_answer_has_its_programs_memory_no_longer_than_that() {
+    let host = Host::with_broker("0");
+    let (machine, other) = (with_own_memory(&host), Machine::start(&host, "b"));
+    let (memory, kick) = (machine.memory.clone(), &machine.kicks[0]);
+    machine.ask(RING, 0, 0);
+    // It asks without end, of all things not to lose it.
+    meanwhile(
+        || Machine::flood(&memory, kick),
+        || {
+            let begun = Instant::now();
+            detach(&host.address(), "a").unwrap();
+            machine.qemu.wait_for(|window| window.shown.len() == 1);
+            is_served(&other);
+            machine.qemu.wait_for(|window| window.shown.is_empty());
+            assert!(begun.elapsed() >= PARTING, "it was told {PARTING:?}");
+        },
+    );
+}
+
+#[test]
+fn a_machine_that_is_paused_is_parted_with_when_it_goes_on() {
+    let host = Host::with_broker("0");
+    let mut machine = with_own_memory(&host);
+    let quiet = |machine: &Machine| {
+        machine.qemu.change(|window| window.asked = 0);
+        thread::sleep(PARTING * 5 / 4);
+        machine.qemu.change(|window| assert_eq!(window.asked, 0));
+    };
+    let bases = machine.pause();
+    detach(&host.address(), "a").unwrap();
+    quiet(&machine);
+    machine
+        .qemu
+        .change(|window| assert_eq!(window.shown.len(), 2));
+    // Its time begins then.
+    machine.resume(bases);
+    machine.qemu.wait_for(|window| window.shown.len() == 1);
+    assert_eq!(machine.event().0, ENDING);
+    // And is over when it is paused once more.
+    let bases = machine.pause();
+    quiet(&machine);
     machine.resume(bases);
     machine.qemu.wait_for(|window| window.shown.is_empty());
 }

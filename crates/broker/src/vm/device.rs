@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::time::Instant;
 
 use causeway_fabric::limits::MESSAGE_FDS_MAX;
 use rustix::io::Errno;
@@ -55,8 +56,10 @@ type Handler<A> = VringEpollHandler<Arc<Device<A>>>;
 pub struct Device<A: Admit + Send + 'static> {
     memory: Memory,
     channel: Arc<Channel>,
-    /// Used by the VM's own thread alone.
+    /// Used by the VM's own thread, and by the one that detaches it.
     guest: Mutex<Guest<Shared, A>>,
+    /// Something has become of a guest that is detached.
+    parted: Condvar,
     /// How often queues were stopped.
     stops: AtomicU64,
     /// The thread's end.
@@ -116,6 +119,7 @@ impl<A: Admit + Send> Device<A> {
             memory,
             channel: Arc::clone(&shared.0),
             guest: Mutex::new(Guest::new(shared, broker)?),
+            parted: Condvar::new(),
             stops: AtomicU64::new(0),
             exit: Mutex::new(Some(exit)),
             handler: Mutex::new(Weak::new()),
@@ -143,17 +147,39 @@ impl<A: Admit + Send> Device<A> {
         self.ended.store(true, Ordering::SeqCst);
         self.channel.set(None);
         locked(&self.guest).leave();
+        self.parted.notify_all();
     }
 
     /// The guest is to have nothing any more, though QEMU is there: what it was shown is taken
-    /// back, and whatever it asks for is refused. Waits for QEMU; of a VM that is paused it is
-    /// done when it goes on.
+    /// back, and whatever it asks for is refused. Waits for QEMU, and for the guest's driver as
+    /// long as [`Guest::take_back`] says; of a VM that is paused it is done when it goes on.
     pub fn retire(&self) {
         // First: the thread of a guest that asks without end does it, rather than this one.
         self.retired.store(true, Ordering::SeqCst);
-        if self.rings.get().is_some_and(|rings| are_going(rings)) {
-            locked(&self.guest).retire();
+        let mut guest = locked(&self.guest);
+        while !self.ended.load(Ordering::SeqCst) {
+            let going = self.rings.get().filter(|rings| are_going(rings));
+            let until = going.and_then(|rings| self.take_back(&mut guest, rings));
+            if guest.has_lost_all() {
+                break;
+            }
+            guest = match until.map(|until| until.saturating_duration_since(Instant::now())) {
+                Some(left) => {
+                    let woken = self.parted.wait_timeout(guest, left);
+                    woken.unwrap_or_else(PoisonError::into_inner).0
+                }
+                None => (self.parted.wait(guest)).unwrap_or_else(PoisonError::into_inner),
+            };
         }
+    }
+
+    /// Of a detached guest, while its queues are the device's; until when it has something.
+    fn take_back(&self, guest: &mut Guest<Shared, A>, queues: &[Ring]) -> Option<Instant> {
+        let until = guest.take_back(Instant::now());
+        if let (Some(_), Some(events)) = (until, queues.get(usize::from(EVENT_QUEUE))) {
+            self.give_events(guest, events);
+        }
+        until
     }
 
     /// Events wait for buffers, or do so no more.
@@ -420,8 +446,9 @@ impl<A: Admit + Send> VhostUserBackend for Device<A> {
         }
         let mut guest = locked(&self.guest);
         self.rings.get_or_init(|| queues.to_vec());
-        if self.retired.load(Ordering::SeqCst) && are_going(queues) {
-            guest.retire();
+        let retired = self.retired.load(Ordering::SeqCst);
+        if retired && are_going(queues) {
+            self.take_back(&mut guest, queues);
         }
         let (Some(control), Some(events)) = (
             queues.get(usize::from(CONTROL_QUEUE)),
@@ -433,6 +460,9 @@ impl<A: Admit + Send> VhostUserBackend for Device<A> {
             CONTROL_QUEUE => self.take_requests(&mut guest, control),
             EVENT_QUEUE | SOURCES => self.give_events(&mut guest, events),
             _ => {}
+        }
+        if retired {
+            self.parted.notify_all();
         }
         Ok(())
     }

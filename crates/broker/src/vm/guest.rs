@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use causeway_fabric::fds::{check_eventfd, check_memfd, reopen, sealed_memfd};
 use causeway_fabric::launch::timespec;
@@ -26,6 +26,10 @@ use super::messages::{Answer, Event, Grant, Request, SleepWord};
 use super::sleepers::Sleepers;
 use super::window::{Mapper, PAGE, RANGE_BYTES, Window};
 use crate::mirrors::may_show;
+
+mod parting;
+
+pub use parting::PARTING;
 
 /// Most sessions of a VM.
 pub const SESSIONS_MAX: usize = 256;
@@ -87,6 +91,9 @@ pub struct Guest<Q, A> {
     sleepers: Option<Sleepers>,
     /// It is given nothing any more.
     retired: bool,
+    /// It is to be told so, and when it loses the rest.
+    ending: bool,
+    parting: Option<Instant>,
 }
 
 impl<Q: Mapper, A: Admit> Guest<Q, A> {
@@ -107,6 +114,8 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             put_back: None,
             sleepers: None,
             retired: false,
+            ending: false,
+            parting: None,
         })
     }
 
@@ -127,24 +136,6 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         self.window.clear(&self.qemu);
     }
 
-    /// Takes back what the guest was shown, for good. Its sessions stay until the broker, which
-    /// ends them, has done so: the guest is told.
-    pub fn retire(&mut self) {
-        if self.retired {
-            return;
-        }
-        self.retired = true;
-        for object in std::mem::take(&mut self.objects).into_values() {
-            self.forget(&object);
-        }
-        self.put_back = None;
-        self.sleepers = None;
-        // What QEMU does not unmap it may show until it ends.
-        if self.window.clear(&self.qemu) {
-            self.broker.fenced();
-        }
-    }
-
     /// QEMU is gone, and the VM with it.
     pub fn leave(&mut self) {
         self.reset();
@@ -154,7 +145,13 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
     /// Carries out a request. What the guest says wrongly costs it an errno value.
     pub fn answer(&mut self, request: Request) -> Answer {
         if self.retired {
-            return Answer::failed(Errno::NODEV);
+            let left = request == Request::Left && self.parting.is_some();
+            if left {
+                self.retire();
+            }
+            return left
+                .then(Answer::default)
+                .unwrap_or(Answer::failed(Errno::NODEV));
         }
         let outcome = match request {
             Request::Begin => {
@@ -193,6 +190,8 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
                 from,
                 length,
             } => self.punch(handle, from, length),
+            // It was not told to.
+            Request::Left => Err(Errno::INVAL),
         };
         outcome.unwrap_or_else(Answer::failed)
     }
@@ -430,11 +429,17 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     /// There was no buffer for an event: it is the next one.
     pub fn put_back(&mut self, event: Event) {
-        self.put_back = Some(event);
+        match event {
+            Event::Ending => self.ending = true,
+            event => self.put_back = Some(event),
+        }
     }
 
     /// The next event for the guest.
     pub fn next_event(&mut self) -> Option<Event> {
+        if std::mem::take(&mut self.ending) {
+            return Some(Event::Ending);
+        }
         if let Some(event) = self.put_back.take() {
             return Some(event);
         }

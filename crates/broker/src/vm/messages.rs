@@ -124,6 +124,8 @@ pub enum Request {
         /// Their bytes.
         length: u64,
     },
+    /// The driver that was told of the end of what it is shown needs none of it any more.
+    Left,
 }
 
 /// The answer to a request.
@@ -180,6 +182,8 @@ pub enum Event {
         /// The session.
         session: u32,
     },
+    /// What the guest is shown ends soon, for good.
+    Ending,
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
@@ -253,6 +257,7 @@ impl Request {
                 from: size,
                 length: u64_at(message, 0)?,
             },
+            16 => Request::Left,
             _ => return None,
         })
     }
@@ -285,6 +290,7 @@ impl Event {
             Event::Message { session, .. } => (1, session, 0),
             Event::Rung { handle } => (2, 0, handle),
             Event::Ended { session } => (3, session, 0),
+            Event::Ending => (4, 0, 0),
         };
         let (grants, message): (&[Grant], &[u8]) = match self {
             Event::Message {
@@ -367,7 +373,9 @@ mod tests {
         let (handle, from) = (9, 8192);
         let show = Some(Request::Show { handle, from });
         assert_eq!(Request::decode(&request(9, &[], b"")), show);
-        assert_eq!(Request::decode(&request(16, &[], b"")), None, "operation");
+        let left = Request::decode(&request(16, &[], b""));
+        assert_eq!(left, Some(Request::Left));
+        assert_eq!(Request::decode(&request(17, &[], b"")), None, "operation");
         let punch = Request::Punch {
             handle: 9,
             from: 8192,

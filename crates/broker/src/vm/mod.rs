@@ -126,8 +126,8 @@ impl Control {
 
 /// Takes from a guest what it was shown. The broker's loop need not wait for it: by its own books
 /// the VM is gone, but for what its processes had that others might take over, such as locks: they
-/// get it when this is done. The connection stays until QEMU leaves: QEMU (11.1) ends itself when
-/// it loses it while the VM is paused.
+/// get it when this is done, also if it waits for the guest's driver. The connection stays until
+/// QEMU leaves: QEMU (11.1) ends itself when it loses it while the VM is paused.
 fn retire(device: Arc<Device<Gate>>) {
     let retired = thread::Builder::new()
         .name("vm-end".into())

@@ -6,6 +6,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
 
 use causeway_fabric::fds::sealed_memfd;
 use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
@@ -14,10 +15,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::VmId;
-use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, SESSIONS_MAX};
+use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, PARTING, SESSIONS_MAX};
 use super::messages::{Event, Grant, Request, SleepWord};
 use super::sleepers::SLEEPERS_MAX;
 use super::window::{Extent, MAPPINGS_MAX, Mapper, RANGE_BYTES};
+use crate::mirrors::new_segment;
 
 /// The guest, to the broker.
 const VM: VmId = 1 << 63 | 5;
@@ -114,13 +116,91 @@ fn a_guest_is_fenced_when_it_is_shown_nothing_any_more() {
         let handle = made(&mut guest, Request::Create { length: 8192 });
         made(&mut guest, show(handle));
         qemu.1.set(refuses);
-        guest.retire();
+        assert_eq!(guest.take_back(Instant::now()), None);
         assert_eq!(broker.1.get(), !refuses);
         assert_eq!(qemu.0.borrow().is_empty(), !refuses);
         // With QEMU its window is gone.
         guest.leave();
         assert!(broker.1.get());
     }
+}
+
+/// The broker grants a session of the guest something; the handle.
+fn granted(guest: &mut Guest<Qemu, Broker>, broker: &Broker, fd: OwnedFd) -> u32 {
+    let sessions = broker.0.borrow();
+    send(&sessions[0].0, &message(Kind::Reply, 1), &[fd.as_fd()]).unwrap();
+    let Some(Event::Message { grants, .. }) = guest.next_event() else {
+        panic!("no message");
+    };
+    let [Grant::Segment { handle, .. }] = grants[..] else {
+        panic!("{grants:?}");
+    };
+    handle
+}
+
+/// A guest with a session, which is shown memory of its own, and other; where its own is.
+fn with_memory() -> (Guest<Qemu, Broker>, Qemu, Broker, u64) {
+    let (mut guest, qemu, broker) = guest();
+    made(&mut guest, open(5));
+    let of = |vm| new_segment(vm, 8192).unwrap();
+    let mut own = 0;
+    for fd in [of(Some(VM + 1)), of(Some(VM)), of(None)] {
+        let handle = granted(&mut guest, &broker, fd);
+        let shown = guest.answer(show(handle));
+        assert_eq!(shown.status, 0);
+        own = if handle == 2 { shown.offset } else { own };
+    }
+    // Its own as well, but others may take it over.
+    let made_by_it = made(&mut guest, Request::Create { length: 8192 });
+    made(&mut guest, show(made_by_it));
+    // Not shown, it need not be copied.
+    granted(&mut guest, &broker, of(Some(VM)));
+    assert_eq!(qemu.0.borrow().len(), 4);
+    (guest, qemu, broker, own)
+}
+
+#[test]
+fn a_guest_may_copy_its_own_memory_before_it_loses_it() {
+    let (mut guest, qemu, broker, own) = with_memory();
+    let nodev = Errno::NODEV.raw_os_error().unsigned_abs();
+    let invalid = Errno::INVAL.raw_os_error().unsigned_abs();
+    assert_eq!(guest.answer(Request::Left).status, invalid, "not detached");
+    let now = Instant::now();
+    assert_eq!(guest.take_back(now), Some(now + PARTING));
+    assert_eq!(qemu.0.borrow().keys().collect::<Vec<_>>(), [&own]);
+    assert_eq!(guest.next_event(), Some(Event::Ending));
+    // There was no buffer: told again, and once.
+    guest.put_back(Event::Ending);
+    assert_eq!(guest.next_event(), Some(Event::Ending));
+    assert_eq!(guest.next_event(), None);
+    for handle in 1..=5 {
+        assert_eq!(guest.answer(show(handle)).status, nodev);
+        assert_eq!(guest.answer(hide(handle, 0)).status, nodev);
+    }
+    assert_eq!(guest.answer(Request::Begin).status, nodev);
+    let late = now + PARTING - Duration::from_millis(1);
+    assert_eq!(guest.take_back(late), Some(now + PARTING), "nothing new");
+    assert!(!broker.1.get() && !guest.has_lost_all());
+    assert_eq!(guest.answer(Request::Left).status, 0);
+    assert!(qemu.0.borrow().is_empty() && broker.1.get());
+    assert_eq!(guest.answer(Request::Left).status, nodev);
+    assert_eq!(guest.take_back(late), None);
+    assert!(guest.has_lost_all());
+}
+
+#[test]
+fn a_guest_that_does_not_answer_loses_its_own_memory_all_the_same() {
+    let (mut guest, qemu, broker, _) = with_memory();
+    // The last that it is told of a session is not lost.
+    broker.0.borrow_mut().clear();
+    let ended = guest.next_event().unwrap();
+    guest.put_back(ended.clone());
+    let now = Instant::now();
+    assert!(guest.take_back(now).is_some());
+    assert_eq!(guest.take_back(now + PARTING), None);
+    assert!(qemu.0.borrow().is_empty() && broker.1.get());
+    assert_eq!(guest.next_event(), Some(ended), "and not that it may copy");
+    assert_eq!(guest.next_event(), None);
 }
 
 #[test]
@@ -191,18 +271,7 @@ fn pages_are_emptied_for_everybody() {
     let (mut guest, _, broker) = guest();
     made(&mut guest, open(5));
     let (own, length) = (sealed_memfd("t", 1 << 20).unwrap(), 1 << 20);
-    send(
-        &broker.0.borrow()[0].0,
-        &message(Kind::Reply, 1),
-        &[own.as_fd()],
-    )
-    .unwrap();
-    let Some(Event::Message { grants, .. }) = guest.next_event() else {
-        panic!("no message");
-    };
-    let [Grant::Segment { handle, .. }] = grants[..] else {
-        panic!("{grants:?}");
-    };
+    let handle = granted(&mut guest, &broker, own.try_clone().unwrap());
     rustix::io::pwrite(&own, &[7; 3 * 4096], 0).unwrap();
     let mut punch = |handle, from, length| {
         let request = Request::Punch {

@@ -9,7 +9,11 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
+use causeway_fabric::WirePref;
 use causeway_fabric::fds::sealed_memfd;
+use causeway_fabric::remoting::{Header, Kind, encode_body};
+use causeway_fabric::services::{AttachRequest, CreateSegmentRequest, METHODS, SERVICE};
+use causeway_shm::layout::INBOX_LEN;
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserProtocolFeatures};
 use vhost::vhost_user::{Frontend, VhostUserFrontend};
 use vhost::{VhostBackend, VhostUserMemoryRegionInfo, VringConfigData};
@@ -28,6 +32,8 @@ const AVAILABLE: u64 = 0x1000;
 const USED: u64 = 0x2000;
 const REQUEST: u64 = 0x8000;
 const ANSWER: u64 = 0x1_0000;
+const EVENT: u64 = 0x2_0000;
+const EVENT_BYTES: u32 = 32_880;
 const WRITE: u16 = 2;
 const NEXT: u16 = 1;
 /// Of a vhost-user message's header, and what it says of an answer.
@@ -38,10 +44,15 @@ const SHMEM_UNMAP: u32 = 10;
 
 /// Operations of the request queue (docs/VM.md).
 pub const OPEN: u8 = 1;
+const SEND: u8 = 3;
 pub const CREATE: u8 = 4;
+const DOORBELL: u8 = 5;
 pub const RING: u8 = 7;
 pub const BEGIN: u8 = 8;
 pub const SHOW: u8 = 9;
+pub const LEFT: u8 = 16;
+/// Of an event: what the guest is shown ends.
+pub const ENDING: u16 = 4;
 
 /// What QEMU does about the window.
 #[derive(Debug, Default)]
@@ -154,6 +165,7 @@ pub struct Machine {
     pub kicks: [EventFd; 2],
     calls: [EventFd; 2],
     offered: AtomicU16,
+    events: AtomicU16,
 }
 
 impl Machine {
@@ -171,6 +183,7 @@ impl Machine {
             kicks: events(),
             calls: events(),
             offered: AtomicU16::new(0),
+            events: AtomicU16::new(0),
         };
         machine.begin();
         machine
@@ -183,6 +196,7 @@ impl Machine {
             self.memory.write(at + USED, &[0; 4]);
         }
         self.offered.store(0, Ordering::Relaxed);
+        self.events.store(0, Ordering::Relaxed);
         self.resume([0; 2]);
         assert_eq!(self.ask(BEGIN, 0, 0), 0);
     }
@@ -224,17 +238,85 @@ impl Machine {
         header[4..8].copy_from_slice(&name.to_le_bytes());
         header[8..12].copy_from_slice(&name.to_le_bytes());
         header[16..24].copy_from_slice(&size.to_le_bytes());
-        self.memory.write(REQUEST, &header);
+        self.post_bytes(&header)
+    }
+
+    fn post_bytes(&self, request: &[u8]) -> u16 {
+        self.memory.write(REQUEST, request);
         self.memory.write(ANSWER, &[0xff; 24]);
-        self.memory.describe(0, 0, REQUEST, 48, NEXT);
+        self.memory
+            .describe(0, 0, REQUEST, request.len() as u32, NEXT);
         self.memory.describe(0, 1, ANSWER, 24, WRITE);
-        let count = self.offered.fetch_add(1, Ordering::Relaxed);
-        let ring = QUEUES[0] + AVAILABLE;
+        self.offer(0, self.offered.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The first descriptor of a queue is the device's, for the `count`th time.
+    fn offer(&self, q: usize, count: u16) -> u16 {
+        let ring = QUEUES[q] + AVAILABLE;
         let slot = ring + 4 + 2 * u64::from(count % ENTRIES);
         self.memory.write(slot, &[0; 2]);
         self.memory.write(ring + 2, &(count + 1).to_le_bytes());
-        self.kicks[0].write(1).unwrap();
+        self.kicks[q].write(1).unwrap();
         count.wrapping_add(1)
+    }
+
+    /// Gives the device a buffer for an event, and waits until there is one: its kind, and the
+    /// handle of what is granted first.
+    pub fn event(&self) -> (u16, u32) {
+        self.memory.describe(1, 0, EVENT, EVENT_BYTES, WRITE);
+        let count = self.offer(1, self.events.fetch_add(1, Ordering::Relaxed));
+        while self.memory.word(QUEUES[1] + USED + 2) != count {
+            assert!(readable(fd(&self.calls[1]), PATIENCE), "no event");
+            let _ = self.calls[1].read();
+        }
+        (self.memory.word(EVENT), self.long_word(EVENT + 20))
+    }
+
+    /// A session sends the broker a message; the handle of what its reply grants.
+    fn call(&self, session: u32, method: &str, handles: &[u32], body: &[u8]) -> u32 {
+        let method = METHODS.iter().find(|m| m.name == method).unwrap();
+        let message = Header {
+            kind: Kind::Request,
+            service: SERVICE,
+            method: method.number,
+            request: 1,
+            status: 0,
+            fds: handles.len() as u8,
+        };
+        let message = message.encode(body);
+        let mut request = vec![0; 48];
+        request[0] = SEND;
+        request[4..8].copy_from_slice(&session.to_le_bytes());
+        request[12..16].copy_from_slice(&(message.len() as u32).to_le_bytes());
+        request[24..28].copy_from_slice(&(handles.len() as u32).to_le_bytes());
+        for (at, handle) in handles.iter().enumerate() {
+            request[28 + 4 * at..32 + 4 * at].copy_from_slice(&handle.to_le_bytes());
+        }
+        request.extend_from_slice(&message);
+        assert_eq!(self.answer(self.post_bytes(&request)), 0);
+        let (kind, granted) = self.event();
+        assert_eq!(kind, 1, "a message");
+        granted
+    }
+
+    /// A process becomes an endpoint, moves memory to a segment of its own, and is shown it.
+    pub fn show_own(&self) {
+        assert_eq!(self.ask(OPEN, 1, 0), 0);
+        let inbox = self.create(INBOX_LEN as u64);
+        assert_eq!(self.ask(DOORBELL, 0, 0), 0);
+        let doorbell = self.answered(4);
+        let endpoint = AttachRequest {
+            wire: WirePref::Auto,
+            comm: "guest".to_owned(),
+            reserved: 0,
+        };
+        self.call(1, "attach", &[inbox, doorbell], &encode_body(&endpoint));
+        let segment = CreateSegmentRequest {
+            pd: 1,
+            writable: true,
+        };
+        let segment = self.call(1, "create_segment", &[], &encode_body(&segment));
+        assert_eq!(self.ask(SHOW, segment, 0), 0);
     }
 
     /// Waits for the answer to the request that was the `count`th; its status.
@@ -249,9 +331,15 @@ impl Machine {
 
     /// A word of the answer.
     fn answered(&self, at: u64) -> u32 {
+        self.long_word(ANSWER + at)
+    }
+
+    fn long_word(&self, at: u64) -> u32 {
         let mut word = [0; 4];
-        let at = GuestAddress(ANSWER + at);
-        self.memory.0.read_slice(&mut word, at).unwrap();
+        self.memory
+            .0
+            .read_slice(&mut word, GuestAddress(at))
+            .unwrap();
         u32::from_le_bytes(word)
     }
 

@@ -1,0 +1,93 @@
+"""Memory of a guest's program (tests/vm/owner.c) that peers reach, and what becomes of it."""
+
+import os
+import re
+import time
+
+from lib.netns import BUILD
+from vm import traffic
+from vm.lab import Guest, GuestError
+
+PROGRAM = os.path.join(BUILD, "test", "vm", "owner")
+# What peers in guests are called, beside an owner; and what the owner waits for in the end.
+PEER = "/tmp/peer"
+GO = "/tmp/owner.go"
+FIRST_PORT = 18900
+
+
+def begin(owner, *peers, rounds=()):
+    """A program registers memory, and peers come to reach it, each as often."""
+    owner.run(f"rm -f {GO}")
+    traffic.start(owner, ["owner", "own", str(len(peers)), GO], "shm")
+    for number, place in enumerate(peers, 1):
+        traffic.wait_listening(owner, FIRST_PORT + number)
+        path = PROGRAM
+        if isinstance(place, Guest):
+            place.run(f"ln -sf /opt/causeway/bin/owner {PEER}")
+            path = PEER
+        traffic.start(place, [path, "reach", owner.address, str(number), *rounds], "shm")
+        traffic.wait_said(owner, "owner", f"served {number}")
+    segment_after(owner)
+
+
+def segment_after(owner, last=None):
+    """The segment that the owner's memory has come to be in, when it is not the last one."""
+    deadline = time.monotonic() + traffic.SECONDS
+    while time.monotonic() < deadline:
+        text = owner.run("cat /tmp/owner.out")
+        segments = re.findall(r"^in (\d+)$", text, re.MULTILINE)
+        if segments and segments[-1] != last:
+            return segments[-1]
+        time.sleep(traffic.PAUSE)
+    raise GuestError(f"the owner's memory is where it was: {text[-600:]}")
+
+
+def rounds(guest):
+    """How often a peer in a guest has written and read."""
+    return guest.run("cat /tmp/peer.out").count("round")
+
+
+def expect_rounds(guest):
+    """It goes on."""
+    before, deadline = rounds(guest), time.monotonic() + traffic.SECONDS
+    while rounds(guest) < before + 2:
+        if time.monotonic() > deadline:
+            raise GuestError(f"the peer does not go on: {guest.run('cat /tmp/peer.out')[-600:]}")
+        time.sleep(traffic.PAUSE)
+
+
+def end(owner):
+    """The owner has all that it had, and what was its own is its own again."""
+    owner.run(f"touch {GO}")
+    status, text = traffic.wait(owner, "owner")
+    if status != 0 or "private" not in text or "still there" not in text:
+        raise GuestError(f"the owner ends with {status}: {text[-800:]}")
+
+
+def renewed(lab):
+    """A peer of another machine is gone, who may keep its descriptor: everything moves to a segment
+    that it has not, while another peer and the owner use it."""
+    a, b = lab.guests[:2]
+    begin(a, lab.host, b)
+    first = segment_after(a)
+    traffic.stop(lab.host, "owner")
+    segment_after(a, first)
+    expect_rounds(b)
+    traffic.stop(b, "peer")
+    end(a)
+    return "nothing lost"
+
+
+def in_one_machine(lab):
+    """What a peer in the same guest has mapped and touched becomes private again."""
+    a = lab.guests[0]
+    begin(a, a, rounds=["3"])
+    traffic.wait_said(a, "peer", "rests")
+    end(a)
+    traffic.stop(a, "peer")
+
+
+def tests():
+    """Name and function of every test, in order."""
+    yield "memory moved to another segment", renewed
+    yield "memory shared within a guest", in_one_machine
