@@ -16,6 +16,7 @@
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
 #include <linux/rwsem.h>
+#include <linux/slab.h>
 #include <linux/spinlock.h>
 #include <linux/virtio.h>
 #include <linux/virtio_config.h>
@@ -24,6 +25,11 @@
 #include <linux/xarray.h>
 
 #include "causeway_virtio.h"
+
+/* Linux 6.12 lacks it. */
+#ifndef kzalloc_obj
+#define kzalloc_obj(object, flags) kzalloc(sizeof(object), flags)
+#endif
 
 /* Buffers for events; each holds the longest message. */
 #define CW_EVENT_BUFFERS 16

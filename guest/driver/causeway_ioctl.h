@@ -44,7 +44,7 @@ struct causeway_span {
 };
 
 /* HOME and HOLD name no more, between two multiples of it: others wait meanwhile. */
-#define CAUSEWAY_SPAN_MAX (1 << 20)
+#define CAUSEWAY_SPAN_MAX (1024 << 10)
 
 #define CAUSEWAY_WORDS_MAX 2
 

@@ -14,7 +14,7 @@
 /* What is shown of a segment at a time: this much from a multiple of it on, or what is left. */
 #define CW_RANGE_BYTES (512ULL << 20)
 /* Longest segment. */
-#define CW_SEGMENT_MAX (1ULL << 47)
+#define CW_SEGMENT_MAX (128ULL << 40)
 
 enum cw_operation {
 	CW_OPEN = 1,

@@ -13,7 +13,7 @@ void cw_message_free(struct cw_message *message)
 
 static struct cw_message *cw_message_new(void)
 {
-	struct cw_message *message = kzalloc(sizeof(*message), GFP_KERNEL);
+	struct cw_message *message = kzalloc_obj(*message, GFP_KERNEL);
 
 	if (!message)
 		return NULL;

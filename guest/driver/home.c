@@ -420,7 +420,7 @@ static long cw_home(struct file *file, const struct causeway_span *span)
 
 	if (error)
 		return error;
-	homing = kzalloc(sizeof(*homing), GFP_KERNEL);
+	homing = kzalloc_obj(*homing, GFP_KERNEL);
 	if (!homing)
 		return -ENOMEM;
 	homing->task = current;

@@ -93,7 +93,7 @@ static int cw_check_device(struct virtio_device *vdev)
 
 static struct cw_device *cw_device_new(struct virtio_device *vdev)
 {
-	struct cw_device *dev = kzalloc(sizeof(*dev), GFP_KERNEL);
+	struct cw_device *dev = kzalloc_obj(*dev, GFP_KERNEL);
 
 	if (!dev)
 		return NULL;

@@ -154,7 +154,7 @@ static const struct file_operations cw_ring_fops = {
 /* As with a segment. */
 struct file *cw_ring_file(struct cw_device *dev, u32 handle)
 {
-	struct cw_ring *ring = kzalloc(sizeof(*ring), GFP_KERNEL);
+	struct cw_ring *ring = kzalloc_obj(*ring, GFP_KERNEL);
 	struct file *file;
 
 	if (!ring) {

@@ -38,7 +38,7 @@ static struct dev_pagemap *cw_chunk_new(struct cw_device *dev, u64 begin)
 
 	if (begin + CW_CHUNK_BYTES > dev->window_bytes)
 		return cw_no_chunk();
-	chunk = kzalloc(sizeof(*chunk), GFP_KERNEL);
+	chunk = kzalloc_obj(*chunk, GFP_KERNEL);
 	if (!chunk)
 		return NULL;
 	chunk->type = MEMORY_DEVICE_GENERIC;

@@ -139,7 +139,7 @@ static int cw_segment_show(struct cw_segment *segment, u64 number)
 
 	if (cw_find_range(segment, number))
 		return 0;
-	range = kzalloc(sizeof(*range), GFP_KERNEL);
+	range = kzalloc_obj(*range, GFP_KERNEL);
 	if (!range)
 		return -ENOMEM;
 	range->segment = segment;
@@ -402,7 +402,7 @@ static const struct file_operations cw_segment_fops = {
 struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable)
 {
 	bool inside = PAGE_ALIGNED(length) && length <= CW_SEGMENT_MAX;
-	struct cw_segment *segment = inside ? kzalloc(sizeof(*segment), GFP_KERNEL) : NULL;
+	struct cw_segment *segment = inside ? kzalloc_obj(*segment, GFP_KERNEL) : NULL;
 	struct file *file;
 
 	if (!segment) {

@@ -53,7 +53,7 @@ static int cw_open(struct inode *inode, struct file *file)
 
 	if (!dev)
 		return -ENODEV;
-	session = kzalloc(sizeof(*session), GFP_KERNEL);
+	session = kzalloc_obj(*session, GFP_KERNEL);
 	if (!session) {
 		cw_device_put(dev);
 		return -ENOMEM;
@@ -152,7 +152,7 @@ static int cw_bell_handle(struct cw_session *session, struct file *file, u32 *ha
 			return 0;
 		}
 	}
-	bell = kzalloc(sizeof(*bell), GFP_KERNEL);
+	bell = kzalloc_obj(*bell, GFP_KERNEL);
 	error = !bell ? -ENOMEM : session->bell_count >= CW_BELLS_MAX ? -EDQUOT : 0;
 	if (!error)
 		error = cw_call(session->dev, &header, NULL, &answer);

@@ -17,7 +17,7 @@ struct cw_sleeper {
 static struct cw_sleeper *cw_sleeper_new(struct cw_device *dev)
 {
 	struct cw_request_header header = { .operation = cpu_to_le16(CW_DOORBELL) };
-	struct cw_sleeper *sleeper = kzalloc(sizeof(*sleeper), GFP_KERNEL);
+	struct cw_sleeper *sleeper = kzalloc_obj(*sleeper, GFP_KERNEL);
 	struct cw_answer answer;
 	int error;
 

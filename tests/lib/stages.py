@@ -45,6 +45,8 @@ def all_stages():
               env={"CAUSEWAY_BUILD": BUILD}),
         Stage("driver", "the guests' driver, in user space",
               [os.path.join(BUILD, "test", "driver")], seconds=120),
+        Stage("newest", "the guests' driver is built for Debian's newest kernel",
+              ["tests/vm/newest"], seconds=300),
         Stage("sim", "simulated networks, 10,000 seeds",
               cargo("--release", "-p", "causeway-sim"), seconds=900),
         Stage("loom", "models of the shared-memory protocols",

@@ -34,6 +34,9 @@ CPU = "max,vendor=GenuineIntel,erms=off,fsrm=off"
 SMP = "1,maxcpus=2"
 MEMORY = "256M"
 END_LINE = re.compile(rb"\r?\n<<< (\d+)\r?\n")
+# How a kernel begins when something is wrong with it.
+COMPLAINT = re.compile(r"WARNING: |BUG[: ]|Oops|UBSAN: |KFENCE|Call Trace|general protection|"
+                       r"INFO: |corruption|Bad page|refcount_t|lockup|kernel panic", re.IGNORECASE)
 
 
 class GuestError(Exception):
@@ -165,11 +168,12 @@ class Guest:
                 "-initrd", self.lab.initrd,
                 # On a busy host the kernel's check of its timer fails, and boots no further. An
                 # emulator has no Meltdown; what is done about it makes each system call forget the
-                # emulator's translations.
-                "-append", "console=ttyS0 quiet panic=-1 iomem=relaxed no_timer_check "
+                # emulator's translations. Warnings are shown.
+                "-append", "console=ttyS0 loglevel=5 panic=-1 iomem=relaxed no_timer_check "
                 "mitigations=off "
                 f"causeway.address={self.address}/24",
-                "-serial", f"file:{self.console}",
+                "-chardev", f"file,id=console,path={self.console},append=on",
+                "-serial", "chardev:console",
                 "-chardev", f"socket,id=line,fd={theirs.fileno()}",
                 "-device", "virtio-serial-pci,max_ports=2",
                 "-device", "virtserialport,nr=1,chardev=line,name=line",
@@ -224,6 +228,13 @@ class Guest:
             with open(path, "r", encoding="utf-8", errors="replace") as f:
                 said += "\n" + f.read()[-600:]
         return said
+
+    def complaints(self):
+        """What the guest's kernels have said that no kernel should, since the first boot."""
+        with open(self.console, "r", encoding="utf-8", errors="replace") as f:
+            said = f.read()
+        found = COMPLAINT.search(said)
+        return said[max(0, found.start() - 200):found.start() + 3000] if found else ""
 
     def wait_ready(self):
         """Waits until the guest takes commands."""
