@@ -1,0 +1,70 @@
+//! What the device of a virtual machine tells its guest, and which doorbells of the guest it wants.
+
+mod common;
+
+use std::time::Instant;
+
+use common::machine::{Machine, RING};
+use common::{Host, PATIENCE};
+
+/// An event that says that a doorbell was rung.
+const RUNG: u16 = 2;
+/// Turns of what is tried many times.
+const TURNS: u16 = 2000;
+
+/// Rings a doorbell of the guest's own, of which it is told.
+fn ring(machine: &Machine, bell: u32) {
+    assert_eq!(machine.ask(RING, bell, 0), 0);
+}
+
+#[test]
+fn a_guest_rings_for_a_buffer_only_if_there_was_none() {
+    let host = Host::with_broker("0");
+    let machine = Machine::start(&host, "a");
+    let bell = machine.doorbell();
+    assert!(machine.offer(), "nothing was given yet");
+    machine.offer_quietly();
+    ring(&machine, bell);
+    assert_eq!(machine.wait_for_events(1), (RUNG, bell));
+    assert!(!machine.hears_of_buffers(), "one is left");
+    // One is found that no doorbell was rung for.
+    assert!(!machine.offer());
+    for count in 2..=3 {
+        ring(&machine, bell);
+        assert_eq!(machine.wait_for_events(count), (RUNG, bell));
+        assert!(!machine.hears_of_buffers(), "none was missing");
+    }
+    // None is left: the event waits, and the device says what it waits for.
+    ring(&machine, bell);
+    let late = Instant::now() + PATIENCE;
+    while !machine.hears_of_buffers() {
+        assert!(Instant::now() < late, "the guest would never ring");
+        std::thread::yield_now();
+    }
+    assert_eq!(machine.events(), 3);
+    assert!(machine.offer());
+    assert_eq!(machine.wait_for_events(4), (RUNG, bell));
+    assert!(!machine.hears_of_buffers());
+}
+
+#[test]
+fn no_event_is_lost_between_a_buffer_and_its_doorbell() {
+    let host = Host::with_broker("0");
+    let machine = Machine::start(&host, "a");
+    let bell = machine.doorbell();
+    for count in 1..=TURNS {
+        // The device looks for a buffer while the guest gives one.
+        let asked = machine.post(RING, bell, 0);
+        for _ in 0..pause(count) {
+            std::hint::spin_loop();
+        }
+        machine.offer();
+        assert_eq!(machine.wait_for_events(count), (RUNG, bell));
+        assert_eq!(machine.answer(asked), 0);
+    }
+}
+
+/// Spins before a buffer is given: about as long as a request takes.
+fn pause(count: u16) -> u16 {
+    count.wrapping_mul(40503) % 2048
+}
