@@ -75,17 +75,11 @@ fn other<T: 'static>(bed: &Arc<Bed>, what: impl FnOnce(&Bed) -> T + 'static) -> 
     thread::spawn(move || what(&bed))
 }
 
-fn model(preemptions: Option<usize>, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = preemptions;
-    builder.check(f);
-}
-
 /// The favour is withdrawn before, in and after an acquisition and a release; the second turn of
 /// the favoured thread takes the ordinary lock, if it has come to that.
 #[test]
 fn nobody_is_inside_with_the_favoured() {
-    model(None, || {
+    loom::model(|| {
         let bed = Bed::favouring_me(2);
         let other = other(&bed, |bed| bed.turns(1));
         bed.turns(2);
@@ -97,7 +91,7 @@ fn nobody_is_inside_with_the_favoured() {
 /// Two others: one of them waits for the ordinary lock while the other one withdraws.
 #[test]
 fn everybody_who_waits_gets_in() {
-    model(Some(3), || {
+    loom::model(|| {
         let bed = Bed::favouring_me(2);
         let others = [(); 2].map(|()| other(&bed, |bed| bed.turns(1)));
         bed.turns(1);
@@ -111,7 +105,7 @@ fn everybody_who_waits_gets_in() {
 /// An attempt takes the lock, or nothing from who is favoured.
 #[test]
 fn an_attempt_that_fails_takes_no_favour() {
-    model(None, || {
+    loom::model(|| {
         let bed = Bed::favouring_me(2);
         let other = other(&bed, |bed| bed.try_turn());
         bed.turns(2);
@@ -124,7 +118,7 @@ fn an_attempt_that_fails_takes_no_favour() {
 /// An attempt, and one who waits and withdraws for good.
 #[test]
 fn an_attempt_and_one_who_waits() {
-    model(Some(3), || {
+    loom::model(|| {
         let bed = Bed::favouring_me(2);
         let attempt = other(&bed, |bed| bed.try_turn());
         let other = other(&bed, |bed| bed.turns(1));
@@ -138,7 +132,7 @@ fn an_attempt_and_one_who_waits() {
 /// The favoured thread tries, too.
 #[test]
 fn an_attempt_of_the_favoured() {
-    model(None, || {
+    loom::model(|| {
         let bed = Bed::favouring_me(2);
         let other = other(&bed, |bed| bed.turns(1));
         let taken = bed.try_turn();
@@ -150,7 +144,7 @@ fn an_attempt_of_the_favoured() {
 /// Another thread earns the favour while the one that had it comes and goes.
 #[test]
 fn the_favour_goes_to_another() {
-    model(None, || {
+    loom::model(|| {
         let bed = Bed::favouring_me(1);
         let other = other(&bed, |bed| bed.turns(3));
         bed.turns(2);
@@ -162,7 +156,7 @@ fn the_favour_goes_to_another() {
 /// A thread whose favour was withdrawn earns it again, while another one comes again.
 #[test]
 fn the_favour_is_given_again() {
-    model(None, || {
+    loom::model(|| {
         let bed = Bed::favouring_me(2);
         let other = other(&bed, |bed| bed.turns(2));
         bed.turns(3);
