@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 
 use causeway_fabric::limits::ADDRESSES_MAX;
 use causeway_fabric::{AttachOptions, Attachment, WirePref};
+use causeway_favour::{Favoured, FavouredGuard};
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
@@ -18,7 +19,6 @@ use crate::ah::Way;
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::errno::{Errno, OpenError};
-use crate::favour::{self, Favoured, FavouredGuard};
 use crate::gid::{gid_table, ip_of};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
@@ -162,7 +162,7 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
     if let Some(endpoint) = current.upgrade().filter(|e| e.pid == std::process::id()) {
         return Ok(endpoint);
     }
-    favour::allow();
+    causeway_favour::allow();
     let endpoint = Arc::new(Endpoint::attach()?);
     *current = Arc::downgrade(&endpoint);
     static AT_EXIT: Once = Once::new();

@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::services::Leave;
+use causeway_favour::FavouredGuard;
 
 use crate::direct::Answer;
 use crate::endpoint::{Shared, State};
-use crate::favour::FavouredGuard;
 use crate::peers::PeerEnd;
 use crate::qp_entry::{Link, QpEntry};
 

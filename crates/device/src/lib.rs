@@ -21,7 +21,6 @@ mod endpoint;
 mod errands;
 mod errno;
 mod events;
-mod favour;
 mod gid;
 mod helper;
 mod known;

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering, fence};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
 
@@ -36,6 +36,8 @@ const EVENT: u64 = 0x2_0000;
 const EVENT_BYTES: u32 = 32_880;
 const WRITE: u16 = 2;
 const NEXT: u16 = 1;
+/// Flag of a used ring: no doorbell for what is offered.
+const NO_NOTIFY: u16 = 1;
 /// Of a vhost-user message's header, and what it says of an answer.
 const HEADER: usize = 12;
 const IS_REPLY: u32 = 1 | 4;
@@ -250,14 +252,19 @@ impl Machine {
         self.offer(0, self.offered.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The first descriptor of a queue is the device's, for the `count`th time.
+    /// The first descriptor of a queue is the device's, for the `count`th time, and it hears of it.
     fn offer(&self, q: usize, count: u16) -> u16 {
+        self.put(q, count);
+        self.kicks[q].write(1).unwrap();
+        count.wrapping_add(1)
+    }
+
+    fn put(&self, q: usize, count: u16) {
         let ring = QUEUES[q] + AVAILABLE;
         let slot = ring + 4 + 2 * u64::from(count % ENTRIES);
         self.memory.write(slot, &[0; 2]);
-        self.memory.write(ring + 2, &(count + 1).to_le_bytes());
-        self.kicks[q].write(1).unwrap();
-        count.wrapping_add(1)
+        let (offered, at) = (count.wrapping_add(1), GuestAddress(ring + 2));
+        self.memory.0.store(offered, at, Ordering::Release).unwrap();
     }
 
     /// Gives the device a buffer for an event, and waits until there is one: its kind, and the
@@ -265,11 +272,8 @@ impl Machine {
     pub fn event(&self) -> (u16, u32) {
         self.memory.describe(1, 0, EVENT, EVENT_BYTES, WRITE);
         let count = self.offer(1, self.events.fetch_add(1, Ordering::Relaxed));
-        while self.memory.word(QUEUES[1] + USED + 2) != count {
-            assert!(readable(fd(&self.calls[1]), PATIENCE), "no event");
-            let _ = self.calls[1].read();
-        }
-        (self.memory.word(EVENT), self.long_word(EVENT + 20))
+        let (kind, _) = self.wait_for_events(count);
+        (kind, self.long_word(EVENT + 20))
     }
 
     /// A session sends the broker a message; the handle of what its reply grants.
@@ -303,8 +307,7 @@ impl Machine {
     pub fn show_own(&self) {
         assert_eq!(self.ask(OPEN, 1, 0), 0);
         let inbox = self.create(INBOX_LEN as u64);
-        assert_eq!(self.ask(DOORBELL, 0, 0), 0);
-        let doorbell = self.answered(4);
+        let doorbell = self.doorbell();
         let endpoint = AttachRequest {
             wire: WirePref::Auto,
             comm: "guest".to_owned(),
@@ -347,6 +350,49 @@ impl Machine {
     pub fn create(&self, bytes: u64) -> u32 {
         assert_eq!(self.ask(CREATE, 0, bytes), 0);
         self.answered(4)
+    }
+
+    /// Makes a doorbell of the guest; its handle.
+    pub fn doorbell(&self) -> u32 {
+        assert_eq!(self.ask(DOORBELL, 0, 0), 0);
+        self.answered(4)
+    }
+
+    /// Gives the device one more buffer for an event, and rings no doorbell.
+    pub fn give_quietly(&self) {
+        self.memory.describe(1, 0, EVENT, EVENT_BYTES, WRITE);
+        self.put(1, self.events.fetch_add(1, Ordering::Relaxed));
+    }
+
+    /// Gives it one more, and rings where the device wants to hear of it; whether it did.
+    pub fn give(&self) -> bool {
+        self.give_quietly();
+        // The buffer is there before the device's wish is read.
+        fence(Ordering::SeqCst);
+        let wanted = self.hears_of_buffers();
+        if wanted {
+            self.kicks[1].write(1).unwrap();
+        }
+        wanted
+    }
+
+    /// Whether the device wants a doorbell for a buffer.
+    pub fn hears_of_buffers(&self) -> bool {
+        self.memory.word(QUEUES[1] + USED) & NO_NOTIFY == 0
+    }
+
+    /// Events that there were.
+    pub fn told(&self) -> u16 {
+        self.memory.word(QUEUES[1] + USED + 2)
+    }
+
+    /// Waits until there were so many events; kind of the last, and the doorbell it is about.
+    pub fn wait_for_events(&self, count: u16) -> (u16, u32) {
+        while self.told() != count {
+            assert!(readable(fd(&self.calls[1]), PATIENCE), "no event");
+            let _ = self.calls[1].read();
+        }
+        (self.memory.word(EVENT), self.long_word(EVENT + 8))
     }
 
     /// Makes a segment and has it shown.

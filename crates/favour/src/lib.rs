@@ -1,4 +1,4 @@
-//! The endpoint's lock, which favours a thread.
+//! A lock that favours a thread: the endpoint's.
 //!
 //! Most programs post and poll from one thread, and the helper thread looks only now and then. To
 //! take and to give back a lock costs such a program two locked instructions for each call, which
@@ -15,43 +15,54 @@
 //! the favoured thread has made its store, which is seen; or after it, and then it sees that the
 //! favour is gone, and takes the ordinary lock. Each grant to another thread has a word of its own
 //! for "inside", so that a late store of a thread that was favoured once harms nobody.
+//!
+//! # The model
+//!
+//! `tests/loom.rs` runs this code in every interleaving of small scenarios, and in every reordering
+//! that the memory model allows. Loom has no system calls: in a model both sides execute a full
+//! barrier, `fence(SeqCst)`. That is no more than they have in a program: `membarrier(2)` gives a
+//! table of the pairs of barriers that order accesses, where a compiler's barrier and a
+//! `membarrier` order them as two full barriers do ("O"). What the table denies ("X"), and two full
+//! barriers in a model order nevertheless, is a pair of two compiler's barriers: those of two
+//! threads favoured one after the other. Nothing rests on it: before its barrier each stores but
+//! its own "inside", which the other never looks at there, and between the two there was a
+//! withdrawal, whose `membarrier` is paired with each of them.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, compiler_fence};
-use std::time::Duration;
+mod sync;
 
-use parking_lot::RawMutex;
+#[cfg(not(loom))]
 use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex as Raw};
 
+#[cfg(not(loom))]
+pub use sync::allow;
+use sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, RawMutex, token};
+
 /// Data behind such a lock.
-pub(crate) type Favoured<T> = Mutex<Favour, T>;
+#[cfg(not(loom))]
+pub type Favoured<T> = Mutex<Favour, T>;
 /// Its guard.
-pub(crate) type FavouredGuard<'a, T> = MutexGuard<'a, Favour, T>;
+#[cfg(not(loom))]
+pub type FavouredGuard<'a, T> = MutexGuard<'a, Favour, T>;
 
 /// Times in a row that a thread takes the lock before it is favoured, at first and at most.
+#[cfg(not(loom))]
 const STREAK_FIRST: u32 = if cfg!(test) { 1 << 6 } else { 1 << 9 };
-const STREAK_LAST: u32 = if cfg!(test) { 1 << 6 } else { 1 << 16 };
+const STREAK_LAST: u32 = if cfg!(loom) {
+    2
+} else if cfg!(test) {
+    1 << 6
+} else {
+    1 << 16
+};
 /// Threads that are favoured in the life of a lock.
-const GRANTS: usize = 8;
+const GRANTS: usize = if cfg!(loom) { 4 } else { 8 };
 /// Low bits of a token, where the grant's number stands. No two threads have tokens that differ in
 /// these alone.
 const GRANT_MASK: usize = GRANTS - 1;
-/// From `linux/membarrier.h`.
-const MEMBARRIER_PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
-const MEMBARRIER_REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-/// Longer than any processor holds back a store, for a process that has had `membarrier(2)` taken
-/// away after it was registered.
-const STORES_DONE: Duration = Duration::from_millis(10);
-/// Looks at a thread inside before others may run, and before this one sleeps.
-const SPINS: u32 = 100;
-const YIELDS: u32 = 200;
-const NAP: Duration = Duration::from_micros(50);
-
-/// This process may withdraw favours.
-static REGISTERED: AtomicBool = AtomicBool::new(false);
 
 /// The raw lock.
 #[repr(align(64))]
-pub(crate) struct Favour {
+pub struct Favour {
     /// The favoured thread's token and the number of its grant; 0: none.
     favoured: AtomicUsize,
     /// By grant: its thread is inside, or about to look whether it may be.
@@ -70,40 +81,21 @@ pub(crate) struct Favour {
     grants: AtomicUsize,
 }
 
-/// Lets locks favour threads, where the kernel has what that takes. Cheapest while the process has
-/// one thread.
-pub(crate) fn allow() {
-    if membarrier(MEMBARRIER_REGISTER_PRIVATE_EXPEDITED) {
-        REGISTERED.store(true, Ordering::Relaxed);
-    }
-}
-
-fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: takes no pointers.
-    unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
-}
-
-/// Names the calling thread among those alive, never 0, with room for [`GRANT_MASK`].
-#[inline(always)]
-fn token() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        let block: usize;
-        // SAFETY: the thread control block begins with its own address (System V ABI, ELF handling
-        // for thread-local storage).
-        unsafe {
-            std::arch::asm!("mov {}, qword ptr fs:[0]", out(reg) block,
-                options(pure, nomem, nostack, preserves_flags));
+/// A lock that nobody has taken. A macro, since loom's atomics can't be made in a constant.
+macro_rules! untaken {
+    ($needed:expr) => {
+        Favour {
+            favoured: AtomicUsize::new(0),
+            inside: sync::flags(),
+            held_by: AtomicU8::new(0),
+            ordinary: sync::ordinary(),
+            last: AtomicUsize::new(0),
+            streak: AtomicU32::new(0),
+            needed: AtomicU32::new($needed),
+            owner: AtomicUsize::new(0),
+            grants: AtomicUsize::new(0),
         }
-        block
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    {
-        #[repr(align(64))]
-        struct Name(#[allow(dead_code, reason = "only its address counts")] u8);
-        thread_local!(static NAME: Name = const { Name(0) });
-        NAME.with(|name| std::ptr::from_ref(name).addr())
-    }
+    };
 }
 
 impl Favour {
@@ -114,7 +106,7 @@ impl Favour {
         let inside = &self.inside[grant];
         inside.store(true, Ordering::Relaxed);
         // The other half of the barrier is `withdraw`'s.
-        compiler_fence(Ordering::SeqCst);
+        sync::light_barrier();
         if self.favoured.load(Ordering::Acquire) != word {
             inside.store(false, Ordering::Release);
             return false;
@@ -144,13 +136,7 @@ impl Favour {
         let mut looks = 0;
         while inside.load(Ordering::Acquire) {
             looks += 1;
-            if looks <= SPINS {
-                std::hint::spin_loop();
-            } else if looks <= YIELDS {
-                std::thread::yield_now();
-            } else {
-                std::thread::sleep(NAP);
-            }
+            sync::pause(looks);
         }
         self.note_taken();
     }
@@ -185,9 +171,7 @@ impl Favour {
     /// Nobody is favoured any more. Returns the word that says whether who was is inside, still.
     fn withdraw(&self, word: usize) -> &AtomicBool {
         self.favoured.store(0, Ordering::SeqCst);
-        if !membarrier(MEMBARRIER_PRIVATE_EXPEDITED) {
-            std::thread::sleep(STORES_DONE);
-        }
+        sync::heavy_barrier();
         &self.inside[word & GRANT_MASK]
     }
 
@@ -201,7 +185,7 @@ impl Favour {
         self.streak.store(streak, Ordering::Relaxed);
         self.held_by.store(0, Ordering::Relaxed);
         let needed = self.needed.load(Ordering::Relaxed);
-        if streak < needed || !REGISTERED.load(Ordering::Relaxed) {
+        if streak < needed || !sync::allowed() {
             return;
         }
         self.streak.store(0, Ordering::Relaxed);
@@ -228,42 +212,27 @@ impl Favour {
         // SAFETY: the caller holds it.
         unsafe { self.ordinary.unlock() };
     }
-}
 
-// SAFETY: at most one thread holds it at a time: see the module.
-unsafe impl Raw for Favour {
-    #[allow(
-        clippy::declare_interior_mutable_const,
-        reason = "what the trait asks for"
-    )]
-    const INIT: Self = Favour {
-        favoured: AtomicUsize::new(0),
-        inside: [const { AtomicBool::new(false) }; GRANTS],
-        held_by: AtomicU8::new(0),
-        ordinary: RawMutex::INIT,
-        last: AtomicUsize::new(0),
-        streak: AtomicU32::new(0),
-        needed: AtomicU32::new(STREAK_FIRST),
-        owner: AtomicUsize::new(0),
-        grants: AtomicUsize::new(0),
-    };
-
-    type GuardMarker = GuardNoSend;
-
+    /// Takes the lock.
     #[inline(always)]
-    fn lock(&self) {
+    pub fn take(&self) {
         if !self.enter_if_favoured() {
             self.lock_slowly();
         }
     }
 
+    /// Takes the lock if that is possible at once.
     #[inline]
-    fn try_lock(&self) -> bool {
+    pub fn try_take(&self) -> bool {
         self.enter_if_favoured() || self.try_slowly()
     }
 
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// The calling thread has taken it.
     #[inline(always)]
-    unsafe fn unlock(&self) {
+    pub unsafe fn give_back(&self) {
         match self.held_by.load(Ordering::Relaxed) {
             // SAFETY: held, by the caller's promise, and not by a grant.
             0 => unsafe { self.ordinary.unlock() },
@@ -273,14 +242,61 @@ unsafe impl Raw for Favour {
         }
     }
 
-    fn is_locked(&self) -> bool {
+    /// Whether somebody has it.
+    pub fn is_taken(&self) -> bool {
         let word = self.favoured.load(Ordering::Relaxed);
         let favoured = word != 0 && self.inside[word & GRANT_MASK].load(Ordering::Relaxed);
         favoured || self.ordinary.is_locked()
     }
 }
 
-#[cfg(test)]
+// SAFETY: at most one thread holds it at a time: see the crate's page.
+#[cfg(not(loom))]
+unsafe impl Raw for Favour {
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "what the trait asks for"
+    )]
+    const INIT: Self = untaken!(STREAK_FIRST);
+
+    type GuardMarker = GuardNoSend;
+
+    #[inline(always)]
+    fn lock(&self) {
+        self.take();
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.try_take()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.give_back() }
+    }
+
+    fn is_locked(&self) -> bool {
+        self.is_taken()
+    }
+}
+
+/// What the models see of it.
+#[cfg(loom)]
+impl Favour {
+    /// A lock whose first favour takes so many times in a row, and each later one two.
+    pub fn after(needed: u32) -> Favour {
+        untaken!(needed)
+    }
+
+    /// Whether the calling thread is favoured.
+    pub fn favours_me(&self) -> bool {
+        self.favoured.load(Ordering::Relaxed) & !GRANT_MASK == token()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;

@@ -1,0 +1,168 @@
+//! The lock, in every interleaving of small scenarios, and in every reordering that the memory
+//! model allows. What stands for `membarrier(2)`, and why it may: see the crate's page.
+//!
+//! A wake-up that is lost is a deadlock, which loom reports, as it does a thread that looks for
+//! ever.
+//!
+//! `RUSTFLAGS="--cfg loom" cargo test -p causeway-favour --release --test loom`
+#![cfg(loom)]
+
+use causeway_favour::Favour;
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread::{self, JoinHandle};
+
+/// A lock and what it protects: loom reports two accesses at once, and one that has not seen the
+/// one before.
+struct Bed {
+    lock: Favour,
+    data: UnsafeCell<u32>,
+}
+
+// SAFETY: whether accesses exclude each other is what is tested.
+unsafe impl Send for Bed {}
+// SAFETY: as above.
+unsafe impl Sync for Bed {}
+
+impl Bed {
+    /// A lock that favours the calling thread.
+    fn favouring_me(needed: u32) -> Arc<Bed> {
+        let bed = Arc::new(Bed {
+            lock: Favour::after(needed),
+            data: UnsafeCell::new(0),
+        });
+        bed.turns(needed);
+        assert!(bed.lock.favours_me());
+        bed
+    }
+
+    fn inside(&self) {
+        // SAFETY: loom checks that nobody else is there.
+        self.data.with_mut(|data| unsafe { *data += 1 });
+        // SAFETY: taken by the caller.
+        unsafe { self.lock.give_back() };
+    }
+
+    fn turns(&self, count: u32) {
+        for _ in 0..count {
+            self.lock.take();
+            self.inside();
+        }
+    }
+
+    fn try_turn(&self) -> bool {
+        let taken = self.lock.try_take();
+        if taken {
+            self.inside();
+        }
+        taken
+    }
+
+    /// Everybody is done, after so many turns.
+    fn settled(&self, turns: u32) {
+        assert!(!self.lock.is_taken());
+        self.lock.take();
+        // SAFETY: as above.
+        assert_eq!(self.data.with(|data| unsafe { *data }), turns);
+        // SAFETY: just taken.
+        unsafe { self.lock.give_back() };
+    }
+}
+
+/// What another thread does.
+fn other<T: 'static>(bed: &Arc<Bed>, what: impl FnOnce(&Bed) -> T + 'static) -> JoinHandle<T> {
+    let bed = Arc::clone(bed);
+    thread::spawn(move || what(&bed))
+}
+
+/// The favour is withdrawn before, in and after an acquisition and a release; the second turn of
+/// the favoured thread takes the ordinary lock, if it has come to that.
+#[test]
+fn nobody_is_inside_with_the_favoured() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(2);
+        let other = other(&bed, |bed| bed.turns(1));
+        bed.turns(2);
+        other.join().unwrap();
+        bed.settled(5);
+    });
+}
+
+/// Two others: one of them waits for the ordinary lock while the other one withdraws.
+#[test]
+fn everybody_who_waits_gets_in() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(2);
+        let others = [(); 2].map(|()| other(&bed, |bed| bed.turns(1)));
+        bed.turns(1);
+        for other in others {
+            other.join().unwrap();
+        }
+        bed.settled(5);
+    });
+}
+
+/// An attempt takes the lock, or nothing from who is favoured.
+#[test]
+fn an_attempt_that_fails_takes_no_favour() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(2);
+        let other = other(&bed, |bed| bed.try_turn());
+        bed.turns(2);
+        let taken = other.join().unwrap();
+        assert!(taken || bed.lock.favours_me());
+        bed.settled(4 + u32::from(taken));
+    });
+}
+
+/// An attempt, and one who waits and withdraws for good.
+#[test]
+fn an_attempt_and_one_who_waits() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(2);
+        let attempt = other(&bed, |bed| bed.try_turn());
+        let other = other(&bed, |bed| bed.turns(1));
+        bed.turns(1);
+        other.join().unwrap();
+        let taken = attempt.join().unwrap();
+        bed.settled(4 + u32::from(taken));
+    });
+}
+
+/// The favoured thread tries, too.
+#[test]
+fn an_attempt_of_the_favoured() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(2);
+        let other = other(&bed, |bed| bed.turns(1));
+        let taken = bed.try_turn();
+        other.join().unwrap();
+        bed.settled(3 + u32::from(taken));
+    });
+}
+
+/// Another thread earns the favour while the one that had it comes and goes.
+#[test]
+fn the_favour_goes_to_another() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(1);
+        let other = other(&bed, |bed| bed.turns(3));
+        bed.turns(2);
+        other.join().unwrap();
+        bed.settled(6);
+    });
+}
+
+/// A thread whose favour was withdrawn earns it again, while another one comes again.
+#[test]
+fn the_favour_is_given_again() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(2);
+        let other = other(&bed, |bed| bed.turns(2));
+        bed.turns(3);
+        other.join().unwrap();
+        bed.turns(2);
+        assert!(bed.lock.favours_me());
+        bed.settled(9);
+    });
+}
