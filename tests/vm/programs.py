@@ -1,5 +1,5 @@
 """Programs of the distribution that are in no other file here: the connection manager's, rsockets,
-datagrams, and UCX and libfabric, which read the device's files too. All are started by `causeway
+datagrams, and UCX, which reads the device's files too. All are started by `causeway
 run`, as on a host."""
 
 from vm import traffic
@@ -18,16 +18,14 @@ ADDRESS, GID = "10.85.0.1", "ffff:0a55:0001"
 # address), whether the connection manager listens, the environment, the pairs of client and server.
 RING = f"rping -p {PORT} -C 10 -v -a {{s}}"
 STREAM = f"rstream -p {PORT} -S 4096 -I 20 -C 5"
-FABRIC = "fi_pingpong -p verbs;ofi_rxm -e rdm -S 1024 -I 10"
 EVENTS = f"ib_send_bw -F -p {PORT} -n 50 -s 4096 -e -q 8 -b -R"
 RUNS = {
     "rping": (f"{RING} -s", f"{RING} -c", True, {}, ("ba", "ha", "ah")),
     "rstream": (STREAM, f"{STREAM} -s {{s}}", True, {}, ("ba",)),
     "events, 8 queue pairs": (EVENTS, f"{EVENTS} {{s}}", True, {}, ("ab",)),
-    "fi_pingpong": (f"{FABRIC} -B {PORT}", f"{FABRIC} -P {PORT} {{s}}", False, {}, ("ba",)),
 }
-for name, test, env, pairs in (("ucx_perftest, tag", "tag_bw", RC, ("ba", "ah")),
-                               ("ucx_perftest, put", "ucp_put_lat", RC, ("ha",)),
+for name, test, env, pairs in (("ucx_perftest, tag", "tag_bw", RC, ("ah",)),
+                               ("ucx_perftest, put", "ucp_put_lat", RC, ("ba",)),
                                ("ucx_perftest, datagrams", "ucp_am_lat", UD, ("ba",))):
     LINE = f"ucx_perftest -p {PORT} -t {test} -n 50 -w 5 -s 4096"
     RUNS[name] = (LINE, f"{LINE} {{s}}", False, env, pairs)
