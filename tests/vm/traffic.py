@@ -29,13 +29,15 @@ def name_of(argv):
     return os.path.basename(argv[0])
 
 
-def start(place, argv, wire=None, **env):
-    """Starts a program in the background."""
+def start(place, argv, wire=None, launch=False, **env):
+    """Starts a program in the background; if `launch`, in a guest too by `causeway run`."""
     name = name_of(argv)
     if isinstance(place, Guest):
         if wire:
             env["CAUSEWAY_WIRE"] = wire
-        command = quote("env", *(f"{key}={value}" for key, value in env.items()), *argv)
+        before = ["causeway", "run", "--"] if launch else []
+        words = [f"{key}={value}" for key, value in env.items()]
+        command = quote("env", *words, *before, *argv)
         place.run(f"rm -f /tmp/{name}.*")
         place.run(f"(ulimit -n {FILES}; {command} > /tmp/{name}.out 2>&1; "
                   f"echo $? > /tmp/{name}.new; mv /tmp/{name}.new /tmp/{name}.status) &")
@@ -112,18 +114,20 @@ def stop_all(lab):
             guest.run("killall -9 -q ibv_rc_pingpong ib_send_lat ib_write_lat ib_read_lat "
                       "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw "
                       "local pair three interrupts dma segments locks pingpong intr reflect "
-                      "dmabench intruder verify errors owner peer; wait; true")
+                      "dmabench intruder verify errors owner peer rping rstream ucx_perftest; "
+                      "wait; true")
 
 
-def wait_listening(place, port, seconds=SECONDS):
-    """Waits until a server listens."""
+def wait_listening(place, port, seconds=SECONDS, udp=False):
+    """Waits until a server listens; the connection manager's does by UDP."""
+    table = "u" if udp else "t"
     pattern = f":{port} "
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if isinstance(place, Guest):
-            text = place.run("netstat -ltn")
+            text = place.run(f"netstat -ln{table}")
         else:
-            text = subprocess.run(place.command(["ss", "-Hltn"]), check=True, text=True,
+            text = subprocess.run(place.command(["ss", f"-Hln{table}"]), check=True, text=True,
                                   stdout=subprocess.PIPE).stdout
         if pattern in text:
             return

@@ -5,8 +5,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use causeway_fabric::Address;
-
 use crate::args::{RunOptions, Wire};
 use crate::locate::{self, Libraries};
 use crate::{EXIT_OWN_FAILURE, broker, complain, isolate};
@@ -36,8 +34,7 @@ pub fn run(options: &RunOptions) -> u8 {
 fn prepare(options: &RunOptions) -> Result<Vec<(&'static str, OsString)>, String> {
     let libraries = Libraries::find().map_err(|error| error.to_string())?;
     let mut environment = Vec::new();
-    // A virtual machine's broker is on its host, and so would the files be.
-    let tree = if options.no_paths || Address::from_env() == Address::Device {
+    let tree = if options.no_paths {
         None
     } else {
         Some(sysfs_tree()?)
@@ -63,11 +60,11 @@ fn default_wire() -> Option<Wire> {
     std::env::var_os(WIRE).is_none().then_some(Wire::Auto)
 }
 
-/// The directory whose content stands for the device's files; the broker keeps it.
+/// The directory whose content stands for the device's files.
 fn sysfs_tree() -> Result<PathBuf, String> {
     broker::sysfs_tree().map_err(|error| {
         format!(
-            "the broker does not answer: {error}\n\
+            "no files of the device: {error}\n\
              causeway: `causeway doctor` examines the machine; --no-paths runs without the \
              device's files"
         )

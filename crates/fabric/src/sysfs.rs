@@ -8,10 +8,13 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::limits::ATTACH_ATTEMPTS;
+use crate::runtime;
 use crate::runtime::Address;
 use crate::services::BrokerStub;
 
 pub use crate::services::{SysfsGid, SysfsRequest};
+
+pub mod tree;
 
 /// A tree, kept alive by an open connection to its broker: a broker with a connection does not
 /// end for idleness, though it may be stopped or killed, and then the tree is gone or stale.
@@ -54,6 +57,21 @@ impl SysfsTree {
         self.control.drain();
         !self.control.is_gone()
     }
+}
+
+/// Writes the tree of a virtual machine, whose broker is on its host, and so can't: into the
+/// directory that would be the broker's. Nobody takes it away; addresses that have changed make
+/// another.
+///
+/// # Errors
+/// [`Error::RuntimeDir`]; what the file system says.
+pub fn in_guest(device: &SysfsRequest) -> Result<PathBuf> {
+    let dir = runtime::runtime_dir();
+    runtime::prepare(&dir)?;
+    tree::write_own(&dir, device).map_err(|error| Error::RuntimeDir {
+        path: dir,
+        reason: error.to_string(),
+    })
 }
 
 /// A socket of this process's network namespace, which proves to the broker what that is.

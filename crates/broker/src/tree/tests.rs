@@ -1,6 +1,8 @@
 //! What programs find in the tree, and what may not get into it.
 
+use causeway_fabric::limits::SYSFS_GIDS_MAX;
 use causeway_fabric::services::SysfsGid;
+use causeway_fabric::sysfs::tree::DEVICE_DIR;
 
 use super::*;
 
