@@ -63,7 +63,7 @@ fn honest() -> Vec<u8> {
     steps.concat()
 }
 
-/// Sleeps on a word of a segment until it changes, or gives it up; empties the segment; says that it
+/// Sleeps on a word of a segment, gives that up, sleeps again; empties a page; says that it
 /// has left, which nobody asked it to.
 fn sleeper() -> Vec<u8> {
     let steps = [
