@@ -42,8 +42,12 @@ const SOURCES: u16 = 3;
 const WRITE: u16 = 2;
 const NEXT: u16 = 1;
 const BEGIN: u16 = 8;
+/// Operations with a message.
+const SEND: u8 = 3;
+const SLEEP: u8 = 13;
+const PUNCH: u8 = 15;
 /// One more than the last operation.
-const OPERATIONS: u8 = 13;
+const OPERATIONS: u8 = 17;
 /// Steps of one input; more show nothing new.
 const STEPS_MAX: usize = 400;
 /// Of a vhost-user message's header.
@@ -67,6 +71,13 @@ impl Admit for Broker {
     }
 
     fn fenced(&self) {}
+}
+
+/// A word that a process sleeps on, in what a segment has or a little beyond it. Memory that nobody
+/// has written is 0, so that some sleep.
+fn word(input: &mut Input) -> Vec<u8> {
+    let (offset, expected) = (input.number(2) * 4, input.number(1) & 1);
+    [offset.to_le_bytes(), expected.to_le_bytes()].concat()
 }
 
 /// Takes the input apart.
@@ -329,20 +340,26 @@ impl World {
         for handle in 0..4 {
             header[28 + 4 * handle] = input.number(1) as u8 % 16;
         }
-        let message = if header[0] == 3 {
-            // More than a message can have are tried by the request's own count.
-            let fds = header[24].min(MESSAGE_FDS_MAX as u8);
-            let header = Header {
-                kind: Kind::Request,
-                service: 1,
-                method: 1,
-                request: 1,
-                status: 0,
-                fds,
-            };
-            header.encode(&input.bytes())
-        } else {
-            Vec::new()
+        let message = match header[0] {
+            SEND => {
+                // More than a message can have are tried by the request's own count.
+                let fds = header[24].min(MESSAGE_FDS_MAX as u8);
+                let header = Header {
+                    kind: Kind::Request,
+                    service: 1,
+                    method: 1,
+                    request: 1,
+                    status: 0,
+                    fds,
+                };
+                header.encode(&input.bytes())
+            }
+            SLEEP => (0..header[24]).flat_map(|_| word(input)).collect(),
+            PUNCH => {
+                header[24] = 0;
+                (input.number(2) * 2048).to_le_bytes().to_vec()
+            }
+            _ => Vec::new(),
         };
         header[12..16].copy_from_slice(&(message.len() as u32).to_le_bytes());
         self.ask(&header, &message);

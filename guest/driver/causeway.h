@@ -108,7 +108,8 @@ struct cw_home {
 	struct mm_struct *mm; /* the process's address space, once there is something */
 	struct mmu_notifier notifier;
 	struct xarray pages; /* that are at home, by number */
-	struct cw_homing *homing; /* under way, by the process's mmap lock */
+	struct task_struct *homer; /* whose HOME is under way, */
+	struct cw_homing *homing; /* which it alone looks at */
 	u64 held, held_end; /* who touches this waits; under map_lock */
 	wait_queue_head_t wait;
 };
@@ -153,6 +154,7 @@ struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool
 struct cw_segment *cw_file_segment(struct file *file);
 bool cw_is_home(const struct vm_area_struct *vma);
 int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
+struct cw_range *cw_find_range(struct cw_segment *segment, u64 number);
 struct cw_range *cw_range_get(struct cw_segment *segment, u64 number);
 void cw_range_put(struct cw_range *range);
 void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes);
@@ -185,7 +187,7 @@ void cw_leave(struct cw_device *dev);
 void cw_keep_taken(struct cw_segment *segment, unsigned long number, struct page *from);
 struct page *cw_kept(struct cw_segment *segment, unsigned long number);
 vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsigned long number);
-void cw_kept_discard(struct cw_segment *segment, unsigned long first, unsigned long end);
+void cw_home_clear(struct cw_segment *segment, unsigned long first, unsigned long end);
 bool cw_kept_quiet(struct cw_segment *segment, unsigned long first, unsigned long end);
 void cw_kept_forget(struct cw_segment *segment, unsigned long first, unsigned long end);
 

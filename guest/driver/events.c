@@ -83,7 +83,7 @@ static void cw_hand_on(struct cw_device *dev, struct cw_message *message)
 	struct cw_event *event = message->event;
 	struct cw_session *session;
 	unsigned int kind, i;
-	bool whole = message->bytes >= sizeof(*event) &&
+	bool whole = message->bytes >= sizeof(*event) && message->bytes <= CW_EVENT_BYTES &&
 		     le32_to_cpu(event->length) == message->bytes - sizeof(*event) &&
 		     le16_to_cpu(event->count) <= CAUSEWAY_FDS_MAX;
 

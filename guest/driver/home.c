@@ -42,7 +42,6 @@
 
 /* A HOME that is under way, in the thread that asked for it. */
 struct cw_homing {
-	struct task_struct *task;
 	unsigned long address;
 	unsigned long count;
 	int error;
@@ -88,18 +87,15 @@ static void cw_home_discard(struct cw_segment *segment, unsigned long first, uns
 {
 	struct cw_device *dev = segment->dev;
 	unsigned long count;
+	int error;
 
 	for (; first < end; first += count) {
 		count = cw_home_next(segment, &first, end);
 		if (!count)
 			break;
-		cw_punch(segment, (u64)first << PAGE_SHIFT, (u64)count << PAGE_SHIFT);
-		if (!READ_ONCE(dev->dead))
-			continue;
-		/* It may be about to be kept. */
-		down_read(&dev->map_lock);
-		cw_kept_discard(segment, first, first + count);
-		up_read(&dev->map_lock);
+		error = cw_punch(segment, (u64)first << PAGE_SHIFT, (u64)count << PAGE_SHIFT);
+		if (error || READ_ONCE(dev->dead))
+			cw_home_clear(segment, first, first + count);
 	}
 }
 
@@ -249,14 +245,20 @@ static void cw_home_unlock_pins(struct mm_struct *mm, struct cw_homing *homing)
 	homing->began = false;
 }
 
+/* What the caller's HOME is at. Others', who map the segment meanwhile, may have ended already. */
+static struct cw_homing *cw_homing_of(struct cw_segment *segment)
+{
+	return READ_ONCE(segment->home.homer) == current ? segment->home.homing : NULL;
+}
+
 /* Called by mmap(2) before anything else, and for HOME with something to do: it can still fail. */
 unsigned long cw_home_area(struct file *file, unsigned long address, unsigned long length,
 			   unsigned long page, unsigned long flags)
 {
 	struct cw_segment *segment = file->private_data;
-	struct cw_homing *homing = READ_ONCE(segment->home.homing);
+	struct cw_homing *homing = cw_homing_of(segment);
 
-	if (!homing || homing->task != current)
+	if (!homing)
 		return cw_free_area(file, address, length, page, flags);
 	homing->error = cw_home_take(current->mm, homing);
 	if (!homing->error)
@@ -268,10 +270,10 @@ unsigned long cw_home_area(struct file *file, unsigned long address, unsigned lo
 /* The segment is mapped, and nothing else any more: whether that is HOME's doing. */
 bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma)
 {
-	struct cw_homing *homing = READ_ONCE(segment->home.homing);
+	struct cw_homing *homing = cw_homing_of(segment);
 	unsigned long i;
 
-	if (!homing || homing->task != current)
+	if (!homing)
 		return false;
 	cw_home_unlock_pins(vma->vm_mm, homing);
 	/* There is room: see cw_home_reserve. */
@@ -338,9 +340,10 @@ static int cw_home_move(struct file *file, struct cw_range *range, struct cw_hom
 	unsigned long end = homing->address + (homing->count << PAGE_SHIFT), mapped;
 
 	cw_hold(segment, homing->address, end);
-	WRITE_ONCE(segment->home.homing, homing);
+	segment->home.homing = homing;
+	WRITE_ONCE(segment->home.homer, current);
 	mapped = cw_home_map(file, homing);
-	WRITE_ONCE(segment->home.homing, NULL);
+	WRITE_ONCE(segment->home.homer, NULL);
 	if (!IS_ERR_VALUE(mapped))
 		cw_home_copy(range, homing);
 	cw_hold(segment, 0, 0);
@@ -423,7 +426,6 @@ static long cw_home(struct file *file, const struct causeway_span *span)
 	homing = kzalloc_obj(*homing, GFP_KERNEL);
 	if (!homing)
 		return -ENOMEM;
-	homing->task = current;
 	homing->address = span->start;
 	homing->count = PHYS_PFN(span->length);
 	range = cw_range_get(segment, PHYS_PFN(span->start));

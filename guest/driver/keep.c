@@ -106,7 +106,8 @@ static int cw_keep_blank(struct cw_segment *segment, unsigned long number)
 	if (!page)
 		return -ENOMEM;
 	there = xa_cmpxchg(&segment->home.pages, number, NULL, page, GFP_KERNEL);
-	if (there)
+	/* Not there either if HOME has made room, which is NULL to us. */
+	if (cw_kept(segment, number) != page)
 		put_page(page);
 	return xa_err(there);
 }
@@ -129,7 +130,7 @@ vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsi
 }
 
 /* The process gives up pages of which some were kept. */
-void cw_kept_discard(struct cw_segment *segment, unsigned long first, unsigned long end)
+static void cw_kept_discard(struct cw_segment *segment, unsigned long first, unsigned long end)
 {
 	unsigned long at;
 	void *entry;
@@ -137,6 +138,30 @@ void cw_kept_discard(struct cw_segment *segment, unsigned long first, unsigned l
 	xa_for_each_range(&segment->home.pages, at, entry, first, end - 1)
 		if (!xa_is_value(entry))
 			clear_highpage(entry);
+}
+
+/*
+ * The host has not emptied these pages, for it ends what it shows, or they may have been copied
+ * before it did: what is shown yet, or was kept, is emptied here. Else its process would find what
+ * it gave up, where it counts on zeros.
+ */
+void cw_home_clear(struct cw_segment *segment, unsigned long first, unsigned long end)
+{
+	struct cw_device *dev = segment->dev;
+
+	down_read(&dev->map_lock);
+	if (dev->dead)
+		cw_kept_discard(segment, first, end);
+	for (; !dev->dead && first < end; first++) {
+		struct cw_range *range = cw_find_range(segment, first / PHYS_PFN(CW_RANGE_BYTES));
+		struct page *page = NULL;
+
+		if (range)
+			page = cw_page(dev, cw_in_window(range, (u64)first << PAGE_SHIFT));
+		if (page)
+			clear_highpage(page);
+	}
+	up_read(&dev->map_lock);
 }
 
 /* Whether nobody else has a page that was kept, which no process has mapped. */

@@ -99,8 +99,12 @@ vm_fault_t cw_page_insert(struct cw_device *dev, struct vm_area_struct *vma, uns
 	struct page *page = cw_page(dev, offset);
 	int error;
 
-	if (!page)
+	if (!page) {
+		/* Struct pages of an earlier device, which somebody has pinned: the kernel ends. */
+		if (pfn_valid(PHYS_PFN(dev->window + offset)))
+			return VM_FAULT_SIGBUS;
 		return vmf_insert_pfn(vma, address, PHYS_PFN(dev->window + offset));
+	}
 	/* What futexes of different processes go by. */
 	page_folio(page)->index = index;
 	page_folio(page)->mapping = vma->vm_file->f_mapping;
@@ -120,6 +124,13 @@ static bool cw_chunk_quiet(struct cw_device *dev, u64 from, u64 to)
 	return true;
 }
 
+/* The pages are no file's any more. */
+static void cw_chunk_disown(struct cw_device *dev, u64 from, u64 to)
+{
+	for (; from < to; from += PAGE_SIZE)
+		page_folio(cw_page(dev, from))->mapping = NULL;
+}
+
 /*
  * Whether nobody has any of these pages of the window, which no process has mapped: they are not
  * the file's any more then.
@@ -135,10 +146,8 @@ bool cw_pages_quiet(struct cw_device *dev, u64 offset, u64 bytes)
 	}
 	for (at = offset; at < end; at = next) {
 		next = min(end, round_down(at, CW_CHUNK_BYTES) + CW_CHUNK_BYTES);
-		if (!cw_page(dev, at))
-			continue;
-		for (; at < next; at += PAGE_SIZE)
-			page_folio(cw_page(dev, at))->mapping = NULL;
+		if (cw_page(dev, at))
+			cw_chunk_disown(dev, at, next);
 	}
 	return true;
 }
@@ -169,6 +178,9 @@ static bool cw_chunk_free(struct cw_device *dev, unsigned long index, bool force
 	down_write(&dev->map_lock);
 	chunk = xa_load(&dev->chunks, index);
 	quiet = xa_is_value(chunk) || cw_pages_quiet(dev, begin, CW_CHUNK_BYTES);
+	/* Who has them pinned may mark them dirty when their file is no more. */
+	if (!quiet && forced)
+		cw_chunk_disown(dev, begin, begin + CW_CHUNK_BYTES);
 	if (quiet || forced)
 		xa_erase(&dev->chunks, index);
 	up_write(&dev->map_lock);

@@ -9,6 +9,7 @@
  * who touches it again finds it again, perhaps elsewhere.
  */
 #include <linux/anon_inodes.h>
+#include <linux/log2.h>
 #include <linux/mm.h>
 #include <linux/slab.h>
 
@@ -34,7 +35,7 @@ void cw_unmap(struct cw_segment *segment, u64 from, u64 bytes)
 static struct cw_range *cw_twin_from(struct cw_range *range, struct cw_range *at)
 {
 	list_for_each_entry_from(at, &range->segment->dev->ranges, list)
-		if (at != range && at->offset == range->offset)
+		if (at != range && at->offset == range->offset && at->length == range->length)
 			return at;
 	return NULL;
 }
@@ -93,7 +94,7 @@ static bool cw_hide_first(struct cw_device *dev)
 }
 
 /* A range that is shown. Under map_lock or show_lock. */
-static struct cw_range *cw_find_range(struct cw_segment *segment, u64 number)
+struct cw_range *cw_find_range(struct cw_segment *segment, u64 number)
 {
 	struct cw_range *range;
 
@@ -113,6 +114,7 @@ static int cw_range_show(struct cw_segment *segment, struct cw_range *range)
 	};
 	struct cw_device *dev = segment->dev;
 	struct cw_answer answer;
+	unsigned long align;
 	int error;
 
 	do
@@ -121,7 +123,9 @@ static int cw_range_show(struct cw_segment *segment, struct cw_range *range)
 	if (error)
 		return error;
 	range->offset = le64_to_cpu(answer.offset);
-	if (!PAGE_ALIGNED(range->offset) || range->offset >= dev->window_bytes ||
+	/* What is moved or touched at once has struct pages, or has none, as a whole. */
+	align = min_t(unsigned long, roundup_pow_of_two(range->length), CAUSEWAY_SPAN_MAX);
+	if (range->offset & (align - 1) || range->offset >= dev->window_bytes ||
 	    range->length > dev->window_bytes - range->offset)
 		return -EPROTO;
 	down_write(&dev->map_lock);
@@ -248,8 +252,12 @@ static vm_fault_t cw_segment_fault(struct vm_fault *vmf)
 	if (cw_segment_insert(segment, vmf, &result))
 		return result;
 	range = cw_range_get(segment, cw_touched(vmf));
-	if (IS_ERR(range))
+	if (IS_ERR(range)) {
+		/* If the device has died meanwhile there is what it leaves. */
+		if (READ_ONCE(segment->dev->dead) && cw_segment_insert(segment, vmf, &result))
+			return result;
 		return VM_FAULT_SIGBUS;
+	}
 	if (!cw_segment_insert(segment, vmf, &result))
 		result = VM_FAULT_SIGBUS;
 	cw_range_put(range);
@@ -460,6 +468,9 @@ void cw_objects_kill(struct cw_device *dev)
 	/* Who schedules it looks whether the device is dead, under this lock. */
 	mutex_lock(&dev->lock);
 	mutex_unlock(&dev->lock);
+	/* So does who makes struct pages, under this one. */
+	mutex_lock(&dev->show_lock);
+	mutex_unlock(&dev->show_lock);
 	cancel_delayed_work_sync(&dev->linger);
 	cw_pages_free(dev);
 	cw_linger(&dev->linger.work);

@@ -105,6 +105,11 @@ static void misfits(void)
 	tell_bytes(&event, sizeof(event));
 	tell_bytes(&event, sizeof(event) - 1);
 	tell_bytes(&event, 0);
+	/* More than the buffer holds. */
+	host.long_by = CW_EVENT_BYTES;
+	event = message_for(file, CW_EVENT_BYTES);
+	tell_bytes(&event, sizeof(event));
+	host.long_by = 0;
 	event = message_for(file, 0);
 	event.count = CAUSEWAY_FDS_MAX + 1;
 	tell_bytes(&event, sizeof(event));

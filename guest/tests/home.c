@@ -190,6 +190,12 @@ static void given_up(void)
 	EXPECT(host.last.size == ADDRESS + 2 * PAGE_SIZE && host.last.handle == here());
 	happens(MMU_NOTIFY_CLEAR, PAGES, 3);
 	EXPECT(host.punched == 1);
+	/* Also if the host does so no more. */
+	EXPECT(found(5) == 6 && found(6) == 7);
+	host.status = ENODEV;
+	happens(MMU_NOTIFY_CLEAR, 5, 1);
+	host.status = 0;
+	EXPECT(host.punched == 1 && found(5) == 0 && found(6) == 7);
 	/* A hole where something was unmapped. */
 	own = homes;
 	own.vm_start += 4 * PAGE_SIZE;

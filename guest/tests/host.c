@@ -234,7 +234,7 @@ void tell_bytes(const void *bytes, unsigned int count)
 {
 	assert(host.events.given_count && count <= host.events.given[0].in.bytes);
 	memcpy(host.events.given[0].in.at, bytes, count);
-	give_back(&host.events, count);
+	give_back(&host.events, count + host.long_by);
 	interrupt();
 	work_on(&device->work);
 }

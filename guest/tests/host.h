@@ -39,6 +39,7 @@ struct host {
 	bool silent; /* answers nothing */
 	int status; /* of every answer, if it is not 0 */
 	unsigned int short_by; /* bytes that answers lack */
+	unsigned int long_by; /* bytes that events have too many, as it says */
 	u64 offset; /* of what is shown, if it is not 0 */
 	bool together; /* what is shown is what is shown first already */
 	unsigned int mappings; /* that there may be */

@@ -66,6 +66,7 @@ typedef unsigned int vm_fault_t;
 #define min(a, b) ((a) < (b) ? (a) : (b))
 #define min_t(type, a, b) min((type)(a), (type)(b))
 #define max(a, b) ((a) > (b) ? (a) : (b))
+#define roundup_pow_of_two(x) (1ul << (64 - __builtin_clzl((x) - 1)))
 #define round_down(x, to) ((x) & ~((to) - 1))
 
 /* What the tests set and look at. */

@@ -37,11 +37,24 @@ static unsigned long map_pages(const struct dev_pagemap *map)
 	return PHYS_PFN(map->range.end + 1 - map->range.start);
 }
 
+/* Numbers of pages that are not the window's: where their structures are. */
+#define LONE (1ul << 62)
+
+static struct page *page_at(unsigned long pfn)
+{
+	if (pfn & LONE)
+		return (struct page *)(pfn & ~LONE);
+	for (struct dev_pagemap *map = maps; map; map = map->next)
+		if (pfn >= PHYS_PFN(map->range.start) && pfn <= PHYS_PFN(map->range.end))
+			return &map->pages[pfn - PHYS_PFN(map->range.start)];
+	return NULL;
+}
+
 void *memremap_pages(struct dev_pagemap *map, int node)
 {
 	may_sleep();
 	assert(map->nr_range == 1 && map->type == MEMORY_DEVICE_GENERIC && node == NUMA_NO_NODE);
-	if (no_pages)
+	if (no_pages || page_at(PHYS_PFN(map->range.start)))
 		return ERR_PTR(-EINVAL);
 	map->pages = calloc(map_pages(map), sizeof(*map->pages));
 	assert(map->pages);
@@ -68,17 +81,14 @@ void memunmap_pages(struct dev_pagemap *map)
 	free(map->pages);
 }
 
-/* Numbers of pages that are not the window's: where their structures are. */
-#define LONE (1ul << 62)
-
-static struct page *page_at(unsigned long pfn)
+void forget_pages(void)
 {
-	if (pfn & LONE)
-		return (struct page *)(pfn & ~LONE);
-	for (struct dev_pagemap *map = maps; map; map = map->next)
-		if (pfn >= PHYS_PFN(map->range.start) && pfn <= PHYS_PFN(map->range.end))
-			return &map->pages[pfn - PHYS_PFN(map->range.start)];
-	return NULL;
+	while (maps) {
+		struct dev_pagemap *map = maps;
+
+		memunmap_pages(map);
+		free(map);
+	}
 }
 
 struct page *pfn_to_page(unsigned long pfn)
@@ -87,6 +97,11 @@ struct page *pfn_to_page(unsigned long pfn)
 
 	assert(page);
 	return page;
+}
+
+bool pfn_valid(unsigned long pfn)
+{
+	return page_at(pfn);
 }
 
 static unsigned long page_to_pfn(const struct page *page)

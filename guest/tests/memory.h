@@ -78,7 +78,10 @@ struct dev_pagemap {
 extern bool no_pages;
 void *memremap_pages(struct dev_pagemap *map, int node);
 void memunmap_pages(struct dev_pagemap *map);
+/* What a device has left for ever ends. */
+void forget_pages(void);
 struct page *pfn_to_page(unsigned long pfn);
+bool pfn_valid(unsigned long pfn);
 
 struct vm_fault {
 	struct vm_area_struct *vma;

@@ -91,7 +91,7 @@ static void bounds(void)
 static void false_places(void)
 {
 	static const u64 places[] = {
-		WINDOW_BYTES, WINDOW_BYTES - PAGE_SIZE, 1, ~0ull, ~0ull << PAGE_SHIFT,
+		WINDOW_BYTES, WINDOW_BYTES - PAGE_SIZE, 1, ~0ull, ~0ull << PAGE_SHIFT, PAGE_SIZE,
 	};
 	static struct vm_area_struct vma;
 	struct file *file;
@@ -137,6 +137,65 @@ static void nothing_is_shown(void)
 	memset(host.has, 0, sizeof(host.has));
 	host.shown = 0;
 	end();
+}
+
+static void leaves(void)
+{
+	kernel.asleep = NULL;
+	cw_leave(device);
+}
+
+/* The host ends what it shows while a process waits for something of it. */
+static void ends_meanwhile(void)
+{
+	static struct vm_area_struct vma;
+	struct file *file;
+
+	begin();
+	file = segment(PAGES);
+	map(&vma, file, PAGES);
+	host.silent = true;
+	kernel.asleep = leaves;
+	EXPECT(touch(&vma, 0) == VM_FAULT_NOPAGE && device->dead);
+	EXPECT(vma.pages[0] && pfn_to_page(vma.pages[0])->lone);
+	memset(host.has, 0, sizeof(host.has));
+	host.silent = false;
+	fput(file);
+	unmap(&vma, file);
+	end();
+}
+
+/* Who has a page pinned when the device goes keeps it, as no file's; and where a new device shows
+ * something there nobody gets it. */
+static void pinned_for_good(void)
+{
+	static struct vm_area_struct vma;
+	struct file *file;
+	struct page *page;
+
+	begin();
+	file = segment(PAGES);
+	map(&vma, file, PAGES);
+	EXPECT(touch(&vma, 0) == VM_FAULT_NOPAGE);
+	page = pfn_to_page(vma.pages[0]);
+	page->refs++;
+	EXPECT(page->mapping == &file->space);
+	unplug();
+	EXPECT(page->refs == 2 && !page->mapping);
+	memset(host.has, 0, sizeof(host.has));
+	host.shown = 0;
+	fput(file);
+	unmap(&vma, file);
+	end();
+	begin();
+	file = segment(PAGES);
+	map(&vma, file, PAGES);
+	EXPECT(touch(&vma, 0) == VM_FAULT_SIGBUS && !vma.pages[0]);
+	fput(file);
+	unmap(&vma, file);
+	end();
+	put_page(page);
+	forget_pages();
 }
 
 /* Pages around what is touched come with it, and none of before or after the mapping. */
@@ -297,6 +356,8 @@ void test_objects(void)
 	bounds();
 	false_places();
 	nothing_is_shown();
+	ends_meanwhile();
+	pinned_for_good();
 	around();
 	ranges();
 	created();

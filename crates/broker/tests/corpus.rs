@@ -63,6 +63,23 @@ fn honest() -> Vec<u8> {
     steps.concat()
 }
 
+/// Sleeps on a word of a segment, gives that up, sleeps again; empties a page; says that it
+/// has left, which nobody asked it to.
+fn sleeper() -> Vec<u8> {
+    let steps = [
+        ask(8, 0, 0, 0, &[]),
+        ask(4, 0, 0, 4, &[]),
+        ask(5, 0, 0, 0, &[]),
+        [ask(13, 0, 2, 0, &[1]), vec![2, 0, 0]].concat(),
+        ask(14, 0, 2, 0, &[]),
+        [ask(13, 0, 2, 0, &[1, 1]), vec![2, 0, 0, 3, 0, 1]].concat(),
+        vec![BUFFER, EVENTS | BUFFER, SOURCES],
+        [ask(15, 0, 1, 2, &[]), vec![2, 0]].concat(),
+        ask(16, 0, 0, 0, &[]),
+    ];
+    steps.concat()
+}
+
 #[test]
 fn replay_vm() {
     corpus::replay("vm", vm::run);
@@ -73,6 +90,7 @@ fn replay_vm() {
 fn write_vm_seeds() {
     let seed = |name: &str, steps: &[Vec<u8>]| corpus::write_seed("vm", name, &steps.concat());
     seed("honest", &[honest(), ask(2, 1, 0, 0, &[])]);
+    seed("sleeper", &[sleeper()]);
     seed("hung-up", &[honest(), vec![HANG_UP, SOURCES, KICK]]);
     seed("killed", &[honest(), vec![KILL], honest()]);
     let stopped = vec![STOP, EVENTS | STOP, GO, EVENTS | GO];
