@@ -297,8 +297,8 @@ static void forked(void)
 	}
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
 	CHECK(is_whole((uint64_t *)at));
-	/* What the parent gives up is emptied, also after a child has gone that had it as well. Newer
-	 * kernels than 6.12 refuse to give a driver's memory to children. */
+	/* What the parent gives up is emptied, also after a child has gone that had it as well.
+	 * Newer kernels than 6.12 refuse to give a driver's memory to children. */
 	if (madvise((void *)at, BYTES, MADV_DOFORK)) {
 		CHECK(errno == EINVAL);
 		return;

@@ -166,6 +166,18 @@ fn a_driver_copies_its_programs_memory_before_it_is_taken_away() {
 }
 
 #[test]
+fn a_driver_is_told_though_nothing_is_waited_for() {
+    let host = Host::with_broker("0");
+    let machine = Machine::start(&host, "a");
+    machine.show(SEGMENT);
+    machine.qemu.wait_for(|window| !window.shown.is_empty());
+    detach(&host.address(), "a").unwrap();
+    // It made that for others; none of its programs' memory is there.
+    machine.qemu.wait_for(|window| window.shown.is_empty());
+    assert_eq!(machine.event().0, ENDING);
+}
+
+#[test]
 fn a_driver_that_does_not_answer_has_its_programs_memory_no_longer_than_that() {
     let host = Host::with_broker("0");
     let (machine, other) = (with_own_memory(&host), Machine::start(&host, "b"));

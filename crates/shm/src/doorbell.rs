@@ -48,32 +48,40 @@ impl Doorbell {
         self.fd.as_fd()
     }
 
-    /// Makes the doorbell unreadable again. Returns whether it had been rung.
-    ///
-    /// Never blocks, even if a peer has cleared `O_NONBLOCK`, which all holders share.
+    /// As [`drain`].
     ///
     /// # Errors
-    /// What `preadv2(2)` reports, beside EAGAIN.
+    /// As there.
     pub fn drain(&self) -> io::Result<bool> {
-        let mut count = [0u8; 8];
-        let mut iov = [io::IoSliceMut::new(&mut count)];
-        // Offset -1: as read(2). NOWAIT is this call's own, whatever the descriptor's flags.
-        match rustix::io::preadv2(&self.fd, &mut iov, u64::MAX, ReadWriteFlags::NOWAIT) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS | Errno::INVAL) => {
-                self.drain_plain()
-            }
-            Err(e) => Err(e.into()),
-        }
+        drain(self.fd())
     }
+}
 
-    fn drain_plain(&self) -> io::Result<bool> {
-        match rustix::io::read(&self.fd, &mut [0u8; 8]) {
-            Ok(_) => Ok(true),
-            Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-            Err(e) => Err(e.into()),
-        }
+/// Makes a doorbell unreadable again. Returns whether it had been rung.
+///
+/// Never blocks, even if a peer has cleared `O_NONBLOCK`, which all holders share.
+///
+/// # Errors
+/// What `preadv2(2)` reports, beside EAGAIN.
+#[cfg(not(any(loom, shuttle, miri)))]
+pub fn drain(bell: BorrowedFd<'_>) -> io::Result<bool> {
+    let mut count = [0u8; 8];
+    let mut iov = [io::IoSliceMut::new(&mut count)];
+    // Offset -1: as read(2). NOWAIT is this call's own, whatever the descriptor's flags.
+    match rustix::io::preadv2(bell, &mut iov, u64::MAX, ReadWriteFlags::NOWAIT) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS | Errno::INVAL) => drain_plain(bell),
+        Err(e) => Err(e.into()),
+    }
+}
+
+#[cfg(not(any(loom, shuttle, miri)))]
+fn drain_plain(bell: BorrowedFd<'_>) -> io::Result<bool> {
+    match rustix::io::read(bell, &mut [0u8; 8]) {
+        Ok(_) => Ok(true),
+        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
+        Err(e) => Err(e.into()),
     }
 }
 

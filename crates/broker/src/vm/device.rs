@@ -176,7 +176,7 @@ impl<A: Admit + Send> Device<A> {
     /// Of a detached guest, while its queues are the device's; until when it has something.
     fn take_back(&self, guest: &mut Guest<Shared, A>, queues: &[Ring]) -> Option<Instant> {
         let until = guest.take_back(Instant::now());
-        if let (Some(_), Some(events)) = (until, queues.get(usize::from(EVENT_QUEUE))) {
+        if let Some(events) = queues.get(usize::from(EVENT_QUEUE)) {
             self.give_events(guest, events);
         }
         until

@@ -53,11 +53,13 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         // What was granted is the guest's no more; that a session has ended is said only once.
         self.put_back = (self.put_back.take()).filter(|e| matches!(e, Event::Ended { .. }));
         if own.is_empty() {
-            return self.retire();
+            self.retire();
+        } else {
+            self.objects = own;
+            self.parting = Some(now + PARTING);
         }
-        self.objects = own;
+        // Told in either case: what else the guest's programs had of the window is not theirs now.
         self.ending = true;
-        self.parting = Some(now + PARTING);
     }
 
     /// The guest is shown nothing any more.
