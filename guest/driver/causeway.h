@@ -134,6 +134,7 @@ struct cw_range {
 	u64 offset; /* where in the window */
 	u64 length;
 	unsigned int users; /* it stays shown; under show_lock */
+	bool touched; /* since room was last sought for another; cleared under map_lock */
 };
 
 /* control.c: requests of the host */

@@ -4,7 +4,7 @@
  * descriptor is gone, mappings included.
  *
  * A segment may be larger than the window. The host shows ranges of segments, few at a time: one
- * that a process touches is shown then; if there is no room, the one that was shown first is
+ * that a process touches is shown then; if there is no room, one that nobody has used lately is
  * hidden: its pages are taken from all processes before the host may show anything else there, and
  * who touches it again finds it again, perhaps elsewhere.
  */
@@ -67,23 +67,42 @@ static bool cw_range_clear(struct cw_range *range)
 	return cw_pages_quiet(segment->dev, range->offset, range->length);
 }
 
-/* Hides the range that was shown first of those that can be. Under show_lock. */
-static bool cw_hide_first(struct cw_device *dev)
+/* A range that can be hidden and is not in use, as far as that is known. Under map_lock. */
+static struct cw_range *cw_find_idle(struct cw_device *dev)
+{
+	struct cw_range *range;
+
+	list_for_each_entry(range, &dev->ranges, list)
+		if (!range->touched && cw_range_clear(range))
+			return range;
+	return NULL;
+}
+
+/*
+ * Hides a range that nobody has touched since room was last sought, the one shown first of those.
+ * Where all have been touched they are taken from the processes, who find them again: so it shows
+ * which are in use. Under show_lock.
+ */
+static bool cw_hide_one(struct cw_device *dev)
 {
 	struct cw_request_header header = { .operation = cpu_to_le16(CW_HIDE) };
-	struct cw_range *at, *range = NULL;
+	struct cw_range *at, *range;
 	struct cw_answer answer;
 
 	down_write(&dev->map_lock);
-	list_for_each_entry(at, &dev->ranges, list) {
-		if (!cw_range_clear(at))
-			continue;
-		range = at;
+	range = cw_find_idle(dev);
+	if (!range) {
+		list_for_each_entry(at, &dev->ranges, list) {
+			at->touched = false;
+			cw_range_clear(at);
+		}
+		range = cw_find_idle(dev);
+	}
+	if (range) {
 		header.handle = cpu_to_le32(range->segment->handle);
 		header.size = cpu_to_le64(range->number * CW_RANGE_BYTES);
 		list_del(&range->list);
 		list_del(&range->of_segment);
-		break;
 	}
 	up_write(&dev->map_lock);
 	if (!range)
@@ -119,7 +138,7 @@ static int cw_range_show(struct cw_segment *segment, struct cw_range *range)
 
 	do
 		error = cw_call(dev, &header, NULL, &answer);
-	while (error == -ENOSPC && cw_hide_first(dev));
+	while (error == -ENOSPC && cw_hide_one(dev));
 	if (error)
 		return error;
 	range->offset = le64_to_cpu(answer.offset);
@@ -128,6 +147,7 @@ static int cw_range_show(struct cw_segment *segment, struct cw_range *range)
 	if (range->offset & (align - 1) || range->offset >= dev->window_bytes ||
 	    range->length > dev->window_bytes - range->offset)
 		return -EPROTO;
+	range->touched = true;
 	down_write(&dev->map_lock);
 	list_add_tail(&range->list, &dev->ranges);
 	list_add(&range->of_segment, &segment->ranges);
@@ -205,6 +225,7 @@ static vm_fault_t cw_insert_around(struct cw_range *range, struct vm_fault *vmf)
 
 	if (!cw_pages_made(dev, offset + ((u64)touched << PAGE_SHIFT)))
 		return 0;
+	WRITE_ONCE(range->touched, true);
 	result = cw_page_insert(dev, vma, vmf->address, offset + ((u64)touched << PAGE_SHIFT),
 				touched);
 	if (range->segment->home.held_end)

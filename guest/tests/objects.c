@@ -55,6 +55,34 @@ static void few_are_shown(void)
 	end();
 }
 
+/* What is in use stays shown, though it was shown before what is not. */
+static void idle_ones_are_hidden(void)
+{
+	static struct vm_area_struct vma[SHOWN + 2];
+	struct file *files[SHOWN + 2];
+	unsigned int shown;
+
+	begin();
+	host.mappings = SHOWN;
+	for (int i = 0; i < SHOWN + 2; i++) {
+		files[i] = segment(PAGES);
+		map(&vma[i], files[i], PAGES);
+	}
+	/* When the last of these is touched all others were: the first is hidden. */
+	for (int i = 0; i <= SHOWN; i++)
+		EXPECT(touch(&vma[i], 0) == VM_FAULT_NOPAGE);
+	EXPECT(touch(&vma[1], 0) == VM_FAULT_NOPAGE && host.hidden == 1);
+	EXPECT(touch(&vma[SHOWN + 1], 0) == VM_FAULT_NOPAGE && host.hidden == 2);
+	shown = host.asked[CW_SHOW];
+	EXPECT(touch(&vma[1], 0) == VM_FAULT_NOPAGE && host.asked[CW_SHOW] == shown);
+	EXPECT(touch(&vma[2], 0) == VM_FAULT_NOPAGE && host.asked[CW_SHOW] > shown);
+	for (int i = 0; i < SHOWN + 2; i++) {
+		fput(files[i]);
+		unmap(&vma[i], files[i]);
+	}
+	end();
+}
+
 /* A segment of which no mapping may reach beyond its end, since what follows is another's. */
 static void bounds(void)
 {
@@ -221,6 +249,7 @@ static void ranges(void)
 	const unsigned long range = PHYS_PFN(CW_RANGE_BYTES);
 	static struct vm_area_struct near, far;
 	struct file *file;
+	unsigned int asked;
 
 	begin();
 	host.mappings = 2;
@@ -239,7 +268,10 @@ static void ranges(void)
 	EXPECT(touch(&far, 0) == VM_FAULT_NOPAGE);
 	EXPECT(host.last.size == CW_SEGMENT_MAX - CW_RANGE_BYTES && host.hidden == 1);
 	EXPECT(place(&far, 0) == CW_RANGE_BYTES - PAGE_SIZE);
-	EXPECT(!near.pages[0] && !near.pages[1] && near.pages[2] && near.pages[3]);
+	EXPECT(!near.pages[0] && !near.pages[1]);
+	asked = host.asked[CW_SHOW];
+	EXPECT(touch(&near, 2) == VM_FAULT_NOPAGE && host.asked[CW_SHOW] == asked);
+	EXPECT(place(&near, 2) == ROOM && place(&near, 3) == ROOM + PAGE_SIZE);
 	fput(file);
 	unmap(&near, file);
 	unmap(&far, file);
@@ -353,6 +385,7 @@ static void wakes(void)
 void test_objects(void)
 {
 	few_are_shown();
+	idle_ones_are_hidden();
 	bounds();
 	false_places();
 	nothing_is_shown();
