@@ -37,7 +37,9 @@ pub mod sync;
 
 #[cfg(not(any(loom, shuttle, miri)))]
 pub use arena::{Arena, Window};
-pub use doorbell::{Bell, Doorbell, drain};
+#[cfg(not(any(loom, shuttle, miri)))]
+pub use doorbell::drain;
+pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
 pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use life::{Life, LifeBook, LifeTable};
