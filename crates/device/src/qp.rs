@@ -207,6 +207,9 @@ impl Qp {
         };
         let mut guard = shared.state.lock();
         let state = &mut *guard;
+        if target == Some(QpState::Err) {
+            state.catch_up(self.qpn);
+        }
         let entry = state.qps[qp_index(self.qpn)]
             .as_deref_mut()
             .ok_or(Errno(libc::EINVAL))?;

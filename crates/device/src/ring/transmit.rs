@@ -67,8 +67,10 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool 
     if failed && !left && !link.said_failed {
         link.said_failed = true;
         link.ring.set_grant(Grant::NONE);
+        // First: what was received is acknowledged, though nobody has polled since.
+        link.publish_ack();
         link.ring.set_flag(Flag::Failed);
-        link.notify(Attention::DATA);
+        link.notify(Attention::DATA.and(Attention::ACK));
     }
     link.mind_silence(bound.qp, now);
     left
