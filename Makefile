@@ -25,6 +25,7 @@ include mk/guest.mk
 include tests/verify/verify.mk
 include tests/sisci/sisci.mk
 include tests/mpi/mpi.mk
+include tests/ucx/ucx.mk
 include tests/vm/vm.mk
 include guest/tests/tests.mk
 include tests/scale/scale.mk

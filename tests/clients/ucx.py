@@ -1,15 +1,18 @@
-"""UCX: what it finds on the device, and every test of ucx_perftest over each of its transports.
+"""UCX: what it finds on the device, every test of ucx_perftest over each of its transports, and
+clients and a server that find each other by address, through rdma_cm.
 
 The tests of a transport run in one pair of processes, from a batch file; each test's line of
 figures counts as a test. What a transport lacks UCX refuses by itself, and that is tested too.
+No packaged program of UCX listens through rdma_cm: tests/ucx/by_address.c does.
 """
 
+import os
 import re
 import tempfile
 import time
 
-from clients import program
-from lib import pair
+from clients import datagrams, program
+from lib import netns, pair
 
 INFO = "ucx_info -d"
 DEVICE = "cway0:1"
@@ -82,7 +85,11 @@ BATCHES = [
     Batch("ud_verbs, refused by UCX", {**MEMORY, **SWAP}, "ud_verbs,self", "ud_verbs",
           refused=True),
 ]
-NAMES = [INFO] + [batch.name for batch in BATCHES]
+BY_ADDRESS = "UCX, a server that listens by address"
+PROGRAM = os.path.join(netns.BUILD, "test", "ucx_by_address")
+# Without a priority UCX tries TCP for what comes before the queue pair.
+RDMA_CM = {"UCX_SOCKADDR_TLS_PRIORITY": "rdmacm", "UCX_TLS": "rc_v", "UCX_NET_DEVICES": DEVICE}
+NAMES = [INFO, BY_ADDRESS] + [batch.name for batch in BATCHES]
 
 
 def finds(text):
@@ -127,6 +134,21 @@ def run_batch(report, stage, world, wire, seconds, port, batch):
                len(batch.tests) - failed, failed)
 
 
+def came_back(text):
+    """The client has got back what it sent, over a queue pair of the device."""
+    if not re.search(r"^\d+ bytes came back$", text, re.M):
+        return "nothing came back"
+    return None if f"rc_verbs/{DEVICE}" in text else "not over rc_verbs"
+
+
+def run_by_address(report, stage, world, wire, seconds, port):
+    """A listener on all addresses, and a client that connects by one."""
+    program.run_one(report, stage, world, wire, seconds, program.Program(
+        BY_ADDRESS, [PROGRAM, "server", str(port), "1"],
+        [PROGRAM, "client", world.server.address, str(port)], datagrams.owns_udp_port(port),
+        came_back, RDMA_CM))
+
+
 def run(report, stage, world, wire, seconds, ports, chosen):
     """Runs every batch on one pair of hosts."""
     if chosen(f"{stage} {INFO}"):
@@ -136,3 +158,5 @@ def run(report, stage, world, wire, seconds, ports, chosen):
     for batch in BATCHES:
         if chosen(f"{stage} {batch.name}"):
             run_batch(report, stage, world, wire, seconds, next(ports), batch)
+    if chosen(f"{stage} {BY_ADDRESS}"):
+        run_by_address(report, stage, world, wire, seconds, next(ports))

@@ -56,6 +56,8 @@ static void handle(struct rdma_cm_event *event)
 	if (kind == RDMA_CM_EVENT_CONNECT_REQUEST) {
 		if (event->id->route.addr.dst_sin.sin_port == 0)
 			fail("a request from port 0");
+		if (!event->id->verbs || !event->id->pd)
+			fail("a request without a device or protection domain");
 		refused = !accept_request(event);
 	} else if (kind == RDMA_CM_EVENT_ESTABLISHED) {
 		link->established = true;

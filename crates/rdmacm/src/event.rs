@@ -243,6 +243,8 @@ unsafe fn new_end(
         let (context, ps) = ((*listener).context, (*listener).ps);
         let id = id::create(channel, context, ps, Some((*listener).qp_type))?;
         let local = sockaddr::canonical(local.or(own).unwrap_or(peer));
+        // A listener on all addresses has none: then it is the device's.
+        (*id).pd = (*listener).pd;
         let bound = bind_to_device(id, local.ip());
         if let Err(errno) = bound {
             id::destroy_id(id);
@@ -256,7 +258,6 @@ unsafe fn new_end(
         drop(state);
         (*id).route.addr.src = sockaddr::storage(local);
         (*id).route.addr.dst = sockaddr::storage(peer);
-        (*id).pd = (*listener).pd;
         Ok(id)
     }
 }
