@@ -18,6 +18,8 @@ abi_natives := -lrt -lpthread -lm -ldl -lc
 abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \
 	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu
 
+comma := ,
+
 .PHONY: libs abi-archives
 libs: $(BUILD)/lib/libibverbs.so.1 $(BUILD)/lib/librdmacm.so.1 $(BUILD)/lib/libcauseway.so
 
@@ -25,14 +27,16 @@ abi-archives:
 	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
 		--profile $(ABI_PROFILE) -p causeway-verbs -p causeway-rdmacm -p causeway
 
-# $(1) soname, $(2) archive, $(3) symbol table, $(4) libraries of ours that it stands on
+# $(1) soname, $(2) archive, $(3) symbol table, $(4) libraries of ours that it stands on. Those lie
+# beside it, which counts where none of the name is loaded yet: in a namespace of dlmopen(3).
 define abi_library
 $(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4)
 	@mkdir -p $$(@D)
 	awk -f mk/version-script.awk $(3) > $$@.map
 	$(CC) $(abi_flags) -Wl,-soname,$(1) -Wl,--version-script,$$@.map -o $$@.new \
 		-Wl,--whole-archive $(abi_archives)/$(2) -Wl,--no-whole-archive \
-		$(4) -static-libgcc -lgcc -lgcc_eh $(abi_natives)
+		$(4) $(if $(4),-Wl$(comma)-rpath$(comma)'$$$$ORIGIN') \
+		-static-libgcc -lgcc -lgcc_eh $(abi_natives)
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $$@.new $$@ && rm $$@.map
 endef

@@ -5,11 +5,12 @@ PATHS_LIB := $(BUILD)/lib/libcauseway-paths.so
 
 paths: $(PATHS_LIB) ## Build the path shim
 
-$(PATHS_LIB): pathshim/paths.c mk/c.mk
+$(PATHS_LIB): pathshim/paths.c pathshim/libraries.c mk/c.mk
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -fPIC -shared -fvisibility=hidden -fno-builtin \
 		-fstack-protector-strong \
-		-Wl,-soname,$(@F) -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -o $@.new $<
+		-Wl,-soname,$(@F) -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -o $@.new \
+		$(filter %.c,$^) -ldl
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// libcauseway-paths.so: shows a program the device's files without a kernel driver.
+// libcauseway-paths.so: shows a program the device's files without a kernel driver. Its other half,
+// libraries.c, opens Causeway's libraries for programs that ask for them by another name.
 //
 // UCX, NCCL, Mooncake and others look at /sys/class/infiniband and /dev/infiniband themselves,
 // beside calling libibverbs. This library, preloaded by `causeway run`, lets the calls by which a

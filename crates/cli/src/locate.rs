@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 pub const VERBS: &str = "libibverbs.so.1";
 /// The connection manager's library.
 pub const RDMACM: &str = "librdmacm.so.1";
-/// The library that shows programs the device's files.
+/// The library that shows programs the device's files, and opens the other two for programs that
+/// ask for them by another name.
 pub const PATHS: &str = "libcauseway-paths.so";
 
 /// Where the libraries may be, relative to the directory of the executable.

@@ -19,10 +19,13 @@ const PRELOAD: &str = "LD_PRELOAD";
 const WIRE: &str = "CAUSEWAY_WIRE";
 const SYSFS: &str = "CAUSEWAY_SYSFS";
 
+/// Variables of the command's environment; those without a value it is not to have.
+type Environment = Vec<(&'static str, Option<OsString>)>;
+
 /// Runs the command; returns only if that fails.
 pub fn run(options: &RunOptions) -> u8 {
     match prepare(options) {
-        Ok(environment) => become_command(&options.command, &environment),
+        Ok(environment) => become_command(&options.command, environment),
         Err(error) => {
             complain(&error);
             EXIT_OWN_FAILURE
@@ -30,27 +33,32 @@ pub fn run(options: &RunOptions) -> u8 {
     }
 }
 
-/// The variables to set for the command.
-fn prepare(options: &RunOptions) -> Result<Vec<(&'static str, OsString)>, String> {
+/// The variables to set for the command, or to remove.
+fn prepare(options: &RunOptions) -> Result<Environment, String> {
     let libraries = Libraries::find().map_err(|error| error.to_string())?;
-    let mut environment = Vec::new();
     let tree = if options.no_paths {
         None
     } else {
         Some(sysfs_tree()?)
     };
-    let shim = tree.is_some() && !options.isolate;
-    environment.push((
-        PRELOAD,
-        preload(&libraries, shim, std::env::var_os(PRELOAD)),
-    ));
+    // The shim is always there, since it also answers when the libraries are opened by name. It
+    // shows no files without their directory's name.
+    let shown = match tree {
+        Some(tree) if options.isolate => {
+            isolate::enter(&tree)?;
+            None
+        }
+        tree => tree.map(PathBuf::into_os_string),
+    };
+    let mut environment = vec![
+        (
+            PRELOAD,
+            Some(preload(&libraries, std::env::var_os(PRELOAD))),
+        ),
+        (SYSFS, shown),
+    ];
     if let Some(wire) = options.wire.or_else(default_wire) {
-        environment.push((WIRE, wire.name().into()));
-    }
-    match tree {
-        Some(tree) if options.isolate => isolate::enter(&tree)?,
-        Some(tree) => environment.push((SYSFS, tree.into())),
-        None => {}
+        environment.push((WIRE, Some(wire.name().into())));
     }
     Ok(environment)
 }
@@ -73,12 +81,8 @@ fn sysfs_tree() -> Result<PathBuf, String> {
 
 /// The value of LD_PRELOAD: ours first, then what the caller preloads already, without repeating
 /// ourselves when one `causeway run` starts another.
-fn preload(libraries: &Libraries, with_paths: bool, before: Option<OsString>) -> OsString {
-    let mut names = vec![locate::VERBS, locate::RDMACM];
-    if with_paths {
-        names.push(locate::PATHS);
-    }
-    let mut entries: Vec<OsString> = names
+fn preload(libraries: &Libraries, before: Option<OsString>) -> OsString {
+    let mut entries: Vec<OsString> = [locate::VERBS, locate::RDMACM, locate::PATHS]
         .into_iter()
         .map(|name| libraries.path(name).into_os_string())
         .collect();
@@ -104,14 +108,19 @@ fn same_name(a: &OsStr, b: &OsStr) -> bool {
 
 /// Replaces this process by the command. Nothing is changed but the environment: neither signal
 /// dispositions nor the signal mask nor limits, which `std::process::Command` would touch.
-fn become_command(command: &[OsString], environment: &[(&'static str, OsString)]) -> u8 {
+fn become_command(command: &[OsString], environment: Environment) -> u8 {
     let Some(argv) = command.iter().map(c_string).collect::<Option<Vec<_>>>() else {
         complain("an argument holds a null byte");
         return EXIT_OWN_FAILURE;
     };
     for (name, value) in environment {
         // SAFETY: this process has one thread, so nobody reads the environment meanwhile.
-        unsafe { std::env::set_var(name, value) };
+        unsafe {
+            match value {
+                Some(value) => std::env::set_var(name, value),
+                None => std::env::remove_var(name),
+            }
+        }
     }
     let mut pointers: Vec<_> = argv.iter().map(|argument| argument.as_ptr()).collect();
     pointers.push(std::ptr::null());
