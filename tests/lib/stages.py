@@ -29,11 +29,11 @@ def cargo(*args):
     return [os.environ.get("CARGO", "cargo"), "test", *CARGO_FLAGS, "--no-fail-fast", *args]
 
 
-def loom_env():
-    """Loom replaces the atomics, so its build must not share artefacts with the ordinary one."""
+def checker_env(checker):
+    """A model checker replaces the atomics: its build shares no artefacts with the ordinary one."""
     target = os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target")
-    flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg loom".strip()
-    return {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": os.path.join(target, "loom")}
+    flags = f"{os.environ.get('RUSTFLAGS', '')} --cfg {checker}".strip()
+    return {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": os.path.join(target, checker)}
 
 
 def all_stages():
@@ -51,8 +51,11 @@ def all_stages():
               cargo("--release", "-p", "causeway-sim"), seconds=900),
         Stage("loom", "models of the shared-memory protocols, and of the endpoint's lock",
               cargo("--release", "-p", "causeway-shm", "-p", "causeway-favour", "--test", "loom",
-                    "--test", "loom_locks"), seconds=600,
-              env=loom_env()),
+                    "--test", "models", "--test", "lock_models"), seconds=600,
+              env=checker_env("loom")),
+        Stage("shuttle", "random interleavings of longer models of the same protocols",
+              cargo("--release", "-p", "causeway-shm", "--test", "models", "--test",
+                    "lock_models"), seconds=600, env=checker_env("shuttle")),
         Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),

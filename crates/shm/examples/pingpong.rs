@@ -4,7 +4,7 @@
 //! round, medians of one-way times in nanoseconds. The bare figure of the same round is the limit
 //! to compare with: on virtual machines the distance of two processors changes under one's feet.
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 fn main() {
     let mut args = std::env::args()
         .skip(1)
@@ -14,10 +14,10 @@ fn main() {
     bench::run(rounds, iterations);
 }
 
-#[cfg(any(loom, shuttle, miri))]
+#[cfg(any(loom, shuttle))]
 fn main() {}
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 mod bench {
     use causeway_shm::{Attention, Doorbell, Inbox, Ring, Segment, Side, layout, notify};
     use std::os::fd::{AsFd, OwnedFd};

@@ -2,7 +2,7 @@
 
 use std::io;
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 use {
     rustix::event::{EventfdFlags, eventfd},
     rustix::io::{Errno, ReadWriteFlags},
@@ -19,13 +19,13 @@ pub trait Bell {
 }
 
 /// An eventfd: readable since it was rung, until it is drained.
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 pub struct Doorbell {
     fd: OwnedFd,
 }
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 impl Doorbell {
     /// A new doorbell, owned by the caller.
     ///
@@ -63,7 +63,7 @@ impl Doorbell {
 ///
 /// # Errors
 /// What `preadv2(2)` reports, beside EAGAIN.
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub fn drain(bell: BorrowedFd<'_>) -> io::Result<bool> {
     let mut count = [0u8; 8];
     let mut iov = [io::IoSliceMut::new(&mut count)];
@@ -76,7 +76,7 @@ pub fn drain(bell: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 fn drain_plain(bell: BorrowedFd<'_>) -> io::Result<bool> {
     match rustix::io::read(bell, &mut [0u8; 8]) {
         Ok(_) => Ok(true),
@@ -85,7 +85,7 @@ fn drain_plain(bell: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 impl Bell for Doorbell {
     fn ring(&self) -> io::Result<()> {
         match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
@@ -97,11 +97,11 @@ impl Bell for Doorbell {
 }
 
 /// Stand-in so that the crate's interface is whole where there are no descriptors.
-#[cfg(any(loom, shuttle, miri))]
+#[cfg(any(loom, shuttle))]
 #[derive(Debug)]
 pub struct Doorbell {}
 
-#[cfg(any(loom, shuttle, miri))]
+#[cfg(any(loom, shuttle))]
 impl Bell for Doorbell {
     fn ring(&self) -> io::Result<()> {
         Ok(())

@@ -240,7 +240,7 @@ impl Interrupt {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle, miri))))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use crate::doorbell::Doorbell;

@@ -19,7 +19,7 @@
 //!
 //! None of these types does any locking of its own: a [`Ring`] takes `&mut self`.
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub mod arena;
 pub mod doorbell;
 pub mod inbox;
@@ -35,9 +35,9 @@ pub mod segment;
 pub mod stats;
 pub mod sync;
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub use arena::{Arena, Window};
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub use doorbell::drain;
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;

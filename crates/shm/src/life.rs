@@ -102,7 +102,7 @@ impl LifeTable {
     }
 }
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 impl LifeTable {
     /// The deaths word, to be slept on (`FUTEX_WAIT`, `FUTEX_WAITV`; shared). It may lie in memory
     /// that is mapped for reading only: load from it, never store.
@@ -185,7 +185,7 @@ impl LifeBook {
         self.mem
             .word(l::LIFE_DEATHS_AT)
             .fetch_add(1, Ordering::SeqCst);
-        #[cfg(not(any(loom, shuttle, miri)))]
+        #[cfg(not(any(loom, shuttle)))]
         {
             use rustix::thread::futex;
             // Nobody sleeping is no failure, and no other is possible.
@@ -198,7 +198,7 @@ impl LifeBook {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle, miri))))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use std::time::Duration;

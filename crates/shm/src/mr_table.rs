@@ -270,7 +270,7 @@ impl PeerMrs {
     }
 }
 
-#[cfg(all(test, not(any(loom, shuttle, miri))))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
 

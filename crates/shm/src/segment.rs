@@ -36,7 +36,7 @@ pub enum SegmentError {
     Format,
 }
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 mod os {
     use super::SegmentError;
     use rustix::fs::{MemfdFlags, SealFlags};
@@ -302,71 +302,10 @@ mod os {
     }
 }
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub use os::Segment;
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) use os::check_pages;
-
-#[cfg(miri)]
-mod heap {
-    use super::SegmentError;
-    use crate::layout::PAGE;
-    use std::alloc::{Layout, alloc_zeroed, dealloc};
-    use std::ptr::NonNull;
-
-    /// Memory of this process in the place of a memfd, which Miri can't map.
-    #[derive(Debug)]
-    pub struct Segment {
-        base: NonNull<u8>,
-        len: usize,
-    }
-
-    // SAFETY: all access goes through atomics and raw copies.
-    unsafe impl Send for Segment {}
-    // SAFETY: as above.
-    unsafe impl Sync for Segment {}
-
-    impl Segment {
-        fn layout(len: usize) -> Layout {
-            Layout::from_size_align(len, PAGE).expect("a segment's size")
-        }
-
-        /// Allocates `len` zero bytes.
-        ///
-        /// # Errors
-        /// ENOMEM.
-        pub fn create(_name: &str, len: usize) -> Result<Segment, SegmentError> {
-            assert!(len > 0);
-            // SAFETY: the layout's size is not zero.
-            let base = unsafe { alloc_zeroed(Self::layout(len)) };
-            let base = NonNull::new(base).ok_or(std::io::Error::other("out of memory"))?;
-            Ok(Segment { base, len })
-        }
-
-        /// Bytes allocated.
-        #[must_use]
-        #[allow(clippy::len_without_is_empty, reason = "a segment is never empty")]
-        pub fn len(&self) -> usize {
-            self.len
-        }
-
-        /// Address of the first byte, for raw and atomic access while the segment lives.
-        #[must_use]
-        pub fn as_ptr(&self) -> *mut u8 {
-            self.base.as_ptr()
-        }
-    }
-
-    impl Drop for Segment {
-        fn drop(&mut self) {
-            // SAFETY: allocated in `create` with the same layout.
-            unsafe { dealloc(self.base.as_ptr(), Self::layout(self.len)) };
-        }
-    }
-}
-
-#[cfg(miri)]
-pub use heap::Segment;
 
 #[cfg(any(loom, shuttle))]
 mod model {

@@ -1,5 +1,5 @@
 //! Replays the fuzzing corpus of the ring (fuzz/README.md).
-#![cfg(not(any(loom, shuttle, miri)))]
+#![cfg(not(any(loom, shuttle)))]
 
 #[path = "../../../fuzz/harness/corpus.rs"]
 mod corpus;

@@ -1,5 +1,5 @@
 //! Segments, inboxes, doorbells, statistics and the notification of a peer.
-#![cfg(not(any(loom, shuttle, miri)))]
+#![cfg(not(any(loom, shuttle)))]
 
 use causeway_shm::layout as l;
 use causeway_shm::{Attention, Bell, Counter, Doorbell, Inbox, Ring, Segment, SegmentError, Side};

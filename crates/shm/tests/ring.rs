@@ -1,7 +1,6 @@
 //! The ring against an oracle, under threads, and against a hostile peer.
 #![cfg(not(any(loom, shuttle)))]
 
-#[cfg(not(miri))]
 use causeway_shm::Corrupt;
 use causeway_shm::layout as l;
 use causeway_shm::{Attention, Ring, Segment, Side};
@@ -9,10 +8,9 @@ use proptest::prelude::*;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-// Miri is a thousand times slower, and sees a race or a bad pointer at the first chance.
-const CASES: u32 = if cfg!(miri) { 1 } else { 256 };
-const LAPS: u64 = if cfg!(miri) { 2 } else { 200 };
-const OPS: usize = if cfg!(miri) { 20 } else { 400 };
+const CASES: u32 = 256;
+const LAPS: u64 = 200;
+const OPS: usize = 400;
 
 fn pair(capacity: usize) -> (Ring, Ring) {
     let (_, a, b) = shared(capacity);
@@ -236,17 +234,12 @@ mod hostile {
     use causeway_shm::Segment;
 
     /// Writes a word of the segment behind the ring's back.
-    #[cfg(not(miri))]
     pub fn store(segment: &Segment, word: usize, value: u64) {
         rustix::io::pwrite(segment.fd(), &value.to_le_bytes(), word as u64 * 8).unwrap();
     }
-
-    #[cfg(miri)]
-    pub fn store(_: &Segment, _: usize, _: u64) {}
 }
 
 #[test]
-#[cfg(not(miri))]
 fn nonsense_is_reported() {
     let ready = |len: u64, kind: u64, number: u64| len | kind << 32 | (0x8000 | number) << 48;
     let data = l::PAGE / 8;
@@ -371,10 +364,6 @@ fn cools_only_when_nothing_happened() {
 }
 
 #[test]
-#[cfg_attr(
-    miri,
-    ignore = "Miri (2026-05) itself fails on words that bodies are copied over"
-)]
 fn two_threads() {
     let records: u64 = 300_000;
     let (mut a, mut b) = pair(2 * l::MIN_CAPACITY);
@@ -418,7 +407,6 @@ fn send_short(ring: &mut Ring, seq: u64, len: usize) -> bool {
     sent
 }
 
-#[cfg(not(miri))]
 #[test]
 fn short_records_keep_to_the_beginning_of_a_large_ring() {
     let (segment, mut a, mut b) = shared(l::RING_CAPACITY);
@@ -436,7 +424,6 @@ fn short_records_keep_to_the_beginning_of_a_large_ring() {
     assert!(touched <= 80 << 10, "{touched} bytes are touched");
 }
 
-#[cfg(not(miri))]
 #[test]
 fn records_are_in_order_whether_or_not_the_ring_begins_again_early() {
     let (_, mut a, mut b) = shared(l::RING_CAPACITY);

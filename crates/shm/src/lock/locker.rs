@@ -155,20 +155,13 @@ impl Locker {
     }
 }
 
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 #[cold]
 fn current_thread() -> u32 {
     rustix::thread::gettid()
         .as_raw_nonzero()
         .get()
         .unsigned_abs()
-}
-
-#[cfg(miri)]
-fn current_thread() -> u32 {
-    use std::sync::atomic::{AtomicU32, Ordering};
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[cfg(any(loom, shuttle))]

@@ -36,14 +36,14 @@ mod barrier;
 mod condvar;
 mod error;
 mod event;
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 mod futex;
 mod layout;
 mod locker;
 mod memory;
 mod mutex;
 mod owner;
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 mod proxy;
 mod records;
 mod rwlock;
@@ -56,7 +56,7 @@ mod word;
 pub use barrier::{BARRIER_MAX, Barrier};
 pub use condvar::{Condvar, Woken};
 pub use error::{Acquired, LockError};
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub use futex::{Futex, Outside, Proxy, reach_outside_by};
 pub use layout::{
     BARRIER_BYTES, BARRIER_MAGIC, CONDVAR_BYTES, CONDVAR_MAGIC, HOLDER, LOCK_ALIGN, MUTEX_BYTES,
@@ -66,7 +66,7 @@ pub use locker::{LEASE, Liveness, Locker, Sleep};
 pub use memory::Memory;
 pub use mutex::Mutex;
 pub use owner::Holder;
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub use proxy::{WORDS_MAX, Watched, sleep_on_any, wake_in};
 pub use rwlock::RwLock;
 pub use semaphore::{SEMAPHORE_MAX, Semaphore};

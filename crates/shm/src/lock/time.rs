@@ -79,7 +79,7 @@ pub(crate) fn now() -> u64 {
 }
 
 /// The time as the system calls take it.
-#[cfg(not(any(loom, shuttle, miri)))]
+#[cfg(not(any(loom, shuttle)))]
 pub(crate) fn timespec(nanos: u64) -> rustix::time::Timespec {
     rustix::time::Timespec {
         tv_sec: (nanos / NANOS) as i64,

@@ -1,21 +1,28 @@
-//! The locks, in every interleaving of small scenarios, with a process that dies at each step.
+//! The locks, in every interleaving of small scenarios (loom) and in random ones without a bound on
+//! preemptions (shuttle), with a process that dies at each step.
 //!
 //! No time passes in a model, so no lease runs out: a wake-up that is lost is a deadlock, which
-//! loom reports.
+//! either reports.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test loom_locks`
-#![cfg(loom)]
+//! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test lock_models`, and with
+//! `--cfg shuttle`.
+#![cfg(any(loom, shuttle))]
 
-#[path = "loom_locks/bed.rs"]
+#[path = "models/bed.rs"]
 mod bed;
+#[path = "models/cell.rs"]
+mod cell;
+#[path = "models/checker.rs"]
+mod checker;
 
-use bed::{Bed, model};
+use bed::Bed;
 use causeway_shm::lock::{Acquired, Barrier, Condvar, LockError, Locker, Mutex, RwLock, Semaphore};
-use loom::cell::UnsafeCell;
-use loom::sync::Arc;
+use cell::UnsafeCell;
+use checker::model;
+use checker::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a lock protects: loom reports two accesses at once. And who was told of a death.
+/// What a lock protects: the checker reports two accesses at once. And who was told of a death.
 struct Data {
     cell: UnsafeCell<u32>,
     told: AtomicU32,
@@ -35,7 +42,7 @@ impl Data {
     }
 
     fn write(&self) {
-        // SAFETY: loom checks that nobody else is there.
+        // SAFETY: the checker panics if somebody else is there.
         self.cell.with_mut(|value| unsafe { *value += 1 });
     }
 

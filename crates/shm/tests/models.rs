@@ -1,29 +1,32 @@
-//! Every interleaving, and every reordering the memory model allows, of small scenarios.
+//! The shared-memory protocols, in every interleaving of small scenarios (loom), and in random ones
+//! of longer scenarios (shuttle).
 //!
 //! loom never lets a load see a later store, so it can't show what a relaxed store of the reader's
 //! head would do (the copy out of the ring sinking below it): that rule stands on its argument.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test loom`
-#![cfg(loom)]
+//! `RUSTFLAGS="--cfg loom" cargo test -p causeway-shm --release --test models`, and with `--cfg
+//! shuttle`.
+#![cfg(any(loom, shuttle))]
+
+#[path = "models/checker.rs"]
+mod checker;
 
 use causeway_shm::layout::{INTERRUPT_BYTES, MR_TABLE_BYTES};
 use causeway_shm::{
     Attention, Bell, Grant, Inbox, Interrupt, MrEntry, MrTable, PeerMrs, Ring, Segment, Side,
     Trigger, TriggerError, notify,
 };
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread;
+use checker::sync::atomic::{AtomicU64, Ordering};
+use checker::sync::{Arc, Condvar, Mutex};
+use checker::{model, thread};
+
+/// How many times longer scenarios of one thread on each side are than loom can bear.
+const LENGTH: u64 = if cfg!(loom) { 1 } else { 16 };
 
 fn pair() -> (Ring, Ring) {
     let segment = Arc::new(Ring::create().unwrap());
     let a = Ring::attach(Arc::clone(&segment), Side::A).unwrap();
     (a, Ring::attach(segment, Side::B).unwrap())
-}
-
-fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
 }
 
 /// One-cell records with one word of body, or two-cell ones.
@@ -90,7 +93,7 @@ impl Bell for ModelBell {
 }
 
 impl ModelBell {
-    /// Sleeps until rung. loom reports a deadlock if nobody ever rings.
+    /// Sleeps until rung. The checker reports a deadlock if nobody ever rings.
     fn wait(&self) {
         let mut rung = self.rung.lock().unwrap();
         while !*rung {
@@ -107,14 +110,14 @@ fn in_order_over_laps() {
     model(3, || {
         let (mut a, mut b) = pair();
         let producer = thread::spawn(move || {
-            for (seq, words) in [(0, 1), (1, 1), (2, 5), (3, 1)] {
+            for (seq, words) in (0..4 * LENGTH).zip([1, 1, 5, 1].into_iter().cycle()) {
                 while !send(&mut a, seq, words) {
                     thread::yield_now();
                 }
                 a.tx.publish();
             }
         });
-        receive_in_order(&mut b, 4);
+        receive_in_order(&mut b, 4 * LENGTH);
         producer.join().unwrap();
     });
 }
@@ -125,7 +128,8 @@ fn short_ones_in_order_over_laps() {
     model(3, || {
         let (mut a, mut b) = pair();
         let producer = thread::spawn(move || {
-            for (seq, short) in [(0, true), (1, true), (2, false), (3, true)] {
+            let shorts = [true, true, false, true].into_iter().cycle();
+            for (seq, short) in (0..4 * LENGTH).zip(shorts) {
                 while !(if short {
                     send_short(&mut a, seq)
                 } else {
@@ -136,7 +140,7 @@ fn short_ones_in_order_over_laps() {
                 a.tx.publish();
             }
         });
-        receive_in_order(&mut b, 4);
+        receive_in_order(&mut b, 4 * LENGTH);
         producer.join().unwrap();
     });
 }
@@ -166,15 +170,15 @@ fn batches_are_whole() {
 fn acknowledgments_publish() {
     model(3, || {
         let (mut a, mut b) = pair();
-        let placed = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let placed = Arc::new(AtomicU64::new(0));
         let memory = Arc::clone(&placed);
         let responder = thread::spawn(move || {
-            memory.store(1, loom::sync::atomic::Ordering::Relaxed);
+            memory.store(1, Ordering::Relaxed);
             a.set_req_ack(1);
             a.publish_ack();
         });
         if b.req_ack() == 1 {
-            assert_eq!(placed.load(loom::sync::atomic::Ordering::Relaxed), 1);
+            assert_eq!(placed.load(Ordering::Relaxed), 1);
         }
         responder.join().unwrap();
     });
@@ -355,13 +359,13 @@ fn region_taken_back(table: MrTable, theirs: PeerMrs) {
     owner.set_grant(Grant::new(0, 2));
     table.publish(&region());
     // What is accessed: 0 while it is the region's, 1 after the owner has reused it.
-    let memory = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+    let memory = Arc::new(AtomicU64::new(0));
     let seen = Arc::clone(&memory);
     let initiator = thread::spawn(move || {
         let granted = peer.enter(1).allows(2);
         if granted && theirs.get(1).is_some() {
             // Not an update: it must be ordered by the protocol alone.
-            assert_eq!(seen.load(loom::sync::atomic::Ordering::Relaxed), 0);
+            assert_eq!(seen.load(Ordering::Relaxed), 0);
         }
         assert!(peer.leave());
     });
@@ -369,7 +373,7 @@ fn region_taken_back(table: MrTable, theirs: PeerMrs) {
     while owner.peer_in_flight() == 1 {
         thread::yield_now();
     }
-    memory.store(1, loom::sync::atomic::Ordering::Relaxed);
+    memory.store(1, Ordering::Relaxed);
     initiator.join().unwrap();
 }
 
@@ -383,13 +387,13 @@ fn an_evicted_peer_knows() {
         let theirs = PeerMrs::open(segment).unwrap();
         owner.set_grant(Grant::new(0, 2));
         table.publish(&region());
-        let memory = Arc::new(loom::sync::atomic::AtomicU64::new(0));
+        let memory = Arc::new(AtomicU64::new(0));
         let seen = Arc::clone(&memory);
         let initiator = thread::spawn(move || {
             let granted = peer.enter(1).allows(2);
             let mut stale = false;
             if granted && theirs.get(1).is_some() {
-                stale = seen.load(loom::sync::atomic::Ordering::Relaxed) != 0;
+                stale = seen.load(Ordering::Relaxed) != 0;
             }
             let reported = peer.leave();
             assert!(!(stale && reported));
@@ -398,7 +402,7 @@ fn an_evicted_peer_knows() {
         if owner.peer_in_flight() == 1 {
             owner.evict();
         }
-        memory.store(1, loom::sync::atomic::Ordering::Relaxed);
+        memory.store(1, Ordering::Relaxed);
         initiator.join().unwrap();
     });
 }
@@ -442,7 +446,7 @@ fn payloads_of_interrupts_are_whole() {
         let mut owner = Interrupt::open(segment).unwrap();
         let bell = Arc::new(ModelBell::default());
         let sender = thread::spawn(move || {
-            for number in 1..=3u64 {
+            for number in 1..=3 * LENGTH {
                 while let Err(full) = trigger.send(&number.to_le_bytes(), &*bell) {
                     assert!(matches!(full, TriggerError::Full));
                     thread::yield_now();
@@ -450,7 +454,7 @@ fn payloads_of_interrupts_are_whole() {
             }
         });
         let mut payload = Vec::new();
-        for number in 1..=3u64 {
+        for number in 1..=3 * LENGTH {
             while !owner.receive(&mut payload).unwrap() {
                 thread::yield_now();
             }

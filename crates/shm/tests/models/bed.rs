@@ -1,21 +1,15 @@
-//! Processes of a model that die, futexes that loom can see, and a broker that tells of deaths.
+//! Processes of a model that die, futexes that the checker sees, a broker that tells of deaths.
 
+use crate::checker::sync::atomic::{AtomicU64, Ordering};
+use crate::checker::sync::{Arc, Condvar, Mutex};
+use crate::checker::thread::{self, JoinHandle};
 use causeway_shm::life::{Life, LifeBook};
 use causeway_shm::lock::{Deadline, Locker, Memory, Sleep};
 use causeway_shm::{Segment, layout};
-use loom::sync::atomic::{AtomicU64, Ordering};
-use loom::sync::{Arc, Condvar, Mutex};
-use loom::thread::{self, JoinHandle};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 /// Bytes of the block: two objects.
 const BLOCK: usize = 128;
-
-pub fn model(preemptions: usize, f: impl Fn() + Sync + Send + 'static) {
-    let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(preemptions);
-    builder.check(f);
-}
 
 /// One that sleeps.
 struct Sleeper {

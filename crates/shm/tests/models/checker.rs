@@ -1,0 +1,33 @@
+//! The model checker that the build has chosen: loom or shuttle.
+//!
+//! loom runs every interleaving, and every reordering that the memory model allows, of a small
+//! scenario. shuttle runs random interleavings, sequentially consistent ones only, of the same
+//! scenario many times over: it reaches what loom's bound on preemptions leaves out.
+
+#[cfg(loom)]
+pub use loom::{sync, thread};
+#[cfg(shuttle)]
+pub use shuttle::{sync, thread};
+
+/// Random schedules of each scenario under shuttle: half of them uniform, half by priorities.
+#[cfg(shuttle)]
+const SCHEDULES: usize = 10_000;
+
+/// Runs `scenario` in every interleaving of at most so many preemptions.
+#[cfg(loom)]
+pub fn model(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(preemptions);
+    builder.check(scenario);
+}
+
+/// Runs `scenario` in random interleavings. One that fails is printed, to be replayed.
+#[cfg(shuttle)]
+pub fn model(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
+    let scenario = std::sync::Arc::new(scenario);
+    let again = std::sync::Arc::clone(&scenario);
+    shuttle::check_random(move || scenario(), SCHEDULES / 2);
+    // PCT, "A Randomized Scheduler with Probabilistic Guarantees of Finding Bugs" (ASPLOS 2010):
+    // finds what needs few preemptions at the right places.
+    shuttle::check_pct(move || again(), SCHEDULES / 2, preemptions + 1);
+}
