@@ -18,6 +18,9 @@ int main(int argc, char **argv)
 		return die_at(argv[2], argv[3], argv[4]);
 	if (!strcmp(role, "misuse") && argc == 4)
 		return misuse(argv[2], argv[3]);
+	if (!strcmp(role, "edges") && argc == 3)
+		return hear_each_event(argv[2]);
 	fail("usage: peer server PORT | sequential, concurrent HOST PORT COUNT |\n"
-	     "       die HOST PORT STAGE | misuse HOST PORT");
+	     "       die HOST PORT STAGE | misuse HOST PORT |\n"
+	     "       edges HOST");
 }

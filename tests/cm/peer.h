@@ -35,5 +35,6 @@ int connect_one_by_one(const char *host, const char *port, int count);
 int connect_at_once(const char *host, const char *port, int count);
 int die_at(const char *host, const char *port, const char *stage);
 int misuse(const char *host, const char *port);
+int hear_each_event(const char *host);
 
 #endif

@@ -9,7 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::errno::Errno;
 
 /// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event:
-/// programs poll it, make it non-blocking and nest it in epoll.
+/// programs poll it, make it non-blocking and nest it in epoll. Each event is written to it, so
+/// that edge-triggered epoll hears of each (epoll(7)); what empties the queue reads them all.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
     fd: OwnedFd,
@@ -23,6 +24,8 @@ struct Queue<T> {
     raised: bool,
     /// A thread makes progress to take an event itself.
     held: bool,
+    /// Events have come meanwhile that were not written.
+    unwritten: bool,
 }
 
 impl<T> EventQueue<T> {
@@ -32,6 +35,7 @@ impl<T> EventQueue<T> {
             events: VecDeque::new(),
             raised: false,
             held: false,
+            unwritten: false,
         };
         Ok(EventQueue {
             fd,
@@ -46,6 +50,7 @@ impl<T> EventQueue<T> {
     pub fn push(&self, event: T) {
         let mut queue = self.queue.lock();
         queue.events.push_back(event);
+        queue.unwritten = true;
         self.show(&mut queue);
     }
 
@@ -77,18 +82,21 @@ impl<T> EventQueue<T> {
         before - queue.events.len()
     }
 
-    /// Makes the descriptor say whether there are events.
+    /// Writes what is new, unless it may be taken at once, and reads once nothing is left.
     fn show(&self, queue: &mut Queue<T>) {
-        let any = !queue.events.is_empty();
-        if any && !queue.raised && !queue.held {
-            // Cannot block: the counter is 0.
+        if queue.events.is_empty() {
+            queue.unwritten = false;
+            if queue.raised {
+                let mut count = [0; 8];
+                // Cannot block: what was written has not been read.
+                let _ = rustix::io::read(&self.fd, &mut count);
+                queue.raised = false;
+            }
+        } else if queue.unwritten && !queue.held {
+            // Cannot block: the counter holds 2^64 - 2 events.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
             queue.raised = true;
-        } else if !any && queue.raised {
-            let mut count = [0; 8];
-            // Cannot block: the counter is 1.
-            let _ = rustix::io::read(&self.fd, &mut count);
-            queue.raised = false;
+            queue.unwritten = false;
         }
     }
 
@@ -108,7 +116,8 @@ impl<T> AsFd for EventQueue<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{PollFd, PollFlags, poll};
+    use rustix::buffer::spare_capacity;
+    use rustix::event::{PollFd, PollFlags, epoll, poll};
 
     fn readable(queue: &EventQueue<u32>) -> bool {
         let mut fds = [PollFd::new(queue, PollFlags::IN)];
@@ -134,6 +143,55 @@ mod tests {
         assert_eq!(queue.remove(|e| *e == 3), 1);
         assert!(!readable(&queue));
     }
+
+    /// How often a watcher by edge-triggered epoll is woken, asked after each step.
+    struct Edges(OwnedFd);
+
+    impl Edges {
+        fn of(queue: &EventQueue<u32>) -> Edges {
+            let fd = epoll::create(epoll::CreateFlags::CLOEXEC).unwrap();
+            let flags = epoll::EventFlags::IN | epoll::EventFlags::ET;
+            epoll::add(&fd, queue, epoll::EventData::new_u64(0), flags).unwrap();
+            Edges(fd)
+        }
+
+        fn woken(&self) -> bool {
+            let mut events = Vec::with_capacity(1);
+            let none = rustix::event::Timespec {
+                tv_sec: 0,
+                tv_nsec: 0,
+            };
+            epoll::wait(&self.0, spare_capacity(&mut events), Some(&none)).unwrap() == 1
+        }
+    }
+
+    #[test]
+    fn each_event_wakes_who_watches_for_edges() {
+        let queue = EventQueue::new().unwrap();
+        let edges = Edges::of(&queue);
+        assert!(!edges.woken());
+        queue.push(1);
+        assert!(edges.woken());
+        queue.push(2);
+        assert!(edges.woken(), "though the first has not been taken");
+        assert_eq!(queue.pop(), Some(1));
+        assert!(!edges.woken(), "taking one is no event");
+        queue.push(3);
+        assert!(edges.woken());
+        queue.holding(|| {
+            queue.push(4);
+            assert!(!edges.woken());
+            assert_eq!(queue.pop(), Some(2));
+        });
+        assert!(edges.woken(), "what came meanwhile is left");
+        queue.holding(|| assert_eq!(queue.pop(), Some(3)));
+        assert!(!edges.woken(), "it was told of before");
+        assert_eq!(queue.pop(), Some(4));
+        assert!(!edges.woken() && !readable(&queue));
+        queue.push(5);
+        assert!(edges.woken());
+    }
+
     #[test]
     fn what_is_taken_by_who_brought_it_is_never_shown() {
         let queue = EventQueue::new().unwrap();

@@ -47,7 +47,8 @@ pub(crate) struct Pending {
     pub what: What,
 }
 
-/// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event.
+/// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event. Each
+/// event is written to it, so that edge-triggered epoll hears of each (epoll(7)).
 pub(crate) struct Queue {
     fd: OwnedFd,
     events: Mutex<VecDeque<Pending>>,
@@ -71,10 +72,8 @@ impl Queue {
     pub fn push(&self, pending: Pending) {
         let mut events = self.events.lock();
         events.push_back(pending);
-        if events.len() == 1 {
-            // Cannot block: the counter was 0.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
+        // Cannot block: the counter holds 2^64 - 2 events.
+        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
     }
 
     /// Whether an event waits.
@@ -86,7 +85,7 @@ impl Queue {
     fn emptied(&self, events: &VecDeque<Pending>) {
         if events.is_empty() {
             let mut count = [0; 8];
-            // Cannot block: the counter is 1.
+            // Cannot block: what was written has not been read.
             let _ = rustix::io::read(&self.fd, &mut count);
         }
     }
