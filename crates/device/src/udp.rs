@@ -448,7 +448,7 @@ fn unreachable(
     touched: &mut Vec<u32>,
 ) {
     let mut closed = Vec::new();
-    let _ = wire.port.take_errors(|dst, _| closed.push(dst));
+    let _ = wire.port.take_errors(|report| closed.push(report.to));
     if closed.is_empty() {
         return;
     }

@@ -2,7 +2,7 @@
 //! IP_RECVERR; `ipv6(7)`, IPV6_RECVERR).
 
 use std::io;
-use std::mem::{self, MaybeUninit};
+use std::mem;
 use std::net::SocketAddr;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
@@ -22,18 +22,46 @@ const ICMP6_TOO_BIG: u8 = 2;
 /// Room for an extended error, the offender's address, and whatever else the kernel may add.
 const CONTROL_LEN: usize = 256;
 
-/// Why a datagram did not arrive. Anyone who can guess the ports can forge the network's reports.
+/// Bytes of a quoted datagram that are kept: enough to name its connection (docs/WIRE.md).
+pub const QUOTE_LEN: usize = 24;
+
+/// Why a datagram did not arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unreachable {
     /// The host is there, and nobody has the port: the peer's process is gone.
     Port,
-    /// The host or its network can't be reached, or an administrator forbids it.
+    /// The host or its network can't be reached at the moment, or an administrator forbids it: a
+    /// soft error (RFC 5927 section 5.2), which says nothing of the peer.
     Host,
     /// The datagram was larger than the path takes.
     TooBig {
         /// UDP payload that fits, in bytes; 0 if the report did not say.
         max_payload: usize,
     },
+}
+
+/// What was reported of a datagram that was sent. Anybody who can guess the ports can forge a
+/// report of the network's; who quotes the datagram has seen it (RFC 5927 section 4, RFC 9000
+/// section 14.2.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// Where the datagram went.
+    pub to: SocketAddr,
+    /// What became of it.
+    pub why: Unreachable,
+    /// This host says so, not the network: it is true, and quotes nothing.
+    pub local: bool,
+    quote: [u8; QUOTE_LEN],
+    quoted: usize,
+}
+
+impl Report {
+    /// How the datagram began, behind its UDP header: at most [`QUOTE_LEN`] bytes, and none where
+    /// the report quotes no more than the eight bytes that RFC 792 asks for.
+    #[must_use]
+    pub fn quote(&self) -> &[u8] {
+        self.quote.get(..self.quoted).unwrap_or_default()
+    }
 }
 
 /// Control messages want the alignment of their header.
@@ -45,14 +73,14 @@ union Control {
 
 /// Takes one entry off the queue of `fd`. `Ok(None)`: the queue is empty. `Ok(Some(None))`: an
 /// entry that says nothing we know.
-pub(crate) fn take(fd: BorrowedFd<'_>) -> io::Result<Option<Option<(SocketAddr, Unreachable)>>> {
+pub(crate) fn take(fd: BorrowedFd<'_>) -> io::Result<Option<Option<Report>>> {
     let mut control = Control {
         bytes: [0; CONTROL_LEN],
     };
-    let mut byte = MaybeUninit::<u8>::uninit();
+    let mut quote = [0; QUOTE_LEN];
     let mut iov = libc::iovec {
-        iov_base: byte.as_mut_ptr().cast(),
-        iov_len: 1,
+        iov_base: quote.as_mut_ptr().cast(),
+        iov_len: QUOTE_LEN,
     };
     // SAFETY: all-zero bytes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };
@@ -69,22 +97,24 @@ pub(crate) fn take(fd: BorrowedFd<'_>) -> io::Result<Option<Option<(SocketAddr, 
             msg.msg_namelen = *len;
             let n = libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags);
             *len = msg.msg_namelen;
-            if n < 0 {
-                Err(io::Error::last_os_error())
-            } else {
-                Ok(())
-            }
+            usize::try_from(n).map_err(|_| io::Error::last_os_error())
         })
     };
-    let dst = match received {
-        Ok(((), addr)) => addr.as_socket().map(canonical),
+    let (quoted, to) = match received {
+        Ok((quoted, addr)) => (quoted, addr.as_socket().map(canonical)),
         Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(None),
         Err(e) => return Err(e),
     };
     // SAFETY: recvmsg has filled `msg` and the control buffer it points to, which is still alive.
     let error = unsafe { extended_error(&msg) };
-    Ok(Some(dst.zip(error).and_then(|(dst, error)| {
-        Some((dst, meaning(dst, &error)?))
+    Ok(Some(to.zip(error).and_then(|(to, error)| {
+        Some(Report {
+            to,
+            why: meaning(to, &error)?,
+            local: error.ee_origin == libc::SO_EE_ORIGIN_LOCAL,
+            quote,
+            quoted,
+        })
     })))
 }
 

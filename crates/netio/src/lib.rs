@@ -20,7 +20,7 @@ mod pieces;
 mod port;
 mod route;
 
-pub use errqueue::Unreachable;
+pub use errqueue::{QUOTE_LEN, Report, Unreachable};
 pub use pieces::{Outside, gathered};
 pub use port::{Received, UdpPort};
 pub use route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, path_mtu};

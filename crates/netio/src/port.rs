@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
-use crate::errqueue::{self, Unreachable};
+use crate::errqueue::{self, Report};
 use crate::lane::{Lane, Lanes};
 use crate::pieces::{self, Outside, Pieces};
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
@@ -358,19 +358,19 @@ impl UdpPort {
     }
 
     /// Takes what ICMP or this host has reported of datagrams sent before, and shows `f` each
-    /// report with the destination it is about. Cheap when there is nothing, but a system call: for
-    /// when the descriptor polls as in error, or a peer is silent.
+    /// report. Cheap when there is nothing, but a system call: for when the descriptor polls as in
+    /// error, or a peer is silent.
     ///
     /// # Errors
     /// Whatever `recvmsg(2)` reports, except that there is nothing.
-    pub fn take_errors(&self, mut f: impl FnMut(SocketAddr, Unreachable)) -> io::Result<()> {
+    pub fn take_errors(&self, mut f: impl FnMut(&Report)) -> io::Result<()> {
         let lanes = self.lanes.iter().map(Lane::fd);
         for fd in std::iter::once(self.socket.as_fd()).chain(lanes) {
             for _ in 0..ERRORS_PER_CALL {
                 match errqueue::take(fd)? {
                     None => break,
                     Some(None) => {}
-                    Some(Some((dst, why))) => f(dst, why),
+                    Some(Some(report)) => f(&report),
                 }
             }
         }

@@ -142,7 +142,7 @@ fn a_dead_peer_is_reported() {
         a.send(dst, Some(ip), b"anyone?", None, false).unwrap();
         wait(&a);
         let mut reports = Vec::new();
-        a.take_errors(|dst, why| reports.push((dst, why))).unwrap();
+        a.take_errors(|r| reports.push((r.to, r.why))).unwrap();
         assert_eq!(reports, [(dst, Unreachable::Port)]);
     }
 }

@@ -4,7 +4,9 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::AsRawFd;
 
-use causeway_netio::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, Outside, UdpPort, Unreachable, path_mtu};
+use causeway_netio::{
+    MAX_PAYLOAD, MIN_PATH_PAYLOAD, Outside, QUOTE_LEN, UdpPort, Unreachable, path_mtu,
+};
 
 /// How long to wait for what must come; only a failing test waits that long.
 const PATIENCE_MS: libc::c_int = 5_000;
@@ -295,10 +297,11 @@ fn a_dead_port_is_reported_and_others_are_unharmed() {
         b.send(at(a.port()), None, b"back", None, false).unwrap();
         assert_eq!(collect(&mut a, 1)[0].2, b"back");
         let mut reports = Vec::new();
-        a.take_errors(|dst, why| reports.push((dst, why))).unwrap();
-        assert_eq!(reports, [(dead, Unreachable::Port)]);
-        a.take_errors(|dst, why| panic!("{dst}: {why:?} twice"))
+        a.take_errors(|r| reports.push((r.to, r.why, r.local, r.quote().to_vec())))
             .unwrap();
+        let quote = b"anyone?".to_vec();
+        assert_eq!(reports, [(dead, Unreachable::Port, false, quote)]);
+        a.take_errors(|r| panic!("{r:?} twice")).unwrap();
     }
 }
 
@@ -312,9 +315,23 @@ fn many_reports_are_all_taken() {
     let mut reported = Vec::new();
     while !dead.iter().all(|d| reported.contains(d)) {
         assert_ne!(wait(&a, 0) & libc::POLLERR, 0);
-        a.take_errors(|dst, _| reported.push(dst)).unwrap();
+        a.take_errors(|report| reported.push(report.to)).unwrap();
     }
     assert_eq!(a.recv(|_, _, _| ()).unwrap().datagrams, 0);
+}
+
+#[test]
+fn a_quote_ends_where_the_name_of_a_connection_does() {
+    for at in loopbacks() {
+        let a = port();
+        let (_held, dead) = deserted(at);
+        a.send(dead, None, &pattern(100), None, false).unwrap();
+        assert_ne!(wait(&a, 0) & libc::POLLERR, 0);
+        let mut quotes = Vec::new();
+        a.take_errors(|report| quotes.push(report.quote().to_vec()))
+            .unwrap();
+        assert_eq!(quotes, [&pattern(100)[..QUOTE_LEN]]);
+    }
 }
 
 #[test]

@@ -7,6 +7,7 @@ mod codec;
 pub mod datagram;
 pub mod ddp;
 pub mod plain_send;
+pub mod quote;
 pub mod rdmap;
 pub mod terminate;
 pub mod trp;

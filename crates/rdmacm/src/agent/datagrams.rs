@@ -63,7 +63,7 @@ impl Table {
             // first, and then the answer is what counts.
             let arrivals = receive(&mut self.port);
             let mut reports = Vec::new();
-            let _ = self.port.take_errors(|to, why| reports.push((to, why)));
+            let _ = self.port.take_errors(|r| reports.push((r.to, r.why)));
             for arrival in arrivals {
                 self.handle(&arrival);
             }
@@ -71,7 +71,7 @@ impl Table {
                 self.undelivered(to, why);
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
-            let _ = listener.port.take_errors(|_, _| {});
+            let _ = listener.port.take_errors(|_| {});
             for arrival in receive(&mut listener.port) {
                 self.handle_at_listener(token, &arrival);
             }
