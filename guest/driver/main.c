@@ -87,7 +87,11 @@ static int cw_check_device(struct virtio_device *vdev)
 	virtio_cread_le(vdev, struct cw_config, version, &version);
 	if (magic == CW_CONFIG_MAGIC && version == CW_CONFIG_VERSION)
 		return 0;
-	dev_err(&vdev->dev, "not a device of this version: %#x, version %u\n", magic, version);
+	if (magic == CW_CONFIG_MAGIC)
+		dev_err(&vdev->dev, "the device is of version %u, this driver of version %u\n",
+			version, CW_CONFIG_VERSION);
+	else
+		dev_err(&vdev->dev, "not a Causeway device: magic %#x\n", magic);
 	return -ENODEV;
 }
 

@@ -398,10 +398,10 @@ impl Server {
         session.reply(header, outcome)
     }
 
-    /// Not a message of this protocol. A client of another version is told so; the connection
-    /// ends, since nothing that follows can be understood.
+    /// Not a message of this protocol. A client of another version is told so, by a reply that
+    /// bears ours; the connection ends, since nothing that follows can be understood.
     fn refuse(&mut self, number: u64, why: Malformed) {
-        tracing::warn!(%why, "malformed message");
+        tracing::warn!(%why, "a message is refused");
         if let (Malformed::Version(_), Some(session)) = (why, self.sessions.get_mut(&number)) {
             // It ends either way.
             let _ = session.reply(&TO_CONNECTION, Err(Errno::PROTONOSUPPORT));

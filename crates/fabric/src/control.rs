@@ -136,7 +136,7 @@ impl Control {
             }
             Received::Malformed(why) => {
                 self.gone = true;
-                Err(Error::Protocol(why))
+                Err(why.into())
             }
             Received::Message(header, body, fds) => match header.kind {
                 Kind::Reply => Ok(Some((header, body, fds))),
@@ -285,7 +285,7 @@ fn refused(method: &'static str, status: i32) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::remoting::{encode_body, send};
+    use crate::remoting::{VERSION, encode_body, send};
     use crate::services::{BrokerStub, SERVICE, StatusCursor, StatusPage};
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
@@ -381,6 +381,28 @@ mod tests {
         let (mut control, broker) = pair();
         say(&broker, Kind::Reply, 1, 0, b"no status page");
         assert!(matches!(status(&mut control), Err(Error::Protocol(_))));
+    }
+
+    #[test]
+    fn a_broker_of_another_release_is_named_with_both_versions() {
+        let (mut control, broker) = pair();
+        let header = Header {
+            kind: Kind::Reply,
+            service: 0,
+            method: 0,
+            request: crate::remoting::CONNECTION,
+            status: Errno::PROTONOSUPPORT.raw_os_error(),
+            fds: 0,
+        };
+        let mut message = header.encode(&[]);
+        let theirs = VERSION + 1;
+        message[2..4].copy_from_slice(&theirs.to_le_bytes());
+        send(&broker, &message, &[]).unwrap();
+        let error = status(&mut control).unwrap_err();
+        assert_eq!(error.errno(), Errno::PROTONOSUPPORT.raw_os_error());
+        let said = error.to_string();
+        let both = [theirs, VERSION].map(|version| format!("version {version}"));
+        assert!(both.iter().all(|version| said.contains(version)), "{said}");
     }
 
     #[test]

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use rustix::io::Errno;
 use thiserror::Error;
 
+use crate::remoting::Malformed;
+
 /// Result of a fabric call.
 pub type Result<T> = std::result::Result<T, Error>;
 
@@ -40,9 +42,19 @@ pub enum Error {
         /// The socket.
         socket: PathBuf,
     },
-    /// The broker speaks another version of the protocol, or not this protocol at all.
+    /// The broker speaks another version of the protocol: it is of another release.
+    #[error(
+        "the broker speaks version {broker} of the remoting protocol, this build version {}: \
+         restart the broker and the programs that use it with one release of Causeway",
+        crate::remoting::VERSION
+    )]
+    Version {
+        /// The broker's version.
+        broker: u16,
+    },
+    /// The broker does not speak this protocol.
     #[error("the broker's message is malformed: {0}")]
-    Protocol(#[from] crate::remoting::Malformed),
+    Protocol(Malformed),
     /// The runtime directory is not one that only this user can write to.
     #[error("runtime directory {path:?}: {reason}")]
     RuntimeDir {
@@ -64,6 +76,15 @@ pub enum Error {
     },
 }
 
+impl From<Malformed> for Error {
+    fn from(why: Malformed) -> Error {
+        match why {
+            Malformed::Version(broker) => Error::Version { broker },
+            why => Error::Protocol(why),
+        }
+    }
+}
+
 impl Error {
     /// The positive errno value that a C interface returns for this error.
     pub fn errno(&self) -> i32 {
@@ -72,6 +93,7 @@ impl Error {
             Error::BrokerGone => Errno::CONNRESET,
             Error::Timeout => Errno::TIMEDOUT,
             Error::Start { .. } | Error::NoBroker { .. } => Errno::NODEV,
+            Error::Version { .. } => Errno::PROTONOSUPPORT,
             Error::Protocol(_) => Errno::PROTO,
             Error::RuntimeDir { .. } => Errno::ACCESS,
             Error::Forked => Errno::PERM,

@@ -288,7 +288,7 @@ pub(crate) fn from_fabric(error: &FabricError) -> Error {
             Errno::PROTO | Errno::PROTONOSUPPORT => Error::INCONSISTENT_VERSIONS,
             _ => Error::SYSTEM,
         },
-        FabricError::Protocol(_) => Error::INCONSISTENT_VERSIONS,
+        FabricError::Protocol(_) | FabricError::Version { .. } => Error::INCONSISTENT_VERSIONS,
         FabricError::Forked => Error::NOT_INITIALIZED,
         _ => Error::SYSTEM,
     }

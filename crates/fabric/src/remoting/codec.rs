@@ -2,7 +2,7 @@
 
 use thiserror::Error;
 
-use super::BODY_MAX;
+use super::{BODY_MAX, VERSION};
 use crate::limits::STRING_MAX;
 
 /// Why foreign bytes are not a message.
@@ -15,8 +15,8 @@ pub enum Malformed {
     /// Not a Causeway message.
     #[error("wrong magic")]
     Magic,
-    /// A version this build does not speak.
-    #[error("protocol version {0}")]
+    /// The version of a build that this one does not understand.
+    #[error("version {0} of the remoting protocol, where this build speaks version {VERSION}")]
     Version(u16),
     /// A field holds a value outside its range.
     #[error("bad value of {0}")]
