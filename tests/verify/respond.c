@@ -174,6 +174,37 @@ static void check_flags(struct conn *c, const struct op *op, const struct ibv_wc
 	}
 }
 
+/* Whether a request up to the end of a batch waits for an answer with data. Such an answer may be
+ * lost where a message is not, and come later. */
+static bool awaits_answer(const struct conn *c, uint64_t batch)
+{
+	for (uint64_t n = c->done; n < c->serial; n++) {
+		const struct sent *s = &c->sent[n % SQ_DEPTH];
+
+		if (s->credit || s->bind)
+			continue;
+		if (op_reads(s->op.kind) || op_atomic(s->op.kind))
+			return true;
+		if (s->op.batch == batch && s->op.last)
+			break;
+	}
+	return false;
+}
+
+/* The peer sent the credit when it had received the batch: here the batch completes before the
+ * credit is received. */
+static void check_order(struct conn *c)
+{
+	struct worker *w = c->worker;
+
+	if (w->send_cq != w->recv_cq)
+		while (worker_drain(w, w->send_cq))
+			;
+	if (c->retired <= c->credits && !awaits_answer(c, c->credits))
+		conn_fail(c, "credit %lu comes before the completions of what it is for",
+			  c->credits);
+}
+
 static void take_credit(struct conn *c, const struct ibv_wc *wc)
 {
 	const struct credit *credit = &c->mailbox[c->credits % WINDOWS];
@@ -185,6 +216,7 @@ static void take_credit(struct conn *c, const struct ibv_wc *wc)
 	    credit->check != ~(uint32_t)c->credits)
 		conn_fail(c, "credit %u for batch %lu (%#x) where %lu comes next", number,
 			  credit->batch, credit->check, c->credits);
+	check_order(c);
 	c->peer_inv_rkey[c->credits % WINDOWS] = credit->inv_rkey;
 	c->credits++;
 }

@@ -49,8 +49,7 @@ void conn_fail(const struct conn *c, const char *format, ...)
 	     c->qp ? c->qp->qp_num : 0, c->serial, c->done, c->batches_in, text);
 }
 
-/* Takes completions off a CQ; true if there were any. */
-static bool drain(struct worker *w, struct ibv_cq *cq)
+bool worker_drain(struct worker *w, struct ibv_cq *cq)
 {
 	struct ibv_wc wc[POLL_MAX];
 	int n = ibv_poll_cq(cq, POLL_MAX, wc);
@@ -76,9 +75,9 @@ static bool progress(struct worker *w)
 
 	for (unsigned int i = 0; i < w->count; i++)
 		any |= request_post(w->conns[i]);
-	any |= drain(w, w->send_cq);
+	any |= worker_drain(w, w->send_cq);
 	if (w->recv_cq != w->send_cq)
-		any |= drain(w, w->recv_cq);
+		any |= worker_drain(w, w->recv_cq);
 	return any;
 }
 

@@ -190,6 +190,9 @@ struct ibv_mr *reg(struct run *run, void *at, size_t len, int access);
  * key. */
 struct ibv_send_wr inv_bind(struct conn *c, unsigned int w);
 
+/* verify.c: takes completions off a CQ, and hands them out; true if there were any. */
+bool worker_drain(struct worker *w, struct ibv_cq *cq);
+
 /* request.c: posts what may be posted; true if anything was. */
 bool request_post(struct conn *c);
 /* Takes a completion of the send queue. */

@@ -184,6 +184,65 @@ fn acknowledgments_publish() {
     });
 }
 
+/// A side whose program and receiver are two threads, and for which a request has come: the
+/// receiver takes it, and queues its completion when the acknowledgment is set; the program sleeps
+/// until it finds that, and answers.
+fn responder(
+    b: Ring,
+    answer: impl FnOnce(&mut Ring) + Send + 'static,
+) -> [thread::JoinHandle<()>; 2] {
+    let ring = Arc::new(Mutex::new(b));
+    let completion = Arc::new(ModelBell::default());
+    let (theirs, queue) = (Arc::clone(&ring), Arc::clone(&completion));
+    let receiver = thread::spawn(move || {
+        let mut ring = theirs.lock().unwrap();
+        assert_eq!(receive(&mut ring), Some(0));
+        ring.set_req_ack(1);
+        drop(ring);
+        queue.ring().unwrap();
+    });
+    let program = thread::spawn(move || {
+        completion.wait();
+        answer(&mut ring.lock().unwrap());
+    });
+    [receiver, program]
+}
+
+/// Whoever finds the answer to a request finds the request acknowledged by it.
+#[test]
+fn an_answer_brings_the_acknowledgment() {
+    model(3, || {
+        let (mut a, b) = pair();
+        assert!(send_short(&mut a, 0));
+        let threads = responder(b, |ring| assert!(send_short(ring, 5)));
+        if let Some(record) = a.rx.peek().unwrap() {
+            assert_eq!((record.seq, record.ack), (5, 1));
+        }
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    });
+}
+
+/// The same where the answer is written into memory that the other side looks at.
+#[test]
+fn a_write_follows_the_acknowledgment() {
+    model(3, || {
+        let (mut a, b) = pair();
+        let memory = Arc::new(AtomicU64::new(0));
+        let theirs = Arc::clone(&memory);
+        assert!(send_short(&mut a, 0));
+        let threads = responder(b, move |ring| {
+            ring.publish_ack();
+            ring.enter(1);
+            theirs.store(1, Ordering::Release);
+            assert!(ring.leave());
+        });
+        if memory.load(Ordering::Acquire) == 1 {
+            assert_eq!(a.req_ack(), 1);
+        }
+        threads.into_iter().for_each(|t| t.join().unwrap());
+    });
+}
+
 /// How a consumer falls asleep.
 #[derive(Clone, Copy)]
 enum Sleep {

@@ -18,14 +18,27 @@ struct Region {
     bytes: RefCell<Vec<u8>>,
 }
 
+/// A completion of the receive queue.
+#[derive(Debug)]
+pub struct Received {
+    /// The completion.
+    pub wc: Wc,
+    /// It is solicited.
+    pub solicited: bool,
+    /// Completions of the send queue that were queued before it, ever.
+    pub sends_before: u64,
+}
+
 /// A host as a queue pair sees it.
 #[derive(Debug, Default)]
 pub struct SimHost {
     regions: Vec<Region>,
-    /// Completions not polled: of the send queue, of the receive queue.
+    /// Completions not polled, of the send queue.
     pub sends: VecDeque<Wc>,
-    /// The same of the receive queue, with whether they are solicited.
-    pub receives: VecDeque<(Wc, bool)>,
+    /// Completions queued there, ever.
+    sends_ever: u64,
+    /// Completions not polled, of the receive queue.
+    pub receives: VecDeque<Received>,
     /// Receives shared by queue pairs.
     pub srq: VecDeque<RecvWr>,
     /// Asynchronous events.
@@ -215,10 +228,15 @@ impl Memory for SimHost {
 impl Host for SimHost {
     fn complete_send(&mut self, _qp: u32, wc: Wc) {
         self.sends.push_back(wc);
+        self.sends_ever += 1;
     }
 
     fn complete_recv(&mut self, _qp: u32, wc: Wc, solicited: bool) {
-        self.receives.push_back((wc, solicited));
+        self.receives.push_back(Received {
+            wc,
+            solicited,
+            sends_before: self.sends_ever,
+        });
     }
 
     fn pop_srq(&mut self, _qp: u32) -> Option<RecvWr> {

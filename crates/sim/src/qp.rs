@@ -12,7 +12,7 @@ use causeway_proto::types::{
 use causeway_proto::{Duration, Instant};
 use causeway_wire::trp::Reason;
 
-use crate::memory::SimHost;
+use crate::memory::{Received, SimHost};
 use crate::rng::Rng;
 use crate::workload::{self, Generator, MAX_LEN, MAX_RECEIVES, MAX_SENDS, PD, Record};
 use crate::world::Node;
@@ -334,19 +334,20 @@ impl QpNode {
                 .borrow_mut()
                 .receives
                 .pop_front();
-            let Some((wc, solicited)) = polled else {
+            let Some(received) = polled else {
                 return;
             };
             self.qp.release_recv();
-            if wc.status == WcStatus::Success {
-                self.check_receive(&wc, solicited);
+            if received.wc.status == WcStatus::Success {
+                self.check_receive(&received);
             } else {
-                assert!(self.may_fail, "{wc:?}");
+                assert!(self.may_fail, "{:?}", received.wc);
             }
         }
     }
 
-    fn check_receive(&mut self, wc: &Wc, solicited: bool) {
+    fn check_receive(&mut self, received: &Received) {
+        let wc = &received.wc;
         let shared = Rc::clone(&self.shared);
         let log = shared.logs[1 - self.side].borrow();
         let at = log[self.arrivals_seen..]
@@ -354,11 +355,15 @@ impl QpNode {
             .position(|r| r.arrival.is_some());
         let at = self.arrivals_seen + at.expect("a message nobody sent");
         self.arrivals_seen = at + 1;
+        if !self.may_fail {
+            let own = shared.logs[self.side].borrow();
+            workload::check_order(&own, log[at].heard, received.sends_before);
+        }
         let arrival = log[at].arrival.as_ref().expect("just found");
         assert_eq!(wc.wr_id, self.received, "receives out of order");
         self.received += 1;
         assert_eq!((wc.opcode, wc.byte_len), (arrival.opcode, arrival.byte_len));
-        assert_eq!(solicited, arrival.solicited);
+        assert_eq!(received.solicited, arrival.solicited);
         assert_eq!(wc.src_qp, QPNS[1 - self.side]);
         let has = |flag| wc.flags.contains(flag).then_some(wc.imm);
         assert_eq!(
@@ -402,7 +407,8 @@ impl QpNode {
                 return;
             }
             let n = self.posted();
-            let (mut wr, record) = self.generator.next(n + 1 == self.setup.ops);
+            let (mut wr, mut record) = self.generator.next(n + 1 == self.setup.ops);
+            record.heard = self.arrivals_seen;
             if let Some((_, bad, _)) = self.bad.as_ref().filter(|(at, ..)| *at == n) {
                 wr = SendWr {
                     wr_id: n,

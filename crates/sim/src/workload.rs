@@ -177,6 +177,38 @@ pub struct Record {
     pub effect: Effect,
     /// At the peer's receive queue.
     pub arrival: Option<Arrival>,
+    /// How many of the peer's work requests this side knew when it posted: the last of these had
+    /// been received.
+    pub heard: usize,
+}
+
+impl Record {
+    /// Whether it completes when data has come back.
+    fn is_answered(&self) -> bool {
+        use WcOpcode::{CompSwap, FetchAdd, RdmaRead};
+        matches!(self.opcode, RdmaRead | FetchAdd | CompSwap)
+    }
+}
+
+/// Checks, of a message received, that the work requests to which it may be the answer completed
+/// before: of this side's `log` its sender had received `heard` when it posted, and `completions`
+/// had been queued when it came. Behind a READ or an atomic nothing is said: their answers may be
+/// lost where a message is not.
+///
+/// # Panics
+/// If one did not.
+pub fn check_order(log: &[Record], heard: usize, completions: u64) {
+    let mut left = completions;
+    for (n, record) in log[..heard].iter().enumerate() {
+        match left {
+            0 if record.is_answered() => return,
+            0 => assert!(
+                !record.signaled,
+                "the answer to {n} came before its completion"
+            ),
+            _ => left -= u64::from(record.signaled),
+        }
+    }
 }
 
 /// The state of a random program.
@@ -289,6 +321,7 @@ impl Generator {
             signaled,
             effect,
             arrival,
+            heard: 0,
         };
         (
             SendWr {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use causeway_fabric::services::Leave;
 use causeway_proto::Instant;
 use causeway_proto::qp::{Bound, PostError, Qp};
-use causeway_proto::types::SendWr;
+use causeway_proto::types::{SendOp, SendWr};
 use causeway_proto::ulp::{Nak, Space, Ulp};
 use causeway_shm::ring::Flag;
 use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, Watch, leave_word, notify};
@@ -94,6 +94,8 @@ pub(crate) struct RingLink {
     streamed: u32,
     /// Records taken since the peer was last told.
     untold: usize,
+    /// The shared word has an acknowledgment that the peer has not been told of.
+    ack_untold: bool,
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
     /// The peer's memory, as far as it is mapped.
@@ -132,6 +134,7 @@ impl RingLink {
             posted: 0,
             streamed: 0,
             untold: 0,
+            ack_untold: false,
             said_failed: false,
             evicted: false,
         })
@@ -191,6 +194,9 @@ impl RingLink {
 
     /// Carries out what can be done directly in the peer's memory.
     pub fn run_direct(&mut self, qp: &mut Bound<'_, Core>) {
+        if qp.qp.has_direct() {
+            self.show_ack();
+        }
         let mut reaching = Reaching {
             ring: &self.ring,
             direct: &mut self.direct,
@@ -210,6 +216,9 @@ impl RingLink {
         wr: &SendWr,
         core: &mut Core,
     ) -> Result<bool, PostError> {
+        if !matches!(wr.op, SendOp::Read { .. }) {
+            self.show_ack();
+        }
         let mut reaching = Reaching {
             ring: &self.ring,
             direct: &mut self.direct,
@@ -217,6 +226,16 @@ impl RingLink {
         let done = qp.post_direct(wr, core, &mut reaching)?;
         self.count_direct(core);
         Ok(done)
+    }
+
+    /// Shows the peer what has been received from it, before its memory is changed: it may take the
+    /// change for the answer to a request, which is complete then. A message brings the
+    /// acknowledgment along.
+    #[inline]
+    fn show_ack(&mut self) {
+        if self.untold > 0 {
+            self.ack_untold |= self.publish_ack();
+        }
     }
 
     #[inline]
@@ -326,7 +345,7 @@ impl RingLink {
             return;
         }
         self.untold = 0;
-        let acked = self.publish_ack();
+        let acked = self.publish_ack() | std::mem::take(&mut self.ack_untold);
         let events = if acked {
             Attention::ROOM.and(Attention::ACK)
         } else {

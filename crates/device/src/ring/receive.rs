@@ -103,7 +103,18 @@ impl Flow {
         (self.acked..self.next[Space::Request as usize]).contains(&seq)
     }
 
+    /// As [`Flow::acknowledge`], if the peer may say so.
+    #[inline]
+    fn take_ack(&mut self, upto: u64, qp: &mut Bound<'_, Core>) -> Result<(), Corrupt> {
+        if upto > self.next[Space::Request as usize] {
+            return Err(Corrupt);
+        }
+        self.acknowledge(upto, qp);
+        Ok(())
+    }
+
     /// All requests below `upto` are placed, says the peer.
+    #[inline]
     fn acknowledge(&mut self, upto: u64, qp: &mut Bound<'_, Core>) {
         if upto > self.acked {
             self.acked = upto;
@@ -145,6 +156,8 @@ impl RingLink {
                 leaving = true;
                 continue;
             };
+            // Before it: programs free a request when its answer has come.
+            self.flow.take_ack(record.ack, qp)?;
             self.flow.on_record(&record, qp, now)?;
             self.ring.rx.consume();
             taken += 1;
@@ -153,7 +166,7 @@ impl RingLink {
             self.peer_joined();
             self.ring.set_req_ack(self.flow.expected);
         }
-        let progress = self.take_acks(qp)?;
+        let progress = self.take_ack_word(qp)?;
         let deserted = leaving && drained && !self.deserted;
         self.deserted |= deserted;
         if taken > 0 {
@@ -167,8 +180,8 @@ impl RingLink {
     }
 
     /// Looks up to `looks` times whether something has come, and takes it if it is messages of one
-    /// segment without options and nothing is out of the ordinary. Returns false, with nothing
-    /// done, where [`receive`] must look.
+    /// segment without options and nothing is out of the ordinary. Returns false, with no record
+    /// taken, where [`receive`] must look.
     #[inline]
     pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core, looks: u32) -> bool {
         let waited = !self.is_ready();
@@ -202,18 +215,17 @@ impl RingLink {
         let due = record.kind == kind::REQUEST
             && record.flags == LAST
             && record.seq == self.flow.expected;
-        if !due || !qp.receive_plain(segment, core) {
+        // What was never sent is acknowledged by a faulty peer, which `take_records` is to find.
+        if !due || self.flow.take_ack(record.ack, &mut qp.bind(core)).is_err() {
+            return false;
+        }
+        if !qp.receive_plain(segment, core) {
             return false;
         }
         self.ring.rx.consume();
         self.flow.expected += 1;
         self.flow.first = self.flow.expected;
         self.ring.set_req_ack(self.flow.expected);
-        let upto = self.ring.req_ack_seen();
-        // What was never sent is acknowledged by a faulty peer, which `take_acks` is to find.
-        if upto <= self.flow.next[Space::Request as usize] {
-            self.flow.acknowledge(upto, &mut qp.bind(core));
-        }
         core.stats.add(Counter::RingRxRecords, 1);
         self.untold += 1;
         if self.untold >= TELL_AFTER {
@@ -238,8 +250,8 @@ impl RingLink {
             || qp.state() == QpState::Err
     }
 
-    /// Takes the peer's acknowledgment, where one is awaited.
-    fn take_acks(&mut self, qp: &mut Bound<'_, Core>) -> Result<bool, Corrupt> {
+    /// Takes the peer's acknowledgment that came without a record, where one is awaited.
+    fn take_ack_word(&mut self, qp: &mut Bound<'_, Core>) -> Result<bool, Corrupt> {
         let sent = self.flow.next[Space::Request as usize];
         if self.flow.acked >= sent {
             return Ok(false);

@@ -36,6 +36,9 @@ pub struct Record<'a> {
     pub flags: u8,
     /// Sequence number, as the peer's user says.
     pub seq: u64,
+    /// What the peer acknowledges with it: every request below is placed, as its user says. To be
+    /// taken before the record is delivered.
+    pub ack: u64,
     mem: &'a Region,
     at: usize,
     len: usize,
@@ -166,6 +169,7 @@ impl Consumer {
             kind: ready.kind,
             flags: ready.flags,
             seq,
+            ack,
             mem: &self.mem,
             at,
             len,
