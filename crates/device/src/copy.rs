@@ -1,63 +1,81 @@
-//! Copying to and from registered memory, which the program and others may touch meanwhile.
+//! Copying to and from registered memory, which the program and others may touch meanwhile, and
+//! which the program may take away.
 
-use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{Ordering, fence};
 
+use causeway_proto::host::{AtomicOp, MemError};
 use causeway_proto::{Bytes, BytesMut};
+use causeway_recover::{Fault, compare_exchange, copy, fetch_add, store as store_one};
 
-/// Bytes that are copied in one go at most, where a copy is not longer than [`PIECED_BELOW`]. The
-/// C library copies a little more with one string instruction, which waits for what is before it
-/// and holds up what is behind it: worth it for many kilobytes.
-const PIECE: usize = 2048;
-/// From so many bytes on a copy is made in one piece.
-const PIECED_BELOW: usize = 8192;
+/// Whose memory it was that a copy to or from `len` bytes of an MR at `addr` did not find.
+#[cold]
+pub(crate) fn blame(fault: Fault, addr: usize, len: usize) -> MemError {
+    if fault.is_in(addr, len) {
+        MemError::Gone
+    } else {
+        MemError::Elsewhere
+    }
+}
 
-/// Copies `len` bytes.
+/// Copies `src` to `dst`, in an MR.
+///
+/// # Errors
+/// Where one of both is gone.
 ///
 /// # Safety
-/// `src` must be valid for reading `len` bytes, `dst` for writing them, and `dst` overlap no Rust
-/// reference. They may overlap each other, as two MRs may.
+/// `dst` must be memory that `src.len()` bytes may be written to, as far as it is mapped, and
+/// overlap no Rust reference.
 #[inline]
-unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-    let apart = src.addr().abs_diff(dst.addr()) >= len;
-    let mut at = 0;
-    if len < PIECED_BELOW && apart {
-        while len - at > PIECE {
-            // SAFETY: a part of the caller's ranges, which do not overlap.
-            unsafe { std::ptr::copy_nonoverlapping(src.add(at), dst.add(at), PIECE) };
-            at += PIECE;
+pub(crate) unsafe fn store(dst: *mut u8, src: Bytes<'_>) -> Result<(), MemError> {
+    // SAFETY: the caller's promise; the view is valid.
+    let copied = unsafe { copy(dst, src.as_ptr(), src.len()) };
+    copied.map_err(|fault| blame(fault, dst.addr(), src.len()))
+}
+
+/// Copies from `src`, in an MR, into the whole of `dst`.
+///
+/// # Errors
+/// Where one of both is gone.
+///
+/// # Safety
+/// `src` must be memory that `dst.len()` bytes may be read of, as far as it is mapped.
+#[inline]
+pub(crate) unsafe fn load(src: *const u8, mut dst: BytesMut<'_>) -> Result<(), MemError> {
+    // SAFETY: as in `store`.
+    let copied = unsafe { copy(dst.as_mut_ptr(), src, dst.len()) };
+    copied.map_err(|fault| blame(fault, src.addr(), dst.len()))
+}
+
+/// Carries out an atomic on 8 bytes, and returns what they were.
+///
+/// # Errors
+/// Where that faults.
+///
+/// # Safety
+/// As [`store`]; and `at` must be aligned to 8 bytes.
+#[inline]
+pub(crate) unsafe fn atomic(at: *mut u8, op: AtomicOp) -> Result<u64, Fault> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match op {
+            AtomicOp::FetchAdd(add) => fetch_add(at, add),
+            AtomicOp::CmpSwap { compare, swap } => compare_exchange(at, compare, swap),
         }
     }
-    // SAFETY: what is left of the caller's ranges; memmove allows them to overlap.
-    unsafe { std::ptr::copy(src.add(at), dst.add(at), len - at) };
-}
-
-/// Copies `src` to `dst`.
-///
-/// # Safety
-/// `dst` must be valid for writing `src.len()` bytes and overlap no Rust reference.
-pub(crate) unsafe fn store(dst: *mut u8, src: Bytes<'_>) {
-    // SAFETY: the caller's promise; the view is valid.
-    unsafe { copy(src.as_ptr(), dst, src.len()) };
-}
-
-/// Copies from `src` into the whole of `dst`.
-///
-/// # Safety
-/// `src` must be valid for reading `dst.len()` bytes.
-pub(crate) unsafe fn load(src: *const u8, mut dst: BytesMut<'_>) {
-    // SAFETY: as in `store`.
-    unsafe { copy(src, dst.as_mut_ptr(), dst.len()) };
 }
 
 /// As [`store`], but the last aligned 8 bytes, or what there is of them, become visible last and
 /// in one piece: programs poll on them.
 ///
+/// # Errors
+/// As [`store`].
+///
 /// # Safety
 /// As [`store`].
-pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) {
+pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) -> Result<(), MemError> {
     let len = src.len();
     if len == 0 {
-        return;
+        return Ok(());
     }
     let tail = last_word(dst.addr() + len, len);
     let (body, last) = src.split_at(len - tail);
@@ -65,8 +83,8 @@ pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) {
     last.copy_to(&mut word);
     // SAFETY: the caller's range, cut in two.
     unsafe {
-        store(dst, body);
-        store_last_word(dst.add(len - tail), &word[..tail]);
+        store(dst, body)?;
+        store_last_word(dst.add(len - tail), &word[..tail]).map_err(|_| MemError::Gone)
     }
 }
 
@@ -79,71 +97,54 @@ pub(crate) fn last_word(end: usize, len: usize) -> usize {
 
 /// Stores the last bytes of a WRITE, which lie in one aligned word, after all stores before.
 ///
+/// # Errors
+/// Where that faults.
+///
 /// # Safety
-/// `dst` must be valid for writing `bytes.len()` bytes and overlap no Rust reference.
+/// As [`store`].
 #[inline]
-pub(crate) unsafe fn store_last_word(dst: *mut u8, bytes: &[u8]) {
+pub(crate) unsafe fn store_last_word(dst: *mut u8, bytes: &[u8]) -> Result<(), Fault> {
     fence(Ordering::Release);
     // SAFETY: the caller's promise.
-    unsafe { store_word(dst, bytes) };
+    unsafe { store_word(dst, bytes) }
 }
 
 /// Stores up to 8 bytes that lie within one aligned word, in as few aligned stores as there can
 /// be, first byte first.
 ///
+/// # Errors
+/// Where one faults.
+///
 /// # Safety
-/// `dst` must be valid for writing `bytes.len()` bytes.
-unsafe fn store_word(mut dst: *mut u8, bytes: &[u8]) {
+/// As [`store`].
+#[inline]
+unsafe fn store_word(mut dst: *mut u8, bytes: &[u8]) -> Result<(), Fault> {
     let mut rest = bytes;
     while !rest.is_empty() {
         let align = 1usize << dst.addr().trailing_zeros().min(3);
         let n = align.min(1 << rest.len().ilog2());
         let (piece, tail) = rest.split_at(n);
+        let mut value = [0; 8];
+        value[..n].copy_from_slice(piece);
+        let value = u64::from_le_bytes(value);
         // SAFETY: in range by the caller's promise, and aligned to n.
         unsafe {
             match n {
-                8 => AtomicU64::from_ptr(dst.cast())
-                    .store(u64::from_ne_bytes(array(piece)), Ordering::Release),
-                4 => AtomicU32::from_ptr(dst.cast())
-                    .store(u32::from_ne_bytes(array(piece)), Ordering::Release),
-                2 => AtomicU16::from_ptr(dst.cast())
-                    .store(u16::from_ne_bytes(array(piece)), Ordering::Release),
-                _ => AtomicU8::from_ptr(dst).store(piece[0], Ordering::Release),
-            }
+                8 => store_one::<8>(dst, value),
+                4 => store_one::<4>(dst, value),
+                2 => store_one::<2>(dst, value),
+                _ => store_one::<1>(dst, value),
+            }?;
             dst = dst.add(n);
         }
         rest = tail;
     }
-}
-
-fn array<const N: usize>(bytes: &[u8]) -> [u8; N] {
-    let mut out = [0; N];
-    out.copy_from_slice(bytes);
-    out
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn copies_of_all_lengths_are_whole_even_onto_themselves() {
-        for len in (0..3)
-            .chain(PIECE - 1..PIECE + 2)
-            .chain(2 * PIECE..2 * PIECE + 9)
-        {
-            for (from, to) in [(0, len), (0, 7), (7, 0), (len, 0), (3, PIECE)] {
-                let room = len + from.max(to);
-                let mut buf: Vec<u8> = (0..room).map(|i| (i % 251) as u8).collect();
-                let mut expected = buf.clone();
-                expected.copy_within(from..from + len, to);
-                let at = buf.as_mut_ptr();
-                // SAFETY: both ranges are within the buffer.
-                unsafe { copy(at.add(from), at.add(to), len) };
-                assert!(buf == expected, "{len} bytes from {from} to {to}");
-            }
-        }
-    }
 
     #[test]
     fn every_length_and_alignment_arrives_whole_and_nothing_beside_it() {
@@ -154,7 +155,7 @@ mod tests {
                 // SAFETY: at + len is within the buffer.
                 unsafe {
                     let dst = buf.as_mut_ptr().add(at);
-                    store_last_word_last(dst, src.as_slice().into());
+                    store_last_word_last(dst, src.as_slice().into()).unwrap();
                 }
                 assert_eq!(&buf[at..at + src.len()], &src[..]);
                 assert!(

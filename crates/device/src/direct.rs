@@ -7,7 +7,6 @@
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use causeway_proto::host::{AtomicOp, MemError, Remote};
 use causeway_proto::reach::{NotDone, Reach, Target};
@@ -159,9 +158,11 @@ fn map_around(at: *mut u8, len: usize) {
     if len < FAULT_AROUND {
         return;
     }
+    let mut byte = 0;
     for offset in (0..len).step_by(FAULT_AROUND) {
-        // SAFETY: the caller is about to write there; what it reads is not used.
-        unsafe { at.add(offset).read_volatile() };
+        // SAFETY: the caller is about to write there; what it reads is not used. Where nothing can
+        // be read it will find out, too.
+        let _ = unsafe { causeway_recover::copy(&raw mut byte, at.add(offset), 1) };
     }
 }
 
@@ -236,7 +237,11 @@ impl Reaching<'_> {
             let mut copied = 0;
             if let Some(bracket) = self.enter(target, from, len, what) {
                 copied = len.min(bracket.room);
-                done = copy(from, bracket.at, copied).map_err(NotDone::Local);
+                done = copy(from, bracket.at, copied).map_err(|why| match why {
+                    // The peer's memory, for which there was no page.
+                    MemError::Elsewhere => NotDone::Elsewhere,
+                    why => NotDone::Local(why),
+                });
             }
             if !self.ring.leave() {
                 return Err(NotDone::Evicted);
@@ -294,7 +299,8 @@ impl Reach for Reaching<'_> {
                 let mut word = [0; 8];
                 fill(from + body as u32, BytesMut::from(&mut word[..tail]))?;
                 // SAFETY: as above.
-                unsafe { copy::store_last_word(at.wrapping_add(body), &word[..tail]) };
+                unsafe { copy::store_last_word(at.wrapping_add(body), &word[..tail]) }
+                    .map_err(|_| MemError::Elsewhere)?;
             }
             Ok(())
         })
@@ -318,15 +324,7 @@ impl Reach for Reaching<'_> {
             && bracket.at.addr() % 8 == 0
         {
             // SAFETY: as in `write`, and 8 aligned bytes: atomic for whoever else has them mapped.
-            let cell = unsafe { AtomicU64::from_ptr(bracket.at.cast()) };
-            before = Ok(match op {
-                AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
-                AtomicOp::CmpSwap { compare, swap } => {
-                    match cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
-                        Ok(old) | Err(old) => old,
-                    }
-                }
-            });
+            before = unsafe { copy::atomic(bracket.at, op) }.map_err(|_| NotDone::Elsewhere);
         }
         if !self.ring.leave() {
             return Err(NotDone::Evicted);

@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::clock::{self, Now, earlier};
 use crate::endpoint::{HelperSleep, Shared};
 use crate::errno::Errno;
+use crate::signals;
 
 /// How long a peer's request may wait after the last poll of a program that has just begun to poll,
 /// and of one that has been polling for long: each tick interrupts it, which costs some 20 µs where
@@ -321,11 +322,10 @@ impl Helper {
 }
 
 fn block_signals() -> libc::sigset_t {
-    // SAFETY: both sets are plain data that the calls fill.
+    let all = signals::all();
+    // SAFETY: the set is plain data that the call fills.
     unsafe {
-        let mut all = std::mem::zeroed();
         let mut old = std::mem::zeroed();
-        libc::sigfillset(&raw mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
         old
     }

@@ -3,7 +3,6 @@
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use causeway_proto::host::{AtomicOp, MemError, Remote, Via};
 use causeway_proto::types::Access;
@@ -385,10 +384,9 @@ impl MrTable {
         dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
         let at = self.find_local(pd, lkey, addr, dst.len() as u64, false)?;
-        // SAFETY: the range is inside a registered region, which the program keeps mapped while it
-        // is registered (ibv_reg_mr(3)).
-        unsafe { copy::load(at as *const u8, dst) };
-        Ok(())
+        // SAFETY: the range is inside a registered region, the program's memory as long as it is
+        // mapped (ibv_reg_mr(3)).
+        unsafe { copy::load(at as *const u8, dst) }
     }
 
     pub fn write_local(
@@ -400,8 +398,7 @@ impl MrTable {
     ) -> Result<(), MemError> {
         let at = self.find_local(pd, lkey, addr, src.len() as u64, true)?;
         // SAFETY: as in `read_local`; registration has checked that it is writable.
-        unsafe { copy::store(at as *mut u8, src) };
-        Ok(())
+        unsafe { copy::store(at as *mut u8, src) }
     }
 
     pub fn read_remote(
@@ -413,8 +410,7 @@ impl MrTable {
     ) -> Result<(), MemError> {
         let at = self.find_remote(via, rkey, addr, dst.len() as u64, Remote::Read)?;
         // SAFETY: as in `read_local`.
-        unsafe { copy::load(at as *const u8, dst) };
-        Ok(())
+        unsafe { copy::load(at as *const u8, dst) }
     }
 
     pub fn write_remote(
@@ -426,8 +422,7 @@ impl MrTable {
     ) -> Result<(), MemError> {
         let at = self.find_remote(via, rkey, addr, src.len() as u64, Remote::Write)?;
         // SAFETY: as in `write_local`.
-        unsafe { copy::store_last_word_last(at as *mut u8, src) };
-        Ok(())
+        unsafe { copy::store_last_word_last(at as *mut u8, src) }
     }
 
     pub fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
@@ -437,15 +432,7 @@ impl MrTable {
         }
         // SAFETY: 8 aligned bytes inside a registered, writable region; accessed atomically, so
         // that the program's own atomics and those of other QPs compose with it.
-        let cell = unsafe { AtomicU64::from_ptr(at as *mut u64) };
-        Ok(match op {
-            AtomicOp::FetchAdd(add) => cell.fetch_add(add, Ordering::SeqCst),
-            AtomicOp::CmpSwap { compare, swap } => {
-                match cell.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
-                    Ok(old) | Err(old) => old,
-                }
-            }
-        })
+        unsafe { copy::atomic(at as *mut u8, op) }.map_err(|_| MemError::Gone)
     }
 }
 

@@ -78,7 +78,8 @@ impl Outsides {
             notes.found.push(Outside { at, len, addr });
         } else {
             // SAFETY: the range is inside a registered region, as for `MrTable::read_local`.
-            unsafe { copy::load(std::ptr::with_exposed_provenance(addr), dst) };
+            let copied = unsafe { copy::load(std::ptr::with_exposed_provenance(addr), dst) };
+            copied.inspect_err(|_| notes.found.truncate(notes.first))?;
         }
         Ok(())
     }

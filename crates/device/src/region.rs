@@ -47,6 +47,8 @@ impl Mr {
         iova: u64,
         access: u32,
     ) -> Result<Arc<Mr>, Errno> {
+        // Before there is memory that can go.
+        causeway_recover::install();
         let shared = &pd.context.endpoint.shared;
         let iova = if zero_based(access) { 0 } else { iova };
         let access = check_range(shared, (addr, len), iova, access)?;

@@ -24,6 +24,19 @@ const FAULTS: [i32; 6] = [
     libc::SIGSYS,
 ];
 
+/// All signals but the thread's own faults: those of copies are recovered from.
+pub(crate) fn all() -> libc::sigset_t {
+    // SAFETY: the set is plain memory that the calls fill.
+    unsafe {
+        let mut all: libc::sigset_t = mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        for fault in FAULTS {
+            libc::sigdelset(&raw mut all, fault);
+        }
+        all
+    }
+}
+
 /// Holds signals back from this thread until it is dropped.
 pub(crate) struct Held {
     before: libc::sigset_t,
@@ -33,12 +46,8 @@ impl Held {
     pub fn new() -> Self {
         // SAFETY: the sets are plain memory that the calls fill.
         unsafe {
-            let mut all: libc::sigset_t = mem::zeroed();
+            let all = all();
             let mut before: libc::sigset_t = mem::zeroed();
-            libc::sigfillset(&raw mut all);
-            for fault in FAULTS {
-                libc::sigdelset(&raw mut all, fault);
-            }
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
             Held { before }
         }

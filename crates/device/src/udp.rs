@@ -88,6 +88,8 @@ pub(crate) struct UdpLink {
     /// Datagrams the socket had no room for.
     unsent: Option<Batch>,
     retry_at: Option<Instant>,
+    /// Payload was gone when it was to be sent: from now on it is copied, which finds out whose.
+    copies: bool,
     /// Counters as last reported.
     reported: Stats,
 }
@@ -102,6 +104,17 @@ struct Batch {
 struct Shape {
     segment: usize,
     may_fragment: bool,
+}
+
+/// What became of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sent {
+    /// It was sent, or lost on the way.
+    Done,
+    /// The socket has no room for it.
+    NoRoom,
+    /// Some of its payload is not mapped any more.
+    Gone,
 }
 
 impl UdpWire {
@@ -183,6 +196,7 @@ impl UdpLink {
             lane: false,
             unsent: None,
             retry_at: None,
+            copies: false,
             reported: Stats::default(),
         }
     }
@@ -191,22 +205,22 @@ impl UdpLink {
         earlier(self.retry_at, self.conn.poll_timeout())
     }
 
-    /// Sends a batch, of which the parts `outside` are elsewhere; `false` where the socket has no
-    /// room for it.
-    fn send(&self, port: &UdpPort, bytes: &[u8], outside: &[Outside], shape: Shape) -> bool {
+    /// Sends a batch, of which the parts `outside` are elsewhere.
+    fn send(&self, port: &UdpPort, bytes: &[u8], outside: &[Outside], shape: Shape) -> Sent {
         let segment = (shape.segment < bytes.len()).then_some(shape.segment);
         let sent = if outside.is_empty() {
             port.send(self.dst, self.src, bytes, segment, shape.may_fragment)
         } else {
             let whole = (bytes, outside);
-            // SAFETY: the parts are inside registered regions, which the program keeps mapped while
-            // they are registered (ibv_reg_mr(3)): the endpoint's lock has been held since.
+            // SAFETY: the parts are inside registered regions, the program's memory as far as they
+            // are mapped (ibv_reg_mr(3)): the endpoint's lock has been held since.
             unsafe { port.send_gathered(self.dst, self.src, whole, segment, shape.may_fragment) }
         };
         match sent {
-            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => false,
+            Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Sent::NoRoom,
+            Err(e) if e.raw_os_error() == Some(libc::EFAULT) => Sent::Gone,
             // Any other failure loses the datagrams, as the network may: they are sent again.
-            _ => true,
+            _ => Sent::Done,
         }
     }
 
@@ -219,21 +233,31 @@ impl UdpLink {
         now: Instant,
     ) -> bool {
         let bytes = &wire.buffer[..end];
-        if outsides.with(|parts| self.send(&wire.port, bytes, parts, shape)) {
-            return true;
+        match outsides.with(|parts| self.send(&wire.port, bytes, parts, shape)) {
+            Sent::Done => return true,
+            Sent::Gone => return self.lose(),
+            Sent::NoRoom => {}
         }
         // SAFETY: as in `UdpLink::send`.
         let bytes = outsides.with(|parts| unsafe { causeway_netio::gathered(bytes, parts) });
+        let Ok(bytes) = bytes else { return self.lose() };
         self.unsent = Some(Batch { bytes, shape });
         self.retry_at = Some(now + RETRY_AFTER);
         false
+    }
+
+    /// Payload of a batch is gone: the batch counts as lost on the way. When TRP sends it again,
+    /// what is not there fails the work request, or the READ, that it belongs to.
+    fn lose(&mut self) -> bool {
+        self.copies = true;
+        true
     }
 
     fn send_unsent(&mut self, port: &UdpPort) -> bool {
         let Some(batch) = self.unsent.take() else {
             return true;
         };
-        if self.send(port, &batch.bytes, &[], batch.shape) {
+        if self.send(port, &batch.bytes, &[], batch.shape) != Sent::NoRoom {
             self.retry_at = None;
             return true;
         }
@@ -290,7 +314,7 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
         matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer(),
     );
     // A checksum covers the payload: it is to be in the datagram.
-    if !udp.conn.is_checksummed() {
+    if !udp.conn.is_checksummed() && !udp.copies {
         core.outsides.begin(&mut wire.buffer);
     }
     transmit(qp, udp, core, wire, now);

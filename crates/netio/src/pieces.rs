@@ -1,5 +1,7 @@
 //! What is to be sent, of which parts lie elsewhere.
 
+use std::io;
+
 /// Most pieces of one system call; the kernel takes 1024 (`IOV_MAX`). Enough for as many datagrams
 /// as are cut from one batch (64), each with a header, a payload and what follows it.
 const PIECES_MAX: usize = 200;
@@ -66,10 +68,12 @@ impl Pieces {
 
 /// One run of all bytes, those from outside copied into their places.
 ///
+/// # Errors
+/// EFAULT where a part is not mapped.
+///
 /// # Safety
-/// Each part must be readable; others may write it meanwhile.
-#[must_use]
-pub unsafe fn gathered(contents: &[u8], outside: &[Outside]) -> Vec<u8> {
+/// What is mapped of each part must be memory that may be read; others may write it meanwhile.
+pub unsafe fn gathered(contents: &[u8], outside: &[Outside]) -> io::Result<Vec<u8>> {
     let mut whole = contents.to_vec();
     for part in outside {
         let Some(place) = whole.get_mut(part.at..).and_then(|w| w.get_mut(..part.len)) else {
@@ -77,9 +81,10 @@ pub unsafe fn gathered(contents: &[u8], outside: &[Outside]) -> Vec<u8> {
         };
         let from = std::ptr::with_exposed_provenance::<u8>(part.addr);
         // SAFETY: readable by the caller's promise; `place` is a fresh allocation's.
-        unsafe { std::ptr::copy_nonoverlapping(from, place.as_mut_ptr(), part.len) };
+        unsafe { causeway_recover::copy(place.as_mut_ptr(), from, part.len) }
+            .map_err(|_| io::Error::from_raw_os_error(libc::EFAULT))?;
     }
-    whole
+    Ok(whole)
 }
 
 #[cfg(test)]
@@ -124,7 +129,7 @@ mod tests {
     fn gathering_copies_every_part() {
         let (a, b) = ([1; 5], [2; 4]);
         // SAFETY: both arrays live on.
-        let whole = unsafe { gathered(&[0; 12], &[part(1, &a), part(8, &b)]) };
+        let whole = unsafe { gathered(&[0; 12], &[part(1, &a), part(8, &b)]) }.unwrap();
         assert_eq!(whole, [0, 1, 1, 1, 1, 1, 0, 0, 2, 2, 2, 2]);
     }
 }

@@ -261,7 +261,7 @@ impl UdpPort {
     /// As [`UdpPort::send`]. EFAULT where a part is not mapped.
     ///
     /// # Safety
-    /// Each part names memory of this process that may be read. Others may write it meanwhile.
+    /// What is mapped of each part may be read. Others may write it meanwhile.
     pub unsafe fn send_gathered(
         &self,
         dst: SocketAddr,
@@ -283,7 +283,7 @@ impl UdpPort {
             }
         }
         // SAFETY: the caller's promise.
-        let whole = unsafe { pieces::gathered(contents, outside) };
+        let whole = unsafe { pieces::gathered(contents, outside) }?;
         self.send(dst, src_ip, &whole, segment, may_fragment)
     }
 

@@ -18,6 +18,12 @@ pub enum MemError {
     /// The MR was not registered for this kind of access.
     #[error("access not permitted")]
     Access,
+    /// The MR's memory is not there any more: unmapped, protected, or beyond the end of its file.
+    #[error("memory is gone")]
+    Gone,
+    /// What was to be copied to or from the MR is not there.
+    #[error("the other side of the copy is gone")]
+    Elsewhere,
 }
 
 /// A kind of remote access (`ibv_reg_mr(3)`).
@@ -55,7 +61,8 @@ pub enum AtomicOp {
 }
 
 /// Registered memory. Every call checks key, generation, bounds, protection domain and permission
-/// first, and touches nothing if they do not allow the whole range.
+/// first, and touches nothing if they do not allow the whole range. Where the program has taken the
+/// memory away that it registered, a copy may end in the middle ([`MemError::Gone`]).
 pub trait Memory {
     /// Checks that a local range may be used, for writing if `write`.
     fn check_local(

@@ -53,7 +53,9 @@ impl Flow {
                 self.again = self.hold_until.map(|_| record.seq);
             }
             kind::REFUSED => {
-                if !self.is_unacknowledged(record.seq) {
+                // A READ may be accepted, and be refused when its memory is gone by the time that
+                // it is answered.
+                if record.seq >= self.next[Space::Request as usize] {
                     return Err(Corrupt);
                 }
                 let nak = match record.flags {

@@ -287,6 +287,14 @@ impl RingLink {
         if let Some((seq, nak)) = qp.qp.take_late_refusal() {
             self.flow.refusal = Some(Refusal::Final { seq, nak });
             self.flow.refused = true;
+            // In the room that the answer would have taken; the queue pair, in error now, may not
+            // come here again.
+            let written = self.write_refusal()?;
+            return Ok(if written {
+                Wrote::Nothing
+            } else {
+                Wrote::NoRoom
+            });
         }
         let Some((meta, len)) = built else {
             return Ok(Wrote::Nothing);

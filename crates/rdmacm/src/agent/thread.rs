@@ -23,13 +23,16 @@ pub(super) fn spawn(agent: Arc<Agent>) -> io::Result<()> {
     spawned.map(drop)
 }
 
-/// Blocks all signals, or sets the mask given; returns the one before.
+/// Blocks all signals but those of faults, which the verbs library recovers from where it copies,
+/// or sets the mask given; returns the one before.
 fn block_signals(mask: Option<libc::sigset_t>) -> libc::sigset_t {
     // SAFETY: sigset_t is plain data; all pointers are to locals.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
         let mut old: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&raw mut set);
+        libc::sigdelset(&raw mut set, libc::SIGSEGV);
+        libc::sigdelset(&raw mut set, libc::SIGBUS);
         libc::pthread_sigmask(libc::SIG_SETMASK, &mask.unwrap_or(set), &raw mut old);
         old
     }

@@ -1,0 +1,185 @@
+//! The handler of SIGSEGV and SIGBUS, in front of the program's own.
+
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use libc::{c_int, c_void, siginfo_t, ucontext_t};
+
+use crate::routines::{self, AVX2, BEGIN, END, ERMS, FEATURES};
+
+/// The signals of a fault: `signal(7)`.
+const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// How often this handler gets in front of one that the program has installed since.
+const LEVELS: usize = 8;
+/// `BUS_MCEERR_AO` of sigaction(2): memory has failed somewhere, not under this instruction.
+const NOT_UNDER_THIS_INSTRUCTION: c_int = 5;
+
+type Handler = extern "C" fn(c_int, *mut siginfo_t, *mut c_void);
+
+/// The handlers, one for each level. They differ, so that a handler of the program's that passes
+/// a signal on to what was there before it does not come round to itself.
+const HANDLERS: [Handler; LEVELS] = [
+    on_fault::<0>,
+    on_fault::<1>,
+    on_fault::<2>,
+    on_fault::<3>,
+    on_fault::<4>,
+    on_fault::<5>,
+    on_fault::<6>,
+    on_fault::<7>,
+];
+
+/// What a signal did before a level was put in front of it (`struct sigaction`).
+struct Before {
+    handler: AtomicUsize,
+    flags: AtomicI32,
+    mask: AtomicU64,
+}
+
+impl Before {
+    const fn new() -> Before {
+        Before {
+            handler: AtomicUsize::new(libc::SIG_DFL),
+            flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
+        }
+    }
+
+    fn set(&self, action: &libc::sigaction) {
+        // SAFETY: a `sigset_t` begins with the kernel's, 8 bytes.
+        let mask = unsafe { ptr::from_ref(&action.sa_mask).cast::<u64>().read() };
+        self.mask.store(mask, Ordering::Relaxed);
+        self.flags.store(action.sa_flags, Ordering::Relaxed);
+        self.handler.store(action.sa_sigaction, Ordering::Release);
+    }
+}
+
+static BEFORE: [[Before; LEVELS]; 2] = [const { [const { Before::new() }; LEVELS] }; 2];
+/// How many levels are in use, for each signal.
+static USED: Mutex<[usize; 2]> = Mutex::new([0; 2]);
+
+/// Sees to it that faults in this crate's routines are recovered from: installs the handler of
+/// SIGSEGV and SIGBUS in front of the program's own, unless it is there. To be called now and then
+/// (two cheap system calls), since the program may install another at any time, which gets all
+/// other faults as before. Thread-safe.
+pub fn install() {
+    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
+    if *used == [0; 2] {
+        let has = |there, feature| if there { feature } else { 0 };
+        let avx2 = has(std::is_x86_feature_detected!("avx2"), AVX2);
+        let erms = has(has_erms(), ERMS);
+        FEATURES.store(avx2 | erms, Ordering::Relaxed);
+    }
+    for (index, signal) in SIGNALS.into_iter().enumerate() {
+        let level = used[index];
+        let Some(current) = action_of(signal) else {
+            continue;
+        };
+        let ours = |handler: &Handler| *handler as usize == current.sa_sigaction;
+        if level == LEVELS || HANDLERS.iter().any(ours) {
+            continue;
+        }
+        BEFORE[index][level].set(&current);
+        // SAFETY: plain memory, of which all that matters is set; the handler calls only what a
+        // signal handler may.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = HANDLERS[level] as usize;
+            // The program may keep its stacks short, and blocks what it wants blocked itself.
+            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+            let mut before: libc::sigaction = mem::zeroed();
+            if libc::sigaction(signal, &raw const action, &raw mut before) == 0 {
+                BEFORE[index][level].set(&before);
+                used[index] = level + 1;
+            }
+        }
+    }
+}
+
+fn action_of(signal: c_int) -> Option<libc::sigaction> {
+    // SAFETY: the structure is plain memory, filled if the call succeeds.
+    unsafe {
+        let mut action: libc::sigaction = mem::zeroed();
+        (libc::sigaction(signal, ptr::null(), &raw mut action) == 0).then_some(action)
+    }
+}
+
+/// Whether `rep movsb` is fast (Intel SDM, CPUID leaf 7, EBX bit 9).
+fn has_erms() -> bool {
+    let highest = std::arch::x86_64::__cpuid(0).eax;
+    highest >= 7 && std::arch::x86_64::__cpuid_count(7, 0).ebx & (1 << 9) != 0
+}
+
+extern "C" fn on_fault<const LEVEL: usize>(
+    signal: c_int,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) {
+    // SAFETY: the kernel shows a handler with SA_SIGINFO both structures.
+    let code = unsafe { (*info).si_code };
+    let synchronous = code > 0 && !(signal == libc::SIGBUS && code == NOT_UNDER_THIS_INSTRUCTION);
+    if synchronous {
+        // SAFETY: as above; nobody else uses the context meanwhile.
+        let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
+        let at = registers[libc::REG_RIP as usize] as usize;
+        if ((&raw const BEGIN).addr()..(&raw const END).addr()).contains(&at) {
+            // SAFETY: faults have an address.
+            registers[libc::REG_RDX as usize] = unsafe { (*info).si_addr() } as i64;
+            registers[libc::REG_RIP as usize] = routines::fix_up as *const () as i64;
+            return;
+        }
+    }
+    let index = usize::from(signal != libc::SIGSEGV);
+    pass_on(&BEFORE[index][LEVEL], signal, synchronous, info, context);
+}
+
+/// What would have happened without this handler (sigaction(2)).
+fn pass_on(
+    before: &Before,
+    signal: c_int,
+    synchronous: bool,
+    info: *mut siginfo_t,
+    context: *mut c_void,
+) {
+    let handler = before.handler.load(Ordering::Acquire);
+    let flags = before.flags.load(Ordering::Relaxed);
+    if handler == libc::SIG_IGN && !synchronous {
+        return;
+    }
+    if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // SAFETY: both calls are allowed in a handler. Of a fault the instruction runs again, and
+        // the kernel ends the process there.
+        unsafe {
+            libc::signal(signal, libc::SIG_DFL);
+            if !synchronous {
+                libc::raise(signal);
+            }
+        }
+        return;
+    }
+    if flags & libc::SA_RESETHAND != 0 {
+        before.handler.store(libc::SIG_DFL, Ordering::Release);
+    }
+    let own = if flags & libc::SA_NODEFER == 0 {
+        1 << (signal - 1)
+    } else {
+        0
+    };
+    let mask = before.mask.load(Ordering::Relaxed) | own;
+    // SAFETY: a set that is empty but for the kernel's part; the return from the handler restores
+    // the mask there was. The address is that of a handler of the kind that the flags say.
+    unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        (&raw mut set).cast::<u64>().write(mask);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
+        if flags & libc::SA_SIGINFO != 0 {
+            let handler: Handler = mem::transmute::<usize, Handler>(handler);
+            handler(signal, info, context);
+        } else {
+            let handler = mem::transmute::<usize, extern "C" fn(c_int)>(handler);
+            handler(signal);
+        }
+    }
+}

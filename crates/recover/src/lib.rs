@@ -1,0 +1,107 @@
+//! Copies to and from memory that may have gone.
+//!
+//! A program may unmap memory that it has registered, take its permissions away, or cut short the
+//! file behind it, at any time and also while a copy is under way. An access then raises SIGSEGV
+//! or SIGBUS, which would end the process. The copies of this crate end with an error instead, as
+//! the kernel's own do with EFAULT: their instructions lie in a known range, and the handler
+//! ([`install`]) lets a fault there go on at the routine's end. All other faults, and signals sent
+//! by kill(2), reach whatever handled them before.
+//!
+//! Before [`install`] was called, and in threads that block the two signals, a fault ends the
+//! process as ever: so POSIX has it.
+
+mod handler;
+mod routines;
+
+pub use handler::install;
+
+use routines::Returned;
+
+/// An access faulted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// The address, or that of its page; 0 where the processor does not tell.
+    pub addr: usize,
+}
+
+impl Fault {
+    /// Whether it was an access to a range of `len` bytes at `start`.
+    #[must_use]
+    pub fn is_in(&self, start: usize, len: usize) -> bool {
+        self.addr.checked_sub(start).is_some_and(|at| at < len)
+    }
+}
+
+#[inline]
+fn judge(returned: Returned) -> Result<u64, Fault> {
+    if returned.failed == 0 {
+        return Ok(returned.value);
+    }
+    let addr = returned.value as usize;
+    Err(Fault { addr })
+}
+
+/// Copies `len` bytes; the ranges may overlap.
+///
+/// # Errors
+/// Where an access faults. Any of the bytes may have been copied then.
+///
+/// # Safety
+/// What is mapped of `src` must be readable for anybody, of `dst` be the caller's to write, and
+/// no Rust reference may cover `dst`, nor `src` unless it is shared.
+#[inline]
+pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    // SAFETY: the caller's promise; the routine recovers from the rest.
+    judge(unsafe { routines::copy(dst, src, len) }).map(drop)
+}
+
+/// Stores the first `N` bytes of `value` in one go, after all stores before: 1, 2, 4 or 8.
+///
+/// # Errors
+/// Where that faults; nothing is stored then.
+///
+/// # Safety
+/// As [`copy`]; and `at` must be aligned to `N`.
+#[inline]
+pub unsafe fn store<const N: usize>(at: *mut u8, value: u64) -> Result<(), Fault> {
+    // On this processor each store is seen after those before it; a call that the compiler does
+    // not see into keeps its order, too.
+    // SAFETY: as in `copy`.
+    let returned = unsafe {
+        match N {
+            1 => routines::store1(at, value),
+            2 => routines::store2(at, value),
+            4 => routines::store4(at, value),
+            8 => routines::store8(at, value),
+            _ => unreachable!("no such store"),
+        }
+    };
+    judge(returned).map(drop)
+}
+
+/// Adds to 8 bytes atomically, wrapping, and returns what they were. A full barrier.
+///
+/// # Errors
+/// Where that faults; nothing is stored then.
+///
+/// # Safety
+/// As [`copy`]; and `at` must be aligned to 8 bytes.
+#[inline]
+pub unsafe fn fetch_add(at: *mut u8, value: u64) -> Result<u64, Fault> {
+    // SAFETY: as in `copy`.
+    judge(unsafe { routines::add(at, value) })
+}
+
+/// Stores `new` in 8 bytes atomically if they equal `compare`, and returns what they were. A full
+/// barrier.
+///
+/// # Errors
+/// Where that faults; nothing is stored then.
+///
+/// # Safety
+/// As [`fetch_add`].
+#[inline]
+pub unsafe fn compare_exchange(at: *mut u8, compare: u64, new: u64) -> Result<u64, Fault> {
+    // SAFETY: as in `copy`.
+    judge(unsafe { routines::swap(at, compare, new) })
+}

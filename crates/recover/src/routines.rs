@@ -1,0 +1,391 @@
+//! The only instructions whose faults are recovered from.
+//!
+//! They lie between two labels. Each routine is a leaf that leaves the stack and all registers
+//! alone that a callee has to keep, so a jump from any of its instructions to [`fix_up`] returns
+//! from it with 1 in `rax` and, as the handler has put it there, the address of the fault in `rdx`.
+//! What returns by itself has 0 in `rax`.
+
+use std::arch::global_asm;
+use std::sync::atomic::AtomicU8;
+
+/// What a routine returns.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Returned {
+    /// 1 after a fault.
+    pub failed: u64,
+    /// The value there was before, or the address of the fault.
+    pub value: u64,
+}
+
+/// In [`FEATURES`]: the vector instructions of AVX2.
+pub(crate) const AVX2: u8 = 1;
+/// In [`FEATURES`]: fast string instructions (ERMS).
+pub(crate) const ERMS: u8 = 2;
+
+/// What the processor can do; nothing until the handler is installed.
+pub(crate) static FEATURES: AtomicU8 = AtomicU8::new(0);
+
+/// Bytes from which on one string instruction copies. The C library uses it for less, too; but it
+/// waits for what is before it and holds up what is behind it, which is worth it for many
+/// kilobytes.
+pub(crate) const STRING_FROM: usize = 8192;
+
+unsafe extern "C" {
+    /// Where the routines begin.
+    #[link_name = "causeway_recover_begin"]
+    pub(crate) safe static BEGIN: u8;
+    /// Where they end.
+    #[link_name = "causeway_recover_end"]
+    pub(crate) safe static END: u8;
+
+    /// To where a fault in a routine goes on. Not to be called.
+    #[link_name = "causeway_recover_fix_up"]
+    pub(crate) fn fix_up();
+
+    /// Copies `len` bytes; the ranges may overlap.
+    #[link_name = "causeway_recover_copy"]
+    pub(crate) fn copy(dst: *mut u8, src: *const u8, len: usize) -> Returned;
+    /// Stores a byte.
+    #[link_name = "causeway_recover_store1"]
+    pub(crate) fn store1(at: *mut u8, value: u64) -> Returned;
+    /// Stores 2 bytes at once.
+    #[link_name = "causeway_recover_store2"]
+    pub(crate) fn store2(at: *mut u8, value: u64) -> Returned;
+    /// Stores 4 bytes at once.
+    #[link_name = "causeway_recover_store4"]
+    pub(crate) fn store4(at: *mut u8, value: u64) -> Returned;
+    /// Stores 8 bytes at once.
+    #[link_name = "causeway_recover_store8"]
+    pub(crate) fn store8(at: *mut u8, value: u64) -> Returned;
+    /// Adds to 8 bytes atomically.
+    #[link_name = "causeway_recover_add"]
+    pub(crate) fn add(at: *mut u8, value: u64) -> Returned;
+    /// Exchanges 8 bytes atomically if they equal `compare`.
+    #[link_name = "causeway_recover_swap"]
+    pub(crate) fn swap(at: *mut u8, compare: u64, swap: u64) -> Returned;
+}
+
+// Up to 128 bytes (256 with AVX2) all is loaded before anything is stored, so overlap does not
+// matter. Beyond, what overlaps is copied by 16 bytes, from the end that is safe; else the end is
+// copied once more where the last round of a loop would be short.
+global_asm!(
+    ".pushsection .text.causeway_recover, \"ax\", @progbits",
+    ".globl causeway_recover_begin, causeway_recover_end, causeway_recover_fix_up",
+    ".globl causeway_recover_copy, causeway_recover_add, causeway_recover_swap",
+    ".globl causeway_recover_store1, causeway_recover_store2",
+    ".globl causeway_recover_store4, causeway_recover_store8",
+    ".hidden causeway_recover_begin, causeway_recover_end, causeway_recover_fix_up",
+    ".hidden causeway_recover_copy, causeway_recover_add, causeway_recover_swap",
+    ".hidden causeway_recover_store1, causeway_recover_store2",
+    ".hidden causeway_recover_store4, causeway_recover_store8",
+    ".p2align 6",
+    "causeway_recover_begin:",
+    ".type causeway_recover_copy, @function",
+    "causeway_recover_copy:",
+    ".cfi_startproc",
+    "cmp rdx, 16",
+    "jb 20f",
+    "cmp rdx, 32",
+    "ja 30f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + rdx - 16], xmm1",
+    "xor eax, eax",
+    "ret",
+    // Less than 16 bytes.
+    "20:",
+    "cmp edx, 8",
+    "jae 21f",
+    "cmp edx, 4",
+    "jae 22f",
+    "cmp edx, 2",
+    "jae 23f",
+    "test edx, edx",
+    "jz 24f",
+    "movzx ecx, byte ptr [rsi]",
+    "mov [rdi], cl",
+    "24:",
+    "xor eax, eax",
+    "ret",
+    "21:",
+    "mov rcx, [rsi]",
+    "mov r8, [rsi + rdx - 8]",
+    "mov [rdi], rcx",
+    "mov [rdi + rdx - 8], r8",
+    "xor eax, eax",
+    "ret",
+    "22:",
+    "mov ecx, [rsi]",
+    "mov r8d, [rsi + rdx - 4]",
+    "mov [rdi], ecx",
+    "mov [rdi + rdx - 4], r8d",
+    "xor eax, eax",
+    "ret",
+    "23:",
+    "movzx ecx, word ptr [rsi]",
+    "movzx r8d, word ptr [rsi + rdx - 2]",
+    "mov [rdi], cx",
+    "mov [rdi + rdx - 2], r8w",
+    "xor eax, eax",
+    "ret",
+    // More than 32 bytes.
+    "30:",
+    "movzx eax, byte ptr [rip + {features}]",
+    "test al, {avx2}",
+    "jz 50f",
+    "cmp rdx, 64",
+    "ja 41f",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + rdx - 32]",
+    "vmovdqu [rdi], ymm0",
+    "vmovdqu [rdi + rdx - 32], ymm1",
+    "vzeroupper",
+    "xor eax, eax",
+    "ret",
+    "41:",
+    "cmp rdx, 128",
+    "ja 42f",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
+    "vmovdqu ymm2, [rsi + rdx - 64]",
+    "vmovdqu ymm3, [rsi + rdx - 32]",
+    "vmovdqu [rdi], ymm0",
+    "vmovdqu [rdi + 32], ymm1",
+    "vmovdqu [rdi + rdx - 64], ymm2",
+    "vmovdqu [rdi + rdx - 32], ymm3",
+    "vzeroupper",
+    "xor eax, eax",
+    "ret",
+    "42:",
+    "cmp rdx, 256",
+    "ja 43f",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
+    "vmovdqu ymm2, [rsi + 64]",
+    "vmovdqu ymm3, [rsi + 96]",
+    "vmovdqu ymm4, [rsi + rdx - 128]",
+    "vmovdqu ymm5, [rsi + rdx - 96]",
+    "vmovdqu ymm6, [rsi + rdx - 64]",
+    "vmovdqu ymm7, [rsi + rdx - 32]",
+    "vmovdqu [rdi], ymm0",
+    "vmovdqu [rdi + 32], ymm1",
+    "vmovdqu [rdi + 64], ymm2",
+    "vmovdqu [rdi + 96], ymm3",
+    "vmovdqu [rdi + rdx - 128], ymm4",
+    "vmovdqu [rdi + rdx - 96], ymm5",
+    "vmovdqu [rdi + rdx - 64], ymm6",
+    "vmovdqu [rdi + rdx - 32], ymm7",
+    "vzeroupper",
+    "xor eax, eax",
+    "ret",
+    // More than 256 bytes.
+    "43:",
+    "mov rcx, rdi",
+    "sub rcx, rsi",
+    "cmp rcx, rdx",
+    "jb 70f",
+    "neg rcx",
+    "cmp rcx, rdx",
+    "jb 60f",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
+    "vmovdqu [rdi], ymm0",
+    "vmovdqu [rdi + 32], ymm1",
+    // On from where the destination is aligned.
+    "mov rcx, rdi",
+    "or rcx, 63",
+    "inc rcx",
+    "sub rcx, rdi",
+    "add rsi, rcx",
+    "add rdi, rcx",
+    "sub rdx, rcx",
+    "cmp rdx, {string_from} - 64",
+    "jae 45f",
+    "44:",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
+    "vmovdqu ymm2, [rsi + 64]",
+    "vmovdqu ymm3, [rsi + 96]",
+    "sub rsi, -128",
+    "vmovdqa [rdi], ymm0",
+    "vmovdqa [rdi + 32], ymm1",
+    "vmovdqa [rdi + 64], ymm2",
+    "vmovdqa [rdi + 96], ymm3",
+    "sub rdi, -128",
+    "add rdx, -128",
+    "cmp rdx, 128",
+    "ja 44b",
+    "vmovdqu ymm0, [rsi + rdx - 128]",
+    "vmovdqu ymm1, [rsi + rdx - 96]",
+    "vmovdqu ymm2, [rsi + rdx - 64]",
+    "vmovdqu ymm3, [rsi + rdx - 32]",
+    "vmovdqu [rdi + rdx - 128], ymm0",
+    "vmovdqu [rdi + rdx - 96], ymm1",
+    "vmovdqu [rdi + rdx - 64], ymm2",
+    "vmovdqu [rdi + rdx - 32], ymm3",
+    "vzeroupper",
+    "xor eax, eax",
+    "ret",
+    "45:",
+    "test al, {erms}",
+    "jz 44b",
+    "vzeroupper",
+    "mov rcx, rdx",
+    "rep movsb",
+    "xor eax, eax",
+    "ret",
+    // More than 32 bytes, without AVX2.
+    "50:",
+    "cmp rdx, 64",
+    "ja 51f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + rdx - 32]",
+    "movups xmm3, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + rdx - 32], xmm2",
+    "movups [rdi + rdx - 16], xmm3",
+    "xor eax, eax",
+    "ret",
+    "51:",
+    "cmp rdx, 128",
+    "ja 52f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups xmm4, [rsi + rdx - 64]",
+    "movups xmm5, [rsi + rdx - 48]",
+    "movups xmm6, [rsi + rdx - 32]",
+    "movups xmm7, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "movups [rdi + rdx - 64], xmm4",
+    "movups [rdi + rdx - 48], xmm5",
+    "movups [rdi + rdx - 32], xmm6",
+    "movups [rdi + rdx - 16], xmm7",
+    "xor eax, eax",
+    "ret",
+    "52:",
+    "mov rcx, rdi",
+    "sub rcx, rsi",
+    "cmp rcx, rdx",
+    "jb 70f",
+    "neg rcx",
+    "cmp rcx, rdx",
+    "jb 60f",
+    "cmp rdx, {string_from}",
+    "jae 54f",
+    "53:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "add rsi, 64",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "add rdi, 64",
+    "sub rdx, 64",
+    "cmp rdx, 64",
+    "ja 53b",
+    "movups xmm0, [rsi + rdx - 64]",
+    "movups xmm1, [rsi + rdx - 48]",
+    "movups xmm2, [rsi + rdx - 32]",
+    "movups xmm3, [rsi + rdx - 16]",
+    "movups [rdi + rdx - 64], xmm0",
+    "movups [rdi + rdx - 48], xmm1",
+    "movups [rdi + rdx - 32], xmm2",
+    "movups [rdi + rdx - 16], xmm3",
+    "xor eax, eax",
+    "ret",
+    "54:",
+    "test al, {erms}",
+    "jz 53b",
+    "mov rcx, rdx",
+    "rep movsb",
+    "xor eax, eax",
+    "ret",
+    // The destination lies before the source and overlaps it: from the front. The last 16 bytes
+    // are loaded before they are overwritten.
+    "60:",
+    "movups xmm1, [rsi + rdx - 16]",
+    "lea r8, [rdi + rdx - 16]",
+    "61:",
+    "movups xmm0, [rsi]",
+    "add rsi, 16",
+    "movups [rdi], xmm0",
+    "add rdi, 16",
+    "cmp rdi, r8",
+    "jb 61b",
+    "movups [r8], xmm1",
+    "xor eax, eax",
+    "ret",
+    // It lies behind: from the back.
+    "70:",
+    "movups xmm1, [rsi]",
+    "71:",
+    "movups xmm0, [rsi + rdx - 16]",
+    "movups [rdi + rdx - 16], xmm0",
+    "sub rdx, 16",
+    "cmp rdx, 16",
+    "ja 71b",
+    "movups [rdi], xmm1",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    ".size causeway_recover_copy, . - causeway_recover_copy",
+    ".type causeway_recover_store1, @function",
+    "causeway_recover_store1:",
+    "mov [rdi], sil",
+    "xor eax, eax",
+    "ret",
+    ".type causeway_recover_store2, @function",
+    "causeway_recover_store2:",
+    "mov [rdi], si",
+    "xor eax, eax",
+    "ret",
+    ".type causeway_recover_store4, @function",
+    "causeway_recover_store4:",
+    "mov [rdi], esi",
+    "xor eax, eax",
+    "ret",
+    ".type causeway_recover_store8, @function",
+    "causeway_recover_store8:",
+    "mov [rdi], rsi",
+    "xor eax, eax",
+    "ret",
+    ".type causeway_recover_add, @function",
+    "causeway_recover_add:",
+    "lock xadd [rdi], rsi",
+    "mov rdx, rsi",
+    "xor eax, eax",
+    "ret",
+    ".type causeway_recover_swap, @function",
+    "causeway_recover_swap:",
+    "mov rax, rsi",
+    "lock cmpxchg [rdi], rdx",
+    "mov rdx, rax",
+    "xor eax, eax",
+    "ret",
+    "causeway_recover_end:",
+    ".type causeway_recover_fix_up, @function",
+    "causeway_recover_fix_up:",
+    "test byte ptr [rip + {features}], {avx2}",
+    "jz 80f",
+    "vzeroupper",
+    "80:",
+    "mov eax, 1",
+    "ret",
+    ".popsection",
+    features = sym FEATURES,
+    avx2 = const AVX2,
+    erms = const ERMS,
+    string_from = const STRING_FROM,
+);

@@ -1,0 +1,230 @@
+/* Registered memory that is unmapped, protected, or whose file is cut short: whoever reaches it
+ * learns that by an error, and the process goes on. */
+#define _GNU_SOURCE
+#include "err.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define PAGE 4096
+/* Not moved into shared memory before it has been used some times; moved at once. */
+#define SMALL (16 * PAGE)
+#define LARGE (1 << 20)
+/* What is left of the memory. */
+#define LEFT (2 * PAGE)
+
+enum how { UNMAPPED, PROTECTED, CUT, NO_HOW };
+
+struct memory {
+	unsigned char *at;
+	size_t len;
+	int fd;
+	struct ibv_mr *mr;
+};
+
+static const enum ibv_wr_opcode ops[] = {
+	IBV_WR_SEND, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_READ, IBV_WR_ATOMIC_FETCH_AND_ADD,
+	IBV_WR_ATOMIC_CMP_AND_SWP,
+};
+static const char *const op_names[] = { "SEND", "WRITE", "READ", "FETCH_ADD", "CMP_SWAP" };
+static const char *const how_names[] = { "unmapped", "protected", "cut short" };
+#define OPS (int)(sizeof(ops) / sizeof(*ops))
+
+static struct memory memory_new(struct env *env, enum how how, size_t len)
+{
+	struct memory m = { .len = len, .fd = -1 };
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+
+	if (how == CUT) {
+		m.fd = memfd_create("cut", 0);
+		need(m.fd >= 0 && ftruncate(m.fd, len) == 0, "memfd_create");
+		flags = MAP_SHARED;
+	}
+	m.at = mmap(NULL, len, PROT_READ | PROT_WRITE, flags, m.fd, 0);
+	need(m.at != MAP_FAILED, "mmap");
+	memset(m.at, GUARD, len);
+	m.mr = ibv_reg_mr(env->pd, m.at, len, ANY_ACCESS);
+	need(m.mr, "ibv_reg_mr");
+	return m;
+}
+
+/* All of it goes but the first pages. */
+static void memory_end(const struct memory *m, enum how how)
+{
+	if (how == UNMAPPED)
+		need(munmap(m->at + LEFT, m->len - LEFT) == 0, "munmap");
+	else if (how == PROTECTED)
+		need(mprotect(m->at + LEFT, m->len - LEFT, PROT_NONE) == 0, "mprotect");
+	else
+		need(ftruncate(m->fd, LEFT) == 0, "ftruncate");
+}
+
+static void memory_free(struct memory *m)
+{
+	need0(ibv_dereg_mr(m->mr));
+	munmap(m->at, m->len);
+	if (m->fd >= 0)
+		close(m->fd);
+}
+
+static bool is_atomic(enum ibv_wr_opcode op)
+{
+	return op == IBV_WR_ATOMIC_FETCH_AND_ADD || op == IBV_WR_ATOMIC_CMP_AND_SWP;
+}
+
+/* Posts from `local` at an address of its own, as `post_send` does from the buffer. */
+static void post_from(struct side *s, enum ibv_wr_opcode op, struct ibv_sge sge, uint64_t remote,
+		      uint32_t rkey)
+{
+	struct ibv_send_wr *bad, wr = {
+		.wr_id = 5, .sg_list = &sge, .num_sge = 1, .opcode = op,
+		.send_flags = IBV_SEND_SIGNALED,
+	};
+
+	if (is_atomic(op)) {
+		wr.wr.atomic.remote_addr = remote;
+		wr.wr.atomic.rkey = rkey;
+	} else {
+		wr.wr.rdma.remote_addr = remote;
+		wr.wr.rdma.rkey = rkey;
+	}
+	need0(ibv_post_send(s->qp, &wr, &bad));
+}
+
+/* Where an access of `len` bytes begins, so that half of it finds memory. */
+static size_t place(enum ibv_wr_opcode op, uint32_t len)
+{
+	return is_atomic(op) || len < 16 ? LEFT + 8 * PAGE : LEFT - len / 2;
+}
+
+/* The target's memory is gone. */
+static void target_gone(struct env *env, enum how how, enum ibv_wr_opcode op, uint32_t len)
+{
+	struct memory m = memory_new(env, how, SMALL);
+	struct ibv_sge theirs = { (uintptr_t)m.at + place(op, len), len, m.mr->lkey };
+	struct ibv_recv_wr *bad, wr = { .wr_id = 6, .sg_list = &theirs, .num_sge = 1 };
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	need0(ibv_post_recv(p.b.qp, &wr, &bad));
+	memory_end(&m, how);
+	post_from(&p.a, op, (struct ibv_sge){ (uintptr_t)p.a.buf, len, p.a.mr->lkey }, theirs.addr,
+		  m.mr->rkey);
+	if (op == IBV_WR_SEND) {
+		expect_wc(p.b.cq, 6, IBV_WC_LOC_PROT_ERR);
+		expect_wc(p.a.cq, 5, IBV_WC_REM_OP_ERR);
+	} else {
+		expect_wc(p.a.cq, 5, IBV_WC_REM_ACCESS_ERR);
+		expect_wc(p.b.cq, 6, IBV_WC_WR_FLUSH_ERR);
+		check(expect_event(env, IBV_EVENT_QP_ACCESS_ERR).qp == p.b.qp, "another QP's");
+	}
+	expect_state(p.a.qp, IBV_QPS_ERR);
+	expect_state(p.b.qp, IBV_QPS_ERR);
+	memory_free(&m);
+}
+
+/* The initiator's own memory is gone. */
+static void initiator_gone(struct env *env, enum how how, enum ibv_wr_opcode op, uint32_t len)
+{
+	struct memory m = memory_new(env, how, SMALL);
+	struct ibv_sge ours = { (uintptr_t)m.at + place(op, len), len, m.mr->lkey };
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	need0(post_recv(&p.b, 6, BUF_BYTES));
+	memory_end(&m, how);
+	post_from(&p.a, op, ours, (uintptr_t)p.b.buf, p.b.mr->rkey);
+	expect_wc(p.a.cq, 5, IBV_WC_LOC_PROT_ERR);
+	expect_state(p.a.qp, IBV_QPS_ERR);
+	expect_quiet(p.b.cq);
+	memory_free(&m);
+}
+
+static void each(struct env *env, void (*run)(struct env *, enum how, enum ibv_wr_opcode, uint32_t))
+{
+	static const uint32_t lengths[] = { 8, 700, 6000, 15000 };
+
+	for (enum how how = 0; how < NO_HOW; how++)
+		for (int i = 0; i < OPS; i++)
+			for (int l = 0; l < (is_atomic(ops[i]) ? 1 : 4); l++) {
+				printf("     %s, %u bytes, %s\n", op_names[i], lengths[l],
+				       how_names[how]);
+				run(env, how, ops[i], lengths[l]);
+				bystander_check(env);
+			}
+}
+
+static void targets(struct env *env)
+{
+	each(env, target_gone);
+}
+
+static void initiators(struct env *env)
+{
+	each(env, initiator_gone);
+}
+
+/* Memory that peers reach themselves, where there is such a way: it is in a segment, which they
+ * reach as a NIC reaches pages that it has pinned, or not at all. */
+static void peers_own_reach(struct env *env)
+{
+	for (enum how how = UNMAPPED; how <= PROTECTED; how++)
+		for (int i = 1; i < OPS; i++) {
+			struct memory m = memory_new(env, how, LARGE);
+			uint64_t remote = (uintptr_t)m.at + LEFT + 8 * PAGE;
+			uint32_t len = is_atomic(ops[i]) ? 8 : 30000;
+			struct ibv_wc wc = { 0 };
+			struct pair p;
+
+			pair_open(env, &p, NULL, true);
+			need0(post_recv(&p.b, 6, 64));
+			/* The way is found by using it. */
+			for (int round = 0; round < 20; round++) {
+				need0(post_send(&p.a, 4, ops[i], len, remote, m.mr->rkey));
+				expect_wc(p.a.cq, 4, IBV_WC_SUCCESS);
+			}
+			memory_end(&m, how);
+			need0(post_send(&p.a, 5, ops[i], len, remote, m.mr->rkey));
+			while (ibv_poll_cq(p.a.cq, 1, &wc) == 0)
+				;
+			check(wc.wr_id == 5 && (wc.status == IBV_WC_REM_ACCESS_ERR ||
+						wc.status == IBV_WC_SUCCESS),
+			      "%s, %s: %s", op_names[i], how_names[how],
+			      ibv_wc_status_str(wc.status));
+			memory_free(&m);
+			bystander_check(env);
+		}
+}
+
+static struct memory handled;
+
+static void on_fault(int signal)
+{
+	(void)signal;
+	mprotect(handled.at, handled.len, PROT_READ | PROT_WRITE);
+}
+
+/* A program's own handler, installed when memory was registered already, hears of its own faults
+ * and of no other. */
+static void handlers(struct env *env)
+{
+	struct sigaction action = { .sa_handler = on_fault };
+
+	handled = memory_new(env, PROTECTED, SMALL);
+	need(sigaction(SIGSEGV, &action, NULL) == 0, "sigaction");
+	target_gone(env, PROTECTED, IBV_WR_RDMA_WRITE, 6000);
+	need(mprotect(handled.at, handled.len, PROT_NONE) == 0, "mprotect");
+	*(volatile unsigned char *)handled.at = 1;
+	initiator_gone(env, PROTECTED, IBV_WR_SEND, 6000);
+	memory_free(&handled);
+}
+
+const struct error_case memory_cases[] = {
+	{ "memory: gone at the target", targets },
+	{ "memory: gone at the initiator", initiators },
+	{ "memory: gone where peers reach it themselves", peers_own_reach },
+	{ "memory: gone, with a handler of the program's", handlers },
+	{ 0 },
+};
