@@ -20,7 +20,9 @@ int main(int argc, char **argv)
 		return misuse(argv[2], argv[3]);
 	if (!strcmp(role, "edges") && argc == 3)
 		return hear_each_event(argv[2]);
+	if (!strcmp(role, "cancel") && argc == 4)
+		return cancelled(argv[2], argv[3]);
 	fail("usage: peer server PORT | sequential, concurrent HOST PORT COUNT |\n"
-	     "       die HOST PORT STAGE | misuse HOST PORT |\n"
+	     "       die HOST PORT STAGE | misuse, cancel HOST PORT |\n"
 	     "       edges HOST");
 }

@@ -36,5 +36,6 @@ int connect_at_once(const char *host, const char *port, int count);
 int die_at(const char *host, const char *port, const char *stage);
 int misuse(const char *host, const char *port);
 int hear_each_event(const char *host);
+int cancelled(const char *host, const char *port);
 
 #endif

@@ -3,6 +3,8 @@
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use causeway_cancel::Allowed;
+
 use crate::channel::EventQueue;
 use crate::core::{Armed, CqState};
 use crate::cq::{CompChannel, Cq};
@@ -45,10 +47,11 @@ impl Context {
     /// Takes the next asynchronous event, waiting for it (`ibv_get_async_event(3)`).
     ///
     /// # Errors
-    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal.
-    pub fn get_async_event(&self) -> Result<AsyncEvent, Errno> {
+    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal;
+    /// [`Errno::CANCELLED`].
+    pub fn get_async_event(&self, allowed: Allowed) -> Result<AsyncEvent, Errno> {
         let shared = &self.endpoint.shared;
-        shared.wait(&self.events.queue, || self.events.pop())
+        shared.wait(&self.events.queue, allowed, || self.events.pop())
     }
 
     /// Acknowledges an event (`ibv_ack_async_event(3)`).

@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use causeway_cancel::Allowed;
 use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
 
@@ -44,12 +45,13 @@ impl CompChannel {
     /// completion queue that announced it.
     ///
     /// # Errors
-    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal.
-    pub fn get_event(&self) -> Result<usize, Errno> {
+    /// EAGAIN if there is none and the descriptor is non-blocking; EINTR after a signal;
+    /// [`Errno::CANCELLED`].
+    pub fn get_event(&self, allowed: Allowed) -> Result<usize, Errno> {
         self.context
             .endpoint
             .shared
-            .wait(&self.queue, || self.queue.pop())
+            .wait(&self.queue, allowed, || self.queue.pop())
     }
 
     /// Ends it (`ibv_destroy_comp_channel(3)`).

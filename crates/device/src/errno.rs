@@ -7,6 +7,9 @@ use causeway_proto::qp::{AttrError, PostError};
 pub struct Errno(pub i32);
 
 impl Errno {
+    /// The program cancels the thread: the call returns this value, which is no error's.
+    pub const CANCELLED: Errno = Errno(causeway_cancel::CANCELLED);
+
     /// The value of `errno` of this thread.
     #[must_use]
     pub fn last() -> Errno {

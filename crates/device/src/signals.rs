@@ -4,14 +4,11 @@
 //! ends it with EINTR, and programs end their tests so. The call here does more than sleep, so
 //! signals are held back from its beginning, and let in where it sleeps: none is handled unseen.
 
-use std::io;
-use std::mem;
-use std::ptr;
+use std::{mem, ptr, slice};
 
+use causeway_cancel::{Allowed, Ended};
 use rustix::event::{PollFd, Timespec};
 
-/// Bytes of the kernel's signal set.
-const KERNEL_SET_BYTES: usize = 8;
 /// The last signal that has a number of its own; real-time signals follow.
 const SIGNALS: i32 = 64;
 /// Faults of the thread itself, which cannot be held back.
@@ -53,34 +50,24 @@ impl Held {
         }
     }
 
-    /// poll(2) with signals let in, as ppoll(2) does.
+    /// poll(2) with signals let in, as ppoll(2) does, and a cancellation point where that is
+    /// allowed.
     ///
     /// # Errors
-    /// EINTR if one was handled.
-    pub fn poll(&self, fds: &mut [PollFd<'_>], timeout: Option<Timespec>) -> io::Result<()> {
-        let mut timeout = timeout.map(|t| libc::timespec {
+    /// EINTR if a signal was handled.
+    pub fn poll(
+        &self,
+        fds: &mut [PollFd<'_>],
+        timeout: Option<Timespec>,
+        allowed: Allowed,
+    ) -> Result<(), Ended> {
+        let timeout = timeout.map(|t| libc::timespec {
             tv_sec: t.tv_sec,
             tv_nsec: t.tv_nsec,
         });
-        let timeout = timeout.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
-        // The system call itself: the C library's function is a point where a thread may be
-        // cancelled, and unwound.
-        // SAFETY: a `PollFd` is a `struct pollfd`; the kernel reads the set, writes the time left
-        // and the events.
-        let polled = unsafe {
-            libc::syscall(
-                libc::SYS_ppoll,
-                fds.as_mut_ptr(),
-                fds.len(),
-                timeout,
-                &raw const self.before,
-                KERNEL_SET_BYTES,
-            )
-        };
-        if polled < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(())
+        // SAFETY: a `PollFd` is a `struct pollfd`.
+        let fds = unsafe { slice::from_raw_parts_mut(fds.as_mut_ptr().cast(), fds.len()) };
+        causeway_cancel::poll(fds, timeout, Some(&self.before), allowed)
     }
 }
 

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
 
+use causeway_cancel::{Allowed, Ended};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::EventQueue;
@@ -21,6 +22,8 @@ enum Woken {
     Slept,
     /// A signal was handled that interrupts system calls.
     Interrupted,
+    /// The program cancels the thread.
+    Cancelled,
 }
 
 impl Shared {
@@ -28,10 +31,11 @@ impl Shared {
     ///
     /// # Errors
     /// EAGAIN where there is nothing and the queue's descriptor is non-blocking; EINTR after a
-    /// signal whose handler interrupts system calls.
+    /// signal whose handler interrupts system calls; [`Errno::CANCELLED`].
     pub(crate) fn wait<T, E>(
         &self,
         queue: &EventQueue<E>,
+        allowed: Allowed,
         mut take: impl FnMut() -> Option<T>,
     ) -> Result<T, Errno> {
         if let Some(found) = take() {
@@ -51,7 +55,10 @@ impl Shared {
             if interrupted {
                 break Err(Errno(libc::EINTR));
             }
-            let woken = self.sleep_until_work(queue, &held);
+            let woken = self.sleep_until_work(queue, &held, allowed);
+            if woken == Woken::Cancelled {
+                break Err(Errno::CANCELLED);
+            }
             interrupted = woken == Woken::Interrupted;
             if woken != Woken::Awake
                 && let Some(found) = queue.holding(|| {
@@ -84,8 +91,9 @@ impl Shared {
         }
     }
 
-    /// Sleeps unless there is something to do at once.
-    fn sleep_until_work<E>(&self, queue: &EventQueue<E>, held: &Held) -> Woken {
+    /// Sleeps unless there is something to do at once. The sleep is a cancellation point, and the
+    /// only one: there no lock is held.
+    fn sleep_until_work<E>(&self, queue: &EventQueue<E>, held: &Held, allowed: Allowed) -> Woken {
         let now = Now::default();
         now.get();
         self.arm();
@@ -114,7 +122,7 @@ impl Shared {
             .chain(self.port_fds())
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        let slept = held.poll(&mut fds, timeout);
+        let slept = held.poll(&mut fds, timeout, allowed);
         self.source_deadline.store(0, Ordering::SeqCst);
         for port in &fds[3..] {
             self.note_errors(port.revents());
@@ -127,7 +135,10 @@ impl Shared {
         }
         self.disarm();
         match slept {
-            Err(error) if error.kind() == ErrorKind::Interrupted && signals::interrupt() => {
+            Err(Ended::Cancelled) => Woken::Cancelled,
+            Err(Ended::Failed(error))
+                if error.kind() == ErrorKind::Interrupted && signals::interrupt() =>
+            {
                 Woken::Interrupted
             }
             _ => Woken::Slept,

@@ -95,7 +95,7 @@ pub(crate) fn take(fd: BorrowedFd<'_>) -> io::Result<Option<Option<Report>>> {
         SockAddr::try_init(|storage, len| {
             msg.msg_name = storage.cast();
             msg.msg_namelen = *len;
-            let n = libc::recvmsg(fd.as_raw_fd(), &raw mut msg, flags);
+            let n = libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut msg, flags);
             *len = msg.msg_namelen;
             usize::try_from(n).map_err(|_| io::Error::last_os_error())
         })

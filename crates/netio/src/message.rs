@@ -113,9 +113,11 @@ pub(crate) unsafe fn send(
         msg.msg_controllen = controls.used as _;
     }
     loop {
+        // Not the C library's function, where a thread that the program cancels would be unwound,
+        // with the caller's locks.
         // SAFETY: every pointer in `msg` is to a live local of the stated size, none of which
         // sendmsg changes; the pieces are as the caller promises.
-        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const msg, 0) };
+        let sent = unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const msg, 0) };
         if sent >= 0 {
             return Ok(());
         }
@@ -151,7 +153,7 @@ pub(crate) fn receive(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<RecvM
             SockAddr::try_init(|storage, len| {
                 msg.msg_name = storage.cast();
                 msg.msg_namelen = *len;
-                let n = libc::recvmsg(fd.as_raw_fd(), &raw mut msg, 0);
+                let n = libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut msg, 0);
                 *len = msg.msg_namelen;
                 usize::try_from(n).map_err(|_| io::Error::last_os_error())
             })

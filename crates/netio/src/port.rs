@@ -6,6 +6,7 @@ use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use causeway_cancel::off;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
@@ -392,7 +393,7 @@ impl UdpPort {
             } else {
                 let socket = UdpSockRef::from(&self.socket);
                 let offered = &mut slices[..self.offer];
-                self.state.get_mut().recv(socket, offered, meta)
+                off(|| self.state.get_mut().recv(socket, offered, meta))
             };
             match received {
                 Ok(n) => return Ok(n),
@@ -442,7 +443,7 @@ impl UdpPort {
             // quinn-udp draws its conclusions from that.
             Err(e) if offload_failed(&e) => {
                 let socket = UdpSockRef::from(&self.socket);
-                self.state.borrow().try_send(socket, transmit)
+                off(|| self.state.borrow().try_send(socket, transmit))
             }
             result => result,
         }

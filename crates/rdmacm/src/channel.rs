@@ -6,13 +6,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use causeway_abi::RdmaEventChannel;
+use causeway_cancel::{Allowed, CANCELLED, Ended};
 use causeway_proto::cm;
 use causeway_wire::cm::Message;
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{OFlags, fcntl_getfl};
 
-use crate::errno::{Result, pointer};
+use crate::errno::{Errno, Result, pointer};
 use crate::id::Shared;
 
 /// What happened, as it was queued.
@@ -102,8 +103,8 @@ impl Queue {
     /// The next event; waits for one unless the program has made the descriptor non-blocking.
     ///
     /// # Errors
-    /// EAGAIN, EINTR.
-    pub fn wait(&self) -> Result<Pending> {
+    /// EAGAIN, EINTR, [`CANCELLED`].
+    pub fn wait(&self, allowed: Allowed) -> Result<Pending> {
         loop {
             if let Some(pending) = self.pop() {
                 return Ok(pending);
@@ -111,7 +112,16 @@ impl Queue {
             if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
                 return Err(rustix::io::Errno::AGAIN.into());
             }
-            poll(&mut [PollFd::new(&self.fd, PollFlags::IN)], None)?;
+            let mut fds = [libc::pollfd {
+                fd: self.fd.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            }];
+            match causeway_cancel::poll(&mut fds, None, None, allowed) {
+                Ok(()) => {}
+                Err(Ended::Cancelled) => return Err(Errno(CANCELLED)),
+                Err(Ended::Failed(error)) => return Err(error.into()),
+            }
         }
     }
 

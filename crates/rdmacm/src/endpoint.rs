@@ -4,6 +4,7 @@ use core::ffi::c_int;
 use core::ptr;
 
 use causeway_abi::{IbvPd, IbvQpInitAttr, RdmaAddrinfo, RdmaCmEvent, RdmaCmId};
+use causeway_cancel::Allowed;
 
 use crate::address::{bind, resolve, route};
 use crate::addrinfo::PASSIVE;
@@ -94,18 +95,19 @@ pub(crate) unsafe extern "C" fn destroy_ep(id: *mut RdmaCmId) {
     }
 }
 
-/// `rdma_get_request(3)`
+/// `rdma_get_request(3)`; a cancellation point
 pub(crate) unsafe extern "C" fn get_request(
     listener: *mut RdmaCmId,
     out: *mut *mut RdmaCmId,
+    allowed: Allowed,
 ) -> c_int {
     // SAFETY: the program passes a listener of ours and room for a pointer.
-    code(unsafe { next_request(listener).map(|id| out.write(id)) })
+    code(unsafe { next_request(listener, allowed).map(|id| out.write(id)) })
 }
 
 /// # Safety
 /// As [`get_request`].
-unsafe fn next_request(listener: *mut RdmaCmId) -> Result<*mut RdmaCmId> {
+unsafe fn next_request(listener: *mut RdmaCmId, allowed: Allowed) -> Result<*mut RdmaCmId> {
     // SAFETY: as the caller promises.
     unsafe {
         let endpoint = {
@@ -117,7 +119,7 @@ unsafe fn next_request(listener: *mut RdmaCmId) -> Result<*mut RdmaCmId> {
         };
         id::release_event(listener);
         let mut event: *mut RdmaCmEvent = ptr::null_mut();
-        event::get((*listener).channel, &raw mut event)?;
+        event::get((*listener).channel, &raw mut event, allowed)?;
         if (*event).event != CONNECT_REQUEST {
             let status = (*event).status;
             event::acknowledge(event);

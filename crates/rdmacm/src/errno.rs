@@ -4,6 +4,8 @@ use core::ffi::c_int;
 use core::ptr;
 use std::io;
 
+use causeway_cancel::CANCELLED;
+
 /// An `errno` value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(pub(crate) c_int);
@@ -38,10 +40,11 @@ pub(crate) fn set(code: c_int) {
     unsafe { *libc::__errno_location() = code };
 }
 
-/// 0, or -1 with `errno` set.
+/// 0, or -1 with `errno` set; [`CANCELLED`] ends the thread.
 pub(crate) fn code(result: Result<()>) -> c_int {
     match result {
         Ok(()) => 0,
+        Err(Errno(CANCELLED)) => CANCELLED,
         Err(Errno(code)) => {
             set(code);
             -1

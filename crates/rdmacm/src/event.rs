@@ -8,6 +8,7 @@ use std::sync::Arc;
 use causeway_abi::{
     RdmaCmEvent, RdmaCmId, RdmaConnParam, RdmaEventChannel, RdmaEventParam, RdmaUdParam,
 };
+use causeway_cancel::Allowed;
 use causeway_proto::cm::{self, REASON_CONSUMER};
 use causeway_wire::cm::{Message, PortSpace, Private, Terms};
 
@@ -53,11 +54,15 @@ struct Details {
 ///
 /// # Safety
 /// `channel` is one of ours, `out` has room for a pointer.
-pub(crate) unsafe fn get(channel: *mut RdmaEventChannel, out: *mut *mut RdmaCmEvent) -> Result<()> {
+pub(crate) unsafe fn get(
+    channel: *mut RdmaEventChannel,
+    out: *mut *mut RdmaCmEvent,
+    allowed: Allowed,
+) -> Result<()> {
     // SAFETY: as the caller promises.
     let queue = unsafe { Channel::queue_of(channel) };
     loop {
-        let Pending { target, what } = queue.wait()?;
+        let Pending { target, what } = queue.wait(allowed)?;
         let id = target.id();
         // SAFETY: an identifier lives while an event of it is handed out, which it is since it was
         // taken off the queue; null: it is being destroyed.
@@ -358,16 +363,17 @@ unsafe fn ud_param(id: *mut RdmaCmId, terms: &Terms) -> RdmaEventParam {
     }
 }
 
-/// `rdma_get_cm_event(3)`
+/// `rdma_get_cm_event(3)`; a cancellation point
 pub(crate) unsafe extern "C" fn get_cm_event(
     channel: *mut RdmaEventChannel,
     out: *mut *mut RdmaCmEvent,
+    allowed: Allowed,
 ) -> c_int {
     if channel.is_null() || out.is_null() {
         return code(Err(crate::errno::INVALID));
     }
     // SAFETY: the program passes a channel of ours, and room for a pointer.
-    code(unsafe { get(channel, out) })
+    code(unsafe { get(channel, out, allowed) })
 }
 
 /// `rdma_ack_cm_event(3)`

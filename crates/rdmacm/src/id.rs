@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use causeway_abi::{IbvPd, IbvQpInitAttr, IbvSaPathRec, RdmaCmEvent, RdmaCmId, RdmaEventChannel};
+use causeway_cancel::Allowed;
 use causeway_netio::UdpPort;
 use causeway_wire::cm::{PortSpace, Terms};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -246,7 +247,7 @@ pub(crate) unsafe fn complete(id: *mut RdmaCmId) -> Result<()> {
         }
         release_event(id);
         let mut event: *mut RdmaCmEvent = ptr::null_mut();
-        event::get((*id).channel, &raw mut event)?;
+        event::get((*id).channel, &raw mut event, Allowed::NO)?;
         (*id).event = event;
         match ((*event).event, (*event).status) {
             (_, 0) => Ok(()),

@@ -5,6 +5,7 @@ use crate::abi::{IbvAsyncEvent, IbvCompChannel, IbvContext, IbvCq, IbvQp, IbvSrq
 use crate::objects::{self, ChannelObject};
 use crate::port::PORT;
 use crate::{cq, errno};
+use causeway_cancel::{Allowed, CANCELLED};
 use causeway_device::{AsyncEvent, Errno, EventSource, EventType};
 use core::ffi::{c_int, c_uint, c_void};
 use core::ptr;
@@ -53,14 +54,16 @@ pub(crate) unsafe extern "C" fn destroy_comp_channel(channel: *mut IbvCompChanne
     errno::code(result)
 }
 
-/// `ibv_get_cq_event(3)`: 0, or -1 with `errno` (`EAGAIN` if the descriptor is non-blocking)
+/// `ibv_get_cq_event(3)`: 0, or -1 with `errno` (`EAGAIN` if the descriptor is non-blocking). A
+/// cancellation point, as the read(2) of rdma-core is.
 pub(crate) unsafe extern "C" fn get_cq_event(
     channel: *mut IbvCompChannel,
     cq: *mut *mut IbvCq,
     cq_context: *mut *mut c_void,
+    allowed: Allowed,
 ) -> c_int {
     // SAFETY: the caller passes a live channel.
-    match unsafe { objects::channel(channel) }.dev.get_event() {
+    match unsafe { objects::channel(channel) }.dev.get_event(allowed) {
         Ok(cookie) => {
             let source = cq::from_cookie(cookie);
             // SAFETY: a CQ is not destroyed while an event of it is unacknowledged; the caller
@@ -71,7 +74,15 @@ pub(crate) unsafe extern "C" fn get_cq_event(
             }
             0
         }
-        Err(Errno(code)) => errno::minus_one(code),
+        Err(error) => ended(error),
+    }
+}
+
+/// A wait without an event.
+fn ended(error: Errno) -> c_int {
+    match error {
+        Errno::CANCELLED => CANCELLED,
+        Errno(code) => errno::minus_one(code),
     }
 }
 
@@ -89,13 +100,17 @@ pub(crate) unsafe extern "C" fn ack_cq_events(cq: *mut IbvCq, count: c_uint) {
     dev.ack_events(count);
 }
 
-/// `ibv_get_async_event(3)`: 0, or -1 with `errno`
+/// `ibv_get_async_event(3)`: 0, or -1 with `errno`; a cancellation point
 pub(crate) unsafe extern "C" fn get_async_event(
     context: *mut IbvContext,
     event: *mut IbvAsyncEvent,
+    allowed: Allowed,
 ) -> c_int {
     // SAFETY: the caller passes an open context.
-    match unsafe { objects::context(context) }.dev.get_async_event() {
+    match unsafe { objects::context(context) }
+        .dev
+        .get_async_event(allowed)
+    {
         Ok(AsyncEvent { event_type, source }) => {
             let element = match source {
                 EventSource::Qp(object) | EventSource::Cq(object) | EventSource::Srq(object) => {
@@ -112,7 +127,7 @@ pub(crate) unsafe extern "C" fn get_async_event(
             };
             0
         }
-        Err(Errno(code)) => errno::minus_one(code),
+        Err(error) => ended(error),
     }
 }
 

@@ -1,6 +1,10 @@
 // Reads a symbol table (*.sym) and writes the trampolines it asks for. Shared by the build scripts
 // of the two libraries. A trampoline exists because rustc cannot attach a symbol version to a
 // function: a global_asm! label can carry `.symver`, and jumps to the function.
+//
+// `shield:FUNCTION` and `point:FUNCTION` are called, not jumped to, with the thread's cancellation
+// off (crates/cancel). They have up to six arguments, all in registers; a `point:` has up to three,
+// and gets whether cancellation was on as its fourth.
 
 use std::fmt::Write as _;
 use std::{env, fs, path::PathBuf};
@@ -31,23 +35,70 @@ pub fn generate(path: &str) {
 fn emit(out: &mut String, serial: usize, name: &str, version: &str, target: &str) {
     let label = format!("causeway_abi_{serial}");
     let symver = format!(".symver {label},{name}{version},remove");
-    let result = match target.strip_prefix("data:") {
-        Some(size) => writeln!(
+    if let Some(size) = target.strip_prefix("data:") {
+        return writeln!(
             out,
             "core::arch::global_asm!(\".pushsection .bss.{label},\\\"aw\\\",@nobits\", \
              \".globl {label}\", \".type {label},@object\", \".size {label},{size}\", \
              \"{label}: .zero {size}\", \"{symver}\", \".popsection\");"
-        ),
-        None => writeln!(
-            out,
-            "core::arch::global_asm!(\".pushsection .text.{label},\\\"ax\\\",@progbits\", \
-             \".p2align 4\", \".globl {label}\", \".type {label},@function\", \
-             \"{label}: {jump} {{f}}\", \".size {label},. - {label}\", \"{symver}\", \
-             \".popsection\", f = sym {target});",
-            jump = jump()
-        ),
+        )
+        .expect("writing to a string");
+    }
+    let (body, target) = match target.split_once(':') {
+        Some(("shield", target)) if is_x86() => (SHIELD.to_owned(), target),
+        Some(("point", target)) if is_x86() => (point(), target),
+        Some(("shield" | "point", target)) => (format!("{} {{f}}", jump()), target),
+        _ => (format!("{} {{f}}", jump()), target),
     };
-    result.expect("writing to a string");
+    writeln!(
+        out,
+        "core::arch::global_asm!(\".pushsection .text.{label},\\\"ax\\\",@progbits\", \
+         \".p2align 4\", \".globl {label}\", \".type {label},@function\", \
+         \"{label}: {body}\", \".size {label},. - {label}\", \"{symver}\", \
+         \".popsection\", f = sym {target});"
+    )
+    .expect("writing to a string");
+}
+
+/// Cancellation off, the function, and cancellation as it was: where it is asynchronous, a thread
+/// that has been cancelled meanwhile ends there, with nothing of Rust on its stack. Meanwhile it is
+/// deferred: the C library (2.36) heeds a late signal of an asynchronous request also where
+/// cancellation is off.
+const SHIELD: &str = ".cfi_startproc; push rbx; .cfi_adjust_cfa_offset 8; \
+    .cfi_rel_offset rbx, 0; sub rsp, 64; .cfi_adjust_cfa_offset 64; \
+    mov [rsp + 8], rdi; mov [rsp + 16], rsi; mov [rsp + 24], rdx; mov [rsp + 32], rcx; \
+    mov [rsp + 40], r8; mov [rsp + 48], r9; \
+    xor edi, edi; lea rsi, [rsp + 4]; call pthread_setcanceltype@PLT; \
+    mov edi, 1; mov rsi, rsp; call pthread_setcancelstate@PLT; \
+    mov rdi, [rsp + 8]; mov rsi, [rsp + 16]; mov rdx, [rsp + 24]; mov rcx, [rsp + 32]; \
+    mov r8, [rsp + 40]; mov r9, [rsp + 48]; \
+    call {f}; mov rbx, rax; \
+    mov edi, [rsp + 4]; xor esi, esi; call pthread_setcanceltype@PLT; \
+    mov edi, [rsp]; xor esi, esi; call pthread_setcancelstate@PLT; \
+    mov rax, rbx; add rsp, 64; .cfi_adjust_cfa_offset -64; \
+    pop rbx; .cfi_adjust_cfa_offset -8; ret; .cfi_endproc";
+
+/// The same, and a thread that was cancelled earlier ends before the function, one that is
+/// cancelled in it (it returns `CANCELLED`) after it.
+fn point() -> String {
+    const FIRST: &str = "xor edi, edi; ";
+    const CALL: &str = "call {f}; mov rbx, rax; ";
+    const END: &str = "ret; .cfi_endproc";
+    let shield = SHIELD.replacen(FIRST, "call pthread_testcancel@PLT; xor edi, edi; ", 1);
+    let asked = shield.replacen(
+        CALL,
+        "mov ecx, [rsp]; call {f}; mov rbx, rax; cmp ebx, 0x80000000; je 2f; ",
+        1,
+    );
+    asked.replacen(
+        END,
+        "ret; .cfi_adjust_cfa_offset 72; 2: mov rdi, -1; call pthread_exit@PLT; ud2; .cfi_endproc",
+        1,
+    )
+}
+
+fn is_x86() -> bool {
+    env::var("CARGO_CFG_TARGET_ARCH").as_deref() == Ok("x86_64")
 }
 
 /// The architecture's unconditional jump.

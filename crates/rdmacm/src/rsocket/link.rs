@@ -316,9 +316,12 @@ impl Link {
         let mut context: *mut c_void = ptr::null_mut();
         // SAFETY: channel and queue live; every event is acknowledged at once.
         unsafe {
-            while ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
-                ffi::ibv_ack_cq_events(self.cq, 1);
-            }
+            // A cancellation point, and the rsocket is locked.
+            causeway_cancel::off(|| {
+                while ffi::ibv_get_cq_event(self.channel, &raw mut cq, &raw mut context) == 0 {
+                    ffi::ibv_ack_cq_events(self.cq, 1);
+                }
+            });
         }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use causeway_abi::{IbvPd, RdmaCmEvent, RdmaCmId, RdmaEventChannel};
+use causeway_cancel::Allowed;
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
@@ -198,7 +199,7 @@ impl Socket {
         // SAFETY: the channel lives; the event is one of `event::get`, acknowledged once, and
         // neither the socket's identifier nor a listener's new one is destroyed meanwhile.
         unsafe {
-            event::get(self.channel.0, &raw mut event)?;
+            event::get(self.channel.0, &raw mut event, Allowed::NO)?;
             let param = (*event).param.conn;
             let (data, len) = (param.private_data, usize::from(param.private_data_len));
             let peer = (!data.is_null() && len >= CONN_DATA_LEN)

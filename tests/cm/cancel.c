@@ -1,0 +1,292 @@
+/* Threads that are cancelled in the calls that wait for events, which are cancellation points. */
+#define _GNU_SOURCE
+#include "peer.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define JOIN_SECONDS 10
+#define ROUNDS 300
+#define DEPTH 16
+#define BYTES 64
+
+enum call { CQ_EVENT, ASYNC_EVENT, CM_EVENT, GET_REQUEST, CALLS };
+static const char *const NAMES[] = { "ibv_get_cq_event", "ibv_get_async_event",
+				     "rdma_get_cm_event", "rdma_get_request" };
+
+static struct device dev;
+static struct ibv_pd *pd;
+static struct ibv_comp_channel *channel;
+static struct rdma_event_channel *cm_channel;
+static struct rdma_cm_id *listener;
+
+/* A thread that waits, and how. */
+struct waiter {
+	pthread_t thread;
+	enum call call;
+	int type, state;
+	_Atomic pid_t tid;
+	atomic_bool cleaned, returned;
+};
+
+static void cleaned(void *arg)
+{
+	((struct waiter *)arg)->cleaned = true;
+}
+
+static int wait_once(enum call call)
+{
+	struct ibv_async_event event;
+	struct rdma_cm_event *cm;
+	struct rdma_cm_id *id;
+	struct ibv_cq *cq;
+	void *context;
+
+	switch (call) {
+	case CQ_EVENT:
+		if (ibv_get_cq_event(channel, &cq, &context))
+			return -1;
+		ibv_ack_cq_events(cq, 1);
+		return 0;
+	case ASYNC_EVENT:
+		if (ibv_get_async_event(dev.ctx, &event))
+			return -1;
+		ibv_ack_async_event(&event);
+		return 0;
+	case CM_EVENT:
+		return rdma_get_cm_event(cm_channel, &cm);
+	default:
+		return rdma_get_request(listener, &id);
+	}
+}
+
+static void *wait_for_ever(void *arg)
+{
+	struct waiter *waiter = arg;
+
+	pthread_setcancelstate(waiter->state, NULL);
+	pthread_cleanup_push(cleaned, waiter);
+	pthread_setcanceltype(waiter->type, NULL);
+	waiter->tid = (pid_t)syscall(SYS_gettid);
+	while (!wait_once(waiter->call) && waiter->state == PTHREAD_CANCEL_ENABLE)
+		;
+	waiter->returned = true;
+	pthread_setcancelstate(PTHREAD_CANCEL_ENABLE, NULL);
+	for (;;)
+		pthread_testcancel();
+	pthread_cleanup_pop(0);
+	return NULL;
+}
+
+/* Returns when the thread sleeps in poll(2) or read(2): "S" in its status, and its system call. */
+static void await_sleep(struct waiter *waiter)
+{
+	char path[64], text[32] = "";
+	long number = -1;
+	FILE *file;
+
+	while (!waiter->tid)
+		sched_yield();
+	snprintf(path, sizeof(path), "/proc/self/task/%d/syscall", waiter->tid);
+	while (number != SYS_ppoll && number != SYS_poll && number != SYS_read) {
+		sched_yield();
+		file = fopen(path, "r");
+		need(file, path);
+		if (fgets(text, sizeof(text), file) && sscanf(text, "%ld", &number) != 1)
+			number = -1;
+		fclose(file);
+	}
+}
+
+static void start(struct waiter *waiter)
+{
+	waiter->tid = 0;
+	waiter->cleaned = waiter->returned = false;
+	need0(pthread_create(&waiter->thread, NULL, wait_for_ever, waiter));
+}
+
+static void joined(struct waiter *waiter, const char *when)
+{
+	struct timespec until;
+	void *result;
+
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += JOIN_SECONDS;
+	if (pthread_timedjoin_np(waiter->thread, &result, &until))
+		fail("%s, %s: the cancelled thread does not end", NAMES[waiter->call], when);
+	if (result != PTHREAD_CANCELED || !waiter->cleaned ||
+	    waiter->returned != (waiter->state == PTHREAD_CANCEL_DISABLE))
+		fail("%s, %s: result %p, cleaned %d, returned %d", NAMES[waiter->call], when,
+		     result, waiter->cleaned, waiter->returned);
+}
+
+static void cancel_each(int type, const char *when)
+{
+	for (int call = 0; call < CALLS; call++) {
+		struct waiter waiter = { .call = call, .type = type };
+
+		/* In the wait, and before it. */
+		start(&waiter);
+		await_sleep(&waiter);
+		need0(pthread_cancel(waiter.thread));
+		joined(&waiter, when);
+		start(&waiter);
+		need0(pthread_cancel(waiter.thread));
+		joined(&waiter, "at once");
+	}
+}
+
+/* Two queue pairs of this process, and their queues. */
+struct loop {
+	struct ibv_qp *qp[2];
+	struct ibv_cq *cq;
+	struct ibv_mr *mr;
+	char data[2][BYTES];
+};
+
+static void loop_make(struct loop *loop)
+{
+	struct qp_params params = { .access = IBV_ACCESS_LOCAL_WRITE, .timeout = 14,
+				    .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1 };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .sq_sig_all = 1,
+					 .cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH,
+						  .max_send_sge = 1, .max_recv_sge = 1 } };
+
+	memset(loop, 0, sizeof(*loop));
+	loop->cq = ibv_create_cq(dev.ctx, 4 * DEPTH, NULL, NULL, 0);
+	need(loop->cq, "ibv_create_cq");
+	loop->mr = ibv_reg_mr(pd, loop->data, sizeof(loop->data), IBV_ACCESS_LOCAL_WRITE);
+	need(loop->mr, "ibv_reg_mr");
+	init.send_cq = init.recv_cq = loop->cq;
+	for (int i = 0; i < 2; i++) {
+		loop->qp[i] = ibv_create_qp(pd, &init);
+		need(loop->qp[i], "ibv_create_qp");
+		need0(qp_to_init(loop->qp[i], &params));
+	}
+	for (int i = 0; i < 2; i++) {
+		struct qp_addr peer = { .qpn = loop->qp[1 - i]->qp_num, .gid = dev.gid };
+
+		need0(qp_to_rtr(loop->qp[i], &dev, &params, &peer));
+		need0(qp_to_rts(loop->qp[i], &params, 0));
+	}
+}
+
+static void loop_free(struct loop *loop)
+{
+	need0(ibv_destroy_qp(loop->qp[0]));
+	need0(ibv_destroy_qp(loop->qp[1]));
+	need0(ibv_dereg_mr(loop->mr));
+	need0(ibv_destroy_cq(loop->cq));
+}
+
+/* A message from one to the other, and both completions. */
+static void loop_turn(struct loop *loop)
+{
+	struct ibv_sge sge[2];
+	struct ibv_recv_wr recv = { .sg_list = &sge[1], .num_sge = 1 }, *bad_recv;
+	struct ibv_send_wr send = { .sg_list = &sge[0], .num_sge = 1, .opcode = IBV_WR_SEND };
+	struct ibv_send_wr *bad_send;
+	struct ibv_wc wc;
+
+	for (int i = 0; i < 2; i++)
+		sge[i] = (struct ibv_sge){ (uintptr_t)loop->data[i], BYTES, loop->mr->lkey };
+	need0(ibv_post_recv(loop->qp[1], &recv, &bad_recv));
+	need0(ibv_post_send(loop->qp[0], &send, &bad_send));
+	for (int done = 0; done < 2;) {
+		int got = ibv_poll_cq(loop->cq, 1, &wc);
+
+		need(got >= 0, "ibv_poll_cq");
+		if (got && wc.status)
+			fail("completion: %s", ibv_wc_status_str(wc.status));
+		done += got;
+	}
+}
+
+/* What MVAPICH2 does: a thread that waits for asynchronous events, with asynchronous cancellation,
+ * beside one that sends; cancelled at the end of each run, at any moment. */
+static void cancel_beside_traffic(int type, const char *when)
+{
+	struct rng rng = rng_for(1, type, 0);
+	struct loop loop;
+
+	loop_make(&loop);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct waiter waiter = { .call = round % 2 ? ASYNC_EVENT : CQ_EVENT,
+					 .type = type };
+
+		start(&waiter);
+		for (uint64_t turns = rng_below(&rng, 40); turns; turns--)
+			loop_turn(&loop);
+		need0(pthread_cancel(waiter.thread));
+		for (uint64_t turns = rng_below(&rng, 20); turns; turns--)
+			loop_turn(&loop);
+		joined(&waiter, when);
+	}
+	loop_turn(&loop);
+	loop_free(&loop);
+}
+
+/* A thread that has switched cancellation off is not cancelled: it gets its event. */
+static void off_is_off(void)
+{
+	struct waiter waiter = { .call = CQ_EVENT, .state = PTHREAD_CANCEL_DISABLE };
+	struct ibv_cq *cq = ibv_create_cq(dev.ctx, 4, NULL, channel, 0);
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC, .send_cq = cq, .recv_cq = cq,
+					 .cap = { .max_send_wr = 1, .max_recv_wr = 1,
+						  .max_send_sge = 1, .max_recv_sge = 1 } };
+	struct qp_params params = { .access = IBV_ACCESS_LOCAL_WRITE };
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_ERR };
+	struct ibv_recv_wr recv = { .wr_id = 1 }, *bad;
+	struct ibv_qp *qp;
+
+	need(cq, "ibv_create_cq");
+	need0(ibv_req_notify_cq(cq, 0));
+	qp = ibv_create_qp(pd, &init);
+	need(qp, "ibv_create_qp");
+	need0(qp_to_init(qp, &params));
+	start(&waiter);
+	await_sleep(&waiter);
+	need0(pthread_cancel(waiter.thread));
+	await_sleep(&waiter);
+	if (waiter.returned || waiter.cleaned)
+		fail("a thread with cancellation off was cancelled");
+	need0(ibv_post_recv(qp, &recv, &bad));
+	need0(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	joined(&waiter, "off");
+	need0(ibv_destroy_qp(qp));
+	need0(ibv_destroy_cq(cq));
+}
+
+int cancelled(const char *host, const char *port)
+{
+	struct sockaddr_storage any = address_of(host, port);
+
+	device_open(&dev, NULL, 0);
+	pd = ibv_alloc_pd(dev.ctx);
+	need(pd, "ibv_alloc_pd");
+	channel = ibv_create_comp_channel(dev.ctx);
+	need(channel, "ibv_create_comp_channel");
+	cm_channel = rdma_create_event_channel();
+	need(cm_channel, "rdma_create_event_channel");
+	need(!rdma_create_id(NULL, &listener, NULL, RDMA_PS_TCP), "rdma_create_id");
+	need(!rdma_bind_addr(listener, (struct sockaddr *)&any), "rdma_bind_addr");
+	need(!rdma_listen(listener, 4), "rdma_listen");
+	cancel_each(PTHREAD_CANCEL_DEFERRED, "deferred");
+	cancel_each(PTHREAD_CANCEL_ASYNCHRONOUS, "asynchronous");
+	off_is_off();
+	cancel_beside_traffic(PTHREAD_CANCEL_DEFERRED, "beside traffic, deferred");
+	cancel_beside_traffic(PTHREAD_CANCEL_ASYNCHRONOUS, "beside traffic, asynchronous");
+	rdma_destroy_event_channel(cm_channel);
+	need(!rdma_destroy_id(listener), "rdma_destroy_id");
+	need0(ibv_destroy_comp_channel(channel));
+	need0(ibv_dealloc_pd(pd));
+	need0(ibv_close_device(dev.ctx));
+	printf("cancelled\n");
+	return 0;
+}
