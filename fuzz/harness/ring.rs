@@ -1,11 +1,15 @@
 //! A ring in shared memory whose peer writes anything anywhere.
 
+#[path = "script.rs"]
+mod script;
+
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
 use causeway_shm::layout as l;
 use causeway_shm::{Attention, Ring, Segment, Side};
+use script::Script;
 
 /// Least capacity, so that the ring is gone round often.
 const CAPACITY: usize = l::MIN_CAPACITY;
@@ -94,28 +98,5 @@ fn send(ring: &mut Ring, script: &mut Script<'_>, seq: &mut u64) {
             *seq += 1;
             ring.tx.publish();
         }
-    }
-}
-
-/// Operands from the script; zeroes after its end.
-struct Script<'a> {
-    rest: &'a [u8],
-}
-
-impl Script<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (&first, rest) = self.rest.split_first()?;
-        self.rest = rest;
-        Some(first)
-    }
-
-    fn u16(&mut self) -> u16 {
-        u16::from_le_bytes([self.byte().unwrap_or(0), self.byte().unwrap_or(0)])
-    }
-
-    fn word(&mut self) -> u64 {
-        let mut word = [0; 8];
-        word.fill_with(|| self.byte().unwrap_or(0));
-        u64::from_le_bytes(word)
     }
 }
