@@ -143,8 +143,8 @@ impl Scene {
                 self.say(script, &bytes);
             }
             8 => {
-                let bytes = script.bytes();
-                self.say(script, &bytes);
+                let segment = bytes(script);
+                self.say(script, &segment);
             }
             9 => self.transmit(),
             10 | 11 => self.answer(script),
@@ -390,18 +390,18 @@ impl Scene {
 
     /// A datagram of the script's own, which proves itself.
     fn datagram(&mut self, script: &mut Script<'_>) {
-        let mut bytes = script.bytes();
+        let mut said = bytes(script);
         let common = self.common(script);
         let mut whole = vec![0; DATAGRAM];
         let len = Packet::Segment(common, Body::Ack)
             .emit(&mut whole)
             .expect("fits");
         // The opcode, flags and what follows the proof are the script's.
-        let opcode = bytes.first().copied().unwrap_or(0);
+        let opcode = said.first().copied().unwrap_or(0);
         whole[0] = (whole[0] & 0xf0) | (opcode & 0x0f);
         whole.truncate(len);
-        if !bytes.is_empty() {
-            whole.extend(bytes.drain(1..));
+        if !said.is_empty() {
+            whole.extend(said.drain(1..));
         }
         self.input(&whole);
     }
@@ -570,4 +570,12 @@ fn check_secret(sent: &[u8]) {
         .windows(SECRET_RUN)
         .any(|w| w.iter().all(|b| *b == SECRET));
     assert!(!leaked, "memory was sent that nobody may read");
+}
+
+/// A length, and as many bytes.
+fn bytes(script: &mut Script<'_>) -> Vec<u8> {
+    let len = usize::from(script.byte().unwrap_or(0)).min(script.rest.len());
+    let (taken, rest) = script.rest.split_at(len);
+    script.rest = rest;
+    taken.to_vec()
 }

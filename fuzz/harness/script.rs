@@ -21,12 +21,4 @@ impl Script<'_> {
         word.fill_with(|| self.byte().unwrap_or(0));
         u64::from_le_bytes(word)
     }
-
-    /// A length, and as many bytes.
-    pub fn bytes(&mut self) -> Vec<u8> {
-        let len = usize::from(self.byte().unwrap_or(0)).min(self.rest.len());
-        let (taken, rest) = self.rest.split_at(len);
-        self.rest = rest;
-        taken.to_vec()
-    }
 }
