@@ -6,7 +6,7 @@
 
 #define MAGIC 0x63617561u
 /* Changes with anything both sides must agree on. */
-#define VERSION 1u
+#define VERSION 2u
 /* Local bytes of an operation beside its payload. */
 #define OP_EXTRA 256
 
@@ -394,7 +394,6 @@ static void conn_close(struct conn *c)
 	};
 
 	windows_close(c);
-	need0(ibv_destroy_qp(c->qp));
 	for (size_t i = 0; i < sizeof(mrs) / sizeof(*mrs); i++)
 		need0(ibv_dereg_mr(mrs[i]));
 	for (size_t i = 0; i < sizeof(memory) / sizeof(*memory); i++)
@@ -407,6 +406,7 @@ static void conn_close(struct conn *c)
 
 void run_close(struct run *run)
 {
+	farewell(run);
 	for (uint32_t i = 0; i < run->params.qps; i++)
 		conn_close(&run->conns[i]);
 	for (unsigned int i = 0; i < run->opt.threads; i++) {

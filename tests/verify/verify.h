@@ -207,6 +207,9 @@ void respond_final(struct conn *c);
 /* Checks a pool's buffers: only gaps and places no message has reached may be looked at. */
 void respond_final_pool(const struct pool *pool);
 
+/* farewell.c: has every queue pair say a last thing, and destroys it. */
+void farewell(struct run *run);
+
 /* churn.c: registers and deregisters memory until the end; NULL has not begun. */
 struct churner *churn_start(struct run *run);
 void churn_end(struct churner *churner);

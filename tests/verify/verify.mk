@@ -5,7 +5,7 @@ VERIFY_CFLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror
 VERIFY_DIR := $(BUILD)/test
 VERIFY_HEADERS := $(wildcard tests/verify/*.h)
 VERIFY_SOURCES := $(addprefix tests/verify/,verify.c setup.c request.c respond.c plan.c common.c \
-	churn.c)
+	churn.c farewell.c)
 ERRORS_SOURCES := $(wildcard tests/verify/err*.c) tests/verify/common.c
 
 .PHONY: verify

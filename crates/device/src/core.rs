@@ -1,6 +1,6 @@
 //! Memory and queues of the device: what queue pairs see of it ([`Host`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
@@ -28,13 +28,24 @@ pub(crate) enum Armed {
     Any,
 }
 
+/// What is free again once a completion is polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Frees {
+    /// Places in the send queue.
+    Send,
+    /// A place in the receive queue.
+    Receive,
+    /// Nothing: its queue pair has been reset or destroyed since.
+    Nothing,
+}
+
 /// A queued completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cqe {
     pub wc: Wc,
     /// Nanoseconds of the monotonic clock; 0 unless the queue records them.
     pub timestamp: u64,
-    pub is_send: bool,
+    pub frees: Frees,
 }
 
 /// The part of a completion queue that queue pairs reach.
@@ -78,11 +89,40 @@ pub(crate) struct Route {
     pub watch: Option<Watch>,
 }
 
+/// How many queued completions there are of queue pairs that have been reset or destroyed, by
+/// number: one that is here is not issued again.
+#[derive(Debug, Default)]
+pub(crate) struct Outliving(BTreeMap<u32, u32>);
+
+impl Outliving {
+    /// Whether any queue holds a completion of `qpn`.
+    pub fn has(&self, qpn: u32) -> bool {
+        self.0.contains_key(&qpn)
+    }
+
+    fn add(&mut self, qpn: u32) {
+        *self.0.entry(qpn).or_default() += 1;
+    }
+
+    /// One of `qpn` has left its queue.
+    #[cold]
+    pub fn remove(&mut self, qpn: u32) {
+        if let Some(left) = self.0.get_mut(&qpn) {
+            *left -= 1;
+            if *left == 0 {
+                self.0.remove(&qpn);
+            }
+        }
+    }
+}
+
 /// Memory, completion queues, shared receive queues.
 #[derive(Debug)]
 pub(crate) struct Core {
     pub mrs: MrTable,
     pub cqs: Slab<CqState>,
+    /// Completions that outlive their queue pairs' reset or destruction, by number.
+    pub outliving: Outliving,
     pub srqs: Slab<SrqState>,
     /// By index of the queue pair.
     pub routes: Vec<Option<Route>>,
@@ -112,6 +152,7 @@ impl Core {
             outsides: Outsides::default(),
             mrs: MrTable::new(directory),
             cqs: Slab::new(LIMITS.max_cq),
+            outliving: Outliving::default(),
             srqs: Slab::new(LIMITS.max_srq),
             routes: Vec::new(),
             overrun: Vec::new(),
@@ -136,15 +177,38 @@ impl Core {
         self.route(qpn).is_some_and(|route| route.watch.is_some())
     }
 
-    /// Removes the completions of a queue pair that is reset or destroyed.
-    pub fn forget_completions(&mut self, qpn: u32) {
+    /// Detaches the completions of a queue pair that is reset or destroyed. What it has earned stays
+    /// until it is polled: what was done is done. What was flushed goes: nobody asks for that.
+    pub fn detach_completions(&mut self, qpn: u32) {
         let Some((send, recv)) = self.route(qpn).map(|r| (r.send_cq, r.recv_cq)) else {
             return;
         };
         for cq in [send, recv] {
-            if let Some(state) = self.cqs.get_mut(cq) {
-                state.queue.retain(|cqe| cqe.wc.qp_num != qpn);
-            }
+            let Some(state) = self.cqs.get_mut(cq) else {
+                continue;
+            };
+            state.queue.retain_mut(|cqe| {
+                // Where both queues are one, or after an earlier reset, they are detached already.
+                if cqe.wc.qp_num != qpn || cqe.frees == Frees::Nothing {
+                    return true;
+                }
+                let earned = cqe.wc.status != WcStatus::WrFlushErr;
+                if earned {
+                    cqe.frees = Frees::Nothing;
+                    self.outliving.add(qpn);
+                }
+                earned
+            });
+        }
+    }
+
+    /// Takes a completion queue away, with what it holds.
+    pub fn remove_cq(&mut self, cq: u32) {
+        let Some(state) = self.cqs.remove(cq) else {
+            return;
+        };
+        for cqe in state.queue.iter().filter(|cqe| cqe.frees == Frees::Nothing) {
+            self.outliving.remove(cqe.wc.qp_num);
         }
     }
 
@@ -166,7 +230,7 @@ impl Core {
             return;
         };
         if state.queue.len() >= state.capacity {
-            return self.overflow(cq);
+            return self.complete_full(cq, wc, is_send, solicited);
         }
         let timestamp = if state.timestamps {
             crate::clock::now().0
@@ -177,10 +241,31 @@ impl Core {
         state.queue.push_back(Cqe {
             wc,
             timestamp,
-            is_send,
+            frees: if is_send { Frees::Send } else { Frees::Receive },
         });
         if state.channel.is_some() {
             self.enough |= state.tell(solicited || failed);
+        }
+    }
+
+    /// As [`Core::complete`], of a queue that is full. Completions of queue pairs that are gone make
+    /// room: programs size a queue for those that they have.
+    #[cold]
+    #[inline(never)]
+    fn complete_full(&mut self, cq: u32, wc: Wc, is_send: bool, solicited: bool) {
+        let gone = self.cqs.get_mut(cq).and_then(|state| {
+            let at = state
+                .queue
+                .iter()
+                .position(|cqe| cqe.frees == Frees::Nothing)?;
+            state.queue.remove(at)
+        });
+        match gone {
+            Some(gone) => {
+                self.outliving.remove(gone.wc.qp_num);
+                self.complete(cq, wc, is_send, solicited);
+            }
+            None => self.overflow(cq),
         }
     }
 

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::channel::EventQueue;
 use crate::clock::Now;
 use crate::context::Context;
-use crate::core::{Armed, qp_index};
+use crate::core::{Armed, Core, Frees, qp_index};
 use crate::endpoint::State;
 use crate::errno::Errno;
 use crate::events::EventSource;
@@ -153,7 +153,8 @@ impl Cq {
         }
         let mut taken = 0;
         let State { core, qps, .. } = &mut *state;
-        let Some(cq) = core.cqs.get_mut(self.number) else {
+        let Core { cqs, outliving, .. } = core;
+        let Some(cq) = cqs.get_mut(self.number) else {
             return Ok(0);
         };
         while taken < max {
@@ -166,12 +167,10 @@ impl Cq {
             };
             let entry = qps.get_mut(qp_index(cqe.wc.qp_num));
             let entry = entry.and_then(Option::as_deref_mut);
-            if let Some(entry) = entry.filter(|e| e.qp.qpn() == cqe.wc.qp_num) {
-                if cqe.is_send {
-                    entry.qp.release_send()
-                } else {
-                    entry.qp.release_recv()
-                }
+            match (cqe.frees, entry) {
+                (Frees::Send, Some(entry)) => entry.qp.release_send(),
+                (Frees::Receive, Some(entry)) => entry.qp.release_recv(),
+                _ => outliving.remove(cqe.wc.qp_num),
             }
             out(&cqe.wc, cqe.timestamp);
             cq.queue.pop_front();
@@ -228,7 +227,7 @@ impl Cq {
         }
         cq.armed = Armed::No;
         let announced = cq.announced;
-        state.core.cqs.remove(self.number);
+        state.core.remove_cq(self.number);
         drop(state);
         let cookie = self.cookie;
         let never_taken = match &self.channel {

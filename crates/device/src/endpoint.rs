@@ -418,7 +418,7 @@ impl State {
             let index = (self.next_index + step) % slots;
             let qpn = (u32::from(self.slot) << 12) | u32::try_from(index).ok()?;
             let free = self.qps.get(index).is_none_or(Option::is_none);
-            if free && qpn != QPN_RESERVED {
+            if free && qpn != QPN_RESERVED && !self.core.outliving.has(qpn) {
                 self.next_index = index + 1;
                 return Some(qpn);
             }

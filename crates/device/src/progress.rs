@@ -28,6 +28,9 @@ const LOOKS: u32 = 64;
 /// meanwhile the long way.
 const LOOKS_PATIENT: u32 = 256;
 const PATIENT_PASSES: u32 = 4;
+/// Passes over the ring of a queue pair that is about to end: all that a ring holds of messages of
+/// ordinary length, and an end where the peer goes on writing.
+const CATCH_UP_PASSES: usize = 32;
 /// How long sends to a peer that is nowhere take to fail.
 const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);
 
@@ -221,8 +224,12 @@ impl State {
     /// came. What the peer has acknowledged was sent, though nobody has looked since.
     pub fn catch_up(&mut self, qpn: u32) {
         let now = Now::default();
-        self.core.enough = false;
-        self.poll_ring(qpn, &now);
+        for _ in 0..CATCH_UP_PASSES {
+            self.core.enough = false;
+            if !self.poll_ring(qpn, &now) {
+                break;
+            }
+        }
         if self.udp.links > 0 {
             self.poll_udp(now.get(), Port::InUse);
         }

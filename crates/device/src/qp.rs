@@ -207,7 +207,7 @@ impl Qp {
         };
         let mut guard = shared.state.lock();
         let state = &mut *guard;
-        if target == Some(QpState::Err) {
+        if ends {
             state.catch_up(self.qpn);
         }
         let entry = state.qps[qp_index(self.qpn)]
@@ -234,7 +234,7 @@ impl Qp {
             Some(QpState::Rts) => state.start_sending(self.qpn),
             Some(QpState::Reset) => {
                 leave = state.link_down(self.qpn);
-                state.core.forget_completions(self.qpn);
+                state.core.detach_completions(self.qpn);
             }
             _ => {}
         }
@@ -476,8 +476,9 @@ impl Qp {
         Ok(())
     }
 
-    /// Ends it (`ibv_destroy_qp(3)`): completions not polled yet vanish. Waits until its events
-    /// have been acknowledged.
+    /// Ends it (`ibv_destroy_qp(3)`): what has come is taken first. Completions not polled yet stay
+    /// in their queues, but for those that say that it was flushed. Waits until its events have
+    /// been acknowledged.
     ///
     /// # Errors
     /// EINVAL if it has ended already, EBUSY while it is attached to a multicast group.
@@ -495,12 +496,12 @@ impl Qp {
         if state.qp(self.qpn).is_none() {
             return Err(Errno(libc::EINVAL));
         }
-        state.progress(&Now::default());
+        state.catch_up(self.qpn);
         let leave = state.link_down(self.qpn);
         let index = qp_index(self.qpn);
         state.qps[index] = None;
         state.live -= 1;
-        state.core.forget_completions(self.qpn);
+        state.core.detach_completions(self.qpn);
         state.core.routes[index] = None;
         state.core.mrs.release_windows(self.qpn);
         for cq in [self.send_cq.number, self.recv_cq.number] {

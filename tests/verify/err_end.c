@@ -1,0 +1,174 @@
+/* What completes in which order, and what of it outlives a queue pair. */
+#include "err.h"
+
+#include <unistd.h>
+
+/* Queue pairs of a process, and more. */
+#define NUMBERS 4200
+
+static int to_state(struct ibv_qp *qp, enum ibv_qp_state state)
+{
+	struct ibv_qp_attr attr = { .qp_state = state };
+
+	return ibv_modify_qp(qp, &attr, IBV_QP_STATE);
+}
+
+/* Has `to` receive `count` messages, numbered from `first`, that nobody polls yet. */
+static void deliver(struct side *from, struct side *to, uint64_t first, int count)
+{
+	for (int i = 0; i < count; i++) {
+		need0(post_recv(to, first + i, 64));
+		need0(post_send(from, 900 + i, IBV_WR_SEND, 64, 0, 0));
+		/* Acknowledged: the other side's device has it. */
+		expect_wc(from->cq, 900 + i, IBV_WC_SUCCESS);
+	}
+}
+
+static void request_before_answer(struct env *env)
+{
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	for (uint64_t id = 10; id < 60; id += 10) {
+		need0(post_recv(&p.a, id, 64));
+		need0(post_recv(&p.b, id + 1, 64));
+		need0(post_send(&p.a, id + 2, IBV_WR_SEND, id % 20 ? 64 : 20, 0, 0));
+		expect_wc(p.b.cq, id + 1, IBV_WC_SUCCESS);
+		need0(post_send(&p.b, id + 3, IBV_WR_SEND, id % 20 ? 64 : 20, 0, 0));
+		expect_wc(p.a.cq, id + 2, IBV_WC_SUCCESS);
+		expect_wc(p.a.cq, id, IBV_WC_SUCCESS);
+		expect_wc(p.b.cq, id + 3, IBV_WC_SUCCESS);
+	}
+}
+
+/* The answer is seen in memory: the request is complete. */
+static void request_before_write(struct env *env)
+{
+	volatile unsigned char *seen;
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	seen = p.a.buf + 8192;
+	memset(p.b.buf, 0x77, 8);
+	need0(post_recv(&p.b, 1, 64));
+	p.b.buf[7] = 0x78;
+	need0(post_send(&p.a, 2, IBV_WR_SEND, 0, 0, 0));
+	expect_wc(p.b.cq, 1, IBV_WC_SUCCESS);
+	need0(post_send(&p.b, 3, IBV_WR_RDMA_WRITE, 8, (uintptr_t)seen, p.a.mr->rkey));
+	while (seen[7] != 0x78)
+		usleep(100);
+	need0(ibv_destroy_qp(p.a.qp));
+	expect_wc(p.a.cq, 2, IBV_WC_SUCCESS);
+	expect_quiet(p.a.cq);
+}
+
+static void earned_outlives_destruction(struct env *env)
+{
+	uint32_t number;
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	deliver(&p.b, &p.a, 1, 2);
+	number = p.a.qp->qp_num;
+	need0(ibv_destroy_qp(p.a.qp));
+	check(expect_wc(p.a.cq, 1, IBV_WC_SUCCESS).qp_num == number, "another QP's number");
+	check(expect_wc(p.a.cq, 2, IBV_WC_SUCCESS).byte_len == 64, "another length");
+	expect_quiet(p.a.cq);
+	need0(ibv_destroy_cq(p.a.cq));
+}
+
+static void flushed_does_not(struct env *env)
+{
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	deliver(&p.b, &p.a, 1, 1);
+	need0(post_recv(&p.a, 2, 64));
+	need0(to_state(p.a.qp, IBV_QPS_ERR));
+	need0(post_send(&p.a, 3, IBV_WR_SEND, 64, 0, 0));
+	need0(ibv_destroy_qp(p.a.qp));
+	expect_wc(p.a.cq, 1, IBV_WC_SUCCESS);
+	expect_quiet(p.a.cq);
+}
+
+/* Completions of before a reset stay, and give no places back of what is posted after it. */
+static void earned_outlives_reset(struct env *env)
+{
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	deliver(&p.b, &p.a, 1, 2);
+	need0(to_state(p.a.qp, IBV_QPS_RESET));
+	need0(qp_to_init(p.a.qp, &env->params));
+	for (int i = 0; i < DEPTH; i++)
+		need0(post_recv(&p.a, 10 + i, 64));
+	expect_wc(p.a.cq, 1, IBV_WC_SUCCESS);
+	expect_wc(p.a.cq, 2, IBV_WC_SUCCESS);
+	check_errno(post_recv(&p.a, 30, 64), ENOMEM);
+	expect_quiet(p.a.cq);
+}
+
+/* Makes queue pairs until the numbers come round; true if `number` was among theirs. */
+static bool is_issued(struct env *env, struct ibv_cq *cq, uint32_t number)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq, .recv_cq = cq, .cap = { 1, 1, 1, 1, 0 }, .qp_type = IBV_QPT_RC,
+	};
+	bool found = false;
+
+	for (int i = 0; i < NUMBERS && !found; i++) {
+		struct ibv_qp *qp = ibv_create_qp(env->pd, &init);
+
+		need(qp, "ibv_create_qp");
+		found = qp->qp_num == number;
+		need0(ibv_destroy_qp(qp));
+	}
+	return found;
+}
+
+static void numbers_of_the_gone(struct env *env)
+{
+	uint32_t number;
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	number = p.a.qp->qp_num;
+	deliver(&p.b, &p.a, 1, 1);
+	need0(ibv_destroy_qp(p.a.qp));
+	check(!is_issued(env, p.a.cq, number), "%#x is issued while a CQ holds it", number);
+	expect_wc(p.a.cq, 1, IBV_WC_SUCCESS);
+	check(is_issued(env, p.a.cq, number), "%#x is never issued again", number);
+}
+
+/* A queue is sized for the queue pairs that there are: those gone take no place from them. */
+static void room_for_the_living(struct env *env)
+{
+	struct pair p, q;
+
+	memset(&q, 0, sizeof(q));
+	pair_open(env, &p, NULL, true);
+	need0(ibv_resize_cq(p.a.cq, 2));
+	deliver(&p.b, &p.a, 1, 2);
+	need0(ibv_destroy_qp(p.a.qp));
+	q.a.cq = p.a.cq;
+	side_open(env, &q.a, NULL);
+	side_open(env, &q.b, NULL);
+	side_connect(env, &q.a, &q.b);
+	side_connect(env, &q.b, &q.a);
+	deliver(&q.b, &q.a, 11, 1);
+	expect_wc(p.a.cq, 2, IBV_WC_SUCCESS);
+	expect_wc(p.a.cq, 11, IBV_WC_SUCCESS);
+	expect_quiet(p.a.cq);
+	expect_state(q.a.qp, IBV_QPS_RTS);
+}
+
+const struct error_case end_cases[] = {
+	{ "end: a request completes before its answer", request_before_answer },
+	{ "end: a request completes before an answer in memory", request_before_write },
+	{ "end: what was earned outlives destruction", earned_outlives_destruction },
+	{ "end: what was flushed does not", flushed_does_not },
+	{ "end: what was earned outlives a reset", earned_outlives_reset },
+	{ "end: numbers of queue pairs that completions name", numbers_of_the_gone },
+	{ "end: completions of the gone make room", room_for_the_living },
+	{ 0 },
+};
