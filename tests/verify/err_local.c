@@ -265,6 +265,41 @@ static void no_event_would_block(struct env *env)
 	check_errno(ibv_get_cq_event(channel, &cq, &context), EAGAIN);
 }
 
+static int post_srq(struct ibv_srq *srq, uint64_t wr_id, const void *at, uint32_t len, uint32_t key)
+{
+	struct ibv_sge sge = { (uintptr_t)at, len, key };
+	struct ibv_recv_wr *bad, wr = { .wr_id = wr_id, .sg_list = &sge, .num_sge = 1 };
+
+	return ibv_post_srq_recv(srq, &wr, &bad);
+}
+
+/* Receives of an SRQ are checked against its protection domain, not the QP's. */
+static void srq_of_another_domain(struct env *env)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = DEPTH, .max_sge = 1 } };
+	struct ibv_pd *pd = ibv_alloc_pd(env->dev.ctx);
+	struct ibv_srq *srq = pd ? ibv_create_srq(pd, &init) : NULL;
+	unsigned char *buf = page_alloc(BUF_BYTES);
+	struct ibv_mr *mr = ibv_reg_mr(pd, buf, BUF_BYTES, IBV_ACCESS_LOCAL_WRITE);
+	struct pair p;
+
+	need(srq && mr, "an SRQ with memory");
+	pair_open(env, &p, srq, true);
+	content_fill(p.a.buf, 5, 0, BUF_BYTES);
+	/* One segment, and several. */
+	for (uint32_t len = 64; len <= BUF_BYTES; len *= 1024) {
+		need0(post_srq(srq, 1, buf, len, mr->lkey));
+		need0(post_send(&p.a, 2, IBV_WR_SEND, len, 0, 0));
+		expect_wc(p.b.cq, 1, IBV_WC_SUCCESS);
+		expect_wc(p.a.cq, 2, IBV_WC_SUCCESS);
+		check(content_check(buf, 5, 0, len) < 0, "wrong bytes received");
+	}
+	need0(post_srq(srq, 3, p.b.buf, 64, p.b.mr->lkey));
+	need0(post_send(&p.a, 4, IBV_WR_SEND, 64, 0, 0));
+	expect_wc(p.b.cq, 3, IBV_WC_LOC_PROT_ERR);
+	expect_wc(p.a.cq, 4, IBV_WC_REM_OP_ERR);
+}
+
 const struct error_case local_cases[] = {
 	{ "local: bad lkey", bad_lkey },
 	{ "local: out of bounds", local_out_of_bounds },
@@ -280,5 +315,6 @@ const struct error_case local_cases[] = {
 	{ "local: SRQ full, SRQ limit", srq_limit },
 	{ "local: last receive of an SRQ's QP", last_wqe_reached },
 	{ "local: no completion event would block", no_event_would_block },
+	{ "local: an SRQ of another protection domain", srq_of_another_domain },
 	{ 0 },
 };

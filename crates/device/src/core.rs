@@ -70,6 +70,8 @@ pub(crate) struct CqState {
 #[derive(Debug)]
 pub(crate) struct SrqState {
     pub queue: VecDeque<RecvWr>,
+    /// The protection domain that its receives are checked against.
+    pub pd: u32,
     pub max_wr: u32,
     pub limit: u32,
     pub events: Arc<AsyncQueue>,
@@ -454,7 +456,12 @@ impl Host for Core {
         }
     }
 
-    fn pop_srq(&mut self, qp: u32) -> Option<RecvWr> {
+    fn peek_srq(&self, qp: u32) -> Option<u64> {
+        let srq = self.route(qp)?.srq?;
+        Some(self.srqs.get(srq)?.queue.front()?.capacity())
+    }
+
+    fn pop_srq(&mut self, qp: u32) -> Option<(RecvWr, u32)> {
         let srq = self.route(qp)?.srq?;
         let state = self.srqs.get_mut(srq)?;
         let wr = state.queue.pop_front()?;
@@ -466,7 +473,7 @@ impl Host for Core {
                 source: EventSource::Srq(state.cookie),
             });
         }
-        Some(wr)
+        Some((wr, state.pd))
     }
 
     fn event(&mut self, qp: u32, event: QpEvent) {

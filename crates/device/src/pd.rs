@@ -102,6 +102,7 @@ impl Pd {
         }
         let srq = SrqState {
             queue: std::collections::VecDeque::new(),
+            pd: self.handle,
             max_wr,
             limit,
             events: Arc::clone(&self.context.events),

@@ -116,8 +116,11 @@ pub trait Host: Memory {
     /// waiters.
     /// Errors always wake.
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool);
-    /// Takes a receive from the SRQ of `qp`.
-    fn pop_srq(&mut self, qp: u32) -> Option<RecvWr>;
+    /// Bytes that the next receive of the SRQ of `qp` has room for.
+    fn peek_srq(&self, qp: u32) -> Option<u64>;
+    /// Takes a receive from the SRQ of `qp`, with the protection domain of the SRQ: its entries are
+    /// checked against that, whatever the queue pair's (`ibv_create_srq(3)`).
+    fn pop_srq(&mut self, qp: u32) -> Option<(RecvWr, u32)>;
     /// Reports an asynchronous event.
     fn event(&mut self, qp: u32, event: QpEvent);
 }

@@ -7,6 +7,8 @@ use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
 use causeway_proto::types::{Access, Binding, QpEvent, RecvWr, Wc};
 use causeway_proto::{Bytes, BytesMut};
 
+use crate::workload::PD;
+
 /// A memory region.
 #[derive(Debug)]
 struct Region {
@@ -239,8 +241,12 @@ impl Host for SimHost {
         });
     }
 
-    fn pop_srq(&mut self, _qp: u32) -> Option<RecvWr> {
-        self.srq.pop_front()
+    fn peek_srq(&self, _qp: u32) -> Option<u64> {
+        self.srq.front().map(RecvWr::capacity)
+    }
+
+    fn pop_srq(&mut self, _qp: u32) -> Option<(RecvWr, u32)> {
+        Some((self.srq.pop_front()?, PD))
     }
 
     fn event(&mut self, _qp: u32, event: QpEvent) {

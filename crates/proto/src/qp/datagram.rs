@@ -106,11 +106,10 @@ impl Qp {
         if !receives || datagram.qkey != self.attr.qkey {
             return Fate::Dropped;
         }
-        let Some(wr) = self.pop_recv(host) else {
+        let Some((wr, pd)) = self.pop_recv(host) else {
             return Fate::NoReceive;
         };
         let len = GRH_LEN + datagram.payload.len();
-        let pd = self.config.pd;
         let status = if wr.capacity() < len as u64 {
             WcStatus::LocLenErr
         } else {

@@ -1,5 +1,7 @@
 //! The responder half: places and executes what the peer asks for.
 
+use std::collections::VecDeque;
+
 use causeway_wire::ddp::UNTAGGED_LEN;
 use causeway_wire::plain_send;
 use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
@@ -24,9 +26,10 @@ pub(super) struct Current {
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     pub(super) current: Option<Current>,
-    /// The receive it is placed into, where that came from an SRQ. Its own queue's stays at the
-    /// front until it is complete: moving it about costs more than placing a short message.
-    from_srq: Option<RecvWr>,
+    /// The receive it is placed into and its protection domain, where that came from an SRQ. Its own
+    /// queue's stays at the front until it is complete: moving it about costs more than placing a
+    /// short message.
+    from_srq: Option<(RecvWr, u32)>,
     /// Expected message sequence number of untagged queue 0.
     pub(super) send_msn: u32,
     /// The WRITE under way or just done: number of its first segment, of the next, bytes placed.
@@ -42,7 +45,7 @@ impl Responder {
     /// queue's is still there, the first to be flushed.
     pub fn take_current(&mut self) -> Option<u64> {
         self.current = None;
-        self.from_srq.take().map(|wr| wr.wr_id)
+        self.from_srq.take().map(|(wr, _)| wr.wr_id)
     }
 }
 
@@ -249,9 +252,10 @@ impl Qp {
                 Some(current) if current.first == meta.first => {
                     let end = u64::from(mo) + body.len() as u64;
                     let fits = end <= current.capacity;
-                    let pd = self.config.pd;
-                    let wr = self.responder.from_srq.as_ref().or(self.rq.front());
-                    if fits && wr.is_some_and(|wr| scatter(host, pd, &wr.sges, mo, body).is_ok()) {
+                    let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
+                    let placed =
+                        |(wr, pd): (&RecvWr, u32)| scatter(host, pd, &wr.sges, mo, body).is_ok();
+                    if fits && wr.is_some_and(placed) {
                         current.placed = current.placed.saturating_add(length(&body));
                         Ok(Verdict::Placed)
                     } else {
@@ -294,11 +298,23 @@ impl Qp {
         Ok(Verdict::Placed)
     }
 
-    pub(super) fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<RecvWr> {
+    /// Bytes that the next receive has room for.
+    pub(super) fn peek_recv<H: Host>(&self, host: &H) -> Option<u64> {
         if self.config.srq {
-            host.pop_srq(self.config.qpn)
+            host.peek_srq(self.config.qpn)
         } else {
-            self.rq.pop_front()
+            self.rq.front().map(RecvWr::capacity)
+        }
+    }
+
+    /// Takes the next receive, and the protection domain that its entries are checked against.
+    pub(super) fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<(RecvWr, u32)> {
+        if self.config.srq {
+            // An unreliable connection may have one left from a message that it dropped.
+            let left = self.responder.from_srq.take();
+            left.or_else(|| host.pop_srq(self.config.qpn))
+        } else {
+            self.rq.pop_front().map(|wr| (wr, self.config.pd))
         }
     }
 
@@ -321,7 +337,8 @@ impl Qp {
             if self.config.srq && self.responder.from_srq.is_none() {
                 self.responder.from_srq = host.pop_srq(self.config.qpn);
             }
-            let Some(wr) = self.responder.from_srq.as_ref().or(self.rq.front()) else {
+            let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
+            let Some((wr, _)) = wr else {
                 return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
             };
             self.responder.current = Some(Current {
@@ -330,8 +347,8 @@ impl Qp {
                 placed: 0,
             });
         }
-        let wr = self.responder.from_srq.as_ref().or(self.rq.front());
-        let (Some(current), Some(wr)) = (&mut self.responder.current, wr) else {
+        let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
+        let (Some(current), Some((wr, pd))) = (&mut self.responder.current, wr) else {
             return Err(Nak::InvalidRequest);
         };
         let len = length(&body);
@@ -342,7 +359,7 @@ impl Qp {
         if end > current.capacity {
             return Err(self.fail_recv(WcStatus::LocLenErr, Nak::InvalidRequest, host));
         }
-        if scatter(host, self.config.pd, &wr.sges, send.mo, body).is_err() {
+        if scatter(host, pd, &wr.sges, send.mo, body).is_err() {
             return Err(self.fail_recv(WcStatus::LocProtErr, Nak::RemoteOperation, host));
         }
         current.placed = current.placed.saturating_add(len);
@@ -446,7 +463,7 @@ impl Qp {
 
     /// Drops the receive that a SEND was placed into, and returns its name.
     fn end_recv(&mut self) -> Option<u64> {
-        if let Some(wr) = self.responder.from_srq.take() {
+        if let Some((wr, _)) = self.responder.from_srq.take() {
             return Some(wr.wr_id);
         }
         let wr_id = self.rq.front()?.wr_id;
@@ -472,7 +489,7 @@ impl Qp {
         if msn != expected || !agrees || self.responder.current.is_some() {
             return Err(Nak::InvalidRequest);
         }
-        let Some(wr) = self.pop_recv(host) else {
+        let Some((wr, _)) = self.pop_recv(host) else {
             return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
         };
         self.responder.send_msn = msn;
@@ -507,6 +524,19 @@ impl Send {
             invalidate: None,
             imm: None,
         }
+    }
+}
+
+/// The receive that a SEND is placed into, and the protection domain that its entries are checked
+/// against: one that came from an SRQ, or the first of the queue pair's own, in domain `pd`.
+fn receiving<'a>(
+    from_srq: &'a Option<(RecvWr, u32)>,
+    rq: &'a VecDeque<RecvWr>,
+    pd: u32,
+) -> Option<(&'a RecvWr, u32)> {
+    match from_srq {
+        Some((wr, pd)) => Some((wr, *pd)),
+        None => rq.front().map(|wr| (wr, pd)),
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) struct World {
     pub(super) memory: RefCell<Vec<u8>>,
     pub(super) sends: Vec<Wc>,
     pub(super) recvs: Vec<(Wc, bool)>,
-    srq: VecDeque<RecvWr>,
+    srq: VecDeque<(RecvWr, u32)>,
     events: Vec<QpEvent>,
     invalidated: bool,
     pub(super) bound: Vec<(Via, u32)>,
@@ -111,7 +111,10 @@ impl Host for World {
     fn complete_recv(&mut self, _: u32, wc: Wc, solicited: bool) {
         self.recvs.push((wc, solicited));
     }
-    fn pop_srq(&mut self, _: u32) -> Option<RecvWr> {
+    fn peek_srq(&self, _: u32) -> Option<u64> {
+        self.srq.front().map(|(wr, _)| wr.capacity())
+    }
+    fn pop_srq(&mut self, _: u32) -> Option<(RecvWr, u32)> {
         self.srq.pop_front()
     }
     fn event(&mut self, _: u32, event: QpEvent) {
