@@ -338,6 +338,8 @@ impl State {
                 }
                 ud.held_bytes -= held.bytes.len();
                 udp.held -= 1;
+                core.stats
+                    .add(Counter::Drops, u64::from(fate == Fate::Dropped));
             }
         }
     }

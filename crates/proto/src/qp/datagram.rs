@@ -52,7 +52,7 @@ pub enum Fate {
     Taken,
     /// No receive is posted.
     NoReceive,
-    /// Wrong Q_Key, or a state in which nothing is received.
+    /// Wrong Q_Key, longer than the next receive, or a state in which nothing is received.
     Dropped,
 }
 
@@ -97,7 +97,9 @@ impl Qp {
         })
     }
 
-    /// Places a datagram that has come into the next receive.
+    /// Places a datagram that has come into the next receive. One that is longer is dropped and
+    /// leaves the receive to the next (InfiniBand specification 9.9.3, class D faults): anybody may
+    /// have sent it.
     pub fn take_datagram<H: Host>(&mut self, datagram: &Incoming<'_>, host: &mut H) -> Fate {
         let receives = matches!(
             self.attr.state,
@@ -106,21 +108,21 @@ impl Qp {
         if !receives || datagram.qkey != self.attr.qkey {
             return Fate::Dropped;
         }
+        let len = GRH_LEN + datagram.payload.len();
+        match self.peek_recv(host) {
+            None => return Fate::NoReceive,
+            Some(room) if room < len as u64 => return Fate::Dropped,
+            Some(_) => {}
+        }
         let Some((wr, pd)) = self.pop_recv(host) else {
             return Fate::NoReceive;
         };
-        let len = GRH_LEN + datagram.payload.len();
-        let status = if wr.capacity() < len as u64 {
-            WcStatus::LocLenErr
-        } else {
-            let grh = Bytes::from(&datagram.grh[..]);
-            let body = Bytes::from(datagram.payload);
-            let placed = scatter(host, pd, &wr.sges, 0, grh)
-                .and_then(|()| scatter(host, pd, &wr.sges, GRH_LEN as u32, body));
-            placed.map_or(WcStatus::LocProtErr, |()| WcStatus::Success)
-        };
-        if status != WcStatus::Success {
-            self.complete_recv_error(host, wr.wr_id, status);
+        let grh = Bytes::from(&datagram.grh[..]);
+        let body = Bytes::from(datagram.payload);
+        let placed = scatter(host, pd, &wr.sges, 0, grh)
+            .and_then(|()| scatter(host, pd, &wr.sges, GRH_LEN as u32, body));
+        if placed.is_err() {
+            self.complete_recv_error(host, wr.wr_id, WcStatus::LocProtErr);
             self.enter_error(host);
             return Fate::Taken;
         }
