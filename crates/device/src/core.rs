@@ -179,8 +179,9 @@ impl Core {
         self.route(qpn).is_some_and(|route| route.watch.is_some())
     }
 
-    /// Detaches the completions of a queue pair that is reset or destroyed. What it has earned stays
-    /// until it is polled: what was done is done. What was flushed goes: nobody asks for that.
+    /// Detaches the completions of a queue pair that is reset or destroyed. What it has earned
+    /// stays until it is polled: what was done is done. What was flushed goes: nobody asks for
+    /// that.
     pub fn detach_completions(&mut self, qpn: u32) {
         let Some((send, recv)) = self.route(qpn).map(|r| (r.send_cq, r.recv_cq)) else {
             return;
@@ -250,8 +251,8 @@ impl Core {
         }
     }
 
-    /// As [`Core::complete`], of a queue that is full. Completions of queue pairs that are gone make
-    /// room: programs size a queue for those that they have.
+    /// As [`Core::complete`], of a queue that is full. Completions of queue pairs that are gone
+    /// make room: programs size a queue for those that they have.
     #[cold]
     #[inline(never)]
     fn complete_full(&mut self, cq: u32, wc: Wc, is_send: bool, solicited: bool) {

@@ -28,8 +28,7 @@ const LOOKS: u32 = 64;
 /// meanwhile the long way.
 const LOOKS_PATIENT: u32 = 256;
 const PATIENT_PASSES: u32 = 4;
-/// Passes over the ring of a queue pair that is about to end: all that a ring holds of messages of
-/// ordinary length, and an end where the peer goes on writing.
+/// Passes over the ring of a queue pair that is about to end; its peer may go on writing.
 const CATCH_UP_PASSES: usize = 32;
 /// How long sends to a peer that is nowhere take to fail.
 const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500);

@@ -26,9 +26,9 @@ pub(super) struct Current {
 #[derive(Debug, Default)]
 pub(super) struct Responder {
     pub(super) current: Option<Current>,
-    /// The receive it is placed into and its protection domain, where that came from an SRQ. Its own
-    /// queue's stays at the front until it is complete: moving it about costs more than placing a
-    /// short message.
+    /// The receive it is placed into and its protection domain, where that came from an SRQ. Its
+    /// own queue's stays at the front until it is complete: moving it about costs more than
+    /// placing a short message.
     from_srq: Option<(RecvWr, u32)>,
     /// Expected message sequence number of untagged queue 0.
     pub(super) send_msn: u32,
