@@ -1,13 +1,18 @@
 /* Clients: one connection after the other, many at once, and one that dies on the way. */
 #include "peer.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define CQ_PER_LINK 4
 #define HELLO "connect, please"
+/* How long a connection is watched that should not end, and a child outlives its parent. */
+#define WATCH_MS 300
+#define CHILD_SECONDS 60
 
 static struct rdma_conn_param usual(void)
 {
@@ -60,6 +65,37 @@ static void die_if(const char *stage, const char *here)
 		raise(SIGKILL);
 }
 
+/* Says that the connection stands, and watches it until standard input ends. */
+static void hold(struct rdma_event_channel *channel)
+{
+	struct pollfd fds[] = {
+		{ .fd = channel->fd, .events = POLLIN }, { .fd = STDIN_FILENO, .events = POLLIN },
+	};
+	struct rdma_cm_event *event;
+
+	puts("established");
+	fflush(stdout);
+	need(poll(fds, 2, -1) > 0, "poll");
+	if (!fds[0].revents)
+		need(poll(fds, 1, WATCH_MS) >= 0, "poll");
+	if (fds[0].revents) {
+		need(!rdma_get_cm_event(channel, &event), "rdma_get_cm_event");
+		fail("%s", rdma_event_str(event->event));
+	}
+}
+
+/* A child that does nothing, and holds what its parent had open. */
+static void fork_idle(void)
+{
+	pid_t child = fork();
+
+	need(child >= 0, "fork");
+	if (child == 0) {
+		sleep(CHILD_SECONDS);
+		_exit(0);
+	}
+}
+
 static void connect_once(struct rdma_event_channel *channel, struct sockaddr_storage *peer,
 			 const char *stage, int n)
 {
@@ -84,6 +120,11 @@ static void connect_once(struct rdma_event_channel *channel, struct sockaddr_sto
 	die_if(stage, "established");
 	check_private(event);
 	rdma_ack_cm_event(event);
+	if (stage && !strcmp(stage, "held"))
+		hold(channel);
+	if (stage && !strcmp(stage, "forked"))
+		fork_idle();
+	die_if(stage, "forked");
 	memset(link->out, n, MESSAGE);
 	link_send(link);
 	die_if(stage, "sent");
@@ -108,6 +149,17 @@ int connect_one_by_one(const char *host, const char *port, int count)
 		connect_once(channel, &peer, NULL, n);
 	rdma_destroy_event_channel(channel);
 	printf("%d connections\n", count);
+	return 0;
+}
+
+int hold_one(const char *host, const char *port)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_storage peer = address_of(host, port);
+
+	need(channel, "rdma_create_event_channel");
+	connect_once(channel, &peer, "held", 1);
+	rdma_destroy_event_channel(channel);
 	return 0;
 }
 

@@ -16,6 +16,8 @@ int main(int argc, char **argv)
 		return connect_at_once(argv[2], argv[3], atoi(argv[4]));
 	if (!strcmp(role, "die") && argc == 5)
 		return die_at(argv[2], argv[3], argv[4]);
+	if (!strcmp(role, "hold") && argc == 4)
+		return hold_one(argv[2], argv[3]);
 	if (!strcmp(role, "misuse") && argc == 4)
 		return misuse(argv[2], argv[3]);
 	if (!strcmp(role, "edges") && argc == 3)
@@ -23,6 +25,6 @@ int main(int argc, char **argv)
 	if (!strcmp(role, "cancel") && argc == 4)
 		return cancelled(argv[2], argv[3]);
 	fail("usage: peer server PORT | sequential, concurrent HOST PORT COUNT |\n"
-	     "       die HOST PORT STAGE | misuse, cancel HOST PORT |\n"
+	     "       die HOST PORT STAGE | hold, misuse, cancel HOST PORT |\n"
 	     "       edges HOST");
 }

@@ -34,6 +34,7 @@ int serve(const char *port);
 int connect_one_by_one(const char *host, const char *port, int count);
 int connect_at_once(const char *host, const char *port, int count);
 int die_at(const char *host, const char *port, const char *stage);
+int hold_one(const char *host, const char *port);
 int misuse(const char *host, const char *port);
 int hear_each_event(const char *host);
 int cancelled(const char *host, const char *port);

@@ -1,23 +1,36 @@
 //! Connection manager datagrams: what `rdma_cm(7)` says between two programs (docs/WIRE.md).
 //!
 //! The messages are those of USIW's table 1 that manage connections (request, accept, reject,
-//! shutdown), with private data, and an acknowledgment. They go to UDP ports of their own, never to
-//! a slot's. Multi-byte fields are big-endian. Nothing here checks whether a message fits a
-//! connection's state.
+//! shutdown), with private data, and an acknowledgment; and two of our own, a probe and a retry.
+//! They go to UDP ports of their own, never to a slot's. Multi-byte fields are big-endian. Nothing
+//! here checks whether a message fits a connection's state.
 
 use crate::codec::{get, put, room, take};
-use crate::trp::{MAX_QPN, Opcode, VERSION};
+use crate::trp::{MAX_QPN, Opcode};
 
+/// Version of these messages. The first 24 bytes of a message and the position of its CRC are the
+/// same in all versions.
+pub const VERSION: u8 = 2;
 /// Length of the part that every message has.
 pub const HEADER_LEN: usize = 64;
 /// Most private data of one message.
 pub const PRIVATE_MAX: usize = 196;
-/// Longest message.
+/// Longest message. A request always has this length, so that what answers it before its sender's
+/// address is proved can stay below three times of it (RFC 9000 section 8.1).
 pub const MESSAGE_MAX: usize = HEADER_LEN + PRIVATE_MAX;
+/// Opcode of a probe; TRP's opcodes are below.
+const PROBE: u8 = 12;
+/// Opcode of a retry.
+const RETRY: u8 = 13;
+/// Opcode of an acknowledgment.
+const ACK: u8 = Opcode::Ack as u8;
 /// Flag: the sender's queue pair takes its receives from a shared receive queue.
 pub const FLAG_SRQ: u8 = 1;
 /// Flag of every message: the CRC is valid (as TRP's).
 pub const FLAG_CRC: u8 = crate::trp::FLAG_CRC;
+
+/// Reject reason: another version (InfiniBand's "invalid class version").
+pub const REASON_VERSION: u16 = 31;
 
 /// What a message says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -31,8 +44,13 @@ pub enum Kind {
     /// Ends an established connection.
     Shutdown,
     /// Says that the message of the kind named was received. For a request: the program has not
-    /// answered yet. For an accept: the connection is established.
+    /// answered yet. For an accept: the connection is established. For a probe: it still is.
     Ack(Acked),
+    /// Asks whether the receiver still has the connection.
+    Probe,
+    /// Answers a request of which nothing is kept: it may come again with the sender's name here, a
+    /// token, as its receiver (RFC 9000 section 8.1.2).
+    Retry,
 }
 
 /// Kinds of messages that are acknowledged.
@@ -45,6 +63,8 @@ pub enum Acked {
     Accept = Opcode::Accept as u8,
     /// A shutdown.
     Shutdown = Opcode::Shutdown as u8,
+    /// A probe.
+    Probe = PROBE,
 }
 
 /// Port spaces (`rdma_create_id(3)`).
@@ -97,7 +117,7 @@ pub struct Message {
     pub kind: Kind,
     /// Port space of the connection.
     pub space: PortSpace,
-    /// The receiver's name for the connection; 0 in a request.
+    /// The receiver's name for the connection; in a request 0, or a token, until it is known.
     pub receiver: u64,
     /// The sender's name for it: random, never 0, and the secret by which answers are known.
     pub sender: u64,
@@ -164,39 +184,52 @@ impl Kind {
             Kind::Accept => (Opcode::Accept as u8, 0),
             Kind::Reject => (Opcode::Reject as u8, 0),
             Kind::Shutdown => (Opcode::Shutdown as u8, 0),
-            Kind::Ack(acked) => (Opcode::Ack as u8, acked as u8),
+            Kind::Ack(acked) => (ACK, acked as u8),
+            Kind::Probe => (PROBE, 0),
+            Kind::Retry => (RETRY, 0),
         }
     }
 
     fn from_bits(opcode: u8, acked: u8) -> Option<Kind> {
-        let kind = match Opcode::from_bits(opcode)? {
-            Opcode::Request => Kind::Request,
-            Opcode::Accept => Kind::Accept,
-            Opcode::Reject => Kind::Reject,
-            Opcode::Shutdown => Kind::Shutdown,
-            Opcode::Ack => Kind::Ack(match Opcode::from_bits(acked)? {
-                Opcode::Request => Acked::Request,
-                Opcode::Accept => Acked::Accept,
-                Opcode::Shutdown => Acked::Shutdown,
-                _ => return None,
-            }),
-            _ => return None,
-        };
-        (kind.bits() == (opcode, acked)).then_some(kind)
+        const KINDS: [Kind; 10] = [
+            Kind::Request,
+            Kind::Accept,
+            Kind::Reject,
+            Kind::Shutdown,
+            Kind::Ack(Acked::Request),
+            Kind::Ack(Acked::Accept),
+            Kind::Ack(Acked::Shutdown),
+            Kind::Ack(Acked::Probe),
+            Kind::Probe,
+            Kind::Retry,
+        ];
+        let wanted = (opcode, acked);
+        KINDS.into_iter().find(|kind| kind.bits() == wanted)
     }
 }
 
 impl Message {
+    /// Bytes that the message takes.
+    #[must_use]
+    pub fn wire_len(&self) -> usize {
+        match self.kind {
+            Kind::Request => MESSAGE_MAX,
+            _ => HEADER_LEN + self.private.as_slice().len(),
+        }
+    }
+
     /// Writes the message, its CRC zero, and returns its length, at most [`MESSAGE_MAX`]; `None` if
     /// `out` is too short.
     #[must_use]
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
         let data = self.private.as_slice();
-        let len = HEADER_LEN + data.len();
+        let len = self.wire_len();
         let datagram = out.get_mut(..len)?;
         let mut rest = &mut *datagram;
         let head = room::<HEADER_LEN>(&mut rest)?;
-        rest.copy_from_slice(data);
+        let (private, padding) = rest.split_at_mut_checked(data.len())?;
+        private.copy_from_slice(data);
+        padding.fill(0);
         *head = [0; HEADER_LEN];
         let (opcode, acked) = self.kind.bits();
         let Terms {
@@ -244,9 +277,8 @@ impl Message {
         if first >> 4 != VERSION {
             return Err(Malformed::Version);
         }
-        if usize::from(length) != rest.len() {
-            return Err(Malformed::Length);
-        }
+        let private = rest.get(..length.into()).ok_or(Malformed::Length)?;
+        let padding = rest.get(length.into()..).unwrap_or_default();
         let [acked, zeros @ ..] = get::<44, 4, _>(head);
         let qpn = u32::from_be_bytes(get::<24, 4, _>(head));
         let known = FLAG_CRC | FLAG_SRQ;
@@ -258,7 +290,10 @@ impl Message {
             return Err(Malformed::Field);
         }
         let [responder, initiator, retry, rnr_retry] = get::<40, 4, _>(head);
-        Ok(Message {
+        if padding.iter().any(|byte| *byte != 0) {
+            return Err(Malformed::Field);
+        }
+        let message = Message {
             kind: Kind::from_bits(first & 0xF, acked).ok_or(Malformed::Field)?,
             space: match space {
                 0 => PortSpace::Tcp,
@@ -281,9 +316,49 @@ impl Message {
                 rnr_retry_count: rnr_retry,
                 srq: flags & FLAG_SRQ != 0,
             },
-            private: Private::new(rest).ok_or(Malformed::Length)?,
-        })
+            private: Private::new(private).ok_or(Malformed::Length)?,
+        };
+        match message.wire_len() == datagram.len() {
+            true => Ok(message),
+            false => Err(Malformed::Length),
+        }
     }
+}
+
+/// A number below 100, in decimal.
+fn digits(number: u8) -> [u8; 2] {
+    [b'0' + number / 10, b'0' + number % 10]
+}
+
+/// Answers a request of another version: writes a reject of that version, its CRC zero, which says
+/// in words which version is spoken here, and returns its length. `None` if `datagram` is no such
+/// request.
+#[must_use]
+pub fn refuse_version(datagram: &[u8], out: &mut [u8; MESSAGE_MAX]) -> Option<usize> {
+    let head = datagram.first_chunk::<HEADER_LEN>()?;
+    let [first, flags, space] = get::<0, 3, _>(head);
+    let theirs = first >> 4;
+    if theirs == VERSION || first & 0xF != Opcode::Request as u8 || flags & FLAG_CRC == 0 {
+        return None;
+    }
+    let mut words = *b"rdma_cm: version 00 is spoken here, not version 00";
+    let at = words.len() - 2;
+    words[17..19].copy_from_slice(&digits(VERSION));
+    words[at..].copy_from_slice(&digits(theirs));
+    let refusal = Message {
+        kind: Kind::Reject,
+        space: PortSpace::Tcp,
+        receiver: u64::from_be_bytes(get::<16, 8, _>(head)),
+        sender: 1,
+        port: 0,
+        reason: REASON_VERSION,
+        terms: Terms::default(),
+        private: Private::new(&words)?,
+    };
+    let len = refusal.emit(out)?;
+    out[0] = theirs << 4 | Opcode::Reject as u8;
+    out[2] = space;
+    Some(len)
 }
 
 /// Decodes `data`; what is understood must be what would be written. For fuzzing.

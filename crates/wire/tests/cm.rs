@@ -1,12 +1,13 @@
 //! The connection manager's codec against random bytes and random fields.
 
 use causeway_wire::cm::{
-    Acked, Kind, MESSAGE_MAX, Message, PRIVATE_MAX, PortSpace, Private, Terms, fuzz_cm,
+    Acked, Kind, MESSAGE_MAX, Malformed, Message, PRIVATE_MAX, PortSpace, Private, REASON_VERSION,
+    Terms, VERSION, fuzz_cm, refuse_version,
 };
-use causeway_wire::trp::{MAX_QPN, VERSION};
+use causeway_wire::trp::MAX_QPN;
 use proptest::prelude::*;
 
-const KINDS: [Kind; 7] = [
+const KINDS: [Kind; 10] = [
     Kind::Request,
     Kind::Accept,
     Kind::Reject,
@@ -14,6 +15,9 @@ const KINDS: [Kind; 7] = [
     Kind::Ack(Acked::Request),
     Kind::Ack(Acked::Accept),
     Kind::Ack(Acked::Shutdown),
+    Kind::Ack(Acked::Probe),
+    Kind::Probe,
+    Kind::Retry,
 ];
 const SPACES: [PortSpace; 3] = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib];
 
@@ -70,7 +74,7 @@ proptest! {
     #[test]
     fn random_bytes_are_decoded_or_refused(
         data in prop::collection::vec(any::<u8>(), 0..300),
-        opcode in 0u8..10,
+        opcode in 0u8..14,
     ) {
         fuzz_cm(&data);
         let mut nearly = vec![VERSION << 4 | opcode, 4, 0];
@@ -78,4 +82,52 @@ proptest! {
         nearly.extend(data);
         fuzz_cm(&nearly);
     }
+}
+
+fn request(text: &[u8]) -> Message {
+    Message {
+        kind: Kind::Request,
+        space: PortSpace::Tcp,
+        receiver: 0,
+        sender: 7,
+        port: 4000,
+        reason: 0,
+        terms: Terms::default(),
+        private: Private::new(text).expect("not too long"),
+    }
+}
+
+#[test]
+fn a_request_is_as_long_as_the_longest_answer() {
+    let mut out = [0xAA; MESSAGE_MAX];
+    assert_eq!(request(b"hello").emit(&mut out), Some(MESSAGE_MAX));
+    assert_eq!(Message::parse(&out), Ok(request(b"hello")));
+    assert_eq!(
+        Message::parse(&out[..MESSAGE_MAX - 1]),
+        Err(Malformed::Length)
+    );
+    out[MESSAGE_MAX - 1] = 1;
+    assert_eq!(Message::parse(&out), Err(Malformed::Field));
+}
+
+#[test]
+fn a_request_of_another_version_is_refused_by_name() {
+    let mut theirs = [0; MESSAGE_MAX];
+    request(b"").emit(&mut theirs).expect("it fits");
+    let mut out = [0; MESSAGE_MAX];
+    assert_eq!(refuse_version(&theirs, &mut out), None);
+    theirs[0] = 1 << 4 | theirs[0] & 0xF;
+    assert_eq!(Message::parse(&theirs), Err(Malformed::Version));
+    // The first version's requests were not padded.
+    let len = refuse_version(&theirs[..64], &mut out).expect("a refusal");
+    assert!(len < 3 * 64 && out[0] >> 4 == 1);
+    out[0] = VERSION << 4 | out[0] & 0xF;
+    let refusal = Message::parse(&out[..len]).expect("a message");
+    assert_eq!(
+        (refusal.kind, refusal.reason),
+        (Kind::Reject, REASON_VERSION)
+    );
+    assert_eq!(refusal.receiver, 7);
+    let words = String::from_utf8_lossy(refusal.private.as_slice()).into_owned();
+    assert_eq!(words, "rdma_cm: version 02 is spoken here, not version 01");
 }

@@ -255,6 +255,9 @@ fn write_cm_seeds() {
         ("ack-request", Kind::Ack(Acked::Request)),
         ("ack-accept", Kind::Ack(Acked::Accept)),
         ("ack-shutdown", Kind::Ack(Acked::Shutdown)),
+        ("ack-probe", Kind::Ack(Acked::Probe)),
+        ("probe", Kind::Probe),
+        ("retry", Kind::Retry),
     ];
     for (name, kind) in kinds {
         let message = causeway_wire::cm::Message {

@@ -2,7 +2,10 @@
 
 use causeway_wire::cm::{Acked, Kind, Message, PortSpace};
 
-use super::{ANSWER_BUDGET, Connection, DECISION_BUDGET, Event, REASON_NO_SERVICE, State};
+use super::{
+    AMPLIFICATION, ANSWER_BUDGET, Connection, DECISION_BUDGET, Event, REASON_NO_SERVICE,
+    REASON_STALE, State,
+};
 use crate::time::Instant;
 
 impl Connection {
@@ -13,6 +16,8 @@ impl Connection {
         if message.space != self.space || !(known || names_itself) {
             return;
         }
+        self.proved |= message.receiver == self.local;
+        self.credit += AMPLIFICATION * message.wire_len();
         match message.kind {
             Kind::Request => self.handle_request(),
             Kind::Accept => self.handle_accept(message),
@@ -22,6 +27,41 @@ impl Connection {
             Kind::Ack(Acked::Accept) if self.space != PortSpace::Udp => self.note_established(),
             Kind::Ack(Acked::Accept) => {}
             Kind::Ack(Acked::Shutdown) => self.handle_closed(now),
+            Kind::Ack(Acked::Probe) => self.handle_life(),
+            Kind::Probe => self.handle_probe(message),
+            Kind::Retry => self.handle_retry(message),
+        }
+    }
+
+    /// The peer asks whether we still have the connection. To it, it is established.
+    fn handle_probe(&mut self, probe: &Message) {
+        if self.space != PortSpace::Udp {
+            self.note_established();
+        }
+        if self.is_established() {
+            self.outbox.push_back(self.ack(Acked::Probe));
+        } else if matches!(self.state, State::Ended | State::Finished) {
+            self.outbox.push_back(unknown(probe));
+        }
+    }
+
+    /// The peer still has the connection.
+    fn handle_life(&mut self) {
+        if self.is_established() && self.is_suspected() {
+            self.probes = 0;
+            self.due = None;
+        }
+    }
+
+    /// The listener keeps nothing of our request, and wants it again with a token. At once the
+    /// first time: one that is never content would keep both ends busy.
+    fn handle_retry(&mut self, retry: &Message) {
+        if self.state == State::Requesting && self.remote == 0 {
+            self.last.receiver = retry.sender;
+            if !self.retried {
+                self.retried = true;
+                self.outbox.push_back(self.last);
+            }
         }
     }
 
@@ -38,6 +78,11 @@ impl Connection {
     fn handle_accept(&mut self, message: &Message) {
         match self.state {
             State::Requesting => {
+                if self.remote == 0 && self.space == PortSpace::Udp {
+                    // Nothing else tells it that we are where we say.
+                    self.remote = message.sender;
+                    self.outbox.push_back(self.ack(Acked::Accept));
+                }
                 self.remote = message.sender;
                 self.due = None;
                 self.state = State::Granted;
@@ -114,6 +159,8 @@ impl Connection {
             self.remote = message.sender;
             self.last.receiver = message.sender;
             self.decide_by = now + DECISION_BUDGET;
+            // It may send us more once it knows that we are where we say.
+            self.outbox.push_back(self.ack(Acked::Request));
         }
         self.give_up = (now + ANSWER_BUDGET).min(self.decide_by);
     }
@@ -125,7 +172,9 @@ impl Connection {
         }
     }
 
-    /// The peer's host says that nobody has the port.
+    /// The peer's host says that nobody has the port, and has quoted a message of ours: whoever
+    /// can't read the way can't forge that. What else the network reports changes nothing
+    /// (RFC 5927): routes come and go.
     pub fn handle_refused(&mut self, now: Instant) {
         match self.state {
             State::Requesting if self.remote == 0 && now < self.grace => {}
@@ -136,22 +185,32 @@ impl Connection {
                 });
                 self.end(now);
             }
-            _ => self.handle_unreachable(now),
-        }
-    }
-
-    /// The peer can't be reached: its process or its host is gone.
-    pub fn handle_unreachable(&mut self, now: Instant) {
-        match self.state {
             State::Requesting | State::Accepting | State::Granted => {
                 self.events.push_back(Event::Unreachable);
                 self.end(now);
             }
-            State::Established | State::Closing if self.space != PortSpace::Udp => {
+            State::Closing => {
                 self.events.push_back(Event::Disconnected);
                 self.end(now);
             }
-            _ => {}
+            // No report ends an established connection, only the refusal of a probe does.
+            State::Established if self.is_suspected() => {
+                self.events.push_back(Event::Disconnected);
+                self.end(now);
+            }
+            State::Established => self.suspect(now),
+            State::Requested | State::Ended | State::Finished => {}
         }
+    }
+}
+
+/// The answer to a probe of a connection that is over.
+fn unknown(probe: &Message) -> Message {
+    Message {
+        kind: Kind::Reject,
+        receiver: probe.sender,
+        sender: probe.receiver.max(1),
+        reason: REASON_STALE,
+        ..*probe
     }
 }

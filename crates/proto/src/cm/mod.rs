@@ -31,6 +31,13 @@ pub const DECISION_BUDGET: Duration = Duration::from_secs(120);
 pub const SHUTDOWN_BUDGET: Duration = Duration::from_secs(2);
 /// How long an ended connection still answers what is repeated to it.
 pub const TIME_WAIT: Duration = Duration::from_secs(3);
+/// How long the first probe of a suspected peer has for its answer; each further one twice as long.
+pub const PROBE_FIRST: Duration = Duration::from_millis(500);
+/// Probes that a live peer can lose.
+pub const PROBES: u8 = 3;
+/// What is sent stays below so many times what was received, until the peer's address is proved
+/// (RFC 9000 section 8.1).
+pub const AMPLIFICATION: usize = 3;
 
 /// Reject reason: the program gave the request up (InfiniBand's "timeout").
 pub const REASON_GIVEN_UP: u16 = 4;
@@ -106,6 +113,14 @@ pub struct Connection {
     grace: Instant,
     /// When the peer's program has thought long enough.
     decide_by: Instant,
+    /// Probes sent since the peer was suspected to be gone; 0: it is not.
+    probes: u8,
+    /// A retry was obeyed at once; a further one waits for the timer.
+    retried: bool,
+    /// The peer receives at the address it sends from: it knows a name that was sent there.
+    proved: bool,
+    /// Bytes that may be sent before that.
+    credit: usize,
     outbox: VecDeque<Message>,
     events: VecDeque<Event>,
 }
@@ -125,15 +140,21 @@ impl Connection {
     pub fn request(local: u64, space: PortSpace, port: u16, offer: Offer, now: Instant) -> Self {
         let mut connection = Connection::new(State::Requesting, local, 0, space, port);
         connection.grace = now + LISTENER_GRACE;
+        // The program has named it.
+        connection.proved = true;
         connection.say(Kind::Request, 0, offer, now, ANSWER_BUDGET);
         connection
     }
 
-    /// The other end of a request that arrived. The program is to answer it.
+    /// The other end of a request that arrived, from an address that is `proved` to be its sender's
+    /// or may be forged. The program is to answer it.
     #[must_use]
-    pub fn incoming(local: u64, request: &Message) -> Self {
+    pub fn incoming(local: u64, request: &Message, proved: bool) -> Self {
         let mut connection =
             Connection::new(State::Requested, local, request.sender, request.space, 0);
+        connection.proved = proved;
+        // Below, not at most.
+        connection.credit = AMPLIFICATION * request.wire_len() - 1;
         connection.outbox.push_back(connection.ack(Acked::Request));
         connection
     }
@@ -160,6 +181,10 @@ impl Connection {
             give_up: Instant(u64::MAX),
             grace: Instant(0),
             decide_by: Instant(u64::MAX),
+            probes: 0,
+            retried: false,
+            proved: false,
+            credit: 0,
             outbox: VecDeque::new(),
             events: VecDeque::new(),
         }
@@ -257,12 +282,44 @@ impl Connection {
         }
     }
 
-    /// Asks whether the peer is still there: it answers only if it does not know the connection,
-    /// or its host does for it.
-    pub fn probe(&mut self) {
-        if self.is_established() {
-            self.outbox.push_back(self.ack(Acked::Accept));
+    /// Something suggests that the peer is gone. An established connection asks it, and ends if
+    /// nothing answers, or if what is asked is refused ([`Connection::handle_refused`]).
+    pub fn suspect(&mut self, now: Instant) {
+        if self.is_established() && self.probes == 0 {
+            self.interval = PROBE_FIRST;
+            self.probe(now);
         }
+    }
+
+    /// Whether the peer is being asked if it is still there.
+    #[must_use]
+    pub fn is_suspected(&self) -> bool {
+        self.probes > 0
+    }
+
+    /// Whether the peer is known to receive at the address that it sends from.
+    #[must_use]
+    pub fn is_proved(&self) -> bool {
+        self.proved
+    }
+
+    fn probe(&mut self, now: Instant) {
+        self.probes += 1;
+        self.due = Some(now + self.interval);
+        let probe = Message {
+            kind: Kind::Probe,
+            ..self.ack(Acked::Probe)
+        };
+        self.outbox.push_back(probe);
+    }
+
+    fn handle_silence(&mut self, now: Instant) {
+        if self.probes < PROBES {
+            self.interval *= 2;
+            return self.probe(now);
+        }
+        self.events.push_back(Event::Disconnected);
+        self.end(now);
     }
 
     /// When [`Connection::handle_timeout`] is due.
@@ -275,6 +332,9 @@ impl Connection {
     pub fn handle_timeout(&mut self, now: Instant) {
         if self.due.is_none_or(|due| due > now) {
             return;
+        }
+        if self.is_suspected() {
+            return self.handle_silence(now);
         }
         if now < self.give_up && self.state != State::Ended {
             self.interval = (self.interval * 2).min(REPEAT_MAX);
@@ -295,9 +355,19 @@ impl Connection {
         }
     }
 
-    /// The next message to the peer.
+    /// The next message to the peer. What an address may not be sent that is not proved yet is
+    /// dropped: what matters is said again.
     pub fn poll_transmit(&mut self) -> Option<Message> {
-        self.outbox.pop_front()
+        loop {
+            let message = self.outbox.pop_front()?;
+            if self.proved {
+                return Some(message);
+            }
+            if let Some(left) = self.credit.checked_sub(message.wire_len()) {
+                self.credit = left;
+                return Some(message);
+            }
+        }
     }
 
     /// The next event.
@@ -318,6 +388,7 @@ impl Connection {
             private: offer.private,
         };
         self.outbox.push_back(self.last);
+        self.probes = 0;
         self.interval = REPEAT_FIRST;
         self.due = Some(now + self.interval);
         self.give_up = now + budget;
@@ -353,6 +424,7 @@ impl Connection {
 
     fn end(&mut self, now: Instant) {
         self.state = State::Ended;
+        self.probes = 0;
         self.due = Some(now + TIME_WAIT);
     }
 

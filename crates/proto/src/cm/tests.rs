@@ -1,6 +1,7 @@
 //! Two ends over links that lose, repeat and delay.
 
 use super::*;
+use causeway_wire::cm::PRIVATE_MAX;
 use proptest::prelude::*;
 
 const A: u64 = 11;
@@ -70,7 +71,7 @@ impl World {
                 (_, false) => self.a.handle_message(&message, now),
                 (Some(b), true) => b.handle_message(&message, now),
                 (none, true) if message.kind == Kind::Request => {
-                    *none = Some(Connection::incoming(B, &message));
+                    *none = Some(Connection::incoming(B, &message, false));
                 }
                 (None, true) => {}
             }
@@ -257,10 +258,118 @@ fn a_closed_port_refuses_and_a_lost_peer_disconnects() {
     w.until("accepted", World::accepted);
     w.a.establish();
     w.until("established", |w| w.saw(1, &Event::Established));
+    // A report alone has it asked; then the refusal of what was asked counts.
     let now = w.now;
-    w.b().probe();
+    w.b().handle_refused(now);
+    assert_eq!(w.b().poll(), None);
+    assert!(w.b().is_suspected());
     w.b().handle_refused(now);
     assert_eq!(w.b().poll(), Some(Event::Disconnected));
+}
+
+/// Two ends of an established connection.
+fn established() -> World {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("a request", |w| w.b.is_some());
+    let now = w.now;
+    w.b().accept(offer(b"yes"), now);
+    w.until("accepted", World::accepted);
+    w.a.establish();
+    w.until("established", |w| w.saw(1, &Event::Established));
+    w
+}
+
+#[test]
+fn a_suspected_peer_that_answers_stays() {
+    let mut w = established();
+    for _ in 0..3 {
+        let now = w.now;
+        w.a.suspect(now);
+        w.b().suspect(now);
+        assert!(w.a.is_suspected());
+        w.until("answers", |w| {
+            !w.a.is_suspected() && !w.b.as_ref().is_some_and(Connection::is_suspected)
+        });
+    }
+    assert!(w.a.is_established() && w.a.poll_timeout().is_none());
+    assert!(!w.saw(0, &Event::Disconnected) && !w.saw(1, &Event::Disconnected));
+}
+
+#[test]
+fn a_suspected_peer_that_is_silent_is_gone_after_three_probes() {
+    let mut w = established();
+    let (mut now, mut probes) = (w.now, 0);
+    w.a.suspect(now);
+    while w.a.is_established() {
+        while let Some(message) = w.a.poll_transmit() {
+            probes += u8::from(message.kind == Kind::Probe);
+        }
+        // Again and again is once.
+        w.a.suspect(now);
+        now = w.a.poll_timeout().expect("a deadline");
+        w.a.handle_timeout(now);
+    }
+    assert_eq!((probes, w.a.poll()), (PROBES, Some(Event::Disconnected)));
+    assert_eq!(now.since(w.now), PROBE_FIRST * 7);
+}
+
+#[test]
+fn a_peer_that_has_ended_the_connection_says_so() {
+    let mut w = established();
+    let now = w.now;
+    // Its shutdown was lost.
+    w.b().disconnect(now);
+    while w.b().poll_transmit().is_some() {}
+    w.b().end(now);
+    w.a.suspect(now);
+    w.until("the end", |w| w.saw(0, &Event::Disconnected));
+}
+
+#[test]
+fn who_may_be_forged_draws_less_than_three_times_what_it_sent() {
+    for text in [&b""[..], &[7; PRIVATE_MAX]] {
+        let now = Instant(1);
+        let request = Connection::request(A, PortSpace::Ib, 1, offer(b""), now).last;
+        let mut b = Connection::incoming(B, &request, false);
+        assert!(b.accept(offer(text), now));
+        let mut sent = 0;
+        while b.state == State::Accepting {
+            b.handle_timeout(b.poll_timeout().expect("a deadline"));
+            while let Some(message) = b.poll_transmit() {
+                sent += message.wire_len();
+            }
+        }
+        assert!(sent >= 64 + 2 * (64 + text.len()), "an accept may be lost");
+        assert!(sent < AMPLIFICATION * request.wire_len(), "{sent} bytes");
+        // A question draws an answer, each time.
+        b.handle_message(&request, now);
+        assert!(!b.is_proved());
+    }
+}
+
+#[test]
+fn who_knows_the_name_is_where_it_says() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    w.until("a request", |w| w.b.is_some());
+    assert!(!w.b().is_proved());
+    // Though the program has not answered yet.
+    w.until("proof", |w| w.b.as_ref().is_some_and(Connection::is_proved));
+    assert!(w.seen[0].is_empty());
+}
+
+#[test]
+fn a_token_comes_back_once_at_once() {
+    let mut w = World::new(PortSpace::Tcp, no_loss());
+    let mut retry = w.a.poll_transmit().expect("a request");
+    (retry.kind, retry.receiver, retry.sender) = (Kind::Retry, A, 99);
+    w.a.handle_message(&retry, w.now);
+    let again = w.a.poll_transmit().expect("a request");
+    assert_eq!((again.kind, again.receiver), (Kind::Request, 99));
+    w.a.handle_message(&retry, w.now);
+    assert_eq!(w.a.poll_transmit(), None);
+    w.a.handle_timeout(w.now + REPEAT_FIRST);
+    assert_eq!(w.a.poll_transmit().map(|m| m.receiver), Some(99));
+    assert_eq!(w.a.remote(), 0, "a token is no name");
 }
 
 #[test]

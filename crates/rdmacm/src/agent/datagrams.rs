@@ -2,9 +2,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use causeway_netio::{UdpPort, Unreachable};
+use causeway_netio::{Report, UdpPort, Unreachable};
 use causeway_proto::cm::{Connection, REASON_NO_SERVICE, REASON_STALE};
-use causeway_wire::cm::{Acked, Kind, MESSAGE_MAX, Message, Private, Terms};
+use causeway_wire::cm::{
+    Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
+};
+use causeway_wire::quote;
 use causeway_wire::trp::{crc_matches, seal};
 
 use super::lifeline::Told;
@@ -16,6 +19,9 @@ type Arrival = (SocketAddr, Option<IpAddr>, Message);
 
 /// Passes of one look at a port: others wait too.
 const RECEIVES_MAX: usize = 16;
+/// Requests of a listener whose senders' addresses are not proved. Beyond them a request gets a
+/// token and nothing of it is kept.
+const HALF_OPEN_MAX: usize = 64;
 
 /// Sends a message. What can't be sent now is lost as on the way: it is repeated if it matters.
 pub(super) fn send(port: &UdpPort, to: SocketAddr, from: Option<IpAddr>, message: &Message) {
@@ -31,20 +37,27 @@ fn crc(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
 
-/// Takes what lies in a port.
+/// Takes what lies in a port; answers requests of other versions.
 fn receive(port: &mut UdpPort) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
+    let mut refusals = Vec::new();
     for _ in 0..RECEIVES_MAX {
-        let received = port.recv(|from, to, datagram| {
-            if let Ok(message) = Message::parse(datagram)
-                && crc_matches(datagram, crc)
-            {
-                arrivals.push((from, to, message));
+        let received = port.recv(|from, to, datagram| match Message::parse(datagram) {
+            Ok(message) if crc_matches(datagram, crc) => arrivals.push((from, to, message)),
+            Err(Malformed::Version) if crc_matches(datagram, crc) => {
+                let mut refusal = [0; MESSAGE_MAX];
+                let len = refuse_version(datagram, &mut refusal);
+                refusals.extend(len.map(|len| (from, to, refusal, len)));
             }
+            _ => {}
         });
         if !received.is_ok_and(|r| r.datagrams > 0) {
             break;
         }
+    }
+    for (to, from, mut refusal, len) in refusals {
+        seal(&mut refusal[..len], crc);
+        let _ = port.send(to, from, &refusal[..len], None, false);
     }
     arrivals
 }
@@ -63,12 +76,12 @@ impl Table {
             // first, and then the answer is what counts.
             let arrivals = receive(&mut self.port);
             let mut reports = Vec::new();
-            let _ = self.port.take_errors(|r| reports.push((r.to, r.why)));
+            let _ = self.port.take_errors(|report| reports.push(*report));
             for arrival in arrivals {
                 self.handle(&arrival);
             }
-            for (to, why) in reports {
-                self.undelivered(to, why);
+            for report in reports {
+                self.undelivered(&report);
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
             let _ = listener.port.take_errors(|_| {});
@@ -76,7 +89,7 @@ impl Table {
                 self.handle_at_listener(token, &arrival);
             }
         } else if let Told::Gone(peer) = self.lifelines.serve(token) {
-            self.undelivered(peer, Unreachable::Port);
+            self.suspect(peer);
         }
     }
 
@@ -100,6 +113,7 @@ impl Table {
             Kind::Accept => (Kind::Reject, REASON_STALE),
             Kind::Ack(Acked::Accept) => (Kind::Shutdown, 0),
             Kind::Shutdown => (Kind::Ack(Acked::Shutdown), 0),
+            Kind::Probe => (Kind::Reject, REASON_STALE),
             _ => return,
         };
         self.answer(*from, *to, &reply(message, kind, reason));
@@ -107,7 +121,7 @@ impl Table {
 
     fn handle_at_listener(&mut self, token: u64, arrival: &Arrival) {
         let (from, to, message) = arrival;
-        if message.kind != Kind::Request || message.receiver != 0 {
+        if message.kind != Kind::Request {
             return;
         }
         if let Some(&known) = self.requests.get(&(*from, message.sender)) {
@@ -124,12 +138,20 @@ impl Table {
             let refusal = reply(message, Kind::Reject, REASON_NO_SERVICE);
             return self.answer(*from, *to, &refusal);
         }
+        let whose = (*from, message.sender, token);
+        let proved = message.receiver != 0 && self.tokens.knows(message.receiver, whose, now());
+        if !proved && listener.half_open >= HALF_OPEN_MAX {
+            let mut retry = reply(message, Kind::Retry, 0);
+            retry.sender = self.tokens.make(*from, message.sender, token, now());
+            return self.answer(*from, *to, &retry);
+        }
         // One request too many is not answered: its sender will ask again.
         if listener.waiting >= listener.backlog {
             return;
         }
         let Ok(name) = random_name() else { return };
         listener.waiting += 1;
+        listener.half_open += usize::from(!proved);
         let local_port = listener.port.port();
         listener.owner.push(What::Request {
             name,
@@ -142,11 +164,12 @@ impl Table {
         self.conns.insert(
             name,
             Conn {
-                machine: Connection::incoming(name, message),
+                machine: Connection::incoming(name, message, proved),
                 peer: *from,
                 local_ip: *to,
                 owner: None,
                 waits_at: Some(token),
+                half_open_at: (!proved).then_some(token),
                 request: Some(request),
                 early: Vec::new(),
                 due: None,
@@ -156,17 +179,28 @@ impl Table {
         self.settle(name);
     }
 
-    /// The network says that something sent to `to` did not arrive.
-    fn undelivered(&mut self, to: SocketAddr, why: Unreachable) {
-        let concerned = |(name, conn): (&u64, &Conn)| (conn.peer == to).then_some(*name);
+    /// The network says that something did not arrive. What does not quote a message of the
+    /// connection that it names may come from anybody.
+    fn undelivered(&mut self, report: &Report) {
+        let Some(names) = quote::names(report.quote()) else {
+            return;
+        };
+        let conn = self.conns.get_mut(&names.sender);
+        if let Some(conn) = conn.filter(|conn| conn.peer == report.to)
+            && report.why == Unreachable::Port
+        {
+            conn.machine.handle_refused(now());
+            self.settle(names.sender);
+        }
+    }
+
+    /// The process whose agent has this address may be gone.
+    fn suspect(&mut self, peer: SocketAddr) {
+        let concerned = |(name, conn): (&u64, &Conn)| (conn.peer == peer).then_some(*name);
         let names: Vec<u64> = self.conns.iter().filter_map(concerned).collect();
         for name in names {
             if let Some(conn) = self.conns.get_mut(&name) {
-                match why {
-                    Unreachable::Port => conn.machine.handle_refused(now()),
-                    Unreachable::Host => conn.machine.handle_unreachable(now()),
-                    Unreachable::TooBig { .. } => {}
-                }
+                conn.machine.suspect(now());
                 self.settle(name);
             }
         }

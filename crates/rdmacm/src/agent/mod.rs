@@ -21,10 +21,12 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::channel::What;
 use crate::id::Shared;
 use lifeline::{Hold, Lifelines};
+use token::Tokens;
 
 mod datagrams;
 mod lifeline;
 mod thread;
+mod token;
 
 /// Requests that a listener keeps for its program; what `rdma_listen(3)` asks for beyond it is cut.
 pub(crate) const BACKLOG_MAX: usize = 1024;
@@ -50,6 +52,8 @@ struct Conn {
     owner: Option<Arc<Shared>>,
     /// The listener whose request waits for the program.
     waits_at: Option<u64>,
+    /// The listener that counts it among those whose peer's address is not proved.
+    half_open_at: Option<u64>,
     /// Its key in [`Table::requests`].
     request: Option<(SocketAddr, u64)>,
     /// What happened meanwhile.
@@ -67,6 +71,8 @@ struct Listener {
     backlog: usize,
     /// Requests that wait for the program.
     waiting: usize,
+    /// Connections whose peers' addresses are not proved.
+    half_open: usize,
     owner: Arc<Shared>,
 }
 
@@ -79,6 +85,7 @@ pub(crate) struct Table {
     listeners: HashMap<u64, Listener>,
     timers: BTreeSet<(Instant, u64)>,
     lifelines: Lifelines,
+    tokens: Tokens,
     last_token: u64,
 }
 
@@ -160,6 +167,7 @@ impl Agent {
                 listeners: HashMap::new(),
                 timers: BTreeSet::new(),
                 lifelines,
+                tokens: Tokens::new(),
                 last_token: LIFELINES,
             }),
         })
@@ -195,6 +203,7 @@ impl Agent {
                 local_ip,
                 owner: Some(owner),
                 waits_at: None,
+                half_open_at: None,
                 request: None,
                 early: Vec::new(),
                 due: None,
@@ -269,6 +278,7 @@ impl Agent {
                 space,
                 backlog,
                 waiting: 0,
+                half_open: 0,
                 owner,
             },
         );
@@ -338,6 +348,12 @@ impl Table {
         }
     }
 
+    fn no_longer_half_open(&mut self, listener: Option<u64>) {
+        if let Some(listener) = listener.and_then(|token| self.listeners.get_mut(&token)) {
+            listener.half_open -= 1;
+        }
+    }
+
     /// Carries out what a connection wants: messages, events, its timer.
     fn settle(&mut self, name: u64) {
         let Some(conn) = self.conns.get_mut(&name) else {
@@ -363,6 +379,10 @@ impl Table {
             conn.due = due;
             self.timers.extend(due.map(|due| (due, name)));
         }
+        if conn.machine.is_proved() {
+            let listener = conn.half_open_at.take();
+            self.no_longer_half_open(listener);
+        }
         self.attend_lifeline(name);
         if finished {
             self.forget(name);
@@ -381,6 +401,7 @@ impl Table {
                 self.lifelines.release(hold);
             }
             self.no_longer_waits(conn.waits_at);
+            self.no_longer_half_open(conn.half_open_at);
         }
     }
 
