@@ -100,7 +100,7 @@ impl BrokerService for Client<'_> {
         let returns = table.is_some();
         let (mr_table, given) = self.mr_table(table)?;
         let tenant = self.peer.tenant;
-        let id = self.hub.attach(Endpoint {
+        let endpoint = Endpoint {
             tenant,
             limits: self.tenants[tenant].limits,
             met: Vec::new(),
@@ -117,6 +117,7 @@ impl BrokerService for Client<'_> {
             wire: request.wire,
             inbox,
             doorbell,
+            table_inode: rustix::fs::fstat(&mr_table)?.st_ino,
             mr_table,
             slots: Default::default(),
             links: Default::default(),
@@ -126,7 +127,8 @@ impl BrokerService for Client<'_> {
             // A limit that was lowered meanwhile takes nothing away, and gives nothing more.
             reserved: request.reserved.min(self.tenants[tenant].limits.bytes),
             rights: Default::default(),
-        })?;
+        };
+        let id = self.hub.attach(endpoint, returns)?;
         *self.endpoint = Some(id);
         if returns {
             self.hub.note_return(Instant::now());

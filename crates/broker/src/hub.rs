@@ -11,6 +11,7 @@ use causeway_fabric::services::{PeerChange, PeerEvent, WirePref};
 use rustix::io::Errno;
 
 use crate::config::Limits;
+use crate::crowd::{Claim, Holder, Shares};
 use crate::mirrors::Mirrors;
 use crate::pairing::{Pairing, PeerWire};
 use crate::rings::Rings;
@@ -64,6 +65,8 @@ pub struct Endpoint {
     pub doorbell: OwnedFd,
     /// Its MR table, made by this broker or an earlier one, open for reading.
     pub mr_table: OwnedFd,
+    /// The inode of that.
+    pub table_inode: u64,
     /// Its slots, each with the cookie of its network namespace; in the place of that, the VM.
     pub slots: BTreeMap<u16, u64>,
     /// Its connected QPs.
@@ -115,6 +118,8 @@ pub struct Hub {
     pub(crate) mirrors: Mirrors,
     /// Segments that became stale, and whom to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
+    /// What tenants leave to each other.
+    pub(crate) shares: Shares,
     /// User of this process, who owns the segments' inodes.
     pub(crate) own_uid: u32,
     last_endpoint: EndpointId,
@@ -135,6 +140,7 @@ impl Hub {
             outbox: Vec::new(),
             news_due: None,
             stale: Vec::new(),
+            shares: Shares::default(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
             last_endpoint: random() >> 1,
@@ -157,25 +163,26 @@ impl Hub {
         self.settled_at.is_some_and(|when| Instant::now() < when)
     }
 
-    /// Adds an endpoint whose descriptors have been examined.
+    /// Adds an endpoint whose descriptors have been examined. `returns`: it brought
+    /// its MR table from the broker before.
     ///
     /// # Errors
-    /// `EMFILE` beyond [`ENDPOINTS_MAX`], `EDQUOT` beyond its tenant's limit.
-    pub fn attach(&mut self, endpoint: Endpoint) -> Result<EndpointId, Errno> {
-        if self.endpoints.len() >= ENDPOINTS_MAX {
-            return Err(Errno::MFILE);
-        }
-        let tenant = endpoint.tenant;
-        let companions = self.endpoints.values().filter(|e| e.tenant == tenant);
-        if companions.count() >= endpoint.limits.endpoints {
-            let (pid, most) = (endpoint.pid, endpoint.limits.endpoints);
-            tracing::warn!(
-                pid,
-                tenant,
-                most,
-                "refused: the tenant's limit of endpoints"
-            );
-            return Err(Errno::DQUOT);
+    /// `EMFILE` beyond [`ENDPOINTS_MAX`], `EDQUOT` beyond its tenant's or user's share.
+    pub fn attach(&mut self, endpoint: Endpoint, returns: bool) -> Result<EndpointId, Errno> {
+        // With one table only one comes back.
+        let table = endpoint.table_inode;
+        let returns = returns && self.endpoints.values().all(|e| e.table_inode != table);
+        let claim = Claim {
+            most: ENDPOINTS_MAX,
+            limit: endpoint.limits.endpoints,
+            holder: endpoint.holder(),
+            returns,
+        };
+        let held = self.endpoints.values().map(Endpoint::holder);
+        if let Err(errno) = self.shares.admit(&claim, held, Instant::now()) {
+            let (pid, uid, tenant) = (endpoint.pid, endpoint.uid, endpoint.tenant);
+            tracing::warn!(pid, uid, tenant, %errno, "refused: no place for an endpoint");
+            return Err(errno);
         }
         self.last_endpoint += 1;
         self.endpoints.insert(self.last_endpoint, endpoint);
@@ -329,6 +336,15 @@ impl Hub {
 }
 
 impl Endpoint {
+    /// Whose place it has.
+    pub(crate) fn holder(&self) -> Holder {
+        Holder {
+            tenant: self.tenant,
+            vm: self.vm,
+            uid: self.uid,
+        }
+    }
+
     /// A limit is met: says so in the log the first time, and gives the error for the endpoint.
     pub(crate) fn meets(&mut self, id: EndpointId, limit: Limit) -> Errno {
         if !self.met.contains(&limit) {

@@ -7,7 +7,7 @@
 //! examined before use.
 //!
 //! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
-//! - [`server`], [`session`], [`door`]: connections, and where they come in;
+//! - [`server`], [`session`], [`door`], [`crowd`]: connections, where they come in, how many may;
 //! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`mirrors`], [`reaper`]: memory that endpoints grant each other;
 //! - [`handler`]: the methods of the endpoints' service;
@@ -18,6 +18,7 @@
 //! - [`tree`]: the view of sysfs.
 
 pub mod config;
+pub mod crowd;
 pub mod daemon;
 pub mod door;
 pub mod handler;

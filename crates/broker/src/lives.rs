@@ -229,11 +229,16 @@ impl Lives {
 
     /// Takes a life of an earlier broker up again. False if it was not absent.
     pub fn reclaim(&mut self, life: Life) -> bool {
-        let absent = self.knows(life) && self.states[usize::from(life.index)] == State::Absent;
+        let absent = self.is_absent(life);
         if absent {
             self.set(life, State::Alive);
         }
         absent
+    }
+
+    /// Whether something may be about to come back.
+    pub fn is_absent(&self, life: Life) -> bool {
+        self.knows(life) && self.states[usize::from(life.index)] == State::Absent
     }
 
     /// Whether something is alive or may be about to come back.

@@ -11,6 +11,7 @@ use causeway_shm::Life;
 use rustix::io::Errno;
 
 use crate::config::Tenant;
+use crate::crowd::{Claim, Holder, Shares};
 use crate::hub::TenantId;
 use crate::lives::Lives;
 use crate::services::{Caller, SessionId};
@@ -43,6 +44,17 @@ pub struct Member {
     pub vm: Option<VmId>,
 }
 
+impl Member {
+    /// Whose place it has.
+    fn holder(&self) -> Holder {
+        Holder {
+            tenant: self.tenant,
+            vm: self.vm,
+            uid: self.uid,
+        }
+    }
+}
+
 /// All sessions, and the lives of each tenant.
 #[derive(Debug)]
 pub struct Members {
@@ -52,6 +64,8 @@ pub struct Members {
     guest_users: BTreeMap<(VmId, u32), u32>,
     /// The broker's user, who owns all that it makes.
     pub own_uid: u32,
+    /// What tenants leave to each other.
+    pub shares: Shares,
 }
 
 impl Default for Members {
@@ -61,6 +75,7 @@ impl Default for Members {
             lives: BTreeMap::new(),
             guest_users: BTreeMap::new(),
             own_uid: rustix::process::geteuid().as_raw(),
+            shares: Shares::default(),
         }
     }
 }
@@ -99,16 +114,23 @@ impl Members {
         if self.members.contains_key(&caller.session) {
             return Err(Errno::ISCONN);
         }
-        let companions = self.members.values().filter(|member| member.tenant == id);
-        if companions.count() >= caller.tenant.limits.endpoints {
-            return Err(Errno::DQUOT);
-        }
-        if self.members.len() >= MEMBERS_MAX {
-            return Err(Errno::MFILE);
-        }
         let uid = self.user_of(&caller.peer)?;
         let lives = self.lives(id, caller.tenant);
         let same_table = fds.first().is_some_and(|table| lives.adopt(table, now));
+        let proved = fds.get(1).and_then(|ticket| lives.life_of_ticket(ticket));
+        let claim = Claim {
+            most: MEMBERS_MAX,
+            limit: caller.tenant.limits.endpoints,
+            holder: Holder {
+                tenant: id,
+                vm: caller.peer.vm,
+                uid,
+            },
+            returns: proved.is_some_and(|life| lives.is_absent(life)),
+        };
+        let held = self.members.values().map(Member::holder);
+        self.shares.admit(&claim, held, now)?;
+        let lives = self.lives(id, caller.tenant);
         let mut given = Vec::new();
         let of_vm = caller.peer.vm.filter(|_| !same_table);
         match of_vm {
@@ -116,7 +138,6 @@ impl Members {
             None if same_table => {}
             None => given.push(lives.table()?),
         }
-        let proved = fds.get(1).and_then(|ticket| lives.life_of_ticket(ticket));
         let kept = proved.filter(|life| lives.reclaim(*life));
         let life = match kept {
             Some(life) => life,

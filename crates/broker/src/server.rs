@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::launch::timespec;
-use causeway_fabric::limits::SESSIONS_MAX;
+use causeway_fabric::limits::UNATTACHED_MAX;
 use causeway_fabric::remoting::{
     CONNECTION, Header, Kind, Malformed, Received, encode_body, receive, send,
 };
@@ -20,9 +20,10 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 
 use crate::config::{Config, Members, TENANTS_MAX, Tenant};
+use crate::crowd::{Shares, Unattached, Verdict};
 use crate::door::Door;
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub, TenantId};
@@ -30,6 +31,7 @@ use crate::reaper::Reaper;
 use crate::services::{Caller, Services, SessionId};
 use crate::session::{Overrun, Peer, Session};
 use crate::sisci::Claims;
+use crate::sys;
 use crate::vm::{self as vms, Arrival, Vms};
 
 /// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
@@ -44,9 +46,11 @@ const TOKEN_ARRIVALS: u64 = u64::MAX;
 const EVENTS_PER_WAIT: usize = 64;
 /// Requests read from one client before others have their turn.
 pub const REQUESTS_PER_TURN: usize = 16;
-/// The user that stands for users unknown to this user namespace
-/// (`/proc/sys/kernel/overflowuid`).
-const OVERFLOW_UID_DEFAULT: u32 = 65534;
+/// Connections taken from one door before others have their turn.
+const ACCEPTS_PER_TURN: usize = 64;
+/// Of the descriptors that the broker may have, this part is for connections that are not
+/// attached.
+const UNATTACHED_PART: u64 = 4;
 
 /// What a reply to the connection itself answers.
 const TO_CONNECTION: Header = Header {
@@ -79,6 +83,9 @@ pub struct Server {
     reserve: Option<OwnedFd>,
     sessions: HashMap<u64, Session>,
     session_of: HashMap<EndpointId, u64>,
+    unattached: Unattached,
+    /// How many there may be of them.
+    unattached_most: usize,
     last_session: u64,
     hub: Hub,
     services: Services,
@@ -113,7 +120,11 @@ impl Server {
         for (token, fd) in (TOKEN_TERMINATION..).zip(watched) {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
         }
+        let mut hub = Hub::new();
+        hub.shares = Shares::new(&config.tenants, Instant::now());
         let claims = Claims::load(dir, &config.tenants);
+        let mut services = Services::new(&config.nodes, claims);
+        services.members.shares = hub.shares.clone();
         Ok(Server {
             epoll,
             doors,
@@ -121,13 +132,15 @@ impl Server {
             reserve: open_reserve(),
             sessions: HashMap::new(),
             session_of: HashMap::new(),
+            unattached: Unattached::default(),
+            unattached_most: unattached_most(),
             last_session: FIRST_SESSION,
-            hub: Hub::new(),
-            services: Services::new(&config.nodes, claims),
+            hub,
+            services,
             vms,
             reaper: Reaper::default(),
             deferred: Vec::new(),
-            overflow_uid: overflow_uid(),
+            overflow_uid: sys::overflow_uid(),
             idle,
             idle_since: Instant::now(),
         })
@@ -161,6 +174,7 @@ impl Server {
             let now = Instant::now();
             self.hub.expire(now);
             self.services.expire(now);
+            self.end_silent(now);
             self.answer_deferred();
             self.deliver();
             self.services.members.announce();
@@ -185,8 +199,9 @@ impl Server {
             .map(|idle| self.idle_since + idle);
         let settled = self.hub.settled_at().filter(|_| !self.deferred.is_empty());
         let news = self.hub.news_due();
+        let silent = self.unattached.next_expiry();
         let (hub, services) = (self.hub.next_expiry(), self.services.next_expiry());
-        [idle, hub, services, settled, news]
+        [idle, hub, services, settled, news, silent]
             .into_iter()
             .flatten()
             .min()
@@ -201,12 +216,16 @@ impl Server {
     }
 
     fn accept(&mut self, tenant: TenantId) {
-        loop {
+        for _ in 0..ACCEPTS_PER_TURN {
             let listener = self.doors[tenant].listener();
             match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => self.admit(socket, tenant),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
                 Err(Errno::MFILE | Errno::NFILE) => {
+                    if let Some(number) = self.unattached.most_expendable() {
+                        self.end(number, "out of descriptors");
+                        continue;
+                    }
                     tracing::error!("out of descriptors: a client is turned away");
                     if self.reserve.take().is_none() {
                         return;
@@ -233,10 +252,6 @@ impl Server {
             tracing::warn!(pid, uid, tenant = tenant.name, "refused: not admitted");
             return turn_away(socket, Errno::ACCESS);
         }
-        if self.sessions.len() >= SESSIONS_MAX {
-            tracing::warn!(pid, "refused: too many clients");
-            return turn_away(socket, Errno::USERS);
-        }
         let peer = Peer {
             tenant: id,
             userfaultfd: among(&tenant.userfaultfd),
@@ -244,6 +259,9 @@ impl Server {
             uid,
             vm: None,
         };
+        if let Err(errno) = self.make_room(&peer) {
+            return turn_away(socket, errno);
+        }
         self.begin(socket, peer);
     }
 
@@ -252,12 +270,36 @@ impl Server {
     fn hear_of_guests(&mut self) {
         let (arrivals, ended) = self.vms.take_news();
         for Arrival { socket, peer } in arrivals {
-            if self.sessions.len() < SESSIONS_MAX {
+            if self.make_room(&peer).is_ok() {
                 self.begin(socket, peer);
             }
         }
         for number in ended {
             self.services.end(number);
+        }
+    }
+
+    /// Makes room for one more connection, if need be in the place of another.
+    fn make_room(&mut self, peer: &Peer) -> Result<(), Errno> {
+        let endpoints = self.tenants[peer.tenant].limits.endpoints;
+        let most = self.unattached_most;
+        match self.unattached.admit(peer.holder(), endpoints, most) {
+            Verdict::Room => Ok(()),
+            Verdict::InPlaceOf(number) => {
+                self.end(number, "its user has too many connections");
+                Ok(())
+            }
+            Verdict::None(errno) => Err(errno),
+        }
+    }
+
+    /// Ends connections that have asked for nothing.
+    fn end_silent(&mut self, now: Instant) {
+        for number in self.unattached.overdue(now) {
+            let session = self.sessions.get(&number);
+            if session.is_some_and(|session| !session.has_asked) {
+                self.end(number, "it asks for nothing");
+            }
         }
     }
 
@@ -280,6 +322,8 @@ impl Server {
             tracing::error!(pid = peer.pid, %errno, "cannot watch a client");
             return;
         }
+        let holder = peer.holder();
+        self.unattached.add(holder, number, Instant::now());
         self.sessions.insert(number, Session::new(socket, peer));
     }
 
@@ -389,7 +433,11 @@ impl Server {
             session.endpoint = endpoint;
             self.session_of.insert(id, number);
         }
+        session.has_asked |= outcome.is_ok();
         let lives = session.endpoint.is_some() || self.services.members.get(number).is_some();
+        if lives {
+            self.unattached.remove(peer.holder(), number);
+        }
         // Of a VM's process the VM's end tells, and its own.
         let lives = lives && peer.vm.is_none();
         if lives && session.pidfd.is_none() {
@@ -487,6 +535,7 @@ impl Server {
         let Some(session) = self.sessions.remove(&number) else {
             return;
         };
+        self.unattached.remove(session.peer.holder(), number);
         // Explicit: a client that sent us a descriptor of its own end can't keep it registered,
         // but nothing should depend on the closing being the last.
         let _ = epoll::delete(&self.epoll, session.socket());
@@ -520,6 +569,12 @@ fn turn_away(socket: OwnedFd, why: Errno) {
     let _ = send(&socket, &reply.encode(&[]), &[]);
 }
 
+/// How many connections there may be that are not attached, as far as descriptors go.
+fn unattached_most() -> usize {
+    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    usize::try_from(files / UNATTACHED_PART).map_or(UNATTACHED_MAX, |part| part.min(UNATTACHED_MAX))
+}
+
 fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
 }
@@ -540,9 +595,4 @@ fn watch_process(epoll: &OwnedFd, session: &Session, number: u64) -> Option<Owne
 /// this watches a stranger: no harm, since the socket's end is noticed too.
 fn open_pidfd(pid: i32) -> Option<OwnedFd> {
     pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
-}
-
-fn overflow_uid() -> u32 {
-    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
-    text.trim().parse().unwrap_or(OVERFLOW_UID_DEFAULT)
 }

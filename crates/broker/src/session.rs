@@ -8,6 +8,7 @@ use causeway_fabric::remoting::{Header, Kind, ONE_WAY, send};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
+use crate::crowd::Holder;
 use crate::hub::{EndpointId, TenantId};
 use crate::vm::VmId;
 
@@ -24,6 +25,17 @@ pub struct Peer {
     pub uid: u32,
     /// The VM whose process it is.
     pub vm: Option<VmId>,
+}
+
+impl Peer {
+    /// Whose place its connection has.
+    pub fn holder(&self) -> Holder {
+        Holder {
+            tenant: self.tenant,
+            vm: self.vm,
+            uid: self.uid,
+        }
+    }
 }
 
 /// A message that waits for room in the socket.
@@ -48,6 +60,8 @@ pub struct Session {
     backlog_bytes: usize,
     /// A request whose reply must wait.
     deferred: Option<(Header, Vec<u8>)>,
+    /// Whether a request of it was granted.
+    pub has_asked: bool,
     /// What its socket is watched for.
     pub watched: EventFlags,
 }
@@ -67,6 +81,7 @@ impl Session {
             backlog: VecDeque::new(),
             backlog_bytes: 0,
             deferred: None,
+            has_asked: false,
             watched: EventFlags::IN,
         }
     }

@@ -7,6 +7,16 @@ use std::os::fd::{FromRawFd, OwnedFd};
 /// First descriptor after the standard ones.
 const FIRST_OTHER_FD: libc::c_uint = 3;
 
+/// [`overflow_uid`] unless the kernel says otherwise.
+const OVERFLOW_UID_DEFAULT: u32 = 65534;
+
+/// The user that stands for users unknown to this user namespace
+/// (`/proc/sys/kernel/overflowuid`).
+pub fn overflow_uid() -> u32 {
+    let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
+    text.trim().parse().unwrap_or(OVERFLOW_UID_DEFAULT)
+}
+
 /// Marks every descriptor above the standard ones close-on-exec, so that a daemon does not keep
 /// its starter's pipes, sockets and files open.
 ///

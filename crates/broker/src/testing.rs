@@ -24,29 +24,29 @@ pub fn allow_many_descriptors() {
 
 /// An endpoint with one slot.
 pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
-    let id = hub
-        .attach(Endpoint {
-            tenant: 0,
-            limits: Limits::default(),
-            met: Vec::new(),
-            pid: 1,
-            uid,
-            vm: None,
-            addresses: Vec::new(),
-            comm: String::new(),
-            wire: WirePref::Auto,
-            inbox: descriptor(),
-            doorbell: descriptor(),
-            mr_table: descriptor(),
-            slots: Default::default(),
-            links: Default::default(),
-            invitations: Default::default(),
-            open_rings: 0,
-            segments: Default::default(),
-            reserved: 0,
-            rights: Default::default(),
-        })
-        .unwrap();
+    let endpoint = Endpoint {
+        tenant: 0,
+        limits: Limits::default(),
+        met: Vec::new(),
+        pid: 1,
+        uid,
+        vm: None,
+        addresses: Vec::new(),
+        comm: String::new(),
+        wire: WirePref::Auto,
+        inbox: descriptor(),
+        doorbell: descriptor(),
+        mr_table: descriptor(),
+        table_inode: 0,
+        slots: Default::default(),
+        links: Default::default(),
+        invitations: Default::default(),
+        open_rings: 0,
+        segments: Default::default(),
+        reserved: 0,
+        rights: Default::default(),
+    };
+    let id = hub.attach(endpoint, false).unwrap();
     hub.add_slot(id, slot, netns).unwrap();
     id
 }

@@ -24,8 +24,15 @@ pub const QPN_MAX: u32 = 0x00FF_FFFE;
 pub const ENDPOINTS_MAX: usize = 4096;
 /// Most sessions (clients that are no endpoints) of one broker.
 pub const MEMBERS_MAX: usize = 4096;
-/// Most control connections (endpoints, sessions and tools) to one broker.
-pub const SESSIONS_MAX: usize = ENDPOINTS_MAX + MEMBERS_MAX + 256;
+/// Most control connections to one broker that are neither: tools, and what launchers leave to the
+/// programs they start.
+pub const UNATTACHED_MAX: usize = ENDPOINTS_MAX + 256;
+/// Of a tenant there may be as many of those as endpoints, and this many more.
+pub const UNATTACHED_MORE: usize = 64;
+/// How long a connection may last that has asked for nothing yet.
+pub const ATTACH_PATIENCE: Duration = Duration::from_secs(5);
+/// Places for each kind of client that tenants of sockets leave to the broker's own user and root.
+pub const OWN_SHARE: usize = 64;
 /// Most slots of one endpoint.
 pub const SLOTS_PER_ENDPOINT_MAX: usize = 16;
 /// Most connected QPs of one endpoint: every index of every slot.
