@@ -158,10 +158,12 @@ impl MrTable {
         Ok(self.unbind(key))
     }
 
-    /// Binds a window, which has the key `rkey` from then on. Returns its former key, if peers may
-    /// be accessing memory by that.
+    /// Binds a window, of whose key `rkey` gives the low byte from then on. Returns its former key,
+    /// if peers may be accessing memory by that.
     pub fn bind(&mut self, via: Via, rkey: u32, to: &Binding) -> Result<Option<u32>, MemError> {
-        let at = rkey >> GENERATION_BITS;
+        let at = to.window >> GENERATION_BITS;
+        // As the kernel has it: programs may choose the low byte, and no other.
+        let rkey = (to.window & !GENERATION) | (rkey & GENERATION);
         let old = self.window_key(at).ok_or(MemError::Key)?;
         let window = self.get(old).ok_or(MemError::Key)?.clone();
         if window.pd != via.pd {
@@ -175,9 +177,6 @@ impl MrTable {
         else {
             return Err(MemError::Key);
         };
-        if to.window >> GENERATION_BITS != at {
-            return Err(MemError::Key);
-        }
         let target = match to.region.filter(|_| to.len > 0) {
             Some(region) => Some((region, self.target(via, region, to)?)),
             None => None,
@@ -405,7 +404,9 @@ mod tests {
         assert_eq!(write(&table, VIA, first), Err(MemError::Key));
         let same = table.bind(VIA, first, &to);
         assert_eq!(same, Err(MemError::Access), "the key it has");
-        assert_eq!(table.bind(VIA, key, &to), Ok(None));
+        let low = table.bind(VIA, first & GENERATION, &to);
+        assert_eq!(low, Err(MemError::Access), "the low byte it has");
+        assert_eq!(table.bind(VIA, key & GENERATION, &to), Ok(None));
         assert_eq!(write(&table, VIA, key), Ok(()));
         assert_eq!(write(&table, OTHER, key), Err(MemError::Key));
         assert_eq!(table.bind(VIA, first, &to), Err(MemError::Access));

@@ -101,8 +101,8 @@ pub trait Memory {
     /// Invalidates the key of a memory window of type 2 (LOCAL_INV, a peer's SEND_WITH_INV): when
     /// it returns, no access by it is going on or will succeed.
     fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError>;
-    /// Binds a memory window, which has the key `rkey` from then on. What was under way by an
-    /// earlier key has ended when it returns.
+    /// Binds a memory window, of whose key `rkey` gives the low byte from then on. What was under
+    /// way by an earlier key has ended when it returns.
     fn bind_window(&mut self, via: Via, rkey: u32, binding: &Binding) -> Result<(), MemError>;
 }
 

@@ -73,6 +73,17 @@ pub(crate) unsafe fn binding(mw: *mut IbvMw, info: &IbvMwBindInfo) -> Binding {
     }
 }
 
+/// The key that a window has after it is bound with a key of the program's choice: of that only the
+/// low byte counts (`ibv_post_send(3)`; the kernel's rxe).
+///
+/// # Safety
+/// `mw` is a live window.
+pub(crate) unsafe fn key(mw: *const IbvMw, chosen: u32) -> u32 {
+    // SAFETY: the caller's promise.
+    let handle = unsafe { (*mw).handle };
+    (handle & !KEY_BYTE) | (chosen & KEY_BYTE)
+}
+
 /// Whether a window is bound by a work request of the program's own: type 2 is, type 1 by
 /// `ibv_bind_mw(3)`.
 ///
@@ -96,7 +107,8 @@ pub(crate) unsafe extern "C" fn bind_mw(
     let Some(flags) = flags.filter(|flags| allowed.contains(*flags)) else {
         return errno::fail(libc::EINVAL);
     };
-    let rkey = (window.rkey & !KEY_BYTE) | (window.rkey.wrapping_add(1) & KEY_BYTE);
+    // SAFETY: the caller's promise.
+    let rkey = unsafe { key(window, window.rkey.wrapping_add(1)) };
     let request = SendWr {
         wr_id: bind.wr_id,
         op: SendOp::BindMw(rkey),

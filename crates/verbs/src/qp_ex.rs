@@ -40,6 +40,8 @@ pub(crate) struct Batch {
 #[derive(Default)]
 struct Pending {
     requests: Vec<SendWr>,
+    /// Windows that they bind, and the keys that these have once they are posted.
+    bound: Vec<(*mut IbvMw, u32)>,
     /// First error of the batch, 0 for none; `ibv_wr_complete` returns it and posts nothing.
     error: c_int,
 }
@@ -162,6 +164,7 @@ unsafe fn finish(qp: *mut IbvQpEx) {
     unsafe {
         let pending = pending(qp);
         pending.requests.clear();
+        pending.bound.clear();
         pending.error = 0;
         (*qp.cast::<QpObject>()).batch.lock.unlock();
     }
@@ -175,7 +178,8 @@ unsafe extern "C" fn wr_abort(qp: *mut IbvQpEx) {
 
 /// `ibv_wr_complete`: 0 or an `errno` value
 unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
-    // SAFETY: the caller has started a batch on a live extended QP.
+    // SAFETY: the caller has started a batch on a live extended QP, and the windows it binds are
+    // live.
     unsafe {
         let pending = pending(qp);
         let result = if pending.error != 0 {
@@ -184,6 +188,11 @@ unsafe extern "C" fn wr_complete(qp: *mut IbvQpEx) -> c_int {
             let dev = &(*qp.cast::<QpObject>()).dev;
             dev.post_send_batch(&mut pending.requests)
         };
+        if result.is_ok() {
+            for (window, rkey) in pending.bound.drain(..) {
+                (*window).rkey = rkey;
+            }
+        }
         finish(qp);
         errno::code(result)
     }
@@ -296,8 +305,10 @@ unsafe extern "C" fn wr_bind_mw(
         if !mw::is_posted(window) {
             return refuse(qp, libc::EINVAL);
         }
+        let rkey = mw::key(window, rkey);
         push(qp, SendOp::BindMw(rkey));
         set_payload(qp, Payload::Window(mw::binding(window, &*info)));
+        pending(qp).bound.push((window, rkey));
     }
 }
 

@@ -5,6 +5,7 @@ use crate::objects;
 use crate::{errno, mw};
 use causeway_device::Errno;
 use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
+use core::cell::Cell;
 use core::ffi::c_int;
 use core::{ptr, slice};
 use smallvec::SmallVec;
@@ -139,6 +140,23 @@ fn datagram(wr: &IbvSendWr, imm: Option<u32>) -> Result<SendOp, Errno> {
     Ok(SendOp::Datagram { ah, qpn, qkey, imm })
 }
 
+/// The requests before number `posted` of a chain are posted: windows among them have new keys.
+///
+/// # Safety
+/// `head` begins a valid chain of which that many have been taken.
+#[cold]
+unsafe fn note_bound(head: *mut IbvSendWr, posted: usize) {
+    // SAFETY: the caller's promise; the first `posted` were valid requests, so this opcode has a
+    // live window.
+    unsafe {
+        let binds = chain(head).take(posted);
+        for wr in binds.filter(|wr| wr.opcode == wr_opcode::BIND_MW) {
+            let bind = wr.extra.bind_mw;
+            (*bind.mw).rkey = mw::key(bind.mw, bind.rkey);
+        }
+    }
+}
+
 /// What a request binds.
 ///
 /// # Safety
@@ -168,17 +186,23 @@ fn carries_payload(op: &SendOp) -> bool {
     )
 }
 
-/// The device's form of a send request.
+/// The device's form of a send request. Notes in `binds` if it binds a window.
 ///
 /// # Safety
 /// `wr` and what it points at are valid (`ibv_post_send(3)`).
 #[inline(always)]
-unsafe fn send(wr: &IbvSendWr, max_inline: usize, datagrams: bool) -> Result<SendWr, Errno> {
+unsafe fn send(
+    wr: &IbvSendWr,
+    max_inline: usize,
+    datagrams: bool,
+    binds: &Cell<bool>,
+) -> Result<SendWr, Errno> {
     let op = operation(wr, datagrams)?;
     let flags = SendFlags::from_bits(wr.send_flags).ok_or(INVALID)?;
     // SAFETY: the caller's promise.
     let entries = unsafe { entries(wr.sg_list, wr.num_sge)? };
     let payload = if matches!(op, SendOp::BindMw(_)) {
+        binds.set(true);
         // SAFETY: this opcode defines `bind_mw`; the caller's promise.
         unsafe { window(wr)? }
     } else if !flags.contains(SendFlags::INLINE) {
@@ -265,8 +289,16 @@ pub(crate) unsafe extern "C" fn post_send(
         let object = objects::qp(qp);
         let max_inline = object.max_inline_data;
         let datagrams = object.dev.is_datagram();
-        let requests = chain(head).map(|wr| send(wr, max_inline, datagrams));
-        report(head, bad, object.dev.post_send_list(requests))
+        let binds = Cell::new(false);
+        let requests = chain(head).map(|wr| send(wr, max_inline, datagrams, &binds));
+        let result = object.dev.post_send_list(requests);
+        if binds.get() {
+            note_bound(
+                head,
+                result.map_or_else(|(index, _)| index, |()| usize::MAX),
+            );
+        }
+        report(head, bad, result)
     }
 }
 
