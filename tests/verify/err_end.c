@@ -162,6 +162,43 @@ static void room_for_the_living(struct env *env)
 	expect_state(q.a.qp, IBV_QPS_RTS);
 }
 
+/* Wall-clock times of completions do not go back, and do not change from look to look. */
+static void wall_clock(struct env *env)
+{
+	struct ibv_cq_init_attr_ex init = {
+		.cqe = 4 * DEPTH,
+		.wc_flags = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK |
+			    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP,
+	};
+	uint64_t before = 0, device_before = 0;
+	struct ibv_cq_ex *cq = ibv_create_cq_ex(env->dev.ctx, &init);
+	struct pair p = { 0 };
+
+	need(cq, "ibv_create_cq_ex");
+	p.a.cq = ibv_cq_ex_to_cq(cq);
+	side_open(env, &p.a, NULL);
+	side_open(env, &p.b, NULL);
+	side_connect(env, &p.a, &p.b);
+	side_connect(env, &p.b, &p.a);
+	for (int i = 0; i < 2000; i++) {
+		struct ibv_poll_cq_attr attr = { 0 };
+		uint64_t wall, device;
+
+		need0(post_send(&p.a, i, IBV_WR_RDMA_WRITE, 8, (uintptr_t)p.b.buf, p.b.mr->rkey));
+		while (ibv_start_poll(cq, &attr) != 0)
+			;
+		wall = ibv_wc_read_completion_wallclock_ns(cq);
+		device = ibv_wc_read_completion_ts(cq);
+		check(wall == ibv_wc_read_completion_wallclock_ns(cq), "it changes");
+		ibv_end_poll(cq);
+		check(wall - before == device - device_before || i == 0,
+		      "%lu ns after the one before, %lu by the device's clock", wall - before,
+		      device - device_before);
+		before = wall;
+		device_before = device;
+	}
+}
+
 const struct error_case end_cases[] = {
 	{ "end: a request completes before its answer", request_before_answer },
 	{ "end: a request completes before an answer in memory", request_before_write },
@@ -170,5 +207,6 @@ const struct error_case end_cases[] = {
 	{ "end: what was earned outlives a reset", earned_outlives_reset },
 	{ "end: numbers of queue pairs that completions name", numbers_of_the_gone },
 	{ "end: completions of the gone make room", room_for_the_living },
+	{ "end: wall-clock times of completions", wall_clock },
 	{ 0 },
 };

@@ -3,7 +3,7 @@
 use crate::abi::{IbvContext, IbvCqEx, IbvCqInitAttrEx, IbvPollCqAttr, IbvWcTmInfo};
 use crate::cq::{self, CqInit};
 use crate::errno;
-use crate::objects::CqObject;
+use crate::objects::{self, CqObject};
 use causeway_device::Errno;
 use core::ffi::{c_int, c_uint};
 use core::ptr;
@@ -167,10 +167,15 @@ reader!(read_src_qp -> u32, |object| object.current.src_qp);
 reader!(read_wc_flags -> c_uint, |object| cq::wc_flags(&object.current));
 reader!(read_sl -> u8, |object| cq::service_level(&object.current));
 reader!(read_completion_ts -> u64, |object| object.timestamp);
-reader!(read_completion_wallclock_ns -> u64, |object| wallclock(object.timestamp));
+reader!(read_completion_wallclock_ns -> u64, |object| {
+    // SAFETY: the context of a live CQ is open.
+    let owner = unsafe { objects::context(object.cq.base.context) };
+    owner.epoch.saturating_add(object.timestamp)
+});
 
-/// A time of the device's clock (`CLOCK_MONOTONIC`, nanoseconds) as time since the epoch.
-fn wallclock(timestamp: u64) -> u64 {
+/// Nanoseconds since the epoch when the device's clock (`CLOCK_MONOTONIC`) was zero. To be asked
+/// once for a context: of two answers the second may be less, and times would go back.
+pub(crate) fn epoch() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
@@ -182,9 +187,7 @@ fn wallclock(timestamp: u64) -> u64 {
         .duration_since(UNIX_EPOCH)
         .unwrap_or_default()
         .as_nanos();
-    u64::try_from(real)
-        .unwrap_or(u64::MAX)
-        .saturating_sub(now.saturating_sub(timestamp))
+    u64::try_from(real).unwrap_or(u64::MAX).saturating_sub(now)
 }
 
 /// `ibv_wc_read_slid`: Ethernet has no LIDs.

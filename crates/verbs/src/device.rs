@@ -120,6 +120,7 @@ pub(crate) unsafe extern "C" fn open_device(device: *mut IbvDevice) -> *mut IbvC
         dev: context,
         pid: std::process::id(),
         next_handle: AtomicU32::new(1),
+        epoch: cq_ex::epoch(),
     };
     let object = objects::publish(objects::allocate(), object);
     // SAFETY: just published.

@@ -24,6 +24,8 @@ pub(crate) struct ContextObject {
     /// The process that opened it; a forked child's copies are inert.
     pub(crate) pid: u32,
     pub(crate) next_handle: AtomicU32,
+    /// Nanoseconds since the epoch when the device's clock was zero.
+    pub(crate) epoch: u64,
 }
 
 /// `ibv_alloc_pd(3)`
