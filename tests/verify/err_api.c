@@ -329,6 +329,29 @@ static void unsupported(struct env *env)
 	check_null(ibv_reg_dmabuf_mr(env->pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), EOPNOTSUPP);
 }
 
+/* What newer programs set and an older provider does not know. */
+static void newer_flags(struct env *env)
+{
+	/* IBV_ACCESS_FLUSH_GLOBAL, IBV_ACCESS_FLUSH_PERSISTENT. */
+	const int flush = 1 << 8 | 1 << 9;
+	unsigned char *buf = page_alloc(4096);
+	struct ibv_qp_init_attr init;
+	struct ibv_qp_attr attr = good_attr(env, IBV_QPS_INIT);
+	struct ibv_mr *mr;
+	struct pair p;
+
+	pair_open(env, &p, NULL, false);
+	attr.qp_access_flags = ANY_ACCESS | flush | 1 << 30;
+	need0(ibv_modify_qp(p.a.qp, &attr, INIT_MASK));
+	need0(ibv_query_qp(p.a.qp, &attr, IBV_QP_ACCESS_FLAGS, &init));
+	check(attr.qp_access_flags == ANY_ACCESS, "flags %#x", attr.qp_access_flags);
+	mr = ibv_reg_mr(env->pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_HUGETLB);
+	need(mr, "ibv_reg_mr");
+	need0(ibv_dereg_mr(mr));
+	/* A region that peers may flush would be more than this device has. */
+	check_null(ibv_reg_mr(env->pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE | flush), EOPNOTSUPP);
+}
+
 static void resize_cq(struct env *env)
 {
 	struct side *a = &env->bystander.a, *b = &env->bystander.b;
@@ -358,6 +381,7 @@ const struct error_case api_cases[] = {
 	{ "api: beyond the device's limits", beyond_the_limits },
 	{ "api: queries of what does not exist", bad_queries },
 	{ "api: unsupported objects", unsupported },
+	{ "api: flags that newer programs set", newer_flags },
 	{ "api: resize_cq", resize_cq },
 	{ 0 },
 };

@@ -36,7 +36,9 @@ pub(crate) fn from_c(attr: &IbvQpAttr, mask: QpAttrMask) -> Option<QpAttr> {
         out.cur_state = state(attr.cur_qp_state)?;
     }
     if has(QpAttrMask::ACCESS_FLAGS) {
-        out.access = Access::from_bits(attr.qp_access_flags)?;
+        // Others than these allow peers what this device does not do (`IBV_ACCESS_FLUSH_GLOBAL`):
+        // programs set them wherever their header has them.
+        out.access = Access::from_bits_truncate(attr.qp_access_flags);
     }
     if has(QpAttrMask::EN_SQD_ASYNC_NOTIFY) {
         out.en_sqd_async_notify = attr.en_sqd_async_notify != 0;
