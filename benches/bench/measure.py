@@ -150,6 +150,16 @@ def churn(world, wire, mode, count):
             program("qp_churn", mode, count, host=world.server, wire=wire).split()]
 
 
+def round_trip(world, wire, mode, turns):
+    """Microseconds of write_send's round trip: SENDs alone, or each after a WRITE."""
+    args = [path("write_send"), mode, str(turns), str(next(ports))]
+    run = pair.Pair(world, wire, args, [*args, world.server.address], {}, pin=True)
+    outcome = run.run(LIMIT_SECONDS)
+    if outcome.problem:
+        raise Failed(f"write_send {mode}: {outcome.problem}")
+    return float(outcome.client_text.split()[-1]) / NS_PER_US
+
+
 def idle(world, wire):
     """Milliseconds of processor that two idle sides and their broker use in three seconds."""
     env = {"IDLE_PORT": str(next(ports))}

@@ -179,6 +179,9 @@ class Plan:
             yield self.tool(f"ib_{verb}_lat", size, TWO)
         if size == 8:
             yield self.tool("ib_atomic_lat", size, TWO)
+            for name, mode in (("SEND and answer", "send"), ("WRITE, wait, SEND", "write")):
+                yield step(name, size, TWO, measure.round_trip, self.two, "udp", mode,
+                           turns(size, TWO, self.quick))
         for test in ("put_lat", "tag_lat"):
             yield from self.ucx(test, ("tcp",), size, TWO)
         yield from self.fabric(("tcp",), size, TWO)

@@ -59,6 +59,8 @@ def two_hosts():
     for work, tool in (("WRITE latency", "ib_write_lat"), ("SEND latency", "ib_send_lat")):
         yield latency(work, tool, 8, TWO, Key("UDP ping-pong", 8, TWO), at_most(1.3),
                       "1.3 x UDP ping-pong")
+    yield latency("WRITE, wait, SEND", "WRITE, wait, SEND", 8, TWO, Key("SEND and answer", 8, TWO),
+                  at_most(2.3), "2.3 x SEND and answer")
     size = 1 << 20
     for bare, part in (("TCP stream", 1.0), ("UDP stream", 0.85)):
         yield Target("WRITE bandwidth", size, TWO, Key("ib_write_bw", size, TWO),

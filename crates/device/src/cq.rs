@@ -148,6 +148,9 @@ impl Cq {
                 state.spin.end();
             } else {
                 spinning = state.spin.turn(&now);
+                if state.awaits_reply() {
+                    state.on_vain_poll(&now);
+                }
             }
             shared.note_activity(&now);
         }

@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub turn: usize,
     /// Rings on which something was received that the peer has not been told of.
     pub unsettled: Vec<u32>,
+    /// Connections over UDP whose acknowledgment waits for a reply of the program's to carry it.
+    pub awaiting: Vec<u32>,
     /// Queue pairs with something to send that could not be sent yet.
     pub pending: Vec<u32>,
     /// Earliest time at which something is to be done without any input.
@@ -212,6 +214,7 @@ impl State {
             hot: Vec::new(),
             turn: 0,
             unsettled: Vec::new(),
+            awaiting: Vec::new(),
             pending: Vec::new(),
             deadline: None,
             errands: Vec::new(),

@@ -47,6 +47,9 @@ const REQUEST_SPIN: Duration = Duration::from_micros(50);
 /// Once looking on was in vain, the next requests, twice as many each time, are answered without,
 /// up to two to the power of this.
 const VAIN_SPINS_MAX: u32 = 6;
+/// How long a program has for its reply to a request that this thread has received, before the
+/// acknowledgment goes without.
+const REPLY_PAUSE: Duration = Duration::from_micros(100);
 /// How long the broker's next news may wait: where connections are made by the thousand, a wake for
 /// each would cost as much as the connections.
 const NEWS_PAUSE: Duration = Duration::from_millis(1);
@@ -70,6 +73,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
             request_spin: false,
             vain_spins: 0,
             skip_spins: 0,
+            has_stepped_back: false,
             news_due: Instant(0),
             shared,
         }
@@ -108,6 +112,8 @@ struct Helper {
     request_spin: bool,
     vain_spins: u32,
     skip_spins: u32,
+    /// It has slept to let the program reply to what came last.
+    has_stepped_back: bool,
     /// Until when it does not listen to the broker.
     news_due: Instant,
 }
@@ -213,6 +219,7 @@ impl Helper {
         }
         if worked {
             self.vain = 0;
+            self.has_stepped_back = false;
             if state.udp.stream {
                 self.spin_until = now.get() + STREAM_SPIN;
             } else if state.udp.arrived {
@@ -240,6 +247,14 @@ impl Helper {
         // The program is quiet: time for what is not urgent.
         state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
         let mut until = state.deadline;
+        if state.awaits_reply() {
+            // A program that spins on its memory is about to answer, but may need this processor.
+            if std::mem::replace(&mut self.has_stepped_back, true) {
+                state.give_up_replies(now);
+            } else {
+                until = earlier(until, Some(now.get() + REPLY_PAUSE));
+            }
+        }
         if self.has_called() {
             until = earlier(until, Some(now.get() + LAZY));
         }

@@ -38,6 +38,7 @@ mod qp;
 mod qp_entry;
 mod record;
 mod region;
+mod replies;
 mod ring;
 mod sharing;
 mod signals;

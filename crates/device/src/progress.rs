@@ -356,6 +356,7 @@ impl State {
             deadline,
             errands,
             ways,
+            awaiting,
             ..
         } = self;
         let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
@@ -370,6 +371,9 @@ impl State {
             }
             Link::Udp(_) => {
                 udp::pump(entry, core, udp, now.get());
+                if udp::awaits_reply(entry) && !std::mem::replace(&mut entry.awaiting, true) {
+                    awaiting.push(qpn);
+                }
                 false
             }
             Link::Datagrams(_) => {
@@ -522,7 +526,9 @@ impl State {
         entry.hot = false;
         entry.pending = false;
         entry.unsettled = false;
+        entry.awaiting = false;
         self.unsettled.retain(|unsettled| *unsettled != qpn);
+        self.awaiting.retain(|awaiting| *awaiting != qpn);
         self.hot.retain(|hot| *hot != qpn);
         self.pending.retain(|pending| *pending != qpn);
         leave

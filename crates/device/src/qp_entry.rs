@@ -51,6 +51,8 @@ pub(crate) struct QpEntry {
     pub pending: bool,
     /// It is in the endpoint's list of rings with something the peer has not been told of.
     pub unsettled: bool,
+    /// It is in the endpoint's list of connections whose acknowledgment waits for a reply.
+    pub awaiting: bool,
     /// It is in the endpoint's list of rings polled on every progress.
     pub hot: bool,
     /// The helper was sent for a segment it wants to reach.
@@ -67,6 +69,7 @@ impl QpEntry {
             link: Link::None,
             pending: false,
             unsettled: false,
+            awaiting: false,
             hot: false,
             wanting: false,
             patient: true,

@@ -298,6 +298,11 @@ pub(crate) fn may_gather(entry: &QpEntry, under_way: u64) -> bool {
             .may_gather(under_way, GATHER_MESSAGES, GATHER_BYTES)
 }
 
+/// Whether an acknowledgment waits for data to travel with.
+pub(crate) fn awaits_reply(entry: &QpEntry) -> bool {
+    matches!(&entry.link, Link::Udp(udp) if udp.conn.awaits_reply())
+}
+
 /// Sends what the queue pair's connection has to send now.
 pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now: Instant) {
     let gather = may_gather(entry, GATHER_POLLS);

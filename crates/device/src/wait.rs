@@ -101,6 +101,9 @@ impl Shared {
         // What is at the port ends the sleep: no need to look.
         let worked = state.progress_but_port(&now);
         self.note_activity(&now);
+        if !worked && state.awaits_reply() {
+            state.give_up_replies(&now);
+        }
         let (deadline, errands) = (state.deadline, !state.errands.is_empty());
         if !worked {
             self.source_deadline

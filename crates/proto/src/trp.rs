@@ -283,6 +283,25 @@ impl Connection {
         self.rx.acks.flush();
     }
 
+    /// Whether an acknowledgment waits for data to travel with, until enough calls of
+    /// [`Connection::on_vain_pass`].
+    #[must_use]
+    pub fn awaits_reply(&self) -> bool {
+        self.state == State::Open && self.rx.acks.awaits_reply()
+    }
+
+    /// The program has looked for something to do, and had nothing to send: a reply that was to
+    /// carry acknowledgments is not coming. Returns whether something waited for that; it may be
+    /// due now, so poll [`Connection::poll_transmit`].
+    pub fn on_vain_pass(&mut self) -> bool {
+        self.state == State::Open && self.rx.acks.on_vain_pass()
+    }
+
+    /// As so many calls of [`Connection::on_vain_pass`] as matter: the program has gone to sleep.
+    pub fn give_up_reply(&mut self) {
+        self.rx.acks.give_up_reply();
+    }
+
     fn close(&mut self) {
         self.state = State::Closed;
         for space in &mut self.tx.spaces {

@@ -340,10 +340,30 @@ pub struct MockNode {
     pub link: Connection,
     /// What it carries for.
     pub ulp: MockUlp,
+    /// How often the program polls in vain before it goes on with something else.
+    pub patience: u32,
+    /// How often it has.
+    vain: u32,
+}
+
+impl MockNode {
+    /// A host whose program polls for ever.
+    #[must_use]
+    pub fn new(link: Connection, ulp: MockUlp) -> Self {
+        MockNode {
+            link,
+            ulp,
+            patience: u32::MAX,
+            vain: 0,
+        }
+    }
 }
 
 impl Node for MockNode {
-    fn step(&mut self, _now: Instant) {}
+    fn step(&mut self, _now: Instant) -> bool {
+        self.vain = 0;
+        false
+    }
 
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]) {
         // Drops are the protocol's business, and counted there.
@@ -360,5 +380,10 @@ impl Node for MockNode {
 
     fn on_timeout(&mut self, now: Instant) {
         self.link.on_timeout(now, &mut self.ulp);
+    }
+
+    fn poll_in_vain(&mut self) -> bool {
+        self.vain += 1;
+        self.vain <= self.patience && self.link.on_vain_pass()
     }
 }

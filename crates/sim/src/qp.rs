@@ -67,6 +67,8 @@ pub struct Setup {
     pub starve: f64,
     /// Bytes of a receive.
     pub receive_len: u64,
+    /// The program waits for the completion of each work request before it posts another.
+    pub one_by_one: bool,
 }
 
 /// A work request that must fail, and how.
@@ -97,6 +99,10 @@ pub struct QpNode {
     receives_posted: u64,
     starving_until: Instant,
     arrivals_seen: usize,
+    /// When the last work request was posted, if the peer was known.
+    posted_at: Option<Instant>,
+    /// The longest that the last work request posted has taken, each time.
+    pub slowest: Duration,
     /// First completion in error.
     pub error: Option<(u64, WcStatus)>,
     /// When it came.
@@ -214,6 +220,8 @@ impl QpNode {
             receives_posted: 0,
             starving_until: Instant(0),
             arrivals_seen: 0,
+            posted_at: None,
+            slowest: Duration::ZERO,
             error: None,
             error_at: None,
         }
@@ -280,6 +288,8 @@ impl QpNode {
             let Some(wc) = wc else { return };
             self.qp.release_send();
             self.check_send(now, &wc);
+            let took = self.posted_at.map(|at| now.since(at));
+            self.slowest = self.slowest.max(took.unwrap_or_default());
         }
     }
 
@@ -400,14 +410,17 @@ impl QpNode {
         }
     }
 
-    fn post_sends(&mut self) {
+    fn post_sends(&mut self, now: Instant) {
         while self.error.is_none() && self.posted() < self.setup.ops {
             let used = self.posted() - self.completed;
-            if used >= u64::from(MAX_SENDS) || self.rng.chance(0.2) && used > 0 {
+            let most = if self.setup.one_by_one { 1 } else { MAX_SENDS };
+            if used >= u64::from(most) || self.rng.chance(0.2) && used > 0 {
                 return;
             }
+            self.posted_at = self.link.is_confirmed().then_some(now);
             let n = self.posted();
-            let (mut wr, mut record) = self.generator.next(n + 1 == self.setup.ops);
+            let last = n + 1 == self.setup.ops || self.setup.one_by_one;
+            let (mut wr, mut record) = self.generator.next(last);
             record.heard = self.arrivals_seen;
             if let Some((_, bad, _)) = self.bad.as_ref().filter(|(at, ..)| *at == n) {
                 wr = SendWr {
@@ -442,16 +455,18 @@ impl QpNode {
 }
 
 impl Node for QpNode {
-    fn step(&mut self, now: Instant) {
+    fn step(&mut self, now: Instant) -> bool {
         if self.crashed.is_some() {
-            return;
+            return false;
         }
+        let before = (self.posted(), self.completed, self.received);
         self.poll_sends(now);
         self.poll_receives();
         self.post_receives(now);
-        self.post_sends();
+        self.post_sends(now);
         let expecting = self.expectation();
         self.link.set_expecting(now, expecting);
+        before != (self.posted(), self.completed, self.received)
     }
 
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]) {
@@ -503,6 +518,10 @@ impl Node for QpNode {
         if self.crashed.is_none() {
             self.with_link(|link, qp, host| link.on_timeout(now, &mut qp.bind(host)));
         }
+    }
+
+    fn poll_in_vain(&mut self) -> bool {
+        self.crashed.is_none() && self.link.on_vain_pass()
     }
 }
 

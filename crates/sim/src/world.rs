@@ -11,13 +11,13 @@ const BUFFER: usize = 65_536;
 /// Rounds without the clock advancing that mean a host spins.
 const MAX_ROUNDS: u32 = 20_000;
 
-/// Turns of a program in which nothing is sent that end its time.
+/// Turns in which a program does nothing, and nothing is sent, that end its time.
 const QUIET_TURNS: u32 = 2;
 
 /// What runs on a host.
 pub trait Node {
-    /// The program's turn: posts work, polls completions.
-    fn step(&mut self, now: Instant);
+    /// The program's turn: posts work, polls completions. Returns whether there were any.
+    fn step(&mut self, now: Instant) -> bool;
     /// A datagram has arrived.
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]);
     /// Yields a datagram to send.
@@ -26,6 +26,9 @@ pub trait Node {
     fn poll_timeout(&self) -> Option<Instant>;
     /// Time has passed.
     fn on_timeout(&mut self, now: Instant);
+    /// The program has nothing else to do, and polls. Returns whether that may have led to
+    /// something to send, or will if it polls again.
+    fn poll_in_vain(&mut self) -> bool;
 }
 
 /// A simulation of two nodes.
@@ -109,21 +112,30 @@ impl<N: Node> World<N> {
     }
 
     fn serve(&mut self, i: usize) {
-        let node = &mut self.nodes[i];
-        if node.poll_timeout().is_some_and(|t| t <= self.now) {
-            node.on_timeout(self.now);
+        if self.nodes[i].poll_timeout().is_some_and(|t| t <= self.now) {
+            self.nodes[i].on_timeout(self.now);
         }
         // Sending may complete something, which the program polls and so has more to send.
         let mut quiet = 0;
         while quiet < QUIET_TURNS {
-            node.step(self.now);
-            quiet += 1;
-            while let Some(t) = node.poll_transmit(self.now, &mut self.buffer) {
-                self.network
-                    .send(self.now, 1 - i, &self.buffer[..t.len], t.may_fragment);
-                quiet = 0;
-            }
+            let stepped = self.nodes[i].step(self.now);
+            let sent = self.transmit(i);
+            quiet = if stepped || sent { 0 } else { quiet + 1 };
         }
+        while self.nodes[i].poll_in_vain() {
+            self.transmit(i);
+        }
+    }
+
+    /// Sends what a host has to send. Returns whether that was anything.
+    fn transmit(&mut self, i: usize) -> bool {
+        let mut any = false;
+        while let Some(t) = self.nodes[i].poll_transmit(self.now, &mut self.buffer) {
+            self.network
+                .send(self.now, 1 - i, &self.buffer[..t.len], t.may_fragment);
+            any = true;
+        }
+        any
     }
 
     fn deliver(&mut self) {

@@ -37,10 +37,7 @@ fn node(me: u32, out: &Plan, inn: &Plan) -> MockNode {
         timeout: 14,
         retry_cnt: 7,
     });
-    MockNode {
-        link,
-        ulp: MockUlp::new(out, inn, Rng::new(u64::from(me))),
-    }
+    MockNode::new(link, MockUlp::new(out, inn, Rng::new(u64::from(me))))
 }
 
 fn pair(a: &Plan, b: &Plan, faults: Faults) -> World<MockNode> {
@@ -490,7 +487,10 @@ fn a_ping_pong_takes_one_datagram_each_way() {
     let mut turn = 0;
     let mut left = 200;
     w.nodes[0].ulp.post(1);
-    // A program that answers 2 µs after it got the message.
+    // A program that answers 2 µs after it got the message, and has polled meanwhile.
+    for n in &mut w.nodes {
+        n.patience = 3;
+    }
     let mut got = [w.nodes[0].ulp.received(), w.nodes[1].ulp.received()];
     while left > 0 {
         let other = 1 - turn;

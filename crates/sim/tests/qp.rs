@@ -41,6 +41,7 @@ fn setups(rng: &mut Rng, crc: bool) -> [Setup; 2] {
         ops: rng.below(MAX_OPS + 1),
         starve: rng.pick(&[0.0, 0.0, 0.1, 0.5]),
         receive_len: MAX_LEN,
+        one_by_one: false,
     };
     [one(0), one(1)]
 }
@@ -87,6 +88,33 @@ fn every_opcode_under_every_fault() {
     seeds::run("every_opcode_under_every_fault", SEEDS, |seed| {
         finish(&mut random_world(seed).0)
     });
+}
+
+#[test]
+fn on_an_idle_network_no_completion_waits_for_a_timer() {
+    let faults = Faults::none();
+    let most = 3 * faults.delay;
+    seeds::run(
+        "on_an_idle_network_no_completion_waits_for_a_timer",
+        1000,
+        |seed| {
+            let mut rng = Rng::new(seed);
+            let mut setups = setups(&mut rng, false);
+            // Both sides talk, or one alone.
+            setups[1].ops = rng.pick(&[0, MAX_OPS]);
+            for setup in &mut setups {
+                (setup.one_by_one, setup.starve) = (true, 0.0);
+                // The longest message is no more than the first congestion window.
+                setup.max_datagram = 9000;
+            }
+            let mut w = world(&mut rng, faults.clone(), setups);
+            w.stall = 0.0;
+            finish(&mut w);
+            for n in &w.nodes {
+                assert!(n.slowest <= most, "{:?}: {}", n.slowest, report(&w));
+            }
+        },
+    );
 }
 
 /// A work request that must fail, and the status it must fail with.

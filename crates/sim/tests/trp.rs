@@ -25,10 +25,7 @@ fn node(me: u32, plans: [&Plan; 2], crc: bool, rng: &mut Rng) -> MockNode {
         timeout: PATIENT,
         retry_cnt: 7,
     });
-    MockNode {
-        link,
-        ulp: MockUlp::new(out, inn, rng.fork()),
-    }
+    MockNode::new(link, MockUlp::new(out, inn, rng.fork()))
 }
 
 fn world(seed: u64, faults: Option<Faults>) -> World<MockNode> {

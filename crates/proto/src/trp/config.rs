@@ -6,11 +6,16 @@ use crate::time::Duration;
 
 /// Longest that an acknowledgment is held back in the hope of company.
 pub const MAX_ACK_DELAY: Duration = Duration::from_micros(500);
-/// How long the acknowledgment of a whole message waits for data to travel with, where experience
-/// says that data follows (a ping-pong). Long enough for a program that has to be scheduled first:
-/// an acknowledgment that comes alone lets the requester stop polling, and look at its memory only,
+/// Times that the program may poll in vain while the acknowledgment of a whole message waits for
+/// data to travel with, where experience says that data follows (a ping-pong): a few microseconds.
+/// An acknowledgment that comes alone lets the requester stop polling, and look at its memory only,
 /// just before the answer comes.
+pub const REPLY_PASSES: u8 = 8;
+/// How long it waits for a program that neither looks nor sends.
 pub const REPLY_DELAY: Duration = Duration::from_millis(1);
+/// How soon after an acknowledgment that left alone data shows that it had better waited. A program
+/// that spins on its memory may first have to get its processor back from who has sent it.
+pub const JUST_MISSED: Duration = Duration::from_micros(200);
 /// Data segments that may go unacknowledged, unless the sender asks: it does so often enough for
 /// its window ([`ASKS_PER_WINDOW`]). RFC 5681 section 4.2 has 2, for senders that cannot ask.
 pub const ACK_EVERY: u32 = 64;

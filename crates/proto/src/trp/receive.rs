@@ -1,7 +1,9 @@
 //! Data in: what is placed at once, what is held, what is refused (DESIGN section 5, udp).
 
+use causeway_wire::ddp::is_tagged;
 use causeway_wire::trp::{Bundled, Common, Position, Segments};
 
+use super::acks::Kind;
 use super::input::expand;
 use super::recv::{Arrival, Held};
 use super::{Connection, DropReason};
@@ -128,7 +130,7 @@ impl Connection {
         // Passes over everything contiguous; nothing is ever held in this space.
         let held = r.take_next();
         debug_assert!(held.is_none());
-        self.rx.acks.on_segment(now, false);
+        self.rx.acks.on_segment(now, None);
         if disorder {
             self.stats.out_of_order += 1;
             self.rx.acks.on_disorder(space);
@@ -166,12 +168,12 @@ impl Connection {
         let space = Space::Request;
         let had_holes = self.rx.spaces[space as usize].has_holes();
         let verdict = ulp.receive(space, meta, Bytes::from(segment), true);
-        if !self.on_verdict(now, meta, verdict) {
+        if !self.on_verdict(now, meta, kind(segment), verdict) {
             return;
         }
         while let Some(Held { meta, segment }) = self.rx.spaces[space as usize].take_next() {
             let verdict = ulp.receive(space, meta, Bytes::from(&*segment), true);
-            if !self.on_verdict(now, meta, verdict) {
+            if !self.on_verdict(now, meta, kind(&segment), verdict) {
                 return;
             }
         }
@@ -181,14 +183,14 @@ impl Connection {
     }
 
     /// Acts on the verdict on the request whose turn it is. Returns whether to go on.
-    fn on_verdict(&mut self, now: Instant, meta: SegMeta, verdict: Verdict) -> bool {
+    fn on_verdict(&mut self, now: Instant, meta: SegMeta, kind: Kind, verdict: Verdict) -> bool {
         let r = &mut self.rx.spaces[Space::Request as usize];
         match verdict {
             Verdict::Placed => {
                 r.advance();
                 self.rx.refused = None;
                 self.rx.answer_due = false;
-                self.rx.acks.on_segment(now, meta.last);
+                self.rx.acks.on_segment(now, meta.last.then_some(kind));
                 return true;
             }
             Verdict::NotReady(timer) => {
@@ -207,5 +209,14 @@ impl Connection {
         }
         r.drop_held();
         false
+    }
+}
+
+/// What a request is, by its last segment.
+fn kind(segment: &[u8]) -> Kind {
+    if is_tagged(segment) {
+        Kind::Write
+    } else {
+        Kind::Message
     }
 }
