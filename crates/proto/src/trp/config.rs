@@ -37,6 +37,8 @@ const TIMEOUT_UNIT_NS: u64 = 4096;
 pub const REQUEST_FIRST: Duration = Duration::from_millis(1);
 /// Last repetition interval of a connection request.
 pub const REQUEST_LAST: Duration = Duration::from_millis(200);
+/// Claims to be the peer that are kept, and answered, until one is proved.
+pub const MAX_CLAIMS: usize = 8;
 /// Silence after which a peer that owes us data is asked for a sign of life.
 pub const PING_FIRST: Duration = Duration::from_secs(1);
 /// Longest interval between signs of life.

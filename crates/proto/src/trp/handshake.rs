@@ -3,11 +3,12 @@
 //! Either side may begin, or both. A request tells the peer our cookie, and echoes the peer's where
 //! one has been claimed; an accept always does. Who echoes our cookie is the peer: its cookie is
 //! known from then on, and data may be sent. A cookie that came without ours is a claim. It is
-//! echoed, so that whoever made it can prove to be the peer, and a later one replaces it.
+//! echoed, so that whoever made it can prove to be the peer; several claims stand side by side, and
+//! the first that is proved wins.
 
 use causeway_wire::trp::{FEATURE_CRC, Hello};
 
-use super::config::{Config, MIN_DATAGRAM, REQUEST_FIRST, REQUEST_LAST};
+use super::config::{Config, MAX_CLAIMS, MIN_DATAGRAM, REQUEST_FIRST, REQUEST_LAST};
 use crate::time::{Duration, Instant};
 
 /// What the peer said of itself.
@@ -36,16 +37,24 @@ pub enum Refusal {
     Malformed,
 }
 
+/// A cookie that somebody says is the peer's.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    cookie: u64,
+    /// It is to be echoed.
+    due: bool,
+}
+
 /// State of the exchange.
 #[derive(Debug, Default)]
 pub struct Handshake {
     peer: Option<Peer>,
-    /// The cookie claimed last, before the peer is known.
-    claim: u64,
+    /// Before the peer is known: what was claimed, the latest last.
+    claims: Vec<Claim>,
     /// The peer wants CRCs.
     peer_crc: bool,
-    /// The peer's request is to be answered: by an accept, or by a request before it is known.
-    answer_due: bool,
+    /// The request of the known peer is to be answered by an accept.
+    accept_due: bool,
     /// A request is to be sent.
     pub request_due: bool,
     /// When to repeat the request.
@@ -87,12 +96,12 @@ impl Handshake {
         if hello.accept && !echoes || self.peer.is_some_and(|p| p.cookie != hello.cookie) {
             return Err(Refusal::Cookie);
         }
-        self.answer_due |= !hello.accept;
-        if self.peer.is_some() {
+        if self.peer.is_none() && !echoes {
+            self.claim(hello.cookie);
             return Ok(false);
         }
-        if !echoes {
-            self.claim = hello.cookie;
+        self.accept_due |= !hello.accept;
+        if self.peer.is_some() {
             return Ok(false);
         }
         self.peer_crc = hello.features & FEATURE_CRC != 0;
@@ -105,7 +114,21 @@ impl Handshake {
         });
         self.request_due = false;
         self.retry_at = None;
+        self.claims = Vec::new();
         Ok(true)
+    }
+
+    /// Somebody claims to be the peer. Of too many claims the oldest goes: the true peer repeats
+    /// its own.
+    fn claim(&mut self, cookie: u64) {
+        if let Some(claim) = self.claims.iter_mut().find(|c| c.cookie == cookie) {
+            claim.due = true;
+            return;
+        }
+        if self.claims.len() >= MAX_CLAIMS {
+            self.claims.remove(0);
+        }
+        self.claims.push(Claim { cookie, due: true });
     }
 
     /// When the only request sent so far left: its answer measures the round trip.
@@ -116,20 +139,29 @@ impl Handshake {
     /// The next handshake datagram to send, if one is due. `psn`: our first request PSN, once
     /// ready to send.
     pub fn transmit(&mut self, now: Instant, config: &Config, psn: Option<u32>) -> Option<Hello> {
-        let answer = core::mem::take(&mut self.answer_due);
-        let accept = answer && self.peer.is_some();
-        if !answer && !self.request_due {
-            return None;
+        let requested = core::mem::take(&mut self.request_due);
+        if requested {
+            self.retry_at = Some(now + request_interval(self.tries));
+            self.tries += 1;
+            for claim in &mut self.claims {
+                claim.due = true;
+            }
         }
+        let accept = self.peer.is_some() && core::mem::take(&mut self.accept_due);
+        let due = self.claims.iter_mut().find(|c| c.due);
+        let echo = match (self.peer, due) {
+            (Some(peer), _) if accept || requested => peer.cookie,
+            (None, Some(claim)) => {
+                claim.due = false;
+                claim.cookie
+            }
+            (None, None) if requested => 0,
+            _ => return None,
+        };
         if !accept {
             self.sent = self.sent.saturating_add(1);
             self.first_sent.get_or_insert(now);
         }
-        if !accept && core::mem::take(&mut self.request_due) {
-            self.retry_at = Some(now + request_interval(self.tries));
-            self.tries += 1;
-        }
-        let echo = self.peer.map_or(self.claim, |p| p.cookie);
         Some(Hello {
             accept,
             dst_qpn: config.remote_qpn,
@@ -257,6 +289,42 @@ mod tests {
         assert_eq!(refused(&mut b, wrong), Refusal::Cookie);
         assert_eq!(b.receive(&cb, &accept), Ok(true));
         assert_eq!(refused(&mut b, forged), Refusal::Cookie);
+    }
+
+    #[test]
+    fn a_claim_does_not_displace_another() {
+        let ((mut a, ca), (mut b, cb)) = pair();
+        a.request_due = true;
+        let request = a.transmit(T0, &ca, Some(50)).unwrap();
+        let forged = |n: u64| Hello {
+            cookie: 0xE00 + n,
+            ..request
+        };
+        assert_eq!(b.receive(&cb, &request), Ok(false));
+        for n in 1..MAX_CLAIMS as u64 {
+            assert_eq!(b.receive(&cb, &forged(n)), Ok(false));
+        }
+        let mut echoes = Vec::new();
+        let mut answer = None;
+        while let Some(hello) = b.transmit(T0, &cb, None) {
+            echoes.push(hello.echo);
+            answer = answer.or(Some(hello).filter(|h| h.echo == ca.cookie));
+        }
+        assert_eq!(echoes.len(), MAX_CLAIMS, "{echoes:x?}");
+        assert_eq!(a.receive(&ca, &answer.expect("an answer")), Ok(true));
+        // Each is repeated, and no more than so many are kept.
+        for n in 0..100 {
+            assert_eq!(b.receive(&cb, &forged(n)), Ok(false));
+        }
+        b.request_due = true;
+        let again = core::iter::from_fn(|| b.transmit(T0, &cb, None)).count();
+        assert_eq!(again, MAX_CLAIMS);
+        // The proof wins, and claims are worth nothing any more.
+        let accept = a.transmit(T0, &ca, Some(50)).unwrap();
+        assert_eq!(b.receive(&cb, &accept), Ok(true));
+        assert_eq!(b.peer().unwrap().cookie, ca.cookie);
+        assert_eq!(b.receive(&cb, &forged(1)), Err(Refusal::Cookie));
+        assert!(b.transmit(T0, &cb, None).is_none());
     }
 
     #[test]
