@@ -207,18 +207,6 @@ impl State {
         self.flush_pending(&Now::default());
     }
 
-    /// Has a queue pair send the acknowledgments that it owes with what it sends next.
-    pub fn flush_acks(&mut self, qpn: u32) {
-        if let Some(QpEntry {
-            link: Link::Udp(udp),
-            ..
-        }) = self.qp(qpn)
-        {
-            udp.conn.flush_acks();
-            self.touch(qpn);
-        }
-    }
-
     /// Takes what has come for a queue pair that is about to end: a NIC would have taken it when it
     /// came. What the peer has acknowledged was sent, though nobody has looked since.
     pub fn catch_up(&mut self, qpn: u32) {

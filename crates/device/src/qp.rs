@@ -6,7 +6,7 @@ use std::sync::Arc;
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
-use causeway_proto::trp::{Config, Connection, SendConfig};
+use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, SendConfig};
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr, Service};
 use causeway_shm::Grant;
 
@@ -541,7 +541,8 @@ fn udp_link(
     let mut random = [0; 8];
     getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
     let cookie = u64::from_ne_bytes(random) | 1;
-    let max_datagram = causeway_netio::path_mtu(dst, Some(source));
+    // What the kernel has learned of the route may be a forgery.
+    let max_datagram = causeway_netio::path_mtu(dst, Some(source)).max(BASE_DATAGRAM);
     let port = shared.port_fd();
     let config = Config {
         max_datagram,

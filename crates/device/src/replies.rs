@@ -5,9 +5,21 @@ use causeway_proto::trp::Connection;
 
 use crate::clock::Now;
 use crate::endpoint::State;
-use crate::qp_entry::Link;
+use crate::qp_entry::{Link, QpEntry};
 
 impl State {
+    /// Has a queue pair send the acknowledgments that it owes with what it sends next.
+    pub fn flush_acks(&mut self, qpn: u32) {
+        if let Some(QpEntry {
+            link: Link::Udp(udp),
+            ..
+        }) = self.qp(qpn)
+        {
+            udp.conn.flush_acks();
+            self.touch(qpn);
+        }
+    }
+
     /// Whether an acknowledgment waits for a reply of the program's.
     #[inline]
     pub fn awaits_reply(&self) -> bool {

@@ -5,10 +5,10 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use causeway_netio::{Outside, Received, UdpPort};
+use causeway_netio::{Outside, Received, Report, UdpPort, Unreachable};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
-use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Stats, reset_for};
+use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Proof, Stats, Undelivered, reset_for};
 use causeway_proto::types::QpState;
 use causeway_shm::Counter;
 use causeway_wire::datagram::is_datagram;
@@ -448,7 +448,7 @@ pub(crate) fn receive(
     if known || wire.quiet == ERRORS_EVERY {
         wire.quiet = 0;
         wire.errors.store(false, Ordering::Relaxed);
-        unreachable(wire, qps, core, now, touched);
+        undelivered(wire, qps, core, now, touched);
     }
     any
 }
@@ -468,28 +468,45 @@ fn find(
     }
 }
 
-/// Tells the connections to a peer whose port was reported closed.
-fn unreachable(
+/// Passes reports of datagrams that did not arrive to the connections to where those went. Which of
+/// them one is about is theirs to know.
+fn undelivered(
     wire: &mut UdpWire,
     qps: &mut [Option<Box<QpEntry>>],
     core: &mut Core,
     now: Instant,
     touched: &mut Vec<u32>,
 ) {
-    let mut closed = Vec::new();
-    let _ = wire.port.take_errors(|report| closed.push(report.to));
-    if closed.is_empty() {
+    let mut reports = Vec::new();
+    let _ = wire.port.take_errors(|report| reports.push(*report));
+    if reports.is_empty() {
         return;
     }
     for entry in qps.iter_mut().flatten() {
         let QpEntry { qp, link, .. } = entry.as_mut();
-        if let Link::Udp(udp) = link
-            && closed
-                .iter()
-                .any(|dst| dst.ip() == udp.dst.ip() && dst.port() == udp.dst.port())
-        {
-            udp.conn.unreachable(now, &mut qp.bind(core));
-            touched.push(qp.qpn());
+        let Link::Udp(udp) = link else { continue };
+        let (ip, port) = (udp.dst.ip(), udp.dst.port());
+        for report in &reports {
+            if (report.to.ip(), report.to.port()) == (ip, port) {
+                let (what, proof) = judged(report);
+                udp.conn.undelivered(now, what, proof, &mut qp.bind(core));
+                touched.push(qp.qpn());
+            }
         }
     }
+}
+
+/// A report as a connection takes it.
+fn judged(report: &Report) -> (Undelivered, Proof<'_>) {
+    let what = match report.why {
+        Unreachable::Port => Undelivered::Port,
+        Unreachable::Host => Undelivered::Route,
+        Unreachable::TooBig { max_payload } => Undelivered::TooBig { max_payload },
+    };
+    let proof = if report.local {
+        Proof::Local
+    } else {
+        Proof::Quote(report.quote())
+    };
+    (what, proof)
 }

@@ -210,8 +210,8 @@ impl UdpPort {
     /// with `segment`, as datagrams of that many bytes each, the last one maybe shorter.
     ///
     /// They go unfragmented or not at all, unless `may_fragment`. That is for datagrams known to
-    /// exceed the path's MTU: it rules out offload. Neither matters to datagrams of up to
-    /// [`MIN_PATH_PAYLOAD`] bytes.
+    /// exceed the path's MTU: it rules out offload. Datagrams of up to [`MIN_PATH_PAYLOAD`] bytes
+    /// fit every path: unless `may_fragment`, they go either way.
     ///
     /// # Errors
     /// `WouldBlock` if the socket's buffer is full; the whole is to be sent again, though some of
@@ -501,7 +501,7 @@ impl UdpPort {
 
     /// Has the socket treat datagrams of `len` bytes as `may_fragment` says.
     fn set_fragmentation(&self, dst: SocketAddr, len: usize, may_fragment: bool) -> io::Result<()> {
-        if len <= MIN_PATH_PAYLOAD {
+        if len <= MIN_PATH_PAYLOAD && !may_fragment {
             return Ok(());
         }
         let v4 = dst.ip().to_canonical().is_ipv4();

@@ -20,6 +20,7 @@ mod liveness;
 mod output;
 mod receive;
 mod recv;
+mod reports;
 mod reset;
 mod rtt;
 mod send;
@@ -35,6 +36,7 @@ pub use config::{
 };
 pub use handshake::Peer;
 pub use liveness::Expecting;
+pub use reports::{Proof, Undelivered};
 pub use reset::reset_for;
 pub use rtt::{INITIAL_RTO, MAX_RTO, MIN_RTO};
 pub use stats::{DropReason, Stats};

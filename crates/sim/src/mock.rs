@@ -1,6 +1,6 @@
 //! A queue pair stripped to what TRP sees: numbered segments of known content, offered and checked.
 
-use causeway_proto::trp::{Connection, Transmit};
+use causeway_proto::trp::{Connection, Proof, Transmit, Undelivered};
 use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use causeway_proto::{Bytes, BytesMut, Duration, Instant};
 
@@ -368,6 +368,11 @@ impl Node for MockNode {
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]) {
         // Drops are the protocol's business, and counted there.
         let _ = self.link.on_datagram(now, datagram, &mut self.ulp);
+    }
+
+    fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]) {
+        self.link
+            .undelivered(now, what, Proof::Quote(quote), &mut self.ulp);
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {

@@ -1,11 +1,32 @@
 //! A path in both directions between two hosts, with faults.
 
-use std::cmp::Reverse;
+use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 
+use causeway_proto::trp::Undelivered;
 use causeway_proto::{Duration, Instant};
 
 use crate::rng::Rng;
+
+/// What routers and others say of datagrams that do not arrive (ICMP).
+#[derive(Clone, Copy, Debug)]
+pub struct Icmp {
+    /// Chance that a router reports what it drops for the path's sake.
+    pub reported: f64,
+    /// Bytes of the UDP payload that it quotes.
+    pub quoted: usize,
+    /// Chance, per datagram sent, that somebody forges a report to one of the hosts.
+    pub forged: f64,
+}
+
+impl Icmp {
+    /// Silence.
+    pub const NONE: Icmp = Icmp {
+        reported: 0.0,
+        quoted: 0,
+        forged: 0.0,
+    };
+}
 
 /// What goes wrong, and how often. Probabilities are per datagram.
 #[derive(Clone, Debug)]
@@ -36,6 +57,10 @@ pub struct Faults {
     pub mtu_changes_at: Instant,
     /// Intervals in which nothing passes: start, end, which direction (0, 1, or both: 2).
     pub partitions: Vec<(Instant, Instant, usize)>,
+    /// Changes of the route: from when on, and the delay from then on.
+    pub routes: Vec<(Instant, Duration)>,
+    /// What is said of it.
+    pub icmp: Icmp,
 }
 
 impl Faults {
@@ -56,6 +81,8 @@ impl Faults {
             mtu_later: usize::MAX,
             mtu_changes_at: Instant(u64::MAX),
             partitions: Vec::new(),
+            routes: Vec::new(),
+            icmp: Icmp::NONE,
         }
     }
 
@@ -79,6 +106,28 @@ impl Faults {
             let end = start + rng.between(1_000_000, 800_000_000);
             partitions.push((Instant(start), Instant(end), rng.below(3) as usize));
         }
+        // A link that flaps.
+        if rng.chance(0.2) {
+            let mut at = rng.below(5_000_000);
+            for _ in 0..rng.between(1, 6) {
+                let up = at + rng.between(10_000, 30_000_000);
+                partitions.push((Instant(at), Instant(up), 2));
+                at = up + rng.between(10_000, 30_000_000);
+            }
+        }
+        let mut routes = Vec::new();
+        if rng.chance(0.2) {
+            for _ in 0..rng.between(1, 3) {
+                let later = Duration::from_micros(rng.pick(&[5, 20, 200, 2000]));
+                routes.push((Instant(rng.below(10_000_000)), later));
+            }
+            routes.sort_unstable();
+        }
+        let icmp = Icmp {
+            reported: rng.pick(&[0.0, 0.5, 1.0]),
+            quoted: rng.pick(&[0, 24, 548]),
+            forged: rng.pick(&[0.0, 0.0, 0.5]),
+        };
         let shrinks = rng.chance(0.1);
         Faults {
             loss,
@@ -94,6 +143,8 @@ impl Faults {
             mtu_later: if shrinks { 1300 } else { usize::MAX },
             mtu_changes_at: Instant(rng.below(10_000_000)),
             partitions,
+            routes,
+            icmp,
         }
     }
 
@@ -101,6 +152,11 @@ impl Faults {
     #[must_use]
     pub fn damages(&self) -> bool {
         self.corrupt > 0.0 || self.truncate > 0.0
+    }
+
+    fn delay_at(&self, now: Instant) -> Duration {
+        let last = self.routes.iter().rev().find(|(from, _)| *from <= now);
+        last.map_or(self.delay, |(_, delay)| *delay)
     }
 
     fn partitioned(&self, now: Instant, to: usize) -> bool {
@@ -111,13 +167,42 @@ impl Faults {
     }
 }
 
-/// A datagram on its way; ordered by arrival, then by when it was sent.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+/// What arrives at a host.
+#[derive(Clone, Debug)]
+pub enum Arrival {
+    /// A datagram.
+    Datagram(Vec<u8>),
+    /// A report of one that it has sent, and what is quoted of that.
+    Report(Undelivered, Vec<u8>),
+}
+
+/// Something on its way; ordered by arrival, then by when it was sent.
+#[derive(Debug)]
 struct InTransit {
     at: Instant,
     order: u64,
     to: usize,
-    bytes: Vec<u8>,
+    what: Arrival,
+}
+
+impl PartialEq for InTransit {
+    fn eq(&self, other: &Self) -> bool {
+        self.order == other.order
+    }
+}
+
+impl Eq for InTransit {}
+
+impl PartialOrd for InTransit {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for InTransit {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.order).cmp(&(other.at, other.order))
+    }
 }
 
 /// The path.
@@ -157,8 +242,20 @@ impl Network {
             f.mtu
         };
         let too_long = datagram.len() > mtu && !may_fragment;
-        if too_long || f.partitioned(now, to) || self.rng.chance(f.loss) {
+        let (cut, lost) = (f.partitioned(now, to), self.rng.chance(f.loss));
+        self.forge(now);
+        if too_long || cut || lost {
             self.dropped += 1;
+            let why = if cut {
+                Some(Undelivered::Route)
+            } else {
+                too_long.then_some(Undelivered::TooBig { max_payload: mtu })
+            };
+            if let Some(why) = why
+                && self.rng.chance(self.faults.icmp.reported)
+            {
+                self.report(now, 1 - to, why, datagram);
+            }
             return;
         }
         let Some(leaves) = self.transmit(now, to, datagram.len() as u64) else {
@@ -171,20 +268,48 @@ impl Network {
             1
         };
         for _ in 0..copies {
-            let mut at = leaves + self.faults.delay;
+            let mut at = leaves + self.faults.delay_at(now);
             if self.rng.chance(self.faults.reorder) {
                 let most = self.faults.jitter.as_nanos() as u64;
                 at = at + Duration::from_nanos(self.rng.below(most + 1));
             }
             let bytes = self.damage(datagram);
-            self.order += 1;
-            self.in_transit.push(Reverse(InTransit {
-                at,
-                order: self.order,
-                to,
-                bytes,
-            }));
+            self.push(at, to, Arrival::Datagram(bytes));
         }
+    }
+
+    fn push(&mut self, at: Instant, to: usize, what: Arrival) {
+        self.order += 1;
+        self.in_transit.push(Reverse(InTransit {
+            at,
+            order: self.order,
+            to,
+            what,
+        }));
+    }
+
+    /// Tells host `to` what has become of a datagram that it sent.
+    pub fn report(&mut self, now: Instant, to: usize, why: Undelivered, datagram: &[u8]) {
+        let quoted = self.faults.icmp.quoted.min(datagram.len());
+        let at = now + self.faults.delay_at(now);
+        self.push(at, to, Arrival::Report(why, datagram[..quoted].to_vec()));
+    }
+
+    /// Somebody who knows the addresses, and nothing else, says something to one of the hosts.
+    fn forge(&mut self, now: Instant) {
+        if !self.rng.chance(self.faults.icmp.forged) {
+            return;
+        }
+        let why = self.rng.pick(&[
+            Undelivered::Port,
+            Undelivered::Route,
+            Undelivered::TooBig { max_payload: 100 },
+        ]);
+        let quote = (0..self.rng.pick(&[0, 24, 548]))
+            .map(|_| self.rng.next_u64() as u8)
+            .collect();
+        let to = self.rng.below(2) as usize;
+        self.push(now, to, Arrival::Report(why, quote));
     }
 
     /// When the last byte has left, or `None` if the queue is full.
@@ -222,11 +347,11 @@ impl Network {
         self.in_transit.peek().map(|Reverse(d)| d.at)
     }
 
-    /// Takes out a datagram that has arrived by `now`, and for whom.
-    pub fn receive(&mut self, now: Instant) -> Option<(usize, Vec<u8>)> {
+    /// Takes out what has arrived by `now`, and for whom.
+    pub fn receive(&mut self, now: Instant) -> Option<(usize, Arrival)> {
         if self.next_arrival()? > now {
             return None;
         }
-        self.in_transit.pop().map(|Reverse(d)| (d.to, d.bytes))
+        self.in_transit.pop().map(|Reverse(d)| (d.to, d.what))
     }
 }

@@ -5,7 +5,9 @@ use std::rc::Rc;
 
 use causeway_proto::host::Host;
 use causeway_proto::qp::{Qp, QpConfig};
-use causeway_proto::trp::{Config, Connection, Expecting, SendConfig, Transmit, reset_for};
+use causeway_proto::trp::{
+    Config, Connection, Expecting, Proof, SendConfig, Transmit, Undelivered, reset_for,
+};
 use causeway_proto::types::{
     Access, QpAttr, QpAttrMask as M, QpCap, QpState, SendWr, Service, Wc, WcFlags, WcStatus,
 };
@@ -116,6 +118,8 @@ pub enum Crash {
     Silent,
     /// Its endpoint, or another in its place, answers that it knows nothing.
     Resets,
+    /// The host lives on, and reports that nobody has the port.
+    Port,
 }
 
 fn attributes(side: usize, setup: &Setup) -> [(QpAttr, M); 3] {
@@ -471,7 +475,7 @@ impl Node for QpNode {
 
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]) {
         match self.crashed {
-            Some(Crash::Silent) => {}
+            Some(Crash::Silent | Crash::Port) => {}
             Some(Crash::Resets) => {
                 let mut out = vec![0; 64];
                 if let Some(len) = reset_for(datagram, Reason::Unknown, &mut out) {
@@ -484,6 +488,18 @@ impl Node for QpNode {
                 let _ = link.on_datagram(now, datagram, &mut qp.bind(host));
             }),
         }
+    }
+
+    fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]) {
+        if self.crashed.is_none() {
+            self.with_link(|link, qp, host| {
+                link.undelivered(now, what, Proof::Quote(quote), &mut qp.bind(host));
+            });
+        }
+    }
+
+    fn is_deserted(&self) -> bool {
+        self.crashed == Some(Crash::Port)
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {

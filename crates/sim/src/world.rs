@@ -1,9 +1,9 @@
 //! Two hosts, a network and a clock.
 
-use causeway_proto::trp::Transmit;
+use causeway_proto::trp::{Transmit, Undelivered};
 use causeway_proto::{Duration, Instant};
 
-use crate::network::Network;
+use crate::network::{Arrival, Network};
 use crate::rng::Rng;
 
 /// Longest datagram that any host sends.
@@ -20,6 +20,12 @@ pub trait Node {
     fn step(&mut self, now: Instant) -> bool;
     /// A datagram has arrived.
     fn on_datagram(&mut self, now: Instant, datagram: &[u8]);
+    /// A datagram that it has sent did not arrive: why, and what the report quotes of it.
+    fn on_report(&mut self, now: Instant, what: Undelivered, quote: &[u8]);
+    /// Whether nobody has the port that datagrams to it go to.
+    fn is_deserted(&self) -> bool {
+        false
+    }
     /// Yields a datagram to send.
     fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit>;
     /// When to call `on_timeout`.
@@ -139,14 +145,22 @@ impl<N: Node> World<N> {
     }
 
     fn deliver(&mut self) {
-        while let Some((to, datagram)) = self.network.receive(self.now) {
+        while let Some((to, arrival)) = self.network.receive(self.now) {
             if self.rng.chance(self.stall) {
                 let pause = self.rng.below(self.max_stall.as_nanos() as u64 + 1);
                 self.stalled_until[to] = self.now + Duration::from_nanos(pause);
             }
             // A stalled host's socket still buffers: what arrived is processed when it wakes, which
             // for the protocol is the same as processing it now and answering late.
-            self.nodes[to].on_datagram(self.now, &datagram);
+            let node = &mut self.nodes[to];
+            match arrival {
+                Arrival::Report(what, quote) => node.on_report(self.now, what, &quote),
+                Arrival::Datagram(bytes) if node.is_deserted() => {
+                    let why = Undelivered::Port;
+                    self.network.report(self.now, 1 - to, why, &bytes);
+                }
+                Arrival::Datagram(bytes) => node.on_datagram(self.now, &bytes),
+            }
         }
     }
 }

@@ -274,33 +274,6 @@ fn signs_of_life_become_rare() {
 }
 
 #[test]
-fn an_unreachable_port_is_believed_the_second_time() {
-    let mut w = connected();
-    let n = &mut w.nodes[0];
-    let mut now = w.now;
-    n.ulp.post(1);
-    n.link.unreachable(now, &mut n.ulp);
-    n.link.unreachable(now, &mut n.ulp);
-    assert!(!n.ulp.lost, "one burst is one report");
-    let mut out = vec![0; 2000];
-    now = n.link.poll_timeout().expect("it asks again");
-    n.link.on_timeout(now, &mut n.ulp);
-    assert!(n.link.poll_transmit(now, &mut n.ulp, &mut out).is_some());
-    now = Instant(now.0 + 5 * MS);
-    n.link.unreachable(now, &mut n.ulp);
-    assert!(n.ulp.lost);
-}
-
-#[test]
-fn before_the_handshake_an_unreachable_port_means_nothing() {
-    let mut n = node(1, &plan(&[1], &[]), &plan(&[], &[]));
-    for ms in 1..100 {
-        n.link.unreachable(Instant(ms * 10 * MS), &mut n.ulp);
-    }
-    assert!(!n.ulp.lost);
-}
-
-#[test]
 fn a_refusal_for_good_reaches_the_requester() {
     for seed in 0..50 {
         let faults = Faults {

@@ -257,7 +257,7 @@ fn the_survivor_of_a_crash_completes_everything() {
             }
             let when = Instant(rng.below(3_000_000));
             w.run(when, |_| false);
-            let how = rng.pick(&[Crash::Silent, Crash::Resets]);
+            let how = rng.pick(&[Crash::Silent, Crash::Resets, Crash::Port]);
             let connected = w.nodes[0].link.is_confirmed();
             w.nodes[1].crashed = Some(how);
             w.now = w.now.max(when);
@@ -277,7 +277,12 @@ fn the_survivor_of_a_crash_completes_everything() {
                 report(&w)
             );
             // Connection requests are not answered by resets.
-            if how == Crash::Resets && connected && w.network.faults.loss < 0.01 {
+            let told = match how {
+                Crash::Silent => false,
+                Crash::Resets => true,
+                Crash::Port => w.network.faults.icmp.quoted > 0,
+            };
+            if told && connected && w.network.faults.loss < 0.01 {
                 assert!(after < Duration::from_secs(3), "{after:?}: {}", report(&w));
             }
         },

@@ -63,6 +63,10 @@ pub const DEFAULT_WINDOW: u16 = 1024;
 pub const DEFAULT_HELD_BYTES: usize = 1 << 20;
 /// Reports of an unreachable port, with nothing heard in between, that prove a peer gone.
 pub const UNREACHABLE_PROOFS: u32 = 2;
+/// Time after a first report of an unreachable port in which further ones prove nothing new: they
+/// answer datagrams that were already on their way. Also the least time between two pings that
+/// reports without proof cause.
+pub const UNREACHABLE_SPACING: Duration = Duration::from_millis(1);
 
 /// Parameters of a connection, fixed when the queue pair becomes ready to receive (RTR).
 #[derive(Clone, Copy, Debug)]

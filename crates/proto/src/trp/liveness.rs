@@ -2,14 +2,12 @@
 
 use causeway_wire::trp::Reason;
 
-use super::config::{DESERTED_AFTER, PING_FIRST, PING_LAST, UNREACHABLE_PROOFS};
+use super::config::{
+    DESERTED_AFTER, PING_FIRST, PING_LAST, UNREACHABLE_PROOFS, UNREACHABLE_SPACING,
+};
 use super::{Connection, SPACES, State};
 use crate::time::{Duration, Instant};
 use crate::ulp::{Space, Ulp};
-
-/// Time after a first report of an unreachable port in which further ones prove nothing new: they
-/// answer datagrams that were already on their way.
-const UNREACHABLE_SPACING: Duration = Duration::from_millis(1);
 
 /// What the upper side waits for from the peer, beyond the acknowledgment of what was sent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,6 +47,8 @@ pub struct Liveness {
     pub ping_due: bool,
     unreachable: u32,
     unreachable_at: Instant,
+    /// When the last ping left that a report without proof had caused.
+    pub probed_at: Option<Instant>,
 }
 
 impl Liveness {
@@ -63,6 +63,7 @@ impl Liveness {
             ping_due: false,
             unreachable: 0,
             unreachable_at: now,
+            probed_at: None,
         }
     }
 
@@ -108,13 +109,8 @@ impl Connection {
         self.live.ping_due = false;
     }
 
-    /// The network reports that nobody listens at the peer's address (ICMP port unreachable). It
-    /// is believed when it is confirmed, after the handshake; before, the peer may not have
-    /// started.
-    pub fn unreachable(&mut self, now: Instant, ulp: &mut impl Ulp) {
-        if self.state != State::Open || self.handshake.peer().is_none() {
-            return;
-        }
+    /// Nobody listens at the peer's port: believed when it is confirmed.
+    pub(super) fn port_unreachable(&mut self, now: Instant, ulp: &mut impl Ulp) {
         let live = &mut self.live;
         if live.unreachable > 0 && now.since(live.unreachable_at) < UNREACHABLE_SPACING {
             return;

@@ -94,7 +94,7 @@ enum Step {
         duplicates: u8,
         body: Sent,
     },
-    Unreachable,
+    Undelivered(Undelivered, bool),
     Refuse(u8),
     Expect(u8),
     Resize(u16),
@@ -164,7 +164,10 @@ fn step() -> impl Strategy<Value = Step> {
         640 => fields.prop_map(|(ask, acks, epoch, window, duplicates, body)| {
             Step::Segment { ask, acks, epoch, window, duplicates, body }
         }),
-        2 => Just(Step::Unreachable),
+        2 => any::<bool>().prop_map(|ours| Step::Undelivered(Undelivered::Port, ours)),
+        4 => (0usize..3000, any::<bool>()).prop_map(|(max_payload, ours)| {
+            Step::Undelivered(Undelivered::TooBig { max_payload }, ours)
+        }),
         2 => any::<u8>().prop_map(Step::Refuse),
         20 => (0u8..3).prop_map(Step::Expect),
         20 => any::<u16>().prop_map(Step::Resize),
@@ -346,7 +349,15 @@ fn act(conn: &mut Connection, ulp: &mut Naive, now: &mut Instant, step: &Step) {
             let datagram = encode(conn, &common, body);
             let _ = conn.on_datagram(*now, &datagram, ulp);
         }
-        Step::Unreachable => conn.unreachable(*now, ulp),
+        Step::Undelivered(what, ours) => {
+            let quote = [0; 24];
+            let proof = if *ours {
+                Proof::Local
+            } else {
+                Proof::Quote(&quote)
+            };
+            conn.undelivered(*now, *what, proof, ulp);
+        }
         Step::Refuse(seq) => conn.refuse(u64::from(*seq), Nak::RemoteAccess),
         Step::Expect(0) => conn.set_expecting(*now, Expecting::Nothing),
         Step::Expect(1) => conn.set_expecting(*now, Expecting::Requests),
