@@ -4,7 +4,7 @@ use crate::abi::{IbvAh, IbvAhAttr, IbvContext, IbvGlobalRoute, IbvGrh, IbvPd, Ib
 use crate::objects::{self, AhObject};
 use crate::port::PORT;
 use crate::qp_attr::av_from_c;
-use crate::{errno, gid, pd};
+use crate::{errno, gid, live, pd};
 use causeway_device::{self as dev, Errno};
 use core::ffi::c_int;
 
@@ -48,6 +48,9 @@ pub(crate) unsafe extern "C" fn create_ah(pd: *mut IbvPd, attr: *mut IbvAhAttr) 
 
 /// `ibv_destroy_ah(3)`
 pub(crate) unsafe extern "C" fn destroy_ah(ah: *mut IbvAh) -> c_int {
+    if !live::is(ah.cast::<AhObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a live address handle, whose PD is live.
     unsafe {
         let object = objects::ah(ah);

@@ -1,8 +1,8 @@
 //! Completion queues: `ibv_create_cq(3)`, `ibv_poll_cq(3)`, `ibv_req_notify_cq(3)`.
 
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvWc};
-use crate::errno;
 use crate::objects::{self, CqObject};
+use crate::{errno, live};
 use causeway_device::{Errno, LIMITS};
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 use core::ffi::{c_int, c_void};
@@ -121,6 +121,9 @@ pub(crate) unsafe extern "C" fn resize_cq(cq: *mut IbvCq, cqe: c_int) -> c_int {
 
 /// `ibv_destroy_cq(3)`: `EBUSY` while a QP uses it; waits until its events are acknowledged
 pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
+    if !live::is(cq.cast::<CqObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a live CQ of an open context.
     let (object, owner) = unsafe { (objects::cq(cq), objects::context((*cq).context)) };
     if owner.is_inherited() {

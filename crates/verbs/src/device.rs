@@ -189,6 +189,9 @@ fn completion_vectors() -> c_int {
 
 /// `ibv_close_device(3)`: 0, or -1 with `errno`
 pub(crate) unsafe extern "C" fn close_device(context: *mut IbvContext) -> c_int {
+    if !objects::is_open(context) {
+        return errno::minus_one(libc::EINVAL);
+    }
     // SAFETY: the caller passes a context it opened.
     let object = unsafe { objects::context(context) };
     // SAFETY: ours, and nothing uses it afterwards. Negative if opening it had failed.
@@ -198,6 +201,6 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut IbvContext) -> c_int 
     }
     let object = ptr::from_ref(object).cast_mut();
     // SAFETY: published by open_device; the caller gives it up.
-    unsafe { objects::reclaim(object) };
+    unsafe { objects::retire(object) };
     0
 }

@@ -4,7 +4,7 @@
 use crate::abi::{IbvAsyncEvent, IbvCompChannel, IbvContext, IbvCq, IbvQp, IbvSrq};
 use crate::objects::{self, ChannelObject};
 use crate::port::PORT;
-use crate::{cq, errno};
+use crate::{cq, errno, live};
 use causeway_cancel::{Allowed, CANCELLED};
 use causeway_device::{AsyncEvent, Errno, EventSource, EventType};
 use core::ffi::{c_int, c_uint, c_void};
@@ -33,6 +33,9 @@ pub(crate) unsafe extern "C" fn create_comp_channel(
 
 /// `ibv_destroy_comp_channel(3)`: `EBUSY` while a CQ uses it
 pub(crate) unsafe extern "C" fn destroy_comp_channel(channel: *mut IbvCompChannel) -> c_int {
+    if !live::is(channel.cast::<ChannelObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a live channel of an open context.
     let (object, owner) = unsafe {
         (

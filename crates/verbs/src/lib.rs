@@ -31,6 +31,7 @@ mod fork;
 mod gid;
 mod legacy;
 mod lid;
+mod live;
 mod marshall;
 mod mcast;
 mod mr;

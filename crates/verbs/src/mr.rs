@@ -2,7 +2,7 @@
 
 use crate::abi::{IbvMr, IbvMrInitAttr, IbvPd};
 use crate::objects::{self, MrObject};
-use crate::{errno, pd};
+use crate::{errno, live, pd};
 use core::ffi::{c_int, c_uint, c_void};
 
 /// `IBV_ACCESS_OPTIONAL_RANGE`: flags a device may ignore (`ibv_reg_mr(3)`).
@@ -127,6 +127,9 @@ pub(crate) unsafe extern "C" fn reg_mr_ex(pd: *mut IbvPd, attr: *mut IbvMrInitAt
 
 /// `ibv_dereg_mr(3)`
 pub(crate) unsafe extern "C" fn dereg_mr(mr: *mut IbvMr) -> c_int {
+    if !live::is(mr.cast::<MrObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a region it registered, of a context still open.
     let (object, owner) = unsafe { (objects::mr(mr), objects::context((*mr).context)) };
     if owner.is_inherited() {

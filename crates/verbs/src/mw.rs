@@ -2,7 +2,7 @@
 
 use crate::abi::{IbvMw, IbvMwBind, IbvMwBindInfo, IbvPd, IbvQp, mw_type};
 use crate::objects::{self, MwObject};
-use crate::{errno, pd};
+use crate::{errno, live, pd};
 use causeway_device::{Errno, WindowType};
 use causeway_proto::types::{Access, Binding, Payload, SendFlags, SendOp, SendWr};
 use core::ffi::c_int;
@@ -41,6 +41,9 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut IbvPd, window: c_int) -> *mut 
 
 /// `ibv_dealloc_mw(3)`
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
+    if !live::is(mw.cast::<MwObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a window it allocated, of a context still open.
     let (object, owner) = unsafe { (objects::mw(mw), objects::context((*mw).context)) };
     if owner.is_inherited() {
@@ -51,7 +54,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut IbvMw) -> c_int {
         // SAFETY: published by alloc_mw(); the caller gives it up. Its PD outlives it.
         unsafe {
             pd::drop_user((*mw).pd);
-            objects::reclaim(mw.cast::<MwObject>());
+            objects::retire(mw.cast::<MwObject>());
         }
     }
     errno::code(result)

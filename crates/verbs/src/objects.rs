@@ -8,6 +8,7 @@ use crate::abi::{
     IbvAh, IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvMr, IbvMw, IbvPd, IbvQp, IbvQpEx, IbvSrq,
     IbvTd, VerbsContext,
 };
+use crate::live;
 use crate::qp_ex::Batch;
 use causeway_device as dev;
 use causeway_proto::types::Wc;
@@ -121,9 +122,11 @@ pub(crate) fn cookie<T>(memory: &MaybeUninit<T>) -> usize {
 }
 
 /// Moves `object` into its memory and gives the memory to the caller of the library.
-pub(crate) fn publish<T>(mut memory: Box<MaybeUninit<T>>, object: T) -> *mut T {
+pub(crate) fn publish<T: 'static>(mut memory: Box<MaybeUninit<T>>, object: T) -> *mut T {
     memory.write(object);
-    Box::into_raw(memory).cast()
+    let object = Box::into_raw(memory).cast();
+    live::enter(object);
+    object
 }
 
 /// Takes an object back from the caller of the library.
@@ -131,8 +134,23 @@ pub(crate) fn publish<T>(mut memory: Box<MaybeUninit<T>>, object: T) -> *mut T {
 /// # Safety
 /// `object` came from [`publish`] and is not used afterwards.
 pub(crate) unsafe fn reclaim<T>(object: *mut T) {
+    live::leave(object);
     // SAFETY: publish() made it from a box of the same layout; the caller gives it up.
     drop(unsafe { Box::from_raw(object) });
+}
+
+/// As [`reclaim`], of an object that programs read before the library is called: its memory stays
+/// for a while.
+///
+/// # Safety
+/// As [`reclaim`].
+pub(crate) unsafe fn retire<T>(object: *mut T) {
+    live::leave(object);
+    // SAFETY: publish() made it from a box; the caller gives it up.
+    unsafe {
+        core::ptr::drop_in_place(object);
+        live::keep(object);
+    }
 }
 
 /// Declares how a C pointer is turned into its object.
@@ -165,9 +183,20 @@ object!(qp, IbvQp, QpObject);
 /// # Safety
 /// `pointer` came from [`context_pointer`] and stays valid for the borrow.
 pub(crate) unsafe fn context<'a>(pointer: *mut IbvContext) -> &'a ContextObject {
-    const OFFSET: usize = offset_of!(ContextObject, verbs) + offset_of!(VerbsContext, context);
     // SAFETY: the context lies at this offset inside its object.
-    unsafe { &*pointer.byte_sub(OFFSET).cast::<ContextObject>() }
+    unsafe { &*pointer.byte_sub(CONTEXT_AT).cast::<ContextObject>() }
+}
+
+/// Where the context lies in its object.
+const CONTEXT_AT: usize = offset_of!(ContextObject, verbs) + offset_of!(VerbsContext, context);
+
+/// Whether a context is open.
+pub(crate) fn is_open(pointer: *mut IbvContext) -> bool {
+    live::is(
+        pointer
+            .wrapping_byte_sub(CONTEXT_AT)
+            .cast::<ContextObject>(),
+    )
 }
 
 /// What the caller of the library sees of a context object.

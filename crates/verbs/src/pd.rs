@@ -2,8 +2,8 @@
 //! `ibv_alloc_parent_domain(3)`, `ibv_alloc_td(3)`.
 
 use crate::abi::{IbvContext, IbvParentDomainInitAttr, IbvPd, IbvTd, IbvTdInitAttr};
-use crate::errno;
 use crate::objects::{self, PdObject, TdObject};
+use crate::{errno, live};
 use core::ffi::c_int;
 use core::ptr;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -53,6 +53,9 @@ pub(crate) unsafe fn drop_user(pd: *mut IbvPd) {
 
 /// `ibv_dealloc_pd(3)`: `EBUSY` while anything belongs to it
 pub(crate) unsafe extern "C" fn dealloc_pd(pd: *mut IbvPd) -> c_int {
+    if !live::is(pd.cast::<PdObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a PD it allocated, of a context still open.
     let (object, owner) = unsafe { (objects::pd(pd), objects::context((*pd).context)) };
     if owner.is_inherited() {
@@ -136,11 +139,14 @@ pub(crate) unsafe extern "C" fn alloc_td(
 
 /// `ibv_dealloc_td(3)`: `EBUSY` while a parent domain uses it
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut IbvTd) -> c_int {
+    if !live::is(td.cast::<TdObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a thread domain it allocated.
     if unsafe { objects::td(td) }.users.load(Ordering::Acquire) != 0 {
         return errno::fail(libc::EBUSY);
     }
     // SAFETY: published by alloc_td; the caller gives it up.
-    unsafe { objects::reclaim(td.cast::<TdObject>()) };
+    unsafe { objects::retire(td.cast::<TdObject>()) };
     0
 }

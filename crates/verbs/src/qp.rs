@@ -3,7 +3,7 @@
 use crate::abi::{IbvEce, IbvPd, IbvQp, IbvQpAttr, IbvQpEx, IbvQpInitAttr};
 use crate::objects::{self, QpObject};
 use crate::qp_ex::Batch;
-use crate::{errno, pd, qp_attr};
+use crate::{errno, live, pd, qp_attr};
 use causeway_device::{Errno, QpInit};
 use causeway_proto::types::QpAttrMask;
 use core::ffi::c_int;
@@ -136,6 +136,9 @@ pub(crate) unsafe extern "C" fn query_qp(
 
 /// `ibv_destroy_qp(3)`; waits until its events are acknowledged
 pub(crate) unsafe extern "C" fn destroy_qp(qp: *mut IbvQp) -> c_int {
+    if !live::is(qp.cast::<QpObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a live QP of an open context.
     let (object, owner) = unsafe { (objects::qp(qp), objects::context((*qp).context)) };
     if owner.is_inherited() {

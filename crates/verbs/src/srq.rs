@@ -4,7 +4,7 @@ use crate::abi::{
     IbvContext, IbvPd, IbvSrq, IbvSrqAttr, IbvSrqInitAttr, IbvSrqInitAttrEx, IbvSrqInitAttrHead,
 };
 use crate::objects::{self, SrqObject};
-use crate::{errno, pd};
+use crate::{errno, live, pd};
 use causeway_device::Errno;
 use core::ffi::{c_int, c_void};
 use core::sync::atomic::AtomicU32;
@@ -121,6 +121,9 @@ pub(crate) unsafe extern "C" fn query_srq(srq: *mut IbvSrq, attr: *mut IbvSrqAtt
 
 /// `ibv_destroy_srq(3)`: `EBUSY` while a QP uses it; waits until its events are acknowledged
 pub(crate) unsafe extern "C" fn destroy_srq(srq: *mut IbvSrq) -> c_int {
+    if !live::is(srq.cast::<SrqObject>()) {
+        return errno::fail(libc::EINVAL);
+    }
     // SAFETY: the caller passes a live SRQ of an open context.
     let (object, owner) = unsafe { (objects::srq(srq), objects::context((*srq).context)) };
     if owner.is_inherited() {
