@@ -198,6 +198,40 @@ static void peers_own_reach(struct env *env)
 		}
 }
 
+/* What was posted is sent before its registration ends, though the program should have waited. */
+static void posted_before(struct env *env)
+{
+	for (int round = 0; round < 3; round++) {
+		unsigned char *buf = page_alloc(PAGE);
+		struct ibv_mr *mr = ibv_reg_mr(env->pd, buf, PAGE, IBV_ACCESS_LOCAL_WRITE);
+		struct pair p;
+
+		need(mr, "ibv_reg_mr");
+		content_fill(buf, 7 + round, 0, PAGE);
+		pair_open(env, &p, NULL, true);
+		for (int i = 0; i < DEPTH; i++)
+			need0(post_recv(&p.b, 20 + i, 512));
+		for (int i = 0; i < DEPTH; i++)
+			post_from(&p.a, IBV_WR_SEND,
+				  (struct ibv_sge){ (uintptr_t)buf + 512 * i, 512, mr->lkey }, 0,
+				  0);
+		if (round == 0)
+			need0(ibv_dereg_mr(mr));
+		else if (round == 1)
+			need0(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, p.a.buf, PAGE,
+					   0));
+		else
+			need0(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, ibv_alloc_pd(env->dev.ctx),
+					   NULL, 0, 0));
+		for (int i = 0; i < DEPTH; i++)
+			expect_wc(p.a.cq, 5, IBV_WC_SUCCESS);
+		for (int i = 0; i < DEPTH; i++)
+			expect_wc(p.b.cq, 20 + i, IBV_WC_SUCCESS);
+		/* Each message went into the buffer's beginning; the last one is there. */
+		check(content_check(p.b.buf, 7 + round, 512 * (DEPTH - 1), 512) < 0, "damaged");
+	}
+}
+
 static struct memory handled;
 
 static void on_fault(int signal)
@@ -226,5 +260,6 @@ const struct error_case memory_cases[] = {
 	{ "memory: gone at the initiator", initiators },
 	{ "memory: gone where peers reach it themselves", peers_own_reach },
 	{ "memory: gone, with a handler of the program's", handlers },
+	{ "memory: deregistered right after posting", posted_before },
 	{ 0 },
 };

@@ -33,6 +33,7 @@ mod news;
 mod outside;
 mod pd;
 mod peers;
+mod posted;
 mod progress;
 mod qp;
 mod qp_entry;

@@ -204,7 +204,7 @@ impl State {
         for qpn in qpns {
             self.flush_acks(qpn);
         }
-        self.flush_pending(&Now::default());
+        self.send_posted();
     }
 
     /// Takes what has come for a queue pair that is about to end: a NIC would have taken it when it

@@ -139,7 +139,10 @@ impl Mr {
     pub fn dereg(&self) -> Result<(), Errno> {
         let shared = self.shared();
         let mut inner = self.inner.lock();
-        shared.state.lock().core.mrs.remove(inner.key)?;
+        let mut state = shared.state.lock();
+        state.send_posted();
+        state.core.mrs.remove(inner.key)?;
+        drop(state);
         inner.ended = true;
         let evicted = inner.take_back(shared);
         shared.sharing.remove(inner.pd, inner.key);
@@ -175,7 +178,9 @@ impl Mr {
         }
         // Before anything is given up: if the table is full, the old registration stays as it is.
         let fresh = {
-            let mrs = &mut shared.state.lock().core.mrs;
+            let mut state = shared.state.lock();
+            state.send_posted();
+            let mrs = &mut state.core.mrs;
             let fresh = match range {
                 Some(_) if causeway_fault::fails("rereg.full") => return Err(Errno(libc::ENOMEM)),
                 Some(range) => Some(mrs.insert(handle, range, iova, access)?),

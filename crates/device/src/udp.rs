@@ -56,6 +56,10 @@ pub(crate) struct UdpWire {
     pub datagrams: u32,
     /// Datagrams that wait for receives.
     pub held: usize,
+    /// What was posted may wait for more to go with.
+    pub gathers: bool,
+    /// Queue pairs of which something may be waiting so.
+    pub gathered: Vec<u32>,
     /// Looks at a port, ever.
     pub looks: u64,
     pub buffer: Vec<u8>,
@@ -81,6 +85,8 @@ pub(crate) struct UdpLink {
     pub conn: Connection,
     /// The queue pair has been ready to send.
     pub started: bool,
+    /// It is listed among those that gather ([`UdpWire::gathered`]).
+    pub gathered: bool,
     dst: SocketAddr,
     src: Option<IpAddr>,
     /// The port has a socket for the peer.
@@ -126,6 +132,8 @@ impl UdpWire {
             lanes: 0,
             datagrams: 0,
             held: 0,
+            gathers: true,
+            gathered: Vec::new(),
             looks: 0,
             buffer,
             quiet: 0,
@@ -191,6 +199,7 @@ impl UdpLink {
         UdpLink {
             conn,
             started: false,
+            gathered: false,
             dst,
             src,
             lane: false,
@@ -305,10 +314,13 @@ pub(crate) fn awaits_reply(entry: &QpEntry) -> bool {
 
 /// Sends what the queue pair's connection has to send now.
 pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now: Instant) {
-    let gather = may_gather(entry, GATHER_POLLS);
+    let gather = wire.gathers && may_gather(entry, GATHER_POLLS);
     let QpEntry { qp, link, .. } = entry;
     let Link::Udp(udp) = link else { return };
     udp.conn.hold_new_requests(gather);
+    if gather && !std::mem::replace(&mut udp.gathered, true) {
+        wire.gathered.push(qp.qpn());
+    }
     if !udp.send_unsent(&wire.port) {
         udp.retry_at = Some(now + RETRY_AFTER);
         return;

@@ -1,0 +1,30 @@
+//! What was posted and waits for more, to share a datagram with, is sent before its memory goes.
+//!
+//! A program that ends a registration, or itself, right after posting breaks verbs' rules, since
+//! the memory belongs to the work request until that completes; but a NIC has read it by then.
+
+use crate::clock::Now;
+use crate::endpoint::State;
+use crate::qp_entry::{Link, QpEntry};
+
+impl State {
+    /// Sends all that was posted, as far as there is room for it.
+    pub fn send_posted(&mut self) {
+        if self.udp.gathered.is_empty() && self.pending.is_empty() {
+            return;
+        }
+        self.udp.gathers = false;
+        for qpn in std::mem::take(&mut self.udp.gathered) {
+            if let Some(QpEntry {
+                link: Link::Udp(udp),
+                ..
+            }) = self.qp(qpn)
+            {
+                udp.gathered = false;
+                self.touch(qpn);
+            }
+        }
+        self.flush_pending(&Now::default());
+        self.udp.gathers = true;
+    }
+}
