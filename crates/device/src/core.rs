@@ -378,7 +378,7 @@ impl Memory for Core {
         len: u64,
         what: Remote,
     ) -> Result<(), MemError> {
-        self.note_use(via, rkey);
+        self.note_use(via, rkey, len);
         self.mrs.check_remote(via, rkey, addr, len, what)
     }
 
@@ -410,12 +410,12 @@ impl Memory for Core {
     }
 
     fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
-        self.note_use(via, rkey);
+        self.note_use(via, rkey, src.len() as u64);
         self.mrs.write_remote(via, rkey, addr, src)
     }
 
     fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
-        self.note_use(via, rkey);
+        self.note_use(via, rkey, 8);
         self.mrs.atomic(via, rkey, addr, op)
     }
 

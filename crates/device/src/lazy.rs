@@ -1,10 +1,9 @@
-//! Small regions, which are moved to where peers can map them only once peers use them.
+//! Regions are moved to where peers can map them only once peers use them.
 //!
-//! Moving memory in place has a fixed cost that a few accesses by ring are cheaper than: a program
-//! that registers a small buffer for one transfer, as many do, pays for no move at all. After
-//! [`PATIENCE`] accesses the region is taken for one that is used again and again, and the helper
-//! thread moves it; those accesses have cost about as much by then as the move does, so that no
-//! program pays more than twice what it would have paid knowing the future.
+//! Moving memory in place and taking it back costs several times what copying it costs: a program
+//! that registers memory for one transfer, as many do, pays for no move at all. A region waits
+//! until the accesses to it by ring have cost about as much as the move does, and then the helper
+//! thread moves it: so no program pays more than twice what it would have paid knowing the future.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
@@ -16,32 +15,39 @@ use crate::core::Core;
 use crate::endpoint::Shared;
 use crate::mr::{Kind, MrTable};
 
-/// The longest region that waits to be used. To move one of this length takes some 250 µs, and
-/// longer ones less for each byte than to populate as much memory.
-const LONGEST: usize = 256 << 10;
-/// Accesses by ring before a region is moved: READs, atomics and segments of WRITEs. One takes some
-/// 20 µs where its target has to be woken for it.
-const PATIENCE: u8 = 4;
+/// Accesses by ring to all of a region before it is moved: READs, atomics and WRITEs. One of
+/// 256 KiB costs some 60 µs more than a direct one, and moving as much some 250 µs.
+const PATIENCE: u64 = 4;
+/// What a short access counts for, in bytes, or the length of its region if that is less: it takes
+/// some 20 µs where the target has to be woken for it.
+const SHORT_COUNTS: u64 = 256 << 10;
+/// It counts for no less than this part of its region, however long that is: who uses a region so
+/// often uses it again.
+const SHORT_PART: u64 = 256;
+/// Bytes from which on what is written may be a part of a longer message, of which each part
+/// counts for its bytes.
+const PART: u64 = 8192;
 /// [`ENVIRONMENT`] set to this: nothing waits.
 const EAGER: &str = "eager";
 
-/// Whether a region of a length waits to be used.
-pub(crate) fn waits(len: usize) -> bool {
+/// Whether regions wait to be used.
+pub(crate) fn waits() -> bool {
     static EAGERLY: OnceLock<bool> = OnceLock::new();
     let eager = || std::env::var_os(ENVIRONMENT).is_some_and(|value| value == EAGER);
-    len <= LONGEST && !*EAGERLY.get_or_init(eager)
+    !*EAGERLY.get_or_init(eager)
 }
 
-/// How many accesses by ring a region is still to serve before it is moved; 0 if it does not wait.
+/// How many bytes of accesses by ring a region is still to serve before it is moved; 0 if it does
+/// not wait.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Patience(Cell<u8>);
+pub(crate) struct Patience(Cell<u64>);
 
 impl Patience {
-    /// Takes one access. True if it was the last.
-    fn is_over(&self) -> bool {
+    /// Takes an access that counts for so many bytes. True if it was the last.
+    fn is_over(&self, counts: u64) -> bool {
         let left = self.0.get();
-        self.0.set(left.saturating_sub(1));
-        left == 1
+        self.0.set(left.saturating_sub(counts));
+        left > 0 && left <= counts
     }
 }
 
@@ -49,31 +55,39 @@ impl MrTable {
     /// A region is to be moved once it is used.
     pub fn await_use(&mut self, key: u32) {
         if let Some(region) = self.get_mut(key) {
-            region.patience.0.set(PATIENCE);
+            let len = (region.len as u64).max(1);
+            region.patience.0.set(len.saturating_mul(PATIENCE));
         }
     }
 
-    /// A peer on this host has used a key by ring.
-    fn note_use(&self, key: u32) {
+    /// A peer on this host has used so many bytes by a key by ring, in a message or a part of one.
+    fn note_use(&self, key: u32, bytes: u64) {
         let Some(named) = self.get(key) else { return };
         let region = match named.kind {
             Kind::Window { region, .. } => region.and_then(|key| self.get(key)),
             Kind::Memory { .. } => Some(named),
         };
         let waiting = region.filter(|r| matches!(r.kind, Kind::Memory { place: None, .. }));
-        if let Some(region) = waiting.filter(|region| region.patience.is_over()) {
+        let Some(region) = waiting else { return };
+        let len = (region.len as u64).max(1);
+        let counts = if bytes < PART {
+            len.min(SHORT_COUNTS).max(len / SHORT_PART)
+        } else {
+            bytes
+        };
+        if region.patience.is_over(counts) {
             self.wanted.set(Some(region.key));
         }
     }
 }
 
 impl Core {
-    /// The peer of a queue pair has used a key by a message. What comes from other hosts does not
-    /// count: nothing is moved for it.
+    /// The peer of a queue pair has used so many bytes by a key. What comes from other hosts does
+    /// not count: nothing is moved for it.
     #[inline]
-    pub fn note_use(&self, via: Via, key: u32) {
+    pub fn note_use(&self, via: Via, key: u32, bytes: u64) {
         if self.is_on_this_host(via.qpn) {
-            self.mrs.note_use(key);
+            self.mrs.note_use(key, bytes);
         }
     }
 }
@@ -117,16 +131,40 @@ mod tests {
         for _ in 1..PATIENCE {
             [waiting, placed, other]
                 .iter()
-                .for_each(|key| table.note_use(*key));
+                .for_each(|key| table.note_use(*key, 8));
             assert_eq!(table.wanted.take(), None);
         }
         [waiting, placed, other]
             .iter()
-            .for_each(|key| table.note_use(*key));
+            .for_each(|key| table.note_use(*key, 8));
         assert_eq!(table.wanted.take(), Some(waiting));
-        table.note_use(waiting);
+        table.note_use(waiting, 8);
         assert_eq!(table.wanted.take(), None);
-        table.note_use(waiting + 1);
+        table.note_use(waiting + 1, 8);
         assert_eq!(table.wanted.take(), None);
+    }
+
+    #[test]
+    fn long_regions_wait_for_as_much_as_moving_them_costs() {
+        let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
+        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
+        // How many accesses of so many bytes a region takes until it is wanted.
+        let mut accesses = |len: usize, bytes: u64| {
+            let region = table.insert(1, (0x1000, len), 0x1000, Access::REMOTE_READ);
+            let key = region.unwrap();
+            table.await_use(key);
+            let mut count = 0;
+            while table.wanted.take().is_none() {
+                table.note_use(key, bytes);
+                count += 1;
+            }
+            count
+        };
+        let whole = 1 << 20;
+        assert_eq!(accesses(whole, 1 << 20), 4);
+        assert_eq!(accesses(whole, PART), 512);
+        assert_eq!(accesses(whole, 8), 16);
+        assert_eq!(accesses(64 << 10, 8), 4);
+        assert_eq!(accesses(1 << 30, 8), 1024);
     }
 }

@@ -86,10 +86,8 @@ impl Mr {
 
     /// Moves it to where peers can map it, now or once they use it.
     pub(crate) fn settle(&self) {
-        let inner = self.inner.lock();
-        let (key, len) = (inner.key, inner.len);
-        drop(inner);
-        if lazy::waits(len) {
+        if lazy::waits() {
+            let key = self.inner.lock().key;
             self.shared().state.lock().core.mrs.await_use(key);
         } else {
             self.place();
