@@ -165,6 +165,7 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
         return Ok(endpoint);
     }
     causeway_favour::allow();
+    crate::fork::tell_of_copies();
     let endpoint = Arc::new(Endpoint::attach()?);
     *current = Arc::downgrade(&endpoint);
     static AT_EXIT: Once = Once::new();

@@ -21,6 +21,7 @@ mod endpoint;
 mod errands;
 mod errno;
 mod events;
+mod fork;
 mod gid;
 mod helper;
 mod known;

@@ -18,7 +18,7 @@ use rustix::pipe::PipeFlags;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
 
 /// The movers that have moved something.
 static MOVERS: Mutex<Vec<Weak<Core>>> = Mutex::new(Vec::new());
@@ -114,15 +114,31 @@ fn take() -> Option<Fork> {
     (!fork.is_null()).then(|| unsafe { fork.read() })
 }
 
+/// Who is told of forks for which memory was copied.
+static TOLD: OnceLock<fn(usize)> = OnceLock::new();
+
+/// Has `tell` called after each fork(2) for which memory was copied, in the parent, with the bytes.
+/// It stays who was named first.
+pub fn tell_of_copies(tell: fn(usize)) {
+    let _ = TOLD.set(tell);
+}
+
 /// After the fork, in the parent: waits for the child's copies.
 extern "C" fn parent() {
     let Some(mut fork) = take() else {
         return;
     };
+    let bytes: usize = (0..fork.count).map(|part| fork.part(part).span.len()).sum();
     if let Some((reader, writer)) = fork.pipe.take() {
         drop(writer);
         // Ends when the child closes its end, or dies.
         let _ = rustix::io::retry_on_intr(|| rustix::io::read(&reader, &mut [0u8; 1]));
+    }
+    drop(fork);
+    if let Some(tell) = TOLD.get()
+        && bytes > 0
+    {
+        tell(bytes);
     }
 }
 
@@ -140,6 +156,9 @@ extern "C" fn child() {
     }
     fork.list.clear();
 }
+
+/// Bytes filled at a time: little enough that what was just cleared is in the cache.
+const FILL: usize = 256 << 10;
 
 /// Gives the child a private copy.
 fn copy(part: Copied) -> Result<(), Errno> {
@@ -160,6 +179,9 @@ fn copy(part: Copied) -> Result<(), Errno> {
         while done < span.len() {
             let to = at(span.start + done).cast::<u8>();
             let (rest, from) = (span.len() - done, (offset + done) as libc::off_t);
+            let rest = rest.min(FILL);
+            // In one call what would be a fault for each page. Where it fails, those do it.
+            let _ = libc::madvise(to.cast(), rest, libc::MADV_POPULATE_WRITE);
             match libc::pread(fd.as_raw_fd(), to.cast(), rest, from) {
                 got if got > 0 => done += got as usize,
                 0 => break,

@@ -69,6 +69,7 @@ mod uffd;
 mod vma;
 
 pub use error::Unmovable;
+pub use fork::tell_of_copies;
 pub use mappings::Mappings;
 pub use mover::{ENVIRONMENT, Moved, Mover};
 pub use pieces::MAX_PIECES;

@@ -136,3 +136,55 @@ fn forks_while_memory_moves() {
     mover.take_back(kept).expect("returns");
     map.check(1);
 }
+
+/// Seconds of processor time that the process has used.
+fn processor_time() -> f64 {
+    // SAFETY: plain memory, filled by the call.
+    let used = unsafe {
+        let mut used: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &raw mut used), 0);
+        used
+    };
+    let seconds = |time: libc::timeval| time.tv_sec as f64 + time.tv_usec as f64 / 1e6;
+    seconds(used.ru_utime) + seconds(used.ru_stime)
+}
+
+/// What a child gets takes little more than copying as much to memory never touched before. In
+/// processor time, which other load does not count in; the least of some rounds of each.
+#[test]
+fn a_childs_copy_costs_what_a_copy_costs() {
+    const LEN: usize = 128 << 20;
+    const ROUNDS: usize = 3;
+    let (mover, store) = (Mover::new(None), store(1));
+    let map = Map::new(LEN);
+    map.paint(1);
+    let _moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let (mut pipe, mut forked, mut copied) = ([0; 2], f64::MAX, f64::MAX);
+    // SAFETY: two descriptors are written.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    for _ in 0..ROUNDS {
+        let status = in_child(|| {
+            // All that the child has done so far is what the handlers do.
+            let after = processor_time();
+            let fresh = Map::new(LEN);
+            let from = common::at(map.addr).cast::<u8>();
+            // SAFETY: two mappings of this length.
+            unsafe { from.copy_to_nonoverlapping(common::at(fresh.addr).cast(), LEN) };
+            let both = [after, processor_time() - after];
+            // SAFETY: the descriptor is open, the bytes are there.
+            unsafe { libc::write(pipe[1], both.as_ptr().cast(), 16) };
+        });
+        assert_eq!(status, 0);
+        let mut both = [0_f64; 2];
+        // SAFETY: the descriptor is open; there is room.
+        let got = unsafe { libc::read(pipe[0], both.as_mut_ptr().cast(), 16) };
+        assert_eq!(got, 16);
+        forked = forked.min(both[0]);
+        copied = copied.min(both[1]);
+    }
+    println!("the child's copy {forked:.3} s, a copy {copied:.3} s");
+    assert!(
+        forked < 1.5 * copied,
+        "{forked:.3} s where a copy takes {copied:.3} s"
+    );
+}
