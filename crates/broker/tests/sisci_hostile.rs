@@ -34,7 +34,17 @@ impl Attacker {
         let attacker = Attacker::new(host);
         let open = encode_body(&OpenRequest::default());
         assert_eq!(attacker.call(session::SERVICE, 1, &open, &[]), Ok(()));
-        assert_eq!(attacker.say("join", &JoinRequest { node }, &[]), Ok(()));
+        assert_eq!(
+            attacker.say(
+                "join",
+                &JoinRequest {
+                    node,
+                    here: vec![node]
+                },
+                &[]
+            ),
+            Ok(())
+        );
         attacker
     }
 
@@ -82,7 +92,10 @@ fn nothing_is_done_for_who_has_not_joined() {
         let harmless = ["nodes"].contains(&method.name);
         assert_eq!(outcome.is_ok(), harmless, "{}", method.name);
     }
-    let join = JoinRequest { node: 4 };
+    let join = JoinRequest {
+        node: 4,
+        here: Vec::new(),
+    };
     assert_eq!(stranger.say("join", &join, &[]), Err(Errno::NOTCONN));
     let handle = SegmentHandle { segment: 1 };
     let outcome = stranger.say("set_available", &handle, &[]);

@@ -52,6 +52,14 @@ pub enum Error {
         /// The broker's version.
         broker: u16,
     },
+    /// `CAUSEWAY_SISCI_NODE` names no node of the broker's configuration.
+    #[error(
+        "CAUSEWAY_SISCI_NODE is {node:?}, which is no SISCI node of the broker's configuration"
+    )]
+    UnknownNode {
+        /// What the setting says.
+        node: String,
+    },
     /// The broker does not speak this protocol.
     #[error("the broker's message is malformed: {0}")]
     Protocol(Malformed),
@@ -96,6 +104,7 @@ impl Error {
             Error::Version { .. } => Errno::PROTONOSUPPORT,
             Error::Protocol(_) => Errno::PROTO,
             Error::RuntimeDir { .. } => Errno::ACCESS,
+            Error::UnknownNode { .. } => Errno::INVAL,
             Error::Forked => Errno::PERM,
         };
         errno.raw_os_error()

@@ -7,7 +7,6 @@ mod books;
 mod interrupts;
 mod segments;
 
-use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
@@ -16,7 +15,7 @@ pub use books::Event;
 pub use interrupts::{Cell, InterruptHandle};
 pub use segments::{Connection, Grant, LocalSegment};
 
-use books::Books;
+use books::{Books, nodes_here};
 
 use crate::error::{Error, Result};
 use crate::remoting::Malformed;
@@ -44,37 +43,37 @@ impl Sisci {
     /// where none is configured, as [`NODE_DEFAULT`].
     ///
     /// # Errors
-    /// As [`Session::open`]; `EINVAL` if the variable names no node.
+    /// As [`Session::open`]; [`Error::UnknownNode`] if the variable names no node.
     pub fn open(broker: Option<&Address>) -> Result<Sisci> {
-        let named = setting(NODE_VARIABLE)
-            .map(|value| value.to_str().and_then(|text| text.parse().ok()))
-            .map(|number: Option<u32>| {
-                number.ok_or(Error::System {
-                    what: NODE_VARIABLE,
-                    errno: Errno::INVAL,
-                })
-            })
-            .transpose()?;
-        Sisci::open_as(broker, named)
+        let Some(value) = setting(NODE_VARIABLE) else {
+            return Sisci::open_as(broker, None);
+        };
+        let node = value.to_string_lossy().into_owned();
+        let Ok(number) = node.parse() else {
+            return Err(Error::UnknownNode { node });
+        };
+        Sisci::open_as(broker, Some(number)).map_err(|error| match error {
+            Error::Refused {
+                method: "join",
+                errno: Errno::INVAL,
+            } => Error::UnknownNode { node },
+            other => other,
+        })
     }
 
     /// As [`Sisci::open`], but as the node named, if one is.
     ///
     /// # Errors
-    /// As [`Sisci::open`].
+    /// As [`Session::open`]; `EINVAL` if there is no such node.
     pub fn open_as(broker: Option<&Address>, node: Option<u32>) -> Result<Sisci> {
         let session = Session::open(broker, Books::default())?;
-        let node = match node {
-            Some(node) => node,
-            None => own_node(&session.call(|control, _| {
-                let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
-                Ok(nodes)
-            })?),
-        };
-        session.call(|control, books| {
-            SisciStub(control).join(&JoinRequest { node }, &[])?;
+        let node = session.call(|control, books| {
+            let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
+            let here = nodes_here(&nodes);
+            let node = node.or(here.first().copied()).unwrap_or(NODE_DEFAULT);
+            SisciStub(control).join(&JoinRequest { node, here }, &[])?;
             books.node = Some(node);
-            Ok(())
+            Ok(node)
         })?;
         Ok(Sisci { session, node })
     }
@@ -124,16 +123,6 @@ impl Sisci {
             Ok(reachable)
         })
     }
-}
-
-/// The first node one of whose addresses this network namespace has: only those can be bound to.
-fn own_node(nodes: &[NodeInfo]) -> u32 {
-    let own = |address: &[u8; 16]| {
-        let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
-        UdpSocket::bind((address, 0)).is_ok()
-    };
-    let found = nodes.iter().find(|node| node.addresses.iter().any(own));
-    found.map_or(NODE_DEFAULT, |node| node.node)
 }
 
 /// Lists the sessions that use SISCI, of the broker at `address`: those of the caller's tenant, or

@@ -68,8 +68,8 @@ impl SisciService for Client<'_> {
         if !configured || sessions.contains_key(&NODE_DEFAULT) {
             add(NODE_DEFAULT, &[], true);
         }
-        for (node, addresses, here) in self.tables.nodes.iter().take(NODES_MAX) {
-            let here = here || sessions.contains_key(&node);
+        for (node, addresses) in self.tables.nodes.iter().take(NODES_MAX) {
+            let here = self.tables.is_here(tenant, node);
             add(node, addresses, here);
         }
         Ok(nodes.into_values().collect::<Vec<_>>().into())
@@ -79,7 +79,8 @@ impl SisciService for Client<'_> {
         let session = self.caller.session;
         let member = self.context.members.get(session).ok_or(Errno::NOTCONN)?;
         let limits = self.caller.tenant.limits;
-        self.tables.join(session, member, limits, request.node)?;
+        let place = (request.node, request.here.as_slice());
+        self.tables.join(session, member, limits, place)?;
         Ok(().into())
     }
 

@@ -63,6 +63,8 @@ pub const HANDLE_MAX: u32 = u32::MAX >> 1;
 pub struct Holdings {
     tenant: TenantId,
     node: u32,
+    /// Configured nodes one of whose addresses its network namespace has.
+    here: BTreeSet<u32>,
     limits: Limits,
     /// As what it claims things.
     claimant: Claimant,
@@ -149,10 +151,11 @@ impl Context<'_> {
 }
 
 impl Holdings {
-    fn new(member: &Member, node: u32, limits: Limits) -> Holdings {
+    fn new(member: &Member, node: u32, here: BTreeSet<u32>, limits: Limits) -> Holdings {
         Holdings {
             tenant: member.tenant,
             node,
+            here,
             limits,
             claimant: Claimant::new(member),
             last_handle: 0,
@@ -196,7 +199,7 @@ impl Holdings {
 }
 
 impl Tables {
-    /// Makes a session part of a node.
+    /// Makes a session part of a node. `here` are the nodes whose addresses it has found.
     ///
     /// # Errors
     /// `EISCONN` if it is, `EINVAL` if there is no such node here.
@@ -205,7 +208,7 @@ impl Tables {
         session: SessionId,
         member: &Member,
         limits: Limits,
-        node: u32,
+        (node, here): (u32, &[u32]),
     ) -> Result<(), Errno> {
         if self.holdings.contains_key(&session) {
             return Err(Errno::ISCONN);
@@ -213,7 +216,8 @@ impl Tables {
         if !self.nodes.is_member_of(node) {
             return Err(Errno::INVAL);
         }
-        let holdings = Holdings::new(member, node, limits);
+        let here = self.nodes.known(here);
+        let holdings = Holdings::new(member, node, here, limits);
         self.holdings.insert(session, holdings);
         Ok(())
     }
@@ -278,10 +282,12 @@ impl Tables {
         self.holdings.get_mut(&session).ok_or(Errno::NOTCONN)
     }
 
-    /// Whether a node is on this host, as far as a tenant can tell.
+    /// Whether a node is on this host, as far as a tenant can tell: one of its sessions is part of
+    /// it, or has one of its addresses.
     pub fn is_here(&self, tenant: TenantId, node: u32) -> bool {
-        let joined = |holdings: &Holdings| holdings.tenant == tenant && holdings.node == node;
-        self.nodes.is_here(node) || self.holdings.values().any(joined)
+        let shows =
+            |own: &Holdings| own.tenant == tenant && (own.node == node || own.here.contains(&node));
+        self.nodes.is_always_here(node) || self.holdings.values().any(shows)
     }
 }
 

@@ -1,7 +1,7 @@
 //! The nodes that the configuration names.
 
-use std::collections::BTreeMap;
-use std::net::{IpAddr, UdpSocket};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
 
 use causeway_fabric::services::sisci::{NODE_DEFAULT, NODE_GROUP_ALL, NODE_MAX};
 
@@ -22,36 +22,23 @@ pub struct NodeSpec {
 /// The configured nodes. Without any there is one, [`NODE_DEFAULT`].
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
-    configured: BTreeMap<u32, Configured>,
-}
-
-#[derive(Clone, Debug)]
-struct Configured {
-    addresses: Vec<IpAddr>,
-    /// Whether it is on this host: one of its addresses is, or it has none.
-    here: bool,
+    configured: BTreeMap<u32, Vec<IpAddr>>,
 }
 
 impl Nodes {
-    /// These nodes. Which of them are here is found out now.
+    /// These nodes.
     pub fn new(specs: &[NodeSpec]) -> Nodes {
-        let configured = |spec: &NodeSpec| {
-            let addresses = spec.addresses.clone();
-            // Only an address of this host can be bound to.
-            let own = |address: &IpAddr| UdpSocket::bind((*address, 0)).is_ok();
-            let here = addresses.is_empty() || addresses.iter().any(own);
-            (spec.id, Configured { addresses, here })
-        };
+        let configured = |spec: &NodeSpec| (spec.id, spec.addresses.clone());
         Nodes {
             configured: specs.iter().map(configured).collect(),
         }
     }
 
-    /// Ids, addresses, and whether they are here.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &[IpAddr], bool)> {
+    /// Ids and addresses.
+    pub fn iter(&self) -> impl Iterator<Item = (u32, &[IpAddr])> {
         self.configured
             .iter()
-            .map(|(id, node)| (*id, node.addresses.as_slice(), node.here))
+            .map(|(id, addresses)| (*id, addresses.as_slice()))
     }
 
     /// Whether a session may be part of a node.
@@ -59,12 +46,19 @@ impl Nodes {
         node == NODE_DEFAULT || self.configured.contains_key(&node)
     }
 
-    /// Whether a node is on this host, even if nobody has joined as it.
-    pub fn is_here(&self, node: u32) -> bool {
+    /// Whether a node is on this host, whatever sessions say of their addresses: it has none. The
+    /// broker cannot look for addresses itself, since its network namespace is not the sessions'.
+    pub fn is_always_here(&self, node: u32) -> bool {
         match self.configured.get(&node) {
-            Some(configured) => configured.here,
+            Some(addresses) => addresses.is_empty(),
             None => node == NODE_DEFAULT,
         }
+    }
+
+    /// Those of a session's nodes that are configured.
+    pub fn known(&self, nodes: &[u32]) -> BTreeSet<u32> {
+        let known = |node: &u32| self.configured.contains_key(node);
+        nodes.iter().copied().filter(known).collect()
     }
 }
 

@@ -78,7 +78,8 @@ impl World {
         let node = 4 + 4 * self.roll(2) as u32;
         let limits = self.tenant.limits;
         let member = self.members.get(self.next).unwrap();
-        self.tables.join(self.next, member, limits, node).unwrap();
+        let place = (node, [8].as_slice());
+        self.tables.join(self.next, member, limits, place).unwrap();
     }
 
     fn leave(&mut self, session: SessionId) {

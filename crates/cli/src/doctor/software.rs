@@ -4,7 +4,8 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use causeway_fabric::Address;
+use causeway_fabric::sisci::Sisci;
+use causeway_fabric::{Address, Error};
 
 use super::Finding;
 use crate::broker;
@@ -131,6 +132,20 @@ pub fn broker() -> Vec<Finding> {
             TOPIC,
             format!("{error}; run causewayd by hand in a terminal to see why it does not start"),
         ),
+    }]
+}
+
+/// The SISCI node that a process with this environment belongs to.
+pub fn sisci_node() -> Vec<Finding> {
+    const TOPIC: &str = "SISCI node";
+    vec![match Sisci::open(None) {
+        Ok(sisci) => Finding::ok(TOPIC, sisci.node().to_string()),
+        Err(error @ Error::UnknownNode { .. }) => Finding::fail(
+            TOPIC,
+            format!("{error}; unset it, or name one of those in a [[sisci.node]]"),
+        ),
+        // The broker's own finding says what to do.
+        Err(error) => Finding::warn(TOPIC, format!("not known: {error}")),
     }]
 }
 

@@ -165,6 +165,8 @@ message! {
     pub struct JoinRequest {
         /// Its id: one of the configuration, or [`NODE_DEFAULT`].
         node: u32,
+        /// Nodes of the configuration one of whose addresses the session's network namespace has.
+        here: Vec<u32>,
     }
 
     /// Names a node.

@@ -1,6 +1,7 @@
 //! What a process has of SISCI, to be presented to the next broker.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::control::{Control, RawEvent};
@@ -10,7 +11,7 @@ use crate::services::session::LifeBody;
 use crate::services::sisci::{
     Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentRequest,
     ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply, InterruptReply,
-    JoinRequest, LocalChange, LocalEvent, LocalSegmentReply, MappedRequest, RemoteChange,
+    JoinRequest, LocalChange, LocalEvent, LocalSegmentReply, MappedRequest, NodeInfo, RemoteChange,
     RemoteEvent, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
     RestoreInterruptRequest, RestoreSegmentRequest, SERVICE, SisciStub,
 };
@@ -350,6 +351,16 @@ impl Books {
     }
 }
 
+/// The nodes one of whose addresses this network namespace has: only those can be bound to.
+pub(super) fn nodes_here(nodes: &[NodeInfo]) -> Vec<u32> {
+    let own = |address: &[u8; 16]| {
+        let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
+        UdpSocket::bind((address, 0)).is_ok()
+    };
+    let here = nodes.iter().filter(|node| node.addresses.iter().any(own));
+    here.map(|node| node.node).collect()
+}
+
 fn bonds(all: &BTreeMap<u64, u32>) -> Vec<Bond> {
     all.iter()
         .map(|(&name, &node)| Bond { name, node })
@@ -360,7 +371,9 @@ impl session::Books for Books {
     fn present(&mut self, broker: &mut Control, _: &session::Opened) -> Result<()> {
         // None the first time.
         let Some(node) = self.node else { return Ok(()) };
-        SisciStub(broker).join(&JoinRequest { node }, &[])?;
+        let (nodes, _) = SisciStub(broker).nodes(&(), &[])?;
+        let here = nodes_here(&nodes);
+        SisciStub(broker).join(&JoinRequest { node, here }, &[])?;
         self.present_segments(broker)?;
         self.present_connections(broker)?;
         self.present_interrupts(broker)?;
