@@ -3,6 +3,7 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #define ID 100
@@ -70,6 +71,8 @@ static void creating(void)
 {
 	sci_desc_t sd = open_library();
 	sci_local_segment_t segment, other;
+	struct sysinfo info;
+	size_t most;
 
 #define CREATE(id, size, flags) sd, &other, id, size, NO_CALLBACK, NO_ARG, flags
 	DO(SCICreateSegment, sd, &segment, ID, 1000, NO_CALLBACK, NO_ARG, NO_FLAGS);
@@ -88,6 +91,13 @@ static void creating(void)
 			NO_ARG, NO_FLAGS);
 	REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, (size_t)1 << 60, NO_FLAGS));
 	REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, SIZE_MAX, NO_FLAGS));
+	/* More than memory and swap; what is almost all of it is taken at its word. */
+	EXPECT(sysinfo(&info) == 0);
+	most = ((size_t)info.totalram + info.totalswap) * info.mem_unit;
+	REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, most + PAGE, NO_FLAGS));
+	REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, (size_t)1 << 46, NO_FLAGS));
+	DO(SCICreateSegment, CREATE(ID + 1, most / 2, NO_FLAGS));
+	DO(SCIRemoveSegment, other, NO_FLAGS);
 	/* No power of two is more than the most that there is room for, but no room. */
 	for (size_t size = (size_t)1 << 48; size; size <<= 1) {
 		REFUSED(SCI_ERR_NOSPC, SCICreateSegment, CREATE(ID + 1, size, NO_FLAGS));

@@ -128,6 +128,13 @@ pub(super) fn whole_pages(size: u64) -> Option<u64> {
     (size > 0 && size < SEGMENT_BYTES).then_some(size)
 }
 
+/// Bytes of the host's memory and swap together.
+fn memory_and_swap() -> u64 {
+    let info = rustix::system::sysinfo();
+    let units = info.totalram.saturating_add(info.totalswap);
+    units.saturating_mul(u64::from(info.mem_unit))
+}
+
 impl Tables {
     /// Creates a segment, or joins a group. Returns the reply and the memory's descriptor.
     pub(super) fn create_segment(
@@ -159,6 +166,8 @@ impl Tables {
         }
         let memory = match request.backing {
             Backing::Empty => None,
+            // There is no room for it, whatever is freed; and its owner would be killed for trying.
+            _ if size > memory_and_swap() => return Err(Errno::NOMEM),
             _ => Some(private_memfd(&format!("{MEMORY_NAME}{tenant_name}"), size)?),
         };
         let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
