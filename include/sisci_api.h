@@ -37,16 +37,13 @@ extern "C" {
  */
 
 /* --- Constants: waiting --- */
-
 extern const unsigned int SCI_INFINITE_TIMEOUT;
 
 /* --- Constants: descriptors and nodes --- */
-
 extern const unsigned int SCI_FLAG_THREAD_SAFE;
 extern const unsigned int SCI_LOCAL_HOST;
 
 /* --- Constants: segments --- */
-
 extern const unsigned int SCI_FLAG_USE_CALLBACK;
 extern const unsigned int SCI_FLAG_EMPTY;
 extern const unsigned int SCI_FLAG_PRIVATE;
@@ -64,7 +61,6 @@ extern const unsigned int SCI_FLAG_ASYNCHRONOUS_CONNECT;
 extern const unsigned int SCI_FLAG_LOCK_USER_MEM;
 
 /* --- Constants: maps --- */
-
 extern const unsigned int SCI_FLAG_FIXED_MAP_ADDR;
 extern const unsigned int SCI_FLAG_READONLY_MAP;
 extern const unsigned int SCI_FLAG_LOCK_OPERATION;
@@ -82,7 +78,6 @@ extern const unsigned int SCI_FLAG_WRITES_DISABLE_GATHER_MAP;
 extern const unsigned int SCI_FLAG_DISABLE_128_BYTES_PACKETS;
 
 /* --- Constants: copies and sequences --- */
-
 extern const unsigned int SCI_FLAG_BLOCK_READ;
 extern const unsigned int SCI_FLAG_ERROR_CHECK;
 extern const unsigned int SCI_FLAG_FAST_BARRIER;
@@ -93,7 +88,6 @@ extern const unsigned int SCI_FLAG_CACHE_FLUSH;
 extern const unsigned int SCI_FLAG_CACHE_INVALIDATE;
 
 /* --- Constants: DMA --- */
-
 extern const unsigned int SCI_FLAG_DMA_POST;
 extern const unsigned int SCI_FLAG_DMA_WAIT;
 extern const unsigned int SCI_FLAG_DMA_RESET;
@@ -107,7 +101,6 @@ extern const unsigned int SCI_FLAG_DMA_CHANNEL_SHARED;
 extern const unsigned int SCI_DMA_CHANNEL_ID_DONTCARE;
 
 /* --- Constants: interrupts --- */
-
 extern const unsigned int SCI_FLAG_FIXED_INTNO;
 extern const unsigned int SCI_FLAG_SHARED_INT;
 extern const unsigned int SCI_FLAG_CONDITIONAL_INTERRUPT;
@@ -116,7 +109,6 @@ extern const unsigned int SCI_FLAG_SHARE_EXTERNAL;
 extern const unsigned int SCI_FLAG_PCIE_REQUESTER_GLOBAL;
 
 /* --- Constants: SmartIO --- */
-
 extern const unsigned int SCI_FLAG_EXCLUSIVE;
 extern const unsigned int SCI_FLAG_DEVICE_SIDE_ONLY;
 extern const unsigned int SCI_FLAG_LOCAL_ONLY;
@@ -124,6 +116,8 @@ extern const unsigned int SCI_FLAG_DEVICE_PREFER_BANDWIDTH;
 extern const unsigned int SCI_FLAG_HOST_PREFER_BANDWIDTH;
 extern const unsigned int SCI_FLAG_SPECIFY_PATH;
 extern const unsigned int SCI_FLAG_SPECIFY_SLOT;
+extern const unsigned int SCI_FLAG_BAR;
+extern const unsigned int SCI_FLAG_SHARED;
 extern const unsigned int SCI_MEMTYPE_BAR;
 extern const unsigned int SCI_MEMTYPE_PRIVATE;
 extern const unsigned int SCI_MEMTYPE_SHARED;
@@ -137,7 +131,6 @@ extern const unsigned int SCI_MEMACCESS_P2P_READ;
 extern const unsigned int SCI_MEMACCESS_P2P_WRITE;
 
 /* --- Constants: queries --- */
-
 extern const unsigned int SCI_Q_ADAPTER;
 extern const unsigned int SCI_Q_SYSTEM;
 extern const unsigned int SCI_Q_LOCAL_SEGMENT;
@@ -150,7 +143,6 @@ extern const unsigned int SCI_Q_SISCI_DRIVER_VERSION;
 extern const unsigned int SCI_Q_DEVICE;
 
 /* --- Constants: queries of adapters --- */
-
 extern const unsigned int SCI_Q_ADAPTER_SERIAL_NUMBER;
 extern const unsigned int SCI_Q_ADAPTER_CARD_TYPE;
 extern const unsigned int SCI_Q_ADAPTER_NODEID;
@@ -192,14 +184,12 @@ extern const unsigned int SCI_Q_ADAPTER_B_LINK_FREQUENCY;
 extern const unsigned int SCI_Q_ADAPTER_IO_BUS_FREQUENCY;
 
 /* --- Constants: queries of the system --- */
-
 extern const unsigned int SCI_Q_SYSTEM_CPU_CACHE_LINE_SIZE;
 extern const unsigned int SCI_Q_SYSTEM_HOSTBRIDGE;
 extern const unsigned int SCI_Q_SYSTEM_WRITE_POSTING_ENABLED;
 extern const unsigned int SCI_Q_SYSTEM_WRITE_COMBINING_ENABLED;
 
 /* --- Constants: queries of DMA, segments, maps and devices --- */
-
 extern const unsigned int SCI_Q_DMA_AVAILABLE;
 extern const unsigned int SCI_Q_DMA_CAPABILITIES;
 extern const unsigned int SCI_Q_LOCAL_SEGMENT_IOADDR;
@@ -213,7 +203,6 @@ extern const unsigned int SCI_Q_MAP_QUERY_REMOTE_MAPPED_TO_LOCAL_TARGET;
 extern const unsigned int SCI_Q_DEVICE_INFO;
 
 /* --- Library and nodes --- */
-
 /* Prepares the library for this process; to be called first. Nests with SCITerminate. */
 void SCIInitialize(unsigned int flags, sci_error_t *error);
 
@@ -251,7 +240,6 @@ int SCIProbeNode(sci_desc_t sd, unsigned int localAdapterNo, unsigned int nodeId
 void SCIQuery(unsigned int command, void *data, unsigned int flags, sci_error_t *error);
 
 /* --- Local segments --- */
-
 /*
  * Memory that others can be given. Flags: SCI_FLAG_USE_CALLBACK; SCI_FLAG_AUTO_ID, the library
  * chooses the id (SCIGetLocalSegmentId); SCI_FLAG_EMPTY, memory comes by
@@ -311,7 +299,6 @@ void SCIRegisterSegmentMemory(void *address, size_t size, sci_local_segment_t se
 		unsigned int flags, sci_error_t *error);
 
 /* --- Remote segments and maps --- */
-
 /*
  * Connects to a segment of a node, its own included. SCI_ERR_NO_SUCH_SEGMENT at once if there is
  * none of this id that is available. Flags: SCI_FLAG_USE_CALLBACK; SCI_FLAG_ASYNCHRONOUS_CONNECT,
@@ -352,7 +339,6 @@ void SCIConnectSCISpace(sci_desc_t sd, unsigned int localAdapterNo,
 		unsigned int flags, sci_error_t *error);
 
 /* --- Copies and order --- */
-
 /* Copies to a map, or with SCI_FLAG_BLOCK_READ from it. With SCI_FLAG_ERROR_CHECK
    SCI_ERR_TRANSFER_FAILED tells that the memory's owner has gone. `sequence` may be NULL. */
 void SCIMemCpy(sci_sequence_t sequence, void *memAddr, sci_map_t remoteMap, size_t remoteOffset,
@@ -405,7 +391,6 @@ unsigned int GetSciMemCopyFunction(void);
 void SetSciMemCopyFunction(unsigned int number);
 
 /* --- DMA --- */
-
 /* A queue of transfers, of which `maxEntries` can be under way. */
 void SCICreateDMAQueue(sci_desc_t sd, sci_dma_queue_t *dq, unsigned int localAdapterNo,
 		unsigned int maxEntries, unsigned int flags, sci_error_t *error);
@@ -481,7 +466,6 @@ void SCIphDmaStart(sci_dma_queue_t dq, sci_cb_dma_t callback, void *callbackArg,
 		unsigned int flags, sci_error_t *error);
 
 /* --- Interrupts --- */
-
 /*
  * Flags: SCI_FLAG_USE_CALLBACK; SCI_FLAG_FIXED_INTNO, the number is *interruptNo, else it is
  * chosen and written there; SCI_FLAG_SHARED_INT, several may create the same number, and all get
@@ -547,7 +531,6 @@ void SCIGetConditionalInterruptTrigCounter(sci_local_interrupt_t interrupt,
 		unsigned int *interruptTrigCounter, unsigned int flags, sci_error_t *error);
 
 /* --- What needs hardware: SCI_ERR_NOT_SUPPORTED --- */
-
 unsigned int SCIGetCSRRegister(sci_desc_t sd, unsigned int localAdapterNo,
 		unsigned int SCINodeId, unsigned int CSROffset, unsigned int flags,
 		sci_error_t *error);
@@ -592,6 +575,18 @@ void SCIRegisterPCIeRequester(sci_desc_t sd, unsigned int localAdapterNo, unsign
 		unsigned int devfn, unsigned int flags, sci_error_t *error);
 void SCIUnregisterPCIeRequester(sci_desc_t sd, unsigned int localAdapterNo, unsigned int bus,
 		unsigned int devfn, unsigned int flags, sci_error_t *error);
+/* As older versions of the interface call some of these. */
+void SCIConnectDeviceMemory(sci_desc_t sd, sci_remote_segment_t *segment,
+		unsigned int localAdapterNo, sci_smartio_device_t device, unsigned int segmentId,
+		unsigned int reserved, unsigned int flags, sci_error_t *error);
+void SCIConnectDeviceBar(sci_desc_t sd, sci_remote_segment_t *segment, uint64_t fdid,
+		unsigned int bar, unsigned int localAdapterNo, unsigned int flags,
+		sci_error_t *error);
+void SCIMapSegmentForDevice(sci_local_segment_t segment, sci_smartio_device_t device,
+		unsigned int localAdapterNo, sci_ioaddr_t *ioaddress, unsigned int flags,
+		sci_error_t *error);
+void SCIUnmapSegmentForDevice(sci_local_segment_t segment, sci_smartio_device_t device,
+		unsigned int localAdapterNo, unsigned int flags, sci_error_t *error);
 
 #ifdef __cplusplus
 }

@@ -48,16 +48,19 @@ $(sisci_headers): $(BUILD)/include/%.h: include/%.h
 	@mkdir -p $(@D)
 	install -m 644 $< $@
 
-# What programs for Dolphin's library look for: headers in two places, the library in two.
+# What programs for Dolphin's library look for: headers in two places, the library in two,
+# the broker in one.
 install: bins sisci ## Install programs, libsisci.so and headers (DESTDIR, PREFIX, DIS_COMPAT=1)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
 	install -m 755 $(BUILD)/bin/causeway $(BUILD)/bin/causewayd $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/lib/libsisci.so $(DESTDIR)$(PREFIX)/lib/
 	install -m 644 $(sisci_headers) $(DESTDIR)$(PREFIX)/include/
 ifneq ($(DIS_COMPAT),)
-	install -d $(addprefix $(DESTDIR)/opt/DIS/,include/dis lib64 lib)
+	install -d $(addprefix $(DESTDIR)/opt/DIS/,include/dis lib64 lib bin)
 	install -m 644 $(sisci_headers) $(DESTDIR)/opt/DIS/include/
 	install -m 644 $(sisci_headers) $(DESTDIR)/opt/DIS/include/dis/
 	install -m 755 $(BUILD)/lib/libsisci.so $(DESTDIR)/opt/DIS/lib64/
 	install -m 755 $(BUILD)/lib/libsisci.so $(DESTDIR)/opt/DIS/lib/
+	@# Where the library looks for it first: beside itself, in ../bin.
+	install -m 755 $(BUILD)/bin/causeway $(BUILD)/bin/causewayd $(DESTDIR)/opt/DIS/bin/
 endif

@@ -194,6 +194,11 @@ static void hardware(void)
 	ABSENT(SCIUnmapRemoteSegmentForDevice, remote, device, NO_FLAGS);
 	ABSENT(SCIRegisterPCIeRequester, sd, 0, 1, 0, SCI_FLAG_PCIE_REQUESTER_GLOBAL);
 	ABSENT(SCIUnregisterPCIeRequester, sd, 0, 1, 0, NO_FLAGS);
+	/* What older programs link against. */
+	ABSENT(SCIConnectDeviceMemory, sd, &remote, 0, device, 0, 0, SCI_FLAG_BAR);
+	REFUSED(SCI_ERR_NO_SUCH_FDID, SCIConnectDeviceBar, sd, &remote, 1, 0, 0, SCI_FLAG_SHARED);
+	ABSENT(SCIMapSegmentForDevice, segment, device, 0, &io, NO_FLAGS);
+	ABSENT(SCIUnmapSegmentForDevice, segment, device, 0, NO_FLAGS);
 }
 
 int main(void)

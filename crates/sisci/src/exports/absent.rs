@@ -291,3 +291,56 @@ pub(crate) unsafe extern "C" fn SCIUnregisterPCIeRequester(
 ) {
     absent::<()>(error, Error::NOT_SUPPORTED)
 }
+
+// What older versions of the interface call the functions of lent devices. Programs still link
+// against these names; none comes further than to `SCIBorrowDevice`.
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn SCIConnectDeviceMemory(
+    _sd: Handle<Descriptor>,
+    _segment: *mut Handle<RemoteSegment>,
+    _adapter: c_uint,
+    _device: Device,
+    _id: c_uint,
+    _reserved: c_uint,
+    _flags: c_uint,
+    error: *mut Error,
+) {
+    absent::<()>(error, Error::NOT_SUPPORTED)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn SCIConnectDeviceBar(
+    _sd: Handle<Descriptor>,
+    _segment: *mut Handle<RemoteSegment>,
+    _fdid: u64,
+    _bar: c_uint,
+    _adapter: c_uint,
+    _flags: c_uint,
+    error: *mut Error,
+) {
+    absent::<()>(error, Error::NO_SUCH_FDID)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn SCIMapSegmentForDevice(
+    _segment: Handle<LocalSegment>,
+    _device: Device,
+    _adapter: c_uint,
+    _io: *mut u64,
+    _flags: c_uint,
+    error: *mut Error,
+) {
+    absent::<()>(error, Error::NOT_SUPPORTED)
+}
+
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn SCIUnmapSegmentForDevice(
+    _segment: Handle<LocalSegment>,
+    _device: Device,
+    _adapter: c_uint,
+    _flags: c_uint,
+    error: *mut Error,
+) {
+    absent::<()>(error, Error::NOT_SUPPORTED)
+}
