@@ -7,7 +7,7 @@
 //! that it had the last time. The last bytes are copied when all others are where they belong, for
 //! programs that look at these to see that a transfer is complete.
 
-use crate::{Descriptor, State, Valid};
+use crate::{Descriptor, State, Valid, copy};
 
 /// Bytes copied between two looks at whether the transfer is to go on: some microseconds.
 pub const CHUNK: usize = 128 * 1024;
@@ -113,7 +113,7 @@ impl Plan {
             // SAFETY: as the caller says; memmove allows the ranges to overlap.
             unsafe {
                 let (src, dst) = (descriptor.src.add(at.offset), descriptor.dst.add(at.offset));
-                std::ptr::copy(src, dst, end - at.offset);
+                copy(src, dst, end - at.offset);
             }
             at = At {
                 index: at.index + 1,

@@ -25,6 +25,7 @@
 //! were when they ended before), and its own begin with an engine of its own.
 
 mod claims;
+mod copy;
 mod engine;
 mod job;
 mod lineage;
@@ -32,6 +33,7 @@ mod notifier;
 mod queue;
 
 pub use claims::CHUNK;
+pub use copy::copy;
 pub use engine::Engine;
 pub use queue::Queue;
 

@@ -42,9 +42,9 @@ pub unsafe fn copy(
         Direction::Write if !map.mapping().is_writable() => return Err(Error::ACCESS),
         // SAFETY: in the mapping, which the map keeps; the caller vouches for its own memory;
         // memmove allows them to overlap, and other processes may write there.
-        Direction::Write => unsafe { std::ptr::copy(memory, there, len) },
+        Direction::Write => unsafe { causeway_dma::copy(memory, there, len) },
         // SAFETY: as above.
-        Direction::Read => unsafe { std::ptr::copy(there, memory, len) },
+        Direction::Read => unsafe { causeway_dma::copy(there, memory, len) },
     }
     store_barrier();
     if check && !map.is_alive() {
