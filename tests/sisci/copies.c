@@ -1,7 +1,11 @@
 /* Two processes: copies and block transfers, what keeps them from succeeding, and who is told. */
 #include "check.h"
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/user.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define ID 800
@@ -214,12 +218,116 @@ static void blocks_under_way(void)
 	SCITerminate();
 }
 
+/* Bytes of `rep movsb`, lowest first. */
+#define STRING_COPY 0xa4f3
+/* More instructions than a copy of 8 bytes takes, with two calls of raise(3). */
+#define FEW 400
+
+/* Has its copies watched, instruction by instruction. */
+static void copy_watched(struct peer *parent)
+{
+	static const size_t sizes[] = {8, 4096, 8192, 65536};
+	static char mine[65536];
+	sci_local_segment_t segment;
+	sci_map_t map;
+
+	offer(open_library(), &segment, &map, ID, sizeof(mine) + PAGE);
+	for (size_t i = 0; i < COUNT(sizes); i++)
+		DO(SCIMemCpy, NULL, mine, map, 16, sizes[i], NO_FLAGS);
+	say(parent, COUNT(sizes));
+	EXPECT(ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0);
+	for (size_t i = 0; i < COUNT(sizes); i++) {
+		raise(SIGSTOP);
+		DO(SCIMemCpy, NULL, mine, map, 16, sizes[i], NO_FLAGS);
+	}
+	raise(SIGSTOP);
+}
+
+/* The processor's string instruction is many times slower than vectors where the destination lies
+   across cache lines, on several processors: it must not be what copies there. */
+static void no_string_instruction_where_it_is_slow(void)
+{
+	struct user_regs_struct regs;
+	struct peer peer;
+	unsigned int copies;
+	int status;
+
+	spawn(&peer, copy_watched);
+	copies = hear(&peer);
+	EXPECT(waitpid(peer.pid, &status, 0) == peer.pid && WIFSTOPPED(status));
+	for (unsigned int i = 0; i < copies; i++) {
+		unsigned long steps = 0, strings = 0;
+
+		do {
+			EXPECT(ptrace(PTRACE_SINGLESTEP, peer.pid, NULL, NULL) == 0);
+			if (waitpid(peer.pid, &status, 0) != peer.pid || !WIFSTOPPED(status))
+				give_up(__FILE__, __LINE__, "PTRACE_SINGLESTEP", 0);
+			EXPECT(ptrace(PTRACE_GETREGS, peer.pid, NULL, &regs) == 0);
+			if ((ptrace(PTRACE_PEEKTEXT, peer.pid, regs.rip, NULL) & 0xffff) ==
+					STRING_COPY)
+				strings++;
+			steps++;
+		} while (WSTOPSIG(status) == SIGTRAP);
+		EXPECT(strings == 0 || !__builtin_cpu_supports("avx2"));
+		if (i == 0)
+			EXPECT(steps < FEW);
+	}
+	EXPECT(ptrace(PTRACE_DETACH, peer.pid, NULL, NULL) == 0);
+	join(&peer);
+}
+
+#define CANCELLATIONS 400
+
+/* Copies without end, and can be cancelled anywhere. */
+static void *copy_until_cancelled(void *unused)
+{
+	static char mine[4 * PAGE];
+	sci_error_t error;
+
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (size_t i = 0;; i++) {
+		SCIMemCpy(NULL, mine, there, i % 64, i % (2 * PAGE - 64), NO_FLAGS, &error);
+		SCIMemWrite(mine, memory + i % 64, i % PAGE, NO_FLAGS, &error);
+		SCITransferBlock(there, 0, there, PAGE, i % PAGE, NO_FLAGS, &error);
+	}
+	return unused;
+}
+
+/* Threads that are cancelled in a copy leave nothing locked. */
+static void threads_are_cancelled(void)
+{
+	struct peer peer;
+	sci_map_t map;
+
+	set_up(&peer, SIZE);
+	alarm(60);
+	for (int i = 0; i < CANCELLATIONS; i++) {
+		pthread_t thread;
+
+		EXPECT(pthread_create(&thread, NULL, copy_until_cancelled, NULL) == 0);
+		/* Not always at the same place. */
+		usleep((unsigned int)(i * 7 % 200));
+		EXPECT(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+		map_remote(&map, PAGE, NO_FLAGS);
+		DO(SCIUnmapSegment, map, NO_FLAGS);
+	}
+	alarm(0);
+	DO(SCIUnmapSegment, there, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	say(&peer, 0);
+	join(&peer);
+	SCITerminate();
+}
+
 int main(void)
 {
 	static const struct test tests[] = {
 		{"copies: ranges and rights", ranges_and_rights},
 		{"copies: the owner is killed", the_owner_is_killed},
 		{"copies: blocks under way", blocks_under_way},
+		{"copies: no string instruction where it is slow",
+				no_string_instruction_where_it_is_slow},
+		{"copies: threads are cancelled", threads_are_cancelled},
 	};
 
 	return run_tests(tests, COUNT(tests));

@@ -185,7 +185,11 @@ static void **const handles[] = {(void **)&sd, (void **)&local, (void **)&remote
 	X(SCIMapRemoteSegmentForDevice, 0, remote, NULL, NULL, 0, PAGE, flags) \
 	X(SCIUnmapRemoteSegmentForDevice, 0, remote, NULL, flags) \
 	X(SCIRegisterPCIeRequester, 0, sd, adapter, 0, 0, flags) \
-	X(SCIUnregisterPCIeRequester, 0, sd, adapter, 0, 0, flags)
+	X(SCIUnregisterPCIeRequester, 0, sd, adapter, 0, 0, flags) \
+	X(SCIConnectDeviceMemory, 0, sd, NULL, adapter, NULL, 0, 0, flags) \
+	X(SCIConnectDeviceBar, 0, sd, NULL, 1, 0, adapter, flags) \
+	X(SCIMapSegmentForDevice, 0, local, NULL, adapter, NULL, flags) \
+	X(SCIUnmapSegmentForDevice, 0, local, NULL, adapter, flags)
 #define ALL(X) \
 	NAMES(X) LOCAL_SEGMENTS(X) REMOTE_SEGMENTS(X) COPIES(X) TRANSFERS(X) CHANNELS(X) \
 	INTERRUPTS(X) DATA_INTERRUPTS(X) ABSENT(X)
@@ -286,6 +290,14 @@ static void before_and_after(void)
 	set_up();
 	SCITerminate();
 	uninitialized("after SCITerminate");
+	/* Nothing else is looked at before. */
+	flags = NO_SUCH_FLAG;
+	adapter = 1;
+	no_place = 1;
+	uninitialized("after SCITerminate, with wrong arguments");
+	flags = NO_FLAGS;
+	adapter = ADAPTER;
+	no_place = 0;
 	/* What was left open is gone, and the library as good as new. */
 	set_up();
 	tear_down();

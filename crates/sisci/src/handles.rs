@@ -5,9 +5,12 @@
 
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Deref;
+use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 
@@ -114,16 +117,89 @@ pub(crate) fn next_generation(generation: u32) -> u32 {
 }
 
 /// All objects of a kind.
-#[derive(Debug)]
+///
+/// Looking one up takes no lock: the entries never move, and each counts those who are using its
+/// object, which the table gives up when it is removed and the last of them has left. A thread that
+/// ends while it uses an object leaves its count behind: the object is never given up then, and
+/// nobody waits for that.
 pub struct Table<T> {
     epoch: u32,
-    slots: RwLock<Slots<T>>,
+    /// The first has [`FIRST_CHUNK`] entries, each other twice as many as the one before.
+    chunks: [AtomicPtr<Slot<T>>; CHUNKS],
+    books: Mutex<Books>,
 }
 
-#[derive(Debug)]
-struct Slots<T> {
-    entries: Vec<(u32, Option<Arc<T>>)>,
+/// Entries of a table's first chunk.
+const FIRST_CHUNK: usize = 64;
+/// Chunks of a table: enough for [`MAX`] entries.
+const CHUNKS: usize = (MAX / FIRST_CHUNK).ilog2() as usize + 1;
+/// In the place of an entry's generation: its object is removed and still in use.
+const CLOSING: u64 = 0xffff_ffff << GENERATION_SHIFT;
+/// Where an entry's word has the generation. Below is the number of users.
+const GENERATION_SHIFT: u32 = 32;
+
+/// An entry.
+struct Slot<T> {
+    /// Generation, 0 without an object, and users. Users of what was removed come and go at any
+    /// time: so the generation is changed by addition.
+    state: AtomicU64,
+    /// From `Arc::into_raw`, or null.
+    object: AtomicPtr<T>,
+}
+
+#[derive(Debug, Default)]
+struct Books {
+    /// The generation that an entry's object has, or will have.
+    generations: Vec<u32>,
     free: Vec<usize>,
+}
+
+/// An object in use.
+pub struct Ref<'a, T: Object> {
+    table: &'a Table<T>,
+    slot: &'a Slot<T>,
+    index: usize,
+}
+
+impl<T: Object> Deref for Ref<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: not null, and the table keeps it as long as this user has not left.
+        unsafe { &*self.slot.object.load(Ordering::Relaxed) }
+    }
+}
+
+impl<T: Object> Drop for Ref<'_, T> {
+    #[inline]
+    fn drop(&mut self) {
+        self.table.leave(self.slot, self.index);
+    }
+}
+
+impl<T> fmt::Debug for Table<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = self.books.lock().generations.len();
+        f.debug_struct("Table")
+            .field("entries", &entries)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Chunk of an entry, and its place there.
+#[inline]
+fn place(index: usize) -> (usize, usize) {
+    let chunk = (index / FIRST_CHUNK + 1).ilog2() as usize;
+    (chunk, index - FIRST_CHUNK * ((1 << chunk) - 1))
+}
+
+fn generation_of(state: u64) -> u32 {
+    (state >> GENERATION_SHIFT) as u32
+}
+
+fn users_of(state: u64) -> u32 {
+    state as u32
 }
 
 impl<T: Object> Table<T> {
@@ -132,11 +208,52 @@ impl<T: Object> Table<T> {
     pub fn new(epoch: u32) -> Table<T> {
         Table {
             epoch,
-            slots: RwLock::new(Slots {
-                entries: Vec::new(),
-                free: Vec::new(),
-            }),
+            chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
+            books: Mutex::default(),
         }
+    }
+
+    #[inline]
+    fn slot(&self, index: usize) -> Option<&Slot<T>> {
+        let (chunk, place) = place(index);
+        let entries = self.chunks.get(chunk)?.load(Ordering::Acquire);
+        if entries.is_null() {
+            return None;
+        }
+        // SAFETY: `reserve` allocated the chunk with this many entries; it lives as the table does.
+        Some(unsafe { &*entries.add(place) })
+    }
+
+    /// An entry without an object, and the generation for one.
+    fn reserve(&self) -> Result<(usize, u32)> {
+        let mut books = self.books.lock();
+        if let Some(index) = books.free.pop() {
+            return Ok((index, books.generations[index]));
+        }
+        let index = books.generations.len();
+        if index >= MAX {
+            return Err(Error::API_NOSPC);
+        }
+        let (chunk, place) = place(index);
+        if place == 0 {
+            let fresh: Box<[Slot<T>]> = (0..FIRST_CHUNK << chunk)
+                .map(|_| Slot {
+                    state: AtomicU64::new(0),
+                    object: AtomicPtr::new(ptr::null_mut()),
+                })
+                .collect();
+            self.chunks[chunk].store(Box::into_raw(fresh).cast(), Ordering::Release);
+        }
+        let generation = first_generation(self.epoch);
+        books.generations.push(generation);
+        Ok((index, generation))
+    }
+
+    /// The entry has no object any more.
+    fn release(&self, index: usize) {
+        let mut books = self.books.lock();
+        books.generations[index] = next_generation(books.generations[index]);
+        books.free.push(index);
     }
 
     /// Adds an object, which is told its handle.
@@ -145,32 +262,57 @@ impl<T: Object> Table<T> {
     /// [`Error::API_NOSPC`], or what `make` says.
     pub fn insert(&self, make: impl FnOnce(Handle<T>) -> Result<Arc<T>>) -> Result<Handle<T>> {
         // Reserved first: `make` may call others, and must not do so under the lock.
-        let (index, generation) = {
-            let mut slots = self.slots.write();
-            match slots.free.pop() {
-                Some(index) => (index, slots.entries[index].0),
-                None if slots.entries.len() < MAX => {
-                    let generation = first_generation(self.epoch);
-                    slots.entries.push((generation, None));
-                    (slots.entries.len() - 1, generation)
-                }
-                None => return Err(Error::API_NOSPC),
-            }
-        };
+        let (index, generation) = self.reserve()?;
         let handle = Handle::new(index, generation);
-        let made = make(handle);
-        let mut slots = self.slots.write();
-        match made {
-            Ok(object) => {
-                slots.entries[index].1 = Some(object);
-                Ok(handle)
-            }
-            Err(error) => {
-                slots.entries[index].0 = next_generation(generation);
-                slots.free.push(index);
-                Err(error)
-            }
+        let slot = self.slot(index).ok_or(Error::API_NOSPC)?;
+        let object = make(handle).inspect_err(|_| self.release(index))?;
+        slot.object
+            .store(Arc::into_raw(object).cast_mut(), Ordering::Relaxed);
+        let added = u64::from(generation) << GENERATION_SHIFT;
+        slot.state.fetch_add(added, Ordering::Release);
+        Ok(handle)
+    }
+
+    /// The object behind a handle, until the result is dropped.
+    ///
+    /// # Errors
+    /// [`Error::ILLEGAL_PARAMETER`] if there is none.
+    #[inline]
+    pub fn enter(&self, handle: Handle<T>) -> Result<Ref<'_, T>> {
+        let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
+        let slot = self.slot(index).ok_or(Error::ILLEGAL_PARAMETER)?;
+        let before = slot.state.fetch_add(1, Ordering::Acquire);
+        if generation == 0 || generation_of(before) != generation {
+            self.leave(slot, index);
+            return Err(Error::ILLEGAL_PARAMETER);
         }
+        Ok(Ref {
+            table: self,
+            slot,
+            index,
+        })
+    }
+
+    #[inline]
+    fn leave(&self, slot: &Slot<T>, index: usize) {
+        let before = slot.state.fetch_sub(1, Ordering::AcqRel);
+        if users_of(before) == 1 && before & CLOSING == CLOSING {
+            self.give_up(slot, index);
+        }
+    }
+
+    /// Gives up a removed object, which nobody uses any more: only those who found it removed may
+    /// still come and go, and also end here.
+    #[cold]
+    fn give_up(&self, slot: &Slot<T>, index: usize) {
+        let object = slot.object.swap(ptr::null_mut(), Ordering::AcqRel);
+        if object.is_null() {
+            return;
+        }
+        slot.state.fetch_sub(CLOSING, Ordering::Release);
+        // SAFETY: from `into_raw` in `insert`, and taken by nobody else.
+        drop(unsafe { Arc::from_raw(object) });
+        self.release(index);
     }
 
     /// The object behind a handle.
@@ -178,35 +320,57 @@ impl<T: Object> Table<T> {
     /// # Errors
     /// [`Error::ILLEGAL_PARAMETER`] if there is none.
     pub fn get(&self, handle: Handle<T>) -> Result<Arc<T>> {
-        let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
-        match self.slots.read().entries.get(index) {
-            Some((current, Some(object))) if *current == generation => Ok(object.clone()),
-            _ => Err(Error::ILLEGAL_PARAMETER),
+        let entered = self.enter(handle)?;
+        let object: *const T = &*entered;
+        // SAFETY: from `into_raw`; the table keeps its count until this user has left.
+        unsafe {
+            Arc::increment_strong_count(object);
+            Ok(Arc::from_raw(object))
         }
     }
 
     /// Ends a handle. Returns the object to the one caller that ended it.
     pub fn remove(&self, handle: Handle<T>) -> Option<Arc<T>> {
-        let (index, generation) = handle.parts()?;
-        let mut slots = self.slots.write();
-        match slots.entries.get_mut(index) {
-            Some((current, object)) if *current == generation && object.is_some() => {
-                let object = object.take();
-                *current = next_generation(generation);
-                slots.free.push(index);
-                object
-            }
-            _ => None,
-        }
+        let (_, generation) = handle.parts()?;
+        let object = self.get(handle).ok()?;
+        let entered = self.enter(handle).ok()?;
+        let closing = CLOSING - (u64::from(generation) << GENERATION_SHIFT);
+        let close = |state: u64| (generation_of(state) == generation).then(|| state + closing);
+        let closed = entered
+            .slot
+            .state
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, close);
+        closed.ok().map(|_| object)
     }
 
     /// Does something with each object there is.
     pub fn each(&self, action: impl FnMut(Arc<T>)) {
-        let objects: Vec<Arc<T>> = {
-            let slots = self.slots.read();
-            slots.entries.iter().filter_map(|e| e.1.clone()).collect()
-        };
+        let generations = self.books.lock().generations.clone();
+        let handles = generations.into_iter().enumerate();
+        let objects: Vec<Arc<T>> = handles
+            .filter_map(|(index, generation)| self.get(Handle::new(index, generation)).ok())
+            .collect();
         objects.into_iter().for_each(action);
+    }
+}
+
+impl<T> Drop for Table<T> {
+    fn drop(&mut self) {
+        for (chunk, entries) in self.chunks.iter_mut().enumerate() {
+            let entries = *entries.get_mut();
+            if entries.is_null() {
+                continue;
+            }
+            let entries = ptr::slice_from_raw_parts_mut(entries, FIRST_CHUNK << chunk);
+            // SAFETY: from `into_raw` in `reserve`, of this length; nobody else has the table.
+            for slot in unsafe { Box::from_raw(entries) } {
+                let object = slot.object.into_inner();
+                if !object.is_null() {
+                    // SAFETY: from `into_raw` in `insert`.
+                    drop(unsafe { Arc::from_raw(object) });
+                }
+            }
+        }
     }
 }
 
@@ -280,6 +444,89 @@ mod tests {
         assert!(table.get(seen.unwrap()).is_err());
         let next = table.insert(|_| Ok(Arc::new(Thing(2)))).unwrap();
         assert_ne!(Some(next), seen);
+    }
+
+    #[test]
+    fn entries_have_places_of_their_own() {
+        let mut next = [0; CHUNKS];
+        for index in 0..MAX {
+            let (chunk, at) = place(index);
+            assert_eq!(at, next[chunk]);
+            assert!(at < FIRST_CHUNK << chunk);
+            next[chunk] += 1;
+        }
+    }
+
+    #[test]
+    fn a_removed_object_goes_with_its_last_user() {
+        let table = Table::new(0);
+        let object = Arc::new(Thing(1));
+        let handle = table.insert(|_| Ok(object.clone())).unwrap();
+        let (one, two) = (table.enter(handle).unwrap(), table.enter(handle).unwrap());
+        drop(table.remove(handle).unwrap());
+        assert!(table.enter(handle).is_err());
+        // Its entry is nobody else's yet.
+        let other = table.insert(|_| Ok(Arc::new(Thing(2)))).unwrap();
+        assert_ne!(handle.parts().unwrap().0, other.parts().unwrap().0);
+        drop(one);
+        assert_eq!((two.0, Arc::strong_count(&object)), (1, 2));
+        drop(two);
+        assert_eq!(Arc::strong_count(&object), 1);
+        let next = table.insert(|_| Ok(Arc::new(Thing(3)))).unwrap();
+        assert_eq!(handle.parts().unwrap().0, next.parts().unwrap().0);
+        drop(table);
+    }
+
+    #[test]
+    fn a_user_that_never_leaves_holds_nobody_up() {
+        let table = Table::new(0);
+        let handle = table.insert(|_| Ok(Arc::new(Thing(1)))).unwrap();
+        std::mem::forget(table.enter(handle).unwrap());
+        assert!(table.remove(handle).is_some() && table.remove(handle).is_none());
+        let next = table.insert(|_| Ok(Arc::new(Thing(2)))).unwrap();
+        assert_eq!(table.get(next).unwrap().0, 2);
+        assert!(table.enter(handle).is_err());
+    }
+
+    #[test]
+    fn those_who_look_up_what_is_removed_see_it_or_not() {
+        const ROUNDS: u32 = 20_000;
+        let table = Table::new(0);
+        let shown = AtomicU64::new(0);
+        let things: Arc<()> = Arc::new(());
+        struct Counted(u32, #[allow(dead_code, reason = "counts")] Arc<()>);
+        impl Object for Counted {
+            const TAG: u8 = 5;
+        }
+        let start = std::sync::Barrier::new(3);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    start.wait();
+                    while shown.load(Ordering::Acquire) != u64::MAX {
+                        let bits = shown.load(Ordering::Acquire);
+                        let handle: Handle<Counted> = Handle {
+                            bits,
+                            kind: PhantomData,
+                        };
+                        if let Ok(seen) = table.enter(handle) {
+                            assert!(seen.0 < ROUNDS);
+                        }
+                        let _ = table.get(handle).map(|seen| assert!(seen.0 < ROUNDS));
+                    }
+                });
+            }
+            start.wait();
+            for round in 0..ROUNDS {
+                let made = Arc::new(Counted(round, things.clone()));
+                let handle = table.insert(|_| Ok(made)).unwrap();
+                shown.store(handle.id(), Ordering::Release);
+                assert_eq!(table.remove(handle).unwrap().0, round);
+                assert!(table.get(handle).is_err());
+            }
+            shown.store(u64::MAX, Ordering::Release);
+        });
+        assert_eq!(Arc::strong_count(&things), 1);
     }
 
     #[test]

@@ -206,9 +206,13 @@ impl Library {
     ///
     /// # Errors
     /// [`Error::SYSTEM`] if there is none to be had, [`Error::INCONSISTENT_VERSIONS`] if it is of
-    /// another version.
+    /// another version, [`Error::NOT_INITIALIZED`] for a call that `SCITerminate` has overtaken: it
+    /// must not open the connection again.
     pub(crate) fn fabric(&'static self) -> Result<Arc<Sisci>> {
         let mut fabric = self.fabric.lock();
+        if self.initialized.load(Ordering::SeqCst) == 0 {
+            return Err(Error::NOT_INITIALIZED);
+        }
         if let Some(fabric) = &*fabric {
             return Ok(fabric.sisci.clone());
         }
@@ -290,6 +294,7 @@ pub(crate) fn from_fabric(error: &FabricError) -> Error {
         },
         FabricError::Protocol(_) | FabricError::Version { .. } => Error::INCONSISTENT_VERSIONS,
         FabricError::Forked => Error::NOT_INITIALIZED,
+        FabricError::UnknownNode { .. } => Error::NO_SUCH_NODEID,
         _ => Error::SYSTEM,
     }
 }

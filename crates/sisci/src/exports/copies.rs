@@ -3,7 +3,7 @@
 use core::ffi::{c_int, c_uint, c_void};
 use std::sync::Arc;
 
-use super::{Argument, below, call, call_or, flags, give, place, wanted};
+use super::{Argument, below, call, call_anyhow, call_often, flags, give, place, wait, wanted};
 use crate::blocks::{Block, BlockCallback};
 use crate::constants::*;
 use crate::copy::{Direction, copy, flush, store_barrier};
@@ -57,11 +57,11 @@ pub(crate) unsafe extern "C" fn SCIMemCpy(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    call_often(error, || {
         let library = Library::get()?;
         flags(given, COPY)?;
         check_sequence(library, sequence)?;
-        let map = map_of(library, map)?;
+        let map = library.maps.enter(map)?;
         let check = given & SCI_FLAG_ERROR_CHECK != 0;
         // SAFETY: the caller vouches for its memory.
         unsafe { copy(memory.cast(), &map, offset, size, direction(given), check) }
@@ -93,7 +93,7 @@ pub(crate) unsafe extern "C" fn SCIMemCpy_dual(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    call_often(error, || {
         let library = Library::get()?;
         flags(given, SCI_FLAG_ERROR_CHECK)?;
         check_sequence(library, sequence)?;
@@ -125,7 +125,7 @@ pub(crate) unsafe extern "C" fn SCIMemWrite(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    call_often(error, || {
         let library = Library::get()?;
         flags(given, SCI_FLAG_ERROR_CHECK)?;
         let address = remote.addr();
@@ -147,7 +147,7 @@ pub(crate) unsafe extern "C" fn SCITransferBlock(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    call_often(error, || {
         let library = Library::get()?;
         flags(given, SCI_FLAG_ERROR_CHECK)?;
         let from = map_of(library, source)?;
@@ -213,7 +213,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForBlockTransfer(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    call_anyhow(error, (), || {
         let library = Library::get()?;
         flags(given, 0)?;
         library.blocks.get(block)?.wait(library, deadline(timeout))
@@ -226,9 +226,10 @@ pub(crate) unsafe extern "C" fn SCIAbortBlockTransfer(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    wait(error, || {
+        let library = Library::get()?;
         flags(given, 0)?;
-        Library::get()?.blocks.get(block)?.abort();
+        library.blocks.get(block)?.abort();
         Ok(())
     });
 }
@@ -259,14 +260,15 @@ pub(crate) unsafe extern "C" fn SCIRemoveSequence(
     error: *mut Error,
 ) {
     call(error, || {
+        let library = Library::get()?;
         flags(given, 0)?;
-        Library::get()?.sequences.remove(sequence)
+        library.sequences.remove(sequence)
     });
 }
 
 #[inline]
-fn status(sequence: Handle<Sequence>) -> Result<Status> {
-    match Library::get()?.sequences.check(sequence)? {
+fn status(library: &Library, sequence: Handle<Sequence>) -> Result<Status> {
+    match library.sequences.check(sequence)? {
         true => Ok(Status::Ok),
         false => Ok(Status::NotRetriable),
     }
@@ -278,9 +280,10 @@ pub(crate) unsafe extern "C" fn SCIStartSequence(
     given: c_uint,
     error: *mut Error,
 ) -> Status {
-    call_or(error, Status::NotRetriable, || {
+    call_anyhow(error, Status::NotRetriable, || {
+        let library = Library::get()?;
         flags(given, 0)?;
-        status(sequence)
+        status(library, sequence)
     })
 }
 
@@ -290,12 +293,13 @@ pub(crate) unsafe extern "C" fn SCICheckSequence(
     given: c_uint,
     error: *mut Error,
 ) -> Status {
-    call_or(error, Status::NotRetriable, || {
+    call_anyhow(error, Status::NotRetriable, || {
+        let library = Library::get()?;
         flags(given, SCI_FLAG_NO_FLUSH | SCI_FLAG_NO_STORE_BARRIER)?;
         if given & SCI_FLAG_NO_STORE_BARRIER == 0 {
             store_barrier();
         }
-        status(sequence)
+        status(library, sequence)
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use causeway_dma::Descriptor as Range;
 
-use super::{Argument, adapter, below, call, call_or, flags, give, place, present, wanted};
+use super::{Argument, adapter, below, call, call_or, flags, give, place, present, wait, wanted};
 use crate::channel::Channel;
 use crate::constants::*;
 use crate::descriptor::Descriptor;
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForDMAQueue(
     error: *mut Error,
 ) -> QueueState {
     let mut state = QueueState::Error;
-    call(error, || {
+    wait(error, || {
         let queue = Library::get()?.queues.get(queue)?;
         flags(given, 0)?;
         let (ended, outcome) = queue.wait(deadline(timeout));

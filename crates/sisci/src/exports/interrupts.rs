@@ -2,7 +2,9 @@
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 
-use super::{Argument, CALLBACK_CANCEL, adapter, below, call, flags, give, place, wanted};
+use super::{
+    Argument, CALLBACK_CANCEL, adapter, below, call, call_often, flags, give, place, wait, wanted,
+};
 use crate::constants::*;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
@@ -132,6 +134,7 @@ pub(crate) unsafe extern "C" fn SCICreateInterrupt(
     error: *mut Error,
 ) {
     call(error, || {
+        Library::get()?;
         flags(given, CREATE)?;
         let function = wanted(function, given & SCI_FLAG_USE_CALLBACK != 0)?;
         let callback = plain(function, argument);
@@ -174,7 +177,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForInterrupt(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    wait(error, || {
         let interrupt = Library::get()?.interrupts.get(interrupt)?;
         flags(given, 0)?;
         interrupt.wait(deadline(timeout))
@@ -187,8 +190,8 @@ pub(crate) unsafe extern "C" fn SCITriggerInterrupt(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
-        let interrupt = Library::get()?.remote_interrupts.get(interrupt)?;
+    call_often(error, || {
+        let interrupt = Library::get()?.remote_interrupts.enter(interrupt)?;
         flags(given, 0)?;
         interrupt.trigger(&[])
     });
@@ -206,6 +209,7 @@ pub(crate) unsafe extern "C" fn SCICreateDataInterrupt(
     error: *mut Error,
 ) {
     call(error, || {
+        Library::get()?;
         flags(given, CREATE_DATA)?;
         let function = wanted(function, given & SCI_FLAG_USE_CALLBACK != 0)?;
         let argument = Argument(argument);
@@ -234,7 +238,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForDataInterrupt(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
+    wait(error, || {
         let interrupt = Library::get()?.data_interrupts.get(interrupt)?;
         flags(given, 0)?;
         let length = place(length)?;
@@ -264,8 +268,8 @@ pub(crate) unsafe extern "C" fn SCITriggerDataInterrupt(
     given: c_uint,
     error: *mut Error,
 ) {
-    call(error, || {
-        let interrupt = Library::get()?.remote_data_interrupts.get(interrupt)?;
+    call_often(error, || {
+        let interrupt = Library::get()?.remote_data_interrupts.enter(interrupt)?;
         flags(given, 0)?;
         let bytes: &[u8] = match (data.is_null(), length) {
             (_, 0) => &[],

@@ -20,7 +20,10 @@ pub(crate) unsafe extern "C" fn SCIInitialize(given: c_uint, error: *mut Error) 
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCITerminate() {
-    Library::terminate();
+    call(core::ptr::null_mut(), || {
+        Library::terminate();
+        Ok(())
+    });
 }
 
 #[unsafe(no_mangle)]

@@ -4,7 +4,9 @@ use core::ffi::{c_int, c_uint, c_void};
 
 use causeway_fabric::services::sisci::{Backing, GROUP_ID_MAX};
 
-use super::{Argument, CALLBACK_CANCEL, adapter, below, call, call_or, flags, give, place, wanted};
+use super::{
+    Argument, CALLBACK_CANCEL, adapter, below, call, call_or, flags, give, place, wait, wanted,
+};
 use crate::constants::*;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
@@ -250,7 +252,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForLocalSegmentEvent(
     given: c_uint,
     error: *mut Error,
 ) -> Reason {
-    call(error, || {
+    wait(error, || {
         let segment = Library::get()?.locals.get(segment)?;
         flags(given, 0)?;
         let (reason, source) = segment.wait(deadline(timeout))?;

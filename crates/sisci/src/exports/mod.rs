@@ -51,9 +51,84 @@ const ADAPTERS_MAX: c_uint = 16;
 /// `SCI_CALLBACK_CANCEL`: not to be called again.
 const CALLBACK_CANCEL: c_int = 1;
 
-/// Does what a function is called for, and reports how it went. `otherwise` is returned if it
-/// failed.
+/// No asynchronous cancellation of the calling thread while it lives: a thread that ends inside the
+/// library leaves locks held (`pthread_setcanceltype(3)`). For a thread that is not cancelled
+/// asynchronously anyway this is a load and a comparison. To disable cancellation would not do by
+/// itself: the C library ends a thread that does so while the signal is on its way.
+struct Deferred(c_int);
+
+impl Deferred {
+    #[inline]
+    fn new() -> Deferred {
+        let mut before = 0;
+        // SAFETY: a place for the type; the call is async-cancel-safe.
+        unsafe { pthread_setcanceltype(CANCEL_DEFERRED, &mut before) };
+        Deferred(before)
+    }
+}
+
+impl Drop for Deferred {
+    #[inline]
+    fn drop(&mut self) {
+        let mut before = 0;
+        // SAFETY: as above. A cancellation that has come meanwhile ends the thread here.
+        unsafe { pthread_setcanceltype(self.0, &mut before) };
+    }
+}
+
+/// No cancellation at the C library's cancellation points while it lives.
+struct Disabled(c_int);
+
+impl Disabled {
+    fn new() -> Disabled {
+        let mut before = 0;
+        // SAFETY: a place for the state; the call is async-cancel-safe.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &mut before) };
+        Disabled(before)
+    }
+}
+
+impl Drop for Disabled {
+    fn drop(&mut self) {
+        let mut before = 0;
+        // SAFETY: as above.
+        unsafe { pthread_setcancelstate(self.0, &mut before) };
+    }
+}
+
+/// `PTHREAD_CANCEL_DEFERRED`
+const CANCEL_DEFERRED: c_int = 0;
+/// `PTHREAD_CANCEL_DISABLE`
+const CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcanceltype(kind: c_int, old: *mut c_int) -> c_int;
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// As [`call_anyhow`], where the calling thread is not cancelled meanwhile.
 fn call_or<T>(error: *mut Error, otherwise: T, function: impl FnOnce() -> Result<T>) -> T {
+    let _deferred = Deferred::new();
+    let _disabled = Disabled::new();
+    call_anyhow(error, otherwise, function)
+}
+
+/// As [`call`], for functions that are called often and contain no cancellation point.
+#[inline]
+fn call_often(error: *mut Error, function: impl FnOnce() -> Result<()>) {
+    let _deferred = Deferred::new();
+    call_anyhow(error, (), function);
+}
+
+/// As [`call`], for functions that wait: a wait holds up no cancellation.
+fn wait<T: Default>(error: *mut Error, function: impl FnOnce() -> Result<T>) -> T {
+    call_anyhow(error, T::default(), function)
+}
+
+/// Does what a function is called for, and reports how it went. `otherwise` is returned if it
+/// failed. For itself, where no lock is taken.
+#[inline]
+fn call_anyhow<T>(error: *mut Error, otherwise: T, function: impl FnOnce() -> Result<T>) -> T {
     let (value, outcome) = match function() {
         Ok(value) => (value, Error::OK),
         Err(why) => (otherwise, why),

@@ -3,7 +3,9 @@
 use core::ffi::{c_int, c_uint, c_void};
 
 use super::local::{give_map, map_place};
-use super::{Argument, CALLBACK_CANCEL, adapter, below, call, call_or, flags, give, place, wanted};
+use super::{
+    Argument, CALLBACK_CANCEL, adapter, below, call, call_or, flags, give, place, wait, wanted,
+};
 use crate::constants::*;
 use crate::descriptor::Descriptor;
 use crate::error::Error;
@@ -123,7 +125,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForRemoteSegmentEvent(
     given: c_uint,
     error: *mut Error,
 ) -> Reason {
-    call(error, || {
+    wait(error, || {
         let segment = Library::get()?.remotes.get(segment)?;
         flags(given, 0)?;
         let (reason, told) = segment.wait(deadline(timeout))?;
