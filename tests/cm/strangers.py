@@ -24,6 +24,8 @@ UDP = 17
 IP_AND_UDP = 28
 # How long answers are waited for, which a request draws for 10 s.
 LISTEN_SECONDS = 1.5
+# By then a connection must be ended on which nothing was said for 2 s.
+ENDED_SECONDS = 10
 # <asm-generic/socket.h>
 SO_RCVBUFFORCE, ROOM = 33, 4 << 20
 FILLERS = 8
@@ -99,6 +101,23 @@ def half_open(address, port, count):
     print(len(taken), len(tokens), *map(int, good))
 
 
+def idle(address, port, count, pid):
+    """TCP connections on which nothing is said. Prints how many stood, how many descriptors the
+    other process had more meanwhile, and whether all were ended soon."""
+    folder = f"/proc/{pid}/fd"
+    before = len(os.listdir(folder))
+    socks = [socket.create_connection((address, int(port)), LISTEN_SECONDS)
+             for _ in range(int(count))]
+    most = len(os.listdir(folder)) - before
+    end = time.monotonic() + ENDED_SECONDS
+    waiting = list(socks)
+    while waiting and time.monotonic() < end:
+        for sock in select.select(waiting, [], [], 1.0)[0]:
+            # The end, or a reset; nobody says anything.
+            waiting.remove(sock)
+    print(len(socks), most, int(not waiting))
+
+
 def checksum(data):
     """The Internet checksum (RFC 1071)."""
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
@@ -132,4 +151,4 @@ def icmp(victim, victim_ports, peer, peer_ports, count):
 
 if __name__ == "__main__":
     {"flood": flood, "reflect": reflect, "half_open": half_open,
-     "icmp": icmp}[sys.argv[1]](*sys.argv[2:])
+     "icmp": icmp, "idle": idle}[sys.argv[1]](*sys.argv[2:])

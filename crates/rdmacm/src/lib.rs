@@ -30,6 +30,7 @@ mod endpoint;
 mod errno;
 mod event;
 mod ffi;
+mod forks;
 mod id;
 mod multicast;
 mod option;

@@ -208,6 +208,17 @@ impl Connection {
         self.state == State::Established && self.space != PortSpace::Udp
     }
 
+    /// Whether both ends have agreed to the connection, and it has not ended: established, or about
+    /// to be.
+    #[must_use]
+    pub fn is_granted(&self) -> bool {
+        let granted = matches!(
+            self.state,
+            State::Granted | State::Accepting | State::Established
+        );
+        granted && self.space != PortSpace::Udp
+    }
+
     /// Accepts the peer's request. For datagrams that is all; otherwise [`Event::Established`]
     /// follows. False if there is no request to accept.
     pub fn accept(&mut self, offer: Offer, now: Instant) -> bool {

@@ -11,7 +11,7 @@ use causeway_wire::quote;
 use causeway_wire::trp::{crc_matches, seal};
 
 use super::lifeline::Told;
-use super::{Conn, LIFELINES, PORT, Table, now, random_name};
+use super::{Conn, PORT, Table, now, random_name};
 use crate::channel::What;
 
 /// A message, who sent it, and the address it was sent to.
@@ -65,13 +65,7 @@ fn receive(port: &mut UdpPort) -> Vec<Arrival> {
 impl Table {
     /// Serves the port named by a token of the event queue.
     pub(super) fn serve(&mut self, token: u64) {
-        if token == LIFELINES {
-            let last = &mut self.last_token;
-            self.lifelines.accept(|| {
-                *last += 1;
-                *last
-            });
-        } else if token == PORT {
+        if token == PORT {
             // Reports last: a repeated request may find the listener gone that has answered the
             // first, and then the answer is what counts.
             let arrivals = receive(&mut self.port);
@@ -88,8 +82,32 @@ impl Table {
             for arrival in receive(&mut listener.port) {
                 self.handle_at_listener(token, &arrival);
             }
-        } else if let Told::Gone(peer) = self.lifelines.serve(token) {
-            self.suspect(peer);
+        } else {
+            let last = &mut self.last_token;
+            let told = self.lifelines.serve(token, || {
+                *last += 1;
+                *last
+            });
+            match told {
+                Told::Nothing => {}
+                Told::Ended(peer) => self.suspect(peer),
+                Told::Claims(token, here, there) => self.claimed(token, here, there),
+            }
+        }
+    }
+
+    /// A lifeline says that it stands for a connection. Only its two ends know both names; and who
+    /// makes one has established the connection.
+    fn claimed(&mut self, token: u64, here: u64, there: u64) {
+        let conn = self.conns.get_mut(&here);
+        let Some(conn) = conn.filter(|conn| there != 0 && conn.machine.remote() == there) else {
+            return self.lifelines.drop_theirs(token);
+        };
+        conn.machine.note_established();
+        self.settle(here);
+        match self.conns.get(&here).and_then(|conn| conn.lifeline) {
+            Some(peer) => self.lifelines.prove(token, peer),
+            None => self.lifelines.drop_theirs(token),
         }
     }
 
@@ -98,8 +116,9 @@ impl Table {
         let Some(conn) = self.conns.get_mut(&message.receiver) else {
             return self.handle_stray(arrival);
         };
+        let stays = conn.machine.is_established();
         conn.machine.handle_message(message, now());
-        if conn.machine.remote() == message.sender {
+        if conn.machine.remote() == message.sender && !stays {
             // What the peer says comes from where it wants answers, which need not be where the
             // request was sent to.
             conn.peer = *from;
@@ -174,6 +193,7 @@ impl Table {
                 early: Vec::new(),
                 due: None,
                 lifeline: None,
+                reached_at: None,
             },
         );
         self.settle(name);
@@ -196,7 +216,8 @@ impl Table {
 
     /// The process whose agent has this address may be gone.
     fn suspect(&mut self, peer: SocketAddr) {
-        let concerned = |(name, conn): (&u64, &Conn)| (conn.peer == peer).then_some(*name);
+        let concerned =
+            |(name, conn): (&u64, &Conn)| (conn.lifeline == Some(peer)).then_some(*name);
         let names: Vec<u64> = self.conns.iter().filter_map(concerned).collect();
         for name in names {
             if let Some(conn) = self.conns.get_mut(&name) {

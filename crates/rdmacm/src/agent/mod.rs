@@ -19,8 +19,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::channel::What;
+use crate::forks::Unforked;
 use crate::id::Shared;
-use lifeline::{Hold, Lifelines};
+use lifeline::Lifelines;
 use token::Tokens;
 
 mod datagrams;
@@ -37,8 +38,6 @@ const EARLY_MAX: usize = 4;
 const WAKE: u64 = 0;
 /// Token of the port that connections use.
 const PORT: u64 = 1;
-/// Token of the lifelines' listener.
-const LIFELINES: u64 = 2;
 /// How often a port is looked for that is free for datagrams and lifelines alike.
 const PORT_TRIES: usize = 16;
 
@@ -61,12 +60,14 @@ struct Conn {
     /// The timer as it stands in [`Table::timers`].
     due: Option<Instant>,
     /// The peer whose lifeline this connection holds.
-    lifeline: Option<Hold>,
+    lifeline: Option<SocketAddr>,
+    /// The address of ours at which the peer may make one.
+    reached_at: Option<IpAddr>,
 }
 
 /// A port where requests arrive.
 struct Listener {
-    port: UdpPort,
+    port: Unforked<UdpPort>,
     space: PortSpace,
     backlog: usize,
     /// Requests that wait for the program.
@@ -78,7 +79,7 @@ struct Listener {
 
 /// Everything the agent knows.
 pub(crate) struct Table {
-    port: UdpPort,
+    port: Unforked<UdpPort>,
     conns: HashMap<u64, Conn>,
     /// Requests that arrived, by who sent them: a repeated one is not a new one.
     requests: HashMap<(SocketAddr, u64), u64>,
@@ -98,11 +99,12 @@ pub(crate) struct Agent {
 }
 
 /// A port for datagrams and lifelines alike.
-fn bind_both(epoll: &Arc<OwnedFd>) -> io::Result<(Lifelines, UdpPort)> {
+fn bind_both(epoll: &Arc<OwnedFd>) -> io::Result<(Lifelines, Unforked<UdpPort>)> {
     let mut outcome = Err(io::ErrorKind::AddrInUse.into());
     for _ in 0..PORT_TRIES {
-        let lifelines = Lifelines::new(epoll.clone(), LIFELINES)?;
-        outcome = UdpPort::bind(lifelines.port()?).map(|port| (lifelines, port));
+        let lifelines = Lifelines::new(epoll.clone())?;
+        let port = Unforked::new(|| UdpPort::bind(lifelines.port()));
+        outcome = port.map(|port| (lifelines, port));
         if outcome.is_ok() {
             break;
         }
@@ -168,7 +170,7 @@ impl Agent {
                 timers: BTreeSet::new(),
                 lifelines,
                 tokens: Tokens::new(),
-                last_token: LIFELINES,
+                last_token: PORT,
             }),
         })
     }
@@ -208,6 +210,7 @@ impl Agent {
                 early: Vec::new(),
                 due: None,
                 lifeline: None,
+                reached_at: None,
             },
         );
         table.settle(name);
@@ -263,6 +266,7 @@ impl Agent {
         space: PortSpace,
         backlog: usize,
     ) -> io::Result<u64> {
+        let port = Unforked::new(|| Ok(port))?;
         let mut table = self.lock();
         let token = table.new_token();
         epoll::add(
@@ -320,6 +324,28 @@ impl Table {
         self.last_token
     }
 
+    /// Lets the peer's agent make a lifeline to us, as long as there is a connection. Before the
+    /// peer hears of it, since that is when its agent does.
+    fn attend_address(&mut self, name: u64) {
+        let Some(conn) = self.conns.get_mut(&name) else {
+            return;
+        };
+        let wanted = conn.machine.is_granted();
+        if conn.reached_at.is_some() == wanted {
+            return;
+        }
+        let (peer, at) = (conn.peer, conn.local_ip);
+        if let Some(at) = conn.reached_at.take() {
+            return self.lifelines.unlisten(at);
+        }
+        let token = self.new_token();
+        if let Some(at) = at.filter(|at| self.lifelines.listen(*at, peer, token))
+            && let Some(conn) = self.conns.get_mut(&name)
+        {
+            conn.reached_at = Some(at);
+        }
+    }
+
     /// Holds or releases the lifeline of a connection's peer, as its state demands.
     fn attend_lifeline(&mut self, name: u64) {
         let Some(conn) = self.conns.get_mut(&name) else {
@@ -329,15 +355,30 @@ impl Table {
         if conn.lifeline.is_some() == wanted {
             return;
         }
-        let (peer, from) = (conn.peer, conn.local_ip);
-        match conn.lifeline.take() {
-            Some(hold) => self.lifelines.release(hold),
-            None => {
-                let token = self.new_token();
-                let hold = self.lifelines.hold(peer, from, token);
-                if let Some(conn) = self.conns.get_mut(&name) {
-                    conn.lifeline = hold;
-                }
+        if let Some(peer) = conn.lifeline.take() {
+            return self.lifelines.release(peer);
+        }
+        conn.lifeline = Some(conn.peer);
+        if self.lifelines.hold(conn.peer) {
+            self.dial(name);
+        }
+    }
+
+    /// Makes the lifeline of a connection's peer.
+    fn dial(&mut self, name: u64) {
+        let token = self.new_token();
+        if let Some(conn) = self.conns.get(&name) {
+            let proof = lifeline::proof(conn.machine.remote(), name);
+            self.lifelines.dial(conn.peer, conn.local_ip, proof, token);
+        }
+    }
+
+    /// Makes lifelines again.
+    fn dial_again(&mut self) {
+        for peer in self.lifelines.run_timers() {
+            let of_it = |(_, conn): &(&u64, &Conn)| conn.lifeline == Some(peer);
+            if let Some(name) = self.conns.iter().find(of_it).map(|(name, _)| *name) {
+                self.dial(name);
             }
         }
     }
@@ -356,6 +397,7 @@ impl Table {
 
     /// Carries out what a connection wants: messages, events, its timer.
     fn settle(&mut self, name: u64) {
+        self.attend_address(name);
         let Some(conn) = self.conns.get_mut(&name) else {
             return;
         };
@@ -397,8 +439,11 @@ impl Table {
             if let Some(due) = conn.due {
                 self.timers.remove(&(due, name));
             }
-            if let Some(hold) = conn.lifeline {
-                self.lifelines.release(hold);
+            if let Some(peer) = conn.lifeline {
+                self.lifelines.release(peer);
+            }
+            if let Some(at) = conn.reached_at {
+                self.lifelines.unlisten(at);
             }
             self.no_longer_waits(conn.waits_at);
             self.no_longer_half_open(conn.half_open_at);
@@ -407,10 +452,12 @@ impl Table {
 
     /// Repeats, or gives up, what is due; returns when to look again.
     fn run_timers(&mut self) -> Option<Instant> {
+        self.dial_again();
+        let lifelines = self.lifelines.deadline();
         let now = now();
         while let Some(&(due, name)) = self.timers.first() {
             if due > now {
-                return Some(due);
+                return lifelines.into_iter().chain([due]).min();
             }
             match self.conns.get_mut(&name) {
                 Some(conn) => conn.machine.handle_timeout(now),
@@ -420,7 +467,7 @@ impl Table {
             }
             self.settle(name);
         }
-        None
+        lifelines
     }
 
     /// Sends a message of no connection.
