@@ -30,7 +30,8 @@ include tests/vm/vm.mk
 include guest/tests/tests.mk
 include tests/scale/scale.mk
 
-.PHONY: all bins libs paths headers examples test-programs setup demo test lint clean help
+.PHONY: all bins libs paths headers examples test-programs setup demo test test-more lint clean \
+	help
 
 all: bins libs sisci paths headers examples ## Build build/bin, lib, include and examples
 
@@ -49,6 +50,10 @@ demo: setup all ## Run Debian's perftest on one host and on two, end with a tabl
 # ARGS reaches tests/run: make test ARGS='--list', ARGS='--only clients -k pingpong'
 test: setup all test-programs ## Run every test, end with one line of counts
 	tests/run $(ARGS)
+
+# ARGS reaches tests/more: make test-more ARGS='kills clients-shm', ARGS='--list'
+test-more: setup all test-programs ## Run what takes longer than make test allows, shard by shard
+	tests/more $(ARGS)
 
 clean: ## Remove build/ and cargo's output
 	rm -rf $(BUILD)

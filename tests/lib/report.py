@@ -16,7 +16,13 @@ class Report:
     def __init__(self, folder):
         self.folder = folder
         self.results = []
+        self.turn = None
         os.makedirs(folder, exist_ok=True)
+
+    def begin_turn(self, turn, turns):
+        """What is recorded from now on is of this turn of several, and its output kept apart."""
+        self.turn = turn
+        print(f"turn {turn} of {turns}", flush=True)
 
     def add(self, stage, name, problem, seconds, output="", passed=0, failed=0):
         """Records one test, or a stage that counted its own tests (`passed`, `failed`)."""
@@ -26,7 +32,8 @@ class Report:
             failed = 1
         log = self._keep(stage, name, output)
         self.results.append({"stage": stage, "name": name, "passed": passed, "failed": failed,
-                             "problem": problem, "seconds": round(seconds, 2), "output": log})
+                             "problem": problem, "seconds": round(seconds, 2), "output": log,
+                             "turn": self.turn})
         word = "FAIL" if failed else "ok"
         counts = f" ({passed} passed, {failed} failed)" if passed + failed > 1 else ""
         print(f"{word:<4} {stage}: {name}{counts} [{seconds:.1f} s]", flush=True)
@@ -34,7 +41,8 @@ class Report:
             print(f"     {problem}\n     output: {log}", flush=True)
 
     def _keep(self, stage, name, output):
-        file = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{stage}-{name}")[:150] + ".log"
+        turn = f"-turn{self.turn}" if self.turn else ""
+        file = re.sub(r"[^A-Za-z0-9._-]+", "_", f"{stage}-{name}")[:150] + turn + ".log"
         path = os.path.join(self.folder, file)
         with open(path, "w", encoding="utf-8", errors="replace") as f:
             f.write(output)
