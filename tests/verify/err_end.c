@@ -162,6 +162,27 @@ static void room_for_the_living(struct env *env)
 	expect_state(q.a.qp, IBV_QPS_RTS);
 }
 
+/* A side that only receives never goes to RTS; it makes the other side wait. */
+static void receiver_in_rtr(struct env *env)
+{
+	struct qp_addr addr;
+	struct pair p;
+
+	pair_open(env, &p, NULL, false);
+	addr = (struct qp_addr){ p.a.qp->qp_num, p.a.psn, env->dev.gid };
+	side_connect(env, &p.a, &p.b);
+	need0(qp_to_init(p.b.qp, &env->params));
+	need0(qp_to_rtr(p.b.qp, &env->dev, &env->params, &addr));
+	for (int i = 0; i < 4; i++) {
+		need0(post_send(&p.a, 2 * i, IBV_WR_SEND, 64, 0, 0));
+		/* Refused, and held. */
+		usleep(2000);
+		need0(post_recv(&p.b, 2 * i + 1, 64));
+		expect_wc(p.b.cq, 2 * i + 1, IBV_WC_SUCCESS);
+		expect_wc(p.a.cq, 2 * i, IBV_WC_SUCCESS);
+	}
+}
+
 /* Wall-clock times of completions do not go back, and do not change from look to look. */
 static void wall_clock(struct env *env)
 {
@@ -207,6 +228,7 @@ const struct error_case end_cases[] = {
 	{ "end: what was earned outlives a reset", earned_outlives_reset },
 	{ "end: numbers of queue pairs that completions name", numbers_of_the_gone },
 	{ "end: completions of the gone make room", room_for_the_living },
+	{ "end: a receiver in RTR refuses for a while", receiver_in_rtr },
 	{ "end: wall-clock times of completions", wall_clock },
 	{ 0 },
 };

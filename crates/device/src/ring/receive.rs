@@ -105,10 +105,15 @@ impl Flow {
         (self.acked..self.next[Space::Request as usize]).contains(&seq)
     }
 
-    /// As [`Flow::acknowledge`], if the peer may say so.
+    /// As [`Flow::acknowledge`], if the peer may say so. Where nothing is unacknowledged it may say
+    /// anything: the first number means nothing to a side that has not begun to send.
     #[inline]
     fn take_ack(&mut self, upto: u64, qp: &mut Bound<'_, Core>) -> Result<(), Corrupt> {
-        if upto > self.next[Space::Request as usize] {
+        let sent = self.next[Space::Request as usize];
+        if self.acked >= sent {
+            return Ok(());
+        }
+        if upto > sent {
             return Err(Corrupt);
         }
         self.acknowledge(upto, qp);
