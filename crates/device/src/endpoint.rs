@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
 use crate::ah::Way;
+use crate::checksums::Checksums;
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::errno::{Errno, OpenError};
@@ -91,6 +92,8 @@ pub(crate) struct Shared {
     udp_fd: OwnedFd,
     /// Those of the port's sockets that are for one peer each.
     lane_fds: Vec<OwnedFd>,
+    /// Which connections bear checksums.
+    pub checksums: Checksums,
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
     pub peers: Peers,
@@ -230,6 +233,8 @@ impl Endpoint {
     fn attach() -> Result<Self, OpenError> {
         let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_WIRE is not auto, shm or udp");
         let wire = WirePref::from_env().ok_or(unknown)?;
+        let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_CRC is not auto, on or off");
+        let checksums = Checksums::from_env().ok_or(unknown)?;
         let segment = new_inbox()?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
@@ -251,6 +256,7 @@ impl Endpoint {
             news: News::new(attachment.event_fd())?,
             udp_fd: dup(udp.port.as_fd())?,
             lane_fds: udp.port.lane_fds().map(dup).collect::<Result<_, _>>()?,
+            checksums,
             doorbell,
             peers: Peers::default(),
             sharing: Sharing::default(),

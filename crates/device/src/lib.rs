@@ -11,6 +11,7 @@
 mod addresses;
 mod ah;
 mod channel;
+mod checksums;
 mod clock;
 mod context;
 mod copy;

@@ -547,6 +547,7 @@ fn udp_link(
     let config = Config {
         max_datagram,
         window: crate::udp::window(port, max_datagram),
+        crc: shared.checksums.wanted(ip),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
     Ok(UdpLink::new(

@@ -47,5 +47,5 @@ pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction, Pe
 pub use channel::Channel;
 pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};
-pub use runtime::{Address, runtime_dir};
+pub use runtime::{Address, runtime_dir, setting};
 pub use services::WirePref;
