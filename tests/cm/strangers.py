@@ -18,6 +18,7 @@ VERSION = 2
 LONGEST = 260
 REQUEST, ACK, RETRY = 1, 8, 13
 OPCODE, ACKED = 0, 13
+CRC_AT = 32
 # RFC 792: destination unreachable, and its codes.
 UNREACHABLE, CODES = 3, (0, 1, 3)
 UDP = 17
@@ -118,6 +119,22 @@ def idle(address, port, count, pid):
     print(len(socks), most, int(not waiting))
 
 
+def noise(address, ports, count):
+    """Datagrams of random bytes, and of random fields with a right checksum."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock:
+        for port in ports.split(","):
+            for _ in range(int(count)):
+                sock.sendto(os.urandom(random.randrange(LONGEST + 40)), (address, int(port)))
+                body = bytearray(os.urandom(random.choice([64, 65, LONGEST])))
+                opcode = random.randrange(16)
+                body[:4] = [VERSION << 4 | opcode, FLAG_CRC, random.randrange(4), len(body) - 64]
+                if random.random() < 0.5:
+                    body[44:48] = bytes(4)
+                body[CRC_AT:CRC_AT + 4] = bytes(4)
+                body[CRC_AT:CRC_AT + 4] = crc32c(body).to_bytes(4, "big")
+                sock.sendto(body, (address, int(port)))
+
+
 def checksum(data):
     """The Internet checksum (RFC 1071)."""
     total = sum(struct.unpack(f">{len(data) // 2}H", data))
@@ -151,4 +168,4 @@ def icmp(victim, victim_ports, peer, peer_ports, count):
 
 if __name__ == "__main__":
     {"flood": flood, "reflect": reflect, "half_open": half_open,
-     "icmp": icmp, "idle": idle}[sys.argv[1]](*sys.argv[2:])
+     "icmp": icmp, "idle": idle, "noise": noise}[sys.argv[1]](*sys.argv[2:])
