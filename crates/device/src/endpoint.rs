@@ -26,6 +26,7 @@ use crate::limits::QPS_PER_SLOT;
 use crate::multicast::Groups;
 use crate::news::News;
 use crate::peers::{Peers, refused};
+use crate::port_holders::port_holders;
 use crate::qp_entry::QpEntry;
 use crate::sharing::Sharing;
 use crate::slab::Slab;
@@ -466,7 +467,7 @@ pub(crate) fn own_addresses() -> Vec<[u8; 16]> {
 
 /// Binds the port of a free slot. Starts at a random one, so that many processes do not try the
 /// same ports in the same order.
-fn take_slot() -> Result<(u16, UdpPort), Errno> {
+fn take_slot() -> Result<(u16, UdpPort), OpenError> {
     let mut random = [0; 2];
     getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
     let start = u16::from_ne_bytes(random);
@@ -478,7 +479,17 @@ fn take_slot() -> Result<(u16, UdpPort), Errno> {
             Err(e) => return Err(e.into()),
         }
     }
-    Err(Errno(libc::EADDRINUSE))
+    Err(no_slot())
+}
+
+/// All slots are taken: by whom.
+fn no_slot() -> OpenError {
+    let (first, last) = (BASE_PORT + 1, BASE_PORT + SLOTS - 1);
+    let mut reason = format!("no UDP port of {first} to {last} is free");
+    if let Some(holder) = port_holders().first() {
+        reason = format!("{reason}; {holder} of them");
+    }
+    OpenError::new(libc::EADDRINUSE, &reason)
 }
 
 fn dup(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {

@@ -30,15 +30,27 @@ pub fn ports() -> Vec<Finding> {
     let mut findings = vec![match free {
         0 => Finding::fail(
             TOPIC,
-            format!("none of {range} can be bound: {}", why_not(&bind(PORT_MIN))),
+            format!(
+                "none of {range} can be bound: {}{}",
+                why_not(&bind(PORT_MIN)),
+                holder()
+            ),
         ),
-        free if free < usize::from(SLOT_MAX) / 2 => {
-            Finding::warn(TOPIC, format!("only {free} of {range} are free"))
-        }
+        free if free < usize::from(SLOT_MAX) / 2 => Finding::warn(
+            TOPIC,
+            format!("only {free} of {range} are free{}", holder()),
+        ),
         free => Finding::ok(TOPIC, format!("{free} of {range} are free")),
     }];
     findings.extend(ephemeral_overlap());
     findings
+}
+
+/// Who has most of the ports.
+fn holder() -> String {
+    let holders = causeway_device::port_holders();
+    let most = holders.first();
+    most.map_or_else(String::new, |most| format!("; {most} of them"))
 }
 
 fn why_not<T>(result: &std::io::Result<T>) -> String {
