@@ -220,11 +220,31 @@ static void wall_clock(struct env *env)
 	}
 }
 
+/* What failed before a reset is not found after it. */
+static void failed_does_not(struct env *env)
+{
+	struct ibv_qp_attr attr = { 0 };
+	struct ibv_qp_init_attr init;
+	struct pair p;
+
+	pair_open(env, &p, NULL, true);
+	deliver(&p.b, &p.a, 1, 1);
+	need0(post_send(&p.a, 2, IBV_WR_RDMA_READ, 8, (uintptr_t)p.b.buf, p.b.mr->rkey ^ 1));
+	while (attr.qp_state != IBV_QPS_ERR) {
+		usleep(1000);
+		need0(ibv_query_qp(p.a.qp, &attr, IBV_QP_STATE, &init));
+	}
+	need0(to_state(p.a.qp, IBV_QPS_RESET));
+	expect_wc(p.a.cq, 1, IBV_WC_SUCCESS);
+	expect_quiet(p.a.cq);
+}
+
 const struct error_case end_cases[] = {
 	{ "end: a request completes before its answer", request_before_answer },
 	{ "end: a request completes before an answer in memory", request_before_write },
 	{ "end: what was earned outlives destruction", earned_outlives_destruction },
 	{ "end: what was flushed does not", flushed_does_not },
+	{ "end: what failed does not outlive a reset", failed_does_not },
 	{ "end: what was earned outlives a reset", earned_outlives_reset },
 	{ "end: numbers of queue pairs that completions name", numbers_of_the_gone },
 	{ "end: completions of the gone make room", room_for_the_living },

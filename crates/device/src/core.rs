@@ -180,8 +180,8 @@ impl Core {
     }
 
     /// Detaches the completions of a queue pair that is reset or destroyed. What it has earned
-    /// stays until it is polled: what was done is done. What was flushed goes: nobody asks for
-    /// that.
+    /// stays until it is polled: what was done is done. What failed or was flushed goes: nobody
+    /// asks for that any more.
     pub fn detach_completions(&mut self, qpn: u32) {
         let Some((send, recv)) = self.route(qpn).map(|r| (r.send_cq, r.recv_cq)) else {
             return;
@@ -195,7 +195,7 @@ impl Core {
                 if cqe.wc.qp_num != qpn || cqe.frees == Frees::Nothing {
                     return true;
                 }
-                let earned = cqe.wc.status != WcStatus::WrFlushErr;
+                let earned = cqe.wc.status == WcStatus::Success;
                 if earned {
                     cqe.frees = Frees::Nothing;
                     self.outliving.add(qpn);

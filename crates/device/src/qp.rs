@@ -477,8 +477,7 @@ impl Qp {
     }
 
     /// Ends it (`ibv_destroy_qp(3)`): what has come is taken first. Completions not polled yet stay
-    /// in their queues, but for those that say that it was flushed. Waits until its events have
-    /// been acknowledged.
+    /// in their queues, but for errors. Waits until its events have been acknowledged.
     ///
     /// # Errors
     /// EINVAL if it has ended already, EBUSY while it is attached to a multicast group.
