@@ -4,6 +4,8 @@ use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+/// The descriptors of the calling process (`proc(5)`).
+const DESCRIPTORS: &str = "/proc/self/fd";
 /// First descriptor after the standard ones.
 const FIRST_OTHER_FD: libc::c_uint = 3;
 
@@ -20,17 +22,41 @@ pub fn overflow_uid() -> u32 {
 /// Marks every descriptor above the standard ones close-on-exec, so that a daemon does not keep
 /// its starter's pipes, sockets and files open.
 ///
+/// Where the kernel cannot do that in one call (before Linux 5.11: `ENOSYS`, `EINVAL`), or a
+/// sandbox refuses the call, each of the descriptors in `/proc/self/fd` is marked.
+///
 /// # Errors
-/// `ENOSYS` before Linux 5.11.
+/// What keeps `/proc/self/fd` from being read.
 pub fn close_others_on_exec() -> std::io::Result<()> {
-    let flags = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
+    let flags = libc::CLOSE_RANGE_CLOEXEC;
+    // By number: the C library has a function for it from 2.34 on.
     // SAFETY: sets a flag of descriptors; closes none, so no owner of one is deceived.
-    let result = unsafe { libc::close_range(FIRST_OTHER_FD, libc::c_uint::MAX, flags) };
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_close_range,
+            FIRST_OTHER_FD,
+            libc::c_uint::MAX,
+            flags,
+        )
+    };
     if result == 0 {
         Ok(())
     } else {
-        Err(std::io::Error::last_os_error())
+        mark_each_close_on_exec()
     }
+}
+
+fn mark_each_close_on_exec() -> std::io::Result<()> {
+    for entry in std::fs::read_dir(DESCRIPTORS)? {
+        let name = entry?.file_name();
+        let number: Option<u32> = name.to_str().and_then(|name| name.parse().ok());
+        let Some(number) = number.filter(|&number| number >= FIRST_OTHER_FD) else {
+            continue;
+        };
+        // SAFETY: sets the only flag of a descriptor, if it is still one; closes none.
+        unsafe { libc::fcntl(number.cast_signed(), libc::F_SETFD, libc::FD_CLOEXEC) };
+    }
+    Ok(())
 }
 
 /// Blocks SIGTERM and SIGINT for the calling thread and returns a descriptor that is readable
@@ -109,4 +135,21 @@ unsafe fn with_entry<T>(look_up: LookUp<T>, name: &str, f: impl FnOnce(&T) -> u3
     }
     // SAFETY: the call has found the name, and then has written the whole entry.
     Some(f(unsafe { entry.assume_init_ref() }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn descriptors_are_marked_one_by_one_too() {
+        use rustix::io::{FdFlags, dup, fcntl_getfd};
+        for mark in [close_others_on_exec, mark_each_close_on_exec] {
+            // Without the flag, as a starter's are.
+            let inherited = dup(std::io::stderr().as_fd()).unwrap();
+            mark().unwrap();
+            assert_eq!(fcntl_getfd(&inherited).unwrap(), FdFlags::CLOEXEC);
+        }
+    }
 }

@@ -2,7 +2,10 @@
 //! and a bind-mounted copy in a container all work unconfigured.
 
 use std::fmt;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The verbs library, by the name programs ask for.
@@ -28,6 +31,8 @@ pub enum LocateError {
     NoExecutable(io::Error),
     /// None of the places next to the executable holds them.
     NotFound(PathBuf),
+    /// The directory is there, and its own name cannot be had.
+    Unresolved(PathBuf, io::Error),
     /// The directory's name holds a character at which LD_PRELOAD is split (ld.so(8)).
     Unloadable(PathBuf),
 }
@@ -40,6 +45,11 @@ impl fmt::Display for LocateError {
                 f,
                 "no {VERBS} in {} relative to {}; the executable must stay beside its libraries",
                 PLACES.join(" or "),
+                dir.display()
+            ),
+            Self::Unresolved(dir, error) => write!(
+                f,
+                "cannot resolve the libraries' directory {}: {error}",
                 dir.display()
             ),
             Self::Unloadable(dir) => write!(
@@ -65,8 +75,8 @@ impl Libraries {
             .iter()
             .map(|place| bin.join(place))
             .find(|dir| dir.join(VERBS).is_file())
-            .and_then(|dir| dir.canonicalize().ok())
             .ok_or_else(|| LocateError::NotFound(bin.to_owned()))?;
+        let dir = resolve(&dir).map_err(|error| LocateError::Unresolved(dir, error))?;
         let splits = |byte: &u8| byte.is_ascii_whitespace() || matches!(byte, b':' | b'$');
         if dir.as_os_str().as_encoded_bytes().iter().any(splits) {
             return Err(LocateError::Unloadable(dir));
@@ -80,10 +90,19 @@ impl Libraries {
     }
 }
 
+/// The directory's own name. As the kernel has it: realpath(3) asks it by faccessat2(2), which some
+/// sandboxes refuse in a way that the C library takes for an answer.
+fn resolve(dir: &Path) -> io::Result<PathBuf> {
+    let held = File::options()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(dir)?;
+    fs::read_link(format!("/proc/self/fd/{}", held.as_raw_fd()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::fs;
 
     /// A directory that goes when the test ends.
     struct Scratch(PathBuf);
