@@ -14,11 +14,12 @@ $(PATHS_LIB): pathshim/paths.c pathshim/libraries.c mk/c.mk
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@
 
-TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle traffic victim attacker)
+TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle closed traffic victim attacker)
 CM_PEER := $(BUILD)/test/cm_peer
 test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
+$(BUILD)/test/closed: tests/cli/closed.c
 $(BUILD)/test/traffic: tests/kill/traffic.c
 $(BUILD)/test/victim: tests/hostile/victim.c tests/hostile/stage.c
 $(BUILD)/test/attacker: $(addprefix tests/hostile/,attacker.c forge.c loot.c breakin.c stage.c)

@@ -1,6 +1,7 @@
 //! Event queues behind a file descriptor: completion channels and the async events of a context.
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use parking_lot::Mutex;
@@ -13,8 +14,18 @@ use crate::errno::Errno;
 /// that edge-triggered epoll hears of each (epoll(7)); what empties the queue reads them all.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
-    fd: OwnedFd,
+    fd: ManuallyDrop<OwnedFd>,
     queue: Mutex<Queue<T>>,
+}
+
+impl<T> Drop for EventQueue<T> {
+    fn drop(&mut self) {
+        // A program that has closed it may have another file under its number.
+        if causeway_shm::signal::check_unnamed(&*self.fd).is_ok() {
+            // SAFETY: nobody uses it any more, and this is the only place that drops it.
+            unsafe { ManuallyDrop::drop(&mut self.fd) };
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -38,7 +49,7 @@ impl<T> EventQueue<T> {
             unwritten: false,
         };
         Ok(EventQueue {
-            fd,
+            fd: ManuallyDrop::new(fd),
             queue: Mutex::new(queue),
         })
     }
@@ -87,14 +98,12 @@ impl<T> EventQueue<T> {
         if queue.events.is_empty() {
             queue.unwritten = false;
             if queue.raised {
-                let mut count = [0; 8];
-                // Cannot block: what was written has not been read.
-                let _ = rustix::io::read(&self.fd, &mut count);
+                // Fails only if the program has closed it.
+                let _ = causeway_shm::drain(self.fd.as_fd());
                 queue.raised = false;
             }
         } else if queue.unwritten && !queue.held {
-            // Cannot block: the counter holds 2^64 - 2 events.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+            let _ = causeway_shm::signal(self.fd.as_fd());
             queue.raised = true;
             queue.unwritten = false;
         }
@@ -102,7 +111,7 @@ impl<T> EventQueue<T> {
 
     /// Whether the program has made the descriptor non-blocking.
     pub fn nonblocking(&self) -> bool {
-        rustix::fs::fcntl_getfl(&self.fd)
+        rustix::fs::fcntl_getfl(self.fd.as_fd())
             .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 }

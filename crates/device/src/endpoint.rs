@@ -23,6 +23,7 @@ use crate::errno::{Errno, OpenError};
 use crate::gid::{gid_table, ip_of};
 use crate::helper;
 use crate::limits::QPS_PER_SLOT;
+use crate::lost::Numbers;
 use crate::multicast::Groups;
 use crate::news::News;
 use crate::peers::{Peers, refused};
@@ -81,6 +82,8 @@ pub(crate) struct State {
     pub fruitless: u32,
     /// Polls of completion queues since something last came.
     pub spin: Spin,
+    /// The device has failed ([`crate::lost`]).
+    pub lost: Arc<AtomicBool>,
 }
 
 /// What the program's threads and the helper share.
@@ -127,6 +130,9 @@ pub(crate) struct Shared {
     /// The port polled as in error: what there is to it is to be looked at.
     port_errors: Arc<AtomicBool>,
     pub stop: AtomicBool,
+    /// What its descriptors stand for, and whether one of them does no longer.
+    pub numbers: Numbers,
+    pub lost: Arc<AtomicBool>,
 }
 
 /// How many answers there have been, and that there is one more.
@@ -192,6 +198,9 @@ extern "C" fn settle_at_exit() {
     let Some(endpoint) = endpoint.filter(|e| e.pid == std::process::id()) else {
         return;
     };
+    if !endpoint.shared.has_descriptors() {
+        return;
+    }
     // Held only by a thread that exit(3) has caught in the middle of a call.
     let begun = std::time::Instant::now();
     while begun.elapsed() < EXIT_PATIENCE {
@@ -226,6 +235,7 @@ impl State {
             passes: 0,
             fruitless: 0,
             spin: Spin::default(),
+            lost: Arc::default(),
         }
     }
 }
@@ -253,18 +263,28 @@ impl Endpoint {
         attachment.report_addresses(&own_addresses())?;
         attachment.add_slot(slot, port.as_fd())?;
         let udp = UdpWire::new(port.with_lanes()?);
+        let news = News::new(attachment.event_fd())?;
+        let udp_fd = dup(udp.port.as_fd())?;
+        let lane_fds: Vec<_> = udp.port.lane_fds().map(dup).collect::<Result<_, _>>()?;
+        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(std::io::Error::from)?;
+        let single = [udp.port.as_fd(), udp_fd.as_fd(), kick.as_fd()];
+        let single = single.into_iter().chain([doorbell.fd(), news.fd()]);
+        let lanes = udp.port.lane_fds().chain(lane_fds.iter().map(AsFd::as_fd));
+        let numbers = Numbers::of(single.chain(lanes));
+        let errors = Arc::clone(&udp.errors);
+        let state = State::new(Core::new(stats, directory), slot, inbox.clone(), udp);
         let shared = Arc::new(Shared {
-            news: News::new(attachment.event_fd())?,
-            udp_fd: dup(udp.port.as_fd())?,
-            lane_fds: udp.port.lane_fds().map(dup).collect::<Result<_, _>>()?,
+            news,
+            udp_fd,
+            lane_fds,
             checksums,
             doorbell,
             peers: Peers::default(),
             sharing: Sharing::default(),
             groups: Groups::default(),
-            kick: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-                .map_err(std::io::Error::from)?,
-            inbox: inbox.clone(),
+            kick,
+            inbox,
             armers: AtomicU32::new(0),
             wakeups: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
@@ -274,10 +294,12 @@ impl Endpoint {
             has_errands: AtomicBool::new(false),
             answers: Answers::default(),
             helper_sleep: AtomicU8::new(HelperSleep::No as u8),
-            port_errors: Arc::clone(&udp.errors),
+            port_errors: errors,
             stop: AtomicBool::new(false),
+            numbers,
+            lost: Arc::clone(&state.lost),
             control: attachment,
-            state: Favoured::new(State::new(Core::new(stats, directory), slot, inbox, udp)),
+            state: Favoured::new(state),
         });
         let helper = helper::start(Arc::clone(&shared))?;
         Ok(Endpoint {
@@ -294,6 +316,11 @@ impl Drop for Endpoint {
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
+        if !self.shared.has_descriptors() {
+            // The numbers are the program's: nothing is closed. Nor can the helper be woken.
+            std::mem::forget(Arc::clone(&self.shared));
+            return;
+        }
         self.shared.kick();
         self.shared.groups.stop();
         if let Some(helper) = self.helper.lock().take()
@@ -307,7 +334,7 @@ impl Drop for Endpoint {
 impl Shared {
     /// Wakes the helper thread.
     pub fn kick(&self) {
-        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+        self.heed(causeway_shm::signal(self.kick.as_fd()));
     }
 
     /// Kicks the helper if only that wakes it in time: a thread that blocked leaves.
@@ -377,8 +404,7 @@ impl Shared {
 
     /// Wakes a thread that sleeps on the sources.
     pub fn ring_own_doorbell(&self) {
-        // An eventfd of our own cannot fail to be written.
-        let _ = self.doorbell.ring();
+        self.heed(self.doorbell.ring());
     }
 
     /// The broker has answered about a segment, as the state now says.

@@ -19,6 +19,7 @@ pub enum EventType {
     QpAccessErr = 3,
     CommEst = 4,
     SqDrained = 5,
+    DeviceFatal = 8,
     PortActive = 9,
     PortErr = 10,
     SrqErr = 14,

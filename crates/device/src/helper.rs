@@ -134,6 +134,10 @@ enum Looked {
 impl Helper {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
+            if self.shared.lost.load(Ordering::Relaxed) {
+                self.shared.state.lock().abandon();
+                return;
+            }
             self.shared.run_errands();
             let blocked = self.shared.blocked.load(Ordering::SeqCst) > 0;
             if blocked && !self.has_called() {
@@ -316,20 +320,22 @@ impl Helper {
             (false, None) => &mut fds[..1],
         };
         let _ = poll(watched, timespec.as_ref());
+        if !shared.has_descriptors() {
+            return false;
+        }
         let [kick, control, doorbell] = [0, 1, 2].map(|at| fds[at].revents());
         let port = fds[3..]
             .iter()
             .fold(PollFlags::empty(), |all, fd| all | fd.revents());
         if !kick.is_empty() {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(shared.kick_fd(), &mut count);
+            shared.heed(causeway_shm::drain(shared.kick_fd()));
         }
         if !control.is_empty() {
             shared.control_events();
             self.news_due = clock::now() + NEWS_PAUSE;
         }
         if !doorbell.is_empty() {
-            let _ = shared.doorbell.drain();
+            shared.heed(shared.doorbell.drain());
         }
         shared.note_errors(port);
         !(doorbell.is_empty() && port.is_empty())

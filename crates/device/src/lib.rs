@@ -28,6 +28,7 @@ mod helper;
 mod known;
 mod lazy;
 mod limits;
+mod lost;
 mod mirrors;
 mod mr;
 mod multicast;

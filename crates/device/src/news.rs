@@ -106,6 +106,11 @@ impl News {
         Some(own_addresses())
     }
 
+    /// The device has failed.
+    pub fn tell_of_failure(&self) {
+        self.push(EventType::DeviceFatal);
+    }
+
     fn push(&self, event_type: EventType) {
         let source = EventSource::Port;
         for context in self.contexts.lock().iter().filter_map(Weak::upgrade) {

@@ -1,6 +1,8 @@
 //! Progress: what arrives is handled, what can be sent is sent. Runs in whichever thread posts,
 //! polls or waits, under the endpoint's lock.
 
+use std::sync::atomic::Ordering;
+
 use causeway_fabric::Event;
 use causeway_fabric::services::Leave;
 use causeway_proto::Instant;
@@ -49,6 +51,9 @@ impl State {
     }
 
     fn advance(&mut self, port: Option<Port>, now: &Now) -> bool {
+        if self.lost.load(Ordering::Relaxed) {
+            return self.abandon();
+        }
         let mut worked = self.poll_rings(now);
         if let Some(port) = port {
             worked |= self.poll_udp(now.get(), port);
@@ -418,26 +423,6 @@ impl State {
         }
         if !self.core.overrun.is_empty() {
             self.fail_users();
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn fail_users(&mut self) {
-        while let Some(cq) = self.core.overrun.pop() {
-            for index in 0..self.qps.len() {
-                let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
-                    continue;
-                };
-                if route.send_cq != cq && route.recv_cq != cq {
-                    continue;
-                }
-                if let Some(entry) = &mut self.qps[index] {
-                    let qpn = entry.qp.qpn();
-                    entry.break_off(&mut self.core);
-                    self.touch(qpn);
-                }
-            }
         }
     }
 

@@ -374,6 +374,27 @@ impl Shared {
 }
 
 impl State {
+    /// Queue pairs whose completion queue has overrun fail.
+    #[cold]
+    #[inline(never)]
+    pub fn fail_users(&mut self) {
+        while let Some(cq) = self.core.overrun.pop() {
+            for index in 0..self.qps.len() {
+                let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
+                    continue;
+                };
+                if route.send_cq != cq && route.recv_cq != cq {
+                    continue;
+                }
+                if let Some(entry) = &mut self.qps[index] {
+                    let qpn = entry.qp.qpn();
+                    entry.break_off(&mut self.core);
+                    self.touch(qpn);
+                }
+            }
+        }
+    }
+
     /// The queue pairs whose peers are accessing.
     fn in_flight(&self, what: Accesses) -> Vec<u32> {
         let key = |entry: &QpEntry| match &entry.link {

@@ -51,7 +51,7 @@ pub(crate) struct UdpWire {
     /// Queue pairs on this wire: without any, the port is left to the helper.
     pub links: u32,
     /// Those of them that have a socket for their peer.
-    lanes: u32,
+    pub lanes: u32,
     /// UD queue pairs that receive.
     pub datagrams: u32,
     /// Datagrams that wait for receives.

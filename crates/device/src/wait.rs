@@ -127,11 +127,13 @@ impl Shared {
             .collect();
         let slept = held.poll(&mut fds, timeout, allowed);
         self.source_deadline.store(0, Ordering::SeqCst);
+        // If not, the next pass says so.
+        let _ = self.has_descriptors();
         for port in &fds[3..] {
             self.note_errors(port.revents());
         }
         if !fds[1].revents().is_empty() {
-            let _ = self.doorbell.drain();
+            self.heed(self.doorbell.drain());
         }
         if !fds[2].revents().is_empty() {
             self.control_events();

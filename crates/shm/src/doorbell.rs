@@ -4,6 +4,7 @@ use std::io;
 
 #[cfg(not(any(loom, shuttle)))]
 use {
+    crate::signal::check_unnamed,
     rustix::event::{EventfdFlags, eventfd},
     rustix::io::{Errno, ReadWriteFlags},
     std::os::fd::{AsFd, BorrowedFd, OwnedFd},
@@ -59,12 +60,14 @@ impl Doorbell {
 
 /// Makes a doorbell unreadable again. Returns whether it had been rung.
 ///
+/// Reads nothing else, should the program have closed it and have another file there by now.
 /// Never blocks, even if a peer has cleared `O_NONBLOCK`, which all holders share.
 ///
 /// # Errors
-/// What `preadv2(2)` reports, beside EAGAIN.
+/// `EBADF` if this is no eventfd any more.
 #[cfg(not(any(loom, shuttle)))]
 pub fn drain(bell: BorrowedFd<'_>) -> io::Result<bool> {
+    check_unnamed(bell)?;
     let mut count = [0u8; 8];
     let mut iov = [io::IoSliceMut::new(&mut count)];
     // Offset -1: as read(2). NOWAIT is this call's own, whatever the descriptor's flags.
@@ -88,11 +91,7 @@ fn drain_plain(bell: BorrowedFd<'_>) -> io::Result<bool> {
 #[cfg(not(any(loom, shuttle)))]
 impl Bell for Doorbell {
     fn ring(&self) -> io::Result<()> {
-        match rustix::io::write(&self.fd, &1u64.to_ne_bytes()) {
-            // EAGAIN: the counter is full, so it is readable already.
-            Ok(_) | Err(Errno::AGAIN) => Ok(()),
-            Err(e) => Err(e.into()),
-        }
+        crate::signal(self.fd())
     }
 }
 

@@ -32,6 +32,8 @@ pub mod mr_table;
 pub mod notify;
 pub mod ring;
 pub mod segment;
+#[cfg(not(any(loom, shuttle)))]
+pub mod signal;
 pub mod stats;
 pub mod sync;
 
@@ -49,4 +51,6 @@ pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot, Watch,
 };
 pub use segment::{Segment, SegmentError};
+#[cfg(not(any(loom, shuttle)))]
+pub use signal::signal;
 pub use stats::{Counter, Snapshot, Stats};

@@ -10,6 +10,9 @@ use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
 use core::sync::atomic::AtomicU32;
 
+/// `st_rdev` of `/dev/null`: `Documentation/admin-guide/devices.txt`.
+const NULL_DEVICE: libc::dev_t = libc::makedev(1, 3);
+
 /// The device's name, as `ibv_devices(1)` prints it.
 const NAME: &CStr = c"cway0";
 /// The name of its character device.
@@ -187,6 +190,21 @@ fn completion_vectors() -> c_int {
         .unwrap_or(1)
 }
 
+/// Closes a descriptor of the null device; a program that has closed it itself may have another
+/// file under its number by now.
+fn close_null_device(fd: c_int) {
+    // SAFETY: all zero bytes are a structure that the call fills, and a number that is no
+    // descriptor makes it fail.
+    let mut found: libc::stat = unsafe { std::mem::zeroed() };
+    // SAFETY: as above.
+    let known = unsafe { libc::fstat(fd, &raw mut found) } == 0;
+    let is_device = found.st_mode & libc::S_IFMT == libc::S_IFCHR;
+    if known && is_device && found.st_rdev == NULL_DEVICE {
+        // SAFETY: nothing of ours uses it afterwards.
+        unsafe { libc::close(fd) };
+    }
+}
+
 /// `ibv_close_device(3)`: 0, or -1 with `errno`
 pub(crate) unsafe extern "C" fn close_device(context: *mut IbvContext) -> c_int {
     if !objects::is_open(context) {
@@ -194,8 +212,8 @@ pub(crate) unsafe extern "C" fn close_device(context: *mut IbvContext) -> c_int 
     }
     // SAFETY: the caller passes a context it opened.
     let object = unsafe { objects::context(context) };
-    // SAFETY: ours, and nothing uses it afterwards. Negative if opening it had failed.
-    unsafe { libc::close((*context).cmd_fd) };
+    // SAFETY: as above.
+    close_null_device(unsafe { (*context).cmd_fd });
     if object.is_inherited() {
         return 0;
     }

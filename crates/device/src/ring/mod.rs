@@ -360,7 +360,7 @@ impl RingLink {
 
     /// Tells the peer of what has just become visible. Returns whether its doorbell was rung.
     fn notify(&self, events: Attention) -> bool {
-        // A bell that cannot be rung belongs to a dead peer; the broker says so.
+        // A bell can be rung as long as there is a descriptor of it, whatever the peer does.
         notify(
             &self.ring,
             events,
@@ -368,7 +368,10 @@ impl RingLink {
             &self.peer.bell,
             self.index,
         )
-        .unwrap_or(false)
+        .unwrap_or_else(|_| {
+            crate::lost::report();
+            false
+        })
     }
 
     fn notify_counted(&self, events: Attention, core: &Core) {

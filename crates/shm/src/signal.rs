@@ -1,0 +1,209 @@
+//! Adding one to an eventfd in a way that can neither block nor write to anything else.
+//!
+//! write(2) does both: it blocks where the counter is full and somebody who holds the same open
+//! file has cleared `O_NONBLOCK`, whatever was looked at before; and it writes to whatever file has
+//! the number by now, if the program has closed all descriptors it does not know. The kernel itself
+//! signals eventfds without either: when an asynchronous request is complete (io_submit(2), with
+//! `IOCB_FLAG_RESFD`). So the eventfd is asked for nothing (a read of no bytes, which fails at
+//! once), and is named as the one to be signalled about that. What is no eventfd is refused.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::fs::fstat;
+use rustix::io::Errno;
+
+/// Requests at a time that the context is asked to have room for. The kernel makes it room for
+/// several for each processor; each is complete before its call returns.
+const REQUESTS: libc::c_long = 1;
+/// `aio_lio_opcode`: pread(2).
+const PREAD: u16 = 0;
+/// `aio_flags`: signal `aio_resfd`.
+const RESFD: u32 = 1;
+/// What the kernel writes to the beginning of a context's ring (`fs/aio.c`).
+const RING_MAGIC: u32 = 0xa10a_10a1;
+/// Bits of a file's mode that say of what kind it is.
+const KIND: u32 = libc::S_IFMT;
+
+/// `struct iocb` of `linux/aio_abi.h`.
+#[repr(C)]
+#[derive(Default)]
+struct Request {
+    data: u64,
+    key: u32,
+    rw_flags: i32,
+    opcode: u16,
+    priority: i16,
+    fildes: u32,
+    buffer: u64,
+    bytes: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    resfd: u32,
+}
+
+/// The head of `struct aio_ring`, which the kernel maps for the holder of a context: where the
+/// completions are that nobody here wants to read.
+#[repr(C)]
+struct Ring {
+    id: u32,
+    entries: u32,
+    head: AtomicU32,
+    tail: AtomicU32,
+    magic: u32,
+}
+
+/// The process's context, an address that the kernel gave; 0 if it gives none. After fork(2) the
+/// child's requests are refused.
+fn context() -> usize {
+    static CONTEXT: OnceLock<usize> = OnceLock::new();
+    *CONTEXT.get_or_init(|| {
+        let mut context: libc::c_ulong = 0;
+        // SAFETY: the kernel writes the context to a place that lives for the call.
+        let made = unsafe { libc::syscall(libc::SYS_io_setup, REQUESTS, &raw mut context) };
+        if made == 0 { context as usize } else { 0 }
+    })
+}
+
+/// Adds one to the counter of an eventfd, or leaves it full. Never blocks, whatever the others do
+/// who hold it; safe from several threads.
+///
+/// Where the kernel has no asynchronous I/O, or a sandbox refuses it, this is write(2) to what has
+/// been looked at just before: that may block, if another holder wants it to.
+///
+/// # Errors
+/// `EBADF` if this is no eventfd, or none any more.
+pub fn signal(bell: BorrowedFd<'_>) -> io::Result<()> {
+    match context() {
+        0 => signal_plain(bell),
+        context => match submit(context, bell) {
+            Ok(()) => Ok(()),
+            Err(Errno::BADF) => Err(Errno::BADF.into()),
+            Err(_) => signal_plain(bell),
+        },
+    }
+}
+
+fn submit(context: usize, bell: BorrowedFd<'_>) -> Result<(), Errno> {
+    let number = bell.as_raw_fd().cast_unsigned();
+    let mut request = Request {
+        opcode: PREAD,
+        fildes: number,
+        flags: RESFD,
+        resfd: number,
+        ..Request::default()
+    };
+    let mut requests = [&raw mut request];
+    // SAFETY: the kernel reads the array of one pointer, and the request that it leads to, before
+    // the call returns; the request is for no bytes of memory.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_io_submit,
+            context,
+            requests.len() as libc::c_long,
+            requests.as_mut_ptr(),
+        )
+    };
+    let outcome = match done {
+        1 => Ok(()),
+        _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
+    };
+    // SAFETY: a context is the address of its ring, which stays mapped while the process lives, and
+    // in a child too.
+    let ring = unsafe { &*(context as *const Ring) };
+    if ring.magic == RING_MAGIC {
+        // Nobody reads completions: they are taken as read. Of two threads the one that is behind
+        // may put the head back; then the next one takes them again.
+        let tail = ring.tail.load(Ordering::Acquire);
+        ring.head.store(tail, Ordering::Release);
+    }
+    outcome
+}
+
+/// Whether this is an object of the kernel without a name, as an eventfd is, and neither a file nor
+/// a socket of the program's.
+///
+/// # Errors
+/// `EBADF` if it is not.
+pub fn check_unnamed(fd: impl AsFd) -> Result<(), Errno> {
+    match fstat(fd) {
+        Ok(found) if found.st_mode & KIND == 0 => Ok(()),
+        _ => Err(Errno::BADF),
+    }
+}
+
+fn signal_plain(bell: BorrowedFd<'_>) -> io::Result<()> {
+    check_unnamed(bell)?;
+    match rustix::io::write(bell, &1u64.to_ne_bytes()) {
+        // EAGAIN: the counter is full, so it is readable already.
+        Ok(_) | Err(Errno::AGAIN) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::fs::{MemfdFlags, memfd_create};
+
+    fn count(bell: impl AsFd) -> u64 {
+        let mut count = [0; 8];
+        rustix::io::read(bell, &mut count).unwrap();
+        u64::from_ne_bytes(count)
+    }
+
+    #[test]
+    fn each_signal_counts_and_none_blocks() {
+        // A holder has cleared O_NONBLOCK.
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let many = 10_000;
+        for _ in 0..many {
+            signal(bell.as_fd()).unwrap();
+        }
+        assert_eq!(count(&bell), many);
+        // And has filled it: write(2) would block now.
+        rustix::io::write(&bell, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+        signal(bell.as_fd()).unwrap();
+        signal(bell.as_fd()).unwrap();
+        assert!(count(&bell) >= u64::MAX - 1);
+        signal(bell.as_fd()).unwrap();
+        assert_eq!(count(&bell), 1);
+        assert_ne!(context(), 0, "this machine has asynchronous I/O");
+    }
+
+    #[test]
+    fn several_threads_signal_at_once() {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let each = 5_000;
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..each).for_each(|_| signal(bell.as_fd()).unwrap()));
+            }
+        });
+        assert_eq!(count(&bell), 4 * each);
+    }
+
+    #[test]
+    fn what_is_no_eventfd_is_left_alone() {
+        let file = memfd_create("a file", MemfdFlags::CLOEXEC).unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        for other in [file.as_fd(), reader.as_fd(), writer.as_fd()] {
+            for attempt in [signal, signal_plain] {
+                let error = attempt(other).unwrap_err();
+                assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+            }
+            assert_eq!(
+                crate::drain(other).unwrap_err().raw_os_error(),
+                Some(libc::EBADF)
+            );
+        }
+        assert_eq!(fstat(&file).unwrap().st_size, 0);
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        signal_plain(bell.as_fd()).unwrap();
+        assert_eq!(count(&bell), 1);
+    }
+}
