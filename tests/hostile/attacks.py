@@ -356,6 +356,7 @@ def all_attacks():
     yield "access reduced", takeback.reduced
     yield "registered otherwise", takeback.reregistered
     yield "memory that cannot be taken back", takeback.pinned
+    yield "memory that cannot move at once", takeback.renewed
     yield "a queue pair for reading", read_only_qp
     yield "offsets filled before", prefilled
     yield "registration while a queue pair ends", takeback.overtaken

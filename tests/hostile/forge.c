@@ -19,7 +19,7 @@ struct header {
 	uint16_t zero;
 };
 #define MAGIC 0x5743
-#define VERSION 7
+#define VERSION 8
 #define SERVICE 1
 #define DESTROY_SEGMENT 11
 #define MAP_SEGMENT 13

@@ -1,6 +1,7 @@
 """What is taken back: whatever the attacker was granted is lost to it, in every way there is to end
 a grant, and whatever it does meanwhile."""
 
+import errno
 import signal
 
 from hostile.cast import (LOCAL_WRITE, READ_ONLY, READ_WRITE, REMOTE_READ, Failed, wait_until)
@@ -8,6 +9,8 @@ from hostile.scene import (OTHER_PD, READABLE, REMOTE_ACCESS_ERROR, SCRIBBLE, SH
                            SUCCESS, WRITABLE, Scene, armed, timed)
 from lib.patience import patient
 
+# How long memory that somebody holds is waited for.
+HELD_SECONDS = 2.0
 # docs/LAYOUT.md: how long an access under way is waited for; and what a slow machine adds.
 LEASE_SECONDS = 0.5
 SLOW_SECONDS = patient(1.5)
@@ -47,26 +50,49 @@ def deregistered(stage, **cast):
 
 
 def pinned(stage):
-    """Memory deregistered while an io_uring has it pinned is hidden all the same, and the victim's
-    own again once the io_uring has let go."""
+    """Memory that an io_uring has pinned, or a pipe holds, cannot be deregistered while a peer
+    outside the boundary can have it: it stays registered, and the victim's own afterwards."""
     scene = armed(stage)
+    for hold, let_go, area in (("pin", "unpin", READABLE), ("splice", "unsplice", WRITABLE)):
+        scene.victim.do(hold, area)
+        if scene.where(area) == 0:
+            raise Failed("the memory is in no segment: the test shows nothing")
+        took = timed(refused, scene, area)
+        if not HELD_SECONDS <= took <= HELD_SECONDS + SLOW_SECONDS:
+            raise Failed(f"it took {took:.2f} s")
+        # Valid as ever: a friend reaches it by the same key.
+        scene.go_direct(scene.friend, scene.friend_qp, WRITABLE)
+        wait_until("nobody holds it", lambda end=let_go: scene.victim.do(end)[0] == "0")
     for area in (WRITABLE, READABLE):
-        scene.victim.do("pin", area)
-        inode = scene.where(area)
         scene.victim.do("dereg", area)
-        if scene.where(area) in (0, inode):
-            raise Failed("the memory is not in limbo: the test shows nothing")
         scene.victim.do("fill", area, "secret")
-    scene.revoked(scene.attacker)
-    wait_until("the io_uring lets go", lambda: scene.victim.do("unpin")[0] == "0")
-    scene.area(SPARE)
-    scene.reg(SPARE, SHARED_PD, READ_WRITE)
-    scene.victim.do("dereg", SPARE)
-    if scene.where(WRITABLE) or scene.where(READABLE):
-        raise Failed("the memory is still in a segment")
+        if scene.where(area):
+            raise Failed("the memory is still in a segment")
     scene.revoked(scene.attacker)
     scene.reg(WRITABLE, SHARED_PD, READ_WRITE, "public")
     scene.go_direct()
+
+
+def refused(scene, area):
+    """Deregistration fails with EBUSY."""
+    said = scene.victim.do("dereg?", area)[0]
+    if int(said) != errno.EBUSY:
+        raise Failed(f"ibv_dereg_mr said {said}")
+
+
+def renewed(stage):
+    """Memory that a pipe holds follows its queue pair's other memory out of the attacker's hands as
+    soon as the pipe has let go."""
+    scene = armed(stage)
+    before = scene.where(WRITABLE)
+    scene.victim.do("splice", WRITABLE)
+    scene.victim.do("destroy", scene.qp)
+    if scene.where(WRITABLE) != before:
+        raise Failed("the memory has moved while it was held")
+    scene.victim.do("unsplice")
+    scene.moved(WRITABLE, before)
+    scene.revoked(scene.attacker)
+    scene.friend_goes_on()
 
 
 def ended(how):

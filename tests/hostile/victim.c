@@ -6,6 +6,7 @@
 #include "stage.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <linux/io_uring.h>
 #include <pthread.h>
@@ -224,6 +225,48 @@ static void do_unpin(char **args, int count)
 	say("ok %lu", kib);
 }
 
+/* The pipes that hold a page of an area each. */
+static int pipes[AREAS][2];
+static int pipe_count;
+
+/* "splice I": a pipe takes hold of the first page that is registered as a whole. */
+static void do_splice(char **args, int count)
+{
+	const struct area *a = area_of(args[0]);
+	struct iovec page = { a->base + 2 * PAGE, PAGE };
+
+	(void)count;
+	if (pipe_count == AREAS)
+		fail("too many");
+	need(pipe(pipes[pipe_count]) == 0, "pipe");
+	need(vmsplice(pipes[pipe_count][1], &page, 1, 0) == (ssize_t)PAGE, "vmsplice");
+	pipe_count++;
+	say("ok");
+}
+
+static void do_unsplice(char **args, int count)
+{
+	(void)args;
+	(void)count;
+	while (pipe_count) {
+		close(pipes[--pipe_count][0]);
+		close(pipes[pipe_count][1]);
+	}
+	say("ok 0");
+}
+
+/* "dereg? I": what ibv_dereg_mr says. */
+static void do_try_dereg(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	int said = ibv_dereg_mr(a->mr);
+
+	(void)count;
+	if (!said)
+		a->mr = NULL;
+	say("ok %d", said);
+}
+
 /* The number of the file that is mapped in the middle of an area, 0 for private memory. */
 static void do_where(char **args, int count)
 {
@@ -392,7 +435,8 @@ static const struct command commands[] = {
 	{ "bind", 4, do_bind }, { "unbind", 2, do_unbind },
 	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
 	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
-	{ "pin", 1, do_pin }, { "unpin", 0, do_unpin },
+	{ "pin", 1, do_pin }, { "unpin", 0, do_unpin }, { "dereg?", 1, do_try_dereg },
+	{ "splice", 1, do_splice }, { "unsplice", 0, do_unsplice },
 	{ "flood", 2, do_flood }, { "flooded", 0, do_flooded }, { "ebb", 0, do_ebb }, { 0 },
 };
 

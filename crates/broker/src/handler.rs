@@ -24,6 +24,7 @@ use crate::config::Tenant;
 use crate::hub::{Endpoint, EndpointId, Hub, Link, TenantId};
 use crate::mirrors::new_table;
 use crate::pairing::{Decision, PeerWire};
+use crate::pins;
 use crate::segments;
 use crate::session::Peer;
 use crate::tree::Trees;
@@ -330,6 +331,14 @@ impl BrokerService for Client<'_> {
         let id = self.own()?;
         self.hub.report_addresses(id, request.addresses)?;
         Ok(().into())
+    }
+
+    fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let lent = self.peer.userfaultfd.then(|| pins::lend(self.peer.pid));
+        Ok(Answer {
+            body: (),
+            fds: lent.flatten().into_iter().collect(),
+        })
     }
 
     fn userfaultfd(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {

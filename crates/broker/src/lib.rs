@@ -30,6 +30,7 @@ pub mod mirrors;
 pub mod notify;
 pub mod options;
 pub mod pairing;
+pub mod pins;
 pub mod places;
 pub mod pool;
 pub mod reaper;

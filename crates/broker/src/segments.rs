@@ -52,6 +52,8 @@ pub struct Segment {
     pub pd: u32,
     /// Whether they may write to it.
     pub writable: bool,
+    /// Whether it is granted to processes of the owner's user only.
+    pub inside: bool,
     /// Whether somebody holds it who should not any more: it is granted to nobody.
     pub stale: bool,
     /// Endpoints of other users that were granted it, and what.
@@ -127,7 +129,7 @@ impl Hub {
                 break name;
             }
         };
-        let segment = Segment::new(fd, request.pd, request.writable);
+        let segment = Segment::new(fd, request.pd, request.writable, request.inside);
         endpoint.segments.insert(name, segment);
         Ok((name, given))
     }
@@ -152,7 +154,7 @@ impl Hub {
             return Err(Errno::EXIST);
         }
         check_private_memfd(&fd, SEGMENT_BYTES, own_uid)?;
-        let segment = Segment::new(fd, request.pd, request.writable);
+        let segment = Segment::new(fd, request.pd, request.writable, request.inside);
         endpoint.segments.insert(request.segment, segment);
         Ok(())
     }
@@ -185,7 +187,7 @@ impl Hub {
         let link = owner.links.get(&remote_qpn).ok_or(Errno::NOTCONN)?;
         let segment = owner.segments.get_mut(&request.segment);
         let segment = segment.filter(|s| !s.stale).ok_or(Errno::NOENT)?;
-        if segment.pd != link.pd {
+        if segment.pd != link.pd || (segment.inside && !trusted) {
             return Err(Errno::ACCESS);
         }
         let right = Rights::of(link.access)
@@ -332,7 +334,8 @@ impl Hub {
         };
         for segment in endpoint.segments.values_mut() {
             let right = Rights::of(link.access).to(segment.writable);
-            if let (true, Some(right)) = (segment.pd == link.pd && !segment.stale, right) {
+            let granted = segment.pd == link.pd && !segment.stale && !segment.inside;
+            if let (true, Some(right)) = (granted, right) {
                 segment.note_holder(peer, right);
             }
         }
@@ -346,7 +349,7 @@ impl Hub {
         }
         let right = |link: &Link, s: &Segment| Rights::of(link.access).to(s.writable);
         self.spoil(owner, |s| {
-            s.pd == link.pd && right(link, s) > left.and_then(|left| right(left, s))
+            s.pd == link.pd && !s.inside && right(link, s) > left.and_then(|left| right(left, s))
         });
     }
 
@@ -393,11 +396,12 @@ impl Segment {
         u64::try_from(blocks).unwrap_or(0) * STAT_BLOCK_BYTES
     }
 
-    fn new(fd: OwnedFd, pd: u32, writable: bool) -> Segment {
+    fn new(fd: OwnedFd, pd: u32, writable: bool, inside: bool) -> Segment {
         Segment {
             fd,
             pd,
             writable,
+            inside,
             stale: false,
             holders: BTreeMap::new(),
         }

@@ -122,6 +122,7 @@ impl Server {
         }
         let mut hub = Hub::new();
         hub.shares = Shares::new(&config.tenants, Instant::now());
+        crate::pins::start();
         let claims = Claims::load(dir, &config.tenants);
         let mut services = Services::new(&config.nodes, claims);
         services.members.shares = hub.shares.clone();

@@ -63,7 +63,7 @@ fn fork_and_try(peer: &Peer) {
     if child == 0 {
         let forked = |result: causeway_fabric::Result<()>| matches!(result, Err(Error::Forked));
         let good = forked(peer.attachment.disconnect(0).map(drop))
-            && forked(peer.attachment.create_segment(0, true).map(drop))
+            && forked(peer.attachment.create_segment(0, true, false).map(drop))
             && forked(peer.attachment.reattach())
             && forked(peer.attachment.poll_events().map(drop))
             && forked(peer.attachment.add_slot(peer.slot, peer.socket.as_fd()));

@@ -28,7 +28,7 @@ fn errno<T: std::fmt::Debug>(outcome: Result<T, Error>) -> Errno {
 fn a_segment_is_one_memory_to_its_owner_and_those_it_is_granted() {
     let host = Host::with_broker("0");
     let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
-    let (segment, own) = a.attachment.create_segment(PD, true).unwrap();
+    let (segment, own) = a.attachment.create_segment(PD, true, false).unwrap();
     assert_eq!(
         rustix::fs::fstat(&own).unwrap().st_size as u64,
         SEGMENT_BYTES
@@ -67,7 +67,7 @@ fn a_segment_is_one_memory_to_its_owner_and_those_it_is_granted() {
 fn access_can_be_changed_while_connected() {
     let host = Host::with_broker("0");
     let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
-    let (segment, _) = a.attachment.create_segment(PD, true).unwrap();
+    let (segment, _) = a.attachment.create_segment(PD, true, false).unwrap();
     pair(&a, &b, 1, 0);
     let map = || b.attachment.map_segment(b.qpn(1), segment);
     assert_eq!(errno(map()), Errno::ACCESS);
@@ -109,8 +109,8 @@ fn a_peer_reads_the_mr_table_and_no_more() {
 fn segments_and_tables_survive_the_broker() {
     let host = Host::with_broker("0");
     let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
-    let (segment, own) = a.attachment.create_segment(PD, true).unwrap();
-    let (gone, _) = a.attachment.create_segment(PD, false).unwrap();
+    let (segment, own) = a.attachment.create_segment(PD, true, false).unwrap();
+    let (gone, _) = a.attachment.create_segment(PD, false, false).unwrap();
     let table = a.attachment.mr_table().unwrap();
     pair(&a, &b, 1, REMOTE_WRITE);
     host.signal_broker(Signal::KILL);
@@ -143,4 +143,40 @@ fn userfaultfd_is_passed_to_those_who_are_trusted() {
     if let (Some(passed), Ok(device)) = (passed, device) {
         assert!(same_file(passed.as_fd(), device));
     }
+}
+
+/// What a broker of root's says of pages that the caller maps too, and of what is no segment.
+#[test]
+fn pages_are_asked_about() {
+    use causeway_pins::Answer;
+    use causeway_pins::remote::Remote;
+    const PAGE: usize = 4096;
+    let host = Host::with_broker("0");
+    let a = host.endpoint(WirePref::Auto);
+    let (_, segment) = a.attachment.create_segment(PD, true, false).unwrap();
+    rustix::io::pwrite(&segment, &[1; PAGE], 0).unwrap();
+    let asker = Remote::new(a.attachment.asker().unwrap().expect("root's"));
+    let ask = |asker: &Remote, fd: &OwnedFd| asker.ask(fd.as_fd(), 0, PAGE);
+    let free = || (0..20).any(|_| ask(&asker, &segment) == Answer::Free);
+    assert!(free());
+    // A pipe holds the page.
+    let (reader, writer) = rustix::pipe::pipe().unwrap();
+    let held = rustix::pipe::splice(
+        &segment,
+        Some(&mut 0),
+        &writer,
+        None,
+        PAGE,
+        rustix::pipe::SpliceFlags::empty(),
+    );
+    assert_eq!(held, Ok(PAGE));
+    assert_eq!(ask(&asker, &segment), Answer::Busy);
+    drop((reader, writer));
+    assert!(free());
+    // A file of the caller's ends the conversation; another begins.
+    let foreign = rustix::fs::memfd_create("mine", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+    assert_eq!(ask(&asker, &foreign), Answer::Unknown);
+    assert!(asker.is_lost());
+    let asker = Remote::new(a.attachment.asker().unwrap().expect("another"));
+    assert_eq!(ask(&asker, &segment), Answer::Free);
 }

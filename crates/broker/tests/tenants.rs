@@ -167,7 +167,7 @@ fn attack_reader(fd: &OwnedFd) {
 fn a_user_cannot_write_what_it_was_granted_for_reading() {
     let tenants = Tenants::new();
     let (a, b) = (tenants.endpoint("web", ALICE), tenants.endpoint("web", BOB));
-    let (segment, own) = a.attachment.create_segment(PD, true).unwrap();
+    let (segment, own) = a.attachment.create_segment(PD, true, false).unwrap();
     let seen = pair(&a, &b, 1, REMOTE_READ);
     assert!(!seen.trusted);
     pwrite(&own, b"owner", 0).unwrap();
@@ -196,7 +196,7 @@ fn a_user_cannot_write_what_it_was_granted_for_reading() {
 fn an_owner_is_told_when_another_user_keeps_what_it_should_not() {
     let tenants = Tenants::new();
     let (a, b) = (tenants.endpoint("web", ALICE), tenants.endpoint("web", BOB));
-    let create = || a.attachment.create_segment(PD, true).unwrap().0;
+    let create = || a.attachment.create_segment(PD, true, false).unwrap().0;
     let map = |index, segment| b.attachment.map_segment(b.qpn(index), segment);
     let both = REMOTE_READ | REMOTE_WRITE;
     // By its own doing, the owner hears it in the reply.
@@ -246,8 +246,8 @@ fn an_owner_is_told_when_another_user_keeps_what_it_should_not() {
 fn without_a_broker_what_may_be_held_counts_as_held() {
     let tenants = Tenants::new();
     let (a, b) = (tenants.endpoint("web", ALICE), tenants.endpoint("web", BOB));
-    let (held, _) = a.attachment.create_segment(PD, true).unwrap();
-    let (kept, _) = a.attachment.create_segment(PD + 1, true).unwrap();
+    let (held, _) = a.attachment.create_segment(PD, true, false).unwrap();
+    let (kept, _) = a.attachment.create_segment(PD + 1, true, false).unwrap();
     pair(&a, &b, 1, REMOTE_WRITE);
     tenants.host.signal_broker(Signal::KILL);
     assert_eq!(a.events().last(), Some(&Event::BrokerGone));
@@ -314,10 +314,13 @@ fn limits_hold_and_are_told_apart_from_failures() {
     let address = tenants.address("tiny");
     let third = as_user(ALICE, OTHER, || Peer::try_attach(&address, WirePref::Auto));
     assert_eq!(errno(third.map(drop)), Errno::DQUOT);
-    let (segment, _) = a.attachment.create_segment(PD, true).unwrap();
-    assert_eq!(errno(a.attachment.create_segment(PD, false)), Errno::DQUOT);
+    let (segment, _) = a.attachment.create_segment(PD, true, false).unwrap();
+    assert_eq!(
+        errno(a.attachment.create_segment(PD, false, false)),
+        Errno::DQUOT
+    );
     a.attachment.destroy_segment(segment).unwrap();
-    a.attachment.create_segment(PD, false).unwrap();
+    a.attachment.create_segment(PD, false, false).unwrap();
     ring(a.connect(1, &b, 1));
     ring(a.connect(2, &b, 2));
     let request = ConnectRequest {
@@ -456,7 +459,7 @@ fn owner_process() {
     println!("\nsays {}", peer.qpn(1));
     let remote = line().parse().unwrap();
     ring(peer.connect_with(1, remote, PD, REMOTE_READ));
-    let (segment, own) = peer.attachment.create_segment(PD, false).unwrap();
+    let (segment, own) = peer.attachment.create_segment(PD, false, false).unwrap();
     pwrite(&own, b"secret", 4096).unwrap();
     println!("\nsays {segment}");
     assert_eq!(line(), "detach");

@@ -240,6 +240,13 @@ impl MrTable {
         }
     }
 
+    /// A frozen region goes on as it was.
+    pub fn thaw(&mut self, key: u32) {
+        if let Some(Kind::Memory { frozen, .. }) = self.get_mut(key).map(|r| &mut r.kind) {
+            *frozen = false;
+        }
+    }
+
     /// Gives a frozen region another protection domain and other permissions, under the same key.
     pub fn change(&mut self, key: u32, pd: u32, access: Access) {
         if let Some(region) = self.get_mut(key) {

@@ -345,7 +345,7 @@ impl Qp {
                 mirror,
             } => {
                 causeway_fault::point("qp.introduced");
-                shared.sharing.share(self.pd.handle, trusted);
+                shared.sharing.share(shared, self.pd.handle, trusted);
                 let peer = match (peer_fds, known) {
                     (Some(fds), _) => shared.peers.get(peer, place, fds)?,
                     (None, Some((_, known))) => known,

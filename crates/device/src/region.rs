@@ -1,9 +1,10 @@
 //! Memory regions as the program sees them (`ibv_reg_mr(3)`).
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use causeway_fabric::Attachment;
-use causeway_memory::Store;
+use causeway_memory::Unmovable;
 use causeway_proto::types::Access;
 use parking_lot::{Mutex, MutexGuard};
 
@@ -127,22 +128,27 @@ impl Mr {
     }
 
     /// Ends the registration (`ibv_dereg_mr(3)`): when it returns, no access under its keys is
-    /// going on or will succeed, and peers see nothing of what the memory holds later. Where it
-    /// cannot be taken back now (an io_uring has it pinned, memory is short) only peers of the same
-    /// user may see it, until a later end of a registration takes it back too; for others it is
-    /// hidden first, and what the io_uring then reads into it is lost.
+    /// going on or will succeed, and peers outside the trust boundary see nothing of what the
+    /// memory holds later. Those inside it, who could see it without us, keep what something else
+    /// refers to now, until it is unmapped or registered elsewhere.
     ///
     /// # Errors
-    /// EINVAL if it has ended already, EBUSY while a memory window is bound to it.
+    /// EINVAL if it has ended already, EBUSY while a memory window is bound to it, or where a peer
+    /// outside the boundary can have the memory and for 2 s something else refers to it (a read
+    /// under way, a buffer of an io_uring), ENOMEM where memory is short. Then it goes on.
     pub fn dereg(&self) -> Result<(), Errno> {
         let shared = self.shared();
         let mut inner = self.inner.lock();
         let mut state = shared.state.lock();
+        state.core.mrs.freeze(inner.key)?;
         state.send_posted();
-        state.core.mrs.remove(inner.key)?;
         drop(state);
+        let evicted = match inner.end(shared) {
+            Ok(evicted) => evicted,
+            Err(why) => return Err(self.go_on(inner, None, why)),
+        };
+        shared.state.lock().core.mrs.remove(inner.key)?;
         inner.ended = true;
-        let evicted = inner.take_back(shared);
         shared.sharing.remove(inner.pd, inner.key);
         drop_user(&mut shared.state.lock().pds, inner.pd);
         drop(inner);
@@ -153,8 +159,8 @@ impl Mr {
     /// Changes a registration (`ibv_rereg_mr(3)`). The keys change with the range only.
     ///
     /// # Errors
-    /// As [`Pd::reg_mr`], and EBUSY while a memory window is bound to it; then the old registration
-    /// stays.
+    /// As [`Pd::reg_mr`], and as [`Mr::dereg`] where the old memory cannot be let go of; then the
+    /// old registration stays.
     pub fn rereg(
         self: &Arc<Self>,
         pd: Option<&Arc<Pd>>,
@@ -191,8 +197,10 @@ impl Mr {
             fresh
         };
         causeway_fault::point("rereg.entered");
-        inner.retract(shared);
-        let evicted = inner.take_back(shared);
+        let evicted = match inner.end(shared) {
+            Ok(evicted) => evicted,
+            Err(why) => return Err(self.go_on(inner, fresh, why)),
+        };
         let mut state = shared.state.lock();
         let key = if let Some(key) = fresh {
             state.core.mrs.remove(inner.key)?;
@@ -220,6 +228,29 @@ impl Mr {
         Ok(())
     }
 
+    /// A frozen registration goes on as it was, without what was to take its place. Returns why.
+    fn go_on(
+        &self,
+        inner: MutexGuard<'_, Registration>,
+        fresh: Option<u32>,
+        (evicted, errno): (Vec<u32>, Errno),
+    ) -> Errno {
+        let shared = self.shared();
+        let mut state = shared.state.lock();
+        state.core.mrs.thaw(inner.key);
+        let gone = fresh.map_or(Ok(()), |key| state.core.mrs.remove(key));
+        drop(state);
+        drop(inner);
+        shared.give_up_segments(&evicted);
+        gone.err().unwrap_or(errno)
+    }
+
+    /// See [`Sharing::retry`].
+    pub(crate) fn follow(self: &Arc<Self>, segment: u64) -> bool {
+        let shared = self.shared();
+        shared.sharing.retry(self, shared, segment)
+    }
+
     /// Keeps it as it is and where it is until dropped.
     pub(crate) fn hold(&self) -> Held<'_> {
         Held(self.inner.lock())
@@ -227,8 +258,12 @@ impl Mr {
 }
 
 impl Registration {
+    /// Lets peers find it, if all of what is in the segment lies in a row there.
     fn publish(&self, placed: &Placed, shared: &Shared) {
         let moved = &placed.moved;
+        if !moved.is_whole() {
+            return;
+        }
         let mut state = shared.state.lock();
         let mrs = &mut state.core.mrs;
         let place = Place {
@@ -248,18 +283,32 @@ impl Registration {
         shared.state.lock().core.mrs.retract(self.key)
     }
 
-    /// Takes the memory back from where peers can map it, once those that are accessing it have
-    /// finished. Returns the protection domains of which a peer did not.
-    fn take_back(&mut self, shared: &Shared) -> Vec<u32> {
+    /// Takes the memory back from where peers outside the trust boundary can map it, once those
+    /// that are accessing it have finished. Returns the protection domains of which a peer did not.
+    ///
+    /// # Errors
+    /// As [`Mr::dereg`], and peers find it again; with those domains.
+    fn end(&mut self, shared: &Shared) -> Result<Vec<u32>, (Vec<u32>, Errno)> {
+        let keys = self.retract(shared);
         let Some(placed) = self.placed.take() else {
-            return Vec::new();
+            return Ok(Vec::new());
         };
         causeway_fault::point("revoke.retracted");
-        let evicted = shared.await_accesses(Accesses::Region(self.key));
+        let wait = |key| shared.await_accesses(Accesses::Region(key));
+        let evicted = keys.into_iter().flat_map(wait).collect();
         causeway_fault::point("revoke.quiet");
-        shared.sharing.take_back(placed, &shared.control);
+        let ended = shared.sharing.end(placed, &shared.control);
         causeway_fault::point("revoke.done");
-        evicted
+        let Err((placed, why)) = ended else {
+            return Ok(evicted);
+        };
+        self.publish(&placed, shared);
+        self.placed = Some(placed);
+        let errno = match why {
+            Unmovable::Pinned => libc::EBUSY,
+            _ => libc::ENOMEM,
+        };
+        Err((evicted, Errno(errno)))
     }
 }
 
@@ -281,19 +330,30 @@ impl Held<'_> {
         keys.into_iter().flat_map(wait).collect()
     }
 
-    /// Its memory has been moved to another segment.
-    pub fn moved_to(&mut self, store: &Arc<Store>, shared: &Shared) {
-        if let Some(mut placed) = self.0.placed.take() {
-            placed.store = Arc::clone(store);
-            self.0.publish(&placed, shared);
-            self.0.placed = Some(placed);
+    /// Takes its memory back, for `patience`; peers have been kept off it by [`Held::quiesce`].
+    /// False if it could not be, all or part of it.
+    pub fn take_back(
+        &mut self,
+        sharing: &Sharing,
+        control: &Attachment,
+        patience: Duration,
+    ) -> bool {
+        let Some(placed) = self.0.placed.take() else {
+            return true;
+        };
+        match sharing.take_back(placed, control, patience) {
+            Ok(()) => true,
+            Err((placed, _)) => {
+                self.0.placed = Some(placed);
+                false
+            }
         }
     }
 
-    /// Takes its memory back; peers have been kept off it by [`Held::quiesce`].
-    pub fn take_back(&mut self, sharing: &Sharing, control: &Attachment) {
-        if let Some(placed) = self.0.placed.take() {
-            sharing.take_back(placed, control);
+    /// Peers find it again where it is.
+    pub fn publish_again(&self, shared: &Shared) {
+        if let Some(placed) = &self.0.placed {
+            self.0.publish(placed, shared);
         }
     }
 }

@@ -51,16 +51,25 @@ pub(crate) const LEASE: Duration = Duration::from_millis(500);
 pub(crate) const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
-/// How long to wait before memory that was short is asked for again.
-const RETRY: Duration = Duration::from_millis(10);
+/// How long memory is waited for that a read under way, an io_uring or a pipe has hold of, before
+/// taking it back fails: such a read is over in milliseconds.
+const HELD_MAX: Duration = Duration::from_secs(2);
+/// Time between two looks at such memory, which hold up threads that use it: at first, at last.
+const HELD_NAP: Duration = Duration::from_millis(1);
+const HELD_NAP_MAX: Duration = Duration::from_millis(100);
 
 /// A protection domain, as far as peers may map its memory.
 #[derive(Debug, Default)]
 struct Domain {
     /// A peer on this host may ask for its memory.
     shared: bool,
+    /// A peer outside the trust boundary has been connected: its segments are for all peers from
+    /// then on, and hold registered memory only.
+    exposed: bool,
     /// Where regions that peers may only read, and those they may write, are moved to.
     stores: [Option<Arc<Store>>; 2],
+    /// Segments of before, in which regions may be yet.
+    former: Vec<u64>,
     /// Its regions with remote access, by key.
     regions: HashMap<u32, Weak<Mr>>,
 }
@@ -75,18 +84,6 @@ pub(crate) struct Sharing {
     renewing: Mutex<()>,
 }
 
-/// Hides what could not be taken back. Short of memory even for that, tries again for a while, at
-/// intervals: that another process has freed memory, or that a cgroup's limit was raised, no event
-/// tells (pressure stall information tells of stalls, not of their end). What is visible after that
-/// is tried again at the end of the next registration. In a guest nothing can be hidden.
-fn hide(mover: &Mover) {
-    let begun = clock::now();
-    let short = || matches!(mover.hide(), Err(Unmovable::System(_)));
-    while short() && clock::now().since(begun) < LEASE {
-        std::thread::sleep(RETRY);
-    }
-}
-
 /// Whether peers may write a region.
 fn is_writable(access: Access) -> bool {
     access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
@@ -99,7 +96,8 @@ impl Sharing {
             let mover = if causeway_fabric::guest::is_used() {
                 Mover::in_guest()
             } else {
-                Mover::new(control.userfaultfd().ok().flatten())
+                let asker = control.asker().ok().flatten();
+                Mover::lent(control.userfaultfd().ok().flatten(), asker)
             };
             if FORK_ABSENT.load(Ordering::SeqCst) {
                 mover.fork_mode(true);
@@ -138,20 +136,52 @@ impl Sharing {
         }
     }
 
-    /// A protection domain has ended.
+    /// A protection domain has ended. What lies idle in its segments is taken back as far as that
+    /// can be at once; the rest stays with those who have them mapped.
     pub fn forget(&self, pd: u32, control: &Attachment) {
-        let domain = self.domains.lock().remove(&pd);
-        for store in domain.into_iter().flat_map(|d| d.stores).flatten() {
+        let Some(domain) = self.domains.lock().remove(&pd) else {
+            return;
+        };
+        for store in domain.stores.into_iter().flatten() {
+            if let Some(mover) = self.mover.get() {
+                mover.reclaim(&store);
+            }
             let _ = control.destroy_segment(store.id());
+        }
+        for segment in domain.former {
+            let _ = control.destroy_segment(segment);
         }
     }
 
-    /// A peer on this host may ask for the domain's memory: moves what is registered in it. Unless
-    /// the peer is trusted, what could not be taken back is hidden.
-    pub fn share(&self, pd: u32, trusted: bool) {
-        self.move_shared(pd);
+    /// A peer on this host may ask for the domain's memory: moves what is registered in it. For a
+    /// peer outside the trust boundary there are segments of another kind, which hold nothing but
+    /// what is registered: what is in the others moves there, if nobody else refers to it now.
+    pub fn share(&self, shared: &Shared, pd: u32, trusted: bool) {
         if !trusted {
-            self.distrust();
+            self.expose(shared, pd);
+        }
+        self.move_shared(pd);
+    }
+
+    fn expose(&self, shared: &Shared, pd: u32) {
+        let _one = self.renewing.lock();
+        let (old, regions) = {
+            let mut domains = self.domains.lock();
+            let domain = domains.entry(pd).or_default();
+            if std::mem::replace(&mut domain.exposed, true) {
+                return;
+            }
+            let old = std::mem::take(&mut domain.stores);
+            let old: Vec<Arc<Store>> = old.into_iter().flatten().collect();
+            domain.former.extend(old.iter().map(|store| store.id()));
+            let regions: Vec<Arc<Mr>> = domain.regions.values().filter_map(Weak::upgrade).collect();
+            (old, regions)
+        };
+        for store in old {
+            // What cannot move now stays where peers inside the boundary reach it.
+            let left = self.vacate(shared, &regions, store.id(), Duration::ZERO);
+            left.iter()
+                .for_each(|region| region.hold().publish_again(shared));
         }
     }
 
@@ -188,7 +218,10 @@ impl Sharing {
         if !mover.can_move() {
             return None;
         }
-        let store = self.store(control, pd, is_writable(access))?;
+        let (store, inside) = self.store(control, pd, is_writable(access))?;
+        if !inside && !self.may_ask(mover, control) {
+            return None;
+        }
         control.reserve(len as u64).ok()?;
         causeway_fault::point("region.reserved");
         match mover.move_in(&store, addr, len) {
@@ -196,6 +229,7 @@ impl Sharing {
                 store,
                 moved,
                 reserved: len as u64,
+                inside,
             }),
             Err(_) => {
                 let _ = control.release(len as u64);
@@ -204,79 +238,139 @@ impl Sharing {
         }
     }
 
-    /// Gives a range back to the program, once no peer accesses it any more. Where that cannot be
-    /// (an io_uring has it pinned, memory is short), it stays in the segment as long as only peers
-    /// of the same user have that; else it is hidden from them.
-    pub fn take_back(&self, placed: Placed, control: &Attachment) {
-        let _ = control.release(placed.reserved);
+    /// Whether the kernel tells of memory that peers have mapped whether anybody else refers to it:
+    /// else none is moved for peers outside the trust boundary, from whom it has to come back.
+    fn may_ask(&self, mover: &Mover, control: &Attachment) -> bool {
+        if !mover.asks_for_others()
+            && let Some(asker) = control.asker().ok().flatten()
+        {
+            mover.lend_asker(asker);
+        }
+        mover.asks_for_others()
+    }
+
+    /// A registration ends, and no peer accesses its range any more: it becomes private again.
+    /// Where only peers inside the trust boundary can have the segment, what cannot come back at
+    /// once stays in it.
+    ///
+    /// # Errors
+    /// Part of it cannot come back for [`HELD_MAX`], since somebody else refers to it (a read under
+    /// way, an io_uring), or memory is short.
+    pub fn end(&self, placed: Placed, control: &Attachment) -> Result<(), (Placed, Unmovable)> {
+        if !placed.inside {
+            return self.take_back(placed, control, HELD_MAX);
+        }
+        if let Err((left, _)) = self.take_back(placed, control, Duration::ZERO) {
+            let _ = control.release(left.reserved);
+            if let Some(mover) = self.mover.get() {
+                mover.release(left.moved);
+            }
+        }
+        Ok(())
+    }
+
+    /// Gives a range back to the program, once no peer accesses it any more. Tries for `patience`.
+    ///
+    /// # Errors
+    /// As [`Sharing::end`].
+    pub fn take_back(
+        &self,
+        mut placed: Placed,
+        control: &Attachment,
+        patience: Duration,
+    ) -> Result<(), (Placed, Unmovable)> {
+        let begun = clock::now();
+        let mut nap = HELD_NAP;
         let Some(mover) = self.mover.get() else {
-            return;
+            return Ok(());
         };
-        let stays = mover.take_back(placed.moved).is_err();
-        if stays && control.is_exposed(placed.store.id()) {
-            hide(mover);
+        loop {
+            let Err((left, why)) = mover.take_back(placed.moved) else {
+                let _ = control.release(placed.reserved);
+                return Ok(());
+            };
+            placed.moved = left;
+            if clock::now().since(begun) >= patience {
+                return Err((placed, why));
+            }
+            self.may_ask(mover, control);
+            std::thread::sleep(nap);
+            nap = (2 * nap).min(HELD_NAP_MAX);
         }
     }
 
-    /// A peer outside the trust boundary is connected: what could not be taken back is hidden.
-    fn distrust(&self) {
-        if let Some(mover) = self.mover.get().filter(|mover| mover.lingers()) {
-            hide(mover);
-        }
-    }
-
-    fn store(&self, control: &Attachment, pd: u32, writable: bool) -> Option<Arc<Store>> {
+    /// The segment for a region, and whether only peers inside the trust boundary get it.
+    fn store(&self, control: &Attachment, pd: u32, writable: bool) -> Option<(Arc<Store>, bool)> {
         let mut domains = self.domains.lock();
-        let slot = &mut domains.get_mut(&pd)?.stores[usize::from(writable)];
+        let domain = domains.get_mut(&pd)?;
+        let inside = !domain.exposed;
+        let slot = &mut domain.stores[usize::from(writable)];
         if slot.is_none() {
-            let (id, fd) = control.create_segment(pd, writable).ok()?;
+            let (id, fd) = control.create_segment(pd, writable, inside).ok()?;
             causeway_fault::point("segment.created");
             *slot = Some(Arc::new(Store::new(fd, id)));
         }
-        slot.clone()
+        slot.clone().map(|store| (store, inside))
     }
 
     /// Moves everything in a segment to another: a peer outside the trust boundary holds a
-    /// descriptor of it that nothing entitles it to any more, or may yet store into it.
+    /// descriptor of it that nothing entitles it to any more, or may yet store into it. What
+    /// somebody else refers to for too long follows as soon as it can, and travels by ring until
+    /// then.
     pub fn renew(&self, shared: &Shared, segment: u64) {
         let one = self.renewing.lock();
         let Some((pd, at)) = self.find(segment) else {
             return;
         };
-        let control = &shared.control;
-        // Without a broker to make another, the regions go back to where peers reach nothing.
-        let fresh = control.create_segment(pd, at == 1).ok();
-        let fresh = fresh.map(|(id, fd)| Arc::new(Store::new(fd, id)));
         causeway_fault::point("renew.created");
-        let Some(Replaced { old, regions }) = self.replace(pd, at, fresh.clone()) else {
+        let Some(regions) = self.retire(pd, at) else {
             return;
         };
-        let Some(mover) = self.mover.get() else {
-            return;
-        };
+        let left = self.vacate(shared, &regions, segment, HELD_MAX);
+        drop(one);
+        causeway_fault::point("renew.moved");
+        let _ = shared.control.destroy_segment(segment);
+        if !left.is_empty() {
+            follow(left, segment);
+        }
+    }
+
+    /// Moves regions out of a segment, and to the one that is their domain's now. Returns those
+    /// that could not move.
+    fn vacate(
+        &self,
+        shared: &Shared,
+        regions: &[Arc<Mr>],
+        segment: u64,
+        patience: Duration,
+    ) -> Vec<Arc<Mr>> {
         // Held until they are where they will be: none ends or moves meanwhile.
-        let mut held: Vec<_> = regions.iter().map(|region| region.hold()).collect();
-        held.retain(|region| region.is_in(segment));
+        let held = regions.iter().map(|region| (region, region.hold()));
+        let mut held: Vec<_> = held.filter(|(_, held)| held.is_in(segment)).collect();
         let evicted: Vec<u32> = held
             .iter()
-            .flat_map(|region| region.quiesce(shared))
+            .flat_map(|(_, held)| held.quiesce(shared))
             .collect();
         causeway_fault::point("renew.quiet");
-        let moved = fresh.filter(|fresh| mover.rehome(&old, fresh).is_ok());
-        for region in &mut held {
-            match &moved {
-                Some(fresh) => region.moved_to(fresh, shared),
-                None => region.take_back(self, control),
+        let begun = clock::now();
+        let mut left = Vec::new();
+        let mut moves = Vec::new();
+        for (region, held) in &mut held {
+            let rest = patience.saturating_sub(clock::now().since(begun));
+            if held.take_back(self, &shared.control, rest) {
+                moves.push(Arc::clone(region));
+            } else {
+                left.push(Arc::clone(region));
             }
         }
         drop(held);
+        // Those that peers use already need not wait to be used.
+        moves.iter().for_each(|region| region.place());
         // One registered meanwhile may have been the first in the new segment; and one that a peer
         // kept out, by putting pages where it should go, gets in where that peer has no business.
         regions.iter().for_each(|region| region.settle());
-        drop(one);
-        causeway_fault::point("renew.moved");
-        let _ = control.destroy_segment(segment);
-        shared.give_up_segments(&evicted);
+        shared.give_up_segments_later(&evicted);
+        left
     }
 
     /// The domain of a segment, and which of its segments it is.
@@ -289,15 +383,26 @@ impl Sharing {
         found.next()
     }
 
-    /// Puts a segment in another's place. Returns the other, and the regions of the domain: those
-    /// that may be in it, or on their way there, since a region is listed before it asks where to
-    /// move.
-    fn replace(&self, pd: u32, at: usize, fresh: Option<Arc<Store>>) -> Option<Replaced> {
+    /// Lets go of a segment, in whose place there will be another. Returns the regions of the
+    /// domain: those that may be in it, or on their way there, since a region is listed before it
+    /// asks where to move.
+    fn retire(&self, pd: u32, at: usize) -> Option<Vec<Arc<Mr>>> {
         let mut domains = self.domains.lock();
         let domain = domains.get_mut(&pd)?;
-        let old = std::mem::replace(&mut domain.stores[at], fresh)?;
-        let regions = domain.regions.values().filter_map(Weak::upgrade).collect();
-        Some(Replaced { old, regions })
+        domain.stores[at].take()?;
+        Some(domain.regions.values().filter_map(Weak::upgrade).collect())
+    }
+
+    /// Takes back memory that did not move with its segment, and moves it to the new one. False if
+    /// that still cannot be.
+    pub fn retry(&self, region: &Arc<Mr>, shared: &Shared, segment: u64) -> bool {
+        let mut held = region.hold();
+        if held.is_in(segment) && !held.take_back(self, &shared.control, Duration::ZERO) {
+            return false;
+        }
+        drop(held);
+        region.place();
+        true
     }
 
     /// The segments of a domain.
@@ -313,10 +418,22 @@ impl Sharing {
     }
 }
 
-/// A segment in whose place another is, and the regions that may be in it.
-struct Replaced {
-    old: Arc<Store>,
-    regions: Vec<Arc<Mr>>,
+/// Moves regions as soon as nobody else refers to their memory, by a thread that ends then.
+fn follow(regions: Vec<Arc<Mr>>, segment: u64) {
+    let mut left: Vec<Weak<Mr>> = regions.iter().map(Arc::downgrade).collect();
+    let body = move || {
+        let mut nap = HELD_NAP;
+        while !left.is_empty() {
+            std::thread::sleep(nap);
+            nap = (2 * nap).min(HELD_NAP_MAX);
+            left.retain(|region| {
+                let region = region.upgrade();
+                region.is_some_and(|region| !region.follow(segment))
+            });
+        }
+    };
+    // Without a thread the memory stays until its registration ends.
+    let _ = crate::helper::spawn("causeway-late", body);
 }
 
 /// Where a region's memory is.
@@ -326,6 +443,8 @@ pub(crate) struct Placed {
     pub moved: Moved,
     /// Bytes counted against the endpoint's limit.
     reserved: u64,
+    /// Only peers inside the trust boundary can have the segment.
+    inside: bool,
 }
 
 /// Whose accesses to wait for.
@@ -361,6 +480,18 @@ impl Shared {
             } else {
                 std::hint::spin_loop();
             }
+        }
+    }
+
+    /// As [`Shared::give_up_segments`], by the helper.
+    fn give_up_segments_later(&self, domains: &[u32]) {
+        if !domains.is_empty() {
+            let mut state = self.state.lock();
+            state
+                .errands
+                .extend(domains.iter().copied().map(Errand::GiveUp));
+            drop(state);
+            self.send_helper();
         }
     }
 

@@ -46,6 +46,8 @@ pub(crate) struct Quota {
 struct Kept {
     pd: u32,
     writable: bool,
+    /// No peer outside the trust boundary gets it.
+    inside: bool,
     /// `None` once it is stale: no broker shall hear of it again.
     fd: Option<OwnedFd>,
 }
@@ -63,7 +65,8 @@ impl Segments {
         let granted = connection.wire == Wire::Ring
             && !connection.trusted
             && connection.access & REMOTE_ACCESS != 0;
-        let exposed = |kept: &Kept| granted && kept.pd == connection.pd && kept.fd.is_some();
+        let exposed =
+            |kept: &Kept| granted && !kept.inside && kept.pd == connection.pd && kept.fd.is_some();
         self.kept
             .iter()
             .filter(|(_, kept)| exposed(kept))
@@ -96,6 +99,7 @@ impl Segments {
                 segment,
                 pd: kept.pd,
                 writable: kept.writable,
+                inside: kept.inside,
             };
             match BrokerStub(control).restore_segment(&request, &[fd.as_fd()]) {
                 Ok(_) => {}
@@ -163,7 +167,8 @@ impl State {
 impl Attachment {
     /// Creates a segment for memory that peers of QPs of the protection domain `pd` may map:
     /// [`crate::limits::SEGMENT_BYTES`] long, sparse, sealed, empty. If `writable`, they get it
-    /// for reading and writing. Returns its name, never 0 and unknown to others, and its
+    /// for reading and writing. If it is `inside`, peers outside the trust boundary do not get it.
+    /// Returns its name, never 0 and unknown to others, and its
     /// descriptor, for reading and writing. Keeps a duplicate of it until
     /// [`Attachment::destroy_segment`].
     ///
@@ -171,8 +176,12 @@ impl Attachment {
     /// [`Error::Refused`]: `EDQUOT` beyond the limit, which is
     /// [`crate::limits::SEGMENTS_PER_ENDPOINT_MAX`] unless the broker's configuration has a lower
     /// one; `EMFILE` or `ENFILE` if the broker has no descriptors left, `ENOMEM`.
-    pub fn create_segment(&self, pd: u32, writable: bool) -> Result<(u64, OwnedFd)> {
-        let request = CreateSegmentRequest { pd, writable };
+    pub fn create_segment(&self, pd: u32, writable: bool, inside: bool) -> Result<(u64, OwnedFd)> {
+        let request = CreateSegmentRequest {
+            pd,
+            writable,
+            inside,
+        };
         let mut state = self.lock()?;
         let (reply, fds) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).create_segment(&request, &[])
@@ -181,6 +190,7 @@ impl Attachment {
         let kept = Kept {
             pd,
             writable,
+            inside,
             fd: Some(duplicate(fd.as_fd())?),
         };
         state.segments.kept.insert(reply.segment, kept);
@@ -309,6 +319,19 @@ impl Attachment {
         let (_, fds) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).userfaultfd(&(), &[])
         })?;
+        Ok(fds.into_iter().next())
+    }
+
+    /// A socket by which the broker can be asked whether anybody refers to pages of this endpoint's
+    /// segments (crate `causeway-pins`), if it can tell and trusts this process's user with its
+    /// userfaultfd. It ends with the broker.
+    ///
+    /// # Errors
+    /// As [`Attachment::reattach`].
+    pub fn asker(&self) -> Result<Option<OwnedFd>> {
+        let mut state = self.lock()?;
+        let (_, fds) =
+            self.with_broker(&mut state, |control, _| BrokerStub(control).asker(&(), &[]))?;
         Ok(fds.into_iter().next())
     }
 

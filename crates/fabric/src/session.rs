@@ -256,6 +256,18 @@ impl<B: Books> Session<B> {
         })
     }
 
+    /// A socket by which the broker can be asked whether anybody refers to pages (as
+    /// [`crate::Attachment::asker`]).
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn asker(&self) -> Result<Option<OwnedFd>> {
+        self.call(|control, _| {
+            let (_, fds) = BrokerStub(control).asker(&(), &[])?;
+            Ok(fds.into_iter().next())
+        })
+    }
+
     fn membership<T>(&self, get: impl FnOnce(&Membership) -> T) -> Result<T> {
         let state = self.lock()?;
         self.resume(&state);

@@ -58,3 +58,17 @@ pub fn userfaultfd(address: &Address) -> Result<Option<OwnedFd>> {
     let (_, fds) = BrokerStub(&mut Control::new(socket)).userfaultfd(&(), &[])?;
     Ok(fds.into_iter().next())
 }
+
+/// Asks the running broker at `address` for a socket to ask by who refers to pages, as
+/// [`crate::Attachment::asker`] does; `None` if no broker is running or it has none for this
+/// process.
+///
+/// # Errors
+/// As [`userfaultfd`].
+pub fn asker(address: &Address) -> Result<Option<OwnedFd>> {
+    let Some(socket) = crate::launch::connect_existing(address)? else {
+        return Ok(None);
+    };
+    let (_, fds) = BrokerStub(&mut Control::new(socket)).asker(&(), &[])?;
+    Ok(fds.into_iter().next())
+}

@@ -135,6 +135,7 @@ fn write_remoting_seeds() {
         segment: 99,
         pd: 3,
         writable: true,
+        inside: true,
     };
     write("restore-segment", Kind::Request, 12, &segment);
     write("stale-event", Kind::Event, EVENT_STALE, &vec![99u64]);

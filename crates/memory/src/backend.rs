@@ -1,6 +1,7 @@
 //! What moves pages, by the kind of store: userfaultfd for memfds, a guest's driver for segments of
 //! its window.
 
+use crate::asker::Asker;
 use crate::engine::Engine;
 use crate::error::Unmovable;
 use crate::extents::Freed;
@@ -20,15 +21,25 @@ pub(crate) enum Start {
         device: Option<OwnedFd>,
         /// The features that may be used.
         usable: u64,
+        /// Leads to a process that may ask about pages that others map.
+        remote: Option<OwnedFd>,
+        /// Whether this one may, if it can.
+        privileged: bool,
     },
     Guest,
 }
 
 impl Start {
-    pub fn start(&self) -> Result<Backend, Unmovable> {
+    pub fn start(&mut self) -> Result<Backend, Unmovable> {
         match self {
-            Start::Userfaultfd { device, usable } => {
-                Engine::start(device.as_ref(), *usable).map(Backend::Engine)
+            Start::Userfaultfd {
+                device,
+                usable,
+                remote,
+                privileged,
+            } => {
+                let asker = Asker::start(remote.take(), *privileged)?;
+                Engine::start(device.as_ref(), *usable, asker).map(Backend::Engine)
             }
             Start::Guest => Guest::start().map(Backend::Guest),
         }
@@ -67,10 +78,18 @@ impl Backend {
         }
     }
 
-    /// See [`Engine::sees_pins`].
-    pub fn sees_pins(&self) -> bool {
+    /// Who is asked about references; in a guest the driver looks itself.
+    pub fn asker(&mut self) -> Option<&mut Asker> {
         match self {
-            Backend::Engine(engine) => engine.sees_pins(),
+            Backend::Engine(engine) => Some(&mut engine.asker),
+            Backend::Guest(_) => None,
+        }
+    }
+
+    /// See [`Engine::sees_locks`].
+    pub fn sees_locks(&self) -> bool {
+        match self {
+            Backend::Engine(engine) => engine.sees_locks(),
             Backend::Guest(_) => true,
         }
     }
@@ -88,14 +107,6 @@ impl Backend {
         match self {
             Backend::Engine(engine) => engine.return_run(store, vma, husk),
             Backend::Guest(guest) => guest.return_run(store, vma, husk),
-        }
-    }
-
-    /// See [`Engine::rehome_run`].
-    pub fn rehome_run(&self, old: &Store, to: &Store, vma: &Vma) -> Result<(), Errno> {
-        match self {
-            Backend::Engine(engine) => engine.rehome_run(old, to, vma),
-            Backend::Guest(guest) => guest.rehome_run(to, vma),
         }
     }
 }

@@ -3,18 +3,20 @@
 //! While a chunk is held up, the calling thread touches nothing on the heap, which may itself have
 //! been moved: an allocator uses freed memory again, registered or not.
 
+mod back;
+
+use crate::asker::Asker;
 use crate::error::Unmovable;
 use crate::extents::Freed;
 use crate::monitor::ENDED;
-use crate::pagemap::{Entry, Pagemap};
 use crate::pieces::Piece;
 use crate::shared::{Grown, MAX_GROWN, Shared, View, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::store::{Handle, Store};
 use crate::sys::{self, Area, NoSignals};
 use crate::uffd::{Trap, Uffd, feature};
-use crate::vma::Vma;
 use crate::{mason, monitor};
+use causeway_pins::{Entry, Pagemap};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -37,8 +39,10 @@ pub(crate) struct Engine {
     /// Stops who touches a chunk while it is lifted. Nobody reads it: who is stopped is woken when
     /// the chunk is in its new place.
     lift: Uffd,
-    /// Where pages are lifted to, if they are moved one by one, which tells pinned ones.
+    /// Where pages are lifted to, if they are moved one by one.
     scratch: Option<Area>,
+    /// Tells whether anybody else refers to pages.
+    pub asker: Asker,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -58,17 +62,6 @@ fn shows(store: &Handle<'_>, offset: usize) -> Shows {
     Some((store.id(), store.as_fd().as_raw_fd(), offset))
 }
 
-/// A hollow mapping in place of one that was used up.
-fn fresh_husk(like: Span) -> usize {
-    let husk = Area::reserve(like).and_then(|mut area| {
-        area.map(None, RW)?;
-        let start = area.span().start;
-        area.advance(like.len());
-        Ok(start)
-    });
-    husk.expect("no address space to undo what failed for lack of memory")
-}
-
 /// See [`Engine::hold`].
 struct Hold<'a>(&'a Shared, Span);
 
@@ -85,7 +78,7 @@ impl Drop for Hold<'_> {
 impl Engine {
     /// Opens the userfaultfds, of whose features only those in `usable` are used, and starts the
     /// threads.
-    pub fn start(device: Option<&OwnedFd>, usable: u64) -> Result<Engine, Unmovable> {
+    pub fn start(device: Option<&OwnedFd>, usable: u64, asker: Asker) -> Result<Engine, Unmovable> {
         let features = Uffd::features(device).map_err(|_| Unmovable::NoUserfaultfd)? & usable;
         if features & EVENTS != EVENTS {
             return Err(Unmovable::NoUserfaultfd);
@@ -109,6 +102,7 @@ impl Engine {
             pagemap: Pagemap::open()?,
             arrived: Condvar::new(),
             ended: AtomicBool::new(false),
+            idle_unmapped: AtomicBool::new(false),
             sentinel: sentinel.span().start,
             grown: Mutex::new(Grown {
                 pages: [0; MAX_GROWN],
@@ -121,6 +115,7 @@ impl Engine {
             shared,
             lift,
             scratch,
+            asker,
             threads: Vec::new(),
         };
         // From here on it is the engine's: see its Drop.
@@ -166,8 +161,8 @@ impl Engine {
         [own, self.shared.table().pieces.memory()]
     }
 
-    /// Whether lifting fails for pinned and for locked pages.
-    pub fn sees_pins(&self) -> bool {
+    /// Whether lifting fails for locked pages.
+    pub fn sees_locks(&self) -> bool {
         self.scratch.is_some()
     }
 
@@ -222,7 +217,7 @@ impl Engine {
     fn move_chunk(&self, run: &mut Run<'_>, chunk: Span) -> Result<(), Unmovable> {
         let (window, husk) = (run.window.span(), run.husk.span());
         let _signals = NoSignals::new();
-        let from = match self.raise(chunk, husk.start) {
+        let from = match self.lift(chunk, husk.start) {
             Err(Unmovable::Pinned) => {
                 // Maybe only shared with a child, until the next write.
                 // SAFETY: writes nothing; the range is readable and writable.
@@ -230,9 +225,9 @@ impl Engine {
                     let advice = Advice::LinuxPopulateWrite;
                     rustix::mm::madvise(sys::at(chunk.start), chunk.len(), advice)?;
                 }
-                self.raise(chunk, husk.start)?
+                self.lift(chunk, husk.start)?
             }
-            raised => raised?,
+            lifted => lifted?,
         };
         causeway_fault::point("move.lifted");
         let to = chunk.at(window.start);
@@ -253,10 +248,6 @@ impl Engine {
         let swapped = hollowed.and_then(|()| self.settle_in(run.store, to, chunk));
         if let Err(error) = swapped {
             self.lower(chunk, from);
-            if self.scratch.is_none() {
-                run.husk.advance(chunk.len());
-            }
-            let _ = self.lift.unregister(chunk);
             let _ = sys::punch(run.store.as_fd(), chunk);
             return Err(error.into());
         }
@@ -289,6 +280,7 @@ impl Engine {
             offset: chunk.start,
             store: store.id(),
             fd: store.as_fd().as_raw_fd(),
+            idle: false,
         });
         // A mapping of its own, not to be split: takes no memory worth mentioning.
         match events.register(chunk, Trap::MissingOrMinor) {
@@ -298,6 +290,16 @@ impl Engine {
             Err(_) => self.shared.table().pieces.cut(chunk),
         }
         Ok(())
+    }
+
+    /// Lifts the pages of a chunk, to which nobody else may refer. As [`Engine::raise`] otherwise.
+    fn lift(&self, chunk: Span, husk: usize) -> Result<usize, Unmovable> {
+        let from = self.raise(chunk, husk)?;
+        if self.asker.is_private_free(chunk.at(from)) {
+            return Ok(from);
+        }
+        self.lower(chunk, from);
+        Err(Unmovable::Pinned)
     }
 
     /// Lifts the pages of a chunk, so that whoever touches it is stopped; returns where they are.
@@ -338,9 +340,7 @@ impl Engine {
     fn fill(&self, to: Span, from: usize) -> Result<(), Errno> {
         let mut map = [Entry::default(); CHUNK / PAGE];
         let map = &mut map[..to.len() / PAGE];
-        self.shared
-            .pagemap
-            .read(Span::new(from, from + to.len()), map)?;
+        self.shared.pagemap.read(from, map)?;
         let mut page = 0;
         while page < map.len() {
             let exists = map[page].exists();
@@ -358,7 +358,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Undoes `raise`.
+    /// Undoes `raise`, and lets those go on whom it has stopped.
     fn lower(&self, chunk: Span, from: usize) {
         if chunk.is_empty() {
             return;
@@ -366,12 +366,16 @@ impl Engine {
         match &self.scratch {
             Some(scratch) => self.put_back(scratch, chunk, from),
             None => {
+                // What stays at `from` is the husk's area again.
                 // SAFETY: the program's own pages go back to where they were.
-                let undone = unsafe { sys::place(from, chunk) };
+                let undone = unsafe { sys::hollow(chunk.at(from), chunk.start) };
                 // They were its a moment ago, nobody could touch them since.
                 assert!(undone.is_ok(), "pages could not be put back");
             }
         }
+        let _ = self.lift.unregister(chunk);
+        // Where the mapping that stopped them is gone, that wakes nobody.
+        self.lift.wake(chunk);
     }
 
     /// Moves pages back from the scratch area. Those whose place is gone are gone too: the program
@@ -422,139 +426,6 @@ impl Engine {
         }
         table.window = None;
         done
-    }
-
-    /// Moves the window at `from`, in which nothing is yet, over `target`, and fills it with the
-    /// contents of `vma`, which are at `source` too. On failure: how much of it is in its new
-    /// place, if the window was used up; the rest shows `store` as before.
-    fn replace(
-        &self,
-        target: Span,
-        from: usize,
-        new: Shows,
-        source: usize,
-        (store, vma): (&Handle<'_>, &Vma),
-    ) -> Result<(), (Option<usize>, Errno)> {
-        let _hold = self.hold(target);
-        self.shared.table().source = Some(Piece {
-            span: target,
-            offset: vma.offset + (target.start - vma.span.start),
-            store: store.id(),
-            fd: store.as_fd().as_raw_fd(),
-        });
-        self.place(target, from, new)
-            .map_err(|error| (None, error))?;
-        let Err((done, error)) = self.shared.events.copy(target, source) else {
-            return Ok(());
-        };
-        // Nobody has seen what is not filled: the store's pages are as they were.
-        let rest = Span::new(target.start + done, target.end);
-        let offset = vma.offset + (rest.start - vma.span.start);
-        let again = self
-            .show(store, rest, offset, vma.prot)
-            .and_then(|mut window| {
-                self.place(rest, window.span().start, shows(store, offset))?;
-                window.advance(rest.len());
-                Ok(())
-            });
-        // Whoever touched the rest would wait for ever.
-        again.expect("no memory to undo what failed for lack of memory");
-        Err((Some(done), error))
-    }
-
-    /// Brings the store's pages that are mapped at `vma` back to private memory: into the husk,
-    /// which takes their place. Returns what could not be brought back, by offset, with its husk.
-    pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
-        let store = &store.handle();
-        let Vma { span, offset, .. } = *vma;
-        let rest = |done| Freed {
-            span: Span::new(offset + done, offset + span.len()),
-            husk: husk + done,
-        };
-        let source = match Area::reserve(span) {
-            Ok(source) => source,
-            Err(error) => return (vec![rest(0)], Some(error)),
-        };
-        if let Err(error) = source.map(Some((store.as_fd(), offset)), ProtFlags::READ) {
-            return (vec![rest(0)], Some(error));
-        }
-        for chunk in span.chunks() {
-            let before = chunk.start - span.start;
-            let shell = chunk.at(husk + before);
-            let Err((done, error)) = self.return_chunk(store, vma, chunk, shell, &source) else {
-                continue;
-            };
-            let mut kept = vec![rest(before)];
-            if let Some(done) = done {
-                let part = Span::new(chunk.start + done, chunk.end);
-                let husk = fresh_husk(part);
-                let span = part.at(offset + before + done);
-                kept = vec![Freed { span, husk }, rest(before + chunk.len())];
-            }
-            kept.retain(|freed| !freed.span.is_empty());
-            return (kept, Some(error));
-        }
-        (Vec::new(), None)
-    }
-
-    /// On failure: how much of the chunk is back, if its husk was used up, and why no more.
-    fn return_chunk(
-        &self,
-        store: &Handle<'_>,
-        vma: &Vma,
-        chunk: Span,
-        shell: Span,
-        source: &Area,
-    ) -> Result<(), (Option<usize>, Errno)> {
-        let unused = |error| (None, error);
-        if causeway_fault::fails("back.memory") {
-            return Err(unused(Errno::NOMEM));
-        }
-        if vma.prot != RW {
-            // SAFETY: the husk is ours.
-            unsafe { sys::protect(shell, vma.prot).map_err(unused)? };
-        }
-        let events = &self.shared.events;
-        events.register(shell, Trap::Missing).map_err(unused)?;
-        let _signals = NoSignals::new();
-        causeway_fault::point("back.begun");
-        let from = source.span().start + (chunk.start - vma.span.start);
-        let replaced = self.replace(chunk, shell.start, None, from, (store, vma));
-        let done = match replaced {
-            Ok(()) => chunk.len(),
-            Err((done, _)) => done.unwrap_or(0),
-        };
-        if done > 0 {
-            // Private memory needs no watch. It may be gone already.
-            let _ = events.unregister(Span::new(chunk.start, chunk.start + done));
-        }
-        replaced
-    }
-
-    /// Replaces the pages of one store, which are mapped at `vma`, by those of another at the same
-    /// offsets, contents kept.
-    pub fn rehome_run(&self, old: &Store, to: &Store, vma: &Vma) -> Result<(), Errno> {
-        let (old, to) = (&old.handle(), &to.handle());
-        let (span, offset) = (vma.span, vma.offset);
-        let source = Area::reserve(span)?;
-        source.map(Some((old.as_fd(), offset)), ProtFlags::READ)?;
-        let mut window = self.show(to, span, offset, vma.prot)?;
-        for chunk in span.chunks() {
-            let done = chunk.start - span.start;
-            // A peer may have touched these pages: they are of no use to anybody yet.
-            sys::punch(to.as_fd(), chunk.at(offset + done))?;
-            let _signals = NoSignals::new();
-            let new = shows(to, offset + done);
-            let (from, copy) = (window.span().start, source.span().start + done);
-            causeway_fault::point("rehome.begun");
-            let replaced = self.replace(chunk, from, new, copy, (old, vma));
-            causeway_fault::point("rehome.replaced");
-            if !matches!(replaced, Err((None, _))) {
-                window.advance(chunk.len());
-            }
-            replaced.map_err(|(_, error)| error)?;
-        }
-        Ok(())
     }
 }
 

@@ -12,6 +12,10 @@ pub enum Unmovable {
     /// to /dev/userfaultfd, or an open one handed over.
     #[error("no userfaultfd that traps the kernel's own accesses")]
     NoUserfaultfd,
+    /// The kernel, or a sandbox, does not let the process ask whether anybody refers to pages
+    /// (`mbind(2)`).
+    #[error("the kernel does not tell who refers to pages (mbind)")]
+    Blind,
     /// The process is a child of the one that the mover belongs to.
     #[error("this process is a child made by fork")]
     Child,
@@ -41,7 +45,7 @@ pub enum Unmovable {
     /// registered pages that once were at these addresses.
     #[error("the store's pages for these addresses are in use")]
     Occupied,
-    /// Part of it is pinned: a device or an asynchronous read or write has it.
+    /// Somebody refers to some of its pages: a device, a read or write under way, a pipe.
     #[error("pinned pages")]
     Pinned,
     /// Another userfaultfd watches part of it.

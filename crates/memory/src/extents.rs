@@ -1,4 +1,6 @@
-//! Which offsets of a store are registered, and how often. Pure bookkeeping.
+//! Which offsets of a store are in use, and how often they are registered. Pure bookkeeping.
+//!
+//! What is registered no more, and lies in the store all the same, is *idle*: its count is 0.
 
 use crate::span::Span;
 use std::collections::BTreeMap;
@@ -30,6 +32,7 @@ impl Extents {
     }
 
     /// Every stretch.
+    #[cfg(test)]
     pub fn spans(&self) -> impl Iterator<Item = Span> {
         self.0
             .iter()
@@ -100,7 +103,7 @@ impl Extents {
         self.split(span);
         let mut freed = Vec::new();
         for (start, extent) in self.0.range_mut(span.start..span.end) {
-            extent.count -= 1;
+            extent.count = extent.count.saturating_sub(1);
             if extent.count == 0 {
                 let span = Span::new(*start, extent.end);
                 let husk = extent.husk.wrapping_add(*start);
@@ -114,22 +117,44 @@ impl Extents {
         freed
     }
 
-    /// Takes out those parts of `span` that are registered once.
-    pub fn take_lone(&mut self, span: Span) -> Vec<Freed> {
+    /// As [`Extents::release`], but what no registration covers now becomes idle.
+    pub fn rest(&mut self, span: Span) {
+        self.split(span);
+        for (_, extent) in self.0.range_mut(span.start..span.end) {
+            extent.count = extent.count.saturating_sub(1);
+        }
+        self.join(span);
+    }
+
+    /// The idle parts of `span`, in order.
+    pub fn idle(&self, span: Span) -> Vec<Span> {
+        let count = |at: usize| self.0.range(..=at).next_back().map(|(_, e)| e.count);
+        let idle = |part: &Span| count(part.start) == Some(0);
+        self.within(span).filter(idle).collect()
+    }
+
+    /// Takes out the idle parts of `span`.
+    pub fn take_idle(&mut self, span: Span) -> Vec<Freed> {
         self.split(span);
         let range = self.0.range(span.start..span.end);
-        let lone = range.filter(|(_, extent)| extent.count == 1);
-        let lone: Vec<Freed> = lone
+        let idle = range.filter(|(_, extent)| extent.count == 0);
+        let idle: Vec<Freed> = idle
             .map(|(start, extent)| Freed {
                 span: Span::new(*start, extent.end),
                 husk: extent.husk.wrapping_add(*start),
             })
             .collect();
-        for gone in &lone {
+        for gone in &idle {
             self.0.remove(&gone.span.start);
         }
         self.join(span);
-        lone
+        idle
+    }
+
+    /// Enters idle pages.
+    pub fn insert_idle(&mut self, freed: Freed) {
+        self.insert(freed.span, freed.husk);
+        self.rest(freed.span);
     }
 
     /// Makes both ends of `span` ends of extents.

@@ -10,10 +10,10 @@
 //! it was `MADV_FREE`, or the thread has lost its processor in between. The latter shows when an
 //! access is trapped later, which empties the page then.
 
-use crate::pagemap::{Entry, Pagemap};
 use crate::pieces::{Piece, Pieces};
 use crate::span::{PAGE, Span};
 use crate::sys;
+use causeway_pins::{Entry, Pagemap};
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
@@ -118,7 +118,7 @@ fn await_empty(pagemap: &Pagemap, part: Span, deadline: Instant) -> bool {
     let mut entries = [Entry::default(); PART];
     let entries = &mut entries[..part.len() / PAGE];
     loop {
-        let read = pagemap.read(part, entries);
+        let read = pagemap.read(part.start, entries);
         if read.is_ok() && !entries.iter().any(|entry| entry.is_present()) {
             return true;
         }

@@ -139,6 +139,7 @@ impl Guest {
             offset: chunk.start,
             store: store.id(),
             fd: store.as_fd().as_raw_fd(),
+            idle: false,
         });
     }
 
@@ -186,20 +187,6 @@ impl Guest {
         unsafe { sys::place(shell.start, chunk)? };
         drop(held);
         self.0.table().pieces.cut(chunk);
-        Ok(())
-    }
-
-    /// As `Engine::rehome_run`, if the other store is a segment too.
-    pub fn rehome_run(&self, to: &Store, vma: &Vma) -> Result<(), Errno> {
-        let to = &to.handle();
-        for chunk in vma.span.cut_at(MOVE) {
-            // A peer may have touched these pages: they are of no use to anybody yet.
-            to.punch(chunk)?;
-            causeway_fault::point("rehome.begun");
-            request(to.as_fd(), HOME, chunk)?;
-            causeway_fault::point("rehome.replaced");
-            self.list(to, chunk);
-        }
         Ok(())
     }
 }

@@ -8,10 +8,15 @@
 //! # How
 //!
 //! All rests on userfaultfd with the kernel's own accesses trapped. A chunk is lifted aside
-//! (UFFDIO_MOVE, which refuses pinned pages, or mremap before Linux 6.8); who touches it waits; the
-//! pages are copied to the store, and a mapping of the store is moved over the old addresses. The
-//! emptied mapping, the *husk*, is kept elsewhere. On the way back it takes its old place, is
-//! filled by copying, and joins its neighbours again, with all properties that it had.
+//! (UFFDIO_MOVE, or mremap before Linux 6.8); who touches it waits; the kernel is asked whether
+//! anybody else refers to the pages, as a direct read under way does (`causeway-pins`): then they
+//! stay. Else they are copied to the store, and a mapping of the store is moved over the old
+//! addresses. The emptied mapping, the *husk*, is kept elsewhere. On the way back it takes its old
+//! place, is filled by copying, if nobody else refers to the store's pages, and joins its
+//! neighbours again, with all properties that it had.
+//!
+//! At the end of a registration the caller chooses: pages come back ([`Mover::take_back`]), or stay
+//! as *idle* ones ([`Mover::release`]) until they are unmapped, or wanted for another store.
 //!
 //! In between a monitor follows what the program does (see the `monitor` module):
 //!
@@ -33,8 +38,6 @@
 //!   there. Parts may be unmapped, as by programs that end without deregistering what they free.
 //! - `MADV_FREE` by one thread in the moment in which another takes its pages back may lose what
 //!   is written right after it: the kernel's event does not tell it from `MADV_DONTNEED`.
-//! - Direct reads (`O_DIRECT`) into memory that is being taken back may be lost: the kernel does
-//!   not tell that such pages are pinned. Fixed buffers of an io_uring are found, and stay.
 //! - A futex that is not private, in memory that moves while a thread waits on it, loses its
 //!   waiters: its key changes.
 //! - Memory is not to be unmapped and its addresses used again by other threads in the moment in
@@ -44,6 +47,7 @@
 //!   and so hold up a thread that gives up pages.
 //! - Protection keys and NUMA policies of a range are not in force while it is in a store.
 
+mod asker;
 mod backend;
 mod engine;
 mod error;
@@ -51,11 +55,12 @@ mod extents;
 mod fork;
 mod given_up;
 mod guest;
+#[cfg(test)]
+mod held_tests;
 mod mappings;
 mod mason;
 mod monitor;
 mod mover;
-mod pagemap;
 mod pieces;
 mod shared;
 mod span;

@@ -80,6 +80,13 @@ fn happened(shared: &Shared, table: &mut Table, doubts: &mut Doubts, event: Even
         Event::Unmap(span) if span.contains(shared.sentinel) => return true,
         Event::Unmap(span) => {
             doubts.forget(span);
+            // Where a caller is at work it is the caller's own mapping that takes their place.
+            let left = |piece: &Piece| piece.idle && !piece.span.meets(table.busy);
+            for piece in table.pieces.within(span).filter(left) {
+                // Before anything can be moved in at the same addresses: see above.
+                punch(&piece);
+                shared.idle_unmapped.store(true, Ordering::Relaxed);
+            }
             table.pieces.cut(span);
         }
         Event::Fault { .. } | Event::Other => {}
@@ -89,6 +96,7 @@ fn happened(shared: &Shared, table: &mut Table, doubts: &mut Doubts, event: Even
 
 /// Whether it was the caller's window that moved; then its pages are listed where they are now.
 fn arrive(table: &mut Table, from: Span, to: usize) -> bool {
+    let idle = table.source.is_some_and(|source| source.idle);
     let Some(window) = table.window.as_mut().filter(|window| window.span == from) else {
         return false;
     };
@@ -101,6 +109,7 @@ fn arrive(table: &mut Table, from: Span, to: usize) -> bool {
                 offset,
                 store,
                 fd,
+                idle,
             };
             // The mover asks for room before it moves anything.
             table.pieces.insert(piece);

@@ -1,18 +1,19 @@
 //! The mover: what of the program's memory is in which store.
 
-mod limbo;
+mod back;
+mod idle;
+
+use back::{bring_back, take_back};
 
 use crate::backend::{Backend, Start};
 use crate::error::Unmovable;
 use crate::extents::{Extents, Freed};
 use crate::fork::{self, Copied};
-use crate::pieces::{MAX_PIECES, Piece};
+use crate::pieces::MAX_PIECES;
 use crate::span::{PAGE, Span};
 use crate::stacks;
 use crate::status::Status;
 use crate::store::Store;
-use crate::sys;
-use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -27,20 +28,26 @@ pub const ENVIRONMENT: &str = "CAUSEWAY_MOVE";
 #[derive(Debug)]
 #[must_use]
 pub struct Moved {
-    /// Whose books count it: the store's, even if its contents have moved to another.
+    /// Whose books count it.
     home: u64,
-    span: Span,
+    /// In order; there is at least one.
+    parts: Vec<Span>,
 }
 
 impl Moved {
     /// The first page's address, which is its offset in the store too.
     pub fn start(&self) -> usize {
-        self.span.start
+        self.parts.first().map_or(0, |part| part.start)
     }
 
     /// The address after the last page.
     pub fn end(&self) -> usize {
-        self.span.end
+        self.parts.last().map_or(0, |part| part.end)
+    }
+
+    /// Whether all between is in the store: not always, where some could not be taken back.
+    pub fn is_whole(&self) -> bool {
+        self.parts.len() == 1
     }
 }
 
@@ -67,12 +74,8 @@ pub(crate) struct Inner {
     homes: BTreeMap<u64, u64>,
     /// The number of the next books.
     next: u64,
-    /// Whether children lack the moved memory.
+    /// Whether children lack the memory that is registered.
     absent: bool,
-    /// What could not be brought back yet.
-    lingering: Vec<Moved>,
-    /// Homes that nobody else can see.
-    limbo: limbo::Limbo,
 }
 
 /// Moves memory of the calling process into stores, and back. Thread-safe.
@@ -97,7 +100,7 @@ impl Core {
 
 impl Inner {
     fn engine(&mut self) -> Result<&Backend, Unmovable> {
-        if let State::Untried(start) = &self.state {
+        if let State::Untried(start) = &mut self.state {
             let off = std::env::var_os(ENVIRONMENT).is_some_and(|value| value == "off");
             let made = if off {
                 Err(Unmovable::Off)
@@ -118,14 +121,20 @@ impl Inner {
         let State::Ready(engine) = &self.state else {
             return;
         };
-        if self.absent {
-            return;
-        }
         for books in self.books.values() {
             let id = books.store.id();
-            for piece in engine.view().collect(|pieces, add| {
-                pieces.showing(id, Span::new(0, usize::MAX)).for_each(add);
-            }) {
+            // What is registered no more is ordinary memory to a child, too.
+            let all = Span::new(0, usize::MAX);
+            let offsets = match self.absent {
+                true => books.extents.idle(all),
+                false => vec![all],
+            };
+            let pieces = offsets.into_iter().flat_map(|offsets| {
+                engine.view().collect(move |pieces, add| {
+                    pieces.showing(id, offsets).for_each(add);
+                })
+            });
+            for piece in pieces {
                 let there = engine.view().ours(&books.store, piece.span, piece.offset);
                 parts.extend(there.into_iter().flatten().map(|vma| Copied {
                     span: vma.span,
@@ -150,7 +159,6 @@ impl Inner {
     fn close_empty(&mut self) {
         self.books.retain(|_, books| !books.extents.is_empty());
         self.homes.retain(|_, home| self.books.contains_key(home));
-        self.leave_limbo();
     }
 }
 
@@ -191,7 +199,18 @@ impl Mover {
     /// A mover that creates nothing until it is used. `device` is an open `/dev/userfaultfd`, for a
     /// process that may not open it itself.
     pub fn new(device: Option<OwnedFd>) -> Mover {
-        Mover::with_features(device, u64::MAX)
+        Mover::lent(device, None)
+    }
+
+    /// As [`Mover::new`]. `asker` is a socket to a process that may ask about pages that others map
+    /// ([`causeway_pins::remote`]), for one that lacks CAP_SYS_NICE.
+    pub fn lent(device: Option<OwnedFd>, asker: Option<OwnedFd>) -> Mover {
+        Mover::with(Start::Userfaultfd {
+            device,
+            usable: u64::MAX,
+            remote: asker,
+            privileged: true,
+        })
     }
 
     /// One for stores that are segments of a guest's driver, which moves memory itself.
@@ -200,8 +219,25 @@ impl Mover {
     }
 
     /// One that works as on kernels that only have these features of userfaultfd.
-    pub(crate) fn with_features(device: Option<OwnedFd>, usable: u64) -> Mover {
-        Mover::with(Start::Userfaultfd { device, usable })
+    #[cfg(test)]
+    pub(crate) fn with_features(usable: u64) -> Mover {
+        Mover::with(Start::Userfaultfd {
+            device: None,
+            usable,
+            remote: None,
+            privileged: true,
+        })
+    }
+
+    /// One that works as without CAP_SYS_NICE.
+    #[cfg(test)]
+    pub(crate) fn unprivileged(asker: Option<OwnedFd>) -> Mover {
+        Mover::with(Start::Userfaultfd {
+            device: None,
+            usable: u64::MAX,
+            remote: asker,
+            privileged: false,
+        })
     }
 
     fn with(start: Start) -> Mover {
@@ -211,8 +247,6 @@ impl Mover {
             homes: BTreeMap::new(),
             next: 0,
             absent: false,
-            lingering: Vec::new(),
-            limbo: limbo::Limbo::new(),
         };
         Mover(Arc::new(Core {
             inner: Mutex::new(inner),
@@ -263,6 +297,29 @@ impl Mover {
         self.lock().engine().is_ok()
     }
 
+    /// Whether memory can be taken back whoever maps it, without a doubt: what is in stores that
+    /// hostile processes have. In a guest the driver sees to it.
+    pub fn asks_for_others(&self) -> bool {
+        let inner = &mut *self.lock();
+        if inner.engine().is_err() {
+            return false;
+        }
+        match &mut inner.state {
+            State::Ready(backend) => backend.asker().is_none_or(|asker| asker.reaches_all()),
+            _ => false,
+        }
+    }
+
+    /// Another socket to a process that may ask, where that of before is gone
+    /// ([`Mover::asks_for_others`]).
+    pub fn lend_asker(&self, socket: OwnedFd) {
+        if let State::Ready(backend) = &mut self.lock().state
+            && let Some(asker) = backend.asker()
+        {
+            asker.lend(socket);
+        }
+    }
+
     /// Moves the pages wholly inside `len` bytes at `addr` to `store`, or, where they are there
     /// already, counts one more registration. The caller keeps the range mapped meanwhile; other
     /// threads may use it as ever, and wait for [`CHUNK`](crate::CHUNK) bytes to be moved at most.
@@ -276,23 +333,19 @@ impl Mover {
         }
         let inner = &mut *self.lock();
         inner.engine()?;
+        inner.sweep();
         let own = [memory(&*self.0), memory(&**store)];
-        let State::Ready(engine) = &inner.state else {
-            return Err(Unmovable::NoUserfaultfd);
-        };
-        let home = *inner.homes.entry(store.id()).or_insert_with(|| {
-            inner.next += 1;
-            inner.next
-        });
-        let books = inner.books.entry(home).or_insert_with(|| Books {
-            store: store.clone(),
-            extents: Extents::default(),
-        });
-        let moved = move_gaps(engine, books, span, own, |books, kept| {
-            keep(books, home, kept, &mut inner.lingering);
-        });
-        inner.close_empty();
-        moved.map(|()| Moved { home, span })
+        match inner.enter(store, span, own) {
+            Err(why) if why.is_room() => {
+                if why == Unmovable::TooMany {
+                    inner.reclaim_all();
+                } else {
+                    inner.make_room(span);
+                }
+                inner.enter(store, span, own)
+            }
+            entered => entered,
+        }
     }
 
     /// Takes one registration from the pages. Those that no registration covers any more become
@@ -300,77 +353,68 @@ impl Mover {
     /// store's pages are punched out, so that nobody who has them mapped sees later contents.
     ///
     /// # Errors
-    /// Some pages cannot come back now: [`Unmovable::Pinned`] if an io_uring has registered them,
-    /// else the system's error. They stay where they are, right for the program, and visible in the
-    /// store unless [`Mover::hide`] hides them; every later call tries again.
-    pub fn take_back(&self, moved: Moved) -> Result<(), Unmovable> {
+    /// From some page on they cannot come back now, and are registered as before:
+    /// [`Unmovable::Pinned`] if somebody else refers to that page, else the system's error.
+    pub fn take_back(&self, moved: Moved) -> Result<(), (Moved, Unmovable)> {
         let inner = &mut *self.lock();
+        inner.sweep();
         let State::Ready(engine) = &inner.state else {
+            return Ok(());
+        };
+        let Some(books) = inner.books.get_mut(&moved.home) else {
             return Ok(());
         };
         let status = Status::read();
-        let mut result = Ok(());
-        let mut lingering = std::mem::take(&mut inner.lingering);
-        lingering.push(moved);
-        for Moved { home, span } in lingering {
-            let Some(books) = inner.books.get_mut(&home) else {
-                continue;
-            };
-            result = Ok(());
-            for freed in books.extents.release(span) {
-                let (kept, error) = bring_back(engine, &books.store, freed, &status);
-                keep(books, home, kept, &mut inner.lingering);
-                result = result.and(error.map_or(Ok(()), Err));
+        let Moved { home, parts } = moved;
+        let mut left = Vec::new();
+        let mut why = None;
+        for part in parts {
+            if why.is_some() {
+                left.push(part);
+            } else if let Err((rest, error)) = take_back(engine, books, part, &status) {
+                left.extend(rest);
+                why = Some(error);
             }
         }
         inner.close_empty();
-        result
+        match why {
+            Some(why) if !left.is_empty() => Err((Moved { home, parts: left }, why)),
+            _ => Ok(()),
+        }
     }
 
-    /// Moves all that is in `from` to `to`, which must hold nothing, and punches it out of `from`:
-    /// whoever has `from` mapped loses sight of it. What was moved to `from` counts as moved to
-    /// `to` from now on.
-    ///
-    /// # Errors
-    /// [`Unmovable::Occupied`] if `to` holds something; else the system's, and all is in `from` as
-    /// before.
-    pub fn rehome(&self, from: &Arc<Store>, to: &Arc<Store>) -> Result<(), Unmovable> {
-        let inner = &mut *self.lock();
-        let State::Ready(engine) = &inner.state else {
-            return Ok(());
-        };
-        if inner.homes.contains_key(&to.id()) {
-            return Err(Unmovable::Occupied);
-        }
-        let Some(home) = inner.homes.get(&from.id()).copied() else {
-            return Ok(());
-        };
-        let Some(books) = inner.books.get_mut(&home) else {
-            return Ok(());
-        };
-        if let Err(error) = move_all(engine, books, &books.store, to) {
-            // What cannot be moved back either is still right where it is.
-            let _ = move_all(engine, books, to, &books.store);
-            return Err(error.into());
-        }
-        let from = std::mem::replace(&mut books.store, to.clone());
-        inner.homes.remove(&from.id());
-        inner.homes.insert(to.id(), home);
-        Ok(())
-    }
-
-    /// Whether children made by fork lack the moved memory (`ibv_fork_init(3)`) or, as it is at
-    /// first, get a private copy of it.
+    /// Whether children made by fork lack the memory that is registered (`ibv_fork_init(3)`) or, as
+    /// it is at first, get a private copy of it.
     pub fn fork_mode(&self, absent: bool) {
         self.lock().absent = absent;
     }
 }
 
-/// Counts what could not be brought back, so that it is tried again.
-fn keep(books: &mut Books, home: u64, kept: Vec<Freed>, lingering: &mut Vec<Moved>) {
-    for Freed { span, husk } in kept {
-        books.extents.insert(span, husk);
-        lingering.push(Moved { home, span });
+impl Inner {
+    /// See [`Mover::move_in`].
+    fn enter(
+        &mut self,
+        store: &Arc<Store>,
+        span: Span,
+        own: [Span; 2],
+    ) -> Result<Moved, Unmovable> {
+        let State::Ready(engine) = &self.state else {
+            return Err(Unmovable::NoUserfaultfd);
+        };
+        let home = *self.homes.entry(store.id()).or_insert_with(|| {
+            self.next += 1;
+            self.next
+        });
+        let books = self.books.entry(home).or_insert_with(|| Books {
+            store: store.clone(),
+            extents: Extents::default(),
+        });
+        let moved = move_gaps(engine, books, span, own);
+        self.close_empty();
+        moved.map(|()| Moved {
+            home,
+            parts: vec![span],
+        })
     }
 }
 
@@ -380,7 +424,6 @@ fn move_gaps(
     books: &mut Books,
     span: Span,
     own: [Span; 2],
-    keep: impl FnOnce(&mut Books, Vec<Freed>),
 ) -> Result<(), Unmovable> {
     let gaps = books.extents.gaps(span);
     check_moved(engine, books, span, &gaps)?;
@@ -391,7 +434,7 @@ fn move_gaps(
     if !parts.is_empty() && engine.view().table().pieces.len() + parts.len() > MAX_PIECES {
         return Err(Unmovable::TooMany);
     }
-    if !parts.is_empty() && !engine.sees_pins() {
+    if !parts.is_empty() && !engine.sees_locks() {
         Status::read().allows(&parts)?;
     }
     let mut done: Vec<Freed> = Vec::with_capacity(parts.len());
@@ -400,24 +443,23 @@ fn move_gaps(
         done.extend(moved);
         if let Err(error) = result {
             let status = Status::read();
-            let back = done.into_iter();
-            let kept = back.flat_map(|freed| bring_back(engine, &books.store, freed, &status).0);
-            let kept = kept.collect();
-            keep(books, kept);
+            for freed in done {
+                let (kept, _) = bring_back(engine, &books.store, freed, &status);
+                kept.into_iter().for_each(|f| books.extents.insert_idle(f));
+            }
             return Err(error);
         }
     }
     books.extents.hold(span);
+    engine
+        .view()
+        .table()
+        .pieces
+        .mark(books.store.id(), span, false);
     for Freed { span, husk } in done {
         books.extents.insert(span, husk);
     }
     Ok(())
-}
-
-/// Moves all that is registered from one store to another, and punches it out of the first.
-fn move_all(engine: &Backend, books: &Books, from: &Store, to: &Store) -> Result<(), Errno> {
-    let spans: Vec<Span> = books.extents.spans().collect();
-    limbo::move_spans(engine, &spans, from, to)
 }
 
 /// What is registered already must still be where it was moved, and nothing else must be moved.
@@ -479,91 +521,4 @@ fn check_plain(
         start = part.end;
     }
     Ok(())
-}
-
-/// Makes pages private again wherever they are mapped, and punches them out of the store. Returns
-/// what stays, and why.
-fn bring_back(
-    engine: &Backend,
-    store: &Store,
-    freed: Freed,
-    status: &Status,
-) -> (Vec<Freed>, Option<Unmovable>) {
-    let shown = engine.view().collect(|pieces, add| {
-        pieces.showing(store.id(), freed.span).for_each(add);
-    });
-    let husk_of = |offset: usize| freed.husk + (offset - freed.span.start);
-    let mut husks = vec![freed.span.at(freed.husk)];
-    let mut kept = Vec::new();
-    let mut why = None;
-    for piece in chunks(shown) {
-        let there = engine.view().ours(store, piece.span, piece.offset);
-        let unknown = there.is_err();
-        if let Err(error) = there {
-            why = Some(error.into());
-            let (span, husk) = (piece.offsets(), husk_of(piece.offset));
-            kept.push(Freed { span, husk });
-            husks = without(&husks, span.at(husk));
-        }
-        for vma in there.unwrap_or_default() {
-            let husk = husk_of(vma.offset);
-            husks = without(&husks, vma.span.at(husk));
-            let (left, error) = if status.fixed.iter().any(|fixed| fixed.meets(vma.span)) {
-                let span = vma.span.at(vma.offset);
-                (vec![Freed { span, husk }], Some(Unmovable::Pinned))
-            } else {
-                let (left, error) = engine.return_run(store, &vma, husk);
-                (left, error.map(Unmovable::System))
-            };
-            status.lock_again(vma.span);
-            kept.extend(left);
-            why = why.or(error);
-        }
-        if !unknown {
-            // What is still listed, and not kept, is mapped no more.
-            let home = |span: Span| span.at(piece.span.start + (span.start - piece.offset));
-            let gone = kept
-                .iter()
-                .filter(|freed| freed.span.meets(piece.offsets()));
-            let gone = gone.fold(vec![piece.span], |gone, freed| {
-                without(&gone, home(freed.span))
-            });
-            for span in gone {
-                engine.view().table().pieces.cut(span);
-            }
-        }
-    }
-    for husk in husks {
-        // SAFETY: the mover's own, and of no use any more.
-        unsafe { sys::unmap(husk) };
-    }
-    let free = kept
-        .iter()
-        .fold(vec![freed.span], |free, kept| without(&free, kept.span));
-    for span in free {
-        causeway_fault::point("back.placed");
-        why = why.or(store.punch(span).err().map(Unmovable::System));
-    }
-    (kept, why)
-}
-
-/// Cuts pieces in chunks: what is mapped is looked at again before each, since the program may have
-/// unmapped it meanwhile.
-fn chunks(pieces: Vec<Piece>) -> impl Iterator<Item = Piece> {
-    let cut = |piece: Piece| piece.span.chunks().map(move |chunk| piece.clip(chunk));
-    pieces.into_iter().flat_map(cut)
-}
-
-/// Takes a range out of others.
-fn without(spans: &[Span], gone: Span) -> Vec<Span> {
-    let parts = spans.iter().flat_map(|span| {
-        let left = span.and(Span::new(0, gone.start));
-        let right = span.and(Span::new(gone.end, usize::MAX));
-        if gone.meets(*span) {
-            [left, right]
-        } else {
-            [*span, Span::default()]
-        }
-    });
-    parts.filter(|part| !part.is_empty()).collect()
 }

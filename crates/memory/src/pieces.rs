@@ -19,6 +19,8 @@ pub(crate) struct Piece {
     pub store: u64,
     /// The store's descriptor, open as long as the piece is listed.
     pub fd: RawFd,
+    /// Registered no more: its pages are given up when they are unmapped.
+    pub idle: bool,
 }
 
 impl Piece {
@@ -42,7 +44,7 @@ impl Piece {
     fn continues(&self, left: &Piece) -> bool {
         left.span.end == self.span.start
             && left.offsets().end == self.offset
-            && (left.store, left.fd) == (self.store, self.fd)
+            && (left.store, left.fd, left.idle) == (self.store, self.fd, self.idle)
     }
 }
 
@@ -164,6 +166,19 @@ impl Pieces {
         true
     }
 
+    /// Notes of these offsets of a store whether they are idle. Where there is no room to cut a
+    /// piece they stay as they were.
+    pub fn mark(&mut self, store: u64, offsets: Span, idle: bool) {
+        while self.0.len() + 2 <= self.0.capacity() {
+            let mut other = self.showing(store, offsets).filter(|p| p.idle != idle);
+            let Some(piece) = other.next() else {
+                return;
+            };
+            drop(other);
+            self.insert(Piece { idle, ..piece });
+        }
+    }
+
     /// A mapping was moved.
     pub fn remap(&mut self, from: Span, to: usize) {
         self.cut(from.at(to));
@@ -218,7 +233,8 @@ mod tests {
                     span,
                     offset,
                     store,
-                    fd: 0
+                    fd: 0,
+                    idle: false
                 }));
                 (0..len).for_each(|i| model[at + i] = Some((offset + i, store)));
             }
@@ -279,6 +295,7 @@ mod tests {
             offset: 0,
             store: 0,
             fd: 0,
+            idle: false,
         };
         let mut count = 0;
         while pieces.insert(piece(count * 4)) {

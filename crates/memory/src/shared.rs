@@ -6,12 +6,12 @@
 //! allocator may have put things in memory that has been moved, where a fault waits for the
 //! monitor. It uses the stack and what is here, which is never moved.
 
-use crate::pagemap::Pagemap;
 use crate::pieces::{Piece, Pieces};
 use crate::span::Span;
 use crate::store::Store;
 use crate::uffd::Uffd;
 use crate::vma::{Maps, Vma};
+use causeway_pins::Pagemap;
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use std::ops::Deref;
@@ -68,6 +68,8 @@ pub(crate) struct Shared {
     /// The window has arrived, or the monitor has ended.
     pub arrived: Condvar,
     pub ended: AtomicBool,
+    /// Idle pages were unmapped since the mover looked last.
+    pub idle_unmapped: AtomicBool,
     /// A page whose unmapping tells the monitor to end.
     pub sentinel: usize,
     pub grown: Mutex<Grown>,

@@ -31,7 +31,7 @@ fn area(len: usize) -> Area {
 
 #[test]
 fn no_update_is_lost_on_older_kernels() {
-    let (mover, store) = (Mover::with_features(None, !feature::MOVE), store());
+    let (mover, store) = (Mover::with_features(!feature::MOVE), store());
     let area = area(CHUNK + 9 * PAGE);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -64,7 +64,7 @@ fn no_update_is_lost_on_older_kernels() {
 /// The kernel's refusal to move locked pages is replaced by a look at what is locked.
 #[test]
 fn locked_memory_on_older_kernels() {
-    let (mover, store) = (Mover::with_features(None, !feature::MOVE), store());
+    let (mover, store) = (Mover::with_features(!feature::MOVE), store());
     let area = area(4 * PAGE);
     let span = area.span();
     // SAFETY: the test's own memory.
@@ -75,6 +75,6 @@ fn locked_memory_on_older_kernels() {
 
 #[test]
 fn without_events_nothing_moves() {
-    let mover = Mover::with_features(None, !feature::EVENT_REMOVE);
+    let mover = Mover::with_features(!feature::EVENT_REMOVE);
     assert!(!mover.can_move());
 }

@@ -22,7 +22,9 @@ enum Step {
     Unmap(usize, usize),
     Map(usize, usize),
     Remap(usize, usize, usize),
-    Rehome,
+    Release(prop::sample::Index),
+    Reclaim,
+    NextStore,
     Fork,
 }
 
@@ -38,7 +40,9 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (any_page.clone(), len.clone()).prop_map(|(page, len)| Step::Unmap(page, len)),
         1 => (any_page.clone(), len.clone()).prop_map(|(page, len)| Step::Map(page, len)),
         1 => (page, len, any_page).prop_map(|(from, len, to)| Step::Remap(from, len, to)),
-        1 => Just(Step::Rehome),
+        3 => any::<prop::sample::Index>().prop_map(Step::Release),
+        1 => Just(Step::Reclaim),
+        1 => Just(Step::NextStore),
         1 => Just(Step::Fork),
     ]
 }
@@ -47,7 +51,8 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     mover: Mover,
     store: Arc<Store>,
-    stores: u64,
+    /// Those of before.
+    stores: Vec<Arc<Store>>,
     map: Map,
     /// What each page holds; none if it is not accessible. Nothing is ever unmapped for long:
     /// somebody else could settle there.
@@ -60,7 +65,7 @@ impl World {
         World {
             mover: Mover::new(None),
             store: store(0),
-            stores: 0,
+            stores: Vec::new(),
             map: Map::new(2 * PAGES * PAGE),
             model: [Some(0); 2 * PAGES],
             live: Vec::new(),
@@ -107,12 +112,20 @@ impl World {
                 self.model[pages].fill(Some(0));
             }
             Step::Remap(from, len, to) => self.remap(from, len, to),
-            Step::Rehome => {
-                self.stores += 1;
-                let next = store(self.stores);
-                self.mover.rehome(&self.store, &next).expect("moves over");
-                assert_eq!(occupied(&self.store), 0);
-                self.store = next;
+            Step::Release(_) if self.live.is_empty() => {}
+            Step::Release(index) => {
+                let moved = self.live.swap_remove(index.index(self.live.len()));
+                self.mover.release(moved);
+            }
+            Step::Reclaim => {
+                self.mover.reclaim(&self.store);
+                if self.live.is_empty() {
+                    assert_eq!(occupied(&self.store), 0);
+                }
+            }
+            Step::NextStore => {
+                let next = store(self.stores.len() as u64 + 1);
+                self.stores.push(std::mem::replace(&mut self.store, next));
             }
             Step::Fork => self.fork(),
         }
@@ -127,6 +140,7 @@ impl World {
             Err(why) => {
                 let expected = [
                     Unmovable::Occupied,
+                    Unmovable::Elsewhere,
                     Unmovable::NotMapped,
                     Unmovable::NotPlain,
                 ];
@@ -216,6 +230,11 @@ proptest! {
             world.mover.take_back(moved).expect("returns");
             world.check();
         }
-        prop_assert_eq!(occupied(&world.store), 0);
+        world.stores.push(world.store.clone());
+        for store in &world.stores {
+            world.mover.reclaim(store);
+            world.check();
+            prop_assert_eq!(occupied(store), 0);
+        }
     }
 }

@@ -197,69 +197,33 @@ fn fixed_buffers_of_an_io_uring() {
     drop(ring);
 }
 
-/// Registered while it is in the store: it stays there as long as the io_uring may use it.
+/// Registered while it is in the store: it stays there, registered, as long as the io_uring may use
+/// it, and what lies before it comes back.
 #[test]
 fn a_fixed_buffer_does_not_come_back() {
     let (mover, store) = (Mover::new(None), store(1));
-    let map = Map::new(16 * PAGE);
+    let map = Map::new(2 * CHUNK);
     map.paint(1);
     let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
-    let other = Map::new(PAGE);
-    let ring = register_buffer(map.addr + 5 * PAGE, 2 * PAGE);
-    assert_eq!(mover.take_back(moved), Err(Unmovable::Pinned));
+    let ring = register_buffer(map.addr + CHUNK + 5 * PAGE, 2 * PAGE);
+    let (left, why) = mover.take_back(moved).expect_err("pinned");
+    assert_eq!(why, Unmovable::Pinned);
+    assert!(left.is_whole() && left.start() > map.addr);
+    assert_eq!(left.end(), map.addr + map.len);
     map.check(1);
     map.paint(2);
-    assert_eq!(peer_word(&store, map.addr), 2);
+    assert_eq!(peer_word(&store, map.addr), 0);
+    let last = map.len / PAGE - 1;
+    assert_eq!(peer_word(&store, map.addr + last * PAGE), 2 + last as u64);
     // It can be registered again, and is then counted as ever.
     let again = mover.move_in(&store, map.addr, map.len).expect("counts");
     drop(ring);
     wait_for_unpinning();
-    let elsewhere = mover.move_in(&store, other.addr, other.len).expect("moves");
-    mover.take_back(elsewhere).expect("returns");
+    mover.take_back(left).expect("counts");
     map.paint(3);
-    assert_eq!(peer_word(&store, map.addr), 3);
+    assert_eq!(peer_word(&store, map.addr + last * PAGE), 3 + last as u64);
     mover.take_back(again).expect("returns");
     map.check(3);
-    assert_eq!(occupied(&store), 0);
-}
-
-/// What cannot come back is hidden, unless somebody has registered it anew, and comes back later.
-#[test]
-fn what_stays_is_hidden() {
-    let (mover, store) = (Mover::new(None), store(1));
-    let map = Map::new(16 * PAGE);
-    map.paint(1);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
-    let ring = register_buffer(map.addr + 5 * PAGE, 2 * PAGE);
-    assert!(!mover.lingers());
-    assert_eq!(mover.take_back(moved), Err(Unmovable::Pinned));
-    assert!(mover.lingers());
-    let half = map.len / 2;
-    let again = mover.move_in(&store, map.addr, half).expect("counts");
-    mover.hide().expect("hides the rest");
-    assert!(mover.lingers());
-    assert_eq!(occupied(&store), half as u64);
-    map.check(1);
-    map.paint(2);
-    assert_eq!(peer_word(&store, map.addr), 2);
-    assert_eq!(peer_word(&store, map.addr + half), 0);
-    assert_eq!(mover.take_back(again), Err(Unmovable::Pinned));
-    mover.hide().expect("hides all");
-    assert!(!mover.lingers());
-    assert_eq!(occupied(&store), 0);
-    map.check(2);
-    // As long as it is hidden it travels by ring.
-    let refused = mover.move_in(&store, map.addr, map.len);
-    assert_eq!(refused.expect_err("hidden"), Unmovable::Elsewhere);
-    drop(ring);
-    wait_for_unpinning();
-    let other = Map::new(PAGE);
-    let elsewhere = mover.move_in(&store, other.addr, other.len).expect("moves");
-    mover.take_back(elsewhere).expect("returns");
-    map.check(2);
-    let private = mover.move_in(&store, map.addr, map.len).expect("moves");
-    map.check(2);
-    mover.take_back(private).expect("returns");
     assert_eq!(occupied(&store), 0);
 }
 

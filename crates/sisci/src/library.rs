@@ -235,8 +235,11 @@ impl Library {
 
     /// Who moves the program's memory; with the broker's userfaultfd, where it lends one.
     pub(crate) fn mover(&self, sisci: &Sisci) -> &Mover {
-        self.mover
-            .get_or_init(|| Mover::new(sisci.session().userfaultfd().ok().flatten()))
+        self.mover.get_or_init(|| {
+            let session = sisci.session();
+            let asker = session.asker().ok().flatten();
+            Mover::lent(session.userfaultfd().ok().flatten(), asker)
+        })
     }
 
     /// Whose life a connection depends on.

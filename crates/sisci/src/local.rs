@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::services::sisci::{Backing, LocalChange};
 use causeway_fabric::sisci::{LocalSegment as Granted, Sisci};
-use causeway_memory::{Moved, Store, Unmovable};
+use causeway_memory::{Moved, Mover, Store, Unmovable};
 use parking_lot::Mutex;
 
 use crate::descriptor::Descriptor;
@@ -27,6 +27,9 @@ use crate::uses::{Held, Use, Uses};
 const UNMAP_GRACE: Duration = Duration::from_millis(50);
 /// Time between two looks.
 const UNMAP_INTERVAL: Duration = Duration::from_millis(1);
+/// How long a read under way into registered memory is waited for, and the time between two looks.
+const HELD_GRACE: Duration = Duration::from_secs(2);
+const HELD_INTERVAL: Duration = Duration::from_millis(5);
 
 /// `sci_segment_cb_reason_t`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -333,8 +336,7 @@ impl LocalSegment {
             moved: Some(moved), ..
         } = memory
         {
-            // What can't come back stays where it is, right for the program.
-            let _ = library.mover(&self.sisci).take_back(moved);
+            take_back(library.mover(&self.sisci), moved);
         }
         Ok(())
     }
@@ -410,7 +412,7 @@ impl LocalSegment {
         let store = Arc::new(Store::new(copy, self.handle.id()));
         let moved = mover.move_in(&store, address, size);
         let moved = moved.map_err(|why| match why {
-            Unmovable::Off | Unmovable::NoUserfaultfd => Error::NOT_SUPPORTED,
+            Unmovable::Off | Unmovable::NoUserfaultfd | Unmovable::Blind => Error::NOT_SUPPORTED,
             Unmovable::TooMany => Error::NOSPC,
             Unmovable::System(_) => Error::SYSTEM,
             _ => Error::ILLEGAL_ADDRESS,
@@ -496,5 +498,19 @@ pub(crate) fn whole_place(base: u64, len: usize) -> Place {
         len,
         address: 0,
         read_only: false,
+    }
+}
+
+/// Makes registered memory private again, once nothing is being read into it. What can't come back
+/// until [`HELD_GRACE`] is over stays where it is, right for the program, until it is unmapped.
+fn take_back(mover: &Mover, moved: Moved) {
+    let give_up = Instant::now() + HELD_GRACE;
+    let mut moved = moved;
+    while let Err((left, _)) = mover.take_back(moved) {
+        if Instant::now() >= give_up {
+            return mover.release(left);
+        }
+        moved = left;
+        std::thread::sleep(HELD_INTERVAL);
     }
 }

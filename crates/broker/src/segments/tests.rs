@@ -57,7 +57,11 @@ impl Pair {
     }
 
     fn segment(&mut self, writable: bool) -> u64 {
-        let request = CreateSegmentRequest { pd: PD, writable };
+        let request = CreateSegmentRequest {
+            pd: PD,
+            writable,
+            inside: false,
+        };
         self.hub.create_segment(self.owner, &request).unwrap().0
     }
 
@@ -163,6 +167,7 @@ fn only_a_joined_ring_of_ones_own_leads_to_a_segment() {
     let request = CreateSegmentRequest {
         pd: 0,
         writable: true,
+        inside: false,
     };
     let own = pair.hub.create_segment(pair.peer, &request).unwrap().0;
     assert_eq!(pair.map(1, own), Err(Errno::NOENT));
@@ -272,6 +277,7 @@ fn segments_are_limited_and_named() {
     let request = CreateSegmentRequest {
         pd: PD,
         writable: true,
+        inside: false,
     };
     let refused = pair.hub.create_segment(pair.owner, &request);
     assert_eq!(refused.map(drop), Err(Errno::DQUOT));
@@ -289,6 +295,7 @@ fn presented(segment: u64) -> RestoreSegmentRequest {
         segment,
         pd: PD,
         writable: true,
+        inside: false,
     }
 }
 
@@ -504,7 +511,11 @@ impl History {
             4..=6 => self.hub.set_access(id, local, access),
             7..=9 => {
                 let (pd, writable) = (self.random.below(2) as u32, self.random.below(2) == 0);
-                let request = CreateSegmentRequest { pd, writable };
+                let request = CreateSegmentRequest {
+                    pd,
+                    writable,
+                    inside: false,
+                };
                 self.hub.create_segment(id, &request).unwrap();
             }
             10..=20 => self.map_all(id, local),
@@ -571,4 +582,5 @@ fn whoever_holds_a_segment_is_entitled_or_the_owner_is_told() {
     assert!(told > 50, "{told}: the history is too dull");
 }
 
+mod inside;
 mod machines;

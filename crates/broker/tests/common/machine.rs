@@ -317,6 +317,7 @@ impl Machine {
         let segment = CreateSegmentRequest {
             pd: 1,
             writable: true,
+            inside: false,
         };
         let segment = self.call(1, "create_segment", &[], &encode_body(&segment));
         assert_eq!(self.ask(SHOW, segment, 0), 0);

@@ -3,6 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use causeway_fabric::{Address, status};
+use causeway_pins::{Pagemap, Reach, self_test};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::{Finding, read_line};
@@ -74,6 +75,34 @@ fn through_broker(passed: causeway_fabric::Result<Option<OwnedFd>>) -> Finding {
         ),
         Err(error) => Finding::warn(TOPIC, format!("none: {without}; the broker: {error}")),
     }
+}
+
+/// Memory is moved only if the kernel says that nobody else refers to its pages.
+pub fn page_references() -> Vec<Finding> {
+    const TOPIC: &str = "page references";
+    let tells = |reach| Pagemap::open().is_ok_and(|pagemap| self_test(&pagemap, reach));
+    vec![if !tells(Reach::Own) {
+        Finding::warn(
+            TOPIC,
+            "the kernel does not tell who refers to pages: memory is not shared in place, and \
+             travels through rings; allow mbind(2) and vmsplice(2) in the seccomp policy (Linux \
+             with CONFIG_NUMA and CONFIG_MIGRATION)",
+        )
+    } else if tells(Reach::All) {
+        Finding::ok(TOPIC, "the kernel tells, also of pages that peers map")
+    } else {
+        match status::asker(&Address::from_env()) {
+            Ok(Some(_)) => Finding::ok(
+                TOPIC,
+                "told by the kernel and, if peers map them, the broker",
+            ),
+            _ => Finding::warn(
+                TOPIC,
+                "of pages that peers map neither the kernel tells this process (CAP_SYS_NICE) nor \
+                 the broker: memory is not shared in place with processes of other users",
+            ),
+        }
+    }]
 }
 
 /// Whether `CAP_SYS_PTRACE` is effective, which userfaultfd(2) asks for.

@@ -67,7 +67,7 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 16] = [
+const CHECKS: [fn() -> Vec<Finding>; 17] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
@@ -77,6 +77,7 @@ const CHECKS: [fn() -> Vec<Finding>; 16] = [
     software::environment,
     kernel::sealed_memory,
     kernel::user_faults,
+    kernel::page_references,
     kernel::huge_pages,
     kernel::processors,
     network::ports,

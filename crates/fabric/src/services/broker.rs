@@ -238,6 +238,8 @@ message! {
         pd: u32,
         /// Whether they may write to it.
         writable: bool,
+        /// Whether only processes inside the caller's trust boundary may.
+        inside: bool,
     }
 
     /// The segment exists. Descriptor: the segment, read-write.
@@ -260,6 +262,8 @@ message! {
         pd: u32,
         /// As it was created.
         writable: bool,
+        /// As it was created.
+        inside: bool,
     }
 
     /// Asks for a segment of the peer of a QP.
@@ -424,6 +428,9 @@ service! {
         16 => leave(Leave; fds 0..=0) -> ();
         /// Grants a mirror of the caller's MR table.
         18 => mirror(MirrorRequest; fds 0..=0) -> MirrorReply;
+        /// Grants a socket by which the broker can be asked whether anybody refers to pages of the
+        /// caller's segments (crate `causeway-pins`): one descriptor, or none if it can't tell.
+        19 => asker((); fds 0..=0) -> ();
     }
 }
 

@@ -1,22 +1,23 @@
 //! Which pages the page table has: `proc_pid_pagemap(5)`.
 
-use crate::span::{PAGE, Span};
+use crate::PAGE;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::{AsRawFd, OwnedFd};
 
-/// A page's bits: in memory, or in swap.
+/// A page's bits: in memory, in swap, mapped nowhere else.
 const PRESENT: u64 = 1 << 63;
 const SWAPPED: u64 = 1 << 62;
+const EXCLUSIVE: u64 = 1 << 56;
 
-/// The page table of the process that has opened it.
+/// The page table of the process that has opened it. Thread-safe.
 #[derive(Debug)]
-pub(crate) struct Pagemap(OwnedFd);
+pub struct Pagemap(OwnedFd);
 
 /// What it says of a page.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(transparent)]
-pub(crate) struct Entry(u64);
+pub struct Entry(u64);
 
 impl Entry {
     /// It has an entry, which leads to memory or to swap.
@@ -28,22 +29,31 @@ impl Entry {
     pub fn is_present(self) -> bool {
         self.0 & PRESENT != 0
     }
+
+    /// It is in memory, and in no other entry of any page table. Never so of the page of zeros.
+    pub fn is_exclusive(self) -> bool {
+        self.0 & PRESENT != 0 && self.0 & EXCLUSIVE != 0
+    }
 }
 
 impl Pagemap {
+    /// The calling process's.
+    ///
+    /// # Errors
+    /// Those of `open(2)`: without `/proc`, ENOENT.
     pub fn open() -> Result<Pagemap, Errno> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         rustix::fs::open("/proc/self/pagemap", flags, Mode::empty()).map(Pagemap)
     }
 
-    /// Reads the entries of the pages of `span`, as many as there are places. Allocates nothing.
+    /// Reads the entries of the pages from `start` on, as many as there are places. Allocates
+    /// nothing.
     ///
     /// # Errors
     /// [`Errno::IO`] if it does not tell of all.
-    pub fn read(&self, span: Span, entries: &mut [Entry]) -> Result<(), Errno> {
-        debug_assert_eq!(span.len() / PAGE, entries.len());
+    pub fn read(&self, start: usize, entries: &mut [Entry]) -> Result<(), Errno> {
         let len = size_of_val(entries);
-        let offset = (span.start / PAGE * size_of::<Entry>()) as libc::off_t;
+        let offset = (start / PAGE * size_of::<Entry>()) as libc::off_t;
         // SAFETY: plain words, as many bytes as there are.
         let got = unsafe {
             let to = entries.as_mut_ptr().cast();

@@ -1,0 +1,163 @@
+//! The way back: pages of a store become private memory again, unless somebody else refers to them.
+
+use super::{Engine, RW, shows};
+use crate::extents::Freed;
+use crate::pieces::Piece;
+use crate::span::Span;
+use crate::store::{Handle, Store};
+use crate::sys::{self, Area, NoSignals};
+use crate::uffd::Trap;
+use crate::vma::Vma;
+use rustix::io::Errno;
+use rustix::mm::ProtFlags;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// A hollow mapping in place of one that was used up.
+fn fresh_husk(like: Span) -> usize {
+    let husk = Area::reserve(like).and_then(|mut area| {
+        area.map(None, RW)?;
+        let start = area.span().start;
+        area.advance(like.len());
+        Ok(start)
+    });
+    husk.expect("no address space to undo what failed for lack of memory")
+}
+
+/// A husk that has left its place.
+#[derive(Clone, Copy)]
+struct Used {
+    /// How much of it has been filled.
+    done: usize,
+    /// Where it is, if it was set aside; else it is used up.
+    husk: Option<usize>,
+}
+
+impl Engine {
+    /// Brings the store's pages that are mapped at `vma` back to private memory: into the husk,
+    /// which takes their place. Returns what could not be brought back, by offset, with its husk,
+    /// and why: EBUSY if somebody else may refer to a page. Others are left where they are then.
+    pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+        let store = &store.handle();
+        let Vma { span, offset, .. } = *vma;
+        let rest = |done| Freed {
+            span: Span::new(offset + done, offset + span.len()),
+            husk: husk + done,
+        };
+        for chunk in span.chunks() {
+            let before = chunk.start - span.start;
+            let shell = chunk.at(husk + before);
+            let Err((used, error)) = self.return_chunk(store, vma, chunk, shell) else {
+                continue;
+            };
+            let mut kept = vec![rest(before)];
+            if let Some(Used { done, husk }) = used {
+                let part = Span::new(chunk.start + done, chunk.end);
+                let husk = husk.unwrap_or_else(|| fresh_husk(part));
+                let span = part.at(offset + before + done);
+                kept = vec![Freed { span, husk }, rest(before + chunk.len())];
+            }
+            kept.retain(|freed| !freed.span.is_empty());
+            return (kept, Some(error));
+        }
+        (Vec::new(), None)
+    }
+
+    /// On failure: what has become of the husk, if it has left its place, and why.
+    fn return_chunk(
+        &self,
+        store: &Handle<'_>,
+        vma: &Vma,
+        chunk: Span,
+        shell: Span,
+    ) -> Result<(), (Option<Used>, Errno)> {
+        let unused = |error| (None, error);
+        if causeway_fault::fails("back.memory") {
+            return Err(unused(Errno::NOMEM));
+        }
+        if vma.prot != RW {
+            // SAFETY: the husk is ours.
+            unsafe { sys::protect(shell, vma.prot).map_err(unused)? };
+        }
+        let offset = vma.offset + (chunk.start - vma.span.start);
+        // Of exactly these pages: what is asked about must not be part of a larger mapping.
+        let stage = Area::reserve(chunk).map_err(unused)?;
+        let source = Some((store.as_fd(), offset));
+        stage.map(source, ProtFlags::READ).map_err(unused)?;
+        let window = self.show(store, chunk, offset, vma.prot).map_err(unused)?;
+        let events = &self.shared.events;
+        events.register(shell, Trap::Missing).map_err(unused)?;
+        let _signals = NoSignals::new();
+        causeway_fault::point("back.begun");
+        let piece = Piece {
+            span: chunk,
+            offset,
+            store: store.id(),
+            fd: store.as_fd().as_raw_fd(),
+            idle: false,
+        };
+        let replaced = self.replace(shell, piece, window, &stage, store);
+        let done = match replaced {
+            Ok(()) => chunk.len(),
+            Err((used, _)) => used.map_or(0, |used| used.done),
+        };
+        if done > 0 {
+            // Private memory needs no watch. It may be gone already.
+            let _ = events.unregister(Span::new(chunk.start, chunk.start + done));
+        }
+        replaced
+    }
+
+    /// Moves the husk at `shell` over the pages of `piece`, and fills it with their contents, which
+    /// `stage` shows too, if nobody else refers to them. On failure what is not filled shows the
+    /// store as before, by `window`.
+    fn replace(
+        &self,
+        shell: Span,
+        piece: Piece,
+        mut window: Area,
+        stage: &Area,
+        store: &Handle<'_>,
+    ) -> Result<(), (Option<Used>, Errno)> {
+        let (target, source) = (piece.span, stage.span().start);
+        let _hold = self.hold(target);
+        self.shared.table().source = Some(piece);
+        self.place(target, shell.start, None)
+            .map_err(|error| (None, error))?;
+        // From here on accesses are trapped.
+        causeway_fault::point("back.trapped");
+        let free = self.asker.is_stored_free(store, piece.offset, stage.span());
+        let filled = if free {
+            self.shared.events.copy(target, source)
+        } else {
+            Err((0, Errno::BUSY))
+        };
+        let Err((done, error)) = filled else {
+            return Ok(());
+        };
+        let husk = if done == 0 {
+            self.set_aside(target)
+        } else {
+            None
+        };
+        // Nobody has seen what is not filled: the store's pages are as they were.
+        window.advance(done);
+        let rest = Span::new(target.start + done, target.end);
+        let shown = self.place(rest, window.span().start, shows(store, piece.offset + done));
+        // Whoever touched the rest would wait for ever.
+        shown.expect("no memory to undo what failed for lack of memory");
+        window.advance(rest.len());
+        Err((Some(Used { done, husk }), error))
+    }
+
+    /// Takes a husk into which nothing has come yet out of its place, which stays trapped, to
+    /// another: that of before may be somebody else's by now.
+    fn set_aside(&self, target: Span) -> Option<usize> {
+        let mut area = Area::reserve(target).ok()?;
+        let husk = area.span();
+        // SAFETY: the area is ours, and accesses to the husk's place are trapped.
+        unsafe { sys::hollow(target, husk.start).ok()? };
+        let _ = self.shared.events.unregister(husk);
+        area.advance(husk.len());
+        Some(husk.start)
+    }
+}

@@ -1,0 +1,148 @@
+//! Idle memory: registered no more, and in its store all the same. It stays there until it is
+//! unmapped, or its addresses or its store are wanted for something else: to take it back at the
+//! end of each registration costs a copy, and has to wait for reads under way.
+
+use super::back::{bring_back, without};
+use super::{Books, Inner, Moved, Mover, State};
+use crate::backend::Backend;
+use crate::error::Unmovable;
+use crate::extents::Freed;
+use crate::span::Span;
+use crate::status::Status;
+use crate::store::Store;
+use std::sync::atomic::Ordering;
+
+impl Mover {
+    /// Takes one registration from the pages, as [`Mover::take_back`] does, but leaves them where
+    /// they are: who has the store mapped sees what the program does with them. So it is for
+    /// stores that only those have who may see all that the program's memory holds.
+    pub fn release(&self, moved: Moved) {
+        let inner = &mut *self.lock();
+        inner.sweep();
+        let State::Ready(engine) = &inner.state else {
+            return;
+        };
+        let Some(books) = inner.books.get_mut(&moved.home) else {
+            return;
+        };
+        for span in moved.parts {
+            books.extents.rest(span);
+            for idle in books.extents.idle(span) {
+                let mut table = engine.view().table();
+                table.pieces.mark(books.store.id(), idle, true);
+            }
+        }
+        inner.close_empty();
+    }
+
+    /// Takes back what is idle in a store, as far as nobody else refers to its pages now.
+    pub fn reclaim(&self, store: &Store) {
+        let inner = &mut *self.lock();
+        if let Some(home) = inner.homes.get(&store.id()).copied() {
+            inner.reclaim(&[home], Span::new(0, usize::MAX));
+        }
+        inner.close_empty();
+    }
+}
+
+impl Inner {
+    /// Forgets idle pages that the program has unmapped: the monitor has given them up.
+    pub(super) fn sweep(&mut self) {
+        let State::Ready(Backend::Engine(engine)) = &self.state else {
+            return;
+        };
+        let seen = &engine.shared.idle_unmapped;
+        if !seen.load(Ordering::Relaxed) || !seen.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let State::Ready(engine) = &self.state else {
+            return;
+        };
+        for books in self.books.values_mut() {
+            forget_unmapped(engine, books);
+        }
+        self.close_empty();
+    }
+
+    /// Takes back all idle pages that are where these addresses are, or belong there, whatever
+    /// store they are in.
+    pub(super) fn make_room(&mut self, span: Span) {
+        let State::Ready(engine) = &self.state else {
+            return;
+        };
+        let there = engine.view().collect(|pieces, add| {
+            pieces.within(span).filter(|p| p.idle).for_each(add);
+        });
+        for piece in there {
+            let home = self.homes.get(&piece.store).copied();
+            if let Some(home) = home {
+                self.reclaim(&[home], piece.offsets());
+            }
+        }
+        let homes: Vec<u64> = self.books.keys().copied().collect();
+        self.reclaim(&homes, span);
+        self.close_empty();
+    }
+
+    /// Takes back all idle pages.
+    pub(super) fn reclaim_all(&mut self) {
+        let homes: Vec<u64> = self.books.keys().copied().collect();
+        self.reclaim(&homes, Span::new(0, usize::MAX));
+        self.close_empty();
+    }
+
+    /// Takes back what is idle at these offsets of some stores.
+    fn reclaim(&mut self, homes: &[u64], offsets: Span) {
+        let State::Ready(engine) = &self.state else {
+            return;
+        };
+        let status = Status::read();
+        for home in homes {
+            let Some(books) = self.books.get_mut(home) else {
+                continue;
+            };
+            for idle in books.extents.take_idle(offsets) {
+                let (kept, _) = bring_back(engine, &books.store, idle, &status);
+                for Freed { span, husk } in kept {
+                    books.extents.insert_idle(Freed { span, husk });
+                }
+            }
+        }
+    }
+}
+
+/// Takes idle pages that are mapped nowhere any more off the books.
+fn forget_unmapped(engine: &Backend, books: &mut Books) {
+    let everywhere = Span::new(0, usize::MAX);
+    for idle in books.extents.take_idle(everywhere) {
+        let shown = engine.view().collect(|pieces, add| {
+            pieces.showing(books.store.id(), idle.span).for_each(add);
+        });
+        let gone = shown.iter().fold(vec![idle.span], |gone, piece| {
+            without(&gone, piece.offsets())
+        });
+        let at = |span: Span| idle.husk + (span.start - idle.span.start);
+        for span in &gone {
+            // SAFETY: the mover's own, and of no use any more.
+            unsafe { crate::sys::unmap(span.at(at(*span))) };
+            let _ = books.store.punch(*span);
+        }
+        let left = gone
+            .iter()
+            .fold(vec![idle.span], |left, gone| without(&left, *gone));
+        for span in left {
+            let husk = at(span);
+            books.extents.insert_idle(Freed { span, husk });
+        }
+    }
+}
+
+impl Unmovable {
+    /// Whether idle pages may be all that is in the way.
+    pub(super) fn is_room(self) -> bool {
+        matches!(
+            self,
+            Unmovable::Elsewhere | Unmovable::Occupied | Unmovable::TooMany
+        )
+    }
+}

@@ -1,0 +1,83 @@
+//! Whether this kernel, and this sandbox, tell the truth: asked once before the answers count.
+
+use crate::pagemap::Pagemap;
+use crate::question::{Answer, Holes, Reach, ask};
+use crate::{PAGE, sys};
+use rustix::fs::MemfdFlags;
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::pipe::PipeFlags;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+/// How often a page that nobody holds may seem to be held: other work of the kernel may refer to it
+/// for a moment.
+const TRIES: usize = 5;
+
+/// A page, unmapped when dropped.
+struct Page(*mut libc::c_void);
+
+impl Page {
+    fn map(fd: Option<&OwnedFd>) -> Result<Page, Errno> {
+        let rw = ProtFlags::READ | ProtFlags::WRITE;
+        let null = std::ptr::null_mut();
+        // SAFETY: a new mapping where the kernel likes it.
+        let at = unsafe {
+            match fd {
+                Some(fd) => rustix::mm::mmap(null, PAGE, rw, MapFlags::SHARED, fd, 0)?,
+                None => rustix::mm::mmap_anonymous(null, PAGE, rw, MapFlags::PRIVATE)?,
+            }
+        };
+        // SAFETY: the page just mapped. It exists from here on.
+        unsafe { at.cast::<u8>().write_volatile(1) };
+        Ok(Page(at))
+    }
+
+    fn addr(&self) -> usize {
+        self.0.expose_provenance()
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: ours alone.
+        let _ = unsafe { rustix::mm::munmap(self.0, PAGE) };
+    }
+}
+
+/// Whether the answers for pages of a memfd can be relied on, and, with [`Reach::Own`], those for
+/// private memory: a page that a pipe holds (`vmsplice(2)`) must be busy, and free once the pipe is
+/// closed. With [`Reach::All`] the page is mapped twice meanwhile. False where the kernel has no
+/// such call, or a sandbox forbids it.
+pub fn self_test(pagemap: &Pagemap, reach: Reach) -> bool {
+    let file = || {
+        let fd = rustix::fs::memfd_create("causeway-pins", MemfdFlags::CLOEXEC)?;
+        rustix::fs::ftruncate(&fd, PAGE as u64)?;
+        let page = Page::map(Some(&fd))?;
+        let other = match reach {
+            Reach::Own => None,
+            Reach::All => Some(Page::map(Some(&fd))?),
+        };
+        let told = tells(pagemap, &page, reach, Holes::Filled);
+        drop(other);
+        told
+    };
+    let private = || tells(pagemap, &Page::map(None)?, reach, Holes::Allowed);
+    let holds = |test: &dyn Fn() -> Result<bool, Errno>| test().unwrap_or(false);
+    holds(&file) && (reach == Reach::All || holds(&private))
+}
+
+fn tells(pagemap: &Pagemap, page: &Page, reach: Reach, holes: Holes) -> Result<bool, Errno> {
+    let ask = || ask(pagemap, page.addr(), PAGE, reach, holes);
+    let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    let vector = libc::iovec {
+        iov_base: page.0,
+        iov_len: PAGE,
+    };
+    // SAFETY: one vector, of a page that is mapped.
+    let held = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const vector, 1, 0) };
+    if sys::check(held as libc::c_long)? != PAGE as libc::c_long || ask() != Answer::Busy {
+        return Ok(false);
+    }
+    drop((reader, writer));
+    Ok((0..TRIES).any(|_| ask() == Answer::Free))
+}

@@ -1,0 +1,137 @@
+//! The system calls, raw: libraries that hook the C library's functions must not see them, and libc
+//! has none for memory policies.
+
+use crate::question::Reach;
+use rustix::io::Errno;
+
+/// `MPOL_DEFAULT` and `MPOL_LOCAL` of linux/mempolicy.h.
+const MPOL_DEFAULT: libc::c_long = 0;
+const MPOL_LOCAL: libc::c_long = 4;
+/// Flags of mbind.
+const MPOL_MF_STRICT: libc::c_long = 1 << 0;
+const MPOL_MF_MOVE: libc::c_long = 1 << 1;
+const MPOL_MF_MOVE_ALL: libc::c_long = 1 << 2;
+/// Flag of get_mempolicy.
+const MPOL_F_ADDR: libc::c_long = 1 << 1;
+/// As many nodes as any kernel is built for (`CONFIG_NODES_SHIFT` is at most 10).
+const NODES_MAX: usize = 1024;
+const NODE_WORDS: usize = NODES_MAX / 64;
+
+pub fn check(ret: libc::c_long) -> Result<libc::c_long, Errno> {
+    if ret >= 0 {
+        return Ok(ret);
+    }
+    let os = std::io::Error::last_os_error().raw_os_error();
+    Err(Errno::from_raw_os_error(os.unwrap_or(libc::EIO)))
+}
+
+/// The memory policy of a range, as the program has set it.
+#[derive(Debug)]
+pub struct Policy {
+    mode: libc::c_int,
+    nodes: [u64; NODE_WORDS],
+}
+
+impl Policy {
+    /// That of the mapping at an address; the default where the kernel does not say.
+    pub fn of(start: usize) -> Policy {
+        let mut policy = Policy {
+            mode: 0,
+            nodes: [0; NODE_WORDS],
+        };
+        // SAFETY: writes a word and as many bits as are said.
+        let got = unsafe {
+            let (mode, nodes) = (&raw mut policy.mode, policy.nodes.as_mut_ptr());
+            libc::syscall(
+                libc::SYS_get_mempolicy,
+                mode,
+                nodes,
+                NODES_MAX,
+                start,
+                MPOL_F_ADDR,
+            )
+        };
+        if got < 0 {
+            policy.mode = 0;
+        }
+        policy
+    }
+
+    /// Sets it again, moving no page.
+    pub fn restore(&self, start: usize, len: usize) {
+        let mode = libc::c_long::from(self.mode);
+        let (nodes, max) = if mode == MPOL_DEFAULT {
+            (std::ptr::null(), 0)
+        } else {
+            // The kernel takes one bit less than it is told of.
+            (self.nodes.as_ptr(), NODES_MAX + 1)
+        };
+        // SAFETY: changes where later pages come from, no contents.
+        let _ = unsafe { libc::syscall(libc::SYS_mbind, start, len, mode, nodes, max, 0) };
+    }
+}
+
+/// Has every page of a range migrated. EIO: some could not be.
+pub fn migrate(start: usize, len: usize, reach: Reach) -> Result<(), Errno> {
+    let how = match reach {
+        Reach::Own => MPOL_MF_MOVE,
+        Reach::All => MPOL_MF_MOVE_ALL,
+    };
+    let nodes = std::ptr::null::<u64>();
+    // SAFETY: contents and addresses stay as they are.
+    let done = unsafe {
+        libc::syscall(
+            libc::SYS_mbind,
+            start,
+            len,
+            MPOL_LOCAL,
+            nodes,
+            0,
+            how | MPOL_MF_STRICT,
+        )
+    };
+    check(done).map(|_| ())
+}
+
+/// Brings pages into memory and into the page table, as reading would.
+pub fn populate(start: usize, len: usize) -> Result<(), Errno> {
+    let at: *mut libc::c_void = std::ptr::with_exposed_provenance_mut(start);
+    // SAFETY: changes no contents.
+    let done = unsafe { libc::syscall(libc::SYS_madvise, at, len, libc::MADV_POPULATE_READ) };
+    match check(done) {
+        Err(Errno::INVAL) => touch(start, len),
+        done => done.map(|_| ()),
+    }
+}
+
+/// Linux before 5.14: has the kernel read one byte of each page, which reports what a load of ours
+/// would die of.
+fn touch(start: usize, len: usize) -> Result<(), Errno> {
+    // SAFETY: a plain system call.
+    let own = unsafe { libc::getpid() };
+    let mut byte = 0u8;
+    for page in (start..start + len).step_by(crate::PAGE) {
+        let to = libc::iovec {
+            iov_base: (&raw mut byte).cast(),
+            iov_len: 1,
+        };
+        let from = libc::iovec {
+            iov_base: std::ptr::with_exposed_provenance_mut(page),
+            iov_len: 1,
+        };
+        // SAFETY: both vectors are valid; what is at `page` is only read.
+        let read = unsafe {
+            libc::syscall(
+                libc::SYS_process_vm_readv,
+                own,
+                &raw const to,
+                1,
+                &raw const from,
+                1,
+                0,
+            )
+        };
+        check(read)?;
+    }
+    Ok(())
+}

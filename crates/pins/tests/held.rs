@@ -1,0 +1,249 @@
+//! Each way to hold a page, each way to ask: busy while it is held, free afterwards, and what was
+//! read into it meanwhile is there. Needs root.
+
+mod common;
+
+use causeway_pins::remote::{Answerer, Heard, Remote};
+use causeway_pins::{Answer, Holes, Pagemap, Reach, ask, self_test};
+use common::{By, LetGo, PAGE, READ_BYTE, SlowFile, at};
+use rustix::fs::MemfdFlags;
+use rustix::mm::{MapFlags, ProtFlags};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use std::os::fd::{AsFd, OwnedFd};
+
+const PAGES: usize = 16;
+/// How often something that nobody holds may be busy: the kernel refers to it for a moment.
+const TRIES: usize = 20;
+
+/// Some pages, of a memfd or private; the fourth is held.
+struct Range {
+    fd: Option<OwnedFd>,
+    addr: usize,
+    /// Another mapping of the same pages.
+    other: Option<usize>,
+}
+
+impl Range {
+    fn map(fd: Option<&OwnedFd>) -> usize {
+        let rw = ProtFlags::READ | ProtFlags::WRITE;
+        let (null, len) = (std::ptr::null_mut(), PAGES * PAGE);
+        // SAFETY: a new mapping where the kernel likes it, and all of it.
+        let mapped = unsafe {
+            let mapped = match fd {
+                Some(fd) => rustix::mm::mmap(null, len, rw, MapFlags::SHARED, fd, 0),
+                None => rustix::mm::mmap_anonymous(null, len, rw, MapFlags::PRIVATE),
+            };
+            let mapped = mapped.expect("memory");
+            mapped.cast::<u8>().write_bytes(0x11, len);
+            mapped
+        };
+        mapped.expose_provenance()
+    }
+
+    fn private() -> Range {
+        Range {
+            fd: None,
+            addr: Range::map(None),
+            other: None,
+        }
+    }
+
+    fn file(twice: bool) -> Range {
+        let fd = rustix::fs::memfd_create("pins", MemfdFlags::CLOEXEC).expect("a memfd");
+        rustix::fs::ftruncate(&fd, (PAGES * PAGE) as u64).expect("its size");
+        let addr = Range::map(Some(&fd));
+        let other = twice.then(|| Range::map(Some(&fd)));
+        Range {
+            fd: Some(fd),
+            addr,
+            other,
+        }
+    }
+
+    fn held(&self) -> usize {
+        self.addr + 3 * PAGE
+    }
+
+    fn byte(&self) -> u8 {
+        // SAFETY: mapped, and nobody writes to it now.
+        unsafe { at(self.held()).cast::<u8>().read_volatile() }
+    }
+}
+
+impl Drop for Range {
+    fn drop(&mut self) {
+        for addr in [Some(self.addr), self.other].into_iter().flatten() {
+            // SAFETY: the test's own.
+            unsafe { rustix::mm::munmap(at(addr), PAGES * PAGE).expect("munmap") };
+        }
+    }
+}
+
+/// Every way to hold a page, and whether it writes to it in the end.
+fn holders() -> Vec<(&'static str, bool, Box<dyn Fn(usize) -> LetGo>)> {
+    let mut all: Vec<(_, _, Box<dyn Fn(usize) -> LetGo>)> = vec![
+        ("vmsplice", false, Box::new(common::vmsplice)),
+        (
+            "process_vm_writev",
+            true,
+            Box::new(common::process_vm_writev),
+        ),
+    ];
+    if SlowFile::mount().is_none() {
+        println!("no FUSE here: direct reads are not tried");
+        return all;
+    }
+    for (name, by) in [
+        ("pread", By::Pread),
+        ("aio", By::Aio),
+        ("io_uring", By::IoUring),
+    ] {
+        let read = move |addr| SlowFile::mount().expect("as before").read(by, addr, PAGE);
+        all.push((name, true, Box::new(read)));
+    }
+    all
+}
+
+fn check(what: &str, range: &dyn Fn() -> Range, ask: &dyn Fn(&Range) -> Answer) {
+    for (name, writes, hold) in holders() {
+        let range = range();
+        let let_go = hold(range.held());
+        assert_eq!(ask(&range), Answer::Busy, "{what}, {name}: held");
+        let_go();
+        let free = (0..TRIES).any(|_| ask(&range) == Answer::Free);
+        assert!(free, "{what}, {name}: released");
+        assert_eq!(
+            range.byte() == READ_BYTE,
+            writes,
+            "{what}, {name}: its data"
+        );
+    }
+}
+
+#[test]
+fn held_pages_are_busy() {
+    let pagemap = Pagemap::open().expect("the page table");
+    assert!(self_test(&pagemap, Reach::Own) && self_test(&pagemap, Reach::All));
+    let len = PAGES * PAGE;
+    let asked = |reach, holes| {
+        let pagemap = &pagemap;
+        move |range: &Range| ask(pagemap, range.addr, len, reach, holes)
+    };
+    check(
+        "private",
+        &Range::private,
+        &asked(Reach::Own, Holes::Allowed),
+    );
+    let once = || Range::file(false);
+    let twice = || Range::file(true);
+    check("a file's", &once, &asked(Reach::Own, Holes::Filled));
+    check("mapped twice", &twice, &asked(Reach::All, Holes::Filled));
+    // By another process, here only another descriptor.
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .expect("sockets");
+    let remote = Remote::new(ours);
+    let answerer = Answerer::start().expect("the privilege");
+    let serve = || match Answerer::hear(theirs.as_fd()) {
+        Heard::Question(question, Some(fd)) => {
+            assert!(answerer.answer(theirs.as_fd(), question, &fd));
+        }
+        heard => panic!("{heard:?}"),
+    };
+    let by_remote = |range: &Range| {
+        std::thread::scope(|scope| {
+            let fd = range.fd.as_ref().expect("a file").as_fd();
+            let remote = &remote;
+            let asked = scope.spawn(move || remote.ask(fd, 0, len));
+            rustix::event::poll(
+                &mut [rustix::event::PollFd::new(
+                    &theirs,
+                    rustix::event::PollFlags::IN,
+                )],
+                None,
+            )
+            .expect("a question");
+            serve();
+            asked.join().expect("an answer")
+        })
+    };
+    check("asked elsewhere", &twice, &by_remote);
+}
+
+/// What is said without privilege of pages that are mapped twice proves nothing.
+#[test]
+fn shared_pages_are_not_told() {
+    let pagemap = Pagemap::open().expect("the page table");
+    let range = Range::file(true);
+    let asked = || {
+        ask(
+            &pagemap,
+            range.addr,
+            PAGES * PAGE,
+            Reach::Own,
+            Holes::Filled,
+        )
+    };
+    assert_eq!(asked(), Answer::Unknown);
+}
+
+/// Nor does private memory that a child has, too.
+#[test]
+fn copies_on_write_are_not_told() {
+    let pagemap = Pagemap::open().expect("the page table");
+    let range = Range::private();
+    // SAFETY: the child does nothing but wait to be killed.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        loop {
+            // SAFETY: a plain system call.
+            unsafe { libc::pause() };
+        }
+    }
+    let asked = ask(
+        &pagemap,
+        range.addr,
+        PAGES * PAGE,
+        Reach::Own,
+        Holes::Allowed,
+    );
+    // SAFETY: a child of ours.
+    unsafe {
+        libc::kill(child, libc::SIGKILL);
+        libc::waitpid(child, std::ptr::null_mut(), 0);
+    }
+    assert_eq!(asked, Answer::Unknown);
+}
+
+/// Who answers has no memory charged to it, and survives any bytes.
+#[test]
+fn a_hole_is_not_filled_for_others() {
+    let (ours, theirs) = socketpair(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .expect("sockets");
+    let fd = rustix::fs::memfd_create("pins", MemfdFlags::CLOEXEC).expect("a memfd");
+    rustix::fs::ftruncate(&fd, 1 << 30).expect("its size");
+    let remote = Remote::new(ours);
+    let answerer = Answerer::start().expect("the privilege");
+    std::thread::scope(|scope| {
+        let asked = scope.spawn(|| remote.ask(fd.as_fd(), 0, PAGES * PAGE));
+        let (question, fd) = loop {
+            match Answerer::hear(theirs.as_fd()) {
+                Heard::Question(question, Some(fd)) => break (question, fd),
+                Heard::Nothing => std::thread::yield_now(),
+                heard => panic!("{heard:?}"),
+            }
+        };
+        assert!(answerer.answer(theirs.as_fd(), question, &fd));
+        assert_eq!(asked.join().expect("an answer"), Answer::Busy);
+    });
+    assert_eq!(rustix::fs::fstat(&fd).expect("fstat").st_blocks, 0);
+}
