@@ -168,6 +168,24 @@ static void initiators(struct env *env)
 	each(env, initiator_gone);
 }
 
+/* Whether an address is in a file, as what was moved to where peers reach it is. */
+static bool in_file(const void *at)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long from, to, inode;
+	char line[512];
+
+	need(maps, "/proc/self/maps");
+	while (fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &from, &to, &inode) == 3 &&
+		    (unsigned long)at >= from && (unsigned long)at < to) {
+			fclose(maps);
+			return inode != 0;
+		}
+	fclose(maps);
+	return false;
+}
+
 /* Memory that peers reach themselves, where there is such a way: it is in a segment, which they
  * reach as a NIC reaches pages that it has pinned, or not at all. */
 static void peers_own_reach(struct env *env)
@@ -182,10 +200,12 @@ static void peers_own_reach(struct env *env)
 
 			pair_open(env, &p, NULL, true);
 			need0(post_recv(&p.b, 6, 64));
-			/* The way is found by using it. */
-			for (int round = 0; round < 20; round++) {
+			/* It is moved to where they do while they use it, as a whole. */
+			for (int round = 0; round < 400; round++) {
 				need0(post_send(&p.a, 4, ops[i], len, remote, m.mr->rkey));
 				expect_wc(p.a.cq, 4, IBV_WC_SUCCESS);
+				if (in_file(m.at) && in_file(m.at + LARGE - 1))
+					break;
 			}
 			memory_end(&m, how);
 			need0(post_send(&p.a, 5, ops[i], len, remote, m.mr->rkey));
@@ -237,24 +257,6 @@ static void posted_before(struct env *env)
 		/* Each message went into the buffer's beginning; the last one is there. */
 		check(content_check(p.b.buf, 7 + round, 512 * (DEPTH - 1), 512) < 0, "damaged");
 	}
-}
-
-/* Whether an address is in a file, as what was moved to where peers reach it is. */
-static bool in_file(const void *at)
-{
-	FILE *maps = fopen("/proc/self/maps", "r");
-	unsigned long from, to, inode;
-	char line[512];
-
-	need(maps, "/proc/self/maps");
-	while (fgets(line, sizeof(line), maps))
-		if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &from, &to, &inode) == 3 &&
-		    (unsigned long)at >= from && (unsigned long)at < to) {
-			fclose(maps);
-			return inode != 0;
-		}
-	fclose(maps);
-	return false;
 }
 
 /* Memory that is registered for one transfer is not moved for it: that costs several times what
