@@ -83,7 +83,11 @@ impl Asker {
             Some(remote) => {
                 // It fills no holes.
                 own(Reach::Own);
-                free_at_last(|| remote.ask(store.as_fd(), offset, stage.len()))
+                // Who does not answer is not waited for again while threads wait for this one.
+                (0..TRIES)
+                    .map(|_| remote.ask(store.as_fd(), offset, stage.len()))
+                    .take_while(|answer| *answer != Answer::Unknown)
+                    .any(|answer| answer == Answer::Free)
             }
             None => free_at_last(|| own(Reach::Own)),
         }

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 /// How long an answer is waited for: who asks holds up other threads meanwhile.
-const ANSWER_MAX: Duration = Duration::from_millis(200);
+const ANSWER_MAX: Duration = Duration::from_millis(50);
 const WORD: usize = size_of::<u64>();
 const QUESTION_BYTES: usize = 3 * WORD;
 const ANSWER_BYTES: usize = 2 * WORD;
