@@ -21,6 +21,7 @@ START_SECONDS = 20.0
 POLL_SECONDS = 0.005
 TRAFFIC = os.path.join(netns.BUILD, "test", "traffic")
 VERIFY = os.path.join(netns.BUILD, "test", "verify")
+LEAVE = os.path.join(netns.BUILD, "test", "leave")
 
 
 class Failed(Exception):
@@ -167,12 +168,15 @@ def build():
     """Compiles the programs; they are like any other program of the distribution."""
     subprocess.run(["make", "-s", "-C", ROOT, f"BUILD={netns.BUILD}", "verify"], check=True)
     here = os.path.join(ROOT, "tests", "kill")
-    # Two stages use it, at the same time: neither may start what the other has half written.
-    own = f"{TRAFFIC}.{os.getpid()}"
-    subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra",
-                    "-Werror", "-o", own, os.path.join(here, "traffic.c"),
-                    os.path.join(ROOT, "tests", "verify", "common.c"), "-libverbs"], check=True)
-    os.replace(own, TRAFFIC)
+    for program in (TRAFFIC, LEAVE):
+        # Two stages use it, at the same time: neither may start what the other has half written.
+        own = f"{program}.{os.getpid()}"
+        source = os.path.join(here, f"{os.path.basename(program)}.c")
+        subprocess.run([os.environ.get("CC", "cc"), "-std=gnu11", "-O2", "-g", "-Wall", "-Wextra",
+                        "-Werror", "-o", own, source,
+                        os.path.join(ROOT, "tests", "verify", "common.c"), "-libverbs"],
+                       check=True)
+        os.replace(own, program)
 
 
 def attempt(results, name, function, *args):

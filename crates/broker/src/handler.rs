@@ -16,7 +16,7 @@ use causeway_fabric::services::{
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_shm::layout::INBOX_LEN;
-use causeway_shm::{Segment, Stats};
+use causeway_shm::{LAST_WORDS_BYTES, Segment, Stats};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -28,6 +28,7 @@ use crate::pins;
 use crate::segments;
 use crate::session::Peer;
 use crate::tree::Trees;
+use crate::voice::Voice;
 
 /// Opened for those who are trusted with it (Linux 6.1).
 const USERFAULTFD_DEVICE: &str = "/dev/userfaultfd";
@@ -121,6 +122,7 @@ impl BrokerService for Client<'_> {
             table_inode: rustix::fs::fstat(&mr_table)?.st_ino,
             mr_table,
             slots: Default::default(),
+            voices: Default::default(),
             links: Default::default(),
             invitations: Default::default(),
             open_rings: 0,
@@ -146,18 +148,27 @@ impl BrokerService for Client<'_> {
         // so.
         let proof = match self.peer.vm {
             Some(_) => None,
-            None => Some(exactly::<1>(fds)?),
+            None if fds.is_empty() => return Err(Errno::BADMSG),
+            None => Some(fds),
         };
         let id = self.own()?;
         if !causeway_fabric::limits::slot_is_valid(request.slot) {
             return Err(Errno::INVAL);
         }
-        let netns = match (self.peer.vm, proof) {
+        let netns = match (self.peer.vm, proof.as_deref()) {
             (Some(vm), _) => vm,
-            (None, Some([socket])) => check_slot_socket(&socket, request.slot)?,
-            (None, None) => return Err(Errno::BADMSG),
+            (None, Some([socket, rows @ ..])) => {
+                for rows in rows {
+                    check_memfd(rows, LAST_WORDS_BYTES as u64)?;
+                }
+                check_slot_socket(socket, request.slot)?
+            }
+            (None, _) => return Err(Errno::BADMSG),
         };
         self.hub.add_slot(id, request.slot, netns)?;
+        if let Some(Ok([socket, rows])) = proof.map(exactly::<2>) {
+            self.hub.add_voice(id, request.slot, Voice { socket, rows });
+        }
         Ok(().into())
     }
 

@@ -17,6 +17,7 @@ use crate::pairing::{Pairing, PeerWire};
 use crate::rings::Rings;
 use crate::segments::{Rights, Segment};
 use crate::vm::VmId;
+use crate::voice::Voice;
 
 /// Names an endpoint: unique and never used again by any broker (random start).
 pub type EndpointId = u64;
@@ -69,6 +70,8 @@ pub struct Endpoint {
     pub table_inode: u64,
     /// Its slots, each with the cookie of its network namespace; in the place of that, the VM.
     pub slots: BTreeMap<u16, u64>,
+    /// By what its last words are said, for each slot, and not of a VM's process.
+    pub voices: BTreeMap<u16, Voice>,
     /// Its connected QPs.
     pub links: BTreeMap<u32, Link>,
     /// Rings that others made for a QP of this endpoint which has not joined.
@@ -189,10 +192,11 @@ impl Hub {
         Ok(self.last_endpoint)
     }
 
-    /// Forgets an endpoint that died: its slots become free and its peers are told. Returns the
-    /// segments that somebody may hold who should not any more.
-    pub fn detach(&mut self, id: EndpointId) -> Vec<OwnedFd> {
-        self.drop_links_of_dead(id);
+    /// Forgets an endpoint that died: its slots become free and its peers are told how
+    /// ([`PeerChange::Dead`], or [`PeerChange::Exited`]). Returns the segments that somebody may
+    /// hold who should not any more.
+    pub fn detach(&mut self, id: EndpointId, how: PeerChange) -> Vec<OwnedFd> {
+        self.drop_links_of_dead(id, how);
         let Some(endpoint) = self.endpoints.remove(&id) else {
             return Vec::new();
         };
@@ -205,6 +209,21 @@ impl Hub {
         self.stale.retain(|(to, _)| *to != id);
         let exposed = endpoint.segments.into_values().filter(|s| s.stale);
         exposed.map(|segment| segment.fd).collect()
+    }
+
+    /// Keeps what is to be said for an endpoint when its process is dead.
+    pub fn add_voice(&mut self, id: EndpointId, slot: u16, voice: Voice) {
+        if let Some(endpoint) = self.endpoints.get_mut(&id) {
+            endpoint.voices.insert(slot, voice);
+        }
+    }
+
+    /// Takes what [`Hub::add_voice`] kept.
+    pub fn take_voices(&mut self, id: EndpointId) -> BTreeMap<u16, Voice> {
+        let endpoint = self.endpoints.get_mut(&id);
+        endpoint.map_or_else(BTreeMap::new, |endpoint| {
+            std::mem::take(&mut endpoint.voices)
+        })
     }
 
     /// Gives a slot of a network namespace to an endpoint that has proved to own its port.
@@ -247,6 +266,7 @@ impl Hub {
         self.places.remove(&(netns, slot));
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.slots.remove(&slot);
+            endpoint.voices.remove(&slot);
         }
         Ok(())
     }
@@ -303,7 +323,7 @@ impl Hub {
     pub(crate) fn note_news(&mut self, to: EndpointId, event: PeerEvent) {
         let now = Instant::now();
         let due = match event.change {
-            PeerChange::Dead => now,
+            PeerChange::Dead | PeerChange::Exited => now,
             PeerChange::Left | PeerChange::Joined => now + NEWS_DELAY,
         };
         self.outbox.push((to, event));

@@ -20,6 +20,7 @@
 pub mod config;
 pub mod crowd;
 pub mod daemon;
+mod departure;
 pub mod door;
 pub mod handler;
 pub mod hub;
@@ -43,6 +44,7 @@ pub mod sisci;
 pub mod sys;
 pub mod tree;
 pub mod vm;
+mod voice;
 
 #[cfg(test)]
 mod testing;

@@ -205,6 +205,7 @@ mod tests {
     use super::*;
     use crate::pairing::Decision;
     use crate::testing::{NETNS, endpoint, qpn};
+    use causeway_fabric::services::PeerChange;
 
     const VM: VmId = 1 << 63 | 5;
     const OTHER_VM: VmId = 1 << 63 | 6;
@@ -313,14 +314,14 @@ mod tests {
         let (mut hub, ids) = hub(&[None, Some(VM), Some(VM), Some(OTHER_VM)]);
         let mirrors: Vec<u64> = (2..5).map(|to| connect(&mut hub, &ids, 1, to).0).collect();
         assert!(mirrors[0] == mirrors[1] && mirrors[0] != mirrors[2]);
-        hub.detach(ids[1]);
+        hub.detach(ids[1], PeerChange::Dead);
         assert!(hub.mirror(ids[0], mirrors[0]).is_ok(), "one is left");
-        hub.detach(ids[2]);
+        hub.detach(ids[2], PeerChange::Dead);
         let gone = hub.mirror(ids[0], mirrors[0]);
         assert_eq!(gone.err(), Some(Errno::NOENT));
         let (_, live) = hub.mirror(ids[0], mirrors[2]).unwrap();
         assert_eq!(live, [mirrors[2]]);
-        hub.detach(ids[0]);
+        hub.detach(ids[0], PeerChange::Dead);
         assert!(hub.mirrors.of.is_empty());
     }
 }

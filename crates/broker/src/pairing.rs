@@ -235,13 +235,13 @@ impl Hub {
     }
 
     /// Ends every connection of an endpoint that died, joined or not.
-    pub(crate) fn drop_links_of_dead(&mut self, id: EndpointId) {
+    pub(crate) fn drop_links_of_dead(&mut self, id: EndpointId, how: PeerChange) {
         let Some(endpoint) = self.endpoints.get(&id) else {
             return;
         };
         let qpns: Vec<u32> = endpoint.links.keys().copied().collect();
         for qpn in qpns {
-            self.drop_link(id, qpn, PeerChange::Dead);
+            self.drop_link(id, qpn, how);
         }
         self.decline_invitations(id, None);
     }

@@ -24,6 +24,7 @@ use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
 
 use crate::config::{Config, Members, TENANTS_MAX, Tenant};
 use crate::crowd::{Shares, Unattached, Verdict};
+use crate::departure;
 use crate::door::Door;
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub, TenantId};
@@ -547,7 +548,7 @@ impl Server {
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
             self.session_of.remove(&id);
-            segments = self.hub.detach(id);
+            segments = departure::detach(&mut self.hub, id, &session.peer, session.pidfd.as_ref());
         }
         if let Some(pidfd) = session.pidfd
             && let Err(pidfd) = self.reaper.wait(number, pidfd, segments)

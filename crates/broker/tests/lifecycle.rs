@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
 use causeway_fabric::{Address, Error, Event, WirePref};
 use common::heir::spawn_heir;
-use common::{Host, PATIENCE, Peer, readable, ring, same_file};
+use common::{Host, PATIENCE, Peer, last_words, readable, ring, same_file};
 use rustix::process::Signal;
 
 /// Tells this program, run again as a client process, what to do.
@@ -66,7 +66,11 @@ fn fork_and_try(peer: &Peer) {
             && forked(peer.attachment.create_segment(0, true, false).map(drop))
             && forked(peer.attachment.reattach())
             && forked(peer.attachment.poll_events().map(drop))
-            && forked(peer.attachment.add_slot(peer.slot, peer.socket.as_fd()));
+            && forked(peer.attachment.add_slot(
+                peer.slot,
+                peer.socket.as_fd(),
+                last_words().as_fd(),
+            ));
         // SAFETY: ends the child without running the parent's destructors.
         unsafe { libc::_exit(if good { 0 } else { 1 }) };
     }

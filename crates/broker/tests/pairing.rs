@@ -3,7 +3,7 @@
 mod common;
 
 use causeway_fabric::{ConnectRequest, Event, Introduction, WirePref};
-use common::{Host, ring, same_file};
+use common::{Host, last_words, ring, same_file};
 
 #[test]
 fn two_qps_share_one_ring_and_each_others_doorbells() {
@@ -168,12 +168,17 @@ fn a_slot_is_free_again_after_its_owner_died() {
     let host = Host::with_broker("0");
     let (a, b) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Auto));
     let (slot, socket) = (b.slot, b.socket.try_clone().unwrap());
-    let taken = a.attachment.add_slot(slot, socket.as_fd()).unwrap_err();
+    let taken = a
+        .attachment
+        .add_slot(slot, socket.as_fd(), last_words().as_fd())
+        .unwrap_err();
     assert_eq!(taken.errno(), rustix::io::Errno::ADDRINUSE.raw_os_error());
     ring(a.connect(1, &b, 1));
     drop(b);
     a.events();
-    a.attachment.add_slot(slot, socket.as_fd()).unwrap();
+    a.attachment
+        .add_slot(slot, socket.as_fd(), last_words().as_fd())
+        .unwrap();
 }
 
 #[test]
@@ -183,7 +188,7 @@ fn slots_are_proved_and_given_up() {
     let a = host.endpoint(WirePref::Auto);
     let wrong = a
         .attachment
-        .add_slot(a.slot % 4000 + 1, a.socket.as_fd())
+        .add_slot(a.slot % 4000 + 1, a.socket.as_fd(), last_words().as_fd())
         .unwrap_err();
     assert_eq!(wrong.errno(), rustix::io::Errno::INVAL.raw_os_error());
     let b = host.endpoint(WirePref::Auto);

@@ -11,7 +11,7 @@ use causeway_favour::{Favoured, FavouredGuard};
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
-use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, Stats};
+use causeway_shm::{Bell, Doorbell, Inbox, LastWordsTable, MrTable, Segment, Stats};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
@@ -185,6 +185,16 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
     Ok(endpoint)
 }
 
+/// Runs when the program has returned from `main` or called exit(3), after all that it has
+/// registered for that: queue pairs that it has left end as if they were destroyed.
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static AT_LAST: extern "C" fn() = leave_at_exit;
+
+extern "C" fn leave_at_exit() {
+    with_state_at_exit(State::leave_all);
+}
+
 /// The process's endpoint, if it has one.
 pub(crate) fn current() -> Option<Arc<Shared>> {
     let endpoint = ENDPOINT.lock().upgrade()?;
@@ -194,6 +204,10 @@ pub(crate) fn current() -> Option<Arc<Shared>> {
 /// A program that ends without destroying its queue pairs has received what it has polled: peers
 /// must hear of it, as a NIC would have told them before.
 extern "C" fn settle_at_exit() {
+    with_state_at_exit(State::settle_all);
+}
+
+fn with_state_at_exit(f: impl FnOnce(&mut State)) {
     let endpoint = ENDPOINT.try_lock().and_then(|current| current.upgrade());
     let Some(endpoint) = endpoint.filter(|e| e.pid == std::process::id()) else {
         return;
@@ -205,7 +219,7 @@ extern "C" fn settle_at_exit() {
     let begun = std::time::Instant::now();
     while begun.elapsed() < EXIT_PATIENCE {
         if let Some(mut state) = endpoint.shared.state.try_lock() {
-            return state.settle_all();
+            return f(&mut state);
         }
         std::thread::sleep(EXIT_LOOK);
     }
@@ -261,8 +275,9 @@ impl Endpoint {
         let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot()?;
         attachment.report_addresses(&own_addresses())?;
-        attachment.add_slot(slot, port.as_fd())?;
-        let udp = UdpWire::new(port.with_lanes()?);
+        let (words, said) = LastWordsTable::create().map_err(refused)?;
+        attachment.add_slot(slot, port.as_fd(), said.fd())?;
+        let udp = UdpWire::new(port.with_lanes()?, words);
         let news = News::new(attachment.event_fd())?;
         let udp_fd = dup(udp.port.as_fd())?;
         let lane_fds: Vec<_> = udp.port.lane_fds().map(dup).collect::<Result<_, _>>()?;

@@ -35,6 +35,7 @@ mod multicast;
 mod news;
 mod outside;
 mod pd;
+mod peer_end;
 mod peers;
 mod port_holders;
 mod posted;

@@ -13,6 +13,7 @@ use crate::clock::{self, Now, earlier};
 use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
 use crate::errands::Errand;
+use crate::peer_end::End;
 use crate::qp_entry::{Link, QpEntry};
 use crate::udp::Port;
 use crate::{ring, ud, udp};
@@ -227,7 +228,7 @@ impl State {
         }
     }
 
-    fn poll_ring(&mut self, qpn: u32, now: &Now) -> bool {
+    pub fn poll_ring(&mut self, qpn: u32, now: &Now) -> bool {
         let Some(entry) = self
             .qps
             .get_mut(qp_index(qpn))
@@ -524,7 +525,11 @@ impl Shared {
                 Event::PeerDead {
                     local_qpn,
                     generation,
-                } => self.on_peer_dead(local_qpn, generation),
+                } => self.on_peer_ended(local_qpn, generation, End::Killed),
+                Event::PeerExited {
+                    local_qpn,
+                    generation,
+                } => self.on_peer_ended(local_qpn, generation, End::Exited),
                 Event::BrokerGone => {
                     // Rings and sockets go on; the broker that answers next is told of them.
                     let _ = self.control.reattach();
@@ -551,29 +556,5 @@ impl Shared {
             }
         }
         any
-    }
-
-    fn on_peer_dead(&self, qpn: u32, generation: u64) {
-        let mut guard = self.state.lock();
-        let state = &mut *guard;
-        // What the peer wrote before it died counts.
-        state.poll_ring(qpn, &Now::default());
-        let Some(entry) = state
-            .qps
-            .get_mut(qp_index(qpn))
-            .and_then(Option::as_deref_mut)
-        else {
-            return;
-        };
-        let QpEntry { qp, link, .. } = entry;
-        if let Link::Ring(ring) = link
-            && ring.generation() == generation
-            && qp.qpn() == qpn
-        {
-            ring.peer_died();
-            self.peers.forget(ring.peer());
-            qp.bind(&mut state.core).lost();
-            state.touch(qpn);
-        }
     }
 }

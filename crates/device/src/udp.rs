@@ -10,7 +10,7 @@ use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Proof, Stats, Undelivered, reset_for};
 use causeway_proto::types::QpState;
-use causeway_shm::Counter;
+use causeway_shm::{Counter, LastWords, LastWordsTable};
 use causeway_wire::datagram::is_datagram;
 use causeway_wire::trp::{Reason, destination};
 
@@ -48,6 +48,8 @@ const RESET_BYTES: usize = 128;
 /// The endpoint's port and what is needed to send through it.
 pub(crate) struct UdpWire {
     pub port: UdpPort,
+    /// What is to be said to peers should this process end.
+    words: LastWordsTable,
     /// Queue pairs on this wire: without any, the port is left to the helper.
     pub links: u32,
     /// Those of them that have a socket for their peer.
@@ -124,10 +126,11 @@ enum Sent {
 }
 
 impl UdpWire {
-    pub fn new(port: UdpPort) -> Self {
+    pub fn new(port: UdpPort, words: LastWordsTable) -> Self {
         let buffer = vec![0; BATCH_BYTES + causeway_proto::trp::MAX_DATAGRAM];
         UdpWire {
             port,
+            words,
             links: 0,
             lanes: 0,
             datagrams: 0,
@@ -158,9 +161,45 @@ impl UdpWire {
             return;
         };
         self.links -= 1;
+        self.words.say(qp_index(entry.qp.qpn()), None);
         if let Some(src) = link.src.filter(|_| std::mem::take(&mut link.lane)) {
             self.lanes -= 1;
             self.port.close_lane(src, link.dst);
+        }
+    }
+
+    /// What a connection has received is acknowledged, should this process end now.
+    fn note_words(&mut self, qpn: u32, link: &UdpLink) {
+        let index = qp_index(qpn);
+        let Some((acks, epoch)) = link.conn.last_acks() else {
+            return self.words.say(index, None);
+        };
+        if self.words.acknowledge(index, acks, epoch) {
+            return;
+        }
+        let (address, scope) = match link.dst {
+            SocketAddr::V4(dst) => (dst.ip().to_ipv6_mapped(), 0),
+            SocketAddr::V6(dst) => (*dst.ip(), dst.scope_id()),
+        };
+        let words = link.conn.names().map(|(qpn, peer_qpn, cookie)| LastWords {
+            acks,
+            epoch,
+            peer_qpn,
+            qpn,
+            cookie,
+            address: address.octets(),
+            port: link.dst.port(),
+            scope,
+        });
+        self.words.say(index, words);
+    }
+
+    /// As [`UdpWire::note_words`], of all that something came for.
+    fn note_touched(&mut self, qps: &mut [Option<Box<QpEntry>>], touched: &[u32]) {
+        for qpn in touched {
+            if let Some((_, QpEntryLink(link))) = find(qps, *qpn) {
+                self.note_words(*qpn, link);
+            }
         }
     }
 
@@ -454,6 +493,7 @@ pub(crate) fn receive(
             break;
         }
     }
+    wire.note_touched(qps, touched);
     wire.arrived = any;
     wire.quiet = if any { 0 } else { wire.quiet + 1 };
     let known = wire.errors.load(Ordering::Relaxed);

@@ -123,7 +123,7 @@ pub(crate) struct State {
     pub(crate) identity: AttachRequest,
     inbox: OwnedFd,
     doorbell: OwnedFd,
-    pub(crate) slots: BTreeMap<u16, OwnedFd>,
+    pub(crate) slots: BTreeMap<u16, [OwnedFd; 2]>,
     pub(crate) addresses: Vec<[u8; 16]>,
     /// `None` until the first broker has made it.
     pub(crate) mr_table: Option<OwnedFd>,
@@ -467,8 +467,8 @@ impl State {
         if !self.addresses.is_empty() {
             report(control, &self.addresses)?;
         }
-        for (&slot, socket) in &self.slots {
-            present_slot(control, slot, socket.as_fd())?;
+        for (&slot, kept) in &self.slots {
+            present_slot(control, slot, kept)?;
         }
         let refused = self.segments.present(control)?;
         self.absorb_stale(refused);
@@ -486,6 +486,10 @@ impl State {
         } = *event;
         self.events.push_back(match event.change {
             PeerChange::Dead => Event::PeerDead {
+                local_qpn,
+                generation,
+            },
+            PeerChange::Exited => Event::PeerExited {
                 local_qpn,
                 generation,
             },

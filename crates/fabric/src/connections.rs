@@ -68,7 +68,9 @@ impl Connections {
         }
         match event.change {
             PeerChange::Joined => drop(self.rings.remove(&event.local_qpn)),
-            PeerChange::Dead | PeerChange::Left => drop(self.remove(event.local_qpn)),
+            PeerChange::Dead | PeerChange::Exited | PeerChange::Left => {
+                drop(self.remove(event.local_qpn))
+            }
         }
         true
     }

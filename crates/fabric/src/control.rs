@@ -17,6 +17,14 @@ use crate::remoting::{CONNECTION, Call, Header, Kind, Malformed, Method, ONE_WAY
 /// What the broker tells an endpoint on its own account.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The process at the other side of this QP's ring has exited (`_exit(2)`) without
+    /// disconnecting; what it wrote to the ring before can still be read.
+    PeerExited {
+        /// QP of this endpoint.
+        local_qpn: u32,
+        /// Ring concerned.
+        generation: u64,
+    },
     /// The endpoint at the other side of this QP's ring died.
     PeerDead {
         /// QP of this endpoint.

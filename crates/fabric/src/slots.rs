@@ -1,6 +1,6 @@
 //! What an endpoint is known by: its addresses and its slots.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::attachment::{Attachment, duplicate};
 use crate::control::Control;
@@ -21,19 +21,23 @@ impl Attachment {
     }
 
     /// Adds a slot, proved by the UDP socket bound to its port. Keeps a duplicate of the socket
-    /// until [`Attachment::remove_slot`].
+    /// until [`Attachment::remove_slot`]. What is in `last_words`, a segment of
+    /// [`causeway_shm::last_words`], the broker sends from that port when this process is dead.
     ///
     /// # Errors
     /// [`Error::Refused`](crate::Error):
     /// `EINVAL` if the socket is not bound to the slot's port, `EADDRINUSE`
     /// if another endpoint of this network namespace has the slot, `EMFILE` beyond
     /// [`crate::limits::SLOTS_PER_ENDPOINT_MAX`].
-    pub fn add_slot(&self, slot: u16, udp_socket: BorrowedFd<'_>) -> Result<()> {
-        let kept = duplicate(udp_socket)?;
+    pub fn add_slot(
+        &self,
+        slot: u16,
+        udp_socket: BorrowedFd<'_>,
+        last_words: BorrowedFd<'_>,
+    ) -> Result<()> {
+        let kept = [duplicate(udp_socket)?, duplicate(last_words)?];
         let mut state = self.lock()?;
-        self.with_broker(&mut state, |control, _| {
-            present_slot(control, slot, udp_socket)
-        })?;
+        self.with_broker(&mut state, |control, _| present_slot(control, slot, &kept))?;
         state.slots.insert(slot, kept);
         Ok(())
     }
@@ -55,8 +59,8 @@ impl Attachment {
 }
 
 /// In a guest the socket proves nothing to a broker outside, and can't be handed to it.
-pub(crate) fn present_slot(control: &mut Control, slot: u16, socket: BorrowedFd<'_>) -> Result<()> {
-    let proof = [socket];
+pub(crate) fn present_slot(control: &mut Control, slot: u16, kept: &[OwnedFd; 2]) -> Result<()> {
+    let proof = kept.each_ref().map(AsFd::as_fd);
     let fds = if control.is_in_guest() {
         &[]
     } else {

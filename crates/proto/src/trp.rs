@@ -263,6 +263,23 @@ impl Connection {
         self.close();
     }
 
+    /// What a farewell would acknowledge now: the next numbers expected of both spaces and the
+    /// attempt number, all truncated as on the wire. `None` where none could be sent.
+    #[must_use]
+    #[inline]
+    pub fn last_acks(&self) -> Option<([u32; 2], u8)> {
+        let next = |space: Space| self.rx.spaces[space as usize].next() as u32;
+        (self.state == State::Open && self.handshake.peer().is_some())
+            .then(|| ([next(Space::Request), next(Space::Response)], self.rx.epoch))
+    }
+
+    /// Numbers of both queue pairs, this side's first, and the cookie that the peer has given.
+    #[must_use]
+    pub fn names(&self) -> Option<(u32, u32, u64)> {
+        let peer = self.handshake.peer()?;
+        Some((self.config.local_qpn, self.config.remote_qpn, peer.cookie))
+    }
+
     /// Refuses a request for good that had been placed and acknowledged already: its memory went
     /// before its answer was complete.
     pub fn refuse(&mut self, seq: u64, nak: Nak) {

@@ -19,7 +19,7 @@ pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"CWRING\0\0");
 /// First word of an inbox segment: "CWINBX" and two zero bytes.
 pub const INBOX_MAGIC: u64 = u64::from_le_bytes(*b"CWINBX\0\0");
 /// Version of the layouts. Both sides must agree exactly.
-pub const VERSION: u64 = 2;
+pub const VERSION: u64 = 3;
 
 /// Offset of the magic word in ring and inbox segments.
 pub const MAGIC_AT: usize = 0;
@@ -44,6 +44,9 @@ pub const FLAGS: usize = if MODEL { 3 * LINE } else { 2 * LINE + 8 };
 pub const GRANT: usize = if MODEL { 4 * LINE } else { 2 * LINE + 16 };
 /// In a side's words: the memory region of the other side that this side is accessing now.
 pub const IN_FLIGHT: usize = if MODEL { 5 * LINE } else { 3 * LINE };
+/// In a side's words, on the line of `IN_FLIGHT`: as `ACK`, always the newest. Read when the side's
+/// process has ended.
+pub const PLACED: usize = IN_FLIGHT + 8;
 
 /// Bytes of records in one direction of a ring, unless said otherwise. Pages are allocated by the
 /// kernel when first written: a queue pair that sends nothing costs the control page.
@@ -158,7 +161,7 @@ pub const fn max_body(capacity: usize) -> usize {
 
 const _: () = {
     assert!(SIDES_AT > CAPACITY_AT && SIDES_AT + 2 * SIDE_STRIDE <= PAGE);
-    assert!(FLAGS + 8 <= GRANT && GRANT + 8 <= SIDE_STRIDE && IN_FLIGHT + 8 <= SIDE_STRIDE);
+    assert!(FLAGS + 8 <= GRANT && GRANT + 8 <= SIDE_STRIDE && PLACED + 8 <= SIDE_STRIDE);
     assert!(INTERRUPT_DEPTH.is_power_of_two() && INTERRUPT_HEAD_AT + 8 <= INTERRUPT_SLOTS_AT);
     assert!(MODEL || (INTERRUPT_BYTES == 266_240 && INTERRUPT_PAYLOAD_MAX == 4088));
     assert!(LIFE_DEATHS_AT > VERSION_AT && LIFE_DEATHS_AT + 8 <= LIFE_ENTRIES_AT);

@@ -118,7 +118,7 @@ fn both_halves_restored_are_one_ring_again() {
     assert!(hub.is_joined(5));
     hub.expire(now + RESTORE_GRACE);
     assert_eq!(told(&mut hub), []);
-    hub.detach(b);
+    hub.detach(b, PeerChange::Dead);
     assert_eq!(told(&mut hub), [(a, PeerChange::Dead)]);
     assert_empty(&hub);
 }
@@ -178,7 +178,7 @@ fn the_side_that_kept_its_ring_learns_that_the_other_had_joined() {
             creator(&mut hub).unwrap();
         }
         assert_eq!(told(&mut hub), [(a, PeerChange::Joined)]);
-        hub.detach(a);
+        hub.detach(a, PeerChange::Dead);
         assert_eq!(told(&mut hub), [(b, PeerChange::Dead)]);
         assert_empty(&hub);
     }
@@ -276,7 +276,7 @@ fn random_histories_keep_the_tables_consistent() {
         let remote = qpn(next(3) as u32 + 1) + next(3) as u32;
         match next(20) {
             0 => {
-                hub.detach(ids[who as usize]);
+                hub.detach(ids[who as usize], PeerChange::Dead);
                 ids[who as usize] = endpoint(&mut hub, who as u16 + 1);
             }
             1..=6 => hub.disconnect(ids[who as usize], local),
@@ -292,7 +292,7 @@ fn random_histories_keep_the_tables_consistent() {
         check_consistency(&hub);
     }
     for id in ids {
-        hub.detach(id);
+        hub.detach(id, PeerChange::Dead);
     }
     assert_empty(&hub);
 }

@@ -247,7 +247,7 @@ fn one_users_processes_hold_what_they_like() {
     assert_eq!(pair.stale(), [0u64; 0]);
     pair.connect(1, PD, WRITE);
     assert_eq!(pair.map(1, segment), Ok(true));
-    assert!(pair.hub.detach(pair.owner).is_empty());
+    assert!(pair.hub.detach(pair.owner, PeerChange::Dead).is_empty());
 }
 
 #[test]
@@ -256,14 +256,14 @@ fn death_counts_as_the_end_of_every_ring() {
     let segment = pair.segment(true);
     pair.connect(1, PD, WRITE);
     pair.map(1, segment).unwrap();
-    pair.hub.detach(pair.peer);
+    pair.hub.detach(pair.peer, PeerChange::Dead);
     assert_eq!(pair.hub.take_stale(), [(pair.owner, segment)]);
     // The owner's: what a peer may hold is to be emptied, and nobody is told.
     let mut pair = Pair::new(ALICE, BOB);
     let (held, _) = (pair.segment(true), pair.segment(true));
     pair.connect(1, PD, WRITE);
     pair.map(1, held).unwrap();
-    assert_eq!(pair.hub.detach(pair.owner).len(), 1);
+    assert_eq!(pair.hub.detach(pair.owner, PeerChange::Dead).len(), 1);
     assert_eq!(pair.hub.take_stale(), []);
 }
 
@@ -503,7 +503,7 @@ impl History {
         let access = self.random.below(16) as u32;
         match self.random.below(32) {
             0 => {
-                drop(self.hub.detach(id));
+                drop(self.hub.detach(id, PeerChange::Dead));
                 self.granted.retain(|(owner, _)| *owner != id);
                 self.there[who].0 = endpoint(&mut self.hub, slot, user, NETNS);
             }

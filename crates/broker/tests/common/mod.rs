@@ -146,7 +146,9 @@ impl Peer {
             doorbell: doorbell.as_fd(),
         })?;
         let (slot, socket) = free_slot();
-        attachment.add_slot(slot, socket.as_fd()).unwrap();
+        attachment
+            .add_slot(slot, socket.as_fd(), last_words().as_fd())
+            .unwrap();
         Ok(Peer {
             attachment,
             slot,
@@ -289,4 +291,10 @@ pub fn ring(introduction: Introduction) -> RingOf {
         },
         other => panic!("not a ring: {other:?}"),
     }
+}
+
+/// A segment of last words in which nothing is said.
+pub fn last_words() -> OwnedFd {
+    let bytes = causeway_shm::LAST_WORDS_BYTES as u64;
+    causeway_fabric::fds::sealed_memfd("last-words", bytes).unwrap()
 }

@@ -88,6 +88,8 @@ pub(crate) struct RingLink {
     deserted: bool,
     /// The peer is dead, or has broken the ring.
     peer_gone: bool,
+    /// The peer's process has exited: as if its queue pair had been destroyed.
+    peer_exited: bool,
     /// Records written as they were posted, of which the peer has not been told.
     posted: u64,
     /// Records of a stream published since the peer was last told of all.
@@ -131,6 +133,7 @@ impl RingLink {
             give_up_at: None,
             deserted: false,
             peer_gone: false,
+            peer_exited: false,
             posted: 0,
             streamed: 0,
             untold: 0,
@@ -179,6 +182,14 @@ impl RingLink {
         self.peer_gone = true;
         self.joined = true;
         self.give_up_at = None;
+    }
+
+    /// The peer's process has exited. A NIC would say nothing of that, but let sends fail: so this
+    /// is as if its queue pair had been destroyed.
+    pub fn peer_exited(&mut self) {
+        self.peer_exited = true;
+        self.peer_joined();
+        self.ring.close_for_peer();
     }
 
     /// Says whether this endpoint polls the ring from now on. Returns false where it cannot stop
@@ -296,7 +307,7 @@ impl RingLink {
         self.ring.set_flag(Flag::Closed);
         let events = Attention::DATA.and(Attention::ACK);
         let midway = self.flow.first != self.flow.expected;
-        if self.deserted || self.peer_gone {
+        if self.deserted || self.peer_gone || self.peer_exited {
             // It waits for nothing.
         } else if self.is_ready() || midway || self.has_work(qp) {
             self.notify(events);
@@ -316,7 +327,8 @@ impl RingLink {
     /// Keeps the ring's memory for a later queue pair, if it is fit for that.
     fn give_back(&mut self, local_qpn: u32) -> Leave {
         // Of one that was evicted nobody knows what it may yet do.
-        let fit = self.name != 0 && !self.evicted && !self.peer_gone && !self.ring.is_spent();
+        let ended = self.peer_gone || self.peer_exited;
+        let fit = self.name != 0 && !self.evicted && !ended && !self.ring.is_spent();
         let wiped = fit && self.ring.wipe();
         if fit {
             self.peer.keep_ring(self.name, self.ring.segment());

@@ -257,6 +257,15 @@ impl RingLink {
             || qp.state() == QpState::Err
     }
 
+    /// Takes the acknowledgment of a peer whose process has ended, also what it had not come to
+    /// tell. One that was never sent is left to who finds the ring broken.
+    pub fn take_last_ack(&mut self, qp: &mut Bound<'_, Core>) {
+        let upto = self.ring.last_req_ack();
+        if upto <= self.flow.next[Space::Request as usize] {
+            self.flow.acknowledge(upto, qp);
+        }
+    }
+
     /// Takes the peer's acknowledgment that came without a record, where one is awaited.
     fn take_ack_word(&mut self, qp: &mut Bound<'_, Core>) -> Result<bool, Corrupt> {
         let sent = self.flow.next[Space::Request as usize];

@@ -59,7 +59,7 @@ pub const REMOTE_ACCESS: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
 
 byte_enum!(WirePref, "wire preference", Auto, Shm, Udp);
 byte_enum!(Wire, "wire", None, Udp, Ring);
-byte_enum!(PeerChange, "peer change", Dead, Left, Joined);
+byte_enum!(PeerChange, "peer change", Dead, Left, Joined, Exited);
 
 /// The wire of one connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,13 +78,15 @@ pub enum Wire {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PeerChange {
-    /// The peer's endpoint died.
+    /// The peer's process was killed, or its connection to the broker was lost.
     #[default]
     Dead = 0,
     /// The peer's QP was disconnected (reset or destroyed) by its living endpoint.
     Left = 1,
     /// The peer's QP joined the ring that this side created.
     Joined = 2,
+    /// The peer's process has exited of its own accord, without disconnecting its QP.
+    Exited = 3,
 }
 
 message! {
@@ -106,8 +108,9 @@ message! {
         endpoint: u64,
     }
 
-    /// Takes or gives up a slot. Descriptor, when taking: the UDP socket bound to its port; none
-    /// from a virtual machine, whose ports the broker can't see.
+    /// Takes or gives up a slot. Descriptors, when taking: the UDP socket bound to its port, and
+    /// the segment of last words, if there is one; none from a virtual machine, whose ports the
+    /// broker can't see.
     pub struct SlotRequest {
         /// The slot.
         slot: u16,
@@ -394,7 +397,7 @@ service! {
         /// Makes the connection an endpoint.
         1 => attach(AttachRequest; fds 2..=3) -> AttachReply;
         /// Adds a slot, proved by the socket bound to its port.
-        2 => add_slot(SlotRequest; fds 0..=1) -> ();
+        2 => add_slot(SlotRequest; fds 0..=2) -> ();
         /// Gives up a slot.
         3 => remove_slot(SlotRequest; fds 0..=0) -> ();
         /// Asks for the wire to a remote QP.

@@ -231,6 +231,8 @@ impl Ring {
     /// travels with the next record published, or by [`Ring::publish_ack`].
     pub fn set_req_ack(&mut self, upto: u64) {
         self.tx.set_ack(upto);
+        // Nobody else reads this line while the process lives: it stays where it is.
+        self.own(l::PLACED).store(self.tx.ack(), Ordering::Release);
     }
 
     /// Whether the newest acknowledgment is neither in a published record nor in the shared word.
@@ -265,6 +267,22 @@ impl Ring {
         let word = self.peers(l::ACK).load(Ordering::Acquire);
         self.rx.note_ack(word);
         self.rx.ack_seen()
+    }
+
+    /// As [`Ring::req_ack`], of a peer whose process has ended: also what it had not come to tell.
+    #[must_use]
+    pub fn last_req_ack(&mut self) -> u64 {
+        let placed = self.peers(l::PLACED).load(Ordering::Acquire);
+        self.rx.note_ack(placed);
+        self.req_ack()
+    }
+
+    /// Says in the place of a peer whose process has ended what it would have said had it destroyed
+    /// its queue pair: that it is closed, and grants nothing.
+    pub fn close_for_peer(&self) {
+        self.peers(l::GRANT).store(0, Ordering::SeqCst);
+        self.peers(l::FLAGS)
+            .fetch_or(Flag::Closed as u64, Ordering::Release);
     }
 
     /// Sets one of this side's flags for good. The peer must be notified of [`Attention::DATA`].

@@ -1,0 +1,80 @@
+//! What becomes of queue pairs when a process ends: those of its peers, and its own.
+
+use causeway_proto::trp::Reason;
+use causeway_proto::ulp::Ulp;
+
+use crate::clock::{self, Now};
+use crate::core::qp_index;
+use crate::endpoint::{Shared, State};
+use crate::qp_entry::{Link, QpEntry};
+use crate::udp;
+
+/// Passes over what a process that has ended has written: more than a ring holds. It writes no
+/// more.
+const LAST_PASSES: u32 = 1 << 10;
+
+/// How it ended, as the broker says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// By a signal, or nobody knows: the queue pair fails at once, which a NIC could not know.
+    Killed,
+    /// It has exited: as with a NIC, the queue pair stays as it is until a request fails.
+    Exited,
+}
+
+impl Shared {
+    /// The process that the ring of a queue pair leads to has ended.
+    pub(crate) fn on_peer_ended(&self, qpn: u32, generation: u64, end: End) {
+        let mut guard = self.state.lock();
+        let state = &mut *guard;
+        let now = Now::default();
+        // What the peer wrote before it ended counts.
+        let mut passes = 0;
+        while passes < LAST_PASSES && state.poll_ring(qpn, &now) {
+            state.core.enough = false;
+            passes += 1;
+        }
+        let Some(entry) = state
+            .qps
+            .get_mut(qp_index(qpn))
+            .and_then(Option::as_deref_mut)
+        else {
+            return;
+        };
+        let QpEntry { qp, link, .. } = entry;
+        if let Link::Ring(ring) = link
+            && ring.generation() == generation
+            && qp.qpn() == qpn
+        {
+            let mut bound = qp.bind(&mut state.core);
+            // What the program there has received was sent.
+            ring.take_last_ack(&mut bound);
+            match end {
+                End::Killed => {
+                    ring.peer_died();
+                    bound.lost();
+                }
+                End::Exited => ring.peer_exited(),
+            }
+            self.peers.forget(ring.peer());
+            state.poll_ring(qpn, &now);
+            state.touch(qpn);
+        }
+    }
+}
+
+impl State {
+    /// Tells peers elsewhere that the queue pairs have ended: for a program that ends without
+    /// destroying them. Peers on this host are told by the broker.
+    pub fn leave_all(&mut self) {
+        self.settle_all();
+        let now = clock::now();
+        let State { qps, core, udp, .. } = self;
+        for entry in qps.iter_mut().flatten() {
+            if let Link::Udp(link) = &mut entry.link {
+                link.conn.shutdown(Reason::Closed);
+                udp::pump(entry, core, udp, now);
+            }
+        }
+    }
+}
