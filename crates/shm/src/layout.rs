@@ -12,7 +12,7 @@ pub const LINE: usize = if MODEL { 8 } else { 128 };
 /// Granularity of records: one cache line, so that no two records share one.
 pub const CELL: usize = if MODEL { 32 } else { 64 };
 /// Bytes of a page.
-pub const PAGE: usize = if MODEL { 128 } else { 4096 };
+pub const PAGE: usize = if MODEL { 256 } else { 4096 };
 
 /// First word of a ring segment: "CWRING" and two zero bytes.
 pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"CWRING\0\0");
@@ -31,7 +31,7 @@ pub const CAPACITY_AT: usize = 16;
 /// Offset of what side 0 of a ring writes.
 pub const SIDES_AT: usize = if MODEL { 32 } else { 512 };
 /// Distance from what side 0 writes to what side 1 writes.
-pub const SIDE_STRIDE: usize = if MODEL { 6 * LINE } else { 4 * LINE };
+pub const SIDE_STRIDE: usize = if MODEL { 7 * LINE } else { 4 * LINE };
 /// In a side's words: bytes it has consumed of the other side's records.
 pub const HEAD: usize = 0;
 /// In a side's words: number of the other side's requests it has placed.
