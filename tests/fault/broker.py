@@ -30,7 +30,7 @@ def undisturbed(programs):
     """Programs must end without having noticed anything."""
     for program in programs:
         ended_well(program)
-        if "trouble" in program.text:
+        if "trouble" in program.text or "busy" in program.text:
             raise Failed(f"{program.name()} has noticed it")
 
 

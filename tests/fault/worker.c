@@ -7,8 +7,8 @@
  * SIGUSR1 makes a side do so at once; a side whose peer is dead ends upon it.
  *
  * On standard output: "cycle N"; "denied STATUS", how the accessor's queue pair failed; "trouble
- * WHY"; "revoked dereg MS destroy MS drain MS"; "again", when both have come to begin anew; "fds N"
- * and "ended" at the end. */
+ * WHY"; "busy CALL", which is tried again; "revoked dereg MS destroy MS drain MS"; "again", when
+ * both have come to begin anew; "fds N" and "ended" at the end. */
 #define _GNU_SOURCE
 #include "worker.h"
 
@@ -133,14 +133,20 @@ static struct ibv_mr *enlist(unsigned char *mem, size_t len, int access)
 	return mr;
 }
 
-/* Ends a registration, and notes how long that took. */
+/* Ends a registration, and notes how long that took. While the broker is stopped nobody can be
+ * asked who else refers to the pages: the region stays valid then, and the call says EBUSY. */
 static void discharge(struct ibv_mr **mr)
 {
 	uint64_t begun = now_ms();
+	int status = *mr ? ibv_dereg_mr(*mr) : 0;
 
 	if (!*mr)
 		return;
-	need0(ibv_dereg_mr(*mr));
+	for (int tries = 0; status == EBUSY && tries < BUSY_MOST; tries++) {
+		say("busy", "ibv_dereg_mr");
+		status = ibv_dereg_mr(*mr);
+	}
+	need0(status);
 	*mr = NULL;
 	if (now_ms() - begun > me.dereg_ms)
 		me.dereg_ms = now_ms() - begun;

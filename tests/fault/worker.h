@@ -14,6 +14,8 @@
 #define KINDS 6
 /* How long what was posted may take to complete once the queue pair has failed. */
 #define DRAIN_MS 2000
+/* How often a registration is ended that is busy; each call waits 2 s. */
+#define BUSY_MOST 8
 
 /* The window, which the peer reaches all the time. Its first byte is EDGE into a page. */
 #define EDGE 96

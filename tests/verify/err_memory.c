@@ -311,7 +311,7 @@ static void children(struct env *env)
 {
 	/* This program again, which says that there is no such case. */
 	static const char self[] = "/proc/self/exe";
-	static char *const argv[] = { "errors", "?", NULL }, *const none[] = { NULL };
+	static char *const argv[] = { "errors", "?", NULL };
 	struct memory m = memory_new(env, PROTECTED, 32 * LARGE);
 	int log = memfd_create("log", 0), shown = dup(2), moved;
 	struct pair p;
@@ -326,12 +326,12 @@ static void children(struct env *env)
 	}
 	/* Not on every wire, nor where the kernel has no way. */
 	moved = in_file(m.at) && in_file(m.at + m.len - 1);
-	need0(posix_spawn(&pid, self, NULL, NULL, argv, none));
+	need0(posix_spawn(&pid, self, NULL, NULL, argv, environ));
 	wait_for(pid, 2);
 	check(system("exit 0") >= 0, "system");
 	pid = vfork();
 	if (pid == 0) {
-		execve(self, argv, none);
+		execve(self, argv, environ);
 		_exit(1);
 	}
 	wait_for(pid, 2);

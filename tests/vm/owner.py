@@ -81,7 +81,8 @@ def renewed(lab):
 def in_one_machine(lab):
     """What a peer in the same guest has mapped and touched becomes private again."""
     a = lab.guests[0]
-    begin(a, a, rounds=["3"])
+    # More than a region waits for before it is moved.
+    begin(a, a, rounds=["40"])
     traffic.wait_said(a, "peer", "rests")
     end(a)
     traffic.stop(a, "peer")
