@@ -262,7 +262,7 @@ impl Reach for Reaching<'_> {
             return None;
         }
         let (entry, offset) = self.check(grant.pd(), target, what)?;
-        let end = offset + u64::from(target.len);
+        let end = offset.checked_add(target.len.into())?;
         let (from, to) = (offset.max(entry.start), end.min(entry.end));
         let misaligned = what == Remote::Atomic && !target.addr.is_multiple_of(8);
         if from >= to || misaligned || !entry.holds(from, to - from) {
