@@ -66,7 +66,7 @@ impl Voice {
         let Some(farewell) = out.get_mut(..len) else {
             return;
         };
-        seal(farewell, |seed, bytes| crc32c::crc32c_append(seed, bytes));
+        seal(farewell, crc32c::crc32c_append);
         let Some(to) = self.address(words) else {
             return;
         };

@@ -67,9 +67,11 @@ impl Connections {
             return false;
         }
         match event.change {
-            PeerChange::Joined => drop(self.rings.remove(&event.local_qpn)),
+            PeerChange::Joined => {
+                self.rings.remove(&event.local_qpn);
+            }
             PeerChange::Dead | PeerChange::Exited | PeerChange::Left => {
-                drop(self.remove(event.local_qpn))
+                self.remove(event.local_qpn);
             }
         }
         true

@@ -9,7 +9,7 @@ use crate::sys::{Area, at};
 use crate::uffd::feature;
 use crate::{Mover, Store, Unmovable};
 use causeway_pins::remote::{Answerer, Heard};
-use holders::{By, LetGo, READ_BYTE, SlowFile};
+use holders::{By, READ_BYTE, SlowFile, Way};
 use rustix::fs::MemfdFlags;
 use rustix::mm::ProtFlags;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -55,8 +55,8 @@ fn byte(addr: usize) -> u8 {
 }
 
 /// Every way to hold a page, and whether it writes to it in the end.
-fn ways() -> Vec<(&'static str, bool, Box<dyn Fn(usize) -> LetGo>)> {
-    let mut all: Vec<(_, _, Box<dyn Fn(usize) -> LetGo>)> = vec![
+fn ways() -> Vec<Way> {
+    let mut all: Vec<Way> = vec![
         ("vmsplice", false, Box::new(holders::vmsplice)),
         (
             "process_vm_writev",

@@ -34,7 +34,7 @@ pub struct Question {
     pub number: u64,
     /// Of the first page.
     pub offset: u64,
-    /// Bytes, at most [`RANGE_MAX`](crate::RANGE_MAX).
+    /// Bytes, at most [`RANGE_MAX`].
     pub len: u64,
 }
 

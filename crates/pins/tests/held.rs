@@ -5,7 +5,7 @@ mod common;
 
 use causeway_pins::remote::{Answerer, Heard, Remote};
 use causeway_pins::{Answer, Holes, Pagemap, Reach, ask, self_test};
-use common::{By, LetGo, PAGE, READ_BYTE, SlowFile, at};
+use common::{By, PAGE, READ_BYTE, SlowFile, Way, at};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -80,8 +80,8 @@ impl Drop for Range {
 }
 
 /// Every way to hold a page, and whether it writes to it in the end.
-fn holders() -> Vec<(&'static str, bool, Box<dyn Fn(usize) -> LetGo>)> {
-    let mut all: Vec<(_, _, Box<dyn Fn(usize) -> LetGo>)> = vec![
+fn holders() -> Vec<Way> {
+    let mut all: Vec<Way> = vec![
         ("vmsplice", false, Box::new(common::vmsplice)),
         (
             "process_vm_writev",

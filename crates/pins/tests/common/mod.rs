@@ -15,6 +15,8 @@ pub fn at(addr: usize) -> *mut libc::c_void {
 
 /// Lets go, and returns when it has.
 pub type LetGo = Box<dyn FnOnce()>;
+/// A way to hold pages from an address on: its name, whether it writes to them in the end, itself.
+pub type Way = (&'static str, bool, Box<dyn Fn(usize) -> LetGo>);
 
 /// A pipe that holds one page (`vmsplice(2)`).
 pub fn vmsplice(addr: usize) -> LetGo {
