@@ -82,7 +82,7 @@ def in_one_machine(lab):
     """What a peer in the same guest has mapped and touched becomes private again."""
     a = lab.guests[0]
     # More than a region waits for before it is moved.
-    begin(a, a, rounds=["40"])
+    begin(a, a, rounds=["100"])
     traffic.wait_said(a, "peer", "rests")
     end(a)
     traffic.stop(a, "peer")
