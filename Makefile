@@ -29,6 +29,7 @@ include tests/ucx/ucx.mk
 include tests/vm/vm.mk
 include guest/tests/tests.mk
 include tests/scale/scale.mk
+include tests/counts/counts.mk
 
 .PHONY: all bins libs paths headers examples test-programs setup demo test test-more lint clean \
 	help

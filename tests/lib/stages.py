@@ -56,6 +56,8 @@ def all_stages():
         Stage("shuttle", "random interleavings of longer models of the same protocols",
               cargo("--release", "-p", "causeway-shm", "--test", "models", "--test",
                     "lock_models"), seconds=600, env=checker_env("shuttle")),
+        Stage("counts", "instructions in each short operation, against what is recorded",
+              ["tests/counts/run"], seconds=300),
         Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
