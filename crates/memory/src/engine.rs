@@ -4,12 +4,12 @@
 //! been moved: an allocator uses freed memory again, registered or not.
 
 mod back;
+mod lift;
 
 use crate::asker::Asker;
 use crate::error::Unmovable;
 use crate::extents::Freed;
 use crate::monitor::ENDED;
-use crate::pieces::Piece;
 use crate::shared::{Grown, MAX_GROWN, Shared, View, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::store::{Handle, Store};
@@ -30,17 +30,16 @@ const EVENTS: u64 = feature::EVENT_REMAP
     | feature::EVENT_UNMAP
     | feature::MISSING_SHMEM
     | feature::MINOR_SHMEM;
+/// What is told of a chunk while it is lifted.
+const LIFT_EVENTS: u64 = feature::EVENT_REMAP | feature::EVENT_REMOVE | feature::EVENT_UNMAP;
 const RW: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 
 /// Everything that moving needs. One caller at a time.
 #[derive(Debug)]
 pub(crate) struct Engine {
     pub shared: Arc<Shared>,
-    /// Stops who touches a chunk while it is lifted. Nobody reads it: who is stopped is woken when
-    /// the chunk is in its new place.
-    lift: Uffd,
-    /// Where pages are lifted to, if they are moved one by one.
-    scratch: Option<Area>,
+    /// Where pages are lifted to, if they are moved one by one; and what moves them there.
+    scratch: Option<(Area, Uffd)>,
     /// Tells whether anybody else refers to pages.
     pub asker: Asker,
     threads: Vec<JoinHandle<()>>,
@@ -60,6 +59,13 @@ type Shows = Option<(u64, RawFd, usize)>;
 
 fn shows(store: &Handle<'_>, offset: usize) -> Shows {
     Some((store.id(), store.as_fd().as_raw_fd(), offset))
+}
+
+/// A point of the move, for tests.
+fn step(name: &'static str) {
+    causeway_fault::point(name);
+    #[cfg(test)]
+    crate::gone_tests::reached(name);
 }
 
 /// See [`Engine::hold`].
@@ -84,21 +90,23 @@ impl Engine {
             return Err(Unmovable::NoUserfaultfd);
         }
         let events = Uffd::open(device, EVENTS)?;
-        let lift = Uffd::open(device, features & feature::MOVE)?;
+        let lift = Uffd::open(device, features & feature::MOVE | LIFT_EVENTS)?;
         let mut scratch = None;
         if features & feature::MOVE != 0 {
             let area = Area::reserve(Span::new(0, CHUNK))?;
             area.map(None, RW)?;
             // As the memory of a child is: it needs none of it.
             area.advise(Advice::LinuxDontFork)?;
-            lift.register(area.span(), Trap::Nothing)?;
-            scratch = Some(area);
+            let hoist = Uffd::open(device, feature::MOVE)?;
+            hoist.register(area.span(), Trap::Nothing)?;
+            scratch = Some((area, hoist));
         }
         let mut sentinel = Area::reserve(Span::new(0, PAGE))?;
         sentinel.map(None, RW)?;
         let shared = Arc::new(Shared {
             view: View::open()?,
             events,
+            lift,
             pagemap: Pagemap::open()?,
             arrived: Condvar::new(),
             ended: AtomicBool::new(false),
@@ -113,7 +121,6 @@ impl Engine {
         });
         let mut engine = Engine {
             shared,
-            lift,
             scratch,
             asker,
             threads: Vec::new(),
@@ -135,7 +142,11 @@ impl Engine {
     /// In a child: closes the descriptors, by which the child could meddle with its parent, and
     /// leaves all else as it is.
     pub fn abandon(self) {
-        for uffd in [&self.shared.events, &self.lift] {
+        let hoist = self.scratch.as_ref().map(|(_, hoist)| hoist);
+        for uffd in [&self.shared.events, &self.shared.lift]
+            .into_iter()
+            .chain(hoist)
+        {
             // SAFETY: nothing uses them in this process: its threads do not exist, and the engine
             // is never dropped.
             unsafe { rustix::io::close(uffd.as_raw_fd()) };
@@ -229,7 +240,7 @@ impl Engine {
             }
             lifted => lifted?,
         };
-        causeway_fault::point("move.lifted");
+        step("move.lifted");
         let to = chunk.at(window.start);
         let filled = self.fill(to, from).or_else(|error| match error {
             // A peer has touched these pages of the store: they are of no use to anybody.
@@ -239,26 +250,26 @@ impl Engine {
             }
             error => Err(error),
         });
+        step("move.copied");
         let hollowed = filled.and_then(|()| match &self.scratch {
-            // SAFETY: the husk's area is ours, and accesses to the chunk are trapped.
-            Some(_) => unsafe { sys::hollow(chunk, husk.start) },
+            Some(_) => self.hollow(chunk, husk.start),
             None => Ok(()),
         });
-        causeway_fault::point("move.copied");
+        step("move.hollowed");
         let swapped = hollowed.and_then(|()| self.settle_in(run.store, to, chunk));
         if let Err(error) = swapped {
             self.lower(chunk, from);
             let _ = sys::punch(run.store.as_fd(), chunk);
             return Err(error.into());
         }
-        causeway_fault::point("move.placed");
-        self.lift.wake(chunk);
+        step("move.placed");
+        self.settled(chunk, from);
         run.window.advance(chunk.len());
         run.husk.advance(chunk.len());
         let scratch = self
             .scratch
             .as_ref()
-            .map_or(chunk.at(husk.start), |area| area.span());
+            .map_or(chunk.at(husk.start), |(area, _)| area.span());
         // SAFETY: the contents, the mover's own copy by now, have arrived elsewhere.
         let _ = unsafe {
             rustix::mm::madvise(sys::at(scratch.start), scratch.len(), Advice::LinuxDontNeed)
@@ -266,74 +277,16 @@ impl Engine {
         Ok(())
     }
 
-    /// Moves the window at `window`, which is filled, over the chunk. On the way it is not watched,
-    /// so the monitor need not hear of it, which would take longer than all the rest; who touches
-    /// the chunk is stopped before, and finds the pages after.
+    /// Moves the window at `window`, which is filled, over the chunk, if the program's mapping is
+    /// there as it was. Who touches the chunk is stopped before, and finds the pages after.
     fn settle_in(&self, store: &Handle<'_>, window: Span, chunk: Span) -> Result<(), Errno> {
-        let events = &self.shared.events;
-        events.unregister(window)?;
-        // SAFETY: the window is ours, and has the chunk's contents.
-        unsafe { sys::place(window.start, chunk)? };
-        // The mover asks for room before it moves anything.
-        self.shared.table().pieces.insert(Piece {
-            span: chunk,
-            offset: chunk.start,
-            store: store.id(),
-            fd: store.as_fd().as_raw_fd(),
-            idle: false,
-        });
-        // A mapping of its own, not to be split: takes no memory worth mentioning.
-        match events.register(chunk, Trap::MissingOrMinor) {
-            Ok(()) => {}
-            Err(Errno::NOMEM) => panic!("no memory to undo what failed for lack of memory"),
-            // The program has unmapped it just now, unheard by the monitor.
-            Err(_) => self.shared.table().pieces.cut(chunk),
+        self.is_as_it_was(chunk)?;
+        self.shared.table().lifted.expect_replaced();
+        let placed = self.place(chunk, window.start, shows(store, chunk.start));
+        if placed.is_err() {
+            self.shared.table().lifted.expect_nothing();
         }
-        Ok(())
-    }
-
-    /// Lifts the pages of a chunk, to which nobody else may refer. As [`Engine::raise`] otherwise.
-    fn lift(&self, chunk: Span, husk: usize) -> Result<usize, Unmovable> {
-        let from = self.raise(chunk, husk)?;
-        if self.asker.is_private_free(chunk.at(from)) {
-            return Ok(from);
-        }
-        self.lower(chunk, from);
-        Err(Unmovable::Pinned)
-    }
-
-    /// Lifts the pages of a chunk, so that whoever touches it is stopped; returns where they are.
-    /// On failure nobody is stopped.
-    fn raise(&self, chunk: Span, husk: usize) -> Result<usize, Unmovable> {
-        self.lift
-            .register(chunk, Trap::Missing)
-            .map_err(|error| match error {
-                Errno::BUSY => Unmovable::Watched,
-                Errno::INVAL => Unmovable::NotPlain,
-                error => error.into(),
-            })?;
-        let Some(scratch) = &self.scratch else {
-            // SAFETY: the husk's area is ours, and accesses to the chunk are trapped.
-            let hollowed = unsafe { sys::hollow(chunk, husk) };
-            if hollowed.is_err() {
-                let _ = self.lift.unregister(chunk);
-            }
-            return Ok(hollowed.map(|()| husk)?);
-        };
-        // Huge pages move whole if both ends are aligned alike.
-        let to = scratch.span().start + chunk.start % CHUNK;
-        let Err((done, error)) = self.lift.transfer(to, chunk) else {
-            return Ok(to);
-        };
-        self.lower(Span::new(chunk.start, chunk.start + done), to);
-        let _ = self.lift.unregister(chunk);
-        Err(match error {
-            Errno::BUSY => Unmovable::Pinned,
-            // Being locked is the one thing in which it differs from where it should go.
-            Errno::INVAL => Unmovable::Locked,
-            Errno::NOENT | Errno::FAULT => Unmovable::NotMapped,
-            error => error.into(),
-        })
+        placed
     }
 
     /// Fills the store's pages at `to` with those at `from`: where there are none, with zeros.
@@ -356,47 +309,6 @@ impl Engine {
             page += count;
         }
         Ok(())
-    }
-
-    /// Undoes `raise`, and lets those go on whom it has stopped.
-    fn lower(&self, chunk: Span, from: usize) {
-        if chunk.is_empty() {
-            return;
-        }
-        match &self.scratch {
-            Some(scratch) => self.put_back(scratch, chunk, from),
-            None => {
-                // What stays at `from` is the husk's area again.
-                // SAFETY: the program's own pages go back to where they were.
-                let undone = unsafe { sys::hollow(chunk.at(from), chunk.start) };
-                // They were its a moment ago, nobody could touch them since.
-                assert!(undone.is_ok(), "pages could not be put back");
-            }
-        }
-        let _ = self.lift.unregister(chunk);
-        // Where the mapping that stopped them is gone, that wakes nobody.
-        self.lift.wake(chunk);
-    }
-
-    /// Moves pages back from the scratch area. Those whose place is gone are gone too: the program
-    /// has unmapped them meanwhile, as it may while a region is registered.
-    fn put_back(&self, scratch: &Area, chunk: Span, from: usize) {
-        let mut done = 0;
-        let mut lost = false;
-        while done < chunk.len() {
-            let rest = Span::new(from + done, from + chunk.len());
-            match self.lift.transfer(chunk.start + done, rest) {
-                Ok(()) => break,
-                Err((moved, _)) => {
-                    lost = true;
-                    done += moved + PAGE;
-                }
-            }
-        }
-        if lost {
-            // The next chunk needs it empty. What is left in it is nobody's.
-            let _ = scratch.advise(Advice::LinuxDontNeed);
-        }
     }
 
     /// Keeps the monitor off `target`: who is stopped there waits until the guard is dropped.

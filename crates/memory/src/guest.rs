@@ -86,13 +86,13 @@ impl Drop for Held<'_> {
 
 /// Moves by the driver.
 #[derive(Debug)]
-pub(crate) struct Guest(View);
+pub(crate) struct Guest(Box<View>);
 
 impl Guest {
     /// # Errors
     /// No `/proc`.
     pub fn start() -> Result<Guest, Unmovable> {
-        Ok(Guest(View::open()?))
+        Ok(Guest(Box::new(View::open()?)))
     }
 
     pub fn view(&self) -> &View {

@@ -34,8 +34,11 @@
 //!
 //! # What the caller and the program owe
 //!
-//! - While [`Mover::move_in`] runs, nobody gives up parts of its range, or maps something else
-//!   there. Parts may be unmapped, as by programs that end without deregistering what they free.
+//! - While [`Mover::move_in`] runs the program may unmap, protect, move or give up what is moved,
+//!   or map something else there: the pages go to where they belong then (`lifted` module).
+//!   One gap remains, of a microsecond: whether the program's mapping is there is looked at
+//!   immediately before it is replaced, not atomically. What is lost there is another thread's
+//!   new mapping, or a new protection, and nothing else.
 //! - `MADV_FREE` by one thread in the moment in which another takes its pages back may lose what
 //!   is written right after it: the kernel's event does not tell it from `MADV_DONTNEED`.
 //! - A futex that is not private, in memory that moves while a thread waits on it, loses its
@@ -54,9 +57,12 @@ mod error;
 mod extents;
 mod fork;
 mod given_up;
+#[cfg(test)]
+mod gone_tests;
 mod guest;
 #[cfg(test)]
 mod held_tests;
+mod lifted;
 mod mappings;
 mod mason;
 mod monitor;

@@ -34,8 +34,16 @@ pub(crate) fn run(shared: &Shared) {
     sys::be_prompt();
     let mut doubts = Doubts::new();
     let mut buffer = [Message::default(); BATCH];
-    while shared.events.wait().is_ok() {
+    let mut lifting = [Message::default(); BATCH];
+    while shared.events.wait_for_either(&shared.lift).is_ok() {
         let mut table = shared.table();
+        let Ok(messages) = shared.lift.read(&mut lifting) else {
+            break;
+        };
+        // Who is stopped by it the mover wakes.
+        for message in messages {
+            table.lifted.happened(message.event());
+        }
         let Ok(messages) = shared.events.read(&mut buffer) else {
             break;
         };

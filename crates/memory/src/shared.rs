@@ -6,6 +6,7 @@
 //! allocator may have put things in memory that has been moved, where a fault waits for the
 //! monitor. It uses the stack and what is here, which is never moved.
 
+use crate::lifted::Lifted;
 use crate::pieces::{Piece, Pieces};
 use crate::span::Span;
 use crate::store::Store;
@@ -39,6 +40,8 @@ pub(crate) struct Table {
     /// The store's pages that are being copied to where faults are left alone: what the program
     /// gives up there must not come back.
     pub source: Option<Piece>,
+    /// The chunk that is just being moved into a store.
+    pub lifted: Lifted,
 }
 
 /// How many pages of grown mappings can wait to be replaced.
@@ -64,6 +67,9 @@ pub(crate) struct Shared {
     pub view: View,
     /// Watches moved memory; the monitor reads it.
     pub events: Uffd,
+    /// Stops who touches a chunk while it is lifted, and is woken when it is in its new place. The
+    /// monitor reads what else happens to the chunk.
+    pub lift: Uffd,
     pub pagemap: Pagemap,
     /// The window has arrived, or the monitor has ended.
     pub arrived: Condvar,
@@ -91,6 +97,7 @@ impl View {
                 busy: Span::default(),
                 window: None,
                 source: None,
+                lifted: Lifted::new(),
             }),
         })
     }

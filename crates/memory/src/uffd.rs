@@ -262,15 +262,15 @@ impl Uffd {
         self.resume(Span::default()) != Err(Errno::AGAIN)
     }
 
-    /// Waits until there are messages, which others may read first.
-    pub fn wait(&self) -> Result<(), Errno> {
-        let mut poll = libc::pollfd {
-            fd: self.0.as_raw_fd(),
+    /// Waits until one of both has messages, which others may read first.
+    pub fn wait_for_either(&self, other: &Uffd) -> Result<(), Errno> {
+        let mut polls = [self, other].map(|uffd| libc::pollfd {
+            fd: uffd.0.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
-        };
-        // SAFETY: one structure, valid.
-        match check(unsafe { libc::poll(&raw mut poll, 1, -1) }) {
+        });
+        // SAFETY: two structures, valid.
+        match check(unsafe { libc::poll(polls.as_mut_ptr(), 2, -1) }) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error),
         }
