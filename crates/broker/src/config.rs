@@ -111,6 +111,8 @@ pub struct Tenant {
     pub members: Members,
     /// Who is trusted with the broker's userfaultfd device.
     pub userfaultfd: Members,
+    /// Whether its processes are one trust boundary, whatever their users and PID namespaces.
+    pub one_boundary: bool,
     /// Its limits.
     pub limits: Limits,
 }
@@ -194,6 +196,7 @@ fn own_tenant(limits: Limits) -> Tenant {
         socket: None,
         members: own.clone(),
         userfaultfd: own,
+        one_boundary: false,
         limits,
     }
 }
@@ -269,6 +272,8 @@ struct TenantTable {
     groups: Vec<Name>,
     #[serde(default)]
     userfaultfd: Vec<Name>,
+    #[serde(default)]
+    one_boundary: bool,
     #[serde(default)]
     limits: LimitsTable,
 }
@@ -363,6 +368,7 @@ impl TenantTable {
             }),
             members,
             userfaultfd: trusted(&self.userfaultfd)?,
+            one_boundary: self.one_boundary,
             limits: self.limits.over(limits)?,
             name: self.name,
         })
@@ -476,6 +482,9 @@ mod tests {
         assert_eq!((socket.mode, socket.owner), (SOCKET_MODE, None));
         assert_eq!(web.members.users, [0]);
         assert_eq!(web.userfaultfd, Members::default(), "nobody unless listed");
+        assert!(!web.one_boundary);
+        let told = Config::parse(&format!("{WEB}one_boundary = true")).unwrap();
+        assert!(told.tenants[1].one_boundary);
         assert_eq!(Config::parse("").unwrap(), Config::without_file());
     }
 

@@ -171,6 +171,7 @@ mod tests {
             socket: Some(socket),
             members: Members::default(),
             userfaultfd: Members::default(),
+            one_boundary: false,
             limits: Limits::default(),
         }
     }

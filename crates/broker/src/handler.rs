@@ -20,6 +20,7 @@ use causeway_shm::{LAST_WORDS_BYTES, Segment, Stats};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
+use crate::boundary::PidNamespace;
 use crate::config::Tenant;
 use crate::hub::{Endpoint, EndpointId, Hub, Link, TenantId};
 use crate::mirrors::new_table;
@@ -71,6 +72,20 @@ impl Client<'_> {
         Ok((reopen(&table, false)?, vec![table]))
     }
 
+    /// The PID namespace that a new endpoint shows. Those of a VM are its kernel's affair.
+    fn pid_namespace(
+        &self,
+        request: &AttachRequest,
+        fds: &mut impl Iterator<Item = OwnedFd>,
+    ) -> Result<Option<PidNamespace>, Errno> {
+        if !request.pid_namespace {
+            return Ok(None);
+        }
+        self.not_in_vm()?;
+        let shown = fds.next().ok_or(Errno::BADMSG)?;
+        self.hub.namespace(shown).map(Some)
+    }
+
     /// What the caller's request has made stale. It hears of it here, and not once more.
     fn stale_of(&mut self, id: EndpointId) -> Answer<StaleReply> {
         let segments = self.hub.take_stale_of(id);
@@ -98,7 +113,11 @@ impl BrokerService for Client<'_> {
         };
         check_memfd(&inbox, INBOX_LEN as u64)?;
         check_eventfd(&doorbell)?;
+        let pid_namespace = self.pid_namespace(&request, &mut fds)?;
         let table = fds.next();
+        if fds.next().is_some() {
+            return Err(Errno::BADMSG);
+        }
         let returns = table.is_some();
         let (mr_table, given) = self.mr_table(table)?;
         let tenant = self.peer.tenant;
@@ -108,6 +127,8 @@ impl BrokerService for Client<'_> {
             met: Vec::new(),
             pid: self.peer.pid,
             uid: self.peer.uid,
+            pid_namespace,
+            one_boundary: self.tenants[tenant].one_boundary,
             vm: self.peer.vm,
             addresses: Vec::new(),
             comm: request
@@ -440,6 +461,7 @@ fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {
         PeerWire::Udp => (Wire::Udp, false),
         PeerWire::Ring(generation) => (Wire::Ring, hub.is_joined(generation)),
     };
+    let trusted = wire == Wire::Ring && link.trusted;
     let Link {
         remote_gid,
         remote_qpn,
@@ -451,5 +473,6 @@ fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {
         remote_qpn,
         wire,
         joined,
+        trusted,
     }
 }

@@ -10,6 +10,7 @@ use causeway_fabric::limits::{
 use causeway_fabric::services::{PeerChange, PeerEvent, WirePref};
 use rustix::io::Errno;
 
+use crate::boundary::{Party, PidNamespace};
 use crate::config::Limits;
 use crate::crowd::{Claim, Holder, Shares};
 use crate::mirrors::Mirrors;
@@ -52,6 +53,10 @@ pub struct Endpoint {
     pub pid: i32,
     /// Its user.
     pub uid: u32,
+    /// The PID namespace that it has shown.
+    pub pid_namespace: Option<PidNamespace>,
+    /// Whether its tenant is one trust boundary.
+    pub one_boundary: bool,
     /// The VM whose process it is.
     pub vm: Option<VmId>,
     /// Its addresses, as it says.
@@ -276,6 +281,21 @@ impl Hub {
         self.endpoints.get(&id)
     }
 
+    /// Whether two endpoints are inside one trust boundary.
+    pub(crate) fn trust_each_other(&self, a: EndpointId, b: EndpointId) -> bool {
+        let party = |id| self.endpoints.get(&id).map(Endpoint::party);
+        party(a).zip(party(b)).is_some_and(|(a, b)| a.trusts(&b))
+    }
+
+    /// What an endpoint shows as its namespace.
+    ///
+    /// # Errors
+    /// `EINVAL` if it is none.
+    pub fn namespace(&self, fd: OwnedFd) -> Result<PidNamespace, Errno> {
+        let known = self.endpoints.values();
+        PidNamespace::examine(fd, known.filter_map(|known| known.pid_namespace.as_ref()))
+    }
+
     /// Notes how much memory an endpoint moves into segments, in place of what it said before.
     ///
     /// # Errors
@@ -356,6 +376,17 @@ impl Hub {
 }
 
 impl Endpoint {
+    /// What its trust boundary is told by.
+    fn party(&self) -> Party<'_> {
+        Party {
+            tenant: self.tenant,
+            one_boundary: self.one_boundary,
+            vm: self.vm,
+            uid: self.uid,
+            pid_namespace: self.pid_namespace.as_ref(),
+        }
+    }
+
     /// Whose place it has.
     pub(crate) fn holder(&self) -> Holder {
         Holder {

@@ -10,6 +10,7 @@
 //! - [`server`], [`session`], [`door`], [`crowd`]: connections, where they come in, how many may;
 //! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`mirrors`], [`reaper`]: memory that endpoints grant each other;
+//! - [`boundary`]: who is inside one trust boundary;
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
 //! - [`pool`]: pools of blocks, and who may do what with each;
@@ -17,6 +18,7 @@
 //! - [`vm`]: virtual machines;
 //! - [`tree`]: the view of sysfs.
 
+pub mod boundary;
 pub mod config;
 pub mod crowd;
 pub mod daemon;

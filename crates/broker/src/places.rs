@@ -115,7 +115,7 @@ mod tests {
         let host = known(&mut hub, 1, None, [1; 16]);
         let guest = known(&mut hub, 2, Some(900), GID);
         let beside = known(&mut hub, 3, Some(900), GID);
-        assert!(!hub.are_one_user(host, guest));
-        assert!(hub.are_one_user(guest, beside));
+        assert!(!hub.trust_each_other(host, guest));
+        assert!(hub.trust_each_other(guest, beside));
     }
 }

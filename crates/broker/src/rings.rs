@@ -283,7 +283,8 @@ impl Hub {
     ) -> Result<(Lent, Option<OwnedFd>), Errno> {
         // A guest maps no more than its window holds; and of an endpoint connected to itself it
         // could not be told which end lets go.
-        let keeps = id != peer && self.are_one_user(id, peer) && self.endpoints[&id].vm.is_none();
+        let keeps =
+            id != peer && self.trust_each_other(id, peer) && self.endpoints[&id].vm.is_none();
         if keeps && let Some(lent) = self.rings.lend(id, peer)? {
             return Ok((lent, None));
         }

@@ -5,10 +5,10 @@
 //! access flags allow it. [`Rights`] counts those rings, so that a connection that ends costs no
 //! search unless it was the last.
 //!
-//! The descriptor is the protection, and can't be taken back. Hence the books on who was given
-//! one: an endpoint of another user that loses what entitled it makes the segment stale, and its
-//! owner moves on to a new one. Endpoints of the owner's own user could reach into its memory
-//! without us; no books are kept on them.
+//! The descriptor is the protection, and can't be taken back. Hence the books on who was given one:
+//! an endpoint outside the owner's trust boundary that loses what entitled it makes the segment
+//! stale, and its owner moves on to a new one. Those inside ([`crate::boundary`]) could reach into
+//! its memory without us; no books are kept on them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -52,11 +52,11 @@ pub struct Segment {
     pub pd: u32,
     /// Whether they may write to it.
     pub writable: bool,
-    /// Whether it is granted to processes of the owner's user only.
+    /// Whether it is granted inside the owner's trust boundary only.
     pub inside: bool,
     /// Whether somebody holds it who should not any more: it is granted to nobody.
     pub stale: bool,
-    /// Endpoints of other users that were granted it, and what.
+    /// Endpoints outside that boundary which were granted it, and what.
     pub holders: BTreeMap<EndpointId, Right>,
 }
 
@@ -182,7 +182,7 @@ impl Hub {
     ) -> Result<(OwnedFd, bool), Errno> {
         let (owner, remote_qpn) = self.joined_peer(id, request.local_qpn)?;
         let binding = self.is_bound(id, owner);
-        let trusted = self.are_one_user(id, owner);
+        let trusted = self.trust_each_other(id, owner);
         let owner = self.endpoints.get_mut(&owner).ok_or(Errno::NOTCONN)?;
         let link = owner.links.get(&remote_qpn).ok_or(Errno::NOTCONN)?;
         let segment = owner.segments.get_mut(&request.segment);
@@ -255,7 +255,7 @@ impl Hub {
         let Ok((peer, peer_qpn)) = self.joined_peer(id, local_qpn) else {
             return;
         };
-        let trusted = self.are_one_user(id, peer);
+        let trusted = self.trust_each_other(id, peer);
         for (owner, qpn, other) in [(id, local_qpn, peer), (peer, peer_qpn, id)] {
             let endpoint = self.endpoints.get_mut(&owner);
             let link = endpoint.and_then(|endpoint| endpoint.links.get_mut(&qpn));
@@ -364,13 +364,6 @@ impl Hub {
                 self.stale.push((owner, name));
             }
         }
-    }
-
-    /// Whether two endpoints are inside one trust boundary: processes of one user of the host, or
-    /// of one VM.
-    pub(crate) fn are_one_user(&self, a: EndpointId, b: EndpointId) -> bool {
-        let uid = |id| self.endpoints.get(&id).map(|found| (found.vm, found.uid));
-        uid(a).is_some() && uid(a) == uid(b)
     }
 
     fn with_room_for_segment(&mut self, id: EndpointId) -> Result<&mut Endpoint, Errno> {

@@ -4,6 +4,7 @@ use std::os::fd::OwnedFd;
 
 use causeway_fabric::services::WirePref;
 
+use crate::boundary::PidNamespace;
 use crate::config::Limits;
 use crate::hub::{Endpoint, EndpointId, Hub};
 
@@ -22,6 +23,12 @@ pub fn allow_many_descriptors() {
     rustix::process::setrlimit(rustix::process::Resource::Nofile, files).unwrap();
 }
 
+/// The namespace of this process.
+pub fn own_namespace() -> Option<PidNamespace> {
+    let fd = causeway_fabric::fds::own_pid_namespace().unwrap();
+    Some(PidNamespace::examine(fd, std::iter::empty()).unwrap())
+}
+
 /// An endpoint with one slot.
 pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
     let endpoint = Endpoint {
@@ -30,6 +37,8 @@ pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
         met: Vec::new(),
         pid: 1,
         uid,
+        pid_namespace: own_namespace(),
+        one_boundary: false,
         vm: None,
         addresses: Vec::new(),
         comm: String::new(),

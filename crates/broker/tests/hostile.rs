@@ -211,6 +211,24 @@ fn only_proper_descriptors_make_an_endpoint() {
         let fds = [inbox.as_fd(), bell.as_fd(), table.as_fd()];
         refused(&socket, &request("attach", &body, 3), &fds, Errno::INVAL);
     }
+    // PID namespaces that are none: of another kind, and a file of such a name.
+    let body = encode_body(&AttachRequest {
+        pid_namespace: true,
+        ..AttachRequest::default()
+    });
+    let network = std::fs::File::open("/proc/self/ns/net").unwrap();
+    let named = memfd_create("pid:[1]", MemfdFlags::CLOEXEC).unwrap();
+    for shown in [network.as_fd(), named.as_fd(), file.as_fd()] {
+        let fds = [inbox.as_fd(), bell.as_fd(), shown];
+        refused(&socket, &request("attach", &body, 3), &fds, Errno::INVAL);
+    }
+    let without = [inbox.as_fd(), bell.as_fd()];
+    refused(
+        &socket,
+        &request("attach", &body, 2),
+        &without,
+        Errno::BADMSG,
+    );
     let good = [inbox.as_fd(), bell.as_fd()];
     assert_eq!(status_of(&socket, &attach, &good), 0);
     refused(&socket, &attach, &good, Errno::ISCONN);

@@ -93,6 +93,7 @@ fn qp_json(qp: &QpStatus) -> Value {
         "remote_qpn": qp.remote_qpn,
         "wire": wire_name(qp.wire),
         "joined": qp.joined,
+        "trusted": qp.trusted,
     })
 }
 
@@ -209,6 +210,7 @@ mod tests {
                 remote_qpn: 0x2001,
                 wire: Wire::Ring,
                 joined: false,
+                trusted: false,
             }],
             counters: vec![
                 Counter {

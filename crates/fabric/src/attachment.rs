@@ -11,6 +11,7 @@ use rustix::io::Errno;
 use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
+use crate::fds::own_pid_namespace;
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::news::sort_events;
 use crate::remoting::Malformed;
@@ -90,7 +91,7 @@ pub enum Introduction {
         /// doorbell, which need to be kept once only.
         peer: u64,
         /// Whether the peer is inside one trust boundary with this endpoint: a process of the same
-        /// user.
+        /// user in the same PID namespace, or of a tenant that is one boundary.
         trusted: bool,
         /// The mirror of this endpoint's MR table that the peer reads, to be kept by
         /// [`Attachment::mirror`]; 0: it reads the table.
@@ -154,6 +155,7 @@ impl Attachment {
                     wire: options.wire,
                     comm: own_comm(),
                     reserved: 0,
+                    pid_namespace: false,
                 },
                 inbox: duplicate(options.inbox)?,
                 doorbell: duplicate(options.doorbell)?,
@@ -460,7 +462,12 @@ impl State {
 
     /// Presents all that this endpoint is and has to a broker that does not know it.
     fn present(&mut self, control: &mut Control) -> Result<()> {
-        let fds = attach_fds(&self.inbox, &self.doorbell, self.mr_table.as_ref());
+        // Opened each time: it never changes, and a descriptor kept would be one more in the
+        // program's table. To a virtual machine's broker it would mean nothing.
+        let namespace = (!control.is_in_guest()).then(own_pid_namespace).flatten();
+        self.identity.pid_namespace = namespace.is_some();
+        let last = [namespace.as_ref(), self.mr_table.as_ref()];
+        let fds = attach_fds(&self.inbox, &self.doorbell, last);
         let (reply, fds) = BrokerStub(control).attach(&self.identity, &fds)?;
         self.endpoint = reply.endpoint;
         take_table(&mut self.mr_table, fds)?;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getsockname, sockopt};
 
 use crate::limits::slot_port;
-use crate::sys::netns_cookie;
+use crate::sys::{namespace_kind, netns_cookie};
 
 /// Seals without which a memfd is refused: nobody can shrink it under a mapping (SIGBUS), grow it
 /// or add seals that would break its users.
@@ -170,6 +170,32 @@ pub fn check_eventfd(fd: impl AsFd) -> Result<(), Errno> {
     }
 }
 
+/// This process's PID namespace: who has a descriptor of it is inside, may trace a process that is,
+/// or was given it by one. `None` without `/proc`.
+pub fn own_pid_namespace() -> Option<OwnedFd> {
+    let way = OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::open("/proc/self/ns/pid", way, Mode::empty()).ok()
+}
+
+/// Checks that `fd` is a PID namespace; returns device and inode, by which it is known as long as
+/// a descriptor of it is open.
+///
+/// # Errors
+/// `EINVAL` if it is not; `ENOENT` if `/proc` is not mounted, which is how namespaces are known.
+pub fn check_pid_namespace(fd: impl AsFd) -> Result<(u64, u64), Errno> {
+    // The name of anything in a file system begins with a slash, whatever its server says.
+    let link = format!("/proc/self/fd/{}", fd.as_fd().as_raw_fd());
+    let target = rustix::fs::readlink(link, Vec::new())?;
+    if !target.to_bytes().starts_with(b"pid:[") {
+        return Err(Errno::INVAL);
+    }
+    if namespace_kind(&fd) != Ok(libc::CLONE_NEWPID) {
+        return Err(Errno::INVAL);
+    }
+    let found = fstat(&fd)?;
+    Ok((found.st_dev, found.st_ino))
+}
+
 /// Checks that `fd` is a UDP socket bound to the port of `slot`; returns the cookie of its
 /// network namespace.
 ///
@@ -266,6 +292,25 @@ mod tests {
         assert_eq!(check_eventfd(&null), Err(Errno::INVAL));
         let other = rustix::event::epoll::create(rustix::event::epoll::CreateFlags::CLOEXEC);
         assert_eq!(check_eventfd(other.unwrap()), Err(Errno::INVAL));
+    }
+
+    #[test]
+    fn only_pid_namespaces_pass_as_such() {
+        let own = own_pid_namespace().unwrap();
+        let known = check_pid_namespace(&own).unwrap();
+        assert_eq!(check_pid_namespace(own_pid_namespace().unwrap()), Ok(known));
+        let refused = |path: &str, way: OFlags| {
+            let fd = rustix::fs::open(path, way | OFlags::CLOEXEC, Mode::empty()).unwrap();
+            assert_eq!(check_pid_namespace(&fd), Err(Errno::INVAL), "{path}");
+        };
+        refused("/proc/self/ns/net", OFlags::RDONLY);
+        refused("/proc/self/ns/pid", OFlags::PATH);
+        refused("/proc/self/ns/pid", OFlags::PATH | OFlags::NOFOLLOW);
+        // A file may have any name.
+        let name = std::env::temp_dir().join(format!("pid:[{}]", std::process::id()));
+        std::fs::write(&name, b"").unwrap();
+        refused(name.to_str().unwrap(), OFlags::RDONLY);
+        std::fs::remove_file(name).unwrap();
     }
 
     #[test]

@@ -454,10 +454,11 @@ pub(crate) fn take_table(kept: &mut Option<OwnedFd>, fds: Vec<OwnedFd>) -> Resul
 pub(crate) fn attach_fds<'a>(
     inbox: &'a OwnedFd,
     doorbell: &'a OwnedFd,
-    table: Option<&'a OwnedFd>,
+    last: [Option<&'a OwnedFd>; 2],
 ) -> Vec<BorrowedFd<'a>> {
-    [Some(inbox), Some(doorbell), table]
+    [Some(inbox), Some(doorbell)]
         .into_iter()
+        .chain(last)
         .flatten()
         .map(AsFd::as_fd)
         .collect()

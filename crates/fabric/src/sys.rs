@@ -16,6 +16,8 @@ const SO_PEERGROUPS: libc::c_int = 59;
 const GROUPS_MAX: usize = 65_536;
 /// `SO_PEERPIDFD` (Linux 6.5).
 const SO_PEERPIDFD: libc::c_int = 77;
+/// `NS_GET_NSTYPE`, `_IO(0xb7, 3)` (`ioctl_ns(2)`, Linux 4.11).
+const NS_GET_NSTYPE: u64 = 0xb703;
 
 /// Reads an integer socket option of level `SOL_SOCKET`.
 fn socket_option<T: Copy + Default>(socket: impl AsFd, option: libc::c_int) -> Result<T, Errno> {
@@ -53,6 +55,21 @@ fn last_error() -> Errno {
 /// `ENOTSOCK`, or `ENOPROTOOPT` before Linux 5.14.
 pub fn netns_cookie(socket: impl AsFd) -> Result<u64, Errno> {
     socket_option::<u64>(socket, SO_NETNS_COOKIE)
+}
+
+/// The kind of a namespace, as the flag of `clone(2)` that makes one of it. To be asked of what is
+/// known to be a namespace: a file system would answer for its own files.
+///
+/// # Errors
+/// `ENOTTY` for what is none, `EBADF` for a descriptor by `O_PATH`.
+pub fn namespace_kind(fd: impl AsFd) -> Result<libc::c_int, Errno> {
+    // SAFETY: the request has no argument, and does nothing but answer.
+    let kind = unsafe { libc::ioctl(fd.as_fd().as_raw_fd(), NS_GET_NSTYPE) };
+    if kind < 0 {
+        Err(last_error())
+    } else {
+        Ok(kind)
+    }
 }
 
 /// Who connected a Unix socket: process and user, as this process's namespaces name them (process

@@ -69,6 +69,7 @@ fn status_page() -> StatusPage {
         remote_qpn: 0x2002,
         wire: Wire::Udp,
         joined: false,
+        trusted: false,
     };
     let counter = Counter {
         name: "retransmissions".into(),
@@ -124,6 +125,7 @@ fn write_remoting_seeds() {
         wire: WirePref::Auto,
         comm: "ib_send_lat".into(),
         reserved: 1 << 26,
+        pid_namespace: true,
     };
     write("attach", Kind::Request, 1, &attach);
     write("status-page", Kind::Reply, 7, &status_page());

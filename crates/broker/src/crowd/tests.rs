@@ -19,6 +19,7 @@ fn tenant(endpoints: usize, users: &[u32]) -> Tenant {
             groups: Vec::new(),
         },
         userfaultfd: Members::default(),
+        one_boundary: false,
         limits: Limits {
             endpoints,
             ..Limits::default()

@@ -312,6 +312,7 @@ impl Machine {
             wire: WirePref::Auto,
             comm: "guest".to_owned(),
             reserved: 0,
+            pid_namespace: false,
         };
         self.call(1, "attach", &[inbox, doorbell], &encode_body(&endpoint));
         let segment = CreateSegmentRequest {

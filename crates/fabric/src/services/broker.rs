@@ -90,8 +90,8 @@ pub enum PeerChange {
 }
 
 message! {
-    /// Presents an endpoint. Descriptors: inbox memfd, doorbell eventfd, and the MR table that an
-    /// earlier broker made, if one did.
+    /// Presents an endpoint. Descriptors: inbox memfd, doorbell eventfd, the caller's PID namespace
+    /// if it shows it, and the MR table that an earlier broker made, if one did.
     pub struct AttachRequest {
         /// Wires the endpoint is willing to use.
         wire: WirePref,
@@ -99,6 +99,9 @@ message! {
         comm: String,
         /// Bytes reserved under an earlier broker.
         reserved: u64,
+        /// Whether the PID namespace is among the descriptors. Without it the caller trusts nobody,
+        /// unless it is in a virtual machine, or its tenant is one trust boundary.
+        pid_namespace: bool,
     }
 
     /// The endpoint exists. Descriptor, unless it brought one: its MR table, read-write.
@@ -157,7 +160,8 @@ message! {
         generation: u64,
         /// Names the peer's endpoint: equal values mean the same inbox and doorbell.
         peer: u64,
-        /// Whether the peer is inside one trust boundary with the caller: a process of its user.
+        /// Whether the peer is inside one trust boundary with the caller: a process of its user in
+        /// its PID namespace, or of a tenant that is one boundary.
         trusted: bool,
         /// Names the ring's memory, if it may serve other connections of the same two endpoints
         /// later; 0 if it will not.
@@ -309,6 +313,8 @@ message! {
         wire: Wire,
         /// Whether the remote QP has joined (rings only).
         joined: bool,
+        /// Whether the peer is inside one trust boundary with the endpoint (rings only).
+        trusted: bool,
     }
 
     /// One endpoint, with a page of its QPs.
@@ -395,7 +401,7 @@ service! {
     /// Number of the broker's service in message headers.
     service 1, handler BrokerService, stub BrokerStub {
         /// Makes the connection an endpoint.
-        1 => attach(AttachRequest; fds 2..=3) -> AttachReply;
+        1 => attach(AttachRequest; fds 2..=4) -> AttachReply;
         /// Adds a slot, proved by the socket bound to its port.
         2 => add_slot(SlotRequest; fds 0..=2) -> ();
         /// Gives up a slot.
