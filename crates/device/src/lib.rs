@@ -51,6 +51,7 @@ mod signals;
 mod slab;
 mod spin;
 mod srq;
+mod tongues;
 mod ud;
 mod udp;
 mod wait;

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use causeway_netio::{Outside, Received, Report, UdpPort, Unreachable};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
-use causeway_proto::trp::{Connection, DEFAULT_WINDOW, Proof, Stats, Undelivered, reset_for};
+use causeway_proto::trp::{
+    Connection, DEFAULT_WINDOW, DropReason, Proof, Stats, Undelivered, reset_for,
+};
 use causeway_proto::types::QpState;
 use causeway_shm::{Counter, LastWords, LastWordsTable};
 use causeway_wire::datagram::is_datagram;
@@ -18,6 +20,7 @@ use crate::clock::earlier;
 use crate::core::{Core, qp_index};
 use crate::outside::Outsides;
 use crate::qp_entry::{Link, QpEntry};
+use crate::tongues;
 use crate::ud;
 
 /// Most bytes handed to the kernel in one call.
@@ -98,6 +101,8 @@ pub(crate) struct UdpLink {
     retry_at: Option<Instant>,
     /// Payload was gone when it was to be sent: from now on it is copied, which finds out whose.
     copies: bool,
+    /// It has been said that the peer speaks another version of the wire.
+    told: bool,
     /// Counters as last reported.
     reported: Stats,
 }
@@ -245,7 +250,17 @@ impl UdpLink {
             unsent: None,
             retry_at: None,
             copies: false,
+            told: false,
             reported: Stats::default(),
+        }
+    }
+
+    /// Tells of a peer of another version: once, since it repeats its requests.
+    fn heed_version(&mut self, qpn: u32, taken: Result<(), DropReason>) {
+        if let Err(DropReason::Version(theirs)) = taken
+            && !std::mem::replace(&mut self.told, true)
+        {
+            tongues::tell(qpn, self.dst, theirs);
         }
     }
 
@@ -465,7 +480,8 @@ pub(crate) fn receive(
             };
             match find(qps, qpn) {
                 Some((entry, QpEntryLink(udp))) => {
-                    let _ = udp.conn.on_datagram(now, datagram, &mut entry.bind(core));
+                    let taken = udp.conn.on_datagram(now, datagram, &mut entry.bind(core));
+                    udp.heed_version(qpn, taken);
                     touched.push(qpn);
                 }
                 None => {

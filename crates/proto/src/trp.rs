@@ -28,6 +28,7 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod versions;
 
 pub use causeway_wire::trp::Reason;
 pub use config::{
@@ -42,6 +43,7 @@ pub use rtt::{INITIAL_RTO, MAX_RTO, MIN_RTO};
 pub use stats::{DropReason, Stats};
 
 use acks::Acks;
+use causeway_wire::versions::Notice;
 use congestion::{Cubic, Pacer};
 use handshake::Handshake;
 use liveness::Liveness;
@@ -159,6 +161,8 @@ pub struct Connection {
     live: Liveness,
     /// A shutdown is to be sent.
     shutdown_due: Option<Reason>,
+    /// A request of another version is to be answered.
+    notice_due: Option<Notice>,
     stats: Stats,
 }
 
@@ -178,6 +182,7 @@ impl Connection {
             rx: Receiver::new(&config),
             live: Liveness::new(now),
             shutdown_due: None,
+            notice_due: None,
             stats: Stats::default(),
             config,
         }

@@ -181,6 +181,16 @@ bitflags! {
     }
 }
 
+/// Vendor error of `RetryExcErr` where the peer speaks another version of TRP. The lower bytes are
+/// its version (bits 8 to 15) and ours (0 to 7).
+pub const VENDOR_ERR_VERSION: u32 = 0x7650_0000;
+
+/// The vendor error that names the peer's version of TRP and this build's.
+#[must_use]
+pub fn other_version(theirs: u8) -> u32 {
+    VENDOR_ERR_VERSION | u32::from(theirs) << 8 | u32::from(causeway_wire::trp::VERSION)
+}
+
 /// A work completion (`struct ibv_wc`, `ibv_poll_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
@@ -190,7 +200,7 @@ pub struct Wc {
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
-    /// Provider-specific cause of an error; 0 here.
+    /// Provider-specific cause of an error: [`VENDOR_ERR_VERSION`] or 0.
     pub vendor_err: u32,
     /// Bytes transferred (receives and READs).
     pub byte_len: u32,

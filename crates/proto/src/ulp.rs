@@ -113,6 +113,9 @@ pub trait Ulp {
     /// The peer has refused request `seq` for good. All before it count as placed.
     fn refused(&mut self, seq: u64, nak: Nak);
 
+    /// The peer speaks another version of the link's protocol, `speaks`: [`Ulp::lost`] follows.
+    fn other_version(&mut self, speaks: u8);
+
     /// The peer is unreachable or gone: the retry budget is used up, or its death was proved.
     fn lost(&mut self);
 }

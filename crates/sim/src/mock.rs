@@ -327,6 +327,10 @@ impl Ulp for MockUlp {
         self.refused = Some((seq, nak));
     }
 
+    fn other_version(&mut self, speaks: u8) {
+        unreachable!("both sides are of this build, not of version {speaks}");
+    }
+
     fn lost(&mut self) {
         assert!(!self.lost);
         self.lost = true;

@@ -11,3 +11,4 @@ pub mod quote;
 pub mod rdmap;
 pub mod terminate;
 pub mod trp;
+pub mod versions;

@@ -93,6 +93,8 @@ pub struct Qp {
     placed: u64,
     /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
     adrift: bool,
+    /// Why the peer was lost, as completions with `RetryExcErr` say it.
+    vendor_err: u32,
 }
 
 /// A queue pair bound to its device for the length of a call: the upper layer of a link.
@@ -121,6 +123,7 @@ impl Qp {
             handed: 0,
             placed: 0,
             adrift: false,
+            vendor_err: 0,
         }
     }
 
@@ -423,7 +426,10 @@ impl Qp {
             wr_id,
             status,
             opcode,
-            vendor_err: 0,
+            vendor_err: match status {
+                WcStatus::RetryExcErr => self.vendor_err,
+                _ => 0,
+            },
             byte_len: 0,
             imm: 0,
             qp_num: self.config.qpn,
@@ -508,6 +514,10 @@ impl<H: Host> Ulp for Bound<'_, H> {
 
     fn refused(&mut self, seq: u64, nak: Nak) {
         self.qp.on_refused(seq, nak, self.host);
+    }
+
+    fn other_version(&mut self, speaks: u8) {
+        self.qp.vendor_err = crate::types::other_version(speaks);
     }
 
     fn lost(&mut self) {

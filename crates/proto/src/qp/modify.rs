@@ -202,6 +202,7 @@ impl Qp {
         self.rq.clear();
         self.rq_used = 0;
         self.adrift = false;
+        self.vendor_err = 0;
         (self.handed, self.placed) = (0, 0);
         self.responder = super::Responder::default();
         self.answers = super::Answers::default();

@@ -2,6 +2,7 @@
 
 use causeway_wire::terminate::{Class, Terminate};
 use causeway_wire::trp::{Body, Common, Hello, Packet, Ranges, crc_matches};
+use causeway_wire::versions::is_foreign;
 
 use super::handshake::Refusal;
 use super::receive::Refused;
@@ -52,6 +53,9 @@ impl Connection {
     ) -> Result<(), DropReason> {
         if self.state == State::Closed {
             return Err(DropReason::Closed);
+        }
+        if is_foreign(datagram) {
+            return Err(self.on_foreign(datagram, ulp));
         }
         match Packet::parse(datagram).map_err(DropReason::Malformed)? {
             Packet::Hello(hello) => {

@@ -37,6 +37,9 @@ impl Connection {
         if self.tx.hold_until.is_some_and(|until| now >= until) {
             self.tx.hold_until = None;
         }
+        if self.notice_due.is_some() {
+            return self.transmit_notice(out);
+        }
         if let Some(t) = self.transmit_hello(now, ulp, out) {
             return Some(t);
         }
@@ -414,7 +417,7 @@ impl Connection {
         self.finish(len, common.crc, out)
     }
 
-    fn finish(&mut self, len: usize, crc: bool, out: &mut [u8]) -> Option<Transmit> {
+    pub(super) fn finish(&mut self, len: usize, crc: bool, out: &mut [u8]) -> Option<Transmit> {
         if crc {
             seal(out.get_mut(..len)?, super::crc);
         }

@@ -1,6 +1,6 @@
 //! Counters.
 
-use causeway_wire::trp::ParseError;
+use causeway_wire::trp::{ParseError, VERSION};
 
 use crate::time::Duration;
 
@@ -34,6 +34,9 @@ pub enum DropReason {
     /// Acknowledges what was never sent.
     #[error("acknowledges the future")]
     Ack,
+    /// A request of another version of TRP, or an answer that says that the peer speaks it.
+    #[error("the peer speaks version {0} of TRP, this build version {VERSION}")]
+    Version(u8),
     /// The connection is over.
     #[error("connection closed")]
     Closed,

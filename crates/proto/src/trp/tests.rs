@@ -16,11 +16,13 @@ const QPNS: [u32; 2] = [1, 2];
 
 /// An upper layer that believes everything and counts what it must not be told twice.
 #[derive(Default)]
-struct Naive {
-    left: [u64; 2],
+pub(super) struct Naive {
+    pub left: [u64; 2],
     acked: [u64; 2],
     verdicts: Vec<Verdict>,
-    lost: u32,
+    pub lost: u32,
+    /// The version of a peer that speaks another.
+    pub theirs: Option<u8>,
 }
 
 impl Naive {
@@ -73,6 +75,10 @@ impl Ulp for Naive {
     }
 
     fn refused(&mut self, _: u64, _: Nak) {}
+
+    fn other_version(&mut self, speaks: u8) {
+        self.theirs = Some(speaks);
+    }
 
     fn lost(&mut self) {
         self.lost += 1;
@@ -478,6 +484,8 @@ impl Ulp for Long {
     }
 
     fn refused(&mut self, _: u64, _: Nak) {}
+
+    fn other_version(&mut self, _: u8) {}
 
     fn lost(&mut self) {}
 }
