@@ -18,6 +18,8 @@ mod local;
 #[cfg(test)]
 mod local_tests;
 mod modify;
+#[cfg(test)]
+mod modify_tests;
 mod requester;
 mod responder;
 mod segments;
@@ -93,6 +95,9 @@ pub struct Qp {
     placed: u64,
     /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
     adrift: bool,
+    /// It went from RTR to the error state because its peer ended: the program, which is about to
+    /// make it ready to send, is not to be refused that.
+    fell: bool,
     /// Why the peer was lost, as completions with `RetryExcErr` say it.
     vendor_err: u32,
 }
@@ -123,6 +128,7 @@ impl Qp {
             handed: 0,
             placed: 0,
             adrift: false,
+            fell: false,
             vendor_err: 0,
         }
     }

@@ -135,17 +135,29 @@ fn rule_rc(from: QpState, to: QpState) -> Option<(M, M)> {
 }
 
 impl Qp {
+    /// From which state to which a modification leads. Of a queue pair that fell from RTR it is
+    /// what the program means: its peer might as well have ended a moment later.
+    fn transition(&self, attr: &QpAttr, mask: M) -> (QpState, QpState) {
+        let now = self.attr.state;
+        let to = if mask.contains(M::STATE) {
+            attr.state
+        } else {
+            now
+        };
+        let from = if self.fell && to == QpState::Rts {
+            QpState::Rtr
+        } else {
+            now
+        };
+        (from, to)
+    }
+
     /// Checks a modification without carrying it out.
     ///
     /// # Errors
     /// As [`Qp::modify`].
     pub fn check_modify(&self, attr: &QpAttr, mask: M) -> Result<(), AttrError> {
-        let from = self.attr.state;
-        let to = if mask.contains(M::STATE) {
-            attr.state
-        } else {
-            from
-        };
+        let (from, to) = self.transition(attr, mask);
         let (required, optional) =
             rule(self.config.service, from, to).ok_or(AttrError::Transition(from, to))?;
         let given = mask - M::STATE;
@@ -173,13 +185,12 @@ impl Qp {
         host: &mut H,
     ) -> Result<(), AttrError> {
         self.check_modify(attr, mask)?;
-        let from = self.attr.state;
-        let to = if mask.contains(M::STATE) {
-            attr.state
-        } else {
-            from
-        };
+        let (_, to) = self.transition(attr, mask);
         self.store(attr, mask);
+        if core::mem::take(&mut self.fell) && to == QpState::Rts {
+            // As it would have been, had the peer ended now.
+            return Ok(());
+        }
         match to {
             QpState::Reset => self.reset(),
             QpState::Err => {

@@ -461,6 +461,7 @@ impl Qp {
         if self.sq.in_flight() || self.is_ready_to_send() {
             self.fail_front(WcStatus::RetryExcErr, host);
         } else {
+            self.fell = self.attr.state == QpState::Rtr;
             self.enter_error(host);
         }
     }

@@ -19,7 +19,7 @@ pub(super) struct World {
     pub(super) sends: Vec<Wc>,
     pub(super) recvs: Vec<(Wc, bool)>,
     srq: VecDeque<(RecvWr, u32)>,
-    events: Vec<QpEvent>,
+    pub(super) events: Vec<QpEvent>,
     invalidated: bool,
     pub(super) bound: Vec<(Via, u32)>,
 }
@@ -189,7 +189,8 @@ pub(super) fn send_wr(op: SendOp, flags: SendFlags, sges: &[(u64, u32)]) -> Send
     }
 }
 
-fn connect(qp: &mut Qp, world: &mut World) {
+/// The transitions to RTS of a queue pair of a service.
+pub(super) fn path_steps(service: Service) -> [(QpAttr, M); 3] {
     let access = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let attr = QpAttr {
         access,
@@ -205,18 +206,21 @@ fn connect(qp: &mut Qp, world: &mut World) {
     };
     let path = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let retries = M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_QP_RD_ATOMIC;
-    let (answers, retries) = match qp.config().service {
+    let (answers, retries) = match service {
         Service::Rc => (M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER, retries),
         _ => (M::empty(), M::empty()),
     };
-    let steps = [
+    [
         (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
         (QpState::Rtr, path | answers),
         (QpState::Rts, M::SQ_PSN | retries),
-    ];
-    for (state, mask) in steps {
-        qp.modify(&QpAttr { state, ..attr }, mask | M::STATE, world)
-            .unwrap();
+    ]
+    .map(|(state, mask)| (QpAttr { state, ..attr }, mask | M::STATE))
+}
+
+fn connect(qp: &mut Qp, world: &mut World) {
+    for (attr, mask) in path_steps(qp.config().service) {
+        qp.modify(&attr, mask, world).unwrap();
     }
 }
 
