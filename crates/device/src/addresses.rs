@@ -35,6 +35,24 @@ struct Known {
     /// Tells of changes since.
     watch: OwnedFd,
     addresses: Arc<[Address]>,
+    /// They have changed since, and could not be read again.
+    stale: bool,
+}
+
+impl Known {
+    /// The addresses as they are now, by `read` if they have changed. Where that fails, they are as
+    /// they were, and are read again the next time: an address does not go because the program has
+    /// no descriptor left.
+    fn renewed(&mut self, read: impl FnOnce() -> Option<Vec<Address>>) -> Arc<[Address]> {
+        if have_changed(&self.watch) || self.stale {
+            let now = read();
+            self.stale = now.is_none();
+            if let Some(now) = now {
+                self.addresses = now.into();
+            }
+        }
+        Arc::clone(&self.addresses)
+    }
 }
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
@@ -44,18 +62,18 @@ pub(crate) fn addresses() -> Arc<[Address]> {
     let mut known = KNOWN.lock();
     let place = (std::process::id(), namespace());
     if let Some(known) = known.as_mut().filter(|known| known.place == place) {
-        if have_changed(&known.watch) {
-            known.addresses = read_addresses().into();
-        }
-        return Arc::clone(&known.addresses);
+        return known.renewed(read_addresses);
     }
     // Watched before they are read: no change is missed.
     let watch = watch();
-    let addresses: Arc<[Address]> = read_addresses().into();
+    let read = read_addresses();
+    let stale = read.is_none();
+    let addresses: Arc<[Address]> = read.unwrap_or_default().into();
     *known = watch.ok().filter(|_| place.1 != 0).map(|watch| Known {
         place,
         watch,
         addresses: Arc::clone(&addresses),
+        stale,
     });
     addresses
 }
@@ -118,9 +136,10 @@ fn have_changed(watch: &OwnedFd) -> bool {
     }
 }
 
-fn read_addresses() -> Vec<Address> {
+/// `None` where they can't be read.
+fn read_addresses() -> Option<Vec<Address>> {
     let mut found = Vec::new();
-    for_each_address(|name, address| {
+    let read = for_each_address(|name, address| {
         let Some(ip) = ip_address(address) else {
             return;
         };
@@ -135,15 +154,16 @@ fn read_addresses() -> Vec<Address> {
             loopback: ip.is_loopback(),
         });
     });
-    found
+    read.then_some(found)
 }
 
-/// Calls `f` with the name and the address of each interface that is up.
-pub(crate) fn for_each_address(mut f: impl FnMut(&str, *const libc::sockaddr)) {
+/// Calls `f` with the name and the address of each interface that is up. Returns false where they
+/// can't be read.
+pub(crate) fn for_each_address(mut f: impl FnMut(&str, *const libc::sockaddr)) -> bool {
     let mut list = std::ptr::null_mut();
     // SAFETY: getifaddrs fills `list`, which freeifaddrs frees below.
     if unsafe { libc::getifaddrs(&raw mut list) } != 0 {
-        return;
+        return false;
     }
     let mut at = list;
     while !at.is_null() {
@@ -159,6 +179,7 @@ pub(crate) fn for_each_address(mut f: impl FnMut(&str, *const libc::sockaddr)) {
     }
     // SAFETY: the list came from getifaddrs.
     unsafe { libc::freeifaddrs(list) };
+    true
 }
 
 fn ip_address(address: *const libc::sockaddr) -> Option<IpAddr> {
@@ -189,5 +210,35 @@ pub(crate) fn hardware_address(address: *const libc::sockaddr) -> Option<[u8; 6]
         let mut mac = [0; 6];
         mac.copy_from_slice(&link.sll_addr[..6]);
         (link.sll_halen == 6 && mac != [0; 6]).then_some(mac)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_that_cannot_be_read_are_as_they_were() {
+        let read = || {
+            let loopback = Address {
+                ip: IpAddr::V4(Ipv4Addr::LOCALHOST),
+                ifname: "lo".to_owned(),
+                ifindex: 1,
+                loopback: true,
+            };
+            Some(vec![loopback])
+        };
+        let mut known = Known {
+            place: (0, 1),
+            watch: watch().unwrap(),
+            addresses: read().unwrap().into(),
+            stale: true,
+        };
+        let first = Arc::as_ptr(&known.addresses);
+        assert_eq!(Arc::as_ptr(&known.renewed(|| None)), first);
+        assert!(known.stale, "read again the next time");
+        assert_eq!(known.renewed(read).len(), 1);
+        assert_ne!(Arc::as_ptr(&known.addresses), first);
+        assert!(!known.stale);
     }
 }

@@ -85,7 +85,8 @@ pub(crate) fn ip_of(gid: [u8; 16]) -> IpAddr {
 #[must_use]
 pub fn node_guid() -> u64 {
     let mut guid = [0x02, 0, 0, 0xff, 0xfe, 0xca, 0x05, 0xe0];
-    for_each_address(|name, address| {
+    // Where they can't be read it is the fixed one.
+    let _ = for_each_address(|name, address| {
         if let Some(mac) = hardware_address(address)
             && name != "lo"
             && guid[5..] == [0xca, 0x05, 0xe0]
