@@ -37,6 +37,8 @@ class Host:
         self.address = address
         self.netns = netns
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix=f"cwt-{name}-")
+        # Of the release that this host has.
+        self.program = CAUSEWAY
 
     def environment(self, extra=None):
         """The environment of a command on this host."""
@@ -49,7 +51,7 @@ class Host:
     def command(self, argv, wire=None):
         """The full command line: in the namespace, under `causeway run` if a wire is given."""
         if wire:
-            argv = [CAUSEWAY, "run", "--wire", wire, "--"] + argv
+            argv = [self.program, "run", "--wire", wire, "--"] + argv
         if self.netns:
             argv = ["ip", "netns", "exec", self.netns] + argv
         return argv

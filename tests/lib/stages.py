@@ -60,6 +60,8 @@ def all_stages():
               ["tests/counts/run"], seconds=300),
         Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
         Stage("cli", "the command line", ["tests/cli/run"], seconds=120),
+        Stage("versions", "this tree and the release before it, every pair",
+              ["tests/versions/run"], seconds=1200),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("isolate", "isolated programs, and containers", ["tests/isolate/run"], seconds=120),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
