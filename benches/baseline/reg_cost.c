@@ -2,10 +2,11 @@
 //
 // reg_cost CPU CPU SIZE...: what registering memory with remote access costs, beside populating as
 // many shared pages and copying into them. A line "SIZE register first covered again deregister
-// bare" for each size, medians in microseconds: `first` is an 8-byte READ from the fresh MR by a
-// peer process on the second processor, which pays for whatever registration put off; `covered` is
-// a registration while another one covers the memory, the first one after this process has slept,
-// and `again` are those that follow it at once.
+// bare after" for each size, medians in microseconds: `first` is an 8-byte READ from the fresh MR
+// by a peer process on the second processor, which pays for whatever registration put off;
+// `covered` is a registration while another one covers the memory, the first one after this process
+// has slept, and `again` are those that follow it at once; `after` is one when nothing covers it
+// any more.
 //
 // The peer is connected before the first registration: an implementation that moves memory for its
 // peers has no reason to before there is one.
@@ -138,6 +139,7 @@ struct cost {
 	double again[REPEATS_MAX * AGAIN];
 	double dereg[REPEATS_MAX];
 	double bare[REPEATS_MAX];
+	double after[REPEATS_MAX];
 };
 
 static void *private_memory(size_t size)
@@ -176,6 +178,7 @@ static void one_registration(struct side *s, size_t size, struct cost *c, int i)
 	start = now_ns();
 	need0(ibv_dereg_mr(mr));
 	c->dereg[i] = us_since(start);
+	c->after[i] = register_again(s, memory, size);
 	munmap(memory, size);
 }
 
@@ -233,10 +236,10 @@ int main(int argc, char **argv)
 			one_copy(size, &c, i);
 			one_registration(&s, size, &c, i);
 		}
-		printf("%zu %.2f %.2f %.2f %.2f %.2f %.2f\n", size, median(c.reg, repeats),
+		printf("%zu %.2f %.2f %.2f %.2f %.2f %.2f %.2f\n", size, median(c.reg, repeats),
 		       median(c.first, repeats), median(c.covered, repeats),
 		       median(c.again, repeats * AGAIN), median(c.dereg, repeats),
-		       median(c.bare, repeats));
+		       median(c.bare, repeats), median(c.after, repeats));
 		fflush(stdout);
 	}
 	oob_send(s.oob, &end, sizeof end);

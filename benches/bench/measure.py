@@ -16,7 +16,7 @@ NS_PER_US = 1e3
 USELESS_CLOCK = "Correlation coefficient"
 CALIBRATIONS = 3
 REGISTRATION = ("register", "first READ", "register covered", "register again", "deregister",
-                "populate and copy", "register and READ")
+                "populate and copy", "register after", "register and READ")
 IDLE_LINE = re.compile(r"without work: ([\d.]+) ms .* broker (\d+) ms")
 
 # Above the UDP ports of endpoints (20481 to 24575), below those that the system hands out.

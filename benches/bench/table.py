@@ -87,7 +87,9 @@ def ahead(panel, results):
 REGISTRATION = (("register", "register"), ("first READ from it", "first READ"),
                 ("register again while covered, after a sleep", "register covered"),
                 ("and again at once", "register again"),
-                ("deregister", "deregister"), ("bare: populate and copy", "populate and copy"))
+                ("deregister", "deregister"),
+                ("register again after that", "register after"),
+                ("bare: populate and copy", "populate and copy"))
 
 
 def registration(sizes, results):

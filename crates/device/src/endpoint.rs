@@ -76,6 +76,9 @@ pub(crate) struct State {
     pub deadline: Option<Instant>,
     /// What the helper is to ask of the broker.
     pub errands: Vec<Errand>,
+    /// Protection domains from which a peer was evicted, until their segments are given up: one
+    /// entry for each time.
+    pub evicted_from: Vec<u32>,
     /// Passes that had a deadline to mind.
     pub passes: u32,
     /// Looks at the only ring in vain since something came or was posted.
@@ -246,6 +249,7 @@ impl State {
             pending: Vec::new(),
             deadline: None,
             errands: Vec::new(),
+            evicted_from: Vec::new(),
             passes: 0,
             fruitless: 0,
             spin: Spin::default(),

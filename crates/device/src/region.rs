@@ -87,9 +87,12 @@ impl Mr {
 
     /// Moves it to where peers can map it, now or once they use it.
     pub(crate) fn settle(&self) {
-        if lazy::waits() {
-            let key = self.inner.lock().key;
-            self.shared().state.lock().core.mrs.await_use(key);
+        let inner = self.inner.lock();
+        let (key, pd, range, access) = (inner.key, inner.pd, (inner.addr, inner.len), inner.access);
+        drop(inner);
+        let shared = self.shared();
+        if lazy::waits() && !shared.sharing.is_home(pd, range, access) {
+            shared.state.lock().core.mrs.await_use(key);
         } else {
             self.place();
         }
@@ -129,13 +132,15 @@ impl Mr {
 
     /// Ends the registration (`ibv_dereg_mr(3)`): when it returns, no access under its keys is
     /// going on or will succeed, and peers outside the trust boundary see nothing of what the
-    /// memory holds later. Those inside it, who could see it without us, keep what something else
-    /// refers to now, until it is unmapped or registered elsewhere.
+    /// memory holds later. Where only those inside it can have the memory, who could see it without
+    /// us, it stays where it is until it is unmapped or registered elsewhere: it costs nothing to
+    /// register it again.
     ///
     /// # Errors
     /// EINVAL if it has ended already, EBUSY while a memory window is bound to it, or where a peer
-    /// outside the boundary can have the memory and for 2 s something else refers to it (a read
-    /// under way, a buffer of an io_uring), ENOMEM where memory is short. Then it goes on.
+    /// outside the boundary, or one that was evicted, can have the memory and for 2 s something
+    /// else refers to it (a read under way, a buffer of an io_uring), ENOMEM where memory is short.
+    /// Then it goes on.
     pub fn dereg(&self) -> Result<(), Errno> {
         let shared = self.shared();
         let mut inner = self.inner.lock();
@@ -283,8 +288,9 @@ impl Registration {
         shared.state.lock().core.mrs.retract(self.key)
     }
 
-    /// Takes the memory back from where peers outside the trust boundary can map it, once those
-    /// that are accessing it have finished. Returns the protection domains of which a peer did not.
+    /// Takes the memory back from where peers outside the trust boundary can map it, or one that
+    /// was evicted may store into it, once those that are accessing it have finished. Returns the
+    /// protection domains of which a peer did not.
     ///
     /// # Errors
     /// As [`Mr::dereg`], and peers find it again; with those domains.
@@ -295,9 +301,10 @@ impl Registration {
         };
         causeway_fault::point("revoke.retracted");
         let wait = |key| shared.await_accesses(Accesses::Region(key));
-        let evicted = keys.into_iter().flat_map(wait).collect();
+        let evicted: Vec<u32> = keys.into_iter().flat_map(wait).collect();
         causeway_fault::point("revoke.quiet");
-        let ended = shared.sharing.end(placed, &shared.control);
+        let late = shared.state.lock().evicted_from.contains(&self.pd);
+        let ended = shared.sharing.end(placed, &shared.control, self.pd, late);
         causeway_fault::point("revoke.done");
         let Err((placed, why)) = ended else {
             return Ok(evicted);

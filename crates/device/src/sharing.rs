@@ -8,6 +8,10 @@
 //! Locks are taken in this order: a region's own, the domains, the endpoint's state. The endpoint's
 //! state is never held while memory is moved or the broker asked.
 
+mod accesses;
+
+pub(crate) use accesses::{Accesses, LEASE, WATCH};
+
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -19,9 +23,7 @@ use causeway_proto::types::Access;
 use parking_lot::Mutex;
 
 use crate::clock;
-use crate::endpoint::{Shared, State};
-use crate::errands::Errand;
-use crate::qp_entry::{Link, QpEntry};
+use crate::endpoint::Shared;
 use crate::region::Mr;
 
 /// Children do without memory that peers can map (`ibv_fork_init(3)`).
@@ -44,13 +46,6 @@ pub fn is_fork_initialized() -> bool {
     FORK_ABSENT.load(Ordering::SeqCst)
 }
 
-/// How long a peer may be in flight before it is evicted: the lease. It copies for some 50 µs at
-/// a time; longer means that it was stopped or is starved.
-pub(crate) const LEASE: Duration = Duration::from_millis(500);
-/// How long the end of an access is watched for without sleeping.
-pub(crate) const WATCH: Duration = Duration::from_micros(100);
-/// How long to sleep between looks after that.
-const NAP: Duration = Duration::from_micros(50);
 /// How long memory is waited for that a read under way, an io_uring or a pipe has hold of, before
 /// taking it back fails: such a read is over in milliseconds.
 const HELD_MAX: Duration = Duration::from_secs(2);
@@ -249,24 +244,59 @@ impl Sharing {
         mover.asks_for_others()
     }
 
-    /// A registration ends, and no peer accesses its range any more: it becomes private again.
-    /// Where only peers inside the trust boundary can have the segment, what cannot come back at
-    /// once stays in it.
+    /// A registration ends, and no peer accesses its range any more. Where only peers inside the
+    /// trust boundary can have the segment, the memory stays in it until it is unmapped or wanted
+    /// elsewhere; else it becomes private again. So it does if one of those was evicted
+    /// (`evicted`), or has been from this segment: it may yet store into it.
     ///
     /// # Errors
     /// Part of it cannot come back for [`HELD_MAX`], since somebody else refers to it (a read under
     /// way, an io_uring), or memory is short.
-    pub fn end(&self, placed: Placed, control: &Attachment) -> Result<(), (Placed, Unmovable)> {
-        if !placed.inside {
+    pub fn end(
+        &self,
+        placed: Placed,
+        control: &Attachment,
+        pd: u32,
+        evicted: bool,
+    ) -> Result<(), (Placed, Unmovable)> {
+        let Some(mover) = self.mover.get() else {
+            return Ok(());
+        };
+        if !placed.inside || evicted || self.is_given_up(pd, placed.store.id()) {
             return self.take_back(placed, control, HELD_MAX);
         }
-        if let Err((left, _)) = self.take_back(placed, control, Duration::ZERO) {
-            let _ = control.release(left.reserved);
-            if let Some(mover) = self.mover.get() {
-                mover.release(left.moved);
+        let left = if mover.keeps_idle() {
+            placed
+        } else {
+            match self.take_back(placed, control, Duration::ZERO) {
+                Ok(()) => return Ok(()),
+                Err((left, _)) => left,
             }
-        }
+        };
+        let _ = control.release(left.reserved);
+        mover.release(left.moved);
         Ok(())
+    }
+
+    /// Whether a segment of a domain has been given up because of somebody who may store into it.
+    fn is_given_up(&self, pd: u32, segment: u64) -> bool {
+        let domains = self.domains.lock();
+        let Some(domain) = domains.get(&pd) else {
+            return true;
+        };
+        let mut stores = domain.stores.iter().flatten();
+        !stores.any(|store| store.id() == segment) && !domain.former.contains(&segment)
+    }
+
+    /// Whether all that is to be moved of a range is where it is to be: registered before, or yet.
+    pub fn is_home(&self, pd: u32, (addr, len): (usize, usize), access: Access) -> bool {
+        let Some(mover) = self.mover.get() else {
+            return false;
+        };
+        let domains = self.domains.lock();
+        let domain = domains.get(&pd);
+        let store = domain.and_then(|d| d.stores[usize::from(is_writable(access))].as_ref());
+        store.is_some_and(|store| mover.holds(store, addr, len))
     }
 
     /// Gives a range back to the program, once no peer accesses it any more. Tries for `patience`.
@@ -406,7 +436,7 @@ impl Sharing {
     }
 
     /// The segments of a domain.
-    fn segments(&self, pd: u32) -> Vec<u64> {
+    pub fn segments(&self, pd: u32) -> Vec<u64> {
         let domains = self.domains.lock();
         let stores = domains.get(&pd).map(|domain| &domain.stores);
         stores
@@ -445,140 +475,4 @@ pub(crate) struct Placed {
     reserved: u64,
     /// Only peers inside the trust boundary can have the segment.
     inside: bool,
-}
-
-/// Whose accesses to wait for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Accesses {
-    /// All to a region, or by a window.
-    Region(u32),
-    /// All of a queue pair's peer.
-    QueuePair(u32),
-}
-
-impl Shared {
-    /// Waits until the accesses that began before the region or the grant was withdrawn have ended.
-    /// A peer that overruns the lease is evicted, and never waited for again: its queue pair fails.
-    /// Returns the protection domains whose segments it may still store into, to be given up
-    /// ([`Shared::give_up_segments`]) by a caller that holds no region.
-    #[must_use]
-    pub fn await_accesses(&self, what: Accesses) -> Vec<u32> {
-        let begun = clock::now();
-        loop {
-            let elapsed = clock::now().since(begun);
-            let mut state = self.state.lock();
-            let late = state.in_flight(what);
-            if late.is_empty() {
-                return Vec::new();
-            }
-            if elapsed >= LEASE {
-                return state.evict(&late);
-            }
-            drop(state);
-            if elapsed >= WATCH {
-                std::thread::sleep(NAP);
-            } else {
-                std::hint::spin_loop();
-            }
-        }
-    }
-
-    /// As [`Shared::give_up_segments`], by the helper.
-    fn give_up_segments_later(&self, domains: &[u32]) {
-        if !domains.is_empty() {
-            let mut state = self.state.lock();
-            state
-                .errands
-                .extend(domains.iter().copied().map(Errand::GiveUp));
-            drop(state);
-            self.send_helper();
-        }
-    }
-
-    /// The segments of these domains are given up for others.
-    pub fn give_up_segments(&self, domains: &[u32]) {
-        let segments = domains.iter().flat_map(|pd| self.sharing.segments(*pd));
-        for segment in segments.collect::<Vec<_>>() {
-            self.sharing.renew(self, segment);
-        }
-    }
-}
-
-impl State {
-    /// Queue pairs whose completion queue has overrun fail.
-    #[cold]
-    #[inline(never)]
-    pub fn fail_users(&mut self) {
-        while let Some(cq) = self.core.overrun.pop() {
-            for index in 0..self.qps.len() {
-                let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
-                    continue;
-                };
-                if route.send_cq != cq && route.recv_cq != cq {
-                    continue;
-                }
-                if let Some(entry) = &mut self.qps[index] {
-                    let qpn = entry.qp.qpn();
-                    entry.break_off(&mut self.core);
-                    self.touch(qpn);
-                }
-            }
-        }
-    }
-
-    /// The queue pairs whose peers are accessing.
-    fn in_flight(&self, what: Accesses) -> Vec<u32> {
-        let key = |entry: &QpEntry| match &entry.link {
-            Link::Ring(ring) => ring.peer_in_flight(),
-            _ => 0,
-        };
-        let late = |entry: &QpEntry| match what {
-            Accesses::Region(region) => key(entry) == u64::from(region),
-            Accesses::QueuePair(qpn) => entry.qp.qpn() == qpn && key(entry) != 0,
-        };
-        let index = |qpn| crate::core::qp_index(qpn);
-        let concerned = match what {
-            Accesses::Region(_) => &self.qps[..],
-            Accesses::QueuePair(qpn) => {
-                let range = index(qpn)..(index(qpn) + 1).min(self.qps.len());
-                self.qps.get(range).unwrap_or_default()
-            }
-        };
-        let late = concerned.iter().flatten().filter(|entry| late(entry));
-        late.map(|entry| entry.qp.qpn()).collect()
-    }
-
-    /// Queue pairs whose peers were evicted by [`crate::core::Core`] fail, and the segments that
-    /// those may yet store into are given up.
-    #[cold]
-    pub fn fail_late(&mut self) {
-        let late = std::mem::take(&mut self.core.late);
-        let entries = late
-            .iter()
-            .filter_map(|index| self.qps.get(*index)?.as_ref());
-        let late: Vec<u32> = entries.map(|entry| entry.qp.qpn()).collect();
-        let domains = self.evict(&late);
-        self.errands.extend(domains.into_iter().map(Errand::GiveUp));
-    }
-
-    /// Evicts the peers of queue pairs, and returns the protection domains concerned.
-    fn evict(&mut self, late: &[u32]) -> Vec<u32> {
-        let mut domains = Vec::new();
-        for &qpn in late {
-            let index = crate::core::qp_index(qpn);
-            let Some(entry) = self.qps.get_mut(index).and_then(Option::as_deref_mut) else {
-                continue;
-            };
-            if let Link::Ring(ring) = &mut entry.link {
-                ring.evict();
-            }
-            domains.push(entry.qp.config().pd);
-            entry.break_off(&mut self.core);
-            self.touch(qpn);
-        }
-        self.flush_pending(&clock::Now::default());
-        domains.sort_unstable();
-        domains.dedup();
-        domains
-    }
 }

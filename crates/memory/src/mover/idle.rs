@@ -13,6 +13,27 @@ use crate::store::Store;
 use std::sync::atomic::Ordering;
 
 impl Mover {
+    /// Whether memory may be left in a store for long ([`Mover::release`]): in a guest the window
+    /// has no room to waste, nor is the mover told of what the program unmaps.
+    pub fn keeps_idle(&self) -> bool {
+        matches!(&self.lock().state, State::Ready(Backend::Engine(_)))
+    }
+
+    /// Whether all whole pages of a range are in a store, registered or not, where they belong.
+    /// False where that takes longer to tell.
+    pub fn holds(&self, store: &Store, addr: usize, len: usize) -> bool {
+        let (Some(span), Ok(inner)) = (Span::inside(addr, len), self.0.inner.try_lock()) else {
+            return false;
+        };
+        let State::Ready(engine) = &inner.state else {
+            return false;
+        };
+        let table = engine.view().table();
+        let there = table.pieces.within(span);
+        let at_home = there.filter(|p| p.store == store.id() && p.offset == p.span.start);
+        at_home.map(|piece| piece.span.len()).sum::<usize>() == span.len()
+    }
+
     /// Takes one registration from the pages, as [`Mover::take_back`] does, but leaves them where
     /// they are: who has the store mapped sees what the program does with them. So it is for
     /// stores that only those have who may see all that the program's memory holds.

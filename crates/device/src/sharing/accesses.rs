@@ -1,0 +1,159 @@
+//! Accesses by peers to this endpoint's memory: waiting for their end, and evicting who does not
+//! end one.
+
+use std::time::Duration;
+
+use crate::clock;
+use crate::endpoint::{Shared, State};
+use crate::errands::Errand;
+use crate::qp_entry::{Link, QpEntry};
+
+/// How long a peer may be in flight before it is evicted: the lease. It copies for some 50 µs at
+/// a time; longer means that it was stopped or is starved.
+pub(crate) const LEASE: Duration = Duration::from_millis(500);
+/// How long the end of an access is watched for without sleeping.
+pub(crate) const WATCH: Duration = Duration::from_micros(100);
+/// How long to sleep between looks after that.
+const NAP: Duration = Duration::from_micros(50);
+/// Whose accesses to wait for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Accesses {
+    /// All to a region, or by a window.
+    Region(u32),
+    /// All of a queue pair's peer.
+    QueuePair(u32),
+}
+
+impl Shared {
+    /// Waits until the accesses that began before the region or the grant was withdrawn have ended.
+    /// A peer that overruns the lease is evicted, and never waited for again: its queue pair fails.
+    /// Returns the protection domains whose segments it may still store into, to be given up
+    /// ([`Shared::give_up_segments`]) by a caller that holds no region.
+    #[must_use]
+    pub fn await_accesses(&self, what: Accesses) -> Vec<u32> {
+        let begun = clock::now();
+        loop {
+            let elapsed = clock::now().since(begun);
+            let mut state = self.state.lock();
+            let late = state.in_flight(what);
+            if late.is_empty() {
+                return Vec::new();
+            }
+            if elapsed >= LEASE {
+                return state.evict(&late);
+            }
+            drop(state);
+            if elapsed >= WATCH {
+                std::thread::sleep(NAP);
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// As [`Shared::give_up_segments`], by the helper.
+    pub fn give_up_segments_later(&self, domains: &[u32]) {
+        if !domains.is_empty() {
+            let mut state = self.state.lock();
+            state
+                .errands
+                .extend(domains.iter().copied().map(Errand::GiveUp));
+            drop(state);
+            self.send_helper();
+        }
+    }
+
+    /// The segments of these domains are given up for others.
+    pub fn give_up_segments(&self, domains: &[u32]) {
+        let segments = domains.iter().flat_map(|pd| self.sharing.segments(*pd));
+        for segment in segments.collect::<Vec<_>>() {
+            self.sharing.renew(self, segment);
+        }
+        let evicted_from = &mut self.state.lock().evicted_from;
+        for domain in domains {
+            let at = evicted_from.iter().position(|pd| pd == domain);
+            at.map(|at| evicted_from.swap_remove(at));
+        }
+    }
+}
+
+impl State {
+    /// Queue pairs whose completion queue has overrun fail.
+    #[cold]
+    #[inline(never)]
+    pub fn fail_users(&mut self) {
+        while let Some(cq) = self.core.overrun.pop() {
+            for index in 0..self.qps.len() {
+                let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
+                    continue;
+                };
+                if route.send_cq != cq && route.recv_cq != cq {
+                    continue;
+                }
+                if let Some(entry) = &mut self.qps[index] {
+                    let qpn = entry.qp.qpn();
+                    entry.break_off(&mut self.core);
+                    self.touch(qpn);
+                }
+            }
+        }
+    }
+
+    /// The queue pairs whose peers are accessing.
+    fn in_flight(&self, what: Accesses) -> Vec<u32> {
+        let key = |entry: &QpEntry| match &entry.link {
+            Link::Ring(ring) => ring.peer_in_flight(),
+            _ => 0,
+        };
+        let late = |entry: &QpEntry| match what {
+            Accesses::Region(region) => key(entry) == u64::from(region),
+            Accesses::QueuePair(qpn) => entry.qp.qpn() == qpn && key(entry) != 0,
+        };
+        let index = |qpn| crate::core::qp_index(qpn);
+        let concerned = match what {
+            Accesses::Region(_) => &self.qps[..],
+            Accesses::QueuePair(qpn) => {
+                let range = index(qpn)..(index(qpn) + 1).min(self.qps.len());
+                self.qps.get(range).unwrap_or_default()
+            }
+        };
+        let late = concerned.iter().flatten().filter(|entry| late(entry));
+        late.map(|entry| entry.qp.qpn()).collect()
+    }
+
+    /// Queue pairs whose peers were evicted by [`crate::core::Core`] fail, and the segments that
+    /// those may yet store into are given up.
+    #[cold]
+    pub fn fail_late(&mut self) {
+        let late = std::mem::take(&mut self.core.late);
+        let entries = late
+            .iter()
+            .filter_map(|index| self.qps.get(*index)?.as_ref());
+        let late: Vec<u32> = entries.map(|entry| entry.qp.qpn()).collect();
+        let domains = self.evict(&late);
+        self.errands.extend(domains.into_iter().map(Errand::GiveUp));
+    }
+
+    /// Evicts the peers of queue pairs, and returns the protection domains concerned, each of which
+    /// is to be given to [`Shared::give_up_segments`] once.
+    fn evict(&mut self, late: &[u32]) -> Vec<u32> {
+        let mut domains = Vec::new();
+        for &qpn in late {
+            let index = crate::core::qp_index(qpn);
+            let Some(entry) = self.qps.get_mut(index).and_then(Option::as_deref_mut) else {
+                continue;
+            };
+            if let Link::Ring(ring) = &mut entry.link {
+                ring.evict();
+            }
+            domains.push(entry.qp.config().pd);
+            entry.break_off(&mut self.core);
+            self.touch(qpn);
+        }
+        self.flush_pending(&clock::Now::default());
+        domains.sort_unstable();
+        domains.dedup();
+        self.evicted_from.extend_from_slice(&domains);
+        domains
+    }
+}
