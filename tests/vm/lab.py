@@ -150,6 +150,8 @@ class Guest:
         self.process = None
         self.line = None
         self.pending = b""
+        self.kernel, self.initrd = lab.kernel, lab.initrd
+        self.smp, self.memory = SMP, MEMORY
 
     def start(self):
         """Starts QEMU."""
@@ -157,15 +159,15 @@ class Guest:
         if not os.path.exists(self.console):
             ip("-n", self.lab.netns, "tuntap", "add", tap, "mode", "tap")
             ip("-n", self.lab.netns, "link", "set", tap, "master", BRIDGE, "up")
-        device = self.attach()
+        device = self.devices()
         ours, theirs = socket.socketpair()
         argv = ["ip", "netns", "exec", self.lab.netns, os.path.join(ROOT, "scripts", "vm-root"),
                 "nice", "-n", "10", "qemu-system-x86_64", "-accel", "tcg", "-cpu", CPU,
-                "-smp", SMP,
-                "-object", f"memory-backend-memfd,id=m,size={MEMORY},share=on",
-                "-machine", "q35,memory-backend=m", "-m", MEMORY, "-nodefaults", "-nographic",
-                "-no-reboot", "-kernel", self.lab.kernel,
-                "-initrd", self.lab.initrd,
+                "-smp", self.smp,
+                "-object", f"memory-backend-memfd,id=m,size={self.memory},share=on",
+                "-machine", "q35,memory-backend=m", "-m", self.memory, "-nodefaults", "-nographic",
+                "-no-reboot", "-kernel", self.kernel,
+                "-initrd", self.initrd,
                 # On a busy host the kernel's check of its timer fails, and boots no further. An
                 # emulator has no Meltdown; what is done about it makes each system call forget the
                 # emulator's translations. Warnings are shown.
@@ -180,7 +182,6 @@ class Guest:
                 "-netdev", f"tap,id=n,ifname={tap},script=no,downscript=no",
                 "-device", f"virtio-net-pci,netdev=n,mac=52:54:00:ca:00:{self.number:02x},romfile=",
                 "-qmp", f"unix:{self.qmp},server=on,wait=off",
-                "-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=128G",
                 *device]
         log = os.path.join(self.lab.dir, f"{self.name}.qemu")
         with open(log, "ab") as errors:
@@ -189,6 +190,11 @@ class Guest:
                                             start_new_session=True)
         theirs.close()
         self.line, self.pending = ours, b""
+
+    def devices(self):
+        """What QEMU shows the guest beside what any has."""
+        return ["-device", f"pcie-root-port,id={PORT},chassis=9,pref64-reserve=128G",
+                *self.attach()]
 
     def attach(self):
         """Lets the guest attach to the broker: QEMU's arguments, with a place for the device that
@@ -265,6 +271,19 @@ class Guest:
         if self.line:
             self.line.close()
             self.line = None
+
+
+class Bare(Guest):
+    """A machine that stands for a host: Debian 12's kernel, a broker of its own, no driver."""
+
+    def __init__(self, lab, name, number):
+        super().__init__(lab, name, number, None)
+        self.kernel, self.initrd = (f"{path}-bare" for path in (lab.kernel, lab.initrd))
+        # Two that poll.
+        self.smp, self.memory = "2", "512M"
+
+    def devices(self):
+        return []
 
 
 def quote(*argv):

@@ -105,6 +105,52 @@ pub fn page_references() -> Vec<Finding> {
     }]
 }
 
+/// Memory is moved from under a mapping that stays.
+pub fn lifting() -> Vec<Finding> {
+    const TOPIC: &str = "memory in place";
+    let release = read_line("/proc/sys/kernel/osrelease").unwrap_or_default();
+    vec![match leave_mapping() {
+        Ok(()) if moves_pages(&release) => Finding::ok(
+            TOPIC,
+            "pages are moved one by one (UFFDIO_MOVE, mremap(2) with MREMAP_DONTUNMAP)",
+        ),
+        Ok(()) => Finding::ok(
+            TOPIC,
+            "pages are moved by mremap(2) with MREMAP_DONTUNMAP; one by one from Linux 6.8 on",
+        ),
+        Err(error) => Finding::warn(
+            TOPIC,
+            format!(
+                "mremap(2) with MREMAP_DONTUNMAP (Linux 5.7): {error}; memory is not shared in \
+                 place, and travels through rings"
+            ),
+        ),
+    }]
+}
+
+/// Whether a kernel of this name has `UFFDIO_MOVE`.
+fn moves_pages(release: &str) -> bool {
+    const FIRST: (u32, u32) = (6, 8);
+    let mut parts = release.split(|c: char| !c.is_ascii_digit());
+    let mut part = || parts.next().and_then(|part| part.parse().ok());
+    part().zip(part()).is_some_and(|version| version >= FIRST)
+}
+
+/// Moves a page from under its mapping.
+fn leave_mapping() -> rustix::io::Result<()> {
+    use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
+    const PAGE: usize = 4096;
+    let prot = ProtFlags::READ | ProtFlags::WRITE;
+    let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
+    // SAFETY: two pages of this function's own, which nobody else knows.
+    unsafe {
+        let pages = mmap_anonymous(std::ptr::null_mut(), 2 * PAGE, prot, MapFlags::PRIVATE)?;
+        let moved = mremap_fixed(pages, PAGE, PAGE, flags, pages.byte_add(PAGE));
+        munmap(pages, 2 * PAGE)?;
+        moved.map(drop)
+    }
+}
+
 /// Whether `CAP_SYS_PTRACE` is effective, which userfaultfd(2) asks for.
 fn is_privileged() -> bool {
     const CAP_SYS_PTRACE: u32 = 19;
@@ -171,6 +217,13 @@ mod tests {
         assert_eq!(selected("always [madvise] never"), Some("madvise"));
         assert_eq!(selected("always madvise never"), None);
         assert_eq!(selected("]["), None);
+    }
+
+    #[test]
+    fn knows_which_kernels_move_pages() {
+        assert!(moves_pages("6.8.0-rc1") && moves_pages("6.18.44-fc-v657") && moves_pages("10.0"));
+        assert!(!moves_pages("6.1.0-50-cloud-amd64") && !moves_pages("5.14") && !moves_pages(""));
+        leave_mapping().expect("it stays");
     }
 
     #[test]

@@ -67,7 +67,7 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 17] = [
+const CHECKS: [fn() -> Vec<Finding>; 18] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
@@ -78,6 +78,7 @@ const CHECKS: [fn() -> Vec<Finding>; 17] = [
     kernel::sealed_memory,
     kernel::user_faults,
     kernel::page_references,
+    kernel::lifting,
     kernel::huge_pages,
     kernel::processors,
     network::ports,
