@@ -1,15 +1,12 @@
 //! A ring in shared memory whose peer writes anything anywhere.
 
-#[path = "script.rs"]
-mod script;
-
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use crate::script::Script;
 use causeway_shm::layout as l;
 use causeway_shm::{Attention, Ring, Segment, Side};
-use script::Script;
 
 /// Least capacity, so that the ring is gone round often.
 const CAPACITY: usize = l::MIN_CAPACITY;

@@ -12,7 +12,7 @@
 //! - what happens is queued by the agent and made into an event by the thread that takes it, which
 //!   also takes the identifier's queue pair to its next state, as rdma-core's library does.
 #![cfg_attr(
-    test,
+    any(test, fuzzing),
     allow(
         dead_code,
         reason = "the trampolines that use it are not in test binaries"
@@ -31,15 +31,19 @@ mod errno;
 mod event;
 mod ffi;
 mod forks;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod id;
 mod multicast;
 mod option;
 mod qp;
 mod rsocket;
+#[cfg(any(test, fuzzing))]
+mod scripted;
 mod sockaddr;
 mod srq;
 mod strings;
 
 // A test binary has no version nodes to put the symbols in.
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 include!(concat!(env!("OUT_DIR"), "/trampolines.rs"));

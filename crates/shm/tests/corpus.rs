@@ -1,16 +1,25 @@
-//! Replays the fuzzing corpus of the ring (fuzz/README.md).
+//! Replays the fuzzing corpora of the ring and of what else peers write (fuzz/README.md).
 #![cfg(not(any(loom, shuttle)))]
 
+#[path = "../../../fuzz/harness/cells.rs"]
+mod cells;
 #[path = "../../../fuzz/harness/corpus.rs"]
 mod corpus;
 #[path = "../../../fuzz/harness/ring.rs"]
 mod ring;
+#[path = "../../../fuzz/harness/script.rs"]
+mod script;
 
 use causeway_shm::layout as l;
 
 #[test]
 fn replay_ring() {
     corpus::replay("ring", ring::run);
+}
+
+#[test]
+fn replay_cells() {
+    corpus::replay("cells", cells::run);
 }
 
 /// A script in which both sides send and receive honestly, several times round the ring.

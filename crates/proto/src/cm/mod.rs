@@ -196,6 +196,12 @@ impl Connection {
         self.local
     }
 
+    /// The port space that both ends have it in.
+    #[must_use]
+    pub fn space(&self) -> PortSpace {
+        self.space
+    }
+
     /// The peer's name of it; 0 while unknown.
     #[must_use]
     pub fn remote(&self) -> u64 {

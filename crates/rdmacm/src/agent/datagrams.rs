@@ -21,7 +21,7 @@ type Arrival = (SocketAddr, Option<IpAddr>, Message);
 const RECEIVES_MAX: usize = 16;
 /// Requests of a listener whose senders' addresses are not proved. Beyond them a request gets a
 /// token and nothing of it is kept.
-const HALF_OPEN_MAX: usize = 64;
+pub(super) const HALF_OPEN_MAX: usize = 64;
 
 /// Sends a message. What can't be sent now is lost as on the way: it is repeated if it matters.
 pub(super) fn send(port: &UdpPort, to: SocketAddr, from: Option<IpAddr>, message: &Message) {
@@ -111,7 +111,7 @@ impl Table {
         }
     }
 
-    fn handle(&mut self, arrival: &Arrival) {
+    pub(super) fn handle(&mut self, arrival: &Arrival) {
         let (from, _, message) = arrival;
         let Some(conn) = self.conns.get_mut(&message.receiver) else {
             return self.handle_stray(arrival);
@@ -138,7 +138,7 @@ impl Table {
         self.answer(*from, *to, &reply(message, kind, reason));
     }
 
-    fn handle_at_listener(&mut self, token: u64, arrival: &Arrival) {
+    pub(super) fn handle_at_listener(&mut self, token: u64, arrival: &Arrival) {
         let (from, to, message) = arrival;
         if message.kind != Kind::Request {
             return;
@@ -215,7 +215,7 @@ impl Table {
     }
 
     /// The process whose agent has this address may be gone.
-    fn suspect(&mut self, peer: SocketAddr) {
+    pub(super) fn suspect(&mut self, peer: SocketAddr) {
         let concerned =
             |(name, conn): (&u64, &Conn)| (conn.lifeline == Some(peer)).then_some(*name);
         let names: Vec<u64> = self.conns.iter().filter_map(concerned).collect();

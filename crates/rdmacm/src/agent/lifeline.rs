@@ -537,5 +537,7 @@ fn dial(peer: SocketAddr, from: Option<IpAddr>) -> io::Result<OwnedFd> {
     }
 }
 
+#[cfg(any(test, fuzzing))]
+mod checks;
 #[cfg(test)]
 mod tests;

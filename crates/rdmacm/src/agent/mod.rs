@@ -25,6 +25,8 @@ use lifeline::Lifelines;
 use token::Tokens;
 
 mod datagrams;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 mod lifeline;
 mod thread;
 mod token;
@@ -118,6 +120,10 @@ static ORIGIN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::
 
 /// The time as connections count it.
 pub(crate) fn now() -> Instant {
+    #[cfg(any(test, fuzzing))]
+    if let Some(now) = fuzzing::made_up_time() {
+        return now;
+    }
     let elapsed = ORIGIN.elapsed().as_nanos();
     Instant(1 + u64::try_from(elapsed).unwrap_or(u64::MAX - 1))
 }

@@ -120,7 +120,7 @@ impl Stream {
     }
 
     /// Where the peer has mapped `offset`, and for how many bytes.
-    fn find(&self, offset: u64) -> Result<(Place, u64)> {
+    pub(super) fn find(&self, offset: u64) -> Result<(Place, u64)> {
         for entry in 0..u32::from(self.mappings.entries) {
             let at = (SLOTS * REGION_LEN) as u32 + entry * MAPPING_LEN as u32;
             if let Some(found) = look_up(&self.link.table.read(at)?, offset) {

@@ -89,6 +89,8 @@ pub(super) struct Link {
     qp: *mut IbvQp,
     cq: *mut IbvCq,
     channel: *mut IbvCompChannel,
+    /// Completions that the queue holds.
+    entries: u32,
     /// Where the peer writes data.
     pub incoming: Buffer,
     /// Where data waits until it has been written.
@@ -188,6 +190,7 @@ impl Link {
                 qp: (*id).qp,
                 cq,
                 channel,
+                entries: receives + sends,
                 incoming,
                 outgoing,
                 table,
@@ -195,6 +198,11 @@ impl Link {
             (0..receives).try_for_each(|_| link.post_receive())?;
             Ok(link)
         }
+    }
+
+    /// Completions that there can be at once.
+    pub fn completions(&self) -> usize {
+        self.entries as usize
     }
 
     /// The descriptor that is readable when [`Link::arm`] has been answered.

@@ -12,6 +12,8 @@ pub(super) mod close;
 mod config;
 pub(super) mod connect;
 mod flow;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod fuzzing;
 pub(super) mod iomap;
 mod link;
 mod memory;

@@ -116,10 +116,17 @@ fn look(watched: &mut [Watched]) -> Result<usize> {
         .count())
 }
 
+/// How long to sleep at most.
+fn patience(watched: &[Watched], deadline: Option<Instant>) -> Option<Duration> {
+    let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+    let sockets = watched.iter().filter_map(|one| one.socket.as_ref());
+    let own = sockets.filter_map(|socket| socket.lock().patience(None));
+    own.chain(left).min()
+}
+
 /// Sleeps until something may have happened, or the time is over.
 fn doze(watched: &mut [Watched], deadline: Option<Instant>) -> Result<()> {
     let mut kernel = Vec::with_capacity(2 * watched.len());
-    let mut patience = deadline.map(|d| d.saturating_duration_since(Instant::now()));
     for one in watched.iter() {
         let Some(socket) = &one.socket else {
             kernel.push(entry(one.asked.fd, one.asked.events));
@@ -128,12 +135,10 @@ fn doze(watched: &mut [Watched], deadline: Option<Instant>) -> Result<()> {
         let mut state = socket.lock();
         let fds = socket.doze(&mut state);
         kernel.extend(fds.iter().map(|fd| entry(*fd, libc::POLLIN)));
-        let own = state.patience(None);
-        patience = [patience, own].into_iter().flatten().min();
     }
     // Whatever happened before the completion queues were armed is not announced.
     let slept = match look(watched) {
-        Ok(0) => wait(&mut kernel, patience).map(drop),
+        Ok(0) => wait(&mut kernel, patience(watched, deadline)).map(drop),
         Ok(_) => Ok(()),
         Err(errno) => Err(errno),
     };

@@ -28,6 +28,9 @@ use crate::errno::{Errno, Result};
 use crate::id::{self, PS_TCP};
 use crate::{connect, event};
 
+/// Passes at most in which what a peer sent before its end is taken.
+const LAST_PASSES: usize = 64;
+
 /// How far an rsocket has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
@@ -315,6 +318,9 @@ impl State {
     /// How long to sleep at most. Another thread's call can take the event that connects, so who
     /// sleeps until then looks again at times.
     pub fn patience(&self, deadline: Option<Instant>) -> Option<Duration> {
+        if self.stream.as_ref().is_some_and(Stream::is_unfinished) {
+            return Some(Duration::ZERO);
+        }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let sure = match self.phase {
             Phase::Listening => true,
@@ -388,7 +394,12 @@ impl State {
         let Some(stream) = self.stream.as_mut() else {
             return;
         };
-        stream.progress();
+        for _ in 0..LAST_PASSES {
+            stream.progress();
+            if !stream.is_unfinished() {
+                break;
+            }
+        }
         if !stream.ended() {
             // It did not say so: what was sent may be incomplete.
             stream.lost(Some(Errno(libc::ECONNRESET)));

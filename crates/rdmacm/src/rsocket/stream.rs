@@ -51,6 +51,8 @@ pub(super) struct Stream {
     pub error: Option<Errno>,
     /// Anything arrived.
     heard: bool,
+    /// More may have happened than one pass takes.
+    unfinished: bool,
     /// The connection is over.
     ended: bool,
 }
@@ -74,6 +76,7 @@ impl Stream {
             connected: false,
             error: None,
             heard: false,
+            unfinished: false,
             ended: false,
         }
     }
@@ -145,7 +148,13 @@ impl Stream {
         (self.readable, self.writable, self.connected) = (false, false, false);
     }
 
-    /// Takes what has arrived and what is complete, and tells the peer what it may send.
+    /// Whether the last pass left something that nobody will be woken for.
+    pub fn is_unfinished(&self) -> bool {
+        self.unfinished && !self.ended
+    }
+
+    /// Takes what has arrived and what is complete, and tells the peer what it may send. No more
+    /// than all queues hold: a peer that sends without end holds up nobody.
     pub fn progress(&mut self) {
         let outcome = self.take_completions();
         if let Err(errno) = outcome.and_then(|()| self.tell_credits()) {
@@ -159,13 +168,16 @@ impl Stream {
             good: false,
             immediate: None,
         };
+        let mut left = self.link.completions();
         loop {
             let mut done = [NONE; COMPLETIONS];
             let count = self.link.poll(&mut done)?;
             for one in &done[..count] {
                 self.complete(one)?;
             }
-            if count < COMPLETIONS {
+            self.unfinished = count == COMPLETIONS;
+            left = left.saturating_sub(count);
+            if !self.unfinished || left == 0 {
                 return Ok(());
             }
         }
