@@ -21,7 +21,7 @@ test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) ## Build the test 
 $(BUILD)/test/idle: tests/idle/idle.c
 $(BUILD)/test/closed: tests/cli/closed.c
 $(BUILD)/test/traffic: tests/kill/traffic.c
-$(BUILD)/test/victim: tests/hostile/victim.c tests/hostile/stage.c
+$(BUILD)/test/victim: $(addprefix tests/hostile/,victim.c hold.c stage.c)
 $(BUILD)/test/attacker: $(addprefix tests/hostile/,attacker.c forge.c loot.c breakin.c stage.c)
 $(BUILD)/test/victim $(BUILD)/test/attacker: $(wildcard tests/hostile/*.h)
 $(TEST_PROGRAMS): tests/verify/common.c tests/verify/common.h mk/c.mk

@@ -2,7 +2,7 @@
 
 import signal
 
-from hostile import takeback, windows
+from hostile import held, takeback, windows
 from hostile.cast import (ATTACKER_UID, LOCAL_WRITE, READ_ONLY, READ_WRITE, REMOTE_READ,
                           VICTIM_UID, Failed, wait_until)
 from hostile.scene import (LOCAL, OTHER, OTHER_PD, READABLE, REMOTE_ACCESS_ERROR, SCRIBBLE,
@@ -368,3 +368,4 @@ def all_attacks():
     yield "another tenant", other_tenant
     yield "root against an ordinary user", root_attacker
     yield "one user", same_user
+    yield from held.all_tests()

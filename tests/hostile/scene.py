@@ -19,12 +19,13 @@ SCRIBBLE = 0x5a
 class Scene:
     """Everybody connected, everything registered."""
 
-    def __init__(self, stage, victim=VICTIM_UID, attacker=ATTACKER_UID, tenant="stage"):
+    def __init__(self, stage, victim=VICTIM_UID, attacker=ATTACKER_UID, tenant="stage",
+                 friend=FRIEND_UID):
         self.stage = stage
         self.qps = 0
         self.victim = stage.enter("victim", victim)
         self.attacker = stage.enter("attacker", attacker, tenant)
-        self.friend = stage.enter("attacker", FRIEND_UID)
+        self.friend = stage.enter("attacker", friend)
         self.places = {}
         self.keys = {}
         for area in (WRITABLE, READABLE, OTHER, LOCAL, PRIVATE):

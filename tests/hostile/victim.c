@@ -3,7 +3,7 @@
  * one. All around is secret, always; what is inside is what it was filled with last. Arguments:
  * the complements of the two words by which secret and public contents are known. */
 #define _GNU_SOURCE
-#include "stage.h"
+#include "hold.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -267,6 +267,24 @@ static void do_try_dereg(char **args, int count)
 	say("ok %d", said);
 }
 
+/* "rereg? I PD ACCESS": the error by which ibv_rereg_mr fails. */
+static void do_try_rereg(char **args, int count)
+{
+	struct area *a = area_of(args[0]);
+	int what = IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+	int said = ibv_rereg_mr(a->mr, what, stage_pd(args[1]), NULL, 0, number(args[2]));
+
+	(void)count;
+	say("ok %d", said ? errno : 0);
+}
+
+/* "hold I WAY FILE OFFSET": a page in the midst of an area. */
+static void do_hold(char **args, int count)
+{
+	(void)count;
+	hold_begin(area_of(args[0])->base + 4 * PAGE, args + 1);
+}
+
 /* The number of the file that is mapped in the middle of an area, 0 for private memory. */
 static void do_where(char **args, int count)
 {
@@ -436,6 +454,8 @@ static const struct command commands[] = {
 	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
 	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
 	{ "pin", 1, do_pin }, { "unpin", 0, do_unpin }, { "dereg?", 1, do_try_dereg },
+	{ "rereg?", 3, do_try_rereg }, { "hold", 4, do_hold }, { "letgo", 0, hold_end },
+	{ "run", 0, hold_run },
 	{ "splice", 1, do_splice }, { "unsplice", 0, do_unsplice },
 	{ "flood", 2, do_flood }, { "flooded", 0, do_flooded }, { "ebb", 0, do_ebb }, { 0 },
 };

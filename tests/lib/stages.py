@@ -70,7 +70,7 @@ def all_stages():
         Stage("sisci-hostile", "SISCI: a hostile process of another user",
               ["tests/sisci/hostile"], seconds=300),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
-              seconds=300),
+              seconds=500),
         Stage("scale", "thousands of queue pairs, hundreds of processes", ["tests/scale/run"],
               seconds=900),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
