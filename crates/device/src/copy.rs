@@ -88,6 +88,46 @@ pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) -> Resul
     }
 }
 
+/// Copies from `src` to `dst`, one of which is a peer's memory and the other this program's.
+///
+/// # Errors
+/// Where one of both is gone.
+///
+/// # Safety
+/// As [`store`] for `dst`, as [`load`] for `src`.
+#[inline]
+pub(crate) unsafe fn between(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    unsafe { copy(dst, src, len) }
+}
+
+/// As [`between`], but the last aligned 8 bytes, or what there is of them, become visible last and
+/// in one piece.
+///
+/// # Errors
+/// As [`between`].
+///
+/// # Safety
+/// As [`between`].
+#[inline]
+pub(crate) unsafe fn between_last_word_last(
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+) -> Result<(), Fault> {
+    let tail = last_word(dst.addr() + len, len);
+    let body = len - tail;
+    let mut word = [0; 8];
+    // SAFETY: the caller's ranges, cut in two.
+    unsafe {
+        if body > 0 {
+            copy(dst, src, body)?;
+        }
+        copy(word.as_mut_ptr(), src.add(body), tail)?;
+        store_last_word(dst.add(body), &word[..tail])
+    }
+}
+
 /// How many of the last bytes of a range of `len` that ends at `end` lie in one aligned word.
 #[inline]
 pub(crate) fn last_word(end: usize, len: usize) -> usize {
@@ -105,8 +145,13 @@ pub(crate) fn last_word(end: usize, len: usize) -> usize {
 #[inline]
 pub(crate) unsafe fn store_last_word(dst: *mut u8, bytes: &[u8]) -> Result<(), Fault> {
     fence(Ordering::Release);
-    // SAFETY: the caller's promise.
-    unsafe { store_word(dst, bytes) }
+    // SAFETY: the caller's promise; a whole word ends where an aligned one does.
+    unsafe {
+        match bytes.first_chunk() {
+            Some(word) => store_one::<8>(dst, u64::from_le_bytes(*word)),
+            None => store_word(dst, bytes),
+        }
+    }
 }
 
 /// Stores up to 8 bytes that lie within one aligned word, in as few aligned stores as there can

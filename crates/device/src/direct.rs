@@ -22,6 +22,8 @@ const BRACKET: u32 = 256 << 10;
 /// Bytes that the kernel maps at once where a page of a file is first read, and not where it is
 /// first written (`fault_around_bytes`, unless set otherwise).
 const FAULT_AROUND: usize = 64 << 10;
+/// Most bytes of a work request that goes the short way.
+pub(crate) const LONGEST: u32 = FAULT_AROUND as u32 / 2;
 /// Segments that the broker refused, remembered for one queue pair; beyond, they are forgotten and
 /// asked for again.
 const REFUSED_MAX: usize = 64;
@@ -45,10 +47,35 @@ struct Opened {
     window: Window,
 }
 
+/// Where a region of the peer's was found last.
+#[derive(Debug)]
+struct Translation {
+    key: u32,
+    /// The publication of its entry that says so.
+    stamp: u64,
+    pd: u32,
+    access: u32,
+    /// The addresses that are in the window, and the first one's offset in the segment.
+    from: u64,
+    to: u64,
+    offset: u64,
+    window: Window,
+    /// Keeps the window mapped.
+    _arena: Arc<Arena>,
+}
+
+/// Where a target is, as long as its entry has not changed ([`Direct::still_holds`]).
+pub(crate) struct Cached {
+    pub at: *mut u8,
+    stamp: u64,
+    pd: u32,
+}
+
 /// A queue pair's view of its peer's memory.
 #[derive(Debug)]
 pub(crate) struct Direct {
     mrs: PeerMrs,
+    translation: Option<Translation>,
     /// The peer's queue pair.
     peer_qpn: u32,
     /// Segments the broker has handed out for this queue pair.
@@ -68,6 +95,7 @@ impl Direct {
     pub fn new(mrs: PeerMrs, peer_qpn: u32) -> Self {
         Direct {
             mrs,
+            translation: None,
             peer_qpn,
             arenas: HashMap::new(),
             opened: None,
@@ -103,6 +131,72 @@ impl Direct {
             }
             Answer::NotNow => {}
         }
+    }
+
+    /// Where a range was found before, if that was inside the region used last.
+    #[inline]
+    pub fn cached(&self, key: u32, addr: u64, len: u32, what: Remote) -> Option<Cached> {
+        let known = self.translation.as_ref()?;
+        let need = access(what);
+        let inside = addr >= known.from && addr.checked_add(len.into())? <= known.to;
+        if known.key != key || !inside || known.access & need != need {
+            return None;
+        }
+        let (at, _) = known.window.at(known.offset + (addr - known.from))?;
+        Some(Cached {
+            at,
+            stamp: known.stamp,
+            pd: known.pd,
+        })
+    }
+
+    /// Whether what was found before holds, between [`Ring::enter`], which said what is granted,
+    /// and [`Ring::leave`].
+    #[inline]
+    pub fn still_holds(&self, cached: &Cached, key: u32, grant: Grant, what: Remote) -> bool {
+        grant.allows(access(what))
+            && grant.pd() == cached.pd
+            && self.mrs.is_still(key, cached.stamp)
+    }
+
+    /// Remembers where a region is whose byte at an offset of the segment was just found. The
+    /// entry may lie: what counts is that all it makes of addresses is inside the window.
+    fn remember(&mut self, entry: &MrEntry, stamp: u64, offset: u64) {
+        let known = self.translation.as_ref();
+        if known.is_some_and(|known| known.key == entry.key && known.stamp == stamp) {
+            return;
+        }
+        let Some(opened) = &self.opened else { return };
+        // From the region's start, unless that is in another window.
+        let begin = entry.start.max(entry.offset);
+        let begin = opened.window.at(begin).map_or(offset, |_| begin);
+        let end = entry.offset.saturating_add(entry.len).min(entry.end);
+        let (Some((_, room)), Some(before)) =
+            (opened.window.at(begin), begin.checked_sub(entry.offset))
+        else {
+            return;
+        };
+        let Some(from) = entry.iova.checked_add(before) else {
+            return;
+        };
+        let len = end.saturating_sub(begin).min(room as u64);
+        let writes = access(Remote::Write) | access(Remote::Atomic);
+        let access = if opened.arena.is_writable() {
+            entry.access
+        } else {
+            entry.access & !writes
+        };
+        self.translation = Some(Translation {
+            key: entry.key,
+            stamp,
+            pd: entry.pd,
+            access,
+            from,
+            to: from.saturating_add(len),
+            offset: begin,
+            window: opened.window,
+            _arena: Arc::clone(&opened.arena),
+        });
     }
 
     /// Where an offset of a segment is mapped, and how many bytes from there on.
@@ -188,17 +282,17 @@ struct Bracket {
 }
 
 impl Reaching<'_> {
-    /// The entry of a target and its offset, if the access is allowed.
+    /// The entry of a target, its publication and the target's offset, if the access is allowed.
     #[inline]
-    fn check(&self, pd: u32, target: Target, what: Remote) -> Option<(MrEntry, u64)> {
-        let entry = self.direct.mrs.get(target.rkey)?;
+    fn check(&self, pd: u32, target: Target, what: Remote) -> Option<(MrEntry, u64, u64)> {
+        let (entry, stamp) = self.direct.mrs.get_with_stamp(target.rkey)?;
         let need = access(what);
         let bound_here = entry.qpn == 0 || entry.qpn == self.direct.peer_qpn;
         if entry.pd != pd || !bound_here || entry.access & need != need {
             return None;
         }
         let offset = entry.locate(target.addr, target.len.into())?;
-        Some((entry, offset))
+        Some((entry, stamp, offset))
     }
 
     /// Begins a bracket at byte `from` of a target. Whatever it returns, [`Ring::leave`] follows.
@@ -208,7 +302,7 @@ impl Reaching<'_> {
         if !grant.allows(access(what)) {
             return None;
         }
-        let (entry, offset) = self.check(grant.pd(), target, what)?;
+        let (entry, stamp, offset) = self.check(grant.pd(), target, what)?;
         let offset = offset.checked_add(from.into())?;
         if !entry.holds(offset, len.into()) {
             return None;
@@ -216,6 +310,7 @@ impl Reaching<'_> {
         let (at, room) = self
             .direct
             .at(entry.segment, offset, what != Remote::Read, grant)?;
+        self.direct.remember(&entry, stamp, offset);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         Some(Bracket { at, room })
     }
@@ -261,7 +356,7 @@ impl Reach for Reaching<'_> {
         if target.len == 0 || !grant.allows(access(what)) {
             return None;
         }
-        let (entry, offset) = self.check(grant.pd(), target, what)?;
+        let (entry, _, offset) = self.check(grant.pd(), target, what)?;
         let end = offset.checked_add(target.len.into())?;
         let (from, to) = (offset.max(entry.start), end.min(entry.end));
         let misaligned = what == Remote::Atomic && !target.addr.is_multiple_of(8);
@@ -331,5 +426,120 @@ impl Reach for Reaching<'_> {
         }
         self.direct.done += u64::from(before.is_ok());
         before
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_shm::layout::{MEMORY_SEGMENT_BYTES, MR_TABLE_BYTES, WINDOW};
+    use causeway_shm::{MrTable, Segment};
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
+
+    use super::*;
+
+    const KEY: u32 = 0x501;
+    const PD: u32 = 3;
+
+    /// A view of a peer's memory whose segment, for reading only or not, is open at `offset`.
+    fn view(offset: u64, writable: bool) -> (Direct, MrTable) {
+        let fd = memfd_create("t", MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, MEMORY_SEGMENT_BYTES).unwrap();
+        fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL).unwrap();
+        let arena = Arc::new(Arena::new(fd, writable).unwrap());
+        let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
+        let table = MrTable::format(Arc::clone(&segment)).unwrap();
+        let mut direct = Direct::new(PeerMrs::open(segment).unwrap(), 7);
+        direct.arenas.insert(1, arena);
+        assert!(direct.at(1, offset, false, Grant::NONE).is_some());
+        (direct, table)
+    }
+
+    fn entry(offset: u64, len: u64) -> MrEntry {
+        MrEntry {
+            key: KEY,
+            access: access(Remote::Read) | access(Remote::Write),
+            pd: PD,
+            qpn: 0,
+            iova: 0x7000_0000,
+            len,
+            offset,
+            segment: 1,
+            start: offset,
+            end: offset.saturating_add(len),
+        }
+    }
+
+    #[test]
+    fn what_was_found_holds_until_the_region_is_published_anew() {
+        let (mut direct, table) = view(4096, true);
+        let region = entry(4096, 8192);
+        table.publish(&region);
+        let (found, stamp) = direct.mrs.get_with_stamp(KEY).unwrap();
+        direct.remember(&found, stamp, 4096 + 100);
+        let (base, _) = direct.opened.as_ref().unwrap().window.at(4096).unwrap();
+        let cached = direct
+            .cached(KEY, region.iova + 8, 16, Remote::Write)
+            .unwrap();
+        assert_eq!(cached.at, base.wrapping_add(8));
+        let grant = Grant::new(PD, region.access);
+        assert!(direct.still_holds(&cached, KEY, grant, Remote::Write));
+        assert!(!direct.still_holds(&cached, KEY, Grant::NONE, Remote::Write));
+        assert!(!direct.still_holds(&cached, KEY, Grant::new(PD + 1, 7), Remote::Write));
+        table.retract(KEY);
+        assert!(!direct.still_holds(&cached, KEY, grant, Remote::Write));
+        table.publish(&region);
+        assert!(!direct.still_holds(&cached, KEY, grant, Remote::Write));
+    }
+
+    #[test]
+    fn only_what_is_in_the_region_and_allowed_is_found() {
+        let (mut direct, _) = view(4096, true);
+        let region = entry(4096, 8192);
+        direct.remember(&region, 1, 4096);
+        let found = |key, addr, len, what| direct.cached(key, addr, len, what).is_some();
+        assert!(found(KEY, region.iova, 8192, Remote::Read));
+        assert!(!found(KEY + 1, region.iova, 8, Remote::Read));
+        assert!(!found(KEY, region.iova - 1, 8, Remote::Read));
+        assert!(!found(KEY, region.iova + 8185, 8, Remote::Read));
+        assert!(!found(KEY, u64::MAX - 3, 8, Remote::Read));
+        assert!(!found(KEY, region.iova, 8, Remote::Atomic));
+        let (mut direct, _) = view(4096, false);
+        direct.remember(&region, 1, 4096);
+        assert!(direct.cached(KEY, region.iova, 8, Remote::Read).is_some());
+        assert!(direct.cached(KEY, region.iova, 8, Remote::Write).is_none());
+    }
+
+    /// Whatever an entry says, what is made of it is inside the window that is mapped.
+    #[test]
+    fn an_entry_that_lies_leads_nowhere_else() {
+        const WORDS: [u64; 8] = [0, 1, 4096, WINDOW - 1, WINDOW, 1 << 47, 1 << 63, u64::MAX];
+        let offset = WINDOW + 4096;
+        let (mut direct, _) = view(offset, true);
+        let window = direct.opened.as_ref().unwrap().window;
+        let (first, room) = window.at(WINDOW).unwrap();
+        let mapped = first.addr()..=first.addr() + room;
+        let lies = (0..WORDS.len().pow(5)).map(|number| {
+            let word = |digit| WORDS[number / WORDS.len().pow(digit) % WORDS.len()];
+            MrEntry {
+                iova: word(0),
+                offset: word(1),
+                len: word(2),
+                start: word(3),
+                end: word(4),
+                ..entry(0, 0)
+            }
+        });
+        for lie in lies {
+            direct.translation = None;
+            direct.remember(&lie, 1, offset);
+            for addr in WORDS.map(|word| lie.iova.wrapping_add(word)) {
+                for len in [1, u32::MAX] {
+                    if let Some(cached) = direct.cached(KEY, addr, len, Remote::Read) {
+                        assert!(mapped.contains(&cached.at.addr()));
+                        assert!(mapped.contains(&(cached.at.addr() + len as usize)));
+                    }
+                }
+            }
+        }
     }
 }

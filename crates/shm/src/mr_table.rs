@@ -32,6 +32,9 @@ const VALID: u64 = 1 << 63;
 /// In the key word: where the access rights stand.
 const ACCESS_SHIFT: u32 = 32;
 const ACCESS_MASK: u64 = 0xff;
+/// In the key word, whether or not the entry is in force: how often it has been published.
+const COUNT_SHIFT: u32 = 40;
+const COUNT_MASK: u64 = (1 << (63 - COUNT_SHIFT)) - 1;
 
 /// A memory region, or a window, that peers can access themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,10 +108,15 @@ struct Mirror {
 /// Who holds a mirror's segment in here.
 const OWN_HOLDERS: usize = 2;
 
-/// Enters a region into a table.
-fn enter(mem: &Region, at: usize, entry: &MrEntry) {
+/// The publication count of a key word, where it stands.
+fn count_of(word: u64) -> u64 {
+    word & (COUNT_MASK << COUNT_SHIFT)
+}
+
+/// Enters a region into a table, as publication `count`, which is where it stands in the word.
+fn enter(mem: &Region, at: usize, entry: &MrEntry, count: u64) {
     let word = |offset| mem.word(at + offset);
-    word(KEY).store(0, Ordering::Release);
+    word(KEY).store(count, Ordering::Release);
     fence(Ordering::Release);
     for (offset, value) in [
         (IOVA, entry.iova),
@@ -126,7 +134,7 @@ fn enter(mem: &Region, at: usize, entry: &MrEntry) {
     }
     causeway_fault::point("table.written");
     let access = u64::from(entry.access) & ACCESS_MASK;
-    let key = VALID | (access << ACCESS_SHIFT) | u64::from(entry.key);
+    let key = VALID | count | (access << ACCESS_SHIFT) | u64::from(entry.key);
     word(KEY).store(key, Ordering::Release);
 }
 
@@ -165,7 +173,7 @@ impl MrTable {
         }
         for entry in entries {
             if let Some(at) = place(entry.key) {
-                enter(&mem, at, &entry);
+                enter(&mem, at, &entry, self.count(at));
             }
         }
         self.mirrors.push(Mirror { name, segment, mem });
@@ -198,19 +206,32 @@ impl MrTable {
         place(key).is_some()
     }
 
-    /// Lets peers find a region. Nothing happens where the table has no room for its key. One
-    /// thread at a time may change the table.
+    /// The publication count of an entry, where it stands in the key word.
+    fn count(&self, at: usize) -> u64 {
+        count_of(self.mem.word(at + KEY).load(Ordering::Relaxed))
+    }
+
+    /// Lets peers find a region. Nothing happens where the table has no room for its key, or where
+    /// an entry has been published as often as it can be: two publications never have the same key
+    /// word, by which peers know what they have found before. One thread at a time may change the
+    /// table.
     pub fn publish(&self, entry: &MrEntry) {
         let Some(at) = place(entry.key) else { return };
-        self.all().for_each(|mem| enter(mem, at, entry));
+        let count = self.count(at);
+        if count == COUNT_MASK << COUNT_SHIFT {
+            return;
+        }
+        let count = count + (1 << COUNT_SHIFT);
+        self.all().for_each(|mem| enter(mem, at, entry, count));
     }
 
     /// Withdraws a region: no access to it begins any more. Those under way show in the in-flight
     /// words ([`crate::Ring::peer_in_flight`]), to be looked at afterwards.
     pub fn retract(&self, key: u32) {
         let Some(at) = place(key) else { return };
+        let count = self.count(at);
         for mem in self.all() {
-            mem.word(at + KEY).store(0, Ordering::SeqCst);
+            mem.word(at + KEY).store(count, Ordering::SeqCst);
         }
         model_fence();
         causeway_fault::point("table.retracted");
@@ -240,10 +261,26 @@ impl PeerMrs {
         }
     }
 
+    /// Whether the entry of a key has not changed since [`PeerMrs::get_with_stamp`] found it with
+    /// this stamp. To be asked as that is, after [`crate::Ring::enter`].
+    #[inline]
+    #[must_use]
+    pub fn is_still(&self, key: u32, stamp: u64) -> bool {
+        place(key).is_some_and(|at| self.mem.word(at + KEY).load(Ordering::SeqCst) == stamp)
+    }
+
     /// The region that a key names, if it is in the table. A copy, whole or none.
     #[inline]
     #[must_use]
     pub fn get(&self, key: u32) -> Option<MrEntry> {
+        self.get_with_stamp(key).map(|(entry, _)| entry)
+    }
+
+    /// As [`PeerMrs::get`], with a number that is never that of another publication of an entry
+    /// with this key.
+    #[inline]
+    #[must_use]
+    pub fn get_with_stamp(&self, key: u32) -> Option<(MrEntry, u64)> {
         let at = place(key)?;
         let word = |offset| self.mem.word(at + offset);
         // After `Ring::enter`, as `retract` before `Ring::peer_in_flight`: all four in one order.
@@ -266,7 +303,7 @@ impl PeerMrs {
             end: read(END),
         };
         fence(Ordering::Acquire);
-        (word(KEY).load(Ordering::Relaxed) == before).then_some(entry)
+        (word(KEY).load(Ordering::Relaxed) == before).then_some((entry, before))
     }
 }
 
@@ -309,6 +346,35 @@ mod tests {
         assert!(!own.has_room(beyond));
         own.publish(&entry(beyond));
         assert_eq!(peer.get(beyond), None);
+    }
+
+    #[test]
+    fn a_stamp_is_that_of_one_publication() {
+        let (own, peer) = tables();
+        let key = (5 << l::KEY_GENERATION_BITS) | 1;
+        own.publish(&entry(key));
+        let (_, first) = peer.get_with_stamp(key).unwrap();
+        assert!(peer.is_still(key, first));
+        own.retract(key);
+        assert!(!peer.is_still(key, first));
+        own.publish(&entry(key));
+        assert!(!peer.is_still(key, first));
+        let (_, second) = peer.get_with_stamp(key).unwrap();
+        assert!(peer.is_still(key, second));
+    }
+
+    #[test]
+    fn an_entry_is_published_no_more_once_its_count_has_run_out() {
+        let (own, peer) = tables();
+        let key = (5 << l::KEY_GENERATION_BITS) | 1;
+        let at = place(key).unwrap() + KEY;
+        let last = (COUNT_MASK - 1) << COUNT_SHIFT;
+        own.mem.word(at).store(last, Ordering::Relaxed);
+        own.publish(&entry(key));
+        assert!(peer.get(key).is_some());
+        own.retract(key);
+        own.publish(&entry(key));
+        assert_eq!(peer.get(key), None);
     }
 
     #[test]

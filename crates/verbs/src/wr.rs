@@ -3,7 +3,7 @@
 use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, WrUd, wr_opcode};
 use crate::objects;
 use crate::{errno, mw};
-use causeway_device::Errno;
+use causeway_device::{Errno, OneSided};
 use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -278,6 +278,33 @@ unsafe fn report<T: Chained>(
     errno::fail(code)
 }
 
+/// A chain of one WRITE or READ of one range, for the short way.
+///
+/// # Safety
+/// `head` is null or begins a valid chain.
+#[inline(always)]
+unsafe fn one_sided(head: *const IbvSendWr) -> Option<OneSided> {
+    // SAFETY: the caller's promise.
+    let wr = unsafe { head.as_ref() }?;
+    let read = wr.opcode == wr_opcode::RDMA_READ;
+    if !(wr.next.is_null() && wr.num_sge == 1 && (read || wr.opcode == wr_opcode::RDMA_WRITE)) {
+        return None;
+    }
+    let flags = SendFlags::from_bits(wr.send_flags)?;
+    // SAFETY: these opcodes define `rdma`, and the list has an entry.
+    let (rdma, entry) = unsafe { (wr.wr.rdma, &*wr.sg_list) };
+    Some(OneSided {
+        wr_id: wr.wr_id,
+        flags,
+        read,
+        remote_addr: rdma.remote_addr,
+        rkey: rdma.rkey,
+        addr: entry.addr,
+        len: entry.length,
+        lkey: entry.lkey,
+    })
+}
+
 /// `ibv_post_send(3)`
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut IbvQp,
@@ -287,6 +314,9 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the caller passes a live QP and a valid chain.
     unsafe {
         let object = objects::qp(qp);
+        if one_sided(head).is_some_and(|wr| object.dev.post_short(&wr)) {
+            return 0;
+        }
         let max_inline = object.max_inline_data;
         let datagrams = object.dev.is_datagram();
         let binds = Cell::new(false);

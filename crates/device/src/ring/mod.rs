@@ -73,7 +73,7 @@ struct Flow {
 /// A queue pair's end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingLink {
-    ring: Ring,
+    pub(crate) ring: Ring,
     flow: Flow,
     peer: Arc<PeerEnd>,
     index: u32,
@@ -101,7 +101,7 @@ pub(crate) struct RingLink {
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
     /// The peer's memory, as far as it is mapped.
-    direct: Direct,
+    pub(crate) direct: Direct,
     /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
     /// and holds descriptors.
     to_withdraw: bool,
@@ -243,7 +243,7 @@ impl RingLink {
     /// change for the answer to a request, which is complete then. A message brings the
     /// acknowledgment along.
     #[inline]
-    fn show_ack(&mut self) {
+    pub(crate) fn show_ack(&mut self) {
         if self.untold > 0 {
             self.ack_untold |= self.publish_ack();
         }

@@ -9,7 +9,7 @@ use super::sendq::{SendWqe, Way};
 use super::{PostError, Qp};
 use crate::host::{AtomicOp, Host, Remote};
 use crate::reach::{NotDone, Reach, Target};
-use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, WcStatus};
+use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, Service, WcOpcode, WcStatus};
 
 /// From so many bytes on a WRITE waits for the sends before it, to be placed directly; a shorter
 /// one costs less to send behind them. READs and atomics always wait: their answer would anyway.
@@ -79,6 +79,36 @@ impl Qp {
                 let decided = wqe.way == Way::Direct && !self.is_next();
                 !wqe.begun() && !decided && self.goes_directly(wqe)
             })
+    }
+
+    /// Whether a WRITE or READ of one range could be carried out here and now, as
+    /// [`Qp::post_direct`] would: it would be accepted, and nothing is before it.
+    #[inline]
+    #[must_use]
+    pub fn takes_short(&self, read: bool, inline: bool, len: u32) -> bool {
+        let cap = &self.config.cap;
+        self.direct
+            && self.attr.state == QpState::Rts
+            && self.sq.is_empty()
+            && !self.trails()
+            && self.sq.used() < cap.max_send_wr
+            && cap.max_send_sge > 0
+            && (!inline || (!read && len <= cap.max_inline_data))
+            && (!read || (self.attr.max_rd_atomic > 0 && self.config.service == Service::Rc))
+    }
+
+    /// A work request that [`Qp::takes_short`] said yes to has been carried out.
+    #[inline]
+    pub fn passed<H: Host>(
+        &mut self,
+        host: &mut H,
+        (wr_id, opcode): (u64, WcOpcode),
+        flags: SendFlags,
+        len: u32,
+    ) {
+        self.sq.pass();
+        let signaled = self.signaled(flags);
+        self.succeed(host, (wr_id, opcode), signaled, len);
     }
 
     /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its

@@ -1,0 +1,140 @@
+//! The short way of one-sided work requests: carried out from where the program has them, in one
+//! straight line, where the peer's memory is mapped and nothing is out of the ordinary.
+//!
+//! It decides nothing that the long way does not: whatever it meets that is not plain, it leaves
+//! to that, and then has changed nothing that the long way would not do again alike.
+
+use causeway_proto::host::{MemError, Remote};
+use causeway_proto::qp::Qp as ProtoQp;
+use causeway_proto::types::{SendFlags, WcOpcode};
+use causeway_recover::Fault;
+use causeway_shm::Counter;
+
+use crate::clock::Now;
+use crate::copy;
+use crate::core::{Core, qp_index};
+use crate::direct::{Cached, LONGEST};
+use crate::qp::Qp;
+use crate::qp_entry::Link;
+use crate::ring::RingLink;
+
+/// A WRITE or READ of one range, as `ibv_post_send(3)` was given it.
+#[derive(Clone, Copy, Debug)]
+pub struct OneSided {
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// What it asks for beside being carried out.
+    pub flags: SendFlags,
+    /// Whether the peer's memory is read.
+    pub read: bool,
+    /// Where the peer's memory begins.
+    pub remote_addr: u64,
+    /// The key of the peer's memory.
+    pub rkey: u32,
+    /// Where the program's memory begins.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The key of the program's memory; of no meaning for an inline WRITE.
+    pub lkey: u32,
+}
+
+impl OneSided {
+    fn is_inline(&self) -> bool {
+        self.flags.contains(SendFlags::INLINE)
+    }
+
+    /// The program's memory, if it may be used so.
+    #[inline]
+    fn local(&self, pd: u32, core: &Core) -> Result<usize, MemError> {
+        if self.is_inline() {
+            return usize::try_from(self.addr).map_err(|_| MemError::Bounds);
+        }
+        core.mrs
+            .find_local(pd, self.lkey, self.addr, self.len.into(), self.read)
+    }
+}
+
+impl Qp {
+    /// Carries out a WRITE or READ at once, the short way. Returns false, with nothing done, where
+    /// it is to be posted as all others are.
+    #[inline]
+    #[must_use]
+    pub fn post_short(&self, wr: &OneSided) -> bool {
+        let shared = self.shared();
+        let mut guard = shared.state.lock();
+        let state = &mut *guard;
+        let entry = state.qps.get_mut(qp_index(self.qpn()));
+        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        // The peer's acknowledgments are polled for already, or this request is to change that.
+        if !entry.hot || !state.pending.is_empty() {
+            return false;
+        }
+        let Link::Ring(ring) = &mut entry.link else {
+            return false;
+        };
+        if !ring.post_short(&mut entry.qp, wr, &mut state.core) {
+            return false;
+        }
+        state.fruitless = 0;
+        state.spin.end();
+        shared.note_activity(&Now::default());
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
+        drop(guard);
+        shared.mind(deadline, errands);
+        true
+    }
+}
+
+impl RingLink {
+    /// Carries out a work request at once. Returns false where it is to go the long way.
+    #[inline]
+    pub fn post_short(&mut self, qp: &mut ProtoQp, wr: &OneSided, core: &mut Core) -> bool {
+        if wr.len == 0 || wr.len > LONGEST || !qp.takes_short(wr.read, wr.is_inline(), wr.len) {
+            return false;
+        }
+        let what = if wr.read { Remote::Read } else { Remote::Write };
+        let Some(cached) = self.direct.cached(wr.rkey, wr.remote_addr, wr.len, what) else {
+            return false;
+        };
+        let Ok(local) = wr.local(qp.config().pd, core) else {
+            return false;
+        };
+        if !wr.read {
+            self.show_ack();
+        }
+        let grant = self.ring.enter(wr.rkey);
+        let done = self.direct.still_holds(&cached, wr.rkey, grant, what)
+            && carry_out(&cached, local, wr).is_ok();
+        if !self.ring.leave() || !done {
+            return false;
+        }
+        core.stats.add(Counter::Direct, 1);
+        let opcode = if wr.read {
+            WcOpcode::RdmaRead
+        } else {
+            WcOpcode::RdmaWrite
+        };
+        qp.passed(core, (wr.wr_id, opcode), wr.flags, wr.len);
+        true
+    }
+}
+
+/// Copies the bytes.
+#[inline]
+fn carry_out(cached: &Cached, local: usize, wr: &OneSided) -> Result<(), Fault> {
+    let (at, local) = (cached.at, local as *mut u8);
+    let len = wr.len as usize;
+    // SAFETY: `at` is inside the peer's segment, which is mapped as long as the cache holds it, and
+    // whose size is sealed; `local` is inside a registered region, or is what the program says its
+    // inline bytes are. No reference covers either.
+    unsafe {
+        if wr.read {
+            copy::between(local, at, len)
+        } else {
+            copy::between_last_word_last(at, local, len)
+        }
+    }
+}
