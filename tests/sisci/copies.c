@@ -276,6 +276,49 @@ static void no_string_instruction_where_it_is_slow(void)
 	join(&peer);
 }
 
+/* What the program unmaps or protects, on either side of a copy. */
+static void memory_that_is_gone(void)
+{
+	struct peer peer;
+	sci_block_transfer_t block;
+	char *mine[2];
+
+	set_up(&peer, 4 * PAGE);
+	for (int i = 0; i < 2; i++) {
+		mine[i] = mmap(NULL, 2 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+				-1, 0);
+		EXPECT(mine[i] != MAP_FAILED);
+		memset(mine[i], 'x', 2 * PAGE);
+	}
+	EXPECT(munmap(mine[0] + PAGE, PAGE) == 0);
+	EXPECT(mprotect(mine[1] + PAGE, PAGE, PROT_NONE) == 0);
+	for (int i = 0; i < 2; i++) {
+		char *half = mine[i] + PAGE / 2;
+
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, NULL, half, there, 0, PAGE, NO_FLAGS);
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, NULL, half, there, 3, PAGE,
+				SCI_FLAG_ERROR_CHECK);
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, NULL, half, there, 0, PAGE,
+				SCI_FLAG_BLOCK_READ);
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCopy, half, there, 0, PAGE, NO_FLAGS);
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemWrite, half, (void *)memory, PAGE, NO_FLAGS);
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy_dual, NULL, half, there, 0, there, PAGE,
+				PAGE, NO_FLAGS);
+		DO(SCIMemCpy, NULL, mine[i], there, 0, PAGE, NO_FLAGS);
+	}
+	/* The map itself; its pages are not the program's to unmap, so they are back at the end. */
+	EXPECT(mprotect((void *)(memory + 2 * PAGE), PAGE, PROT_NONE) == 0);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, NULL, mine[0], there, 2 * PAGE - 8, 16,
+			NO_FLAGS);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCITransferBlock, there, 0, there, 2 * PAGE, 64, NO_FLAGS);
+	DO(SCITransferBlockAsync, ASYNC(there, 2 * PAGE, there, PAGE, 64, NO_FLAGS));
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIWaitForBlockTransfer, block, LONG_MS, NO_FLAGS);
+	EXPECT(mprotect((void *)(memory + 2 * PAGE), PAGE, PROT_READ | PROT_WRITE) == 0);
+	DO(SCITransferBlock, there, 0, there, 2 * PAGE, 64, NO_FLAGS);
+	say(&peer, 0);
+	join(&peer);
+}
+
 #define CANCELLATIONS 400
 
 /* Copies without end, and can be cancelled anywhere. */
@@ -328,6 +371,7 @@ int main(void)
 		{"copies: no string instruction where it is slow",
 				no_string_instruction_where_it_is_slow},
 		{"copies: threads are cancelled", threads_are_cancelled},
+		{"memory that is gone", memory_that_is_gone},
 	};
 
 	return run_tests(tests, COUNT(tests));

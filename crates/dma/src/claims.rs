@@ -7,6 +7,8 @@
 //! that it had the last time. The last bytes are copied when all others are where they belong, for
 //! programs that look at these to see that a transfer is complete.
 
+use causeway_recover::Fault;
+
 use crate::{Descriptor, State, Valid, copy};
 
 /// Bytes copied between two looks at whether the transfer is to go on: some microseconds.
@@ -96,14 +98,17 @@ impl Plan {
 
     /// Copies a part.
     ///
+    /// # Errors
+    /// Some of the memory is gone.
+    ///
     /// # Safety
     /// The part was claimed, and not returned yet: whoever posted the transfer vouches for the
     /// memory until then.
-    pub unsafe fn copy(&self, part: Part) {
+    pub unsafe fn copy(&self, part: Part) -> Result<(), Fault> {
         let mut at = part.from;
         while at < part.to {
             let Some(descriptor) = self.descriptors.get(at.index) else {
-                return;
+                break;
             };
             let end = if at.index == part.to.index {
                 part.to.offset
@@ -113,13 +118,14 @@ impl Plan {
             // SAFETY: as the caller says; memmove allows the ranges to overlap.
             unsafe {
                 let (src, dst) = (descriptor.src.add(at.offset), descriptor.dst.add(at.offset));
-                copy(src, dst, end - at.offset);
+                copy(src, dst, end - at.offset)?;
             }
             at = At {
                 index: at.index + 1,
                 offset: 0,
             };
         }
+        Ok(())
     }
 }
 

@@ -5,6 +5,8 @@
 //! instructions on several processors (AMD's Zen 3 among them), and nowhere faster than these until
 //! the copy exceeds the caches. Where both ends begin at a cache line it is the fastest there is.
 
+use causeway_recover::Fault;
+
 /// From so many bytes on the C library may use the string instruction.
 const VECTORS_FROM: usize = 2048;
 /// Cache line.
@@ -12,100 +14,32 @@ const LINE: usize = 64;
 /// From so many bytes on the string instruction is at least as fast, if both ends begin a line.
 const STRING_FROM: usize = 16 << 10;
 /// From so many bytes on stores go around the caches: there is more than these hold.
-const STREAM_FROM: usize = 64 << 20;
+pub(crate) const STREAM_FROM: usize = 64 << 20;
 
 /// Copies `len` bytes, as `memmove(3)` does. Stores that go around the caches are complete when it
 /// returns.
 ///
+/// # Errors
+/// Part of the memory is gone, or may not be accessed so. Any of the bytes may have been copied.
+///
 /// # Safety
-/// `src` is valid for reading `len` bytes, `dst` for writing them. They may overlap, and others may
-/// access both meanwhile, as far as no Rust reference to them exists.
+/// As far as they are mapped, `src` is valid for reading `len` bytes, `dst` for writing them. They
+/// may overlap, and others may access both meanwhile, as far as no Rust reference to them exists.
 #[inline]
-pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
+pub unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) -> Result<(), Fault> {
     if len >= VECTORS_FROM && by_vectors(src.addr(), dst.addr(), len) {
-        // SAFETY: the caller's promise; the ranges do not overlap, and the processor has AVX2.
-        #[cfg(target_arch = "x86_64")]
-        return unsafe { avx2::copy(src, dst, len) };
+        // SAFETY: the caller's promise; the ranges do not overlap.
+        return unsafe { causeway_recover::copy_by_vectors(dst, src, len, len >= STREAM_FROM) };
     }
     // SAFETY: the caller's promise.
-    unsafe { std::ptr::copy(src, dst, len) };
+    unsafe { causeway_recover::copy(dst, src, len) }
 }
 
 /// Whether a copy of at least [`VECTORS_FROM`] bytes is to be made by vector instructions.
 fn by_vectors(src: usize, dst: usize, len: usize) -> bool {
     let aligned = (src | dst).is_multiple_of(LINE);
     let apart = src.abs_diff(dst) >= len;
-    apart && !(aligned && len >= STRING_FROM) && has_avx2()
-}
-
-#[cfg(target_arch = "x86_64")]
-fn has_avx2() -> bool {
-    is_x86_feature_detected!("avx2")
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn has_avx2() -> bool {
-    false
-}
-
-#[cfg(target_arch = "x86_64")]
-mod avx2 {
-    use core::arch::x86_64::{
-        __m256i, _mm_sfence, _mm256_loadu_si256, _mm256_store_si256, _mm256_storeu_si256,
-        _mm256_stream_si256,
-    };
-
-    use super::STREAM_FROM;
-
-    /// Bytes of a vector.
-    const VECTOR: usize = size_of::<__m256i>();
-    /// Bytes of one round: what is loaded before anything of it is stored.
-    const ROUND: usize = 4 * VECTOR;
-
-    /// Loads four vectors, then stores them.
-    macro_rules! round {
-        ($src:expr, $dst:expr, $store:ident) => {{
-            let (from, to) = ($src.cast::<__m256i>(), $dst.cast::<__m256i>());
-            let first = _mm256_loadu_si256(from);
-            let second = _mm256_loadu_si256(from.add(1));
-            let third = _mm256_loadu_si256(from.add(2));
-            let fourth = _mm256_loadu_si256(from.add(3));
-            $store(to, first);
-            $store(to.add(1), second);
-            $store(to.add(2), third);
-            $store(to.add(3), fourth);
-        }};
-    }
-
-    /// Copies `len` bytes, at least a round. All stores are aligned but those of the first vector
-    /// and of the last round, which may store again what was stored before.
-    ///
-    /// # Safety
-    /// As [`super::copy`]; the ranges do not overlap.
-    #[target_feature(enable = "avx2")]
-    pub(super) unsafe fn copy(src: *const u8, dst: *mut u8, len: usize) {
-        let mut at = VECTOR - dst.addr() % VECTOR;
-        // SAFETY: `len` is at least a round, so the first vector and the last round are within the
-        // ranges, and so is each round in between. From `at` on they are aligned.
-        unsafe {
-            _mm256_storeu_si256(dst.cast(), _mm256_loadu_si256(src.cast()));
-            if len < STREAM_FROM {
-                while at + ROUND <= len {
-                    round!(src.add(at), dst.add(at), _mm256_store_si256);
-                    at += ROUND;
-                }
-            } else {
-                while at + ROUND <= len {
-                    round!(src.add(at), dst.add(at), _mm256_stream_si256);
-                    at += ROUND;
-                }
-                // Stores around the caches are not ordered with those that follow.
-                _mm_sfence();
-            }
-            let last = len - ROUND;
-            round!(src.add(last), dst.add(last), _mm256_storeu_si256);
-        }
-    }
+    apart && !(aligned && len >= STRING_FROM)
 }
 
 #[cfg(test)]
@@ -121,7 +55,7 @@ mod tests {
         wanted.copy_within(from..from + len, to);
         let base = bytes.as_mut_ptr();
         // SAFETY: both ranges are in the buffer, which nothing else refers to now.
-        unsafe { copy(base.add(from), base.add(to), len) };
+        unsafe { copy(base.add(from), base.add(to), len) }.expect("no fault");
         assert!(bytes == wanted, "{len} bytes from {from} to {to}");
     }
 
@@ -150,7 +84,7 @@ mod tests {
         let src: Vec<u8> = (0..STREAM_FROM + 77).map(|i| (i / 3) as u8).collect();
         let mut dst = vec![0; src.len() + 16];
         // SAFETY: two buffers, of which the second is longer by what is left out.
-        unsafe { copy(src.as_ptr(), dst.as_mut_ptr().add(16), src.len()) };
+        unsafe { copy(src.as_ptr(), dst.as_mut_ptr().add(16), src.len()) }.expect("no fault");
         assert!(dst[16..] == src && dst[..16] == [0; 16]);
     }
 }

@@ -100,8 +100,7 @@ impl Job {
             let mut valid = plan.is_valid();
             if valid {
                 // SAFETY: the part was claimed above and is given back below.
-                unsafe { plan.copy(part) };
-                valid = plan.is_valid();
+                valid = unsafe { plan.copy(part) }.is_ok() && plan.is_valid();
             }
             work = self.work.lock();
             if let Some(state) = work.claims.give_back(valid) {

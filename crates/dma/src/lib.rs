@@ -32,6 +32,7 @@ mod lineage;
 mod notifier;
 mod queue;
 
+pub use causeway_recover::Fault;
 pub use claims::CHUNK;
 pub use copy::copy;
 pub use engine::Engine;
@@ -77,7 +78,8 @@ pub enum State {
     Done,
     /// Stopped on request; some bytes may have been copied.
     Aborted,
-    /// The memory was not [valid](Request::valid) any more; some bytes may have been copied.
+    /// The memory was not [valid](Request::valid) any more, or gone: unmapped, protected, of a file
+    /// that was cut short. Some bytes may have been copied.
     Failed,
 }
 

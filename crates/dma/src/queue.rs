@@ -54,6 +54,8 @@ impl Queue {
     /// An empty queue of this process's engine.
     #[must_use]
     pub fn new() -> Queue {
+        // Before there is memory that can go.
+        causeway_recover::install();
         Queue {
             engine: Engine::current(),
             lane: Arc::default(),

@@ -324,3 +324,78 @@ fn overlapping_memory_is_copied_as_by_memmove() {
     assert_eq!(transfer.wait(None), State::Done);
     assert!((0..200).all(|i| bytes[i + 3] == i as u8));
 }
+
+/// Pages of a memfd, mapped.
+struct Pages {
+    file: libc::c_int,
+    at: *mut u8,
+    len: usize,
+}
+
+impl Pages {
+    fn new(len: usize) -> Pages {
+        // SAFETY: system calls that make a file and map it where the kernel likes it.
+        unsafe {
+            let file = libc::memfd_create(c"pages".as_ptr(), 0);
+            assert!(file >= 0 && libc::ftruncate(file, len as libc::off_t) == 0);
+            let (prot, none) = (libc::PROT_READ | libc::PROT_WRITE, std::ptr::null_mut());
+            let at = libc::mmap(none, len, prot, libc::MAP_SHARED, file, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            let at = at.cast();
+            Pages { file, at, len }
+        }
+    }
+
+    /// The second half goes, in one of three ways.
+    fn lose_half(&self, how: usize) {
+        let (half, len) = (self.at.wrapping_add(self.len / 2).cast(), self.len / 2);
+        // SAFETY: the test's own pages.
+        let done = unsafe {
+            match how {
+                0 => libc::munmap(half, len),
+                1 => libc::mprotect(half, len, libc::PROT_NONE),
+                _ => libc::ftruncate(self.file, len as libc::off_t),
+            }
+        };
+        assert_eq!(done, 0);
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: the test's own pages, or such as are unmapped.
+        unsafe {
+            libc::munmap(self.at.cast(), self.len / 2);
+            libc::close(self.file);
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_gone_fails_the_transfer() {
+    for len in [2 * 4096, 9 * CHUNK, crate::copy::STREAM_FROM * 2] {
+        for how in 0..3 {
+            for reads in [false, true] {
+                // Not at a line's beginning, so that vectors copy.
+                let (pages, mut own) = (Pages::new(len), vec![1; len]);
+                pages.lose_half(how);
+                let (there, here) = (pages.at.wrapping_add(9), own.as_mut_ptr());
+                let len = len - 9;
+                let (src, dst) = if reads { (there, here) } else { (here, there) };
+                let request = Request {
+                    descriptors: vec![Descriptor { src, dst, len }],
+                    ..Request::default()
+                };
+                let queue = Queue::new();
+                // SAFETY: the vector outlives the wait, and so do the pages, as far as they are.
+                let transfer = unsafe { queue.post(request) };
+                assert_eq!(
+                    transfer.wait(None),
+                    State::Failed,
+                    "{len} bytes, {how}, {reads}"
+                );
+                assert_eq!(queue.outstanding(), 0);
+            }
+        }
+    }
+}

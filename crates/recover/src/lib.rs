@@ -55,6 +55,39 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
     judge(unsafe { routines::copy(dst, src, len) }).map(drop)
 }
 
+/// Copies `len` bytes by vector instructions, where the processor has AVX2; with `stream` by stores
+/// that go around the caches and are complete when it returns. Else as [`copy`].
+///
+/// # Errors
+/// As [`copy`].
+///
+/// # Safety
+/// As [`copy`]; and the ranges do not overlap.
+#[inline]
+pub unsafe fn copy_by_vectors(
+    dst: *mut u8,
+    src: *const u8,
+    len: usize,
+    stream: bool,
+) -> Result<(), Fault> {
+    if len < LEAST_BY_VECTORS || !std::is_x86_feature_detected!("avx2") {
+        // SAFETY: the caller's promise.
+        return unsafe { copy(dst, src, len) };
+    }
+    // SAFETY: the caller's promise; long enough, and the processor has the instructions.
+    let returned = unsafe {
+        if stream {
+            routines::stream(dst, src, len)
+        } else {
+            routines::vectors(dst, src, len)
+        }
+    };
+    judge(returned).map(drop)
+}
+
+/// Bytes of the rounds in which vectors are copied.
+const LEAST_BY_VECTORS: usize = 128;
+
 /// Stores the first `N` bytes of `value` in one go, after all stores before: 1, 2, 4 or 8.
 ///
 /// # Errors

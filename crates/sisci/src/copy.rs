@@ -14,15 +14,15 @@ pub enum Direction {
     Read,
 }
 
-/// Copies between the program's memory and a map. With `check` it fails if the owner of the map's
-/// memory has gone, before or meanwhile.
+/// Copies between the program's memory and a map. It fails where one of both is gone; with `check`
+/// also if the owner of the map's memory has gone, before or meanwhile.
 ///
 /// # Errors
 /// [`Error::ILLEGAL_PARAMETER`], [`Error::OUT_OF_RANGE`], [`Error::ACCESS`] to write to a map for
 /// reading, [`Error::TRANSFER_FAILED`].
 ///
 /// # Safety
-/// `memory` is valid for `len` bytes, to be read or written.
+/// `memory` is valid for `len` bytes, to be read or written, as far as it is mapped.
 pub unsafe fn copy(
     memory: *mut u8,
     map: &Map,
@@ -38,14 +38,15 @@ pub unsafe fn copy(
     if check && !map.is_alive() {
         return Err(Error::TRANSFER_FAILED);
     }
-    match direction {
+    let copied = match direction {
         Direction::Write if !map.mapping().is_writable() => return Err(Error::ACCESS),
         // SAFETY: in the mapping, which the map keeps; the caller vouches for its own memory;
         // memmove allows them to overlap, and other processes may write there.
         Direction::Write => unsafe { causeway_dma::copy(memory, there, len) },
         // SAFETY: as above.
         Direction::Read => unsafe { causeway_dma::copy(there, memory, len) },
-    }
+    };
+    copied.map_err(|_| Error::TRANSFER_FAILED)?;
     store_barrier();
     if check && !map.is_alive() {
         return Err(Error::TRANSFER_FAILED);

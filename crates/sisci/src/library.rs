@@ -130,6 +130,7 @@ impl Library {
         AT_FORK.call_once(|| unsafe {
             libc::pthread_atfork(None, None, Some(forget_parent));
         });
+        causeway_recover::install();
         loop {
             let current = CURRENT.load(Ordering::Acquire);
             // SAFETY: null, or leaked below.

@@ -56,6 +56,8 @@ pub(crate) struct Hold {
 
 impl Map {
     pub(crate) fn create(library: &Library, source: Source<'_>) -> Result<Handle<Map>> {
+        // The program may have installed handlers since.
+        causeway_recover::install();
         let mapping = Mapping::new(source.fd, source.place)?;
         causeway_fault::point("sisci.mapped");
         let handle = library.maps.insert(|handle| {
