@@ -371,7 +371,7 @@ int main(void)
 		{"copies: no string instruction where it is slow",
 				no_string_instruction_where_it_is_slow},
 		{"copies: threads are cancelled", threads_are_cancelled},
-		{"memory that is gone", memory_that_is_gone},
+		{"copies: memory that is gone", memory_that_is_gone},
 	};
 
 	return run_tests(tests, COUNT(tests));

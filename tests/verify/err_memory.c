@@ -220,6 +220,120 @@ static void peers_own_reach(struct env *env)
 		}
 }
 
+/* Whether a peer has mapped the file that an address is in, of which it maps far more. */
+static bool is_reached(const void *at)
+{
+	FILE *maps = fopen("/proc/self/maps", "r");
+	unsigned long from, to, inode, wanted = 0, far = 0;
+	char line[512];
+
+	need(maps, "/proc/self/maps");
+	for (int pass = 0; pass < 2; pass++, rewind(maps))
+		while (fgets(line, sizeof(line), maps)) {
+			if (sscanf(line, "%lx-%lx %*s %*s %*s %lu", &from, &to, &inode) != 3)
+				continue;
+			if ((unsigned long)at >= from && (unsigned long)at < to)
+				wanted = inode;
+			if (pass && inode == wanted && to - from > (1ul << 30))
+				far = inode;
+		}
+	fclose(maps);
+	return far;
+}
+
+/* Memory that peers have used until it was moved to where they reach it themselves. False where
+ * there is no such way. */
+static bool moved_new(struct env *env, struct pair *p, struct memory *m)
+{
+	*m = memory_new(env, PROTECTED, LARGE);
+	pair_open(env, p, NULL, true);
+	for (int round = 0; round < 400 && !is_reached(m->at + LARGE - 1); round++) {
+		need0(post_send(&p->a, 4, IBV_WR_RDMA_READ, 30000, (uintptr_t)m->at, m->mr->rkey));
+		expect_wc(p->a.cq, 4, IBV_WC_SUCCESS);
+	}
+	return is_reached(m->at + LARGE - 1);
+}
+
+/* Other memory in the place of what was registered: nobody reaches it by the old key. Peers that
+ * reach the registered memory themselves are refused once the library has noticed. */
+static void other_in_its_place(struct env *env)
+{
+	for (int i = 1; i < OPS; i++) {
+		size_t left = LARGE - LEFT;
+		struct ibv_wc wc = { 0 };
+		struct ibv_sge gone;
+		struct memory m;
+		struct pair p, q;
+
+		if (!moved_new(env, &p, &m)) {
+			memory_free(&m, PROTECTED);
+			return;
+		}
+		gone = (struct ibv_sge){ (uintptr_t)m.at + LEFT + 8 * PAGE,
+					 is_atomic(ops[i]) ? 8 : 6000, m.mr->lkey };
+		need(munmap(m.at + LEFT, left) == 0, "munmap");
+		need(mmap(m.at + LEFT, left, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1,
+			  0) == m.at + LEFT, "mmap");
+		memset(m.at + LEFT, GUARD, left);
+		do {
+			need0(post_send(&p.a, 5, ops[i], gone.length, gone.addr, m.mr->rkey));
+			while (ibv_poll_cq(p.a.cq, 1, &wc) == 0)
+				;
+			check(guard_check(m.at + LEFT, left) < 0, "other memory was written to");
+		} while (wc.status == IBV_WC_SUCCESS);
+		check(wc.status == IBV_WC_REM_ACCESS_ERR, "%s", ibv_wc_status_str(wc.status));
+		expect_event(env, IBV_EVENT_QP_ACCESS_ERR);
+		/* The owner's own use. */
+		pair_open(env, &q, NULL, true);
+		post_from(&q.a, IBV_WR_SEND, gone, 0, 0);
+		expect_wc(q.a.cq, 5, IBV_WC_LOC_PROT_ERR);
+		check(guard_check(m.at + LEFT, left) < 0, "other memory was written to");
+		memory_free(&m, PROTECTED);
+		bystander_check(env);
+	}
+}
+
+/* What was moved and then protected is where it was moved: the owner's own requests reach it, as
+ * those of peers do. */
+static void protected_where_moved(struct env *env)
+{
+	static const int protections[] = { PROT_NONE, PROT_READ };
+	struct memory m;
+	struct pair p;
+	bool moved = moved_new(env, &p, &m);
+
+	for (int i = 0; i < 2 && moved; i++) {
+		unsigned char *mine = m.at + LEFT + 100;
+		struct ibv_sge sge = { (uintptr_t)mine, 6000, m.mr->lkey };
+		struct ibv_recv_wr *bad, wr = { .wr_id = 6, .sg_list = &sge, .num_sge = 1 };
+
+		content_fill(mine, 9, 0, 6000);
+		need(mprotect(m.at, LARGE, protections[i]) == 0, "mprotect");
+		need0(post_recv(&p.b, 7, 6000));
+		post_from(&p.a, IBV_WR_SEND, sge, 0, 0);
+		expect_wc(p.a.cq, 5, IBV_WC_SUCCESS);
+		expect_wc(p.b.cq, 7, IBV_WC_SUCCESS);
+		check(content_check(p.b.buf, 9, 0, 6000) < 0, "a SEND is damaged");
+		need0(ibv_post_recv(p.a.qp, &wr, &bad));
+		content_fill(p.b.buf, 10, 0, 6000);
+		need0(post_send(&p.b, 8, IBV_WR_SEND, 6000, 0, 0));
+		expect_wc(p.b.cq, 8, IBV_WC_SUCCESS);
+		expect_wc(p.a.cq, 6, IBV_WC_SUCCESS);
+		need0(post_send(&p.b, 9, IBV_WR_RDMA_READ, 64, (uintptr_t)mine, m.mr->rkey));
+		expect_wc(p.b.cq, 9, IBV_WC_SUCCESS);
+		sge.length = 8;
+		sge.addr += 8000;
+		post_from(&p.a, IBV_WR_ATOMIC_FETCH_AND_ADD, sge, (uintptr_t)p.b.buf,
+			  p.b.mr->rkey);
+		expect_wc(p.a.cq, 5, IBV_WC_SUCCESS);
+		need(mprotect(m.at, LARGE, PROT_READ | PROT_WRITE) == 0, "mprotect");
+		check(!memcmp(mine + 8000, p.b.buf, 8), "an atomic's answer is damaged");
+		check(content_check(mine, 10, 0, 6000) < 0, "a receive is damaged");
+	}
+	memory_free(&m, PROTECTED);
+}
+
 /* What was posted is sent before its registration ends, though the program should have waited. */
 static void posted_before(struct env *env)
 {
@@ -375,6 +489,8 @@ const struct error_case memory_cases[] = {
 	{ "memory: gone at the target", targets },
 	{ "memory: gone at the initiator", initiators },
 	{ "memory: gone where peers reach it themselves", peers_own_reach },
+	{ "memory: other memory in its place", other_in_its_place },
+	{ "memory: protected where it was moved", protected_where_moved },
 	{ "memory: gone, with a handler of the program's", handlers },
 	{ "memory: deregistered right after posting", posted_before },
 	{ "memory: registered for one transfer", one_transfer },

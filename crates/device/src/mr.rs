@@ -12,6 +12,7 @@ use causeway_shm::{MrEntry, MrTable as Directory};
 
 use crate::copy;
 use crate::errno::Errno;
+use crate::home::Home;
 use crate::known::Known;
 use crate::lazy::Patience;
 use crate::limits::LIMITS;
@@ -75,6 +76,8 @@ pub(crate) struct Region {
     pub published: bool,
     /// Until when it stays where it is.
     pub patience: Patience,
+    /// The segment that its memory is in.
+    pub home: Option<Home>,
 }
 
 /// All regions and windows of the process.
@@ -92,6 +95,8 @@ pub(crate) struct MrTable {
     pub wanted: Cell<Option<u32>>,
     /// Where peers on this host find those they can map.
     pub(crate) directory: Directory,
+    /// When it was last looked whether memory is where it was moved.
+    pub looked: Cell<Option<u64>>,
 }
 
 impl MrTable {
@@ -104,6 +109,7 @@ impl MrTable {
             windows: 0,
             wanted: Cell::new(None),
             directory,
+            looked: Cell::new(None),
         }
     }
 
@@ -160,8 +166,11 @@ impl MrTable {
     /// Peers do not find a region any more, nor the windows bound to it. Returns the keys by which
     /// accesses may be under way.
     pub fn retract(&mut self, key: u32) -> Vec<u32> {
-        if let Some(Kind::Memory { place, .. }) = self.get_mut(key).map(|r| &mut r.kind) {
-            *place = None;
+        if let Some(region) = self.get_mut(key) {
+            region.home = None;
+            if let Kind::Memory { place, .. } = &mut region.kind {
+                *place = None;
+            }
         }
         let mut keys = self.windows_of(key);
         keys.push(key);
@@ -203,6 +212,7 @@ impl MrTable {
             },
             published: false,
             patience: Patience::default(),
+            home: None,
         };
         let at = self.regions.insert(region).ok_or(Errno(libc::ENOMEM))?;
         let key = self.name(at);
@@ -301,7 +311,8 @@ impl MrTable {
         if matches!(region.kind, Kind::Window { .. }) {
             return Err(MemError::Key);
         }
-        region.find(pd, addr, len, local(write))
+        let at = region.find(pd, addr, len, local(write))?;
+        region.is_there(at, len as usize).map(|()| at)
     }
 
     /// Finds memory by a key that a peer has sent.
@@ -319,7 +330,10 @@ impl MrTable {
         {
             return Err(MemError::Key);
         }
-        region.find(via.pd, addr, len, remote(what))
+        let at = region.find(via.pd, addr, len, remote(what))?;
+        self.memory_of(region)
+            .is_there(at, len as usize)
+            .map(|()| at)
     }
 }
 
@@ -388,12 +402,14 @@ impl MrTable {
         pd: u32,
         lkey: u32,
         addr: u64,
-        dst: BytesMut<'_>,
+        mut dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
-        let at = self.find_local(pd, lkey, addr, dst.len() as u64, false)?;
+        let (to, len) = (dst.as_mut_ptr(), dst.len());
+        let at = self.find_local(pd, lkey, addr, len as u64, false)?;
         // SAFETY: the range is inside a registered region, the program's memory as long as it is
         // mapped (ibv_reg_mr(3)).
-        unsafe { copy::load(at as *const u8, dst) }
+        let load = |at: *mut u8| unsafe { copy::load(at, BytesMut::from_raw(to, len)) };
+        load(at as *mut u8).or_else(|why| self.otherwise(lkey, (at, len), why, load))
     }
 
     pub fn write_local(
@@ -405,7 +421,8 @@ impl MrTable {
     ) -> Result<(), MemError> {
         let at = self.find_local(pd, lkey, addr, src.len() as u64, true)?;
         // SAFETY: as in `read_local`; registration has checked that it is writable.
-        unsafe { copy::store(at as *mut u8, src) }
+        let store = |at: *mut u8| unsafe { copy::store(at, src) };
+        store(at as *mut u8).or_else(|why| self.otherwise(lkey, (at, src.len()), why, store))
     }
 
     pub fn read_remote(
@@ -413,11 +430,13 @@ impl MrTable {
         via: Via,
         rkey: u32,
         addr: u64,
-        dst: BytesMut<'_>,
+        mut dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
-        let at = self.find_remote(via, rkey, addr, dst.len() as u64, Remote::Read)?;
+        let (to, len) = (dst.as_mut_ptr(), dst.len());
+        let at = self.find_remote(via, rkey, addr, len as u64, Remote::Read)?;
         // SAFETY: as in `read_local`.
-        unsafe { copy::load(at as *const u8, dst) }
+        let load = |at: *mut u8| unsafe { copy::load(at, BytesMut::from_raw(to, len)) };
+        load(at as *mut u8).or_else(|why| self.otherwise(rkey, (at, len), why, load))
     }
 
     pub fn write_remote(
@@ -429,7 +448,8 @@ impl MrTable {
     ) -> Result<(), MemError> {
         let at = self.find_remote(via, rkey, addr, src.len() as u64, Remote::Write)?;
         // SAFETY: as in `write_local`.
-        unsafe { copy::store_last_word_last(at as *mut u8, src) }
+        let store = |at: *mut u8| unsafe { copy::store_last_word_last(at, src) };
+        store(at as *mut u8).or_else(|why| self.otherwise(rkey, (at, src.len()), why, store))
     }
 
     pub fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
@@ -439,7 +459,8 @@ impl MrTable {
         }
         // SAFETY: 8 aligned bytes inside a registered, writable region; accessed atomically, so
         // that the program's own atomics and those of other QPs compose with it.
-        unsafe { copy::atomic(at as *mut u8, op) }.map_err(|_| MemError::Gone)
+        let run = |at| unsafe { copy::atomic(at, op) }.map_err(|_| MemError::Gone);
+        run(at as *mut u8).or_else(|why| self.otherwise(rkey, (at, 8), why, run))
     }
 }
 

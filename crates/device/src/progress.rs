@@ -39,6 +39,7 @@ const NOWHERE_AFTER: std::time::Duration = std::time::Duration::from_millis(500)
 impl State {
     /// Makes progress. Returns whether there was any.
     pub fn progress(&mut self, now: &Now) -> bool {
+        self.core.mrs.look_around();
         if self.take_plain(now) {
             return true;
         }

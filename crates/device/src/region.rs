@@ -276,7 +276,7 @@ impl Registration {
             start: moved.start(),
             end: moved.end(),
         };
-        mrs.place(self.key, place);
+        mrs.settle(self.key, place, &placed.store);
     }
 
     /// No access by peers themselves begins any more. Returns the keys by which some may be under

@@ -64,6 +64,7 @@ impl MrTable {
             },
             published: false,
             patience: Patience::default(),
+            home: None,
         };
         let full = Errno(libc::ENOMEM);
         let mut at = self.regions.insert(region.clone()).ok_or(full)?;

@@ -23,7 +23,8 @@
 //! - `madvise(MADV_DONTNEED)`: the pages read as zeros, for peers too. `MADV_FREE` fails with
 //!   EINVAL, as for any file; the contents may stay or go. A peer that is told at once may find
 //!   that what it writes directly goes too: the pages are emptied some microseconds later.
-//! - `munmap`, or another mapping in place of it: nothing is mapped back there.
+//! - `munmap`, or another mapping in place of it: nothing is mapped back there, and [`changes`]
+//!   tells of it before the call returns.
 //! - `mremap`: the pages are followed to where they are. A part by which a mapping grows is
 //!   private memory. A call that spans the edge of a moved range fails with EFAULT, as across any
 //!   two mappings.
@@ -62,6 +63,7 @@ mod gone_tests;
 mod guest;
 #[cfg(test)]
 mod held_tests;
+mod home;
 mod lifted;
 mod mappings;
 mod mason;
@@ -81,6 +83,7 @@ mod vma;
 
 pub use error::Unmovable;
 pub use fork::tell_of_copies;
+pub use home::{Alias, changes, losses};
 pub use mappings::Mappings;
 pub use mover::{ENVIRONMENT, Moved, Mover};
 pub use pieces::MAX_PIECES;

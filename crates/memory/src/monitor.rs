@@ -16,6 +16,7 @@
 //! the [mason](crate::mason).
 
 use crate::given_up::{Doubts, punch};
+use crate::home::{has_read, note_loss, reading};
 use crate::pieces::Piece;
 use crate::shared::{MAX_GROWN, Shared, Table, lock};
 use crate::span::{PAGE, Span};
@@ -37,6 +38,8 @@ pub(crate) fn run(shared: &Shared) {
     let mut lifting = [Message::default(); BATCH];
     while shared.events.wait_for_either(&shared.lift).is_ok() {
         let mut table = shared.table();
+        // Whose call is told of goes on when that is read.
+        reading();
         let Ok(messages) = shared.lift.read(&mut lifting) else {
             break;
         };
@@ -51,6 +54,7 @@ pub(crate) fn run(shared: &Shared) {
         for message in messages {
             stop |= happened(shared, &mut table, &mut doubts, message.event());
         }
+        has_read();
         drop(table);
         shared.arrived.notify_all();
         if stop {
@@ -75,6 +79,9 @@ fn happened(shared: &Shared, table: &mut Table, doubts: &mut Doubts, event: Even
             doubts.forget(from);
             doubts.forget(from.at(to));
             if !arrive(table, from, to) {
+                if table.pieces.within(from).next().is_some() {
+                    note_loss();
+                }
                 table.pieces.remap(from, to);
             }
         }
@@ -90,6 +97,10 @@ fn happened(shared: &Shared, table: &mut Table, doubts: &mut Doubts, event: Even
             doubts.forget(span);
             // Where a caller is at work it is the caller's own mapping that takes their place.
             let left = |piece: &Piece| piece.idle && !piece.span.meets(table.busy);
+            let lost = |piece: Piece| !piece.idle && !piece.span.meets(table.busy);
+            if table.pieces.within(span).any(lost) {
+                note_loss();
+            }
             for piece in table.pieces.within(span).filter(left) {
                 // Before anything can be moved in at the same addresses: see above.
                 punch(&piece);

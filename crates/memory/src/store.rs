@@ -63,6 +63,10 @@ impl Store {
         self.len
     }
 
+    pub(crate) fn is_guest(&self) -> bool {
+        self.guest
+    }
+
     /// Whether a file of these numbers is this one.
     pub(crate) fn is(&self, device: u64, inode: u64) -> bool {
         self.inode != 0 && (self.device, self.inode) == (device, inode)
