@@ -10,9 +10,9 @@ use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
     ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus, Leave,
-    MapReply, MapRequest, MirrorReply, MirrorRequest, QpStatus, ReserveRequest, RestoreRequest,
-    RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, Wire,
+    MapReply, MapRequest, MirrorReply, MirrorRequest, PeerRequest, QpStatus, ReserveRequest,
+    RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply,
+    StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_shm::layout::INBOX_LEN;
@@ -22,6 +22,7 @@ use rustix::io::Errno;
 
 use crate::boundary::PidNamespace;
 use crate::config::Tenant;
+use crate::held::is_held;
 use crate::hub::{Endpoint, EndpointId, Hub, Link, TenantId};
 use crate::mirrors::new_table;
 use crate::pairing::{Decision, PeerWire};
@@ -363,6 +364,11 @@ impl BrokerService for Client<'_> {
         let id = self.own()?;
         self.hub.report_addresses(id, request.addresses)?;
         Ok(().into())
+    }
+
+    fn is_held(&mut self, request: PeerRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {
+        let process = self.hub.trusted_process(self.own()?, request.local_qpn);
+        Ok(process.is_some_and(is_held).into())
     }
 
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {

@@ -10,7 +10,7 @@
 //! - [`server`], [`session`], [`door`], [`crowd`]: connections, where they come in, how many may;
 //! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`mirrors`], [`reaper`]: memory that endpoints grant each other;
-//! - [`boundary`]: who is inside one trust boundary;
+//! - [`boundary`]: who is inside one trust boundary; `held`: who of them is stopped or frozen;
 //! - [`handler`]: the methods of the endpoints' service;
 //! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
 //! - [`pool`]: pools of blocks, and who may do what with each;
@@ -25,6 +25,7 @@ pub mod daemon;
 mod departure;
 pub mod door;
 pub mod handler;
+mod held;
 pub mod hub;
 pub mod lives;
 pub mod lock;

@@ -11,7 +11,8 @@ use causeway_fabric::limits::{ADDRESSES_MAX, qpn_slot};
 use causeway_fabric::services::ConnectBody;
 use rustix::io::Errno;
 
-use crate::hub::{EndpointId, Hub};
+use crate::hub::{Endpoint, EndpointId, Hub};
+use crate::pairing::PeerWire;
 
 impl Hub {
     /// Notes the addresses of an endpoint, in place of those it reported before.
@@ -47,6 +48,38 @@ impl Hub {
             let known = peer.slots.contains_key(&slot) && peer.addresses.contains(&gid);
             across && known && peer.tenant == caller.tenant
         });
+        let (first, second) = (found.next(), found.next());
+        first.filter(|_| second.is_none()).map(|(id, _)| *id)
+    }
+
+    /// The process of the endpoint that a QP is connected to, if that is on this host, inside the
+    /// trust boundary, and known by a number.
+    pub(crate) fn trusted_process(&self, id: EndpointId, local_qpn: u32) -> Option<i32> {
+        let peer = self.connected_peer(id, local_qpn)?;
+        let process = self.endpoints.get(&peer)?;
+        let known = process.vm.is_none() && process.pid > 0;
+        (known && self.trust_each_other(id, peer)).then_some(process.pid)
+    }
+
+    /// The endpoint that a QP is connected to, by a ring or over UDP. Of the latter each names the
+    /// other.
+    fn connected_peer(&self, id: EndpointId, local_qpn: u32) -> Option<EndpointId> {
+        let caller = self.endpoints.get(&id)?;
+        let link = caller.links.get(&local_qpn)?;
+        if let PeerWire::Ring(_) = link.wire {
+            return self.joined_peer(id, local_qpn).ok().map(|(peer, _)| peer);
+        }
+        let netns = *caller.slots.get(&qpn_slot(local_qpn))?;
+        let slot = qpn_slot(link.remote_qpn);
+        let named = |peer: &Endpoint| {
+            let place = peer.slots.get(&slot);
+            let gid = link.remote_gid;
+            let here =
+                place == Some(&netns) || gid.is_some_and(|gid| peer.addresses.contains(&gid));
+            let back = peer.links.get(&link.remote_qpn);
+            place.is_some() && here && back.is_some_and(|back| back.remote_qpn == local_qpn)
+        };
+        let mut found = self.endpoints.iter().filter(|(_, peer)| named(peer));
         let (first, second) = (found.next(), found.next());
         first.filter(|_| second.is_none()).map(|(id, _)| *id)
     }

@@ -236,7 +236,11 @@ impl Hub {
     }
 
     /// The endpoint and QP at the other end of a ring that both have joined.
-    fn joined_peer(&self, id: EndpointId, local_qpn: u32) -> Result<(EndpointId, u32), Errno> {
+    pub(crate) fn joined_peer(
+        &self,
+        id: EndpointId,
+        local_qpn: u32,
+    ) -> Result<(EndpointId, u32), Errno> {
         let endpoint = self.endpoints.get(&id).ok_or(Errno::INVAL)?;
         let link = endpoint.links.get(&local_qpn).ok_or(Errno::NOTCONN)?;
         let PeerWire::Ring(generation) = link.wire else {

@@ -30,6 +30,7 @@ use crate::peers::{Peers, refused};
 use crate::port_holders::port_holders;
 use crate::qp_entry::QpEntry;
 use crate::sharing::Sharing;
+use crate::silence::patience;
 use crate::slab::Slab;
 use crate::spin::Spin;
 use crate::udp::UdpWire;
@@ -85,6 +86,11 @@ pub(crate) struct State {
     pub fruitless: u32,
     /// Polls of completion queues since something last came.
     pub spin: Spin,
+    /// Some peer may owe an answer, and when that is looked at next.
+    pub unanswered: bool,
+    pub look_at: Instant,
+    /// Passes over that.
+    pub unanswered_passes: u32,
     /// The device has failed ([`crate::lost`]).
     pub lost: Arc<AtomicBool>,
 }
@@ -253,6 +259,9 @@ impl State {
             passes: 0,
             fruitless: 0,
             spin: Spin::default(),
+            unanswered: false,
+            look_at: Instant(0),
+            unanswered_passes: 0,
             lost: Arc::default(),
         }
     }
@@ -264,6 +273,8 @@ impl Endpoint {
         let wire = WirePref::from_env().ok_or(unknown)?;
         let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_CRC is not auto, on or off");
         let checksums = Checksums::from_env().ok_or(unknown)?;
+        let unknown = "CAUSEWAY_PATIENCE is not a number of seconds, 0 to 86400";
+        patience().ok_or(OpenError::new(libc::EINVAL, unknown))?;
         let segment = new_inbox()?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;

@@ -27,6 +27,8 @@ pub(crate) enum Errand {
     GiveUp(u32),
     /// This region is used by peers, and is to be moved to where they can map it.
     Place(u32),
+    /// The peer of this queue pair owes an answer: is it held up?
+    Ask(u32),
 }
 
 impl Shared {
@@ -42,6 +44,7 @@ impl Shared {
                 Errand::Withdraw(qpn) => self.withdraw(qpn),
                 Errand::GiveUp(pd) => self.give_up_segments(&[pd]),
                 Errand::Place(key) => self.place_used(key),
+                Errand::Ask(qpn) => self.ask_about_peer(qpn),
             }
         }
     }

@@ -250,7 +250,10 @@ impl Helper {
         }
         // The program is quiet: time for what is not urgent.
         state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
-        let mut until = state.deadline;
+        let mut until = earlier(state.deadline, state.look_for_silence(now));
+        if !state.errands.is_empty() {
+            shared.send_helper();
+        }
         if state.awaits_reply() {
             // A program that spins on its memory is about to answer, but may need this processor.
             if std::mem::replace(&mut self.has_stepped_back, true) {

@@ -51,12 +51,14 @@ mod ring;
 mod sharing;
 mod short;
 mod signals;
+mod silence;
 mod slab;
 mod spin;
 mod srq;
 mod tongues;
 mod ud;
 mod udp;
+mod unanswered;
 mod wait;
 mod window;
 

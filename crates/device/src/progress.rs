@@ -63,6 +63,7 @@ impl State {
         if self.deadline.is_some_and(|d| self.is_time(d, now)) {
             self.on_timers(now.get());
         }
+        self.mind_silence(now);
         if self.udp.held > 0 {
             self.deliver_held();
         }
@@ -400,7 +401,10 @@ impl State {
             }
             let QpEntry { qp, link, .. } = entry.as_mut();
             match link {
-                Link::Udp(udp) => udp.conn.on_timeout(now, &mut qp.bind(&mut self.core)),
+                Link::Udp(udp) => {
+                    udp.conn.on_timeout(now, &mut qp.bind(&mut self.core));
+                    self.unanswered |= udp.conn.silence().is_some();
+                }
                 Link::Ring(ring) => ring.on_timer(qp, &mut self.core, now),
                 Link::Nowhere(when) => {
                     *when = None;
@@ -496,6 +500,7 @@ impl State {
             Link::None | Link::Nowhere(_) => {}
         }
         entry.link = Link::None;
+        entry.silence.end();
         entry.qp.set_direct(false);
         entry.wanting = false;
         entry.hot = false;

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
-use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, SendConfig};
+use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, RETRY_FLOOR, SendConfig};
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr, Service};
 use causeway_shm::Grant;
 
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, earlier};
 use crate::core::{Core, Route, qp_index};
 use crate::cq::Cq;
 use crate::endpoint::{BASE_PORT, Shared};
@@ -22,6 +22,7 @@ use crate::pd::{Pd, QpInit, add_user, drop_user};
 use crate::qp_entry::{Av, Link, QpEntry};
 use crate::ring::{self, Introduced, RingLink};
 use crate::sharing::Accesses;
+use crate::silence::patience;
 use crate::srq::Srq;
 use crate::udp::UdpLink;
 
@@ -432,6 +433,7 @@ impl Qp {
             ring.tell_posted(&state.core);
         }
         let unsent = entry.qp.has_unsent();
+        let owed = !state.unanswered && entry.qp.expects_answer();
         let idle = entry.hot && state.pending.is_empty();
         let sent = if unsent && entry.wants_segment() {
             shared.await_segment(&mut guard, self.qpn);
@@ -446,7 +448,11 @@ impl Qp {
             state.send_now(self.qpn, &now);
         }
         shared.note_activity(&now);
-        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
+        // Who sleeps without a limit is to look at the peer now and then, from now on.
+        state.unanswered |= owed;
+        let look_at = owed.then_some(state.look_at);
+        let deadline = earlier(state.deadline, look_at);
+        let errands = !state.errands.is_empty();
         drop(guard);
         shared.mind(deadline, errands);
         outcome
@@ -547,6 +553,7 @@ fn udp_link(
         max_datagram,
         window: crate::udp::window(port, max_datagram),
         crc: shared.checksums.wanted(ip),
+        patience: patience().unwrap_or(RETRY_FLOOR),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
     Ok(UdpLink::new(

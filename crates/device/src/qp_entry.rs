@@ -9,6 +9,7 @@ use causeway_shm::Grant;
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::ring::RingLink;
+use crate::silence::Silence;
 use crate::ud::UdLink;
 use crate::udp::UdpLink;
 
@@ -59,6 +60,8 @@ pub(crate) struct QpEntry {
     pub wanting: bool,
     /// Who posts waits for that: the last answer was a segment, or there was none yet.
     pub patient: bool,
+    /// How long its peer has been silent.
+    pub silence: Silence,
 }
 
 impl QpEntry {
@@ -73,6 +76,7 @@ impl QpEntry {
             hot: false,
             wanting: false,
             patient: true,
+            silence: Silence::default(),
         }
     }
 

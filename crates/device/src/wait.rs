@@ -9,7 +9,7 @@ use causeway_cancel::{Allowed, Ended};
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::EventQueue;
-use crate::clock::{self, Now};
+use crate::clock::{self, Now, earlier};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::signals::{self, Held};
@@ -104,7 +104,8 @@ impl Shared {
         if !worked && state.awaits_reply() {
             state.give_up_replies(&now);
         }
-        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
+        let deadline = earlier(state.deadline, state.look_for_silence(&now));
+        let errands = !state.errands.is_empty();
         if !worked {
             self.source_deadline
                 .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);

@@ -22,8 +22,8 @@ use crate::limits::RESERVE_UNIT;
 use crate::remoting::Malformed;
 use crate::services::{
     AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, Leave, MapRequest,
-    MirrorRequest, PeerChange, PeerEvent, REMOTE_ACCESS, ReserveRequest, RestoreRequest,
-    RestoreSegmentRequest, SegmentRequest, Wire,
+    MirrorRequest, PeerChange, PeerEvent, PeerRequest, REMOTE_ACCESS, ReserveRequest,
+    RestoreRequest, RestoreSegmentRequest, SegmentRequest, Wire,
 };
 
 /// The segments of an endpoint, to be presented to the next broker.
@@ -306,6 +306,20 @@ impl Attachment {
             BrokerStub(control).map_segment(&request, &[])
         })?;
         Ok((single(fds)?, reply.writable))
+    }
+
+    /// Whether the peer of a QP is inside this endpoint's trust boundary, and held up: stopped by a
+    /// signal or a debugger, or frozen with its control group.
+    ///
+    /// # Errors
+    /// As [`Attachment::reattach`].
+    pub fn is_peer_held(&self, local_qpn: u32) -> Result<bool> {
+        let request = PeerRequest { local_qpn };
+        let mut state = self.lock()?;
+        let (held, _) = self.with_broker(&mut state, |control, _| {
+            BrokerStub(control).is_held(&request, &[])
+        })?;
+        Ok(held)
     }
 
     /// The broker's `/dev/userfaultfd`, open, if it has one and trusts this process's user with it

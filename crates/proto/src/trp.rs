@@ -173,7 +173,7 @@ impl Connection {
         let config = config.bounded();
         Connection {
             send_config: None,
-            budget: Budget::new(config::TIMEOUT_INFINITE, 0),
+            budget: Budget::new(config::TIMEOUT_INFINITE, 0, config.patience),
             state: State::Open,
             doomed_at: None,
             handshake: Handshake::default(),
@@ -192,7 +192,7 @@ impl Connection {
     /// requests to send. Call it once.
     pub fn start(&mut self, config: SendConfig) {
         self.send_config = Some(config);
-        self.budget = Budget::new(config.timeout, config.retry_cnt);
+        self.budget = Budget::new(config.timeout, config.retry_cnt, self.config.patience);
         self.tx.spaces[Space::Request as usize] = SendSpace::new(u64::from(config.sq_psn));
         if self.handshake.peer().is_none() {
             self.handshake.request_due = true;

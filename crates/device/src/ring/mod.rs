@@ -68,6 +68,8 @@ struct Flow {
     refusal: Option<Refusal>,
     /// One of the peer's requests was refused for good: no more are taken.
     refused: bool,
+    /// Times that the peer has asked for time.
+    not_ready: u64,
 }
 
 /// A queue pair's end of a ring.
@@ -107,6 +109,8 @@ pub(crate) struct RingLink {
     to_withdraw: bool,
     /// The peer's accesses are not waited for any more, whatever it says.
     evicted: bool,
+    /// The peer is inside the trust boundary.
+    trusted: bool,
 }
 
 impl RingLink {
@@ -140,6 +144,7 @@ impl RingLink {
             ack_untold: false,
             said_failed: false,
             evicted: false,
+            trusted: with.trusted,
         })
     }
 
@@ -164,9 +169,37 @@ impl RingLink {
     pub fn on_timer(&mut self, qp: &mut Qp, core: &mut Core, now: Instant) {
         if self.give_up_at.is_some_and(|when| when <= now) {
             self.give_up_at = None;
-            self.peer_gone = true;
-            qp.bind(core).lost();
+            self.give_up(qp, core);
         }
+    }
+
+    /// Whether there is a peer to answer.
+    pub fn is_awaited(&self) -> bool {
+        self.joined && !(self.deserted || self.peer_gone || self.peer_exited)
+    }
+
+    /// Whether the peer has asked for time, which is not over.
+    pub fn is_held_back(&self) -> bool {
+        self.flow.hold_until.is_some()
+    }
+
+    /// Whether the peer is inside the trust boundary.
+    pub fn is_trusted(&self) -> bool {
+        self.trusted
+    }
+
+    /// What the peer has done so far: requests acknowledged, answers, requests of its own, and
+    /// times that it asked for time.
+    pub fn done(&self) -> [u64; 4] {
+        let flow = &self.flow;
+        let (own, answers) = (flow.expected, flow.expected_response);
+        [flow.acked, answers, own, flow.not_ready]
+    }
+
+    /// The peer does not answer.
+    pub fn give_up(&mut self, qp: &mut Qp, core: &mut Core) {
+        self.peer_gone = true;
+        qp.bind(core).lost();
     }
 
     /// The peer's queue pair has taken its side, as the broker or a sign of it says.

@@ -49,6 +49,7 @@ impl Flow {
                 }
                 self.acknowledge(record.seq, qp);
                 qp.host.stats.add(Counter::RnrReceived, 1);
+                self.not_ready += 1;
                 self.hold_until = qp.not_ready(record.seq, record.flags, now.get());
                 self.again = self.hold_until.map(|_| record.seq);
             }

@@ -2,7 +2,7 @@
 
 use causeway_proto::BytesMut;
 use causeway_proto::qp::{Bound, PostError, Qp};
-use causeway_proto::trp::Budget;
+use causeway_proto::trp::{Budget, RETRY_FLOOR};
 use causeway_proto::types::{QpState, SendWr};
 use causeway_proto::ulp::{Space, Ulp};
 use causeway_shm::layout::{SHORT_BODY, SHORT_WORDS};
@@ -16,6 +16,7 @@ use crate::clock::Now;
 use crate::core::Core;
 use crate::qp_entry::QpEntry;
 use crate::record::{LAST, flags_of, kind, kind_of};
+use crate::silence::patience;
 
 /// Payload of one record: small enough that the reader copies out while the writer copies in.
 const CHUNK: usize = 8192;
@@ -85,7 +86,8 @@ impl RingLink {
             self.give_up_at = None;
         } else if self.give_up_at.is_none() && (self.deserted || !self.joined) {
             let (timeout, retry_cnt) = qp.patience();
-            let budget = Budget::new(timeout, retry_cnt).limit();
+            let floor = patience().unwrap_or(RETRY_FLOOR);
+            let budget = Budget::new(timeout, retry_cnt, floor).limit();
             let budget = if self.deserted {
                 Some(DESERTED_AFTER)
             } else {

@@ -287,6 +287,12 @@ message! {
         writable: bool,
     }
 
+    /// Names the peer of a QP.
+    pub struct PeerRequest {
+        /// QP of the caller.
+        local_qpn: u32,
+    }
+
     /// Says how much memory the caller has moved into segments, or is about to.
     pub struct ReserveRequest {
         /// Bytes, all together.
@@ -440,6 +446,9 @@ service! {
         /// Grants a socket by which the broker can be asked whether anybody refers to pages of the
         /// caller's segments (crate `causeway-pins`): one descriptor, or none if it can't tell.
         19 => asker((); fds 0..=0) -> ();
+        /// Whether the peer of a QP, over whatever wire, is inside the caller's trust boundary and
+        /// held up: stopped by a signal or a debugger, or frozen.
+        20 => is_held(PeerRequest; fds 0..=0) -> bool;
     }
 }
 

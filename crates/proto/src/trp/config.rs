@@ -24,8 +24,9 @@ pub const ACK_EVERY: u32 = 64;
 pub const ACK_WHOLE: u32 = 2;
 /// How often the sender asks for an acknowledgment while it sends one congestion window.
 pub const ASKS_PER_WINDOW: u64 = 4;
-/// Least time without progress before a peer counts as lost. InfiniBand's time-outs assume a NIC;
-/// a software peer may be descheduled, stopped in a debugger for a moment, or paging.
+/// Least time without progress before a peer counts as lost, unless said otherwise.
+/// InfiniBand's time-outs assume a NIC; a software peer may be descheduled, stopped in a debugger
+/// for a moment, or paging.
 pub const RETRY_FLOOR: Duration = Duration::from_secs(4);
 /// How long a send to a queue pair that is gone, in good order, takes to fail.
 pub const DESERTED_AFTER: Duration = Duration::from_secs(1);
@@ -93,6 +94,8 @@ pub struct Config {
     pub host_id: [u8; 16],
     /// Nonce for the introduction to shared memory, or zeros.
     pub nonce: [u8; 16],
+    /// Least time without progress before the peer counts as lost, unless `timeout` is 0.
+    pub patience: Duration,
 }
 
 impl Config {
@@ -110,6 +113,7 @@ impl Config {
             crc: false,
             host_id: [0; 16],
             nonce: [0; 16],
+            patience: RETRY_FLOOR,
         }
     }
 
@@ -141,12 +145,12 @@ pub struct Budget {
 
 impl Budget {
     /// The budget of `retry_cnt` retransmissions, each after `timeout`, not less than
-    /// [`RETRY_FLOOR`].
+    /// `floor`.
     #[must_use]
-    pub fn new(timeout: u8, retry_cnt: u8) -> Self {
+    pub fn new(timeout: u8, retry_cnt: u8, floor: Duration) -> Self {
         let retries = u32::from(retry_cnt.min(7)) + 1;
         let each = Duration::from_nanos(TIMEOUT_UNIT_NS << timeout.min(31));
-        let limit = (timeout != TIMEOUT_INFINITE).then(|| (each * retries).max(RETRY_FLOOR));
+        let limit = (timeout != TIMEOUT_INFINITE).then(|| (each * retries).max(floor));
         Budget { limit, retries }
     }
 
@@ -169,14 +173,17 @@ mod tests {
 
     #[test]
     fn the_budget_has_a_floor_and_an_infinite_code() {
-        assert_eq!(Budget::new(14, 7).limit(), Some(RETRY_FLOOR));
+        let new = |timeout, retry_cnt| Budget::new(timeout, retry_cnt, RETRY_FLOOR);
+        assert_eq!(new(14, 7).limit(), Some(RETRY_FLOOR));
+        let short = Budget::new(14, 0, Duration::ZERO).limit();
+        assert_eq!(short, Some(Duration::from_nanos(4096 << 14)));
         assert_eq!(
-            Budget::new(20, 7).limit(),
+            new(20, 7).limit(),
             Some(Duration::from_nanos(8 * (4096 << 20)))
         );
-        assert_eq!(Budget::new(0, 7).limit(), None);
-        let b = Budget::new(14, 7);
+        assert_eq!(new(0, 7).limit(), None);
+        let b = new(14, 7);
         assert!(!b.exhausted(RETRY_FLOOR, 7) && b.exhausted(RETRY_FLOOR, 8));
-        assert!(!Budget::new(0, 0).exhausted(Duration::MAX, 1000));
+        assert!(!new(0, 0).exhausted(Duration::MAX, 1000));
     }
 }

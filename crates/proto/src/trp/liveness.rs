@@ -85,6 +85,17 @@ impl Liveness {
         }
     }
 
+    /// Since when pings are unanswered.
+    pub fn silent_since(&self) -> Option<Instant> {
+        (self.tries > 0).then_some(self.since)
+    }
+
+    /// Unanswered pings count from now.
+    pub fn bear(&mut self, now: Instant) {
+        self.since = now;
+        self.tries = self.tries.min(1);
+    }
+
     fn is_expecting(&self) -> bool {
         self.expecting != Expecting::Nothing
     }

@@ -62,6 +62,32 @@ impl Connection {
         self.on_ping_timeout(now, ulp);
     }
 
+    /// Since when the peer owes a sign, and how long that may last; `None` where it owes none, or
+    /// may take for ever.
+    #[must_use]
+    pub fn silence(&self) -> Option<(Instant, Duration)> {
+        if self.state != State::Open {
+            return None;
+        }
+        let limit = self.budget.limit()?;
+        let unacknowledged = SPACES.iter().any(|s| self.is_waiting_for_ack(*s));
+        let times = [
+            unacknowledged.then_some(self.tx.progress_at),
+            self.waiting_since,
+            self.live.silent_since(),
+        ];
+        Some((times.into_iter().flatten().min()?, limit))
+    }
+
+    /// The peer can't answer for a reason that is known and passes: its silence counts from now,
+    /// and it is tried again soon.
+    pub fn bear(&mut self, now: Instant) {
+        self.tx.progress_at = now;
+        self.tx.timeouts = self.tx.timeouts.min(1);
+        self.waiting_since = self.waiting_since.map(|_| now);
+        self.live.bear(now);
+    }
+
     /// When the connection request is to be repeated.
     fn request_at(&self) -> Option<Instant> {
         self.waiting_since.and(self.handshake.retry_at)
