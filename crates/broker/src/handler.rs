@@ -372,7 +372,10 @@ impl BrokerService for Client<'_> {
     }
 
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
-        let lent = self.peer.userfaultfd.then(|| pins::lend(self.peer.pid));
+        let lent = self
+            .peer
+            .userfaultfd
+            .then(|| pins::lend(self.peer.pid, self.peer.holder()));
         Ok(Answer {
             body: (),
             fds: lent.flatten().into_iter().collect(),

@@ -8,6 +8,7 @@
 //!
 //! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
 //! - [`server`], [`session`], [`door`], [`crowd`]: connections, where they come in, how many may;
+//! - [`closers`]: descriptors that are not closed at once;
 //! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`mirrors`], [`reaper`]: memory that endpoints grant each other;
 //! - [`boundary`]: who is inside one trust boundary; `held`: who of them is stopped or frozen;
@@ -19,6 +20,7 @@
 //! - [`tree`]: the view of sysfs.
 
 pub mod boundary;
+pub mod closers;
 pub mod config;
 pub mod crowd;
 pub mod daemon;

@@ -18,6 +18,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::closers;
+use crate::crowd::Holder;
+
 /// Sockets of one process: it asks by one for each interface that moves memory.
 const SOCKETS_PER_PROCESS: usize = 4;
 /// Of all processes.
@@ -26,7 +29,7 @@ const SOCKETS_MAX: usize = 8192;
 const EVENTS_PER_WAIT: usize = 16;
 
 /// The thread's end of a socket, and whose the other is.
-type Asker = (i32, Arc<OwnedFd>);
+type Asker = (i32, Holder, Arc<OwnedFd>);
 
 #[derive(Debug)]
 struct Service {
@@ -37,8 +40,8 @@ struct Service {
 
 /// A socket for a process to ask by; `None` if the kernel does not tell this process, or there are
 /// too many. The oldest of a process that has several ends.
-pub fn lend(pid: i32) -> Option<OwnedFd> {
-    service()?.lend(pid).ok()
+pub fn lend(pid: i32, holder: Holder) -> Option<OwnedFd> {
+    service()?.lend(pid, holder).ok()
 }
 
 /// Begins to answer, where the kernel tells this process: what that takes is taken at once.
@@ -71,13 +74,13 @@ impl Service {
         self.askers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn lend(&self, pid: i32) -> Result<OwnedFd, Errno> {
+    fn lend(&self, pid: i32, holder: Holder) -> Result<OwnedFd, Errno> {
         let flags = SocketFlags::CLOEXEC;
         let (ours, theirs) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         let mut askers = self.askers();
-        let own = |(of, _): &&Asker| *of == pid;
+        let own = |(of, ..): &&Asker| *of == pid;
         if askers.iter().filter(own).count() >= SOCKETS_PER_PROCESS
-            && let Some(oldest) = askers.iter().position(|(of, _)| *of == pid)
+            && let Some(oldest) = askers.iter().position(|(of, ..)| *of == pid)
         {
             askers.remove(oldest);
         }
@@ -86,7 +89,7 @@ impl Service {
         }
         let token = EventData::new_u64(ours.as_raw_fd() as u64);
         epoll::add(&self.epoll, &ours, token, EventFlags::IN)?;
-        askers.push_back((pid, Arc::new(ours)));
+        askers.push_back((pid, holder, Arc::new(ours)));
         Ok(theirs)
     }
 
@@ -104,12 +107,12 @@ impl Service {
                 let found = self
                     .askers()
                     .iter()
-                    .find(|(_, fd)| fd.as_raw_fd() as u64 == raw)
-                    .map(|(_, fd)| Arc::clone(fd));
-                if let Some(socket) = found
-                    && !serve(answerer, &socket, owner)
+                    .find(|(.., fd)| fd.as_raw_fd() as u64 == raw)
+                    .map(|(_, holder, fd)| (*holder, Arc::clone(fd)));
+                if let Some((holder, socket)) = found
+                    && !serve(answerer, &socket, holder, owner)
                 {
-                    self.askers().retain(|(_, fd)| !Arc::ptr_eq(fd, &socket));
+                    self.askers().retain(|(.., fd)| !Arc::ptr_eq(fd, &socket));
                 }
             }
         }
@@ -117,15 +120,19 @@ impl Service {
 }
 
 /// Answers one question. False if there will be no more.
-fn serve(answerer: &Answerer, socket: &OwnedFd, owner: u32) -> bool {
+fn serve(answerer: &Answerer, socket: &OwnedFd, holder: Holder, owner: u32) -> bool {
     let (question, fd): (Question, _) = match Answerer::hear(socket.as_fd()) {
         Heard::Question(question, Some(fd)) => (question, fd),
         Heard::Nothing => return true,
+        Heard::Refused(fds) => {
+            closers::close(holder, fds);
+            return false;
+        }
         Heard::Question(_, None) | Heard::End => return false,
     };
     if check_private_memfd(&fd, SEGMENT_BYTES, owner).is_err() {
         // Who sends such a thing is asked no more.
-        let _ = std::thread::Builder::new().spawn(move || drop(fd));
+        closers::close(holder, vec![fd]);
         return false;
     }
     answerer.answer(socket.as_fd(), question, &fd)

@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 use causeway_fabric::launch::timespec;
 use causeway_fabric::limits::UNATTACHED_MAX;
 use causeway_fabric::remoting::{
-    CONNECTION, Header, Kind, Malformed, Received, encode_body, receive, send,
+    CONNECTION, Header, Kind, Malformed, Received, encode_body, receive_from_client, send,
 };
 use causeway_fabric::services::{
     EVENT_PEERS, EVENT_RINGS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch,
     vm,
 };
-use causeway_fabric::sys::{peer_credentials, peer_groups, peer_pidfd};
+use causeway_fabric::sys::{peer_credentials, peer_groups};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::{Pid, PidfdFlags, Resource, getrlimit, pidfd_open};
+use rustix::process::{Resource, getrlimit};
 
+use crate::closers;
 use crate::config::{Config, Members, TENANTS_MAX, Tenant};
 use crate::crowd::{Shares, Unattached, Verdict};
 use crate::departure;
@@ -34,6 +35,9 @@ use crate::session::{Overrun, Peer, Session};
 use crate::sisci::Claims;
 use crate::sys;
 use crate::vm::{self as vms, Arrival, Vms};
+
+mod descriptors;
+use descriptors::watch_process;
 
 /// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
 const TOKEN_TERMINATION: u64 = 0;
@@ -283,6 +287,9 @@ impl Server {
 
     /// Makes room for one more connection, if need be in the place of another.
     fn make_room(&mut self, peer: &Peer) -> Result<(), Errno> {
+        if closers::is_full(peer.holder()) {
+            return Err(Errno::DQUOT);
+        }
         let endpoints = self.tenants[peer.tenant].limits.endpoints;
         let most = self.unattached_most;
         match self.unattached.admit(peer.holder(), endpoints, most) {
@@ -355,10 +362,15 @@ impl Server {
             if session.interest() != EventFlags::IN {
                 break;
             }
-            match receive(session.socket()) {
+            match receive_from_client(session.socket()) {
                 Err(Errno::AGAIN) => break,
                 Err(_) | Ok(Received::Closed) => return self.end(number, "closed"),
                 Ok(Received::Malformed(why)) => return self.refuse(number, why),
+                Ok(Received::Foreign(header, fds)) => {
+                    if !self.set_aside(number, header.as_ref(), fds) {
+                        return;
+                    }
+                }
                 Ok(Received::Message(header, body, fds)) => {
                     if self.answer(number, &header, &body, fds).is_err() {
                         return self.end(number, "it does not read or is gone");
@@ -579,22 +591,4 @@ fn unattached_most() -> usize {
 
 fn open_reserve() -> Option<OwnedFd> {
     File::open("/dev/null").ok().map(OwnedFd::from)
-}
-
-/// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves
-/// its connection to the programs it launched, and that connection counts as long as one of them
-/// lives. None if the process can't be watched: then its socket alone tells of its death.
-fn watch_process(epoll: &OwnedFd, session: &Session, number: u64) -> Option<OwnedFd> {
-    let pidfd = peer_pidfd(session.socket())
-        .ok()
-        .or_else(|| open_pidfd(session.peer.pid))?;
-    let token = EventData::new_u64(number * 2 + TOKEN_PIDFD);
-    epoll::add(epoll, &pidfd, token, EventFlags::IN).ok()?;
-    Some(pidfd)
-}
-
-/// Before Linux 6.5. If the process died and its number was taken since the connection was made,
-/// this watches a stranger: no harm, since the socket's end is noticed too.
-fn open_pidfd(pid: i32) -> Option<OwnedFd> {
-    pidfd_open(Pid::from_raw(pid)?, PidfdFlags::empty()).ok()
 }

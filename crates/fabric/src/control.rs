@@ -146,6 +146,12 @@ impl Control {
                 self.gone = true;
                 Err(why.into())
             }
+            Received::Foreign(_, fds) => {
+                self.gone = true;
+                // No broker passes such on. To close them might take for ever.
+                fds.into_iter().for_each(std::mem::forget);
+                Err(Malformed::Descriptors.into())
+            }
             Received::Message(header, body, fds) => match header.kind {
                 Kind::Reply => Ok(Some((header, body, fds))),
                 Kind::Event => {

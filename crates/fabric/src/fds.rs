@@ -196,6 +196,24 @@ pub fn check_pid_namespace(fd: impl AsFd) -> Result<(u64, u64), Errno> {
     Ok((found.st_dev, found.st_ino))
 }
 
+/// Whether a descriptor is of a kind that clients have to send. The kernel closes all of those at
+/// once: memory, eventfds, PID namespaces, sockets that wait for nobody. To close others may take
+/// as long as their file system, or a peer, likes (`FUSE_FLUSH`; `SO_LINGER` of socket(7)).
+pub fn closes_at_once(fd: &OwnedFd) -> bool {
+    // Only memory has seals.
+    if fcntl_get_seals(fd).is_ok() {
+        return true;
+    }
+    match sockopt::socket_domain(fd) {
+        Ok(AddressFamily::UNIX) => true,
+        Ok(AddressFamily::INET | AddressFamily::INET6) => {
+            sockopt::socket_type(fd) == Ok(SocketType::DGRAM)
+        }
+        Ok(_) => false,
+        Err(_) => check_eventfd(fd).is_ok() || check_pid_namespace(fd).is_ok(),
+    }
+}
+
 /// Checks that `fd` is a UDP socket bound to the port of `slot`; returns the cookie of its
 /// network namespace.
 ///
@@ -311,6 +329,32 @@ mod tests {
         std::fs::write(&name, b"").unwrap();
         refused(name.to_str().unwrap(), OFlags::RDONLY);
         std::fs::remove_file(name).unwrap();
+    }
+
+    #[test]
+    fn what_clients_send_closes_at_once() {
+        use rustix::net::{SocketFlags, socketpair};
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        let udp = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let flags = SocketFlags::CLOEXEC;
+        let (end, _) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
+        let space = own_pid_namespace().unwrap();
+        let memory = sealed_memfd("t", 4096).unwrap();
+        for good in [bell, memory, udp.into(), end, space] {
+            assert!(closes_at_once(&good));
+        }
+        let tcp = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let file = |path| OwnedFd::from(std::fs::File::open(path).unwrap());
+        let path = OFlags::PATH | OFlags::CLOEXEC;
+        let unopened = rustix::fs::open("/proc", path, Mode::empty()).unwrap();
+        for bad in [
+            tcp.into(),
+            file("/proc/self/stat"),
+            file("/dev/null"),
+            unopened,
+        ] {
+            assert!(!closes_at_once(&bad));
+        }
     }
 
     #[test]

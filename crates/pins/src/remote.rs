@@ -151,7 +151,9 @@ pub enum Heard {
     Question(Question, Option<OwnedFd>),
     /// Nothing yet.
     Nothing,
-    /// The other end is gone, or does not keep to the protocol.
+    /// Something else, and its descriptors: to close them may take as long as a file system likes.
+    Refused(Vec<OwnedFd>),
+    /// The other end is gone.
     End,
 }
 
@@ -195,7 +197,7 @@ impl Answerer {
         let bytes = bytes.get(..got.bytes).unwrap_or_default();
         match Question::decode(bytes) {
             Some(question) if fds.len() <= 1 => Heard::Question(question, fds.pop()),
-            _ => Heard::End,
+            _ => Heard::Refused(fds),
         }
     }
 

@@ -30,7 +30,7 @@ pub use fuzz::fuzz_message;
 pub use service::{Answer, Call, Method};
 pub(crate) use service::{message, service};
 pub(crate) use socket::assemble;
-pub use socket::{Received, receive, send};
+pub use socket::{Received, receive, receive_from_client, send};
 
 use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
 

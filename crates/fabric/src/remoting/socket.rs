@@ -12,6 +12,7 @@ use rustix::net::{
 };
 
 use super::{Header, Malformed};
+use crate::fds::closes_at_once;
 use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
 
 /// Outcome of [`receive`].
@@ -21,6 +22,10 @@ pub enum Received {
     Message(Header, Vec<u8>, Vec<OwnedFd>),
     /// Something that is not a message of this protocol. Its descriptors are closed already.
     Malformed(Malformed),
+    /// To [`receive_from_client`]: descriptors of which one at least is nothing that clients have
+    /// to send. To close them may take as long as some file system likes, which must not hold up
+    /// the caller. With the header of their message, if it is one.
+    Foreign(Option<Header>, Vec<OwnedFd>),
     /// The other side closed the socket.
     Closed,
 }
@@ -55,6 +60,18 @@ pub fn send(socket: impl AsFd, message: &[u8], fds: &[BorrowedFd<'_>]) -> Result
 /// # Errors
 /// `EAGAIN` if none is there.
 pub fn receive(socket: impl AsFd) -> Result<Received, Errno> {
+    receive_by(socket, |_| true)
+}
+
+/// As [`receive`], from one that is not trusted to send descriptors that close at once.
+///
+/// # Errors
+/// As [`receive`].
+pub fn receive_from_client(socket: impl AsFd) -> Result<Received, Errno> {
+    receive_by(socket, closes_at_once)
+}
+
+fn receive_by(socket: impl AsFd, is_known: fn(&OwnedFd) -> bool) -> Result<Received, Errno> {
     thread_local! {
         /// To clear a new one for each message would take longer than to receive it.
         static BYTES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -62,12 +79,16 @@ pub fn receive(socket: impl AsFd) -> Result<Received, Errno> {
     // At the end of a thread there is none.
     let mut bytes = BYTES.try_with(RefCell::take).unwrap_or_default();
     bytes.resize(MESSAGE_MAX, 0);
-    let received = receive_into(socket, &mut bytes);
+    let received = receive_into(socket, &mut bytes, is_known);
     let _ = BYTES.try_with(|kept| kept.replace(bytes));
     received
 }
 
-fn receive_into(socket: impl AsFd, bytes: &mut [u8]) -> Result<Received, Errno> {
+fn receive_into(
+    socket: impl AsFd,
+    bytes: &mut [u8],
+    is_known: fn(&OwnedFd) -> bool,
+) -> Result<Received, Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MESSAGE_FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
@@ -84,6 +105,12 @@ fn receive_into(socket: impl AsFd, bytes: &mut [u8]) -> Result<Received, Errno> 
         if let RecvAncillaryMessage::ScmRights(rights) = message {
             fds.extend(rights);
         }
+    }
+    if !fds.iter().all(is_known) {
+        let header = Header::decode(&bytes[..outcome.bytes]).ok();
+        let header = header.map(|(header, _)| header);
+        let header = header.filter(|header| usize::from(header.fds) == fds.len());
+        return Ok(Received::Foreign(header, fds));
     }
     // A datagram of no bytes reads like the end of the stream; both end the conversation.
     if outcome.bytes == 0 {

@@ -96,35 +96,103 @@ pub enum By {
     IoUring,
 }
 
+/// Mounts a file system of one file: the device by which it is served, and its root, that file.
+fn mount_file() -> Option<(OwnedFd, OwnedFd)> {
+    use rustix::fs::{Mode, OFlags};
+    use rustix::mount::{
+        FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string, fsmount,
+        fsopen,
+    };
+    let flags = OFlags::RDWR | OFlags::CLOEXEC;
+    let device = rustix::fs::open("/dev/fuse", flags, Mode::empty()).ok()?;
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
+    let number = device.as_raw_fd().to_string();
+    let options = [
+        ("fd", &*number),
+        ("rootmode", "100644"),
+        ("user_id", "0"),
+        ("group_id", "0"),
+    ];
+    for (key, value) in options {
+        fsconfig_set_string(context.as_fd(), key, value).ok()?;
+    }
+    fsconfig_create(context.as_fd()).ok()?;
+    let flags = (FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
+    let root = fsmount(context.as_fd(), flags.0, flags.1).ok()?;
+    Some((device, root))
+}
+
+fn open_file(root: &OwnedFd, flags: rustix::fs::OFlags) -> OwnedFd {
+    use rustix::fs::{Mode, OFlags};
+    let path = format!("/proc/self/fd/{}", root.as_raw_fd());
+    rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).expect("the file")
+}
+
+/// A file (FUSE) whose server never answers that a descriptor of it is closed: who closes one
+/// waits, and nothing interrupts that. The server is a process of its own, which ends with this.
+pub struct StuckFile {
+    server: libc::pid_t,
+    file: std::mem::ManuallyDrop<OwnedFd>,
+}
+
+impl StuckFile {
+    /// Seconds after which the server ends even if the test has died.
+    const SERVED: libc::c_uint = 120;
+
+    /// `None` where this kernel has no FUSE, or this process may not mount it.
+    pub fn mount() -> Option<StuckFile> {
+        let (device, root) = mount_file()?;
+        let number = device.as_raw_fd() as libc::c_uint;
+        // SAFETY: the child keeps nothing but the device, and calls what the C library lets a child
+        // of several threads call.
+        let server = unsafe { libc::fork() };
+        assert!(server >= 0);
+        if server == 0 {
+            // SAFETY: plain system calls; what is closed is used no more here.
+            unsafe {
+                libc::alarm(Self::SERVED);
+                libc::syscall(libc::SYS_close_range, 3, number - 1, 0);
+                libc::syscall(libc::SYS_close_range, number + 1, libc::c_uint::MAX, 0);
+            }
+            serve(&device, false, &mut || true);
+            // SAFETY: ends this process at once.
+            unsafe { libc::_exit(0) };
+        }
+        drop(device);
+        let file = open_file(&root, rustix::fs::OFlags::RDONLY);
+        Some(StuckFile {
+            server,
+            file: std::mem::ManuallyDrop::new(file),
+        })
+    }
+
+    pub fn file(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+impl Drop for StuckFile {
+    fn drop(&mut self) {
+        // SAFETY: our own child. Without a server the kernel answers, with an error.
+        unsafe {
+            libc::kill(self.server, libc::SIGKILL);
+            libc::waitpid(self.server, std::ptr::null_mut(), 0);
+            std::mem::ManuallyDrop::drop(&mut self.file);
+        }
+    }
+}
+
 impl SlowFile {
     pub fn mount() -> Option<SlowFile> {
-        use rustix::fs::{Mode, OFlags};
-        use rustix::mount::{
-            FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsconfig_set_string,
-            fsmount, fsopen,
-        };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let device = rustix::fs::open("/dev/fuse", flags, Mode::empty()).ok()?;
-        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
-        let number = device.as_raw_fd().to_string();
-        let options = [
-            ("fd", &*number),
-            ("rootmode", "100644"),
-            ("user_id", "0"),
-            ("group_id", "0"),
-        ];
-        for (key, value) in options {
-            fsconfig_set_string(context.as_fd(), key, value).ok()?;
-        }
-        fsconfig_create(context.as_fd()).ok()?;
-        let flags = (FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty());
-        let root = fsmount(context.as_fd(), flags.0, flags.1).ok()?;
+        let (device, root) = mount_file()?;
         let (tell, asked) = channel();
-        let (answer, go) = channel();
-        std::thread::spawn(move || serve(&device, &tell, &go));
-        let path = format!("/proc/self/fd/{}", root.as_raw_fd());
-        let flags = OFlags::RDONLY | OFlags::DIRECT | OFlags::CLOEXEC;
-        let file = rustix::fs::open(path, flags, Mode::empty()).expect("the slow file");
+        let (answer, go) = channel::<()>();
+        std::thread::spawn(move || {
+            serve(&device, true, &mut || {
+                tell.send(()).is_ok() && go.recv().is_ok()
+            });
+        });
+        let file = open_file(&root, rustix::fs::OFlags::DIRECT);
         // Asynchronous direct reads stop at the size that is known.
         rustix::fs::fstat(&file).expect("its size");
         Some(SlowFile {
@@ -261,8 +329,9 @@ fn io_uring(file: OwnedFd, addr: usize, len: usize) -> LetGo {
     })
 }
 
-/// Speaks the protocol of linux/fuse.h for a file system of one file.
-fn serve(device: &OwnedFd, asked: &Sender<()>, go: &Receiver<()>) {
+/// Speaks the protocol of linux/fuse.h for a file system of one file. `closes`: answers that it is
+/// closed. `may_read` is asked before each read is answered, and ends it all.
+fn serve(device: &OwnedFd, closes: bool, may_read: &mut dyn FnMut() -> bool) {
     const GETATTR: u32 = 3;
     const OPEN: u32 = 14;
     const READ: u32 = 15;
@@ -299,17 +368,19 @@ fn serve(device: &OwnedFd, asked: &Sender<()>, go: &Receiver<()>) {
                 body = vec![0; 26];
                 (body[4], body[6], body[19], body[20]) = (1, 1 << 30, 0o100_644, 1);
             }
-            OPEN => body = vec![0, 0, DIRECT_IO | NO_FLUSH, 0],
+            OPEN if closes => body = vec![0, 0, DIRECT_IO | NO_FLUSH, 0],
+            OPEN => body = vec![0, 0, DIRECT_IO, 0],
             READ => {
                 let size = word(40 + 16) as usize;
-                if asked.send(()).is_err() || go.recv().is_err() {
+                if !may_read() {
                     return;
                 }
                 let bytes = [READ_BYTE; 4];
                 body = vec![u32::from_ne_bytes(bytes); size / 4];
             }
             other if NO_ANSWER.contains(&other) => continue,
-            RELEASE | FLUSH => {}
+            RELEASE | FLUSH if closes => {}
+            RELEASE | FLUSH => continue,
             _ => error = ENOSYS,
         }
         let mut answer = vec![0u32; 4];
