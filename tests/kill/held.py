@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import subprocess
 import time
 
 from kill.harness import UDP_SECONDS, Failed, expect_progress
@@ -111,6 +112,16 @@ def frozen_long(bench, victim, *options):
     return f"by {freezer.file}"
 
 
+def traced_long(bench, victim, *options):
+    """A debugger looks at a trusted peer for long."""
+    both = bench.traffic(*options)
+    debugger = ["gdb", "-p", str(both[victim].process.pid), "-batch",
+                "-ex", f"shell sleep {HELD_SECONDS}"]
+    subprocess.run(debugger, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=True)
+    expect_progress(both, f"after {HELD_SECONDS} s in a debugger")
+    return ""
+
+
 def stopped_stranger(bench, *options):
     """A peer that is not trusted is stopped: requests fail as if it were gone."""
     both = bench.traffic(*options)
@@ -137,6 +148,7 @@ def trusting_cases():
         yield f"{side} stopped for long", stopped_long, victim
         yield f"{side} stopped for long, the other asleep", stopped_long, victim, "--events"
     yield "server frozen for long", frozen_long, 0
+    yield "server in a debugger for long", traced_long, 0, "--events"
 
 
 def stranger_cases():

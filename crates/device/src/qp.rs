@@ -433,7 +433,7 @@ impl Qp {
             ring.tell_posted(&state.core);
         }
         let unsent = entry.qp.has_unsent();
-        let owed = !state.unanswered && entry.qp.expects_answer();
+        let owed = !state.unanswered && entry.qp.has_sends();
         let idle = entry.hot && state.pending.is_empty();
         let sent = if unsent && entry.wants_segment() {
             shared.await_segment(&mut guard, self.qpn);

@@ -194,6 +194,13 @@ impl Qp {
         self.sq.in_flight() || self.has_request() || self.has_direct()
     }
 
+    /// Whether the send queue holds anything that is not done.
+    #[inline]
+    #[must_use]
+    pub fn has_sends(&self) -> bool {
+        self.sq.front().is_some()
+    }
+
     /// A refusal found after its request had been acknowledged (an MR deregistered while its READ
     /// was being answered): the link must send it as for [`Verdict::Refused`].
     pub fn take_late_refusal(&mut self) -> Option<(u64, Nak)> {
