@@ -100,6 +100,55 @@ fn mutex(step: &'static str) {
     });
 }
 
+#[cfg(loom)]
+#[test]
+fn planted_defects_are_found() {
+    checker::expect_failures(&[
+        ("a_write_without_the_mutex", "Causality violation"),
+        ("a_mutex_that_is_not_repaired", "NotRecoverable"),
+    ]);
+}
+
+/// A planted defect: one that writes when it has given the lock up.
+#[cfg(loom)]
+#[test]
+#[ignore = "fails: run by `planted_defects_are_found`"]
+fn a_write_without_the_mutex() {
+    model(2, || {
+        let bed = Bed::new();
+        Mutex::init(&bed.memory, 0).unwrap();
+        let data = Data::new();
+        let (b, d) = (bed.clone(), Arc::clone(&data));
+        let late = bed.mortal(1, "", move |who| {
+            lock_once(&b, who, &d);
+            d.write();
+        });
+        bed.in_this_thread(0, |who| lock_once(&bed, who, &data));
+        late.join().unwrap();
+    });
+}
+
+/// A planted defect: what a dead owner left is repaired by nobody, and the mutex is lost.
+#[cfg(loom)]
+#[test]
+#[ignore = "fails: run by `planted_defects_are_found`"]
+fn a_mutex_that_is_not_repaired() {
+    model(2, || {
+        let bed = Bed::new();
+        Mutex::init(&bed.memory, 0).unwrap();
+        let once = |bed: &Bed, who: &Locker| {
+            let mutex = Mutex::open(&bed.memory, 0).unwrap();
+            let _ = mutex.lock(who).unwrap();
+            mutex.unlock(who).unwrap();
+        };
+        let b = bed.clone();
+        let victim = bed.mortal(1, "lock.owner.holding", move |who| once(&b, who));
+        victim.join().unwrap();
+        bed.in_this_thread(0, |who| once(&bed, who));
+        bed.in_this_thread(2, |who| once(&bed, who));
+    });
+}
+
 #[test]
 fn a_mutex_survives_its_owners_and_waiters() {
     for step in OWNER_STEPS {

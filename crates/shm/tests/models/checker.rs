@@ -31,3 +31,20 @@ pub fn model(preemptions: usize, scenario: impl Fn() + Sync + Send + 'static) {
     // finds what needs few preemptions at the right places.
     shuttle::check_pct(move || again(), SCHEDULES / 2, preemptions + 1);
 }
+
+/// Runs ignored tests of this program, each in a process of its own, since loom may abort one that
+/// it fails. Each must fail, and say these words.
+#[cfg(loom)]
+pub fn expect_failures(planted: &[(&str, &str)]) {
+    for (name, words) in planted {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", name, "--ignored", "--nocapture"])
+            .env("RUST_BACKTRACE", "0")
+            .output()
+            .unwrap();
+        let mut said = String::from_utf8_lossy(&output.stdout).into_owned();
+        said.push_str(&String::from_utf8_lossy(&output.stderr));
+        assert!(!output.status.success(), "{name} is not found: {said}");
+        assert!(said.contains(words), "{name} fails otherwise: {said}");
+    }
+}
