@@ -6,7 +6,7 @@ mod common;
 
 use causeway_memory::{Mover, PAGE};
 use common::{Map, occupied, store};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 const ROUNDS: u64 = 1000;
@@ -15,6 +15,12 @@ const LEN: usize = 16 * PAGE;
 const SLACK: usize = 8 << 20;
 /// Until the monitor has heard of what was unmapped last.
 const HEARD: Duration = Duration::from_secs(10);
+
+/// Keeps the other tests off: what is measured is the process's, and each thread's heap is in it.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Bytes of address space.
 fn address_space() -> usize {
@@ -39,6 +45,7 @@ fn await_empty(store: &causeway_memory::Store) {
 
 #[test]
 fn what_is_unmapped_leaves_nothing() {
+    let _alone = alone();
     let (mover, store) = (Mover::new(None), store(1));
     let round = |seed| {
         let map = Map::new(LEN);
@@ -69,6 +76,7 @@ fn what_is_unmapped_leaves_nothing() {
 
 #[test]
 fn what_is_registered_again_takes_no_more() {
+    let _alone = alone();
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(LEN);
     let mut before = None;
@@ -92,6 +100,7 @@ fn what_is_registered_again_takes_no_more() {
 /// As an allocator does: what it frees, and gives out again, is now this buffer's and now that's.
 #[test]
 fn a_heap_stays_in_its_store() {
+    let _alone = alone();
     let (mover, store) = (Mover::new(None), store(1));
     let heap = Map::new(4 * LEN);
     heap.paint(1);
