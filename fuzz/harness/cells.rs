@@ -40,6 +40,8 @@ const OBJECTS: [(usize, usize, u64); 5] = [
 const FENCE: u64 = 0x5a5a_a5a5_5a5a_a5a5;
 /// Longest a call may wait.
 const WAIT: Duration = Duration::from_micros(5);
+/// After so many sleeps the mutex is given up.
+const SLEEPS: u32 = 1_000;
 /// Keys in the table: entries by the index, and the generations of each.
 const KEYS: u32 = 8;
 
@@ -80,6 +82,7 @@ struct World {
     file: File,
     /// Writes that are done one by one, whenever the victim looks after somebody or sleeps.
     planned: Guarded<Vec<(usize, u64)>>,
+    sleeps: AtomicU32,
 }
 
 impl World {
@@ -105,6 +108,12 @@ impl Liveness for World {
 impl Sleep for World {
     fn sleep(&self, _word: &AtomicU64, _expected: u32, _deaths: u32, _until: Deadline) {
         self.meddle();
+        // Who waits for a condition gets its mutex back without a deadline, as POSIX has it: a peer
+        // may hold that for as long as it lives.
+        if self.sleeps.fetch_add(1, Ordering::Relaxed) % SLEEPS == SLEEPS - 1 {
+            let at = (MUTEX + STATE) as u64;
+            self.file.write_all_at(&[0; 8], at).expect("inside");
+        }
     }
 
     fn wake(&self, _word: &AtomicU64, _count: u32) -> u32 {
@@ -202,6 +211,7 @@ impl Bench {
             deaths: AtomicU32::new(0),
             file: locks.file.try_clone().expect("a descriptor"),
             planned: Guarded::default(),
+            sleeps: AtomicU32::new(0),
         });
         let bench = Bench {
             table,
