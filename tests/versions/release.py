@@ -21,6 +21,9 @@ BUILD_SECONDS = 900
 NO_HISTORY = ("the release before this one is built from the repository's history, which is not "
               "here")
 
+# A node of SISCI: a program compiled with a release's headers needs that release or a later one.
+SISCI_PROGRAM = os.path.join("build", "test", "sisci", "queries")
+
 
 class Unavailable(Exception):
     """There is no earlier release to be had; the text says why, and what to do."""
@@ -90,7 +93,7 @@ def build(commit, folder):
     run([cargo, "build", "--quiet", "--locked", *packages], folder, env)
     # What make would have cargo build is there; fewer packages at a time would be other builds.
     run(["make", "--no-print-directory", "CARGO=true", f"CARGO_TARGET_DIR={target}",
-         "ABI_PROFILE=dev", "BUILD=build", "libs", "sisci", "paths"], folder, env)
+         "ABI_PROFILE=dev", "BUILD=build", "libs", "sisci", "paths", SISCI_PROGRAM], folder, env)
     programs = os.path.join(folder, "build", "bin")
     os.makedirs(programs)
     for name in PROGRAMS:
