@@ -24,9 +24,14 @@ $(BUILD)/test/traffic: tests/kill/traffic.c
 $(BUILD)/test/victim: $(addprefix tests/hostile/,victim.c hold.c stage.c)
 $(BUILD)/test/attacker: $(addprefix tests/hostile/,attacker.c forge.c loot.c breakin.c stage.c)
 $(BUILD)/test/victim $(BUILD)/test/attacker: $(wildcard tests/hostile/*.h)
+# The version of the remoting protocol, for who forges its messages.
+REMOTING := crates/fabric/src/remoting/mod.rs
+$(BUILD)/test/attacker: $(REMOTING)
+$(BUILD)/test/attacker: CPPFLAGS += -DREMOTING_VERSION=$(shell \
+	sed -n 's/^pub const VERSION: u16 = \([0-9]*\);/\1/p' $(REMOTING))
 $(TEST_PROGRAMS): tests/verify/common.c tests/verify/common.h mk/c.mk
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS_STRICT) -pthread -o $@ $(filter %.c,$^) -libverbs
+	$(CC) $(CPPFLAGS) $(CFLAGS_STRICT) -pthread -o $@ $(filter %.c,$^) -libverbs
 
 $(CM_PEER): $(wildcard tests/cm/*.[ch]) tests/verify/common.c tests/verify/common.h mk/c.mk
 	@mkdir -p $(@D)

@@ -19,7 +19,8 @@ struct header {
 	uint16_t zero;
 };
 #define MAGIC 0x5743
-#define VERSION 8
+/* The build gives the version that the tree's brokers speak. */
+#define VERSION REMOTING_VERSION
 #define SERVICE 1
 #define DESTROY_SEGMENT 11
 #define MAP_SEGMENT 13
