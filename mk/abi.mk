@@ -16,10 +16,10 @@ abi_archives := $(CARGO_TARGET_DIR)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(AB
 abi_natives := -lrt -lpthread -lm -ldl -lc
 # nodelete: the helper thread of an open device must not lose its code to a dlclose.
 abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \
-	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu
+	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu -Wl,--wrap=close
 
-# A hidden definition of the one symbol that would need glibc 2.35.
-find_object := $(BUILD)/obj/find_object.o
+# A hidden definition of the one symbol that would need glibc 2.35, and close(2).
+compat := $(addprefix $(BUILD)/obj/,find_object.o close.o)
 
 comma := ,
 
@@ -30,20 +30,20 @@ abi-archives:
 	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
 		--profile $(ABI_PROFILE) -p causeway-verbs -p causeway-rdmacm -p causeway
 
-$(find_object): compat/find_object.c
+$(compat): $(BUILD)/obj/%.o: compat/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -c -o $@ $<
 
 # $(1) soname, $(2) archive, $(3) symbol table, $(4) libraries of ours that it stands on. Those lie
 # beside it, which counts where none of the name is loaded yet: in a namespace of dlmopen(3).
 define abi_library
-$(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4) $(find_object)
+$(BUILD)/lib/$(1): abi-archives $(3) mk/version-script.awk $(4) $(compat)
 	@mkdir -p $$(@D)
 	awk -f mk/version-script.awk $(3) > $$@.map
 	$(CC) $(abi_flags) -Wl,-soname,$(1) -Wl,--version-script,$$@.map -o $$@.new \
 		-Wl,--whole-archive $(abi_archives)/$(2) -Wl,--no-whole-archive \
 		$(4) $(if $(4),-Wl$(comma)-rpath$(comma)'$$$$ORIGIN') \
-		$(find_object) -static-libgcc -lgcc -lgcc_eh $(abi_natives)
+		$(compat) -static-libgcc -lgcc -lgcc_eh $(abi_natives)
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $$@.new $$@ && rm $$@.map
 endef

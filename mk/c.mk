@@ -16,10 +16,11 @@ $(PATHS_LIB): pathshim/paths.c pathshim/libraries.c mk/c.mk
 
 TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle closed traffic victim attacker)
 CM_PEER := $(BUILD)/test/cm_peer
-test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) ## Build the test programs
+CLOSED := $(addprefix $(BUILD)/test/closed_,cm sisci pool)
+test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) $(CLOSED) ## Build the test programs
 
 $(BUILD)/test/idle: tests/idle/idle.c
-$(BUILD)/test/closed: tests/cli/closed.c
+$(BUILD)/test/closed: tests/cli/closed.c tests/cli/own.c tests/cli/own.h
 $(BUILD)/test/traffic: tests/kill/traffic.c
 $(BUILD)/test/victim: $(addprefix tests/hostile/,victim.c hold.c stage.c)
 $(BUILD)/test/attacker: $(addprefix tests/hostile/,attacker.c forge.c loot.c breakin.c stage.c)
@@ -36,3 +37,14 @@ $(TEST_PROGRAMS): tests/verify/common.c tests/verify/common.h mk/c.mk
 $(CM_PEER): $(wildcard tests/cm/*.[ch]) tests/verify/common.c tests/verify/common.h mk/c.mk
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -pthread -o $@ $(filter %.c,$^) -lrdmacm -libverbs
+
+# Programs that close the descriptors of the libraries.
+$(BUILD)/test/closed_cm: closed_libs := -lrdmacm -libverbs
+$(BUILD)/test/closed_sisci: closed_libs := -L$(BUILD)/lib -lsisci
+$(BUILD)/test/closed_pool: closed_libs := -L$(BUILD)/lib -lcauseway -Wl,-rpath,'$$ORIGIN/../lib'
+$(BUILD)/test/closed_sisci: $(BUILD)/lib/libsisci.so
+$(BUILD)/test/closed_pool: $(BUILD)/lib/libcauseway.so
+
+$(CLOSED): $(BUILD)/test/closed_%: tests/cli/closed_%.c tests/cli/own.c tests/cli/own.h mk/c.mk
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS_STRICT) -I$(BUILD)/include -pthread -o $@ $(filter %.c,$^) $(closed_libs)

@@ -22,10 +22,10 @@ sisci_headers := $(addprefix $(BUILD)/include/,sisci_api.h sisci_types.h sisci_e
 	sisci_api_macros.h dis_types.h)
 # nodelete: the library's threads must not lose their code to a dlclose.
 sisci_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \
-	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu
+	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu -Wl,--wrap=close
 sisci_natives := -lrt -lpthread -lm -ldl -lc
-# A hidden definition of the one symbol that would need glibc 2.35; mk/abi.mk has its own of it.
-sisci_find_object := $(BUILD)/obj/sisci/find_object.o
+# As mk/abi.mk has them.
+sisci_compat := $(addprefix $(BUILD)/obj/sisci/,find_object.o close.o)
 
 .PHONY: sisci sisci-archive install
 sisci: $(BUILD)/lib/libsisci.so $(sisci_headers) ## Build libsisci.so and its headers
@@ -34,19 +34,19 @@ sisci-archive:
 	CARGO_TARGET_DIR="$(CARGO_TARGET_DIR)" $(CARGO) build --quiet $(CARGO_FLAGS) \
 		--profile $(ABI_PROFILE) -p causeway-sisci
 
-$(sisci_find_object): compat/find_object.c
+$(sisci_compat): $(BUILD)/obj/sisci/%.o: compat/%.c
 	@mkdir -p $(@D)
 	$(CC) -std=gnu11 -O2 -g -Wall -Wextra -Werror -fPIC -c -o $@ $<
 
 # The linker reads the names as a script: each is the function of the plain name. What is exported
 # is what the table has, and nothing else.
-$(BUILD)/lib/libsisci.so: sisci-archive $(sisci_table) mk/sisci-names.awk $(sisci_find_object)
+$(BUILD)/lib/libsisci.so: sisci-archive $(sisci_table) mk/sisci-names.awk $(sisci_compat)
 	@mkdir -p $(@D)
 	awk -v what=names -f mk/sisci-names.awk $(sisci_table) > $@.ld
 	awk -v what=exports -f mk/sisci-names.awk $(sisci_table) > $@.map
 	$(CC) $(sisci_flags) -Wl,-soname,libsisci.so -Wl,--version-script,$@.map -o $@.new \
 		-Wl,--whole-archive $(sisci_archive) -Wl,--no-whole-archive $@.ld \
-		$(sisci_find_object) -static-libgcc -lgcc -lgcc_eh $(sisci_natives)
+		$(sisci_compat) -static-libgcc -lgcc -lgcc_eh $(sisci_natives)
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@ && rm $@.ld $@.map
 

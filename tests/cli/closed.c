@@ -5,27 +5,18 @@
 // library must leave those alone, and fail what was posted. HOW is loop, range or dup2.
 
 #define _GNU_SOURCE
+#include "own.h"
+
 #include "../verify/common.h"
 
 #include <errno.h>
-#include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/socket.h>
-#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
-	// More than the library has.
-	FILES = 96,
-	PAIRS = 32,
-	FILE_BYTES = 64,
-	AT = 16,
-	HIGHEST = 4096,
 	// Time for the helper thread, and for the other end.
 	ROUNDS = 50,
 	ROUND_MS = 4,
@@ -45,12 +36,8 @@ static struct ibv_pd *pd;
 static struct ibv_cq *cq;
 static struct ibv_comp_channel *channel;
 static struct ibv_mr *mr;
-static struct ibv_qp *qps[2];
+static struct ibv_qp *qps[2], *member;
 static char *memory;
-
-// The program's own.
-static int files[FILES];
-static int pairs[PAIRS][2];
 
 static void connect_both(void)
 {
@@ -73,6 +60,22 @@ static void connect_both(void)
 		need0(qp_to_rtr(qps[i], &dev, &params, &addr[1 - i]));
 	for (int i = 0; i < 2; i++)
 		need0(qp_to_rts(qps[i], &params, 7));
+}
+
+// A member of a multicast group: a thread of the library's receives for it.
+static void join(void)
+{
+	struct ibv_qp_init_attr init = {
+		.send_cq = cq,
+		.recv_cq = cq,
+		.cap = { 1, 1, 1, 1, 0 },
+		.qp_type = IBV_QPT_UD,
+	};
+	union ibv_gid group = { .raw = { 0xff, 0x0e, [10] = 0xff, 0xff, 239, 7, 7, 7 } };
+
+	member = ibv_create_qp(pd, &init);
+	need(member, "ibv_create_qp");
+	need0(ibv_attach_mcast(member, &group, 0));
 }
 
 static int post(void)
@@ -115,85 +118,10 @@ static void set_up(void)
 	mr = ibv_reg_mr(pd, memory, 4096, params.access);
 	need(mr, "mr");
 	connect_both();
+	join();
 	need0(post());
 	need(take(2) == 0, "before");
 	need0(ibv_req_notify_cq(cq, 0));
-}
-
-static int new_file(void)
-{
-	char text[FILE_BYTES];
-	int fd = memfd_create("own", 0);
-
-	memset(text, 'x', sizeof text);
-	need(fd >= 0 && write(fd, text, sizeof text) == sizeof text, "file");
-	need(lseek(fd, AT, SEEK_SET) == AT, "lseek");
-	return fd;
-}
-
-static void close_all(const char *how)
-{
-	if (strcmp(how, "range") == 0) {
-		need(syscall(SYS_close_range, 3, ~0U, 0) == 0, "close_range");
-	} else if (strcmp(how, "loop") == 0) {
-		for (int fd = 3; fd < HIGHEST; fd++)
-			syscall(SYS_close, fd);
-	} else {
-		// Files take the places of what is open, the other half of it stays.
-		for (int i = 0; i < FILES; i += 2) {
-			int fd = 3 + i;
-
-			files[i] = fd;
-			if (fcntl(fd, F_GETFD) >= 0) {
-				int file = new_file();
-
-				need(dup2(file, fd) == fd, "dup2");
-				close(file);
-			} else {
-				need(dup2(new_file(), fd) == fd, "dup2");
-			}
-		}
-	}
-}
-
-static void open_own(const char *how)
-{
-	bool all = strcmp(how, "dup2") != 0;
-
-	for (int i = 0; i < FILES; i++) {
-		if (all || i % 2)
-			files[i] = new_file();
-	}
-	for (int i = 0; i < PAIRS; i++) {
-		int type = i % 2 ? SOCK_STREAM : SOCK_DGRAM;
-
-		need(socketpair(AF_UNIX, type, 0, pairs[i]) == 0, "socketpair");
-		need(write(pairs[i][0], "hello", 5) == 5, "write");
-	}
-}
-
-static void check_own(const char *when)
-{
-	for (int i = 0; i < FILES; i++) {
-		char text[FILE_BYTES + 2] = "";
-
-		if (pread(files[i], text, FILE_BYTES + 1, 0) != FILE_BYTES)
-			fail("%s: file %d has another length: %m", when, files[i]);
-		if (strspn(text, "x") < FILE_BYTES)
-			fail("%s: file %d was written to", when, files[i]);
-		if (lseek(files[i], 0, SEEK_CUR) != AT)
-			fail("%s: file %d was read or written", when, files[i]);
-	}
-	for (int i = 0; i < PAIRS; i++) {
-		char text[64];
-		ssize_t n = recv(pairs[i][1], text, sizeof text, MSG_PEEK | MSG_DONTWAIT);
-
-		if (n != 5 || memcmp(text, "hello", 5) != 0)
-			fail("%s: the sockets %d, %d: %zd bytes", when, pairs[i][0],
-			     pairs[i][1], n);
-		if (recv(pairs[i][0], text, sizeof text, MSG_PEEK | MSG_DONTWAIT) != -1)
-			fail("%s: something was sent by socket %d", when, pairs[i][1]);
-	}
 }
 
 int main(int argc, char **argv)
@@ -226,6 +154,8 @@ int main(int argc, char **argv)
 	if (other)
 		ibv_dereg_mr(other);
 	check_own("after other calls");
+	check_child("in a child");
+	ibv_destroy_qp(member);
 	for (int i = 0; i < 2; i++)
 		ibv_destroy_qp(qps[i]);
 	ibv_dereg_mr(mr);

@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use causeway_fabric::Address;
 use causeway_fabric::pool::{Access, AllocateReply, OpenReply, Pages, PoolSession};
+use causeway_owned::Owned;
 use causeway_shm::lock::{Futex, Liveness, LockError, Locker};
 use causeway_shm::{Life, LifeTable};
 use parking_lot::{Mutex, MutexGuard};
@@ -61,7 +62,7 @@ pub(crate) struct Inner {
     opens: Mutex<Opens>,
     /// Threads that wait for what others do.
     pub(crate) waits: Waits,
-    pub(crate) stop: OwnedFd,
+    pub(crate) stop: Owned,
     forks: u32,
     /// The process as a locker: the last of `lockers`.
     locker: AtomicPtr<Locker>,
@@ -94,7 +95,7 @@ impl Library {
             registry: Mutex::default(),
             opens: Mutex::default(),
             waits: Waits::default(),
-            stop,
+            stop: Owned::new(stop, "what ends the thread of libcauseway"),
             forks: FORKS.load(Ordering::Relaxed),
             locker: AtomicPtr::default(),
             lockers: Mutex::default(),
@@ -343,7 +344,7 @@ impl Drop for Handle {
             return;
         }
         // Fails only if the counter is full, and then it is readable anyway.
-        let _ = rustix::io::write(&self.inner.stop, &1u64.to_ne_bytes());
+        let _ = self.inner.stop.signal();
         let own: ThreadId = std::thread::current().id();
         if let Some(thread) = self.thread.take_if(|thread| thread.thread().id() != own) {
             // A panic there is no reason for one here.

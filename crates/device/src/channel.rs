@@ -1,9 +1,9 @@
 //! Event queues behind a file descriptor: completion channels and the async events of a context.
 
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
+use causeway_owned::Owned;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -14,18 +14,8 @@ use crate::errno::Errno;
 /// that edge-triggered epoll hears of each (epoll(7)); what empties the queue reads them all.
 #[derive(Debug)]
 pub(crate) struct EventQueue<T> {
-    fd: ManuallyDrop<OwnedFd>,
+    fd: Owned,
     queue: Mutex<Queue<T>>,
-}
-
-impl<T> Drop for EventQueue<T> {
-    fn drop(&mut self) {
-        // A program that has closed it may have another file under its number.
-        if causeway_shm::signal::check_unnamed(&*self.fd).is_ok() {
-            // SAFETY: nobody uses it any more, and this is the only place that drops it.
-            unsafe { ManuallyDrop::drop(&mut self.fd) };
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -49,13 +39,13 @@ impl<T> EventQueue<T> {
             unwritten: false,
         };
         Ok(EventQueue {
-            fd: ManuallyDrop::new(fd),
+            fd: Owned::new(fd, "an event channel of the device cway0"),
             queue: Mutex::new(queue),
         })
     }
 
     pub fn raw_fd(&self) -> RawFd {
-        self.fd.as_raw_fd()
+        self.fd.as_fd().as_raw_fd()
     }
 
     pub fn push(&self, event: T) {
@@ -99,11 +89,11 @@ impl<T> EventQueue<T> {
             queue.unwritten = false;
             if queue.raised {
                 // Fails only if the program has closed it.
-                let _ = causeway_shm::drain(self.fd.as_fd());
+                let _ = self.fd.drain();
                 queue.raised = false;
             }
         } else if queue.unwritten && !queue.held {
-            let _ = causeway_shm::signal(self.fd.as_fd());
+            let _ = self.fd.signal();
             queue.raised = true;
             queue.unwritten = false;
         }
@@ -127,6 +117,7 @@ mod tests {
     use super::*;
     use rustix::buffer::spare_capacity;
     use rustix::event::{PollFd, PollFlags, epoll, poll};
+    use std::os::fd::OwnedFd;
 
     fn readable(queue: &EventQueue<u32>) -> bool {
         let mut fds = [PollFd::new(queue, PollFlags::IN)];

@@ -2,7 +2,7 @@
 //!
 //! A program that becomes a daemon closes every descriptor that it does not know, and opens others
 //! under their numbers. Nothing of the device may be read from or written to those. Eventfds are
-//! signalled and drained by calls that reach nothing else (`causeway_shm::signal`); for the
+//! signalled and drained by calls that reach nothing else (`causeway-owned`); for the
 //! sockets' sake whoever has slept, and the helper on each of its ticks, looks whether the numbers
 //! still stand for what they did. If one does not, the device has failed for good, and nothing that
 //! it has is ever closed: the numbers are the program's.
@@ -61,8 +61,9 @@ impl Shared {
     }
 
     #[cold]
-    fn lose(&self) {
+    pub fn lose(&self) {
         if !self.lost.swap(true, Ordering::SeqCst) {
+            causeway_owned::lose();
             eprintln!(
                 "causeway: the program has closed descriptors of the open device cway0, which has \
                  failed"

@@ -9,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use causeway_netio::UdpPort;
+use causeway_owned::Owned;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
@@ -33,7 +34,7 @@ struct Inner {
     v6: Option<UdpPort>,
     members: HashMap<IpAddr, Vec<u32>>,
     /// Tells the thread that there is another port, or that it is to end.
-    wake: Option<Arc<OwnedFd>>,
+    wake: Option<Arc<Owned>>,
 }
 
 impl Inner {
@@ -102,11 +103,11 @@ impl Qp {
         }
         groups.members.entry(group).or_default().push(self.qpn());
         if let Some(wake) = &groups.wake {
-            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
-            return Ok(());
+            return Ok(wake.signal()?);
         }
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let wake = Arc::new(eventfd(0, flags).map_err(std::io::Error::from)?);
+        let wake = eventfd(0, flags).map_err(std::io::Error::from)?;
+        let wake = Arc::new(Owned::new(wake, "the wake-up of multicast"));
         groups.wake = Some(Arc::clone(&wake));
         drop(groups);
         let shared = Arc::clone(shared);
@@ -145,8 +146,16 @@ impl Groups {
     /// Ends the thread, if there is one; [`Shared::stop`] is set.
     pub fn stop(&self) {
         if let Some(wake) = &self.0.lock().wake {
-            let _ = rustix::io::write(wake, &1u64.to_ne_bytes());
+            // Fails only if the program has closed it; then the thread has ended.
+            let _ = wake.signal();
         }
+    }
+
+    /// Whether the ports are what they were.
+    fn are_intact(&self) -> bool {
+        let groups = self.0.lock();
+        let mut ports = [&groups.v4, &groups.v6].into_iter().flatten();
+        ports.all(|port| port.check().is_ok())
     }
 
     /// Descriptors of the ports there are, for waiting without the lock.
@@ -160,7 +169,7 @@ impl Groups {
 }
 
 /// Receives until the endpoint ends.
-fn run(shared: &Shared, wake: &OwnedFd) {
+fn run(shared: &Shared, wake: &Owned) {
     let mut fds = Vec::new();
     while !shared.stop.load(std::sync::atomic::Ordering::Acquire) {
         if fds.len() < 2 {
@@ -169,9 +178,11 @@ fn run(shared: &Shared, wake: &OwnedFd) {
         let mut polled = vec![PollFd::new(wake, PollFlags::IN)];
         polled.extend(fds.iter().map(|fd| PollFd::new(fd, PollFlags::IN)));
         let _ = poll(&mut polled, None);
-        if !polled[0].revents().is_empty() {
-            let mut count = [0; 8];
-            let _ = rustix::io::read(wake, &mut count);
+        let woken = !polled[0].revents().is_empty();
+        if woken && wake.drain().is_err() || !shared.groups.are_intact() {
+            shared.lose();
+            // Copies of the ports, whose numbers are the program's.
+            return std::mem::forget(fds);
         }
         receive(shared);
     }

@@ -410,6 +410,10 @@ impl Attachment {
     }
 
     fn attach_anew(&self, state: &mut State) -> Result<()> {
+        if state.mr_table.is_some() && causeway_owned::is_lost() {
+            // What would be presented to a broker is the program's.
+            return Err(Error::BrokerGone);
+        }
         for _ in 0..ATTACH_ATTEMPTS {
             let mut control = Control::new(crate::launch::connect_or_start(&self.broker)?);
             match state.present(&mut control) {

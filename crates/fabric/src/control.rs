@@ -2,9 +2,11 @@
 //! them.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
+use causeway_owned::Identity;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -84,7 +86,9 @@ type Reply = (Header, Vec<u8>, Vec<OwnedFd>);
 /// A connection to the broker: what the services' stubs call over.
 #[derive(Debug)]
 pub struct Control {
-    channel: Channel,
+    channel: ManuallyDrop<Channel>,
+    /// What it stood for: the program may close it, and have another file under its number.
+    known: Option<Identity>,
     last_request: u32,
     gone: bool,
     events: VecDeque<RawEvent>,
@@ -92,8 +96,10 @@ pub struct Control {
 
 impl Control {
     pub(crate) fn new(channel: impl Into<Channel>) -> Control {
+        let channel = channel.into();
         Control {
-            channel: channel.into(),
+            known: Identity::of(&channel),
+            channel: ManuallyDrop::new(channel),
             last_request: 0,
             gone: false,
             events: VecDeque::new(),
@@ -102,6 +108,23 @@ impl Control {
 
     pub(crate) fn socket(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+
+    fn is_intact(&self) -> bool {
+        self.known.is_some() && Identity::of(&*self.channel) == self.known
+    }
+
+    /// Looks whether the program has closed the connection, which has ended then.
+    fn check(&mut self) -> Result<()> {
+        if !self.gone && !self.is_intact() {
+            let number = self.channel.as_fd().as_raw_fd();
+            causeway_owned::report("the connection to the broker", number);
+            self.gone = true;
+        }
+        if self.gone {
+            return Err(Error::BrokerGone);
+        }
+        Ok(())
     }
 
     /// Whether this is in a guest, and the broker on its host.
@@ -125,6 +148,7 @@ impl Control {
 
     /// Takes what lies in the socket, without blocking.
     pub(crate) fn drain(&mut self) {
+        let _ = self.check();
         while !self.gone {
             match self.channel.receive() {
                 Err(Errno::AGAIN) => return,
@@ -148,7 +172,7 @@ impl Control {
             }
             Received::Foreign(_, fds) => {
                 self.gone = true;
-                // No broker passes such on. To close them might take for ever.
+                // Not asked for here.
                 fds.into_iter().for_each(std::mem::forget);
                 Err(Malformed::Descriptors.into())
             }
@@ -176,7 +200,7 @@ impl Control {
             match self.channel.send(message, fds) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
-                    wait_for(&self.channel, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
+                    wait_for(&*self.channel, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
                 }
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
                     // Its last word may say why.
@@ -198,7 +222,7 @@ impl Control {
         loop {
             match self.channel.receive() {
                 Err(Errno::AGAIN) => {
-                    wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
+                    wait_readable(&*self.channel, by).map_err(|_| Error::Timeout)?;
                 }
                 Err(errno) => {
                     return Err(Error::System {
@@ -216,6 +240,15 @@ impl Control {
                     _ => {}
                 },
             }
+        }
+    }
+}
+
+impl Drop for Control {
+    fn drop(&mut self) {
+        if self.is_intact() {
+            // SAFETY: this is the only place that drops it.
+            unsafe { ManuallyDrop::drop(&mut self.channel) };
         }
     }
 }
@@ -239,9 +272,7 @@ impl Call for OneWay<'_> {
         body: Vec<u8>,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
-        if self.0.gone {
-            return Err(Error::BrokerGone);
-        }
+        self.0.check()?;
         let header = Header {
             kind: Kind::Request,
             service,
@@ -264,9 +295,7 @@ impl Call for Control {
         body: Vec<u8>,
         fds: &[BorrowedFd<'_>],
     ) -> Result<(Vec<u8>, Vec<OwnedFd>)> {
-        if self.gone {
-            return Err(Error::BrokerGone);
-        }
+        self.check()?;
         self.last_request = self.last_request.wrapping_add(1).max(CONNECTION + 1);
         let header = Header {
             kind: Kind::Request,
@@ -280,7 +309,7 @@ impl Call for Control {
         self.transmit(&header.encode(&body), fds, by)?;
         causeway_fault::point("call.sent");
         // It takes the broker a while: looking before would be a system call for nothing.
-        wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
+        wait_readable(&*self.channel, by).map_err(|_| Error::Timeout)?;
         let (reply, body, fds) = self.await_reply(by)?;
         causeway_fault::point("call.answered");
         match reply.status {

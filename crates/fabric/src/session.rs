@@ -341,6 +341,10 @@ impl<B: Books> Session<B> {
         if state.control.is_some() {
             return Ok(());
         }
+        if state.membership.is_some() && causeway_owned::is_lost() {
+            // What would be presented to a broker is the program's.
+            return Err(Error::BrokerGone);
+        }
         let outcome = self.attach_anew(state);
         if outcome.is_err() {
             self.wakeup.retry_after(REATTACH_INTERVAL);

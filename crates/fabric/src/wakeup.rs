@@ -1,8 +1,9 @@
 //! One descriptor that is readable whenever an endpoint has something to read from its broker.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use causeway_owned::Owned;
 use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, timerfd_create, timerfd_settime,
@@ -16,9 +17,9 @@ use crate::launch::timespec;
 /// a sleeper asleep. The descriptor stays the same when the broker, hence the socket, is replaced.
 #[derive(Debug)]
 pub(crate) struct Wakeup {
-    epoll: OwnedFd,
-    queued: OwnedFd,
-    retry: OwnedFd,
+    epoll: Owned,
+    queued: Owned,
+    retry: Owned,
 }
 
 impl Wakeup {
@@ -31,9 +32,9 @@ impl Wakeup {
         let retry = timerfd_create(TimerfdClockId::Monotonic, flags)
             .map_err(Error::system("timerfd_create"))?;
         let wakeup = Wakeup {
-            epoll,
-            queued,
-            retry,
+            epoll: Owned::new(epoll, "what tells of the broker's news"),
+            queued: Owned::new(queued, "what wakes for the broker's news"),
+            retry: Owned::new(retry, "a timer"),
         };
         wakeup.watch(wakeup.queued.as_fd())?;
         wakeup.watch(wakeup.retry.as_fd())?;
@@ -74,14 +75,13 @@ impl Wakeup {
 
     /// Makes the descriptor readable until [`Wakeup::lower`].
     pub(crate) fn raise(&self) {
-        // Fails only if the counter is at its maximum, and then it is readable already.
-        let _ = rustix::io::write(&self.queued, &1u64.to_ne_bytes());
+        // Fails only if the program has closed it: then nobody sleeps on it.
+        let _ = self.queued.signal();
     }
 
     pub(crate) fn lower(&self) {
-        let mut count = [0u8; 8];
-        // Fails only if nothing was raised.
-        let _ = rustix::io::read(&self.queued, &mut count);
+        // As above.
+        let _ = self.queued.drain();
     }
 
     /// Makes the descriptor readable after `delay`.
@@ -92,12 +92,13 @@ impl Wakeup {
             it_value: timespec(delay),
         };
         // Has no way to fail with a valid time and a timer.
-        let _ = timerfd_settime(&self.retry, TimerfdTimerFlags::empty(), &once);
+        let _ = timerfd_settime(self.retry.as_fd(), TimerfdTimerFlags::empty(), &once);
     }
 
     /// Whether a delay has passed since the last question.
     pub(crate) fn take_retry(&self) -> bool {
         let mut count = [0u8; 8];
-        rustix::io::read(&self.retry, &mut count).is_ok()
+        let retry = self.retry.check();
+        retry.is_ok_and(|retry| rustix::io::read(retry, &mut count).is_ok())
     }
 }

@@ -10,6 +10,7 @@ use crate::asker::Asker;
 use crate::error::Unmovable;
 use crate::extents::Freed;
 use crate::monitor::ENDED;
+use crate::number::Number;
 use crate::shared::{Grown, MAX_GROWN, Shared, View, Window, lock};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::store::{Handle, Store};
@@ -19,7 +20,7 @@ use crate::{mason, monitor};
 use causeway_pins::{Entry, Pagemap};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -55,10 +56,10 @@ struct Run<'a> {
 }
 
 /// What a window shows: the store's number, its descriptor, the offset.
-type Shows = Option<(u64, RawFd, usize)>;
+type Shows = Option<(u64, Number, usize)>;
 
 fn shows(store: &Handle<'_>, offset: usize) -> Shows {
-    Some((store.id(), store.as_fd().as_raw_fd(), offset))
+    Some((store.id(), store.number(), offset))
 }
 
 /// A point of the move, for tests.
@@ -146,6 +147,7 @@ impl Engine {
         for uffd in [&self.shared.events, &self.shared.lift]
             .into_iter()
             .chain(hoist)
+            .filter(|uffd| uffd.is_intact())
         {
             // SAFETY: nothing uses them in this process: its threads do not exist, and the engine
             // is never dropped.
@@ -180,6 +182,9 @@ impl Engine {
     /// Moves `span`, which lies in one plain mapping, into the store, chunk by chunk. Returns what
     /// was moved before something failed, with its husk.
     pub fn move_run(&self, store: &Store, span: Span) -> (Option<Freed>, Result<(), Unmovable>) {
+        if let Err(error) = store.check() {
+            return (None, Err(error.into()));
+        }
         let store = &store.handle();
         let mut run = match self.prepare(store, span) {
             Ok(run) => run,

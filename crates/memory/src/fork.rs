@@ -10,12 +10,13 @@
 //! In the child, movers of the parent are dead: they have no threads there.
 
 use crate::mover::{Core, Inner};
+use crate::number::Number;
 use crate::span::{PAGE, Span};
 use crate::sys::{self, Area, at};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::PipeFlags;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, OnceLock, PoisonError, Weak};
@@ -30,7 +31,7 @@ static FORK: AtomicPtr<Fork> = AtomicPtr::new(ptr::null_mut());
 pub(crate) struct Copied {
     pub span: Span,
     pub offset: usize,
-    pub fd: RawFd,
+    pub fd: Number,
     pub prot: ProtFlags,
 }
 
@@ -174,7 +175,7 @@ fn copy(part: Copied) -> Result<(), Errno> {
     // open at the fork. What is filled is the new mapping.
     unsafe {
         rustix::mm::mmap_anonymous(at(span.start), span.len(), rw, flags)?;
-        let fd = BorrowedFd::borrow_raw(fd);
+        let fd = fd.get().ok_or(Errno::BADF)?;
         let mut done = 0;
         while done < span.len() {
             let to = at(span.start + done).cast::<u8>();

@@ -14,7 +14,6 @@ use crate::pieces::{Piece, Pieces};
 use crate::span::{PAGE, Span};
 use crate::sys;
 use causeway_pins::{Entry, Pagemap};
-use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
 /// How long the monitor waits for entries to become empty. It takes some microseconds.
@@ -132,10 +131,8 @@ fn await_empty(pagemap: &Pagemap, part: Span, deadline: Instant) -> bool {
 
 /// Gives the pages of a piece back to the system: they read as zeros from now on.
 pub(crate) fn punch(piece: &Piece) {
-    // SAFETY: the mover keeps the store, and so its descriptor, as long as the piece is listed.
-    let fd = unsafe { BorrowedFd::borrow_raw(piece.fd) };
-    // Fails only for lack of memory; then the old contents stay.
-    let _ = sys::punch(fd, piece.offsets());
+    // Fails only for lack of memory, or if the program has closed it; then the old contents stay.
+    let _ = piece.fd.get().map(|fd| sys::punch(fd, piece.offsets()));
 }
 
 #[cfg(test)]

@@ -138,7 +138,7 @@ impl Guest {
             span: chunk,
             offset: chunk.start,
             store: store.id(),
-            fd: store.as_fd().as_raw_fd(),
+            fd: store.number(),
             idle: false,
         });
     }

@@ -69,6 +69,7 @@ mod mappings;
 mod mason;
 mod monitor;
 mod mover;
+mod number;
 mod pieces;
 mod shared;
 mod span;

@@ -1,8 +1,8 @@
 //! Where in the address space pages of stores are, as far as events tell. Pure bookkeeping in a
 //! fixed amount of memory: it runs where nothing may be allocated.
 
+use crate::number::Number;
 use crate::span::Span;
-use std::os::fd::RawFd;
 
 /// Most mappings of stores' pages in a process (`vm.max_map_count` is 65530 for all of them, and
 /// each may cost two).
@@ -18,7 +18,7 @@ pub(crate) struct Piece {
     pub offset: usize,
     pub store: u64,
     /// The store's descriptor, open as long as the piece is listed.
-    pub fd: RawFd,
+    pub fd: Number,
     /// Registered no more: its pages are given up when they are unmapped.
     pub idle: bool,
 }
@@ -233,7 +233,7 @@ mod tests {
                     span,
                     offset,
                     store,
-                    fd: 0,
+                    fd: Number::default(),
                     idle: false
                 }));
                 (0..len).for_each(|i| model[at + i] = Some((offset + i, store)));
@@ -294,7 +294,7 @@ mod tests {
             span: Span::new(at, at + 3),
             offset: 0,
             store: 0,
-            fd: 0,
+            fd: Number::default(),
             idle: false,
         };
         let mut count = 0;

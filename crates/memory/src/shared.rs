@@ -7,6 +7,7 @@
 //! monitor. It uses the stack and what is here, which is never moved.
 
 use crate::lifted::Lifted;
+use crate::number::Number;
 use crate::pieces::{Piece, Pieces};
 use crate::span::Span;
 use crate::store::Store;
@@ -16,7 +17,6 @@ use causeway_pins::Pagemap;
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
 use std::ops::Deref;
-use std::os::fd::RawFd;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -25,7 +25,7 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Window {
     pub span: Span,
     /// What it shows: a store's pages, or none if it brings private memory back.
-    pub shows: Option<(u64, RawFd, usize)>,
+    pub shows: Option<(u64, Number, usize)>,
     /// Whether the monitor knows that it has been moved.
     pub arrived: bool,
 }

@@ -1,7 +1,9 @@
 //! Stores: the memfds that moved pages live in.
 
+use crate::number::Number;
 use crate::span::Span;
 use crate::{guest, sys};
+use causeway_owned::Owned;
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 /// offset of the same number.
 #[derive(Debug)]
 pub struct Store {
-    fd: OwnedFd,
+    fd: Owned,
     id: u64,
     device: u64,
     inode: u64,
@@ -36,7 +38,7 @@ impl Store {
             device: stat.map_or(0, |s| s.st_dev),
             inode: stat.map_or(0, |s| s.st_ino),
             len: stat.map_or(0, |s| s.st_size as usize),
-            fd,
+            fd: Owned::new(fd, "a segment of registered memory"),
         }
     }
 
@@ -48,6 +50,7 @@ impl Store {
     pub(crate) fn handle(&self) -> Handle<'_> {
         Handle {
             fd: self.fd.as_fd(),
+            number: Number::of(&self.fd),
             id: self.id,
             guest: self.guest,
         }
@@ -55,7 +58,17 @@ impl Store {
 
     /// Gives up pages: they read as zeros in every mapping.
     pub(crate) fn punch(&self, span: Span) -> Result<(), Errno> {
+        self.check()?;
         self.handle().punch(span)
+    }
+
+    /// Looks whether its descriptor is what it was: to be asked before pages are mapped or given
+    /// up.
+    ///
+    /// # Errors
+    /// `EBADF` if the program has closed it.
+    pub(crate) fn check(&self) -> Result<(), Errno> {
+        self.fd.check().map(drop)
     }
 
     /// Its size in bytes.
@@ -78,6 +91,7 @@ impl Store {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Handle<'a> {
     fd: BorrowedFd<'a>,
+    number: Number,
     id: u64,
     guest: bool,
 }
@@ -94,6 +108,11 @@ impl Handle<'_> {
 
     pub fn id(&self) -> u64 {
         self.id
+    }
+
+    /// Its descriptor's number.
+    pub fn number(&self) -> Number {
+        self.number
     }
 }
 

@@ -1,8 +1,9 @@
 //! The userfaultfd system calls: `ioctl_userfaultfd(2)`, `userfaultfd(2)`.
 
 use crate::span::{PAGE, Span};
+use causeway_owned::Owned;
 use rustix::io::Errno;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 const API_VERSION: u64 = 0xaa;
 const MAGIC: u32 = 0xaa;
@@ -84,7 +85,7 @@ impl Message {
 
 /// An open userfaultfd. Thread-safe, as its system calls are.
 #[derive(Debug)]
-pub(crate) struct Uffd(OwnedFd);
+pub(crate) struct Uffd(Owned);
 
 /// `_IOC(dir, 0xaa, nr, words * 8)`.
 const fn code(dir: u32, nr: u32, words: usize) -> libc::Ioctl {
@@ -131,27 +132,39 @@ fn create(device: Option<&OwnedFd>) -> Result<OwnedFd, Errno> {
 
 impl AsRawFd for Uffd {
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.as_fd().as_raw_fd()
     }
 }
 
 impl Uffd {
     /// The features that this kernel has.
     pub fn features(device: Option<&OwnedFd>) -> Result<u64, Errno> {
-        Uffd(create(device)?).handshake(0)
+        Uffd(Owned::new(
+            create(device)?,
+            "what hears of changes to registered memory",
+        ))
+        .handshake(0)
     }
 
     /// One with exactly these features.
     pub fn open(device: Option<&OwnedFd>, features: u64) -> Result<Uffd, Errno> {
-        let uffd = Uffd(create(device)?);
+        let uffd = Uffd(Owned::new(
+            create(device)?,
+            "what hears of changes to registered memory",
+        ));
         uffd.handshake(features)?;
         Ok(uffd)
+    }
+
+    /// Whether it is one yet: the program may have closed it.
+    pub fn is_intact(&self) -> bool {
+        self.0.is_intact()
     }
 
     fn call<const N: usize>(&self, dir: u32, nr: u32, words: &mut [u64; N]) -> Result<(), Errno> {
         // SAFETY: every request used here has an argument of as many words as its code says, and
         // what it does to memory is the caller's concern.
-        check(unsafe { libc::ioctl(self.0.as_raw_fd(), code(dir, nr, N), words.as_mut_ptr()) })?;
+        check(unsafe { libc::ioctl(self.as_raw_fd(), code(dir, nr, N), words.as_mut_ptr()) })?;
         Ok(())
     }
 
@@ -265,7 +278,7 @@ impl Uffd {
     /// Waits until one of both has messages, which others may read first.
     pub fn wait_for_either(&self, other: &Uffd) -> Result<(), Errno> {
         let mut polls = [self, other].map(|uffd| libc::pollfd {
-            fd: uffd.0.as_raw_fd(),
+            fd: uffd.as_raw_fd(),
             events: libc::POLLIN,
             revents: 0,
         });
@@ -278,15 +291,14 @@ impl Uffd {
 
     /// Reads the messages that are there.
     pub fn read<'a>(&self, buffer: &'a mut [Message]) -> Result<&'a [Message], Errno> {
+        // The program may have closed it, and another file have its number.
+        if !self.0.is_intact() {
+            return Err(Errno::BADF);
+        }
         // SAFETY: the buffer is valid for that many bytes, and a message is plain words.
         let ret = unsafe {
             let bytes = std::mem::size_of_val(buffer);
-            libc::syscall(
-                libc::SYS_read,
-                self.0.as_raw_fd(),
-                buffer.as_mut_ptr(),
-                bytes,
-            )
+            libc::syscall(libc::SYS_read, self.as_raw_fd(), buffer.as_mut_ptr(), bytes)
         };
         match check(ret as libc::c_int) {
             Ok(bytes) => Ok(&buffer[..bytes as usize / size_of::<Message>()]),

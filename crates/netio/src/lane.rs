@@ -8,6 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
+use crate::own::OwnSocket;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Peers that have a socket of their own, of a port that has such: a look at each is a system call.
@@ -22,7 +23,7 @@ pub(crate) struct Lanes {
 /// A socket for one peer.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    socket: Socket,
+    pub socket: OwnSocket,
     dual: bool,
     /// The local address, once bound: for good.
     src: Option<IpAddr>,
@@ -86,7 +87,7 @@ impl Lane {
             socket.set_only_v6(false)?;
         }
         Ok(Lane {
-            socket,
+            socket: OwnSocket::new(socket),
             dual,
             src: None,
             dst: None,

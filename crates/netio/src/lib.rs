@@ -16,6 +16,7 @@ mod errqueue;
 mod lane;
 mod message;
 mod options;
+mod own;
 mod pieces;
 mod port;
 mod route;
@@ -26,6 +27,13 @@ pub use port::{Received, UdpPort};
 pub use route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, path_mtu};
 
 use std::net::{IpAddr, SocketAddr};
+use std::os::fd::{AsFd, BorrowedFd};
+
+impl AsFd for UdpPort {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd()
+    }
+}
 
 /// The IPv4 form of an IPv4-mapped address; any other address as it is.
 fn canonical(addr: SocketAddr) -> SocketAddr {

@@ -12,6 +12,7 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::errqueue::{self, Report};
 use crate::lane::{Lane, Lanes};
+use crate::own::OwnSocket;
 use crate::pieces::{self, Outside, Pieces};
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
 use crate::{canonical, message, options};
@@ -35,7 +36,7 @@ const ERRORS_PER_CALL: usize = 256;
 /// `Send`, not `Sync`: callers serialize sends and receives, as the endpoint's lock does.
 #[derive(Debug)]
 pub struct UdpPort {
-    socket: Socket,
+    socket: OwnSocket,
     /// Replaced when it has drawn a wrong conclusion ([`UdpPort::send_each`]).
     state: RefCell<UdpSocketState>,
     port: u16,
@@ -146,7 +147,7 @@ impl UdpPort {
         let port = socket.local_addr()?.as_socket().map_or(0, |a| a.port());
         Ok(UdpPort {
             state: RefCell::new(state),
-            socket,
+            socket: OwnSocket::new(socket),
             port,
             dual,
             dont_fragment: Cell::new(DontFragment::ON),
@@ -162,6 +163,16 @@ impl UdpPort {
     #[must_use]
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
+    }
+
+    /// Looks whether the sockets in use are what they were: the program may have closed them.
+    ///
+    /// # Errors
+    /// `EBADF`, of which standard error is told once.
+    pub fn check(&self) -> io::Result<()> {
+        self.socket.check()?;
+        let mut lanes = self.lanes.iter().filter(|lane| lane.is_used());
+        lanes.try_for_each(|lane| lane.socket.check())
     }
 
     /// The port number.
@@ -192,7 +203,7 @@ impl UdpPort {
         let dual = self.dual;
         let set_up = |socket: &Socket| prepare_socket(socket, dual).map(drop);
         self.lanes
-            .open((&self.socket, self.port), (src, dst), set_up)
+            .open((&*self.socket, self.port), (src, dst), set_up)
     }
 
     /// Takes an [`UdpPort::open_lane`] back that returned true.
@@ -519,12 +530,6 @@ impl UdpPort {
         *flag = !may_fragment;
         self.dont_fragment.set(now);
         Ok(())
-    }
-}
-
-impl AsFd for UdpPort {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd()
     }
 }
 

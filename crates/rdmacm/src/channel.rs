@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
 use causeway_abi::RdmaEventChannel;
 use causeway_cancel::{Allowed, CANCELLED, Ended};
+use causeway_owned::Owned;
 use causeway_proto::cm;
 use causeway_wire::cm::Message;
 use parking_lot::Mutex;
@@ -51,7 +52,7 @@ pub(crate) struct Pending {
 /// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event. Each
 /// event is written to it, so that edge-triggered epoll hears of each (epoll(7)).
 pub(crate) struct Queue {
-    fd: OwnedFd,
+    fd: Owned,
     events: Mutex<VecDeque<Pending>>,
 }
 
@@ -65,7 +66,10 @@ pub(crate) struct Channel {
 impl Queue {
     pub fn new() -> Result<Arc<Queue>> {
         Ok(Arc::new(Queue {
-            fd: eventfd(0, EventfdFlags::CLOEXEC)?,
+            fd: Owned::new(
+                eventfd(0, EventfdFlags::CLOEXEC)?,
+                "an event channel of rdma_cm",
+            ),
             events: Mutex::default(),
         }))
     }
@@ -73,8 +77,8 @@ impl Queue {
     pub fn push(&self, pending: Pending) {
         let mut events = self.events.lock();
         events.push_back(pending);
-        // Cannot block: the counter holds 2^64 - 2 events.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        // Fails only if the program has closed it: then nobody hears of it.
+        let _ = self.fd.signal();
     }
 
     /// Whether an event waits.
@@ -85,9 +89,8 @@ impl Queue {
     /// Makes the descriptor unreadable once nothing is left.
     fn emptied(&self, events: &VecDeque<Pending>) {
         if events.is_empty() {
-            let mut count = [0; 8];
-            // Cannot block: what was written has not been read.
-            let _ = rustix::io::read(&self.fd, &mut count);
+            // As above.
+            let _ = self.fd.drain();
         }
     }
 
@@ -109,11 +112,11 @@ impl Queue {
             if let Some(pending) = self.pop() {
                 return Ok(pending);
             }
-            if fcntl_getfl(&self.fd)?.contains(OFlags::NONBLOCK) {
+            if fcntl_getfl(self.fd.check()?)?.contains(OFlags::NONBLOCK) {
                 return Err(rustix::io::Errno::AGAIN.into());
             }
             let mut fds = [libc::pollfd {
-                fd: self.fd.as_raw_fd(),
+                fd: self.fd.as_fd().as_raw_fd(),
                 events: libc::POLLIN,
                 revents: 0,
             }];
@@ -145,7 +148,7 @@ impl Channel {
         let queue = Queue::new()?;
         let channel = Box::new(Channel {
             public: RdmaEventChannel {
-                fd: queue.fd.as_raw_fd(),
+                fd: queue.fd.as_fd().as_raw_fd(),
             },
             queue,
         });

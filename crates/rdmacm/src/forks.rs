@@ -8,11 +8,16 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use causeway_owned::Identity;
+
 /// A socket of which fork(2) leaves the child nothing: its number is then that of an eventfd which
 /// nobody uses, so that closing it a second time closes no other file. vfork(2) and what is built
 /// on it shares the parent's and execs, which closes them; clone(2) by a raw system call keeps it.
+///
+/// Where the program has closed it and has another file under its number, that is left alone.
 pub(crate) struct Unforked<T: AsFd> {
     inner: Option<T>,
+    known: Option<Identity>,
 }
 
 impl<T: AsFd> Unforked<T> {
@@ -24,8 +29,11 @@ impl<T: AsFd> Unforked<T> {
         watch_forks();
         let mut kept = KEPT.lock();
         let inner = make()?;
-        kept.fds().push(inner.as_fd().as_raw_fd());
-        Ok(Unforked { inner: Some(inner) })
+        let known = Identity::of(inner.as_fd());
+        let fd = inner.as_fd().as_raw_fd();
+        kept.fds().extend(known.map(|known| (fd, known)));
+        let inner = Some(inner);
+        Ok(Unforked { inner, known })
     }
 }
 
@@ -43,8 +51,12 @@ impl<T: AsFd> Drop for Unforked<T> {
         let mut kept = KEPT.lock();
         let fd = inner.as_fd().as_raw_fd();
         // A child has none of its parent's.
-        kept.fds().retain(|one| *one != fd);
-        drop(inner);
+        kept.fds().retain(|(one, _)| *one != fd);
+        if self.known.is_some() && Identity::of(inner.as_fd()) == self.known {
+            drop(inner);
+        } else {
+            std::mem::forget(inner);
+        }
     }
 }
 
@@ -70,7 +82,7 @@ impl<T: AsFd> DerefMut for Unforked<T> {
 /// waiters, which would be that of threads the child does not have.
 struct Kept {
     locked: AtomicBool,
-    fds: UnsafeCell<Vec<RawFd>>,
+    fds: UnsafeCell<Vec<(RawFd, Identity)>>,
 }
 
 static KEPT: Kept = Kept {
@@ -94,7 +106,7 @@ impl Kept {
 }
 
 impl Locked {
-    fn fds(&mut self) -> &mut Vec<RawFd> {
+    fn fds(&mut self) -> &mut Vec<(RawFd, Identity)> {
         // SAFETY: the lock is held as long as this borrow.
         unsafe { &mut *self.0.fds.get() }
     }
@@ -129,7 +141,10 @@ extern "C" fn in_child() {
     // closed instead.
     unsafe {
         let nothing = libc::eventfd(0, libc::EFD_CLOEXEC);
-        for fd in kept.fds().drain(..) {
+        for (fd, known) in kept.fds().drain(..) {
+            if Identity::of(BorrowedFd::borrow_raw(fd)) != Some(known) {
+                continue;
+            }
             if nothing < 0 || libc::dup3(nothing, fd, libc::O_CLOEXEC) < 0 {
                 libc::close(fd);
             }
@@ -186,5 +201,17 @@ mod tests {
             std::net::TcpStream::connect(at).is_err(),
             "nobody else has it"
         );
+    }
+
+    #[test]
+    fn another_file_under_its_number_is_left_to_child_and_parent() {
+        let one = Unforked::new(|| TcpListener::bind("127.0.0.1:0")).unwrap();
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let fd = one.as_raw_fd();
+        // SAFETY: the number is the test's own.
+        assert_eq!(unsafe { libc::dup2(other.as_raw_fd(), fd) }, fd);
+        assert_eq!(in_a_child(|| look(fd)), 1);
+        drop(one);
+        assert_eq!(look(fd), 1);
     }
 }

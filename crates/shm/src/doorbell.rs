@@ -4,9 +4,8 @@ use std::io;
 
 #[cfg(not(any(loom, shuttle)))]
 use {
-    crate::signal::check_unnamed,
+    causeway_owned::Owned,
     rustix::event::{EventfdFlags, eventfd},
-    rustix::io::{Errno, ReadWriteFlags},
     std::os::fd::{AsFd, BorrowedFd, OwnedFd},
 };
 
@@ -23,7 +22,7 @@ pub trait Bell {
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Debug)]
 pub struct Doorbell {
-    fd: OwnedFd,
+    fd: Owned,
 }
 
 #[cfg(not(any(loom, shuttle)))]
@@ -34,12 +33,13 @@ impl Doorbell {
     /// What `eventfd(2)` reports.
     pub fn create() -> io::Result<Doorbell> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Doorbell { fd })
+        Ok(Doorbell::from_fd(fd))
     }
 
     /// A peer's doorbell, as its broker handed it out.
     #[must_use]
     pub fn from_fd(fd: OwnedFd) -> Doorbell {
+        let fd = Owned::new(fd, "a doorbell");
         Doorbell { fd }
     }
 
@@ -49,49 +49,19 @@ impl Doorbell {
         self.fd.as_fd()
     }
 
-    /// As [`drain`].
+    /// As [`causeway_owned::drain`].
     ///
     /// # Errors
     /// As there.
     pub fn drain(&self) -> io::Result<bool> {
-        drain(self.fd())
-    }
-}
-
-/// Makes a doorbell unreadable again. Returns whether it had been rung.
-///
-/// Reads nothing else, should the program have closed it and have another file there by now.
-/// Never blocks, even if a peer has cleared `O_NONBLOCK`, which all holders share.
-///
-/// # Errors
-/// `EBADF` if this is no eventfd any more.
-#[cfg(not(any(loom, shuttle)))]
-pub fn drain(bell: BorrowedFd<'_>) -> io::Result<bool> {
-    check_unnamed(bell)?;
-    let mut count = [0u8; 8];
-    let mut iov = [io::IoSliceMut::new(&mut count)];
-    // Offset -1: as read(2). NOWAIT is this call's own, whatever the descriptor's flags.
-    match rustix::io::preadv2(bell, &mut iov, u64::MAX, ReadWriteFlags::NOWAIT) {
-        Ok(_) => Ok(true),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-        Err(Errno::OPNOTSUPP | Errno::SPIPE | Errno::NOSYS | Errno::INVAL) => drain_plain(bell),
-        Err(e) => Err(e.into()),
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
-fn drain_plain(bell: BorrowedFd<'_>) -> io::Result<bool> {
-    match rustix::io::read(bell, &mut [0u8; 8]) {
-        Ok(_) => Ok(true),
-        Err(Errno::AGAIN | Errno::INTR) => Ok(false),
-        Err(e) => Err(e.into()),
+        self.fd.drain()
     }
 }
 
 #[cfg(not(any(loom, shuttle)))]
 impl Bell for Doorbell {
     fn ring(&self) -> io::Result<()> {
-        crate::signal(self.fd())
+        self.fd.signal()
     }
 }
 

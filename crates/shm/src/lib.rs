@@ -33,15 +33,13 @@ pub mod mr_table;
 pub mod notify;
 pub mod ring;
 pub mod segment;
-#[cfg(not(any(loom, shuttle)))]
-pub mod signal;
 pub mod stats;
 pub mod sync;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use arena::{Arena, Window};
 #[cfg(not(any(loom, shuttle)))]
-pub use doorbell::drain;
+pub use causeway_owned::{drain, signal};
 pub use doorbell::{Bell, Doorbell};
 pub use inbox::Inbox;
 pub use interrupt::{Interrupt, Trigger, TriggerError};
@@ -53,6 +51,4 @@ pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot, Watch,
 };
 pub use segment::{Segment, SegmentError};
-#[cfg(not(any(loom, shuttle)))]
-pub use signal::signal;
 pub use stats::{Counter, Snapshot, Stats};

@@ -6,10 +6,11 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::thread::ThreadId;
 
+use causeway_owned::Owned;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, epoll, eventfd};
 
@@ -35,8 +36,8 @@ type Call = Box<dyn FnOnce() + Send>;
 /// Callbacks of a process, and the thread that makes them.
 #[derive(Debug)]
 pub struct Callbacks {
-    epoll: OwnedFd,
-    kick: OwnedFd,
+    epoll: Owned,
+    kick: Owned,
     inner: Mutex<Inner>,
     /// A callback has ended.
     ended: Condvar,
@@ -73,8 +74,8 @@ impl Callbacks {
         let data = epoll::EventData::new_u64(KICK);
         epoll::add(&epoll, &kick, data, epoll::EventFlags::IN).map_err(system)?;
         Ok(Callbacks {
-            epoll,
-            kick,
+            epoll: Owned::new(epoll, "what tells of the callbacks of SISCI"),
+            kick: Owned::new(kick, "what wakes the callbacks of SISCI"),
             inner: Mutex::default(),
             ended: Condvar::new(),
         })
@@ -161,7 +162,7 @@ impl Callbacks {
 
     fn wake(&self) {
         // Fails only if the counter is full, and then it is readable already.
-        let _ = rustix::io::write(&self.kick, &1u64.to_ne_bytes());
+        let _ = self.kick.signal();
     }
 
     fn run(&self) {
@@ -175,16 +176,14 @@ impl Callbacks {
             }
             events.clear();
             // A signal handler of the program may have run on this thread.
-            let _ = epoll::wait(
-                &self.epoll,
-                rustix::buffer::spare_capacity(&mut events),
-                None,
-            );
+            let Ok(epoll) = self.epoll.check() else {
+                return;
+            };
+            let _ = epoll::wait(epoll, rustix::buffer::spare_capacity(&mut events), None);
             for event in &events {
                 match event.data.u64() {
-                    KICK => {
-                        let _ = rustix::io::read(&self.kick, &mut [0u8; 8]);
-                    }
+                    KICK if self.kick.drain().is_err() => return,
+                    KICK => {}
                     number => self.look(number),
                 }
             }
@@ -227,6 +226,7 @@ impl AsFd for Callbacks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::OwnedFd;
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::sync::mpsc;
 

@@ -6,12 +6,13 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::sisci::{Cell, Sisci};
+use causeway_owned as owned;
 use causeway_shm::layout::{INTERRUPT_BYTES, INTERRUPT_DEPTH};
 use causeway_shm::{Doorbell, Interrupt, Segment};
 use parking_lot::Mutex;
@@ -104,8 +105,8 @@ pub struct LocalInterrupt<K: Kind> {
     id: u32,
     counting: bool,
     cells: Mutex<Cells>,
-    epoll: OwnedFd,
-    wake: OwnedFd,
+    epoll: owned::Owned,
+    wake: owned::Owned,
     removed: AtomicBool,
     /// The broker does not have it any more: it will not be triggered.
     lost: AtomicBool,
@@ -241,8 +242,8 @@ impl<K: Kind> LocalInterrupt<K> {
                 id,
                 counting: options.counting || K::DATA,
                 cells: Mutex::default(),
-                epoll,
-                wake,
+                epoll: owned::Owned::new(epoll, "what tells of interrupts of SISCI"),
+                wake: owned::Owned::new(wake, "what wakes for an interrupt of SISCI"),
                 removed: AtomicBool::new(false),
                 lost: AtomicBool::new(false),
                 cancelled: AtomicBool::new(false),
@@ -304,7 +305,7 @@ impl<K: Kind> LocalInterrupt<K> {
     /// Wakes those who wait, to look again.
     fn kick(&self) {
         // Fails only if the counter is full, and then it is readable already.
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        let _ = self.wake.signal();
     }
 
     /// Takes an event, if there is one, with `take`, which says whether it did.
@@ -384,13 +385,17 @@ impl<K: Kind> LocalInterrupt<K> {
         let mut rung = Vec::with_capacity(BATCH);
         let buffer = rustix::buffer::spare_capacity(&mut rung);
         // Whatever ends it, the caller looks again.
-        let _ = epoll::wait(&self.epoll, buffer, left.as_ref());
+        let Ok(epoll) = self.epoll.check() else {
+            // Nothing will be heard of it.
+            return self.lost.store(true, Ordering::SeqCst);
+        };
+        let _ = epoll::wait(epoll, buffer, left.as_ref());
         let cells = self.cells.lock();
         for event in &rung {
             match event.data.u64() {
                 // Left readable once the interrupt is removed or lost: all who wait are to see it.
                 WAKE if self.is_over() => {}
-                WAKE => drop(rustix::io::read(&self.wake, &mut [0u8; 8])),
+                WAKE => drop(self.wake.drain()),
                 token => {
                     let cell = cells.cells.iter().find(|cell| cell.token == token);
                     let _ = cell.map(|cell| cell.bell.drain());

@@ -2,13 +2,14 @@
 //!
 //! It sleeps while there are none, and never calls the program.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::services::sisci::CellChange;
 use causeway_fabric::sisci::{Event, Sisci};
+use causeway_owned::Owned;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::time::Timespec;
 
@@ -21,7 +22,7 @@ const THREAD: &str = "causeway-sisci";
 /// Wakes the thread, and ends it.
 #[derive(Debug)]
 pub(crate) struct Control {
-    fd: OwnedFd,
+    fd: Owned,
     stopped: AtomicBool,
 }
 
@@ -29,7 +30,7 @@ impl Control {
     /// Has it look again.
     pub fn kick(&self) {
         // Fails only if the counter is full, and then it is readable already.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
+        let _ = self.fd.signal();
     }
 
     /// Ends it.
@@ -43,7 +44,10 @@ impl Control {
 pub(crate) fn start(library: &'static Library, sisci: Arc<Sisci>) -> Result<Arc<Control>> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
     let control = Arc::new(Control {
-        fd: fd.map_err(|_| Error::SYSTEM)?,
+        fd: Owned::new(
+            fd.map_err(|_| Error::SYSTEM)?,
+            "what wakes the thread of SISCI",
+        ),
         stopped: AtomicBool::new(false),
     });
     let own = control.clone();
@@ -63,8 +67,8 @@ fn turn(library: &Library, sisci: &Sisci, control: &Control) -> bool {
     ];
     // A signal handler of the program may have run on this thread.
     let _ = poll(&mut fds, timeout.as_ref());
-    if !fds[1].revents().is_empty() {
-        let _ = rustix::io::read(&control.fd, &mut [0u8; 8]);
+    if !fds[1].revents().is_empty() && control.fd.drain().is_err() {
+        return false;
     }
     if control.stopped.load(Ordering::SeqCst) {
         return false;

@@ -10,7 +10,7 @@ use crate::uffd::Trap;
 use crate::vma::Vma;
 use rustix::io::Errno;
 use rustix::mm::ProtFlags;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
 /// A hollow mapping in place of one that was used up.
 fn fresh_husk(like: Span) -> usize {
@@ -37,12 +37,16 @@ impl Engine {
     /// which takes their place. Returns what could not be brought back, by offset, with its husk,
     /// and why: EBUSY if somebody else may refer to a page. Others are left where they are then.
     pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+        let checked = store.check();
         let store = &store.handle();
         let Vma { span, offset, .. } = *vma;
         let rest = |done| Freed {
             span: Span::new(offset + done, offset + span.len()),
             husk: husk + done,
         };
+        if let Err(error) = checked {
+            return (vec![rest(0)], Some(error));
+        }
         for chunk in span.chunks() {
             let before = chunk.start - span.start;
             let shell = chunk.at(husk + before);
@@ -92,7 +96,7 @@ impl Engine {
             span: chunk,
             offset,
             store: store.id(),
-            fd: store.as_fd().as_raw_fd(),
+            fd: store.number(),
             idle: false,
         };
         let replaced = self.replace(shell, piece, window, &stage, store);

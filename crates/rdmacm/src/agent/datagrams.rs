@@ -30,7 +30,9 @@ pub(super) fn send(port: &UdpPort, to: SocketAddr, from: Option<IpAddr>, message
         return;
     };
     seal(&mut datagram[..len], crc);
-    let _ = port.send(to, from, &datagram[..len], None, false);
+    if port.check().is_ok() {
+        let _ = port.send(to, from, &datagram[..len], None, false);
+    }
 }
 
 fn crc(seed: u32, bytes: &[u8]) -> u32 {
@@ -42,6 +44,9 @@ fn receive(port: &mut UdpPort) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
     let mut refusals = Vec::new();
     for _ in 0..RECEIVES_MAX {
+        if port.check().is_err() {
+            break;
+        }
         let received = port.recv(|from, to, datagram| match Message::parse(datagram) {
             Ok(message) if crc_matches(datagram, crc) => arrivals.push((from, to, message)),
             Err(Malformed::Version) if crc_matches(datagram, crc) => {

@@ -11,6 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 
 use causeway_netio::UdpPort;
+use causeway_owned::Owned;
 use causeway_proto::Instant;
 use causeway_proto::cm::{Connection, Event, Offer};
 use causeway_wire::cm::{Message, PortSpace, Private};
@@ -96,7 +97,7 @@ pub(crate) struct Table {
 pub(crate) struct Agent {
     pid: u32,
     epoll: Arc<OwnedFd>,
-    wake: OwnedFd,
+    wake: Owned,
     table: Mutex<Table>,
 }
 
@@ -167,7 +168,7 @@ impl Agent {
         Ok(Agent {
             pid: std::process::id(),
             epoll,
-            wake,
+            wake: Owned::new(wake, "what wakes the connection manager"),
             table: Mutex::new(Table {
                 port,
                 conns: HashMap::new(),
@@ -187,7 +188,8 @@ impl Agent {
 
     /// Has the thread look at the timers again.
     fn wake(&self) {
-        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        // Fails only if the program has closed it, and the thread's other descriptors.
+        let _ = self.wake.signal();
     }
 
     /// Requests a connection for `owner` and returns its name.

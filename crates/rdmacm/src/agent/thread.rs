@@ -59,8 +59,7 @@ fn run(agent: &Agent) {
         for event in &events {
             match event.data.u64() {
                 WAKE => {
-                    let mut count = [0; 8];
-                    let _ = rustix::io::read(&agent.wake, &mut count);
+                    let _ = agent.wake.drain();
                 }
                 token => table.serve(token),
             }
