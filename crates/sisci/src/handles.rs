@@ -135,6 +135,9 @@ const FIRST_CHUNK: usize = 64;
 const CHUNKS: usize = (MAX / FIRST_CHUNK).ilog2() as usize + 1;
 /// In the place of an entry's generation: its object is removed and still in use.
 const CLOSING: u64 = 0xffff_ffff << GENERATION_SHIFT;
+/// The same, once all its users have left and one of them has taken it upon itself to give the
+/// object up: whoever still looks for it may come and go, and leaves it alone.
+const ENDING: u64 = 0xffff_fffe << GENERATION_SHIFT;
 /// Where an entry's word has the generation. Below is the number of users.
 const GENERATION_SHIFT: u32 = 32;
 
@@ -196,10 +199,6 @@ fn place(index: usize) -> (usize, usize) {
 
 fn generation_of(state: u64) -> u32 {
     (state >> GENERATION_SHIFT) as u32
-}
-
-fn users_of(state: u64) -> u32 {
-    state as u32
 }
 
 impl<T: Object> Table<T> {
@@ -296,20 +295,24 @@ impl<T: Object> Table<T> {
     #[inline]
     fn leave(&self, slot: &Slot<T>, index: usize) {
         let before = slot.state.fetch_sub(1, Ordering::AcqRel);
-        if users_of(before) == 1 && before & CLOSING == CLOSING {
+        if before == CLOSING | 1 {
             self.give_up(slot, index);
         }
     }
 
-    /// Gives up a removed object, which nobody uses any more: only those who found it removed may
-    /// still come and go, and also end here.
+    /// Gives up a removed object, which nobody uses any more. Those who found it removed may still
+    /// come and go, and also end here: the object is given up by the one who changes the word. Who
+    /// comes too late may find the entry's next object here, and changes nothing.
     #[cold]
     fn give_up(&self, slot: &Slot<T>, index: usize) {
-        let object = slot.object.swap(ptr::null_mut(), Ordering::AcqRel);
-        if object.is_null() {
+        let claimed =
+            slot.state
+                .compare_exchange(CLOSING, ENDING, Ordering::AcqRel, Ordering::Relaxed);
+        if claimed.is_err() {
             return;
         }
-        slot.state.fetch_sub(CLOSING, Ordering::Release);
+        let object = slot.object.swap(ptr::null_mut(), Ordering::AcqRel);
+        slot.state.fetch_sub(ENDING, Ordering::Release);
         // SAFETY: from `into_raw` in `insert`, and taken by nobody else.
         drop(unsafe { Arc::from_raw(object) });
         self.release(index);
@@ -491,6 +494,7 @@ mod tests {
     #[test]
     fn those_who_look_up_what_is_removed_see_it_or_not() {
         const ROUNDS: u32 = 20_000;
+        const READERS: usize = 4;
         let table = Table::new(0);
         let shown = AtomicU64::new(0);
         let things: Arc<()> = Arc::new(());
@@ -498,9 +502,9 @@ mod tests {
         impl Object for Counted {
             const TAG: u8 = 5;
         }
-        let start = std::sync::Barrier::new(3);
+        let start = std::sync::Barrier::new(READERS + 1);
         std::thread::scope(|scope| {
-            for _ in 0..2 {
+            for _ in 0..READERS {
                 scope.spawn(|| {
                     start.wait();
                     while shown.load(Ordering::Acquire) != u64::MAX {
