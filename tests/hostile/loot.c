@@ -27,8 +27,9 @@ static bool is_shared_memory(int fd, struct stat *st)
 {
 	struct statfs fs;
 
-	return fstat(fd, st) == 0 && S_ISREG(st->st_mode) && fstatfs(fd, &fs) == 0 &&
-	       fs.f_type == TMPFS_MAGIC;
+	/* The library keeps an empty file, by which it knows its own descriptors. */
+	return fstat(fd, st) == 0 && S_ISREG(st->st_mode) && st->st_size > 0 &&
+	       fstatfs(fd, &fs) == 0 && fs.f_type == TMPFS_MAGIC;
 }
 
 static bool is_viewed(ino_t inode, bool writable, uint64_t from)
