@@ -2,11 +2,10 @@
 //! them.
 
 use std::collections::VecDeque;
-use std::mem::ManuallyDrop;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
-use causeway_owned::Identity;
+use causeway_owned::Owned;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -86,9 +85,7 @@ type Reply = (Header, Vec<u8>, Vec<OwnedFd>);
 /// A connection to the broker: what the services' stubs call over.
 #[derive(Debug)]
 pub struct Control {
-    channel: ManuallyDrop<Channel>,
-    /// What it stood for: the program may close it, and have another file under its number.
-    known: Option<Identity>,
+    channel: Owned<Channel>,
     last_request: u32,
     gone: bool,
     events: VecDeque<RawEvent>,
@@ -96,10 +93,8 @@ pub struct Control {
 
 impl Control {
     pub(crate) fn new(channel: impl Into<Channel>) -> Control {
-        let channel = channel.into();
         Control {
-            known: Identity::of(&channel),
-            channel: ManuallyDrop::new(channel),
+            channel: Owned::new(channel.into(), "the connection to the broker"),
             last_request: 0,
             gone: false,
             events: VecDeque::new(),
@@ -110,17 +105,9 @@ impl Control {
         self.channel.as_fd()
     }
 
-    fn is_intact(&self) -> bool {
-        self.known.is_some() && Identity::of(&*self.channel) == self.known
-    }
-
     /// Looks whether the program has closed the connection, which has ended then.
     fn check(&mut self) -> Result<()> {
-        if !self.gone && !self.is_intact() {
-            let number = self.channel.as_fd().as_raw_fd();
-            causeway_owned::report("the connection to the broker", number);
-            self.gone = true;
-        }
+        self.gone = self.gone || self.channel.check().is_err();
         if self.gone {
             return Err(Error::BrokerGone);
         }
@@ -200,7 +187,7 @@ impl Control {
             match self.channel.send(message, fds) {
                 Ok(()) => return Ok(()),
                 Err(Errno::AGAIN | Errno::NOBUFS) => {
-                    wait_for(&*self.channel, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
+                    wait_for(&self.channel, PollFlags::OUT, by).map_err(|_| Error::Timeout)?;
                 }
                 Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => {
                     // Its last word may say why.
@@ -222,7 +209,7 @@ impl Control {
         loop {
             match self.channel.receive() {
                 Err(Errno::AGAIN) => {
-                    wait_readable(&*self.channel, by).map_err(|_| Error::Timeout)?;
+                    wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
                 }
                 Err(errno) => {
                     return Err(Error::System {
@@ -240,15 +227,6 @@ impl Control {
                     _ => {}
                 },
             }
-        }
-    }
-}
-
-impl Drop for Control {
-    fn drop(&mut self) {
-        if self.is_intact() {
-            // SAFETY: this is the only place that drops it.
-            unsafe { ManuallyDrop::drop(&mut self.channel) };
         }
     }
 }
@@ -309,7 +287,7 @@ impl Call for Control {
         self.transmit(&header.encode(&body), fds, by)?;
         causeway_fault::point("call.sent");
         // It takes the broker a while: looking before would be a system call for nothing.
-        wait_readable(&*self.channel, by).map_err(|_| Error::Timeout)?;
+        wait_readable(&self.channel, by).map_err(|_| Error::Timeout)?;
         let (reply, body, fds) = self.await_reply(by)?;
         causeway_fault::point("call.answered");
         match reply.status {

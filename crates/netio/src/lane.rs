@@ -8,7 +8,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
-use crate::own::OwnSocket;
+use causeway_owned::Owned;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// Peers that have a socket of their own, of a port that has such: a look at each is a system call.
@@ -23,7 +23,7 @@ pub(crate) struct Lanes {
 /// A socket for one peer.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    pub socket: OwnSocket,
+    pub socket: Owned<Socket>,
     dual: bool,
     /// The local address, once bound: for good.
     src: Option<IpAddr>,
@@ -87,7 +87,7 @@ impl Lane {
             socket.set_only_v6(false)?;
         }
         Ok(Lane {
-            socket: OwnSocket::new(socket),
+            socket: Owned::new(socket, "a UDP port"),
             dual,
             src: None,
             dst: None,

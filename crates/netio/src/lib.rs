@@ -16,7 +16,6 @@ mod errqueue;
 mod lane;
 mod message;
 mod options;
-mod own;
 mod pieces;
 mod port;
 mod route;

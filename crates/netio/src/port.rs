@@ -7,12 +7,12 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd};
 
 use causeway_cancel::off;
+use causeway_owned::Owned;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
 use crate::errqueue::{self, Report};
 use crate::lane::{Lane, Lanes};
-use crate::own::OwnSocket;
 use crate::pieces::{self, Outside, Pieces};
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
 use crate::{canonical, message, options};
@@ -36,7 +36,7 @@ const ERRORS_PER_CALL: usize = 256;
 /// `Send`, not `Sync`: callers serialize sends and receives, as the endpoint's lock does.
 #[derive(Debug)]
 pub struct UdpPort {
-    socket: OwnSocket,
+    socket: Owned<Socket>,
     /// Replaced when it has drawn a wrong conclusion ([`UdpPort::send_each`]).
     state: RefCell<UdpSocketState>,
     port: u16,
@@ -147,7 +147,7 @@ impl UdpPort {
         let port = socket.local_addr()?.as_socket().map_or(0, |a| a.port());
         Ok(UdpPort {
             state: RefCell::new(state),
-            socket: OwnSocket::new(socket),
+            socket: Owned::new(socket, "a UDP port"),
             port,
             dual,
             dont_fragment: Cell::new(DontFragment::ON),
@@ -172,7 +172,7 @@ impl UdpPort {
     pub fn check(&self) -> io::Result<()> {
         self.socket.check()?;
         let mut lanes = self.lanes.iter().filter(|lane| lane.is_used());
-        lanes.try_for_each(|lane| lane.socket.check())
+        lanes.try_for_each(|lane| Ok(lane.socket.check().map(drop)?))
     }
 
     /// The port number.

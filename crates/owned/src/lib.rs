@@ -13,6 +13,7 @@ pub mod signal;
 
 use std::io;
 use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
@@ -34,11 +35,11 @@ impl Identity {
     }
 }
 
-/// A descriptor, what it stood for when it came here, and what it is called. It is closed only if
-/// it still stands for that.
+/// A descriptor, or what holds one (a socket, say); what the descriptor stood for when it came here;
+/// and what it is called. It is dropped, and so closed, only if it still stands for that.
 #[derive(Debug)]
-pub struct Owned {
-    fd: ManuallyDrop<OwnedFd>,
+pub struct Owned<T: AsFd = OwnedFd> {
+    fd: ManuallyDrop<T>,
     known: Option<Identity>,
     what: &'static str,
     reported: AtomicBool,
@@ -109,9 +110,9 @@ extern "C" fn causeway_is_lost() -> bool {
     is_lost()
 }
 
-impl Owned {
+impl<T: AsFd> Owned<T> {
     /// Takes a descriptor. `what` it is follows "the program has closed".
-    pub fn new(fd: OwnedFd, what: &'static str) -> Owned {
+    pub fn new(fd: T, what: &'static str) -> Owned<T> {
         make_sentinel();
         Owned {
             known: Identity::of(&fd),
@@ -162,25 +163,34 @@ impl Owned {
     #[cold]
     fn report(&self) {
         if !self.reported.swap(true, Ordering::Relaxed) {
-            report(self.what, self.fd.as_raw_fd());
+            report(self.what, self.fd.as_fd().as_raw_fd());
         }
     }
 }
 
 /// Tells standard error of a descriptor that the program has closed.
 #[cold]
-pub fn report(what: &str, number: i32) {
+fn report(what: &str, number: i32) {
     lose();
     eprintln!("causeway: the program has closed {what} (descriptor {number}), which has failed");
 }
 
-impl AsFd for Owned {
+/// What is called so goes to the descriptor unseen: [`Owned::check`] comes first.
+impl<T: AsFd> Deref for Owned<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.fd
+    }
+}
+
+impl<T: AsFd> AsFd for Owned<T> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
 }
 
-impl Drop for Owned {
+impl<T: AsFd> Drop for Owned<T> {
     fn drop(&mut self) {
         if self.is_intact() {
             // SAFETY: this is the only place that drops it.

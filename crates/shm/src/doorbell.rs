@@ -13,8 +13,9 @@ use {
 pub trait Bell {
     /// Makes the owner's wait return. Never blocks on the owner.
     ///
-    /// # Errors What the system reports; the notification is then lost and the peer should be taken
-    /// for dead.
+    /// # Errors
+    /// What the system reports; the notification is then lost and the peer should be taken for
+    /// dead.
     fn ring(&self) -> io::Result<()>;
 }
 
