@@ -9,8 +9,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
 use rustix::fs::fstat;
 use rustix::io::{Errno, ReadWriteFlags};
@@ -56,38 +55,80 @@ struct Ring {
     magic: u32,
 }
 
-/// The process's context, an address that the kernel gave; 0 if it gives none. After fork(2) the
-/// child's requests are refused.
+/// The process's context, an address that the kernel gave; [`NO_CONTEXT`] if it gives none, 0 if it
+/// was not asked yet. A child made by fork(2) inherits the number, under which it has none.
+static CONTEXT: AtomicUsize = AtomicUsize::new(0);
+const NO_CONTEXT: usize = usize::MAX;
+/// The process that has made it.
+static MAKER: AtomicU32 = AtomicU32::new(0);
+
+#[inline]
 fn context() -> usize {
-    static CONTEXT: OnceLock<usize> = OnceLock::new();
-    *CONTEXT.get_or_init(|| {
-        let mut context: libc::c_ulong = 0;
-        // SAFETY: the kernel writes the context to a place that lives for the call.
-        let made = unsafe { libc::syscall(libc::SYS_io_setup, REQUESTS, &raw mut context) };
-        if made == 0 { context as usize } else { 0 }
-    })
+    match CONTEXT.load(Ordering::Acquire) {
+        0 => make_context(0),
+        context => context,
+    }
+}
+
+/// Makes a context for this process in place of one that is none. Of several threads one does; the
+/// others' are given back.
+#[cold]
+fn make_context(in_place_of: usize) -> usize {
+    let mut made: libc::c_ulong = 0;
+    // SAFETY: the kernel writes the context to a place that lives for the call.
+    let done = unsafe { libc::syscall(libc::SYS_io_setup, REQUESTS, &raw mut made) };
+    let made = if done == 0 { made as usize } else { NO_CONTEXT };
+    let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
+    match CONTEXT.compare_exchange(in_place_of, made, order, failed) {
+        Ok(_) => {
+            MAKER.store(std::process::id(), Ordering::Release);
+            made
+        }
+        Err(other) => {
+            if made != NO_CONTEXT {
+                // SAFETY: nobody else has seen this context.
+                unsafe { libc::syscall(libc::SYS_io_destroy, made) };
+            }
+            other
+        }
+    }
 }
 
 /// Adds one to the counter of an eventfd, or leaves it full. Never blocks, whatever the others do
 /// who hold it; safe from several threads.
 ///
 /// Where the kernel has no asynchronous I/O, or a sandbox refuses it, this is write(2) to what has
-/// been looked at just before: that may block, if another holder wants it to.
+/// been looked at just before: that may block, if another holder wants it to. A child made by
+/// fork(2) has a context of its own from its first signal on.
 ///
 /// # Errors
 /// `EBADF` if this is no eventfd, or none any more.
 pub fn signal(bell: BorrowedFd<'_>) -> io::Result<()> {
-    match context() {
-        0 => signal_plain(bell),
-        context => match submit(context, bell) {
-            Ok(()) => Ok(()),
-            Err(Errno::BADF) => Err(Errno::BADF.into()),
-            Err(_) => signal_plain(bell),
-        },
+    let context = context();
+    match submit(context, bell) {
+        Ok(()) => Ok(()),
+        Err(Errno::BADF) => Err(Errno::BADF.into()),
+        Err(_) => signal_otherwise(context, bell),
     }
 }
 
+/// The context that was tried signals nothing: it is the parent's, or there is none.
+#[cold]
+fn signal_otherwise(tried: usize, bell: BorrowedFd<'_>) -> io::Result<()> {
+    if MAKER.load(Ordering::Acquire) != std::process::id() {
+        match submit(make_context(tried), bell) {
+            Ok(()) => return Ok(()),
+            Err(Errno::BADF) => return Err(Errno::BADF.into()),
+            Err(_) => {}
+        }
+    }
+    signal_plain(bell)
+}
+
 fn submit(context: usize, bell: BorrowedFd<'_>) -> Result<(), Errno> {
+    if context == NO_CONTEXT {
+        return Err(Errno::NOSYS);
+    }
     let number = bell.as_raw_fd().cast_unsigned();
     let mut request = Request {
         opcode: PREAD,
@@ -111,16 +152,22 @@ fn submit(context: usize, bell: BorrowedFd<'_>) -> Result<(), Errno> {
         1 => Ok(()),
         _ => Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL)),
     };
-    // SAFETY: a context is the address of its ring, which stays mapped while the process lives, and
-    // in a child too.
+    if outcome != Err(Errno::INVAL) {
+        take_completions(context);
+    }
+    outcome
+}
+
+/// Nobody reads completions: they are taken as read. Of two threads the one that is behind may put
+/// the head back; then the next one takes them again.
+fn take_completions(context: usize) {
+    // SAFETY: a context is the address of its ring, which stays mapped while the process lives. The
+    // kernel knew this one as the process's own.
     let ring = unsafe { &*(context as *const Ring) };
     if ring.magic == RING_MAGIC {
-        // Nobody reads completions: they are taken as read. Of two threads the one that is behind
-        // may put the head back; then the next one takes them again.
         let tail = ring.tail.load(Ordering::Acquire);
         ring.head.store(tail, Ordering::Release);
     }
-    outcome
 }
 
 /// Whether this is an object of the kernel without a name, as an eventfd is, and neither a file nor
@@ -175,8 +222,15 @@ fn signal_plain(bell: BorrowedFd<'_>) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rustix::event::{EventfdFlags, eventfd};
+    use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
     use rustix::fs::{MemfdFlags, memfd_create};
+    use rustix::process::{PidfdFlags, WaitOptions, waitpid};
+
+    /// How long a call may take that must not wait.
+    const PATIENCE: Timespec = Timespec {
+        tv_sec: 10,
+        tv_nsec: 0,
+    };
 
     fn count(bell: impl AsFd) -> u64 {
         let mut count = [0; 8];
@@ -200,7 +254,7 @@ mod tests {
         assert!(count(&bell) >= u64::MAX - 1);
         signal(bell.as_fd()).unwrap();
         assert_eq!(count(&bell), 1);
-        assert_ne!(context(), 0, "this machine has asynchronous I/O");
+        assert_ne!(context(), NO_CONTEXT, "this machine has asynchronous I/O");
     }
 
     #[test]
@@ -213,6 +267,42 @@ mod tests {
             }
         });
         assert_eq!(count(&bell), 4 * each);
+    }
+
+    /// Runs something in a child made by fork(2); returns its exit status, or `None` if it does not
+    /// end.
+    fn in_child(run: impl FnOnce() -> bool) -> Option<i32> {
+        // SAFETY: the child calls what is under test, which takes no lock and allocates nothing.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            let good = run();
+            // SAFETY: it ends the child, and runs nothing of the test's.
+            unsafe { libc::_exit(i32::from(!good)) }
+        }
+        let pid = rustix::process::Pid::from_raw(child).expect("fork(2) works");
+        let pidfd = rustix::process::pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        let mut ends = [PollFd::new(&pidfd, PollFlags::IN)];
+        if poll(&mut ends, Some(&PATIENCE)).unwrap() == 0 {
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        }
+        let (_, status) = waitpid(Some(pid), WaitOptions::empty()).unwrap()?;
+        status.exit_status()
+    }
+
+    #[test]
+    fn a_child_is_not_held_either() {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        signal(bell.as_fd()).unwrap();
+        let child = in_child(|| {
+            rustix::io::write(&bell, &(u64::MAX - 2).to_ne_bytes()).is_ok()
+                && (0..3).all(|_| signal(bell.as_fd()).is_ok())
+        });
+        assert_eq!(child, Some(0), "it waits until somebody reads");
+        // And the parent has its own as before.
+        for _ in 0..3 {
+            signal(bell.as_fd()).unwrap();
+        }
+        assert!(count(&bell) >= u64::MAX - 1);
     }
 
     #[test]
