@@ -88,7 +88,8 @@ pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) -> Resul
     }
 }
 
-/// Copies from `src` to `dst`, one of which is a peer's memory and the other this program's.
+/// Copies from `src` to `dst`, one of which is a peer's memory and the other this program's. The
+/// last aligned 8 bytes, or what there is of them, become visible last and in one piece.
 ///
 /// # Errors
 /// Where one of both is gone.
@@ -96,21 +97,7 @@ pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) -> Resul
 /// # Safety
 /// As [`store`] for `dst`, as [`load`] for `src`.
 #[inline]
-pub(crate) unsafe fn between(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
-    // SAFETY: the caller's promise.
-    unsafe { copy(dst, src, len) }
-}
-
-/// As [`between`], but the last aligned 8 bytes, or what there is of them, become visible last and
-/// in one piece.
-///
-/// # Errors
-/// As [`between`].
-///
-/// # Safety
-/// As [`between`].
-#[inline]
-pub(crate) unsafe fn between_last_word_last(
+pub(crate) unsafe fn copy_last_word_last(
     dst: *mut u8,
     src: *const u8,
     len: usize,

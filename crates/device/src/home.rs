@@ -66,6 +66,7 @@ impl Home {
         let end = at.saturating_add(len).min(self.part.1);
         start >= end || self.store.is_at_home(start, end - start)
     }
+
     /// Another way to a range, all of which was moved, and is there.
     #[cold]
     pub fn alias(&self, at: usize, len: usize) -> Option<Alias> {

@@ -1,5 +1,7 @@
 //! Queue pairs as the program sees them.
 
+mod post;
+
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 
@@ -7,11 +9,11 @@ use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, RETRY_FLOOR, SendConfig};
-use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, RecvWr, SendWr, Service};
+use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, Service};
 use causeway_shm::Grant;
 
-use crate::clock::{self, Now, earlier};
-use crate::core::{Core, Route, qp_index};
+use crate::clock::{self, Now};
+use crate::core::{Route, qp_index};
 use crate::cq::Cq;
 use crate::endpoint::{BASE_PORT, Shared};
 use crate::errno::Errno;
@@ -20,7 +22,7 @@ use crate::gid;
 use crate::limits::{LIMITS, QPS_PER_SLOT};
 use crate::pd::{Pd, QpInit, add_user, drop_user};
 use crate::qp_entry::{Av, Link, QpEntry};
-use crate::ring::{self, Introduced, RingLink};
+use crate::ring::{Introduced, RingLink};
 use crate::sharing::Accesses;
 use crate::silence::patience;
 use crate::srq::Srq;
@@ -374,112 +376,6 @@ impl Qp {
                 Ok(Link::Udp(Box::new(link)))
             }
         }
-    }
-
-    /// Posts sends in order, and starts them (`ibv_post_send(3)`). On an error those before it are
-    /// posted.
-    ///
-    /// # Errors
-    /// The index of the first that was not posted, and ENOMEM (full) or EINVAL.
-    pub fn post_send_list(
-        &self,
-        wrs: impl Iterator<Item = Result<SendWr, Errno>>,
-    ) -> Result<(), (usize, Errno)> {
-        self.with_send_queue((0, Errno(libc::EINVAL)), |entry, core| {
-            for (index, wr) in wrs.enumerate() {
-                let posted = wr.and_then(|mut wr| Ok(entry.post_send(&mut wr, core)?));
-                posted.map_err(|errno| (index, errno))?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Posts all of `wrs` or, on an error, none (`ibv_wr_complete`). Leaves `wrs` empty.
-    ///
-    /// # Errors
-    /// ENOMEM where the queue has no room for all, EINVAL.
-    pub fn post_send_batch(&self, wrs: &mut Vec<SendWr>) -> Result<(), Errno> {
-        self.with_send_queue(Errno(libc::EINVAL), |entry, core| {
-            entry.qp.check_sends(wrs)?;
-            for mut wr in wrs.drain(..) {
-                entry.post_send(&mut wr, core)?;
-            }
-            Ok(())
-        })
-    }
-
-    /// Posts with `post`, and starts what it posted. `gone` is the error for a queue pair that has
-    /// ended.
-    fn with_send_queue<E>(
-        &self,
-        gone: E,
-        post: impl FnOnce(&mut QpEntry, &mut Core) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let shared = self.shared();
-        let mut guard = shared.state.lock();
-        let state = &mut *guard;
-        let now = Now::default();
-        let Some(entry) = state
-            .qps
-            .get_mut(qp_index(self.qpn))
-            .and_then(Option::as_deref_mut)
-        else {
-            return Err(gone);
-        };
-        let outcome = post(entry, &mut state.core);
-        state.fruitless = 0;
-        state.spin.end();
-        if let Link::Ring(ring) = &mut entry.link {
-            ring.tell_posted(&state.core);
-        }
-        let unsent = entry.qp.has_unsent();
-        let owed = !state.unanswered && entry.qp.has_sends();
-        let idle = entry.hot && state.pending.is_empty();
-        let sent = if unsent && entry.wants_segment() {
-            shared.await_segment(&mut guard, self.qpn);
-            false
-        } else {
-            idle && (!unsent || ring::transmit_short(entry, &mut state.core))
-        };
-        let state = &mut *guard;
-        if !sent {
-            // Its acknowledgments are awaited now.
-            state.heat(self.qpn);
-            state.send_now(self.qpn, &now);
-        }
-        shared.note_activity(&now);
-        // Who sleeps without a limit is to look at the peer now and then, from now on.
-        state.unanswered |= owed;
-        let look_at = owed.then_some(state.look_at);
-        let deadline = earlier(state.deadline, look_at);
-        let errands = !state.errands.is_empty();
-        drop(guard);
-        shared.mind(deadline, errands);
-        outcome
-    }
-
-    /// Posts receives in order (`ibv_post_recv(3)`). On an error those before it are posted.
-    ///
-    /// # Errors
-    /// The index of the first that was not posted, and ENOMEM (full) or EINVAL.
-    pub fn post_recv_list(
-        &self,
-        wrs: impl Iterator<Item = Result<RecvWr, Errno>>,
-    ) -> Result<(), (usize, Errno)> {
-        let mut guard = self.shared().state.lock();
-        let state = &mut *guard;
-        let Some(entry) = state
-            .qps
-            .get_mut(qp_index(self.qpn))
-            .and_then(Option::as_deref_mut)
-        else {
-            return Err((0, Errno(libc::EINVAL)));
-        };
-        for (index, wr) in wrs.enumerate() {
-            let posted = wr.and_then(|wr| Ok(entry.qp.post_recv(wr, &mut state.core)?));
-            posted.map_err(|errno| (index, errno))?;
-        }
-        Ok(())
     }
 
     /// Ends it (`ibv_destroy_qp(3)`): what has come is taken first. Completions not polled yet stay

@@ -18,9 +18,9 @@ use causeway_wire::trp::{Reason, destination};
 
 use crate::clock::earlier;
 use crate::core::{Core, qp_index};
+use crate::other_version;
 use crate::outside::Outsides;
 use crate::qp_entry::{Link, QpEntry};
-use crate::tongues;
 use crate::ud;
 
 /// Most bytes handed to the kernel in one call.
@@ -260,7 +260,7 @@ impl UdpLink {
         if let Err(DropReason::Version(theirs)) = taken
             && !std::mem::replace(&mut self.told, true)
         {
-            tongues::tell(qpn, self.dst, theirs);
+            other_version::tell(qpn, self.dst, theirs);
         }
     }
 

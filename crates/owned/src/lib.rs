@@ -35,8 +35,8 @@ impl Identity {
     }
 }
 
-/// A descriptor, or what holds one (a socket, say); what the descriptor stood for when it came here;
-/// and what it is called. It is dropped, and so closed, only if it still stands for that.
+/// A descriptor, or what holds one (a socket, say); what the descriptor stood for when it came
+/// here; and what it is called. It is dropped, and so closed, only if it still stands for that.
 #[derive(Debug)]
 pub struct Owned<T: AsFd = OwnedFd> {
     fd: ManuallyDrop<T>,

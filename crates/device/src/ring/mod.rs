@@ -5,9 +5,11 @@
 //! the reader drops what follows it until it comes once more.
 
 mod receive;
+mod short;
 mod transmit;
 
 pub(crate) use receive::receive;
+pub use short::OneSided;
 pub(crate) use transmit::{transmit, transmit_short};
 
 use std::sync::Arc;
@@ -75,7 +77,7 @@ struct Flow {
 /// A queue pair's end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingLink {
-    pub(crate) ring: Ring,
+    ring: Ring,
     flow: Flow,
     peer: Arc<PeerEnd>,
     index: u32,
@@ -103,7 +105,7 @@ pub(crate) struct RingLink {
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
     /// The peer's memory, as far as it is mapped.
-    pub(crate) direct: Direct,
+    direct: Direct,
     /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
     /// and holds descriptors.
     to_withdraw: bool,
@@ -276,7 +278,7 @@ impl RingLink {
     /// change for the answer to a request, which is complete then. A message brings the
     /// acknowledgment along.
     #[inline]
-    pub(crate) fn show_ack(&mut self) {
+    fn show_ack(&mut self) {
         if self.untold > 0 {
             self.ack_untold |= self.publish_ack();
         }

@@ -15,6 +15,7 @@ pub(crate) const LEASE: Duration = Duration::from_millis(500);
 pub(crate) const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
+
 /// Whose accesses to wait for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Accesses {

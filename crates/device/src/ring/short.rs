@@ -7,16 +7,13 @@
 use causeway_proto::host::{MemError, Remote};
 use causeway_proto::qp::Qp as ProtoQp;
 use causeway_proto::types::{SendFlags, WcOpcode};
-use causeway_recover::Fault;
+use causeway_recover::{Fault, copy};
 use causeway_shm::Counter;
 
-use crate::clock::Now;
-use crate::copy;
-use crate::core::{Core, qp_index};
+use super::RingLink;
+use crate::copy::copy_last_word_last;
+use crate::core::Core;
 use crate::direct::{Cached, LONGEST};
-use crate::qp::Qp;
-use crate::qp_entry::Link;
-use crate::ring::RingLink;
 
 /// A WRITE or READ of one range, as `ibv_post_send(3)` was given it.
 #[derive(Clone, Copy, Debug)]
@@ -52,39 +49,6 @@ impl OneSided {
         }
         core.mrs
             .find_local(pd, self.lkey, self.addr, self.len.into(), self.read)
-    }
-}
-
-impl Qp {
-    /// Carries out a WRITE or READ at once, the short way. Returns false, with nothing done, where
-    /// it is to be posted as all others are.
-    #[inline]
-    #[must_use]
-    pub fn post_short(&self, wr: &OneSided) -> bool {
-        let shared = self.shared();
-        let mut guard = shared.state.lock();
-        let state = &mut *guard;
-        let entry = state.qps.get_mut(qp_index(self.qpn()));
-        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
-            return false;
-        };
-        // The peer's acknowledgments are polled for already, or this request is to change that.
-        if !entry.hot || !state.pending.is_empty() {
-            return false;
-        }
-        let Link::Ring(ring) = &mut entry.link else {
-            return false;
-        };
-        if !ring.post_short(&mut entry.qp, wr, &mut state.core) {
-            return false;
-        }
-        state.fruitless = 0;
-        state.spin.end();
-        shared.note_activity(&Now::default());
-        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
-        drop(guard);
-        shared.mind(deadline, errands);
-        true
     }
 }
 
@@ -132,9 +96,9 @@ fn carry_out(cached: &Cached, local: usize, wr: &OneSided) -> Result<(), Fault> 
     // inline bytes are. No reference covers either.
     unsafe {
         if wr.read {
-            copy::between(local, at, len)
+            copy(local, at, len)
         } else {
-            copy::between_last_word_last(at, local, len)
+            copy_last_word_last(at, local, len)
         }
     }
 }

@@ -1,0 +1,149 @@
+//! Posting to a queue pair's send and receive queues.
+
+use causeway_proto::types::{RecvWr, SendWr};
+
+use super::Qp;
+use crate::clock::{Now, earlier};
+use crate::core::{Core, qp_index};
+use crate::errno::Errno;
+use crate::qp_entry::{Link, QpEntry};
+use crate::ring::{self, OneSided};
+
+impl Qp {
+    /// Carries out a WRITE or READ at once, the short way. Returns false, with nothing done, where
+    /// it is to be posted as all others are.
+    #[inline]
+    #[must_use]
+    pub fn post_short(&self, wr: &OneSided) -> bool {
+        let shared = self.shared();
+        let mut guard = shared.state.lock();
+        let state = &mut *guard;
+        let entry = state.qps.get_mut(qp_index(self.qpn()));
+        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+            return false;
+        };
+        // The peer's acknowledgments are polled for already, or this request is to change that.
+        if !entry.hot || !state.pending.is_empty() {
+            return false;
+        }
+        let Link::Ring(ring) = &mut entry.link else {
+            return false;
+        };
+        if !ring.post_short(&mut entry.qp, wr, &mut state.core) {
+            return false;
+        }
+        state.fruitless = 0;
+        state.spin.end();
+        shared.note_activity(&Now::default());
+        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
+        drop(guard);
+        shared.mind(deadline, errands);
+        true
+    }
+
+    /// Posts sends in order, and starts them (`ibv_post_send(3)`). On an error those before it are
+    /// posted.
+    ///
+    /// # Errors
+    /// The index of the first that was not posted, and ENOMEM (full) or EINVAL.
+    pub fn post_send_list(
+        &self,
+        wrs: impl Iterator<Item = Result<SendWr, Errno>>,
+    ) -> Result<(), (usize, Errno)> {
+        self.with_send_queue((0, Errno(libc::EINVAL)), |entry, core| {
+            for (index, wr) in wrs.enumerate() {
+                let posted = wr.and_then(|mut wr| Ok(entry.post_send(&mut wr, core)?));
+                posted.map_err(|errno| (index, errno))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts all of `wrs` or, on an error, none (`ibv_wr_complete`). Leaves `wrs` empty.
+    ///
+    /// # Errors
+    /// ENOMEM where the queue has no room for all, EINVAL.
+    pub fn post_send_batch(&self, wrs: &mut Vec<SendWr>) -> Result<(), Errno> {
+        self.with_send_queue(Errno(libc::EINVAL), |entry, core| {
+            entry.qp.check_sends(wrs)?;
+            for mut wr in wrs.drain(..) {
+                entry.post_send(&mut wr, core)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// Posts with `post`, and starts what it posted. `gone` is the error for a queue pair that has
+    /// ended.
+    fn with_send_queue<E>(
+        &self,
+        gone: E,
+        post: impl FnOnce(&mut QpEntry, &mut Core) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let shared = self.shared();
+        let mut guard = shared.state.lock();
+        let state = &mut *guard;
+        let now = Now::default();
+        let Some(entry) = state
+            .qps
+            .get_mut(qp_index(self.qpn))
+            .and_then(Option::as_deref_mut)
+        else {
+            return Err(gone);
+        };
+        let outcome = post(entry, &mut state.core);
+        state.fruitless = 0;
+        state.spin.end();
+        if let Link::Ring(ring) = &mut entry.link {
+            ring.tell_posted(&state.core);
+        }
+        let unsent = entry.qp.has_unsent();
+        let owed = !state.unanswered && entry.qp.has_sends();
+        let idle = entry.hot && state.pending.is_empty();
+        let sent = if unsent && entry.wants_segment() {
+            shared.await_segment(&mut guard, self.qpn);
+            false
+        } else {
+            idle && (!unsent || ring::transmit_short(entry, &mut state.core))
+        };
+        let state = &mut *guard;
+        if !sent {
+            // Its acknowledgments are awaited now.
+            state.heat(self.qpn);
+            state.send_now(self.qpn, &now);
+        }
+        shared.note_activity(&now);
+        // Who sleeps without a limit is to look at the peer now and then, from now on.
+        state.unanswered |= owed;
+        let look_at = owed.then_some(state.look_at);
+        let deadline = earlier(state.deadline, look_at);
+        let errands = !state.errands.is_empty();
+        drop(guard);
+        shared.mind(deadline, errands);
+        outcome
+    }
+
+    /// Posts receives in order (`ibv_post_recv(3)`). On an error those before it are posted.
+    ///
+    /// # Errors
+    /// The index of the first that was not posted, and ENOMEM (full) or EINVAL.
+    pub fn post_recv_list(
+        &self,
+        wrs: impl Iterator<Item = Result<RecvWr, Errno>>,
+    ) -> Result<(), (usize, Errno)> {
+        let mut guard = self.shared().state.lock();
+        let state = &mut *guard;
+        let Some(entry) = state
+            .qps
+            .get_mut(qp_index(self.qpn))
+            .and_then(Option::as_deref_mut)
+        else {
+            return Err((0, Errno(libc::EINVAL)));
+        };
+        for (index, wr) in wrs.enumerate() {
+            let posted = wr.and_then(|wr| Ok(entry.qp.post_recv(wr, &mut state.core)?));
+            posted.map_err(|errno| (index, errno))?;
+        }
+        Ok(())
+    }
+}
