@@ -9,18 +9,29 @@ const GROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Where the older freezer is.
 const FREEZER: &str = "/sys/fs/cgroup/freezer";
 
-/// Whether a process is stopped (`proc_pid_stat(5)`), by a signal or by who traces it, or frozen.
-/// No for one that is unknown here.
+/// The state of a process that a signal has stopped, and of one that is stopped by who traces it
+/// (`proc_pid_stat(5)`).
+const STOPPED: u8 = b'T';
+const TRACED: u8 = b't';
+
+/// Whether a process is stopped, by a signal or by who traces it, or frozen. No for one that is
+/// unknown here.
 pub(crate) fn is_held(pid: i32) -> bool {
-    pid > 0 && (is_stopped(pid) || is_frozen(pid))
+    matches!(state(pid), Some(STOPPED | TRACED)) || (pid > 0 && is_frozen(pid))
 }
 
-fn is_stopped(pid: i32) -> bool {
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
+/// Whether a process is stopped by a signal. No for one that is unknown here, and for one that a
+/// debugger holds up: whoever traces system calls stops it all the time.
+pub(crate) fn is_stopped(pid: i32) -> bool {
+    state(pid) == Some(STOPPED)
+}
+
+/// A process's state, as `/proc/PID/stat` has it.
+fn state(pid: i32) -> Option<u8> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name before it may hold anything.
-    let name_end = stat.iter().rposition(|byte| *byte == b')');
-    let state = name_end.and_then(|end| stat.get(end + 2));
-    state.is_some_and(|state| matches!(state, b'T' | b't'))
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    stat.get(name_end + 2).copied()
 }
 
 fn is_frozen(pid: i32) -> bool {
@@ -61,16 +72,17 @@ mod tests {
             .unwrap();
         let id = child.id() as i32;
         let pid = Pid::from_raw(id).unwrap();
-        assert!(!is_held(id) && !is_held(0) && !is_held(-1));
+        let is_either = |pid| is_held(pid) || is_stopped(pid);
+        assert!(!is_either(id) && !is_either(0) && !is_either(-1));
         kill_process(pid, Signal::STOP).unwrap();
         waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-        assert!(is_held(id));
+        assert!(is_held(id) && is_stopped(id));
         kill_process(pid, Signal::CONT).unwrap();
         waitpid(Some(pid), WaitOptions::CONTINUED).unwrap();
-        assert!(!is_held(id));
+        assert!(!is_either(id));
         child.kill().unwrap();
         child.wait().unwrap();
-        assert!(!is_held(id));
+        assert!(!is_either(id));
     }
 
     #[test]

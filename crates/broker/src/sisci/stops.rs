@@ -5,13 +5,13 @@
 //! processes whose segments those are connected to. Who listens to nobody costs nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::services::sisci::RemoteChange;
 use rustix::io::Errno;
 
 use super::{ConnectionState, Context, Tables};
+use crate::held::is_stopped;
 use crate::members::Members;
 use crate::services::SessionId;
 
@@ -112,43 +112,5 @@ impl Tables {
             (now.saturating_duration_since(*since) >= LEASE).then_some(*session)
         };
         self.stops.since.iter().filter_map(long).collect()
-    }
-}
-
-/// Whether a process is stopped by a signal (`proc_pid_stat(5)`). No for one that is unknown here.
-/// One that a debugger holds up is not meant: whoever traces system calls stops it all the time.
-fn is_stopped(pid: i32) -> bool {
-    if pid <= 0 {
-        return false;
-    }
-    let stat = fs::read(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything.
-    let name_end = stat.iter().rposition(|byte| *byte == b')');
-    name_end.is_some_and(|end| stat.get(end + 2) == Some(&b'T'))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
-
-    #[test]
-    fn a_stopped_process_is_told_from_others() {
-        let mut child = std::process::Command::new("sleep")
-            .arg("60")
-            .spawn()
-            .unwrap();
-        let id = child.id() as i32;
-        let pid = Pid::from_raw(id).unwrap();
-        assert!(!is_stopped(id) && !is_stopped(0) && !is_stopped(-1));
-        kill_process(pid, Signal::STOP).unwrap();
-        waitpid(Some(pid), WaitOptions::UNTRACED).unwrap();
-        assert!(is_stopped(id));
-        kill_process(pid, Signal::CONT).unwrap();
-        waitpid(Some(pid), WaitOptions::CONTINUED).unwrap();
-        assert!(!is_stopped(id));
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!is_stopped(id));
     }
 }
