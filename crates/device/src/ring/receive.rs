@@ -248,7 +248,7 @@ impl RingLink {
         self.ring.rx.ready()
     }
 
-    /// Whether [`transmit`] would do anything.
+    /// Whether [`super::transmit`] would do anything.
     pub fn has_work(&self, qp: &Qp) -> bool {
         self.flow.refusal.is_some()
             || self.flow.again.is_some()
