@@ -13,6 +13,8 @@ PROGRAM = os.path.join(BUILD, "test", "vm", "owner")
 PEER = "/tmp/peer"
 GO = "/tmp/owner.go"
 FIRST_PORT = 18900
+# A peer maps as much as this of a segment at once, and of nothing else.
+WINDOW = 64 << 30
 
 
 def begin(owner, *peers, rounds=()):
@@ -28,6 +30,21 @@ def begin(owner, *peers, rounds=()):
         traffic.start(place, [path, "reach", owner.address, str(number), *rounds], "shm")
         traffic.wait_said(owner, "owner", f"served {number}")
     segment_after(owner)
+    if not all(isinstance(place, Guest) for place in peers):
+        wait_mapped(traffic.running[traffic.name_of([PROGRAM])])
+
+
+def wait_mapped(process):
+    """A peer on the host has mapped the segment that the owner's memory is in. Before it first used
+    that, all its accesses went by ring: it holds nothing, and its end moves nothing."""
+    deadline = time.monotonic() + traffic.SECONDS
+    while time.monotonic() < deadline:
+        with open(f"/proc/{process.pid}/maps", encoding="utf-8", errors="replace") as f:
+            ranges = [line.split()[0].split("-") for line in f]
+        if any(int(end, 16) - int(start, 16) >= WINDOW for start, end in ranges):
+            return
+        time.sleep(traffic.PAUSE)
+    raise GuestError("the peer on the host has not mapped the owner's segment")
 
 
 def segment_after(owner, last=None):
