@@ -6,12 +6,16 @@ import errno
 import os
 
 from hostile.cast import (ATTACKER_UID, READ_ONLY, READ_WRITE, VICTIM_UID, Failed, wait_until)
-from hostile.scene import SCRIBBLE, SHARED_PD, SUCCESS, WRITABLE, Scene
+from hostile.scene import SCRIBBLE, SHARED_PD, SPARE, SUCCESS, WRITABLE, Scene
 from hostile.slow import SlowFile
 
 WAYS = ("pread", "aio", "io_uring", "process_vm_writev", "vmsplice")
 # Ways that hold a page without a reader of the file.
 SILENT = ("vmsplice",)
+
+
+# Operations by ring after which a region of the scene's size would long have been moved.
+LONG_USED = 40
 
 
 class Held:
@@ -177,6 +181,31 @@ def leave(held):
         raise Failed("a dead process's memory is written to")
 
 
+def kept_out(stage, slow, way, stranger):
+    """Who holds a page when the region is to be moved keeps it out then, and not for ever."""
+    uid = ATTACKER_UID if stranger else VICTIM_UID
+    scene = Scene(stage, attacker=uid, friend=uid)
+    scene.area(SPARE)
+    scene.victim.do("fill", SPARE, "public")
+    scene.victim.do("hold", SPARE, way, slow.path, slow.offset())
+    if way not in SILENT:
+        slow.wait_asked()
+    # What is read comes to lie amid what is public.
+    scene.reg(SPARE, SHARED_PD, READ_WRITE, "public")
+    for _ in range(LONG_USED):
+        if scene.rdma("write", scene.attacker, scene.qp, SPARE) != SUCCESS:
+            raise Failed("a WRITE to memory that is held fails")
+    if scene.where(SPARE):
+        raise Failed("memory that is held was moved: the test shows nothing")
+    if way not in SILENT:
+        slow.answer()
+    scene.victim.do("letgo")
+    scene.go_direct(area=SPARE)
+    scene.victim.do("dereg", SPARE)
+    scene.victim.do("fill", SPARE, "secret")
+    scene.expect_intact()
+
+
 EVENTS = (("deregistered", dereg), ("registered otherwise", rereg), ("a peer evicted", evict),
           ("its queue pair destroyed", renew), ("a child made", fork), ("programs run", execute),
           ("the process ends", leave))
@@ -193,9 +222,20 @@ def all_tests():
                 slow.end()
         return test
 
+    def moved_later(way, stranger):
+        def test(stage):
+            slow = SlowFile(os.path.join(stage.open_dir, f"slow-{stage.serial}"))
+            try:
+                kept_out(stage, slow, way, stranger)
+            finally:
+                slow.end()
+        return test
+
     for peer in ("a friend", "a stranger"):
         for name, event in EVENTS:
             for way in WAYS:
                 yield f"held by {way}, {peer}: {name}", case(event, way, peer == "a stranger")
+        for way in WAYS:
+            yield f"held by {way}, {peer}: not moved yet", moved_later(way, peer == "a stranger")
     for way in WAYS:
         yield f"held by {way}: a stranger comes", case(stranger_comes, way, False)

@@ -13,7 +13,7 @@ use causeway_proto::host::Via;
 
 use crate::core::Core;
 use crate::endpoint::Shared;
-use crate::mr::{Kind, MrTable};
+use crate::mr::{Kind, MrTable, Region};
 
 /// Accesses by ring to all of a region before it is moved: READs, atomics and WRITEs. One of
 /// 256 KiB costs some 60 µs more than a direct one, and moving as much some 250 µs.
@@ -24,6 +24,8 @@ const SHORT_COUNTS: u64 = 256 << 10;
 /// It counts for no less than this part of its region, however long that is: who uses a region so
 /// often uses it again.
 const SHORT_PART: u64 = 256;
+/// How often patience doubles, each time that a region cannot be moved.
+const DOUBLED_MAX: u32 = 16;
 /// Bytes from which on what is written may be a part of a longer message, of which each part
 /// counts for its bytes.
 const PART: u64 = 8192;
@@ -40,13 +42,17 @@ pub(crate) fn waits() -> bool {
 /// How many bytes of accesses by ring a region is still to serve before it is moved; 0 if it does
 /// not wait.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Patience(Cell<u64>);
+pub(crate) struct Patience {
+    left: Cell<u64>,
+    /// How often it has been tried in vain.
+    tries: u32,
+}
 
 impl Patience {
     /// Takes an access that counts for so many bytes. True if it was the last.
     fn is_over(&self, counts: u64) -> bool {
-        let left = self.0.get();
-        self.0.set(left.saturating_sub(counts));
+        let left = self.left.get();
+        self.left.set(left.saturating_sub(counts));
         left > 0 && left <= counts
     }
 }
@@ -55,13 +61,26 @@ impl MrTable {
     /// A region is to be moved once it is used.
     pub fn await_use(&mut self, key: u32) {
         if let Some(region) = self.get_mut(key) {
-            let len = (region.len as u64).max(1);
-            region.patience.0.set(len.saturating_mul(PATIENCE));
+            region.patience.tries = 0;
+            region.wait();
+        }
+    }
+
+    /// A region could not be moved, for a reason that may pass: it is to be moved once it is used
+    /// again, twice as much as before, so that what never can be costs ever less.
+    pub fn await_more_use(&mut self, key: u32) {
+        if let Some(region) = self.get_mut(key) {
+            region.patience.tries += 1;
+            region.wait();
         }
     }
 
     /// A peer on this host has used so many bytes by a key by ring, in a message or a part of one.
     fn note_use(&self, key: u32, bytes: u64) {
+        // One at a time: another one's turn comes when it is used next.
+        if self.wanted.get().is_some() {
+            return;
+        }
         let Some(named) = self.get(key) else { return };
         let region = match named.kind {
             Kind::Window { region, .. } => region.and_then(|key| self.get(key)),
@@ -78,6 +97,15 @@ impl MrTable {
         if region.patience.is_over(counts) {
             self.wanted.set(Some(region.key));
         }
+    }
+}
+
+impl Region {
+    fn wait(&mut self) {
+        let doubled = 1 << self.patience.tries.min(DOUBLED_MAX);
+        let len = (self.len as u64).max(1);
+        let left = len.saturating_mul(PATIENCE).saturating_mul(doubled);
+        self.patience.left.set(left);
     }
 }
 
@@ -142,6 +170,43 @@ mod tests {
         assert_eq!(table.wanted.take(), None);
         table.note_use(waiting + 1, 8);
         assert_eq!(table.wanted.take(), None);
+    }
+
+    #[test]
+    fn a_region_that_could_not_be_moved_is_wanted_again_ever_later() {
+        let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
+        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
+        let region = table.insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ);
+        let key = region.unwrap();
+        table.await_use(key);
+        for doubled in [1, 2, 4, 8] {
+            for _ in 1..PATIENCE * doubled {
+                table.note_use(key, 16);
+                assert_eq!(table.wanted.get(), None);
+            }
+            table.note_use(key, 16);
+            assert_eq!(table.wanted.take(), Some(key));
+            table.await_more_use(key);
+        }
+        table.await_use(key);
+        (0..PATIENCE).for_each(|_| table.note_use(key, 16));
+        assert_eq!(table.wanted.take(), Some(key));
+    }
+
+    #[test]
+    fn regions_that_are_wanted_at_the_same_time_are_moved_all() {
+        let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
+        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
+        let mut insert = || table.insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ);
+        let both = [insert().unwrap(), insert().unwrap()];
+        both.iter().for_each(|key| table.await_use(*key));
+        // As many as are taken from a ring before anybody asks.
+        for _ in 0..PATIENCE {
+            both.iter().for_each(|key| table.note_use(*key, 16));
+        }
+        assert_eq!(table.wanted.take(), Some(both[0]));
+        table.note_use(both[1], 16);
+        assert_eq!(table.wanted.take(), Some(both[1]));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::lazy;
 use crate::limits::LIMITS;
 use crate::mr::{self, Place};
 use crate::pd::{Pd, add_user, drop_user};
-use crate::sharing::{Accesses, Placed, Sharing};
+use crate::sharing::{Accesses, Kept, Placed, Sharing};
 
 /// Kinds of access that peers may have.
 const REMOTE: Access = Access::REMOTE_READ
@@ -111,10 +111,14 @@ impl Mr {
         let placed = shared
             .sharing
             .place(&shared.control, inner.pd, range, inner.access);
-        if let Some(placed) = placed {
-            causeway_fault::point("region.placed");
-            inner.publish(&placed, shared);
-            inner.placed = Some(placed);
+        match placed {
+            Ok(placed) => {
+                causeway_fault::point("region.placed");
+                inner.publish(&placed, shared);
+                inner.placed = Some(placed);
+            }
+            Err(Kept::ForNow) => shared.state.lock().core.mrs.await_more_use(inner.key),
+            Err(Kept::ForGood) => {}
         }
     }
 

@@ -200,35 +200,39 @@ impl Sharing {
         domains.get(&pd)?.regions.get(&key)?.upgrade()
     }
 
-    /// Moves a range into the segment of its grant set. `None` where that cannot be: it stays, and
-    /// travels by ring.
+    /// Moves a range into the segment of its grant set.
+    ///
+    /// # Errors
+    /// It stays where it is, and travels by ring.
     pub fn place(
         &self,
         control: &Attachment,
         pd: u32,
         (addr, len): (usize, usize),
         access: Access,
-    ) -> Option<Placed> {
+    ) -> Result<Placed, Kept> {
         let mover = self.mover(control);
         if !mover.can_move() {
-            return None;
+            return Err(Kept::ForGood);
         }
-        let (store, inside) = self.store(control, pd, is_writable(access))?;
+        // The broker may be gone for a moment, or what it allows be used up by others.
+        let found = self.store(control, pd, is_writable(access));
+        let (store, inside) = found.ok_or(Kept::ForNow)?;
         if !inside && !self.may_ask(mover, control) {
-            return None;
+            return Err(Kept::ForNow);
         }
-        control.reserve(len as u64).ok()?;
+        control.reserve(len as u64).map_err(|_| Kept::ForNow)?;
         causeway_fault::point("region.reserved");
         match mover.move_in(&store, addr, len) {
-            Ok(moved) => Some(Placed {
+            Ok(moved) => Ok(Placed {
                 store,
                 moved,
                 reserved: len as u64,
                 inside,
             }),
-            Err(_) => {
+            Err(why) => {
                 let _ = control.release(len as u64);
-                None
+                Err(Kept::by(why))
             }
         }
     }
@@ -464,6 +468,28 @@ fn follow(regions: Vec<Arc<Mr>>, segment: u64) {
     };
     // Without a thread the memory stays until its registration ends.
     let _ = crate::helper::spawn("causeway-late", body);
+}
+
+/// A region's memory was not moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// Something keeps it that may pass.
+    ForNow,
+    /// It is memory that cannot be moved, or the process cannot move any.
+    ForGood,
+}
+
+impl Kept {
+    fn by(why: Unmovable) -> Kept {
+        match why {
+            Unmovable::Pinned
+            | Unmovable::Occupied
+            | Unmovable::Elsewhere
+            | Unmovable::TooMany
+            | Unmovable::System(_) => Kept::ForNow,
+            _ => Kept::ForGood,
+        }
+    }
 }
 
 /// Where a region's memory is.
