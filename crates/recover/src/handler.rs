@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
@@ -35,7 +35,6 @@ const HANDLERS: [Handler; LEVELS] = [
 struct Before {
     handler: AtomicUsize,
     flags: AtomicI32,
-    mask: AtomicU64,
 }
 
 impl Before {
@@ -43,14 +42,10 @@ impl Before {
         Before {
             handler: AtomicUsize::new(libc::SIG_DFL),
             flags: AtomicI32::new(0),
-            mask: AtomicU64::new(0),
         }
     }
 
     fn set(&self, action: &libc::sigaction) {
-        // SAFETY: a `sigset_t` begins with the kernel's, 8 bytes.
-        let mask = unsafe { ptr::from_ref(&action.sa_mask).cast::<u64>().read() };
-        self.mask.store(mask, Ordering::Relaxed);
         self.flags.store(action.sa_flags, Ordering::Relaxed);
         self.handler.store(action.sa_sigaction, Ordering::Release);
     }
@@ -82,19 +77,33 @@ pub fn install() {
             continue;
         }
         BEFORE[index][level].set(&current);
-        // SAFETY: plain memory, of which all that matters is set; the handler calls only what a
-        // signal handler may.
+        let action = in_front_of(&current, HANDLERS[level]);
+        // SAFETY: both structures are plain memory; the handler calls only what one may.
         unsafe {
-            let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = HANDLERS[level] as usize;
-            // The program may keep its stacks short, and blocks what it wants blocked itself.
-            action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
             let mut before: libc::sigaction = mem::zeroed();
             if libc::sigaction(signal, &raw const action, &raw mut before) == 0 {
                 BEFORE[index][level].set(&before);
                 used[index] = level + 1;
             }
         }
+    }
+}
+
+/// The action of a level in front of what a signal did so far: the kernel itself sees to the stack,
+/// the blocked signals and the system calls that go on, as the program has asked for its own
+/// handler.
+fn in_front_of(current: &libc::sigaction, handler: Handler) -> libc::sigaction {
+    let kept = match current.sa_sigaction {
+        // Threads may have small stacks.
+        libc::SIG_DFL => libc::SA_ONSTACK,
+        // What is ignored interrupts no system call.
+        libc::SIG_IGN => libc::SA_ONSTACK | libc::SA_RESTART,
+        _ => current.sa_flags & (libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART),
+    };
+    libc::sigaction {
+        sa_sigaction: handler as usize,
+        sa_flags: libc::SA_SIGINFO | kept,
+        ..*current
     }
 }
 
@@ -132,54 +141,46 @@ extern "C" fn on_fault<const LEVEL: usize>(
         }
     }
     let index = usize::from(signal != libc::SIGSEGV);
-    pass_on(&BEFORE[index][LEVEL], signal, synchronous, info, context);
-}
-
-/// What would have happened without this handler (sigaction(2)).
-fn pass_on(
-    before: &Before,
-    signal: c_int,
-    synchronous: bool,
-    info: *mut siginfo_t,
-    context: *mut c_void,
-) {
-    let handler = before.handler.load(Ordering::Acquire);
-    let flags = before.flags.load(Ordering::Relaxed);
+    let before = &BEFORE[index][LEVEL];
+    let handler = handler_of(before, signal, HANDLERS[LEVEL]);
     if handler == libc::SIG_IGN && !synchronous {
         return;
     }
     if handler == libc::SIG_DFL || handler == libc::SIG_IGN {
-        // SAFETY: both calls are allowed in a handler. Of a fault the instruction runs again, and
-        // the kernel ends the process there.
-        unsafe {
-            libc::signal(signal, libc::SIG_DFL);
-            if !synchronous {
-                libc::raise(signal);
-            }
-        }
+        end(signal, synchronous, info);
         return;
     }
-    if flags & libc::SA_RESETHAND != 0 {
-        before.handler.store(libc::SIG_DFL, Ordering::Release);
+    // The kernel passes all three to handlers without SA_SIGINFO, too.
+    // SAFETY: the address of a handler of the program's.
+    let handler = unsafe { mem::transmute::<usize, Handler>(handler) };
+    handler(signal, info, context);
+}
+
+/// The handler that a level is in front of, or SIG_DFL, SIG_IGN. One with SA_RESETHAND has its turn
+/// once, where it is the kernel that calls it: who is called by another handler of the program's
+/// stays.
+fn handler_of(before: &Before, signal: c_int, level: Handler) -> usize {
+    if before.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0
+        && action_of(signal).is_some_and(|action| action.sa_sigaction == level as usize)
+    {
+        return before.handler.swap(libc::SIG_DFL, Ordering::AcqRel);
     }
-    let own = if flags & libc::SA_NODEFER == 0 {
-        1 << (signal - 1)
-    } else {
-        0
-    };
-    let mask = before.mask.load(Ordering::Relaxed) | own;
-    // SAFETY: a set that is empty but for the kernel's part; the return from the handler restores
-    // the mask there was. The address is that of a handler of the kind that the flags say.
+    before.handler.load(Ordering::Acquire)
+}
+
+/// What the signal does by default: it ends the process where the handler returns to, and tells
+/// whoever looks (a debugger, a core file) what it told the handler.
+fn end(signal: c_int, synchronous: bool, info: *mut siginfo_t) {
+    // SAFETY: system calls that are allowed in a handler.
     unsafe {
-        let mut set: libc::sigset_t = mem::zeroed();
-        (&raw mut set).cast::<u64>().write(mask);
-        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut());
-        if flags & libc::SA_SIGINFO != 0 {
-            let handler: Handler = mem::transmute::<usize, Handler>(handler);
-            handler(signal, info, context);
-        } else {
-            let handler = mem::transmute::<usize, extern "C" fn(c_int)>(handler);
-            handler(signal);
+        libc::signal(signal, libc::SIG_DFL);
+        // Of a fault the instruction runs again.
+        if !synchronous {
+            let (own, thread) = (libc::getpid(), libc::gettid());
+            let again = libc::SYS_rt_tgsigqueueinfo;
+            if libc::syscall(again, own, thread, signal, info) != 0 {
+                libc::raise(signal);
+            }
         }
     }
 }
