@@ -329,6 +329,19 @@ static void do_hangup(char **args, int count)
 	say("ok");
 }
 
+/* "giveup QP RKEY": a SEND that has the victim invalidate a window's key. */
+static void do_giveup(char **args, int count)
+{
+	struct ibv_send_wr wr = {
+		.opcode = IBV_WR_SEND_WITH_INV, .invalidate_rkey = number(args[1]),
+	};
+	struct ibv_send_wr *bad;
+
+	(void)count;
+	need0(ibv_post_send(stage_qp(args[0]), &wr, &bad));
+	say("ok");
+}
+
 static struct ibv_mr *offered;
 
 /* "offer PD LEN": registers memory for the victim to access. */
@@ -388,7 +401,7 @@ static const struct command commands[] = {
 	{ "keep", 0, do_keep }, { "search", 0, do_search }, { "upgrade", 0, do_upgrade },
 	{ "process", 1, do_process }, { "scribble", 1, do_scribble }, { "punch", 0, do_punch },
 	{ "mangle", 1, do_mangle }, { "hammer", 1, do_hammer }, { "churn", 1, do_churn },
-	{ "pretend", 1, do_pretend },
+	{ "pretend", 1, do_pretend }, { "giveup", 2, do_giveup },
 	{ "rest", 0, do_rest }, { "stream", 5, do_stream }, { "join", 0, do_join },
 	{ "segments", 0, do_segments }, { "forge", 1, do_forge }, { "hangup", 0, do_hangup },
 	{ "offer", 2, do_offer }, { "lie", 1, do_lie }, { "accomplice", 2, do_accomplice }, { 0 },

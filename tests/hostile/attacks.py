@@ -348,6 +348,7 @@ def all_attacks():
             yield f"{who}: {what}", case(takeback.ended(how), cast)
     yield "memory behind a window", windows.hidden
     yield "for ever in flight by a window's key", windows.pretended
+    yield "for ever in flight, and other queue pairs", windows.others_go_on
     yield "the victim's process", other_process
     yield "keys of others", wrong_keys
     yield "queue pairs that entitle to nothing", not_entitled

@@ -106,6 +106,11 @@ static struct side *side_of(const char *index)
 	return s;
 }
 
+struct ibv_qp *stage_qp(const char *index)
+{
+	return side_of(index)->qp;
+}
+
 static void do_connect(char **args, int count)
 {
 	struct side *s = side_of(args[0]);

@@ -29,6 +29,7 @@ enum ibv_wc_status stage_post(unsigned int qp, struct ibv_send_wr *wr);
 
 struct device *stage_device(void);
 struct ibv_pd *stage_pd(const char *index);
+struct ibv_qp *stage_qp(const char *index);
 
 /* One operation on a connected QP, carried out from or into `local`; its completion status. */
 enum ibv_wc_status stage_rdma(unsigned int qp, enum ibv_wr_opcode op, struct ibv_mr *local,

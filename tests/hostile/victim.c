@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define AREAS 16
@@ -182,6 +183,62 @@ static void do_unbind(char **args, int count)
 
 	(void)count;
 	say("ok %d", stage_post(number(args[1]), &wr));
+}
+
+/* "receive QP": posts a receive of no bytes. */
+static void do_receive(char **args, int count)
+{
+	struct ibv_recv_wr wr = { 0 }, *bad;
+
+	(void)count;
+	need0(ibv_post_recv(stage_qp(args[0]), &wr, &bad));
+	say("ok");
+}
+
+static uint64_t milliseconds(void)
+{
+	struct timespec now;
+
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000ull + now.tv_nsec / 1000000;
+}
+
+/* "reads QP RKEY ADDR MS [I QP2]": reads from a peer, again and again, for MS milliseconds, and in
+ * how many of them a READ completed: other work on the machine leaves many out, but not all in a
+ * row. Begins with the invalidation of the window onto area I, if one is named; its status, and how
+ * many milliseconds it took. */
+static void do_reads(char **args, int count)
+{
+	uint64_t begun = milliseconds(), now = begun, ms = number(args[3]);
+	uint64_t last = 0, busy = 0, took = 0;
+	struct ibv_send_wr wr = { .opcode = IBV_WR_LOCAL_INV, .send_flags = IBV_SEND_SIGNALED };
+	struct ibv_qp *qp = count > 5 ? stage_qp(args[5]) : NULL;
+	static unsigned char here[64];
+	struct ibv_mr *mr = ibv_reg_mr(stage_qp(args[0])->pd, here, sizeof(here),
+				       IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_send_wr *bad;
+	struct ibv_wc wc = { 0 };
+	bool done = false;
+
+	need(mr, "ibv_reg_mr");
+	if (qp) {
+		wr.invalidate_rkey = area_of(args[4])->mw->rkey;
+		need0(ibv_post_send(qp, &wr, &bad));
+	}
+	while (now - begun < ms || (qp && !done)) {
+		if (stage_rdma(number(args[0]), IBV_WR_RDMA_READ, mr, sizeof(here),
+			       number(args[1]), number(args[2])))
+			fail("a READ from a friend has failed");
+		if (qp && !done && ibv_poll_cq(qp->send_cq, 1, &wc) == 1) {
+			done = true;
+			took = milliseconds() - begun;
+		}
+		now = milliseconds();
+		busy += now != last && now - begun < ms;
+		last = now;
+	}
+	need0(ibv_dereg_mr(mr));
+	say("ok %" PRIu64 " %d %" PRIu64, busy, done ? (int)wc.status : -1, took);
 }
 
 /* The io_urings that have areas pinned. */
@@ -450,7 +507,8 @@ static void do_ebb(char **args, int count)
 static const struct command commands[] = {
 	{ "area", 2, do_area }, { "fill", 2, do_fill }, { "check", 2, do_check },
 	{ "reg", 3, do_reg }, { "rereg", 3, do_rereg }, { "dereg", 1, do_dereg },
-	{ "bind", 4, do_bind }, { "unbind", 2, do_unbind },
+	{ "bind", 4, do_bind }, { "unbind", 2, do_unbind }, { "receive", 1, do_receive },
+	{ "reads", 4, do_reads },
 	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
 	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
 	{ "pin", 1, do_pin }, { "unpin", 0, do_unpin }, { "dereg?", 1, do_try_dereg },

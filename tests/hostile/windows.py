@@ -7,6 +7,10 @@ from hostile.takeback import LEASE_SECONDS, SLOW_SECONDS
 
 # `IBV_ACCESS_MW_BIND`
 MW_BIND = 16
+# For how many milliseconds READs that have nothing to do with an attack are looked at, all of them
+# before its end; and in how many of them one must complete, on a machine that has other work.
+LOOK_MS = 450
+BUSY_MS = 25
 
 
 def bind(scene, area, qp):
@@ -73,9 +77,8 @@ def again(scene):
     return scene.connect(scene.attacker, SHARED_PD)
 
 
-def pretended(stage):
-    """An attacker that is for ever in the middle of an access by a window's key is waited for once:
-    the invalidation is complete after the lease."""
+def bound(stage):
+    """A scene in which the attacker reaches memory itself by a window's key; and that window."""
     scene = armed(stage)
     scene.area(SPARE)
     scene.reg(SPARE, SHARED_PD, READ_WRITE | MW_BIND)
@@ -84,13 +87,61 @@ def pretended(stage):
     while scene.stage.direct(scene.attacker) == before:
         if attempt(scene, scene.qp, window) != SUCCESS:
             raise Failed("a WRITE by the window's key fails")
+    return scene, window
+
+
+def pretended(stage):
+    """An attacker that is for ever in the middle of an access by a window's key is waited for once:
+    the invalidation is complete after the lease."""
+    scene, window = bound(stage)
     scene.attacker.do("pretend", window[0])
     seconds = timed(scene.victim.do, "unbind", SPARE, scene.qp)
     if not LEASE_SECONDS <= seconds <= LEASE_SECONDS + SLOW_SECONDS:
         raise Failed(f"it takes {seconds:.2f} s")
     scene.friend_goes_on()
-    if attempt(scene, scene.qp, window) == SUCCESS:
-        raise Failed("the attacker's queue pair goes on")
+    refuse_after(scene, window)
     scene.attacker.do("rest")
     scene.expect_intact(SPARE, WRITABLE)
     return f"{seconds:.2f} s"
+
+
+def offer(scene):
+    """Memory of the friend's that the victim may read: queue pair, key and address."""
+    scene.friend.do("access", scene.friend_qp, READ_WRITE)
+    return (scene.friend_qp, *scene.friend.do("offer", SHARED_PD, 4096))
+
+
+def others_go_on(stage):
+    """While an attacker is for ever in the middle of an access by a key that is being withdrawn, by
+    whichever side, the victim's other queue pairs go on."""
+    scene, window = bound(stage)
+    offered = offer(scene)
+    scene.attacker.do("pretend", window[0])
+    local = scene.victim.do("reads", *offered, LOOK_MS, SPARE, scene.qp)
+    scene.attacker.do("rest")
+    busy, status, took = (int(word) for word in local)
+    if busy < BUSY_MS or status != SUCCESS or took < LEASE_SECONDS * 1000 - 1:
+        raise Failed(f"LOCAL_INV has status {status} after {took} ms; another queue pair completed "
+                     f"something in {busy} of {LOOK_MS} ms")
+    scene.qp = again(scene)
+    window = bind(scene, SPARE, scene.qp)
+    # The new ring among other things.
+    scene.keep()
+    scene.victim.do("receive", scene.qp)
+    scene.attacker.do("pretend", window[0])
+    scene.attacker.do("giveup", scene.qp, window[0])
+    remote = scene.victim.do("reads", *offered, LOOK_MS)
+    scene.attacker.do("rest")
+    if int(remote[0]) < BUSY_MS:
+        raise Failed(f"after SEND_WITH_INV another queue pair completed something in {remote[0]} "
+                     f"of {LOOK_MS} ms")
+    refuse_after(scene, window)
+    scene.expect_intact(SPARE, WRITABLE)
+    scene.friend_goes_on()
+    return f"something completed in {busy} and {remote[0]} of {LOOK_MS} ms"
+
+
+def refuse_after(scene, window):
+    """The attacker's queue pair does not go on."""
+    if attempt(scene, scene.qp, window) == SUCCESS:
+        raise Failed("the attacker's queue pair goes on")

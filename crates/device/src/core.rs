@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
 use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
-use causeway_proto::{Bytes, BytesMut};
+use causeway_proto::{Bytes, BytesMut, Instant};
 use causeway_shm::{Counter, Stats, Watch};
 
 use crate::channel::EventQueue;
@@ -14,8 +14,9 @@ use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrTable;
 use crate::outside::Outsides;
-use crate::sharing::{LEASE, WATCH};
+use crate::sharing::LEASE;
 use crate::slab::Slab;
+use crate::window::Withdrawn;
 
 /// Completions at once for a program that waits for events.
 pub(crate) const ENOUGH: usize = 16;
@@ -82,6 +83,8 @@ pub(crate) struct SrqState {
 /// Where a queue pair's completions and events go.
 #[derive(Debug)]
 pub(crate) struct Route {
+    /// Number of the queue pair.
+    pub qpn: u32,
     pub send_cq: u32,
     pub recv_cq: u32,
     pub srq: Option<u32>,
@@ -130,6 +133,8 @@ pub(crate) struct Core {
     pub routes: Vec<Option<Route>>,
     /// Completion queues that have overrun since last looked at: their queue pairs fail.
     pub overrun: Vec<u32>,
+    /// Keys of windows that were withdrawn while peers were accessing memory by them.
+    leaving: Vec<Leaving>,
     /// Indexes of queue pairs whose peers were evicted since last looked at: they fail too.
     pub late: Vec<usize>,
     /// A program that waits for events has enough to do: since this was last cleared there was an
@@ -158,6 +163,7 @@ impl Core {
             srqs: Slab::new(LIMITS.max_srq),
             routes: Vec::new(),
             overrun: Vec::new(),
+            leaving: Vec::new(),
             late: Vec::new(),
         }
     }
@@ -290,43 +296,68 @@ impl Core {
 
 /// An access by a key that was withdrawn has to end before the work request that withdrew it is
 /// complete. It is a few microseconds, unless the peer was stopped in the middle of it, or pretends
-/// to be: once for each peer that may cost the lease, under the endpoint's lock.
+/// to be: then that work request waits for the lease, and nothing else does.
 impl Core {
-    /// Waits until no peer accesses memory by a key. Who overruns the lease is evicted.
-    #[cold]
-    fn await_quiet(&mut self, key: u32) {
-        let begun = clock::now();
-        loop {
-            let in_flight = |watch: &Watch| watch.peer_in_flight() == u64::from(key);
-            let late = |route: &Option<Route>| {
-                let watch = route.as_ref().and_then(|route| route.watch.as_ref());
-                watch.is_some_and(in_flight)
-            };
-            let elapsed = clock::now().since(begun);
-            if elapsed >= LEASE {
-                return self.evict_from(key);
-            }
-            if !self.routes.iter().any(late) {
-                return;
-            }
-            if elapsed < WATCH {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
+    /// A key has been withdrawn. Returns it if an access by it is under way.
+    #[inline]
+    fn leave(&mut self, withdrawn: Option<Withdrawn>) -> Option<u32> {
+        let withdrawn = withdrawn?;
+        if !self.routes.iter().any(|route| withdrawn.is_used(route)) {
+            return None;
         }
+        let routes = &self.routes;
+        self.leaving.retain(|leaving| {
+            let same = leaving.what.key == withdrawn.key;
+            !same && routes.iter().any(|route| leaving.what.is_used(route))
+        });
+        self.leaving.push(Leaving {
+            what: withdrawn,
+            since: clock::now(),
+        });
+        Some(withdrawn.key)
     }
 
-    /// Waits no longer for peers that are accessing memory by a key.
-    fn evict_from(&mut self, key: u32) {
+    /// The withdrawn keys for which `concerns` says yes, and by which accesses may be under way.
+    pub fn keys_leaving(&self, concerns: impl Fn(&Withdrawn) -> bool) -> Vec<u32> {
+        let concerned = self.leaving.iter().filter(|one| concerns(&one.what));
+        concerned.map(|one| one.what.key).collect()
+    }
+
+    /// Peers do not find a region any more, nor the windows bound to it. Returns the keys by which
+    /// accesses may be under way, also of windows that were bound to it before.
+    pub fn retract(&mut self, key: u32) -> Vec<u32> {
+        let mut keys = self.mrs.retract(key);
+        keys.extend(self.keys_leaving(|window| window.region == key));
+        keys
+    }
+
+    /// Waits no longer for those who are accessing memory by a withdrawn key.
+    fn evict_from(&mut self, withdrawn: Withdrawn) {
         for (index, route) in self.routes.iter_mut().enumerate() {
-            let Some(route) = route else { continue };
-            let in_flight = |watch: &mut Watch| watch.peer_in_flight() == u64::from(key);
-            if let Some(watch) = route.watch.take_if(in_flight) {
+            if withdrawn.is_used(route)
+                && let Some(watch) = route.as_mut().and_then(|route| route.watch.take())
+            {
                 watch.evict();
                 self.late.push(index);
             }
         }
+    }
+}
+
+/// A key by which an access may be under way, though none begins any more.
+#[derive(Clone, Copy, Debug)]
+struct Leaving {
+    what: Withdrawn,
+    since: Instant,
+}
+
+impl Withdrawn {
+    /// Whether the peer of a queue pair is accessing memory by the key, and may have found it.
+    fn is_used(&self, route: &Option<Route>) -> bool {
+        let Some(route) = route else { return false };
+        let (key, own) = (u64::from(self.key), self.qpn == 0 || self.qpn == route.qpn);
+        let watch = route.watch.as_ref().filter(|_| own);
+        watch.is_some_and(|watch| watch.peer_in_flight() == key)
     }
 }
 
@@ -419,18 +450,41 @@ impl Memory for Core {
         self.mrs.atomic(via, rkey, addr, op)
     }
 
-    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError> {
-        if self.mrs.invalidate(via, rkey)? {
-            self.await_quiet(rkey);
-        }
-        Ok(())
+    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<Option<u32>, MemError> {
+        let withdrawn = self.mrs.invalidate(via, rkey)?;
+        Ok(self.leave(withdrawn))
     }
 
-    fn bind_window(&mut self, via: Via, rkey: u32, binding: &Binding) -> Result<(), MemError> {
-        if let Some(old) = self.mrs.bind(via, rkey, binding)? {
-            self.await_quiet(old);
+    fn bind_window(
+        &mut self,
+        via: Via,
+        rkey: u32,
+        binding: &Binding,
+    ) -> Result<Option<u32>, MemError> {
+        let withdrawn = self.mrs.bind(via, rkey, binding)?;
+        Ok(self.leave(withdrawn))
+    }
+
+    fn is_quiet(&mut self, key: u32) -> bool {
+        let Some(at) = self.leaving.iter().position(|one| one.what.key == key) else {
+            return true;
+        };
+        let Leaving { what, since } = self.leaving[at];
+        if self.routes.iter().any(|route| what.is_used(route)) {
+            if clock::now().since(since) < LEASE {
+                return false;
+            }
+            self.evict_from(what);
         }
-        Ok(())
+        self.leaving.swap_remove(at);
+        true
+    }
+
+    fn expel(&mut self, qp: u32, key: u32) {
+        if let Some(at) = self.leaving.iter().position(|one| one.what.key == key) {
+            let Leaving { what, .. } = self.leaving.swap_remove(at);
+            self.evict_from(Withdrawn { qpn: qp, ..what });
+        }
     }
 }
 

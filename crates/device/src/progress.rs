@@ -383,6 +383,7 @@ impl State {
                 false
             }
         };
+        entry.watch_withdrawal(now);
         *deadline = earlier(*deadline, entry.deadline());
         left
     }
@@ -399,6 +400,7 @@ impl State {
                 next = earlier(next, Some(when));
                 continue;
             }
+            entry.look_at_withdrawal(&mut self.core, now);
             let QpEntry { qp, link, .. } = entry.as_mut();
             match link {
                 Link::Udp(udp) => {
@@ -407,8 +409,9 @@ impl State {
                 }
                 Link::Ring(ring) => ring.on_timer(qp, &mut self.core, now),
                 Link::Nowhere(when) => {
-                    *when = None;
-                    qp.bind(&mut self.core).lost();
+                    if when.take_if(|when| *when <= now).is_some() {
+                        qp.bind(&mut self.core).lost();
+                    }
                 }
                 Link::Datagrams(ud) => ud.on_timer(),
                 Link::None => {}

@@ -122,6 +122,7 @@ impl Qp {
         state.qps[index] = Some(Box::new(QpEntry::new(ProtoQp::new(config))));
         state.live += 1;
         state.core.routes[index] = Some(Route {
+            qpn,
             send_cq,
             recv_cq,
             srq,

@@ -1,17 +1,25 @@
 //! A queue pair as the endpoint holds it: protocol state, address vector, link.
 
+use std::time::Duration;
+
 use causeway_proto::Instant;
 use causeway_proto::qp::{PostError, Qp};
 use causeway_proto::types::{QpState, SendOp, SendWr, Service};
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Grant;
 
+use crate::clock::{Now, earlier};
 use crate::core::Core;
 use crate::errands::Errand;
 use crate::ring::RingLink;
 use crate::silence::Silence;
 use crate::ud::UdLink;
 use crate::udp::UdpLink;
+
+/// How long after a key was withdrawn while a peer was accessing memory by it that is looked at
+/// again; twice as long each time, up to the most.
+const LOOK_FIRST: Duration = Duration::from_micros(50);
+const LOOK_LAST: Duration = Duration::from_millis(5);
 
 /// An address vector (`struct ibv_ah_attr`, `ibv_modify_qp(3)`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +70,9 @@ pub(crate) struct QpEntry {
     pub patient: bool,
     /// How long its peer has been silent.
     pub silence: Silence,
+    /// When it is to be looked whether the accesses have ended that its send queue waits for, and
+    /// how long after that for the next time.
+    look: Option<(Instant, Duration)>,
 }
 
 impl QpEntry {
@@ -77,6 +88,7 @@ impl QpEntry {
             wanting: false,
             patient: true,
             silence: Silence::default(),
+            look: None,
         }
     }
 
@@ -148,8 +160,35 @@ impl QpEntry {
         wants.then_some(Errand::Fetch(qpn))
     }
 
+    /// Where its send queue waits for the end of accesses, there will be a look.
+    #[inline]
+    pub fn watch_withdrawal(&mut self, now: &Now) {
+        if self.qp.is_withdrawing() && self.look.is_none() {
+            self.look = Some((now.get() + LOOK_FIRST, LOOK_FIRST));
+        }
+    }
+
+    /// Goes on with the send queue, if the accesses have ended that it waits for.
+    pub fn look_at_withdrawal(&mut self, core: &mut Core, now: Instant) {
+        let Some((_, pause)) = self.look.filter(|(at, _)| *at <= now) else {
+            return;
+        };
+        self.qp.look_at_withdrawal(core);
+        let pause = (2 * pause).min(LOOK_LAST);
+        let waits = self.qp.is_withdrawing();
+        self.look = waits.then(|| (now + pause, pause));
+    }
+
     /// When it wants attention without any input.
+    #[inline]
     pub fn deadline(&self) -> Option<Instant> {
+        match self.look {
+            None => self.link_deadline(),
+            Some((look, _)) => earlier(Some(look), self.link_deadline()),
+        }
+    }
+
+    fn link_deadline(&self) -> Option<Instant> {
         match &self.link {
             Link::None => None,
             Link::Ring(ring) => ring.deadline(),

@@ -289,7 +289,7 @@ impl Registration {
         if self.placed.is_none() {
             return Vec::new();
         }
-        shared.state.lock().core.mrs.retract(self.key)
+        shared.state.lock().core.retract(self.key)
     }
 
     /// Takes the memory back from where peers outside the trust boundary can map it, or one that

@@ -10,7 +10,7 @@
 
 mod accesses;
 
-pub(crate) use accesses::{Accesses, LEASE, WATCH};
+pub(crate) use accesses::{Accesses, LEASE};
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

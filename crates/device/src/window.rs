@@ -40,6 +40,23 @@ pub enum WindowType {
     Two,
 }
 
+/// A window's key that no access will begin by any more, while some may be under way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Withdrawn {
+    pub key: u32,
+    /// The region that it led to.
+    pub region: u32,
+    /// The only queue pair through which it could be used; 0 where any would do.
+    pub qpn: u32,
+}
+
+impl Withdrawn {
+    /// Whether it was a key of the window at a place.
+    pub fn is_of(&self, at: u32) -> bool {
+        self.key >> GENERATION_BITS == at
+    }
+}
+
 /// A region that a window can be bound to, as far as the window needs it.
 struct Target {
     addr: usize,
@@ -84,10 +101,10 @@ impl MrTable {
     /// EINVAL if there is none.
     pub fn remove_window(&mut self, at: u32) -> Result<Option<u32>, Errno> {
         let key = self.window_key(at).ok_or(Errno(libc::EINVAL))?;
-        let published = self.unbind(key);
+        let withdrawn = self.unbind(key);
         self.regions.remove(at);
         self.windows -= 1;
-        Ok(published.then_some(key))
+        Ok(withdrawn.map(|withdrawn| withdrawn.key))
     }
 
     /// The present key of the window at a place.
@@ -118,29 +135,28 @@ impl MrTable {
         }
     }
 
-    /// Ends a window's binding, if it has one. Returns whether peers may be accessing memory by it.
-    fn unbind(&mut self, key: u32) -> bool {
+    /// Ends a window's binding, if it has one. Returns its key if peers may be accessing memory by
+    /// it.
+    fn unbind(&mut self, key: u32) -> Option<Withdrawn> {
         let published = self.withdraw(key);
-        let Some(window) = self.get_mut(key) else {
-            return false;
+        let Kind::Window { region, qpn, .. } = &mut self.get_mut(key)?.kind else {
+            return None;
         };
-        let Kind::Window { region, qpn, .. } = &mut window.kind else {
-            return false;
-        };
-        *qpn = 0;
+        let qpn = std::mem::take(qpn);
         let region = region.take();
+        let withdrawn = region.map(|region| Withdrawn { key, region, qpn });
         self.bound.remove(&(key >> GENERATION_BITS));
         if let Some(region) = region.and_then(|key| self.get_mut(key))
             && let Kind::Memory { windows, .. } = &mut region.kind
         {
             *windows = windows.saturating_sub(1);
         }
-        published
+        withdrawn.filter(|_| published)
     }
 
     /// Invalidates a window of type 2, by the queue pair that it is bound to. One that is not bound
-    /// stays so. Returns whether peers may be accessing memory by it.
-    pub fn invalidate(&mut self, via: Via, key: u32) -> Result<bool, MemError> {
+    /// stays so. Returns the key if peers may be accessing memory by it.
+    pub fn invalidate(&mut self, via: Via, key: u32) -> Result<Option<Withdrawn>, MemError> {
         let window = self.get(key).ok_or(MemError::Key)?;
         let Kind::Window {
             window: WindowType::Two,
@@ -161,7 +177,12 @@ impl MrTable {
 
     /// Binds a window, of whose key `rkey` gives the low byte from then on. Returns its former key,
     /// if peers may be accessing memory by that.
-    pub fn bind(&mut self, via: Via, rkey: u32, to: &Binding) -> Result<Option<u32>, MemError> {
+    pub fn bind(
+        &mut self,
+        via: Via,
+        rkey: u32,
+        to: &Binding,
+    ) -> Result<Option<Withdrawn>, MemError> {
         let at = to.window >> GENERATION_BITS;
         // As the kernel has it: programs may choose the low byte, and no other.
         let rkey = (to.window & !GENERATION) | (rkey & GENERATION);
@@ -188,7 +209,7 @@ impl MrTable {
                 return Err(MemError::Access);
             }
         }
-        let published = self.unbind(old);
+        let withdrawn = self.unbind(old);
         if let Some(window) = self.regions.get_mut(at) {
             window.key = rkey;
         }
@@ -199,7 +220,7 @@ impl MrTable {
             };
             self.tie(rkey, qpn, region, &target, to);
         }
-        Ok(published.then_some(old))
+        Ok(withdrawn)
     }
 
     /// The region that a window is to be bound to, if that is allowed (C10-73 to C10-75).
@@ -296,10 +317,12 @@ impl Mw {
             return Err(Errno(libc::EINVAL));
         }
         let mut state = shared.state.lock();
-        let published = state.core.mrs.remove_window(self.key >> GENERATION_BITS)?;
+        let at = self.key >> GENERATION_BITS;
+        let mut keys = state.core.keys_leaving(|window| window.is_of(at));
+        keys.extend(state.core.mrs.remove_window(at)?);
         drop_user(&mut state.pds, self.pd);
         drop(state);
-        if let Some(key) = published {
+        for key in keys {
             let evicted = shared.await_accesses(Accesses::Region(key));
             shared.give_up_segments(&evicted);
         }
@@ -385,7 +408,13 @@ mod tests {
         assert_eq!(peer.get(key), None);
         table.place(region, Place { segment: 10, ..at });
         assert_eq!(peer.get(key).unwrap().segment, 10);
-        assert_eq!(table.invalidate(VIA, key), Ok(true));
+        let withdrawn = Withdrawn {
+            key,
+            region,
+            qpn: VIA.qpn,
+        };
+        assert_eq!(table.invalidate(VIA, key), Ok(Some(withdrawn)));
+        assert!(withdrawn.is_of(first >> GENERATION_BITS));
         assert_eq!(peer.get(key), None);
         // Where the region is not in a segment, nor is the window.
         table.retract(region);
@@ -419,7 +448,7 @@ mod tests {
         assert_eq!(write(&table, VIA, key), Err(MemError::Key));
         assert_eq!(table.bind(OTHER, first, &to), Ok(None));
         assert_eq!(write(&table, OTHER, first), Ok(()));
-        assert_eq!(table.invalidate(OTHER, first), Ok(false));
+        assert_eq!(table.invalidate(OTHER, first), Ok(None));
         assert_eq!(table.remove(region), Ok(()));
     }
 

@@ -98,12 +98,25 @@ pub trait Memory {
     fn write_remote(&self, via: Via, rkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError>;
     /// Carries out an atomic for a peer and returns the value before. `addr` is 8-byte aligned.
     fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError>;
-    /// Invalidates the key of a memory window of type 2 (LOCAL_INV, a peer's SEND_WITH_INV): when
-    /// it returns, no access by it is going on or will succeed.
-    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError>;
-    /// Binds a memory window, of whose key `rkey` gives the low byte from then on. What was under
-    /// way by an earlier key has ended when it returns.
-    fn bind_window(&mut self, via: Via, rkey: u32, binding: &Binding) -> Result<(), MemError>;
+    /// Invalidates the key of a memory window of type 2 (LOCAL_INV, a peer's SEND_WITH_INV): no
+    /// access by it will begin any more. Returns the key if one is under way, and so not complete
+    /// before [`Memory::is_quiet`].
+    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<Option<u32>, MemError>;
+    /// Binds a memory window, of whose key `rkey` gives the low byte from then on. Returns the key
+    /// that it had, if an access by that is under way, and so not complete before
+    /// [`Memory::is_quiet`].
+    fn bind_window(
+        &mut self,
+        via: Via,
+        rkey: u32,
+        binding: &Binding,
+    ) -> Result<Option<u32>, MemError>;
+    /// Whether the accesses have ended that were under way by a withdrawn key. A peer that does not
+    /// end one is not waited for without limit: it fails, and then this is true.
+    fn is_quiet(&mut self, key: u32) -> bool;
+    /// The peer of queue pair `qp` is in the middle of an access by a key that it has itself asked
+    /// to be invalidated, as no honest one is: its queue pair fails, and it is not waited for.
+    fn expel(&mut self, qp: u32, key: u32);
 }
 
 /// The device around a queue pair.

@@ -211,20 +211,27 @@ impl Memory for SimHost {
         Ok(before)
     }
 
-    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<(), MemError> {
+    fn invalidate(&mut self, via: Via, rkey: u32) -> Result<Option<u32>, MemError> {
         self.find(via.pd, rkey, 0, 0).or_else(|e| match e {
             // Any address will do: only key and domain matter.
             MemError::Bounds => Ok((&self.regions[0], 0)),
             e => Err(e),
         })?;
         self.deregister(rkey);
-        Ok(())
+        Ok(None)
     }
 
     /// Windows are the device's own business, and tested there.
-    fn bind_window(&mut self, _via: Via, _rkey: u32, _binding: &Binding) -> Result<(), MemError> {
+    fn bind_window(&mut self, _: Via, _: u32, _: &Binding) -> Result<Option<u32>, MemError> {
         Err(MemError::Key)
     }
+
+    /// Nobody accesses memory directly here.
+    fn is_quiet(&mut self, _key: u32) -> bool {
+        true
+    }
+
+    fn expel(&mut self, _qp: u32, _key: u32) {}
 }
 
 impl Host for SimHost {

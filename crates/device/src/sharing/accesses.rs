@@ -12,7 +12,7 @@ use crate::qp_entry::{Link, QpEntry};
 /// a time; longer means that it was stopped or is starved.
 pub(crate) const LEASE: Duration = Duration::from_millis(500);
 /// How long the end of an access is watched for without sleeping.
-pub(crate) const WATCH: Duration = Duration::from_micros(100);
+const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
 

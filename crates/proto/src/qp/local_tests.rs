@@ -119,3 +119,76 @@ fn a_bind_of_an_unreliable_queue_pair_whose_peer_is_gone_is_done() {
     assert_eq!(ends, [(1, ok), (5, ok), (6, ok), (7, WcStatus::MwBindErr)]);
     assert_eq!(a.qp.state(), QpState::Sqe);
 }
+
+#[test]
+fn a_key_in_flight_holds_up_its_own_queue_only_and_not_what_comes() {
+    let (mut a, mut b) = pair();
+    a.world.in_flight = true;
+    a.send(SendOp::LocalInv(KEY), SIGNALED, &[]);
+    a.send(SendOp::Send, SIGNALED, &[(0, 8)]);
+    b.recv(1, &[(100, 50)]);
+    a.recv(2, &[(100, 50)]);
+    b.send(SendOp::Send, SIGNALED, &[(0, 8)]);
+    run(&mut a, &mut b);
+    assert!(a.world.invalidated && a.qp.is_withdrawing());
+    assert!(a.world.sends.is_empty() && b.world.recvs.is_empty());
+    assert_eq!((a.world.recvs.len(), b.world.sends.len()), (1, 1));
+    a.qp.look_at_withdrawal(&mut a.world);
+    assert!(a.qp.is_withdrawing() && !a.qp.has_segment());
+    a.world.in_flight = false;
+    a.qp.look_at_withdrawal(&mut a.world);
+    assert!(!a.qp.is_withdrawing());
+    run(&mut a, &mut b);
+    let opcodes: Vec<_> = a.world.sends.iter().map(|wc| wc.opcode).collect();
+    assert_eq!(opcodes, [WcOpcode::LocalInv, WcOpcode::Send]);
+    assert_eq!(b.world.recvs.len(), 1);
+}
+
+#[test]
+fn what_withdraws_a_key_is_flushed_once_with_the_others() {
+    for service in [Service::Rc, Service::Uc] {
+        let (mut a, _) = pair_of(service);
+        a.world.in_flight = true;
+        a.qp.post_send(bind(5, KEY), &mut a.world).unwrap();
+        a.qp.post_send(bind(6, KEY), &mut a.world).unwrap();
+        a.qp.fail(&mut a.world);
+        a.world.in_flight = false;
+        a.qp.look_at_withdrawal(&mut a.world);
+        let ends: Vec<_> = a
+            .world
+            .sends
+            .iter()
+            .map(|wc| (wc.wr_id, wc.status))
+            .collect();
+        let flushed = WcStatus::WrFlushErr;
+        assert_eq!(ends, [(5, flushed), (6, flushed)]);
+        assert_eq!(a.world.bound.len(), 1);
+    }
+}
+
+#[test]
+fn a_queue_pair_adrift_waits_for_its_key_too() {
+    let (mut a, _) = pair_of(Service::Uc);
+    a.send(SendOp::Send, SIGNALED, &[(0, 8)]);
+    a.world.in_flight = true;
+    a.qp.post_send(bind(5, KEY), &mut a.world).unwrap();
+    a.qp.bind(&mut a.world).lost();
+    a.qp.post_send(bind(6, KEY), &mut a.world).unwrap();
+    a.send(SendOp::Send, SIGNALED, &[(0, 8)]);
+    assert_eq!((a.world.sends.len(), a.world.bound.len()), (1, 1));
+    a.qp.look_at_withdrawal(&mut a.world);
+    assert_eq!((a.world.sends.len(), a.world.bound.len()), (1, 1));
+    a.world.in_flight = false;
+    a.qp.look_at_withdrawal(&mut a.world);
+    assert_eq!((a.world.sends.len(), a.world.bound.len()), (4, 2));
+}
+
+#[test]
+fn who_accesses_by_the_key_that_it_gives_up_is_expelled() {
+    let (mut a, mut b) = pair();
+    b.world.in_flight = true;
+    b.recv(1, &[(100, 50)]);
+    a.send(SendOp::SendInv(KEY), SIGNALED, &[(0, 8)]);
+    run(&mut a, &mut b);
+    assert_eq!(b.world.expelled, [(b.qp.qpn(), KEY)]);
+}

@@ -29,6 +29,8 @@ mod tests;
 mod unreliable;
 #[cfg(test)]
 mod unreliable_tests;
+#[cfg(test)]
+mod world;
 
 pub use datagram::{Fate, Incoming, Outgoing};
 pub use modify::AttrError;
@@ -385,6 +387,7 @@ impl Qp {
     }
 
     fn flush_sends<H: Host>(&mut self, host: &mut H) {
+        self.sq.withdrawing = None;
         while let Some(wqe) = self.sq.pop() {
             let status = wqe.failed.unwrap_or(WcStatus::WrFlushErr);
             self.complete_send(host, wqe.wr.wr_id, WcOpcode::Send, status, 0);

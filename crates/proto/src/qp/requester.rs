@@ -38,7 +38,7 @@ impl Plan {
 impl Qp {
     /// Whether a request segment can be built now.
     pub(super) fn has_request(&self) -> bool {
-        if self.sq.halted {
+        if self.sq.is_held() {
             return false;
         }
         let Some(wqe) = self.sq.current() else {
@@ -472,7 +472,8 @@ impl Qp {
     }
 
     pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
-        if self.attr.en_sqd_async_notify && !self.sq.in_flight() {
+        let busy = self.sq.in_flight() || self.is_withdrawing();
+        if self.attr.en_sqd_async_notify && !busy {
             self.attr.en_sqd_async_notify = false;
             host.event(self.config.qpn, QpEvent::SqDrained);
         }

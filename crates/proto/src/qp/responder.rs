@@ -419,10 +419,16 @@ impl Qp {
     }
 
     fn finish_send<H: Host>(&mut self, send: &Send, host: &mut H) -> Result<Verdict, Nak> {
-        if let Some(stag) = send.invalidate
-            && host.invalidate(self.via(), stag).is_err()
-        {
-            return Err(self.fail_recv(WcStatus::LocAccessErr, Nak::RemoteAccess, host));
+        if let Some(stag) = send.invalidate {
+            match host.invalidate(self.via(), stag) {
+                Ok(None) => {}
+                // It accesses directly what all before this request is done for, and waits for the
+                // acknowledgment of this one before it goes on.
+                Ok(Some(key)) => host.expel(self.config.qpn, key),
+                Err(_) => {
+                    return Err(self.fail_recv(WcStatus::LocAccessErr, Nak::RemoteAccess, host));
+                }
+            }
         }
         let (Some(current), Some(wr_id)) = (self.responder.current.take(), self.end_recv()) else {
             return Err(Nak::InvalidRequest);

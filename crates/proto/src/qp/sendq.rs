@@ -113,6 +113,9 @@ pub(super) struct SendQueue {
     pub read_msn: u32,
     /// No further work request is started: an earlier one has failed.
     pub halted: bool,
+    /// The key that the work request at the cursor has withdrawn, and by which a peer is accessing
+    /// memory yet: nothing is started until that has ended.
+    pub withdrawing: Option<u32>,
     /// Refusals for want of a receive counted against request number `.0`.
     pub rnr: Option<(u64, u8)>,
     /// All request numbers below are acknowledged.
@@ -122,6 +125,12 @@ pub(super) struct SendQueue {
 impl SendQueue {
     pub fn used(&self) -> u32 {
         self.used
+    }
+
+    /// Whether no further work request may be started.
+    #[inline]
+    pub fn is_held(&self) -> bool {
+        self.halted || self.withdrawing.is_some()
     }
 
     pub fn push(&mut self, wr: SendWr, len: u32) {

@@ -75,12 +75,22 @@ impl Qp {
     /// The peer is gone: sends are complete as they are posted from now on, and go nowhere.
     pub(super) fn go_adrift<H: Host>(&mut self, host: &mut H) {
         self.adrift = true;
-        while let Some(wqe) = self.sq.pop() {
-            let opcode = wqe.wr.op.opcode();
+        let via = self.via();
+        while let Some(wqe) = self.sq.front()
+            && !(self.is_withdrawing() && self.sq.at_front())
+        {
             // What sends nothing needs no peer.
-            if wqe.end.is_none()
-                && let Err(status) = carry_out(&wqe.wr, self.via(), host)
-            {
+            let done = match wqe.end {
+                None => carry_out(&wqe.wr, via, host),
+                Some(_) => Ok(None),
+            };
+            if let Ok(Some(key)) = done {
+                self.sq.withdrawing = Some(key);
+                return;
+            }
+            let Some(wqe) = self.sq.pop() else { return };
+            let opcode = wqe.wr.op.opcode();
+            if let Err(status) = done {
                 self.complete_send(host, wqe.wr.wr_id, opcode, status, 0);
                 return self.enter_send_error(host);
             }
