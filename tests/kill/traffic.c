@@ -49,7 +49,7 @@ static struct ibv_comp_channel *channel;
 static struct ibv_cq *cq;
 static struct conn conns[PEERS_MAX];
 
-static const struct qp_params params = {
+static struct qp_params params = {
 	.access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
 		  IBV_ACCESS_REMOTE_ATOMIC,
 	.timeout = 14, .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1, .rd_atomic = 8,
@@ -271,7 +271,8 @@ static void parse(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "port", 1, 0, 'p' }, { "op", 1, 0, 'o' }, { "size", 1, 0, 's' },
-		{ "peers", 1, 0, 'n' }, { "passive", 0, 0, 'P' }, { "events", 0, 0, 'e' }, { 0 },
+		{ "peers", 1, 0, 'n' }, { "passive", 0, 0, 'P' }, { "events", 0, 0, 'e' },
+		{ "no-timeout", 0, 0, 't' }, { 0 },
 	};
 	int c;
 
@@ -283,6 +284,8 @@ static void parse(int argc, char **argv)
 		case 'n': opt.peers = strtoul(optarg, NULL, 10); break;
 		case 'P': opt.passive = true; break;
 		case 'e': opt.events = true; break;
+		/* As ibv_modify_qp(3) has it. */
+		case 't': params.timeout = 0; break;
 		default: fail("unknown option");
 		}
 	}

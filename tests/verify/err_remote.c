@@ -1,6 +1,7 @@
 /* Requests that the responder must refuse, or cannot take. */
 #include "err.h"
 
+#include <time.h>
 #include <unistd.h>
 
 /* Side a's request fails with `status`, what is queued behind it is flushed, both QPs end in error,
@@ -253,6 +254,65 @@ static void receiver_ready_late(struct env *env)
 	expect_wc(p.a.cq, 8, IBV_WC_SUCCESS);
 }
 
+static uint64_t now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return t.tv_sec * 1000000ull + t.tv_nsec / 1000;
+}
+
+/* How late the end may be on a machine that has other work. */
+#define RNR_LATE_US 500000
+/* Longer than any budget of retries here, which is 4 s. */
+#define BUDGET_US 5000000
+
+/* Codes of `min_rnr_timer` and the microseconds that they stand for, by Table 45 of the InfiniBand
+ * specification. */
+static const struct { uint8_t code; unsigned int us; } rnr_times[] = {
+	{ 14, 640 }, { 20, 10240 }, { 24, 40960 },
+};
+
+/* Each refusal is followed by the pause that the receiver has asked for, and as many are borne as
+ * the sender said: the error comes neither before that nor long after. */
+static void receiver_never_ready(struct env *env)
+{
+	for (unsigned int i = 0; i < 3; i++) {
+		const unsigned int retries = i == 2 ? 6 : 3;
+		const uint64_t least = retries * rnr_times[i].us;
+		struct env strict = *env;
+		uint64_t begun, took;
+		struct pair p;
+
+		strict.params.rnr_retry = retries;
+		strict.params.min_rnr_timer = rnr_times[i].code;
+		pair_open(&strict, &p, NULL, true);
+		begun = now_us();
+		need0(post_send(&p.a, 8, IBV_WR_SEND, 64, 0, 0));
+		expect_wc(p.a.cq, 8, IBV_WC_RNR_RETRY_EXC_ERR);
+		took = now_us() - begun;
+		check(took >= least && took < 2 * least + RNR_LATE_US,
+		      "%u retries of %u us took %lu us", retries, rnr_times[i].us, took);
+		expect_state(p.b.qp, IBV_QPS_RTS);
+	}
+}
+
+/* A receiver that says that it is not ready answers: no retry budget is used up, however long. */
+static void receiver_ready_very_late(struct env *env)
+{
+	struct env slow = *env;
+	struct pair p;
+
+	slow.params.min_rnr_timer = 24;
+	pair_open(&slow, &p, NULL, true);
+	need0(post_send(&p.a, 8, IBV_WR_SEND, 64, 0, 0));
+	for (uint64_t end = now_us() + BUDGET_US; now_us() < end; usleep(1000))
+		expect_quiet(p.a.cq);
+	need0(post_recv(&p.b, 7, 64));
+	expect_wc(p.b.cq, 7, IBV_WC_SUCCESS);
+	expect_wc(p.a.cq, 8, IBV_WC_SUCCESS);
+}
+
 static void nobody_there(struct env *env)
 {
 	struct pair p;
@@ -302,7 +362,9 @@ const struct error_case remote_cases[] = {
 	{ "remote: misaligned atomic", misaligned_atomic },
 	{ "remote: SEND longer than the receive", send_too_long },
 	{ "remote: no receive posted, retries exceeded", receiver_not_ready },
+	{ "remote: no receive posted, the pauses asked for", receiver_never_ready },
 	{ "remote: no receive posted, then one", receiver_ready_late },
+	{ "remote: no receive posted, one after long", receiver_ready_very_late },
 	{ "remote: peer QP never connected", nobody_there },
 	{ "remote: peer QP destroyed", peer_destroyed },
 	{ "remote: no bytes need no key", zero_length_needs_no_key },
