@@ -1,10 +1,11 @@
 //! A queue pair over TRP, driven by a random program that checks everything it gets.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use causeway_proto::host::Host;
-use causeway_proto::qp::{Qp, QpConfig};
+use causeway_proto::qp::{Qp, QpConfig, rnr_time};
 use causeway_proto::trp::{
     Config, Connection, Expecting, Proof, SendConfig, Transmit, Undelivered, reset_for,
 };
@@ -101,10 +102,12 @@ pub struct QpNode {
     receives_posted: u64,
     starving_until: Instant,
     arrivals_seen: usize,
-    /// When the last work request was posted, if the peer was known.
-    posted_at: Option<Instant>,
-    /// The longest that the last work request posted has taken, each time.
-    pub slowest: Duration,
+    /// When the last work request was posted, if the peer was known, and how often that had asked
+    /// for time until then.
+    posted_at: Option<(Instant, u64)>,
+    /// The longest that the last work request posted has taken, each time, by how often it was
+    /// refused for want of a receive. The pauses after that do not count.
+    pub slowest: BTreeMap<u64, Duration>,
     /// First completion in error.
     pub error: Option<(u64, WcStatus)>,
     /// When it came.
@@ -225,7 +228,7 @@ impl QpNode {
             starving_until: Instant(0),
             arrivals_seen: 0,
             posted_at: None,
-            slowest: Duration::ZERO,
+            slowest: BTreeMap::new(),
             error: None,
             error_at: None,
         }
@@ -292,8 +295,14 @@ impl QpNode {
             let Some(wc) = wc else { return };
             self.qp.release_send();
             self.check_send(now, &wc);
-            let took = self.posted_at.map(|at| now.since(at));
-            self.slowest = self.slowest.max(took.unwrap_or_default());
+            let Some((at, refused)) = self.posted_at else {
+                continue;
+            };
+            let refused = self.link.stats().rnr_received - refused;
+            // Both sides of a test about time ask for the same.
+            let pauses = rnr_time(self.setup.min_rnr_timer) * refused as u32;
+            let slowest = self.slowest.entry(refused).or_default();
+            *slowest = now.since(at).saturating_sub(pauses).max(*slowest);
         }
     }
 
@@ -421,7 +430,8 @@ impl QpNode {
             if used >= u64::from(most) || self.rng.chance(0.2) && used > 0 {
                 return;
             }
-            self.posted_at = self.link.is_confirmed().then_some(now);
+            let refused = self.link.stats().rnr_received;
+            self.posted_at = self.link.is_confirmed().then_some((now, refused));
             let n = self.posted();
             let last = n + 1 == self.setup.ops || self.setup.one_by_one;
             let (mut wr, mut record) = self.generator.next(last);

@@ -111,10 +111,44 @@ fn on_an_idle_network_no_completion_waits_for_a_timer() {
             w.stall = 0.0;
             finish(&mut w);
             for n in &w.nodes {
-                assert!(n.slowest <= most, "{:?}: {}", n.slowest, report(&w));
+                let slowest = n.slowest.get(&0).copied().unwrap_or_default();
+                assert!(slowest <= most, "{slowest:?}: {}", report(&w));
             }
         },
     );
+}
+
+/// A receive that is posted late costs the pauses that its side has asked for, and a round trip for
+/// each refusal: the last try is no slower than any other message.
+#[test]
+fn on_an_idle_network_no_retry_waits_for_another_timer_than_its_own() {
+    let faults = Faults::none();
+    let refused = std::cell::Cell::new(0);
+    seeds::run(
+        "on_an_idle_network_no_retry_waits_for_another_timer_than_its_own",
+        500,
+        |seed| {
+            let mut rng = Rng::new(seed);
+            let mut setups = setups(&mut rng, false);
+            let timer = rng.pick(&[1, 5, 12, 16]);
+            for setup in &mut setups {
+                (setup.one_by_one, setup.starve) = (true, 0.5);
+                (setup.max_datagram, setup.min_rnr_timer) = (9000, timer);
+                (setup.ops, setup.srq) = (MAX_OPS, false);
+            }
+            let mut w = world(&mut rng, faults.clone(), setups);
+            w.stall = 0.0;
+            finish(&mut w);
+            for n in &w.nodes {
+                for (times, slowest) in &n.slowest {
+                    let most = faults.delay * (3 + 2 * *times as u32);
+                    assert!(*slowest <= most, "{times}: {slowest:?}: {}", report(&w));
+                    refused.set(refused.get() + times);
+                }
+            }
+        },
+    );
+    assert!(refused.get() > 0, "nothing was refused");
 }
 
 /// A work request that must fail, and the status it must fail with.
