@@ -39,6 +39,7 @@ mod pump;
 mod registry;
 pub mod remote;
 pub mod sequence;
+mod sync;
 mod timeout;
 pub mod trigger;
 pub mod uses;
