@@ -13,7 +13,7 @@
 //!   as well;
 //! - functions are `extern "C"`, so a panic aborts instead of unwinding into the program.
 #![cfg_attr(
-    test,
+    any(test, fuzzing),
     allow(
         dead_code,
         reason = "the trampolines that use it are not in test binaries"
@@ -28,6 +28,8 @@ mod device_attr;
 mod errno;
 mod events;
 mod fork;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod gid;
 mod legacy;
 mod lid;
@@ -52,5 +54,5 @@ mod wr;
 use causeway_abi as abi;
 
 // A test binary has no version nodes to put the symbols in.
-#[cfg(not(test))]
+#[cfg(not(any(test, fuzzing)))]
 include!(concat!(env!("OUT_DIR"), "/trampolines.rs"));

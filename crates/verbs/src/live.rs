@@ -26,6 +26,12 @@ pub(crate) fn is<T: 'static>(object: *const T) -> bool {
     LIVE.lock().get(&object.addr()) == Some(&TypeId::of::<T>())
 }
 
+/// How many objects there are.
+#[cfg(any(test, fuzzing))]
+pub(crate) fn count() -> usize {
+    LIVE.lock().len()
+}
+
 /// The object at an address is no more.
 pub(crate) fn leave<T>(object: *const T) {
     LIVE.lock().remove(&object.addr());
