@@ -73,10 +73,11 @@ def run(argv, folder, env=None):
         raise Unavailable(f"`{' '.join(argv)}` fails in {folder}: {done.stdout[-3000:]}")
 
 
-def unpack(commit, folder):
-    """The tree of a commit in a new folder."""
+def unpack(commit, folder, *paths):
+    """The tree of a commit, or parts of it, in a new folder."""
     os.makedirs(folder)
-    with subprocess.Popen(["git", "-c", f"safe.directory={ROOT}", "archive", commit], cwd=ROOT,
+    with subprocess.Popen(["git", "-c", f"safe.directory={ROOT}", "archive", commit,
+                           *paths], cwd=ROOT,
                           stdout=subprocess.PIPE) as archive:
         subprocess.run(["tar", "-x", "-C", folder], stdin=archive.stdout, check=True)
     if archive.returncode:
