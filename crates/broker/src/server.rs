@@ -20,7 +20,6 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
-use rustix::process::{Resource, getrlimit};
 
 use crate::closers;
 use crate::config::{Config, Members, TENANTS_MAX, Tenant};
@@ -116,8 +115,9 @@ impl Server {
         idle: Option<Duration>,
         dir: &Path,
     ) -> std::io::Result<Server> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let vms = Vms::new(dir)?;
+        let made = epoll::create(epoll::CreateFlags::CLOEXEC);
+        let epoll = made.map_err(sys::refused("epoll_create1"))?;
+        let vms = Vms::new(dir).map_err(sys::refused("eventfd"))?;
         let arrivals = EventData::new_u64(TOKEN_ARRIVALS);
         epoll::add(&epoll, vms.bell(), arrivals, EventFlags::IN)?;
         let listeners = doors.iter().map(Door::listener);
@@ -585,7 +585,7 @@ fn turn_away(socket: OwnedFd, why: Errno) {
 
 /// How many connections there may be that are not attached, as far as descriptors go.
 fn unattached_most() -> usize {
-    let files = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let files = sys::files_max();
     usize::try_from(files / UNATTACHED_PART).map_or(UNATTACHED_MAX, |part| part.min(UNATTACHED_MAX))
 }
 

@@ -4,13 +4,35 @@ use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use rustix::process::{Resource, getrlimit};
+
 /// The descriptors of the calling process (`proc(5)`).
 const DESCRIPTORS: &str = "/proc/self/fd";
 /// First descriptor after the standard ones.
 const FIRST_OTHER_FD: libc::c_uint = 3;
 
+/// Where it is not told how many descriptors there may be: as many as every process may have.
+const FILES_UNKNOWN: u64 = 1024;
+
 /// [`overflow_uid`] unless the kernel says otherwise.
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
+
+/// How many descriptors the process may have.
+pub fn files_max() -> u64 {
+    match getrlimit(Resource::Nofile).current {
+        // A process without any would not be here: a sandbox refuses the question (prlimit64).
+        Some(0) => FILES_UNKNOWN,
+        files => files.unwrap_or(u64::MAX),
+    }
+}
+
+/// What the system says of a call that it refuses, with the call's name.
+pub fn refused<E: Into<std::io::Error>>(call: &'static str) -> impl Fn(E) -> std::io::Error {
+    move |error| {
+        let error = error.into();
+        std::io::Error::new(error.kind(), format!("{call}: {error}"))
+    }
+}
 
 /// The user that stands for users unknown to this user namespace
 /// (`/proc/sys/kernel/overflowuid`).

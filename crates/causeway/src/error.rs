@@ -37,7 +37,9 @@ impl Error {
         match self {
             Error::Fabric(error) => error.errno(),
             Error::Lock(error) => error.errno(),
-            Error::Map(SegmentError::Os(error)) => error.raw_os_error().unwrap_or(libc::EIO),
+            Error::Map(SegmentError::Os(error) | SegmentError::Call { error, .. }) => {
+                error.raw_os_error().unwrap_or(libc::EIO)
+            }
             Error::Map(_) => libc::EPROTO,
             Error::System { errno, .. } => errno.raw_os_error(),
         }

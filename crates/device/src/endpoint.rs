@@ -11,7 +11,7 @@ use causeway_favour::{Favoured, FavouredGuard};
 use causeway_netio::UdpPort;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
-use causeway_shm::{Bell, Doorbell, Inbox, LastWordsTable, MrTable, Segment, Stats};
+use causeway_shm::{Bell, Doorbell, Inbox, LastWordsTable, MrTable, Segment, SegmentError, Stats};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 
@@ -278,7 +278,7 @@ impl Endpoint {
         let segment = new_inbox()?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
-        let doorbell = Doorbell::create()?;
+        let doorbell = Doorbell::create().map_err(OpenError::by("eventfd"))?;
         let options = AttachOptions {
             broker: None,
             wire,
@@ -503,14 +503,17 @@ impl State {
 }
 
 /// An inbox; in a virtual machine, in its window.
-fn new_inbox() -> Result<Arc<Segment>, Errno> {
-    let out_of_memory = |_| Errno(libc::ENOMEM);
+fn new_inbox() -> Result<Arc<Segment>, OpenError> {
+    let failed = |error: SegmentError| {
+        let reason = format!("no memory to share with others: {error}");
+        OpenError::new(refused(error).0, &reason)
+    };
     match causeway_fabric::guest::segment(INBOX_LEN).map_err(|e| Errno(e.raw_os_error()))? {
         Some(fd) => {
-            let segment = Segment::own(fd, INBOX_LEN).map_err(out_of_memory)?;
+            let segment = Segment::own(fd, INBOX_LEN).map_err(failed)?;
             Ok(Inbox::create_in(segment))
         }
-        None => Inbox::create().map_err(out_of_memory),
+        None => Inbox::create().map_err(failed),
     }
 }
 

@@ -40,6 +40,14 @@ impl OpenError {
             reason: reason.into(),
         }
     }
+
+    /// A system call was refused, without which there is no device.
+    pub(crate) fn by(call: &'static str) -> impl Fn(std::io::Error) -> Self {
+        move |error| OpenError {
+            reason: format!("{call}: {error}"),
+            errno: error.into(),
+        }
+    }
 }
 
 impl std::fmt::Display for OpenError {

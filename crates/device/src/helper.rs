@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Now, earlier};
 use crate::endpoint::{HelperSleep, Shared};
-use crate::errno::Errno;
+use crate::errno::{Errno, OpenError};
 use crate::signals;
 
 /// How long a peer's request may wait after the last poll of a program that has just begun to poll,
@@ -59,7 +59,7 @@ const FAR: Instant = Instant(u64::MAX);
 const TIMER_SLACK: libc::c_ulong = 1000;
 
 /// Starts the thread. It blocks every signal: those are the program's.
-pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
+pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, OpenError> {
     let run = move || {
         // SAFETY: concerns this thread's timers alone.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
@@ -79,7 +79,10 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
         }
         .run();
     };
-    spawn("causeway", run)
+    spawn("causeway", run).map_err(|errno| {
+        let reason = format!("cannot start a thread (clone3, clone): {errno}");
+        OpenError::new(errno.0, &reason)
+    })
 }
 
 /// Starts a thread of the library, which blocks every signal.

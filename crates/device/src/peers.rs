@@ -152,7 +152,9 @@ impl Peers {
 /// The errno for a segment that cannot be used.
 pub(crate) fn refused(e: causeway_shm::SegmentError) -> Errno {
     match e {
-        causeway_shm::SegmentError::Os(e) => e.into(),
+        causeway_shm::SegmentError::Os(error) | causeway_shm::SegmentError::Call { error, .. } => {
+            error.into()
+        }
         _ => Errno(libc::EPROTO),
     }
 }

@@ -110,7 +110,7 @@ fn start(dir: &Path) -> Result<()> {
     };
     let mut child = command(&program, dir)
         .spawn()
-        .map_err(|e| failed(e.to_string()))?;
+        .map_err(|e| failed(format!("no process (clone3, clone, execve): {e}")))?;
     let answer = child
         .stdout
         .take()

@@ -20,6 +20,14 @@ pub enum SegmentError {
     /// The system refused.
     #[error("cannot create or map a segment")]
     Os(#[from] io::Error),
+    /// The system refused a call without which there is no segment.
+    #[error("{what}: {error}")]
+    Call {
+        /// The call.
+        what: &'static str,
+        /// Why.
+        error: io::Error,
+    },
     /// It is not a memfd in ordinary pages, or not sealed against a change of its size.
     #[error("not a sealed memfd")]
     Unsealed,
@@ -51,6 +59,13 @@ mod os {
         .union(SealFlags::GROW)
         .union(SealFlags::SEAL);
 
+    fn refused(what: &'static str) -> impl Fn(Errno) -> SegmentError {
+        move |errno| SegmentError::Call {
+            what,
+            error: errno.into(),
+        }
+    }
+
     /// What the kernel calls a segment that the guest driver has made.
     const WINDOW_SEGMENT: &[u8] = b"anon_inode:[causeway-segment]";
     /// `f_type` of memory in huge pages (`statfs(2)`).
@@ -78,7 +93,8 @@ mod os {
         /// Creates, seals and maps a segment of `len` zero bytes. `name` shows in `/proc/*/maps`.
         ///
         /// # Errors
-        /// What `memfd_create(2)`, `ftruncate(2)` or `mmap(2)` report, e.g. EMFILE.
+        /// [`SegmentError::Call`] with what `memfd_create(2)`, `ftruncate(2)` or `fcntl(2)` report,
+        /// e.g. EMFILE; what `mmap(2)` reports.
         pub fn create(name: &str, len: usize) -> Result<Segment, SegmentError> {
             let name = CString::new(name).map_err(|_| std::io::Error::from(Errno::INVAL))?;
             let base = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -87,9 +103,9 @@ mod os {
                 Err(Errno::INVAL) => rustix::fs::memfd_create(&name, base),
                 other => other,
             };
-            let fd = fd.map_err(std::io::Error::from)?;
-            rustix::fs::ftruncate(&fd, len as u64).map_err(std::io::Error::from)?;
-            rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(std::io::Error::from)?;
+            let fd = fd.map_err(refused("memfd_create"))?;
+            rustix::fs::ftruncate(&fd, len as u64).map_err(refused("ftruncate"))?;
+            rustix::fs::fcntl_add_seals(&fd, SEALS).map_err(refused("fcntl"))?;
             let mut segment = Self::map_with(fd.as_fd(), len, ProtFlags::READ | ProtFlags::WRITE)?;
             segment.fd = Some(fd);
             Ok(segment)
@@ -185,8 +201,7 @@ mod os {
                 let base = self.base.as_ptr().cast();
                 rustix::mm::madvise(base, self.len, Advice::LinuxDontFork)
             }
-            .map_err(std::io::Error::from)?;
-            Ok(())
+            .map_err(refused("madvise"))
         }
 
         fn map_with(

@@ -26,6 +26,8 @@ pub const UVERBS: &str = "uverbs0";
 pub const DEVICE_DIR: &str = "sys/devices/virtual/causeway/cway";
 /// Suffix of a tree that is being written.
 const NEW_SUFFIX: &str = ".new";
+/// Suffix of one that another takes the place of.
+const OLD_SUFFIX: &str = ".old";
 /// Version of the kernel's uverbs ABI that libibverbs expects in `abi_version`.
 const UVERBS_ABI: u32 = 6;
 /// Numbers of the kernel's first uverbs device, as `dev` shows them
@@ -194,7 +196,8 @@ pub fn local_cpus() -> String {
 }
 
 /// Writes a tree beside its place, then exchanges the two: a reader finds the old one or the new
-/// one, never none and never half of one. One writer at a time.
+/// one, never half of one, and never none, but for a moment where a file system or a sandbox does
+/// not exchange names. One writer at a time.
 ///
 /// # Errors
 /// What the file system says.
@@ -209,7 +212,7 @@ pub fn write(root: &Path, nodes: &[(String, Node)]) -> std::io::Result<()> {
             Ok(())
         }
         Err(Errno::NOENT) => fs::rename(&new, root),
-        Err(errno) => Err(errno.into()),
+        Err(_) => put_in_place(&new, root),
     }
 }
 
@@ -238,8 +241,27 @@ pub fn write_own(dir: &Path, device: &SysfsRequest) -> std::io::Result<PathBuf> 
             let _ = fs::remove_dir_all(&new);
             Ok(root)
         }
-        Err(errno) => Err(errno.into()),
+        // Without the flag: what is there has files in it, so that nothing takes its place.
+        Err(_) => match fs::rename(&new, &root) {
+            Err(_) if root.is_dir() => {
+                let _ = fs::remove_dir_all(&new);
+                Ok(root)
+            }
+            done => done.map(|()| root),
+        },
     }
+}
+
+/// As an exchange of names, in two steps.
+fn put_in_place(new: &Path, root: &Path) -> std::io::Result<()> {
+    let old = beside(root, OLD_SUFFIX);
+    let _ = fs::remove_dir_all(&old);
+    match fs::rename(root, &old) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
+        _ => fs::rename(new, root)?,
+    }
+    let _ = fs::remove_dir_all(&old);
+    Ok(())
 }
 
 /// A name that begins as a tree's.

@@ -43,3 +43,18 @@ fn an_own_tree_is_whole_whoever_writes_it_at_the_same_time() {
     assert!(write_own(&dir, &bad).is_err());
     fs::remove_dir_all(&dir).unwrap();
 }
+
+#[test]
+fn a_tree_takes_anothers_place_without_an_exchange_of_names() {
+    let dir = std::env::temp_dir().join(format!("cw-tree-place-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir(&dir).unwrap();
+    let (root, new) = (dir.join("tree"), dir.join("tree.new"));
+    for last in 1..=3 {
+        fill(&new, &plan(&device(last), "1")).unwrap();
+        put_in_place(&new, &root).unwrap();
+        assert!(gid_of(&root).ends_with(&format!("0a00:000{last}\n")));
+        assert_eq!(fs::read_dir(&dir).unwrap().count(), 1, "nothing is left");
+    }
+    fs::remove_dir_all(&dir).unwrap();
+}
