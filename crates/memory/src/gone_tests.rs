@@ -2,6 +2,7 @@
 //! move: nothing is lost, nothing that belongs to somebody else is touched. Needs the right to trap
 //! kernel faults (root).
 
+use crate::patience::returns;
 use crate::span::{CHUNK, PAGE};
 use crate::sys::at;
 use crate::uffd::feature;
@@ -219,7 +220,7 @@ fn at_step(usable: u64, step: &'static str, deed: Deed, range: (usize, usize)) {
     println!("   {:?}", moved.as_ref().err());
     check(deed, addr, elsewhere, range);
     if let Ok(moved) = moved {
-        mover.take_back(moved).expect("returns");
+        returns(&mover, moved);
         let after = if deed == Deed::NoAccess {
             Deed::ReadOnly
         } else {

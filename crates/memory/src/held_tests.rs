@@ -4,6 +4,7 @@
 #[path = "../../pins/tests/common/mod.rs"]
 mod holders;
 
+use crate::patience::{Stop, moves, reclaims, returns, returns_up_to};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::sys::{Area, at};
 use crate::uffd::feature;
@@ -124,9 +125,9 @@ fn held_pages_do_not_move_in() {
             assert_eq!(refused.err(), Some(Unmovable::Pinned), "{kind}, {name}");
             let_go();
             assert_eq!(byte(page) == READ_BYTE, writes, "{kind}, {name}: lost");
-            let moved = mover.move_in(&store, start, len).expect("moves");
+            let moved = moves(&mover, &store, start, len);
             assert_eq!(byte(page) == READ_BYTE, writes, "{kind}, {name}: lost");
-            mover.take_back(moved).expect("returns");
+            returns(&mover, moved);
             assert_eq!(occupied(&store), 0);
         }
     }
@@ -138,17 +139,16 @@ fn held_pages_are_not_taken_back() {
         for (name, writes, hold) in ways() {
             let (store, area) = (store(), area());
             let (start, len) = (area.span().start, area.span().len());
-            let moved = mover.move_in(&store, start, len).expect("moves");
+            let moved = moves(&mover, &store, start, len);
             let page = start + 5 * PAGE;
             let let_go = hold(page);
-            let (left, why) = mover.take_back(moved).expect_err("held");
-            assert_eq!(why, Unmovable::Pinned, "{kind}, {name}");
             // What lies before is back.
-            assert_eq!(left.start(), start + 3 * PAGE, "{kind}, {name}");
-            let (left, _) = mover.take_back(left).expect_err("held");
+            let left = returns_up_to(&mover, moved, start + 3 * PAGE);
+            let (left, why) = mover.take_back(left).expect_err("held");
+            assert_eq!(why, Unmovable::Pinned, "{kind}, {name}");
             let_go();
             assert_eq!(byte(page) == READ_BYTE, writes, "{kind}, {name}: lost");
-            mover.take_back(left).expect("returns");
+            returns(&mover, left);
             assert_eq!(byte(page) == READ_BYTE, writes, "{kind}, {name}: lost");
             assert_eq!(byte(page + PAGE), 0x11);
             assert_eq!(occupied(&store), 0);
@@ -162,18 +162,18 @@ fn pages_that_a_peer_maps() {
     for (kind, mover) in movers() {
         let (store, area) = (store(), area());
         let (start, len) = (area.span().start, area.span().len());
-        let moved = mover.move_in(&store, start, len).expect("moves");
+        let moved = moves(&mover, &store, start, len);
         let window = Area::reserve(area.span()).expect("address space");
         let source = Some((store.as_fd(), start));
         window.map(source, ProtFlags::READ).expect("a mapping");
         assert_eq!(byte(window.span().start + 7 * PAGE), 0x11);
-        match mover.take_back(moved) {
-            Ok(()) => assert!(mover.asks_for_others(), "{kind}"),
-            Err((left, why)) => {
-                assert_eq!((why, mover.asks_for_others()), (Unmovable::Pinned, false));
-                drop(window);
-                mover.take_back(left).expect("returns");
-            }
+        if mover.asks_for_others() {
+            returns(&mover, moved);
+        } else {
+            let (left, why) = mover.take_back(moved).expect_err("a peer maps it");
+            assert_eq!(why, Unmovable::Pinned, "{kind}");
+            drop(window);
+            returns(&mover, left);
         }
         assert_eq!(occupied(&store), 0, "{kind}");
     }
@@ -186,7 +186,7 @@ fn idle_memory_goes_when_it_is_unmapped() {
     for (_, mover) in movers() {
         let (store, area) = (store(), area());
         let (start, len) = (area.span().start, area.span().len());
-        let moved = mover.move_in(&store, start, len).expect("moves");
+        let moved = moves(&mover, &store, start, len);
         mover.release(moved);
         let full = occupied(&store);
         assert_eq!(full as usize * 512, len);
@@ -216,15 +216,15 @@ fn idle_memory_makes_way() {
         rustix::fs::ftruncate(&second, 1 << 47).expect("its size");
         let second = Arc::new(Store::new(second, 2));
         let (start, len) = (area.span().start, area.span().len());
-        mover.release(mover.move_in(&first, start, len).expect("moves"));
+        mover.release(moves(&mover, &first, start, len));
         let let_go = holders::process_vm_writev(start + 5 * PAGE);
         let refused = mover.move_in(&second, start, len);
         assert_eq!(refused.err(), Some(Unmovable::Elsewhere), "{kind}");
         let_go();
-        let moved = mover.move_in(&second, start, len).expect("moves");
+        let moved = moves(&mover, &second, start, len);
         assert_eq!((occupied(&first), byte(start + 5 * PAGE)), (0, READ_BYTE));
         mover.release(moved);
-        mover.reclaim(&second);
+        reclaims(&mover, &second);
         assert_eq!((occupied(&second), byte(start + 5 * PAGE)), (0, READ_BYTE));
     }
 }
@@ -239,6 +239,7 @@ fn no_data_is_lost() {
         let (stop, arrived) = (AtomicBool::new(false), AtomicUsize::new(0));
         let mut moves = [0, 0];
         std::thread::scope(|scope| {
+            let _stop = Stop(&stop);
             for thread in 0..2 {
                 let (stop, arrived) = (&stop, &arrived);
                 scope.spawn(move || {
@@ -268,7 +269,6 @@ fn no_data_is_lost() {
                 };
                 moves[usize::from(moved.is_some())] += 1;
             }
-            stop.store(true, Ordering::Relaxed);
             if let Some(moved) = moved {
                 mover.release(moved);
             }

@@ -70,6 +70,8 @@ mod mason;
 mod monitor;
 mod mover;
 mod number;
+#[cfg(test)]
+mod patience;
 mod pieces;
 mod shared;
 mod span;

@@ -1,6 +1,7 @@
 //! Kernels before 6.8, which cannot move single pages (UFFDIO_MOVE). Needs the right to trap kernel
 //! faults (root).
 
+use crate::patience::{Stop, moves, returns};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::sys::{Area, at};
 use crate::uffd::feature;
@@ -35,6 +36,7 @@ fn no_update_is_lost_on_older_kernels() {
     let area = area(CHUNK + 9 * PAGE);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         for thread in 0..2 {
             let (area, stop) = (&area, &stop);
             scope.spawn(move || {
@@ -51,13 +53,10 @@ fn no_update_is_lost_on_older_kernels() {
         }
         for _ in 0..40 {
             let span = area.span();
-            let moved = mover
-                .move_in(&store, span.start, span.len())
-                .expect("moves");
+            let moved = moves(&mover, &store, span.start, span.len());
             assert_eq!(word(&area, 2 * PAGE).load(Ordering::Relaxed), 0);
-            mover.take_back(moved).expect("returns");
+            returns(&mover, moved);
         }
-        stop.store(true, Ordering::Relaxed);
     });
 }
 

@@ -5,7 +5,7 @@
 mod common;
 
 use causeway_memory::{Moved, Mover, PAGE, Store, Unmovable};
-use common::{occupied, store};
+use common::{occupied, returns, store};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -140,7 +140,7 @@ fn work(seed: u64, mover: &Mover, store: &Arc<Store>, ended: &Mutex<Vec<Moved>>)
             (ended.len() > 20).then(|| ended.swap_remove(random.below(20)))
         };
         if let Some(moved) = old {
-            mover.take_back(moved).expect("returns");
+            returns(mover, moved);
         }
     }
     blocks.into_iter().for_each(Block::free);
@@ -162,7 +162,7 @@ fn blocks_keep_their_bytes() {
     });
     assert!(moves.into_inner() > ROUNDS / 4);
     for moved in ended.into_inner().expect("not poisoned") {
-        mover.take_back(moved).expect("returns");
+        returns(&mover, moved);
     }
     assert_eq!(occupied(&store), 0);
 }

@@ -3,7 +3,7 @@
 mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
-use common::{Map, occupied, peer_word, store};
+use common::{Map, Stop, moves, occupied, peer_word, returns, store};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -13,13 +13,13 @@ fn there_and_back() {
     assert!(mover.can_move());
     let map = Map::new(3 * CHUNK);
     map.paint(7);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     assert_eq!((moved.start(), moved.end()), (map.addr, map.addr + map.len));
     map.check(7);
     assert_eq!(peer_word(&store, map.addr + 5 * PAGE), 12);
     map.paint(9);
     assert_eq!(peer_word(&store, map.addr + 5 * PAGE), 14);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(9);
     assert_eq!(occupied(&store), 0);
     map.paint(11);
@@ -32,9 +32,7 @@ fn partial_pages_stay() {
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(4 * PAGE);
     map.paint(1);
-    let moved = mover
-        .move_in(&store, map.addr + 8, map.len - 16)
-        .expect("moves");
+    let moved = moves(&mover, &store, map.addr + 8, map.len - 16);
     assert_eq!(
         (moved.start(), moved.end()),
         (map.addr + PAGE, map.addr + 3 * PAGE)
@@ -44,7 +42,7 @@ fn partial_pages_stay() {
         mover.move_in(&store, map.addr + 8, PAGE).err(),
         Some(Unmovable::NoWholePage)
     );
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(1);
 }
 
@@ -61,14 +59,14 @@ fn what_a_peer_put_there_is_dropped() {
             rustix::io::pwrite(store.as_fd(), &[0xff; PAGE], at).expect("pwrite");
         }
     }
-    let moved = mover.move_in(&stores[0], map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &stores[0], map.addr, map.len);
     map.check(7);
     assert_eq!(peer_word(&stores[0], map.addr + 3 * PAGE), 10);
-    mover.take_back(moved).expect("returns");
-    let moved = mover.move_in(&stores[1], map.addr, map.len).expect("moves");
+    returns(&mover, moved);
+    let moved = moves(&mover, &stores[1], map.addr, map.len);
     map.check(7);
     assert_eq!(peer_word(&stores[1], map.addr + 3 * PAGE), 10);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(7);
     assert_eq!(stores.each_ref().map(|store| occupied(store)), [0, 0]);
 }
@@ -82,6 +80,7 @@ fn no_update_is_lost() {
     let map = Map::new(CHUNK + 7 * PAGE);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         for thread in 0..THREADS {
             let (map, stop) = (&map, &stop);
             scope.spawn(move || {
@@ -98,10 +97,9 @@ fn no_update_is_lost() {
             });
         }
         for _ in 0..ROUNDS {
-            let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
-            mover.take_back(moved).expect("returns");
+            let moved = moves(&mover, &store, map.addr, map.len);
+            returns(&mover, moved);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(occupied(&store), 0);
 }
@@ -111,20 +109,17 @@ fn overlapping_registrations_are_counted() {
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(10 * PAGE);
     map.paint(3);
-    let move_in = |from: usize, to: usize| {
-        mover
-            .move_in(&store, map.addr + from * PAGE, (to - from) * PAGE)
-            .expect("moves")
-    };
+    let move_in =
+        |from: usize, to: usize| moves(&mover, &store, map.addr + from * PAGE, (to - from) * PAGE);
     let (low, high) = (move_in(0, 6), move_in(4, 10));
     let again = move_in(0, 10);
     assert_eq!(occupied(&store), 10 * PAGE as u64);
-    mover.take_back(low).expect("returns");
+    returns(&mover, low);
     assert_eq!(occupied(&store), 10 * PAGE as u64);
-    mover.take_back(again).expect("returns");
+    returns(&mover, again);
     assert_eq!(occupied(&store), 6 * PAGE as u64);
     map.check(3);
-    mover.take_back(high).expect("returns");
+    returns(&mover, high);
     assert_eq!(occupied(&store), 0);
     map.check(3);
 }
@@ -134,18 +129,18 @@ fn another_store_takes_over() {
     let (mover, first, second) = (Mover::new(None), store(1), store(2));
     let map = Map::new(CHUNK);
     map.paint(5);
-    let moved = mover.move_in(&first, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &first, map.addr, map.len);
     assert_eq!(
         mover.move_in(&second, map.addr, PAGE).err(),
         Some(Unmovable::Elsewhere)
     );
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     assert_eq!(occupied(&first), 0);
-    let moved = mover.move_in(&second, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &second, map.addr, map.len);
     map.check(5);
     map.paint(6);
     assert_eq!(peer_word(&second, map.addr), 6);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(6);
     assert_eq!(occupied(&second), 0);
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Store, Unmovable};
-use common::{Map, RW, at, occupied, peer_word, store};
+use common::{Map, RW, Stop, at, moves, occupied, peer_word, returns, store};
 use rustix::mm::{Advice, MapFlags, MremapFlags};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -61,7 +61,7 @@ fn setup(pages: usize) -> Setup {
 #[test]
 fn given_up_pages_are_zero() {
     let Setup { mover, store, map } = setup(100);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     advise(&map, 10, 90, Advice::LinuxDontNeed).expect("advice");
     for page in 0..100 {
         let gone = (10..90).contains(&page);
@@ -71,7 +71,7 @@ fn given_up_pages_are_zero() {
     }
     map.paint(2);
     advise(&map, 0, 50, Advice::LinuxDontNeed).expect("advice");
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     for page in 0..100 {
         let value = map.word(page * PAGE).load(Ordering::Relaxed);
         assert_eq!(
@@ -92,7 +92,7 @@ fn given_up_pages_are_zero() {
 #[test]
 fn freeing_lazily() {
     let Setup { mover, store, map } = setup(4);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     assert_eq!(
         advise(&map, 0, 2, Advice::LinuxFree),
         Err(rustix::io::Errno::INVAL)
@@ -102,7 +102,7 @@ fn freeing_lazily() {
         assert!(value == 1 + page as u64 || (value == 0 && page < 2));
     }
     map.paint(2);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(2);
 }
 
@@ -111,7 +111,7 @@ fn freeing_lazily() {
 fn freeing_lazily_and_writing_on() {
     const ROUNDS: u64 = 200;
     let Setup { mover, store, map } = setup(4);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     for round in 0..ROUNDS {
         let advised = advise(&map, 0, 2, Advice::LinuxFree);
         assert_eq!(advised, Err(rustix::io::Errno::INVAL));
@@ -125,7 +125,7 @@ fn freeing_lazily_and_writing_on() {
             assert_eq!(map.word(0).load(Ordering::Relaxed), 0);
         }
     }
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
 }
 
 /// One thread gives pages up and looks for zeros at once, others write their own pages beside.
@@ -133,9 +133,10 @@ fn freeing_lazily_and_writing_on() {
 fn giving_up_while_others_write() {
     const ROUNDS: u64 = 500;
     let Setup { mover, store, map } = setup(40);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         for thread in 0..2 {
             let (map, stop) = (&map, &stop);
             scope.spawn(move || {
@@ -159,9 +160,8 @@ fn giving_up_while_others_write() {
                 assert_eq!(word.load(Ordering::Relaxed), 0, "round {round} page {page}");
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     assert_eq!(occupied(&store), 0);
 }
 
@@ -172,10 +172,11 @@ fn giving_up_what_another_writes() {
     const ROUNDS: u64 = 200;
     let Setup { mover, store, map } = setup(1);
     map.word(0).store(0, Ordering::Relaxed);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     let stop = AtomicBool::new(false);
     let zeros = AtomicU64::new(0);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             let mut number = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -191,19 +192,18 @@ fn giving_up_what_another_writes() {
         while zeros.load(Ordering::Relaxed) < ROUNDS {
             advise(&map, 0, 1, Advice::LinuxDontNeed).expect("advice");
         }
-        stop.store(true, Ordering::Relaxed);
     });
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
 }
 
 #[test]
 fn unmapped_addresses_are_left_alone() {
     let Setup { mover, store, map } = setup(12);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     unmap(&map, 3, 6);
     map_at(map.addr + 3 * PAGE, PAGE);
     map.word(3 * PAGE).store(99, Ordering::Relaxed);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     assert_eq!(occupied(&store), 0);
     assert_eq!(map.word(3 * PAGE).load(Ordering::Relaxed), 99);
     for page in [0, 1, 2, 6, 11] {
@@ -220,18 +220,18 @@ fn unmapped_addresses_are_left_alone() {
 fn new_memory_at_old_addresses() {
     let Setup { mover, store, map } = setup(8);
     for round in 0..200 {
-        let first = mover.move_in(&store, map.addr, map.len).expect("moves");
+        let first = moves(&mover, &store, map.addr, map.len);
         unmap(&map, 0, 8);
         map_at(map.addr, map.len);
         map.paint(round);
         // The store still has the first's pages.
         let second = mover.move_in(&store, map.addr, map.len);
         assert_eq!(second.err(), Some(Unmovable::Occupied));
-        mover.take_back(first).expect("returns");
+        returns(&mover, first);
         map.check(round);
-        let third = mover.move_in(&store, map.addr, map.len).expect("moves");
+        let third = moves(&mover, &store, map.addr, map.len);
         map.check(round);
-        mover.take_back(third).expect("returns");
+        returns(&mover, third);
         map.check(round);
     }
     assert_eq!(occupied(&store), 0);
@@ -258,7 +258,7 @@ fn growing_in_place_shows_zeros_that_are_private() {
         store,
         mut map,
     } = setup(8);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     make_room(&map);
     assert_eq!(remap(&map, 0, 8, 24, None), map.addr);
     map.len = 24 * PAGE;
@@ -273,7 +273,7 @@ fn growing_in_place_shows_zeros_that_are_private() {
         );
     }
     assert_eq!(occupied(&store), 8 * PAGE as u64);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     for page in 0..8 {
         assert_eq!(
             map.word(page * PAGE).load(Ordering::Relaxed),
@@ -287,10 +287,8 @@ fn growing_in_place_shows_zeros_that_are_private() {
 #[test]
 fn growing_never_shows_others() {
     let Setup { mover, store, map } = setup(8);
-    let low = mover.move_in(&store, map.addr, 4 * PAGE).expect("moves");
-    let high = mover
-        .move_in(&store, map.addr + 4 * PAGE, 4 * PAGE)
-        .expect("moves");
+    let low = moves(&mover, &store, map.addr, 4 * PAGE);
+    let high = moves(&mover, &store, map.addr + 4 * PAGE, 4 * PAGE);
     let away = Map::new(16 * PAGE);
     assert_eq!(remap(&map, 4, 4, 4, Some(away.addr)), away.addr);
     assert_eq!(remap(&map, 0, 4, 8, None), map.addr);
@@ -316,8 +314,8 @@ fn growing_never_shows_others() {
         mover.move_in(&store, map.addr + 4 * PAGE, PAGE).err(),
         Some(Unmovable::Occupied)
     );
-    mover.take_back(high).expect("returns");
-    mover.take_back(low).expect("returns");
+    returns(&mover, high);
+    returns(&mover, low);
     assert_eq!(occupied(&store), 0);
     for page in 4..8 {
         assert_eq!(
@@ -331,7 +329,7 @@ fn growing_never_shows_others() {
 #[test]
 fn moving_and_growing_at_once() {
     let Setup { mover, store, map } = setup(8);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     let away = Map::new(32 * PAGE);
     remap(&map, 0, 8, 16, Some(away.addr));
     for page in 0..16 {
@@ -349,7 +347,7 @@ fn moving_and_growing_at_once() {
     assert_eq!(away.word(0).load(Ordering::Relaxed), 0);
     away.word(0).store(5, Ordering::Relaxed);
     assert_eq!(peer_word(&store, map.addr), 5);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     assert_eq!(occupied(&store), 0);
     map.check(30);
     for page in 1..8 {
@@ -370,11 +368,11 @@ fn shrinking() {
         store,
         mut map,
     } = setup(8);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     remap(&map, 0, 8, 3, None);
     map.len = 3 * PAGE;
     map.check_pages(1);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check_pages(1);
     assert_eq!(occupied(&store), 0);
     map_at(map.addr + 3 * PAGE, 5 * PAGE);
@@ -386,10 +384,8 @@ fn returned_memory_joins_its_neighbours() {
     let Setup { mover, store, map } = setup(16);
     for (from, to) in [(2, 5), (7, 9), (5, 7), (1, 15)] {
         let start = map.addr + from * PAGE;
-        let moved = mover
-            .move_in(&store, start, (to - from) * PAGE)
-            .expect("moves");
-        mover.take_back(moved).expect("returns");
+        let moved = moves(&mover, &store, start, (to - from) * PAGE);
+        returns(&mover, moved);
     }
     map.check(1);
     let away = Map::new(16 * PAGE);
@@ -401,13 +397,13 @@ fn returned_memory_joins_its_neighbours() {
 #[test]
 fn protection_is_kept() {
     let Setup { mover, store, map } = setup(2 * CHUNK / PAGE);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     let protect = |prot: rustix::mm::MprotectFlags| {
         // SAFETY: the test's own pages.
         unsafe { rustix::mm::mprotect(at(map.addr + 8 * PAGE), PAGE, prot).expect("mprotect") };
     };
     protect(rustix::mm::MprotectFlags::READ);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(1);
     assert_eq!(common::protection(map.addr + 8 * PAGE), "r--p");
     assert_eq!(common::protection(map.addr + 9 * PAGE), "rw-p");

@@ -3,7 +3,7 @@
 mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
-use common::{Map, peer_word, store};
+use common::{Map, Stop, moves, peer_word, returns, store};
 use std::sync::atomic::Ordering;
 
 /// Runs `body` in a child and returns the status it ends with; a panic, or a signal, is not 0.
@@ -31,9 +31,7 @@ fn a_child_has_its_own_copy() {
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(CHUNK + 5 * PAGE);
     map.paint(1);
-    let moved = mover
-        .move_in(&store, map.addr, map.len - 2 * PAGE)
-        .expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len - 2 * PAGE);
     assert_eq!(
         in_child(|| {
             map.check(1);
@@ -45,7 +43,7 @@ fn a_child_has_its_own_copy() {
     );
     map.check(1);
     assert_eq!(peer_word(&store, map.addr), 1);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(1);
 }
 
@@ -54,7 +52,7 @@ fn a_childs_mover_is_dead_but_a_new_one_works() {
     let (mover, first) = (Mover::new(None), store(1));
     let map = Map::new(9 * PAGE);
     map.paint(1);
-    let moved = mover.move_in(&first, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &first, map.addr, map.len);
     let second = store(2);
     assert_eq!(
         in_child(|| {
@@ -62,11 +60,11 @@ fn a_childs_mover_is_dead_but_a_new_one_works() {
             let refused = mover.move_in(&first, map.addr, map.len);
             assert_eq!(refused.err(), Some(Unmovable::Child));
             let own = Mover::new(None);
-            let mine = own.move_in(&second, map.addr, map.len).expect("moves");
+            let mine = moves(&own, &second, map.addr, map.len);
             map.paint(5);
             assert_eq!(peer_word(&second, map.addr), 5);
             assert_eq!(in_child(|| map.check(5)), 0);
-            own.take_back(mine).expect("returns");
+            returns(&own, mine);
             map.check(5);
             drop(own);
             mover.take_back(moved).expect("nothing to do");
@@ -87,7 +85,7 @@ fn a_child_lacks_it_if_told_so() {
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(4 * PAGE);
     map.paint(1);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     mover.fork_mode(true);
     let status = in_child(|| {
         map.word(0).load(Ordering::Relaxed);
@@ -97,7 +95,7 @@ fn a_child_lacks_it_if_told_so() {
     map.check(1);
     mover.fork_mode(false);
     assert_eq!(in_child(|| map.check(1)), 0);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     assert_eq!(in_child(|| map.check(1)), 0);
 }
 
@@ -108,13 +106,14 @@ fn forks_while_memory_moves() {
     let map = Map::new(40 * PAGE);
     let scrap = Map::new(40 * PAGE);
     map.paint(1);
-    let kept = mover.move_in(&store, scrap.addr, scrap.len).expect("moves");
+    let kept = moves(&mover, &store, scrap.addr, scrap.len);
     let stop = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
-                let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
-                mover.take_back(moved).expect("returns");
+                let moved = moves(&mover, &store, map.addr, map.len);
+                returns(&mover, moved);
             }
         });
         scope.spawn(|| {
@@ -131,9 +130,8 @@ fn forks_while_memory_moves() {
         for _ in 0..100 {
             assert_eq!(in_child(|| map.check(1)), 0);
         }
-        stop.store(true, Ordering::Relaxed);
     });
-    mover.take_back(kept).expect("returns");
+    returns(&mover, kept);
     map.check(1);
 }
 
@@ -158,7 +156,7 @@ fn a_childs_copy_costs_what_a_copy_costs() {
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(LEN);
     map.paint(1);
-    let _moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let _moved = moves(&mover, &store, map.addr, map.len);
     let (mut pipe, mut forked, mut copied) = ([0; 2], f64::MAX, f64::MAX);
     // SAFETY: two descriptors are written.
     assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);

@@ -5,7 +5,7 @@
 mod common;
 
 use causeway_memory::{Mover, PAGE};
-use common::{Map, occupied, store};
+use common::{Map, moves, occupied, store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -50,7 +50,7 @@ fn what_is_unmapped_leaves_nothing() {
     let round = |seed| {
         let map = Map::new(LEN);
         map.paint(seed);
-        mover.release(mover.move_in(&store, map.addr, LEN).expect("moves"));
+        mover.release(moves(&mover, &store, map.addr, LEN));
         map.check(seed);
         assert!(occupied(&store) >= LEN as u64);
         drop(map);
@@ -69,7 +69,7 @@ fn what_is_unmapped_leaves_nothing() {
     );
     let map = Map::new(LEN);
     mover
-        .take_back(mover.move_in(&store, map.addr, LEN).expect("moves"))
+        .take_back(moves(&mover, &store, map.addr, LEN))
         .expect("returns");
     assert_eq!((occupied(&store), Arc::strong_count(&store)), (0, 1));
 }
@@ -82,7 +82,7 @@ fn what_is_registered_again_takes_no_more() {
     let mut before = None;
     for seed in 0..ROUNDS {
         assert_eq!(mover.holds(&store, map.addr, LEN), seed > 0);
-        let moved = mover.move_in(&store, map.addr, LEN).expect("moves");
+        let moved = moves(&mover, &store, map.addr, LEN);
         assert!(moved.is_whole() && mover.holds(&store, map.addr, LEN));
         map.paint(seed);
         mover.release(moved);
@@ -106,8 +106,8 @@ fn a_heap_stays_in_its_store() {
     heap.paint(1);
     for round in 0..ROUNDS as usize {
         let start = heap.addr + (round * 3 % 40) * PAGE;
-        let moved = mover.move_in(&store, start, LEN).expect("moves");
-        let other = mover.move_in(&store, start + 5 * PAGE, LEN).expect("moves");
+        let moved = moves(&mover, &store, start, LEN);
+        let other = moves(&mover, &store, start + 5 * PAGE, LEN);
         mover.release(moved);
         mover.release(other);
         heap.check(1);

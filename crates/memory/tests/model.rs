@@ -4,7 +4,7 @@
 mod common;
 
 use causeway_memory::{Moved, Mover, PAGE, Store, Unmovable};
-use common::{Map, RW, at, occupied, store};
+use common::{Map, RW, at, occupied, returns, store};
 use proptest::prelude::*;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ impl World {
             Step::TakeBack(_) if self.live.is_empty() => {}
             Step::TakeBack(index) => {
                 let moved = self.live.swap_remove(index.index(self.live.len()));
-                self.mover.take_back(moved).expect("returns");
+                returns(&self.mover, moved);
             }
             Step::GiveUp(page, len) => {
                 for page in clip(page, len) {
@@ -227,7 +227,7 @@ proptest! {
             world.check();
         }
         for moved in std::mem::take(&mut world.live) {
-            world.mover.take_back(moved).expect("returns");
+            returns(&world.mover, moved);
             world.check();
         }
         world.stores.push(world.store.clone());

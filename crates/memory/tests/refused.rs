@@ -4,7 +4,7 @@
 mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
-use common::{Map, RW, at, occupied, peer_word, store};
+use common::{Map, RW, at, moves, occupied, peer_word, returns, store};
 use rustix::mm::{MapFlags, MlockFlags, MprotectFlags, ProtFlags};
 use std::os::fd::AsFd;
 
@@ -147,10 +147,10 @@ fn locked_memory() {
     // SAFETY: as above.
     unsafe { rustix::mm::munlock(at(map.addr), map.len).expect("munlock") };
     // Locked while it is in the store: it comes back locked.
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     lock();
     map.check(1);
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     map.check(1);
     assert_eq!(occupied(&store), 0);
     assert_eq!(refused(map.addr, map.len), Unmovable::Locked);
@@ -193,7 +193,7 @@ fn fixed_buffers_of_an_io_uring() {
     let moved = mover
         .move_in(&store, map.addr, CHUNK)
         .expect("moves beside it");
-    mover.take_back(moved).expect("returns");
+    returns(&mover, moved);
     drop(ring);
 }
 
@@ -204,7 +204,7 @@ fn a_fixed_buffer_does_not_come_back() {
     let (mover, store) = (Mover::new(None), store(1));
     let map = Map::new(2 * CHUNK);
     map.paint(1);
-    let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+    let moved = moves(&mover, &store, map.addr, map.len);
     let ring = register_buffer(map.addr + CHUNK + 5 * PAGE, 2 * PAGE);
     let (left, why) = mover.take_back(moved).expect_err("pinned");
     assert_eq!(why, Unmovable::Pinned);
@@ -222,7 +222,7 @@ fn a_fixed_buffer_does_not_come_back() {
     mover.take_back(left).expect("counts");
     map.paint(3);
     assert_eq!(peer_word(&store, map.addr + last * PAGE), 3 + last as u64);
-    mover.take_back(again).expect("returns");
+    returns(&mover, again);
     map.check(3);
     assert_eq!(occupied(&store), 0);
 }

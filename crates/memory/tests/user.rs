@@ -4,7 +4,7 @@
 mod common;
 
 use causeway_memory::{Mover, PAGE, Unmovable};
-use common::{Map, peer_word, store};
+use common::{Map, moves, peer_word, returns, store};
 use rustix::fs::{Mode, OFlags};
 
 /// The overflow user of most systems: owns nothing.
@@ -64,11 +64,11 @@ fn a_device_handed_over_gives_the_right() {
         assert!(mover.can_move());
         let map = Map::new(600 * PAGE);
         map.paint(1);
-        let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
+        let moved = moves(&mover, &store, map.addr, map.len);
         map.check(1);
         map.paint(2);
         assert_eq!(peer_word(&store, map.addr), 2);
-        mover.take_back(moved).expect("returns");
+        returns(&mover, moved);
         map.check(2);
         drop(mover);
     });

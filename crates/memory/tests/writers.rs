@@ -4,7 +4,7 @@
 mod common;
 
 use causeway_memory::{CHUNK, Mover, PAGE, Unmovable};
-use common::{Map, at, occupied, store};
+use common::{Map, Stop, at, moves, occupied, returns, store};
 use rustix::fs::{MemfdFlags, OFlags};
 use rustix::pipe::PipeFlags;
 use std::os::fd::AsRawFd;
@@ -36,6 +36,7 @@ fn reads_arrive() {
     let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).expect("a pipe");
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         let (map, file, stop) = (&map, &file, &stop);
         let check = move |offset: usize, number: u64| {
             for at in (offset..offset + BLOCK).step_by(8) {
@@ -73,10 +74,9 @@ fn reads_arrive() {
             }
         });
         for _ in 0..ROUNDS {
-            let moved = mover.move_in(&store, map.addr, map.len).expect("moves");
-            mover.take_back(moved).expect("returns");
+            let moved = moves(&mover, &store, map.addr, map.len);
+            returns(&mover, moved);
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(occupied(&store), 0);
 }
@@ -112,6 +112,7 @@ fn direct_reads_arrive() {
         }
     };
     std::thread::scope(|scope| {
+        let _stop = Stop(&stop);
         scope.spawn(|| {
             while !stop.load(Ordering::Relaxed) {
                 once();
@@ -121,12 +122,11 @@ fn direct_reads_arrive() {
             match mover.move_in(&store, map.addr, map.len) {
                 Ok(moved) => {
                     let _still = reading.lock().expect("not poisoned");
-                    mover.take_back(moved).expect("returns");
+                    returns(&mover, moved);
                 }
                 Err(why) => assert_eq!(why, Unmovable::Pinned),
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert_eq!(occupied(&store), 0);
 }

@@ -1,12 +1,13 @@
 //! What the tests of this crate share: stores, mappings, counters.
 #![allow(dead_code, reason = "not every test program uses all of it")]
 
-use causeway_memory::{PAGE, Store};
+use causeway_memory::{Moved, Mover, PAGE, Store, Unmovable};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Readable and writable.
 pub const RW: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
@@ -137,4 +138,43 @@ pub fn mapping(addr: usize) -> (std::ops::Range<usize>, String) {
         range.contains(&addr).then_some((range, protection))
     });
     found.expect("a mapping")
+}
+
+/// Until when pages may seem to be held though nobody holds them: other work of the kernel refers
+/// to them for a moment, and who is asked on a busy machine may answer late. The device waits as
+/// long.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Moves a range that nobody holds.
+pub fn moves(mover: &Mover, store: &Arc<Store>, addr: usize, len: usize) -> Moved {
+    let begun = Instant::now();
+    loop {
+        match mover.move_in(store, addr, len) {
+            Ok(moved) => return moved,
+            Err(Unmovable::Pinned) if begun.elapsed() < PATIENCE => {}
+            Err(why) => panic!("moves: {why}"),
+        }
+        std::thread::yield_now();
+    }
+}
+
+/// Takes back what nobody holds.
+pub fn returns(mover: &Mover, mut moved: Moved) {
+    let begun = Instant::now();
+    while let Err((left, why)) = mover.take_back(moved) {
+        let may_pass = why == Unmovable::Pinned && begun.elapsed() < PATIENCE;
+        assert!(may_pass, "returns: {why}");
+        moved = left;
+        std::thread::yield_now();
+    }
+}
+
+/// Tells threads to stop, also where the one that has it panics: they would be waited for, for
+/// ever.
+pub struct Stop<'a>(pub &'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
