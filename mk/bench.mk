@@ -2,7 +2,7 @@
 # linked to the distribution's library as any program is.
 
 BARE := cacheline handover copy wake udp_pingpong udp_stream tcp_pingpong tcp_stream
-VERBS_PROGRAMS := reg_cost qp_churn write_send
+VERBS_PROGRAMS := reg_cost one_transfer qp_churn write_send
 BARE_BINS := $(BARE:%=$(BUILD)/bench/%)
 VERBS_BINS := $(VERBS_PROGRAMS:%=$(BUILD)/bench/%)
 NULL_VERBS := $(BUILD)/bench/null_verbs.so

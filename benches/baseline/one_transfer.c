@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //
-// one_transfer polls|sleeps CPU CPU SIZE...: what it costs to register memory at both ends, for one READ or one
-// WRITE, and to deregister it, beside a copy of as much to memory never touched before. A line
+// one_transfer polls|sleeps CPU CPU SIZE...: what it costs to register memory at both ends, for one
+// READ or one WRITE, and to deregister it, beside a copy of as much to memory never touched before.
+// A line
 // "SIZE read least write least copy least" for each size: medians and least values in microseconds,
 // of rounds in turn, so that other load meets all three alike. Where data arrives is memory never
 // touched before; a registration populates it.
