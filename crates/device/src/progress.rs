@@ -1,6 +1,8 @@
 //! Progress: what arrives is handled, what can be sent is sent. Runs in whichever thread posts,
 //! polls or waits, under the endpoint's lock.
 
+mod short;
+
 use std::sync::atomic::Ordering;
 
 use causeway_fabric::Event;
@@ -24,13 +26,6 @@ const HOT_RINGS: usize = 16;
 /// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much
 /// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
-/// Looks at the only ring of a program that polls it, in one pass.
-const LOOKS: u32 = 64;
-/// The same while an answer may be due: in so many passes after something came or was posted, a
-/// microsecond or so. A whole fruitless pass takes as long as many looks, and finds what comes
-/// meanwhile the long way.
-const LOOKS_PATIENT: u32 = 256;
-const PATIENT_PASSES: u32 = 4;
 /// Passes over the ring of a queue pair that is about to end; its peer may go on writing.
 const CATCH_UP_PASSES: usize = 32;
 /// How long sends to a peer that is nowhere take to fail.
@@ -131,50 +126,6 @@ impl State {
             }
         }
         worked
-    }
-
-    /// Looks at the only ring a few times, and takes messages of one segment from it: what comes
-    /// now is found at once, and not a whole fruitless call later. Returns false where there is
-    /// anything else to mind, or to do.
-    #[inline]
-    fn take_plain(&mut self, now: &Now) -> bool {
-        let &[qpn] = self.hot.as_slice() else {
-            return false;
-        };
-        let busy = self.udp.links > 0 || self.deadline.is_some() || !self.pending.is_empty();
-        if busy || !self.inbox.is_empty() {
-            return false;
-        }
-        let entry = self.qps.get_mut(qp_index(qpn));
-        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
-            return false;
-        };
-        let Some((qp, ring)) = entry.ring() else {
-            return false;
-        };
-        self.core.enough = false;
-        // What was received is acknowledged by the next pass, if no answer does it before.
-        let looks = if self.fruitless < PATIENT_PASSES && !ring.is_unsettled() {
-            LOOKS_PATIENT
-        } else {
-            LOOKS
-        };
-        if !ring.take_plain(qp, &mut self.core, looks) {
-            self.fruitless = self.fruitless.saturating_add(1);
-            return false;
-        }
-        self.fruitless = 0;
-        let unsent = qp.has_unsent();
-        if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
-            self.unsettled.push(qpn);
-        }
-        self.fail_overrun();
-        if unsent {
-            // What waited for an acknowledgment.
-            self.touch(qpn);
-            self.flush_pending(now);
-        }
-        true
     }
 
     /// Tells peers what the first `most` unsettled rings have taken and acknowledged. Not in the

@@ -188,13 +188,13 @@ impl RingLink {
     }
 
     /// Looks up to `looks` times whether something has come, and takes it if it is messages of one
-    /// segment without options and nothing is out of the ordinary. Returns false, with no record
-    /// taken, where [`receive`] must look.
+    /// segment without options and nothing is out of the ordinary; if nothing has come, an
+    /// acknowledgment. Returns false, with nothing taken, where [`receive`] must look.
     #[inline]
     pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core, looks: u32) -> bool {
         let waited = !self.is_ready();
         if waited && !(1..looks).any(|_| self.is_ready()) {
-            return false;
+            return self.take_ack_word(&mut qp.bind(core)).unwrap_or(false);
         }
         let mut taken = 0;
         while self.take_one(qp, core) {
