@@ -19,6 +19,7 @@ use crate::peer_end::End;
 use crate::qp_entry::{Link, QpEntry};
 use crate::udp::Port;
 use crate::{ring, ud, udp};
+use short::Found;
 
 /// Rings polled on every progress; with more connected, those quiet the longest announce
 /// themselves in the inbox instead.
@@ -35,16 +36,19 @@ impl State {
     /// Makes progress. Returns whether there was any.
     pub fn progress(&mut self, now: &Now) -> bool {
         self.core.mrs.look_around();
-        if self.take_plain(now) {
-            return true;
+        match self.take_plain(now) {
+            Found::Taken => true,
+            Found::Nothing => false,
+            Found::LongWay => {
+                let port = self.udp.links + self.udp.datagrams > 0;
+                self.advance(port.then_some(Port::InUse), now)
+            }
         }
-        let port = self.udp.links + self.udp.datagrams > 0;
-        self.advance(port.then_some(Port::InUse), now)
     }
 
     /// As [`State::progress`], without a look at the port, for who is about to sleep on it.
     pub fn progress_but_port(&mut self, now: &Now) -> bool {
-        self.take_plain(now) || self.advance(None, now)
+        self.take_plain(now) == Found::Taken || self.advance(None, now)
     }
 
     fn advance(&mut self, port: Option<Port>, now: &Now) -> bool {

@@ -16,8 +16,8 @@ use crate::silence::{LOOK, Verdict, patience};
 
 /// A look that is later than this says nothing of what was before.
 const AWAY: Duration = Duration::from_millis(750);
-/// Passes of a program that polls for one look at the clock.
-const PASSES_PER_LOOK: u32 = 512;
+/// Long passes of a program that polls for one look at the clock.
+const PASSES_PER_LOOK: u32 = 32;
 
 impl State {
     /// As [`State::look_for_silence`], for a program that polls.

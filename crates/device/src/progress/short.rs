@@ -5,6 +5,7 @@ use super::HOT_RINGS;
 use crate::clock::Now;
 use crate::core::qp_index;
 use crate::endpoint::State;
+use crate::qp_entry::QpEntry;
 
 /// Looks at the only ring of a program that polls it, in one pass.
 const LOOKS: u32 = 64;
@@ -13,74 +14,105 @@ const LOOKS: u32 = 64;
 /// meanwhile the long way.
 const LOOKS_PATIENT: u32 = 256;
 const PATIENT_PASSES: u32 = 4;
-/// Passes over several rings of which one takes the long way, whatever the others have found.
+/// Passes of which one takes the long way, whatever this one finds.
 const PASSES_PER_LONG_ONE: usize = 16;
+
+/// What the short way has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// Something, which was taken.
+    Taken,
+    /// Nothing.
+    Nothing,
+    /// Something that it does not take, or that it may have come by for too long.
+    LongWay,
+}
 
 impl State {
     /// Takes messages of one segment and acknowledgments from the hot rings, without a look at
-    /// anything else. Returns false where there is anything else to mind, or to do.
+    /// anything else.
     #[inline]
-    pub(super) fn take_plain(&mut self, now: &Now) -> bool {
+    pub(super) fn take_plain(&mut self, now: &Now) -> Found {
         let port = self.udp.links + self.udp.datagrams > 0;
         if port || !self.pending.is_empty() || !self.inbox.is_empty() {
-            return false;
+            return Found::LongWay;
         }
         // A deadline may be that of a wait which is over: it alone does not make the way long.
         if self.deadline.is_some_and(|d| self.is_time(d, now)) {
-            return false;
+            return Found::LongWay;
         }
         self.core.enough = false;
-        match self.hot.as_slice() {
-            [] => false,
-            &[qpn] => {
-                let taken = self.take_plain_from(qpn, true, now);
-                self.fruitless = match taken {
-                    true => 0,
-                    false => self.fruitless.saturating_add(1),
-                };
-                taken
-            }
-            rings if rings.len() <= HOT_RINGS => self.take_plain_from_any(now),
-            _ => false,
+        self.turn = self.turn.wrapping_add(1);
+        let long = self.turn.is_multiple_of(PASSES_PER_LONG_ONE);
+        match self.hot.len() {
+            1 => self.take_plain_from_one(long, now),
+            2..=HOT_RINGS if !long => self.take_plain_from_any(now),
+            _ => Found::LongWay,
         }
+    }
+
+    /// Looks at the only ring a few times: what comes now is found at once, and not a whole
+    /// fruitless call later.
+    #[inline]
+    fn take_plain_from_one(&mut self, long: bool, now: &Now) -> Found {
+        // What was received is acknowledged by the next pass, if no answer does it before.
+        let settled = self.unsettled.is_empty() || !self.owes_word();
+        let looks = match self.fruitless < PATIENT_PASSES && settled {
+            true => LOOKS_PATIENT,
+            false => LOOKS,
+        };
+        let found = self.take_plain_from(0, looks, now);
+        self.fruitless = match found {
+            Found::Taken => 0,
+            _ => self.fruitless.saturating_add(1),
+        };
+        match found {
+            Found::Nothing if long || !settled => Found::LongWay,
+            found => found,
+        }
+    }
+
+    /// Whether the peer of the only ring has not been told of something taken.
+    fn owes_word(&mut self) -> bool {
+        let qpn = self.hot.first().copied();
+        let entry = qpn.and_then(|qpn| self.qps.get_mut(qp_index(qpn)));
+        let ring = entry.and_then(Option::as_deref_mut).and_then(QpEntry::ring);
+        ring.is_some_and(|(_, ring)| ring.is_unsettled())
     }
 
     /// Looks at each of several rings, beginning with another each time, until one has something.
-    /// What this does not see of the others is not left to wait while one goes on receiving: now
-    /// and then it takes nothing, and their peers are acknowledged first.
     #[inline]
-    fn take_plain_from_any(&mut self, now: &Now) -> bool {
-        let rings = self.hot.len();
-        self.turn = self.turn.wrapping_add(1);
-        if self.turn.is_multiple_of(PASSES_PER_LONG_ONE) {
-            return false;
-        }
+    fn take_plain_from_any(&mut self, now: &Now) -> Found {
+        // One that goes on receiving must not keep the others' peers waiting for acknowledgments.
         self.settle(self.unsettled.len());
-        (0..rings).any(|step| {
-            let qpn = self.hot.get((self.turn + step) % rings).copied();
-            qpn.is_some_and(|qpn| self.take_plain_from(qpn, false, now))
-        })
+        let rings = self.hot.len();
+        for step in 0..rings {
+            let found = self.take_plain_from((self.turn + step) % rings, 1, now);
+            if found != Found::Nothing {
+                return found;
+            }
+        }
+        Found::Nothing
     }
 
-    /// Looks at a ring; at the only one a few times: what comes now is found at once, and not a
-    /// whole fruitless call later.
+    /// Looks at one of the hot rings up to `looks` times.
     #[inline]
-    fn take_plain_from(&mut self, qpn: u32, only: bool, now: &Now) -> bool {
+    fn take_plain_from(&mut self, hot: usize, looks: u32, now: &Now) -> Found {
+        let Some(&qpn) = self.hot.get(hot) else {
+            return Found::LongWay;
+        };
         let entry = self.qps.get_mut(qp_index(qpn));
         let Some(entry) = entry.and_then(Option::as_deref_mut) else {
-            return false;
+            return Found::LongWay;
         };
         let Some((qp, ring)) = entry.ring() else {
-            return false;
-        };
-        let looks = match only {
-            false => 1,
-            // What was received is acknowledged by the next pass, if no answer does it before.
-            true if self.fruitless < PATIENT_PASSES && !ring.is_unsettled() => LOOKS_PATIENT,
-            true => LOOKS,
+            return Found::LongWay;
         };
         if !ring.take_plain(qp, &mut self.core, looks) {
-            return false;
+            return match ring.is_ready() {
+                true => Found::LongWay,
+                false => Found::Nothing,
+            };
         }
         let unsent = qp.has_unsent();
         if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
@@ -92,6 +124,6 @@ impl State {
             self.touch(qpn);
             self.flush_pending(now);
         }
-        true
+        Found::Taken
     }
 }
