@@ -16,10 +16,11 @@ abi_archives := $(CARGO_TARGET_DIR)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(AB
 abi_natives := -lrt -lpthread -lm -ldl -lc
 # nodelete: the helper thread of an open device must not lose its code to a dlclose.
 abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \
-	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu -Wl,--wrap=close
+	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu -Wl,--wrap=close \
+	-Wl,--wrap=pthread_create
 
 # A hidden definition of the one symbol that would need glibc 2.35, and close(2).
-compat := $(addprefix $(BUILD)/obj/,find_object.o close.o)
+compat := $(addprefix $(BUILD)/obj/,find_object.o close.o namespace.o)
 
 comma := ,
 

@@ -22,10 +22,11 @@ sisci_headers := $(addprefix $(BUILD)/include/,sisci_api.h sisci_types.h sisci_e
 	sisci_api_macros.h dis_types.h)
 # nodelete: the library's threads must not lose their code to a dlclose.
 sisci_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \
-	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu -Wl,--wrap=close
+	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu -Wl,--wrap=close \
+	-Wl,--wrap=pthread_create
 sisci_natives := -lrt -lpthread -lm -ldl -lc
 # As mk/abi.mk has them.
-sisci_compat := $(addprefix $(BUILD)/obj/sisci/,find_object.o close.o)
+sisci_compat := $(addprefix $(BUILD)/obj/sisci/,find_object.o close.o namespace.o)
 
 .PHONY: sisci sisci-archive install
 sisci: $(BUILD)/lib/libsisci.so $(sisci_headers) ## Build libsisci.so and its headers

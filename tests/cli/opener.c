@@ -2,13 +2,15 @@
 //
 // Opens libraries as programs do that don't link them. Each argument is HOW:NAME; prints for each
 // where the library came from, which devices it finds and, if it is the connection manager's, how
-// many of them that one finds.
+// many of them that one finds. That one has a thread by then, of which the program's own C library
+// must know, also where it is in a namespace with another one.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/single_threaded.h>
 
 struct device;
 
@@ -49,6 +51,8 @@ static void show_manager(void *library)
 
 	list(&count);
 	printf("%s %d -\n", file_of(found), count);
+	if (__libc_single_threaded)
+		printf("the C library knows of one thread\n");
 }
 
 int main(int argc, char **argv)

@@ -135,7 +135,7 @@ pub(crate) struct Shared {
     /// The broker's answers about segments.
     answers: Answers,
     /// How the helper sleeps ([`HelperSleep`]).
-    helper_sleep: AtomicU8,
+    helper_sleep: Sleep,
     /// The port polled as in error: what there is to it is to be looked at.
     port_errors: Arc<AtomicBool>,
     pub stop: AtomicBool,
@@ -156,12 +156,22 @@ struct Answers {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum HelperSleep {
-    /// Awake, or for a tick at most.
+    /// Not at all.
     No,
+    /// Off the sources, for a tick at most: the program has its turn.
+    Tick,
     /// On the sources.
     OnSources,
     /// Until kicked, because blocked threads watch the sources.
     Parked,
+}
+
+/// How the helper sleeps, none at first, and what ends a tick.
+#[derive(Debug, Default)]
+struct Sleep {
+    how: AtomicU8,
+    /// Counts the times that the program was about to sleep by a call of its own.
+    arms: AtomicU64,
 }
 
 /// The endpoint: one per process, alive while a context is.
@@ -323,7 +333,7 @@ impl Endpoint {
             source_deadline: AtomicU64::new(0),
             has_errands: AtomicBool::new(false),
             answers: Answers::default(),
-            helper_sleep: AtomicU8::new(HelperSleep::No as u8),
+            helper_sleep: Sleep::default(),
             port_errors: errors,
             stop: AtomicBool::new(false),
             numbers,
@@ -369,13 +379,28 @@ impl Shared {
 
     /// Kicks the helper if only that wakes it in time: a thread that blocked leaves.
     pub fn kick_if_asleep(&self) {
-        if self.helper_sleep.load(Ordering::SeqCst) != HelperSleep::No as u8 {
+        let how = self.helper_sleep.how.load(Ordering::SeqCst);
+        if how == HelperSleep::OnSources as u8 || how == HelperSleep::Parked as u8 {
             self.kick();
         }
     }
 
+    /// The program is about to sleep by a call of its own, which nothing but the helper wakes it
+    /// from: that keeps off the sources no longer.
+    pub fn end_tick(&self) {
+        self.helper_sleep.arms.fetch_add(1, Ordering::SeqCst);
+        if self.helper_sleep.how.load(Ordering::SeqCst) == HelperSleep::Tick as u8 {
+            self.kick();
+        }
+    }
+
+    /// How often the program was about to sleep by a call of its own.
+    pub fn arms(&self) -> u64 {
+        self.helper_sleep.arms.load(Ordering::SeqCst)
+    }
+
     pub fn set_helper_sleep(&self, how: HelperSleep) {
-        self.helper_sleep.store(how as u8, Ordering::SeqCst);
+        self.helper_sleep.how.store(how as u8, Ordering::SeqCst);
     }
 
     /// Remembers whether the port polled as in error.

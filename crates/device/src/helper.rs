@@ -65,6 +65,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, OpenError> {
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
         Helper {
             seen: shared.activity.load(Ordering::Relaxed),
+            arms: 0,
             due: FAR,
             tick: TICK_FIRST,
             vain: 0,
@@ -100,6 +101,8 @@ struct Helper {
     shared: Arc<Shared>,
     /// The program's calls when they were last counted.
     seen: u64,
+    /// The times that it was about to sleep by a call of its own, likewise.
+    arms: u64,
     /// When the last sleep off the sources was to end.
     due: Instant,
     /// How long the next one lasts, if the program polls.
@@ -173,10 +176,27 @@ impl Helper {
         self.shared.state.is_locked() || clock::now().min(self.due).since(last) < RECENT
     }
 
+    /// Whether the program was about to sleep by a call of its own since this was last asked.
+    fn has_armed(&mut self) -> bool {
+        let arms = self.shared.arms();
+        arms != std::mem::replace(&mut self.arms, arms)
+    }
+
     /// Sleeps while the program polls, or blocks now and then.
     fn keep_off(&mut self, tick: Duration) {
+        let shared = Arc::clone(&self.shared);
         self.due = clock::now() + tick;
-        self.sleep(false, Some(tick));
+        // Before it looks for the last time: who arms afterwards sees this and kicks.
+        shared.set_helper_sleep(HelperSleep::Tick);
+        let mut armed = self.has_armed();
+        if !armed {
+            self.sleep(false, Some(tick));
+            armed = self.has_armed();
+        }
+        shared.set_helper_sleep(HelperSleep::No);
+        if armed {
+            self.vain = 0;
+        }
     }
 
     /// Sleeps until a peer, the network, the broker, a timer or a thread of the program calls.
@@ -186,6 +206,8 @@ impl Helper {
         // it sees this and kicks, or has left before that look.
         shared.set_helper_sleep(HelperSleep::OnSources);
         shared.arm();
+        // What it finds now may be what the program has armed for until now.
+        self.has_armed();
         let now = Now::default();
         self.due = FAR;
         let looked = self.look(&now);

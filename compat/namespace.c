@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: MIT OR Apache-2.0
+//
+// A library's every pthread_create(3) comes here (`ld --wrap=pthread_create`).
+//
+// A library that was loaded into a namespace of its own (dlmopen(3)) has a C library of its own,
+// which makes its threads. The process's first C library does not hear of that, and goes on
+// allocating memory without locks, as a process with one thread may; but that is where the dynamic
+// linker allocates each thread's part of the thread-local variables. So the first C library makes
+// a thread before, which ends at once, and locks from then on.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <link.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+typedef int create_fn(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+typedef int join_fn(pthread_t, void **);
+
+create_fn __real_pthread_create;
+create_fn __wrap_pthread_create __attribute__((visibility("hidden")));
+
+static bool is_first_namespace(void)
+{
+	Lmid_t id = LM_ID_BASE;
+	struct link_map *map = NULL;
+	Dl_info info;
+
+	if (!dladdr1((void *)__wrap_pthread_create, &info, (void **)&map, RTLD_DL_LINKMAP))
+		return true;
+	return dlinfo(map, RTLD_DI_LMID, &id) != 0 || id == LM_ID_BASE;
+}
+
+static void *end_at_once(void *nothing)
+{
+	return nothing;
+}
+
+static void make_thread(void *first)
+{
+	create_fn *create = (create_fn *)dlsym(first, "pthread_create");
+	join_fn *join = (join_fn *)dlsym(first, "pthread_join");
+	pthread_t thread;
+
+	if (create && join && create(&thread, NULL, end_at_once, NULL) == 0)
+		join(thread, NULL);
+}
+
+static void tell_first_namespace(void)
+{
+	// Until glibc 2.34 threads were a library of their own.
+	static const char *const names[] = { "libc.so.6", "libpthread.so.0" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		void *first = dlmopen(LM_ID_BASE, names[i], RTLD_NOW | RTLD_NOLOAD);
+
+		if (!first)
+			continue;
+		make_thread(first);
+		dlclose(first);
+	}
+}
+
+int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*start)(void *),
+			  void *argument)
+{
+	if (!is_first_namespace())
+		tell_first_namespace();
+	return __real_pthread_create(thread, attr, start, argument);
+}
