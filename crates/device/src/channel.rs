@@ -2,12 +2,17 @@
 
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use causeway_owned::Owned;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::errno::Errno;
+
+/// Times that a channel is asked whether it is slept on for one look at its descriptor, a system
+/// call.
+const ASKED_PER_LOOK: u32 = 16;
 
 /// A queue whose descriptor, an eventfd, is readable if and only if the queue holds an event:
 /// programs poll it, make it non-blocking and nest it in epoll. Each event is written to it, so
@@ -16,6 +21,9 @@ use crate::errno::Errno;
 pub(crate) struct EventQueue<T> {
     fd: Owned,
     queue: Mutex<Queue<T>>,
+    /// The descriptor was non-blocking when it was last looked at; how often that was asked.
+    was_nonblocking: AtomicBool,
+    asked: AtomicU32,
 }
 
 #[derive(Debug)]
@@ -41,6 +49,8 @@ impl<T> EventQueue<T> {
         Ok(EventQueue {
             fd: Owned::new(fd, "an event channel of the device cway0"),
             queue: Mutex::new(queue),
+            was_nonblocking: AtomicBool::new(false),
+            asked: AtomicU32::new(0),
         })
     }
 
@@ -103,6 +113,18 @@ impl<T> EventQueue<T> {
     pub fn nonblocking(&self) -> bool {
         rustix::fs::fcntl_getfl(self.fd.as_fd())
             .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
+    }
+
+    /// Whether the program seems to sleep on the descriptor by calls of its own (`poll(2)`), since
+    /// it has made it non-blocking: a program does that before it first asks for an event, so that
+    /// not each asks the kernel.
+    pub fn is_slept_on(&self) -> bool {
+        let asked = self.asked.fetch_add(1, Ordering::Relaxed);
+        if asked.is_multiple_of(ASKED_PER_LOOK) {
+            self.was_nonblocking
+                .store(self.nonblocking(), Ordering::Relaxed);
+        }
+        self.was_nonblocking.load(Ordering::Relaxed)
     }
 }
 

@@ -193,7 +193,8 @@ impl Cq {
     /// # Errors
     /// EINVAL if it has been destroyed.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), Errno> {
-        let mut state = self.context.endpoint.shared.state.lock();
+        let shared = &self.context.endpoint.shared;
+        let mut state = shared.state.lock();
         let cq = state
             .core
             .cqs
@@ -205,6 +206,10 @@ impl Cq {
             (true, _) => Armed::Solicited,
             (false, _) => Armed::Any,
         };
+        drop(state);
+        if self.channel.as_ref().is_some_and(|c| c.queue.is_slept_on()) {
+            shared.end_tick();
+        }
         Ok(())
     }
 

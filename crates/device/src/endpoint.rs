@@ -170,7 +170,7 @@ pub(crate) enum HelperSleep {
 #[derive(Debug, Default)]
 struct Sleep {
     how: AtomicU8,
-    /// Counts the times that the program was about to sleep by a call of its own.
+    /// Counts the times that the program was about to sleep by calls of its own.
     arms: AtomicU64,
 }
 
@@ -385,8 +385,8 @@ impl Shared {
         }
     }
 
-    /// The program is about to sleep by a call of its own, which nothing but the helper wakes it
-    /// from: that keeps off the sources no longer.
+    /// The program has asked for an event, and is going to sleep by calls of its own. Nothing but
+    /// the helper wakes it from that, which keeps off the sources no longer.
     pub fn end_tick(&self) {
         self.helper_sleep.arms.fetch_add(1, Ordering::SeqCst);
         if self.helper_sleep.how.load(Ordering::SeqCst) == HelperSleep::Tick as u8 {
@@ -394,7 +394,7 @@ impl Shared {
         }
     }
 
-    /// How often the program was about to sleep by a call of its own.
+    /// How often the program was about to sleep by calls of its own.
     pub fn arms(&self) -> u64 {
         self.helper_sleep.arms.load(Ordering::SeqCst)
     }

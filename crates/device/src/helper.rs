@@ -101,7 +101,7 @@ struct Helper {
     shared: Arc<Shared>,
     /// The program's calls when they were last counted.
     seen: u64,
-    /// The times that it was about to sleep by a call of its own, likewise.
+    /// The times that it was about to sleep by calls of its own, likewise.
     arms: u64,
     /// When the last sleep off the sources was to end.
     due: Instant,
@@ -148,8 +148,11 @@ impl Helper {
             let blocked = self.shared.blocked.load(Ordering::SeqCst) > 0;
             if blocked && !self.has_called() {
                 self.park();
-            } else if blocked || self.vain >= VAIN_WAKES && self.is_polling() {
+            } else if blocked {
                 self.keep_off(self.tick);
+                self.tick = (2 * self.tick).min(TICK_LAST);
+            } else if self.vain >= VAIN_WAKES && self.is_polling() {
+                self.step_back(self.tick);
                 self.tick = (2 * self.tick).min(TICK_LAST);
             } else {
                 self.tick = TICK_FIRST;
@@ -176,7 +179,7 @@ impl Helper {
         self.shared.state.is_locked() || clock::now().min(self.due).since(last) < RECENT
     }
 
-    /// Whether the program was about to sleep by a call of its own since this was last asked.
+    /// Whether the program was about to sleep by calls of its own since this was last asked.
     fn has_armed(&mut self) -> bool {
         let arms = self.shared.arms();
         arms != std::mem::replace(&mut self.arms, arms)
@@ -184,13 +187,18 @@ impl Helper {
 
     /// Sleeps while the program polls, or blocks now and then.
     fn keep_off(&mut self, tick: Duration) {
-        let shared = Arc::clone(&self.shared);
         self.due = clock::now() + tick;
+        self.sleep(false, Some(tick));
+    }
+
+    /// Lets the program have its turn, unless it sleeps already, by calls of its own.
+    fn step_back(&mut self, tick: Duration) {
+        let shared = Arc::clone(&self.shared);
         // Before it looks for the last time: who arms afterwards sees this and kicks.
         shared.set_helper_sleep(HelperSleep::Tick);
         let mut armed = self.has_armed();
         if !armed {
-            self.sleep(false, Some(tick));
+            self.keep_off(tick);
             armed = self.has_armed();
         }
         shared.set_helper_sleep(HelperSleep::No);
@@ -223,7 +231,7 @@ impl Helper {
             shared.ring_own_doorbell();
         } else if looked == Looked::Enough {
             // Its turn: more at once is more than it may expect for one event.
-            self.keep_off(TICK_FIRST);
+            self.step_back(TICK_FIRST);
         }
     }
 
