@@ -179,7 +179,7 @@ impl Cq {
             cq.queue.pop_front();
             taken += 1;
         }
-        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
+        let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
         drop(state);
         shared.mind(deadline, errands);
         if spinning {

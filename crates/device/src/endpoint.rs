@@ -33,6 +33,7 @@ use crate::sharing::Sharing;
 use crate::silence::patience;
 use crate::slab::Slab;
 use crate::spin::Spin;
+use crate::timers::Timers;
 use crate::udp::UdpWire;
 
 /// UDP port of slot 0; slot `n` receives on this plus `n`.
@@ -73,8 +74,8 @@ pub(crate) struct State {
     pub awaiting: Vec<u32>,
     /// Queue pairs with something to send that could not be sent yet.
     pub pending: Vec<u32>,
-    /// Earliest time at which something is to be done without any input.
-    pub deadline: Option<Instant>,
+    /// When something is to be done without any input.
+    pub timers: Timers,
     /// What the helper is to ask of the broker.
     pub errands: Vec<Errand>,
     /// Protection domains from which a peer was evicted, until their segments are given up: one
@@ -263,7 +264,7 @@ impl State {
             unsettled: Vec::new(),
             awaiting: Vec::new(),
             pending: Vec::new(),
-            deadline: None,
+            timers: Timers::default(),
             errands: Vec::new(),
             evicted_from: Vec::new(),
             passes: 0,

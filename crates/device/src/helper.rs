@@ -283,7 +283,7 @@ impl Helper {
         }
         // The program is quiet: time for what is not urgent.
         state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
-        let mut until = earlier(state.deadline, state.look_for_silence(now));
+        let mut until = earlier(state.timers.next(), state.look_for_silence(now));
         if !state.errands.is_empty() {
             shared.send_helper();
         }

@@ -55,6 +55,7 @@ mod silence;
 mod slab;
 mod spin;
 mod srq;
+mod timers;
 mod ud;
 mod udp;
 mod unanswered;

@@ -110,7 +110,7 @@ impl State {
         self.unsettled.clear();
         self.pending.clear();
         self.errands.clear();
-        self.deadline = None;
+        self.timers.clear();
         any
     }
 }

@@ -11,7 +11,7 @@ use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
-use crate::clock::{self, Now, earlier};
+use crate::clock::{self, Now};
 use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
 use crate::errands::Errand;
@@ -59,7 +59,7 @@ impl State {
         if let Some(port) = port {
             worked |= self.poll_udp(now.get(), port);
         }
-        if self.deadline.is_some_and(|d| self.is_time(d, now)) {
+        if self.timers.next().is_some_and(|d| self.is_time(d, now)) {
             self.on_timers(now.get());
         }
         self.mind_silence(now);
@@ -304,7 +304,7 @@ impl State {
             qps,
             core,
             udp,
-            deadline,
+            timers,
             errands,
             ways,
             awaiting,
@@ -339,41 +339,45 @@ impl State {
             }
         };
         entry.watch_withdrawal(now);
-        *deadline = earlier(*deadline, entry.deadline());
+        let deadline = entry.deadline();
+        timers.list(qpn, &mut entry.listed, deadline);
         left
     }
 
-    /// Calls on every queue pair whose time has come, and finds the next time.
+    /// Calls on every queue pair whose time has come.
     fn on_timers(&mut self, now: Instant) {
-        let mut next = None;
         let mut due = Vec::new();
-        for entry in self.qps.iter_mut().flatten() {
-            let Some(when) = entry.deadline() else {
+        while let Some(taken) = self.timers.take(now) {
+            let (_, qpn) = taken;
+            let State {
+                qps, core, timers, ..
+            } = self;
+            let entry = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut);
+            let Some(entry) = entry.filter(|entry| entry.qp.qpn() == qpn) else {
                 continue;
             };
-            if when > now {
-                next = earlier(next, Some(when));
+            let deadline = entry.deadline();
+            if !timers.is_due(taken, &mut entry.listed, deadline, now) {
                 continue;
             }
-            entry.look_at_withdrawal(&mut self.core, now);
-            let QpEntry { qp, link, .. } = entry.as_mut();
+            entry.look_at_withdrawal(core, now);
+            let QpEntry { qp, link, .. } = entry;
             match link {
                 Link::Udp(udp) => {
-                    udp.conn.on_timeout(now, &mut qp.bind(&mut self.core));
+                    udp.conn.on_timeout(now, &mut qp.bind(core));
                     self.unanswered |= udp.conn.silence().is_some();
                 }
-                Link::Ring(ring) => ring.on_timer(qp, &mut self.core, now),
+                Link::Ring(ring) => ring.on_timer(qp, core, now),
                 Link::Nowhere(when) => {
                     if when.take_if(|when| *when <= now).is_some() {
-                        qp.bind(&mut self.core).lost();
+                        qp.bind(core).lost();
                     }
                 }
                 Link::Datagrams(ud) => ud.on_timer(),
                 Link::None => {}
             }
-            due.push(qp.qpn());
+            due.push(qpn);
         }
-        self.deadline = next;
         for qpn in due {
             self.touch(qpn);
         }

@@ -244,7 +244,7 @@ impl Qp {
         }
         state.touch(self.qpn);
         state.flush_pending(&Now::default());
-        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
+        let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
         drop(guard);
         if ends {
             shared.leave(&leave);

@@ -13,6 +13,7 @@ use crate::core::Core;
 use crate::errands::Errand;
 use crate::ring::RingLink;
 use crate::silence::Silence;
+use crate::timers::Listed;
 use crate::ud::UdLink;
 use crate::udp::UdpLink;
 
@@ -73,6 +74,8 @@ pub(crate) struct QpEntry {
     /// When it is to be looked whether the accesses have ended that its send queue waits for, and
     /// how long after that for the next time.
     look: Option<(Instant, Duration)>,
+    /// By which time it is listed among the endpoint's timers.
+    pub listed: Listed,
 }
 
 impl QpEntry {
@@ -89,6 +92,7 @@ impl QpEntry {
             patient: true,
             silence: Silence::default(),
             look: None,
+            listed: Listed::default(),
         }
     }
 

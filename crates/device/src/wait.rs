@@ -104,7 +104,7 @@ impl Shared {
         if !worked && state.awaits_reply() {
             state.give_up_replies(&now);
         }
-        let deadline = earlier(state.deadline, state.look_for_silence(&now));
+        let deadline = earlier(state.timers.next(), state.look_for_silence(&now));
         let errands = !state.errands.is_empty();
         if !worked {
             self.source_deadline

@@ -38,7 +38,7 @@ impl State {
             return Found::LongWay;
         }
         // A deadline may be that of a wait which is over: it alone does not make the way long.
-        if self.deadline.is_some_and(|d| self.is_time(d, now)) {
+        if self.timers.next().is_some_and(|d| self.is_time(d, now)) {
             return Found::LongWay;
         }
         self.core.enough = false;

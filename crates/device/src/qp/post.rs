@@ -35,7 +35,7 @@ impl Qp {
         state.fruitless = 0;
         state.spin.end();
         shared.note_activity(&Now::default());
-        let (deadline, errands) = (state.deadline, !state.errands.is_empty());
+        let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
         drop(guard);
         shared.mind(deadline, errands);
         true
@@ -116,7 +116,7 @@ impl Qp {
         // Who sleeps without a limit is to look at the peer now and then, from now on.
         state.unanswered |= owed;
         let look_at = owed.then_some(state.look_at);
-        let deadline = earlier(state.deadline, look_at);
+        let deadline = earlier(state.timers.next(), look_at);
         let errands = !state.errands.is_empty();
         drop(guard);
         shared.mind(deadline, errands);
