@@ -1,6 +1,8 @@
 //! The short way of progress: messages of one segment and acknowledgments that came for the rings
 //! that are polled, where there is nothing else to mind.
 
+use std::sync::atomic::Ordering;
+
 use super::HOT_RINGS;
 use crate::clock::Now;
 use crate::core::qp_index;
@@ -34,7 +36,8 @@ impl State {
     #[inline]
     pub(super) fn take_plain(&mut self, now: &Now) -> Found {
         let port = self.udp.links + self.udp.datagrams > 0;
-        if port || !self.pending.is_empty() || !self.inbox.is_empty() {
+        let lost = self.lost.load(Ordering::Relaxed);
+        if port || lost || !self.pending.is_empty() || !self.inbox.is_empty() {
             return Found::LongWay;
         }
         // A deadline may be that of a wait which is over: it alone does not make the way long.
