@@ -15,6 +15,7 @@
 #include <linux/list.h>
 #include <linux/mmu_notifier.h>
 #include <linux/mutex.h>
+#include <linux/notifier.h>
 #include <linux/rwsem.h>
 #include <linux/slab.h>
 #include <linux/spinlock.h>
@@ -69,6 +70,7 @@ struct cw_device {
 	u32 last_session;
 	struct list_head messages; /* taken off the event queue, under queue_lock */
 	struct work_struct work;
+	struct notifier_block reboot;
 };
 
 /* An event, in the buffer that the device wrote it to. */
@@ -185,6 +187,7 @@ u64 cw_in_window(const struct cw_range *range, u64 offset);
 
 /* keep.c: what is left of it when the device goes */
 void cw_leave(struct cw_device *dev);
+int cw_withdraw(struct cw_device *dev);
 void cw_keep_taken(struct cw_segment *segment, unsigned long number, struct page *from);
 struct page *cw_kept(struct cw_segment *segment, unsigned long number);
 vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsigned long number);

@@ -86,14 +86,20 @@ static int cw_add(struct cw_device *dev, struct cw_call *call)
 	return virtqueue_add_sgs(dev->control, sgs, 1, 1, call, GFP_ATOMIC);
 }
 
+/* What the host hears of a device that is dead: that it has been left, and that all of it ends. */
+static bool cw_is_last(const struct cw_call *call)
+{
+	return call->header.operation == cpu_to_le16(CW_LEFT) ||
+	       call->header.operation == cpu_to_le16(CW_BEGIN);
+}
+
 static int cw_try_queue(struct cw_device *dev, struct cw_call *call)
 {
 	int error = -ENODEV;
 	bool room = false;
 
 	spin_lock_irq(&dev->queue_lock);
-	/* The last that the host hears is that a device which is dead has been left. */
-	if (dev->gone || (dev->dead && call->header.operation != cpu_to_le16(CW_LEFT)))
+	if (dev->gone || (dev->dead && !cw_is_last(call)))
 		goto out;
 	room = cw_reap(dev);
 	error = cw_add(dev, call);

@@ -75,6 +75,27 @@ void cw_leave(struct cw_device *dev)
 	mutex_unlock(&dev->lock);
 }
 
+/*
+ * The device is about to be reset: the host ends what it has of this driver, and says when nothing
+ * is shown any more. A QEMU that shows something to a device which is reset ends itself when a
+ * driver begins anew. A host that has given the machine up understands the first request, any other
+ * the second; who does not answer is not waited for much longer than for any answer.
+ */
+int cw_withdraw(struct cw_device *dev)
+{
+	struct cw_request_header left = { .operation = cpu_to_le16(CW_LEFT) };
+	struct cw_request_header begin = { .operation = cpu_to_le16(CW_BEGIN) };
+	struct cw_answer answer;
+	int error;
+
+	cw_leave(dev);
+	cw_objects_kill(dev);
+	cw_post(dev, &left);
+	error = cw_call(dev, &begin, NULL, &answer);
+	/* So says one that has given it up. */
+	return error == -ENODEV ? 0 : error;
+}
+
 /* What was kept of a page; NULL if nothing was. */
 struct page *cw_kept(struct cw_segment *segment, unsigned long number)
 {

@@ -6,6 +6,7 @@
 #include <linux/io.h>
 #include <linux/miscdevice.h>
 #include <linux/module.h>
+#include <linux/reboot.h>
 #include <linux/slab.h>
 
 #include "causeway.h"
@@ -126,7 +127,6 @@ static void cw_kill(struct cw_device *dev)
 	spin_lock_irq(&dev->queue_lock);
 	dev->gone = true;
 	spin_unlock_irq(&dev->queue_lock);
-	cw_objects_kill(dev);
 	virtio_reset_device(dev->vdev);
 	cw_control_drain(dev);
 	cw_events_end(dev);
@@ -145,6 +145,25 @@ static int cw_begin(struct cw_device *dev)
 	virtio_device_ready(dev->vdev);
 	virtqueue_kick(dev->events);
 	return cw_call(dev, &header, NULL, &answer);
+}
+
+/* Nothing is shown any more when this returns, unless the host is silent. */
+static void cw_end_shown(struct cw_device *dev)
+{
+	int error = cw_withdraw(dev);
+
+	if (error)
+		dev_warn(&dev->vdev->dev, "the host may show something yet: %d\n", error);
+}
+
+/*
+ * The machine starts again, another kernel begins, or the power goes. Processes may run yet: to
+ * them the device is dead, and what is their own they have.
+ */
+static int cw_reboot(struct notifier_block *reboot, unsigned long how, void *command)
+{
+	cw_end_shown(container_of(reboot, struct cw_device, reboot));
+	return NOTIFY_DONE;
 }
 
 /* Not held while the name is made or taken away: who opens it holds the lock of names. */
@@ -196,6 +215,9 @@ static int cw_probe(struct virtio_device *vdev)
 	error = cw_publish(dev);
 	if (error)
 		goto dead;
+	dev->reboot.notifier_call = cw_reboot;
+	/* It can't fail. */
+	register_reboot_notifier(&dev->reboot);
 	dev_info(&vdev->dev, "window of %llu MiB at %pa\n", dev->window_bytes >> 20, &dev->window);
 	return 0;
 dead:
@@ -208,8 +230,10 @@ static void cw_remove(struct virtio_device *vdev)
 {
 	struct cw_device *dev = vdev->priv;
 
+	unregister_reboot_notifier(&dev->reboot);
 	misc_deregister(&cw_misc);
 	cw_set_current(NULL);
+	cw_end_shown(dev);
 	cw_kill(dev);
 	cw_device_put(dev);
 }

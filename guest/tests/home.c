@@ -364,9 +364,9 @@ static void ending(void)
 	EXPECT(send(session, "x", -1) == -ENODEV && move() == -ENODEV);
 	EXPECT(request(CAUSEWAY_HOLD, ADDRESS, PAGE_SIZE) == 0 && !homes.pages[0]);
 	EXPECT(file->f_op->unlocked_ioctl(file, CAUSEWAY_LET_GO, 0) == 0 && found(0) == 99);
-	/* Taken out afterwards, it is not copied once more; and said again, nothing is. */
+	/* Taken out afterwards, it is not copied once more. */
 	unplug();
-	EXPECT(found(1) == 2 && host.asked[CW_LEFT] == 1);
+	EXPECT(found(1) == 2 && host.asked[CW_BEGIN] == 1);
 	close_file(session);
 	host_gone();
 	process_ends();

@@ -118,6 +118,13 @@ static int carry_out(const struct cw_request_header *header, struct cw_answer *a
 	case CW_PUNCH:
 		host.punched++;
 		return 0;
+	case CW_BEGIN:
+		for (handle = 1; handle < HANDLES; handle++)
+			hide(handle, NULL);
+		memset(host.has, 0, sizeof(host.has));
+		return 0;
+	case CW_LEFT:
+		return EINVAL;
 	case CW_HIDE:
 	case CW_RELEASE:
 		if (handle >= HANDLES || !host.has[handle])
@@ -296,11 +303,14 @@ void begin(void)
 
 void unplug(void)
 {
+	kernel.asleep = NULL;
+	EXPECT(!cw_withdraw(device) || host.silent || host.status || host.short_by);
 	cw_leave(device);
 	spin_lock_irq(&device->queue_lock);
 	device->gone = true;
 	spin_unlock_irq(&device->queue_lock);
-	cw_objects_kill(device);
+	/* QEMU 11.1 ends itself if a driver begins after this. */
+	EXPECT(!host.shown || host.silent || host.status);
 	cw_control_drain(device);
 	cw_events_end(device);
 }

@@ -167,6 +167,42 @@ static void nothing_is_shown(void)
 	end();
 }
 
+/* The machine starts again while a process has something mapped, and goes on for a while. */
+static void reboots(void)
+{
+	static struct vm_area_struct vma;
+	struct file *file;
+
+	begin();
+	file = segment(PAGES);
+	map(&vma, file, PAGES);
+	EXPECT(touch(&vma, 0) == VM_FAULT_NOPAGE && host.shown == 1);
+	EXPECT(cw_withdraw(device) == 0 && host.shown == 0 && granted() == 0 && !vma.pages[0]);
+	/* Nothing comes back, and nothing is asked of the host any more. */
+	EXPECT(touch(&vma, 0) == VM_FAULT_NOPAGE && pfn_to_page(vma.pages[0])->lone);
+	EXPECT(host.last.operation == CW_BEGIN && host.shown == 0);
+	fput(file);
+	unmap(&vma, file);
+	end();
+}
+
+/* So it does where the host does not answer, refuses, or has given it up. */
+static void reboots_alone(void)
+{
+	static const struct {
+		bool silent;
+		int status, error;
+	} hosts[] = { { true, 0, -ETIMEDOUT }, { false, EBADMSG, -EBADMSG }, { false, ENODEV, 0 } };
+
+	for (unsigned int i = 0; i < ARRAY_SIZE(hosts); i++) {
+		begin();
+		host.silent = hosts[i].silent;
+		host.status = hosts[i].status;
+		EXPECT(cw_withdraw(device) == hosts[i].error && device->dead);
+		end();
+	}
+}
+
 static void leaves(void)
 {
 	kernel.asleep = NULL;
@@ -389,6 +425,8 @@ void test_objects(void)
 	bounds();
 	false_places();
 	nothing_is_shown();
+	reboots();
+	reboots_alone();
 	ends_meanwhile();
 	pinned_for_good();
 	around();

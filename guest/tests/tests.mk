@@ -5,8 +5,8 @@ DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c home.c keep.c obj
 	segment.c session.c sleep.c)
 # What the driver includes is all in kernel.h.
 DRIVER_HEADERS := anon_inodes completion cred delay eventfd file fs highmem kref list log2 \
-	memremap mm mman mmu_notifier mutex pkeys poll rwsem scatterlist sched/mm slab spinlock \
-	uaccess uio userfaultfd_k virtio virtio_config wait workqueue xarray
+	memremap mm mman mmu_notifier mutex notifier pkeys poll rwsem scatterlist sched/mm slab \
+	spinlock uaccess uio userfaultfd_k virtio virtio_config wait workqueue xarray
 
 test-programs: $(DRIVER_TESTS)
 
