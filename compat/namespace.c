@@ -37,14 +37,17 @@ static void *end_at_once(void *nothing)
 	return nothing;
 }
 
-static void make_thread(void *first)
+static bool make_thread(void *first)
 {
 	create_fn *create = (create_fn *)dlsym(first, "pthread_create");
 	join_fn *join = (join_fn *)dlsym(first, "pthread_join");
 	pthread_t thread;
 
-	if (create && join && create(&thread, NULL, end_at_once, NULL) == 0)
+	if (!create || !join)
+		return false;
+	if (create(&thread, NULL, end_at_once, NULL) == 0)
 		join(thread, NULL);
+	return true;
 }
 
 static void tell_first_namespace(void)
@@ -52,12 +55,14 @@ static void tell_first_namespace(void)
 	// Until glibc 2.34 threads were a library of their own.
 	static const char *const names[] = { "libc.so.6", "libpthread.so.0" };
 
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+	bool made = false;
+
+	for (size_t i = 0; !made && i < sizeof(names) / sizeof(*names); i++) {
 		void *first = dlmopen(LM_ID_BASE, names[i], RTLD_NOW | RTLD_NOLOAD);
 
 		if (!first)
 			continue;
-		make_thread(first);
+		made = make_thread(first);
 		dlclose(first);
 	}
 }
