@@ -16,7 +16,8 @@ const LOOKS: u32 = 64;
 /// meanwhile the long way.
 const LOOKS_PATIENT: u32 = 256;
 const PATIENT_PASSES: u32 = 4;
-/// Passes of which one takes the long way, whatever this one finds.
+/// Passes of which one takes the long way: with several rings before it looks at them, since one
+/// may go on receiving while another waits; with one ring if there is nothing on it.
 const PASSES_PER_LONG_ONE: usize = 16;
 
 /// What the short way has found.
