@@ -2,14 +2,15 @@
 //! move: nothing is lost, nothing that belongs to somebody else is touched. Needs the right to trap
 //! kernel faults (root).
 
-use crate::patience::returns;
+use crate::patience::{moves, returns};
 use crate::span::{CHUNK, PAGE};
 use crate::sys::at;
 use crate::uffd::feature;
-use crate::{Mover, Store};
+use crate::{Mover, Store, Unmovable};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{Advice, MapFlags, MprotectFlags, MremapFlags, ProtFlags};
 use std::cell::RefCell;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -200,7 +201,7 @@ fn check(deed: Deed, addr: usize, elsewhere: usize, (first, last): (usize, usize
 fn is_writable(addr: usize) -> bool {
     let file = std::fs::File::open("/dev/zero").expect("/dev/zero");
     // SAFETY: a byte of the test's own memory, or the call fails.
-    let got = unsafe { libc::read(std::os::fd::AsRawFd::as_raw_fd(&file), at(addr), 1) };
+    let got = unsafe { libc::read(file.as_raw_fd(), at(addr), 1) };
     got == 1
 }
 
@@ -221,14 +222,69 @@ fn at_step(usable: u64, step: &'static str, deed: Deed, range: (usize, usize)) {
     check(deed, addr, elsewhere, range);
     if let Ok(moved) = moved {
         returns(&mover, moved);
-        let after = if deed == Deed::NoAccess {
-            Deed::ReadOnly
-        } else {
-            deed
-        };
-        check(after, addr, elsewhere, range);
+        check_twice(deed, addr, elsewhere, range);
     }
     drop(mover);
+}
+
+/// The same on the way back, which fails at first if somebody holds a page of the first chunk.
+fn at_step_back(step: &'static str, deed: Deed, range: (usize, usize), held: Option<usize>) {
+    println!("{step}: {deed:?}, {range:?}, held: {held:?}");
+    let (mover, store) = (Mover::new(None), store());
+    let (addr, elsewhere) = (apart(), apart());
+    map(addr, PAGES, RW, MapFlags::FIXED_NOREPLACE);
+    (0..PAGES).for_each(|page| paint(addr, page, 1 + page as u64));
+    let mut moved = moves(&mover, &store, addr, PAGES * PAGE);
+    let holder = held.map(|page| hold(addr + page * PAGE));
+    HOOK.set(Some((
+        step,
+        Box::new(move || act(deed, addr, elsewhere, range)),
+    )));
+    if let Some(holder) = holder {
+        let (left, why) = mover.take_back(moved).expect_err("a page is held");
+        assert_eq!(why, Unmovable::Pinned);
+        check(deed, addr, elsewhere, range);
+        moved = left;
+        drop(holder);
+    }
+    returns(&mover, moved);
+    assert!(HOOK.take().is_none(), "{step} is not reached");
+    check(deed, addr, elsewhere, range);
+}
+
+/// Has a pipe refer to a page, until it is closed.
+fn hold(addr: usize) -> (OwnedFd, OwnedFd) {
+    let pipe = rustix::pipe::pipe().expect("a pipe");
+    let page = libc::iovec {
+        iov_base: at(addr),
+        iov_len: PAGE,
+    };
+    // SAFETY: a page of the test's own.
+    let held = unsafe { libc::vmsplice(pipe.1.as_raw_fd(), &raw const page, 1, 0) };
+    assert_eq!(held, PAGE as isize);
+    pipe
+}
+
+/// Once more, after [`check`].
+fn check_twice(deed: Deed, addr: usize, elsewhere: usize, range: (usize, usize)) {
+    let after = if deed == Deed::NoAccess {
+        Deed::ReadOnly
+    } else {
+        deed
+    };
+    check(after, addr, elsewhere, range);
+}
+
+#[test]
+fn whatever_happens_at_any_step_of_a_way_back() {
+    for step in ["back.begun", "back.trapped"] {
+        for deed in [Deed::Nothing, Deed::Unmap, Deed::UnmapAndMap, Deed::Replace] {
+            for range in [(FIRST, LAST), (0, CHUNK / PAGE)] {
+                at_step_back(step, deed, range, None);
+                at_step_back(step, deed, range, Some(FIRST - 1));
+            }
+        }
+    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! Ranges of addresses or file offsets, in bytes, on page boundaries.
 
-/// Bytes in a page: x86-64 has only this size for what is moved.
-pub const PAGE: usize = 4096;
+pub use causeway_identity::PAGE;
 
 /// What is moved in one go: the most that a writer to the memory waits for. A multiple of the size
 /// of a huge page, so that page tables move whole.

@@ -48,6 +48,15 @@ impl Area {
         self.0.start += len;
     }
 
+    /// The first `len` bytes are wanted nowhere.
+    pub fn skip(&mut self, len: usize) {
+        if len > 0 {
+            // SAFETY: the beginning of what is ours alone.
+            unsafe { unmap(Span::new(self.0.start, self.0.start + len)) };
+            self.advance(len);
+        }
+    }
+
     /// Maps zeros, or a file at an offset, over the whole area.
     pub fn map(&self, file: Option<(BorrowedFd<'_>, usize)>, prot: ProtFlags) -> Result<(), Errno> {
         let (start, len) = (at(self.0.start), self.0.len());

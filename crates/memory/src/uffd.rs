@@ -263,6 +263,18 @@ impl Uffd {
         }
     }
 
+    /// Whether all of a range is one mapping of private memory that is watched: there is no page
+    /// cache that a page of it could come from (EINVAL), where the kernel looks for such a mapping
+    /// first (ENOENT). Waits while events are unread.
+    pub fn watches_private(&self, span: Span) -> bool {
+        loop {
+            match self.resume(span) {
+                Err(Errno::AGAIN) => std::thread::yield_now(),
+                result => return result == Err(Errno::INVAL),
+            }
+        }
+    }
+
     /// Enters a page of the page cache into the page table, and wakes who waits for it. EAGAIN:
     /// events are unread. EFAULT: there is no such page.
     pub fn resume(&self, span: Span) -> Result<(), Errno> {

@@ -30,11 +30,10 @@ pub mod remote;
 mod self_test;
 mod sys;
 
+pub use causeway_identity::PAGE;
 pub use pagemap::{Entry, Pagemap};
 pub use question::{Answer, Holes, Reach, ask};
 pub use self_test::self_test;
 
-/// Bytes in a page.
-pub const PAGE: usize = 4096;
 /// Most bytes that can be asked about at once.
 pub const RANGE_MAX: usize = 2 << 20;

@@ -1,9 +1,13 @@
 //! The way back: pages of a store become private memory again, unless somebody else refers to them.
+//!
+//! The program may unmap them meanwhile, and map something else there. So all is looked at again
+//! immediately before the mapping is replaced, and afterwards only that counts as the mover's own
+//! of which the kernel says that it is watched.
 
 use super::{Engine, RW, shows};
 use crate::extents::Freed;
 use crate::pieces::Piece;
-use crate::span::Span;
+use crate::span::{PAGE, Span};
 use crate::store::{Handle, Store};
 use crate::sys::{self, Area, NoSignals};
 use crate::uffd::Trap;
@@ -91,7 +95,7 @@ impl Engine {
         let events = &self.shared.events;
         events.register(shell, Trap::Missing).map_err(unused)?;
         let _signals = NoSignals::new();
-        causeway_fault::point("back.begun");
+        super::step("back.begun");
         let piece = Piece {
             span: chunk,
             offset,
@@ -99,7 +103,7 @@ impl Engine {
             fd: store.number(),
             idle: false,
         };
-        let replaced = self.replace(shell, piece, window, &stage, store);
+        let replaced = self.replace((vma, shell), piece, window, &stage, store);
         let done = match replaced {
             Ok(()) => chunk.len(),
             Err((used, _)) => used.map_or(0, |used| used.done),
@@ -113,10 +117,11 @@ impl Engine {
 
     /// Moves the husk at `shell` over the pages of `piece`, and fills it with their contents, which
     /// `stage` shows too, if nobody else refers to them. On failure what is not filled shows the
-    /// store as before, by `window`.
+    /// store as before, by `window`. EBUSY, with nothing done, where something else than `vma` is
+    /// there by now: it is to be looked at again.
     fn replace(
         &self,
-        shell: Span,
+        (vma, shell): (&Vma, Span),
         piece: Piece,
         mut window: Area,
         stage: &Area,
@@ -124,33 +129,90 @@ impl Engine {
     ) -> Result<(), (Option<Used>, Errno)> {
         let (target, source) = (piece.span, stage.span().start);
         let _hold = self.hold(target);
+        if !self.is_as_found(vma, target) {
+            return Err((None, Errno::BUSY));
+        }
         self.shared.table().source = Some(piece);
         self.place(target, shell.start, None)
             .map_err(|error| (None, error))?;
         // From here on accesses are trapped.
-        causeway_fault::point("back.trapped");
+        super::step("back.trapped");
         let free = self.asker.is_stored_free(store, piece.offset, stage.span());
         let filled = if free {
-            self.shared.events.copy(target, source)
+            self.fill_husk(target, source)
         } else {
             Err((0, Errno::BUSY))
         };
         let Err((done, error)) = filled else {
             return Ok(());
         };
-        let husk = if done == 0 {
+        let husk = if done == 0 && self.husks(target).eq([target]) {
             self.set_aside(target)
         } else {
             None
         };
         // Nobody has seen what is not filled: the store's pages are as they were.
         window.advance(done);
-        let rest = Span::new(target.start + done, target.end);
-        let shown = self.place(rest, window.span().start, shows(store, piece.offset + done));
-        // Whoever touched the rest would wait for ever.
-        shown.expect("no memory to undo what failed for lack of memory");
-        window.advance(rest.len());
+        for part in self.husks(Span::new(target.start + done, target.end)) {
+            let reached = target.end - window.span().len();
+            window.skip(part.start - reached);
+            let offset = piece.offset + (part.start - target.start);
+            let shown = self.place(part, window.span().start, shows(store, offset));
+            // Whoever touched the rest would wait for ever.
+            shown.expect("no memory to undo what failed for lack of memory");
+            window.advance(part.len());
+        }
         Err((Some(Used { done, husk }), error))
+    }
+
+    /// Whether a part of a mapping is as it was found.
+    fn is_as_found(&self, vma: &Vma, part: Span) -> bool {
+        let same = |now: Vma| {
+            now.span.and(part) == part
+                && (now.device, now.inode, now.prot) == (vma.device, vma.inode, vma.prot)
+                && now.offset.wrapping_sub(now.span.start)
+                    == vma.offset.wrapping_sub(vma.span.start)
+        };
+        self.shared
+            .maps
+            .find(part.start)
+            .is_ok_and(|now| now.is_some_and(same))
+    }
+
+    /// Fills a husk, as far as it is there. On failure: how far, and why no further.
+    fn fill_husk(&self, husk: Span, source: usize) -> Result<(), (usize, Errno)> {
+        let events = &self.shared.events;
+        let Err((done, error)) = events.copy(husk, source) else {
+            return Ok(());
+        };
+        if error != Errno::NOENT {
+            return Err((done, error));
+        }
+        // The program has unmapped a part of it.
+        for page in Span::new(husk.start + done, husk.end).cut_at(PAGE) {
+            let at = page.start - husk.start;
+            match events.copy(page, source + at) {
+                Ok(()) | Err((_, Errno::NOENT)) => {}
+                Err((_, error)) => return Err((at, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The parts of a husk's place where it still is.
+    fn husks(&self, place: Span) -> impl Iterator<Item = Span> {
+        let mut start = place.start;
+        std::iter::from_fn(move || {
+            while start < place.end {
+                let vma = self.shared.maps.find(start).ok()??;
+                let part = vma.span.and(place);
+                start = vma.span.end;
+                if !part.is_empty() && self.shared.events.watches_private(part) {
+                    return Some(part);
+                }
+            }
+            None
+        })
     }
 
     /// Takes a husk into which nothing has come yet out of its place, which stays trapped, to

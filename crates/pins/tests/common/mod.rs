@@ -1,11 +1,11 @@
 //! Holders of pages: what keeps a reference until it is told to let go. Needs root.
 #![allow(dead_code, reason = "not every test program uses all of it")]
 
+pub use causeway_pins::PAGE;
 use rustix::pipe::PipeFlags;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-pub const PAGE: usize = 4096;
 /// What the holders that read write into the pages, once they let go.
 pub const READ_BYTE: u8 = 0xee;
 
