@@ -20,7 +20,7 @@ abi_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,n
 	-Wl,--wrap=pthread_create
 
 # A hidden definition of the one symbol that would need glibc 2.35, and close(2).
-compat := $(addprefix $(BUILD)/obj/,find_object.o close.o namespace.o)
+compat := $(addprefix $(BUILD)/obj/,find_object.o close.o threads.o)
 
 comma := ,
 

@@ -8,9 +8,8 @@
 // touched before; a registration populates it.
 
 #define _GNU_SOURCE
-#include "../../tests/verify/common.h"
-
 #include "common.h"
+#include "side.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -18,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS_MAX = 31, ROUNDS_MIN = 5, DEPTH = 4, PSN = 7 };
+enum { ROUNDS_MAX = 31, ROUNDS_MIN = 5 };
 
 // Rounds shrink with the size, so that a size takes about as long as another.
 static const size_t ROUNDS_BYTES = 128u << 20;
@@ -26,25 +25,9 @@ static const size_t ROUNDS_BYTES = 128u << 20;
 static const int REMOTE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 			  IBV_ACCESS_REMOTE_READ;
 
-static const struct qp_params params = {
-	.access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ,
-	.timeout = 14,
-	.retry_cnt = 7,
-	.rnr_retry = 7,
-	.min_rnr_timer = 12,
-	.rd_atomic = 1,
-};
+static bool polls;
 
 enum what { READ, WRITE, COPY, WHATS };
-
-struct side {
-	struct device dev;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq;
-	struct ibv_qp *qp;
-	int oob;
-	bool polls;
-};
 
 // What the target tells of its memory.
 struct target {
@@ -52,30 +35,6 @@ struct target {
 	uint32_t rkey;
 	uint32_t pad;
 };
-
-static void connect_side(struct side *s)
-{
-	struct ibv_qp_init_attr init = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { DEPTH, DEPTH, 1, 1, 0 },
-	};
-	struct qp_addr own, peer;
-
-	device_open(&s->dev, NULL, 0);
-	s->pd = ibv_alloc_pd(s->dev.ctx);
-	s->cq = ibv_create_cq(s->dev.ctx, 2 * DEPTH, NULL, NULL, 0);
-	need(s->pd && s->cq, "ibv_alloc_pd, ibv_create_cq");
-	init.send_cq = init.recv_cq = s->cq;
-	s->qp = ibv_create_qp(s->pd, &init);
-	need(s->qp, "ibv_create_qp");
-	need0(qp_to_init(s->qp, &params));
-	own = (struct qp_addr){ s->qp->qp_num, PSN, s->dev.gid };
-	oob_send(s->oob, &own, sizeof own);
-	oob_recv(s->oob, &peer, sizeof peer);
-	need0(qp_to_rtr(s->qp, &s->dev, &params, &peer));
-	need0(qp_to_rts(s->qp, &params, PSN));
-	oob_barrier(s->oob, 1);
-}
 
 static double us_since(uint64_t start)
 {
@@ -110,7 +69,7 @@ static void answer(struct side *s, size_t size, enum what what)
 	need(mr, "ibv_reg_mr");
 	struct target t = { (uintptr_t)memory, mr->rkey, 0 };
 	oob_send(s->oob, &t, sizeof t);
-	while (s->polls && recv(s->oob, &go, sizeof go, MSG_PEEK | MSG_DONTWAIT) <= 0)
+	while (polls && recv(s->oob, &go, sizeof go, MSG_PEEK | MSG_DONTWAIT) <= 0)
 		need(ibv_poll_cq(s->cq, 1, &wc) == 0, "ibv_poll_cq");
 	oob_recv(s->oob, &go, sizeof go);
 	start = now_ns();
@@ -213,11 +172,12 @@ int main(int argc, char **argv)
 	pid_t peer = fork();
 	need(peer >= 0, "fork");
 	bool first = peer != 0;
-	struct side s = { .oob = fds[first], .polls = !strcmp(argv[1], "polls") };
+	struct side s = { .oob = fds[first] };
 
+	polls = !strcmp(argv[1], "polls");
 	close(fds[!first]);
 	pin(atoi(argv[first ? 2 : 3]));
-	connect_side(&s);
+	connect_side(&s, REMOTE);
 	for (int i = 4; i < argc; i++)
 		one_size(&s, strtoull(argv[i], NULL, 10), first);
 	oob_barrier(s.oob, 2);

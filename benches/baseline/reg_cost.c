@@ -12,39 +12,21 @@
 // peers has no reason to before there is one.
 
 #define _GNU_SOURCE
-#include "../../tests/verify/common.h"
-
 #include "common.h"
+#include "side.h"
 
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { REPEATS_MAX = 31, REPEATS_MIN = 1, AGAIN = 8, DEPTH = 4, PAGE = 4096, PSN = 7 };
+enum { REPEATS_MAX = 31, REPEATS_MIN = 1, AGAIN = 8, PAGE = 4096 };
 
 // Repeats shrink with the size, so that a size takes about as long as another.
 static const size_t REPEATS_BYTES = 256u << 20;
 
 static const int REMOTE = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
 			  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
-
-static const struct qp_params params = {
-	.access = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC,
-	.timeout = 14,
-	.retry_cnt = 7,
-	.rnr_retry = 7,
-	.min_rnr_timer = 12,
-	.rd_atomic = 1,
-};
-
-struct side {
-	struct device dev;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq;
-	struct ibv_qp *qp;
-	int oob;
-};
 
 // What the owner of an MR tells its peer, and what the peer answers. Without `more`, the end.
 struct question {
@@ -57,30 +39,6 @@ struct answer {
 	uint64_t word;
 	uint64_t ns;
 };
-
-static void connect_side(struct side *s)
-{
-	struct ibv_qp_init_attr init = {
-		.qp_type = IBV_QPT_RC,
-		.cap = { DEPTH, DEPTH, 1, 1, 0 },
-	};
-	struct qp_addr own, peer;
-
-	device_open(&s->dev, NULL, 0);
-	s->pd = ibv_alloc_pd(s->dev.ctx);
-	s->cq = ibv_create_cq(s->dev.ctx, 2 * DEPTH, NULL, NULL, 0);
-	need(s->pd && s->cq, "ibv_alloc_pd, ibv_create_cq");
-	init.send_cq = init.recv_cq = s->cq;
-	s->qp = ibv_create_qp(s->pd, &init);
-	need(s->qp, "ibv_create_qp");
-	need0(qp_to_init(s->qp, &params));
-	own = (struct qp_addr){ s->qp->qp_num, PSN, s->dev.gid };
-	oob_send(s->oob, &own, sizeof own);
-	oob_recv(s->oob, &peer, sizeof peer);
-	need0(qp_to_rtr(s->qp, &s->dev, &params, &peer));
-	need0(qp_to_rts(s->qp, &params, PSN));
-	oob_barrier(s->oob, 1);
-}
 
 // The peer: reads a word wherever it is told to, and says how long that took.
 static void read_words(struct side *s)
@@ -209,7 +167,7 @@ static void fork_peer(struct side *s, int own_cpu, int peer_cpu)
 	s->oob = fds[peer != 0];
 	close(fds[peer == 0]);
 	pin(peer ? own_cpu : peer_cpu);
-	connect_side(s);
+	connect_side(s, REMOTE);
 	if (peer == 0) {
 		read_words(s);
 		_exit(0);

@@ -45,7 +45,8 @@ class Run:
         """(target, its row or None) of every row of the design's table."""
         sizes = self.sizes
         rows = [(target, held_to.judge(target, self.results)) for target in
-                held_to.all_targets(sizes.latency, sizes.bandwidth, sizes.register)]
+                held_to.all_targets(sizes.latency, sizes.bandwidth, sizes.register,
+                                    sizes.threads)]
         return [row for row in rows if row[1]] if self.partial else rows
 
     def panels(self):
@@ -112,6 +113,7 @@ def text(run):
         parts += [table.over_size(panel, run.results), table.ahead(panel, run.results)]
     parts += ["### Registration and number",
               table.registration(run.sizes.register, run.results)]
+    parts += [table.threads(run.sizes.threads, run.results)]
     parts += [table.in_number(held_to.PROCESSES, run.results), table.own_loops(run.results)]
     if run.interfaces:
         parts += ["### Shared memory as an interface", interfaces.text(run.interfaces)]

@@ -17,6 +17,9 @@ USELESS_CLOCK = "Correlation coefficient"
 CALIBRATIONS = 3
 REGISTRATION = ("register", "first READ", "register covered", "register again", "deregister",
                 "populate and copy", "register after", "register and READ")
+# What the program threads prints after the size.
+THREADS = ("bare loop", "two bare loops", "one thread", "two threads", "two processes",
+           "one posts, one polls", "two threads on one CQ")
 IDLE_LINE = re.compile(r"without work: ([\d.]+) ms .* broker (\d+) ms")
 
 # Above the UDP ports of endpoints (20481 to 24575), below those that the system hands out.
@@ -65,18 +68,18 @@ def sized(name, size):
     return float(program(name, 0, 1, size).split()[1])
 
 
-def between(world, name, *args, first=()):
-    """Runs a baseline's server and client on the hosts of a world; the client's figure. `first`
-    are arguments before the address."""
+def between(world, name, *args, first=(), wire=None):
+    """Runs a baseline's server and client on the hosts of a world, under a wire if given; the
+    client's figure. `first` are arguments before the address."""
     port = str(next(ports))
     commands = [["taskset", "-c", str(cpu), path(name), *first, host.address, port,
                  *map(str, args)] for cpu, host in enumerate((world.server, world.client))]
-    server = world.server.popen(commands[0], stdout=subprocess.PIPE, text=True)
+    server = world.server.popen(commands[0], wire, stdout=subprocess.PIPE, text=True)
     try:
         if server.stdout.readline() != "ready\n":
             raise Failed(f"{name}: the server does not start")
-        client = world.client.popen(commands[1] + [world.server.address], stdout=subprocess.PIPE,
-                                    stderr=subprocess.PIPE, text=True)
+        client = world.client.popen(commands[1] + [world.server.address], wire,
+                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             out, said = client.communicate(timeout=LIMIT_SECONDS)
             if client.returncode or server.wait(10):
@@ -99,19 +102,19 @@ def cycles_per_us(cpuinfo):
     return float(found.group(1)) / 2
 
 
-def tool(world, wire, name, size, count, client_prefix=()):
+def tool(world, wire, name, size, count, client_prefix=(), pin=True):
     """A perftest tool's figure; a name may end in an option ("ib_send_lat -e"). A run that says
     that its sample of the processor's frequency was useless is repeated."""
     for _ in range(CALIBRATIONS - 1):
         try:
-            return tool_once(world, wire, name, size, count, client_prefix)
+            return tool_once(world, wire, name, size, count, client_prefix, pin)
         except Failed as error:
             if USELESS_CLOCK not in str(error):
                 raise
-    return tool_once(world, wire, name, size, count, client_prefix)
+    return tool_once(world, wire, name, size, count, client_prefix, pin)
 
 
-def tool_once(world, wire, name, size, count, client_prefix):
+def tool_once(world, wire, name, size, count, client_prefix, pin):
     """One run of a perftest tool. Latencies are asked for in cycles: perftest's microseconds have
     a grain of 10 ns, and rest on a frequency that it samples at each start and that other work on
     the processor falsifies. For bandwidths there is no such option."""
@@ -119,7 +122,7 @@ def tool_once(world, wire, name, size, count, client_prefix):
     latency = perftest.is_latency(words[0])
     options = words[1:] + (["-C"] if latency else [])
     try:
-        value = perftest.run(world, wire, words[0], size, count, extra=options,
+        value = perftest.run(world, wire, words[0], size, count, pin=pin, extra=options,
                              client_prefix=client_prefix)
     except perftest.Failed as error:
         raise Failed(str(error)) from error
@@ -142,6 +145,12 @@ def registration(world, wire, size):
     words = program("reg_cost", 0, 1, size, host=world.server, wire=wire).split()
     costs = [float(word) for word in words[1:]]
     return costs + [costs[0] + costs[1]]
+
+
+def threads(world, wire, size):
+    """Millions of WRITEs a second, in the order of THREADS."""
+    words = program("threads", 0, 1, size, host=world.server, wire=wire).split()
+    return [float(word) for word in words[1:]]
 
 
 def churn(world, wire, mode, count):

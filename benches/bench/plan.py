@@ -42,6 +42,7 @@ class Sizes:
         self.latency = (8, 4096) if quick else (8, 256, 4096, 65536, MB)
         self.bandwidth = (65536, MB) if quick else (4096, 65536, MB, 16 * MB, 64 * MB)
         self.register = (4096, MB) if quick else targets.REGISTER_SIZES
+        self.threads = targets.THREAD_SIZES[:1] if quick else targets.THREAD_SIZES
 
     def network(self, sizes):
         """Those that are measured between hosts, or over a network stack."""
@@ -95,15 +96,17 @@ class Plan:
             yield from self.bandwidth_two(size)
         yield from self.blocking_two()
         yield from self.registration()
+        yield from self.threads()
         yield from self.number(first)
 
-    def tool(self, name, size, hosts):
+    def tool(self, name, size, hosts, pin=True):
         """A perftest tool on the wire that these hosts have."""
         world, wire = (self.one, "shm") if hosts == ONE else (self.two, "udp")
         count = (turns if "_lat" in name else messages)(size, hosts, self.quick)
         if name.endswith(BLOCKING):
             count = WAKE_TURNS
-        return step(name, size, hosts, measure.tool, world, wire, name, size, count)
+        label = name if pin else name + targets.ANY_PROCESSOR
+        return step(label, size, hosts, measure.tool, world, wire, name, size, count, (), pin)
 
     def ucx(self, test, transports, size, hosts):
         """ucx_perftest's test over each of the transports."""
@@ -161,10 +164,12 @@ class Plan:
             yield self.tcp("stream", size, ONE)
 
     def blocking_one(self):
-        """The wake-up of a sleeping process on one host."""
+        """The wake-up of a sleeping process on one host, and of one that may look instead: that
+        takes a choice of processors."""
         yield step("eventfd wake-up", 0, ONE, microseconds, lambda: float(
             measure.program("wake", 0, 1, WAKE_TURNS)))
-        yield self.tool(f"ib_send_lat {BLOCKING}", 8, ONE)
+        for pin in (True, False):
+            yield self.tool(f"ib_send_lat {BLOCKING}", 8, ONE, pin)
 
     def udp(self, name, how, size, count):
         """A ping-pong over UDP between the two hosts."""
@@ -200,9 +205,14 @@ class Plan:
             yield from self.ucx(test, ("tcp",), size, TWO)
 
     def blocking_two(self):
-        """The wake-up of a sleeping process on the other host."""
+        """The same of a process on the other host."""
         yield self.udp("UDP wake-up", "sleep", 8, WAKE_TURNS)
-        yield self.tool(f"ib_send_lat {BLOCKING}", 8, TWO)
+        for pin in (True, False):
+            yield self.tool(f"ib_send_lat {BLOCKING}", 8, TWO, pin)
+        for name, how, wire in (("TCP, two sends", "tcp", None),
+                                ("rsocket, two sends", "rsocket", "udp")):
+            yield step(name, targets.TWO_SENDS_BYTES, TWO, microseconds, measure.between, self.two,
+                       "two_sends", WAKE_TURNS // self.part, first=(how,), wire=wire)
 
     def registration(self):
         """Registration, size by size."""
@@ -210,6 +220,12 @@ class Plan:
             names = measure.REGISTRATION
             yield Step([Key(name, size, ONE) for name in names],
                        lambda size=size: measure.registration(self.one, "shm", size))
+
+    def threads(self):
+        """How WRITEs scale with threads, size by size."""
+        for size in self.sizes.threads:
+            yield Step([Key(name, size, ONE) for name in measure.THREADS],
+                       lambda size=size: measure.threads(self.one, "shm", size))
 
     def number(self, first):
         """What queue pairs cost in number."""

@@ -1,6 +1,6 @@
 """The tables of docs/PERFORMANCE.md, in Markdown."""
 
-from bench import series
+from bench import measure, series
 from bench.results import ONE, Key, place_name
 
 UNITS = {"memcpy": "GB/s", "TCP stream": "GB/s", "UDP stream": "GB/s", "idle QP": "KiB",
@@ -10,6 +10,8 @@ UNITS = {"memcpy": "GB/s", "TCP stream": "GB/s", "UDP stream": "GB/s", "idle QP"
 
 def unit(key):
     """The unit of a key's figures."""
+    if key.name in measure.THREADS:
+        return "M/s"
     return UNITS.get(key.name, "GB/s" if key.name.endswith("_bw") else "µs")
 
 
@@ -102,6 +104,19 @@ def registration(sizes, results):
     if not lines:
         return ""
     return ("**Registration with remote access**, µs:\n\n"
+            + markdown([""] + [bytes_text(size) for size in sizes], lines))
+
+
+def threads(sizes, results):
+    """How WRITEs scale with threads, size by size."""
+    lines = []
+    for name in measure.THREADS:
+        found = [results.median(Key(name, size, ONE)) for size in sizes]
+        if any(found):
+            lines.append([name] + [number(f.value) if f else "" for f in found])
+    if not lines:
+        return ""
+    return ("**WRITEs of several threads**, millions a second, one processor for each thread:\n\n"
             + markdown([""] + [bytes_text(size) for size in sizes], lines))
 
 

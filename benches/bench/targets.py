@@ -7,13 +7,20 @@ from bench.results import ONE, TWO, Key
 
 US_PER_NS = 1e-3
 REGISTER_SIZES = (4096, 65536, 1 << 20, 64 << 20, 1 << 30)
+THREAD_SIZES = (8, 4096, 65536)
 COVERED_US = 5.0
+# A blocking SEND where exchanges are frequent and both sides may look before they sleep. A side
+# that is bound to one processor does not, so these run unbound.
+FREQUENT_US = 2.0
+ANY_PROCESSOR = ", unbound"
 IDLE_QP_BYTES = 64 << 10
 CONNECTIONS_PER_SECOND = 10000
 # "Zero", over the three seconds that the test looks.
 IDLE_MS = 1.0
 PROCESSES = 256
 QPS = 4000
+# A request of two_sends: head and body.
+TWO_SENDS_BYTES = 64
 
 # work, size, hosts: what the row is about; key: the figure; bare: the Key of the limit, None for
 # the cache line taken after the figure itself, or a number; limit: from the bare value to the one
@@ -51,7 +58,9 @@ def one_host(latency_sizes, bandwidth_sizes):
         yield Target("WRITE bandwidth", size, ONE, Key("ib_write_bw", size, ONE),
                      Key("memcpy", size, ONE), at_most(part), f"{part:g} x memcpy", True)
     yield latency("blocking SEND latency", "ib_send_lat -e", 8, ONE, Key("eventfd wake-up", 0, ONE),
-                  at_most(1.3), "1.3 x eventfd wake-up")
+                  at_most(1.1), "1.1 x eventfd wake-up")
+    yield latency("blocking SEND, a processor free", "ib_send_lat -e" + ANY_PROCESSOR, 8, ONE,
+                  FREQUENT_US, at_most(1.0), "2 us")
 
 
 def two_hosts():
@@ -68,6 +77,11 @@ def two_hosts():
                      f"{part:g} x {bare}", True)
     yield latency("blocking SEND latency", "ib_send_lat -e", 8, TWO, Key("UDP wake-up", 8, TWO),
                   at_most(1.3), "1.3 x blocking UDP")
+    yield latency("blocking SEND, a processor free", "ib_send_lat -e" + ANY_PROCESSOR, 8, TWO,
+                  Key("UDP ping-pong", 8, TWO), at_most(2), "2 x UDP ping-pong")
+    size = TWO_SENDS_BYTES
+    yield latency("rsocket, request in two sends", "rsocket, two sends", size, TWO,
+                  Key("TCP, two sends", size, TWO), at_most(3.0), "3 x TCP")
 
 
 def registration(sizes):
@@ -80,6 +94,17 @@ def registration(sizes):
                       "5 us")
 
 
+def threads(sizes):
+    """The rows about two threads of a process, and about queues that they share."""
+    for name, bare, part in (("two threads", "two processes", 0.95),
+                             ("two threads", "one thread", 1.8),
+                             ("one posts, one polls", "one thread", 0.8),
+                             ("two threads on one CQ", "one thread", 0.8)):
+        for size in sizes:
+            yield Target(f"WRITEs, {name}", size, ONE, Key(name, size, ONE), Key(bare, size, ONE),
+                         at_most(part), f"{part:g} x {bare}", True)
+
+
 def number():
     """The rows about many queue pairs and processes, and about idleness."""
     yield Target("memory of an idle QP", 0, ONE, Key("idle QP", 0, ONE), IDLE_QP_BYTES / 1024,
@@ -90,10 +115,11 @@ def number():
                  "none (below 1 ms)", False)
 
 
-def all_targets(latency_sizes, bandwidth_sizes, register_sizes=REGISTER_SIZES):
+def all_targets(latency_sizes, bandwidth_sizes, register_sizes=REGISTER_SIZES,
+                thread_sizes=THREAD_SIZES):
     """Every row in the order of the table."""
     return [*one_host(latency_sizes, bandwidth_sizes), *two_hosts(),
-            *registration(register_sizes), *number()]
+            *registration(register_sizes), *threads(thread_sizes), *number()]
 
 
 def pairs(target, results):

@@ -1,5 +1,6 @@
 //! Two processes on a processor each, that do the same with the same memory, or one alone.
 
+use causeway_identity::PAGE;
 use causeway_shm::life::{Life, LifeBook, LifeTable};
 use causeway_shm::lock::{Barrier, Condvar, Locker, Memory, Mutex, RwLock, Semaphore};
 use causeway_shm::{Segment, layout};
@@ -12,8 +13,6 @@ use std::time::Instant;
 
 /// Bytes of the block that holds our objects.
 const BLOCK: usize = 8192;
-/// Bytes of the page that holds the rivals' objects, and the words below.
-const PAGE: usize = 4096;
 pub const MUTEX: usize = 0;
 pub const COND: usize = 64;
 pub const SEMAPHORES: [usize; 2] = [128, 192];

@@ -5,6 +5,7 @@
 use super::segments::row;
 use super::{Error, Rounds, Row, median};
 use causeway_fabric::guest;
+use causeway_identity::PAGE;
 use causeway_sisci::client::Client;
 use causeway_sisci::interrupt::{LocalInterrupt, Plain};
 use causeway_sisci::map::Map;
@@ -16,7 +17,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a segment that are data; behind them lies a page of words.
 const DATA: usize = 8 << 20;
-const PAGE: usize = 4096;
 /// In the page, a line apart: the number of what is asked of the server, what it is, how often, of
 /// how many bytes, from which turn on; and the number of what the server has begun.
 const ASKED: usize = DATA;

@@ -1,6 +1,7 @@
 //! Two processes on a processor each, with segments and interrupts of each other's.
 
 use super::{Error, Rounds, Row, median};
+use causeway_identity::PAGE;
 use causeway_sisci::client::Client;
 use causeway_sisci::interrupt::{LocalInterrupt, Plain};
 use causeway_sisci::map::Map;
@@ -14,8 +15,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Bytes of the page for the bare words.
-const PAGE: usize = 4096;
 /// In the page: how often the two have met, and the bare ping-pong's words, a line apart.
 const MET: usize = 0;
 const WORDS: [usize; 2] = [256, 512];

@@ -138,8 +138,8 @@ fn moves_pages(release: &str) -> bool {
 
 /// Moves a page from under its mapping.
 fn leave_mapping() -> rustix::io::Result<()> {
+    use causeway_identity::PAGE;
     use rustix::mm::{MapFlags, MremapFlags, ProtFlags, mmap_anonymous, mremap_fixed, munmap};
-    const PAGE: usize = 4096;
     let prot = ProtFlags::READ | ProtFlags::WRITE;
     let flags = MremapFlags::MAYMOVE | MremapFlags::DONTUNMAP;
     // SAFETY: two pages of this function's own, which nobody else knows.

@@ -3,13 +3,13 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::os::fd::{AsRawFd, RawFd};
 
-use causeway_fabric::limits::{SLOT_MAX, SLOT_MIN, slot_port};
+use causeway_identity::Slot;
 
 use super::{Finding, read_line};
 
 /// The first and the last port of an endpoint.
-const PORT_MIN: u16 = slot_port(SLOT_MIN);
-const PORT_MAX: u16 = slot_port(SLOT_MAX);
+const PORT_MIN: u16 = Slot::MIN.port();
+const PORT_MAX: u16 = Slot::MAX.port();
 /// `UDP_SEGMENT` of udp(7): the kernel cuts one send into datagrams.
 const UDP_SEGMENT: libc::c_int = 103;
 /// `UDP_GRO` of udp(7): the kernel joins datagrams into one receive.
@@ -36,7 +36,7 @@ pub fn ports() -> Vec<Finding> {
                 holder()
             ),
         ),
-        free if free < usize::from(SLOT_MAX) / 2 => Finding::warn(
+        free if free < usize::from(Slot::COUNT) / 2 => Finding::warn(
             TOPIC,
             format!("only {free} of {range} are free{}", holder()),
         ),
