@@ -87,7 +87,7 @@ def expect_direct(bare):
     traffic.wait_listening(bare, VERIFY_PORT)
     bare.run("ln -sf /opt/causeway/bin/verify /tmp/caller")
     traffic.start(bare, ["/tmp/caller", "--ops", MANY, "127.0.0.1"], "shm")
-    deadline = time.monotonic() + traffic.SECONDS
+    deadline = traffic.deadline_after()
     made = []
     while len(made) < 1 or not any(made):
         if time.monotonic() > deadline:

@@ -33,10 +33,14 @@ CPU = "max,vendor=GenuineIntel,erms=off,fsrm=off"
 # atomic instructions as such, and locks that are shared with others break.
 SMP = "1,maxcpus=2"
 MEMORY = "256M"
+# How many times as long a kernel that checks itself may take for everything.
+CHECKED_PATIENCE = 10
 END_LINE = re.compile(rb"\r?\n<<< (\d+)\r?\n")
-# How a kernel begins when something is wrong with it.
+# How a kernel begins when something is wrong with it. What lockdep says of the memory that it has
+# for "dependency info" is no complaint.
 COMPLAINT = re.compile(r"WARNING: |BUG[: ]|Oops|UBSAN: |KFENCE|Call Trace|general protection|"
-                       r"INFO: |corruption|Bad page|refcount_t|lockup|kernel panic", re.IGNORECASE)
+                       r"(?<!dependency )INFO: |corruption|Bad page|refcount_t|lockup|"
+                       r"kernel panic|ODEBUG: ", re.IGNORECASE)
 
 
 class GuestError(Exception):
@@ -152,6 +156,8 @@ class Guest:
         self.pending = b""
         self.kernel, self.initrd = lab.kernel, lab.initrd
         self.smp, self.memory = SMP, MEMORY
+        # More words for the kernel's command line.
+        self.options = ""
 
     def start(self):
         """Starts QEMU."""
@@ -173,7 +179,7 @@ class Guest:
                 # emulator's translations. Warnings are shown.
                 "-append", "console=ttyS0 loglevel=5 panic=-1 iomem=relaxed no_timer_check "
                 "mitigations=off "
-                f"causeway.address={self.address}/24",
+                f"causeway.address={self.address}/24 {self.options}",
                 "-chardev", f"file,id=console,path={self.console},append=on",
                 "-serial", "chardev:console",
                 "-chardev", f"socket,id=line,fd={theirs.fileno()}",
@@ -284,6 +290,21 @@ class Bare(Guest):
 
     def devices(self):
         return []
+
+
+class Checked(Guest):
+    """A machine with a kernel that checks itself (guest/kasan.config)."""
+
+    def __init__(self, lab, name, number):
+        super().__init__(lab, name, number, None)
+        self.kernel, self.initrd = (f"{path}-kasan" for path in (lab.kernel, lab.initrd))
+        # Threads that meet; and an eighth of the memory says what of it may be touched.
+        self.smp, self.memory = "2", "1G"
+        # Every report, not just the first.
+        self.options = "kasan_multi_shot"
+
+    def read_until(self, pattern, seconds):
+        return super().read_until(pattern, CHECKED_PATIENCE * seconds)
 
 
 def quote(*argv):

@@ -31,7 +31,7 @@ def writes_complete(lab):
 
 def wait_beyond(lab, count, seconds=traffic.SECONDS):
     """Waits until more than `count` WRITEs have completed."""
-    deadline = time.monotonic() + seconds
+    deadline = traffic.deadline_after(seconds)
     while writes_complete(lab) <= count:
         if time.monotonic() > deadline:
             raise GuestError(lab.causeway("status"))

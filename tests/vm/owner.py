@@ -37,7 +37,7 @@ def begin(owner, *peers, rounds=()):
 def wait_mapped(process):
     """A peer on the host has mapped the segment that the owner's memory is in. Before it first used
     that, all its accesses went by ring: it holds nothing, and its end moves nothing."""
-    deadline = time.monotonic() + traffic.SECONDS
+    deadline = traffic.deadline_after()
     while time.monotonic() < deadline:
         with open(f"/proc/{process.pid}/maps", encoding="utf-8", errors="replace") as f:
             ranges = [line.split()[0].split("-") for line in f]
@@ -49,7 +49,7 @@ def wait_mapped(process):
 
 def segment_after(owner, last=None):
     """The segment that the owner's memory has come to be in, when it is not the last one."""
-    deadline = time.monotonic() + traffic.SECONDS
+    deadline = traffic.deadline_after()
     while time.monotonic() < deadline:
         text = owner.run("cat /tmp/owner.out")
         segments = re.findall(r"^in (\d+)$", text, re.MULTILINE)
@@ -66,7 +66,7 @@ def rounds(guest):
 
 def expect_rounds(guest):
     """It goes on."""
-    before, deadline = rounds(guest), time.monotonic() + traffic.SECONDS
+    before, deadline = rounds(guest), traffic.deadline_after()
     while rounds(guest) < before + 2:
         if time.monotonic() > deadline:
             raise GuestError(f"the peer does not go on: {guest.run('cat /tmp/peer.out')[-600:]}")

@@ -86,7 +86,7 @@ def expect_nothing_shown(guest, qmp=None):
     if qmp is None:
         with Qmp(guest.qmp) as connection:
             return expect_nothing_shown(guest, connection)
-    deadline = time.monotonic() + traffic.SECONDS
+    deadline = traffic.deadline_after()
     while ranges := shown(qmp):
         if time.monotonic() > deadline:
             raise GuestError(f"{guest.name} is shown {ranges}")

@@ -22,6 +22,13 @@ PAGE = 4096
 
 # Programs on the host, by name.
 running = {}
+# How many times as long everything may take: more where a kernel checks itself.
+patience = 1
+
+
+def deadline_after(seconds=SECONDS):
+    """When something must have happened."""
+    return time.monotonic() + patience * seconds
 
 
 def name_of(argv):
@@ -53,13 +60,13 @@ def wait(place, name, seconds=SECONDS):
     if not isinstance(place, Guest):
         process = running.pop(name)
         try:
-            output, _ = process.communicate(timeout=seconds)
+            output, _ = process.communicate(timeout=patience * seconds)
         except subprocess.TimeoutExpired:
             process.kill()
             output, _ = process.communicate()
             raise GuestError(f"{name} on the host does not end: {output[-600:]}") from None
         return process.returncode, output
-    deadline = time.monotonic() + seconds
+    deadline = deadline_after(seconds)
     while time.monotonic() < deadline:
         place.send(f"cat /tmp/{name}.status")
         found, text = place.finish()
@@ -73,7 +80,7 @@ def wait(place, name, seconds=SECONDS):
 
 def wait_said(place, name, word, seconds=SECONDS):
     """Waits until a program has said a word."""
-    deadline = time.monotonic() + seconds
+    deadline = deadline_after(seconds)
     while time.monotonic() < deadline:
         if isinstance(place, Guest):
             if word in place.run(f"cat /tmp/{name}.out"):
@@ -114,7 +121,8 @@ def stop_all(lab):
             guest.run("killall -9 -q ibv_rc_pingpong ib_send_lat ib_write_lat ib_read_lat "
                       "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw "
                       "local pair three interrupts dma segments locks pingpong intr reflect "
-                      "dmabench intruder verify errors owner peer rping rstream ucx_perftest; "
+                      "dmabench intruder verify errors owner peer rping rstream ucx_perftest "
+                      "home ioctls; "
                       "wait; true")
 
 
@@ -122,7 +130,7 @@ def wait_listening(place, port, seconds=SECONDS, udp=False):
     """Waits until a server listens; the connection manager's does by UDP."""
     table = "u" if udp else "t"
     pattern = f":{port} "
-    deadline = time.monotonic() + seconds
+    deadline = deadline_after(seconds)
     while time.monotonic() < deadline:
         if isinstance(place, Guest):
             text = place.run(f"netstat -ln{table}")

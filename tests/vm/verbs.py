@@ -81,7 +81,7 @@ def begin_direct(lab, server, client, *reaching):
     argv = [path_of(client, "verify"), "--ops", MANY, server.address]
     traffic.start(client, argv, "shm")
     in_guest = [isinstance(place, Guest) for place in reaching]
-    deadline = time.monotonic() + traffic.SECONDS
+    deadline = traffic.deadline_after()
     made = []
     while len(made) != len(reaching) or not all(made):
         if time.monotonic() > deadline:

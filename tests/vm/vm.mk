@@ -1,7 +1,8 @@
 # What tests/vm runs in guests, beside the distribution's programs and the conformance tests.
 
 VM_CLIENTS := $(addprefix $(BUILD)/test/vm/,pingpong intr reflect dmabench)
-VM_PROGRAMS := $(addprefix $(BUILD)/test/vm/,segments locks intruder home owner) $(VM_CLIENTS)
+VM_PROGRAMS := $(addprefix $(BUILD)/test/vm/,segments locks intruder home owner ioctls) \
+	$(VM_CLIENTS)
 
 test-programs: $(VM_PROGRAMS)
 
@@ -31,3 +32,8 @@ $(BUILD)/test/vm/owner: tests/vm/owner.c tests/verify/common.c $(VERIFY_HEADERS)
 $(BUILD)/test/vm/home: tests/vm/home.c guest/driver/causeway_ioctl.h
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS_STRICT) -pthread -o $@ $<
+
+$(BUILD)/test/vm/ioctls: $(addprefix tests/vm/,ioctls.c calls.c ioctls.h) \
+		guest/driver/causeway_ioctl.h $(BUILD)/lib/libsisci.so $(sisci_headers)
+	@mkdir -p $(@D)
+	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
