@@ -5,6 +5,8 @@
 //! sent; each work request completes at most once, in order; after the end of the queue pair all
 //! have completed.
 
+#[path = "qp_posts.rs"]
+mod posts;
 #[path = "script.rs"]
 mod script;
 #[path = "qp_segments.rs"]
@@ -12,14 +14,12 @@ mod segments;
 #[path = "qp_victim.rs"]
 mod victim;
 
+use causeway_proto::ddp::{Segment, read};
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Config, Connection, SendConfig};
-use causeway_proto::types::{
-    Payload, QpAttr, QpAttrMask as M, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Sge,
-    WcStatus,
-};
+use causeway_proto::types::{QpAttr, QpAttrMask as M, QpState, Service, WcStatus};
 use causeway_proto::ulp::{SegMeta, Space, Ulp, Verdict};
-use causeway_proto::{Bytes, BytesMut, Duration, Instant};
+use causeway_proto::{Bytes, Duration, Instant};
 use causeway_sim::memory::SimHost;
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
@@ -167,79 +167,6 @@ impl Scene {
         }
     }
 
-    fn post_send(&mut self, script: &mut Script<'_>) {
-        let kind = script.byte().unwrap_or(0);
-        let length = u32::from(script.u16()) % 2_000;
-        let remote = script.word();
-        let rkey = u32::from(script.byte().unwrap_or(0));
-        let op = match kind % 8 {
-            0 | 1 => SendOp::Send,
-            2 => SendOp::SendImm(7),
-            3 => SendOp::Write { addr: remote, rkey },
-            4 => SendOp::WriteImm {
-                addr: remote,
-                rkey,
-                imm: 9,
-            },
-            5 => SendOp::Read { addr: remote, rkey },
-            6 => SendOp::FetchAdd {
-                addr: remote & !7,
-                rkey,
-                add: 1,
-            },
-            _ => SendOp::CmpSwap {
-                addr: remote & !7,
-                rkey,
-                compare: 0,
-                swap: 1,
-            },
-        };
-        let atomic = matches!(op, SendOp::FetchAdd { .. } | SendOp::CmpSwap { .. });
-        let lands = atomic || matches!(op, SendOp::Read { .. });
-        let lkey = if lands { LANDING } else { SENT };
-        let signaled = kind & 0x80 == 0;
-        let flags = if signaled {
-            SendFlags::SIGNALED
-        } else {
-            SendFlags::empty()
-        };
-        let sge = Sge {
-            addr: base(lkey) + u64::from(length % 8) * 8,
-            length: if atomic { 8 } else { length },
-            lkey,
-        };
-        let wr = SendWr {
-            wr_id: self.posted[0],
-            op,
-            flags,
-            payload: Payload::Sges([sge].into_iter().collect()),
-        };
-        if self.qp.post_send(wr, &mut self.host).is_ok() {
-            self.posted[0] += 1;
-            self.signaled.push(signaled);
-        }
-    }
-
-    fn post_recv(&mut self, script: &mut Script<'_>) {
-        let length = u32::from(script.u16()) % 2_000;
-        let sge = Sge {
-            addr: base(LANDING) + 2048,
-            length,
-            lkey: LANDING,
-        };
-        let wr = RecvWr {
-            wr_id: self.posted[1],
-            sges: [sge].into_iter().collect(),
-        };
-        if self.qp.config().srq {
-            // Nobody flushes a shared queue: what is left in it at the end was never taken.
-            self.host.srq.push_back(wr);
-            self.posted[1] += 1;
-        } else if self.qp.post_recv(wr, &mut self.host).is_ok() {
-            self.posted[1] += 1;
-        }
-    }
-
     /// The peer says a segment, at the number that is due or at one of its choice.
     fn say(&mut self, script: &mut Script<'_>, segment: &[u8]) {
         let how = script.byte().unwrap_or(0);
@@ -270,12 +197,20 @@ impl Scene {
                 Body::Data(position, segment),
             ));
         } else {
-            self.offer([Space::Request, Space::Response][space], segment, last);
+            // Of what only the other carrier looks at, one bit says that this is a record which has
+            // no header: a whole message.
+            let message = how & 0x80 != 0 && last && space == 0;
+            self.offer(
+                [Space::Request, Space::Response][space],
+                segment,
+                last,
+                message,
+            );
         }
     }
 
     /// What the lossless carrier does with a record.
-    fn offer(&mut self, space: Space, segment: &[u8], last: bool) {
+    fn offer(&mut self, space: Space, segment: &[u8], last: bool, message: bool) {
         let Carrier::Lossless(link) = &mut self.carrier else {
             return;
         };
@@ -294,12 +229,14 @@ impl Scene {
             last,
             direct: false,
         };
-        let bytes = Bytes::from(segment);
-        match self
-            .qp
-            .bind(&mut self.host)
-            .receive(space, meta, bytes, true)
-        {
+        let mut bound = self.qp.bind(&mut self.host);
+        let verdict = if message {
+            bound.message(meta, Bytes::from(segment))
+        } else {
+            let (unit, payload) = read(Bytes::from(segment));
+            bound.receive(space, meta, &unit, payload, true)
+        };
+        match verdict {
             Verdict::Refused(_) if space == Space::Request => link.refused = true,
             Verdict::NotReady(_) | Verdict::Later | Verdict::Ignore if space == Space::Request => {}
             _ => {
@@ -456,14 +393,14 @@ impl Scene {
             Carrier::Lossless(link) => {
                 let mut bound = self.qp.bind(&mut self.host);
                 for space in [Space::Response, Space::Request] {
-                    while link.sent[space as usize] < link.acked + 256
-                        && let Some((_, len)) = bound.next(
-                            space,
-                            link.sent[space as usize],
-                            &mut BytesMut::from(&mut out[..]),
-                        )
-                    {
+                    while link.sent[space as usize] < link.acked + 256 {
+                        let mut segment = Segment::new(&mut out[..]);
+                        let seq = link.sent[space as usize];
+                        if bound.next(space, seq, &mut segment).is_none() {
+                            break;
+                        }
                         link.sent[space as usize] += 1;
+                        let len = segment.len();
                         check_secret(&out[..len]);
                     }
                 }
@@ -493,7 +430,7 @@ impl Scene {
 
     /// Polls all completions, and looks that each is one that may come now.
     fn check_completions(&mut self) {
-        while let Some(wc) = self.host.sends.pop_front() {
+        while let Some((wc, places)) = self.host.sends.pop_front() {
             assert!(
                 wc.wr_id >= self.completed[0],
                 "out of order, or twice: {wc:?}"
@@ -515,7 +452,7 @@ impl Scene {
             assert!(!succeeded || !self.failed, "success after an error: {wc:?}");
             // An unreliable connection's queue stops at an error, and can go on.
             self.failed |= !succeeded && self.qp.config().service == Service::Rc;
-            self.qp.release_send();
+            self.qp.release_send(places);
         }
         while let Some(received) = self.host.receives.pop_front() {
             let wc = received.wc;

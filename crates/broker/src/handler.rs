@@ -15,6 +15,7 @@ use causeway_fabric::services::{
     StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
+use causeway_identity::Slot;
 use causeway_shm::layout::INBOX_LEN;
 use causeway_shm::{LAST_WORDS_BYTES, Segment, Stats};
 use rustix::fs::{Mode, OFlags};
@@ -174,28 +175,28 @@ impl BrokerService for Client<'_> {
             None => Some(fds),
         };
         let id = self.own()?;
-        if !causeway_fabric::limits::slot_is_valid(request.slot) {
-            return Err(Errno::INVAL);
-        }
+        let slot = Slot::new(request.slot).ok_or(Errno::INVAL)?;
         let netns = match (self.peer.vm, proof.as_deref()) {
             (Some(vm), _) => vm,
             (None, Some([socket, rows @ ..])) => {
                 for rows in rows {
                     check_memfd(rows, LAST_WORDS_BYTES as u64)?;
                 }
-                check_slot_socket(socket, request.slot)?
+                check_slot_socket(socket, slot)?
             }
             (None, _) => return Err(Errno::BADMSG),
         };
-        self.hub.add_slot(id, request.slot, netns)?;
+        self.hub.add_slot(id, slot, netns)?;
         if let Some(Ok([socket, rows])) = proof.map(exactly::<2>) {
-            self.hub.add_voice(id, request.slot, Voice { socket, rows });
+            self.hub.add_voice(id, slot, Voice { socket, rows });
         }
         Ok(().into())
     }
 
     fn remove_slot(&mut self, request: SlotRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
-        self.hub.remove_slot(self.own()?, request.slot)?;
+        let id = self.own()?;
+        let slot = Slot::new(request.slot).ok_or(Errno::NOENT)?;
+        self.hub.remove_slot(id, slot)?;
         Ok(().into())
     }
 
@@ -427,7 +428,7 @@ fn status_page(
         uid: endpoint.uid,
         comm: endpoint.comm.clone(),
         wire: endpoint.wire,
-        slots: endpoint.slots.keys().copied().collect(),
+        slots: endpoint.slots.keys().map(|slot| slot.number()).collect(),
         netns: endpoint.slots.values().next().copied().unwrap_or(0),
         qps,
         counters: counters(endpoint),

@@ -5,9 +5,10 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use causeway_fabric::limits::{
-    ENDPOINTS_MAX, NEWS_DELAY, NEWS_HELD_MAX, RETURN_GRACE, SLOTS_PER_ENDPOINT_MAX, slot_is_valid,
+    ENDPOINTS_MAX, NEWS_DELAY, NEWS_HELD_MAX, RETURN_GRACE, SLOTS_PER_ENDPOINT_MAX,
 };
 use causeway_fabric::services::{PeerChange, PeerEvent, WirePref};
+use causeway_identity::Slot;
 use rustix::io::Errno;
 
 use crate::boundary::{Party, PidNamespace};
@@ -24,7 +25,7 @@ use crate::voice::Voice;
 pub type EndpointId = u64;
 
 /// A slot of one network namespace.
-pub type Place = (u64, u16);
+pub type Place = (u64, Slot);
 
 /// Names a tenant: its place in the configuration.
 pub type TenantId = usize;
@@ -74,9 +75,9 @@ pub struct Endpoint {
     /// The inode of that.
     pub table_inode: u64,
     /// Its slots, each with the cookie of its network namespace; in the place of that, the VM.
-    pub slots: BTreeMap<u16, u64>,
+    pub slots: BTreeMap<Slot, u64>,
     /// By what its last words are said, for each slot, and not of a VM's process.
-    pub voices: BTreeMap<u16, Voice>,
+    pub voices: BTreeMap<Slot, Voice>,
     /// Its connected QPs.
     pub links: BTreeMap<u32, Link>,
     /// Rings that others made for a QP of this endpoint which has not joined.
@@ -102,7 +103,7 @@ pub struct Link {
     pub wire: PeerWire,
     /// Protection domain of the QP.
     pub pd: u32,
-    /// What the QP lets its peer do: bits of [`causeway_fabric::services::REMOTE_ACCESS`].
+    /// What the QP lets its peer do: bits of [`causeway_identity::Access::REMOTE`].
     pub access: u32,
     /// Whether the peer is inside one trust boundary with the endpoint. After a restart this is
     /// its own word, until the peer comes too.
@@ -217,14 +218,14 @@ impl Hub {
     }
 
     /// Keeps what is to be said for an endpoint when its process is dead.
-    pub fn add_voice(&mut self, id: EndpointId, slot: u16, voice: Voice) {
+    pub fn add_voice(&mut self, id: EndpointId, slot: Slot, voice: Voice) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.voices.insert(slot, voice);
         }
     }
 
     /// Takes what [`Hub::add_voice`] kept.
-    pub fn take_voices(&mut self, id: EndpointId) -> BTreeMap<u16, Voice> {
+    pub fn take_voices(&mut self, id: EndpointId) -> BTreeMap<Slot, Voice> {
         let endpoint = self.endpoints.get_mut(&id);
         endpoint.map_or_else(BTreeMap::new, |endpoint| {
             std::mem::take(&mut endpoint.voices)
@@ -234,13 +235,10 @@ impl Hub {
     /// Gives a slot of a network namespace to an endpoint that has proved to own its port.
     ///
     /// # Errors
-    /// `EINVAL` for a slot outside its range, `EADDRINUSE` if the slot is taken, `EMFILE` beyond
+    /// `EADDRINUSE` if the slot is taken, `EMFILE` beyond
     /// [`SLOTS_PER_ENDPOINT_MAX`].
-    pub fn add_slot(&mut self, id: EndpointId, slot: u16, netns: u64) -> Result<(), Errno> {
+    pub fn add_slot(&mut self, id: EndpointId, slot: Slot, netns: u64) -> Result<(), Errno> {
         let endpoint = self.endpoints.get_mut(&id).ok_or(Errno::INVAL)?;
-        if !slot_is_valid(slot) {
-            return Err(Errno::INVAL);
-        }
         // Also refuses one endpoint the same slot in two namespaces: its QPNs would collide.
         if self.places.contains_key(&(netns, slot)) || endpoint.slots.contains_key(&slot) {
             return Err(Errno::ADDRINUSE);
@@ -257,13 +255,13 @@ impl Hub {
     ///
     /// # Errors
     /// `ENOENT` if the slot is not the endpoint's, `EBUSY` while QPs of it are connected.
-    pub fn remove_slot(&mut self, id: EndpointId, slot: u16) -> Result<(), Errno> {
+    pub fn remove_slot(&mut self, id: EndpointId, slot: Slot) -> Result<(), Errno> {
         let endpoint = self.endpoints.get(&id).ok_or(Errno::INVAL)?;
         let netns = *endpoint.slots.get(&slot).ok_or(Errno::NOENT)?;
         if endpoint
             .links
             .keys()
-            .any(|&qpn| causeway_fabric::limits::qpn_slot(qpn) == slot)
+            .any(|&qpn| Slot::of_qpn(qpn) == Some(slot))
         {
             return Err(Errno::BUSY);
         }

@@ -17,10 +17,11 @@ use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 use causeway_fabric::fds::check_memfd;
-use causeway_fabric::limits::{RESTORE_GRACE, qpn_is_valid, qpn_slot};
+use causeway_fabric::limits::RESTORE_GRACE;
 use causeway_fabric::services::{
     ConnectBody, PeerChange, PeerEvent, RestoreRequest, Wire, WirePref,
 };
+use causeway_identity::Slot;
 use rustix::io::Errno;
 
 use crate::hub::{EndpointId, Hub, Limit, Link, TenantId, random};
@@ -247,7 +248,7 @@ impl Hub {
     }
 
     /// Ends the rings that wait for a QP of this endpoint (of one slot, or of all).
-    pub(crate) fn decline_invitations(&mut self, id: EndpointId, slot: Option<u16>) {
+    pub(crate) fn decline_invitations(&mut self, id: EndpointId, slot: Option<Slot>) {
         let Some(endpoint) = self.endpoints.get(&id) else {
             return;
         };
@@ -257,7 +258,7 @@ impl Hub {
             };
             let concerned = pairing.ends.iter().any(|end| match *end {
                 End::Open(invited, qpn) => {
-                    invited == id && slot.is_none_or(|slot| slot == qpn_slot(qpn))
+                    invited == id && (slot.is_none() || slot == Slot::of_qpn(qpn))
                 }
                 _ => false,
             });
@@ -277,15 +278,10 @@ impl Hub {
 
     /// Checks both numbers; returns the network namespace of the local one.
     fn check_qpns(&self, id: EndpointId, local: u32, remote: u32) -> Result<u64, Errno> {
-        if !qpn_is_valid(local) || !qpn_is_valid(remote) {
-            return Err(Errno::INVAL);
-        }
+        let (local, remote) = (Slot::of_qpn(local), Slot::of_qpn(remote));
+        let (slot, _) = local.zip(remote).ok_or(Errno::INVAL)?;
         let endpoint = self.endpoints.get(&id).ok_or(Errno::INVAL)?;
-        endpoint
-            .slots
-            .get(&qpn_slot(local))
-            .copied()
-            .ok_or(Errno::INVAL)
+        endpoint.slots.get(&slot).copied().ok_or(Errno::INVAL)
     }
 
     /// Whether a QP asks to be connected to itself.
@@ -294,7 +290,7 @@ impl Hub {
         let this_host = body.remote_gid.is_none() || body.gid_is_local;
         this_host
             && body.local_qpn == body.remote_qpn
-            && caller.slots.contains_key(&qpn_slot(body.local_qpn))
+            && Slot::of_qpn(body.local_qpn).is_some_and(|slot| caller.slots.contains_key(&slot))
     }
 
     /// Whether the other QP, if there is one, is another of this host.
@@ -328,7 +324,7 @@ impl Hub {
             return None;
         };
         let pairing = self.pairings.get(&generation)?;
-        let netns = self.endpoints[&id].slots[&qpn_slot(body.local_qpn)];
+        let netns = self.endpoints[&id].slots[&Slot::of_qpn(body.local_qpn)?];
         let waits = pairing.ends.iter().any(|end| {
             *end == End::Open(id, body.local_qpn) || *end == End::Absent(netns, body.local_qpn)
         });
@@ -575,7 +571,8 @@ impl Hub {
             let End::Absent(netns, qpn) = *end else {
                 continue;
             };
-            let owner = self.places.get(&(netns, qpn_slot(qpn)));
+            let slot = Slot::of_qpn(qpn);
+            let owner = slot.and_then(|slot| self.places.get(&(netns, slot)));
             let invited = owner.filter(|_| pairing.ring.is_some());
             match invited.and_then(|id| self.endpoints.get_mut(id).map(|found| (*id, found))) {
                 Some((id, endpoint)) if endpoint.tenant == pairing.tenant => {

@@ -7,8 +7,9 @@
 //! the tenant mean for someone else, who is named by the same address and slot: that makes two,
 //! and neither is taken.
 
-use causeway_fabric::limits::{ADDRESSES_MAX, qpn_slot};
+use causeway_fabric::limits::ADDRESSES_MAX;
 use causeway_fabric::services::ConnectBody;
+use causeway_identity::Slot;
 use rustix::io::Errno;
 
 use crate::hub::{Endpoint, EndpointId, Hub};
@@ -35,11 +36,11 @@ impl Hub {
     /// The endpoint that a connect names, if it is on this host.
     pub(crate) fn named_peer(&self, id: EndpointId, body: &ConnectBody) -> Option<EndpointId> {
         let caller = self.endpoints.get(&id)?;
-        let slot = qpn_slot(body.remote_qpn);
+        let slot = Slot::of_qpn(body.remote_qpn)?;
         let gid = match body.remote_gid {
             Some(gid) if !body.gid_is_local => gid,
             _ => {
-                let netns = *caller.slots.get(&qpn_slot(body.local_qpn))?;
+                let netns = *caller.slots.get(&Slot::of_qpn(body.local_qpn)?)?;
                 return self.places.get(&(netns, slot)).copied();
             }
         };
@@ -69,8 +70,8 @@ impl Hub {
         if let PeerWire::Ring(_) = link.wire {
             return self.joined_peer(id, local_qpn).ok().map(|(peer, _)| peer);
         }
-        let netns = *caller.slots.get(&qpn_slot(local_qpn))?;
-        let slot = qpn_slot(link.remote_qpn);
+        let netns = *caller.slots.get(&Slot::of_qpn(local_qpn)?)?;
+        let slot = Slot::of_qpn(link.remote_qpn)?;
         let named = |peer: &Endpoint| {
             let place = peer.slots.get(&slot);
             let gid = link.remote_gid;

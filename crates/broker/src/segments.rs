@@ -15,10 +15,8 @@ use std::os::fd::OwnedFd;
 
 use causeway_fabric::fds::{check_private_memfd, reopen};
 use causeway_fabric::limits::SEGMENT_BYTES;
-use causeway_fabric::services::{
-    CreateSegmentRequest, MapRequest, REMOTE_ATOMIC, REMOTE_READ, REMOTE_WRITE,
-    RestoreSegmentRequest,
-};
+use causeway_fabric::services::{CreateSegmentRequest, MapRequest, RestoreSegmentRequest};
+use causeway_identity::Access;
 use causeway_shm::layout::MR_TABLE_BYTES;
 use rustix::io::Errno;
 
@@ -73,9 +71,10 @@ pub struct Rights {
 
 impl Rights {
     fn of(access: u32) -> Rights {
+        let access = Access::from_bits_retain(access);
         Rights {
-            reads: usize::from(access & REMOTE_READ != 0),
-            writes: usize::from(access & (REMOTE_WRITE | REMOTE_ATOMIC) != 0),
+            reads: usize::from(access.contains(Access::REMOTE_READ)),
+            writes: usize::from(access.intersects(Access::REMOTE_CHANGE)),
             rings: 1,
         }
     }

@@ -3,6 +3,7 @@
 use std::os::fd::OwnedFd;
 
 use causeway_fabric::services::WirePref;
+use causeway_identity::Slot;
 
 use crate::boundary::PidNamespace;
 use crate::config::Limits;
@@ -57,11 +58,12 @@ pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
         rights: Default::default(),
     };
     let id = hub.attach(endpoint, false).unwrap();
-    hub.add_slot(id, slot, netns).unwrap();
+    hub.add_slot(id, Slot::new(slot).unwrap(), netns).unwrap();
     id
 }
 
 /// The first QP of a slot.
 pub fn qpn(slot: u32) -> u32 {
-    slot << 12
+    let slot = u16::try_from(slot).ok().and_then(Slot::new).unwrap();
+    slot.qpn(0).unwrap().number()
 }

@@ -3,6 +3,7 @@
 mod common;
 
 use causeway_fabric::{ConnectRequest, Event, Introduction, WirePref};
+use causeway_identity::Slot;
 use common::{Host, last_words, ring, same_file};
 
 #[test]
@@ -188,7 +189,11 @@ fn slots_are_proved_and_given_up() {
     let a = host.endpoint(WirePref::Auto);
     let wrong = a
         .attachment
-        .add_slot(a.slot % 4000 + 1, a.socket.as_fd(), last_words().as_fd())
+        .add_slot(
+            Slot::wrapping(a.slot.number()),
+            a.socket.as_fd(),
+            last_words().as_fd(),
+        )
         .unwrap_err();
     assert_eq!(wrong.errno(), rustix::io::Errno::INVAL.raw_os_error());
     let b = host.endpoint(WirePref::Auto);
@@ -206,15 +211,13 @@ fn preferences_and_addresses_decide_the_wire() {
     let host = Host::with_broker("0");
     let (auto, udp) = (host.endpoint(WirePref::Auto), host.endpoint(WirePref::Udp));
     let shm = host.endpoint(WirePref::Shm);
+    let nobody = Slot::MAX.qpn(0).unwrap().number();
     assert!(matches!(auto.connect(1, &udp, 1), Introduction::Udp));
     assert!(matches!(udp.connect(1, &auto, 1), Introduction::Udp));
     assert!(matches!(udp.connect(2, &shm, 2), Introduction::Udp));
     assert!(matches!(shm.connect(2, &udp, 2), Introduction::NoPeer));
-    assert!(matches!(
-        shm.connect_to(3, 4095 << 12),
-        Introduction::NoPeer
-    ));
-    assert!(matches!(auto.connect_to(3, 4095 << 12), Introduction::Udp));
+    assert!(matches!(shm.connect_to(3, nobody), Introduction::NoPeer));
+    assert!(matches!(auto.connect_to(3, nobody), Introduction::Udp));
     ring(shm.connect(4, &auto, 4));
     let mut request = ConnectRequest {
         local_qpn: auto.qpn(5),
@@ -305,7 +308,7 @@ fn status_lists_every_endpoint_and_all_its_qps() {
         .unwrap();
     assert_eq!(list.len(), 2);
     assert_eq!(list[0].pid, std::process::id() as i32);
-    assert_eq!(list[0].slots, [a.slot]);
+    assert_eq!(list[0].slots, [a.slot.number()]);
     assert_eq!(
         list[0].netns,
         causeway_fabric::sys::netns_cookie(&a.socket).unwrap()

@@ -5,12 +5,15 @@ mod common;
 use std::os::fd::{AsFd, OwnedFd};
 
 use causeway_fabric::limits::SEGMENT_BYTES;
-use causeway_fabric::services::{REMOTE_READ, REMOTE_WRITE};
 use causeway_fabric::{Error, Event, WirePref};
+use causeway_identity::Access;
 use causeway_shm::layout::MR_TABLE_BYTES;
 use common::{Host, Peer, ring, same_file};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::Signal;
+
+const REMOTE_READ: u32 = Access::REMOTE_READ.bits();
+const REMOTE_WRITE: u32 = Access::REMOTE_WRITE.bits();
 
 const PD: u32 = 3;
 
@@ -148,9 +151,9 @@ fn userfaultfd_is_passed_to_those_who_are_trusted() {
 /// What a broker of root's says of pages that the caller maps too, and of what is no segment.
 #[test]
 fn pages_are_asked_about() {
+    use causeway_identity::PAGE;
     use causeway_pins::Answer;
     use causeway_pins::remote::Remote;
-    const PAGE: usize = 4096;
     let host = Host::with_broker("0");
     let a = host.endpoint(WirePref::Auto);
     let (_, segment) = a.attachment.create_segment(PD, true, false).unwrap();

@@ -6,14 +6,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use causeway_fabric::services::{REMOTE_READ, REMOTE_WRITE};
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
 use causeway_fabric::{Address, ConnectRequest, Error, Event, Introduction, WirePref, status};
+use causeway_identity::Access;
 use common::{CONFIG_NAME, Host, Peer, as_user, ring};
 use rustix::fs::{FallocateFlags, Mode, OFlags, fallocate, fchmod, ftruncate, open};
 use rustix::io::{Errno, pread, pwrite};
 use rustix::process::Signal;
 
+const REMOTE_READ: u32 = Access::REMOTE_READ.bits();
+const REMOTE_WRITE: u32 = Access::REMOTE_WRITE.bits();
 /// Users that have no other meaning.
 const ALICE: u32 = 4001;
 const BOB: u32 = 4002;

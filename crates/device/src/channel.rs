@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use causeway_look::Looks;
 use causeway_owned::Owned;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
@@ -24,6 +25,8 @@ pub(crate) struct EventQueue<T> {
     /// The descriptor was non-blocking when it was last looked at; how often that was asked.
     was_nonblocking: AtomicBool,
     asked: AtomicU32,
+    /// What is known of waits for its events.
+    pub looks: Looks,
 }
 
 #[derive(Debug)]
@@ -51,6 +54,7 @@ impl<T> EventQueue<T> {
             queue: Mutex::new(queue),
             was_nonblocking: AtomicBool::new(false),
             asked: AtomicU32::new(0),
+            looks: Looks::new(),
         })
     }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
+use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Tally, Via};
 use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
 use causeway_proto::{Bytes, BytesMut, Instant};
 use causeway_shm::{Counter, Stats, Watch};
@@ -11,15 +11,15 @@ use causeway_shm::{Counter, Stats, Watch};
 use crate::channel::EventQueue;
 use crate::clock;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
-use crate::limits::LIMITS;
+use crate::limits::{LEASE, LIMITS};
 use crate::mr::MrTable;
 use crate::outside::Outsides;
-use crate::sharing::LEASE;
+use crate::qps::Numbering;
 use crate::slab::Slab;
 use crate::window::Withdrawn;
 
 /// Completions at once for a program that waits for events.
-pub(crate) const ENOUGH: usize = 16;
+const ENOUGH: usize = 16;
 
 /// Which completions a completion queue announces (`ibv_req_notify_cq(3)`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +32,8 @@ pub(crate) enum Armed {
 /// What is free again once a completion is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frees {
-    /// Places in the send queue.
-    Send,
+    /// So many places in the send queue.
+    Send(u32),
     /// A place in the receive queue.
     Receive,
     /// Nothing: its queue pair has been reset or destroyed since.
@@ -129,38 +129,40 @@ pub(crate) struct Core {
     /// Completions that outlive their queue pairs' reset or destruction, by number.
     pub outliving: Outliving,
     pub srqs: Slab<SrqState>,
-    /// By index of the queue pair.
-    pub routes: Vec<Option<Route>>,
+    numbering: Numbering,
+    /// By the queue pair's place.
+    routes: Vec<Option<Route>>,
     /// Completion queues that have overrun since last looked at: their queue pairs fail.
     pub overrun: Vec<u32>,
     /// Keys of windows that were withdrawn while peers were accessing memory by them.
     leaving: Vec<Leaving>,
-    /// Indexes of queue pairs whose peers were evicted since last looked at: they fail too.
-    pub late: Vec<usize>,
+    /// Queue pairs whose peers were evicted since last looked at: they fail too.
+    pub late: Vec<u32>,
     /// A program that waits for events has enough to do: since this was last cleared there was an
     /// event for it, or a completion where [`ENOUGH`] wait.
     pub enough: bool,
+    /// The pass is a look of a thread that goes back to the program with the next event: what comes
+    /// after it is left for the next call. To tell another channel of it would cost two system
+    /// calls or three, and perftest waits at one channel for its sends and at another for the rest.
+    pub stops_at_event: bool,
     /// Counters for `causeway status`.
     pub stats: Stats,
     /// Payload that is not copied into the datagrams being written.
     pub outsides: Outsides,
 }
 
-/// Index of a queue pair: the low bits of its number.
-pub(crate) fn qp_index(qpn: u32) -> usize {
-    (qpn % crate::limits::QPS_PER_SLOT) as usize
-}
-
 impl Core {
-    pub fn new(stats: Stats, directory: causeway_shm::MrTable) -> Self {
+    pub fn new(numbering: Numbering, stats: Stats, directory: causeway_shm::MrTable) -> Self {
         Core {
             enough: false,
+            stops_at_event: false,
             stats,
             outsides: Outsides::default(),
             mrs: MrTable::new(directory),
             cqs: Slab::new(LIMITS.max_cq),
             outliving: Outliving::default(),
             srqs: Slab::new(LIMITS.max_srq),
+            numbering,
             routes: Vec::new(),
             overrun: Vec::new(),
             leaving: Vec::new(),
@@ -170,12 +172,36 @@ impl Core {
 
     #[inline]
     fn route(&self, qpn: u32) -> Option<&Route> {
-        self.routes.get(qp_index(qpn))?.as_ref()
+        self.routes.get(self.numbering.index(qpn))?.as_ref()
+    }
+
+    /// A queue pair is there.
+    pub fn add_route(&mut self, route: Route) {
+        let index = self.numbering.index(route.qpn);
+        if self.routes.len() <= index {
+            self.routes.resize_with(index + 1, || None);
+        }
+        self.routes[index] = Some(route);
+    }
+
+    /// It is gone.
+    pub fn remove_route(&mut self, qpn: u32) {
+        if let Some(route) = self.routes.get_mut(self.numbering.index(qpn)) {
+            *route = None;
+        }
+    }
+
+    /// The queue pairs that complete to `cq`.
+    pub fn users_of(&self, cq: u32) -> Vec<u32> {
+        let routes = self.routes.iter().flatten();
+        let users = routes.filter(|route| route.send_cq == cq || route.recv_cq == cq);
+        users.map(|route| route.qpn).collect()
     }
 
     /// How the accesses of a queue pair's peer are seen.
     pub fn set_watch(&mut self, qpn: u32, watch: Option<Watch>) {
-        if let Some(Some(route)) = self.routes.get_mut(qp_index(qpn)) {
+        let index = self.numbering.index(qpn);
+        if let Some(Some(route)) = self.routes.get_mut(index) {
             route.watch = watch;
         }
     }
@@ -234,12 +260,12 @@ impl Core {
     /// Queues a completion. In line where it is made: it is built in the queue, and nothing has to
     /// load what was just stored.
     #[inline(always)]
-    fn complete(&mut self, cq: u32, wc: Wc, is_send: bool, solicited: bool) {
+    fn complete(&mut self, cq: u32, wc: Wc, frees: Frees, solicited: bool) {
         let Some(state) = self.cqs.get_mut(cq) else {
             return;
         };
         if state.queue.len() >= state.capacity {
-            return self.complete_full(cq, wc, is_send, solicited);
+            return self.complete_full(cq, wc, frees, solicited);
         }
         let timestamp = if state.timestamps {
             crate::clock::now().0
@@ -250,7 +276,7 @@ impl Core {
         state.queue.push_back(Cqe {
             wc,
             timestamp,
-            frees: if is_send { Frees::Send } else { Frees::Receive },
+            frees,
         });
         if state.channel.is_some() {
             self.enough |= state.tell(solicited || failed);
@@ -261,7 +287,7 @@ impl Core {
     /// make room: programs size a queue for those that they have.
     #[cold]
     #[inline(never)]
-    fn complete_full(&mut self, cq: u32, wc: Wc, is_send: bool, solicited: bool) {
+    fn complete_full(&mut self, cq: u32, wc: Wc, frees: Frees, solicited: bool) {
         let gone = self.cqs.get_mut(cq).and_then(|state| {
             let at = state
                 .queue
@@ -272,7 +298,7 @@ impl Core {
         match gone {
             Some(gone) => {
                 self.outliving.remove(gone.wc.qp_num);
-                self.complete(cq, wc, is_send, solicited);
+                self.complete(cq, wc, frees, solicited);
             }
             None => self.overflow(cq),
         }
@@ -333,12 +359,13 @@ impl Core {
 
     /// Waits no longer for those who are accessing memory by a withdrawn key.
     fn evict_from(&mut self, withdrawn: Withdrawn) {
-        for (index, route) in self.routes.iter_mut().enumerate() {
+        for route in &mut self.routes {
             if withdrawn.is_used(route)
-                && let Some(watch) = route.as_mut().and_then(|route| route.watch.take())
+                && let Some(route) = route
+                && let Some(watch) = route.watch.take()
             {
                 watch.evict();
-                self.late.push(index);
+                self.late.push(route.qpn);
             }
         }
     }
@@ -413,14 +440,18 @@ impl Memory for Core {
         self.mrs.check_remote(via, rkey, addr, len, what)
     }
 
+    #[inline]
     fn read_local(&self, pd: u32, lkey: u32, addr: u64, dst: BytesMut<'_>) -> Result<(), MemError> {
         if self.outsides.is_on() {
             let found = self.mrs.find_local(pd, lkey, addr, dst.len() as u64, false);
-            return self.outsides.take(dst, found);
+            return self
+                .outsides
+                .take(dst, found, |at, dst| self.mrs.load(lkey, at, dst));
         }
         self.mrs.read_local(pd, lkey, addr, dst)
     }
 
+    #[inline]
     fn write_local(&self, pd: u32, lkey: u32, addr: u64, src: Bytes<'_>) -> Result<(), MemError> {
         self.mrs.write_local(pd, lkey, addr, src)
     }
@@ -435,7 +466,9 @@ impl Memory for Core {
         if self.outsides.is_on() {
             let len = dst.len() as u64;
             let found = self.mrs.find_remote(via, rkey, addr, len, Remote::Read);
-            return self.outsides.take(dst, found);
+            return self
+                .outsides
+                .take(dst, found, |at, dst| self.mrs.load(rkey, at, dst));
         }
         self.mrs.read_remote(via, rkey, addr, dst)
     }
@@ -490,10 +523,10 @@ impl Memory for Core {
 
 impl Host for Core {
     #[inline]
-    fn complete_send(&mut self, qp: u32, wc: Wc) {
+    fn complete_send(&mut self, qp: u32, wc: Wc, places: u32) {
         self.count(&wc, Counter::TxMessages, Counter::TxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.send_cq) {
-            self.complete(cq, wc, true, false);
+            self.complete(cq, wc, Frees::Send(places), false);
         }
     }
 
@@ -504,10 +537,34 @@ impl Host for Core {
     }
 
     #[inline]
+    fn tally(&self, what: Tally, times: u64) {
+        let counter = match what {
+            Tally::Written => Counter::RingTxRecords,
+            Tally::Taken => Counter::RingRxRecords,
+            Tally::NotReadySent => Counter::RnrSent,
+            Tally::NotReadyReceived => Counter::RnrReceived,
+            Tally::Woken => Counter::DoorbellsRung,
+        };
+        if times > 0 {
+            self.stats.add(counter, times);
+        }
+    }
+
+    #[inline]
+    fn has_enough(&self) -> bool {
+        self.enough
+    }
+
+    #[inline]
+    fn is_sated(&self) -> bool {
+        self.stops_at_event && self.enough
+    }
+
+    #[inline]
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
         self.count(&wc, Counter::RxMessages, Counter::RxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.recv_cq) {
-            self.complete(cq, wc, false, solicited);
+            self.complete(cq, wc, Frees::Receive, solicited);
         }
     }
 

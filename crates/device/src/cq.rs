@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use crate::channel::EventQueue;
 use crate::clock::Now;
 use crate::context::Context;
-use crate::core::{Armed, Core, Frees, qp_index};
+use crate::core::{Armed, Core, CqState, Frees};
 use crate::endpoint::State;
 use crate::errno::Errno;
 use crate::events::EventSource;
@@ -32,6 +32,56 @@ pub struct Cq {
     /// Completion events acknowledged, ever.
     acked: Mutex<u64>,
     changed: Condvar,
+}
+
+impl Context {
+    /// Creates a completion channel (`ibv_create_comp_channel(3)`).
+    ///
+    /// # Errors
+    /// EMFILE and what else eventfd(2) fails with.
+    pub fn create_comp_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, Errno> {
+        let queue = Arc::new(EventQueue::new()?);
+        Ok(Arc::new(CompChannel {
+            context: Arc::clone(self),
+            queue,
+        }))
+    }
+
+    /// Creates a completion queue for `cqe` completions (`ibv_create_cq(3)`). `cookie` names it in
+    /// events.
+    ///
+    /// # Errors
+    /// EINVAL for no or too many entries, ENOMEM beyond the device's limit.
+    pub fn create_cq(
+        self: &Arc<Self>,
+        cqe: u32,
+        channel: Option<&Arc<CompChannel>>,
+        cookie: usize,
+    ) -> Result<Arc<Cq>, Errno> {
+        if cqe == 0 || cqe > LIMITS.max_cqe {
+            return Err(Errno(libc::EINVAL));
+        }
+        let state = CqState {
+            queue: std::collections::VecDeque::new(),
+            capacity: cqe as usize,
+            armed: Armed::No,
+            overrun: false,
+            timestamps: false,
+            channel: channel.map(|c| Arc::clone(&c.queue)),
+            events: Arc::clone(&self.events),
+            cookie,
+            announced: 0,
+            users: 0,
+        };
+        let number = self.endpoint.shared.state.lock().core.cqs.insert(state);
+        let number = number.ok_or(Errno(libc::ENOMEM))?;
+        Ok(Arc::new(Cq::new(
+            Arc::clone(self),
+            number,
+            cookie,
+            channel.cloned(),
+        )))
+    }
 }
 
 impl CompChannel {
@@ -168,10 +218,8 @@ impl Cq {
                 }
                 break;
             };
-            let entry = qps.get_mut(qp_index(cqe.wc.qp_num));
-            let entry = entry.and_then(Option::as_deref_mut);
-            match (cqe.frees, entry) {
-                (Frees::Send, Some(entry)) => entry.qp.release_send(),
+            match (cqe.frees, qps.place_mut(cqe.wc.qp_num)) {
+                (Frees::Send(places), Some(entry)) => entry.qp.release_send(places),
                 (Frees::Receive, Some(entry)) => entry.qp.release_recv(),
                 _ => outliving.remove(cqe.wc.qp_num),
             }

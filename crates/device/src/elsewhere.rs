@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use causeway_memory::{Store, changes};
+use causeway_proto::BytesMut;
 use causeway_proto::host::MemError;
 
+use crate::copy;
 use crate::home::Home;
 use crate::mr::{Kind, MrTable, Place, Region};
 
@@ -60,6 +62,22 @@ impl MrTable {
         let home = home.filter(|_| why == MemError::Gone);
         let alias = home.and_then(|home| home.alias(at, len)).ok_or(why)?;
         access(alias.as_ptr())
+    }
+
+    /// Copies from a range that was found by a key before, the whole of `dst`.
+    ///
+    /// # Errors
+    /// [`MemError::Gone`], where the segment does not lead there either.
+    #[cold]
+    pub fn fetch(&self, at: usize, mut dst: BytesMut<'_>) -> Result<(), MemError> {
+        let (to, len) = (dst.as_mut_ptr(), dst.len());
+        // SAFETY: the range is inside a registered region, as for `MrTable::load`.
+        let load = |at: *mut u8| unsafe { copy::load(at, BytesMut::from_raw(to, len)) };
+        load(std::ptr::with_exposed_provenance_mut(at)).or_else(|why| {
+            let homes = self.regions.iter().filter_map(|(_, r)| r.home.as_ref());
+            let alias = homes.filter_map(|home| home.alias(at, len)).next();
+            load(alias.ok_or(why)?.as_ptr())
+        })
     }
 
     /// Lets peers find no region any more of which the program has unmapped a part: they ask this

@@ -5,59 +5,49 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 
-use causeway_fabric::limits::ADDRESSES_MAX;
-use causeway_fabric::{AttachOptions, Attachment, WirePref};
+use causeway_fabric::{Address, AttachOptions, Attachment, WirePref};
 use causeway_favour::{Favoured, FavouredGuard};
-use causeway_netio::UdpPort;
+use causeway_look::Lookers;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
-use causeway_shm::{Bell, Doorbell, Inbox, LastWordsTable, MrTable, Segment, SegmentError, Stats};
-use parking_lot::{Condvar, Mutex};
+use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, SegmentError, Stats};
+use parking_lot::{Condvar, Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::net::sockopt::socket_recv_buffer_size;
 
-use crate::ah::Way;
 use crate::checksums::Checksums;
 use crate::core::Core;
-use crate::errands::Errand;
+use crate::errand::Errand;
 use crate::errno::{Errno, OpenError};
-use crate::gid::{gid_table, ip_of};
+use crate::gid::own_addresses;
 use crate::helper;
-use crate::limits::QPS_PER_SLOT;
+use crate::hot::Hot;
 use crate::lost::Numbers;
 use crate::multicast::Groups;
 use crate::news::News;
 use crate::peers::{Peers, refused};
-use crate::port_holders::port_holders;
-use crate::qp_entry::QpEntry;
+use crate::ports::Ports;
+use crate::qp_entry::{QpEntry, QueuePairs};
 use crate::sharing::Sharing;
 use crate::silence::patience;
 use crate::slab::Slab;
+use crate::slots::{present, take_slot};
 use crate::spin::Spin;
 use crate::timers::Timers;
 use crate::udp::UdpWire;
+use crate::way::Way;
 
-/// UDP port of slot 0; slot `n` receives on this plus `n`.
-pub const BASE_PORT: u16 = 20480;
-/// Slots are 1 to 4095: the high 12 bits of a queue-pair number.
-pub(crate) const SLOTS: u16 = 1 << 12;
 /// How long the end of the program waits for a call in another thread.
 const EXIT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
 /// How often it looks whether that has ended.
 const EXIT_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
-/// Never issued: it means "any" to multicast and the connection manager.
-const QPN_RESERVED: u32 = 0xff_ffff;
 
 /// What the endpoint lock guards.
 pub(crate) struct State {
     pub core: Core,
-    /// Queue pairs by index.
-    pub qps: Vec<Option<Box<QpEntry>>>,
-    /// How many there are, and how many of them are connected by rings.
-    pub live: u32,
+    pub qps: QueuePairs,
+    /// How many of them are connected by rings.
     pub rings: u32,
-    /// Index after the one issued last: numbers are not used again soon.
-    next_index: usize,
-    pub slot: u16,
     /// Objects that use each protection domain.
     pub pds: Slab<u32>,
     /// Where address handles lead.
@@ -65,7 +55,7 @@ pub(crate) struct State {
     pub inbox: Inbox,
     pub udp: UdpWire,
     /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
-    pub hot: Vec<u32>,
+    pub hot: Vec<Hot>,
     /// Which of them the next pass begins with.
     pub turn: usize,
     /// Rings on which something was received that the peer has not been told of.
@@ -103,9 +93,8 @@ pub(crate) struct Shared {
     pub control: Attachment,
     /// News of the broker and of the network.
     pub news: News,
-    udp_fd: OwnedFd,
-    /// Those of the port's sockets that are for one peer each.
-    lane_fds: Vec<OwnedFd>,
+    /// The sockets of the first port, and what watches all others.
+    port_fds: Vec<OwnedFd>,
     /// Which connections bear checksums.
     pub checksums: Checksums,
     pub doorbell: Doorbell,
@@ -125,6 +114,8 @@ pub(crate) struct Shared {
     pub wakeups: AtomicU64,
     /// Threads blocked in a call that wait on the sources themselves.
     pub blocked: AtomicU32,
+    /// Those of them that look, and do not sleep yet.
+    pub lookers: Lookers,
     /// Counts calls that made progress, so that the helper leaves an active program alone.
     pub activity: AtomicU64,
     /// When the program last made progress itself.
@@ -141,7 +132,9 @@ pub(crate) struct Shared {
     port_errors: Arc<AtomicBool>,
     pub stop: AtomicBool,
     /// What its descriptors stand for, and whether one of them does no longer.
-    pub numbers: Numbers,
+    pub numbers: RwLock<Numbers>,
+    /// Held by who adds a slot.
+    pub growing: Mutex<()>,
     pub lost: Arc<AtomicBool>,
 }
 
@@ -194,9 +187,7 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
     if let Some(endpoint) = current.upgrade().filter(|e| e.pid == std::process::id()) {
         return Ok(endpoint);
     }
-    causeway_favour::allow();
-    crate::fork::tell_of_copies();
-    let endpoint = Arc::new(Endpoint::attach()?);
+    let endpoint = Endpoint::alone(None)?;
     *current = Arc::downgrade(&endpoint);
     static AT_EXIT: Once = Once::new();
     // SAFETY: registers a function that lives as long as the library, which is never unloaded
@@ -247,14 +238,11 @@ fn with_state_at_exit(f: impl FnOnce(&mut State)) {
 
 impl State {
     /// Of an endpoint without objects.
-    fn new(core: Core, slot: u16, inbox: Inbox, udp: UdpWire) -> Self {
+    fn new(core: Core, qps: QueuePairs, inbox: Inbox, udp: UdpWire) -> Self {
         State {
             core,
-            qps: Vec::new(),
-            live: 0,
+            qps,
             rings: 0,
-            next_index: 0,
-            slot,
             pds: Slab::new(crate::limits::LIMITS.max_pd),
             ways: Slab::new(crate::limits::LIMITS.max_ah),
             inbox,
@@ -278,20 +266,39 @@ impl State {
     }
 }
 
+/// What the environment says of wire and checksums.
+///
+/// # Errors
+/// EINVAL if it says something unintelligible, of these or of what is read where it is used.
+fn settings() -> Result<(WirePref, Checksums), OpenError> {
+    let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_WIRE is not auto, shm or udp");
+    let wire = WirePref::from_env().ok_or(unknown)?;
+    let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_CRC is not auto, on or off");
+    let checksums = Checksums::from_env().ok_or(unknown)?;
+    let unknown = "CAUSEWAY_PATIENCE is not a number of seconds, 0 to 86400";
+    patience().ok_or(OpenError::new(libc::EINVAL, unknown))?;
+    let unknown = "CAUSEWAY_LOOK is not on or off";
+    causeway_look::setting().ok_or(OpenError::new(libc::EINVAL, unknown))?;
+    Ok((wire, checksums))
+}
+
 impl Endpoint {
-    fn attach() -> Result<Self, OpenError> {
-        let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_WIRE is not auto, shm or udp");
-        let wire = WirePref::from_env().ok_or(unknown)?;
-        let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_CRC is not auto, on or off");
-        let checksums = Checksums::from_env().ok_or(unknown)?;
-        let unknown = "CAUSEWAY_PATIENCE is not a number of seconds, 0 to 86400";
-        patience().ok_or(OpenError::new(libc::EINVAL, unknown))?;
+    /// An endpoint beside whatever others there are, attached to the broker at an address, or to
+    /// the one that the environment names.
+    pub fn alone(broker: Option<&Address>) -> Result<Arc<Self>, OpenError> {
+        causeway_favour::allow();
+        crate::fork::tell_of_copies();
+        Ok(Arc::new(Endpoint::attach(broker)?))
+    }
+
+    fn attach(broker: Option<&Address>) -> Result<Self, OpenError> {
+        let (wire, checksums) = settings()?;
         let segment = new_inbox()?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let doorbell = Doorbell::create().map_err(OpenError::by("eventfd"))?;
         let options = AttachOptions {
-            broker: None,
+            broker,
             wire,
             inbox: segment.fd(),
             doorbell: doorbell.fd(),
@@ -299,26 +306,25 @@ impl Endpoint {
         let attachment = Attachment::attach(&options)?;
         let table = Segment::map(attachment.mr_table()?, MR_TABLE_BYTES).map_err(refused)?;
         let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
-        let (slot, port) = take_slot()?;
+        let (slot, port) = take_slot(None)?;
         attachment.report_addresses(&own_addresses())?;
-        let (words, said) = LastWordsTable::create().map_err(refused)?;
-        attachment.add_slot(slot, port.as_fd(), said.fd())?;
-        let udp = UdpWire::new(port.with_lanes()?, words);
+        let first = present(&attachment, slot, port.with_lanes()?)?;
+        let qps = QueuePairs::new(slot);
+        let udp = UdpWire::new(Ports::new(qps.numbering(), first)?);
         let news = News::new(attachment.event_fd())?;
-        let udp_fd = dup(udp.port.as_fd())?;
-        let lane_fds: Vec<_> = udp.port.lane_fds().map(dup).collect::<Result<_, _>>()?;
+        let sources = udp.ports.sources().map(dup);
+        let port_fds: Vec<_> = sources.collect::<Result<_, _>>()?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(std::io::Error::from)?;
-        let single = [udp.port.as_fd(), udp_fd.as_fd(), kick.as_fd()];
-        let single = single.into_iter().chain([doorbell.fd(), news.fd()]);
-        let lanes = udp.port.lane_fds().chain(lane_fds.iter().map(AsFd::as_fd));
-        let numbers = Numbers::of(single.chain(lanes));
+        let single = [kick.as_fd(), doorbell.fd(), news.fd()];
+        let ports = udp.ports.sources().chain(port_fds.iter().map(AsFd::as_fd));
+        let numbers = Numbers::of(single.into_iter().chain(ports));
         let errors = Arc::clone(&udp.errors);
-        let state = State::new(Core::new(stats, directory), slot, inbox.clone(), udp);
+        let core = Core::new(qps.numbering(), stats, directory);
+        let state = State::new(core, qps, inbox.clone(), udp);
         let shared = Arc::new(Shared {
             news,
-            udp_fd,
-            lane_fds,
+            port_fds,
             checksums,
             doorbell,
             peers: Peers::default(),
@@ -329,6 +335,7 @@ impl Endpoint {
             armers: AtomicU32::new(0),
             wakeups: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
+            lookers: Lookers::new(),
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
@@ -337,7 +344,8 @@ impl Endpoint {
             helper_sleep: Sleep::default(),
             port_errors: errors,
             stop: AtomicBool::new(false),
-            numbers,
+            numbers: RwLock::new(numbers),
+            growing: Mutex::default(),
             lost: Arc::clone(&state.lost),
             control: attachment,
             state: Favoured::new(state),
@@ -421,16 +429,15 @@ impl Shared {
         [self.doorbell.fd(), self.news.fd()]
     }
 
-    /// The UDP port.
-    pub fn port_fd(&self) -> BorrowedFd<'_> {
-        self.udp_fd.as_fd()
+    /// What is readable when something has come to a UDP port, the first port first.
+    pub fn port_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.port_fds.iter().map(AsFd::as_fd)
     }
 
-    /// The descriptors of all of its sockets.
-    pub fn port_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        std::iter::once(&self.udp_fd)
-            .chain(&self.lane_fds)
-            .map(AsFd::as_fd)
+    /// Bytes that a port's receive buffer takes.
+    pub fn receive_buffer(&self) -> usize {
+        let port = self.port_fds().next();
+        port.map_or(0, |port| socket_recv_buffer_size(port).unwrap_or(0))
     }
 
     /// Asks peers to ring the doorbell. Whatever came before is found by looking once more.
@@ -504,27 +511,14 @@ impl Shared {
 }
 
 impl State {
-    /// Reserves an index for a new queue pair and returns its number.
+    /// A number for a new queue pair.
     pub fn take_qpn(&mut self) -> Option<u32> {
-        let slots = QPS_PER_SLOT as usize;
-        for step in 0..slots {
-            let index = (self.next_index + step) % slots;
-            let qpn = (u32::from(self.slot) << 12) | u32::try_from(index).ok()?;
-            let free = self.qps.get(index).is_none_or(Option::is_none);
-            if free && qpn != QPN_RESERVED && !self.core.outliving.has(qpn) {
-                self.next_index = index + 1;
-                return Some(qpn);
-            }
-        }
-        None
+        let outliving = &self.core.outliving;
+        self.qps.take_number(|qpn| outliving.has(qpn))
     }
 
     pub fn qp(&mut self, qpn: u32) -> Option<&mut QpEntry> {
-        let entry = self
-            .qps
-            .get_mut(crate::core::qp_index(qpn))?
-            .as_deref_mut()?;
-        (entry.qp.qpn() == qpn).then_some(entry)
+        self.qps.get_mut(qpn)
     }
 }
 
@@ -541,40 +535,6 @@ fn new_inbox() -> Result<Arc<Segment>, OpenError> {
         }
         None => Inbox::create().map_err(failed),
     }
-}
-
-/// The addresses by which others know this namespace.
-pub(crate) fn own_addresses() -> Vec<[u8; 16]> {
-    let gids = gid_table().into_iter().map(|entry| entry.gid);
-    let known = gids.filter(|gid| !ip_of(*gid).is_loopback());
-    known.take(ADDRESSES_MAX).collect()
-}
-
-/// Binds the port of a free slot. Starts at a random one, so that many processes do not try the
-/// same ports in the same order.
-fn take_slot() -> Result<(u16, UdpPort), OpenError> {
-    let mut random = [0; 2];
-    getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
-    let start = u16::from_ne_bytes(random);
-    for step in 0..SLOTS - 1 {
-        let slot = start.wrapping_add(step) % (SLOTS - 1) + 1;
-        match UdpPort::bind(BASE_PORT + slot) {
-            Ok(port) => return Ok((slot, port)),
-            Err(e) if e.kind() == std::io::ErrorKind::AddrInUse => {}
-            Err(e) => return Err(e.into()),
-        }
-    }
-    Err(no_slot())
-}
-
-/// All slots are taken: by whom.
-fn no_slot() -> OpenError {
-    let (first, last) = (BASE_PORT + 1, BASE_PORT + SLOTS - 1);
-    let mut reason = format!("no UDP port of {first} to {last} is free");
-    if let Some(holder) = port_holders().first() {
-        reason = format!("{reason}; {holder} of them");
-    }
-    OpenError::new(libc::EADDRINUSE, &reason)
 }
 
 fn dup(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {

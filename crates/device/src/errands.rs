@@ -10,26 +10,12 @@ use causeway_favour::FavouredGuard;
 
 use crate::direct::Answer;
 use crate::endpoint::{Shared, State};
+use crate::errand::Errand;
 use crate::peers::PeerEnd;
 use crate::qp_entry::{Link, QpEntry};
 
 /// How long who posts waits for a segment: many times what a broker takes that is there.
 const PATIENCE: Duration = Duration::from_millis(10);
-
-/// Something to ask of the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Errand {
-    /// The segment that this queue pair wants to reach.
-    Fetch(u32),
-    /// This queue pair has failed: its peer has no right to anything any more.
-    Withdraw(u32),
-    /// The segments of this protection domain: an evicted peer may yet store into them.
-    GiveUp(u32),
-    /// This region is used by peers, and is to be moved to where they can map it.
-    Place(u32),
-    /// The peer of this queue pair owes an answer: is it held up?
-    Ask(u32),
-}
 
 impl Shared {
     /// Runs the errands there are. Called without any lock.

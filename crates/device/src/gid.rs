@@ -3,6 +3,7 @@
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
+use causeway_fabric::limits::ADDRESSES_MAX;
 use parking_lot::Mutex;
 
 use crate::addresses::{Address, addresses, for_each_address, hardware_address};
@@ -119,6 +120,13 @@ fn rank(ip: IpAddr) -> u8 {
 pub fn port_mtu() -> (u32, u32) {
     // Segments are cut to the path whatever this says; 4096 is the largest the enumeration has.
     (5, 5)
+}
+
+/// The addresses by which others know this namespace.
+pub(crate) fn own_addresses() -> Vec<[u8; 16]> {
+    let gids = gid_table().into_iter().map(|entry| entry.gid);
+    let known = gids.filter(|gid| !ip_of(*gid).is_loopback());
+    known.take(ADDRESSES_MAX).collect()
 }
 
 #[cfg(test)]

@@ -23,8 +23,8 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Now, earlier};
 use crate::endpoint::{HelperSleep, Shared};
-use crate::errno::{Errno, OpenError};
-use crate::signals;
+use crate::errno::OpenError;
+use crate::threads;
 
 /// How long a peer's request may wait after the last poll of a program that has just begun to poll,
 /// and of one that has been polling for long: each tick interrupts it, which costs some 20 µs where
@@ -80,21 +80,10 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, OpenError> {
         }
         .run();
     };
-    spawn("causeway", run).map_err(|errno| {
+    threads::spawn("causeway", run).map_err(|errno| {
         let reason = format!("cannot start a thread (clone3, clone): {errno}");
         OpenError::new(errno.0, &reason)
     })
-}
-
-/// Starts a thread of the library, which blocks every signal.
-pub(crate) fn spawn(
-    name: &str,
-    run: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, Errno> {
-    let blocked = block_signals();
-    let thread = std::thread::Builder::new().name(name.into()).spawn(run);
-    restore_signals(&blocked);
-    Ok(thread?)
 }
 
 struct Helper {
@@ -376,19 +365,4 @@ impl Helper {
         shared.note_errors(port);
         !(doorbell.is_empty() && port.is_empty())
     }
-}
-
-fn block_signals() -> libc::sigset_t {
-    let all = signals::all();
-    // SAFETY: the set is plain data that the call fills.
-    unsafe {
-        let mut old = std::mem::zeroed();
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut old);
-        old
-    }
-}
-
-fn restore_signals(old: &libc::sigset_t) {
-    // SAFETY: `old` was filled by `block_signals`.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
 }

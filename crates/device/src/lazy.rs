@@ -5,64 +5,27 @@
 //! until the accesses to it by ring have cost about as much as the move does, and then the helper
 //! thread moves it: so no program pays more than twice what it would have paid knowing the future.
 
-use std::cell::Cell;
-use std::sync::OnceLock;
-
-use causeway_memory::ENVIRONMENT;
 use causeway_proto::host::Via;
 
 use crate::core::Core;
 use crate::endpoint::Shared;
-use crate::mr::{Kind, MrTable, Region};
+use crate::mr::{Kind, MrTable};
 
-/// Accesses by ring to all of a region before it is moved: READs, atomics and WRITEs. One of
-/// 256 KiB costs some 60 µs more than a direct one, and moving as much some 250 µs.
-const PATIENCE: u64 = 4;
 /// What a short access counts for, in bytes, or the length of its region if that is less: it takes
 /// some 20 µs where the target has to be woken for it.
 const SHORT_COUNTS: u64 = 256 << 10;
 /// It counts for no less than this part of its region, however long that is: who uses a region so
 /// often uses it again.
 const SHORT_PART: u64 = 256;
-/// How often patience doubles, each time that a region cannot be moved.
-const DOUBLED_MAX: u32 = 16;
 /// Bytes from which on what is written may be a part of a longer message, of which each part
 /// counts for its bytes.
 const PART: u64 = 8192;
-/// [`ENVIRONMENT`] set to this: nothing waits.
-const EAGER: &str = "eager";
-
-/// Whether regions wait to be used.
-pub(crate) fn waits() -> bool {
-    static EAGERLY: OnceLock<bool> = OnceLock::new();
-    let eager = || std::env::var_os(ENVIRONMENT).is_some_and(|value| value == EAGER);
-    !*EAGERLY.get_or_init(eager)
-}
-
-/// How many bytes of accesses by ring a region is still to serve before it is moved; 0 if it does
-/// not wait.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Patience {
-    left: Cell<u64>,
-    /// How often it has been tried in vain.
-    tries: u32,
-}
-
-impl Patience {
-    /// Takes an access that counts for so many bytes. True if it was the last.
-    fn is_over(&self, counts: u64) -> bool {
-        let left = self.left.get();
-        self.left.set(left.saturating_sub(counts));
-        left > 0 && left <= counts
-    }
-}
-
 impl MrTable {
     /// A region is to be moved once it is used.
     pub fn await_use(&mut self, key: u32) {
         if let Some(region) = self.get_mut(key) {
             region.patience.tries = 0;
-            region.wait();
+            region.patience.begin(region.len);
         }
     }
 
@@ -71,7 +34,7 @@ impl MrTable {
     pub fn await_more_use(&mut self, key: u32) {
         if let Some(region) = self.get_mut(key) {
             region.patience.tries += 1;
-            region.wait();
+            region.patience.begin(region.len);
         }
     }
 
@@ -97,15 +60,6 @@ impl MrTable {
         if region.patience.is_over(counts) {
             self.wanted.set(Some(region.key));
         }
-    }
-}
-
-impl Region {
-    fn wait(&mut self) {
-        let doubled = 1 << self.patience.tries.min(DOUBLED_MAX);
-        let len = (self.len as u64).max(1);
-        let left = len.saturating_mul(PATIENCE).saturating_mul(doubled);
-        self.patience.left.set(left);
     }
 }
 
@@ -141,6 +95,7 @@ mod tests {
 
     use super::*;
     use crate::mr::Place;
+    use crate::patience::PATIENCE;
 
     #[test]
     fn a_region_is_wanted_once_when_it_has_been_used() {

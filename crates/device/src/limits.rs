@@ -1,5 +1,8 @@
 //! What the device can hold (`ibv_query_device(3)`).
 
+use std::time::Duration;
+
+use causeway_fabric::limits::QPS_PER_ENDPOINT_MAX;
 use causeway_proto::types::{MAX_INLINE, MAX_MESSAGE, MAX_RD_ATOMIC, MAX_SGE};
 
 /// Limits as queried.
@@ -25,12 +28,12 @@ pub struct Limits {
     pub max_mcast_qp_attach: u32,
 }
 
-/// Queue pairs of one slot: the low 12 bits of a queue-pair number.
-pub const QPS_PER_SLOT: u32 = 1 << 12;
+/// Queue pairs of an endpoint: of all the slots that it may have.
+const MAX_QP: u32 = QPS_PER_ENDPOINT_MAX as u32;
 
 /// The limits of this device.
 pub const LIMITS: Limits = Limits {
-    max_qp: QPS_PER_SLOT,
+    max_qp: MAX_QP,
     max_qp_wr: 1 << 15,
     max_sge: MAX_SGE as u32,
     max_cq: 1 << 16,
@@ -47,5 +50,9 @@ pub const LIMITS: Limits = Limits {
     max_ah: 1 << 20,
     // As many as Linux has a socket join, unless configured (net.ipv4.igmp_max_memberships).
     max_mcast_grp: 20,
-    max_mcast_qp_attach: QPS_PER_SLOT,
+    max_mcast_qp_attach: MAX_QP,
 };
+
+/// How long a peer may be in flight before it is evicted: the lease. It copies for some 50 µs at
+/// a time; longer means that it was stopped or is starved.
+pub(crate) const LEASE: Duration = Duration::from_millis(500);

@@ -26,6 +26,12 @@ impl Numbers {
         Numbers(fds.into_iter().filter_map(number).collect())
     }
 
+    /// Adds one.
+    pub fn add(&mut self, fd: BorrowedFd<'_>) {
+        let known = identity(fd);
+        self.0.extend(known.map(|known| (fd.as_raw_fd(), known)));
+    }
+
     /// Whether all of them still do.
     fn are_intact(&self) -> bool {
         self.0.iter().all(|(number, known)| {
@@ -54,7 +60,7 @@ impl Shared {
 
     /// Looks whether the endpoint has its descriptors yet; false if the device has failed.
     pub fn has_descriptors(&self) -> bool {
-        if !self.lost.load(Ordering::Relaxed) && !self.numbers.are_intact() {
+        if !self.lost.load(Ordering::Relaxed) && !self.numbers.read().are_intact() {
             self.lose();
         }
         !self.lost.load(Ordering::Relaxed)
@@ -87,10 +93,7 @@ impl State {
     #[inline(never)]
     pub fn abandon(&mut self) -> bool {
         let mut any = false;
-        for index in 0..self.qps.len() {
-            let Some(entry) = &mut self.qps[index] else {
-                continue;
-            };
+        for entry in self.qps.iter_mut() {
             if matches!(entry.link, Link::None) {
                 continue;
             }
@@ -104,8 +107,7 @@ impl State {
             any = true;
         }
         self.rings = 0;
-        (self.udp.links, self.udp.lanes) = (0, 0);
-        (self.udp.datagrams, self.udp.held) = (0, 0);
+        self.udp.abandon();
         self.hot.clear();
         self.unsettled.clear();
         self.pending.clear();

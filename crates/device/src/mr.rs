@@ -14,17 +14,15 @@ use crate::copy;
 use crate::errno::Errno;
 use crate::home::Home;
 use crate::known::Known;
-use crate::lazy::Patience;
 use crate::limits::LIMITS;
+use crate::patience::Patience;
 use crate::slab::Slab;
-use crate::window::WindowType;
+use crate::window_type::WindowType;
 
 /// Low bits of a key that change with every registration in the same place.
 pub(crate) const GENERATION_BITS: u32 = KEY_GENERATION_BITS;
 /// Access flags a registration may ask for; the optional ones (bits 20 to 29) are ignored.
-const KNOWN_ACCESS: u32 = 0b11_1111 | OPTIONAL_ACCESS;
-/// `IBV_ACCESS_OPTIONAL_RANGE`.
-const OPTIONAL_ACCESS: u32 = 0x3ff0_0000;
+const KNOWN_ACCESS: u32 = Access::all().bits() | Access::OPTIONAL_RANGE;
 
 /// Where peers on this host can map a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +47,7 @@ pub(crate) enum Kind {
         /// Where peers can map it.
         place: Option<Place>,
     },
-    /// A memory window ([`crate::window`]), and the key of the region that it is bound to.
+    /// A memory window (`window`), and the key of the region that it is bound to.
     Window {
         /// What it may be bound by.
         window: WindowType,
@@ -299,6 +297,7 @@ impl MrTable {
     }
 
     /// Finds memory by a key for local use: no window's.
+    #[inline(always)]
     pub fn find_local(
         &self,
         pd: u32,
@@ -397,21 +396,28 @@ impl MrTable {
         self.find_remote(via, rkey, addr, len, what).map(|_| ())
     }
 
+    #[inline(always)]
     pub fn read_local(
         &self,
         pd: u32,
         lkey: u32,
         addr: u64,
-        mut dst: BytesMut<'_>,
+        dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
+        let at = self.find_local(pd, lkey, addr, dst.len() as u64, false)?;
+        self.load(lkey, at, dst)
+    }
+
+    /// Copies from where a range was found by a key, the whole of `dst`.
+    pub fn load(&self, key: u32, at: usize, mut dst: BytesMut<'_>) -> Result<(), MemError> {
         let (to, len) = (dst.as_mut_ptr(), dst.len());
-        let at = self.find_local(pd, lkey, addr, len as u64, false)?;
         // SAFETY: the range is inside a registered region, the program's memory as long as it is
         // mapped (ibv_reg_mr(3)).
         let load = |at: *mut u8| unsafe { copy::load(at, BytesMut::from_raw(to, len)) };
-        load(at as *mut u8).or_else(|why| self.otherwise(lkey, (at, len), why, load))
+        load(at as *mut u8).or_else(|why| self.otherwise(key, (at, len), why, load))
     }
 
+    #[inline(always)]
     pub fn write_local(
         &self,
         pd: u32,
@@ -420,7 +426,7 @@ impl MrTable {
         src: Bytes<'_>,
     ) -> Result<(), MemError> {
         let at = self.find_local(pd, lkey, addr, src.len() as u64, true)?;
-        // SAFETY: as in `read_local`; registration has checked that it is writable.
+        // SAFETY: as in `load`; registration has checked that it is writable.
         let store = |at: *mut u8| unsafe { copy::store(at, src) };
         store(at as *mut u8).or_else(|why| self.otherwise(lkey, (at, src.len()), why, store))
     }
@@ -430,13 +436,10 @@ impl MrTable {
         via: Via,
         rkey: u32,
         addr: u64,
-        mut dst: BytesMut<'_>,
+        dst: BytesMut<'_>,
     ) -> Result<(), MemError> {
-        let (to, len) = (dst.as_mut_ptr(), dst.len());
-        let at = self.find_remote(via, rkey, addr, len as u64, Remote::Read)?;
-        // SAFETY: as in `read_local`.
-        let load = |at: *mut u8| unsafe { copy::load(at, BytesMut::from_raw(to, len)) };
-        load(at as *mut u8).or_else(|why| self.otherwise(rkey, (at, len), why, load))
+        let at = self.find_remote(via, rkey, addr, dst.len() as u64, Remote::Read)?;
+        self.load(rkey, at, dst)
     }
 
     pub fn write_remote(
@@ -470,7 +473,7 @@ pub(crate) fn check_access(flags: u32) -> Result<Access, Errno> {
         return Err(Errno(libc::EOPNOTSUPP));
     }
     let access = Access::from_bits_truncate(flags);
-    let writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    let writes = access.intersects(Access::REMOTE_CHANGE);
     if writes && !access.contains(Access::LOCAL_WRITE) {
         return Err(Errno(libc::EINVAL));
     }

@@ -8,21 +8,17 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
+use causeway_identity::MULTICAST_PORT;
 use causeway_netio::UdpPort;
 use causeway_owned::Owned;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
-use crate::ah::group_of;
-use crate::endpoint::{BASE_PORT, SLOTS, Shared};
+use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::gid;
 use crate::limits::LIMITS;
-use crate::qp::Qp;
 use crate::ud::Arrival;
-
-/// UDP port of datagrams to groups: the one after the last slot's.
-pub(crate) const PORT: u16 = BASE_PORT + SLOTS;
 
 /// The groups of this process.
 #[derive(Default)]
@@ -47,7 +43,7 @@ impl Inner {
         if let Some(port) = slot {
             return Ok(port);
         }
-        Ok(slot.insert(UdpPort::bind_shared(SocketAddr::new(any, PORT))?))
+        Ok(slot.insert(UdpPort::bind_shared(SocketAddr::new(any, MULTICAST_PORT))?))
     }
 
     /// Has the host receive what is sent to a group, on every interface with a GID.
@@ -78,19 +74,15 @@ fn interfaces() -> Vec<u32> {
     found
 }
 
-impl Qp {
-    /// Attaches it to a group (`ibv_attach_mcast(3)`).
+impl Shared {
+    /// Makes a queue pair a member of a group, and receives what is sent to it from now on.
     ///
     /// # Errors
-    /// EINVAL for a GID that is no group's or a queue pair of another type, ENOMEM beyond the
-    /// device's limits, what the host refuses to join a group with.
-    pub fn attach(&self, gid: [u8; 16]) -> Result<(), Errno> {
-        let group = group_of(gid).filter(|_| self.is_datagram());
-        let group = group.ok_or(Errno(libc::EINVAL))?;
-        let shared = self.shared();
-        let mut groups = shared.groups.0.lock();
+    /// ENOMEM beyond the device's limits, what the host refuses to join a group with.
+    pub fn join(self: &Arc<Self>, group: IpAddr, qpn: u32) -> Result<(), Errno> {
+        let mut groups = self.groups.0.lock();
         let known = groups.members.get(&group);
-        if known.is_some_and(|members| members.contains(&self.qpn())) {
+        if known.is_some_and(|members| members.contains(&qpn)) {
             return Ok(());
         }
         let attached = known.map_or(0, Vec::len);
@@ -101,7 +93,7 @@ impl Qp {
         if known.is_none() {
             groups.join(group)?;
         }
-        groups.members.entry(group).or_default().push(self.qpn());
+        groups.members.entry(group).or_default().push(qpn);
         if let Some(wake) = &groups.wake {
             return Ok(wake.signal()?);
         }
@@ -110,20 +102,21 @@ impl Qp {
         let wake = Arc::new(Owned::new(wake, "the wake-up of multicast"));
         groups.wake = Some(Arc::clone(&wake));
         drop(groups);
-        let shared = Arc::clone(shared);
-        crate::helper::spawn("causeway-mcast", move || run(&shared, &wake)).map(drop)
+        let shared = Arc::clone(self);
+        crate::threads::spawn("causeway-mcast", move || run(&shared, &wake)).map(drop)
     }
+}
 
-    /// Detaches it from a group (`ibv_detach_mcast(3)`).
+impl Groups {
+    /// A queue pair is a member of a group no longer.
     ///
     /// # Errors
-    /// EINVAL where it is not attached.
-    pub fn detach(&self, gid: [u8; 16]) -> Result<(), Errno> {
-        let group = group_of(gid).ok_or(Errno(libc::EINVAL))?;
-        let mut groups = self.shared().groups.0.lock();
+    /// EINVAL where it was none.
+    pub fn leave(&self, group: IpAddr, qpn: u32) -> Result<(), Errno> {
+        let mut groups = self.0.lock();
         let members = groups.members.get_mut(&group);
         let members = members.ok_or(Errno(libc::EINVAL))?;
-        let at = members.iter().position(|qpn| *qpn == self.qpn());
+        let at = members.iter().position(|member| *member == qpn);
         members.swap_remove(at.ok_or(Errno(libc::EINVAL))?);
         if members.is_empty() {
             groups.members.remove(&group);
@@ -131,9 +124,7 @@ impl Qp {
         }
         Ok(())
     }
-}
 
-impl Groups {
     /// Whether a queue pair is attached to any.
     pub fn has(&self, qpn: u32) -> bool {
         let groups = self.0.lock();

@@ -12,10 +12,9 @@ use parking_lot::Mutex;
 use rustix::event::epoll;
 
 use crate::addresses::{Watch, addresses};
-use crate::endpoint::own_addresses;
 use crate::errno::Errno;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
-use crate::gid::gid_table;
+use crate::gid::{gid_table, own_addresses};
 
 /// The GIDs there are, in order, and whether a network is among them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -12,8 +12,6 @@ use causeway_netio::Outside;
 use causeway_proto::BytesMut;
 use causeway_proto::host::MemError;
 
-use crate::copy;
-
 /// Least length for which a piece of its own costs the kernel less than the copy.
 const OUTSIDE_MIN: usize = 1024;
 
@@ -57,12 +55,14 @@ impl Outsides {
         self.on.get()
     }
 
-    /// Brings the whole of `dst` from registered memory at an address, by a note if it is long. An
-    /// error ends the segment that is being built: what was noted for it is forgotten.
+    /// Brings the whole of `dst` from registered memory at an address: by a note if it is long,
+    /// else by `load`. An error ends the segment that is being built: what was noted for it is
+    /// forgotten.
     pub fn take(
         &self,
         mut dst: BytesMut<'_>,
         found: Result<usize, MemError>,
+        load: impl FnOnce(usize, BytesMut<'_>) -> Result<(), MemError>,
     ) -> Result<(), MemError> {
         let notes = &mut *self.notes.borrow_mut();
         let place = dst.as_mut_ptr().addr();
@@ -77,9 +77,7 @@ impl Outsides {
         if len >= OUTSIDE_MIN && notes.buffer.contains(&place) {
             notes.found.push(Outside { at, len, addr });
         } else {
-            // SAFETY: the range is inside a registered region, as for `MrTable::read_local`.
-            let copied = unsafe { copy::load(std::ptr::with_exposed_provenance(addr), dst) };
-            copied.inspect_err(|_| notes.found.truncate(notes.first))?;
+            load(addr, dst).inspect_err(|_| notes.found.truncate(notes.first))?;
         }
         Ok(())
     }
@@ -108,6 +106,21 @@ impl Outsides {
     /// These are the notes now.
     pub fn replace(&self, found: Vec<Outside>) {
         self.notes.borrow_mut().found = found;
+    }
+
+    /// One run of the buffer's `bytes` and what is noted for it, which `fetch` copies from an
+    /// address.
+    pub fn collect(
+        &self,
+        bytes: &[u8],
+        fetch: impl Fn(usize, BytesMut<'_>) -> Result<(), MemError>,
+    ) -> Result<Vec<u8>, MemError> {
+        let mut whole = bytes.to_vec();
+        for part in &self.notes.borrow().found {
+            let place = whole.get_mut(part.at..).and_then(|w| w.get_mut(..part.len));
+            fetch(part.addr, BytesMut::from(place.ok_or(MemError::Bounds)?))?;
+        }
+        Ok(whole)
     }
 
     /// Shows `f` the notes.
@@ -151,7 +164,11 @@ mod tests {
             let addr = self.memory.as_ptr().expose_provenance();
             let found = if fails { Err(MemError::Key) } else { Ok(addr) };
             let dst = BytesMut::from(&mut self.buffer[at..at + len]);
-            self.outsides.take(dst, found).is_ok()
+            let load = |_, mut dst: BytesMut<'_>| {
+                let seven = vec![7; dst.len()];
+                dst.put(0, &seven).then_some(()).ok_or(MemError::Bounds)
+            };
+            self.outsides.take(dst, found, load).is_ok()
         }
 
         fn noted(&self) -> Vec<(usize, usize)> {
@@ -169,11 +186,32 @@ mod tests {
         assert_eq!(f.buffer[40..44], [0; 4]);
         assert_eq!(f.buffer[39 + LONG..44 + LONG], [0, 7, 7, 7, 0]);
         let mut elsewhere = [0; 2 * LONG];
-        let addr = f.memory.as_ptr().expose_provenance();
+        let load = |_, mut dst: BytesMut<'_>| {
+            assert!(dst.put(0, &[7]));
+            Ok(())
+        };
         f.outsides
-            .take(BytesMut::from(&mut elsewhere[..]), Ok(addr))
+            .take(BytesMut::from(&mut elsewhere[..]), Ok(1), load)
             .unwrap();
         assert_eq!((elsewhere[0], f.noted().len()), (7, 2));
+    }
+
+    #[test]
+    fn what_is_noted_is_collected_or_nothing_is() {
+        let mut f = Fixture::new();
+        assert!(f.take(40, LONG, false) && f.take(40 + LONG, 3, false));
+        let at = f.memory.as_ptr().addr();
+        let whole = f.outsides.collect(&f.buffer[..50 + LONG], |addr, mut dst| {
+            assert_eq!((addr, dst.len()), (at, LONG));
+            let nine = vec![9; LONG];
+            dst.put(0, &nine).then_some(()).ok_or(MemError::Bounds)
+        });
+        let whole = whole.unwrap();
+        assert_eq!(whole[38..42], [0, 0, 9, 9]);
+        assert_eq!(whole[38 + LONG..44 + LONG], [9, 9, 7, 7, 7, 0]);
+        let gone = |_, _: BytesMut<'_>| Err(MemError::Gone);
+        let bytes = &f.buffer[..50 + LONG];
+        assert_eq!(f.outsides.collect(bytes, gone), Err(MemError::Gone));
     }
 
     #[test]

@@ -4,7 +4,6 @@ use causeway_proto::trp::Reason;
 use causeway_proto::ulp::Ulp;
 
 use crate::clock::{self, Now};
-use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
 use crate::qp_entry::{Link, QpEntry};
 use crate::udp;
@@ -34,11 +33,7 @@ impl Shared {
             state.core.enough = false;
             passes += 1;
         }
-        let Some(entry) = state
-            .qps
-            .get_mut(qp_index(qpn))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(entry) = state.qps.place_mut(qpn) else {
             return;
         };
         let QpEntry { qp, link, .. } = entry;
@@ -70,7 +65,7 @@ impl State {
         self.settle_all();
         let now = clock::now();
         let State { qps, core, udp, .. } = self;
-        for entry in qps.iter_mut().flatten() {
+        for entry in qps.iter_mut() {
             if let Link::Udp(link) = &mut entry.link {
                 link.conn.shutdown(Reason::Closed);
                 udp::pump(entry, core, udp, now);

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock, Weak};
 
 use causeway_fabric::PeerFds;
+use causeway_identity::Slot;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES, RING_CAPACITY, ring_len};
 use causeway_shm::{Arena, Doorbell, Inbox, PeerMrs, Segment};
 use parking_lot::Mutex;
@@ -75,7 +76,7 @@ impl PeerEnd {
 const RECENT_MOST: usize = 8;
 
 /// Where a queue pair was said to be: the GID, `None` for this host, and the slot.
-pub(crate) type Place = (Option<[u8; 16]>, u32);
+pub(crate) type Place = (Option<[u8; 16]>, Slot);
 
 /// The peers' endpoints, one entry for each however many queue pairs lead there.
 #[derive(Debug, Default)]

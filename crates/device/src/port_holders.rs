@@ -7,7 +7,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::fs;
 
-use crate::endpoint::{BASE_PORT, SLOTS};
+use causeway_identity::Slot;
 
 /// A process that has ports of endpoints, or a user, where the process may not be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +63,7 @@ fn socket(line: &str) -> Option<(u64, (u32, u16))> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let (_, port) = words.get(1)?.rsplit_once(':')?;
     let port = u16::from_str_radix(port, 16).ok()?;
-    let ours = (BASE_PORT + 1..BASE_PORT + SLOTS).contains(&port);
+    let ours = Slot::of_port(port).is_some();
     let (uid, inode) = (words.get(7)?.parse().ok()?, words.get(9)?.parse().ok()?);
     ours.then_some((inode, (uid, port)))
 }
@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn this_process_is_named() {
-        let taken = (BASE_PORT + 1..BASE_PORT + SLOTS)
+        let taken = (Slot::MIN.port()..=Slot::MAX.port())
             .rev()
             .find_map(|port| UdpSocket::bind((Ipv4Addr::LOCALHOST, port)).ok());
         let _taken = taken.expect("a free port");

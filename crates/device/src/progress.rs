@@ -12,9 +12,9 @@ use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
 use crate::clock::{self, Now};
-use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
-use crate::errands::Errand;
+use crate::errand::Errand;
+use crate::hot::Hot;
 use crate::peer_end::End;
 use crate::qp_entry::{Link, QpEntry};
 use crate::udp::Port;
@@ -98,10 +98,10 @@ impl State {
         if self.inbox.is_empty() || self.core.enough {
             return worked;
         }
-        let mut announced = Vec::new();
-        self.inbox.take(|index| announced.push(index));
-        for index in announced {
-            let qpn = (u32::from(self.slot) << 12) | index;
+        let (mut announced, qps) = (Vec::new(), &self.qps);
+        self.inbox
+            .take(|bit| announced.extend(qps.number_of_bit(bit)));
+        for qpn in announced {
             worked |= self.poll_ring(qpn, now);
             // It may have been announced for room alone.
             self.touch(qpn);
@@ -121,7 +121,8 @@ impl State {
         let rings = self.hot.len();
         self.turn = self.turn.wrapping_add(1);
         for step in 0..rings {
-            let Some(&qpn) = self.hot.get((self.turn + step) % rings) else {
+            let at = (self.turn + step) % rings;
+            let Some(qpn) = self.hot.get(at).map(|hot| hot.qpn) else {
                 continue;
             };
             worked |= self.poll_ring(qpn, now);
@@ -142,12 +143,11 @@ impl State {
             ..
         } = self;
         for qpn in unsettled.drain(..most) {
-            let entry = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut);
             if let Some(QpEntry {
                 link: Link::Ring(ring),
                 unsettled,
                 ..
-            }) = entry
+            }) = qps.place_mut(qpn)
             {
                 *unsettled = false;
                 ring.settle(core);
@@ -158,12 +158,7 @@ impl State {
     /// Tells every peer everything: for a program about to end.
     pub fn settle_all(&mut self) {
         self.settle(self.unsettled.len());
-        let qpns: Vec<u32> = self
-            .qps
-            .iter()
-            .flatten()
-            .map(|entry| entry.qp.qpn())
-            .collect();
+        let qpns: Vec<u32> = self.qps.iter().map(|entry| entry.qp.qpn()).collect();
         for qpn in qpns {
             self.flush_acks(qpn);
         }
@@ -186,14 +181,17 @@ impl State {
     }
 
     pub fn poll_ring(&mut self, qpn: u32, now: &Now) -> bool {
-        let Some(entry) = self
-            .qps
-            .get_mut(qp_index(qpn))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(entry) = self.qps.place_mut(qpn) else {
             return false;
         };
         let worked = ring::receive(entry, &mut self.core, now);
+        if worked
+            && entry.hot
+            && let Some(hot) = self.hot.iter_mut().find(|hot| hot.qpn == qpn)
+            && let Link::Ring(ring) = &entry.link
+        {
+            ring.renew(&mut hot.probe);
+        }
         if let Some(key) = self.core.mrs.wanted.take() {
             self.errands.push(Errand::Place(key));
         }
@@ -219,7 +217,8 @@ impl State {
             return;
         }
         ring.set_hot(true);
-        self.hot.push(qpn);
+        let probe = ring.probe();
+        self.hot.push(Hot { qpn, probe });
     }
 
     /// Leaves it to their peers to announce what happens on those that have been hot the longest of
@@ -227,15 +226,17 @@ impl State {
     /// this is asked in each pass.
     fn cool_excess(&mut self) {
         let excess = self.hot.len().saturating_sub(HOT_RINGS);
-        let longest: Vec<u32> = self.hot.drain(..excess).collect();
-        for qpn in longest {
-            self.cool(qpn);
+        let longest: Vec<Hot> = self.hot.drain(..excess).collect();
+        for hot in longest {
+            self.cool(hot);
         }
     }
 
-    /// Leaves it to the peer to announce what happens on the ring of `qpn`.
-    fn cool(&mut self, qpn: u32) {
-        let Some(entry) = self.qp(qpn) else { return };
+    /// Leaves it to the peer to announce what happens on a ring that was polled.
+    fn cool(&mut self, hot: Hot) {
+        let Some(entry) = self.qp(hot.qpn) else {
+            return;
+        };
         let Link::Ring(ring) = &mut entry.link else {
             return;
         };
@@ -243,7 +244,7 @@ impl State {
             entry.hot = false;
         } else {
             // Something has just come: it stays hot, and its turn to cool comes again.
-            self.hot.push(qpn);
+            self.hot.push(hot);
         }
     }
 
@@ -310,7 +311,7 @@ impl State {
             awaiting,
             ..
         } = self;
-        let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+        let Some(entry) = qps.place_mut(qpn) else {
             return false;
         };
         let left = match &mut entry.link {
@@ -352,8 +353,7 @@ impl State {
             let State {
                 qps, core, timers, ..
             } = self;
-            let entry = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut);
-            let Some(entry) = entry.filter(|entry| entry.qp.qpn() == qpn) else {
+            let Some(entry) = qps.get_mut(qpn) else {
                 continue;
             };
             let deadline = entry.deadline();
@@ -396,13 +396,12 @@ impl State {
 
     /// A queue pair has its link.
     pub fn link_up(&mut self, qpn: u32) {
-        let entry = self.qps.get_mut(qp_index(qpn));
-        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+        let Some(entry) = self.qps.place_mut(qpn) else {
             return;
         };
         match &mut entry.link {
-            Link::Udp(link) => self.udp.enter(link),
-            Link::Datagrams(_) => self.udp.datagrams += 1,
+            Link::Udp(link) => self.udp.enter(qpn, link),
+            Link::Datagrams(_) => self.udp.enter_datagrams(qpn),
             Link::Ring(ring) => {
                 let watch = ring.watch();
                 entry.grant();
@@ -419,7 +418,7 @@ impl State {
     pub fn count_objects(&self, wakeups: u64) {
         let stats = &self.core.stats;
         stats.add(Counter::Wakeups, wakeups);
-        stats.set(Counter::QueuePairs, u64::from(self.live));
+        stats.set(Counter::QueuePairs, u64::from(self.qps.live()));
         stats.set(Counter::RingsOpen, u64::from(self.rings));
         stats.set(Counter::UdpConnections, u64::from(self.udp.links));
         stats.set(Counter::MemoryRegions, self.core.mrs.len() as u64);
@@ -441,7 +440,7 @@ impl State {
             local_qpn: qpn,
             ..Leave::default()
         };
-        let Some(entry) = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut) else {
+        let Some(entry) = qps.place_mut(qpn) else {
             return leave;
         };
         match &mut entry.link {
@@ -456,8 +455,7 @@ impl State {
                 *rings -= 1;
             }
             Link::Datagrams(link) => {
-                udp.datagrams -= 1;
-                udp.held -= link.holds();
+                udp.leave_datagrams(qpn, link.holds());
             }
             Link::None | Link::Nowhere(_) => {}
         }
@@ -471,7 +469,7 @@ impl State {
         entry.awaiting = false;
         self.unsettled.retain(|unsettled| *unsettled != qpn);
         self.awaiting.retain(|awaiting| *awaiting != qpn);
-        self.hot.retain(|hot| *hot != qpn);
+        self.hot.retain(|hot| hot.qpn != qpn);
         self.pending.retain(|pending| *pending != qpn);
         leave
     }

@@ -7,21 +7,24 @@ use std::sync::Arc;
 
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
+use causeway_identity::{QPN_MASK, Slot};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, RETRY_FLOOR, SendConfig};
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, Service};
 use causeway_shm::Grant;
 
+use crate::av::Av;
 use crate::clock::{self, Now};
-use crate::core::{Route, qp_index};
+use crate::core::Route;
 use crate::cq::Cq;
-use crate::endpoint::{BASE_PORT, Shared};
+use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::gid;
-use crate::limits::{LIMITS, QPS_PER_SLOT};
-use crate::pd::{Pd, QpInit, add_user, drop_user};
-use crate::qp_entry::{Av, Link, QpEntry};
+use crate::kernel_limits;
+use crate::limits::LIMITS;
+use crate::pd::{Pd, add_user, drop_user};
+use crate::qp_entry::{Link, QpEntry};
 use crate::ring::{Introduced, RingLink};
 use crate::sharing::Accesses;
 use crate::silence::patience;
@@ -50,6 +53,33 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+}
+
+/// What a queue pair is created with (`ibv_create_qp(3)`).
+pub struct QpInit {
+    /// `enum ibv_qp_type`
+    pub qp_type: u32,
+    /// Where sends complete.
+    pub send_cq: Arc<Cq>,
+    /// Where receives complete.
+    pub recv_cq: Arc<Cq>,
+    /// Where receives come from, if not from its own queue.
+    pub srq: Option<Arc<Srq>>,
+    /// Queue sizes.
+    pub cap: QpCap,
+    /// Every send is signaled.
+    pub sq_sig_all: bool,
+}
+
+impl Pd {
+    /// Creates a queue pair (`ibv_create_qp(3)`).
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for types other than RC, UC and UD, EINVAL beyond the device's limits, ENOMEM
+    /// where there are too many.
+    pub fn create_qp(self: &Arc<Self>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
+        Qp::create(self, init, cookie)
+    }
 }
 
 /// The service that a type of queue pairs stands for.
@@ -84,7 +114,7 @@ impl Qp {
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
         let service = service_of(init.qp_type)?;
         let cap = grant_cap(init.cap, init.srq.is_some())?;
-        let mut guard = pd.context.endpoint.shared.state.lock();
+        let (mut guard, qpn) = pd.context.endpoint.shared.lock_with_number()?;
         let state = &mut *guard;
         let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
         let srq = init.srq.as_ref().map(|s| s.number);
@@ -95,7 +125,6 @@ impl Qp {
         if !exist {
             return Err(Errno(libc::EINVAL));
         }
-        let qpn = state.take_qpn().ok_or(Errno(libc::ENOMEM))?;
         for cq in [send_cq, recv_cq] {
             if let Some(cq) = state.core.cqs.get_mut(cq) {
                 cq.users += 1;
@@ -113,15 +142,9 @@ impl Qp {
             sq_sig_all: init.sq_sig_all,
             srq: srq.is_some(),
         };
-        let index = qp_index(qpn);
-        if state.qps.len() <= index {
-            state.qps.resize_with(index + 1, || None);
-            state.core.routes.resize_with(index + 1, || None);
-        }
         let events = Arc::clone(&pd.context.events);
-        state.qps[index] = Some(Box::new(QpEntry::new(ProtoQp::new(config))));
-        state.live += 1;
-        state.core.routes[index] = Some(Route {
+        state.qps.insert(QpEntry::new(ProtoQp::new(config)));
+        state.core.add_route(Route {
             qpn,
             send_cq,
             recv_cq,
@@ -214,9 +237,8 @@ impl Qp {
         if ends {
             state.catch_up(self.qpn);
         }
-        let entry = state.qps[qp_index(self.qpn)]
-            .as_deref_mut()
-            .ok_or(Errno(libc::EINVAL))?;
+        let entry = state.qps.place_mut(self.qpn);
+        let entry = entry.ok_or(Errno(libc::EINVAL))?;
         if let Err(error) = entry.qp.modify(attr, mask, &mut state.core) {
             drop(guard);
             self.drop_link(link);
@@ -308,8 +330,14 @@ impl Qp {
         self.query().0.access
     }
 
-    /// Asks the broker for the way to the peer, and prepares it.
+    /// Asks the broker for the way to the peer, and prepares it. A limit of the kernel that keeps
+    /// it from that is named on standard error.
     fn connect(&self, attr: &QpAttr, av: &Av, mask: QpAttrMask) -> Result<Link, Errno> {
+        let link = self.find_way(attr, av, mask);
+        link.map_err(|errno| kernel_limits::tell_if_met("connection", errno))
+    }
+
+    fn find_way(&self, attr: &QpAttr, av: &Av, mask: QpAttrMask) -> Result<Link, Errno> {
         let table = gid::table();
         let source = table.get(usize::from(av.sgid_index));
         let remote = if av.is_global {
@@ -330,7 +358,8 @@ impl Qp {
             known: 0,
         };
         let shared = self.shared();
-        let place = (request.remote_gid, attr.dest_qpn / QPS_PER_SLOT);
+        let slot = Slot::of_qpn(attr.dest_qpn).ok_or(Errno(libc::EINVAL))?;
+        let place = (request.remote_gid, slot);
         let known = shared.peers.at(&place);
         let request = ConnectRequest {
             known: known.as_ref().map_or(0, |(number, _)| *number),
@@ -364,8 +393,8 @@ impl Qp {
                     name,
                     peer,
                     trusted,
-                    peer_qpn: attr.dest_qpn & 0xff_ffff,
-                    rq_psn: attr.rq_psn & 0xff_ffff,
+                    peer_qpn: attr.dest_qpn & QPN_MASK,
+                    rq_psn: attr.rq_psn & QPN_MASK,
                 };
                 Ok(Link::Ring(Box::new(RingLink::open(with)?)))
             }
@@ -400,11 +429,9 @@ impl Qp {
         }
         state.catch_up(self.qpn);
         let leave = state.link_down(self.qpn);
-        let index = qp_index(self.qpn);
-        state.qps[index] = None;
-        state.live -= 1;
+        state.qps.remove(self.qpn);
         state.core.detach_completions(self.qpn);
-        state.core.routes[index] = None;
+        state.core.remove_route(self.qpn);
         state.core.mrs.release_windows(self.qpn);
         for cq in [self.send_cq.number, self.recv_cq.number] {
             if let Some(cq) = state.core.cqs.get_mut(cq) {
@@ -432,8 +459,9 @@ fn udp_link(
     ifindex: u32,
     shared: &Shared,
 ) -> Result<UdpLink, Errno> {
-    let slot = u16::try_from(attr.dest_qpn >> 12).map_err(|_| Errno(libc::EINVAL))?;
-    let port = BASE_PORT + slot;
+    let port = Slot::of_qpn(attr.dest_qpn)
+        .ok_or(Errno(libc::EINVAL))?
+        .port();
     let dst = match ip {
         IpAddr::V6(v6) if v6.is_unicast_link_local() => {
             SocketAddr::V6(SocketAddrV6::new(v6, port, 0, ifindex))
@@ -445,10 +473,9 @@ fn udp_link(
     let cookie = u64::from_ne_bytes(random) | 1;
     // What the kernel has learned of the route may be a forgery.
     let max_datagram = causeway_netio::path_mtu(dst, Some(source)).max(BASE_DATAGRAM);
-    let port = shared.port_fd();
     let config = Config {
         max_datagram,
-        window: crate::udp::window(port, max_datagram),
+        window: crate::udp::window(shared.receive_buffer(), max_datagram),
         crc: shared.checksums.wanted(ip),
         patience: patience().unwrap_or(RETRY_FLOOR),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)

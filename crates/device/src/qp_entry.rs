@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use causeway_proto::Instant;
 use causeway_proto::qp::{PostError, Qp};
-use causeway_proto::types::{QpState, SendOp, SendWr, Service};
+use causeway_proto::types::{QpState, SendWr, Service};
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Grant;
 
+use crate::av::Av;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
-use crate::errands::Errand;
-use crate::ring::RingLink;
+use crate::errand::Errand;
+use crate::qps::{Numbered, Table};
+use crate::ring::{RingLink, TwoSided};
 use crate::silence::Silence;
 use crate::timers::Listed;
 use crate::ud::UdLink;
@@ -21,21 +23,6 @@ use crate::udp::UdpLink;
 /// again; twice as long each time, up to the most.
 const LOOK_FIRST: Duration = Duration::from_micros(50);
 const LOOK_LAST: Duration = Duration::from_millis(5);
-
-/// An address vector (`struct ibv_ah_attr`, `ibv_modify_qp(3)`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names are those of struct ibv_ah_attr")]
-pub struct Av {
-    pub is_global: bool,
-    pub dgid: [u8; 16],
-    pub sgid_index: u8,
-    pub dlid: u16,
-    pub port: u8,
-    pub hop_limit: u8,
-    pub traffic_class: u8,
-    pub sl: u8,
-    pub flow_label: u32,
-}
 
 /// What carries the segments of a queue pair.
 pub(crate) enum Link {
@@ -78,6 +65,16 @@ pub(crate) struct QpEntry {
     pub listed: Listed,
 }
 
+/// The endpoint's queue pairs.
+pub(crate) type QueuePairs = Table<QpEntry>;
+
+impl Numbered for QpEntry {
+    #[inline]
+    fn qpn(&self) -> u32 {
+        self.qp.qpn()
+    }
+}
+
 impl QpEntry {
     pub fn new(qp: Qp) -> Self {
         QpEntry {
@@ -112,13 +109,15 @@ impl QpEntry {
     /// Those of [`Qp::post_send`].
     #[inline]
     pub fn post_send(&mut self, wr: &mut SendWr, core: &mut Core) -> Result<(), PostError> {
-        let Link::Ring(ring) = &mut self.link else {
-            return self.qp.post_send(wr.take(), core);
-        };
-        if matches!(wr.op, SendOp::Send) || !ring.post_direct(&mut self.qp, wr, core)? {
-            ring.post_send(&mut self.qp, wr, core)?;
+        if let Link::Ring(ring) = &mut self.link {
+            let plain = TwoSided::of(wr);
+            if plain.is_some_and(|plain| ring.post_plain(&mut self.qp, &plain, core))
+                || (wr.op.is_one_sided() && ring.post_direct(&mut self.qp, wr, core)?)
+            {
+                return Ok(());
+            }
         }
-        Ok(())
+        self.qp.post_send(wr.take(), core)
     }
 
     /// The device can't go on with it.

@@ -11,16 +11,11 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::context::Context;
 use crate::endpoint::Shared;
 use crate::errno::Errno;
-use crate::lazy;
 use crate::limits::LIMITS;
 use crate::mr::{self, Place};
+use crate::patience;
 use crate::pd::{Pd, add_user, drop_user};
 use crate::sharing::{Accesses, Kept, Placed, Sharing};
-
-/// Kinds of access that peers may have.
-const REMOTE: Access = Access::REMOTE_READ
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_ATOMIC);
 
 /// A memory region (`ibv_reg_mr(3)`).
 pub struct Mr {
@@ -38,6 +33,24 @@ struct Registration {
     /// Its memory, where it is in a segment.
     placed: Option<Placed>,
     ended: bool,
+}
+
+impl Pd {
+    /// Registers memory (`ibv_reg_mr(3)`): `len` bytes at `addr`, named from `iova` on by work
+    /// requests.
+    ///
+    /// # Errors
+    /// EINVAL for flags that need others, EOPNOTSUPP for those this device lacks, EFAULT where the
+    /// memory is not mapped or not writable as asked, ENOMEM beyond the device's limit.
+    pub fn reg_mr(
+        self: &Arc<Self>,
+        addr: usize,
+        len: usize,
+        iova: u64,
+        access: u32,
+    ) -> Result<Arc<Mr>, Errno> {
+        Mr::register(self, (addr, len), iova, access)
+    }
 }
 
 impl Mr {
@@ -80,7 +93,7 @@ impl Mr {
 
     /// Lets peers on this host map it, now or once there are any.
     fn announce(self: &Arc<Self>, pd: u32, key: u32, access: Access) {
-        if access.intersects(REMOTE) && self.shared().sharing.add(pd, key, self) {
+        if access.intersects(Access::REMOTE) && self.shared().sharing.add(pd, key, self) {
             self.settle();
         }
     }
@@ -91,7 +104,7 @@ impl Mr {
         let (key, pd, range, access) = (inner.key, inner.pd, (inner.addr, inner.len), inner.access);
         drop(inner);
         let shared = self.shared();
-        if lazy::waits() && !shared.sharing.is_home(pd, range, access) {
+        if patience::waits() && !shared.sharing.is_home(pd, range, access) {
             shared.state.lock().core.mrs.await_use(key);
         } else {
             self.place();

@@ -10,7 +10,7 @@
 
 mod accesses;
 
-pub(crate) use accesses::{Accesses, LEASE};
+pub(crate) use accesses::Accesses;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,7 +81,7 @@ pub(crate) struct Sharing {
 
 /// Whether peers may write a region.
 fn is_writable(access: Access) -> bool {
-    access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
+    access.intersects(Access::REMOTE_CHANGE)
 }
 
 impl Sharing {
@@ -467,7 +467,7 @@ fn follow(regions: Vec<Arc<Mr>>, segment: u64) {
         }
     };
     // Without a thread the memory stays until its registration ends.
-    let _ = crate::helper::spawn("causeway-late", body);
+    let _ = crate::threads::spawn("causeway-late", body);
 }
 
 /// A region's memory was not moved.

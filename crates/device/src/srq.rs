@@ -4,10 +4,11 @@ use std::sync::Arc;
 
 use causeway_proto::types::RecvWr;
 
+use crate::core::SrqState;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
-use crate::pd::{Pd, drop_user};
+use crate::pd::{Pd, add_user, drop_user};
 
 /// A shared receive queue (`ibv_create_srq(3)`).
 pub struct Srq {
@@ -15,6 +16,43 @@ pub struct Srq {
     pub(crate) number: u32,
     pub(crate) max_sge: u32,
     pub(crate) cookie: usize,
+}
+
+impl Pd {
+    /// Creates a shared receive queue (`ibv_create_srq(3)`).
+    ///
+    /// # Errors
+    /// EINVAL beyond the device's limits, ENOMEM where there are too many.
+    pub fn create_srq(
+        self: &Arc<Self>,
+        max_wr: u32,
+        max_sge: u32,
+        limit: u32,
+        cookie: usize,
+    ) -> Result<Arc<Srq>, Errno> {
+        if max_wr == 0 || max_wr > LIMITS.max_srq_wr || max_sge > LIMITS.max_srq_sge {
+            return Err(Errno(libc::EINVAL));
+        }
+        let srq = SrqState {
+            queue: std::collections::VecDeque::new(),
+            pd: self.handle,
+            max_wr,
+            limit,
+            events: Arc::clone(&self.context.events),
+            cookie,
+            users: 0,
+        };
+        let mut state = self.context.endpoint.shared.state.lock();
+        let number = state.core.srqs.insert(srq).ok_or(Errno(libc::ENOMEM))?;
+        add_user(&mut state.pds, self.handle);
+        drop(state);
+        Ok(Arc::new(Srq {
+            pd: Arc::clone(self),
+            number,
+            max_sge,
+            cookie,
+        }))
+    }
 }
 
 impl Srq {

@@ -4,20 +4,21 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use causeway_identity::{QPN_MULTICAST, Slot, UDP_PORT_BASE};
 use causeway_proto::grh::Route;
 use causeway_proto::qp::{Fate, Incoming, Outgoing};
 use causeway_proto::types::MAX_DATAGRAM;
 use causeway_proto::{BytesMut, Instant};
 use causeway_shm::Counter;
-use causeway_wire::datagram::{Datagram, HEADER_LEN, QPN_MULTICAST};
+use causeway_wire::datagram::{Datagram, HEADER_LEN, MAX_PAYLOAD};
 
-use crate::ah::Way;
-use crate::core::{Core, qp_index};
-use crate::endpoint::{BASE_PORT, State};
+use crate::core::Core;
+use crate::endpoint::State;
 use crate::gid;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::slab::Slab;
 use crate::udp::{BATCH_BYTES, UdpWire};
+use crate::way::Way;
 
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: Duration = Duration::from_micros(500);
@@ -25,6 +26,7 @@ const RETRY_AFTER: Duration = Duration::from_micros(500);
 const HELD_MOST: usize = 4 << 20;
 /// What a datagram is.
 const WHOLE: usize = HEADER_LEN + MAX_DATAGRAM as usize;
+const _: () = assert!(MAX_DATAGRAM as usize == MAX_PAYLOAD);
 
 /// A UD queue pair's end of the wire.
 #[derive(Debug, Default)]
@@ -54,6 +56,8 @@ struct Batch {
     src: IpAddr,
     segment: usize,
     may_fragment: bool,
+    /// The rank of the sender's slot.
+    rank: usize,
 }
 
 /// A datagram as it came.
@@ -103,16 +107,18 @@ impl UdLink {
 }
 
 impl Batch {
-    fn to(way: &Way, qpn: u32, len: usize) -> Batch {
+    fn to(way: &Way, qpn: u32, len: usize, rank: usize) -> Batch {
         let mut dst = way.dst;
         if !way.is_multicast {
-            dst.set_port(BASE_PORT + u16::try_from(qpn >> 12).unwrap_or(0));
+            // The port of slot 0 is nobody's.
+            dst.set_port(Slot::of_qpn(qpn).map_or(UDP_PORT_BASE, Slot::port));
         }
         Batch {
             dst,
             src: way.src,
             segment: len,
             may_fragment: len > way.whole,
+            rank,
         }
     }
 
@@ -125,9 +131,8 @@ impl Batch {
     /// Sends datagrams; `false` where the socket has no room for them.
     fn send(&self, wire: &UdpWire, bytes: &[u8]) -> bool {
         let segment = (self.segment < bytes.len()).then_some(self.segment);
-        let sent = wire
-            .port
-            .send(self.dst, Some(self.src), bytes, segment, self.may_fragment);
+        let port = wire.ports.get(self.rank);
+        let sent = port.send(self.dst, Some(self.src), bytes, segment, self.may_fragment);
         // Any other failure loses the datagrams, as the network may.
         !sent.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }
@@ -162,7 +167,8 @@ pub(crate) fn pump(
 ) {
     let QpEntry { qp, link, .. } = entry;
     let Link::Datagrams(ud) = link else { return };
-    let most = wire.port.max_gso_segments().max(1);
+    let rank = wire.ports.rank(qp.qpn());
+    let most = wire.ports.get(rank).max_gso_segments().max(1);
     let (mut end, mut count) = (0, 0);
     let mut batch: Option<Batch> = None;
     ud.send_unsent(wire);
@@ -179,7 +185,7 @@ pub(crate) fn pump(
             continue;
         };
         wire.buffer[end..end + HEADER_LEN].copy_from_slice(&header);
-        let next = Batch::to(way, out.qpn, HEADER_LEN + out.len);
+        let next = Batch::to(way, out.qpn, HEADER_LEN + out.len, rank);
         let joins = count < most && end + 2 * WHOLE <= BATCH_BYTES;
         if let Some(ready) = batch.take_if(|batch| !joins || !batch.takes(&next)) {
             ud.send(ready, wire, end, core);
@@ -257,7 +263,7 @@ fn deliver(entry: &mut QpEntry, core: &mut Core, arrival: &Arrival<'_>, look: u6
 
 /// Takes a datagram that came at the endpoint's port. Returns how many more are held.
 pub(crate) fn receive(
-    qps: &mut [Option<Box<QpEntry>>],
+    qps: &mut QueuePairs,
     core: &mut Core,
     arrival: &Arrival<'_>,
     look: u64,
@@ -269,9 +275,8 @@ pub(crate) fn receive(
     // A queue pair sends from its endpoint's port.
     let header = header.filter(|h| is_port_of(arrival.from.port(), h.src_qpn));
     let entry = header.and_then(|h| {
-        let entry = qps.get_mut(qp_index(h.dst_qpn))?.as_deref_mut()?;
-        let wanted = entry.qp.qpn() == h.dst_qpn && matches!(entry.link, Link::Datagrams(_));
-        wanted.then_some(entry)
+        let entry = qps.get_mut(h.dst_qpn)?;
+        matches!(entry.link, Link::Datagrams(_)).then_some(entry)
     });
     match entry {
         Some(entry) => deliver(entry, core, arrival, look),
@@ -284,7 +289,7 @@ pub(crate) fn receive(
 
 /// Whether a queue pair so numbered sends from `port`.
 fn is_port_of(port: u16, qpn: u32) -> bool {
-    port.checked_sub(BASE_PORT).map(u32::from) == Some(qpn >> 12)
+    Slot::of_qpn(qpn).map(Slot::port) == Some(port)
 }
 
 impl State {
@@ -305,8 +310,7 @@ impl State {
             if qpn == header.src_qpn && gid::is_local(from.ip()) {
                 continue;
             }
-            let entry = qps.get_mut(qp_index(qpn)).and_then(Option::as_deref_mut);
-            if let Some(entry) = entry.filter(|entry| entry.qp.qpn() == qpn) {
+            if let Some(entry) = qps.get_mut(qpn) {
                 let arrival = Arrival {
                     to: Some(group),
                     ..*arrival
@@ -319,7 +323,7 @@ impl State {
     /// Gives datagrams that are held to receives posted meanwhile.
     pub fn deliver_held(&mut self) {
         let State { qps, core, udp, .. } = self;
-        for entry in qps.iter_mut().flatten() {
+        for entry in qps.iter_mut() {
             while let Link::Datagrams(ud) = &mut entry.link
                 && let Some(held) = ud.held.pop_front()
             {

@@ -1,26 +1,26 @@
-//! The UDP wire: TRP connections over the endpoint's port.
+//! The UDP wire: TRP connections over the endpoint's ports.
+
+mod reports;
 
 use std::net::{IpAddr, SocketAddr};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use causeway_netio::{Outside, Received, Report, UdpPort, Unreachable};
+use causeway_identity::qpn_index;
+use causeway_netio::{Outside, Received, UdpPort};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
-use causeway_proto::trp::{
-    Connection, DEFAULT_WINDOW, DropReason, Proof, Stats, Undelivered, reset_for,
-};
+use causeway_proto::trp::{Connection, DEFAULT_WINDOW, DropReason, Stats, reset_for};
 use causeway_proto::types::QpState;
-use causeway_shm::{Counter, LastWords, LastWordsTable};
+use causeway_shm::{Counter, LastWords};
 use causeway_wire::datagram::is_datagram;
 use causeway_wire::trp::{Reason, destination};
 
 use crate::clock::earlier;
-use crate::core::{Core, qp_index};
+use crate::core::Core;
 use crate::other_version;
-use crate::outside::Outsides;
-use crate::qp_entry::{Link, QpEntry};
+use crate::ports::{Ports, Take};
+use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::ud;
 
 /// Most bytes handed to the kernel in one call.
@@ -48,36 +48,36 @@ const MIN_WINDOW: u16 = 64;
 /// Room for a reset.
 const RESET_BYTES: usize = 128;
 
-/// The endpoint's port and what is needed to send through it.
+/// The endpoint's ports and what is needed to send through them.
 pub(crate) struct UdpWire {
-    pub port: UdpPort,
-    /// What is to be said to peers should this process end.
-    words: LastWordsTable,
-    /// Queue pairs on this wire: without any, the port is left to the helper.
+    pub ports: Ports,
+    /// Queue pairs on this wire: without any, the ports are left to the helper.
     pub links: u32,
     /// Those of them that have a socket for their peer.
     pub lanes: u32,
     /// UD queue pairs that receive.
     pub datagrams: u32,
+    /// Those of both on ports other than the first.
+    pub beyond: u32,
     /// Datagrams that wait for receives.
     pub held: usize,
     /// What was posted may wait for more to go with.
     pub gathers: bool,
     /// Queue pairs of which something may be waiting so.
     pub gathered: Vec<u32>,
-    /// Looks at a port, ever.
+    /// Looks at the ports, ever.
     pub looks: u64,
     pub buffer: Vec<u8>,
-    /// Looks at the port since something came.
+    /// Looks at the ports since something came.
     quiet: u32,
-    /// The last look at the port found something, or a stream under way.
+    /// The last look at the ports found something, or a stream under way.
     pub arrived: bool,
     pub stream: bool,
     /// The port polled as in error: set by whoever slept on it.
     pub errors: Arc<AtomicBool>,
 }
 
-/// Where to look for datagrams.
+/// Which of the sockets to look at for datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Port {
     /// Where some are likely.
@@ -94,12 +94,14 @@ pub(crate) struct UdpLink {
     pub gathered: bool,
     dst: SocketAddr,
     src: Option<IpAddr>,
+    /// The rank of its queue pair's slot.
+    rank: usize,
     /// The port has a socket for the peer.
     lane: bool,
     /// Datagrams the socket had no room for.
     unsent: Option<Batch>,
     retry_at: Option<Instant>,
-    /// Payload was gone when it was to be sent: from now on it is copied, which finds out whose.
+    /// The kernel did not find payload that it was to send: from now on it is copied.
     copies: bool,
     /// It has been said that the peer speaks another version of the wire.
     told: bool,
@@ -126,19 +128,19 @@ enum Sent {
     Done,
     /// The socket has no room for it.
     NoRoom,
-    /// Some of its payload is not mapped any more.
+    /// The kernel finds no way to some of its payload.
     Gone,
 }
 
 impl UdpWire {
-    pub fn new(port: UdpPort, words: LastWordsTable) -> Self {
+    pub fn new(ports: Ports) -> Self {
         let buffer = vec![0; BATCH_BYTES + causeway_proto::trp::MAX_DATAGRAM];
         UdpWire {
-            port,
-            words,
+            ports,
             links: 0,
             lanes: 0,
             datagrams: 0,
+            beyond: 0,
             held: 0,
             gathers: true,
             gathered: Vec::new(),
@@ -151,13 +153,31 @@ impl UdpWire {
         }
     }
 
-    /// A queue pair uses the port.
-    pub fn enter(&mut self, link: &mut UdpLink) {
+    /// A queue pair uses its slot's port. Sockets for single peers are the first port's alone: with
+    /// so many queue pairs that there are others, none has a peer to itself.
+    pub fn enter(&mut self, qpn: u32, link: &mut UdpLink) {
         self.links += 1;
-        link.lane = link
-            .src
-            .is_some_and(|src| self.port.open_lane(src, link.dst));
+        link.rank = self.ports.rank(qpn);
+        if link.rank > 0 {
+            self.beyond += 1;
+            return;
+        }
+        let port = self.ports.first();
+        link.lane = link.src.is_some_and(|src| port.open_lane(src, link.dst));
         self.lanes += u32::from(link.lane);
+    }
+
+    /// A UD queue pair receives at its slot's port.
+    pub fn enter_datagrams(&mut self, qpn: u32) {
+        self.datagrams += 1;
+        self.beyond += u32::from(self.ports.rank(qpn) > 0);
+    }
+
+    /// It does no longer; what it `holds` goes.
+    pub fn leave_datagrams(&mut self, qpn: u32, holds: usize) {
+        self.datagrams -= 1;
+        self.beyond -= u32::from(self.ports.rank(qpn) > 0);
+        self.held -= holds;
     }
 
     /// It does no longer.
@@ -166,20 +186,28 @@ impl UdpWire {
             return;
         };
         self.links -= 1;
-        self.words.say(qp_index(entry.qp.qpn()), None);
+        self.beyond -= u32::from(link.rank > 0);
+        let words = self.ports.words(link.rank);
+        words.say(qpn_index(entry.qp.qpn()), None);
         if let Some(src) = link.src.filter(|_| std::mem::take(&mut link.lane)) {
             self.lanes -= 1;
-            self.port.close_lane(src, link.dst);
+            self.ports.first().close_lane(src, link.dst);
         }
+    }
+
+    /// The device has failed: nobody uses the ports.
+    pub fn abandon(&mut self) {
+        (self.links, self.lanes, self.datagrams) = (0, 0, 0);
+        (self.beyond, self.held) = (0, 0);
     }
 
     /// What a connection has received is acknowledged, should this process end now.
     fn note_words(&mut self, qpn: u32, link: &UdpLink) {
-        let index = qp_index(qpn);
+        let (table, index) = (self.ports.words(link.rank), qpn_index(qpn));
         let Some((acks, epoch)) = link.conn.last_acks() else {
-            return self.words.say(index, None);
+            return table.say(index, None);
         };
-        if self.words.acknowledge(index, acks, epoch) {
+        if table.acknowledge(index, acks, epoch) {
             return;
         }
         let (address, scope) = match link.dst {
@@ -196,11 +224,11 @@ impl UdpWire {
             port: link.dst.port(),
             scope,
         });
-        self.words.say(index, words);
+        table.say(index, words);
     }
 
     /// As [`UdpWire::note_words`], of all that something came for.
-    fn note_touched(&mut self, qps: &mut [Option<Box<QpEntry>>], touched: &[u32]) {
+    fn note_touched(&mut self, qps: &mut QueuePairs, touched: &[u32]) {
         for qpn in touched {
             if let Some((_, QpEntryLink(link))) = find(qps, *qpn) {
                 self.note_words(*qpn, link);
@@ -208,32 +236,36 @@ impl UdpWire {
         }
     }
 
-    /// Receives once from each of the port's sockets that is to be looked at.
-    fn look(
-        &mut self,
-        place: Port,
-        f: &mut impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
-    ) -> Received {
+    /// Receives once from each of the sockets that is to be looked at.
+    fn look(&mut self, place: Port, f: &mut impl Take) -> Received {
         let everywhere = place == Port::Everywhere;
         let mut received = Received::default();
-        let lonely = self.links == self.lanes && self.datagrams == 0;
+        let lonely = self.links + self.datagrams - self.beyond == self.lanes;
         // What came before there was a socket for its sender comes first.
         if everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY) {
-            received = self.port.recv(&mut *f).unwrap_or_default();
+            let first = self.ports.first();
+            let found = first.recv(|src, dst, bytes| f(0, src, dst, bytes));
+            received = found.unwrap_or_default();
         }
         if everywhere || self.lanes > 0 {
-            let more = self.port.recv_lanes(everywhere, f).unwrap_or_default();
-            received.datagrams += more.datagrams;
-            received.more |= more.more;
+            let first = self.ports.first();
+            let more = first.recv_lanes(everywhere, |src, dst, bytes| f(0, src, dst, bytes));
+            received = received.and(more.unwrap_or_default());
+        }
+        if everywhere || self.beyond > 0 {
+            let (more, errors) = self.ports.receive_more(f);
+            received = received.and(more);
+            if errors {
+                self.errors.store(true, Ordering::Relaxed);
+            }
         }
         received
     }
 }
 
-/// Segments of up to `datagram` bytes that a receive buffer of the port's size surely takes. The
+/// Segments of up to `datagram` bytes that a receive buffer of so many bytes surely takes. The
 /// kernel charges for its own structures too, hence half of it.
-pub(crate) fn window(port: BorrowedFd<'_>, datagram: usize) -> u16 {
-    let bytes = rustix::net::sockopt::socket_recv_buffer_size(port).unwrap_or(0);
+pub(crate) fn window(bytes: usize, datagram: usize) -> u16 {
     let fit = u16::try_from(bytes / 2 / datagram.max(1)).unwrap_or(u16::MAX);
     fit.clamp(MIN_WINDOW, DEFAULT_WINDOW)
 }
@@ -246,6 +278,7 @@ impl UdpLink {
             gathered: false,
             dst,
             src,
+            rank: 0,
             lane: false,
             unsent: None,
             retry_at: None,
@@ -287,39 +320,42 @@ impl UdpLink {
         }
     }
 
-    /// Sends the first `end` bytes of the buffer; `false` where they are kept for later.
+    /// Sends the first `end` bytes of the buffer; `false` where they are kept for later. Payload
+    /// that the kernel finds no way to is copied, where there is another: from then on always,
+    /// since that also finds out whose it is. A batch of which some is gone counts as lost on the
+    /// way; when TRP sends it again, what is not there fails the work request, or the READ, that
+    /// it belongs to.
     fn send_or_keep(
         &mut self,
-        (wire, outsides): (&UdpWire, &Outsides),
+        (wire, core): (&UdpWire, &Core),
         end: usize,
         shape: Shape,
         now: Instant,
     ) -> bool {
         let bytes = &wire.buffer[..end];
-        match outsides.with(|parts| self.send(&wire.port, bytes, parts, shape)) {
-            Sent::Done => return true,
-            Sent::Gone => return self.lose(),
-            Sent::NoRoom => {}
+        let (outsides, port) = (&core.outsides, wire.ports.get(self.rank));
+        let sent = outsides.with(|parts| self.send(port, bytes, parts, shape));
+        if sent == Sent::Done {
+            return true;
         }
-        // SAFETY: as in `UdpLink::send`.
-        let bytes = outsides.with(|parts| unsafe { causeway_netio::gathered(bytes, parts) });
-        let Ok(bytes) = bytes else { return self.lose() };
+        self.copies |= sent == Sent::Gone;
+        let Ok(bytes) = outsides.collect(bytes, |at, dst| core.mrs.fetch(at, dst)) else {
+            self.copies = true;
+            return true;
+        };
         self.unsent = Some(Batch { bytes, shape });
+        if sent == Sent::Gone && self.send_unsent(&wire.ports) {
+            return true;
+        }
         self.retry_at = Some(now + RETRY_AFTER);
         false
     }
 
-    /// Payload of a batch is gone: the batch counts as lost on the way. When TRP sends it again,
-    /// what is not there fails the work request, or the READ, that it belongs to.
-    fn lose(&mut self) -> bool {
-        self.copies = true;
-        true
-    }
-
-    fn send_unsent(&mut self, port: &UdpPort) -> bool {
+    fn send_unsent(&mut self, ports: &Ports) -> bool {
         let Some(batch) = self.unsent.take() else {
             return true;
         };
+        let port = ports.get(self.rank);
         if self.send(port, &batch.bytes, &[], batch.shape) != Sent::NoRoom {
             self.retry_at = None;
             return true;
@@ -375,7 +411,7 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
     if gather && !std::mem::replace(&mut udp.gathered, true) {
         wire.gathered.push(qp.qpn());
     }
-    if !udp.send_unsent(&wire.port) {
+    if !udp.send_unsent(&wire.ports) {
         udp.retry_at = Some(now + RETRY_AFTER);
         return;
     }
@@ -395,7 +431,7 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
 
 /// Sends all the datagrams that a connection yields, in batches.
 fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire, now: Instant) {
-    let most = wire.port.max_gso_segments().max(1);
+    let most = wire.ports.get(udp.rank).max_gso_segments().max(1);
     let room = udp.conn.max_datagram();
     let mut end = 0;
     let mut count = 0;
@@ -420,7 +456,7 @@ fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire,
             // It cannot join the batch: send that, and begin another with it. Where that has to
             // wait, TRP sends this one again.
             let next = core.outsides.split(end);
-            if !udp.send_or_keep((wire, &core.outsides), end, shape, now) {
+            if !udp.send_or_keep((wire, core), end, shape, now) {
                 return;
             }
             core.outsides.replace(next);
@@ -437,7 +473,7 @@ fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire,
         count += 1;
         let full = count >= most || end + room > BATCH_BYTES || transmit.len < shape.segment;
         if full {
-            if !udp.send_or_keep((wire, &core.outsides), end, shape, now) {
+            if !udp.send_or_keep((wire, core), end, shape, now) {
                 return;
             }
             core.outsides.truncate(0);
@@ -445,7 +481,7 @@ fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire,
         }
     }
     if end > 0 {
-        udp.send_or_keep((wire, &core.outsides), end, shape, now);
+        udp.send_or_keep((wire, core), end, shape, now);
     }
 }
 
@@ -453,19 +489,18 @@ fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire,
 /// added to `touched`.
 pub(crate) fn receive(
     wire: &mut UdpWire,
-    qps: &mut [Option<Box<QpEntry>>],
+    qps: &mut QueuePairs,
     core: &mut Core,
     (now, place): (Instant, Port),
     touched: &mut Vec<u32>,
 ) -> bool {
-    let slot = u32::from(wire.port.port() - crate::endpoint::BASE_PORT);
     let mut any = false;
     wire.stream = false;
     wire.looks += 1;
     for _ in 0..RECEIVE_ROUNDS {
         let mut strangers = Vec::new();
         let (looks, mut held) = (wire.looks, 0);
-        let received = wire.look(place, &mut |src, dst, datagram| {
+        let received = wire.look(place, &mut |rank: usize, src, dst, datagram: &[u8]| {
             if is_datagram(datagram) {
                 let arrival = ud::Arrival {
                     from: src,
@@ -487,21 +522,21 @@ pub(crate) fn receive(
                 None => {
                     let mut reset = [0; RESET_BYTES];
                     // Destroyed in this process, or never heard of: an earlier process's.
-                    let ours = qpn >> 12 == slot && qp_index(qpn) < qps.len();
-                    let reason = if ours {
+                    let reason = if qps.was_issued(qpn) {
                         Reason::Closed
                     } else {
                         Reason::Unknown
                     };
                     if let Some(len) = reset_for(datagram, reason, &mut reset) {
-                        strangers.push((src, dst, reset, len));
+                        strangers.push((rank, src, dst, reset, len));
                     }
                 }
             }
         });
         wire.held += held;
-        for (src, dst, reset, len) in strangers {
-            let _ = wire.port.send(src, dst, &reset[..len], None, false);
+        for (rank, src, dst, reset, len) in strangers {
+            let port = wire.ports.get(rank);
+            let _ = port.send(src, dst, &reset[..len], None, false);
         }
         any |= received.datagrams > 0;
         wire.stream |= received.more;
@@ -516,7 +551,7 @@ pub(crate) fn receive(
     if known || wire.quiet == ERRORS_EVERY {
         wire.quiet = 0;
         wire.errors.store(false, Ordering::Relaxed);
-        undelivered(wire, qps, core, now, touched);
+        reports::undelivered(wire, qps, core, now, touched);
     }
     any
 }
@@ -524,57 +559,10 @@ pub(crate) fn receive(
 /// A queue pair's link, known to be UDP.
 struct QpEntryLink<'a>(&'a mut UdpLink);
 
-fn find(
-    qps: &mut [Option<Box<QpEntry>>],
-    qpn: u32,
-) -> Option<(&mut causeway_proto::qp::Qp, QpEntryLink<'_>)> {
-    let entry = qps.get_mut(qp_index(qpn))?.as_deref_mut()?;
-    let QpEntry { qp, link, .. } = entry;
+fn find(qps: &mut QueuePairs, qpn: u32) -> Option<(&mut causeway_proto::qp::Qp, QpEntryLink<'_>)> {
+    let QpEntry { qp, link, .. } = qps.get_mut(qpn)?;
     match link {
-        Link::Udp(udp) if qp.qpn() == qpn => Some((qp, QpEntryLink(udp))),
+        Link::Udp(udp) => Some((qp, QpEntryLink(udp))),
         _ => None,
     }
-}
-
-/// Passes reports of datagrams that did not arrive to the connections to where those went. Which of
-/// them one is about is theirs to know.
-fn undelivered(
-    wire: &mut UdpWire,
-    qps: &mut [Option<Box<QpEntry>>],
-    core: &mut Core,
-    now: Instant,
-    touched: &mut Vec<u32>,
-) {
-    let mut reports = Vec::new();
-    let _ = wire.port.take_errors(|report| reports.push(*report));
-    if reports.is_empty() {
-        return;
-    }
-    for entry in qps.iter_mut().flatten() {
-        let QpEntry { qp, link, .. } = entry.as_mut();
-        let Link::Udp(udp) = link else { continue };
-        let (ip, port) = (udp.dst.ip(), udp.dst.port());
-        for report in &reports {
-            if (report.to.ip(), report.to.port()) == (ip, port) {
-                let (what, proof) = judged(report);
-                udp.conn.undelivered(now, what, proof, &mut qp.bind(core));
-                touched.push(qp.qpn());
-            }
-        }
-    }
-}
-
-/// A report as a connection takes it.
-fn judged(report: &Report) -> (Undelivered, Proof<'_>) {
-    let what = match report.why {
-        Unreachable::Port => Undelivered::Port,
-        Unreachable::Host => Undelivered::Route,
-        Unreachable::TooBig { max_payload } => Undelivered::TooBig { max_payload },
-    };
-    let proof = if report.local {
-        Proof::Local
-    } else {
-        Proof::Quote(report.quote())
-    };
-    (what, proof)
 }

@@ -8,9 +8,8 @@ use causeway_proto::trp::Budget;
 use causeway_proto::types::{QpState, Service};
 
 use crate::clock::{self, Now};
-use crate::core::qp_index;
 use crate::endpoint::{Shared, State};
-use crate::errands::Errand;
+use crate::errand::Errand;
 use crate::qp_entry::{Link, QpEntry};
 use crate::silence::{LOOK, Verdict, patience};
 
@@ -42,10 +41,8 @@ impl State {
             let away = now.get() >= self.look_at + AWAY;
             self.look_at = now.get() + LOOK;
             self.unanswered = false;
-            for index in 0..self.qps.len() {
-                let Some(entry) = self.qps[index].as_deref_mut() else {
-                    continue;
-                };
+            let mut next = 0;
+            while let Some(entry) = self.qps.step(&mut next) {
                 let Some(verdict) = judge(entry, now.get(), away) else {
                     entry.silence.end();
                     continue;
@@ -67,8 +64,7 @@ impl State {
         if self.poll_ring(qpn, now) {
             return;
         }
-        let entry = self.qps.get_mut(qp_index(qpn));
-        if let Some((qp, ring)) = entry.and_then(Option::as_deref_mut).and_then(QpEntry::ring) {
+        if let Some((qp, ring)) = self.qps.place_mut(qpn).and_then(QpEntry::ring) {
             ring.give_up(qp, &mut self.core);
             self.touch(qpn);
         }

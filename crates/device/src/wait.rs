@@ -1,11 +1,14 @@
 //! Blocking calls: a thread that waits for an event waits on the sources of events itself, so that
-//! it wakes once.
+//! it wakes once. Where events come often it looks for them a while before it sleeps
+//! (`causeway-look`).
 
 use std::io::ErrorKind;
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use causeway_cancel::{Allowed, Ended};
+use causeway_look::Wait;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::EventQueue;
@@ -13,6 +16,11 @@ use crate::clock::{self, Now, earlier};
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::signals::{self, Held};
+
+/// How long a thread looks before it asks whether the channel's descriptor is non-blocking, and
+/// holds signals back: three system calls. To the program, a signal that is handled so soon is one
+/// that came just before the call, and that ends no read(2) either.
+const AS_IF_BEFORE: Duration = Duration::from_micros(5);
 
 /// How a sleep ended.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,7 +35,8 @@ enum Woken {
 }
 
 impl Shared {
-    /// Makes progress until `take` yields something, sleeping on `queue` and the sources.
+    /// Makes progress until `take` yields something, looking for it and then sleeping on `queue`
+    /// and the sources.
     ///
     /// # Errors
     /// EAGAIN where there is nothing and the queue's descriptor is non-blocking; EINTR after a
@@ -41,34 +50,25 @@ impl Shared {
         if let Some(found) = take() {
             return Ok(found);
         }
+        let mut wait = queue.looks.begin(&self.lookers);
+        // Before anything is asked of the kernel: the event may be there soon.
+        if let Some(found) = self.look_for(queue, &mut wait, AS_IF_BEFORE, &mut take) {
+            wait.over();
+            return Ok(found);
+        }
         if queue.nonblocking() {
             self.progress_once();
             return take().ok_or(Errno(libc::EAGAIN));
         }
         let held = Held::new();
         self.blocked.fetch_add(1, Ordering::SeqCst);
-        let mut interrupted = false;
-        let found = loop {
-            if let Some(found) = take() {
-                break Ok(found);
-            }
-            if interrupted {
-                break Err(Errno(libc::EINTR));
-            }
-            let woken = self.sleep_until_work(queue, &held, allowed);
-            if woken == Woken::Cancelled {
-                break Err(Errno::CANCELLED);
-            }
-            interrupted = woken == Woken::Interrupted;
-            if woken != Woken::Awake
-                && let Some(found) = queue.holding(|| {
-                    self.progress_once();
-                    take()
-                })
-            {
-                break Ok(found);
-            }
+        let found = match self.look_for(queue, &mut wait, Duration::MAX, &mut take) {
+            Some(found) => Ok(found),
+            None => self.sleep_for(queue, &held, allowed, &mut take),
         };
+        if found.is_ok() {
+            wait.over();
+        }
         if self.blocked.fetch_sub(1, Ordering::SeqCst) > 1 {
             // Others still sleep, with the deadline of before: let one look again.
             self.ring_own_doorbell();
@@ -77,6 +77,83 @@ impl Shared {
         // thread took; what this thread has received may have to be acknowledged yet.
         self.kick_if_asleep();
         found
+    }
+
+    /// Looks until `take` yields something, for as long as that is worth it, and until the wait has
+    /// looked for `most`. The doorbell is not armed meanwhile: peers on this host need not ring.
+    fn look_for<T, E>(
+        &self,
+        queue: &EventQueue<E>,
+        wait: &mut Wait<'_>,
+        most: Duration,
+        take: &mut impl FnMut() -> Option<T>,
+    ) -> Option<T> {
+        if !wait.is_looking() {
+            return None;
+        }
+        queue.holding(|| {
+            while wait.again() {
+                self.look();
+                let found = take();
+                if found.is_some() || wait.looked() >= most {
+                    return found;
+                }
+            }
+            None
+        })
+    }
+
+    /// A pass of a thread that looks. It never waits for the lock: who holds that makes progress.
+    fn look(&self) {
+        let Some(mut state) = self.state.try_lock() else {
+            return std::hint::spin_loop();
+        };
+        let now = Now::default();
+        state.core.stops_at_event = true;
+        let worked = state.progress(&now);
+        state.core.stops_at_event = false;
+        if !worked && state.awaits_reply() {
+            // Of this thread there will be none.
+            state.give_up_replies(&now);
+        }
+        self.note_activity(&now);
+        let errands = !state.errands.is_empty();
+        drop(state);
+        if errands {
+            self.send_helper();
+        }
+    }
+
+    /// Sleeps until `take` yields something.
+    fn sleep_for<T, E>(
+        &self,
+        queue: &EventQueue<E>,
+        held: &Held,
+        allowed: Allowed,
+        take: &mut impl FnMut() -> Option<T>,
+    ) -> Result<T, Errno> {
+        let mut interrupted = false;
+        loop {
+            if let Some(found) = take() {
+                return Ok(found);
+            }
+            if interrupted {
+                return Err(Errno(libc::EINTR));
+            }
+            let woken = self.sleep_until_work(queue, held, allowed);
+            if woken == Woken::Cancelled {
+                return Err(Errno::CANCELLED);
+            }
+            interrupted = woken == Woken::Interrupted;
+            if woken != Woken::Awake
+                && let Some(found) = queue.holding(|| {
+                    self.progress_once();
+                    take()
+                })
+            {
+                return Ok(found);
+            }
+        }
     }
 
     fn progress_once(&self) {

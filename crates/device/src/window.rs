@@ -9,36 +9,16 @@
 //! peers of the domain are granted anyway, by the region's own key. A window onto a region without
 //! remote access travels by ring: the descriptor is the protection.
 
-use std::sync::Arc;
-
 use causeway_proto::host::{MemError, Via};
 use causeway_proto::types::{Access, Binding};
-use parking_lot::Mutex;
 
-use crate::context::Context;
 use crate::errno::Errno;
-use crate::lazy::Patience;
 use crate::mr::{GENERATION_BITS, Kind, MrTable, Place, Region};
-use crate::pd::{Pd, add_user, drop_user};
-use crate::sharing::Accesses;
+use crate::patience::Patience;
+use crate::window_type::WindowType;
 
 /// The low bits of a key, which change from binding to binding.
 const GENERATION: u32 = (1 << GENERATION_BITS) - 1;
-/// What peers may do by a window.
-const REMOTE: Access = Access::REMOTE_READ
-    .union(Access::REMOTE_WRITE)
-    .union(Access::REMOTE_ATOMIC);
-/// What a region must allow its owner if peers are to do it.
-const WRITES: Access = Access::REMOTE_WRITE.union(Access::REMOTE_ATOMIC);
-
-/// `enum ibv_mw_type`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WindowType {
-    /// `IBV_MW_TYPE_1`
-    One,
-    /// `IBV_MW_TYPE_2`, of which this device has 2B
-    Two,
-}
 
 /// A window's key that no access will begin by any more, while some may be under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -232,7 +212,7 @@ impl MrTable {
         if region.pd != via.pd {
             return Err(MemError::Pd);
         }
-        let writes = to.access.intersects(WRITES);
+        let writes = to.access.intersects(Access::REMOTE_CHANGE);
         let allowed = region.access.contains(Access::MW_BIND)
             && !region.access.contains(Access::ZERO_BASED)
             && (!writes || region.access.contains(Access::LOCAL_WRITE));
@@ -262,7 +242,7 @@ impl MrTable {
         window.iova = target.iova;
         // Inside a region: no longer than memory is.
         window.len = binding.len as usize;
-        window.access = binding.access & REMOTE;
+        window.access = binding.access & Access::REMOTE;
         if let Kind::Window { region, qpn, .. } = &mut window.kind {
             (*region, *qpn) = (Some(to), through);
         }
@@ -276,62 +256,10 @@ impl MrTable {
     }
 }
 
-/// A memory window (`ibv_alloc_mw(3)`).
-pub struct Mw {
-    context: Arc<Context>,
-    pd: u32,
-    /// Its first key.
-    key: u32,
-    live: Mutex<bool>,
-}
-
-impl Mw {
-    /// See [`Pd::alloc_mw`].
-    pub(crate) fn alloc(pd: &Arc<Pd>, window: WindowType) -> Result<Arc<Mw>, Errno> {
-        let mut state = pd.context.endpoint.shared.state.lock();
-        let key = state.core.mrs.insert_window(pd.handle, window)?;
-        add_user(&mut state.pds, pd.handle);
-        drop(state);
-        Ok(Arc::new(Mw {
-            context: Arc::clone(&pd.context),
-            pd: pd.handle,
-            key,
-            live: Mutex::new(true),
-        }))
-    }
-
-    /// The key that it was made with. The part above the low byte stays.
-    #[must_use]
-    pub fn first_key(&self) -> u32 {
-        self.key
-    }
-
-    /// Ends it, bound or not (`ibv_dealloc_mw(3)`): when it returns, no access by any of its keys
-    /// is going on or will succeed.
-    ///
-    /// # Errors
-    /// EINVAL if it has ended already.
-    pub fn dealloc(&self) -> Result<(), Errno> {
-        let shared = &self.context.endpoint.shared;
-        if !std::mem::take(&mut *self.live.lock()) {
-            return Err(Errno(libc::EINVAL));
-        }
-        let mut state = shared.state.lock();
-        let at = self.key >> GENERATION_BITS;
-        let mut keys = state.core.keys_leaving(|window| window.is_of(at));
-        keys.extend(state.core.mrs.remove_window(at)?);
-        drop_user(&mut state.pds, self.pd);
-        drop(state);
-        for key in keys {
-            let evicted = shared.await_accesses(Accesses::Region(key));
-            shared.give_up_segments(&evicted);
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use causeway_proto::host::Remote;
     use causeway_shm::layout::MR_TABLE_BYTES;
     use causeway_shm::{MrTable as Directory, PeerMrs, Segment};

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
+use causeway_identity::Slot;
 use rustix::io::Errno;
 
 use crate::connections::Connections;
@@ -124,7 +125,7 @@ pub(crate) struct State {
     pub(crate) identity: AttachRequest,
     inbox: OwnedFd,
     doorbell: OwnedFd,
-    pub(crate) slots: BTreeMap<u16, [OwnedFd; 2]>,
+    pub(crate) slots: BTreeMap<Slot, [OwnedFd; 2]>,
     pub(crate) addresses: Vec<[u8; 16]>,
     /// `None` until the first broker has made it.
     pub(crate) mr_table: Option<OwnedFd>,

@@ -5,6 +5,7 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
+use causeway_identity::Slot;
 use rustix::fs::{
     FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, fchmod, fcntl_add_seals, fcntl_get_seals,
     fcntl_getfl, fstat, fstatfs, memfd_create,
@@ -12,7 +13,6 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrAny, SocketType, getsockname, sockopt};
 
-use crate::limits::slot_port;
 use crate::sys::{namespace_kind, netns_cookie};
 
 /// Seals without which a memfd is refused: nobody can shrink it under a mapping (SIGBUS), grow it
@@ -219,7 +219,7 @@ pub fn closes_at_once(fd: &OwnedFd) -> bool {
 ///
 /// # Errors
 /// `EINVAL` if it is not; `ENOPROTOOPT` if the kernel has no cookies (before Linux 5.14).
-pub fn check_slot_socket(fd: impl AsFd, slot: u16) -> Result<u64, Errno> {
+pub fn check_slot_socket(fd: impl AsFd, slot: Slot) -> Result<u64, Errno> {
     let cookie =
         netns_cookie(&fd).map_err(|e| if e == Errno::NOTSOCK { Errno::INVAL } else { e })?;
     let domain = sockopt::socket_domain(&fd)?;
@@ -228,7 +228,7 @@ pub fn check_slot_socket(fd: impl AsFd, slot: u16) -> Result<u64, Errno> {
     if !ip || !udp || sockopt::socket_type(&fd)? != SocketType::DGRAM {
         return Err(Errno::INVAL);
     }
-    if bound_port(getsockname(&fd)?) != Some(slot_port(slot)) {
+    if bound_port(getsockname(&fd)?) != Some(slot.port()) {
         return Err(Errno::INVAL);
     }
     Ok(cookie)
@@ -359,11 +359,11 @@ mod tests {
 
     #[test]
     fn a_slot_is_proved_by_its_port() {
-        let slot = 4093;
-        let socket = std::net::UdpSocket::bind(("127.0.0.1", slot_port(slot))).unwrap();
+        let slot = Slot::new(4093).unwrap();
+        let socket = std::net::UdpSocket::bind(("127.0.0.1", slot.port())).unwrap();
         assert!(check_slot_socket(&socket, slot).is_ok());
-        assert_eq!(check_slot_socket(&socket, 7), Err(Errno::INVAL));
-        let tcp = std::net::TcpListener::bind(("127.0.0.1", slot_port(slot))).unwrap();
+        assert_eq!(check_slot_socket(&socket, Slot::MIN), Err(Errno::INVAL));
+        let tcp = std::net::TcpListener::bind(("127.0.0.1", slot.port())).unwrap();
         assert_eq!(check_slot_socket(&tcp, slot), Err(Errno::INVAL));
         let null = std::fs::File::open("/dev/null").unwrap();
         assert_eq!(check_slot_socket(&null, slot), Err(Errno::INVAL));

@@ -2,23 +2,14 @@
 
 use std::time::Duration;
 
+use causeway_identity::{PAGE, QPS_PER_SLOT};
+
 /// Most bytes of one message, header included.
 pub const MESSAGE_MAX: usize = 32 * 1024;
 /// Most file descriptors that travel with one message.
 pub const MESSAGE_FDS_MAX: usize = 4;
 /// Most bytes of one string in a message.
 pub const STRING_MAX: usize = 1024;
-
-/// Lowest slot; slot 0 is reserved.
-pub const SLOT_MIN: u16 = 1;
-/// Highest slot.
-pub const SLOT_MAX: u16 = 4095;
-/// A slot's UDP port is this plus the slot.
-pub const UDP_PORT_BASE: u16 = 20480;
-/// Bits of a QP number that are the index within its slot (`QPN = slot << 12 | index`).
-pub const QPN_INDEX_BITS: u32 = 12;
-/// Highest QP number ever issued: 24 bits, and 0xFFFFFF names the multicast QP.
-pub const QPN_MAX: u32 = 0x00FF_FFFE;
 
 /// Most endpoints attached to one broker.
 pub const ENDPOINTS_MAX: usize = 4096;
@@ -36,7 +27,7 @@ pub const OWN_SHARE: usize = 64;
 /// Most slots of one endpoint.
 pub const SLOTS_PER_ENDPOINT_MAX: usize = 16;
 /// Most connected QPs of one endpoint: every index of every slot.
-pub const QPS_PER_ENDPOINT_MAX: usize = SLOTS_PER_ENDPOINT_MAX << QPN_INDEX_BITS;
+pub const QPS_PER_ENDPOINT_MAX: usize = SLOTS_PER_ENDPOINT_MAX * QPS_PER_SLOT as usize;
 /// Most segments of one endpoint.
 pub const SEGMENTS_PER_ENDPOINT_MAX: usize = 1024;
 /// Bytes of a segment: room for the pages of a whole address space, so that no offset need ever be
@@ -46,7 +37,7 @@ pub const SEGMENT_BYTES: u64 = 1 << 47;
 /// registrations cost few calls.
 pub const RESERVE_UNIT: u64 = 64 << 20;
 /// Bytes of a page; a block is a whole number of them.
-pub const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = PAGE as u64;
 /// Bytes of a huge page.
 pub const HUGE_PAGE_BYTES: u64 = 2 << 20;
 /// Most bytes of a block.
@@ -131,30 +122,8 @@ pub const WAITS_PER_SESSION_MAX: usize = 1024;
 /// Most addresses that an endpoint may report.
 pub const ADDRESSES_MAX: usize = 256;
 
-/// UDP port of a slot.
-pub const fn slot_port(slot: u16) -> u16 {
-    UDP_PORT_BASE + slot
-}
-
-/// Slot that a QP number belongs to.
-pub const fn qpn_slot(qpn: u32) -> u16 {
-    (qpn >> QPN_INDEX_BITS) as u16
-}
-
-/// Whether `slot` may be taken at all.
-pub const fn slot_is_valid(slot: u16) -> bool {
-    slot >= SLOT_MIN && slot <= SLOT_MAX
-}
-
-/// Whether `qpn` may belong to a connected QP.
-pub const fn qpn_is_valid(qpn: u32) -> bool {
-    qpn <= QPN_MAX && slot_is_valid(qpn_slot(qpn))
-}
-
 const _: () = assert!(CALL_TIMEOUT.as_millis() > 4 * RETURN_GRACE.as_millis());
-const _: () = assert!(UDP_PORT_BASE.checked_add(SLOT_MAX).is_some());
 const _: () = assert!(POOL_BLOCKS_PER_PAGE * (POOL_NAME_MAX + 64) < MESSAGE_MAX);
 const _: () = assert!(MEMBERS_PER_PAGE * (COMM_MAX * 4 + 32) < MESSAGE_MAX);
 const _: () = assert!(SYNCS_PER_BLOCK_MAX * (ENTRIES_PER_SYNC_MAX * 8 + 64) < POOL_STATUS_BYTES);
 const _: () = assert!(SEGMENTS_PER_ENDPOINT_MAX * size_of::<u64>() < MESSAGE_MAX / 2);
-const _: () = assert!((SLOT_MAX as u32) << QPN_INDEX_BITS <= QPN_MAX);

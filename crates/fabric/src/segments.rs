@@ -13,6 +13,7 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{MutexGuard, PoisonError};
 
+use causeway_identity::Access;
 use rustix::io::Errno;
 
 use crate::attachment::{Attachment, State, duplicate};
@@ -22,8 +23,8 @@ use crate::limits::RESERVE_UNIT;
 use crate::remoting::Malformed;
 use crate::services::{
     AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, Leave, MapRequest,
-    MirrorRequest, PeerChange, PeerEvent, PeerRequest, REMOTE_ACCESS, ReserveRequest,
-    RestoreRequest, RestoreSegmentRequest, SegmentRequest, Wire,
+    MirrorRequest, PeerChange, PeerEvent, PeerRequest, ReserveRequest, RestoreRequest,
+    RestoreSegmentRequest, SegmentRequest, Wire,
 };
 
 /// The segments of an endpoint, to be presented to the next broker.
@@ -64,7 +65,7 @@ impl Segments {
     pub(crate) fn exposed_to(&self, connection: &RestoreRequest) -> Vec<u64> {
         let granted = connection.wire == Wire::Ring
             && !connection.trusted
-            && connection.access & REMOTE_ACCESS != 0;
+            && Access::from_bits_retain(connection.access).intersects(Access::REMOTE);
         let exposed =
             |kept: &Kept| granted && !kept.inside && kept.pd == connection.pd && kept.fd.is_some();
         self.kept

@@ -2,6 +2,8 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use causeway_identity::Slot;
+
 use crate::attachment::{Attachment, duplicate};
 use crate::control::Control;
 use crate::error::Result;
@@ -31,7 +33,7 @@ impl Attachment {
     /// [`crate::limits::SLOTS_PER_ENDPOINT_MAX`].
     pub fn add_slot(
         &self,
-        slot: u16,
+        slot: Slot,
         udp_socket: BorrowedFd<'_>,
         last_words: BorrowedFd<'_>,
     ) -> Result<()> {
@@ -48,25 +50,31 @@ impl Attachment {
     /// [`Error::Refused`](crate::Error):
     /// `EBUSY` while QPs of the slot are connected, `ENOENT` if it is not
     /// this endpoint's.
-    pub fn remove_slot(&self, slot: u16) -> Result<()> {
+    pub fn remove_slot(&self, slot: Slot) -> Result<()> {
         let mut state = self.lock()?;
         self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).remove_slot(&SlotRequest { slot }, &[])
+            BrokerStub(control).remove_slot(&named(slot), &[])
         })?;
         state.slots.remove(&slot);
         Ok(())
     }
 }
 
+fn named(slot: Slot) -> SlotRequest {
+    SlotRequest {
+        slot: slot.number(),
+    }
+}
+
 /// In a guest the socket proves nothing to a broker outside, and can't be handed to it.
-pub(crate) fn present_slot(control: &mut Control, slot: u16, kept: &[OwnedFd; 2]) -> Result<()> {
+pub(crate) fn present_slot(control: &mut Control, slot: Slot, kept: &[OwnedFd; 2]) -> Result<()> {
     let proof = kept.each_ref().map(AsFd::as_fd);
     let fds = if control.is_in_guest() {
         &[]
     } else {
         &proof[..]
     };
-    BrokerStub(control).add_slot(&SlotRequest { slot }, fds)?;
+    BrokerStub(control).add_slot(&named(slot), fds)?;
     Ok(())
 }
 

@@ -18,11 +18,13 @@ mod message;
 mod options;
 mod pieces;
 mod port;
+mod received;
 mod route;
 
 pub use errqueue::{QUOTE_LEN, Report, Unreachable};
-pub use pieces::{Outside, gathered};
-pub use port::{Received, UdpPort};
+pub use pieces::Outside;
+pub use port::UdpPort;
+pub use received::Received;
 pub use route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD, path_mtu};
 
 use std::net::{IpAddr, SocketAddr};

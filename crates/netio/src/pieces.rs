@@ -73,7 +73,7 @@ impl Pieces {
 ///
 /// # Safety
 /// What is mapped of each part must be memory that may be read; others may write it meanwhile.
-pub unsafe fn gathered(contents: &[u8], outside: &[Outside]) -> io::Result<Vec<u8>> {
+pub(crate) unsafe fn gathered(contents: &[u8], outside: &[Outside]) -> io::Result<Vec<u8>> {
     let mut whole = contents.to_vec();
     for part in outside {
         let Some(place) = whole.get_mut(part.at..).and_then(|w| w.get_mut(..part.len)) else {

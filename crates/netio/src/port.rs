@@ -14,6 +14,7 @@ use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 use crate::errqueue::{self, Report};
 use crate::lane::{Lane, Lanes};
 use crate::pieces::{self, Outside, Pieces};
+use crate::received::Received;
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
 use crate::{canonical, message, options};
 
@@ -49,15 +50,6 @@ pub struct UdpPort {
     offer: usize,
     /// Receives in a row that filled all they offered.
     filled: u32,
-}
-
-/// What one [`UdpPort::recv`] found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Received {
-    /// Datagrams shown.
-    pub datagrams: usize,
-    /// As much came as was asked for: there may well be more.
-    pub more: bool,
 }
 
 /// "Don't fragment" as the socket has it now.

@@ -14,6 +14,8 @@ const IPV4_AT: usize = 20;
 const IPV4_LEN: u16 = 20;
 /// The protocol number of UDP.
 const UDP: u8 = 17;
+/// The bits of an IPv6 flow label (RFC 8200 section 3).
+const FLOW_LABEL: u32 = 0x000F_FFFF;
 /// UDP's header, which an IP header's length counts.
 const UDP_LEN: u16 = 8;
 
@@ -69,8 +71,7 @@ impl Route {
     fn v6(&self, src: Ipv6Addr, dst: Ipv6Addr) -> [u8; GRH_LEN] {
         let mut out = [0; GRH_LEN];
         let class = u32::from(self.traffic_class);
-        let head =
-            6 << 28 | class << 20 | self.flow_label & causeway_wire::datagram::MAX_FLOW_LABEL;
+        let head = 6 << 28 | class << 20 | self.flow_label & FLOW_LABEL;
         out[..4].copy_from_slice(&head.to_be_bytes());
         let length = self.payload.saturating_add(UDP_LEN);
         out[4..6].copy_from_slice(&length.to_be_bytes());

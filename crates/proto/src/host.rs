@@ -119,12 +119,39 @@ pub trait Memory {
     fn expel(&mut self, qp: u32, key: u32);
 }
 
+/// What a link counts, for statistics alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tally {
+    /// Records written to a ring.
+    Written,
+    /// Records taken from one.
+    Taken,
+    /// Peers asked for time, for want of a receive.
+    NotReadySent,
+    /// Times that a peer asked for time.
+    NotReadyReceived,
+    /// Times that a peer had to be woken.
+    Woken,
+}
+
 /// The device around a queue pair.
 pub trait Host: Memory {
-    /// Queues a completion of the send queue of `qp`.
-    fn complete_send(&mut self, qp: u32, wc: Wc);
+    /// Queues a completion of the send queue of `qp`. When it is polled,
+    /// [`Qp::release_send`](crate::qp::Qp::release_send) is to be told of so many `places`.
+    fn complete_send(&mut self, qp: u32, wc: Wc, places: u32);
     /// A work request of so many bytes succeeded and asked for no completion.
     fn succeeded_silently(&mut self, _bytes: u32) {}
+    /// The link has done something so often.
+    fn tally(&self, _what: Tally, _times: u64) {}
+    /// Whether the program has been given so much to do that it had better be left to do it.
+    fn has_enough(&self) -> bool {
+        false
+    }
+    /// Whether it waits for what it has been given, and goes back to it at once: what comes after
+    /// is left for the next call.
+    fn is_sated(&self) -> bool {
+        false
+    }
     /// Queues a completion of the receive queue of `qp`; `solicited` wakes `solicited_only`
     /// waiters.
     /// Errors always wake.

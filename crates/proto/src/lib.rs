@@ -2,23 +2,28 @@
 //!
 //! No socket, no clock, no thread: time is an argument ([`Instant`]), memory and completion queues
 //! are the [`host::Host`] trait, and the thing below (a UDP path or a shared-memory ring) pulls
-//! segments out and pushes segments in through the [`ulp::Ulp`] trait.
+//! [units](unit::Unit) out and pushes them in through the [`ulp::Ulp`] trait.
 //!
 //! - [`qp`]: the queue-pair semantics that verbs promises for reliable and unreliable connections
 //!   and for datagrams, before which [`grh`] stands in a receive buffer;
 //! - [`trp`]: the reliability protocol under them when the path is lossy;
+//! - [`ring`]: what carries them through memory that both sides share;
+//! - [`ddp`]: what units look like as bytes;
 //! - [`cm`]: how two programs agree on a connection.
 
 pub mod bytes;
 pub mod cm;
+pub mod ddp;
 pub mod grh;
 pub mod host;
 pub mod qp;
 pub mod reach;
+pub mod ring;
 pub mod time;
 pub mod trp;
 pub mod types;
 pub mod ulp;
+pub mod unit;
 
 pub use bytes::{Bytes, BytesMut};
 pub use time::{Duration, Instant};

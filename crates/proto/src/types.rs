@@ -2,6 +2,7 @@
 //! ABI passes them through; see the man page named at each item.
 
 use bitflags::bitflags;
+pub use causeway_identity::Access;
 use smallvec::SmallVec;
 
 /// Most scatter/gather entries of one work request (`ibv_query_device(3)`, `max_sge`).
@@ -14,30 +15,11 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 /// `max_qp_rd_atom`).
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// Most bytes of a datagram: the largest MTU (`ibv_query_port(3)`, `active_mtu`).
-pub const MAX_DATAGRAM: u32 = causeway_wire::datagram::MAX_PAYLOAD as u32;
+pub const MAX_DATAGRAM: u32 = 4096;
 /// `rnr_retry` value that means for ever (`ibv_modify_qp(3)`).
 pub const RNR_RETRY_INFINITE: u8 = 7;
 
 bitflags! {
-    /// `enum ibv_access_flags` (`ibv_reg_mr(3)`).
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-    pub struct Access: u32 {
-        /// `IBV_ACCESS_LOCAL_WRITE`
-        const LOCAL_WRITE = 1;
-        /// `IBV_ACCESS_REMOTE_WRITE`
-        const REMOTE_WRITE = 1 << 1;
-        /// `IBV_ACCESS_REMOTE_READ`
-        const REMOTE_READ = 1 << 2;
-        /// `IBV_ACCESS_REMOTE_ATOMIC`
-        const REMOTE_ATOMIC = 1 << 3;
-        /// `IBV_ACCESS_MW_BIND`
-        const MW_BIND = 1 << 4;
-        /// `IBV_ACCESS_ZERO_BASED`
-        const ZERO_BASED = 1 << 5;
-        /// `IBV_ACCESS_RELAXED_ORDERING`
-        const RELAXED_ORDERING = 1 << 20;
-    }
-
     /// `enum ibv_send_flags` (`ibv_post_send(3)`).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendFlags: u32 {
@@ -185,10 +167,10 @@ bitflags! {
 /// its version (bits 8 to 15) and ours (0 to 7).
 pub const VENDOR_ERR_VERSION: u32 = 0x7650_0000;
 
-/// The vendor error that names the peer's version of TRP and this build's.
+/// The vendor error that names the peer's version of TRP and our own.
 #[must_use]
-pub fn other_version(theirs: u8) -> u32 {
-    VENDOR_ERR_VERSION | u32::from(theirs) << 8 | u32::from(causeway_wire::trp::VERSION)
+pub fn other_version(theirs: u8, ours: u8) -> u32 {
+    VENDOR_ERR_VERSION | u32::from(theirs) << 8 | u32::from(ours)
 }
 
 /// A work completion (`struct ibv_wc`, `ibv_poll_cq(3)`).

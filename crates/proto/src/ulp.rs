@@ -1,14 +1,17 @@
 //! The seam between a queue pair and whatever carries its segments.
 //!
-//! A *link* (TRP over datagrams, or a ring in shared memory) moves DDP segments in two sequence
+//! A *link* (TRP over datagrams, or a ring in shared memory) moves [`Unit`]s in two sequence
 //! spaces, each with its own numbers: a requester's messages and a responder's answers. They are
 //! separate so that a SEND refused for want of a receive never holds up a READ response behind it.
-//! The link numbers segments without gaps; the queue pair remembers what each number carried, so
-//! that a segment can be built again from the application's memory instead of being kept.
+//! The link numbers units without gaps; the queue pair remembers what each number carried, so that
+//! a unit can be built again from the application's memory instead of being kept. How a unit is
+//! laid out is the link's business alone: to the queue pair it shows a [`Frame`].
 
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::Bytes;
+use crate::host::Tally;
 use crate::time::Instant;
 use crate::types::WcStatus;
+use crate::unit::{Frame, Unit};
 
 /// The two sequence spaces of a link direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -20,20 +23,20 @@ pub enum Space {
     Response = 1,
 }
 
-/// What a link must know of a segment beside its bytes.
+/// Where a unit stands in its space and its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SegMeta {
     /// Sequence number in its space (not truncated; links put a truncation on the wire).
     pub seq: u64,
-    /// Sequence number of the first segment of the same message. `seq` for single-segment messages.
+    /// Sequence number of the first unit of the same message. `seq` where that is the only one.
     pub first: u64,
-    /// Whether it is the last segment of its message.
+    /// Whether it is the last unit of its message.
     pub last: bool,
     /// The requester has placed bytes of the message itself (a link in shared memory only).
     pub direct: bool,
 }
 
-/// Answer of a queue pair to a request segment offered to it.
+/// Answer of a queue pair to a unit offered to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Placed or executed; its number may be acknowledged.
@@ -76,21 +79,19 @@ impl Nak {
 
 /// What a link carries for: a queue pair bound to the memory and queues of its device.
 pub trait Ulp {
-    /// Whether [`Ulp::next`] would yield a segment now. Cheap; called on every poll.
+    /// Whether [`Ulp::next`] would yield a unit now. Cheap; called on every poll.
     fn has_next(&self, space: Space) -> bool;
 
-    /// Writes the next new segment of `space` as number `seq` into `out` (DDP header and payload,
-    /// at most `out.len()` bytes) and returns its meaning and its length, or `None` when there is
-    /// nothing to send. `seq` is always one more than in the previous successful call for the
-    /// space.
-    fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)>;
+    /// Builds the next new unit of `space` as number `seq` in `frame`, or returns `None` when there
+    /// is nothing to send; what the frame holds then is of no meaning. `seq` is always one more
+    /// than in the previous successful call for the space.
+    fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta>;
 
-    /// Builds segment `seq` again, byte for byte of the same range of its message; `None` if the
-    /// message is gone (its queue pair failed meanwhile).
-    fn again(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>)
-    -> Option<(SegMeta, usize)>;
+    /// Builds unit `seq` again, of the same range of its message; `None` if the message is gone
+    /// (its queue pair failed meanwhile).
+    fn again(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta>;
 
-    /// Offers a received segment. Each number is offered until it is `Placed` and never after.
+    /// Offers a received unit. Each number is offered until it is `Placed` and never after.
     /// `in_order`: every earlier number of the space has been placed. Otherwise the link has made
     /// sure that every number before `meta.first` has been placed, and that `meta.last` is false
     /// (Response space: offered at once in any order, `in_order` is true for each).
@@ -98,7 +99,8 @@ pub trait Ulp {
         &mut self,
         space: Space,
         meta: SegMeta,
-        segment: Bytes<'_>,
+        unit: &Unit,
+        payload: Bytes<'_>,
         in_order: bool,
     ) -> Verdict;
 
@@ -113,8 +115,58 @@ pub trait Ulp {
     /// The peer has refused request `seq` for good. All before it count as placed.
     fn refused(&mut self, seq: u64, nak: Nak);
 
-    /// The peer speaks another version of the link's protocol, `speaks`: [`Ulp::lost`] follows.
-    fn other_version(&mut self, speaks: u8);
+    /// The peer speaks another version of the link's protocol, `theirs` instead of `ours`:
+    /// [`Ulp::lost`] follows.
+    fn other_version(&mut self, theirs: u8, ours: u8);
+
+    /// Whether the queue pair waits for something that only the peer can do.
+    fn expects_answer(&self) -> bool;
+
+    /// Whether the queue pair is in the error state.
+    fn is_failed(&self) -> bool;
+
+    /// Whether the next unit of `space` has at most `len` bytes of payload.
+    fn is_next_short(&self, _space: Space, _len: usize) -> bool {
+        false
+    }
+
+    /// A request refused after it had been acknowledged, as for [`Verdict::Refused`]: the link
+    /// tells the requester. To be asked after each [`Ulp::next`] of a response.
+    fn take_late_refusal(&mut self) -> Option<(u64, Nak)> {
+        None
+    }
+
+    /// Whether there is something to send that may not have to be sent: who can reach the peer's
+    /// memory has to look at it.
+    fn has_direct(&self) -> bool {
+        false
+    }
+
+    /// As [`Ulp::receive`], in order, of the next [`Unit::plain_send`]: its link says that it is
+    /// one, and neither the unit nor its number was sent. An upper layer that knows no such
+    /// messages refuses them.
+    fn message(&mut self, _meta: SegMeta, _payload: Bytes<'_>) -> Verdict {
+        Verdict::Refused(Nak::InvalidRequest)
+    }
+
+    /// As [`Ulp::message`], where nothing is out of the ordinary: the shortest way. Returns false,
+    /// with nothing done, where that must look.
+    fn message_plain(&mut self, _payload: Bytes<'_>) -> bool {
+        false
+    }
+
+    /// See [`Host::has_enough`](crate::host::Host::has_enough).
+    fn has_enough(&self) -> bool {
+        false
+    }
+
+    /// See [`Host::is_sated`](crate::host::Host::is_sated).
+    fn is_sated(&self) -> bool {
+        false
+    }
+
+    /// See [`Host::tally`](crate::host::Host::tally).
+    fn tally(&self, _what: Tally, _times: u64) {}
 
     /// The peer is unreachable or gone: the retry budget is used up, or its death was proved.
     fn lost(&mut self);

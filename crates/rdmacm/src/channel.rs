@@ -1,5 +1,6 @@
 //! Event channels: `rdma_create_event_channel(3)`.
 
+use core::hint::spin_loop;
 use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd};
@@ -7,6 +8,7 @@ use std::sync::Arc;
 
 use causeway_abi::RdmaEventChannel;
 use causeway_cancel::{Allowed, CANCELLED, Ended};
+use causeway_look::{Lookers, Looks, Wait};
 use causeway_owned::Owned;
 use causeway_proto::cm;
 use causeway_wire::cm::Message;
@@ -54,7 +56,12 @@ pub(crate) struct Pending {
 pub(crate) struct Queue {
     fd: Owned,
     events: Mutex<VecDeque<Pending>>,
+    /// What is known of waits for them.
+    looks: Looks,
 }
+
+/// Threads that look for events.
+static LOOKERS: Lookers = Lookers::new();
 
 /// A channel: what the program sees, and the queue behind it.
 #[repr(C)]
@@ -71,6 +78,7 @@ impl Queue {
                 "an event channel of rdma_cm",
             ),
             events: Mutex::default(),
+            looks: Looks::new(),
         }))
     }
 
@@ -108,12 +116,20 @@ impl Queue {
     /// # Errors
     /// EAGAIN, EINTR, [`CANCELLED`].
     pub fn wait(&self, allowed: Allowed) -> Result<Pending> {
+        if let Some(pending) = self.pop() {
+            return Ok(pending);
+        }
+        let mut wait = self.looks.begin(&LOOKERS);
         loop {
             if let Some(pending) = self.pop() {
+                wait.over();
                 return Ok(pending);
             }
             if fcntl_getfl(self.fd.check()?)?.contains(OFlags::NONBLOCK) {
                 return Err(rustix::io::Errno::AGAIN.into());
+            }
+            if self.look(&mut wait) {
+                continue;
             }
             let mut fds = [libc::pollfd {
                 fd: self.fd.as_fd().as_raw_fd(),
@@ -126,6 +142,17 @@ impl Queue {
                 Err(Ended::Failed(error)) => return Err(error.into()),
             }
         }
+    }
+
+    /// Looks until an event waits, for as long as that is worth it.
+    fn look(&self, wait: &mut Wait<'_>) -> bool {
+        while wait.again() {
+            if self.has_events() {
+                return true;
+            }
+            spin_loop();
+        }
+        false
     }
 
     /// Takes out the events of an identifier.

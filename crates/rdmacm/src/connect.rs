@@ -5,9 +5,9 @@ use core::ffi::{c_int, c_void};
 use core::slice;
 
 use causeway_abi::{RdmaCmId, RdmaConnParam};
+use causeway_identity::QPN_MASK;
 use causeway_proto::cm::{Connection, Offer, REASON_CONSUMER};
 use causeway_wire::cm::{PortSpace, Private, Terms};
-use causeway_wire::trp::MAX_QPN;
 
 use crate::agent::{Agent, now};
 use crate::errno::{Errno, INVALID, Result, code};
@@ -81,7 +81,7 @@ impl State {
         }
         let mut bytes = [0; 4];
         getrandom::fill(&mut bytes).map_err(|_| Errno(libc::EIO))?;
-        Ok(*self.psn.insert(u32::from_ne_bytes(bytes) & MAX_QPN))
+        Ok(*self.psn.insert(u32::from_ne_bytes(bytes) & QPN_MASK))
     }
 }
 
@@ -101,7 +101,7 @@ unsafe fn terms(id: *mut RdmaCmId, state: &mut State, param: &RdmaConnParam) -> 
     let (responder, initiator) = crate::device::get()?.reads()?;
     Ok(Terms {
         gid: state.gid.0,
-        qpn: qpn & MAX_QPN,
+        qpn: qpn & QPN_MASK,
         psn: state.first_psn()?,
         qkey: if datagrams { qp::UDP_QKEY } else { 0 },
         responder_resources: reads(param.responder_resources, responder)?,

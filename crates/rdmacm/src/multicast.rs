@@ -7,6 +7,7 @@ use core::ffi::{c_int, c_void};
 use std::net::IpAddr;
 
 use causeway_abi::{IbvQp, RdmaCmId, RdmaCmJoinMcAttrEx, RdmaEventParam, RdmaUdParam};
+use causeway_identity::QPN_MULTICAST;
 
 use crate::channel::What;
 use crate::errno::{Errno, INVALID, Result, code};
@@ -21,8 +22,6 @@ const ATTR_JOIN_FLAGS: u32 = 1 << 1;
 const FULL_MEMBER: u32 = 0;
 /// `RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER`
 const SEND_ONLY: u32 = 1;
-/// Queue pair number that datagrams to a group are sent to.
-const QPN_MULTICAST: u32 = 0xff_ffff;
 /// Groups that an identifier may be in.
 const GROUPS_MAX: usize = 64;
 

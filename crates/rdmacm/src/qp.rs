@@ -7,6 +7,7 @@ use causeway_abi::{
     IbvAhAttr, IbvCompChannel, IbvContext, IbvCq, IbvGlobalRoute, IbvPd, IbvQp, IbvQpAttr,
     IbvQpInitAttr, IbvQpInitAttrEx, RdmaCmId, VerbsContext,
 };
+use causeway_identity::Access;
 
 use crate::device::{self, PORT};
 use crate::errno::{Errno, INVALID, NOT_OFFERED, Result, code, last};
@@ -49,10 +50,6 @@ const RTR: u32 = 2;
 const RTS: u32 = 3;
 const ERR: u32 = 6;
 
-/// `IBV_ACCESS_REMOTE_WRITE`
-const REMOTE_WRITE: u32 = 1 << 1;
-/// `IBV_ACCESS_REMOTE_READ` and `IBV_ACCESS_REMOTE_ATOMIC`
-const REMOTE_READ_ATOMIC: u32 = 1 << 2 | 1 << 3;
 /// `IBV_QP_INIT_ATTR_PD`
 const INIT_ATTR_PD: u32 = 1;
 
@@ -93,7 +90,11 @@ unsafe fn fill(id: *mut RdmaCmId, attr: &mut IbvQpAttr) -> Result<c_int> {
             attr.port_num = PORT;
             attr.qkey = UDP_QKEY;
             let answers = state.ours.responder_resources > 0;
-            attr.qp_access_flags = REMOTE_WRITE | if answers { REMOTE_READ_ATOMIC } else { 0 };
+            let allowed = match answers {
+                true => Access::REMOTE,
+                false => Access::REMOTE_WRITE,
+            };
+            attr.qp_access_flags = allowed.bits();
             let kind = match datagrams {
                 true => mask::QKEY,
                 false => mask::ACCESS_FLAGS,

@@ -44,7 +44,8 @@ impl Inbox {
     pub fn create_in(segment: Segment) -> Arc<Segment> {
         let segment = Arc::new(segment);
         let mem = Region::new(Arc::clone(&segment));
-        mem.word(l::VERSION_AT).store(l::VERSION, Ordering::Relaxed);
+        mem.word(l::VERSION_AT)
+            .store(l::INBOX_VERSION, Ordering::Relaxed);
         mem.word(l::MAGIC_AT)
             .store(l::INBOX_MAGIC, Ordering::Release);
         segment
@@ -58,7 +59,7 @@ impl Inbox {
         let mem = Region::new(segment);
         let ours = mem.len() == l::INBOX_LEN
             && mem.word(l::MAGIC_AT).load(Ordering::Acquire) == l::INBOX_MAGIC
-            && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::VERSION;
+            && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::INBOX_VERSION;
         if ours {
             let sleeps = Arc::new(AtomicU64::new(0));
             Ok(Inbox { mem, sleeps })
@@ -67,9 +68,10 @@ impl Inbox {
         }
     }
 
-    /// Peer: sets the bit of a queue pair. Indexes beyond [`l::QP_INDEXES`] wrap.
-    pub fn set(&self, index: u32) {
-        let index = index as usize % l::QP_INDEXES as usize;
+    /// Peer: sets the bit of the queue pair with this number, of which those beyond
+    /// [`l::QP_INDEXES`] wrap.
+    pub fn set(&self, qpn: u32) {
+        let index = qpn as usize % l::QP_INDEXES as usize;
         let (word, bit) = (index / 64, index % 64);
         self.mem
             .word(l::BITMAP_AT + 8 * word)
@@ -77,7 +79,7 @@ impl Inbox {
         causeway_fault::point("inbox.marked");
         self.mem
             .word(l::SUMMARY_AT)
-            .fetch_or(1 << word, Ordering::AcqRel);
+            .fetch_or(1 << (word / l::SUMMARY_WORDS), Ordering::AcqRel);
     }
 
     /// Peer: rings the owner's doorbell if it sleeps, after what it should see was stored and a
@@ -85,6 +87,7 @@ impl Inbox {
     ///
     /// # Errors
     /// The bell's.
+    #[inline]
     pub fn ring_if_armed(&self, bell: &impl Bell) -> io::Result<bool> {
         let armed = self.mem.word(l::ARMED_AT);
         let sleep = armed.load(Ordering::Relaxed);
@@ -98,8 +101,8 @@ impl Inbox {
         Ok(true)
     }
 
-    /// Owner: takes the bits that are set, calling `each` with every queue pair's index. Returns
-    /// how many there were: at most [`l::QP_INDEXES`], whatever peers do meanwhile.
+    /// Owner: takes the bits that are set, calling `each` with the low bits of every queue pair's
+    /// number. Returns how many there were: at most [`l::QP_INDEXES`], whatever peers do meanwhile.
     pub fn take(&self, mut each: impl FnMut(u32)) -> usize {
         if self.is_empty() {
             return 0;
@@ -107,22 +110,27 @@ impl Inbox {
         let mut summary = self.mem.word(l::SUMMARY_AT).swap(0, Ordering::AcqRel);
         let mut taken = 0;
         while summary != 0 {
-            let word = summary.trailing_zeros();
+            let first = summary.trailing_zeros() as usize * l::SUMMARY_WORDS;
             summary &= summary - 1;
-            if word as usize >= l::BITMAP_WORDS {
-                continue;
-            }
-            let mut bits = self
-                .mem
-                .word(l::BITMAP_AT + 8 * word as usize)
-                .swap(0, Ordering::AcqRel);
-            while bits != 0 {
-                each(64 * word + bits.trailing_zeros());
-                bits &= bits - 1;
-                taken += 1;
+            for word in (first..first + l::SUMMARY_WORDS).take_while(|w| *w < l::BITMAP_WORDS) {
+                let mut bits = self.take_word(word);
+                while bits != 0 {
+                    each(64 * word as u32 + bits.trailing_zeros());
+                    bits &= bits - 1;
+                    taken += 1;
+                }
             }
         }
         taken
+    }
+
+    /// Takes the bits of a word of the bitmap. Most have none, and are only looked at.
+    fn take_word(&self, word: usize) -> u64 {
+        let word = self.mem.word(l::BITMAP_AT + 8 * word);
+        match word.load(Ordering::Acquire) {
+            0 => 0,
+            _ => word.swap(0, Ordering::AcqRel),
+        }
     }
 
     /// Owner: whether no bit is set. Touches one line.

@@ -11,7 +11,7 @@ use crate::sync::{Arc, Ordering};
 /// Bytes of a row.
 pub const ROW: usize = 64;
 /// Rows: the queue pairs of a slot.
-pub const ROWS: usize = 1 << 12;
+pub const ROWS: usize = causeway_identity::QPS_PER_SLOT as usize;
 /// Bytes of the segment.
 pub const LAST_WORDS_BYTES: usize = ROW * ROWS;
 

@@ -12,14 +12,16 @@ pub const LINE: usize = if MODEL { 8 } else { 128 };
 /// Granularity of records: one cache line, so that no two records share one.
 pub const CELL: usize = if MODEL { 32 } else { 64 };
 /// Bytes of a page.
-pub const PAGE: usize = if MODEL { 256 } else { 4096 };
+pub const PAGE: usize = if MODEL { 256 } else { causeway_identity::PAGE };
 
 /// First word of a ring segment: "CWRING" and two zero bytes.
 pub const RING_MAGIC: u64 = u64::from_le_bytes(*b"CWRING\0\0");
 /// First word of an inbox segment: "CWINBX" and two zero bytes.
 pub const INBOX_MAGIC: u64 = u64::from_le_bytes(*b"CWINBX\0\0");
 /// Version of the layouts. Both sides must agree exactly.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
+/// Version of the inbox's layout.
+pub const INBOX_VERSION: u64 = 4;
 
 /// Offset of the magic word in ring and inbox segments.
 pub const MAGIC_AT: usize = 0;
@@ -70,20 +72,24 @@ pub const SHORT_WORDS: usize = (CELL - RECORD_HEADER) / 8;
 /// Bytes of that body.
 pub const SHORT_BODY: usize = 8 * SHORT_WORDS;
 
-/// Queue pairs of one endpoint, and bits of its inbox: the index part of a queue pair number.
-pub const QP_INDEXES: u32 = if MODEL { 128 } else { 4096 };
-/// Words of the inbox bitmap, one bit of the summary each.
+/// Queue pairs of one endpoint, and bits of its inbox: by the low bits of a queue pair's number,
+/// which are the index within its slot and the low 4 of the slot. No two slots of an endpoint agree
+/// in those.
+pub const QP_INDEXES: u32 = if MODEL { 128 } else { 1 << 16 };
+/// Words of the inbox bitmap.
 pub const BITMAP_WORDS: usize = QP_INDEXES as usize / 64;
+/// Words that share a bit of the summary: those of a slot have 4 bits.
+pub const SUMMARY_WORDS: usize = if MODEL { 2 } else { 16 };
 /// In an inbox: whether the owner sleeps and wants its doorbell rung.
 pub const ARMED_AT: usize = if MODEL { 24 } else { LINE };
-/// In an inbox: one bit for each word of the bitmap that may have bits set.
+/// In an inbox: one bit for each [`SUMMARY_WORDS`] of the bitmap that may have bits set.
 pub const SUMMARY_AT: usize = if MODEL { 32 } else { 2 * LINE };
 /// In an inbox: one bit for each queue pair whose ring wants attention.
-pub const BITMAP_AT: usize = if MODEL { 40 } else { 3 * LINE };
+pub const BITMAP_AT: usize = PAGE;
 /// In an inbox: the page of statistics.
-pub const STATS_AT: usize = PAGE;
+pub const STATS_AT: usize = BITMAP_AT + (8 * BITMAP_WORDS).next_multiple_of(PAGE);
 /// Bytes of an inbox segment.
-pub const INBOX_LEN: usize = 2 * PAGE;
+pub const INBOX_LEN: usize = STATS_AT + PAGE;
 
 /// First word of a table of memory regions: "CWMRTB" and two zero bytes.
 pub const MR_TABLE_MAGIC: u64 = u64::from_le_bytes(*b"CWMRTB\0\0");
@@ -169,8 +175,12 @@ const _: () = {
     assert!(MEMORY_SEGMENT_BYTES.is_multiple_of(WINDOW));
     assert!(RECORD_HEADER < CELL && CELL.is_power_of_two() && PAGE.is_multiple_of(CELL));
     assert!(capacity_ok(RING_CAPACITY) && MIN_CAPACITY >= 4 * CELL);
-    assert!(BITMAP_WORDS <= 64, "the summary is one word");
-    assert!(BITMAP_AT >= SUMMARY_AT + 8 && BITMAP_AT + 8 * BITMAP_WORDS <= PAGE);
-    assert!(MODEL || (ring_len(RING_CAPACITY) == 1_052_672 && INBOX_LEN == 8192));
+    assert!(BITMAP_WORDS.is_multiple_of(SUMMARY_WORDS));
+    assert!(
+        BITMAP_WORDS / SUMMARY_WORDS <= 64,
+        "the summary is one word"
+    );
+    assert!(SUMMARY_AT >= ARMED_AT + 8 && SUMMARY_AT + 8 <= BITMAP_AT);
+    assert!(MODEL || (ring_len(RING_CAPACITY) == 1_052_672 && INBOX_LEN == 16_384));
     assert!(MODEL || (SIDES_AT == 512 && SIDE_STRIDE == 512 && max_body(RING_CAPACITY) == 262_120));
 };

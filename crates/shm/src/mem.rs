@@ -119,6 +119,76 @@ impl<'a> Cell<'a> {
     }
 }
 
+/// A region, and the cell of it that is looked at next: its bounds are checked when it is chosen.
+#[derive(Clone, Debug)]
+pub(crate) struct Cursor {
+    mem: Region,
+    #[cfg(not(any(loom, shuttle)))]
+    cell: *const [AtomicU64; CELL_WORDS],
+    #[cfg(any(loom, shuttle))]
+    at: usize,
+}
+
+// SAFETY: as for the region, to one of whose cells `cell` leads.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl Send for Cursor {}
+// SAFETY: as above.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl Sync for Cursor {}
+
+impl Cursor {
+    /// At the cell at `at`.
+    ///
+    /// # Panics
+    /// If it is not inside the segment, or not aligned.
+    pub(crate) fn new(mem: Region, at: usize) -> Cursor {
+        Cursor {
+            #[cfg(not(any(loom, shuttle)))]
+            cell: mem.cell(at).0,
+            #[cfg(any(loom, shuttle))]
+            at,
+            mem,
+        }
+    }
+
+    /// Goes to the cell at `at`.
+    ///
+    /// # Panics
+    /// As [`Cursor::new`].
+    #[inline]
+    pub(crate) fn go_to(&mut self, at: usize) {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            self.cell = self.mem.cell(at).0;
+        }
+        #[cfg(any(loom, shuttle))]
+        {
+            self.at = at;
+        }
+    }
+
+    /// The cell, which others may be writing.
+    #[inline(always)]
+    pub(crate) fn cell(&self) -> Cell<'_> {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            // SAFETY: a cell of `mem`, which holds the segment as long as `self` is borrowed;
+            // atomics may be shared with other threads and processes.
+            Cell(unsafe { &*self.cell })
+        }
+        #[cfg(any(loom, shuttle))]
+        {
+            self.mem.cell(self.at)
+        }
+    }
+
+    /// The region.
+    #[inline(always)]
+    pub(crate) fn mem(&self) -> &Region {
+        &self.mem
+    }
+}
+
 /// `N` words, their bounds checked once.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Clone, Copy, Debug)]

@@ -8,16 +8,16 @@ use std::io;
 
 /// Leaves word for the peer of `ring` of `events` that have just become visible, and does not wake
 /// it for them: it finds them when it looks next. For what nobody waits for.
-pub fn leave_word(ring: &Ring, events: Attention, inbox: &Inbox, index: u32) {
+pub fn leave_word(ring: &Ring, events: Attention, inbox: &Inbox, qpn: u32) {
     fence(Ordering::SeqCst);
     if ring.peer_attention().meets(events) {
-        inbox.set(index);
+        inbox.set(qpn);
     }
 }
 
 /// Tells the peer of `ring` of `events` that have just become visible: records published, the
 /// acknowledgment or a flag stored, records consumed. `inbox` and `bell` are those of the peer's
-/// endpoint, `index` is that of the peer's queue pair. Returns whether the doorbell was rung.
+/// endpoint, `qpn` is the number of its queue pair. Returns whether the doorbell was rung.
 ///
 /// Costs a fence, and nothing else, while the peer polls. Call it once for a batch, with all events
 /// of the batch.
@@ -33,17 +33,18 @@ pub fn leave_word(ring: &Ring, events: Attention, inbox: &Inbox, index: u32) {
 ///
 /// # Errors
 /// The bell's: the peer's endpoint is to be taken for dead.
+#[inline]
 pub fn notify(
     ring: &Ring,
     events: Attention,
     inbox: &Inbox,
     bell: &impl Bell,
-    index: u32,
+    qpn: u32,
 ) -> io::Result<bool> {
     fence(Ordering::SeqCst);
     let wanted = ring.peer_attention();
     if wanted.meets(events) {
-        inbox.set(index);
+        inbox.set(qpn);
         causeway_fault::point("inbox.set");
         fence(Ordering::SeqCst);
     } else if wanted != Attention::HOT {

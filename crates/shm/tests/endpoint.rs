@@ -155,14 +155,14 @@ fn inboxes_hand_out_every_bit_once() {
     let owner = Inbox::open(Inbox::create().unwrap()).unwrap();
     let peer = owner.clone();
     assert!(owner.is_empty());
-    let set = [0, 1, 63, 64, 2047, 4095, 1];
+    let set = [0, 1, 63, 64, 2047, 4095, 1, 4096, 65_535];
     set.iter().for_each(|&i| peer.set(i));
     assert!(!owner.is_empty());
     let mut got = Vec::new();
-    assert_eq!(owner.take(|i| got.push(i)), 6);
-    assert_eq!(got, [0, 1, 63, 64, 2047, 4095]);
+    assert_eq!(owner.take(|i| got.push(i)), 8);
+    assert_eq!(got, [0, 1, 63, 64, 2047, 4095, 4096, 65_535]);
     assert_eq!(owner.take(|_| panic!("taken already")), 0);
-    peer.set(4096 + 5);
+    peer.set((1 << 16) + 5);
     owner.take(|i| assert_eq!(i, 5));
 }
 

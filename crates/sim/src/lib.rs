@@ -11,7 +11,10 @@
 pub mod memory;
 pub mod mock;
 pub mod network;
+pub mod pair;
+pub mod program;
 pub mod qp;
+pub mod ring;
 pub mod rng;
 pub mod seeds;
 pub mod workload;

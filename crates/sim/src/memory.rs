@@ -36,7 +36,7 @@ pub struct Received {
 pub struct SimHost {
     regions: Vec<Region>,
     /// Completions not polled, of the send queue.
-    pub sends: VecDeque<Wc>,
+    pub sends: VecDeque<(Wc, u32)>,
     /// Completions queued there, ever.
     sends_ever: u64,
     /// Completions not polled, of the receive queue.
@@ -235,8 +235,8 @@ impl Memory for SimHost {
 }
 
 impl Host for SimHost {
-    fn complete_send(&mut self, _qp: u32, wc: Wc) {
-        self.sends.push_back(wc);
+    fn complete_send(&mut self, _qp: u32, wc: Wc, places: u32) {
+        self.sends.push_back((wc, places));
         self.sends_ever += 1;
     }
 

@@ -2,7 +2,8 @@
 
 use causeway_proto::trp::{Connection, Proof, Transmit, Undelivered};
 use causeway_proto::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
-use causeway_proto::{Bytes, BytesMut, Duration, Instant};
+use causeway_proto::unit::{Frame, Kind, Unit};
+use causeway_proto::{Bytes, Duration, Instant};
 
 use crate::rng::{Rng, mix};
 use crate::world::Node;
@@ -146,22 +147,37 @@ fn content(key: u64, seq: u64, at: usize) -> u8 {
     mix(key ^ seq ^ ((at as u64 / 8) << 40)).to_le_bytes()[at % 8]
 }
 
-fn write(key: u64, meta: &SegMeta, len: usize, out: &mut BytesMut<'_>) {
+/// What segment `meta` says; both sides know it.
+fn unit(meta: &SegMeta) -> Unit {
+    Unit::Send {
+        msn: meta.first as u32,
+        offset: (meta.seq - meta.first) as u32,
+        solicited: meta.seq.is_multiple_of(3),
+        invalidate: None,
+        imm: meta.seq.is_multiple_of(2).then_some(meta.seq as u32),
+    }
+}
+
+fn bytes(key: u64, meta: &SegMeta, len: usize) -> Vec<u8> {
     let mut bytes: Vec<u8> = (0..len).map(|i| content(key, meta.seq, i)).collect();
     bytes[..8].copy_from_slice(&meta.seq.to_le_bytes());
     bytes[8..16].copy_from_slice(&meta.first.to_le_bytes());
     bytes[16..STAMP].copy_from_slice(&(len as u32).to_le_bytes());
-    assert!(
-        out.put(0, &bytes),
-        "a segment of {len} bytes does not fit again"
-    );
+    bytes
 }
 
-fn check(key: u64, meta: &SegMeta, bytes: &[u8]) {
-    let mut want = vec![0; bytes.len()];
-    assert!(bytes.len() >= STAMP, "segment {meta:?} was cut short");
-    write(key, meta, bytes.len(), &mut BytesMut::from(&mut want[..]));
-    assert!(bytes == want, "segment {meta:?} arrived with wrong bytes");
+fn write(key: u64, meta: &SegMeta, len: usize, frame: &mut impl Frame) {
+    let written = frame
+        .put(&unit(meta), meta.last, len)
+        .is_some_and(|mut body| body.put(0, &bytes(key, meta, len)));
+    assert!(written, "a segment of {len} bytes does not fit again");
+}
+
+fn check(key: u64, meta: &SegMeta, got: &Unit, payload: &[u8]) {
+    assert_eq!(*got, unit(meta), "segment {meta:?} says something else");
+    assert!(payload.len() >= STAMP, "segment {meta:?} was cut short");
+    let want = bytes(key, meta, payload.len());
+    assert!(payload == want, "segment {meta:?} arrived with wrong bytes");
 }
 
 impl MockUlp {
@@ -247,46 +263,43 @@ impl Ulp for MockUlp {
         !self.lost && s.message < s.messages.len()
     }
 
-    fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+    fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         if !self.has_next(space) {
             return None;
         }
         // Mostly full segments, as real messages have them.
+        let room = frame.room(Kind::Send)? as usize;
         let len = if self.rng.chance(0.7) {
-            out.len()
+            room
         } else {
-            self.rng.between(STAMP as u64, out.len() as u64) as usize
+            self.rng.between(STAMP as u64, room as u64) as usize
         };
         let stream = &mut self.streams[space as usize];
         let meta = stream.next(seq, len);
-        write(stream.key, &meta, len, out);
-        Some((meta, len))
+        write(stream.key, &meta, len, frame);
+        Some(meta)
     }
 
-    fn again(
-        &mut self,
-        space: Space,
-        seq: u64,
-        out: &mut BytesMut<'_>,
-    ) -> Option<(SegMeta, usize)> {
+    fn again(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         let s = &self.streams[space as usize];
         assert!(seq >= s.acked, "{seq} was acknowledged");
         let (meta, len) = s.sent[(seq - s.first) as usize];
-        write(s.key, &meta, len, out);
-        Some((meta, len))
+        write(s.key, &meta, len, frame);
+        Some(meta)
     }
 
     fn receive(
         &mut self,
         space: Space,
         meta: SegMeta,
-        segment: Bytes<'_>,
+        unit: &Unit,
+        payload: Bytes<'_>,
         in_order: bool,
     ) -> Verdict {
         let Stream {
             rx_key, contiguous, ..
         } = self.streams[space as usize];
-        check(rx_key, &meta, &segment.to_vec());
+        check(rx_key, &meta, unit, &payload.to_vec());
         if space == Space::Request {
             if in_order {
                 assert_eq!(meta.seq, contiguous, "out of order");
@@ -322,13 +335,21 @@ impl Ulp for MockUlp {
         Some(now + RNR_WAIT)
     }
 
+    fn expects_answer(&self) -> bool {
+        false
+    }
+
+    fn is_failed(&self) -> bool {
+        false
+    }
+
     fn refused(&mut self, seq: u64, nak: Nak) {
         assert!(self.refused.is_none());
         self.refused = Some((seq, nak));
     }
 
-    fn other_version(&mut self, speaks: u8) {
-        unreachable!("both sides are of this build, not of version {speaks}");
+    fn other_version(&mut self, theirs: u8, _: u8) {
+        unreachable!("both sides are of this build, not of version {theirs}");
     }
 
     fn lost(&mut self) {

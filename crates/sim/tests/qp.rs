@@ -1,50 +1,20 @@
 //! Two queue pairs over TRP under faults: exactly-once placement, order, bytes, completions in
 //! order, atomics, refusals for want of a receive, and no work request that never completes.
 
-use causeway_proto::types::{
-    Payload, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, SendWr, SgList, Sge, WcStatus,
-};
+use causeway_proto::types::{Payload, QpState, SendFlags, SendOp, SendWr, SgList, Sge, WcStatus};
 use causeway_proto::{Duration, Instant};
 use causeway_sim::network::{Faults, Network};
-use causeway_sim::qp::{Crash, QpNode, Setup, Shared};
+use causeway_sim::program::{Setup, Shared, bad, setups};
+use causeway_sim::qp::{Crash, QpNode};
 use causeway_sim::rng::Rng;
 use causeway_sim::seeds;
-use causeway_sim::workload::{Area, MAX_LEN, MAX_OPS};
+use causeway_sim::workload::{Area, MAX_OPS};
 use causeway_sim::world::{Node, World};
 
 /// Seeds of the main test.
 const SEEDS: u64 = 10_000;
-/// Code that grants 34 s: at 20 % loss even that many retries may fail in a row otherwise.
-const PATIENT: u8 = 20;
 /// Longest a run may take, simulated.
 const LIMIT: Instant = Instant(900_000_000_000);
-
-fn setups(rng: &mut Rng, crc: bool) -> [Setup; 2] {
-    let psns = [0; 2].map(|_| {
-        if rng.chance(0.3) {
-            0xFF_FFF0
-        } else {
-            rng.below(1 << 24) as u32
-        }
-    });
-    let depths = [0; 2].map(|_| rng.pick(&[1, 2, 4, 16]));
-    let mut one = |me: usize| Setup {
-        psns: [psns[me], psns[1 - me]],
-        // Each side keeps to what the other one takes.
-        rd_atomic: [depths[1 - me], depths[me]],
-        timeout: PATIENT,
-        rnr_retry: RNR_RETRY_INFINITE,
-        min_rnr_timer: rng.pick(&[1, 5, 12]),
-        max_datagram: rng.pick(&[600, 1200, 1472, 4000, 9000]),
-        crc,
-        srq: rng.chance(0.2),
-        ops: rng.below(MAX_OPS + 1),
-        starve: rng.pick(&[0.0, 0.0, 0.1, 0.5]),
-        receive_len: MAX_LEN,
-        one_by_one: false,
-    };
-    [one(0), one(1)]
-}
 
 fn world(rng: &mut Rng, faults: Faults, setups: [Setup; 2]) -> World<QpNode> {
     let shared = Shared::new();
@@ -73,13 +43,15 @@ fn report(w: &World<QpNode>) -> String {
 
 fn finish(w: &mut World<QpNode>) {
     let done = w.run(LIMIT, |w| {
-        w.nodes.iter().all(|n| n.is_done() && n.has_everything())
+        w.nodes
+            .iter()
+            .all(|n| n.program.is_done() && n.program.has_everything())
     });
     assert!(done, "stuck {}", report(w));
     for n in &w.nodes {
-        n.check_end();
-        assert_eq!(n.events(), 0);
-        assert_eq!(n.qp.state(), QpState::Rts);
+        n.program.check_end();
+        assert_eq!(n.program.events(), 0);
+        assert_eq!(n.program.qp.state(), QpState::Rts);
     }
 }
 
@@ -111,7 +83,7 @@ fn on_an_idle_network_no_completion_waits_for_a_timer() {
             w.stall = 0.0;
             finish(&mut w);
             for n in &w.nodes {
-                let slowest = n.slowest.get(&0).copied().unwrap_or_default();
+                let slowest = n.program.slowest.get(&0).copied().unwrap_or_default();
                 assert!(slowest <= most, "{slowest:?}: {}", report(&w));
             }
         },
@@ -140,7 +112,7 @@ fn on_an_idle_network_no_retry_waits_for_another_timer_than_its_own() {
             w.stall = 0.0;
             finish(&mut w);
             for n in &w.nodes {
-                for (times, slowest) in &n.slowest {
+                for (times, slowest) in &n.program.slowest {
                     let most = faults.delay * (3 + 2 * *times as u32);
                     assert!(*slowest <= most, "{times}: {slowest:?}: {}", report(&w));
                     refused.set(refused.get() + times);
@@ -149,67 +121,6 @@ fn on_an_idle_network_no_retry_waits_for_another_timer_than_its_own() {
         },
     );
     assert!(refused.get() > 0, "nothing was refused");
-}
-
-/// A work request that must fail, and the status it must fail with.
-fn bad(rng: &mut Rng) -> (SendWr, WcStatus) {
-    let sge = |area: Area, length| {
-        let sge = Sge {
-            addr: area.base(),
-            length,
-            lkey: area.key(),
-        };
-        Payload::Sges(SgList::from_slice(&[sge]))
-    };
-    let write = |area: Area, skew: u64| SendOp::Write {
-        addr: area.base() + skew,
-        rkey: area.key(),
-    };
-    let read = |area: Area, skew: u64| SendOp::Read {
-        addr: area.base() + skew,
-        rkey: area.key(),
-    };
-    let counters = Area::Counters.base();
-    let access = WcStatus::RemAccessErr;
-    let (op, payload, status) = match rng.below(9) {
-        0 => (
-            SendOp::Write {
-                addr: 0,
-                rkey: 0xBAD,
-            },
-            sge(Area::Source, 3000),
-            access,
-        ),
-        1 => (write(Area::Hot, 10), sge(Area::Source, 7), access),
-        2 => (write(Area::Source, 0), sge(Area::Source, 7), access),
-        3 => (write(Area::Foreign, 0), sge(Area::Source, 7), access),
-        4 => (read(Area::Target, 0), sge(Area::Sink, 5000), access),
-        5 => (read(Area::Hot, 1), sge(Area::Sink, 16), access),
-        6 => {
-            let op = SendOp::FetchAdd {
-                addr: counters + 4,
-                rkey: Area::Counters.key(),
-                add: 1,
-            };
-            (op, sge(Area::Sink, 8), WcStatus::RemInvReqErr)
-        }
-        // One byte more than any receive has.
-        7 => (
-            SendOp::Send,
-            sge(Area::Target, MAX_LEN as u32 + 1),
-            WcStatus::RemInvReqErr,
-        ),
-        _ => (SendOp::Send, sge(Area::Foreign, 7), WcStatus::LocProtErr),
-    };
-    (
-        SendWr {
-            wr_id: 0,
-            op,
-            flags: SendFlags::SIGNALED,
-            payload,
-        },
-        status,
-    )
 }
 
 #[test]
@@ -226,16 +137,16 @@ fn a_bad_request_fails_alone_and_the_rest_is_flushed() {
             let mut w = world(&mut rng, faults, setups);
             let at = rng.below(setups[0].ops);
             let (wr, status) = bad(&mut rng);
-            w.nodes[0].bad = Some((at, wr, status));
+            w.nodes[0].program.bad = Some((at, wr, status));
             for n in &mut w.nodes {
-                n.may_fail = true;
+                n.program.may_fail = true;
             }
-            let done = w.run(LIMIT, |w| w.nodes.iter().all(QpNode::is_done));
+            let done = w.run(LIMIT, |w| w.nodes.iter().all(|n| n.program.is_done()));
             assert!(done, "stuck {}", report(&w));
-            let (failed, got) = w.nodes[0].error.expect("it failed");
+            let (failed, got) = w.nodes[0].program.error.expect("it failed");
             // Where both sides have work, the peer's failure after the refusal may not come first.
             assert_eq!((failed, got), (at, status), "{}", report(&w));
-            assert_eq!(w.nodes[0].qp.state(), QpState::Err);
+            assert_eq!(w.nodes[0].program.qp.state(), QpState::Err);
         },
     );
 }
@@ -250,12 +161,14 @@ fn memory_may_go_while_it_is_being_read() {
         setups[0].ops = rng.between(1, MAX_OPS);
         let mut w = world(&mut rng, faults, setups);
         for n in &mut w.nodes {
-            n.may_fail = true;
+            n.program.may_fail = true;
         }
         let when = Instant(rng.below(3_000_000));
         w.run(when, |_| false);
-        w.nodes[1].with_host(|h| h.deregister(Area::Source.key()));
-        let done = w.run(LIMIT, |w| w.nodes.iter().all(QpNode::is_done));
+        w.nodes[1]
+            .program
+            .with_host(|h| h.deregister(Area::Source.key()));
+        let done = w.run(LIMIT, |w| w.nodes.iter().all(|n| n.program.is_done()));
         assert!(done, "stuck {}", report(&w));
         // A READ meets its end at the peer; the peer's own sends find their memory gone. Either
         // takes the other side with it, by a refusal or by silence.
@@ -266,7 +179,10 @@ fn memory_may_go_while_it_is_being_read() {
             _ => false,
         };
         for (side, n) in w.nodes.iter().enumerate() {
-            let fine = n.error.is_none_or(|(_, status)| allowed(side, status));
+            let fine = n
+                .program
+                .error
+                .is_none_or(|(_, status)| allowed(side, status));
             assert!(fine, "{}", report(&w));
         }
     });
@@ -287,7 +203,7 @@ fn the_survivor_of_a_crash_completes_everything() {
             setups[0].timeout = 14;
             let mut w = world(&mut rng, faults, setups);
             for n in &mut w.nodes {
-                n.may_fail = true;
+                n.program.may_fail = true;
             }
             let when = Instant(rng.below(3_000_000));
             w.run(when, |_| false);
@@ -296,15 +212,19 @@ fn the_survivor_of_a_crash_completes_everything() {
             w.nodes[1].crashed = Some(how);
             w.now = w.now.max(when);
             let crashed_at = w.now;
-            let done = w.run(LIMIT, |w| w.nodes[0].is_done());
+            let done = w.run(LIMIT, |w| w.nodes[0].program.is_done());
             assert!(done, "stuck {}", report(&w));
-            let Some((_, status)) = w.nodes[0].error else {
+            let Some((_, status)) = w.nodes[0].program.error else {
                 return;
             };
             // What is posted after the failure is flushed, and all may have been done before it.
             let expected = matches!(status, WcStatus::RetryExcErr | WcStatus::WrFlushErr);
             assert!(expected, "{}", report(&w));
-            let after = w.nodes[0].error_at.expect("an error").since(crashed_at);
+            let after = w.nodes[0]
+                .program
+                .error_at
+                .expect("an error")
+                .since(crashed_at);
             assert!(
                 after < Duration::from_secs(8),
                 "noticed after {after:?}: {}",
@@ -335,7 +255,7 @@ fn refusals_for_want_of_a_receive_end() {
         setups[1].starve = 0.0;
         setups[1].srq = true;
         let mut w = world(&mut rng, faults, setups);
-        w.nodes[0].may_fail = true;
+        w.nodes[0].program.may_fail = true;
         let sge = Sge {
             addr: Area::Source.base(),
             length: 2000,
@@ -348,13 +268,13 @@ fn refusals_for_want_of_a_receive_end() {
             flags: SendFlags::SIGNALED,
             payload,
         };
-        w.nodes[0].bad = Some((0, wr, WcStatus::RnrRetryExcErr));
+        w.nodes[0].program.bad = Some((0, wr, WcStatus::RnrRetryExcErr));
         // Nobody ever posts a receive.
-        w.nodes[1].starve_for_ever();
-        let done = w.run(LIMIT, |w| w.nodes[0].is_done());
+        w.nodes[1].program.starve_for_ever();
+        let done = w.run(LIMIT, |w| w.nodes[0].program.is_done());
         assert!(done, "stuck {}", report(&w));
         assert_eq!(
-            w.nodes[0].error,
+            w.nodes[0].program.error,
             Some((0, WcStatus::RnrRetryExcErr)),
             "{}",
             report(&w)

@@ -3,6 +3,8 @@
 //! Each connection has a cell with a doorbell of its own. Who waits looks at the cells, arms them,
 //! looks once more, and sleeps on all doorbells. With a callback, the callback thread does so.
 
+mod wait;
+
 use std::collections::VecDeque;
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,6 +14,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::sisci::{Cell, Sisci};
+use causeway_look::Looks;
 use causeway_owned as owned;
 use causeway_shm::layout::{INTERRUPT_BYTES, INTERRUPT_DEPTH};
 use causeway_shm::{Doorbell, Interrupt, Segment};
@@ -29,12 +32,8 @@ use crate::registry::CellOwner;
 use crate::trigger::RemoteInterrupt;
 use crate::uses::{Held, Uses};
 
-/// Looks at the cells before sleeping.
-const SPINS: u32 = 100;
 /// Callbacks made before others of the process have their turn.
 const BURST: usize = 64;
-/// Doorbells looked at after one wait.
-const BATCH: usize = 32;
 /// The number under which the interrupt's own descriptor is watched; cells have others.
 const WAKE: u64 = 0;
 
@@ -105,6 +104,8 @@ pub struct LocalInterrupt<K: Kind> {
     id: u32,
     counting: bool,
     cells: Mutex<Cells>,
+    /// What is known of waits for it.
+    looks: Looks,
     epoll: owned::Owned,
     wake: owned::Owned,
     removed: AtomicBool,
@@ -242,6 +243,7 @@ impl<K: Kind> LocalInterrupt<K> {
                 id,
                 counting: options.counting || K::DATA,
                 cells: Mutex::default(),
+                looks: Looks::new(),
                 epoll: owned::Owned::new(epoll, "what tells of interrupts of SISCI"),
                 wake: owned::Owned::new(wake, "what wakes for an interrupt of SISCI"),
                 removed: AtomicBool::new(false),
@@ -322,86 +324,6 @@ impl<K: Kind> LocalInterrupt<K> {
             cells.pending = if self.counting { cells.pending - 1 } else { 0 };
         }
         take(cells)
-    }
-
-    fn await_event<T>(
-        &self,
-        deadline: Option<Instant>,
-        mut take: impl FnMut(&mut Cells) -> Option<T>,
-    ) -> Result<T> {
-        if self.callback.is_some() {
-            return Err(Error::ILLEGAL_OPERATION);
-        }
-        for _ in 0..SPINS {
-            if let Some(event) = self.look(&mut self.cells.lock(), &mut take) {
-                return Ok(event);
-            }
-            std::hint::spin_loop();
-        }
-        loop {
-            let mut cells = self.cells.lock();
-            if self.removed.load(Ordering::SeqCst) {
-                return Err(Error::CANCELLED);
-            }
-            cells.arm();
-            if let Some(event) = self.look(&mut cells, &mut take) {
-                self.leave(&mut cells);
-                return Ok(event);
-            }
-            if self.lost.load(Ordering::SeqCst) {
-                self.leave(&mut cells);
-                return Err(Error::NOT_AVAILABLE);
-            }
-            let left = deadline.map(|by| by.saturating_duration_since(Instant::now()));
-            if left == Some(Duration::ZERO) {
-                self.leave(&mut cells);
-                return Err(Error::TIMEOUT);
-            }
-            cells.waiters += 1;
-            drop(cells);
-            causeway_fault::point("sisci.interrupt.armed");
-            self.sleep(left);
-            causeway_fault::point("sisci.interrupt.woken");
-            self.cells.lock().waiters -= 1;
-        }
-    }
-
-    /// A thread waits no longer. Others may still: they need the doorbell, and a look if it was
-    /// rung for what this one has left.
-    fn leave(&self, cells: &mut Cells) {
-        if cells.waiters == 0 {
-            cells.disarm();
-        } else if cells.is_pending() {
-            self.kick();
-        }
-    }
-
-    /// Sleeps until a doorbell rings, and takes the ringing away. May return early.
-    fn sleep(&self, left: Option<Duration>) {
-        let left = left.map(|left| rustix::time::Timespec {
-            tv_sec: left.as_secs().min(i32::MAX as u64) as i64,
-            tv_nsec: i64::from(left.subsec_nanos()),
-        });
-        let mut rung = Vec::with_capacity(BATCH);
-        let buffer = rustix::buffer::spare_capacity(&mut rung);
-        // Whatever ends it, the caller looks again.
-        let Ok(epoll) = self.epoll.check() else {
-            // Nothing will be heard of it.
-            return self.lost.store(true, Ordering::SeqCst);
-        };
-        let _ = epoll::wait(epoll, buffer, left.as_ref());
-        let cells = self.cells.lock();
-        for event in &rung {
-            match event.data.u64() {
-                // Left readable once the interrupt is removed or lost: all who wait are to see it.
-                WAKE if self.is_over() => {}
-                WAKE => drop(self.wake.drain()),
-                token => {
-                    let cell = cells.cells.iter().find(|cell| cell.token == token);
-                    let _ = cell.map(|cell| cell.bell.drain());
-                }
-            }
-        }
     }
 
     /// Whether those who wait wait for nothing.

@@ -3,13 +3,11 @@
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
+pub use causeway_identity::PAGE;
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 
 use crate::error::{Error, Result};
-
-/// The unit of mappings.
-pub const PAGE: usize = 4096;
 
 /// Bytes of a segment in this process's memory, from any offset. Unmapped when dropped, except in
 /// a child, which may have its copy of the mapping as long as it likes.

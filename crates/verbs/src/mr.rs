@@ -3,12 +3,9 @@
 use crate::abi::{IbvMr, IbvMrInitAttr, IbvPd};
 use crate::objects::{self, MrObject};
 use crate::{errno, live, pd};
+use causeway_identity::Access;
 use core::ffi::{c_int, c_uint, c_void};
 
-/// `IBV_ACCESS_OPTIONAL_RANGE`: flags a device may ignore (`ibv_reg_mr(3)`).
-const ACCESS_OPTIONAL: u32 = 0x3ff0_0000;
-/// `IBV_ACCESS_RELAXED_ORDERING`, the optional flag that the device honours.
-const ACCESS_RELAXED_ORDERING: u32 = 1 << 20;
 /// `IBV_ACCESS_HUGETLB`: a hint about the pages; nothing here depends on it.
 const ACCESS_HUGETLB: u32 = 1 << 7;
 
@@ -28,7 +25,9 @@ const MASK_ADDR: u64 = 1 << 1;
 
 /// The flags that matter to the device.
 fn access_flags(access: c_uint) -> u32 {
-    access & !(ACCESS_OPTIONAL & !ACCESS_RELAXED_ORDERING) & !ACCESS_HUGETLB
+    // The one optional flag that the device honours stays.
+    let ignored = Access::OPTIONAL_RANGE & !Access::RELAXED_ORDERING.bits();
+    access & !ignored & !ACCESS_HUGETLB
 }
 
 /// Registers `length` bytes at `addr`, known to peers as starting at `iova`.

@@ -7,6 +7,7 @@ use crate::abi::{
 use crate::objects::{self, QpObject};
 use crate::{errno, mw, qp, wr};
 use causeway_device::{Errno, QPT_UC, QPT_UD};
+use causeway_identity::QPN_MASK;
 use causeway_proto::types::{MAX_SGE, Payload, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::cell::UnsafeCell;
 use core::ffi::{c_int, c_void};
@@ -322,7 +323,7 @@ unsafe extern "C" fn wr_set_ud_addr(qp: *mut IbvQpEx, ah: *mut IbvAh, qpn: u32, 
             Some(SendOp::SendImm(imm)) => Some(imm),
             _ => return refuse(qp, libc::EINVAL),
         };
-        if ah.is_null() || qpn > wr::MAX_QPN {
+        if ah.is_null() || qpn > QPN_MASK {
             return refuse(qp, libc::EINVAL);
         }
         let ah = objects::ah(ah).dev.number();

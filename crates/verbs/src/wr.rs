@@ -3,15 +3,14 @@
 use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, WrUd, wr_opcode};
 use crate::objects;
 use crate::{errno, mw};
-use causeway_device::{Errno, OneSided};
+use causeway_device::{Errno, OneSided, Qp, TwoSided};
+use causeway_identity::QPN_MASK;
 use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::cell::Cell;
 use core::ffi::c_int;
 use core::{ptr, slice};
 use smallvec::SmallVec;
 
-/// Queue pair numbers have 24 bits.
-pub(crate) const MAX_QPN: u32 = 0xff_ffff;
 /// The caller's request is malformed.
 const INVALID: Errno = Errno(libc::EINVAL);
 
@@ -132,7 +131,7 @@ fn datagram(wr: &IbvSendWr, imm: Option<u32>) -> Result<SendOp, Errno> {
         remote_qpn: qpn,
         remote_qkey: qkey,
     } = ud;
-    if ah.is_null() || qpn > MAX_QPN {
+    if ah.is_null() || qpn > QPN_MASK {
         return Err(INVALID);
     }
     // SAFETY: the caller passes a live address handle.
@@ -278,31 +277,50 @@ unsafe fn report<T: Chained>(
     errno::fail(code)
 }
 
-/// A chain of one WRITE or READ of one range, for the short way.
+/// Posts a chain of one WRITE, READ or SEND of one range, the short way. Returns false, with
+/// nothing done, where it is to be posted as all others are.
 ///
 /// # Safety
 /// `head` is null or begins a valid chain.
 #[inline(always)]
-unsafe fn one_sided(head: *const IbvSendWr) -> Option<OneSided> {
+unsafe fn post_short(qp: &Qp, head: *const IbvSendWr) -> bool {
     // SAFETY: the caller's promise.
-    let wr = unsafe { head.as_ref() }?;
-    let read = wr.opcode == wr_opcode::RDMA_READ;
-    if !(wr.next.is_null() && wr.num_sge == 1 && (read || wr.opcode == wr_opcode::RDMA_WRITE)) {
-        return None;
+    let Some(wr) = (unsafe { head.as_ref() }) else {
+        return false;
+    };
+    let Some(flags) = SendFlags::from_bits(wr.send_flags) else {
+        return false;
+    };
+    if !wr.next.is_null() || wr.num_sge != 1 {
+        return false;
     }
-    let flags = SendFlags::from_bits(wr.send_flags)?;
-    // SAFETY: these opcodes define `rdma`, and the list has an entry.
-    let (rdma, entry) = unsafe { (wr.wr.rdma, &*wr.sg_list) };
-    Some(OneSided {
-        wr_id: wr.wr_id,
-        flags,
-        read,
-        remote_addr: rdma.remote_addr,
-        rkey: rdma.rkey,
-        addr: entry.addr,
-        len: entry.length,
-        lkey: entry.lkey,
-    })
+    // SAFETY: the list has an entry.
+    let entry = unsafe { &*wr.sg_list };
+    let read = wr.opcode == wr_opcode::RDMA_READ;
+    if read || wr.opcode == wr_opcode::RDMA_WRITE {
+        // SAFETY: these opcodes define `rdma`.
+        let rdma = unsafe { wr.wr.rdma };
+        qp.post_one_sided(&OneSided {
+            wr_id: wr.wr_id,
+            flags,
+            read,
+            remote_addr: rdma.remote_addr,
+            rkey: rdma.rkey,
+            addr: entry.addr,
+            len: entry.length,
+            lkey: entry.lkey,
+        })
+    } else if wr.opcode == wr_opcode::SEND {
+        qp.post_two_sided(&TwoSided {
+            wr_id: wr.wr_id,
+            flags,
+            addr: entry.addr,
+            len: entry.length,
+            lkey: entry.lkey,
+        })
+    } else {
+        false
+    }
 }
 
 /// `ibv_post_send(3)`
@@ -314,7 +332,7 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the caller passes a live QP and a valid chain.
     unsafe {
         let object = objects::qp(qp);
-        if one_sided(head).is_some_and(|wr| object.dev.post_short(&wr)) {
+        if post_short(&object.dev, head) {
             return 0;
         }
         let max_inline = object.max_inline_data;

@@ -5,8 +5,10 @@
 //! They go to UDP ports of their own, never to a slot's. Multi-byte fields are big-endian. Nothing
 //! here checks whether a message fits a connection's state.
 
+use causeway_identity::QPN_MASK;
+
 use crate::codec::{get, put, room, take};
-use crate::trp::{MAX_QPN, Opcode};
+use crate::trp::Opcode;
 
 /// Version of these messages. The first 24 bytes of a message and the position of its CRC are the
 /// same in all versions.
@@ -282,7 +284,7 @@ impl Message {
         let [acked, zeros @ ..] = get::<44, 4, _>(head);
         let qpn = u32::from_be_bytes(get::<24, 4, _>(head));
         let known = FLAG_CRC | FLAG_SRQ;
-        if flags & FLAG_CRC == 0 || flags & !known != 0 || zeros != [0; 3] || qpn > MAX_QPN {
+        if flags & FLAG_CRC == 0 || flags & !known != 0 || zeros != [0; 3] || qpn > QPN_MASK {
             return Err(Malformed::Field);
         }
         let sender = u64::from_be_bytes(get::<16, 8, _>(head));

@@ -3,7 +3,9 @@
 //! They share the endpoint's port with TRP, of whose opcodes they are one, and nothing else: there
 //! is no connection, no cookie and no sequence number.
 
-use crate::trp::{MAX_QPN, ParseError, VERSION};
+use causeway_identity::QPN_MASK;
+
+use crate::trp::{ParseError, VERSION};
 
 /// TRP opcode of a datagram.
 pub const OPCODE: u8 = 12;
@@ -11,8 +13,6 @@ pub const OPCODE: u8 = 12;
 pub const HEADER_LEN: usize = 24;
 /// Most bytes of payload: the largest MTU that verbs knows.
 pub const MAX_PAYLOAD: usize = 4096;
-/// Destination of datagrams to a multicast group.
-pub const QPN_MULTICAST: u32 = MAX_QPN;
 /// Flow labels have 20 bits.
 pub const MAX_FLOW_LABEL: u32 = 0x000F_FFFF;
 
@@ -24,7 +24,7 @@ const FLAG_IMM: u8 = 1 << 1;
 /// The header of a datagram.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Datagram {
-    /// Queue pair addressed, or [`QPN_MULTICAST`].
+    /// Queue pair addressed, or [`causeway_identity::QPN_MULTICAST`].
     pub dst_qpn: u32,
     /// Queue pair of the sender.
     pub src_qpn: u32,
@@ -90,7 +90,7 @@ impl Datagram {
     /// The header as it stands before the payload; `None` where a field exceeds its range.
     #[must_use]
     pub fn emit(&self) -> Option<[u8; HEADER_LEN]> {
-        if self.dst_qpn > MAX_QPN || self.src_qpn > MAX_QPN || self.flow_label > MAX_FLOW_LABEL {
+        if self.dst_qpn > QPN_MASK || self.src_qpn > QPN_MASK || self.flow_label > MAX_FLOW_LABEL {
             return None;
         }
         let mut h = [0; HEADER_LEN];

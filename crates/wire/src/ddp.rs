@@ -58,13 +58,6 @@ pub enum Header {
     Untagged(Untagged),
 }
 
-/// Whether a segment goes to memory that its sender names, as an RDMA Write's does.
-#[inline]
-#[must_use]
-pub fn is_tagged(segment: &[u8]) -> bool {
-    segment.first().is_some_and(|control| control & TAGGED != 0)
-}
-
 impl Header {
     /// Decodes the header at the front of `input` and moves `input` past it.
     ///

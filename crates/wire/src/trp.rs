@@ -5,6 +5,8 @@
 //! acknowledgments carry ranges. Multi-byte fields are big-endian. Nothing here interprets a
 //! sequence number or checks a cookie; that is the state machine's work.
 
+use causeway_identity::QPN_MASK;
+
 use crate::terminate::Terminate;
 
 mod bundle;
@@ -29,8 +31,6 @@ pub const CRC_OFFSET: usize = 32;
 pub const MAX_RANGES: usize = 32;
 /// Bytes of one range.
 pub const RANGE_LEN: usize = 8;
-/// Largest queue pair number (24 bits).
-pub const MAX_QPN: u32 = 0x00FF_FFFF;
 
 /// Feature bit of a [`Hello`]: every datagram of this connection carries a CRC32C.
 pub const FEATURE_CRC: u32 = 1;
@@ -296,7 +296,7 @@ pub fn emit_bundle_header(common: &Common, bundled: &Bundled, out: &mut [u8]) ->
 #[must_use]
 pub fn destination(datagram: &[u8]) -> Option<u32> {
     let word: [u8; 4] = datagram.get(4..8)?.try_into().ok()?;
-    Some(u32::from_be_bytes(word) & MAX_QPN)
+    Some(u32::from_be_bytes(word) & QPN_MASK)
 }
 
 /// Stores the CRC32C of a finished datagram in it. `crc(seed, bytes)` continues a CRC32C; the field

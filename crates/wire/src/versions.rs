@@ -5,8 +5,10 @@
 //! which version would be. Its own version is 0, as that of QUIC's version negotiation is (RFC 8999
 //! section 6). docs/WIRE.md, *Other versions*.
 
+use causeway_identity::QPN_MASK;
+
 use crate::codec::{get, put};
-use crate::trp::{CRC_OFFSET, HEADER_LEN, HELLO_LEN, MAX_QPN, Opcode, VERSION, crc_matches, seal};
+use crate::trp::{CRC_OFFSET, HEADER_LEN, HELLO_LEN, Opcode, VERSION, crc_matches, seal};
 
 /// Bytes of a version notice. A request has more in every version, so a notice that answers one
 /// does not amplify.
@@ -62,8 +64,8 @@ impl ForeignRequest {
         }
         Some(ForeignRequest {
             version,
-            dst_qpn: u32::from_be_bytes(get::<4, 4, HELLO_LEN>(head)) & MAX_QPN,
-            src_qpn: u32::from_be_bytes(get::<36, 4, HELLO_LEN>(head)) & MAX_QPN,
+            dst_qpn: u32::from_be_bytes(get::<4, 4, HELLO_LEN>(head)) & QPN_MASK,
+            src_qpn: u32::from_be_bytes(get::<36, 4, HELLO_LEN>(head)) & QPN_MASK,
             cookie: u64::from_be_bytes(get::<16, 8, HELLO_LEN>(head)),
         })
         .filter(|request| request.cookie != 0 && crc_matches(datagram, crc))
@@ -106,8 +108,8 @@ impl Notice {
         let versions = [self.speaks, self.answers];
         if versions.iter().any(|v| *v == 0 || *v > MAX_VERSION)
             || self.speaks == self.answers
-            || self.dst_qpn > MAX_QPN
-            || self.src_qpn > MAX_QPN
+            || self.dst_qpn > QPN_MASK
+            || self.src_qpn > QPN_MASK
         {
             return None;
         }

@@ -1,10 +1,10 @@
 //! The connection manager's codec against random bytes and random fields.
 
+use causeway_identity::QPN_MASK;
 use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, PRIVATE_MAX, PortSpace, Private, REASON_VERSION,
     Terms, VERSION, fuzz_cm, refuse_version,
 };
-use causeway_wire::trp::MAX_QPN;
 use proptest::prelude::*;
 
 const KINDS: [Kind; 10] = [
@@ -22,7 +22,7 @@ const KINDS: [Kind; 10] = [
 const SPACES: [PortSpace; 3] = [PortSpace::Tcp, PortSpace::Udp, PortSpace::Ib];
 
 fn terms() -> impl Strategy<Value = Terms> {
-    let words = (0..=MAX_QPN, any::<u32>(), any::<u32>());
+    let words = (0..=QPN_MASK, any::<u32>(), any::<u32>());
     (any::<[u8; 16]>(), words, any::<[u8; 4]>(), any::<bool>()).prop_map(
         |(gid, (qpn, psn, qkey), depths, srq)| Terms {
             gid,

@@ -11,8 +11,9 @@ mod rdmap;
 #[path = "../../../fuzz/harness/trp.rs"]
 mod trp;
 
+use causeway_identity::QPN_MULTICAST;
 use causeway_wire::cm::{Acked, Kind, MESSAGE_MAX, PortSpace, Private, Terms};
-use causeway_wire::datagram::{Datagram, MAX_FLOW_LABEL, QPN_MULTICAST};
+use causeway_wire::datagram::{Datagram, MAX_FLOW_LABEL};
 use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{

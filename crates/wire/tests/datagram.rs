@@ -1,13 +1,14 @@
 //! The codec of datagrams against random bytes and random fields.
 
+use causeway_identity::QPN_MASK;
 use causeway_wire::datagram::{
     Datagram, HEADER_LEN, MAX_FLOW_LABEL, MAX_PAYLOAD, fuzz_datagram, is_datagram,
 };
-use causeway_wire::trp::{MAX_QPN, Packet, ParseError};
+use causeway_wire::trp::{Packet, ParseError};
 use proptest::prelude::*;
 
 fn header() -> impl Strategy<Value = Datagram> {
-    let qpns = (0..=MAX_QPN, 0..=MAX_QPN, any::<u32>());
+    let qpns = (0..=QPN_MASK, 0..=QPN_MASK, any::<u32>());
     let flow = (any::<u8>(), any::<u8>(), 0..=MAX_FLOW_LABEL);
     (qpns, any::<Option<u32>>(), any::<bool>(), flow).prop_map(
         |((dst_qpn, src_qpn, qkey), imm, solicited, (traffic_class, hop_limit, flow_label))| {
@@ -68,11 +69,11 @@ fn lengths_have_limits() {
 fn fields_out_of_range_are_not_sent() {
     let bad = [
         Datagram {
-            dst_qpn: MAX_QPN + 1,
+            dst_qpn: QPN_MASK + 1,
             ..Datagram::default()
         },
         Datagram {
-            src_qpn: MAX_QPN + 1,
+            src_qpn: QPN_MASK + 1,
             ..Datagram::default()
         },
         Datagram {

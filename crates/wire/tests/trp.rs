@@ -1,15 +1,16 @@
 //! The TRP codec against random bytes and random fields.
 
+use causeway_identity::QPN_MASK;
 use causeway_wire::terminate::Terminate;
 use causeway_wire::trp::{
-    Body, Bundled, Common, HEADER_LEN, HELLO_LEN, Hello, MAX_BUNDLE, MAX_QPN, MAX_RANGES, Packet,
+    Body, Bundled, Common, HEADER_LEN, HELLO_LEN, Hello, MAX_BUNDLE, MAX_RANGES, Packet,
     ParseError, Position, RANGE_LEN, Range, Ranges, Reason, Table, emit_bundle_header, fuzz_trp,
     table_len,
 };
 use proptest::prelude::*;
 
 fn common() -> impl Strategy<Value = Common> {
-    let qpns = (0..=MAX_QPN, 0..=MAX_QPN);
+    let qpns = (0..=QPN_MASK, 0..=QPN_MASK);
     let words = (any::<u64>(), any::<u32>(), any::<u32>(), any::<u16>());
     (qpns, words, any::<[u8; 2]>(), any::<[bool; 2]>()).prop_map(
         |((dst_qpn, src_qpn), (cookie, ack_request, ack_response, window), bytes, flags)| Common {
@@ -133,7 +134,7 @@ proptest! {
 
     #[test]
     fn handshakes_survive(
-        (dst_qpn, src_qpn) in (0..=MAX_QPN, 0..=MAX_QPN),
+        (dst_qpn, src_qpn) in (0..=QPN_MASK, 0..=QPN_MASK),
         (echo, cookie) in any::<(u64, u64)>(),
         (psn, expect, features) in any::<(u32, u32, u32)>(),
         (max_datagram, window) in any::<(u16, u16)>(),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use causeway_fabric::fds::sealed_memfd;
 use causeway_fabric::limits::RETURN_GRACE;
+use causeway_identity::Slot;
 
 use super::*;
 use crate::testing::{self, NETNS, qpn};
@@ -104,7 +105,7 @@ fn namespaces_keep_their_slots_apart() {
     let (_, generation) = connect(&mut hub, a, qpn(1), qpn(2));
     assert_ne!(connect(&mut hub, near, qpn(2), qpn(1) + 1).1, generation);
     assert_eq!(connect(&mut hub, near, qpn(2), qpn(1)), (1, generation));
-    let own = hub.add_slot(far, 2, NETNS);
+    let own = hub.add_slot(far, Slot::new(2).unwrap(), NETNS);
     assert_eq!(own, Err(Errno::ADDRINUSE));
 }
 

@@ -11,9 +11,9 @@ use crate::pairing::Decision;
 use crate::rings::RING_BYTES;
 use crate::testing::{NETNS, endpoint, qpn};
 
-const READ: u32 = REMOTE_READ;
-const WRITE: u32 = REMOTE_WRITE;
-const ATOMIC: u32 = REMOTE_ATOMIC;
+const READ: u32 = Access::REMOTE_READ.bits();
+const WRITE: u32 = Access::REMOTE_WRITE.bits();
+const ATOMIC: u32 = Access::REMOTE_ATOMIC.bits();
 /// Two users that are neither root nor the broker's.
 const ALICE: u32 = 4001;
 const BOB: u32 = 4002;

@@ -25,7 +25,7 @@ pub const MAPPINGS_MAX: usize = 96;
 /// left of it. Files may be much larger than the window (a memory segment is), and sparse.
 pub const RANGE_BYTES: u64 = 512 << 20;
 /// Unit of mappings.
-pub const PAGE: u64 = 4096;
+pub const PAGE: u64 = causeway_identity::PAGE as u64;
 
 /// What is behind a mapping: device and number of the inode, and where the range begins in it.
 type Key = (u64, u64, u64);

@@ -14,11 +14,13 @@ use std::time::{Duration, Instant};
 
 use causeway_broker::server::REQUESTS_PER_TURN;
 use causeway_fabric::fds::sealed_memfd;
-use causeway_fabric::limits::{NEWS_DELAY, SLOT_MAX, SLOT_MIN, slot_port};
+use causeway_fabric::limits::NEWS_DELAY;
 use causeway_fabric::{
     Address, AttachOptions, Attachment, ConnectRequest, Event, Introduction, WirePref, launch,
     runtime,
 };
+use causeway_identity::Slot;
+use causeway_shm::layout::INBOX_LEN;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 /// Longest wait for anything; reached only by a failing test.
@@ -125,7 +127,7 @@ impl Drop for Host {
 /// An endpoint with one slot.
 pub struct Peer {
     pub attachment: Attachment,
-    pub slot: u16,
+    pub slot: Slot,
     pub socket: UdpSocket,
     pub inbox: OwnedFd,
     pub doorbell: OwnedFd,
@@ -137,7 +139,7 @@ impl Peer {
     }
 
     pub fn try_attach(broker: &Address, wire: WirePref) -> causeway_fabric::Result<Peer> {
-        let inbox = sealed_memfd("inbox", 8192).unwrap();
+        let inbox = sealed_memfd("inbox", INBOX_LEN as u64).unwrap();
         let doorbell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
         let attachment = Attachment::attach(&AttachOptions {
             broker: Some(broker),
@@ -159,7 +161,7 @@ impl Peer {
     }
 
     pub fn qpn(&self, index: u32) -> u32 {
-        u32::from(self.slot) << 12 | index
+        self.slot.qpn(index).unwrap().number()
     }
 
     /// Connects a QP of this endpoint to one of `other`, both by index.
@@ -204,7 +206,7 @@ impl Peer {
     pub fn events_so_far(&self) -> Vec<Event> {
         std::thread::sleep(NEWS_DELAY);
         for _ in 0..=REQUESTS_PER_TURN {
-            self.attachment.remove_slot(SLOT_MAX).unwrap_err();
+            self.attachment.remove_slot(Slot::MAX).unwrap_err();
         }
         self.attachment.poll_events().unwrap()
     }
@@ -239,13 +241,14 @@ pub fn readable(fd: impl AsFd, timeout: Duration) -> bool {
 }
 
 /// Binds a slot that nobody on this machine has.
-pub fn free_slot() -> (u16, UdpSocket) {
+pub fn free_slot() -> (Slot, UdpSocket) {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let start = (std::process::id() as u16).wrapping_mul(61);
     loop {
         let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        let slot = SLOT_MIN + start.wrapping_add(step) % (SLOT_MAX - SLOT_MIN);
-        if let Ok(socket) = UdpSocket::bind(("0.0.0.0", slot_port(slot))) {
+        // Not the last: that one is nobody's, for those who ask for what is not theirs.
+        let slot = Slot::wrapping(start.wrapping_add(step) % (Slot::COUNT - 1));
+        if let Ok(socket) = UdpSocket::bind(("0.0.0.0", slot.port())) {
             return (slot, socket);
         }
     }

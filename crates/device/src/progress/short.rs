@@ -5,9 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::HOT_RINGS;
 use crate::clock::Now;
-use crate::core::qp_index;
 use crate::endpoint::State;
-use crate::qp_entry::QpEntry;
+use crate::hot::Hot;
 
 /// Looks at the only ring of a program that polls it, in one pass.
 const LOOKS: u32 = 64;
@@ -34,7 +33,7 @@ pub(super) enum Found {
 impl State {
     /// Takes messages of one segment and acknowledgments from the hot rings, without a look at
     /// anything else.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take_plain(&mut self, now: &Now) -> Found {
         let port = self.udp.links + self.udp.datagrams > 0;
         let lost = self.lost.load(Ordering::Relaxed);
@@ -57,31 +56,25 @@ impl State {
 
     /// Looks at the only ring a few times: what comes now is found at once, and not a whole
     /// fruitless call later.
-    #[inline]
+    #[inline(always)]
     fn take_plain_from_one(&mut self, long: bool, now: &Now) -> Found {
         // What was received is acknowledged by the next pass, if no answer does it before.
-        let settled = self.unsettled.is_empty() || !self.owes_word();
-        let looks = match self.fruitless < PATIENT_PASSES && settled {
+        let owed = self.unsettled.len();
+        let looks = match self.fruitless < PATIENT_PASSES && owed == 0 {
             true => LOOKS_PATIENT,
             false => LOOKS,
         };
         let found = self.take_plain_from(0, looks, now);
-        self.fruitless = match found {
-            Found::Taken => 0,
-            _ => self.fruitless.saturating_add(1),
-        };
+        if found == Found::Taken {
+            self.fruitless = 0;
+            return found;
+        }
+        self.fruitless = self.fruitless.saturating_add(1);
+        self.settle(owed);
         match found {
-            Found::Nothing if long || !settled => Found::LongWay,
+            Found::Nothing if long => Found::LongWay,
             found => found,
         }
-    }
-
-    /// Whether the peer of the only ring has not been told of something taken.
-    fn owes_word(&mut self) -> bool {
-        let qpn = self.hot.first().copied();
-        let entry = qpn.and_then(|qpn| self.qps.get_mut(qp_index(qpn)));
-        let ring = entry.and_then(Option::as_deref_mut).and_then(QpEntry::ring);
-        ring.is_some_and(|(_, ring)| ring.is_unsettled())
     }
 
     /// Looks at each of several rings, beginning with another each time, until one has something.
@@ -90,34 +83,54 @@ impl State {
         // One that goes on receiving must not keep the others' peers waiting for acknowledgments.
         self.settle(self.unsettled.len());
         let rings = self.hot.len();
-        for step in 0..rings {
-            let found = self.take_plain_from((self.turn + step) % rings, 1, now);
+        let mut at = self.turn % rings;
+        for _ in 0..rings {
+            let found = self.take_plain_from(at, 1, now);
             if found != Found::Nothing {
                 return found;
+            }
+            at += 1;
+            if at == rings {
+                at = 0;
             }
         }
         Found::Nothing
     }
 
-    /// Looks at one of the hot rings up to `looks` times.
-    #[inline]
-    fn take_plain_from(&mut self, hot: usize, looks: u32, now: &Now) -> Found {
-        let Some(&qpn) = self.hot.get(hot) else {
+    /// Looks at one of the hot rings up to `looks` times, and takes what has come.
+    #[inline(always)]
+    fn take_plain_from(&mut self, at: usize, looks: u32, now: &Now) -> Found {
+        let Some(Hot { probe, .. }) = self.hot.get_mut(at) else {
             return Found::LongWay;
         };
-        let entry = self.qps.get_mut(qp_index(qpn));
-        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+        let waited = !probe.has_news();
+        if waited && !(1..looks).any(|_| probe.has_news()) {
+            return Found::Nothing;
+        }
+        self.take_news(at, waited, now)
+    }
+
+    /// Takes what has come on one of the hot rings; `waited`: it came just now.
+    #[inline(always)]
+    fn take_news(&mut self, at: usize, waited: bool, now: &Now) -> Found {
+        let State { hot, qps, core, .. } = self;
+        let Some(Hot { qpn, probe }) = hot.get_mut(at) else {
+            return Found::LongWay;
+        };
+        let qpn = *qpn;
+        let Some(entry) = qps.place_mut(qpn) else {
             return Found::LongWay;
         };
         let Some((qp, ring)) = entry.ring() else {
             return Found::LongWay;
         };
-        if !ring.take_plain(qp, &mut self.core, looks) {
+        if !ring.take_plain(qp, core, waited) {
             return match ring.is_ready() {
                 true => Found::LongWay,
                 false => Found::Nothing,
             };
         }
+        ring.renew(probe);
         let unsent = qp.has_unsent();
         if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
             self.unsettled.push(qpn);

@@ -1,25 +1,48 @@
 //! Posting to a queue pair's send and receive queues.
 
+use causeway_proto::qp::Qp as ProtoQp;
 use causeway_proto::types::{RecvWr, SendWr};
 
 use super::Qp;
 use crate::clock::{Now, earlier};
-use crate::core::{Core, qp_index};
+use crate::core::Core;
 use crate::errno::Errno;
 use crate::qp_entry::{Link, QpEntry};
-use crate::ring::{self, OneSided};
+use crate::ring::{self, OneSided, RingLink, TwoSided};
 
 impl Qp {
     /// Carries out a WRITE or READ at once, the short way. Returns false, with nothing done, where
     /// it is to be posted as all others are.
     #[inline]
     #[must_use]
-    pub fn post_short(&self, wr: &OneSided) -> bool {
+    pub fn post_one_sided(&self, wr: &OneSided) -> bool {
+        self.post_short(|ring, qp, core| ring.post_one_sided(qp, wr, core))
+    }
+
+    /// Posts a SEND and writes it at once, the short way. Returns false, with nothing done, where
+    /// it is to be posted as all others are.
+    #[inline]
+    #[must_use]
+    pub fn post_two_sided(&self, wr: &TwoSided) -> bool {
+        self.post_short(|ring, qp, core| {
+            let posted = ring.post_plain(qp, wr, core);
+            if posted {
+                ring.tell_posted(core);
+            }
+            posted
+        })
+    }
+
+    /// Posts with `post`, which says whether it did, where the ring is polled already.
+    #[inline(always)]
+    fn post_short(
+        &self,
+        post: impl FnOnce(&mut RingLink, &mut ProtoQp, &mut Core) -> bool,
+    ) -> bool {
         let shared = self.shared();
         let mut guard = shared.state.lock();
         let state = &mut *guard;
-        let entry = state.qps.get_mut(qp_index(self.qpn()));
-        let Some(entry) = entry.and_then(Option::as_deref_mut) else {
+        let Some(entry) = state.qps.place_mut(self.qpn) else {
             return false;
         };
         // The peer's acknowledgments are polled for already, or this request is to change that.
@@ -29,13 +52,19 @@ impl Qp {
         let Link::Ring(ring) = &mut entry.link else {
             return false;
         };
-        if !ring.post_short(&mut entry.qp, wr, &mut state.core) {
+        if !post(ring, &mut entry.qp, &mut state.core) {
             return false;
         }
         state.fruitless = 0;
         state.spin.end();
+        let owed = !state.unanswered && entry.qp.has_sends();
+        state.unanswered |= owed;
+        let mut deadline = state.timers.next();
+        if owed {
+            deadline = earlier(deadline, Some(state.look_at));
+        }
         shared.note_activity(&Now::default());
-        let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
+        let errands = !state.errands.is_empty();
         drop(guard);
         shared.mind(deadline, errands);
         true
@@ -84,11 +113,7 @@ impl Qp {
         let mut guard = shared.state.lock();
         let state = &mut *guard;
         let now = Now::default();
-        let Some(entry) = state
-            .qps
-            .get_mut(qp_index(self.qpn))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(entry) = state.qps.place_mut(self.qpn) else {
             return Err(gone);
         };
         let outcome = post(entry, &mut state.core);
@@ -133,11 +158,7 @@ impl Qp {
     ) -> Result<(), (usize, Errno)> {
         let mut guard = self.shared().state.lock();
         let state = &mut *guard;
-        let Some(entry) = state
-            .qps
-            .get_mut(qp_index(self.qpn))
-            .and_then(Option::as_deref_mut)
-        else {
+        let Some(entry) = state.qps.place_mut(self.qpn) else {
             return Err((0, Errno(libc::EINVAL)));
         };
         for (index, wr) in wrs.enumerate() {

@@ -1,33 +1,33 @@
-//! The ring wire: a queue pair's segments through a lossless ring in shared memory.
+//! The ring wire: a queue pair's units through a lossless ring in shared memory.
 //!
-//! What is written arrives, once and in order, so nothing is acknowledged but the number up to
-//! which requests have been placed. Only a request refused for want of a receive is written again:
-//! the reader drops what follows it until it comes once more.
+//! What is said on it, and in which order, is [`causeway_proto::ring`]'s. Here are the memory and
+//! what leads to it, and the short ways, which do what that would do.
 
-mod receive;
+mod memory;
 mod short;
 mod transmit;
 
-pub(crate) use receive::receive;
-pub use short::OneSided;
+pub use short::{OneSided, TwoSided};
 pub(crate) use transmit::{transmit, transmit_short};
 
 use std::sync::Arc;
 
 use causeway_fabric::services::Leave;
 use causeway_proto::Instant;
+use causeway_proto::host::{Host, Tally};
 use causeway_proto::qp::{Bound, PostError, Qp};
-use causeway_proto::types::{SendOp, SendWr};
-use causeway_proto::ulp::{Nak, Space, Ulp};
-use causeway_shm::ring::Flag;
-use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, Watch, leave_word, notify};
+use causeway_proto::ring::{Link, News, Shared};
+use causeway_proto::types::{QpState, SendOp, SendWr};
+use causeway_shm::ring::{Flag, Probe};
+use causeway_shm::{Attention, Counter, Grant, Ring, Segment, Side, Watch};
 
-use crate::clock::earlier;
+use crate::clock::Now;
 use crate::core::Core;
 use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
-use crate::limits::QPS_PER_SLOT;
 use crate::peers::{PeerEnd, refused};
+use crate::qp_entry::QpEntry;
+use memory::Memory;
 
 /// What the broker introduced a queue pair with.
 pub(crate) struct Introduced {
@@ -45,65 +45,17 @@ pub(crate) struct Introduced {
     pub rq_psn: u32,
 }
 
-/// A refusal to be written as soon as there is room.
-#[derive(Clone, Copy, Debug)]
-enum Refusal {
-    NotReady { seq: u64, timer: u8 },
-    Final { seq: u64, nak: Nak },
-}
-
-/// Where a queue pair stands in its two directions.
-#[derive(Debug, Default)]
-struct Flow {
-    /// Next number of each space to write.
-    next: [u64; 2],
-    /// Requests below are acknowledged.
-    acked: u64,
-    /// Next request expected, and the first of its message.
-    expected: u64,
-    first: u64,
-    /// Next response expected.
-    expected_response: u64,
-    /// Requests from here on are to be written again, not before the time given.
-    again: Option<u64>,
-    hold_until: Option<Instant>,
-    refusal: Option<Refusal>,
-    /// One of the peer's requests was refused for good: no more are taken.
-    refused: bool,
-    /// Times that the peer has asked for time.
-    not_ready: u64,
-}
-
 /// A queue pair's end of a ring.
 #[derive(Debug)]
 pub(crate) struct RingLink {
-    ring: Ring,
-    flow: Flow,
-    peer: Arc<PeerEnd>,
-    index: u32,
+    /// Where it stands in the protocol.
+    link: Link,
+    memory: Memory,
     generation: u64,
     /// The name of the ring's memory, if it is to be kept for others.
     name: u64,
-    /// The peer's queue pair has taken its side, or will not matter any more.
-    joined: bool,
-    /// When sends to a peer that does not answer fail.
-    give_up_at: Option<Instant>,
-    /// The peer's queue pair was destroyed, was reset or failed.
-    deserted: bool,
-    /// The peer is dead, or has broken the ring.
-    peer_gone: bool,
-    /// The peer's process has exited: as if its queue pair had been destroyed.
-    peer_exited: bool,
     /// Records written as they were posted, of which the peer has not been told.
     posted: u64,
-    /// Records of a stream published since the peer was last told of all.
-    streamed: u32,
-    /// Records taken since the peer was last told.
-    untold: usize,
-    /// The shared word has an acknowledgment that the peer has not been told of.
-    ack_untold: bool,
-    /// The peer has been told that this queue pair failed.
-    said_failed: bool,
     /// The peer's memory, as far as it is mapped.
     direct: Direct,
     /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
@@ -115,36 +67,33 @@ pub(crate) struct RingLink {
     trusted: bool,
 }
 
+/// Takes what the peer has written. Returns whether it was anything.
+pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
+    let Some((qp, ring)) = entry.ring() else {
+        return false;
+    };
+    let RingLink { link, memory, .. } = ring;
+    link.receive(memory, &mut qp.bind(core), &|| now.get())
+}
+
 impl RingLink {
     /// Takes the side of the ring that the broker assigned.
     pub fn open(with: Introduced) -> Result<Self, Errno> {
         let peer = with.peer;
         let side = if with.side == 0 { Side::A } else { Side::B };
         let ring = Ring::attach(with.ring, side).map_err(refused)?;
-        let expected = u64::from(with.rq_psn);
         Ok(RingLink {
             direct: Direct::new(peer.mrs.clone(), with.peer_qpn),
             to_withdraw: !with.trusted,
-            ring,
-            flow: Flow {
-                expected,
-                first: expected,
-                ..Flow::default()
+            link: Link::new(with.rq_psn, side == Side::B),
+            memory: Memory {
+                ring,
+                peer,
+                peer_qpn: with.peer_qpn,
             },
-            peer,
-            index: with.peer_qpn % QPS_PER_SLOT,
             generation: with.generation,
             name: with.name,
-            joined: side == Side::B,
-            give_up_at: None,
-            deserted: false,
-            peer_gone: false,
-            peer_exited: false,
             posted: 0,
-            streamed: 0,
-            untold: 0,
-            ack_untold: false,
-            said_failed: false,
             evicted: false,
             trusted: with.trusted,
         })
@@ -152,10 +101,7 @@ impl RingLink {
 
     /// Begins to send requests, numbered from `sq_psn`.
     pub fn start(&mut self, sq_psn: u32) {
-        if self.flow.next[Space::Request as usize] == 0 {
-            self.flow.next[Space::Request as usize] = u64::from(sq_psn);
-            self.flow.acked = u64::from(sq_psn);
-        }
+        self.link.start(sq_psn);
     }
 
     /// The number by which the broker names this ring.
@@ -164,25 +110,22 @@ impl RingLink {
     }
 
     pub fn deadline(&self) -> Option<Instant> {
-        earlier(self.flow.hold_until, self.give_up_at)
+        self.link.deadline()
     }
 
     /// Gives up on a peer that never joined. What was held back is written by the next transmit.
     pub fn on_timer(&mut self, qp: &mut Qp, core: &mut Core, now: Instant) {
-        if self.give_up_at.is_some_and(|when| when <= now) {
-            self.give_up_at = None;
-            self.give_up(qp, core);
-        }
+        self.link.on_timer(&mut qp.bind(core), now);
     }
 
     /// Whether there is a peer to answer.
     pub fn is_awaited(&self) -> bool {
-        self.joined && !(self.deserted || self.peer_gone || self.peer_exited)
+        self.link.is_awaited()
     }
 
     /// Whether the peer has asked for time, which is not over.
     pub fn is_held_back(&self) -> bool {
-        self.flow.hold_until.is_some()
+        self.link.is_held_back()
     }
 
     /// Whether the peer is inside the trust boundary.
@@ -190,65 +133,80 @@ impl RingLink {
         self.trusted
     }
 
-    /// What the peer has done so far: requests acknowledged, answers, requests of its own, and
-    /// times that it asked for time.
+    /// What the peer has done so far ([`Link::done`]).
     pub fn done(&self) -> [u64; 4] {
-        let flow = &self.flow;
-        let (own, answers) = (flow.expected, flow.expected_response);
-        [flow.acked, answers, own, flow.not_ready]
+        self.link.done()
     }
 
     /// The peer does not answer.
     pub fn give_up(&mut self, qp: &mut Qp, core: &mut Core) {
-        self.peer_gone = true;
-        qp.bind(core).lost();
+        self.link.give_up(&mut qp.bind(core));
     }
 
-    /// The peer's queue pair has taken its side, as the broker or a sign of it says.
+    /// The peer's queue pair has taken its side, as the broker says.
     pub fn peer_joined(&mut self) {
-        self.joined = true;
-        if !self.deserted {
-            self.give_up_at = None;
-        }
+        self.link.peer_joined();
     }
 
     /// The peer's process is dead.
     pub fn peer_died(&mut self) {
-        self.peer_gone = true;
-        self.joined = true;
-        self.give_up_at = None;
+        self.link.peer_died();
     }
 
-    /// The peer's process has exited. A NIC would say nothing of that, but let sends fail: so this
-    /// is as if its queue pair had been destroyed.
+    /// The peer's process has exited.
     pub fn peer_exited(&mut self) {
-        self.peer_exited = true;
-        self.peer_joined();
-        self.ring.close_for_peer();
+        self.link.peer_exited();
+        self.memory.ring.close_for_peer();
+    }
+
+    /// Takes the acknowledgment of a peer whose process has ended, also what it had not come to
+    /// tell.
+    pub fn take_last_ack(&mut self, qp: &mut Bound<'_, Core>) {
+        self.link.take_last_ack(&mut self.memory, qp);
+    }
+
+    /// Takes messages and acknowledgments that have come, the shortest way ([`Link::take_plain`]).
+    #[inline(always)]
+    pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core, waited: bool) -> bool {
+        let RingLink { link, memory, .. } = self;
+        let mut bound = qp.bind(core);
+        if !memory.is_ready() {
+            return link.take_ack_word(memory, &mut bound).unwrap_or(false);
+        }
+        link.take_plain(memory, &mut bound, waited)
+    }
+
+    /// Whether a record seems to have come.
+    #[inline]
+    pub fn is_ready(&self) -> bool {
+        self.memory.is_ready()
+    }
+
+    /// Whether [`transmit`] would do anything.
+    pub fn has_work(&self, qp: &Qp) -> bool {
+        self.link.has_work() || qp.has_segment() || qp.state() == QpState::Err
     }
 
     /// Says whether this endpoint polls the ring from now on. Returns false where it cannot stop
     /// yet, because something has just come.
     pub fn set_hot(&mut self, hot: bool) -> bool {
         if hot {
-            self.ring.heat();
+            self.memory.ring.heat();
             return true;
         }
         let events = Attention::DATA.and(Attention::ACK).and(Attention::ROOM);
-        self.ring.cool(events).unwrap_or(true)
+        self.memory.ring.cool(events).unwrap_or(true)
     }
 
-    /// Carries out what can be done directly in the peer's memory.
-    pub fn run_direct(&mut self, qp: &mut Bound<'_, Core>) {
-        if qp.qp.has_direct() {
-            self.show_ack();
-        }
-        let mut reaching = Reaching {
-            ring: &self.ring,
-            direct: &mut self.direct,
-        };
-        qp.qp.run_direct(qp.host, &mut reaching);
-        self.count_direct(qp.host);
+    /// Where to look for what comes next.
+    pub fn probe(&self) -> Probe {
+        self.memory.ring.probe()
+    }
+
+    /// As [`RingLink::probe`], after something was taken.
+    #[inline(always)]
+    pub fn renew(&self, probe: &mut Probe) {
+        self.memory.ring.renew(probe);
     }
 
     /// Carries out a work request directly before it is queued, if that can be.
@@ -266,35 +224,23 @@ impl RingLink {
             self.show_ack();
         }
         let mut reaching = Reaching {
-            ring: &self.ring,
+            ring: &self.memory.ring,
             direct: &mut self.direct,
         };
         let done = qp.post_direct(wr, core, &mut reaching)?;
-        self.count_direct(core);
+        count_direct(&mut self.direct, core);
         Ok(done)
     }
 
-    /// Shows the peer what has been received from it, before its memory is changed: it may take the
-    /// change for the answer to a request, which is complete then. A message brings the
-    /// acknowledgment along.
+    /// See [`Link::show_ack`].
     #[inline]
     fn show_ack(&mut self) {
-        if self.untold > 0 {
-            self.ack_untold |= self.publish_ack();
-        }
-    }
-
-    #[inline]
-    fn count_direct(&mut self, core: &Core) {
-        let done = self.direct.take_done();
-        if done > 0 {
-            core.stats.add(Counter::Direct, done);
-        }
+        self.link.show_ack(&mut self.memory);
     }
 
     /// The peer's memory segment to be asked for, and whom it belongs to.
     pub fn wanted(&self) -> Option<(u64, &Arc<PeerEnd>)> {
-        Some((self.direct.wanted()?, &self.peer))
+        Some((self.direct.wanted()?, &self.memory.peer))
     }
 
     /// The broker's answer about the segment wanted.
@@ -309,7 +255,7 @@ impl RingLink {
 
     /// Says what the peer may do in this endpoint's memory from now on.
     pub fn set_grant(&self, grant: Grant) {
-        self.ring.set_grant(grant);
+        self.memory.ring.set_grant(grant);
     }
 
     /// The region the peer is accessing, as far as that is waited for; 0 for none. An evicted peer
@@ -319,54 +265,54 @@ impl RingLink {
         if self.evicted {
             return 0;
         }
-        self.ring.peer_in_flight()
+        self.memory.ring.peer_in_flight()
     }
 
     /// A view of the peer's accesses that does without this link.
     pub fn watch(&self) -> Watch {
-        self.ring.watch()
+        self.memory.ring.watch()
     }
 
     /// Waits no longer for the peer to end its access, nor for any other. The queue pair must fail.
     pub fn evict(&mut self) {
         self.evicted = true;
-        self.ring.evict();
+        self.memory.ring.evict();
     }
 
     /// Tells the peer that this queue pair is reset or destroyed. A peer that waits for nothing of
     /// it is not woken for that. Returns what to tell the broker of the ring, which is not used any
     /// more.
     pub fn close(&mut self, qp: &Qp) -> Leave {
-        self.ring.set_grant(Grant::NONE);
-        self.publish_ack();
-        self.ring.set_flag(Flag::Closed);
-        let events = Attention::DATA.and(Attention::ACK);
-        let midway = self.flow.first != self.flow.expected;
-        if self.deserted || self.peer_gone || self.peer_exited {
+        let has_work = qp.has_segment() || qp.state() == QpState::Err;
+        self.memory.ring.set_grant(Grant::NONE);
+        match self.link.close(&mut self.memory, has_work) {
             // It waits for nothing.
-        } else if self.is_ready() || midway || self.has_work(qp) {
-            self.notify(events);
-        } else {
-            leave_word(&self.ring, events, &self.peer.inbox, self.index);
+            None => {}
+            Some(true) => {
+                self.memory.tell(News::END);
+            }
+            Some(false) => self.memory.leave_word(News::END),
         }
         self.give_back(qp.qpn())
     }
 
     /// As [`RingLink::close`], of a ring that no queue pair has used.
     pub fn abandon(&mut self, local_qpn: u32) -> Leave {
-        self.ring.set_flag(Flag::Closed);
-        self.notify(Attention::DATA);
+        self.memory.ring.set_flag(Flag::Closed);
+        self.memory.tell(News::DATA);
         self.give_back(local_qpn)
     }
 
     /// Keeps the ring's memory for a later queue pair, if it is fit for that.
     fn give_back(&mut self, local_qpn: u32) -> Leave {
         // Of one that was evicted nobody knows what it may yet do.
-        let ended = self.peer_gone || self.peer_exited;
-        let fit = self.name != 0 && !self.evicted && !ended && !self.ring.is_spent();
-        let wiped = fit && self.ring.wipe();
+        let ended = self.link.is_dead();
+        let fit = self.name != 0 && !self.evicted && !ended && !self.memory.ring.is_spent();
+        let wiped = fit && self.memory.ring.wipe();
         if fit {
-            self.peer.keep_ring(self.name, self.ring.segment());
+            self.memory
+                .peer
+                .keep_ring(self.name, self.memory.ring.segment());
         }
         Leave {
             local_qpn,
@@ -378,52 +324,28 @@ impl RingLink {
 
     /// Whom it leads to.
     pub fn peer(&self) -> &Arc<PeerEnd> {
-        &self.peer
+        &self.memory.peer
     }
 
     /// Whether the peer has not been told of something taken.
+    #[inline]
     pub fn is_unsettled(&self) -> bool {
-        self.untold > 0
+        self.link.is_unsettled()
     }
 
     /// Tells the peer what has been taken and acknowledged.
     pub fn settle(&mut self, core: &Core) {
-        if self.untold == 0 && !self.ring.ack_pending() {
-            return;
+        if self.link.settle(&mut self.memory) {
+            core.tally(Tally::Woken, 1);
         }
-        self.untold = 0;
-        let acked = self.publish_ack() | std::mem::take(&mut self.ack_untold);
-        let events = if acked {
-            Attention::ROOM.and(Attention::ACK)
-        } else {
-            Attention::ROOM
-        };
-        self.notify_counted(events, core);
     }
+}
 
-    fn publish_ack(&mut self) -> bool {
-        self.ring.ack_pending() && self.ring.publish_ack()
-    }
-
-    /// Tells the peer of what has just become visible. Returns whether its doorbell was rung.
-    fn notify(&self, events: Attention) -> bool {
-        // A bell can be rung as long as there is a descriptor of it, whatever the peer does.
-        notify(
-            &self.ring,
-            events,
-            &self.peer.inbox,
-            &self.peer.bell,
-            self.index,
-        )
-        .unwrap_or_else(|_| {
-            crate::lost::report();
-            false
-        })
-    }
-
-    fn notify_counted(&self, events: Attention, core: &Core) {
-        if self.notify(events) {
-            core.stats.add(Counter::DoorbellsRung, 1);
-        }
+/// Counts what was carried out directly.
+#[inline]
+fn count_direct(direct: &mut Direct, core: &Core) {
+    let done = direct.take_done();
+    if done > 0 {
+        core.stats.add(Counter::Direct, done);
     }
 }

@@ -6,7 +6,7 @@
 
 use causeway_proto::host::{MemError, Remote};
 use causeway_proto::qp::Qp as ProtoQp;
-use causeway_proto::types::{SendFlags, WcOpcode};
+use causeway_proto::types::{Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode};
 use causeway_recover::{Fault, copy};
 use causeway_shm::Counter;
 
@@ -36,6 +36,62 @@ pub struct OneSided {
     pub lkey: u32,
 }
 
+/// A SEND of one range, as `ibv_post_send(3)` was given it.
+#[derive(Clone, Copy, Debug)]
+pub struct TwoSided {
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// What it asks for beside being carried out.
+    pub flags: SendFlags,
+    /// Where the program's memory begins.
+    pub addr: u64,
+    /// Bytes.
+    pub len: u32,
+    /// The key of the program's memory; of no meaning for inline bytes.
+    pub lkey: u32,
+}
+
+impl TwoSided {
+    /// The same of a work request that has been copied, if it is such a SEND. Inline bytes are
+    /// where that has them.
+    pub(crate) fn of(wr: &SendWr) -> Option<Self> {
+        let (addr, len, lkey) = match &wr.payload {
+            _ if !matches!(wr.op, SendOp::Send) => return None,
+            Payload::Inline(bytes) => (bytes.as_ptr().expose_provenance() as u64, bytes.len(), 0),
+            Payload::Sges(sges) => match sges.as_slice() {
+                [sge] => (sge.addr, sge.length as usize, sge.lkey),
+                _ => return None,
+            },
+            Payload::Window(_) => return None,
+        };
+        Some(TwoSided {
+            wr_id: wr.wr_id,
+            flags: wr.flags,
+            addr,
+            len: u32::try_from(len).ok()?,
+            lkey,
+        })
+    }
+
+    pub(super) fn is_inline(&self) -> bool {
+        self.flags.contains(SendFlags::INLINE)
+    }
+
+    /// Where its bytes are.
+    pub(super) fn at(&self) -> *const u8 {
+        std::ptr::with_exposed_provenance(self.addr as usize)
+    }
+
+    /// The program's memory.
+    pub(super) fn range(&self) -> Sge {
+        Sge {
+            addr: self.addr,
+            length: self.len,
+            lkey: self.lkey,
+        }
+    }
+}
+
 impl OneSided {
     fn is_inline(&self) -> bool {
         self.flags.contains(SendFlags::INLINE)
@@ -55,7 +111,7 @@ impl OneSided {
 impl RingLink {
     /// Carries out a work request at once. Returns false where it is to go the long way.
     #[inline]
-    pub fn post_short(&mut self, qp: &mut ProtoQp, wr: &OneSided, core: &mut Core) -> bool {
+    pub fn post_one_sided(&mut self, qp: &mut ProtoQp, wr: &OneSided, core: &mut Core) -> bool {
         if wr.len == 0 || wr.len > LONGEST || !qp.takes_short(wr.read, wr.is_inline(), wr.len) {
             return false;
         }
@@ -69,10 +125,10 @@ impl RingLink {
         if !wr.read {
             self.show_ack();
         }
-        let grant = self.ring.enter(wr.rkey);
+        let grant = self.memory.ring.enter(wr.rkey);
         let done = self.direct.still_holds(&cached, wr.rkey, grant, what)
             && carry_out(&cached, local, wr).is_ok();
-        if !self.ring.leave() || !done {
+        if !self.memory.ring.leave() || !done {
             return false;
         }
         core.stats.add(Counter::Direct, 1);

@@ -5,12 +5,10 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::endpoint::{Shared, State};
-use crate::errands::Errand;
+use crate::errand::Errand;
+use crate::limits::LEASE;
 use crate::qp_entry::{Link, QpEntry};
 
-/// How long a peer may be in flight before it is evicted: the lease. It copies for some 50 µs at
-/// a time; longer means that it was stopped or is starved.
-pub(crate) const LEASE: Duration = Duration::from_millis(500);
 /// How long the end of an access is watched for without sleeping.
 const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
@@ -84,15 +82,8 @@ impl State {
     #[inline(never)]
     pub fn fail_users(&mut self) {
         while let Some(cq) = self.core.overrun.pop() {
-            for index in 0..self.qps.len() {
-                let Some(route) = self.core.routes.get(index).and_then(Option::as_ref) else {
-                    continue;
-                };
-                if route.send_cq != cq && route.recv_cq != cq {
-                    continue;
-                }
-                if let Some(entry) = &mut self.qps[index] {
-                    let qpn = entry.qp.qpn();
+            for qpn in self.core.users_of(cq) {
+                if let Some(entry) = self.qps.place_mut(qpn) {
                     entry.break_off(&mut self.core);
                     self.touch(qpn);
                 }
@@ -106,20 +97,18 @@ impl State {
             Link::Ring(ring) => ring.peer_in_flight(),
             _ => 0,
         };
-        let late = |entry: &QpEntry| match what {
-            Accesses::Region(region) => key(entry) == u64::from(region),
-            Accesses::QueuePair(qpn) => entry.qp.qpn() == qpn && key(entry) != 0,
-        };
-        let index = |qpn| crate::core::qp_index(qpn);
-        let concerned = match what {
-            Accesses::Region(_) => &self.qps[..],
-            Accesses::QueuePair(qpn) => {
-                let range = index(qpn)..(index(qpn) + 1).min(self.qps.len());
-                self.qps.get(range).unwrap_or_default()
+        match what {
+            Accesses::Region(region) => {
+                let late = |entry: &&QpEntry| key(entry) == u64::from(region);
+                let late = self.qps.iter().filter(late);
+                late.map(|entry| entry.qp.qpn()).collect()
             }
-        };
-        let late = concerned.iter().flatten().filter(|entry| late(entry));
-        late.map(|entry| entry.qp.qpn()).collect()
+            Accesses::QueuePair(qpn) => {
+                let entry = self.qps.place(qpn);
+                let late = entry.filter(|entry| entry.qp.qpn() == qpn && key(entry) != 0);
+                late.map(|_| qpn).into_iter().collect()
+            }
+        }
     }
 
     /// Queue pairs whose peers were evicted by [`crate::core::Core`] fail, and the segments that
@@ -127,10 +116,6 @@ impl State {
     #[cold]
     pub fn fail_late(&mut self) {
         let late = std::mem::take(&mut self.core.late);
-        let entries = late
-            .iter()
-            .filter_map(|index| self.qps.get(*index)?.as_ref());
-        let late: Vec<u32> = entries.map(|entry| entry.qp.qpn()).collect();
         let domains = self.evict(&late);
         self.errands.extend(domains.into_iter().map(Errand::GiveUp));
     }
@@ -140,8 +125,7 @@ impl State {
     fn evict(&mut self, late: &[u32]) -> Vec<u32> {
         let mut domains = Vec::new();
         for &qpn in late {
-            let index = crate::core::qp_index(qpn);
-            let Some(entry) = self.qps.get_mut(index).and_then(Option::as_deref_mut) else {
+            let Some(entry) = self.qps.place_mut(qpn) else {
                 continue;
             };
             if let Link::Ring(ring) = &mut entry.link {

@@ -48,15 +48,6 @@ impl std::str::FromStr for WirePref {
     }
 }
 
-/// Of `enum ibv_access_flags` (`ibv_modify_qp(3)`): the peer may write.
-pub const REMOTE_WRITE: u32 = 2;
-/// Of `enum ibv_access_flags`: the peer may read.
-pub const REMOTE_READ: u32 = 4;
-/// Of `enum ibv_access_flags`: the peer may do atomic operations.
-pub const REMOTE_ATOMIC: u32 = 8;
-/// All that the broker cares about in a QP's access flags.
-pub const REMOTE_ACCESS: u32 = REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC;
-
 byte_enum!(WirePref, "wire preference", Auto, Shm, Udp);
 byte_enum!(Wire, "wire", None, Udp, Ring);
 byte_enum!(PeerChange, "peer change", Dead, Left, Joined, Exited);
@@ -141,7 +132,8 @@ message! {
         nonce: u64,
         /// Protection domain of the local QP.
         pd: u32,
-        /// What the local QP lets its peer do: [`REMOTE_ACCESS`]; other bits are ignored.
+        /// What the local QP lets its peer do: bits of
+        /// [`causeway_identity::Access::REMOTE`]; others are ignored.
         access: u32,
         /// The endpoint whose inbox, doorbell and MR table the caller has from an earlier reply:
         /// they are not sent again, nor are the rings that it has kept. 0: none; it has kept none.

@@ -2,21 +2,17 @@
 
 use std::collections::VecDeque;
 
-use causeway_wire::ddp::TAGGED_LEN;
-use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
-
-use super::segments::{payload_room, put_header};
 use super::{Qp, sendq::Runs};
-use crate::bytes::BytesMut;
 use crate::host::{AtomicOp, Host, Remote};
 use crate::types::{Access, QpEvent, QpState};
 use crate::ulp::{Nak, SegMeta};
+use crate::unit::{Frame, Kind, Unit};
 
 /// What an answer consists of.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     Read {
-        sink: u32,
+        id: u32,
         rkey: u32,
         addr: u64,
         len: u32,
@@ -28,7 +24,7 @@ pub(super) enum Answer {
     },
 }
 
-/// An answer, from the request's execution until the peer has acknowledged its last segment.
+/// An answer, from the request's execution until the peer has acknowledged its last unit.
 #[derive(Debug)]
 struct Response {
     answer: Answer,
@@ -64,7 +60,7 @@ impl Answers {
         Some(next.len() - next.emitted)
     }
 
-    /// The peer has placed response segments below `upto`.
+    /// The peer has placed responses below `upto`.
     pub fn acked(&mut self, upto: u64) {
         while self
             .queue
@@ -82,7 +78,7 @@ impl Answers {
         self.built = 0;
     }
 
-    /// Finds the answer that response segment `seq` belongs to.
+    /// Finds the answer that response `seq` belongs to.
     fn find(&self, seq: u64) -> Option<&Response> {
         let at = self
             .queue
@@ -101,27 +97,22 @@ impl Response {
         }
     }
 
-    /// Room that the header of any of its segments takes at most.
-    fn header_len(&self) -> usize {
+    /// The kind that all its units are of.
+    fn kind(&self) -> Kind {
         match self.answer {
-            Answer::Read { .. } => TAGGED_LEN,
-            Answer::Atomic { .. } => MAX_HEADER,
+            Answer::Read { .. } => Kind::ReadAnswer,
+            Answer::Atomic { .. } => Kind::Other,
         }
     }
 
-    fn header(&self, offset: u32, last: bool) -> Segment {
-        let message = match self.answer {
-            Answer::Read { sink, .. } => Message::ReadResponse {
-                stag: sink,
-                to: u64::from(offset),
+    fn unit(&self, offset: u32) -> Unit {
+        match self.answer {
+            Answer::Read { id, .. } => Unit::ReadAnswer {
+                id,
+                offset: u64::from(offset),
             },
-            Answer::Atomic { id, msn, original } => Message::AtomicResponse {
-                msn,
-                request_id: id,
-                original,
-            },
-        };
-        Segment { message, last }
+            Answer::Atomic { id, msn, original } => Unit::AtomicAnswer { msn, id, original },
+        }
     }
 }
 
@@ -153,20 +144,16 @@ impl Qp {
         &mut self,
         request: u64,
         msn: u32,
-        (id, stag, to): (u32, u32, u64),
-        op: Atomic,
+        (id, rkey, addr): (u32, u32, u64),
+        op: AtomicOp,
         host: &mut H,
     ) -> Result<(), Nak> {
         let allowed = self.attr.access.contains(Access::REMOTE_ATOMIC);
-        if !allowed || to % 8 != 0 || !self.may_queue_answer(msn) {
+        if !allowed || addr % 8 != 0 || !self.may_queue_answer(msn) {
             return Err(Nak::InvalidRequest);
         }
-        let op = match op {
-            Atomic::FetchAdd { add } => AtomicOp::FetchAdd(add),
-            Atomic::CmpSwap { compare, swap } => AtomicOp::CmpSwap { compare, swap },
-        };
         let original = host
-            .atomic(self.via(), stag, to, op)
+            .atomic(self.via(), rkey, addr, op)
             .map_err(|_| Nak::RemoteAccess)?;
         self.answers.atomic_msn = self.answers.atomic_msn.wrapping_add(1);
         let msn_out = self.answers.atomic_msn;
@@ -207,74 +194,68 @@ impl Qp {
     pub(super) fn next_response<H: Host>(
         &mut self,
         seq: u64,
-        out: &mut BytesMut<'_>,
+        frame: &mut impl Frame,
         host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
+    ) -> Option<SegMeta> {
         let at = self.answers.built;
-        let room = payload_room(out.len(), self.answers.queue.get(at)?.header_len())?;
+        let room = frame.room(self.answers.queue.get(at)?.kind())?;
         let response = self.answers.queue.get_mut(at)?;
         if response.emitted == 0 && response.end.is_none() {
             response.first = seq;
         }
         let offset = response.emitted;
         let len = room.min(response.len() - offset);
-        let built = self.build_response(at, seq, offset, len, out, host)?;
+        let meta = self.build_response(at, seq, (offset, len), frame, host)?;
         let response = self.answers.queue.get_mut(at)?;
         response.runs.note(seq, offset, room);
         response.emitted += len;
-        if built.0.last {
+        if meta.last {
             response.end = Some(seq + 1);
             self.answers.built += 1;
         }
-        Some(built)
+        Some(meta)
     }
 
     pub(super) fn response_again<H: Host>(
         &mut self,
         seq: u64,
-        out: &mut BytesMut<'_>,
+        frame: &mut impl Frame,
         host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
+    ) -> Option<SegMeta> {
         let response = self.answers.find(seq)?;
-        let (offset, len) = response.runs.range(seq, response.len())?;
+        let range = response.runs.range(seq, response.len())?;
         let first = response.first;
         let at = self.answers.queue.iter().position(|r| r.first == first)?;
-        self.build_response(at, seq, offset, len, out, host)
+        self.build_response(at, seq, range, frame, host)
     }
 
     fn build_response<H: Host>(
         &mut self,
         at: usize,
         seq: u64,
-        offset: u32,
-        len: u32,
-        out: &mut BytesMut<'_>,
+        (offset, len): (u32, u32),
+        frame: &mut impl Frame,
         host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
+    ) -> Option<SegMeta> {
         let response = self.answers.queue.get(at)?;
         let last = offset + len == response.len();
-        let header = put_header(&response.header(offset, last), out)?;
-        if out.len() - header < len as usize {
-            return None;
-        }
+        let body = frame.put(&response.unit(offset), last, len as usize)?;
         if let Answer::Read { rkey, addr, .. } = response.answer
             && len > 0
         {
             let addr = addr.wrapping_add(u64::from(offset));
-            let room = out.slice(header, len as usize);
-            if host.read_remote(self.via(), rkey, addr, room).is_err() {
+            if host.read_remote(self.via(), rkey, addr, body).is_err() {
                 self.refuse_late(response.request, host);
                 return None;
             }
         }
         let first = response.first;
-        let meta = SegMeta {
+        Some(SegMeta {
             seq,
             first,
             last,
             direct: false,
-        };
-        Some((meta, header + len as usize))
+        })
     }
 
     /// The memory of a READ that was accepted has gone before its answer was built.

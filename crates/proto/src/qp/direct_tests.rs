@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::tests::{End, KEY, SIGNALED, SIZE, World, carry, pair, send_wr};
 use super::*;
+use crate::bytes::BytesMut;
 use crate::host::{AtomicOp, MemError, Memory, Remote, Via};
 use crate::reach::{NotDone, Reach, Target};
 

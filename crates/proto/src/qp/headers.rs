@@ -1,11 +1,9 @@
-//! What a send work request looks like on the wire: opcodes and segment headers.
-
-use causeway_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
-use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
+//! What a send work request is to the peer: opcodes and units.
 
 use super::sendq::SendWqe;
 use crate::host::AtomicOp;
 use crate::types::{SendFlags, SendOp, WcOpcode};
+use crate::unit::{Kind, Unit};
 
 impl SendOp {
     pub(super) fn opcode(&self) -> WcOpcode {
@@ -24,7 +22,8 @@ impl SendOp {
 
     /// Whether it accesses the peer's memory by key.
     #[inline]
-    pub(super) fn is_one_sided(&self) -> bool {
+    #[must_use]
+    pub fn is_one_sided(&self) -> bool {
         !matches!(
             self,
             SendOp::Send
@@ -65,7 +64,7 @@ impl SendWqe {
         self.emitted > 0 || self.end.is_some()
     }
 
-    /// Whether it is still to be sent, and one segment with `room` bytes of payload is all of it.
+    /// Whether it is still to be sent, and one unit with `room` bytes of payload is all of it.
     pub(super) fn is_whole(&self, room: u32) -> bool {
         let plain = matches!(
             self.wr.op,
@@ -74,7 +73,7 @@ impl SendWqe {
         plain && self.len <= room && !self.begun() && self.placed.is_none()
     }
 
-    /// The next bytes to send as segments, at most `room` of them from `offset` on, which must not
+    /// The next bytes to send as units, at most `room` of them from `offset` on, which must not
     /// be inside what was placed directly: offset, length, and whether they are the last.
     pub(super) fn next_part(&self, offset: u32, room: u32) -> (u32, u32, bool) {
         let total = self.outgoing();
@@ -86,12 +85,12 @@ impl SendWqe {
         (offset, len, end == total || (end == from && to == total))
     }
 
-    /// Room that the header of any of its segments takes at most.
-    pub(super) fn header_len(&self) -> usize {
+    /// The kind that all its units fit into.
+    pub(super) fn kind(&self) -> Kind {
         match self.wr.op {
-            SendOp::Write { .. } => TAGGED_LEN,
-            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => UNTAGGED_LEN,
-            _ => MAX_HEADER,
+            SendOp::Write { .. } => Kind::Write,
+            SendOp::Send | SendOp::SendImm(_) | SendOp::SendInv(_) => Kind::Send,
+            _ => Kind::Other,
         }
     }
 
@@ -104,72 +103,65 @@ impl SendWqe {
         }
     }
 
-    /// Header of the segment that carries `len` bytes from `offset`, or, with `immediate`, of the
-    /// Immediate Data message that ends a WRITE_WITH_IMM.
-    pub(super) fn header(
-        &self,
-        position: u64,
-        offset: u32,
-        last: bool,
-        immediate: bool,
-    ) -> Segment {
+    /// The unit that carries its bytes from `offset`, or, with `immediate`, the one that ends a
+    /// WRITE_WITH_IMM. `position` is its own in the send queue.
+    #[inline]
+    pub(super) fn unit(&self, position: u64, offset: u32, immediate: bool) -> Unit {
         let solicited = self.wr.flags.contains(SendFlags::SOLICITED);
         #[expect(
             clippy::cast_possible_truncation,
             reason = "the low bits name the request"
         )]
         let id = position as u32;
-        let send = |invalidate, imm| Message::Send {
+        let send = |invalidate, imm| Unit::Send {
             msn: self.msn,
-            mo: offset,
+            offset,
             solicited,
             invalidate,
             imm,
         };
-        let message = match self.wr.op {
+        match self.wr.op {
             SendOp::Send => send(None, None),
             SendOp::SendImm(imm) => send(None, Some(imm)),
             SendOp::SendInv(stag) => send(Some(stag), None),
-            SendOp::WriteImm { imm, .. } if immediate => Message::Immediate {
+            SendOp::WriteImm { imm, .. } if immediate => Unit::Immediate {
                 msn: self.msn,
                 solicited,
                 imm,
                 written: self.len,
             },
-            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => Message::Write {
-                stag: rkey,
-                to: addr.wrapping_add(u64::from(offset)),
+            SendOp::Write { addr, rkey } | SendOp::WriteImm { addr, rkey, .. } => Unit::Write {
+                rkey,
+                addr: addr.wrapping_add(u64::from(offset)),
             },
-            SendOp::Read { addr, rkey } => Message::ReadRequest {
+            SendOp::Read { addr, rkey } => Unit::Read {
                 msn: self.msn,
-                sink_stag: id,
-                sink_to: 0,
+                id,
                 len: self.len,
-                src_stag: rkey,
-                src_to: addr,
+                rkey,
+                addr,
             },
-            SendOp::FetchAdd { addr, rkey, add } => Message::AtomicRequest {
+            SendOp::FetchAdd { addr, rkey, add } => Unit::Atomic {
                 msn: self.msn,
-                request_id: id,
-                stag: rkey,
-                to: addr,
-                op: Atomic::FetchAdd { add },
+                id,
+                rkey,
+                addr,
+                op: AtomicOp::FetchAdd(add),
             },
             SendOp::CmpSwap {
                 addr,
                 rkey,
                 compare,
                 swap,
-            } => Message::AtomicRequest {
+            } => Unit::Atomic {
                 msn: self.msn,
-                request_id: id,
-                stag: rkey,
-                to: addr,
-                op: Atomic::CmpSwap { compare, swap },
+                id,
+                rkey,
+                addr,
+                op: AtomicOp::CmpSwap { compare, swap },
             },
-            // None of these is ever sent as a segment.
-            SendOp::LocalInv(_) | SendOp::BindMw(_) | SendOp::Datagram { .. } => send(None, None),
-        };
-        Segment { message, last }
+            // None of these is ever sent as a unit.
+            SendOp::LocalInv(_) | SendOp::BindMw(_) | SendOp::Datagram { .. } => Unit::Unreadable,
+        }
     }
 }

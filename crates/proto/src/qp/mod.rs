@@ -2,7 +2,7 @@
 //! UD), which are what is left of it without answers.
 //!
 //! A [`Qp`] holds the work queues, the state of `ibv_modify_qp(3)`, and both halves of the
-//! protocol: the requester that turns send work requests into segments and answers
+//! protocol: the requester that turns send work requests into units and answers
 //! into completions, and the responder that places what the peer sends. It is bound
 //! to a device with [`Qp::bind`] to act as the [`Ulp`] of a link.
 //!
@@ -20,8 +20,12 @@ mod local_tests;
 mod modify;
 #[cfg(test)]
 mod modify_tests;
+mod plain;
+#[cfg(test)]
+mod plain_tests;
 mod requester;
 mod responder;
+mod rnr;
 mod segments;
 mod sendq;
 #[cfg(test)]
@@ -34,17 +38,20 @@ mod world;
 
 pub use datagram::{Fate, Incoming, Outgoing};
 pub use modify::AttrError;
+pub use plain::{PLAIN_INLINE, PlainPayload, PlainSend};
+pub use rnr::rnr_time;
 
 use std::collections::VecDeque;
 
-use crate::bytes::{Bytes, BytesMut};
-use crate::host::{Host, Via};
-use crate::time::{Duration, Instant};
+use crate::bytes::Bytes;
+use crate::host::{Host, Tally, Via};
+use crate::time::Instant;
 use crate::types::{
     Payload, QpAttr, QpCap, QpEvent, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Wc,
     WcFlags, WcOpcode, WcStatus,
 };
 use crate::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
+use crate::unit::{Frame, Unit};
 use answers::Answers;
 use responder::Responder;
 use sendq::SendQueue;
@@ -200,7 +207,7 @@ impl Qp {
     #[inline]
     #[must_use]
     pub fn has_sends(&self) -> bool {
-        self.sq.front().is_some()
+        !self.sq.is_empty()
     }
 
     /// A refusal found after its request had been acknowledged (an MR deregistered while its READ
@@ -268,10 +275,11 @@ impl Qp {
         Ok(())
     }
 
-    /// The program has polled a completion of the send queue: its work requests, and the unsignaled
-    /// ones before it, leave the queue.
-    pub fn release_send(&mut self) {
-        self.sq.release();
+    /// The program has polled a completion of the send queue: its work request, and the unsignaled
+    /// ones before it, leave the queue. `places` is what [`Host::complete_send`] was told.
+    #[inline]
+    pub fn release_send(&mut self, places: u32) {
+        self.sq.release(places);
     }
 
     /// The program has polled a completion of the receive queue.
@@ -301,13 +309,13 @@ impl Qp {
             && unsent * u64::from(newest) < bytes
     }
 
-    /// Whether there is a segment to send now.
+    /// Whether there is a unit to send now.
     #[must_use]
     pub fn has_segment(&self) -> bool {
         self.answers.is_due() || self.has_request() || self.has_direct()
     }
 
-    /// Whether the next segment of `space` has at most `len` bytes of payload.
+    /// Whether the next unit of `space` has at most `len` bytes of payload.
     #[must_use]
     pub fn is_next_short(&self, space: Space, len: usize) -> bool {
         let payload = match space {
@@ -400,6 +408,7 @@ impl Qp {
         }
     }
 
+    #[inline]
     fn complete_send<H: Host>(
         &mut self,
         host: &mut H,
@@ -408,12 +417,12 @@ impl Qp {
         status: WcStatus,
         byte_len: u32,
     ) {
-        self.sq.completed();
+        let places = self.sq.completed();
         let wc = Wc {
             byte_len,
             ..self.blank_wc(wr_id, opcode, status)
         };
-        host.complete_send(self.config.qpn, wc);
+        host.complete_send(self.config.qpn, wc, places);
     }
 
     /// A work request succeeded; its completion, if it is `signaled`.
@@ -437,6 +446,7 @@ impl Qp {
         host.complete_recv(self.config.qpn, wc, true);
     }
 
+    #[inline(always)]
     fn blank_wc(&self, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> Wc {
         Wc {
             wr_id,
@@ -461,8 +471,8 @@ impl Qp {
 
 impl<H: Host> Bound<'_, H> {
     /// As [`Ulp::next`], for a request that is known to be whole ([`Qp::is_last_whole`]).
-    pub fn next_whole(&mut self, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
-        let next = self.qp.next_whole(seq, out, self.host)?;
+    pub fn next_whole(&mut self, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
+        let next = self.qp.next_whole(seq, frame, self.host)?;
         self.qp.handed_over(seq, self.host);
         Some(next)
     }
@@ -476,26 +486,21 @@ impl<H: Host> Ulp for Bound<'_, H> {
         }
     }
 
-    fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+    fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         match space {
             Space::Request => {
-                let next = self.qp.next_request(seq, out, self.host)?;
+                let next = self.qp.next_request(seq, frame, self.host)?;
                 self.qp.handed_over(seq, self.host);
                 Some(next)
             }
-            Space::Response => self.qp.next_response(seq, out, self.host),
+            Space::Response => self.qp.next_response(seq, frame, self.host),
         }
     }
 
-    fn again(
-        &mut self,
-        space: Space,
-        seq: u64,
-        out: &mut BytesMut<'_>,
-    ) -> Option<(SegMeta, usize)> {
+    fn again(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         match space {
-            Space::Request => self.qp.request_again(seq, out, self.host),
-            Space::Response => self.qp.response_again(seq, out, self.host),
+            Space::Request => self.qp.request_again(seq, frame, self.host),
+            Space::Response => self.qp.response_again(seq, frame, self.host),
         }
     }
 
@@ -503,12 +508,13 @@ impl<H: Host> Ulp for Bound<'_, H> {
         &mut self,
         space: Space,
         meta: SegMeta,
-        segment: Bytes<'_>,
+        unit: &Unit,
+        payload: Bytes<'_>,
         in_order: bool,
     ) -> Verdict {
         match space {
-            Space::Request => self.qp.on_request(meta, segment, in_order, self.host),
-            Space::Response => self.qp.on_response(segment, self.host),
+            Space::Request => self.qp.on_request(meta, unit, payload, in_order, self.host),
+            Space::Response => self.qp.on_response(unit, payload, self.host),
         }
     }
 
@@ -532,22 +538,56 @@ impl<H: Host> Ulp for Bound<'_, H> {
         self.qp.on_refused(seq, nak, self.host);
     }
 
-    fn other_version(&mut self, speaks: u8) {
-        self.qp.vendor_err = crate::types::other_version(speaks);
+    fn other_version(&mut self, theirs: u8, ours: u8) {
+        self.qp.vendor_err = crate::types::other_version(theirs, ours);
+    }
+
+    fn expects_answer(&self) -> bool {
+        self.qp.expects_answer()
+    }
+
+    fn is_failed(&self) -> bool {
+        self.qp.attr.state == QpState::Err
+    }
+
+    fn is_next_short(&self, space: Space, len: usize) -> bool {
+        self.qp.is_next_short(space, len)
+    }
+
+    fn take_late_refusal(&mut self) -> Option<(u64, Nak)> {
+        self.qp.take_late_refusal()
+    }
+
+    fn has_direct(&self) -> bool {
+        self.qp.has_direct()
+    }
+
+    #[inline]
+    fn message(&mut self, meta: SegMeta, payload: Bytes<'_>) -> Verdict {
+        self.qp.on_message(meta, payload, self.host)
+    }
+
+    #[inline(always)]
+    fn message_plain(&mut self, payload: Bytes<'_>) -> bool {
+        self.qp.receive_plain(payload, self.host)
+    }
+
+    #[inline]
+    fn has_enough(&self) -> bool {
+        self.host.has_enough()
+    }
+
+    #[inline]
+    fn is_sated(&self) -> bool {
+        self.host.is_sated()
+    }
+
+    #[inline]
+    fn tally(&self, what: Tally, times: u64) {
+        self.host.tally(what, times);
     }
 
     fn lost(&mut self) {
         self.qp.on_lost(self.host);
     }
-}
-
-/// The time a `min_rnr_timer` code stands for (InfiniBand specification, table 45).
-#[must_use]
-pub fn rnr_time(code: u8) -> Duration {
-    /// Hundredths of a millisecond by code.
-    const TIMES: [u32; 32] = [
-        65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
-        1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768, 49152,
-    ];
-    Duration::from_micros(u64::from(TIMES[usize::from(code & 31)]) * 10)
 }

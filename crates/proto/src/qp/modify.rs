@@ -1,6 +1,8 @@
 //! The states of a queue pair and the attributes each transition requires and allows
 //! (InfiniBand specification 11.2.5.2, table 91; `ibv_modify_qp(3)`).
 
+use causeway_identity::QPN_MASK;
+
 use super::Qp;
 use crate::host::Host;
 use crate::types::{MAX_RD_ATOMIC, QpAttr, QpAttrMask as M, QpState, Service};
@@ -28,8 +30,6 @@ const MAX_PATH_MTU: u32 = 5;
 const PKEY_INDEX: u16 = 0;
 /// The only port.
 const PORT: u8 = 1;
-/// PSNs and QPNs have 24 bits.
-const MASK_24: u32 = 0xff_ffff;
 
 /// Required and optional attributes of a transition, beside `IBV_QP_STATE`.
 fn rule(service: Service, from: QpState, to: QpState) -> Option<(M, M)> {
@@ -235,9 +235,9 @@ impl Qp {
         set(M::TIMEOUT, &mut || attr.timeout = new.timeout);
         set(M::RETRY_CNT, &mut || attr.retry_cnt = new.retry_cnt);
         set(M::RNR_RETRY, &mut || attr.rnr_retry = new.rnr_retry);
-        set(M::RQ_PSN, &mut || attr.rq_psn = new.rq_psn & MASK_24);
-        set(M::SQ_PSN, &mut || attr.sq_psn = new.sq_psn & MASK_24);
-        set(M::DEST_QPN, &mut || attr.dest_qpn = new.dest_qpn & MASK_24);
+        set(M::RQ_PSN, &mut || attr.rq_psn = new.rq_psn & QPN_MASK);
+        set(M::SQ_PSN, &mut || attr.sq_psn = new.sq_psn & QPN_MASK);
+        set(M::DEST_QPN, &mut || attr.dest_qpn = new.dest_qpn & QPN_MASK);
         set(M::MAX_QP_RD_ATOMIC, &mut || {
             attr.max_rd_atomic = new.max_rd_atomic
         });

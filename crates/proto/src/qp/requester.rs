@@ -1,22 +1,21 @@
-//! The requester half: send work requests become segments, acknowledgments and answers become
+//! The requester half: send work requests become units, acknowledgments and answers become
 //! completions.
 
-use causeway_wire::ddp::UNTAGGED_LEN;
-use causeway_wire::plain_send;
-use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
-
-use super::segments::{gather, payload_room, put_header, scatter};
+use super::plain::PlainSend;
+use super::segments::{gather, scatter};
 use super::{Qp, sendq::SendWqe};
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::Bytes;
 use crate::host::Host;
 use crate::types::{
-    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, SendWr, Service, WcStatus,
+    Payload, QpEvent, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, Service, WcOpcode, WcStatus,
 };
 use crate::ulp::{Nak, SegMeta, Verdict};
+use crate::unit::{Frame, Unit};
 
-/// A segment to build: its header, and which bytes of the work request's payload follow.
+/// A unit to build, and which bytes of the work request are its payload.
 struct Plan {
-    segment: Segment,
+    unit: Unit,
+    last: bool,
     first: u64,
     offset: u32,
     len: u32,
@@ -29,14 +28,14 @@ impl Plan {
         SegMeta {
             seq,
             first: self.first,
-            last: self.segment.last,
+            last: self.last,
             direct: self.direct,
         }
     }
 }
 
 impl Qp {
-    /// Whether a request segment can be built now.
+    /// Whether a request can be built now.
     pub(super) fn has_request(&self) -> bool {
         if self.sq.is_held() {
             return false;
@@ -69,31 +68,31 @@ impl Qp {
     pub(super) fn next_request<H: Host>(
         &mut self,
         seq: u64,
-        out: &mut BytesMut<'_>,
+        frame: &mut impl Frame,
         host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
+    ) -> Option<SegMeta> {
         loop {
             if !self.has_request() {
                 return None;
             }
-            let room = payload_room(out.len(), self.sq.current()?.header_len())?;
+            let room = frame.room(self.sq.current()?.kind())?;
             if self.sq.current()?.is_whole(room) {
                 // Where it fails, nothing is sent after it.
-                return self.next_whole(seq, out, host);
+                return self.next_whole(seq, frame, host);
             }
             if !self.sq.current()?.begun() && !self.start(seq, host) {
                 continue;
             }
             let position = self.sq.cursor;
             let plan = self.plan_next(position, seq, room)?;
-            let len = self.build(position, &plan, out, host)?;
+            self.build(position, &plan, frame, host)?;
             self.advance(position, seq, &plan, room);
-            return Some((plan.meta(seq), len));
+            return Some(plan.meta(seq));
         }
     }
 
-    /// Whether the next thing to send, and the last, is a message that one segment with `room`
-    /// bytes of payload carries whole.
+    /// Whether the next thing to send, and the last, is a message that one unit with `room` bytes
+    /// of payload carries whole.
     #[inline]
     #[must_use]
     pub fn is_last_whole(&self, room: u32) -> bool {
@@ -104,13 +103,13 @@ impl Qp {
             && self.sq.current().is_some_and(|wqe| wqe.is_whole(room))
     }
 
-    /// Builds a message that is one segment, as most are, in one go. `None` where it has failed.
+    /// Builds a message that is one unit, as most are, in one go. `None` where it has failed.
     pub(super) fn next_whole<H: Host>(
         &mut self,
         seq: u64,
-        out: &mut BytesMut<'_>,
+        frame: &mut impl Frame,
         host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
+    ) -> Option<SegMeta> {
         let position = self.sq.cursor;
         let msn = self.sq.send_msn.wrapping_add(1);
         let wqe = self.sq.get_mut(position)?;
@@ -118,16 +117,11 @@ impl Qp {
         wqe.msn = if untagged { msn } else { 0 };
         let len = wqe.len as usize;
         let plain = matches!(wqe.wr.op, SendOp::Send);
-        let header = if plain && !wqe.wr.flags.contains(SendFlags::SOLICITED) {
-            let header = plain_send::emit(msn);
-            out.put(0, &header).then_some(header.len())?
+        let body = if plain && !wqe.wr.flags.contains(SendFlags::SOLICITED) {
+            frame.put(&Unit::plain_send(msn), true, len)?
         } else {
-            put_header(&wqe.header(position, 0, true, false), out)?
+            frame.put(&wqe.unit(position, 0, false), true, len)?
         };
-        let body = out.slice(header, len);
-        if body.len() < len {
-            return None;
-        }
         if len > 0 && gather(host, self.config.pd, &wqe.wr.payload, 0, body).is_err() {
             self.finish_local(position, seq, Some(WcStatus::LocProtErr), host);
             return None;
@@ -146,51 +140,34 @@ impl Qp {
             last: true,
             direct: false,
         };
-        Some((meta, header + len))
+        Some(meta)
     }
 
-    /// Bytes of a work request that is a Send without options, and can be built as it is posted
-    /// ([`Qp::gather_plain`], [`Qp::post_built`]): there is room for it, and nothing else to send.
-    #[inline]
+    /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment
+    /// `seq` ([`Qp::post_plain`]): there is room for it, and nothing else to send.
+    #[inline(always)]
     #[must_use]
-    pub fn plain_len(&self, wr: &SendWr) -> Option<u32> {
-        let plain = matches!(wr.op, SendOp::Send)
-            && self.config.service == Service::Rc
-            && !wr.flags.intersects(SendFlags::SOLICITED | SendFlags::FENCE)
+    pub fn takes_plain(&self, len: u32, inline: bool, seq: u64) -> bool {
+        let cap = &self.config.cap;
+        let fits = match inline {
+            true => len <= cap.max_inline_data,
+            false => cap.max_send_sge > 0,
+        };
+        fits && self.config.service == Service::Rc
             && self.attr.state == QpState::Rts
-            && self.sq.unsent() == 0
-            && !self.sq.halted
-            && !self.answers.is_due();
-        if !plain || self.check_room(1).is_err() {
-            return None;
-        }
-        self.check_send(wr).ok()
+            && self.sq.takes_plain(seq)
+            && self.sq.used() < cap.max_send_wr
+            && !self.answers.is_due()
     }
 
-    /// Gathers the payload of a work request that has a [`Qp::plain_len`], which is the length of
-    /// `out`, and returns the header that goes before it. `None` where its memory does not allow
-    /// it: posted, it will fail.
-    #[inline]
-    pub fn gather_plain<H: Host>(
-        &self,
-        wr: &SendWr,
-        out: BytesMut<'_>,
-        host: &H,
-    ) -> Option<[u8; UNTAGGED_LEN]> {
-        if !out.is_empty() {
-            gather(host, self.config.pd, &wr.payload, 0, out).ok()?;
-        }
-        Some(plain_send::emit(self.sq.send_msn.wrapping_add(1)))
+    /// Posts a send that has been sent as segment `seq`, since [`Qp::takes_plain`] said so.
+    #[inline(always)]
+    pub fn post_plain(&mut self, send: PlainSend, seq: u64) {
+        self.behind = 0;
+        self.sq.push_plain(send, seq);
     }
 
-    /// Posts a work request of `len` bytes that was built by [`Qp::gather_plain`], and sent as
-    /// segment `seq` of requests.
-    #[inline]
-    pub fn post_built(&mut self, wr: SendWr, len: u32, seq: u64) {
-        self.sq.push_built(wr, len, seq);
-    }
-
-    /// Begins the work request at the cursor. Returns false where it needs no segment, because it
+    /// Begins the work request at the cursor. Returns false where it needs no unit, because it
     /// is local or has failed.
     fn start<H: Host>(&mut self, seq: u64, host: &mut H) -> bool {
         let position = self.sq.cursor;
@@ -265,9 +242,9 @@ impl Qp {
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
         let sent = wqe.emitted == total || wqe.placed == Some((wqe.emitted, total));
         if with_imm && sent {
-            let segment = wqe.header(position, 0, true, true);
             return Some(Plan {
-                segment,
+                unit: wqe.unit(position, 0, true),
+                last: true,
                 first: seq,
                 offset: 0,
                 len: 0,
@@ -276,7 +253,8 @@ impl Qp {
         }
         let (offset, len, last) = wqe.next_part(wqe.emitted, room);
         Some(Plan {
-            segment: wqe.header(position, offset, last, false),
+            unit: wqe.unit(position, offset, false),
+            last,
             first: wqe.first,
             offset,
             len,
@@ -289,9 +267,9 @@ impl Qp {
         let total = wqe.outgoing();
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
         if with_imm && wqe.end == Some(seq + 1) {
-            let segment = wqe.header(position, 0, true, true);
             return Some(Plan {
-                segment,
+                unit: wqe.unit(position, 0, true),
+                last: true,
                 first: seq,
                 offset: 0,
                 len: 0,
@@ -301,7 +279,8 @@ impl Qp {
         let (offset, room) = wqe.runs.range(seq, total)?;
         let (offset, len, last) = wqe.next_part(offset, room);
         Some(Plan {
-            segment: wqe.header(position, offset, last, false),
+            unit: wqe.unit(position, offset, false),
+            last,
             first: wqe.first,
             offset,
             len,
@@ -309,29 +288,23 @@ impl Qp {
         })
     }
 
-    /// Writes a planned segment and returns its length. A gather that fails halts the queue at this
-    /// work request.
+    /// Builds a planned unit. A gather that fails halts the queue at this work request.
     fn build<H: Host>(
         &mut self,
         position: u64,
         plan: &Plan,
-        out: &mut BytesMut<'_>,
+        frame: &mut impl Frame,
         host: &mut H,
-    ) -> Option<usize> {
-        let header = put_header(&plan.segment, out)?;
-        let len = plan.len as usize;
-        if out.len() - header < len {
-            return None;
-        }
-        if len > 0 {
+    ) -> Option<()> {
+        let body = frame.put(&plan.unit, plan.last, plan.len as usize)?;
+        if plan.len > 0 {
             let wqe = self.sq.get(position)?;
-            let room = out.slice(header, len);
-            if gather(host, self.config.pd, &wqe.wr.payload, plan.offset, room).is_err() {
+            if gather(host, self.config.pd, &wqe.wr.payload, plan.offset, body).is_err() {
                 self.fail_at(position, WcStatus::LocProtErr, host);
                 return None;
             }
         }
-        Some(header + len)
+        Some(())
     }
 
     fn advance(&mut self, position: u64, seq: u64, plan: &Plan, room: u32) {
@@ -339,7 +312,7 @@ impl Qp {
             return;
         };
         let with_imm = matches!(wqe.wr.op, SendOp::WriteImm { .. });
-        let is_imm = matches!(plan.segment.message, Message::Immediate { .. });
+        let is_imm = matches!(plan.unit, Unit::Immediate { .. });
         if !is_imm {
             if plan.offset == wqe.emitted {
                 wqe.runs.note(seq, plan.offset, room);
@@ -348,7 +321,7 @@ impl Qp {
             }
             wqe.emitted = plan.offset + plan.len;
         }
-        if plan.segment.last && (!with_imm || is_imm) {
+        if plan.last && (!with_imm || is_imm) {
             wqe.end = Some(seq + 1);
             self.sq.cursor = position + 1;
         }
@@ -357,18 +330,19 @@ impl Qp {
     pub(super) fn request_again<H: Host>(
         &mut self,
         seq: u64,
-        out: &mut BytesMut<'_>,
+        frame: &mut impl Frame,
         host: &mut H,
-    ) -> Option<(SegMeta, usize)> {
+    ) -> Option<SegMeta> {
         if self.attr.state == QpState::Err {
             return None;
         }
         let position = self.sq.find(seq)?;
         let plan = self.plan_again(position, seq)?;
-        let len = self.build(position, &plan, out, host)?;
-        Some((plan.meta(seq), len))
+        self.build(position, &plan, frame, host)?;
+        Some(plan.meta(seq))
     }
 
+    #[inline]
     pub(super) fn requests_acked<H: Host>(&mut self, upto: u64, host: &mut H) {
         if upto > self.sq.acked {
             self.sq.acked = upto;
@@ -377,7 +351,20 @@ impl Qp {
     }
 
     /// Completes the oldest work requests while they are done.
+    #[inline]
     fn retire<H: Host>(&mut self, host: &mut H) {
+        while let Some(send) = self.sq.pop_plain() {
+            let signaled = self.signaled(send.flags);
+            self.succeed(host, (send.wr_id, WcOpcode::Send), signaled, send.len);
+        }
+        if self.sq.front().is_some() || self.attr.state == QpState::Sqd {
+            self.retire_others(host);
+        }
+    }
+
+    /// As [`Qp::retire`], where the oldest is not plain.
+    #[inline(never)]
+    fn retire_others<H: Host>(&mut self, host: &mut H) {
         while let Some(wqe) = self.sq.front() {
             if wqe.failed.is_some() {
                 let status = wqe.failed.unwrap_or(WcStatus::GeneralErr);
@@ -466,9 +453,9 @@ impl Qp {
         }
     }
 
-    /// Sends queued that never got as far as a segment, because the peer did not answer.
+    /// Sends queued that never got as far as a unit, because the peer did not answer.
     fn is_ready_to_send(&self) -> bool {
-        matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.sq.front().is_some()
+        matches!(self.attr.state, QpState::Rts | QpState::Sqd) && self.has_sends()
     }
 
     pub(super) fn note_drained<H: Host>(&mut self, host: &mut H) {
@@ -480,39 +467,21 @@ impl Qp {
     }
 
     /// Places an answer.
-    pub(super) fn on_response<H: Host>(&mut self, segment: Bytes<'_>, host: &mut H) -> Verdict {
+    pub(super) fn on_response<H: Host>(
+        &mut self,
+        unit: &Unit,
+        payload: Bytes<'_>,
+        host: &mut H,
+    ) -> Verdict {
         if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
             // Late answers of a failed queue pair: acknowledge them, so that the peer forgets them.
             return Verdict::Placed;
         }
-        let mut head = [0; MAX_HEADER];
-        let n = segment.copy_to(&mut head);
-        let parsed = Segment::parse(&head[..n]);
-        let placed = match parsed {
-            Ok((
-                Segment {
-                    message: Message::ReadResponse { stag, to },
-                    ..
-                },
-                header,
-            )) => self.place_answer(stag, to, segment.split_at(header).1, host),
-            Ok((
-                Segment {
-                    message:
-                        Message::AtomicResponse {
-                            request_id,
-                            original,
-                            ..
-                        },
-                    ..
-                },
-                _,
-            )) => self.place_answer(
-                request_id,
-                0,
-                original.to_ne_bytes().as_slice().into(),
-                host,
-            ),
+        let placed = match *unit {
+            Unit::ReadAnswer { id, offset } => self.place_answer(id, offset, payload, host),
+            Unit::AtomicAnswer { id, original, .. } => {
+                self.place_answer(id, 0, original.to_ne_bytes().as_slice().into(), host)
+            }
             _ => Err(None),
         };
         match placed {
@@ -530,7 +499,7 @@ impl Qp {
         Verdict::Placed
     }
 
-    /// Scatters an answer's bytes and counts them: each segment arrives once, so the answer is
+    /// Scatters an answer's bytes and counts them: each unit arrives once, so the answer is
     /// whole when as many bytes as asked for have come.
     fn place_answer<H: Host>(
         &mut self,

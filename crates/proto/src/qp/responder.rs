@@ -2,10 +2,6 @@
 
 use std::collections::VecDeque;
 
-use causeway_wire::ddp::UNTAGGED_LEN;
-use causeway_wire::plain_send;
-use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
-
 use super::Qp;
 use super::answers::Answer;
 use super::segments::scatter;
@@ -13,6 +9,7 @@ use crate::bytes::Bytes;
 use crate::host::Host;
 use crate::types::{QpEvent, QpState, RecvWr, Service, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
+use crate::unit::Unit;
 
 /// A receive that a SEND is being placed into.
 #[derive(Debug)]
@@ -32,10 +29,10 @@ pub(super) struct Responder {
     from_srq: Option<(RecvWr, u32)>,
     /// Expected message sequence number of untagged queue 0.
     pub(super) send_msn: u32,
-    /// The WRITE under way or just done: number of its first segment, of the next, bytes placed.
+    /// The WRITE under way or just done: number of its first unit, of the next, bytes placed.
     write: Option<(u64, u64, u32)>,
     established: bool,
-    /// The message of an unreliable connection that is being dropped, by its first segment.
+    /// The message of an unreliable connection that is being dropped, by its first unit.
     pub(super) dropping: Option<u64>,
     pub(super) late_refusal: Option<(u64, Nak)>,
 }
@@ -50,11 +47,12 @@ impl Responder {
 }
 
 impl Qp {
-    /// Places or executes a request segment.
+    /// Places or executes a request.
     pub(super) fn on_request<H: Host>(
         &mut self,
         meta: SegMeta,
-        segment: Bytes<'_>,
+        unit: &Unit,
+        payload: Bytes<'_>,
         in_order: bool,
         host: &mut H,
     ) -> Verdict {
@@ -65,46 +63,47 @@ impl Qp {
             return Verdict::Ignore;
         }
         if self.config.service == Service::Uc {
-            return self.on_unreliable(meta, segment, in_order, host);
+            return self.on_unreliable(meta, unit, payload, in_order, host);
         }
-        if in_order && let Some(msn) = self.as_plain_send(meta, &segment) {
-            let body = segment.split_at(UNTAGGED_LEN).1;
-            let done = self.place_whole(meta, &Send::plain(msn), body, host);
-            return self.judge(done, in_order, host);
-        }
-        let mut head = [0; MAX_HEADER];
-        let n = segment.copy_to(&mut head);
-        let parsed = Segment::parse(&head[..n]);
-        let Ok((segment_header, header)) = parsed else {
-            return self.judge(Err(Nak::InvalidRequest), in_order, host);
-        };
-        let body = segment.split_at(header).1;
         if !in_order {
-            return self.place_early(meta, segment_header, body, host);
+            return self.place_early(meta, unit, payload, host);
         }
-        let done = self.execute(meta, segment_header.message, body, host);
+        let done = self.execute(meta, unit, payload, host);
         self.judge(done, in_order, host)
     }
 
-    /// Places a message that is one segment, the next expected and without options: the shortest
-    /// way to its completion. Returns false, with nothing done, where
-    /// [`crate::ulp::Ulp::receive`] must look.
-    #[inline]
-    pub fn receive_plain<H: Host>(&mut self, segment: Bytes<'_>, host: &mut H) -> bool {
+    /// Places a SEND that is one unit, the next expected and without options, as its link
+    /// says: what carries it names neither its number nor what it is.
+    pub(super) fn on_message<H: Host>(
+        &mut self,
+        meta: SegMeta,
+        body: Bytes<'_>,
+        host: &mut H,
+    ) -> Verdict {
+        let due = self.config.service == Service::Rc && self.responder.current.is_none();
+        let unit = match due {
+            true => Unit::plain_send(self.responder.send_msn.wrapping_add(1)),
+            false => Unit::Unreadable,
+        };
+        self.on_request(meta, &unit, body, true, host)
+    }
+
+    /// As [`Ulp::message`](crate::ulp::Ulp::message), where nothing is out of the ordinary: the
+    /// shortest way to its completion. Returns false, with nothing done, where that must look.
+    #[inline(always)]
+    pub fn receive_plain<H: Host>(&mut self, body: Bytes<'_>, host: &mut H) -> bool {
         let plain = self.attr.state == QpState::Rts
             && self.responder.established
             && self.responder.current.is_none()
+            && self.config.service == Service::Rc
             && !self.config.srq;
-        let msn = self.responder.send_msn.wrapping_add(1);
-        let (Some(header), Some(wr)) = (segment.first_chunk(), self.rq.front()) else {
+        let Some(wr) = self.rq.front() else {
             return false;
         };
-        let body = segment.split_at(UNTAGGED_LEN).1;
         let [sge] = wr.sges.as_slice() else {
             return false;
         };
-        let fits = !body.is_empty() && body.len() <= sge.length as usize;
-        if !plain || !fits || header != plain_send::emit(msn) {
+        if !plain || body.is_empty() || body.len() > sge.length as usize {
             return false;
         }
         let pd = self.config.pd;
@@ -116,78 +115,68 @@ impl Qp {
             ..self.blank_wc(wr.wr_id, WcOpcode::Recv, WcStatus::Success)
         };
         self.rq.pop_front();
-        self.responder.send_msn = msn;
+        self.responder.send_msn = self.responder.send_msn.wrapping_add(1);
         host.complete_recv(self.config.qpn, wc, false);
         true
-    }
-
-    /// The number of a message that [`Qp::place_whole`] takes, where its header says so at a
-    /// glance.
-    fn as_plain_send(&self, meta: SegMeta, segment: &Bytes<'_>) -> Option<u32> {
-        if !meta.last || self.config.srq || self.responder.current.is_some() {
-            return None;
-        }
-        plain_send::parse(&segment.first_chunk()?)
     }
 
     pub(super) fn execute<H: Host>(
         &mut self,
         meta: SegMeta,
-        message: Message,
+        unit: &Unit,
         body: Bytes<'_>,
         host: &mut H,
     ) -> Result<Verdict, Nak> {
-        match message {
-            Message::Write { stag, to } => self.place_write(meta, stag, to, body, host),
-            Message::Send {
+        match *unit {
+            Unit::Write { rkey, addr } => self.place_write(meta, rkey, addr, body, host),
+            Unit::Send {
                 msn,
-                mo,
+                offset,
                 solicited,
                 invalidate,
                 imm,
             } => {
                 let send = Send {
                     msn,
-                    mo,
+                    offset,
                     solicited,
                     invalidate,
                     imm,
                 };
                 self.place_send(meta, &send, body, host)
             }
-            Message::Immediate {
+            Unit::Immediate {
                 msn,
                 solicited,
                 imm,
                 written,
             } => self.take_immediate(meta, msn, solicited, (imm, written), host),
-            Message::ReadRequest {
+            Unit::Read {
                 msn,
-                sink_stag,
+                id,
                 len,
-                src_stag,
-                src_to,
-                ..
+                rkey,
+                addr,
             } => {
                 let answer = Answer::Read {
-                    sink: sink_stag,
-                    rkey: src_stag,
-                    addr: src_to,
+                    id,
+                    rkey,
+                    addr,
                     len,
                 };
                 self.accept_read(meta.seq, msn, answer, host)
                     .map(|()| Verdict::Placed)
             }
-            Message::AtomicRequest {
+            Unit::Atomic {
                 msn,
-                request_id,
-                stag,
-                to,
+                id,
+                rkey,
+                addr,
                 op,
             } => self
-                .execute_atomic(meta.seq, msn, (request_id, stag, to), op, host)
+                .execute_atomic(meta.seq, msn, (id, rkey, addr), op, host)
                 .map(|()| Verdict::Placed),
-            Message::ReadResponse { .. } | Message::AtomicResponse { .. } => {
+            Unit::ReadAnswer { .. } | Unit::AtomicAnswer { .. } | Unit::Unreadable => {
                 Err(Nak::InvalidRequest)
             }
         }
@@ -234,27 +223,28 @@ impl Qp {
         }
     }
 
-    /// Places a middle segment ahead of its turn. Whatever is not plainly in order is judged when
+    /// Places a middle unit ahead of its turn. Whatever is not plainly in order is judged when
     /// its turn comes.
     fn place_early<H: Host>(
         &mut self,
         meta: SegMeta,
-        segment: Segment,
+        unit: &Unit,
         body: Bytes<'_>,
         host: &mut H,
     ) -> Verdict {
-        if segment.last || meta.last {
+        if meta.last {
             return Verdict::Later;
         }
-        let done = match segment.message {
-            Message::Write { stag, to } => self.place_write(meta, stag, to, body, host),
-            Message::Send { mo, .. } => match &mut self.responder.current {
+        let done = match *unit {
+            Unit::Write { rkey, addr } => self.place_write(meta, rkey, addr, body, host),
+            Unit::Send { offset, .. } => match &mut self.responder.current {
                 Some(current) if current.first == meta.first => {
-                    let end = u64::from(mo) + body.len() as u64;
+                    let end = u64::from(offset) + body.len() as u64;
                     let fits = end <= current.capacity;
                     let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
-                    let placed =
-                        |(wr, pd): (&RecvWr, u32)| scatter(host, pd, &wr.sges, mo, body).is_ok();
+                    let placed = |(wr, pd): (&RecvWr, u32)| {
+                        scatter(host, pd, &wr.sges, offset, body).is_ok()
+                    };
                     if fits && wr.is_some_and(placed) {
                         current.placed = current.placed.saturating_add(length(&body));
                         Ok(Verdict::Placed)
@@ -272,8 +262,8 @@ impl Qp {
     fn place_write<H: Host>(
         &mut self,
         meta: SegMeta,
-        stag: u32,
-        to: u64,
+        rkey: u32,
+        addr: u64,
         body: Bytes<'_>,
         host: &mut H,
     ) -> Result<Verdict, Nak> {
@@ -287,7 +277,7 @@ impl Qp {
         // A WRITE of no bytes needs no valid key (InfiniBand specification 9.7.4.1.5).
         let len = length(&body);
         if len > 0 {
-            host.write_remote(self.via(), stag, to, body)
+            host.write_remote(self.via(), rkey, addr, body)
                 .map_err(|_| Nak::RemoteAccess)?;
         }
         let so_far = match self.responder.write {
@@ -330,7 +320,7 @@ impl Qp {
                 return self.place_whole(meta, send, body, host);
             }
             let expected = self.responder.send_msn.wrapping_add(1);
-            if meta.seq != meta.first || send.mo != 0 || send.msn != expected {
+            if meta.seq != meta.first || send.offset != 0 || send.msn != expected {
                 return Err(Nak::InvalidRequest);
             }
             // An unreliable connection may have one left from a message that it dropped.
@@ -352,14 +342,14 @@ impl Qp {
             return Err(Nak::InvalidRequest);
         };
         let len = length(&body);
-        let end = u64::from(send.mo) + u64::from(len);
+        let end = u64::from(send.offset) + u64::from(len);
         if current.first != meta.first {
             return Err(Nak::InvalidRequest);
         }
         if end > current.capacity {
             return Err(self.fail_recv(WcStatus::LocLenErr, Nak::InvalidRequest, host));
         }
-        if scatter(host, pd, &wr.sges, send.mo, body).is_err() {
+        if scatter(host, pd, &wr.sges, send.offset, body).is_err() {
             return Err(self.fail_recv(WcStatus::LocProtErr, Nak::RemoteOperation, host));
         }
         current.placed = current.placed.saturating_add(len);
@@ -372,7 +362,7 @@ impl Qp {
         self.finish_send(send, host)
     }
 
-    /// Places a SEND that is one segment, as most are, in one go. Invalidation aside.
+    /// Places a SEND that is one unit, as most are, in one go. Invalidation aside.
     fn place_whole<H: Host>(
         &mut self,
         meta: SegMeta,
@@ -381,7 +371,7 @@ impl Qp {
         host: &mut H,
     ) -> Result<Verdict, Nak> {
         let expected = self.responder.send_msn.wrapping_add(1);
-        if meta.seq != meta.first || send.mo != 0 || send.msn != expected {
+        if meta.seq != meta.first || send.offset != 0 || send.msn != expected {
             return Err(Nak::InvalidRequest);
         }
         let Some(wr) = self.rq.front() else {
@@ -419,8 +409,8 @@ impl Qp {
     }
 
     fn finish_send<H: Host>(&mut self, send: &Send, host: &mut H) -> Result<Verdict, Nak> {
-        if let Some(stag) = send.invalidate {
-            match host.invalidate(self.via(), stag) {
+        if let Some(rkey) = send.invalidate {
+            match host.invalidate(self.via(), rkey) {
                 Ok(None) => {}
                 // It accesses directly what all before this request is done for, and waits for the
                 // acknowledgment of this one before it goes on.
@@ -436,7 +426,7 @@ impl Qp {
         self.responder.send_msn = send.msn;
         let (imm, flags) = match (send.imm, send.invalidate) {
             (Some(imm), _) => (imm, WcFlags::WITH_IMM),
-            (None, Some(stag)) => (stag, WcFlags::WITH_INV),
+            (None, Some(rkey)) => (rkey, WcFlags::WITH_INV),
             (None, None) => (0, WcFlags::empty()),
         };
         let blank = self.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success);
@@ -485,7 +475,7 @@ impl Qp {
         (imm, written): (u32, u32),
         host: &mut H,
     ) -> Result<Verdict, Nak> {
-        // A WRITE of no bytes has no segment: the one before this, if any, is another message.
+        // A WRITE of no bytes has no unit: the one before this, if any, is another message.
         let agrees = match self.responder.write {
             _ if written == 0 || meta.direct => true,
             Some((_, next, bytes)) => next == meta.seq && bytes == written,
@@ -511,26 +501,13 @@ impl Qp {
     }
 }
 
-/// The fields of a SEND segment.
+/// The fields of [`Unit::Send`].
 struct Send {
     msn: u32,
-    mo: u32,
+    offset: u32,
     solicited: bool,
     invalidate: Option<u32>,
     imm: Option<u32>,
-}
-
-impl Send {
-    /// One segment, no options.
-    fn plain(msn: u32) -> Send {
-        Send {
-            msn,
-            mo: 0,
-            solicited: false,
-            invalidate: None,
-            imm: None,
-        }
-    }
 }
 
 /// The receive that a SEND is placed into, and the protection domain that its entries are checked

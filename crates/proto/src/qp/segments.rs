@@ -1,35 +1,8 @@
-//! Building segments out of registered memory, and placing their payload into it.
-
-use causeway_wire::rdmap::{MAX_HEADER, Segment};
+//! Gathering payload out of registered memory, and scattering it there.
 
 use crate::bytes::{Bytes, BytesMut};
 use crate::host::{Host, MemError};
 use crate::types::{Payload, Sge};
-
-/// Segments with more payload than this carry whole cache lines, so that copies stay aligned.
-const LONG: usize = 4096;
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Payload that a segment of `out` bytes carries behind `header` bytes; `None` where there is no
-/// room for the header.
-#[inline]
-pub(super) fn payload_room(out: usize, header: usize) -> Option<u32> {
-    let room = out.checked_sub(header)?;
-    let room = if room > LONG {
-        room - room % LINE
-    } else {
-        room
-    };
-    u32::try_from(room).ok()
-}
-
-/// Writes a segment's header to the start of `out`; `None` where it does not fit.
-pub(super) fn put_header(segment: &Segment, out: &mut BytesMut<'_>) -> Option<usize> {
-    let mut header = [0; MAX_HEADER];
-    let len = segment.emit(&mut header)?;
-    out.put(0, &header[..len]).then_some(len)
-}
 
 /// Copies `len` bytes from `offset` of a work request's payload to `out` at `at`, which has room.
 pub(super) fn gather<H: Host>(

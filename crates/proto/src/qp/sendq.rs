@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use smallvec::SmallVec;
 
+use super::plain::{PlainSend, PlainSends};
 use crate::types::{SendWr, WcStatus};
 
 /// Segments of equal size that follow each other in one message. The size changes where a message
@@ -93,6 +94,8 @@ pub(super) struct SendWqe {
 /// The send queue.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
+    /// Plain sends that are under way. The others are behind them.
+    plain: PlainSends,
     wqes: VecDeque<SendWqe>,
     /// Position of the oldest in the life of the queue.
     base: u64,
@@ -106,8 +109,6 @@ pub(super) struct SendQueue {
     /// up together, which compilers make one load of twice the width of, and such a load waits
     /// until the stores that it spans are in the cache.
     since_completion: u64,
-    /// For each completion not polled yet, how many work requests it releases.
-    releases: VecDeque<u64>,
     /// Next untagged message sequence numbers of queues 0 and 1 (RFC 5040 section 5.1: from 1).
     pub send_msn: u32,
     pub read_msn: u32,
@@ -152,39 +153,49 @@ impl SendQueue {
     }
 
     /// As pushed behind nothing unsent, and then built: the next message of queue 0, whole in
-    /// segment `seq`.
-    #[inline]
-    pub fn push_built(&mut self, wr: SendWr, len: u32, seq: u64) {
+    /// segment `seq`. [`SendQueue::takes_plain`] has said that it can be.
+    #[inline(always)]
+    pub fn push_plain(&mut self, send: PlainSend, seq: u64) {
         self.send_msn = self.send_msn.wrapping_add(1);
-        let mut runs = Runs::default();
-        runs.note(seq, 0, len);
         self.used += 1;
-        self.wqes.push_back(SendWqe {
-            wr,
-            len,
-            first: seq,
-            end: Some(seq + 1),
-            emitted: len,
-            runs,
-            msn: self.send_msn,
-            answered_bytes: 0,
-            answered: false,
-            failed: None,
-            way: Way::Unknown,
-            placed: None,
-        });
         self.cursor += 1;
+        self.plain.push(send, seq, self.send_msn);
+    }
+
+    /// Whether a message can be posted and sent at once as segment `seq`, and be plain.
+    #[inline(always)]
+    pub fn takes_plain(&self, seq: u64) -> bool {
+        self.wqes.is_empty() && !self.halted && self.plain.takes(seq)
+    }
+
+    /// Removes the oldest plain one, if it is acknowledged.
+    #[inline(always)]
+    pub fn pop_plain(&mut self) -> Option<PlainSend> {
+        let send = self.plain.pop_below(self.acked)?;
+        self.popped();
+        Some(send)
+    }
+
+    /// Makes all of them like others.
+    #[cold]
+    fn widen(&mut self) {
+        let mut wide = VecDeque::with_capacity(self.wqes.len() + self.plain.len() as usize);
+        while let Some(wqe) = self.plain.pop_wide() {
+            wide.push_back(wqe);
+        }
+        wide.append(&mut self.wqes);
+        self.wqes = wide;
     }
 
     /// Removes the oldest, complete or flushed. Its completion, if any, is to be noted with
     /// [`SendQueue::completed`].
     pub fn pop(&mut self) -> Option<SendWqe> {
-        let wqe = self.wqes.pop_front()?;
+        let wqe = self.plain.pop_wide().or_else(|| self.wqes.pop_front())?;
         self.popped();
         Some(wqe)
     }
 
-    /// As [`SendQueue::pop`], where nobody needs it.
+    /// As [`SendQueue::pop`] of one that [`SendQueue::front`] has shown and nobody needs.
     #[inline(always)]
     pub fn drop_front(&mut self) {
         if self.wqes.pop_front().is_some() {
@@ -203,32 +214,33 @@ impl SendQueue {
     /// Whether nothing is posted that is not complete.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
-        self.wqes.is_empty()
+        self.wqes.is_empty() && self.plain.is_empty()
     }
 
+    #[inline(always)]
     fn popped(&mut self) {
         self.base += 1;
         self.cursor = self.cursor.max(self.base);
         self.since_completion += 1;
     }
 
-    /// A completion was queued for the work request just popped.
-    pub fn completed(&mut self) {
-        self.releases.push_back(self.since_completion);
-        self.since_completion = 0;
+    /// A completion is queued for the work request just popped. Returns how many places in the
+    /// queue are free again once it is polled.
+    #[inline]
+    pub fn completed(&mut self) -> u32 {
+        // Never more than the queue has places.
+        std::mem::take(&mut self.since_completion) as u32
     }
 
-    /// The oldest completion was polled.
-    pub fn release(&mut self) {
-        if let Some(n) = self.releases.pop_front() {
-            let n = u32::try_from(n).unwrap_or(u32::MAX);
-            self.used = self.used.saturating_sub(n);
-        }
+    /// A completion was polled that frees so many places.
+    #[inline]
+    pub fn release(&mut self, places: u32) {
+        self.used = self.used.saturating_sub(places);
     }
 
     /// How many are not completely built yet.
     pub fn unsent(&self) -> u64 {
-        self.base + self.wqes.len() as u64 - self.cursor
+        self.base + self.plain.len() + self.wqes.len() as u64 - self.cursor
     }
 
     /// How many are built and not complete.
@@ -238,11 +250,13 @@ impl SendQueue {
 
     /// Length of the one posted last.
     pub fn newest_len(&self) -> u32 {
-        self.wqes.back().map_or(0, |wqe| wqe.len)
+        let plain = self.plain.newest().map_or(0, |send| send.len);
+        self.wqes.back().map_or(plain, |wqe| wqe.len)
     }
 
+    /// The oldest, if it is not plain.
     pub fn front(&self) -> Option<&SendWqe> {
-        self.wqes.front()
+        self.wqes.front().filter(|_| self.plain.is_empty())
     }
 
     /// The work request at the cursor.
@@ -250,14 +264,20 @@ impl SendQueue {
         self.get(self.cursor)
     }
 
+    /// The one at a position, if it is not plain.
     pub fn get(&self, position: u64) -> Option<&SendWqe> {
-        self.wqes
-            .get(usize::try_from(position.checked_sub(self.base)?).ok()?)
+        self.wqes.get(self.index(position)?)
     }
 
+    /// As [`SendQueue::get`], to be changed.
     pub fn get_mut(&mut self, position: u64) -> Option<&mut SendWqe> {
-        self.wqes
-            .get_mut(usize::try_from(position.checked_sub(self.base)?).ok()?)
+        let index = self.index(position)?;
+        self.wqes.get_mut(index)
+    }
+
+    fn index(&self, position: u64) -> Option<usize> {
+        let first = self.base + self.plain.len();
+        usize::try_from(position.checked_sub(first)?).ok()
     }
 
     /// Position of the started work request that the low 32 bits name.
@@ -271,9 +291,14 @@ impl SendQueue {
         (position <= self.cursor).then_some(position)
     }
 
-    /// Position of the started work request that segment `seq` belongs to.
-    pub fn find(&self, seq: u64) -> Option<u64> {
-        let started = usize::try_from(self.cursor - self.base).ok()?;
+    /// Position of the started work request that segment `seq` belongs to, which is not plain any
+    /// more then.
+    pub fn find(&mut self, seq: u64) -> Option<u64> {
+        if self.plain.has(seq) {
+            self.widen();
+        }
+        let first = self.base + self.plain.len();
+        let started = usize::try_from(self.cursor - first).ok()?;
         let started = (started + 1).min(self.wqes.len());
         let slice = self.wqes.range(..started);
         // Work requests with segments are in order of `first`; local ones have an empty range.
@@ -290,7 +315,7 @@ impl SendQueue {
         }
         let wqe = self.wqes.get(low)?;
         let begun = wqe.end.is_some() || wqe.emitted > 0;
-        (begun && wqe.first <= seq).then_some(self.base + low as u64)
+        (begun && wqe.first <= seq).then_some(first + low as u64)
     }
 
     /// Whether the work request at the cursor is the oldest: all before it are complete.
@@ -302,7 +327,11 @@ impl SendQueue {
     /// A number that none of the segments sent so far reaches, and that none to be sent is below.
     pub fn sent_before(&self) -> u64 {
         let newest = self.cursor.checked_sub(1).and_then(|at| self.get(at));
-        newest.and_then(|wqe| wqe.end).unwrap_or(self.acked)
+        let before = match self.plain.is_empty() {
+            true => self.acked,
+            false => self.plain.end(),
+        };
+        newest.and_then(|wqe| wqe.end).unwrap_or(before)
     }
 
     /// The work request at the cursor, to be changed.
@@ -312,7 +341,7 @@ impl SendQueue {
 
     /// Position of the oldest, if there is one.
     pub fn position_of_front(&self) -> Option<u64> {
-        (!self.wqes.is_empty()).then_some(self.base)
+        (!self.is_empty()).then_some(self.base)
     }
 
     /// Whether a started work request is unfinished.

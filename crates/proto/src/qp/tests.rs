@@ -3,7 +3,9 @@
 use smallvec::smallvec;
 
 use super::*;
+use crate::bytes::BytesMut;
 use crate::types::{Access, QpAttrMask as M, SendFlags, Sge};
+use crate::unit::Kind;
 
 pub(super) use super::world::{KEY, PD, SIZE, World};
 
@@ -109,29 +111,66 @@ fn connect(qp: &mut Qp, world: &mut World) {
     }
 }
 
-/// Carries one segment from `from` to `to`, in the manner of a lossless link.
+/// A unit, as it is: nobody encodes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Built {
+    room: usize,
+    unit: Unit,
+    last: bool,
+    payload: Vec<u8>,
+}
+
+impl Built {
+    pub(super) fn new(room: usize) -> Self {
+        Built {
+            room,
+            unit: Unit::Unreadable,
+            last: false,
+            payload: Vec::new(),
+        }
+    }
+}
+
+impl Built {
+    /// What was built.
+    pub(super) fn sent(&self) -> (Unit, &[u8]) {
+        (self.unit, &self.payload)
+    }
+}
+
+impl Frame for Built {
+    fn room(&self, _: Kind) -> Option<u32> {
+        u32::try_from(self.room).ok()
+    }
+
+    fn put(&mut self, unit: &Unit, last: bool, len: usize) -> Option<BytesMut<'_>> {
+        assert_ne!(*unit, Unit::Unreadable);
+        (self.unit, self.last) = (*unit, last);
+        self.payload = vec![0; len];
+        (len <= self.room).then_some(BytesMut::from(&mut self.payload[..]))
+    }
+}
+
+/// Carries one unit from `from` to `to`, in the manner of a lossless link.
 pub(super) fn carry(from: &mut End, to: &mut End, space: Space, room: usize) -> bool {
-    let mut buffer = vec![0; room];
+    let mut built = Built::new(room);
     let seq = from.sent[space as usize];
-    let mut out = BytesMut::from(&mut buffer[..]);
-    let Some((meta, len)) = from.qp.bind(&mut from.world).next(space, seq, &mut out) else {
+    let next = from.qp.bind(&mut from.world).next(space, seq, &mut built);
+    let Some(meta) = next else {
         return false;
     };
-    assert_eq!(meta.seq, seq);
+    assert_eq!((meta.seq, meta.last), (seq, built.last));
     from.sent[space as usize] += 1;
-    let verdict = to
-        .qp
-        .bind(&mut to.world)
-        .receive(space, meta, Bytes::from(&buffer[..len]), true);
+    let verdict = offer(to, space, meta, &built);
     let mut back = from.qp.bind(&mut from.world);
     match verdict {
         Verdict::Placed => back.acked(space, seq + 1),
         Verdict::NotReady(timer) => {
             if back.not_ready(seq, timer, Instant(0)).is_some() {
-                let mut out = BytesMut::from(&mut buffer[..]);
-                let again = back.again(space, seq, &mut out);
-                assert_eq!(again, Some((meta, len)));
-                return retry(from, to, meta, &buffer[..len]);
+                let mut repeated = Built::new(room);
+                let again = back.again(space, seq, &mut repeated);
+                assert_eq!((again, &repeated), (Some(meta), &built));
+                return retry(from, to, meta, &built);
             }
         }
         Verdict::Refused(nak) => back.refused(seq, nak),
@@ -140,11 +179,15 @@ pub(super) fn carry(from: &mut End, to: &mut End, space: Space, room: usize) -> 
     true
 }
 
-fn retry(from: &mut End, to: &mut End, meta: SegMeta, segment: &[u8]) -> bool {
-    let again = to
-        .qp
+fn offer(to: &mut End, space: Space, meta: SegMeta, built: &Built) -> Verdict {
+    let payload = Bytes::from(&built.payload[..]);
+    to.qp
         .bind(&mut to.world)
-        .receive(Space::Request, meta, segment.into(), true);
+        .receive(space, meta, &built.unit, payload, true)
+}
+
+fn retry(from: &mut End, to: &mut End, meta: SegMeta, built: &Built) -> bool {
+    let again = offer(to, Space::Request, meta, built);
     let mut back = from.qp.bind(&mut from.world);
     match again {
         Verdict::Placed => back.acked(Space::Request, meta.seq + 1),
@@ -428,7 +471,8 @@ fn queues_are_full_until_their_completions_are_polled() {
         a.qp.post_send(wr.clone(), &mut a.world),
         Err(PostError::Full)
     );
-    a.qp.release_send();
+    let places = a.world.places.pop().unwrap();
+    a.qp.release_send(places);
     assert_eq!(a.qp.post_send(wr, &mut a.world), Ok(()));
 }
 

@@ -5,14 +5,13 @@
 //! hears of it. A send is complete when the link has taken it, or has given it up: with success
 //! either way. Local errors stop the send queue (SQE), and leave receives as they are.
 
-use causeway_wire::rdmap::{MAX_HEADER, Message, Segment};
-
 use super::Qp;
 use super::local::carry_out;
 use crate::bytes::Bytes;
 use crate::host::Host;
 use crate::types::{QpEvent, QpState, SendOp, Service, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
+use crate::unit::Unit;
 
 /// What a link waits for a peer that does not answer, as `timeout` and `retry_cnt` of a reliable
 /// connection: these have none. Then it drops what it has.
@@ -120,11 +119,12 @@ impl Qp {
         self.sq.at_front() && !self.trails()
     }
 
-    /// Places a segment of an unreliable connection, or drops the message that it belongs to.
+    /// Places a unit of an unreliable connection, or drops the message that it belongs to.
     pub(super) fn on_unreliable<H: Host>(
         &mut self,
         meta: SegMeta,
-        segment: Bytes<'_>,
+        unit: &Unit,
+        body: Bytes<'_>,
         in_order: bool,
         host: &mut H,
     ) -> Verdict {
@@ -134,23 +134,16 @@ impl Qp {
         if self.responder.dropping == Some(meta.first) {
             return Verdict::Placed;
         }
-        let mut head = [0; MAX_HEADER];
-        let n = segment.copy_to(&mut head);
-        let Ok((parsed, header)) = Segment::parse(&head[..n]) else {
-            self.drop_message(meta, None);
-            return Verdict::Placed;
-        };
-        let body = segment.split_at(header).1;
-        let (msn, offered) = match parsed.message {
-            Message::Send { msn, .. } | Message::Immediate { msn, .. } => (Some(msn), true),
-            Message::Write { .. } => (None, true),
+        let (msn, offered) = match *unit {
+            Unit::Send { msn, .. } | Unit::Immediate { msn, .. } => (Some(msn), true),
+            Unit::Write { .. } => (None, true),
             _ => (None, false),
         };
         if !offered {
             self.drop_message(meta, msn);
             return Verdict::Placed;
         }
-        match self.execute(meta, parsed.message, body, host) {
+        match self.execute(meta, unit, body, host) {
             Ok(Verdict::Placed) => self.note_established(host),
             // Its own memory is at fault, not the message.
             Err(Nak::RemoteOperation) => self.fail(host),

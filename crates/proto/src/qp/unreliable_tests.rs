@@ -1,7 +1,8 @@
 //! Unreliable connections and datagrams: what is taken, what is dropped, and what is said of it.
 
-use super::tests::{KEY, PD, SIGNALED, SIZE, World, carry, pair_of, send_wr};
+use super::tests::{Built, KEY, PD, SIGNALED, SIZE, World, carry, pair_of, send_wr};
 use super::*;
+use crate::bytes::BytesMut;
 use crate::grh::{GRH_LEN, Route};
 use crate::types::{QpAttrMask as M, RecvWr, Sge};
 
@@ -140,9 +141,8 @@ fn uc_on_a_lossless_link_completes_when_handed_over() {
     let (mut a, _) = pair_of(Service::Uc);
     a.qp.set_direct(true);
     a.send(SendOp::Send, SIGNALED, &[(0, 8)]);
-    let mut buffer = [0; 1100];
-    let mut out = BytesMut::from(&mut buffer[..]);
-    let next = a.qp.bind(&mut a.world).next(Space::Request, 0, &mut out);
+    let mut built = Built::new(1100);
+    let next = a.qp.bind(&mut a.world).next(Space::Request, 0, &mut built);
     assert!(next.is_some());
     assert_eq!(a.world.sends.len(), 1);
     // Nothing is done in the peer's memory before it has arrived there.

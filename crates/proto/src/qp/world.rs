@@ -15,6 +15,8 @@ pub(super) const SIZE: usize = 64 * 1024;
 pub(super) struct World {
     pub(super) memory: RefCell<Vec<u8>>,
     pub(super) sends: Vec<Wc>,
+    /// Of each of them, the places in the send queue that polling it frees.
+    pub(super) places: Vec<u32>,
     pub(super) recvs: Vec<(Wc, bool)>,
     pub(super) srq: VecDeque<(RecvWr, u32)>,
     pub(super) events: Vec<QpEvent>,
@@ -30,6 +32,7 @@ impl World {
         World {
             memory: RefCell::new(vec![fill; SIZE]),
             sends: Vec::new(),
+            places: Vec::new(),
             recvs: Vec::new(),
             srq: VecDeque::new(),
             events: Vec::new(),
@@ -119,7 +122,8 @@ impl Memory for World {
 }
 
 impl Host for World {
-    fn complete_send(&mut self, _: u32, wc: Wc) {
+    fn complete_send(&mut self, _: u32, wc: Wc, places: u32) {
+        self.places.push(places);
         self.sends.push(wc);
     }
     fn complete_recv(&mut self, _: u32, wc: Wc, solicited: bool) {

@@ -9,7 +9,7 @@ use super::config::{ASKS_PER_WINDOW, DESERTED_AFTER};
 use super::input::terminate;
 use super::receive::Refused;
 use super::{Connection, SPACES, State, Transmit};
-use crate::bytes::BytesMut;
+use crate::ddp::Segment;
 use crate::time::Instant;
 use crate::ulp::{SegMeta, Space, Ulp};
 
@@ -248,7 +248,9 @@ impl Connection {
         let limit = self.tx.datagram.min(out.len());
         let body = out.get_mut(HEADER_LEN..limit)?;
         let seq = self.tx.spaces[space as usize].next();
-        let (meta, len) = ulp.next(space, seq, &mut BytesMut::from(body))?;
+        let mut segment = Segment::new(body);
+        let meta = ulp.next(space, seq, &mut segment)?;
+        let len = segment.len();
         debug_assert!(meta.seq == seq && len <= limit - HEADER_LEN);
         if !self.tx.spaces.iter().any(super::SendSpace::outstanding) {
             (self.tx.progress_at, self.tx.timeouts) = (now, 0);
@@ -292,10 +294,11 @@ impl Connection {
                 break;
             }
             let seq = self.tx.spaces[space as usize].next();
-            let Some((meta, len)) = ulp.next(space, seq, &mut BytesMut::from(&mut out[end..limit]))
-            else {
+            let mut segment = Segment::new(&mut out[end..limit]);
+            let Some(meta) = ulp.next(space, seq, &mut segment) else {
                 break;
             };
+            let len = segment.len();
             debug_assert!(meta.seq == seq && len <= limit - end);
             self.tx.spaces[space as usize].on_new(now, len, true);
             // There is room for it, and no segment is empty: it has a header.
@@ -335,10 +338,12 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         let body = out.get_mut(HEADER_LEN..)?;
-        let Some((meta, len)) = ulp.again(space, seq, &mut BytesMut::from(body)) else {
+        let mut segment = Segment::new(body);
+        let Some(meta) = ulp.again(space, seq, &mut segment) else {
             self.on_unbuildable(space, seq);
             return None;
         };
+        let len = segment.len();
         self.tx.spaces[space as usize].on_again(seq, now, HEADER_LEN + len);
         self.tx.resent += 1;
         self.stats.retransmits += 1;

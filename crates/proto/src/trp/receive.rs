@@ -1,6 +1,5 @@
 //! Data in: what is placed at once, what is held, what is refused (DESIGN section 5, udp).
 
-use causeway_wire::ddp::is_tagged;
 use causeway_wire::trp::{Bundled, Common, Position, Segments};
 
 use super::acks::Kind;
@@ -8,8 +7,10 @@ use super::input::expand;
 use super::recv::{Arrival, Held};
 use super::{Connection, DropReason};
 use crate::bytes::Bytes;
+use crate::ddp;
 use crate::time::Instant;
 use crate::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
+use crate::unit::Unit;
 
 /// A request that the queue pair would not take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,7 +122,8 @@ impl Connection {
 
     fn on_response(&mut self, now: Instant, meta: SegMeta, segment: &[u8], ulp: &mut impl Ulp) {
         let space = Space::Response;
-        if ulp.receive(space, meta, Bytes::from(segment), true) != Verdict::Placed {
+        let (unit, payload) = ddp::read(Bytes::from(segment));
+        if ulp.receive(space, meta, &unit, payload, true) != Verdict::Placed {
             return;
         }
         let r = &mut self.rx.spaces[space as usize];
@@ -147,7 +149,8 @@ impl Connection {
         let r = &mut self.rx.spaces[space as usize];
         let mut verdict = Verdict::Later;
         if meta.first <= r.next() && !meta.last {
-            verdict = ulp.receive(space, meta, Bytes::from(segment), false);
+            let (unit, payload) = ddp::read(Bytes::from(segment));
+            verdict = ulp.receive(space, meta, &unit, payload, false);
         }
         match verdict {
             Verdict::Placed => r.mark(meta.seq),
@@ -167,13 +170,15 @@ impl Connection {
         }
         let space = Space::Request;
         let had_holes = self.rx.spaces[space as usize].has_holes();
-        let verdict = ulp.receive(space, meta, Bytes::from(segment), true);
-        if !self.on_verdict(now, meta, kind(segment), verdict) {
+        let (unit, payload) = ddp::read(Bytes::from(segment));
+        let verdict = ulp.receive(space, meta, &unit, payload, true);
+        if !self.on_verdict(now, meta, kind(&unit), verdict) {
             return;
         }
         while let Some(Held { meta, segment }) = self.rx.spaces[space as usize].take_next() {
-            let verdict = ulp.receive(space, meta, Bytes::from(&*segment), true);
-            if !self.on_verdict(now, meta, kind(&segment), verdict) {
+            let (unit, payload) = ddp::read(Bytes::from(&*segment));
+            let verdict = ulp.receive(space, meta, &unit, payload, true);
+            if !self.on_verdict(now, meta, kind(&unit), verdict) {
                 return;
             }
         }
@@ -212,11 +217,10 @@ impl Connection {
     }
 }
 
-/// What a request is, by its last segment.
-fn kind(segment: &[u8]) -> Kind {
-    if is_tagged(segment) {
-        Kind::Write
-    } else {
-        Kind::Message
+/// What a request is, by its last unit.
+fn kind(unit: &Unit) -> Kind {
+    match unit {
+        Unit::Write { .. } => Kind::Write,
+        _ => Kind::Message,
     }
 }

@@ -8,11 +8,14 @@ use causeway_wire::trp::{
 use proptest::prelude::*;
 
 use super::*;
-use crate::bytes::{Bytes, BytesMut};
+use crate::bytes::Bytes;
 use crate::ulp::{SegMeta, Verdict};
+use crate::unit::{Frame, Kind, Unit};
 
 const COOKIE: u64 = 0xC00C1E;
 const QPNS: [u32; 2] = [1, 2];
+/// Bytes of payload of most segments.
+const SHORT: usize = 50;
 
 /// An upper layer that believes everything and counts what it must not be told twice.
 #[derive(Default)]
@@ -26,15 +29,17 @@ pub(super) struct Naive {
 }
 
 impl Naive {
-    fn segment(seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
-        let len = out.len().min(64);
+    fn segment(seq: u64, len: usize, frame: &mut impl Frame) -> Option<SegMeta> {
+        let len = len.min(frame.room(Kind::Write)? as usize);
         let meta = SegMeta {
             seq,
             first: seq - seq % 3,
             last: seq % 3 == 2,
             direct: false,
         };
-        out.put(0, &[7; 64][..len]).then_some((meta, len))
+        let unit = Unit::Write { rkey: 7, addr: 7 };
+        let mut body = frame.put(&unit, meta.last, len)?;
+        body.put(0, &vec![7; len]).then_some(meta)
     }
 }
 
@@ -43,21 +48,28 @@ impl Ulp for Naive {
         self.left[space as usize] > 0
     }
 
-    fn next(&mut self, space: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+    fn next(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         self.left[space as usize] = self.left[space as usize].checked_sub(1)?;
-        Self::segment(seq, out)
+        Self::segment(seq, SHORT, frame)
     }
 
-    fn again(&mut self, _: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+    fn again(&mut self, _: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         // Some can no longer be built.
         if seq % 11 == 10 {
             None
         } else {
-            Self::segment(seq, out)
+            Self::segment(seq, SHORT, frame)
         }
     }
 
-    fn receive(&mut self, space: Space, meta: SegMeta, _: Bytes<'_>, in_order: bool) -> Verdict {
+    fn receive(
+        &mut self,
+        space: Space,
+        meta: SegMeta,
+        _: &Unit,
+        _: Bytes<'_>,
+        in_order: bool,
+    ) -> Verdict {
         if space == Space::Response {
             return Verdict::Placed;
         }
@@ -74,10 +86,18 @@ impl Ulp for Naive {
         (!seq.is_multiple_of(13)).then(|| now + core::time::Duration::from_micros(50))
     }
 
+    fn expects_answer(&self) -> bool {
+        false
+    }
+
+    fn is_failed(&self) -> bool {
+        false
+    }
+
     fn refused(&mut self, _: u64, _: Nak) {}
 
-    fn other_version(&mut self, speaks: u8) {
-        self.theirs = Some(speaks);
+    fn other_version(&mut self, theirs: u8, _: u8) {
+        self.theirs = Some(theirs);
     }
 
     fn lost(&mut self) {
@@ -463,17 +483,17 @@ impl Ulp for Long {
         space == Space::Request && self.0 > 0
     }
 
-    fn next(&mut self, _: Space, seq: u64, out: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+    fn next(&mut self, _: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta> {
         self.0 = self.0.checked_sub(1)?;
-        let (meta, _) = Naive::segment(seq, out)?;
-        Some((meta, out.len()))
+        let len = frame.room(Kind::Write)? as usize;
+        Naive::segment(seq, len, frame)
     }
 
-    fn again(&mut self, _: Space, _: u64, _: &mut BytesMut<'_>) -> Option<(SegMeta, usize)> {
+    fn again(&mut self, _: Space, _: u64, _: &mut impl Frame) -> Option<SegMeta> {
         None
     }
 
-    fn receive(&mut self, _: Space, _: SegMeta, _: Bytes<'_>, _: bool) -> Verdict {
+    fn receive(&mut self, _: Space, _: SegMeta, _: &Unit, _: Bytes<'_>, _: bool) -> Verdict {
         Verdict::Placed
     }
 
@@ -483,9 +503,17 @@ impl Ulp for Long {
         None
     }
 
+    fn expects_answer(&self) -> bool {
+        false
+    }
+
+    fn is_failed(&self) -> bool {
+        false
+    }
+
     fn refused(&mut self, _: u64, _: Nak) {}
 
-    fn other_version(&mut self, _: u8) {}
+    fn other_version(&mut self, _: u8, _: u8) {}
 
     fn lost(&mut self) {}
 }

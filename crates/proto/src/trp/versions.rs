@@ -35,7 +35,7 @@ impl Connection {
             return DropReason::Cookie;
         }
         if self.is_requesting(ulp) {
-            ulp.other_version(notice.speaks);
+            ulp.other_version(notice.speaks, VERSION);
             self.lose(ulp);
         }
         DropReason::Version(notice.speaks)

@@ -5,9 +5,11 @@
 
 use core::ffi::{c_int, c_void};
 
+use causeway_identity::Access;
+
 use super::flow::{Place, SLOTS};
 use super::link::{Payload, Work};
-use super::memory::{LOCAL_WRITE, REMOTE_WRITE, Registration};
+use super::memory::Registration;
 use super::message::{ConnData, MAPPING_LEN, Message, REGION_LEN, Region};
 use super::socket::{self, Guard, Socket};
 use super::stream::Stream;
@@ -166,9 +168,9 @@ unsafe fn map(
     let (entry, access) = match remote {
         true => (
             Some(stream.mappings.free_entry()?),
-            LOCAL_WRITE | REMOTE_WRITE,
+            Access::LOCAL_WRITE | Access::REMOTE_WRITE,
         ),
-        false => (None, LOCAL_WRITE),
+        false => (None, Access::LOCAL_WRITE),
     };
     // SAFETY: as the caller promises; the registration ends when the program unmaps or closes.
     let registration = unsafe { Registration::new(pd, buf, len, access) }?;

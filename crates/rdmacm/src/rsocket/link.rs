@@ -9,7 +9,9 @@ use causeway_abi::{
 };
 use rustix::fs::OFlags;
 
-use super::memory::{Buffer, LOCAL_WRITE, REMOTE_WRITE};
+use causeway_identity::Access;
+
+use super::memory::Buffer;
 use super::message::{MAPPING_LEN, Message, REGION_LEN};
 use super::{config::Sizes, flow};
 use crate::errno::{Errno, INVALID, NOT_OFFERED, Result, last};
@@ -162,9 +164,9 @@ impl Link {
                 true => device::get()?.default_pd()?,
                 false => (*id).pd,
             };
-            let remote = LOCAL_WRITE | REMOTE_WRITE;
+            let remote = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let incoming = Buffer::new(pd, 2 * sizes.half() as usize, remote)?;
-            let outgoing = Buffer::new(pd, sizes.send_buffer as usize, LOCAL_WRITE)?;
+            let outgoing = Buffer::new(pd, sizes.send_buffer as usize, Access::LOCAL_WRITE)?;
             let table = Buffer::new(pd, table, remote)?;
             let queues = queues(id, receives + sends)?;
             let mut attr = IbvQpInitAttr {

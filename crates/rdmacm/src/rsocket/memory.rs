@@ -1,20 +1,14 @@
 //! Registered memory of an rsocket.
 
-use core::ffi::c_void;
+use core::ffi::{c_int, c_void};
 use core::ptr::{self, NonNull};
 
 use causeway_abi::{IbvMr, IbvPd};
+use causeway_identity::{Access, PAGE};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::errno::{Errno, Result, last};
 use crate::ffi;
-
-/// `IBV_ACCESS_LOCAL_WRITE`
-pub(super) const LOCAL_WRITE: i32 = 1;
-/// `IBV_ACCESS_REMOTE_WRITE`
-pub(super) const REMOTE_WRITE: i32 = 1 << 1;
-/// Buffers are whole pages, so that a peer can map all of them.
-const GRANULE: usize = 4096;
 
 /// A registration, undone when it is dropped.
 pub(super) struct Registration(NonNull<IbvMr>);
@@ -25,9 +19,14 @@ impl Registration {
     /// # Safety
     /// `pd` is a protection domain; `len` bytes at `addr` are the caller's to register, until the
     /// result is dropped.
-    pub unsafe fn new(pd: *mut IbvPd, addr: *mut c_void, len: usize, access: i32) -> Result<Self> {
+    pub unsafe fn new(
+        pd: *mut IbvPd,
+        addr: *mut c_void,
+        len: usize,
+        access: Access,
+    ) -> Result<Self> {
         // SAFETY: as the caller promises.
-        let mr = unsafe { ffi::ibv_reg_mr(pd, addr, len, access) };
+        let mr = unsafe { ffi::ibv_reg_mr(pd, addr, len, access.bits() as c_int) };
         NonNull::new(mr).map(Registration).ok_or_else(last)
     }
 
@@ -65,7 +64,8 @@ struct Pages {
 
 impl Pages {
     fn new(len: usize) -> Result<Pages> {
-        let len = len.next_multiple_of(GRANULE);
+        // Whole pages, so that a peer can map all of them.
+        let len = len.next_multiple_of(PAGE);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a mapping of its own, at no fixed address.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len, protection, MapFlags::PRIVATE) }?;
@@ -88,7 +88,7 @@ impl Buffer {
     ///
     /// # Safety
     /// `pd` is a protection domain that outlives the buffer.
-    pub unsafe fn new(pd: *mut IbvPd, len: usize, access: i32) -> Result<Buffer> {
+    pub unsafe fn new(pd: *mut IbvPd, len: usize, access: Access) -> Result<Buffer> {
         let pages = Pages::new(len)?;
         // SAFETY: as the caller promises; the pages outlive the registration.
         let registration = unsafe { Registration::new(pd, pages.start.cast(), pages.len, access) }?;

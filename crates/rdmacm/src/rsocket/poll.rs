@@ -5,9 +5,11 @@ use core::mem;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use causeway_look::Wait;
+
 use super::config::CONFIG;
 use super::connect::number;
-use super::socket::{self, Phase, Socket, State};
+use super::socket::{self, LOOKERS, Phase, Socket, State};
 use crate::errno::{Errno, INVALID, Result, last};
 
 /// What a rsocket reports without being asked.
@@ -150,15 +152,28 @@ fn doze(watched: &mut [Watched], deadline: Option<Instant>) -> Result<()> {
 
 /// Waits for the entries; how many have something to report.
 fn poll_until(watched: &mut [Watched], deadline: Option<Instant>) -> Result<usize> {
+    let ready = look(watched)?;
     let start = Instant::now();
+    if ready > 0 || deadline.is_some_and(|deadline| start >= deadline) {
+        return Ok(ready);
+    }
+    // What is known of one tells of all: they are waited for together.
+    let first = watched.iter().find_map(|one| one.socket.clone());
+    let mut wait = first.as_ref().map(|first| first.looks.begin(&LOOKERS));
     loop {
+        let looks = wait.as_mut().is_some_and(Wait::again);
+        if !looks && start.elapsed() >= CONFIG.polling {
+            doze(watched, deadline)?;
+        }
         let ready = look(watched)?;
-        let now = Instant::now();
-        if ready > 0 || deadline.is_some_and(|deadline| now >= deadline) {
+        if ready > 0 {
+            if let Some(wait) = wait {
+                wait.over();
+            }
             return Ok(ready);
         }
-        if now.duration_since(start) >= CONFIG.polling {
-            doze(watched, deadline)?;
+        if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            return Ok(0);
         }
     }
 }

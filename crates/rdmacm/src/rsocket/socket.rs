@@ -6,6 +6,7 @@
 //! Who sleeps waits for two descriptors: the event channel's and the completion channel's. The
 //! latter becomes readable once for each time that it is armed, and only who is about to sleep and
 //! finds nobody else asleep makes it unreadable: so no sleeper misses what it was armed for.
+//! Nothing is armed while a thread looks before it sleeps (`causeway-look`).
 
 use core::ffi::c_int;
 use core::ptr;
@@ -15,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use causeway_abi::{IbvPd, RdmaCmEvent, RdmaCmId, RdmaEventChannel};
 use causeway_cancel::Allowed;
+use causeway_look::{Lookers, Looks, Wait};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use rustix::fd::BorrowedFd;
 use rustix::fs::OFlags;
@@ -28,6 +30,8 @@ use crate::errno::{Errno, Result};
 use crate::id::{self, PS_TCP};
 use crate::{connect, event};
 
+/// Threads that look for what happens to rsockets.
+pub(super) static LOOKERS: Lookers = Lookers::new();
 /// Passes at most in which what a peer sent before its end is taken.
 const LAST_PASSES: usize = 64;
 
@@ -76,6 +80,8 @@ pub(crate) struct Socket {
     channel: ChannelPointer,
     queue: Arc<Queue>,
     pid: u32,
+    /// What is known of waits for it.
+    pub(super) looks: Looks,
     state: Mutex<State>,
 }
 
@@ -132,6 +138,7 @@ impl Socket {
             channel,
             queue,
             pid: std::process::id(),
+            looks: Looks::new(),
             state: Mutex::new(State {
                 id: ptr::null_mut(),
                 phase: Phase::Fresh,
@@ -260,9 +267,21 @@ impl Socket {
         deadline: Option<Instant>,
         done: impl Fn(&State) -> bool,
     ) -> Result<()> {
-        if self.spin(state, &done) {
-            return Ok(());
+        let mut wait = self.looks.begin(&LOOKERS);
+        if !self.spin(state, &mut wait, &done) {
+            self.sleep(state, deadline, &done)?;
         }
+        wait.over();
+        Ok(())
+    }
+
+    /// Sleeps until `done`.
+    fn sleep(
+        &self,
+        state: &mut Guard<'_>,
+        deadline: Option<Instant>,
+        done: &impl Fn(&State) -> bool,
+    ) -> Result<()> {
         loop {
             let fds = self.doze(state);
             self.progress(state);
@@ -284,15 +303,21 @@ impl Socket {
         }
     }
 
-    /// Polls for a while.
-    fn spin(&self, state: &mut Guard<'_>, done: &impl Fn(&State) -> bool) -> bool {
+    /// Polls for a while: as long as the administrator has said, and on where looks are worth it.
+    fn spin(
+        &self,
+        state: &mut Guard<'_>,
+        wait: &mut Wait<'_>,
+        done: &impl Fn(&State) -> bool,
+    ) -> bool {
         let start = Instant::now();
         loop {
             self.progress(state);
             if done(state) {
                 return true;
             }
-            if state.stream.is_none() || start.elapsed() >= CONFIG.polling {
+            let polls = wait.again() || start.elapsed() < CONFIG.polling;
+            if state.stream.is_none() || !polls {
                 return false;
             }
             MutexGuard::bump(state);

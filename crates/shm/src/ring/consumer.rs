@@ -3,13 +3,14 @@
 use super::record::{PADDING, Ready};
 use super::{Corrupt, Side};
 use crate::layout as l;
-use crate::mem::Region;
-use crate::sync::Ordering;
+use crate::mem::{Cursor, Region};
+use crate::sync::{AtomicU64, Ordering};
 
 /// Reads records in order. See the module for the protocol.
 #[derive(Debug)]
 pub struct Consumer {
-    mem: Region,
+    /// At the next record.
+    next: Cursor,
     /// Offset of the records.
     data: usize,
     /// Offset of our `head`.
@@ -77,9 +78,10 @@ impl Record<'_> {
 
 impl Consumer {
     pub(super) fn new(mem: Region, side: Side, capacity: usize) -> Consumer {
+        let data = side.other().data(capacity);
         Consumer {
-            mem,
-            data: side.other().data(capacity),
+            next: Cursor::new(mem, data),
+            data,
             head_at: side.words() + l::HEAD,
             capacity,
             head: 0,
@@ -101,7 +103,7 @@ impl Consumer {
     ///
     /// # Errors
     /// [`Corrupt`] if the peer wrote what is no record, and ever after.
-    #[inline]
+    #[inline(always)]
     pub fn peek(&mut self) -> Result<Option<Record<'_>>, Corrupt> {
         if self.broken {
             return Err(Corrupt);
@@ -120,11 +122,9 @@ impl Consumer {
         let Some(size) = self.peeked.take() else {
             return;
         };
-        self.head += size as u64;
-        self.number += 1;
-        self.mem
-            .word(self.head_at)
-            .store(self.head, Ordering::Release);
+        self.advance(size);
+        let head = self.next.mem().word(self.head_at);
+        head.store(self.head, Ordering::Release);
         causeway_fault::point("ring.consumed");
     }
 
@@ -140,48 +140,62 @@ impl Consumer {
         (self.head & (self.capacity as u64 - 1)) as usize
     }
 
-    #[inline]
+    #[inline(always)]
     fn ready_word(&self) -> u64 {
-        let at = self.data + self.offset() + l::RECORD_READY;
-        self.mem.word(at).load(Ordering::Acquire)
+        self.next_ready_word().load(Ordering::Acquire)
     }
 
+    /// The ready word of the next record.
+    #[inline(always)]
+    pub(super) fn next_ready_word(&self) -> &AtomicU64 {
+        self.next.cell().word(l::RECORD_READY)
+    }
+
+    /// Goes past a record of `size` bytes.
+    #[inline(always)]
+    fn advance(&mut self, size: usize) {
+        self.head += size as u64;
+        self.number += 1;
+        self.next.go_to(self.data + self.offset());
+    }
+
+    #[inline(always)]
     fn record(&mut self, word: u64) -> Result<Record<'_>, Corrupt> {
         let mut ready = self.decode(word)?;
         if ready.kind == PADDING {
-            self.head += (self.capacity - self.offset()) as u64;
-            self.number += 1;
+            self.advance(self.capacity - self.offset());
             // Padding is published with the record it makes room for, which isn't padding.
             ready = self.decode(self.ready_word())?;
             if ready.kind == PADDING {
                 return Err(self.poison());
             }
         }
-        let at = self.data + self.offset();
-        let cell = self.mem.cell(at);
+        let cell = self.next.cell();
         let seq = cell.word(l::RECORD_SEQ).load(Ordering::Relaxed);
         let ack = cell.word(l::RECORD_ACK).load(Ordering::Relaxed);
         self.ack_seen = self.ack_seen.max(ack);
         let len = ready.len as usize;
         self.peeked = Some(l::record_size(len));
-        let at = at + l::RECORD_HEADER;
+        let at = self.data + self.offset() + l::RECORD_HEADER;
         Ok(Record {
             kind: ready.kind,
             flags: ready.flags,
             seq,
             ack,
-            mem: &self.mem,
+            mem: self.next.mem(),
             at,
             len,
         })
     }
 
+    #[inline(always)]
     fn decode(&mut self, word: u64) -> Result<Ready, Corrupt> {
         let room = self.capacity - self.offset();
         Ready::decode(word, self.number, room, l::max_body(self.capacity))
             .map_err(|_| self.poison())
     }
 
+    #[cold]
     fn poison(&mut self) -> Corrupt {
         self.broken = true;
         self.peeked = None;

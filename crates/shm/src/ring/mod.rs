@@ -33,6 +33,8 @@
 
 mod consumer;
 mod direct;
+#[cfg(not(any(loom, shuttle)))]
+mod probe;
 mod producer;
 mod record;
 #[cfg(not(any(loom, shuttle)))]
@@ -40,6 +42,8 @@ mod reuse;
 
 pub use consumer::{Consumer, Record};
 pub use direct::{Grant, Watch};
+#[cfg(not(any(loom, shuttle)))]
+pub use probe::Probe;
 pub use producer::{Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 
@@ -213,10 +217,12 @@ impl Ring {
         })
     }
 
+    #[inline(always)]
     fn own(&self, word: usize) -> &crate::sync::AtomicU64 {
         self.mem.word(self.side.words() + word)
     }
 
+    #[inline(always)]
     fn peers(&self, word: usize) -> &crate::sync::AtomicU64 {
         self.mem.word(self.side.other().words() + word)
     }
@@ -229,6 +235,7 @@ impl Ring {
 
     /// Sets the acknowledgment: every request of the peer numbered below `upto` has been placed. It
     /// travels with the next record published, or by [`Ring::publish_ack`].
+    #[inline]
     pub fn set_req_ack(&mut self, upto: u64) {
         self.tx.set_ack(upto);
         // Nobody else reads this line while the process lives: it stays where it is.
@@ -243,6 +250,7 @@ impl Ring {
 
     /// Stores the newest acknowledgment in the shared word. Returns whether it was news there: then
     /// the peer must be notified of [`Attention::ACK`].
+    #[inline]
     pub fn publish_ack(&mut self) -> bool {
         let ack = self.tx.ack();
         if ack <= self.ack_word {
@@ -344,6 +352,7 @@ impl Ring {
     }
 
     /// What the peer wants to be told of. An unknown bit is ignored.
+    #[inline]
     pub(crate) fn peer_attention(&self) -> Attention {
         Attention(self.peers(l::ATTENTION).load(Ordering::Relaxed))
     }

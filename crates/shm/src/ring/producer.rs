@@ -172,7 +172,7 @@ impl Producer {
     ///
     /// # Errors
     /// As [`Producer::reserve`].
-    #[inline]
+    #[inline(always)]
     pub fn reserve_short(&mut self) -> Result<Option<ShortSlot<'_>>, Corrupt> {
         if self.broken {
             return Err(Corrupt);
@@ -232,7 +232,7 @@ impl Producer {
     }
 
     /// Before a short record: far enough into the circle it begins again.
-    #[inline]
+    #[inline(always)]
     fn mind_lap(&mut self) -> Result<(), Corrupt> {
         let beyond = self.offset(self.tail) >= LAP;
         if beyond && !self.lapping && self.tail / LAP_STEP != self.lap_tried {
@@ -268,6 +268,7 @@ impl Producer {
         (position & (self.capacity as u64 - 1)) as usize
     }
 
+    #[inline(always)]
     fn zero(&self, position: u64) {
         let at = self.data + self.offset(position) + l::RECORD_READY;
         self.mem.word(at).store(0, Ordering::Relaxed);
@@ -372,7 +373,7 @@ impl ShortSlot<'_> {
     ///
     /// # Panics
     /// If `len` is more than `body` has.
-    #[inline]
+    #[inline(always)]
     pub fn publish(self, kind: u8, flags: u8, seq: u64, body: [u64; l::SHORT_WORDS], len: usize) {
         assert!(len <= l::SHORT_BODY && kind <= super::KIND_MAX);
         let p = self.0;

@@ -1,7 +1,7 @@
 //! The ready word of a record.
 
 use super::Corrupt;
-use crate::layout::RECORD_HEADER;
+use crate::layout::{RECORD_HEADER, SHORT_BODY, record_size};
 
 /// Kind of the record that fills the end of the ring where the next one does not fit.
 pub(super) const PADDING: u8 = 0xFF;
@@ -20,19 +20,22 @@ pub(super) struct Ready {
 }
 
 impl Ready {
+    #[inline(always)]
     pub(super) fn encode(self, number: u64) -> u64 {
-        let tag = u64::from(VALID) | (number & u64::from(VALID - 1));
-        u64::from(self.len) | u64::from(self.kind) << 32 | u64::from(self.flags) << 40 | tag << 48
+        let low = u64::from(self.len) | u64::from(self.kind) << 32 | u64::from(self.flags) << 40;
+        low | u64::from(tag(number)) << 48
     }
 
-    /// Takes a ready word apart that is not zero; `room` is the bytes to the end of the ring.
+    /// Takes a ready word apart that is not zero; `room` is the bytes to the end of the ring, a
+    /// cell at least.
+    #[inline(always)]
     pub(super) fn decode(
         word: u64,
         number: u64,
         room: usize,
         max: usize,
     ) -> Result<Ready, Corrupt> {
-        let [a, b, c, d, kind, flags, ..] = word.to_le_bytes();
+        let [a, b, c, d, kind, flags, e, f] = word.to_le_bytes();
         let ready = Ready {
             len: u32::from_le_bytes([a, b, c, d]),
             kind,
@@ -42,12 +45,18 @@ impl Ready {
         let fits = if kind == PADDING {
             len == room - RECORD_HEADER
         } else {
-            len <= max && crate::layout::record_size(len) <= room
+            len <= SHORT_BODY || (len <= max && record_size(len) <= room)
         };
-        if fits && ready.encode(number) == word {
+        if fits && u16::from_le_bytes([e, f]) == tag(number) {
             Ok(ready)
         } else {
             Err(Corrupt)
         }
     }
+}
+
+/// The high bits of the ready word of record `number`.
+#[inline(always)]
+fn tag(number: u64) -> u16 {
+    VALID | (number as u16 & (VALID - 1))
 }

@@ -3,9 +3,10 @@
 use core::ffi::c_void;
 use core::ptr;
 
+use causeway_identity::PAGE;
+
 use super::script::Script;
 
-const PAGE: usize = 4096;
 /// Pages of ordinary memory, and behind them those of a file.
 const ORDINARY: usize = 24;
 const OF_FILE: usize = 4;

@@ -1,8 +1,10 @@
 //! Encoding.
 
+use causeway_identity::QPN_MASK;
+
 use super::{
     Body, Bundled, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
-    HELLO_LEN, Hello, MAX_QPN, Opcode, Packet, Position, VERSION,
+    HELLO_LEN, Hello, Opcode, Packet, Position, VERSION,
 };
 
 pub(super) fn packet(packet: &Packet<'_>, out: &mut [u8]) -> Option<usize> {
@@ -17,7 +19,7 @@ fn first_byte(opcode: Opcode) -> u8 {
 }
 
 fn hello(h: &Hello, out: &mut [u8]) -> Option<usize> {
-    if h.dst_qpn > MAX_QPN || h.src_qpn > MAX_QPN {
+    if h.dst_qpn > QPN_MASK || h.src_qpn > QPN_MASK {
         return None;
     }
     let d: &mut [u8; HELLO_LEN] = out.first_chunk_mut()?;
@@ -108,7 +110,7 @@ fn header(
     aux: u32,
     out: &mut [u8],
 ) -> Option<()> {
-    if common.dst_qpn > MAX_QPN || common.src_qpn > MAX_QPN {
+    if common.dst_qpn > QPN_MASK || common.src_qpn > QPN_MASK {
         return None;
     }
     let d: &mut [u8; HEADER_LEN] = out.first_chunk_mut()?;

@@ -1,9 +1,11 @@
 //! Decoding. Every access is checked; lengths must be exact.
 
+use causeway_identity::QPN_MASK;
+
 use super::{
     Body, Bundled, Common, FLAG_ASK, FLAG_CRC, FLAG_LAST, FLAG_RELAXED, FLAG_RESPONSE, HEADER_LEN,
-    HELLO_LEN, Hello, MAX_QPN, MAX_RANGES, Opcode, Packet, Position, RANGE_LEN, Range, Reason,
-    Segments, VERSION,
+    HELLO_LEN, Hello, MAX_RANGES, Opcode, Packet, Position, RANGE_LEN, Range, Reason, Segments,
+    VERSION,
 };
 use crate::terminate::Terminate;
 
@@ -142,7 +144,7 @@ fn hello(opcode: Opcode, d: &[u8]) -> Result<Hello, ParseError> {
     if flags & !HELLO_FLAGS != 0
         || flags & FLAG_CRC == 0
         || u16_at(d, 2) != 0
-        || qpns.iter().any(|q| *q > MAX_QPN)
+        || qpns.iter().any(|q| *q > QPN_MASK)
     {
         return Err(ParseError::Field);
     }
@@ -170,8 +172,8 @@ fn segment(opcode: Opcode, d: &[u8]) -> Result<Packet<'_>, ParseError> {
     let flags = head[1];
     let (epoch_dst, dup_src) = (u32_at(head, 4), u32_at(head, 36));
     let common = Common {
-        dst_qpn: epoch_dst & MAX_QPN,
-        src_qpn: dup_src & MAX_QPN,
+        dst_qpn: epoch_dst & QPN_MASK,
+        src_qpn: dup_src & QPN_MASK,
         cookie: u64_at(head, 8),
         ack_request: u32_at(head, 24),
         ack_response: u32_at(head, 28),

@@ -1,0 +1,76 @@
+//! Memory windows as the program sees them (`ibv_alloc_mw(3)`).
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::errno::Errno;
+use crate::mr::GENERATION_BITS;
+use crate::pd::{Pd, add_user, drop_user};
+use crate::sharing::Accesses;
+use crate::window_type::WindowType;
+
+/// A memory window (`ibv_alloc_mw(3)`).
+pub struct Mw {
+    context: Arc<Context>,
+    pd: u32,
+    /// Its first key.
+    key: u32,
+    live: Mutex<bool>,
+}
+
+impl Pd {
+    /// Makes a memory window, bound to nothing (`ibv_alloc_mw(3)`).
+    ///
+    /// # Errors
+    /// ENOMEM beyond the device's limit.
+    pub fn alloc_mw(self: &Arc<Self>, window: WindowType) -> Result<Arc<Mw>, Errno> {
+        Mw::alloc(self, window)
+    }
+}
+
+impl Mw {
+    /// See [`Pd::alloc_mw`].
+    pub(crate) fn alloc(pd: &Arc<Pd>, window: WindowType) -> Result<Arc<Mw>, Errno> {
+        let mut state = pd.context.endpoint.shared.state.lock();
+        let key = state.core.mrs.insert_window(pd.handle, window)?;
+        add_user(&mut state.pds, pd.handle);
+        drop(state);
+        Ok(Arc::new(Mw {
+            context: Arc::clone(&pd.context),
+            pd: pd.handle,
+            key,
+            live: Mutex::new(true),
+        }))
+    }
+
+    /// The key that it was made with. The part above the low byte stays.
+    #[must_use]
+    pub fn first_key(&self) -> u32 {
+        self.key
+    }
+
+    /// Ends it, bound or not (`ibv_dealloc_mw(3)`): when it returns, no access by any of its keys
+    /// is going on or will succeed.
+    ///
+    /// # Errors
+    /// EINVAL if it has ended already.
+    pub fn dealloc(&self) -> Result<(), Errno> {
+        let shared = &self.context.endpoint.shared;
+        if !std::mem::take(&mut *self.live.lock()) {
+            return Err(Errno(libc::EINVAL));
+        }
+        let mut state = shared.state.lock();
+        let at = self.key >> GENERATION_BITS;
+        let mut keys = state.core.keys_leaving(|window| window.is_of(at));
+        keys.extend(state.core.mrs.remove_window(at)?);
+        drop_user(&mut state.pds, self.pd);
+        drop(state);
+        for key in keys {
+            let evicted = shared.await_accesses(Accesses::Region(key));
+            shared.give_up_segments(&evicted);
+        }
+        Ok(())
+    }
+}

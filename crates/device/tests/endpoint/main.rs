@@ -1,0 +1,13 @@
+//! The device against a broker of the tests' own: what whole programs reach badly, since theirs
+//! answers at once, and rightly.
+//!
+//! Each device here has an endpoint of its own ([`causeway_device::Context::open_at`]), so a test
+//! holds both ends of a connection, or is one of them itself.
+
+mod answers;
+mod broker;
+mod memory;
+mod parting;
+mod peer;
+mod side;
+mod tables;

@@ -1,0 +1,173 @@
+//! Memory that peers access themselves: segments that come late, accesses that do not end. Needs
+//! root, or else memory is not moved.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use causeway_proto::types::{QpState, SendOp, WcStatus};
+use rustix::io::Errno;
+
+use crate::broker::{Broker, Manner, PATIENCE, until};
+use crate::peer::Peer;
+use crate::side::{Side, connect, connected, exchange};
+
+/// How long an access may last before its peer is evicted (`docs/ARCHITECTURE.md`, the lease).
+const LEASE: Duration = Duration::from_millis(500);
+
+/// Writes a word of `b`'s memory, and looks.
+fn write(a: &Side, b: &Side, value: u64) {
+    a.memory.word(64).store(value, Ordering::Relaxed);
+    a.post(value, a.write_to(b, 64), 64).unwrap();
+    a.complete(value);
+    assert_eq!(b.memory.word(64).load(Ordering::Acquire), value);
+}
+
+/// Writes until the broker has been asked for `b`'s memory so often.
+fn write_until_asked(broker: &Broker, a: &Side, b: &Side, times: u32) {
+    let mut value = 1000;
+    until("a wish for a segment", || {
+        value += 1;
+        write(a, b, value);
+        broker.calls("map_segment") >= times
+    });
+}
+
+#[test]
+fn a_segment_that_comes_late_goes_to_nobody() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    let (c, d) = (Side::of(a.context.clone()), Side::of(b.context.clone()));
+    connect(&c, &d);
+    broker.next("map_segment", Manner::Late);
+    write_until_asked(&broker, &a, &b, 1);
+    // While the broker is silent, neither this queue pair nor another is held up, as long as their
+    // program polls.
+    (1..100).for_each(|value| exchange(&a, &b, value));
+    (1..100).for_each(|value| exchange(&c, &d, value));
+    std::thread::scope(|scope| {
+        // Whoever leaves has to tell the broker, and so waits for the answer before.
+        let ends = scope.spawn(|| a.qp.destroy());
+        until("an end", || a.qp.state() == QpState::Reset);
+        (100..200).for_each(|value| exchange(&c, &d, value));
+        broker.release();
+        ends.join().unwrap().unwrap();
+    });
+    // The next one asks, and gets it.
+    let (e, f) = (Side::of(a.context.clone()), Side::of(b.context.clone()));
+    connect(&e, &f);
+    write_until_asked(&broker, &e, &f, 2);
+    (1..10).for_each(|value| write(&e, &f, value));
+    (200..300).for_each(|value| exchange(&c, &d, value));
+}
+
+#[test]
+#[ignore = "the helper thread itself waits for the broker, and acknowledges nothing meanwhile"]
+fn a_silent_broker_keeps_nobody_from_acknowledging() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    broker.next("map_segment", Manner::Late);
+    write_until_asked(&broker, &a, &b, 1);
+    // The program does not poll: what it has received is for its helper to acknowledge.
+    a.post_recv(1, 8);
+    b.post(1, SendOp::Send, 0).unwrap();
+    b.complete(1);
+}
+
+#[test]
+fn a_segment_that_is_refused_is_done_without() {
+    for manner in [
+        Manner::Refuse(Errno::PERM),
+        Manner::Refuse(Errno::NOTCONN),
+        Manner::WithoutDescriptors,
+    ] {
+        let broker = Broker::start();
+        let (a, b) = connected(&broker);
+        broker.next("map_segment", manner);
+        write_until_asked(&broker, &a, &b, 1);
+        (1..100).for_each(|value| write(&a, &b, value));
+        if manner == Manner::Refuse(Errno::PERM) {
+            // Refused for good, it is not asked for again.
+            assert_eq!(broker.calls("map_segment"), 1);
+        } else {
+            write_until_asked(&broker, &a, &b, 2);
+        }
+    }
+}
+
+#[test]
+fn memory_that_may_not_be_moved_goes_by_ring() {
+    let broker = Broker::start();
+    let (a, b) = connected(&broker);
+    broker.next("create_segment", Manner::Refuse(Errno::DQUOT));
+    let mut value = 0;
+    until("a try", || {
+        value += 1;
+        write(&a, &b, value);
+        broker.calls("create_segment") > 0
+    });
+    (1..100).for_each(|value| write(&a, &b, value));
+}
+
+/// Two sides of which one has memory in a segment, and a third one on the same endpoint, whose peer
+/// is the test.
+fn with_a_slow_peer(broker: &Broker) -> (Side, Side, Side, Peer) {
+    let (a, b) = connected(broker);
+    write_until_asked(broker, &a, &b, 1);
+    let third = Side::of(b.context.clone());
+    let peer = Peer::of(broker, &third);
+    (a, b, third, peer)
+}
+
+#[test]
+fn an_access_that_does_not_end_is_evicted() {
+    let broker = Broker::start();
+    let (a, b, third, peer) = with_a_slow_peer(&broker);
+    assert!(peer.theirs.get(b.mr.rkey()).is_some(), "not in a segment");
+    let _ = peer.ring.enter(b.mr.rkey());
+    let begun = Instant::now();
+    b.mr.dereg().unwrap();
+    let took = begun.elapsed();
+    assert!((LEASE..PATIENCE).contains(&took), "{took:?}");
+    // It is told that nobody has waited for it, and its queue pair has failed; no other has.
+    assert!(!peer.ring.leave());
+    assert_eq!(third.state(), QpState::Err);
+    assert_eq!(b.state(), QpState::Rts);
+    a.post(1, a.write_to(&b, 64), 64).unwrap();
+    assert_eq!(a.wait().status, WcStatus::RemAccessErr);
+}
+
+#[test]
+fn an_access_that_ends_in_time_is_waited_for() {
+    let broker = Broker::start();
+    let (_a, b, third, peer) = with_a_slow_peer(&broker);
+    let key = b.mr.rkey();
+    assert!(peer.theirs.get(key).is_some(), "not in a segment");
+    let _ = peer.ring.enter(key);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let ends = scope.spawn(|| b.mr.dereg());
+        // It is not found any more, and what is under way is waited for.
+        until("a withdrawal", || peer.theirs.get(key).is_none());
+        let waited = !ends.is_finished();
+        // Unless this thread had to wait for a processor for as long as the lease.
+        let late = begun.elapsed() >= LEASE;
+        assert!(waited || late);
+        assert!(peer.ring.leave() || late || begun.elapsed() >= LEASE);
+        ends.join().unwrap().unwrap();
+    });
+    let evicted = third.state() == QpState::Err;
+    assert!(!evicted || begun.elapsed() >= LEASE);
+}
+
+#[test]
+fn a_queue_pair_that_ends_does_not_wait_for_ever() {
+    let broker = Broker::start();
+    let side = Side::new(&broker);
+    let peer = Peer::of(&broker, &side);
+    let _ = peer.ring.enter(side.mr.rkey());
+    let begun = Instant::now();
+    side.qp.destroy().unwrap();
+    let took = begun.elapsed();
+    assert!((LEASE..PATIENCE).contains(&took), "{took:?}");
+    assert!(!peer.ring.leave());
+}

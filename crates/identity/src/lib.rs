@@ -1,0 +1,18 @@
+//! How things are numbered: queue pairs, the slots of endpoints and their UDP ports; the bits of
+//! what an access may do; the size of a page.
+//!
+//! What several crates have to agree on stands here, once.
+
+#![no_std]
+#![forbid(unsafe_code)]
+
+mod access;
+mod number;
+
+pub use access::Access;
+pub use number::{MULTICAST_PORT, QPN_INDEX_BITS, QPN_MASK, QPN_MULTICAST, QPS_PER_SLOT};
+pub use number::{Qpn, Slot, UDP_PORT_BASE, qpn_index};
+
+/// Bytes in a page. x86-64 has only this size for memory that is mapped, shown or moved page by
+/// page; huge pages are a whole number of them.
+pub const PAGE: usize = 4096;

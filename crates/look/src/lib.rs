@@ -1,0 +1,381 @@
+//! Looking before sleeping.
+//!
+//! To wake a thread that sleeps takes the kernel 23 to 50 µs, many times what a message takes. So a
+//! thread that waits for an event looks for it for as long as that first, where looks have been
+//! worth it lately and a processor is free to look on ([`Policy`]). Everything that waits in a call
+//! of ours decides by the same rules: [`Looks`] belongs to the place where threads wait, a channel
+//! say, and [`Wait`] is one wait there:
+//!
+//! ```
+//! # use causeway_look::{Lookers, Looks};
+//! # let (look, sleep) = (|| Some(7), || 7);
+//! static LOOKERS: Lookers = Lookers::new();
+//! let looks = Looks::new();
+//! let mut wait = looks.begin(&LOOKERS);
+//! let found = loop {
+//!     if !wait.again() {
+//!         break sleep();
+//!     }
+//!     if let Some(found) = look() {
+//!         break found;
+//!     }
+//! };
+//! wait.over();
+//! # assert_eq!(found, 7);
+//! ```
+//!
+//! A look is for the time before a thread asks anybody to wake it: while it looks, the other end
+//! need not ring. Signals and cancellation are the caller's: both act once it sleeps.
+
+mod policy;
+
+use std::cell::Cell;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+pub use policy::{GAP, LOOK, PAUSE_MAX, PAUSE_MIN, Policy, SHORT};
+
+/// The setting: whether threads look.
+const VARIABLE: &str = "CAUSEWAY_LOOK";
+/// Looks of a thread for one question to the kernel which processors it may use, a system call:
+/// programs and administrators change that at times.
+const LOOKS_PER_QUESTION: u32 = 64;
+
+/// Whether threads may look at all: the setting `CAUSEWAY_LOOK`, `on` unless it says otherwise;
+/// `None` if it says neither `on` nor `off`. Programs with privileges of their own ignore it.
+#[must_use]
+pub fn setting() -> Option<bool> {
+    static SETTING: OnceLock<Option<bool>> = OnceLock::new();
+    *SETTING.get_or_init(|| {
+        // SAFETY: the call has no preconditions.
+        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
+            return Some(true);
+        }
+        match std::env::var(VARIABLE).as_deref() {
+            Ok("off") => Some(false),
+            Ok("on" | "") | Err(std::env::VarError::NotPresent) => Some(true),
+            _ => None,
+        }
+    })
+}
+
+/// Processors that this thread may use.
+fn processors() -> u32 {
+    thread_local! {
+        /// What the kernel said, and for how many looks that is taken to hold.
+        static KNOWN: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
+    }
+    KNOWN.with(|known| {
+        let (processors, left) = known.get();
+        let (processors, left) = match left {
+            // More than the set can hold, where it fails.
+            0 => (
+                rustix::thread::sched_getaffinity(None).map_or(u32::MAX, |set| set.count()),
+                LOOKS_PER_QUESTION,
+            ),
+            left => (processors, left),
+        };
+        known.set((processors, left - 1));
+        processors
+    })
+}
+
+thread_local! {
+    /// How often this thread had lost the processor to another when it last asked.
+    static PREEMPTIONS: Cell<Option<i64>> = const { Cell::new(None) };
+}
+
+/// How often this thread has lost the processor to another against its will.
+fn preemptions() -> i64 {
+    // SAFETY: numbers, for which zeroes are valid.
+    let mut usage: libc::rusage = unsafe { core::mem::zeroed() };
+    // SAFETY: fills the structure.
+    unsafe { libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage) };
+    usage.ru_nivcsw
+}
+
+/// Whether another thread had the processor in a long time between two looks, as far as can be
+/// told: it did at some time since that was last asked. A look that found much to do takes long
+/// too.
+fn was_preempted() -> bool {
+    let now = preemptions();
+    let before = PREEMPTIONS.replace(Some(now));
+    before.is_some_and(|before| before != now)
+}
+
+/// How many threads look at once. They leave one of their processors to whoever they wait for.
+///
+/// A child made by fork(2) while another thread looked counts that one for ever: it looks less.
+#[derive(Debug, Default)]
+pub struct Lookers(AtomicU32);
+
+impl Lookers {
+    /// None.
+    #[must_use]
+    pub const fn new() -> Lookers {
+        Lookers(AtomicU32::new(0))
+    }
+
+    /// Counts one more, unless there are as many as may be.
+    fn enter(&self, processors: u32) -> bool {
+        let free = self.0.fetch_add(1, Ordering::Relaxed) + 1 < processors;
+        if !free {
+            self.leave();
+        }
+        free
+    }
+
+    fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A place where threads wait, and what is known of the waits there.
+#[derive(Debug, Default)]
+pub struct Looks(Mutex<Policy>);
+
+/// A wait. Dropped without [`Wait::over`], it ended otherwise than by what it was for: what it has
+/// looked for was in vain.
+#[derive(Debug)]
+pub struct Wait<'a> {
+    looks: &'a Looks,
+    begun: Instant,
+    looking: Option<Looking<'a>>,
+    /// It has looked, in vain: its length says nothing.
+    has_looked: bool,
+}
+
+/// The looks of a wait.
+#[derive(Debug)]
+struct Looking<'a> {
+    lookers: &'a Lookers,
+    /// When the last look began.
+    last: Instant,
+}
+
+impl Looking<'_> {
+    /// How long another thread has had the processor since the last look, if it has.
+    fn gap(&self, now: Instant) -> Option<Duration> {
+        let since = now - self.last;
+        (since > GAP && was_preempted()).then_some(since)
+    }
+}
+
+impl Drop for Looking<'_> {
+    fn drop(&mut self) {
+        self.lookers.leave();
+    }
+}
+
+impl Looks {
+    /// Where nobody has waited yet.
+    #[must_use]
+    pub fn new() -> Looks {
+        Looks::default()
+    }
+
+    /// Begins a wait. Cheap where it is not to begin with looks.
+    #[must_use]
+    pub fn begin<'a>(&'a self, lookers: &'a Lookers) -> Wait<'a> {
+        let begun = Instant::now();
+        let looks =
+            setting() == Some(true) && self.0.lock().may_look(begun) && lookers.enter(processors());
+        Wait {
+            looks: self,
+            begun,
+            looking: looks.then(|| Looking {
+                lookers,
+                last: begun,
+            }),
+            has_looked: looks,
+        }
+    }
+}
+
+impl Wait<'_> {
+    /// Whether it begins with looks, or goes on with them.
+    #[must_use]
+    pub fn is_looking(&self) -> bool {
+        self.looking.is_some()
+    }
+
+    /// How long it has looked so far.
+    #[must_use]
+    pub fn looked(&self) -> Duration {
+        self.looking
+            .as_ref()
+            .map_or(Duration::ZERO, |looking| looking.last - self.begun)
+    }
+
+    /// Whether to look now, and not to sleep.
+    pub fn again(&mut self) -> bool {
+        let Some(looking) = &mut self.looking else {
+            return false;
+        };
+        let now = Instant::now();
+        if let Some(gap) = looking.gap(now) {
+            self.looks.0.lock().preempted(now, gap);
+        } else if now - self.begun >= LOOK {
+            self.looks.0.lock().lost();
+        } else {
+            looking.last = now;
+            return true;
+        }
+        self.looking = None;
+        false
+    }
+
+    /// What the wait is for has come.
+    pub fn over(mut self) {
+        let now = Instant::now();
+        let looking = self.looking.take();
+        let gap = looking.as_ref().and_then(|looking| looking.gap(now));
+        let mut policy = self.looks.0.lock();
+        match gap {
+            Some(gap) => policy.preempted(now, gap),
+            None if looking.is_some() => policy.won(),
+            None if !self.has_looked => policy.slept(now - self.begun),
+            None => {}
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if self.looking.is_some() {
+            self.looks.0.lock().lost();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::thread;
+    use std::time::Duration;
+
+    /// Processors of which the tests below need two.
+    fn have_two() -> bool {
+        let two = processors() > 1;
+        if !two {
+            eprintln!("skipped: one processor");
+        }
+        two
+    }
+
+    /// After a short wait.
+    fn hinted() -> Policy {
+        let mut policy = Policy::default();
+        policy.slept(Duration::ZERO);
+        policy
+    }
+
+    /// Where the next wait looks.
+    fn eager() -> Looks {
+        Looks(Mutex::new(hinted()))
+    }
+
+    #[test]
+    fn a_short_wait_is_followed_by_one_that_looks_for_a_while() {
+        let (lookers, looks) = (Lookers::new(), Looks::new());
+        let mut first = looks.begin(&lookers);
+        assert!(!first.again());
+        first.begun = Instant::now();
+        first.over();
+        assert_eq!(*looks.0.lock(), hinted());
+        if !have_two() {
+            return;
+        }
+        let mut wait = looks.begin(&lookers);
+        assert!(wait.is_looking());
+        while wait.again() {}
+        // However it ended, by its time or by a gap.
+        assert!(wait.begun.elapsed() > GAP);
+        assert!(!wait.is_looking() && !wait.again());
+        assert_eq!(lookers.0.load(Ordering::Relaxed), 0);
+        let before = looks.0.lock().clone();
+        assert_ne!(before, hinted());
+        wait.over();
+        assert_eq!(*looks.0.lock(), before, "a look in vain is counted once");
+    }
+
+    #[test]
+    fn a_gap_ends_the_look_and_spoils_what_it_finds() {
+        if !have_two() {
+            return;
+        }
+        let lookers = Lookers::new();
+        let (mut lost, mut won) = (hinted(), hinted());
+        lost.lost();
+        won.won();
+        for found in [false, true] {
+            for preempted in [false, true] {
+                let looks = eager();
+                let mut wait = looks.begin(&lookers);
+                // Longer than it may look: a thread that sleeps has not lost the processor.
+                thread::sleep(2 * LOOK);
+                let before = preemptions();
+                PREEMPTIONS.set(Some(before - i64::from(preempted)));
+                if found {
+                    wait.over();
+                } else {
+                    assert!(!wait.again());
+                    drop(wait);
+                }
+                let policy = looks.0.lock();
+                let without = if found { &won } else { &lost };
+                // The machine may take the processor away here.
+                let real = preemptions() != before;
+                assert!(real || (*policy == *without) != preempted);
+            }
+        }
+    }
+
+    #[test]
+    fn a_wait_that_is_given_up_while_it_looks_has_looked_in_vain() {
+        let (lookers, looks) = (Lookers::new(), eager());
+        let mut expected = hinted();
+        if looks.begin(&lookers).is_looking() {
+            expected.lost();
+        }
+        assert_eq!(*looks.0.lock(), expected);
+        let looks = Looks::new();
+        drop(looks.begin(&lookers));
+        assert_eq!(*looks.0.lock(), Policy::default());
+    }
+
+    #[test]
+    fn one_processor_is_left_to_others() {
+        let lookers = Lookers::new();
+        assert!(!lookers.enter(1), "a thread with one processor never looks");
+        assert!(lookers.enter(2) && !lookers.enter(2));
+        assert!(lookers.enter(3) && !lookers.enter(3));
+        assert_eq!(lookers.0.load(Ordering::Relaxed), 2);
+        // However a wait ends, it counts no longer.
+        let others = Lookers::new();
+        drop(eager().begin(&others));
+        eager().begin(&others).over();
+        assert_eq!(others.0.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_thread_bound_to_one_processor_does_not_look() {
+        let looks = eager();
+        let bound = thread::scope(|scope| {
+            let bound = scope.spawn(|| {
+                let all = rustix::thread::sched_getaffinity(None).unwrap();
+                let first = (0..).find(|cpu| all.is_set(*cpu)).unwrap();
+                let mut one = rustix::thread::CpuSet::new();
+                one.set(first);
+                rustix::thread::sched_setaffinity(None, &one).unwrap();
+                looks.begin(&Lookers::new()).is_looking()
+            });
+            bound.join().unwrap()
+        });
+        assert!(!bound);
+        assert_eq!(looks.begin(&Lookers::new()).is_looking(), processors() > 1);
+    }
+}

@@ -1,0 +1,58 @@
+//! Looking whether anything has come on a ring, by as few instructions as that takes.
+
+use super::Ring;
+use crate::layout as l;
+use crate::mem::Region;
+use crate::sync::{AtomicU64, Ordering};
+
+/// The two words of a ring that change when its peer has sent or acknowledged something, until a
+/// record is taken from it: then there is another ([`Ring::probe`]).
+#[derive(Debug)]
+pub struct Probe {
+    /// The next record's ready word, and the peer's acknowledgment.
+    ready: *const AtomicU64,
+    ack: *const AtomicU64,
+    /// That acknowledgment when it was last looked at, and no record was there.
+    seen: u64,
+    /// Keeps both mapped.
+    _mem: Region,
+}
+
+// SAFETY: the pointers lead to atomics in the segment that it owns a share of.
+unsafe impl Send for Probe {}
+
+impl Ring {
+    /// Where to look for what comes next.
+    #[must_use]
+    pub fn probe(&self) -> Probe {
+        Probe {
+            ready: self.rx.next_ready_word(),
+            ack: self.peers(l::ACK),
+            // Whatever came before this look may not have been taken.
+            seen: self.rx.ack_seen(),
+            _mem: self.mem.clone(),
+        }
+    }
+
+    /// As [`Ring::probe`] of the same ring, after something was taken from it.
+    #[inline(always)]
+    pub fn renew(&self, probe: &mut Probe) {
+        probe.ready = self.rx.next_ready_word();
+    }
+}
+
+impl Probe {
+    /// Whether a record seems to have come or, if none has, an acknowledgment since this was last
+    /// asked. It may be one that a record has brought already.
+    #[inline(always)]
+    #[must_use]
+    pub fn has_news(&mut self) -> bool {
+        // SAFETY: both are words of the segment, which is mapped as long as `_mem` holds it.
+        let (ready, ack) = unsafe { (&*self.ready, &*self.ack) };
+        if ready.load(Ordering::Relaxed) != 0 {
+            return true;
+        }
+        let ack = ack.load(Ordering::Relaxed);
+        ack != std::mem::replace(&mut self.seen, ack)
+    }
+}
