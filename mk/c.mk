@@ -14,12 +14,13 @@ $(PATHS_LIB): pathshim/paths.c pathshim/libraries.c mk/c.mk
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@
 
-TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle closed traffic victim attacker asker)
+TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle waits closed traffic victim attacker asker)
 CM_PEER := $(BUILD)/test/cm_peer
 CLOSED := $(addprefix $(BUILD)/test/closed_,cm sisci pool)
 test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) $(CLOSED) ## Build the test programs
 
-$(BUILD)/test/idle: tests/idle/idle.c
+$(BUILD)/test/idle: tests/idle/idle.c tests/idle/side.c tests/idle/side.h
+$(BUILD)/test/waits: tests/idle/waits.c tests/idle/side.c tests/idle/side.h
 $(BUILD)/test/closed: tests/cli/closed.c tests/cli/own.c tests/cli/own.h
 $(BUILD)/test/traffic: tests/kill/traffic.c
 $(BUILD)/test/asker: tests/versions/asker.c

@@ -26,7 +26,7 @@ sisci_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z
 	-Wl,--wrap=pthread_create
 sisci_natives := -lrt -lpthread -lm -ldl -lc
 # As mk/abi.mk has them.
-sisci_compat := $(addprefix $(BUILD)/obj/sisci/,find_object.o close.o namespace.o)
+sisci_compat := $(addprefix $(BUILD)/obj/sisci/,find_object.o close.o threads.o)
 
 .PHONY: sisci sisci-archive install
 sisci: $(BUILD)/lib/libsisci.so $(sisci_headers) ## Build libsisci.so and its headers

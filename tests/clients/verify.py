@@ -29,6 +29,7 @@ def programs():
         ("verify, events, few receives", ["verify", "--events", "--recv-depth", "4"],
          ["--qps", "4", "--ops", "50000", "--seed", "2"]),
         ("idle", ["idle"], []),
+        ("waits, at every distance", ["waits"], []),
     ]
 
 
@@ -88,8 +89,12 @@ def run(report, text=""):
                     title = f"{name}, {wire_name}"
                     if all(word in title for word in words):
                         run_pair(report, title, world, wire, both, client_only)
-                run_reconnecting(report, words, world.server, wire)
+                run_two(report, words, f"reconnecting, {wire}",
+                        (world.server, wire, ["reconnect", ROUNDS[wire]]))
                 if wire == "shm":
+                    # One process of the two talks by datagrams.
+                    run_two(report, words, "protected where it was moved, both wires",
+                            (world.server, "auto", ["protected"]))
                     run_direct(report, words, world)
                     run_churning(report, words, world)
                 if all(word in f"errors, {wire_name}" for word in words):
@@ -122,13 +127,13 @@ def run_pair(report, title, world, wire, both, client_only):
     report.add("verify", title, outcome.problem, outcome.seconds, text)
 
 
-def run_reconnecting(report, words, host, wire):
-    """Connections that come and go between two processes, which use the same memory again."""
-    title = f"reconnecting, {wire}"
+def run_two(report, words, title, what):
+    """A program that makes two processes itself: where, on which wire, and its arguments."""
     if not all(word in title for word in words):
         return
+    host, wire, argv = what
     start = time.monotonic()
-    argv = [os.path.join(PROGRAMS, "reconnect"), ROUNDS[wire]]
+    argv = [os.path.join(PROGRAMS, argv[0]), *argv[1:]]
     process = host.popen(argv, wire, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     text, problem = "", None
     try:

@@ -53,6 +53,7 @@ static int wait_once(enum call call)
 		if (ibv_get_cq_event(channel, &cq, &context))
 			return -1;
 		ibv_ack_cq_events(cq, 1);
+		need0(ibv_req_notify_cq(cq, 0));
 		return 0;
 	case ASYNC_EVENT:
 		if (ibv_get_async_event(dev.ctx, &event))
@@ -150,7 +151,7 @@ struct loop {
 	char data[2][BYTES];
 };
 
-static void loop_make(struct loop *loop)
+static void loop_make(struct loop *loop, struct ibv_comp_channel *told)
 {
 	struct qp_params params = { .access = IBV_ACCESS_LOCAL_WRITE, .timeout = 14,
 				    .retry_cnt = 7, .rnr_retry = 7, .min_rnr_timer = 1 };
@@ -159,7 +160,7 @@ static void loop_make(struct loop *loop)
 						  .max_send_sge = 1, .max_recv_sge = 1 } };
 
 	memset(loop, 0, sizeof(*loop));
-	loop->cq = ibv_create_cq(dev.ctx, 4 * DEPTH, NULL, NULL, 0);
+	loop->cq = ibv_create_cq(dev.ctx, 4 * DEPTH, NULL, told, 0);
 	need(loop->cq, "ibv_create_cq");
 	loop->mr = ibv_reg_mr(pd, loop->data, sizeof(loop->data), IBV_ACCESS_LOCAL_WRITE);
 	need(loop->mr, "ibv_reg_mr");
@@ -215,7 +216,7 @@ static void cancel_beside_traffic(int type, const char *when)
 	struct rng rng = rng_for(1, type, 0);
 	struct loop loop;
 
-	loop_make(&loop);
+	loop_make(&loop, NULL);
 	for (int round = 0; round < ROUNDS; round++) {
 		struct waiter waiter = { .call = round % 2 ? ASYNC_EVENT : CQ_EVENT,
 					 .type = type };
@@ -229,6 +230,29 @@ static void cancel_beside_traffic(int type, const char *when)
 		joined(&waiter, when);
 	}
 	loop_turn(&loop);
+	loop_free(&loop);
+}
+
+/* A thread that waits for the completions of another's traffic: where they come often it looks for
+ * them before it sleeps, and is cancelled there as it is asleep. */
+static void cancel_where_events_are_frequent(void)
+{
+	struct rng rng = rng_for(2, 0, 0);
+	struct loop loop;
+
+	loop_make(&loop, channel);
+	need0(ibv_req_notify_cq(loop.cq, 0));
+	for (int round = 0; round < ROUNDS; round++) {
+		struct waiter waiter = { .call = CQ_EVENT, .type = PTHREAD_CANCEL_DEFERRED };
+
+		start(&waiter);
+		for (uint64_t turns = rng_below(&rng, 100); turns; turns--)
+			loop_turn(&loop);
+		need0(pthread_cancel(waiter.thread));
+		for (uint64_t turns = rng_below(&rng, 20); turns; turns--)
+			loop_turn(&loop);
+		joined(&waiter, "while events are frequent");
+	}
 	loop_free(&loop);
 }
 
@@ -282,6 +306,7 @@ int cancelled(const char *host, const char *port)
 	off_is_off();
 	cancel_beside_traffic(PTHREAD_CANCEL_DEFERRED, "beside traffic, deferred");
 	cancel_beside_traffic(PTHREAD_CANCEL_ASYNCHRONOUS, "beside traffic, asynchronous");
+	cancel_where_events_are_frequent();
 	rdma_destroy_event_channel(cm_channel);
 	need(!rdma_destroy_id(listener), "rdma_destroy_id");
 	need0(ibv_destroy_comp_channel(channel));

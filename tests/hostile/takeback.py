@@ -84,13 +84,14 @@ def renewed(stage):
     """Memory that a pipe holds follows its queue pair's other memory out of the attacker's hands as
     soon as the pipe has let go."""
     scene = armed(stage)
-    before = scene.where(WRITABLE)
+    before, readable = scene.where(WRITABLE), scene.where(READABLE)
     scene.victim.do("splice", WRITABLE)
     scene.victim.do("destroy", scene.qp)
     # Not at every moment: its moving is tried again.
     wait_until("the memory is where it was", lambda: scene.where(WRITABLE) == before)
     scene.victim.do("unsplice")
     scene.moved(WRITABLE, before)
+    scene.moved(READABLE, readable)
     scene.revoked(scene.attacker)
     scene.friend_goes_on()
 

@@ -361,6 +361,25 @@ static void do_where(char **args, int count)
 	say("ok %lu", found);
 }
 
+/* "left I INODE": how many bytes of an area are in a file. */
+static void do_left(char **args, int count)
+{
+	const struct area *a = area_of(args[0]);
+	uintptr_t first = (uintptr_t)a->base, last = first + a->len, from, to;
+	unsigned long inode, asked = number(args[1]), left = 0;
+	char line[512];
+	FILE *maps = fopen("/proc/self/maps", "r");
+
+	(void)count;
+	need(maps, "/proc/self/maps");
+	while (fgets(line, sizeof(line), maps))
+		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &from, &to,
+			   &inode) == 3 && inode == asked && from < last && to > first)
+			left += (to < last ? to : last) - (from > first ? from : first);
+	fclose(maps);
+	say("ok %lu", left);
+}
+
 /* Lets the pages of an area that peers can map grow, and puts secrets where it grew. */
 static void do_grow(char **args, int count)
 {
@@ -509,7 +528,8 @@ static const struct command commands[] = {
 	{ "reg", 3, do_reg }, { "rereg", 3, do_rereg }, { "dereg", 1, do_dereg },
 	{ "bind", 4, do_bind }, { "unbind", 2, do_unbind }, { "receive", 1, do_receive },
 	{ "reads", 4, do_reads },
-	{ "where", 1, do_where }, { "grow", 1, do_grow }, { "grown", 0, do_grown },
+	{ "where", 1, do_where }, { "left", 2, do_left },
+	{ "grow", 1, do_grow }, { "grown", 0, do_grown },
 	{ "renew", 1, do_renew }, { "fork", 1, do_fork }, { "reap", 1, do_reap },
 	{ "pin", 1, do_pin }, { "unpin", 0, do_unpin }, { "dereg?", 1, do_try_dereg },
 	{ "rereg?", 3, do_try_rereg }, { "hold", 4, do_hold }, { "letgo", 0, hold_end },

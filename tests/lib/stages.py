@@ -13,7 +13,7 @@ class Stage:
     """A command (`argv`) that prints its counts, or a function that reports by itself."""
 
     def __init__(self, name, what, argv=None, function=None, seconds=600, env=None,
-                 beside=False):
+                 beside=False, asked=False):
         self.name = name
         self.what = what
         self.argv = argv
@@ -22,6 +22,8 @@ class Stage:
         self.env = env or {}
         # May run while other such stages run: it mostly waits, and judges no time closely.
         self.beside = beside
+        # Too long for `make test`: it runs when it is asked for.
+        self.asked = asked
 
 
 def cargo(*args):
@@ -37,7 +39,7 @@ def checker_env(checker):
 
 
 def all_stages():
-    """Every stage of `make test`."""
+    """Every stage: those of `make test`, and those that are run when they are asked for."""
     return [
         Stage("tidy", "the tree's own rules", ["tests/tidy/run"], seconds=120),
         Stage("unit", "unit and integration tests, corpus replay",
@@ -92,4 +94,6 @@ def all_stages():
         Stage("pool", "pools of blocks: rights, deaths, a hostile process",
               ["tests/pool/run"], seconds=600, beside=True),
         Stage("clients", "the distribution's own programs", function=matrix.run),
+        Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
+              ["tests/vm/kasan"], seconds=4500, asked=True),
     ]

@@ -4,14 +4,18 @@
 // is left behind:
 //
 //   scale qps N        N queue pairs between two processes: a SEND and a WRITE on each, both ways
+//   scale create N     N queue pairs, which are all that the device says it has
+//   scale datagrams N  N UD queue pairs in each of two processes, the last of which send
+//   scale farewell N   N queue pairs between two processes; one is killed when it has received on
+//                      the last of them: what was sent there was sent
+//   scale mappings N   N queue pairs, and as many again where the process may have no more mappings
 //   scale churn N      N connections one after another in batches, with a SEND on each
 //   scale processes N  N processes in a ring, each connected to both neighbours; every fourth is
 //                      killed, its neighbours are told, and the others go on
 
 #define _GNU_SOURCE
-#include "../verify/common.h"
+#include "side.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <pthread.h>
 #include <sched.h>
@@ -25,192 +29,21 @@
 #include <unistd.h>
 
 enum {
-	BATCH = 64,
-	QPS_MAX = 4096,
-	PROCESSES_MAX = 1024,
-	DEPTH = 4,
-	PSN = 7,
-	BYTES = 48,
-	// A connection's memory: what it sends, what it receives, what the peer writes.
-	SLOT = 256,
-	AT_SENT = 0,
-	AT_RECEIVED = 64,
-	AT_WRITTEN = 128,
+	KILLED_EACH = 4,
 	// What a process may have open more after its connections than before: what is made
 	// once, when it is first wanted.
 	DESCRIPTORS_MORE_MAX = 16,
-	KILLED_EACH = 4,
-	SECONDS_MAX = 240,
+	PROCESSES_MAX = 1024,
 };
-
-static const struct qp_params params = {
-	.access = IBV_ACCESS_REMOTE_WRITE,
-	.timeout = 14,
-	.retry_cnt = 7,
-	.rnr_retry = 7,
-	.min_rnr_timer = 12,
-	.rd_atomic = 1,
-};
-
-struct side {
-	struct device dev;
-	struct ibv_pd *pd;
-	struct ibv_cq *cq;
-	struct ibv_mr *mr;
-	unsigned char *memory;
-	int slots;
-};
-
-// What the other side must know of a connection.
-struct end {
-	struct qp_addr qp;
-	uint64_t written;
-	uint32_t rkey;
-};
-
-static void side_open(struct side *s, int slots)
-{
-	device_open(&s->dev, NULL, 0);
-	s->slots = slots;
-	s->pd = ibv_alloc_pd(s->dev.ctx);
-	s->cq = ibv_create_cq(s->dev.ctx, slots * 2 * DEPTH, NULL, NULL, 0);
-	s->memory = page_alloc((size_t)slots * SLOT);
-	need(s->pd && s->cq, "ibv_alloc_pd, ibv_create_cq");
-	s->mr = ibv_reg_mr(s->pd, s->memory, (size_t)slots * SLOT,
-			   IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
-	need(s->mr, "ibv_reg_mr");
-}
-
-static void side_close(struct side *s)
-{
-	need0(ibv_dereg_mr(s->mr));
-	need0(ibv_destroy_cq(s->cq));
-	need0(ibv_dealloc_pd(s->pd));
-	need0(ibv_close_device(s->dev.ctx));
-	free(s->memory);
-}
-
-static unsigned char *slot_at(const struct side *s, int slot, int at)
-{
-	return s->memory + (size_t)slot * SLOT + at;
-}
-
-static struct ibv_qp *make(const struct side *s, int slot, struct end *own)
-{
-	struct ibv_qp_init_attr init = {
-		.send_cq = s->cq,
-		.recv_cq = s->cq,
-		.qp_type = IBV_QPT_RC,
-		.cap = { DEPTH, DEPTH, 1, 1, 0 },
-	};
-	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
-
-	need(qp, "ibv_create_qp");
-	need0(qp_to_init(qp, &params));
-	own->qp = (struct qp_addr){ qp->qp_num, PSN, s->dev.gid };
-	own->written = (uintptr_t)slot_at(s, slot, AT_WRITTEN);
-	own->rkey = s->mr->rkey;
-	return qp;
-}
-
-static void connect_to(const struct side *s, struct ibv_qp *qp, const struct end *peer)
-{
-	need0(qp_to_rtr(qp, &s->dev, &params, &peer->qp));
-	need0(qp_to_rts(qp, &params, PSN));
-}
-
-static void post_receive(const struct side *s, struct ibv_qp *qp, int slot)
-{
-	struct ibv_sge sge = { (uintptr_t)slot_at(s, slot, AT_RECEIVED), BYTES, s->mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = (uint64_t)slot, .sg_list = &sge, .num_sge = 1 }, *bad;
-
-	need0(ibv_post_recv(qp, &wr, &bad));
-}
-
-static void post(const struct side *s, struct ibv_qp *qp, int slot, uint64_t key,
-		 const struct end *write_to)
-{
-	struct ibv_sge sge = { (uintptr_t)slot_at(s, slot, AT_SENT), BYTES, s->mr->lkey };
-	struct ibv_send_wr wr = { .wr_id = (uint64_t)slot, .sg_list = &sge, .num_sge = 1,
-				  .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED }, *bad;
-
-	content_fill(slot_at(s, slot, AT_SENT), key, 0, BYTES);
-	if (write_to) {
-		wr.opcode = IBV_WR_RDMA_WRITE;
-		wr.wr.rdma.remote_addr = write_to->written;
-		wr.wr.rdma.rkey = write_to->rkey;
-	}
-	need0(ibv_post_send(qp, &wr, &bad));
-}
-
-// Takes a number of completions, all of which must be good.
-static void take(const struct side *s, int number)
-{
-	struct ibv_wc wc[16];
-
-	while (number > 0) {
-		int n = ibv_poll_cq(s->cq, 16, wc);
-
-		need(n >= 0, "ibv_poll_cq");
-		for (int i = 0; i < n; i++)
-			if (wc[i].status != IBV_WC_SUCCESS)
-				fail("queue pair %#x: %s", wc[i].qp_num,
-				     ibv_wc_status_str(wc[i].status));
-		number -= n;
-		if (n == 0)
-			sched_yield();
-	}
-	if (number < 0)
-		fail("%d completions too many", -number);
-}
-
-static void expect(const struct side *s, int slot, int at, uint64_t key)
-{
-	if (content_check(slot_at(s, slot, at), key, 0, BYTES) >= 0)
-		fail("connection %d: wrong bytes at %d", slot, at);
-}
-
-// How many descriptors this process has open.
-static int descriptors(void)
-{
-	DIR *dir = opendir("/proc/self/fd");
-	int n = 0;
-
-	need(dir, "/proc/self/fd");
-	while (readdir(dir))
-		n++;
-	closedir(dir);
-	return n;
-}
-
-// Every content is of its own: who sent it, by which connection, when.
-static uint64_t key_of(int who, int slot, int round)
-{
-	return ((uint64_t)(who + 1) << 40) | ((uint64_t)round << 20) | (uint64_t)slot;
-}
-
-// Makes and connects the queue pairs of the slots from `first` on.
-static void connect_batch(const struct side *s, int oob, int first, struct ibv_qp **qps,
-			  struct end *peers)
-{
-	struct end own[BATCH];
-
-	for (int i = 0; i < BATCH; i++)
-		qps[i] = make(s, first + i, &own[i]);
-	oob_send(oob, own, sizeof own);
-	oob_recv(oob, peers, sizeof own);
-	for (int i = 0; i < BATCH; i++) {
-		connect_to(s, qps[i], &peers[i]);
-		post_receive(s, qps[i], first + i);
-	}
-}
 
 static void many_qps(int oob, int total, int who)
 {
 	static struct ibv_qp *qps[QPS_MAX];
 	static struct end peers[QPS_MAX];
 	struct side s = { 0 };
+	struct timespec begun;
 
+	clock_gettime(CLOCK_MONOTONIC, &begun);
 	side_open(&s, total);
 	for (int done = 0; done < total; done += BATCH)
 		connect_batch(&s, oob, done, qps + done, peers + done);
@@ -225,6 +58,8 @@ static void many_qps(int oob, int total, int who)
 	}
 	take(&s, total);
 	oob_barrier(oob, 2);
+	if (who)
+		report(total, &begun);
 	for (int i = 0; i < total; i++) {
 		expect(&s, i, AT_WRITTEN, key_of(!who, i, 1));
 		need0(ibv_destroy_qp(qps[i]));
@@ -262,6 +97,7 @@ static void churn(int oob, int total, int who)
 	side_close(&s);
 }
 
+// Returns how the other process ended.
 static int two_processes(void (*run)(int oob, int total, int who), int total)
 {
 	int fds[2], status;
@@ -275,7 +111,7 @@ static int two_processes(void (*run)(int oob, int total, int who), int total)
 	if (peer == 0)
 		_exit(0);
 	need(waitpid(peer, &status, 0) == peer, "waitpid");
-	return status != 0;
+	return status;
 }
 
 // What all processes of a ring share. `ends[i][0]` leads to the one before, `[1]` to the next.
@@ -396,11 +232,19 @@ int main(int argc, char **argv)
 	int n = argc == 3 ? atoi(argv[2]) : 0;
 
 	if (n > 0 && n <= QPS_MAX && n % BATCH == 0 && !strcmp(argv[1], "qps"))
-		return two_processes(many_qps, n);
+		return two_processes(many_qps, n) != 0;
 	if (n > 0 && n % BATCH == 0 && !strcmp(argv[1], "churn"))
-		return two_processes(churn, n);
+		return two_processes(churn, n) != 0;
+	if (n > 0 && n <= QPS_MAX && !strcmp(argv[1], "create"))
+		return all_qps(n);
+	if (n > 0 && n <= QPS_MAX && n % BATCH == 0 && !strcmp(argv[1], "datagrams"))
+		return two_processes(datagrams, n) != 0;
+	if (n > 0 && n <= QPS_MAX && n % BATCH == 0 && !strcmp(argv[1], "farewell"))
+		return two_processes(farewell, n) != SIGKILL;
+	if (n == BATCH && !strcmp(argv[1], "mappings"))
+		return two_processes(no_mappings, n) != 0;
 	if (n > 0 && n <= PROCESSES_MAX && n % KILLED_EACH == 0 && !strcmp(argv[1], "processes"))
 		return many_processes(n);
-	fprintf(stderr, "usage: scale qps|churn|processes N\n");
+	fprintf(stderr, "usage: scale qps|create|datagrams|farewell|mappings|churn|processes N\n");
 	return 2;
 }

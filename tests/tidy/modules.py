@@ -88,6 +88,20 @@ def circles(graph):
     return found
 
 
+def naming(root, files, crate):
+    """The modules of a crate that name another crate of ours."""
+    wanted = re.compile(rf"\bcauseway_{crate}\b")
+    found = {top(root, path) for path, text in files if wanted.search(code(text))}
+    return found - {None}
+
+
+def leak(root, files, module, crate):
+    """The modules by which one reaches another crate of ours, itself included."""
+    graph = uses(root, files)
+    reached = reach(graph, module) | {module}
+    return reached & naming(root, files, crate)
+
+
 def self_test():
     """What the reading of modules must find: name, and whether it did."""
     files = [("src/lib.rs", "mod a;\nmod b;\nmod c;\npub use c::{Thing, Other};\n"),
@@ -96,6 +110,16 @@ def self_test():
              ("src/b/tests.rs", "use crate::c;\n"),
              ("src/c.rs", "fn f() {}\n#[cfg(test)]\nmod tests {\n    use crate::a;\n}\n")]
     graph = uses("src", files)
+    named = [("src/lib.rs", "mod a;\nmod b;\nmod c;\nmod d;\n"),
+             ("src/a.rs", "// causeway_wire\nuse crate::b::Thing;\n"),
+             ("src/a/tests.rs", "use causeway_wire::ddp;\n"),
+             ("src/b.rs", "pub use crate::c::Thing;\n"),
+             ("src/c.rs", "pub use causeway_wire::Thing;\n"),
+             ("src/d.rs", "use causeway_wire::Thing;\n")]
     return [("the reader of modules finds what is used",
              graph == {"a": {"b"}, "b": {"a", "c"}, "c": set()}),
-            ("circles are found", circles(graph) == [{"a", "b"}])]
+            ("circles are found", circles(graph) == [{"a", "b"}]),
+            ("a crate is found through what others export",
+             leak("src", named, "a", "wire") == {"c"} and
+             leak("src", named, "d", "wire") == {"d"} and
+             leak("src", named[:3] + named[5:], "a", "wire") == set())]

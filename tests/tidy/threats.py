@@ -14,7 +14,8 @@ DOCUMENT = "docs/THREAT-MODEL.md"
 # First cells of tables that say nothing of threats.
 OTHER_TABLES = ("party",)
 # Where the tests of a stage are, if not in the folder that its command is in.
-FOLDERS = {"verify": ["tests/verify"], "clients": ["tests/clients"], "driver": ["guest/tests"]}
+FOLDERS = {"verify": ["tests/verify", "tests/clients"], "clients": ["tests/clients"],
+           "driver": ["guest/tests"]}
 STAGE = re.compile(r'Stage\("([a-z-]+)"(.*?)(?=Stage\(|\Z)', re.DOTALL)
 COMMAND = re.compile(r'\["(tests/[a-z]+)/')
 SPAN = re.compile(r"`([^`]+)`")

@@ -78,7 +78,7 @@ struct error_case {
 	void (*run)(struct env *env);
 };
 extern const struct error_case remote_cases[], local_cases[], api_cases[], datagram_cases[],
-	window_cases[], event_cases[], memory_cases[], end_cases[], key_cases[],
-	twice_cases[];
+	window_cases[], event_cases[], memory_cases[], signal_cases[], end_cases[],
+	key_cases[], twice_cases[];
 
 #endif

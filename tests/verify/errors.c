@@ -258,7 +258,8 @@ int main(int argc, char **argv)
 	};
 	const struct error_case *tables[] = {
 		remote_cases, local_cases, api_cases, datagram_cases, window_cases,
-		event_cases, memory_cases, end_cases, key_cases, twice_cases,
+		event_cases, memory_cases, signal_cases, end_cases, key_cases,
+		twice_cases,
 	};
 	unsigned int passed = 0, failed = 0;
 	const char *without = NULL;

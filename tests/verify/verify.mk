@@ -9,7 +9,8 @@ VERIFY_SOURCES := $(addprefix tests/verify/,verify.c setup.c request.c respond.c
 ERRORS_SOURCES := $(wildcard tests/verify/err*.c) tests/verify/common.c
 
 .PHONY: verify
-verify: $(addprefix $(VERIFY_DIR)/,verify verify-asan errors reconnect) ## Build what verifies
+VERIFY_PROGRAMS := verify verify-asan errors reconnect protected
+verify: $(VERIFY_PROGRAMS:%=$(VERIFY_DIR)/%) ## Build what verifies
 
 $(VERIFY_DIR)/verify: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
@@ -26,7 +27,8 @@ $(VERIFY_DIR)/errors: $(ERRORS_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(ERRORS_SOURCES) -libverbs
 
-$(VERIFY_DIR)/reconnect: tests/verify/reconnect.c tests/verify/common.c $(VERIFY_HEADERS) \
-		tests/verify/verify.mk
+# Small programs of two processes.
+$(VERIFY_DIR)/reconnect $(VERIFY_DIR)/protected: $(VERIFY_DIR)/%: tests/verify/%.c \
+		tests/verify/common.c $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
-	$(CC) $(VERIFY_CFLAGS) -o $@ tests/verify/reconnect.c tests/verify/common.c -libverbs
+	$(CC) $(VERIFY_CFLAGS) -o $@ $< tests/verify/common.c -libverbs
