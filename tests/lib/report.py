@@ -7,6 +7,9 @@ import sys
 import time
 
 COUNTS = re.compile(r"^(?:\w+: )?(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$", re.MULTILINE)
+# What tells of a failure in what a stage printed, and how much of it the end of a run repeats.
+TELLING = re.compile(r"^(?:FAIL\b|failed: |.* panicked at |.*\bFAILED\b)")
+TELLING_LINES_MAX = 24
 CARGO = re.compile(r"^test result: \w+\. (\d+) passed; (\d+) failed; (\d+) ignored", re.MULTILINE)
 
 
@@ -58,11 +61,23 @@ class Report:
             if result["failed"]:
                 problem = result["problem"] or "see its output"
                 print(f"failed: {result['stage']}: {result['name']}: {problem}")
+                for line in telling_lines(result["output"]):
+                    print(f"    {line}")
         if passed + failed == 0:
             print("no test ran", file=sys.stderr)
             failed = 1
         print(f"{passed} passed, {failed} failed", flush=True)
         return 1 if failed else 0
+
+
+def telling_lines(log):
+    """What a log says of failures, each with the line after it; or else its last lines. A run on
+    a machine that nobody can look at later leaves nothing but what it printed."""
+    with open(log, encoding="utf-8", errors="replace") as f:
+        lines = f.read().rstrip().splitlines()
+    told = [i for i, line in enumerate(lines) if TELLING.match(line)]
+    wanted = sorted({i + after for i in told for after in (0, 1) if i + after < len(lines)})
+    return ([lines[i] for i in wanted] or lines)[-TELLING_LINES_MAX:]
 
 
 def count_closing_lines(text):

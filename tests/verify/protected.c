@@ -134,6 +134,15 @@ static bool in_file(const void *at)
 	return found;
 }
 
+// Whether all of the memory has been moved. It moves a piece at a time, from the front.
+static bool is_moved(const struct side *s)
+{
+	for (size_t at = 0; at < BYTES; at += 4096)
+		if (!in_file(s->memory + at))
+			return false;
+	return true;
+}
+
 // Uses the memory by a connection within this process, until it has been moved.
 static bool be_moved(const struct side *s)
 {
@@ -147,11 +156,11 @@ static bool be_moved(const struct side *s)
 	need(reader.mr, "ibv_reg_mr");
 	connect_qp(s, a, &(struct qp_addr){ b->qp_num, 0, s->dev.gid });
 	connect_qp(s, b, &(struct qp_addr){ a->qp_num, 0, s->dev.gid });
-	for (int i = 0; i < READS_MAX && !in_file(s->memory); i++) {
+	for (int i = 0; i < READS_MAX && !is_moved(s); i++) {
 		post(&reader, a, IBV_WR_RDMA_READ, 30000, &own);
 		take(s, "a READ of its own", 30000);
 	}
-	return in_file(s->memory) && in_file(s->memory + BYTES - 1);
+	return is_moved(s);
 }
 
 static struct ibv_qp *meet(const struct side *s, int oob, struct hello *peer)
