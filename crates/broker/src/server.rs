@@ -366,6 +366,11 @@ impl Server {
                 Err(Errno::AGAIN) => break,
                 Err(_) | Ok(Received::Closed) => return self.end(number, "closed"),
                 Ok(Received::Malformed(why)) => return self.refuse(number, why),
+                Ok(Received::Incomplete(header)) => {
+                    if !self.lacks_descriptors(number, &header) {
+                        return;
+                    }
+                }
                 Ok(Received::Foreign(header, fds)) => {
                     if !self.set_aside(number, header.as_ref(), fds) {
                         return;

@@ -163,6 +163,7 @@ impl Control {
                 fds.into_iter().for_each(std::mem::forget);
                 Err(Malformed::Descriptors.into())
             }
+            Received::Incomplete(header) => self.accept_incomplete(&header),
             Received::Message(header, body, fds) => match header.kind {
                 Kind::Reply => Ok(Some((header, body, fds))),
                 Kind::Event => {
@@ -180,6 +181,19 @@ impl Control {
                 }
             },
         }
+    }
+
+    /// A message came without its descriptors. A call fails for that; of an event nobody knows
+    /// what it was about, so that only a new attachment helps.
+    fn accept_incomplete(&mut self, header: &Header) -> Result<Option<Reply>> {
+        if header.kind == Kind::Reply && header.request != self.last_request {
+            return Ok(None);
+        }
+        self.gone = header.kind != Kind::Reply;
+        Err(Error::System {
+            what: "receive descriptors from the broker",
+            errno: Errno::MFILE,
+        })
     }
 
     fn transmit(&mut self, message: &[u8], fds: &[BorrowedFd<'_>], by: Instant) -> Result<()> {

@@ -46,6 +46,21 @@ impl Server {
     }
 }
 
+impl Server {
+    /// A request came without its descriptors, since this process has as many as it may. Returns
+    /// whether the connection goes on.
+    pub(super) fn lacks_descriptors(&mut self, number: u64, header: &Header) -> bool {
+        let Some(session) = self.sessions.get_mut(&number) else {
+            return false;
+        };
+        if session.reply(header, Err(Errno::MFILE)).is_err() {
+            self.end(number, "it does not read or is gone");
+            return false;
+        }
+        true
+    }
+}
+
 /// Watches the process of a new endpoint or member. Not that of other clients: a launcher leaves
 /// its connection to the programs it launched, and that connection counts as long as one of them
 /// lives. None if the process can't be watched: then its socket alone tells of its death.

@@ -487,6 +487,13 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
                     message,
                 })
             }
+            Ok(Received::Incomplete(header)) if header.kind == Kind::Reply => {
+                Some(Event::Message {
+                    session,
+                    grants: Vec::new(),
+                    message: refusal(header, Errno::MFILE),
+                })
+            }
             _ => {
                 self.sessions.remove(&session);
                 Some(Event::Ended { session })

@@ -10,9 +10,31 @@ const ENOUGH_FILES: u64 = 4096;
 /// Below this, programs that check RLIMIT_MEMLOCK before they register memory complain.
 const ENOUGH_LOCKED: u64 = 64 << 20;
 
-/// The limits on locked memory and on open files.
+/// What the kernel sets without being told, `DEFAULT_MAX_MAP_COUNT`; connections on one host are a
+/// mapping each.
+const ENOUGH_MAPPINGS: u64 = 65_530;
+
+/// The limits on locked memory, on open files and on mappings.
 pub fn limits() -> Vec<Finding> {
-    vec![locked_memory(), open_files()]
+    let most = std::fs::read_to_string("/proc/sys/vm/max_map_count");
+    let most = most.ok().and_then(|text| text.trim().parse().ok());
+    let found = [locked_memory(), open_files()];
+    found.into_iter().chain(most.map(mappings)).collect()
+}
+
+fn mappings(most: u64) -> Finding {
+    const TOPIC: &str = "mappings";
+    if most >= ENOUGH_MAPPINGS {
+        let text = format!("{most}; each connection to a process on this host takes one");
+        return Finding::ok(TOPIC, text);
+    }
+    Finding::warn(
+        TOPIC,
+        format!(
+            "{most}; each connection to a process on this host takes one: \
+             sysctl vm.max_map_count={ENOUGH_MAPPINGS}"
+        ),
+    )
 }
 
 fn locked_memory() -> Finding {
@@ -40,5 +62,21 @@ fn open_files() -> Finding {
             TOPIC,
             format!("{count}; programs with many peers need more: ulimit -n {ENOUGH_FILES}"),
         ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_mappings_are_told_of() {
+        assert!(mappings(65_530).text.starts_with("65530;"));
+        assert!(
+            mappings(1000)
+                .text
+                .ends_with("sysctl vm.max_map_count=65530")
+        );
+        assert_eq!(limits().len(), 3);
     }
 }

@@ -26,6 +26,9 @@ pub enum Received {
     /// to send. To close them may take as long as some file system likes, which must not hold up
     /// the caller. With the header of their message, if it is one.
     Foreign(Option<Header>, Vec<OwnedFd>),
+    /// A message that lost descriptors: this process, or the system, has as many open as it may
+    /// (`RLIMIT_NOFILE`, `fs.file-max`). Those that still came are closed already.
+    Incomplete(Header),
     /// The other side closed the socket.
     Closed,
 }
@@ -116,13 +119,26 @@ fn receive_into(
     if outcome.bytes == 0 {
         return Ok(Received::Closed);
     }
-    if outcome
-        .flags
-        .intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC)
-    {
+    if outcome.flags.contains(ReturnFlags::TRUNC) {
         return Ok(Received::Malformed(Malformed::Length));
     }
-    Ok(assemble(&bytes[..outcome.bytes], fds))
+    let bytes = &bytes[..outcome.bytes];
+    if outcome.flags.contains(ReturnFlags::CTRUNC) {
+        return Ok(incomplete(bytes, fds.len()));
+    }
+    Ok(assemble(bytes, fds))
+}
+
+/// What a message is whose descriptors the kernel did not all deliver. There was room for as many
+/// as a message has, so that either it had more, or this process could not take them.
+fn incomplete(bytes: &[u8], came: usize) -> Received {
+    match Header::decode(bytes) {
+        Err(why) => Received::Malformed(why),
+        Ok((header, _)) if usize::from(header.fds) <= came => {
+            Received::Malformed(Malformed::Descriptors)
+        }
+        Ok((header, _)) => Received::Incomplete(header),
+    }
 }
 
 /// The message in what was received.
