@@ -89,6 +89,11 @@ def count_closing_lines(text):
     return sum(int(c[0]) for c in cargo), sum(int(c[1]) for c in cargo)
 
 
+def has_closing_lines(text):
+    """Whether a runner came to its closing line."""
+    return bool(COUNTS.search(text) or CARGO.search(text))
+
+
 class Stopwatch:
     """Seconds since it was made."""
 

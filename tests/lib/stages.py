@@ -13,7 +13,7 @@ class Stage:
     """A command (`argv`) that prints its counts, or a function that reports by itself."""
 
     def __init__(self, name, what, argv=None, function=None, seconds=600, env=None,
-                 beside=False, asked=False):
+                 beside=False, asked=False, chooses=False):
         self.name = name
         self.what = what
         self.argv = argv
@@ -24,6 +24,19 @@ class Stage:
         self.beside = beside
         # Too long for `make test`: it runs when it is asked for.
         self.asked = asked
+        # Can run those of its tests alone whose names hold a text.
+        self.chooses = chooses or function is not None or is_cargo(argv)
+
+    def command(self, text):
+        """The command line that runs those of its tests alone whose names hold `text`."""
+        if not text:
+            return self.argv
+        return [*self.argv, text] if is_cargo(self.argv) else [*self.argv, "-k", text]
+
+
+def is_cargo(argv):
+    """Whether a command line is one of `cargo`."""
+    return argv is not None and "--no-fail-fast" in argv
 
 
 def cargo(*args):
@@ -72,28 +85,29 @@ def all_stages():
         Stage("sisci-hostile", "SISCI: a hostile process of another user",
               ["tests/sisci/hostile"], seconds=300),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
-              seconds=500),
+              seconds=500, chooses=True),
         Stage("scale", "thousands of queue pairs, hundreds of processes", ["tests/scale/run"],
               seconds=900),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         Stage("fault", "one side is killed or stopped at every step in shared memory",
-              ["tests/fault/run"], seconds=900, beside=True),
-        Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600, beside=True),
-        Stage("sisci-faults", "SISCI: either side is killed or stopped at every step",
-              ["tests/sisci/faults"], seconds=600, beside=True),
-        Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=900,
+              ["tests/fault/run"], seconds=900, chooses=True, beside=True),
+        Stage("kill", "one side is killed", ["tests/kill/run"], seconds=600, chooses=True,
               beside=True),
+        Stage("sisci-faults", "SISCI: either side is killed or stopped at every step",
+              ["tests/sisci/faults"], seconds=600, chooses=True, beside=True),
+        Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=900,
+              chooses=True, beside=True),
         Stage("locks", "processes that use locks are killed or stopped at every step",
-              ["tests/locks/run"], seconds=300, beside=True),
-        Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=400,
+              ["tests/locks/run"], seconds=300, chooses=True, beside=True),
+        Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=400, chooses=True,
               beside=True),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300, beside=True),
         Stage("package", "the Debian package for guests", ["tests/vm/package"], seconds=400,
               beside=True),
         Stage("pool", "pools of blocks: rights, deaths, a hostile process",
-              ["tests/pool/run"], seconds=600, beside=True),
+              ["tests/pool/run"], seconds=600, chooses=True, beside=True),
         Stage("clients", "the distribution's own programs", function=matrix.run),
         Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
-              ["tests/vm/kasan"], seconds=4500, asked=True),
+              ["tests/vm/kasan"], seconds=4500, chooses=True, asked=True),
     ]
