@@ -1,4 +1,5 @@
-"""Drivers of other versions in a guest: a later one, an earlier one, the last release's."""
+"""Other versions in a guest: drivers, a later one, an earlier one and the last release's, and the
+last release's libraries."""
 
 import os
 import re
@@ -7,8 +8,9 @@ import subprocess
 
 from lib.netns import BUILD
 from versions import release
+from vm import traffic
 from vm.lab import GuestError
-from vm.verbs import pingpong
+from vm.verbs import PINGPONG, pingpong
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SOURCE = os.path.join(ROOT, "guest", "driver")
@@ -19,6 +21,11 @@ VERSION = re.compile(r"(#define CW_CONFIG_VERSION )(\d+)")
 HEADER = "causeway_virtio.h"
 OTHERS = {"later": 1, "earlier": -1}
 LAST = "last"
+# The last release's library for verbs: it lies among the programs until a test needs it.
+LIBRARY = "libibverbs.so.1"
+LIBRARIES = "/tmp/last"
+PINGPONG_PORT = 18515
+VERSIONS = re.compile(r"speaks version \d+ of the remoting protocol, this build version \d+")
 REFUSAL = re.compile(r"the device is of version (\d+), this driver of version (\d+)")
 
 
@@ -56,7 +63,16 @@ def programs():
                        check=True)
         files.append(os.path.join(out, f"causeway-{name}.ko"))
         os.replace(os.path.join(out, "causeway.ko"), files[-1])
-    return files
+    return files + [last_library()]
+
+
+def last_library():
+    """The last release's library for verbs, built once for all tests."""
+    _, folder = release.get(os.path.join(BUILD, "test", "last-release"))
+    stripped = os.path.join(BUILD, FOLDER, LIBRARY)
+    subprocess.run(["strip", "--strip-debug", "-o", stripped,
+                    os.path.join(folder, "lib", LIBRARY)], check=True)
+    return stripped
 
 
 def loaded(guest, name):
@@ -91,3 +107,23 @@ def others(lab):
     b.run("insmod /lib/modules/causeway.ko")
     pingpong(b, a)
     return "; ".join(said)
+
+
+def libraries(lab):
+    """The last release's library in a guest works with this tree's, or names both versions."""
+    a, b = lab.guests[:2]
+    b.run(f"mkdir -p {LIBRARIES}; mv /opt/causeway/bin/{LIBRARY} {LIBRARIES}")
+    traffic.start(a, [PINGPONG, "-g", "0"])
+    traffic.wait_listening(a, PINGPONG_PORT)
+    traffic.start(b, [PINGPONG, "-g", "0", a.address], LD_LIBRARY_PATH=LIBRARIES)
+    status, text = traffic.wait(b, PINGPONG)
+    traffic.stop(a, PINGPONG)
+    if status == 0:
+        return "works"
+    if not VERSIONS.search(text):
+        raise GuestError(f"neither works nor names both versions: {text[-800:]}")
+    return VERSIONS.search(text)[0]
+
+
+# Those that need what `programs` builds.
+TESTS = (others, libraries)

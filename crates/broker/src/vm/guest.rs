@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use causeway_fabric::fds::{check_eventfd, check_memfd, reopen, sealed_memfd};
 use causeway_fabric::launch::timespec;
 use causeway_fabric::limits::SEGMENT_BYTES;
-use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
+use causeway_fabric::remoting::{Header, Kind, Malformed, Received, receive, send};
 use causeway_shm::lock::{Watched, wake_in};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -215,7 +215,15 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     fn send(&mut self, session: u32, handles: &[u32], message: &[u8]) -> Result<Answer, Errno> {
         let socket = self.sessions.get(&session).ok_or(Errno::NOTCONN)?;
-        let (header, _) = Header::decode(message).map_err(|_| Errno::BADMSG)?;
+        let header = match Header::decode(message) {
+            Ok((header, _)) => header,
+            // A library of another release: the service refuses it, and names both versions.
+            Err(Malformed::Version(_)) => {
+                send(socket, message, &[])?;
+                return Ok(Answer::default());
+            }
+            Err(_) => return Err(Errno::BADMSG),
+        };
         if usize::from(header.fds) != handles.len() {
             return Err(Errno::BADMSG);
         }
@@ -474,31 +482,25 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
 
     fn received(&mut self, session: u32) -> Option<Event> {
         let socket = self.sessions.get(&session)?;
-        match receive(socket) {
-            Err(Errno::AGAIN) => None,
-            Ok(Received::Message(header, body, fds)) => {
-                let (grants, message) = match self.grant(fds) {
-                    Ok(grants) => (grants, header.encode(&body)),
-                    Err(errno) => (Vec::new(), refusal(header, errno)),
-                };
-                Some(Event::Message {
-                    session,
-                    grants,
-                    message,
-                })
-            }
+        let (grants, message) = match receive(socket) {
+            Err(Errno::AGAIN) => return None,
+            Ok(Received::Message(header, body, fds)) => match self.grant(fds) {
+                Ok(grants) => (grants, header.encode(&body)),
+                Err(errno) => (Vec::new(), refusal(header, errno)),
+            },
             Ok(Received::Incomplete(header)) if header.kind == Kind::Reply => {
-                Some(Event::Message {
-                    session,
-                    grants: Vec::new(),
-                    message: refusal(header, Errno::MFILE),
-                })
+                (Vec::new(), refusal(header, Errno::MFILE))
             }
             _ => {
                 self.sessions.remove(&session);
-                Some(Event::Ended { session })
+                return Some(Event::Ended { session });
             }
-        }
+        };
+        Some(Event::Message {
+            session,
+            grants,
+            message,
+        })
     }
 
     /// Makes handles of what came with a message: of all, or of nothing.

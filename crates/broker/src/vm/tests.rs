@@ -9,7 +9,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::{Duration, Instant};
 
 use causeway_fabric::fds::sealed_memfd;
-use causeway_fabric::remoting::{Header, Kind, Received, receive, send};
+use causeway_fabric::remoting::{Header, Kind, Malformed, Received, receive, send};
 use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
@@ -225,6 +225,26 @@ fn what_a_guest_sends_reaches_the_broker_with_descriptors() {
     rustix::io::write(&fds[1], &1u64.to_ne_bytes()).unwrap();
     assert_eq!(guest.next_event(), Some(Event::Rung { handle: doorbell }));
     assert_eq!(guest.next_event(), None);
+}
+
+#[test]
+fn a_library_of_another_release_is_for_the_broker_to_refuse() {
+    let (mut guest, _, broker) = guest();
+    made(&mut guest, open(5));
+    let mut other = message(Kind::Request, 0);
+    // The version follows the magic number.
+    other[2] ^= 1;
+    let sent = Request::Send {
+        session: 5,
+        handles: Vec::new(),
+        message: other,
+    };
+    assert_eq!(guest.answer(sent).status, 0);
+    let received = receive(&broker.0.borrow()[0].0);
+    assert!(
+        matches!(received, Ok(Received::Malformed(Malformed::Version(_)))),
+        "{received:?}"
+    );
 }
 
 #[test]
