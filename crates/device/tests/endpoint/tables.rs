@@ -83,9 +83,11 @@ impl Tables {
         Some((end.endpoint, event))
     }
 
-    /// Forgets the ring of a queue pair; its peer is told.
+    /// Forgets the ring of a queue pair; its peer is told. One that waits for it is not its own
+    /// yet: who leaves gets no answer, so its peer may be connecting anew already.
     fn part(&mut self, qpn: u32, change: PeerChange) {
-        let has = |pairing: &Pairing| pairing.ends.iter().any(|end| end.qpn == qpn);
+        let is_own = |end: &End| end.qpn == qpn && end.joined;
+        let has = |pairing: &Pairing| pairing.ends.iter().any(is_own);
         let found = self.pairings.iter().find(|(_, pairing)| has(pairing));
         let Some(generation) = found.map(|(generation, _)| *generation) else {
             return;
