@@ -2,7 +2,7 @@
 //!
 //! The check of a region's entry is this side's courtesy, as a NIC's would be the peer's; what
 //! protects the peer is that the broker hands out descriptors for no more than was granted. A
-//! segment that is not mapped yet is asked for by the helper thread, and the access goes by ring.
+//! segment that is not mapped yet is asked for by the envoy, and the access goes by ring.
 
 use std::collections::HashMap;
 use std::ops::Range;

@@ -6,17 +6,18 @@ use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 
 use causeway_fabric::{Address, AttachOptions, Attachment, WirePref};
-use causeway_favour::{Favoured, FavouredGuard};
+use causeway_favour::Favoured;
 use causeway_look::Lookers;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
 use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, SegmentError, Stats};
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::net::sockopt::socket_recv_buffer_size;
 
 use crate::checksums::Checksums;
 use crate::core::Core;
+use crate::envoy::{self, Envoy};
 use crate::errand::Errand;
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
@@ -66,7 +67,7 @@ pub(crate) struct State {
     pub pending: Vec<u32>,
     /// When something is to be done without any input.
     pub timers: Timers,
-    /// What the helper is to ask of the broker.
+    /// What the envoy is to ask of the broker.
     pub errands: Vec<Errand>,
     /// Protection domains from which a peer was evicted, until their segments are given up: one
     /// entry for each time.
@@ -86,7 +87,7 @@ pub(crate) struct State {
     pub lost: Arc<AtomicBool>,
 }
 
-/// What the program's threads and the helper share.
+/// What the program's threads, the helper and the envoy share.
 pub(crate) struct Shared {
     pub state: Favoured<State>,
     /// Calls to the broker; never under the state lock, which must not be held while waiting.
@@ -122,10 +123,8 @@ pub(crate) struct Shared {
     pub last_call: AtomicU64,
     /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
     pub source_deadline: AtomicU64,
-    /// The helper has errands to run.
-    pub has_errands: AtomicBool,
-    /// The broker's answers about segments.
-    answers: Answers,
+    /// The way to who asks the broker.
+    pub envoy: Envoy,
     /// How the helper sleeps ([`HelperSleep`]).
     helper_sleep: Sleep,
     /// The port polled as in error: what there is to it is to be looked at.
@@ -136,13 +135,6 @@ pub(crate) struct Shared {
     /// Held by who adds a slot.
     pub growing: Mutex<()>,
     pub lost: Arc<AtomicBool>,
-}
-
-/// How many answers there have been, and that there is one more.
-#[derive(Debug, Default)]
-struct Answers {
-    count: Mutex<u64>,
-    told: Condvar,
 }
 
 /// How the helper sleeps, or is about to. A thread that blocked has taken calls from it, and kicks
@@ -171,7 +163,8 @@ struct Sleep {
 /// The endpoint: one per process, alive while a context is.
 pub(crate) struct Endpoint {
     pub shared: Arc<Shared>,
-    helper: Mutex<Option<JoinHandle<()>>>,
+    /// The helper and the envoy.
+    threads: Mutex<Vec<JoinHandle<()>>>,
     pid: u32,
 }
 
@@ -316,7 +309,8 @@ impl Endpoint {
         let port_fds: Vec<_> = sources.collect::<Result<_, _>>()?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(std::io::Error::from)?;
-        let single = [kick.as_fd(), doorbell.fd(), news.fd()];
+        let envoy = Envoy::new()?;
+        let single = [kick.as_fd(), doorbell.fd(), news.fd(), envoy.fd()];
         let ports = udp.ports.sources().chain(port_fds.iter().map(AsFd::as_fd));
         let numbers = Numbers::of(single.into_iter().chain(ports));
         let errors = Arc::clone(&udp.errors);
@@ -339,8 +333,7 @@ impl Endpoint {
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
-            has_errands: AtomicBool::new(false),
-            answers: Answers::default(),
+            envoy,
             helper_sleep: Sleep::default(),
             port_errors: errors,
             stop: AtomicBool::new(false),
@@ -350,12 +343,27 @@ impl Endpoint {
             control: attachment,
             state: Favoured::new(state),
         });
-        let helper = helper::start(Arc::clone(&shared))?;
-        Ok(Endpoint {
+        let endpoint = Endpoint {
             shared,
-            helper: Mutex::new(Some(helper)),
+            threads: Mutex::default(),
             pid: std::process::id(),
-        })
+        };
+        endpoint.start(helper::start)?;
+        endpoint.start(envoy::start)?;
+        Ok(endpoint)
+    }
+
+    /// Starts a thread that ends with the endpoint.
+    fn start(
+        &self,
+        start: impl FnOnce(Arc<Shared>) -> Result<JoinHandle<()>, Errno>,
+    ) -> Result<(), OpenError> {
+        let thread = start(Arc::clone(&self.shared)).map_err(|errno| {
+            let reason = format!("cannot start a thread (clone3, clone): {errno}");
+            OpenError::new(errno.0, &reason)
+        })?;
+        self.threads.lock().push(thread);
+        Ok(())
     }
 }
 
@@ -366,16 +374,19 @@ impl Drop for Endpoint {
         }
         self.shared.stop.store(true, Ordering::Release);
         if !self.shared.has_descriptors() {
-            // The numbers are the program's: nothing is closed. Nor can the helper be woken.
+            // The numbers are the program's: nothing is closed. Nor can the threads be woken.
             std::mem::forget(Arc::clone(&self.shared));
             return;
         }
         self.shared.kick();
+        self.shared.call_envoy();
         self.shared.groups.stop();
-        if let Some(helper) = self.helper.lock().take()
-            && helper.thread().id() != std::thread::current().id()
-        {
-            let _ = helper.join();
+        let own = std::thread::current().id();
+        for thread in self.threads.lock().drain(..) {
+            // The envoy may be in a call to the broker, which it ends.
+            if thread.thread().id() != own {
+                let _ = thread.join();
+            }
         }
     }
 }
@@ -423,12 +434,6 @@ impl Shared {
         self.kick.as_fd()
     }
 
-    /// The descriptors whose readability means work: doorbell, broker, and those of
-    /// [`Shared::port_fds`].
-    pub fn sources(&self) -> [BorrowedFd<'_>; 2] {
-        [self.doorbell.fd(), self.news.fd()]
-    }
-
     /// What is readable when something has come to a UDP port, the first port first.
     pub fn port_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.port_fds.iter().map(AsFd::as_fd)
@@ -457,51 +462,25 @@ impl Shared {
         }
     }
 
-    /// Wakes the helper for errands.
-    #[cold]
-    pub fn send_helper(&self) {
-        if !self.has_errands.swap(true, Ordering::SeqCst) {
-            self.kick();
-        }
-    }
-
     /// Wakes a thread that sleeps on the sources.
     pub fn ring_own_doorbell(&self) {
         self.heed(self.doorbell.ring());
     }
 
-    /// The broker has answered about a segment, as the state now says.
-    pub fn tell_answered(&self) {
-        *self.answers.count.lock() += 1;
-        self.answers.told.notify_all();
-    }
-
-    /// Gives up the state until the next answer comes that it does not tell of. Returns false if
-    /// that takes too long.
-    pub fn await_answer(
-        &self,
-        state: &mut FavouredGuard<'_, State>,
-        until: std::time::Instant,
-    ) -> bool {
-        // Answers are told after the state has changed: what comes after this look is not missed.
-        let seen = *self.answers.count.lock();
-        FavouredGuard::unlocked(state, || {
-            let mut count = self.answers.count.lock();
-            while *count == seen {
-                if self.answers.told.wait_until(&mut count, until).timed_out() {
-                    return false;
-                }
-            }
-            true
-        })
+    /// Has whoever sleeps on the sources look once more, since the state has changed. Who is about
+    /// to sleep on them has armed before it looks for the last time.
+    pub fn wake_watchers(&self) {
+        if self.armers.load(Ordering::SeqCst) > 0 {
+            self.ring_own_doorbell();
+        }
     }
 
     /// Wakes whoever sleeps on the sources if something is to be done before it would wake, and
-    /// the helper if there are errands for it.
+    /// the envoy if there are errands for it.
     #[inline]
     pub fn mind(&self, deadline: Option<Instant>, errands: bool) {
         if errands {
-            self.send_helper();
+            self.send_envoy();
         }
         let until = self.source_deadline.load(Ordering::SeqCst);
         if until != 0 && deadline.is_some_and(|d| d.0 < until) {

@@ -1,4 +1,4 @@
-//! What the helper is to ask of the broker.
+//! What the envoy is to ask of the broker.
 
 /// Something to ask of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,5 +1,4 @@
-//! What queue pairs need of the broker, asked for by the helper thread: a call to the broker must
-//! not hold up what posts and polls.
+//! What queue pairs need of the broker, asked for by the envoy ([`crate::envoy`]).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,13 +17,19 @@ use crate::qp_entry::{Link, QpEntry};
 const PATIENCE: Duration = Duration::from_millis(10);
 
 impl Shared {
-    /// Runs the errands there are. Called without any lock.
-    pub fn run_errands(&self) {
-        if !self.has_errands.swap(false, Ordering::SeqCst) {
-            return;
+    /// Runs the errands there are, in the order in which they came. Called without any lock.
+    /// Returns whether there were any.
+    pub fn run_errands(&self) -> bool {
+        if !self.envoy.take_errands() {
+            return false;
         }
         let errands = std::mem::take(&mut self.state.lock().errands);
+        let any = !errands.is_empty();
         for errand in errands {
+            if self.stop.load(Ordering::Acquire) {
+                // The broker forgets the endpoint, and all that it had.
+                break;
+            }
             match errand {
                 Errand::Fetch(qpn) => self.fetch_segment(qpn),
                 Errand::Withdraw(qpn) => self.withdraw(qpn),
@@ -33,6 +38,7 @@ impl Shared {
                 Errand::Ask(qpn) => self.ask_about_peer(qpn),
             }
         }
+        any
     }
 
     fn fetch_segment(&self, qpn: u32) {
@@ -66,14 +72,14 @@ impl Shared {
         self.tell_answered();
     }
 
-    /// Waits until the helper has fetched the segment that a queue pair wants. What was just posted
-    /// could go by ring meanwhile, but a program that spins on the helper's processor would keep it
+    /// Waits until the envoy has fetched the segment that a queue pair wants. What was just posted
+    /// could go by ring meanwhile, but a program that spins on the envoy's processor would keep it
     /// from fetching for milliseconds, and a stream by ring costs its target's processor as well.
     #[cold]
     pub fn await_segment(&self, state: &mut FavouredGuard<'_, State>, qpn: u32) {
         let errand = state.qp(qpn).and_then(QpEntry::errand);
         state.errands.extend(errand);
-        self.send_helper();
+        self.send_envoy();
         let until = Instant::now() + PATIENCE;
         while state.qp(qpn).is_some_and(|entry| entry.wanting) {
             if !self.await_answer(state, until) {

@@ -23,7 +23,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Now, earlier};
 use crate::endpoint::{HelperSleep, Shared};
-use crate::errno::OpenError;
+use crate::errno::Errno;
 use crate::threads;
 
 /// How long a peer's request may wait after the last poll of a program that has just begun to poll,
@@ -50,16 +50,13 @@ const VAIN_SPINS_MAX: u32 = 6;
 /// How long a program has for its reply to a request that this thread has received, before the
 /// acknowledgment goes without.
 const REPLY_PAUSE: Duration = Duration::from_micros(100);
-/// How long the broker's next news may wait: where connections are made by the thousand, a wake for
-/// each would cost as much as the connections.
-const NEWS_PAUSE: Duration = Duration::from_millis(1);
 /// Later than any time there is.
 const FAR: Instant = Instant(u64::MAX);
 /// How late the kernel may let a sleep of this thread end, in nanoseconds; its default is 50 µs.
 const TIMER_SLACK: libc::c_ulong = 1000;
 
 /// Starts the thread. It blocks every signal: those are the program's.
-pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, OpenError> {
+pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
     let run = move || {
         // SAFETY: concerns this thread's timers alone.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
@@ -75,15 +72,11 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, OpenError> {
             vain_spins: 0,
             skip_spins: 0,
             has_stepped_back: false,
-            news_due: Instant(0),
             shared,
         }
         .run();
     };
-    threads::spawn("causeway", run).map_err(|errno| {
-        let reason = format!("cannot start a thread (clone3, clone): {errno}");
-        OpenError::new(errno.0, &reason)
-    })
+    threads::spawn("causeway", run)
 }
 
 struct Helper {
@@ -109,8 +102,6 @@ struct Helper {
     skip_spins: u32,
     /// It has slept to let the program reply to what came last.
     has_stepped_back: bool,
-    /// Until when it does not listen to the broker.
-    news_due: Instant,
 }
 
 /// What a look at the sources found.
@@ -133,7 +124,6 @@ impl Helper {
                 self.shared.state.lock().abandon();
                 return;
             }
-            self.shared.run_errands();
             let blocked = self.shared.blocked.load(Ordering::SeqCst) > 0;
             if blocked && !self.has_called() {
                 self.park();
@@ -196,7 +186,7 @@ impl Helper {
         }
     }
 
-    /// Sleeps until a peer, the network, the broker, a timer or a thread of the program calls.
+    /// Sleeps until a peer, the network, a timer or a thread of the program calls.
     fn sleep_on_sources(&mut self) {
         let shared = Arc::clone(&self.shared);
         // Before it looks for the last time: a blocked thread that takes the doorbell's ring from
@@ -241,7 +231,7 @@ impl Helper {
             state.progress_everywhere(now)
         };
         if !state.errands.is_empty() {
-            shared.send_helper();
+            shared.send_envoy();
         }
         if worked {
             self.vain = 0;
@@ -274,7 +264,7 @@ impl Helper {
         state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
         let mut until = earlier(state.timers.next(), state.look_for_silence(now));
         if !state.errands.is_empty() {
-            shared.send_helper();
+            shared.send_envoy();
         }
         if state.awaits_reply() {
             // A program that spins on its memory is about to answer, but may need this processor.
@@ -321,43 +311,28 @@ impl Helper {
     /// Sleeps, and returns whether a source ended it.
     fn sleep(&mut self, on_sources: bool, timeout: Option<Duration>) -> bool {
         let shared = Arc::clone(&self.shared);
-        let listens = on_sources || timeout.is_some();
-        let pause = self.news_due.since(clock::now());
-        let (news, timeout) = if listens && !pause.is_zero() {
-            let timeout = timeout.map_or(pause, |timeout| timeout.min(pause));
-            (PollFlags::empty(), Some(timeout))
-        } else {
-            (PollFlags::IN, timeout)
-        };
         let timespec = timeout.map(clock::timespec);
-        let [doorbell, control] = shared.sources();
-        let mut fds = vec![
-            PollFd::from_borrowed_fd(shared.kick_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(control, news),
-            PollFd::from_borrowed_fd(doorbell, PollFlags::IN),
-        ];
-        let port = shared.port_fds();
-        fds.extend(port.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
-        // Of the broker's news a thread that polls learns nothing, and one that blocks does.
-        let watched = match (on_sources, timeout) {
-            (true, _) => &mut fds[..],
-            (false, Some(_)) => &mut fds[..2],
-            (false, None) => &mut fds[..1],
+        let single = [shared.kick_fd(), shared.doorbell.fd()];
+        let mut fds: Vec<_> = single
+            .into_iter()
+            .chain(shared.port_fds())
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
+            .collect();
+        let watched = if on_sources {
+            &mut fds[..]
+        } else {
+            &mut fds[..1]
         };
         let _ = poll(watched, timespec.as_ref());
         if !shared.has_descriptors() {
             return false;
         }
-        let [kick, control, doorbell] = [0, 1, 2].map(|at| fds[at].revents());
-        let port = fds[3..]
+        let [kick, doorbell] = [0, 1].map(|at| fds[at].revents());
+        let port = fds[2..]
             .iter()
             .fold(PollFlags::empty(), |all, fd| all | fd.revents());
         if !kick.is_empty() {
             shared.heed(causeway_shm::drain(shared.kick_fd()));
-        }
-        if !control.is_empty() {
-            shared.control_events();
-            self.news_due = clock::now() + NEWS_PAUSE;
         }
         if !doorbell.is_empty() {
             shared.heed(shared.doorbell.drain());

@@ -2,8 +2,8 @@
 //!
 //! Moving memory in place and taking it back costs several times what copying it costs: a program
 //! that registers memory for one transfer, as many do, pays for no move at all. A region waits
-//! until the accesses to it by ring have cost about as much as the move does, and then the helper
-//! thread moves it: so no program pays more than twice what it would have paid knowing the future.
+//! until the accesses to it by ring have cost about as much as the move does, and then the envoy
+//! moves it: so no program pays more than twice what it would have paid knowing the future.
 
 use causeway_proto::host::Via;
 

@@ -6,7 +6,8 @@
 //! [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. All are thread-safe.
 //!
 //! Nothing happens before [`Context::open`]. From then on the process has one endpoint: a port, an
-//! inbox, a lock, and a helper thread that makes progress while the program does not.
+//! inbox, a lock, a helper thread that makes progress while the program does not, and an envoy, the
+//! thread that asks the broker and listens to it.
 
 mod addresses;
 mod ah;
@@ -21,6 +22,7 @@ mod cq;
 mod direct;
 mod elsewhere;
 mod endpoint;
+mod envoy;
 mod errand;
 mod errands;
 mod errno;

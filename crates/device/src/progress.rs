@@ -5,17 +5,15 @@ mod short;
 
 use std::sync::atomic::Ordering;
 
-use causeway_fabric::Event;
 use causeway_fabric::services::Leave;
 use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
 use crate::clock::{self, Now};
-use crate::endpoint::{Shared, State};
+use crate::endpoint::State;
 use crate::errand::Errand;
 use crate::hot::Hot;
-use crate::peer_end::End;
 use crate::qp_entry::{Link, QpEntry};
 use crate::udp::Port;
 use crate::{ring, ud, udp};
@@ -472,55 +470,5 @@ impl State {
         self.hot.retain(|hot| hot.qpn != qpn);
         self.pending.retain(|pending| *pending != qpn);
         leave
-    }
-}
-
-impl Shared {
-    /// Takes what the broker has to tell. Returns whether it was anything.
-    pub fn control_events(&self) -> bool {
-        if let Some(addresses) = self.news.look() {
-            // Without a broker there is nobody to tell.
-            let _ = self.control.report_addresses(&addresses);
-        }
-        let Ok(events) = self.control.poll_events() else {
-            return false;
-        };
-        let any = !events.is_empty();
-        for event in events {
-            match event {
-                Event::PeerDead {
-                    local_qpn,
-                    generation,
-                } => self.on_peer_ended(local_qpn, generation, End::Killed),
-                Event::PeerExited {
-                    local_qpn,
-                    generation,
-                } => self.on_peer_ended(local_qpn, generation, End::Exited),
-                Event::BrokerGone => {
-                    // Rings and sockets go on; the broker that answers next is told of them.
-                    let _ = self.control.reattach();
-                    self.peers.forget_all();
-                }
-                Event::PeerJoined {
-                    local_qpn,
-                    generation,
-                } => {
-                    let mut state = self.state.lock();
-                    if let Some(QpEntry {
-                        link: Link::Ring(ring),
-                        ..
-                    }) = state.qp(local_qpn)
-                        && ring.generation() == generation
-                    {
-                        ring.peer_joined();
-                    }
-                }
-                // The ring itself says so.
-                Event::PeerLeft { .. } => {}
-                Event::SegmentStale { segment } => self.sharing.renew(self, segment),
-                Event::RingGivenUp { ring } => self.peers.forget_ring(ring),
-            }
-        }
-        any
     }
 }

@@ -148,7 +148,7 @@ impl QpEntry {
         }
     }
 
-    /// What the helper is to ask of the broker for it.
+    /// What the envoy is to ask of the broker for it.
     pub fn errand(&mut self) -> Option<Errand> {
         let failed = self.qp.state() == QpState::Err;
         let qpn = self.qp.qpn();

@@ -120,7 +120,7 @@ impl Shared {
         let errands = !state.errands.is_empty();
         drop(state);
         if errands {
-            self.send_helper();
+            self.send_envoy();
         }
     }
 
@@ -164,7 +164,7 @@ impl Shared {
         let errands = !state.errands.is_empty();
         drop(state);
         if errands {
-            self.send_helper();
+            self.send_envoy();
         }
     }
 
@@ -189,15 +189,14 @@ impl Shared {
         }
         drop(state);
         if errands {
-            self.send_helper();
+            self.send_envoy();
         }
         if worked {
             self.disarm();
             return Woken::Awake;
         }
         let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
-        let [doorbell, control] = self.sources();
-        let fds = [queue.as_fd(), doorbell, control];
+        let fds = [queue.as_fd(), self.doorbell.fd()];
         let mut fds: Vec<_> = fds
             .into_iter()
             .chain(self.port_fds())
@@ -207,14 +206,11 @@ impl Shared {
         self.source_deadline.store(0, Ordering::SeqCst);
         // If not, the next pass says so.
         let _ = self.has_descriptors();
-        for port in &fds[3..] {
+        for port in &fds[2..] {
             self.note_errors(port.revents());
         }
         if !fds[1].revents().is_empty() {
             self.heed(self.doorbell.drain());
-        }
-        if !fds[2].revents().is_empty() {
-            self.control_events();
         }
         self.disarm();
         match slept {

@@ -50,7 +50,7 @@ impl Shared {
         }
     }
 
-    /// As [`Shared::give_up_segments`], by the helper.
+    /// As [`Shared::give_up_segments`], by the envoy.
     pub fn give_up_segments_later(&self, domains: &[u32]) {
         if !domains.is_empty() {
             let mut state = self.state.lock();
@@ -58,7 +58,7 @@ impl Shared {
                 .errands
                 .extend(domains.iter().copied().map(Errand::GiveUp));
             drop(state);
-            self.send_helper();
+            self.send_envoy();
         }
     }
 

@@ -10,4 +10,5 @@ mod memory;
 mod parting;
 mod peer;
 mod side;
+mod silent;
 mod tables;

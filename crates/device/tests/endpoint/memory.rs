@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use causeway_proto::types::{QpState, SendOp, WcStatus};
+use causeway_proto::types::{QpState, WcStatus};
 use rustix::io::Errno;
 
 use crate::broker::{Broker, Manner, PATIENCE, until};
@@ -23,7 +23,7 @@ fn write(a: &Side, b: &Side, value: u64) {
 }
 
 /// Writes until the broker has been asked for `b`'s memory so often.
-fn write_until_asked(broker: &Broker, a: &Side, b: &Side, times: u32) {
+pub fn write_until_asked(broker: &Broker, a: &Side, b: &Side, times: u32) {
     let mut value = 1000;
     until("a wish for a segment", || {
         value += 1;
@@ -58,19 +58,6 @@ fn a_segment_that_comes_late_goes_to_nobody() {
     write_until_asked(&broker, &e, &f, 2);
     (1..10).for_each(|value| write(&e, &f, value));
     (200..300).for_each(|value| exchange(&c, &d, value));
-}
-
-#[test]
-#[ignore = "the helper thread itself waits for the broker, and acknowledges nothing meanwhile"]
-fn a_silent_broker_keeps_nobody_from_acknowledging() {
-    let broker = Broker::start();
-    let (a, b) = connected(&broker);
-    broker.next("map_segment", Manner::Late);
-    write_until_asked(&broker, &a, &b, 1);
-    // The program does not poll: what it has received is for its helper to acknowledge.
-    a.post_recv(1, 8);
-    b.post(1, SendOp::Send, 0).unwrap();
-    b.complete(1);
 }
 
 #[test]

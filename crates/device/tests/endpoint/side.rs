@@ -4,7 +4,7 @@
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use causeway_device::{Av, Context, Cq, Errno, Mr, QPT_RC, Qp, QpInit};
+use causeway_device::{Av, CompChannel, Context, Cq, Errno, Mr, QPT_RC, Qp, QpInit};
 use causeway_identity::{Access, PAGE};
 use causeway_proto::types::{
     Payload, QpAttr, QpAttrMask as M, QpCap, QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Wc,
@@ -75,8 +75,19 @@ impl Side {
 
     /// On an endpoint that there is already.
     pub fn of(context: Arc<Context>) -> Side {
+        Side::with(context, None)
+    }
+
+    /// With an endpoint of its own at a broker, and a channel that tells of its completions.
+    pub fn with_channel(broker: &Broker) -> (Side, Arc<CompChannel>) {
+        let context = broker.open().expect("an endpoint");
+        let channel = context.create_comp_channel().unwrap();
+        (Side::with(context, Some(&channel)), channel)
+    }
+
+    fn with(context: Arc<Context>, channel: Option<&Arc<CompChannel>>) -> Side {
         let pd = context.alloc_pd().unwrap();
-        let cq = context.create_cq(4 * DEPTH, None, 0).unwrap();
+        let cq = context.create_cq(4 * DEPTH, channel, 0).unwrap();
         let init = QpInit {
             qp_type: QPT_RC,
             send_cq: Arc::clone(&cq),

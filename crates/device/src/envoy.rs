@@ -1,0 +1,229 @@
+//! The envoy: the thread that asks the broker, and listens to it.
+//!
+//! A call to the broker lasts as long as the broker takes, and seconds where that is stopped, busy
+//! or gone. Whoever makes progress must not wait for so long, or what peers sent is acknowledged by
+//! nobody. So the helper, and threads that post, poll or block, leave errands ([`Errand`]) for a
+//! thread that makes no progress, and that takes the broker's news as well: what those change is
+//! done under the state's lock, and whoever sleeps on the sources looks once more.
+//!
+//! It sleeps until it is called or there is news, and uses no time at all otherwise. It runs one
+//! errand at a time, in their order, and takes news in between: what one of them has begun is over
+//! when the next begins. Where the endpoint ends it finishes the call that it is in, and no other.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use causeway_fabric::Event;
+use causeway_favour::FavouredGuard;
+use causeway_proto::Instant;
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+
+use crate::clock;
+use crate::endpoint::{Shared, State};
+use crate::errno::Errno;
+use crate::peer_end::End;
+use crate::qp_entry::{Link, QpEntry};
+use crate::threads;
+
+/// How long the broker's next news may wait: where connections are made by the thousand, a wake for
+/// each would cost as much as the connections.
+const NEWS_PAUSE: Duration = Duration::from_millis(1);
+
+/// The way to the envoy, and back.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    /// Wakes it.
+    call: OwnedFd,
+    /// There are errands to run.
+    has_errands: AtomicBool,
+    /// The broker's answers about segments.
+    answers: Answers,
+}
+
+/// How many answers there have been, and that there is one more.
+#[derive(Debug, Default)]
+struct Answers {
+    count: Mutex<u64>,
+    told: Condvar,
+}
+
+impl Envoy {
+    pub fn new() -> Result<Self, Errno> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Envoy {
+            call: eventfd(0, flags).map_err(std::io::Error::from)?,
+            has_errands: AtomicBool::new(false),
+            answers: Answers::default(),
+        })
+    }
+
+    /// What wakes it, for [`crate::lost`].
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.call.as_fd()
+    }
+
+    /// Whether it has been sent since this was last asked.
+    pub fn take_errands(&self) -> bool {
+        self.has_errands.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// Starts the thread. It blocks every signal: those are the program's.
+pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
+    threads::spawn("causeway-ask", move || shared.ask_and_listen())
+}
+
+impl Shared {
+    /// Sends the envoy on the errands there are.
+    #[cold]
+    pub fn send_envoy(&self) {
+        if !self.envoy.has_errands.swap(true, Ordering::SeqCst) {
+            self.call_envoy();
+        }
+    }
+
+    /// Wakes the envoy.
+    pub fn call_envoy(&self) {
+        self.heed(causeway_shm::signal(self.envoy.fd()));
+    }
+
+    /// The broker has answered about a segment, as the state now says.
+    pub fn tell_answered(&self) {
+        *self.envoy.answers.count.lock() += 1;
+        self.envoy.answers.told.notify_all();
+    }
+
+    /// Gives up the state until the next answer comes that it does not tell of. Returns false if
+    /// that takes too long.
+    pub fn await_answer(
+        &self,
+        state: &mut FavouredGuard<'_, State>,
+        until: std::time::Instant,
+    ) -> bool {
+        let answers = &self.envoy.answers;
+        // Answers are told after the state has changed: what comes after this look is not missed.
+        let seen = *answers.count.lock();
+        FavouredGuard::unlocked(state, || {
+            let mut count = answers.count.lock();
+            while *count == seen {
+                if answers.told.wait_until(&mut count, until).timed_out() {
+                    return false;
+                }
+            }
+            true
+        })
+    }
+
+    /// Runs errands and takes news until the endpoint ends. No lock is held while the broker is
+    /// asked.
+    fn ask_and_listen(&self) {
+        let mut deaf_until = Instant(0);
+        while !self.stop.load(Ordering::Acquire) {
+            if self.lost.load(Ordering::Relaxed) {
+                self.state.lock().abandon();
+                return;
+            }
+            if self.run_errands() {
+                self.wake_watchers();
+            }
+            if self.await_call(deaf_until) {
+                if self.take_news() {
+                    self.wake_watchers();
+                }
+                deaf_until = clock::now() + NEWS_PAUSE;
+            }
+        }
+    }
+
+    /// Sleeps until somebody calls, or there is news. Until the given time it does not listen to
+    /// that. Returns whether there is news.
+    fn await_call(&self, deaf_until: Instant) -> bool {
+        let pause = deaf_until.since(clock::now());
+        let mut fds =
+            [self.envoy.fd(), self.news.fd()].map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let (watched, timeout) = if pause.is_zero() {
+            (&mut fds[..], None)
+        } else {
+            (&mut fds[..1], Some(clock::timespec(pause)))
+        };
+        let _ = poll(watched, timeout.as_ref());
+        if !self.has_descriptors() {
+            return false;
+        }
+        if !fds[0].revents().is_empty() {
+            self.heed(causeway_shm::drain(self.envoy.fd()));
+        }
+        !fds[1].revents().is_empty()
+    }
+
+    /// Takes what the broker and the network have to tell. Returns whether there may be something
+    /// to do for whoever makes progress.
+    fn take_news(&self) -> bool {
+        if let Some(addresses) = self.news.look() {
+            // Without a broker there is nobody to tell.
+            let _ = self.control.report_addresses(&addresses);
+        }
+        let mut any = false;
+        for event in self.control.poll_events().unwrap_or_default() {
+            if self.stop.load(Ordering::Acquire) {
+                break;
+            }
+            any |= self.take_event(event);
+        }
+        any
+    }
+
+    fn take_event(&self, event: Event) -> bool {
+        match event {
+            Event::PeerDead {
+                local_qpn,
+                generation,
+            } => self.on_peer_ended(local_qpn, generation, End::Killed),
+            Event::PeerExited {
+                local_qpn,
+                generation,
+            } => self.on_peer_ended(local_qpn, generation, End::Exited),
+            Event::SegmentStale { segment } => self.sharing.renew(self, segment),
+            other => {
+                self.take_quiet_event(other);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// What leaves nothing to do for whoever makes progress.
+    fn take_quiet_event(&self, event: Event) {
+        match event {
+            Event::BrokerGone => {
+                // Rings and sockets go on; the broker that answers next is told of them.
+                let _ = self.control.reattach();
+                self.peers.forget_all();
+            }
+            // A time-out falls away, and nothing else.
+            Event::PeerJoined {
+                local_qpn,
+                generation,
+            } => self.on_peer_joined(local_qpn, generation),
+            Event::RingGivenUp { ring } => self.peers.forget_ring(ring),
+            // The ring itself says that a peer has left; the others are taken already.
+            _ => {}
+        }
+    }
+
+    fn on_peer_joined(&self, qpn: u32, generation: u64) {
+        let mut state = self.state.lock();
+        if let Some(QpEntry {
+            link: Link::Ring(ring),
+            ..
+        }) = state.qp(qpn)
+            && ring.generation() == generation
+        {
+            ring.peer_joined();
+        }
+    }
+}
