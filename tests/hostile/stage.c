@@ -30,10 +30,13 @@ void say(const char *format, ...)
 	va_list args;
 
 	va_start(args, format);
+	/* In one piece, whatever other threads say. */
+	flockfile(stdout);
 	vprintf(format, args);
 	va_end(args);
 	putchar('\n');
 	fflush(stdout);
+	funlockfile(stdout);
 }
 
 uint64_t number(const char *text)

@@ -30,10 +30,13 @@ static void tell(const char *format, ...)
 	va_list arguments;
 
 	va_start(arguments, format);
+	/* In one piece, whatever other threads say. */
+	flockfile(stdout);
 	vprintf(format, arguments);
 	va_end(arguments);
 	putchar('\n');
 	fflush(stdout);
+	funlockfile(stdout);
 }
 
 static void done_round(void)
