@@ -17,8 +17,7 @@ use rustix::net::sockopt::socket_recv_buffer_size;
 
 use crate::checksums::Checksums;
 use crate::core::Core;
-use crate::envoy::{self, Envoy};
-use crate::errand::Errand;
+use crate::errand::{Envoy, Errand};
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
 use crate::helper;
@@ -349,7 +348,7 @@ impl Endpoint {
             pid: std::process::id(),
         };
         endpoint.start(helper::start)?;
-        endpoint.start(envoy::start)?;
+        endpoint.start(Shared::start_envoy)?;
         Ok(endpoint)
     }
 

@@ -2,25 +2,23 @@
 //!
 //! A call to the broker lasts as long as the broker takes, and seconds where that is stopped, busy
 //! or gone. Whoever makes progress must not wait for so long, or what peers sent is acknowledged by
-//! nobody. So the helper, and threads that post, poll or block, leave errands ([`Errand`]) for a
-//! thread that makes no progress, and that takes the broker's news as well: what those change is
-//! done under the state's lock, and whoever sleeps on the sources looks once more.
+//! nobody. So the helper, and threads that post, poll or block, leave errands ([`crate::errand`])
+//! for a thread that makes no progress, and that takes the broker's news as well: what those change
+//! is done under the state's lock, and whoever sleeps on the sources looks once more.
 //!
 //! It sleeps until it is called or there is news, and uses no time at all otherwise. It runs one
 //! errand at a time, in their order, and takes news in between: what one of them has begun is over
 //! when the next begins. Where the endpoint ends it finishes the call that it is in, and no other.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use causeway_fabric::Event;
 use causeway_favour::FavouredGuard;
 use causeway_proto::Instant;
-use parking_lot::{Condvar, Mutex};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock;
 use crate::endpoint::{Shared, State};
@@ -33,55 +31,16 @@ use crate::threads;
 /// each would cost as much as the connections.
 const NEWS_PAUSE: Duration = Duration::from_millis(1);
 
-/// The way to the envoy, and back.
-#[derive(Debug)]
-pub(crate) struct Envoy {
-    /// Wakes it.
-    call: OwnedFd,
-    /// There are errands to run.
-    has_errands: AtomicBool,
-    /// The broker's answers about segments.
-    answers: Answers,
-}
-
-/// How many answers there have been, and that there is one more.
-#[derive(Debug, Default)]
-struct Answers {
-    count: Mutex<u64>,
-    told: Condvar,
-}
-
-impl Envoy {
-    pub fn new() -> Result<Self, Errno> {
-        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Envoy {
-            call: eventfd(0, flags).map_err(std::io::Error::from)?,
-            has_errands: AtomicBool::new(false),
-            answers: Answers::default(),
-        })
-    }
-
-    /// What wakes it, for [`crate::lost`].
-    pub fn fd(&self) -> BorrowedFd<'_> {
-        self.call.as_fd()
-    }
-
-    /// Whether it has been sent since this was last asked.
-    pub fn take_errands(&self) -> bool {
-        self.has_errands.swap(false, Ordering::SeqCst)
-    }
-}
-
-/// Starts the thread. It blocks every signal: those are the program's.
-pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
-    threads::spawn("causeway-ask", move || shared.ask_and_listen())
-}
-
 impl Shared {
+    /// Starts the thread. It blocks every signal: those are the program's.
+    pub fn start_envoy(self: Arc<Self>) -> Result<JoinHandle<()>, Errno> {
+        threads::spawn("causeway-ask", move || self.ask_and_listen())
+    }
+
     /// Sends the envoy on the errands there are.
     #[cold]
     pub fn send_envoy(&self) {
-        if !self.envoy.has_errands.swap(true, Ordering::SeqCst) {
+        if self.envoy.send() {
             self.call_envoy();
         }
     }
@@ -91,12 +50,6 @@ impl Shared {
         self.heed(causeway_shm::signal(self.envoy.fd()));
     }
 
-    /// The broker has answered about a segment, as the state now says.
-    pub fn tell_answered(&self) {
-        *self.envoy.answers.count.lock() += 1;
-        self.envoy.answers.told.notify_all();
-    }
-
     /// Gives up the state until the next answer comes that it does not tell of. Returns false if
     /// that takes too long.
     pub fn await_answer(
@@ -104,18 +57,9 @@ impl Shared {
         state: &mut FavouredGuard<'_, State>,
         until: std::time::Instant,
     ) -> bool {
-        let answers = &self.envoy.answers;
         // Answers are told after the state has changed: what comes after this look is not missed.
-        let seen = *answers.count.lock();
-        FavouredGuard::unlocked(state, || {
-            let mut count = answers.count.lock();
-            while *count == seen {
-                if answers.told.wait_until(&mut count, until).timed_out() {
-                    return false;
-                }
-            }
-            true
-        })
+        let seen = self.envoy.answers();
+        FavouredGuard::unlocked(state, || self.envoy.await_answer(seen, until))
     }
 
     /// Runs errands and takes news until the endpoint ends. No lock is held while the broker is

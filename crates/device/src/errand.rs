@@ -1,4 +1,13 @@
-//! What the envoy is to ask of the broker.
+//! What the envoy is to ask of the broker, and the way to it and back ([`crate::envoy`]).
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::errno::Errno;
 
 /// Something to ask of the broker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,4 +22,71 @@ pub(crate) enum Errand {
     Place(u32),
     /// The peer of this queue pair owes an answer: is it held up?
     Ask(u32),
+}
+
+/// The way to the envoy, and back.
+#[derive(Debug)]
+pub(crate) struct Envoy {
+    /// Wakes it.
+    call: OwnedFd,
+    /// There are errands to run.
+    has_errands: AtomicBool,
+    /// The broker's answers about segments.
+    answers: Answers,
+}
+
+/// How many answers there have been, and that there is one more.
+#[derive(Debug, Default)]
+struct Answers {
+    count: Mutex<u64>,
+    told: Condvar,
+}
+
+impl Envoy {
+    pub fn new() -> Result<Self, Errno> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Envoy {
+            call: eventfd(0, flags).map_err(std::io::Error::from)?,
+            has_errands: AtomicBool::new(false),
+            answers: Answers::default(),
+        })
+    }
+
+    /// The eventfd that wakes it.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.call.as_fd()
+    }
+
+    /// There are errands. Returns whether it does not know that yet, and is to be woken.
+    pub fn send(&self) -> bool {
+        !self.has_errands.swap(true, Ordering::SeqCst)
+    }
+
+    /// Whether it has been sent since this was last asked.
+    pub fn is_sent(&self) -> bool {
+        self.has_errands.swap(false, Ordering::SeqCst)
+    }
+
+    /// How many answers about segments there have been.
+    pub fn answers(&self) -> u64 {
+        *self.answers.count.lock()
+    }
+
+    /// The broker has answered about a segment, as the state says by now.
+    pub fn tell_answered(&self) {
+        *self.answers.count.lock() += 1;
+        self.answers.told.notify_all();
+    }
+
+    /// Waits until there have been others than so many answers. Returns false if that takes too
+    /// long.
+    pub fn await_answer(&self, seen: u64, until: Instant) -> bool {
+        let mut count = self.answers.count.lock();
+        while *count == seen {
+            if self.answers.told.wait_until(&mut count, until).timed_out() {
+                return false;
+            }
+        }
+        true
+    }
 }

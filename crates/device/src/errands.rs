@@ -20,7 +20,7 @@ impl Shared {
     /// Runs the errands there are, in the order in which they came. Called without any lock.
     /// Returns whether there were any.
     pub fn run_errands(&self) -> bool {
-        if !self.envoy.take_errands() {
+        if !self.envoy.is_sent() {
             return false;
         }
         let errands = std::mem::take(&mut self.state.lock().errands);
@@ -69,7 +69,7 @@ impl Shared {
             ring.answer(answer);
         }
         drop(state);
-        self.tell_answered();
+        self.envoy.tell_answered();
     }
 
     /// Waits until the envoy has fetched the segment that a queue pair wants. What was just posted
