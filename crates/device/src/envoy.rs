@@ -131,6 +131,10 @@ impl Shared {
                 local_qpn,
                 generation,
             } => self.on_peer_ended(local_qpn, generation, End::Exited),
+            Event::PeerJoined {
+                local_qpn,
+                generation,
+            } => return self.on_peer_joined(local_qpn, generation),
             Event::SegmentStale { segment } => self.sharing.renew(self, segment),
             other => {
                 self.take_quiet_event(other);
@@ -148,26 +152,29 @@ impl Shared {
                 let _ = self.control.reattach();
                 self.peers.forget_all();
             }
-            // A time-out falls away, and nothing else.
-            Event::PeerJoined {
-                local_qpn,
-                generation,
-            } => self.on_peer_joined(local_qpn, generation),
             Event::RingGivenUp { ring } => self.peers.forget_ring(ring),
             // The ring itself says that a peer has left; the others are taken already.
             _ => {}
         }
     }
 
-    fn on_peer_joined(&self, qpn: u32, generation: u64) {
+    /// Returns whether the peer owes an answer already: from now on somebody looks for how long.
+    fn on_peer_joined(&self, qpn: u32, generation: u64) -> bool {
         let mut state = self.state.lock();
-        if let Some(QpEntry {
+        let Some(QpEntry {
+            qp,
             link: Link::Ring(ring),
             ..
         }) = state.qp(qpn)
-            && ring.generation() == generation
-        {
-            ring.peer_joined();
+        else {
+            return false;
+        };
+        if ring.generation() != generation {
+            return false;
         }
+        ring.peer_joined();
+        let owes = qp.expects_answer();
+        state.unanswered |= owes;
+        owes
     }
 }
