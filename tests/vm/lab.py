@@ -168,7 +168,7 @@ class Guest:
         device = self.devices()
         ours, theirs = socket.socketpair()
         argv = ["ip", "netns", "exec", self.lab.netns, os.path.join(ROOT, "scripts", "vm-root"),
-                "nice", "-n", "10", "qemu-system-x86_64", "-accel", "tcg", "-cpu", CPU,
+                "qemu-system-x86_64", "-accel", "tcg", "-cpu", CPU,
                 "-smp", self.smp,
                 "-object", f"memory-backend-memfd,id=m,size={self.memory},share=on",
                 "-machine", "q35,memory-backend=m", "-m", self.memory, "-nodefaults", "-nographic",
