@@ -26,12 +26,12 @@ def ended_well(program):
         raise Failed(f"{program.name()} ends with {pair.exit_text(status)}")
 
 
-def undisturbed(programs):
-    """Programs must end without having noticed anything."""
+def undisturbed(programs, signs="trouble|busy"):
+    """Programs must end without having noticed anything, or said any of these signs of it."""
     for program in programs:
         ended_well(program)
-        if "trouble" in program.text or "busy" in program.text:
-            raise Failed(f"{program.name()} has noticed it")
+        if noticed := re.search(rf"^({signs}) .*$", program.text, re.MULTILINE):
+            raise Failed(f"{program.name()} has noticed it: {noticed[0]}")
 
 
 def wait_until(what, seen):
@@ -116,7 +116,9 @@ def without(world):
     world.start_broker()
     wait_until("both endpoints", lambda: len(world.status()["endpoints"]) == 2)
     segments = [e["segments"] for e in world.status()["endpoints"]]
-    undisturbed(both)
+    # On a busy machine the accesses may end before the next broker comes. Memory that a stranger
+    # reaches is not let go of then, since nobody can be asked: the call says EBUSY.
+    undisturbed(both, "trouble")
     if not any(segments):
         raise Failed("no segment was presented to the next broker")
     undisturbed(world.start())

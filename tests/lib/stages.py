@@ -91,7 +91,7 @@ def all_stages():
               seconds=900),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         # Those that run side by side begin with the longest, so that the others fill both lanes.
-        Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1200,
+        Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
               chooses=True, beside=True),
         Stage("fault", "one side is killed or stopped at every step in shared memory",
               ["tests/fault/run"], seconds=1200, chooses=True, beside=True),
