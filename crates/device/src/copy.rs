@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use causeway_proto::host::{AtomicOp, MemError};
 use causeway_proto::{Bytes, BytesMut};
-use causeway_recover::{Fault, compare_exchange, copy, fetch_add, store as store_one};
+use causeway_recover::{Fault, compare_exchange, copy, copy_word, fetch_add, store as store_one};
 
 /// Whose memory it was that a copy to or from `len` bytes of an MR at `addr` did not find.
 #[cold]
@@ -96,12 +96,29 @@ pub(crate) unsafe fn store_last_word_last(dst: *mut u8, src: Bytes<'_>) -> Resul
 ///
 /// # Safety
 /// As [`store`] for `dst`, as [`load`] for `src`.
-#[inline]
+#[inline(always)]
 pub(crate) unsafe fn copy_last_word_last(
     dst: *mut u8,
     src: *const u8,
     len: usize,
 ) -> Result<(), Fault> {
+    if len == 8 && dst.addr().is_multiple_of(8) {
+        // SAFETY: the caller's ranges.
+        return unsafe { copy_word(dst, src) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { copy_in_two(dst, src, len) }
+}
+
+/// As [`copy_last_word_last`] of more or less than an aligned word.
+///
+/// # Errors
+/// As that.
+///
+/// # Safety
+/// As that.
+#[inline(never)]
+unsafe fn copy_in_two(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     let tail = last_word(dst.addr() + len, len);
     let body = len - tail;
     let mut word = [0; 8];

@@ -530,7 +530,7 @@ impl Host for Core {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn succeeded_silently(&mut self, bytes: u32) {
         self.stats.add(Counter::TxMessages, 1);
         self.stats.add(Counter::TxBytes, u64::from(bytes));

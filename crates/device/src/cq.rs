@@ -307,12 +307,33 @@ const CALLS_PER_TIME: u64 = 16;
 impl crate::endpoint::Shared {
     /// The program makes progress itself: the helper may leave it alone.
     pub(crate) fn note_activity(&self, now: &Now) {
-        // Under the state lock, so no update is lost; a plain store spares the locked add.
-        let n = self.activity.load(Ordering::Relaxed);
-        self.activity.store(n.wrapping_add(1), Ordering::Relaxed);
         // The clock costs as much as the rest of a fruitless poll: not every call reads it.
-        if now.known().is_some() || n.is_multiple_of(CALLS_PER_TIME) {
-            self.last_call.store(now.get().0, Ordering::Relaxed);
+        if self.count_call().is_multiple_of(CALLS_PER_TIME) || now.known().is_some() {
+            self.note_time(now);
         }
+    }
+
+    /// As [`Self::note_activity`], for who has no use for the time.
+    #[inline(always)]
+    pub(crate) fn note_call(&self) {
+        if self.count_call().is_multiple_of(CALLS_PER_TIME) {
+            self.note_time(&Now::default());
+        }
+    }
+
+    /// Counts a call that made progress; how many there were before.
+    #[inline(always)]
+    fn count_call(&self) -> u64 {
+        // Under the state lock, so no update is lost; a plain store spares the locked add.
+        let before = self.activity.load(Ordering::Relaxed);
+        self.activity
+            .store(before.wrapping_add(1), Ordering::Relaxed);
+        before
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_time(&self, now: &Now) {
+        self.last_call.store(now.get().0, Ordering::Relaxed);
     }
 }

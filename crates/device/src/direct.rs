@@ -12,7 +12,7 @@ use causeway_proto::host::{AtomicOp, MemError, Remote};
 use causeway_proto::reach::{NotDone, Reach, Target};
 use causeway_proto::types::Access;
 use causeway_proto::{Bytes, BytesMut};
-use causeway_shm::{Arena, Grant, MrEntry, PeerMrs, Ring, Window};
+use causeway_shm::{Arena, Grant, MrEntry, PeerMrs, Publication, Ring, Stamp, Window};
 
 use crate::copy;
 
@@ -51,24 +51,35 @@ struct Opened {
 #[derive(Debug)]
 struct Translation {
     key: u32,
-    /// The publication of its entry that says so.
-    stamp: u64,
-    pd: u32,
+    /// What peers may do with it: its entry, what was granted and how it is mapped taken together.
     access: u32,
-    /// The addresses that are in the window, and the first one's offset in the segment.
+    /// The addresses that are in the window, and where the first one is mapped.
     from: u64,
     to: u64,
-    offset: u64,
-    window: Window,
+    at: *mut u8,
+    /// What all that was found by: as long as the peer says the same, it holds.
+    publication: Publication,
+    grant: Grant,
     /// Keeps the window mapped.
     _arena: Arc<Arena>,
 }
 
-/// Where a target is, as long as its entry has not changed ([`Direct::still_holds`]).
-pub(crate) struct Cached {
+// SAFETY: the address leads into a segment that is mapped as long as the arena is held, whichever
+// thread holds it.
+unsafe impl Send for Translation {}
+
+/// Where a target is, as long as what it was found by holds.
+pub(crate) struct Cached<'a> {
     pub at: *mut u8,
-    stamp: u64,
-    pd: u32,
+    by: &'a Translation,
+}
+
+impl Cached<'_> {
+    /// Whether it does, between [`Ring::enter`], which said what is granted, and [`Ring::leave`].
+    #[inline(always)]
+    pub fn still_holds(&self, grant: Grant) -> bool {
+        grant == self.by.grant && self.by.publication.is_still()
+    }
 }
 
 /// A queue pair's view of its peer's memory.
@@ -134,36 +145,29 @@ impl Direct {
     }
 
     /// Where a range was found before, if that was inside the region used last.
-    #[inline]
-    pub fn cached(&self, key: u32, addr: u64, len: u32, what: Remote) -> Option<Cached> {
+    #[inline(always)]
+    pub fn cached(&self, key: u32, addr: u64, len: u32, what: Remote) -> Option<Cached<'_>> {
         let known = self.translation.as_ref()?;
-        let need = access(what);
-        let inside = addr >= known.from && addr.checked_add(len.into())? <= known.to;
-        if known.key != key || !inside || known.access & need != need {
+        if known.key != key || known.access & access(what) == 0 {
             return None;
         }
-        let (at, _) = known.window.at(known.offset + (addr - known.from))?;
+        let before = addr.checked_sub(known.from)?;
+        if addr.checked_add(len.into())? > known.to {
+            return None;
+        }
         Some(Cached {
-            at,
-            stamp: known.stamp,
-            pd: known.pd,
+            at: known.at.wrapping_add(before as usize),
+            by: known,
         })
-    }
-
-    /// Whether what was found before holds, between [`Ring::enter`], which said what is granted,
-    /// and [`Ring::leave`].
-    #[inline]
-    pub fn still_holds(&self, cached: &Cached, key: u32, grant: Grant, what: Remote) -> bool {
-        grant.allows(access(what))
-            && grant.pd() == cached.pd
-            && self.mrs.is_still(key, cached.stamp)
     }
 
     /// Remembers where a region is whose byte at an offset of the segment was just found. The
     /// entry may lie: what counts is that all it makes of addresses is inside the window.
-    fn remember(&mut self, entry: &MrEntry, stamp: u64, offset: u64) {
-        let known = self.translation.as_ref();
-        if known.is_some_and(|known| known.key == entry.key && known.stamp == stamp) {
+    fn remember(&mut self, entry: &MrEntry, (stamp, grant): (Stamp, Grant), offset: u64) {
+        let same = |known: &Translation| {
+            known.key == entry.key && known.publication.stamp() == stamp && known.grant == grant
+        };
+        if self.translation.as_ref().is_some_and(same) {
             return;
         }
         let Some(opened) = &self.opened else { return };
@@ -171,30 +175,32 @@ impl Direct {
         let begin = entry.start.max(entry.offset);
         let begin = opened.window.at(begin).map_or(offset, |_| begin);
         let end = entry.offset.saturating_add(entry.len).min(entry.end);
-        let (Some((_, room)), Some(before)) =
+        let (Some((at, room)), Some(before)) =
             (opened.window.at(begin), begin.checked_sub(entry.offset))
         else {
             return;
         };
-        let Some(from) = entry.iova.checked_add(before) else {
+        let (Some(from), Some(publication)) = (
+            entry.iova.checked_add(before),
+            self.mrs.watch(entry.key, stamp),
+        ) else {
             return;
         };
         let len = end.saturating_sub(begin).min(room as u64);
         let writes = access(Remote::Write) | access(Remote::Atomic);
-        let access = if opened.arena.is_writable() {
-            entry.access
+        let mapped = if opened.arena.is_writable() {
+            u32::MAX
         } else {
-            entry.access & !writes
+            !writes
         };
         self.translation = Some(Translation {
             key: entry.key,
-            stamp,
-            pd: entry.pd,
-            access,
+            access: entry.access & grant.access() & mapped,
             from,
             to: from.saturating_add(len),
-            offset: begin,
-            window: opened.window,
+            at,
+            publication,
+            grant,
             _arena: Arc::clone(&opened.arena),
         });
     }
@@ -282,10 +288,10 @@ struct Bracket {
 }
 
 impl Reaching<'_> {
-    /// The entry of a target, its publication and the target's offset, if the access is allowed.
+    /// The entry of a target, its stamp and the target's offset, if the access is allowed.
     #[inline]
-    fn check(&self, pd: u32, target: Target, what: Remote) -> Option<(MrEntry, u64, u64)> {
-        let (entry, stamp) = self.direct.mrs.get_with_stamp(target.rkey)?;
+    fn check(&self, pd: u32, target: Target, what: Remote) -> Option<(MrEntry, Stamp, u64)> {
+        let (entry, stamp) = self.direct.mrs.find(target.rkey)?;
         let need = access(what);
         let bound_here = entry.qpn == 0 || entry.qpn == self.direct.peer_qpn;
         if entry.pd != pd || !bound_here || entry.access & need != need {
@@ -310,7 +316,7 @@ impl Reaching<'_> {
         let (at, room) = self
             .direct
             .at(entry.segment, offset, what != Remote::Read, grant)?;
-        self.direct.remember(&entry, stamp, offset);
+        self.direct.remember(&entry, (stamp, grant), offset);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
         Some(Bracket { at, room })
     }
@@ -469,33 +475,41 @@ mod tests {
         }
     }
 
+    /// The stamp of an entry, and a grant of all that it allows.
+    fn stamped(direct: &Direct, table: &MrTable) -> (Stamp, Grant) {
+        let region = entry(4096, 8192);
+        table.publish(&region);
+        let (_, stamp) = direct.mrs.find(KEY).unwrap();
+        (stamp, Grant::new(PD, region.access))
+    }
+
     #[test]
     fn what_was_found_holds_until_the_region_is_published_anew() {
         let (mut direct, table) = view(4096, true);
         let region = entry(4096, 8192);
         table.publish(&region);
-        let (found, stamp) = direct.mrs.get_with_stamp(KEY).unwrap();
-        direct.remember(&found, stamp, 4096 + 100);
+        let (found, stamp) = direct.mrs.find(KEY).unwrap();
+        let grant = Grant::new(PD, region.access);
+        direct.remember(&found, (stamp, grant), 4096 + 100);
         let (base, _) = direct.opened.as_ref().unwrap().window.at(4096).unwrap();
         let cached = direct
             .cached(KEY, region.iova + 8, 16, Remote::Write)
             .unwrap();
         assert_eq!(cached.at, base.wrapping_add(8));
-        let grant = Grant::new(PD, region.access);
-        assert!(direct.still_holds(&cached, KEY, grant, Remote::Write));
-        assert!(!direct.still_holds(&cached, KEY, Grant::NONE, Remote::Write));
-        assert!(!direct.still_holds(&cached, KEY, Grant::new(PD + 1, 7), Remote::Write));
+        assert!(cached.still_holds(grant));
+        assert!(!cached.still_holds(Grant::NONE));
+        assert!(!cached.still_holds(Grant::new(PD + 1, region.access)));
         table.retract(KEY);
-        assert!(!direct.still_holds(&cached, KEY, grant, Remote::Write));
+        assert!(!cached.still_holds(grant));
         table.publish(&region);
-        assert!(!direct.still_holds(&cached, KEY, grant, Remote::Write));
+        assert!(!cached.still_holds(grant));
     }
 
     #[test]
     fn only_what_is_in_the_region_and_allowed_is_found() {
-        let (mut direct, _) = view(4096, true);
+        let (mut direct, table) = view(4096, true);
         let region = entry(4096, 8192);
-        direct.remember(&region, 1, 4096);
+        direct.remember(&region, stamped(&direct, &table), 4096);
         let found = |key, addr, len, what| direct.cached(key, addr, len, what).is_some();
         assert!(found(KEY, region.iova, 8192, Remote::Read));
         assert!(!found(KEY + 1, region.iova, 8, Remote::Read));
@@ -503,8 +517,8 @@ mod tests {
         assert!(!found(KEY, region.iova + 8185, 8, Remote::Read));
         assert!(!found(KEY, u64::MAX - 3, 8, Remote::Read));
         assert!(!found(KEY, region.iova, 8, Remote::Atomic));
-        let (mut direct, _) = view(4096, false);
-        direct.remember(&region, 1, 4096);
+        let (mut direct, table) = view(4096, false);
+        direct.remember(&region, stamped(&direct, &table), 4096);
         assert!(direct.cached(KEY, region.iova, 8, Remote::Read).is_some());
         assert!(direct.cached(KEY, region.iova, 8, Remote::Write).is_none());
     }
@@ -514,7 +528,8 @@ mod tests {
     fn an_entry_that_lies_leads_nowhere_else() {
         const WORDS: [u64; 8] = [0, 1, 4096, WINDOW - 1, WINDOW, 1 << 47, 1 << 63, u64::MAX];
         let offset = WINDOW + 4096;
-        let (mut direct, _) = view(offset, true);
+        let (mut direct, table) = view(offset, true);
+        let stamped = stamped(&direct, &table);
         let window = direct.opened.as_ref().unwrap().window;
         let (first, room) = window.at(WINDOW).unwrap();
         let mapped = first.addr()..=first.addr() + room;
@@ -531,7 +546,7 @@ mod tests {
         });
         for lie in lies {
             direct.translation = None;
-            direct.remember(&lie, 1, offset);
+            direct.remember(&lie, stamped, offset);
             for addr in WORDS.map(|word| lie.iova.wrapping_add(word)) {
                 for len in [1, u32::MAX] {
                     if let Some(cached) = direct.cached(KEY, addr, len, Remote::Read) {

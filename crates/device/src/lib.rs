@@ -50,6 +50,7 @@ mod patience;
 mod pd;
 mod peer_end;
 mod peers;
+mod populate;
 mod port_holders;
 mod ports;
 mod posted;

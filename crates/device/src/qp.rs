@@ -4,6 +4,7 @@ mod post;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
@@ -53,6 +54,8 @@ pub struct Qp {
     send_cq: Arc<Cq>,
     recv_cq: Arc<Cq>,
     srq: Option<Arc<Srq>>,
+    /// What was posted last went by a ring: others need not try the short way.
+    by_ring: AtomicBool,
 }
 
 /// What a queue pair is created with (`ibv_create_qp(3)`).
@@ -163,9 +166,11 @@ impl Qp {
             send_cq: init.send_cq,
             recv_cq: init.recv_cq,
             srq: init.srq,
+            by_ring: AtomicBool::new(false),
         }))
     }
 
+    #[inline]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.pd.context.endpoint.shared
     }

@@ -15,6 +15,7 @@ use crate::limits::LIMITS;
 use crate::mr::{self, Place};
 use crate::patience;
 use crate::pd::{Pd, add_user, drop_user};
+use crate::populate::populate;
 use crate::sharing::{Accesses, Kept, Placed, Sharing};
 
 /// A memory region (`ibv_reg_mr(3)`).
@@ -402,7 +403,7 @@ fn check_range(
     // What is in a segment is populated and writable.
     let populated = sharing.covers(addr, len) || known() && sharing.is_plain(addr, len);
     if !populated {
-        mr::populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
+        populate(addr, len, access.contains(Access::LOCAL_WRITE))?;
     }
     Ok(access)
 }

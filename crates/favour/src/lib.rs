@@ -235,11 +235,19 @@ impl Favour {
     pub unsafe fn give_back(&self) {
         match self.held_by.load(Ordering::Relaxed) {
             // SAFETY: held, by the caller's promise, and not by a grant.
-            0 => unsafe { self.ordinary.unlock() },
+            0 => unsafe { self.give_back_ordinary() },
             grant => {
                 self.inside[usize::from(grant - 1) & GRANT_MASK].store(false, Ordering::Release)
             }
         }
+    }
+
+    /// # Safety
+    /// The calling thread holds the ordinary lock.
+    #[inline(never)]
+    unsafe fn give_back_ordinary(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.ordinary.unlock() };
     }
 
     /// Whether somebody has it.

@@ -112,6 +112,19 @@ pub unsafe fn store<const N: usize>(at: *mut u8, value: u64) -> Result<(), Fault
     judge(returned).map(drop)
 }
 
+/// Copies 8 bytes, stored in one go after all stores before.
+///
+/// # Errors
+/// Where an access faults; nothing is stored then.
+///
+/// # Safety
+/// As [`copy`]; and `dst` must be aligned to 8 bytes.
+#[inline]
+pub unsafe fn copy_word(dst: *mut u8, src: *const u8) -> Result<(), Fault> {
+    // SAFETY: as in `copy`; in order as in `store`.
+    judge(unsafe { routines::word(dst, src) }).map(drop)
+}
+
 /// Adds to 8 bytes atomically, wrapping, and returns what they were. A full barrier.
 ///
 /// # Errors

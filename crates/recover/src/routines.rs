@@ -65,6 +65,9 @@ unsafe extern "C" {
     /// Stores 8 bytes at once.
     #[link_name = "causeway_recover_store8"]
     pub(crate) fn store8(at: *mut u8, value: u64) -> Returned;
+    /// Copies 8 bytes, by one load and one store.
+    #[link_name = "causeway_recover_word"]
+    pub(crate) fn word(dst: *mut u8, src: *const u8) -> Returned;
     /// Adds to 8 bytes atomically.
     #[link_name = "causeway_recover_add"]
     pub(crate) fn add(at: *mut u8, value: u64) -> Returned;
@@ -82,12 +85,12 @@ global_asm!(
     ".globl causeway_recover_copy, causeway_recover_add, causeway_recover_swap",
     ".globl causeway_recover_vectors, causeway_recover_stream",
     ".globl causeway_recover_store1, causeway_recover_store2",
-    ".globl causeway_recover_store4, causeway_recover_store8",
+    ".globl causeway_recover_store4, causeway_recover_store8, causeway_recover_word",
     ".hidden causeway_recover_begin, causeway_recover_end, causeway_recover_fix_up",
     ".hidden causeway_recover_copy, causeway_recover_add, causeway_recover_swap",
     ".hidden causeway_recover_vectors, causeway_recover_stream",
     ".hidden causeway_recover_store1, causeway_recover_store2",
-    ".hidden causeway_recover_store4, causeway_recover_store8",
+    ".hidden causeway_recover_store4, causeway_recover_store8, causeway_recover_word",
     ".p2align 6",
     "causeway_recover_begin:",
     ".type causeway_recover_copy, @function",
@@ -418,6 +421,12 @@ global_asm!(
     ".type causeway_recover_store8, @function",
     "causeway_recover_store8:",
     "mov [rdi], rsi",
+    "xor eax, eax",
+    "ret",
+    ".type causeway_recover_word, @function",
+    "causeway_recover_word:",
+    "mov rcx, [rsi]",
+    "mov [rdi], rcx",
     "xor eax, eax",
     "ret",
     ".type causeway_recover_add, @function",

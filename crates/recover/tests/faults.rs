@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use causeway_recover::{Fault, compare_exchange, copy, fetch_add, install, store};
+use causeway_recover::{Fault, compare_exchange, copy, copy_word, fetch_add, install, store};
 
 const PAGE: usize = 4096;
 /// Lengths at and around the edges between the ways in which the routine copies.
@@ -115,8 +115,16 @@ fn single_stores_and_atomics_fail_and_change_nothing() {
             compare_exchange(at, 0x1122_3344_aaaa_bbcd, 5),
             Ok(0x1122_3344_aaaa_bbcd)
         );
+        let other = Memory::new(PAGE);
+        assert_eq!(copy_word(other.at, at), Ok(()));
+        assert_eq!(other.at.cast::<u64>().read_volatile(), 5);
         memory.protect(0, libc::PROT_READ);
         let gone = Fault { addr: at.addr() };
+        assert_eq!(copy_word(at, other.at), Err(gone));
+        memory.protect(0, libc::PROT_NONE);
+        assert_eq!(copy_word(other.at, at), Err(gone));
+        assert_eq!(other.at.cast::<u64>().read_volatile(), 5);
+        memory.protect(0, libc::PROT_READ);
         assert_eq!(store::<8>(at, 9), Err(gone));
         assert_eq!(store::<1>(at, 9), Err(gone));
         assert_eq!(fetch_add(at, 9), Err(gone));

@@ -45,7 +45,7 @@ pub use inbox::Inbox;
 pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use last_words::{LAST_WORDS_BYTES, LastWords, LastWordsTable};
 pub use life::{Life, LifeBook, LifeTable};
-pub use mr_table::{MrEntry, MrTable, PeerMrs};
+pub use mr_table::{MrEntry, MrTable, PeerMrs, Publication, Stamp};
 pub use notify::{leave_word, notify};
 pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot, Watch,

@@ -14,7 +14,7 @@
 use crate::layout as l;
 use crate::mem::Region;
 use crate::segment::{Segment, SegmentError};
-use crate::sync::{Arc, Ordering, fence, model_fence};
+use crate::sync::{Arc, AtomicU64, Ordering, fence, model_fence};
 
 /// Words of an entry.
 const KEY: usize = 0;
@@ -238,6 +238,40 @@ impl MrTable {
     }
 }
 
+/// Tells the publications of entries with the same key apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp(u64);
+
+/// An entry of a peer's table as it was found.
+#[derive(Debug)]
+pub struct Publication {
+    /// The entry's key word.
+    word: *const AtomicU64,
+    stamp: Stamp,
+    /// Keeps that mapped.
+    _mem: Region,
+}
+
+// SAFETY: the pointer leads to an atomic in the segment that it owns a share of.
+unsafe impl Send for Publication {}
+
+impl Publication {
+    /// Whether the entry has not changed since. To be asked as [`PeerMrs::get`] is, after
+    /// [`crate::Ring::enter`].
+    #[inline(always)]
+    #[must_use]
+    pub fn is_still(&self) -> bool {
+        // SAFETY: a word of the segment, which is mapped as long as `_mem` holds it.
+        unsafe { &*self.word }.load(Ordering::SeqCst) == self.stamp.0
+    }
+
+    /// What it was found with.
+    #[must_use]
+    pub fn stamp(&self) -> Stamp {
+        self.stamp
+    }
+}
+
 /// A peer's table.
 #[derive(Clone, Debug)]
 pub struct PeerMrs {
@@ -261,26 +295,27 @@ impl PeerMrs {
         }
     }
 
-    /// Whether the entry of a key has not changed since [`PeerMrs::get_with_stamp`] found it with
-    /// this stamp. To be asked as that is, after [`crate::Ring::enter`].
-    #[inline]
+    /// A look at the entry of a key, as it was when [`PeerMrs::find`] gave its stamp.
     #[must_use]
-    pub fn is_still(&self, key: u32, stamp: u64) -> bool {
-        place(key).is_some_and(|at| self.mem.word(at + KEY).load(Ordering::SeqCst) == stamp)
+    pub fn watch(&self, key: u32, stamp: Stamp) -> Option<Publication> {
+        Some(Publication {
+            word: self.mem.word(place(key)? + KEY),
+            stamp,
+            _mem: self.mem.clone(),
+        })
     }
 
     /// The region that a key names, if it is in the table. A copy, whole or none.
     #[inline]
     #[must_use]
     pub fn get(&self, key: u32) -> Option<MrEntry> {
-        self.get_with_stamp(key).map(|(entry, _)| entry)
+        self.find(key).map(|(entry, _)| entry)
     }
 
-    /// As [`PeerMrs::get`], with a number that is never that of another publication of an entry
-    /// with this key.
+    /// As [`PeerMrs::get`], with the stamp of what says so.
     #[inline]
     #[must_use]
-    pub fn get_with_stamp(&self, key: u32) -> Option<(MrEntry, u64)> {
+    pub fn find(&self, key: u32) -> Option<(MrEntry, Stamp)> {
         let at = place(key)?;
         let word = |offset| self.mem.word(at + offset);
         // After `Ring::enter`, as `retract` before `Ring::peer_in_flight`: all four in one order.
@@ -303,7 +338,7 @@ impl PeerMrs {
             end: read(END),
         };
         fence(Ordering::Acquire);
-        (word(KEY).load(Ordering::Relaxed) == before).then_some((entry, before))
+        (word(KEY).load(Ordering::Relaxed) == before).then_some((entry, Stamp(before)))
     }
 }
 
@@ -353,14 +388,15 @@ mod tests {
         let (own, peer) = tables();
         let key = (5 << l::KEY_GENERATION_BITS) | 1;
         own.publish(&entry(key));
-        let (_, first) = peer.get_with_stamp(key).unwrap();
-        assert!(peer.is_still(key, first));
+        let found = |(_, stamp)| peer.watch(key, stamp);
+        let first = peer.find(key).and_then(found).unwrap();
+        assert!(first.is_still());
         own.retract(key);
-        assert!(!peer.is_still(key, first));
+        assert!(!first.is_still());
         own.publish(&entry(key));
-        assert!(!peer.is_still(key, first));
-        let (_, second) = peer.get_with_stamp(key).unwrap();
-        assert!(peer.is_still(key, second));
+        assert!(!first.is_still());
+        let second = peer.find(key).and_then(found).unwrap();
+        assert!(second.is_still());
     }
 
     #[test]

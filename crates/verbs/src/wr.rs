@@ -296,11 +296,10 @@ unsafe fn post_short(qp: &Qp, head: *const IbvSendWr) -> bool {
     }
     // SAFETY: the list has an entry.
     let entry = unsafe { &*wr.sg_list };
-    let read = wr.opcode == wr_opcode::RDMA_READ;
-    if read || wr.opcode == wr_opcode::RDMA_WRITE {
-        // SAFETY: these opcodes define `rdma`.
+    let one_sided = |read| {
+        // SAFETY: WRITEs and READs define `rdma`.
         let rdma = unsafe { wr.wr.rdma };
-        qp.post_one_sided(&OneSided {
+        OneSided {
             wr_id: wr.wr_id,
             flags,
             read,
@@ -309,7 +308,13 @@ unsafe fn post_short(qp: &Qp, head: *const IbvSendWr) -> bool {
             addr: entry.addr,
             len: entry.length,
             lkey: entry.lkey,
-        })
+        }
+    };
+    // Two calls: each is compiled for its own direction.
+    if wr.opcode == wr_opcode::RDMA_WRITE {
+        qp.post_one_sided(&one_sided(false))
+    } else if wr.opcode == wr_opcode::RDMA_READ {
+        qp.post_one_sided(&one_sided(true))
     } else if wr.opcode == wr_opcode::SEND {
         qp.post_two_sided(&TwoSided {
             wr_id: wr.wr_id,
@@ -331,10 +336,23 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller passes a live QP and a valid chain.
     unsafe {
-        let object = objects::qp(qp);
-        if post_short(&object.dev, head) {
+        let dev = &objects::qp(qp).dev;
+        if dev.may_be_short() && post_short(dev, head) {
             return 0;
         }
+        post_chain(qp, head, bad)
+    }
+}
+
+/// Posts a chain of any requests.
+///
+/// # Safety
+/// As [`post_send`].
+#[inline(never)]
+unsafe fn post_chain(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    // SAFETY: the caller passes a live QP and a valid chain.
+    unsafe {
+        let object = objects::qp(qp);
         let max_inline = object.max_inline_data;
         let datagrams = object.dev.is_datagram();
         let binds = Cell::new(false);

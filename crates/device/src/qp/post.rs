@@ -1,69 +1,67 @@
 //! Posting to a queue pair's send and receive queues.
 
+use std::sync::atomic::Ordering;
+
 use causeway_proto::qp::Qp as ProtoQp;
 use causeway_proto::types::{RecvWr, SendWr};
 
 use super::Qp;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
+use crate::endpoint::{Shared, State};
 use crate::errno::Errno;
 use crate::qp_entry::{Link, QpEntry};
 use crate::ring::{self, OneSided, RingLink, TwoSided};
 
 impl Qp {
+    /// Whether it is worth while to try the short way.
+    #[inline(always)]
+    #[must_use]
+    pub fn may_be_short(&self) -> bool {
+        self.by_ring.load(Ordering::Relaxed)
+    }
+
     /// Carries out a WRITE or READ at once, the short way. Returns false, with nothing done, where
     /// it is to be posted as all others are.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn post_one_sided(&self, wr: &OneSided) -> bool {
-        self.post_short(|ring, qp, core| ring.post_one_sided(qp, wr, core))
+        let shared: &Shared = self.shared();
+        let mut state = shared.state.lock();
+        let Some((ring, qp, core)) = state.short_way(self.qpn) else {
+            return false;
+        };
+        if !ring.post_one_sided(qp, wr, core) {
+            return false;
+        }
+        // It is complete at once, so nobody has anything to mind for it afterwards.
+        state.note_posted();
+        shared.note_call();
+        true
     }
 
     /// Posts a SEND and writes it at once, the short way. Returns false, with nothing done, where
     /// it is to be posted as all others are.
-    #[inline]
+    #[inline(never)]
     #[must_use]
     pub fn post_two_sided(&self, wr: &TwoSided) -> bool {
-        self.post_short(|ring, qp, core| {
-            let posted = ring.post_plain(qp, wr, core);
-            if posted {
-                ring.tell_posted(core);
-            }
-            posted
-        })
-    }
-
-    /// Posts with `post`, which says whether it did, where the ring is polled already.
-    #[inline(always)]
-    fn post_short(
-        &self,
-        post: impl FnOnce(&mut RingLink, &mut ProtoQp, &mut Core) -> bool,
-    ) -> bool {
-        let shared = self.shared();
+        let shared: &Shared = self.shared();
         let mut guard = shared.state.lock();
         let state = &mut *guard;
-        let Some(entry) = state.qps.place_mut(self.qpn) else {
+        let Some((ring, qp, core)) = state.short_way(self.qpn) else {
             return false;
         };
-        // The peer's acknowledgments are polled for already, or this request is to change that.
-        if !entry.hot || !state.pending.is_empty() {
+        if !ring.post_plain(qp, wr, core) {
             return false;
         }
-        let Link::Ring(ring) = &mut entry.link else {
-            return false;
-        };
-        if !post(ring, &mut entry.qp, &mut state.core) {
-            return false;
-        }
-        state.fruitless = 0;
-        state.spin.end();
-        let owed = !state.unanswered && entry.qp.has_sends();
-        state.unanswered |= owed;
+        ring.tell_posted(core);
+        state.note_posted();
         let mut deadline = state.timers.next();
-        if owed {
+        // Who sleeps without a limit is to look at the peer now and then, from now on.
+        if !std::mem::replace(&mut state.unanswered, true) {
             deadline = earlier(deadline, Some(state.look_at));
         }
-        shared.note_activity(&Now::default());
+        shared.note_call();
         let errands = !state.errands.is_empty();
         drop(guard);
         shared.mind(deadline, errands);
@@ -117,10 +115,9 @@ impl Qp {
             return Err(gone);
         };
         let outcome = post(entry, &mut state.core);
-        state.fruitless = 0;
-        state.spin.end();
         if let Link::Ring(ring) = &mut entry.link {
             ring.tell_posted(&state.core);
+            self.by_ring.store(true, Ordering::Relaxed);
         }
         let unsent = entry.qp.has_unsent();
         let owed = !state.unanswered && entry.qp.has_sends();
@@ -132,6 +129,7 @@ impl Qp {
             idle && (!unsent || ring::transmit_short(entry, &mut state.core))
         };
         let state = &mut *guard;
+        state.note_posted();
         if !sent {
             // Its acknowledgments are awaited now.
             state.heat(self.qpn);
@@ -166,5 +164,28 @@ impl Qp {
             posted.map_err(|errno| (index, errno))?;
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// What a request that goes the short way needs, where the queue pair has a ring whose peer's
+    /// acknowledgments are polled for already, and nothing waits to be sent.
+    #[inline(always)]
+    fn short_way(&mut self, qpn: u32) -> Option<(&mut RingLink, &mut ProtoQp, &mut Core)> {
+        let entry = self.qps.place_mut(qpn)?;
+        if !entry.hot || !self.pending.is_empty() {
+            return None;
+        }
+        match &mut entry.link {
+            Link::Ring(ring) => Some((ring, &mut entry.qp, &mut self.core)),
+            _ => None,
+        }
+    }
+
+    /// Something was posted: what it brings is looked for patiently.
+    #[inline(always)]
+    fn note_posted(&mut self) {
+        self.fruitless = 0;
+        self.spin.end();
     }
 }

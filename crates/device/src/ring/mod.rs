@@ -3,6 +3,7 @@
 //! What is said on it, and in which order, is [`causeway_proto::ring`]'s. Here are the memory and
 //! what leads to it, and the short ways, which do what that would do.
 
+mod local;
 mod memory;
 mod short;
 mod transmit;
@@ -27,6 +28,7 @@ use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
 use crate::peers::{PeerEnd, refused};
 use crate::qp_entry::QpEntry;
+use local::Local;
 use memory::Memory;
 
 /// What the broker introduced a queue pair with.
@@ -58,6 +60,8 @@ pub(crate) struct RingLink {
     posted: u64,
     /// The peer's memory, as far as it is mapped.
     direct: Direct,
+    /// The program's own, as it was used last.
+    local: Local,
     /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
     /// and holds descriptors.
     to_withdraw: bool,
@@ -84,6 +88,7 @@ impl RingLink {
         let ring = Ring::attach(with.ring, side).map_err(refused)?;
         Ok(RingLink {
             direct: Direct::new(peer.mrs.clone(), with.peer_qpn),
+            local: Local::default(),
             to_withdraw: !with.trusted,
             link: Link::new(with.rq_psn, side == Side::B),
             memory: Memory {

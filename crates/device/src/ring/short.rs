@@ -11,6 +11,7 @@ use causeway_recover::{Fault, copy};
 use causeway_shm::Counter;
 
 use super::RingLink;
+use super::local::Local;
 use crate::copy::copy_last_word_last;
 use crate::core::Core;
 use crate::direct::{Cached, LONGEST};
@@ -98,19 +99,18 @@ impl OneSided {
     }
 
     /// The program's memory, if it may be used so.
-    #[inline]
-    fn local(&self, pd: u32, core: &Core) -> Result<usize, MemError> {
+    #[inline(always)]
+    fn local(&self, pd: u32, core: &Core, known: &mut Local) -> Result<usize, MemError> {
         if self.is_inline() {
-            return usize::try_from(self.addr).map_err(|_| MemError::Bounds);
+            return Ok(self.addr as usize);
         }
-        core.mrs
-            .find_local(pd, self.lkey, self.addr, self.len.into(), self.read)
+        known.find(&core.mrs, (pd, self.lkey), (self.addr, self.len), self.read)
     }
 }
 
 impl RingLink {
     /// Carries out a work request at once. Returns false where it is to go the long way.
-    #[inline]
+    #[inline(always)]
     pub fn post_one_sided(&mut self, qp: &mut ProtoQp, wr: &OneSided, core: &mut Core) -> bool {
         if wr.len == 0 || wr.len > LONGEST || !qp.takes_short(wr.read, wr.is_inline(), wr.len) {
             return false;
@@ -119,15 +119,14 @@ impl RingLink {
         let Some(cached) = self.direct.cached(wr.rkey, wr.remote_addr, wr.len, what) else {
             return false;
         };
-        let Ok(local) = wr.local(qp.config().pd, core) else {
+        let Ok(local) = wr.local(qp.config().pd, core, &mut self.local) else {
             return false;
         };
         if !wr.read {
-            self.show_ack();
+            self.link.show_ack(&mut self.memory);
         }
         let grant = self.memory.ring.enter(wr.rkey);
-        let done = self.direct.still_holds(&cached, wr.rkey, grant, what)
-            && carry_out(&cached, local, wr).is_ok();
+        let done = cached.still_holds(grant) && carry_out(&cached, local, wr).is_ok();
         if !self.memory.ring.leave() || !done {
             return false;
         }
@@ -143,7 +142,7 @@ impl RingLink {
 }
 
 /// Copies the bytes.
-#[inline]
+#[inline(always)]
 fn carry_out(cached: &Cached, local: usize, wr: &OneSided) -> Result<(), Fault> {
     let (at, local) = (cached.at, local as *mut u8);
     let len = wr.len as usize;

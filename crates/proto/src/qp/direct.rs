@@ -83,7 +83,7 @@ impl Qp {
 
     /// Whether a WRITE or READ of one range could be carried out here and now, as
     /// [`Qp::post_direct`] would: it would be accepted, and nothing is before it.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn takes_short(&self, read: bool, inline: bool, len: u32) -> bool {
         let cap = &self.config.cap;
@@ -98,7 +98,7 @@ impl Qp {
     }
 
     /// A work request that [`Qp::takes_short`] said yes to has been carried out.
-    #[inline]
+    #[inline(always)]
     pub fn passed<H: Host>(
         &mut self,
         host: &mut H,

@@ -426,7 +426,7 @@ impl Qp {
     }
 
     /// A work request succeeded; its completion, if it is `signaled`.
-    #[inline]
+    #[inline(always)]
     fn succeed<H: Host>(
         &mut self,
         host: &mut H,

@@ -208,7 +208,9 @@ impl SendQueue {
     #[inline(always)]
     pub fn pass(&mut self) {
         self.used += 1;
-        self.popped();
+        self.base += 1;
+        self.cursor = self.base;
+        self.since_completion += 1;
     }
 
     /// Whether nothing is posted that is not complete.

@@ -17,7 +17,7 @@
 use super::{Ring, Side};
 use crate::layout as l;
 use crate::mem::Region;
-use crate::sync::{Ordering, model_fence};
+use crate::sync::{AtomicU64, Ordering, model_fence};
 
 /// The grant is in force.
 const GRANTED: u64 = 1;
@@ -51,10 +51,51 @@ impl Grant {
         self.0 & (GRANTED | EVICTED) == GRANTED && self.0 & access == access
     }
 
+    /// The remote accesses that are granted (`enum ibv_access_flags`), none if it is not in force.
+    #[must_use]
+    pub fn access(self) -> u32 {
+        match self.0 & (GRANTED | EVICTED) {
+            GRANTED => (self.0 & ACCESS) as u32,
+            _ => 0,
+        }
+    }
+
     /// The protection domain.
     #[must_use]
     pub fn pd(self) -> u32 {
         (self.0 >> PD_SHIFT) as u32
+    }
+}
+
+/// Where a ring has the two words that a bracket begins and ends by.
+#[derive(Debug)]
+pub(super) struct Bracket {
+    /// This side's word for the key under way, and the peer's for what it grants.
+    in_flight: *const AtomicU64,
+    granted: *const AtomicU64,
+    /// Keeps both mapped.
+    _mem: Region,
+}
+
+// SAFETY: the pointers lead to atomics in the segment that it owns a share of.
+unsafe impl Send for Bracket {}
+// SAFETY: as above.
+unsafe impl Sync for Bracket {}
+
+impl Bracket {
+    /// The words of this side's brackets.
+    pub fn new(mem: &Region, side: Side) -> Bracket {
+        Bracket {
+            in_flight: mem.word(side.words() + l::IN_FLIGHT),
+            granted: mem.word(side.other().words() + l::GRANT),
+            _mem: mem.clone(),
+        }
+    }
+
+    #[inline(always)]
+    fn words(&self) -> (&AtomicU64, &AtomicU64) {
+        // SAFETY: both are words of the segment, which is mapped as long as `_mem` holds it.
+        unsafe { (&*self.in_flight, &*self.granted) }
     }
 }
 
@@ -120,13 +161,13 @@ impl Ring {
 
     /// Peer: begins a bracket, an access to the region `key`, and returns what is granted. To be
     /// followed by a look at the region's entry, and in any case by [`Ring::leave`].
-    #[inline]
+    #[inline(always)]
     pub fn enter(&self, key: u32) -> Grant {
-        self.own(l::IN_FLIGHT)
-            .swap(u64::from(key), Ordering::SeqCst);
+        let (in_flight, granted) = self.bracket.words();
+        in_flight.swap(u64::from(key), Ordering::SeqCst);
         model_fence();
         causeway_fault::point("direct.entered");
-        Grant(self.peers(l::GRANT).load(Ordering::SeqCst))
+        Grant(granted.load(Ordering::SeqCst))
     }
 
     /// Peer: what is granted at the moment, without beginning anything.
@@ -138,12 +179,13 @@ impl Ring {
 
     /// Peer: ends a bracket. Returns false if the owner did not wait for it: then nothing is known
     /// about the bytes accessed, and the queue pair cannot go on.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn leave(&self) -> bool {
+        let (in_flight, granted) = self.bracket.words();
         causeway_fault::point("direct.copied");
-        self.own(l::IN_FLIGHT).swap(0, Ordering::SeqCst);
+        in_flight.swap(0, Ordering::SeqCst);
         model_fence();
-        self.peers(l::GRANT).load(Ordering::SeqCst) & EVICTED == 0
+        granted.load(Ordering::SeqCst) & EVICTED == 0
     }
 }

@@ -41,6 +41,7 @@ mod record;
 mod reuse;
 
 pub use consumer::{Consumer, Record};
+use direct::Bracket;
 pub use direct::{Grant, Watch};
 #[cfg(not(any(loom, shuttle)))]
 pub use probe::Probe;
@@ -133,6 +134,7 @@ pub struct Ring {
     /// Records of the peer.
     pub rx: Consumer,
     mem: Region,
+    bracket: Bracket,
     side: Side,
     /// Newest acknowledgment stored in the shared word.
     ack_word: u64,
@@ -209,6 +211,7 @@ impl Ring {
         Ok(Ring {
             tx: Producer::new(mem.clone(), side, capacity),
             rx: Consumer::new(mem.clone(), side, capacity),
+            bracket: Bracket::new(&mem, side),
             mem,
             side,
             ack_word: 0,
