@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::av::Av;
 use crate::errno::Errno;
 use crate::gid;
-use crate::pd::{Pd, add_user, drop_user};
+use crate::pd::Pd;
 use crate::way::Way;
 
 /// An address handle (`ibv_create_ah(3)`).
@@ -25,9 +25,9 @@ impl Pd {
         let source = table.get(usize::from(av.sgid_index));
         let source = source.filter(|_| av.is_global).ok_or(Errno(libc::EINVAL))?;
         let way = Way::find(av, source);
-        let mut state = self.context.endpoint.shared.state.lock();
-        let number = state.ways.insert(way).ok_or(Errno(libc::ENOMEM))?;
-        add_user(&mut state.pds, self.handle);
+        let shared = &self.context.endpoint.shared;
+        let number = shared.ways.insert(way).ok_or(Errno(libc::ENOMEM))?;
+        shared.pds.add_user(self.handle);
         Ok(Arc::new(Ah {
             pd: Arc::clone(self),
             number,
@@ -44,9 +44,10 @@ impl Ah {
 
     /// Ends it (`ibv_destroy_ah(3)`). Sends that name it are complete, or lost.
     pub fn destroy(&self) {
-        let mut state = self.pd.context.endpoint.shared.state.lock();
-        if state.ways.remove(self.number).is_some() {
-            drop_user(&mut state.pds, self.pd.handle);
+        let shared = &self.pd.context.endpoint.shared;
+        if shared.ways.remove(self.number) {
+            shared.pds.drop_user(self.pd.handle);
         }
+        shared.reclaim_many();
     }
 }

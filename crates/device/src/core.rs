@@ -5,18 +5,17 @@ use std::sync::Arc;
 
 use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Tally, Via};
 use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
-use causeway_proto::{Bytes, BytesMut, Instant};
+use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::{Counter, Stats, Watch};
 
 use crate::channel::EventQueue;
-use crate::clock;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
-use crate::limits::{LEASE, LIMITS};
-use crate::mr::MrTable;
+use crate::limits::LIMITS;
+use crate::mr::MrReader;
 use crate::outside::Outsides;
 use crate::qps::Numbering;
 use crate::slab::Slab;
-use crate::window::Withdrawn;
+use crate::watches::Watches;
 
 /// Completions at once for a program that waits for events.
 const ENOUGH: usize = 16;
@@ -90,8 +89,8 @@ pub(crate) struct Route {
     pub srq: Option<u32>,
     pub events: Arc<AsyncQueue>,
     pub cookie: usize,
-    /// Its peer's accesses to this endpoint's memory, where the peer is on this host.
-    pub watch: Option<Watch>,
+    /// Its peer is on this host.
+    pub is_near: bool,
 }
 
 /// How many queued completions there are of queue pairs that have been reset or destroyed, by
@@ -124,7 +123,9 @@ impl Outliving {
 /// Memory, completion queues, shared receive queues.
 #[derive(Debug)]
 pub(crate) struct Core {
-    pub mrs: MrTable,
+    pub mrs: MrReader,
+    /// Accesses of peers on this host to this endpoint's memory.
+    pub watches: Arc<Watches>,
     pub cqs: Slab<CqState>,
     /// Completions that outlive their queue pairs' reset or destruction, by number.
     pub outliving: Outliving,
@@ -134,10 +135,6 @@ pub(crate) struct Core {
     routes: Vec<Option<Route>>,
     /// Completion queues that have overrun since last looked at: their queue pairs fail.
     pub overrun: Vec<u32>,
-    /// Keys of windows that were withdrawn while peers were accessing memory by them.
-    leaving: Vec<Leaving>,
-    /// Queue pairs whose peers were evicted since last looked at: they fail too.
-    pub late: Vec<u32>,
     /// A program that waits for events has enough to do: since this was last cleared there was an
     /// event for it, or a completion where [`ENOUGH`] wait.
     pub enough: bool,
@@ -152,21 +149,20 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(numbering: Numbering, stats: Stats, directory: causeway_shm::MrTable) -> Self {
+    pub fn new(numbering: Numbering, stats: Stats, mrs: MrReader, watches: Arc<Watches>) -> Self {
         Core {
             enough: false,
             stops_at_event: false,
             stats,
             outsides: Outsides::default(),
-            mrs: MrTable::new(directory),
+            mrs,
+            watches,
             cqs: Slab::new(LIMITS.max_cq),
             outliving: Outliving::default(),
             srqs: Slab::new(LIMITS.max_srq),
             numbering,
             routes: Vec::new(),
             overrun: Vec::new(),
-            leaving: Vec::new(),
-            late: Vec::new(),
         }
     }
 
@@ -198,17 +194,18 @@ impl Core {
         users.map(|route| route.qpn).collect()
     }
 
-    /// How the accesses of a queue pair's peer are seen.
+    /// How the accesses of a queue pair's peer are seen, if that is on this host.
     pub fn set_watch(&mut self, qpn: u32, watch: Option<Watch>) {
         let index = self.numbering.index(qpn);
         if let Some(Some(route)) = self.routes.get_mut(index) {
-            route.watch = watch;
+            route.is_near = watch.is_some();
         }
+        self.watches.set(qpn, watch);
     }
 
     /// Whether the peer of a queue pair is on this host.
     pub fn is_on_this_host(&self, qpn: u32) -> bool {
-        self.route(qpn).is_some_and(|route| route.watch.is_some())
+        self.route(qpn).is_some_and(|route| route.is_near)
     }
 
     /// Detaches the completions of a queue pair that is reset or destroyed. What it has earned
@@ -320,74 +317,6 @@ impl Core {
     }
 }
 
-/// An access by a key that was withdrawn has to end before the work request that withdrew it is
-/// complete. It is a few microseconds, unless the peer was stopped in the middle of it, or pretends
-/// to be: then that work request waits for the lease, and nothing else does.
-impl Core {
-    /// A key has been withdrawn. Returns it if an access by it is under way.
-    #[inline]
-    fn leave(&mut self, withdrawn: Option<Withdrawn>) -> Option<u32> {
-        let withdrawn = withdrawn?;
-        if !self.routes.iter().any(|route| withdrawn.is_used(route)) {
-            return None;
-        }
-        let routes = &self.routes;
-        self.leaving.retain(|leaving| {
-            let same = leaving.what.key == withdrawn.key;
-            !same && routes.iter().any(|route| leaving.what.is_used(route))
-        });
-        self.leaving.push(Leaving {
-            what: withdrawn,
-            since: clock::now(),
-        });
-        Some(withdrawn.key)
-    }
-
-    /// The withdrawn keys for which `concerns` says yes, and by which accesses may be under way.
-    pub fn keys_leaving(&self, concerns: impl Fn(&Withdrawn) -> bool) -> Vec<u32> {
-        let concerned = self.leaving.iter().filter(|one| concerns(&one.what));
-        concerned.map(|one| one.what.key).collect()
-    }
-
-    /// Peers do not find a region any more, nor the windows bound to it. Returns the keys by which
-    /// accesses may be under way, also of windows that were bound to it before.
-    pub fn retract(&mut self, key: u32) -> Vec<u32> {
-        let mut keys = self.mrs.retract(key);
-        keys.extend(self.keys_leaving(|window| window.region == key));
-        keys
-    }
-
-    /// Waits no longer for those who are accessing memory by a withdrawn key.
-    fn evict_from(&mut self, withdrawn: Withdrawn) {
-        for route in &mut self.routes {
-            if withdrawn.is_used(route)
-                && let Some(route) = route
-                && let Some(watch) = route.watch.take()
-            {
-                watch.evict();
-                self.late.push(route.qpn);
-            }
-        }
-    }
-}
-
-/// A key by which an access may be under way, though none begins any more.
-#[derive(Clone, Copy, Debug)]
-struct Leaving {
-    what: Withdrawn,
-    since: Instant,
-}
-
-impl Withdrawn {
-    /// Whether the peer of a queue pair is accessing memory by the key, and may have found it.
-    fn is_used(&self, route: &Option<Route>) -> bool {
-        let Some(route) = route else { return false };
-        let (key, own) = (u64::from(self.key), self.qpn == 0 || self.qpn == route.qpn);
-        let watch = route.watch.as_ref().filter(|_| own);
-        watch.is_some_and(|watch| watch.peer_in_flight() == key)
-    }
-}
-
 impl CqState {
     /// Tells the channel of the newest completion, if that is asked for. Returns whether a program
     /// that waits for events has enough to do.
@@ -484,8 +413,8 @@ impl Memory for Core {
     }
 
     fn invalidate(&mut self, via: Via, rkey: u32) -> Result<Option<u32>, MemError> {
-        let withdrawn = self.mrs.invalidate(via, rkey)?;
-        Ok(self.leave(withdrawn))
+        let withdrawn = self.mrs.table.write().invalidate(via, rkey)?;
+        Ok(self.watches.leave(withdrawn))
     }
 
     fn bind_window(
@@ -494,30 +423,16 @@ impl Memory for Core {
         rkey: u32,
         binding: &Binding,
     ) -> Result<Option<u32>, MemError> {
-        let withdrawn = self.mrs.bind(via, rkey, binding)?;
-        Ok(self.leave(withdrawn))
+        let withdrawn = self.mrs.table.write().bind(via, rkey, binding)?;
+        Ok(self.watches.leave(withdrawn))
     }
 
     fn is_quiet(&mut self, key: u32) -> bool {
-        let Some(at) = self.leaving.iter().position(|one| one.what.key == key) else {
-            return true;
-        };
-        let Leaving { what, since } = self.leaving[at];
-        if self.routes.iter().any(|route| what.is_used(route)) {
-            if clock::now().since(since) < LEASE {
-                return false;
-            }
-            self.evict_from(what);
-        }
-        self.leaving.swap_remove(at);
-        true
+        self.watches.is_quiet(key)
     }
 
     fn expel(&mut self, qp: u32, key: u32) {
-        if let Some(at) = self.leaving.iter().position(|one| one.what.key == key) {
-            let Leaving { what, .. } = self.leaving.swap_remove(at);
-            self.evict_from(Withdrawn { qpn: qp, ..what });
-        }
+        self.watches.expel(qp, key);
     }
 }
 

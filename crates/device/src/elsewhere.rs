@@ -8,7 +8,7 @@ use causeway_proto::host::MemError;
 
 use crate::copy;
 use crate::home::Home;
-use crate::mr::{Kind, MrTable, Place, Region};
+use crate::mr::{Kind, MrReader, MrWriter, Place, Region};
 
 impl Region {
     /// Whether a range of it is the memory that was registered, as far as can be told.
@@ -24,16 +24,15 @@ impl Region {
     }
 }
 
-impl MrTable {
+impl MrWriter<'_> {
     /// Lets peers find a region in a segment, of which this process has the descriptor.
     pub fn settle(&mut self, key: u32, at: Place, store: &Arc<Store>) {
-        if let Some(region) = self.get_mut(key) {
-            region.home = Some(Home::new(Arc::clone(store), (at.start, at.end)));
-        }
-        self.place(key, at);
-        self.looked.set(None);
+        let home = Home::new(Arc::clone(store), (at.start, at.end));
+        self.place(key, at, Some(home));
     }
+}
 
+impl MrReader {
     /// The region whose memory a key leads to: its own, or that of a window.
     pub fn memory_of<'a>(&'a self, region: &'a Region) -> &'a Region {
         match region.kind {
@@ -71,10 +70,10 @@ impl MrTable {
     #[cold]
     pub fn fetch(&self, at: usize, mut dst: BytesMut<'_>) -> Result<(), MemError> {
         let (to, len) = (dst.as_mut_ptr(), dst.len());
-        // SAFETY: the range is inside a registered region, as for `MrTable::load`.
+        // SAFETY: the range is inside a registered region, as for `MrReader::load`.
         let load = |at: *mut u8| unsafe { copy::load(at, BytesMut::from_raw(to, len)) };
         load(std::ptr::with_exposed_provenance_mut(at)).or_else(|why| {
-            let homes = self.regions.iter().filter_map(|(_, r)| r.home.as_ref());
+            let homes = self.iter().filter_map(|region| region.home.as_ref());
             let alias = homes.filter_map(|home| home.alias(at, len)).next();
             load(alias.ok_or(why)?.as_ptr())
         })
@@ -84,19 +83,26 @@ impl MrTable {
     /// process, which refuses. Who is about to end such a region waits for them as ever.
     #[inline]
     pub fn look_around(&self) {
-        let now = changes();
+        let now = (changes(), self.table.settled());
         if self.looked.get() != Some(now) {
             self.look_at_all(now);
         }
     }
 
     #[cold]
-    fn look_at_all(&self, now: u64) {
+    fn look_at_all(&self, now: (u64, u64)) {
         self.looked.set(Some(now));
-        for (_, region) in self.regions.iter() {
+        let mut lost = Vec::new();
+        for region in self.iter() {
             let home = self.memory_of(region).home.as_ref();
-            if region.published && home.is_some_and(|home| !home.is_whole()) {
-                self.directory.retract(region.key);
+            if home.is_some_and(|home| !home.is_whole()) {
+                lost.push(region.key);
+            }
+        }
+        let mut writer = self.table.write();
+        for key in lost {
+            if writer.books(key).is_some_and(|books| books.published) {
+                writer.at.directory.retract(key);
             }
         }
     }

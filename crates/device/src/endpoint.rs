@@ -23,19 +23,21 @@ use crate::gid::own_addresses;
 use crate::helper;
 use crate::hot::Hot;
 use crate::lost::Numbers;
+use crate::mr::{MrReader, MrTable as MemoryRegions};
 use crate::multicast::Groups;
 use crate::news::News;
+use crate::pd::Pds;
 use crate::peers::{Peers, refused};
 use crate::ports::Ports;
 use crate::qp_entry::{QpEntry, QueuePairs};
-use crate::sharing::Sharing;
+use crate::sharing::{EvictedFrom, Sharing};
 use crate::silence::patience;
-use crate::slab::Slab;
 use crate::slots::{present, take_slot};
 use crate::spin::Spin;
 use crate::timers::Timers;
 use crate::udp::UdpWire;
-use crate::way::Way;
+use crate::watches::Watches;
+use crate::ways::{WayReader, Ways};
 
 /// How long the end of the program waits for a call in another thread.
 const EXIT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
@@ -48,10 +50,8 @@ pub(crate) struct State {
     pub qps: QueuePairs,
     /// How many of them are connected by rings.
     pub rings: u32,
-    /// Objects that use each protection domain.
-    pub pds: Slab<u32>,
     /// Where address handles lead.
-    pub ways: Slab<Way>,
+    pub ways: WayReader,
     pub inbox: Inbox,
     pub udp: UdpWire,
     /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
@@ -68,9 +68,8 @@ pub(crate) struct State {
     pub timers: Timers,
     /// What the envoy is to ask of the broker.
     pub errands: Vec<Errand>,
-    /// Protection domains from which a peer was evicted, until their segments are given up: one
-    /// entry for each time.
-    pub evicted_from: Vec<u32>,
+    /// Protection domains from which a peer was evicted.
+    pub evicted_from: Arc<EvictedFrom>,
     /// Passes that had a deadline to mind.
     pub passes: u32,
     /// Looks at the only ring in vain since something came or was posted.
@@ -89,6 +88,15 @@ pub(crate) struct State {
 /// What the program's threads, the helper and the envoy share.
 pub(crate) struct Shared {
     pub state: Favoured<State>,
+    /// Memory regions and windows.
+    pub mrs: Arc<MemoryRegions>,
+    /// Accesses of peers on this host to them.
+    pub watches: Arc<Watches>,
+    pub evicted_from: Arc<EvictedFrom>,
+    /// Protection domains.
+    pub pds: Pds,
+    /// Where address handles lead.
+    pub ways: Arc<Ways>,
     /// Calls to the broker; never under the state lock, which must not be held while waiting.
     pub control: Attachment,
     /// News of the broker and of the network.
@@ -230,13 +238,18 @@ fn with_state_at_exit(f: impl FnOnce(&mut State)) {
 
 impl State {
     /// Of an endpoint without objects.
-    fn new(core: Core, qps: QueuePairs, inbox: Inbox, udp: UdpWire) -> Self {
+    fn new(
+        core: Core,
+        qps: QueuePairs,
+        inbox: Inbox,
+        udp: UdpWire,
+        (ways, evicted_from): (WayReader, Arc<EvictedFrom>),
+    ) -> Self {
         State {
             core,
             qps,
             rings: 0,
-            pds: Slab::new(crate::limits::LIMITS.max_pd),
-            ways: Slab::new(crate::limits::LIMITS.max_ah),
+            ways,
             inbox,
             udp,
             hot: Vec::new(),
@@ -246,7 +259,7 @@ impl State {
             pending: Vec::new(),
             timers: Timers::default(),
             errands: Vec::new(),
-            evicted_from: Vec::new(),
+            evicted_from,
             passes: 0,
             fruitless: 0,
             spin: Spin::default(),
@@ -313,8 +326,18 @@ impl Endpoint {
         let ports = udp.ports.sources().chain(port_fds.iter().map(AsFd::as_fd));
         let numbers = Numbers::of(single.into_iter().chain(ports));
         let errors = Arc::clone(&udp.errors);
-        let core = Core::new(qps.numbering(), stats, directory);
-        let state = State::new(core, qps, inbox.clone(), udp);
+        let mrs = Arc::new(MemoryRegions::new(directory));
+        let (ways, watches) = (Arc::new(Ways::new()), Arc::<Watches>::default());
+        let evicted_from = Arc::<EvictedFrom>::default();
+        // SAFETY: they are the state's, which is under one lock, and `Shared::reclaim` waits for
+        // that.
+        let readers = unsafe {
+            let mrs = MrReader::new(Arc::clone(&mrs));
+            (mrs, WayReader::new(Arc::clone(&ways)))
+        };
+        let core = Core::new(qps.numbering(), stats, readers.0, Arc::clone(&watches));
+        let rest = (readers.1, Arc::clone(&evicted_from));
+        let state = State::new(core, qps, inbox.clone(), udp, rest);
         let shared = Arc::new(Shared {
             news,
             port_fds,
@@ -341,6 +364,11 @@ impl Endpoint {
             lost: Arc::clone(&state.lost),
             control: attachment,
             state: Favoured::new(state),
+            mrs,
+            watches,
+            evicted_from,
+            pds: Pds::new(),
+            ways,
         });
         let endpoint = Endpoint {
             shared,

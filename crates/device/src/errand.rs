@@ -20,6 +20,8 @@ pub(crate) enum Errand {
     GiveUp(u32),
     /// This region is used by peers, and is to be moved to where they can map it.
     Place(u32),
+    /// What was taken out of the tables: too much of it waits for the end of a registration.
+    Reclaim,
     /// The peer of this queue pair owes an answer: is it held up?
     Ask(u32),
 }

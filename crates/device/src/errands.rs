@@ -35,6 +35,7 @@ impl Shared {
                 Errand::Withdraw(qpn) => self.withdraw(qpn),
                 Errand::GiveUp(pd) => self.give_up_segments(&[pd]),
                 Errand::Place(key) => self.place_used(key),
+                Errand::Reclaim => self.reclaim(),
                 Errand::Ask(qpn) => self.ask_about_peer(qpn),
             }
         }

@@ -4,59 +4,82 @@
 //! memory, which nobody reaches by the old key. Protected, it is where it was, and is reached by
 //! another way, as a NIC reaches pages that it has pinned.
 
-use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use causeway_memory::{Alias, Store, changes, losses};
 
-/// The segment that a region's memory is in, and which part of the region.
-#[derive(Clone, Debug)]
+/// The segment that a region's memory is in, and which part of the region. Any number of threads
+/// look.
+#[derive(Debug)]
 pub(crate) struct Home {
     store: Arc<Store>,
     /// The first address in it, and the one behind the last.
     part: (usize, usize),
-    /// [`changes`] and [`losses`] when it was last looked at.
-    seen: Cell<(u64, u64)>,
-    /// Whether all of it was there.
-    whole: Cell<bool>,
+    /// [`changes`] when it was last looked at, and in bit 0 whether all of it was there.
+    seen: AtomicU64,
+    /// [`losses`] at that time, or before.
+    losses: AtomicU64,
+}
+
+impl Clone for Home {
+    fn clone(&self) -> Home {
+        Home::new(Arc::clone(&self.store), self.part)
+    }
+}
+
+/// What a look has seen, as one word.
+fn seen(changes: u64, whole: bool) -> u64 {
+    changes << 1 | u64::from(whole)
 }
 
 impl Home {
     pub fn new(store: Arc<Store>, part: (usize, usize)) -> Home {
-        let home = Home {
+        // Before the look: what changes meanwhile is looked at again.
+        let (changes, losses) = (changes(), losses());
+        let mut home = Home {
             store,
             part,
-            seen: Cell::default(),
-            whole: Cell::new(true),
+            seen: AtomicU64::new(0),
+            losses: AtomicU64::new(losses),
         };
-        home.look((changes(), losses()));
+        let whole = home.is_there_now();
+        *home.seen.get_mut() = seen(changes, whole);
         home
     }
 
-    fn look(&self, now: (u64, u64)) {
+    fn is_there_now(&self) -> bool {
         let (start, end) = self.part;
-        self.seen.set(now);
-        self.whole.set(self.store.is_at_home(start, end - start));
+        self.store.is_at_home(start, end - start)
     }
 
     /// Whether all of it is where it was moved.
     #[inline]
     pub fn is_whole(&self) -> bool {
-        let now = changes();
-        if self.seen.get().0 != now {
-            self.look_again(now);
+        let before = self.seen.load(Ordering::Acquire);
+        if before >> 1 == changes() << 1 >> 1 {
+            return before & 1 != 0;
         }
-        self.whole.get()
+        self.look_again(before)
     }
 
     #[cold]
-    fn look_again(&self, now: u64) {
-        let losses = losses();
-        if self.seen.get().1 == losses {
-            self.seen.set((now, losses));
-        } else {
-            self.look((now, losses));
+    fn look_again(&self, before: u64) -> bool {
+        let (changes, losses) = (changes(), losses());
+        let whole = match self.losses.load(Ordering::Relaxed) == losses {
+            true => before & 1 != 0,
+            false => self.is_there_now(),
+        };
+        let (relaxed, now) = (Ordering::Relaxed, seen(changes, whole));
+        // Another thread may have looked later than this one: what that saw stays. A count of
+        // losses that is too small has somebody look once more.
+        let stored = self
+            .seen
+            .compare_exchange(before, now, Ordering::AcqRel, relaxed);
+        if stored.is_ok() {
+            self.losses.store(losses, Ordering::Relaxed);
         }
+        whole
     }
 
     /// Whether what of a range was moved is where it was moved.

@@ -9,7 +9,7 @@ use causeway_proto::host::Via;
 
 use crate::core::Core;
 use crate::endpoint::Shared;
-use crate::mr::{Kind, MrTable};
+use crate::mr::{Kind, MrReader, MrWriter};
 
 /// What a short access counts for, in bytes, or the length of its region if that is less: it takes
 /// some 20 µs where the target has to be woken for it.
@@ -20,28 +20,29 @@ const SHORT_PART: u64 = 256;
 /// Bytes from which on what is written may be a part of a longer message, of which each part
 /// counts for its bytes.
 const PART: u64 = 8192;
-impl MrTable {
+
+impl MrWriter<'_> {
     /// A region is to be moved once it is used.
-    pub fn await_use(&mut self, key: u32) {
-        if let Some(region) = self.get_mut(key) {
-            region.patience.tries = 0;
+    pub fn await_use(&self, key: u32) {
+        if let Some(region) = self.get(key) {
             region.patience.begin(region.len);
         }
     }
 
     /// A region could not be moved, for a reason that may pass: it is to be moved once it is used
     /// again, twice as much as before, so that what never can be costs ever less.
-    pub fn await_more_use(&mut self, key: u32) {
-        if let Some(region) = self.get_mut(key) {
-            region.patience.tries += 1;
-            region.patience.begin(region.len);
+    pub fn await_more_use(&self, key: u32) {
+        if let Some(region) = self.get(key) {
+            region.patience.begin_again(region.len);
         }
     }
+}
 
+impl MrReader {
     /// A peer on this host has used so many bytes by a key by ring, in a message or a part of one.
     fn note_use(&self, key: u32, bytes: u64) {
         // One at a time: another one's turn comes when it is used next.
-        if self.wanted.get().is_some() {
+        if self.table.is_wanted() {
             return;
         }
         let Some(named) = self.get(key) else { return };
@@ -49,7 +50,7 @@ impl MrTable {
             Kind::Window { region, .. } => region.and_then(|key| self.get(key)),
             Kind::Memory { .. } => Some(named),
         };
-        let waiting = region.filter(|r| matches!(r.kind, Kind::Memory { place: None, .. }));
+        let waiting = region.filter(|r| matches!(r.kind, Kind::Memory { place: None }));
         let Some(region) = waiting else { return };
         let len = (region.len as u64).max(1);
         let counts = if bytes < PART {
@@ -58,7 +59,7 @@ impl MrTable {
             bytes
         };
         if region.patience.is_over(counts) {
-            self.wanted.set(Some(region.key));
+            self.table.want(region.key);
         }
     }
 }
@@ -77,7 +78,7 @@ impl Core {
 impl Shared {
     /// Moves a region that has been used.
     pub fn place_used(&self, key: u32) {
-        let pd = self.state.lock().core.mrs.get(key).map(|region| region.pd);
+        let pd = self.mrs.write().get(key).map(|region| region.pd);
         let region = pd.and_then(|pd| self.sharing.region(pd, key));
         if let Some(region) = region {
             region.place();
@@ -94,88 +95,104 @@ mod tests {
     use causeway_shm::{MrTable as Directory, Segment};
 
     use super::*;
-    use crate::mr::Place;
+    use crate::mr::{MrTable, Place};
     use crate::patience::PATIENCE;
 
     #[test]
     fn a_region_is_wanted_once_when_it_has_been_used() {
         let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
-        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
-        let mut insert = || table.insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ);
+        let (table, reader) =
+            MrReader::of_test(MrTable::new(Directory::format(Arc::new(segment)).unwrap()));
+        let insert = || {
+            table
+                .write()
+                .insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ)
+        };
         let (waiting, placed, other) = (insert().unwrap(), insert().unwrap(), insert().unwrap());
-        table.await_use(waiting);
-        table.await_use(placed);
+        table.write().await_use(waiting);
+        table.write().await_use(placed);
         let place = Place {
             segment: 1,
             start: 0x1000,
             end: 0x1010,
         };
-        table.place(placed, place);
+        table.write().place(placed, place, None);
         for _ in 1..PATIENCE {
             [waiting, placed, other]
                 .iter()
-                .for_each(|key| table.note_use(*key, 8));
-            assert_eq!(table.wanted.take(), None);
+                .for_each(|key| reader.note_use(*key, 8));
+            assert_eq!(table.take_wanted(), None);
         }
         [waiting, placed, other]
             .iter()
-            .for_each(|key| table.note_use(*key, 8));
-        assert_eq!(table.wanted.take(), Some(waiting));
-        table.note_use(waiting, 8);
-        assert_eq!(table.wanted.take(), None);
-        table.note_use(waiting + 1, 8);
-        assert_eq!(table.wanted.take(), None);
+            .for_each(|key| reader.note_use(*key, 8));
+        assert_eq!(table.take_wanted(), Some(waiting));
+        reader.note_use(waiting, 8);
+        assert_eq!(table.take_wanted(), None);
+        reader.note_use(waiting + 1, 8);
+        assert_eq!(table.take_wanted(), None);
     }
 
     #[test]
     fn a_region_that_could_not_be_moved_is_wanted_again_ever_later() {
         let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
-        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
-        let region = table.insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ);
+        let (table, reader) =
+            MrReader::of_test(MrTable::new(Directory::format(Arc::new(segment)).unwrap()));
+        let region = table
+            .write()
+            .insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ);
         let key = region.unwrap();
-        table.await_use(key);
+        table.write().await_use(key);
         for doubled in [1, 2, 4, 8] {
             for _ in 1..PATIENCE * doubled {
-                table.note_use(key, 16);
-                assert_eq!(table.wanted.get(), None);
+                reader.note_use(key, 16);
+                assert!(!table.is_wanted());
             }
-            table.note_use(key, 16);
-            assert_eq!(table.wanted.take(), Some(key));
-            table.await_more_use(key);
+            reader.note_use(key, 16);
+            assert_eq!(table.take_wanted(), Some(key));
+            table.write().await_more_use(key);
         }
-        table.await_use(key);
-        (0..PATIENCE).for_each(|_| table.note_use(key, 16));
-        assert_eq!(table.wanted.take(), Some(key));
+        table.write().await_use(key);
+        (0..PATIENCE).for_each(|_| reader.note_use(key, 16));
+        assert_eq!(table.take_wanted(), Some(key));
     }
 
     #[test]
     fn regions_that_are_wanted_at_the_same_time_are_moved_all() {
         let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
-        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
-        let mut insert = || table.insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ);
+        let (table, reader) =
+            MrReader::of_test(MrTable::new(Directory::format(Arc::new(segment)).unwrap()));
+        let insert = || {
+            table
+                .write()
+                .insert(1, (0x1000, 16), 0x1000, Access::REMOTE_READ)
+        };
         let both = [insert().unwrap(), insert().unwrap()];
-        both.iter().for_each(|key| table.await_use(*key));
+        both.iter().for_each(|key| table.write().await_use(*key));
         // As many as are taken from a ring before anybody asks.
         for _ in 0..PATIENCE {
-            both.iter().for_each(|key| table.note_use(*key, 16));
+            both.iter().for_each(|key| reader.note_use(*key, 16));
         }
-        assert_eq!(table.wanted.take(), Some(both[0]));
-        table.note_use(both[1], 16);
-        assert_eq!(table.wanted.take(), Some(both[1]));
+        assert_eq!(table.take_wanted(), Some(both[0]));
+        reader.note_use(both[1], 16);
+        assert_eq!(table.take_wanted(), Some(both[1]));
     }
 
     #[test]
     fn long_regions_wait_for_as_much_as_moving_them_costs() {
         let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
-        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
+        let (table, reader) =
+            MrReader::of_test(MrTable::new(Directory::format(Arc::new(segment)).unwrap()));
         // How many accesses of so many bytes a region takes until it is wanted.
-        let mut accesses = |len: usize, bytes: u64| {
-            let region = table.insert(1, (0x1000, len), 0x1000, Access::REMOTE_READ);
+        let accesses = |len: usize, bytes: u64| {
+            let region = table
+                .write()
+                .insert(1, (0x1000, len), 0x1000, Access::REMOTE_READ);
             let key = region.unwrap();
-            table.await_use(key);
+            table.write().await_use(key);
             let mut count = 0;
-            while table.wanted.take().is_none() {
-                table.note_use(key, bytes);
+            while table.take_wanted().is_none() {
+                reader.note_use(key, bytes);
                 count += 1;
             }
             count

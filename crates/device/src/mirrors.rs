@@ -8,18 +8,19 @@ use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::{MrEntry, Segment};
 
 use crate::endpoint::Shared;
-use crate::mr::{Kind, MrTable};
+use crate::mr::{Kind, MrWriter};
 use crate::peers::PeerEnd;
 
-impl MrTable {
+impl MrWriter<'_> {
     /// Keeps a mirror from now on, in which peers find what they find in the table.
     fn add_mirror(&mut self, name: u64, segment: &Arc<Segment>) -> Option<()> {
-        if self.directory.mirror(name).is_some() {
+        if self.at.directory.mirror(name).is_some() {
             return Some(());
         }
         let entries: Vec<MrEntry> = self.entries();
         let segment = Arc::clone(segment);
         let added = self
+            .at
             .directory
             .add_mirror(name, segment, entries.into_iter());
         added.ok()
@@ -28,15 +29,12 @@ impl MrTable {
     /// All that peers find: regions whose memory is in segments, and windows bound to those.
     fn entries(&self) -> Vec<MrEntry> {
         let mut entries = Vec::new();
-        for (_, region) in self.regions.iter() {
-            let Kind::Memory {
-                place: Some(at), ..
-            } = region.kind
-            else {
+        for region in self.iter() {
+            let Kind::Memory { place: Some(at) } = region.kind else {
                 continue;
             };
             let keys = std::iter::once(region.key).chain(self.windows_of(region.key));
-            let found = keys.filter(|key| self.get(*key).is_some_and(|region| region.published));
+            let found = keys.filter(|key| self.is_published(*key));
             entries.extend(found.filter_map(|key| self.entry(key, at)));
         }
         entries
@@ -50,7 +48,7 @@ impl Shared {
         if name == 0 || peer.mirror.get().is_some() {
             return;
         }
-        let known = self.state.lock().core.mrs.directory.mirror(name);
+        let known = self.mrs.write().at.directory.mirror(name);
         let Some(segment) = known.or_else(|| self.fetch_mirror(name)) else {
             return;
         };
@@ -61,13 +59,13 @@ impl Shared {
     fn fetch_mirror(&self, name: u64) -> Option<Arc<Segment>> {
         let (fd, live) = self.control.mirror(name).ok()?;
         let segment = Arc::new(Segment::map(fd, MR_TABLE_BYTES).ok()?);
-        let mut state = self.state.lock();
-        let mrs = &mut state.core.mrs;
+        let mut mrs = self.mrs.write();
         mrs.add_mirror(name, &segment)?;
         // Those of machines that are gone. One that this broker does not know may be read by a
         // peer that it has not heard of yet: it stays as long as a queue pair leads there.
-        mrs.directory
+        mrs.at
+            .directory
             .retain_mirrors(|kept| kept == name || live.contains(&kept));
-        mrs.directory.mirror(name)
+        mrs.at.directory.mirror(name)
     }
 }

@@ -1,28 +1,39 @@
 //! The table of memory regions and windows: keys, and every check before an access
 //! (`ibv_reg_mr(3)`).
+//!
+//! A look-up takes no lock of the table's ([`MrReader`]): it is part of a turn under the lock of
+//! whoever accesses memory. Changes are made by one thread at a time ([`MrWriter`]), which puts a
+//! changed copy of a region in its place. The former copy is dropped when each of those locks has
+//! been seen free ([`MrTable::take_retired`]).
 
-use std::cell::Cell;
+mod reader;
+
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use causeway_proto::host::{AtomicOp, MemError, Remote, Via};
+use causeway_proto::host::{MemError, Remote};
 use causeway_proto::types::Access;
-use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::layout::KEY_GENERATION_BITS;
 use causeway_shm::{MrEntry, MrTable as Directory};
+use parking_lot::{Mutex, MutexGuard};
 
-use crate::copy;
 use crate::errno::Errno;
 use crate::home::Home;
 use crate::known::Known;
 use crate::limits::LIMITS;
 use crate::patience::Patience;
+use crate::published::{Published, Retired};
 use crate::slab::Slab;
 use crate::window_type::WindowType;
+
+pub(crate) use reader::MrReader;
 
 /// Low bits of a key that change with every registration in the same place.
 pub(crate) const GENERATION_BITS: u32 = KEY_GENERATION_BITS;
 /// Access flags a registration may ask for; the optional ones (bits 20 to 29) are ignored.
 const KNOWN_ACCESS: u32 = Access::all().bits() | Access::OPTIONAL_RANGE;
+/// Retired regions from which on somebody is to reclaim them, though no registration ends.
+const RETIRED_MANY: usize = 256;
 
 /// Where peers on this host can map a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +51,6 @@ pub(crate) struct Place {
 pub(crate) enum Kind {
     /// Registered memory.
     Memory {
-        /// Windows bound to it: it cannot go while there are any.
-        windows: u32,
-        /// It is about to change: no window can be bound to it.
-        frozen: bool,
         /// Where peers can map it.
         place: Option<Place>,
     },
@@ -70,18 +77,43 @@ pub(crate) struct Region {
     pub access: Access,
     pub key: u32,
     pub kind: Kind,
-    /// Peers on this host find it in the directory.
-    pub published: bool,
     /// Until when it stays where it is.
     pub patience: Patience,
     /// The segment that its memory is in.
     pub home: Option<Home>,
 }
 
-/// All regions and windows of the process.
+/// What only changes need to know of a region or a window.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Books {
+    /// Windows bound to it: it cannot go while there are any.
+    pub windows: u32,
+    /// It is about to change: no window can be bound to it.
+    pub frozen: bool,
+    /// Peers on this host find it in the directory.
+    pub published: bool,
+}
+
+/// All regions and windows of the process. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct MrTable {
-    pub regions: Slab<Region>,
+    regions: Published<Region>,
+    changing: Mutex<Changing>,
+    /// Counts what may have changed a region, or ended one.
+    changes: AtomicU64,
+    /// Counts the regions that were moved to a segment.
+    settled: AtomicU64,
+    /// The key of the region that has been used so often that it is to be moved; 0 for none.
+    wanted: AtomicU32,
+    /// How many regions are retired.
+    retired: AtomicUsize,
+}
+
+/// What changes are made by, and with.
+#[derive(Debug)]
+pub(crate) struct Changing {
+    /// By place.
+    pub places: Slab<Books>,
     generation: u32,
     /// Places of the windows that are bound.
     pub bound: BTreeSet<u32>,
@@ -89,50 +121,166 @@ pub(crate) struct MrTable {
     pub known: Known,
     /// How many windows there are.
     pub windows: usize,
-    /// The region that has been used so often that it is to be moved.
-    pub wanted: Cell<Option<u32>>,
     /// Where peers on this host find those they can map.
-    pub(crate) directory: Directory,
-    /// When it was last looked whether memory is where it was moved.
-    pub looked: Cell<Option<u64>>,
-    /// Counts what may have changed a region, or ended one.
-    changes: u64,
+    pub directory: Directory,
+    retired: Vec<Retired<Region>>,
+}
+
+/// The table for one who changes it. Nothing is waited for while there is one.
+pub(crate) struct MrWriter<'a> {
+    table: &'a MrTable,
+    pub at: MutexGuard<'a, Changing>,
 }
 
 impl MrTable {
     pub fn new(directory: Directory) -> Self {
         MrTable {
-            regions: Slab::new(LIMITS.max_mr),
-            generation: 0,
-            bound: BTreeSet::new(),
-            known: Known::default(),
-            windows: 0,
-            wanted: Cell::new(None),
-            directory,
-            looked: Cell::new(None),
-            changes: 1,
+            regions: Published::new(LIMITS.max_mr),
+            changing: Mutex::new(Changing {
+                places: Slab::new(LIMITS.max_mr),
+                generation: 0,
+                bound: BTreeSet::new(),
+                known: Known::default(),
+                windows: 0,
+                directory,
+                retired: Vec::new(),
+            }),
+            changes: AtomicU64::new(1),
+            settled: AtomicU64::new(0),
+            wanted: AtomicU32::new(0),
+            retired: AtomicUsize::new(0),
         }
+    }
+
+    /// The table, to change it.
+    pub fn write(&self) -> MrWriter<'_> {
+        MrWriter {
+            table: self,
+            at: self.changing.lock(),
+        }
+    }
+
+    /// How many regions were moved to segments.
+    #[inline(always)]
+    pub fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Acquire)
     }
 
     /// How often a region may have changed, or has ended.
     #[inline(always)]
     pub fn changes(&self) -> u64 {
-        self.changes
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// Whether a region is to be moved.
+    #[inline]
+    pub fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Relaxed) != 0
+    }
+
+    /// A region is to be moved.
+    pub fn want(&self, key: u32) {
+        self.wanted.store(key, Ordering::Relaxed);
+    }
+
+    /// The region to be moved, once.
+    #[inline]
+    pub fn take_wanted(&self) -> Option<u32> {
+        if !self.is_wanted() {
+            return None;
+        }
+        Some(self.wanted.swap(0, Ordering::Relaxed)).filter(|key| *key != 0)
+    }
+
+    /// Whether so many regions are retired that somebody is to reclaim them.
+    #[inline]
+    pub fn has_many_retired(&self) -> bool {
+        self.retired.load(Ordering::Relaxed) >= RETIRED_MANY
+    }
+
+    /// Takes the retired regions, which are to be reclaimed when each reader's lock has been seen
+    /// free.
+    pub fn take_retired(&self) -> Vec<Retired<Region>> {
+        let mut changing = self.changing.lock();
+        self.retired.store(0, Ordering::Relaxed);
+        std::mem::take(&mut changing.retired)
+    }
+}
+
+impl MrWriter<'_> {
+    /// What is in a place.
+    pub fn in_place(&self, at: u32) -> Option<&Region> {
+        // SAFETY: only what a writer has retired is reclaimed, and none retires anything of this
+        // table while this one is there but itself, which keeps it in its list.
+        unsafe { self.table.regions.get(at) }
+    }
+
+    pub fn get(&self, key: u32) -> Option<&Region> {
+        self.in_place(key >> GENERATION_BITS)
+            .filter(|region| region.key == key)
+    }
+
+    /// All of them.
+    pub fn iter(&self) -> impl Iterator<Item = &Region> {
+        let places = self.at.places.iter();
+        places.filter_map(|(at, _)| self.in_place(at))
+    }
+
+    /// What changes need to know of a region or a window.
+    pub fn books(&mut self, key: u32) -> Option<&mut Books> {
+        self.get(key)?;
+        self.at.places.get_mut(key >> GENERATION_BITS)
+    }
+
+    /// Whether peers find a region, or a window, in the directory.
+    pub fn is_published(&self, key: u32) -> bool {
+        let books = self.at.places.get(key >> GENERATION_BITS);
+        self.get(key).is_some() && books.is_some_and(|books| books.published)
+    }
+
+    /// Puts a region in a place.
+    fn put(&mut self, at: u32, region: Option<Region>) {
+        if let Some(retired) = self.table.regions.replace(at, region) {
+            self.at.retired.push(retired);
+            let count = self.at.retired.len();
+            self.table.retired.store(count, Ordering::Relaxed);
+        }
+        // Who has seen the count before has found the region before.
+        self.table.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Changes what is in a place.
+    pub fn update_place(&mut self, at: u32, change: impl FnOnce(&mut Region)) {
+        if let Some(mut region) = self.in_place(at).cloned() {
+            change(&mut region);
+            self.put(at, Some(region));
+        }
+    }
+
+    /// Changes a region, or a window.
+    pub fn update(&mut self, key: u32, change: impl FnOnce(&mut Region)) {
+        if self.get(key).is_some() {
+            self.update_place(key >> GENERATION_BITS, change);
+        }
     }
 
     /// Whether peers could find a region of this key.
     pub fn has_room(&self, key: u32) -> bool {
-        self.directory.has_room(key)
+        self.at.directory.has_room(key)
     }
 
-    /// Lets peers find a region in a segment, and the windows bound to it.
-    pub fn place(&mut self, key: u32, at: Place) {
-        let Some(region) = self.get_mut(key) else {
-            return;
-        };
-        if let Kind::Memory { place, .. } = &mut region.kind {
-            *place = Some(at);
-        }
+    /// Lets peers find a region in a segment, and the windows bound to it. `home`: the segment, of
+    /// which this process has the descriptor.
+    pub fn place(&mut self, key: u32, at: Place, home: Option<Home>) {
+        self.update(key, |region| {
+            if let Kind::Memory { place } = &mut region.kind {
+                *place = Some(at);
+            }
+            if home.is_some() {
+                region.home = home;
+            }
+        });
+        self.table.settled.fetch_add(1, Ordering::Release);
         self.publish(key, at);
         for window in self.windows_of(key) {
             self.publish(window, at);
@@ -141,11 +289,11 @@ impl MrTable {
 
     /// Enters a region, or a window bound to it, into the directory.
     pub fn publish(&mut self, key: u32, at: Place) {
-        if let Some(region) = self.get_mut(key) {
-            region.published = true;
+        if let Some(books) = self.books(key) {
+            books.published = true;
         }
         if let Some(entry) = self.entry(key, at) {
-            self.directory.publish(&entry);
+            self.at.directory.publish(&entry);
         }
     }
 
@@ -173,12 +321,12 @@ impl MrTable {
     /// Peers do not find a region any more, nor the windows bound to it. Returns the keys by which
     /// accesses may be under way.
     pub fn retract(&mut self, key: u32) -> Vec<u32> {
-        if let Some(region) = self.get_mut(key) {
+        self.update(key, |region| {
             region.home = None;
-            if let Kind::Memory { place, .. } = &mut region.kind {
+            if let Kind::Memory { place } = &mut region.kind {
                 *place = None;
             }
-        }
+        });
         let mut keys = self.windows_of(key);
         keys.push(key);
         keys.retain(|key| self.withdraw(*key));
@@ -187,12 +335,12 @@ impl MrTable {
 
     /// Takes a key out of the directory. Returns whether it was there.
     pub fn withdraw(&mut self, key: u32) -> bool {
-        let Some(region) = self.get_mut(key) else {
+        let Some(books) = self.books(key) else {
             return false;
         };
-        let published = std::mem::take(&mut region.published);
+        let published = std::mem::take(&mut books.published);
         if published {
-            self.directory.retract(key);
+            self.at.directory.retract(key);
         }
         published
     }
@@ -212,32 +360,31 @@ impl MrTable {
             iova,
             access,
             key: 0,
-            kind: Kind::Memory {
-                windows: 0,
-                frozen: false,
-                place: None,
-            },
-            published: false,
+            kind: Kind::Memory { place: None },
             patience: Patience::default(),
             home: None,
         };
-        let at = self.regions.insert(region).ok_or(Errno(libc::ENOMEM))?;
-        let key = self.name(at);
+        let at = self.at.places.insert(Books::default());
+        let key = self.name(at.ok_or(Errno(libc::ENOMEM))?, region);
         if access.contains(Access::LOCAL_WRITE) {
-            self.known.insert(key, (addr, len));
+            self.at.known.insert(key, (addr, len));
         }
         Ok(key)
     }
 
-    /// Gives what was entered at a place its key.
-    pub fn name(&mut self, at: u32) -> u32 {
+    /// Puts a region, or a window, in its place under a new key.
+    pub fn name(&mut self, at: u32, region: Region) -> u32 {
         // Never 0 in the low byte, so that no key is 0.
-        self.generation = self.generation % 0xff + 1;
-        let key = (at << GENERATION_BITS) | self.generation;
-        if let Some(region) = self.regions.get_mut(at) {
-            region.key = key;
-        }
+        self.at.generation = self.at.generation % 0xff + 1;
+        let key = (at << GENERATION_BITS) | self.at.generation;
+        self.put(at, Some(Region { key, ..region }));
         key
+    }
+
+    /// Takes what is in a place away.
+    pub fn clear(&mut self, at: u32) {
+        self.put(at, None);
+        self.at.places.remove(at);
     }
 
     /// Keeps windows from being bound to a region, which is about to change.
@@ -245,41 +392,45 @@ impl MrTable {
     /// # Errors
     /// EBUSY while one is bound, EINVAL if there is no such region.
     pub fn freeze(&mut self, key: u32) -> Result<(), Errno> {
-        match self.get_mut(key).map(|region| &mut region.kind) {
-            Some(Kind::Memory {
-                windows: 0, frozen, ..
-            }) => {
-                *frozen = true;
+        let is_memory = |region: &Region| matches!(region.kind, Kind::Memory { .. });
+        if !self.get(key).is_some_and(is_memory) {
+            return Err(Errno(libc::EINVAL));
+        }
+        match self.books(key) {
+            Some(books) if books.windows == 0 => {
+                books.frozen = true;
                 Ok(())
             }
-            Some(Kind::Memory { .. }) => Err(Errno(libc::EBUSY)),
-            _ => Err(Errno(libc::EINVAL)),
+            _ => Err(Errno(libc::EBUSY)),
         }
+    }
+
+    /// Whether a region is about to change.
+    pub fn is_frozen(&self, key: u32) -> bool {
+        let books = self.at.places.get(key >> GENERATION_BITS);
+        books.is_some_and(|books| books.frozen)
     }
 
     /// A frozen region goes on as it was.
     pub fn thaw(&mut self, key: u32) {
-        if let Some(Kind::Memory { frozen, .. }) = self.get_mut(key).map(|r| &mut r.kind) {
-            *frozen = false;
+        if let Some(books) = self.books(key) {
+            books.frozen = false;
         }
     }
 
     /// Gives a frozen region another protection domain and other permissions, under the same key.
     pub fn change(&mut self, key: u32, pd: u32, access: Access) {
-        if let Some(region) = self.get_mut(key) {
-            (region.pd, region.access) = (pd, access);
-            if let Kind::Memory { frozen, .. } = &mut region.kind {
-                *frozen = false;
-            }
-        }
+        self.update(key, |region| (region.pd, region.access) = (pd, access));
+        self.thaw(key);
     }
 
     /// How many regions there are.
     pub fn len(&self) -> usize {
-        self.regions.len() - self.windows
+        self.at.places.len() - self.at.windows
     }
 
-    /// Removes a region.
+    /// Removes a region. Look-ups under way may have found it:
+    /// [`crate::endpoint::Shared::reclaim_regions`] waits for their end.
     ///
     /// # Errors
     /// EBUSY while a window is bound to it, EINVAL if there is no such region.
@@ -287,63 +438,10 @@ impl MrTable {
         self.freeze(key)?;
         self.withdraw(key);
         if let Some(addr) = self.get(key).map(|region| region.addr) {
-            self.known.remove(key, addr);
+            self.at.known.remove(key, addr);
         }
-        self.changes += 1;
-        self.regions.remove(key >> GENERATION_BITS);
+        self.clear(key >> GENERATION_BITS);
         Ok(())
-    }
-
-    pub fn get(&self, key: u32) -> Option<&Region> {
-        self.regions
-            .get(key >> GENERATION_BITS)
-            .filter(|r| r.key == key)
-    }
-
-    pub fn get_mut(&mut self, key: u32) -> Option<&mut Region> {
-        self.changes += 1;
-        self.regions
-            .get_mut(key >> GENERATION_BITS)
-            .filter(|r| r.key == key)
-    }
-
-    /// Finds memory by a key for local use: no window's.
-    #[inline(always)]
-    pub fn find_local(
-        &self,
-        pd: u32,
-        key: u32,
-        addr: u64,
-        len: u64,
-        write: bool,
-    ) -> Result<usize, MemError> {
-        let region = self.get(key).ok_or(MemError::Key)?;
-        if matches!(region.kind, Kind::Window { .. }) {
-            return Err(MemError::Key);
-        }
-        let at = region.find(pd, addr, len, local(write))?;
-        region.is_there(at, len as usize).map(|()| at)
-    }
-
-    /// Finds memory by a key that a peer has sent.
-    pub fn find_remote(
-        &self,
-        via: Via,
-        key: u32,
-        addr: u64,
-        len: u64,
-        what: Remote,
-    ) -> Result<usize, MemError> {
-        let region = self.get(key).ok_or(MemError::Key)?;
-        if let Kind::Window { region, qpn, .. } = region.kind
-            && (region.is_none() || (qpn != 0 && qpn != via.qpn))
-        {
-            return Err(MemError::Key);
-        }
-        let at = region.find(via.pd, addr, len, remote(what))?;
-        self.memory_of(region)
-            .is_there(at, len as usize)
-            .map(|()| at)
     }
 }
 
@@ -388,101 +486,6 @@ fn remote(what: Remote) -> Access {
     }
 }
 
-/// The accesses of [`Memory`](causeway_proto::host::Memory).
-impl MrTable {
-    pub fn check_local(
-        &self,
-        pd: u32,
-        lkey: u32,
-        addr: u64,
-        len: u64,
-        write: bool,
-    ) -> Result<(), MemError> {
-        self.find_local(pd, lkey, addr, len, write).map(|_| ())
-    }
-
-    pub fn check_remote(
-        &self,
-        via: Via,
-        rkey: u32,
-        addr: u64,
-        len: u64,
-        what: Remote,
-    ) -> Result<(), MemError> {
-        self.find_remote(via, rkey, addr, len, what).map(|_| ())
-    }
-
-    #[inline(always)]
-    pub fn read_local(
-        &self,
-        pd: u32,
-        lkey: u32,
-        addr: u64,
-        dst: BytesMut<'_>,
-    ) -> Result<(), MemError> {
-        let at = self.find_local(pd, lkey, addr, dst.len() as u64, false)?;
-        self.load(lkey, at, dst)
-    }
-
-    /// Copies from where a range was found by a key, the whole of `dst`.
-    pub fn load(&self, key: u32, at: usize, mut dst: BytesMut<'_>) -> Result<(), MemError> {
-        let (to, len) = (dst.as_mut_ptr(), dst.len());
-        // SAFETY: the range is inside a registered region, the program's memory as long as it is
-        // mapped (ibv_reg_mr(3)).
-        let load = |at: *mut u8| unsafe { copy::load(at, BytesMut::from_raw(to, len)) };
-        load(at as *mut u8).or_else(|why| self.otherwise(key, (at, len), why, load))
-    }
-
-    #[inline(always)]
-    pub fn write_local(
-        &self,
-        pd: u32,
-        lkey: u32,
-        addr: u64,
-        src: Bytes<'_>,
-    ) -> Result<(), MemError> {
-        let at = self.find_local(pd, lkey, addr, src.len() as u64, true)?;
-        // SAFETY: as in `load`; registration has checked that it is writable.
-        let store = |at: *mut u8| unsafe { copy::store(at, src) };
-        store(at as *mut u8).or_else(|why| self.otherwise(lkey, (at, src.len()), why, store))
-    }
-
-    pub fn read_remote(
-        &self,
-        via: Via,
-        rkey: u32,
-        addr: u64,
-        dst: BytesMut<'_>,
-    ) -> Result<(), MemError> {
-        let at = self.find_remote(via, rkey, addr, dst.len() as u64, Remote::Read)?;
-        self.load(rkey, at, dst)
-    }
-
-    pub fn write_remote(
-        &self,
-        via: Via,
-        rkey: u32,
-        addr: u64,
-        src: Bytes<'_>,
-    ) -> Result<(), MemError> {
-        let at = self.find_remote(via, rkey, addr, src.len() as u64, Remote::Write)?;
-        // SAFETY: as in `write_local`.
-        let store = |at: *mut u8| unsafe { copy::store_last_word_last(at, src) };
-        store(at as *mut u8).or_else(|why| self.otherwise(rkey, (at, src.len()), why, store))
-    }
-
-    pub fn atomic(&self, via: Via, rkey: u32, addr: u64, op: AtomicOp) -> Result<u64, MemError> {
-        let at = self.find_remote(via, rkey, addr, 8, Remote::Atomic)?;
-        if at % 8 != 0 {
-            return Err(MemError::Access);
-        }
-        // SAFETY: 8 aligned bytes inside a registered, writable region; accessed atomically, so
-        // that the program's own atomics and those of other QPs compose with it.
-        let run = |at| unsafe { copy::atomic(at, op) }.map_err(|_| MemError::Gone);
-        run(at as *mut u8).or_else(|why| self.otherwise(rkey, (at, 8), why, run))
-    }
-}
-
 /// Checks a registration's flags (`ibv_reg_mr(3)`): remote writing needs local writing.
 pub(crate) fn check_access(flags: u32) -> Result<Access, Errno> {
     if flags & !KNOWN_ACCESS != 0 {
@@ -504,34 +507,38 @@ mod tests {
     use causeway_shm::layout::MR_TABLE_BYTES;
 
     use super::*;
+    use causeway_proto::host::Via;
 
     #[test]
     fn a_key_is_not_valid_again_after_its_place_is_reused() {
         let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
-        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
+        let table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
+        let (table, reader) = MrReader::of_test(table);
         let old = table
+            .write()
             .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
             .unwrap();
-        assert_eq!(table.remove(old), Ok(()));
+        assert_eq!(table.write().remove(old), Ok(()));
         let new = table
+            .write()
             .insert(1, (0x1000, 16), 0x1000, Access::LOCAL_WRITE)
             .unwrap();
         assert_eq!(old >> GENERATION_BITS, new >> GENERATION_BITS);
         assert_eq!(
-            table.check_local(1, old, 0x1000, 1, false),
+            reader.check_local(1, old, 0x1000, 1, false),
             Err(MemError::Key)
         );
-        assert_eq!(table.check_local(1, new, 0x1000, 16, true), Ok(()));
+        assert_eq!(reader.check_local(1, new, 0x1000, 16, true), Ok(()));
         assert_eq!(
-            table.check_local(1, new, 0x1001, 16, true),
+            reader.check_local(1, new, 0x1001, 16, true),
             Err(MemError::Bounds)
         );
         assert_eq!(
-            table.check_local(2, new, 0x1000, 1, true),
+            reader.check_local(2, new, 0x1000, 1, true),
             Err(MemError::Pd)
         );
         let via = Via { pd: 1, qpn: 7 };
-        let write = table.check_remote(via, new, 0x1000, 1, Remote::Write);
+        let write = reader.check_remote(via, new, 0x1000, 1, Remote::Write);
         assert_eq!(write, Err(MemError::Access));
     }
 }

@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 use crate::context::Context;
 use crate::errno::Errno;
 use crate::mr::GENERATION_BITS;
-use crate::pd::{Pd, add_user, drop_user};
-use crate::sharing::Accesses;
+use crate::pd::Pd;
+use crate::watches::Accesses;
 use crate::window_type::WindowType;
 
 /// A memory window (`ibv_alloc_mw(3)`).
@@ -33,10 +33,9 @@ impl Pd {
 impl Mw {
     /// See [`Pd::alloc_mw`].
     pub(crate) fn alloc(pd: &Arc<Pd>, window: WindowType) -> Result<Arc<Mw>, Errno> {
-        let mut state = pd.context.endpoint.shared.state.lock();
-        let key = state.core.mrs.insert_window(pd.handle, window)?;
-        add_user(&mut state.pds, pd.handle);
-        drop(state);
+        let shared = &pd.context.endpoint.shared;
+        let key = shared.mrs.write().insert_window(pd.handle, window)?;
+        shared.pds.add_user(pd.handle);
         Ok(Arc::new(Mw {
             context: Arc::clone(&pd.context),
             pd: pd.handle,
@@ -61,12 +60,12 @@ impl Mw {
         if !std::mem::take(&mut *self.live.lock()) {
             return Err(Errno(libc::EINVAL));
         }
-        let mut state = shared.state.lock();
         let at = self.key >> GENERATION_BITS;
-        let mut keys = state.core.keys_leaving(|window| window.is_of(at));
-        keys.extend(state.core.mrs.remove_window(at)?);
-        drop_user(&mut state.pds, self.pd);
-        drop(state);
+        let removed = shared.mrs.write().remove_window(at)?;
+        let mut keys = shared.watches.keys_leaving(|window| window.is_of(at));
+        keys.extend(removed);
+        shared.pds.drop_user(self.pd);
+        shared.reclaim();
         for key in keys {
             let evicted = shared.await_accesses(Accesses::Region(key));
             shared.give_up_segments(&evicted);

@@ -1,7 +1,7 @@
 //! How long a region waits before it is moved to where peers can map it (`lazy`).
 
-use std::cell::Cell;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use causeway_memory::ENVIRONMENT;
 
@@ -21,27 +21,52 @@ pub(crate) fn waits() -> bool {
 }
 
 /// How many bytes of accesses by ring a region is still to serve before it is moved; 0 if it does
-/// not wait.
-#[derive(Clone, Debug, Default)]
+/// not wait. Threads that count at the same moment may count once: it is an estimate.
+#[derive(Debug, Default)]
 pub(crate) struct Patience {
-    left: Cell<u64>,
+    left: AtomicU64,
     /// How often it has been tried in vain.
-    pub tries: u32,
+    tries: AtomicU32,
+}
+
+impl Clone for Patience {
+    fn clone(&self) -> Patience {
+        Patience {
+            left: AtomicU64::new(self.left.load(Ordering::Relaxed)),
+            tries: AtomicU32::new(self.tries.load(Ordering::Relaxed)),
+        }
+    }
 }
 
 impl Patience {
     /// Takes an access that counts for so many bytes. True if it was the last.
     pub fn is_over(&self, counts: u64) -> bool {
-        let left = self.left.get();
-        self.left.set(left.saturating_sub(counts));
-        left > 0 && left <= counts
+        let left = self.left.load(Ordering::Relaxed);
+        if left == 0 {
+            return false;
+        }
+        let rest = left.saturating_sub(counts);
+        let (relaxed, left) = (Ordering::Relaxed, left);
+        let counted = self.left.compare_exchange(left, rest, relaxed, relaxed);
+        counted.is_ok() && left <= counts
     }
 
-    /// Begins again, for a region of so many bytes.
+    /// Begins for a region of so many bytes, that has not been tried yet.
     pub fn begin(&self, len: usize) {
-        let doubled = 1 << self.tries.min(DOUBLED_MAX);
+        self.tries.store(0, Ordering::Relaxed);
+        self.wait_for(len, 0);
+    }
+
+    /// Begins again for a region that has been tried in vain: twice as much as before.
+    pub fn begin_again(&self, len: usize) {
+        let tries = self.tries.fetch_add(1, Ordering::Relaxed) + 1;
+        self.wait_for(len, tries);
+    }
+
+    fn wait_for(&self, len: usize, tries: u32) {
+        let doubled = 1 << tries.min(DOUBLED_MAX);
         let len = (len as u64).max(1);
         let left = len.saturating_mul(PATIENCE).saturating_mul(doubled);
-        self.left.set(left);
+        self.left.store(left, Ordering::Relaxed);
     }
 }

@@ -190,7 +190,7 @@ impl State {
         {
             ring.renew(&mut hot.probe);
         }
-        if let Some(key) = self.core.mrs.wanted.take() {
+        if let Some(key) = self.core.mrs.table.take_wanted() {
             self.errands.push(Errand::Place(key));
         }
         let Link::Ring(ring) = &entry.link else {
@@ -337,6 +337,9 @@ impl State {
                 false
             }
         };
+        if core.mrs.table.has_many_retired() {
+            errands.push(Errand::Reclaim);
+        }
         entry.watch_withdrawal(now);
         let deadline = entry.deadline();
         timers.list(qpn, &mut entry.listed, deadline);
@@ -384,7 +387,7 @@ impl State {
     /// Queue pairs whose completion queue has overrun fail, and those whose peer was evicted.
     #[inline]
     fn fail_overrun(&mut self) {
-        if !self.core.late.is_empty() {
+        if self.core.watches.has_late() {
             self.fail_late();
         }
         if !self.core.overrun.is_empty() {
@@ -419,7 +422,10 @@ impl State {
         stats.set(Counter::QueuePairs, u64::from(self.qps.live()));
         stats.set(Counter::RingsOpen, u64::from(self.rings));
         stats.set(Counter::UdpConnections, u64::from(self.udp.links));
-        stats.set(Counter::MemoryRegions, self.core.mrs.len() as u64);
+        stats.set(
+            Counter::MemoryRegions,
+            self.core.mrs.table.write().len() as u64,
+        );
     }
 
     /// A queue pair gives its link up; the peer is told. Returns what to tell the broker, when the

@@ -24,13 +24,13 @@ use crate::events::EventSource;
 use crate::gid;
 use crate::kernel_limits;
 use crate::limits::LIMITS;
-use crate::pd::{Pd, add_user, drop_user};
+use crate::pd::Pd;
 use crate::qp_entry::{Link, QpEntry};
 use crate::ring::{Introduced, RingLink};
-use crate::sharing::Accesses;
 use crate::silence::patience;
 use crate::srq::Srq;
 use crate::udp::UdpLink;
+use crate::watches::Accesses;
 
 /// The only port.
 const PORT: u8 = 1;
@@ -136,7 +136,7 @@ impl Qp {
         if let Some(srq) = srq.and_then(|srq| state.core.srqs.get_mut(srq)) {
             srq.users += 1;
         }
-        add_user(&mut state.pds, pd.handle);
+        pd.context.endpoint.shared.pds.add_user(pd.handle);
         let config = QpConfig {
             qpn,
             service,
@@ -154,7 +154,7 @@ impl Qp {
             srq,
             events,
             cookie,
-            watch: None,
+            is_near: false,
         });
         drop(guard);
         Ok(Arc::new(Qp {
@@ -437,7 +437,7 @@ impl Qp {
         state.qps.remove(self.qpn);
         state.core.detach_completions(self.qpn);
         state.core.remove_route(self.qpn);
-        state.core.mrs.release_windows(self.qpn);
+        shared.mrs.write().release_windows(self.qpn);
         for cq in [self.send_cq.number, self.recv_cq.number] {
             if let Some(cq) = state.core.cqs.get_mut(cq) {
                 cq.users = cq.users.saturating_sub(1);
@@ -448,8 +448,8 @@ impl Qp {
         {
             srq.users = srq.users.saturating_sub(1);
         }
-        drop_user(&mut state.pds, self.pd.handle);
         drop(guard);
+        shared.pds.drop_user(self.pd.handle);
         shared.leave(&leave);
         shared.give_up_segments(&evicted);
         self.pd.context.events.retire(EventSource::Qp(self.cookie));

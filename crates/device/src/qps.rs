@@ -165,6 +165,11 @@ impl<T: Numbered> Table<T> {
         self.entries.get_mut(index)?.as_deref_mut()
     }
 
+    /// Whether there is a queue pair of this number.
+    pub fn has(&self, qpn: u32) -> bool {
+        self.place(qpn).is_some_and(|entry| entry.qpn() == qpn)
+    }
+
     /// As [`Table::place_mut`].
     pub fn place(&self, qpn: u32) -> Option<&T> {
         self.entries.get(self.numbering.index(qpn))?.as_deref()

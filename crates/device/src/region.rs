@@ -14,9 +14,10 @@ use crate::errno::Errno;
 use crate::limits::LIMITS;
 use crate::mr::{self, Place};
 use crate::patience;
-use crate::pd::{Pd, add_user, drop_user};
+use crate::pd::Pd;
 use crate::populate::populate;
-use crate::sharing::{Accesses, Kept, Placed, Sharing};
+use crate::sharing::{Kept, Placed, Sharing};
+use crate::watches::Accesses;
 
 /// A memory region (`ibv_reg_mr(3)`).
 pub struct Mr {
@@ -67,11 +68,11 @@ impl Mr {
         let shared = &pd.context.endpoint.shared;
         let iova = if zero_based(access) { 0 } else { iova };
         let access = check_range(shared, (addr, len), iova, access)?;
-        let mut state = shared.state.lock();
-        let mrs = &mut state.core.mrs;
-        let key = mrs.insert(pd.handle, (addr, len), iova, access)?;
-        add_user(&mut state.pds, pd.handle);
-        drop(state);
+        let key = shared
+            .mrs
+            .write()
+            .insert(pd.handle, (addr, len), iova, access)?;
+        shared.pds.add_user(pd.handle);
         let region = Arc::new(Mr {
             context: Arc::clone(&pd.context),
             inner: Mutex::new(Registration {
@@ -106,7 +107,7 @@ impl Mr {
         drop(inner);
         let shared = self.shared();
         if patience::waits() && !shared.sharing.is_home(pd, range, access) {
-            shared.state.lock().core.mrs.await_use(key);
+            shared.mrs.write().await_use(key);
         } else {
             self.place();
         }
@@ -116,7 +117,7 @@ impl Mr {
     pub(crate) fn place(&self) {
         let shared = self.shared();
         let mut inner = self.inner.lock();
-        let known = shared.state.lock().core.mrs.has_room(inner.key);
+        let known = shared.mrs.write().has_room(inner.key);
         if inner.ended || inner.placed.is_some() || !known {
             return;
         }
@@ -131,7 +132,7 @@ impl Mr {
                 inner.publish(&placed, shared);
                 inner.placed = Some(placed);
             }
-            Err(Kept::ForNow) => shared.state.lock().core.mrs.await_more_use(inner.key),
+            Err(Kept::ForNow) => shared.mrs.write().await_more_use(inner.key),
             Err(Kept::ForGood) => {}
         }
     }
@@ -162,18 +163,18 @@ impl Mr {
     pub fn dereg(&self) -> Result<(), Errno> {
         let shared = self.shared();
         let mut inner = self.inner.lock();
-        let mut state = shared.state.lock();
-        state.core.mrs.freeze(inner.key)?;
-        state.send_posted();
-        drop(state);
+        shared.mrs.write().freeze(inner.key)?;
+        shared.state.lock().send_posted();
         let evicted = match inner.end(shared) {
             Ok(evicted) => evicted,
             Err(why) => return Err(self.go_on(inner, None, why)),
         };
-        shared.state.lock().core.mrs.remove(inner.key)?;
+        shared.mrs.write().remove(inner.key)?;
+        // From here on nobody of this process reads or writes the memory.
+        shared.reclaim();
         inner.ended = true;
         shared.sharing.remove(inner.pd, inner.key);
-        drop_user(&mut shared.state.lock().pds, inner.pd);
+        shared.pds.drop_user(inner.pd);
         drop(inner);
         shared.give_up_segments(&evicted);
         Ok(())
@@ -205,9 +206,8 @@ impl Mr {
         }
         // Before anything is given up: if the table is full, the old registration stays as it is.
         let fresh = {
-            let mut state = shared.state.lock();
-            state.send_posted();
-            let mrs = &mut state.core.mrs;
+            shared.state.lock().send_posted();
+            let mut mrs = shared.mrs.write();
             let fresh = match range {
                 Some(_) if causeway_fault::fails("rereg.full") => return Err(Errno(libc::ENOMEM)),
                 Some(range) => Some(mrs.insert(handle, range, iova, access)?),
@@ -224,17 +224,16 @@ impl Mr {
             Ok(evicted) => evicted,
             Err(why) => return Err(self.go_on(inner, fresh, why)),
         };
-        let mut state = shared.state.lock();
         let key = if let Some(key) = fresh {
-            state.core.mrs.remove(inner.key)?;
+            shared.mrs.write().remove(inner.key)?;
             key
         } else {
-            state.core.mrs.change(inner.key, handle, access);
+            shared.mrs.write().change(inner.key, handle, access);
             inner.key
         };
-        drop_user(&mut state.pds, inner.pd);
-        add_user(&mut state.pds, handle);
-        drop(state);
+        shared.reclaim();
+        shared.pds.drop_user(inner.pd);
+        shared.pds.add_user(handle);
         shared.sharing.remove(inner.pd, inner.key);
         *inner = Registration {
             key,
@@ -259,10 +258,10 @@ impl Mr {
         (evicted, errno): (Vec<u32>, Errno),
     ) -> Errno {
         let shared = self.shared();
-        let mut state = shared.state.lock();
-        state.core.mrs.thaw(inner.key);
-        let gone = fresh.map_or(Ok(()), |key| state.core.mrs.remove(key));
-        drop(state);
+        let mut mrs = shared.mrs.write();
+        mrs.thaw(inner.key);
+        let gone = fresh.map_or(Ok(()), |key| mrs.remove(key));
+        drop(mrs);
         drop(inner);
         shared.give_up_segments(&evicted);
         gone.err().unwrap_or(errno)
@@ -287,14 +286,12 @@ impl Registration {
         if !moved.is_whole() {
             return;
         }
-        let mut state = shared.state.lock();
-        let mrs = &mut state.core.mrs;
         let place = Place {
             segment: placed.store.id(),
             start: moved.start(),
             end: moved.end(),
         };
-        mrs.settle(self.key, place, &placed.store);
+        shared.mrs.write().settle(self.key, place, &placed.store);
     }
 
     /// No access by peers themselves begins any more. Returns the keys by which some may be under
@@ -303,7 +300,7 @@ impl Registration {
         if self.placed.is_none() {
             return Vec::new();
         }
-        shared.state.lock().core.retract(self.key)
+        shared.retract(self.key)
     }
 
     /// Takes the memory back from where peers outside the trust boundary can map it, or one that
@@ -321,7 +318,7 @@ impl Registration {
         let wait = |key| shared.await_accesses(Accesses::Region(key));
         let evicted: Vec<u32> = keys.into_iter().flat_map(wait).collect();
         causeway_fault::point("revoke.quiet");
-        let late = shared.state.lock().evicted_from.contains(&self.pd);
+        let late = shared.evicted_from.has(self.pd);
         let ended = shared.sharing.end(placed, &shared.control, self.pd, late);
         causeway_fault::point("revoke.done");
         let Err((placed, why)) = ended else {
@@ -399,7 +396,7 @@ fn check_range(
         return Err(Errno(libc::EINVAL));
     }
     let sharing = &shared.sharing;
-    let known = || shared.state.lock().core.mrs.known.holds((addr, len));
+    let known = || shared.mrs.write().at.known.holds((addr, len));
     // What is in a segment is populated and writable.
     let populated = sharing.covers(addr, len) || known() && sharing.is_plain(addr, len);
     if !populated {

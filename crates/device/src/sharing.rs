@@ -10,7 +10,7 @@
 
 mod accesses;
 
-pub(crate) use accesses::Accesses;
+pub(crate) use accesses::EvictedFrom;
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};

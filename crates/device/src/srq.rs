@@ -8,7 +8,7 @@ use crate::core::SrqState;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
-use crate::pd::{Pd, add_user, drop_user};
+use crate::pd::Pd;
 
 /// A shared receive queue (`ibv_create_srq(3)`).
 pub struct Srq {
@@ -44,8 +44,8 @@ impl Pd {
         };
         let mut state = self.context.endpoint.shared.state.lock();
         let number = state.core.srqs.insert(srq).ok_or(Errno(libc::ENOMEM))?;
-        add_user(&mut state.pds, self.handle);
         drop(state);
+        self.context.endpoint.shared.pds.add_user(self.handle);
         Ok(Arc::new(Srq {
             pd: Arc::clone(self),
             number,
@@ -138,8 +138,8 @@ impl Srq {
             return Err(Errno(libc::EBUSY));
         }
         state.core.srqs.remove(self.number);
-        drop_user(&mut state.pds, self.pd.handle);
         drop(state);
+        context.endpoint.shared.pds.drop_user(self.pd.handle);
         context.events.retire(EventSource::Srq(self.cookie));
         Ok(())
     }

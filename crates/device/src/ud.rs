@@ -16,9 +16,9 @@ use crate::core::Core;
 use crate::endpoint::State;
 use crate::gid;
 use crate::qp_entry::{Link, QpEntry, QueuePairs};
-use crate::slab::Slab;
 use crate::udp::{BATCH_BYTES, UdpWire};
 use crate::way::Way;
+use crate::ways::WayReader;
 
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: Duration = Duration::from_micros(500);
@@ -162,7 +162,7 @@ pub(crate) fn pump(
     entry: &mut QpEntry,
     core: &mut Core,
     wire: &mut UdpWire,
-    ways: &Slab<Way>,
+    ways: &WayReader,
     now: Instant,
 ) {
     let QpEntry { qp, link, .. } = entry;

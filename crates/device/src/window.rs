@@ -13,7 +13,7 @@ use causeway_proto::host::{MemError, Via};
 use causeway_proto::types::{Access, Binding};
 
 use crate::errno::Errno;
-use crate::mr::{GENERATION_BITS, Kind, MrTable, Place, Region};
+use crate::mr::{Books, GENERATION_BITS, Kind, MrWriter, Place, Region};
 use crate::patience::Patience;
 use crate::window_type::WindowType;
 
@@ -44,7 +44,7 @@ struct Target {
     place: Option<Place>,
 }
 
-impl MrTable {
+impl MrWriter<'_> {
     /// Makes a window, bound to nothing, and returns its key.
     pub fn insert_window(&mut self, pd: u32, window: WindowType) -> Result<u32, Errno> {
         let region = Region {
@@ -59,20 +59,20 @@ impl MrTable {
                 region: None,
                 qpn: 0,
             },
-            published: false,
             patience: Patience::default(),
             home: None,
         };
         let full = Errno(libc::ENOMEM);
-        let mut at = self.regions.insert(region.clone()).ok_or(full)?;
+        let places = &mut self.at.places;
+        let mut at = places.insert(Books::default()).ok_or(full)?;
         if at == 0 {
             // The program may choose 0 for the low byte, and no key may be 0.
-            let other = self.regions.insert(region);
-            self.regions.remove(at);
+            let other = places.insert(Books::default());
+            places.remove(at);
             at = other.ok_or(full)?;
         }
-        self.windows += 1;
-        Ok(self.name(at))
+        self.at.windows += 1;
+        Ok(self.name(at, region))
     }
 
     /// Removes a window. Returns its key if peers may be accessing memory by it.
@@ -82,35 +82,37 @@ impl MrTable {
     pub fn remove_window(&mut self, at: u32) -> Result<Option<u32>, Errno> {
         let key = self.window_key(at).ok_or(Errno(libc::EINVAL))?;
         let withdrawn = self.unbind(key);
-        self.regions.remove(at);
-        self.windows -= 1;
+        self.clear(at);
+        self.at.windows -= 1;
         Ok(withdrawn.map(|withdrawn| withdrawn.key))
     }
 
     /// The present key of the window at a place.
     fn window_key(&self, at: u32) -> Option<u32> {
-        let window = self.regions.get(at)?;
+        let window = self.in_place(at)?;
         matches!(window.kind, Kind::Window { .. }).then_some(window.key)
+    }
+
+    /// The keys of the windows that are bound, of which `is_meant` says yes.
+    fn bound_windows(&self, is_meant: impl Fn(&Region) -> bool) -> Vec<u32> {
+        let windows = self.at.bound.iter().filter_map(|at| self.in_place(*at));
+        let meant = windows.filter(|window| is_meant(window));
+        meant.map(|window| window.key).collect()
     }
 
     /// The keys of the windows bound to a region.
     pub fn windows_of(&self, key: u32) -> Vec<u32> {
-        let bound = match self.get(key).map(|region| region.kind) {
-            Some(Kind::Memory { windows: 1.., .. }) => &self.bound,
-            _ => return Vec::new(),
-        };
-        let windows = bound.iter().filter_map(|at| self.regions.get(*at));
-        let of_it =
-            |w: &&Region| matches!(w.kind, Kind::Window { region, .. } if region == Some(key));
-        windows.filter(of_it).map(|w| w.key).collect()
+        let books = self.at.places.get(key >> GENERATION_BITS);
+        if self.get(key).is_none() || books.is_none_or(|books| books.windows == 0) {
+            return Vec::new();
+        }
+        self.bound_windows(|w| matches!(w.kind, Kind::Window { region, .. } if region == Some(key)))
     }
 
     /// A queue pair is gone: windows that were bound to it are bound to nothing.
     pub fn release_windows(&mut self, gone: u32) {
-        let windows = self.bound.iter().filter_map(|at| self.regions.get(*at));
-        let of_it = |w: &&Region| matches!(w.kind, Kind::Window { qpn, .. } if qpn == gone);
-        let keys: Vec<u32> = windows.filter(of_it).map(|w| w.key).collect();
-        for key in keys {
+        let of_it = |w: &Region| matches!(w.kind, Kind::Window { qpn, .. } if qpn == gone);
+        for key in self.bound_windows(of_it) {
             self.unbind(key);
         }
     }
@@ -119,19 +121,25 @@ impl MrTable {
     /// it.
     fn unbind(&mut self, key: u32) -> Option<Withdrawn> {
         let published = self.withdraw(key);
-        let Kind::Window { region, qpn, .. } = &mut self.get_mut(key)?.kind else {
+        let Kind::Window { region, qpn, .. } = self.get(key)?.kind else {
             return None;
         };
-        let qpn = std::mem::take(qpn);
-        let region = region.take();
-        let withdrawn = region.map(|region| Withdrawn { key, region, qpn });
-        self.bound.remove(&(key >> GENERATION_BITS));
-        if let Some(region) = region.and_then(|key| self.get_mut(key))
-            && let Kind::Memory { windows, .. } = &mut region.kind
-        {
-            *windows = windows.saturating_sub(1);
+        let bound_to = region?;
+        self.update(key, |window| {
+            if let Kind::Window { region, qpn, .. } = &mut window.kind {
+                (*region, *qpn) = (None, 0);
+            }
+        });
+        self.at.bound.remove(&(key >> GENERATION_BITS));
+        if let Some(books) = self.books(bound_to) {
+            books.windows = books.windows.saturating_sub(1);
         }
-        withdrawn.filter(|_| published)
+        let withdrawn = Withdrawn {
+            key,
+            region: bound_to,
+            qpn,
+        };
+        published.then_some(withdrawn)
     }
 
     /// Invalidates a window of type 2, by the queue pair that it is bound to. One that is not bound
@@ -190,9 +198,7 @@ impl MrTable {
             }
         }
         let withdrawn = self.unbind(old);
-        if let Some(window) = self.regions.get_mut(at) {
-            window.key = rkey;
-        }
+        self.update_place(at, |window| window.key = rkey);
         if let Some((region, target)) = target {
             let qpn = match kind {
                 WindowType::One => 0,
@@ -205,8 +211,9 @@ impl MrTable {
 
     /// The region that a window is to be bound to, if that is allowed (C10-73 to C10-75).
     fn target(&self, via: Via, region: u32, to: &Binding) -> Result<Target, MemError> {
+        let frozen = self.is_frozen(region);
         let region = self.get(region).ok_or(MemError::Key)?;
-        let Kind::Memory { frozen, place, .. } = region.kind else {
+        let Kind::Memory { place } = region.kind else {
             return Err(MemError::Key);
         };
         if region.pd != via.pd {
@@ -235,20 +242,19 @@ impl MrTable {
 
     /// Lets a window lead to memory.
     fn tie(&mut self, key: u32, through: u32, to: u32, target: &Target, binding: &Binding) {
-        let Some(window) = self.get_mut(key) else {
-            return;
-        };
-        window.addr = target.addr;
-        window.iova = target.iova;
-        // Inside a region: no longer than memory is.
-        window.len = binding.len as usize;
-        window.access = binding.access & Access::REMOTE;
-        if let Kind::Window { region, qpn, .. } = &mut window.kind {
-            (*region, *qpn) = (Some(to), through);
-        }
-        self.bound.insert(key >> GENERATION_BITS);
-        if let Some(Kind::Memory { windows, .. }) = self.get_mut(to).map(|r| &mut r.kind) {
-            *windows += 1;
+        self.update(key, |window| {
+            window.addr = target.addr;
+            window.iova = target.iova;
+            // Inside a region: no longer than memory is.
+            window.len = binding.len as usize;
+            window.access = binding.access & Access::REMOTE;
+            if let Kind::Window { region, qpn, .. } = &mut window.kind {
+                (*region, *qpn) = (Some(to), through);
+            }
+        });
+        self.at.bound.insert(key >> GENERATION_BITS);
+        if let Some(books) = self.books(to) {
+            books.windows += 1;
         }
         if let Some(at) = target.place {
             self.publish(key, at);
@@ -265,6 +271,7 @@ mod tests {
     use causeway_shm::{MrTable as Directory, PeerMrs, Segment};
 
     use super::*;
+    use crate::mr::{MrReader, MrTable};
 
     const PD: u32 = 3;
     const BASE: u64 = 0x10_0000;
@@ -278,17 +285,18 @@ mod tests {
         qpn: 0x7002,
     };
 
-    fn tables() -> (MrTable, PeerMrs) {
+    fn tables() -> (Arc<MrTable>, MrReader, PeerMrs) {
         let segment = Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap());
         let peer = Arc::clone(&segment);
         let own = MrTable::new(Directory::format(segment).unwrap());
-        (own, PeerMrs::open(peer).unwrap())
+        let (own, reader) = MrReader::of_test(own);
+        (own, reader, PeerMrs::open(peer).unwrap())
     }
 
-    fn region(table: &mut MrTable) -> u32 {
+    fn region(table: &MrTable) -> u32 {
         let access = Access::LOCAL_WRITE | Access::MW_BIND;
         let range = (BASE as usize, LEN);
-        table.insert(PD, range, BASE, access).unwrap()
+        table.write().insert(PD, range, BASE, access).unwrap()
     }
 
     fn binding(window: u32, region: u32) -> Binding {
@@ -301,119 +309,132 @@ mod tests {
         }
     }
 
-    fn write(table: &MrTable, via: Via, key: u32) -> Result<(), MemError> {
-        table.check_remote(via, key, BASE + 0x1000, 0x100, Remote::Write)
+    fn write(reader: &MrReader, via: Via, key: u32) -> Result<(), MemError> {
+        reader.check_remote(via, key, BASE + 0x1000, 0x100, Remote::Write)
     }
 
     #[test]
     fn no_window_is_at_place_0() {
-        let (mut table, _) = tables();
-        let window = table.insert_window(PD, WindowType::Two).unwrap();
+        let (table, reader, _) = tables();
+        let window = table.write().insert_window(PD, WindowType::Two).unwrap();
         assert_ne!(window >> GENERATION_BITS, 0);
-        assert_eq!(region(&mut table) >> GENERATION_BITS, 0);
-        assert_eq!(table.len(), 1);
+        assert_eq!(region(&table) >> GENERATION_BITS, 0);
+        assert_eq!(table.write().len(), 1);
     }
 
     #[test]
     fn peers_on_this_host_find_a_window_where_its_region_is() {
-        let (mut table, peer) = tables();
-        let region = region(&mut table);
+        let (table, reader, peer) = tables();
+        let region = region(&table);
         let at = Place {
             segment: 9,
             start: BASE as usize,
             end: BASE as usize + LEN,
         };
-        table.place(region, at);
-        let first = table.insert_window(PD, WindowType::Two).unwrap();
+        table.write().place(region, at, None);
+        let first = table.write().insert_window(PD, WindowType::Two).unwrap();
         let key = first ^ 1;
-        assert_eq!(table.bind(VIA, key, &binding(first, region)), Ok(None));
+        assert_eq!(
+            table.write().bind(VIA, key, &binding(first, region)),
+            Ok(None)
+        );
         let entry = peer.get(key).unwrap();
         assert_eq!((entry.qpn, entry.pd, entry.segment), (VIA.qpn, PD, 9));
         assert_eq!((entry.iova, entry.len), (BASE + 0x1000, 0x100));
         assert_eq!(entry.access, Access::REMOTE_WRITE.bits());
         // The region moves to another segment.
-        assert_eq!(table.retract(region), [key, region]);
+        assert_eq!(table.write().retract(region), [key, region]);
         assert_eq!(peer.get(key), None);
-        table.place(region, Place { segment: 10, ..at });
+        table
+            .write()
+            .place(region, Place { segment: 10, ..at }, None);
         assert_eq!(peer.get(key).unwrap().segment, 10);
         let withdrawn = Withdrawn {
             key,
             region,
             qpn: VIA.qpn,
         };
-        assert_eq!(table.invalidate(VIA, key), Ok(Some(withdrawn)));
+        assert_eq!(table.write().invalidate(VIA, key), Ok(Some(withdrawn)));
         assert!(withdrawn.is_of(first >> GENERATION_BITS));
         assert_eq!(peer.get(key), None);
         // Where the region is not in a segment, nor is the window.
-        table.retract(region);
+        table.write().retract(region);
         let next = binding(first, region);
-        assert_eq!(table.bind(VIA, first, &next), Ok(None));
+        assert_eq!(table.write().bind(VIA, first, &next), Ok(None));
         assert_eq!(peer.get(first), None);
-        assert_eq!(write(&table, VIA, first), Ok(()));
-        assert_eq!(table.remove_window(first >> GENERATION_BITS), Ok(None));
+        assert_eq!(write(&reader, VIA, first), Ok(()));
+        assert_eq!(
+            table.write().remove_window(first >> GENERATION_BITS),
+            Ok(None)
+        );
     }
 
     #[test]
     fn a_window_of_type_2_belongs_to_its_queue_pair() {
-        let (mut table, _) = tables();
-        let region = region(&mut table);
-        let first = table.insert_window(PD, WindowType::Two).unwrap();
+        let (table, reader, _) = tables();
+        let region = region(&table);
+        let first = table.write().insert_window(PD, WindowType::Two).unwrap();
         let (key, to) = (first ^ 1, binding(first, region));
-        assert_eq!(write(&table, VIA, first), Err(MemError::Key));
-        let same = table.bind(VIA, first, &to);
+        assert_eq!(write(&reader, VIA, first), Err(MemError::Key));
+        let same = table.write().bind(VIA, first, &to);
         assert_eq!(same, Err(MemError::Access), "the key it has");
-        let low = table.bind(VIA, first & GENERATION, &to);
+        let low = table.write().bind(VIA, first & GENERATION, &to);
         assert_eq!(low, Err(MemError::Access), "the low byte it has");
-        assert_eq!(table.bind(VIA, key & GENERATION, &to), Ok(None));
-        assert_eq!(write(&table, VIA, key), Ok(()));
-        assert_eq!(write(&table, OTHER, key), Err(MemError::Key));
-        assert_eq!(table.bind(VIA, first, &to), Err(MemError::Access));
-        assert_eq!(table.invalidate(OTHER, key), Err(MemError::Access));
-        assert_eq!(table.invalidate(VIA, first), Err(MemError::Key));
-        assert_eq!(table.invalidate(VIA, region), Err(MemError::Access));
-        assert_eq!(table.remove(region), Err(Errno(libc::EBUSY)));
-        table.release_windows(VIA.qpn);
-        assert_eq!(write(&table, VIA, key), Err(MemError::Key));
-        assert_eq!(table.bind(OTHER, first, &to), Ok(None));
-        assert_eq!(write(&table, OTHER, first), Ok(()));
-        assert_eq!(table.invalidate(OTHER, first), Ok(None));
-        assert_eq!(table.remove(region), Ok(()));
+        assert_eq!(table.write().bind(VIA, key & GENERATION, &to), Ok(None));
+        assert_eq!(write(&reader, VIA, key), Ok(()));
+        assert_eq!(write(&reader, OTHER, key), Err(MemError::Key));
+        assert_eq!(table.write().bind(VIA, first, &to), Err(MemError::Access));
+        assert_eq!(table.write().invalidate(OTHER, key), Err(MemError::Access));
+        assert_eq!(table.write().invalidate(VIA, first), Err(MemError::Key));
+        assert_eq!(table.write().invalidate(VIA, region), Err(MemError::Access));
+        assert_eq!(table.write().remove(region), Err(Errno(libc::EBUSY)));
+        table.write().release_windows(VIA.qpn);
+        assert_eq!(write(&reader, VIA, key), Err(MemError::Key));
+        assert_eq!(table.write().bind(OTHER, first, &to), Ok(None));
+        assert_eq!(write(&reader, OTHER, first), Ok(()));
+        assert_eq!(table.write().invalidate(OTHER, first), Ok(None));
+        assert_eq!(table.write().remove(region), Ok(()));
     }
 
     #[test]
     fn a_window_of_type_1_is_bound_again_at_any_time() {
-        let (mut table, _) = tables();
-        let region = region(&mut table);
-        let first = table.insert_window(PD, WindowType::One).unwrap();
+        let (table, reader, _) = tables();
+        let region = region(&table);
+        let first = table.write().insert_window(PD, WindowType::One).unwrap();
         let (key, to) = (first ^ 1, binding(first, region));
-        assert_eq!(table.bind(VIA, key, &to), Ok(None));
-        assert_eq!(write(&table, OTHER, key), Ok(()));
-        assert_eq!(table.invalidate(VIA, key), Err(MemError::Access));
+        assert_eq!(table.write().bind(VIA, key, &to), Ok(None));
+        assert_eq!(write(&reader, OTHER, key), Ok(()));
+        assert_eq!(table.write().invalidate(VIA, key), Err(MemError::Access));
         let elsewhere = Binding {
             addr: BASE,
             access: Access::REMOTE_WRITE | Access::ZERO_BASED,
             ..to
         };
-        assert_eq!(table.bind(OTHER, first, &elsewhere), Ok(None));
-        assert_eq!(write(&table, VIA, key), Err(MemError::Key));
-        let zero = table.check_remote(VIA, first, 0, 0x100, Remote::Write);
+        assert_eq!(table.write().bind(OTHER, first, &elsewhere), Ok(None));
+        assert_eq!(write(&reader, VIA, key), Err(MemError::Key));
+        let zero = reader.check_remote(VIA, first, 0, 0x100, Remote::Write);
         assert_eq!(zero, Ok(()));
         let none = Binding { len: 0, ..to };
-        assert_eq!(table.bind(VIA, key, &none), Ok(None));
-        let gone = table.check_remote(VIA, key, 0, 1, Remote::Write);
+        assert_eq!(table.write().bind(VIA, key, &none), Ok(None));
+        let gone = reader.check_remote(VIA, key, 0, 1, Remote::Write);
         assert_eq!(gone, Err(MemError::Key));
-        assert_eq!(table.remove(region), Ok(()));
+        assert_eq!(table.write().remove(region), Ok(()));
     }
 
     #[test]
     fn no_window_is_bound_to_a_region_that_is_about_to_change() {
-        let (mut table, _) = tables();
-        let region = region(&mut table);
-        let first = table.insert_window(PD, WindowType::One).unwrap();
-        table.freeze(region).unwrap();
+        let (table, reader, _) = tables();
+        let region = region(&table);
+        let first = table.write().insert_window(PD, WindowType::One).unwrap();
+        table.write().freeze(region).unwrap();
         let to = binding(first, region);
-        assert_eq!(table.bind(VIA, first ^ 1, &to), Err(MemError::Access));
-        table.change(region, PD, Access::LOCAL_WRITE | Access::MW_BIND);
-        assert_eq!(table.bind(VIA, first ^ 1, &to), Ok(None));
+        assert_eq!(
+            table.write().bind(VIA, first ^ 1, &to),
+            Err(MemError::Access)
+        );
+        table
+            .write()
+            .change(region, PD, Access::LOCAL_WRITE | Access::MW_BIND);
+        assert_eq!(table.write().bind(VIA, first ^ 1, &to), Ok(None));
     }
 }

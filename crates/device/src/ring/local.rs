@@ -3,7 +3,8 @@
 use causeway_memory::changes;
 use causeway_proto::host::MemError;
 
-use crate::mr::MrTable;
+use crate::home::Home;
+use crate::mr::MrReader;
 
 /// Where the region of an L_Key was found last, for a queue pair whose protection domain does not
 /// change.
@@ -16,23 +17,23 @@ pub(super) struct Local {
     from: u64,
     to: u64,
     offset: u64,
-    /// What was when it was found ([`MrTable::changes`], [`changes`]).
+    /// What was when it was found ([`crate::mr::MrTable::changes`], [`changes`]).
     table: u64,
     memory: u64,
 }
 
 impl Local {
-    /// As [`MrTable::find_local`].
+    /// As [`MrReader::find_local`].
     #[inline(always)]
     pub fn find(
         &mut self,
-        mrs: &MrTable,
+        mrs: &MrReader,
         (pd, key): (u32, u32),
         (addr, len): (u64, u32),
         write: bool,
     ) -> Result<usize, MemError> {
         let known = self.key == key
-            && self.table == mrs.changes()
+            && self.table == mrs.table.changes()
             && self.memory == changes()
             && (self.writable || !write)
             && addr >= self.from
@@ -43,18 +44,19 @@ impl Local {
             return Ok(addr.wrapping_add(self.offset) as usize);
         }
         let at = mrs.find_local(pd, key, addr, len.into(), write)?;
-        self.remember(mrs, key, at.wrapping_sub(addr as usize));
+        self.remember(mrs, (pd, key));
         Ok(at)
     }
 
-    /// Remembers a region of which some was found, unless a part of it is gone.
+    /// Remembers a region, unless a part of it is gone, or it has just become another.
     #[cold]
     #[inline(never)]
-    fn remember(&mut self, mrs: &MrTable, key: u32, offset: usize) {
+    fn remember(&mut self, mrs: &MrReader, (pd, key): (u32, u32)) {
         // Before the look at the region: what changes meanwhile is looked at again.
-        let memory = changes();
+        let (table, memory) = (mrs.table.changes(), changes());
         let Some(region) = mrs.get(key) else { return };
-        if region.home.as_ref().is_some_and(|home| !home.is_whole()) {
+        let whole = region.home.as_ref().is_none_or(Home::is_whole);
+        if !whole || region.pd != pd {
             return;
         }
         *self = Local {
@@ -62,8 +64,8 @@ impl Local {
             writable: region.is_writable(),
             from: region.iova,
             to: region.iova.saturating_add(region.len as u64),
-            offset: offset as u64,
-            table: mrs.changes(),
+            offset: (region.addr as u64).wrapping_sub(region.iova),
+            table,
             memory,
         };
     }
@@ -78,6 +80,7 @@ mod tests {
     use causeway_shm::{MrTable as Directory, Segment};
 
     use super::*;
+    use crate::mr::MrTable;
 
     const PD: u32 = 3;
     /// Where the memory is, how long, and where work requests say that it begins.
@@ -85,18 +88,19 @@ mod tests {
     const LEN: usize = 0x1000;
     const IOVA: u64 = 0x100;
 
-    fn table(access: Access) -> (MrTable, u32) {
+    fn table(access: Access) -> (Arc<MrTable>, MrReader, u32) {
         let segment = Segment::create("t", MR_TABLE_BYTES).unwrap();
-        let mut table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
-        let key = table.insert(PD, (AT, LEN), IOVA, access).unwrap();
-        (table, key)
+        let table = MrTable::new(Directory::format(Arc::new(segment)).unwrap());
+        let (table, reader) = MrReader::of_test(table);
+        let key = table.write().insert(PD, (AT, LEN), IOVA, access).unwrap();
+        (table, reader, key)
     }
 
     #[test]
     fn a_range_is_found_again_as_the_table_finds_it() {
-        let (table, key) = table(Access::LOCAL_WRITE);
+        let (_, reader, key) = table(Access::LOCAL_WRITE);
         let mut local = Local::default();
-        let mut find = |addr, len| local.find(&table, (PD, key), (addr, len), true);
+        let mut find = |addr, len| local.find(&reader, (PD, key), (addr, len), true);
         for _ in 0..2 {
             assert_eq!(find(IOVA + 8, 16), Ok(AT + 8));
             assert_eq!(find(IOVA, LEN as u32), Ok(AT));
@@ -108,24 +112,25 @@ mod tests {
 
     #[test]
     fn what_was_found_ends_with_the_region_and_with_what_it_allowed() {
-        let (mut table, key) = table(Access::LOCAL_WRITE);
+        let (table, reader, key) = table(Access::LOCAL_WRITE);
         let mut local = Local::default();
-        let find = |local: &mut Local, table: &MrTable, key, write| {
-            local.find(table, (PD, key), (IOVA, 8), write)
-        };
-        assert_eq!(find(&mut local, &table, key, true), Ok(AT));
-        table.change(key, PD, Access::empty());
-        assert_eq!(find(&mut local, &table, key, true), Err(MemError::Access));
-        assert_eq!(find(&mut local, &table, key, false), Ok(AT));
-        assert_eq!(find(&mut local, &table, key, true), Err(MemError::Access));
-        table.change(key, PD + 1, Access::LOCAL_WRITE);
-        assert_eq!(find(&mut local, &table, key, false), Err(MemError::Pd));
-        table.change(key, PD, Access::LOCAL_WRITE);
-        assert_eq!(find(&mut local, &table, key, false), Ok(AT));
-        table.remove(key).unwrap();
-        assert_eq!(find(&mut local, &table, key, false), Err(MemError::Key));
-        let next = table.insert(PD, (AT, LEN), IOVA, Access::empty()).unwrap();
-        assert_eq!(find(&mut local, &table, key, false), Err(MemError::Key));
-        assert_eq!(find(&mut local, &table, next, false), Ok(AT));
+        let find = |local: &mut Local, key, write| local.find(&reader, (PD, key), (IOVA, 8), write);
+        assert_eq!(find(&mut local, key, true), Ok(AT));
+        table.write().change(key, PD, Access::empty());
+        assert_eq!(find(&mut local, key, true), Err(MemError::Access));
+        assert_eq!(find(&mut local, key, false), Ok(AT));
+        assert_eq!(find(&mut local, key, true), Err(MemError::Access));
+        table.write().change(key, PD + 1, Access::LOCAL_WRITE);
+        assert_eq!(find(&mut local, key, false), Err(MemError::Pd));
+        table.write().change(key, PD, Access::LOCAL_WRITE);
+        assert_eq!(find(&mut local, key, false), Ok(AT));
+        table.write().remove(key).unwrap();
+        assert_eq!(find(&mut local, key, false), Err(MemError::Key));
+        let next = table
+            .write()
+            .insert(PD, (AT, LEN), IOVA, Access::empty())
+            .unwrap();
+        assert_eq!(find(&mut local, key, false), Err(MemError::Key));
+        assert_eq!(find(&mut local, next, false), Ok(AT));
     }
 }

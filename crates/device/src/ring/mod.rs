@@ -263,16 +263,6 @@ impl RingLink {
         self.memory.ring.set_grant(grant);
     }
 
-    /// The region the peer is accessing, as far as that is waited for; 0 for none. An evicted peer
-    /// is not waited for again, whatever it says: who evicted it sees to what it may yet store
-    /// into.
-    pub fn peer_in_flight(&self) -> u64 {
-        if self.evicted {
-            return 0;
-        }
-        self.memory.ring.peer_in_flight()
-    }
-
     /// A view of the peer's accesses that does without this link.
     pub fn watch(&self) -> Watch {
         self.memory.ring.watch()

@@ -1,26 +1,45 @@
 //! Accesses by peers to this endpoint's memory: waiting for their end, and evicting who does not
 //! end one.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::clock;
 use crate::endpoint::{Shared, State};
 use crate::errand::Errand;
 use crate::limits::LEASE;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::Link;
+use crate::watches::Accesses;
 
 /// How long the end of an access is watched for without sleeping.
 const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
 
-/// Whose accesses to wait for.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Accesses {
-    /// All to a region, or by a window.
-    Region(u32),
-    /// All of a queue pair's peer.
-    QueuePair(u32),
+/// Protection domains from which a peer was evicted, until their segments are given up: one entry
+/// for each time.
+#[derive(Debug, Default)]
+pub(crate) struct EvictedFrom(Mutex<Vec<u32>>);
+
+impl EvictedFrom {
+    /// Whether the segments of a domain are yet to be given up.
+    pub fn has(&self, pd: u32) -> bool {
+        self.0.lock().contains(&pd)
+    }
+
+    fn add(&self, domains: &[u32]) {
+        self.0.lock().extend_from_slice(domains);
+    }
+
+    fn remove(&self, domains: &[u32]) {
+        let mut evicted_from = self.0.lock();
+        for domain in domains {
+            let at = evicted_from.iter().position(|pd| pd == domain);
+            at.map(|at| evicted_from.swap_remove(at));
+        }
+    }
 }
 
 impl Shared {
@@ -33,21 +52,24 @@ impl Shared {
         let begun = clock::now();
         loop {
             let elapsed = clock::now().since(begun);
-            let mut state = self.state.lock();
-            let late = state.in_flight(what);
+            let late = self.watches.in_flight(what);
             if late.is_empty() {
                 return Vec::new();
             }
             if elapsed >= LEASE {
-                return state.evict(&late);
+                return self.evict(&late);
             }
-            drop(state);
             if elapsed >= WATCH {
                 std::thread::sleep(NAP);
             } else {
                 std::hint::spin_loop();
             }
         }
+    }
+
+    /// Evicts the peers of queue pairs: see [`State::evict`].
+    fn evict(&self, late: &[u32]) -> Vec<u32> {
+        self.state.lock().evict(late, &self.evicted_from)
     }
 
     /// As [`Shared::give_up_segments`], by the envoy.
@@ -68,11 +90,7 @@ impl Shared {
         for segment in segments.collect::<Vec<_>>() {
             self.sharing.renew(self, segment);
         }
-        let evicted_from = &mut self.state.lock().evicted_from;
-        for domain in domains {
-            let at = evicted_from.iter().position(|pd| pd == domain);
-            at.map(|at| evicted_from.swap_remove(at));
-        }
+        self.evicted_from.remove(domains);
     }
 }
 
@@ -91,38 +109,20 @@ impl State {
         }
     }
 
-    /// The queue pairs whose peers are accessing.
-    fn in_flight(&self, what: Accesses) -> Vec<u32> {
-        let key = |entry: &QpEntry| match &entry.link {
-            Link::Ring(ring) => ring.peer_in_flight(),
-            _ => 0,
-        };
-        match what {
-            Accesses::Region(region) => {
-                let late = |entry: &&QpEntry| key(entry) == u64::from(region);
-                let late = self.qps.iter().filter(late);
-                late.map(|entry| entry.qp.qpn()).collect()
-            }
-            Accesses::QueuePair(qpn) => {
-                let entry = self.qps.place(qpn);
-                let late = entry.filter(|entry| entry.qp.qpn() == qpn && key(entry) != 0);
-                late.map(|_| qpn).into_iter().collect()
-            }
-        }
-    }
-
     /// Queue pairs whose peers were evicted by [`crate::core::Core`] fail, and the segments that
     /// those may yet store into are given up.
     #[cold]
     pub fn fail_late(&mut self) {
-        let late = std::mem::take(&mut self.core.late);
-        let domains = self.evict(&late);
+        let qps = &self.qps;
+        let late = self.core.watches.take_late(|qpn| qps.has(qpn));
+        let evicted_from = Arc::clone(&self.evicted_from);
+        let domains = self.evict(&late, &evicted_from);
         self.errands.extend(domains.into_iter().map(Errand::GiveUp));
     }
 
     /// Evicts the peers of queue pairs, and returns the protection domains concerned, each of which
     /// is to be given to [`Shared::give_up_segments`] once.
-    fn evict(&mut self, late: &[u32]) -> Vec<u32> {
+    fn evict(&mut self, late: &[u32], evicted_from: &EvictedFrom) -> Vec<u32> {
         let mut domains = Vec::new();
         for &qpn in late {
             let Some(entry) = self.qps.place_mut(qpn) else {
@@ -131,6 +131,7 @@ impl State {
             if let Link::Ring(ring) = &mut entry.link {
                 ring.evict();
             }
+            self.core.watches.set(qpn, None);
             domains.push(entry.qp.config().pd);
             entry.break_off(&mut self.core);
             self.touch(qpn);
@@ -138,7 +139,7 @@ impl State {
         self.flush_pending(&clock::Now::default());
         domains.sort_unstable();
         domains.dedup();
-        self.evicted_from.extend_from_slice(&domains);
+        evicted_from.add(&domains);
         domains
     }
 }
