@@ -54,6 +54,13 @@ const STREAK_LAST: u32 = if cfg!(loom) {
 } else {
     1 << 16
 };
+/// Looks of a thread that waits for the lock before it sleeps: some 30 µs.
+const WAIT_LOOKS: u32 = if cfg!(loom) { 2 } else { 1000 };
+/// Looks of a thread that has given the lock back, whether one that waits has taken it: a
+/// microsecond, in which a thread that runs takes it, and one that does not run costs no more.
+const POLITE_LOOKS: u32 = if cfg!(loom) { 1 } else { 24 };
+/// Looks for a moment in which nobody has the lock, before it is taken instead.
+const LOOKS_MAX: u32 = if cfg!(loom) { 3 } else { 256 };
 /// Threads that are favoured in the life of a lock.
 const GRANTS: usize = if cfg!(loom) { 4 } else { 8 };
 /// Low bits of a token, where the grant's number stands. No two threads have tokens that differ in
@@ -71,6 +78,8 @@ pub struct Favour {
     /// holds it.
     held_by: AtomicU8,
     ordinary: RawMutex,
+    /// Threads that wait for it.
+    waiting: AtomicU32,
     /// The rest changes under `ordinary`. Who took that last, and how often in a row.
     last: AtomicUsize,
     streak: AtomicU32,
@@ -89,6 +98,7 @@ macro_rules! untaken {
             inside: sync::flags(),
             held_by: AtomicU8::new(0),
             ordinary: sync::ordinary(),
+            waiting: AtomicU32::new(0),
             last: AtomicUsize::new(0),
             streak: AtomicU32::new(0),
             needed: AtomicU32::new($needed),
@@ -121,10 +131,29 @@ impl Favour {
         word & !GRANT_MASK == token() & !GRANT_MASK && self.enter(word)
     }
 
+    /// Takes the ordinary lock. A thread that waits looks on for a while before it sleeps, and says
+    /// that it waits, so that a thread which takes the lock again and again lets it go first.
+    fn lock_ordinary(&self) {
+        if self.ordinary.try_lock() {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut looks = 0;
+        while !self.ordinary.try_lock() {
+            looks += 1;
+            if looks == WAIT_LOOKS {
+                self.ordinary.lock();
+                break;
+            }
+            sync::await_turn(looks);
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
     #[cold]
     #[inline(never)]
     fn lock_slowly(&self) {
-        self.ordinary.lock();
+        self.lock_ordinary();
         let word = self.favoured.load(Ordering::Relaxed);
         if word == 0 {
             return self.note_taken();
@@ -248,6 +277,68 @@ impl Favour {
     unsafe fn give_back_ordinary(&self) {
         // SAFETY: the caller's promise.
         unsafe { self.ordinary.unlock() };
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.let_go_first();
+        }
+    }
+
+    /// Another thread waits for the lock, and is likely to take it now: this one would be back first.
+    #[cold]
+    fn let_go_first(&self) {
+        for _ in 0..POLITE_LOOKS {
+            if self.ordinary.is_locked() || self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            sync::pause(1);
+        }
+    }
+
+    /// Whether the calling thread is favoured.
+    #[inline(always)]
+    pub fn is_mine(&self) -> bool {
+        self.favoured.load(Ordering::Relaxed) & !GRANT_MASK == token() & !GRANT_MASK
+    }
+
+    /// Waits until nobody has it who had it before the call: what they did then has happened
+    /// before this returns, and whoever takes it later finds what the caller had stored before.
+    /// Nobody's favour is withdrawn. The caller does not hold it.
+    ///
+    /// Whoever takes it by plain stores says that it is inside, and only then reads what the lock
+    /// guards; `heavy_barrier` orders that against the caller's stores before, and its look here.
+    pub fn await_free(&self) {
+        if !sync::allowed() {
+            self.take();
+            // SAFETY: just taken.
+            return unsafe { self.give_back() };
+        }
+        if self.enter_if_favoured() {
+            // SAFETY: just taken.
+            return unsafe { self.give_back() };
+        }
+        sync::heavy_barrier();
+        for looks in 1..LOOKS_MAX {
+            if self.is_free() {
+                return;
+            }
+            sync::pause(looks);
+        }
+        // Threads take turns, so that it never seems free.
+        self.take();
+        // SAFETY: just taken.
+        unsafe { self.give_back() };
+    }
+
+    /// Whether each thread that had it a moment ago has given it back. First the ordinary lock:
+    /// its holder may become favoured, and says that it is inside before it gives that back. Then
+    /// all that were ever favoured: one that is inside says so, also when its favour is withdrawn.
+    fn is_free(&self) -> bool {
+        if self.ordinary.is_locked() {
+            return false;
+        }
+        sync::acquire();
+        let free = !self.inside.iter().any(|one| one.load(Ordering::Relaxed));
+        sync::acquire();
+        free
     }
 
     /// Whether somebody has it.

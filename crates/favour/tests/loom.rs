@@ -10,6 +10,7 @@
 use causeway_favour::Favour;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::thread::{self, JoinHandle};
 
 /// A lock and what it protects: loom reports two accesses at once, and one that has not seen the
@@ -164,5 +165,79 @@ fn the_favour_is_given_again() {
         bed.turns(2);
         assert!(bed.lock.favours_me());
         bed.settled(9);
+    });
+}
+
+/// A table that is looked up under the lock, and changed by one who only sees the lock free: what
+/// was taken out of the table is used by nobody afterwards.
+#[test]
+fn what_was_found_under_the_lock_is_not_used_once_that_was_free() {
+    let waits = |favoured: bool| {
+        loom::model(move || {
+            let bed = match favoured {
+                true => Bed::favouring_me(2),
+                false => Arc::new(Bed {
+                    lock: Favour::after(9),
+                    data: UnsafeCell::new(0),
+                }),
+            };
+            let published = Arc::new(AtomicBool::new(true));
+            let taker = {
+                let published = Arc::clone(&published);
+                other(&bed, move |bed| {
+                    published.store(false, Ordering::Release);
+                    bed.lock.await_free();
+                    // SAFETY: loom checks that nobody else is there.
+                    bed.data.with_mut(|data| unsafe { *data = 9 });
+                })
+            };
+            for _ in 0..2 {
+                bed.lock.take();
+                if published.load(Ordering::Acquire) {
+                    // SAFETY: as above.
+                    assert!(bed.data.with(|data| unsafe { *data }) != 9);
+                }
+                // SAFETY: just taken.
+                unsafe { bed.lock.give_back() };
+            }
+            taker.join().unwrap();
+        });
+    };
+    waits(true);
+    waits(false);
+}
+
+/// The same while another thread takes the favour away: with three threads, in all interleavings in
+/// which no more than two of them are interrupted.
+#[test]
+fn one_who_loses_the_favour_is_waited_for_too() {
+    let mut some = loom::model::Builder::new();
+    some.preemption_bound = Some(2);
+    some.check(|| {
+        let bed = Bed::favouring_me(2);
+        let published = Arc::new(AtomicBool::new(true));
+        let withdrawing = other(&bed, |bed| {
+            bed.lock.take();
+            // SAFETY: just taken.
+            unsafe { bed.lock.give_back() };
+        });
+        let taker = {
+            let published = Arc::clone(&published);
+            other(&bed, move |bed| {
+                published.store(false, Ordering::Release);
+                bed.lock.await_free();
+                // SAFETY: loom checks that nobody else is there.
+                bed.data.with_mut(|data| unsafe { *data = 9 });
+            })
+        };
+        bed.lock.take();
+        if published.load(Ordering::Acquire) {
+            // SAFETY: as above.
+            assert!(bed.data.with(|data| unsafe { *data }) != 9);
+        }
+        // SAFETY: just taken.
+        unsafe { bed.lock.give_back() };
+        taker.join().unwrap();
+        withdrawing.join().unwrap();
     });
 }

@@ -21,6 +21,16 @@ pub(crate) fn heavy_barrier() {
     fence(Ordering::SeqCst);
 }
 
+/// Lets other threads go on.
+pub(crate) fn await_turn(_looks: u32) {
+    loom::thread::yield_now();
+}
+
+/// After looks by relaxed loads: what is read from here on is read after them.
+pub(crate) fn acquire() {
+    fence(Ordering::Acquire);
+}
+
 /// Lets other threads go on: loom would look for ever.
 pub(crate) fn pause(_looks: u32) {
     loom::thread::yield_now();

@@ -52,6 +52,24 @@ pub(crate) fn heavy_barrier() {
     }
 }
 
+/// Looks of a thread that waits for its turn, for one in which it offers its processor to others.
+const LOOKS_PER_YIELD: u32 = 256;
+
+/// Waits a little before it is tried again whether it is this thread's turn.
+pub(crate) fn await_turn(looks: u32) {
+    if looks.is_multiple_of(LOOKS_PER_YIELD) {
+        std::thread::yield_now();
+    } else {
+        std::hint::spin_loop();
+    }
+}
+
+/// After looks by relaxed loads: what is read from here on is read after them.
+#[inline]
+pub(crate) fn acquire() {
+    std::sync::atomic::fence(Ordering::Acquire);
+}
+
 /// Waits a little before a thread inside is looked at again, after so many looks.
 pub(crate) fn pause(looks: u32) {
     if looks <= SPINS {
