@@ -453,7 +453,7 @@ fn counters(endpoint: &Endpoint) -> Vec<Counter> {
     let snapshot = || -> Option<_> {
         let inbox = endpoint.inbox.try_clone().ok()?;
         let segment = Segment::map(inbox, INBOX_LEN).ok()?;
-        Some(Stats::open(Arc::new(segment)).ok()?.snapshot().fields())
+        Some(Stats::open(Arc::new(segment), 0).ok()?.snapshot().fields())
     };
     let counter = |(name, value): (&str, u64)| Counter {
         name: name.to_owned(),

@@ -27,6 +27,34 @@ pub struct Inbox {
     sleeps: Arc<AtomicU64>,
 }
 
+/// Some of an endpoint's slots, of which the bits are looked at together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Slots(u64);
+
+/// Bits of the summary for each slot.
+const SUMMARY_PER_SLOT: usize = l::BITMAP_WORDS / l::SUMMARY_WORDS / l::INBOX_SLOTS;
+
+impl Slots {
+    /// These and others.
+    #[must_use]
+    pub fn and(self, others: Slots) -> Slots {
+        Slots(self.0 | others.0)
+    }
+
+    /// All that an endpoint can have.
+    pub const ALL: Slots = Slots(u64::MAX);
+
+    /// These, and the slot of a queue pair: a slot has [`l::QP_INDEXES`] / [`l::INBOX_SLOTS`]
+    /// numbers in a row.
+    #[must_use]
+    pub fn with_slot_of(self, qpn: u32) -> Slots {
+        let indexes = l::QP_INDEXES as usize;
+        let slot = qpn as usize % indexes / (indexes / l::INBOX_SLOTS);
+        let bits = u64::MAX >> (64 - SUMMARY_PER_SLOT);
+        Slots(self.0 | bits << (slot * SUMMARY_PER_SLOT))
+    }
+}
+
 impl Inbox {
     /// Creates the segment of an inbox, with its page of statistics.
     ///
@@ -101,13 +129,15 @@ impl Inbox {
         Ok(true)
     }
 
-    /// Owner: takes the bits that are set, calling `each` with the low bits of every queue pair's
-    /// number. Returns how many there were: at most [`l::QP_INDEXES`], whatever peers do meanwhile.
-    pub fn take(&self, mut each: impl FnMut(u32)) -> usize {
-        if self.is_empty() {
+    /// Owner: takes the bits that are set of some slots, calling `each` with the low bits of every
+    /// queue pair's number. Returns how many there were: at most [`l::QP_INDEXES`], whatever peers
+    /// do meanwhile.
+    pub fn take(&self, of: Slots, mut each: impl FnMut(u32)) -> usize {
+        if self.is_empty(of) {
             return 0;
         }
-        let mut summary = self.mem.word(l::SUMMARY_AT).swap(0, Ordering::AcqRel);
+        let summary = self.mem.word(l::SUMMARY_AT);
+        let mut summary = summary.fetch_and(!of.0, Ordering::AcqRel) & of.0;
         let mut taken = 0;
         while summary != 0 {
             let first = summary.trailing_zeros() as usize * l::SUMMARY_WORDS;
@@ -133,11 +163,11 @@ impl Inbox {
         }
     }
 
-    /// Owner: whether no bit is set. Touches one line.
+    /// Owner: whether no bit of these slots is set. Touches one line.
     #[inline]
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.mem.word(l::SUMMARY_AT).load(Ordering::Acquire) == 0
+    pub fn is_empty(&self, of: Slots) -> bool {
+        self.mem.word(l::SUMMARY_AT).load(Ordering::Acquire) & of.0 == 0
     }
 
     /// Owner: asks for the doorbell to be rung. Then, *before* sleeping, the owner looks once more:

@@ -76,6 +76,8 @@ pub const SHORT_BODY: usize = 8 * SHORT_WORDS;
 /// which are the index within its slot and the low 4 of the slot. No two slots of an endpoint agree
 /// in those.
 pub const QP_INDEXES: u32 = if MODEL { 128 } else { 1 << 16 };
+/// Slots of an endpoint, whose queue pairs' bits lie together.
+pub const INBOX_SLOTS: usize = if MODEL { 1 } else { 16 };
 /// Words of the inbox bitmap.
 pub const BITMAP_WORDS: usize = QP_INDEXES as usize / 64;
 /// Words that share a bit of the summary: those of a slot have 4 bits.
@@ -86,8 +88,12 @@ pub const ARMED_AT: usize = if MODEL { 24 } else { LINE };
 pub const SUMMARY_AT: usize = if MODEL { 32 } else { 2 * LINE };
 /// In an inbox: one bit for each queue pair whose ring wants attention.
 pub const BITMAP_AT: usize = PAGE;
-/// In an inbox: the page of statistics.
+/// In an inbox: the page of statistics, with a set of counters for each of the endpoint's engines.
 pub const STATS_AT: usize = BITMAP_AT + (8 * BITMAP_WORDS).next_multiple_of(PAGE);
+/// Sets of counters: an endpoint has no more engines.
+pub const STATS_SETS: usize = if MODEL { 1 } else { 8 };
+/// Bytes of a set. Two threads that count in different sets share no line.
+pub const STATS_SET: usize = 256;
 /// Bytes of an inbox segment.
 pub const INBOX_LEN: usize = STATS_AT + PAGE;
 

@@ -41,7 +41,7 @@ pub use arena::{Arena, Window};
 #[cfg(not(any(loom, shuttle)))]
 pub use causeway_owned::{drain, signal};
 pub use doorbell::{Bell, Doorbell};
-pub use inbox::Inbox;
+pub use inbox::{Inbox, Slots};
 pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use last_words::{LAST_WORDS_BYTES, LastWords, LastWordsTable};
 pub use life::{Life, LifeBook, LifeTable};

@@ -14,13 +14,17 @@ macro_rules! counters {
         #[repr(usize)]
         pub enum Counter { $($(#[$doc])* $variant = $index,)* }
 
-        /// A copy of all counters. Each is exact; together they are of no single moment.
+        /// A copy of all counters, each the sum of all sets. Each is exact; together they are of no single moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot { $($(#[$doc])* pub $name: u64,)* }
 
         impl Snapshot {
             fn read(mem: &Region) -> Snapshot {
-                Snapshot { $($name: at(mem, Counter::$variant).load(Ordering::Relaxed),)* }
+                let sum = |counter| {
+                    let sets = (0..l::STATS_SETS).map(|set| at(mem, set, counter));
+                    sets.fold(0u64, |sum, word| sum.wrapping_add(word.load(Ordering::Relaxed)))
+                };
+                Snapshot { $($name: sum(Counter::$variant),)* }
             }
 
             /// Names and values, in the order of the page.
@@ -83,35 +87,38 @@ counters! {
     Direct = 22, direct;
 }
 
-const _: () = assert!(cfg!(any(loom, shuttle)) || COUNTERS * 8 <= l::PAGE);
+const _: () = assert!(COUNTERS * 8 <= l::STATS_SET);
+const _: () = assert!(cfg!(any(loom, shuttle)) || l::STATS_SETS * l::STATS_SET <= l::PAGE);
 
-fn at(mem: &Region, counter: Counter) -> &crate::sync::AtomicU64 {
-    mem.word(l::STATS_AT + 8 * counter as usize)
+fn at(mem: &Region, set: usize, counter: Counter) -> &crate::sync::AtomicU64 {
+    mem.word(l::STATS_AT + set * l::STATS_SET + 8 * counter as usize)
 }
 
-/// The counters of an inbox segment. One thread at a time may write them (the endpoint's lock sees
-/// to that); anybody may read.
+/// A set of the counters of an inbox segment. One thread at a time may write a set (the lock that it
+/// belongs to sees to that); anybody may read the sums of all sets.
 #[derive(Clone, Debug)]
 pub struct Stats {
     mem: Region,
+    set: usize,
 }
 
 impl Stats {
-    /// The counters in an inbox segment.
+    /// A set of the counters in an inbox segment, less than [`l::STATS_SETS`].
     ///
     /// # Errors
     /// [`SegmentError::Format`] if it is not an inbox's.
-    pub fn open(segment: Arc<Segment>) -> Result<Stats, SegmentError> {
+    pub fn open(segment: Arc<Segment>, set: usize) -> Result<Stats, SegmentError> {
         crate::Inbox::open(Arc::clone(&segment))?;
         Ok(Stats {
             mem: Region::new(segment),
+            set: set % l::STATS_SETS,
         })
     }
 
     /// Adds to a counter, wrapping. Not atomic between writers: no locked instruction.
     #[inline]
     pub fn add(&self, counter: Counter, n: u64) {
-        let word = at(&self.mem, counter);
+        let word = at(&self.mem, self.set, counter);
         word.store(
             word.load(Ordering::Relaxed).wrapping_add(n),
             Ordering::Relaxed,
@@ -120,10 +127,10 @@ impl Stats {
 
     /// Sets a counter of things that exist now.
     pub fn set(&self, counter: Counter, n: u64) {
-        at(&self.mem, counter).store(n, Ordering::Relaxed);
+        at(&self.mem, self.set, counter).store(n, Ordering::Relaxed);
     }
 
-    /// A copy of all counters.
+    /// The sums of all sets.
     #[must_use]
     pub fn snapshot(&self) -> Snapshot {
         Snapshot::read(&self.mem)

@@ -3,7 +3,7 @@
 
 use causeway_shm::layout as l;
 use causeway_shm::{Attention, Bell, Counter, Doorbell, Inbox, Ring, Segment, SegmentError, Side};
-use causeway_shm::{Stats, notify};
+use causeway_shm::{Slots, Stats, notify};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::os::fd::{AsFd, OwnedFd};
@@ -178,21 +178,21 @@ fn only_a_waiter_is_rung() {
     let tell = |events| notify(&a, events, &inbox, &bell, 77).unwrap();
 
     assert!(!tell(Attention::DATA), "hot and awake: nothing");
-    assert!(inbox.is_empty() && !readable(&bell));
+    assert!(inbox.is_empty(Slots::ALL) && !readable(&bell));
     inbox.arm();
     assert!(tell(Attention::ACK), "hot but asleep: woken, no bit");
-    assert!(inbox.is_empty() && bell.drain().unwrap());
+    assert!(inbox.is_empty(Slots::ALL) && bell.drain().unwrap());
     assert!(!tell(Attention::ACK), "rung once");
 
     assert_eq!(b.cool(Attention::DATA), Ok(true));
     assert!(!tell(Attention::DATA), "cold but awake: a bit");
-    assert_eq!(inbox.take(|i| assert_eq!(i, 77)), 1);
+    assert_eq!(inbox.take(Slots::ALL, |i| assert_eq!(i, 77)), 1);
     inbox.arm();
     assert!(
-        !tell(Attention::ACK) && inbox.is_empty(),
+        !tell(Attention::ACK) && inbox.is_empty(Slots::ALL),
         "not what it waits for"
     );
-    assert!(tell(Attention::ACK.and(Attention::DATA)) && !inbox.is_empty());
+    assert!(tell(Attention::ACK.and(Attention::DATA)) && !inbox.is_empty(Slots::ALL));
     inbox.arm();
     inbox.disarm();
     assert!(!tell(Attention::DATA));
@@ -221,10 +221,10 @@ fn who_is_late_does_not_end_a_later_sleep() {
 #[test]
 fn counters_are_seen_by_others() {
     let segment = Inbox::create().unwrap();
-    let owner = Stats::open(Arc::clone(&segment)).unwrap();
+    let owner = Stats::open(Arc::clone(&segment), 0).unwrap();
     let fd = segment.fd().as_fd().try_clone_to_owned().unwrap();
     let copy = Arc::new(Segment::map(fd, l::INBOX_LEN).unwrap());
-    let broker = Stats::open(copy).unwrap();
+    let broker = Stats::open(copy, 1).unwrap();
     owner.add(Counter::TxMessages, 2);
     owner.add(Counter::TxMessages, 3);
     owner.set(Counter::MemoryRegions, 9);
@@ -235,7 +235,7 @@ fn counters_are_seen_by_others() {
     );
     assert_eq!(seen.fields()[0], ("tx_messages", 5));
     assert!(
-        Inbox::open(segment).unwrap().is_empty(),
+        Inbox::open(segment).unwrap().is_empty(Slots::ALL),
         "another page than the bitmap"
     );
 }

@@ -17,7 +17,7 @@ mod planted;
 use causeway_shm::layout::{INTERRUPT_BYTES, MR_TABLE_BYTES};
 use causeway_shm::{
     Attention, Bell, Grant, Inbox, Interrupt, MrEntry, MrTable, PeerMrs, Ring, Segment, Side,
-    Trigger, TriggerError, notify,
+    Slots, Trigger, TriggerError, notify,
 };
 use checker::sync::atomic::{AtomicU64, Ordering};
 use checker::sync::{Arc, Condvar, Mutex};
@@ -262,7 +262,7 @@ fn tell(ring: &Ring, events: Attention, inbox: &Inbox, bell: &Arc<ModelBell>) {
 /// Waits for a record, sleeping whenever there is none.
 fn consume(mut b: Ring, inbox: Inbox, bell: Arc<ModelBell>, sleep: Sleep) {
     loop {
-        inbox.take(|index| assert_eq!(index, 3));
+        inbox.take(Slots::ALL, |index| assert_eq!(index, 3));
         if receive(&mut b).is_some() {
             return;
         }
@@ -271,8 +271,8 @@ fn consume(mut b: Ring, inbox: Inbox, bell: Arc<ModelBell>, sleep: Sleep) {
         }
         inbox.arm();
         let news = match sleep {
-            Sleep::Hot => b.rx.ready() || !inbox.is_empty(),
-            Sleep::Cold => !inbox.is_empty(),
+            Sleep::Hot => b.rx.ready() || !inbox.is_empty(Slots::ALL),
+            Sleep::Cold => !inbox.is_empty(Slots::ALL),
         };
         if news {
             inbox.disarm();
@@ -334,12 +334,12 @@ fn no_lost_wake_up_with_two_peers() {
                     got += usize::from(receive(&mut rings[i]).is_some());
                 }
             }
-            inbox.take(|index| look.push(usize::from(index == 70)));
+            inbox.take(Slots::ALL, |index| look.push(usize::from(index == 70)));
             if got == 2 || !look.is_empty() {
                 continue;
             }
             inbox.arm();
-            if inbox.is_empty() {
+            if inbox.is_empty(Slots::ALL) {
                 bell.wait();
             } else {
                 inbox.disarm();
@@ -368,12 +368,12 @@ fn no_lost_room() {
                 continue;
             }
             inbox.arm();
-            if inbox.is_empty() {
+            if inbox.is_empty(Slots::ALL) {
                 bell.wait();
             } else {
                 inbox.disarm();
             }
-            inbox.take(|_| ());
+            inbox.take(Slots::ALL, |_| ());
         }
         consumer.join().unwrap();
     });
