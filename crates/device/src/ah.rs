@@ -26,7 +26,7 @@ impl Pd {
         let source = source.filter(|_| av.is_global).ok_or(Errno(libc::EINVAL))?;
         let way = Way::find(av, source);
         let shared = &self.context.endpoint.shared;
-        let number = shared.ways.insert(way).ok_or(Errno(libc::ENOMEM))?;
+        let number = shared.common.ways.insert(way).ok_or(Errno(libc::ENOMEM))?;
         shared.pds.add_user(self.handle);
         Ok(Arc::new(Ah {
             pd: Arc::clone(self),
@@ -45,7 +45,7 @@ impl Ah {
     /// Ends it (`ibv_destroy_ah(3)`). Sends that name it are complete, or lost.
     pub fn destroy(&self) {
         let shared = &self.pd.context.endpoint.shared;
-        if shared.ways.remove(self.number) {
+        if shared.common.ways.remove(self.number) {
             shared.pds.drop_user(self.pd.handle);
         }
         shared.reclaim_many();

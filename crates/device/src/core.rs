@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Tally, Via};
 use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
@@ -9,6 +10,7 @@ use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::{Counter, Stats, Watch};
 
 use crate::channel::EventQueue;
+use crate::engines::At;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
@@ -64,6 +66,8 @@ pub(crate) struct CqState {
     pub announced: u64,
     /// Queue pairs that complete here.
     pub users: u32,
+    /// Where it is.
+    pub at: Arc<At>,
 }
 
 /// The part of a shared receive queue that queue pairs reach.
@@ -77,6 +81,8 @@ pub(crate) struct SrqState {
     pub events: Arc<AsyncQueue>,
     pub cookie: usize,
     pub users: u32,
+    /// Where it is.
+    pub at: Arc<At>,
 }
 
 /// Where a queue pair's completions and events go.
@@ -187,6 +193,24 @@ impl Core {
         }
     }
 
+    /// Takes all of another engine's, for the engine of this number.
+    pub fn absorb(&mut self, other: &mut Core, number: u8) {
+        for (cq, state) in other.cqs.take_all() {
+            state.at.set(number);
+            self.cqs.put(cq, state);
+        }
+        for (srq, state) in other.srqs.take_all() {
+            state.at.set(number);
+            self.srqs.put(srq, state);
+        }
+        for route in std::mem::take(&mut other.routes).into_iter().flatten() {
+            self.add_route(route);
+        }
+        self.outliving.0.append(&mut other.outliving.0);
+        self.overrun.append(&mut other.overrun);
+        self.enough |= std::mem::take(&mut other.enough);
+    }
+
     /// The queue pairs that complete to `cq`.
     pub fn users_of(&self, cq: u32) -> Vec<u32> {
         let routes = self.routes.iter().flatten();
@@ -236,7 +260,7 @@ impl Core {
 
     /// Takes a completion queue away, with what it holds.
     pub fn remove_cq(&mut self, cq: u32) {
-        let Some(state) = self.cqs.remove(cq) else {
+        let Some(state) = self.cqs.take(cq) else {
             return;
         };
         for cqe in state.queue.iter().filter(|cqe| cqe.frees == Frees::Nothing) {
@@ -275,6 +299,7 @@ impl Core {
             timestamp,
             frees,
         });
+        state.at.ready.store(true, Ordering::Release);
         if state.channel.is_some() {
             self.enough |= state.tell(solicited || failed);
         }
@@ -308,6 +333,7 @@ impl Core {
         if let Some(state) = self.cqs.get_mut(cq)
             && !std::mem::replace(&mut state.overrun, true)
         {
+            state.at.ready.store(true, Ordering::Release);
             state.events.push(AsyncEvent {
                 event_type: EventType::CqErr,
                 source: EventSource::Cq(state.cookie),

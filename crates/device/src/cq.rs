@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use causeway_cancel::Allowed;
+use causeway_favour::FavouredGuard;
 use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
 
@@ -12,10 +13,15 @@ use crate::channel::EventQueue;
 use crate::clock::Now;
 use crate::context::Context;
 use crate::core::{Armed, Core, CqState, Frees};
-use crate::endpoint::State;
+use crate::endpoint::Shared;
+use crate::engines::{At, Engine};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
+use crate::state::State;
+
+/// Polls in vain for one look at engines that nobody serves.
+const POLLS_PER_LOOK_ELSEWHERE: u32 = 64;
 
 /// A completion channel (`ibv_create_comp_channel(3)`).
 pub struct CompChannel {
@@ -27,6 +33,8 @@ pub struct CompChannel {
 pub struct Cq {
     context: Arc<Context>,
     pub(crate) number: u32,
+    /// Where its state is.
+    pub(crate) at: Arc<At>,
     cookie: usize,
     channel: Option<Arc<CompChannel>>,
     /// Completion events acknowledged, ever.
@@ -61,6 +69,7 @@ impl Context {
         if cqe == 0 || cqe > LIMITS.max_cqe {
             return Err(Errno(libc::EINVAL));
         }
+        let at = At::first();
         let state = CqState {
             queue: std::collections::VecDeque::new(),
             capacity: cqe as usize,
@@ -72,12 +81,17 @@ impl Context {
             cookie,
             announced: 0,
             users: 0,
+            at: Arc::clone(&at),
         };
-        let number = self.endpoint.shared.state.lock().core.cqs.insert(state);
+        let shared = &self.endpoint.shared;
+        let number = shared.cq_numbers.lock().insert(());
         let number = number.ok_or(Errno(libc::ENOMEM))?;
+        let (_, mut first) = shared.engines.lock_at(&at);
+        first.core.cqs.put(number, state);
+        drop(first);
         Ok(Arc::new(Cq::new(
             Arc::clone(self),
-            number,
+            (number, at),
             cookie,
             channel.cloned(),
         )))
@@ -109,11 +123,13 @@ impl CompChannel {
     /// # Errors
     /// EBUSY while completion queues use it.
     pub fn destroy(&self) -> Result<(), Errno> {
-        let state = self.context.endpoint.shared.state.lock();
-        let used = state.core.cqs.iter().any(|(_, cq)| {
-            cq.channel
-                .as_ref()
-                .is_some_and(|c| Arc::ptr_eq(c, &self.queue))
+        let is_ours = |cq: &CqState| {
+            let channel = cq.channel.as_ref();
+            channel.is_some_and(|channel| Arc::ptr_eq(channel, &self.queue))
+        };
+        let mut used = false;
+        self.context.endpoint.shared.engines.each(|_, state| {
+            used |= state.core.cqs.iter().any(|(_, cq)| is_ours(cq));
         });
         if used {
             Err(Errno(libc::EBUSY))
@@ -126,7 +142,7 @@ impl CompChannel {
 impl Cq {
     pub(crate) fn new(
         context: Arc<Context>,
-        number: u32,
+        (number, at): (u32, Arc<At>),
         cookie: usize,
         channel: Option<Arc<CompChannel>>,
     ) -> Self {
@@ -134,6 +150,7 @@ impl Cq {
         Cq {
             context,
             number,
+            at,
             cookie,
             channel,
             acked,
@@ -141,17 +158,23 @@ impl Cq {
         }
     }
 
+    /// Its engine, and the engine's state.
+    #[inline(always)]
+    fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
+        self.context.endpoint.shared.engines.lock_at(&self.at)
+    }
+
     /// How many completions it holds.
     #[must_use]
     pub fn cqe(&self) -> u32 {
-        let state = self.context.endpoint.shared.state.lock();
+        let (_, state) = self.lock();
         let capacity = state.core.cqs.get(self.number).map_or(0, |cq| cq.capacity);
         u32::try_from(capacity).unwrap_or(u32::MAX)
     }
 
     /// Records the time of each completion from now on (`ibv_create_cq_ex(3)`).
     pub fn record_timestamps(&self) {
-        let mut state = self.context.endpoint.shared.state.lock();
+        let (_, mut state) = self.lock();
         if let Some(cq) = state.core.cqs.get_mut(self.number) {
             cq.timestamps = true;
         }
@@ -165,7 +188,7 @@ impl Cq {
         if cqe == 0 || cqe > LIMITS.max_cqe {
             return Err(Errno(libc::EINVAL));
         }
-        let mut state = self.context.endpoint.shared.state.lock();
+        let (_, mut state) = self.lock();
         let cq = state
             .core
             .cqs
@@ -185,24 +208,31 @@ impl Cq {
     /// EOVERFLOW once the queue has overrun and what it held has been taken.
     pub fn poll(&self, max: usize, mut out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
         let shared = &self.context.endpoint.shared;
-        let mut state = shared.state.lock();
+        if shared.engines.get(self.at.get()).is_served(&self.at) {
+            return Ok(0);
+        }
+        let (engine, mut state) = self.lock();
         let empty = state
             .core
             .cqs
             .get(self.number)
             .is_none_or(|cq| cq.queue.is_empty());
-        let mut spinning = false;
+        let (mut spinning, mut elsewhere) = (false, false);
         if empty {
             let now = Now::default();
+            state.crowded = engine.is_crowded();
             if state.progress(&now) {
                 state.spin.end();
             } else {
                 spinning = state.spin.turn(&now);
+                state.vain_polls = state.vain_polls.wrapping_add(1);
+                elsewhere = state.vain_polls.is_multiple_of(POLLS_PER_LOOK_ELSEWHERE);
                 if state.awaits_reply() {
                     state.on_vain_poll(&now);
                 }
             }
-            shared.note_activity(&now);
+            engine.note_activity(&now);
+            self.at.note_polled(engine);
         }
         let mut taken = 0;
         let State { core, qps, .. } = &mut *state;
@@ -227,9 +257,15 @@ impl Cq {
             cq.queue.pop_front();
             taken += 1;
         }
+        if cq.queue.is_empty() && !cq.overrun {
+            cq.at.ready.store(false, Ordering::Relaxed);
+        }
         let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
         drop(state);
         shared.mind(deadline, errands);
+        if elsewhere {
+            shared.serve_others(engine);
+        }
         if spinning {
             std::thread::yield_now();
         }
@@ -242,7 +278,7 @@ impl Cq {
     /// EINVAL if it has been destroyed.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), Errno> {
         let shared = &self.context.endpoint.shared;
-        let mut state = shared.state.lock();
+        let (_, mut state) = self.lock();
         let cq = state
             .core
             .cqs
@@ -272,7 +308,7 @@ impl Cq {
     /// # Errors
     /// EBUSY while queue pairs use it.
     pub fn destroy(&self) -> Result<(), Errno> {
-        let mut state = self.context.endpoint.shared.state.lock();
+        let (_, mut state) = self.lock();
         let cq = state
             .core
             .cqs
@@ -285,6 +321,8 @@ impl Cq {
         let announced = cq.announced;
         state.core.remove_cq(self.number);
         drop(state);
+        let shared = &self.context.endpoint.shared;
+        shared.cq_numbers.lock().remove(self.number);
         let cookie = self.cookie;
         let never_taken = match &self.channel {
             Some(channel) => channel.queue.remove(|event| *event == cookie),
@@ -301,39 +339,20 @@ impl Cq {
     }
 }
 
-/// Calls for one reading of the clock, where nothing else needs it.
-const CALLS_PER_TIME: u64 = 16;
-
-impl crate::endpoint::Shared {
-    /// The program makes progress itself: the helper may leave it alone.
-    pub(crate) fn note_activity(&self, now: &Now) {
-        // The clock costs as much as the rest of a fruitless poll: not every call reads it.
-        if self.count_call().is_multiple_of(CALLS_PER_TIME) || now.known().is_some() {
-            self.note_time(now);
-        }
-    }
-
-    /// As [`Self::note_activity`], for who has no use for the time.
-    #[inline(always)]
-    pub(crate) fn note_call(&self) {
-        if self.count_call().is_multiple_of(CALLS_PER_TIME) {
-            self.note_time(&Now::default());
-        }
-    }
-
-    /// Counts a call that made progress; how many there were before.
-    #[inline(always)]
-    fn count_call(&self) -> u64 {
-        // Under the state lock, so no update is lost; a plain store spares the locked add.
-        let before = self.activity.load(Ordering::Relaxed);
-        self.activity
-            .store(before.wrapping_add(1), Ordering::Relaxed);
-        before
-    }
-
+impl Shared {
+    /// Makes progress for engines that no thread seems to serve: a program that polls one of several
+    /// queues need not wait for the helper with the others.
     #[cold]
-    #[inline(never)]
-    fn note_time(&self, now: &Now) {
-        self.last_call.store(now.get().0, Ordering::Relaxed);
+    fn serve_others(&self, own: &Engine) {
+        for other in self.engines.unserved(own) {
+            // A thread that holds the lock makes progress itself.
+            let Some(mut state) = other.state.try_lock() else {
+                continue;
+            };
+            state.progress(&Now::default());
+            let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
+            drop(state);
+            self.mind(deadline, errands);
+        }
     }
 }

@@ -6,102 +6,56 @@ use std::sync::{Arc, Once, Weak};
 use std::thread::JoinHandle;
 
 use causeway_fabric::{Address, AttachOptions, Attachment, WirePref};
-use causeway_favour::Favoured;
 use causeway_look::Lookers;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
-use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, SegmentError, Stats};
+use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, SegmentError};
 use parking_lot::{Mutex, RwLock};
-use rustix::event::{EventfdFlags, PollFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::net::sockopt::socket_recv_buffer_size;
 
 use crate::checksums::Checksums;
-use crate::core::Core;
-use crate::errand::{Envoy, Errand};
+use crate::engines::{ENGINES_MAX, Engine, Engines};
+use crate::errand::Envoy;
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
+use crate::grow::{Growing, most_engines};
 use crate::helper;
-use crate::hot::Hot;
+use crate::limits::LIMITS;
 use crate::lost::Numbers;
-use crate::mr::{MrReader, MrTable as MemoryRegions};
 use crate::multicast::Groups;
 use crate::news::News;
 use crate::pd::Pds;
 use crate::peers::{Peers, refused};
-use crate::ports::Ports;
-use crate::qp_entry::{QpEntry, QueuePairs};
-use crate::sharing::{EvictedFrom, Sharing};
+use crate::qps::Numbering;
+use crate::sharing::Sharing;
 use crate::silence::patience;
+use crate::slab::Slab;
 use crate::slots::{present, take_slot};
-use crate::spin::Spin;
-use crate::timers::Timers;
-use crate::udp::UdpWire;
-use crate::watches::Watches;
-use crate::ways::{WayReader, Ways};
+use crate::state::{Common, State};
 
 /// How long the end of the program waits for a call in another thread.
 const EXIT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(100);
 /// How often it looks whether that has ended.
 const EXIT_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// What the endpoint lock guards.
-pub(crate) struct State {
-    pub core: Core,
-    pub qps: QueuePairs,
-    /// How many of them are connected by rings.
-    pub rings: u32,
-    /// Where address handles lead.
-    pub ways: WayReader,
-    pub inbox: Inbox,
-    pub udp: UdpWire,
-    /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
-    pub hot: Vec<Hot>,
-    /// Which of them the next pass begins with.
-    pub turn: usize,
-    /// Rings on which something was received that the peer has not been told of.
-    pub unsettled: Vec<u32>,
-    /// Connections over UDP whose acknowledgment waits for a reply of the program's to carry it.
-    pub awaiting: Vec<u32>,
-    /// Queue pairs with something to send that could not be sent yet.
-    pub pending: Vec<u32>,
-    /// When something is to be done without any input.
-    pub timers: Timers,
-    /// What the envoy is to ask of the broker.
-    pub errands: Vec<Errand>,
-    /// Protection domains from which a peer was evicted.
-    pub evicted_from: Arc<EvictedFrom>,
-    /// Passes that had a deadline to mind.
-    pub passes: u32,
-    /// Looks at the only ring in vain since something came or was posted.
-    pub fruitless: u32,
-    /// Polls of completion queues since something last came.
-    pub spin: Spin,
-    /// Some peer may owe an answer, and when that is looked at next.
-    pub unanswered: bool,
-    pub look_at: Instant,
-    /// Passes over that.
-    pub unanswered_passes: u32,
-    /// The device has failed ([`crate::lost`]).
-    pub lost: Arc<AtomicBool>,
-}
-
 /// What the program's threads, the helper and the envoy share.
 pub(crate) struct Shared {
-    pub state: Favoured<State>,
-    /// Memory regions and windows.
-    pub mrs: Arc<MemoryRegions>,
-    /// Accesses of peers on this host to them.
-    pub watches: Arc<Watches>,
-    pub evicted_from: Arc<EvictedFrom>,
+    /// Queue pairs and their queues.
+    pub engines: Engines,
+    /// What those have in common.
+    pub common: Common,
     /// Protection domains.
     pub pds: Pds,
-    /// Where address handles lead.
-    pub ways: Arc<Ways>,
-    /// Calls to the broker; never under the state lock, which must not be held while waiting.
+    /// The numbers of completion queues and of shared receive queues.
+    pub cq_numbers: Mutex<Slab<()>>,
+    pub srq_numbers: Mutex<Slab<()>>,
+    /// Calls to the broker; never under an engine's lock, which must not be held while waiting.
     pub control: Attachment,
     /// News of the broker and of the network.
     pub news: News,
-    /// The sockets of the first port, and what watches all others.
+    /// The sockets of the first engine's first port, what watches the others of that, and last what
+    /// watches those of all other engines.
     port_fds: Vec<OwnedFd>,
     /// Which connections bear checksums.
     pub checksums: Checksums,
@@ -124,24 +78,17 @@ pub(crate) struct Shared {
     pub blocked: AtomicU32,
     /// Those of them that look, and do not sleep yet.
     pub lookers: Lookers,
-    /// Counts calls that made progress, so that the helper leaves an active program alone.
-    pub activity: AtomicU64,
-    /// When the program last made progress itself.
-    pub last_call: AtomicU64,
     /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
     pub source_deadline: AtomicU64,
     /// The way to who asks the broker.
     pub envoy: Envoy,
     /// How the helper sleeps ([`HelperSleep`]).
     helper_sleep: Sleep,
-    /// The port polled as in error: what there is to it is to be looked at.
-    port_errors: Arc<AtomicBool>,
     pub stop: AtomicBool,
     /// What its descriptors stand for, and whether one of them does no longer.
     pub numbers: RwLock<Numbers>,
-    /// Held by who adds a slot.
-    pub growing: Mutex<()>,
-    pub lost: Arc<AtomicBool>,
+    /// The registry's lock, held while a queue pair is created.
+    pub growing: Mutex<Growing>,
 }
 
 /// How the helper sleeps, or is about to. A thread that blocked has taken calls from it, and kicks
@@ -203,7 +150,7 @@ pub(crate) fn endpoint() -> Result<Arc<Endpoint>, OpenError> {
 static AT_LAST: extern "C" fn() = leave_at_exit;
 
 extern "C" fn leave_at_exit() {
-    with_state_at_exit(State::leave_all);
+    with_states_at_exit(State::leave_all);
 }
 
 /// The process's endpoint, if it has one.
@@ -215,10 +162,10 @@ pub(crate) fn current() -> Option<Arc<Shared>> {
 /// A program that ends without destroying its queue pairs has received what it has polled: peers
 /// must hear of it, as a NIC would have told them before.
 extern "C" fn settle_at_exit() {
-    with_state_at_exit(State::settle_all);
+    with_states_at_exit(State::settle_all);
 }
 
-fn with_state_at_exit(f: impl FnOnce(&mut State)) {
+fn with_states_at_exit(f: impl Fn(&mut State)) {
     let endpoint = ENDPOINT.try_lock().and_then(|current| current.upgrade());
     let Some(endpoint) = endpoint.filter(|e| e.pid == std::process::id()) else {
         return;
@@ -228,46 +175,19 @@ fn with_state_at_exit(f: impl FnOnce(&mut State)) {
     }
     // Held only by a thread that exit(3) has caught in the middle of a call.
     let begun = std::time::Instant::now();
+    let mut left: Vec<_> = endpoint.shared.engines.iter().collect();
     while begun.elapsed() < EXIT_PATIENCE {
-        if let Some(mut state) = endpoint.shared.state.try_lock() {
-            return f(&mut state);
+        left.retain(|engine| match engine.state.try_lock() {
+            Some(mut state) => {
+                f(&mut state);
+                false
+            }
+            None => true,
+        });
+        if left.is_empty() {
+            return;
         }
         std::thread::sleep(EXIT_LOOK);
-    }
-}
-
-impl State {
-    /// Of an endpoint without objects.
-    fn new(
-        core: Core,
-        qps: QueuePairs,
-        inbox: Inbox,
-        udp: UdpWire,
-        (ways, evicted_from): (WayReader, Arc<EvictedFrom>),
-    ) -> Self {
-        State {
-            core,
-            qps,
-            rings: 0,
-            ways,
-            inbox,
-            udp,
-            hot: Vec::new(),
-            turn: 0,
-            unsettled: Vec::new(),
-            awaiting: Vec::new(),
-            pending: Vec::new(),
-            timers: Timers::default(),
-            errands: Vec::new(),
-            evicted_from,
-            passes: 0,
-            fruitless: 0,
-            spin: Spin::default(),
-            unanswered: false,
-            look_at: Instant(0),
-            unanswered_passes: 0,
-            lost: Arc::default(),
-        }
     }
 }
 
@@ -283,6 +203,8 @@ fn settings() -> Result<(WirePref, Checksums), OpenError> {
     let unknown = "CAUSEWAY_PATIENCE is not a number of seconds, 0 to 86400";
     patience().ok_or(OpenError::new(libc::EINVAL, unknown))?;
     let unknown = "CAUSEWAY_LOOK is not on or off";
+    let not_engines = format!("CAUSEWAY_ENGINES is not a number from 1 to {ENGINES_MAX}");
+    most_engines().ok_or(OpenError::new(libc::EINVAL, &not_engines))?;
     causeway_look::setting().ok_or(OpenError::new(libc::EINVAL, unknown))?;
     Ok((wire, checksums))
 }
@@ -300,7 +222,6 @@ impl Endpoint {
         let (wire, checksums) = settings()?;
         let segment = new_inbox()?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
-        let stats = Stats::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
         let doorbell = Doorbell::create().map_err(OpenError::by("eventfd"))?;
         let options = AttachOptions {
             broker,
@@ -314,30 +235,22 @@ impl Endpoint {
         let (slot, port) = take_slot(None)?;
         attachment.report_addresses(&own_addresses())?;
         let first = present(&attachment, slot, port.with_lanes()?)?;
-        let qps = QueuePairs::new(slot);
-        let udp = UdpWire::new(Ports::new(qps.numbering(), first)?);
+        let numbering = Numbering::new(slot);
+        let common = Common::new(numbering, (Arc::clone(&segment), inbox.clone()), directory);
+        let mut state = common.new_state(0)?;
+        state.udp.ports.add(numbering.rank_of(slot), first)?;
+        state.add_slot(slot);
         let news = News::new(attachment.event_fd())?;
-        let sources = udp.ports.sources().map(dup);
-        let port_fds: Vec<_> = sources.collect::<Result<_, _>>()?;
+        let sources = state.udp.ports.sources().map(dup);
+        let mut port_fds: Vec<_> = sources.collect::<Result<_, _>>()?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(std::io::Error::from)?;
         let envoy = Envoy::new()?;
         let single = [kick.as_fd(), doorbell.fd(), news.fd(), envoy.fd()];
-        let ports = udp.ports.sources().chain(port_fds.iter().map(AsFd::as_fd));
-        let numbers = Numbers::of(single.into_iter().chain(ports));
-        let errors = Arc::clone(&udp.errors);
-        let mrs = Arc::new(MemoryRegions::new(directory));
-        let (ways, watches) = (Arc::new(Ways::new()), Arc::<Watches>::default());
-        let evicted_from = Arc::<EvictedFrom>::default();
-        // SAFETY: they are the state's, which is under one lock, and `Shared::reclaim` waits for
-        // that.
-        let readers = unsafe {
-            let mrs = MrReader::new(Arc::clone(&mrs));
-            (mrs, WayReader::new(Arc::clone(&ways)))
-        };
-        let core = Core::new(qps.numbering(), stats, readers.0, Arc::clone(&watches));
-        let rest = (readers.1, Arc::clone(&evicted_from));
-        let state = State::new(core, qps, inbox.clone(), udp, rest);
+        let mut numbers = Numbers::of(single.into_iter().chain(state.udp.ports.sources()));
+        let engines = Engines::new(numbering, state)?;
+        port_fds.push(dup(engines.others())?);
+        port_fds.iter().for_each(|fd| numbers.add(fd.as_fd()));
         let shared = Arc::new(Shared {
             news,
             port_fds,
@@ -352,23 +265,18 @@ impl Endpoint {
             wakeups: AtomicU64::new(0),
             blocked: AtomicU32::new(0),
             lookers: Lookers::new(),
-            activity: AtomicU64::new(0),
-            last_call: AtomicU64::new(0),
             source_deadline: AtomicU64::new(0),
             envoy,
             helper_sleep: Sleep::default(),
-            port_errors: errors,
             stop: AtomicBool::new(false),
             numbers: RwLock::new(numbers),
-            growing: Mutex::default(),
-            lost: Arc::clone(&state.lost),
+            growing: Mutex::new(Growing::begun()),
             control: attachment,
-            state: Favoured::new(state),
-            mrs,
-            watches,
-            evicted_from,
+            engines,
+            common,
             pds: Pds::new(),
-            ways,
+            cq_numbers: Mutex::new(Slab::new(LIMITS.max_cq)),
+            srq_numbers: Mutex::new(Slab::new(LIMITS.max_srq)),
         });
         let endpoint = Endpoint {
             shared,
@@ -450,10 +358,20 @@ impl Shared {
         self.helper_sleep.how.store(how as u8, Ordering::SeqCst);
     }
 
-    /// Remembers whether the port polled as in error.
-    pub fn note_errors(&self, port: PollFlags) {
-        if port.contains(PollFlags::ERR) {
-            self.port_errors.store(true, Ordering::Relaxed);
+    /// Remembers which ports polled as in error; `ports` are [`Shared::port_fds`], polled. Of the
+    /// last of them, behind which others are, nobody knows.
+    pub fn note_errors(&self, ports: &[PollFd<'_>]) {
+        let Some((others, own)) = ports.split_last() else {
+            return;
+        };
+        if own.iter().any(|fd| fd.revents().contains(PollFlags::ERR)) {
+            self.engines.first().note_port_errors();
+        }
+        if !others.revents().is_empty() {
+            self.engines
+                .iter()
+                .skip(1)
+                .for_each(Engine::note_port_errors);
         }
     }
 
@@ -513,18 +431,6 @@ impl Shared {
         if until != 0 && deadline.is_some_and(|d| d.0 < until) {
             self.ring_own_doorbell();
         }
-    }
-}
-
-impl State {
-    /// A number for a new queue pair.
-    pub fn take_qpn(&mut self) -> Option<u32> {
-        let outliving = &self.core.outliving;
-        self.qps.take_number(|qpn| outliving.has(qpn))
-    }
-
-    pub fn qp(&mut self, qpn: u32) -> Option<&mut QpEntry> {
-        self.qps.get_mut(qpn)
     }
 }
 

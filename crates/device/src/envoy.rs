@@ -21,10 +21,11 @@ use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock;
-use crate::endpoint::{Shared, State};
+use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::peer_end::End;
 use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
 use crate::threads;
 
 /// How long the broker's next news may wait: where connections are made by the thousand, a wake for
@@ -67,8 +68,8 @@ impl Shared {
     fn ask_and_listen(&self) {
         let mut deaf_until = Instant(0);
         while !self.stop.load(Ordering::Acquire) {
-            if self.lost.load(Ordering::Relaxed) {
-                self.state.lock().abandon();
+            if self.common.lost.load(Ordering::Relaxed) {
+                self.engines.each(|_, state| _ = state.abandon());
                 return;
             }
             if self.run_errands() {
@@ -160,7 +161,7 @@ impl Shared {
 
     /// Returns whether the peer owes an answer already: from now on somebody looks for how long.
     fn on_peer_joined(&self, qpn: u32, generation: u64) -> bool {
-        let mut state = self.state.lock();
+        let (_, mut state) = self.engines.lock(qpn);
         let Some(QpEntry {
             qp,
             link: Link::Ring(ring),

@@ -8,10 +8,11 @@ use causeway_fabric::services::Leave;
 use causeway_favour::FavouredGuard;
 
 use crate::direct::Answer;
-use crate::endpoint::{Shared, State};
+use crate::endpoint::Shared;
 use crate::errand::Errand;
 use crate::peers::PeerEnd;
 use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
 
 /// How long who posts waits for a segment: many times what a broker takes that is there.
 const PATIENCE: Duration = Duration::from_millis(10);
@@ -23,7 +24,9 @@ impl Shared {
         if !self.envoy.is_sent() {
             return false;
         }
-        let errands = std::mem::take(&mut self.state.lock().errands);
+        let mut errands = Vec::new();
+        self.engines
+            .each(|_, state| errands.append(&mut state.errands));
         let any = !errands.is_empty();
         for errand in errands {
             if self.stop.load(Ordering::Acquire) {
@@ -43,7 +46,8 @@ impl Shared {
     }
 
     fn fetch_segment(&self, qpn: u32) {
-        let Some((segment, peer)) = self.state.lock().wanted_by(qpn) else {
+        let wanted = self.engines.lock(qpn).1.wanted_by(qpn);
+        let Some((segment, peer)) = wanted else {
             return;
         };
         let mut granted = false;
@@ -61,7 +65,7 @@ impl Shared {
             },
         };
         causeway_fault::point("fetch.answered");
-        let mut state = self.state.lock();
+        let (_, mut state) = self.engines.lock(qpn);
         let Some(entry) = state.qp(qpn) else {
             return;
         };

@@ -1,28 +1,88 @@
-//! Numbers for queue pairs, of slots that are added as they are wanted.
+//! Numbers for queue pairs, of slots that are added as they are wanted, and engines for them.
 
 use causeway_favour::FavouredGuard;
+use causeway_netio::UdpPort;
+use parking_lot::MutexGuard;
 
-use crate::endpoint::{Shared, State};
+use crate::endpoint::Shared;
+use crate::engines::{At, ENGINES_MAX, Engine};
 use crate::errno::{Errno, OpenError};
 use crate::kernel_limits;
+use crate::qps::SLOTS;
 use crate::slots::{present, take_slot};
+use crate::state::State;
+
+/// The setting: most engines of an endpoint.
+const VARIABLE: &str = "CAUSEWAY_ENGINES";
+
+/// The slots that an endpoint has, by rank. Its lock is held while a queue pair is created.
+#[derive(Debug, Default)]
+pub(crate) struct Growing {
+    taken: [bool; SLOTS],
+}
+
+impl Growing {
+    /// With the first slot.
+    pub fn begun() -> Self {
+        let mut taken = [false; SLOTS];
+        taken[0] = true;
+        Growing { taken }
+    }
+}
+
+/// The place for a queue pair that is about to be created.
+pub(crate) struct NewPlace<'a> {
+    pub state: FavouredGuard<'a, State>,
+    pub qpn: u32,
+    /// Nobody moves anything meanwhile.
+    _alone: MutexGuard<'a, Growing>,
+}
+
+/// A completion queue or shared receive queue that a queue pair is created with.
+#[derive(Clone, Copy)]
+pub(crate) enum Part<'a> {
+    Cq(u32, &'a At),
+    Srq(u32, &'a At),
+}
+
+/// How many engines an endpoint may have: as many as there are processors, unless
+/// `CAUSEWAY_ENGINES` says otherwise; `None` if it is not a number from 1 to [`ENGINES_MAX`].
+pub(crate) fn most_engines() -> Option<usize> {
+    let processors = || std::thread::available_parallelism().map_or(1, Into::into);
+    match causeway_fabric::setting(VARIABLE) {
+        None => Some(processors().min(ENGINES_MAX)),
+        Some(text) => {
+            let number: usize = text.to_str()?.parse().ok()?;
+            (1..=ENGINES_MAX).contains(&number).then_some(number)
+        }
+    }
+}
 
 impl Shared {
-    /// The state, and the number that the next queue pair gets: of another slot, where those there
-    /// are are full.
+    /// The engine that a queue pair with these queues belongs to, and its number: of another slot,
+    /// where those there are are full.
     ///
     /// # Errors
-    /// ENOMEM beyond [`LIMITS`](crate::LIMITS), or where no UDP port is free; what else another
-    /// slot is refused with.
-    pub fn lock_with_number(&self) -> Result<(FavouredGuard<'_, State>, u32), Errno> {
+    /// EINVAL where one of the queues has been destroyed. ENOMEM beyond
+    /// [`LIMITS`](crate::LIMITS), or where no UDP port is free; what else another slot is refused
+    /// with.
+    pub fn place_for_new_qp(&self, parts: &[Part<'_>]) -> Result<NewPlace<'_>, Errno> {
+        let mut alone = self.growing.lock();
+        let engine = self.engine_for(&mut alone, parts)?;
+        for part in parts {
+            self.bring(*part, engine)?;
+        }
         loop {
-            let mut state = self.state.lock();
+            let mut state = engine.state.lock();
             if let Some(qpn) = state.take_qpn() {
-                return Ok((state, qpn));
+                return Ok(NewPlace {
+                    state,
+                    qpn,
+                    _alone: alone,
+                });
             }
-            let slots = state.qps.slots();
             drop(state);
-            self.add_slot(slots).map_err(|error| {
+            self.add_slot(&mut alone, engine).map_err(|error| {
                 kernel_limits::tell("more queue pairs", &error);
                 match error.errno {
                     Errno(libc::EADDRINUSE) => Errno(libc::ENOMEM),
@@ -32,30 +92,122 @@ impl Shared {
         }
     }
 
-    /// Adds a slot, unless there are others than the `known` ones already.
-    fn add_slot(&self, known: usize) -> Result<(), OpenError> {
-        // One thread asks the broker, and the others take what it brings.
-        let _alone = self.growing.lock();
-        let state = self.state.lock();
-        if state.qps.slots() != known {
+    /// The engine of a queue pair with these queues: that of those in use, which are brought
+    /// together if they are of several; else one that has nothing to do with other queue pairs.
+    fn engine_for(&self, alone: &mut Growing, parts: &[Part<'_>]) -> Result<&Engine, Errno> {
+        let mut bound = Vec::new();
+        for part in parts {
+            let (engine, state) = self.engines.lock_at(part.at());
+            if part.is_in_use(&state).ok_or(Errno(libc::EINVAL))? {
+                bound.push(engine);
+            }
+        }
+        bound.sort_unstable_by_key(|engine| engine.number);
+        bound.dedup_by_key(|engine| engine.number);
+        let Some((first, others)) = bound.split_first() else {
+            return Ok(self.idle_engine(alone));
+        };
+        for other in others {
+            self.engines.merge(first, other)?;
+        }
+        Ok(first)
+    }
+
+    /// An engine without queue pairs; a new one, if there may be more; else that with the fewest.
+    fn idle_engine(&self, alone: &mut Growing) -> &Engine {
+        let queue_pairs = |engine: &&Engine| engine.state.lock().qps.live();
+        let engines = &self.engines;
+        let least = engines.iter().min_by_key(queue_pairs);
+        let least = least.unwrap_or_else(|| engines.first());
+        let most = most_engines().unwrap_or(1);
+        if queue_pairs(&least) == 0 || engines.count() >= most {
+            return least;
+        }
+        self.new_engine(alone).unwrap_or(least)
+    }
+
+    /// `None` where it cannot be: there are other engines.
+    fn new_engine(&self, alone: &mut Growing) -> Option<&Engine> {
+        let number = u8::try_from(self.engines.count()).ok()?;
+        let engine = self.engines.add(self.common.new_state(number).ok()?).ok()?;
+        self.add_slot(alone, engine).ok()?;
+        Some(engine)
+    }
+
+    /// Brings a queue to an engine; if it is elsewhere, no queue pair uses it.
+    fn bring(&self, part: Part<'_>, to: &Engine) -> Result<(), Errno> {
+        let from = self.engines.get(part.at().get());
+        if from.number == to.number {
             return Ok(());
         }
-        let residues = state.qps.free_residues();
-        drop(state);
+        let gone = Errno(libc::EINVAL);
+        let (mut source, mut target) = Engine::lock_both(from, to);
+        match part {
+            Part::Cq(number, _) => {
+                let cq = source.core.cqs.take(number).ok_or(gone)?;
+                target.core.cqs.put(number, cq);
+            }
+            Part::Srq(number, _) => {
+                let srq = source.core.srqs.take(number).ok_or(gone)?;
+                target.core.srqs.put(number, srq);
+            }
+        }
+        part.at().set(to.number);
+        Ok(())
+    }
+
+    /// Adds a slot to an engine.
+    fn add_slot(&self, alone: &mut Growing, engine: &Engine) -> Result<(), OpenError> {
+        let numbering = self.engines.numbering();
         let mut taken = Err(OpenError::new(libc::ENOMEM, "the device has no more"));
-        for residue in residues {
-            taken = take_slot(Some(residue));
+        for rank in (0..SLOTS).filter(|rank| !alone.taken[*rank]) {
+            taken = take_slot(Some(numbering.residue_of(rank)));
             if !matches!(&taken, Err(error) if error.errno.0 == libc::EADDRINUSE) {
                 break;
             }
         }
         let (slot, port) = taken?;
+        let is_first = engine.state.lock().qps.slots().next().is_none();
+        let port = if is_first { port.with_lanes()? } else { port };
         let port = present(&self.control, slot, port)?;
-        self.numbers.write().add(port.port.fd());
-        let mut state = self.state.lock();
-        let rank = state.qps.numbering().rank_of(slot);
+        let mut numbers = self.numbers.write();
+        sockets(&port.port).for_each(|fd| numbers.add(fd));
+        drop(numbers);
+        if is_first {
+            for fd in sockets(&port.port) {
+                self.engines.watch(fd)?;
+            }
+        }
+        let rank = numbering.rank_of(slot);
+        let mut state = engine.state.lock();
         state.udp.ports.add(rank, port)?;
-        state.qps.add_slot(slot);
+        state.add_slot(slot);
+        self.engines.assign(slot, engine);
+        alone.taken[rank] = true;
         Ok(())
+    }
+}
+
+/// The sockets of a port.
+fn sockets(port: &UdpPort) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
+    std::iter::once(port.fd()).chain(port.lane_fds())
+}
+
+impl<'a> Part<'a> {
+    fn at(&self) -> &'a At {
+        match self {
+            Part::Cq(_, at) | Part::Srq(_, at) => at,
+        }
+    }
+
+    /// Whether it is bound to the engine where it is; `None` if it has been destroyed.
+    fn is_in_use(&self, state: &State) -> Option<bool> {
+        match self {
+            Part::Cq(number, _) => {
+                let cq = state.core.cqs.get(*number)?;
+                Some(cq.users > 0 || !cq.queue.is_empty())
+            }
+            Part::Srq(number, _) => Some(state.core.srqs.get(*number)?.users > 0),
+        }
     }
 }

@@ -23,6 +23,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Now, earlier};
 use crate::endpoint::{HelperSleep, Shared};
+use crate::engines::Engine;
 use crate::errno::Errno;
 use crate::threads;
 
@@ -61,7 +62,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
         // SAFETY: concerns this thread's timers alone.
         unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, TIMER_SLACK) };
         Helper {
-            seen: shared.activity.load(Ordering::Relaxed),
+            seen: shared.activity(),
             arms: 0,
             due: FAR,
             tick: TICK_FIRST,
@@ -77,6 +78,54 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
         .run();
     };
     threads::spawn("causeway", run)
+}
+
+/// What a pass over the engines found.
+#[derive(Default)]
+struct Pass {
+    worked: bool,
+    /// As much as a program that waits for events may expect at once.
+    enough: bool,
+    /// Something at a port, or a stream under way.
+    arrived: bool,
+    stream: bool,
+    /// A thread of the program held an engine's lock.
+    held: bool,
+}
+
+impl Shared {
+    /// How many calls of the program have made progress.
+    fn activity(&self) -> u64 {
+        let calls = self.engines.iter().map(Engine::activity);
+        calls.fold(0, u64::wrapping_add)
+    }
+
+    /// Makes progress at each engine. It never waits for a lock: a thread that holds it makes
+    /// progress, and a lock handed to a thread that is not running stalls the program until it is.
+    fn pass(&self, spinning: bool, now: &Now) -> Pass {
+        let mut pass = Pass::default();
+        for engine in self.engines.iter() {
+            let Some(mut state) = engine.state.try_lock() else {
+                pass.held = true;
+                continue;
+            };
+            let worked = if spinning {
+                state.progress(now)
+            } else {
+                state.progress_everywhere(now)
+            };
+            if !state.errands.is_empty() {
+                self.send_envoy();
+            }
+            if worked {
+                pass.worked = true;
+                pass.enough |= state.core.enough;
+                pass.arrived |= state.udp.arrived;
+                pass.stream |= state.udp.stream;
+            }
+        }
+        pass
+    }
 }
 
 struct Helper {
@@ -120,8 +169,8 @@ enum Looked {
 impl Helper {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            if self.shared.lost.load(Ordering::Relaxed) {
-                self.shared.state.lock().abandon();
+            if self.shared.common.lost.load(Ordering::Relaxed) {
+                self.shared.engines.each(|_, state| _ = state.abandon());
                 return;
             }
             let blocked = self.shared.blocked.load(Ordering::SeqCst) > 0;
@@ -146,16 +195,19 @@ impl Helper {
 
     /// Whether the program has made a call since this was last asked.
     fn has_called(&mut self) -> bool {
-        let calls = self.shared.activity.load(Ordering::Relaxed);
+        let calls = self.shared.activity();
         calls != std::mem::replace(&mut self.seen, calls)
     }
 
     /// Whether the program is in a call, or just was.
     fn is_polling(&self) -> bool {
-        let last = Instant(self.shared.last_call.load(Ordering::Relaxed));
+        let engines = &self.shared.engines;
+        let last = engines.iter().map(Engine::last_call).max();
+        let last = Instant(last.unwrap_or_default());
         // Waking takes longer than that, and where this thread takes the program's processor the
         // program cannot call meanwhile: what counts is the moment it should have woken.
-        self.shared.state.is_locked() || clock::now().min(self.due).since(last) < RECENT
+        engines.iter().any(|engine| engine.state.is_locked())
+            || clock::now().min(self.due).since(last) < RECENT
     }
 
     /// Whether the program was about to sleep by calls of its own since this was last asked.
@@ -218,34 +270,25 @@ impl Helper {
     fn look(&mut self, now: &Now) -> Looked {
         let shared = Arc::clone(&self.shared);
         let woken = std::mem::take(&mut self.woken);
-        // Never waits for the lock: who holds it makes progress, and a lock handed to a thread that
-        // is not running stalls the program until it is.
-        let Some(mut state) = shared.state.try_lock() else {
-            self.vain += 1;
-            return Looked::Polled;
-        };
         let spinning = now.get() < self.spin_until;
-        let worked = if spinning {
-            state.progress(now)
-        } else {
-            state.progress_everywhere(now)
-        };
-        if !state.errands.is_empty() {
-            shared.send_envoy();
-        }
-        if worked {
+        let pass = shared.pass(spinning, now);
+        if pass.worked {
             self.vain = 0;
             self.has_stepped_back = false;
-            if state.udp.stream {
+            if pass.stream {
                 self.spin_until = now.get() + STREAM_SPIN;
-            } else if state.udp.arrived {
+            } else if pass.arrived {
                 self.look_on(spinning, now);
             }
-            return if state.core.enough {
+            return if pass.enough {
                 Looked::Enough
             } else {
                 Looked::Worked
             };
+        }
+        if pass.held {
+            self.vain += 1;
+            return Looked::Polled;
         }
         if spinning {
             return Looked::Worked;
@@ -261,25 +304,51 @@ impl Helper {
             }
         }
         // The program is quiet: time for what is not urgent.
-        state.count_objects(shared.wakeups.swap(0, Ordering::Relaxed));
-        let mut until = earlier(state.timers.next(), state.look_for_silence(now));
-        if !state.errands.is_empty() {
-            shared.send_envoy();
-        }
-        if state.awaits_reply() {
-            // A program that spins on its memory is about to answer, but may need this processor.
-            if std::mem::replace(&mut self.has_stepped_back, true) {
-                state.give_up_replies(now);
-            } else {
-                until = earlier(until, Some(now.get() + REPLY_PAUSE));
-            }
-        }
+        let mut until = self.end_look(now);
         if self.has_called() {
             until = earlier(until, Some(now.get() + LAZY));
         }
         let published = until.map_or(u64::MAX, |d| d.0);
         shared.source_deadline.store(published, Ordering::SeqCst);
         Looked::Nothing(until)
+    }
+
+    /// What is to be done at each engine before a sleep on the sources. Returns when the first of
+    /// them wants attention without any input.
+    fn end_look(&mut self, now: &Now) -> Option<Instant> {
+        let shared = Arc::clone(&self.shared);
+        // A post that comes later than the look at its engine wakes this thread.
+        shared.source_deadline.store(u64::MAX, Ordering::SeqCst);
+        let (mut until, mut replies, mut errands) = (None, false, false);
+        let step_back = !self.has_stepped_back;
+        shared.engines.each(|engine, state| {
+            let wakeups = match engine.number {
+                0 => shared.wakeups.swap(0, Ordering::Relaxed),
+                _ => 0,
+            };
+            state.count_objects(wakeups);
+            until = earlier(until, state.timers.next());
+            until = earlier(until, state.look_for_silence(now));
+            errands |= !state.errands.is_empty();
+            if state.awaits_reply() {
+                // A program that spins on its memory is about to answer, but may need this
+                // processor.
+                replies = true;
+                if !step_back {
+                    state.give_up_replies(now);
+                }
+            }
+        });
+        if errands {
+            shared.send_envoy();
+        }
+        if replies {
+            self.has_stepped_back = true;
+            if step_back {
+                until = earlier(until, Some(now.get() + REPLY_PAUSE));
+            }
+        }
+        until
     }
 
     /// A request came, while it was looking on for one or not.
@@ -328,16 +397,15 @@ impl Helper {
             return false;
         }
         let [kick, doorbell] = [0, 1].map(|at| fds[at].revents());
-        let port = fds[2..]
-            .iter()
-            .fold(PollFlags::empty(), |all, fd| all | fd.revents());
+        let ports = &fds[2..];
+        let port = ports.iter().any(|fd| !fd.revents().is_empty());
         if !kick.is_empty() {
             shared.heed(causeway_shm::drain(shared.kick_fd()));
         }
         if !doorbell.is_empty() {
             shared.heed(shared.doorbell.drain());
         }
-        shared.note_errors(port);
-        !(doorbell.is_empty() && port.is_empty())
+        shared.note_errors(&fds[2..]);
+        port || !doorbell.is_empty()
     }
 }

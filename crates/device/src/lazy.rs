@@ -78,7 +78,7 @@ impl Core {
 impl Shared {
     /// Moves a region that has been used.
     pub fn place_used(&self, key: u32) {
-        let pd = self.mrs.write().get(key).map(|region| region.pd);
+        let pd = self.common.mrs.write().get(key).map(|region| region.pd);
         let region = pd.and_then(|pd| self.sharing.region(pd, key));
         if let Some(region) = region {
             region.place();

@@ -12,8 +12,9 @@ use std::sync::atomic::Ordering;
 
 use rustix::fs::fstat;
 
-use crate::endpoint::{self, Shared, State};
+use crate::endpoint::{self, Shared};
 use crate::qp_entry::Link;
+use crate::state::State;
 
 /// Some descriptors, and which files they stood for.
 #[derive(Debug)]
@@ -60,15 +61,15 @@ impl Shared {
 
     /// Looks whether the endpoint has its descriptors yet; false if the device has failed.
     pub fn has_descriptors(&self) -> bool {
-        if !self.lost.load(Ordering::Relaxed) && !self.numbers.read().are_intact() {
+        if !self.common.lost.load(Ordering::Relaxed) && !self.numbers.read().are_intact() {
             self.lose();
         }
-        !self.lost.load(Ordering::Relaxed)
+        !self.common.lost.load(Ordering::Relaxed)
     }
 
     #[cold]
     pub fn lose(&self) {
-        if !self.lost.swap(true, Ordering::SeqCst) {
+        if !self.common.lost.swap(true, Ordering::SeqCst) {
             causeway_owned::lose();
             eprintln!(
                 "causeway: the program has closed descriptors of the open device cway0, which has \

@@ -48,7 +48,7 @@ impl Shared {
         if name == 0 || peer.mirror.get().is_some() {
             return;
         }
-        let known = self.mrs.write().at.directory.mirror(name);
+        let known = self.common.mrs.write().at.directory.mirror(name);
         let Some(segment) = known.or_else(|| self.fetch_mirror(name)) else {
             return;
         };
@@ -59,7 +59,7 @@ impl Shared {
     fn fetch_mirror(&self, name: u64) -> Option<Arc<Segment>> {
         let (fd, live) = self.control.mirror(name).ok()?;
         let segment = Arc::new(Segment::map(fd, MR_TABLE_BYTES).ok()?);
-        let mut mrs = self.mrs.write();
+        let mut mrs = self.common.mrs.write();
         mrs.add_mirror(name, &segment)?;
         // Those of machines that are gone. One that this broker does not know may be read by a
         // peer that it has not heard of yet: it stays as long as a queue pair leads there.

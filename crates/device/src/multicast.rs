@@ -184,14 +184,15 @@ fn receive(shared: &Shared) {
     let Inner {
         v4, v6, members, ..
     } = &mut *groups;
-    let mut state = shared.state.lock();
-    state.udp.looks += 1;
+    shared.engines.each(|_, state| state.udp.looks += 1);
     for port in [v4, v6].into_iter().flatten() {
         let _ = port.take_errors(|_| {});
         let _ = port.recv(|from, to, bytes| {
             let arrival = Arrival { from, to, bytes };
             if let Some((group, members)) = to.and_then(|to| members.get_key_value(&to)) {
-                state.receive_multicast(*group, members, &arrival);
+                shared.engines.each(|_, state| {
+                    state.receive_multicast(*group, members, &arrival);
+                });
             }
         });
     }

@@ -34,7 +34,7 @@ impl Mw {
     /// See [`Pd::alloc_mw`].
     pub(crate) fn alloc(pd: &Arc<Pd>, window: WindowType) -> Result<Arc<Mw>, Errno> {
         let shared = &pd.context.endpoint.shared;
-        let key = shared.mrs.write().insert_window(pd.handle, window)?;
+        let key = shared.common.mrs.write().insert_window(pd.handle, window)?;
         shared.pds.add_user(pd.handle);
         Ok(Arc::new(Mw {
             context: Arc::clone(&pd.context),
@@ -61,8 +61,11 @@ impl Mw {
             return Err(Errno(libc::EINVAL));
         }
         let at = self.key >> GENERATION_BITS;
-        let removed = shared.mrs.write().remove_window(at)?;
-        let mut keys = shared.watches.keys_leaving(|window| window.is_of(at));
+        let removed = shared.common.mrs.write().remove_window(at)?;
+        let mut keys = shared
+            .common
+            .watches
+            .keys_leaving(|window| window.is_of(at));
         keys.extend(removed);
         shared.pds.drop_user(self.pd);
         shared.reclaim();

@@ -4,8 +4,9 @@ use causeway_proto::trp::Reason;
 use causeway_proto::ulp::Ulp;
 
 use crate::clock::{self, Now};
-use crate::endpoint::{Shared, State};
+use crate::endpoint::Shared;
 use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
 use crate::udp;
 
 /// Passes over what a process that has ended has written: more than a ring holds. It writes no
@@ -24,7 +25,7 @@ pub(crate) enum End {
 impl Shared {
     /// The process that the ring of a queue pair leads to has ended.
     pub(crate) fn on_peer_ended(&self, qpn: u32, generation: u64, end: End) {
-        let mut guard = self.state.lock();
+        let (_, mut guard) = self.engines.lock(qpn);
         let state = &mut *guard;
         let now = Now::default();
         // What the peer wrote before it ended counts.

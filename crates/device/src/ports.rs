@@ -1,10 +1,9 @@
-//! The UDP ports of the endpoint, one for each of its slots.
+//! The UDP ports of an engine, one for each of its slots.
 //!
-//! The first is bound when the device is opened, and is all that most endpoints have: it has
-//! sockets for single peers, and whoever sleeps watches each of those. The ports of further slots
-//! are behind one epoll descriptor, which is there from the beginning: so a thread that sleeps
-//! already when one is bound watches it too, and a look at all of them is one system call where
-//! nothing has come.
+//! The first is all that most have: it has sockets for single peers, and whoever sleeps watches
+//! each of those. The ports of further slots are behind one epoll descriptor, which is there from
+//! the beginning: so a thread that sleeps already when one is bound watches it too, and a look at
+//! all of them is one system call where nothing has come.
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
@@ -33,22 +32,27 @@ pub(crate) struct SlotPort {
 /// The ports by the ranks of their slots ([`Numbering::rank`]).
 pub(crate) struct Ports {
     numbering: Numbering,
-    first: SlotPort,
-    /// From rank 1 on.
-    more: Vec<Option<SlotPort>>,
+    slots: Vec<Option<SlotPort>>,
+    /// The rank of the first one.
+    first: Option<usize>,
+    /// How many others there are.
+    more: usize,
     /// Watches those.
     watch: OwnedFd,
 }
 
 impl Ports {
+    /// None yet.
+    ///
     /// # Errors
     /// What epoll_create1(2) reports.
-    pub fn new(numbering: Numbering, first: SlotPort) -> Result<Self, Errno> {
+    pub fn new(numbering: Numbering) -> Result<Self, Errno> {
         let watch = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
         Ok(Ports {
             numbering,
-            first,
-            more: Vec::new(),
+            slots: Vec::new(),
+            first: None,
+            more: 0,
             watch,
         })
     }
@@ -58,58 +62,102 @@ impl Ports {
         self.numbering.rank(qpn)
     }
 
-    /// Adds the port of a further slot.
+    /// Whether the first port is that of the slot with this rank.
+    pub fn is_first(&self, rank: usize) -> bool {
+        self.first == Some(rank)
+    }
+
+    /// Adds the port of a slot. The first one is not watched here, but by whoever sleeps
+    /// ([`Ports::sources`]).
     ///
     /// # Errors
     /// What epoll_ctl(2) reports: ENOSPC beyond fs.epoll.max_user_watches, ENOMEM.
     pub fn add(&mut self, rank: usize, port: SlotPort) -> Result<(), Errno> {
-        let data = epoll::EventData::new_u64(rank as u64);
-        epoll::add(&self.watch, port.port.fd(), data, epoll::EventFlags::IN)
-            .map_err(std::io::Error::from)?;
-        if self.more.len() < rank {
-            self.more.resize_with(rank, || None);
+        if self.first.is_some() {
+            let data = epoll::EventData::new_u64(rank as u64);
+            epoll::add(&self.watch, port.port.fd(), data, epoll::EventFlags::IN)
+                .map_err(std::io::Error::from)?;
+            self.more += 1;
+        } else {
+            self.first = Some(rank);
         }
-        self.more[rank - 1] = Some(port);
+        self.put(rank, port);
+        Ok(())
+    }
+
+    fn put(&mut self, rank: usize, port: SlotPort) {
+        if self.slots.len() <= rank {
+            self.slots.resize_with(rank + 1, || None);
+        }
+        self.slots[rank] = Some(port);
+    }
+
+    /// Takes all ports of another engine of the same endpoint. What has sockets for single peers
+    /// keeps them.
+    ///
+    /// # Errors
+    /// As [`Ports::add`]; then nothing has changed.
+    pub fn absorb(&mut self, other: &mut Ports) -> Result<(), Errno> {
+        let mut watched = Vec::new();
+        for (rank, slot) in (0..).zip(&other.slots) {
+            let Some(slot) = slot else { continue };
+            let data = epoll::EventData::new_u64(rank);
+            for fd in std::iter::once(slot.port.fd()).chain(slot.port.lane_fds()) {
+                if let Err(error) = epoll::add(&self.watch, fd, data, epoll::EventFlags::IN) {
+                    for fd in watched {
+                        let _ = epoll::delete(&self.watch, fd);
+                    }
+                    return Err(std::io::Error::from(error).into());
+                }
+                watched.push(fd);
+            }
+        }
+        self.more += other.slots.iter().flatten().count();
+        for (rank, slot) in std::mem::take(&mut other.slots).into_iter().enumerate() {
+            let Some(slot) = slot else { continue };
+            if !other.is_first(rank) {
+                let _ = epoll::delete(&other.watch, slot.port.fd());
+            }
+            self.put(rank, slot);
+        }
+        (other.first, other.more) = (None, 0);
         Ok(())
     }
 
     /// What is readable when there is something to look at: the sockets of the first port, and what
     /// watches those of all others.
     pub fn sources(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let first = &self.first.port;
-        std::iter::once(first.fd())
-            .chain(first.lane_fds())
+        let first = self.first.and_then(|rank| self.slots.get(rank)?.as_ref());
+        let main = first.map(|slot| slot.port.fd());
+        main.into_iter()
+            .chain(first.into_iter().flat_map(|slot| slot.port.lane_fds()))
             .chain([self.watch.as_fd()])
     }
 
-    /// The first port.
-    pub fn first(&mut self) -> &mut UdpPort {
-        &mut self.first.port
+    /// The first port, and its rank.
+    pub fn first(&mut self) -> Option<(usize, &mut UdpPort)> {
+        let rank = self.first?;
+        let slot = self.slots.get_mut(rank)?.as_mut()?;
+        Some((rank, &mut slot.port))
     }
 
     /// The port of the slot with this rank.
     #[inline]
-    pub fn get(&self, rank: usize) -> &UdpPort {
-        match self.more.get(rank.wrapping_sub(1)) {
-            Some(Some(more)) => &more.port,
-            _ => &self.first.port,
-        }
+    pub fn get(&self, rank: usize) -> Option<&UdpPort> {
+        Some(&self.slots.get(rank)?.as_ref()?.port)
     }
 
     /// What is to be said from it.
     #[inline]
-    pub fn words(&mut self, rank: usize) -> &mut LastWordsTable {
-        match self.more.get_mut(rank.wrapping_sub(1)) {
-            Some(Some(more)) => &mut more.words,
-            _ => &mut self.first.words,
-        }
+    pub fn words(&mut self, rank: usize) -> Option<&mut LastWordsTable> {
+        Some(&mut self.slots.get_mut(rank)?.as_mut()?.words)
     }
 
     /// Receives once from each port but the first that has something. Returns whether one polls as
     /// in error, too.
     pub fn receive_more(&mut self, f: &mut impl Take) -> (Received, bool) {
         let (mut all, mut errors) = (Received::default(), false);
-        if self.more.is_empty() {
+        if self.more == 0 {
             return (all, errors);
         }
         let mut events = [const { MaybeUninit::uninit() }; SLOTS];
@@ -119,20 +167,26 @@ impl Ports {
         };
         for event in events {
             let rank = event.data.u64() as usize;
-            let Some(Some(slot)) = self.more.get_mut(rank.wrapping_sub(1)) else {
+            let Some(Some(slot)) = self.slots.get_mut(rank) else {
                 continue;
             };
             let flags = event.flags;
             errors |= flags.contains(epoll::EventFlags::ERR);
             let received = slot.port.recv(|src, dst, bytes| f(rank, src, dst, bytes));
             all = all.and(received.unwrap_or_default());
+            if slot.port.lane_fds().next().is_some() {
+                let more = slot
+                    .port
+                    .recv_lanes(true, |src, dst, bytes| f(rank, src, dst, bytes));
+                all = all.and(more.unwrap_or_default());
+            }
         }
         (all, errors)
     }
 
     /// What has been reported of datagrams sent before, by any port.
     pub fn take_errors(&self, mut f: impl FnMut(&Report)) {
-        for slot in std::iter::once(&self.first).chain(self.more.iter().flatten()) {
+        for slot in self.slots.iter().flatten() {
             let _ = slot.port.take_errors(&mut f);
         }
     }

@@ -11,10 +11,10 @@ use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
 use crate::clock::{self, Now};
-use crate::endpoint::State;
 use crate::errand::Errand;
 use crate::hot::Hot;
 use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
 use crate::udp::Port;
 use crate::{ring, ud, udp};
 use short::Found;
@@ -93,12 +93,12 @@ impl State {
         if unsettled > 0 {
             self.settle(unsettled);
         }
-        if self.inbox.is_empty() || self.core.enough {
+        if self.inbox.is_empty(self.slots) || self.core.enough {
             return worked;
         }
         let (mut announced, qps) = (Vec::new(), &self.qps);
         self.inbox
-            .take(|bit| announced.extend(qps.number_of_bit(bit)));
+            .take(self.slots, |bit| announced.extend(qps.number_of_bit(bit)));
         for qpn in announced {
             worked |= self.poll_ring(qpn, now);
             // It may have been announced for room alone.
@@ -272,6 +272,7 @@ impl State {
             .is_some_and(|entry| udp::may_gather(entry, udp::GATHER_POSTS))
         {
             // The next poll sends it, or the acknowledgment of what is under way.
+            self.udp.has_gathered.store(true, Ordering::Relaxed);
             self.touch(qpn);
             return;
         }

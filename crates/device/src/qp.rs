@@ -8,6 +8,7 @@ use std::sync::atomic::AtomicBool;
 
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
+use causeway_favour::FavouredGuard;
 use causeway_identity::{QPN_MASK, Slot};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, RETRY_FLOOR, SendConfig};
@@ -19,9 +20,11 @@ use crate::clock::{self, Now};
 use crate::core::Route;
 use crate::cq::Cq;
 use crate::endpoint::Shared;
+use crate::engines::Engine;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::gid;
+use crate::grow::Part;
 use crate::kernel_limits;
 use crate::limits::LIMITS;
 use crate::pd::Pd;
@@ -29,6 +32,7 @@ use crate::qp_entry::{Link, QpEntry};
 use crate::ring::{Introduced, RingLink};
 use crate::silence::patience;
 use crate::srq::Srq;
+use crate::state::State;
 use crate::udp::UdpLink;
 use crate::watches::Accesses;
 
@@ -117,10 +121,16 @@ impl Qp {
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
         let service = service_of(init.qp_type)?;
         let cap = grant_cap(init.cap, init.srq.is_some())?;
-        let (mut guard, qpn) = pd.context.endpoint.shared.lock_with_number()?;
-        let state = &mut *guard;
         let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
         let srq = init.srq.as_ref().map(|s| s.number);
+        let mut parts = vec![
+            Part::Cq(send_cq, &init.send_cq.at),
+            Part::Cq(recv_cq, &init.recv_cq.at),
+        ];
+        parts.extend(init.srq.as_ref().map(|srq| Part::Srq(srq.number, &srq.at)));
+        let mut place = pd.context.endpoint.shared.place_for_new_qp(&parts)?;
+        let qpn = place.qpn;
+        let state = &mut *place.state;
         let core = &mut state.core;
         let exist = core.cqs.get(send_cq).is_some()
             && core.cqs.get(recv_cq).is_some()
@@ -156,7 +166,7 @@ impl Qp {
             cookie,
             is_near: false,
         });
-        drop(guard);
+        drop(place);
         Ok(Arc::new(Qp {
             pd: Arc::clone(pd),
             qpn,
@@ -168,6 +178,12 @@ impl Qp {
             srq: init.srq,
             by_ring: AtomicBool::new(false),
         }))
+    }
+
+    /// Its engine, and the engine's state.
+    #[inline(always)]
+    fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
+        self.shared().engines.lock(self.qpn)
     }
 
     #[inline]
@@ -202,7 +218,7 @@ impl Qp {
     /// Its attributes and address vector (`ibv_query_qp(3)`).
     #[must_use]
     pub fn query(&self) -> (QpAttr, Av) {
-        let mut state = self.shared().state.lock();
+        let (_, mut state) = self.lock();
         state
             .qp(self.qpn)
             .map_or_else(Default::default, |e| (e.qp.attr(), e.av))
@@ -237,7 +253,7 @@ impl Qp {
             local_qpn: self.qpn,
             ..Leave::default()
         };
-        let mut guard = shared.state.lock();
+        let (_, mut guard) = self.lock();
         let state = &mut *guard;
         if ends {
             state.catch_up(self.qpn);
@@ -295,9 +311,11 @@ impl Qp {
     /// the protection domains whose segments it may yet store into.
     fn end_accesses(&self) -> Vec<u32> {
         let shared = self.shared();
-        if let Some((_, ring)) = shared.state.lock().qp(self.qpn).and_then(QpEntry::ring) {
+        let (_, mut state) = self.lock();
+        if let Some((_, ring)) = state.qp(self.qpn).and_then(QpEntry::ring) {
             ring.set_grant(Grant::NONE);
         }
+        drop(state);
         shared.await_accesses(Accesses::QueuePair(self.qpn))
     }
 
@@ -314,7 +332,7 @@ impl Qp {
 
     /// Checks a modification and returns the state it leads to, if it names one.
     fn check(&self, attr: &QpAttr, mask: QpAttrMask) -> Result<Option<QpState>, Errno> {
-        let mut state = self.shared().state.lock();
+        let (_, mut state) = self.lock();
         let entry = state.qp(self.qpn).ok_or(Errno(libc::EINVAL))?;
         entry.qp.check_modify(attr, mask)?;
         let from = entry.qp.state();
@@ -420,14 +438,14 @@ impl Qp {
     /// EINVAL if it has ended already, EBUSY while it is attached to a multicast group.
     pub fn destroy(&self) -> Result<(), Errno> {
         let shared = self.shared();
-        if shared.state.lock().qp(self.qpn).is_none() {
+        if self.lock().1.qp(self.qpn).is_none() {
             return Err(Errno(libc::EINVAL));
         }
         if self.is_datagram() && shared.groups.has(self.qpn) {
             return Err(Errno(libc::EBUSY));
         }
         let evicted = self.end_accesses();
-        let mut guard = shared.state.lock();
+        let (_, mut guard) = self.lock();
         let state = &mut *guard;
         if state.qp(self.qpn).is_none() {
             return Err(Errno(libc::EINVAL));
@@ -437,7 +455,7 @@ impl Qp {
         state.qps.remove(self.qpn);
         state.core.detach_completions(self.qpn);
         state.core.remove_route(self.qpn);
-        shared.mrs.write().release_windows(self.qpn);
+        shared.common.mrs.write().release_windows(self.qpn);
         for cq in [self.send_cq.number, self.recv_cq.number] {
             if let Some(cq) = state.core.cqs.get_mut(cq) {
                 cq.users = cq.users.saturating_sub(1);
@@ -492,7 +510,7 @@ fn udp_link(
     ))
 }
 
-impl crate::endpoint::State {
+impl State {
     /// A queue pair has become ready to send.
     fn start_sending(&mut self, qpn: u32) {
         let Some(entry) = self.qp(qpn) else { return };

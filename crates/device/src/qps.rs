@@ -46,6 +46,12 @@ impl Numbering {
         self.index(qpn) >> QPN_INDEX_BITS
     }
 
+    /// What the number of a slot leaves when divided by [`SLOTS`], if its place is `rank`.
+    pub fn residue_of(self, rank: usize) -> u16 {
+        let first = (self.first >> QPN_INDEX_BITS) as usize;
+        ((first + rank) % SLOTS) as u16
+    }
+
     /// The place of a slot.
     pub fn rank_of(self, slot: Slot) -> usize {
         self.rank(u32::from(slot.number()) << QPN_INDEX_BITS)
@@ -57,7 +63,7 @@ pub(crate) trait Numbered {
     fn qpn(&self) -> u32;
 }
 
-/// The endpoint's queue pairs by number.
+/// The queue pairs of some of the endpoint's slots, by number.
 pub(crate) struct Table<T> {
     numbering: Numbering,
     /// By [`Numbering::index`].
@@ -70,21 +76,15 @@ pub(crate) struct Table<T> {
 }
 
 impl<T: Numbered> Table<T> {
-    /// None, of an endpoint that has this slot alone.
-    pub fn new(slot: Slot) -> Self {
-        let mut slots = [None; SLOTS];
-        slots[0] = Some(slot);
+    /// None, of no slot yet.
+    pub fn new(numbering: Numbering) -> Self {
         Table {
-            numbering: Numbering::new(slot),
+            numbering,
             entries: Vec::new(),
-            slots,
+            slots: [None; SLOTS],
             live: 0,
             next: 0,
         }
-    }
-
-    pub fn numbering(&self) -> Numbering {
-        self.numbering
     }
 
     /// How many there are.
@@ -183,21 +183,23 @@ impl<T: Numbered> Table<T> {
         self.entries.iter_mut().filter_map(Option::as_deref_mut)
     }
 
-    /// How many slots there are.
-    pub fn slots(&self) -> usize {
-        self.slots.iter().flatten().count()
+    /// The slots there are.
+    pub fn slots(&self) -> impl Iterator<Item = Slot> {
+        self.slots.iter().copied().flatten()
     }
 
-    /// What the number of another slot may leave when divided by [`SLOTS`], what leaves the least
-    /// gap in the tables first.
-    pub fn free_residues(&self) -> Vec<u16> {
-        let first = self.numbering.first >> QPN_INDEX_BITS;
-        let free = (0u32..).zip(&self.slots).filter(|(_, slot)| slot.is_none());
-        free.map(|(rank, _)| ((first + rank) % SLOTS as u32) as u16)
-            .collect()
+    /// Takes all queue pairs and slots of another table of the same endpoint.
+    pub fn absorb(&mut self, other: &mut Table<T>) {
+        for slot in std::mem::take(&mut other.slots).into_iter().flatten() {
+            self.add_slot(slot);
+        }
+        for entry in std::mem::take(&mut other.entries).into_iter().flatten() {
+            self.insert(*entry);
+        }
+        other.live = 0;
     }
 
-    /// Adds a slot that leaves one of [`Table::free_residues`].
+    /// Adds a slot.
     pub fn add_slot(&mut self, slot: Slot) {
         self.slots[self.numbering.rank_of(slot)] = Some(slot);
     }
@@ -235,9 +237,16 @@ mod tests {
         taken
     }
 
+    /// The table of an endpoint's first slot.
+    fn of_slot(slot: Slot) -> Table<u32> {
+        let mut table = Table::new(Numbering::new(slot));
+        table.add_slot(slot);
+        table
+    }
+
     #[test]
     fn a_slot_has_numbers_of_its_own_and_a_full_one_none() {
-        let mut table = Table::new(slot(14));
+        let mut table = of_slot(slot(14));
         let own = full(&mut table);
         assert_eq!(own, Vec::from_iter(14 << 12..15 << 12));
         assert_eq!(table.live(), QPS_PER_SLOT);
@@ -250,14 +259,13 @@ mod tests {
 
     #[test]
     fn sixteen_slots_share_a_table_without_a_gap() {
-        let mut table = Table::new(slot(14));
-        for slots in 1..SLOTS {
-            let residues = table.free_residues();
-            assert_eq!((residues.len(), table.slots()), (SLOTS - slots, slots));
+        let mut table = of_slot(slot(14));
+        for rank in 1..SLOTS {
             // Any slot of the residue will do: each time another.
-            table.add_slot(slot(residues[0] + (SLOTS * slots) as u16));
+            let residue = (14 + rank) % SLOTS;
+            table.add_slot(slot((residue + SLOTS * (1 + rank)) as u16));
         }
-        assert_eq!(table.free_residues(), []);
+        assert_eq!(table.slots().count(), SLOTS);
         let all = full(&mut table);
         assert_eq!(all.len(), QPS_MAX as usize);
         for qpn in all {
@@ -270,8 +278,24 @@ mod tests {
     }
 
     #[test]
+    fn two_tables_become_one() {
+        let (mut one, mut other) = (of_slot(slot(14)), Table::new(Numbering::new(slot(14))));
+        other.add_slot(slot(17));
+        let (first, second) = (one.take_number(|_| false), other.take_number(|_| false));
+        assert_eq!((first, second), (Some(14 << 12), Some(17 << 12)));
+        one.insert(14 << 12);
+        other.insert(17 << 12);
+        assert!(!one.has(17 << 12) && other.has(17 << 12));
+        one.absorb(&mut other);
+        assert!(one.has(14 << 12) && one.has(17 << 12) && !other.has(17 << 12));
+        assert_eq!((one.live(), other.live()), (2, 0));
+        assert_eq!(other.take_number(|_| false), None);
+        assert!(one.was_issued(17 << 12) && one.slots().count() == 2);
+    }
+
+    #[test]
     fn a_slot_that_leaves_a_gap_is_as_good() {
-        let mut table = Table::new(Slot::MAX);
+        let mut table = of_slot(Slot::MAX);
         table.add_slot(slot(4095 - 3));
         let all = full(&mut table);
         assert_eq!(all.len(), 2 * QPS_PER_SLOT as usize - 1, "one is reserved");

@@ -12,10 +12,10 @@ const WAYS_MANY: usize = 64;
 
 impl Shared {
     /// Waits until each look-up has ended that may have found what was taken away before, and drops
-    /// that. To be called without the state's lock, and without that of a table.
+    /// that. To be called without an engine's lock, and without that of a table.
     pub fn reclaim(&self) {
-        let regions = self.mrs.take_retired();
-        let ways = self.ways.take_retired();
+        let regions = self.common.mrs.take_retired();
+        let ways = self.common.ways.take_retired();
         self.await_turns();
         for region in regions {
             // SAFETY: each reader's lock was free since it was retired (`await_turns`).
@@ -30,20 +30,27 @@ impl Shared {
     /// Peers do not find a region any more, nor the windows bound to it. Returns the keys by which
     /// accesses may be under way, also of windows that were bound to it before.
     pub fn retract(&self, key: u32) -> Vec<u32> {
-        let mut keys = self.mrs.write().retract(key);
-        keys.extend(self.watches.keys_leaving(|window| window.region == key));
+        let mut keys = self.common.mrs.write().retract(key);
+        keys.extend(
+            self.common
+                .watches
+                .keys_leaving(|window| window.region == key),
+        );
         keys
     }
 
     /// As [`Shared::reclaim`], where that is worth it.
     pub fn reclaim_many(&self) {
-        if self.mrs.has_many_retired() || self.ways.retired() >= WAYS_MANY {
+        if self.common.mrs.has_many_retired() || self.common.ways.retired() >= WAYS_MANY {
             self.reclaim();
         }
     }
 
-    /// Waits until the turn has ended that each reader is in, if it is in one.
+    /// Waits until the turn has ended that each engine is in, if it is in one.
     fn await_turns(&self) {
-        drop(self.state.lock());
+        for engine in self.engines.iter() {
+            // SAFETY: it is waited for, and never taken or given back but in pairs.
+            unsafe { engine.state.raw() }.await_free();
+        }
     }
 }

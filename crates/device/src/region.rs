@@ -69,6 +69,7 @@ impl Mr {
         let iova = if zero_based(access) { 0 } else { iova };
         let access = check_range(shared, (addr, len), iova, access)?;
         let key = shared
+            .common
             .mrs
             .write()
             .insert(pd.handle, (addr, len), iova, access)?;
@@ -107,7 +108,7 @@ impl Mr {
         drop(inner);
         let shared = self.shared();
         if patience::waits() && !shared.sharing.is_home(pd, range, access) {
-            shared.mrs.write().await_use(key);
+            shared.common.mrs.write().await_use(key);
         } else {
             self.place();
         }
@@ -117,7 +118,7 @@ impl Mr {
     pub(crate) fn place(&self) {
         let shared = self.shared();
         let mut inner = self.inner.lock();
-        let known = shared.mrs.write().has_room(inner.key);
+        let known = shared.common.mrs.write().has_room(inner.key);
         if inner.ended || inner.placed.is_some() || !known {
             return;
         }
@@ -132,7 +133,7 @@ impl Mr {
                 inner.publish(&placed, shared);
                 inner.placed = Some(placed);
             }
-            Err(Kept::ForNow) => shared.mrs.write().await_more_use(inner.key),
+            Err(Kept::ForNow) => shared.common.mrs.write().await_more_use(inner.key),
             Err(Kept::ForGood) => {}
         }
     }
@@ -163,13 +164,13 @@ impl Mr {
     pub fn dereg(&self) -> Result<(), Errno> {
         let shared = self.shared();
         let mut inner = self.inner.lock();
-        shared.mrs.write().freeze(inner.key)?;
-        shared.state.lock().send_posted();
+        shared.common.mrs.write().freeze(inner.key)?;
+        shared.send_posted();
         let evicted = match inner.end(shared) {
             Ok(evicted) => evicted,
             Err(why) => return Err(self.go_on(inner, None, why)),
         };
-        shared.mrs.write().remove(inner.key)?;
+        shared.common.mrs.write().remove(inner.key)?;
         // From here on nobody of this process reads or writes the memory.
         shared.reclaim();
         inner.ended = true;
@@ -206,8 +207,8 @@ impl Mr {
         }
         // Before anything is given up: if the table is full, the old registration stays as it is.
         let fresh = {
-            shared.state.lock().send_posted();
-            let mut mrs = shared.mrs.write();
+            shared.send_posted();
+            let mut mrs = shared.common.mrs.write();
             let fresh = match range {
                 Some(_) if causeway_fault::fails("rereg.full") => return Err(Errno(libc::ENOMEM)),
                 Some(range) => Some(mrs.insert(handle, range, iova, access)?),
@@ -225,10 +226,10 @@ impl Mr {
             Err(why) => return Err(self.go_on(inner, fresh, why)),
         };
         let key = if let Some(key) = fresh {
-            shared.mrs.write().remove(inner.key)?;
+            shared.common.mrs.write().remove(inner.key)?;
             key
         } else {
-            shared.mrs.write().change(inner.key, handle, access);
+            shared.common.mrs.write().change(inner.key, handle, access);
             inner.key
         };
         shared.reclaim();
@@ -258,7 +259,7 @@ impl Mr {
         (evicted, errno): (Vec<u32>, Errno),
     ) -> Errno {
         let shared = self.shared();
-        let mut mrs = shared.mrs.write();
+        let mut mrs = shared.common.mrs.write();
         mrs.thaw(inner.key);
         let gone = fresh.map_or(Ok(()), |key| mrs.remove(key));
         drop(mrs);
@@ -291,7 +292,11 @@ impl Registration {
             start: moved.start(),
             end: moved.end(),
         };
-        shared.mrs.write().settle(self.key, place, &placed.store);
+        shared
+            .common
+            .mrs
+            .write()
+            .settle(self.key, place, &placed.store);
     }
 
     /// No access by peers themselves begins any more. Returns the keys by which some may be under
@@ -318,7 +323,7 @@ impl Registration {
         let wait = |key| shared.await_accesses(Accesses::Region(key));
         let evicted: Vec<u32> = keys.into_iter().flat_map(wait).collect();
         causeway_fault::point("revoke.quiet");
-        let late = shared.evicted_from.has(self.pd);
+        let late = shared.common.evicted_from.has(self.pd);
         let ended = shared.sharing.end(placed, &shared.control, self.pd, late);
         causeway_fault::point("revoke.done");
         let Err((placed, why)) = ended else {
@@ -396,7 +401,7 @@ fn check_range(
         return Err(Errno(libc::EINVAL));
     }
     let sharing = &shared.sharing;
-    let known = || shared.mrs.write().at.known.holds((addr, len));
+    let known = || shared.common.mrs.write().at.known.holds((addr, len));
     // What is in a segment is populated and writable.
     let populated = sharing.covers(addr, len) || known() && sharing.is_plain(addr, len);
     if !populated {

@@ -4,8 +4,8 @@
 use causeway_proto::trp::Connection;
 
 use crate::clock::Now;
-use crate::endpoint::State;
 use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
 
 impl State {
     /// Has a queue pair send the acknowledgments that it owes with what it sends next.

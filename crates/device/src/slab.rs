@@ -30,6 +30,27 @@ impl<T> Slab<T> {
         Some(at)
     }
 
+    /// Stores an object under a number that another table has given it. Neither
+    /// [`Slab::insert`] nor [`Slab::remove`] is called of such a table.
+    pub fn put(&mut self, at: u32, value: T) {
+        let place = at as usize;
+        if self.entries.len() <= place {
+            self.entries.resize_with(place + 1, || None);
+        }
+        self.entries[place] = Some(value);
+    }
+
+    /// Takes away what was stored by [`Slab::put`].
+    pub fn take(&mut self, at: u32) -> Option<T> {
+        self.entries.get_mut(at as usize)?.take()
+    }
+
+    /// Takes away all that was stored by [`Slab::put`].
+    pub fn take_all(&mut self) -> impl Iterator<Item = (u32, T)> {
+        let entries = std::mem::take(&mut self.entries);
+        (0..).zip(entries).filter_map(|(at, e)| Some((at, e?)))
+    }
+
     pub fn get(&self, at: u32) -> Option<&T> {
         self.entries.get(at as usize)?.as_ref()
     }

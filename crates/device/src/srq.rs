@@ -2,18 +2,23 @@
 
 use std::sync::Arc;
 
+use causeway_favour::FavouredGuard;
 use causeway_proto::types::RecvWr;
 
 use crate::core::SrqState;
+use crate::engines::{At, Engine};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
 use crate::pd::Pd;
+use crate::state::State;
 
 /// A shared receive queue (`ibv_create_srq(3)`).
 pub struct Srq {
     pub(crate) pd: Arc<Pd>,
     pub(crate) number: u32,
+    /// Where its state is.
+    pub(crate) at: Arc<At>,
     pub(crate) max_sge: u32,
     pub(crate) cookie: usize,
 }
@@ -33,6 +38,7 @@ impl Pd {
         if max_wr == 0 || max_wr > LIMITS.max_srq_wr || max_sge > LIMITS.max_srq_sge {
             return Err(Errno(libc::EINVAL));
         }
+        let at = At::first();
         let srq = SrqState {
             queue: std::collections::VecDeque::new(),
             pd: self.handle,
@@ -41,14 +47,19 @@ impl Pd {
             events: Arc::clone(&self.context.events),
             cookie,
             users: 0,
+            at: Arc::clone(&at),
         };
-        let mut state = self.context.endpoint.shared.state.lock();
-        let number = state.core.srqs.insert(srq).ok_or(Errno(libc::ENOMEM))?;
-        drop(state);
+        let shared = &self.context.endpoint.shared;
+        let number = shared.srq_numbers.lock().insert(());
+        let number = number.ok_or(Errno(libc::ENOMEM))?;
+        let (_, mut first) = shared.engines.lock_at(&at);
+        first.core.srqs.put(number, srq);
+        drop(first);
         self.context.endpoint.shared.pds.add_user(self.handle);
         Ok(Arc::new(Srq {
             pd: Arc::clone(self),
             number,
+            at,
             max_sge,
             cookie,
         }))
@@ -56,6 +67,11 @@ impl Pd {
 }
 
 impl Srq {
+    /// Its engine, and the engine's state.
+    fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
+        self.pd.context.endpoint.shared.engines.lock_at(&self.at)
+    }
+
     /// Its number (`ibv_get_srq_num(3)`).
     #[must_use]
     pub fn number(&self) -> u32 {
@@ -70,7 +86,7 @@ impl Srq {
         &self,
         wrs: impl Iterator<Item = Result<RecvWr, Errno>>,
     ) -> Result<(), (usize, Errno)> {
-        let mut state = self.pd.context.endpoint.shared.state.lock();
+        let (_, mut state) = self.lock();
         for (index, wr) in wrs.enumerate() {
             let fail = |errno| (index, errno);
             let wr = wr.map_err(fail)?;
@@ -93,7 +109,7 @@ impl Srq {
     /// Its size, entries per receive, and limit (`ibv_query_srq(3)`).
     #[must_use]
     pub fn query(&self) -> (u32, u32, u32) {
-        let state = self.pd.context.endpoint.shared.state.lock();
+        let (_, state) = self.lock();
         state
             .core
             .srqs
@@ -106,7 +122,7 @@ impl Srq {
     /// # Errors
     /// EINVAL for a size below what is queued or beyond the device's, or a limit above the size.
     pub fn modify(&self, max_wr: Option<u32>, limit: Option<u32>) -> Result<(), Errno> {
-        let mut state = self.pd.context.endpoint.shared.state.lock();
+        let (_, mut state) = self.lock();
         let srq = state
             .core
             .srqs
@@ -128,7 +144,7 @@ impl Srq {
     /// EBUSY while queue pairs use it.
     pub fn destroy(&self) -> Result<(), Errno> {
         let context = &self.pd.context;
-        let mut state = context.endpoint.shared.state.lock();
+        let (_, mut state) = self.lock();
         let srq = state
             .core
             .srqs
@@ -137,8 +153,10 @@ impl Srq {
         if srq.users > 0 {
             return Err(Errno(libc::EBUSY));
         }
-        state.core.srqs.remove(self.number);
+        state.core.srqs.take(self.number);
         drop(state);
+        let shared = &context.endpoint.shared;
+        shared.srq_numbers.lock().remove(self.number);
         context.endpoint.shared.pds.drop_user(self.pd.handle);
         context.events.retire(EventSource::Srq(self.cookie));
         Ok(())

@@ -64,6 +64,11 @@ impl Timers {
         due
     }
 
+    /// Takes those of another.
+    pub fn absorb(&mut self, other: &mut Timers) {
+        self.0.append(&mut other.0);
+    }
+
     /// Forgets all of them.
     pub fn clear(&mut self) {
         self.0.clear();

@@ -13,9 +13,9 @@ use causeway_shm::Counter;
 use causeway_wire::datagram::{Datagram, HEADER_LEN, MAX_PAYLOAD};
 
 use crate::core::Core;
-use crate::endpoint::State;
 use crate::gid;
 use crate::qp_entry::{Link, QpEntry, QueuePairs};
+use crate::state::State;
 use crate::udp::{BATCH_BYTES, UdpWire};
 use crate::way::Way;
 use crate::ways::WayReader;
@@ -131,7 +131,9 @@ impl Batch {
     /// Sends datagrams; `false` where the socket has no room for them.
     fn send(&self, wire: &UdpWire, bytes: &[u8]) -> bool {
         let segment = (self.segment < bytes.len()).then_some(self.segment);
-        let port = wire.ports.get(self.rank);
+        let Some(port) = wire.ports.get(self.rank) else {
+            return true;
+        };
         let sent = port.send(self.dst, Some(self.src), bytes, segment, self.may_fragment);
         // Any other failure loses the datagrams, as the network may.
         !sent.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
@@ -168,7 +170,8 @@ pub(crate) fn pump(
     let QpEntry { qp, link, .. } = entry;
     let Link::Datagrams(ud) = link else { return };
     let rank = wire.ports.rank(qp.qpn());
-    let most = wire.ports.get(rank).max_gso_segments().max(1);
+    let port = wire.ports.get(rank);
+    let most = port.map_or(1, |port| port.max_gso_segments().max(1));
     let (mut end, mut count) = (0, 0);
     let mut batch: Option<Batch> = None;
     ud.send_unsent(wire);

@@ -63,6 +63,8 @@ pub(crate) struct UdpWire {
     pub held: usize,
     /// What was posted may wait for more to go with.
     pub gathers: bool,
+    /// Something may be waiting so, or for room.
+    pub has_gathered: Arc<AtomicBool>,
     /// Queue pairs of which something may be waiting so.
     pub gathered: Vec<u32>,
     /// Looks at the ports, ever.
@@ -143,6 +145,7 @@ impl UdpWire {
             beyond: 0,
             held: 0,
             gathers: true,
+            has_gathered: Arc::default(),
             gathered: Vec::new(),
             looks: 0,
             buffer,
@@ -158,25 +161,25 @@ impl UdpWire {
     pub fn enter(&mut self, qpn: u32, link: &mut UdpLink) {
         self.links += 1;
         link.rank = self.ports.rank(qpn);
-        if link.rank > 0 {
-            self.beyond += 1;
-            return;
+        match self.ports.first() {
+            Some((rank, port)) if rank == link.rank => {
+                link.lane = link.src.is_some_and(|src| port.open_lane(src, link.dst));
+                self.lanes += u32::from(link.lane);
+            }
+            _ => self.beyond += 1,
         }
-        let port = self.ports.first();
-        link.lane = link.src.is_some_and(|src| port.open_lane(src, link.dst));
-        self.lanes += u32::from(link.lane);
     }
 
     /// A UD queue pair receives at its slot's port.
     pub fn enter_datagrams(&mut self, qpn: u32) {
         self.datagrams += 1;
-        self.beyond += u32::from(self.ports.rank(qpn) > 0);
+        self.beyond += u32::from(!self.ports.is_first(self.ports.rank(qpn)));
     }
 
     /// It does no longer; what it `holds` goes.
     pub fn leave_datagrams(&mut self, qpn: u32, holds: usize) {
         self.datagrams -= 1;
-        self.beyond -= u32::from(self.ports.rank(qpn) > 0);
+        self.beyond -= u32::from(!self.ports.is_first(self.ports.rank(qpn)));
         self.held -= holds;
     }
 
@@ -186,12 +189,15 @@ impl UdpWire {
             return;
         };
         self.links -= 1;
-        self.beyond -= u32::from(link.rank > 0);
-        let words = self.ports.words(link.rank);
-        words.say(qpn_index(entry.qp.qpn()), None);
+        self.beyond -= u32::from(!self.ports.is_first(link.rank));
+        if let Some(words) = self.ports.words(link.rank) {
+            words.say(qpn_index(entry.qp.qpn()), None);
+        }
         if let Some(src) = link.src.filter(|_| std::mem::take(&mut link.lane)) {
             self.lanes -= 1;
-            self.ports.first().close_lane(src, link.dst);
+            if let Some((_, port)) = self.ports.first() {
+                port.close_lane(src, link.dst);
+            }
         }
     }
 
@@ -203,7 +209,10 @@ impl UdpWire {
 
     /// What a connection has received is acknowledged, should this process end now.
     fn note_words(&mut self, qpn: u32, link: &UdpLink) {
-        let (table, index) = (self.ports.words(link.rank), qpn_index(qpn));
+        let index = qpn_index(qpn);
+        let Some(table) = self.ports.words(link.rank) else {
+            return;
+        };
         let Some((acks, epoch)) = link.conn.last_acks() else {
             return table.say(index, None);
         };
@@ -243,13 +252,15 @@ impl UdpWire {
         let lonely = self.links + self.datagrams - self.beyond == self.lanes;
         // What came before there was a socket for its sender comes first.
         if everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY) {
-            let first = self.ports.first();
-            let found = first.recv(|src, dst, bytes| f(0, src, dst, bytes));
-            received = found.unwrap_or_default();
+            if let Some((rank, first)) = self.ports.first() {
+                let found = first.recv(|src, dst, bytes| f(rank, src, dst, bytes));
+                received = found.unwrap_or_default();
+            }
         }
-        if everywhere || self.lanes > 0 {
-            let first = self.ports.first();
-            let more = first.recv_lanes(everywhere, |src, dst, bytes| f(0, src, dst, bytes));
+        if (everywhere || self.lanes > 0)
+            && let Some((rank, first)) = self.ports.first()
+        {
+            let more = first.recv_lanes(everywhere, |src, dst, bytes| f(rank, src, dst, bytes));
             received = received.and(more.unwrap_or_default());
         }
         if everywhere || self.beyond > 0 {
@@ -286,6 +297,11 @@ impl UdpLink {
             told: false,
             reported: Stats::default(),
         }
+    }
+
+    /// The socket for its peer is one of those that are looked at together.
+    pub fn forget_lane(&mut self) {
+        self.lane = false;
     }
 
     /// Tells of a peer of another version: once, since it repeats its requests.
@@ -333,7 +349,10 @@ impl UdpLink {
         now: Instant,
     ) -> bool {
         let bytes = &wire.buffer[..end];
-        let (outsides, port) = (&core.outsides, wire.ports.get(self.rank));
+        let Some(port) = wire.ports.get(self.rank) else {
+            return true;
+        };
+        let outsides = &core.outsides;
         let sent = outsides.with(|parts| self.send(port, bytes, parts, shape));
         if sent == Sent::Done {
             return true;
@@ -355,7 +374,9 @@ impl UdpLink {
         let Some(batch) = self.unsent.take() else {
             return true;
         };
-        let port = ports.get(self.rank);
+        let Some(port) = ports.get(self.rank) else {
+            return true;
+        };
         if self.send(port, &batch.bytes, &[], batch.shape) != Sent::NoRoom {
             self.retry_at = None;
             return true;
@@ -410,6 +431,7 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
     udp.conn.hold_new_requests(gather);
     if gather && !std::mem::replace(&mut udp.gathered, true) {
         wire.gathered.push(qp.qpn());
+        wire.has_gathered.store(true, Ordering::Relaxed);
     }
     if !udp.send_unsent(&wire.ports) {
         udp.retry_at = Some(now + RETRY_AFTER);
@@ -431,7 +453,8 @@ pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now
 
 /// Sends all the datagrams that a connection yields, in batches.
 fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire, now: Instant) {
-    let most = wire.ports.get(udp.rank).max_gso_segments().max(1);
+    let port = wire.ports.get(udp.rank);
+    let most = port.map_or(1, |port| port.max_gso_segments().max(1));
     let room = udp.conn.max_datagram();
     let mut end = 0;
     let mut count = 0;
@@ -535,8 +558,9 @@ pub(crate) fn receive(
         });
         wire.held += held;
         for (rank, src, dst, reset, len) in strangers {
-            let port = wire.ports.get(rank);
-            let _ = port.send(src, dst, &reset[..len], None, false);
+            if let Some(port) = wire.ports.get(rank) {
+                let _ = port.send(src, dst, &reset[..len], None, false);
+            }
         }
         any |= received.datagrams > 0;
         wire.stream |= received.more;

@@ -8,10 +8,11 @@ use causeway_proto::trp::Budget;
 use causeway_proto::types::{QpState, Service};
 
 use crate::clock::{self, Now};
-use crate::endpoint::{Shared, State};
+use crate::endpoint::Shared;
 use crate::errand::Errand;
 use crate::qp_entry::{Link, QpEntry};
 use crate::silence::{LOOK, Verdict, patience};
+use crate::state::State;
 
 /// A look that is later than this says nothing of what was before.
 const AWAY: Duration = Duration::from_millis(750);
@@ -113,7 +114,7 @@ impl Shared {
             return;
         }
         let now = clock::now();
-        let mut state = self.state.lock();
+        let (_, mut state) = self.engines.lock(qpn);
         let Some(entry) = state.qp(qpn) else { return };
         entry.silence.bear(now);
         if let Link::Udp(udp) = &mut entry.link {

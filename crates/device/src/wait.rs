@@ -14,6 +14,7 @@ use rustix::event::{PollFd, PollFlags};
 use crate::channel::EventQueue;
 use crate::clock::{self, Now, earlier};
 use crate::endpoint::Shared;
+use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::Errno;
 use crate::signals::{self, Held};
 
@@ -32,6 +33,21 @@ enum Woken {
     Interrupted,
     /// The program cancels the thread.
     Cancelled,
+}
+
+/// How many calls had made progress at each engine after this thread looked last.
+#[derive(Default)]
+struct Seen([u64; ENGINES_MAX]);
+
+impl Seen {
+    /// Whether no other thread has made progress there since.
+    fn is_quiet(&self, engine: &Engine) -> bool {
+        self.0[usize::from(engine.number) % ENGINES_MAX] == engine.activity()
+    }
+
+    fn note(&mut self, engine: &Engine) {
+        self.0[usize::from(engine.number) % ENGINES_MAX] = engine.activity();
+    }
 }
 
 impl Shared {
@@ -92,8 +108,9 @@ impl Shared {
             return None;
         }
         queue.holding(|| {
+            let mut seen = Seen::default();
             while wait.again() {
-                self.look();
+                self.look(&mut seen);
                 let found = take();
                 if found.is_some() || wait.looked() >= most {
                     return found;
@@ -103,9 +120,20 @@ impl Shared {
         })
     }
 
-    /// A pass of a thread that looks. It never waits for the lock: who holds that makes progress.
-    fn look(&self) {
-        let Some(mut state) = self.state.try_lock() else {
+    /// A pass of a thread that looks, over all engines. It never waits for a lock: a thread that
+    /// holds one makes progress, and so does one that polls one of several engines.
+    fn look(&self, seen: &mut Seen) {
+        let one = self.engines.count() == 1;
+        for engine in self.engines.iter() {
+            if one || seen.is_quiet(engine) {
+                self.look_at(engine);
+            }
+            seen.note(engine);
+        }
+    }
+
+    fn look_at(&self, engine: &Engine) {
+        let Some(mut state) = engine.state.try_lock() else {
             return std::hint::spin_loop();
         };
         let now = Now::default();
@@ -116,7 +144,7 @@ impl Shared {
             // Of this thread there will be none.
             state.give_up_replies(&now);
         }
-        self.note_activity(&now);
+        engine.note_activity(&now);
         let errands = !state.errands.is_empty();
         drop(state);
         if errands {
@@ -158,11 +186,12 @@ impl Shared {
 
     fn progress_once(&self) {
         let now = Now::default();
-        let mut state = self.state.lock();
-        state.progress_everywhere(&now);
-        self.note_activity(&now);
-        let errands = !state.errands.is_empty();
-        drop(state);
+        let mut errands = false;
+        self.engines.each(|engine, state| {
+            state.progress_everywhere(&now);
+            engine.note_activity(&now);
+            errands |= !state.errands.is_empty();
+        });
         if errands {
             self.send_envoy();
         }
@@ -174,20 +203,27 @@ impl Shared {
         let now = Now::default();
         now.get();
         self.arm();
-        let mut state = self.state.lock();
-        // What is at the port ends the sleep: no need to look.
-        let worked = state.progress_but_port(&now);
-        self.note_activity(&now);
-        if !worked && state.awaits_reply() {
-            state.give_up_replies(&now);
-        }
-        let deadline = earlier(state.timers.next(), state.look_for_silence(&now));
-        let errands = !state.errands.is_empty();
-        if !worked {
-            self.source_deadline
-                .store(deadline.map_or(u64::MAX, |d| d.0), Ordering::SeqCst);
-        }
-        drop(state);
+        let (mut worked, mut errands, mut deadline) = (false, false, None);
+        // Before the looks: a post that comes later than the look at its engine wakes this thread.
+        let before = self.source_deadline.swap(u64::MAX, Ordering::SeqCst);
+        self.engines.each(|engine, state| {
+            // What is at the ports ends the sleep: no need to look.
+            let some = state.progress_but_port(&now);
+            engine.note_activity(&now);
+            if !some && state.awaits_reply() {
+                state.give_up_replies(&now);
+            }
+            worked |= some;
+            deadline = earlier(deadline, state.timers.next());
+            deadline = earlier(deadline, state.look_for_silence(&now));
+            errands |= !state.errands.is_empty();
+        });
+        let until = if worked {
+            before
+        } else {
+            deadline.map_or(u64::MAX, |d| d.0)
+        };
+        self.source_deadline.store(until, Ordering::SeqCst);
         if errands {
             self.send_envoy();
         }
@@ -206,9 +242,7 @@ impl Shared {
         self.source_deadline.store(0, Ordering::SeqCst);
         // If not, the next pass says so.
         let _ = self.has_descriptors();
-        for port in &fds[2..] {
-            self.note_errors(port.revents());
-        }
+        self.note_errors(&fds[2..]);
         if !fds[1].revents().is_empty() {
             self.heed(self.doorbell.drain());
         }

@@ -5,8 +5,8 @@ use std::sync::atomic::Ordering;
 
 use super::HOT_RINGS;
 use crate::clock::Now;
-use crate::endpoint::State;
 use crate::hot::Hot;
+use crate::state::State;
 
 /// Looks at the only ring of a program that polls it, in one pass.
 const LOOKS: u32 = 64;
@@ -37,7 +37,7 @@ impl State {
     pub(super) fn take_plain(&mut self, now: &Now) -> Found {
         let port = self.udp.links + self.udp.datagrams > 0;
         let lost = self.lost.load(Ordering::Relaxed);
-        if port || lost || !self.pending.is_empty() || !self.inbox.is_empty() {
+        if port || lost || !self.pending.is_empty() || !self.inbox.is_empty(self.slots) {
             return Found::LongWay;
         }
         // A deadline may be that of a wait which is over: it alone does not make the way long.
@@ -60,9 +60,9 @@ impl State {
     fn take_plain_from_one(&mut self, long: bool, now: &Now) -> Found {
         // What was received is acknowledged by the next pass, if no answer does it before.
         let owed = self.unsettled.len();
-        let looks = match self.fruitless < PATIENT_PASSES && owed == 0 {
-            true => LOOKS_PATIENT,
-            false => LOOKS,
+        let looks = match self.crowded {
+            true => 1,
+            false => self.looks_alone(owed),
         };
         let found = self.take_plain_from(0, looks, now);
         if found == Found::Taken {
@@ -74,6 +74,15 @@ impl State {
         match found {
             Found::Nothing if long => Found::LongWay,
             found => found,
+        }
+    }
+
+    /// Looks of the only thread that polls.
+    #[inline(always)]
+    fn looks_alone(&self, owed: usize) -> u32 {
+        match self.fruitless < PATIENT_PASSES && owed == 0 {
+            true => LOOKS_PATIENT,
+            false => LOOKS,
         }
     }
 

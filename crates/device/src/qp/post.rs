@@ -8,10 +8,10 @@ use causeway_proto::types::{RecvWr, SendWr};
 use super::Qp;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
-use crate::endpoint::{Shared, State};
 use crate::errno::Errno;
 use crate::qp_entry::{Link, QpEntry};
 use crate::ring::{self, OneSided, RingLink, TwoSided};
+use crate::state::State;
 
 impl Qp {
     /// Whether it is worth while to try the short way.
@@ -26,8 +26,7 @@ impl Qp {
     #[inline(always)]
     #[must_use]
     pub fn post_one_sided(&self, wr: &OneSided) -> bool {
-        let shared: &Shared = self.shared();
-        let mut state = shared.state.lock();
+        let (engine, mut state) = self.lock();
         let Some((ring, qp, core)) = state.short_way(self.qpn) else {
             return false;
         };
@@ -36,7 +35,7 @@ impl Qp {
         }
         // It is complete at once, so nobody has anything to mind for it afterwards.
         state.note_posted();
-        shared.note_call();
+        engine.note_call();
         true
     }
 
@@ -45,8 +44,7 @@ impl Qp {
     #[inline(never)]
     #[must_use]
     pub fn post_two_sided(&self, wr: &TwoSided) -> bool {
-        let shared: &Shared = self.shared();
-        let mut guard = shared.state.lock();
+        let (engine, mut guard) = self.lock();
         let state = &mut *guard;
         let Some((ring, qp, core)) = state.short_way(self.qpn) else {
             return false;
@@ -61,10 +59,10 @@ impl Qp {
         if !std::mem::replace(&mut state.unanswered, true) {
             deadline = earlier(deadline, Some(state.look_at));
         }
-        shared.note_call();
+        engine.note_call();
         let errands = !state.errands.is_empty();
         drop(guard);
-        shared.mind(deadline, errands);
+        self.shared().mind(deadline, errands);
         true
     }
 
@@ -108,7 +106,7 @@ impl Qp {
         post: impl FnOnce(&mut QpEntry, &mut Core) -> Result<(), E>,
     ) -> Result<(), E> {
         let shared = self.shared();
-        let mut guard = shared.state.lock();
+        let (engine, mut guard) = self.lock();
         let state = &mut *guard;
         let now = Now::default();
         let Some(entry) = state.qps.place_mut(self.qpn) else {
@@ -135,7 +133,7 @@ impl Qp {
             state.heat(self.qpn);
             state.send_now(self.qpn, &now);
         }
-        shared.note_activity(&now);
+        engine.note_activity(&now);
         // Who sleeps without a limit is to look at the peer now and then, from now on.
         state.unanswered |= owed;
         let look_at = owed.then_some(state.look_at);
@@ -154,7 +152,7 @@ impl Qp {
         &self,
         wrs: impl Iterator<Item = Result<RecvWr, Errno>>,
     ) -> Result<(), (usize, Errno)> {
-        let mut guard = self.shared().state.lock();
+        let (_, mut guard) = self.lock();
         let state = &mut *guard;
         let Some(entry) = state.qps.place_mut(self.qpn) else {
             return Err((0, Errno(libc::EINVAL)));

@@ -1,16 +1,16 @@
 //! Accesses by peers to this endpoint's memory: waiting for their end, and evicting who does not
 //! end one.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
 use crate::clock;
-use crate::endpoint::{Shared, State};
+use crate::endpoint::Shared;
 use crate::errand::Errand;
 use crate::limits::LEASE;
 use crate::qp_entry::Link;
+use crate::state::State;
 use crate::watches::Accesses;
 
 /// How long the end of an access is watched for without sleeping.
@@ -52,7 +52,7 @@ impl Shared {
         let begun = clock::now();
         loop {
             let elapsed = clock::now().since(begun);
-            let late = self.watches.in_flight(what);
+            let late = self.common.watches.in_flight(what);
             if late.is_empty() {
                 return Vec::new();
             }
@@ -69,13 +69,18 @@ impl Shared {
 
     /// Evicts the peers of queue pairs: see [`State::evict`].
     fn evict(&self, late: &[u32]) -> Vec<u32> {
-        self.state.lock().evict(late, &self.evicted_from)
+        let mut domains = Vec::new();
+        for qpn in late {
+            let (_, mut state) = self.engines.lock(*qpn);
+            domains.extend(state.evict(&[*qpn]));
+        }
+        domains
     }
 
     /// As [`Shared::give_up_segments`], by the envoy.
     pub fn give_up_segments_later(&self, domains: &[u32]) {
         if !domains.is_empty() {
-            let mut state = self.state.lock();
+            let mut state = self.engines.first().state.lock();
             state
                 .errands
                 .extend(domains.iter().copied().map(Errand::GiveUp));
@@ -90,7 +95,7 @@ impl Shared {
         for segment in segments.collect::<Vec<_>>() {
             self.sharing.renew(self, segment);
         }
-        self.evicted_from.remove(domains);
+        self.common.evicted_from.remove(domains);
     }
 }
 
@@ -115,14 +120,13 @@ impl State {
     pub fn fail_late(&mut self) {
         let qps = &self.qps;
         let late = self.core.watches.take_late(|qpn| qps.has(qpn));
-        let evicted_from = Arc::clone(&self.evicted_from);
-        let domains = self.evict(&late, &evicted_from);
+        let domains = self.evict(&late);
         self.errands.extend(domains.into_iter().map(Errand::GiveUp));
     }
 
     /// Evicts the peers of queue pairs, and returns the protection domains concerned, each of which
     /// is to be given to [`Shared::give_up_segments`] once.
-    fn evict(&mut self, late: &[u32], evicted_from: &EvictedFrom) -> Vec<u32> {
+    fn evict(&mut self, late: &[u32]) -> Vec<u32> {
         let mut domains = Vec::new();
         for &qpn in late {
             let Some(entry) = self.qps.place_mut(qpn) else {
@@ -139,7 +143,7 @@ impl State {
         self.flush_pending(&clock::Now::default());
         domains.sort_unstable();
         domains.dedup();
-        evicted_from.add(&domains);
+        self.evicted_from.add(&domains);
         domains
     }
 }

@@ -6,6 +6,7 @@
 
 mod answers;
 mod broker;
+mod engines;
 mod memory;
 mod parting;
 mod peer;

@@ -1,0 +1,348 @@
+//! The progress engines of an endpoint.
+//!
+//! Queue pairs, completion queues and shared receive queues that are connected with each other,
+//! because a queue pair completes to the ones and receives from the others, are the business of one
+//! *engine*: one lock, its own UDP ports, timers, and lists of what is to be done. Two threads with
+//! queues of their own take two locks, and write no line in common. An endpoint begins with one
+//! engine, and gets another when a queue pair is created that has nothing to do with those there
+//! are: as many as there are processors. A queue pair that completes to queues of two engines makes
+//! them one ([`crate::merge`]).
+//!
+//! No thread holds two of the locks, but who creates a queue pair: under the registry's lock, in
+//! the order of the engines. What all engines share (regions, address handles, peers' accesses) is
+//! looked up without a lock, or under one that is taken last.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use causeway_favour::{Favoured, FavouredGuard};
+use causeway_identity::{QPN_INDEX_BITS, Slot};
+use causeway_shm::layout::STATS_SETS;
+use rustix::event::epoll;
+
+use crate::clock::Now;
+use crate::errno::Errno;
+use crate::qps::{Numbering, SLOTS};
+use crate::state::State;
+
+/// Most engines of an endpoint.
+pub(crate) const ENGINES_MAX: usize = STATS_SETS;
+/// Calls for one reading of the clock, where nothing else needs it.
+const CALLS_PER_TIME: u64 = 16;
+
+/// One of them. Nothing of another thread's lies in the same line.
+#[repr(align(128))]
+pub(crate) struct Engine {
+    pub number: u8,
+    pub state: Favoured<State>,
+    /// Counts calls that made progress, so that the helper leaves an active program alone.
+    activity: AtomicU64,
+    /// When the program last made progress itself.
+    last_call: AtomicU64,
+    /// Some of what was posted waits to go with more.
+    gathers: Arc<AtomicBool>,
+    /// By the number of another engine, how many calls had made progress there when a thread of
+    /// this one looked last.
+    seen: [AtomicU64; ENGINES_MAX],
+    /// One of its ports polled as in error: what there is to it is to be looked at.
+    port_errors: Arc<AtomicBool>,
+}
+
+/// Where an object's state is, and what can be told of it without the engine's lock.
+#[derive(Debug, Default)]
+pub(crate) struct At {
+    /// The number of an engine.
+    engine: AtomicU8,
+    /// A completion queue holds something, or has overrun.
+    pub ready: AtomicBool,
+    /// How many calls had made progress at the engine when this queue was polled last, and how
+    /// often it was not even looked at since.
+    seen: AtomicU64,
+    skipped: AtomicU32,
+}
+
+/// The engines of an endpoint.
+pub(crate) struct Engines {
+    numbering: Numbering,
+    engines: [OnceLock<Box<Engine>>; ENGINES_MAX],
+    /// By the rank of a slot ([`Numbering::rank`]).
+    of_rank: [AtomicU8; SLOTS],
+    /// Watches the ports of all engines but the first.
+    others: OwnedFd,
+}
+
+impl At {
+    /// With the first engine.
+    pub fn first() -> Arc<At> {
+        Arc::default()
+    }
+
+    pub fn get(&self) -> u8 {
+        self.engine.load(Ordering::Acquire)
+    }
+
+    /// The queue has been polled, with progress at its engine.
+    #[inline]
+    pub fn note_polled(&self, engine: &Engine) {
+        self.seen.store(engine.activity(), Ordering::Relaxed);
+    }
+
+    /// Called under the locks of both engines.
+    pub fn set(&self, engine: u8) {
+        self.engine.store(engine, Ordering::Release);
+    }
+}
+
+/// Polls of an empty queue in a row that leave progress to other threads.
+const SKIPPED_MOST: u32 = 1024;
+
+impl Engine {
+    /// Whether several threads take its lock.
+    #[inline]
+    pub fn is_crowded(&self) -> bool {
+        // SAFETY: a look, which takes nothing.
+        !unsafe { self.state.raw() }.is_mine()
+    }
+
+    /// Whether a poll of a completion queue may do without the lock: it is empty, and another
+    /// thread has made progress since it was polled last. A thread that is favoured by the lock
+    /// pays nothing for it, and never leaves it at that.
+    #[inline]
+    pub fn is_served(&self, at: &At) -> bool {
+        if !self.is_crowded() || at.ready.load(Ordering::Acquire) {
+            return false;
+        }
+        let calls = self.activity();
+        let skipped = at.skipped.load(Ordering::Relaxed);
+        let served = at.seen.load(Ordering::Relaxed) != calls && skipped < SKIPPED_MOST;
+        at.seen.store(calls, Ordering::Relaxed);
+        let skipped = if served { skipped + 1 } else { 0 };
+        at.skipped.store(skipped, Ordering::Relaxed);
+        served
+    }
+
+    pub fn new(state: State) -> Self {
+        Engine {
+            number: state.number,
+            activity: AtomicU64::new(0),
+            last_call: AtomicU64::new(0),
+            gathers: Arc::clone(&state.udp.has_gathered),
+            seen: [const { AtomicU64::new(0) }; ENGINES_MAX],
+            port_errors: Arc::clone(&state.udp.errors),
+            state: Favoured::new(state),
+        }
+    }
+
+    /// The states of two engines, which are others.
+    pub fn lock_both<'a>(
+        one: &'a Engine,
+        other: &'a Engine,
+    ) -> (FavouredGuard<'a, State>, FavouredGuard<'a, State>) {
+        if one.number < other.number {
+            let state = one.state.lock();
+            (state, other.state.lock())
+        } else {
+            let state = other.state.lock();
+            (one.state.lock(), state)
+        }
+    }
+
+    /// The program makes progress itself: the helper may leave it alone. Called under the lock.
+    #[inline]
+    pub fn note_activity(&self, now: &Now) {
+        // The clock costs as much as the rest of a fruitless poll: not every call reads it.
+        if self.count_call().is_multiple_of(CALLS_PER_TIME) || now.known().is_some() {
+            self.note_time(now);
+        }
+    }
+
+    /// As [`Engine::note_activity`], for a caller that has no use for the time.
+    #[inline(always)]
+    pub fn note_call(&self) {
+        if self.count_call().is_multiple_of(CALLS_PER_TIME) {
+            self.note_time(&Now::default());
+        }
+    }
+
+    /// Counts a call that made progress; how many there were before.
+    #[inline(always)]
+    fn count_call(&self) -> u64 {
+        // Under the lock, so no update is lost; a plain store spares the locked add.
+        let before = self.activity.load(Ordering::Relaxed);
+        self.activity
+            .store(before.wrapping_add(1), Ordering::Relaxed);
+        before
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn note_time(&self, now: &Now) {
+        self.last_call.store(now.get().0, Ordering::Relaxed);
+    }
+
+    /// How many calls have made progress.
+    pub fn activity(&self) -> u64 {
+        self.activity.load(Ordering::Relaxed)
+    }
+
+    /// When one last did, or some calls before.
+    pub fn last_call(&self) -> u64 {
+        self.last_call.load(Ordering::Relaxed)
+    }
+
+    /// Whether some of what was posted waits to go with more.
+    pub fn has_gathered(&self) -> bool {
+        self.gathers.load(Ordering::Relaxed)
+    }
+
+    /// A port polled as in error, or may have.
+    pub fn note_port_errors(&self) {
+        self.port_errors.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Engines {
+    /// One.
+    ///
+    /// # Errors
+    /// What epoll_create1(2) reports.
+    pub fn new(numbering: Numbering, first: State) -> Result<Self, Errno> {
+        let others = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(std::io::Error::from)?;
+        let engines = [const { OnceLock::new() }; ENGINES_MAX];
+        let _ = engines[0].set(Box::new(Engine::new(first)));
+        Ok(Engines {
+            numbering,
+            engines,
+            of_rank: [const { AtomicU8::new(0) }; SLOTS],
+            others,
+        })
+    }
+
+    /// The first.
+    #[inline(always)]
+    pub fn first(&self) -> &Engine {
+        match self.engines[0].get() {
+            Some(first) => first,
+            None => unreachable!("set when the endpoint was made"),
+        }
+    }
+
+    /// The engine with a number, the first if there is none.
+    #[inline(always)]
+    pub fn get(&self, number: u8) -> &Engine {
+        let engine = self.engines.get(usize::from(number));
+        match engine.and_then(OnceLock::get) {
+            Some(engine) => engine,
+            None => self.first(),
+        }
+    }
+
+    /// All of them.
+    #[inline]
+    pub fn iter(&self) -> impl Iterator<Item = &Engine> {
+        let engines = self.engines.iter().map_while(OnceLock::get);
+        engines.map(|engine| &**engine)
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.iter().count()
+    }
+
+    /// Adds one. Called by one thread at a time, while there are fewer than [`ENGINES_MAX`].
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) reports.
+    pub fn add(&self, state: State) -> Result<&Engine, Errno> {
+        for source in state.udp.ports.sources() {
+            self.watch(source)?;
+        }
+        let number = state.number;
+        let engine = Box::new(Engine::new(state));
+        if let Some(place) = self.engines.get(usize::from(number)) {
+            let _ = place.set(engine);
+        }
+        Ok(self.get(number))
+    }
+
+    pub fn numbering(&self) -> Numbering {
+        self.numbering
+    }
+
+    /// Watches one more socket of an engine that is not the first.
+    ///
+    /// # Errors
+    /// What epoll_ctl(2) reports.
+    pub fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.others, fd, data, epoll::EventFlags::IN).map_err(std::io::Error::from)?;
+        Ok(())
+    }
+
+    /// Readable when something has come to a port of an engine that is not the first.
+    pub fn others(&self) -> BorrowedFd<'_> {
+        self.others.as_fd()
+    }
+
+    /// A slot's queue pairs are an engine's. Called under the locks of that one, and of the one
+    /// whose they were.
+    pub fn assign(&self, slot: Slot, to: &Engine) {
+        let rank = self.numbering.rank_of(slot);
+        self.of_rank[rank].store(to.number, Ordering::Release);
+    }
+
+    fn number_of(&self, qpn: u32) -> u8 {
+        let rank = self.numbering.index(qpn) >> QPN_INDEX_BITS;
+        self.of_rank
+            .get(rank)
+            .map_or(0, |number| number.load(Ordering::Acquire))
+    }
+
+    /// The engine of a queue pair's number, and its state.
+    pub fn lock(&self, qpn: u32) -> (&Engine, FavouredGuard<'_, State>) {
+        loop {
+            let number = self.number_of(qpn);
+            let engine = self.get(number);
+            let state = engine.state.lock();
+            // Queue pairs move under both locks.
+            if self.number_of(qpn) == number {
+                return (engine, state);
+            }
+        }
+    }
+
+    /// The engine where an object's state is, and that engine's.
+    #[inline(always)]
+    pub fn lock_at(&self, at: &At) -> (&Engine, FavouredGuard<'_, State>) {
+        loop {
+            let number = at.get();
+            let engine = self.get(number);
+            let state = engine.state.lock();
+            if at.get() == number {
+                return (engine, state);
+            }
+        }
+    }
+
+    /// The engines but `own` that no thread seems to serve: none has made progress there since a
+    /// thread of `own` looked last.
+    pub fn unserved(&self, own: &Engine) -> impl Iterator<Item = &Engine> {
+        let others = self.iter().filter(|other| other.number != own.number);
+        others.filter(|other| {
+            let calls = other.activity();
+            let seen = &own.seen[usize::from(other.number)];
+            seen.load(Ordering::Relaxed) == calls || {
+                seen.store(calls, Ordering::Relaxed);
+                false
+            }
+        })
+    }
+
+    /// Calls on the state of each.
+    pub fn each(&self, mut f: impl FnMut(&Engine, &mut State)) {
+        for engine in self.iter() {
+            f(engine, &mut engine.state.lock());
+        }
+    }
+}

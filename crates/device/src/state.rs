@@ -1,0 +1,176 @@
+//! What an engine's lock guards, and what all engines of an endpoint have in common.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use causeway_identity::Slot;
+use causeway_proto::Instant;
+use causeway_shm::{Inbox, MrTable as Directory, Segment, Slots, Stats};
+
+use crate::core::Core;
+use crate::errand::Errand;
+use crate::errno::Errno;
+use crate::hot::Hot;
+use crate::mr::{MrReader, MrTable};
+use crate::ports::Ports;
+use crate::qp_entry::{QpEntry, QueuePairs};
+use crate::qps::Numbering;
+use crate::sharing::EvictedFrom;
+use crate::spin::Spin;
+use crate::timers::Timers;
+use crate::udp::UdpWire;
+use crate::watches::Watches;
+use crate::ways::{WayReader, Ways};
+
+/// What an engine's lock guards.
+pub(crate) struct State {
+    /// The engine's number.
+    pub number: u8,
+    pub core: Core,
+    pub qps: QueuePairs,
+    /// How many of them are connected by rings.
+    pub rings: u32,
+    /// Where address handles lead.
+    pub ways: WayReader,
+    pub inbox: Inbox,
+    /// The slots whose queue pairs' bits in the inbox are looked at.
+    pub slots: Slots,
+    pub udp: UdpWire,
+    /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
+    pub hot: Vec<Hot>,
+    /// Which of them the next pass begins with.
+    pub turn: usize,
+    /// Rings on which something was received that the peer has not been told of.
+    pub unsettled: Vec<u32>,
+    /// Connections over UDP whose acknowledgment waits for a reply of the program's to carry it.
+    pub awaiting: Vec<u32>,
+    /// Queue pairs with something to send that could not be sent yet.
+    pub pending: Vec<u32>,
+    /// When something is to be done without any input.
+    pub timers: Timers,
+    /// What the envoy is to ask of the broker.
+    pub errands: Vec<Errand>,
+    /// Protection domains from which a peer was evicted.
+    pub evicted_from: Arc<EvictedFrom>,
+    /// Passes that had a deadline to mind.
+    pub passes: u32,
+    /// Looks at the only ring in vain since something came or was posted.
+    pub fruitless: u32,
+    /// Polls of completion queues since something last came.
+    pub spin: Spin,
+    /// The pass is that of one of several threads: it looks once, and lets the others go on.
+    pub crowded: bool,
+    /// Completions that polls have taken since one last looked for more.
+    pub unlooked: usize,
+    /// Polls of completion queues in vain, ever.
+    pub vain_polls: u32,
+    /// Some peer may owe an answer, and when that is looked at next.
+    pub unanswered: bool,
+    pub look_at: Instant,
+    /// Passes over that.
+    pub unanswered_passes: u32,
+    /// The device has failed ([`crate::lost`]).
+    pub lost: Arc<AtomicBool>,
+}
+
+/// What all engines of an endpoint have in common. Each part is thread-safe.
+pub(crate) struct Common {
+    numbering: Numbering,
+    /// That of the inbox.
+    segment: Arc<Segment>,
+    inbox: Inbox,
+    /// Memory regions and windows.
+    pub mrs: Arc<MrTable>,
+    /// Accesses of peers on this host to them.
+    pub watches: Arc<Watches>,
+    pub evicted_from: Arc<EvictedFrom>,
+    /// Where address handles lead.
+    pub ways: Arc<Ways>,
+    pub lost: Arc<AtomicBool>,
+}
+
+impl Common {
+    /// Of an endpoint with this inbox, in that segment, and this table of memory regions.
+    pub fn new(
+        numbering: Numbering,
+        (segment, inbox): (Arc<Segment>, Inbox),
+        directory: Directory,
+    ) -> Self {
+        Common {
+            numbering,
+            segment,
+            inbox,
+            mrs: Arc::new(MrTable::new(directory)),
+            watches: Arc::default(),
+            evicted_from: Arc::default(),
+            ways: Arc::new(Ways::new()),
+            lost: Arc::default(),
+        }
+    }
+
+    /// The state of an engine without objects, to be put under a lock that [`Shared::reclaim`]
+    /// waits for.
+    ///
+    /// [`Shared::reclaim`]: crate::endpoint::Shared::reclaim
+    ///
+    /// # Errors
+    /// What epoll_create1(2) reports.
+    pub fn new_state(&self, number: u8) -> Result<State, Errno> {
+        let set = usize::from(number);
+        let stats = Stats::open(Arc::clone(&self.segment), set).map_err(|_| Errno(libc::EPROTO))?;
+        // SAFETY: they are the state's, which is under one lock, and `Shared::reclaim` waits for
+        // that.
+        let (mrs, ways) = unsafe {
+            let mrs = MrReader::new(Arc::clone(&self.mrs));
+            (mrs, WayReader::new(Arc::clone(&self.ways)))
+        };
+        let core = Core::new(self.numbering, stats, mrs, Arc::clone(&self.watches));
+        Ok(State {
+            number,
+            core,
+            qps: QueuePairs::new(self.numbering),
+            rings: 0,
+            ways,
+            inbox: self.inbox.clone(),
+            slots: Slots::default(),
+            udp: UdpWire::new(Ports::new(self.numbering)?),
+            hot: Vec::new(),
+            turn: 0,
+            unsettled: Vec::new(),
+            awaiting: Vec::new(),
+            pending: Vec::new(),
+            timers: Timers::default(),
+            errands: Vec::new(),
+            evicted_from: Arc::clone(&self.evicted_from),
+            passes: 0,
+            fruitless: 0,
+            spin: Spin::default(),
+            crowded: false,
+            unlooked: 0,
+            vain_polls: 0,
+            unanswered: false,
+            look_at: Instant(0),
+            unanswered_passes: 0,
+            lost: Arc::clone(&self.lost),
+        })
+    }
+}
+
+impl State {
+    /// A slot's queue pairs are this engine's from now on.
+    pub fn add_slot(&mut self, slot: Slot) {
+        self.qps.add_slot(slot);
+        let first = u32::from(slot.number()) << causeway_identity::QPN_INDEX_BITS;
+        self.slots = self.slots.with_slot_of(first);
+    }
+
+    /// A number for a new queue pair.
+    pub fn take_qpn(&mut self) -> Option<u32> {
+        let outliving = &self.core.outliving;
+        self.qps.take_number(|qpn| outliving.has(qpn))
+    }
+
+    pub fn qp(&mut self, qpn: u32) -> Option<&mut QpEntry> {
+        self.qps.get_mut(qpn)
+    }
+}
