@@ -17,6 +17,8 @@ OTHER_MALLOC = {"LD_PRELOAD": "libjemalloc.so.2"}
 POLL_SECONDS = 0.02
 # Of `reconnect`, eight connections each.
 ROUNDS = {"shm": "500", "udp": "20"}
+# Of `threads`, for each of eight.
+THREAD_ROUNDS = {"shm": "2000", "udp": "400"}
 LARGE_MTUS = (9000, 65535)
 LARGE_OPERATIONS = "50000"
 
@@ -91,6 +93,7 @@ def run(report, text=""):
                         run_pair(report, title, world, wire, both, client_only)
                 run_two(report, words, f"reconnecting, {wire}",
                         (world.server, wire, ["reconnect", ROUNDS[wire]]))
+                run_threads(report, words, world.server, wire)
                 if wire == "shm":
                     # One process of the two talks by datagrams.
                     run_two(report, words, "protected where it was moved, both wires",
@@ -103,6 +106,16 @@ def run(report, text=""):
             report.add("verify", wire_name, str(error), 0.0)
     for mtu in LARGE_MTUS:
         run_large(report, words, mtu)
+
+
+def run_threads(report, words, host, wire):
+    """Threads of one process, with queues of their own and with common ones; once with an engine
+    for each group of queues that are connected, and once with one for all."""
+    for mode in ("own", "cq", "qp", "split", "joined"):
+        for engines in ("8", "1"):
+            title = f"8 threads, {mode}, engines {engines}, {wire}"
+            run_two(report, words, title, (host, wire, ["threads", mode, "8", THREAD_ROUNDS[wire]]),
+                    {"CAUSEWAY_ENGINES": engines})
 
 
 def run_large(report, words, mtu):
@@ -127,14 +140,15 @@ def run_pair(report, title, world, wire, both, client_only):
     report.add("verify", title, outcome.problem, outcome.seconds, text)
 
 
-def run_two(report, words, title, what):
+def run_two(report, words, title, what, env=None):
     """A program that makes two processes itself: where, on which wire, and its arguments."""
     if not all(word in title for word in words):
         return
     host, wire, argv = what
     start = time.monotonic()
     argv = [os.path.join(PROGRAMS, argv[0]), *argv[1:]]
-    process = host.popen(argv, wire, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    process = host.popen(argv, wire, env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                         text=True)
     text, problem = "", None
     try:
         text, _ = process.communicate(timeout=LIMIT_SECONDS)

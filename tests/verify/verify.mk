@@ -9,7 +9,7 @@ VERIFY_SOURCES := $(addprefix tests/verify/,verify.c setup.c request.c respond.c
 ERRORS_SOURCES := $(wildcard tests/verify/err*.c) tests/verify/common.c
 
 .PHONY: verify
-VERIFY_PROGRAMS := verify verify-asan errors reconnect protected
+VERIFY_PROGRAMS := verify verify-asan errors reconnect protected threads
 verify: $(VERIFY_PROGRAMS:%=$(VERIFY_DIR)/%) ## Build what verifies
 
 $(VERIFY_DIR)/verify: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
@@ -28,7 +28,7 @@ $(VERIFY_DIR)/errors: $(ERRORS_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(ERRORS_SOURCES) -libverbs
 
 # Small programs of two processes.
-$(VERIFY_DIR)/reconnect $(VERIFY_DIR)/protected: $(VERIFY_DIR)/%: tests/verify/%.c \
+$(VERIFY_DIR)/reconnect $(VERIFY_DIR)/protected $(VERIFY_DIR)/threads: $(VERIFY_DIR)/%: tests/verify/%.c \
 		tests/verify/common.c $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
-	$(CC) $(VERIFY_CFLAGS) -o $@ $< tests/verify/common.c -libverbs
+	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $< tests/verify/common.c -libverbs
