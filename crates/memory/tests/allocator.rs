@@ -129,7 +129,13 @@ fn work(seed: u64, mover: &Mover, store: &Arc<Store>, ended: &Mutex<Vec<Moved>>)
                         moves += 1;
                         ended.lock().expect("not poisoned").push(moved);
                     }
-                    Err(Unmovable::NoWholePage | Unmovable::Occupied | Unmovable::Own) => {}
+                    // The kernel's own work may refer to a page for a moment.
+                    Err(
+                        Unmovable::NoWholePage
+                        | Unmovable::Occupied
+                        | Unmovable::Own
+                        | Unmovable::Pinned,
+                    ) => {}
                     Err(why) => panic!("{why}"),
                 }
                 block.check(block.len);

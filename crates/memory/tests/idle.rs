@@ -5,7 +5,7 @@
 mod common;
 
 use causeway_memory::{Mover, PAGE};
-use common::{Map, moves, occupied, store};
+use common::{Map, moves, occupied, returns, store};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -68,9 +68,7 @@ fn what_is_unmapped_leaves_nothing() {
         "one is the mover's, until it is asked again"
     );
     let map = Map::new(LEN);
-    mover
-        .take_back(moves(&mover, &store, map.addr, LEN))
-        .expect("returns");
+    returns(&mover, moves(&mover, &store, map.addr, LEN));
     assert_eq!((occupied(&store), Arc::strong_count(&store)), (0, 1));
 }
 

@@ -4,11 +4,12 @@
 mod common;
 
 use causeway_memory::{Moved, Mover, PAGE, Store, Unmovable};
-use common::{Map, RW, at, occupied, returns, store};
+use common::{Map, PATIENCE, RW, at, reclaims, returns, store};
 use proptest::prelude::*;
 use rustix::mm::{Advice, MapFlags, MremapFlags, ProtFlags};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Pages that are registered and unmapped; as many more are where mappings are moved to.
 const PAGES: usize = 24;
@@ -118,9 +119,10 @@ impl World {
                 self.mover.release(moved);
             }
             Step::Reclaim => {
-                self.mover.reclaim(&self.store);
                 if self.live.is_empty() {
-                    assert_eq!(occupied(&self.store), 0);
+                    reclaims(&self.mover, &self.store);
+                } else {
+                    self.mover.reclaim(&self.store);
                 }
             }
             Step::NextStore => {
@@ -132,27 +134,32 @@ impl World {
     }
 
     fn move_in(&mut self, page: usize, len: usize) {
-        match self
-            .mover
-            .move_in(&self.store, self.address(page), len * PAGE)
-        {
-            Ok(moved) => self.live.push(moved),
-            Err(why) => {
-                let expected = [
-                    Unmovable::Occupied,
-                    Unmovable::Elsewhere,
-                    Unmovable::NotMapped,
-                    Unmovable::NotPlain,
-                ];
-                assert!(expected.contains(&why), "{why}");
-                // Plain memory always moves.
-                let pages = page..page + len;
-                let all = self.live.is_empty() && self.model[pages].iter().all(Option::is_some);
-                assert!(
-                    !all || page + len > PAGES || why == Unmovable::Occupied,
-                    "{why}"
-                );
+        let begun = Instant::now();
+        loop {
+            let moved = self
+                .mover
+                .move_in(&self.store, self.address(page), len * PAGE);
+            let why = match moved {
+                Ok(moved) => return self.live.push(moved),
+                Err(why) => why,
+            };
+            let expected = [
+                Unmovable::Occupied,
+                Unmovable::Elsewhere,
+                Unmovable::NotMapped,
+                Unmovable::NotPlain,
+            ];
+            // Plain memory always moves.
+            let pages = page..page + len;
+            let all = self.live.is_empty() && self.model[pages].iter().all(Option::is_some);
+            let must = all && page + len <= PAGES && why != Unmovable::Occupied;
+            if expected.contains(&why) && !must {
+                return;
             }
+            // Unless the kernel's own work refers to it, or to idle memory, for a moment.
+            let may_pass = matches!(why, Unmovable::Pinned | Unmovable::Elsewhere);
+            assert!(may_pass && begun.elapsed() < PATIENCE, "{why}");
+            std::thread::yield_now();
         }
     }
 
@@ -232,9 +239,8 @@ proptest! {
         }
         world.stores.push(world.store.clone());
         for store in &world.stores {
-            world.mover.reclaim(store);
+            reclaims(&world.mover, store);
             world.check();
-            prop_assert_eq!(occupied(store), 0);
         }
     }
 }

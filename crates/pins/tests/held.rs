@@ -10,10 +10,12 @@ use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
 
 const PAGES: usize = 16;
-/// How often something that nobody holds may be busy: the kernel refers to it for a moment.
-const TRIES: usize = 20;
+/// Longest wait for an answer to become what it should be; reached only by a failing test. Work of
+/// the kernel's own refers to free pages for a moment, and an answer that comes late is none.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Some pages, of a memfd or private; the fourth is held.
 struct Range {
@@ -108,10 +110,21 @@ fn check(what: &str, range: &dyn Fn() -> Range, ask: &dyn Fn(&Range) -> Answer) 
     for (name, writes, hold) in holders() {
         let range = range();
         let let_go = hold(range.held());
-        assert_eq!(ask(&range), Answer::Busy, "{what}, {name}: held");
+        let until = |wanted, never| {
+            let begun = Instant::now();
+            loop {
+                let answer = ask(&range);
+                if answer == wanted {
+                    return;
+                }
+                assert_ne!(Some(answer), never, "{what}, {name}");
+                let late = begun.elapsed() > PATIENCE;
+                assert!(!late, "{what}, {name}: {answer:?}, not {wanted:?}");
+            }
+        };
+        until(Answer::Busy, Some(Answer::Free));
         let_go();
-        let free = (0..TRIES).any(|_| ask(&range) == Answer::Free);
-        assert!(free, "{what}, {name}: released");
+        until(Answer::Free, None);
         assert_eq!(
             range.byte() == READ_BYTE,
             writes,
@@ -243,7 +256,8 @@ fn a_hole_is_not_filled_for_others() {
             }
         };
         assert!(answerer.answer(theirs.as_fd(), question, &fd));
-        assert_eq!(asked.join().expect("an answer"), Answer::Busy);
+        // Too late where the machine is busy.
+        assert_ne!(asked.join().expect("an answer"), Answer::Free);
     });
     assert_eq!(rustix::fs::fstat(&fd).expect("fstat").st_blocks, 0);
 }

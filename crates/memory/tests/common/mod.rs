@@ -143,7 +143,7 @@ pub fn mapping(addr: usize) -> (std::ops::Range<usize>, String) {
 /// Until when pages may seem to be held though nobody holds them: other work of the kernel refers
 /// to them for a moment, and who is asked on a busy machine may answer late. The device waits as
 /// long.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Moves a range that nobody holds.
 pub fn moves(mover: &Mover, store: &Arc<Store>, addr: usize, len: usize) -> Moved {
@@ -166,6 +166,32 @@ pub fn returns(mover: &Mover, mut moved: Moved) {
         assert!(may_pass, "returns: {why}");
         moved = left;
         std::thread::yield_now();
+    }
+}
+
+/// Takes back the first of what somebody holds the rest of, and returns that.
+pub fn returns_in_part(mover: &Mover, mut moved: Moved) -> Moved {
+    let (begun, start) = (Instant::now(), moved.start());
+    loop {
+        let (left, why) = mover.take_back(moved).expect_err("held");
+        assert_eq!(why, Unmovable::Pinned);
+        if left.start() > start {
+            return left;
+        }
+        assert!(begun.elapsed() < PATIENCE, "what nobody holds returns");
+        moved = left;
+        std::thread::yield_now();
+    }
+}
+
+/// Takes back what is idle in a store, and held by nobody.
+pub fn reclaims(mover: &Mover, store: &Store) {
+    let begun = Instant::now();
+    mover.reclaim(store);
+    while occupied(store) != 0 {
+        assert!(begun.elapsed() < PATIENCE, "what is idle returns");
+        std::thread::yield_now();
+        mover.reclaim(store);
     }
 }
 
