@@ -8,10 +8,13 @@ use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
 use rustix::pipe::PipeFlags;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::time::{Duration, Instant};
 
-/// How often a page that nobody holds may seem to be held: other work of the kernel may refer to it
-/// for a moment.
+/// How often the kernel may not tell: the page is under way to another place.
 const TRIES: usize = 5;
+/// For how long a page that nobody holds may seem to be held: other work of the kernel refers to it
+/// for a moment, and on a busy machine whoever does that may have lost its processor.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// A page, unmapped when dropped.
 struct Page(*mut libc::c_void);
@@ -75,9 +78,54 @@ fn tells(pagemap: &Pagemap, page: &Page, reach: Reach, holes: Holes) -> Result<b
     };
     // SAFETY: one vector, of a page that is mapped.
     let held = unsafe { libc::vmsplice(writer.as_raw_fd(), &raw const vector, 1, 0) };
-    if sys::check(held as libc::c_long)? != PAGE as libc::c_long || ask() != Answer::Busy {
+    if sys::check(held as libc::c_long)? != PAGE as libc::c_long || !is_busy(ask) {
         return Ok(false);
     }
     drop((reader, writer));
-    Ok((0..TRIES).any(|_| ask() == Answer::Free))
+    Ok(becomes_free(ask))
+}
+
+/// What is said of a page that is held.
+fn is_busy(mut ask: impl FnMut() -> Answer) -> bool {
+    let told = (0..TRIES)
+        .map(|_| ask())
+        .find(|said| *said != Answer::Unknown);
+    told == Some(Answer::Busy)
+}
+
+/// What is said of a page that nobody holds any more.
+fn becomes_free(mut ask: impl FnMut() -> Answer) -> bool {
+    let begun = Instant::now();
+    while ask() != Answer::Free {
+        if begun.elapsed() > PATIENCE {
+            return false;
+        }
+        std::thread::yield_now();
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_does_not_tell_at_once_is_asked_again() {
+        let mut said = [Answer::Unknown, Answer::Busy].into_iter();
+        assert!(is_busy(|| said.next().expect("no third time")));
+        assert!(!is_busy(|| Answer::Unknown));
+        let mut said = [Answer::Free, Answer::Busy].into_iter();
+        assert!(!is_busy(|| said.next().expect("no third time")), "a lie");
+    }
+
+    #[test]
+    fn a_page_may_be_busy_for_a_moment() {
+        let mut left = 1000;
+        let passing = || {
+            left -= 1;
+            if left > 0 { Answer::Busy } else { Answer::Free }
+        };
+        assert!(becomes_free(passing));
+        assert!(!becomes_free(|| Answer::Busy), "for ever");
+    }
 }
