@@ -10,6 +10,7 @@
 use crate::pagemap::Pagemap;
 use crate::question::{Answer, Holes, Reach, ask};
 use crate::{PAGE, RANGE_MAX, sys};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};
 use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags};
 use rustix::net::{
@@ -19,10 +20,13 @@ use rustix::net::{
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long an answer is waited for: who asks holds up other threads meanwhile.
-const ANSWER_MAX: Duration = Duration::from_millis(50);
+const ANSWER: Duration = Duration::from_millis(50);
+/// And at most. After each that is late the next is waited for twice as long: it comes behind those
+/// before, and on a machine that is busy all the time none would ever be in time.
+const ANSWER_MAX: Duration = Duration::from_millis(400);
 const WORD: usize = size_of::<u64>();
 const QUESTION_BYTES: usize = 3 * WORD;
 const ANSWER_BYTES: usize = 2 * WORD;
@@ -77,17 +81,18 @@ pub struct Remote {
     socket: OwnedFd,
     next: AtomicU64,
     lost: AtomicBool,
+    /// How long the next answer is waited for, in ms.
+    patience: AtomicU64,
 }
 
 impl Remote {
     /// `socket` is connected to who answers.
     pub fn new(socket: OwnedFd) -> Remote {
-        let wait = rustix::net::sockopt::Timeout::Recv;
-        let _ = rustix::net::sockopt::set_socket_timeout(&socket, wait, Some(ANSWER_MAX));
         Remote {
             socket,
             next: AtomicU64::new(1),
             lost: AtomicBool::new(false),
+            patience: AtomicU64::new(ANSWER.as_millis() as u64),
         }
     }
 
@@ -114,24 +119,53 @@ impl Remote {
             self.lost.store(true, Ordering::Relaxed);
             return Answer::Unknown;
         }
-        loop {
-            let mut bytes = [0; ANSWER_BYTES];
-            match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::empty()) {
-                Ok((ANSWER_BYTES, _)) => {
-                    let (named, said) = bytes.split_at(WORD);
-                    if named == number.to_ne_bytes() {
-                        let free = said == 1u64.to_ne_bytes();
-                        return if free { Answer::Free } else { Answer::Busy };
-                    }
+        let patience = Duration::from_millis(self.patience.load(Ordering::Relaxed));
+        let deadline = Instant::now() + patience;
+        let (answer, next) = loop {
+            match self.hear(deadline) {
+                Ok(Some((named, free))) if named == number => {
+                    break (if free { Answer::Free } else { Answer::Busy }, ANSWER);
                 }
-                Err(Errno::INTR) => {}
-                // Late: the answer to an earlier question than the next.
-                Err(Errno::AGAIN) => return Answer::Unknown,
-                Ok(_) | Err(_) => {
+                // The late answer to an earlier question.
+                Ok(Some(_)) => {}
+                Ok(None) => break (Answer::Unknown, (2 * patience).min(ANSWER_MAX)),
+                Err(_) => {
                     self.lost.store(true, Ordering::Relaxed);
                     return Answer::Unknown;
                 }
             }
+        };
+        let next = next.as_millis() as u64;
+        self.patience.store(next, Ordering::Relaxed);
+        answer
+    }
+
+    /// The next answer: the question's number, and whether it is free. `None`: none in time.
+    fn hear(&self, deadline: Instant) -> Result<Option<(u64, bool)>, Errno> {
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let left = rustix::event::Timespec {
+                tv_sec: left.as_secs() as i64,
+                tv_nsec: left.subsec_nanos().into(),
+            };
+            match poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&left)) {
+                Ok(0) => return Ok(None),
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+            let mut bytes = [0; ANSWER_BYTES];
+            match rustix::net::recv(&self.socket, &mut bytes, RecvFlags::DONTWAIT) {
+                Ok((ANSWER_BYTES, _)) => {}
+                Err(Errno::INTR | Errno::AGAIN) => continue,
+                Ok(_) => return Err(Errno::PIPE),
+                Err(error) => return Err(error),
+            }
+            let mut words = bytes.chunks_exact(WORD).map(|word| {
+                let word: [u8; WORD] = word.try_into().unwrap_or_default();
+                u64::from_ne_bytes(word)
+            });
+            let (named, said) = (words.next(), words.next());
+            return Ok(named.map(|named| (named, said == Some(1))));
         }
     }
 }

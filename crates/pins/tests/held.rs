@@ -261,3 +261,35 @@ fn a_hole_is_not_filled_for_others() {
     });
     assert_eq!(rustix::fs::fstat(&fd).expect("fstat").st_blocks, 0);
 }
+
+/// Who takes longer than an answer is waited for at first, every time, is waited for longer.
+#[test]
+fn an_answer_that_is_always_late_comes() {
+    const TAKES: Duration = Duration::from_millis(120);
+    const QUESTIONS: usize = 20;
+    let flags = SocketFlags::CLOEXEC;
+    let (ours, theirs) =
+        socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).expect("sockets");
+    let range = Range::file(true);
+    let remote = Remote::new(ours);
+    let answerer = Answerer::start().expect("the privilege");
+    let slow = std::thread::spawn(move || {
+        use rustix::event::{PollFd, PollFlags, poll};
+        loop {
+            poll(&mut [PollFd::new(&theirs, PollFlags::IN)], None).expect("poll");
+            match Answerer::hear(theirs.as_fd()) {
+                Heard::Question(question, Some(fd)) => {
+                    std::thread::sleep(TAKES);
+                    answerer.answer(theirs.as_fd(), question, &fd);
+                }
+                Heard::Nothing => {}
+                _ => return,
+            }
+        }
+    });
+    let fd = range.fd.as_ref().expect("a file").as_fd();
+    let told = (0..QUESTIONS).any(|_| remote.ask(fd, 0, PAGES * PAGE) == Answer::Free);
+    assert!(told, "every answer was late");
+    drop(remote);
+    slow.join().expect("it ends");
+}
