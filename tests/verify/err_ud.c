@@ -390,6 +390,38 @@ static void services_together(struct env *env)
 	need0(ibv_destroy_ah(ah));
 }
 
+/* What comes is found also by a program whose completion queue is never empty, since each of its
+ * own datagrams completes as soon as it is posted. */
+static void datagrams_beside_completions(struct env *env)
+{
+	enum { ROUNDS = 100, AHEAD = DEPTH / 2, TURNS = 300, RECEIVE = 200, NOISE = 1, TAG = 2 };
+	struct ibv_cq *cq = ibv_create_cq(env->dev.ctx, 4 * DEPTH, NULL, NULL, 0);
+	struct ibv_ah *ah = ah_to(env, &env->dev.gid);
+	struct side a, b, noise;
+
+	need(cq, "ibv_create_cq");
+	ud_open_on(env, &a, cq, NULL, false);
+	ud_open_on(env, &b, cq, NULL, false);
+	ud_open_on(env, &noise, cq, NULL, false);
+	for (int round = 0; round < ROUNDS; round++) {
+		struct ibv_wc wc = { .wr_id = NOISE };
+		int turn = 0;
+
+		for (int i = 0; i < AHEAD; i++)
+			need0(ud_send(&noise, ah, a.qp->qp_num, QKEY, NOISE, 1));
+		need0(post_recv(&b, RECEIVE, GRH_BYTES + MESSAGE));
+		need0(ud_send(&a, ah, b.qp->qp_num, QKEY, TAG, MESSAGE));
+		for (; wc.wr_id != RECEIVE && turn < TURNS; turn++) {
+			need0(ud_send(&noise, ah, a.qp->qp_num, QKEY, NOISE, 1));
+			check(ibv_poll_cq(cq, 1, &wc) == 1, "the queue is empty");
+			check(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+		}
+		check(turn < TURNS, "round %d: not received in %d polls", round, TURNS);
+		while (ibv_poll_cq(cq, 1, &wc) > 0)
+			;
+	}
+}
+
 const struct error_case datagram_cases[] = {
 	{ "datagrams, and answers to them", datagrams_and_answers },
 	{ "datagrams: wrong Q_Key, no receive, no such queue pair", datagrams_dropped },
@@ -397,6 +429,7 @@ const struct error_case datagram_cases[] = {
 	{ "datagrams too long for a receive of an SRQ", datagrams_too_long_for_srq },
 	{ "datagrams: shared receive queue, extended posting", datagrams_from_srq },
 	{ "connections and datagrams share an SRQ and a CQ", services_together },
+	{ "datagrams, and completions that never run out", datagrams_beside_completions },
 	{ "multicast groups", multicast },
 	{ "unreliable connection drops in silence", uc_drops },
 	{ "unreliable connection, peer gone", uc_peer_gone },

@@ -23,6 +23,13 @@ use crate::state::State;
 /// Polls in vain for one look at engines that nobody serves.
 const POLLS_PER_LOOK_ELSEWHERE: u32 = 64;
 
+/// Completions taken after which a poll looks for more though there are some. What a program posts
+/// may complete at once (datagrams, WRITEs straight into a peer's memory): its queue may never be
+/// empty, and what others send to it has to be found all the same.
+const LOOK_AFTER: usize = 64;
+/// Looks of one such poll at most.
+const LOOKS_MOST: usize = 16;
+
 /// A completion channel (`ibv_create_comp_channel(3)`).
 pub struct CompChannel {
     pub(crate) context: Arc<Context>,
@@ -218,7 +225,11 @@ impl Cq {
             .get(self.number)
             .is_none_or(|cq| cq.queue.is_empty());
         let (mut spinning, mut elsewhere) = (false, false);
+        if !empty && state.unlooked >= LOOK_AFTER {
+            engine.look_beside(&mut state);
+        }
         if empty {
+            state.unlooked = 0;
             let now = Now::default();
             state.crowded = engine.is_crowded();
             if state.progress(&now) {
@@ -260,6 +271,7 @@ impl Cq {
         if cq.queue.is_empty() && !cq.overrun {
             cq.at.ready.store(false, Ordering::Relaxed);
         }
+        state.unlooked += taken;
         let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
         drop(state);
         shared.mind(deadline, errands);
@@ -336,6 +348,18 @@ impl Cq {
         drop(acked);
         self.context.events.retire(EventSource::Cq(self.cookie));
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Looks for more though there is some: as often as the program has taken portions meanwhile.
+    #[cold]
+    fn look_beside(&self, state: &mut State) {
+        let now = Now::default();
+        let looks = (state.unlooked / LOOK_AFTER).min(LOOKS_MOST);
+        let _ = (0..looks).all(|_| state.progress(&now));
+        self.note_activity(&now);
+        state.unlooked = 0;
     }
 }
 
