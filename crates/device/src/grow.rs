@@ -113,23 +113,31 @@ impl Shared {
         Ok(first)
     }
 
-    /// An engine without queue pairs; a new one, if there may be more; else that with the fewest.
+    /// An engine without queue pairs; another one, if there may be more; else that with the fewest.
     fn idle_engine(&self, alone: &mut Growing) -> &Engine {
-        let queue_pairs = |engine: &&Engine| engine.state.lock().qps.live();
         let engines = &self.engines;
-        let least = engines.iter().min_by_key(queue_pairs);
+        let queue_pairs = |engine: &&Engine| engine.state.lock().qps.live();
+        let has_slot = |engine: &&Engine| engine.state.lock().qps.slots().next().is_some();
+        let least = engines.iter().filter(has_slot).min_by_key(queue_pairs);
         let least = least.unwrap_or_else(|| engines.first());
-        let most = most_engines().unwrap_or(1);
-        if queue_pairs(&least) == 0 || engines.count() >= most {
+        if queue_pairs(&least) == 0 {
             return least;
         }
-        self.new_engine(alone).unwrap_or(least)
+        self.another_engine(alone).unwrap_or(least)
     }
 
-    /// `None` where it cannot be: there are other engines.
-    fn new_engine(&self, alone: &mut Growing) -> Option<&Engine> {
-        let number = u8::try_from(self.engines.count()).ok()?;
-        let engine = self.engines.add(self.common.new_state(number).ok()?).ok()?;
+    /// An engine that has no slot yet, or not any more, with a slot; `None` where there can be none.
+    fn another_engine(&self, alone: &mut Growing) -> Option<&Engine> {
+        let (count, most) = (self.engines.count(), most_engines().unwrap_or(1));
+        let has_none = |engine: &&Engine| engine.state.lock().qps.slots().next().is_none();
+        let engine = match self.engines.iter().find(has_none) {
+            Some(engine) => engine,
+            None if count >= most => return None,
+            None => {
+                let number = u8::try_from(count).ok()?;
+                self.engines.add(self.common.new_state(number).ok()?).ok()?
+            }
+        };
         self.add_slot(alone, engine).ok()?;
         Some(engine)
     }

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
+use causeway_shm::layout::STATS_SETS;
 
 use super::Finding;
 use crate::broker;
@@ -202,6 +203,14 @@ fn conflict(name: &str, value: &str) -> Option<String> {
     if name == "CAUSEWAY_CRC" && !["auto", "on", "off"].contains(&value) {
         return Some(format!("is {value}; it can be auto, on or off"));
     }
+    let engines = |value: &str| {
+        value
+            .parse()
+            .is_ok_and(|n: usize| (1..=STATS_SETS).contains(&n))
+    };
+    if name == "CAUSEWAY_ENGINES" && !engines(value) {
+        return Some(format!("is {value}; it can be 1 to {STATS_SETS}"));
+    }
     None
 }
 
@@ -217,6 +226,9 @@ mod tests {
         assert!(conflict("CAUSEWAY_WIRE", "shm").is_none());
         assert!(conflict("CAUSEWAY_CRC", "1").is_some());
         assert!(conflict("CAUSEWAY_CRC", "off").is_none());
+        assert!(conflict("CAUSEWAY_ENGINES", "0").is_some());
+        assert!(conflict("CAUSEWAY_ENGINES", "9").is_some());
+        assert!(conflict("CAUSEWAY_ENGINES", "2").is_none());
         assert!(conflict("HOME", "/root").is_none());
     }
 
