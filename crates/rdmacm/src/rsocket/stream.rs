@@ -10,7 +10,7 @@ use crate::errno::{Errno, Result};
 /// The longest message.
 const MESSAGE_MAX: u32 = 65_536;
 /// The longest message while others are under way. On one host a longer WRITE waits until those
-/// have been taken by the peer; a shorter one goes by ring at once (`docs/ARCHITECTURE.md`).
+/// have been taken by the peer; a shorter one goes by ring at once (`docs/design/cm.md`).
 const MESSAGE_MAX_BUSY: u32 = 4032;
 
 /// Bytes of the program.
