@@ -1,5 +1,6 @@
-//! Who is inside one trust boundary: the endpoints that could reach into each other's memory
-//! without us, as processes can that may trace each other (`ptrace(2)`), or that were said to be.
+//! The trust boundary: endpoints that could reach into each other's memory without us, because
+//! their processes may trace each other (`ptrace(2)`), or because the configuration says that they
+//! are inside one boundary.
 //!
 //! The broker may not look at other processes' `/proc`, so a process shows its PID namespace by
 //! a descriptor. To come by that of another namespace a process must be allowed to trace somebody
@@ -17,7 +18,7 @@ pub struct PidNamespace {
     /// Device and inode.
     identity: (u64, u64),
     /// Keeps the number from becoming that of another namespace when this one has ended. One
-    /// descriptor for all who have shown it.
+    /// descriptor for all that have shown it.
     _held: Arc<OwnedFd>,
 }
 

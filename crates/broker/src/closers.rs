@@ -2,8 +2,8 @@
 //!
 //! What no service knows has to be closed, and a file system may take as long as it likes for that:
 //! close(2) waits for FUSE's FLUSH, which nothing interrupts. So [`THREADS_MAX`] threads do it, of
-//! which each user has one at a time. What a user's thread has no time for waits, and a user of
-//! whom [`WAITING_MAX`] descriptors wait gets no connection until there are fewer.
+//! which each user has one at a time. Descriptors that a user's thread has no time for wait, and a
+//! user with [`WAITING_MAX`] waiting descriptors gets no connection until there are fewer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;

@@ -23,7 +23,7 @@ pub const OWN_TENANT: &str = "default";
 pub const TENANTS_MAX: usize = 255;
 /// Longest name of a tenant, in bytes.
 pub const TENANT_NAME_MAX: usize = 32;
-/// Mode of a tenant's socket unless said otherwise: who is admitted is decided by user and group.
+/// Mode of a tenant's socket unless said otherwise: user and group decide what is admitted.
 const SOCKET_MODE: u32 = 0o666;
 /// Bits that the mode of a socket may have.
 const MODE_BITS: u32 = 0o777;
@@ -87,7 +87,7 @@ impl Members {
     }
 }
 
-/// Where a tenant's socket is and who may reach it.
+/// Where a tenant's socket is, and its mode and owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketSpec {
     /// Its path, absolute.
@@ -107,9 +107,9 @@ pub struct Tenant {
     pub name: String,
     /// `None`: the runtime directory's.
     pub socket: Option<SocketSpec>,
-    /// Who is admitted.
+    /// The users and groups that are admitted.
     pub members: Members,
-    /// Who is trusted with the broker's userfaultfd device.
+    /// The users and groups that may have the broker's userfaultfd device.
     pub userfaultfd: Members,
     /// Whether its processes are one trust boundary, whatever their users and PID namespaces.
     pub one_boundary: bool,
@@ -137,8 +137,8 @@ impl Config {
 
     /// Reads the file named, or the default one if that applies to the broker of `dir`.
     ///
-    /// # Errors
-    /// Text for the user: the file can't be read or understood, or names who does not exist.
+    /// # Errors Text for the user: the file can't be read or understood, or names a user or group
+    /// that does not exist.
     pub fn load(named: Option<&Path>, dir: &Path) -> Result<Config, String> {
         let default = Path::new(DEFAULT_PATH);
         let applies = rustix::process::geteuid().is_root() && dir == Path::new(RUNTIME_DIR_ROOT);

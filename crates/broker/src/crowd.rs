@@ -1,4 +1,4 @@
-//! Who gets the places that there are, where there are too few for all who come.
+//! Admission: which clients get a place where there are too few for all.
 //!
 //! Endpoints and sessions keep their places, so each tenant and user leaves some to others
 //! ([`Shares`]). Connections that are neither are expendable: they hold nothing but themselves, and
@@ -18,9 +18,9 @@ use crate::vm::VmId;
 /// Where a tenant admits several users: how many times as many places as it leaves free a user may
 /// have. One that takes all it can leaves a fifth, two a ninth: there is always one for the next.
 const USER_WEIGHT: usize = 4;
-/// Of a tenant's places this part is for those who come back, for a while after the start.
+/// Of a tenant's places this part is for clients that come back, for a while after the start.
 const RETURNING_PART: usize = 4;
-/// Of all places this part is divided among the tenants; the rest is for who comes first.
+/// Of all places this part is divided among the tenants; the rest goes to the first that come.
 const GUARANTEED_PART: usize = 2;
 
 /// A user of a tenant; those of each VM are users of their own.
@@ -34,7 +34,7 @@ pub struct Holder {
     pub uid: u32,
 }
 
-/// What one who wants to stay asks for.
+/// What a client that wants to stay asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
     /// Places of this kind that the broker has.
@@ -79,7 +79,7 @@ impl Shares {
         }
     }
 
-    /// Whether one more may stay beside those who have places.
+    /// Whether one more may stay beside those that have places.
     ///
     /// # Errors
     /// `EDQUOT` if its tenant or user has its share, `EMFILE` if what is left is others'.
@@ -157,7 +157,7 @@ pub struct Unattached {
     total: usize,
     /// When to look again at those that have asked for nothing yet, in the order they came.
     silent: VecDeque<(Instant, SessionId)>,
-    /// Users of whom the log says already that they have too many.
+    /// Users that the log has named already for having too many.
     named: BTreeSet<Holder>,
 }
 

@@ -3,8 +3,8 @@
 //! Two lock files keep the many that may start a broker, and one that ends, apart:
 //!
 //! - `broker.lock` is held by the broker as long as it lives;
-//! - `start.lock` is held by whoever tries to become the broker, until it listens or has found
-//!   that another one does; and by a broker that ends for idleness.
+//! - `start.lock` is held by a process that tries to become the broker, until it listens or has
+//!   found that another one does; and by a broker that ends for idleness.
 //!
 //! So a starter that gets `start.lock` and finds `broker.lock` taken knows that the broker
 //! listens, or has been told to end by a signal; in the latter case its client is refused and
@@ -65,8 +65,7 @@ fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Fail
 /// Does what the options say; returns when the broker has ended, or, without `--foreground`, as
 /// soon as a daemon has been left behind.
 ///
-/// # Errors
-/// [`Failure`]. A daemon's failure is also its answer to whoever started it.
+/// # Errors [`Failure`]. A daemon's failure is also its answer to the process that started it.
 pub fn run(options: &Options) -> Result<(), Failure> {
     if options.foreground || options.detached {
         return serve(options);

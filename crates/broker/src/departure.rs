@@ -1,7 +1,7 @@
 //! How a process ended: of its own accord (`exit(3)`, `_exit(2)`), or killed by a signal.
 //!
-//! Peers of one that exited see what a NIC would have shown them: nothing, until they send. Of one
-//! that was killed they are told at once.
+//! If it exited, its peers see what a NIC would have shown them: nothing, until they send. If it
+//! was killed, they are told at once.
 //!
 //! The kernel says it in two places: in the process's entry of /proc (`proc_pid_stat(5)`) from the
 //! moment at which its descriptors are closed until its parent has waited for it, and by its pidfd
@@ -66,8 +66,8 @@ fn fate(pidfd: Option<BorrowedFd<'_>>, pid: i32) -> Fate {
     }
 }
 
-/// Forgets an endpoint whose process has ended or has lost its connection, and has peers elsewhere
-/// hear its last words if it is dead. As [`Hub::detach`].
+/// Forgets an endpoint whose process has ended or has lost its connection, and sends its last words
+/// to peers on other hosts if it is dead. As [`Hub::detach`].
 pub fn detach(hub: &mut Hub, id: EndpointId, peer: &Peer, pidfd: Option<&OwnedFd>) -> Vec<OwnedFd> {
     let fate = match peer.vm {
         None => fate(pidfd.map(OwnedFd::as_fd), peer.pid),
@@ -95,7 +95,7 @@ fn is_dead(pidfd: BorrowedFd<'_>) -> bool {
     poll(&mut fds, Some(&now)).is_ok_and(|ready| ready > 0)
 }
 
-/// The status of one whose parent has waited for it.
+/// The status of a process that its parent has waited for.
 fn reaped_status(pidfd: BorrowedFd<'_>) -> Option<i32> {
     let mut info = Info {
         mask: INFO_EXIT,
@@ -112,7 +112,7 @@ fn ending_status(pidfd: Option<BorrowedFd<'_>>, pid: i32) -> Option<i32> {
         return None;
     }
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    // The kernel shows the status as 0 to those to whom it does not show this either.
+    // To processes that may not see this, the kernel shows the status as 0.
     fs::read(format!("/proc/{pid}/io")).ok()?;
     if let Some(pidfd) = pidfd {
         // SAFETY: signal 0 is none. It fails if the number may be another process's by now.

@@ -33,7 +33,7 @@ use crate::session::Peer;
 use crate::tree::Trees;
 use crate::voice::Voice;
 
-/// Opened for those who are trusted with it (Linux 6.1).
+/// Opened for users that are trusted with it (Linux 6.1).
 const USERFAULTFD_DEVICE: &str = "/dev/userfaultfd";
 
 /// One client's view of the broker.
@@ -45,7 +45,7 @@ pub struct Client<'a> {
     pub trees: &'a mut Trees,
     /// All tenants.
     pub tenants: &'a [Tenant],
-    /// Who calls.
+    /// The caller.
     pub peer: Peer,
     /// The caller's endpoint, set by attach.
     pub endpoint: &'a mut Option<EndpointId>,

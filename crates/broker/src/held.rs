@@ -1,5 +1,5 @@
-//! Processes that are held up: stopped by a signal, by a debugger, or frozen with their control
-//! group, as `docker pause` does. The kernel tells nobody of that, so it is looked at when asked.
+//! Suspended processes: stopped by a signal or a debugger, or frozen with their control group, as
+//! `docker pause` does. The kernel reports none of that, so the broker looks when it is asked.
 
 use std::fs;
 use std::path::Path;
@@ -9,19 +9,19 @@ const GROUPS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 /// Where the older freezer is.
 const FREEZER: &str = "/sys/fs/cgroup/freezer";
 
-/// The state of a process that a signal has stopped, and of one that is stopped by who traces it
+/// The state of a process that a signal has stopped, and of one that its tracer has stopped
 /// (`proc_pid_stat(5)`).
 const STOPPED: u8 = b'T';
 const TRACED: u8 = b't';
 
-/// Whether a process is stopped, by a signal or by who traces it, or frozen. No for one that is
+/// Whether a process is stopped, by a signal or by its tracer, or frozen. No for one that is
 /// unknown here.
 pub(crate) fn is_held(pid: i32) -> bool {
     matches!(state(pid), Some(STOPPED | TRACED)) || (pid > 0 && is_frozen(pid))
 }
 
 /// Whether a process is stopped by a signal. No for one that is unknown here, and for one that a
-/// debugger holds up: whoever traces system calls stops it all the time.
+/// debugger holds up: a tracer of system calls stops it all the time.
 pub(crate) fn is_stopped(pid: i32) -> bool {
     state(pid) == Some(STOPPED)
 }

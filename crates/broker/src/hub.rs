@@ -58,7 +58,7 @@ pub struct Endpoint {
     pub pid_namespace: Option<PidNamespace>,
     /// Whether its tenant is one trust boundary.
     pub one_boundary: bool,
-    /// The VM whose process it is.
+    /// Its virtual machine.
     pub vm: Option<VmId>,
     /// Its addresses, as it says.
     pub addresses: Vec<[u8; 16]>,
@@ -125,11 +125,11 @@ pub struct Hub {
     pub(crate) rings: Rings,
     /// Tables of memory regions for readers in VMs.
     pub(crate) mirrors: Mirrors,
-    /// Segments that became stale, and whom to tell.
+    /// Segments that became stale, and the endpoints to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
     /// What tenants leave to each other.
     pub(crate) shares: Shares,
-    /// User of this process, who owns the segments' inodes.
+    /// User of this process, which owns the segments' inodes.
     pub(crate) own_uid: u32,
     last_endpoint: EndpointId,
     /// Until when endpoints of an earlier broker may be about to come back; `None` before any has.
@@ -199,8 +199,8 @@ impl Hub {
     }
 
     /// Forgets an endpoint that died: its slots become free and its peers are told how
-    /// ([`PeerChange::Dead`], or [`PeerChange::Exited`]). Returns the segments that somebody may
-    /// hold who should not any more.
+    /// ([`PeerChange::Dead`], or [`PeerChange::Exited`]). Returns the segments that an endpoint may
+    /// hold though it should not any more.
     pub fn detach(&mut self, id: EndpointId, how: PeerChange) -> Vec<OwnedFd> {
         self.drop_links_of_dead(id, how);
         let Some(endpoint) = self.endpoints.remove(&id) else {
@@ -385,7 +385,7 @@ impl Endpoint {
         }
     }
 
-    /// Whose place it has.
+    /// The user whose place it has.
     pub(crate) fn holder(&self) -> Holder {
         Holder {
             tenant: self.tenant,

@@ -1,20 +1,22 @@
-//! `causewayd`: attaches endpoints, introduces them to each other, cleans up after the dead.
+//! `causewayd`: attaches endpoints, introduces them to each other, and cleans up after dead ones.
 //!
-//! One thread, one epoll loop ([`server`]); virtual machines have threads of their own. Everything
-//! that a client says is decoded by `causeway_fabric::remoting` and carried out on the tables of
-//! [`hub`], each client on its own endpoint's; no handle of another can be named. Nothing a client
-//! does or fails to do blocks the loop: sockets never wait, output is bounded, descriptors are
-//! examined before use.
+//! One thread, one epoll loop ([`server`]); virtual machines have threads of their own.
+//! `causeway_fabric::remoting` decodes what clients say, and the loop carries it out on the tables
+//! of [`hub`]. A client reaches its own endpoint's entries only, and cannot name another's handle.
+//! No client can block the loop: sockets never wait, output is bounded, descriptors are examined
+//! before use.
 //!
 //! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
-//! - [`server`], [`session`], [`door`], [`crowd`]: connections, where they come in, how many may;
+//! - [`server`], [`session`], [`door`], [`crowd`]: connections, the sockets they come in by, and
+//!   how many are admitted;
 //! - [`closers`]: descriptors that are not closed at once;
 //! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`mirrors`], [`reaper`]: memory that endpoints grant each other;
-//! - [`boundary`]: who is inside one trust boundary; `held`: who of them is stopped or frozen;
+//! - [`boundary`]: which endpoints are inside one trust boundary; `held`: which of them are stopped
+//!   or frozen;
 //! - [`handler`]: the methods of the endpoints' service;
-//! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (who is alive);
-//! - [`pool`]: pools of blocks, and who may do what with each;
+//! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (life tables);
+//! - [`pool`]: pools of blocks, and rights to them;
 //! - [`sisci`]: nodes, shared segments, interrupts;
 //! - [`vm`]: virtual machines;
 //! - [`tree`]: the view of sysfs.

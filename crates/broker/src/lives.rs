@@ -1,14 +1,14 @@
-//! The lives of one tenant, and the tables that show them.
+//! Liveness: the lives of one tenant, and the life tables that show them.
 //!
-//! One table is handed to all of the tenant. After a restart of the broker, those who come back
-//! bring the earlier broker's table, which they have mapped and go on reading; it is known by its
-//! name and owner, which nobody of another user can give to a memfd. If a newcomer was quicker and
-//! has been given a new one, the tables are *merged*: both show the same from then on. An entry
-//! that two of them gave to different lives stays with the one that the broker knows.
+//! One table is handed to all of the tenant. After a restart of the broker, processes that come
+//! back bring the earlier broker's table, which they have mapped and go on reading; the broker
+//! knows it by its name and owner, which no other user can give to a memfd. If a newcomer was
+//! quicker and has been given a new one, the tables are *merged*: both show the same from then on.
+//! An entry that two of them gave to different lives stays with the one that the broker knows.
 //!
 //! A life of an earlier broker is *absent* until its owner comes back, for at most
-//! [`RESTORE_GRACE`]; the tables show it as alive meanwhile. Which life was whose is proved by a
-//! *ticket*, an empty memfd whose name says it.
+//! [`RESTORE_GRACE`]; the tables show it as alive meanwhile. A *ticket*, an empty memfd whose name
+//! says it, proves whose a life was.
 //!
 //! A virtual machine can write to whatever it is shown, so each has a table of its own: what it
 //! writes there deceives nobody but itself.
@@ -47,7 +47,7 @@ enum State {
     Absent,
 }
 
-/// One table: its memfd, for those who are to read it, and the broker's mapping.
+/// One table: its memfd, for its readers, and the broker's mapping.
 #[derive(Debug)]
 struct Table {
     fd: OwnedFd,
@@ -219,7 +219,7 @@ impl Lives {
         Ok(life)
     }
 
-    /// Something is dead. Who sleeps is woken by [`Lives::announce`].
+    /// Something is dead. [`Lives::announce`] wakes sleepers.
     pub fn end(&mut self, life: Life) {
         if self.knows(life) {
             self.set(life, State::Dead);
@@ -247,7 +247,7 @@ impl Lives {
         self.states[at] != State::Dead && self.generations[at] == life.generation
     }
 
-    /// Proves to the next broker which life was whose.
+    /// Proves to the next broker whose the life was.
     ///
     /// # Errors
     /// `EMFILE`, `ENFILE`, `ENOMEM`.
@@ -275,7 +275,7 @@ impl Lives {
         self.absent_until
     }
 
-    /// Gives up on those who did not come back.
+    /// Gives up on those that did not come back.
     pub fn expire(&mut self, now: Instant) {
         if self.absent_until.is_none_or(|until| now < until) {
             return;
@@ -290,12 +290,12 @@ impl Lives {
         }
     }
 
-    /// Has those who sleep until something dies look again, though nothing has.
+    /// Has sleepers that wait for a death look again, though nothing has died.
     pub fn stir(&mut self) {
         self.unannounced = true;
     }
 
-    /// Wakes those who sleep until something dies, if something did.
+    /// Wakes sleepers that wait for a death, if something died.
     pub fn announce(&mut self) {
         if std::mem::take(&mut self.unannounced) {
             self.all_tables().for_each(|table| table.book.announce());

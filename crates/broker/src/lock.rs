@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
-/// An exclusively locked file (`flock(2)`), unlinked when dropped. Since the file vanishes, one
-/// who gets the lock of a vanished file has locked nothing that others will find: acquiring
+/// An exclusively locked file (`flock(2)`), unlinked when dropped. Since the file vanishes, a
+/// process may get the lock of a vanished file, which no other process will find. So acquiring
 /// checks that the path still leads to the locked file, and begins again if not.
 #[derive(Debug)]
 pub struct LockFile {

@@ -11,7 +11,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(failure) => {
             if !options.foreground {
-                // Whoever started a daemon reads its answer here.
+                // The process that started a daemon reads its answer here.
                 notify::answer(&failure.to_string());
             }
             eprintln!("causewayd: {failure}");

@@ -1,4 +1,4 @@
-//! Sessions that are no endpoints: what all services beside the endpoints' build on.
+//! Sessions that are no endpoints. All services beside the endpoints' build on them.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -45,7 +45,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// Whose place it has.
+    /// The user whose place it has.
     fn holder(&self) -> Holder {
         Holder {
             tenant: self.tenant,
@@ -62,7 +62,7 @@ pub struct Members {
     lives: BTreeMap<TenantId, Lives>,
     /// By machine and the user's number there.
     guest_users: BTreeMap<(VmId, u32), u32>,
-    /// The broker's user, who owns all that it makes.
+    /// The broker's user, which owns all that it makes.
     pub own_uid: u32,
     /// What tenants leave to each other.
     pub shares: Shares,
@@ -117,7 +117,8 @@ impl Members {
         let uid = self.user_of(&caller.peer)?;
         let lives = self.lives(id, caller.tenant);
         let same_table = fds.first().is_some_and(|table| lives.adopt(table, now));
-        let proved = fds.get(1).and_then(|ticket| lives.life_of_ticket(ticket));
+        let ticket = fds.get(1);
+        let proved = ticket.and_then(|ticket| lives.life_of_ticket(ticket));
         let claim = Claim {
             most: MEMBERS_MAX,
             limit: caller.tenant.limits.endpoints,
@@ -205,12 +206,12 @@ impl Members {
         self.lives.values().filter_map(Lives::next_expiry).min()
     }
 
-    /// Gives up on those who did not come back after a restart of the broker.
+    /// Gives up on those that did not come back after a restart of the broker.
     pub fn expire(&mut self, now: Instant) {
         self.lives.values_mut().for_each(|lives| lives.expire(now));
     }
 
-    /// Wakes those who wait for deaths.
+    /// Wakes sleepers that wait for deaths.
     pub fn announce(&mut self) {
         self.lives.values_mut().for_each(Lives::announce);
     }
@@ -227,7 +228,7 @@ pub fn body_of(life: Life) -> LifeBody {
 pub struct Client<'a> {
     /// All sessions.
     pub members: &'a mut Members,
-    /// Who calls.
+    /// The caller.
     pub caller: &'a Caller<'a>,
 }
 

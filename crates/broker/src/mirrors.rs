@@ -1,15 +1,15 @@
 //! Mirrors of tables of memory regions, for readers in virtual machines.
 //!
 //! A peer on the host has a descriptor of an endpoint's table that is for reading. A virtual
-//! machine can't be given one: QEMU maps for writing whatever it maps. So each machine reads a
-//! table of its own, the *mirror*, which the owner of the table keeps as it keeps the table
+//! machine can't have one, since QEMU maps everything for writing. So each machine reads a table of
+//! its own, the *mirror*, which the owner of the table keeps as it keeps the table
 //! ([`causeway_shm::MrTable`]): what it withdraws is withdrawn there by the same stores, before it
-//! waits for accesses under way. Whoever writes to a mirror reaches the readers in that machine,
-//! and nobody else: the owner reads nothing of it.
+//! waits for accesses under way. A write to a mirror reaches the readers in that machine, and
+//! nobody else: the owner reads nothing of it.
 //!
-//! Which machine may be shown a memfd for writing is said by its name, which only the broker can
-//! write: the tables and segments of a machine's own endpoints, and what mirrors others' tables for
-//! it. Within the machine its kernel keeps processes to reading.
+//! A memfd's name, which only the broker can write, says which machine may be shown it for writing:
+//! the tables and segments of a machine's own endpoints, and what mirrors others' tables for it.
+//! Within the machine its kernel keeps processes to reading.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -258,7 +258,8 @@ mod tests {
         assert!(live == [mirror] && same(&kept, &read_by_guest));
         assert!(!same(&kept, &hub.endpoints[&ids[0]].mr_table));
         assert!(may_show(&read_by_guest, VM) && !may_show(&read_by_guest, OTHER_VM));
-        // Whoever reads it before the owner keeps it finds an empty table, and then what it does.
+        // A reader that comes before the owner keeps it finds an empty table, and later what the
+        // owner does.
         let map = |fd| Arc::new(Segment::map(fd, MR_TABLE_BYTES).unwrap());
         let peer = Segment::map_read_only(read_by_guest, MR_TABLE_BYTES).unwrap();
         let peer = PeerMrs::open(Arc::new(peer)).unwrap();
@@ -294,7 +295,7 @@ mod tests {
         crate::testing::allow_many_descriptors();
         let mut mirrors = Mirrors::default();
         for endpoint in 0..MIRRORS_PER_VM_MAX as u64 {
-            // Any descriptor will do for the books.
+            // Any descriptor will do for the tables.
             let mirror = Mirror {
                 vm: VM,
                 owner: None,

@@ -56,7 +56,7 @@ impl Options {
     }
 
     /// The idle time; `None` means that the broker never ends by itself. Unless told otherwise it
-    /// does not if it has tenants who could not start another.
+    /// does not if it has tenants that could not start another.
     ///
     /// # Errors
     /// Text for the user if the setting is not a number of seconds.

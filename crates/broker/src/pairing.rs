@@ -69,7 +69,7 @@ pub struct Pairing {
     /// In the place of that: one of those that are used again, by name.
     kept: u64,
     pub(crate) ends: [End; 2],
-    /// Made under an earlier broker: an end may have been granted what this one has no books on.
+    /// Made under an earlier broker: an end may have been granted what this one has no record of.
     pub(crate) restored: bool,
     /// The tenant of both ends.
     tenant: TenantId,

@@ -1,8 +1,8 @@
-//! Answers whether anybody refers to pages of a segment, for owners that may not ask the kernel
+//! Says whether anybody else refers to pages of a segment, for owners that may not ask the kernel
 //! themselves about pages that others map (`CAP_SYS_NICE`).
 //!
-//! Who asks holds up threads of its own until it has the answer, and one takes up to some
-//! milliseconds: a thread beside the event loop gives them. Only memfds that a broker made are
+//! A process that asks holds up threads of its own until it has the answer, which takes up to some
+//! milliseconds. So a thread beside the event loop answers. Only memfds that a broker made are
 //! looked at, and a descriptor of anything else is closed elsewhere, since to close it may take as
 //! long as a file system likes.
 
@@ -28,7 +28,7 @@ const SOCKETS_MAX: usize = 8192;
 /// Events taken from the kernel at once.
 const EVENTS_PER_WAIT: usize = 16;
 
-/// The thread's end of a socket, and whose the other is.
+/// The thread's end of a socket, and the user at the other.
 type Asker = (i32, Holder, Arc<OwnedFd>);
 
 #[derive(Debug)]
@@ -131,7 +131,7 @@ fn serve(answerer: &Answerer, socket: &OwnedFd, holder: Holder, owner: u32) -> b
         Heard::Question(_, None) | Heard::End => return false,
     };
     if check_private_memfd(&fd, SEGMENT_BYTES, owner).is_err() {
-        // Who sends such a thing is asked no more.
+        // A client that sends such a thing is served no more.
         closers::close(holder, vec![fd]);
         return false;
     }

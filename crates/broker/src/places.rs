@@ -1,11 +1,11 @@
-//! Where endpoints are to be found: by network namespace, or by the addresses that they report.
+//! Endpoint lookup: by network namespace, or by the addresses that endpoints report.
 //!
 //! Endpoints of one network namespace have the same addresses, and a QP number names one of them. A
 //! virtual machine is a namespace of its own kind: what the broker knows of its addresses is what
 //! its processes report. So a QP of a guest, or one that a guest names, is looked up by address
-//! too, among the endpoints of the same tenant. A false report attracts connections that others of
-//! the tenant mean for someone else, who is named by the same address and slot: that makes two,
-//! and neither is taken.
+//! too, among the endpoints of the same tenant. A false report would attract connections that
+//! others of the tenant mean for another endpoint. But that one has the same address and slot: that
+//! makes two, and neither is taken.
 
 use causeway_fabric::limits::ADDRESSES_MAX;
 use causeway_fabric::services::ConnectBody;

@@ -14,7 +14,7 @@ use causeway_fabric::limits::SEGMENT_BYTES;
 use rustix::fs::{FallocateFlags, fallocate};
 
 /// Most segments that wait for the deaths of their owners. Beyond, they are let go of as they are:
-/// their memory is free when the last one who holds a descriptor closes it.
+/// their memory is free when the last holder of a descriptor closes it.
 const WAITING_MAX: usize = 4096;
 
 /// Segments that their owners left behind.

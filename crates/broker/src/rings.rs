@@ -2,10 +2,10 @@
 //!
 //! To make a ring, to map it and to take it apart again costs more than all else about a
 //! connection. So two endpoints of one user keep some: when both have let go of one, and one of
-//! them says that it is wiped, the next connection between them gets it, and who has it mapped
-//! still needs no descriptor. A ring is never lent while an end uses it: one that is stopped, or
-//! never says that it is done, keeps its own ring from being used again, and nothing else. Whoever
-//! says falsely that a ring is wiped spoils its own next connection.
+//! them says that it is wiped, the next connection between them gets it, and a side that still has
+//! it mapped needs no descriptor. A ring is never lent while an end uses it: one that is stopped,
+//! or never says that it is done, keeps its own ring from being used again, and nothing else. An
+//! endpoint that says falsely that a ring is wiped spoils its own next connection.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;

@@ -1,14 +1,14 @@
-//! Segments: who may map which, and which are stale.
+//! Segments: which endpoints may map them, and which are stale.
 //!
 //! A segment belongs to one endpoint and to one of its protection domains. Another endpoint is
 //! entitled to it as long as a ring that both have joined leads to a QP of that domain whose
 //! access flags allow it. [`Rights`] counts those rings, so that a connection that ends costs no
 //! search unless it was the last.
 //!
-//! The descriptor is the protection, and can't be taken back. Hence the books on who was given one:
-//! an endpoint outside the owner's trust boundary that loses what entitled it makes the segment
-//! stale, and its owner moves on to a new one. Those inside ([`crate::boundary`]) could reach into
-//! its memory without us; no books are kept on them.
+//! The descriptor is the protection, and can't be taken back. So the broker keeps a list of the
+//! endpoints that were given one: an endpoint outside the owner's trust boundary that loses what
+//! entitled it makes the segment stale, and its owner moves on to a new one. Those inside
+//! ([`crate::boundary`]) could reach into its memory without us; they are on no list.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -52,7 +52,7 @@ pub struct Segment {
     pub writable: bool,
     /// Whether it is granted inside the owner's trust boundary only.
     pub inside: bool,
-    /// Whether somebody holds it who should not any more: it is granted to nobody.
+    /// Whether an endpoint holds it that should not any more: it is granted to nobody.
     pub stale: bool,
     /// Endpoints outside that boundary which were granted it, and what.
     pub holders: BTreeMap<EndpointId, Right>,
@@ -203,7 +203,7 @@ impl Hub {
     }
 
     /// Whether a descriptor for reading keeps an endpoint from writing to another's memory: it
-    /// belongs to a user who can't open the memfd once more, or to the VM that has the memory
+    /// belongs to a user that can't open the memfd once more, or to the VM that has the memory
     /// anyway, and whose kernel obeys. Another VM would be shown it for writing.
     fn is_bound(&self, id: EndpointId, owner: EndpointId) -> bool {
         let found = |id| self.endpoints.get(&id);

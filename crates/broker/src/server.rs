@@ -271,8 +271,8 @@ impl Server {
         self.begin(socket, peer);
     }
 
-    /// Those who come from virtual machines: their tenant was settled when the VM was attached. And
-    /// those whose VM is fenced: what they had is others' now.
+    /// Clients that come from virtual machines: their tenant was settled when the VM was attached.
+    /// And those whose VM is fenced: what they had is others' now.
     fn hear_of_guests(&mut self) {
         let (arrivals, ended) = self.vms.take_news();
         for Arrival { socket, peer } in arrivals {
@@ -481,7 +481,8 @@ impl Server {
         // A client that ends here may cause events for others: hence the loop, which ends since
         // every turn but the last removes a session or empties the tables.
         loop {
-            // Stale segments first: who has heard of a peer's end has heard of what follows.
+            // Stale segments first: an endpoint that has heard of a peer's end has heard of what
+            // follows.
             let mut stale: HashMap<EndpointId, Vec<u64>> = HashMap::new();
             for (to, segment) in self.hub.take_stale() {
                 stale.entry(to).or_default().push(segment);

@@ -16,7 +16,7 @@ use crate::sisci::{self, Claims, Context, NodeSpec, Nodes};
 /// Names a control connection: never used again by this broker.
 pub type SessionId = u64;
 
-/// Who calls.
+/// The caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
     /// Its connection.
@@ -30,7 +30,7 @@ pub struct Caller<'a> {
 /// An event to be delivered.
 #[derive(Debug)]
 pub struct Event {
-    /// To whom.
+    /// The session it is for.
     pub to: SessionId,
     /// The service that tells it.
     pub service: u16,

@@ -12,7 +12,7 @@ use crate::crowd::Holder;
 use crate::hub::{EndpointId, TenantId};
 use crate::vm::VmId;
 
-/// Who is at the other end.
+/// The process at the other end.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// Tenant, by the socket it came to.
@@ -23,12 +23,12 @@ pub struct Peer {
     pub pid: i32,
     /// User; of a VM's process, as its kernel says.
     pub uid: u32,
-    /// The VM whose process it is.
+    /// Its virtual machine.
     pub vm: Option<VmId>,
 }
 
 impl Peer {
-    /// Whose place its connection has.
+    /// The user whose place its connection has.
     pub fn holder(&self) -> Holder {
         Holder {
             tenant: self.tenant,
@@ -49,7 +49,7 @@ struct Pending {
 #[derive(Debug)]
 pub struct Session {
     socket: OwnedFd,
-    /// Who is at the other end.
+    /// The process at the other end.
     pub peer: Peer,
     /// The endpoint that it made itself.
     pub endpoint: Option<EndpointId>,

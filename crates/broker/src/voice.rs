@@ -1,9 +1,9 @@
-//! The last words of a dead process: for each of its connections by UDP, what it has received and
-//! that it is gone.
+//! The last words of a dead process: they say for each of its connections by UDP what the process
+//! has received, and that it is gone.
 //!
 //! A process that has received a message may be dead before it could acknowledge it. It keeps what
-//! there is to say in a segment (`causeway_shm::last_words`), and has shown the broker its port:
-//! who listens there hears nobody else.
+//! there is to say in a segment (`causeway_shm::last_words`), and has shown the broker its port: a
+//! peer that listens there hears nobody else.
 
 use std::net::{Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::os::fd::OwnedFd;

@@ -1,4 +1,4 @@
-//! Tests of places and those who want them.
+//! Tests of admission: places, and clients that want them.
 
 use std::time::Duration;
 

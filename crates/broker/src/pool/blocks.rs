@@ -1,4 +1,4 @@
-//! Blocks: their memory, and who holds it.
+//! Blocks: their memory, and their holders.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ use crate::hub::random;
 /// Name of the memfds, before tenant, user and handle.
 const MEMFD_NAME: &str = "causeway-block:";
 
-/// The name of a block's memfd. Only the broker can make one of this name, so it says to the next
+/// The name of a block's memfd. Only the broker can make one of this name, so it tells the next
 /// broker what it is and whose.
 fn memfd_name(tenant: &str, uid: u32, handle: Handle) -> String {
     format!("{MEMFD_NAME}{tenant}:{uid}:{handle:016x}")
@@ -60,12 +60,12 @@ pub struct Block {
     pub persistent: bool,
     /// Whether its record is on its memory ([`super::record`]).
     pub recorded: bool,
-    /// Who may do what, the owner included.
+    /// The rights to it, the owner's included.
     pub grants: Vec<Grant>,
     /// Sessions that were given a descriptor of the present memory, or of what was moved to it.
     pub holders: BTreeMap<SessionName, Holder>,
-    /// Whether a process of another user may be able to write who has no right to, or none on the
-    /// books.
+    /// Whether a process of another user may be able to write that has no right to, or none in the
+    /// tables.
     pub exposed: bool,
     /// Synchronization objects, by offset.
     pub syncs: BTreeMap<u64, SyncKind>,
@@ -107,7 +107,7 @@ impl Pools {
             (bytes, 0) if bytes > 0 => bytes,
             _ => return Err(Errno::INVAL),
         };
-        // Between users huge pages are no good: whoever can write can give them back to the
+        // Between users huge pages are no good: a process that can write can give them back to the
         // system, and the others' next access finds none.
         let huge = request.huge && pool.private;
         let bytes = whole_pages(asked, PAGE_BYTES)?;
@@ -176,7 +176,7 @@ impl Pools {
         Ok((private_memfd(&name, bytes)?, bytes, Pages::Ordinary))
     }
 
-    /// Frees a block: those who hold it are told.
+    /// Frees a block: its holders are told.
     ///
     /// # Errors
     /// `ENOENT`, or `EPERM` if it is another's.
@@ -330,8 +330,8 @@ impl Pools {
         Ok(given)
     }
 
-    /// The fresh memory takes the place of the old, which nobody gets any more. Who holds the
-    /// block is told.
+    /// The fresh memory takes the place of the old, which nobody gets any more. The block's holders
+    /// are told.
     ///
     /// # Errors
     /// `ENOENT`, `EPERM` if it is another's, `EINVAL` without fresh memory.
@@ -467,7 +467,7 @@ impl Pools {
         self.record(handle);
     }
 
-    /// Ends a block; whoever holds it is told, but for `cause`.
+    /// Ends a block; its holders are told, but for `cause`.
     pub(super) fn drop_block(
         &mut self,
         handle: Handle,

@@ -28,7 +28,7 @@ pub struct Client<'a> {
     pub members: &'a mut Members,
     /// All tenants.
     pub tenants: &'a [Tenant],
-    /// Who calls.
+    /// The caller.
     pub caller: &'a Caller<'a>,
 }
 
@@ -148,7 +148,7 @@ impl PoolService for Client<'_> {
         let own = self.own()?;
         let RefreshRequest { handle, bound } = request;
         let (body, fd, moved) = self.pools.refresh(own, handle, bound)?;
-        // Whoever sleeps on a word of the old memory looks at the new one.
+        // Sleepers on words of the old memory look at the new one.
         if let Some(lives) = self
             .members
             .lives_of(self.caller.peer.tenant)

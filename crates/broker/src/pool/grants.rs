@@ -39,7 +39,8 @@ impl Pools {
         Ok(block.right(session, self.own(session)?.uid))
     }
 
-    /// Changes what a party may do with a block. Who holds more than that from now on is told.
+    /// Changes what a party may do with a block. Sessions that hold more than that from now on are
+    /// told.
     ///
     /// Exclusive writing is a single session's, and given only when nobody else may write. While
     /// it stands, nobody else is given the right to write.
@@ -49,7 +50,7 @@ impl Pools {
     /// - `EINVAL` for exclusive writing by more than one session, or a number that names nobody;
     /// - `ESRCH` if there is no such session in the tenant;
     /// - `EBUSY` if another may write, or has the right to write exclusively;
-    /// - `EAGAIN` if one who may not any more has not let go yet, and is expected to;
+    /// - `EAGAIN` if a session that may not any more has not let go yet, and is expected to;
     /// - `ESTALE` if one of another user may not any more, but might still: the block must move;
     /// - `ENOSPC` beyond [`GRANTS_PER_BLOCK_MAX`].
     pub fn grant(&mut self, session: SessionName, request: &GrantRequest) -> Result<(), Errno> {
@@ -150,7 +151,8 @@ impl Pools {
         }
         let mut outcome = Ok(());
         for (&holder, held) in &block.holders {
-            // Who has not followed a move can write to what nobody reads any more.
+            // A session that has not followed a move can write to memory that nobody reads any
+            // more.
             let present = held.moves == block.moves;
             if holder == party || !held.given.writes() || !present {
                 continue;
@@ -222,7 +224,7 @@ impl Pools {
         let _ = self.set_grant(handle, PartyKind::Session, session, Access::None);
     }
 
-    /// Tells each who holds more than it may.
+    /// Tells each session that holds more than it may.
     pub(super) fn tell_holders(&mut self, handle: Handle) {
         let Some(block) = self.blocks.get_mut(&handle) else {
             return;

@@ -1,4 +1,4 @@
-//! What is shown of the tables: to those who have a pool open, and to people.
+//! What the tables show: to sessions that have a pool open, and to people.
 
 use causeway_fabric::limits::{
     ENTRIES_PER_SYNC_MAX, HOLDERS_PER_STATUS_MAX, MEMBERS_PER_PAGE, MEMBERS_PER_STATUS_MAX,
@@ -20,8 +20,8 @@ use crate::config::Tenant;
 use crate::hub::TenantId;
 
 impl Pools {
-    /// What a session may know of a block. Its handle is shown to those who have a right to it,
-    /// and to those who may decide about it.
+    /// What a session may know of a block. Its handle is shown to sessions that have a right to it,
+    /// and to those that may decide about it.
     ///
     /// # Errors
     /// `ENOENT`.
@@ -187,7 +187,7 @@ impl Pools {
         }
     }
 
-    /// An object, as its words say: they are anybody's who may write to the block.
+    /// An object, as its words say: any process that may write to the block may have written them.
     fn sync_status(&self, block: &Block, offset: u64, kind: SyncKind) -> SyncStatus {
         let word = |at: usize| block.word(offset + at as u64);
         let pid = |life: Life| {

@@ -1,23 +1,22 @@
-//! Pools: named sets of blocks, and who may do what with each.
+//! Pools: named sets of blocks, and rights to each block.
 //!
-//! A *block* is a memfd of its own, made here, so that the descriptor is the protection: who may
-//! read gets one for reading. A freed block's memory is never another block's. Rights are a list of
-//! *grants* for each block, to a session, to a user or to everybody who may open the pool; its
-//! owner changes them, and its own right is one of them.
+//! A *block* is a memfd of its own, made here, so that the descriptor is the protection: a session
+//! that may read gets one for reading. A freed block's memory is never another block's. Rights are
+//! a list of *grants* for each block, to a session, to a user or to everybody who may open the
+//! pool; its owner changes them, and its own right is one of them.
 //!
-//! A descriptor once given can't be taken back. Who loses a right is told and lets go, but may
-//! keep the memory if it is hostile: if it is of another user the block is *exposed*, and nobody
-//! gets it for exclusive writing until its owner has moved it to fresh memory.
+//! A descriptor once given can't be taken back. A session that loses a right is told and lets go,
+//! but may keep the memory if it is hostile. If it is of another user the block is *exposed*, and
+//! nobody gets it for exclusive writing until its owner has moved it to fresh memory.
 //!
 //! A session is named by its life. A block's memfd bears its handle and its owner's user in its
-//! name, which only the broker can write, so that a broker which has just started can tell whose it
-//! is.
+//! name, which only the broker can write, so a broker that has just started can tell whose it is.
 //!
 //! - [`slots`]: the free list;
 //! - [`pools`]: making, opening and ending pools; [`blocks`]: the same for blocks;
 //! - [`grants`]: rights; [`restore`]: what comes back after a restart;
 //! - [`record`]: persistent blocks, which come back without their owners;
-//! - [`waits`]: who is told when something has come about;
+//! - [`waits`]: sessions that are to be told when something has come about;
 //! - [`listing`]: what is shown of it; [`client`]: the service's methods.
 
 pub mod blocks;
@@ -47,7 +46,7 @@ use waits::{Ticket, Waits};
 pub type SessionName = u64;
 /// Names a block: 64 random bits, never 0.
 pub type Handle = u64;
-/// Names a pool to those who have it open; never 0.
+/// Names a pool to sessions that have it open; never 0.
 pub type PoolId = u64;
 
 /// A process that uses pools.
@@ -117,7 +116,7 @@ pub struct Pools {
     waits: Waits,
     outbox: Vec<(SessionName, News)>,
     last_pool: PoolId,
-    /// The broker's user, who owns the blocks' memfds.
+    /// The broker's user, which owns the blocks' memfds.
     own_uid: u32,
 }
 
@@ -135,9 +134,9 @@ impl Pools {
         self.members.entry(session).or_insert_with(member);
     }
 
-    /// Forgets a session that ended: what it was granted nobody has any more, its blocks are
-    /// freed unless they are persistent. Who holds such a block keeps what it has mapped, and goes
-    /// on sharing it with others that have: a lock in it must not go from under its users.
+    /// Forgets a session that ended: what it was granted nobody has any more, its blocks are freed
+    /// unless they are persistent. A holder of such a block keeps what it has mapped, and goes on
+    /// sharing it with other holders: a lock in it must not go from under its users.
     pub fn leave(&mut self, session: SessionName) {
         self.forget_waits(session);
         let Some(member) = self.members.get(&session) else {

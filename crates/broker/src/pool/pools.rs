@@ -17,7 +17,7 @@ pub struct Pool {
     pub name: String,
     /// Its tenant: nobody else's processes ever see it.
     pub tenant: TenantId,
-    /// User of its creator, who may end it.
+    /// User of its creator, which may end it.
     pub uid: u32,
     /// Whether only that user's processes may open it.
     pub private: bool,
@@ -31,7 +31,7 @@ pub struct Pool {
     pub names: HashMap<String, Handle>,
     /// Sessions that have it open.
     pub members: BTreeSet<SessionName>,
-    /// Whether its parameters are the word of its creator's user, and not of somebody else who
+    /// Whether its parameters are the word of its creator's user, and not of another session that
     /// came back earlier after a restart of the broker.
     pub confirmed: bool,
 }

@@ -2,9 +2,10 @@
 //!
 //! What the tables say of a persistent block is written on its memfd as well, as an extended
 //! attribute: it lasts as long as somebody holds the memory, and only the broker's user and root
-//! can write or read it, whatever descriptor they have. So whoever holds such a block, for reading
-//! only and of any user, can bring it to the next broker, which takes nobody's word for what it is
-//! and who may do what. The attribute is taken off memory that has been moved from, or freed.
+//! can write or read it, whatever descriptor they have. So any holder of such a block, of any user
+//! and for reading only, can bring it to the next broker, which takes nobody's word for what the
+//! block is and for the rights to it. The attribute is taken off memory that has been moved from,
+//! or freed.
 //!
 //! Kernels before 6.6 have no such attributes on memfds, but for root's broker. There, and in huge
 //! pages, such a block is lost with the broker as far as others want to find it.
@@ -85,8 +86,8 @@ impl Pools {
         block.recorded = write(&block.fd, &record);
     }
 
-    /// Takes a block from one who holds it, though it is another's or nobody's. If it has an owner
-    /// that one is waited for; else it is there at once, as its record says.
+    /// Takes a block from a holder, though it is another's or nobody's. If it has an owner that one
+    /// is waited for; else it is there at once, as its record says.
     ///
     /// # Errors
     /// `ENOENT` without the pool, `EINVAL` for what is no persistent block of it, `EMFILE`.
@@ -152,7 +153,7 @@ impl Pools {
         usage.bytes += bytes;
         let mut grants = record.grants;
         grants.retain(|grant| grant.kind != PartyKind::Session || grant.party != record.owner);
-        // Who had it for writing, nobody knows.
+        // Nobody knows which sessions had it for writing.
         let exposed = record.exposed || grants.iter().any(|grant| grant.access.writes());
         for grant in &grants {
             self.note_grantee(handle, grant);

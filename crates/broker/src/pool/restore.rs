@@ -1,8 +1,8 @@
 //! What comes back after a restart of the broker.
 //!
-//! Sessions return with their lives, owners bring their blocks with all grants, and others say
-//! which they hold. They come in any order, so for a while a block may be named that its owner has
-//! not brought yet, and a session may have been granted something that has not come yet.
+//! Sessions return with their lives, owners bring their blocks with all grants, and other holders
+//! say which blocks they hold. They come in any order. So for a while a block may be named that its
+//! owner has not brought yet, and a session may have a grant though it has not come yet.
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -32,7 +32,7 @@ pub struct Returning {
     pub(super) brought: HashMap<Handle, Brought>,
     /// When to give up on each, oldest first.
     blocks: VecDeque<(Instant, Handle)>,
-    /// Blocks that came back, whose grantees may not have; when to give up on those.
+    /// Blocks that came back before all their grantees; when to give up on those.
     pub(super) grantees: VecDeque<(Instant, Handle)>,
 }
 
@@ -201,7 +201,7 @@ impl Pools {
         Ok(waits && !self.returning.brought.contains_key(&request.handle))
     }
 
-    /// Those who waited for a block hold it, if it is of the pool that they think.
+    /// Sessions that waited for a block hold it, if it is of the pool that they think.
     pub(super) fn bring_holders(&mut self, handle: Handle) {
         let waiting = self.returning.awaited.remove(&handle).unwrap_or_default();
         let pool = self.blocks.get(&handle).map(|block| block.pool);

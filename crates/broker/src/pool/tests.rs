@@ -214,7 +214,7 @@ fn a_hostile_ex_writer_gets_nothing_of_what_comes_later() {
     pools.refresh(1, handle, Access::Read).unwrap();
     let exclusive = |pools: &mut Pools| errno(grant(pools, handle, 2, Access::Exclusive));
     assert_eq!(exclusive(&mut pools), Some(Errno::STALE));
-    // It says that it has let go, but who knows.
+    // It says that it has let go, which proves nothing.
     pools.refresh(3, handle, Access::None).unwrap();
     assert_eq!(exclusive(&mut pools), Some(Errno::STALE));
     assert_eq!(

@@ -1,10 +1,10 @@
 //! Waits: what sessions asked to be told of, once.
 //!
-//! Who looks for a name that is not there yet, or grants exclusive access before others have let
-//! go, leaves a wait here. The answer is an event, not a late reply: other threads of the process
-//! call over the same connection meanwhile, and it may be the process itself that has to let go.
-//! A wait ends when it is told, when it is given up, and with its session, so a process that dies
-//! leaves none, and one that is stopped is told of each once.
+//! A session that looks for a name that is not there yet, or grants exclusive access before others
+//! have let go, leaves a wait here. The answer is an event, not a late reply: other threads of the
+//! process call over the same connection meanwhile, and it may be the process itself that has to
+//! let go. A wait ends when it is told, when it is given up, and with its session, so a process
+//! that dies leaves none, and one that is stopped is told of each once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -43,7 +43,7 @@ impl Wait {
     }
 }
 
-/// All waits, by who waits and by what for.
+/// All waits, by session and by what they wait for.
 #[derive(Debug, Default)]
 pub struct Waits {
     by_session: HashMap<SessionName, BTreeMap<Ticket, Wait>>,
@@ -229,7 +229,7 @@ mod tests {
         }
     }
 
-    /// What was told of waits: to whom, and which.
+    /// The waits that were told, and the sessions.
     fn told(pools: &mut Pools) -> Vec<(SessionName, Ticket)> {
         let outbox = std::mem::take(&mut pools.outbox);
         let ready = |(to, news)| match news {

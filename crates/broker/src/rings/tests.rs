@@ -1,4 +1,4 @@
-//! Who is lent which ring, and who is told what.
+//! Which endpoint is lent which ring, and what each is told.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Who is granted what, and what is stale when.
+//! What is granted to which endpoint, and when it is stale.
 
 use std::time::Instant;
 
@@ -232,7 +232,7 @@ fn reduced_access_makes_stale_what_it_no_longer_covers() {
     assert_eq!(pair.stale(), [0u64; 0]);
     pair.hub.set_access(pair.owner, qpn(1) + 1, WRITE);
     assert_eq!(pair.stale(), [segment]);
-    // Who is not connected, or not the owner of the QP, changes nothing.
+    // An endpoint that is not connected, or not the owner of the QP, changes nothing.
     pair.hub.set_access(pair.owner, qpn(1) + 5, 0);
     pair.hub.set_access(pair.peer, qpn(1) + 1, 0);
 }
@@ -523,7 +523,7 @@ impl History {
         }
     }
 
-    /// Maps all that it can of who is at the other end.
+    /// Maps all that it can of the endpoint at the other end.
     fn map_all(&mut self, id: EndpointId, local_qpn: u32) {
         let Ok((owner, _)) = self.hub.joined_peer(id, local_qpn) else {
             return;

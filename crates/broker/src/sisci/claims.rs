@@ -1,15 +1,14 @@
 //! Which segment ids and interrupt numbers are taken, in a file that outlasts the broker.
 //!
-//! After a restart owners come back one by one. Until one has, what it had is to be had by nobody
-//! else, or a newcomer that is quicker would take its place. So the broker writes down what is
-//! taken, and its successor reserves that for [`causeway_fabric::limits::RESTORE_GRACE`].
+//! After a restart owners come back one by one. Until one has, nobody else may have what it had, or
+//! a newcomer that is quicker would take its place. So the broker writes down what is taken, and
+//! its successor reserves that for [`causeway_fabric::limits::RESTORE_GRACE`].
 //!
 //! The file is a table of records of [`RECORD`] bytes, each written at once; a record of zeroes is
 //! free. It lies in the runtime directory, which nobody else can enter, and is made with the first
 //! claim. A broker that ends with nothing claimed removes it.
 //!
-//! Names are known to those who are connected, too: so the records say who the owner is
-//! ([`Owner`]).
+//! Connected sessions know the names, too. So the records say whose each claim is ([`Owner`]).
 
 use std::collections::{BTreeMap, HashSet};
 use std::fs::{self, File};
@@ -34,18 +33,18 @@ const RECORD: usize = 40;
 /// Most records. What is claimed beyond is not written down, and not reserved after a restart.
 const RECORDS_MAX: u32 = 1 << 18;
 
-/// Who may come back for something. A session proves its life to the next broker by a ticket that
-/// nobody else has; lives of several brokers can have the same number, hence the user.
+/// The owner that may come back for something. A session proves its life to the next broker by a
+/// ticket that nobody else has; lives of several brokers can have the same number, hence the user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Owner {
     /// Those of virtual machines, whose numbers are new with each broker, are one.
     uid: u32,
-    /// 0: whoever knows the name.
+    /// 0: any session that knows the name.
     life: u64,
 }
 
 impl Owner {
-    /// Whoever knows the name: where several share what is claimed.
+    /// Any session that knows the name: where several share what is claimed.
     pub(super) const ANYBODY: Owner = Owner { uid: 0, life: 0 };
 
     /// A user's session of a life.
@@ -208,12 +207,13 @@ impl Claims {
         known.then_some((claim, name, owner))
     }
 
-    /// Whether something is kept for who had it under the broker before.
+    /// Whether something is kept for the session that had it under the broker before.
     pub(super) fn is_reserved(&self, claim: Key) -> bool {
         self.reserved.contains(&claim)
     }
 
-    /// Whether who comes back with this name may have it: it is free, or was his.
+    /// Whether a session that comes back with this name may have it: it is free, or was the
+    /// session's.
     pub(super) fn may_return(&self, claim: Key, name: u64, who: Claimant) -> bool {
         let had = self.records.get(&claim).filter(|_| self.is_reserved(claim));
         had.is_none_or(|had| {
@@ -380,7 +380,7 @@ mod tests {
         let stranger = who(8, 2);
         assert!(returns(0, 100, who(7, 1)) && returns(1, 7, stranger));
         assert!(!returns(0, 101, who(7, 1)));
-        // Who knows the name, and no more.
+        // A session that knows the name, and no more.
         let no_ticket = Claimant {
             before: None,
             ..who(7, 1)

@@ -30,7 +30,7 @@ pub struct Client<'a> {
     pub context: Context<'a>,
     /// All tenants.
     pub tenants: &'a [Tenant],
-    /// Who calls.
+    /// The caller.
     pub caller: &'a Caller<'a>,
 }
 
@@ -90,7 +90,7 @@ impl SisciService for Client<'_> {
     }
 
     fn items(&mut self, request: ItemCursor, _: Vec<OwnedFd>) -> Result<Answer<ItemPage>, Errno> {
-        // Who may enter the runtime directory is the broker's own user.
+        // A process that may enter the runtime directory is the broker's own user's.
         let seen = self.caller.tenant.socket.is_some();
         let seen = seen.then_some(self.caller.peer.tenant);
         let members = &*self.context.members;

@@ -144,7 +144,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Connects those who wait for a segment that takes connections now.
+    /// Connects sessions that wait for a segment that takes connections now.
     pub(super) fn serve_waiting(&mut self, name: u64, context: &mut Context<'_>) {
         let Some(segment) = self.segments.get(&name) else {
             return;

@@ -107,7 +107,7 @@ impl Tables {
 }
 
 impl Tables {
-    /// Creates an interrupt, and connects those who wait for it.
+    /// Creates an interrupt, and connects sessions that wait for it.
     pub(super) fn create_interrupt(
         &mut self,
         session: SessionId,
@@ -201,7 +201,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Removes what the tables have of an interrupt, and tells those who are connected.
+    /// Removes what the tables have of an interrupt, and tells the connected sessions.
     pub(super) fn drop_interrupt(
         &mut self,
         session: SessionId,

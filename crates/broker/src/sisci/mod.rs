@@ -1,8 +1,8 @@
-//! The SISCI service's tables: nodes, segments and who is connected to them, interrupts.
+//! The SISCI service's tables: nodes, segments and connections to them, interrupts.
 //!
 //! A segment belongs to its *holders*, the sessions that created or attached to it, and lives as
-//! long as one of them. The members of a reflective-memory group are the holders of one segment.
-//! Whoever is connected holds a descriptor of its memory, which can't be taken back; what ends with
+//! long as one of them. The members of a reflective-memory group are the holders of one segment. A
+//! connected process holds a descriptor of its memory, which can't be taken back. What ends with
 //! the connection is the segment's life, which every connected process watches.
 //!
 //! An interrupt is triggered through *cells* ([`causeway_shm::interrupt`]), one for each pair of an
@@ -251,7 +251,7 @@ impl Tables {
         due.into_iter().flatten().min()
     }
 
-    /// Gives up on those who did not come back after a restart of the broker, and looks for owners
+    /// Gives up on those that did not come back after a restart of the broker, and looks for owners
     /// that are stopped.
     pub fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
         self.claims.expire(now);

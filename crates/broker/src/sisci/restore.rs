@@ -1,8 +1,8 @@
 //! What was made under an earlier broker, and is presented again.
 //!
-//! Owners and those who are connected come back in any order. What proves that a thing is the same
-//! is its name, which is random and known only to those who share it, and its life. Who does not
-//! come back within [`causeway_fabric::limits::RESTORE_GRACE`] is given up.
+//! Owners and connected sessions come back in any order. A thing is proved to be the same by its
+//! name, which is random and known only to those that share it, and by its life. A session that
+//! does not come back within [`causeway_fabric::limits::RESTORE_GRACE`] is given up.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -30,7 +30,7 @@ use super::{
 use crate::hub::TenantId;
 use crate::services::SessionId;
 
-/// What one who was connected says of its connection.
+/// What a session that was connected says of its connection.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
     request: ConnectSegmentRequest,
@@ -118,7 +118,7 @@ impl Tables {
         Ok(life)
     }
 
-    /// The place of a segment is another's now: those who were connected need not wait longer.
+    /// The place of a segment is another's now: sessions that were connected need not wait longer.
     fn displace(
         &mut self,
         tenant: TenantId,
@@ -134,7 +134,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The owner of a segment is back, for whom connections have waited.
+    /// The owner of a segment is back, and connections have waited for it.
     fn welcome_orphans(&mut self, segment: u64, context: &mut Context<'_>) {
         let orphans = self.orphans.remove(&segment).unwrap_or_default();
         for (session, connection, claim) in orphans.0 {
@@ -150,7 +150,7 @@ impl Tables {
         }
     }
 
-    /// One more of those whose segment it is comes back.
+    /// One more holder of the segment comes back.
     fn rejoin(
         &mut self,
         session: SessionId,
@@ -166,7 +166,7 @@ impl Tables {
         if !same || memory.is_none() || theirs != (name, segment.size, segment.offset) {
             return Err(Errno::EXIST);
         }
-        // Who is connected knows as much; that makes nobody an owner.
+        // A connected session knows as much; that makes it no owner.
         if !segment.shared && !segment.is_group() {
             return Err(Errno::ACCESS);
         }
@@ -296,7 +296,7 @@ impl Tables {
         }
     }
 
-    /// Those who were connected to a segment and did not come back are not connected.
+    /// Sessions that were connected to a segment and did not come back are not connected.
     pub(super) fn give_up_ends(&mut self, segment: u64, context: &mut Context<'_>) {
         let Some(segment) = self.segments.get_mut(&segment) else {
             return;

@@ -36,7 +36,7 @@ pub(super) enum Place {
     Group(u32),
 }
 
-/// One of those whose segment it is.
+/// One of the segment's holders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Holder {
     pub(super) session: SessionId,
@@ -85,7 +85,7 @@ impl Segment {
         }
     }
 
-    /// Of all holders: who is furthest decides.
+    /// Of all holders: the furthest decides.
     pub(super) fn state(&self) -> SegmentState {
         let states = self.holders.iter().map(|holder| holder.state);
         states.max().unwrap_or_default()
@@ -336,7 +336,7 @@ impl Tables {
         Ok(())
     }
 
-    /// Lets others connect, and those who wait for it.
+    /// Lets others connect, and those that wait for it.
     pub(super) fn set_available(
         &mut self,
         session: SessionId,
@@ -473,15 +473,15 @@ impl Tables {
         self.free_place(tenant, place);
     }
 
-    /// Those who are connected to a segment.
+    /// Sessions that are connected to a segment.
     pub(super) fn connected_to(&self, name: u64) -> Vec<(SessionId, u32)> {
         let segment = self.segments.get(&name);
         let ends = segment.into_iter().flat_map(|s| s.connections.values());
         ends.filter_map(|end| end.to).collect()
     }
 
-    /// Whether somebody who is connected to a segment has mapped it, as far as is known: who has
-    /// not come back after a restart may have.
+    /// Whether a session that is connected to a segment has mapped it, as far as is known: one that
+    /// has not come back after a restart may have.
     fn is_mapped(&self, name: u64) -> bool {
         let segment = self.segments.get(&name);
         let mut ends = segment.into_iter().flat_map(|s| s.connections.values());

@@ -1,8 +1,8 @@
-//! Owners that stand still, as a process does that was sent SIGSTOP.
+//! Owners that are stopped, as by SIGSTOP.
 //!
-//! The kernel tells nobody of that, so it is looked for: every [`INTERVAL`], as long as there is a
-//! connection whose process waits for events, or has a callback for them, and only at the
-//! processes whose segments those are connected to. Who listens to nobody costs nothing.
+//! The kernel reports no stop, so the broker looks for it: every [`INTERVAL`], as long as there is
+//! a connection whose process waits for events, or has a callback for them, and only at the
+//! processes whose segments those are connected to. A process that does not listen costs nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -21,10 +21,10 @@ pub const INTERVAL: Duration = Duration::from_millis(250);
 /// moment is only slow.
 pub const LEASE: Duration = Duration::from_millis(500);
 
-/// Who was found stopped, and when the next look is due.
+/// The owners that were found stopped, and when the next look is due.
 #[derive(Debug, Default)]
 pub(super) struct Stops {
-    /// When each of those who are stopped was first seen so.
+    /// When each stopped process was first seen so.
     since: BTreeMap<SessionId, Instant>,
     /// `None`: nobody wants to know.
     pub(super) next: Option<Instant>,

@@ -1,5 +1,5 @@
 //! Random histories: whatever sessions do, the tables agree with each other, and nothing is left of
-//! who is gone.
+//! sessions that are gone.
 
 use std::time::{Duration, Instant};
 

@@ -41,8 +41,8 @@ const FEATURE_VERSION_1: u64 = 1 << 32;
 const NO_INTERRUPT: u16 = 1;
 /// What the configuration space begins with, so that a driver knows the device: "CWVM".
 const CONFIG_MAGIC: u32 = 0x4d56_5743;
-/// Most requests and events of one turn: as many as a queue holds. Who adds more while we are at
-/// it says so again, and a guest whose rings lie in each other does not keep the thread busy.
+/// Most requests and events of one turn: as many as a queue holds. A guest that adds more meanwhile
+/// says so again, and a guest whose rings lie in each other does not keep the thread busy.
 const TURN: usize = QUEUE_SIZE;
 /// Version of the messages on the virtqueues.
 pub const CONFIG_VERSION: u32 = 3;
@@ -340,7 +340,7 @@ fn give_answer(
     ring.add_used(head, written).is_ok() && interrupt(memory, ring).is_ok()
 }
 
-/// Interrupts the guest, if it wants to be: there may be nobody who waits for an answer.
+/// Interrupts the guest, if it wants to be: there may be nobody that waits for an answer.
 fn interrupt(memory: &GuestMemoryMmap, ring: &VringState) -> io::Result<()> {
     // The answer is there before the guest's wish is read; it looks for answers once more after it
     // has changed that.

@@ -353,15 +353,15 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         Ok(Answer::default())
     }
 
-    /// Nobody sleeps any more who is woken by this doorbell.
+    /// No sleeper is left that this doorbell wakes.
     fn rise(&self, handle: u32) {
         if let Some(sleepers) = &self.sleepers {
             sleepers.remove(handle);
         }
     }
 
-    /// Who may write to a segment may empty it: zeros could be written as well. A peer that keeps
-    /// the file's lock holds up this VM, whose thread it is, and no other.
+    /// A process that may write to a segment may empty it: zeros could be written as well. A peer
+    /// that keeps the file's lock holds up this VM's thread, and no other.
     fn punch(&self, handle: u32, from: u64, bytes: u64) -> Result<Answer, Errno> {
         let Some(Object::Segment { fd, length, .. }) = self.objects.get(&handle) else {
             return Err(Errno::BADF);
@@ -414,7 +414,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
         let Some(Object::Bell(bell) | Object::Own(bell)) = self.objects.get(&handle) else {
             return Err(Errno::BADF);
         };
-        // Whoever waits for it may have made it block, and full: it is rung already then.
+        // The process that waits for it may have made it block, and full: it is rung already then.
         let mut room = [PollFd::new(bell, PollFlags::OUT)];
         if poll(&mut room, Some(&timespec(Duration::ZERO)))? > 0 {
             rustix::io::write(bell, &1u64.to_ne_bytes())?;

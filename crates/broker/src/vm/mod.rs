@@ -58,7 +58,7 @@ pub type VmId = u64;
 pub struct Arrival {
     /// Its connection.
     pub socket: OwnedFd,
-    /// Who it is.
+    /// The caller.
     pub peer: Peer,
 }
 
@@ -70,7 +70,7 @@ enum Notice {
     Fenced(VmId),
 }
 
-/// Sends the broker's loop those who come from one VM.
+/// Sends the broker's loop the clients that come from one VM.
 struct Gate {
     vm: VmId,
     tenant: TenantId,
@@ -124,7 +124,7 @@ impl Control {
     }
 }
 
-/// Takes from a guest what it was shown. The broker's loop need not wait for it: by its own books
+/// Takes from a guest what it was shown. The broker's loop need not wait for it: by its own tables
 /// the VM is gone, but for what its processes had that others might take over, such as locks: they
 /// get it when this is done, also if it waits for the guest's driver. The connection stays until
 /// QEMU leaves: QEMU (11.1) ends itself when it loses it while the VM is paused.
@@ -194,10 +194,10 @@ impl Vms {
         self.bell.as_fd()
     }
 
-    /// Takes what the threads of VMs have told: those who have come, and the sessions that end now
-    /// that their VM is fenced.
+    /// Takes what the threads of VMs have reported: new clients, and the sessions that end now that
+    /// their VM is fenced.
     pub fn take_news(&mut self) -> (Vec<Arrival>, Vec<SessionId>) {
-        // Emptied first: who comes later rings again.
+        // Emptied first: a thread that comes later rings again.
         let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
         let (mut arrivals, mut ended) = (Vec::new(), Vec::new());
         for notice in self.receiver.try_iter() {
@@ -381,7 +381,7 @@ pub struct Client<'a> {
     pub vms: &'a mut Vms,
     /// All tenants.
     pub tenants: &'a [Tenant],
-    /// Who calls.
+    /// The caller.
     pub peer: Peer,
 }
 

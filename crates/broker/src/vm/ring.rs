@@ -1,4 +1,4 @@
-//! A virtqueue whose doorbell may be silent when it is looked at.
+//! A virtqueue that may be looked at though its doorbell was not rung.
 //!
 //! The thread of a device takes several events at a time. By the time that it comes to one of them
 //! its queue may have been stopped and begun again with another doorbell, which nobody has rung

@@ -1,6 +1,7 @@
-//! Sleepers of a guest, whose kernel can't be woken by who changes the memory of its window: one
-//! thread of the host sleeps on all their words, and rings the doorbell of whose turn it is. To
-//! whoever wakes it is a sleeper like any other, one for each of the guest's.
+//! Sleepers of a guest. Others that change the memory of its window can't wake them, since its
+//! kernel does not hear of it. So one thread of the host sleeps on all their words, and rings the
+//! doorbell of the sleeper whose turn it is. To a waker it is a sleeper like any other, one for
+//! each of the guest's.
 
 use std::fmt;
 use std::os::fd::OwnedFd;

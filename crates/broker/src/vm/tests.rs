@@ -221,7 +221,7 @@ fn what_a_guest_sends_reaches_the_broker_with_descriptors() {
         panic!("no message");
     };
     assert_eq!((body.as_slice(), fds.len()), (&b"body"[..], 2));
-    // The doorbell is rung by who has been given it, and the guest is told.
+    // A process that has been given the doorbell rings it, and the guest is told.
     rustix::io::write(&fds[1], &1u64.to_ne_bytes()).unwrap();
     assert_eq!(guest.next_event(), Some(Event::Rung { handle: doorbell }));
     assert_eq!(guest.next_event(), None);

@@ -122,7 +122,7 @@ fn request(from: u64, extent: Extent, flags: VhostUserMMapFlags) -> VhostUserMMa
     }
 }
 
-/// The books on a window.
+/// What a window shows where.
 #[derive(Debug, Default)]
 pub struct Window {
     /// By offset.
@@ -177,7 +177,7 @@ impl Window {
         Ok(extent)
     }
 
-    /// One who was shown a range does not need it any more.
+    /// A session that was shown a range does not need it any more.
     pub fn hide(&mut self, qemu: &impl Mapper, offset: u64) {
         let Some(mapping) = self.mappings.get_mut(&offset) else {
             return;
@@ -217,8 +217,8 @@ impl Window {
     }
 
     /// The first gap of `length` bytes, at a multiple of the power of two that holds them: small
-    /// ranges leave whole places for large ones, and a guest's kernel that keeps books on a range's
-    /// pages can do so apart from others'.
+    /// ranges leave whole places for large ones, and a guest's kernel that keeps records of a
+    /// range's pages can do so apart from others'.
     fn room(&self, length: u64) -> Option<u64> {
         let align = length.next_power_of_two();
         let mut from = 0;

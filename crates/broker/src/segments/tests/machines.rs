@@ -20,7 +20,7 @@ fn a_machine_has_so_many_segments_however_many_endpoints() {
         inside: false,
     };
     for id in &ids[..SEGMENTS_PER_VM_MAX / SEGMENTS_PER_ENDPOINT_MAX] {
-        // Any descriptor will do for the books.
+        // Any descriptor will do for the tables.
         for name in 0..SEGMENTS_PER_ENDPOINT_MAX as u64 {
             let segment = Segment::new(crate::testing::descriptor(), PD, true, false);
             let endpoint = hub.endpoints.get_mut(id).unwrap();
