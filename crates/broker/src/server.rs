@@ -271,8 +271,8 @@ impl Server {
         self.begin(socket, peer);
     }
 
-    /// Clients that come from virtual machines: their tenant was settled when the VM was attached.
-    /// And those whose VM is fenced: what they had is others' now.
+    /// Clients of virtual machines, whose tenant was settled when the VM was attached; and those
+    /// whose VM is fenced: what they had is others' now.
     fn hear_of_guests(&mut self) {
         let (arrivals, ended) = self.vms.take_news();
         for Arrival { socket, peer } in arrivals {

@@ -66,7 +66,8 @@ impl Block {
     }
 
     /// Whether the broker still knows it, as far as this process has heard: false once it was
-    /// freed, or its owner has ended. In the latter case those who have it mapped share it still.
+    /// freed, or its owner has ended. In the latter case processes that have it mapped share it
+    /// still.
     pub fn is_known(&self) -> bool {
         self.held.is_known()
     }
@@ -148,7 +149,7 @@ impl Block {
         self.grant(party, Access::None)
     }
 
-    /// Moves the contents to fresh memory, which only those get who have a right to the block: what
+    /// Moves the contents to fresh memory, which only sessions with a right to the block get: what
     /// anybody else kept of it is worth nothing afterwards. Mappings stay where they are, and show
     /// the fresh memory as soon as each process has heard of it. Nobody may write to the block
     /// meanwhile: what is stored to the old memory is lost.
@@ -161,7 +162,7 @@ impl Block {
     }
 
     /// Frees the block, of which this process must be the owner: its memory is given back, and
-    /// never becomes another block's. Who still accesses it faults.
+    /// never becomes another block's. Later accesses fault.
     ///
     /// # Errors
     /// `EPERM` if the block is another's, `ENOENT`.

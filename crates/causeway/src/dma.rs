@@ -27,7 +27,7 @@ pub use causeway_dma::State;
 
 /// Most buffers of a cluster.
 pub const BUFFERS_MAX: u32 = causeway_fabric::limits::POOL_BLOCKS_MAX;
-/// Most transfers of a node whose end nobody has seen yet.
+/// Most transfers of a node whose end has not been seen yet.
 pub const TRANSFERS_MAX: usize = 65_536;
 
 /// A node of a cluster: this process. Clones are the same.
@@ -42,7 +42,7 @@ struct Inner {
     pool: Pool,
     id: u64,
     queue: Queue,
-    /// Those whose end nobody has seen.
+    /// Those whose end has not been seen.
     transfers: Mutex<HashMap<u64, causeway_dma::Transfer>>,
     last: AtomicU64,
 }

@@ -1,5 +1,5 @@
-//! The thread that does what the broker says about blocks: it lets go of what is taken away, and
-//! follows what has moved. Asleep otherwise.
+//! The event thread, which does what the broker says about blocks: it lets go of what is taken
+//! away, and follows what has moved. Otherwise it sleeps.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;

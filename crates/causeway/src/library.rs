@@ -308,7 +308,7 @@ impl Inner {
     }
 }
 
-/// Who is alive: by the table, and in doubt by the broker.
+/// Says what is alive: by the table, and in doubt by the broker.
 struct Knows {
     inner: Weak<Inner>,
     table: LifeTable,

@@ -249,12 +249,12 @@ impl Held {
         }
     }
 
-    /// Its owner has ended: who has it mapped keeps it.
+    /// Its owner has ended: processes that have it mapped keep it.
     pub(crate) fn orphaned(&self) {
         self.gone.store(true, Ordering::Release);
     }
 
-    /// Moves the block's contents to fresh memory, which only those get who have a right to it.
+    /// Moves the block's contents to fresh memory, which only sessions with a right to it get.
     pub(crate) fn move_contents(&self) -> Result<()> {
         let session = self.library.session();
         let fresh = session.begin_move(self.handle)?;
@@ -326,8 +326,8 @@ impl Drop for Held {
 }
 
 /// A block that is mapped. Clones share the mapping, as do all mappings of one block in a process:
-/// they have one address. It ends with the last of them, or earlier for whoever may not access it
-/// any more.
+/// they have one address. It ends with the last of them, or earlier for a process that may not
+/// access it any more.
 ///
 /// If the right to access it is taken away, or the block is freed, accesses through the pointer
 /// fault (SIGSEGV), here and nowhere else.

@@ -182,8 +182,8 @@ impl Pool {
         Ok(self.open.library.session().blocks(self.open.key)?)
     }
 
-    /// Closes the pool now, whoever still uses it: calls for its blocks fail with `ENOENT` from now
-    /// on. What is mapped stays until it is unmapped.
+    /// Closes the pool now, whatever still uses it: calls for its blocks fail with `ENOENT` from
+    /// now on. What is mapped stays until it is unmapped.
     ///
     /// # Errors
     /// `ETIMEDOUT` if the broker does not answer, `EPERM` in a forked child.

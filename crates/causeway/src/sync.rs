@@ -2,8 +2,8 @@
 //!
 //! An object lies at an offset of a mapping that is a multiple of 64, and takes the bytes that its
 //! `BYTES` says. One process makes it (`init`), all that have the block mapped for writing use it
-//! (`at`). A lock whose owner died is had by the next one who asks, who is told
-//! ([`Acquired::OwnerDead`]) and repairs what it protects; see [`causeway_shm::lock`].
+//! (`at`). The next process that asks for a lock whose owner died gets it, is told
+//! ([`Acquired::OwnerDead`]), and repairs what it protects; see [`causeway_shm::lock`].
 //!
 //! The types' parameter is how they keep the mapping: by themselves, unless said otherwise.
 
@@ -169,7 +169,7 @@ impl<M: Borrow<Mapping>> Mutex<M> {
         self.with(|it, who| it.unlock(who))
     }
 
-    /// What it protects was repaired, by the caller who was told that its owner died.
+    /// The caller, which was told that the owner died, has repaired what it protects.
     ///
     /// # Errors
     /// [`LockError::Invalid`] if there was nothing to repair.

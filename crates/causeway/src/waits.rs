@@ -1,4 +1,4 @@
-//! Threads that wait for what other processes do, until the broker tells of it.
+//! Threads that wait for something that other processes do, until the broker tells of it.
 
 use std::collections::HashMap;
 use std::time::Instant;

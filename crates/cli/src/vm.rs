@@ -52,7 +52,7 @@ fn print_list(address: &Address) -> Result<(), Error> {
     Ok(())
 }
 
-/// The kind of device: one that leaves all to who serves it.
+/// The kind of device: one that leaves all to its back end.
 const DRIVER: &str = "vhost-user-test-device-pci";
 /// Device number that no driver of the kernel claims.
 const VIRTIO_ID: u32 = 36;

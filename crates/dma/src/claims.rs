@@ -1,11 +1,11 @@
 //! Which thread copies which part of a transfer, and when it has ended.
 //!
 //! Threads *claim* a part each, copy it without any lock, and *return* it. A transfer of one
-//! descriptor is shared by threads where that pays ([`Plan::sharers`]): those who wait for it go
-//! forward, and the engine's thread, once one of them has begun, goes backward from the end. So in
-//! transfers of the same memory one after another each processor finds the parts in its own cache
-//! that it had the last time. The last bytes are copied when all others are where they belong, for
-//! programs that look at these to see that a transfer is complete.
+//! descriptor is shared by threads where that pays ([`Plan::sharers`]): waiters go forward, and the
+//! engine's thread, once one of them has begun, goes backward from the end. So in transfers of the
+//! same memory one after another each processor finds the parts in its own cache that it had the
+//! last time. The last bytes are copied when all others are where they belong, for programs that
+//! look at these to see that a transfer is complete.
 
 use causeway_recover::Fault;
 
@@ -101,9 +101,8 @@ impl Plan {
     /// # Errors
     /// Some of the memory is gone.
     ///
-    /// # Safety
-    /// The part was claimed, and not returned yet: whoever posted the transfer vouches for the
-    /// memory until then.
+    /// # Safety The part was claimed, and not returned yet: the poster of the transfer vouches for
+    /// the memory until then.
     pub unsafe fn copy(&self, part: Part) -> Result<(), Fault> {
         let mut at = part.from;
         while at < part.to {
@@ -129,16 +128,16 @@ impl Plan {
     }
 }
 
-/// Who claims.
+/// The claiming thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// The engine's thread.
     Engine,
     /// The engine's thread, where it shares nothing: it copies what nobody does.
     LastResort,
-    /// One who posts, and is not to be kept long.
+    /// A poster, which is not to be kept long.
     Poster,
-    /// One who waits.
+    /// A waiter.
     Waiter,
 }
 
@@ -149,7 +148,7 @@ impl Role {
     }
 }
 
-/// What there is to do for who claims.
+/// What there is to do for a claimant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
     /// This part is to be copied, and returned.
@@ -170,7 +169,7 @@ pub(crate) struct Claims {
     sharers: u32,
     /// Parts that were not returned yet.
     copying: u32,
-    /// One who posts or waits has taken part.
+    /// A poster or waiter has taken part.
     joined: bool,
     /// It ends in this way when all parts are returned.
     stopped: Option<State>,

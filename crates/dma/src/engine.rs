@@ -1,4 +1,4 @@
-//! The thread that copies, and how it and those who wait sleep and wake.
+//! The engine's thread, which copies, and how it and waiters sleep and wake.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use crate::claims::{CHUNK, Role};
 use crate::job::{Job, Lane, Step};
 use crate::{Request, State, lineage};
 
-/// Bytes of a transfer that who posts it carries out alone, if it is its queue's turn, whether the
+/// Bytes of a transfer that its poster carries out alone, if it is its queue's turn, whether the
 /// engine's thread is awake or not: to hand it over takes as long.
 const SHORT: usize = CHUNK;
 /// The same if the engine's thread sleeps. To wake a virtual processor takes 10 to 25 µs of it, and
 /// to fetch what is in the other's caches as long again; a MiB is copied in 25 where it is cached.
 const MEDIUM: usize = 8 * CHUNK;
-/// How long who posts a longer transfer copies of it before waking the engine's thread, if that
+/// How long the poster of a longer transfer copies before it wakes the engine's thread, if that
 /// sleeps and it is the queue's turn.
 pub(crate) const AFOOT: Duration = Duration::from_micros(30);
 
 /// How long a transfer's end is watched for before sleeping: what a wake-up costs, and some parts.
 const WATCH: Duration = Duration::from_micros(60);
-/// How long the engine's thread, when it is woken, leaves a transfer to who has posted it. One who
+/// How long the engine's thread, when it is woken, leaves a transfer to its poster. A poster that
 /// waits for it at once begins to copy within that time, and need not share it.
 const COURTESY: Duration = Duration::from_micros(20);
 /// How long the engine's thread stays awake when there is nothing to do: some 10 µs are what the
 /// next one to post would pay for waking it, and what the thread would need to wake.
 const LINGER: Duration = Duration::from_micros(20);
-/// How long the engine's thread leaves transfers to those who wait for them, after one of these
-/// has waited in vain for a part to come back: other programs have the other processors.
+/// How long the engine's thread leaves transfers to their waiters, after one of these has waited in
+/// vain for a part to come back: other programs have the other processors.
 const CROWDED: Duration = Duration::from_millis(100);
 /// Looks between two at the time.
 const LOOKS: u32 = 64;
@@ -49,7 +49,7 @@ pub struct Engine {
     inner: Mutex<Inner>,
     /// The engine's thread sleeps here.
     work: Condvar,
-    /// Those who wait for a transfer sleep here.
+    /// Waiters for a transfer sleep here.
     ended: Condvar,
     /// Lanes in the list, for looks without the lock.
     listed: AtomicUsize,
@@ -120,7 +120,7 @@ impl Engine {
         let bytes = request.bytes();
         let job = Arc::new(Job::new(lane, request));
         let first = lane.push(job.clone());
-        // Who waits has help from a thread that is awake, and who posts leaves to it what is long.
+        // A thread that is awake helps waiters, and posters leave to it what is long.
         let helped = bytes > SHORT && self.awake.load(Ordering::Relaxed) && !self.is_crowded();
         let eager = first && !waited && !helped && self.is_ours();
         if !eager && (!waited || helped) {
@@ -154,7 +154,7 @@ impl Engine {
             let engine = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
             if thread.spawn(move || engine.run()).is_err() {
-                // Whoever waits carries the transfer out; the next one tries again.
+                // The waiter carries the transfer out; the next one tries again.
                 inner.thread = false;
                 self.ended.notify_all();
             }
@@ -223,7 +223,7 @@ impl Engine {
             Step::Ended => self.tell(),
             Step::Nothing if role == Role::LastResort => return !lane.leave(role),
             Step::Nothing => {
-                // Who is at it is about to come to its end, or will take a while.
+                // The thread that is at it is about to come to its end, or will take a while.
                 let over = || job.state().is_final();
                 let until = || over() || self.listed.load(Ordering::Relaxed) > 0;
                 return look(until, Instant::now(), LINGER) && over() || !lane.leave(role);
@@ -232,7 +232,7 @@ impl Engine {
         true
     }
 
-    /// Wakes those who wait: a transfer has ended.
+    /// Wakes waiters: a transfer has ended.
     fn tell(&self) {
         if self.inner.lock().waiters > 0 {
             self.ended.notify_all();
@@ -278,7 +278,7 @@ impl Engine {
         true
     }
 
-    /// What one who has copied leaves, because its time is over or since its own transfer has
+    /// What a thread that has copied leaves, because its time is over or since its own transfer has
     /// ended, is the engine's thread's from now on.
     fn let_go(self: &Arc<Self>, lane: &Arc<Lane>) {
         if self.is_ours() && lane.is_left() {
@@ -289,8 +289,8 @@ impl Engine {
     /// Sleeps until a transfer has ended, unless the transfer has, or its lane can be helped.
     fn sleep(&self, job: &Job, deadline: Option<Instant>) {
         let mut inner: MutexGuard<'_, Inner> = self.inner.lock();
-        // What ends a transfer says so under the lock, after it has made it known. Who copies and
-        // stops before the end leaves the lane to the engine's thread.
+        // What ends a transfer says so under the lock, after it has made it known. A thread that
+        // copies and stops before the end leaves the lane to the engine's thread.
         if job.state().is_final() || !job.lane.is_taken() {
             return;
         }
@@ -314,7 +314,7 @@ impl Engine {
 fn give_way(lane: &Lane) {
     let begun = Instant::now();
     while begun.elapsed() < COURTESY && !lane.is_begun() {
-        // Who has posted may be on the same processor.
+        // The poster may be on the same processor.
         std::thread::yield_now();
     }
 }
@@ -331,7 +331,7 @@ fn look(for_it: impl Fn() -> bool, since: Instant, time: Duration) -> bool {
         if since.elapsed() >= time {
             return false;
         }
-        // Another thread of the same processor may be the one who does it.
+        // Another thread of the same processor may be the one that does it.
         std::thread::yield_now();
     }
 }

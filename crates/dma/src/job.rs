@@ -13,10 +13,10 @@ use crate::{Completion, Request, State, notifier};
 
 /// Parts that a thread copies before it looks at what else there is to do.
 const PARTS: usize = 4;
-/// The same for one who posts.
+/// The same for a poster.
 const POSTER_PARTS: usize = 1;
 
-/// A transfer, in the hands of the engine and of those who look at it.
+/// A transfer, in the hands of the engine and of its observers.
 pub(crate) struct Job {
     state: AtomicU8,
     aborted: AtomicBool,
@@ -68,7 +68,7 @@ impl Job {
         self.aborted.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody can help with it before one who is at it has finished a part.
+    /// Whether nobody can help with it before a thread that is at it has finished a part.
     fn is_taken(&self, role: Role) -> bool {
         self.work.lock().claims.is_taken(role)
     }
@@ -109,7 +109,7 @@ impl Job {
             }
             step = Step::Copied;
         }
-        // Before the lock is free: who ends the transfer drops the last one.
+        // Before the lock is free: the thread that ends the transfer drops the last one.
         drop(plan);
         drop(work);
         step
@@ -186,8 +186,8 @@ impl Lane {
         !std::mem::replace(&mut self.inner.lock().listed, true)
     }
 
-    /// Takes it off the engine's list, unless there is something that the engine can do. Who copies
-    /// meanwhile looks whether it is left alone ([`Lane::is_left`]) when it stops.
+    /// Takes it off the engine's list, unless there is something that the engine can do. A thread
+    /// that copies meanwhile looks whether it is left alone ([`Lane::is_left`]) when it stops.
     pub fn leave(&self, role: Role) -> bool {
         let mut state = self.inner.lock();
         state.listed = state.jobs.front().is_some_and(|job| !job.is_taken(role));
@@ -201,13 +201,13 @@ impl Lane {
         !state.listed && last.is_some_and(|job| !job.state().is_final())
     }
 
-    /// Whether one who waits has begun with the transfer whose turn it is, or there is none.
+    /// Whether a waiter has begun with the transfer whose turn it is, or there is none.
     pub fn is_begun(&self) -> bool {
         let front = self.front();
         front.is_none_or(|job| job.work.lock().claims.is_begun())
     }
 
-    /// Whether one who waits can't help with the transfer whose turn it is.
+    /// Whether a waiter can't help with the transfer whose turn it is.
     pub fn is_taken(&self) -> bool {
         let front = self.front();
         front.is_none_or(|job| job.is_taken(Role::Waiter))

@@ -1,17 +1,17 @@
-//! A copy engine in the place of a DMA controller: transfers that return at once and are carried
-//! out by a thread of the process.
+//! A copy engine in the place of a DMA controller: transfers return at once, and a thread of the
+//! process carries them out.
 //!
 //! A [`Queue`] takes [`Transfer`]s, each a list of [`Descriptor`]s, and carries them out in order;
 //! queues take turns, some [`CHUNK`]s each, so that a long transfer of one holds up no other. The
 //! engine's thread starts with the first transfer that nobody waits for, and sleeps while there is
 //! nothing to copy.
 //!
-//! To wake it takes as long as to copy a MiB. So a transfer that is first in its queue is begun by
-//! who posts it, and is left to the engine after the time that a wake-up takes, if it is not at its
-//! end then; a thread that waits for a transfer carries it out itself if the engine has not come to
-//! it; and once the engine has, they share it (`claims.rs`), in parts that each takes when it is
-//! done with the last. What is to be copied in
-//! order, several descriptors or overlapping memory, is not shared.
+//! To wake it takes as long as to copy a MiB. So the poster begins a transfer that is first in its
+//! queue, and leaves it to the engine after the time that a wake-up takes, if it is not at its end
+//! then. A thread that waits for a transfer carries it out itself if the engine has not come to it.
+//! Once the engine has, they share it (`claims.rs`), in parts that each takes when it is done with
+//! the last. What is to be copied in order, several descriptors or overlapping memory, is not
+//! shared.
 //!
 //! # Who is told
 //!
@@ -63,8 +63,8 @@ impl Descriptor {
     }
 }
 
-// SAFETY: an address by itself does nothing; whoever makes a `Request` vouches for the memory
-// from whatever thread copies.
+// SAFETY: an address by itself does nothing; the maker of a `Request` vouches for the memory,
+// whatever thread copies.
 unsafe impl Send for Descriptor {}
 // SAFETY: as above.
 unsafe impl Sync for Descriptor {}
@@ -74,7 +74,7 @@ unsafe impl Sync for Descriptor {}
 pub enum State {
     /// Waiting for its turn, or being copied.
     Posted,
-    /// All bytes are where they belong, visible to whoever sees this.
+    /// All bytes are where they belong, visible to a thread that sees this.
     Done,
     /// Stopped on request; some bytes may have been copied.
     Aborted,
@@ -91,7 +91,7 @@ impl State {
     }
 }
 
-/// Who is told that a transfer has ended.
+/// What is told that a transfer has ended.
 #[derive(Default)]
 pub enum Completion {
     /// Nobody.
@@ -125,7 +125,7 @@ pub struct Request {
     /// Asked before each chunk, and after, by any thread: a no fails the transfer. So a transfer to
     /// memory of a peer that has gone does not end as if it had arrived.
     pub valid: Option<Valid>,
-    /// Who is told of the end.
+    /// What is told of the end.
     pub completion: Completion,
     /// Kept until the transfer has ended, and dropped then: what keeps the memory mapped.
     pub hold: Option<Box<dyn Any + Send + Sync>>,

@@ -1,4 +1,4 @@
-//! The thread that calls functions which may take their time.
+//! The notifier: a thread that calls functions that may take their time.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicPtr, Ordering};

@@ -1,4 +1,4 @@
-//! Transfers, their ends, and who is told.
+//! Transfers, their ends, and what is told of them.
 
 use super::*;
 use crate::engine::AFOOT;

@@ -246,7 +246,7 @@ impl Control {
 }
 
 impl Control {
-    /// Sends requests whose outcome does not matter: through a stub, like others, and they are not
+    /// Sends requests whose outcome does not matter, through a stub as others. They are not
     /// answered.
     pub(crate) fn one_way(&mut self) -> OneWay<'_> {
         OneWay(self)

@@ -20,7 +20,7 @@ use crate::sys::{namespace_kind, netns_cookie};
 pub const SEALS: SealFlags = SealFlags::SHRINK
     .union(SealFlags::GROW)
     .union(SealFlags::SEAL);
-/// Seals that would make a segment useless to the one who writes to it.
+/// Seals that would make a segment useless to its writer.
 const FORBIDDEN_SEALS: SealFlags = SealFlags::WRITE.union(SealFlags::FUTURE_WRITE);
 /// `f_type` of memory in huge pages (`statfs(2)`).
 const HUGETLBFS_MAGIC: libc::__fsword_t = 0x9584_58f6;
@@ -74,7 +74,8 @@ pub fn private_memfd(name: &str, bytes: u64) -> Result<OwnedFd, Errno> {
 }
 
 /// Creates a memfd as [`private_memfd`] does, in huge pages, all of which are taken from the
-/// system's reserve now. Who can write can give them back: for those who trust each other.
+/// system's reserve now. A process that can write can give them back: they are for processes that
+/// trust each other.
 ///
 /// # Errors
 /// `ENOSPC` or `ENOMEM` if the reserve is too small, `EINVAL` or `ENOSYS` without huge pages.
@@ -170,8 +171,8 @@ pub fn check_eventfd(fd: impl AsFd) -> Result<(), Errno> {
     }
 }
 
-/// This process's PID namespace: who has a descriptor of it is inside, may trace a process that is,
-/// or was given it by one. `None` without `/proc`.
+/// This process's PID namespace: a process that has a descriptor of it is inside, may trace a
+/// process that is, or was given it by one. `None` without `/proc`.
 pub fn own_pid_namespace() -> Option<OwnedFd> {
     let way = OFlags::RDONLY | OFlags::CLOEXEC;
     rustix::fs::open("/proc/self/ns/pid", way, Mode::empty()).ok()

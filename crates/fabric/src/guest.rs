@@ -139,7 +139,7 @@ fn device() -> Option<BorrowedFd<'static>> {
     file.as_ref().map(AsFd::as_fd)
 }
 
-/// Has locks of this process sleep by the host, and wake those who sleep there.
+/// Has locks of this process sleep by the host, and wake sleepers there.
 pub(crate) fn reach_outside() {
     lock::reach_outside_by(Outside {
         wake: wake_outside,
@@ -157,7 +157,7 @@ fn wake_outside(address: usize, count: u32) -> bool {
     // SAFETY: the structure is the one that the request's number names; the driver does not access
     // the memory at the address.
     let outcome = unsafe { request(device, WAKE, &mut waking) };
-    // Whoever is not woken looks again by itself after a while.
+    // A sleeper that is not woken looks again by itself after a while.
     outcome != Err(Errno::FAULT)
 }
 

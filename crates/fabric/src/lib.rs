@@ -2,8 +2,8 @@
 //!
 //! An *endpoint* is one process attached to the broker, `causewayd`. The broker is control plane
 //! only: it pairs queue pairs of one host, hands out the descriptors that their ring wire needs,
-//! knows who is alive and tells the survivors. No payload byte and no steady-state event passes
-//! through it.
+//! knows which endpoints are alive and tells the survivors. No payload byte and no steady-state
+//! event passes through it.
 //!
 //! - [`remoting`]: the protocol (header, codec, services declared as tables, sockets);
 //! - [`services`]: the services the broker offers, as such tables;

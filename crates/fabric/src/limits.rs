@@ -103,8 +103,8 @@ pub const IDLE_SECONDS_DEFAULT: u64 = 10;
 pub const RESTORE_GRACE: Duration = Duration::from_secs(10);
 
 /// After the first endpoint of an earlier broker has come back: how long the new broker makes no
-/// ring for QPs that name each other, since the other may be about to present half of one. Who
-/// asks for one waits for the reply meanwhile.
+/// ring for QPs that name each other, since the other may be about to present half of one. The
+/// caller waits for the reply meanwhile.
 pub const RETURN_GRACE: Duration = Duration::from_millis(500);
 
 /// How long news of peers that do not press (all but deaths) may wait at the broker for more, and
@@ -114,7 +114,7 @@ pub const NEWS_DELAY: Duration = Duration::from_millis(2);
 /// See [`NEWS_DELAY`].
 pub const NEWS_HELD_MAX: usize = 64;
 
-/// How long who grants exclusive access waits for others to let go.
+/// How long a session that grants exclusive access waits for others to let go.
 pub const GRANT_PATIENCE: Duration = Duration::from_millis(500);
 /// Most waits of a session at a time ([`crate::pool::PoolSession::wait_for_name`]).
 pub const WAITS_PER_SESSION_MAX: usize = 1024;

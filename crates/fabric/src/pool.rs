@@ -30,7 +30,7 @@ pub use crate::services::pool::{
 };
 pub use books::{Event, PoolKey};
 
-/// Whom a grant is for.
+/// What a grant is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Party {
     /// A session, by its name ([`PoolSession::name`], [`PoolSession::members`]).
@@ -344,7 +344,7 @@ impl PoolSession {
 
     /// Asks anew for a block that this session holds, after [`Event::Changed`]. `bound` is what it
     /// is bound to by now: the most that its mapping allows. If the answer allows less, it is to
-    /// bind itself to that, and to ask again; so the broker knows who has let go. No descriptor
+    /// bind itself to that, and to ask again; so the broker knows that it has let go. No descriptor
     /// means that nothing is left.
     ///
     /// # Errors
@@ -378,8 +378,8 @@ impl PoolSession {
         Ok(())
     }
 
-    /// Changes what a party may do with a block of this session; [`Access::None`] takes all away.
-    /// Who holds more from then on is told, and its library lets go.
+    /// Changes what a party may do with a block of this session; [`Access::None`] takes all away. A
+    /// session that holds more from then on is told, and its library lets go.
     ///
     /// [`Access::Exclusive`] is a single session's, given when nobody else may write; while it
     /// stands nobody else is given the right to.
@@ -417,7 +417,7 @@ impl PoolSession {
             .call(|control, _| single(PoolStub(control).begin_move(&request, &[])?.1))
     }
 
-    /// The fresh memory takes the place of the old one. Others who hold the block are told.
+    /// The fresh memory takes the place of the old one. Other holders of the block are told.
     ///
     /// # Errors
     /// [`Error::Refused`]: `ENOENT`, `EPERM`, `EINVAL` without fresh memory, as after a restart of

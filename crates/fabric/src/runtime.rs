@@ -18,7 +18,7 @@ pub const RUNTIME_DIR_ROOT: &str = "/run/causeway";
 pub const SOCKET_NAME: &str = "broker.sock";
 /// Locked by the broker as long as it lives.
 pub const BROKER_LOCK_NAME: &str = "broker.lock";
-/// Locked by whoever starts or ends a broker.
+/// Locked by a process that starts or ends a broker.
 pub const START_LOCK_NAME: &str = "start.lock";
 /// Holds the broker's process id in decimal, for people.
 pub const PID_NAME: &str = "broker.pid";
@@ -73,7 +73,7 @@ impl Address {
     }
 
     /// Where a sysfs tree is that the broker says is at `root`. A tenant's socket may lie in
-    /// another place for those who use it than for the broker, and the trees lie beside it.
+    /// another place for its clients than for the broker, and the trees lie beside it.
     pub(crate) fn place_of_tree(&self, root: &str) -> PathBuf {
         let root = Path::new(root);
         match (self, root.file_name()) {

@@ -354,7 +354,7 @@ impl Attachment {
     /// configuration sets (twice as much as is used, in units of
     /// [`crate::limits::RESERVE_UNIT`], where there is room, so that few calls ask the broker).
     ///
-    /// The limit is for those who keep to it: memory moved without being reserved is not taken
+    /// The limit is for libraries that keep to it: memory moved without being reserved is not taken
     /// away. What a hostile endpoint may use is for its memory cgroup to bound, as for all memory.
     ///
     /// # Errors

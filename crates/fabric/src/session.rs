@@ -1,5 +1,5 @@
-//! What a client holds of its broker that is no endpoint of the RDMA device: a life, and whatever
-//! the services it uses have given it.
+//! A session: what a process that is no endpoint of the RDMA device has at its broker. It has a
+//! life, and whatever the services it uses have given it.
 //!
 //! A [`Session`] is the transport, the same for all services. Its owner keeps *books* of what it
 //! has, which are locked together with the connection: every call changes both or neither. When a
@@ -49,7 +49,7 @@ pub trait Books {
 pub struct Opened {
     /// The session's life.
     pub life: Life,
-    /// False if it had another before: whoever knew that one takes the session for dead.
+    /// False if it had another before: those that knew that one take the session for dead.
     pub same_life: bool,
 }
 
@@ -229,8 +229,8 @@ impl<B: Books> Session<B> {
         self.membership(|membership| membership.table.clone())
     }
 
-    /// Asks the broker whether something is alive: for who doubts the table, since the broker that
-    /// wrote it may have died.
+    /// Asks the broker whether something is alive: for a caller that doubts the table, since the
+    /// broker that wrote it may have died.
     ///
     /// # Errors
     /// As [`Session::call`].

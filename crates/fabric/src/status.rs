@@ -59,9 +59,9 @@ pub fn userfaultfd(address: &Address) -> Result<Option<OwnedFd>> {
     Ok(fds.into_iter().next())
 }
 
-/// Asks the running broker at `address` for a socket to ask by who refers to pages, as
-/// [`crate::Attachment::asker`] does; `None` if no broker is running or it has none for this
-/// process.
+/// Asks the running broker at `address` for a socket by which it says whether anybody refers to
+/// pages, as [`crate::Attachment::asker`] does; `None` if no broker is running or it has none for
+/// this process.
 ///
 /// # Errors
 /// As [`userfaultfd`].

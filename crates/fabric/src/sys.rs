@@ -72,8 +72,8 @@ pub fn namespace_kind(fd: impl AsFd) -> Result<libc::c_int, Errno> {
     }
 }
 
-/// Who connected a Unix socket: process and user, as this process's namespaces name them (process
-/// 0 means that it can't be named here, which `rustix` has no value for).
+/// The peer that connected a Unix socket: process and user, as this process's namespaces name them
+/// (process 0 means that it can't be named here, which `rustix` has no value for).
 ///
 /// # Errors
 /// `ENOTSOCK`.
@@ -83,7 +83,7 @@ pub fn peer_credentials(socket: impl AsFd) -> Result<(i32, u32), Errno> {
     Ok((pid.cast_signed(), uid))
 }
 
-/// The groups of who connected a Unix socket: the supplementary ones and the primary one
+/// The groups of the peer that connected a Unix socket: the supplementary ones and the primary one
 /// (`SO_PEERGROUPS`, Linux 4.13).
 ///
 /// # Errors

@@ -106,7 +106,7 @@ fn was_preempted() -> bool {
     before.is_some_and(|before| before != now)
 }
 
-/// How many threads look at once. They leave one of their processors to whoever they wait for.
+/// How many threads look at once. They leave one of their processors to what they wait for.
 ///
 /// A child made by fork(2) while another thread looked counts that one for ever: it looks less.
 #[derive(Debug, Default)]

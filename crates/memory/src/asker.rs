@@ -1,4 +1,4 @@
-//! Whether pages may be copied elsewhere: asked of the kernel, by `causeway-pins`, while accesses
+//! Asks the kernel, through `causeway-pins`, whether pages may be copied elsewhere, while accesses
 //! to them are trapped.
 
 use crate::error::Unmovable;
@@ -12,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 /// on: other work of the kernel refers to pages for a moment.
 const TRIES: usize = 3;
 
-/// Who is asked. Not on the heap, and allocates nothing.
+/// What is needed to ask. Not on the heap, and allocates nothing.
 #[derive(Debug)]
 pub(crate) struct Asker {
     pagemap: Pagemap,
@@ -65,8 +65,8 @@ impl Asker {
         free_at_last(ask)
     }
 
-    /// Whether nobody but those who map them refers to the pages of a store that `stage`, a mapping
-    /// of its own, shows from an offset on.
+    /// Whether nobody but the processes that map them refers to the pages of a store that `stage`,
+    /// a mapping of its own, shows from an offset on.
     pub fn is_stored_free(&self, store: &Handle<'_>, offset: usize, stage: Span) -> bool {
         let own = |reach| {
             ask(
@@ -83,7 +83,8 @@ impl Asker {
             Some(remote) => {
                 // It fills no holes.
                 own(Reach::Own);
-                // Who does not answer is not waited for again while threads wait for this one.
+                // A broker that does not answer is not waited for again while threads wait for this
+                // one.
                 (0..TRIES)
                     .map(|_| remote.ask(store.as_fd(), offset, stage.len()))
                     .take_while(|answer| *answer != Answer::Unknown)

@@ -1,5 +1,5 @@
-//! What moves pages, by the kind of store: userfaultfd for memfds, a guest's driver for segments of
-//! its window.
+//! Back ends that move pages, one for each kind of store: userfaultfd for memfds, a guest's driver
+//! for segments of its window.
 
 use crate::asker::Asker;
 use crate::engine::Engine;
@@ -78,7 +78,7 @@ impl Backend {
         }
     }
 
-    /// Who is asked about references; in a guest the driver looks itself.
+    /// What is asked about references; in a guest the driver looks itself.
     pub fn asker(&mut self) -> Option<&mut Asker> {
         match self {
             Backend::Engine(engine) => Some(&mut engine.asker),

@@ -283,7 +283,8 @@ impl Engine {
     }
 
     /// Moves the window at `window`, which is filled, over the chunk, if the program's mapping is
-    /// there as it was. Who touches the chunk is stopped before, and finds the pages after.
+    /// there as it was. A thread that touches the chunk is stopped before, and finds the pages
+    /// after.
     fn settle_in(&self, store: &Handle<'_>, window: Span, chunk: Span) -> Result<(), Errno> {
         self.is_as_it_was(chunk)?;
         self.shared.table().lifted.expect_replaced();
@@ -316,7 +317,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Keeps the monitor off `target`: who is stopped there waits until the guard is dropped.
+    /// Keeps the monitor off `target`: a thread that is stopped there waits until the guard is
+    /// dropped.
     fn hold(&self, target: Span) -> Hold<'_> {
         self.shared.table().busy = target;
         Hold(&self.shared, target)

@@ -1,4 +1,4 @@
-//! What a child made by fork gets of the moved memory.
+//! Moved memory and fork: what a child gets.
 //!
 //! Mappings of stores are not inherited (`MADV_DONTFORK`): a child must not share what its parent
 //! has as private memory. Handlers of `pthread_atfork(3)` give the child private copies instead: it
@@ -115,11 +115,11 @@ fn take() -> Option<Fork> {
     (!fork.is_null()).then(|| unsafe { fork.read() })
 }
 
-/// Who is told of forks for which memory was copied.
+/// The function that is told of forks for which memory was copied.
 static TOLD: OnceLock<fn(usize)> = OnceLock::new();
 
 /// Has `tell` called after each fork(2) for which memory was copied, in the parent, with the bytes.
-/// It stays who was named first.
+/// The first that was named stays.
 pub fn tell_of_copies(tell: fn(usize)) {
     let _ = TOLD.set(tell);
 }

@@ -48,7 +48,7 @@ fn store() -> Arc<Store> {
     Arc::new(Store::new(fd, 1))
 }
 
-/// Addresses that the kernel gives to nobody who names none.
+/// Addresses that the kernel gives to no call that names none.
 fn apart() -> usize {
     static NEXT: AtomicUsize = AtomicUsize::new(0x3000_0000_0000);
     NEXT.fetch_add(1 << 30, Ordering::Relaxed)

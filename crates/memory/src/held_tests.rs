@@ -156,7 +156,7 @@ fn held_pages_are_not_taken_back() {
     }
 }
 
-/// What a peer has mapped is told of by who may ask about it, and by nobody else.
+/// Only an asker that may ask about what a peer has mapped says something of it.
 #[test]
 fn pages_that_a_peer_maps() {
     for (kind, mover) in movers() {

@@ -14,8 +14,8 @@ static BEGUN: AtomicU64 = AtomicU64::new(0);
 static FINISHED: AtomicU64 = AtomicU64::new(0);
 /// How often that was the end of moved memory at its place.
 static LOSSES: AtomicU64 = AtomicU64::new(0);
-/// How often one who asks looks whether the monitors are done; they take a millisecond at most. In
-/// a child made by fork they never are.
+/// How often a caller looks whether the monitors are done; they take a millisecond at most. In a
+/// child made by fork they never are.
 const LOOKS: u32 = 10_000;
 
 /// A number that changes, now and then for nothing, when the program unmaps moved memory or moves
@@ -40,7 +40,7 @@ pub fn losses() -> u64 {
     LOSSES.load(Ordering::Acquire)
 }
 
-/// A monitor is about to read: those who wait for that go on.
+/// A monitor is about to read: threads that wait for that go on.
 pub(crate) fn reading() {
     BEGUN.fetch_add(1, Ordering::AcqRel);
 }

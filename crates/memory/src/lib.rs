@@ -8,11 +8,11 @@
 //! # How
 //!
 //! All rests on userfaultfd with the kernel's own accesses trapped. A chunk is lifted aside
-//! (UFFDIO_MOVE, or mremap before Linux 6.8); who touches it waits; the kernel is asked whether
-//! anybody else refers to the pages, as a direct read under way does (`causeway-pins`): then they
-//! stay. Else they are copied to the store, and a mapping of the store is moved over the old
-//! addresses. The emptied mapping, the *husk*, is kept elsewhere. On the way back it takes its old
-//! place, is filled by copying, if nobody else refers to the store's pages, and joins its
+//! (UFFDIO_MOVE, or mremap before Linux 6.8); a thread that touches it waits; the kernel is asked
+//! whether anybody else refers to the pages, as a direct read under way does (`causeway-pins`):
+//! then they stay. Else they are copied to the store, and a mapping of the store is moved over the
+//! old addresses. The emptied mapping, the *husk*, is kept elsewhere. On the way back it takes its
+//! old place, is filled by copying, if nobody else refers to the store's pages, and joins its
 //! neighbours again, with all properties that it had.
 //!
 //! At the end of a registration the caller chooses: pages come back ([`Mover::take_back`]), or stay

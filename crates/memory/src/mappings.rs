@@ -1,4 +1,4 @@
-//! A quick look at what is mapped, for who wants to know whether to populate.
+//! A quick look at what is mapped, to decide whether to populate.
 
 use crate::span::Span;
 use crate::vma::Maps;

@@ -53,7 +53,7 @@ fn wall(shared: &Shared, page: usize) {
     }
     let flags = MapFlags::PRIVATE | MapFlags::FIXED;
     // SAFETY: nothing was ever accessible there: the mapping is one of ours, at addresses where we
-    // placed no page, and whoever touches it is stopped.
+    // placed no page, and a thread that touches it is stopped.
     let replaced =
         unsafe { rustix::mm::mmap_anonymous(at(part.start), part.len(), vma.prot, flags) };
     // Without memory for a mapping the access is tried, and trapped, again.

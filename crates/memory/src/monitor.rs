@@ -5,8 +5,8 @@
 //!
 //! - until the thread has gone on, the kernel refuses to fill pages of this userfaultfd (EAGAIN),
 //!   so nothing is ever filled by what the table said before an unread event;
-//! - of a batch, events are handled before faults, and with the table's lock held since before
-//!   they were read: who has the lock knows that all that was read was handled;
+//! - of a batch, events are handled before faults, and with the table's lock held since before they
+//!   were read: so a thread that has the lock knows that all that was read was handled;
 //! - a page that was given up is empty in the page table, and in the page cache until it is
 //!   punched: such a fault is trapped (as minor), and read only after the event;
 //! - a page is not punched before it is empty in the page table ([`crate::given_up`]).
@@ -38,12 +38,12 @@ pub(crate) fn run(shared: &Shared) {
     let mut lifting = [Message::default(); BATCH];
     while shared.events.wait_for_either(&shared.lift).is_ok() {
         let mut table = shared.table();
-        // Whose call is told of goes on when that is read.
+        // A thread whose call is told of goes on when that is read.
         reading();
         let Ok(messages) = shared.lift.read(&mut lifting) else {
             break;
         };
-        // Who is stopped by it the mover wakes.
+        // The mover wakes threads that it stops.
         for message in messages {
             table.lifted.happened(message.event());
         }

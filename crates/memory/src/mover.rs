@@ -262,8 +262,8 @@ impl Mover {
         self.0.lock()
     }
 
-    /// Whether all pages of a range are where they were moved, populated and writable: whoever
-    /// registers it again need not look. False where that takes longer to tell.
+    /// Whether all pages of a range are where they were moved, populated and writable: a caller
+    /// that registers it again need not look. False where that takes longer to tell.
     pub fn covers(&self, addr: usize, len: usize) -> bool {
         let Some(end) = addr.checked_add(len) else {
             return false;
@@ -297,7 +297,7 @@ impl Mover {
         self.lock().engine().is_ok()
     }
 
-    /// Whether memory can be taken back whoever maps it, without a doubt: what is in stores that
+    /// Whether memory can be taken back without a doubt, whatever processes map it: for stores that
     /// hostile processes have. In a guest the driver sees to it.
     pub fn asks_for_others(&self) -> bool {
         let inner = &mut *self.lock();
@@ -350,7 +350,7 @@ impl Mover {
 
     /// Takes one registration from the pages. Those that no registration covers any more become
     /// private memory again, with the protection they have now, if they are still mapped; the
-    /// store's pages are punched out, so that nobody who has them mapped sees later contents.
+    /// store's pages are punched out, so that no process that has them mapped sees later contents.
     ///
     /// # Errors
     /// From some page on they cannot come back now, and are registered as before:

@@ -1,10 +1,10 @@
 //! What the calling threads and the monitor share.
 //!
 //! The monitor is waited for by every thread that unmaps or gives up moved memory, maybe with a
-//! lock of the allocator held. So whoever holds [`Table`]'s lock makes no such call and allocates
-//! nothing, and the lock is one that allocates nothing either. Nor does it touch the heap: an
-//! allocator may have put things in memory that has been moved, where a fault waits for the
-//! monitor. It uses the stack and what is here, which is never moved.
+//! lock of the allocator held. So a thread that holds [`Table`]'s lock makes no such call and
+//! allocates nothing, and the lock is one that allocates nothing either. Nor does it touch the
+//! heap: an allocator may have put things in memory that has been moved, where a fault waits for
+//! the monitor. It uses the stack and what is here, which is never moved.
 
 use crate::lifted::Lifted;
 use crate::number::Number;
@@ -34,7 +34,7 @@ pub(crate) struct Window {
 #[derive(Debug)]
 pub(crate) struct Table {
     pub pieces: Pieces,
-    /// Faults here are left alone: a caller is at work, and wakes who waits.
+    /// Faults here are left alone: a caller is at work, and wakes the waiters.
     pub busy: Span,
     pub window: Option<Window>,
     /// The store's pages that are being copied to where faults are left alone: what the program
@@ -67,7 +67,7 @@ pub(crate) struct Shared {
     pub view: View,
     /// Watches moved memory; the monitor reads it.
     pub events: Uffd,
-    /// Stops who touches a chunk while it is lifted, and is woken when it is in its new place. The
+    /// Stops threads that touch a chunk while it is lifted, until it is in its new place. The
     /// monitor reads what else happens to the chunk.
     pub lift: Uffd,
     pub pagemap: Pagemap,

@@ -103,8 +103,8 @@ pub(crate) unsafe fn unmap(span: Span) {
 
 /// Moves the mapping at `from` over what is mapped at `to`, atomically for every other thread.
 ///
-/// # Safety
-/// `from` must be the mover's own, and whoever owns `to` must find its contents there again.
+/// # Safety `from` must be the mover's own, and the owner of `to` must find its contents there
+/// again.
 pub(crate) unsafe fn place(from: usize, to: Span) -> Result<(), Errno> {
     let len = to.len();
     // SAFETY: as the caller promises.

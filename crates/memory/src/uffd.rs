@@ -185,12 +185,12 @@ impl Uffd {
         self.call(BOTH, 0, &mut words)
     }
 
-    /// Stops trapping, and wakes who is stopped there.
+    /// Stops trapping, and wakes threads that are stopped there.
     pub fn unregister(&self, span: Span) -> Result<(), Errno> {
         self.call(READ, 1, &mut [span.start as u64, span.len() as u64])
     }
 
-    /// Wakes who is stopped there; each tries its access again.
+    /// Wakes threads that are stopped there; each tries its access again.
     pub fn wake(&self, span: Span) {
         // Fails only for a malformed range.
         let _ = self.call(READ, 2, &mut [span.start as u64, span.len() as u64]);
@@ -253,8 +253,8 @@ impl Uffd {
         Ok(())
     }
 
-    /// Fills the hole at the beginning of `span` with zeros, as far as it reaches; wakes who waits
-    /// for these pages. EAGAIN: events are unread. EEXIST: no hole.
+    /// Fills the hole at the beginning of `span` with zeros, as far as it reaches; wakes threads
+    /// that wait for these pages. EAGAIN: events are unread. EEXIST: no hole.
     pub fn zero(&self, span: Span) -> Result<(), Errno> {
         let mut words = [span.start as u64, span.len() as u64, 0, 0];
         match self.call(BOTH, 4, &mut words) {
@@ -275,8 +275,8 @@ impl Uffd {
         }
     }
 
-    /// Enters a page of the page cache into the page table, and wakes who waits for it. EAGAIN:
-    /// events are unread. EFAULT: there is no such page.
+    /// Enters a page of the page cache into the page table, and wakes threads that wait for it.
+    /// EAGAIN: events are unread. EFAULT: there is no such page.
     pub fn resume(&self, span: Span) -> Result<(), Errno> {
         self.call(BOTH, 7, &mut [span.start as u64, span.len() as u64, 0, 0])
     }

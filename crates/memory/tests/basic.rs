@@ -46,8 +46,8 @@ fn partial_pages_stay() {
     map.check(1);
 }
 
-/// Whoever has a store mapped can put pages anywhere in it, if only by reading: they neither become
-/// the program's nor keep its own out.
+/// A process that has a store mapped can put pages anywhere in it, if only by reading: they neither
+/// become the program's nor keep its own out.
 #[test]
 fn what_a_peer_put_there_is_dropped() {
     let (mover, stores) = (Mover::new(None), [store(1), store(2)]);

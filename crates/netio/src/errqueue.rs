@@ -41,8 +41,8 @@ pub enum Unreachable {
 }
 
 /// What was reported of a datagram that was sent. Anybody who can guess the ports can forge a
-/// report of the network's; who quotes the datagram has seen it (RFC 5927 section 4, RFC 9000
-/// section 14.2.1).
+/// report of the network's; a sender that quotes the datagram has seen it (RFC 5927 section 4, RFC
+/// 9000 section 14.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
     /// Where the datagram went.

@@ -1,8 +1,8 @@
-//! Sockets of a port's that talk to one peer each.
+//! Connected sockets of a port, each for one peer.
 //!
-//! A connected socket knows its route, and names no addresses in either direction: some
-//! microsecond less for each round trip. It has the port's number, and the kernel gives it what the
-//! peer sends to that, in preference to the port's own socket. So whoever receives looks at both.
+//! A connected socket knows its route, and names no addresses in either direction: some microsecond
+//! less for each round trip. It has the port's number, and the kernel gives it what the peer sends
+//! to that, in preference to the port's own socket. So receiving means to look at both.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -29,7 +29,7 @@ pub(crate) struct Lane {
     src: Option<IpAddr>,
     /// The peer it was connected to last.
     dst: Option<SocketAddr>,
-    /// Who needs it.
+    /// How many connections use it.
     users: u32,
 }
 

@@ -51,7 +51,8 @@ static LOST: AtomicU32 = AtomicU32::new(0);
 /// The process that has made its sentinel, or is about to; and one that has.
 static MAKER: AtomicU32 = AtomicU32::new(0);
 static MADE: AtomicU32 = AtomicU32::new(0);
-/// The sentinel, a descriptor for nothing but to be closed by who closes all; what it stands for.
+/// The sentinel, a descriptor that serves only to be closed by a program that closes all; what it
+/// stands for.
 static NUMBER: AtomicI32 = AtomicI32::new(-1);
 static DEVICE: AtomicU64 = AtomicU64::new(0);
 static INODE: AtomicU64 = AtomicU64::new(0);

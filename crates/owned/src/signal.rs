@@ -1,8 +1,8 @@
 //! Adding one to an eventfd in a way that can neither block nor write to anything else.
 //!
-//! write(2) does both: it blocks where the counter is full and somebody who holds the same open
-//! file has cleared `O_NONBLOCK`, whatever was looked at before; and it writes to whatever file has
-//! the number by now, if the program has closed all descriptors it does not know. The kernel itself
+//! write(2) does both: it blocks where the counter is full and another holder of the same open file
+//! has cleared `O_NONBLOCK`, whatever was looked at before; and it writes to whatever file has the
+//! number by now, if the program has closed all descriptors it does not know. The kernel itself
 //! signals eventfds without either: when an asynchronous request is complete (io_submit(2), with
 //! `IOCB_FLAG_RESFD`). So the eventfd is asked for nothing (a read of no bytes, which fails at
 //! once), and is named as the one to be signalled about that. What is no eventfd is refused.
@@ -94,8 +94,8 @@ fn make_context(in_place_of: usize) -> usize {
     }
 }
 
-/// Adds one to the counter of an eventfd, or leaves it full. Never blocks, whatever the others do
-/// who hold it; safe from several threads.
+/// Adds one to the counter of an eventfd, or leaves it full. Never blocks, whatever other holders
+/// do; safe from several threads.
 ///
 /// Where the kernel has no asynchronous I/O, or a sandbox refuses it, this is write(2) to what has
 /// been looked at just before: that may block, if another holder wants it to. A child made by

@@ -6,7 +6,7 @@ use crate::sys::{self, Policy};
 use crate::{PAGE, RANGE_MAX};
 use rustix::io::Errno;
 
-/// Whose mappings may be in the way.
+/// The processes whose mappings may be in the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     /// Pages that only one page table has an entry for, once.

@@ -232,7 +232,7 @@ fn copies_on_write_are_not_told() {
     assert_eq!(asked, Answer::Unknown);
 }
 
-/// Who answers has no memory charged to it, and survives any bytes.
+/// The end that answers has no memory charged to it, and survives any bytes.
 #[test]
 fn a_hole_is_not_filled_for_others() {
     let (ours, theirs) = socketpair(

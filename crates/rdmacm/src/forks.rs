@@ -78,7 +78,7 @@ impl<T: AsFd> DerefMut for Unforked<T> {
     }
 }
 
-/// Their numbers, under a lock that a child can let go of whoever waits for it: no queue of
+/// Their numbers, under a lock that a child can let go of, whatever waits for it: no queue of
 /// waiters, which would be that of threads the child does not have.
 struct Kept {
     locked: AtomicBool,
@@ -90,7 +90,7 @@ static KEPT: Kept = Kept {
     fds: UnsafeCell::new(Vec::new()),
 };
 
-// SAFETY: the numbers are only reached by who holds the lock.
+// SAFETY: the numbers are only reached with the lock held.
 unsafe impl Sync for Kept {}
 
 struct Locked(&'static Kept);

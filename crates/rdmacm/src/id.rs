@@ -335,7 +335,7 @@ pub(crate) unsafe fn migrate(id: *mut RdmaCmId, channel: *mut RdmaEventChannel) 
         release_event(id);
         let from = mem::replace(&mut (*id).channel, to);
         {
-            // Whoever pushes meanwhile waits, so the order stays.
+            // A thread that pushes meanwhile waits, so the order stays.
             let mut queue = shared.queue.lock();
             let next = Channel::queue_of(to);
             for pending in queue.take(shared) {

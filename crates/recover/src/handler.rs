@@ -157,8 +157,7 @@ extern "C" fn on_fault<const LEVEL: usize>(
 }
 
 /// The handler that a level is in front of, or SIG_DFL, SIG_IGN. One with SA_RESETHAND has its turn
-/// once, where it is the kernel that calls it: who is called by another handler of the program's
-/// stays.
+/// once, where it is the kernel that calls it: one that another handler of the program calls stays.
 fn handler_of(before: &Before, signal: c_int, level: Handler) -> usize {
     if before.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0
         && action_of(signal).is_some_and(|action| action.sa_sigaction == level as usize)
@@ -168,8 +167,8 @@ fn handler_of(before: &Before, signal: c_int, level: Handler) -> usize {
     before.handler.load(Ordering::Acquire)
 }
 
-/// What the signal does by default: it ends the process where the handler returns to, and tells
-/// whoever looks (a debugger, a core file) what it told the handler.
+/// What the signal does by default: it ends the process where the handler returns to, and tells a
+/// debugger or a core file what it told the handler.
 fn end(signal: c_int, synchronous: bool, info: *mut siginfo_t) {
     // SAFETY: system calls that are allowed in a handler.
     unsafe {

@@ -4,9 +4,9 @@
 //! bit of the ring's queue pair when the owner isn't polling that ring.
 //!
 //! A peer may die or stand still between any two stores, and the others must not suffer for it. So
-//! who finds the owner asleep rings first and clears the armed word then: whoever finds it clear
-//! knows that the doorbell has been rung. Each sleep has a number, lest who is late takes a later
-//! one for that which it has ended.
+//! a peer that finds the owner asleep rings first and clears the armed word then: a peer that finds
+//! it clear knows that the doorbell has been rung. Each sleep has a number, so that a late peer
+//! does not take a later sleep for the one that it has ended.
 //!
 //! All peers of an endpoint write the same words, so a malicious one can set bits for nothing,
 //! which costs the owner a look at a ring each, or clear bits and the armed word, which delays a

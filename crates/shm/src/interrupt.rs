@@ -1,11 +1,11 @@
-//! Interrupt cells: one for each connection between an interrupt and one who triggers it.
+//! Interrupt cells: one for each connection between an interrupt and a process that triggers it.
 //!
 //! A cell has two ends. The *trigger*'s counts up, and rings the doorbell (an eventfd of the cell's
 //! own) only if the owner sleeps; a data interrupt puts its payload into a ring of slots first. No
 //! third party has a hand in it, and neither end shares anything with other connections: a hostile
 //! one spoils its own.
 //!
-//! Who owns an interrupt has as many cells as there are connections, and waits for all their
+//! The owner of an interrupt has as many cells as there are connections, and waits for all their
 //! doorbells: [`Interrupt::arm`] each, look at each once more, then sleep.
 
 use crate::doorbell::Bell;
@@ -66,7 +66,7 @@ fn slot(position: u64) -> usize {
     l::INTERRUPT_SLOTS_AT + index * l::INTERRUPT_SLOT
 }
 
-/// The end of who triggers.
+/// The triggering end.
 #[derive(Debug)]
 pub struct Trigger {
     mem: Region,

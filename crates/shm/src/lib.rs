@@ -8,7 +8,7 @@
 //! - an [`Inbox`] for each endpoint: which of its rings want attention, and whether it sleeps;
 //! - the [`Doorbell`] that wakes it, an eventfd;
 //! - an interrupt cell for each connection to an [`Interrupt`];
-//! - a [`LifeTable`] for each tenant: who is alive;
+//! - a [`LifeTable`] for each tenant, which shows what is alive;
 //! - a page of [`Stats`], for `causeway status`.
 //!
 //! `docs/LAYOUT.md` gives every byte. All `unsafe` access to shared memory is in the `mem` module:

@@ -1,13 +1,13 @@
-//! The life table: who is alive, in one load.
+//! The life table: it shows in one load whether something is alive.
 //!
 //! The broker keeps one for each tenant, and hands it out for reading. Each of its entries is given
 //! to something that may die while others wait for it or use what it made: a session of a process,
 //! or a shared segment. An entry's word is `generation << 1 | alive`; after its death it is given
 //! to another with the next generation, so a [`Life`] never comes back.
 //!
-//! The *deaths* word changes with each death, and the broker wakes all who sleep on it
-//! (`futex(2)`, shared). Who waits for somebody reads it first, then looks whether the other is
-//! alive, then sleeps while the word is what it was: no death is missed.
+//! The *deaths* word changes with each death, and the broker wakes all that sleep on it
+//! (`futex(2)`, shared). A waiter reads it first, then looks whether the other is alive, then
+//! sleeps while the word is what it was: no death is missed.
 
 use crate::layout as l;
 use crate::mem::Region;
@@ -72,8 +72,8 @@ impl LifeTable {
         }
     }
 
-    /// Whether something is alive. What it wrote before it died can be seen by who hears that it
-    /// is dead.
+    /// Whether something is alive. A process that hears of the death sees what was written before
+    /// it.
     #[inline]
     #[must_use]
     pub fn is_alive(&self, life: Life) -> bool {
@@ -180,7 +180,7 @@ impl LifeBook {
             .store(life.word(false), Ordering::Release);
     }
 
-    /// Changes the deaths word and wakes all who sleep on it.
+    /// Changes the deaths word and wakes all that sleep on it.
     pub fn announce(&self) {
         self.mem
             .word(l::LIFE_DEATHS_AT)

@@ -9,7 +9,8 @@
 //!
 //! Readers in a virtual machine can't be kept from writing to what they are shown. Each machine
 //! therefore has a *mirror* of the table: one of its own, in which the owner does whatever it does
-//! in the table, and of which it reads nothing. Who writes to a mirror misleads its own machine.
+//! in the table, and of which it reads nothing. A write to a mirror misleads the machine that made
+//! it.
 
 use crate::layout as l;
 use crate::mem::Region;
@@ -105,7 +106,7 @@ struct Mirror {
     mem: Region,
 }
 
-/// Who holds a mirror's segment in here.
+/// References to a mirror's segment in here.
 const OWN_HOLDERS: usize = 2;
 
 /// The publication count of a key word, where it stands.

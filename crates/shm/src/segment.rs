@@ -140,7 +140,7 @@ mod os {
         }
 
         /// Maps a block of `len` bytes, for reading or for both: as [`Segment::map`], but in huge
-        /// pages too if `huge`, which whoever can write to them could take away.
+        /// pages too if `huge`, which any process that can write to them could take away.
         ///
         /// # Errors
         /// As [`Segment::map`].
@@ -155,8 +155,8 @@ mod os {
         }
 
         /// Puts other memory in the place of what is mapped, at the same addresses and in one step:
-        /// a block's fresh memory, or the same for reading only; `None`: nothing, so that
-        /// whoever accesses it faults, and nothing else comes to lie there.
+        /// a block's fresh memory, or the same for reading only; `None`: nothing, so that accesses
+        /// fault, and nothing else comes to lie there.
         ///
         /// # Errors
         /// As [`Segment::map`]; what was mapped stays.
@@ -172,7 +172,7 @@ mod os {
                 Some(fd) => {
                     check_kind(fd, len, huge)?;
                     // SAFETY: the addresses are those of our own mapping, of which there are only
-                    // raw pointers; who uses them lives with other contents, or a fault.
+                    // raw pointers; their user lives with other contents, or a fault.
                     unsafe { rustix::mm::mmap(base, len, prot, flags | MapFlags::SHARED, fd, 0) }
                 }
                 None => {

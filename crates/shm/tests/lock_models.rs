@@ -22,7 +22,8 @@ use checker::model;
 use checker::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What a lock protects: the checker reports two accesses at once. And who was told of a death.
+/// What a lock protects: the checker reports two accesses at once. And the one that was told of a
+/// death.
 struct Data {
     cell: UnsafeCell<u32>,
     told: AtomicU32,
@@ -209,7 +210,7 @@ fn wait_for_data(bed: &Bed, who: &Locker, data: &Data, pass_on: bool) {
     }
 }
 
-/// Two wait, one of whom dies, for one who tells one or all of them.
+/// Two wait, one of which dies, for one that tells one or all of them.
 fn condvar(step: &'static str, all: bool) {
     model(2, move || {
         let bed = Bed::new();
@@ -248,7 +249,7 @@ fn a_signal_is_not_lost_with_the_one_it_woke() {
     }
 }
 
-/// Who signals dies on its way; another waiter is told by the death.
+/// The one that signals dies on its way; another waiter is told by the death.
 #[test]
 fn a_signal_is_whole_or_not_at_all() {
     for step in [
@@ -306,7 +307,7 @@ fn a_token_is_not_lost_with_a_waiter() {
     }
 }
 
-/// Who posts dies before it has woken anybody.
+/// The one that posts dies before it has woken anybody.
 #[test]
 fn a_token_is_not_lost_with_who_posts() {
     for step in ["lock.semaphore.posted", "lock.semaphore.cleared"] {
@@ -376,7 +377,7 @@ fn a_reader_writer_lock_survives_its_writers() {
     rwlock("lock.event.marked", write_once, false);
 }
 
-/// Two meet, one of whom dies: the other one passes, or hears of it.
+/// Two meet, one of which dies: the other one passes, or hears of it.
 #[test]
 fn a_barrier_does_not_wait_for_the_dead() {
     let steps = [

@@ -168,7 +168,7 @@ fn batches_are_whole() {
     });
 }
 
-/// What was placed before an acknowledgment is visible to who sees it.
+/// What was placed before an acknowledgment is visible to one that sees it.
 #[test]
 fn acknowledgments_publish() {
     model(3, || {
@@ -211,7 +211,7 @@ fn responder(
     [receiver, program]
 }
 
-/// Whoever finds the answer to a request finds the request acknowledged by it.
+/// A side that finds the answer to a request finds the request acknowledged by it.
 #[test]
 fn an_answer_brings_the_acknowledgment() {
     model(3, || {
@@ -390,8 +390,8 @@ fn region() -> MrEntry {
     }
 }
 
-/// The owner takes the region back and then reuses its memory, as soon as nobody is in flight.
-/// Whoever got in before is waited for; whoever comes later finds nothing.
+/// The owner takes the region back and then reuses its memory, as soon as nobody is in flight. An
+/// access that began before is waited for; a later one finds nothing.
 #[test]
 fn no_access_outlives_a_region() {
     model(3, || {
@@ -470,7 +470,7 @@ fn an_evicted_peer_knows() {
     });
 }
 
-/// Whoever sleeps on a cell is woken for each trigger: none is lost between the look and the sleep.
+/// A sleeper on a cell is woken for each trigger: none is lost between the look and the sleep.
 #[test]
 fn no_interrupt_is_lost() {
     model(3, || {

@@ -1,4 +1,4 @@
-//! The thread that calls programs back.
+//! The callback thread.
 //!
 //! One for each process that has callbacks, so that they come one after another: segment events and
 //! ends of transfers as they are handed over ([`Callbacks::call`]), interrupts as their doorbells
@@ -48,7 +48,7 @@ struct Inner {
     calls: VecDeque<(u64, Call)>,
     sources: HashMap<u64, (u64, Arc<dyn Source>)>,
     next_source: u64,
-    /// Whose callback is being made.
+    /// The object whose callback is being made.
     running: Option<u64>,
     thread: Option<ThreadId>,
     stopped: bool,

@@ -16,7 +16,7 @@ use crate::uses::{Held, Uses};
 /// Most entries that a queue can be created for.
 pub const MAX_ENTRIES: usize = 1 << 16;
 
-/// Who is told of a transfer's end; called by the callback thread.
+/// What is told of a transfer's end; called by the callback thread.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
 
 /// `sci_dma_queue_state_t`
@@ -70,7 +70,7 @@ pub struct Piece {
     pub descriptor: causeway_dma::Descriptor,
     /// Mappings of both ends.
     pub hold: Vec<Arc<dyn std::any::Any + Send + Sync>>,
-    /// Whose memory is at the other end.
+    /// The owner of the memory at the other end.
     pub owner: Option<Owner>,
 }
 
@@ -107,8 +107,8 @@ impl DmaQueue {
     /// # Errors
     /// [`Error::BUSY`] while transfers are under way.
     pub fn remove(&self, library: &Library) -> Result<()> {
-        // Whoever starts a transfer holds this until it is outstanding. Its callback may be what
-        // calls this, before the call that started it has returned.
+        // A thread that starts a transfer holds this until it is outstanding. Its callback may be
+        // what calls this, before the call that started it has returned.
         let mut state = self.state.lock();
         if self.queue.outstanding() > 0 {
             return Err(Error::BUSY);

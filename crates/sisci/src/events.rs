@@ -1,4 +1,4 @@
-//! Events of an object, for those who wait for them.
+//! Events of an object, and the threads that wait for them.
 
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -36,7 +36,7 @@ impl<T> Default for Events<T> {
 }
 
 impl<T> Events<T> {
-    /// Adds an event, and wakes one who waits.
+    /// Adds an event, and wakes one waiter.
     pub fn push(&self, event: T) {
         let mut inner = self.inner.lock();
         if inner.queue.len() == MAX {

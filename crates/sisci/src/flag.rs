@@ -1,11 +1,11 @@
 //! Interrupt flags: words of a local segment, a store to which raises an interrupt.
 //!
-//! Nobody is told of a store to shared memory, so it has to be found. A *mark*, a random value, is
+//! No event tells of a store to shared memory, so it has to be found. A *mark*, a random value, is
 //! put in the word; a store takes it away. While a flag is enabled a thread of the process looks at
-//! its word, every `NAP_MAX` at least; while none is, it sleeps. Whoever finds the mark gone puts
-//! a new one in its place by one exchange. So a store is either found by that exchange, and whoever
-//! is told of it sees what was stored before; or it takes the new mark away, and is found next
-//! time. None is missed, but several between two looks are one.
+//! its word, every `NAP_MAX` at least; while none is, it sleeps. A thread that finds the mark gone
+//! puts a new one in its place by one exchange. So a store is either found by that exchange, and
+//! the thread that is told of it sees what was stored before; or it takes the new mark away, and is
+//! found next time. None is missed, but several between two looks are one.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -109,7 +109,7 @@ impl Flag {
     fn mark(&self, state: &mut State) {
         let found = self.word().load(Ordering::Relaxed);
         state.mark = new_mark(state.mark, found);
-        // What was stored before is visible to who is told.
+        // What was stored before is visible to the thread that is told.
         self.word().swap(state.mark, Ordering::AcqRel);
     }
 

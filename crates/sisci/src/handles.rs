@@ -119,10 +119,10 @@ pub(crate) fn next_generation(generation: u32) -> u32 {
 
 /// All objects of a kind.
 ///
-/// Looking one up takes no lock: the entries never move, and each counts those who are using its
-/// object, which the table gives up when it is removed and the last of them has left. A thread that
-/// ends while it uses an object leaves its count behind: the object is never given up then, and
-/// nobody waits for that.
+/// Looking one up takes no lock: the entries never move, and each counts the users of its object,
+/// which the table gives up when it is removed and the last of them has left. A thread that ends
+/// while it uses an object leaves its count behind: the object is never given up then, and nobody
+/// waits for that.
 pub struct Table<T> {
     epoch: u32,
     /// The first has [`FIRST_CHUNK`] entries, each other twice as many as the one before.
@@ -137,7 +137,7 @@ const CHUNKS: usize = (MAX / FIRST_CHUNK).ilog2() as usize + 1;
 /// In the place of an entry's generation: its object is removed and still in use.
 const CLOSING: u64 = 0xffff_ffff << GENERATION_SHIFT;
 /// The same, once all its users have left and one of them has taken it upon itself to give the
-/// object up: whoever still looks for it may come and go, and leaves it alone.
+/// object up: threads that still look for it may come and go, and leave it alone.
 const ENDING: u64 = 0xffff_fffe << GENERATION_SHIFT;
 /// Where an entry's word has the generation. Below is the number of users.
 const GENERATION_SHIFT: u32 = 32;
@@ -301,9 +301,9 @@ impl<T: Object> Table<T> {
         }
     }
 
-    /// Gives up a removed object, which nobody uses any more. Those who found it removed may still
-    /// come and go, and also end here: the object is given up by the one who changes the word. Who
-    /// comes too late may find the entry's next object here, and changes nothing.
+    /// Gives up a removed object, which nobody uses any more. Threads that found it removed may
+    /// still come and go, and also end here: the one that changes the word gives up the object. A
+    /// thread that comes too late may find the entry's next object here, and changes nothing.
     #[cold]
     fn give_up(&self, slot: &Slot<T>, index: usize) {
         let claimed =

@@ -1,6 +1,6 @@
 //! Local interrupts: those of this process, which others trigger.
 //!
-//! Each connection has a cell with a doorbell of its own. Who waits looks at the cells, arms them,
+//! Each connection has a cell with a doorbell of its own. A waiter looks at the cells, arms them,
 //! looks once more, and sleeps on all doorbells. With a callback, the callback thread does so.
 
 mod wait;
@@ -279,8 +279,7 @@ impl<K: Kind> LocalInterrupt<K> {
         self.id
     }
 
-    /// Removes it. Those who wait for it are told; those who are connected trigger nothing any
-    /// more.
+    /// Removes it. Waiters are told; connected processes trigger nothing any more.
     ///
     /// # Errors
     /// `ILLEGAL_PARAMETER` if it is removed.
@@ -304,7 +303,7 @@ impl<K: Kind> LocalInterrupt<K> {
         Ok(())
     }
 
-    /// Wakes those who wait, to look again.
+    /// Wakes the waiters, to look again.
     fn kick(&self) {
         // Fails only if the counter is full, and then it is readable already.
         let _ = self.wake.signal();
@@ -326,7 +325,7 @@ impl<K: Kind> LocalInterrupt<K> {
         take(cells)
     }
 
-    /// Whether those who wait wait for nothing.
+    /// Whether waiters wait for nothing.
     fn is_over(&self) -> bool {
         let lost = self.lost.load(Ordering::SeqCst) && self.callback.is_none();
         lost || self.removed.load(Ordering::SeqCst)

@@ -203,7 +203,7 @@ impl Library {
         });
     }
 
-    /// The connection to the broker, made by the first who asks.
+    /// The connection to the broker, made by the first caller.
     ///
     /// # Errors
     /// [`Error::SYSTEM`] if there is none to be had, [`Error::INCONSISTENT_VERSIONS`] if it is of
@@ -234,7 +234,7 @@ impl Library {
         }
     }
 
-    /// Who moves the program's memory; with the broker's userfaultfd, where it lends one.
+    /// What moves the program's memory; with the broker's userfaultfd, where it lends one.
     pub(crate) fn mover(&self, sisci: &Sisci) -> &Mover {
         self.mover.get_or_init(|| {
             let session = sisci.session();
@@ -243,7 +243,7 @@ impl Library {
         })
     }
 
-    /// Whose life a connection depends on.
+    /// The session whose life a connection depends on.
     pub(crate) fn owner(&self, sisci: &Sisci, life: Life) -> Result<Owner> {
         let table = sisci.session().life_table().map_err(|e| from_fabric(&e))?;
         let place = std::ptr::from_ref(table.deaths_word());

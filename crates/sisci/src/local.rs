@@ -305,9 +305,8 @@ impl LocalSegment {
 
     /// Removes it.
     ///
-    /// # Errors
-    /// `BUSY` while it is mapped, by others unless `force`d, or removed by a callback: that can't
-    /// wait for others to unmap it, nor can those who wait for what the callback does.
+    /// # Errors `BUSY` while it is mapped, by others unless `force`d, or removed by a callback:
+    /// that can't wait for others to unmap it, and those may wait for what the callback does.
     pub fn remove(&self, library: &Library, force: bool) -> Result<()> {
         let force = force || library.callbacks.is_here();
         let give_up = Instant::now() + UNMAP_GRACE;
@@ -446,7 +445,7 @@ impl LocalSegment {
     }
 
     /// A later broker would not have it: its id was given to somebody else. It goes on as memory of
-    /// this process's, and of those who have mapped it.
+    /// this process's, and of processes that have mapped it.
     pub(crate) fn forgotten(self: &Arc<Self>, library: &Library, own_node: u32) {
         self.lost.store(true, Ordering::Relaxed);
         self.tell(library, Reason::Lost, own_node);

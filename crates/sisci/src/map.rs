@@ -100,7 +100,7 @@ impl Map {
         self.uses.enter()
     }
 
-    /// Whose memory it is; `None` for the process's own.
+    /// The owner of the memory; `None` for the process's own.
     #[must_use]
     pub fn owner(&self) -> Option<Owner> {
         self.owner

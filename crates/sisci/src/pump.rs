@@ -1,4 +1,4 @@
-//! The thread that takes the broker's events, and hands each to the object that it is about.
+//! The event thread: it takes the broker's events, and hands each to the object that it is about.
 //!
 //! It sleeps while there are none, and never calls the program.
 

@@ -88,7 +88,7 @@ impl Object for RemoteSegment {
     const TAG: u8 = b'R';
 }
 
-/// Holds up who tries again at once.
+/// Holds up a caller that tries again at once.
 pub(crate) fn refused(error: Error, deadline: Option<Instant>) -> Error {
     let left = deadline.map(|by| by.saturating_duration_since(Instant::now()));
     std::thread::sleep(left.map_or(REFUSAL, |left| left.min(REFUSAL)));

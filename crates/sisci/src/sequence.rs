@@ -1,4 +1,4 @@
-//! Sequences: whether what was stored through a map has arrived.
+//! Sequences: they say whether what was stored through a map has arrived.
 //!
 //! It has, as soon as it is stored, as long as the segment's owner is alive. So a check is a load
 //! of the owner's word in the life table, and costs as little: the sequences lie in a table that
@@ -28,7 +28,7 @@ impl Object for Sequence {
     const TAG: u8 = b'Q';
 }
 
-/// Whose life a sequence depends on.
+/// The segment whose life a sequence depends on.
 #[derive(Clone, Copy, Debug)]
 pub struct Owner {
     /// Where it is looked up. Tables are never given up.

@@ -1,4 +1,4 @@
-//! Where the handles' atomics and lock come from, in whose place the models put the checker's.
+//! The handles' atomics and lock. The models put the checker's in their place.
 
 pub(crate) use parking_lot::Mutex;
 pub(crate) use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};

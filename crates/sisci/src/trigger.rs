@@ -32,7 +32,7 @@ pub struct RemoteInterrupt<K: Kind> {
     kind: PhantomData<K>,
 }
 
-/// The way to one of those who share the interrupt.
+/// The way to one of the processes that share the interrupt.
 #[derive(Debug)]
 struct Connected {
     name: u64,
@@ -118,7 +118,7 @@ impl<K: Kind> RemoteInterrupt<K> {
         Ok(())
     }
 
-    /// Triggers the interrupt, of all who share it, with `data` if it carries any.
+    /// Triggers the interrupt, of all that share it, with `data` if it carries any.
     ///
     /// # Errors
     /// `NOT_CONNECTED` once nobody is there; `NOSPC` if one of them has not taken what came before,

@@ -1,4 +1,4 @@
-//! Who uses an object: it is not removed before they have let go.
+//! Uses of an object: it is not removed before its users have let go.
 
 use std::sync::Arc;
 

@@ -174,7 +174,8 @@ const PIECES_MAX: usize = 1024;
 /// A callback of C's, with its argument.
 struct ForC(CwDmaCallback, *mut c_void);
 
-// SAFETY: whoever gave it promised that it may be called, with its argument, from another thread.
+// SAFETY: the caller that gave it promised that it may be called, with its argument, from another
+// thread.
 unsafe impl Send for ForC {}
 
 impl ForC {

@@ -36,11 +36,11 @@ const SERVER: u32 = 0x00bf_0000;
 const CLIENT: u32 = 0x00bf_0001;
 /// How long one side waits for the other.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Between two looks of one who is in no hurry.
+/// Between two looks of a side that is in no hurry.
 const NAP: Duration = Duration::from_millis(1);
-/// Looks of one who is, between two at the clock.
+/// Looks of a side that is, between two at the clock.
 const LOOKS: u32 = 4096;
-/// How long whoever is about to trigger an interrupt lets the other fall asleep.
+/// How long the side that is about to trigger an interrupt lets the other fall asleep.
 const ASLEEP: Duration = Duration::from_millis(2);
 /// Hand-overs of 8 bytes, interrupts, and requests of the host in one measurement.
 const SHORT_TURNS: u64 = 20_000;

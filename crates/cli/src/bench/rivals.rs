@@ -61,7 +61,7 @@ fn lock_and_unlock(side: &Side, turns: u64, mutex: *mut libc::pthread_mutex_t) {
 pub fn read(side: &Side, turns: u64) {
     let lock: *mut libc::pthread_rwlock_t = side.rival(RWLOCK);
     for _ in 0..turns {
-        // SAFETY: made by `make`, in memory that stays; unlocked by who has locked.
+        // SAFETY: made by `make`, in memory that stays; unlocked by the thread that has locked.
         unsafe {
             libc::pthread_rwlock_rdlock(lock);
             libc::pthread_rwlock_unlock(lock);

@@ -88,7 +88,7 @@ impl Side {
         begun.elapsed().as_nanos() as f64 / (2 * turns) as f64
     }
 
-    /// As [`Side::take_turns`] where who waits has fallen asleep: how long it took to be awake.
+    /// As [`Side::take_turns`] where the waiter has fallen asleep: how long it took to be awake.
     fn wake(&self, turns: u64, mut go: impl FnMut(u64), mut wait: impl FnMut(u64)) -> f64 {
         let woken_at = word(self.page.wrapping_add(WOKEN_AT));
         let mut slept = 0;

@@ -46,7 +46,7 @@ pub fn ports() -> Vec<Finding> {
     findings
 }
 
-/// Who has most of the ports.
+/// The process that has most of the ports.
 fn holder() -> String {
     let holders = causeway_device::port_holders();
     let most = holders.first();

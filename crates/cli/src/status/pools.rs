@@ -1,4 +1,4 @@
-//! Pools of blocks: who has them open, who holds what, and who has which lock.
+//! Pools of blocks: the sessions that have them open, holders of blocks, and owners of locks.
 
 use std::fmt::Write as _;
 
@@ -178,7 +178,7 @@ fn block_lines(out: &mut String, block: &BlockStatus) {
     }
 }
 
-/// An object: who has it and who waits, as far as its words say.
+/// An object: its owner and its waiters, as far as its words say.
 fn lock_line(lock: &SyncStatus) -> String {
     let mut line = format!("{} at {}", kind_name(lock.kind), lock.offset);
     match (lock.owner_pid, lock.owner_thread) {

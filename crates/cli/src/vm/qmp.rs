@@ -22,8 +22,7 @@ pub struct Qmp {
 impl Qmp {
     /// Connects to QEMU's socket.
     ///
-    /// # Errors
-    /// Nobody is there, or nobody who speaks QMP.
+    /// # Errors Nobody is there, or nobody that speaks QMP.
     pub fn connect(path: &Path) -> io::Result<Qmp> {
         Qmp::begin(UnixStream::connect(path)?)
     }

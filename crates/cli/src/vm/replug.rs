@@ -27,7 +27,7 @@ pub fn replug(address: &Address, options: &VmReplugOptions) -> Result<(), String
     let tenant = options.tenant.as_deref().unwrap_or_default();
     let text = |error: io::Error| format!("{}: {error}", options.qmp.display());
     let mut qmp = Qmp::connect(&options.qmp).map_err(text)?;
-    // First: who serves the socket must be there when QEMU connects, or all of QEMU waits.
+    // First: the server of the socket must be there when QEMU connects, or all of QEMU waits.
     let info = attach(address, &options.name, tenant).map_err(|error| error.to_string())?;
     let place = plug(&mut qmp, options, &info.socket).map_err(text)?;
     println!("{} is plugged in again, at {}", place.id, place.bus);

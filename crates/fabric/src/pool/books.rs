@@ -28,7 +28,7 @@ pub enum Event {
     /// This block was freed.
     Freed(u64),
     /// The owner of this block has ended, or it did not come back after a restart of the broker, or
-    /// the next broker did not take it. Those who have mapped it share it still; nobody else can.
+    /// the next broker did not take it. Processes that have mapped it share it still; no other can.
     Orphaned(u64),
     /// The next broker does not know this block, whose owner is another or nobody:
     /// [`super::PoolSession::bring`].

@@ -36,8 +36,8 @@ impl PoolSession {
         })
     }
 
-    /// The same, once nobody holds a block of this session's for writing who may not write to it
-    /// and is expected to let go; but for the session `party`.
+    /// The same, once no session is expected any more to let go of a block of this session's that
+    /// it holds for writing and may not write to; but for the session `party`.
     ///
     /// # Errors
     /// [`crate::Error::Refused`]: `ENOENT`, `EPERM` if the block is another's, `EDQUOT`.

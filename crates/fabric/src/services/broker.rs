@@ -448,8 +448,8 @@ service! {
 pub const EVENT_PEERS: u16 = 1;
 /// Number of the event about segments of the endpoint that became stale: a list of their names.
 pub const EVENT_STALE: u16 = 2;
-/// Number of the event about rings that will not be used again: a list of their names. Who has kept
-/// one mapped need not any longer.
+/// Number of the event about rings that will not be used again: a list of their names. An endpoint
+/// that has kept one mapped need not any longer.
 pub const EVENT_RINGS: u16 = 3;
 /// Most [`PeerEvent`]s in one message.
 pub const PEER_EVENTS_PER_MESSAGE: usize = 1024;

@@ -2,7 +2,7 @@
 //!
 //! Numbers and field orders are the protocol; a change of any of them is a new
 //! [`crate::remoting::VERSION`]. A service knows nothing of the others; its events carry its
-//! number, and who asked for the service decodes them.
+//! number, and the client of the service decodes them.
 //!
 //! | number | service |
 //! |---|---|

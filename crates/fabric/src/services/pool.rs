@@ -1,4 +1,4 @@
-//! The pool service, as a table: named pools of blocks, who may do what with a block, and events.
+//! The pool service, as a table: named pools of blocks, rights to blocks, and events.
 //!
 //! Numbers and field orders are the protocol, as in the broker's own service.
 
@@ -166,7 +166,7 @@ message! {
         huge: bool,
     }
 
-    /// The block exists, and belongs to the caller, who may write. Descriptor: the block,
+    /// The block exists, and belongs to the caller, which may write. Descriptor: the block,
     /// read-write.
     pub struct AllocateReply {
         /// Names it.
@@ -203,8 +203,8 @@ message! {
         name: String,
     }
 
-    /// What is known of a block. Bytes of others are shown to whoever has the pool open; the
-    /// handle is no right.
+    /// What is known of a block. Bytes of others are shown to any session that has the pool open;
+    /// the handle is no right.
     pub struct BlockInfo {
         /// Names it.
         handle: u64,
@@ -218,7 +218,7 @@ message! {
         name: String,
         /// The session it belongs to; 0: none any more.
         owner: u64,
-        /// User of that one, or of the one who left it.
+        /// User of that session, or of the one that left it.
         uid: u32,
         /// Whether it stays when its owner ends.
         persistent: bool,
@@ -260,7 +260,7 @@ message! {
     pub struct GrantRequest {
         /// The block.
         handle: u64,
-        /// Whom the number names.
+        /// What the number names.
         kind: PartyKind,
         /// Session, or user id; 0 for everybody.
         party: u64,
@@ -270,7 +270,7 @@ message! {
 
     /// One grant.
     pub struct Grant {
-        /// Whom the number names.
+        /// What the number names.
         kind: PartyKind,
         /// Session, or user id; 0 for everybody.
         party: u64,
@@ -539,7 +539,7 @@ service! {
         15 => end_move(BlockRequest; fds 0..=0) -> ();
         /// Makes the caller the owner of a block that has none, of its own user.
         16 => adopt(BlockRequest; fds 0..=0) -> AdoptReply;
-        /// Lists those who have a pool open.
+        /// Lists the sessions that have a pool open.
         17 => members(ListRequest; fds 0..=0) -> MemberPage;
         /// Lists blocks.
         18 => blocks(ListRequest; fds 0..=0) -> BlockPage;
@@ -585,7 +585,7 @@ pub const EVENT_CHANGED: u16 = 1;
 /// Number of the event about blocks that the session held and that were freed: a list of handles.
 pub const EVENT_FREED: u16 = 2;
 /// Number of the event about blocks that the session holds and whose owner has ended: a list of
-/// handles. The broker knows them no more; those who hold them share them still.
+/// handles. The broker knows them no more; their holders share them still.
 pub const EVENT_ORPHANED: u16 = 3;
 /// Number of the event about waits ([`PoolStub::wait`]) that have come to their end: a list of
 /// tickets. What was waited for may have passed again by the time that the caller looks.

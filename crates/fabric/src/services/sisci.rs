@@ -1,6 +1,6 @@
 //! The SISCI service: nodes, shared segments, interrupts.
 //!
-//! Handles (`u32`) are the session's own; names (`u64`) are random, and known only to those who
+//! Handles (`u32`) are the session's own; names (`u64`) are random, and known only to sessions that
 //! share what they name: they prove it to the next broker. Refusals are errno values:
 //!
 //! | errno | meaning |
@@ -201,7 +201,7 @@ message! {
         offset: u64,
         /// How far it has come.
         state: SegmentState,
-        /// Those who are connected watch it.
+        /// Connected sessions watch it.
         life: LifeBody,
     }
 
@@ -227,7 +227,7 @@ message! {
         segment: u32,
         /// Whether its connections are cut.
         force: bool,
-        /// Whether those who are connected are asked to disconnect.
+        /// Whether connected sessions are asked to disconnect.
         notify: bool,
     }
 
@@ -464,7 +464,7 @@ message! {
         segment: u32,
         /// What happened.
         change: LocalChange,
-        /// Node of the one who is or was connected.
+        /// Node of the session that is or was connected.
         node: u32,
         /// Names the connection.
         connection: u64,
@@ -528,7 +528,7 @@ service! {
         16 => create_interrupt(CreateInterruptRequest; fds 0..=0) -> InterruptReply;
         /// Removes an interrupt.
         17 => remove_interrupt(RemoveRequest; fds 0..=0) -> ();
-        /// Connects to an interrupt: to each of those who share its number.
+        /// Connects to an interrupt: to each of those that share its number.
         18 => connect_interrupt(ConnectInterruptRequest; fds 0..=0) -> ConnectSegmentReply;
         /// Gives up a connection to an interrupt, made or pending.
         19 => disconnect_interrupt(ConnectionHandle; fds 0..=0) -> ();

@@ -21,7 +21,7 @@ pub type InterruptHandle = InterruptReply;
 /// Most cells that one call takes: a broker that has more is not believed.
 const CELLS_MAX: usize = 4096;
 
-/// One end of a connection between an interrupt and one who triggers it.
+/// One end of a connection between an interrupt and a session that triggers it.
 #[derive(Debug)]
 pub struct Cell {
     /// Names it at both ends.
@@ -39,9 +39,8 @@ pub struct Cell {
 impl Sisci {
     /// Creates an interrupt, or a data interrupt, of this node.
     ///
-    /// # Errors
-    /// [`crate::Error::Refused`]: `EEXIST` if the number is in use, other than by those who share
-    /// it.
+    /// # Errors [`crate::Error::Refused`]: `EEXIST` if the number is in use, other than by sessions
+    /// that share it.
     pub fn create_interrupt(
         &self,
         number: Option<u32>,
@@ -82,10 +81,10 @@ impl Sisci {
         })
     }
 
-    /// Connects to an interrupt of a node: to each of those who share its number. One that is not
-    /// there is refused at once, unless `wait`. The cells are to be taken
-    /// ([`Sisci::take_cells`]): at once if the connection is ready, and again after each
-    /// [`super::Event::RemoteInterrupt`] that says so.
+    /// Connects to an interrupt of a node: to each of those that share its number. One that is not
+    /// there is refused at once, unless `wait`. The cells are to be taken ([`Sisci::take_cells`]):
+    /// at once if the connection is ready, and again after each [`super::Event::RemoteInterrupt`]
+    /// that says so.
     ///
     /// # Errors
     /// [`crate::Error::Refused`]: `EHOSTUNREACH` if there is no such node, `ENOENT` if it has no

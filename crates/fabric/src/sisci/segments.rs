@@ -125,7 +125,7 @@ impl Sisci {
         })
     }
 
-    /// Lets nobody else connect. With `force` those who are connected lose their connections; with
+    /// Lets nobody else connect. With `force` connected sessions lose their connections; with
     /// `notify` they are asked to disconnect.
     ///
     /// # Errors

@@ -158,7 +158,7 @@ impl Engine {
             window.skip(part.start - reached);
             let offset = piece.offset + (part.start - target.start);
             let shown = self.place(part, window.span().start, shows(store, offset));
-            // Whoever touched the rest would wait for ever.
+            // A thread that touched the rest would wait for ever.
             shown.expect("no memory to undo what failed for lack of memory");
             window.advance(part.len());
         }

@@ -1,8 +1,8 @@
-//! Lifting a chunk, so that whoever touches it is stopped, and putting it back.
+//! Lifting a chunk, so that a thread that touches it is stopped, and putting it back.
 //!
 //! The program may do anything to the chunk's addresses meanwhile. The monitor notes it
 //! ([`crate::lifted`]), and nothing is placed there then: the pages go to where they belong by now.
-//! There only calls are used that the kernel refuses where the memory is another's. What replaces
+//! There it uses only calls that the kernel refuses where the memory is another's. What replaces
 //! the mapping in the end is not such a call, and the kernel has none; so all is looked at
 //! immediately before, and again after it.
 
@@ -30,8 +30,8 @@ impl Engine {
         Err(Unmovable::Pinned)
     }
 
-    /// Lifts the pages of a chunk, so that whoever touches it is stopped; returns where they are.
-    /// On failure nobody is stopped.
+    /// Lifts the pages of a chunk, so that a thread that touches it is stopped; returns where they
+    /// are. On failure nobody is stopped.
     fn raise(&self, chunk: Span, husk: usize) -> Result<usize, Unmovable> {
         self.shared.table().lifted.begin(chunk);
         if let Err(error) = self.shared.lift.register(chunk, Trap::Missing) {
@@ -105,7 +105,7 @@ impl Engine {
         hollowed
     }
 
-    /// Undoes `raise`, and lets those go on whom it has stopped.
+    /// Undoes `raise`, and lets the threads that it stopped go on.
     pub(super) fn lower(&self, chunk: Span, from: usize) {
         let moved = self.scratch.is_none() && self.is_as_it_was(chunk).is_ok() && {
             // The very pages, to which somebody may refer. What stays at `from` is the husk's area.
@@ -125,7 +125,7 @@ impl Engine {
     }
 
     /// After the chunk's mapping was replaced: what the program has done in the very moment is done
-    /// to what is there now, too. Lets those go on who were stopped.
+    /// to what is there now, too. Lets stopped threads go on.
     pub(super) fn settled(&self, chunk: Span, from: usize) {
         let lift = &self.shared.lift;
         self.await_quiet();

@@ -35,8 +35,8 @@ impl Mover {
     }
 
     /// Takes one registration from the pages, as [`Mover::take_back`] does, but leaves them where
-    /// they are: who has the store mapped sees what the program does with them. So it is for
-    /// stores that only those have who may see all that the program's memory holds.
+    /// they are: processes that have the store mapped see what the program does with them. So it is
+    /// for stores that only processes have that may see all of the program's memory.
     pub fn release(&self, moved: Moved) {
         let inner = &mut *self.lock();
         inner.sweep();

@@ -128,8 +128,9 @@ fn open_file(root: &OwnedFd, flags: rustix::fs::OFlags) -> OwnedFd {
     rustix::fs::open(path, flags | OFlags::CLOEXEC, Mode::empty()).expect("the file")
 }
 
-/// A file (FUSE) whose server never answers that a descriptor of it is closed: who closes one
-/// waits, and nothing interrupts that. The server is a process of its own, which ends with this.
+/// A file (FUSE) whose server never answers that a descriptor of it is closed: a thread that closes
+/// one waits, and nothing interrupts that. The server is a process of its own, which ends with
+/// this.
 pub struct StuckFile {
     server: libc::pid_t,
     file: std::mem::ManuallyDrop<OwnedFd>,

@@ -14,7 +14,7 @@ use super::lifeline::Told;
 use super::{Conn, PORT, Table, now, random_name};
 use crate::channel::What;
 
-/// A message, who sent it, and the address it was sent to.
+/// A message, its sender, and the address it was sent to.
 type Arrival = (SocketAddr, Option<IpAddr>, Message);
 
 /// Passes of one look at a port: others wait too.
@@ -101,8 +101,8 @@ impl Table {
         }
     }
 
-    /// A lifeline says that it stands for a connection. Only its two ends know both names; and who
-    /// makes one has established the connection.
+    /// A lifeline says that it stands for a connection. Only its two ends know both names; and a
+    /// process that makes one has established the connection.
     fn claimed(&mut self, token: u64, here: u64, there: u64) {
         let conn = self.conns.get_mut(&here);
         let Some(conn) = conn.filter(|conn| there != 0 && conn.machine.remote() == there) else {

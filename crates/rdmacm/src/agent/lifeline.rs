@@ -1,8 +1,10 @@
-//! Who may be gone: a TCP connection to the agent of each process that has an established
-//! connection with this one. The kernel of a process that ends closes it, and so hints at its death
-//! at once, and at no cost before. It is a hint only: whose end it was is asked by a datagram.
+//! Lifelines: a TCP connection to the agent of each process that has an established connection with
+//! this one. The end of one hints that the process is gone. The kernel of a process that ends
+//! closes it, and so hints at its death at once, and at no cost before. It is a hint only: the peer
+//! is then asked by a datagram.
 //!
-//! Who made one says first which connection it stands for, by both names. Nobody else knows them.
+//! The side that made one says first which connection it stands for, by both names. Nobody else
+//! knows them.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
@@ -39,8 +41,8 @@ const AGAIN_MAX: Duration = Duration::from_secs(64);
 const KEEPALIVE: std::time::Duration = std::time::Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(30);
 const KEEPALIVE_PROBES: u32 = 8;
-/// Bytes by which who makes a lifeline says what it stands for: the other's name of a connection,
-/// and its own, in network byte order.
+/// Bytes by which the side that makes a lifeline says what it stands for: the other's name of a
+/// connection, and its own, in network byte order.
 const PROOF_LEN: usize = 16;
 
 type Socket = Unforked<OwnedFd>;
@@ -94,7 +96,7 @@ pub(super) struct Lifelines {
     /// Until when nothing is accepted.
     paused: Option<Instant>,
     peers: HashMap<SocketAddr, Peer>,
-    /// Whose lifeline of ours has this token.
+    /// The peer whose lifeline of ours has this token.
     dialed: HashMap<u64, SocketAddr>,
     /// When lifelines are made again.
     again: BTreeSet<(Instant, SocketAddr)>,

@@ -84,7 +84,7 @@ struct Listener {
 pub(crate) struct Table {
     port: Unforked<UdpPort>,
     conns: HashMap<u64, Conn>,
-    /// Requests that arrived, by who sent them: a repeated one is not a new one.
+    /// Requests that arrived, by sender: a repeated one is not a new one.
     requests: HashMap<(SocketAddr, u64), u64>,
     listeners: HashMap<u64, Listener>,
     timers: BTreeSet<(Instant, u64)>,

@@ -1,4 +1,4 @@
-//! Who may send how much: the accounts of both directions, without any memory or queue.
+//! Accounts of how much each side may send, without any memory or queue.
 //!
 //! The receive buffer is a ring of two halves. The sender is granted a half at a time and fills it
 //! from its beginning; a half is granted again once it has been read.

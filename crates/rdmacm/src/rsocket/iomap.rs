@@ -1,7 +1,8 @@
 //! Memory that the peer writes to directly: `riomap`, `riounmap`, `riowrite` (`rsocket(7)`).
 //!
-//! Who maps writes an entry into a table of the peer's: offset, address, key and length. It does so
-//! before the next data that it sends, so that whoever has received that data knows the mapping.
+//! The mapping side writes an entry into a table of the peer's: offset, address, key and length. It
+//! does so before the next data that it sends, so that a peer that has received that data knows the
+//! mapping.
 
 use core::ffi::{c_int, c_void};
 

@@ -4,7 +4,7 @@
 //! which the other writes what it may use next of *its* buffer. Nothing is sent that the peer has
 //! not granted room for, so a reader that does not read holds up nobody but its own peer.
 //!
-//! - `message` and `flow` are the protocol: what is said, and who may send how much;
+//! - `message` and `flow` are the protocol: messages, and how much each side may send;
 //! - `memory` and `link` are the buffers and the queue pair, `stream` a connection on top of them;
 //! - `socket` is what a number names, and how calls wait; the other modules are the calls.
 

@@ -3,9 +3,9 @@
 //! The number of an rsocket is the descriptor of its event channel, so it is never the number of
 //! anything else. Everything of an rsocket is under one mutex, which nobody holds while asleep.
 //!
-//! Who sleeps waits for two descriptors: the event channel's and the completion channel's. The
-//! latter becomes readable once for each time that it is armed, and only who is about to sleep and
-//! finds nobody else asleep makes it unreadable: so no sleeper misses what it was armed for.
+//! A sleeper waits for two descriptors: the event channel's and the completion channel's. The
+//! latter becomes readable once for each time that it is armed, and only a thread that is about to
+//! sleep and finds no other asleep makes it unreadable: so no sleeper misses what it was armed for.
 //! Nothing is armed while a thread looks before it sleeps (`causeway-look`).
 
 use core::ffi::c_int;
@@ -87,7 +87,7 @@ pub(crate) struct Socket {
 
 struct ChannelPointer(*mut RdmaEventChannel);
 
-// SAFETY: a channel may be used from any thread; it is freed by whoever drops the socket.
+// SAFETY: a channel may be used from any thread; it is freed by the thread that drops the socket.
 unsafe impl Send for ChannelPointer {}
 // SAFETY: as above.
 unsafe impl Sync for ChannelPointer {}
@@ -340,8 +340,8 @@ impl State {
         self.sleepers -= 1;
     }
 
-    /// How long to sleep at most. Another thread's call can take the event that connects, so who
-    /// sleeps until then looks again at times.
+    /// How long to sleep at most. Another thread's call can take the event that connects, so a
+    /// thread that sleeps until then looks again at times.
     pub fn patience(&self, deadline: Option<Instant>) -> Option<Duration> {
         if self.stream.as_ref().is_some_and(Stream::is_unfinished) {
             return Some(Duration::ZERO);

@@ -21,8 +21,8 @@ fn until_stopped(script: fn(&View, &Locker, u16)) -> impl Fn(&View, &Locker, u16
     }
 }
 
-/// The processes of a test. In the role `heir` somebody has died before the victim comes,
-/// who had everything.
+/// The processes of a test. In the role `heir` a process that had everything has died before the
+/// victim comes.
 struct Cast {
     world: World,
     victim: Child,
@@ -133,7 +133,7 @@ fn killed(cast: &Cast, object: &str, point: &str) -> Result<String, String> {
     expect_progress(view, &OTHERS)?;
     cast.world.finish(&cast.others)?;
     let told = view.get(Word::Told) - told_before;
-    // Who dies before it has repaired leaves that to the next one, wherever it dies.
+    // A process that dies before it has repaired leaves that to the next one, wherever it dies.
     let heir = told_before == 0 && point == "lock.owner.taken" && told == 1;
     if told != u64::from(half_changed) && !heir {
         return Err(format!(
@@ -160,8 +160,8 @@ fn stopped(cast: &Cast, object: &str) -> Result<String, String> {
     let view = &cast.world.view;
     let in_the_way = is_in_the_way(cast, object);
     if in_the_way {
-        // It is alive and keeps what it has, even when the others' lease is over. Those who do not
-        // wait for ever are told; who returns from a condition variable does.
+        // It is alive and keeps what it has, even when the others' lease is over. Those that do not
+        // wait for ever are told; a return from a condition variable waits for ever.
         std::thread::sleep(LEASE + LEASE / 4);
         for index in OTHERS {
             if object != "condvar" {

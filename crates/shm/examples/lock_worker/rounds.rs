@@ -1,4 +1,4 @@
-//! Broadcasts, in each of which one of those who wait is killed.
+//! Broadcasts, in each of which one waiter is killed.
 //!
 //! Two waiters live through all rounds. In each there is a third one, which is killed before the
 //! broadcast, at the same time, or at a step of its own; and which dies, if it comes so far,
@@ -8,7 +8,7 @@ use crate::world::{Child, Exit, View, Word, World, life, signal, wait_exit, wait
 use causeway_shm::lock::{Acquired, Locker};
 use std::time::{Duration, Instant};
 
-/// Those who live.
+/// The survivors.
 const LIVING: [u16; 2] = [1, 2];
 const SENDER: u16 = 3;
 /// The first life of the victims, and how many take turns, so that they are used again.
@@ -89,7 +89,7 @@ fn sender(view: &View, me: &Locker, _: u16) {
     }
 }
 
-/// One round: who is killed, and for how long the living took to see it.
+/// One round: the process that is killed, and how long the survivors took to see it.
 fn round(world: &World, number: u64) -> Result<Duration, String> {
     let view = &world.view;
     let death = DEATHS[number as usize % DEATHS.len()];
@@ -165,7 +165,7 @@ pub fn run(count: u64) -> Result<String, String> {
         longest = longest.max(round(&world, number)?);
     }
     let told = world.view.get(Word::Told);
-    // Those who wait do not look whether they are to stop before they are woken.
+    // Waiters do not look whether they are to stop before they are woken.
     world.view.set(Word::Stop, 1);
     let last = world.spawn(life(VICTIMS - 1, 1), "", |view, me, _| {
         lock(view, me);

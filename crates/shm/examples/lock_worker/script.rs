@@ -77,7 +77,8 @@ pub fn mutex(view: &View, me: &Locker, who: u16) {
     view.add(Word::Progress(who), 1);
 }
 
-/// Who waits on the condition variable may inherit the mutex from one that changed what it keeps.
+/// A process that waits on the condition variable may inherit the mutex from one that changed what
+/// it keeps.
 fn repair(view: &View, me: &Locker, who: u16, acquired: Acquired) {
     if acquired == Acquired::OwnerDead {
         view.add(Word::Told, 1);
@@ -109,7 +110,7 @@ pub fn condvar(view: &View, me: &Locker, who: u16) {
             cond.broadcast(me);
         } else {
             cond.signal(me);
-            // Whose turn it is may not be the one that is woken.
+            // The one whose turn it is may not be the one that is woken.
             cond.signal(me);
         }
     }
@@ -138,7 +139,7 @@ pub fn rwlock(view: &View, me: &Locker, who: u16) {
         return;
     };
     linger(view, who);
-    // Who is told has it for writing.
+    // The one that is told has it for writing.
     if write || acquired == Acquired::OwnerDead {
         change(view, who, acquired, [Word::C, Word::D]);
         if acquired == Acquired::OwnerDead {

@@ -29,7 +29,8 @@ impl Dice {
     }
 }
 
-/// Everything that keeps its order whoever dies: a token that dies with its owner is gone.
+/// Everything that keeps its order whichever process dies: a token that dies with its owner is
+/// gone.
 fn mixed(view: &View, me: &Locker, who: u16) {
     while !view.stopping() {
         script::mutex(view, me, who);

@@ -27,7 +27,7 @@ pub const PATIENCE: Duration = Duration::from_secs(20);
 pub enum Word {
     /// Not 0: all end.
     Stop,
-    /// Two that the mutex keeps equal, and who is between lock and unlock.
+    /// Two that the mutex keeps equal, and the process between lock and unlock.
     A,
     B,
     Inside,
@@ -43,8 +43,8 @@ pub enum Word {
     /// Of a process: what it has done, and how often its time was over.
     Progress(u16),
     TimedOut(u16),
-    /// Of rounds: the one that is to be broadcast, whether the victim waits, who waits, and who
-    /// has seen it.
+    /// Of rounds: the one that is to be broadcast, whether the victim waits, the waiters, and those
+    /// that have seen it.
     Go,
     Ready,
     Waiting(u16),

@@ -1,6 +1,6 @@
 //! A barrier.
 //!
-//! One word counts who has arrived and how often all have, so the last one to arrive lets all go
+//! One word counts arrivals and how often all have arrived, so the last one to arrive lets all go
 //! with the store by which it arrives. A participant is in the records while it waits, and longer
 //! if it joins: if it dies meanwhile the barrier is broken, since nobody can say whether it would
 //! have come.
@@ -117,7 +117,7 @@ impl<'m> Barrier<'m> {
         self.wait_until(who, Deadline::NEVER)
     }
 
-    /// The same, until `until` at the latest. Who gives up has not arrived.
+    /// The same, until `until` at the latest. A participant that gives up has not arrived.
     ///
     /// # Errors
     /// [`LockError::Broken`]: a participant died, now or since the barrier was made or mended;
@@ -210,7 +210,7 @@ impl<'m> Barrier<'m> {
         }
     }
 
-    /// Whether all who take part in the round of `seen` live. If not, the others are told.
+    /// Whether all participants in the round of `seen` live. If not, the others are told.
     fn check(
         self,
         who: &Locker,
@@ -244,7 +244,7 @@ impl<'m> Barrier<'m> {
         Err(LockError::Broken)
     }
 
-    /// Makes a broken barrier whole again, with nobody arrived. Those who still wait are told that
+    /// Makes a broken barrier whole again, with nobody arrived. Those that still wait are told that
     /// it was broken. Forgets the dead.
     ///
     /// # Errors

@@ -1,10 +1,10 @@
 //! A condition variable.
 //!
-//! Its word counts signals and broadcasts, and each of them ends the wait of whoever began to wait
+//! Its word counts signals and broadcasts, and each of them ends the wait of a waiter that began
 //! before it *and looks*. A signal wakes one that sleeps, and so normally one looks. If that one
 //! dies instead, its death wakes all, and if it is stopped, the others look when their lease is
-//! over: so a signal is never lost with the one it woke, at the price that a wait may end without
-//! a signal of its own, as POSIX allows. Waiters leave nothing in the object, so none of them can
+//! over: so a signal is never lost with the one it woke, at the price that a wait may end without a
+//! signal of its own, as POSIX allows. Waiters leave nothing in the object, so none of them can
 //! leave it in disorder: neither signal nor broadcast ever waits for anybody.
 
 use super::error::{Acquired, LockError};
@@ -64,8 +64,8 @@ impl<'m> Condvar<'m> {
         self.wait_until(who, mutex, Deadline::NEVER)
     }
 
-    /// The same, until `until` at the latest. All who wait must name the same mutex. May end
-    /// without a signal: the caller looks whether what it waits for has come.
+    /// The same, until `until` at the latest. All waiters must name the same mutex. May end without
+    /// a signal: the caller looks whether what it waits for has come.
     ///
     /// # Errors
     /// [`LockError::NotOwner`]: the calling thread does not have the mutex.
@@ -105,12 +105,12 @@ impl<'m> Condvar<'m> {
         }
     }
 
-    /// Ends the wait of one at least who waits. Without sleepers it makes no system call.
+    /// Ends the wait of at least one waiter. Without sleepers it makes no system call.
     pub fn signal(self, who: &Locker) {
         self.event.tell(who, 1);
     }
 
-    /// Ends the wait of all who wait.
+    /// Ends the wait of all waiters.
     pub fn broadcast(self, who: &Locker) {
         self.event.tell(who, ALL);
     }

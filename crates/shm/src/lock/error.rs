@@ -1,4 +1,4 @@
-//! What locks answer.
+//! Answers of locks.
 
 /// How a lock was obtained.
 #[must_use = "a lock whose owner died protects data that may be half changed"]
@@ -31,7 +31,8 @@ pub enum LockError {
     /// It could not be had in time.
     #[error("timed out")]
     TimedOut,
-    /// Its owner died, and who was told unlocked it without having repaired what it protects.
+    /// Its owner died, and the process that was told unlocked it without having repaired what it
+    /// protects.
     #[error("the state that it protects was lost with its owner")]
     NotRecoverable,
     /// The semaphore's value is the greatest already.

@@ -1,11 +1,11 @@
-//! A word that changes when something happens, and who sleeps on it.
+//! A word that changes when something happens, and on which waiters sleep.
 //!
-//! Bit 0 says that somebody may sleep; the rest counts events, and never comes back to a value in
-//! a waiter's lifetime. Who waits reads the count (the *key*), looks for what it waits for, and
-//! sleeps while the count is the same. An event is first counted and then told, so it can't be
-//! lost: neither with a waiter that dies when it is woken, since the death wakes the others and
-//! they find the count changed, nor with a waker that dies or stops in between, since every waiter
-//! looks again when its lease is over.
+//! Bit 0 says that somebody may sleep; the rest counts events, and never comes back to a value in a
+//! waiter's lifetime. A waiter reads the count (the *key*), looks for what it waits for, and sleeps
+//! while the count is the same. An event is first counted and then told, so it can't be lost:
+//! neither with a waiter that dies when it is woken, since the death wakes the others and they find
+//! the count changed, nor with a waker that dies or stops in between, since every waiter looks
+//! again when its lease is over.
 
 use super::locker::{Locker, Waiting, Woke};
 use crate::sync::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ impl Event<'_> {
         self.key() != key
     }
 
-    /// Counts an event and wakes one who sleeps, or all. Without sleepers it makes no system call.
+    /// Counts an event and wakes one sleeper, or all. Without sleepers it makes no system call.
     pub(crate) fn tell(self, who: &Locker, count: u32) {
         let before = self.0.fetch_add(EVENT, Ordering::AcqRel);
         who.step("lock.event.counted");
@@ -47,12 +47,13 @@ impl Event<'_> {
         if count == ALL {
             self.wake_all(who, before.wrapping_add(EVENT));
         } else if who.wake(self.0, count) == 0 {
-            // Those who slept have left. Some may just have come: clearing the mark wakes them.
+            // The sleepers have left. Some may just have come: clearing the mark wakes them.
             self.wake_all(who, before.wrapping_add(EVENT));
         }
     }
 
-    /// Clears the mark, unless more has happened, and wakes all. Who sleeps again marks it again.
+    /// Clears the mark, unless more has happened, and wakes all. One that sleeps again marks it
+    /// again.
     fn wake_all(self, who: &Locker, now: u64) {
         let _ = self
             .0

@@ -21,8 +21,8 @@ const GUEST_NAPS: (Duration, Duration) = (Duration::from_micros(50), Duration::f
 /// In a virtual machine: sleeping and waking by the host, for words that lie in the window.
 #[derive(Clone, Copy, Debug)]
 pub struct Outside {
-    /// Wakes up to so many of those who sleep on the word at an address, on the host and in all of
-    /// its virtual machines. False if the word is in no window.
+    /// Wakes up to so many sleepers on the word at an address, on the host and in all of its
+    /// virtual machines. False if the word is in no window.
     pub wake: fn(address: usize, count: u32) -> bool,
     /// Sleeps while the words at these addresses are as expected, for a time at most.
     pub sleep: fn(words: &[(usize, u32)], time: Duration) -> Proxy,

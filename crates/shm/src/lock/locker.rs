@@ -1,4 +1,4 @@
-//! Who locks, and how it learns of deaths and sleeps.
+//! Lockers: the processes that lock, how they learn of deaths, and how they sleep.
 
 use super::error::LockError;
 use super::layout::MODEL;
@@ -11,8 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// For how long a waiter believes what it knows. Then it looks again, whether anybody has woken it
-/// or not, and asks for news of whom it waits for: a wake-up or a death that nobody could tell it
-/// of costs this time, and nothing else.
+/// or not, and asks after the process that it waits for: a wake-up or a death that nobody could
+/// tell it of costs this time, and nothing else.
 pub const LEASE: Duration = Duration::from_millis(500);
 /// How often in a row a waiter finds its word changed under its hands before it takes a nap: only
 /// a process that writes all the time, to do harm, makes it so.
@@ -20,7 +20,7 @@ pub(crate) const RETRIES: u32 = 10_000;
 /// The nap.
 const NAP: Duration = Duration::from_millis(1);
 
-/// Who is alive.
+/// Knows what is alive.
 pub trait Liveness: Send + Sync {
     /// Whether somebody is alive, as far as is known here: in a few instructions.
     fn is_alive(&self, life: Life) -> bool;
@@ -28,7 +28,7 @@ pub trait Liveness: Send + Sync {
     /// A value that is another one after every death, read before [`Liveness::is_alive`].
     fn deaths(&self) -> u32;
 
-    /// Whether somebody is alive, asked of who knows best: called when a lease has run out, in case
+    /// Whether something is alive, asked of the broker: called when a lease has run out, in case
     /// that the news was lost. May take a while. A process that is stopped is alive; one that can
     /// be kept from storing ever again, as a virtual machine can, may be answered for as dead.
     fn confirm(&self, life: Life) -> bool {
@@ -195,7 +195,7 @@ pub(crate) struct Waiting<'a> {
     until: Deadline,
     /// When the lease runs out; `None` before the first sleep.
     lease: Option<Deadline>,
-    /// Who turned out to be dead when it was asked after.
+    /// What turned out to be dead when it was asked after.
     dead: Option<Life>,
     turns: u32,
     spun: bool,
@@ -225,13 +225,14 @@ impl<'a> Waiting<'a> {
         self.until.passed()
     }
 
-    /// At the top of each loop. Whoever makes us go round without end finds us asleep, or gone when
-    /// the time is over.
+    /// At the top of each loop. A process that makes us go round without end finds us asleep, or
+    /// gone when the time is over.
     ///
     /// # Errors
     /// As the deadline says; [`LockError::Fenced`].
     pub(crate) fn turn(&mut self) -> Result<(), LockError> {
-        // Who acquires in the name of one that is dead has nothing: the next one takes it away.
+        // A process that acquires in the name of a dead one has nothing: the next one takes it
+        // away.
         if std::mem::take(&mut self.slept) && self.who.is_fenced() {
             return Err(LockError::Fenced);
         }

@@ -9,7 +9,7 @@ use super::time::Deadline;
 
 /// A mutex in shared memory, held by one thread of one process. A view: copies are the same mutex.
 ///
-/// Waiters are not served in order: whoever comes when it is free has it.
+/// Waiters are not served in order: a thread that comes when it is free has it.
 #[derive(Clone, Copy)]
 pub struct Mutex<'m> {
     owner: Owner<'m>,
@@ -84,7 +84,7 @@ impl<'m> Mutex<'m> {
         self.owner.release(who, 1)
     }
 
-    /// The caller, who was told [`Acquired::OwnerDead`], has repaired what the mutex protects.
+    /// The caller, which was told [`Acquired::OwnerDead`], has repaired what the mutex protects.
     ///
     /// # Errors
     /// [`LockError::Invalid`]: it does not have it, or there was nothing to repair.
@@ -98,7 +98,7 @@ impl<'m> Mutex<'m> {
         self.owner.is_mine(who)
     }
 
-    /// Who has it now, for people to see.
+    /// Its owner now, for people to see.
     #[must_use]
     pub fn holder(self) -> Option<Holder> {
         self.owner.holder()

@@ -14,7 +14,7 @@ use crate::mem::Region;
 use crate::sync::{AtomicU64, Ordering, model_fence};
 use std::sync::atomic::compiler_fence;
 
-/// Who has a lock.
+/// The owner of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holder {
     /// The life of the process's session.
@@ -33,9 +33,9 @@ pub(crate) struct Owner<'m> {
 
 /// What a look at the word of a lock says.
 enum State {
-    /// It can be taken; if the flag is set, by who then repairs.
+    /// It can be taken; if the flag is set, by one that then repairs.
     Free,
-    /// By whom it is had.
+    /// The owner.
     Had(Life),
 }
 
@@ -130,7 +130,8 @@ impl<'m> Owner<'m> {
 
     #[cold]
     fn take_slowly(self, who: &Locker, waiting: &mut Waiting) -> Result<Acquired, LockError> {
-        // Who has slept can't know whether others still do, and wakes the next one when it unlocks.
+        // One that has slept can't know whether others still do, and wakes the next one when it
+        // unlocks.
         let mut waiters = 0;
         loop {
             waiting.turn()?;
@@ -277,7 +278,7 @@ impl<'m> Owner<'m> {
         is_held(self.word.load(Ordering::SeqCst))
     }
 
-    /// Who has it.
+    /// Its owner.
     pub(crate) fn holder(self) -> Option<Holder> {
         let seen = self.word.load(Ordering::Acquire);
         Holder::of_words(seen, self.holder.load(Ordering::Relaxed))
@@ -285,7 +286,7 @@ impl<'m> Owner<'m> {
 }
 
 impl Holder {
-    /// Who has a lock, by its state and holder words: for who reads them from the memory's file.
+    /// The owner of a lock, by its state and holder words: for a reader of the memory's file.
     #[must_use]
     pub fn of_words(state: u64, holder: u64) -> Option<Holder> {
         is_held(state).then(|| Holder {

@@ -1,5 +1,5 @@
-//! Sleeping on the host for those who can't: processes of virtual machines, whose kernels know
-//! nothing of who changes the memory of their windows.
+//! Sleeping on the host in the place of processes of virtual machines, whose kernels do not hear of
+//! changes to the memory of their windows.
 
 use crate::layout::PAGE;
 use rustix::io::Errno;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 /// Most words that [`sleep_on_any`] takes: `FUTEX_WAITV_MAX`, less the caller's own.
 pub const WORDS_MAX: usize = 127;
 
-/// A word of somebody's segment, in a mapping of its own, for the kernel to find who sleeps on it.
+/// A word of somebody's segment, in a mapping of its own, for the kernel to find its sleepers.
 /// Nobody stores to it.
 #[derive(Debug)]
 pub struct Watched {
@@ -85,7 +85,7 @@ pub fn wake_in(segment: impl AsFd, offset: u64, count: u32) -> Result<usize, Err
 
 /// Sleeps until one of the words is woken or is not as expected, or the caller's own is not.
 /// Returns which one was woken, if it is known. Others may have been woken with it: they have
-/// changed, as whoever wakes has changed them before.
+/// changed, as a waker has changed them before.
 ///
 /// # Errors
 /// `ENOSYS`, or `EPERM` of a filter of system calls: the kernel can't (before Linux 5.16).

@@ -1,8 +1,8 @@
-//! Which processes are inside of an object, and how often.
+//! Records of the processes that are inside of an object, and how often.
 //!
-//! A record is one word: who, and how many entries. So each entry is made, and ended, by a single
-//! store; a process that dies in between leaves exactly the entries that it had, and whoever waits
-//! for it takes them back.
+//! A record is one word: the process, and its entries. So each entry is made, and ended, by a
+//! single store; a process that dies in between leaves exactly the entries that it had, and a
+//! waiter takes them back.
 
 use super::error::LockError;
 use super::layout::{MODEL, RECORDS};
@@ -97,7 +97,7 @@ impl<'m> Records<'m> {
                     _ if named(seen) == me => seen + ENTRY,
                     _ => break,
                 };
-                // Sequentially consistent: who enters looks for a writer afterwards.
+                // Sequentially consistent: one that enters looks for a writer afterwards.
                 match word.compare_exchange(seen, next, Ordering::SeqCst, Ordering::Relaxed) {
                     Ok(_) => return Ok(true),
                     Err(now) => seen = now,
@@ -128,7 +128,7 @@ impl<'m> Records<'m> {
         false
     }
 
-    /// Looks at all entries. `alive` says who lives.
+    /// Looks at all entries. `alive` says which processes live.
     pub(crate) fn look(self, mut alive: impl FnMut(Life) -> bool) -> Found {
         let mut found = Found::None;
         if !self.any() {
@@ -167,7 +167,7 @@ impl<'m> Records<'m> {
         left
     }
 
-    /// Who is inside, and how often.
+    /// The processes inside, and how often.
     pub(crate) fn list(self) -> Vec<(Life, u16)> {
         (0..RECORDS)
             .map(|index| self.word(index).load(Ordering::Acquire))

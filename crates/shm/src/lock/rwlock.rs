@@ -132,7 +132,7 @@ impl<'m> RwLock<'m> {
         }
     }
 
-    /// Waits until no reader is left, as who has the word.
+    /// Waits until no reader is left, as the owner of the word.
     fn await_readers(self, who: &Locker, waiting: &mut Waiting) -> Result<(), LockError> {
         let mut woke = Woke::Early;
         loop {
@@ -186,7 +186,7 @@ impl<'m> RwLock<'m> {
         Ok(())
     }
 
-    /// The caller, who was told [`Acquired::OwnerDead`], has repaired what the lock protects.
+    /// The caller, which was told [`Acquired::OwnerDead`], has repaired what the lock protects.
     ///
     /// # Errors
     /// [`LockError::Invalid`]: it does not have it for writing, or there was nothing to repair.

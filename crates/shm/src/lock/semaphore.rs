@@ -105,7 +105,7 @@ impl<'m> Semaphore<'m> {
         }
     }
 
-    /// Adds 1 to the value, and wakes one who waits for that.
+    /// Adds 1 to the value, and wakes one waiter.
     ///
     /// # Errors
     /// [`LockError::Overflow`]: it is [`SEMAPHORE_MAX`]. [`LockError::Invalid`] as for
@@ -121,8 +121,8 @@ impl<'m> Semaphore<'m> {
             }
             who.step("lock.semaphore.posted");
             if seen & SLEEPERS != 0 && who.wake(self.word, 1) == 0 {
-                // Those who slept have left. Some may just have come: clearing the mark wakes
-                // them, and they set it again.
+                // The sleepers have left. Some may just have come: clearing the mark wakes them,
+                // and they set it again.
                 self.replace(seen + 1, (seen + 1) & !SLEEPERS);
                 who.step("lock.semaphore.cleared");
                 who.wake(self.word, ALL);

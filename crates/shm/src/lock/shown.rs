@@ -1,8 +1,8 @@
 //! What an object looks like from outside, for people to see.
 //!
-//! Read from the memory's file by who does not have it mapped, a word at a time: while others use
-//! the object the words need not fit together, and whoever may write to it may have written
-//! anything. Nothing is to be decided by what this says.
+//! It is read from the memory's file, without a mapping, a word at a time. While others use the
+//! object the words need not fit together, and a process that may write to it may have written
+//! anything. So nothing is to be decided by it.
 
 use super::barrier;
 use super::layout::{
@@ -31,7 +31,7 @@ pub enum Health {
 /// An object's words, taken apart.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Shown {
-    /// Who has a mutex, or a reader-writer lock for writing.
+    /// The owner of a mutex, or of a reader-writer lock for writing.
     pub holder: Option<Holder>,
     /// What has become of it.
     pub health: Health,
@@ -41,7 +41,7 @@ pub struct Shown {
     pub count: u32,
     /// How many must arrive at a barrier.
     pub parties: u32,
-    /// Who reads, or takes part in a barrier, and with how many threads.
+    /// The readers, or the participants of a barrier, and with how many threads.
     pub entries: Vec<(Life, u16)>,
 }
 

@@ -72,7 +72,7 @@ pub(crate) fn now() -> u64 {
     ))
 }
 
-/// In a model no time passes: who is not woken deadlocks, and is found.
+/// In a model no time passes: a sleeper that is not woken deadlocks, and is found.
 #[cfg(any(loom, shuttle))]
 pub(crate) fn now() -> u64 {
     0

@@ -1,20 +1,20 @@
 //! The words in which an object names processes.
 //!
 //! The low half of a word is what its waiters sleep on (`futex(2)` compares 32 bits), so all that
-//! matters to them is there: who holds it, by the index of its life, and the flags. The generation
-//! of the life is in the high half.
+//! matters to them is there: the index of the holder's life, and the flags. The generation of the
+//! life is in the high half.
 
 use crate::life::Life;
 
 /// Somebody has it.
 pub(crate) const HELD: u64 = 1 << 16;
-/// Somebody may sleep on the word: who gives it up wakes.
+/// A waiter may sleep on the word: the owner wakes it when it gives the word up.
 pub(crate) const WAITERS: u64 = 1 << 17;
 /// What it protects may be half changed.
 pub(crate) const INCONSISTENT: u64 = 1 << 18;
 /// Nobody gets it any more.
 pub(crate) const UNRECOVERABLE: u64 = 1 << 19;
-/// Bits that say who has it, and that somebody has.
+/// Bits that name the owner, and say that there is one.
 pub(crate) const OWNER: u64 = HELD | 0xffff | (u32::MAX as u64) << 32;
 
 /// The word of an object that `life` has.
@@ -22,7 +22,7 @@ pub(crate) const fn held_by(life: Life) -> u64 {
     (life.generation as u64) << 32 | HELD | life.index as u64
 }
 
-/// Who is named in a word, be it a lock's or a record.
+/// The process that a word names, be it a lock's or a record.
 pub(crate) const fn named(word: u64) -> Life {
     Life {
         index: word as u16,

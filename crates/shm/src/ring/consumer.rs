@@ -114,7 +114,7 @@ impl Consumer {
         }
     }
 
-    /// Gives the room of the record that [`Consumer::peek`] showed back to the peer, who is to be
+    /// Gives the room of the record that [`Consumer::peek`] showed back to the peer, which is to be
     /// notified of [`super::Attention::ROOM`] at the end of the batch. Without such a record it
     /// does nothing.
     #[inline]

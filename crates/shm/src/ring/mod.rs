@@ -154,7 +154,8 @@ impl Ring {
     }
 
     /// The first bytes of a segment of zeroes, of [`l::ring_len`] bytes for [`l::RING_CAPACITY`],
-    /// that make it a ring with nothing in it: for who makes rings for others, and maps none.
+    /// that make it a ring with nothing in it: for the broker, which makes rings for others, and
+    /// maps none.
     #[must_use]
     pub fn header() -> [u8; l::CAPACITY_AT + 8] {
         let mut bytes = [0; l::CAPACITY_AT + 8];

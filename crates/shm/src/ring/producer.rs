@@ -367,7 +367,7 @@ impl Slot<'_> {
 }
 
 impl ShortSlot<'_> {
-    /// Writes the record and shows it to the reader, who must be notified of
+    /// Writes the record and shows it to the reader, which must be notified of
     /// [`super::Attention::DATA`]. Its body is the first `len` bytes of `body`, as they would stand
     /// in memory. `kind` is at most [`super::KIND_MAX`].
     ///

@@ -1,4 +1,4 @@
-//! Who is taken for dead and is not gets nothing by its old life.
+//! A process that is taken for dead and is not gets nothing by its old life.
 
 use crate::world::{World, late};
 use causeway_shm::lock::{Acquired, Barrier, Condvar, LockError, Mutex, RwLock};

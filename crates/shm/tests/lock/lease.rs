@@ -10,7 +10,7 @@ const MUTEX: usize = 0;
 const RWLOCK: usize = 1024;
 const BARRIER: usize = 2048;
 
-/// The table says that all live, and only who is asked knows better.
+/// The table says that all live, and only an answer to a question says better.
 struct Oracle {
     table: LifeTable,
     dead: Life,

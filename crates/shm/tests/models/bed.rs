@@ -129,7 +129,7 @@ impl Bed {
     pub fn kill(&self, index: u16) {
         self.book.end(life(index));
         self.book.announce();
-        // All who sleep, sleep on the deaths word.
+        // All sleepers sleep on the deaths word.
         self.kernel.wake(u32::MAX, |_| true);
     }
 

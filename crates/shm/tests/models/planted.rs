@@ -44,7 +44,7 @@ fn a_consumer_that_sleeps_without_looking_again() {
     });
 }
 
-/// An owner that uses its memory again without waiting for those who are in the midst of an access.
+/// An owner that uses its memory again without waiting for accesses under way.
 #[test]
 #[ignore = "fails: run by `planted_defects_are_found`"]
 fn an_owner_that_does_not_wait() {

@@ -1,5 +1,5 @@
-//! The table as it was before an object was claimed by the one who gives it up: who comes too late
-//! takes the entry's next object.
+//! The table as it was before an object was claimed by the thread that gives it up: a thread that
+//! comes too late takes the entry's next object.
 
 mod error {
     pub use crate::handles::Error;

@@ -186,7 +186,7 @@ pub(super) fn map_place(
     })
 }
 
-/// Gives a map to who asked for it; returns its address.
+/// Gives a map to its caller; returns its address.
 ///
 /// # Safety
 /// `out` is valid for writing.

@@ -116,7 +116,7 @@ impl<K: Kind> LocalInterrupt<K> {
         let cells = self.cells.lock();
         for event in &rung {
             match event.data.u64() {
-                // Left readable once the interrupt is removed or lost: all who wait are to see it.
+                // Left readable once the interrupt is removed or lost: all waiters are to see it.
                 WAKE if self.is_over() => {}
                 WAKE => drop(self.wake.drain()),
                 token => {

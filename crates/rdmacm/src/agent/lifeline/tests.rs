@@ -97,7 +97,7 @@ fn it_says_what_it_stands_for_and_its_end_is_told_at_both_ends() {
     assert_eq!((here, there), (1, 2));
     a.lines.prove(token, at_b);
     assert_eq!(a.lines.deadline(), None, "it need not prove any more");
-    // The one who took it hears of the other's end, too.
+    // The side that took it hears of the other's end, too.
     b.lines.drop_ours(at_a);
     assert_eq!(until(&mut a, &mut b, ended), at_b);
 
