@@ -78,7 +78,7 @@ class Tree:
             replayed = f'"{found[1]}"'
             return path in self.files and any(
                 "replay" in text and replayed in text for text in self.under("crates"))
-        if found := re.fullmatch(r"([a-z]+)::([a-z0-9_:]+)", reference):
+        if found := re.fullmatch(r"([a-z-]+)::([a-z0-9_:]+)", reference):
             return self.has_function(found[1], found[2].split("::")[-1])
         if found := re.fullmatch(r"([a-z-]+): (.+)", reference):
             return self.has_words(found[1], found[2])

@@ -79,8 +79,8 @@ const LINE: c_uint = 64;
 const TRANSFER_MAX: c_uint = 1 << 30;
 /// From this size a transfer by the engine costs less than by the program itself.
 const DMA_WORTH: c_uint = 16 * 1024;
-/// Lanes of a link, as an adapter of the usual kind would say.
-const LANES: c_uint = 16;
+/// Lanes of a link (`SCI_Q_ADAPTER_LINK_WIDTH`), as an adapter of the usual kind would say.
+const LINK_WIDTH: c_uint = 16;
 
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIQuery(
@@ -201,7 +201,7 @@ fn link_query(subcommand: c_uint, port: c_uint) -> Result<c_uint> {
         | SCI_Q_ADAPTER_LINK_CABLE_INSERTED
         | SCI_Q_ADAPTER_LINK_ENABLED
         | SCI_Q_ADAPTER_LINK_SPEED => 1,
-        SCI_Q_ADAPTER_LINK_WIDTH => LANES,
+        SCI_Q_ADAPTER_LINK_WIDTH => LINK_WIDTH,
         SCI_Q_ADAPTER_LINK_UPTIME => {
             let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
             now.tv_sec as c_uint
