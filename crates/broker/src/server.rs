@@ -52,8 +52,7 @@ const EVENTS_PER_WAIT: usize = 64;
 pub const REQUESTS_PER_TURN: usize = 16;
 /// Connections taken from one door before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// Of the descriptors that the broker may have, this part is for connections that are not
-/// attached.
+/// This part of the broker's descriptors is for connections that are not attached.
 const UNATTACHED_PART: u64 = 4;
 
 /// What a reply to the connection itself answers.
@@ -458,8 +457,7 @@ impl Server {
             self.unattached.remove(peer.holder(), number);
         }
         // Of a VM's process the VM's end tells, and its own.
-        let lives = lives && peer.vm.is_none();
-        if lives && session.pidfd.is_none() {
+        if lives && peer.vm.is_none() && session.pidfd.is_none() {
             session.pidfd = watch_process(&self.epoll, session, number);
         }
         session.reply(header, outcome)

@@ -61,6 +61,6 @@ fn a_machine_gets_nothing_to_read_of_others() {
         assert_eq!(pair.map(2, segment), Ok(true));
         let holders = &pair.hub.endpoints[&pair.owner].segments[&segment].holders;
         let trusted = owner == peer && user == ALICE;
-        assert_eq!(holders.is_empty(), trusted, "its books");
+        assert_eq!(holders.is_empty(), trusted, "its holders");
     }
 }
