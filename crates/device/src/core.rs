@@ -9,8 +9,8 @@ use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
 use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::{Counter, Stats, Watch};
 
+use crate::at::At;
 use crate::channel::EventQueue;
-use crate::engines::At;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;

@@ -9,12 +9,13 @@ use causeway_favour::FavouredGuard;
 use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
 
+use crate::at::At;
 use crate::channel::EventQueue;
 use crate::clock::Now;
 use crate::context::Context;
 use crate::core::{Armed, Core, CqState, Frees};
 use crate::endpoint::Shared;
-use crate::engines::{At, Engine};
+use crate::engines::Engine;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
@@ -243,7 +244,7 @@ impl Cq {
                 }
             }
             engine.note_activity(&now);
-            self.at.note_polled(engine);
+            self.at.note_polled(engine.activity());
         }
         let mut taken = 0;
         let State { core, qps, .. } = &mut *state;
@@ -364,8 +365,8 @@ impl Engine {
 }
 
 impl Shared {
-    /// Makes progress for engines that no thread seems to serve: a program that polls one of several
-    /// queues need not wait for the helper with the others.
+    /// Makes progress for engines that no thread seems to serve: a program that polls one of
+    /// several queues need not wait for the helper with the others.
     #[cold]
     fn serve_others(&self, own: &Engine) {
         for other in self.engines.unserved(own) {

@@ -13,7 +13,7 @@
 //! looked up without a lock, or under one that is taken last.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use causeway_favour::{Favoured, FavouredGuard};
@@ -21,6 +21,7 @@ use causeway_identity::{QPN_INDEX_BITS, Slot};
 use causeway_shm::layout::STATS_SETS;
 use rustix::event::epoll;
 
+use crate::at::At;
 use crate::clock::Now;
 use crate::errno::Errno;
 use crate::qps::{Numbering, SLOTS};
@@ -49,19 +50,6 @@ pub(crate) struct Engine {
     port_errors: Arc<AtomicBool>,
 }
 
-/// Where an object's state is, and what can be told of it without the engine's lock.
-#[derive(Debug, Default)]
-pub(crate) struct At {
-    /// The number of an engine.
-    engine: AtomicU8,
-    /// A completion queue holds something, or has overrun.
-    pub ready: AtomicBool,
-    /// How many calls had made progress at the engine when this queue was polled last, and how
-    /// often it was not even looked at since.
-    seen: AtomicU64,
-    skipped: AtomicU32,
-}
-
 /// The engines of an endpoint.
 pub(crate) struct Engines {
     numbering: Numbering,
@@ -71,31 +59,6 @@ pub(crate) struct Engines {
     /// Watches the ports of all engines but the first.
     others: OwnedFd,
 }
-
-impl At {
-    /// With the first engine.
-    pub fn first() -> Arc<At> {
-        Arc::default()
-    }
-
-    pub fn get(&self) -> u8 {
-        self.engine.load(Ordering::Acquire)
-    }
-
-    /// The queue has been polled, with progress at its engine.
-    #[inline]
-    pub fn note_polled(&self, engine: &Engine) {
-        self.seen.store(engine.activity(), Ordering::Relaxed);
-    }
-
-    /// Called under the locks of both engines.
-    pub fn set(&self, engine: u8) {
-        self.engine.store(engine, Ordering::Release);
-    }
-}
-
-/// Polls of an empty queue in a row that leave progress to other threads.
-const SKIPPED_MOST: u32 = 1024;
 
 impl Engine {
     /// Whether several threads take its lock.
@@ -113,13 +76,7 @@ impl Engine {
         if !self.is_crowded() || at.ready.load(Ordering::Acquire) {
             return false;
         }
-        let calls = self.activity();
-        let skipped = at.skipped.load(Ordering::Relaxed);
-        let served = at.seen.load(Ordering::Relaxed) != calls && skipped < SKIPPED_MOST;
-        at.seen.store(calls, Ordering::Relaxed);
-        let skipped = if served { skipped + 1 } else { 0 };
-        at.skipped.store(skipped, Ordering::Relaxed);
-        served
+        at.skip(self.activity())
     }
 
     pub fn new(state: State) -> Self {

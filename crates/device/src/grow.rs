@@ -4,8 +4,9 @@ use causeway_favour::FavouredGuard;
 use causeway_netio::UdpPort;
 use parking_lot::MutexGuard;
 
+use crate::at::At;
 use crate::endpoint::Shared;
-use crate::engines::{At, ENGINES_MAX, Engine};
+use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::{Errno, OpenError};
 use crate::kernel_limits;
 use crate::qps::SLOTS;
@@ -126,7 +127,7 @@ impl Shared {
         self.another_engine(alone).unwrap_or(least)
     }
 
-    /// An engine that has no slot yet, or not any more, with a slot; `None` where there can be none.
+    /// An engine that has no slot, given one; `None` where there can be none.
     fn another_engine(&self, alone: &mut Growing) -> Option<&Engine> {
         let (count, most) = (self.engines.count(), most_engines().unwrap_or(1));
         let has_none = |engine: &&Engine| engine.state.lock().qps.slots().next().is_none();

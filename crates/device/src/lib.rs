@@ -11,6 +11,7 @@
 
 mod addresses;
 mod ah;
+mod at;
 mod av;
 mod channel;
 mod checksums;

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use causeway_favour::FavouredGuard;
 use causeway_proto::types::RecvWr;
 
+use crate::at::At;
 use crate::core::SrqState;
-use crate::engines::{At, Engine};
+use crate::engines::Engine;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;

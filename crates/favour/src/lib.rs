@@ -282,7 +282,7 @@ impl Favour {
         }
     }
 
-    /// Another thread waits for the lock, and is likely to take it now: this one would be back first.
+    /// Another thread waits for the lock, and takes it now, or this one would be back first.
     #[cold]
     fn let_go_first(&self) {
         for _ in 0..POLITE_LOOKS {

@@ -14,7 +14,8 @@ macro_rules! counters {
         #[repr(usize)]
         pub enum Counter { $($(#[$doc])* $variant = $index,)* }
 
-        /// A copy of all counters, each the sum of all sets. Each is exact; together they are of no single moment.
+        /// A copy of all counters, each the sum of all sets. Each is exact; together they are of no
+        /// single moment.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Snapshot { $($(#[$doc])* pub $name: u64,)* }
 
@@ -94,8 +95,8 @@ fn at(mem: &Region, set: usize, counter: Counter) -> &crate::sync::AtomicU64 {
     mem.word(l::STATS_AT + set * l::STATS_SET + 8 * counter as usize)
 }
 
-/// A set of the counters of an inbox segment. One thread at a time may write a set (the lock that it
-/// belongs to sees to that); anybody may read the sums of all sets.
+/// A set of the counters of an inbox segment. One thread at a time may write a set (the lock that
+/// it belongs to sees to that); anybody may read the sums of all sets.
 #[derive(Clone, Debug)]
 pub struct Stats {
     mem: Region,
