@@ -9,6 +9,8 @@ struct operation {
 	const char *name;
 	/* Carries out one operation; what lies between counts_begin() and counts_end() counts. */
 	void (*run)(void);
+	/* Calls of the library in it, at least. */
+	int calls;
 	/* Counting ends at the first system call that sends. */
 	bool until_sent;
 };

@@ -206,13 +206,13 @@ static void empty_poll(void)
 }
 
 const struct operation operations[] = {
-	{ "posted-write", posted_write, false },
-	{ "posted-inline-write", posted_inline_write, false },
-	{ "signaled-write", signaled_write, false },
-	{ "read", read_round, false },
-	{ "atomic", atomic_round, false },
-	{ "send-round", send_round, false },
-	{ "empty-poll", empty_poll, false },
-	{ "send-until-sendmsg", send_to_network, true },
+	{ "posted-write", posted_write, 1, false },
+	{ "posted-inline-write", posted_inline_write, 1, false },
+	{ "signaled-write", signaled_write, 2, false },
+	{ "read", read_round, 2, false },
+	{ "atomic", atomic_round, 2, false },
+	{ "send-round", send_round, 4, false },
+	{ "empty-poll", empty_poll, 1, false },
+	{ "send-until-sendmsg", send_to_network, 6, true },
 };
 const int operations_number = sizeof(operations) / sizeof(*operations);
