@@ -14,15 +14,21 @@
 
 use crate::doorbell::Bell;
 use crate::layout as l;
-use crate::mem::Region;
+use crate::mem::{Region, Spots};
 use crate::segment::{Segment, SegmentError};
 use crate::sync::{Arc, AtomicU64, Ordering, fence};
 use std::io;
+
+/// Which of an inbox's spots is which.
+const ARMED: usize = 0;
+const SUMMARY: usize = 1;
 
 /// An endpoint's inbox: its own, or a peer's.
 #[derive(Clone, Debug)]
 pub struct Inbox {
     mem: Region,
+    /// The words at [`ARMED`] and [`SUMMARY`].
+    spots: Spots<2>,
     /// The owner's sleeps so far.
     sleeps: Arc<AtomicU64>,
 }
@@ -90,7 +96,8 @@ impl Inbox {
             && mem.word(l::VERSION_AT).load(Ordering::Relaxed) == l::INBOX_VERSION;
         if ours {
             let sleeps = Arc::new(AtomicU64::new(0));
-            Ok(Inbox { mem, sleeps })
+            let spots = Spots::new(&mem, [l::ARMED_AT, l::SUMMARY_AT]);
+            Ok(Inbox { mem, spots, sleeps })
         } else {
             Err(SegmentError::Format)
         }
@@ -115,15 +122,19 @@ impl Inbox {
     ///
     /// # Errors
     /// The bell's.
-    #[inline]
+    #[inline(always)]
     pub fn ring_if_armed(&self, bell: &impl Bell) -> io::Result<bool> {
-        let armed = self.mem.word(l::ARMED_AT);
-        let sleep = armed.load(Ordering::Relaxed);
-        if sleep == 0 {
-            return Ok(false);
+        match self.spots.word(ARMED).load(Ordering::Relaxed) {
+            0 => Ok(false),
+            sleep => self.ring(sleep, bell),
         }
+    }
+
+    #[cold]
+    fn ring(&self, sleep: u64, bell: &impl Bell) -> io::Result<bool> {
         bell.ring()?;
         causeway_fault::point("inbox.rung");
+        let armed = self.spots.word(ARMED);
         // Of no consequence if it fails: the owner, or another peer, has been quicker.
         let _ = armed.compare_exchange(sleep, 0, Ordering::AcqRel, Ordering::Relaxed);
         Ok(true)
@@ -164,10 +175,10 @@ impl Inbox {
     }
 
     /// Owner: whether no bit of these slots is set. Touches one line.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn is_empty(&self, of: Slots) -> bool {
-        self.mem.word(l::SUMMARY_AT).load(Ordering::Acquire) & of.0 == 0
+        self.spots.word(SUMMARY).load(Ordering::Acquire) & of.0 == 0
     }
 
     /// Owner: asks for the doorbell to be rung. Then, *before* sleeping, the owner looks once more:

@@ -90,46 +90,103 @@ impl Region {
     }
 }
 
-/// The words of one cell of a ring, its bounds checked once.
+/// The words of one cell of a ring.
 #[cfg(not(any(loom, shuttle)))]
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cell<'a>(&'a [AtomicU64; CELL_WORDS]);
 
 #[cfg(not(any(loom, shuttle)))]
-impl Region {
-    /// The cell at `at`, which others may be writing.
-    ///
-    /// # Panics
-    /// If it is not inside the segment, or not aligned.
-    #[inline]
-    pub(crate) fn cell(&self, at: usize) -> Cell<'_> {
-        assert!(at.is_multiple_of(CELL) && at < self.len && self.len - at >= CELL);
-        // SAFETY: in bounds and aligned, for as long as `self` holds the segment; atomics may be
-        // shared with other threads and processes.
-        Cell(unsafe { &*self.base.add(at).cast() })
-    }
-}
-
-#[cfg(not(any(loom, shuttle)))]
 impl<'a> Cell<'a> {
     /// The word at an offset in the cell.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn word(self, at: usize) -> &'a AtomicU64 {
         &self.0[at / 8]
     }
+
+    /// The address of the bytes from an offset in the cell on, to be accessed by raw copies only.
+    #[inline(always)]
+    pub(crate) fn bytes(self, at: usize) -> *const u8 {
+        std::ptr::from_ref(self.0).cast::<u8>().wrapping_add(at)
+    }
 }
 
-/// A region, and the cell of it that is looked at next: its bounds are checked when it is chosen.
+/// A circle of cells in a region, whose bounds are checked once: every position leads to one.
+#[derive(Clone, Debug)]
+pub(crate) struct Circle {
+    mem: Region,
+    /// Offset of the first cell.
+    at: usize,
+    /// What of a position leads around the circle, to the beginning of a cell.
+    mask: u64,
+    #[cfg(not(any(loom, shuttle)))]
+    first: *const u8,
+}
+
+// SAFETY: as for the region, to one of whose cells `first` leads.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl Send for Circle {}
+// SAFETY: as above.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl Sync for Circle {}
+
+impl Circle {
+    /// The cells in the `capacity` bytes, a power of two, from `at` on.
+    ///
+    /// # Panics
+    /// If they are not inside the segment, or not aligned.
+    pub(crate) fn new(mem: Region, at: usize, capacity: usize) -> Circle {
+        assert!(capacity.is_power_of_two() && capacity >= CELL && at.is_multiple_of(CELL));
+        assert!(at <= mem.len() && capacity <= mem.len() - at);
+        Circle {
+            #[cfg(not(any(loom, shuttle)))]
+            first: mem.base.wrapping_add(at),
+            mem,
+            at,
+            mask: (capacity - CELL) as u64,
+        }
+    }
+
+    /// Offset in the region of the cell that a position lies in.
+    #[inline(always)]
+    pub(crate) fn offset(&self, position: u64) -> usize {
+        self.at + (position & self.mask) as usize
+    }
+
+    /// That cell, which others may be writing.
+    #[inline(always)]
+    pub(crate) fn cell(&self, position: u64) -> Cell<'_> {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let step = (position & self.mask) as usize;
+            // SAFETY: `step` is at the beginning of a cell of the circle, which is inside the
+            // segment and aligned; `mem` holds that as long as `self` is borrowed; atomics may be
+            // shared with other threads and processes.
+            Cell(unsafe { &*self.first.add(step).cast() })
+        }
+        #[cfg(any(loom, shuttle))]
+        {
+            self.mem.cell(self.offset(position))
+        }
+    }
+
+    /// The region.
+    #[inline(always)]
+    pub(crate) fn mem(&self) -> &Region {
+        &self.mem
+    }
+}
+
+/// A circle of cells, and the one of them that is looked at next.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor {
-    mem: Region,
+    circle: Circle,
     #[cfg(not(any(loom, shuttle)))]
     cell: *const [AtomicU64; CELL_WORDS],
     #[cfg(any(loom, shuttle))]
-    at: usize,
+    position: u64,
 }
 
-// SAFETY: as for the region, to one of whose cells `cell` leads.
+// SAFETY: as for the circle, to one of whose cells `cell` leads.
 #[cfg(not(any(loom, shuttle)))]
 unsafe impl Send for Cursor {}
 // SAFETY: as above.
@@ -137,33 +194,27 @@ unsafe impl Send for Cursor {}
 unsafe impl Sync for Cursor {}
 
 impl Cursor {
-    /// At the cell at `at`.
-    ///
-    /// # Panics
-    /// If it is not inside the segment, or not aligned.
-    pub(crate) fn new(mem: Region, at: usize) -> Cursor {
+    /// At the first cell.
+    pub(crate) fn new(circle: Circle) -> Cursor {
         Cursor {
             #[cfg(not(any(loom, shuttle)))]
-            cell: mem.cell(at).0,
+            cell: circle.cell(0).0,
             #[cfg(any(loom, shuttle))]
-            at,
-            mem,
+            position: 0,
+            circle,
         }
     }
 
-    /// Goes to the cell at `at`.
-    ///
-    /// # Panics
-    /// As [`Cursor::new`].
-    #[inline]
-    pub(crate) fn go_to(&mut self, at: usize) {
+    /// Goes to the cell that a position lies in.
+    #[inline(always)]
+    pub(crate) fn go_to(&mut self, position: u64) {
         #[cfg(not(any(loom, shuttle)))]
         {
-            self.cell = self.mem.cell(at).0;
+            self.cell = self.circle.cell(position).0;
         }
         #[cfg(any(loom, shuttle))]
         {
-            self.at = at;
+            self.position = position;
         }
     }
 
@@ -172,20 +223,26 @@ impl Cursor {
     pub(crate) fn cell(&self) -> Cell<'_> {
         #[cfg(not(any(loom, shuttle)))]
         {
-            // SAFETY: a cell of `mem`, which holds the segment as long as `self` is borrowed;
+            // SAFETY: a cell of the circle, which holds the segment as long as `self` is borrowed;
             // atomics may be shared with other threads and processes.
             Cell(unsafe { &*self.cell })
         }
         #[cfg(any(loom, shuttle))]
         {
-            self.mem.cell(self.at)
+            self.circle.cell(self.position)
         }
+    }
+
+    /// As [`Circle::offset`].
+    #[inline(always)]
+    pub(crate) fn offset(&self, position: u64) -> usize {
+        self.circle.offset(position)
     }
 
     /// The region.
     #[inline(always)]
     pub(crate) fn mem(&self) -> &Region {
-        &self.mem
+        self.circle.mem()
     }
 }
 
@@ -215,6 +272,92 @@ impl<'a, const N: usize> Words<'a, N> {
     #[inline]
     pub(crate) fn get(self, index: usize) -> &'a AtomicU64 {
         &self.0[index]
+    }
+}
+
+/// `N` words of a region that lie in a row, located once: their bounds are checked then.
+#[derive(Clone, Debug)]
+pub(crate) struct Table<const N: usize> {
+    #[cfg_attr(
+        not(any(loom, shuttle)),
+        allow(dead_code, reason = "keeps them mapped")
+    )]
+    mem: Region,
+    #[cfg(not(any(loom, shuttle)))]
+    words: *const [AtomicU64; N],
+    #[cfg(any(loom, shuttle))]
+    at: usize,
+}
+
+// SAFETY: as for the region, to some of whose words `words` leads.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl<const N: usize> Send for Table<N> {}
+// SAFETY: as above.
+#[cfg(not(any(loom, shuttle)))]
+unsafe impl<const N: usize> Sync for Table<N> {}
+
+impl<const N: usize> Table<N> {
+    /// The words from `at` on.
+    ///
+    /// # Panics
+    /// If they are not inside the segment, or not aligned.
+    pub(crate) fn new(mem: &Region, at: usize) -> Self {
+        Table {
+            #[cfg(not(any(loom, shuttle)))]
+            words: mem.words::<N>(at).0,
+            #[cfg(any(loom, shuttle))]
+            at,
+            mem: mem.clone(),
+        }
+    }
+
+    /// One of them, which others may be writing.
+    #[inline(always)]
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            // SAFETY: words of `mem`, which holds the segment as long as `self` is borrowed;
+            // atomics may be shared with other threads and processes.
+            unsafe { &(*self.words)[index] }
+        }
+        #[cfg(any(loom, shuttle))]
+        {
+            self.mem.words::<N>(self.at).get(index)
+        }
+    }
+}
+
+/// `N` words of a region, each located once: their bounds are checked then.
+#[derive(Clone, Debug)]
+pub(crate) struct Spots<const N: usize> {
+    words: [*const AtomicU64; N],
+    /// Keeps them mapped.
+    _mem: Region,
+}
+
+// SAFETY: the pointers lead to atomics in the segment that it owns a share of.
+unsafe impl<const N: usize> Send for Spots<N> {}
+// SAFETY: as above.
+unsafe impl<const N: usize> Sync for Spots<N> {}
+
+impl<const N: usize> Spots<N> {
+    /// The words at these offsets.
+    ///
+    /// # Panics
+    /// If one is not inside the segment, or not aligned.
+    pub(crate) fn new(mem: &Region, at: [usize; N]) -> Self {
+        Spots {
+            words: at.map(|at| std::ptr::from_ref(mem.word(at))),
+            _mem: mem.clone(),
+        }
+    }
+
+    /// One of them, which others may be writing.
+    #[inline(always)]
+    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+        // SAFETY: a word of the segment, which is mapped as long as `_mem` holds it; an atomic may
+        // be shared with other threads and processes.
+        unsafe { &*self.words[index] }
     }
 }
 

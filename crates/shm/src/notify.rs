@@ -33,7 +33,7 @@ pub fn leave_word(ring: &Ring, events: Attention, inbox: &Inbox, qpn: u32) {
 ///
 /// # Errors
 /// The bell's: the peer's endpoint is to be taken for dead.
-#[inline]
+#[inline(always)]
 pub fn notify(
     ring: &Ring,
     events: Attention,
@@ -42,13 +42,27 @@ pub fn notify(
     qpn: u32,
 ) -> io::Result<bool> {
     fence(Ordering::SeqCst);
-    let wanted = ring.peer_attention();
-    if wanted.meets(events) {
-        inbox.set(qpn);
-        causeway_fault::point("inbox.set");
-        fence(Ordering::SeqCst);
-    } else if wanted != Attention::HOT {
+    match ring.peer_attention() {
+        Attention::HOT => inbox.ring_if_armed(bell),
+        wanted => mark(wanted, events, inbox, bell, qpn),
+    }
+}
+
+/// Tells a peer that does not poll the ring.
+#[cold]
+#[inline(never)]
+fn mark(
+    wanted: Attention,
+    events: Attention,
+    inbox: &Inbox,
+    bell: &impl Bell,
+    qpn: u32,
+) -> io::Result<bool> {
+    if !wanted.meets(events) {
         return Ok(false);
     }
+    inbox.set(qpn);
+    causeway_fault::point("inbox.set");
+    fence(Ordering::SeqCst);
     inbox.ring_if_armed(bell)
 }

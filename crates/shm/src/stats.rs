@@ -3,7 +3,7 @@
 //! Every peer has the inbox mapped, so the counters inform and nothing is ever decided by them.
 
 use crate::layout as l;
-use crate::mem::Region;
+use crate::mem::{Region, Table};
 use crate::segment::{Segment, SegmentError};
 use crate::sync::{Arc, Ordering};
 
@@ -100,7 +100,7 @@ fn at(mem: &Region, set: usize, counter: Counter) -> &crate::sync::AtomicU64 {
 #[derive(Clone, Debug)]
 pub struct Stats {
     mem: Region,
-    set: usize,
+    words: Table<COUNTERS>,
 }
 
 impl Stats {
@@ -110,16 +110,15 @@ impl Stats {
     /// [`SegmentError::Format`] if it is not an inbox's.
     pub fn open(segment: Arc<Segment>, set: usize) -> Result<Stats, SegmentError> {
         crate::Inbox::open(Arc::clone(&segment))?;
-        Ok(Stats {
-            mem: Region::new(segment),
-            set: set % l::STATS_SETS,
-        })
+        let mem = Region::new(segment);
+        let words = Table::new(&mem, l::STATS_AT + set % l::STATS_SETS * l::STATS_SET);
+        Ok(Stats { mem, words })
     }
 
     /// Adds to a counter, wrapping. Not atomic between writers: no locked instruction.
-    #[inline]
+    #[inline(always)]
     pub fn add(&self, counter: Counter, n: u64) {
-        let word = at(&self.mem, self.set, counter);
+        let word = self.words.word(counter as usize);
         word.store(
             word.load(Ordering::Relaxed).wrapping_add(n),
             Ordering::Relaxed,
@@ -128,7 +127,7 @@ impl Stats {
 
     /// Sets a counter of things that exist now.
     pub fn set(&self, counter: Counter, n: u64) {
-        at(&self.mem, self.set, counter).store(n, Ordering::Relaxed);
+        self.words.word(counter as usize).store(n, Ordering::Relaxed);
     }
 
     /// The sums of all sets.

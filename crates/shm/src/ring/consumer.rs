@@ -3,7 +3,7 @@
 use super::record::{PADDING, Ready};
 use super::{Corrupt, Side};
 use crate::layout as l;
-use crate::mem::{Cursor, Region};
+use crate::mem::{Cell, Circle, Cursor, Region, Spots};
 use crate::sync::{AtomicU64, Ordering};
 
 /// Reads records in order. See the module for the protocol.
@@ -11,10 +11,8 @@ use crate::sync::{AtomicU64, Ordering};
 pub struct Consumer {
     /// At the next record.
     next: Cursor,
-    /// Offset of the records.
-    data: usize,
-    /// Offset of our `head`.
-    head_at: usize,
+    /// Our `head`.
+    head_word: Spots<1>,
     capacity: usize,
     /// Bytes consumed since the beginning.
     head: u64,
@@ -43,6 +41,29 @@ pub struct Record<'a> {
     mem: &'a Region,
     at: usize,
     len: usize,
+}
+
+/// A record of one cell that has arrived, as [`Record`] is one of any size.
+#[derive(Clone, Copy, Debug)]
+pub struct ShortRecord<'a> {
+    /// See [`Record::seq`].
+    pub seq: u64,
+    /// See [`Record::ack`].
+    pub ack: u64,
+    /// Bytes of the body.
+    pub len: u32,
+    #[cfg_attr(any(loom, shuttle), allow(dead_code, reason = "models copy words"))]
+    cell: Cell<'a>,
+}
+
+impl ShortRecord<'_> {
+    /// As [`Record::as_ptr`].
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.cell.bytes(l::RECORD_HEADER)
+    }
 }
 
 impl Record<'_> {
@@ -80,9 +101,8 @@ impl Consumer {
     pub(super) fn new(mem: Region, side: Side, capacity: usize) -> Consumer {
         let data = side.other().data(capacity);
         Consumer {
-            next: Cursor::new(mem, data),
-            data,
-            head_at: side.words() + l::HEAD,
+            head_word: Spots::new(&mem, [side.words() + l::HEAD]),
+            next: Cursor::new(Circle::new(mem, data, capacity)),
             capacity,
             head: 0,
             number: 0,
@@ -122,9 +142,42 @@ impl Consumer {
         let Some(size) = self.peeked.take() else {
             return;
         };
+        self.give_back(size);
+    }
+
+    /// The next record, if it has this kind and these flags, and takes one cell. As
+    /// [`Consumer::peek`], but nothing is noted: `None` does not say that there is none.
+    #[inline(always)]
+    #[must_use]
+    pub fn peek_short(&self, kind: u8, flags: u8) -> Option<ShortRecord<'_>> {
+        let cell = self.next.cell();
+        let word = cell.word(l::RECORD_READY).load(Ordering::Acquire);
+        let len = word as u32;
+        let expected = Ready { len, kind, flags }.encode(self.number);
+        if word != expected || len as usize > l::SHORT_BODY || self.broken {
+            return None;
+        }
+        Some(ShortRecord {
+            seq: cell.word(l::RECORD_SEQ).load(Ordering::Relaxed),
+            ack: cell.word(l::RECORD_ACK).load(Ordering::Relaxed),
+            len,
+            cell,
+        })
+    }
+
+    /// As [`Consumer::consume`], of the record that [`Consumer::peek_short`] showed, with what it
+    /// acknowledges.
+    #[inline(always)]
+    pub fn consume_short(&mut self, ack: u64) {
+        self.note_ack(ack);
+        self.peeked = None;
+        self.give_back(l::CELL);
+    }
+
+    #[inline(always)]
+    fn give_back(&mut self, size: usize) {
         self.advance(size);
-        let head = self.next.mem().word(self.head_at);
-        head.store(self.head, Ordering::Release);
+        self.head_word.word(0).store(self.head, Ordering::Release);
         causeway_fault::point("ring.consumed");
     }
 
@@ -132,6 +185,7 @@ impl Consumer {
         self.ack_seen
     }
 
+    #[inline(always)]
     pub(super) fn note_ack(&mut self, ack: u64) {
         self.ack_seen = self.ack_seen.max(ack);
     }
@@ -156,7 +210,7 @@ impl Consumer {
     fn advance(&mut self, size: usize) {
         self.head += size as u64;
         self.number += 1;
-        self.next.go_to(self.data + self.offset());
+        self.next.go_to(self.head);
     }
 
     #[inline(always)]
@@ -176,7 +230,7 @@ impl Consumer {
         self.ack_seen = self.ack_seen.max(ack);
         let len = ready.len as usize;
         self.peeked = Some(l::record_size(len));
-        let at = self.data + self.offset() + l::RECORD_HEADER;
+        let at = self.next.offset(self.head) + l::RECORD_HEADER;
         Ok(Record {
             kind: ready.kind,
             flags: ready.flags,

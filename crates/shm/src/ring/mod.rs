@@ -40,7 +40,7 @@ mod record;
 #[cfg(not(any(loom, shuttle)))]
 mod reuse;
 
-pub use consumer::{Consumer, Record};
+pub use consumer::{Consumer, Record, ShortRecord};
 use direct::Bracket;
 pub use direct::{Grant, Watch};
 #[cfg(not(any(loom, shuttle)))]
@@ -49,7 +49,7 @@ pub use producer::{Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 
 use crate::layout as l;
-use crate::mem::Region;
+use crate::mem::{Region, Spots};
 use crate::segment::{Segment, SegmentError};
 use crate::sync::{Arc, Ordering, fence};
 
@@ -103,6 +103,13 @@ impl Attention {
     /// Records were consumed: there is room again.
     pub const ROOM: Attention = Attention(4);
 
+    /// The set of those that are so.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of(data: bool, ack: bool, room: bool) -> Attention {
+        Attention(data as u64 | (ack as u64) << 1 | (room as u64) << 2)
+    }
+
     /// Both sets together.
     #[must_use]
     pub const fn and(self, other: Attention) -> Attention {
@@ -126,6 +133,12 @@ pub enum Flag {
     Failed = 2,
 }
 
+/// Which of a ring's spots is which: this side's words, and the peer's.
+const OWN_ACK: usize = 0;
+const OWN_PLACED: usize = 1;
+const PEERS_ACK: usize = 2;
+const PEERS_ATTENTION: usize = 3;
+
 /// One side's end of a ring: produces into one direction, consumes from the other.
 #[derive(Debug)]
 pub struct Ring {
@@ -134,6 +147,8 @@ pub struct Ring {
     /// Records of the peer.
     pub rx: Consumer,
     mem: Region,
+    /// The words that every message touches.
+    spots: Spots<4>,
     bracket: Bracket,
     side: Side,
     /// Newest acknowledgment stored in the shared word.
@@ -212,6 +227,15 @@ impl Ring {
         Ok(Ring {
             tx: Producer::new(mem.clone(), side, capacity),
             rx: Consumer::new(mem.clone(), side, capacity),
+            spots: Spots::new(
+                &mem,
+                [
+                    side.words() + l::ACK,
+                    side.words() + l::PLACED,
+                    side.other().words() + l::ACK,
+                    side.other().words() + l::ATTENTION,
+                ],
+            ),
             bracket: Bracket::new(&mem, side),
             mem,
             side,
@@ -239,11 +263,12 @@ impl Ring {
 
     /// Sets the acknowledgment: every request of the peer numbered below `upto` has been placed. It
     /// travels with the next record published, or by [`Ring::publish_ack`].
-    #[inline]
+    #[inline(always)]
     pub fn set_req_ack(&mut self, upto: u64) {
         self.tx.set_ack(upto);
         // Nobody else reads this line while the process lives: it stays where it is.
-        self.own(l::PLACED).store(self.tx.ack(), Ordering::Release);
+        let placed = self.spots.word(OWN_PLACED);
+        placed.store(self.tx.ack(), Ordering::Release);
     }
 
     /// Whether the newest acknowledgment is neither in a published record nor in the shared word.
@@ -254,13 +279,13 @@ impl Ring {
 
     /// Stores the newest acknowledgment in the shared word. Returns whether it was news there: then
     /// the peer must be notified of [`Attention::ACK`].
-    #[inline]
+    #[inline(always)]
     pub fn publish_ack(&mut self) -> bool {
         let ack = self.tx.ack();
         if ack <= self.ack_word {
             return false;
         }
-        self.own(l::ACK).store(ack, Ordering::Release);
+        self.spots.word(OWN_ACK).store(ack, Ordering::Release);
         self.ack_word = ack;
         true
     }
@@ -276,7 +301,7 @@ impl Ring {
     /// peer wrote it. As unreliable as [`Ring::req_ack_seen`].
     #[inline(always)]
     pub fn req_ack(&mut self) -> u64 {
-        let word = self.peers(l::ACK).load(Ordering::Acquire);
+        let word = self.spots.word(PEERS_ACK).load(Ordering::Acquire);
         self.rx.note_ack(word);
         self.rx.ack_seen()
     }
@@ -356,8 +381,8 @@ impl Ring {
     }
 
     /// What the peer wants to be told of. An unknown bit is ignored.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn peer_attention(&self) -> Attention {
-        Attention(self.peers(l::ATTENTION).load(Ordering::Relaxed))
+        Attention(self.spots.word(PEERS_ATTENTION).load(Ordering::Relaxed))
     }
 }

@@ -3,7 +3,7 @@
 use super::record::{PADDING, Ready};
 use super::{Corrupt, Side};
 use crate::layout as l;
-use crate::mem::Region;
+use crate::mem::{Circle, Region};
 use crate::sync::Ordering;
 
 /// Offset in the circle from which short records go back to its beginning: queue pairs that
@@ -18,12 +18,15 @@ const LAP_RECORD: usize = 1024;
 /// Bytes after which that is tried again, where the reader is far behind.
 const LAP_STEP: u64 = 4096;
 
+/// A position that no record has.
+const NOWHERE: u64 = u64::MAX;
+
 /// Writes records. See the module for the protocol.
 #[derive(Debug)]
 pub struct Producer {
     mem: Region,
-    /// Offset of the records.
-    data: usize,
+    /// The records.
+    circle: Circle,
     /// Offset of the reader's `head`.
     head_at: usize,
     capacity: usize,
@@ -33,8 +36,11 @@ pub struct Producer {
     head_seen: u64,
     /// Records written since the beginning.
     number: u64,
-    /// A position where a ready word has been zeroed beforehand, and nothing written since.
-    zeroed: Option<u64>,
+    /// A position where a ready word has been zeroed beforehand, and nothing written since;
+    /// [`NOWHERE`] if there is none.
+    zeroed: u64,
+    /// A tail below this has room for a record of one cell, and nothing else to be looked at.
+    short_below: u64,
     /// The next record goes to the beginning of the circle, wherever the tail is.
     lapping: bool,
     /// Where that was tried last, in steps.
@@ -64,14 +70,15 @@ pub struct ShortSlot<'a>(&'a mut Producer);
 impl Producer {
     pub(super) fn new(mem: Region, side: Side, capacity: usize) -> Producer {
         Producer {
+            circle: Circle::new(mem.clone(), side.data(capacity), capacity),
             mem,
-            data: side.data(capacity),
             head_at: side.other().words() + l::HEAD,
             capacity,
             tail: 0,
             head_seen: 0,
             number: 0,
-            zeroed: None,
+            zeroed: NOWHERE,
+            short_below: 0,
             lapping: false,
             lap_tried: 0,
             first: None,
@@ -121,7 +128,7 @@ impl Producer {
         let len = (room.min(to_end) - l::RECORD_HEADER).min(max);
         if l::record_size(len) > l::CELL {
             // Bytes may be written there, whatever is committed in the end.
-            self.zeroed = None;
+            self.zeroed = NOWHERE;
         }
         Ok(Some(Slot {
             producer: self,
@@ -163,7 +170,7 @@ impl Producer {
         if self.room() >= l::CELL {
             let next = self.tail + l::CELL as u64;
             self.zero(next);
-            self.zeroed = Some(next);
+            self.zeroed = next;
         }
     }
 
@@ -174,6 +181,16 @@ impl Producer {
     /// As [`Producer::reserve`].
     #[inline(always)]
     pub fn reserve_short(&mut self) -> Result<Option<ShortSlot<'_>>, Corrupt> {
+        if self.tail < self.short_below || self.look_for_short()? {
+            return Ok(Some(ShortSlot(self)));
+        }
+        Ok(None)
+    }
+
+    /// Whether there is room for a record of one cell now. Notes up to where that is known.
+    #[cold]
+    #[inline(never)]
+    fn look_for_short(&mut self) -> Result<bool, Corrupt> {
         if self.broken {
             return Err(Corrupt);
         }
@@ -182,9 +199,17 @@ impl Producer {
             self.refresh()?;
         }
         if self.lapping || self.first.is_some() || self.room() < l::CELL {
-            return Ok(None);
+            return Ok(false);
         }
-        Ok(Some(ShortSlot(self)))
+        let full = self.tail + (self.room() - l::CELL) as u64;
+        let offset = self.offset(self.tail);
+        // Where the circle may begin again, and may be tried to.
+        let lap = match offset < LAP {
+            true => self.tail.saturating_add((LAP - offset) as u64),
+            false => (self.tail / LAP_STEP + 1) * LAP_STEP,
+        };
+        self.short_below = lap.min(full + 1);
+        Ok(true)
     }
 
     /// Whether there are records committed but not published.
@@ -246,6 +271,7 @@ impl Producer {
         self.lap_tried = self.tail / LAP_STEP;
         self.refresh()?;
         self.lapping = self.room() >= self.to_end() + LAP_RECORD;
+        self.short_below = 0;
         Ok(())
     }
 
@@ -257,6 +283,7 @@ impl Producer {
             head >= self.head_seen && head <= self.tail && head.is_multiple_of(l::CELL as u64);
         if !sane {
             self.broken = true;
+            self.short_below = 0;
             return Err(Corrupt);
         }
         self.head_seen = head;
@@ -270,13 +297,13 @@ impl Producer {
 
     #[inline(always)]
     fn zero(&self, position: u64) {
-        let at = self.data + self.offset(position) + l::RECORD_READY;
-        self.mem.word(at).store(0, Ordering::Relaxed);
+        let ready = self.circle.cell(position).word(l::RECORD_READY);
+        ready.store(0, Ordering::Relaxed);
     }
 
     /// Writes the header at the tail and goes past the record.
     fn append(&mut self, ready: Ready, seq: u64, size: usize) {
-        let at = self.data + self.offset(self.tail);
+        let at = self.circle.offset(self.tail);
         let word = ready.encode(self.number);
         self.mem
             .word(at + l::RECORD_SEQ)
@@ -286,6 +313,7 @@ impl Producer {
             .store(self.ack, Ordering::Relaxed);
         if self.first.is_none() {
             self.first = Some((at + l::RECORD_READY, word));
+            self.short_below = 0;
         } else {
             self.mem
                 .word(at + l::RECORD_READY)
@@ -300,7 +328,7 @@ impl Producer {
 impl Slot<'_> {
     fn at(&self) -> usize {
         let p = &self.producer;
-        p.data + p.offset(p.tail + self.padding as u64) + l::RECORD_HEADER
+        p.circle.offset(p.tail + self.padding as u64) + l::RECORD_HEADER
     }
 
     /// Bytes there are for the body.
@@ -360,7 +388,7 @@ impl Slot<'_> {
             seq,
             l::record_size(len),
         );
-        if p.zeroed != Some(p.tail) {
+        if p.zeroed != p.tail {
             p.zero(p.tail);
         }
     }
@@ -369,20 +397,29 @@ impl Slot<'_> {
 impl ShortSlot<'_> {
     /// Writes the record and shows it to the reader, which must be notified of
     /// [`super::Attention::DATA`]. Its body is the first `len` bytes of `body`, as they would stand
-    /// in memory. `kind` is at most [`super::KIND_MAX`].
+    /// in memory, of which there are no more than [`l::SHORT_BODY`]. `kind` is at most
+    /// [`super::KIND_MAX`].
     ///
     /// # Panics
     /// If `len` is more than `body` has.
     #[inline(always)]
-    pub fn publish(self, kind: u8, flags: u8, seq: u64, body: [u64; l::SHORT_WORDS], len: usize) {
-        assert!(len <= l::SHORT_BODY && kind <= super::KIND_MAX);
+    pub fn publish<const N: usize>(
+        self,
+        kind: u8,
+        flags: u8,
+        seq: u64,
+        body: [u64; N],
+        len: usize,
+    ) {
+        const { assert!(N <= l::SHORT_WORDS) };
+        assert!(len <= 8 * N && kind <= super::KIND_MAX);
         let p = self.0;
         let ready = Ready {
             len: len as u32,
             kind,
             flags,
         };
-        let cell = p.mem.cell(p.data + p.offset(p.tail));
+        let cell = p.circle.cell(p.tail);
         cell.word(l::RECORD_SEQ).store(seq, Ordering::Relaxed);
         cell.word(l::RECORD_ACK).store(p.ack, Ordering::Relaxed);
         for (i, word) in body.into_iter().enumerate() {
@@ -392,7 +429,7 @@ impl ShortSlot<'_> {
         let ready = ready.encode(p.number);
         p.number += 1;
         p.tail += l::CELL as u64;
-        if p.zeroed != Some(p.tail) {
+        if p.zeroed != p.tail {
             p.zero(p.tail);
         }
         causeway_fault::point("short.written");
