@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex as Guarded};
 use std::time::Duration;
 
 use crate::script::Script;
-use causeway_shm::inbox::Inbox;
+use causeway_shm::inbox::{Inbox, Slots};
 use causeway_shm::interrupt::{self, Interrupt, Trigger, TriggerError};
 use causeway_shm::layout as l;
 use causeway_shm::lock::{
@@ -370,7 +370,7 @@ impl Bench {
         match choice % 4 {
             0 => {
                 let mut found = 0;
-                let taken = self.inbox.take(|index| {
+                let taken = self.inbox.take(Slots::ALL, |index| {
                     assert!(index < l::QP_INDEXES);
                     found += 1;
                 });

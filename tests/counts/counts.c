@@ -29,8 +29,8 @@
 #define WARM_UP 2000
 /* Calls without a pause after which the endpoint's lock favours a thread that makes no others, at
  * most. A favour that the helper has withdrawn is earned again before each so many samples. */
-#define CALLS_FAVOURED 70000
-#define SAMPLES_FAVOURED 10
+#define CALLS_FAVOURED 100000
+#define SAMPLES_FAVOURED 4
 #define SAMPLES 100
 #define PAUSE_US 500
 /* The trap flag in the processor's flags. */

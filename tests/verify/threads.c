@@ -10,8 +10,8 @@
 //   joined  as own; meanwhile queue pairs are made and destroyed whose completions go to the
 //           queues of two threads
 //
-// A round is a WRITE and a SEND of pseudorandom length to the other side, a READ back, a message from
-// there, and a region registered and ended. Work requests carry the number of their thread, so
+// A round is a WRITE and a SEND of pseudorandom length to the other side, a READ back, a message
+// from there, and a region registered and ended. Work requests carry the number of their thread, so
 // whoever polls a completion hands it on.
 
 #define _GNU_SOURCE

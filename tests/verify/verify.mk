@@ -28,7 +28,7 @@ $(VERIFY_DIR)/errors: $(ERRORS_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(ERRORS_SOURCES) -libverbs
 
 # Small programs of two processes.
-$(VERIFY_DIR)/reconnect $(VERIFY_DIR)/protected $(VERIFY_DIR)/threads: $(VERIFY_DIR)/%: tests/verify/%.c \
-		tests/verify/common.c $(VERIFY_HEADERS) tests/verify/verify.mk
+$(VERIFY_DIR)/reconnect $(VERIFY_DIR)/protected $(VERIFY_DIR)/threads: $(VERIFY_DIR)/%: \
+		tests/verify/%.c tests/verify/common.c $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $< tests/verify/common.c -libverbs

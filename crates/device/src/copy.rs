@@ -110,6 +110,24 @@ pub(crate) unsafe fn copy_last_word_last(
     unsafe { copy_in_two(dst, src, len) }
 }
 
+/// Copies a few bytes, in any order.
+///
+/// # Errors
+/// Where one of both is gone.
+///
+/// # Safety
+/// As [`store`] for `dst`, as [`load`] for `src`.
+#[inline(always)]
+pub(crate) unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match len == 8 && dst.addr().is_multiple_of(8) {
+            true => copy_word(dst, src),
+            false => copy(dst, src, len),
+        }
+    }
+}
+
 /// As [`copy_last_word_last`] of more or less than an aligned word.
 ///
 /// # Errors

@@ -11,6 +11,7 @@ use causeway_shm::{Counter, Stats, Watch};
 
 use crate::at::At;
 use crate::channel::EventQueue;
+use crate::completions::{Completions, Cqe, Frees};
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
@@ -30,31 +31,10 @@ pub(crate) enum Armed {
     Any,
 }
 
-/// What is free again once a completion is polled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Frees {
-    /// So many places in the send queue.
-    Send(u32),
-    /// A place in the receive queue.
-    Receive,
-    /// Nothing: its queue pair has been reset or destroyed since.
-    Nothing,
-}
-
-/// A queued completion.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cqe {
-    pub wc: Wc,
-    /// Nanoseconds of the monotonic clock; 0 unless the queue records them.
-    pub timestamp: u64,
-    pub frees: Frees,
-}
-
 /// The part of a completion queue that queue pairs reach.
 #[derive(Debug)]
 pub(crate) struct CqState {
-    pub queue: VecDeque<Cqe>,
-    pub capacity: usize,
+    pub queue: Completions,
     pub armed: Armed,
     pub overrun: bool,
     /// Completions carry the time.
@@ -172,7 +152,7 @@ impl Core {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn route(&self, qpn: u32) -> Option<&Route> {
         self.routes.get(self.numbering.index(qpn))?.as_ref()
     }
@@ -268,7 +248,7 @@ impl Core {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn count(&self, wc: &Wc, messages: Counter, bytes: Counter) {
         if wc.status == WcStatus::Success {
             self.stats.add(messages, 1);
@@ -278,15 +258,15 @@ impl Core {
         }
     }
 
-    /// Queues a completion. In line where it is made: it is built in the queue, and nothing has to
-    /// load what was just stored.
+    /// Queues a completion. In line where it is made, and given to nobody else: so it is built in
+    /// the queue, and nothing has to load what was just stored.
     #[inline(always)]
     fn complete(&mut self, cq: u32, wc: Wc, frees: Frees, solicited: bool) {
         let Some(state) = self.cqs.get_mut(cq) else {
             return;
         };
-        if state.queue.len() >= state.capacity {
-            return self.complete_full(cq, wc, frees, solicited);
+        if state.queue.is_full() && !state.make_room(&mut self.outliving) {
+            return state.overflow(cq, &mut self.overrun);
         }
         let timestamp = if state.timestamps {
             crate::clock::now().0
@@ -294,7 +274,7 @@ impl Core {
             0
         };
         let failed = wc.status != WcStatus::Success;
-        state.queue.push_back(Cqe {
+        state.queue.put(Cqe {
             wc,
             timestamp,
             frees,
@@ -304,46 +284,38 @@ impl Core {
             self.enough |= state.tell(solicited || failed);
         }
     }
-
-    /// As [`Core::complete`], of a queue that is full. Completions of queue pairs that are gone
-    /// make room: programs size a queue for those that they have.
-    #[cold]
-    #[inline(never)]
-    fn complete_full(&mut self, cq: u32, wc: Wc, frees: Frees, solicited: bool) {
-        let gone = self.cqs.get_mut(cq).and_then(|state| {
-            let at = state
-                .queue
-                .iter()
-                .position(|cqe| cqe.frees == Frees::Nothing)?;
-            state.queue.remove(at)
-        });
-        match gone {
-            Some(gone) => {
-                self.outliving.remove(gone.wc.qp_num);
-                self.complete(cq, wc, frees, solicited);
-            }
-            None => self.overflow(cq),
-        }
-    }
-
-    /// A completion queue has no room for a completion.
-    #[cold]
-    #[inline(never)]
-    fn overflow(&mut self, cq: u32) {
-        if let Some(state) = self.cqs.get_mut(cq)
-            && !std::mem::replace(&mut state.overrun, true)
-        {
-            state.at.ready.store(true, Ordering::Release);
-            state.events.push(AsyncEvent {
-                event_type: EventType::CqErr,
-                source: EventSource::Cq(state.cookie),
-            });
-            self.overrun.push(cq);
-        }
-    }
 }
 
 impl CqState {
+    /// Makes room for another completion, if that can be. In a queue that holds as many as it may,
+    /// those of queue pairs that are gone do: programs size a queue for those that they have.
+    #[cold]
+    #[inline(never)]
+    fn make_room(&mut self, outliving: &mut Outliving) -> bool {
+        if self.queue.grow() {
+            return true;
+        }
+        let gone = self.queue.take_first(|cqe| cqe.frees == Frees::Nothing);
+        if let Some(gone) = gone {
+            outliving.remove(gone.wc.qp_num);
+        }
+        gone.is_some()
+    }
+
+    /// It has no room for a completion. Notes it where that is looked at.
+    #[cold]
+    #[inline(never)]
+    fn overflow(&mut self, cq: u32, overrun: &mut Vec<u32>) {
+        if !std::mem::replace(&mut self.overrun, true) {
+            self.at.ready.store(true, Ordering::Release);
+            self.events.push(AsyncEvent {
+                event_type: EventType::CqErr,
+                source: EventSource::Cq(self.cookie),
+            });
+            overrun.push(cq);
+        }
+    }
+
     /// Tells the channel of the newest completion, if that is asked for. Returns whether a program
     /// that waits for events has enough to do.
     #[inline(never)]
@@ -463,7 +435,7 @@ impl Memory for Core {
 }
 
 impl Host for Core {
-    #[inline]
+    #[inline(always)]
     fn complete_send(&mut self, qp: u32, wc: Wc, places: u32) {
         self.count(&wc, Counter::TxMessages, Counter::TxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.send_cq) {
@@ -477,7 +449,7 @@ impl Host for Core {
         self.stats.add(Counter::TxBytes, u64::from(bytes));
     }
 
-    #[inline]
+    #[inline(always)]
     fn tally(&self, what: Tally, times: u64) {
         let counter = match what {
             Tally::Written => Counter::RingTxRecords,
@@ -501,7 +473,7 @@ impl Host for Core {
         self.stops_at_event && self.enough
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
         self.count(&wc, Counter::RxMessages, Counter::RxBytes);
         if let Some(cq) = self.route(qp).map(|r| r.recv_cq) {

@@ -1,28 +1,28 @@
 //! Completion queues and completion channels.
 
+use std::ops::DerefMut;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use causeway_cancel::Allowed;
-use causeway_favour::FavouredGuard;
+use causeway_favour::{FavouredGuard, Hurried, hurry};
+use causeway_proto::Instant;
 use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
 
 use crate::at::At;
 use crate::channel::EventQueue;
 use crate::clock::Now;
+use crate::completions::{Completions, Frees};
 use crate::context::Context;
-use crate::core::{Armed, Core, CqState, Frees};
+use crate::core::{Armed, Core, CqState};
 use crate::endpoint::Shared;
 use crate::engines::Engine;
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
 use crate::state::State;
-
-/// Polls in vain for one look at engines that nobody serves.
-const POLLS_PER_LOOK_ELSEWHERE: u32 = 64;
 
 /// Completions taken after which a poll looks for more though there are some. What a program posts
 /// may complete at once (datagrams, WRITEs straight into a peer's memory): its queue may never be
@@ -40,6 +40,8 @@ pub struct CompChannel {
 /// A completion queue (`ibv_create_cq(3)`).
 pub struct Cq {
     context: Arc<Context>,
+    /// The endpoint of that: a poll follows no chain of pointers to it.
+    shared: Arc<Shared>,
     pub(crate) number: u32,
     /// Where its state is.
     pub(crate) at: Arc<At>,
@@ -79,8 +81,7 @@ impl Context {
         }
         let at = At::first();
         let state = CqState {
-            queue: std::collections::VecDeque::new(),
-            capacity: cqe as usize,
+            queue: Completions::limited(cqe as usize),
             armed: Armed::No,
             overrun: false,
             timestamps: false,
@@ -156,6 +157,7 @@ impl Cq {
     ) -> Self {
         let (acked, changed) = (Mutex::new(0), Condvar::new());
         Cq {
+            shared: Arc::clone(&context.endpoint.shared),
             context,
             number,
             at,
@@ -166,17 +168,27 @@ impl Cq {
         }
     }
 
+    /// Its engine, unless it has just been moved to another: then it is not found there.
+    #[inline(always)]
+    fn engine(&self) -> &Engine {
+        self.shared.engines.get(self.at.get())
+    }
+
     /// Its engine, and the engine's state.
     #[inline(always)]
     fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
-        self.context.endpoint.shared.engines.lock_at(&self.at)
+        self.shared.engines.lock_at(&self.at)
     }
 
     /// How many completions it holds.
     #[must_use]
     pub fn cqe(&self) -> u32 {
         let (_, state) = self.lock();
-        let capacity = state.core.cqs.get(self.number).map_or(0, |cq| cq.capacity);
+        let capacity = state
+            .core
+            .cqs
+            .get(self.number)
+            .map_or(0, |cq| cq.queue.most());
         u32::try_from(capacity).unwrap_or(u32::MAX)
     }
 
@@ -205,7 +217,7 @@ impl Cq {
         if cq.queue.len() > cqe as usize {
             return Err(Errno(libc::EINVAL));
         }
-        cq.capacity = cqe as usize;
+        cq.queue.set_most(cqe as usize);
         Ok(())
     }
 
@@ -214,44 +226,130 @@ impl Cq {
     ///
     /// # Errors
     /// EOVERFLOW once the queue has overrun and what it held has been taken.
-    pub fn poll(&self, max: usize, mut out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
-        let shared = &self.context.endpoint.shared;
-        if shared.engines.get(self.at.get()).is_served(&self.at) {
+    pub fn poll(&self, max: usize, out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
+        if self.engine().is_served(&self.at) {
             return Ok(0);
         }
         let (engine, mut state) = self.lock();
-        let empty = state
-            .core
-            .cqs
-            .get(self.number)
-            .is_none_or(|cq| cq.queue.is_empty());
-        let (mut spinning, mut elsewhere) = (false, false);
-        if !empty && state.unlooked >= LOOK_AFTER {
+        let looked = match self.is_empty(&state) {
+            true => state.look(engine),
+            false => Looked::SOME,
+        };
+        if looked == Looked::SOME && state.unlooked >= LOOK_AFTER {
             engine.look_beside(&mut state);
         }
-        if empty {
-            state.unlooked = 0;
-            let now = Now::default();
-            state.crowded = engine.is_crowded();
-            if state.progress(&now) {
-                state.spin.end();
-            } else {
-                spinning = state.spin.turn(&now);
-                state.vain_polls = state.vain_polls.wrapping_add(1);
-                elsewhere = state.vain_polls.is_multiple_of(POLLS_PER_LOOK_ELSEWHERE);
-                if state.awaits_reply() {
-                    state.on_vain_poll(&now);
+        self.at.note_polled(engine.activity());
+        self.take(engine, state, looked, max, out)
+    }
+
+    /// The endpoint's lock, if that favours this thread: [`Cq::poll`] in pieces, the frequent ones
+    /// of which call nothing. It is not to be held for anything else.
+    #[inline(always)]
+    pub fn hurry(&self) -> Option<Held<'_>> {
+        let engine = self.engine();
+        hurry(&engine.state).map(|state| Held { engine, state })
+    }
+
+    /// What waits to be taken.
+    #[inline(always)]
+    #[must_use]
+    pub fn waiting(&self, held: &Held<'_>) -> Waiting {
+        match held.state.core.cqs.get(self.number) {
+            Some(cq) if !cq.queue.is_empty() => match held.state.unlooked < LOOK_AFTER {
+                true => Waiting::Some,
+                false => Waiting::Unclear,
+            },
+            Some(cq) if !cq.overrun => Waiting::None,
+            _ => Waiting::Unclear,
+        }
+    }
+
+    /// Makes progress, where none waits.
+    #[inline(always)]
+    pub fn look(&self, held: &mut Held<'_>) -> Looked {
+        held.state.look_inlined(held.engine)
+    }
+
+    /// Takes completions that wait, up to `max`, one after the other until `out` returns false,
+    /// which has taken nothing then, or one is out of the ordinary. Returns how many.
+    ///
+    /// # Errors
+    /// None was taken: the lock, still held, for [`Cq::take_held`], which may take others.
+    #[inline(always)]
+    pub fn take_plain<'a>(
+        &self,
+        mut held: Held<'a>,
+        max: usize,
+        mut out: impl FnMut(&Wc) -> bool,
+    ) -> Result<usize, Held<'a>> {
+        let State {
+            core,
+            qps,
+            unlooked,
+            ..
+        } = &mut *held.state;
+        let mut taken = 0;
+        if let Some(cq) = core.cqs.get_mut(self.number) {
+            while taken < max
+                && let Some(cqe) = cq.queue.front()
+                && let Some(entry) = qps.place_mut(cqe.wc.qp_num)
+            {
+                let frees = cqe.frees;
+                if frees == Frees::Nothing || !out(&cqe.wc) {
+                    break;
+                }
+                cq.queue.drop_front();
+                taken += 1;
+                match frees {
+                    Frees::Send(places) => entry.qp.release_send(places),
+                    _ => entry.qp.release_recv(),
                 }
             }
-            engine.note_activity(&now);
-            self.at.note_polled(engine.activity());
+            if cq.queue.is_empty() && !cq.overrun {
+                cq.at.ready.store(false, Ordering::Relaxed);
+            }
         }
-        let mut taken = 0;
+        *unlooked += taken;
+        match taken {
+            0 => Err(held),
+            _ => Ok(taken),
+        }
+    }
+
+    /// Takes completions up to `max`, and does what [`Cq::look`] has left to do.
+    ///
+    /// # Errors
+    /// As [`Cq::poll`].
+    pub fn take_held(
+        &self,
+        held: Held<'_>,
+        looked: Looked,
+        max: usize,
+        out: impl FnMut(&Wc, u64),
+    ) -> Result<usize, Errno> {
+        self.take(held.engine, held.state, looked, max, out)
+    }
+
+    #[inline(always)]
+    fn is_empty(&self, state: &State) -> bool {
+        let cq = state.core.cqs.get(self.number);
+        cq.is_none_or(|cq| cq.queue.is_empty())
+    }
+
+    fn take<G: DerefMut<Target = State>>(
+        &self,
+        engine: &Engine,
+        mut state: G,
+        looked: Looked,
+        max: usize,
+        mut out: impl FnMut(&Wc, u64),
+    ) -> Result<usize, Errno> {
         let State { core, qps, .. } = &mut *state;
         let Core { cqs, outliving, .. } = core;
         let Some(cq) = cqs.get_mut(self.number) else {
             return Ok(0);
         };
+        let mut taken = 0;
         while taken < max {
             // Not copied out of the queue: a copy of a copy is a store that loads wait for.
             let Some(cqe) = cq.queue.front() else {
@@ -266,21 +364,20 @@ impl Cq {
                 _ => outliving.remove(cqe.wc.qp_num),
             }
             out(&cqe.wc, cqe.timestamp);
-            cq.queue.pop_front();
+            cq.queue.drop_front();
             taken += 1;
         }
         if cq.queue.is_empty() && !cq.overrun {
             cq.at.ready.store(false, Ordering::Relaxed);
         }
         state.unlooked += taken;
-        let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
-        drop(state);
-        shared.mind(deadline, errands);
-        if elsewhere {
-            shared.serve_others(engine);
-        }
-        if spinning {
-            std::thread::yield_now();
+        if looked.minds || looked.yields || looked.serves {
+            let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
+            drop(state);
+            looked.end(deadline, errands, &self.shared);
+            if looked.serves {
+                self.shared.serve_others(engine);
+            }
         }
         Ok(taken)
     }
@@ -334,8 +431,7 @@ impl Cq {
         let announced = cq.announced;
         state.core.remove_cq(self.number);
         drop(state);
-        let shared = &self.context.endpoint.shared;
-        shared.cq_numbers.lock().remove(self.number);
+        self.shared.cq_numbers.lock().remove(self.number);
         let cookie = self.cookie;
         let never_taken = match &self.channel {
             Some(channel) => channel.queue.remove(|event| *event == cookie),
@@ -350,6 +446,63 @@ impl Cq {
         self.context.events.retire(EventSource::Cq(self.cookie));
         Ok(())
     }
+}
+
+/// What waits in a completion queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waiting {
+    /// Nothing: to be looked for ([`Cq::look`]).
+    None,
+    /// Completions: to be taken ([`Cq::take_plain`]).
+    Some,
+    /// Something out of the ordinary, that [`Cq::poll`] is to find.
+    Unclear,
+}
+
+/// What came of it that a program has looked for completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Looked {
+    /// There may be some.
+    pub some: bool,
+    /// Others may have to be woken for what was begun.
+    pub(crate) minds: bool,
+    /// Others had better go first.
+    pub(crate) yields: bool,
+    /// Engines that nobody serves are to be served.
+    pub(crate) serves: bool,
+}
+
+impl Looked {
+    /// Nothing came.
+    pub const NONE: Looked = Looked {
+        some: false,
+        minds: false,
+        yields: false,
+        serves: false,
+    };
+    /// Something came or waited, and that was all.
+    pub const SOME: Looked = Looked {
+        some: true,
+        ..Looked::NONE
+    };
+
+    /// Does what is left, without the lock.
+    #[cold]
+    #[inline(never)]
+    fn end(self, deadline: Option<Instant>, errands: bool, shared: &Shared) {
+        if self.minds {
+            shared.mind(deadline, errands);
+        }
+        if self.yields {
+            std::thread::yield_now();
+        }
+    }
+}
+
+/// An engine's lock ([`Cq::hurry`]).
+pub struct Held<'a> {
+    engine: &'a Engine,
+    state: Hurried<'a, State>,
 }
 
 impl Engine {

@@ -249,11 +249,18 @@ impl Engines {
         self.of_rank[rank].store(to.number, Ordering::Release);
     }
 
+    #[inline(always)]
     fn number_of(&self, qpn: u32) -> u8 {
         let rank = self.numbering.index(qpn) >> QPN_INDEX_BITS;
         self.of_rank
             .get(rank)
             .map_or(0, |number| number.load(Ordering::Acquire))
+    }
+
+    /// The engine of a queue pair's number, unless that is just being moved.
+    #[inline(always)]
+    pub fn of(&self, qpn: u32) -> &Engine {
+        self.get(self.number_of(qpn))
     }
 
     /// The engine of a queue pair's number, and its state.

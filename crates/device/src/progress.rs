@@ -35,18 +35,26 @@ impl State {
     pub fn progress(&mut self, now: &Now) -> bool {
         self.core.mrs.look_around();
         match self.take_plain(now) {
-            Found::Taken => true,
+            Found::Taken | Found::Sent => true,
             Found::Nothing => false,
-            Found::LongWay => {
-                let port = self.udp.links + self.udp.datagrams > 0;
-                self.advance(port.then_some(Port::InUse), now)
-            }
+            Found::LongWay => self.go_the_long_way(now),
         }
+    }
+
+    /// Whether a timer is due.
+    fn is_due(&self, now: Instant) -> bool {
+        self.timers.next().is_some_and(|due| due <= now)
+    }
+
+    /// Makes progress where the short way leaves anything to mind.
+    fn go_the_long_way(&mut self, now: &Now) -> bool {
+        let port = self.udp.links + self.udp.datagrams > 0;
+        self.advance(port.then_some(Port::InUse), now)
     }
 
     /// As [`State::progress`], without a look at the port, for who is about to sleep on it.
     pub fn progress_but_port(&mut self, now: &Now) -> bool {
-        self.take_plain(now) == Found::Taken || self.advance(None, now)
+        matches!(self.take_plain(now), Found::Taken | Found::Sent) || self.advance(None, now)
     }
 
     fn advance(&mut self, port: Option<Port>, now: &Now) -> bool {
@@ -140,16 +148,22 @@ impl State {
             unsettled,
             ..
         } = self;
-        for qpn in unsettled.drain(..most) {
+        for qpn in &unsettled[..most] {
             if let Some(QpEntry {
                 link: Link::Ring(ring),
                 unsettled,
                 ..
-            }) = qps.place_mut(qpn)
+            }) = qps.place_mut(*qpn)
             {
                 *unsettled = false;
                 ring.settle(core);
             }
+        }
+        // Seldom is it not all of them: to draw out a part takes more.
+        if most == unsettled.len() {
+            unsettled.clear();
+        } else {
+            unsettled.drain(..most);
         }
     }
 
@@ -383,6 +397,12 @@ impl State {
         for qpn in due {
             self.touch(qpn);
         }
+    }
+
+    /// Whether [`State::fail_overrun`] has anything to do.
+    #[inline(always)]
+    fn has_failures(&self) -> bool {
+        self.core.watches.has_late() || !self.core.overrun.is_empty()
     }
 
     /// Queue pairs whose completion queue has overrun fail, and those whose peer was evicted.

@@ -51,6 +51,8 @@ pub const QPT_UD: u32 = 4;
 /// A queue pair (`ibv_create_qp(3)`).
 pub struct Qp {
     pd: Arc<Pd>,
+    /// The endpoint of that: who posts follows no chain of pointers to it.
+    shared: Arc<Shared>,
     qpn: u32,
     cap: QpCap,
     service: Service,
@@ -168,6 +170,7 @@ impl Qp {
         });
         drop(place);
         Ok(Arc::new(Qp {
+            shared: Arc::clone(&pd.context.endpoint.shared),
             pd: Arc::clone(pd),
             qpn,
             cap,
@@ -180,15 +183,21 @@ impl Qp {
         }))
     }
 
+    /// Its engine, unless it has just been moved to another: then it is not found there.
+    #[inline(always)]
+    fn engine(&self) -> &Engine {
+        self.shared.engines.of(self.qpn)
+    }
+
     /// Its engine, and the engine's state.
     #[inline(always)]
     fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
-        self.shared().engines.lock(self.qpn)
+        self.shared.engines.lock(self.qpn)
     }
 
     #[inline]
     pub(crate) fn shared(&self) -> &Arc<Shared> {
-        &self.pd.context.endpoint.shared
+        &self.shared
     }
 
     /// Whether it sends datagrams, and may be attached to groups.

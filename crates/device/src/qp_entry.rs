@@ -111,9 +111,11 @@ impl QpEntry {
     pub fn post_send(&mut self, wr: &mut SendWr, core: &mut Core) -> Result<(), PostError> {
         if let Link::Ring(ring) = &mut self.link {
             let plain = TwoSided::of(wr);
-            if plain.is_some_and(|plain| ring.post_plain(&mut self.qp, &plain, core))
-                || (wr.op.is_one_sided() && ring.post_direct(&mut self.qp, wr, core)?)
-            {
+            if plain.is_some_and(|plain| ring.post_plain(&mut self.qp, &plain, core)) {
+                ring.note_posted();
+                return Ok(());
+            }
+            if wr.op.is_one_sided() && ring.post_direct(&mut self.qp, wr, core)? {
                 return Ok(());
             }
         }

@@ -159,7 +159,7 @@ impl<T: Numbered> Table<T> {
 
     /// What lies in the place of a number that the endpoint has issued itself, and that is still
     /// its queue pair's.
-    #[inline]
+    #[inline(always)]
     pub fn place_mut(&mut self, qpn: u32) -> Option<&mut T> {
         let index = self.numbering.index(qpn);
         self.entries.get_mut(index)?.as_deref_mut()

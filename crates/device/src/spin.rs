@@ -31,9 +31,21 @@ pub(crate) struct Spin {
 
 impl Spin {
     /// Something came, or was posted.
-    #[inline]
+    #[inline(always)]
     pub fn end(&mut self) {
         self.polls = 0;
+    }
+
+    /// Counts a fruitless poll, unless it is one that a look at the clock is due in, which
+    /// [`Spin::turn`] counts. True for such a one.
+    #[inline(always)]
+    pub fn is_turn(&mut self) -> bool {
+        let polls = self.polls.wrapping_add(1);
+        let due = polls.is_multiple_of(POLLS);
+        if !due {
+            self.polls = polls;
+        }
+        due
     }
 
     /// Nothing came. True if others had better go first.
@@ -63,7 +75,10 @@ mod tests {
         let mut offered = 0;
         for _ in 0..polls {
             *time = *time + poll;
-            offered += u32::from(spin.turn(&Now::at(*time)));
+            // As a poll does.
+            if spin.is_turn() {
+                offered += u32::from(spin.turn(&Now::at(*time)));
+            }
         }
         offered
     }

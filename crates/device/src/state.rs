@@ -38,8 +38,9 @@ pub(crate) struct State {
     pub udp: UdpWire,
     /// Ring queue pairs polled on every progress; the others announce themselves in the inbox.
     pub hot: Vec<Hot>,
-    /// Which of them the next pass begins with.
+    /// Passes over them, and which of them the next short one begins with.
     pub turn: usize,
+    pub first_ring: usize,
     /// Rings on which something was received that the peer has not been told of.
     pub unsettled: Vec<u32>,
     /// Connections over UDP whose acknowledgment waits for a reply of the program's to carry it.
@@ -62,8 +63,8 @@ pub(crate) struct State {
     pub crowded: bool,
     /// Completions that polls have taken since one last looked for more.
     pub unlooked: usize,
-    /// Polls of completion queues in vain, ever.
-    pub vain_polls: u32,
+    /// Looks of polls that were in vain and not short, ever.
+    pub vain_looks: u32,
     /// Some peer may owe an answer, and when that is looked at next.
     pub unanswered: bool,
     pub look_at: Instant,
@@ -136,6 +137,7 @@ impl Common {
             udp: UdpWire::new(Ports::new(self.numbering)?),
             hot: Vec::new(),
             turn: 0,
+            first_ring: 0,
             unsettled: Vec::new(),
             awaiting: Vec::new(),
             pending: Vec::new(),
@@ -147,7 +149,7 @@ impl Common {
             spin: Spin::default(),
             crowded: false,
             unlooked: 0,
-            vain_polls: 0,
+            vain_looks: 0,
             unanswered: false,
             look_at: Instant(0),
             unanswered_passes: 0,

@@ -251,11 +251,11 @@ impl UdpWire {
         let mut received = Received::default();
         let lonely = self.links + self.datagrams - self.beyond == self.lanes;
         // What came before there was a socket for its sender comes first.
-        if everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY) {
-            if let Some((rank, first)) = self.ports.first() {
-                let found = first.recv(|src, dst, bytes| f(rank, src, dst, bytes));
-                received = found.unwrap_or_default();
-            }
+        if (everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY))
+            && let Some((rank, first)) = self.ports.first()
+        {
+            let found = first.recv(|src, dst, bytes| f(rank, src, dst, bytes));
+            received = found.unwrap_or_default();
         }
         if (everywhere || self.lanes > 0)
             && let Some((rank, first)) = self.ports.first()

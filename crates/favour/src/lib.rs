@@ -44,6 +44,58 @@ pub type Favoured<T> = Mutex<Favour, T>;
 #[cfg(not(loom))]
 pub type FavouredGuard<'a, T> = MutexGuard<'a, Favour, T>;
 
+/// Its guard in the hands of a thread that it favours ([`hurry`]).
+#[cfg(not(loom))]
+pub struct Hurried<'a, T> {
+    lock: &'a Favoured<T>,
+    grant: usize,
+    /// It is given back by the thread that took it.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+/// Takes the lock if it favours the calling thread, and only then. It calls nothing, and neither
+/// does the guard's end: who has to keep nothing for a call saves no registers.
+#[cfg(not(loom))]
+#[inline(always)]
+pub fn hurry<T>(lock: &Favoured<T>) -> Option<Hurried<'_, T>> {
+    // SAFETY: what is taken is given back by the guard.
+    let grant = unsafe { lock.raw() }.hurry()?;
+    Some(Hurried {
+        lock,
+        grant,
+        _here: std::marker::PhantomData,
+    })
+}
+
+#[cfg(not(loom))]
+impl<T> std::ops::Deref for Hurried<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard has the lock.
+        unsafe { &*self.lock.data_ptr() }
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> std::ops::DerefMut for Hurried<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard has the lock, and is borrowed alone.
+        unsafe { &mut *self.lock.data_ptr() }
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Drop for Hurried<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: taken so by this thread, which the guard does not leave.
+        unsafe { self.lock.raw().give_back_by(self.grant) };
+    }
+}
+
 /// Times in a row that a thread takes the lock before it is favoured, at first and at most.
 #[cfg(not(loom))]
 const STREAK_FIRST: u32 = if cfg!(test) { 1 << 6 } else { 1 << 9 };
@@ -109,7 +161,7 @@ macro_rules! untaken {
 }
 
 impl Favour {
-    /// Takes the lock where `word`, just read, favours this thread.
+    /// Takes the lock where `word`, just read, favours this thread. It does not say how it is held.
     #[inline(always)]
     fn enter(&self, word: usize) -> bool {
         let grant = word & GRANT_MASK;
@@ -121,14 +173,34 @@ impl Favour {
             inside.store(false, Ordering::Release);
             return false;
         }
-        self.held_by.store(grant as u8 + 1, Ordering::Relaxed);
         true
     }
 
     #[inline(always)]
     fn enter_if_favoured(&self) -> bool {
+        let Some(grant) = self.hurry() else {
+            return false;
+        };
+        self.held_by.store(grant as u8 + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes the lock if it favours this thread, and only then: the number of its grant, by which
+    /// [`Favour::give_back_by`] gives it back. It calls nothing.
+    #[inline(always)]
+    pub fn hurry(&self) -> Option<usize> {
         let word = self.favoured.load(Ordering::Relaxed);
-        word & !GRANT_MASK == token() & !GRANT_MASK && self.enter(word)
+        let favoured = word & !GRANT_MASK == token() & !GRANT_MASK && self.enter(word);
+        favoured.then_some(word & GRANT_MASK)
+    }
+
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// The calling thread has taken it by [`Favour::hurry`], which returned this.
+    #[inline(always)]
+    pub unsafe fn give_back_by(&self, grant: usize) {
+        self.inside[grant & GRANT_MASK].store(false, Ordering::Release);
     }
 
     /// Takes the ordinary lock. A thread that waits looks on for a while before it sleeps, and says
@@ -506,5 +578,24 @@ mod tests {
         let both = *lock.lock();
         assert_eq!(both.0, both.1);
         assert_eq!(both.0, TURNS + withdrawn.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn only_who_is_favoured_can_hurry() {
+        allow();
+        let lock = Favoured::new(0);
+        assert!(hurry(&lock).is_none(), "nobody is favoured");
+        earn(&lock);
+        let mut guard = hurry(&lock).expect("it is favoured");
+        *guard += 1;
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| hurry(&lock).is_none() && lock.try_lock().is_none());
+            assert!(other.join().unwrap());
+        });
+        assert_eq!(*guard, u64::from(STREAK_LAST + 1) + 1);
+        drop(guard);
+        assert!(!lock.is_locked());
+        std::thread::scope(|scope| _ = scope.spawn(|| *lock.lock() += 1));
+        assert!(hurry(&lock).is_none(), "the favour is withdrawn");
     }
 }

@@ -51,6 +51,18 @@ impl Bed {
         }
     }
 
+    /// A turn of a thread that is favoured, if it still is.
+    fn hurried_turn(&self) -> bool {
+        let Some(grant) = self.lock.hurry() else {
+            return false;
+        };
+        // SAFETY: loom checks that nobody else is there.
+        self.data.with_mut(|data| unsafe { *data += 1 });
+        // SAFETY: just taken so.
+        unsafe { self.lock.give_back_by(grant) };
+        true
+    }
+
     fn try_turn(&self) -> bool {
         let taken = self.lock.try_take();
         if taken {
@@ -239,5 +251,19 @@ fn one_who_loses_the_favour_is_waited_for_too() {
         unsafe { bed.lock.give_back() };
         taker.join().unwrap();
         withdrawing.join().unwrap();
+    });
+}
+
+/// The favoured thread hurries while its favour is withdrawn, and takes the lock as others do then.
+#[test]
+fn who_hurries_is_alone_or_not_inside() {
+    loom::model(|| {
+        let bed = Bed::favouring_me(2);
+        let other = other(&bed, |bed| bed.turns(1));
+        let hurried = bed.hurried_turn();
+        bed.turns(1);
+        let again = bed.hurried_turn();
+        other.join().unwrap();
+        bed.settled(4 + u32::from(hurried) + u32::from(again));
     });
 }

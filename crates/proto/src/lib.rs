@@ -14,6 +14,7 @@
 pub mod bytes;
 pub mod cm;
 pub mod ddp;
+pub mod flat;
 pub mod grh;
 pub mod host;
 pub mod qp;

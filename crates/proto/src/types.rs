@@ -173,8 +173,10 @@ pub fn other_version(theirs: u8, ours: u8) -> u32 {
     VENDOR_ERR_VERSION | u32::from(theirs) << 8 | u32::from(ours)
 }
 
-/// A work completion (`struct ibv_wc`, `ibv_poll_cq(3)`).
+/// A work completion (`struct ibv_wc`, `ibv_poll_cq(3)`), laid out as that is: to hand it over is
+/// to copy it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(C)]
 pub struct Wc {
     /// The identifier given with the work request.
     pub wr_id: u64,

@@ -127,7 +127,9 @@ impl Stats {
 
     /// Sets a counter of things that exist now.
     pub fn set(&self, counter: Counter, n: u64) {
-        self.words.word(counter as usize).store(n, Ordering::Relaxed);
+        self.words
+            .word(counter as usize)
+            .store(n, Ordering::Relaxed);
     }
 
     /// The sums of all sets.

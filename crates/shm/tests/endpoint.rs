@@ -154,16 +154,31 @@ fn doorbells_ring_until_drained() {
 fn inboxes_hand_out_every_bit_once() {
     let owner = Inbox::open(Inbox::create().unwrap()).unwrap();
     let peer = owner.clone();
-    assert!(owner.is_empty());
+    assert!(owner.is_empty(Slots::ALL));
     let set = [0, 1, 63, 64, 2047, 4095, 1, 4096, 65_535];
     set.iter().for_each(|&i| peer.set(i));
-    assert!(!owner.is_empty());
+    assert!(!owner.is_empty(Slots::ALL));
     let mut got = Vec::new();
-    assert_eq!(owner.take(|i| got.push(i)), 8);
+    assert_eq!(owner.take(Slots::ALL, |i| got.push(i)), 8);
     assert_eq!(got, [0, 1, 63, 64, 2047, 4095, 4096, 65_535]);
-    assert_eq!(owner.take(|_| panic!("taken already")), 0);
+    assert_eq!(owner.take(Slots::ALL, |_| panic!("taken already")), 0);
     peer.set((1 << 16) + 5);
-    owner.take(|i| assert_eq!(i, 5));
+    owner.take(Slots::ALL, |i| assert_eq!(i, 5));
+}
+
+#[test]
+fn bits_of_other_slots_stay() {
+    let owner = Inbox::open(Inbox::create().unwrap()).unwrap();
+    let (first, second) = (3 << 12, 4 << 12);
+    let [of_first, of_second] = [first, second].map(|qpn| Slots::default().with_slot_of(qpn));
+    [first + 1, first + 4095, second, second + 9].map(|qpn| owner.set(qpn));
+    let mut got = Vec::new();
+    assert_eq!(owner.take(of_second, |i| got.push(i)), 2);
+    assert_eq!(got, [second, second + 9]);
+    assert!(owner.is_empty(of_second) && !owner.is_empty(of_first));
+    assert_eq!(owner.take(of_first.and(of_second), |i| got.push(i)), 2);
+    assert_eq!(got[2..], [first + 1, first + 4095]);
+    assert!(owner.is_empty(Slots::ALL));
 }
 
 #[test]

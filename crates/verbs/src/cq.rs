@@ -3,11 +3,12 @@
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvWc};
 use crate::objects::{self, CqObject};
 use crate::{errno, live};
-use causeway_device::{Errno, LIMITS};
+use causeway_device::{Cq, Errno, Held, LIMITS, Looked, Waiting};
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 use core::ffi::{c_int, c_void};
+use core::mem::{self, offset_of};
+use core::ptr;
 use core::sync::atomic::{AtomicI32, AtomicU32, Ordering};
-use core::{mem, ptr};
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 
@@ -144,38 +145,167 @@ pub(crate) unsafe extern "C" fn destroy_cq(cq: *mut IbvCq) -> c_int {
 
 /// `ibv_poll_cq(3)`: the number of completions, or a negative value
 pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut IbvWc) -> c_int {
-    // SAFETY: the caller passes a live CQ.
-    let object = unsafe { objects::cq(cq) };
-    let max = usize::try_from(entries).unwrap_or(0);
-    let mut filled = 0;
-    let polled = object.dev.poll(max, |completion, _| {
-        if filled < max {
-            // SAFETY: the caller passes an array of `entries` elements.
-            unsafe { wc.add(filled).write(c_completion(completion)) };
-            filled += 1;
+    // SAFETY: the caller passes a live CQ, and an array of `entries` elements.
+    unsafe {
+        let dev: &Cq = &objects::cq(cq).dev;
+        let max = usize::try_from(entries).unwrap_or(0);
+        if let Some(held) = dev.hurry() {
+            match dev.waiting(&held) {
+                Waiting::None => return look(dev, held, max, wc),
+                Waiting::Some => return take_plain(dev, held, max, wc),
+                Waiting::Unclear => {}
+            }
         }
+        poll_slowly(dev, max, wc)
+    }
+}
+
+/// Looks for completions, and takes what there is then.
+///
+/// # Safety
+/// `wc` is an array of `max` elements.
+#[inline(never)]
+unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+    let looked = dev.look(&mut held);
+    // SAFETY: the caller's promise.
+    unsafe {
+        match looked {
+            Looked::NONE => 0,
+            Looked::SOME => take_plain_inlined(dev, held, max, wc),
+            looked => take_others(dev, held, looked, max, wc),
+        }
+    }
+}
+
+/// Takes completions that wait, most of which are plain. Calls nothing where all are.
+///
+/// # Safety
+/// As [`look`].
+#[inline(never)]
+unsafe fn take_plain(dev: &Cq, held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe { take_plain_inlined(dev, held, max, wc) }
+}
+
+/// As [`take_plain`].
+///
+/// # Safety
+/// As [`look`].
+#[inline(always)]
+unsafe fn take_plain_inlined(dev: &Cq, held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+    let mut next = wc;
+    let taken = dev.take_plain(held, max, |completion| {
+        let plain = !is_datagram(completion);
+        if plain {
+            // SAFETY: the caller's promise, and no more are taken.
+            unsafe {
+                hand_over(completion, next);
+                next = next.add(1);
+            }
+        }
+        plain
     });
+    match taken {
+        Ok(filled) => filled as c_int,
+        // SAFETY: the caller's promise.
+        Err(held) => unsafe { take_others(dev, held, Looked::SOME, max, wc) },
+    }
+}
+
+/// Takes completions of any kind, and does what a look has left to do.
+///
+/// # Safety
+/// As [`look`].
+#[inline(never)]
+unsafe fn take_others(
+    dev: &Cq,
+    held: Held<'_>,
+    looked: Looked,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
+    let mut next = wc;
+    // SAFETY: the caller's promise, and no more are taken.
+    let out = |completion: &Wc, _| unsafe { hand_over_any(completion, &mut next) };
+    report(dev.take_held(held, looked, max, out))
+}
+
+/// As [`poll_cq`], of a thread that the endpoint's lock does not favour.
+///
+/// # Safety
+/// As [`look`].
+#[inline(never)]
+unsafe fn poll_slowly(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
+    let mut next = wc;
+    // SAFETY: the caller's promise, and no more are polled.
+    let out = |completion: &Wc, _| unsafe { hand_over_any(completion, &mut next) };
+    report(dev.poll(max, out))
+}
+
+fn report(polled: Result<usize, Errno>) -> c_int {
     match polled {
-        Ok(_) => c_int::try_from(filled).unwrap_or(c_int::MAX),
+        Ok(filled) => filled as c_int,
         Err(Errno(code)) => -errno::fail(code),
     }
 }
 
-/// A completion as C has it.
-fn c_completion(wc: &Wc) -> IbvWc {
-    IbvWc {
-        wr_id: wc.wr_id,
-        status: wc.status as u32,
-        opcode: wc.opcode as u32,
-        vendor_err: wc.vendor_err,
-        byte_len: wc.byte_len,
-        imm_or_rkey: wc.imm,
-        qp_num: wc.qp_num,
-        src_qp: wc.src_qp,
-        wc_flags: wc_flags(wc),
-        sl: service_level(wc),
-        ..IbvWc::default()
+/// Writes a completion of any kind where `next` leads, and goes on.
+///
+/// # Safety
+/// That may be written.
+#[inline(always)]
+unsafe fn hand_over_any(wc: &Wc, next: &mut *mut IbvWc) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        hand_over(wc, *next);
+        if is_datagram(wc) {
+            mark_datagram(wc, &mut **next);
+        }
+        *next = next.add(1);
     }
+}
+
+/// What a completion of this device is to C: [`IbvWc`] with the fields that are never set in one.
+#[repr(C)]
+struct Handed {
+    wc: Wc,
+    /// P_Key index and what says how a datagram came.
+    rest: u64,
+}
+
+const _: () = assert!(size_of::<Handed>() == size_of::<IbvWc>());
+const _: () = assert!(offset_of!(Handed, rest) == offset_of!(IbvWc, pkey_index));
+const _: () = assert!(offset_of!(Wc, status) == offset_of!(IbvWc, status));
+const _: () = assert!(offset_of!(Wc, opcode) == offset_of!(IbvWc, opcode));
+const _: () = assert!(offset_of!(Wc, vendor_err) == offset_of!(IbvWc, vendor_err));
+const _: () = assert!(offset_of!(Wc, byte_len) == offset_of!(IbvWc, byte_len));
+const _: () = assert!(offset_of!(Wc, imm) == offset_of!(IbvWc, imm_or_rkey));
+const _: () = assert!(offset_of!(Wc, qp_num) == offset_of!(IbvWc, qp_num));
+const _: () = assert!(offset_of!(Wc, src_qp) == offset_of!(IbvWc, src_qp));
+const _: () = assert!(offset_of!(Wc, flags) == offset_of!(IbvWc, wc_flags));
+
+/// Writes a completion as C has it, but for what a datagram's says beside.
+///
+/// # Safety
+/// `to` may be written.
+#[inline(always)]
+unsafe fn hand_over(wc: &Wc, to: *mut IbvWc) {
+    // SAFETY: the caller's promise; the two have one layout.
+    unsafe { to.cast::<Handed>().write(Handed { wc: *wc, rest: 0 }) };
+}
+
+/// Whether it is the completion of a datagram that was received.
+#[inline(always)]
+fn is_datagram(wc: &Wc) -> bool {
+    wc.flags.intersects(WcFlags::GRH | WcFlags::GRH_IPV4)
+}
+
+/// What a datagram's completion says beside.
+#[cold]
+#[inline(never)]
+fn mark_datagram(wc: &Wc, to: &mut IbvWc) {
+    to.wc_flags = wc_flags(wc);
+    to.sl = service_level(wc);
 }
 
 /// The flags of a completion that are verbs'.

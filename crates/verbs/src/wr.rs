@@ -3,7 +3,7 @@
 use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, WrUd, wr_opcode};
 use crate::objects;
 use crate::{errno, mw};
-use causeway_device::{Errno, OneSided, Qp, TwoSided};
+use causeway_device::{Errno, OneSided, Request};
 use causeway_identity::QPN_MASK;
 use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::cell::Cell;
@@ -30,15 +30,20 @@ unsafe fn entries<'a>(list: *const IbvSge, count: c_int) -> Result<&'a [IbvSge],
 /// The device's form of a list.
 #[inline(always)]
 pub(crate) fn gather(entries: &[IbvSge]) -> SgList {
-    let entry = |e: &IbvSge| Sge {
-        addr: e.addr,
-        length: e.length,
-        lkey: e.lkey,
-    };
     match entries {
         // As most are: no loop, and nothing that might allocate.
-        [one] => SgList::from_buf_and_len([entry(one), Sge::default()], 1),
-        several => several.iter().map(entry).collect(),
+        [one] => SgList::from_buf_and_len([sge(one), Sge::default()], 1),
+        several => several.iter().map(sge).collect(),
+    }
+}
+
+/// The device's form of an entry of it.
+#[inline(always)]
+fn sge(entry: &IbvSge) -> Sge {
+    Sge {
+        addr: entry.addr,
+        length: entry.length,
+        lkey: entry.lkey,
     }
 }
 
@@ -277,58 +282,80 @@ unsafe fn report<T: Chained>(
     errno::fail(code)
 }
 
-/// Posts a chain of one WRITE, READ or SEND of one range, the short way. Returns false, with
-/// nothing done, where it is to be posted as all others are.
-///
-/// # Safety
-/// `head` is null or begins a valid chain.
-#[inline(always)]
-unsafe fn post_short(qp: &Qp, head: *const IbvSendWr) -> bool {
-    // SAFETY: the caller's promise.
-    let Some(wr) = (unsafe { head.as_ref() }) else {
-        return false;
-    };
-    let Some(flags) = SendFlags::from_bits(wr.send_flags) else {
-        return false;
-    };
-    if !wr.next.is_null() || wr.num_sge != 1 {
-        return false;
+/// A request of one range, where the program has it.
+struct OneRange(*const IbvSendWr);
+
+impl OneRange {
+    /// The first request of a chain, if it has one range and nothing follows it.
+    ///
+    /// # Safety
+    /// `head` is null or begins a valid chain, which outlives this.
+    #[inline(always)]
+    unsafe fn of(head: *const IbvSendWr) -> Option<OneRange> {
+        // SAFETY: the caller's promise.
+        let wr = unsafe { head.as_ref() }?;
+        let plain = wr.next.is_null() && wr.num_sge == 1;
+        let known = wr.send_flags & !SendFlags::all().bits() == 0;
+        (plain && known).then_some(OneRange(head))
     }
-    // SAFETY: the list has an entry.
-    let entry = unsafe { &*wr.sg_list };
-    let one_sided = |read| {
-        // SAFETY: WRITEs and READs define `rdma`.
-        let rdma = unsafe { wr.wr.rdma };
-        OneSided {
-            wr_id: wr.wr_id,
-            flags,
-            read,
-            remote_addr: rdma.remote_addr,
-            rkey: rdma.rkey,
-            addr: entry.addr,
-            len: entry.length,
-            lkey: entry.lkey,
-        }
-    };
-    // Two calls: each is compiled for its own direction.
-    if wr.opcode == wr_opcode::RDMA_WRITE {
-        qp.post_one_sided(&one_sided(false))
-    } else if wr.opcode == wr_opcode::RDMA_READ {
-        qp.post_one_sided(&one_sided(true))
-    } else if wr.opcode == wr_opcode::SEND {
-        qp.post_two_sided(&TwoSided {
-            wr_id: wr.wr_id,
-            flags,
-            addr: entry.addr,
-            len: entry.length,
-            lkey: entry.lkey,
-        })
-    } else {
-        false
+
+    #[inline(always)]
+    fn wr(&self) -> &IbvSendWr {
+        // SAFETY: a valid request ([`OneRange::of`]).
+        unsafe { &*self.0 }
+    }
+
+    #[inline(always)]
+    fn entry(&self) -> &IbvSge {
+        // SAFETY: a valid request, whose list has an entry.
+        unsafe { &*self.wr().sg_list }
     }
 }
 
-/// `ibv_post_send(3)`
+impl Request for OneRange {
+    #[inline(always)]
+    fn wr_id(&self) -> u64 {
+        self.wr().wr_id
+    }
+
+    #[inline(always)]
+    fn flags(&self) -> SendFlags {
+        SendFlags::from_bits_truncate(self.wr().send_flags)
+    }
+
+    #[inline(always)]
+    fn addr(&self) -> u64 {
+        self.entry().addr
+    }
+
+    #[inline(always)]
+    fn length(&self) -> u32 {
+        self.entry().length
+    }
+
+    #[inline(always)]
+    fn lkey(&self) -> u32 {
+        self.entry().lkey
+    }
+}
+
+/// A WRITE or READ.
+impl OneSided for OneRange {
+    #[inline(always)]
+    fn remote_addr(&self) -> u64 {
+        // SAFETY: WRITEs and READs define `rdma`.
+        unsafe { self.wr().wr.rdma.remote_addr }
+    }
+
+    #[inline(always)]
+    fn rkey(&self) -> u32 {
+        // SAFETY: as above.
+        unsafe { self.wr().wr.rdma.rkey }
+    }
+}
+
+/// `ibv_post_send(3)`. Each short way is a function of its own, which goes on to the long one: this
+/// one but chooses.
 pub(crate) unsafe extern "C" fn post_send(
     qp: *mut IbvQp,
     head: *mut IbvSendWr,
@@ -336,8 +363,48 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: the caller passes a live QP and a valid chain.
     unsafe {
-        let dev = &objects::qp(qp).dev;
-        if dev.may_be_short() && post_short(dev, head) {
+        if objects::qp(qp).dev.may_be_short()
+            && let Some(one) = OneRange::of(head)
+        {
+            match one.wr().opcode {
+                wr_opcode::RDMA_WRITE => return post_one_sided::<false>(qp, head, bad),
+                wr_opcode::RDMA_READ => return post_one_sided::<true>(qp, head, bad),
+                wr_opcode::SEND => return post_two_sided(qp, head, bad),
+                _ => {}
+            }
+        }
+        post_chain(qp, head, bad)
+    }
+}
+
+/// Posts a chain of one WRITE or READ of one range.
+///
+/// # Safety
+/// As [`post_send`]; and `head` is such a request.
+#[inline(never)]
+unsafe fn post_one_sided<const READ: bool>(
+    qp: *mut IbvQp,
+    head: *mut IbvSendWr,
+    bad: *mut *mut IbvSendWr,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if objects::qp(qp).dev.post_one_sided::<READ>(&OneRange(head)) {
+            return 0;
+        }
+        post_chain(qp, head, bad)
+    }
+}
+
+/// Posts a chain of one SEND of one range.
+///
+/// # Safety
+/// As [`post_send`]; and `head` is such a request.
+#[inline(never)]
+unsafe fn post_two_sided(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if objects::qp(qp).dev.post_two_sided(&OneRange(head)) {
             return 0;
         }
         post_chain(qp, head, bad)
@@ -388,6 +455,58 @@ pub(crate) unsafe extern "C" fn post_recv(
     head: *mut IbvRecvWr,
     bad: *mut *mut IbvRecvWr,
 ) -> c_int {
+    // SAFETY: the caller passes a live QP and a valid chain.
+    unsafe {
+        if let Some((wr_id, range)) = one_range(head)
+            && objects::qp(qp).dev.hurry_recv_range(wr_id, range)
+        {
+            return 0;
+        }
+        post_recv_slowly(qp, head, bad)
+    }
+}
+
+/// The name and the range of the only receive of a chain, if it has one range.
+///
+/// # Safety
+/// As [`post_recv`].
+#[inline(always)]
+unsafe fn one_range(head: *const IbvRecvWr) -> Option<(u64, Sge)> {
+    // SAFETY: the caller's promise; the list has an entry.
+    unsafe {
+        let wr = head.as_ref()?;
+        let one = wr.next.is_null() && wr.num_sge == 1;
+        one.then(|| (wr.wr_id, sge(&*wr.sg_list)))
+    }
+}
+
+/// As [`post_recv`], where the short way without any call leaves it to others.
+///
+/// # Safety
+/// As [`post_recv`].
+#[inline(never)]
+unsafe fn post_recv_slowly(
+    qp: *mut IbvQp,
+    head: *mut IbvRecvWr,
+    bad: *mut *mut IbvRecvWr,
+) -> c_int {
+    // SAFETY: the caller passes a live QP and a valid chain.
+    unsafe {
+        if let Some((wr_id, range)) = one_range(head)
+            && objects::qp(qp).dev.post_recv_range(wr_id, range)
+        {
+            return 0;
+        }
+        post_recv_chain(qp, head, bad)
+    }
+}
+
+/// Posts a chain of any receives.
+///
+/// # Safety
+/// As [`post_recv`].
+#[inline(never)]
+unsafe fn post_recv_chain(qp: *mut IbvQp, head: *mut IbvRecvWr, bad: *mut *mut IbvRecvWr) -> c_int {
     // SAFETY: the caller passes a live QP and a valid chain.
     unsafe {
         let requests = chain(head).map(|wr| receive(wr));

@@ -3,11 +3,18 @@
 
 use std::sync::atomic::Ordering;
 
+use causeway_shm::ring::Seen;
+
 use super::HOT_RINGS;
 use crate::clock::Now;
+use crate::cq::Looked;
+use crate::engines::Engine;
 use crate::hot::Hot;
+use crate::qp_entry::QpEntry;
 use crate::state::State;
 
+/// Looks that were in vain and not short, for one at engines that nobody serves.
+const LOOKS_PER_SERVICE: u32 = 8;
 /// Looks at the only ring of a program that polls it, in one pass.
 const LOOKS: u32 = 64;
 /// The same while an answer may be due: in so many passes after something came or was posted, a
@@ -24,6 +31,8 @@ const PASSES_PER_LONG_ONE: usize = 16;
 pub(super) enum Found {
     /// Something, which was taken.
     Taken,
+    /// As that, and more was done on account of it.
+    Sent,
     /// Nothing.
     Nothing,
     /// Something that it does not take, or that it may have come by for too long.
@@ -31,27 +40,103 @@ pub(super) enum Found {
 }
 
 impl State {
+    /// Makes progress for a program that has found its completion queue empty.
+    #[inline(never)]
+    pub fn look(&mut self, engine: &Engine) -> Looked {
+        self.crowded = engine.is_crowded();
+        self.look_anyway(engine)
+    }
+
+    /// As [`State::look`], of the thread that the lock favours.
+    #[inline(always)]
+    pub fn look_inlined(&mut self, engine: &Engine) -> Looked {
+        self.crowded = false;
+        self.look_anyway(engine)
+    }
+
+    #[inline(always)]
+    fn look_anyway(&mut self, engine: &Engine) -> Looked {
+        self.unlooked = 0;
+        self.core.mrs.look_around();
+        let now = Now::default();
+        match self.take_plain_untimed(&now) {
+            Found::Taken => {
+                self.spin.end();
+                engine.note_call();
+                Looked::SOME
+            }
+            Found::Nothing if !self.spin.is_turn() => {
+                engine.note_call();
+                Looked::NONE
+            }
+            found => self.look_further(found, engine, &now),
+        }
+    }
+
+    /// As [`State::look`], where the short way leaves anything to mind, or a look at the clock is
+    /// due.
+    #[cold]
+    #[inline(never)]
+    fn look_further(&mut self, found: Found, engine: &Engine, now: &Now) -> Looked {
+        let mut looked = Looked {
+            minds: true,
+            ..Looked::SOME
+        };
+        let came = match found {
+            Found::Taken | Found::Sent => true,
+            Found::Nothing => false,
+            Found::LongWay => self.go_the_long_way(now),
+        };
+        if came {
+            self.spin.end();
+        } else {
+            looked.yields = self.spin.turn(now);
+            self.vain_looks = self.vain_looks.wrapping_add(1);
+            looked.serves = self.vain_looks.is_multiple_of(LOOKS_PER_SERVICE);
+            if self.awaits_reply() {
+                self.on_vain_poll(now);
+            }
+        }
+        engine.note_activity(now);
+        looked
+    }
+
     /// Takes messages of one segment and acknowledgments from the hot rings, without a look at
     /// anything else.
-    #[inline(always)]
     pub(super) fn take_plain(&mut self, now: &Now) -> Found {
-        let port = self.udp.links + self.udp.datagrams > 0;
-        let lost = self.lost.load(Ordering::Relaxed);
-        if port || lost || !self.pending.is_empty() || !self.inbox.is_empty(self.slots) {
+        if now.known().is_some_and(|now| self.is_due(now)) {
             return Found::LongWay;
         }
-        // A deadline may be that of a wait which is over: it alone does not make the way long.
-        if self.timers.next().is_some_and(|d| self.is_time(d, now)) {
+        self.take_plain_untimed(now)
+    }
+
+    /// As [`State::take_plain`], for who does not know the time yet.
+    #[inline(always)]
+    fn take_plain_untimed(&mut self, now: &Now) -> Found {
+        let port = self.udp.links + self.udp.datagrams > 0;
+        if port || !self.pending.is_empty() || !self.inbox.is_empty(self.slots) {
             return Found::LongWay;
         }
         self.core.enough = false;
         self.turn = self.turn.wrapping_add(1);
         let long = self.turn.is_multiple_of(PASSES_PER_LONG_ONE);
+        if long && self.has_to_mind(now) {
+            return Found::LongWay;
+        }
         match self.hot.len() {
             1 => self.take_plain_from_one(long, now),
             2..=HOT_RINGS if !long => self.take_plain_from_any(now),
             _ => Found::LongWay,
         }
+    }
+
+    /// Whether the device has failed, or a timer is due. A deadline may be that of a wait which is
+    /// over: it alone does not make the way long.
+    #[cold]
+    #[inline(never)]
+    fn has_to_mind(&self, now: &Now) -> bool {
+        let timed = self.timers.next().is_some();
+        self.lost.load(Ordering::Relaxed) || (timed && self.is_due(now.get()))
     }
 
     /// Looks at the only ring a few times: what comes now is found at once, and not a whole
@@ -60,12 +145,13 @@ impl State {
     fn take_plain_from_one(&mut self, long: bool, now: &Now) -> Found {
         // What was received is acknowledged by the next pass, if no answer does it before.
         let owed = self.unsettled.len();
-        let looks = match self.crowded {
-            true => 1,
-            false => self.looks_alone(owed),
+        let looks = match self.fruitless < PATIENT_PASSES && owed == 0 {
+            _ if self.crowded => 1,
+            true => LOOKS_PATIENT,
+            false => LOOKS,
         };
-        let found = self.take_plain_from(0, looks, now);
-        if found == Found::Taken {
+        let found = self.take_plain_from(looks, now);
+        if matches!(found, Found::Taken | Found::Sent) {
             self.fruitless = 0;
             return found;
         }
@@ -77,24 +163,28 @@ impl State {
         }
     }
 
-    /// Looks of the only thread that polls.
-    #[inline(always)]
-    fn looks_alone(&self, owed: usize) -> u32 {
-        match self.fruitless < PATIENT_PASSES && owed == 0 {
-            true => LOOKS_PATIENT,
-            false => LOOKS,
-        }
-    }
-
     /// Looks at each of several rings, beginning with another each time, until one has something.
-    #[inline]
+    #[inline(always)]
     fn take_plain_from_any(&mut self, now: &Now) -> Found {
         // One that goes on receiving must not keep the others' peers waiting for acknowledgments.
-        self.settle(self.unsettled.len());
+        if !self.unsettled.is_empty() {
+            self.settle(self.unsettled.len());
+        }
         let rings = self.hot.len();
-        let mut at = self.turn % rings;
+        let mut at = self.first_ring;
+        if at >= rings {
+            at = 0;
+        }
+        self.first_ring = at + 1;
         for _ in 0..rings {
-            let found = self.take_plain_from(at, 1, now);
+            let Some(Hot { probe, .. }) = self.hot.get_mut(at) else {
+                return Found::LongWay;
+            };
+            let found = match probe.look() {
+                Seen::Nothing => Found::Nothing,
+                Seen::Record => self.take_messages(at, false, now),
+                Seen::Ack => self.take_acks(at, now),
+            };
             if found != Found::Nothing {
                 return found;
             }
@@ -106,22 +196,30 @@ impl State {
         Found::Nothing
     }
 
-    /// Looks at one of the hot rings up to `looks` times, and takes what has come.
+    /// Looks at the only one of the hot rings up to `looks` times, and takes what has come.
     #[inline(always)]
-    fn take_plain_from(&mut self, at: usize, looks: u32, now: &Now) -> Found {
-        let Some(Hot { probe, .. }) = self.hot.get_mut(at) else {
+    fn take_plain_from(&mut self, looks: u32, now: &Now) -> Found {
+        let Some(Hot { probe, .. }) = self.hot.first_mut() else {
             return Found::LongWay;
         };
-        let waited = !probe.has_news();
-        if waited && !(1..looks).any(|_| probe.has_news()) {
-            return Found::Nothing;
+        let mut seen = probe.look();
+        let waited = seen == Seen::Nothing;
+        for _ in 1..looks {
+            if seen != Seen::Nothing {
+                break;
+            }
+            seen = probe.look();
         }
-        self.take_news(at, waited, now)
+        match seen {
+            Seen::Nothing => Found::Nothing,
+            Seen::Record => self.take_messages(0, waited, now),
+            Seen::Ack => self.take_acks(0, now),
+        }
     }
 
-    /// Takes what has come on one of the hot rings; `waited`: it came just now.
-    #[inline(always)]
-    fn take_news(&mut self, at: usize, waited: bool, now: &Now) -> Found {
+    /// Takes the messages that have come on one of the hot rings; `waited`: they came just now.
+    #[inline(never)]
+    fn take_messages(&mut self, at: usize, waited: bool, now: &Now) -> Found {
         let State { hot, qps, core, .. } = self;
         let Some(Hot { qpn, probe }) = hot.get_mut(at) else {
             return Found::LongWay;
@@ -144,12 +242,46 @@ impl State {
         if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
             self.unsettled.push(qpn);
         }
+        if unsent || self.has_failures() {
+            return self.go_on(qpn, unsent, now);
+        }
+        Found::Taken
+    }
+
+    /// Takes the acknowledgment that has come on one of the hot rings without a record.
+    #[inline(never)]
+    fn take_acks(&mut self, at: usize, now: &Now) -> Found {
+        let State { hot, qps, core, .. } = self;
+        let Some(Hot { qpn, .. }) = hot.get(at) else {
+            return Found::LongWay;
+        };
+        let qpn = *qpn;
+        let Some((qp, ring)) = qps.place_mut(qpn).and_then(QpEntry::ring) else {
+            return Found::LongWay;
+        };
+        if !ring.take_acks(qp, core) {
+            return match ring.is_ready() {
+                true => Found::LongWay,
+                false => Found::Nothing,
+            };
+        }
+        let unsent = qp.has_unsent();
+        if unsent || self.has_failures() {
+            return self.go_on(qpn, unsent, now);
+        }
+        Found::Taken
+    }
+
+    /// Something was taken from the ring of `qpn`, and has consequences; `unsent`: something waited
+    /// for an acknowledgment.
+    #[cold]
+    #[inline(never)]
+    fn go_on(&mut self, qpn: u32, unsent: bool, now: &Now) -> Found {
         self.fail_overrun();
         if unsent {
-            // What waited for an acknowledgment.
             self.touch(qpn);
             self.flush_pending(now);
         }
-        Found::Taken
+        Found::Sent
     }
 }

@@ -2,15 +2,18 @@
 
 use std::sync::atomic::Ordering;
 
+use causeway_favour::hurry;
 use causeway_proto::qp::Qp as ProtoQp;
-use causeway_proto::types::{RecvWr, SendWr};
+use causeway_proto::types::{RecvWr, SendWr, Sge};
 
 use super::Qp;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
+use crate::endpoint::Shared;
+use crate::engines::Engine;
 use crate::errno::Errno;
 use crate::qp_entry::{Link, QpEntry};
-use crate::ring::{self, OneSided, RingLink, TwoSided};
+use crate::ring::{self, OneSided, Request, RingLink};
 use crate::state::State;
 
 impl Qp {
@@ -21,49 +24,57 @@ impl Qp {
         self.by_ring.load(Ordering::Relaxed)
     }
 
-    /// Carries out a WRITE or READ at once, the short way. Returns false, with nothing done, where
-    /// it is to be posted as all others are.
+    /// Carries out a WRITE or READ (`READ`) at once, the short way. Returns false, with nothing
+    /// done, where it is to be posted as all others are.
     #[inline(always)]
     #[must_use]
-    pub fn post_one_sided(&self, wr: &OneSided) -> bool {
-        let (engine, mut state) = self.lock();
-        let Some((ring, qp, core)) = state.short_way(self.qpn) else {
-            return false;
-        };
-        if !ring.post_one_sided(qp, wr, core) {
-            return false;
+    pub fn post_one_sided<const READ: bool>(&self, wr: &impl OneSided) -> bool {
+        let engine = self.engine();
+        match hurry(&engine.state) {
+            Some(mut state) => state.post_one_sided::<READ>(self.qpn, wr, engine),
+            None => self.lock_one_sided::<READ>(wr),
         }
-        // It is complete at once, so nobody has anything to mind for it afterwards.
-        state.note_posted();
-        engine.note_call();
-        true
+    }
+
+    /// As [`Qp::post_one_sided`], where the lock does not favour this thread.
+    #[cold]
+    #[inline(never)]
+    fn lock_one_sided<const READ: bool>(&self, wr: &impl OneSided) -> bool {
+        let (engine, mut state) = self.lock();
+        state.post_one_sided::<READ>(self.qpn, wr, engine)
     }
 
     /// Posts a SEND and writes it at once, the short way. Returns false, with nothing done, where
     /// it is to be posted as all others are.
-    #[inline(never)]
+    #[inline(always)]
     #[must_use]
-    pub fn post_two_sided(&self, wr: &TwoSided) -> bool {
-        let (engine, mut guard) = self.lock();
-        let state = &mut *guard;
-        let Some((ring, qp, core)) = state.short_way(self.qpn) else {
-            return false;
+    pub fn post_two_sided(&self, wr: &impl Request) -> bool {
+        let engine = self.engine();
+        let Some(mut state) = hurry(&engine.state) else {
+            return self.lock_two_sided(wr);
         };
-        if !ring.post_plain(qp, wr, core) {
-            return false;
+        let owed = match state.post_two_sided(self.qpn, wr, engine) {
+            None => return false,
+            Some(owed) => owed,
+        };
+        drop(state);
+        if owed {
+            self.shared.mind_unanswered(engine);
         }
-        ring.tell_posted(core);
-        state.note_posted();
-        let mut deadline = state.timers.next();
-        // Who sleeps without a limit is to look at the peer now and then, from now on.
-        if !std::mem::replace(&mut state.unanswered, true) {
-            deadline = earlier(deadline, Some(state.look_at));
-        }
-        engine.note_call();
-        let errands = !state.errands.is_empty();
-        drop(guard);
-        self.shared().mind(deadline, errands);
         true
+    }
+
+    /// As [`Qp::post_two_sided`], where the lock does not favour this thread.
+    #[cold]
+    #[inline(never)]
+    fn lock_two_sided(&self, wr: &impl Request) -> bool {
+        let (engine, mut state) = self.lock();
+        let posted = state.post_two_sided(self.qpn, wr, engine);
+        drop(state);
+        if posted == Some(true) {
+            self.shared.mind_unanswered(engine);
+        }
+        posted.is_some()
     }
 
     /// Posts sends in order, and starts them (`ibv_post_send(3)`). On an error those before it are
@@ -144,6 +155,32 @@ impl Qp {
         outcome
     }
 
+    /// Posts a receive of one range, the short way. Returns false, with nothing done, where it is
+    /// to be posted as all others are.
+    #[must_use]
+    pub fn post_recv_range(&self, wr_id: u64, range: Sge) -> bool {
+        self.put_recv_range(&mut self.lock().1, wr_id, range)
+    }
+
+    /// As [`Qp::post_recv_range`], and only if the endpoint's lock favours this thread. Calls
+    /// nothing.
+    #[inline(always)]
+    #[must_use]
+    pub fn hurry_recv_range(&self, wr_id: u64, range: Sge) -> bool {
+        match hurry(&self.engine().state) {
+            Some(mut state) => self.put_recv_range(&mut state, wr_id, range),
+            None => false,
+        }
+    }
+
+    #[inline(always)]
+    fn put_recv_range(&self, state: &mut State, wr_id: u64, range: Sge) -> bool {
+        match state.qps.place_mut(self.qpn) {
+            Some(entry) => entry.qp.post_recv_range(wr_id, range),
+            None => false,
+        }
+    }
+
     /// Posts receives in order (`ibv_post_recv(3)`). On an error those before it are posted.
     ///
     /// # Errors
@@ -180,10 +217,58 @@ impl State {
         }
     }
 
+    /// See [`Qp::post_one_sided`].
+    #[inline(always)]
+    fn post_one_sided<const READ: bool>(
+        &mut self,
+        qpn: u32,
+        wr: &impl OneSided,
+        engine: &Engine,
+    ) -> bool {
+        let Some((ring, qp, core)) = self.short_way(qpn) else {
+            return false;
+        };
+        if !ring.post_one_sided::<READ>(qp, wr, core) {
+            return false;
+        }
+        // It is complete at once, so nobody has anything to mind for it afterwards.
+        self.note_posted();
+        engine.note_call();
+        true
+    }
+
+    /// See [`Qp::post_two_sided`]. Returns `None` where that is false, else whether
+    /// [`Shared::mind_unanswered`] is to follow.
+    #[inline(always)]
+    fn post_two_sided(&mut self, qpn: u32, wr: &impl Request, engine: &Engine) -> Option<bool> {
+        let (ring, qp, core) = self.short_way(qpn)?;
+        if !ring.post_plain(qp, wr, core) {
+            return None;
+        }
+        ring.tell_one(core);
+        self.note_posted();
+        engine.note_call();
+        Some(!std::mem::replace(&mut self.unanswered, true))
+    }
+
     /// Something was posted: what it brings is looked for patiently.
     #[inline(always)]
     fn note_posted(&mut self) {
         self.fruitless = 0;
         self.spin.end();
+    }
+}
+
+impl Shared {
+    /// Something is unanswered that nothing was before: who sleeps without a limit is to look at
+    /// the peer now and then, from now on.
+    #[cold]
+    #[inline(never)]
+    fn mind_unanswered(&self, engine: &Engine) {
+        let state = engine.state.lock();
+        let deadline = earlier(state.timers.next(), Some(state.look_at));
+        let errands = !state.errands.is_empty();
+        drop(state);
+        self.mind(deadline, errands);
     }
 }

@@ -118,7 +118,7 @@ impl Shared for Memory {
         self.ring.is_peer_leaving()
     }
 
-    #[inline]
+    #[inline(always)]
     fn tell(&mut self, news: News) -> bool {
         let Memory {
             ring,
@@ -133,12 +133,9 @@ impl Shared for Memory {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn events(news: News) -> Attention {
-    let event = |is, event| if is { event } else { Attention::HOT };
-    event(news.data, Attention::DATA)
-        .and(event(news.ack, Attention::ACK))
-        .and(event(news.room, Attention::ROOM))
+    Attention::of(news.data, news.ack, news.room)
 }
 
 #[inline]

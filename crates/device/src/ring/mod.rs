@@ -6,9 +6,11 @@
 mod local;
 mod memory;
 mod short;
+mod take;
 mod transmit;
 
-pub use short::{OneSided, TwoSided};
+pub(crate) use short::TwoSided;
+pub use short::{OneSided, Request};
 pub(crate) use transmit::{transmit, transmit_short};
 
 use std::sync::Arc;
@@ -60,8 +62,9 @@ pub(crate) struct RingLink {
     posted: u64,
     /// The peer's memory, as far as it is mapped.
     direct: Direct,
-    /// The program's own, as it was used last.
+    /// The program's own, as it was sent from or used directly last, and received into.
     local: Local,
+    received: Local,
     /// The broker must be told when the queue pair fails: the peer is outside the trust boundary,
     /// and holds descriptors.
     to_withdraw: bool,
@@ -89,6 +92,7 @@ impl RingLink {
         Ok(RingLink {
             direct: Direct::new(peer.mrs.clone(), with.peer_qpn),
             local: Local::default(),
+            received: Local::default(),
             to_withdraw: !with.trusted,
             link: Link::new(with.rq_psn, side == Side::B),
             memory: Memory {
@@ -168,17 +172,6 @@ impl RingLink {
     /// tell.
     pub fn take_last_ack(&mut self, qp: &mut Bound<'_, Core>) {
         self.link.take_last_ack(&mut self.memory, qp);
-    }
-
-    /// Takes messages and acknowledgments that have come, the shortest way ([`Link::take_plain`]).
-    #[inline(always)]
-    pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core, waited: bool) -> bool {
-        let RingLink { link, memory, .. } = self;
-        let mut bound = qp.bind(core);
-        if !memory.is_ready() {
-            return link.take_ack_word(memory, &mut bound).unwrap_or(false);
-        }
-        link.take_plain(memory, &mut bound, waited)
     }
 
     /// Whether a record seems to have come.

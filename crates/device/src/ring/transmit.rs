@@ -8,12 +8,13 @@ use causeway_proto::host::{Host, Memory as _, Tally};
 use causeway_proto::qp::{Bound, PLAIN_INLINE, PlainPayload, PlainSend, Qp};
 use causeway_proto::ring::{CHUNK, LAST, Link, SHORT, flags_of, kind};
 use causeway_proto::trp::{Budget, RETRY_FLOOR};
-use causeway_proto::types::{QpState, SendFlags};
+use causeway_proto::types::{QpState, SendFlags, Sge};
 use causeway_shm::layout::{SHORT_BODY, SHORT_WORDS};
 
 use super::memory::Memory;
-use super::{RingLink, TwoSided, count_direct};
+use super::{Request, RingLink, count_direct};
 use crate::clock::Now;
+use crate::copy::copy_short;
 use crate::core::Core;
 use crate::direct::{Direct, Reaching};
 use crate::qp_entry::QpEntry;
@@ -97,72 +98,156 @@ impl RingLink {
     /// only thing to send, and nothing is out of the ordinary: the shortest way from a work request
     /// to the peer. Returns false, with nothing done, where it is to go the way of all others. It
     /// is queued behind its writing: nobody looks at the queue before the endpoint's lock is given
-    /// back, and the peer need not wait for it. [`RingLink::tell_posted`] follows.
+    /// back, and the peer need not wait for it. The peer is to be told, at once
+    /// ([`RingLink::tell_one`]) or of several ([`RingLink::note_posted`]).
     #[inline(always)]
-    pub fn post_plain(&mut self, qp: &mut Qp, wr: &TwoSided, core: &Core) -> bool {
+    pub fn post_plain(&mut self, qp: &mut Qp, wr: &impl Request, core: &Core) -> bool {
+        let (flags, length) = (wr.flags(), wr.length());
+        let others = SendFlags::SOLICITED | SendFlags::FENCE | SendFlags::INLINE;
+        // From one byte on.
+        if flags.intersects(others) || length.wrapping_sub(1) as usize >= SHORT_BODY {
+            return self.post_other(qp, wr, core);
+        }
         let seq = self.link.next_request();
-        let plain = !wr.flags.intersects(SendFlags::SOLICITED | SendFlags::FENCE);
-        if !plain || !self.link.is_plain() || !qp.takes_plain(wr.len, wr.is_inline(), seq) {
+        if !self.link.is_plain() || !qp.takes_plain(length, false, seq) {
             return false;
         }
-        let pd = qp.config().pd;
-        let len = wr.len as usize;
-        let written = if len <= SHORT_BODY {
-            self.write_short_message(pd, wr, core)
-        } else if len <= CHUNK {
-            self.write_long_message(pd, wr, core)
-        } else {
-            None
+        let (addr, lkey) = (wr.addr(), wr.lkey());
+        let key = (qp.config().pd, lkey);
+        let Ok(at) = self.local.find(&core.mrs, key, (addr, length), false) else {
+            return false;
         };
-        let Some(payload) = written else {
+        let written = match length <= 8 {
+            true => self.write_word(at as *const u8, length, seq),
+            false => self.write_words(at as *const u8, length, seq),
+        };
+        if !written {
+            return false;
+        }
+        let range = Sge { addr, length, lkey };
+        qp.post_plain(
+            PlainSend {
+                wr_id: wr.wr_id(),
+                flags,
+                len: length,
+                payload: PlainPayload::Range(range),
+            },
+            seq,
+        );
+        self.link.wrote_request();
+        true
+    }
+
+    /// As [`RingLink::post_plain`] of a message that is inline, empty, or takes several lines.
+    #[inline(never)]
+    fn post_other(&mut self, qp: &mut Qp, wr: &impl Request, core: &Core) -> bool {
+        let (seq, flags) = (self.link.next_request(), wr.flags());
+        let range = Sge {
+            addr: wr.addr(),
+            length: wr.length(),
+            lkey: wr.lkey(),
+        };
+        let inline = flags.contains(SendFlags::INLINE);
+        let plain = !flags.intersects(SendFlags::SOLICITED | SendFlags::FENCE);
+        if !plain || !self.link.is_plain() || !qp.takes_plain(range.length, inline, seq) {
+            return false;
+        }
+        let payload = if inline {
+            self.write_inline_message(range).map(PlainPayload::Inline)
+        } else if range.length == 0 {
+            self.write_empty_message(range)
+        } else {
+            self.write_long_message(qp.config().pd, range, core)
+        };
+        let Some(payload) = payload else {
             return false;
         };
         let send = PlainSend {
-            wr_id: wr.wr_id,
-            flags: wr.flags,
-            len: wr.len,
+            wr_id: wr.wr_id(),
+            flags,
+            len: range.length,
             payload,
         };
         qp.post_plain(send, seq);
         self.link.wrote_request();
-        self.posted += 1;
         true
     }
 
-    /// Writes a message that one line of the ring holds.
-    #[inline(always)]
-    fn write_short_message(&mut self, pd: u32, wr: &TwoSided, core: &Core) -> Option<PlainPayload> {
-        let seq = self.link.next_request();
-        let slot = self.memory.ring.tx.reserve_short().ok()??;
-        let mut bytes = [0; SHORT_BODY];
-        let body = &mut bytes[..wr.len as usize];
-        if wr.is_inline() {
-            // SAFETY: the program says that it may be read (ibv_post_send(3)).
-            unsafe { std::ptr::copy_nonoverlapping(wr.at(), body.as_mut_ptr(), body.len()) };
-        } else if !body.is_empty() {
-            core.read_local(pd, wr.lkey, wr.addr, body.into()).ok()?;
+    /// Writes a message of up to 8 bytes of registered memory, found at `at`. Returns whether there
+    /// was room, and memory. Not in line: what is needed afterwards would lie in memory meanwhile,
+    /// since there are not registers enough.
+    #[inline(never)]
+    fn write_word(&mut self, at: *const u8, len: u32, seq: u64) -> bool {
+        let Ok(Some(slot)) = self.memory.ring.tx.reserve_short() else {
+            return false;
+        };
+        let mut word = [0_u64];
+        let len = len as usize;
+        // SAFETY: the bytes are inside a registered region; the word has room for so many.
+        let copied = unsafe { copy_short(word.as_mut_ptr().cast(), at, len) }.is_ok();
+        if copied {
+            slot.publish(kind::MESSAGE, LAST, seq, word, len);
         }
-        let words = words(&bytes);
-        slot.publish(kind::MESSAGE, LAST, seq, words, wr.len as usize);
-        Some(match wr.is_inline() {
-            true => PlainPayload::Inline(words),
-            false => PlainPayload::Range(wr.range()),
-        })
+        copied
     }
 
-    /// As [`RingLink::write_short_message`], where it takes several lines.
-    fn write_long_message(&mut self, pd: u32, wr: &TwoSided, core: &Core) -> Option<PlainPayload> {
-        if wr.is_inline() {
+    /// As [`RingLink::write_word`], of as many bytes as one line of the ring holds.
+    #[inline(never)]
+    fn write_words(&mut self, at: *const u8, len: u32, seq: u64) -> bool {
+        let Ok(Some(slot)) = self.memory.ring.tx.reserve_short() else {
+            return false;
+        };
+        let mut words = [0; SHORT_WORDS];
+        let len = (len as usize).min(SHORT_BODY);
+        // SAFETY: as in `write_word`.
+        let copied = unsafe { copy_short(words.as_mut_ptr().cast(), at, len) }.is_ok();
+        if copied {
+            slot.publish(kind::MESSAGE, LAST, seq, words, len);
+        }
+        copied
+    }
+
+    /// Writes a message of no bytes.
+    fn write_empty_message(&mut self, from: Sge) -> Option<PlainPayload> {
+        let seq = self.link.next_request();
+        let slot = self.memory.ring.tx.reserve_short().ok()??;
+        slot.publish::<0>(kind::MESSAGE, LAST, seq, [], 0);
+        Some(PlainPayload::Range(from))
+    }
+
+    /// Writes an inline message that one line of the ring holds. Returns its bytes.
+    fn write_inline_message(&mut self, from: Sge) -> Option<[u64; SHORT_WORDS]> {
+        let (seq, len) = (self.link.next_request(), from.length as usize);
+        if len > SHORT_BODY {
             return None;
         }
-        let (seq, len) = (self.link.next_request(), wr.len as usize);
+        let slot = self.memory.ring.tx.reserve_short().ok()??;
+        let at = std::ptr::with_exposed_provenance::<u8>(from.addr as usize);
+        let mut words = [0; SHORT_WORDS];
+        // SAFETY: the program says that they may be read (ibv_post_send(3)), and there is room.
+        unsafe { std::ptr::copy_nonoverlapping(at, words.as_mut_ptr().cast(), len) };
+        slot.publish(kind::MESSAGE, LAST, seq, words, len);
+        Some(words)
+    }
+
+    /// Writes a message of registered memory that takes several lines.
+    fn write_long_message(&mut self, pd: u32, from: Sge, core: &Core) -> Option<PlainPayload> {
+        let (seq, len) = (self.link.next_request(), from.length as usize);
+        if len > CHUNK {
+            return None;
+        }
         let mut slot = self.memory.ring.tx.reserve(len, len).ok()??;
         // SAFETY: the slot's body is ours to write until it is committed.
         let out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), len) };
-        core.read_local(pd, wr.lkey, wr.addr, out).ok()?;
+        core.read_local(pd, from.lkey, from.addr, out).ok()?;
         slot.commit(kind::MESSAGE, LAST, seq, len);
         self.memory.ring.tx.publish();
-        Some(PlainPayload::Range(wr.range()))
+        Some(PlainPayload::Range(from))
+    }
+
+    /// A message was written as it was posted; [`RingLink::tell_posted`] follows.
+    pub fn note_posted(&mut self) {
+        self.posted += 1;
     }
 
     /// Tells the peer of what was written as it was posted.
@@ -175,7 +260,15 @@ impl RingLink {
         }
     }
 
+    /// Tells the peer of the one message that was written as it was posted.
+    #[inline(always)]
+    pub fn tell_one(&mut self, core: &Core) {
+        core.tally(Tally::Written, 1);
+        self.tell_published(core);
+    }
+
     /// Tells the peer of the records published, which carry the acknowledgment.
+    #[inline(always)]
     fn tell_published(&mut self, core: &Core) {
         if self.link.tell_published(&mut self.memory) {
             core.tally(Tally::Woken, 1);

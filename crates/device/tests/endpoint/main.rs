@@ -10,6 +10,7 @@ mod engines;
 mod memory;
 mod parting;
 mod peer;
+mod shorts;
 mod side;
 mod silent;
 mod tables;

@@ -60,6 +60,7 @@ impl Qp {
     /// [`Qp::run_direct`] before it is sent.
     pub fn set_direct(&mut self, direct: bool) {
         self.direct = direct;
+        self.set_gates();
     }
 
     /// Whether a work request must not be sent, because it may go, or will, directly.
@@ -87,12 +88,10 @@ impl Qp {
     #[must_use]
     pub fn takes_short(&self, read: bool, inline: bool, len: u32) -> bool {
         let cap = &self.config.cap;
-        self.direct
-            && self.attr.state == QpState::Rts
+        self.gates.direct
             && self.sq.is_empty()
             && !self.trails()
             && self.sq.used() < cap.max_send_wr
-            && cap.max_send_sge > 0
             && (!inline || (!read && len <= cap.max_inline_data))
             && (!read || (self.attr.max_rd_atomic > 0 && self.config.service == Service::Rc))
     }
@@ -107,8 +106,22 @@ impl Qp {
         len: u32,
     ) {
         self.sq.pass();
-        let signaled = self.signaled(flags);
-        self.succeed(host, (wr_id, opcode), signaled, len);
+        if self.signaled(flags) {
+            self.complete_passed(host, (wr_id, opcode), len);
+        } else {
+            host.succeeded_silently(len);
+        }
+    }
+
+    /// The completion of a work request that passed. Apart, for those that have none.
+    #[inline(never)]
+    fn complete_passed<H: Host>(
+        &mut self,
+        host: &mut H,
+        (wr_id, opcode): (u64, WcOpcode),
+        len: u32,
+    ) {
+        self.complete_send(host, wr_id, opcode, WcStatus::Success, len);
     }
 
     /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its

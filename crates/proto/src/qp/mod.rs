@@ -13,6 +13,7 @@ mod datagram;
 mod direct;
 #[cfg(test)]
 mod direct_tests;
+mod gates;
 mod headers;
 mod local;
 #[cfg(test)]
@@ -23,6 +24,7 @@ mod modify_tests;
 mod plain;
 #[cfg(test)]
 mod plain_tests;
+mod recvq;
 mod requester;
 mod responder;
 mod rnr;
@@ -41,8 +43,6 @@ pub use modify::AttrError;
 pub use plain::{PLAIN_INLINE, PlainPayload, PlainSend};
 pub use rnr::rnr_time;
 
-use std::collections::VecDeque;
-
 use crate::bytes::Bytes;
 use crate::host::{Host, Tally, Via};
 use crate::time::Instant;
@@ -53,6 +53,8 @@ use crate::types::{
 use crate::ulp::{Nak, SegMeta, Space, Ulp, Verdict};
 use crate::unit::{Frame, Unit};
 use answers::Answers;
+use gates::Gates;
+use recvq::RecvQueue;
 use responder::Responder;
 use sendq::SendQueue;
 
@@ -90,9 +92,10 @@ pub struct Qp {
     config: QpConfig,
     attr: QpAttr,
     sq: SendQueue,
-    rq: VecDeque<RecvWr>,
+    rq: RecvQueue,
     /// Receives posted whose completion the program has not polled yet; they occupy the queue.
     rq_used: u32,
+    gates: Gates,
     responder: Responder,
     answers: Answers,
     /// One-sided work requests may be carried out directly.
@@ -128,8 +131,9 @@ impl Qp {
             config,
             attr: QpAttr::default(),
             sq: SendQueue::default(),
-            rq: VecDeque::new(),
+            rq: RecvQueue::default(),
             rq_used: 0,
+            gates: Gates::default(),
             responder: Responder::default(),
             answers: Answers::default(),
             direct: false,
@@ -268,7 +272,7 @@ impl Qp {
             return Err(PostError::Full);
         }
         self.rq_used += 1;
-        self.rq.push_back(wr);
+        self.rq.push(wr);
         if self.attr.state == QpState::Err {
             self.flush_recvs(host);
         }
@@ -277,12 +281,13 @@ impl Qp {
 
     /// The program has polled a completion of the send queue: its work request, and the unsignaled
     /// ones before it, leave the queue. `places` is what [`Host::complete_send`] was told.
-    #[inline]
+    #[inline(always)]
     pub fn release_send(&mut self, places: u32) {
         self.sq.release(places);
     }
 
     /// The program has polled a completion of the receive queue.
+    #[inline(always)]
     pub fn release_recv(&mut self) {
         if !self.config.srq {
             self.rq_used = self.rq_used.saturating_sub(1);
@@ -383,7 +388,7 @@ impl Qp {
         if self.attr.state == QpState::Err {
             return;
         }
-        self.attr.state = QpState::Err;
+        self.set_state(QpState::Err);
         self.flush_sends(host);
         if let Some(current) = self.responder.take_current() {
             self.complete_recv_error(host, current, WcStatus::WrFlushErr);
@@ -403,12 +408,12 @@ impl Qp {
     }
 
     fn flush_recvs<H: Host>(&mut self, host: &mut H) {
-        while let Some(wr) = self.rq.pop_front() {
+        while let Some(wr) = self.rq.pop() {
             self.complete_recv_error(host, wr.wr_id, WcStatus::WrFlushErr);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn complete_send<H: Host>(
         &mut self,
         host: &mut H,
@@ -518,6 +523,7 @@ impl<H: Host> Ulp for Bound<'_, H> {
         }
     }
 
+    #[inline(always)]
     fn acked(&mut self, space: Space, upto: u64) {
         match space {
             Space::Request => {

@@ -198,7 +198,7 @@ impl Qp {
                 self.enter_error(host);
             }
             _ => {
-                self.attr.state = to;
+                self.set_state(to);
                 if to == QpState::Sqd {
                     self.note_drained(host);
                 }
@@ -218,6 +218,7 @@ impl Qp {
         self.responder = super::Responder::default();
         self.answers = super::Answers::default();
         self.attr = QpAttr::default();
+        self.set_state(QpState::Reset);
     }
 
     fn store(&mut self, new: &QpAttr, mask: M) {

@@ -5,11 +5,10 @@
 //! their own, before all others of the send queue, and become like those ([`SendWqe`]) only when
 //! something is to be done with one that is not to complete it.
 
-use std::collections::VecDeque;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::sendq::{Runs, SendWqe, Way};
+use crate::flat::Flat;
 use crate::types::{Payload, SendFlags, SendOp, SendWr, Sge};
 
 /// Most bytes of an inline message that is plain.
@@ -26,8 +25,14 @@ pub enum PlainPayload {
     Inline([u64; INLINE_WORDS]),
 }
 
+impl Default for PlainPayload {
+    fn default() -> Self {
+        PlainPayload::Range(Sge::default())
+    }
+}
+
 /// A plain send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlainSend {
     /// The program's name for it.
     pub wr_id: u64,
@@ -76,7 +81,7 @@ impl PlainSend {
 /// Plain sends that follow each other, in segments and messages too.
 #[derive(Debug, Default)]
 pub(super) struct PlainSends {
-    queue: VecDeque<PlainSend>,
+    queue: Flat<PlainSend>,
     /// The oldest one's segment and message.
     seq: u64,
     msn: u32,
@@ -119,7 +124,7 @@ impl PlainSends {
         if self.is_empty() {
             (self.seq, self.msn) = (seq, msn);
         }
-        self.queue.push_back(send);
+        self.queue.push(send);
     }
 
     /// Takes the oldest, if its segment is below `upto`.
@@ -128,7 +133,7 @@ impl PlainSends {
         if self.seq >= upto {
             return None;
         }
-        let send = self.queue.pop_front()?;
+        let send = self.queue.pop()?;
         self.seq += 1;
         self.msn = self.msn.wrapping_add(1);
         Some(send)

@@ -153,8 +153,7 @@ impl Qp {
             true => len <= cap.max_inline_data,
             false => cap.max_send_sge > 0,
         };
-        fits && self.config.service == Service::Rc
-            && self.attr.state == QpState::Rts
+        fits && self.gates.sends
             && self.sq.takes_plain(seq)
             && self.sq.used() < cap.max_send_wr
             && !self.answers.is_due()
@@ -342,7 +341,7 @@ impl Qp {
         Some(plan.meta(seq))
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn requests_acked<H: Host>(&mut self, upto: u64, host: &mut H) {
         if upto > self.sq.acked {
             self.sq.acked = upto;
@@ -351,13 +350,13 @@ impl Qp {
     }
 
     /// Completes the oldest work requests while they are done.
-    #[inline]
+    #[inline(always)]
     fn retire<H: Host>(&mut self, host: &mut H) {
         while let Some(send) = self.sq.pop_plain() {
             let signaled = self.signaled(send.flags);
             self.succeed(host, (send.wr_id, WcOpcode::Send), signaled, send.len);
         }
-        if self.sq.front().is_some() || self.attr.state == QpState::Sqd {
+        if self.sq.has_front() || self.attr.state == QpState::Sqd {
             self.retire_others(host);
         }
     }

@@ -1,13 +1,12 @@
 //! The responder half: places and executes what the peer asks for.
 
-use std::collections::VecDeque;
-
 use super::Qp;
 use super::answers::Answer;
+use super::recvq::RecvQueue;
 use super::segments::scatter;
 use crate::bytes::Bytes;
 use crate::host::Host;
-use crate::types::{QpEvent, QpState, RecvWr, Service, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::types::{QpEvent, QpState, RecvWr, Service, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
 use crate::unit::Unit;
 
@@ -31,7 +30,7 @@ pub(super) struct Responder {
     pub(super) send_msn: u32,
     /// The WRITE under way or just done: number of its first unit, of the next, bytes placed.
     write: Option<(u64, u64, u32)>,
-    established: bool,
+    pub(super) established: bool,
     /// The message of an unreliable connection that is being dropped, by its first unit.
     pub(super) dropping: Option<u64>,
     pub(super) late_refusal: Option<(u64, Nak)>,
@@ -92,32 +91,39 @@ impl Qp {
     /// shortest way to its completion. Returns false, with nothing done, where that must look.
     #[inline(always)]
     pub fn receive_plain<H: Host>(&mut self, body: Bytes<'_>, host: &mut H) -> bool {
-        let plain = self.attr.state == QpState::Rts
-            && self.responder.established
-            && self.responder.current.is_none()
-            && self.config.service == Service::Rc
-            && !self.config.srq;
-        let Some(wr) = self.rq.front() else {
+        let Some((wr_id, range)) = self.takes_message(length(&body)) else {
             return false;
         };
-        let [sge] = wr.sges.as_slice() else {
-            return false;
-        };
-        if !plain || body.is_empty() || body.len() > sge.length as usize {
-            return false;
+        let placed = host.write_local(self.config.pd, range.lkey, range.addr, body);
+        if placed.is_ok() {
+            self.took_message(host, wr_id, length(&body));
         }
-        let pd = self.config.pd;
-        if host.write_local(pd, sge.lkey, sge.addr, body).is_err() {
-            return false;
-        }
+        placed.is_ok()
+    }
+
+    /// The receive that a SEND without options, of `len` bytes, the next of its queue pair, can be
+    /// placed into at once: its name and its only range. `None` where there is more to look at.
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_message(&self, len: u32) -> Option<(u64, Sge)> {
+        let (wr_id, range) = self.rq.front_range()?;
+        // From one byte on.
+        let fits = len.wrapping_sub(1) < range.length;
+        let takes = fits && self.gates.messages && self.responder.current.is_none();
+        takes.then_some((wr_id, *range))
+    }
+
+    /// Completes the receive that [`Qp::takes_message`] has shown, into which a message of `len`
+    /// bytes was placed.
+    #[inline(always)]
+    pub fn took_message<H: Host>(&mut self, host: &mut H, wr_id: u64, len: u32) {
         let wc = Wc {
-            byte_len: length(&body),
-            ..self.blank_wc(wr.wr_id, WcOpcode::Recv, WcStatus::Success)
+            byte_len: len,
+            ..self.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
         };
-        self.rq.pop_front();
+        self.rq.drop_range();
         self.responder.send_msn = self.responder.send_msn.wrapping_add(1);
         host.complete_recv(self.config.qpn, wc, false);
-        true
     }
 
     pub(super) fn execute<H: Host>(
@@ -218,6 +224,7 @@ impl Qp {
             return;
         }
         self.responder.established = true;
+        self.set_gates();
         if self.attr.state == QpState::Rtr {
             host.event(self.config.qpn, QpEvent::CommEstablished);
         }
@@ -242,9 +249,8 @@ impl Qp {
                     let end = u64::from(offset) + body.len() as u64;
                     let fits = end <= current.capacity;
                     let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
-                    let placed = |(wr, pd): (&RecvWr, u32)| {
-                        scatter(host, pd, &wr.sges, offset, body).is_ok()
-                    };
+                    let placed =
+                        |(sges, pd): (&[Sge], u32)| scatter(host, pd, sges, offset, body).is_ok();
                     if fits && wr.is_some_and(placed) {
                         current.placed = current.placed.saturating_add(length(&body));
                         Ok(Verdict::Placed)
@@ -293,7 +299,7 @@ impl Qp {
         if self.config.srq {
             host.peek_srq(self.config.qpn)
         } else {
-            self.rq.front().map(RecvWr::capacity)
+            self.rq.front().map(|(_, sges)| capacity(sges))
         }
     }
 
@@ -304,7 +310,7 @@ impl Qp {
             let left = self.responder.from_srq.take();
             left.or_else(|| host.pop_srq(self.config.qpn))
         } else {
-            self.rq.pop_front().map(|wr| (wr, self.config.pd))
+            self.rq.pop().map(|wr| (wr, self.config.pd))
         }
     }
 
@@ -328,17 +334,17 @@ impl Qp {
                 self.responder.from_srq = host.pop_srq(self.config.qpn);
             }
             let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
-            let Some((wr, _)) = wr else {
+            let Some((sges, _)) = wr else {
                 return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
             };
             self.responder.current = Some(Current {
-                capacity: wr.capacity(),
+                capacity: capacity(sges),
                 first: meta.first,
                 placed: 0,
             });
         }
         let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
-        let (Some(current), Some((wr, pd))) = (&mut self.responder.current, wr) else {
+        let (Some(current), Some((sges, pd))) = (&mut self.responder.current, wr) else {
             return Err(Nak::InvalidRequest);
         };
         let len = length(&body);
@@ -349,7 +355,7 @@ impl Qp {
         if end > current.capacity {
             return Err(self.fail_recv(WcStatus::LocLenErr, Nak::InvalidRequest, host));
         }
-        if scatter(host, pd, &wr.sges, send.offset, body).is_err() {
+        if scatter(host, pd, sges, send.offset, body).is_err() {
             return Err(self.fail_recv(WcStatus::LocProtErr, Nak::RemoteOperation, host));
         }
         current.placed = current.placed.saturating_add(len);
@@ -374,15 +380,14 @@ impl Qp {
         if meta.seq != meta.first || send.offset != 0 || send.msn != expected {
             return Err(Nak::InvalidRequest);
         }
-        let Some(wr) = self.rq.front() else {
+        let Some((wr_id, sges)) = self.rq.front() else {
             return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
         };
         let len = length(&body);
-        let wr_id = wr.wr_id;
-        let failed = if u64::from(len) > wr.capacity() {
+        let failed = if u64::from(len) > capacity(sges) {
             Some((WcStatus::LocLenErr, Nak::InvalidRequest))
         } else {
-            let placed = scatter(host, self.config.pd, &wr.sges, 0, body);
+            let placed = scatter(host, self.config.pd, sges, 0, body);
             placed
                 .err()
                 .map(|_| (WcStatus::LocProtErr, Nak::RemoteOperation))
@@ -392,7 +397,7 @@ impl Qp {
         {
             return Err(nak);
         }
-        self.rq.pop_front();
+        self.rq.pop();
         if let Some((status, nak)) = failed {
             self.complete_recv_error(host, wr_id, status);
             return Err(nak);
@@ -462,9 +467,7 @@ impl Qp {
         if let Some((wr, _)) = self.responder.from_srq.take() {
             return Some(wr.wr_id);
         }
-        let wr_id = self.rq.front()?.wr_id;
-        self.rq.pop_front();
-        Some(wr_id)
+        self.rq.pop().map(|wr| wr.wr_id)
     }
 
     fn take_immediate<H: Host>(
@@ -510,17 +513,22 @@ struct Send {
     imm: Option<u32>,
 }
 
-/// The receive that a SEND is placed into, and the protection domain that its entries are checked
-/// against: one that came from an SRQ, or the first of the queue pair's own, in domain `pd`.
+/// The ranges that a SEND is placed into, and the protection domain that they are checked against:
+/// those of a receive that came from an SRQ, or of the queue pair's own first one, in domain `pd`.
 fn receiving<'a>(
     from_srq: &'a Option<(RecvWr, u32)>,
-    rq: &'a VecDeque<RecvWr>,
+    rq: &'a RecvQueue,
     pd: u32,
-) -> Option<(&'a RecvWr, u32)> {
+) -> Option<(&'a [Sge], u32)> {
     match from_srq {
-        Some((wr, pd)) => Some((wr, *pd)),
-        None => rq.front().map(|wr| (wr, pd)),
+        Some((wr, pd)) => Some((&wr.sges, *pd)),
+        None => rq.front().map(|(_, sges)| (sges, pd)),
     }
+}
+
+/// Bytes that a scatter list has room for.
+fn capacity(sges: &[Sge]) -> u64 {
+    sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
 fn length(body: &Bytes<'_>) -> u32 {

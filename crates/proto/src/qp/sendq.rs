@@ -91,8 +91,11 @@ pub(super) struct SendWqe {
     pub placed: Option<(u32, u32)>,
 }
 
-/// The send queue.
+/// The send queue. In this order: of two numbers side by side that are counted up together,
+/// compilers make one load of twice the width, and such a load waits until the stores that it spans
+/// are in the cache.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct SendQueue {
     /// Plain sends that are under way. The others are behind them.
     plain: PlainSends,
@@ -105,9 +108,7 @@ pub(super) struct SendQueue {
     pub reads_out: u32,
     /// Work requests that occupy the queue: posted, less those released by polling.
     used: u32,
-    /// Unreported work requests since the last completion. Not as wide as `used`: both are counted
-    /// up together, which compilers make one load of twice the width of, and such a load waits
-    /// until the stores that it spans are in the cache.
+    /// Unreported work requests since the last completion.
     since_completion: u64,
     /// Next untagged message sequence numbers of queues 0 and 1 (RFC 5040 section 5.1: from 1).
     pub send_msn: u32,
@@ -228,14 +229,14 @@ impl SendQueue {
 
     /// A completion is queued for the work request just popped. Returns how many places in the
     /// queue are free again once it is polled.
-    #[inline]
+    #[inline(always)]
     pub fn completed(&mut self) -> u32 {
         // Never more than the queue has places.
         std::mem::take(&mut self.since_completion) as u32
     }
 
     /// A completion was polled that frees so many places.
-    #[inline]
+    #[inline(always)]
     pub fn release(&mut self, places: u32) {
         self.used = self.used.saturating_sub(places);
     }
@@ -254,6 +255,12 @@ impl SendQueue {
     pub fn newest_len(&self) -> u32 {
         let plain = self.plain.newest().map_or(0, |send| send.len);
         self.wqes.back().map_or(plain, |wqe| wqe.len)
+    }
+
+    /// Whether the oldest is there, and is not plain.
+    #[inline(always)]
+    pub fn has_front(&self) -> bool {
+        !self.wqes.is_empty() && self.plain.is_empty()
     }
 
     /// The oldest, if it is not plain.

@@ -58,7 +58,7 @@ impl Qp {
         if self.attr.state == QpState::Err {
             return;
         }
-        self.attr.state = QpState::Sqe;
+        self.set_state(QpState::Sqe);
         self.flush_sends(host);
         self.sq.halted = false;
     }

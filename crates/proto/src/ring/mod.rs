@@ -11,6 +11,7 @@ mod receive;
 mod shared;
 mod transmit;
 
+pub use receive::is_enough;
 pub use shared::{Corrupt, DIRECT, LAST, News, Record, Shared, Slot, kind};
 pub use transmit::{CHUNK, SHORT, SHORT_BODY, flags_of};
 
@@ -65,18 +66,22 @@ pub struct Link {
     ack_untold: bool,
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
+    /// See [`Link::is_plain`].
+    plain: bool,
 }
 
 impl Link {
     /// A side that expects requests numbered from `rq_psn`. `joined`: the peer is there.
     #[must_use]
     pub fn new(rq_psn: u32, joined: bool) -> Self {
-        Link {
+        let mut link = Link {
             expected: u64::from(rq_psn),
             first: u64::from(rq_psn),
             joined,
             ..Link::default()
-        }
+        };
+        link.set_gate();
+        link
     }
 
     /// Begins to send requests, numbered from `sq_psn`.
@@ -108,6 +113,7 @@ impl Link {
     /// The peer does not answer, or has broken the ring.
     pub fn give_up(&mut self, ulp: &mut impl Ulp) {
         self.gone = true;
+        self.set_gate();
         ulp.lost();
     }
 
@@ -148,12 +154,19 @@ impl Link {
     }
 
     /// The peer's queue pair has taken its side, as somebody says, or a sign of it.
-    #[inline]
+    #[inline(always)]
     pub fn peer_joined(&mut self) {
+        if !self.plain {
+            self.join();
+        }
+    }
+
+    fn join(&mut self) {
         self.joined = true;
         if !self.deserted {
             self.give_up_at = None;
         }
+        self.set_gate();
     }
 
     /// The peer's process is dead.
@@ -161,6 +174,7 @@ impl Link {
         self.gone = true;
         self.joined = true;
         self.give_up_at = None;
+        self.set_gate();
     }
 
     /// The peer's process has exited. A NIC would say nothing of that, but let sends fail: so this
@@ -185,9 +199,19 @@ impl Link {
     }
 
     /// Whether there is a peer, and nothing for it but what the queue pair says next.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn is_plain(&self) -> bool {
+        debug_assert_eq!(self.plain, self.looks_plain(), "the gate was not set");
+        self.plain
+    }
+
+    /// What [`Link::is_plain`] follows from has changed.
+    fn set_gate(&mut self) {
+        self.plain = self.looks_plain();
+    }
+
+    fn looks_plain(&self) -> bool {
         self.joined
             && !(self.deserted || self.gone || self.said_failed)
             && self.give_up_at.is_none()
@@ -204,12 +228,14 @@ impl Link {
     }
 
     /// Tells the peer what has been taken and acknowledged. Returns whether it had to be woken.
+    #[inline(always)]
     pub fn settle(&mut self, shm: &mut impl Shared) -> bool {
-        if self.untold == 0 && !shm.ack_pending() {
+        let pending = shm.ack_pending();
+        if self.untold == 0 && !pending {
             return false;
         }
         self.untold = 0;
-        let ack = publish_ack(shm) | core::mem::take(&mut self.ack_untold);
+        let ack = (pending && shm.publish_ack()) | core::mem::take(&mut self.ack_untold);
         shm.tell(News {
             room: true,
             ack,
@@ -274,9 +300,11 @@ impl Link {
             };
             self.give_up_at = budget.map(|budget| now() + budget);
         }
+        self.set_gate();
     }
 }
 
+#[inline(always)]
 fn publish_ack(shm: &mut impl Shared) -> bool {
     shm.ack_pending() && shm.publish_ack()
 }

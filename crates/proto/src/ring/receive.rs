@@ -13,6 +13,13 @@ const TELL_AFTER: usize = 16;
 /// Records taken before a program that has enough to do is left to do it.
 const ENOUGH: usize = 16;
 
+/// Whether so many records are enough for one pass. `sated`: the program has enough to do.
+#[inline(always)]
+#[must_use]
+pub fn is_enough(taken: usize, sated: bool) -> bool {
+    taken >= RECEIVE_MOST || (taken >= ENOUGH && sated)
+}
+
 impl Link {
     /// Takes what the peer has written. Returns whether it was anything.
     pub fn receive<S: Shared, U: Ulp>(
@@ -21,14 +28,16 @@ impl Link {
         ulp: &mut U,
         now: &impl Fn() -> Instant,
     ) -> bool {
-        match self.take_records(shm, ulp, now) {
+        let worked = match self.take_records(shm, ulp, now) {
             Ok(worked) => worked,
             Err(Corrupt) if self.gone => false,
             Err(Corrupt) => {
                 self.give_up(ulp);
                 true
             }
-        }
+        };
+        self.set_gate();
+        worked
     }
 
     fn take_records<S: Shared, U: Ulp>(
@@ -160,7 +169,7 @@ impl Link {
     }
 
     /// The request expected has been placed.
-    #[inline]
+    #[inline(always)]
     fn placed(&mut self, last: bool) {
         self.expected += 1;
         if last {
@@ -170,21 +179,20 @@ impl Link {
 
     /// Takes what has come if it is messages of one unit without options, and nothing is out of the
     /// ordinary, until that is enough. Returns false, with nothing taken, where [`Link::receive`]
-    /// must look. `waited`: what is there came just now.
+    /// must look. `waited`: what is there came just now. `taken`: how many were taken already.
     #[inline(always)]
     pub fn take_plain<S: Shared, U: Ulp>(
         &mut self,
         shm: &mut S,
         ulp: &mut U,
         waited: bool,
+        mut taken: usize,
     ) -> bool {
-        let mut taken = 0;
         while self.take_one(shm, ulp) {
             taken += 1;
             // Behind what has just come nothing is to be expected, and to look for it would have
             // its completion wait for the line that the peer is about to write.
-            let enough = taken >= RECEIVE_MOST || (taken >= ENOUGH && ulp.has_enough());
-            if waited || enough || !shm.is_ready() {
+            if waited || is_enough(taken, ulp.has_enough()) || !shm.is_ready() {
                 break;
             }
         }
@@ -194,36 +202,52 @@ impl Link {
     /// Takes one of them.
     #[inline(always)]
     fn take_one<S: Shared, U: Ulp>(&mut self, shm: &mut S, ulp: &mut U) -> bool {
-        if !self.joined || self.refused {
-            return false;
-        }
         let Ok(Some(record)) = shm.peek() else {
             return false;
         };
-        let due =
-            record.kind == kind::MESSAGE && record.flags == LAST && record.seq == self.expected;
-        // What was never sent is acknowledged by a faulty peer, which `take_records` is to find.
-        if !due || self.take_ack(record.ack, ulp).is_err() {
+        let due = record.kind == kind::MESSAGE && record.flags == LAST;
+        if !due || !self.takes_message(record.seq, record.ack, ulp) {
             return false;
         }
         if ulp.is_sated() || !ulp.message_plain(record.body) {
             return false;
         }
         shm.consume();
+        self.took_message(shm, ulp);
+        true
+    }
+
+    /// Whether a message may be taken as request `seq` the short way. Takes what its record
+    /// acknowledges, before it: programs free a request when its answer has come. What was never
+    /// sent is acknowledged by a faulty peer, which [`Link::receive`] is to find.
+    #[inline(always)]
+    pub fn takes_message(&mut self, seq: u64, ack: u64, ulp: &mut impl Ulp) -> bool {
+        let due = self.joined && !self.refused && seq == self.expected;
+        due && self.take_ack(ack, ulp).is_ok()
+    }
+
+    /// The message that [`Link::takes_message`] said yes to was taken, and its record too.
+    #[inline(always)]
+    pub fn took_message(&mut self, shm: &mut impl Shared, ulp: &impl Ulp) {
         self.placed(true);
         shm.set_ack(self.expected);
         ulp.tally(Tally::Taken, 1);
         self.untold += 1;
         if self.untold >= TELL_AFTER {
-            let woken = self.settle(shm);
-            ulp.tally(Tally::Woken, u64::from(woken));
+            self.tell_taken(shm, ulp);
         }
-        true
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn tell_taken(&mut self, shm: &mut impl Shared, ulp: &impl Ulp) {
+        let woken = self.settle(shm);
+        ulp.tally(Tally::Woken, u64::from(woken));
     }
 
     /// As [`Link::acknowledge`], if the peer may say so. Where nothing is unacknowledged it may say
     /// anything: the first number means nothing to a side that has not begun to send.
-    #[inline]
+    #[inline(always)]
     fn take_ack(&mut self, upto: u64, ulp: &mut impl Ulp) -> Result<(), Corrupt> {
         let sent = self.next_request();
         if self.acked >= sent {
@@ -237,7 +261,7 @@ impl Link {
     }
 
     /// All requests below `upto` are placed, says the peer.
-    #[inline]
+    #[inline(always)]
     fn acknowledge(&mut self, upto: u64, ulp: &mut impl Ulp) {
         if upto > self.acked {
             self.acked = upto;
@@ -250,7 +274,7 @@ impl Link {
     ///
     /// # Errors
     /// [`Corrupt`] if it acknowledges what was never sent.
-    #[inline]
+    #[inline(always)]
     pub fn take_ack_word<S: Shared, U: Ulp>(
         &mut self,
         shm: &mut S,

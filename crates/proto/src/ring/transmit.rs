@@ -60,6 +60,7 @@ impl Link {
             shm.leave(false);
             shm.tell(News::END);
         }
+        self.set_gate();
         left
     }
 

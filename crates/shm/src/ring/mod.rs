@@ -44,7 +44,7 @@ pub use consumer::{Consumer, Record, ShortRecord};
 use direct::Bracket;
 pub use direct::{Grant, Watch};
 #[cfg(not(any(loom, shuttle)))]
-pub use probe::Probe;
+pub use probe::{Probe, Seen};
 pub use producer::{Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 

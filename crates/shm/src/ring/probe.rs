@@ -41,18 +41,33 @@ impl Ring {
     }
 }
 
+/// What a look at a ring has found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing.
+    Nothing,
+    /// A record seems to have come.
+    Record,
+    /// None has, but an acknowledgment since this was last asked. It may be one that a record has
+    /// brought already.
+    Ack,
+}
+
 impl Probe {
-    /// Whether a record seems to have come or, if none has, an acknowledgment since this was last
-    /// asked. It may be one that a record has brought already.
+    /// Whether anything has come.
     #[inline(always)]
     #[must_use]
-    pub fn has_news(&mut self) -> bool {
+    pub fn look(&mut self) -> Seen {
         // SAFETY: both are words of the segment, which is mapped as long as `_mem` holds it.
         let (ready, ack) = unsafe { (&*self.ready, &*self.ack) };
         if ready.load(Ordering::Relaxed) != 0 {
-            return true;
+            return Seen::Record;
         }
         let ack = ack.load(Ordering::Relaxed);
-        ack != std::mem::replace(&mut self.seen, ack)
+        if ack == self.seen {
+            return Seen::Nothing;
+        }
+        self.seen = ack;
+        Seen::Ack
     }
 }
