@@ -329,6 +329,29 @@ static void unsupported(struct env *env)
 	check_null(ibv_reg_dmabuf_mr(env->pd, 0, 4096, 0, 0, IBV_ACCESS_LOCAL_WRITE), EOPNOTSUPP);
 }
 
+/* A SEND and a WRITE with these flags, too, are as without. */
+static void post_with_flags(struct env *env, unsigned int flags)
+{
+	struct side *a = &env->bystander.a, *b = &env->bystander.b;
+	const enum ibv_wr_opcode ops[] = { IBV_WR_SEND, IBV_WR_RDMA_WRITE };
+
+	for (int i = 0; i < 2; i++) {
+		struct ibv_sge sge = { (uintptr_t)a->buf, 64, a->mr->lkey };
+		struct ibv_send_wr *bad, wr = {
+			.wr_id = 60 + i, .sg_list = &sge, .num_sge = 1, .opcode = ops[i],
+			.send_flags = IBV_SEND_SIGNALED | flags,
+			.wr.rdma = { (uintptr_t)b->buf, b->mr->rkey },
+		};
+
+		if (ops[i] == IBV_WR_SEND)
+			need0(post_recv(b, 70, 64));
+		check_errno(ibv_post_send(a->qp, &wr, &bad), 0);
+		expect_wc(a->cq, 60 + i, IBV_WC_SUCCESS);
+		if (ops[i] == IBV_WR_SEND)
+			expect_wc(b->cq, 70, IBV_WC_SUCCESS);
+	}
+}
+
 /* What newer programs set and an older provider does not know. */
 static void newer_flags(struct env *env)
 {
@@ -348,6 +371,9 @@ static void newer_flags(struct env *env)
 	mr = ibv_reg_mr(env->pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_HUGETLB);
 	need(mr, "ibv_reg_mr");
 	need0(ibv_dereg_mr(mr));
+	/* The checksums of datagrams of IP, which are no part of a connection's messages. */
+	post_with_flags(env, IBV_SEND_IP_CSUM);
+	post_with_flags(env, 1u << 30);
 	/* A region that peers may flush would be more than this device has. */
 	check_null(ibv_reg_mr(env->pd, buf, 4096, IBV_ACCESS_LOCAL_WRITE | flush), EOPNOTSUPP);
 }
