@@ -367,6 +367,63 @@ static void waits_are_cancelled(void)
 	DO(SCIClose, sd, NO_FLAGS);
 }
 
+/* What a thread waits for that is cancelled wherever it stands; `timeout` alternates. */
+struct waits {
+	sci_local_interrupt_t plain;
+	sci_local_data_interrupt_t data;
+	sci_local_segment_t segment;
+	unsigned int timeout;
+};
+
+static void *wait_until_ended(void *argument)
+{
+	struct waits *waits = argument;
+	unsigned int words[2], length = sizeof(words);
+	sci_error_t error;
+
+	pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, NULL);
+	for (;;) {
+		SCIWaitForInterrupt(waits->plain, waits->timeout, NO_FLAGS, &error);
+		SCIWaitForDataInterrupt(waits->data, words, &length, waits->timeout, NO_FLAGS,
+				&error);
+		SCIWaitForLocalSegmentEvent(waits->segment, NULL, NULL, waits->timeout, NO_FLAGS,
+				&error);
+	}
+	return NULL;
+}
+
+/* Threads with asynchronous cancellation that are ended in waits leave nothing locked, be they
+ * asleep or about to be. */
+static void threads_that_wait_are_ended(void)
+{
+	enum { THREADS = 1500, ASLEEP_EVERY = 100 };
+	sci_desc_t sd = open_library();
+
+	alarm(60);
+	for (int i = 0; i < THREADS; i++) {
+		struct waits waits = {
+			.data = create(sd, NO_FLAGS),
+			.timeout = i % ASLEEP_EVERY ? 0 : SCI_INFINITE_TIMEOUT,
+		};
+		unsigned int number;
+		pthread_t thread;
+
+		DO(SCICreateInterrupt, sd, &waits.plain, ADAPTER, &number, NO_CALLBACK, NO_ARG,
+				NO_FLAGS);
+		DO(SCICreateSegment, sd, &waits.segment, NUMBER, PAGE, NO_CALLBACK, NO_ARG,
+				NO_FLAGS);
+		EXPECT(pthread_create(&thread, NULL, wait_until_ended, &waits) == 0);
+		/* Not always at the same place. */
+		usleep((unsigned int)(i * 7 % 150));
+		EXPECT(pthread_cancel(thread) == 0 && pthread_join(thread, NULL) == 0);
+		DO(SCIRemoveInterrupt, waits.plain, NO_FLAGS);
+		DO(SCIRemoveDataInterrupt, waits.data, NO_FLAGS);
+		DO(SCIRemoveSegment, waits.segment, NO_FLAGS);
+	}
+	alarm(0);
+	DO(SCIClose, sd, NO_FLAGS);
+}
+
 int main(void)
 {
 	static const struct test tests[] = {
@@ -376,6 +433,7 @@ int main(void)
 		{"data: shared by several", shared_by_several},
 		{"data: callbacks that end", callbacks_end},
 		{"waits are cancelled", waits_are_cancelled},
+		{"waits: their threads are cancelled", threads_that_wait_are_ended},
 	};
 
 	return run_tests(tests, COUNT(tests));

@@ -12,7 +12,6 @@ use crate::handles::Handle;
 use crate::library::Library;
 use crate::map::Map;
 use crate::sequence::Sequence;
-use crate::timeout::deadline;
 
 /// `sci_cb_block_transfer_t`
 type Callback = unsafe extern "C" fn(*mut c_void, Handle<Block>, Error) -> c_int;
@@ -213,10 +212,10 @@ pub(crate) unsafe extern "C" fn SCIWaitForBlockTransfer(
     given: c_uint,
     error: *mut Error,
 ) {
-    call_anyhow(error, (), || {
+    wait(error, timeout, |until| {
         let library = Library::get()?;
         flags(given, 0)?;
-        library.blocks.get(block)?.wait(library, deadline(timeout))
+        library.blocks.get(block)?.wait(library, until)
     });
 }
 
@@ -226,7 +225,7 @@ pub(crate) unsafe extern "C" fn SCIAbortBlockTransfer(
     given: c_uint,
     error: *mut Error,
 ) {
-    wait(error, || {
+    call(error, || {
         let library = Library::get()?;
         flags(given, 0)?;
         library.blocks.get(block)?.abort();

@@ -18,7 +18,6 @@ use crate::memory::Mapping;
 use crate::program::populate;
 use crate::remote::RemoteSegment;
 use crate::sequence::Owner;
-use crate::timeout::deadline;
 
 /// `sci_cb_dma_t`
 type Callback = unsafe extern "C" fn(*mut c_void, Handle<DmaQueue>, Error) -> c_int;
@@ -168,10 +167,10 @@ pub(crate) unsafe extern "C" fn SCIWaitForDMAQueue(
     error: *mut Error,
 ) -> QueueState {
     let mut state = QueueState::Error;
-    wait(error, || {
+    wait(error, timeout, |until| {
         let queue = Library::get()?.queues.get(queue)?;
         flags(given, 0)?;
-        let (ended, outcome) = queue.wait(deadline(timeout));
+        let (ended, outcome) = queue.wait(until);
         state = ended;
         outcome
     });

@@ -177,10 +177,10 @@ pub(crate) unsafe extern "C" fn SCIWaitForInterrupt(
     given: c_uint,
     error: *mut Error,
 ) {
-    wait(error, || {
+    wait(error, timeout, |until| {
         let interrupt = Library::get()?.interrupts.get(interrupt)?;
         flags(given, 0)?;
-        interrupt.wait(deadline(timeout))
+        interrupt.wait(until)
     });
 }
 
@@ -238,7 +238,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForDataInterrupt(
     given: c_uint,
     error: *mut Error,
 ) {
-    wait(error, || {
+    wait(error, timeout, |until| {
         let interrupt = Library::get()?.data_interrupts.get(interrupt)?;
         flags(given, 0)?;
         let length = place(length)?;
@@ -247,7 +247,7 @@ pub(crate) unsafe extern "C" fn SCIWaitForDataInterrupt(
         if data.is_null() && room > 0 {
             return Err(Error::ILLEGAL_PARAMETER);
         }
-        interrupt.receive(deadline(timeout), |bytes| {
+        interrupt.receive(until, |bytes| {
             // SAFETY: the caller passes a place for the length.
             unsafe { length.write(bytes.len() as c_uint) };
             let fits = bytes.len() <= room;

@@ -16,7 +16,6 @@ use crate::library::Library;
 use crate::local::{LocalCallback, LocalOptions, LocalSegment, Reason};
 use crate::map::Map;
 use crate::memory::Place;
-use crate::timeout::deadline;
 
 /// `sci_cb_local_segment_t`
 type Callback =
@@ -252,10 +251,10 @@ pub(crate) unsafe extern "C" fn SCIWaitForLocalSegmentEvent(
     given: c_uint,
     error: *mut Error,
 ) -> Reason {
-    wait(error, || {
+    wait(error, timeout, |until| {
         let segment = Library::get()?.locals.get(segment)?;
         flags(given, 0)?;
-        let (reason, source) = segment.wait(deadline(timeout))?;
+        let (reason, source) = segment.wait(until)?;
         // SAFETY: the caller passes places for them, or null.
         unsafe {
             give(node, source);

@@ -42,12 +42,16 @@ mod remote;
 use core::ffi::{c_int, c_uint, c_void};
 use core::hint::black_box;
 use core::mem::MaybeUninit;
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::handles::Handle;
+use crate::timeout::deadline;
 
 /// Most adapters that a host could have.
 const ADAPTERS_MAX: c_uint = 16;
+/// How long a thread that waits may be out of the reach of asynchronous cancellation.
+const SLICE: Duration = Duration::from_millis(100);
 /// `SCI_CALLBACK_CANCEL`: not to be called again.
 const CALLBACK_CANCEL: c_int = 1;
 
@@ -98,6 +102,8 @@ impl Drop for Disabled {
 
 /// `PTHREAD_CANCEL_DEFERRED`
 const CANCEL_DEFERRED: c_int = 0;
+/// `PTHREAD_CANCEL_ASYNCHRONOUS`
+const CANCEL_ASYNCHRONOUS: c_int = 1;
 /// `PTHREAD_CANCEL_DISABLE`
 const CANCEL_DISABLE: c_int = 1;
 
@@ -120,9 +126,29 @@ fn call_often(error: *mut Error, function: impl FnOnce() -> Result<()>) {
     call_anyhow(error, (), function);
 }
 
-/// As [`call`], for functions that wait: a wait holds up no cancellation.
-fn wait<T: Default>(error: *mut Error, function: impl FnOnce() -> Result<T>) -> T {
-    call_anyhow(error, T::default(), function)
+/// As [`call`], for functions that wait, for so many milliseconds: they are told until when, and
+/// end with [`Error::TIMEOUT`] then. A thread that is cancelled asynchronously meanwhile ends in
+/// [`SLICE`], where it holds nothing.
+fn wait<T: Default>(
+    error: *mut Error,
+    timeout: c_uint,
+    mut function: impl FnMut(Option<Instant>) -> Result<T>,
+) -> T {
+    let until = {
+        // Not even a look at the clock may be cancelled: the C library can't unwind the kernel's.
+        let _deferred = Deferred::new();
+        deadline(timeout)
+    };
+    loop {
+        let deferred = Deferred::new();
+        let _disabled = Disabled::new();
+        let slice = (deferred.0 == CANCEL_ASYNCHRONOUS).then(|| Instant::now() + SLICE);
+        let by = slice.filter(|slice| until.is_none_or(|until| *slice < until));
+        match function(by.or(until)) {
+            Err(Error::TIMEOUT) if by.is_some() => {}
+            outcome => return call_anyhow(error, T::default(), || outcome),
+        }
+    }
 }
 
 /// Does what a function is called for, and reports how it went. `otherwise` is returned if it

@@ -125,10 +125,10 @@ pub(crate) unsafe extern "C" fn SCIWaitForRemoteSegmentEvent(
     given: c_uint,
     error: *mut Error,
 ) -> Reason {
-    wait(error, || {
+    wait(error, timeout, |until| {
         let segment = Library::get()?.remotes.get(segment)?;
         flags(given, 0)?;
-        let (reason, told) = segment.wait(deadline(timeout))?;
+        let (reason, told) = segment.wait(until)?;
         // SAFETY: the caller passes a place for it, or null.
         unsafe { give(status, told) };
         Ok(reason)
