@@ -1,6 +1,7 @@
-/* What a process that ends without destroying its queue pairs does to its peer. One side, which
- * stays, listens; the other, named the listener's address, starts a process for each round, which
- * ends by `main` returning, _exit or SIGKILL. */
+/* What a process that ends without destroying its queue pairs does to its peer, or one that ends a
+ * queue pair and goes on. One side, which stays, listens; the other, named the listener's address,
+ * starts a process for each round, which ends by `main` returning, _exit or SIGKILL, or destroys
+ * its queue pair, resets it, or moves it to the error state. */
 #include "../verify/common.h"
 
 #include <poll.h>
@@ -158,6 +159,24 @@ static void stays_idle(bool killed)
 	}
 }
 
+/* Whether a process outlives its queue pair, which ends in this way. */
+static bool outlives(const char *how)
+{
+	return !strcmp(how, "destroy") || !strcmp(how, "reset") || !strcmp(how, "error");
+}
+
+static void end_queue_pair(const char *how)
+{
+	struct ibv_qp_attr attr = {
+		.qp_state = strcmp(how, "reset") ? IBV_QPS_ERR : IBV_QPS_RESET,
+	};
+
+	if (strcmp(how, "destroy"))
+		need0(ibv_modify_qp(qp, &attr, IBV_QP_STATE));
+	else
+		need0(ibv_destroy_qp(qp));
+}
+
 static void stay(int oob, const char *what, const char *how, int rounds)
 {
 	struct ibv_wc wc;
@@ -168,7 +187,7 @@ static void stay(int oob, const char *what, const char *how, int rounds)
 
 		make(oob);
 		stays_sent(round);
-		if (strcmp(what, "sent"))
+		if (strcmp(what, "sent") || outlives(how))
 			oob_barrier(oob, ACKNOWLEDGED);
 		oob_recv(oob, &left, 1);
 		if (strcmp(what, "sent"))
@@ -189,7 +208,9 @@ static void leave(int oob, const char *what, const char *how)
 	make(oob);
 	if (!next(&wc, FAIL_MS) || wc.status)
 		fail("no message");
-	if (strcmp(what, "sent"))
+	if (outlives(how))
+		end_queue_pair(how);
+	if (strcmp(what, "sent") || outlives(how))
 		oob_barrier(oob, ACKNOWLEDGED);
 	if (!strcmp(how, "kill"))
 		kill(getpid(), SIGKILL);
@@ -203,7 +224,8 @@ int main(int argc, char **argv)
 	int rounds, oob;
 
 	if (argc < 5)
-		fail("usage: leave PORT sent|idle return|_exit|kill ROUNDS [HOST]");
+		fail("usage: leave PORT sent|idle return|_exit|kill|destroy|reset|error ROUNDS "
+		     "[HOST]");
 	rounds = atoi(argv[4]);
 	oob = oob_connect(host, argv[1]);
 	if (!host) {
