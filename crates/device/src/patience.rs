@@ -16,7 +16,7 @@ const EAGER: &str = "eager";
 /// Whether regions wait to be used.
 pub(crate) fn waits() -> bool {
     static EAGERLY: OnceLock<bool> = OnceLock::new();
-    let eager = || std::env::var_os(ENVIRONMENT).is_some_and(|value| value == EAGER);
+    let eager = || causeway_fabric::setting(ENVIRONMENT).is_some_and(|value| value == EAGER);
     !*EAGERLY.get_or_init(eager)
 }
 

@@ -124,11 +124,14 @@ fn start(dir: &Path) -> Result<()> {
 }
 
 /// The program's environment is not the client's: a preloaded libibverbs has no place in the
-/// broker. Its own settings pass.
+/// broker. Its own settings pass, but not those of who runs a set-user-id program, which may have
+/// taken on its user altogether by now: the broker would take them for that user's.
 fn command(program: &Path, dir: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg("--runtime-dir").arg(dir).env_clear();
-    command.envs(std::env::vars_os().filter(|(name, _)| is_broker_setting(name)));
+    if !crate::sys::is_secure() {
+        command.envs(std::env::vars_os().filter(|(name, _)| is_broker_setting(name)));
+    }
     command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
