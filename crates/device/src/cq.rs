@@ -29,7 +29,7 @@ use crate::state::State;
 /// empty, and what others send to it has to be found all the same.
 const LOOK_AFTER: usize = 64;
 /// Looks of one such poll at most.
-const LOOKS_MOST: usize = 16;
+const LOOKS_MOST: usize = 1024;
 
 /// A completion channel (`ibv_create_comp_channel(3)`).
 pub struct CompChannel {
@@ -236,7 +236,7 @@ impl Cq {
             false => Looked::SOME,
         };
         if looked == Looked::SOME && state.unlooked >= LOOK_AFTER {
-            engine.look_beside(&mut state);
+            self.look_beside(engine, &mut state);
         }
         self.at.note_polled(engine.activity());
         self.take(engine, state, looked, max, out)
@@ -505,14 +505,22 @@ pub struct Held<'a> {
     state: Hurried<'a, State>,
 }
 
-impl Engine {
-    /// Looks for more though there is some: as often as the program has taken portions meanwhile.
+impl Cq {
+    /// Looks for more though there is some: until as much has come as the program has taken, or
+    /// nothing comes. A look may bring a single datagram.
     #[cold]
-    fn look_beside(&self, state: &mut State) {
+    fn look_beside(&self, engine: &Engine, state: &mut State) {
         let now = Now::default();
-        let looks = (state.unlooked / LOOK_AFTER).min(LOOKS_MOST);
-        let _ = (0..looks).all(|_| state.progress(&now));
-        self.note_activity(&now);
+        let waiting = |state: &State| {
+            let cq = state.core.cqs.get(self.number);
+            cq.map_or(usize::MAX, |cq| cq.queue.len())
+        };
+        let wanted = waiting(state).saturating_add(state.unlooked);
+        let mut looks = state.unlooked.min(LOOKS_MOST);
+        while looks > 0 && waiting(state) < wanted && state.progress(&now) {
+            looks -= 1;
+        }
+        engine.note_activity(&now);
         state.unlooked = 0;
     }
 }
