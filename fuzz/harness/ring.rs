@@ -47,8 +47,8 @@ pub fn run(data: &[u8]) {
             6 => send(&mut peer, &mut script, &mut seq),
             7 => take(&mut peer),
             8 => {
-                let _ = ring.cool(Attention::ACK.and(Attention::ROOM));
-                ring.heat();
+                let _ = ring.set_cold(Attention::ACK.and(Attention::ROOM));
+                ring.set_hot();
             }
             _ => {
                 ring.set_req_ack(script.word() % (1 << 40));

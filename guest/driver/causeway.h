@@ -104,14 +104,14 @@ struct cw_bell {
 	u64 count; /* and how often it was rung, under the queue's lock */
 };
 
-/* What a process has of its private memory in a segment: see home.c. */
-struct cw_home {
+/* What a process has of its private memory in a segment: see inplace.c. */
+struct cw_inplace {
 	struct mutex lock; /* one request at a time */
 	struct mm_struct *mm; /* the process's address space, once there is something */
 	struct mmu_notifier notifier;
-	struct xarray pages; /* that are at home, by number */
-	struct task_struct *homer; /* whose HOME is under way, */
-	struct cw_homing *homing; /* which it alone looks at */
+	struct xarray pages; /* that are in place, by number */
+	struct task_struct *mover; /* whose HOME is under way, */
+	struct cw_moving *moving; /* which it alone looks at */
 	u64 held, held_end; /* who touches this waits; under map_lock */
 	wait_queue_head_t wait;
 };
@@ -124,7 +124,7 @@ struct cw_segment {
 	u64 length;
 	struct list_head ranges; /* struct cw_range that are shown */
 	struct list_head list; /* in the device's, once it lingers */
-	struct cw_home home;
+	struct cw_inplace inplace;
 };
 
 /* CW_RANGE_BYTES of a segment, or what is left of it, that is shown in the window. */
@@ -155,7 +155,7 @@ void cw_message_free(struct cw_message *message);
 /* segment.c: descriptors for segments */
 struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool writable);
 struct cw_segment *cw_file_segment(struct file *file);
-bool cw_is_home(const struct vm_area_struct *vma);
+bool cw_is_inplace(const struct vm_area_struct *vma);
 int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *offset);
 struct cw_range *cw_find_range(struct cw_segment *segment, u64 number);
 struct cw_range *cw_range_get(struct cw_segment *segment, u64 number);
@@ -172,17 +172,17 @@ long cw_wake(struct cw_device *dev, u64 address, u32 count);
 bool cw_file_handle(struct cw_device *dev, struct file *file, u32 *handle);
 void cw_release_handle(struct cw_device *dev, u32 handle);
 
-/* home.c: private memory of processes in segments */
-void cw_home_init(struct cw_segment *segment);
-void cw_home_end(struct cw_segment *segment);
-long cw_home_ioctl(struct file *file, unsigned int number, unsigned long argument);
-ssize_t cw_home_read(struct file *file, char __user *to, size_t bytes, loff_t *at);
-unsigned long cw_home_area(struct file *file, unsigned long address, unsigned long length,
-			   unsigned long page, unsigned long flags);
-bool cw_home_mapped(struct cw_segment *segment, struct vm_area_struct *vma);
-bool cw_home_held(struct cw_segment *segment, struct vm_fault *vmf);
-vm_fault_t cw_home_wait(struct cw_segment *segment, struct vm_fault *vmf);
-void cw_home_gone(struct cw_segment *segment, struct vm_area_struct *vma);
+/* inplace.c: private memory of processes in segments */
+void cw_inplace_init(struct cw_segment *segment);
+void cw_inplace_end(struct cw_segment *segment);
+long cw_inplace_ioctl(struct file *file, unsigned int number, unsigned long argument);
+ssize_t cw_inplace_read(struct file *file, char __user *to, size_t bytes, loff_t *at);
+unsigned long cw_inplace_area(struct file *file, unsigned long address, unsigned long length,
+			      unsigned long page, unsigned long flags);
+bool cw_inplace_mapped(struct cw_segment *segment, struct vm_area_struct *vma);
+bool cw_inplace_held(struct cw_segment *segment, struct vm_fault *vmf);
+vm_fault_t cw_inplace_wait(struct cw_segment *segment, struct vm_fault *vmf);
+void cw_inplace_gone(struct cw_segment *segment, struct vm_area_struct *vma);
 u64 cw_in_window(const struct cw_range *range, u64 offset);
 
 /* keep.c: what is left of it when the device goes */
@@ -191,7 +191,7 @@ int cw_withdraw(struct cw_device *dev);
 void cw_keep_taken(struct cw_segment *segment, unsigned long number, struct page *from);
 struct page *cw_kept(struct cw_segment *segment, unsigned long number);
 vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsigned long number);
-void cw_home_clear(struct cw_segment *segment, unsigned long first, unsigned long end);
+void cw_inplace_clear(struct cw_segment *segment, unsigned long first, unsigned long end);
 bool cw_kept_quiet(struct cw_segment *segment, unsigned long first, unsigned long end);
 void cw_kept_forget(struct cw_segment *segment, unsigned long first, unsigned long end);
 

@@ -81,7 +81,7 @@ struct causeway_sleep {
 #define CAUSEWAY_PUNCH _IOW(0xca, 0x18, struct causeway_span)
 
 /*
- * Has whoever touches memory that is at home in these pages wait, until LET_GO. One at a time for
+ * Has whoever touches memory that is in place in these pages wait, until LET_GO. One at a time for
  * each segment. EBUSY as above. pread(2) reads the pages meanwhile.
  */
 #define CAUSEWAY_HOLD _IOW(0xca, 0x19, struct causeway_span)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What becomes of processes' memory that is at home in segments when the device goes: the kernel
+ * What becomes of processes' memory that is in place in segments when the device goes: the kernel
  * keeps a copy of each page, which takes its place in the process. Peers have the old ones. What
  * the host does not show at that moment is lost, and what there is no memory for.
  *
@@ -14,7 +14,7 @@
 #include "causeway.h"
 
 /*
- * A page of the process's own with the contents of another, in the place of what is at home there,
+ * A page of the process's own with the contents of another, in the place of what is in place there,
  * which is not mapped. If there is no memory for it, it is lost.
  */
 static void cw_keep_copy(struct cw_segment *segment, unsigned long number, struct page *from,
@@ -27,11 +27,11 @@ static void cw_keep_copy(struct cw_segment *segment, unsigned long number, struc
 		return;
 	copy_highpage(to, from);
 	/* It may be unmapped at this moment. */
-	if (xa_cmpxchg(&segment->home.pages, number, there, to, GFP_KERNEL) != there)
+	if (xa_cmpxchg(&segment->inplace.pages, number, there, to, GFP_KERNEL) != there)
 		put_page(to);
 }
 
-/* Keeps what is at home in a range. Under map_lock, for writing. */
+/* Keeps what is in place in a range. Under map_lock, for writing. */
 static void cw_keep(struct cw_range *range)
 {
 	unsigned long first = range->number * PHYS_PFN(CW_RANGE_BYTES), at;
@@ -39,7 +39,7 @@ static void cw_keep(struct cw_range *range)
 	struct page *from;
 	void *entry;
 
-	xa_for_each_range(&segment->home.pages, at, entry, first,
+	xa_for_each_range(&segment->inplace.pages, at, entry, first,
 			  first + PHYS_PFN(range->length) - 1) {
 		from = cw_page(segment->dev, cw_in_window(range, (u64)at << PAGE_SHIFT));
 		if (from)
@@ -99,7 +99,7 @@ int cw_withdraw(struct cw_device *dev)
 /* What was kept of a page; NULL if nothing was. */
 struct page *cw_kept(struct cw_segment *segment, unsigned long number)
 {
-	void *entry = xa_load(&segment->home.pages, number);
+	void *entry = xa_load(&segment->inplace.pages, number);
 
 	return !entry || xa_is_value(entry) ? NULL : entry;
 }
@@ -126,7 +126,7 @@ static int cw_keep_blank(struct cw_segment *segment, unsigned long number)
 
 	if (!page)
 		return -ENOMEM;
-	there = xa_cmpxchg(&segment->home.pages, number, NULL, page, GFP_KERNEL);
+	there = xa_cmpxchg(&segment->inplace.pages, number, NULL, page, GFP_KERNEL);
 	/* Not there either if HOME has made room, which is NULL to us. */
 	if (cw_kept(segment, number) != page)
 		put_page(page);
@@ -139,7 +139,7 @@ vm_fault_t cw_kept_insert(struct cw_segment *segment, struct vm_fault *vmf, unsi
 	struct page *page;
 	int error = 0;
 
-	if (!xa_load(&segment->home.pages, number) && !cw_is_home(vmf->vma))
+	if (!xa_load(&segment->inplace.pages, number) && !cw_is_inplace(vmf->vma))
 		error = cw_keep_blank(segment, number);
 	if (!error) {
 		page = cw_kept(segment, number);
@@ -156,7 +156,7 @@ static void cw_kept_discard(struct cw_segment *segment, unsigned long first, uns
 	unsigned long at;
 	void *entry;
 
-	xa_for_each_range(&segment->home.pages, at, entry, first, end - 1)
+	xa_for_each_range(&segment->inplace.pages, at, entry, first, end - 1)
 		if (!xa_is_value(entry))
 			clear_highpage(entry);
 }
@@ -166,7 +166,7 @@ static void cw_kept_discard(struct cw_segment *segment, unsigned long first, uns
  * before it did: what is shown yet, or was kept, is emptied here. Else its process would find what
  * it gave up, where it counts on zeros.
  */
-void cw_home_clear(struct cw_segment *segment, unsigned long first, unsigned long end)
+void cw_inplace_clear(struct cw_segment *segment, unsigned long first, unsigned long end)
 {
 	struct cw_device *dev = segment->dev;
 
@@ -191,20 +191,20 @@ bool cw_kept_quiet(struct cw_segment *segment, unsigned long first, unsigned lon
 	unsigned long at;
 	void *entry;
 
-	xa_for_each_range(&segment->home.pages, at, entry, first, end - 1)
+	xa_for_each_range(&segment->inplace.pages, at, entry, first, end - 1)
 		if (!xa_is_value(entry) && page_ref_count(entry) != 1)
 			return false;
 	return true;
 }
 
-/* These pages are at home no more. */
+/* These pages are in place no more. */
 void cw_kept_forget(struct cw_segment *segment, unsigned long first, unsigned long end)
 {
 	unsigned long at;
 	void *entry;
 
-	xa_for_each_range(&segment->home.pages, at, entry, first, end - 1) {
-		entry = xa_erase(&segment->home.pages, at);
+	xa_for_each_range(&segment->inplace.pages, at, entry, first, end - 1) {
+		entry = xa_erase(&segment->inplace.pages, at);
 		if (entry && !xa_is_value(entry))
 			put_page(entry);
 	}

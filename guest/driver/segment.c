@@ -228,7 +228,7 @@ static vm_fault_t cw_insert_around(struct cw_range *range, struct vm_fault *vmf)
 	WRITE_ONCE(range->touched, true);
 	result = cw_page_insert(dev, vma, vmf->address, offset + ((u64)touched << PAGE_SHIFT),
 				touched);
-	if (range->segment->home.held_end)
+	if (range->segment->inplace.held_end)
 		return result;
 	for (; result == VM_FAULT_NOPAGE && at < end; at++)
 		result = cw_page_insert(dev, vma,
@@ -253,14 +253,14 @@ static bool cw_segment_insert(struct cw_segment *segment, struct vm_fault *vmf, 
 	*result = VM_FAULT_SIGBUS;
 	down_read(&dev->map_lock);
 	range = cw_find_range(segment, cw_touched(vmf) / PHYS_PFN(CW_RANGE_BYTES));
-	held = cw_home_held(segment, vmf);
+	held = cw_inplace_held(segment, vmf);
 	if (dev->dead && !held)
 		*result = cw_kept_insert(segment, vmf, cw_touched(vmf));
 	else if (!held)
 		*result = range ? cw_insert_around(range, vmf) : 0;
 	up_read(&dev->map_lock);
 	if (held)
-		*result = cw_home_wait(segment, vmf);
+		*result = cw_inplace_wait(segment, vmf);
 	return *result;
 }
 
@@ -285,13 +285,13 @@ static vm_fault_t cw_segment_fault(struct vm_fault *vmf)
 	return result;
 }
 
-static void cw_home_close(struct vm_area_struct *vma)
+static void cw_inplace_close(struct vm_area_struct *vma)
 {
-	cw_home_gone(vma->vm_private_data, vma);
+	cw_inplace_gone(vma->vm_private_data, vma);
 }
 
 /* A program's own memory at its own addresses: elsewhere the library would not find it. */
-static int cw_home_mremap(struct vm_area_struct *vma)
+static int cw_inplace_mremap(struct vm_area_struct *vma)
 {
 	return -EINVAL;
 }
@@ -300,21 +300,21 @@ static const struct vm_operations_struct cw_segment_vm_ops = {
 	.fault = cw_segment_fault,
 };
 
-static const struct vm_operations_struct cw_home_vm_ops = {
+static const struct vm_operations_struct cw_inplace_vm_ops = {
 	.fault = cw_segment_fault,
-	.close = cw_home_close,
-	.mremap = cw_home_mremap,
+	.close = cw_inplace_close,
+	.mremap = cw_inplace_mremap,
 };
 
 /*
- * Whether a mapping is of memory that is at home. Not what a child has of it, to which the process
+ * Whether a mapping is of memory that is in place. Not what a child has of it, to which the process
  * may have it copied by madvise(2); nor where mremap(2) is about to fail to move it.
  */
-bool cw_is_home(const struct vm_area_struct *vma)
+bool cw_is_inplace(const struct vm_area_struct *vma)
 {
 	struct cw_segment *segment = vma->vm_private_data;
 
-	return vma->vm_ops == &cw_home_vm_ops && vma->vm_mm == segment->home.mm &&
+	return vma->vm_ops == &cw_inplace_vm_ops && vma->vm_mm == segment->inplace.mm &&
 	       PHYS_PFN(vma->vm_start) == vma->vm_pgoff;
 }
 
@@ -332,9 +332,9 @@ static int cw_segment_mmap(struct file *file, struct vm_area_struct *vma)
 	vm_flags_set(vma, VM_MIXEDMAP | VM_DONTEXPAND | VM_DONTDUMP);
 	vma->vm_private_data = segment;
 	vma->vm_ops = &cw_segment_vm_ops;
-	if (cw_home_mapped(segment, vma)) {
+	if (cw_inplace_mapped(segment, vma)) {
 		vm_flags_set(vma, VM_DONTCOPY);
-		vma->vm_ops = &cw_home_vm_ops;
+		vma->vm_ops = &cw_inplace_vm_ops;
 	}
 	return 0;
 }
@@ -401,7 +401,7 @@ static int cw_segment_release(struct inode *inode, struct file *file)
 	struct cw_segment *segment = file->private_data;
 	struct cw_device *dev = segment->dev;
 
-	cw_home_end(segment);
+	cw_inplace_end(segment);
 	kref_get(&dev->refs);
 	ihold(inode);
 	if (cw_segment_end(segment)) {
@@ -420,9 +420,9 @@ static int cw_segment_release(struct inode *inode, struct file *file)
 static const struct file_operations cw_segment_fops = {
 	.owner = THIS_MODULE,
 	.mmap = cw_segment_mmap,
-	.get_unmapped_area = cw_home_area,
-	.read = cw_home_read,
-	.unlocked_ioctl = cw_home_ioctl,
+	.get_unmapped_area = cw_inplace_area,
+	.read = cw_inplace_read,
+	.unlocked_ioctl = cw_inplace_ioctl,
 	.compat_ioctl = compat_ptr_ioctl,
 	.release = cw_segment_release,
 };
@@ -439,7 +439,7 @@ struct file *cw_segment_file(struct cw_device *dev, u32 handle, u64 length, bool
 		return ERR_PTR(inside ? -ENOMEM : -EPROTO);
 	}
 	INIT_LIST_HEAD(&segment->ranges);
-	cw_home_init(segment);
+	cw_inplace_init(segment);
 	segment->handle = handle;
 	segment->length = length;
 	file = anon_inode_create_getfile("[causeway-segment]", &cw_segment_fops, segment,
@@ -471,7 +471,7 @@ int cw_find_word(struct cw_device *dev, u64 address, __le32 *handle, __le64 *off
 
 	mmap_read_lock(current->mm);
 	vma = vma_lookup(current->mm, address);
-	if (vma && (vma->vm_ops == &cw_segment_vm_ops || vma->vm_ops == &cw_home_vm_ops)) {
+	if (vma && (vma->vm_ops == &cw_segment_vm_ops || vma->vm_ops == &cw_inplace_vm_ops)) {
 		struct cw_segment *segment = vma->vm_private_data;
 
 		*handle = cpu_to_le32(segment->handle);

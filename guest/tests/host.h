@@ -99,7 +99,7 @@ void test_events(void);
 void test_sessions(void);
 void test_objects(void);
 void test_sleep(void);
-void test_home(void);
+void test_inplace(void);
 void test_rubbish(void);
 
 #endif

@@ -96,7 +96,7 @@ int main(void)
 	test_sessions();
 	test_objects();
 	test_sleep();
-	test_home();
+	test_inplace();
 	test_rubbish();
 	printf("%d passed, %d failed\n", passed, failed);
 	return failed ? EXIT_FAILURE : EXIT_SUCCESS;

@@ -4,7 +4,7 @@
 
 static struct dev_pagemap *maps;
 bool no_pages;
-struct vm_area_struct homes;
+struct vm_area_struct placed;
 
 unsigned char *page_bytes(struct page *page)
 {
@@ -211,14 +211,14 @@ unsigned long vm_mmap(struct file *file, unsigned long address, unsigned long le
 		return IS_ERR_VALUE(found) ? found : (unsigned long)-ENOMEM;
 	}
 	assert(process.write_protect_seq & 1 || !process.vma);
-	homes = (struct vm_area_struct){ .vm_start = address, .vm_end = address + length,
+	placed = (struct vm_area_struct){ .vm_start = address, .vm_end = address + length,
 					 .vm_pgoff = offset >> PAGE_SHIFT, .vm_mm = &process,
 					 .vm_flags = VM_MAYSHARE | VM_SHARED | VM_READ | VM_WRITE,
 					 .vm_file = file };
-	error = file->f_op->mmap(file, &homes);
+	error = file->f_op->mmap(file, &placed);
 	assert(!error && !(process.write_protect_seq & 1));
-	homes.next = file->space.mapped;
-	file->space.mapped = process.vma = &homes;
+	placed.next = file->space.mapped;
+	file->space.mapped = process.vma = &placed;
 	file->refs++;
 	mmap_write_unlock(&process);
 	sleep_once();

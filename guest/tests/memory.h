@@ -154,8 +154,8 @@ void unmap_mapping_range(struct address_space *mapping, loff_t from, loff_t byte
 long get_user_pages(unsigned long address, unsigned long count, unsigned int flags,
 		    struct page **pages);
 #define mm_get_unmapped_area(file, address, length, page, flags) (address)
-/* Maps `homes` over the process's memory. */
-extern struct vm_area_struct homes;
+/* Maps `placed` over the process's memory. */
+extern struct vm_area_struct placed;
 unsigned long vm_mmap(struct file *file, unsigned long address, unsigned long length,
 		      unsigned long protection, unsigned long flags, unsigned long offset);
 

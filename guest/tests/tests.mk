@@ -1,7 +1,7 @@
 # The driver's own files, in a process: with a small kernel of the tests' and sanitizers.
 
 DRIVER_TESTS := $(BUILD)/test/driver
-DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c home.c keep.c objects.c pages.c \
+DRIVER_SOURCES := $(addprefix guest/driver/,control.c events.c inplace.c keep.c objects.c pages.c \
 	segment.c session.c sleep.c)
 # What the driver includes is all in kernel.h.
 DRIVER_HEADERS := anon_inodes completion cred delay eventfd file fs highmem kref list log2 \

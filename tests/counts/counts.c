@@ -27,10 +27,10 @@
 /* Operations before the first that is counted, and those that are counted: each trap costs some
  * 10 us in a virtual machine, and the median of 100 is that of 1,000. */
 #define WARM_UP 2000
-/* Calls without a pause after which the endpoint's lock favours a thread that makes no others, at
- * most. A favour that the helper has withdrawn is earned again before each so many samples. */
-#define CALLS_FAVOURED 100000
-#define SAMPLES_FAVOURED 4
+/* Calls without a pause after which the endpoint's lock is biased to one that makes no others, at
+ * most. A bias that the helper has withdrawn is earned again before each so many samples. */
+#define CALLS_BIASED 100000
+#define SAMPLES_BIASED 4
 #define SAMPLES 100
 #define PAUSE_US 500
 /* The trap flag in the processor's flags. */
@@ -140,12 +140,12 @@ static int by_size(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Runs it without counting until the endpoint's lock favours this thread. */
-static void earn_favour(const struct operation *operation)
+/* Runs it without counting until the endpoint's lock is biased to this thread. */
+static void earn_bias(const struct operation *operation)
 {
 	counting = false;
 	sent = false;
-	for (int i = 0; i < CALLS_FAVOURED / operation->calls; i++)
+	for (int i = 0; i < CALLS_BIASED / operation->calls; i++)
 		operation->run();
 }
 
@@ -157,7 +157,7 @@ static uint64_t count(const struct operation *operation)
 
 	need(sigaction(SIGTRAP, &action, NULL) == 0, "sigaction");
 	/* First with pauses: the helper has memory to move. Then without them: a thread that takes
-	 * the endpoint's lock often is favoured by it. */
+	 * the endpoint's lock often is biased to it. */
 	for (int i = 0; i < WARM_UP; i++) {
 		operation->run();
 		usleep(PAUSE_US);
@@ -165,8 +165,8 @@ static uint64_t count(const struct operation *operation)
 	run_first();
 	until_sent = operation->until_sent;
 	for (int i = 0; i < SAMPLES; i++) {
-		if (i % SAMPLES_FAVOURED == 0)
-			earn_favour(operation);
+		if (i % SAMPLES_BIASED == 0)
+			earn_bias(operation);
 		counting = true;
 		counted = 0;
 		sent = false;

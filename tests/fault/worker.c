@@ -213,7 +213,7 @@ static bool connect_qp(void)
 	peer.window = theirs.at;
 	peer.window_key = theirs.rkey;
 	connect_one(me.qp, &theirs.addr);
-	/* The ring that was heated first is the first to be left to the inbox. */
+	/* The ring that became hot first is the first to be left to the inbox. */
 	for (unsigned int i = 0; i < me.idles; i++)
 		connect_one(me.idle[i], &theirs.idle[i]);
 	me.connected = meet(MEET_CONNECTED);
@@ -418,7 +418,7 @@ int main(int argc, char **argv)
 		if (!begin_anew())
 			break;
 	}
-	/* The caller looks at the books first. */
+	/* The caller looks at the tables first. */
 	while (peer.dead && me.cycle < target && !told)
 		usleep(1000);
 	close_all();

@@ -1,4 +1,4 @@
-"""One host with a broker of its own, the libraries that stop on demand, and its books."""
+"""One host with a broker of its own, the libraries that stop on demand, and its tables."""
 
 import json
 import os
@@ -21,7 +21,7 @@ START_SECONDS = 20.0
 # From the last endpoint's end to the last page given back.
 SETTLE_SECONDS = patient(5.0)
 POLL_SECONDS = 0.005
-# Looks at the books, the least of which has no caller in it that has just left.
+# Looks at the tables, the least of which has no caller in it that has just left.
 READINGS = 10
 LINE_OF_POINT = "fault point "
 
@@ -98,14 +98,14 @@ class World:
             argv += ["--config", config]
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.broker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log)
-        door = self.settings.get("CAUSEWAY_SOCKET",
+        socket = self.settings.get("CAUSEWAY_SOCKET",
                                  os.path.join(self.hosts[0].runtime_dir, "broker.sock"))
         deadline = time.monotonic() + START_SECONDS
-        while not (self.answers(door) and self.status()["broker"]):
+        while not (self.answers(socket) and self.status()["broker"]):
             if self.broker.poll() is not None or time.monotonic() > deadline:
                 raise Failed("the broker does not start")
             time.sleep(POLL_SECONDS)
-        self.empty = self.empty or min(self.books() for _ in range(READINGS))
+        self.empty = self.empty or min(self.tables() for _ in range(READINGS))
 
     @staticmethod
     def answers(path):
@@ -173,7 +173,7 @@ class World:
             raise Failed(f"the broker knows {len(found)} endpoints of process {pid}")
         return found[0]
 
-    def books(self):
+    def tables(self):
         """The broker's endpoints, descriptors, and the pages that it holds. A caller whose end
         it has not noticed yet may be among them."""
         folder = f"/proc/{self.broker.pid}/fd"
@@ -189,9 +189,9 @@ class World:
         return len(self.status()["endpoints"]), len(names), blocks
 
     def balance(self):
-        """After all have ended the books must be as they were before the first."""
+        """After all have ended the tables must be as they were before the first."""
         deadline = time.monotonic() + SETTLE_SECONDS
-        while (now := self.books()) != self.empty:
+        while (now := self.tables()) != self.empty:
             if time.monotonic() > deadline:
                 raise Failed(f"endpoints, descriptors and blocks of the broker were {self.empty}, "
                              f"and are {now}")

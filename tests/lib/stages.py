@@ -65,9 +65,10 @@ def all_stages():
               ["tests/vm/newest"], seconds=300),
         Stage("sim", "simulated networks, 10,000 seeds",
               cargo("--release", "-p", "causeway-sim"), seconds=900),
-        Stage("loom", "models of the shared-memory protocols, the endpoint's lock, SISCI's handles",
-              cargo("--release", "-p", "causeway-shm", "-p", "causeway-favour", "--test", "loom",
-                    "--test", "models", "--test", "lock_models", "--test", "handle_models"),
+        Stage("loom", "models of the shared-memory protocols, the biased lock, SISCI's handles",
+              cargo("--release", "-p", "causeway-shm", "-p", "causeway-biased-lock",
+                    "--test", "loom", "--test", "models", "--test", "lock_models",
+                    "--test", "handle_models"),
               seconds=900, env=checker_env("loom")),
         Stage("shuttle", "random interleavings of longer models of the same protocols",
               cargo("--release", "-p", "causeway-shm", "--test", "models", "--test",
@@ -90,7 +91,7 @@ def all_stages():
         Stage("scale", "thousands of queue pairs, hundreds of processes", ["tests/scale/run"],
               seconds=900),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
-        # Those that run side by side begin with the longest, so that the others fill both lanes.
+        # Those that run side by side begin with the longest, so that the others fill both places.
         Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
               chooses=True, beside=True),
         Stage("fault", "one side is killed or stopped at every step in shared memory",

@@ -180,7 +180,7 @@ def floods(stage):
 
 
 def churning(stage):
-    """Several at their everyday work, killed at random; the books balance afterwards."""
+    """Several at their everyday work, killed at random; the tables are as before afterwards."""
     for _ in range(ROUNDS):
         workers = [stage.enter(uid) for uid in (OWNER, OWNER, FRIEND)]
         for worker in workers:
@@ -221,7 +221,7 @@ def points(stage):
 
 
 def at_every_step(stage):
-    """One is killed, or stopped and killed, at each step; others and the books are right."""
+    """One is killed, or stopped and killed, at each step; others and the tables are right."""
     found = points(stage)
     if len(found) < 12:
         raise Failed(f"only {sorted(found)}")

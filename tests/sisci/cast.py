@@ -95,7 +95,7 @@ class Stage:
                              (os.path.join(netns.BUILD, "test", "sisci"), "test")):
             shutil.copytree(folder, os.path.join(self.dir, name), symlinks=True)
         self.run_dir = os.path.join(self.dir, "run")
-        self.door = os.path.join(self.run_dir, "broker.sock")
+        self.socket = os.path.join(self.run_dir, "broker.sock")
         self.programs = []
         self.serial = 0
         self.broker = None
@@ -107,16 +107,16 @@ class Stage:
         argv = [os.path.join(self.dir, "bin", "causewayd"), "--foreground", "--idle", "0",
                 "--runtime-dir", self.run_dir]
         if self.users:
-            self.door = os.path.join(self.dir, "stage", "broker.sock")
+            self.socket = os.path.join(self.dir, "stage", "broker.sock")
             config = os.path.join(self.dir, "causewayd.toml")
             with open(config, "w", encoding="ascii") as file:
-                file.write(f"[[tenant]]\nname = 'stage'\nsocket = '{self.door}'\n"
+                file.write(f"[[tenant]]\nname = 'stage'\nsocket = '{self.socket}'\n"
                            f"users = {[0, *self.users]}\n"
                            f"userfaultfd = {[*self.trusted]}\n")
             argv += ["--config", config]
         with open(os.path.join(self.dir, "broker.log"), "ab") as log:
             self.broker = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stderr=log)
-        wait_until("a broker", lambda: self.answers(self.door))
+        wait_until("a broker", lambda: self.answers(self.socket))
 
     def kill_broker(self):
         """Kills it."""
@@ -132,7 +132,7 @@ class Stage:
     def start(self, *words, fault="", uid=None, program="mortal"):
         """Starts a program; returns when it has begun, unless it has a fault."""
         self.serial += 1
-        env = dict(os.environ, CAUSEWAY_SOCKET=self.door, CAUSEWAY_FAULT=fault,
+        env = dict(os.environ, CAUSEWAY_SOCKET=self.socket, CAUSEWAY_FAULT=fault,
                    LD_LIBRARY_PATH=os.path.join(self.dir, "lib"))
         env.pop("CAUSEWAY_RUNTIME_DIR", None)
         if not fault:
@@ -146,7 +146,7 @@ class Stage:
 
     def run(self, program, test, uid):
         """Runs one test of a conformance program as a user to its end: what it says."""
-        env = dict(os.environ, CAUSEWAY_SOCKET=self.door, TEST=test,
+        env = dict(os.environ, CAUSEWAY_SOCKET=self.socket, TEST=test,
                    LD_LIBRARY_PATH=os.path.join(self.dir, "lib"))
         env.pop("CAUSEWAY_RUNTIME_DIR", None)
         argv = [os.path.join(self.dir, "test", program)]
@@ -174,7 +174,7 @@ class Stage:
         return json.loads(subprocess.run(argv, env=env, check=True,
                                          stdout=subprocess.PIPE).stdout)
 
-    def books(self):
+    def tables(self):
         """What the broker knows of SISCI, and its descriptors but those of callers."""
         names = []
         folder = f"/proc/{self.broker.pid}/fd"
@@ -186,13 +186,13 @@ class Stage:
         return self.status()["sisci"], sorted(names)
 
     def balance(self):
-        """The books must be what they were when `empty` was set."""
+        """The tables must be what they were when `empty` was set."""
         def balanced():
-            return self.books() == self.empty
+            return self.tables() == self.empty
         try:
             wait_until("balance", balanced)
         except Failed:
-            raise Failed(f"the broker's books were {self.empty}, and are {self.books()}"
+            raise Failed(f"the broker's tables were {self.empty}, and are {self.tables()}"
                          ) from None
 
     def end(self):

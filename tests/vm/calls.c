@@ -198,16 +198,16 @@ static long punch(void)
 /* Back to private memory, as the library does it. */
 static long take_back(void)
 {
-	void *at = home_span(), *husk;
+	void *at = home_span(), *copy;
 	struct causeway_span span = { (uintptr_t)at, MEBIBYTE };
 	int segment = some_fd(SEGMENT);
 	long done = -1;
 
 	if (ioctl(segment, CAUSEWAY_HOLD, &span))
 		return -1;
-	husk = mmap(NULL, MEBIBYTE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-	if (husk != MAP_FAILED && pread(segment, husk, MEBIBYTE, (uintptr_t)at) == (long)MEBIBYTE &&
-	    mremap(husk, MEBIBYTE, MEBIBYTE, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at)
+	copy = mmap(NULL, MEBIBYTE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (copy != MAP_FAILED && pread(segment, copy, MEBIBYTE, (uintptr_t)at) == (long)MEBIBYTE &&
+	    mremap(copy, MEBIBYTE, MEBIBYTE, MREMAP_MAYMOVE | MREMAP_FIXED, at) == at)
 		done = 0;
 	ioctl(segment, CAUSEWAY_LET_GO);
 	return done;

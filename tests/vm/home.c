@@ -189,12 +189,12 @@ static void *write_on(void *argument)
 /* Back to private memory, as the library does it. */
 static void take_back(void)
 {
-	void *husk = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	void *copy = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
-	CHECK(husk != MAP_FAILED);
+	CHECK(copy != MAP_FAILED);
 	CHECK(request(CAUSEWAY_HOLD, HOME, BYTES) == 0);
-	CHECK(pread(segment, husk, BYTES, HOME) == BYTES);
-	CHECK(mremap(husk, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)HOME) ==
+	CHECK(pread(segment, copy, BYTES, HOME) == BYTES);
+	CHECK(mremap(copy, BYTES, BYTES, MREMAP_MAYMOVE | MREMAP_FIXED, (void *)HOME) ==
 	      (void *)HOME);
 	CHECK(ioctl(segment, CAUSEWAY_LET_GO) == 0);
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use crate::crowd::Holder;
+use crate::admission::Holder;
 
 /// Threads that close.
 pub const THREADS_MAX: usize = 4;

@@ -26,13 +26,13 @@ use rustix::process::{Resource, getrlimit, setrlimit, umask};
 use thiserror::Error;
 
 use crate::config::{Config, Tenant};
-use crate::door::Door;
+use crate::listener::Listener;
 use crate::lock::LockFile;
 use crate::notify;
 use crate::options::Options;
 use crate::server::{Server, Stop};
 use crate::sys;
-use crate::tree::Trees;
+use crate::sysfs_views::SysfsViews;
 
 /// Log of a daemon that was asked for one.
 pub const LOG_NAME: &str = "broker.log";
@@ -52,7 +52,7 @@ pub enum Failure {
     Running(PathBuf),
     /// The socket of a tenant can't be had.
     #[error("the socket of tenant {0:?}: {1}")]
-    Door(String, std::io::Error),
+    Listener(String, std::io::Error),
     /// The operating system refused.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
@@ -173,10 +173,10 @@ fn listen_and_run(
     termination: &OwnedFd,
     starting: LockFile,
 ) -> Result<Option<LockFile>, Failure> {
-    let doors = open_doors(&config.tenants, dir)?;
+    let listeners = open_listeners(&config.tenants, dir)?;
     write_pid(&dir.join(PID_NAME)).map_err(system("write the pid file"))?;
-    let mut server =
-        Server::new(doors, config, termination, idle, dir).map_err(system("start the server"))?;
+    let mut server = Server::new(listeners, config, termination, idle, dir)
+        .map_err(system("start the server"))?;
     drop(starting);
     if options.detached {
         notify::starter_ready();
@@ -188,9 +188,9 @@ fn listen_and_run(
     Ok(ending)
 }
 
-fn open_doors(tenants: &[Tenant], dir: &Path) -> Result<Vec<Door>, Failure> {
+fn open_listeners(tenants: &[Tenant], dir: &Path) -> Result<Vec<Listener>, Failure> {
     let open = |tenant: &Tenant| {
-        Door::open(tenant, dir).map_err(|error| Failure::Door(tenant.name.clone(), error))
+        Listener::open(tenant, dir).map_err(|error| Failure::Listener(tenant.name.clone(), error))
     };
     tenants.iter().map(open).collect()
 }
@@ -226,5 +226,5 @@ fn write_pid(path: &Path) -> std::io::Result<()> {
 fn remove_leftovers(dir: &Path) {
     let _ = fs::remove_file(dir.join(SOCKET_NAME));
     let _ = fs::remove_file(dir.join(PID_NAME));
-    Trees::new(dir.to_owned(), None).remove_all();
+    SysfsViews::new(dir.to_owned(), None).remove_all();
 }

@@ -9,29 +9,29 @@ use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
-    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus, Leave,
-    MapReply, MapRequest, MirrorReply, MirrorRequest, PeerRequest, QpStatus, ReserveRequest,
-    RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply,
-    StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
+    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus,
+    GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerRequest, QpStatus,
+    ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
+    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_identity::Slot;
 use causeway_shm::layout::INBOX_LEN;
-use causeway_shm::{LAST_WORDS_BYTES, Segment, Stats};
+use causeway_shm::{FINAL_ACKS_BYTES, Segment, Stats};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use crate::boundary::PidNamespace;
 use crate::config::Tenant;
-use crate::held::is_held;
+use crate::final_acks::FinalAcks;
+use crate::guest_tables::new_table;
 use crate::hub::{Endpoint, EndpointId, Hub, Link, TenantId};
-use crate::mirrors::new_table;
 use crate::pairing::{Decision, PeerWire};
 use crate::pins;
 use crate::segments;
 use crate::session::Peer;
-use crate::tree::Trees;
-use crate::voice::Voice;
+use crate::suspended::is_suspended;
+use crate::sysfs_views::SysfsViews;
 
 /// Opened for users that are trusted with it (Linux 6.1).
 const USERFAULTFD_DEVICE: &str = "/dev/userfaultfd";
@@ -41,8 +41,8 @@ const USERFAULTFD_DEVICE: &str = "/dev/userfaultfd";
 pub struct Client<'a> {
     /// The tables.
     pub hub: &'a mut Hub,
-    /// The sysfs trees of the caller's tenant.
-    pub trees: &'a mut Trees,
+    /// The views of sysfs of the caller's tenant.
+    pub sysfs_views: &'a mut SysfsViews,
     /// All tenants.
     pub tenants: &'a [Tenant],
     /// The caller.
@@ -57,8 +57,8 @@ impl Client<'_> {
         self.endpoint.ok_or(Errno::NOTCONN)
     }
 
-    /// What a guest cannot have: a tree of files, which lies on the host. Nor has it anything to
-    /// restore: with the broker its device ends, and its sessions.
+    /// What a guest cannot have: a view of sysfs, whose files lie on the host. Nor has it anything
+    /// to restore: with the broker its device ends, and its sessions.
     fn not_in_vm(&self) -> Result<(), Errno> {
         self.peer.vm.map_or(Ok(()), |_| Err(Errno::PERM))
     }
@@ -145,7 +145,7 @@ impl BrokerService for Client<'_> {
             table_inode: rustix::fs::fstat(&mr_table)?.st_ino,
             mr_table,
             slots: Default::default(),
-            voices: Default::default(),
+            final_acks: Default::default(),
             links: Default::default(),
             invitations: Default::default(),
             open_rings: 0,
@@ -180,7 +180,7 @@ impl BrokerService for Client<'_> {
             (Some(vm), _) => vm,
             (None, Some([socket, rows @ ..])) => {
                 for rows in rows {
-                    check_memfd(rows, LAST_WORDS_BYTES as u64)?;
+                    check_memfd(rows, FINAL_ACKS_BYTES as u64)?;
                 }
                 check_slot_socket(socket, slot)?
             }
@@ -188,7 +188,8 @@ impl BrokerService for Client<'_> {
         };
         self.hub.add_slot(id, slot, netns)?;
         if let Some(Ok([socket, rows])) = proof.map(exactly::<2>) {
-            self.hub.add_voice(id, slot, Voice { socket, rows });
+            self.hub
+                .add_final_acks(id, slot, FinalAcks { socket, rows });
         }
         Ok(().into())
     }
@@ -224,7 +225,7 @@ impl BrokerService for Client<'_> {
                 trusted,
                 fds,
                 name,
-                mirror,
+                guest_table,
             } => Answer {
                 body: ConnectReply {
                     wire: Wire::Ring,
@@ -233,7 +234,7 @@ impl BrokerService for Client<'_> {
                     peer,
                     trusted,
                     ring: name,
-                    mirror,
+                    guest_table,
                 },
                 fds,
             },
@@ -274,7 +275,7 @@ impl BrokerService for Client<'_> {
         Ok(status_page(self.hub, self.tenants, &cursor, seen).into())
     }
 
-    fn sysfs_tree(
+    fn sysfs_view(
         &mut self,
         request: SysfsRequest,
         fds: Vec<OwnedFd>,
@@ -282,7 +283,7 @@ impl BrokerService for Client<'_> {
         self.not_in_vm()?;
         let [socket] = exactly(fds)?;
         let netns = netns_cookie(&socket).map_err(|_| Errno::INVAL)?;
-        let root = self.trees.show(netns, &request)?;
+        let root = self.sysfs_views.show(netns, &request)?;
         Ok(SysfsReply { root }.into())
     }
 
@@ -340,14 +341,14 @@ impl BrokerService for Client<'_> {
         })
     }
 
-    fn mirror(
+    fn guest_table(
         &mut self,
-        request: MirrorRequest,
+        request: GuestTableRequest,
         _: Vec<OwnedFd>,
-    ) -> Result<Answer<MirrorReply>, Errno> {
-        let (fd, live) = self.hub.mirror(self.own()?, request.mirror)?;
+    ) -> Result<Answer<GuestTableReply>, Errno> {
+        let (fd, live) = self.hub.guest_table(self.own()?, request.guest_table)?;
         Ok(Answer {
-            body: MirrorReply { live },
+            body: GuestTableReply { live },
             fds: vec![fd],
         })
     }
@@ -367,9 +368,13 @@ impl BrokerService for Client<'_> {
         Ok(().into())
     }
 
-    fn is_held(&mut self, request: PeerRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {
+    fn is_suspended(
+        &mut self,
+        request: PeerRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<bool>, Errno> {
         let process = self.hub.trusted_process(self.own()?, request.local_qpn);
-        Ok(process.is_some_and(is_held).into())
+        Ok(process.is_some_and(is_suspended).into())
     }
 
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {

@@ -11,15 +11,15 @@ use causeway_fabric::services::{PeerChange, PeerEvent, WirePref};
 use causeway_identity::Slot;
 use rustix::io::Errno;
 
+use crate::admission::{Claim, Holder, Shares};
 use crate::boundary::{Party, PidNamespace};
 use crate::config::Limits;
-use crate::crowd::{Claim, Holder, Shares};
-use crate::mirrors::Mirrors;
+use crate::final_acks::FinalAcks;
+use crate::guest_tables::GuestTables;
 use crate::pairing::{Pairing, PeerWire};
 use crate::rings::Rings;
 use crate::segments::{Rights, Segment};
 use crate::vm::VmId;
-use crate::voice::Voice;
 
 /// Names an endpoint: unique and never used again by any broker (random start).
 pub type EndpointId = u64;
@@ -76,8 +76,8 @@ pub struct Endpoint {
     pub table_inode: u64,
     /// Its slots, each with the cookie of its network namespace; in the place of that, the VM.
     pub slots: BTreeMap<Slot, u64>,
-    /// By what its last words are said, for each slot, and not of a VM's process.
-    pub voices: BTreeMap<Slot, Voice>,
+    /// By what its final acknowledgments are said, for each slot, and not of a VM's process.
+    pub final_acks: BTreeMap<Slot, FinalAcks>,
     /// Its connected QPs.
     pub links: BTreeMap<u32, Link>,
     /// Rings that others made for a QP of this endpoint which has not joined.
@@ -124,7 +124,7 @@ pub struct Hub {
     /// Rings that are used again.
     pub(crate) rings: Rings,
     /// Tables of memory regions for readers in VMs.
-    pub(crate) mirrors: Mirrors,
+    pub(crate) guest_tables: GuestTables,
     /// Segments that became stale, and the endpoints to tell.
     pub(crate) stale: Vec<(EndpointId, u64)>,
     /// What tenants leave to each other.
@@ -145,7 +145,7 @@ impl Hub {
             pairings: HashMap::new(),
             restoring: VecDeque::new(),
             rings: Rings::default(),
-            mirrors: Mirrors::default(),
+            guest_tables: GuestTables::default(),
             outbox: Vec::new(),
             news_due: None,
             stale: Vec::new(),
@@ -210,7 +210,7 @@ impl Hub {
             self.places.remove(&(netns, slot));
         }
         self.rings.end(id);
-        self.drop_mirrors(id, endpoint.vm);
+        self.drop_guest_tables(id, endpoint.vm);
         self.outbox.retain(|(to, _)| *to != id);
         self.stale.retain(|(to, _)| *to != id);
         let exposed = endpoint.segments.into_values().filter(|s| s.stale);
@@ -218,17 +218,17 @@ impl Hub {
     }
 
     /// Keeps what is to be said for an endpoint when its process is dead.
-    pub fn add_voice(&mut self, id: EndpointId, slot: Slot, voice: Voice) {
+    pub fn add_final_acks(&mut self, id: EndpointId, slot: Slot, acks: FinalAcks) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
-            endpoint.voices.insert(slot, voice);
+            endpoint.final_acks.insert(slot, acks);
         }
     }
 
-    /// Takes what [`Hub::add_voice`] kept.
-    pub fn take_voices(&mut self, id: EndpointId) -> BTreeMap<Slot, Voice> {
+    /// Takes what [`Hub::add_final_acks`] kept.
+    pub fn take_final_acks(&mut self, id: EndpointId) -> BTreeMap<Slot, FinalAcks> {
         let endpoint = self.endpoints.get_mut(&id);
         endpoint.map_or_else(BTreeMap::new, |endpoint| {
-            std::mem::take(&mut endpoint.voices)
+            std::mem::take(&mut endpoint.final_acks)
         })
     }
 
@@ -269,7 +269,7 @@ impl Hub {
         self.places.remove(&(netns, slot));
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
             endpoint.slots.remove(&slot);
-            endpoint.voices.remove(&slot);
+            endpoint.final_acks.remove(&slot);
         }
         Ok(())
     }

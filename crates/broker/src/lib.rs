@@ -7,40 +7,40 @@
 //! before use.
 //!
 //! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
-//! - [`server`], [`session`], [`door`], [`crowd`]: connections, the sockets they come in by, and
-//!   how many are admitted;
+//! - [`server`], [`session`], [`listener`], [`admission`]: connections, the sockets they come in
+//!   by, and how many are admitted;
 //! - [`closers`]: descriptors that are not closed at once;
-//! - [`hub`], [`places`], [`pairing`]: endpoints, slots, rings;
-//! - [`segments`], [`mirrors`], [`reaper`]: memory that endpoints grant each other;
-//! - [`boundary`]: which endpoints are inside one trust boundary; `held`: which of them are stopped
-//!   or frozen;
+//! - [`hub`], [`endpoint_lookup`], [`pairing`]: endpoints, slots, rings;
+//! - [`segments`], [`guest_tables`], [`reaper`]: memory that endpoints grant each other;
+//! - [`boundary`]: which endpoints are inside one trust boundary; `suspended`: which of them are
+//!   stopped or frozen;
 //! - [`handler`]: the methods of the endpoints' service;
-//! - [`services`]: the other services, on [`members`] (sessions) and [`lives`] (life tables);
+//! - [`services`]: the other services, on [`members`] (sessions) and [`liveness`] (life tables);
 //! - [`pool`]: pools of blocks, and rights to them;
 //! - [`sisci`]: nodes, shared segments, interrupts;
 //! - [`vm`]: virtual machines;
-//! - [`tree`]: the view of sysfs.
+//! - [`sysfs_views`]: the view of sysfs.
 
+pub mod admission;
 pub mod boundary;
 pub mod closers;
 pub mod config;
-pub mod crowd;
 pub mod daemon;
-mod departure;
-pub mod door;
+pub mod endpoint_lookup;
+mod final_acks;
+pub mod guest_tables;
 pub mod handler;
-mod held;
 pub mod hub;
-pub mod lives;
+pub mod listener;
+pub mod liveness;
 pub mod lock;
 pub mod members;
-pub mod mirrors;
 pub mod notify;
 pub mod options;
 pub mod pairing;
 pub mod pins;
-pub mod places;
 pub mod pool;
+mod process_end;
 pub mod reaper;
 pub mod rings;
 pub mod segments;
@@ -48,10 +48,10 @@ pub mod server;
 pub mod services;
 pub mod session;
 pub mod sisci;
+mod suspended;
 pub mod sys;
-pub mod tree;
+pub mod sysfs_views;
 pub mod vm;
-mod voice;
 
 #[cfg(test)]
 mod testing;

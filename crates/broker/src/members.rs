@@ -10,10 +10,10 @@ use causeway_fabric::services::session::{LifeBody, OpenReply, OpenRequest, Sessi
 use causeway_shm::Life;
 use rustix::io::Errno;
 
+use crate::admission::{Claim, Holder, Shares};
 use crate::config::Tenant;
-use crate::crowd::{Claim, Holder, Shares};
 use crate::hub::TenantId;
-use crate::lives::Lives;
+use crate::liveness::Liveness;
 use crate::services::{Caller, SessionId};
 use crate::session::Peer;
 use crate::vm::VmId;
@@ -59,7 +59,7 @@ impl Member {
 #[derive(Debug)]
 pub struct Members {
     members: BTreeMap<SessionId, Member>,
-    lives: BTreeMap<TenantId, Lives>,
+    liveness: BTreeMap<TenantId, Liveness>,
     /// By machine and the user's number there.
     guest_users: BTreeMap<(VmId, u32), u32>,
     /// The broker's user, which owns all that it makes.
@@ -72,7 +72,7 @@ impl Default for Members {
     fn default() -> Self {
         Members {
             members: BTreeMap::new(),
-            lives: BTreeMap::new(),
+            liveness: BTreeMap::new(),
             guest_users: BTreeMap::new(),
             own_uid: rustix::process::geteuid().as_raw(),
             shares: Shares::default(),
@@ -87,15 +87,15 @@ impl Members {
     }
 
     /// The lives of a tenant.
-    pub fn lives(&mut self, id: TenantId, tenant: &Tenant) -> &mut Lives {
+    pub fn liveness(&mut self, id: TenantId, tenant: &Tenant) -> &mut Liveness {
         let own_uid = self.own_uid;
-        let lives = self.lives.entry(id);
-        lives.or_insert_with(|| Lives::new(&tenant.name, own_uid))
+        let liveness = self.liveness.entry(id);
+        liveness.or_insert_with(|| Liveness::new(&tenant.name, own_uid))
     }
 
     /// The lives of a tenant that has had any.
-    pub fn lives_of(&mut self, tenant: TenantId) -> Option<&mut Lives> {
-        self.lives.get_mut(&tenant)
+    pub fn liveness_of(&mut self, tenant: TenantId) -> Option<&mut Liveness> {
+        self.liveness.get_mut(&tenant)
     }
 
     /// Adds a session. Returns the reply and its descriptors.
@@ -115,10 +115,10 @@ impl Members {
             return Err(Errno::ISCONN);
         }
         let uid = self.user_of(&caller.peer)?;
-        let lives = self.lives(id, caller.tenant);
-        let same_table = fds.first().is_some_and(|table| lives.adopt(table, now));
+        let liveness = self.liveness(id, caller.tenant);
+        let same_table = fds.first().is_some_and(|table| liveness.adopt(table, now));
         let ticket = fds.get(1);
-        let proved = ticket.and_then(|ticket| lives.life_of_ticket(ticket));
+        let proved = ticket.and_then(|ticket| liveness.life_of_ticket(ticket));
         let claim = Claim {
             most: MEMBERS_MAX,
             limit: caller.tenant.limits.endpoints,
@@ -127,28 +127,28 @@ impl Members {
                 vm: caller.peer.vm,
                 uid,
             },
-            returns: proved.is_some_and(|life| lives.is_absent(life)),
+            returns: proved.is_some_and(|life| liveness.is_absent(life)),
         };
         let held = self.members.values().map(Member::holder);
         self.shares.admit(&claim, held, now)?;
-        let lives = self.lives(id, caller.tenant);
+        let liveness = self.liveness(id, caller.tenant);
         let mut given = Vec::new();
         let of_vm = caller.peer.vm.filter(|_| !same_table);
         match of_vm {
-            Some(vm) => given.push(lives.vm_table(vm)?),
+            Some(vm) => given.push(liveness.vm_table(vm)?),
             None if same_table => {}
-            None => given.push(lives.table()?),
+            None => given.push(liveness.table()?),
         }
-        let kept = proved.filter(|life| lives.reclaim(*life));
+        let kept = proved.filter(|life| liveness.reclaim(*life));
         let life = match kept {
             Some(life) => life,
             None => {
-                let begun = lives.begin().and_then(|life| {
-                    let ticket = lives.ticket(life).inspect_err(|_| lives.end(life))?;
-                    Ok((life, ticket))
+                let begun = liveness.begin().and_then(|life| {
+                    let ticket = liveness.ticket(life);
+                    Ok((life, ticket.inspect_err(|_| liveness.end(life))?))
                 });
                 if let (Err(_), Some(vm)) = (&begun, of_vm) {
-                    lives.leave_vm(vm);
+                    liveness.leave_vm(vm);
                 }
                 let (life, ticket) = begun?;
                 given.push(ticket);
@@ -194,26 +194,31 @@ impl Members {
     /// A session has ended.
     pub fn end(&mut self, session: SessionId) {
         if let Some(member) = self.members.remove(&session)
-            && let Some(lives) = self.lives.get_mut(&member.tenant)
+            && let Some(liveness) = self.liveness.get_mut(&member.tenant)
         {
-            lives.end(member.life);
-            member.vm.inspect(|vm| lives.leave_vm(*vm));
+            liveness.end(member.life);
+            member.vm.inspect(|vm| liveness.leave_vm(*vm));
         }
     }
 
     /// When [`Members::expire`] has something to do.
     pub fn next_expiry(&self) -> Option<Instant> {
-        self.lives.values().filter_map(Lives::next_expiry).min()
+        self.liveness
+            .values()
+            .filter_map(Liveness::next_expiry)
+            .min()
     }
 
     /// Gives up on those that did not come back after a restart of the broker.
     pub fn expire(&mut self, now: Instant) {
-        self.lives.values_mut().for_each(|lives| lives.expire(now));
+        self.liveness
+            .values_mut()
+            .for_each(|liveness| liveness.expire(now));
     }
 
     /// Wakes sleepers that wait for deaths.
     pub fn announce(&mut self) {
-        self.lives.values_mut().for_each(Lives::announce);
+        self.liveness.values_mut().for_each(Liveness::announce);
     }
 }
 
@@ -256,8 +261,8 @@ impl SessionService for Client<'_> {
             .ok_or(Errno::NOTCONN)?;
         let LifeBody { index, generation } = request;
         let tenant = member.tenant;
-        let lives = self.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
-        Ok(lives.knows(Life { index, generation }).into())
+        let liveness = self.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
+        Ok(liveness.knows(Life { index, generation }).into())
     }
 }
 

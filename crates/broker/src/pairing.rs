@@ -104,8 +104,8 @@ pub enum Decision {
         fds: Vec<OwnedFd>,
         /// Names the ring's memory, if that is used again; else 0.
         name: u64,
-        /// The mirror of the caller's MR table that the peer reads; 0: it reads the table.
-        mirror: u64,
+        /// The guest table of the caller's MR table that the peer reads; 0: it reads the table.
+        guest_table: u64,
     },
 }
 
@@ -339,7 +339,7 @@ impl Hub {
         generation: u64,
     ) -> Result<Decision, Errno> {
         let to_peer = self.descriptors(id, peer, body)?;
-        let mirror = self.mirror_for(id, peer)?;
+        let guest_table = self.guest_table_for(id, peer)?;
         let pairing = self.pairings.get_mut(&generation).ok_or(Errno::INVAL)?;
         let waiting = |end: &End| !matches!(end, End::Joined(..));
         let side = pairing.ends.iter().position(waiting).ok_or(Errno::INVAL)?;
@@ -368,7 +368,7 @@ impl Hub {
             trusted: self.trust_each_other(id, peer),
             fds: lent.fd.into_iter().chain(to_peer).collect(),
             name: lent.name,
-            mirror,
+            guest_table,
         })
     }
 
@@ -382,7 +382,7 @@ impl Hub {
             return Err(Errno::MFILE);
         }
         let to_peer = self.descriptors(id, peer, body)?;
-        let mirror = self.mirror_for(id, peer)?;
+        let guest_table = self.guest_table_for(id, peer)?;
         let (lent, ring) = self.ring_for(id, peer)?;
         let kept = lent.name;
         let fds = lent.fd.into_iter().chain(to_peer).collect();
@@ -414,7 +414,7 @@ impl Hub {
             trusted: self.trust_each_other(id, peer),
             fds,
             name: kept,
-            mirror,
+            guest_table,
         })
     }
 

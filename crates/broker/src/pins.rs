@@ -18,8 +18,8 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
+use crate::admission::Holder;
 use crate::closers;
-use crate::crowd::Holder;
 
 /// Sockets of one process: it asks by one for each interface that moves memory.
 const SOCKETS_PER_PROCESS: usize = 4;

@@ -20,8 +20,8 @@ use causeway_identity::Access;
 use causeway_shm::layout::MR_TABLE_BYTES;
 use rustix::io::Errno;
 
+use crate::guest_tables::new_segment;
 use crate::hub::{Endpoint, EndpointId, Hub, Limit, Link, random};
-use crate::mirrors::new_segment;
 use crate::pairing::{End, Pairing, PeerWire};
 
 // The broker's protocol and what endpoints map must agree.

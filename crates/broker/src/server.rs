@@ -21,13 +21,13 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 
+use crate::admission::{Shares, Unattached, Verdict};
 use crate::closers;
 use crate::config::{Config, Members, TENANTS_MAX, Tenant};
-use crate::crowd::{Shares, Unattached, Verdict};
-use crate::departure;
-use crate::door::Door;
 use crate::handler::Client;
 use crate::hub::{EndpointId, Hub, TenantId};
+use crate::listener::Listener;
+use crate::process_end;
 use crate::reaper::Reaper;
 use crate::services::{Caller, Services, SessionId};
 use crate::session::{Overrun, Peer, Session};
@@ -38,9 +38,9 @@ use crate::vm::{self as vms, Arrival, Vms};
 mod descriptors;
 use descriptors::watch_process;
 
-/// Readiness of the termination descriptor. The doors' follow, in the order of their tenants.
+/// Readiness of the termination descriptor. The listeners' follow, in the order of their tenants.
 const TOKEN_TERMINATION: u64 = 0;
-/// The number of the first session: tokens below twice this belong to doors.
+/// The number of the first session: tokens below twice this belong to listeners.
 const FIRST_SESSION: u64 = (TENANTS_MAX as u64 + 2) / 2;
 /// Session tokens are twice the session's number, plus this for its pidfd.
 const TOKEN_PIDFD: u64 = 1;
@@ -50,7 +50,7 @@ const TOKEN_ARRIVALS: u64 = u64::MAX;
 const EVENTS_PER_WAIT: usize = 64;
 /// Requests read from one client before others have their turn.
 pub const REQUESTS_PER_TURN: usize = 16;
-/// Connections taken from one door before others have their turn.
+/// Connections taken from one listener before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
 /// This part of the broker's descriptors is for connections that are not attached.
 const UNATTACHED_PART: u64 = 4;
@@ -79,7 +79,7 @@ pub enum Stop {
 pub struct Server {
     epoll: OwnedFd,
     /// One for each tenant.
-    doors: Vec<Door>,
+    listeners: Vec<Listener>,
     tenants: Vec<Tenant>,
     /// Given up for a moment when descriptors run out, to accept and close a connection: left in
     /// the backlog it would keep the loop busy.
@@ -102,13 +102,13 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server for the doors of the tenants of a configuration. `termination` ends it when
+    /// A server for the listeners of the tenants of a configuration. `termination` ends it when
     /// readable; in `dir` is what else it makes.
     ///
     /// # Errors
     /// Out of descriptors.
     pub fn new(
-        doors: Vec<Door>,
+        listeners: Vec<Listener>,
         config: Config,
         termination: &OwnedFd,
         idle: Option<Duration>,
@@ -119,8 +119,8 @@ impl Server {
         let vms = Vms::new(dir).map_err(sys::refused("eventfd"))?;
         let arrivals = EventData::new_u64(TOKEN_ARRIVALS);
         epoll::add(&epoll, vms.bell(), arrivals, EventFlags::IN)?;
-        let listeners = doors.iter().map(Door::listener);
-        let watched = [termination.as_fd()].into_iter().chain(listeners);
+        let sockets = listeners.iter().map(Listener::socket);
+        let watched = [termination.as_fd()].into_iter().chain(sockets);
         for (token, fd) in (TOKEN_TERMINATION..).zip(watched) {
             epoll::add(&epoll, fd, EventData::new_u64(token), EventFlags::IN)?;
         }
@@ -132,7 +132,7 @@ impl Server {
         services.members.shares = hub.shares.clone();
         Ok(Server {
             epoll,
-            doors,
+            listeners,
             tenants: config.tenants,
             reserve: open_reserve(),
             sessions: HashMap::new(),
@@ -193,7 +193,7 @@ impl Server {
     /// time begins anew either way.
     pub fn rescue(&mut self) -> bool {
         self.idle_since = Instant::now();
-        (0..self.doors.len()).for_each(|tenant| self.accept(tenant));
+        (0..self.listeners.len()).for_each(|tenant| self.accept(tenant));
         !self.sessions.is_empty()
     }
 
@@ -222,7 +222,7 @@ impl Server {
 
     fn accept(&mut self, tenant: TenantId) {
         for _ in 0..ACCEPTS_PER_TURN {
-            let listener = self.doors[tenant].listener();
+            let listener = self.listeners[tenant].socket();
             match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(socket) => self.admit(socket, tenant),
                 Err(Errno::INTR | Errno::CONNABORTED) => {}
@@ -418,7 +418,7 @@ impl Server {
         let outcome = if header.service == SERVICE {
             let mut client = Client {
                 hub: &mut self.hub,
-                trees: &mut self.doors[peer.tenant].trees,
+                sysfs_views: &mut self.listeners[peer.tenant].sysfs_views,
                 tenants: &self.tenants,
                 peer,
                 endpoint: &mut endpoint,
@@ -452,12 +452,12 @@ impl Server {
             self.session_of.insert(id, number);
         }
         session.has_asked |= outcome.is_ok();
-        let lives = session.endpoint.is_some() || self.services.members.get(number).is_some();
-        if lives {
+        let attached = session.endpoint.is_some() || self.services.members.get(number).is_some();
+        if attached {
             self.unattached.remove(peer.holder(), number);
         }
         // Of a VM's process the VM's end tells, and its own.
-        if lives && peer.vm.is_none() && session.pidfd.is_none() {
+        if attached && peer.vm.is_none() && session.pidfd.is_none() {
             session.pidfd = watch_process(&self.epoll, session, number);
         }
         session.reply(header, outcome)
@@ -564,7 +564,8 @@ impl Server {
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
             self.session_of.remove(&id);
-            segments = departure::detach(&mut self.hub, id, &session.peer, session.pidfd.as_ref());
+            segments =
+                process_end::detach(&mut self.hub, id, &session.peer, session.pidfd.as_ref());
         }
         if let Some(pidfd) = session.pidfd
             && let Err(pidfd) = self.reaper.wait(number, pidfd, segments)

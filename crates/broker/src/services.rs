@@ -1,4 +1,4 @@
-//! The services beside the endpoints', behind one door: calls in, events out, ends.
+//! The services beside the endpoints', behind one interface: calls in, events out, ends.
 
 use std::os::fd::OwnedFd;
 use std::time::Instant;

@@ -8,7 +8,7 @@ use causeway_fabric::remoting::{Header, Kind, ONE_WAY, send};
 use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
-use crate::crowd::Holder;
+use crate::admission::Holder;
 use crate::hub::{EndpointId, TenantId};
 use crate::vm::VmId;
 

@@ -49,7 +49,7 @@ pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
         mr_table: descriptor(),
         table_inode: 0,
         slots: Default::default(),
-        voices: Default::default(),
+        final_acks: Default::default(),
         links: Default::default(),
         invitations: Default::default(),
         open_rings: 0,

@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
+use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsView};
 use causeway_fabric::{Address, Error, Event, WirePref};
 use common::heir::spawn_heir;
-use common::{Host, PATIENCE, Peer, last_words, readable, ring, same_file};
+use common::{Host, PATIENCE, Peer, final_acks, readable, ring, same_file};
 use rustix::process::Signal;
 
 /// Tells this program, run again as a client process, what to do.
@@ -69,7 +69,7 @@ fn fork_and_try(peer: &Peer) {
             && forked(peer.attachment.add_slot(
                 peer.slot,
                 peer.socket.as_fd(),
-                last_words().as_fd(),
+                final_acks().as_fd(),
             ));
         // SAFETY: ends the child without running the parent's destructors.
         unsafe { libc::_exit(if good { 0 } else { 1 }) };
@@ -228,8 +228,8 @@ fn a_directory_that_others_can_enter_is_refused() {
 fn a_signal_ends_the_broker_and_nothing_is_left() {
     let host = Host::with_broker("0");
     let peer = host.endpoint(WirePref::Auto);
-    let tree = peer.attachment.sysfs_tree(&device()).unwrap();
-    assert!(tree.join("sys/class/infiniband/cway0/node_type").exists());
+    let view = peer.attachment.sysfs_view(&device()).unwrap();
+    assert!(view.join("sys/class/infiniband/cway0/node_type").exists());
     host.signal_broker(Signal::TERM);
     assert_eq!(peer.events(), [Event::BrokerGone]);
     assert_eq!(peer.attachment.poll_events().unwrap(), [], "told once");
@@ -288,14 +288,14 @@ fn endpoints_survive_a_killed_broker() {
     let joined = ring(a.connect(1, &b, 1)).generation;
     ring(b.connect(1, &a, 1));
     let waiting = ring(a.connect(2, &b, 2));
-    a.attachment.sysfs_tree(&device()).unwrap();
+    a.attachment.sysfs_view(&device()).unwrap();
     host.signal_broker(Signal::KILL);
     // Leftovers of the dead do not keep the next one from starting.
     assert!(host.files().len() >= 4);
     host.start_broker("0");
     assert!(
         !host.files().iter().any(|name| name.starts_with("sys-")),
-        "stale trees are gone"
+        "stale views are gone"
     );
     while !a.events().contains(&Event::BrokerGone) {}
     a.attachment.reattach().unwrap();
@@ -416,22 +416,22 @@ fn a_forked_child_has_no_attachment() {
 }
 
 #[test]
-fn a_sysfs_tree_lives_as_long_as_it_is_held() {
+fn a_sysfs_view_lives_as_long_as_it_is_held() {
     let host = Host::with_broker("0.05");
-    let mut tree = SysfsTree::open(&host.address(), &device()).unwrap();
-    let node = tree
+    let mut view = SysfsView::open(&host.address(), &device()).unwrap();
+    let node = view
         .root()
         .join("sys/class/infiniband/cway0/ports/1/gid_attrs/ndevs/0");
     assert_eq!(std::fs::read_to_string(&node).unwrap(), "lo\n");
     assert!(
-        tree.root()
+        view.root()
             .ends_with(Path::new(&format!("sys-{}", namespace())))
     );
     // Longer than the idle time: no event shows that nothing happens.
     std::thread::sleep(std::time::Duration::from_millis(150));
-    assert!(tree.is_alive() && node.exists());
+    assert!(view.is_alive() && node.exists());
     let pid = host.broker_pid().unwrap();
-    drop(tree);
+    drop(view);
     wait_for_process(pid);
     assert_eq!(host.files(), [""; 0]);
 }

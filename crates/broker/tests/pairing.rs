@@ -4,7 +4,7 @@ mod common;
 
 use causeway_fabric::{ConnectRequest, Event, Introduction, WirePref};
 use causeway_identity::Slot;
-use common::{Host, last_words, ring, same_file};
+use common::{Host, final_acks, ring, same_file};
 
 #[test]
 fn two_qps_share_one_ring_and_each_others_doorbells() {
@@ -171,14 +171,14 @@ fn a_slot_is_free_again_after_its_owner_died() {
     let (slot, socket) = (b.slot, b.socket.try_clone().unwrap());
     let taken = a
         .attachment
-        .add_slot(slot, socket.as_fd(), last_words().as_fd())
+        .add_slot(slot, socket.as_fd(), final_acks().as_fd())
         .unwrap_err();
     assert_eq!(taken.errno(), rustix::io::Errno::ADDRINUSE.raw_os_error());
     ring(a.connect(1, &b, 1));
     drop(b);
     a.events();
     a.attachment
-        .add_slot(slot, socket.as_fd(), last_words().as_fd())
+        .add_slot(slot, socket.as_fd(), final_acks().as_fd())
         .unwrap();
 }
 
@@ -192,7 +192,7 @@ fn slots_are_proved_and_given_up() {
         .add_slot(
             Slot::wrapping(a.slot.number()),
             a.socket.as_fd(),
-            last_words().as_fd(),
+            final_acks().as_fd(),
         )
         .unwrap_err();
     assert_eq!(wrong.errno(), rustix::io::Errno::INVAL.raw_os_error());

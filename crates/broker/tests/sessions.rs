@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::remoting::Malformed;
-use causeway_fabric::session::{Books, Opened, Session};
+use causeway_fabric::session::{Opened, Registry, Session};
 use causeway_fabric::{Control, Error, RawEvent};
 use causeway_shm::{Life, LifeTable};
 use common::heir::spawn_heir;
@@ -17,14 +17,14 @@ use rustix::process::Signal;
 /// Tells this program, run again, that it is to be a client process.
 const ROLE: &str = "CW_TEST_ROLE";
 
-/// Books that hold nothing, and note what happens to them.
+/// A registry that holds nothing, and notes what happens to it.
 #[derive(Debug, Default)]
 struct Diary {
     presented: Vec<Opened>,
     broker_gone: usize,
 }
 
-impl Books for Diary {
+impl Registry for Diary {
     fn present(&mut self, _: &mut Control, opened: &Opened) -> causeway_fabric::Result<()> {
         self.presented.push(*opened);
         Ok(())
@@ -137,7 +137,9 @@ fn lives_outlast_a_broker() {
     for (session, life) in [(&a, lives[0]), (&b, lives[1])] {
         await_loss(session);
         session.reattach().unwrap();
-        let opened = session.with_books(|diary| diary.presented.clone()).unwrap();
+        let opened = session
+            .with_registry(|diary| diary.presented.clone())
+            .unwrap();
         assert_eq!(opened.len(), 2);
         assert!(opened[1].same_life && opened[1].life == life);
         assert!(theirs.is_alive(life) && table.is_alive(life));

@@ -29,7 +29,7 @@ const OTHER: u32 = 4101;
 /// Bytes of an inbox.
 const INBOX_BYTES: u64 = causeway_shm::layout::INBOX_LEN as u64;
 
-/// A broker that admits Alice and Bob by doors of their own.
+/// A broker that admits Alice and Bob by sockets of their own.
 fn start() -> (Host, PathBuf) {
     let host = Host::new();
     let dir = host.dir.with_extension("tenants");
@@ -105,7 +105,7 @@ fn a_file_that_cannot_be_closed_holds_up_nobody_else() {
         ("attach", &attach, &[stuck_fd, bell]),
         ("attach", &attach, &[inbox, bell, stuck_fd]),
         ("restore_segment", &restore, &[stuck_fd]),
-        ("sysfs_tree", &sysfs, &[stuck_fd]),
+        ("sysfs_view", &sysfs, &[stuck_fd]),
         ("add_slot", &slot, &[stuck_fd, stuck_fd]),
     ];
     for (name, body, fds) in ways {
@@ -124,7 +124,7 @@ fn a_file_that_cannot_be_closed_holds_up_nobody_else() {
     let good = connect(&dir);
     let mut sent = 0;
     let mut socket = connect(&dir);
-    while ask(&socket, "sysfs_tree", &sysfs, &[stuck_fd], 1) == refused {
+    while ask(&socket, "sysfs_view", &sysfs, &[stuck_fd], 1) == refused {
         sent += 1;
         assert!(sent <= WAITING_MAX, "there is no bound");
         if sent % 4 == 0 {

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree};
+use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsView};
 use causeway_fabric::{Address, ConnectRequest, Error, Event, Introduction, WirePref, status};
 use causeway_identity::Access;
 use common::{CONFIG_NAME, Host, Peer, as_user, ring};
@@ -104,7 +104,7 @@ fn a_tenant_admits_those_it_names_and_nobody_else() {
     assert!(!tenants.admits("tiny", BOB, WEB));
     // Whoever is refused is told so, and does not take it for a broker on its way out.
     let address = tenants.address("web");
-    let refusal = as_user(CAROL, OTHER, || SysfsTree::open(&address, &device()));
+    let refusal = as_user(CAROL, OTHER, || SysfsView::open(&address, &device()));
     assert_eq!(errno(refusal), Errno::ACCESS);
 }
 
@@ -403,8 +403,8 @@ fn a_tenants_clients_can_read_their_view_of_sysfs() {
     let tenants = Tenants::new();
     let address = tenants.address("web");
     as_user(BOB, OTHER, || {
-        let tree = SysfsTree::open(&address, &device()).unwrap();
-        let path = tree
+        let view = SysfsView::open(&address, &device()).unwrap();
+        let path = view
             .root()
             .join("sys/class/infiniband/cway0/ports/1/gid_attrs/ndevs/0");
         assert_eq!(std::fs::read_to_string(path).unwrap(), "lo\n");

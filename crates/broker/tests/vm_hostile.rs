@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Instant;
 
-use causeway_broker::vm::guest::PARTING;
+use causeway_broker::vm::guest::DETACH_GRACE;
 use causeway_fabric::vm::{attach, detach, list};
 
 use common::Host;
@@ -161,7 +161,7 @@ fn a_driver_copies_its_programs_memory_before_it_is_taken_away() {
         .change(|window| assert_eq!(window.shown.len(), 1));
     assert_eq!(machine.ask(LEFT, 0, 0), 0);
     machine.qemu.wait_for(|window| window.shown.is_empty());
-    assert!(begun.elapsed() < PARTING, "it was not waited for");
+    assert!(begun.elapsed() < DETACH_GRACE, "it was not waited for");
     is_served(&Machine::start(&host, "a"));
 }
 
@@ -192,7 +192,10 @@ fn a_driver_that_does_not_answer_has_its_programs_memory_no_longer_than_that() {
             machine.qemu.wait_for(|window| window.shown.len() == 1);
             is_served(&other);
             machine.qemu.wait_for(|window| window.shown.is_empty());
-            assert!(begun.elapsed() >= PARTING, "it was told {PARTING:?}");
+            assert!(
+                begun.elapsed() >= DETACH_GRACE,
+                "it was told {DETACH_GRACE:?}"
+            );
         },
     );
 }
@@ -203,7 +206,7 @@ fn a_machine_that_is_paused_is_parted_with_when_it_goes_on() {
     let mut machine = with_own_memory(&host);
     let quiet = |machine: &Machine| {
         machine.qemu.change(|window| window.asked = 0);
-        thread::sleep(PARTING * 5 / 4);
+        thread::sleep(DETACH_GRACE * 5 / 4);
         machine.qemu.change(|window| assert_eq!(window.asked, 0));
     };
     let bases = machine.pause();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use causeway_device::{gid_table, node_guid};
 use causeway_fabric::sys::peer_credentials;
-use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsTree, in_guest};
+use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsView, in_guest};
 use causeway_fabric::{Address, Error, launch};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
@@ -14,17 +14,17 @@ const INHERITED_FD_MIN: i32 = 100;
 
 /// Asks for the directory that stands for `/` where the device's files are concerned, starting the
 /// broker if there is none. The command inherits one descriptor, a connection to the broker:
-/// as long as it or a child of it lives, the broker and the tree stay. In a virtual machine this
-/// process makes the tree itself, and the broker is not asked.
-pub fn sysfs_tree() -> Result<PathBuf, Error> {
+/// as long as it or a child of it lives, the broker and the view stay. In a virtual machine this
+/// process makes the view itself, and the broker is not asked.
+pub fn sysfs_view() -> Result<PathBuf, Error> {
     let address = Address::from_env();
     if address == Address::Device {
         return in_guest(&describe_device());
     }
     let connection = launch::connect_or_start(&address)?;
-    let tree = SysfsTree::open(&address, &describe_device())?;
+    let view = SysfsView::open(&address, &describe_device())?;
     inherit(connection.into());
-    Ok(tree.root().to_owned())
+    Ok(view.root().to_owned())
 }
 
 /// The device as this network namespace sees it.

@@ -36,19 +36,19 @@ pub fn run(options: &RunOptions) -> u8 {
 /// The variables to set for the command, or to remove.
 fn prepare(options: &RunOptions) -> Result<Environment, String> {
     let libraries = Libraries::find().map_err(|error| error.to_string())?;
-    let tree = if options.no_paths {
+    let view = if options.no_paths {
         None
     } else {
-        Some(sysfs_tree()?)
+        Some(sysfs_view()?)
     };
     // The shim is always there, since it also answers when the libraries are opened by name. It
     // shows no files without their directory's name.
-    let shown = match tree {
-        Some(tree) if options.isolate => {
-            isolate::enter(&tree)?;
+    let shown = match view {
+        Some(view) if options.isolate => {
+            isolate::enter(&view)?;
             None
         }
-        tree => tree.map(PathBuf::into_os_string),
+        view => view.map(PathBuf::into_os_string),
     };
     let mut environment = vec![
         (
@@ -69,8 +69,8 @@ fn default_wire() -> Option<Wire> {
 }
 
 /// The directory whose content stands for the device's files.
-fn sysfs_tree() -> Result<PathBuf, String> {
-    broker::sysfs_tree().map_err(|error| {
+fn sysfs_view() -> Result<PathBuf, String> {
+    broker::sysfs_view().map_err(|error| {
         format!(
             "no files of the device: {error}\n\
              causeway: `causeway doctor` examines the machine; --no-paths runs without the \

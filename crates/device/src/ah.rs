@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::av::Av;
+use crate::destination::Destination;
 use crate::errno::Errno;
 use crate::gid;
 use crate::pd::Pd;
-use crate::way::Way;
 
 /// An address handle (`ibv_create_ah(3)`).
 pub struct Ah {
@@ -24,7 +24,7 @@ impl Pd {
         let table = gid::gid_table();
         let source = table.get(usize::from(av.sgid_index));
         let source = source.filter(|_| av.is_global).ok_or(Errno(libc::EINVAL))?;
-        let way = Way::find(av, source);
+        let way = Destination::find(av, source);
         let shared = &self.context.endpoint.shared;
         let number = shared.common.ways.insert(way).ok_or(Errno(libc::ENOMEM))?;
         shared.pds.add_user(self.handle);

@@ -77,8 +77,8 @@ impl<T> EventQueue<T> {
     }
 
     /// Runs `f`, which makes progress and takes what comes of it: an event that is pushed and
-    /// popped meanwhile costs no system calls. Whoever watches the descriptor hears of what is left
-    /// afterwards.
+    /// popped meanwhile costs no system calls. A thread that watches the descriptor hears of what
+    /// is left afterwards.
     pub fn holding<R>(&self, f: impl FnOnce() -> R) -> R {
         self.queue.lock().held = true;
         let result = f();

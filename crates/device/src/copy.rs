@@ -7,7 +7,7 @@ use causeway_proto::host::{AtomicOp, MemError};
 use causeway_proto::{Bytes, BytesMut};
 use causeway_recover::{Fault, compare_exchange, copy, copy_word, fetch_add, store as store_one};
 
-/// Whose memory it was that a copy to or from `len` bytes of an MR at `addr` did not find.
+/// The owner of the memory that a copy to or from `len` bytes of an MR at `addr` did not find.
 #[cold]
 pub(crate) fn blame(fault: Fault, addr: usize, len: usize) -> MemError {
     if fault.is_in(addr, len) {

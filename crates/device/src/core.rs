@@ -10,12 +10,12 @@ use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::{Counter, Stats, Watch};
 
 use crate::at::At;
+use crate::borrowed_payload::Outsides;
 use crate::channel::EventQueue;
 use crate::completions::{Completions, Cqe, Frees};
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
-use crate::outside::Outsides;
 use crate::qps::Numbering;
 use crate::slab::Slab;
 use crate::watches::Watches;

@@ -5,8 +5,8 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use causeway_biased_lock::{BiasedGuard, Hurried, hurry};
 use causeway_cancel::Allowed;
-use causeway_favour::{FavouredGuard, Hurried, hurry};
 use causeway_proto::Instant;
 use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
@@ -176,7 +176,7 @@ impl Cq {
 
     /// Its engine, and the engine's state.
     #[inline(always)]
-    fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
+    fn lock(&self) -> (&Engine, BiasedGuard<'_, State>) {
         self.shared.engines.lock_at(&self.at)
     }
 
@@ -242,7 +242,7 @@ impl Cq {
         self.take(engine, state, looked, max, out)
     }
 
-    /// The endpoint's lock, if that favours this thread: [`Cq::poll`] in pieces, the frequent ones
+    /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent ones
     /// of which call nothing. It is not to be held for anything else.
     #[inline(always)]
     pub fn hurry(&self) -> Option<Held<'_>> {
@@ -372,9 +372,10 @@ impl Cq {
         }
         state.unlooked += taken;
         if looked.minds || looked.yields || looked.serves {
-            let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
+            let (deadline, broker_requests) =
+                (state.timers.next(), !state.broker_requests.is_empty());
             drop(state);
-            looked.end(deadline, errands, &self.shared);
+            looked.end(deadline, broker_requests, &self.shared);
             if looked.serves {
                 self.shared.serve_others(engine);
             }
@@ -489,9 +490,9 @@ impl Looked {
     /// Does what is left, without the lock.
     #[cold]
     #[inline(never)]
-    fn end(self, deadline: Option<Instant>, errands: bool, shared: &Shared) {
+    fn end(self, deadline: Option<Instant>, broker_requests: bool, shared: &Shared) {
         if self.minds {
-            shared.mind(deadline, errands);
+            shared.note_deadline(deadline, broker_requests);
         }
         if self.yields {
             std::thread::yield_now();
@@ -536,9 +537,10 @@ impl Shared {
                 continue;
             };
             state.progress(&Now::default());
-            let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
+            let (deadline, broker_requests) =
+                (state.timers.next(), !state.broker_requests.is_empty());
             drop(state);
-            self.mind(deadline, errands);
+            self.note_deadline(deadline, broker_requests);
         }
     }
 }

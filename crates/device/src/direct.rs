@@ -2,7 +2,7 @@
 //!
 //! The check of a region's entry is this side's courtesy, as a NIC's would be the peer's; what
 //! protects the peer is that the broker hands out descriptors for no more than was granted. A
-//! segment that is not mapped yet is asked for by the envoy, and the access goes by ring.
+//! segment that is not mapped yet is asked for by the broker thread, and the access goes by ring.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use crate::copy;
 
 /// Most bytes copied under one look at the region's entry: how long its owner may have to wait to
 /// take it back.
-const BRACKET: u32 = 256 << 10;
+const ACCESS_MAX: u32 = 256 << 10;
 /// Bytes that the kernel maps at once where a page of a file is first read, and not where it is
 /// first written (`fault_around_bytes`, unless set otherwise).
 const FAULT_AROUND: usize = 64 << 10;
@@ -281,8 +281,8 @@ fn access(what: Remote) -> u32 {
     }
 }
 
-/// A bracket that has begun: where its bytes are, and how many at most.
-struct Bracket {
+/// An access that has begun: where its bytes are, and how many at most.
+struct OpenAccess {
     at: *mut u8,
     room: u32,
 }
@@ -301,9 +301,9 @@ impl Reaching<'_> {
         Some((entry, stamp, offset))
     }
 
-    /// Begins a bracket at byte `from` of a target. Whatever it returns, [`Ring::leave`] follows.
+    /// Begins an access at byte `from` of a target. Whatever it returns, [`Ring::leave`] follows.
     #[inline]
-    fn enter(&mut self, target: Target, from: u32, len: u32, what: Remote) -> Option<Bracket> {
+    fn enter(&mut self, target: Target, from: u32, len: u32, what: Remote) -> Option<OpenAccess> {
         let grant = self.ring.enter(target.rkey);
         if !grant.allows(access(what)) {
             return None;
@@ -318,13 +318,13 @@ impl Reaching<'_> {
             .at(entry.segment, offset, what != Remote::Read, grant)?;
         self.direct.remember(&entry, (stamp, grant), offset);
         let room = u32::try_from(room).unwrap_or(u32::MAX);
-        Some(Bracket { at, room })
+        Some(OpenAccess { at, room })
     }
 
-    /// Carries out `copy` on the bytes of `part`, bracket by bracket: it is given the offset in the
-    /// target, the address, the length.
+    /// Carries out `copy` on the bytes of `part`, one access after the other: it is given the
+    /// offset in the target, the address, the length.
     #[inline]
-    fn in_brackets(
+    fn in_accesses(
         &mut self,
         target: Target,
         part: Range<u32>,
@@ -333,12 +333,12 @@ impl Reaching<'_> {
     ) -> Result<(), NotDone> {
         let mut from = part.start;
         while from < part.end {
-            let len = BRACKET.min(part.end - from);
+            let len = ACCESS_MAX.min(part.end - from);
             let mut done = Err(NotDone::Elsewhere);
             let mut copied = 0;
-            if let Some(bracket) = self.enter(target, from, len, what) {
-                copied = len.min(bracket.room);
-                done = copy(from, bracket.at, copied).map_err(|why| match why {
+            if let Some(part_open) = self.enter(target, from, len, what) {
+                copied = len.min(part_open.room);
+                done = copy(from, part_open.at, copied).map_err(|why| match why {
                     // The peer's memory, for which there was no page.
                     MemError::Elsewhere => NotDone::Elsewhere,
                     why => NotDone::Local(why),
@@ -383,7 +383,7 @@ impl Reach for Reaching<'_> {
         mut fill: impl FnMut(u32, BytesMut<'_>) -> Result<(), MemError>,
     ) -> Result<(), NotDone> {
         let end = part.end;
-        self.in_brackets(target, part, Remote::Write, |from, at, len| {
+        self.in_accesses(target, part, Remote::Write, |from, at, len| {
             let tail = if from + len == end {
                 copy::last_word(at.addr() + len as usize, len as usize)
             } else {
@@ -413,7 +413,7 @@ impl Reach for Reaching<'_> {
         target: Target,
         mut take: impl FnMut(u32, Bytes<'_>) -> Result<(), MemError>,
     ) -> Result<(), NotDone> {
-        self.in_brackets(target, 0..target.len, Remote::Read, |from, at, len| {
+        self.in_accesses(target, 0..target.len, Remote::Read, |from, at, len| {
             // SAFETY: as in `write`.
             take(from, unsafe { Bytes::from_raw(at, len as usize) })
         })
@@ -421,11 +421,11 @@ impl Reach for Reaching<'_> {
 
     fn atomic(&mut self, target: Target, op: AtomicOp) -> Result<u64, NotDone> {
         let mut before = Err(NotDone::Elsewhere);
-        if let Some(bracket) = self.enter(target, 0, target.len, Remote::Atomic)
-            && bracket.at.addr() % 8 == 0
+        if let Some(part_open) = self.enter(target, 0, target.len, Remote::Atomic)
+            && part_open.at.addr() % 8 == 0
         {
-            // SAFETY: as in `write`, and 8 aligned bytes: atomic for whoever else has them mapped.
-            before = unsafe { copy::atomic(bracket.at, op) }.map_err(|_| NotDone::Elsewhere);
+            // SAFETY: as in `write`, and 8 aligned bytes: atomic for all that have them mapped.
+            before = unsafe { copy::atomic(part_open.at, op) }.map_err(|_| NotDone::Elsewhere);
         }
         if !self.ring.leave() {
             return Err(NotDone::Evicted);

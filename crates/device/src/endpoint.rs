@@ -1,4 +1,4 @@
-//! The endpoint of this process: its state, its lock, and who waits on what.
+//! The endpoint of this process: its state, its lock, and what its threads wait on.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -14,19 +14,19 @@ use parking_lot::{Mutex, RwLock};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::net::sockopt::socket_recv_buffer_size;
 
+use crate::broker_request::BrokerThread;
 use crate::checksums::Checksums;
+use crate::closed_fds::Numbers;
 use crate::engines::{ENGINES_MAX, Engine, Engines};
-use crate::errand::Envoy;
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
 use crate::grow::{Growing, most_engines};
 use crate::helper;
 use crate::limits::LIMITS;
-use crate::lost::Numbers;
 use crate::multicast::Groups;
-use crate::news::News;
 use crate::pd::Pds;
 use crate::peers::{Peers, refused};
+use crate::port_state::News;
 use crate::qps::Numbering;
 use crate::sharing::Sharing;
 use crate::silence::patience;
@@ -39,7 +39,7 @@ const EXIT_PATIENCE: std::time::Duration = std::time::Duration::from_millis(100)
 /// How often it looks whether that has ended.
 const EXIT_LOOK: std::time::Duration = std::time::Duration::from_millis(1);
 
-/// What the program's threads, the helper and the envoy share.
+/// What the program's threads, the helper and the broker thread share.
 pub(crate) struct Shared {
     /// Queue pairs and their queues.
     pub engines: Engines,
@@ -78,10 +78,10 @@ pub(crate) struct Shared {
     pub blocked: AtomicU32,
     /// Those of them that look, and do not sleep yet.
     pub lookers: Lookers,
-    /// Time until which whoever watches the sources sleeps on them; 0 while nobody does.
+    /// Time until which the thread that watches the sources sleeps on them; 0 while none does.
     pub source_deadline: AtomicU64,
-    /// The way to who asks the broker.
-    pub envoy: Envoy,
+    /// The way to the thread that asks the broker.
+    pub broker_thread: BrokerThread,
     /// How the helper sleeps ([`HelperSleep`]).
     helper_sleep: Sleep,
     pub stop: AtomicBool,
@@ -117,7 +117,7 @@ struct Sleep {
 /// The endpoint: one per process, alive while a context is.
 pub(crate) struct Endpoint {
     pub shared: Arc<Shared>,
-    /// The helper and the envoy.
+    /// The helper and the broker thread.
     threads: Mutex<Vec<JoinHandle<()>>>,
     pid: u32,
 }
@@ -213,7 +213,7 @@ impl Endpoint {
     /// An endpoint beside whatever others there are, attached to the broker at an address, or to
     /// the one that the environment names.
     pub fn alone(broker: Option<&Address>) -> Result<Arc<Self>, OpenError> {
-        causeway_favour::allow();
+        causeway_biased_lock::allow();
         crate::fork::tell_of_copies();
         Ok(Arc::new(Endpoint::attach(broker)?))
     }
@@ -234,7 +234,7 @@ impl Endpoint {
         let directory = MrTable::format(Arc::new(table)).map_err(refused)?;
         let (slot, port) = take_slot(None)?;
         attachment.report_addresses(&own_addresses())?;
-        let first = present(&attachment, slot, port.with_lanes()?)?;
+        let first = present(&attachment, slot, port.with_connected()?)?;
         let numbering = Numbering::new(slot);
         let common = Common::new(numbering, (Arc::clone(&segment), inbox.clone()), directory);
         let mut state = common.new_state(0)?;
@@ -245,8 +245,8 @@ impl Endpoint {
         let mut port_fds: Vec<_> = sources.collect::<Result<_, _>>()?;
         let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(std::io::Error::from)?;
-        let envoy = Envoy::new()?;
-        let single = [kick.as_fd(), doorbell.fd(), news.fd(), envoy.fd()];
+        let broker_thread = BrokerThread::new()?;
+        let single = [kick.as_fd(), doorbell.fd(), news.fd(), broker_thread.fd()];
         let mut numbers = Numbers::of(single.into_iter().chain(state.udp.ports.sources()));
         let engines = Engines::new(numbering, state)?;
         port_fds.push(dup(engines.others())?);
@@ -266,7 +266,7 @@ impl Endpoint {
             blocked: AtomicU32::new(0),
             lookers: Lookers::new(),
             source_deadline: AtomicU64::new(0),
-            envoy,
+            broker_thread,
             helper_sleep: Sleep::default(),
             stop: AtomicBool::new(false),
             numbers: RwLock::new(numbers),
@@ -284,7 +284,7 @@ impl Endpoint {
             pid: std::process::id(),
         };
         endpoint.start(helper::start)?;
-        endpoint.start(Shared::start_envoy)?;
+        endpoint.start(Shared::start_broker_thread)?;
         Ok(endpoint)
     }
 
@@ -314,11 +314,11 @@ impl Drop for Endpoint {
             return;
         }
         self.shared.kick();
-        self.shared.call_envoy();
+        self.shared.wake_broker_thread();
         self.shared.groups.stop();
         let own = std::thread::current().id();
         for thread in self.threads.lock().drain(..) {
-            // The envoy may be in a call to the broker, which it ends.
+            // The broker thread may be in a call to the broker, which it ends.
             if thread.thread().id() != own {
                 let _ = thread.join();
             }
@@ -412,20 +412,20 @@ impl Shared {
         self.heed(self.doorbell.ring());
     }
 
-    /// Has whoever sleeps on the sources look once more, since the state has changed. Who is about
-    /// to sleep on them has armed before it looks for the last time.
+    /// Has the thread that sleeps on the sources look once more, since the state has changed. A
+    /// thread that is about to sleep on them has armed before it looks for the last time.
     pub fn wake_watchers(&self) {
         if self.armers.load(Ordering::SeqCst) > 0 {
             self.ring_own_doorbell();
         }
     }
 
-    /// Wakes whoever sleeps on the sources if something is to be done before it would wake, and
-    /// the envoy if there are errands for it.
+    /// Wakes the thread that sleeps on the sources if something is to be done before it would wake,
+    /// and the broker thread if there are broker requests for it.
     #[inline]
-    pub fn mind(&self, deadline: Option<Instant>, errands: bool) {
-        if errands {
-            self.send_envoy();
+    pub fn note_deadline(&self, deadline: Option<Instant>, broker_requests: bool) {
+        if broker_requests {
+            self.send_broker_requests();
         }
         let until = self.source_deadline.load(Ordering::SeqCst);
         if until != 0 && deadline.is_some_and(|d| d.0 < until) {

@@ -16,7 +16,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use causeway_favour::{Favoured, FavouredGuard};
+use causeway_biased_lock::{BiasedGuard, BiasedLock};
 use causeway_identity::{QPN_INDEX_BITS, Slot};
 use causeway_shm::layout::STATS_SETS;
 use rustix::event::epoll;
@@ -36,7 +36,7 @@ const CALLS_PER_TIME: u64 = 16;
 #[repr(align(128))]
 pub(crate) struct Engine {
     pub number: u8,
-    pub state: Favoured<State>,
+    pub state: BiasedLock<State>,
     /// Counts calls that made progress, so that the helper leaves an active program alone.
     activity: AtomicU64,
     /// When the program last made progress itself.
@@ -69,7 +69,7 @@ impl Engine {
     }
 
     /// Whether a poll of a completion queue may do without the lock: it is empty, and another
-    /// thread has made progress since it was polled last. A thread that is favoured by the lock
+    /// thread has made progress since it was polled last. A thread that the lock is biased towards
     /// pays nothing for it, and never leaves it at that.
     #[inline]
     pub fn is_served(&self, at: &At) -> bool {
@@ -87,7 +87,7 @@ impl Engine {
             gathers: Arc::clone(&state.udp.has_gathered),
             seen: [const { AtomicU64::new(0) }; ENGINES_MAX],
             port_errors: Arc::clone(&state.udp.errors),
-            state: Favoured::new(state),
+            state: BiasedLock::new(state),
         }
     }
 
@@ -95,7 +95,7 @@ impl Engine {
     pub fn lock_both<'a>(
         one: &'a Engine,
         other: &'a Engine,
-    ) -> (FavouredGuard<'a, State>, FavouredGuard<'a, State>) {
+    ) -> (BiasedGuard<'a, State>, BiasedGuard<'a, State>) {
         if one.number < other.number {
             let state = one.state.lock();
             (state, other.state.lock())
@@ -264,7 +264,7 @@ impl Engines {
     }
 
     /// The engine of a queue pair's number, and its state.
-    pub fn lock(&self, qpn: u32) -> (&Engine, FavouredGuard<'_, State>) {
+    pub fn lock(&self, qpn: u32) -> (&Engine, BiasedGuard<'_, State>) {
         loop {
             let number = self.number_of(qpn);
             let engine = self.get(number);
@@ -278,7 +278,7 @@ impl Engines {
 
     /// The engine where an object's state is, and that engine's.
     #[inline(always)]
-    pub fn lock_at(&self, at: &At) -> (&Engine, FavouredGuard<'_, State>) {
+    pub fn lock_at(&self, at: &At) -> (&Engine, BiasedGuard<'_, State>) {
         loop {
             let number = at.get();
             let engine = self.get(number);

@@ -1,4 +1,4 @@
-//! What a program that forks without `ibv_fork_init(3)` is told.
+//! The warning to a program that forks without `ibv_fork_init(3)`.
 
 use std::io::Write;
 use std::sync::atomic::{AtomicBool, Ordering};

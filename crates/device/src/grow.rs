@@ -1,6 +1,6 @@
 //! Numbers for queue pairs, of slots that are added as they are wanted, and engines for them.
 
-use causeway_favour::FavouredGuard;
+use causeway_biased_lock::BiasedGuard;
 use causeway_netio::UdpPort;
 use parking_lot::MutexGuard;
 
@@ -33,7 +33,7 @@ impl Growing {
 
 /// The place for a queue pair that is about to be created.
 pub(crate) struct NewPlace<'a> {
-    pub state: FavouredGuard<'a, State>,
+    pub state: BiasedGuard<'a, State>,
     pub qpn: u32,
     /// Nobody moves anything meanwhile.
     _alone: MutexGuard<'a, Growing>,
@@ -177,7 +177,11 @@ impl Shared {
         }
         let (slot, port) = taken?;
         let is_first = engine.state.lock().qps.slots().next().is_none();
-        let port = if is_first { port.with_lanes()? } else { port };
+        let port = if is_first {
+            port.with_connected()?
+        } else {
+            port
+        };
         let port = present(&self.control, slot, port)?;
         let mut numbers = self.numbers.write();
         sockets(&port.port).for_each(|fd| numbers.add(fd));
@@ -199,7 +203,7 @@ impl Shared {
 
 /// The sockets of a port.
 fn sockets(port: &UdpPort) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> {
-    std::iter::once(port.fd()).chain(port.lane_fds())
+    std::iter::once(port.fd()).chain(port.connected_fds())
 }
 
 impl<'a> Part<'a> {

@@ -38,7 +38,7 @@ const VAIN_WAKES: u32 = 3;
 const RECENT: Duration = Duration::from_micros(5);
 /// After activity the first sleep on the sources is no longer than this, so that a post need not
 /// wake the helper to tell it of a time-out further away: a system call and a wake for each.
-const LAZY: Duration = Duration::from_millis(1);
+const FIRST_SLEEP_MAX: Duration = Duration::from_millis(1);
 /// How long it goes on looking after a look that found a stream: to wake it may cost more than the
 /// time between two batches, and a virtual network has the sender pay.
 const STREAM_SPIN: Duration = Duration::from_micros(30);
@@ -114,8 +114,8 @@ impl Shared {
             } else {
                 state.progress_everywhere(now)
             };
-            if !state.errands.is_empty() {
-                self.send_envoy();
+            if !state.broker_requests.is_empty() {
+                self.send_broker_requests();
             }
             if worked {
                 pass.worked = true;
@@ -225,7 +225,7 @@ impl Helper {
     /// Lets the program have its turn, unless it sleeps already, by calls of its own.
     fn step_back(&mut self, tick: Duration) {
         let shared = Arc::clone(&self.shared);
-        // Before it looks for the last time: who arms afterwards sees this and kicks.
+        // Before it looks for the last time: a thread that arms afterwards sees this and kicks.
         shared.set_helper_sleep(HelperSleep::Tick);
         let mut armed = self.has_armed();
         if !armed {
@@ -306,7 +306,7 @@ impl Helper {
         // The program is quiet: time for what is not urgent.
         let mut until = self.end_look(now);
         if self.has_called() {
-            until = earlier(until, Some(now.get() + LAZY));
+            until = earlier(until, Some(now.get() + FIRST_SLEEP_MAX));
         }
         let published = until.map_or(u64::MAX, |d| d.0);
         shared.source_deadline.store(published, Ordering::SeqCst);
@@ -319,7 +319,7 @@ impl Helper {
         let shared = Arc::clone(&self.shared);
         // A post that comes later than the look at its engine wakes this thread.
         shared.source_deadline.store(u64::MAX, Ordering::SeqCst);
-        let (mut until, mut replies, mut errands) = (None, false, false);
+        let (mut until, mut replies, mut broker_requests) = (None, false, false);
         let step_back = !self.has_stepped_back;
         shared.engines.each(|engine, state| {
             let wakeups = match engine.number {
@@ -329,7 +329,7 @@ impl Helper {
             state.count_objects(wakeups);
             until = earlier(until, state.timers.next());
             until = earlier(until, state.look_for_silence(now));
-            errands |= !state.errands.is_empty();
+            broker_requests |= !state.broker_requests.is_empty();
             if state.awaits_reply() {
                 // A program that spins on its memory is about to answer, but may need this
                 // processor.
@@ -339,8 +339,8 @@ impl Helper {
                 }
             }
         });
-        if errands {
-            shared.send_envoy();
+        if broker_requests {
+            shared.send_broker_requests();
         }
         if replies {
             self.has_stepped_back = true;
@@ -368,12 +368,12 @@ impl Helper {
     fn park(&mut self) {
         let shared = Arc::clone(&self.shared);
         shared.set_helper_sleep(HelperSleep::Parked);
-        // Who left before it could see this has not kicked: look again.
+        // A thread that left before it could see this has not kicked: look again.
         if shared.blocked.load(Ordering::SeqCst) > 0 {
             self.sleep(false, None);
         }
         shared.set_helper_sleep(HelperSleep::No);
-        // Who has waited polls next.
+        // A thread that has waited polls next.
         (self.vain, self.tick, self.due) = (VAIN_WAKES, TICK_FIRST, FAR);
     }
 

@@ -6,56 +6,57 @@
 //! [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. All are thread-safe.
 //!
 //! Nothing happens before [`Context::open`]. From then on the process has one endpoint: a port, an
-//! inbox, a lock, a helper thread that makes progress while the program does not, and an envoy, the
-//! thread that asks the broker and listens to it.
+//! inbox, a lock, a helper thread that makes progress while the program does not, and a broker
+//! thread, the thread that asks the broker and listens to it.
 
 mod addresses;
 mod ah;
 mod at;
 mod av;
+mod borrowed_payload;
+mod broker_calls;
+mod broker_request;
+mod broker_thread;
 mod channel;
 mod checksums;
 mod clock;
+mod closed_fds;
 mod completions;
 mod context;
 mod copy;
 mod core;
 mod cq;
+mod deferred_move;
+mod destination;
 mod direct;
-mod elsewhere;
 mod endpoint;
 mod engines;
-mod envoy;
-mod errand;
-mod errands;
 mod errno;
 mod events;
 mod fork;
 mod gid;
 mod grow;
+mod guest_tables;
 mod helper;
-mod home;
 mod hot;
+mod in_place;
 mod kernel_limits;
-mod known;
-mod lazy;
 mod limits;
-mod lost;
 mod membership;
 mod merge;
-mod mirrors;
+mod move_threshold;
+mod moved_access;
 mod mr;
 mod multicast;
 mod mw;
-mod news;
 mod other_version;
-mod outside;
-mod patience;
 mod pd;
 mod peer_end;
 mod peers;
 mod populate;
+mod populated;
 mod port_holders;
+mod port_state;
 mod ports;
 mod posted;
 mod progress;
@@ -82,7 +83,6 @@ mod udp;
 mod unanswered;
 mod wait;
 mod watches;
-mod way;
 mod ways;
 mod window;
 mod window_type;
@@ -91,6 +91,7 @@ pub use ah::Ah;
 pub use av::Av;
 pub use context::Context;
 pub use cq::{CompChannel, Cq, Held, Looked, Waiting};
+pub use destination::is_group;
 pub use errno::{Errno, OpenError};
 pub use events::{AsyncEvent, EventSource, EventType};
 pub use gid::{GidEntry, gid_table, node_guid, port_mtu};
@@ -103,5 +104,4 @@ pub use region::Mr;
 pub use ring::{OneSided, Request};
 pub use sharing::{fork_init, is_fork_initialized};
 pub use srq::Srq;
-pub use way::is_group;
 pub use window_type::WindowType;

@@ -1,8 +1,8 @@
 //! Which multicast groups a queue pair is in (`ibv_attach_mcast(3)`).
 
+use crate::destination::group_of;
 use crate::errno::Errno;
 use crate::qp::Qp;
-use crate::way::group_of;
 
 impl Qp {
     /// Attaches it to a group (`ibv_attach_mcast(3)`).

@@ -34,7 +34,7 @@ impl State {
         self.unsettled.append(&mut other.unsettled);
         self.awaiting.append(&mut other.awaiting);
         self.pending.append(&mut other.pending);
-        self.errands.append(&mut other.errands);
+        self.broker_requests.append(&mut other.broker_requests);
         self.timers.absorb(&mut other.timers);
         self.unanswered |= std::mem::take(&mut other.unanswered);
         for qpn in moved {
@@ -54,12 +54,12 @@ impl UdpWire {
         self.ports.absorb(&mut other.ports)?;
         for entry in qps.iter_mut() {
             if let Link::Udp(link) = &mut entry.link {
-                link.forget_lane();
+                link.forget_connected();
             }
         }
         // None of those ports is the first here, and what comes for their sockets for single peers
         // is looked for with the rest.
-        other.lanes = 0;
+        other.connected_links = 0;
         self.beyond += other.links + other.datagrams;
         self.links += std::mem::take(&mut other.links);
         self.datagrams += std::mem::take(&mut other.datagrams);

@@ -18,10 +18,10 @@ use causeway_shm::{MrEntry, MrTable as Directory};
 use parking_lot::{Mutex, MutexGuard};
 
 use crate::errno::Errno;
-use crate::home::Home;
-use crate::known::Known;
+use crate::in_place::InPlace;
 use crate::limits::LIMITS;
-use crate::patience::Patience;
+use crate::move_threshold::MoveThreshold;
+use crate::populated::Known;
 use crate::published::{Published, Retired};
 use crate::slab::Slab;
 use crate::window_type::WindowType;
@@ -78,14 +78,14 @@ pub(crate) struct Region {
     pub key: u32,
     pub kind: Kind,
     /// Until when it stays where it is.
-    pub patience: Patience,
+    pub move_threshold: MoveThreshold,
     /// The segment that its memory is in.
-    pub home: Option<Home>,
+    pub in_place: Option<InPlace>,
 }
 
 /// What only changes need to know of a region or a window.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Books {
+pub(crate) struct RegionUse {
     /// Windows bound to it: it cannot go while there are any.
     pub windows: u32,
     /// It is about to change: no window can be bound to it.
@@ -113,7 +113,7 @@ pub(crate) struct MrTable {
 #[derive(Debug)]
 pub(crate) struct Changing {
     /// By place.
-    pub places: Slab<Books>,
+    pub places: Slab<RegionUse>,
     generation: u32,
     /// Places of the windows that are bound.
     pub bound: BTreeSet<u32>,
@@ -227,15 +227,15 @@ impl MrWriter<'_> {
     }
 
     /// What changes need to know of a region or a window.
-    pub fn books(&mut self, key: u32) -> Option<&mut Books> {
+    pub fn region_use(&mut self, key: u32) -> Option<&mut RegionUse> {
         self.get(key)?;
         self.at.places.get_mut(key >> GENERATION_BITS)
     }
 
     /// Whether peers find a region, or a window, in the directory.
     pub fn is_published(&self, key: u32) -> bool {
-        let books = self.at.places.get(key >> GENERATION_BITS);
-        self.get(key).is_some() && books.is_some_and(|books| books.published)
+        let region_use = self.at.places.get(key >> GENERATION_BITS);
+        self.get(key).is_some() && region_use.is_some_and(|region_use| region_use.published)
     }
 
     /// Puts a region in a place.
@@ -271,13 +271,13 @@ impl MrWriter<'_> {
 
     /// Lets peers find a region in a segment, and the windows bound to it. `home`: the segment, of
     /// which this process has the descriptor.
-    pub fn place(&mut self, key: u32, at: Place, home: Option<Home>) {
+    pub fn place(&mut self, key: u32, at: Place, in_place: Option<InPlace>) {
         self.update(key, |region| {
             if let Kind::Memory { place } = &mut region.kind {
                 *place = Some(at);
             }
-            if home.is_some() {
-                region.home = home;
+            if in_place.is_some() {
+                region.in_place = in_place;
             }
         });
         self.table.settled.fetch_add(1, Ordering::Release);
@@ -289,8 +289,8 @@ impl MrWriter<'_> {
 
     /// Enters a region, or a window bound to it, into the directory.
     pub fn publish(&mut self, key: u32, at: Place) {
-        if let Some(books) = self.books(key) {
-            books.published = true;
+        if let Some(region_use) = self.region_use(key) {
+            region_use.published = true;
         }
         if let Some(entry) = self.entry(key, at) {
             self.at.directory.publish(&entry);
@@ -322,7 +322,7 @@ impl MrWriter<'_> {
     /// accesses may be under way.
     pub fn retract(&mut self, key: u32) -> Vec<u32> {
         self.update(key, |region| {
-            region.home = None;
+            region.in_place = None;
             if let Kind::Memory { place } = &mut region.kind {
                 *place = None;
             }
@@ -335,10 +335,10 @@ impl MrWriter<'_> {
 
     /// Takes a key out of the directory. Returns whether it was there.
     pub fn withdraw(&mut self, key: u32) -> bool {
-        let Some(books) = self.books(key) else {
+        let Some(region_use) = self.region_use(key) else {
             return false;
         };
-        let published = std::mem::take(&mut books.published);
+        let published = std::mem::take(&mut region_use.published);
         if published {
             self.at.directory.retract(key);
         }
@@ -361,10 +361,10 @@ impl MrWriter<'_> {
             access,
             key: 0,
             kind: Kind::Memory { place: None },
-            patience: Patience::default(),
-            home: None,
+            move_threshold: MoveThreshold::default(),
+            in_place: None,
         };
-        let at = self.at.places.insert(Books::default());
+        let at = self.at.places.insert(RegionUse::default());
         let key = self.name(at.ok_or(Errno(libc::ENOMEM))?, region);
         if access.contains(Access::LOCAL_WRITE) {
             self.at.known.insert(key, (addr, len));
@@ -396,9 +396,9 @@ impl MrWriter<'_> {
         if !self.get(key).is_some_and(is_memory) {
             return Err(Errno(libc::EINVAL));
         }
-        match self.books(key) {
-            Some(books) if books.windows == 0 => {
-                books.frozen = true;
+        match self.region_use(key) {
+            Some(region_use) if region_use.windows == 0 => {
+                region_use.frozen = true;
                 Ok(())
             }
             _ => Err(Errno(libc::EBUSY)),
@@ -407,14 +407,14 @@ impl MrWriter<'_> {
 
     /// Whether a region is about to change.
     pub fn is_frozen(&self, key: u32) -> bool {
-        let books = self.at.places.get(key >> GENERATION_BITS);
-        books.is_some_and(|books| books.frozen)
+        let region_use = self.at.places.get(key >> GENERATION_BITS);
+        region_use.is_some_and(|region_use| region_use.frozen)
     }
 
     /// A frozen region goes on as it was.
     pub fn thaw(&mut self, key: u32) {
-        if let Some(books) = self.books(key) {
-            books.frozen = false;
+        if let Some(region_use) = self.region_use(key) {
+            region_use.frozen = false;
         }
     }
 

@@ -1,7 +1,7 @@
 //! Multicast groups of UD queue pairs (`ibv_attach_mcast(3)`).
 //!
 //! Datagrams to a group go to one port on every host, which each process with members binds beside
-//! all others. A thread of its own receives there: nothing of it concerns who has no members.
+//! all others. A thread of its own receives there: a process without members has none of it.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};

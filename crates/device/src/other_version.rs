@@ -1,4 +1,4 @@
-//! What is said of peers that speak another version of the wire.
+//! Reports of peers that speak another version of the wire.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use causeway_wire::trp::VERSION;
 
-/// Lines that one process writes at most: whoever knows the numbers of two queue pairs can forge
-/// what draws one for each.
+/// Lines that one process writes at most: a host that knows the numbers of two queue pairs can
+/// forge what draws one for each.
 const MOST_LINES: u32 = 16;
 
 /// Says on standard error that the peer at `peer` speaks another version: what fails is not the

@@ -1,4 +1,4 @@
-//! What becomes of queue pairs when a process ends: those of its peers, and its own.
+//! The end of a process, and of queue pairs with it: those of its peers, and its own.
 
 use causeway_proto::trp::Reason;
 use causeway_proto::ulp::Ulp;

@@ -19,8 +19,8 @@ pub(crate) struct PeerEnd {
     pub bell: Doorbell,
     /// Its memory regions.
     pub mrs: PeerMrs,
-    /// The mirror of this endpoint's regions that it reads, if it does not read their table.
-    pub mirror: OnceLock<Arc<Segment>>,
+    /// The guest table of this endpoint's regions that it reads, if it does not read their table.
+    pub guest_table: OnceLock<Arc<Segment>>,
     /// Rings shared with it that no queue pair uses, by name: those of later ones.
     rings: Mutex<HashMap<u64, Arc<Segment>>>,
     /// Its memory segments that queue pairs use, by number and whether they may be written.
@@ -35,7 +35,7 @@ impl PeerEnd {
             inbox: Inbox::open(Arc::new(inbox)).map_err(refused)?,
             bell: Doorbell::from_fd(fds.doorbell),
             mrs: PeerMrs::open(Arc::new(table)).map_err(refused)?,
-            mirror: OnceLock::new(),
+            guest_table: OnceLock::new(),
             rings: Mutex::default(),
             arenas: Mutex::default(),
         })
@@ -86,9 +86,9 @@ pub(crate) struct Peers(Mutex<Known>);
 struct Known {
     /// By the numbers that the broker has given them.
     ends: HashMap<u64, Weak<PeerEnd>>,
-    /// Who was found where last.
+    /// Where each peer was found last.
     places: HashMap<Place, u64>,
-    /// Those connected to last, who are likely to be again: to map what leads to them, and to map
+    /// Those connected to last, which are likely to be again: to map what leads to them, and to map
     /// rings, takes longer than a connection.
     recent: VecDeque<Arc<PeerEnd>>,
 }
@@ -104,7 +104,8 @@ impl Known {
 }
 
 impl Peers {
-    /// Who is most likely at a place, and its number: the broker need not send its descriptors.
+    /// The endpoint that is most likely at a place, and its number: the broker need not send its
+    /// descriptors.
     pub fn at(&self, place: &Place) -> Option<(u64, Arc<PeerEnd>)> {
         let known = self.0.lock();
         let number = *known.places.get(place)?;

@@ -1,4 +1,4 @@
-//! Who has the UDP ports of endpoints, where none is free.
+//! The processes that hold the UDP ports of endpoints, where none is free.
 //!
 //! They are ordinary ports, above 1024: any user of the network namespace can bind them all, and
 //! nobody opens the device there until they are free again. Then the process is to be named.
@@ -14,7 +14,7 @@ use causeway_identity::Slot;
 pub struct PortHolder {
     /// How many.
     pub ports: usize,
-    /// Whose sockets they are.
+    /// The process whose sockets they are.
     pub uid: u32,
     /// The process and its name.
     pub process: Option<(u32, String)>,
@@ -30,8 +30,8 @@ impl fmt::Display for PortHolder {
     }
 }
 
-/// Who has ports of endpoints in this network namespace, who has most of them first. For people:
-/// it reads all of /proc.
+/// The processes that have ports of endpoints in this network namespace, the one with most of them
+/// first. For people: it reads all of /proc.
 #[must_use]
 pub fn port_holders() -> Vec<PortHolder> {
     let mut sockets = HashMap::new();

@@ -1,16 +1,16 @@
 //! The UDP ports of an engine, one for each of its slots.
 //!
-//! The first is all that most have: it has sockets for single peers, and whoever sleeps watches
-//! each of those. The ports of further slots are behind one epoll descriptor, which is there from
-//! the beginning: so a thread that sleeps already when one is bound watches it too, and a look at
-//! all of them is one system call where nothing has come.
+//! The first is all that most have: it has sockets for single peers, and a thread that sleeps
+//! watches each of those. The ports of further slots are behind one epoll descriptor, which is
+//! there from the beginning: so a thread that sleeps already when one is bound watches it too, and
+//! a look at all of them is one system call where nothing has come.
 
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use causeway_netio::{Received, Report, UdpPort};
-use causeway_shm::LastWordsTable;
+use causeway_shm::FinalAckTable;
 use rustix::event::epoll;
 
 use crate::clock;
@@ -26,7 +26,7 @@ impl<F: FnMut(usize, SocketAddr, Option<IpAddr>, &[u8])> Take for F {}
 pub(crate) struct SlotPort {
     pub port: UdpPort,
     /// What is to be said to peers should this process end.
-    pub words: LastWordsTable,
+    pub words: FinalAckTable,
 }
 
 /// The ports by the ranks of their slots ([`Numbering::rank`]).
@@ -102,7 +102,7 @@ impl Ports {
         for (rank, slot) in (0..).zip(&other.slots) {
             let Some(slot) = slot else { continue };
             let data = epoll::EventData::new_u64(rank);
-            for fd in std::iter::once(slot.port.fd()).chain(slot.port.lane_fds()) {
+            for fd in std::iter::once(slot.port.fd()).chain(slot.port.connected_fds()) {
                 if let Err(error) = epoll::add(&self.watch, fd, data, epoll::EventFlags::IN) {
                     for fd in watched {
                         let _ = epoll::delete(&self.watch, fd);
@@ -130,7 +130,7 @@ impl Ports {
         let first = self.first.and_then(|rank| self.slots.get(rank)?.as_ref());
         let main = first.map(|slot| slot.port.fd());
         main.into_iter()
-            .chain(first.into_iter().flat_map(|slot| slot.port.lane_fds()))
+            .chain(first.into_iter().flat_map(|slot| slot.port.connected_fds()))
             .chain([self.watch.as_fd()])
     }
 
@@ -149,7 +149,7 @@ impl Ports {
 
     /// What is to be said from it.
     #[inline]
-    pub fn words(&mut self, rank: usize) -> Option<&mut LastWordsTable> {
+    pub fn words(&mut self, rank: usize) -> Option<&mut FinalAckTable> {
         Some(&mut self.slots.get_mut(rank)?.as_mut()?.words)
     }
 
@@ -174,10 +174,10 @@ impl Ports {
             errors |= flags.contains(epoll::EventFlags::ERR);
             let received = slot.port.recv(|src, dst, bytes| f(rank, src, dst, bytes));
             all = all.and(received.unwrap_or_default());
-            if slot.port.lane_fds().next().is_some() {
+            if slot.port.connected_fds().next().is_some() {
                 let more = slot
                     .port
-                    .recv_lanes(true, |src, dst, bytes| f(rank, src, dst, bytes));
+                    .recv_connected(true, |src, dst, bytes| f(rank, src, dst, bytes));
                 all = all.and(more.unwrap_or_default());
             }
         }

@@ -1,4 +1,4 @@
-//! What was posted and waits for more, to share a datagram with, is sent before its memory goes.
+//! Posted requests that wait for more to share a datagram with are sent before their memory goes.
 //!
 //! A program that ends a registration, or itself, right after posting breaks verbs' rules, since
 //! the memory belongs to the work request until that completes; but a NIC has read it by then.

@@ -10,8 +10,8 @@ use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
+use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
-use crate::errand::Errand;
 use crate::hot::Hot;
 use crate::qp_entry::{Link, QpEntry};
 use crate::state::State;
@@ -46,13 +46,14 @@ impl State {
         self.timers.next().is_some_and(|due| due <= now)
     }
 
-    /// Makes progress where the short way leaves anything to mind.
+    /// Makes progress where the short way leaves anything to do.
     fn go_the_long_way(&mut self, now: &Now) -> bool {
         let port = self.udp.links + self.udp.datagrams > 0;
         self.advance(port.then_some(Port::InUse), now)
     }
 
-    /// As [`State::progress`], without a look at the port, for who is about to sleep on it.
+    /// As [`State::progress`], without a look at the port, for a thread that is about to sleep on
+    /// it.
     pub fn progress_but_port(&mut self, now: &Now) -> bool {
         matches!(self.take_plain(now), Found::Taken | Found::Sent) || self.advance(None, now)
     }
@@ -68,7 +69,7 @@ impl State {
         if self.timers.next().is_some_and(|d| self.is_time(d, now)) {
             self.on_timers(now.get());
         }
-        self.mind_silence(now);
+        self.check_silence(now);
         if self.udp.held > 0 {
             self.deliver_held();
         }
@@ -96,7 +97,7 @@ impl State {
         let unsettled = self.unsettled.len();
         let mut worked = self.poll_hot(now);
         if self.hot.len() > HOT_RINGS {
-            self.cool_excess();
+            self.set_excess_cold();
         }
         if unsettled > 0 {
             self.settle(unsettled);
@@ -111,7 +112,7 @@ impl State {
             worked |= self.poll_ring(qpn, now);
             // It may have been announced for room alone.
             self.touch(qpn);
-            self.heat(qpn);
+            self.set_hot(qpn);
         }
         worked
     }
@@ -205,7 +206,7 @@ impl State {
             ring.renew(&mut hot.probe);
         }
         if let Some(key) = self.core.mrs.table.take_wanted() {
-            self.errands.push(Errand::Place(key));
+            self.broker_requests.push(BrokerRequest::Place(key));
         }
         let Link::Ring(ring) = &entry.link else {
             return worked;
@@ -220,7 +221,7 @@ impl State {
     }
 
     /// Polls the ring of `qpn` on every progress from now on.
-    pub fn heat(&mut self, qpn: u32) {
+    pub fn set_hot(&mut self, qpn: u32) {
         let Some(entry) = self.qp(qpn) else { return };
         let Link::Ring(ring) = &mut entry.link else {
             return;
@@ -236,16 +237,16 @@ impl State {
     /// Leaves it to their peers to announce what happens on those that have been hot the longest of
     /// more than [`HOT_RINGS`]. A burst on many rings at once keeps them hot until it is taken, so
     /// this is asked in each pass.
-    fn cool_excess(&mut self) {
+    fn set_excess_cold(&mut self) {
         let excess = self.hot.len().saturating_sub(HOT_RINGS);
         let longest: Vec<Hot> = self.hot.drain(..excess).collect();
         for hot in longest {
-            self.cool(hot);
+            self.set_cold(hot);
         }
     }
 
     /// Leaves it to the peer to announce what happens on a ring that was polled.
-    fn cool(&mut self, hot: Hot) {
+    fn set_cold(&mut self, hot: Hot) {
         let Some(entry) = self.qp(hot.qpn) else {
             return;
         };
@@ -255,7 +256,7 @@ impl State {
         if ring.set_hot(false) {
             entry.hot = false;
         } else {
-            // Something has just come: it stays hot, and its turn to cool comes again.
+            // Something has just come: it stays hot, and its turn to become cold comes again.
             self.hot.push(hot);
         }
     }
@@ -319,7 +320,7 @@ impl State {
             core,
             udp,
             timers,
-            errands,
+            broker_requests,
             ways,
             awaiting,
             ..
@@ -331,7 +332,7 @@ impl State {
             Link::None => false,
             Link::Ring(_) => {
                 let left = ring::transmit(entry, core, now);
-                errands.extend(entry.errand());
+                broker_requests.extend(entry.broker_request());
                 left
             }
             Link::Udp(_) => {
@@ -353,7 +354,7 @@ impl State {
             }
         };
         if core.mrs.table.has_many_retired() {
-            errands.push(Errand::Reclaim);
+            broker_requests.push(BrokerRequest::Reclaim);
         }
         entry.watch_withdrawal(now);
         let deadline = entry.deadline();
@@ -430,7 +431,7 @@ impl State {
                 entry.qp.set_direct(true);
                 self.rings += 1;
                 self.core.set_watch(qpn, Some(watch));
-                self.heat(qpn);
+                self.set_hot(qpn);
             }
             _ => {}
         }

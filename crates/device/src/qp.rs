@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use causeway_biased_lock::BiasedGuard;
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
-use causeway_favour::FavouredGuard;
 use causeway_identity::{QPN_MASK, Slot};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
 use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, RETRY_FLOOR, SendConfig};
@@ -191,7 +191,7 @@ impl Qp {
 
     /// Its engine, and the engine's state.
     #[inline(always)]
-    fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
+    fn lock(&self) -> (&Engine, BiasedGuard<'_, State>) {
         self.shared.engines.lock(self.qpn)
     }
 
@@ -284,8 +284,8 @@ impl Qp {
             state.link_up(self.qpn);
         }
         match target {
-            // Who ends a connection has seen all that it received acknowledged: the peer's sends
-            // are not to fail because word of the end is quicker.
+            // A side that ends a connection has seen all that it received acknowledged: the peer's
+            // sends are not to fail because word of the end is quicker.
             Some(QpState::Err) => state.flush_acks(self.qpn),
             Some(QpState::Rts) => state.start_sending(self.qpn),
             Some(QpState::Reset) => {
@@ -296,7 +296,7 @@ impl Qp {
         }
         state.touch(self.qpn);
         state.flush_pending(&Now::default());
-        let (deadline, errands) = (state.timers.next(), !state.errands.is_empty());
+        let (deadline, broker_requests) = (state.timers.next(), !state.broker_requests.is_empty());
         drop(guard);
         if ends {
             shared.leave(&leave);
@@ -304,7 +304,7 @@ impl Qp {
             self.change_access(access);
         }
         shared.give_up_segments(&evicted);
-        shared.mind(deadline, errands);
+        shared.note_deadline(deadline, broker_requests);
         Ok(())
     }
 
@@ -407,7 +407,7 @@ impl Qp {
                 generation,
                 peer,
                 trusted,
-                mirror,
+                guest_table,
             } => {
                 causeway_fault::point("qp.introduced");
                 shared.sharing.share(shared, self.pd.handle, trusted);
@@ -416,7 +416,7 @@ impl Qp {
                     (None, Some((_, known))) => known,
                     (None, None) => return Err(Errno(libc::EPROTO)),
                 };
-                shared.keep_mirror(mirror, &peer);
+                shared.keep_guest_table(guest_table, &peer);
                 let ring = peer.ring(name, ring)?;
                 let with = Introduced {
                     side,

@@ -9,9 +9,9 @@ use causeway_proto::ulp::Ulp;
 use causeway_shm::Grant;
 
 use crate::av::Av;
+use crate::broker_request::BrokerRequest;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
-use crate::errand::Errand;
 use crate::qps::{Numbered, Table};
 use crate::ring::{RingLink, TwoSided};
 use crate::silence::Silence;
@@ -54,7 +54,7 @@ pub(crate) struct QpEntry {
     pub hot: bool,
     /// The helper was sent for a segment it wants to reach.
     pub wanting: bool,
-    /// Who posts waits for that: the last answer was a segment, or there was none yet.
+    /// A thread that posts waits for that: the last answer was a segment, or there was none yet.
     pub patient: bool,
     /// How long its peer has been silent.
     pub silence: Silence,
@@ -141,7 +141,7 @@ impl QpEntry {
         true
     }
 
-    /// Whether who has just posted should wait until a segment is mapped.
+    /// Whether the thread that has just posted should wait until a segment is mapped.
     #[inline]
     pub fn wants_segment(&self) -> bool {
         match &self.link {
@@ -150,19 +150,19 @@ impl QpEntry {
         }
     }
 
-    /// What the envoy is to ask of the broker for it.
-    pub fn errand(&mut self) -> Option<Errand> {
+    /// What the broker thread is to ask of the broker for it.
+    pub fn broker_request(&mut self) -> Option<BrokerRequest> {
         let failed = self.qp.state() == QpState::Err;
         let qpn = self.qp.qpn();
         let Link::Ring(ring) = &mut self.link else {
             return None;
         };
         if failed && ring.take_trust() {
-            return Some(Errand::Withdraw(qpn));
+            return Some(BrokerRequest::Withdraw(qpn));
         }
         let wants = !self.wanting && ring.wanted().is_some();
         self.wanting |= wants;
-        wants.then_some(Errand::Fetch(qpn))
+        wants.then_some(BrokerRequest::Fetch(qpn))
     }
 
     /// Where its send queue waits for the end of accesses, there will be a look.

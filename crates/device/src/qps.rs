@@ -19,8 +19,8 @@ const QPS_MAX: u32 = LIMITS.max_qp;
 const _: () = assert!(SLOTS.is_power_of_two() && QPS_MAX == QPS_PER_SLOT * SLOTS as u32);
 
 /// Where in an endpoint's tables the parts of a queue pair lie. Only a number that the endpoint has
-/// issued has a place of its own: another endpoint's leads to one of those, so whoever takes a
-/// number from outside compares it with the one that is found.
+/// issued has a place of its own: another endpoint's leads to one of those, so a caller that takes
+/// a number from outside compares it with the one that is found.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Numbering {
     /// The number of the first slot's first queue pair.

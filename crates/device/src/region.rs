@@ -12,8 +12,8 @@ use crate::context::Context;
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::limits::LIMITS;
+use crate::move_threshold;
 use crate::mr::{self, Place};
-use crate::patience;
 use crate::pd::Pd;
 use crate::populate::populate;
 use crate::sharing::{Kept, Placed, Sharing};
@@ -107,7 +107,7 @@ impl Mr {
         let (key, pd, range, access) = (inner.key, inner.pd, (inner.addr, inner.len), inner.access);
         drop(inner);
         let shared = self.shared();
-        if patience::waits() && !shared.sharing.is_home(pd, range, access) {
+        if move_threshold::waits() && !shared.sharing.is_in_place(pd, range, access) {
             shared.common.mrs.write().await_use(key);
         } else {
             self.place();
@@ -152,9 +152,9 @@ impl Mr {
 
     /// Ends the registration (`ibv_dereg_mr(3)`): when it returns, no access under its keys is
     /// going on or will succeed, and peers outside the trust boundary see nothing of what the
-    /// memory holds later. Where only those inside it can have the memory, who could see it without
-    /// us, it stays where it is until it is unmapped or registered elsewhere: it costs nothing to
-    /// register it again.
+    /// memory holds later. Where only processes inside it can have the memory, which could see it
+    /// without us, it stays where it is until it is unmapped or registered elsewhere: it costs
+    /// nothing to register it again.
     ///
     /// # Errors
     /// EINVAL if it has ended already, EBUSY while a memory window is bound to it, or where a peer
@@ -275,8 +275,8 @@ impl Mr {
     }
 
     /// Keeps it as it is and where it is until dropped.
-    pub(crate) fn hold(&self) -> Held<'_> {
-        Held(self.inner.lock())
+    pub(crate) fn hold(&self) -> LockedRegistration<'_> {
+        LockedRegistration(self.inner.lock())
     }
 }
 
@@ -340,9 +340,9 @@ impl Registration {
 }
 
 /// A region that neither ends nor moves.
-pub(crate) struct Held<'a>(MutexGuard<'a, Registration>);
+pub(crate) struct LockedRegistration<'a>(MutexGuard<'a, Registration>);
 
-impl Held<'_> {
+impl LockedRegistration<'_> {
     /// Whether its memory is in a segment.
     pub fn is_in(&self, segment: u64) -> bool {
         let placed = self.0.placed.as_ref();
@@ -357,8 +357,8 @@ impl Held<'_> {
         keys.into_iter().flat_map(wait).collect()
     }
 
-    /// Takes its memory back, for `patience`; peers have been kept off it by [`Held::quiesce`].
-    /// False if it could not be, all or part of it.
+    /// Takes its memory back, for `patience`; peers have been kept off it by
+    /// [`LockedRegistration::quiesce`]. False if it could not be, all or part of it.
     pub fn take_back(
         &mut self,
         sharing: &Sharing,

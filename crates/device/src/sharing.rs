@@ -48,10 +48,10 @@ pub fn is_fork_initialized() -> bool {
 
 /// How long memory is waited for that a read under way, an io_uring or a pipe has hold of, before
 /// taking it back fails: such a read is over in milliseconds.
-const HELD_MAX: Duration = Duration::from_secs(2);
+const PINNED_MAX: Duration = Duration::from_secs(2);
 /// Time between two looks at such memory, which hold up threads that use it: at first, at last.
-const HELD_NAP: Duration = Duration::from_millis(1);
-const HELD_NAP_MAX: Duration = Duration::from_millis(100);
+const PINNED_NAP: Duration = Duration::from_millis(1);
+const PINNED_NAP_MAX: Duration = Duration::from_millis(100);
 
 /// A protection domain, as far as peers may map its memory.
 #[derive(Debug, Default)]
@@ -132,7 +132,7 @@ impl Sharing {
     }
 
     /// A protection domain has ended. What lies idle in its segments is taken back as far as that
-    /// can be at once; the rest stays with those who have them mapped.
+    /// can be at once; the rest stays with the processes that have them mapped.
     pub fn forget(&self, pd: u32, control: &Attachment) {
         let Some(domain) = self.domains.lock().remove(&pd) else {
             return;
@@ -238,7 +238,7 @@ impl Sharing {
     }
 
     /// Whether the kernel tells of memory that peers have mapped whether anybody else refers to it:
-    /// else none is moved for peers outside the trust boundary, from whom it has to come back.
+    /// else none is moved for peers outside the trust boundary, from which it has to come back.
     fn may_ask(&self, mover: &Mover, control: &Attachment) -> bool {
         if !mover.asks_for_others()
             && let Some(asker) = control.asker().ok().flatten()
@@ -254,8 +254,8 @@ impl Sharing {
     /// (`evicted`), or has been from this segment: it may yet store into it.
     ///
     /// # Errors
-    /// Part of it cannot come back for [`HELD_MAX`], since somebody else refers to it (a read under
-    /// way, an io_uring), or memory is short.
+    /// Part of it cannot come back for [`PINNED_MAX`], since somebody else refers to it (a read
+    /// under way, an io_uring), or memory is short.
     pub fn end(
         &self,
         placed: Placed,
@@ -267,7 +267,7 @@ impl Sharing {
             return Ok(());
         };
         if !placed.inside || evicted || self.is_given_up(pd, placed.store.id()) {
-            return self.take_back(placed, control, HELD_MAX);
+            return self.take_back(placed, control, PINNED_MAX);
         }
         let left = if mover.keeps_idle() {
             placed
@@ -282,7 +282,7 @@ impl Sharing {
         Ok(())
     }
 
-    /// Whether a segment of a domain has been given up because of somebody who may store into it.
+    /// Whether a segment of a domain has been given up because of a peer that may store into it.
     fn is_given_up(&self, pd: u32, segment: u64) -> bool {
         let domains = self.domains.lock();
         let Some(domain) = domains.get(&pd) else {
@@ -293,7 +293,7 @@ impl Sharing {
     }
 
     /// Whether all that is to be moved of a range is where it is to be: registered before, or yet.
-    pub fn is_home(&self, pd: u32, (addr, len): (usize, usize), access: Access) -> bool {
+    pub fn is_in_place(&self, pd: u32, (addr, len): (usize, usize), access: Access) -> bool {
         let Some(mover) = self.mover.get() else {
             return false;
         };
@@ -314,7 +314,7 @@ impl Sharing {
         patience: Duration,
     ) -> Result<(), (Placed, Unmovable)> {
         let begun = clock::now();
-        let mut nap = HELD_NAP;
+        let mut nap = PINNED_NAP;
         let Some(mover) = self.mover.get() else {
             return Ok(());
         };
@@ -329,7 +329,7 @@ impl Sharing {
             }
             self.may_ask(mover, control);
             std::thread::sleep(nap);
-            nap = (2 * nap).min(HELD_NAP_MAX);
+            nap = (2 * nap).min(PINNED_NAP_MAX);
         }
     }
 
@@ -360,7 +360,7 @@ impl Sharing {
         let Some(regions) = self.retire(pd, at) else {
             return;
         };
-        let left = self.vacate(shared, &regions, segment, HELD_MAX);
+        let left = self.vacate(shared, &regions, segment, PINNED_MAX);
         drop(one);
         causeway_fault::point("renew.moved");
         let _ = shared.control.destroy_segment(segment);
@@ -456,10 +456,10 @@ impl Sharing {
 fn follow(regions: Vec<Arc<Mr>>, segment: u64) {
     let mut left: Vec<Weak<Mr>> = regions.iter().map(Arc::downgrade).collect();
     let body = move || {
-        let mut nap = HELD_NAP;
+        let mut nap = PINNED_NAP;
         while !left.is_empty() {
             std::thread::sleep(nap);
-            nap = (2 * nap).min(HELD_NAP_MAX);
+            nap = (2 * nap).min(PINNED_NAP_MAX);
             left.retain(|region| {
                 let region = region.upgrade();
                 region.is_some_and(|region| !region.follow(segment))

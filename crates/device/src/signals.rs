@@ -35,18 +35,18 @@ pub(crate) fn all() -> libc::sigset_t {
 }
 
 /// Holds signals back from this thread until it is dropped.
-pub(crate) struct Held {
+pub(crate) struct BlockedSignals {
     before: libc::sigset_t,
 }
 
-impl Held {
+impl BlockedSignals {
     pub fn new() -> Self {
         // SAFETY: the sets are plain memory that the calls fill.
         unsafe {
             let all = all();
             let mut before: libc::sigset_t = mem::zeroed();
             libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
-            Held { before }
+            BlockedSignals { before }
         }
     }
 
@@ -71,7 +71,7 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for BlockedSignals {
     fn drop(&mut self) {
         // SAFETY: the set was filled by `new`.
         unsafe {

@@ -95,7 +95,8 @@ impl Silence {
     }
 
     /// Whether it is time to ask the broker about a peer that has been silent for so long: when
-    /// half of the limit has passed, so that who has just been let go of has the rest to answer.
+    /// half of the limit has passed, so that a peer that has just been let go of has the rest to
+    /// answer.
     pub fn is_to_be_asked(&mut self, now: Instant, silent: Duration, limit: Duration) -> bool {
         if silent < limit / 2 || now < self.ask_at {
             return false;

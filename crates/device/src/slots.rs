@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use causeway_fabric::Attachment;
 use causeway_identity::Slot;
 use causeway_netio::UdpPort;
-use causeway_shm::LastWordsTable;
+use causeway_shm::FinalAckTable;
 
 use crate::errno::{Errno, OpenError};
 use crate::peers::refused;
@@ -39,12 +39,12 @@ pub(crate) fn present(
     slot: Slot,
     port: UdpPort,
 ) -> Result<SlotPort, OpenError> {
-    let (words, said) = LastWordsTable::create().map_err(refused)?;
+    let (words, said) = FinalAckTable::create().map_err(refused)?;
     attachment.add_slot(slot, port.as_fd(), said.fd())?;
     Ok(SlotPort { port, words })
 }
 
-/// All slots are taken: by whom.
+/// All slots are taken: by which process.
 fn no_slot() -> OpenError {
     let (first, last) = (Slot::MIN.port(), Slot::MAX.port());
     let mut reason = format!("no UDP port of {first} to {last} is free");

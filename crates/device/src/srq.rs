@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use causeway_favour::FavouredGuard;
+use causeway_biased_lock::BiasedGuard;
 use causeway_proto::types::RecvWr;
 
 use crate::at::At;
@@ -69,7 +69,7 @@ impl Pd {
 
 impl Srq {
     /// Its engine, and the engine's state.
-    fn lock(&self) -> (&Engine, FavouredGuard<'_, State>) {
+    fn lock(&self) -> (&Engine, BiasedGuard<'_, State>) {
         self.pd.context.endpoint.shared.engines.lock_at(&self.at)
     }
 

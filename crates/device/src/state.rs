@@ -7,8 +7,8 @@ use causeway_identity::Slot;
 use causeway_proto::Instant;
 use causeway_shm::{Inbox, MrTable as Directory, Segment, Slots, Stats};
 
+use crate::broker_request::BrokerRequest;
 use crate::core::Core;
-use crate::errand::Errand;
 use crate::errno::Errno;
 use crate::hot::Hot;
 use crate::mr::{MrReader, MrTable};
@@ -49,11 +49,11 @@ pub(crate) struct State {
     pub pending: Vec<u32>,
     /// When something is to be done without any input.
     pub timers: Timers,
-    /// What the envoy is to ask of the broker.
-    pub errands: Vec<Errand>,
+    /// What the broker thread is to ask of the broker.
+    pub broker_requests: Vec<BrokerRequest>,
     /// Protection domains from which a peer was evicted.
     pub evicted_from: Arc<EvictedFrom>,
-    /// Passes that had a deadline to mind.
+    /// Passes that had a deadline to check.
     pub passes: u32,
     /// Looks at the only ring in vain since something came or was posted.
     pub fruitless: u32,
@@ -70,7 +70,7 @@ pub(crate) struct State {
     pub look_at: Instant,
     /// Passes over that.
     pub unanswered_passes: u32,
-    /// The device has failed ([`crate::lost`]).
+    /// The device has failed ([`crate::closed_fds`]).
     pub lost: Arc<AtomicBool>,
 }
 
@@ -142,7 +142,7 @@ impl Common {
             awaiting: Vec::new(),
             pending: Vec::new(),
             timers: Timers::default(),
-            errands: Vec::new(),
+            broker_requests: Vec::new(),
             evicted_from: Arc::clone(&self.evicted_from),
             passes: 0,
             fruitless: 0,

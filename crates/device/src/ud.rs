@@ -13,11 +13,11 @@ use causeway_shm::Counter;
 use causeway_wire::datagram::{Datagram, HEADER_LEN, MAX_PAYLOAD};
 
 use crate::core::Core;
+use crate::destination::Destination;
 use crate::gid;
 use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::state::State;
 use crate::udp::{BATCH_BYTES, UdpWire};
-use crate::way::Way;
 use crate::ways::WayReader;
 
 /// How soon a send that found the socket's buffer full is tried again.
@@ -107,7 +107,7 @@ impl UdLink {
 }
 
 impl Batch {
-    fn to(way: &Way, qpn: u32, len: usize, rank: usize) -> Batch {
+    fn to(way: &Destination, qpn: u32, len: usize, rank: usize) -> Batch {
         let mut dst = way.dst;
         if !way.is_multicast {
             // The port of slot 0 is nobody's.
@@ -141,7 +141,7 @@ impl Batch {
 }
 
 /// The header of a datagram of `qpn`.
-fn header(qpn: u32, out: &Outgoing, way: &Way) -> Option<[u8; HEADER_LEN]> {
+fn header(qpn: u32, out: &Outgoing, way: &Destination) -> Option<[u8; HEADER_LEN]> {
     let datagram = Datagram {
         dst_qpn: if way.is_multicast {
             QPN_MULTICAST
@@ -309,7 +309,7 @@ impl State {
         let look = self.udp.looks;
         let State { qps, core, udp, .. } = self;
         for &qpn in members {
-            // Whoever sends to a group does not hear itself.
+            // A sender to a group does not hear itself.
             if qpn == header.src_qpn && gid::is_local(from.ip()) {
                 continue;
             }

@@ -12,7 +12,7 @@ use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, DropReason, Stats, reset_for};
 use causeway_proto::types::QpState;
-use causeway_shm::{Counter, LastWords};
+use causeway_shm::{Counter, FinalAck};
 use causeway_wire::datagram::is_datagram;
 use causeway_wire::trp::{Reason, destination};
 
@@ -54,7 +54,7 @@ pub(crate) struct UdpWire {
     /// Queue pairs on this wire: without any, the ports are left to the helper.
     pub links: u32,
     /// Those of them that have a socket for their peer.
-    pub lanes: u32,
+    pub connected_links: u32,
     /// UD queue pairs that receive.
     pub datagrams: u32,
     /// Those of both on ports other than the first.
@@ -75,7 +75,7 @@ pub(crate) struct UdpWire {
     /// The last look at the ports found something, or a stream under way.
     pub arrived: bool,
     pub stream: bool,
-    /// The port polled as in error: set by whoever slept on it.
+    /// The port polled as in error: set by the thread that slept on it.
     pub errors: Arc<AtomicBool>,
 }
 
@@ -99,7 +99,7 @@ pub(crate) struct UdpLink {
     /// The rank of its queue pair's slot.
     rank: usize,
     /// The port has a socket for the peer.
-    lane: bool,
+    has_socket: bool,
     /// Datagrams the socket had no room for.
     unsent: Option<Batch>,
     retry_at: Option<Instant>,
@@ -140,7 +140,7 @@ impl UdpWire {
         UdpWire {
             ports,
             links: 0,
-            lanes: 0,
+            connected_links: 0,
             datagrams: 0,
             beyond: 0,
             held: 0,
@@ -163,8 +163,10 @@ impl UdpWire {
         link.rank = self.ports.rank(qpn);
         match self.ports.first() {
             Some((rank, port)) if rank == link.rank => {
-                link.lane = link.src.is_some_and(|src| port.open_lane(src, link.dst));
-                self.lanes += u32::from(link.lane);
+                link.has_socket = link
+                    .src
+                    .is_some_and(|src| port.open_connected(src, link.dst));
+                self.connected_links += u32::from(link.has_socket);
             }
             _ => self.beyond += 1,
         }
@@ -193,17 +195,17 @@ impl UdpWire {
         if let Some(words) = self.ports.words(link.rank) {
             words.say(qpn_index(entry.qp.qpn()), None);
         }
-        if let Some(src) = link.src.filter(|_| std::mem::take(&mut link.lane)) {
-            self.lanes -= 1;
+        if let Some(src) = link.src.filter(|_| std::mem::take(&mut link.has_socket)) {
+            self.connected_links -= 1;
             if let Some((_, port)) = self.ports.first() {
-                port.close_lane(src, link.dst);
+                port.close_connected(src, link.dst);
             }
         }
     }
 
     /// The device has failed: nobody uses the ports.
     pub fn abandon(&mut self) {
-        (self.links, self.lanes, self.datagrams) = (0, 0, 0);
+        (self.links, self.connected_links, self.datagrams) = (0, 0, 0);
         (self.beyond, self.held) = (0, 0);
     }
 
@@ -223,7 +225,7 @@ impl UdpWire {
             SocketAddr::V4(dst) => (dst.ip().to_ipv6_mapped(), 0),
             SocketAddr::V6(dst) => (*dst.ip(), dst.scope_id()),
         };
-        let words = link.conn.names().map(|(qpn, peer_qpn, cookie)| LastWords {
+        let words = link.conn.names().map(|(qpn, peer_qpn, cookie)| FinalAck {
             acks,
             epoch,
             peer_qpn,
@@ -249,7 +251,7 @@ impl UdpWire {
     fn look(&mut self, place: Port, f: &mut impl Take) -> Received {
         let everywhere = place == Port::Everywhere;
         let mut received = Received::default();
-        let lonely = self.links + self.datagrams - self.beyond == self.lanes;
+        let lonely = self.links + self.datagrams - self.beyond == self.connected_links;
         // What came before there was a socket for its sender comes first.
         if (everywhere || !lonely || self.looks.is_multiple_of(MAIN_EVERY))
             && let Some((rank, first)) = self.ports.first()
@@ -257,10 +259,10 @@ impl UdpWire {
             let found = first.recv(|src, dst, bytes| f(rank, src, dst, bytes));
             received = found.unwrap_or_default();
         }
-        if (everywhere || self.lanes > 0)
+        if (everywhere || self.connected_links > 0)
             && let Some((rank, first)) = self.ports.first()
         {
-            let more = first.recv_lanes(everywhere, |src, dst, bytes| f(rank, src, dst, bytes));
+            let more = first.recv_connected(everywhere, |src, dst, bytes| f(rank, src, dst, bytes));
             received = received.and(more.unwrap_or_default());
         }
         if everywhere || self.beyond > 0 {
@@ -290,7 +292,7 @@ impl UdpLink {
             dst,
             src,
             rank: 0,
-            lane: false,
+            has_socket: false,
             unsent: None,
             retry_at: None,
             copies: false,
@@ -300,8 +302,8 @@ impl UdpLink {
     }
 
     /// The socket for its peer is one of those that are looked at together.
-    pub fn forget_lane(&mut self) {
-        self.lane = false;
+    pub fn forget_connected(&mut self) {
+        self.has_socket = false;
     }
 
     /// Tells of a peer of another version: once, since it repeats its requests.

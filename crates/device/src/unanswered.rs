@@ -7,9 +7,9 @@ use causeway_proto::Instant;
 use causeway_proto::trp::Budget;
 use causeway_proto::types::{QpState, Service};
 
+use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
 use crate::endpoint::Shared;
-use crate::errand::Errand;
 use crate::qp_entry::{Link, QpEntry};
 use crate::silence::{LOOK, Verdict, patience};
 use crate::state::State;
@@ -21,7 +21,7 @@ const PASSES_PER_LOOK: u32 = 32;
 
 impl State {
     /// As [`State::look_for_silence`], for a program that polls.
-    pub fn mind_silence(&mut self, now: &Now) {
+    pub fn check_silence(&mut self, now: &Now) {
         if !self.unanswered {
             return;
         }
@@ -52,7 +52,7 @@ impl State {
                 let qpn = entry.qp.qpn();
                 match verdict {
                     Verdict::Wait => {}
-                    Verdict::Ask => self.errands.push(Errand::Ask(qpn)),
+                    Verdict::Ask => self.broker_requests.push(BrokerRequest::Ask(qpn)),
                     Verdict::GiveUp => self.give_up(qpn, now),
                 }
             }
@@ -110,7 +110,7 @@ impl Shared {
     /// Asks the broker whether a silent peer is held up and to be waited for. Called without any
     /// lock.
     pub fn ask_about_peer(&self, qpn: u32) {
-        if !self.control.is_peer_held(qpn).unwrap_or(false) {
+        if !self.control.is_peer_suspended(qpn).unwrap_or(false) {
             return;
         }
         let now = clock::now();

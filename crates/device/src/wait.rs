@@ -16,7 +16,7 @@ use crate::clock::{self, Now, earlier};
 use crate::endpoint::Shared;
 use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::Errno;
-use crate::signals::{self, Held};
+use crate::signals::{self, BlockedSignals};
 
 /// How long a thread looks before it asks whether the channel's descriptor is non-blocking, and
 /// holds signals back: three system calls. To the program, a signal that is handled so soon is one
@@ -76,11 +76,11 @@ impl Shared {
             self.progress_once();
             return take().ok_or(Errno(libc::EAGAIN));
         }
-        let held = Held::new();
+        let blocked = BlockedSignals::new();
         self.blocked.fetch_add(1, Ordering::SeqCst);
         let found = match self.look_for(queue, &mut wait, Duration::MAX, &mut take) {
             Some(found) => Ok(found),
-            None => self.sleep_for(queue, &held, allowed, &mut take),
+            None => self.sleep_for(queue, &blocked, allowed, &mut take),
         };
         if found.is_ok() {
             wait.over();
@@ -145,10 +145,10 @@ impl Shared {
             state.give_up_replies(&now);
         }
         engine.note_activity(&now);
-        let errands = !state.errands.is_empty();
+        let broker_requests = !state.broker_requests.is_empty();
         drop(state);
-        if errands {
-            self.send_envoy();
+        if broker_requests {
+            self.send_broker_requests();
         }
     }
 
@@ -156,7 +156,7 @@ impl Shared {
     fn sleep_for<T, E>(
         &self,
         queue: &EventQueue<E>,
-        held: &Held,
+        blocked: &BlockedSignals,
         allowed: Allowed,
         take: &mut impl FnMut() -> Option<T>,
     ) -> Result<T, Errno> {
@@ -168,7 +168,7 @@ impl Shared {
             if interrupted {
                 return Err(Errno(libc::EINTR));
             }
-            let woken = self.sleep_until_work(queue, held, allowed);
+            let woken = self.sleep_until_work(queue, blocked, allowed);
             if woken == Woken::Cancelled {
                 return Err(Errno::CANCELLED);
             }
@@ -186,24 +186,29 @@ impl Shared {
 
     fn progress_once(&self) {
         let now = Now::default();
-        let mut errands = false;
+        let mut broker_requests = false;
         self.engines.each(|engine, state| {
             state.progress_everywhere(&now);
             engine.note_activity(&now);
-            errands |= !state.errands.is_empty();
+            broker_requests |= !state.broker_requests.is_empty();
         });
-        if errands {
-            self.send_envoy();
+        if broker_requests {
+            self.send_broker_requests();
         }
     }
 
     /// Sleeps unless there is something to do at once. The sleep is a cancellation point, and the
     /// only one: there no lock is held.
-    fn sleep_until_work<E>(&self, queue: &EventQueue<E>, held: &Held, allowed: Allowed) -> Woken {
+    fn sleep_until_work<E>(
+        &self,
+        queue: &EventQueue<E>,
+        blocked: &BlockedSignals,
+        allowed: Allowed,
+    ) -> Woken {
         let now = Now::default();
         now.get();
         self.arm();
-        let (mut worked, mut errands, mut deadline) = (false, false, None);
+        let (mut worked, mut broker_requests, mut deadline) = (false, false, None);
         // Before the looks: a post that comes later than the look at its engine wakes this thread.
         let before = self.source_deadline.swap(u64::MAX, Ordering::SeqCst);
         self.engines.each(|engine, state| {
@@ -216,7 +221,7 @@ impl Shared {
             worked |= some;
             deadline = earlier(deadline, state.timers.next());
             deadline = earlier(deadline, state.look_for_silence(&now));
-            errands |= !state.errands.is_empty();
+            broker_requests |= !state.broker_requests.is_empty();
         });
         let until = if worked {
             before
@@ -224,8 +229,8 @@ impl Shared {
             deadline.map_or(u64::MAX, |d| d.0)
         };
         self.source_deadline.store(until, Ordering::SeqCst);
-        if errands {
-            self.send_envoy();
+        if broker_requests {
+            self.send_broker_requests();
         }
         if worked {
             self.disarm();
@@ -238,7 +243,7 @@ impl Shared {
             .chain(self.port_fds())
             .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN))
             .collect();
-        let slept = held.poll(&mut fds, timeout, allowed);
+        let slept = blocked.poll(&mut fds, timeout, allowed);
         self.source_deadline.store(0, Ordering::SeqCst);
         // If not, the next pass says so.
         let _ = self.has_descriptors();

@@ -4,22 +4,22 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
+use crate::destination::Destination;
 use crate::limits::LIMITS;
 use crate::published::{Published, Retired};
 use crate::slab::Slab;
-use crate::way::Way;
 
 /// Where address handles lead. Thread-safe.
 #[derive(Debug)]
 pub(crate) struct Ways {
-    published: Published<Way>,
+    published: Published<Destination>,
     changing: Mutex<Changing>,
 }
 
 #[derive(Debug)]
 struct Changing {
     numbers: Slab<()>,
-    retired: Vec<Retired<Way>>,
+    retired: Vec<Retired<Destination>>,
 }
 
 /// The table for one who looks them up, under a lock of its own.
@@ -38,7 +38,7 @@ impl Ways {
     }
 
     /// Enters a way, and returns its number; `None` if there are too many.
-    pub fn insert(&self, way: Way) -> Option<u32> {
+    pub fn insert(&self, way: Destination) -> Option<u32> {
         let mut changing = self.changing.lock();
         let number = changing.numbers.insert(())?;
         let retired = self.published.replace(number, Some(way));
@@ -57,7 +57,7 @@ impl Ways {
 
     /// Takes those that were ended, which are to be reclaimed when each reader's lock has been seen
     /// free.
-    pub fn take_retired(&self) -> Vec<Retired<Way>> {
+    pub fn take_retired(&self) -> Vec<Retired<Destination>> {
         std::mem::take(&mut self.changing.lock().retired)
     }
 
@@ -74,7 +74,7 @@ impl WayReader {
         WayReader(ways)
     }
 
-    pub fn get(&self, number: u32) -> Option<&Way> {
+    pub fn get(&self, number: u32) -> Option<&Destination> {
         // SAFETY: it is not reclaimed before the reader's lock was free, and with it the end of
         // every borrow of the reader.
         unsafe { self.0.published.get(number) }

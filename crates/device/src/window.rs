@@ -13,8 +13,8 @@ use causeway_proto::host::{MemError, Via};
 use causeway_proto::types::{Access, Binding};
 
 use crate::errno::Errno;
-use crate::mr::{Books, GENERATION_BITS, Kind, MrWriter, Place, Region};
-use crate::patience::Patience;
+use crate::move_threshold::MoveThreshold;
+use crate::mr::{GENERATION_BITS, Kind, MrWriter, Place, Region, RegionUse};
 use crate::window_type::WindowType;
 
 /// The low bits of a key, which change from binding to binding.
@@ -59,15 +59,15 @@ impl MrWriter<'_> {
                 region: None,
                 qpn: 0,
             },
-            patience: Patience::default(),
-            home: None,
+            move_threshold: MoveThreshold::default(),
+            in_place: None,
         };
         let full = Errno(libc::ENOMEM);
         let places = &mut self.at.places;
-        let mut at = places.insert(Books::default()).ok_or(full)?;
+        let mut at = places.insert(RegionUse::default()).ok_or(full)?;
         if at == 0 {
             // The program may choose 0 for the low byte, and no key may be 0.
-            let other = places.insert(Books::default());
+            let other = places.insert(RegionUse::default());
             places.remove(at);
             at = other.ok_or(full)?;
         }
@@ -102,8 +102,8 @@ impl MrWriter<'_> {
 
     /// The keys of the windows bound to a region.
     pub fn windows_of(&self, key: u32) -> Vec<u32> {
-        let books = self.at.places.get(key >> GENERATION_BITS);
-        if self.get(key).is_none() || books.is_none_or(|books| books.windows == 0) {
+        let region_use = self.at.places.get(key >> GENERATION_BITS);
+        if self.get(key).is_none() || region_use.is_none_or(|region_use| region_use.windows == 0) {
             return Vec::new();
         }
         self.bound_windows(|w| matches!(w.kind, Kind::Window { region, .. } if region == Some(key)))
@@ -131,8 +131,8 @@ impl MrWriter<'_> {
             }
         });
         self.at.bound.remove(&(key >> GENERATION_BITS));
-        if let Some(books) = self.books(bound_to) {
-            books.windows = books.windows.saturating_sub(1);
+        if let Some(region_use) = self.region_use(bound_to) {
+            region_use.windows = region_use.windows.saturating_sub(1);
         }
         let withdrawn = Withdrawn {
             key,
@@ -253,8 +253,8 @@ impl MrWriter<'_> {
             }
         });
         self.at.bound.insert(key >> GENERATION_BITS);
-        if let Some(books) = self.books(to) {
-            books.windows += 1;
+        if let Some(region_use) = self.region_use(to) {
+            region_use.windows += 1;
         }
         if let Some(at) = target.place {
             self.publish(key, at);
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn no_window_is_at_place_0() {
-        let (table, reader, _) = tables();
+        let (table, _, _) = tables();
         let window = table.write().insert_window(PD, WindowType::Two).unwrap();
         assert_ne!(window >> GENERATION_BITS, 0);
         assert_eq!(region(&table) >> GENERATION_BITS, 0);
@@ -423,7 +423,7 @@ mod tests {
 
     #[test]
     fn no_window_is_bound_to_a_region_that_is_about_to_change() {
-        let (table, reader, _) = tables();
+        let (table, _, _) = tables();
         let region = region(&table);
         let first = table.write().insert_window(PD, WindowType::One).unwrap();
         table.write().freeze(region).unwrap();

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::claims::{CHUNK, Role};
-use crate::job::{Job, Lane, Step};
+use crate::job::{Job, JobQueue, Step};
 use crate::{Request, State, lineage};
 
 /// Bytes of a transfer that its poster carries out alone, if it is its queue's turn, whether the
@@ -51,7 +51,7 @@ pub struct Engine {
     work: Condvar,
     /// Waiters for a transfer sleep here.
     ended: Condvar,
-    /// Lanes in the list, for looks without the lock.
+    /// Queues in the list, for looks without the lock.
     listed: AtomicUsize,
     /// Its thread does not sleep.
     awake: AtomicBool,
@@ -62,7 +62,7 @@ pub struct Engine {
 
 #[derive(Debug, Default)]
 struct Inner {
-    lanes: VecDeque<Arc<Lane>>,
+    queues: VecDeque<Arc<JobQueue>>,
     thread: bool,
     waiters: usize,
 }
@@ -108,23 +108,23 @@ impl Engine {
         self.lineage == lineage::number()
     }
 
-    /// Puts a transfer at the end of a lane. With `waited` the caller is going to wait for it at
-    /// once, and carries it out: the engine's thread is not woken. The lane is to be
+    /// Puts a transfer at the end of a queue. With `waited` the caller is going to wait for it at
+    /// once, and carries it out: the engine's thread is not woken. The queue is to be
     /// [carried on](Engine::carry_on) by the caller if this returns true.
     pub(crate) fn post(
         self: &Arc<Self>,
-        lane: &Arc<Lane>,
+        queue: &Arc<JobQueue>,
         request: Request,
         waited: bool,
     ) -> (Arc<Job>, bool) {
         let bytes = request.bytes();
-        let job = Arc::new(Job::new(lane, request));
-        let first = lane.push(job.clone());
+        let job = Arc::new(Job::new(queue, request));
+        let first = queue.push(job.clone());
         // A thread that is awake helps waiters, and posters leave to it what is long.
         let helped = bytes > SHORT && self.awake.load(Ordering::Relaxed) && !self.is_crowded();
         let eager = first && !waited && !helped && self.is_ours();
         if !eager && (!waited || helped) {
-            self.list(lane);
+            self.list(queue);
         }
         (job, eager)
     }
@@ -135,21 +135,21 @@ impl Engine {
         let deadline = (bytes > MEDIUM).then(|| Instant::now() + AFOOT);
         while !job.state().is_final() {
             let late = || deadline.is_some_and(|by| Instant::now() >= by);
-            if !self.help(&job.lane, job, Role::Poster) || late() {
+            if !self.help(&job.queue, job, Role::Poster) || late() {
                 break;
             }
         }
-        self.let_go(&job.lane);
+        self.let_go(&job.queue);
     }
 
-    /// Makes the engine's thread look at a lane.
-    fn list(self: &Arc<Self>, lane: &Arc<Lane>) {
+    /// Makes the engine's thread look at a queue.
+    fn list(self: &Arc<Self>, queue: &Arc<JobQueue>) {
         let mut inner = self.inner.lock();
-        if !lane.enlist() {
+        if !queue.enlist() {
             return;
         }
-        inner.lanes.push_back(lane.clone());
-        self.listed.store(inner.lanes.len(), Ordering::Relaxed);
+        inner.queues.push_back(queue.clone());
+        self.listed.store(inner.queues.len(), Ordering::Relaxed);
         if !std::mem::replace(&mut inner.thread, true) {
             let engine = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
@@ -167,35 +167,35 @@ impl Engine {
         let mut last = Instant::now();
         let mut woken = true;
         loop {
-            let lane = self.next(last, &mut woken);
+            let queue = self.next(last, &mut woken);
             if std::mem::take(&mut woken) {
-                give_way(&lane);
+                give_way(&queue);
             }
             last = Instant::now();
-            while self.turn(&lane) {
+            while self.turn(&queue) {
                 last = Instant::now();
                 if self.listed.load(Ordering::Relaxed) > 0 {
                     // The others' turn.
                     let mut inner = self.inner.lock();
-                    inner.lanes.push_back(lane);
-                    self.listed.store(inner.lanes.len(), Ordering::Relaxed);
+                    inner.queues.push_back(queue);
+                    self.listed.store(inner.queues.len(), Ordering::Relaxed);
                     break;
                 }
             }
         }
     }
 
-    /// The next lane of the list: waited for awake until some time after `last`, then asleep, which
-    /// `woken` says.
-    fn next(&self, last: Instant, woken: &mut bool) -> Arc<Lane> {
+    /// The next queue of the list: waited for awake until some time after `last`, then asleep,
+    /// which `woken` says.
+    fn next(&self, last: Instant, woken: &mut bool) -> Arc<JobQueue> {
         let awaited = || self.listed.load(Ordering::Relaxed) > 0;
         look(awaited, last, LINGER);
         let mut inner = self.inner.lock();
         loop {
-            if let Some(lane) = inner.lanes.pop_front() {
-                self.listed.store(inner.lanes.len(), Ordering::Relaxed);
+            if let Some(queue) = inner.queues.pop_front() {
+                self.listed.store(inner.queues.len(), Ordering::Relaxed);
                 self.awake.store(true, Ordering::Relaxed);
-                return lane;
+                return queue;
             }
             self.awake.store(false, Ordering::Relaxed);
             self.work.wait(&mut inner);
@@ -208,25 +208,26 @@ impl Engine {
         until > 0 && self.born.elapsed() < Duration::from_micros(until)
     }
 
-    /// Some parts of a lane's first transfer. Returns whether the lane stays in the thread's hands.
-    fn turn(&self, lane: &Lane) -> bool {
+    /// Some parts of a queue's first transfer. Returns whether the queue stays in the thread's
+    /// hands.
+    fn turn(&self, queue: &JobQueue) -> bool {
         let role = if self.is_crowded() {
             Role::LastResort
         } else {
             Role::Engine
         };
-        let Some(job) = lane.front() else {
-            return !lane.leave(role);
+        let Some(job) = queue.front() else {
+            return !queue.leave(role);
         };
-        match lane.step(&job, role) {
+        match queue.step(&job, role) {
             Step::Copied => {}
             Step::Ended => self.tell(),
-            Step::Nothing if role == Role::LastResort => return !lane.leave(role),
+            Step::Nothing if role == Role::LastResort => return !queue.leave(role),
             Step::Nothing => {
                 // The thread that is at it is about to come to its end, or will take a while.
                 let over = || job.state().is_final();
                 let until = || over() || self.listed.load(Ordering::Relaxed) > 0;
-                return look(until, Instant::now(), LINGER) && over() || !lane.leave(role);
+                return look(until, Instant::now(), LINGER) && over() || !queue.leave(role);
             }
         }
         true
@@ -249,12 +250,12 @@ impl Engine {
 
     pub(crate) fn wait(self: &Arc<Self>, job: &Job, deadline: Option<Instant>) -> State {
         while !self.state(job).is_final() && deadline.is_none_or(|by| Instant::now() < by) {
-            let Some(front) = job.lane.front() else {
+            let Some(front) = job.queue.front() else {
                 // Its end is being made known.
                 std::hint::spin_loop();
                 continue;
             };
-            if !self.help(&job.lane, &front, Role::Waiter) {
+            if !self.help(&job.queue, &front, Role::Waiter) {
                 let over = || front.state().is_final();
                 if !look(over, Instant::now(), WATCH) {
                     let until = self.born.elapsed() + CROWDED;
@@ -264,13 +265,13 @@ impl Engine {
                 }
             }
         }
-        self.let_go(&job.lane);
+        self.let_go(&job.queue);
         self.state(job)
     }
 
-    /// Copies for a lane, unless enough others do. Returns whether it did.
-    fn help(&self, lane: &Lane, front: &Job, role: Role) -> bool {
-        match lane.step(front, role) {
+    /// Copies for a queue, unless enough others do. Returns whether it did.
+    fn help(&self, queue: &JobQueue, front: &Job, role: Role) -> bool {
+        match queue.step(front, role) {
             Step::Nothing => return false,
             Step::Copied => {}
             Step::Ended => self.tell(),
@@ -280,18 +281,18 @@ impl Engine {
 
     /// What a thread that has copied leaves, because its time is over or since its own transfer has
     /// ended, is the engine's thread's from now on.
-    fn let_go(self: &Arc<Self>, lane: &Arc<Lane>) {
-        if self.is_ours() && lane.is_left() {
-            self.list(lane);
+    fn let_go(self: &Arc<Self>, queue: &Arc<JobQueue>) {
+        if self.is_ours() && queue.is_left() {
+            self.list(queue);
         }
     }
 
-    /// Sleeps until a transfer has ended, unless the transfer has, or its lane can be helped.
+    /// Sleeps until a transfer has ended, unless the transfer has, or its queue can be helped.
     fn sleep(&self, job: &Job, deadline: Option<Instant>) {
         let mut inner: MutexGuard<'_, Inner> = self.inner.lock();
         // What ends a transfer says so under the lock, after it has made it known. A thread that
-        // copies and stops before the end leaves the lane to the engine's thread.
-        if job.state().is_final() || !job.lane.is_taken() {
+        // copies and stops before the end leaves the queue to the engine's thread.
+        if job.state().is_final() || !job.queue.is_taken() {
             return;
         }
         inner.waiters += 1;
@@ -305,15 +306,15 @@ impl Engine {
     pub(crate) fn abort(self: &Arc<Self>, job: &Job) {
         job.abort();
         if self.is_ours() && !job.state().is_final() {
-            self.list(&job.lane);
+            self.list(&job.queue);
         }
     }
 }
 
-/// Waits until somebody has begun with a lane, for [`COURTESY`] at most.
-fn give_way(lane: &Lane) {
+/// Waits until somebody has begun with a queue, for [`COURTESY`] at most.
+fn give_way(queue: &JobQueue) {
     let begun = Instant::now();
-    while begun.elapsed() < COURTESY && !lane.is_begun() {
+    while begun.elapsed() < COURTESY && !queue.is_begun() {
         // The poster may be on the same processor.
         std::thread::yield_now();
     }

@@ -1,4 +1,4 @@
-//! A transfer in hand, and the lanes in which they stand.
+//! A transfer in hand, and the queues in which they stand.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ const POSTER_PARTS: usize = 1;
 pub(crate) struct Job {
     state: AtomicU8,
     aborted: AtomicBool,
-    pub lane: Arc<Lane>,
+    pub queue: Arc<JobQueue>,
     work: Mutex<Work>,
 }
 
@@ -40,12 +40,12 @@ struct Work {
 }
 
 impl Job {
-    pub fn new(lane: &Arc<Lane>, request: Request) -> Job {
+    pub fn new(queue: &Arc<JobQueue>, request: Request) -> Job {
         let plan = Plan::new(request.descriptors, request.valid);
         Job {
             state: AtomicU8::new(State::Posted as u8),
             aborted: AtomicBool::new(false),
-            lane: lane.clone(),
+            queue: queue.clone(),
             work: Mutex::new(Work {
                 claims: Claims::new(&plan),
                 plan: Some(Arc::new(plan)),
@@ -135,7 +135,7 @@ impl Job {
     }
 }
 
-/// What a look at a lane came to.
+/// What a look at a queue came to.
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     /// Nothing can be done for the first transfer before others have finished their parts.
@@ -148,18 +148,18 @@ pub(crate) enum Step {
 
 /// Transfers that are carried out in order.
 #[derive(Debug, Default)]
-pub(crate) struct Lane {
-    inner: Mutex<LaneState>,
+pub(crate) struct JobQueue {
+    inner: Mutex<JobQueueState>,
 }
 
 #[derive(Debug, Default)]
-struct LaneState {
+struct JobQueueState {
     jobs: VecDeque<Arc<Job>>,
-    /// The lane is in the engine's list, or in its thread's hands.
+    /// The queue is in the engine's list, or in its thread's hands.
     listed: bool,
 }
 
-impl Lane {
+impl JobQueue {
     /// Puts a transfer at its end. Returns whether it is the only one.
     pub fn push(&self, job: Arc<Job>) -> bool {
         let mut state = self.inner.lock();
@@ -187,7 +187,7 @@ impl Lane {
     }
 
     /// Takes it off the engine's list, unless there is something that the engine can do. A thread
-    /// that copies meanwhile looks whether it is left alone ([`Lane::is_left`]) when it stops.
+    /// that copies meanwhile looks whether it is left alone ([`JobQueue::is_left`]) when it stops.
     pub fn leave(&self, role: Role) -> bool {
         let mut state = self.inner.lock();
         state.listed = state.jobs.front().is_some_and(|job| !job.is_taken(role));

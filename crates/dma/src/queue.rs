@@ -7,7 +7,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use crate::engine::Engine;
-use crate::job::Lane;
+use crate::job::JobQueue;
 use crate::{Request, State, Transfer};
 
 /// Transfers that are carried out one after another. Thread-safe. They go on if the queue is
@@ -15,7 +15,7 @@ use crate::{Request, State, Transfer};
 #[derive(Debug)]
 pub struct Queue {
     engine: Arc<Engine>,
-    lane: Arc<Lane>,
+    jobs: Arc<JobQueue>,
     posted: Mutex<Posted>,
 }
 
@@ -58,7 +58,7 @@ impl Queue {
         causeway_recover::install();
         Queue {
             engine: Engine::current(),
-            lane: Arc::default(),
+            jobs: Arc::default(),
             posted: Mutex::default(),
         }
     }
@@ -90,7 +90,7 @@ impl Queue {
             posted.outcome = None;
         }
         let bytes = request.bytes();
-        let (job, eager) = self.engine.post(&self.lane, request, waited);
+        let (job, eager) = self.engine.post(&self.jobs, request, waited);
         let transfer = Transfer {
             engine: self.engine.clone(),
             job,

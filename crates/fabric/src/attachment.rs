@@ -94,9 +94,9 @@ pub enum Introduction {
         /// Whether the peer is inside one trust boundary with this endpoint: a process of the same
         /// user in the same PID namespace, or of a tenant that is one boundary.
         trusted: bool,
-        /// The mirror of this endpoint's MR table that the peer reads, to be kept by
-        /// [`Attachment::mirror`]; 0: it reads the table.
-        mirror: u64,
+        /// The guest table of this endpoint's MR table that the peer reads, to be kept by
+        /// [`Attachment::guest_table`]; 0: it reads the table.
+        guest_table: u64,
     },
     /// The preference is shared memory and the peer can't be reached by it.
     NoPeer,
@@ -298,13 +298,13 @@ impl Attachment {
     ///
     /// # Errors
     /// [`Error::Refused`].
-    pub fn sysfs_tree(&self, device: &SysfsRequest) -> Result<PathBuf> {
+    pub fn sysfs_view(&self, device: &SysfsRequest) -> Result<PathBuf> {
         let probe = crate::sysfs::namespace_socket()?;
         let mut state = self.lock()?;
         let (reply, _) = self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).sysfs_tree(device, &[probe.as_fd()])
+            BrokerStub(control).sysfs_view(device, &[probe.as_fd()])
         })?;
-        Ok(self.broker.place_of_tree(&reply.root))
+        Ok(self.broker.path_of_view(&reply.root))
     }
 
     /// The number by which peers know this endpoint ([`Introduction::Ring`], `peer`); a new one
@@ -549,7 +549,7 @@ fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>, known: u64) -> Result<Intr
                 generation: reply.generation,
                 peer: reply.peer,
                 trusted: reply.trusted,
-                mirror: reply.mirror,
+                guest_table: reply.guest_table,
             })
         }
     }

@@ -79,7 +79,7 @@ pub const BACKLOG_BYTES_MAX: usize = 2 << 20;
 /// Pending connections of the broker's listening socket.
 pub const LISTEN_BACKLOG: i32 = 1024;
 
-/// Most GIDs shown in one sysfs tree.
+/// Most GIDs shown in one view of sysfs.
 pub const SYSFS_GIDS_MAX: usize = 256;
 /// Longest interface name (`IFNAMSIZ - 1`).
 pub const IFNAME_MAX: usize = 15;

@@ -3,7 +3,7 @@
 //! Descriptors are the caller's to map; this keeps a duplicate of each block that belongs to it, by
 //! which the next broker knows it.
 
-mod books;
+mod registry;
 mod waits;
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -22,13 +22,13 @@ use crate::services::pool::{
     PoolStub, RefreshRequest,
 };
 use crate::session::Session;
-use books::{Books, Owned};
+use registry::{Owned, Registry};
 
 pub use crate::services::pool::{
     Access, AllocateReply, BlockInfo, BlockStatus, EntryStatus, Grant, Member, OpenReply, Pages,
     PartyKind, PoolReply, PoolStatus, SyncHealth, SyncKind, SyncStatus,
 };
-pub use books::{Event, PoolKey};
+pub use registry::{Event, PoolKey};
 
 /// What a grant is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -82,7 +82,7 @@ impl PoolOptions {
 /// A session that uses pools. Thread-safe; belongs to the process that made it, as [`Session`].
 #[derive(Debug)]
 pub struct PoolSession {
-    session: Session<Books>,
+    session: Session<Registry>,
 }
 
 impl PoolSession {
@@ -91,7 +91,7 @@ impl PoolSession {
     /// # Errors
     /// As there.
     pub fn open(broker: Option<&Address>) -> Result<PoolSession> {
-        let session = Session::open(broker, Books::default())?;
+        let session = Session::open(broker, Registry::default())?;
         Ok(PoolSession { session })
     }
 
@@ -138,7 +138,7 @@ impl PoolSession {
     /// # Errors
     /// [`Error::Forked`].
     pub fn poll_events(&self) -> Result<Vec<Event>> {
-        let taken = self.session.poll(Books::take_events)?;
+        let taken = self.session.poll(Registry::take_events)?;
         Ok(taken.unwrap_or_default())
     }
 
@@ -167,9 +167,9 @@ impl PoolSession {
             private: options.private,
             existing: options.existing,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (reply, _) = PoolStub(control).create_pool(&request, &[])?;
-            Ok((books.add_pool(&request.name, &reply), reply))
+            Ok((registry.add_pool(&request.name, &reply), reply))
         })
     }
 
@@ -179,9 +179,9 @@ impl PoolSession {
     /// [`Error::Refused`]: `ENOENT`, `EACCES` if it is another user's alone, `EMFILE`.
     pub fn open_pool(&self, name: &str) -> Result<(PoolKey, PoolReply)> {
         let request = pool_name(name)?;
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (reply, _) = PoolStub(control).open_pool(&request, &[])?;
-            Ok((books.add_pool(name, &reply), reply))
+            Ok((registry.add_pool(name, &reply), reply))
         })
     }
 
@@ -191,14 +191,15 @@ impl PoolSession {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Forked`].
     pub fn close_pool(&self, key: PoolKey) -> Result<()> {
-        let close = |control: &mut Control, books: &mut Books| {
-            let Some(pool) = books.remove_pool(key) else {
+        let close = |control: &mut Control, registry: &mut Registry| {
+            let Some(pool) = registry.remove_pool(key) else {
                 return Ok(());
             };
             gone_is_fine(PoolStub(control).close_pool(&PoolRequest { pool }, &[]))
         };
         if self.session.call_if_attached(close)?.is_none() {
-            self.session.with_books(|books| books.remove_pool(key))?;
+            self.session
+                .with_registry(|registry| registry.remove_pool(key))?;
         }
         Ok(())
     }
@@ -210,9 +211,9 @@ impl PoolSession {
     /// of other sessions.
     pub fn destroy_pool(&self, name: &str) -> Result<()> {
         let request = pool_name(name)?;
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             PoolStub(control).destroy_pool(&request, &[])?;
-            books.forget_pool(name);
+            registry.forget_pool(name);
             Ok(())
         })
     }
@@ -231,16 +232,16 @@ impl PoolSession {
         bytes: u64,
         huge: bool,
     ) -> Result<(AllocateReply, OwnedFd)> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let request = AllocateRequest {
-                pool: books.pool(key)?,
+                pool: registry.pool(key)?,
                 bytes,
                 huge,
             };
             let (reply, fds) = PoolStub(control).allocate(&request, &[])?;
             let fd = single(fds)?;
-            let owned = Owned::new(duplicate(fd.as_fd())?, &reply, books.name());
-            books.add_owned(key, reply.handle, owned);
+            let owned = Owned::new(duplicate(fd.as_fd())?, &reply, registry.name());
+            registry.add_owned(key, reply.handle, owned);
             Ok((reply, fd))
         })
     }
@@ -250,9 +251,9 @@ impl PoolSession {
     /// # Errors
     /// [`Error::Refused`]: `ENOENT`, `EPERM` if it is another's.
     pub fn free(&self, handle: u64) -> Result<()> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             PoolStub(control).free(&BlockRequest { handle }, &[])?;
-            books.forget_block(handle);
+            registry.forget_block(handle);
             Ok(())
         })
     }
@@ -270,9 +271,9 @@ impl PoolSession {
             name,
             persistent,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             PoolStub(control).set_name(&request, &[])?;
-            books.note_name(&request);
+            registry.note_name(&request);
             Ok(())
         })
     }
@@ -283,9 +284,9 @@ impl PoolSession {
     /// [`Error::Refused`]: `ENOENT`.
     pub fn find(&self, key: PoolKey, name: &str) -> Result<BlockInfo> {
         let PoolNameRequest { name } = pool_name(name)?;
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let request = FindRequest {
-                pool: books.pool(key)?,
+                pool: registry.pool(key)?,
                 name: name.clone(),
             };
             Ok(PoolStub(control).find(&request, &[])?.0)
@@ -303,14 +304,14 @@ impl PoolSession {
     }
 
     /// The same of a block that must be one of this pool: another's is not to be had by it, nor
-    /// entered in its books.
+    /// entered in its registry.
     ///
     /// # Errors
     /// [`Error::Refused`]: `ENOENT`, also if it is another pool's.
     pub fn info_in(&self, key: PoolKey, handle: u64) -> Result<BlockInfo> {
         let request = BlockRequest { handle };
-        self.session.call(|control, books| {
-            let pool = books.pool(key)?;
+        self.session.call(|control, registry| {
+            let pool = registry.pool(key)?;
             let info = PoolStub(control).info(&request, &[])?.0;
             if info.pool == pool {
                 Ok(info)
@@ -333,11 +334,11 @@ impl PoolSession {
         handle: u64,
         access: Access,
     ) -> Result<(OpenReply, OwnedFd)> {
-        self.session.call(|control, books| {
-            books.pool(key)?;
+        self.session.call(|control, registry| {
+            registry.pool(key)?;
             let (reply, fds) = PoolStub(control).open(&OpenRequest { handle, access }, &[])?;
             let fd = single(fds)?;
-            books.note_held(key, handle, reply.access);
+            registry.note_held(key, handle, reply.access);
             Ok((reply, fd))
         })
     }
@@ -351,13 +352,13 @@ impl PoolSession {
     /// [`Error::Refused`]: `ENOENT` if it does not hold it.
     pub fn refresh(&self, handle: u64, bound: Access) -> Result<(OpenReply, Option<OwnedFd>)> {
         let request = RefreshRequest { handle, bound };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (reply, fds) = PoolStub(control).refresh(&request, &[])?;
             let fd = match reply.access {
                 Access::None => None,
                 _ => Some(single(fds)?),
             };
-            books.note_refreshed(handle, bound, &reply, fd.as_ref())?;
+            registry.note_refreshed(handle, bound, &reply, fd.as_ref())?;
             Ok((reply, fd))
         })
     }
@@ -367,13 +368,13 @@ impl PoolSession {
     /// # Errors
     /// [`Error::Timeout`], [`Error::Forked`].
     pub fn release(&self, handle: u64) -> Result<()> {
-        let release = |control: &mut Control, books: &mut Books| {
-            books.note_released(handle);
+        let release = |control: &mut Control, registry: &mut Registry| {
+            registry.note_released(handle);
             gone_is_fine(PoolStub(control).release(&BlockRequest { handle }, &[]))
         };
         if self.session.call_if_attached(release)?.is_none() {
             self.session
-                .with_books(|books| books.note_released(handle))?;
+                .with_registry(|registry| registry.note_released(handle))?;
         }
         Ok(())
     }
@@ -399,9 +400,9 @@ impl PoolSession {
             party: number,
             access,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             PoolStub(control).grant(&request, &[])?;
-            books.note_grant(&request);
+            registry.note_grant(&request);
             Ok(())
         })
     }
@@ -430,7 +431,7 @@ impl PoolSession {
             Ok(())
         })?;
         self.session
-            .with_books(|books| books.note_moved(handle, kept))
+            .with_registry(|registry| registry.note_moved(handle, kept))
     }
 
     /// Makes this session the owner of a persistent block that nobody owns, of its own user.
@@ -440,14 +441,14 @@ impl PoolSession {
     /// `EBUSY` while another may write exclusively.
     pub fn adopt(&self, key: PoolKey, handle: u64) -> Result<(OpenReply, OwnedFd)> {
         let block = BlockRequest { handle };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let info = PoolStub(control).info(&block, &[])?.0;
             let (adopted, _) = PoolStub(control).adopt(&block, &[])?;
             let access = Access::Write;
             let (reply, fds) = PoolStub(control).open(&OpenRequest { handle, access }, &[])?;
             let fd = single(fds)?;
             let kept = duplicate(fd.as_fd())?;
-            books.add_owned(
+            registry.add_owned(
                 key,
                 handle,
                 Owned::adopted(kept, &info, adopted, reply.moves),
@@ -462,8 +463,8 @@ impl PoolSession {
     /// # Errors
     /// [`Error::Refused`]: `EINVAL` if it is not persistent, `ENOENT`.
     pub fn bring(&self, handle: u64, fd: BorrowedFd<'_>) -> Result<()> {
-        self.session.call(|control, books| {
-            let pool = books.pool_of(handle)?;
+        self.session.call(|control, registry| {
+            let pool = registry.pool_of(handle)?;
             PoolStub(control).bring(&BringRequest { pool, handle }, &[fd])?;
             Ok(())
         })
@@ -477,8 +478,8 @@ impl PoolSession {
         let mut all: Vec<Member> = Vec::new();
         loop {
             let after = all.last().map_or(0, |last| last.session);
-            let page = self.session.call(|control, books| {
-                let pool = books.pool(key)?;
+            let page = self.session.call(|control, registry| {
+                let pool = registry.pool(key)?;
                 Ok(PoolStub(control)
                     .members(&ListRequest { pool, after }, &[])?
                     .0)
@@ -499,8 +500,8 @@ impl PoolSession {
         let mut all: Vec<BlockInfo> = Vec::new();
         loop {
             let after = all.last().map_or(0, |last| u64::from(last.number) + 1);
-            let page = self.session.call(|control, books| {
-                let pool = books.pool(key)?;
+            let page = self.session.call(|control, registry| {
+                let pool = registry.pool(key)?;
                 Ok(PoolStub(control)
                     .blocks(&ListRequest { pool, after }, &[])?
                     .0)
@@ -527,9 +528,9 @@ impl PoolSession {
             offset,
             kind,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             PoolStub(control).note(&request, &[])?;
-            books.note_sync(&request);
+            registry.note_sync(&request);
             Ok(())
         })
     }

@@ -1,4 +1,4 @@
-//! Where a broker is: the runtime directory with its socket, locks and trees, or one socket.
+//! Where a broker is: the runtime directory with its socket, locks and views, or one socket.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -22,10 +22,10 @@ pub const BROKER_LOCK_NAME: &str = "broker.lock";
 pub const START_LOCK_NAME: &str = "start.lock";
 /// Holds the broker's process id in decimal, for people.
 pub const PID_NAME: &str = "broker.pid";
-/// Suffix of the directory beside a tenant's socket that holds its sysfs trees.
-const TREES_SUFFIX: &str = ".d";
-/// Prefix of the sysfs trees, one per network namespace: `sys-<cookie>`.
-pub const TREE_PREFIX: &str = "sys-";
+/// Suffix of the directory beside a tenant's socket that holds its views of sysfs.
+const VIEWS_SUFFIX: &str = ".d";
+/// Prefix of the views of sysfs, one per network namespace: `sys-<cookie>`.
+pub const VIEW_PREFIX: &str = "sys-";
 
 /// Access bits that nobody but the owner may have in the runtime directory.
 const FOREIGN_ACCESS: u32 = 0o077;
@@ -72,12 +72,12 @@ impl Address {
         }
     }
 
-    /// Where a sysfs tree is that the broker says is at `root`. A tenant's socket may lie in
-    /// another place for its clients than for the broker, and the trees lie beside it.
-    pub(crate) fn place_of_tree(&self, root: &str) -> PathBuf {
+    /// Where a view of sysfs is that the broker says is at `root`. A tenant's socket may lie in
+    /// another place for its clients than for the broker, and the views lie beside it.
+    pub(crate) fn path_of_view(&self, root: &str) -> PathBuf {
         let root = Path::new(root);
         match (self, root.file_name()) {
-            (Address::Socket(socket), Some(name)) => trees_beside(socket).join(name),
+            (Address::Socket(socket), Some(name)) => views_beside(socket).join(name),
             _ => root.to_owned(),
         }
     }
@@ -92,10 +92,10 @@ impl fmt::Display for Address {
     }
 }
 
-/// The directory for the sysfs trees of a tenant with this socket.
-pub fn trees_beside(socket: &Path) -> PathBuf {
+/// The directory for the views of sysfs of a tenant with this socket.
+pub fn views_beside(socket: &Path) -> PathBuf {
     let mut path = socket.as_os_str().to_owned();
-    path.push(TREES_SUFFIX);
+    path.push(VIEWS_SUFFIX);
     PathBuf::from(path)
 }
 
@@ -180,10 +180,10 @@ mod tests {
     fn trees_are_found_beside_a_socket_wherever_it_is_mounted() {
         let told = "/run/causeway-tenants/web.sock.d/sys-7";
         let socket = Address::Socket("/mnt/rdma.sock".into());
-        let found = socket.place_of_tree(told);
+        let found = socket.path_of_view(told);
         assert_eq!(found, Path::new("/mnt/rdma.sock.d/sys-7"));
         let dir = Address::Dir("/run/causeway".into());
-        assert_eq!(dir.place_of_tree(told), Path::new(told));
+        assert_eq!(dir.path_of_view(told), Path::new(told));
     }
 
     #[test]

@@ -22,8 +22,8 @@ use crate::error::{Error, Result};
 use crate::limits::RESERVE_UNIT;
 use crate::remoting::Malformed;
 use crate::services::{
-    AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, Leave, MapRequest,
-    MirrorRequest, PeerChange, PeerEvent, PeerRequest, ReserveRequest, RestoreRequest,
+    AccessRequest, BrokerStub, CreateSegmentRequest, DisconnectRequest, GuestTableRequest, Leave,
+    MapRequest, PeerChange, PeerEvent, PeerRequest, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentRequest, Wire,
 };
 
@@ -246,18 +246,19 @@ impl Attachment {
         duplicate(table.as_fd())
     }
 
-    /// A mirror of the table of memory regions, for reading and writing, in which the endpoint does
-    /// whatever it does in the table from now on: peers in a virtual machine read it in the table's
-    /// place. Returns with it the names of those that somebody may read; any other can be given up.
+    /// A guest table of the table of memory regions, for reading and writing, in which the endpoint
+    /// does whatever it does in the table from now on: peers in a virtual machine read it in the
+    /// table's place. Returns with it the names of those that somebody may read; any other can be
+    /// given up.
     ///
     /// # Errors
     /// [`Error::Refused`] with `ENOENT` for a name that this broker has not given, `EMFILE` or
     /// `ENFILE` if it has no descriptors left; as [`Attachment::reattach`].
-    pub fn mirror(&self, mirror: u64) -> Result<(OwnedFd, Vec<u64>)> {
-        let request = MirrorRequest { mirror };
+    pub fn guest_table(&self, guest_table: u64) -> Result<(OwnedFd, Vec<u64>)> {
+        let request = GuestTableRequest { guest_table };
         let mut state = self.lock()?;
         let (reply, fds) = self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).mirror(&request, &[])
+            BrokerStub(control).guest_table(&request, &[])
         })?;
         Ok((single(fds)?, reply.live))
     }
@@ -314,11 +315,11 @@ impl Attachment {
     ///
     /// # Errors
     /// As [`Attachment::reattach`].
-    pub fn is_peer_held(&self, local_qpn: u32) -> Result<bool> {
+    pub fn is_peer_suspended(&self, local_qpn: u32) -> Result<bool> {
         let request = PeerRequest { local_qpn };
         let mut state = self.lock()?;
         let (held, _) = self.with_broker(&mut state, |control, _| {
-            BrokerStub(control).is_held(&request, &[])
+            BrokerStub(control).is_suspended(&request, &[])
         })?;
         Ok(held)
     }

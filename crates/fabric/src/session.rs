@@ -1,9 +1,9 @@
 //! A session: what a process that is no endpoint of the RDMA device has at its broker. It has a
 //! life, and whatever the services it uses have given it.
 //!
-//! A [`Session`] is the transport, the same for all services. Its owner keeps *books* of what it
-//! has, which are locked together with the connection: every call changes both or neither. When a
-//! broker ends, the books are presented to the next one ([`Books::present`]).
+//! A [`Session`] is the transport, the same for all services. Its owner keeps a *registry* of what
+//! it has, which is locked together with the connection: every call changes both or neither. When a
+//! broker ends, the registry is presented to the next one ([`Registry::present`]).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -23,7 +23,7 @@ use crate::services::session::{LifeBody, OpenReply, OpenRequest, SessionStub};
 use crate::wakeup::Wakeup;
 
 /// What the owner of a session keeps.
-pub trait Books {
+pub trait Registry {
     /// Presents all there is to a broker that does not know it. What it refuses is lost, and to be
     /// told as an event; `Err` is for what leaves the broker of no use.
     ///
@@ -71,7 +71,7 @@ struct State<B> {
     /// `None` from the loss of a broker to the next connection.
     control: Option<Control>,
     membership: Option<Membership>,
-    books: B,
+    registry: B,
 }
 
 /// What the first broker gave and the next is shown.
@@ -83,7 +83,7 @@ struct Membership {
     ticket: OwnedFd,
 }
 
-impl<B: Books> Session<B> {
+impl<B: Registry> Session<B> {
     /// Opens a session with the broker at an address, or where [`Address::from_env`] says, starting
     /// it if there is none.
     ///
@@ -91,7 +91,7 @@ impl<B: Books> Session<B> {
     /// [`Error::Start`], [`Error::RuntimeDir`], [`Error::NoBroker`], or [`Error::Refused`]:
     /// `EACCES` if this user is not admitted, `EMFILE` if the broker has no room, `EDQUOT` if the
     /// tenant has none.
-    pub fn open(broker: Option<&Address>, books: B) -> Result<Session<B>> {
+    pub fn open(broker: Option<&Address>, registry: B) -> Result<Session<B>> {
         let session = Session {
             pid: std::process::id(),
             broker: broker.cloned().unwrap_or_else(Address::from_env),
@@ -99,15 +99,15 @@ impl<B: Books> Session<B> {
             state: Mutex::new(State {
                 control: None,
                 membership: None,
-                books,
+                registry,
             }),
         };
         session.reattach()?;
         Ok(session)
     }
 
-    /// Runs calls over the connection, with the books at hand. If the broker turns out to be gone,
-    /// the books are presented to the next one and `call` runs once more.
+    /// Runs calls over the connection, with the registry at hand. If the broker turns out to be
+    /// gone, the registry is presented to the next one and `call` runs once more.
     ///
     /// # Errors
     /// What `call` returns, [`Error::Forked`], or as [`Session::open`].
@@ -131,8 +131,10 @@ impl<B: Books> Session<B> {
         call: impl FnOnce(&mut Control, &mut B) -> Result<T>,
     ) -> Result<Option<T>> {
         let mut state = self.lock()?;
-        let State { control, books, .. } = &mut *state;
-        let outcome = control.as_mut().map(|control| call(control, books));
+        let State {
+            control, registry, ..
+        } = &mut *state;
+        let outcome = control.as_mut().map(|control| call(control, registry));
         self.settle(&mut state);
         self.resume(&state);
         match outcome {
@@ -141,13 +143,13 @@ impl<B: Books> Session<B> {
         }
     }
 
-    /// Looks into the books, or changes them, without a call. Waits for those under way.
+    /// Looks into the registry, or changes them, without a call. Waits for those under way.
     ///
     /// # Errors
     /// [`Error::Forked`].
-    pub fn with_books<T>(&self, with: impl FnOnce(&mut B) -> T) -> Result<T> {
+    pub fn with_registry<T>(&self, with: impl FnOnce(&mut B) -> T) -> Result<T> {
         let mut state = self.lock()?;
-        let outcome = with(&mut state.books);
+        let outcome = with(&mut state.registry);
         self.announce(&state);
         self.resume(&state);
         Ok(outcome)
@@ -159,7 +161,7 @@ impl<B: Books> Session<B> {
         self.wakeup.fd()
     }
 
-    /// Takes in all events that have arrived, without blocking, then lets `take` have the books.
+    /// Takes in all events that have arrived, without blocking, then lets `take` have the registry.
     /// `None` while another thread is inside a call; the descriptor stays readable then.
     ///
     /// # Errors
@@ -175,21 +177,21 @@ impl<B: Books> Session<B> {
         let retry = self.wakeup.take_retry();
         match state.control.as_mut() {
             Some(control) => control.drain(),
-            None if retry => state.books.broker_gone(),
+            None if retry => state.registry.broker_gone(),
             None => {}
         }
         self.settle(&mut state);
         self.wakeup.lower();
-        let taken = take(&mut state.books);
+        let taken = take(&mut state.registry);
         self.announce(&state);
         Ok(Some(taken))
     }
 
     /// Connects again after the broker's end: to the next one, which is started if there is none,
-    /// and presents life and books. Nothing happens if the broker is there.
+    /// and presents life and registry. Nothing happens if the broker is there.
     ///
     /// # Errors
-    /// As [`Session::open`]. [`Books::broker_gone`] is called again after
+    /// As [`Session::open`]. [`Registry::broker_gone`] is called again after
     /// [`crate::limits::REATTACH_INTERVAL`], as a reminder to repeat this.
     pub fn reattach(&self) -> Result<()> {
         let mut state = self.lock()?;
@@ -306,31 +308,38 @@ impl<B: Books> Session<B> {
         call: &mut impl FnMut(&mut Control, &mut B) -> Result<T>,
     ) -> Result<T> {
         self.attach(state)?;
-        let State { control, books, .. } = state;
-        let outcome = call(control.as_mut().ok_or(Error::BrokerGone)?, books);
+        let State {
+            control, registry, ..
+        } = state;
+        let outcome = call(control.as_mut().ok_or(Error::BrokerGone)?, registry);
         self.settle(state);
         outcome
     }
 
     /// Takes over what a use of the connection left: events, or its end.
     fn settle(&self, state: &mut State<B>) {
-        let State { control, books, .. } = state;
+        let State {
+            control, registry, ..
+        } = state;
         if let Some(open) = control.as_mut() {
             let events = open.take_events();
-            if !events.into_iter().all(|event| books.absorb(event).is_ok()) {
+            if !events
+                .into_iter()
+                .all(|event| registry.absorb(event).is_ok())
+            {
                 open.give_up();
             }
         }
         if let Some(gone) = control.take_if(|control| control.is_gone()) {
             self.wakeup.unwatch(gone.socket());
-            books.broker_gone();
+            registry.broker_gone();
         }
         self.announce(state);
     }
 
     /// Makes the event descriptor readable if there is news.
     fn announce(&self, state: &State<B>) {
-        if state.books.has_news() {
+        if state.registry.has_news() {
             self.wakeup.raise();
         }
     }
@@ -382,7 +391,7 @@ impl<B> Drop for Session<B> {
     }
 }
 
-impl<B: Books> State<B> {
+impl<B: Registry> State<B> {
     fn present(&mut self, control: &mut Control) -> Result<()> {
         let request = OpenRequest { comm: own_comm() };
         let old = self.membership.as_ref();
@@ -400,7 +409,7 @@ impl<B: Books> State<B> {
             life: life_of(&reply.life),
             same_life: reply.same_life,
         };
-        self.books.present(control, &opened)
+        self.registry.present(control, &opened)
     }
 }
 

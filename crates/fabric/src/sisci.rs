@@ -1,21 +1,21 @@
-//! SISCI's client: typed calls over a [`Session`], and books of what the process has.
+//! SISCI's client: typed calls over a [`Session`], and a registry of what the process has.
 //!
 //! [`Sisci`] keeps duplicates of the descriptors of local segments, so that the next broker can be
 //! shown them; what is mapped, and cells, go on working while there is no broker.
 
-mod books;
 mod interrupts;
+mod registry;
 mod segments;
 
 use std::os::fd::BorrowedFd;
 
 use rustix::io::Errno;
 
-pub use books::Event;
 pub use interrupts::{Cell, InterruptHandle};
+pub use registry::Event;
 pub use segments::{Connection, Grant, LocalSegment};
 
-use books::{Books, nodes_here};
+use registry::{Registry, nodes_here};
 
 use crate::error::{Error, Result};
 use crate::remoting::Malformed;
@@ -33,7 +33,7 @@ const PAGES_MAX: usize = 1 << 16;
 /// A session that has joined as a node.
 #[derive(Debug)]
 pub struct Sisci {
-    session: Session<Books>,
+    session: Session<Registry>,
     node: u32,
 }
 
@@ -66,13 +66,13 @@ impl Sisci {
     /// # Errors
     /// As [`Session::open`]; `EINVAL` if there is no such node.
     pub fn open_as(broker: Option<&Address>, node: Option<u32>) -> Result<Sisci> {
-        let session = Session::open(broker, Books::default())?;
-        let node = session.call(|control, books| {
+        let session = Session::open(broker, Registry::default())?;
+        let node = session.call(|control, registry| {
             let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
             let here = nodes_here(&nodes);
             let node = node.or(here.first().copied()).unwrap_or(NODE_DEFAULT);
             SisciStub(control).join(&JoinRequest { node, here }, &[])?;
-            books.node = Some(node);
+            registry.node = Some(node);
             Ok(node)
         })?;
         Ok(Sisci { session, node })
@@ -84,7 +84,7 @@ impl Sisci {
     }
 
     /// The session: its life, the life table, its event descriptor, [`Session::reattach`].
-    pub fn session(&self) -> &Session<impl crate::session::Books> {
+    pub fn session(&self) -> &Session<impl crate::session::Registry> {
         &self.session
     }
 
@@ -100,7 +100,7 @@ impl Sisci {
     /// # Errors
     /// [`Error::Forked`].
     pub fn poll_events(&self) -> Result<Vec<Event>> {
-        let events = self.session.poll(Books::take_events)?;
+        let events = self.session.poll(Registry::take_events)?;
         Ok(events.unwrap_or_default())
     }
 

@@ -23,8 +23,8 @@ impl Attachment {
     }
 
     /// Adds a slot, proved by the UDP socket bound to its port. Keeps a duplicate of the socket
-    /// until [`Attachment::remove_slot`]. What is in `last_words`, a segment of
-    /// [`causeway_shm::last_words`], the broker sends from that port when this process is dead.
+    /// until [`Attachment::remove_slot`]. What is in `final_acks`, a segment of
+    /// [`causeway_shm::final_acks`], the broker sends from that port when this process is dead.
     ///
     /// # Errors
     /// [`Error::Refused`](crate::Error):
@@ -35,9 +35,9 @@ impl Attachment {
         &self,
         slot: Slot,
         udp_socket: BorrowedFd<'_>,
-        last_words: BorrowedFd<'_>,
+        final_acks: BorrowedFd<'_>,
     ) -> Result<()> {
-        let kept = [duplicate(udp_socket)?, duplicate(last_words)?];
+        let kept = [duplicate(udp_socket)?, duplicate(final_acks)?];
         let mut state = self.lock()?;
         self.with_broker(&mut state, |control, _| present_slot(control, slot, &kept))?;
         state.slots.insert(slot, kept);

@@ -14,33 +14,33 @@ use crate::services::BrokerStub;
 
 pub use crate::services::{SysfsGid, SysfsRequest};
 
-pub mod tree;
+pub mod view;
 
-/// A tree, kept alive by an open connection to its broker: a broker with a connection does not
-/// end for idleness, though it may be stopped or killed, and then the tree is gone or stale.
+/// A view, kept alive by an open connection to its broker: a broker with a connection does not
+/// end for idleness, though it may be stopped or killed, and then the view is gone or stale.
 #[derive(Debug)]
-pub struct SysfsTree {
+pub struct SysfsView {
     root: PathBuf,
     control: Control,
 }
 
-impl SysfsTree {
-    /// Asks the broker at `address` (started if there is none) for the tree of this process's
+impl SysfsView {
+    /// Asks the broker at `address` (started if there is none) for the view of this process's
     /// network namespace. `device` describes the device; a later caller of the same namespace
     /// replaces the contents if its description differs.
     ///
     /// # Errors
     /// [`Error::Refused`] with `EINVAL` for names or counts outside their limits; as
     /// [`crate::Attachment::attach`].
-    pub fn open(address: &Address, device: &SysfsRequest) -> Result<SysfsTree> {
+    pub fn open(address: &Address, device: &SysfsRequest) -> Result<SysfsView> {
         let probe = namespace_socket()?;
         for _ in 0..ATTACH_ATTEMPTS {
             let mut control = Control::new(crate::launch::connect_or_start(address)?);
-            match BrokerStub(&mut control).sysfs_tree(device, &[probe.as_fd()]) {
+            match BrokerStub(&mut control).sysfs_view(device, &[probe.as_fd()]) {
                 Err(Error::BrokerGone) => continue,
                 outcome => {
-                    let root = address.place_of_tree(&outcome?.0.root);
-                    return Ok(SysfsTree { root, control });
+                    let root = address.path_of_view(&outcome?.0.root);
+                    return Ok(SysfsView { root, control });
                 }
             }
         }
@@ -52,14 +52,14 @@ impl SysfsTree {
         &self.root
     }
 
-    /// Whether the broker that serves the tree still lives. Does not block.
+    /// Whether the broker that serves the view still lives. Does not block.
     pub fn is_alive(&mut self) -> bool {
         self.control.drain();
         !self.control.is_gone()
     }
 }
 
-/// Writes the tree of a virtual machine, whose broker is on its host, and so can't: into the
+/// Writes the view of a virtual machine, whose broker is on its host, and so can't: into the
 /// directory that would be the broker's. Nobody takes it away; addresses that have changed make
 /// another.
 ///
@@ -68,7 +68,7 @@ impl SysfsTree {
 pub fn in_guest(device: &SysfsRequest) -> Result<PathBuf> {
     let dir = runtime::runtime_dir();
     runtime::prepare(&dir)?;
-    tree::write_own(&dir, device).map_err(|error| Error::RuntimeDir {
+    view::write_own(&dir, device).map_err(|error| Error::RuntimeDir {
         path: dir,
         reason: error.to_string(),
     })

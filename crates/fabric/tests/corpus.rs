@@ -118,7 +118,7 @@ fn write_remoting_seeds() {
         peer: 5,
         trusted: true,
         ring: 8,
-        mirror: 9,
+        guest_table: 9,
     };
     write("connect-reply", Kind::Reply, 4, &reply);
     let attach = AttachRequest {

@@ -103,10 +103,15 @@ impl Backend {
     }
 
     /// See [`Engine::return_run`].
-    pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+    pub fn return_run(
+        &self,
+        store: &Store,
+        vma: &Vma,
+        emptied: usize,
+    ) -> (Vec<Freed>, Option<Errno>) {
         match self {
-            Backend::Engine(engine) => engine.return_run(store, vma, husk),
-            Backend::Guest(guest) => guest.return_run(store, vma, husk),
+            Backend::Engine(engine) => engine.return_run(store, vma, emptied),
+            Backend::Guest(guest) => guest.return_run(store, vma, emptied),
         }
     }
 }

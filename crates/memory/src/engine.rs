@@ -16,7 +16,7 @@ use crate::span::{CHUNK, PAGE, Span};
 use crate::store::{Handle, Store};
 use crate::sys::{self, Area, NoSignals};
 use crate::uffd::{Trap, Uffd, feature};
-use crate::{mason, monitor};
+use crate::{growth, monitor};
 use causeway_pins::{Entry, Pagemap};
 use rustix::io::Errno;
 use rustix::mm::{Advice, ProtFlags};
@@ -52,7 +52,7 @@ struct Run<'a> {
     /// The store's pages, to be moved to the program's addresses.
     window: Area,
     /// Keeps the program's own mapping while it is hollow.
-    husk: Area,
+    emptied: Area,
 }
 
 /// What a window shows: the store's number, its descriptor, the offset.
@@ -136,7 +136,7 @@ impl Engine {
             std::mem::forget(engine);
             return Err(error.into());
         }
-        engine.spawn("causeway-mason", mason::run)?;
+        engine.spawn("causeway-growth", growth::run)?;
         Ok(engine)
     }
 
@@ -180,7 +180,7 @@ impl Engine {
     }
 
     /// Moves `span`, which lies in one plain mapping, into the store, chunk by chunk. Returns what
-    /// was moved before something failed, with its husk.
+    /// was moved before something failed, with its emptied mapping.
     pub fn move_run(&self, store: &Store, span: Span) -> (Option<Freed>, Result<(), Unmovable>) {
         if let Err(error) = store.check() {
             return (None, Err(error.into()));
@@ -190,7 +190,7 @@ impl Engine {
             Ok(run) => run,
             Err(error) => return (None, Err(error.into())),
         };
-        let husk = run.husk.span().start;
+        let emptied = run.emptied.span().start;
         let mut result = Ok(());
         for chunk in span.chunks() {
             result = self.move_chunk(&mut run, chunk);
@@ -199,17 +199,20 @@ impl Engine {
             }
         }
         let moved = Span::new(span.start, span.end - run.window.span().len());
-        let freed = Freed { span: moved, husk };
+        let freed = Freed {
+            span: moved,
+            emptied,
+        };
         ((!moved.is_empty()).then_some(freed), result)
     }
 
     fn prepare<'a>(&self, store: &'a Handle<'a>, span: Span) -> Result<Run<'a>, Errno> {
         let window = self.show(store, span, span.start, RW)?;
-        let husk = Area::reserve(span)?;
+        let emptied = Area::reserve(span)?;
         Ok(Run {
             store,
             window,
-            husk,
+            emptied,
         })
     }
 
@@ -231,9 +234,9 @@ impl Engine {
     }
 
     fn move_chunk(&self, run: &mut Run<'_>, chunk: Span) -> Result<(), Unmovable> {
-        let (window, husk) = (run.window.span(), run.husk.span());
+        let (window, emptied) = (run.window.span(), run.emptied.span());
         let _signals = NoSignals::new();
-        let from = match self.lift(chunk, husk.start) {
+        let from = match self.lift(chunk, emptied.start) {
             Err(Unmovable::Pinned) => {
                 // Maybe only shared with a child, until the next write.
                 // SAFETY: writes nothing; the range is readable and writable.
@@ -241,7 +244,7 @@ impl Engine {
                     let advice = Advice::LinuxPopulateWrite;
                     rustix::mm::madvise(sys::at(chunk.start), chunk.len(), advice)?;
                 }
-                self.lift(chunk, husk.start)?
+                self.lift(chunk, emptied.start)?
             }
             lifted => lifted?,
         };
@@ -257,7 +260,7 @@ impl Engine {
         });
         step("move.copied");
         let hollowed = filled.and_then(|()| match &self.scratch {
-            Some(_) => self.hollow(chunk, husk.start),
+            Some(_) => self.hollow(chunk, emptied.start),
             None => Ok(()),
         });
         step("move.hollowed");
@@ -270,11 +273,11 @@ impl Engine {
         step("move.placed");
         self.settled(chunk, from);
         run.window.advance(chunk.len());
-        run.husk.advance(chunk.len());
+        run.emptied.advance(chunk.len());
         let scratch = self
             .scratch
             .as_ref()
-            .map_or(chunk.at(husk.start), |(area, _)| area.span());
+            .map_or(chunk.at(emptied.start), |(area, _)| area.span());
         // SAFETY: the contents, the mover's own copy by now, have arrived elsewhere.
         let _ = unsafe {
             rustix::mm::madvise(sys::at(scratch.start), scratch.len(), Advice::LinuxDontNeed)

@@ -11,7 +11,7 @@ struct Extent {
     end: usize,
     count: u32,
     /// Where the hollow mapping is that its pages came from: address minus offset, wrapping.
-    husk: usize,
+    emptied: usize,
 }
 
 /// Offsets that no registration covers any more.
@@ -19,7 +19,7 @@ struct Extent {
 pub(crate) struct Freed {
     pub span: Span,
     /// Where the hollow mapping begins that these pages came from.
-    pub husk: usize,
+    pub emptied: usize,
 }
 
 /// The registered extents of one store.
@@ -43,7 +43,7 @@ impl Extents {
     pub fn into_freed(self) -> impl Iterator<Item = Freed> {
         self.0.into_iter().map(|(start, extent)| Freed {
             span: Span::new(start, extent.end),
-            husk: extent.husk.wrapping_add(start),
+            emptied: extent.emptied.wrapping_add(start),
         })
     }
 
@@ -76,13 +76,14 @@ impl Extents {
         parts.filter(|part| !part.is_empty())
     }
 
-    /// Registers `span`, which is not registered anywhere, once; its husk begins at `husk`.
-    pub fn insert(&mut self, span: Span, husk: usize) {
+    /// Registers `span`, which is not registered anywhere, once; its emptied mapping begins at
+    /// `emptied`.
+    pub fn insert(&mut self, span: Span, emptied: usize) {
         debug_assert_eq!(self.gaps(span), [span]);
         let extent = Extent {
             end: span.end,
             count: 1,
-            husk: husk.wrapping_sub(span.start),
+            emptied: emptied.wrapping_sub(span.start),
         };
         self.0.insert(span.start, extent);
         self.join(span);
@@ -106,8 +107,8 @@ impl Extents {
             extent.count = extent.count.saturating_sub(1);
             if extent.count == 0 {
                 let span = Span::new(*start, extent.end);
-                let husk = extent.husk.wrapping_add(*start);
-                freed.push(Freed { span, husk });
+                let emptied = extent.emptied.wrapping_add(*start);
+                freed.push(Freed { span, emptied });
             }
         }
         for gone in &freed {
@@ -141,7 +142,7 @@ impl Extents {
         let idle: Vec<Freed> = idle
             .map(|(start, extent)| Freed {
                 span: Span::new(*start, extent.end),
-                husk: extent.husk.wrapping_add(*start),
+                emptied: extent.emptied.wrapping_add(*start),
             })
             .collect();
         for gone in &idle {
@@ -153,7 +154,7 @@ impl Extents {
 
     /// Enters idle pages.
     pub fn insert_idle(&mut self, freed: Freed) {
-        self.insert(freed.span, freed.husk);
+        self.insert(freed.span, freed.emptied);
         self.rest(freed.span);
     }
 
@@ -185,7 +186,7 @@ impl Extents {
         let rest: Vec<usize> = starts.collect();
         for start in rest {
             let (a, b) = (self.0[&left], self.0[&start]);
-            if a.end == start && (a.count, a.husk) == (b.count, b.husk) {
+            if a.end == start && (a.count, a.emptied) == (b.count, b.emptied) {
                 self.0.remove(&start);
                 self.0.insert(left, Extent { end: b.end, ..a });
             } else {
@@ -217,12 +218,12 @@ mod tests {
 
     proptest! {
         /// The extents count as an array of counters does, and free what reaches zero, with the
-        /// husk it was inserted with.
+        /// emptied mapping it was inserted with.
         #[test]
         fn extents_count(steps in prop::collection::vec(step(), 1..60)) {
             let mut extents = Extents::default();
             let mut counts = [0u32; SIZE + 12];
-            let mut husks = [0usize; SIZE + 12];
+            let mut emptied_all = [0usize; SIZE + 12];
             let mut live = Vec::new();
             for (round, step) in steps.into_iter().enumerate() {
                 match step {
@@ -233,10 +234,10 @@ mod tests {
                         prop_assert!(gaps.iter().flat_map(|gap| gap.start..gap.end).eq(free));
                         extents.hold(span);
                         for gap in gaps {
-                            let husk = 1000 * (round + 1) + gap.start;
-                            extents.insert(gap, husk);
-                            let there = husks[gap.start..gap.end].iter_mut();
-                            there.zip(husk..).for_each(|(to, husk)| *to = husk);
+                            let emptied = 1000 * (round + 1) + gap.start;
+                            extents.insert(gap, emptied);
+                            let there = emptied_all[gap.start..gap.end].iter_mut();
+                            there.zip(emptied..).for_each(|(to, emptied)| *to = emptied);
                         }
                         (start..span.end).for_each(|at| counts[at] += 1);
                         live.push(span);
@@ -247,8 +248,9 @@ mod tests {
                         let freed = extents.release(span);
                         (span.start..span.end).for_each(|at| counts[at] -= 1);
                         for part in &freed {
-                            let there = &husks[part.span.start..part.span.end];
-                            prop_assert!(there.iter().copied().eq((part.husk..).take(there.len())));
+                            let there = &emptied_all[part.span.start..part.span.end];
+                            let expected = (part.emptied..).take(there.len());
+                            prop_assert!(there.iter().copied().eq(expected));
                         }
                         let freed = freed.iter().flat_map(|part| part.span.start..part.span.end);
                         let zero = (span.start..span.end).filter(|at| counts[*at] == 0);

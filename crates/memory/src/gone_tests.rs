@@ -2,9 +2,9 @@
 //! move: nothing is lost, nothing that belongs to somebody else is touched. Needs the right to trap
 //! kernel faults (root).
 
-use crate::patience::{moves, returns};
 use crate::span::{CHUNK, PAGE};
 use crate::sys::at;
+use crate::test_support::{moves, returns};
 use crate::uffd::feature;
 use crate::{Mover, Store, Unmovable};
 use rustix::fs::MemfdFlags;

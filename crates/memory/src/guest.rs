@@ -1,5 +1,5 @@
-//! Moving by the driver of a virtual machine's guest (`guest/driver/home.c`): stores are segments
-//! of the machine's window, which userfaultfd knows nothing of.
+//! Moving by the driver of a virtual machine's guest (`guest/driver/inplace.c`): stores are
+//! segments of the machine's window, which userfaultfd knows nothing of.
 //!
 //! The driver maps a segment over private memory in one piece with taking its contents, and empties
 //! pages that the program gives up. What the program unmaps is found out when its registration
@@ -39,7 +39,7 @@ const fn request_number(number: libc::Ioctl) -> libc::Ioctl {
     1 << 30 | (size_of::<Request>() as libc::Ioctl) << 16 | 0xca << 8 | number
 }
 
-const HOME: libc::Ioctl = request_number(0x17);
+const MOVE_IN: libc::Ioctl = request_number(0x17);
 const PUNCH: libc::Ioctl = request_number(0x18);
 const HOLD: libc::Ioctl = request_number(0x19);
 /// `_IO(0xca, 0x1a)`
@@ -99,15 +99,15 @@ impl Guest {
         &self.0
     }
 
-    /// As `Engine::move_run`. The husk is address space only: what a chunk is when it comes back is
-    /// mapped there first.
+    /// As `Engine::move_run`. The emptied mapping is address space only: what a chunk is when it
+    /// comes back is mapped there first.
     pub fn move_run(&self, store: &Store, span: Span) -> (Option<Freed>, Result<(), Unmovable>) {
         let store = &store.handle();
         let mut area = match Area::reserve(span) {
             Ok(area) => area,
             Err(error) => return (None, Err(error.into())),
         };
-        let husk = area.span().start;
+        let emptied = area.span().start;
         let mut result = Ok(());
         for chunk in span.cut_at(MOVE) {
             result = self.move_chunk(store, chunk);
@@ -117,12 +117,15 @@ impl Guest {
             area.advance(chunk.len());
         }
         let moved = Span::new(span.start, span.end - area.span().len());
-        let freed = Freed { span: moved, husk };
+        let freed = Freed {
+            span: moved,
+            emptied,
+        };
         ((!moved.is_empty()).then_some(freed), result)
     }
 
     fn move_chunk(&self, store: &Handle<'_>, chunk: Span) -> Result<(), Unmovable> {
-        request(store.as_fd(), HOME, chunk).map_err(|error| match error {
+        request(store.as_fd(), MOVE_IN, chunk).map_err(|error| match error {
             Errno::BUSY => Unmovable::Pinned,
             Errno::INVAL => Unmovable::NotPlain,
             error => error.into(),
@@ -144,16 +147,21 @@ impl Guest {
     }
 
     /// As `Engine::return_run`.
-    pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+    pub fn return_run(
+        &self,
+        store: &Store,
+        vma: &Vma,
+        emptied: usize,
+    ) -> (Vec<Freed>, Option<Errno>) {
         let store = &store.handle();
         for chunk in vma.span.cut_at(MOVE) {
             let done = chunk.start - vma.span.start;
-            let shell = chunk.at(husk + done);
+            let shell = chunk.at(emptied + done);
             if let Err(error) = self.return_chunk(store, vma.prot, chunk, shell) {
                 let rest = Span::new(vma.offset + done, vma.offset + vma.span.len());
                 let kept = Freed {
                     span: rest,
-                    husk: husk + done,
+                    emptied: emptied + done,
                 };
                 return (vec![kept], Some(error));
             }
@@ -172,18 +180,18 @@ impl Guest {
             return Err(Errno::NOMEM);
         }
         let flags = MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE;
-        // SAFETY: the husk is the mover's own address space.
+        // SAFETY: the emptied mapping is the mover's own address space.
         unsafe { rustix::mm::mmap_anonymous(at(shell.start), shell.len(), RW, flags)? };
         let _signals = NoSignals::new();
         causeway_fault::point("back.begun");
         let held = Held::new(store.as_fd(), chunk)?;
-        // SAFETY: nobody else knows of the husk.
+        // SAFETY: nobody else knows of the emptied mapping.
         unsafe { fill(store.as_fd(), shell, chunk.start)? };
         if prot != RW {
             // SAFETY: as above.
             unsafe { sys::protect(shell, prot)? };
         }
-        // SAFETY: the husk has the chunk's contents, which nobody has changed since.
+        // SAFETY: the emptied mapping has the chunk's contents, which nobody has changed since.
         unsafe { sys::place(shell.start, chunk)? };
         drop(held);
         self.0.table().pieces.cut(chunk);

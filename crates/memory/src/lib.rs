@@ -11,7 +11,7 @@
 //! (UFFDIO_MOVE, or mremap before Linux 6.8); a thread that touches it waits; the kernel is asked
 //! whether anybody else refers to the pages, as a direct read under way does (`causeway-pins`):
 //! then they stay. Else they are copied to the store, and a mapping of the store is moved over the
-//! old addresses. The emptied mapping, the *husk*, is kept elsewhere. On the way back it takes its
+//! old addresses. The *emptied mapping* is kept elsewhere. On the way back it takes its
 //! old place, is filled by copying, if nobody else refers to the store's pages, and joins its
 //! neighbours again, with all properties that it had.
 //!
@@ -60,19 +60,17 @@ mod fork;
 mod given_up;
 #[cfg(test)]
 mod gone_tests;
+mod growth;
 mod guest;
-#[cfg(test)]
-mod held_tests;
-mod home;
+mod in_place;
 mod lifted;
 mod mappings;
-mod mason;
 mod monitor;
 mod mover;
 mod number;
-#[cfg(test)]
-mod patience;
 mod pieces;
+#[cfg(test)]
+mod pinned_tests;
 mod shared;
 mod span;
 mod stacks;
@@ -80,13 +78,15 @@ mod status;
 mod store;
 mod sys;
 #[cfg(test)]
+mod test_support;
+#[cfg(test)]
 mod tests;
 mod uffd;
 mod vma;
 
 pub use error::Unmovable;
 pub use fork::tell_of_copies;
-pub use home::{Alias, changes, losses};
+pub use in_place::{Alias, changes, losses};
 pub use mappings::Mappings;
 pub use mover::{ENVIRONMENT, Moved, Mover};
 pub use pieces::MAX_PIECES;

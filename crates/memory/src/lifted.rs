@@ -50,12 +50,12 @@ impl Lifted {
     pub fn begin(&mut self, chunk: Span) {
         *self = Lifted::new();
         self.chunk = chunk;
-        for (place, home) in self
+        for (place, origin) in self
             .places
             .iter_mut()
             .zip((chunk.start..chunk.end).step_by(PAGE))
         {
-            *place = home;
+            *place = origin;
         }
     }
 

@@ -13,10 +13,10 @@
 //!
 //! The monitor allocates nothing, and waits for no lock that a stopped thread may hold: see
 //! [`crate::shared`]. What needs a system call that would wait for the monitor itself is done by
-//! the [mason](crate::mason).
+//! the [growth thread](crate::growth).
 
 use crate::given_up::{Doubts, punch};
-use crate::home::{has_read, note_loss, reading};
+use crate::in_place::{has_read, note_loss, reading};
 use crate::pieces::Piece;
 use crate::shared::{MAX_GROWN, Shared, Table, lock};
 use crate::span::{PAGE, Span};

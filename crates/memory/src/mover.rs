@@ -28,8 +28,8 @@ pub const ENVIRONMENT: &str = "CAUSEWAY_MOVE";
 #[derive(Debug)]
 #[must_use]
 pub struct Moved {
-    /// Whose books count it.
-    home: u64,
+    /// The registry that counts it.
+    registry_id: u64,
     /// In order; there is at least one.
     parts: Vec<Span>,
 }
@@ -53,7 +53,7 @@ impl Moved {
 
 /// A store, and what is registered of it.
 #[derive(Debug)]
-struct Books {
+struct Registry {
     store: Arc<Store>,
     extents: Extents,
 }
@@ -69,10 +69,10 @@ enum State {
 #[derive(Debug)]
 pub(crate) struct Inner {
     state: State,
-    books: BTreeMap<u64, Books>,
-    /// The number of the books of each store that holds something.
-    homes: BTreeMap<u64, u64>,
-    /// The number of the next books.
+    registries: BTreeMap<u64, Registry>,
+    /// The number of the registry of each store that holds something.
+    registry_ids: BTreeMap<u64, u64>,
+    /// The number of the next registry.
     next: u64,
     /// Whether children lack the memory that is registered.
     absent: bool,
@@ -124,12 +124,12 @@ impl Inner {
         let State::Ready(engine) = &self.state else {
             return;
         };
-        for books in self.books.values() {
-            let id = books.store.id();
+        for registry in self.registries.values() {
+            let id = registry.store.id();
             // What is registered no more is ordinary memory to a child, too.
             let all = Span::new(0, usize::MAX);
             let offsets = match self.absent {
-                true => books.extents.idle(all),
+                true => registry.extents.idle(all),
                 false => vec![all],
             };
             let pieces = offsets.into_iter().flat_map(|offsets| {
@@ -138,7 +138,9 @@ impl Inner {
                 })
             });
             for piece in pieces {
-                let there = engine.view().ours(&books.store, piece.span, piece.offset);
+                let there = engine
+                    .view()
+                    .ours(&registry.store, piece.span, piece.offset);
                 parts.extend(there.into_iter().flatten().map(|vma| Copied {
                     span: vma.span,
                     offset: vma.offset,
@@ -155,13 +157,15 @@ impl Inner {
         if let State::Ready(engine) = state {
             engine.abandon();
         }
-        std::mem::forget(std::mem::take(&mut self.books));
+        std::mem::forget(std::mem::take(&mut self.registries));
     }
 
-    /// Closes books in which nothing is left.
+    /// Closes registries in which nothing is left.
     fn close_empty(&mut self) {
-        self.books.retain(|_, books| !books.extents.is_empty());
-        self.homes.retain(|_, home| self.books.contains_key(home));
+        self.registries
+            .retain(|_, registry| !registry.extents.is_empty());
+        self.registry_ids
+            .retain(|_, registry_id| self.registries.contains_key(registry_id));
     }
 }
 
@@ -180,12 +184,12 @@ impl Drop for Mover {
         };
         let status = Status::read();
         let mut all_back = true;
-        for books in std::mem::take(&mut inner.books).into_values() {
-            for freed in books.extents.into_freed() {
-                let (kept, _) = bring_back(engine, &books.store, freed, &status);
+        for registry in std::mem::take(&mut inner.registries).into_values() {
+            for freed in registry.extents.into_freed() {
+                let (kept, _) = bring_back(engine, &registry.store, freed, &status);
                 if !kept.is_empty() {
                     // Its descriptor stays open.
-                    std::mem::forget(books.store.clone());
+                    std::mem::forget(registry.store.clone());
                     all_back = false;
                 }
             }
@@ -246,8 +250,8 @@ impl Mover {
     fn with(start: Start) -> Mover {
         let inner = Inner {
             state: State::Untried(start),
-            books: BTreeMap::new(),
-            homes: BTreeMap::new(),
+            registries: BTreeMap::new(),
+            registry_ids: BTreeMap::new(),
             next: 0,
             absent: false,
         };
@@ -364,24 +368,30 @@ impl Mover {
         let State::Ready(engine) = &inner.state else {
             return Ok(());
         };
-        let Some(books) = inner.books.get_mut(&moved.home) else {
+        let Some(registry) = inner.registries.get_mut(&moved.registry_id) else {
             return Ok(());
         };
         let status = Status::read();
-        let Moved { home, parts } = moved;
+        let Moved { registry_id, parts } = moved;
         let mut left = Vec::new();
         let mut why = None;
         for part in parts {
             if why.is_some() {
                 left.push(part);
-            } else if let Err((rest, error)) = take_back(engine, books, part, &status) {
+            } else if let Err((rest, error)) = take_back(engine, registry, part, &status) {
                 left.extend(rest);
                 why = Some(error);
             }
         }
         inner.close_empty();
         match why {
-            Some(why) if !left.is_empty() => Err((Moved { home, parts: left }, why)),
+            Some(why) if !left.is_empty() => Err((
+                Moved {
+                    registry_id,
+                    parts: left,
+                },
+                why,
+            )),
             _ => Ok(()),
         }
     }
@@ -404,18 +414,21 @@ impl Inner {
         let State::Ready(engine) = &self.state else {
             return Err(Unmovable::NoUserfaultfd);
         };
-        let home = *self.homes.entry(store.id()).or_insert_with(|| {
+        let registry_id = *self.registry_ids.entry(store.id()).or_insert_with(|| {
             self.next += 1;
             self.next
         });
-        let books = self.books.entry(home).or_insert_with(|| Books {
-            store: store.clone(),
-            extents: Extents::default(),
-        });
-        let moved = move_gaps(engine, books, span, own);
+        let registry = self
+            .registries
+            .entry(registry_id)
+            .or_insert_with(|| Registry {
+                store: store.clone(),
+                extents: Extents::default(),
+            });
+        let moved = move_gaps(engine, registry, span, own);
         self.close_empty();
         moved.map(|()| Moved {
-            home,
+            registry_id,
             parts: vec![span],
         })
     }
@@ -424,12 +437,12 @@ impl Inner {
 /// Moves what is not in the store yet, and counts the whole.
 fn move_gaps(
     engine: &Backend,
-    books: &mut Books,
+    registry: &mut Registry,
     span: Span,
     own: [Span; 2],
 ) -> Result<(), Unmovable> {
-    let gaps = books.extents.gaps(span);
-    check_moved(engine, books, span, &gaps)?;
+    let gaps = registry.extents.gaps(span);
+    check_moved(engine, registry, span, &gaps)?;
     let mut parts = Vec::new();
     for gap in &gaps {
         check_plain(engine, *gap, &own, &mut parts)?;
@@ -442,25 +455,26 @@ fn move_gaps(
     }
     let mut done: Vec<Freed> = Vec::with_capacity(parts.len());
     for part in parts {
-        let (moved, result) = engine.move_run(&books.store, part);
+        let (moved, result) = engine.move_run(&registry.store, part);
         done.extend(moved);
         if let Err(error) = result {
             let status = Status::read();
             for freed in done {
-                let (kept, _) = bring_back(engine, &books.store, freed, &status);
-                kept.into_iter().for_each(|f| books.extents.insert_idle(f));
+                let (kept, _) = bring_back(engine, &registry.store, freed, &status);
+                kept.into_iter()
+                    .for_each(|f| registry.extents.insert_idle(f));
             }
             return Err(error);
         }
     }
-    books.extents.hold(span);
+    registry.extents.hold(span);
     engine
         .view()
         .table()
         .pieces
-        .mark(books.store.id(), span, false);
-    for Freed { span, husk } in done {
-        books.extents.insert(span, husk);
+        .mark(registry.store.id(), span, false);
+    for Freed { span, emptied } in done {
+        registry.extents.insert(span, emptied);
     }
     Ok(())
 }
@@ -468,7 +482,7 @@ fn move_gaps(
 /// What is registered already must still be where it was moved, and nothing else must be moved.
 fn check_moved(
     engine: &Backend,
-    books: &Books,
+    registry: &Registry,
     span: Span,
     gaps: &[Span],
 ) -> Result<(), Unmovable> {
@@ -476,15 +490,17 @@ fn check_moved(
         .view()
         .collect(|pieces, add| pieces.within(span).for_each(add));
     for piece in &pieces {
-        if piece.store != books.store.id() {
+        if piece.store != registry.store.id() {
             return Err(Unmovable::Elsewhere);
         }
         if piece.offset != piece.span.start || gaps.iter().any(|gap| gap.meets(piece.span)) {
             return Err(Unmovable::Occupied);
         }
     }
-    for covered in books.extents.within(span) {
-        let there = engine.view().ours(&books.store, covered, covered.start)?;
+    for covered in registry.extents.within(span) {
+        let there = engine
+            .view()
+            .ours(&registry.store, covered, covered.start)?;
         let bytes: usize = there.iter().map(|vma| vma.span.len()).sum();
         if bytes != covered.len() {
             return Err(Unmovable::Occupied);

@@ -47,7 +47,7 @@ pub(crate) struct Table {
 /// How many pages of grown mappings can wait to be replaced.
 pub(crate) const MAX_GROWN: usize = 64;
 
-/// Pages at which threads wait for the mason.
+/// Pages at which threads wait for the growth thread.
 #[derive(Debug)]
 pub(crate) struct Grown {
     pub pages: [usize; MAX_GROWN],

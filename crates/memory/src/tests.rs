@@ -1,9 +1,9 @@
 //! Kernels before 6.8, which cannot move single pages (UFFDIO_MOVE). Needs the right to trap kernel
 //! faults (root).
 
-use crate::patience::{Stop, moves, returns};
 use crate::span::{CHUNK, PAGE, Span};
 use crate::sys::{Area, at};
+use crate::test_support::{Stop, moves, returns};
 use crate::uffd::feature;
 use crate::{Mover, Store, Unmovable};
 use rustix::fs::MemfdFlags;

@@ -12,8 +12,8 @@
 //! datagram for IPv4, only socket options; [`UdpPort`] switches them when the policy of a datagram
 //! differs from that of the one before, except for datagrams so small that it does not matter.
 
+mod connected;
 mod errqueue;
-mod lane;
 mod message;
 mod options;
 mod pieces;

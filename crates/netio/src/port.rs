@@ -11,8 +11,8 @@ use causeway_owned::Owned;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
+use crate::connected::{ConnectedSocket, ConnectedSockets};
 use crate::errqueue::{self, Report};
-use crate::lane::{Lane, Lanes};
 use crate::pieces::{self, Outside, Pieces};
 use crate::received::Received;
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
@@ -44,7 +44,7 @@ pub struct UdpPort {
     /// Whether the socket speaks IPv6 (and IPv4 by mapped addresses), or IPv4 only.
     dual: bool,
     dont_fragment: Cell<DontFragment>,
-    lanes: Lanes,
+    connected: ConnectedSockets,
     buffers: Box<[u8]>,
     /// How many buffers the next receive offers.
     offer: usize,
@@ -143,7 +143,7 @@ impl UdpPort {
             port,
             dual,
             dont_fragment: Cell::new(DontFragment::ON),
-            lanes: Lanes::default(),
+            connected: ConnectedSockets::default(),
             buffers: vec![0; RECV_BATCH * RECV_SIZE].into_boxed_slice(),
             offer: 1,
             filled: 0,
@@ -163,8 +163,8 @@ impl UdpPort {
     /// `EBADF`, of which standard error is told once.
     pub fn check(&self) -> io::Result<()> {
         self.socket.check()?;
-        let mut lanes = self.lanes.iter().filter(|lane| lane.is_used());
-        lanes.try_for_each(|lane| Ok(lane.socket.check().map(drop)?))
+        let mut connected = self.connected.iter().filter(|peer| peer.is_used());
+        connected.try_for_each(|peer| Ok(peer.socket.check().map(drop)?))
     }
 
     /// The port number.
@@ -173,34 +173,34 @@ impl UdpPort {
         self.port
     }
 
-    /// Lets the port have sockets of their own for single peers ([`UdpPort::open_lane`]).
+    /// Lets the port have sockets of their own for single peers ([`UdpPort::open_connected`]).
     ///
     /// # Errors
     /// What `socket(2)` reports.
-    pub fn with_lanes(mut self) -> io::Result<UdpPort> {
-        self.lanes = Lanes::new(self.dual)?;
+    pub fn with_connected(mut self) -> io::Result<UdpPort> {
+        self.connected = ConnectedSockets::new(self.dual)?;
         Ok(self)
     }
 
     /// The descriptors of those sockets, all there will be, for waiting: what comes to them is
-    /// received by [`UdpPort::recv_lanes`].
-    pub fn lane_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        self.lanes.iter().map(Lane::fd)
+    /// received by [`UdpPort::recv_connected`].
+    pub fn connected_fds(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.connected.iter().map(ConnectedSocket::fd)
     }
 
     /// Takes the short way, a connected socket, for what is sent from `src` to `dst`, if there is
-    /// one left; returns whether there was. [`UdpPort::close_lane`] takes it back. What comes from
-    /// there is received by [`UdpPort::recv_lanes`] from now on, and maybe afterwards.
-    pub fn open_lane(&mut self, src: IpAddr, dst: SocketAddr) -> bool {
+    /// one left; returns whether there was. [`UdpPort::close_connected`] takes it back. What comes
+    /// from there is received by [`UdpPort::recv_connected`] from now on, and maybe afterwards.
+    pub fn open_connected(&mut self, src: IpAddr, dst: SocketAddr) -> bool {
         let dual = self.dual;
         let set_up = |socket: &Socket| prepare_socket(socket, dual).map(drop);
-        self.lanes
+        self.connected
             .open((&*self.socket, self.port), (src, dst), set_up)
     }
 
-    /// Takes an [`UdpPort::open_lane`] back that returned true.
-    pub fn close_lane(&mut self, src: IpAddr, dst: SocketAddr) {
-        self.lanes.close(src, dst);
+    /// Takes an [`UdpPort::open_connected`] back that returned true.
+    pub fn close_connected(&mut self, src: IpAddr, dst: SocketAddr) {
+        self.connected.close(src, dst);
     }
 
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
@@ -337,18 +337,18 @@ impl UdpPort {
     ///
     /// # Errors
     /// As [`UdpPort::recv`].
-    pub fn recv_lanes(
+    pub fn recv_connected(
         &mut self,
         all: bool,
         mut f: impl FnMut(SocketAddr, Option<IpAddr>, &[u8]),
     ) -> io::Result<Received> {
         let mut received = Received::default();
-        for lane in self.lanes.iter().filter(|lane| all || lane.is_used()) {
-            let Some(dst_ip) = lane.src() else { continue };
+        for peer in self.connected.iter().filter(|peer| all || peer.is_used()) {
+            let Some(dst_ip) = peer.src() else { continue };
             let Some(buffer) = self.buffers.get_mut(..RECV_SIZE) else {
                 continue;
             };
-            let Some(meta) = receive_one(lane.fd(), buffer)? else {
+            let Some(meta) = receive_one(peer.fd(), buffer)? else {
                 continue;
             };
             let src = canonical(meta.addr);
@@ -368,8 +368,8 @@ impl UdpPort {
     /// # Errors
     /// Whatever `recvmsg(2)` reports, except that there is nothing.
     pub fn take_errors(&self, mut f: impl FnMut(&Report)) -> io::Result<()> {
-        let lanes = self.lanes.iter().map(Lane::fd);
-        for fd in std::iter::once(self.socket.as_fd()).chain(lanes) {
+        let connected = self.connected.iter().map(ConnectedSocket::fd);
+        for fd in std::iter::once(self.socket.as_fd()).chain(connected) {
             for _ in 0..ERRORS_PER_CALL {
                 match errqueue::take(fd)? {
                     None => break,
@@ -466,9 +466,9 @@ impl UdpPort {
         let whole = self.dont_fragment.get();
         let unfragmented = if dst.is_ipv4() { whole.v4 } else { whole.v6 };
         // The others never fragment.
-        let lane = self.lanes.find(src, dst).filter(|_| unfragmented);
-        let lane = lane.map(Lane::fd);
-        let (fd, to) = match lane {
+        let peer = self.connected.find(src, dst).filter(|_| unfragmented);
+        let peer = peer.map(ConnectedSocket::fd);
+        let (fd, to) = match peer {
             Some(fd) => (fd, None),
             None => (self.socket.as_fd(), Some((dst, src))),
         };

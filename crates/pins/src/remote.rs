@@ -4,7 +4,7 @@
 //! of a memfd; its answer is two: the question's number, and 1 for free, 0 for anything else.
 //!
 //! The end that asks allocates nothing. The end that answers brings no page into existence: it maps
-//! the range under a userfaultfd that makes a hole an error, so that who asks can't have memory
+//! the range under a userfaultfd that makes a hole an error, so that an asker can't have memory
 //! charged to it.
 
 use crate::pagemap::Pagemap;
@@ -22,7 +22,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// How long an answer is waited for: who asks holds up other threads meanwhile.
+/// How long an answer is waited for: the asker holds up other threads meanwhile.
 const ANSWER: Duration = Duration::from_millis(50);
 /// And at most. After each that is late the next is waited for twice as long: it comes behind those
 /// before, and on a machine that is busy all the time none would ever be in time.
@@ -86,7 +86,7 @@ pub struct Remote {
 }
 
 impl Remote {
-    /// `socket` is connected to who answers.
+    /// `socket` is connected to the end that answers.
     pub fn new(socket: OwnedFd) -> Remote {
         Remote {
             socket,

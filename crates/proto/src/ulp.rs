@@ -136,8 +136,8 @@ pub trait Ulp {
         None
     }
 
-    /// Whether there is something to send that may not have to be sent: who can reach the peer's
-    /// memory has to look at it.
+    /// Whether there is something to send that may not have to be sent: a link that can reach the
+    /// peer's memory has to look at it.
     fn has_direct(&self) -> bool {
         false
     }

@@ -1,10 +1,10 @@
 //! What one queue pair says to the other: typed units, which a carrier turns into bytes and back.
 //!
 //! A message is sent as one unit or several. A unit says what it is in the terms of verbs (key,
-//! address, offset, length); how that is laid out is the business of who carries it. To send, the
-//! carrier shows the queue pair a [`Frame`]: the queue pair names the unit, and puts the payload
-//! where the frame has room for it, so nothing is copied twice. What has come the carrier reads,
-//! and offers with a view of its payload ([`crate::ulp::Ulp::receive`]).
+//! address, offset, length); how that is laid out is the carrier's business. To send, the carrier
+//! shows the queue pair a [`Frame`]: the queue pair names the unit, and puts the payload where the
+//! frame has room for it, so nothing is copied twice. What has come the carrier reads, and offers
+//! with a view of its payload ([`crate::ulp::Ulp::receive`]).
 
 use crate::bytes::BytesMut;
 use crate::host::AtomicOp;
@@ -19,7 +19,7 @@ pub enum Unit {
         msn: u32,
         /// Where in the message the payload lies.
         offset: u32,
-        /// Wakes who waits for solicited completions only.
+        /// Wakes waiters for solicited completions only.
         solicited: bool,
         /// Key to invalidate. Excludes `imm`.
         invalidate: Option<u32>,
@@ -38,7 +38,7 @@ pub enum Unit {
     Immediate {
         /// As of a SEND: it consumes a receive.
         msn: u32,
-        /// Wakes who waits for solicited completions only.
+        /// Wakes waiters for solicited completions only.
         solicited: bool,
         /// Immediate data: 32 bits as they stand in memory.
         imm: u32,

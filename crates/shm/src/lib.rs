@@ -22,9 +22,9 @@
 #[cfg(not(any(loom, shuttle)))]
 pub mod arena;
 pub mod doorbell;
+pub mod final_acks;
 pub mod inbox;
 pub mod interrupt;
-pub mod last_words;
 pub mod layout;
 pub mod life;
 pub mod lock;
@@ -41,10 +41,10 @@ pub use arena::{Arena, Window};
 #[cfg(not(any(loom, shuttle)))]
 pub use causeway_owned::{drain, signal};
 pub use doorbell::{Bell, Doorbell};
+pub use final_acks::{FINAL_ACKS_BYTES, FinalAck, FinalAckTable};
 pub use inbox::{Inbox, Slots};
 pub use interrupt::{Interrupt, Trigger, TriggerError};
-pub use last_words::{LAST_WORDS_BYTES, LastWords, LastWordsTable};
-pub use life::{Life, LifeBook, LifeTable};
+pub use life::{Life, LifeTable, LifeWriter};
 pub use mr_table::{MrEntry, MrTable, PeerMrs, Publication, Stamp};
 pub use notify::{leave_word, notify};
 pub use ring::{

@@ -130,16 +130,16 @@ impl LifeTable {
 
 /// A table for writing: the broker's.
 #[derive(Debug)]
-pub struct LifeBook {
+pub struct LifeWriter {
     mem: Region,
 }
 
-impl LifeBook {
+impl LifeWriter {
     /// Makes a table of a segment of zeroes.
     ///
     /// # Errors
     /// [`SegmentError::Format`] if it has not [`l::LIFE_BYTES`] bytes.
-    pub fn format(segment: Arc<Segment>) -> Result<LifeBook, SegmentError> {
+    pub fn format(segment: Arc<Segment>) -> Result<LifeWriter, SegmentError> {
         let mem = Region::new(segment);
         if mem.len() != l::LIFE_BYTES {
             return Err(SegmentError::Format);
@@ -147,15 +147,15 @@ impl LifeBook {
         mem.word(l::VERSION_AT).store(l::VERSION, Ordering::Relaxed);
         mem.word(l::MAGIC_AT)
             .store(l::LIFE_MAGIC, Ordering::Release);
-        Ok(LifeBook { mem })
+        Ok(LifeWriter { mem })
     }
 
     /// Goes on with a table that an earlier broker kept.
     ///
     /// # Errors
     /// [`SegmentError::Format`] if there is none.
-    pub fn resume(segment: Arc<Segment>) -> Result<LifeBook, SegmentError> {
-        LifeTable::open(segment).map(|table| LifeBook { mem: table.mem })
+    pub fn resume(segment: Arc<Segment>) -> Result<LifeWriter, SegmentError> {
+        LifeTable::open(segment).map(|table| LifeWriter { mem: table.mem })
     }
 
     /// The same table, for reading.
@@ -173,7 +173,7 @@ impl LifeBook {
             .store(life.word(true), Ordering::Release);
     }
 
-    /// Something is dead. [`LifeBook::announce`] once all are that died together.
+    /// Something is dead. [`LifeWriter::announce`] once all are that died together.
     pub fn end(&self, life: Life) {
         self.mem
             .word(life.at())
@@ -203,33 +203,33 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn tables() -> (LifeBook, LifeTable) {
+    fn tables() -> (LifeWriter, LifeTable) {
         let segment = Segment::create("t", l::LIFE_BYTES).unwrap();
         let fd = segment.fd().try_clone_to_owned().unwrap();
-        let book = LifeBook::format(Arc::new(segment)).unwrap();
+        let writer = LifeWriter::format(Arc::new(segment)).unwrap();
         let reader = Segment::map_read_only(fd, l::LIFE_BYTES).unwrap();
-        (book, LifeTable::open(Arc::new(reader)).unwrap())
+        (writer, LifeTable::open(Arc::new(reader)).unwrap())
     }
 
     #[test]
     fn a_life_ends_once_and_for_all() {
-        let (book, table) = tables();
+        let (writer, table) = tables();
         let first = Life {
             index: u16::MAX,
             generation: u32::MAX,
         };
         assert!(!table.is_alive(first));
-        book.begin(first);
+        writer.begin(first);
         assert!(table.is_alive(first));
         assert_eq!(table.entry(first.index), (first, true));
-        book.end(first);
+        writer.end(first);
         assert!(!table.is_alive(first));
         assert_eq!(table.entry(first.index), (first, false));
         let next = Life {
             generation: 1,
             ..first
         };
-        book.begin(next);
+        writer.begin(next);
         assert!(table.is_alive(next) && !table.is_alive(first));
         assert_eq!(Life::from_bits(next.to_bits()), next);
         assert_eq!(Life::from_bits(first.to_bits() | 0xffff << 48), first);
@@ -237,12 +237,12 @@ mod tests {
 
     #[test]
     fn who_sleeps_on_a_read_only_table_hears_of_a_death() {
-        let (book, table) = tables();
+        let (writer, table) = tables();
         let life = Life {
             index: 7,
             generation: 3,
         };
-        book.begin(life);
+        writer.begin(life);
         let waiter = std::thread::spawn(move || {
             loop {
                 let seen = table.deaths();
@@ -253,8 +253,8 @@ mod tests {
                 table.wait_for_death(seen, Duration::from_secs(3600));
             }
         });
-        book.end(life);
-        book.announce();
+        writer.end(life);
+        writer.announce();
         waiter.join().unwrap();
     }
 
@@ -264,10 +264,10 @@ mod tests {
         assert!(LifeTable::open(Arc::new(short)).is_err());
         let blank = Arc::new(Segment::create("t", l::LIFE_BYTES).unwrap());
         assert!(LifeTable::open(Arc::clone(&blank)).is_err());
-        assert!(LifeBook::resume(Arc::clone(&blank)).is_err());
-        let book = LifeBook::format(Arc::clone(&blank)).unwrap();
-        book.announce();
-        let resumed = LifeBook::resume(blank).unwrap();
+        assert!(LifeWriter::resume(Arc::clone(&blank)).is_err());
+        let writer = LifeWriter::format(Arc::clone(&blank)).unwrap();
+        writer.announce();
+        let resumed = LifeWriter::resume(blank).unwrap();
         assert_eq!(resumed.table().deaths(), 1);
     }
 }

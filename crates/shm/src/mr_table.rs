@@ -8,8 +8,8 @@
 //! has no descriptor for more than it was granted.
 //!
 //! Readers in a virtual machine can't be kept from writing to what they are shown. Each machine
-//! therefore has a *mirror* of the table: one of its own, in which the owner does whatever it does
-//! in the table, and of which it reads nothing. A write to a mirror misleads the machine that made
+//! therefore has a *guest table*: one of its own, in which the owner does whatever it does in the
+//! table, and of which it reads nothing. A write to a guest table misleads the machine that made
 //! it.
 
 use crate::layout as l;
@@ -95,18 +95,18 @@ fn place(key: u32) -> Option<usize> {
 #[derive(Debug)]
 pub struct MrTable {
     mem: Region,
-    mirrors: Vec<Mirror>,
+    guest_tables: Vec<GuestTable>,
 }
 
 /// A table for readers in one virtual machine.
 #[derive(Debug)]
-struct Mirror {
+struct GuestTable {
     name: u64,
     segment: Arc<Segment>,
     mem: Region,
 }
 
-/// References to a mirror's segment in here.
+/// References to a guest table's segment in here.
 const OWN_HOLDERS: usize = 2;
 
 /// The publication count of a key word, where it stands.
@@ -153,16 +153,16 @@ impl MrTable {
             .store(l::MR_TABLE_VERSION, Ordering::Relaxed);
         mem.word(l::MAGIC_AT)
             .store(l::MR_TABLE_MAGIC, Ordering::Release);
-        let mirrors = Vec::new();
-        Ok(MrTable { mem, mirrors })
+        let guest_tables = Vec::new();
+        Ok(MrTable { mem, guest_tables })
     }
 
-    /// Keeps a mirror from now on: a table of its own, in which `entries` are put, and what is
+    /// Keeps a guest table from now on: a table of its own, in which `entries` are put, and what is
     /// published and retracted later. To be called as [`MrTable::publish`] is.
     ///
     /// # Errors
     /// [`SegmentError::Format`] if it has not [`l::MR_TABLE_BYTES`] bytes.
-    pub fn add_mirror(
+    pub fn add_guest_table(
         &mut self,
         name: u64,
         segment: Arc<Segment>,
@@ -177,28 +177,33 @@ impl MrTable {
                 enter(&mem, at, &entry, self.count(at));
             }
         }
-        self.mirrors.push(Mirror { name, segment, mem });
+        self.guest_tables.push(GuestTable { name, segment, mem });
         Ok(())
     }
 
-    /// A mirror that is kept, by its name.
+    /// A guest table that is kept, by its name.
     #[must_use]
-    pub fn mirror(&self, name: u64) -> Option<Arc<Segment>> {
-        let found = self.mirrors.iter().find(|mirror| mirror.name == name);
-        found.map(|mirror| Arc::clone(&mirror.segment))
+    pub fn guest_table(&self, name: u64) -> Option<Arc<Segment>> {
+        let found = self
+            .guest_tables
+            .iter()
+            .find(|guest_table| guest_table.name == name);
+        found.map(|guest_table| Arc::clone(&guest_table.segment))
     }
 
-    /// Gives up mirrors: those that `keep` does not want, unless somebody else holds their segment.
-    pub fn retain_mirrors(&mut self, keep: impl Fn(u64) -> bool) {
-        let is_held = |mirror: &Mirror| Arc::strong_count(&mirror.segment) > OWN_HOLDERS;
-        self.mirrors
-            .retain(|mirror| keep(mirror.name) || is_held(mirror));
+    /// Gives up guest tables: those that `keep` does not want, unless somebody else holds their
+    /// segment.
+    pub fn retain_guest_tables(&mut self, keep: impl Fn(u64) -> bool) {
+        let is_held =
+            |guest_table: &GuestTable| Arc::strong_count(&guest_table.segment) > OWN_HOLDERS;
+        self.guest_tables
+            .retain(|guest_table| keep(guest_table.name) || is_held(guest_table));
     }
 
-    /// The table, and its mirrors.
+    /// The table, and its guest tables.
     fn all(&self) -> impl Iterator<Item = &Region> {
-        let mirrors = self.mirrors.iter().map(|mirror| &mirror.mem);
-        std::iter::once(&self.mem).chain(mirrors)
+        let guest_tables = self.guest_tables.iter().map(|guest_table| &guest_table.mem);
+        std::iter::once(&self.mem).chain(guest_tables)
     }
 
     /// Whether there is room for a key.
@@ -415,17 +420,17 @@ mod tests {
     }
 
     #[test]
-    fn a_mirror_shows_what_the_table_does() {
+    fn a_guest_table_shows_what_the_table_does() {
         let (mut own, _) = tables();
         let [early, late] = [5, 6].map(|index| index << l::KEY_GENERATION_BITS);
         own.publish(&entry(early));
-        let mirror = || {
+        let guest_table = || {
             let segment = Arc::new(Segment::create("t", l::MR_TABLE_BYTES).unwrap());
             MrTable::format(Arc::clone(&segment)).unwrap();
             (PeerMrs::open(Arc::clone(&segment)).unwrap(), segment)
         };
-        let (peer, segment) = mirror();
-        own.add_mirror(7, segment, [entry(early)].into_iter())
+        let (peer, segment) = guest_table();
+        own.add_guest_table(7, segment, [entry(early)].into_iter())
             .unwrap();
         assert_eq!(peer.get(early), Some(entry(early)), "what there was");
         own.publish(&entry(late));
@@ -434,15 +439,15 @@ mod tests {
         own.retract(late);
         assert_eq!((peer.get(early), peer.get(late)), (None, None));
         // One that nobody holds any more is given up when it is not wanted.
-        own.retain_mirrors(|_| false);
-        assert!(own.mirror(7).is_some(), "held");
+        own.retain_guest_tables(|_| false);
+        assert!(own.guest_table(7).is_some(), "held");
         drop(peer);
-        own.retain_mirrors(|name| name == 7);
-        assert!(own.mirror(7).is_some(), "wanted");
-        own.retain_mirrors(|_| false);
-        assert!(own.mirror(7).is_none());
+        own.retain_guest_tables(|name| name == 7);
+        assert!(own.guest_table(7).is_some(), "wanted");
+        own.retain_guest_tables(|_| false);
+        assert!(own.guest_table(7).is_none());
         let short = Arc::new(Segment::create("t", l::PAGE).unwrap());
-        assert!(own.add_mirror(8, short, std::iter::empty()).is_err());
+        assert!(own.add_guest_table(8, short, std::iter::empty()).is_err());
     }
 
     #[test]

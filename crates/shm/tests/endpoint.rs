@@ -171,7 +171,9 @@ fn bits_of_other_slots_stay() {
     let owner = Inbox::open(Inbox::create().unwrap()).unwrap();
     let (first, second) = (3 << 12, 4 << 12);
     let [of_first, of_second] = [first, second].map(|qpn| Slots::default().with_slot_of(qpn));
-    [first + 1, first + 4095, second, second + 9].map(|qpn| owner.set(qpn));
+    for qpn in [first + 1, first + 4095, second, second + 9] {
+        owner.set(qpn);
+    }
     let mut got = Vec::new();
     assert_eq!(owner.take(of_second, |i| got.push(i)), 2);
     assert_eq!(got, [second, second + 9]);
@@ -199,7 +201,7 @@ fn only_a_waiter_is_rung() {
     assert!(inbox.is_empty(Slots::ALL) && bell.drain().unwrap());
     assert!(!tell(Attention::ACK), "rung once");
 
-    assert_eq!(b.cool(Attention::DATA), Ok(true));
+    assert_eq!(b.set_cold(Attention::DATA), Ok(true));
     assert!(!tell(Attention::DATA), "cold but awake: a bit");
     assert_eq!(inbox.take(Slots::ALL, |i| assert_eq!(i, 77)), 1);
     inbox.arm();

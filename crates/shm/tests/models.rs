@@ -266,7 +266,7 @@ fn consume(mut b: Ring, inbox: Inbox, bell: Arc<ModelBell>, sleep: Sleep) {
         if receive(&mut b).is_some() {
             return;
         }
-        if matches!(sleep, Sleep::Cold) && !b.cool(Attention::DATA).unwrap() {
+        if matches!(sleep, Sleep::Cold) && !b.set_cold(Attention::DATA).unwrap() {
             continue;
         }
         inbox.arm();
@@ -330,7 +330,7 @@ fn no_lost_wake_up_with_two_peers() {
         while got < 2 {
             for i in look.drain(..) {
                 got += usize::from(receive(&mut rings[i]).is_some());
-                if !rings[i].cool(Attention::DATA).unwrap() {
+                if !rings[i].set_cold(Attention::DATA).unwrap() {
                     got += usize::from(receive(&mut rings[i]).is_some());
                 }
             }
@@ -364,7 +364,7 @@ fn no_lost_room() {
             tell(&b, Attention::ROOM, &theirs, &their_bell);
         });
         while !send(&mut a, 2, 1) {
-            if !a.cool(Attention::ROOM).unwrap() {
+            if !a.set_cold(Attention::ROOM).unwrap() {
                 continue;
             }
             inbox.arm();
@@ -401,18 +401,18 @@ fn no_access_outlives_a_region() {
     });
 }
 
-/// Nor where the peer reads a mirror.
+/// Nor where the peer reads a guest table.
 #[test]
-fn no_access_by_a_mirror_outlives_a_region() {
+fn no_access_by_a_guest_table_outlives_a_region() {
     model(3, || {
-        let [own, mirror] =
+        let [own, guest_table] =
             [(); 2].map(|()| Arc::new(Segment::create("t", MR_TABLE_BYTES).unwrap()));
-        MrTable::format(Arc::clone(&mirror)).unwrap();
+        MrTable::format(Arc::clone(&guest_table)).unwrap();
         let mut table = MrTable::format(own).unwrap();
         table
-            .add_mirror(1, Arc::clone(&mirror), std::iter::empty())
+            .add_guest_table(1, Arc::clone(&guest_table), std::iter::empty())
             .unwrap();
-        region_taken_back(table, PeerMrs::open(mirror).unwrap(), true);
+        region_taken_back(table, PeerMrs::open(guest_table).unwrap(), true);
     });
 }
 

@@ -212,8 +212,8 @@ proptest! {
                 }
                 b.rx.consume();
             }
-            let _ = (a.cool(Attention::ROOM), b.cool(Attention::ACK), a.req_ack());
-            a.heat();
+            let _ = (a.set_cold(Attention::ROOM), b.set_cold(Attention::ACK), a.req_ack());
+            a.set_hot();
         }
     }
 }
@@ -266,7 +266,7 @@ fn nonsense_is_reported() {
     for bad in [64u64, 1, u64::MAX] {
         let (segment, mut a, _) = shared(l::MIN_CAPACITY);
         hostile::store(&segment, (l::SIDES_AT + l::SIDE_STRIDE + l::HEAD) / 8, bad);
-        assert_eq!(a.cool(Attention::ROOM), Err(Corrupt));
+        assert_eq!(a.set_cold(Attention::ROOM), Err(Corrupt));
         assert_eq!(a.tx.reserve(0, 4096).unwrap_err(), Corrupt, "{bad}");
     }
 }
@@ -333,34 +333,34 @@ fn acknowledgments_travel_with_records_or_alone() {
 fn cools_only_when_nothing_happened() {
     use causeway_shm::ring::Flag;
     let (mut a, mut b) = pair(l::MIN_CAPACITY);
-    assert_eq!(b.cool(Attention::DATA), Ok(true));
-    b.heat();
+    assert_eq!(b.set_cold(Attention::DATA), Ok(true));
+    b.set_hot();
     assert!(send(&mut a, 0, 8));
     a.tx.publish();
-    assert_eq!(b.cool(Attention::DATA), Ok(false));
+    assert_eq!(b.set_cold(Attention::DATA), Ok(false));
     assert_eq!(b.attention(), Attention::HOT);
     receive(&mut b);
-    assert_eq!(b.cool(Attention::DATA), Ok(true));
+    assert_eq!(b.set_cold(Attention::DATA), Ok(true));
     a.set_req_ack(1);
     a.publish_ack();
     assert_eq!(
-        b.cool(Attention::DATA),
+        b.set_cold(Attention::DATA),
         Ok(true),
         "acknowledgments don't interest it"
     );
-    assert_eq!(b.cool(Attention::ACK), Ok(false));
+    assert_eq!(b.set_cold(Attention::ACK), Ok(false));
     b.req_ack();
-    assert_eq!(b.cool(Attention::ACK), Ok(true));
+    assert_eq!(b.set_cold(Attention::ACK), Ok(true));
     assert_eq!(
-        a.cool(Attention::ROOM),
+        a.set_cold(Attention::ROOM),
         Ok(false),
         "its record was consumed"
     );
-    assert_eq!(a.cool(Attention::ROOM), Ok(true));
+    assert_eq!(a.set_cold(Attention::ROOM), Ok(true));
     a.set_flag(Flag::Closed);
-    assert_eq!(b.cool(Attention::DATA), Ok(false));
+    assert_eq!(b.set_cold(Attention::DATA), Ok(false));
     assert!(b.peer_flag(Flag::Closed) && !b.peer_flag(Flag::Failed));
-    assert_eq!(b.cool(Attention::DATA), Ok(true));
+    assert_eq!(b.set_cold(Attention::DATA), Ok(true));
 }
 
 #[test]

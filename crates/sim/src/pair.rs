@@ -39,7 +39,7 @@ pub struct RingNode {
     /// Its state of the protocol.
     pub link: Link,
     end: End,
-    /// Nobody is at home.
+    /// Nobody listens.
     pub ended: bool,
     stalled_until: Instant,
     look_at: Option<Instant>,
@@ -75,7 +75,7 @@ impl RingNode {
             // What waits for room goes on when there is some.
             let _ = link.transmit(end, &mut bound, &|| now, |_, _, _| {});
             let waits = bound.expects_answer() && !bound.is_failed();
-            link.mind_silence(waits, || None, || now);
+            link.check_silence(waits, || None, || now);
             received
         })
     }

@@ -21,7 +21,7 @@ pub struct QpNode {
     pub program: Program,
     /// The link.
     pub link: Connection,
-    /// Nobody is at home: every datagram is dropped, or answered by a reset.
+    /// Nobody listens: every datagram is dropped, or answered by a reset.
     pub crashed: Option<Crash>,
     outbox: Vec<Vec<u8>>,
 }

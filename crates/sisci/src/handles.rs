@@ -127,7 +127,7 @@ pub struct Table<T> {
     epoch: u32,
     /// The first has [`FIRST_CHUNK`] entries, each other twice as many as the one before.
     chunks: [AtomicPtr<Slot<T>>; CHUNKS],
-    books: Mutex<Books>,
+    allocation: Mutex<Allocation>,
 }
 
 /// Entries of a table's first chunk.
@@ -152,7 +152,7 @@ struct Slot<T> {
 }
 
 #[derive(Debug, Default)]
-struct Books {
+struct Allocation {
     /// The generation that an entry's object has, or will have.
     generations: Vec<u32>,
     free: Vec<usize>,
@@ -184,7 +184,7 @@ impl<T: Object> Drop for Ref<'_, T> {
 
 impl<T> fmt::Debug for Table<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.books.lock().generations.len();
+        let entries = self.allocation.lock().generations.len();
         f.debug_struct("Table")
             .field("entries", &entries)
             .finish_non_exhaustive()
@@ -209,7 +209,7 @@ impl<T: Object> Table<T> {
         Table {
             epoch,
             chunks: array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
-            books: Mutex::default(),
+            allocation: Mutex::default(),
         }
     }
 
@@ -226,11 +226,11 @@ impl<T: Object> Table<T> {
 
     /// An entry without an object, and the generation for one.
     fn reserve(&self) -> Result<(usize, u32)> {
-        let mut books = self.books.lock();
-        if let Some(index) = books.free.pop() {
-            return Ok((index, books.generations[index]));
+        let mut allocation = self.allocation.lock();
+        if let Some(index) = allocation.free.pop() {
+            return Ok((index, allocation.generations[index]));
         }
-        let index = books.generations.len();
+        let index = allocation.generations.len();
         if index >= MAX {
             return Err(Error::API_NOSPC);
         }
@@ -245,15 +245,15 @@ impl<T: Object> Table<T> {
             self.chunks[chunk].store(Box::into_raw(fresh).cast(), Ordering::Release);
         }
         let generation = first_generation(self.epoch);
-        books.generations.push(generation);
+        allocation.generations.push(generation);
         Ok((index, generation))
     }
 
     /// The entry has no object any more.
     fn release(&self, index: usize) {
-        let mut books = self.books.lock();
-        books.generations[index] = next_generation(books.generations[index]);
-        books.free.push(index);
+        let mut allocation = self.allocation.lock();
+        allocation.generations[index] = next_generation(allocation.generations[index]);
+        allocation.free.push(index);
     }
 
     /// Adds an object, which is told its handle.
@@ -349,7 +349,7 @@ impl<T: Object> Table<T> {
 
     /// Does something with each object there is.
     pub fn each(&self, action: impl FnMut(Arc<T>)) {
-        let generations = self.books.lock().generations.clone();
+        let generations = self.allocation.lock().generations.clone();
         let handles = generations.into_iter().enumerate();
         let objects: Vec<Arc<T>> = handles
             .filter_map(|(index, generation)| self.get(Handle::new(index, generation)).ok())

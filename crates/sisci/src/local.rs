@@ -28,8 +28,8 @@ const UNMAP_GRACE: Duration = Duration::from_millis(50);
 /// Time between two looks.
 const UNMAP_INTERVAL: Duration = Duration::from_millis(1);
 /// How long a read under way into registered memory is waited for, and the time between two looks.
-const HELD_GRACE: Duration = Duration::from_secs(2);
-const HELD_INTERVAL: Duration = Duration::from_millis(5);
+const PINNED_GRACE: Duration = Duration::from_secs(2);
+const PINNED_INTERVAL: Duration = Duration::from_millis(5);
 
 /// `sci_segment_cb_reason_t`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -501,15 +501,15 @@ pub(crate) fn whole_place(base: u64, len: usize) -> Place {
 }
 
 /// Makes registered memory private again, once nothing is being read into it. What can't come back
-/// until [`HELD_GRACE`] is over stays where it is, right for the program, until it is unmapped.
+/// until [`PINNED_GRACE`] is over stays where it is, right for the program, until it is unmapped.
 fn take_back(mover: &Mover, moved: Moved) {
-    let give_up = Instant::now() + HELD_GRACE;
+    let give_up = Instant::now() + PINNED_GRACE;
     let mut moved = moved;
     while let Err((left, _)) = mover.take_back(moved) {
         if Instant::now() >= give_up {
             return mover.release(left);
         }
         moved = left;
-        std::thread::sleep(HELD_INTERVAL);
+        std::thread::sleep(PINNED_INTERVAL);
     }
 }

@@ -78,7 +78,7 @@ fn turn(library: &Library, sisci: &Sisci, control: &Control) -> bool {
     }
     match sisci.poll_events() {
         // Another thread is inside a call: until it is out, there is nothing to be had.
-        Ok(events) if events.is_empty() => sisci.session().with_books(|_| ()).is_ok(),
+        Ok(events) if events.is_empty() => sisci.session().with_registry(|_| ()).is_ok(),
         Ok(events) => {
             for event in events {
                 hand_out(library, sisci, event);

@@ -58,11 +58,11 @@ struct Slot {
 pub struct Sequences {
     epoch: u32,
     chunks: [AtomicPtr<[Slot; CHUNK]>; CHUNKS],
-    books: Mutex<Books>,
+    allocation: Mutex<Allocation>,
 }
 
 #[derive(Default)]
-struct Books {
+struct Allocation {
     free: Vec<usize>,
     entries: Vec<Entry>,
 }
@@ -73,7 +73,7 @@ type Entry = (u32, bool);
 
 impl fmt::Debug for Sequences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let entries = self.books.lock().entries.len();
+        let entries = self.allocation.lock().entries.len();
         f.debug_struct("Sequences")
             .field("entries", &entries)
             .finish_non_exhaustive()
@@ -87,7 +87,7 @@ impl Sequences {
         Sequences {
             epoch,
             chunks: [const { AtomicPtr::new(ptr::null_mut()) }; CHUNKS],
-            books: Mutex::default(),
+            allocation: Mutex::default(),
         }
     }
 
@@ -103,23 +103,25 @@ impl Sequences {
     /// # Errors
     /// [`Error::API_NOSPC`]
     pub fn create(&self, map: &Map) -> Result<Handle<Sequence>> {
-        let mut books = self.books.lock();
-        let index = match books.free.pop() {
+        let mut allocation = self.allocation.lock();
+        let index = match allocation.free.pop() {
             Some(index) => index,
-            None if books.entries.len() < CHUNK * CHUNKS => {
-                if books.entries.len().is_multiple_of(CHUNK) {
+            None if allocation.entries.len() < CHUNK * CHUNKS => {
+                if allocation.entries.len().is_multiple_of(CHUNK) {
                     let fresh: Box<[Slot; CHUNK]> =
                         Box::new(std::array::from_fn(|_| Slot::default()));
-                    self.chunks[books.entries.len() / CHUNK]
+                    self.chunks[allocation.entries.len() / CHUNK]
                         .store(Box::into_raw(fresh), Ordering::Release);
                 }
-                books.entries.push((first_generation(self.epoch), false));
-                books.entries.len() - 1
+                allocation
+                    .entries
+                    .push((first_generation(self.epoch), false));
+                allocation.entries.len() - 1
             }
             None => return Err(Error::API_NOSPC),
         };
-        let generation = books.entries[index].0;
-        books.entries[index].1 = true;
+        let generation = allocation.entries[index].0;
+        allocation.entries[index].1 = true;
         let slot = self.slot(index).ok_or(Error::API_NOSPC)?;
         let owner = map.owner();
         let table = owner.map_or(ptr::null_mut(), |o| ptr::from_ref(o.table).cast_mut());
@@ -136,12 +138,12 @@ impl Sequences {
     /// [`Error::ILLEGAL_PARAMETER`] if there is none.
     pub fn remove(&self, handle: Handle<Sequence>) -> Result<()> {
         let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
-        let mut books = self.books.lock();
-        match books.entries.get_mut(index) {
+        let mut allocation = self.allocation.lock();
+        match allocation.entries.get_mut(index) {
             Some((current, used)) if *current == generation && *used => {
                 *used = false;
                 *current = next_generation(generation);
-                books.free.push(index);
+                allocation.free.push(index);
                 if let Some(slot) = self.slot(index) {
                     slot.generation.store(0, Ordering::Release);
                 }
@@ -154,8 +156,8 @@ impl Sequences {
     /// Ends all sequences.
     pub fn clear(&self) {
         let handles: Vec<Handle<Sequence>> = {
-            let books = self.books.lock();
-            let used = books.entries.iter().enumerate();
+            let allocation = self.allocation.lock();
+            let used = allocation.entries.iter().enumerate();
             used.filter(|(_, (_, used))| *used)
                 .map(|(index, (generation, _))| Handle::new(index, *generation))
                 .collect()

@@ -230,7 +230,7 @@ unsafe fn take_others(
     report(dev.take_held(held, looked, max, out))
 }
 
-/// As [`poll_cq`], of a thread that the endpoint's lock does not favour.
+/// As [`poll_cq`], of a thread that the lock is not biased towards.
 ///
 /// # Safety
 /// As [`look`].

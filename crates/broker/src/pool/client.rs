@@ -149,12 +149,12 @@ impl PoolService for Client<'_> {
         let RefreshRequest { handle, bound } = request;
         let (body, fd, moved) = self.pools.refresh(own, handle, bound)?;
         // Sleepers on words of the old memory look at the new one.
-        if let Some(lives) = self
+        if let Some(liveness) = self
             .members
-            .lives_of(self.caller.peer.tenant)
+            .liveness_of(self.caller.peer.tenant)
             .filter(|_| moved)
         {
-            lives.stir();
+            liveness.stir();
         }
         Ok(Answer {
             body,

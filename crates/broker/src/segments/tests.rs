@@ -319,7 +319,7 @@ fn only_what_a_broker_made_is_restored() {
     pair.hub.own_uid += 1;
     let foreign = pair.hub.restore_segment(pair.owner, &presented(2), kept());
     assert_eq!(foreign, refused, "another user's");
-    let table = crate::mirrors::new_table(None).unwrap();
+    let table = crate::guest_tables::new_table(None).unwrap();
     assert_eq!(pair.hub.check_table(&table), refused);
     pair.hub.own_uid -= 1;
     assert_eq!(pair.hub.check_table(&table), Ok(()));
@@ -449,7 +449,7 @@ fn rights_recounted(hub: &Hub) -> std::collections::HashMap<(EndpointId, Endpoin
     found
 }
 
-fn check_books(hub: &Hub) {
+fn check_tables(hub: &Hub) {
     let expected = rights_recounted(hub);
     let mut entries = 0;
     for (&owner, endpoint) in &hub.endpoints {
@@ -577,7 +577,7 @@ fn whoever_holds_a_segment_is_entitled_or_the_owner_is_told() {
             told += 1;
         }
         history.hub.take_outbox();
-        check_books(&history.hub);
+        check_tables(&history.hub);
     }
     assert!(told > 50, "{told}: the history is too dull");
 }

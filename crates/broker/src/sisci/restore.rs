@@ -76,12 +76,12 @@ impl Tables {
             return Err(Errno::EXIST);
         }
         self.own(session)?.take_handle(was.segment)?;
-        let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
+        let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let old = life_of(&was.life);
-        let life = if lives.reclaim(old) {
+        let life = if liveness.reclaim(old) {
             old
         } else {
-            lives.begin()?
+            liveness.begin()?
         };
         let segment = Segment {
             tenant,
@@ -102,8 +102,8 @@ impl Tables {
         if let Err(errno) = held {
             self.segments.remove(&was.name);
             self.free_place(tenant, place);
-            if let Some(lives) = context.members.lives_of(tenant) {
-                lives.end(life);
+            if let Some(liveness) = context.members.liveness_of(tenant) {
+                liveness.end(life);
             }
             return Err(errno);
         }
@@ -125,10 +125,10 @@ impl Tables {
         request: &RestoreSegmentRequest,
         context: &mut Context<'_>,
     ) -> Result<(), Errno> {
-        let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
+        let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let old = life_of(&request.segment.life);
-        if lives.reclaim(old) {
-            lives.end(old);
+        if liveness.reclaim(old) {
+            liveness.end(old);
         }
         self.give_up_owner(request.segment.name, context);
         Ok(())
@@ -204,8 +204,8 @@ impl Tables {
             self.adopt((session, handle), &claim, context)?;
             return Ok(true);
         }
-        let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
-        if claim.segment == 0 || !lives.knows(claim.life) {
+        let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
+        if claim.segment == 0 || !liveness.knows(claim.life) {
             return Err(Errno::NOENT);
         }
         if !self.orphans.contains_key(&claim.segment) {

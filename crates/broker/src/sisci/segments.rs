@@ -170,7 +170,7 @@ impl Tables {
             _ if size > memory_and_swap() => return Err(Errno::NOMEM),
             _ => Some(private_memfd(&format!("{MEMORY_NAME}{tenant_name}"), size)?),
         };
-        let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
+        let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let segment = Segment {
             tenant,
             place,
@@ -179,7 +179,7 @@ impl Tables {
             memory,
             private: request.private,
             shared: false,
-            life: lives.begin()?,
+            life: liveness.begin()?,
             holders: Vec::new(),
             connections: BTreeMap::new(),
         };
@@ -192,8 +192,8 @@ impl Tables {
             .inspect_err(|_| {
                 self.segments.remove(&name);
                 self.free_place(tenant, place);
-                if let Some(lives) = context.members.lives_of(tenant) {
-                    lives.end(life);
+                if let Some(liveness) = context.members.liveness_of(tenant) {
+                    liveness.end(life);
                 }
             })
     }
@@ -376,9 +376,9 @@ impl Tables {
         }
         if request.force {
             // First, so that nothing is half done if there is none left.
-            let lives = context.members.lives_of(tenant).ok_or(Errno::NOTCONN)?;
-            let life = lives.begin()?;
-            lives.end(old);
+            let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
+            let life = liveness.begin()?;
+            liveness.end(old);
             if let Some(segment) = self.segments.get_mut(&name) {
                 segment.life = life;
             }
@@ -465,8 +465,8 @@ impl Tables {
             return;
         }
         let (tenant, place, life) = (segment.tenant, segment.place, segment.life);
-        if let Some(lives) = context.members.lives_of(tenant) {
-            lives.end(life);
+        if let Some(liveness) = context.members.liveness_of(tenant) {
+            liveness.end(life);
         }
         self.cut(name, context);
         self.segments.remove(&name);

@@ -11,9 +11,9 @@ use causeway_fabric::services::sisci::RemoteChange;
 use rustix::io::Errno;
 
 use super::{ConnectionState, Context, Tables};
-use crate::held::is_stopped;
 use crate::members::Members;
 use crate::services::SessionId;
+use crate::suspended::is_stopped;
 
 /// Time between two looks.
 pub const INTERVAL: Duration = Duration::from_millis(250);

@@ -233,8 +233,8 @@ impl World {
             let segment = &tables.segments[name];
             assert_eq!(*key, (segment.tenant, segment.place));
             assert!(!segment.holders.is_empty());
-            let lives = self.members.lives_of(segment.tenant).unwrap();
-            assert!(lives.knows(segment.life));
+            let liveness = self.members.liveness_of(segment.tenant).unwrap();
+            assert!(liveness.knows(segment.life));
             for holder in &segment.holders {
                 let own = &tables.holdings[&holder.session];
                 assert_eq!(own.segments[&holder.handle], *name);

@@ -25,11 +25,11 @@ use super::VmId;
 use super::messages::{Answer, Event, Grant, Request, SleepWord};
 use super::sleepers::Sleepers;
 use super::window::{Mapper, PAGE, RANGE_BYTES, Window};
-use crate::mirrors::may_show;
+use crate::guest_tables::may_show;
 
-mod parting;
+mod detach_grace;
 
-pub use parting::PARTING;
+pub use detach_grace::DETACH_GRACE;
 
 /// Most sessions of a VM.
 pub const SESSIONS_MAX: usize = 256;
@@ -93,7 +93,7 @@ pub struct Guest<Q, A> {
     retired: bool,
     /// It is to be told so, and when it loses the rest.
     ending: bool,
-    parting: Option<Instant>,
+    grace_until: Option<Instant>,
 }
 
 impl<Q: Mapper, A: Admit> Guest<Q, A> {
@@ -115,7 +115,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
             sleepers: None,
             retired: false,
             ending: false,
-            parting: None,
+            grace_until: None,
         })
     }
 
@@ -145,7 +145,7 @@ impl<Q: Mapper, A: Admit> Guest<Q, A> {
     /// Carries out a request. What the guest says wrongly costs it an errno value.
     pub fn answer(&mut self, request: Request) -> Answer {
         if self.retired {
-            let left = request == Request::Left && self.parting.is_some();
+            let left = request == Request::Left && self.grace_until.is_some();
             if left {
                 self.retire();
             }

@@ -15,11 +15,11 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::VmId;
-use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, Guest, PARTING, SESSIONS_MAX};
+use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, DETACH_GRACE, Guest, SESSIONS_MAX};
 use super::messages::{Event, Grant, Request, SleepWord};
 use super::sleepers::SLEEPERS_MAX;
 use super::window::{Extent, MAPPINGS_MAX, Mapper, RANGE_BYTES};
-use crate::mirrors::new_segment;
+use crate::guest_tables::new_segment;
 
 /// The guest, to the broker.
 const VM: VmId = 1 << 63 | 5;
@@ -166,7 +166,7 @@ fn a_guest_may_copy_its_own_memory_before_it_loses_it() {
     let invalid = Errno::INVAL.raw_os_error().unsigned_abs();
     assert_eq!(guest.answer(Request::Left).status, invalid, "not detached");
     let now = Instant::now();
-    assert_eq!(guest.take_back(now), Some(now + PARTING));
+    assert_eq!(guest.take_back(now), Some(now + DETACH_GRACE));
     assert_eq!(qemu.0.borrow().keys().collect::<Vec<_>>(), [&own]);
     assert_eq!(guest.next_event(), Some(Event::Ending));
     // There was no buffer: told again, and once.
@@ -178,8 +178,12 @@ fn a_guest_may_copy_its_own_memory_before_it_loses_it() {
         assert_eq!(guest.answer(hide(handle, 0)).status, nodev);
     }
     assert_eq!(guest.answer(Request::Begin).status, nodev);
-    let late = now + PARTING - Duration::from_millis(1);
-    assert_eq!(guest.take_back(late), Some(now + PARTING), "nothing new");
+    let late = now + DETACH_GRACE - Duration::from_millis(1);
+    assert_eq!(
+        guest.take_back(late),
+        Some(now + DETACH_GRACE),
+        "nothing new"
+    );
     assert!(!broker.1.get() && !guest.has_lost_all());
     assert_eq!(guest.answer(Request::Left).status, 0);
     assert!(qemu.0.borrow().is_empty() && broker.1.get());
@@ -197,7 +201,7 @@ fn a_guest_that_does_not_answer_loses_its_own_memory_all_the_same() {
     guest.put_back(ended.clone());
     let now = Instant::now();
     assert!(guest.take_back(now).is_some());
-    assert_eq!(guest.take_back(now + PARTING), None);
+    assert_eq!(guest.take_back(now + DETACH_GRACE), None);
     assert!(qemu.0.borrow().is_empty() && broker.1.get());
     assert_eq!(guest.next_event(), Some(ended), "and not that it may copy");
     assert_eq!(guest.next_event(), None);

@@ -149,7 +149,7 @@ impl Peer {
         })?;
         let (slot, socket) = free_slot();
         attachment
-            .add_slot(slot, socket.as_fd(), last_words().as_fd())
+            .add_slot(slot, socket.as_fd(), final_acks().as_fd())
             .unwrap();
         Ok(Peer {
             attachment,
@@ -296,8 +296,8 @@ pub fn ring(introduction: Introduction) -> RingOf {
     }
 }
 
-/// A segment of last words in which nothing is said.
-pub fn last_words() -> OwnedFd {
-    let bytes = causeway_shm::LAST_WORDS_BYTES as u64;
+/// A segment of final acknowledgments in which nothing is said.
+pub fn final_acks() -> OwnedFd {
+    let bytes = causeway_shm::FINAL_ACKS_BYTES as u64;
     causeway_fabric::fds::sealed_memfd("last-words", bytes).unwrap()
 }

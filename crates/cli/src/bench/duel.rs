@@ -1,7 +1,7 @@
 //! Two processes on a processor each, that do the same with the same memory, or one alone.
 
 use causeway_identity::PAGE;
-use causeway_shm::life::{Life, LifeBook, LifeTable};
+use causeway_shm::life::{Life, LifeTable, LifeWriter};
 use causeway_shm::lock::{Barrier, Condvar, Locker, Memory, Mutex, RwLock, Semaphore};
 use causeway_shm::{Segment, layout};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
@@ -76,9 +76,9 @@ impl Ground {
         let first = usable.next().ok_or("no processor to run on")?;
         let cpus = [first, usable.next().unwrap_or(first)];
         let table = Arc::new(Segment::create("bench-lives", layout::LIFE_BYTES)?);
-        let book = LifeBook::format(Arc::clone(&table))?;
+        let writer = LifeWriter::format(Arc::clone(&table))?;
         for index in 0..2 {
-            book.begin(life(index));
+            writer.begin(life(index));
         }
         let block = Segment::create("bench-block", BLOCK)?;
         let (read_write, shared) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);

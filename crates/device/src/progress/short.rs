@@ -1,5 +1,5 @@
 //! The short way of progress: messages of one segment and acknowledgments that came for the rings
-//! that are polled, where there is nothing else to mind.
+//! that are polled, where there is nothing else to do.
 
 use std::sync::atomic::Ordering;
 
@@ -47,7 +47,7 @@ impl State {
         self.look_anyway(engine)
     }
 
-    /// As [`State::look`], of the thread that the lock favours.
+    /// As [`State::look`], of the thread that the lock is biased towards.
     #[inline(always)]
     pub fn look_inlined(&mut self, engine: &Engine) -> Looked {
         self.crowded = false;
@@ -73,7 +73,7 @@ impl State {
         }
     }
 
-    /// As [`State::look`], where the short way leaves anything to mind, or a look at the clock is
+    /// As [`State::look`], where the short way leaves anything to do, or a look at the clock is
     /// due.
     #[cold]
     #[inline(never)]

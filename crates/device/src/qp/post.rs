@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use causeway_favour::hurry;
+use causeway_biased_lock::hurry;
 use causeway_proto::qp::Qp as ProtoQp;
 use causeway_proto::types::{RecvWr, SendWr, Sge};
 
@@ -36,7 +36,7 @@ impl Qp {
         }
     }
 
-    /// As [`Qp::post_one_sided`], where the lock does not favour this thread.
+    /// As [`Qp::post_one_sided`], where the lock is not biased towards this thread.
     #[cold]
     #[inline(never)]
     fn lock_one_sided<const READ: bool>(&self, wr: &impl OneSided) -> bool {
@@ -59,12 +59,12 @@ impl Qp {
         };
         drop(state);
         if owed {
-            self.shared.mind_unanswered(engine);
+            self.shared.note_unanswered(engine);
         }
         true
     }
 
-    /// As [`Qp::post_two_sided`], where the lock does not favour this thread.
+    /// As [`Qp::post_two_sided`], where the lock is not biased towards this thread.
     #[cold]
     #[inline(never)]
     fn lock_two_sided(&self, wr: &impl Request) -> bool {
@@ -72,7 +72,7 @@ impl Qp {
         let posted = state.post_two_sided(self.qpn, wr, engine);
         drop(state);
         if posted == Some(true) {
-            self.shared.mind_unanswered(engine);
+            self.shared.note_unanswered(engine);
         }
         posted.is_some()
     }
@@ -141,17 +141,17 @@ impl Qp {
         state.note_posted();
         if !sent {
             // Its acknowledgments are awaited now.
-            state.heat(self.qpn);
+            state.set_hot(self.qpn);
             state.send_now(self.qpn, &now);
         }
         engine.note_activity(&now);
-        // Who sleeps without a limit is to look at the peer now and then, from now on.
+        // A thread that sleeps without a limit is to look at the peer now and then, from now on.
         state.unanswered |= owed;
         let look_at = owed.then_some(state.look_at);
         let deadline = earlier(state.timers.next(), look_at);
-        let errands = !state.errands.is_empty();
+        let broker_requests = !state.broker_requests.is_empty();
         drop(guard);
-        shared.mind(deadline, errands);
+        shared.note_deadline(deadline, broker_requests);
         outcome
     }
 
@@ -162,7 +162,7 @@ impl Qp {
         self.put_recv_range(&mut self.lock().1, wr_id, range)
     }
 
-    /// As [`Qp::post_recv_range`], and only if the endpoint's lock favours this thread. Calls
+    /// As [`Qp::post_recv_range`], and only if the lock is biased towards this thread. Calls
     /// nothing.
     #[inline(always)]
     #[must_use]
@@ -231,14 +231,14 @@ impl State {
         if !ring.post_one_sided::<READ>(qp, wr, core) {
             return false;
         }
-        // It is complete at once, so nobody has anything to mind for it afterwards.
+        // It is complete at once, so nothing is left to do for it afterwards.
         self.note_posted();
         engine.note_call();
         true
     }
 
     /// See [`Qp::post_two_sided`]. Returns `None` where that is false, else whether
-    /// [`Shared::mind_unanswered`] is to follow.
+    /// [`Shared::note_unanswered`] is to follow.
     #[inline(always)]
     fn post_two_sided(&mut self, qpn: u32, wr: &impl Request, engine: &Engine) -> Option<bool> {
         let (ring, qp, core) = self.short_way(qpn)?;
@@ -264,11 +264,11 @@ impl Shared {
     /// the peer now and then, from now on.
     #[cold]
     #[inline(never)]
-    fn mind_unanswered(&self, engine: &Engine) {
+    fn note_unanswered(&self, engine: &Engine) {
         let state = engine.state.lock();
         let deadline = earlier(state.timers.next(), Some(state.look_at));
-        let errands = !state.errands.is_empty();
+        let broker_requests = !state.broker_requests.is_empty();
         drop(state);
-        self.mind(deadline, errands);
+        self.note_deadline(deadline, broker_requests);
     }
 }

@@ -3,7 +3,7 @@
 use causeway_memory::changes;
 use causeway_proto::host::MemError;
 
-use crate::home::Home;
+use crate::in_place::InPlace;
 use crate::mr::MrReader;
 
 /// Where the region of an L_Key was found last, for a queue pair whose protection domain does not
@@ -55,7 +55,7 @@ impl Local {
         // Before the look at the region: what changes meanwhile is looked at again.
         let (table, memory) = (mrs.table.changes(), changes());
         let Some(region) = mrs.get(key) else { return };
-        let whole = region.home.as_ref().is_none_or(Home::is_whole);
+        let whole = region.in_place.as_ref().is_none_or(InPlace::is_whole);
         if !whole || region.pd != pd {
             return;
         }

@@ -127,7 +127,7 @@ impl Shared for Memory {
         } = self;
         // A bell can be rung as long as there is a descriptor of it, whatever the peer does.
         notify(ring, events(news), &peer.inbox, &peer.bell, *peer_qpn).unwrap_or_else(|_| {
-            crate::lost::report();
+            crate::closed_fds::report();
             false
         })
     }

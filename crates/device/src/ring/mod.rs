@@ -189,11 +189,11 @@ impl RingLink {
     /// yet, because something has just come.
     pub fn set_hot(&mut self, hot: bool) -> bool {
         if hot {
-            self.memory.ring.heat();
+            self.memory.ring.set_hot();
             return true;
         }
         let events = Attention::DATA.and(Attention::ACK).and(Attention::ROOM);
-        self.memory.ring.cool(events).unwrap_or(true)
+        self.memory.ring.set_cold(events).unwrap_or(true)
     }
 
     /// Where to look for what comes next.
@@ -236,7 +236,7 @@ impl RingLink {
         self.link.show_ack(&mut self.memory);
     }
 
-    /// The peer's memory segment to be asked for, and whom it belongs to.
+    /// The peer's memory segment to be asked for, and its owner.
     pub fn wanted(&self) -> Option<(u64, &Arc<PeerEnd>)> {
         Some((self.direct.wanted()?, &self.memory.peer))
     }
@@ -310,7 +310,7 @@ impl RingLink {
         }
     }
 
-    /// Whom it leads to.
+    /// The peer that it leads to.
     pub fn peer(&self) -> &Arc<PeerEnd> {
         &self.memory.peer
     }

@@ -50,7 +50,7 @@ pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool 
         run_direct(link, memory, direct, bound);
     });
     let waits = qp.expects_answer() && qp.state() != QpState::Err;
-    link.mind_silence(waits, || budget(qp), now);
+    link.check_silence(waits, || budget(qp), now);
     left
 }
 

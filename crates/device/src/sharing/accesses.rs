@@ -1,13 +1,13 @@
-//! Accesses by peers to this endpoint's memory: waiting for their end, and evicting who does not
-//! end one.
+//! Accesses by peers to this endpoint's memory: waiting for their end, and evicting a peer that
+//! does not end one.
 
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
+use crate::broker_request::BrokerRequest;
 use crate::clock;
 use crate::endpoint::Shared;
-use crate::errand::Errand;
 use crate::limits::LEASE;
 use crate::qp_entry::Link;
 use crate::state::State;
@@ -77,15 +77,15 @@ impl Shared {
         domains
     }
 
-    /// As [`Shared::give_up_segments`], by the envoy.
+    /// As [`Shared::give_up_segments`], by the broker thread.
     pub fn give_up_segments_later(&self, domains: &[u32]) {
         if !domains.is_empty() {
             let mut state = self.engines.first().state.lock();
             state
-                .errands
-                .extend(domains.iter().copied().map(Errand::GiveUp));
+                .broker_requests
+                .extend(domains.iter().copied().map(BrokerRequest::GiveUp));
             drop(state);
-            self.send_envoy();
+            self.send_broker_requests();
         }
     }
 
@@ -121,7 +121,8 @@ impl State {
         let qps = &self.qps;
         let late = self.core.watches.take_late(|qpn| qps.has(qpn));
         let domains = self.evict(&late);
-        self.errands.extend(domains.into_iter().map(Errand::GiveUp));
+        self.broker_requests
+            .extend(domains.into_iter().map(BrokerRequest::GiveUp));
     }
 
     /// Evicts the peers of queue pairs, and returns the protection domains concerned, each of which

@@ -7,8 +7,8 @@
 mod answers;
 mod broker;
 mod engines;
+mod leaving;
 mod memory;
-mod parting;
 mod peer;
 mod shorts;
 mod side;

@@ -11,7 +11,7 @@ use crate::broker::{Broker, Manner, PATIENCE, until};
 use crate::peer::Peer;
 use crate::side::{Side, connect, connected, exchange};
 
-/// How long an access may last before its peer is evicted (`docs/ARCHITECTURE.md`, the lease).
+/// How long an access may last before its peer is evicted (`docs/GLOSSARY.md`, lease).
 const LEASE: Duration = Duration::from_millis(500);
 
 /// Writes a word of `b`'s memory, and looks.

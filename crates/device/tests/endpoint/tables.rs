@@ -219,7 +219,7 @@ impl BrokerService for Turn<'_> {
             peer,
             trusted: true,
             ring: 0,
-            mirror: 0,
+            guest_table: 0,
         };
         Ok(Answer { body, fds })
     }
@@ -238,7 +238,7 @@ impl BrokerService for Turn<'_> {
         unknown()
     }
 
-    fn sysfs_tree(&mut self, _: SysfsRequest, _: Vec<OwnedFd>) -> Outcome<SysfsReply> {
+    fn sysfs_view(&mut self, _: SysfsRequest, _: Vec<OwnedFd>) -> Outcome<SysfsReply> {
         unknown()
     }
 
@@ -300,7 +300,7 @@ impl BrokerService for Turn<'_> {
         Ok(().into())
     }
 
-    fn mirror(&mut self, _: MirrorRequest, _: Vec<OwnedFd>) -> Outcome<MirrorReply> {
+    fn guest_table(&mut self, _: GuestTableRequest, _: Vec<OwnedFd>) -> Outcome<GuestTableReply> {
         unknown()
     }
 
@@ -308,7 +308,7 @@ impl BrokerService for Turn<'_> {
         Ok(().into())
     }
 
-    fn is_held(&mut self, _: PeerRequest, _: Vec<OwnedFd>) -> Outcome<bool> {
+    fn is_suspended(&mut self, _: PeerRequest, _: Vec<OwnedFd>) -> Outcome<bool> {
         Ok(false.into())
     }
 }

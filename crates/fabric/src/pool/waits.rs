@@ -1,6 +1,6 @@
 //! Waiting for what others do: asked for here, and told by an event.
 
-use super::{Books, PoolKey, PoolSession, pool_name};
+use super::{PoolKey, PoolSession, Registry, pool_name};
 use crate::control::Control;
 use crate::error::Result;
 use crate::services::pool::{
@@ -23,11 +23,11 @@ impl PoolSession {
         access: Access,
     ) -> Result<bool> {
         let PoolNameRequest { name } = pool_name(name)?;
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let request = WaitRequest {
                 ticket,
                 kind: WaitKind::Name,
-                pool: books.pool(key)?,
+                pool: registry.pool(key)?,
                 name: name.clone(),
                 access,
                 ..WaitRequest::default()
@@ -59,7 +59,7 @@ impl PoolSession {
     /// # Errors
     /// [`crate::Error::Timeout`], [`crate::Error::Forked`].
     pub fn give_up(&self, ticket: u64) -> Result<()> {
-        let give_up = |control: &mut Control, _: &mut Books| {
+        let give_up = |control: &mut Control, _: &mut Registry| {
             super::gone_is_fine(PoolStub(control).give_up(&TicketRequest { ticket }, &[]))
         };
         self.session.call_if_attached(give_up)?;

@@ -4,7 +4,7 @@ use super::{Field, Header, decode_body, encode_body};
 use crate::services::pool;
 use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
-    DisconnectRequest, Leave, MapReply, MapRequest, MirrorReply, MirrorRequest, PeerEvent,
+    DisconnectRequest, GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerEvent,
     ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
     SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, record, session,
     sisci,
@@ -45,8 +45,8 @@ fn every_body(bytes: &[u8]) {
     one_body::<RestoreSegmentRequest>(bytes);
     one_body::<MapRequest>(bytes);
     one_body::<MapReply>(bytes);
-    one_body::<MirrorRequest>(bytes);
-    one_body::<MirrorReply>(bytes);
+    one_body::<GuestTableRequest>(bytes);
+    one_body::<GuestTableReply>(bytes);
     one_body::<Vec<PeerEvent>>(bytes);
     one_body::<Vec<u64>>(bytes);
     session_bodies(bytes);

@@ -103,8 +103,8 @@ message! {
     }
 
     /// Takes or gives up a slot. Descriptors, when taking: the UDP socket bound to its port, and
-    /// the segment of last words, if there is one; none from a virtual machine, whose ports the
-    /// broker can't see.
+    /// the segment of final acknowledgments, if there is one; none from a virtual machine, whose
+    /// ports the broker can't see.
     pub struct SlotRequest {
         /// The slot.
         slot: u16,
@@ -159,19 +159,19 @@ message! {
         /// later; 0 if it will not.
         ring: u64,
         /// Where the peer looks the caller's memory regions up, if not in the caller's MR table:
-        /// a mirror of it, for [`MirrorRequest`]. 0: in the table.
-        mirror: u64,
+        /// a guest table of it, for [`GuestTableRequest`]. 0: in the table.
+        guest_table: u64,
     }
 
-    /// Asks for a mirror of the caller's MR table, which the caller is to keep.
-    pub struct MirrorRequest {
+    /// Asks for a guest table of the caller's MR table, which the caller is to keep.
+    pub struct GuestTableRequest {
         /// Its name, as connect gave it.
-        mirror: u64,
+        guest_table: u64,
     }
 
-    /// Descriptor: the mirror, read-write, formatted as a table.
-    pub struct MirrorReply {
-        /// The mirrors of the caller's table that somebody may read.
+    /// Descriptor: the guest table, read-write, formatted as a table.
+    pub struct GuestTableReply {
+        /// The guest tables of the caller's table that somebody may read.
         live: Vec<u64>,
     }
 
@@ -378,7 +378,7 @@ message! {
         gids: Vec<SysfsGid>,
     }
 
-    /// Where the tree is.
+    /// Where the view is.
     pub struct SysfsReply {
         /// Absolute path of the directory that stands for `/`.
         root: String,
@@ -413,7 +413,7 @@ service! {
         /// Lists endpoints.
         7 => status(StatusCursor; fds 0..=0) -> StatusPage;
         /// Creates the caller's view of sysfs and `/dev`.
-        8 => sysfs_tree(SysfsRequest; fds 1..=1) -> SysfsReply;
+        8 => sysfs_view(SysfsRequest; fds 1..=1) -> SysfsReply;
         /// Changes what the peer of a QP may do.
         9 => set_access(AccessRequest; fds 0..=0) -> StaleReply;
         /// Creates a segment.
@@ -433,14 +433,14 @@ service! {
         /// Forgets a connection, as disconnect, but segments that become stale by it are told as
         /// events. Sent as request [`ONE_WAY`](crate::remoting::ONE_WAY), it is not answered.
         16 => leave(Leave; fds 0..=0) -> ();
-        /// Grants a mirror of the caller's MR table.
-        18 => mirror(MirrorRequest; fds 0..=0) -> MirrorReply;
+        /// Grants a guest table of the caller's MR table.
+        18 => guest_table(GuestTableRequest; fds 0..=0) -> GuestTableReply;
         /// Grants a socket by which the broker can be asked whether anybody refers to pages of the
         /// caller's segments (crate `causeway-pins`): one descriptor, or none if it can't tell.
         19 => asker((); fds 0..=0) -> ();
         /// Whether the peer of a QP, over whatever wire, is inside the caller's trust boundary and
         /// held up: stopped by a signal or a debugger, or frozen.
-        20 => is_held(PeerRequest; fds 0..=0) -> bool;
+        20 => is_suspended(PeerRequest; fds 0..=0) -> bool;
     }
 }
 

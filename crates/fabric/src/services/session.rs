@@ -35,7 +35,7 @@ service! {
     service 2, handler SessionService, stub SessionStub {
         /// Makes the connection a session, which the services that follow ask for.
         1 => open(OpenRequest; fds 0..=2) -> OpenReply;
-        /// Whether something of the caller's tenant is alive, in the broker's own books.
+        /// Whether something of the caller's tenant is alive, in the broker's own registry.
         2 => confirm(LifeBody; fds 0..=0) -> bool;
     }
 }

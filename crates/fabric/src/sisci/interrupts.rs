@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use causeway_shm::Life;
 
 use super::Sisci;
-use super::books::{KeptInterrupt, KeptInterruptConnection};
+use super::registry::{KeptInterrupt, KeptInterruptConnection};
 use super::segments::{Connection, forgiving};
 use crate::error::{Error, Result};
 use crate::guest;
@@ -52,7 +52,7 @@ impl Sisci {
             data,
             shared,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (reply, _) = SisciStub(control).create_interrupt(&request, &[])?;
             let kept = KeptInterrupt {
                 reply: reply.clone(),
@@ -60,7 +60,7 @@ impl Sisci {
                 shared,
                 cells: Default::default(),
             };
-            books.interrupts.insert(reply.interrupt, kept);
+            registry.interrupts.insert(reply.interrupt, kept);
             Ok(reply)
         })
     }
@@ -74,9 +74,9 @@ impl Sisci {
             handle: interrupt,
             force,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             SisciStub(control).remove_interrupt(&request, &[])?;
-            books.interrupts.remove(&interrupt);
+            registry.interrupts.remove(&interrupt);
             Ok(())
         })
     }
@@ -102,14 +102,16 @@ impl Sisci {
             data,
             wait,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (reply, _) = SisciStub(control).connect_interrupt(&request, &[])?;
             let kept = KeptInterruptConnection {
                 request: request.clone(),
                 cells: Default::default(),
                 ended: false,
             };
-            books.interrupt_connections.insert(reply.connection, kept);
+            registry
+                .interrupt_connections
+                .insert(reply.connection, kept);
             Ok(reply)
         })
     }
@@ -119,11 +121,11 @@ impl Sisci {
     /// # Errors
     /// As [`crate::session::Session::call`].
     pub fn disconnect_interrupt(&self, connection: u32) -> Result<()> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let request = ConnectionHandle { connection };
             let outcome = SisciStub(control).disconnect_interrupt(&request, &[]);
             forgiving(outcome.map(drop))?;
-            books.interrupt_connections.remove(&connection);
+            registry.interrupt_connections.remove(&connection);
             Ok(())
         })
     }
@@ -137,7 +139,7 @@ impl Sisci {
         let request = TakeCellRequest { handle, local };
         let mut taken = Vec::new();
         while taken.len() < CELLS_MAX {
-            let next = self.session.call(|control, books| {
+            let next = self.session.call(|control, registry| {
                 let (reply, fds) = SisciStub(control).take_cell(&request, &[])?;
                 let Some(name) = reply.cell else {
                     return Ok(None);
@@ -148,10 +150,10 @@ impl Sisci {
                     guest::watch(AsFd::as_fd(&bell)).map_err(failed)?;
                 }
                 if local {
-                    let kept = books.interrupts.get_mut(&handle);
+                    let kept = registry.interrupts.get_mut(&handle);
                     kept.map(|kept| kept.cells.insert(name, reply.node));
                 } else {
-                    let kept = books.interrupt_connections.get_mut(&handle);
+                    let kept = registry.interrupt_connections.get_mut(&handle);
                     kept.map(|kept| {
                         kept.ended = false;
                         kept.cells.insert(name, reply.node)

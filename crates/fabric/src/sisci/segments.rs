@@ -6,7 +6,7 @@ use causeway_shm::Life;
 use rustix::io::Errno;
 
 use super::Sisci;
-use super::books::{KeptConnection, KeptSegment};
+use super::registry::{KeptConnection, KeptSegment};
 use crate::attachment::duplicate;
 use crate::error::{Error, Result};
 use crate::remoting::Malformed;
@@ -57,7 +57,7 @@ impl Sisci {
             backing,
             private,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (reply, fds) = SisciStub(control).create_segment(&request, &[])?;
             let memory = at_most_one(fds)?;
             if memory.is_none() != (backing == Backing::Empty) {
@@ -68,7 +68,7 @@ impl Sisci {
                 .map(|fd| duplicate(fd.as_fd()))
                 .transpose()?;
             let kept = KeptSegment::new(reply.clone(), backing, private, copy);
-            books.segments.insert(reply.segment, kept);
+            registry.segments.insert(reply.segment, kept);
             Ok((reply, memory))
         })
     }
@@ -85,10 +85,10 @@ impl Sisci {
             offset: address,
             size,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (_, fds) = SisciStub(control).register_memory(&request, &[])?;
             let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
-            if let Some(kept) = books.segments.get_mut(&segment) {
+            if let Some(kept) = registry.segments.get_mut(&segment) {
                 kept.reply.offset = address;
                 kept.reply.size = size;
                 kept.memory = Some(duplicate(memory.as_fd())?);
@@ -102,9 +102,9 @@ impl Sisci {
     /// # Errors
     /// [`Error::Refused`]: `EINVAL` if it has no memory.
     pub fn prepare_segment(&self, segment: u32) -> Result<()> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             SisciStub(control).prepare_segment(&SegmentHandle { segment }, &[])?;
-            if let Some(kept) = books.segments.get_mut(&segment) {
+            if let Some(kept) = registry.segments.get_mut(&segment) {
                 kept.reply.state = kept.reply.state.max(SegmentState::Prepared);
             }
             Ok(())
@@ -116,9 +116,9 @@ impl Sisci {
     /// # Errors
     /// [`Error::Refused`]: `ESRCH` if it is not prepared, `EPERM` if it is private.
     pub fn set_available(&self, segment: u32) -> Result<()> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             SisciStub(control).set_available(&SegmentHandle { segment }, &[])?;
-            if let Some(kept) = books.segments.get_mut(&segment) {
+            if let Some(kept) = registry.segments.get_mut(&segment) {
                 kept.reply.state = SegmentState::Available;
             }
             Ok(())
@@ -136,10 +136,10 @@ impl Sisci {
             force,
             notify,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (life, _) = SisciStub(control).set_unavailable(&request, &[])?;
-            books.set_life(segment, life);
-            if let Some(kept) = books.segments.get_mut(&segment) {
+            registry.set_life(segment, life);
+            if let Some(kept) = registry.segments.get_mut(&segment) {
                 kept.reply.state = SegmentState::Unavailable;
             }
             Ok(())
@@ -155,9 +155,9 @@ impl Sisci {
             handle: segment,
             force,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             SisciStub(control).remove_segment(&request, &[])?;
-            books.segments.remove(&segment);
+            registry.segments.remove(&segment);
             Ok(())
         })
     }
@@ -167,9 +167,9 @@ impl Sisci {
     /// # Errors
     /// [`Error::Refused`].
     pub fn share_segment(&self, segment: u32) -> Result<()> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             SisciStub(control).share_segment(&SegmentHandle { segment }, &[])?;
-            if let Some(kept) = books.segments.get_mut(&segment) {
+            if let Some(kept) = registry.segments.get_mut(&segment) {
                 kept.shared = true;
             }
             Ok(())
@@ -181,7 +181,7 @@ impl Sisci {
     /// # Errors
     /// [`Error::Refused`]: `ENOENT` if there is none, `EACCES` if it is not shared.
     pub fn attach_segment(&self, id: u32) -> Result<(LocalSegment, OwnedFd)> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let request = AttachSegmentRequest { id };
             let (reply, fds) = SisciStub(control).attach_segment(&request, &[])?;
             let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
@@ -189,7 +189,7 @@ impl Sisci {
             let backing = Backing::Own;
             let mut kept = KeptSegment::new(reply.clone(), backing, false, Some(copy));
             kept.shared = true;
-            books.segments.insert(reply.segment, kept);
+            registry.segments.insert(reply.segment, kept);
             Ok((reply, memory))
         })
     }
@@ -214,7 +214,7 @@ impl Sisci {
             group,
             wait,
         };
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let (reply, _) = SisciStub(control).connect_segment(&request, &[])?;
             let kept = KeptConnection {
                 request: request.clone(),
@@ -223,7 +223,7 @@ impl Sisci {
                 mapped: false,
                 operational: true,
             };
-            books.connections.insert(reply.connection, kept);
+            registry.connections.insert(reply.connection, kept);
             Ok(reply)
         })
     }
@@ -233,11 +233,11 @@ impl Sisci {
     /// # Errors
     /// [`Error::Refused`]: `EAGAIN` if it is pending; `EBADF` if it was lost.
     pub fn fetch_connection(&self, connection: u32) -> Result<Grant> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let request = ConnectionHandle { connection };
             let (reply, fds) = SisciStub(control).fetch_connection(&request, &[])?;
             let memory = at_most_one(fds)?.ok_or(Malformed::Descriptors)?;
-            if let Some(kept) = books.connections.get_mut(&connection) {
+            if let Some(kept) = registry.connections.get_mut(&connection) {
                 kept.grant = Some(reply.clone());
             }
             Ok(Grant {
@@ -259,8 +259,8 @@ impl Sisci {
     /// # Errors
     /// As [`crate::session::Session::call`].
     pub fn watch_connection(&self, connection: u32) -> Result<()> {
-        self.session.call(|control, books| {
-            if let Some(kept) = books.connections.get_mut(&connection) {
+        self.session.call(|control, registry| {
+            if let Some(kept) = registry.connections.get_mut(&connection) {
                 kept.watched = true;
             }
             let request = ConnectionHandle { connection };
@@ -275,8 +275,8 @@ impl Sisci {
     /// # Errors
     /// As [`crate::session::Session::call`].
     pub fn note_mapped(&self, connection: u32, mapped: bool) -> Result<()> {
-        self.session.call(|control, books| {
-            if let Some(kept) = books.connections.get_mut(&connection) {
+        self.session.call(|control, registry| {
+            if let Some(kept) = registry.connections.get_mut(&connection) {
                 kept.mapped = mapped;
             }
             let request = MappedRequest { connection, mapped };
@@ -291,11 +291,11 @@ impl Sisci {
     /// # Errors
     /// As [`crate::session::Session::call`].
     pub fn disconnect_segment(&self, connection: u32) -> Result<()> {
-        self.session.call(|control, books| {
+        self.session.call(|control, registry| {
             let request = ConnectionHandle { connection };
             let outcome = SisciStub(control).disconnect_segment(&request, &[]);
             forgiving(outcome.map(drop))?;
-            books.connections.remove(&connection);
+            registry.connections.remove(&connection);
             Ok(())
         })
     }

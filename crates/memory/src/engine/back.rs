@@ -17,52 +17,58 @@ use rustix::mm::ProtFlags;
 use std::os::fd::AsFd;
 
 /// A hollow mapping in place of one that was used up.
-fn fresh_husk(like: Span) -> usize {
-    let husk = Area::reserve(like).and_then(|mut area| {
+fn fresh_mapping(like: Span) -> usize {
+    let emptied = Area::reserve(like).and_then(|mut area| {
         area.map(None, RW)?;
         let start = area.span().start;
         area.advance(like.len());
         Ok(start)
     });
-    husk.expect("no address space to undo what failed for lack of memory")
+    emptied.expect("no address space to undo what failed for lack of memory")
 }
 
-/// A husk that has left its place.
+/// An emptied mapping that has left its place.
 #[derive(Clone, Copy)]
 struct Used {
     /// How much of it has been filled.
     done: usize,
     /// Where it is, if it was set aside; else it is used up.
-    husk: Option<usize>,
+    emptied: Option<usize>,
 }
 
 impl Engine {
-    /// Brings the store's pages that are mapped at `vma` back to private memory: into the husk,
-    /// which takes their place. Returns what could not be brought back, by offset, with its husk,
-    /// and why: EBUSY if somebody else may refer to a page. Others are left where they are then.
-    pub fn return_run(&self, store: &Store, vma: &Vma, husk: usize) -> (Vec<Freed>, Option<Errno>) {
+    /// Brings the store's pages that are mapped at `vma` back to private memory: into the emptied
+    /// mapping, which takes their place. Returns what could not be brought back, by offset, with
+    /// its emptied mapping, and why: EBUSY if somebody else may refer to a page. Others are left
+    /// where they are then.
+    pub fn return_run(
+        &self,
+        store: &Store,
+        vma: &Vma,
+        emptied: usize,
+    ) -> (Vec<Freed>, Option<Errno>) {
         let checked = store.check();
         let store = &store.handle();
         let Vma { span, offset, .. } = *vma;
         let rest = |done| Freed {
             span: Span::new(offset + done, offset + span.len()),
-            husk: husk + done,
+            emptied: emptied + done,
         };
         if let Err(error) = checked {
             return (vec![rest(0)], Some(error));
         }
         for chunk in span.chunks() {
             let before = chunk.start - span.start;
-            let shell = chunk.at(husk + before);
+            let shell = chunk.at(emptied + before);
             let Err((used, error)) = self.return_chunk(store, vma, chunk, shell) else {
                 continue;
             };
             let mut kept = vec![rest(before)];
-            if let Some(Used { done, husk }) = used {
+            if let Some(Used { done, emptied }) = used {
                 let part = Span::new(chunk.start + done, chunk.end);
-                let husk = husk.unwrap_or_else(|| fresh_husk(part));
+                let emptied = emptied.unwrap_or_else(|| fresh_mapping(part));
                 let span = part.at(offset + before + done);
-                kept = vec![Freed { span, husk }, rest(before + chunk.len())];
+                kept = vec![Freed { span, emptied }, rest(before + chunk.len())];
             }
             kept.retain(|freed| !freed.span.is_empty());
             return (kept, Some(error));
@@ -70,7 +76,7 @@ impl Engine {
         (Vec::new(), None)
     }
 
-    /// On failure: what has become of the husk, if it has left its place, and why.
+    /// On failure: what has become of the emptied mapping, if it has left its place, and why.
     fn return_chunk(
         &self,
         store: &Handle<'_>,
@@ -83,7 +89,7 @@ impl Engine {
             return Err(unused(Errno::NOMEM));
         }
         if vma.prot != RW {
-            // SAFETY: the husk is ours.
+            // SAFETY: the emptied mapping is ours.
             unsafe { sys::protect(shell, vma.prot).map_err(unused)? };
         }
         let offset = vma.offset + (chunk.start - vma.span.start);
@@ -115,10 +121,10 @@ impl Engine {
         replaced
     }
 
-    /// Moves the husk at `shell` over the pages of `piece`, and fills it with their contents, which
-    /// `stage` shows too, if nobody else refers to them. On failure what is not filled shows the
-    /// store as before, by `window`. EBUSY, with nothing done, where something else than `vma` is
-    /// there by now: it is to be looked at again.
+    /// Moves the emptied mapping at `shell` over the pages of `piece`, and fills it with their
+    /// contents, which `stage` shows too, if nobody else refers to them. On failure what is not
+    /// filled shows the store as before, by `window`. EBUSY, with nothing done, where something
+    /// else than `vma` is there by now: it is to be looked at again.
     fn replace(
         &self,
         (vma, shell): (&Vma, Span),
@@ -139,21 +145,21 @@ impl Engine {
         super::step("back.trapped");
         let free = self.asker.is_stored_free(store, piece.offset, stage.span());
         let filled = if free {
-            self.fill_husk(target, source)
+            self.fill_emptied(target, source)
         } else {
             Err((0, Errno::BUSY))
         };
         let Err((done, error)) = filled else {
             return Ok(());
         };
-        let husk = if done == 0 && self.husks(target).eq([target]) {
+        let emptied = if done == 0 && self.emptied_parts(target).eq([target]) {
             self.set_aside(target)
         } else {
             None
         };
         // Nobody has seen what is not filled: the store's pages are as they were.
         window.advance(done);
-        for part in self.husks(Span::new(target.start + done, target.end)) {
+        for part in self.emptied_parts(Span::new(target.start + done, target.end)) {
             let reached = target.end - window.span().len();
             window.skip(part.start - reached);
             let offset = piece.offset + (part.start - target.start);
@@ -162,7 +168,7 @@ impl Engine {
             shown.expect("no memory to undo what failed for lack of memory");
             window.advance(part.len());
         }
-        Err((Some(Used { done, husk }), error))
+        Err((Some(Used { done, emptied }), error))
     }
 
     /// Whether a part of a mapping is as it was found.
@@ -179,18 +185,18 @@ impl Engine {
             .is_ok_and(|now| now.is_some_and(same))
     }
 
-    /// Fills a husk, as far as it is there. On failure: how far, and why no further.
-    fn fill_husk(&self, husk: Span, source: usize) -> Result<(), (usize, Errno)> {
+    /// Fills an emptied mapping, as far as it is there. On failure: how far, and why no further.
+    fn fill_emptied(&self, emptied: Span, source: usize) -> Result<(), (usize, Errno)> {
         let events = &self.shared.events;
-        let Err((done, error)) = events.copy(husk, source) else {
+        let Err((done, error)) = events.copy(emptied, source) else {
             return Ok(());
         };
         if error != Errno::NOENT {
             return Err((done, error));
         }
         // The program has unmapped a part of it.
-        for page in Span::new(husk.start + done, husk.end).cut_at(PAGE) {
-            let at = page.start - husk.start;
+        for page in Span::new(emptied.start + done, emptied.end).cut_at(PAGE) {
+            let at = page.start - emptied.start;
             match events.copy(page, source + at) {
                 Ok(()) | Err((_, Errno::NOENT)) => {}
                 Err((_, error)) => return Err((at, error)),
@@ -199,8 +205,8 @@ impl Engine {
         Ok(())
     }
 
-    /// The parts of a husk's place where it still is.
-    fn husks(&self, place: Span) -> impl Iterator<Item = Span> {
+    /// The parts of an emptied mapping's place where it still is.
+    fn emptied_parts(&self, place: Span) -> impl Iterator<Item = Span> {
         let mut start = place.start;
         std::iter::from_fn(move || {
             while start < place.end {
@@ -215,15 +221,15 @@ impl Engine {
         })
     }
 
-    /// Takes a husk into which nothing has come yet out of its place, which stays trapped, to
-    /// another: that of before may be somebody else's by now.
+    /// Takes an emptied mapping into which nothing has come yet out of its place, which stays
+    /// trapped, to another: that of before may be somebody else's by now.
     fn set_aside(&self, target: Span) -> Option<usize> {
         let mut area = Area::reserve(target).ok()?;
-        let husk = area.span();
-        // SAFETY: the area is ours, and accesses to the husk's place are trapped.
-        unsafe { sys::hollow(target, husk.start).ok()? };
-        let _ = self.shared.events.unregister(husk);
-        area.advance(husk.len());
-        Some(husk.start)
+        let emptied = area.span();
+        // SAFETY: the area is ours, and accesses to the emptied mapping's place are trapped.
+        unsafe { sys::hollow(target, emptied.start).ok()? };
+        let _ = self.shared.events.unregister(emptied);
+        area.advance(emptied.len());
+        Some(emptied.start)
     }
 }

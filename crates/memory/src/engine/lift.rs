@@ -21,8 +21,8 @@ const PAGES: usize = CHUNK / PAGE;
 
 impl Engine {
     /// Lifts the pages of a chunk, to which nobody else may refer. As [`Engine::raise`] otherwise.
-    pub(super) fn lift(&self, chunk: Span, husk: usize) -> Result<usize, Unmovable> {
-        let from = self.raise(chunk, husk)?;
+    pub(super) fn lift(&self, chunk: Span, emptied: usize) -> Result<usize, Unmovable> {
+        let from = self.raise(chunk, emptied)?;
         if self.asker.is_private_free(chunk.at(from)) {
             return Ok(from);
         }
@@ -32,7 +32,7 @@ impl Engine {
 
     /// Lifts the pages of a chunk, so that a thread that touches it is stopped; returns where they
     /// are. On failure nobody is stopped.
-    fn raise(&self, chunk: Span, husk: usize) -> Result<usize, Unmovable> {
+    fn raise(&self, chunk: Span, emptied: usize) -> Result<usize, Unmovable> {
         self.shared.table().lifted.begin(chunk);
         if let Err(error) = self.shared.lift.register(chunk, Trap::Missing) {
             self.shared.table().lifted.end();
@@ -44,11 +44,11 @@ impl Engine {
         }
         super::step("move.trapped");
         let Some((scratch, hoist)) = &self.scratch else {
-            let hollowed = self.hollow(chunk, husk);
+            let hollowed = self.hollow(chunk, emptied);
             if hollowed.is_err() {
                 self.let_go(chunk);
             }
-            return Ok(hollowed.map(|()| husk)?);
+            return Ok(hollowed.map(|()| emptied)?);
         };
         if let Err(error) = self.is_as_it_was(chunk) {
             self.let_go(chunk);
@@ -90,17 +90,17 @@ impl Engine {
         }
     }
 
-    /// Takes the chunk's mapping to the husk's place; an empty one stays, which is trapped as
-    /// before.
-    pub(super) fn hollow(&self, chunk: Span, husk: usize) -> Result<(), Errno> {
+    /// Takes the chunk's mapping to the emptied mapping's place; an empty one stays, which is
+    /// trapped as before.
+    pub(super) fn hollow(&self, chunk: Span, emptied: usize) -> Result<(), Errno> {
         self.is_as_it_was(chunk)?;
-        self.shared.table().lifted.expect_hollow(husk);
-        // SAFETY: the husk's area is ours, and accesses to the chunk are trapped.
-        let hollowed = unsafe { sys::hollow(chunk, husk) };
+        self.shared.table().lifted.expect_hollow(emptied);
+        // SAFETY: the emptied mapping's area is ours, and accesses to the chunk are trapped.
+        let hollowed = unsafe { sys::hollow(chunk, emptied) };
         if hollowed.is_err() {
             self.shared.table().lifted.expect_nothing();
         } else {
-            let _ = self.shared.lift.unregister(chunk.at(husk));
+            let _ = self.shared.lift.unregister(chunk.at(emptied));
         }
         hollowed
     }
@@ -108,7 +108,8 @@ impl Engine {
     /// Undoes `raise`, and lets the threads that it stopped go on.
     pub(super) fn lower(&self, chunk: Span, from: usize) {
         let moved = self.scratch.is_none() && self.is_as_it_was(chunk).is_ok() && {
-            // The very pages, to which somebody may refer. What stays at `from` is the husk's area.
+            // The very pages, to which somebody may refer. What stays at `from` is the emptied
+            // mapping's area.
             self.shared.table().lifted.expect_replaced();
             // SAFETY: the program's own pages go back to where they were.
             unsafe { sys::hollow(chunk.at(from), chunk.start).is_ok() }
@@ -139,13 +140,13 @@ impl Engine {
         let mut page = 0;
         while page < chunk.len() / PAGE {
             let (place, count) = self.shared.table().lifted.row(page);
-            let home = Span::new(
+            let origin = Span::new(
                 chunk.start + page * PAGE,
                 chunk.start + (page + count) * PAGE,
             );
-            if place.is_none_or(|place| place.addr != home.start) {
+            if place.is_none_or(|place| place.addr != origin.start) {
                 // SAFETY: the mover's own mapping, where the program has none any more.
-                unsafe { sys::unmap(home) };
+                unsafe { sys::unmap(origin) };
             }
             page += count;
         }
@@ -161,12 +162,12 @@ impl Engine {
         let mut page = 0;
         while page < map.len() {
             let (place, count) = self.shared.table().lifted.row(page);
-            let home = chunk.start + page * PAGE;
+            let origin = chunk.start + page * PAGE;
             let exists = |entry: &Entry| entry.exists() || !known;
             let there = exists(&map[page]);
             let rest = map[page..page + count].iter();
             let count = rest.take_while(|entry| exists(entry) == there).count();
-            let wanted = |place: &Place| there && !place.empty && !(strays && place.addr == home);
+            let wanted = |place: &Place| there && !place.empty && !(strays && place.addr == origin);
             let Some(Place { addr, .. }) = place.filter(wanted) else {
                 page += count;
                 continue;

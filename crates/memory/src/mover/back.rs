@@ -1,6 +1,6 @@
 //! Taking back what no registration covers any more.
 
-use super::Books;
+use super::Registry;
 use crate::backend::Backend;
 use crate::error::Unmovable;
 use crate::extents::Freed;
@@ -16,18 +16,18 @@ use rustix::io::Errno;
 /// registered as before.
 pub(super) fn take_back(
     engine: &Backend,
-    books: &mut Books,
+    registry: &mut Registry,
     span: Span,
     status: &Status,
 ) -> Result<(), (Vec<Span>, Unmovable)> {
     let mut kept = Vec::new();
     let mut why = None;
-    for freed in books.extents.release(span) {
+    for freed in registry.extents.release(span) {
         if why.is_some() {
             kept.push(freed);
             continue;
         }
-        let (left, error) = bring_back(engine, &books.store, freed, status);
+        let (left, error) = bring_back(engine, &registry.store, freed, status);
         kept.extend(left);
         why = error;
     }
@@ -38,11 +38,11 @@ pub(super) fn take_back(
     let Some(start) = kept.iter().map(|freed| freed.span.start).min() else {
         return Ok(());
     };
-    books.extents.hold(Span::new(start, span.end));
-    for Freed { span, husk } in kept {
-        books.extents.insert(span, husk);
+    registry.extents.hold(Span::new(start, span.end));
+    for Freed { span, emptied } in kept {
+        registry.extents.insert(span, emptied);
     }
-    let left = books.extents.within(Span::new(start, span.end));
+    let left = registry.extents.within(Span::new(start, span.end));
     let left = left.fold(Vec::new(), |mut joined: Vec<Span>, part| {
         match joined.last_mut() {
             Some(last) if last.end == part.start => last.end = part.end,
@@ -64,8 +64,8 @@ pub(super) fn bring_back(
     let shown = engine.view().collect(|pieces, add| {
         pieces.showing(store.id(), freed.span).for_each(add);
     });
-    let husk_of = |offset: usize| freed.husk + (offset - freed.span.start);
-    let mut husks = vec![freed.span.at(freed.husk)];
+    let emptied_of = |offset: usize| freed.emptied + (offset - freed.span.start);
+    let mut emptied_all = vec![freed.span.at(freed.emptied)];
     let mut kept = Vec::new();
     let mut why = None;
     for piece in chunks(shown) {
@@ -77,34 +77,34 @@ pub(super) fn bring_back(
             Ok(there) => there,
             Err(error) => {
                 why = why.or(Some(error.into()));
-                let (span, husk) = (piece.offsets(), husk_of(piece.offset));
-                kept.push(Freed { span, husk });
-                husks = without(&husks, span.at(husk));
+                let (span, emptied) = (piece.offsets(), emptied_of(piece.offset));
+                kept.push(Freed { span, emptied });
+                emptied_all = without(&emptied_all, span.at(emptied));
                 continue;
             }
         };
         for vma in there {
-            let husk = husk_of(vma.offset);
-            husks = without(&husks, vma.span.at(husk));
-            let (left, error) = return_run(engine, store, &vma, husk, status);
+            let emptied = emptied_of(vma.offset);
+            emptied_all = without(&emptied_all, vma.span.at(emptied));
+            let (left, error) = return_run(engine, store, &vma, emptied, status);
             kept.extend(left);
             why = why.or(error);
         }
         // What is still listed, and not kept, is mapped no more.
-        let home = |span: Span| span.at(piece.span.start + (span.start - piece.offset));
+        let place = |span: Span| span.at(piece.span.start + (span.start - piece.offset));
         let gone = kept
             .iter()
             .filter(|freed| freed.span.meets(piece.offsets()));
         let gone = gone.fold(vec![piece.span], |gone, freed| {
-            without(&gone, home(freed.span))
+            without(&gone, place(freed.span))
         });
         for span in gone {
             engine.view().table().pieces.cut(span);
         }
     }
-    for husk in husks {
+    for emptied in emptied_all {
         // SAFETY: the mover's own, and of no use any more.
-        unsafe { sys::unmap(husk) };
+        unsafe { sys::unmap(emptied) };
     }
     let free = kept
         .iter()
@@ -122,14 +122,14 @@ fn return_run(
     engine: &Backend,
     store: &Store,
     vma: &Vma,
-    husk: usize,
+    emptied: usize,
     status: &Status,
 ) -> (Vec<Freed>, Option<Unmovable>) {
     if status.fixed.iter().any(|fixed| fixed.meets(vma.span)) {
         let span = vma.span.at(vma.offset);
-        return (vec![Freed { span, husk }], Some(Unmovable::Pinned));
+        return (vec![Freed { span, emptied }], Some(Unmovable::Pinned));
     }
-    let (left, error) = engine.return_run(store, vma, husk);
+    let (left, error) = engine.return_run(store, vma, emptied);
     status.lock_again(vma.span);
     let why = error.map(|error| match error {
         Errno::BUSY => Unmovable::Pinned,

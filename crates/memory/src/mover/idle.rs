@@ -3,7 +3,7 @@
 //! end of each registration costs a copy, and has to wait for reads under way.
 
 use super::back::{bring_back, without};
-use super::{Books, Inner, Moved, Mover, State};
+use super::{Inner, Moved, Mover, Registry, State};
 use crate::backend::Backend;
 use crate::error::Unmovable;
 use crate::extents::Freed;
@@ -30,8 +30,8 @@ impl Mover {
         };
         let table = engine.view().table();
         let there = table.pieces.within(span);
-        let at_home = there.filter(|p| p.store == store.id() && p.offset == p.span.start);
-        at_home.map(|piece| piece.span.len()).sum::<usize>() == span.len()
+        let in_place = there.filter(|p| p.store == store.id() && p.offset == p.span.start);
+        in_place.map(|piece| piece.span.len()).sum::<usize>() == span.len()
     }
 
     /// Takes one registration from the pages, as [`Mover::take_back`] does, but leaves them where
@@ -43,14 +43,14 @@ impl Mover {
         let State::Ready(engine) = &inner.state else {
             return;
         };
-        let Some(books) = inner.books.get_mut(&moved.home) else {
+        let Some(registry) = inner.registries.get_mut(&moved.registry_id) else {
             return;
         };
         for span in moved.parts {
-            books.extents.rest(span);
-            for idle in books.extents.idle(span) {
+            registry.extents.rest(span);
+            for idle in registry.extents.idle(span) {
                 let mut table = engine.view().table();
-                table.pieces.mark(books.store.id(), idle, true);
+                table.pieces.mark(registry.store.id(), idle, true);
             }
         }
         inner.close_empty();
@@ -59,8 +59,8 @@ impl Mover {
     /// Takes back what is idle in a store, as far as nobody else refers to its pages now.
     pub fn reclaim(&self, store: &Store) {
         let inner = &mut *self.lock();
-        if let Some(home) = inner.homes.get(&store.id()).copied() {
-            inner.reclaim(&[home], Span::new(0, usize::MAX));
+        if let Some(registry_id) = inner.registry_ids.get(&store.id()).copied() {
+            inner.reclaim(&[registry_id], Span::new(0, usize::MAX));
         }
         inner.close_empty();
     }
@@ -79,8 +79,8 @@ impl Inner {
         let State::Ready(engine) = &self.state else {
             return;
         };
-        for books in self.books.values_mut() {
-            forget_unmapped(engine, books);
+        for registry in self.registries.values_mut() {
+            forget_unmapped(engine, registry);
         }
         self.close_empty();
     }
@@ -95,65 +95,65 @@ impl Inner {
             pieces.within(span).filter(|p| p.idle).for_each(add);
         });
         for piece in there {
-            let home = self.homes.get(&piece.store).copied();
-            if let Some(home) = home {
-                self.reclaim(&[home], piece.offsets());
+            let registry_id = self.registry_ids.get(&piece.store).copied();
+            if let Some(registry_id) = registry_id {
+                self.reclaim(&[registry_id], piece.offsets());
             }
         }
-        let homes: Vec<u64> = self.books.keys().copied().collect();
-        self.reclaim(&homes, span);
+        let registry_ids: Vec<u64> = self.registries.keys().copied().collect();
+        self.reclaim(&registry_ids, span);
         self.close_empty();
     }
 
     /// Takes back all idle pages.
     pub(super) fn reclaim_all(&mut self) {
-        let homes: Vec<u64> = self.books.keys().copied().collect();
-        self.reclaim(&homes, Span::new(0, usize::MAX));
+        let registry_ids: Vec<u64> = self.registries.keys().copied().collect();
+        self.reclaim(&registry_ids, Span::new(0, usize::MAX));
         self.close_empty();
     }
 
     /// Takes back what is idle at these offsets of some stores.
-    fn reclaim(&mut self, homes: &[u64], offsets: Span) {
+    fn reclaim(&mut self, registry_ids: &[u64], offsets: Span) {
         let State::Ready(engine) = &self.state else {
             return;
         };
         let status = Status::read();
-        for home in homes {
-            let Some(books) = self.books.get_mut(home) else {
+        for registry_id in registry_ids {
+            let Some(registry) = self.registries.get_mut(registry_id) else {
                 continue;
             };
-            for idle in books.extents.take_idle(offsets) {
-                let (kept, _) = bring_back(engine, &books.store, idle, &status);
-                for Freed { span, husk } in kept {
-                    books.extents.insert_idle(Freed { span, husk });
+            for idle in registry.extents.take_idle(offsets) {
+                let (kept, _) = bring_back(engine, &registry.store, idle, &status);
+                for Freed { span, emptied } in kept {
+                    registry.extents.insert_idle(Freed { span, emptied });
                 }
             }
         }
     }
 }
 
-/// Takes idle pages that are mapped nowhere any more off the books.
-fn forget_unmapped(engine: &Backend, books: &mut Books) {
+/// Takes idle pages that are mapped nowhere any more off the registry.
+fn forget_unmapped(engine: &Backend, registry: &mut Registry) {
     let everywhere = Span::new(0, usize::MAX);
-    for idle in books.extents.take_idle(everywhere) {
+    for idle in registry.extents.take_idle(everywhere) {
         let shown = engine.view().collect(|pieces, add| {
-            pieces.showing(books.store.id(), idle.span).for_each(add);
+            pieces.showing(registry.store.id(), idle.span).for_each(add);
         });
         let gone = shown.iter().fold(vec![idle.span], |gone, piece| {
             without(&gone, piece.offsets())
         });
-        let at = |span: Span| idle.husk + (span.start - idle.span.start);
+        let at = |span: Span| idle.emptied + (span.start - idle.span.start);
         for span in &gone {
             // SAFETY: the mover's own, and of no use any more.
             unsafe { crate::sys::unmap(span.at(at(*span))) };
-            let _ = books.store.punch(*span);
+            let _ = registry.store.punch(*span);
         }
         let left = gone
             .iter()
             .fold(vec![idle.span], |left, gone| without(&left, *gone));
         for span in left {
-            let husk = at(span);
-            books.extents.insert_idle(Freed { span, husk });
+            let emptied = at(span);
+            registry.extents.insert_idle(Freed { span, emptied });
         }
     }
 }

@@ -172,9 +172,9 @@ impl Connection {
         }
     }
 
-    /// The peer's host says that nobody has the port, and has quoted a message of ours: whoever
-    /// can't read the way can't forge that. What else the network reports changes nothing
-    /// (RFC 5927): routes come and go.
+    /// The peer's host says that nobody has the port, and has quoted a message of ours: an attacker
+    /// that can't read the way can't forge that. What else the network reports changes nothing (RFC
+    /// 5927): routes come and go.
     pub fn handle_refused(&mut self, now: Instant) {
         match self.state {
             State::Requesting if self.remote == 0 && now < self.grace => {}

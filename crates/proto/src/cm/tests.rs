@@ -218,7 +218,7 @@ fn a_program_that_never_answers_is_given_up() {
 fn a_request_given_up_is_taken_back() {
     let mut w = World::new(PortSpace::Tcp, no_loss());
     w.until("a request", |w| w.b.is_some());
-    // It knows whom to tell once it has heard of the peer.
+    // It knows the peer to tell once it has heard of it.
     w.step();
     w.step();
     let now = w.now;

@@ -22,7 +22,7 @@ pub struct Outgoing {
     pub qkey: u32,
     /// Immediate data.
     pub imm: Option<u32>,
-    /// It is to wake who waits for solicited completions only.
+    /// It is to wake waiters for solicited completions only.
     pub solicited: bool,
     /// Bytes of payload.
     pub len: usize,
@@ -37,7 +37,7 @@ pub struct Incoming<'a> {
     pub qkey: u32,
     /// Immediate data.
     pub imm: Option<u32>,
-    /// Wakes who waits for solicited completions only.
+    /// Wakes waiters for solicited completions only.
     pub solicited: bool,
     /// What stands before the payload in the receive buffer.
     pub grh: &'a [u8; GRH_LEN],

@@ -12,7 +12,7 @@ use crate::host::{AtomicOp, MemError, Memory, Remote, Via};
 use crate::reach::{NotDone, Reach, Target};
 
 /// Bytes copied at once.
-const BRACKET: u32 = 700;
+const ACCESS_MAX: u32 = 700;
 
 /// The part of a peer's memory that is within reach, and how many accesses more.
 struct Window<'a> {
@@ -44,9 +44,9 @@ impl Reach for Window<'_> {
         part: Range<u32>,
         mut fill: impl FnMut(u32, BytesMut<'_>) -> Result<(), MemError>,
     ) -> Result<(), NotDone> {
-        for from in part.clone().step_by(BRACKET as usize) {
+        for from in part.clone().step_by(ACCESS_MAX as usize) {
             self.count()?;
-            let mut bytes = vec![0; BRACKET.min(part.end - from) as usize];
+            let mut bytes = vec![0; ACCESS_MAX.min(part.end - from) as usize];
             fill(from, BytesMut::from(&mut bytes[..])).map_err(NotDone::Local)?;
             let at = target.addr as usize + from as usize;
             self.peer.memory.borrow_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
@@ -59,10 +59,10 @@ impl Reach for Window<'_> {
         target: Target,
         mut take: impl FnMut(u32, Bytes<'_>) -> Result<(), MemError>,
     ) -> Result<(), NotDone> {
-        for from in (0..target.len).step_by(BRACKET as usize) {
+        for from in (0..target.len).step_by(ACCESS_MAX as usize) {
             self.count()?;
             let at = target.addr as usize + from as usize;
-            let len = BRACKET.min(target.len - from) as usize;
+            let len = ACCESS_MAX.min(target.len - from) as usize;
             let memory = self.peer.memory.borrow();
             take(from, Bytes::from(&memory[at..at + len])).map_err(NotDone::Local)?;
         }

@@ -54,8 +54,8 @@ impl Qp {
         }
         self.sq.withdrawing = None;
         self.finish_local(self.sq.cursor, self.sq.sent_before(), None, host);
-        if self.adrift {
-            self.go_adrift(host);
+        if self.peer_lost {
+            self.lose_peer(host);
         } else {
             self.run_local(host);
         }

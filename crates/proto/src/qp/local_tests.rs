@@ -167,7 +167,7 @@ fn what_withdraws_a_key_is_flushed_once_with_the_others() {
 }
 
 #[test]
-fn a_queue_pair_adrift_waits_for_its_key_too() {
+fn a_queue_pair_without_its_peer_waits_for_its_key_too() {
     let (mut a, _) = pair_of(Service::Uc);
     a.send(SendOp::Send, SIGNALED, &[(0, 8)]);
     a.world.in_flight = true;

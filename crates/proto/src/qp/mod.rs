@@ -106,7 +106,7 @@ pub struct Qp {
     handed: u64,
     placed: u64,
     /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
-    adrift: bool,
+    peer_lost: bool,
     /// It went from RTR to the error state because its peer ended: the program, which is about to
     /// make it ready to send, is not to be refused that.
     fell: bool,
@@ -140,7 +140,7 @@ impl Qp {
             behind: 0,
             handed: 0,
             placed: 0,
-            adrift: false,
+            peer_lost: false,
             fell: false,
             vendor_err: 0,
         }
@@ -173,7 +173,7 @@ impl Qp {
         }
     }
 
-    /// As whose peer, or by whom, memory is reached.
+    /// The queue pair whose peer reaches memory, or that reaches it.
     #[inline]
     pub(super) fn via(&self) -> Via {
         Via {
@@ -192,7 +192,7 @@ impl Qp {
     pub fn expects_peer(&self) -> bool {
         match self.attr.state {
             QpState::Rtr | QpState::Rts | QpState::Sqd => {
-                // Who listens for what may never come need not know.
+                // A side that listens for what may never come need not know.
                 let listens =
                     self.config.service == Service::Rc && (self.config.srq || !self.rq.is_empty());
                 listens || self.sq.in_flight()
@@ -235,8 +235,8 @@ impl Qp {
         self.sq.push(wr, len);
         if matches!(self.attr.state, QpState::Err | QpState::Sqe) {
             self.flush_sends(host);
-        } else if self.adrift {
-            self.go_adrift(host);
+        } else if self.peer_lost {
+            self.lose_peer(host);
         } else {
             self.run_local(host);
         }

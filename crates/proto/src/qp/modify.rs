@@ -212,7 +212,7 @@ impl Qp {
         self.sq.reset();
         self.rq.clear();
         self.rq_used = 0;
-        self.adrift = false;
+        self.peer_lost = false;
         self.vendor_err = 0;
         (self.handed, self.placed) = (0, 0);
         self.responder = super::Responder::default();

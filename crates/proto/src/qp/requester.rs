@@ -440,7 +440,7 @@ impl Qp {
             return;
         }
         if self.config.service == Service::Uc {
-            return self.go_adrift(host);
+            return self.lose_peer(host);
         }
         self.sq.halted = true;
         host.event(self.config.qpn, QpEvent::Fatal);

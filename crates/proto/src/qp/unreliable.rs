@@ -72,8 +72,8 @@ impl Qp {
     }
 
     /// The peer is gone: sends are complete as they are posted from now on, and go nowhere.
-    pub(super) fn go_adrift<H: Host>(&mut self, host: &mut H) {
-        self.adrift = true;
+    pub(super) fn lose_peer<H: Host>(&mut self, host: &mut H) {
+        self.peer_lost = true;
         let via = self.via();
         while let Some(wqe) = self.sq.front()
             && !(self.is_withdrawing() && self.sq.at_front())

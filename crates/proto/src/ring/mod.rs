@@ -284,7 +284,7 @@ impl Link {
     /// programs that end with sends under way rely on it. `waits`: something awaits the peer.
     /// `budget`: how long a peer is waited for that has not come yet.
     #[inline]
-    pub fn mind_silence(
+    pub fn check_silence(
         &mut self,
         waits: bool,
         budget: impl FnOnce() -> Option<Duration>,

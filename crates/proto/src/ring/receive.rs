@@ -297,7 +297,7 @@ impl Link {
     }
 
     /// Takes the acknowledgment of a peer whose process has ended, also what it had not come to
-    /// tell. One that was never sent is left to who finds the ring broken.
+    /// tell. One that was never sent is left to the check that finds the ring broken.
     pub fn take_last_ack(&mut self, shm: &mut impl Shared, ulp: &mut impl Ulp) {
         let upto = shm.last_ack();
         if upto <= self.next_request() {

@@ -14,7 +14,7 @@ pub const REPLY_PASSES: u8 = 8;
 /// How long it waits for a program that neither looks nor sends.
 pub const REPLY_DELAY: Duration = Duration::from_millis(1);
 /// How soon after an acknowledgment that left alone data shows that it had better waited. A program
-/// that spins on its memory may first have to get its processor back from who has sent it.
+/// that spins on its memory may first have to get its processor back from the sender.
 pub const JUST_MISSED: Duration = Duration::from_micros(200);
 /// Data segments that may go unacknowledged, unless the sender asks: it does so often enough for
 /// its window ([`ASKS_PER_WINDOW`]). RFC 5681 section 4.2 has 2, for senders that cannot ask.

@@ -1,9 +1,9 @@
 //! Exchange of cookies, sizes and features.
 //!
 //! Either side may begin, or both. A request tells the peer our cookie, and echoes the peer's where
-//! one has been claimed; an accept always does. Who echoes our cookie is the peer: its cookie is
-//! known from then on, and data may be sent. A cookie that came without ours is a claim. It is
-//! echoed, so that whoever made it can prove to be the peer; several claims stand side by side, and
+//! one has been claimed; an accept always does. A sender that echoes our cookie is the peer: its
+//! cookie is known from then on, and data may be sent. A cookie that came without ours is a claim.
+//! It is echoed, so that its maker can prove to be the peer; several claims stand side by side, and
 //! the first that is proved wins.
 
 use causeway_wire::trp::{FEATURE_CRC, Hello};
@@ -269,8 +269,8 @@ mod tests {
             ..request
         };
         assert_eq!(refused(&mut b, wrong), Refusal::Malformed);
-        // A forged claim is answered, which is of no use to who cannot read the answer, and does
-        // not stand in the way of the true one.
+        // A forged claim is answered, which is of no use to an attacker that cannot read the
+        // answer, and does not stand in the way of the true one.
         let forged = Hello {
             cookie: 0xE,
             ..request

@@ -101,7 +101,7 @@ impl Connection {
     }
 
     /// A shutdown is believed if it bears our cookie (the peer says so), or the peer's (a reset:
-    /// whoever sent it has received what we sent).
+    /// its sender has received what we sent).
     fn check_shutdown(&self, datagram: &[u8], common: &Common) -> Result<(), DropReason> {
         if common.dst_qpn != self.config.local_qpn || common.src_qpn != self.config.remote_qpn {
             return Err(DropReason::QueuePair);

@@ -371,8 +371,8 @@ impl Connection {
         out: &mut [u8],
     ) -> Option<Transmit> {
         let total = HEADER_LEN + len;
-        // Who has its acknowledgment looks at its memory alone, and no longer at its port: a reply
-        // of many segments brings it with the last one.
+        // A side that has its acknowledgment looks at its memory alone, and no longer at its port:
+        // a reply of many segments brings it with the last one.
         if meta.last || probe || !self.rx.acks.awaits_reply() {
             self.tell();
         }

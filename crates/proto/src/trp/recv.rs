@@ -190,7 +190,7 @@ impl ReceiveSpace {
         n
     }
 
-    /// Whether the books agree with what they count, and the limits are kept.
+    /// Whether the accounts agree with what they count, and the limits are kept.
     ///
     /// # Panics
     /// If not.

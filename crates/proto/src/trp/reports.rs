@@ -3,7 +3,8 @@
 //! Anybody can send a report under an address of its own. One that quotes our cookie comes from
 //! where our datagrams pass, as our own host's does; any other may be forged, or come from a router
 //! that quotes eight bytes only. Reports that a host or a network can't be reached are true one
-//! moment and false the next (RFC 5927 section 5.2): the retry budget decides, whoever sent them.
+//! moment and false the next (RFC 5927 section 5.2): the retry budget decides, wherever they come
+//! from.
 
 use causeway_wire::quote::names;
 

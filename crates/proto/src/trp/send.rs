@@ -312,7 +312,7 @@ impl SendSpace {
         self.lost_hint = self.lost_hint.min(seq.max(self.una));
     }
 
-    /// Whether the books agree with what they count.
+    /// Whether the accounts agree with what they count.
     ///
     /// # Panics
     /// If not.

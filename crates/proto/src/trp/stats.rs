@@ -19,7 +19,7 @@ pub enum DropReason {
     /// CRC missing or wrong.
     #[error("wrong CRC")]
     Crc,
-    /// Data before the handshake told who sends it.
+    /// Data before the handshake had proved its sender.
     #[error("not connected yet")]
     NotConnected,
     /// A handshake with another first PSN than ours.

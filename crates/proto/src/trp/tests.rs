@@ -392,7 +392,7 @@ fn act(conn: &mut Connection, ulp: &mut Naive, now: &mut Instant, step: &Step) {
     }
 }
 
-/// Nothing the peer says makes the books disagree, or the connection hold more than it may.
+/// Nothing the peer says makes the accounts disagree, or the connection hold more than it may.
 fn check(conn: &Connection) {
     for space in &conn.tx.spaces {
         space.check();

@@ -30,7 +30,7 @@ impl Connection {
         if (notice.dst_qpn, notice.src_qpn) != (local, remote) {
             return DropReason::QueuePair;
         }
-        // Who has proved to be the peer speaks our version.
+        // A side that has proved to be the peer speaks our version.
         if notice.cookie != self.config.cookie || self.handshake.peer().is_some() {
             return DropReason::Cookie;
         }
@@ -41,7 +41,7 @@ impl Connection {
         DropReason::Version(notice.speaks)
     }
 
-    /// The notice that is owed to whoever sent a request of another version.
+    /// The notice that is owed to the sender of a request of another version.
     pub(super) fn transmit_notice(&mut self, out: &mut [u8]) -> Option<Transmit> {
         let notice = self.notice_due.take()?;
         let len = notice.emit(out, crc)?;

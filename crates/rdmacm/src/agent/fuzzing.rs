@@ -146,7 +146,7 @@ impl Bench {
             2 | 3 => self.request(script),
             4 | 5 => self.message(script),
             6 => self.ask_listener(script),
-            7 => self.crowd(script),
+            7 => self.many_at_once(script),
             8 | 9 => self.program(script),
             10 => self.adopt(script),
             11 => self.abandon(script),
@@ -309,7 +309,7 @@ impl Bench {
     }
 
     /// Many requests, of names that were never seen.
-    fn crowd(&mut self, script: &mut Script<'_>) {
+    fn many_at_once(&mut self, script: &mut Script<'_>) {
         let (from, count) = (peer(script), script.byte().unwrap_or(0));
         let Some(&listener) = self.listeners.first() else {
             return;

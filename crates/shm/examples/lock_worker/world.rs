@@ -1,6 +1,6 @@
 //! The shared block, the life table, and processes made by fork(2).
 
-use causeway_shm::life::{Life, LifeBook};
+use causeway_shm::life::{Life, LifeWriter};
 use causeway_shm::lock::{Barrier, Condvar, Deadline, Locker, Memory, Mutex, RwLock, Semaphore};
 use causeway_shm::{LifeTable, Segment, layout};
 use std::sync::Arc;
@@ -147,7 +147,7 @@ pub struct Child {
 /// The keeper's part. It reaches no fault point before its children exist.
 pub struct World {
     table: Arc<Segment>,
-    pub book: LifeBook,
+    pub writer: LifeWriter,
     pub view: View,
 }
 
@@ -162,7 +162,7 @@ impl World {
         RwLock::init(&view.memory, RWLOCK).expect("room");
         Barrier::init(&view.memory, BARRIER, PARTIES).expect("room");
         World {
-            book: LifeBook::format(Arc::clone(&table)).expect("a table"),
+            writer: LifeWriter::format(Arc::clone(&table)).expect("a table"),
             table,
             view,
         }
@@ -171,7 +171,7 @@ impl World {
     /// A new process, with its own mappings and a life, which runs `what` and ends. `fault` is its
     /// `CAUSEWAY_FAULT`.
     pub fn spawn(&self, life: Life, fault: &str, what: impl FnOnce(&View, &Locker, u16)) -> Child {
-        self.book.begin(life);
+        self.writer.begin(life);
         let keeper = std::process::id();
         // SAFETY: this process has one thread; the child only runs what is here and `_exit`s.
         let pid = unsafe { libc::fork() };
@@ -206,8 +206,8 @@ impl World {
 
     /// The broker has heard that a process is dead.
     pub fn bury(&self, child: Child) {
-        self.book.end(child.life);
-        self.book.announce();
+        self.writer.end(child.life);
+        self.writer.announce();
     }
 
     /// All are to end, and end well. Their deaths are announced.

@@ -45,7 +45,7 @@ impl<'m> Records<'m> {
     }
 
     /// Where a process looks first: neighbours in the life table begin on different lines.
-    fn home(life: Life) -> usize {
+    fn first_record(life: Life) -> usize {
         let index = usize::from(life.index);
         if MODEL {
             index % RECORDS
@@ -87,7 +87,7 @@ impl<'m> Records<'m> {
     fn try_enter(self, who: &Locker) -> Result<bool, LockError> {
         let me = who.life();
         for offset in 0..RECORDS {
-            let word = self.word(Self::home(me) + offset);
+            let word = self.word(Self::first_record(me) + offset);
             let mut seen = word.load(Ordering::Relaxed);
             // Others of this process enter and leave meanwhile.
             for _ in 0..RETRIES {
@@ -111,7 +111,7 @@ impl<'m> Records<'m> {
     pub(crate) fn leave(self, who: &Locker) -> bool {
         let me = who.life();
         for offset in 0..RECORDS {
-            let word = self.word(Self::home(me) + offset);
+            let word = self.word(Self::first_record(me) + offset);
             let mut seen = word.load(Ordering::Relaxed);
             for _ in 0..RETRIES {
                 if entries(seen) == 0 || named(seen) != me {

@@ -1,8 +1,9 @@
 //! What lets one side access the other's memory itself, without its doing.
 //!
 //! The *owner* of memory says in its grant word what the peer's queue pair may do, and in its table
-//! of memory regions ([`crate::MrTable`]) where they are. The peer accesses them in *brackets*: it
-//! names the region in its in-flight word, checks grant and entry, copies, and clears the word.
+//! of memory regions ([`crate::MrTable`]) where they are. The peer accesses them in pieces; for
+//! each *access* it names the region in its in-flight word, checks grant and entry, copies, and
+//! clears the word.
 //!
 //! # No access outlives a region
 //!
@@ -11,7 +12,7 @@
 //! are sequentially consistent: so either the peer finds the entry gone before it copies, or the
 //! owner sees it in flight and waits. A peer that is in flight for too long, because it was
 //! stopped, is *evicted*: told for good, in the grant word, that the owner no longer waits. It
-//! looks for that after each bracket, when its in-flight word is clear: an access that ended too
+//! looks for that after each access, when its in-flight word is clear: an access that ended too
 //! late is never reported as done.
 
 use super::{Ring, Side};
@@ -67,9 +68,9 @@ impl Grant {
     }
 }
 
-/// Where a ring has the two words that a bracket begins and ends by.
+/// Where a ring has the two words that an access begins and ends by.
 #[derive(Debug)]
-pub(super) struct Bracket {
+pub(super) struct AccessWords {
     /// This side's word for the key under way, and the peer's for what it grants.
     in_flight: *const AtomicU64,
     granted: *const AtomicU64,
@@ -78,14 +79,14 @@ pub(super) struct Bracket {
 }
 
 // SAFETY: the pointers lead to atomics in the segment that it owns a share of.
-unsafe impl Send for Bracket {}
+unsafe impl Send for AccessWords {}
 // SAFETY: as above.
-unsafe impl Sync for Bracket {}
+unsafe impl Sync for AccessWords {}
 
-impl Bracket {
-    /// The words of this side's brackets.
-    pub fn new(mem: &Region, side: Side) -> Bracket {
-        Bracket {
+impl AccessWords {
+    /// The words of this side's accesses.
+    pub fn new(mem: &Region, side: Side) -> AccessWords {
+        AccessWords {
             in_flight: mem.word(side.words() + l::IN_FLIGHT),
             granted: mem.word(side.other().words() + l::GRANT),
             _mem: mem.clone(),
@@ -159,11 +160,11 @@ impl Ring {
         self.peers(l::IN_FLIGHT).load(Ordering::SeqCst)
     }
 
-    /// Peer: begins a bracket, an access to the region `key`, and returns what is granted. To be
+    /// Peer: begins an access to the region `key`, and returns what is granted. To be
     /// followed by a look at the region's entry, and in any case by [`Ring::leave`].
     #[inline(always)]
     pub fn enter(&self, key: u32) -> Grant {
-        let (in_flight, granted) = self.bracket.words();
+        let (in_flight, granted) = self.access.words();
         in_flight.swap(u64::from(key), Ordering::SeqCst);
         model_fence();
         causeway_fault::point("direct.entered");
@@ -177,12 +178,12 @@ impl Ring {
         Grant(self.peers(l::GRANT).load(Ordering::Acquire))
     }
 
-    /// Peer: ends a bracket. Returns false if the owner did not wait for it: then nothing is known
+    /// Peer: ends an access. Returns false if the owner did not wait for it: then nothing is known
     /// about the bytes accessed, and the queue pair cannot go on.
     #[inline(always)]
     #[must_use]
     pub fn leave(&self) -> bool {
-        let (in_flight, granted) = self.bracket.words();
+        let (in_flight, granted) = self.access.words();
         causeway_fault::point("direct.copied");
         in_flight.swap(0, Ordering::SeqCst);
         model_fence();

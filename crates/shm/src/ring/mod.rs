@@ -28,8 +28,8 @@
 //! Each side has a word that says what it wants to be *told* of. Hot: nothing, it polls this ring,
 //! and only if its endpoint sleeps must it be woken. Otherwise a set of events, for which the other
 //! side sets the ring's bit in the inbox ([`mod@crate::notify`]). A side that goes from hot to cold
-//! uses [`Ring::cool`], which looks again after the word is visible: so either the other side sees
-//! the word, or this one sees the event.
+//! uses [`Ring::set_cold`], which looks again after the word is visible: so either the other side
+//! sees the word, or this one sees the event.
 
 mod consumer;
 mod direct;
@@ -41,7 +41,7 @@ mod record;
 mod reuse;
 
 pub use consumer::{Consumer, Record, ShortRecord};
-use direct::Bracket;
+use direct::AccessWords;
 pub use direct::{Grant, Watch};
 #[cfg(not(any(loom, shuttle)))]
 pub use probe::{Probe, Seen};
@@ -149,7 +149,7 @@ pub struct Ring {
     mem: Region,
     /// The words that every message touches.
     spots: Spots<4>,
-    bracket: Bracket,
+    access: AccessWords,
     side: Side,
     /// Newest acknowledgment stored in the shared word.
     ack_word: u64,
@@ -236,7 +236,7 @@ impl Ring {
                     side.other().words() + l::ATTENTION,
                 ],
             ),
-            bracket: Bracket::new(&mem, side),
+            access: AccessWords::new(&mem, side),
             mem,
             side,
             ack_word: 0,
@@ -347,7 +347,7 @@ impl Ring {
     }
 
     /// Says that this side polls the ring from now on.
-    pub fn heat(&mut self) {
+    pub fn set_hot(&mut self) {
         if self.attention != Attention::HOT {
             self.attention = Attention::HOT;
             self.own(l::ATTENTION).store(0, Ordering::Relaxed);
@@ -361,7 +361,7 @@ impl Ring {
     ///
     /// # Errors
     /// [`Corrupt`] if the peer broke the ring.
-    pub fn cool(&mut self, events: Attention) -> Result<bool, Corrupt> {
+    pub fn set_cold(&mut self, events: Attention) -> Result<bool, Corrupt> {
         let events = events.and(Attention::DATA);
         self.own(l::ATTENTION).store(events.0, Ordering::Relaxed);
         self.attention = events;
@@ -375,7 +375,7 @@ impl Ring {
             || (events.meets(Attention::ROOM) && self.tx.room_grew()?);
         self.flags_seen = flags;
         if news {
-            self.heat();
+            self.set_hot();
         }
         Ok(!news)
     }

@@ -108,7 +108,7 @@ impl Producer {
             return Err(Corrupt);
         }
         if l::record_size(max) <= LAP_RECORD {
-            self.mind_lap()?;
+            self.check_lap()?;
         }
         // The line with the reader's index moves only if the copy of it says that the room is
         // short.
@@ -194,7 +194,7 @@ impl Producer {
         if self.broken {
             return Err(Corrupt);
         }
-        self.mind_lap()?;
+        self.check_lap()?;
         if self.room() < l::CELL {
             self.refresh()?;
         }
@@ -258,7 +258,7 @@ impl Producer {
 
     /// Before a short record: far enough into the circle it begins again.
     #[inline(always)]
-    fn mind_lap(&mut self) -> Result<(), Corrupt> {
+    fn check_lap(&mut self) -> Result<(), Corrupt> {
         let beyond = self.offset(self.tail) >= LAP;
         if beyond && !self.lapping && self.tail / LAP_STEP != self.lap_tried {
             self.try_lap()?;

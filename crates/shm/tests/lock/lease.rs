@@ -36,7 +36,7 @@ impl Liveness for Oracle {
 fn asking(world: &World, index: u16, dead: &Locker) -> (Locker, Arc<AtomicU32>) {
     let me = world.process(index).life();
     let asked = Arc::new(AtomicU32::new(0));
-    let table = world.book.table();
+    let table = world.writer.table();
     let oracle = Oracle {
         table: table.clone(),
         dead: dead.life(),

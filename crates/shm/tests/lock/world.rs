@@ -1,6 +1,6 @@
 //! A block of shared memory, a life table, and processes that live in threads.
 
-use causeway_shm::life::{Life, LifeBook};
+use causeway_shm::life::{Life, LifeWriter};
 use causeway_shm::lock::{Deadline, Locker, Memory};
 use causeway_shm::{Segment, layout};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub const SHORT: Duration = Duration::from_millis(20);
 
 /// The broker's part, and the block.
 pub struct World {
-    pub book: LifeBook,
+    pub writer: LifeWriter,
     pub memory: Memory,
     pub segment: Arc<Segment>,
 }
@@ -25,7 +25,7 @@ impl World {
         let table = Arc::new(Segment::create("t", layout::LIFE_BYTES).unwrap());
         let segment = Arc::new(Segment::create("t", BLOCK).unwrap());
         World {
-            book: LifeBook::format(table).unwrap(),
+            writer: LifeWriter::format(table).unwrap(),
             memory: Memory::new(Arc::clone(&segment)),
             segment,
         }
@@ -37,14 +37,14 @@ impl World {
             index,
             generation: 1,
         };
-        self.book.begin(life);
-        Locker::on_host(life, &self.book.table())
+        self.writer.begin(life);
+        Locker::on_host(life, &self.writer.table())
     }
 
     /// It dies.
     pub fn kill(&self, who: &Locker) {
-        self.book.end(who.life());
-        self.book.announce();
+        self.writer.end(who.life());
+        self.writer.announce();
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::checker::sync::atomic::{AtomicU64, Ordering};
 use crate::checker::sync::{Arc, Condvar, Mutex};
 use crate::checker::thread::{self, JoinHandle};
-use causeway_shm::life::{Life, LifeBook};
+use causeway_shm::life::{Life, LifeWriter};
 use causeway_shm::lock::{Deadline, Locker, Memory, Sleep};
 use causeway_shm::{Segment, layout};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -46,7 +46,7 @@ impl Kernel {
 #[derive(Clone)]
 pub struct Bed {
     pub memory: Memory,
-    book: std::sync::Arc<LifeBook>,
+    writer: std::sync::Arc<LifeWriter>,
     kernel: Arc<Kernel>,
 }
 
@@ -64,7 +64,7 @@ impl Sleep for Mortal {
         let kernel = &self.bed.kernel;
         let mut sleepers = kernel.sleepers.lock().unwrap();
         if word.load(Ordering::SeqCst) as u32 != expected
-            || self.bed.book.table().deaths() != deaths
+            || self.bed.writer.table().deaths() != deaths
         {
             return;
         }
@@ -110,25 +110,25 @@ impl Bed {
         let table = Arc::new(Segment::create("t", layout::LIFE_BYTES).unwrap());
         Bed {
             memory: Memory::new(Arc::new(Segment::create("t", BLOCK).unwrap())),
-            book: std::sync::Arc::new(LifeBook::format(table).unwrap()),
+            writer: std::sync::Arc::new(LifeWriter::format(table).unwrap()),
             kernel: Arc::default(),
         }
     }
 
     fn process(&self, index: u16, step: &'static str) -> Locker {
-        self.book.begin(life(index));
+        self.writer.begin(life(index));
         let sleep = std::sync::Arc::new(Mortal {
             bed: self.clone(),
             step,
         });
-        let table = std::sync::Arc::new(self.book.table());
+        let table = std::sync::Arc::new(self.writer.table());
         Locker::new(life(index), table, sleep).in_thread(u32::from(index) + 1)
     }
 
     /// The broker hears of a death.
     pub fn kill(&self, index: u16) {
-        self.book.end(life(index));
-        self.book.announce();
+        self.writer.end(life(index));
+        self.writer.announce();
         // All sleepers sleep on the deaths word.
         self.kernel.wake(u32::MAX, |_| true);
     }

@@ -124,7 +124,7 @@ impl Carrier {
             sent = true;
         }
         if self.out.is_empty() && !self.has_more(ulp) {
-            self.mind_end(socket, ulp);
+            self.check_end(socket, ulp);
         }
         received || sent
     }
@@ -340,7 +340,7 @@ impl Carrier {
     }
 
     /// Ends what there is to end when everything has been written.
-    fn mind_end(&mut self, socket: &mut Socket, ulp: &mut impl Ulp) {
+    fn check_end(&mut self, socket: &mut Socket, ulp: &mut impl Ulp) {
         if self.ended && ulp.expects_answer() && !ulp.is_failed() {
             ulp.lost();
         }

@@ -1,0 +1,602 @@
+//! A biased lock: taking it again is cheap for the thread that took it last.
+//!
+//! Most programs post and poll from one thread, and the helper thread looks only now and then. To
+//! take and to give back a lock costs such a program two locked instructions for each call, which
+//! also have all stores before them finish: as much as the rest of a short call. So a thread that
+//! has taken the lock many times in a row is given the *bias*: from then on it takes it by plain
+//! stores and loads. Who else wants it withdraws the bias first, which costs a system call; with
+//! each withdrawal the bias is harder to earn.
+//!
+//! # Why two threads are never inside
+//!
+//! The thread with the bias stores that it is inside, and then loads whether it still has the bias.
+//! Who withdraws the bias stores that, calls `membarrier(2)`, and then loads whether the other is
+//! inside. The system call has every running thread of the process pass a full barrier: before it,
+//! the thread with the bias has made its store, which is seen; or after it, and then it sees that
+//! the bias is gone, and takes the ordinary lock. Each grant to another thread has a word of its
+//! own for "inside", so that a late store of a thread that had the bias once harms nobody.
+//!
+//! # The model
+//!
+//! `tests/loom.rs` runs this code in every interleaving of small scenarios, and in every reordering
+//! that the memory model allows. Loom has no system calls: in a model both sides execute a full
+//! barrier, `fence(SeqCst)`. That is no more than they have in a program: `membarrier(2)` gives a
+//! table of the pairs of barriers that order accesses, where a compiler's barrier and a
+//! `membarrier` order them as two full barriers do ("O"). What the table denies ("X"), and two full
+//! barriers in a model order nevertheless, is a pair of two compiler's barriers: those of two
+//! threads that had the bias one after the other. Nothing rests on it: before its barrier each
+//! stores but its own "inside", which the other never looks at there, and between the two there was
+//! a withdrawal, whose `membarrier` is paired with each of them.
+
+mod sync;
+
+#[cfg(not(loom))]
+use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex as Raw};
+
+#[cfg(not(loom))]
+pub use sync::allow;
+use sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, RawMutex, token};
+
+/// Data behind such a lock.
+#[cfg(not(loom))]
+pub type BiasedLock<T> = Mutex<RawBiasedLock, T>;
+/// Its guard.
+#[cfg(not(loom))]
+pub type BiasedGuard<'a, T> = MutexGuard<'a, RawBiasedLock, T>;
+
+/// Its guard in the hands of a thread that it is biased to ([`hurry`]).
+#[cfg(not(loom))]
+pub struct Hurried<'a, T> {
+    lock: &'a BiasedLock<T>,
+    grant: usize,
+    /// It is given back by the thread that took it.
+    _here: std::marker::PhantomData<*const ()>,
+}
+
+/// Takes the lock if it is biased to the calling thread, and only then. It calls nothing, and
+/// neither does the guard's end: who has to keep nothing for a call saves no registers.
+#[cfg(not(loom))]
+#[inline(always)]
+pub fn hurry<T>(lock: &BiasedLock<T>) -> Option<Hurried<'_, T>> {
+    // SAFETY: what is taken is given back by the guard.
+    let grant = unsafe { lock.raw() }.hurry()?;
+    Some(Hurried {
+        lock,
+        grant,
+        _here: std::marker::PhantomData,
+    })
+}
+
+#[cfg(not(loom))]
+impl<T> std::ops::Deref for Hurried<'_, T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the guard has the lock.
+        unsafe { &*self.lock.data_ptr() }
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> std::ops::DerefMut for Hurried<'_, T> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut T {
+        // SAFETY: the guard has the lock, and is borrowed alone.
+        unsafe { &mut *self.lock.data_ptr() }
+    }
+}
+
+#[cfg(not(loom))]
+impl<T> Drop for Hurried<'_, T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: taken so by this thread, which the guard does not leave.
+        unsafe { self.lock.raw().give_back_by(self.grant) };
+    }
+}
+
+/// Times in a row that a thread takes the lock before it has the bias, at first and at most.
+#[cfg(not(loom))]
+const STREAK_FIRST: u32 = if cfg!(test) { 1 << 6 } else { 1 << 9 };
+const STREAK_LAST: u32 = if cfg!(loom) {
+    2
+} else if cfg!(test) {
+    1 << 6
+} else {
+    1 << 16
+};
+/// Looks of a thread that waits for the lock before it sleeps: some 30 µs.
+const WAIT_LOOKS: u32 = if cfg!(loom) { 2 } else { 1000 };
+/// Looks of a thread that has given the lock back, whether one that waits has taken it: a
+/// microsecond, in which a thread that runs takes it, and one that does not run costs no more.
+const POLITE_LOOKS: u32 = if cfg!(loom) { 1 } else { 24 };
+/// Looks for a moment in which nobody has the lock, before it is taken instead.
+const LOOKS_MAX: u32 = if cfg!(loom) { 3 } else { 256 };
+/// Threads that have the bias in the life of a lock.
+const GRANTS: usize = if cfg!(loom) { 4 } else { 8 };
+/// Low bits of a token, where the grant's number stands. No two threads have tokens that differ in
+/// these alone.
+const GRANT_MASK: usize = GRANTS - 1;
+
+/// The raw lock.
+#[repr(align(64))]
+pub struct RawBiasedLock {
+    /// The token of the thread with the bias and the number of its grant; 0: none.
+    biased_to: AtomicUsize,
+    /// By grant: its thread is inside, or about to look whether it may be.
+    inside: [AtomicBool; GRANTS],
+    /// How the lock is held: by a grant (its number and 1), or by `ordinary` (0). Written by who
+    /// holds it.
+    held_by: AtomicU8,
+    ordinary: RawMutex,
+    /// Threads that wait for it.
+    waiting: AtomicU32,
+    /// The rest changes under `ordinary`. Who took that last, and how often in a row.
+    last: AtomicUsize,
+    streak: AtomicU32,
+    /// How often it takes to get the bias.
+    needed: AtomicU32,
+    /// The thread of the newest grant, and the number of grants.
+    owner: AtomicUsize,
+    grants: AtomicUsize,
+}
+
+/// A lock that nobody has taken. A macro, since loom's atomics can't be made in a constant.
+macro_rules! untaken {
+    ($needed:expr) => {
+        RawBiasedLock {
+            biased_to: AtomicUsize::new(0),
+            inside: sync::flags(),
+            held_by: AtomicU8::new(0),
+            ordinary: sync::ordinary(),
+            waiting: AtomicU32::new(0),
+            last: AtomicUsize::new(0),
+            streak: AtomicU32::new(0),
+            needed: AtomicU32::new($needed),
+            owner: AtomicUsize::new(0),
+            grants: AtomicUsize::new(0),
+        }
+    };
+}
+
+impl RawBiasedLock {
+    /// Takes the lock where `word`, just read, is biased to this thread. It does not say how it is
+    /// held.
+    #[inline(always)]
+    fn enter(&self, word: usize) -> bool {
+        let grant = word & GRANT_MASK;
+        let inside = &self.inside[grant];
+        inside.store(true, Ordering::Relaxed);
+        // The other half of the barrier is `withdraw`'s.
+        sync::light_barrier();
+        if self.biased_to.load(Ordering::Acquire) != word {
+            inside.store(false, Ordering::Release);
+            return false;
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn enter_if_biased(&self) -> bool {
+        let Some(grant) = self.hurry() else {
+            return false;
+        };
+        self.held_by.store(grant as u8 + 1, Ordering::Relaxed);
+        true
+    }
+
+    /// Takes the lock if it is biased to this thread, and only then: the number of its grant, by
+    /// which [`RawBiasedLock::give_back_by`] gives it back. It calls nothing.
+    #[inline(always)]
+    pub fn hurry(&self) -> Option<usize> {
+        let word = self.biased_to.load(Ordering::Relaxed);
+        let biased = word & !GRANT_MASK == token() & !GRANT_MASK && self.enter(word);
+        biased.then_some(word & GRANT_MASK)
+    }
+
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// The calling thread has taken it by [`RawBiasedLock::hurry`], which returned this.
+    #[inline(always)]
+    pub unsafe fn give_back_by(&self, grant: usize) {
+        self.inside[grant & GRANT_MASK].store(false, Ordering::Release);
+    }
+
+    /// Takes the ordinary lock. A thread that waits looks on for a while before it sleeps, and says
+    /// that it waits, so that a thread which takes the lock again and again lets it go first.
+    fn lock_ordinary(&self) {
+        if self.ordinary.try_lock() {
+            return;
+        }
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let mut looks = 0;
+        while !self.ordinary.try_lock() {
+            looks += 1;
+            if looks == WAIT_LOOKS {
+                self.ordinary.lock();
+                break;
+            }
+            sync::await_turn(looks);
+        }
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn lock_slowly(&self) {
+        self.lock_ordinary();
+        let word = self.biased_to.load(Ordering::Relaxed);
+        if word == 0 {
+            return self.note_taken();
+        }
+        if word & !GRANT_MASK == token() & !GRANT_MASK {
+            return self.hold_by(word);
+        }
+        let inside = self.withdraw(word);
+        let mut looks = 0;
+        while inside.load(Ordering::Acquire) {
+            looks += 1;
+            sync::pause(looks);
+        }
+        self.note_taken();
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn try_slowly(&self) -> bool {
+        if !self.ordinary.try_lock() {
+            return false;
+        }
+        let word = self.biased_to.load(Ordering::Relaxed);
+        if word == 0 {
+            self.note_taken();
+            return true;
+        }
+        if word & !GRANT_MASK == token() & !GRANT_MASK {
+            self.hold_by(word);
+            return true;
+        }
+        let inside = &self.inside[word & GRANT_MASK];
+        if !inside.load(Ordering::Relaxed) && !self.withdraw(word).load(Ordering::Acquire) {
+            self.note_taken();
+            return true;
+        }
+        // Nothing was taken from it.
+        self.biased_to.store(word, Ordering::Release);
+        // SAFETY: locked above.
+        unsafe { self.ordinary.unlock() };
+        false
+    }
+
+    /// Nobody has the bias any more. Returns the word that says whether who was is inside, still.
+    fn withdraw(&self, word: usize) -> &AtomicBool {
+        self.biased_to.store(0, Ordering::SeqCst);
+        sync::heavy_barrier();
+        &self.inside[word & GRANT_MASK]
+    }
+
+    /// The ordinary lock is taken: is it time to give the bias to its holder?
+    fn note_taken(&self) {
+        let me = token() & !GRANT_MASK;
+        if self.last.swap(me, Ordering::Relaxed) != me {
+            self.streak.store(0, Ordering::Relaxed);
+        }
+        let streak = self.streak.load(Ordering::Relaxed) + 1;
+        self.streak.store(streak, Ordering::Relaxed);
+        self.held_by.store(0, Ordering::Relaxed);
+        let needed = self.needed.load(Ordering::Relaxed);
+        if streak < needed || !sync::allowed() {
+            return;
+        }
+        self.streak.store(0, Ordering::Relaxed);
+        let mut grants = self.grants.load(Ordering::Relaxed);
+        if self.owner.load(Ordering::Relaxed) != me {
+            if grants == GRANTS {
+                return;
+            }
+            grants += 1;
+            self.grants.store(grants, Ordering::Relaxed);
+            self.owner.store(me, Ordering::Relaxed);
+        }
+        let harder = needed.saturating_mul(2).min(STREAK_LAST);
+        self.needed.store(harder, Ordering::Relaxed);
+        self.hold_by(me | (grants - 1));
+    }
+
+    /// Who holds the ordinary lock has the bias, and holds the lock by that from now on.
+    fn hold_by(&self, word: usize) {
+        let grant = word & GRANT_MASK;
+        self.inside[grant].store(true, Ordering::Relaxed);
+        self.held_by.store(grant as u8 + 1, Ordering::Relaxed);
+        self.biased_to.store(word, Ordering::Release);
+        // SAFETY: the caller holds it.
+        unsafe { self.ordinary.unlock() };
+    }
+
+    /// Takes the lock.
+    #[inline(always)]
+    pub fn take(&self) {
+        if !self.enter_if_biased() {
+            self.lock_slowly();
+        }
+    }
+
+    /// Takes the lock if that is possible at once.
+    #[inline]
+    pub fn try_take(&self) -> bool {
+        self.enter_if_biased() || self.try_slowly()
+    }
+
+    /// Gives it back.
+    ///
+    /// # Safety
+    /// The calling thread has taken it.
+    #[inline(always)]
+    pub unsafe fn give_back(&self) {
+        match self.held_by.load(Ordering::Relaxed) {
+            // SAFETY: held, by the caller's promise, and not by a grant.
+            0 => unsafe { self.give_back_ordinary() },
+            grant => {
+                self.inside[usize::from(grant - 1) & GRANT_MASK].store(false, Ordering::Release)
+            }
+        }
+    }
+
+    /// # Safety
+    /// The calling thread holds the ordinary lock.
+    #[inline(never)]
+    unsafe fn give_back_ordinary(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.ordinary.unlock() };
+        if self.waiting.load(Ordering::Relaxed) > 0 {
+            self.let_go_first();
+        }
+    }
+
+    /// Another thread waits for the lock, and takes it now, or this one would be back first.
+    #[cold]
+    fn let_go_first(&self) {
+        for _ in 0..POLITE_LOOKS {
+            if self.ordinary.is_locked() || self.waiting.load(Ordering::Relaxed) == 0 {
+                return;
+            }
+            sync::pause(1);
+        }
+    }
+
+    /// Whether the calling thread has the bias.
+    #[inline(always)]
+    pub fn is_mine(&self) -> bool {
+        self.biased_to.load(Ordering::Relaxed) & !GRANT_MASK == token() & !GRANT_MASK
+    }
+
+    /// Waits until nobody has it who had it before the call: what they did then has happened
+    /// before this returns, and whoever takes it later finds what the caller had stored before.
+    /// Nobody's bias is withdrawn. The caller does not hold it.
+    ///
+    /// Whoever takes it by plain stores says that it is inside, and only then reads what the lock
+    /// guards; `heavy_barrier` orders that against the caller's stores before, and its look here.
+    pub fn await_free(&self) {
+        if !sync::allowed() {
+            self.take();
+            // SAFETY: just taken.
+            return unsafe { self.give_back() };
+        }
+        if self.enter_if_biased() {
+            // SAFETY: just taken.
+            return unsafe { self.give_back() };
+        }
+        sync::heavy_barrier();
+        for looks in 1..LOOKS_MAX {
+            if self.is_free() {
+                return;
+            }
+            sync::pause(looks);
+        }
+        // Threads take turns, so that it never seems free.
+        self.take();
+        // SAFETY: just taken.
+        unsafe { self.give_back() };
+    }
+
+    /// Whether each thread that had it a moment ago has given it back. First the ordinary lock:
+    /// its holder may become biased, and says that it is inside before it gives that back. Then
+    /// all that were ever biased: one that is inside says so, also when its bias is withdrawn.
+    fn is_free(&self) -> bool {
+        if self.ordinary.is_locked() {
+            return false;
+        }
+        sync::acquire();
+        let free = !self.inside.iter().any(|one| one.load(Ordering::Relaxed));
+        sync::acquire();
+        free
+    }
+
+    /// Whether somebody has it.
+    pub fn is_taken(&self) -> bool {
+        let word = self.biased_to.load(Ordering::Relaxed);
+        let biased = word != 0 && self.inside[word & GRANT_MASK].load(Ordering::Relaxed);
+        biased || self.ordinary.is_locked()
+    }
+}
+
+// SAFETY: at most one thread holds it at a time: see the crate's page.
+#[cfg(not(loom))]
+unsafe impl Raw for RawBiasedLock {
+    #[allow(
+        clippy::declare_interior_mutable_const,
+        reason = "what the trait asks for"
+    )]
+    const INIT: Self = untaken!(STREAK_FIRST);
+
+    type GuardMarker = GuardNoSend;
+
+    #[inline(always)]
+    fn lock(&self) {
+        self.take();
+    }
+
+    #[inline]
+    fn try_lock(&self) -> bool {
+        self.try_take()
+    }
+
+    #[inline(always)]
+    unsafe fn unlock(&self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.give_back() }
+    }
+
+    fn is_locked(&self) -> bool {
+        self.is_taken()
+    }
+}
+
+/// What the models see of it.
+#[cfg(loom)]
+impl RawBiasedLock {
+    /// A lock whose first bias takes so many times in a row, and each later one two.
+    pub fn after(needed: u32) -> RawBiasedLock {
+        untaken!(needed)
+    }
+
+    /// Whether the calling thread has the bias.
+    pub fn is_biased_to_me(&self) -> bool {
+        self.biased_to.load(Ordering::Relaxed) & !GRANT_MASK == token()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    impl RawBiasedLock {
+        fn is_biased_to_me(&self) -> bool {
+            self.biased_to.load(Ordering::Relaxed) & !GRANT_MASK == token() & !GRANT_MASK
+        }
+    }
+
+    /// Takes it often enough to get the bias.
+    fn earn(lock: &BiasedLock<u64>) {
+        for _ in 0..=STREAK_LAST {
+            *lock.lock() += 1;
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_alone_has_the_bias_until_another_comes() {
+        allow();
+        let lock = BiasedLock::new(0);
+        earn(&lock);
+        // SAFETY: for a look only.
+        let raw = unsafe { lock.raw() };
+        assert!(raw.is_biased_to_me());
+        let guard = lock.lock();
+        std::thread::scope(|scope| {
+            assert!(raw.is_locked());
+            let refused = scope.spawn(|| lock.try_lock().is_none());
+            assert!(refused.join().unwrap());
+        });
+        assert!(raw.is_biased_to_me(), "an attempt takes nothing");
+        drop(guard);
+        assert!(!raw.is_locked());
+        std::thread::scope(|scope| _ = scope.spawn(|| *lock.lock() += 1));
+        assert!(!raw.is_biased_to_me());
+        earn(&lock);
+        assert!(raw.is_biased_to_me(), "it can be earned again");
+        assert_eq!(*lock.lock(), 2 * u64::from(STREAK_LAST + 1) + 1);
+    }
+
+    #[test]
+    fn no_more_threads_get_the_bias_than_there_are_grants() {
+        allow();
+        let lock = BiasedLock::new(0);
+        let turn = AtomicUsize::new(0);
+        let until = |count| {
+            while turn.load(Ordering::Acquire) < count {
+                std::thread::yield_now();
+            }
+        };
+        std::thread::scope(|scope| {
+            for number in 0..=GRANTS {
+                let (lock, turn) = (&lock, &turn);
+                scope.spawn(move || {
+                    until(number);
+                    earn(lock);
+                    // SAFETY: for a look only.
+                    let biased = unsafe { lock.raw() }.is_biased_to_me();
+                    turn.store(number + 1, Ordering::Release);
+                    assert_eq!(biased, number < GRANTS);
+                    // Alive, so that no two have one token.
+                    until(GRANTS + 1);
+                });
+            }
+        });
+        let turns = u64::from(STREAK_LAST + 1);
+        assert_eq!(*lock.lock(), (GRANTS as u64 + 1) * turns);
+    }
+
+    #[test]
+    fn nobody_is_inside_with_another() {
+        const TURNS: u64 = 400_000;
+        allow();
+        let lock = BiasedLock::new((0_u64, 0_u64));
+        let (withdrawn, done) = (AtomicU64::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..TURNS {
+                    let mut both = lock.lock();
+                    both.0 += 1;
+                    std::hint::black_box(&mut both);
+                    both.1 += 1;
+                }
+                done.store(true, Ordering::Release);
+            });
+            scope.spawn(|| {
+                let mut waits = false;
+                while !done.load(Ordering::Acquire) {
+                    waits = !waits;
+                    let guard = if waits {
+                        Some(lock.lock())
+                    } else {
+                        lock.try_lock()
+                    };
+                    if let Some(mut both) = guard {
+                        assert_eq!(both.0, both.1);
+                        both.0 += 1;
+                        std::hint::black_box(&mut both);
+                        both.1 += 1;
+                        withdrawn.fetch_add(1, Ordering::Relaxed);
+                    }
+                    // Time to get the bias again.
+                    (0..1000).for_each(|_| std::hint::spin_loop());
+                }
+            });
+        });
+        let both = *lock.lock();
+        assert_eq!(both.0, both.1);
+        assert_eq!(both.0, TURNS + withdrawn.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn only_who_is_biased_can_hurry() {
+        allow();
+        let lock = BiasedLock::new(0);
+        assert!(hurry(&lock).is_none(), "nobody is biased");
+        earn(&lock);
+        let mut guard = hurry(&lock).expect("it is biased");
+        *guard += 1;
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| hurry(&lock).is_none() && lock.try_lock().is_none());
+            assert!(other.join().unwrap());
+        });
+        assert_eq!(*guard, u64::from(STREAK_LAST + 1) + 1);
+        drop(guard);
+        assert!(!lock.is_locked());
+        std::thread::scope(|scope| _ = scope.spawn(|| *lock.lock() += 1));
+        assert!(hurry(&lock).is_none(), "the bias is withdrawn");
+    }
+}

@@ -1,0 +1,124 @@
+//! What queue pairs need of the broker, asked for by the broker thread ([`crate::broker_thread`]).
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use causeway_biased_lock::BiasedGuard;
+use causeway_fabric::services::Leave;
+
+use crate::broker_request::BrokerRequest;
+use crate::direct::Answer;
+use crate::endpoint::Shared;
+use crate::peers::PeerEnd;
+use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
+
+/// How long a thread that posts waits for a segment: many times what a broker takes that is there.
+const PATIENCE: Duration = Duration::from_millis(10);
+
+impl Shared {
+    /// Runs the broker requests that wait, in the order in which they came. Called without any
+    /// lock. Returns whether there were any.
+    pub fn carry_out_requests(&self) -> bool {
+        if !self.broker_thread.is_sent() {
+            return false;
+        }
+        let mut broker_requests = Vec::new();
+        self.engines
+            .each(|_, state| broker_requests.append(&mut state.broker_requests));
+        let any = !broker_requests.is_empty();
+        for broker_request in broker_requests {
+            if self.stop.load(Ordering::Acquire) {
+                // The broker forgets the endpoint, and all that it had.
+                break;
+            }
+            match broker_request {
+                BrokerRequest::Fetch(qpn) => self.fetch_segment(qpn),
+                BrokerRequest::Withdraw(qpn) => self.withdraw(qpn),
+                BrokerRequest::GiveUp(pd) => self.give_up_segments(&[pd]),
+                BrokerRequest::Place(key) => self.place_used(key),
+                BrokerRequest::Reclaim => self.reclaim(),
+                BrokerRequest::Ask(qpn) => self.ask_about_peer(qpn),
+            }
+        }
+        any
+    }
+
+    fn fetch_segment(&self, qpn: u32) {
+        let wanted = self.engines.lock(qpn).1.wanted_by(qpn);
+        let Some((segment, peer)) = wanted else {
+            return;
+        };
+        let mut granted = false;
+        let answer = match self.control.map_segment(qpn, segment) {
+            Ok((fd, writable)) => match peer.arena(segment, fd, writable) {
+                Ok(arena) => {
+                    granted = true;
+                    Answer::Granted(arena)
+                }
+                Err(_) => Answer::Refused,
+            },
+            Err(error) => match error.errno() {
+                libc::EPERM | libc::EACCES | libc::ENOENT => Answer::Refused,
+                _ => Answer::NotNow,
+            },
+        };
+        causeway_fault::point("fetch.answered");
+        let (_, mut state) = self.engines.lock(qpn);
+        let Some(entry) = state.qp(qpn) else {
+            return;
+        };
+        (entry.wanting, entry.patient) = (false, granted);
+        if let Link::Ring(ring) = &mut entry.link {
+            ring.answer(answer);
+        }
+        drop(state);
+        self.broker_thread.tell_answered();
+    }
+
+    /// Waits until the broker thread has fetched the segment that a queue pair wants. What was just
+    /// posted could go by ring meanwhile, but a program that spins on the broker thread's processor
+    /// would keep it from fetching for milliseconds, and a stream by ring costs its target's
+    /// processor as well.
+    #[cold]
+    pub fn await_segment(&self, state: &mut BiasedGuard<'_, State>, qpn: u32) {
+        let broker_request = state.qp(qpn).and_then(QpEntry::broker_request);
+        state.broker_requests.extend(broker_request);
+        self.send_broker_requests();
+        let until = Instant::now() + PATIENCE;
+        while state.qp(qpn).is_some_and(|entry| entry.wanting) {
+            if !self.await_answer(state, until) {
+                break;
+            }
+        }
+        if let Some(entry) = state.qp(qpn).filter(|entry| entry.wanting) {
+            entry.patient = false;
+        }
+    }
+
+    /// The broker forgets the connection of a queue pair: nothing is handed out for it any more.
+    /// Segments that its peer must not reach any longer are given up.
+    pub fn withdraw(&self, qpn: u32) {
+        self.leave(&Leave {
+            local_qpn: qpn,
+            ..Leave::default()
+        });
+    }
+
+    /// As [`Shared::withdraw`], of a queue pair that has given up its link.
+    pub fn leave(&self, leave: &Leave) {
+        causeway_fault::point("qp.withdraw");
+        for segment in self.control.leave(leave).unwrap_or_default() {
+            self.sharing.renew(self, segment);
+        }
+    }
+}
+
+impl State {
+    fn wanted_by(&mut self, qpn: u32) -> Option<(u64, Arc<PeerEnd>)> {
+        let (_, ring) = self.qp(qpn)?.ring()?;
+        let (segment, peer) = ring.wanted()?;
+        Some((segment, Arc::clone(peer)))
+    }
+}

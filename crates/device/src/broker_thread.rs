@@ -1,0 +1,183 @@
+//! The broker thread: it calls the broker, and takes the broker's events.
+//!
+//! A call to the broker lasts as long as the broker takes, and seconds where that is stopped, busy
+//! or gone. A thread that makes progress must not wait for so long, or nobody acknowledges what
+//! peers sent. So the helper, and threads that post, poll or block, leave broker requests
+//! ([`crate::broker_request`]) for a thread that makes no progress, and that takes the broker's
+//! news as well: what those change is done under the state's lock, and a thread that sleeps on the
+//! sources looks once more.
+//!
+//! It sleeps until it is called or there is news, and uses no time at all otherwise. It runs one
+//! broker request at a time, in their order, and takes news in between: what one of them has begun
+//! is over when the next begins. Where the endpoint ends it finishes the call that it is in, and no
+//! other.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use causeway_biased_lock::BiasedGuard;
+use causeway_fabric::Event;
+use causeway_proto::Instant;
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::clock;
+use crate::endpoint::Shared;
+use crate::errno::Errno;
+use crate::peer_end::End;
+use crate::qp_entry::{Link, QpEntry};
+use crate::state::State;
+use crate::threads;
+
+/// How long the broker's next news may wait: where connections are made by the thousand, a wake for
+/// each would cost as much as the connections.
+const NEWS_PAUSE: Duration = Duration::from_millis(1);
+
+impl Shared {
+    /// Starts the thread. It blocks every signal: those are the program's.
+    pub fn start_broker_thread(self: Arc<Self>) -> Result<JoinHandle<()>, Errno> {
+        threads::spawn("causeway-ask", move || self.ask_and_listen())
+    }
+
+    /// Has the broker thread carry out the broker requests that wait.
+    #[cold]
+    pub fn send_broker_requests(&self) {
+        if self.broker_thread.send() {
+            self.wake_broker_thread();
+        }
+    }
+
+    /// Wakes the broker thread.
+    pub fn wake_broker_thread(&self) {
+        self.heed(causeway_shm::signal(self.broker_thread.fd()));
+    }
+
+    /// Gives up the state until the next answer comes that it does not tell of. Returns false if
+    /// that takes too long.
+    pub fn await_answer(
+        &self,
+        state: &mut BiasedGuard<'_, State>,
+        until: std::time::Instant,
+    ) -> bool {
+        // Answers are told after the state has changed: what comes after this look is not missed.
+        let seen = self.broker_thread.answers();
+        BiasedGuard::unlocked(state, || self.broker_thread.await_answer(seen, until))
+    }
+
+    /// Runs broker requests and takes news until the endpoint ends. No lock is held while the
+    /// broker is asked.
+    fn ask_and_listen(&self) {
+        let mut deaf_until = Instant(0);
+        while !self.stop.load(Ordering::Acquire) {
+            if self.common.lost.load(Ordering::Relaxed) {
+                self.engines.each(|_, state| _ = state.abandon());
+                return;
+            }
+            if self.carry_out_requests() {
+                self.wake_watchers();
+            }
+            if self.await_call(deaf_until) {
+                if self.take_news() {
+                    self.wake_watchers();
+                }
+                deaf_until = clock::now() + NEWS_PAUSE;
+            }
+        }
+    }
+
+    /// Sleeps until somebody calls, or there is news. Until the given time it does not listen to
+    /// that. Returns whether there is news.
+    fn await_call(&self, deaf_until: Instant) -> bool {
+        let pause = deaf_until.since(clock::now());
+        let mut fds = [self.broker_thread.fd(), self.news.fd()]
+            .map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        let (watched, timeout) = if pause.is_zero() {
+            (&mut fds[..], None)
+        } else {
+            (&mut fds[..1], Some(clock::timespec(pause)))
+        };
+        let _ = poll(watched, timeout.as_ref());
+        if !self.has_descriptors() {
+            return false;
+        }
+        if !fds[0].revents().is_empty() {
+            self.heed(causeway_shm::drain(self.broker_thread.fd()));
+        }
+        !fds[1].revents().is_empty()
+    }
+
+    /// Takes what the broker and the network have to tell. Returns whether there may be something
+    /// to do for threads that make progress.
+    fn take_news(&self) -> bool {
+        if let Some(addresses) = self.news.look() {
+            // Without a broker there is nobody to tell.
+            let _ = self.control.report_addresses(&addresses);
+        }
+        let mut any = false;
+        for event in self.control.poll_events().unwrap_or_default() {
+            if self.stop.load(Ordering::Acquire) {
+                break;
+            }
+            any |= self.take_event(event);
+        }
+        any
+    }
+
+    fn take_event(&self, event: Event) -> bool {
+        match event {
+            Event::PeerDead {
+                local_qpn,
+                generation,
+            } => self.on_peer_ended(local_qpn, generation, End::Killed),
+            Event::PeerExited {
+                local_qpn,
+                generation,
+            } => self.on_peer_ended(local_qpn, generation, End::Exited),
+            Event::PeerJoined {
+                local_qpn,
+                generation,
+            } => return self.on_peer_joined(local_qpn, generation),
+            Event::SegmentStale { segment } => self.sharing.renew(self, segment),
+            other => {
+                self.take_quiet_event(other);
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Events that leave nothing to do for threads that make progress.
+    fn take_quiet_event(&self, event: Event) {
+        match event {
+            Event::BrokerGone => {
+                // Rings and sockets go on; the broker that answers next is told of them.
+                let _ = self.control.reattach();
+                self.peers.forget_all();
+            }
+            Event::RingGivenUp { ring } => self.peers.forget_ring(ring),
+            // The ring itself says that a peer has left; the others are taken already.
+            _ => {}
+        }
+    }
+
+    /// Returns whether the peer owes an answer already: from now on somebody looks for how long.
+    fn on_peer_joined(&self, qpn: u32, generation: u64) -> bool {
+        let (_, mut state) = self.engines.lock(qpn);
+        let Some(QpEntry {
+            qp,
+            link: Link::Ring(ring),
+            ..
+        }) = state.qp(qpn)
+        else {
+            return false;
+        };
+        if ring.generation() != generation {
+            return false;
+        }
+        ring.peer_joined();
+        let owes = qp.expects_answer();
+        state.unanswered |= owes;
+        owes
+    }
+}

@@ -1,0 +1,403 @@
+//! What a process has of SISCI, to be presented to the next broker.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::control::{Control, RawEvent};
+use crate::error::{Error, Result};
+use crate::remoting::{Malformed, decode_body};
+use crate::services::session::LifeBody;
+use crate::services::sisci::{
+    Backing, Bond, CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentRequest,
+    ConnectionHandle, EVENT_CELL, EVENT_LOCAL, EVENT_REMOTE, GrantReply, InterruptReply,
+    JoinRequest, LocalChange, LocalEvent, LocalSegmentReply, MappedRequest, NodeInfo, RemoteChange,
+    RemoteEvent, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    RestoreInterruptRequest, RestoreSegmentRequest, SERVICE, SisciStub,
+};
+use crate::session;
+
+/// What the broker tells a process that uses SISCI.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// Somebody connected to a local segment or left it.
+    Local {
+        /// The segment.
+        segment: u32,
+        /// What happened.
+        change: LocalChange,
+        /// Node of the other.
+        node: u32,
+        /// Names the connection.
+        connection: u64,
+    },
+    /// A connection to a segment changed.
+    Remote {
+        /// The connection.
+        connection: u32,
+        /// What happened.
+        change: RemoteChange,
+    },
+    /// An interrupt has cells to be taken, or lost one.
+    Interrupt {
+        /// The interrupt.
+        interrupt: u32,
+        /// What happened.
+        change: CellChange,
+        /// The cell.
+        cell: u64,
+    },
+    /// A connection to an interrupt has cells to be taken, or lost one.
+    RemoteInterrupt {
+        /// The connection.
+        connection: u32,
+        /// What happened.
+        change: CellChange,
+        /// The cell.
+        cell: u64,
+    },
+    /// The next broker would not have a local segment again: nobody can connect to it any more.
+    SegmentForgotten {
+        /// The segment; its handle is not valid any more.
+        segment: u32,
+    },
+    /// The next broker would not have an interrupt again: it is never triggered any more.
+    InterruptForgotten {
+        /// The interrupt; its handle is not valid any more.
+        interrupt: u32,
+    },
+    /// The broker is gone. Mapped memory and cells keep working; deaths are not told until
+    /// [`crate::session::Session::reattach`], and this event is repeated if that fails.
+    BrokerGone,
+}
+
+#[derive(Debug)]
+pub(super) struct KeptSegment {
+    pub(super) reply: LocalSegmentReply,
+    pub(super) backing: Backing,
+    pub(super) private: bool,
+    pub(super) shared: bool,
+    pub(super) memory: Option<OwnedFd>,
+    connections: BTreeMap<u64, u32>,
+}
+
+impl KeptSegment {
+    pub(super) fn new(
+        reply: LocalSegmentReply,
+        backing: Backing,
+        private: bool,
+        memory: Option<OwnedFd>,
+    ) -> KeptSegment {
+        KeptSegment {
+            reply,
+            backing,
+            private,
+            shared: false,
+            memory,
+            connections: BTreeMap::new(),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct KeptConnection {
+    pub(super) request: ConnectSegmentRequest,
+    pub(super) grant: Option<GrantReply>,
+    /// It is to be told when the owner is stopped.
+    pub(super) watched: bool,
+    /// The segment's memory is mapped.
+    pub(super) mapped: bool,
+    /// What it was told last.
+    pub(super) operational: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct KeptInterrupt {
+    pub(super) reply: InterruptReply,
+    pub(super) data: bool,
+    pub(super) shared: bool,
+    pub(super) cells: BTreeMap<u64, u32>,
+}
+
+#[derive(Debug)]
+pub(super) struct KeptInterruptConnection {
+    pub(super) request: ConnectInterruptRequest,
+    pub(super) cells: BTreeMap<u64, u32>,
+    /// It has lost all that it was connected to: no broker need hear of it again.
+    pub(super) ended: bool,
+}
+
+/// The registry of a [`super::Sisci`].
+#[derive(Debug, Default)]
+pub struct Registry {
+    pub(super) node: Option<u32>,
+    pub(super) segments: BTreeMap<u32, KeptSegment>,
+    pub(super) connections: BTreeMap<u32, KeptConnection>,
+    pub(super) interrupts: BTreeMap<u32, KeptInterrupt>,
+    pub(super) interrupt_connections: BTreeMap<u32, KeptInterruptConnection>,
+    events: VecDeque<Event>,
+}
+
+impl Registry {
+    pub(super) fn take_events(&mut self) -> Vec<Event> {
+        self.events.drain(..).collect()
+    }
+
+    fn present_segments(&mut self, control: &mut Control) -> Result<()> {
+        let mut refused = Vec::new();
+        for (&segment, kept) in &mut self.segments {
+            let request = RestoreSegmentRequest {
+                segment: kept.reply.clone(),
+                backing: kept.backing,
+                private: kept.private,
+                shared: kept.shared,
+                connections: bonds(&kept.connections),
+            };
+            let memory = kept.memory.as_ref().map(AsFd::as_fd);
+            match SisciStub(control).restore_segment(&request, memory.as_slice()) {
+                Ok((life, _)) => kept.reply.life = life,
+                Err(Error::Refused { .. }) => refused.push(segment),
+                Err(error) => return Err(error),
+            }
+        }
+        for segment in refused {
+            self.segments.remove(&segment);
+            self.events.push_back(Event::SegmentForgotten { segment });
+        }
+        Ok(())
+    }
+
+    fn present_connections(&mut self, control: &mut Control) -> Result<()> {
+        let mut news = Vec::new();
+        for (&connection, kept) in &self.connections {
+            let grant = kept.grant.clone().unwrap_or_default();
+            let request = RestoreConnectionRequest {
+                request: kept.request.clone(),
+                connection,
+                name: grant.name,
+                segment_name: grant.segment_name,
+                life: grant.life,
+            };
+            match SisciStub(control).restore_connection(&request, &[]) {
+                Ok((reply, _)) if reply.operational || kept.grant.is_none() => {
+                    news.push((connection, RemoteChange::Operational));
+                }
+                Ok(_) => news.push((connection, RemoteChange::NotOperational)),
+                Err(Error::Refused { .. }) => {
+                    news.push((connection, RemoteChange::Lost));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            }
+            let mut told = Vec::new();
+            if kept.watched {
+                let request = ConnectionHandle { connection };
+                told.push(SisciStub(control).watch_connection(&request, &[]));
+            }
+            if kept.mapped {
+                let mapped = true;
+                let request = MappedRequest { connection, mapped };
+                told.push(SisciStub(control).note_mapped(&request, &[]));
+            }
+            for outcome in told {
+                match outcome {
+                    Ok(_) | Err(Error::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        for (connection, change) in news {
+            self.note_remote(connection, change);
+        }
+        Ok(())
+    }
+
+    fn present_interrupts(&mut self, control: &mut Control) -> Result<()> {
+        let mut refused = Vec::new();
+        for (&interrupt, kept) in &self.interrupts {
+            let request = RestoreInterruptRequest {
+                interrupt: kept.reply.clone(),
+                data: kept.data,
+                shared: kept.shared,
+                cells: bonds(&kept.cells),
+            };
+            match SisciStub(control).restore_interrupt(&request, &[]) {
+                Ok(_) => {}
+                Err(Error::Refused { .. }) => refused.push(interrupt),
+                Err(error) => return Err(error),
+            }
+        }
+        for interrupt in refused {
+            self.interrupts.remove(&interrupt);
+            self.events
+                .push_back(Event::InterruptForgotten { interrupt });
+        }
+        Ok(())
+    }
+
+    fn present_interrupt_connections(&mut self, control: &mut Control) -> Result<()> {
+        let mut lost = Vec::new();
+        let live = self.interrupt_connections.iter();
+        for (&connection, kept) in live.filter(|(_, kept)| !kept.ended) {
+            let request = RestoreInterruptConnectionRequest {
+                request: kept.request.clone(),
+                connection,
+                cells: bonds(&kept.cells),
+            };
+            match SisciStub(control).restore_interrupt_connection(&request, &[]) {
+                Ok(_) => {}
+                Err(Error::Refused { .. }) => lost.push(connection),
+                Err(error) => return Err(error),
+            }
+        }
+        for connection in lost {
+            let Some(kept) = self.interrupt_connections.get_mut(&connection) else {
+                continue;
+            };
+            kept.ended = true;
+            for cell in std::mem::take(&mut kept.cells).into_keys() {
+                self.events.push_back(Event::RemoteInterrupt {
+                    connection,
+                    change: CellChange::Removed,
+                    cell,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn note_local(&mut self, event: &LocalEvent) {
+        let Some(kept) = self.segments.get_mut(&event.segment) else {
+            return;
+        };
+        match event.change {
+            LocalChange::Connected => kept.connections.insert(event.connection, event.node),
+            LocalChange::Disconnected => kept.connections.remove(&event.connection),
+        };
+        let LocalEvent {
+            segment,
+            change,
+            node,
+            connection,
+        } = *event;
+        self.events.push_back(Event::Local {
+            segment,
+            change,
+            node,
+            connection,
+        });
+    }
+
+    fn note_remote(&mut self, connection: u32, change: RemoteChange) {
+        let Some(kept) = self.connections.get_mut(&connection) else {
+            return;
+        };
+        match change {
+            // A broker does not know what the one before it has told.
+            RemoteChange::NotOperational if !kept.operational => return,
+            RemoteChange::Operational if kept.operational => return,
+            RemoteChange::NotOperational => kept.operational = false,
+            RemoteChange::Operational => kept.operational = true,
+            RemoteChange::Connected | RemoteChange::Disconnect => {}
+            RemoteChange::Lost => drop(self.connections.remove(&connection)),
+        }
+        self.events.push_back(Event::Remote { connection, change });
+    }
+
+    fn note_cell(&mut self, event: &CellEvent) {
+        let CellEvent {
+            handle,
+            local,
+            change,
+            cell,
+        } = *event;
+        let gone = change == CellChange::Removed;
+        if local {
+            let Some(kept) = self.interrupts.get_mut(&handle) else {
+                return;
+            };
+            if gone {
+                kept.cells.remove(&cell);
+            }
+        } else {
+            let Some(kept) = self.interrupt_connections.get_mut(&handle) else {
+                return;
+            };
+            if gone {
+                kept.cells.remove(&cell);
+                kept.ended |= kept.cells.is_empty();
+            }
+        }
+        self.events.push_back(if local {
+            Event::Interrupt {
+                interrupt: handle,
+                change,
+                cell,
+            }
+        } else {
+            Event::RemoteInterrupt {
+                connection: handle,
+                change,
+                cell,
+            }
+        });
+    }
+
+    /// Notes that a segment has another life.
+    pub(super) fn set_life(&mut self, segment: u32, life: LifeBody) {
+        if let Some(kept) = self.segments.get_mut(&segment) {
+            kept.reply.life = life;
+        }
+    }
+}
+
+/// The nodes one of whose addresses this network namespace has: only those can be bound to.
+pub(super) fn nodes_here(nodes: &[NodeInfo]) -> Vec<u32> {
+    let own = |address: &[u8; 16]| {
+        let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
+        UdpSocket::bind((address, 0)).is_ok()
+    };
+    let here = nodes.iter().filter(|node| node.addresses.iter().any(own));
+    here.map(|node| node.node).collect()
+}
+
+fn bonds(all: &BTreeMap<u64, u32>) -> Vec<Bond> {
+    all.iter()
+        .map(|(&name, &node)| Bond { name, node })
+        .collect()
+}
+
+impl session::Registry for Registry {
+    fn present(&mut self, broker: &mut Control, _: &session::Opened) -> Result<()> {
+        // None the first time.
+        let Some(node) = self.node else { return Ok(()) };
+        let (nodes, _) = SisciStub(broker).nodes(&(), &[])?;
+        let here = nodes_here(&nodes);
+        SisciStub(broker).join(&JoinRequest { node, here }, &[])?;
+        self.present_segments(broker)?;
+        self.present_connections(broker)?;
+        self.present_interrupts(broker)?;
+        self.present_interrupt_connections(broker)
+    }
+
+    fn absorb(&mut self, event: RawEvent) -> std::result::Result<(), Malformed> {
+        match (event.service, event.number) {
+            (SERVICE, EVENT_LOCAL) => self.note_local(&decode_body(&event.body)?),
+            (SERVICE, EVENT_REMOTE) => {
+                let event: RemoteEvent = decode_body(&event.body)?;
+                self.note_remote(event.connection, event.change);
+            }
+            (SERVICE, EVENT_CELL) => self.note_cell(&decode_body(&event.body)?),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn broker_gone(&mut self) {
+        self.events.push_back(Event::BrokerGone);
+    }
+
+    fn has_news(&self) -> bool {
+        !self.events.is_empty()
+    }
+}
