@@ -242,8 +242,8 @@ impl Cq {
         self.take(engine, state, looked, max, out)
     }
 
-    /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent ones
-    /// of which call nothing. It is not to be held for anything else.
+    /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent
+    /// ones of which call nothing. It is not to be held for anything else.
     #[inline(always)]
     pub fn hurry(&self) -> Option<Held<'_>> {
         let engine = self.engine();
