@@ -1,5 +1,5 @@
 //! Progress: what arrives is handled, what can be sent is sent. Runs in whichever thread posts,
-//! polls or waits, under the endpoint's lock.
+//! polls or waits, under an engine's lock.
 
 mod short;
 

@@ -44,13 +44,13 @@ pub(crate) struct QpEntry {
     pub qp: Qp,
     pub av: Av,
     pub link: Link,
-    /// It is in the endpoint's list of those with something left to send.
+    /// It is in the engine's list of those with something left to send.
     pub pending: bool,
-    /// It is in the endpoint's list of rings with something the peer has not been told of.
+    /// It is in the engine's list of rings with something the peer has not been told of.
     pub unsettled: bool,
-    /// It is in the endpoint's list of connections whose acknowledgment waits for a reply.
+    /// It is in the engine's list of connections whose acknowledgment waits for a reply.
     pub awaiting: bool,
-    /// It is in the endpoint's list of rings polled on every progress.
+    /// It is in the engine's list of rings polled on every progress.
     pub hot: bool,
     /// The helper was sent for a segment it wants to reach.
     pub wanting: bool,
@@ -61,7 +61,7 @@ pub(crate) struct QpEntry {
     /// When it is to be looked whether the accesses have ended that its send queue waits for, and
     /// how long after that for the next time.
     look: Option<(Instant, Duration)>,
-    /// By which time it is listed among the endpoint's timers.
+    /// By which time it is listed among the engine's timers.
     pub listed: Listed,
 }
 

@@ -5,7 +5,7 @@
 //! may write, or those that they may only read. Nothing is moved before a queue pair of the domain
 //! is connected to a peer on this host; then what is registered, and from then on what will be.
 //!
-//! Locks are taken in this order: a region's own, the domains, the endpoint's state. The endpoint's
+//! Locks are taken in this order: a region's own, the domains, an engine's state. An engine's
 //! state is never held while memory is moved or the broker asked.
 
 mod accesses;

@@ -9,7 +9,7 @@ use std::collections::BinaryHeap;
 
 use causeway_proto::Instant;
 
-/// The times of an endpoint's queue pairs, the earliest first.
+/// The times of an engine's queue pairs, the earliest first.
 #[derive(Debug, Default)]
 pub(crate) struct Timers(BinaryHeap<Reverse<(Instant, u32)>>);
 

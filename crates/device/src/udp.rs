@@ -327,7 +327,8 @@ impl UdpLink {
         } else {
             let whole = (bytes, outside);
             // SAFETY: the parts are inside registered regions, the program's memory as far as they
-            // are mapped (ibv_reg_mr(3)): the endpoint's lock has been held since.
+            // are mapped (ibv_reg_mr(3)): the engine's lock has been held since they were found,
+            // and the end of a registration waits for that (`Shared::reclaim`).
             unsafe { port.send_gathered(self.dst, self.src, whole, segment, shape.may_fragment) }
         };
         match sent {

@@ -34,7 +34,7 @@ const ERRORS_PER_CALL: usize = 256;
 
 /// A UDP port on all addresses of this host, of both families.
 ///
-/// `Send`, not `Sync`: callers serialize sends and receives, as the endpoint's lock does.
+/// `Send`, not `Sync`: callers serialize sends and receives, as an engine's lock does.
 #[derive(Debug)]
 pub struct UdpPort {
     socket: Owned<Socket>,

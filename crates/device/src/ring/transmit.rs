@@ -97,7 +97,7 @@ impl RingLink {
     /// Posts a send without options, and writes it at once where it is a message of one unit, the
     /// only thing to send, and nothing is out of the ordinary: the shortest way from a work request
     /// to the peer. Returns false, with nothing done, where it is to go the way of all others. It
-    /// is queued behind its writing: nobody looks at the queue before the endpoint's lock is given
+    /// is queued behind its writing: nobody looks at the queue before the engine's lock is given
     /// back, and the peer need not wait for it. The peer is to be told, at once
     /// ([`RingLink::tell_one`]) or of several ([`RingLink::note_posted`]).
     #[inline(always)]
