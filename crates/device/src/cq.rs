@@ -18,7 +18,7 @@ use crate::completions::{Completions, Frees};
 use crate::context::Context;
 use crate::core::{Armed, Core, CqState};
 use crate::endpoint::Shared;
-use crate::engines::Engine;
+use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
@@ -45,6 +45,7 @@ pub struct Cq {
     pub(crate) number: u32,
     /// Where its state is.
     pub(crate) at: Arc<At>,
+    seen: LastSeen,
     cookie: usize,
     channel: Option<Arc<CompChannel>>,
     /// Completion events acknowledged, ever.
@@ -157,6 +158,7 @@ impl Cq {
     ) -> Self {
         let (acked, changed) = (Mutex::new(0), Condvar::new());
         Cq {
+            seen: LastSeen::new(context.endpoint.shared.engines.first()),
             shared: Arc::clone(&context.endpoint.shared),
             context,
             number,
@@ -171,13 +173,14 @@ impl Cq {
     /// Its engine, unless it has just been moved to another: then it is not found there.
     #[inline(always)]
     fn engine(&self) -> &Engine {
-        self.shared.engines.get(self.at.get())
+        self.seen.get()
     }
 
     /// Its engine, and the engine's state.
-    #[inline(always)]
     fn lock(&self) -> (&Engine, BiasedGuard<'_, State>) {
-        self.shared.engines.lock_at(&self.at)
+        let (engine, state) = self.shared.engines.lock_at(&self.at);
+        self.seen.set(engine);
+        (engine, state)
     }
 
     /// How many completions it holds.

@@ -13,7 +13,7 @@
 //! looked up without a lock, or under one that is taken last.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use causeway_biased_lock::{BiasedGuard, BiasedLock};
@@ -48,6 +48,30 @@ pub(crate) struct Engine {
     seen: [AtomicU64; ENGINES_MAX],
     /// One of its ports polled as in error: what there is to it is to be looked at.
     port_errors: Arc<AtomicBool>,
+}
+
+/// The engine where an object was when it was last looked for: it is there, or nowhere in that
+/// engine's tables.
+#[derive(Debug)]
+pub(crate) struct LastSeen(AtomicPtr<Engine>);
+
+impl LastSeen {
+    /// Of an object that keeps the endpoint, and with it its engines, as long as it has this.
+    pub fn new(engine: &Engine) -> Self {
+        LastSeen(AtomicPtr::new(std::ptr::from_ref(engine).cast_mut()))
+    }
+
+    #[inline(always)]
+    pub fn get(&self) -> &Engine {
+        // SAFETY: an endpoint's engines are boxed, and none is dropped or replaced before the
+        // endpoint is, which the object keeps (`LastSeen::new`).
+        unsafe { &*self.0.load(Ordering::Acquire) }
+    }
+
+    pub fn set(&self, engine: &Engine) {
+        self.0
+            .store(std::ptr::from_ref(engine).cast_mut(), Ordering::Release);
+    }
 }
 
 /// The engines of an endpoint.
@@ -255,12 +279,6 @@ impl Engines {
         self.of_rank
             .get(rank)
             .map_or(0, |number| number.load(Ordering::Acquire))
-    }
-
-    /// The engine of a queue pair's number, unless that is just being moved.
-    #[inline(always)]
-    pub fn of(&self, qpn: u32) -> &Engine {
-        self.get(self.number_of(qpn))
     }
 
     /// The engine of a queue pair's number, and its state.

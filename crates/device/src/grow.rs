@@ -33,6 +33,7 @@ impl Growing {
 
 /// The place for a queue pair that is about to be created.
 pub(crate) struct NewPlace<'a> {
+    pub engine: &'a Engine,
     pub state: BiasedGuard<'a, State>,
     pub qpn: u32,
     /// Nobody moves anything meanwhile.
@@ -77,6 +78,7 @@ impl Shared {
             let mut state = engine.state.lock();
             if let Some(qpn) = state.take_qpn() {
                 return Ok(NewPlace {
+                    engine,
                     state,
                     qpn,
                     _alone: alone,

@@ -20,7 +20,7 @@ use crate::clock::{self, Now};
 use crate::core::Route;
 use crate::cq::Cq;
 use crate::endpoint::Shared;
-use crate::engines::Engine;
+use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::gid;
@@ -54,6 +54,7 @@ pub struct Qp {
     /// The endpoint of that: who posts follows no chain of pointers to it.
     shared: Arc<Shared>,
     qpn: u32,
+    seen: LastSeen,
     cap: QpCap,
     service: Service,
     cookie: usize,
@@ -168,11 +169,13 @@ impl Qp {
             cookie,
             is_near: false,
         });
+        let seen = LastSeen::new(place.engine);
         drop(place);
         Ok(Arc::new(Qp {
             shared: Arc::clone(&pd.context.endpoint.shared),
             pd: Arc::clone(pd),
             qpn,
+            seen,
             cap,
             service,
             cookie,
@@ -186,13 +189,14 @@ impl Qp {
     /// Its engine, unless it has just been moved to another: then it is not found there.
     #[inline(always)]
     fn engine(&self) -> &Engine {
-        self.shared.engines.of(self.qpn)
+        self.seen.get()
     }
 
     /// Its engine, and the engine's state.
-    #[inline(always)]
     fn lock(&self) -> (&Engine, BiasedGuard<'_, State>) {
-        self.shared.engines.lock(self.qpn)
+        let (engine, state) = self.shared.engines.lock(self.qpn);
+        self.seen.set(engine);
+        (engine, state)
     }
 
     #[inline]
