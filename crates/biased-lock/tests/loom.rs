@@ -184,7 +184,7 @@ fn the_bias_is_given_again() {
 /// was taken out of the table is used by nobody afterwards.
 #[test]
 fn what_was_found_under_the_lock_is_not_used_once_that_was_free() {
-    let waits = |biased_to: bool| {
+    let waits = |biased: bool| {
         loom::model(move || {
             let bed = match biased {
                 true => Bed::biased_to_me(2),
