@@ -160,6 +160,7 @@ impl Core {
     /// A queue pair is there.
     pub fn add_route(&mut self, route: Route) {
         let index = self.numbering.index(route.qpn);
+        self.watches.add(route.qpn);
         if self.routes.len() <= index {
             self.routes.resize_with(index + 1, || None);
         }
@@ -168,6 +169,7 @@ impl Core {
 
     /// It is gone.
     pub fn remove_route(&mut self, qpn: u32) {
+        self.watches.remove(qpn);
         if let Some(route) = self.routes.get_mut(self.numbering.index(qpn)) {
             *route = None;
         }

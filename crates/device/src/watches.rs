@@ -35,7 +35,7 @@ pub(crate) struct Watches {
 #[derive(Debug, Default)]
 struct Inner {
     /// How the accesses of a queue pair's peer are seen, by its number.
-    watches: BTreeMap<u32, Watch>,
+    watches: BTreeMap<u32, Option<Watch>>,
     /// Keys of windows that were withdrawn while peers were accessing memory by them.
     leaving: Vec<Leaving>,
     /// Queue pairs whose peers were evicted: they are to fail.
@@ -50,24 +50,33 @@ struct Leaving {
 }
 
 impl Watches {
+    /// A queue pair is there. Room for how its peer's accesses are seen is made now: where it is
+    /// connected, memory may be short, and a process that gets none ends.
+    pub fn add(&self, qpn: u32) {
+        self.inner.lock().watches.entry(qpn).or_default();
+    }
+
+    /// It is gone.
+    pub fn remove(&self, qpn: u32) {
+        self.inner.lock().watches.remove(&qpn);
+    }
+
     /// How the accesses of a queue pair's peer are seen; `None`: there are none, or nobody waits
     /// for their end.
     pub fn set(&self, qpn: u32, watch: Option<Watch>) {
-        let mut inner = self.inner.lock();
-        match watch {
-            Some(watch) => _ = inner.watches.insert(qpn, watch),
-            None => _ = inner.watches.remove(&qpn),
+        if let Some(known) = self.inner.lock().watches.get_mut(&qpn) {
+            *known = watch;
         }
     }
 
     /// The queue pairs whose peers are accessing.
     pub fn in_flight(&self, what: Accesses) -> Vec<u32> {
         let inner = self.inner.lock();
-        let late = inner.watches.iter().filter(|(qpn, watch)| match what {
+        let late = inner.watched().filter(|(qpn, watch)| match what {
             Accesses::Region(key) => watch.peer_in_flight() == u64::from(key),
-            Accesses::QueuePair(meant) => **qpn == meant && watch.peer_in_flight() != 0,
+            Accesses::QueuePair(meant) => *qpn == meant && watch.peer_in_flight() != 0,
         });
-        late.map(|(qpn, _)| *qpn).collect()
+        late.map(|(qpn, _)| qpn).collect()
     }
 
     /// A key has been withdrawn. Returns it if an access by it is under way.
@@ -114,14 +123,12 @@ impl Watches {
     /// Waits no longer for those who are accessing memory by a withdrawn key.
     fn evict_from(&self, inner: &mut Inner, withdrawn: Withdrawn) {
         let Inner { watches, late, .. } = inner;
-        watches.retain(|qpn, watch| {
-            let used = withdrawn.is_used(*qpn, watch);
-            if used {
+        for (qpn, place) in watches {
+            if let Some(watch) = place.take_if(|watch| withdrawn.is_used(*qpn, watch)) {
                 watch.evict();
                 late.push(*qpn);
             }
-            !used
-        });
+        }
         self.any_late.store(!late.is_empty(), Ordering::Release);
     }
 
@@ -144,6 +151,12 @@ impl Watches {
 }
 
 impl Inner {
+    /// Those that are waited for.
+    fn watched(&self) -> impl Iterator<Item = (u32, &Watch)> {
+        let all = self.watches.iter();
+        all.filter_map(|(qpn, watch)| Some((*qpn, watch.as_ref()?)))
+    }
+
     fn leave(&mut self, withdrawn: Withdrawn) -> Option<u32> {
         if !self.is_used(withdrawn) {
             return None;
@@ -159,8 +172,8 @@ impl Inner {
     }
 
     fn is_used(&self, withdrawn: Withdrawn) -> bool {
-        let mut watches = self.watches.iter();
-        watches.any(|(qpn, watch)| withdrawn.is_used(*qpn, watch))
+        self.watched()
+            .any(|(qpn, watch)| withdrawn.is_used(qpn, watch))
     }
 }
 
