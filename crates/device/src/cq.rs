@@ -230,7 +230,9 @@ impl Cq {
     /// # Errors
     /// EOVERFLOW once the queue has overrun and what it held has been taken.
     pub fn poll(&self, max: usize, out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
-        if self.engine().is_served(&self.at) {
+        // A program that waits for events is served in portions, and looks itself in between.
+        let waits = self.channel.is_some();
+        if !waits && self.engine().is_served(&self.at) {
             return Ok(0);
         }
         let (engine, mut state) = self.lock();
@@ -239,7 +241,10 @@ impl Cq {
             false => Looked::SOME,
         };
         if looked == Looked::SOME && state.unlooked >= LOOK_AFTER {
-            self.look_beside(engine, &mut state);
+            match waits {
+                true => state.unlooked = 0,
+                false => self.look_beside(engine, &mut state),
+            }
         }
         self.at.note_polled(engine.activity());
         self.take(engine, state, looked, max, out)
