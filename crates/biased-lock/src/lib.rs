@@ -108,6 +108,9 @@ const STREAK_LAST: u32 = if cfg!(loom) {
 };
 /// Looks of a thread that waits for the lock before it sleeps: some 30 µs.
 const WAIT_LOOKS: u32 = 1000;
+/// Turns of a thread in a row while another waits. To hand the lock over costs as much as several
+/// short turns.
+const TURNS_IN_A_ROW: u32 = 32;
 /// Looks of a thread that has given the lock back, whether one that waits has taken it: a
 /// microsecond, in which a thread that runs takes it, and one that does not run costs no more.
 const POLITE_LOOKS: u32 = 24;
@@ -352,9 +355,10 @@ impl RawBiasedLock {
     /// The calling thread holds the ordinary lock.
     #[inline(never)]
     unsafe fn give_back_ordinary(&self) {
+        let turns = self.streak.load(Ordering::Relaxed);
         // SAFETY: the caller's promise.
         unsafe { self.ordinary.unlock() };
-        if self.waiting.load(Ordering::Relaxed) > 0 {
+        if self.waiting.load(Ordering::Relaxed) > 0 && turns.is_multiple_of(TURNS_IN_A_ROW) {
             self.let_go_first();
         }
     }

@@ -6,8 +6,10 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// Polls of an empty queue in a row that leave progress to other threads.
 const SKIPPED_MOST: u32 = 1024;
 
-/// Where an object's state is, and what can be told of it without the engine's lock.
+/// Where an object's state is, and what can be told of it without the engine's lock. Nothing of
+/// another thread's lies in the same line.
 #[derive(Debug, Default)]
+#[repr(align(128))]
 pub(crate) struct At {
     /// The number of an engine.
     engine: AtomicU8,

@@ -31,8 +31,10 @@ pub(crate) enum Armed {
     Any,
 }
 
-/// The part of a completion queue that queue pairs reach.
+/// The part of a completion queue that queue pairs reach. Nothing of another thread's lies in the
+/// same line.
 #[derive(Debug)]
+#[repr(align(128))]
 pub(crate) struct CqState {
     pub queue: Completions,
     pub armed: Armed,
