@@ -93,6 +93,8 @@ struct worker {
 
 static struct board *board;
 static size_t size;
+// From a thread's bytes to the next one's: no two write to one line.
+static size_t stride;
 static int cpus[WORKERS];
 
 static uint64_t get(struct cell *cell)
@@ -135,13 +137,13 @@ static void *bare(void *arg)
 static void post_batch(struct side *s, int number)
 {
 	struct queue *q = &s->queues[number];
-	struct ibv_sge sge = { (uintptr_t)s->buffer + number * size, size, s->mr->lkey };
+	struct ibv_sge sge = { (uintptr_t)s->buffer + number * stride, size, s->mr->lkey };
 	struct ibv_send_wr wr = {
 		.wr_id = number,
 		.sg_list = &sge,
 		.num_sge = 1,
 		.opcode = IBV_WR_RDMA_WRITE,
-		.wr.rdma = { q->peer.buffer + number * size, q->peer.rkey },
+		.wr.rdma = { q->peer.buffer + number * stride, q->peer.rkey },
 	}, *bad;
 
 	for (int i = 0; i < BATCH; i++) {
@@ -228,7 +230,7 @@ static void *poll_only(void *arg)
 static void side_open(struct side *s, int queues, bool shared_cq, int oob)
 {
 	// Whole pages: only those are moved to where peers reach them.
-	size_t length = (WORKERS * size + PAGE - 1) / PAGE * PAGE;
+	size_t length = (WORKERS * stride + PAGE - 1) / PAGE * PAGE;
 	struct place own[WORKERS], theirs[WORKERS];
 
 	device_open(&s->dev, NULL, 0);
@@ -403,6 +405,7 @@ int main(int argc, char **argv)
 	cpus[0] = atoi(argv[1]);
 	cpus[1] = atoi(argv[2]);
 	size = (size_t)number(argv[3]);
+	stride = (size + LINE - 1) / LINE * LINE;
 	board = shared(sizeof *board);
 	printf("%zu", size);
 	for (enum way way = 0; way < WAYS; way++)
