@@ -1,13 +1,13 @@
 //! Queue pairs that have nothing to do with each other, and such that come to have.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use causeway_device::{Context, QPT_RC, Qp, QpInit};
 use causeway_identity::{Access, Slot};
 use causeway_proto::types::{QpCap, SendOp};
 
-use crate::broker::Broker;
+use crate::broker::{Broker, until};
 use crate::side::{Side, connect, exchange};
 
 /// Rounds of each thread.
@@ -81,25 +81,29 @@ fn a_queue_pair_that_completes_to_queues_of_both_makes_them_one() {
     let broker = Broker::start();
     let pairs = two_pairs(&broker);
     let [(a, a_peer), (b, b_peer)] = &pairs;
-    let stop = AtomicBool::new(false);
+    let (stop, rounds) = (AtomicBool::new(false), [const { AtomicU64::new(1) }; 2]);
     std::thread::scope(|scope| {
-        let threads = pairs.each_ref().map(|(one, other)| {
+        for ((one, other), round) in pairs.iter().zip(&rounds) {
             let stop = &stop;
             scope.spawn(move || {
-                let mut value = 1;
                 while !stop.load(Ordering::Relaxed) {
-                    exchange(one, other, value);
-                    value += 1;
+                    exchange(one, other, round.load(Ordering::Relaxed));
+                    round.fetch_add(1, Ordering::Relaxed);
                 }
-                value
-            })
-        });
+            });
+        }
+        let have_done = |least: u64| rounds.iter().all(|n| n.load(Ordering::Relaxed) >= least);
+        until("both under way", || have_done(10));
         // In the middle of what they do.
         let both = join(&a.context, b, a);
+        let now = rounds.each_ref().map(|n| n.load(Ordering::Relaxed));
+        until("both go on", || {
+            let rounds = rounds.iter().zip(now);
+            rounds
+                .into_iter()
+                .all(|(n, before)| n.load(Ordering::Relaxed) > before + 10)
+        });
         stop.store(true, Ordering::Relaxed);
-        for thread in threads {
-            assert!(thread.join().unwrap() > 1);
-        }
         both.destroy().unwrap();
     });
     for value in 1..100 {
@@ -127,7 +131,7 @@ fn one_who_polls_one_queue_serves_the_others() {
             rkey: b.mr.rkey(),
         };
         b_peer.post(value, read, 24).unwrap();
-        crate::broker::until("the answer", || {
+        until("the answer", || {
             let mut done = false;
             a.cq.poll(1, |_, _| panic!("nothing of this queue's"))
                 .unwrap();
