@@ -1,5 +1,7 @@
 //! Two engines become one: a queue pair that completes to queues of both is created.
 
+use std::sync::atomic::Ordering;
+
 use crate::engines::{Engine, Engines};
 use crate::errno::Errno;
 use crate::qp_entry::{Link, QueuePairs};
@@ -65,6 +67,8 @@ impl UdpWire {
         self.datagrams += std::mem::take(&mut other.datagrams);
         self.held += std::mem::take(&mut other.held);
         self.gathered.append(&mut other.gathered);
+        // The end of a registration looks at this, and what was posted there goes from here.
+        self.has_gathered.store(true, Ordering::Relaxed);
         other.beyond = 0;
         Ok(())
     }
