@@ -4,7 +4,9 @@
 //! broadcast, at the same time, or at a step of its own; and which dies, if it comes so far,
 //! between lock and unlock. The two must see every round.
 
-use crate::world::{Child, Exit, View, Word, World, life, signal, wait_exit, wait_until};
+use crate::world::{
+    Child, Exit, View, Word, World, life, poll_exit, signal, wait_exit, wait_until,
+};
 use causeway_shm::lock::{Acquired, Locker};
 use std::time::{Duration, Instant};
 
@@ -107,7 +109,11 @@ fn round(world: &World, number: u64) -> Result<Duration, String> {
             unsafe { libc::pause() };
         }
     });
+    // A victim that dies at its first unlock may hold the mutex that the others need to wait: it is
+    // buried at once, as the broker would.
+    let mut buried = false;
     wait_until("waiters", || {
+        buried = buried || bury_if_dead(world, victim);
         let waits = |word| view.get(word) == number;
         waits(Word::Ready) && LIVING.iter().all(|&who| waits(Word::Waiting(who)))
     })
@@ -117,15 +123,8 @@ fn round(world: &World, number: u64) -> Result<Duration, String> {
     }
     let start = Instant::now();
     view.set(Word::Go, number);
-    match death {
-        Death::Before => {}
-        Death::Meanwhile => signal(victim, libc::SIGKILL),
-        // Dead by itself, or else now.
-        Death::At(_) => await_death(view, victim, number)?,
-    }
-    match wait_exit(victim.pid)? {
-        Exit::Signal(libc::SIGKILL) => world.bury(victim),
-        other => return Err(format!("round {number}: the victim ended: {other:?}")),
+    if !buried {
+        kill_and_bury(world, victim, death, number)?;
     }
     wait_until("round", || {
         LIVING
@@ -134,6 +133,30 @@ fn round(world: &World, number: u64) -> Result<Duration, String> {
     })
     .map_err(|why| format!("round {number}: {why}"))?;
     Ok(start.elapsed())
+}
+
+/// Whether a victim is dead; it is buried then.
+fn bury_if_dead(world: &World, victim: Child) -> bool {
+    let dead = poll_exit(victim.pid) == Some(Exit::Signal(libc::SIGKILL));
+    if dead {
+        world.bury(victim);
+    }
+    dead
+}
+
+/// Ends a victim as it is to die, and buries it.
+fn kill_and_bury(world: &World, victim: Child, death: Death, number: u64) -> Result<(), String> {
+    match death {
+        Death::Before => {}
+        Death::Meanwhile => signal(victim, libc::SIGKILL),
+        // Dead by itself, or else now.
+        Death::At(_) => await_death(&world.view, victim, number)?,
+    }
+    match wait_exit(victim.pid)? {
+        Exit::Signal(libc::SIGKILL) => world.bury(victim),
+        other => return Err(format!("round {number}: the victim ended: {other:?}")),
+    }
+    Ok(())
 }
 
 /// Waits until a victim has killed itself at its step, and kills it if it stands at the end.
