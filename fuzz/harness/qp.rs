@@ -462,7 +462,7 @@ impl Scene {
             );
             assert!(wc.wr_id < self.posted[1], "never posted: {wc:?}");
             self.completed[1] += 1;
-            self.qp.release_recv();
+            self.qp.release_recvs(1);
         }
     }
 

@@ -1,7 +1,7 @@
 //! Where completion queues and shared receive queues are.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Polls of an empty queue in a row that leave progress to other threads.
 const SKIPPED_MOST: u32 = 1024;
@@ -13,8 +13,6 @@ const SKIPPED_MOST: u32 = 1024;
 pub(crate) struct At {
     /// The number of an engine.
     engine: AtomicU8,
-    /// A completion queue holds something, or has overrun.
-    pub ready: AtomicBool,
     /// How many calls had made progress at the engine when this queue was polled last, and how
     /// often it was not even looked at since.
     seen: AtomicU64,

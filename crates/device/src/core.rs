@@ -1,8 +1,7 @@
 //! Memory and queues of the device: what queue pairs see of it ([`Host`]).
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Tally, Via};
 use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
@@ -11,46 +10,15 @@ use causeway_shm::{Counter, Stats, Watch};
 
 use crate::at::At;
 use crate::borrowed_payload::Outsides;
-use crate::channel::EventQueue;
-use crate::completions::{Completions, Cqe, Frees};
+use crate::completion_queue::{CompletionQueue, Put};
+use crate::completions::Frees;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
 use crate::qps::Numbering;
+use crate::released::Released;
 use crate::slab::Slab;
 use crate::watches::Watches;
-
-/// Completions at once for a program that waits for events.
-const ENOUGH: usize = 16;
-
-/// Which completions a completion queue announces (`ibv_req_notify_cq(3)`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Armed {
-    No,
-    Solicited,
-    Any,
-}
-
-/// The part of a completion queue that queue pairs reach. Nothing of another thread's lies in the
-/// same line.
-#[derive(Debug)]
-#[repr(align(128))]
-pub(crate) struct CqState {
-    pub queue: Completions,
-    pub armed: Armed,
-    pub overrun: bool,
-    /// Completions carry the time.
-    pub timestamps: bool,
-    pub channel: Option<Arc<EventQueue<usize>>>,
-    pub events: Arc<AsyncQueue>,
-    pub cookie: usize,
-    /// Completion events handed to the channel, ever.
-    pub announced: u64,
-    /// Queue pairs that complete here.
-    pub users: u32,
-    /// Where it is.
-    pub at: Arc<At>,
-}
 
 /// The part of a shared receive queue that queue pairs reach.
 #[derive(Debug)]
@@ -68,12 +36,11 @@ pub(crate) struct SrqState {
 }
 
 /// Where a queue pair's completions and events go.
-#[derive(Debug)]
 pub(crate) struct Route {
     /// Number of the queue pair.
     pub qpn: u32,
-    pub send_cq: u32,
-    pub recv_cq: u32,
+    pub send_cq: Arc<CompletionQueue>,
+    pub recv_cq: Arc<CompletionQueue>,
     pub srq: Option<u32>,
     pub events: Arc<AsyncQueue>,
     pub cookie: usize,
@@ -81,42 +48,14 @@ pub(crate) struct Route {
     pub is_near: bool,
 }
 
-/// How many queued completions there are of queue pairs that have been reset or destroyed, by
-/// number: one that is here is not issued again.
-#[derive(Debug, Default)]
-pub(crate) struct Outliving(BTreeMap<u32, u32>);
-
-impl Outliving {
-    /// Whether any queue holds a completion of `qpn`.
-    pub fn has(&self, qpn: u32) -> bool {
-        self.0.contains_key(&qpn)
-    }
-
-    fn add(&mut self, qpn: u32) {
-        *self.0.entry(qpn).or_default() += 1;
-    }
-
-    /// One of `qpn` has left its queue.
-    #[cold]
-    pub fn remove(&mut self, qpn: u32) {
-        if let Some(left) = self.0.get_mut(&qpn) {
-            *left -= 1;
-            if *left == 0 {
-                self.0.remove(&qpn);
-            }
-        }
-    }
-}
-
 /// Memory, completion queues, shared receive queues.
-#[derive(Debug)]
 pub(crate) struct Core {
     pub mrs: MrReader,
     /// Accesses of peers on this host to this endpoint's memory.
     pub watches: Arc<Watches>,
-    pub cqs: Slab<CqState>,
-    /// Completions that outlive their queue pairs' reset or destruction, by number.
-    pub outliving: Outliving,
+    /// What polls have freed of queue pairs' queues.
+    pub released: Arc<Released>,
+    pub cqs: Slab<Arc<CompletionQueue>>,
     pub srqs: Slab<SrqState>,
     numbering: Numbering,
     /// By the queue pair's place.
@@ -124,7 +63,7 @@ pub(crate) struct Core {
     /// Completion queues that have overrun since last looked at: their queue pairs fail.
     pub overrun: Vec<u32>,
     /// A program that waits for events has enough to do: since this was last cleared there was an
-    /// event for it, or a completion where [`ENOUGH`] wait.
+    /// event for it, or a completion where several wait.
     pub enough: bool,
     /// The pass is a look of a thread that goes back to the program with the next event: what comes
     /// after it is left for the next call. To tell another channel of it would cost two system
@@ -137,7 +76,12 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(numbering: Numbering, stats: Stats, mrs: MrReader, watches: Arc<Watches>) -> Self {
+    pub fn new(
+        numbering: Numbering,
+        stats: Stats,
+        mrs: MrReader,
+        (watches, released): (Arc<Watches>, Arc<Released>),
+    ) -> Self {
         Core {
             enough: false,
             stops_at_event: false,
@@ -145,8 +89,8 @@ impl Core {
             outsides: Outsides::default(),
             mrs,
             watches,
+            released,
             cqs: Slab::new(LIMITS.max_cq),
-            outliving: Outliving::default(),
             srqs: Slab::new(LIMITS.max_srq),
             numbering,
             routes: Vec::new(),
@@ -179,9 +123,9 @@ impl Core {
 
     /// Takes all of another engine's, for the engine of this number.
     pub fn absorb(&mut self, other: &mut Core, number: u8) {
-        for (cq, state) in other.cqs.take_all() {
-            state.at.set(number);
-            self.cqs.put(cq, state);
+        for (number_of_cq, cq) in other.cqs.take_all() {
+            cq.at.set(number);
+            self.cqs.put(number_of_cq, cq);
         }
         for (srq, state) in other.srqs.take_all() {
             state.at.set(number);
@@ -190,7 +134,6 @@ impl Core {
         for route in std::mem::take(&mut other.routes).into_iter().flatten() {
             self.add_route(route);
         }
-        self.outliving.0.append(&mut other.outliving.0);
         self.overrun.append(&mut other.overrun);
         self.enough |= std::mem::take(&mut other.enough);
     }
@@ -198,7 +141,7 @@ impl Core {
     /// The queue pairs that complete to `cq`.
     pub fn users_of(&self, cq: u32) -> Vec<u32> {
         let routes = self.routes.iter().flatten();
-        let users = routes.filter(|route| route.send_cq == cq || route.recv_cq == cq);
+        let users = routes.filter(|r| r.send_cq.number == cq || r.recv_cq.number == cq);
         users.map(|route| route.qpn).collect()
     }
 
@@ -216,39 +159,12 @@ impl Core {
         self.route(qpn).is_some_and(|route| route.is_near)
     }
 
-    /// Detaches the completions of a queue pair that is reset or destroyed. What it has earned
-    /// stays until it is polled: what was done is done. What failed or was flushed goes: nobody
-    /// asks for that any more.
-    pub fn detach_completions(&mut self, qpn: u32) {
-        let Some((send, recv)) = self.route(qpn).map(|r| (r.send_cq, r.recv_cq)) else {
-            return;
-        };
-        for cq in [send, recv] {
-            let Some(state) = self.cqs.get_mut(cq) else {
-                continue;
-            };
-            state.queue.retain_mut(|cqe| {
-                // Where both queues are one, or after an earlier reset, they are detached already.
-                if cqe.wc.qp_num != qpn || cqe.frees == Frees::Nothing {
-                    return true;
-                }
-                let earned = cqe.wc.status == WcStatus::Success;
-                if earned {
-                    cqe.frees = Frees::Nothing;
-                    self.outliving.add(qpn);
-                }
-                earned
-            });
-        }
-    }
-
-    /// Takes a completion queue away, with what it holds.
-    pub fn remove_cq(&mut self, cq: u32) {
-        let Some(state) = self.cqs.take(cq) else {
-            return;
-        };
-        for cqe in state.queue.iter().filter(|cqe| cqe.frees == Frees::Nothing) {
-            self.outliving.remove(cqe.wc.qp_num);
+    /// Detaches the completions of a queue pair that is reset or destroyed
+    /// ([`CompletionQueue::detach`]).
+    pub fn detach_completions(&self, qpn: u32) {
+        if let Some(route) = self.route(qpn) {
+            route.send_cq.detach(qpn);
+            route.recv_cq.detach(qpn);
         }
     }
 
@@ -262,88 +178,14 @@ impl Core {
         }
     }
 
-    /// Queues a completion. In line where it is made, and given to nobody else: so it is built in
-    /// the queue, and nothing has to load what was just stored.
+    /// Heeds what came of a completion.
     #[inline(always)]
-    fn complete(&mut self, cq: u32, wc: Wc, frees: Frees, solicited: bool) {
-        let Some(state) = self.cqs.get_mut(cq) else {
-            return;
-        };
-        if state.queue.is_full() && !state.make_room(&mut self.outliving) {
-            return state.overflow(cq, &mut self.overrun);
+    fn heed(&mut self, put: Put, cq: u32) {
+        match put {
+            Put::Queued | Put::Lost => {}
+            Put::Enough => self.enough = true,
+            Put::Overrun => self.overrun.push(cq),
         }
-        let timestamp = if state.timestamps {
-            crate::clock::now().0
-        } else {
-            0
-        };
-        let failed = wc.status != WcStatus::Success;
-        state.queue.put(Cqe {
-            wc,
-            timestamp,
-            frees,
-        });
-        state.at.ready.store(true, Ordering::Release);
-        if state.channel.is_some() {
-            self.enough |= state.tell(solicited || failed);
-        }
-    }
-}
-
-impl CqState {
-    /// Makes room for another completion, if that can be. In a queue that holds as many as it may,
-    /// those of queue pairs that are gone do: programs size a queue for those that they have.
-    #[cold]
-    #[inline(never)]
-    fn make_room(&mut self, outliving: &mut Outliving) -> bool {
-        if self.queue.grow() {
-            return true;
-        }
-        let gone = self.queue.take_first(|cqe| cqe.frees == Frees::Nothing);
-        if let Some(gone) = gone {
-            outliving.remove(gone.wc.qp_num);
-        }
-        gone.is_some()
-    }
-
-    /// It has no room for a completion. Notes it where that is looked at.
-    #[cold]
-    #[inline(never)]
-    fn overflow(&mut self, cq: u32, overrun: &mut Vec<u32>) {
-        if !std::mem::replace(&mut self.overrun, true) {
-            self.at.ready.store(true, Ordering::Release);
-            self.events.push(AsyncEvent {
-                event_type: EventType::CqErr,
-                source: EventSource::Cq(self.cookie),
-            });
-            overrun.push(cq);
-        }
-    }
-
-    /// Tells the channel of the newest completion, if that is asked for. Returns whether a program
-    /// that waits for events has enough to do.
-    #[inline(never)]
-    fn tell(&mut self, solicited: bool) -> bool {
-        let announce = match self.armed {
-            Armed::No => false,
-            Armed::Any => true,
-            Armed::Solicited => solicited,
-        };
-        let announced = announce && {
-            self.armed = Armed::No;
-            self.announce()
-        };
-        announced || self.queue.len() >= ENOUGH
-    }
-
-    /// Tells the channel, if there is one.
-    fn announce(&mut self) -> bool {
-        let Some(channel) = &self.channel else {
-            return false;
-        };
-        self.announced += 1;
-        channel.push(self.cookie);
-        true
     }
 }
 
@@ -442,8 +284,9 @@ impl Host for Core {
     #[inline(always)]
     fn complete_send(&mut self, qp: u32, wc: Wc, places: u32) {
         self.count(&wc, Counter::TxMessages, Counter::TxBytes);
-        if let Some(cq) = self.route(qp).map(|r| r.send_cq) {
-            self.complete(cq, wc, Frees::Send(places), false);
+        if let Some(cq) = self.route(qp).map(|route| &*route.send_cq) {
+            let (put, number) = (cq.put(wc, Frees::Send(places), false), cq.number);
+            self.heed(put, number);
         }
     }
 
@@ -480,8 +323,9 @@ impl Host for Core {
     #[inline(always)]
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
         self.count(&wc, Counter::RxMessages, Counter::RxBytes);
-        if let Some(cq) = self.route(qp).map(|r| r.recv_cq) {
-            self.complete(cq, wc, Frees::Receive, solicited);
+        if let Some(cq) = self.route(qp).map(|route| &*route.recv_cq) {
+            let (put, number) = (cq.put(wc, Frees::Receive, solicited), cq.number);
+            self.heed(put, number);
         }
     }
 

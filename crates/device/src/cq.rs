@@ -1,9 +1,8 @@
 //! Completion queues and completion channels.
 
-use std::ops::DerefMut;
+use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use causeway_biased_lock::{BiasedGuard, Hurried, hurry};
 use causeway_cancel::Allowed;
@@ -11,12 +10,10 @@ use causeway_proto::Instant;
 use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
 
-use crate::at::At;
 use crate::channel::EventQueue;
 use crate::clock::Now;
-use crate::completions::{Completions, Frees};
+use crate::completion_queue::{CompletionQueue, CqInit, Waiting};
 use crate::context::Context;
-use crate::core::{Armed, Core, CqState};
 use crate::endpoint::Shared;
 use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
@@ -24,11 +21,7 @@ use crate::events::EventSource;
 use crate::limits::LIMITS;
 use crate::state::State;
 
-/// Completions taken after which a poll looks for more though there are some. What a program posts
-/// may complete at once (datagrams, WRITEs straight into a peer's memory): its queue may never be
-/// empty, and what others send to it has to be found all the same.
-const LOOK_AFTER: usize = 64;
-/// Looks of one such poll at most.
+/// Looks of a poll that looks for more though there is some, at most.
 const LOOKS_MOST: usize = 1024;
 
 /// A completion channel (`ibv_create_comp_channel(3)`).
@@ -42,9 +35,7 @@ pub struct Cq {
     context: Arc<Context>,
     /// The endpoint of that: a poll follows no chain of pointers to it.
     shared: Arc<Shared>,
-    pub(crate) number: u32,
-    /// Where its state is.
-    pub(crate) at: Arc<At>,
+    pub(crate) queue: Arc<CompletionQueue>,
     seen: LastSeen,
     cookie: usize,
     channel: Option<Arc<CompChannel>>,
@@ -80,31 +71,23 @@ impl Context {
         if cqe == 0 || cqe > LIMITS.max_cqe {
             return Err(Errno(libc::EINVAL));
         }
-        let at = At::first();
-        let state = CqState {
-            queue: Completions::limited(cqe as usize),
-            armed: Armed::No,
-            overrun: false,
-            timestamps: false,
-            channel: channel.map(|c| Arc::clone(&c.queue)),
-            events: Arc::clone(&self.events),
-            cookie,
-            announced: 0,
-            users: 0,
-            at: Arc::clone(&at),
-        };
         let shared = &self.endpoint.shared;
         let number = shared.cq_numbers.lock().insert(());
         let number = number.ok_or(Errno(libc::ENOMEM))?;
-        let (_, mut first) = shared.engines.lock_at(&at);
-        first.core.cqs.put(number, state);
-        drop(first);
-        Ok(Arc::new(Cq::new(
-            Arc::clone(self),
-            (number, at),
+        let queue = Arc::new(CompletionQueue::new(CqInit {
+            number,
+            most: cqe as usize,
+            channel: channel.map(|c| Arc::clone(&c.queue)),
+            events: Arc::clone(&self.events),
             cookie,
-            channel.cloned(),
-        )))
+            released: Arc::clone(&shared.common.released),
+            outliving: Arc::clone(&shared.common.outliving),
+        }));
+        let (_, mut first) = shared.engines.lock_at(&queue.at);
+        first.core.cqs.put(number, Arc::clone(&queue));
+        drop(first);
+        let context = Arc::clone(self);
+        Ok(Arc::new(Cq::new(context, queue, cookie, channel.cloned())))
     }
 }
 
@@ -133,7 +116,7 @@ impl CompChannel {
     /// # Errors
     /// EBUSY while completion queues use it.
     pub fn destroy(&self) -> Result<(), Errno> {
-        let is_ours = |cq: &CqState| {
+        let is_ours = |cq: &CompletionQueue| {
             let channel = cq.channel.as_ref();
             channel.is_some_and(|channel| Arc::ptr_eq(channel, &self.queue))
         };
@@ -152,7 +135,7 @@ impl CompChannel {
 impl Cq {
     pub(crate) fn new(
         context: Arc<Context>,
-        (number, at): (u32, Arc<At>),
+        queue: Arc<CompletionQueue>,
         cookie: usize,
         channel: Option<Arc<CompChannel>>,
     ) -> Self {
@@ -161,8 +144,7 @@ impl Cq {
             seen: LastSeen::new(context.endpoint.shared.engines.first()),
             shared: Arc::clone(&context.endpoint.shared),
             context,
-            number,
-            at,
+            queue,
             cookie,
             channel,
             acked,
@@ -178,7 +160,7 @@ impl Cq {
 
     /// Its engine, and the engine's state.
     fn lock(&self) -> (&Engine, BiasedGuard<'_, State>) {
-        let (engine, state) = self.shared.engines.lock_at(&self.at);
+        let (engine, state) = self.shared.engines.lock_at(&self.queue.at);
         self.seen.set(engine);
         (engine, state)
     }
@@ -186,21 +168,12 @@ impl Cq {
     /// How many completions it holds.
     #[must_use]
     pub fn cqe(&self) -> u32 {
-        let (_, state) = self.lock();
-        let capacity = state
-            .core
-            .cqs
-            .get(self.number)
-            .map_or(0, |cq| cq.queue.most());
-        u32::try_from(capacity).unwrap_or(u32::MAX)
+        u32::try_from(self.queue.most()).unwrap_or(u32::MAX)
     }
 
     /// Records the time of each completion from now on (`ibv_create_cq_ex(3)`).
     pub fn record_timestamps(&self) {
-        let (_, mut state) = self.lock();
-        if let Some(cq) = state.core.cqs.get_mut(self.number) {
-            cq.timestamps = true;
-        }
+        self.queue.record_timestamps();
     }
 
     /// Changes how many it holds (`ibv_resize_cq(3)`).
@@ -211,17 +184,7 @@ impl Cq {
         if cqe == 0 || cqe > LIMITS.max_cqe {
             return Err(Errno(libc::EINVAL));
         }
-        let (_, mut state) = self.lock();
-        let cq = state
-            .core
-            .cqs
-            .get_mut(self.number)
-            .ok_or(Errno(libc::EINVAL))?;
-        if cq.queue.len() > cqe as usize {
-            return Err(Errno(libc::EINVAL));
-        }
-        cq.queue.set_most(cqe as usize);
-        Ok(())
+        self.queue.resize(cqe as usize)
     }
 
     /// Takes up to `max` completions, oldest first, with their times in nanoseconds, and makes
@@ -232,22 +195,32 @@ impl Cq {
     pub fn poll(&self, max: usize, out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
         // A program that waits for events is served in portions, and looks itself in between.
         let waits = self.channel.is_some();
-        if !waits && self.engine().is_served(&self.at) {
-            return Ok(0);
-        }
-        let (engine, mut state) = self.lock();
-        let looked = match self.is_empty(&state) {
-            true => state.look(engine),
-            false => Looked::SOME,
-        };
-        if looked == Looked::SOME && state.unlooked >= LOOK_AFTER {
-            match waits {
-                true => state.unlooked = 0,
-                false => self.look_beside(engine, &mut state),
+        let queue = &*self.queue;
+        match queue.waiting() {
+            Waiting::None if !waits && self.engine().is_served(&queue.at) => Ok(0),
+            Waiting::None => {
+                let (engine, mut state) = self.lock();
+                let looked = state.look(engine);
+                queue.note_looked();
+                queue.at.note_polled(engine.activity());
+                self.take_after(engine, state, looked, max, out)
+            }
+            Waiting::Some => queue.take(max, out),
+            Waiting::Unclear => {
+                match waits {
+                    true => queue.note_looked(),
+                    false => self.look_beside(),
+                }
+                queue.take(max, out)
             }
         }
-        self.at.note_polled(engine.activity());
-        self.take(engine, state, looked, max, out)
+    }
+
+    /// What a poll finds, without a look at anything else.
+    #[inline(always)]
+    #[must_use]
+    pub fn waiting(&self) -> Waiting {
+        self.queue.waiting()
     }
 
     /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent
@@ -258,70 +231,25 @@ impl Cq {
         hurry(&engine.state).map(|state| Held { engine, state })
     }
 
-    /// What waits to be taken.
-    #[inline(always)]
-    #[must_use]
-    pub fn waiting(&self, held: &Held<'_>) -> Waiting {
-        match held.state.core.cqs.get(self.number) {
-            Some(cq) if !cq.queue.is_empty() => match held.state.unlooked < LOOK_AFTER {
-                true => Waiting::Some,
-                false => Waiting::Unclear,
-            },
-            Some(cq) if !cq.overrun => Waiting::None,
-            _ => Waiting::Unclear,
-        }
-    }
-
-    /// Makes progress, where none waits.
+    /// Makes progress, where no completion waits.
     #[inline(always)]
     pub fn look(&self, held: &mut Held<'_>) -> Looked {
+        self.queue.note_looked();
         held.state.look_inlined(held.engine)
     }
 
-    /// Takes completions that wait, up to `max`, one after the other until `out` returns false,
-    /// which has taken nothing then, or one is out of the ordinary. Returns how many.
+    /// See [`CompletionQueue::take_plain`].
+    #[inline(always)]
+    pub fn take_plain(&self, max: usize, out: impl FnMut(&Wc) -> bool) -> usize {
+        self.queue.take_plain(max, out)
+    }
+
+    /// Takes completions of any kind, up to `max`, without a look for more.
     ///
     /// # Errors
-    /// None was taken: the lock, still held, for [`Cq::take_held`], which may take others.
-    #[inline(always)]
-    pub fn take_plain<'a>(
-        &self,
-        mut held: Held<'a>,
-        max: usize,
-        mut out: impl FnMut(&Wc) -> bool,
-    ) -> Result<usize, Held<'a>> {
-        let State {
-            core,
-            qps,
-            unlooked,
-            ..
-        } = &mut *held.state;
-        let mut taken = 0;
-        if let Some(cq) = core.cqs.get_mut(self.number) {
-            while taken < max
-                && let Some(cqe) = cq.queue.front()
-                && let Some(entry) = qps.place_mut(cqe.wc.qp_num)
-            {
-                let frees = cqe.frees;
-                if frees == Frees::Nothing || !out(&cqe.wc) {
-                    break;
-                }
-                cq.queue.drop_front();
-                taken += 1;
-                match frees {
-                    Frees::Send(places) => entry.qp.release_send(places),
-                    _ => entry.qp.release_recv(),
-                }
-            }
-            if cq.queue.is_empty() && !cq.overrun {
-                cq.at.ready.store(false, Ordering::Relaxed);
-            }
-        }
-        *unlooked += taken;
-        match taken {
-            0 => Err(held),
-            _ => Ok(taken),
-        }
+    /// As [`Cq::poll`].
+    pub fn take(&self, max: usize, out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
+        self.queue.take(max, out)
     }
 
     /// Takes completions up to `max`, and does what [`Cq::look`] has left to do.
@@ -335,60 +263,31 @@ impl Cq {
         max: usize,
         out: impl FnMut(&Wc, u64),
     ) -> Result<usize, Errno> {
-        self.take(held.engine, held.state, looked, max, out)
+        self.take_after(held.engine, held.state, looked, max, out)
     }
 
-    #[inline(always)]
-    fn is_empty(&self, state: &State) -> bool {
-        let cq = state.core.cqs.get(self.number);
-        cq.is_none_or(|cq| cq.queue.is_empty())
-    }
-
-    fn take<G: DerefMut<Target = State>>(
+    fn take_after<G: Deref<Target = State>>(
         &self,
         engine: &Engine,
-        mut state: G,
+        state: G,
         looked: Looked,
         max: usize,
-        mut out: impl FnMut(&Wc, u64),
+        out: impl FnMut(&Wc, u64),
     ) -> Result<usize, Errno> {
-        let State { core, qps, .. } = &mut *state;
-        let Core { cqs, outliving, .. } = core;
-        let Some(cq) = cqs.get_mut(self.number) else {
-            return Ok(0);
+        let leaves = looked.minds || looked.yields || looked.serves;
+        let (deadline, broker_requests) = match leaves {
+            true => (state.timers.next(), !state.broker_requests.is_empty()),
+            false => (None, false),
         };
-        let mut taken = 0;
-        while taken < max {
-            // Not copied out of the queue: a copy of a copy is a store that loads wait for.
-            let Some(cqe) = cq.queue.front() else {
-                if cq.overrun && taken == 0 {
-                    return Err(Errno(libc::EOVERFLOW));
-                }
-                break;
-            };
-            match (cqe.frees, qps.place_mut(cqe.wc.qp_num)) {
-                (Frees::Send(places), Some(entry)) => entry.qp.release_send(places),
-                (Frees::Receive, Some(entry)) => entry.qp.release_recv(),
-                _ => outliving.remove(cqe.wc.qp_num),
-            }
-            out(&cqe.wc, cqe.timestamp);
-            cq.queue.drop_front();
-            taken += 1;
-        }
-        if cq.queue.is_empty() && !cq.overrun {
-            cq.at.ready.store(false, Ordering::Relaxed);
-        }
-        state.unlooked += taken;
-        if looked.minds || looked.yields || looked.serves {
-            let (deadline, broker_requests) =
-                (state.timers.next(), !state.broker_requests.is_empty());
-            drop(state);
+        drop(state);
+        let taken = self.queue.take(max, out);
+        if leaves {
             looked.end(deadline, broker_requests, &self.shared);
             if looked.serves {
                 self.shared.serve_others(engine);
             }
         }
-        Ok(taken)
+        taken
     }
 
     /// Asks for an event at the next completion (`ibv_req_notify_cq(3)`).
@@ -396,22 +295,9 @@ impl Cq {
     /// # Errors
     /// EINVAL if it has been destroyed.
     pub fn req_notify(&self, solicited_only: bool) -> Result<(), Errno> {
-        let shared = &self.context.endpoint.shared;
-        let (_, mut state) = self.lock();
-        let cq = state
-            .core
-            .cqs
-            .get_mut(self.number)
-            .ok_or(Errno(libc::EINVAL))?;
-        cq.armed = match (solicited_only, cq.armed) {
-            // Arming for all is not narrowed by arming for solicited ones.
-            (true, Armed::Any) => Armed::Any,
-            (true, _) => Armed::Solicited,
-            (false, _) => Armed::Any,
-        };
-        drop(state);
+        self.queue.arm(solicited_only);
         if self.channel.as_ref().is_some_and(|c| c.queue.is_slept_on()) {
-            shared.end_tick();
+            self.shared.end_tick();
         }
         Ok(())
     }
@@ -428,19 +314,17 @@ impl Cq {
     /// EBUSY while queue pairs use it.
     pub fn destroy(&self) -> Result<(), Errno> {
         let (_, mut state) = self.lock();
-        let cq = state
-            .core
-            .cqs
-            .get_mut(self.number)
-            .ok_or(Errno(libc::EINVAL))?;
-        if cq.users > 0 {
+        if state.core.cqs.get(self.queue.number).is_none() {
+            return Err(Errno(libc::EINVAL));
+        }
+        if self.queue.is_used() {
             return Err(Errno(libc::EBUSY));
         }
-        cq.armed = Armed::No;
-        let announced = cq.announced;
-        state.core.remove_cq(self.number);
+        let announced = self.queue.disarm();
+        self.queue.discard();
+        state.core.cqs.take(self.queue.number);
         drop(state);
-        self.shared.cq_numbers.lock().remove(self.number);
+        self.shared.cq_numbers.lock().remove(self.queue.number);
         let cookie = self.cookie;
         let never_taken = match &self.channel {
             Some(channel) => channel.queue.remove(|event| *event == cookie),
@@ -455,17 +339,6 @@ impl Cq {
         self.context.events.retire(EventSource::Cq(self.cookie));
         Ok(())
     }
-}
-
-/// What waits in a completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Waiting {
-    /// Nothing: to be looked for ([`Cq::look`]).
-    None,
-    /// Completions: to be taken ([`Cq::take_plain`]).
-    Some,
-    /// Something out of the ordinary, that [`Cq::poll`] is to find.
-    Unclear,
 }
 
 /// What came of it that a program has looked for completions.
@@ -518,19 +391,19 @@ impl Cq {
     /// Looks for more though there is some: until as much has come as the program has taken, or
     /// nothing comes. A look may bring a single datagram.
     #[cold]
-    fn look_beside(&self, engine: &Engine, state: &mut State) {
+    fn look_beside(&self) {
         let now = Now::default();
-        let waiting = |state: &State| {
-            let cq = state.core.cqs.get(self.number);
-            cq.map_or(usize::MAX, |cq| cq.queue.len())
-        };
-        let wanted = waiting(state).saturating_add(state.unlooked);
-        let mut looks = state.unlooked.min(LOOKS_MOST);
-        while looks > 0 && waiting(state) < wanted && state.progress(&now) {
+        let queue = &*self.queue;
+        let unlooked = queue.unlooked();
+        let wanted = queue.len().saturating_add(unlooked);
+        let mut looks = unlooked.min(LOOKS_MOST);
+        let (engine, mut state) = self.lock();
+        while looks > 0 && queue.len() < wanted && state.progress(&now) {
             looks -= 1;
         }
         engine.note_activity(&now);
-        state.unlooked = 0;
+        queue.note_looked();
+        queue.at.note_polled(engine.activity());
     }
 }
 

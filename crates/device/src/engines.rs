@@ -92,15 +92,12 @@ impl Engine {
         !unsafe { self.state.raw() }.is_mine()
     }
 
-    /// Whether a poll of a completion queue may do without the lock: it is empty, and another
-    /// thread has made progress since it was polled last. A thread that the lock is biased towards
+    /// Whether a poll of a completion queue that is empty may do without the lock: another thread
+    /// has made progress since it was polled last. A thread that the lock is biased towards
     /// pays nothing for it, and never leaves it at that.
     #[inline]
     pub fn is_served(&self, at: &At) -> bool {
-        if !self.is_crowded() || at.ready.load(Ordering::Acquire) {
-            return false;
-        }
-        at.skip(self.activity())
+        self.is_crowded() && at.skip(self.activity())
     }
 
     pub fn new(state: State) -> Self {

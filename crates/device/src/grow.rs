@@ -5,6 +5,7 @@ use causeway_netio::UdpPort;
 use parking_lot::MutexGuard;
 
 use crate::at::At;
+use crate::completion_queue::CompletionQueue;
 use crate::endpoint::Shared;
 use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::{Errno, OpenError};
@@ -43,7 +44,7 @@ pub(crate) struct NewPlace<'a> {
 /// A completion queue or shared receive queue that a queue pair is created with.
 #[derive(Clone, Copy)]
 pub(crate) enum Part<'a> {
-    Cq(u32, &'a At),
+    Cq(&'a CompletionQueue),
     Srq(u32, &'a At),
 }
 
@@ -76,7 +77,7 @@ impl Shared {
         }
         loop {
             let mut state = engine.state.lock();
-            if let Some(qpn) = state.take_qpn() {
+            if let Some(qpn) = state.take_qpn(&self.common.outliving) {
                 return Ok(NewPlace {
                     engine,
                     state,
@@ -154,9 +155,9 @@ impl Shared {
         let gone = Errno(libc::EINVAL);
         let (mut source, mut target) = Engine::lock_both(from, to);
         match part {
-            Part::Cq(number, _) => {
-                let cq = source.core.cqs.take(number).ok_or(gone)?;
-                target.core.cqs.put(number, cq);
+            Part::Cq(cq) => {
+                let taken = source.core.cqs.take(cq.number).ok_or(gone)?;
+                target.core.cqs.put(cq.number, taken);
             }
             Part::Srq(number, _) => {
                 let srq = source.core.srqs.take(number).ok_or(gone)?;
@@ -211,16 +212,17 @@ fn sockets(port: &UdpPort) -> impl Iterator<Item = std::os::fd::BorrowedFd<'_>> 
 impl<'a> Part<'a> {
     fn at(&self) -> &'a At {
         match self {
-            Part::Cq(_, at) | Part::Srq(_, at) => at,
+            Part::Cq(cq) => &cq.at,
+            Part::Srq(_, at) => at,
         }
     }
 
     /// Whether it is bound to the engine where it is; `None` if it has been destroyed.
     fn is_in_use(&self, state: &State) -> Option<bool> {
         match self {
-            Part::Cq(number, _) => {
-                let cq = state.core.cqs.get(*number)?;
-                Some(cq.users > 0 || !cq.queue.is_empty())
+            Part::Cq(cq) => {
+                state.core.cqs.get(cq.number)?;
+                Some(cq.is_used() || cq.is_ready())
             }
             Part::Srq(number, _) => Some(state.core.srqs.get(*number)?.users > 0),
         }

@@ -450,6 +450,14 @@ impl State {
         );
     }
 
+    /// A queue pair is reset: its completions free nothing any more.
+    pub fn detach_completions(&mut self, qpn: u32) {
+        self.core.detach_completions(qpn);
+        if let Some(entry) = self.qps.place_mut(qpn) {
+            entry.forget_released(&self.core.released);
+        }
+    }
+
     /// A queue pair gives its link up; the peer is told. Returns what to tell the broker, when the
     /// lock is not held.
     #[must_use]

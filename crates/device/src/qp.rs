@@ -124,28 +124,22 @@ impl Qp {
     pub(crate) fn create(pd: &Arc<Pd>, init: QpInit, cookie: usize) -> Result<Arc<Qp>, Errno> {
         let service = service_of(init.qp_type)?;
         let cap = grant_cap(init.cap, init.srq.is_some())?;
-        let (send_cq, recv_cq) = (init.send_cq.number, init.recv_cq.number);
+        let (send_cq, recv_cq) = (&init.send_cq.queue, &init.recv_cq.queue);
         let srq = init.srq.as_ref().map(|s| s.number);
-        let mut parts = vec![
-            Part::Cq(send_cq, &init.send_cq.at),
-            Part::Cq(recv_cq, &init.recv_cq.at),
-        ];
+        let mut parts = vec![Part::Cq(send_cq), Part::Cq(recv_cq)];
         parts.extend(init.srq.as_ref().map(|srq| Part::Srq(srq.number, &srq.at)));
         let mut place = pd.context.endpoint.shared.place_for_new_qp(&parts)?;
         let qpn = place.qpn;
         let state = &mut *place.state;
         let core = &mut state.core;
-        let exist = core.cqs.get(send_cq).is_some()
-            && core.cqs.get(recv_cq).is_some()
+        let exist = core.cqs.get(send_cq.number).is_some()
+            && core.cqs.get(recv_cq.number).is_some()
             && srq.is_none_or(|srq| core.srqs.get(srq).is_some());
         if !exist {
             return Err(Errno(libc::EINVAL));
         }
-        for cq in [send_cq, recv_cq] {
-            if let Some(cq) = state.core.cqs.get_mut(cq) {
-                cq.users += 1;
-            }
-        }
+        send_cq.add_user();
+        recv_cq.add_user();
         if let Some(srq) = srq.and_then(|srq| state.core.srqs.get_mut(srq)) {
             srq.users += 1;
         }
@@ -159,11 +153,15 @@ impl Qp {
             srq: srq.is_some(),
         };
         let events = Arc::clone(&pd.context.events);
-        state.qps.insert(QpEntry::new(ProtoQp::new(config)));
+        let released = &state.core.released;
+        released.prepare(qpn);
+        state
+            .qps
+            .insert(QpEntry::new(ProtoQp::new(config), released));
         state.core.add_route(Route {
             qpn,
-            send_cq,
-            recv_cq,
+            send_cq: Arc::clone(send_cq),
+            recv_cq: Arc::clone(recv_cq),
             srq,
             events,
             cookie,
@@ -294,7 +292,7 @@ impl Qp {
             Some(QpState::Rts) => state.start_sending(self.qpn),
             Some(QpState::Reset) => {
                 leave = state.link_down(self.qpn);
-                state.core.detach_completions(self.qpn);
+                state.detach_completions(self.qpn);
             }
             _ => {}
         }
@@ -469,11 +467,8 @@ impl Qp {
         state.core.detach_completions(self.qpn);
         state.core.remove_route(self.qpn);
         shared.common.mrs.write().release_windows(self.qpn);
-        for cq in [self.send_cq.number, self.recv_cq.number] {
-            if let Some(cq) = state.core.cqs.get_mut(cq) {
-                cq.users = cq.users.saturating_sub(1);
-            }
-        }
+        self.send_cq.queue.drop_user();
+        self.recv_cq.queue.drop_user();
         if let Some(srq) = &self.srq
             && let Some(srq) = state.core.srqs.get_mut(srq.number)
         {

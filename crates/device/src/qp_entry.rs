@@ -13,6 +13,7 @@ use crate::broker_request::BrokerRequest;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
 use crate::qps::{Numbered, Table};
+use crate::released::{Released, Seen};
 use crate::ring::{RingLink, TwoSided};
 use crate::silence::Silence;
 use crate::timers::Listed;
@@ -63,6 +64,8 @@ pub(crate) struct QpEntry {
     look: Option<(Instant, Duration)>,
     /// By which time it is listed among the engine's timers.
     pub listed: Listed,
+    /// What polls had freed of its queues when that was last taken into account.
+    released: Seen,
 }
 
 /// The endpoint's queue pairs.
@@ -76,8 +79,10 @@ impl Numbered for QpEntry {
 }
 
 impl QpEntry {
-    pub fn new(qp: Qp) -> Self {
+    /// A new one, with room in `released`.
+    pub fn new(qp: Qp, released: &Released) -> Self {
         QpEntry {
+            released: released.seen(qp.qpn()),
             qp,
             av: Av::default(),
             link: Link::None,
@@ -100,6 +105,21 @@ impl QpEntry {
             Link::Ring(link) => Some((&mut self.qp, link)),
             _ => None,
         }
+    }
+
+    /// Takes into account what polls have freed of its queues.
+    #[inline(always)]
+    pub fn take_released(&mut self, released: &Released) {
+        let seen = released.seen(self.qp.qpn());
+        let (sends, receives) = seen.since(self.released);
+        self.released = seen;
+        self.qp.release_send(sends);
+        self.qp.release_recvs(receives);
+    }
+
+    /// Its queues have just been emptied, and none of its completions frees anything any more.
+    pub fn forget_released(&mut self, released: &Released) {
+        self.released = released.seen(self.qp.qpn());
     }
 
     /// Posts a send, which may be carried out at once. It is moved from where it is only when it is

@@ -12,9 +12,11 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::hot::Hot;
 use crate::mr::{MrReader, MrTable};
+use crate::outliving::Outliving;
 use crate::ports::Ports;
 use crate::qp_entry::{QpEntry, QueuePairs};
 use crate::qps::Numbering;
+use crate::released::Released;
 use crate::sharing::EvictedFrom;
 use crate::spin::Spin;
 use crate::timers::Timers;
@@ -61,8 +63,6 @@ pub(crate) struct State {
     pub spin: Spin,
     /// The pass is that of one of several threads: it looks once, and lets the others go on.
     pub crowded: bool,
-    /// Completions that polls have taken since one last looked for more.
-    pub unlooked: usize,
     /// Looks of polls that were in vain and not short, ever.
     pub vain_looks: u32,
     /// Some peer may owe an answer, and when that is looked at next.
@@ -88,6 +88,10 @@ pub(crate) struct Common {
     /// Where address handles lead.
     pub ways: Arc<Ways>,
     pub lost: Arc<AtomicBool>,
+    /// What polls have freed of queue pairs' queues.
+    pub released: Arc<Released>,
+    /// Completions of queue pairs that are gone.
+    pub outliving: Arc<Outliving>,
 }
 
 impl Common {
@@ -106,6 +110,8 @@ impl Common {
             evicted_from: Arc::default(),
             ways: Arc::new(Ways::new()),
             lost: Arc::default(),
+            released: Arc::new(Released::new(numbering)),
+            outliving: Arc::default(),
         }
     }
 
@@ -125,7 +131,8 @@ impl Common {
             let mrs = MrReader::new(Arc::clone(&self.mrs));
             (mrs, WayReader::new(Arc::clone(&self.ways)))
         };
-        let core = Core::new(self.numbering, stats, mrs, Arc::clone(&self.watches));
+        let (watches, released) = (Arc::clone(&self.watches), Arc::clone(&self.released));
+        let core = Core::new(self.numbering, stats, mrs, (watches, released));
         Ok(State {
             number,
             core,
@@ -148,7 +155,6 @@ impl Common {
             fruitless: 0,
             spin: Spin::default(),
             crowded: false,
-            unlooked: 0,
             vain_looks: 0,
             unanswered: false,
             look_at: Instant(0),
@@ -167,8 +173,7 @@ impl State {
     }
 
     /// A number for a new queue pair.
-    pub fn take_qpn(&mut self) -> Option<u32> {
-        let outliving = &self.core.outliving;
+    pub fn take_qpn(&mut self, outliving: &Outliving) -> Option<u32> {
         self.qps.take_number(|qpn| outliving.has(qpn))
     }
 

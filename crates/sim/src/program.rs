@@ -373,7 +373,7 @@ impl Program {
             let Some(received) = polled else {
                 return;
             };
-            self.qp.release_recv();
+            self.qp.release_recvs(1);
             if received.wc.status == WcStatus::Success {
                 self.check_receive(&received);
             } else {

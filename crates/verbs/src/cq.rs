@@ -149,12 +149,14 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
     unsafe {
         let dev: &Cq = &objects::cq(cq).dev;
         let max = usize::try_from(entries).unwrap_or(0);
-        if let Some(held) = dev.hurry() {
-            match dev.waiting(&held) {
-                Waiting::None => return look(dev, held, max, wc),
-                Waiting::Some => return take_plain(dev, held, max, wc),
-                Waiting::Unclear => {}
+        match dev.waiting() {
+            Waiting::Some => return take_plain(dev, max, wc),
+            Waiting::None => {
+                if let Some(held) = dev.hurry() {
+                    return look(dev, held, max, wc);
+                }
             }
+            Waiting::Unclear => {}
         }
         poll_slowly(dev, max, wc)
     }
@@ -171,7 +173,10 @@ unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_in
     unsafe {
         match looked {
             Looked::NONE => 0,
-            Looked::SOME => take_plain_inlined(dev, held, max, wc),
+            Looked::SOME => {
+                drop(held);
+                take_plain_inlined(dev, max, wc)
+            }
             looked => take_others(dev, held, looked, max, wc),
         }
     }
@@ -182,9 +187,9 @@ unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_in
 /// # Safety
 /// As [`look`].
 #[inline(never)]
-unsafe fn take_plain(dev: &Cq, held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn take_plain(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
     // SAFETY: the caller's promise.
-    unsafe { take_plain_inlined(dev, held, max, wc) }
+    unsafe { take_plain_inlined(dev, max, wc) }
 }
 
 /// As [`take_plain`].
@@ -192,9 +197,9 @@ unsafe fn take_plain(dev: &Cq, held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_
 /// # Safety
 /// As [`look`].
 #[inline(always)]
-unsafe fn take_plain_inlined(dev: &Cq, held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn take_plain_inlined(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
     let mut next = wc;
-    let taken = dev.take_plain(held, max, |completion| {
+    let taken = dev.take_plain(max, |completion| {
         let plain = !is_datagram(completion);
         if plain {
             // SAFETY: the caller's promise, and no more are taken.
@@ -206,10 +211,22 @@ unsafe fn take_plain_inlined(dev: &Cq, held: Held<'_>, max: usize, wc: *mut IbvW
         plain
     });
     match taken {
-        Ok(filled) => filled as c_int,
         // SAFETY: the caller's promise.
-        Err(held) => unsafe { take_others(dev, held, Looked::SOME, max, wc) },
+        0 => unsafe { take_any(dev, max, wc) },
+        filled => filled as c_int,
     }
+}
+
+/// Takes completions of any kind that wait.
+///
+/// # Safety
+/// As [`look`].
+#[inline(never)]
+unsafe fn take_any(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
+    let mut next = wc;
+    // SAFETY: the caller's promise, and no more are taken.
+    let out = |completion: &Wc, _| unsafe { hand_over_any(completion, &mut next) };
+    report(dev.take(max, out))
 }
 
 /// Takes completions of any kind, and does what a look has left to do.
@@ -230,7 +247,7 @@ unsafe fn take_others(
     report(dev.take_held(held, looked, max, out))
 }
 
-/// As [`poll_cq`], of a thread that the lock is not biased towards.
+/// As [`poll_cq`], where what is frequent leaves it to others.
 ///
 /// # Safety
 /// As [`look`].

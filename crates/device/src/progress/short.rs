@@ -56,7 +56,6 @@ impl State {
 
     #[inline(always)]
     fn look_anyway(&mut self, engine: &Engine) -> Looked {
-        self.unlooked = 0;
         self.core.mrs.look_around();
         let now = Now::default();
         match self.take_plain_untimed(&now) {

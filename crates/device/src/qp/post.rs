@@ -123,6 +123,7 @@ impl Qp {
         let Some(entry) = state.qps.place_mut(self.qpn) else {
             return Err(gone);
         };
+        entry.take_released(&state.core.released);
         let outcome = post(entry, &mut state.core);
         if let Link::Ring(ring) = &mut entry.link {
             ring.tell_posted(&state.core);
@@ -175,10 +176,13 @@ impl Qp {
 
     #[inline(always)]
     fn put_recv_range(&self, state: &mut State, wr_id: u64, range: Sge) -> bool {
-        match state.qps.place_mut(self.qpn) {
-            Some(entry) => entry.qp.post_recv_range(wr_id, range),
-            None => false,
+        let Some(entry) = state.qps.place_mut(self.qpn) else {
+            return false;
+        };
+        if entry.qp.is_recv_full() {
+            entry.take_released(&state.core.released);
         }
+        entry.qp.post_recv_range(wr_id, range)
     }
 
     /// Posts receives in order (`ibv_post_recv(3)`). On an error those before it are posted.
@@ -194,6 +198,7 @@ impl Qp {
         let Some(entry) = state.qps.place_mut(self.qpn) else {
             return Err((0, Errno(libc::EINVAL)));
         };
+        entry.take_released(&state.core.released);
         for (index, wr) in wrs.enumerate() {
             let posted = wr.and_then(|wr| Ok(entry.qp.post_recv(wr, &mut state.core)?));
             posted.map_err(|errno| (index, errno))?;
@@ -210,6 +215,9 @@ impl State {
         let entry = self.qps.place_mut(qpn)?;
         if !entry.hot || !self.pending.is_empty() {
             return None;
+        }
+        if entry.qp.is_send_full() {
+            entry.take_released(&self.core.released);
         }
         match &mut entry.link {
             Link::Ring(ring) => Some((ring, &mut entry.qp, &mut self.core)),

@@ -18,6 +18,35 @@ pub(super) struct Gates {
 }
 
 impl Qp {
+    /// The program has polled a completion of the send queue: its work request, and the unsignaled
+    /// ones before it, leave the queue. `places` is what [`Host::complete_send`] was told.
+    #[inline(always)]
+    pub fn release_send(&mut self, places: u32) {
+        self.sq.release(places);
+    }
+
+    /// The program has polled so many completions of the receive queue.
+    #[inline(always)]
+    pub fn release_recvs(&mut self, count: u32) {
+        if !self.config.srq {
+            self.rq_used = self.rq_used.saturating_sub(count);
+        }
+    }
+
+    /// Whether no send can be posted before a completion is polled.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_send_full(&self) -> bool {
+        self.sq.used() >= self.config.cap.max_send_wr
+    }
+
+    /// Whether no receive can be posted before a completion is polled.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_recv_full(&self) -> bool {
+        self.rq_used >= self.config.cap.max_recv_wr
+    }
+
     /// As [`Qp::post_recv`] of a receive of one range, where nothing is out of the ordinary: the
     /// shortest way. Returns false, with nothing done, where that must look.
     #[inline(always)]
@@ -114,7 +143,7 @@ mod tests {
         assert_eq!(long_way(&mut qp, &mut world, 2), Err(PostError::Full));
         assert!(world.recvs.is_empty());
         go_to(&mut qp, &mut world, QpState::Err);
-        qp.release_recv();
+        qp.release_recvs(1);
         assert!(!qp.post_recv_range(2, RANGE), "it would be flushed");
         assert_eq!(long_way(&mut qp, &mut world, 2), Ok(()));
         let flushed = world.recvs.iter().map(|(wc, _)| (wc.wr_id, wc.status));

@@ -279,21 +279,6 @@ impl Qp {
         Ok(())
     }
 
-    /// The program has polled a completion of the send queue: its work request, and the unsignaled
-    /// ones before it, leave the queue. `places` is what [`Host::complete_send`] was told.
-    #[inline(always)]
-    pub fn release_send(&mut self, places: u32) {
-        self.sq.release(places);
-    }
-
-    /// The program has polled a completion of the receive queue.
-    #[inline(always)]
-    pub fn release_recv(&mut self) {
-        if !self.config.srq {
-            self.rq_used = self.rq_used.saturating_sub(1);
-        }
-    }
-
     /// Whether anything posted has not been sent whole.
     #[inline]
     #[must_use]

@@ -459,7 +459,7 @@ fn queues_are_full_until_their_completions_are_polled() {
         b.qp.post_recv(wr.clone(), &mut b.world),
         Err(PostError::Full)
     );
-    b.qp.release_recv();
+    b.qp.release_recvs(1);
     assert_eq!(b.qp.post_recv(wr, &mut b.world), Ok(()));
     let wr = SendWr {
         wr_id: 0,
