@@ -18,6 +18,11 @@ def restart(stage, *players):
     wait_until("all to be back", lambda: all(p.number_of_session(stage) for p in players), GRACE)
 
 
+def come_back(stage, wanted):
+    """Who is back presents what it holds, one after the other."""
+    wait_until(f"the places {wanted}", lambda: places(stage) == wanted, GRACE)
+
+
 def places(stage):
     """Which places of the pool are taken, by which names."""
     return {b["number"]: b["name"] for p in stage.pools() for b in p["blocks"]}
@@ -37,7 +42,7 @@ def orphans_return(stage):
     wait_until("its end", lambda: places(stage) == {1: "kept"})
     for _ in range(2):
         restart(stage, friend, stranger)
-        expect("places", places(stage), {1: "kept"})
+        come_back(stage, {1: "kept"})
     # One that had not held it, but had the right.
     at, found = friend.block("find", "kept", WRITE, WAIT)
     expect("the handle", found, handle)
@@ -139,7 +144,7 @@ def false_claims(stage):
     owner.signal(signal.SIGKILL)
     wait_until("its end", lambda: not any(b["pid"] for p in stage.pools() for b in p["blocks"]))
     restart(stage, friend, stranger)
-    expect("places", places(stage), {0: "kept"})
+    come_back(stage, {0: "kept"})
     refused(errno.EACCES, stranger, "handle", handle, WRITE)
     refused(errno.ENOENT, stranger, "handle", other, READ)
     expect("orphans", stage.enter(OWNER).number("orphans"), 1)
