@@ -37,6 +37,13 @@ use parking_lot::lock_api::{GuardNoSend, Mutex, MutexGuard, RawMutex as Raw};
 pub use sync::allow;
 use sync::{AtomicBool, AtomicU8, AtomicU32, AtomicUsize, Ordering, RawMutex, token};
 
+/// Names the calling thread among those alive, never 0.
+#[cfg(not(loom))]
+#[inline(always)]
+pub fn this_thread() -> usize {
+    token()
+}
+
 /// Data behind such a lock.
 #[cfg(not(loom))]
 pub type BiasedLock<T> = Mutex<RawBiasedLock, T>;
@@ -387,16 +394,18 @@ impl RawBiasedLock {
     /// Whoever takes it by plain stores says that it is inside, and only then reads what the lock
     /// guards; `heavy_barrier` orders that against the caller's stores before, and its look here.
     pub fn await_free(&self) {
-        if !sync::allowed() {
-            self.take();
-            // SAFETY: just taken.
-            return unsafe { self.give_back() };
-        }
-        if self.enter_if_biased() {
-            // SAFETY: just taken.
-            return unsafe { self.give_back() };
-        }
-        sync::heavy_barrier();
+        await_all_free(std::iter::once(self));
+    }
+
+    /// The calling thread takes it and gives it back.
+    fn pass(&self) {
+        self.take();
+        // SAFETY: just taken.
+        unsafe { self.give_back() };
+    }
+
+    /// As [`RawBiasedLock::await_free`], after the barrier.
+    fn await_free_behind_barrier(&self) {
         for looks in 1..LOOKS_MAX {
             if self.is_free() {
                 return;
@@ -404,9 +413,7 @@ impl RawBiasedLock {
             sync::pause(looks);
         }
         // Threads take turns, so that it never seems free.
-        self.take();
-        // SAFETY: just taken.
-        unsafe { self.give_back() };
+        self.pass();
     }
 
     /// Whether each thread that had it a moment ago has given it back. First the ordinary lock:
@@ -428,6 +435,21 @@ impl RawBiasedLock {
         let biased = word != 0 && self.inside[word & GRANT_MASK].load(Ordering::Relaxed);
         biased || self.ordinary.is_locked()
     }
+}
+
+/// As [`RawBiasedLock::await_free`] of each of several locks, with one barrier for all.
+pub fn await_all_free<'a>(locks: impl Iterator<Item = &'a RawBiasedLock>) {
+    if !sync::allowed() {
+        return locks.for_each(RawBiasedLock::pass);
+    }
+    let mut others: Vec<_> = locks.filter(|lock| !lock.is_mine()).collect();
+    if others.is_empty() {
+        return;
+    }
+    sync::heavy_barrier();
+    others
+        .drain(..)
+        .for_each(RawBiasedLock::await_free_behind_barrier);
 }
 
 // SAFETY: at most one thread holds it at a time: see the crate's page.

@@ -11,7 +11,7 @@ use crate::broker_request::BrokerRequest;
 use crate::direct::Answer;
 use crate::endpoint::Shared;
 use crate::peers::PeerEnd;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::Link;
 use crate::state::State;
 
 /// How long a thread that posts waits for a segment: many times what a broker takes that is there.
@@ -66,13 +66,14 @@ impl Shared {
         };
         causeway_fault::point("fetch.answered");
         let (_, mut state) = self.engines.lock(qpn);
-        let Some(entry) = state.qp(qpn) else {
+        let Some(mut entry) = state.qp(qpn) else {
             return;
         };
         (entry.wanting, entry.patient) = (false, granted);
         if let Link::Ring(ring) = &mut entry.link {
             ring.answer(answer);
         }
+        drop(entry);
         drop(state);
         self.broker_thread.tell_answered();
     }
@@ -83,7 +84,7 @@ impl Shared {
     /// processor as well.
     #[cold]
     pub fn await_segment(&self, state: &mut BiasedGuard<'_, State>, qpn: u32) {
-        let broker_request = state.qp(qpn).and_then(QpEntry::broker_request);
+        let broker_request = state.qp(qpn).and_then(|mut entry| entry.broker_request());
         state.broker_requests.extend(broker_request);
         self.send_broker_requests();
         let until = Instant::now() + PATIENCE;
@@ -92,7 +93,7 @@ impl Shared {
                 break;
             }
         }
-        if let Some(entry) = state.qp(qpn).filter(|entry| entry.wanting) {
+        if let Some(mut entry) = state.qp(qpn).filter(|entry| entry.wanting) {
             entry.patient = false;
         }
     }
@@ -117,7 +118,8 @@ impl Shared {
 
 impl State {
     fn wanted_by(&mut self, qpn: u32) -> Option<(u64, Arc<PeerEnd>)> {
-        let (_, ring) = self.qp(qpn)?.ring()?;
+        let mut entry = self.qp(qpn)?;
+        let (_, ring) = entry.ring()?;
         let (segment, peer) = ring.wanted()?;
         Some((segment, Arc::clone(peer)))
     }

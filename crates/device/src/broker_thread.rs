@@ -26,7 +26,6 @@ use crate::clock;
 use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::peer_end::End;
-use crate::qp_entry::{Link, QpEntry};
 use crate::state::State;
 use crate::threads;
 
@@ -164,12 +163,10 @@ impl Shared {
     /// Returns whether the peer owes an answer already: from now on somebody looks for how long.
     fn on_peer_joined(&self, qpn: u32, generation: u64) -> bool {
         let (_, mut state) = self.engines.lock(qpn);
-        let Some(QpEntry {
-            qp,
-            link: Link::Ring(ring),
-            ..
-        }) = state.qp(qpn)
-        else {
+        let Some(mut entry) = state.qp(qpn) else {
+            return false;
+        };
+        let Some((qp, ring)) = entry.ring() else {
             return false;
         };
         if ring.generation() != generation {
@@ -177,7 +174,10 @@ impl Shared {
         }
         ring.peer_joined();
         let owes = qp.expects_answer();
-        state.unanswered |= owes;
+        drop(entry);
+        if owes {
+            state.unanswered.store(true, Ordering::Relaxed);
+        }
         owes
     }
 }

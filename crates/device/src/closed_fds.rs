@@ -94,19 +94,20 @@ impl State {
     #[inline(never)]
     pub fn abandon(&mut self) -> bool {
         let mut any = false;
-        for entry in self.qps.iter_mut() {
+        let State { qps, core, .. } = self;
+        qps.each(|entry| {
             if matches!(entry.link, Link::None) {
-                continue;
+                return;
             }
             let qpn = entry.qp.qpn();
-            entry.break_off(&mut self.core);
+            entry.break_off(core);
             std::mem::forget(std::mem::replace(&mut entry.link, Link::None));
             entry.qp.set_direct(false);
             (entry.wanting, entry.hot) = (false, false);
             (entry.pending, entry.unsettled) = (false, false);
-            self.core.set_watch(qpn, None);
+            core.set_watch(qpn, None);
             any = true;
-        }
+        });
         self.rings = 0;
         self.udp.abandon();
         self.hot.clear();

@@ -131,6 +131,11 @@ impl CompletionQueue {
         }
     }
 
+    /// Whether a thread is in the middle of anything here.
+    pub fn is_locked(&self) -> bool {
+        self.state.is_locked()
+    }
+
     /// How many completions it may hold.
     pub fn most(&self) -> usize {
         self.state.lock().queue.most()

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Tally, Via};
+use causeway_proto::host::{AtomicOp, Completions, Host, MemError, Memory, Remote, Tally, Via};
 use causeway_proto::types::{Binding, QpEvent, RecvWr, Wc, WcStatus};
 use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::{Counter, Stats, Watch};
@@ -16,7 +16,6 @@ use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
 use crate::qps::Numbering;
-use crate::released::Released;
 use crate::slab::Slab;
 use crate::watches::Watches;
 
@@ -53,8 +52,6 @@ pub(crate) struct Core {
     pub mrs: MrReader,
     /// Accesses of peers on this host to this endpoint's memory.
     pub watches: Arc<Watches>,
-    /// What polls have freed of queue pairs' queues.
-    pub released: Arc<Released>,
     pub cqs: Slab<Arc<CompletionQueue>>,
     pub srqs: Slab<SrqState>,
     numbering: Numbering,
@@ -76,12 +73,7 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub fn new(
-        numbering: Numbering,
-        stats: Stats,
-        mrs: MrReader,
-        (watches, released): (Arc<Watches>, Arc<Released>),
-    ) -> Self {
+    pub fn new(numbering: Numbering, stats: Stats, mrs: MrReader, watches: Arc<Watches>) -> Self {
         Core {
             enough: false,
             stops_at_event: false,
@@ -89,7 +81,6 @@ impl Core {
             outsides: Outsides::default(),
             mrs,
             watches,
-            released,
             cqs: Slab::new(LIMITS.max_cq),
             srqs: Slab::new(LIMITS.max_srq),
             numbering,
@@ -280,7 +271,7 @@ impl Memory for Core {
     }
 }
 
-impl Host for Core {
+impl Completions for Core {
     #[inline(always)]
     fn complete_send(&mut self, qp: u32, wc: Wc, places: u32) {
         self.count(&wc, Counter::TxMessages, Counter::TxBytes);
@@ -295,7 +286,9 @@ impl Host for Core {
         self.stats.add(Counter::TxMessages, 1);
         self.stats.add(Counter::TxBytes, u64::from(bytes));
     }
+}
 
+impl Host for Core {
     #[inline(always)]
     fn tally(&self, what: Tally, times: u64) {
         let counter = match what {

@@ -205,7 +205,7 @@ impl Cq {
                 queue.at.note_polled(engine.activity());
                 self.take_after(engine, state, looked, max, out)
             }
-            Waiting::Some => queue.take(max, out),
+            Waiting::Some => self.take(max, out),
             Waiting::Unclear => {
                 match waits {
                     true => queue.note_looked(),
@@ -241,7 +241,12 @@ impl Cq {
     /// See [`CompletionQueue::take_plain`].
     #[inline(always)]
     pub fn take_plain(&self, max: usize, out: impl FnMut(&Wc) -> bool) -> usize {
-        self.queue.take_plain(max, out)
+        let taken = self.queue.take_plain(max, out);
+        if taken > 0 {
+            // The helper leaves an active program alone.
+            self.engine().note_call();
+        }
+        taken
     }
 
     /// Takes completions of any kind, up to `max`, without a look for more.
@@ -249,6 +254,7 @@ impl Cq {
     /// # Errors
     /// As [`Cq::poll`].
     pub fn take(&self, max: usize, out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
+        self.engine().note_call();
         self.queue.take(max, out)
     }
 

@@ -178,11 +178,11 @@ fn with_states_at_exit(f: impl Fn(&mut State)) {
     let mut left: Vec<_> = endpoint.shared.engines.iter().collect();
     while begun.elapsed() < EXIT_PATIENCE {
         left.retain(|engine| match engine.state.try_lock() {
-            Some(mut state) => {
+            Some(mut state) if state.is_nobody_inside() => {
                 f(&mut state);
                 false
             }
-            None => true,
+            _ => true,
         });
         if left.is_empty() {
             return;

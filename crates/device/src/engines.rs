@@ -13,10 +13,10 @@
 //! looked up without a lock, or under one that is taken last.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use causeway_biased_lock::{BiasedGuard, BiasedLock};
+use causeway_biased_lock::{BiasedGuard, BiasedLock, this_thread};
 use causeway_identity::{QPN_INDEX_BITS, Slot};
 use causeway_shm::layout::STATS_SETS;
 use rustix::event::epoll;
@@ -41,6 +41,9 @@ pub(crate) struct Engine {
     activity: AtomicU64,
     /// When the program last made progress itself.
     last_call: AtomicU64,
+    looker: Looker,
+    /// Some peer may owe an answer.
+    unanswered: Arc<AtomicBool>,
     /// Some of what was posted waits to go with more.
     gathers: Arc<AtomicBool>,
     /// By the number of another engine, how many calls had made progress there when a thread of
@@ -48,6 +51,15 @@ pub(crate) struct Engine {
     seen: [AtomicU64; ENGINES_MAX],
     /// One of its ports polled as in error: what there is to it is to be looked at.
     port_errors: Arc<AtomicBool>,
+}
+
+/// The thread that looked for completions last, and whether it has posted since. In a line that
+/// changes seldom while one thread posts and another looks.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Looker {
+    thread: AtomicUsize,
+    posted: AtomicBool,
 }
 
 /// The engine where an object was when it was last looked for: it is there, or nowhere in that
@@ -105,6 +117,8 @@ impl Engine {
             number: state.number,
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
+            looker: Looker::default(),
+            unanswered: Arc::clone(&state.unanswered),
             gathers: Arc::clone(&state.udp.has_gathered),
             seen: [const { AtomicU64::new(0) }; ENGINES_MAX],
             port_errors: Arc::clone(&state.udp.errors),
@@ -126,7 +140,39 @@ impl Engine {
         }
     }
 
-    /// The program makes progress itself: the helper may leave it alone. Called under the lock.
+    /// Something was posted without the lock. Only the thread that looks for what it brings says so:
+    /// another one would take the line from it with each post.
+    #[inline(always)]
+    pub fn note_posted(&self) {
+        let Looker { thread, posted } = &self.looker;
+        // Not stored again: where several threads look, each store takes the line from the others.
+        if thread.load(Ordering::Relaxed) == this_thread() && !posted.load(Ordering::Relaxed) {
+            posted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The calling thread looks: whether it has posted something since it did so last. Called under
+    /// the lock.
+    #[inline(always)]
+    pub fn take_posted(&self) -> bool {
+        let Looker { thread, posted } = &self.looker;
+        if thread.load(Ordering::Relaxed) != this_thread() {
+            thread.store(this_thread(), Ordering::Relaxed);
+        }
+        let was_posted = posted.load(Ordering::Relaxed);
+        if was_posted {
+            posted.store(false, Ordering::Relaxed);
+        }
+        was_posted
+    }
+
+    /// Whether somebody looks how long peers take to answer.
+    #[inline(always)]
+    pub fn has_unanswered(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed)
+    }
+
+    /// The program makes progress itself: the helper may leave it alone.
     #[inline]
     pub fn note_activity(&self, now: &Now) {
         // The clock costs as much as the rest of a fruitless poll: not every call reads it.
@@ -146,7 +192,7 @@ impl Engine {
     /// Counts a call that made progress; how many there were before.
     #[inline(always)]
     fn count_call(&self) -> u64 {
-        // Under the lock, so no update is lost; a plain store spares the locked add.
+        // A plain store spares the locked add. Few are lost, and whoever compares needs none.
         let before = self.activity.load(Ordering::Relaxed);
         self.activity
             .store(before.wrapping_add(1), Ordering::Relaxed);

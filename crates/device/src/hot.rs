@@ -9,4 +9,6 @@ pub(crate) struct Hot {
     pub qpn: u32,
     /// Where its next record and the next acknowledgment will be.
     pub probe: Probe,
+    /// The probe has shown something that has not been taken.
+    pub unclear: bool,
 }

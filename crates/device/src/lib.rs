@@ -61,6 +61,7 @@ mod port_holders;
 mod port_state;
 mod ports;
 mod posted;
+mod poster;
 mod progress;
 mod published;
 mod qp;

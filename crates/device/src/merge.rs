@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use crate::engines::{Engine, Engines};
 use crate::errno::Errno;
 use crate::qp_entry::{Link, QueuePairs};
+use crate::qps::Numbered;
 use crate::state::State;
 use crate::udp::UdpWire;
 
@@ -27,7 +28,7 @@ impl Engines {
 impl State {
     fn absorb(&mut self, other: &mut State) -> Result<(), Errno> {
         self.udp.absorb(&mut other.udp, &mut other.qps)?;
-        let moved: Vec<u32> = other.qps.iter().map(|entry| entry.qp.qpn()).collect();
+        let moved: Vec<u32> = other.qps.iter().map(Numbered::qpn).collect();
         self.qps.absorb(&mut other.qps);
         self.core.absorb(&mut other.core, self.number);
         self.slots = self.slots.and(std::mem::take(&mut other.slots));
@@ -38,7 +39,9 @@ impl State {
         self.pending.append(&mut other.pending);
         self.broker_requests.append(&mut other.broker_requests);
         self.timers.absorb(&mut other.timers);
-        self.unanswered |= std::mem::take(&mut other.unanswered);
+        if other.unanswered.swap(false, Ordering::Relaxed) {
+            self.unanswered.store(true, Ordering::Relaxed);
+        }
         for qpn in moved {
             // Somebody may have been about to send.
             self.touch(qpn);
@@ -54,11 +57,11 @@ impl UdpWire {
     /// As [`crate::ports::Ports::absorb`].
     fn absorb(&mut self, other: &mut UdpWire, qps: &mut QueuePairs) -> Result<(), Errno> {
         self.ports.absorb(&mut other.ports)?;
-        for entry in qps.iter_mut() {
+        qps.each(|entry| {
             if let Link::Udp(link) = &mut entry.link {
                 link.forget_connected();
             }
-        }
+        });
         // None of those ports is the first here, and what comes for their sockets for single peers
         // is looked for with the rest.
         other.connected_links = 0;

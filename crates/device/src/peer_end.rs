@@ -34,10 +34,10 @@ impl Shared {
             state.core.enough = false;
             passes += 1;
         }
-        let Some(entry) = state.qps.place_mut(qpn) else {
+        let Some(mut entry) = state.qps.lock(qpn) else {
             return;
         };
-        let QpEntry { qp, link, .. } = entry;
+        let QpEntry { qp, link, .. } = &mut *entry;
         if let Link::Ring(ring) = link
             && ring.generation() == generation
             && qp.qpn() == qpn
@@ -53,6 +53,7 @@ impl Shared {
                 End::Exited => ring.peer_exited(),
             }
             self.peers.forget(ring.peer());
+            drop(entry);
             state.poll_ring(qpn, &now);
             state.touch(qpn);
         }
@@ -66,11 +67,11 @@ impl State {
         self.settle_all();
         let now = clock::now();
         let State { qps, core, udp, .. } = self;
-        for entry in qps.iter_mut() {
+        qps.each(|entry| {
             if let Link::Udp(link) = &mut entry.link {
                 link.conn.shutdown(Reason::Closed);
                 udp::pump(entry, core, udp, now);
             }
-        }
+        });
     }
 }

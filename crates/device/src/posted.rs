@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use crate::clock::Now;
 use crate::endpoint::Shared;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::Link;
 use crate::state::State;
 
 impl Shared {
@@ -27,12 +27,12 @@ impl State {
         }
         self.udp.gathers = false;
         for qpn in std::mem::take(&mut self.udp.gathered) {
-            if let Some(QpEntry {
-                link: Link::Udp(udp),
-                ..
-            }) = self.qp(qpn)
-            {
+            let Some(mut entry) = self.qps.find(qpn) else {
+                continue;
+            };
+            if let Link::Udp(udp) = &mut entry.link {
                 udp.gathered = false;
+                drop(entry);
                 self.touch(qpn);
             }
         }

@@ -14,6 +14,7 @@ use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
 use crate::hot::Hot;
 use crate::qp_entry::{Link, QpEntry};
+use crate::qps::Numbered;
 use crate::state::State;
 use crate::udp::Port;
 use crate::{ring, ud, udp};
@@ -25,6 +26,8 @@ const HOT_RINGS: usize = 16;
 /// Passes over the rings for one look at the clock, where nothing else needs it. It costs as much
 /// as the rest of a fruitless pass.
 const PASSES_PER_TIME: u32 = 16;
+/// Long passes for one in which what was posted is counted: that takes a line from who posts.
+const ADVANCES_PER_COUNT: u32 = 64;
 /// Passes over the ring of a queue pair that is about to end; its peer may go on writing.
 const CATCH_UP_PASSES: usize = 32;
 /// How long sends to a peer that is nowhere take to fail.
@@ -55,12 +58,17 @@ impl State {
     /// As [`State::progress`], without a look at the port, for a thread that is about to sleep on
     /// it.
     pub fn progress_but_port(&mut self, now: &Now) -> bool {
+        self.carry_over_counts();
         matches!(self.take_plain(now), Found::Taken | Found::Sent) || self.advance(None, now)
     }
 
     fn advance(&mut self, port: Option<Port>, now: &Now) -> bool {
         if self.lost.load(Ordering::Relaxed) {
             return self.abandon();
+        }
+        self.advances = self.advances.wrapping_add(1);
+        if self.advances.is_multiple_of(ADVANCES_PER_COUNT) {
+            self.carry_over_counts();
         }
         let mut worked = self.poll_rings(now);
         if let Some(port) = port {
@@ -78,6 +86,16 @@ impl State {
         worked
     }
 
+    /// Counts for `causeway status` what was posted without this lock, all of which went by hot
+    /// rings.
+    fn carry_over_counts(&self) {
+        for hot in &self.hot {
+            if let Some(cell) = self.qps.place(hot.qpn) {
+                cell.counts.carry_over(&self.core.stats);
+            }
+        }
+    }
+
     /// Whether a timer is due. A program that polls does not look at the clock for it every time.
     fn is_time(&mut self, deadline: Instant, now: &Now) -> bool {
         self.passes = self.passes.wrapping_add(1);
@@ -89,6 +107,7 @@ impl State {
     /// strangers may have written to it, and a descriptor left readable would keep its watcher
     /// awake.
     pub fn progress_everywhere(&mut self, now: &Now) -> bool {
+        self.carry_over_counts();
         now.get();
         self.progress(now) || self.advance(Some(Port::Everywhere), now)
     }
@@ -129,9 +148,19 @@ impl State {
         self.turn = self.turn.wrapping_add(1);
         for step in 0..rings {
             let at = (self.turn + step) % rings;
-            let Some(qpn) = self.hot.get(at).map(|hot| hot.qpn) else {
+            let Some(Hot {
+                qpn,
+                probe,
+                unclear,
+            }) = self.hot.get_mut(at)
+            else {
                 continue;
             };
+            // Who posts to a queue pair need not wait for a look at its ring.
+            if !std::mem::take(unclear) & !probe.look_at_all() {
+                continue;
+            }
+            let qpn = *qpn;
             worked |= self.poll_ring(qpn, now);
             if self.core.enough {
                 break;
@@ -150,11 +179,12 @@ impl State {
             ..
         } = self;
         for qpn in &unsettled[..most] {
-            if let Some(QpEntry {
-                link: Link::Ring(ring),
-                unsettled,
-                ..
-            }) = qps.place_mut(*qpn)
+            if let Some(mut entry) = qps.lock(*qpn)
+                && let QpEntry {
+                    link: Link::Ring(ring),
+                    unsettled,
+                    ..
+                } = &mut *entry
             {
                 *unsettled = false;
                 ring.settle(core);
@@ -171,7 +201,7 @@ impl State {
     /// Tells every peer everything: for a program about to end.
     pub fn settle_all(&mut self) {
         self.settle(self.unsettled.len());
-        let qpns: Vec<u32> = self.qps.iter().map(|entry| entry.qp.qpn()).collect();
+        let qpns: Vec<u32> = self.qps.iter().map(Numbered::qpn).collect();
         for qpn in qpns {
             self.flush_acks(qpn);
         }
@@ -194,9 +224,10 @@ impl State {
     }
 
     pub fn poll_ring(&mut self, qpn: u32, now: &Now) -> bool {
-        let Some(entry) = self.qps.place_mut(qpn) else {
+        let Some(mut guard) = self.qps.lock(qpn) else {
             return false;
         };
+        let entry = &mut *guard;
         let worked = ring::receive(entry, &mut self.core, now);
         if worked
             && entry.hot
@@ -222,7 +253,10 @@ impl State {
 
     /// Polls the ring of `qpn` on every progress from now on.
     pub fn set_hot(&mut self, qpn: u32) {
-        let Some(entry) = self.qp(qpn) else { return };
+        let Some(mut guard) = self.qps.find(qpn) else {
+            return;
+        };
+        let entry = &mut *guard;
         let Link::Ring(ring) = &mut entry.link else {
             return;
         };
@@ -231,7 +265,11 @@ impl State {
         }
         ring.set_hot(true);
         let probe = ring.probe();
-        self.hot.push(Hot { qpn, probe });
+        self.hot.push(Hot {
+            qpn,
+            probe,
+            unclear: true,
+        });
     }
 
     /// Leaves it to their peers to announce what happens on those that have been hot the longest of
@@ -247,14 +285,16 @@ impl State {
 
     /// Leaves it to the peer to announce what happens on a ring that was polled.
     fn set_cold(&mut self, hot: Hot) {
-        let Some(entry) = self.qp(hot.qpn) else {
+        let Some(mut guard) = self.qps.find(hot.qpn) else {
             return;
         };
+        let entry = &mut *guard;
         let Link::Ring(ring) = &mut entry.link else {
             return;
         };
         if ring.set_hot(false) {
             entry.hot = false;
+            entry.poster.counts.carry_over(&self.core.stats);
         } else {
             // Something has just come: it stays hot, and its turn to become cold comes again.
             self.hot.push(hot);
@@ -273,7 +313,7 @@ impl State {
 
     /// Notes that a queue pair may have something to send.
     pub fn touch(&mut self, qpn: u32) {
-        if let Some(entry) = self.qp(qpn)
+        if let Some(mut entry) = self.qps.find(qpn)
             && !std::mem::replace(&mut entry.pending, true)
         {
             self.pending.push(qpn);
@@ -284,7 +324,7 @@ impl State {
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
         if self
             .qp(qpn)
-            .is_some_and(|entry| udp::may_gather(entry, udp::GATHER_POSTS))
+            .is_some_and(|mut entry| udp::may_gather(&mut entry, udp::GATHER_POSTS))
         {
             // The next poll sends it, or the acknowledgment of what is under way.
             self.udp.has_gathered.store(true, Ordering::Relaxed);
@@ -306,7 +346,7 @@ impl State {
                 at += 1;
             } else {
                 self.pending.swap_remove(at);
-                if let Some(entry) = self.qp(qpn) {
+                if let Some(mut entry) = self.qp(qpn) {
                     entry.pending = false;
                 }
             }
@@ -325,9 +365,10 @@ impl State {
             awaiting,
             ..
         } = self;
-        let Some(entry) = qps.place_mut(qpn) else {
+        let Some(mut guard) = qps.lock(qpn) else {
             return false;
         };
+        let entry = &mut *guard;
         let left = match &mut entry.link {
             Link::None => false,
             Link::Ring(_) => {
@@ -370,9 +411,10 @@ impl State {
             let State {
                 qps, core, timers, ..
             } = self;
-            let Some(entry) = qps.get_mut(qpn) else {
+            let Some(mut guard) = qps.find(qpn) else {
                 continue;
             };
+            let entry = &mut *guard;
             let deadline = entry.deadline();
             if !timers.is_due(taken, &mut entry.listed, deadline, now) {
                 continue;
@@ -382,7 +424,9 @@ impl State {
             match link {
                 Link::Udp(udp) => {
                     udp.conn.on_timeout(now, &mut qp.bind(core));
-                    self.unanswered |= udp.conn.silence().is_some();
+                    if udp.conn.silence().is_some() {
+                        self.unanswered.store(true, Ordering::Relaxed);
+                    }
                 }
                 Link::Ring(ring) => ring.on_timer(qp, core, now),
                 Link::Nowhere(when) => {
@@ -419,9 +463,10 @@ impl State {
 
     /// A queue pair has its link.
     pub fn link_up(&mut self, qpn: u32) {
-        let Some(entry) = self.qps.place_mut(qpn) else {
+        let Some(mut guard) = self.qps.lock(qpn) else {
             return;
         };
+        let entry = &mut *guard;
         match &mut entry.link {
             Link::Udp(link) => self.udp.enter(qpn, link),
             Link::Datagrams(_) => self.udp.enter_datagrams(qpn),
@@ -431,6 +476,7 @@ impl State {
                 entry.qp.set_direct(true);
                 self.rings += 1;
                 self.core.set_watch(qpn, Some(watch));
+                drop(guard);
                 self.set_hot(qpn);
             }
             _ => {}
@@ -439,6 +485,7 @@ impl State {
 
     /// Tells `causeway status` how many of each object there are.
     pub fn count_objects(&self, wakeups: u64) {
+        self.carry_over_counts();
         let stats = &self.core.stats;
         stats.add(Counter::Wakeups, wakeups);
         stats.set(Counter::QueuePairs, u64::from(self.qps.live()));
@@ -453,8 +500,8 @@ impl State {
     /// A queue pair is reset: its completions free nothing any more.
     pub fn detach_completions(&mut self, qpn: u32) {
         self.core.detach_completions(qpn);
-        if let Some(entry) = self.qps.place_mut(qpn) {
-            entry.forget_released(&self.core.released);
+        if let Some(mut entry) = self.qps.lock(qpn) {
+            entry.forget_released();
         }
     }
 
@@ -474,9 +521,10 @@ impl State {
             local_qpn: qpn,
             ..Leave::default()
         };
-        let Some(entry) = qps.place_mut(qpn) else {
+        let Some(mut guard) = qps.lock(qpn) else {
             return leave;
         };
+        let entry = &mut *guard;
         match &mut entry.link {
             Link::Udp(link) => {
                 link.conn.shutdown(causeway_proto::trp::Reason::Closed);
@@ -493,6 +541,7 @@ impl State {
             }
             Link::None | Link::Nowhere(_) => {}
         }
+        entry.poster.counts.carry_over(&core.stats);
         entry.link = Link::None;
         entry.silence.end();
         entry.qp.set_direct(false);

@@ -28,7 +28,7 @@ use crate::grow::Part;
 use crate::kernel_limits;
 use crate::limits::LIMITS;
 use crate::pd::Pd;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::{Link, QpCell, QpEntry};
 use crate::ring::{Introduced, RingLink};
 use crate::silence::patience;
 use crate::srq::Srq;
@@ -54,6 +54,8 @@ pub struct Qp {
     /// The endpoint of that: who posts follows no chain of pointers to it.
     shared: Arc<Shared>,
     qpn: u32,
+    /// Its state, which leads no further than its own lock.
+    cell: Arc<QpCell>,
     seen: LastSeen,
     cap: QpCap,
     service: Service,
@@ -153,11 +155,9 @@ impl Qp {
             srq: srq.is_some(),
         };
         let events = Arc::clone(&pd.context.events);
-        let released = &state.core.released;
-        released.prepare(qpn);
-        state
-            .qps
-            .insert(QpEntry::new(ProtoQp::new(config), released));
+        let poster = pd.context.endpoint.shared.common.new_poster(send_cq);
+        let cell = QpCell::new(QpEntry::new(ProtoQp::new(config), poster));
+        state.qps.insert(Arc::clone(&cell));
         state.core.add_route(Route {
             qpn,
             send_cq: Arc::clone(send_cq),
@@ -173,6 +173,7 @@ impl Qp {
             shared: Arc::clone(&pd.context.endpoint.shared),
             pd: Arc::clone(pd),
             qpn,
+            cell,
             seen,
             cap,
             service,
@@ -232,7 +233,7 @@ impl Qp {
         let (_, mut state) = self.lock();
         state
             .qp(self.qpn)
-            .map_or_else(Default::default, |e| (e.qp.attr(), e.av))
+            .map_or_else(Default::default, |entry| (entry.qp.attr(), entry.av))
     }
 
     /// Changes state and attributes (`ibv_modify_qp(3)`). Going to RTR asks the broker for the way
@@ -254,6 +255,9 @@ impl Qp {
             _ => None,
         };
         let shared = self.shared();
+        if matches!(link, Some(Link::Ring(_))) {
+            shared.common.posters.add(&self.cell);
+        }
         let ends = matches!(target, Some(QpState::Reset | QpState::Err));
         let evicted = if ends {
             self.end_accesses()
@@ -269,9 +273,10 @@ impl Qp {
         if ends {
             state.catch_up(self.qpn);
         }
-        let entry = state.qps.place_mut(self.qpn);
-        let entry = entry.ok_or(Errno(libc::EINVAL))?;
+        let mut held = state.qps.lock(self.qpn).ok_or(Errno(libc::EINVAL))?;
+        let entry = &mut *held;
         if let Err(error) = entry.qp.modify(attr, mask, &mut state.core) {
+            drop(held);
             drop(guard);
             self.drop_link(link);
             return Err(error.into());
@@ -281,8 +286,12 @@ impl Qp {
         if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
             entry.av = *av;
         }
+        let linked = link.is_some();
         if let Some(link) = link {
             entry.link = link;
+        }
+        drop(held);
+        if linked {
             state.link_up(self.qpn);
         }
         match target {
@@ -323,7 +332,9 @@ impl Qp {
     fn end_accesses(&self) -> Vec<u32> {
         let shared = self.shared();
         let (_, mut state) = self.lock();
-        if let Some((_, ring)) = state.qp(self.qpn).and_then(QpEntry::ring) {
+        if let Some(mut entry) = state.qp(self.qpn)
+            && let Some((_, ring)) = entry.ring()
+        {
             ring.set_grant(Grant::NONE);
         }
         drop(state);
@@ -475,6 +486,7 @@ impl Qp {
             srq.users = srq.users.saturating_sub(1);
         }
         drop(guard);
+        shared.common.posters.remove(&self.cell);
         shared.pds.drop_user(self.pd.handle);
         shared.leave(&leave);
         shared.give_up_segments(&evicted);
@@ -521,7 +533,10 @@ fn udp_link(
 impl State {
     /// A queue pair has become ready to send.
     fn start_sending(&mut self, qpn: u32) {
-        let Some(entry) = self.qp(qpn) else { return };
+        let Some(mut entry) = self.qp(qpn) else {
+            return;
+        };
+        let entry = &mut *entry;
         let attr = entry.qp.attr();
         match &mut entry.link {
             Link::Udp(udp) if !udp.started => {

@@ -1,7 +1,9 @@
 //! A queue pair as the endpoint holds it: protocol state, address vector, link.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use causeway_biased_lock::{BiasedGuard, BiasedLock};
 use causeway_proto::Instant;
 use causeway_proto::qp::{PostError, Qp};
 use causeway_proto::types::{QpState, SendWr, Service};
@@ -12,8 +14,9 @@ use crate::av::Av;
 use crate::broker_request::BrokerRequest;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
+use crate::poster::{PostCounts, Poster};
 use crate::qps::{Numbered, Table};
-use crate::released::{Released, Seen};
+use crate::released::Seen;
 use crate::ring::{RingLink, TwoSided};
 use crate::silence::Silence;
 use crate::timers::Listed;
@@ -66,23 +69,68 @@ pub(crate) struct QpEntry {
     pub listed: Listed,
     /// What polls had freed of its queues when that was last taken into account.
     released: Seen,
+    /// What who posts reaches by this queue pair's lock alone.
+    pub poster: Poster,
 }
 
-/// The endpoint's queue pairs.
-pub(crate) type QueuePairs = Table<QpEntry>;
+/// A queue pair behind its lock. Who posts takes that alone, for what is frequent; who makes
+/// progress takes the engine's first.
+pub(crate) struct QpCell {
+    qpn: u32,
+    pub entry: BiasedLock<QpEntry>,
+    pub counts: Arc<PostCounts>,
+}
 
-impl Numbered for QpEntry {
+/// A queue pair whose lock is held.
+pub(crate) type QpGuard<'a> = BiasedGuard<'a, QpEntry>;
+
+/// An engine's queue pairs.
+pub(crate) type QueuePairs = Table<Arc<QpCell>>;
+
+impl Numbered for Arc<QpCell> {
     #[inline]
     fn qpn(&self) -> u32 {
-        self.qp.qpn()
+        self.qpn
+    }
+}
+
+impl QpCell {
+    pub fn new(entry: QpEntry) -> Arc<Self> {
+        Arc::new(QpCell {
+            qpn: entry.qp.qpn(),
+            counts: Arc::clone(&entry.poster.counts),
+            entry: BiasedLock::new(entry),
+        })
+    }
+}
+
+/// All of these borrow the table: no thread has two queue pairs locked.
+impl QueuePairs {
+    /// The queue pair with a number that the endpoint has issued itself, and that is still its.
+    #[inline(always)]
+    pub fn lock(&mut self, qpn: u32) -> Option<QpGuard<'_>> {
+        Some(self.place(qpn)?.entry.lock())
+    }
+
+    /// The queue pair with a number, wherever that comes from.
+    #[inline]
+    pub fn find(&mut self, qpn: u32) -> Option<QpGuard<'_>> {
+        Some(self.get(qpn)?.entry.lock())
+    }
+
+    /// Calls on one after the other.
+    pub fn each(&mut self, f: impl FnMut(&mut QpEntry)) {
+        let mut f = f;
+        self.iter().for_each(|cell| f(&mut cell.entry.lock()));
     }
 }
 
 impl QpEntry {
-    /// A new one, with room in `released`.
-    pub fn new(qp: Qp, released: &Released) -> Self {
+    pub fn new(qp: Qp, poster: Poster) -> Self {
+        poster.released.prepare(qp.qpn());
         QpEntry {
-            released: released.seen(qp.qpn()),
+            released: poster.released.seen(qp.qpn()),
+            poster,
             qp,
             av: Av::default(),
             link: Link::None,
@@ -109,8 +157,8 @@ impl QpEntry {
 
     /// Takes into account what polls have freed of its queues.
     #[inline(always)]
-    pub fn take_released(&mut self, released: &Released) {
-        let seen = released.seen(self.qp.qpn());
+    pub fn take_released(&mut self) {
+        let seen = self.poster.released.seen(self.qp.qpn());
         let (sends, receives) = seen.since(self.released);
         self.released = seen;
         self.qp.release_send(sends);
@@ -118,8 +166,8 @@ impl QpEntry {
     }
 
     /// Its queues have just been emptied, and none of its completions frees anything any more.
-    pub fn forget_released(&mut self, released: &Released) {
-        self.released = released.seen(self.qp.qpn());
+    pub fn forget_released(&mut self) {
+        self.released = self.poster.released.seen(self.qp.qpn());
     }
 
     /// Posts a send, which may be carried out at once. It is moved from where it is only when it is
@@ -131,7 +179,7 @@ impl QpEntry {
     pub fn post_send(&mut self, wr: &mut SendWr, core: &mut Core) -> Result<(), PostError> {
         if let Link::Ring(ring) = &mut self.link {
             let plain = TwoSided::of(wr);
-            if plain.is_some_and(|plain| ring.post_plain(&mut self.qp, &plain, core)) {
+            if plain.is_some_and(|plain| ring.post_plain(&mut self.qp, &plain, &core.mrs)) {
                 ring.note_posted();
                 return Ok(());
             }

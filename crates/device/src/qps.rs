@@ -67,7 +67,7 @@ pub(crate) trait Numbered {
 pub(crate) struct Table<T> {
     numbering: Numbering,
     /// By [`Numbering::index`].
-    entries: Vec<Option<Box<T>>>,
+    entries: Vec<Option<T>>,
     /// By [`Numbering::rank`].
     slots: [Option<Slot>; SLOTS],
     live: u32,
@@ -96,8 +96,7 @@ impl<T: Numbered> Table<T> {
     /// `None` if there is none.
     pub fn number_of_bit(&self, bit: u32) -> Option<u32> {
         let index = self.numbering.index(bit);
-        let entry = self.entries.get(index)?.as_deref()?;
-        Some(entry.qpn())
+        Some(self.entries.get(index)?.as_ref()?.qpn())
     }
 
     /// The number of an index in the tables.
@@ -139,7 +138,7 @@ impl<T: Numbered> Table<T> {
             self.entries.resize_with(index + 1, || None);
         }
         self.live += u32::from(self.entries[index].is_none());
-        self.entries[index] = Some(Box::new(entry));
+        self.entries[index] = Some(entry);
     }
 
     /// Takes a queue pair away.
@@ -152,35 +151,24 @@ impl<T: Numbered> Table<T> {
 
     /// The queue pair with a number, wherever that comes from.
     #[inline]
-    pub fn get_mut(&mut self, qpn: u32) -> Option<&mut T> {
-        let entry = self.place_mut(qpn)?;
-        (entry.qpn() == qpn).then_some(entry)
+    pub fn get(&self, qpn: u32) -> Option<&T> {
+        self.place(qpn).filter(|entry| entry.qpn() == qpn)
+    }
+
+    /// Whether there is a queue pair of this number.
+    pub fn has(&self, qpn: u32) -> bool {
+        self.get(qpn).is_some()
     }
 
     /// What lies in the place of a number that the endpoint has issued itself, and that is still
     /// its queue pair's.
     #[inline(always)]
-    pub fn place_mut(&mut self, qpn: u32) -> Option<&mut T> {
-        let index = self.numbering.index(qpn);
-        self.entries.get_mut(index)?.as_deref_mut()
-    }
-
-    /// Whether there is a queue pair of this number.
-    pub fn has(&self, qpn: u32) -> bool {
-        self.place(qpn).is_some_and(|entry| entry.qpn() == qpn)
-    }
-
-    /// As [`Table::place_mut`].
     pub fn place(&self, qpn: u32) -> Option<&T> {
-        self.entries.get(self.numbering.index(qpn))?.as_deref()
+        self.entries.get(self.numbering.index(qpn))?.as_ref()
     }
 
     pub fn iter(&self) -> impl Iterator<Item = &T> {
-        self.entries.iter().filter_map(Option::as_deref)
-    }
-
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
-        self.entries.iter_mut().filter_map(Option::as_deref_mut)
+        self.entries.iter().flatten()
     }
 
     /// The slots there are.
@@ -194,7 +182,7 @@ impl<T: Numbered> Table<T> {
             self.add_slot(slot);
         }
         for entry in std::mem::take(&mut other.entries).into_iter().flatten() {
-            self.insert(*entry);
+            self.insert(entry);
         }
         other.live = 0;
     }
@@ -206,11 +194,10 @@ impl<T: Numbered> Table<T> {
 
     /// One after the other, with all else of the endpoint at hand: the first from `*next` on, which
     /// is set behind it.
-    pub fn step(&mut self, next: &mut usize) -> Option<&mut T> {
-        let rest = self.entries.get_mut(*next..)?;
-        let found = rest.iter_mut().position(|entry| entry.is_some());
+    pub fn step(&self, next: &mut usize) -> Option<&T> {
+        let found = self.entries.get(*next..)?.iter().position(Option::is_some);
         *next += found? + 1;
-        self.entries.get_mut(*next - 1)?.as_deref_mut()
+        self.entries.get(*next - 1)?.as_ref()
     }
 }
 
@@ -270,9 +257,9 @@ mod tests {
         assert_eq!(all.len(), QPS_MAX as usize);
         for qpn in all {
             assert_eq!(table.number_of_bit(qpn % QPS_MAX), Some(qpn));
-            assert_eq!(table.get_mut(qpn), Some(&mut { qpn }));
+            assert_eq!(table.get(qpn), Some(&qpn));
             // Another endpoint's, which would lie in the same place.
-            assert_eq!(table.get_mut(qpn ^ 1 << 16), None);
+            assert_eq!(table.get(qpn ^ 1 << 16), None);
         }
         assert_eq!(table.iter().count(), table.entries.len());
     }

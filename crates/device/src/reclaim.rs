@@ -5,6 +5,8 @@
 //! thread may be copying to or from memory that the program is about to unmap, or hold the address
 //! of an object that is about to be dropped.
 
+use causeway_biased_lock::await_all_free;
+
 use crate::endpoint::Shared;
 
 /// Address handles that are reclaimed together.
@@ -46,11 +48,16 @@ impl Shared {
         }
     }
 
-    /// Waits until the turn has ended that each engine is in, if it is in one.
+    /// Waits until the turn has ended that each engine is in, if it is in one, and each post.
     fn await_turns(&self) {
-        for engine in self.engines.iter() {
-            // SAFETY: it is waited for, and never taken or given back but in pairs.
-            unsafe { engine.state.raw() }.await_free();
-        }
+        let posters = self.common.posters.all();
+        // SAFETY: they are waited for, and never taken or given back but in pairs.
+        let engines = self
+            .engines
+            .iter()
+            .map(|engine| unsafe { engine.state.raw() });
+        // SAFETY: as above.
+        let posters = posters.iter().map(|cell| unsafe { cell.entry.raw() });
+        await_all_free(engines.chain(posters));
     }
 }

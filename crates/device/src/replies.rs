@@ -4,18 +4,18 @@
 use causeway_proto::trp::Connection;
 
 use crate::clock::Now;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::Link;
 use crate::state::State;
 
 impl State {
     /// Has a queue pair send the acknowledgments that it owes with what it sends next.
     pub fn flush_acks(&mut self, qpn: u32) {
-        if let Some(QpEntry {
-            link: Link::Udp(udp),
-            ..
-        }) = self.qp(qpn)
-        {
+        let Some(mut entry) = self.qps.find(qpn) else {
+            return;
+        };
+        if let Link::Udp(udp) = &mut entry.link {
             udp.conn.flush_acks();
+            drop(entry);
             self.touch(qpn);
         }
     }
@@ -46,7 +46,7 @@ impl State {
     /// if it does not any more.
     fn stop_awaiting(&mut self, at: usize, f: impl FnOnce(&mut Connection)) {
         let qpn = self.awaiting[at];
-        let Some(entry) = self.qp(qpn) else {
+        let Some(mut entry) = self.qps.find(qpn) else {
             self.awaiting.swap_remove(at);
             return;
         };
@@ -59,6 +59,7 @@ impl State {
             }
         }
         entry.awaiting = false;
+        drop(entry);
         self.awaiting.swap_remove(at);
         self.touch(qpn);
     }

@@ -8,13 +8,15 @@ use causeway_proto::Instant;
 use causeway_shm::{Inbox, MrTable as Directory, Segment, Slots, Stats};
 
 use crate::broker_request::BrokerRequest;
+use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
 use crate::errno::Errno;
 use crate::hot::Hot;
 use crate::mr::{MrReader, MrTable};
 use crate::outliving::Outliving;
 use crate::ports::Ports;
-use crate::qp_entry::{QpEntry, QueuePairs};
+use crate::poster::{PostCounts, Poster, Posters};
+use crate::qp_entry::{QpGuard, QueuePairs};
 use crate::qps::Numbering;
 use crate::released::Released;
 use crate::sharing::EvictedFrom;
@@ -57,6 +59,8 @@ pub(crate) struct State {
     pub evicted_from: Arc<EvictedFrom>,
     /// Passes that had a deadline to check.
     pub passes: u32,
+    /// Long passes.
+    pub advances: u32,
     /// Looks at the only ring in vain since something came or was posted.
     pub fruitless: u32,
     /// Polls of completion queues since something last came.
@@ -66,7 +70,7 @@ pub(crate) struct State {
     /// Looks of polls that were in vain and not short, ever.
     pub vain_looks: u32,
     /// Some peer may owe an answer, and when that is looked at next.
-    pub unanswered: bool,
+    pub unanswered: Arc<AtomicBool>,
     pub look_at: Instant,
     /// Passes over that.
     pub unanswered_passes: u32,
@@ -92,6 +96,8 @@ pub(crate) struct Common {
     pub released: Arc<Released>,
     /// Completions of queue pairs that are gone.
     pub outliving: Arc<Outliving>,
+    /// Queue pairs that look regions up under their own lock.
+    pub posters: Posters,
 }
 
 impl Common {
@@ -112,6 +118,21 @@ impl Common {
             lost: Arc::default(),
             released: Arc::new(Released::new(numbering)),
             outliving: Arc::default(),
+            posters: Posters::default(),
+        }
+    }
+
+    /// What who posts to a queue pair reaches, to be put under the queue pair's lock. That is to be
+    /// in [`Common::posters`] before anything is looked up.
+    pub fn new_poster(&self, send_cq: &Arc<CompletionQueue>) -> Poster {
+        Poster {
+            // SAFETY: it is the queue pair's, which is under one lock, and `Shared::reclaim` waits
+            // for that.
+            mrs: unsafe { MrReader::new(Arc::clone(&self.mrs)) },
+            send_cq: Arc::clone(send_cq),
+            released: Arc::clone(&self.released),
+            counts: Arc::<PostCounts>::default(),
+            overran: false,
         }
     }
 
@@ -131,8 +152,7 @@ impl Common {
             let mrs = MrReader::new(Arc::clone(&self.mrs));
             (mrs, WayReader::new(Arc::clone(&self.ways)))
         };
-        let (watches, released) = (Arc::clone(&self.watches), Arc::clone(&self.released));
-        let core = Core::new(self.numbering, stats, mrs, (watches, released));
+        let core = Core::new(self.numbering, stats, mrs, Arc::clone(&self.watches));
         Ok(State {
             number,
             core,
@@ -152,11 +172,12 @@ impl Common {
             broker_requests: Vec::new(),
             evicted_from: Arc::clone(&self.evicted_from),
             passes: 0,
+            advances: 0,
             fruitless: 0,
             spin: Spin::default(),
             crowded: false,
             vain_looks: 0,
-            unanswered: false,
+            unanswered: Arc::default(),
             look_at: Instant(0),
             unanswered_passes: 0,
             lost: Arc::clone(&self.lost),
@@ -177,7 +198,14 @@ impl State {
         self.qps.take_number(|qpn| outliving.has(qpn))
     }
 
-    pub fn qp(&mut self, qpn: u32) -> Option<&mut QpEntry> {
-        self.qps.get_mut(qpn)
+    /// Whether no thread is in the middle of a post to one of the queue pairs, or of a poll.
+    pub fn is_nobody_inside(&self) -> bool {
+        let posts = self.qps.iter().any(|cell| cell.entry.is_locked());
+        let polls = self.core.cqs.iter().any(|(_, cq)| cq.is_locked());
+        !posts && !polls
+    }
+
+    pub fn qp(&mut self, qpn: u32) -> Option<QpGuard<'_>> {
+        self.qps.find(qpn)
     }
 }

@@ -278,11 +278,11 @@ pub(crate) fn receive(
     // A queue pair sends from its endpoint's port.
     let header = header.filter(|h| is_port_of(arrival.from.port(), h.src_qpn));
     let entry = header.and_then(|h| {
-        let entry = qps.get_mut(h.dst_qpn)?;
+        let entry = qps.find(h.dst_qpn)?;
         matches!(entry.link, Link::Datagrams(_)).then_some(entry)
     });
     match entry {
-        Some(entry) => deliver(entry, core, arrival, look),
+        Some(mut entry) => deliver(&mut entry, core, arrival, look),
         None => {
             core.stats.add(Counter::Drops, 1);
             0
@@ -313,12 +313,12 @@ impl State {
             if qpn == header.src_qpn && gid::is_local(from.ip()) {
                 continue;
             }
-            if let Some(entry) = qps.get_mut(qpn) {
+            if let Some(mut entry) = qps.find(qpn) {
                 let arrival = Arrival {
                     to: Some(group),
                     ..*arrival
                 };
-                udp.held += deliver(entry, core, &arrival, look);
+                udp.held += deliver(&mut entry, core, &arrival, look);
             }
         }
     }
@@ -326,7 +326,7 @@ impl State {
     /// Gives datagrams that are held to receives posted meanwhile.
     pub fn deliver_held(&mut self) {
         let State { qps, core, udp, .. } = self;
-        for entry in qps.iter_mut() {
+        qps.each(|entry| {
             while let Link::Datagrams(ud) = &mut entry.link
                 && let Some(held) = ud.held.pop_front()
             {
@@ -348,6 +348,6 @@ impl State {
                 core.stats
                     .add(Counter::Drops, u64::from(fate == Fate::Dropped));
             }
-        }
+        });
     }
 }

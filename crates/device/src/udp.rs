@@ -241,7 +241,9 @@ impl UdpWire {
     /// As [`UdpWire::note_words`], of all that something came for.
     fn note_touched(&mut self, qps: &mut QueuePairs, touched: &[u32]) {
         for qpn in touched {
-            if let Some((_, QpEntryLink(link))) = find(qps, *qpn) {
+            if let Some(mut entry) = qps.find(*qpn)
+                && let Link::Udp(link) = &mut entry.link
+            {
                 self.note_words(*qpn, link);
             }
         }
@@ -539,24 +541,24 @@ pub(crate) fn receive(
             let Some(qpn) = destination(datagram) else {
                 return;
             };
-            match find(qps, qpn) {
-                Some((entry, QpEntryLink(udp))) => {
-                    let taken = udp.conn.on_datagram(now, datagram, &mut entry.bind(core));
-                    udp.heed_version(qpn, taken);
-                    touched.push(qpn);
-                }
-                None => {
-                    let mut reset = [0; RESET_BYTES];
-                    // Destroyed in this process, or never heard of: an earlier process's.
-                    let reason = if qps.was_issued(qpn) {
-                        Reason::Closed
-                    } else {
-                        Reason::Unknown
-                    };
-                    if let Some(len) = reset_for(datagram, reason, &mut reset) {
-                        strangers.push((rank, src, dst, reset, len));
-                    }
-                }
+            if let Some(mut entry) = qps.find(qpn)
+                && let QpEntry { qp, link, .. } = &mut *entry
+                && let Link::Udp(udp) = link
+            {
+                let taken = udp.conn.on_datagram(now, datagram, &mut qp.bind(core));
+                udp.heed_version(qpn, taken);
+                touched.push(qpn);
+                return;
+            }
+            let mut reset = [0; RESET_BYTES];
+            // Destroyed in this process, or never heard of: an earlier process's.
+            let reason = if qps.was_issued(qpn) {
+                Reason::Closed
+            } else {
+                Reason::Unknown
+            };
+            if let Some(len) = reset_for(datagram, reason, &mut reset) {
+                strangers.push((rank, src, dst, reset, len));
             }
         });
         wire.held += held;
@@ -581,15 +583,4 @@ pub(crate) fn receive(
         reports::undelivered(wire, qps, core, now, touched);
     }
     any
-}
-
-/// A queue pair's link, known to be UDP.
-struct QpEntryLink<'a>(&'a mut UdpLink);
-
-fn find(qps: &mut QueuePairs, qpn: u32) -> Option<(&mut causeway_proto::qp::Qp, QpEntryLink<'_>)> {
-    let QpEntry { qp, link, .. } = qps.get_mut(qpn)?;
-    match link {
-        Link::Udp(udp) => Some((qp, QpEntryLink(udp))),
-        _ => None,
-    }
 }

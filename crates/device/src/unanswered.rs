@@ -1,6 +1,7 @@
 //! Looks at peers that owe an answer ([`crate::silence`]): every [`LOOK`] while one does, and
 //! never otherwise.
 
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use causeway_proto::Instant;
@@ -22,7 +23,7 @@ const PASSES_PER_LOOK: u32 = 32;
 impl State {
     /// As [`State::look_for_silence`], for a program that polls.
     pub fn check_silence(&mut self, now: &Now) {
-        if !self.unanswered {
+        if !self.unanswered.load(Ordering::Relaxed) {
             return;
         }
         self.unanswered_passes = self.unanswered_passes.wrapping_add(1);
@@ -34,22 +35,25 @@ impl State {
     /// Looks which peers owe an answer, and for how long they have been silent, if that is due.
     /// Returns when to look again: never, if none does.
     pub fn look_for_silence(&mut self, now: &Now) -> Option<Instant> {
-        if !self.unanswered {
+        if !self.unanswered.load(Ordering::Relaxed) {
             return None;
         }
         if now.get() >= self.look_at {
             // This process may have been held up itself, and its peer with it.
             let away = now.get() >= self.look_at + AWAY;
             self.look_at = now.get() + LOOK;
-            self.unanswered = false;
+            // Before the looks: who posts later than that to a queue pair sets it again.
+            self.unanswered.store(false, Ordering::Relaxed);
             let mut next = 0;
-            while let Some(entry) = self.qps.step(&mut next) {
-                let Some(verdict) = judge(entry, now.get(), away) else {
+            while let Some(cell) = self.qps.step(&mut next) {
+                let mut entry = cell.entry.lock();
+                let Some(verdict) = judge(&mut entry, now.get(), away) else {
                     entry.silence.end();
                     continue;
                 };
-                self.unanswered = true;
+                self.unanswered.store(true, Ordering::Relaxed);
                 let qpn = entry.qp.qpn();
+                drop(entry);
                 match verdict {
                     Verdict::Wait => {}
                     Verdict::Ask => self.broker_requests.push(BrokerRequest::Ask(qpn)),
@@ -57,7 +61,8 @@ impl State {
                 }
             }
         }
-        self.unanswered.then_some(self.look_at)
+        let unanswered = self.unanswered.load(Ordering::Relaxed);
+        unanswered.then_some(self.look_at)
     }
 
     /// The peer of a ring has been silent for too long, unless something has just come.
@@ -65,8 +70,12 @@ impl State {
         if self.poll_ring(qpn, now) {
             return;
         }
-        if let Some((qp, ring)) = self.qps.place_mut(qpn).and_then(QpEntry::ring) {
+        let Some(mut entry) = self.qps.lock(qpn) else {
+            return;
+        };
+        if let Some((qp, ring)) = entry.ring() {
             ring.give_up(qp, &mut self.core);
+            drop(entry);
             self.touch(qpn);
         }
     }
@@ -115,10 +124,13 @@ impl Shared {
         }
         let now = clock::now();
         let (_, mut state) = self.engines.lock(qpn);
-        let Some(entry) = state.qp(qpn) else { return };
+        let Some(mut entry) = state.qp(qpn) else {
+            return;
+        };
         entry.silence.bear(now);
         if let Link::Udp(udp) = &mut entry.link {
             udp.conn.bear(now);
+            drop(entry);
             state.touch(qpn);
         }
     }

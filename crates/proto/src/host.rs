@@ -134,13 +134,17 @@ pub enum Tally {
     Woken,
 }
 
-/// The device around a queue pair.
-pub trait Host: Memory {
+/// Where sends complete.
+pub trait Completions {
     /// Queues a completion of the send queue of `qp`. When it is polled,
     /// [`Qp::release_send`](crate::qp::Qp::release_send) is to be told of so many `places`.
     fn complete_send(&mut self, qp: u32, wc: Wc, places: u32);
     /// A work request of so many bytes succeeded and asked for no completion.
     fn succeeded_silently(&mut self, _bytes: u32) {}
+}
+
+/// The device around a queue pair.
+pub trait Host: Memory + Completions {
     /// The link has done something so often.
     fn tally(&self, _what: Tally, _times: u64) {}
     /// Whether the program has been given so much to do that it had better be left to do it.

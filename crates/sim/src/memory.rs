@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 
-use causeway_proto::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
+use causeway_proto::host::{AtomicOp, Completions, Host, MemError, Memory, Remote, Via};
 use causeway_proto::types::{Access, Binding, QpEvent, RecvWr, Wc};
 use causeway_proto::{Bytes, BytesMut};
 
@@ -234,12 +234,14 @@ impl Memory for SimHost {
     fn expel(&mut self, _qp: u32, _key: u32) {}
 }
 
-impl Host for SimHost {
+impl Completions for SimHost {
     fn complete_send(&mut self, _qp: u32, wc: Wc, places: u32) {
         self.sends.push_back((wc, places));
         self.sends_ever += 1;
     }
+}
 
+impl Host for SimHost {
     fn complete_recv(&mut self, _qp: u32, wc: Wc, solicited: bool) {
         self.receives.push_back(Received {
             wc,

@@ -10,7 +10,6 @@ use crate::clock::Now;
 use crate::cq::Looked;
 use crate::engines::Engine;
 use crate::hot::Hot;
-use crate::qp_entry::QpEntry;
 use crate::state::State;
 
 /// Looks that were in vain and not short, for one at engines that nobody serves.
@@ -57,6 +56,9 @@ impl State {
     #[inline(always)]
     fn look_anyway(&mut self, engine: &Engine) -> Looked {
         self.core.mrs.look_around();
+        if engine.take_posted() {
+            self.note_posted();
+        }
         let now = Now::default();
         match self.take_plain_untimed(&now) {
             Found::Taken => {
@@ -220,11 +222,11 @@ impl State {
     #[inline(never)]
     fn take_messages(&mut self, at: usize, waited: bool, now: &Now) -> Found {
         let State { hot, qps, core, .. } = self;
-        let Some(Hot { qpn, probe }) = hot.get_mut(at) else {
+        let Some(Hot { qpn, probe, .. }) = hot.get_mut(at) else {
             return Found::LongWay;
         };
         let qpn = *qpn;
-        let Some(entry) = qps.place_mut(qpn) else {
+        let Some(mut entry) = qps.lock(qpn) else {
             return Found::LongWay;
         };
         let Some((qp, ring)) = entry.ring() else {
@@ -241,6 +243,7 @@ impl State {
         if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
             self.unsettled.push(qpn);
         }
+        drop(entry);
         if unsent || self.has_failures() {
             return self.go_on(qpn, unsent, now);
         }
@@ -251,20 +254,25 @@ impl State {
     #[inline(never)]
     fn take_acks(&mut self, at: usize, now: &Now) -> Found {
         let State { hot, qps, core, .. } = self;
-        let Some(Hot { qpn, .. }) = hot.get(at) else {
+        let Some(Hot { qpn, unclear, .. }) = hot.get_mut(at) else {
             return Found::LongWay;
         };
         let qpn = *qpn;
-        let Some((qp, ring)) = qps.place_mut(qpn).and_then(QpEntry::ring) else {
+        let Some(mut entry) = qps.lock(qpn) else {
+            return Found::LongWay;
+        };
+        let Some((qp, ring)) = entry.ring() else {
             return Found::LongWay;
         };
         if !ring.take_acks(qp, core) {
+            *unclear = true;
             return match ring.is_ready() {
                 true => Found::LongWay,
                 false => Found::Nothing,
             };
         }
         let unsent = qp.has_unsent();
+        drop(entry);
         if unsent || self.has_failures() {
             return self.go_on(qpn, unsent, now);
         }

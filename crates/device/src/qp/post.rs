@@ -9,9 +9,8 @@ use causeway_proto::types::{RecvWr, SendWr, Sge};
 use super::Qp;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
-use crate::endpoint::Shared;
-use crate::engines::Engine;
 use crate::errno::Errno;
+use crate::poster::Poster;
 use crate::qp_entry::{Link, QpEntry};
 use crate::ring::{self, OneSided, Request, RingLink};
 use crate::state::State;
@@ -29,19 +28,33 @@ impl Qp {
     #[inline(always)]
     #[must_use]
     pub fn post_one_sided<const READ: bool>(&self, wr: &impl OneSided) -> bool {
-        let engine = self.engine();
-        match hurry(&engine.state) {
-            Some(mut state) => state.post_one_sided::<READ>(self.qpn, wr, engine),
-            None => self.lock_one_sided::<READ>(wr),
+        let Some(mut entry) = hurry(&self.cell.entry) else {
+            return self.lock_one_sided::<READ>(wr);
+        };
+        if !entry.post_one_sided::<READ>(wr) {
+            return false;
         }
+        let overran = entry.poster.overran;
+        drop(entry);
+        self.engine().note_posted();
+        if overran {
+            self.fail_overrun();
+        }
+        true
     }
 
     /// As [`Qp::post_one_sided`], where the lock is not biased towards this thread.
     #[cold]
     #[inline(never)]
     fn lock_one_sided<const READ: bool>(&self, wr: &impl OneSided) -> bool {
-        let (engine, mut state) = self.lock();
-        state.post_one_sided::<READ>(self.qpn, wr, engine)
+        let mut entry = self.cell.entry.lock();
+        let posted = entry.post_one_sided::<READ>(wr);
+        let overran = entry.poster.overran;
+        drop(entry);
+        if overran {
+            self.fail_overrun();
+        }
+        posted
     }
 
     /// Posts a SEND and writes it at once, the short way. Returns false, with nothing done, where
@@ -49,17 +62,17 @@ impl Qp {
     #[inline(always)]
     #[must_use]
     pub fn post_two_sided(&self, wr: &impl Request) -> bool {
-        let engine = self.engine();
-        let Some(mut state) = hurry(&engine.state) else {
+        let Some(mut entry) = hurry(&self.cell.entry) else {
             return self.lock_two_sided(wr);
         };
-        let owed = match state.post_two_sided(self.qpn, wr, engine) {
-            None => return false,
-            Some(owed) => owed,
-        };
-        drop(state);
-        if owed {
-            self.shared.note_unanswered(engine);
+        if !entry.post_two_sided(wr) {
+            return false;
+        }
+        drop(entry);
+        let engine = self.engine();
+        engine.note_posted();
+        if !engine.has_unanswered() {
+            self.note_unanswered();
         }
         true
     }
@@ -68,13 +81,39 @@ impl Qp {
     #[cold]
     #[inline(never)]
     fn lock_two_sided(&self, wr: &impl Request) -> bool {
-        let (engine, mut state) = self.lock();
-        let posted = state.post_two_sided(self.qpn, wr, engine);
-        drop(state);
-        if posted == Some(true) {
-            self.shared.note_unanswered(engine);
+        let posted = self.cell.entry.lock().post_two_sided(wr);
+        if posted && !self.engine().has_unanswered() {
+            self.note_unanswered();
         }
-        posted.is_some()
+        posted
+    }
+
+    /// Something is unanswered that nothing was before: who sleeps without a limit is to look at
+    /// the peer now and then, from now on.
+    #[cold]
+    #[inline(never)]
+    fn note_unanswered(&self) {
+        let (_, state) = self.lock();
+        state.unanswered.store(true, Ordering::Relaxed);
+        let deadline = earlier(state.timers.next(), Some(state.look_at));
+        let broker_requests = !state.broker_requests.is_empty();
+        drop(state);
+        self.shared.note_deadline(deadline, broker_requests);
+    }
+
+    /// What was posted has completed where there was no room: the queue pairs that complete there
+    /// fail.
+    #[cold]
+    #[inline(never)]
+    fn fail_overrun(&self) {
+        let (_, mut state) = self.lock();
+        if let Some(mut entry) = state.qps.lock(self.qpn) {
+            entry.poster.overran = false;
+        }
+        state.core.overrun.push(self.send_cq.queue.number);
+        let now = Now::default();
+        state.fail_users();
+        state.flush_pending(&now);
     }
 
     /// Posts sends in order, and starts them (`ibv_post_send(3)`). On an error those before it are
@@ -120,23 +159,27 @@ impl Qp {
         let (engine, mut guard) = self.lock();
         let state = &mut *guard;
         let now = Now::default();
-        let Some(entry) = state.qps.place_mut(self.qpn) else {
+        let Some(mut held) = state.qps.lock(self.qpn) else {
             return Err(gone);
         };
-        entry.take_released(&state.core.released);
+        let entry = &mut *held;
+        entry.take_released();
         let outcome = post(entry, &mut state.core);
         if let Link::Ring(ring) = &mut entry.link {
             ring.tell_posted(&state.core);
             self.by_ring.store(true, Ordering::Relaxed);
         }
         let unsent = entry.qp.has_unsent();
-        let owed = !state.unanswered && entry.qp.has_sends();
+        let owed = !state.unanswered.load(Ordering::Relaxed) && entry.qp.has_sends();
         let idle = entry.hot && state.pending.is_empty();
         let sent = if unsent && entry.wants_segment() {
+            drop(held);
             shared.await_segment(&mut guard, self.qpn);
             false
         } else {
-            idle && (!unsent || ring::transmit_short(entry, &mut state.core))
+            let sent = idle && (!unsent || ring::transmit_short(entry, &mut state.core));
+            drop(held);
+            sent
         };
         let state = &mut *guard;
         state.note_posted();
@@ -147,7 +190,9 @@ impl Qp {
         }
         engine.note_activity(&now);
         // A thread that sleeps without a limit is to look at the peer now and then, from now on.
-        state.unanswered |= owed;
+        if owed {
+            state.unanswered.store(true, Ordering::Relaxed);
+        }
         let look_at = owed.then_some(state.look_at);
         let deadline = earlier(state.timers.next(), look_at);
         let broker_requests = !state.broker_requests.is_empty();
@@ -160,7 +205,7 @@ impl Qp {
     /// to be posted as all others are.
     #[must_use]
     pub fn post_recv_range(&self, wr_id: u64, range: Sge) -> bool {
-        self.put_recv_range(&mut self.lock().1, wr_id, range)
+        self.cell.entry.lock().post_recv_range(wr_id, range)
     }
 
     /// As [`Qp::post_recv_range`], and only if the lock is biased towards this thread. Calls
@@ -168,21 +213,10 @@ impl Qp {
     #[inline(always)]
     #[must_use]
     pub fn hurry_recv_range(&self, wr_id: u64, range: Sge) -> bool {
-        match hurry(&self.engine().state) {
-            Some(mut state) => self.put_recv_range(&mut state, wr_id, range),
+        match hurry(&self.cell.entry) {
+            Some(mut entry) => entry.post_recv_range(wr_id, range),
             None => false,
         }
-    }
-
-    #[inline(always)]
-    fn put_recv_range(&self, state: &mut State, wr_id: u64, range: Sge) -> bool {
-        let Some(entry) = state.qps.place_mut(self.qpn) else {
-            return false;
-        };
-        if entry.qp.is_recv_full() {
-            entry.take_released(&state.core.released);
-        }
-        entry.qp.post_recv_range(wr_id, range)
     }
 
     /// Posts receives in order (`ibv_post_recv(3)`). On an error those before it are posted.
@@ -195,10 +229,10 @@ impl Qp {
     ) -> Result<(), (usize, Errno)> {
         let (_, mut guard) = self.lock();
         let state = &mut *guard;
-        let Some(entry) = state.qps.place_mut(self.qpn) else {
+        let Some(mut entry) = state.qps.lock(self.qpn) else {
             return Err((0, Errno(libc::EINVAL)));
         };
-        entry.take_released(&state.core.released);
+        entry.take_released();
         for (index, wr) in wrs.enumerate() {
             let posted = wr.and_then(|wr| Ok(entry.qp.post_recv(wr, &mut state.core)?));
             posted.map_err(|errno| (index, errno))?;
@@ -207,76 +241,61 @@ impl Qp {
     }
 }
 
-impl State {
+impl QpEntry {
     /// What a request that goes the short way needs, where the queue pair has a ring whose peer's
-    /// acknowledgments are polled for already, and nothing waits to be sent.
+    /// acknowledgments are polled for already.
     #[inline(always)]
-    fn short_way(&mut self, qpn: u32) -> Option<(&mut RingLink, &mut ProtoQp, &mut Core)> {
-        let entry = self.qps.place_mut(qpn)?;
-        if !entry.hot || !self.pending.is_empty() {
+    fn short_way(&mut self) -> Option<(&mut RingLink, &mut ProtoQp, &mut Poster)> {
+        if !self.hot {
             return None;
         }
-        if entry.qp.is_send_full() {
-            entry.take_released(&self.core.released);
+        if self.qp.is_send_full() {
+            self.take_released();
         }
-        match &mut entry.link {
-            Link::Ring(ring) => Some((ring, &mut entry.qp, &mut self.core)),
+        match &mut self.link {
+            Link::Ring(ring) => Some((ring, &mut self.qp, &mut self.poster)),
             _ => None,
         }
     }
 
-    /// See [`Qp::post_one_sided`].
+    /// See [`Qp::post_one_sided`]. It is complete at once, so nothing is left to do for it
+    /// afterwards.
     #[inline(always)]
-    fn post_one_sided<const READ: bool>(
-        &mut self,
-        qpn: u32,
-        wr: &impl OneSided,
-        engine: &Engine,
-    ) -> bool {
-        let Some((ring, qp, core)) = self.short_way(qpn) else {
+    fn post_one_sided<const READ: bool>(&mut self, wr: &impl OneSided) -> bool {
+        match self.short_way() {
+            Some((ring, qp, poster)) => ring.post_one_sided::<READ>(qp, wr, poster),
+            None => false,
+        }
+    }
+
+    /// See [`Qp::post_two_sided`].
+    #[inline(always)]
+    fn post_two_sided(&mut self, wr: &impl Request) -> bool {
+        let Some((ring, qp, poster)) = self.short_way() else {
             return false;
         };
-        if !ring.post_one_sided::<READ>(qp, wr, core) {
-            return false;
+        let posted = ring.post_plain(qp, wr, &poster.mrs);
+        if posted {
+            ring.tell_one(&poster.counts);
         }
-        // It is complete at once, so nothing is left to do for it afterwards.
-        self.note_posted();
-        engine.note_call();
-        true
+        posted
     }
 
-    /// See [`Qp::post_two_sided`]. Returns `None` where that is false, else whether
-    /// [`Shared::note_unanswered`] is to follow.
+    /// See [`Qp::post_recv_range`].
     #[inline(always)]
-    fn post_two_sided(&mut self, qpn: u32, wr: &impl Request, engine: &Engine) -> Option<bool> {
-        let (ring, qp, core) = self.short_way(qpn)?;
-        if !ring.post_plain(qp, wr, core) {
-            return None;
+    fn post_recv_range(&mut self, wr_id: u64, range: Sge) -> bool {
+        if self.qp.is_recv_full() {
+            self.take_released();
         }
-        ring.tell_one(core);
-        self.note_posted();
-        engine.note_call();
-        Some(!std::mem::replace(&mut self.unanswered, true))
-    }
-
-    /// Something was posted: what it brings is looked for patiently.
-    #[inline(always)]
-    fn note_posted(&mut self) {
-        self.fruitless = 0;
-        self.spin.end();
+        self.qp.post_recv_range(wr_id, range)
     }
 }
 
-impl Shared {
-    /// Something is unanswered that nothing was before: who sleeps without a limit is to look at
-    /// the peer now and then, from now on.
-    #[cold]
-    #[inline(never)]
-    fn note_unanswered(&self, engine: &Engine) {
-        let state = engine.state.lock();
-        let deadline = earlier(state.timers.next(), Some(state.look_at));
-        let broker_requests = !state.broker_requests.is_empty();
-        drop(state);
-        self.note_deadline(deadline, broker_requests);
+impl State {
+    /// Something was posted: what it brings is looked for patiently.
+    #[inline(always)]
+    pub fn note_posted(&mut self) {
+        self.fruitless = 0;
+        self.spin.end();
     }
 }

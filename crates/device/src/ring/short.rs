@@ -8,12 +8,11 @@ use causeway_proto::host::Remote;
 use causeway_proto::qp::Qp as ProtoQp;
 use causeway_proto::types::{Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode};
 use causeway_recover::{Fault, copy};
-use causeway_shm::Counter;
 
 use super::RingLink;
 use crate::copy::copy_last_word_last;
-use crate::core::Core;
 use crate::direct::LONGEST;
+use crate::poster::{Count, Poster};
 
 /// A send work request of one range, where whoever posts it has it (`ibv_post_send(3)`): no copy of
 /// it is built, and what is asked for is read from there when it is needed, once.
@@ -96,7 +95,7 @@ impl RingLink {
         &mut self,
         qp: &mut ProtoQp,
         wr: &impl OneSided,
-        core: &mut Core,
+        poster: &mut Poster,
     ) -> bool {
         let (flags, len) = (wr.flags(), wr.length());
         let inline = flags.contains(SendFlags::INLINE);
@@ -113,7 +112,7 @@ impl RingLink {
             addr as usize
         } else {
             let key = (pd, wr.lkey());
-            match self.local.find(&core.mrs, key, (addr, len), READ) {
+            match self.local.find(&poster.mrs, key, (addr, len), READ) {
                 Ok(local) => local,
                 Err(_) => return false,
             }
@@ -126,13 +125,13 @@ impl RingLink {
         if !self.memory.ring.leave() || !done {
             return false;
         }
-        core.stats.add(Counter::Direct, 1);
+        poster.counts.add(Count::Direct, 1);
         let opcode = if READ {
             WcOpcode::RdmaRead
         } else {
             WcOpcode::RdmaWrite
         };
-        qp.passed(core, (wr.wr_id(), opcode), flags, len);
+        qp.passed(poster, (wr.wr_id(), opcode), flags, len);
         true
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use causeway_proto::BytesMut;
 use causeway_proto::ddp::Segment;
-use causeway_proto::host::{Host, Memory as _, Tally};
+use causeway_proto::host::{Host, Tally};
 use causeway_proto::qp::{Bound, PLAIN_INLINE, PlainPayload, PlainSend, Qp};
 use causeway_proto::ring::{CHUNK, LAST, Link, SHORT, flags_of, kind};
 use causeway_proto::trp::{Budget, RETRY_FLOOR};
@@ -17,6 +17,8 @@ use crate::clock::Now;
 use crate::copy::copy_short;
 use crate::core::Core;
 use crate::direct::{Direct, Reaching};
+use crate::mr::MrReader;
+use crate::poster::{Count, PostCounts};
 use crate::qp_entry::QpEntry;
 use crate::silence::patience;
 
@@ -97,16 +99,16 @@ impl RingLink {
     /// Posts a send without options, and writes it at once where it is a message of one unit, the
     /// only thing to send, and nothing is out of the ordinary: the shortest way from a work request
     /// to the peer. Returns false, with nothing done, where it is to go the way of all others. It
-    /// is queued behind its writing: nobody looks at the queue before the engine's lock is given
+    /// is queued behind its writing: nobody looks at the queue before its lock is given
     /// back, and the peer need not wait for it. The peer is to be told, at once
     /// ([`RingLink::tell_one`]) or of several ([`RingLink::note_posted`]).
     #[inline(always)]
-    pub fn post_plain(&mut self, qp: &mut Qp, wr: &impl Request, core: &Core) -> bool {
+    pub fn post_plain(&mut self, qp: &mut Qp, wr: &impl Request, mrs: &MrReader) -> bool {
         let (flags, length) = (wr.flags(), wr.length());
         let others = SendFlags::SOLICITED | SendFlags::FENCE | SendFlags::INLINE;
         // From one byte on.
         if flags.intersects(others) || length.wrapping_sub(1) as usize >= SHORT_BODY {
-            return self.post_other(qp, wr, core);
+            return self.post_other(qp, wr, mrs);
         }
         let seq = self.link.next_request();
         if !self.link.is_plain() || !qp.takes_plain(length, false, seq) {
@@ -114,7 +116,7 @@ impl RingLink {
         }
         let (addr, lkey) = (wr.addr(), wr.lkey());
         let key = (qp.config().pd, lkey);
-        let Ok(at) = self.local.find(&core.mrs, key, (addr, length), false) else {
+        let Ok(at) = self.local.find(mrs, key, (addr, length), false) else {
             return false;
         };
         let written = match length <= 8 {
@@ -140,7 +142,7 @@ impl RingLink {
 
     /// As [`RingLink::post_plain`] of a message that is inline, empty, or takes several lines.
     #[inline(never)]
-    fn post_other(&mut self, qp: &mut Qp, wr: &impl Request, core: &Core) -> bool {
+    fn post_other(&mut self, qp: &mut Qp, wr: &impl Request, mrs: &MrReader) -> bool {
         let (seq, flags) = (self.link.next_request(), wr.flags());
         let range = Sge {
             addr: wr.addr(),
@@ -157,7 +159,7 @@ impl RingLink {
         } else if range.length == 0 {
             self.write_empty_message(range)
         } else {
-            self.write_long_message(qp.config().pd, range, core)
+            self.write_long_message(qp.config().pd, range, mrs)
         };
         let Some(payload) = payload else {
             return false;
@@ -231,7 +233,7 @@ impl RingLink {
     }
 
     /// Writes a message of registered memory that takes several lines.
-    fn write_long_message(&mut self, pd: u32, from: Sge, core: &Core) -> Option<PlainPayload> {
+    fn write_long_message(&mut self, pd: u32, from: Sge, mrs: &MrReader) -> Option<PlainPayload> {
         let (seq, len) = (self.link.next_request(), from.length as usize);
         if len > CHUNK {
             return None;
@@ -239,7 +241,7 @@ impl RingLink {
         let mut slot = self.memory.ring.tx.reserve(len, len).ok()??;
         // SAFETY: the slot's body is ours to write until it is committed.
         let out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), len) };
-        core.read_local(pd, from.lkey, from.addr, out).ok()?;
+        mrs.read_local(pd, from.lkey, from.addr, out).ok()?;
         slot.commit(kind::MESSAGE, LAST, seq, len);
         self.memory.ring.tx.publish();
         Some(PlainPayload::Range(from))
@@ -262,9 +264,11 @@ impl RingLink {
 
     /// Tells the peer of the one message that was written as it was posted.
     #[inline(always)]
-    pub fn tell_one(&mut self, core: &Core) {
-        core.tally(Tally::Written, 1);
-        self.tell_published(core);
+    pub fn tell_one(&mut self, counts: &PostCounts) {
+        counts.add(Count::Records, 1);
+        if self.link.tell_published(&mut self.memory) {
+            counts.add(Count::Doorbells, 1);
+        }
     }
 
     /// Tells the peer of the records published, which carry the acknowledgment.

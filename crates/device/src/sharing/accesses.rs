@@ -106,10 +106,10 @@ impl State {
     pub fn fail_users(&mut self) {
         while let Some(cq) = self.core.overrun.pop() {
             for qpn in self.core.users_of(cq) {
-                if let Some(entry) = self.qps.place_mut(qpn) {
+                if let Some(mut entry) = self.qps.lock(qpn) {
                     entry.break_off(&mut self.core);
-                    self.touch(qpn);
                 }
+                self.touch(qpn);
             }
         }
     }
@@ -130,7 +130,7 @@ impl State {
     fn evict(&mut self, late: &[u32]) -> Vec<u32> {
         let mut domains = Vec::new();
         for &qpn in late {
-            let Some(entry) = self.qps.place_mut(qpn) else {
+            let Some(mut entry) = self.qps.lock(qpn) else {
                 continue;
             };
             if let Link::Ring(ring) = &mut entry.link {
@@ -139,6 +139,7 @@ impl State {
             self.core.watches.set(qpn, None);
             domains.push(entry.qp.config().pd);
             entry.break_off(&mut self.core);
+            drop(entry);
             self.touch(qpn);
         }
         self.flush_pending(&clock::Now::default());

@@ -22,9 +22,9 @@ pub(super) fn undelivered(
     if reports.is_empty() {
         return;
     }
-    for entry in qps.iter_mut() {
+    qps.each(|entry| {
         let QpEntry { qp, link, .. } = entry;
-        let Link::Udp(udp) = link else { continue };
+        let Link::Udp(udp) = link else { return };
         let (ip, port) = (udp.dst.ip(), udp.dst.port());
         for report in &reports {
             if (report.to.ip(), report.to.port()) == (ip, port) {
@@ -33,7 +33,7 @@ pub(super) fn undelivered(
                 touched.push(qp.qpn());
             }
         }
-    }
+    });
 }
 
 /// A report as a connection takes it.

@@ -7,7 +7,7 @@
 use super::segments::{gather, scatter};
 use super::sendq::{SendWqe, Way};
 use super::{PostError, Qp};
-use crate::host::{AtomicOp, Host, Remote};
+use crate::host::{AtomicOp, Completions, Host, Remote};
 use crate::reach::{NotDone, Reach, Target};
 use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, Service, WcOpcode, WcStatus};
 
@@ -98,9 +98,9 @@ impl Qp {
 
     /// A work request that [`Qp::takes_short`] said yes to has been carried out.
     #[inline(always)]
-    pub fn passed<H: Host>(
+    pub fn passed<C: Completions>(
         &mut self,
-        host: &mut H,
+        host: &mut C,
         (wr_id, opcode): (u64, WcOpcode),
         flags: SendFlags,
         len: u32,
@@ -115,9 +115,9 @@ impl Qp {
 
     /// The completion of a work request that passed. Apart, for those that have none.
     #[inline(never)]
-    fn complete_passed<H: Host>(
+    fn complete_passed<C: Completions>(
         &mut self,
-        host: &mut H,
+        host: &mut C,
         (wr_id, opcode): (u64, WcOpcode),
         len: u32,
     ) {

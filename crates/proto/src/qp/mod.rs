@@ -44,7 +44,7 @@ pub use plain::{PLAIN_INLINE, PlainPayload, PlainSend};
 pub use rnr::rnr_time;
 
 use crate::bytes::Bytes;
-use crate::host::{Host, Tally, Via};
+use crate::host::{Completions, Host, Tally, Via};
 use crate::time::Instant;
 use crate::types::{
     Payload, QpAttr, QpCap, QpEvent, QpState, RecvWr, SendFlags, SendOp, SendWr, Service, Wc,
@@ -399,9 +399,9 @@ impl Qp {
     }
 
     #[inline(always)]
-    fn complete_send<H: Host>(
+    fn complete_send<C: Completions>(
         &mut self,
-        host: &mut H,
+        host: &mut C,
         wr_id: u64,
         opcode: WcOpcode,
         status: WcStatus,

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 
 use crate::bytes::{Bytes, BytesMut};
-use crate::host::{AtomicOp, Host, MemError, Memory, Remote, Via};
+use crate::host::{AtomicOp, Completions, Host, MemError, Memory, Remote, Via};
 use crate::types::{Binding, QpEvent, RecvWr, Wc};
 
 pub(super) const PD: u32 = 7;
@@ -121,11 +121,14 @@ impl Memory for World {
     }
 }
 
-impl Host for World {
+impl Completions for World {
     fn complete_send(&mut self, _: u32, wc: Wc, places: u32) {
         self.places.push(places);
         self.sends.push(wc);
     }
+}
+
+impl Host for World {
     fn complete_recv(&mut self, _: u32, wc: Wc, solicited: bool) {
         self.recvs.push((wc, solicited));
     }

@@ -5,15 +5,19 @@ use crate::layout as l;
 use crate::mem::Region;
 use crate::sync::{AtomicU64, Ordering};
 
-/// The two words of a ring that change when its peer has sent or acknowledged something, until a
-/// record is taken from it: then there is another ([`Ring::probe`]).
+/// The words of a ring that change when its peer has sent or acknowledged something or is leaving,
+/// until a record is taken from it: then there is another ([`Ring::probe`]).
 #[derive(Debug)]
 pub struct Probe {
     /// The next record's ready word, and the peer's acknowledgment.
     ready: *const AtomicU64,
     ack: *const AtomicU64,
+    /// What the peer says of its leaving.
+    flags: *const AtomicU64,
     /// That acknowledgment when it was last looked at, and no record was there.
     seen: u64,
+    /// Those flags when they were last looked at.
+    flags_seen: u64,
     /// Keeps both mapped.
     _mem: Region,
 }
@@ -28,8 +32,10 @@ impl Ring {
         Probe {
             ready: self.rx.next_ready_word(),
             ack: self.peers(l::ACK),
+            flags: self.peers(l::FLAGS),
             // Whatever came before this look may not have been taken.
             seen: self.rx.ack_seen(),
+            flags_seen: 0,
             _mem: self.mem.clone(),
         }
     }
@@ -69,5 +75,15 @@ impl Probe {
         }
         self.seen = ack;
         Seen::Ack
+    }
+
+    /// As [`Probe::look`], and whether the peer has said anything of its leaving since this was last
+    /// asked.
+    #[must_use]
+    pub fn look_at_all(&mut self) -> bool {
+        // SAFETY: a word of the segment, which is mapped as long as `_mem` holds it.
+        let flags = unsafe { &*self.flags }.load(Ordering::Acquire);
+        let said = std::mem::replace(&mut self.flags_seen, flags) != flags;
+        said | (self.look() != Seen::Nothing)
     }
 }

@@ -1,0 +1,126 @@
+//! What who posts reaches of the device by the queue pair's lock alone, for what is frequent.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use causeway_proto::host::Completions;
+use causeway_proto::types::Wc;
+use causeway_shm::{Counter, Stats};
+use parking_lot::Mutex;
+
+use crate::completion_queue::{CompletionQueue, Put};
+use crate::completions::Frees;
+use crate::mr::MrReader;
+use crate::qp_entry::QpCell;
+use crate::released::Released;
+
+/// What posting counts.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Count {
+    Messages,
+    Bytes,
+    Direct,
+    Records,
+    Doorbells,
+}
+
+/// The endpoint's counters for these, in their order.
+const COUNTERS: [Counter; 5] = [
+    Counter::TxMessages,
+    Counter::TxBytes,
+    Counter::Direct,
+    Counter::RingTxRecords,
+    Counter::DoorbellsRung,
+];
+
+/// Counts of one queue pair. They grow under its lock, and are carried over to the engine's
+/// counters under that one's.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct PostCounts {
+    counted: [AtomicU64; COUNTERS.len()],
+    carried: [AtomicU64; COUNTERS.len()],
+}
+
+impl PostCounts {
+    #[inline(always)]
+    pub fn add(&self, what: Count, more: u64) {
+        let count = &self.counted[what as usize];
+        // One thread at a time: no addition is lost.
+        let before = count.load(Ordering::Relaxed);
+        count.store(before.wrapping_add(more), Ordering::Relaxed);
+    }
+
+    /// Adds to the engine's counters what has been counted since this was called last.
+    pub fn carry_over(&self, stats: &Stats) {
+        for (at, counter) in COUNTERS.into_iter().enumerate() {
+            let counted = self.counted[at].load(Ordering::Relaxed);
+            let carried = self.carried[at].load(Ordering::Relaxed);
+            if counted != carried {
+                stats.add(counter, counted.wrapping_sub(carried));
+                self.carried[at].store(counted, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// What a post reaches.
+pub(crate) struct Poster {
+    pub mrs: MrReader,
+    pub send_cq: Arc<CompletionQueue>,
+    pub released: Arc<Released>,
+    pub counts: Arc<PostCounts>,
+    /// The completion queue has overrun, and nobody has been told yet.
+    pub overran: bool,
+}
+
+impl Completions for Poster {
+    #[inline(always)]
+    fn complete_send(&mut self, _: u32, wc: Wc, places: u32) {
+        self.succeeded_silently(wc.byte_len);
+        let put = self.send_cq.put(wc, Frees::Send(places), false);
+        self.overran |= put == Put::Overrun;
+    }
+
+    #[inline(always)]
+    fn succeeded_silently(&mut self, bytes: u32) {
+        self.counts.add(Count::Messages, 1);
+        self.counts.add(Count::Bytes, u64::from(bytes));
+    }
+}
+
+/// The queue pairs that may be posted to by their own lock alone: those that have had a ring.
+#[derive(Default)]
+pub(crate) struct Posters(Mutex<Known>);
+
+#[derive(Default)]
+struct Known {
+    cells: Vec<Arc<QpCell>>,
+    /// The same, until that changes.
+    all: Option<Arc<[Arc<QpCell>]>>,
+}
+
+impl Posters {
+    /// A queue pair is about to have a ring.
+    pub fn add(&self, cell: &Arc<QpCell>) {
+        let mut known = self.0.lock();
+        if !known.cells.iter().any(|one| Arc::ptr_eq(one, cell)) {
+            known.cells.push(Arc::clone(cell));
+            known.all = None;
+        }
+    }
+
+    /// A queue pair has given its link up for ever.
+    pub fn remove(&self, cell: &Arc<QpCell>) {
+        let mut known = self.0.lock();
+        known.cells.retain(|one| !Arc::ptr_eq(one, cell));
+        known.all = None;
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Arc<[Arc<QpCell>]> {
+        let mut known = self.0.lock();
+        let Known { cells, all } = &mut *known;
+        Arc::clone(all.get_or_insert_with(|| cells.as_slice().into()))
+    }
+}
