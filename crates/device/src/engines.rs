@@ -140,8 +140,8 @@ impl Engine {
         }
     }
 
-    /// Something was posted without the lock. Only the thread that looks for what it brings says so:
-    /// another one would take the line from it with each post.
+    /// Something was posted without the lock. Only the thread that looks for what it brings says
+    /// so: another one would take the line from it with each post.
     #[inline(always)]
     pub fn note_posted(&self) {
         let Looker { thread, posted } = &self.looker;

@@ -62,6 +62,7 @@ mod port_state;
 mod ports;
 mod posted;
 mod poster;
+mod posters;
 mod progress;
 mod published;
 mod qp;

@@ -6,12 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use causeway_proto::host::Completions;
 use causeway_proto::types::Wc;
 use causeway_shm::{Counter, Stats};
-use parking_lot::Mutex;
 
 use crate::completion_queue::{CompletionQueue, Put};
 use crate::completions::Frees;
 use crate::mr::MrReader;
-use crate::qp_entry::QpCell;
 use crate::released::Released;
 
 /// What posting counts.
@@ -86,41 +84,5 @@ impl Completions for Poster {
     fn succeeded_silently(&mut self, bytes: u32) {
         self.counts.add(Count::Messages, 1);
         self.counts.add(Count::Bytes, u64::from(bytes));
-    }
-}
-
-/// The queue pairs that may be posted to by their own lock alone: those that have had a ring.
-#[derive(Default)]
-pub(crate) struct Posters(Mutex<Known>);
-
-#[derive(Default)]
-struct Known {
-    cells: Vec<Arc<QpCell>>,
-    /// The same, until that changes.
-    all: Option<Arc<[Arc<QpCell>]>>,
-}
-
-impl Posters {
-    /// A queue pair is about to have a ring.
-    pub fn add(&self, cell: &Arc<QpCell>) {
-        let mut known = self.0.lock();
-        if !known.cells.iter().any(|one| Arc::ptr_eq(one, cell)) {
-            known.cells.push(Arc::clone(cell));
-            known.all = None;
-        }
-    }
-
-    /// A queue pair has given its link up for ever.
-    pub fn remove(&self, cell: &Arc<QpCell>) {
-        let mut known = self.0.lock();
-        known.cells.retain(|one| !Arc::ptr_eq(one, cell));
-        known.all = None;
-    }
-
-    /// All of them.
-    pub fn all(&self) -> Arc<[Arc<QpCell>]> {
-        let mut known = self.0.lock();
-        let Known { cells, all } = &mut *known;
-        Arc::clone(all.get_or_insert_with(|| cells.as_slice().into()))
     }
 }

@@ -324,7 +324,7 @@ impl State {
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
         if self
             .qp(qpn)
-            .is_some_and(|mut entry| udp::may_gather(&mut entry, udp::GATHER_POSTS))
+            .is_some_and(|entry| udp::may_gather(&entry, udp::GATHER_POSTS))
         {
             // The next poll sends it, or the acknowledgment of what is under way.
             self.udp.has_gathered.store(true, Ordering::Relaxed);

@@ -247,17 +247,11 @@ impl Qp {
         if av.is_some_and(|av| mask.contains(QpAttrMask::AV) && av.port != PORT) {
             return Err(Errno(libc::EINVAL));
         }
-        let connecting = target == Some(QpState::Rtr);
-        let link = match av {
-            _ if connecting && self.is_datagram() => Some(Link::Datagrams(Box::default())),
-            Some(av) if connecting => Some(self.connect(attr, av, mask)?),
-            None if connecting => return Err(Errno(libc::EINVAL)),
+        let link = match target {
+            Some(QpState::Rtr) => Some(self.link_for(attr, av, mask)?),
             _ => None,
         };
         let shared = self.shared();
-        if matches!(link, Some(Link::Ring(_))) {
-            shared.common.posters.add(&self.cell);
-        }
         let ends = matches!(target, Some(QpState::Reset | QpState::Err));
         let evicted = if ends {
             self.end_accesses()
@@ -317,6 +311,18 @@ impl Qp {
         shared.give_up_segments(&evicted);
         shared.note_deadline(deadline, broker_requests);
         Ok(())
+    }
+
+    /// What is to carry its segments once it is ready to receive.
+    fn link_for(&self, attr: &QpAttr, av: Option<&Av>, mask: QpAttrMask) -> Result<Link, Errno> {
+        if self.is_datagram() {
+            return Ok(Link::Datagrams(Box::default()));
+        }
+        let link = self.connect(attr, av.ok_or(Errno(libc::EINVAL))?, mask)?;
+        if matches!(link, Link::Ring(_)) {
+            self.shared().common.posters.add(&self.cell);
+        }
+        Ok(link)
     }
 
     /// Gives up a way to the peer that was prepared in vain.

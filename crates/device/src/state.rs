@@ -15,8 +15,9 @@ use crate::hot::Hot;
 use crate::mr::{MrReader, MrTable};
 use crate::outliving::Outliving;
 use crate::ports::Ports;
-use crate::poster::{PostCounts, Poster, Posters};
-use crate::qp_entry::{QpGuard, QueuePairs};
+use crate::poster::{PostCounts, Poster};
+use crate::posters::Posters;
+use crate::qp_entry::{QpCell, QpGuard, QueuePairs};
 use crate::qps::Numbering;
 use crate::released::Released;
 use crate::sharing::EvictedFrom;
@@ -97,7 +98,7 @@ pub(crate) struct Common {
     /// Completions of queue pairs that are gone.
     pub outliving: Arc<Outliving>,
     /// Queue pairs that look regions up under their own lock.
-    pub posters: Posters,
+    pub posters: Posters<QpCell>,
 }
 
 impl Common {

@@ -77,8 +77,8 @@ impl Probe {
         Seen::Ack
     }
 
-    /// As [`Probe::look`], and whether the peer has said anything of its leaving since this was last
-    /// asked.
+    /// As [`Probe::look`], and whether the peer has said anything of its leaving since this was
+    /// last asked.
     #[must_use]
     pub fn look_at_all(&mut self) -> bool {
         // SAFETY: a word of the segment, which is mapped as long as `_mem` holds it.
