@@ -88,7 +88,7 @@ impl State {
 
     /// Counts for `causeway status` what was posted without this lock, all of which went by hot
     /// rings.
-    fn carry_over_counts(&self) {
+    pub fn carry_over_counts(&self) {
         for hot in &self.hot {
             if let Some(cell) = self.qps.place(hot.qpn) {
                 cell.counts.carry_over(&self.core.stats);
@@ -161,7 +161,13 @@ impl State {
                 continue;
             }
             let qpn = *qpn;
-            worked |= self.poll_ring(qpn, now);
+            if self.poll_ring(qpn, now) {
+                worked = true;
+                // There may be more, or only the peer's word that it is leaving.
+                if let Some(hot) = self.hot.get_mut(at) {
+                    hot.unclear = true;
+                }
+            }
             if self.core.enough {
                 break;
             }

@@ -94,6 +94,9 @@ impl State {
             looked.yields = self.spin.turn(now);
             self.vain_looks = self.vain_looks.wrapping_add(1);
             looked.serves = self.vain_looks.is_multiple_of(LOOKS_PER_SERVICE);
+            if looked.serves {
+                self.carry_over_counts();
+            }
             if self.awaits_reply() {
                 self.on_vain_poll(now);
             }
