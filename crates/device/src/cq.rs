@@ -240,22 +240,45 @@ impl Cq {
 
     /// See [`CompletionQueue::take_plain`].
     #[inline(always)]
-    pub fn take_plain(&self, max: usize, out: impl FnMut(&Wc) -> bool) -> usize {
-        let taken = self.queue.take_plain(max, out);
-        if taken > 0 {
-            // The helper leaves an active program alone.
-            self.engine().note_call();
+    pub fn take_plain(&self, max: usize, mut out: impl FnMut(&Wc) -> bool) -> usize {
+        let mut newest = 0;
+        let taken = self.queue.take_plain(max, |wc| {
+            newest = wc.qp_num;
+            out(wc)
+        });
+        // The helper leaves an active program alone.
+        if taken > 0 && self.engine().note_call() {
+            self.count_posts(newest);
         }
         taken
+    }
+
+    /// Counts what was posted to a queue pair: `causeway status` is to show it, also of a program
+    /// that looks for nothing more. Where several threads share the engine, one looks in vain now
+    /// and then, which does the same.
+    #[cold]
+    #[inline(never)]
+    fn count_posts(&self, qpn: u32) {
+        if let Some(state) = self.engine().state.try_lock()
+            && let Some(cell) = state.qps.place(qpn)
+        {
+            cell.counts.carry_over(&state.core.stats);
+        }
     }
 
     /// Takes completions of any kind, up to `max`, without a look for more.
     ///
     /// # Errors
     /// As [`Cq::poll`].
-    pub fn take(&self, max: usize, out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
+    pub fn take(&self, max: usize, mut out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
+        let mut newest = 0;
+        let taken = self.queue.take(max, |wc, time| {
+            newest = wc.qp_num;
+            out(wc, time);
+        })?;
         self.engine().note_call();
-        self.queue.take(max, out)
+        self.count_posts(newest);
+        Ok(taken)
     }
 
     /// Takes completions up to `max`, and does what [`Cq::look`] has left to do.

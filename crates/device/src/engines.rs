@@ -181,12 +181,15 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::note_activity`], for a caller that has no use for the time.
+    /// As [`Engine::note_activity`], for a caller that has no use for the time. Returns whether it
+    /// was read.
     #[inline(always)]
-    pub fn note_call(&self) {
-        if self.count_call().is_multiple_of(CALLS_PER_TIME) {
+    pub fn note_call(&self) -> bool {
+        let reads = self.count_call().is_multiple_of(CALLS_PER_TIME);
+        if reads {
             self.note_time(&Now::default());
         }
+        reads
     }
 
     /// Counts a call that made progress; how many there were before.
