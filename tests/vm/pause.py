@@ -10,7 +10,7 @@ import time
 from vm import owner, sessions, traffic
 from vm.lab import GuestError
 from vm.long import begin_long, expect_failure, wait_beyond, writes_complete
-from vm.qmp import Qmp, shown
+from vm.qmp import Qmp, shown, stop
 
 # Several leases.
 PAUSE_SECONDS = 3
@@ -21,7 +21,7 @@ def paused(lab):
     a, b = lab.guests[:2]
     begin_long(a, b)
     with Qmp(a.qmp) as qmp:
-        qmp.execute("stop")
+        stop(qmp)
         time.sleep(PAUSE_SECONDS)
         before = writes_complete(lab)
         qmp.execute("cont")
@@ -39,7 +39,7 @@ def lock_owner(lab):
     sessions.begin(a, "locks", "second", 2, "pause")
     traffic.wait_said(a, "locks", "held")
     with Qmp(a.qmp) as qmp:
-        qmp.execute("stop")
+        stop(qmp)
         traffic.wait_said(lab.host, "locks", "in vain")
         qmp.execute("cont")
     sessions.end(a, "locks")
@@ -61,7 +61,7 @@ def detached_while_paused(lab):
     with Qmp(a.qmp) as qmp:
         if not shown(qmp):
             raise GuestError("nothing is shown in the window of a guest that is written to")
-        qmp.execute("stop")
+        stop(qmp)
         lab.causeway("vm", "detach", a.name)
         outcome = expect_failure(b)
         next_owner = traffic.running["locks"]

@@ -3,8 +3,12 @@
 import json
 import re
 import socket
+import time
 
 SECONDS = 60
+# For so long nothing new is shown before a machine is stopped.
+QUIET_SECONDS = 1.0
+LOOK_SECONDS = 0.1
 # What QEMU calls a range of a window that shows something: the last number is where.
 SHOWN = re.compile(r"virtio-shmem-\d+-[0-9a-f]+")
 
@@ -55,3 +59,17 @@ def shown(qmp):
     """What QEMU shows in the window of a machine, once each."""
     tree = qmp.execute("human-monitor-command", **{"command-line": "info mtree"})
     return set(SHOWN.findall(tree))
+
+
+def stop(qmp):
+    """Stops a machine while nothing is asked of its QEMU: one that is asked to map or to unmap at
+    that very moment ends itself (VM.md)."""
+    deadline = time.monotonic() + SECONDS
+    before, since = shown(qmp), time.monotonic()
+    while time.monotonic() - since < QUIET_SECONDS:
+        if time.monotonic() > deadline:
+            raise QmpError("what is shown goes on changing")
+        time.sleep(LOOK_SECONDS)
+        if (now := shown(qmp)) != before:
+            before, since = now, time.monotonic()
+    qmp.execute("stop")
