@@ -238,7 +238,8 @@ impl Cq {
         held.state.look_inlined(held.engine)
     }
 
-    /// See [`CompletionQueue::take_plain`].
+    /// Takes completions that wait, up to `max`, one after the other until `out` returns false,
+    /// which has taken nothing then. Returns how many: [`Cq::take`] may take others.
     #[inline(always)]
     pub fn take_plain(&self, max: usize, mut out: impl FnMut(&Wc) -> bool) -> usize {
         let mut newest = 0;

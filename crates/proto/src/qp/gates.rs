@@ -19,7 +19,8 @@ pub(super) struct Gates {
 
 impl Qp {
     /// The program has polled a completion of the send queue: its work request, and the unsignaled
-    /// ones before it, leave the queue. `places` is what [`Host::complete_send`] was told.
+    /// ones before it, leave the queue. `places` is what the device was told with that
+    /// ([`crate::host::Completions`]).
     #[inline(always)]
     pub fn release_send(&mut self, places: u32) {
         self.sq.release(places);
