@@ -387,16 +387,6 @@ impl RawBiasedLock {
         self.biased_to.load(Ordering::Relaxed) & !GRANT_MASK == token() & !GRANT_MASK
     }
 
-    /// Waits until nobody has it who had it before the call: what they did then has happened
-    /// before this returns, and whoever takes it later finds what the caller had stored before.
-    /// Nobody's bias is withdrawn. The caller does not hold it.
-    ///
-    /// Whoever takes it by plain stores says that it is inside, and only then reads what the lock
-    /// guards; `heavy_barrier` orders that against the caller's stores before, and its look here.
-    pub fn await_free(&self) {
-        await_all_free(std::iter::once(self));
-    }
-
     /// The calling thread takes it and gives it back.
     fn pass(&self) {
         self.take();
@@ -404,7 +394,18 @@ impl RawBiasedLock {
         unsafe { self.give_back() };
     }
 
-    /// As [`RawBiasedLock::await_free`], after the barrier.
+    /// As [`RawBiasedLock::pass`], if it is biased to the calling thread. The barrier in it orders
+    /// the caller's stores before against the withdrawal of the bias.
+    fn pass_if_biased(&self) -> bool {
+        let biased = self.enter_if_biased();
+        if biased {
+            // SAFETY: just taken.
+            unsafe { self.give_back() };
+        }
+        biased
+    }
+
+    /// See [`await_all_free`]. After the barrier.
     fn await_free_behind_barrier(&self) {
         for looks in 1..LOOKS_MAX {
             if self.is_free() {
@@ -437,18 +438,25 @@ impl RawBiasedLock {
     }
 }
 
-/// As [`RawBiasedLock::await_free`] of each of several locks, with one barrier for all.
+/// Waits, for each of several locks, until nobody has it who had it before the call: what they did
+/// then has happened before this returns, and whoever takes it later finds what the caller had
+/// stored before. Nobody's bias is withdrawn. The caller holds none of them.
+///
+/// Whoever takes one by plain stores says that it is inside, and only then reads what the lock
+/// guards; `heavy_barrier` orders that against the caller's stores before, and its looks here. It
+/// is executed once for all, and not at all where each is biased to the caller: who takes one of
+/// those executes it to withdraw the bias.
 pub fn await_all_free<'a>(locks: impl Iterator<Item = &'a RawBiasedLock>) {
     if !sync::allowed() {
         return locks.for_each(RawBiasedLock::pass);
     }
-    let mut others: Vec<_> = locks.filter(|lock| !lock.is_mine()).collect();
+    let others: Vec<_> = locks.filter(|lock| !lock.pass_if_biased()).collect();
     if others.is_empty() {
         return;
     }
     sync::heavy_barrier();
     others
-        .drain(..)
+        .into_iter()
         .for_each(RawBiasedLock::await_free_behind_barrier);
 }
 

@@ -7,7 +7,9 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p causeway-biased-lock --release --test loom`
 #![cfg(loom)]
 
-use causeway_biased_lock::RawBiasedLock;
+use std::iter::once;
+
+use causeway_biased_lock::{RawBiasedLock, await_all_free};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, Ordering};
@@ -198,7 +200,7 @@ fn what_was_found_under_the_lock_is_not_used_once_that_was_free() {
                 let published = Arc::clone(&published);
                 other(&bed, move |bed| {
                     published.store(false, Ordering::Release);
-                    bed.lock.await_free();
+                    await_all_free(once(&bed.lock));
                     // SAFETY: loom checks that nobody else is there.
                     bed.data.with_mut(|data| unsafe { *data = 9 });
                 })
@@ -219,6 +221,32 @@ fn what_was_found_under_the_lock_is_not_used_once_that_was_free() {
     waits(false);
 }
 
+/// The same where who takes it out of the table has the bias itself, and the other withdraws that.
+#[test]
+fn one_who_has_the_bias_need_not_wait() {
+    loom::model(|| {
+        let bed = Bed::biased_to_me(2);
+        let published = Arc::new(AtomicBool::new(true));
+        let reader = {
+            let published = Arc::clone(&published);
+            other(&bed, move |bed| {
+                bed.lock.take();
+                if published.load(Ordering::Acquire) {
+                    // SAFETY: loom checks that nobody else is there.
+                    assert!(bed.data.with(|data| unsafe { *data }) != 9);
+                }
+                // SAFETY: just taken.
+                unsafe { bed.lock.give_back() };
+            })
+        };
+        published.store(false, Ordering::Release);
+        await_all_free(once(&bed.lock));
+        // SAFETY: as above.
+        bed.data.with_mut(|data| unsafe { *data = 9 });
+        reader.join().unwrap();
+    });
+}
+
 /// The same while another thread takes the bias away: with three threads, in all interleavings in
 /// which no more than two of them are interrupted.
 #[test]
@@ -237,7 +265,7 @@ fn one_who_loses_the_bias_is_waited_for_too() {
             let published = Arc::clone(&published);
             other(&bed, move |bed| {
                 published.store(false, Ordering::Release);
-                bed.lock.await_free();
+                await_all_free(once(&bed.lock));
                 // SAFETY: loom checks that nobody else is there.
                 bed.data.with_mut(|data| unsafe { *data = 9 });
             })

@@ -41,9 +41,7 @@ pub(crate) struct Engine {
     activity: AtomicU64,
     /// When the program last made progress itself.
     last_call: AtomicU64,
-    looker: Looker,
-    /// Some peer may owe an answer.
-    unanswered: Arc<AtomicBool>,
+    posts: ForPosts,
     /// Some of what was posted waits to go with more.
     gathers: Arc<AtomicBool>,
     /// By the number of another engine, how many calls had made progress there when a thread of
@@ -53,13 +51,15 @@ pub(crate) struct Engine {
     port_errors: Arc<AtomicBool>,
 }
 
-/// The thread that looked for completions last, and whether it has posted since. In a line that
-/// changes seldom while one thread posts and another looks.
+/// What a post looks at, in a line that changes seldom while one thread posts and another looks.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Looker {
+struct ForPosts {
+    /// The thread that looked for completions last, and whether it has posted since.
     thread: AtomicUsize,
     posted: AtomicBool,
+    /// Some peer may owe an answer.
+    unanswered: Arc<AtomicBool>,
 }
 
 /// The engine where an object was when it was last looked for: it is there, or nowhere in that
@@ -117,8 +117,10 @@ impl Engine {
             number: state.number,
             activity: AtomicU64::new(0),
             last_call: AtomicU64::new(0),
-            looker: Looker::default(),
-            unanswered: Arc::clone(&state.unanswered),
+            posts: ForPosts {
+                unanswered: Arc::clone(&state.unanswered),
+                ..ForPosts::default()
+            },
             gathers: Arc::clone(&state.udp.has_gathered),
             seen: [const { AtomicU64::new(0) }; ENGINES_MAX],
             port_errors: Arc::clone(&state.udp.errors),
@@ -144,7 +146,7 @@ impl Engine {
     /// so: another one would take the line from it with each post.
     #[inline(always)]
     pub fn note_posted(&self) {
-        let Looker { thread, posted } = &self.looker;
+        let ForPosts { thread, posted, .. } = &self.posts;
         // Not stored again: where several threads look, each store takes the line from the others.
         if thread.load(Ordering::Relaxed) == this_thread() && !posted.load(Ordering::Relaxed) {
             posted.store(true, Ordering::Relaxed);
@@ -155,7 +157,7 @@ impl Engine {
     /// the lock.
     #[inline(always)]
     pub fn take_posted(&self) -> bool {
-        let Looker { thread, posted } = &self.looker;
+        let ForPosts { thread, posted, .. } = &self.posts;
         if thread.load(Ordering::Relaxed) != this_thread() {
             thread.store(this_thread(), Ordering::Relaxed);
         }
@@ -169,7 +171,7 @@ impl Engine {
     /// Whether somebody looks how long peers take to answer.
     #[inline(always)]
     pub fn has_unanswered(&self) -> bool {
-        self.unanswered.load(Ordering::Relaxed)
+        self.posts.unanswered.load(Ordering::Relaxed)
     }
 
     /// The program makes progress itself: the helper may leave it alone.

@@ -6,8 +6,8 @@
 //! [`Cq`], [`CompChannel`], [`Srq`], [`Qp`]. All are thread-safe.
 //!
 //! Nothing happens before [`Context::open`]. From then on the process has one endpoint: a port, an
-//! inbox, a lock, a helper thread that makes progress while the program does not, and a broker
-//! thread, the thread that asks the broker and listens to it.
+//! inbox, engines with a lock each, a helper thread that makes progress while the program does not,
+//! and a broker thread, the thread that asks the broker and listens to it.
 
 mod addresses;
 mod ah;

@@ -320,7 +320,7 @@ impl Qp {
         }
         let link = self.connect(attr, av.ok_or(Errno(libc::EINVAL))?, mask)?;
         if matches!(link, Link::Ring(_)) {
-            self.shared().common.posters.add(&self.cell);
+            self.shared().common.posters.add(self.qpn, &self.cell);
         }
         Ok(link)
     }
@@ -492,7 +492,7 @@ impl Qp {
             srq.users = srq.users.saturating_sub(1);
         }
         drop(guard);
-        shared.common.posters.remove(&self.cell);
+        shared.common.posters.remove(self.qpn, &self.cell);
         shared.pds.drop_user(self.pd.handle);
         shared.leave(&leave);
         shared.give_up_segments(&evicted);

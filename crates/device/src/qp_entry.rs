@@ -119,8 +119,7 @@ impl QueuePairs {
     }
 
     /// Calls on one after the other.
-    pub fn each(&mut self, f: impl FnMut(&mut QpEntry)) {
-        let mut f = f;
+    pub fn each(&mut self, mut f: impl FnMut(&mut QpEntry)) {
         self.iter().for_each(|cell| f(&mut cell.entry.lock()));
     }
 }

@@ -51,13 +51,14 @@ impl Shared {
     /// Waits until the turn has ended that each engine is in, if it is in one, and each post.
     fn await_turns(&self) {
         let posters = self.common.posters.all();
-        // SAFETY: they are waited for, and never taken or given back but in pairs.
-        let engines = self
-            .engines
-            .iter()
-            .map(|engine| unsafe { engine.state.raw() });
-        // SAFETY: as above.
-        let posters = posters.iter().map(|cell| unsafe { cell.entry.raw() });
+        let engines = self.engines.iter().map(|engine| {
+            // SAFETY: it is waited for, and never taken or given back but in pairs.
+            unsafe { engine.state.raw() }
+        });
+        let posters = posters.iter().map(|cell| {
+            // SAFETY: as above.
+            unsafe { cell.entry.raw() }
+        });
         await_all_free(engines.chain(posters));
     }
 }
