@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_identity::qpn_index;
-use causeway_netio::{Outside, Received, UdpPort};
+use causeway_netio::{Connected, Outside, Received, UdpPort};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
 use causeway_proto::trp::{Connection, DEFAULT_WINDOW, DropReason, Stats, reset_for};
@@ -22,6 +22,7 @@ use crate::other_version;
 use crate::ports::{Ports, Take};
 use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::ud;
+
 
 /// Most bytes handed to the kernel in one call.
 pub(crate) const BATCH_BYTES: usize = 64_000;
@@ -98,8 +99,8 @@ pub(crate) struct UdpLink {
     src: Option<IpAddr>,
     /// The rank of its queue pair's slot.
     rank: usize,
-    /// The port has a socket for the peer.
-    has_socket: bool,
+    /// The port's socket for the peer, if it has one.
+    socket: Option<Connected>,
     /// Datagrams the socket had no room for.
     unsent: Option<Batch>,
     retry_at: Option<Instant>,
@@ -163,10 +164,9 @@ impl UdpWire {
         link.rank = self.ports.rank(qpn);
         match self.ports.first() {
             Some((rank, port)) if rank == link.rank => {
-                link.has_socket = link
-                    .src
-                    .is_some_and(|src| port.open_connected(src, link.dst));
-                self.connected_links += u32::from(link.has_socket);
+                let open = |src| port.open_connected(src, link.dst);
+                link.socket = link.src.and_then(open);
+                self.connected_links += u32::from(link.socket.is_some());
             }
             _ => self.beyond += 1,
         }
@@ -195,7 +195,7 @@ impl UdpWire {
         if let Some(words) = self.ports.words(link.rank) {
             words.say(qpn_index(entry.qp.qpn()), None);
         }
-        if let Some(src) = link.src.filter(|_| std::mem::take(&mut link.has_socket)) {
+        if let Some(src) = link.src.filter(|_| link.socket.take().is_some()) {
             self.connected_links -= 1;
             if let Some((_, port)) = self.ports.first() {
                 port.close_connected(src, link.dst);
@@ -294,7 +294,7 @@ impl UdpLink {
             dst,
             src,
             rank: 0,
-            has_socket: false,
+            socket: None,
             unsent: None,
             retry_at: None,
             copies: false,
@@ -305,7 +305,7 @@ impl UdpLink {
 
     /// The socket for its peer is one of those that are looked at together.
     pub fn forget_connected(&mut self) {
-        self.has_socket = false;
+        self.socket = None;
     }
 
     /// Tells of a peer of another version: once, since it repeats its requests.

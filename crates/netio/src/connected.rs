@@ -1,8 +1,9 @@
 //! Connected sockets of a port, each for one peer.
 //!
 //! A connected socket knows its route, and names no addresses in either direction: some microsecond
-//! less for each round trip. It has the port's number, and the kernel gives it what the peer sends
-//! to that, in preference to the port's own socket. So receiving means to look at both.
+//! less for each round trip. It is of the peer's family: one of both families looks the route of an
+//! IPv4 peer up for each datagram. It has the port's number, and the kernel gives it what the peer
+//! sends to that, in preference to the port's own socket. So receiving means to look at both.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -11,8 +12,13 @@ use std::os::fd::{AsFd, BorrowedFd};
 use causeway_owned::Owned;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Peers that have a socket of their own, of a port that has such: a look at each is a system call.
+/// Peers of each family that have a socket of their own, of a port that has such: a look at each is
+/// a system call.
 const CONNECTED_MAX: usize = 2;
+
+/// A connected socket of a port ([`crate::UdpPort::open_connected`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connected(pub(crate) usize);
 
 /// The sockets for single peers of a port.
 #[derive(Debug, Default)]
@@ -24,7 +30,7 @@ pub(crate) struct ConnectedSockets {
 #[derive(Debug)]
 pub(crate) struct ConnectedSocket {
     pub socket: Owned<Socket>,
-    dual: bool,
+    v6: bool,
     /// The local address, once bound: for good.
     src: Option<IpAddr>,
     /// The peer it was connected to last.
@@ -34,10 +40,12 @@ pub(crate) struct ConnectedSocket {
 }
 
 impl ConnectedSockets {
-    /// Sockets that are not bound yet: nothing comes. `dual`: for both families.
+    /// Sockets that are not bound yet: nothing comes. `dual`: of both families, else of IPv4.
     pub fn new(dual: bool) -> io::Result<ConnectedSockets> {
-        let list = (0..CONNECTED_MAX)
-            .map(|_| ConnectedSocket::new(dual))
+        let families: &[bool] = if dual { &[false, true] } else { &[false] };
+        let list = families
+            .iter()
+            .flat_map(|v6| (0..CONNECTED_MAX).map(|_| ConnectedSocket::new(*v6)))
             .collect::<Result<_, _>>()?;
         Ok(ConnectedSockets { list })
     }
@@ -47,28 +55,60 @@ impl ConnectedSockets {
     }
 
     /// The one that leads from one address to the other.
-    #[inline]
+    #[inline(always)]
     pub fn find(&self, src: Option<IpAddr>, dst: SocketAddr) -> Option<&ConnectedSocket> {
         self.list.iter().find(|peer| peer.leads(src, dst))
     }
 
+    #[inline]
+    pub fn get(&self, at: usize) -> Option<&ConnectedSocket> {
+        self.list.get(at)
+    }
+
     /// Has one lead from an address, at the port of `main`, to another, for one more user. Returns
-    /// whether there is one. `set_up` is called on a socket before anything can come.
+    /// which, if there is one. `set_up` is called on a socket before anything can come.
     pub fn open(
         &mut self,
         (main, port): (&Socket, u16),
         (src, dst): (IpAddr, SocketAddr),
         set_up: impl FnOnce(&Socket) -> io::Result<()>,
-    ) -> bool {
-        let list = &mut self.list;
-        let leads = list.iter().position(|peer| peer.leads(Some(src), dst));
-        let found = leads.or_else(|| list.iter().position(|peer| peer.is_free(src)));
-        let Some(peer) = found.and_then(|at| list.get_mut(at)) else {
-            return false;
-        };
-        let there = leads.is_some() || peer.connect((main, port), (src, dst), set_up).is_ok();
-        peer.users += u32::from(there);
-        there
+    ) -> Option<Connected> {
+        let leads = self.position(|peer| peer.leads(Some(src), dst));
+        let at = leads.or_else(|| self.position(|peer| peer.is_free(src)))?;
+        if leads.is_none() {
+            self.connect(at, (main, port), (src, dst), set_up).ok()?;
+        }
+        self.list[at].users += 1;
+        Some(Connected(at))
+    }
+
+    fn position(&self, is: impl FnMut(&ConnectedSocket) -> bool) -> Option<usize> {
+        self.list.iter().position(is)
+    }
+
+    /// Connects number `at`. To be bound beside the port's socket, and those that are bound there
+    /// already, it shares the port's number with them, only meanwhile: nobody else gets it.
+    fn connect(
+        &mut self,
+        at: usize,
+        (main, port): (&Socket, u16),
+        (src, dst): (IpAddr, SocketAddr),
+        set_up: impl FnOnce(&Socket) -> io::Result<()>,
+    ) -> io::Result<()> {
+        if self.list[at].src.is_none() {
+            set_up(&self.list[at].socket)?;
+            self.share(main, true)?;
+            let bound = self.list[at].bind(SocketAddr::new(src, port));
+            self.share(main, false)?;
+            bound?;
+        }
+        self.list[at].connect(dst)
+    }
+
+    fn share(&self, main: &Socket, shared: bool) -> io::Result<()> {
+        main.set_reuse_port(shared)?;
+        let mut sockets = self.list.iter().map(|peer| &peer.socket);
+        sockets.try_for_each(|socket| socket.set_reuse_port(shared))
     }
 
     /// Takes one [`ConnectedSockets::open`] back.
@@ -80,15 +120,15 @@ impl ConnectedSockets {
 }
 
 impl ConnectedSocket {
-    fn new(dual: bool) -> io::Result<ConnectedSocket> {
-        let domain = if dual { Domain::IPV6 } else { Domain::IPV4 };
+    fn new(v6: bool) -> io::Result<ConnectedSocket> {
+        let domain = if v6 { Domain::IPV6 } else { Domain::IPV4 };
         let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
-        if dual {
-            socket.set_only_v6(false)?;
+        if v6 {
+            socket.set_only_v6(true)?;
         }
         Ok(ConnectedSocket {
             socket: Owned::new(socket, "a UDP port"),
-            dual,
+            v6,
             src: None,
             dst: None,
             users: 0,
@@ -109,49 +149,25 @@ impl ConnectedSocket {
         self.users > 0
     }
 
-    #[inline]
+    #[inline(always)]
     fn leads(&self, src: Option<IpAddr>, dst: SocketAddr) -> bool {
         self.users > 0 && self.dst == Some(dst) && self.src == src
     }
 
     fn is_free(&self, src: IpAddr) -> bool {
-        self.users == 0 && self.src.is_none_or(|bound| bound == src)
+        self.users == 0 && self.v6 == src.is_ipv6() && self.src.is_none_or(|bound| bound == src)
     }
 
-    fn connect(
-        &mut self,
-        (main, port): (&Socket, u16),
-        (src, dst): (IpAddr, SocketAddr),
-        set_up: impl FnOnce(&Socket) -> io::Result<()>,
-    ) -> io::Result<()> {
-        if self.src.is_none() {
-            set_up(&self.socket)?;
-            self.bind((main, port), src)?;
-            self.src = Some(src);
-        }
-        self.dst = None;
-        self.socket.connect(&self.address(dst).into())?;
-        self.dst = Some(dst);
+    fn bind(&mut self, src: SocketAddr) -> io::Result<()> {
+        self.socket.bind(&src.into())?;
+        self.src = Some(src.ip());
         Ok(())
     }
 
-    /// Binds beside the port's socket, which shares its number only meanwhile: nobody else gets it.
-    fn bind(&self, (main, port): (&Socket, u16), src: IpAddr) -> io::Result<()> {
-        self.socket.set_reuse_port(true)?;
-        main.set_reuse_port(true)?;
-        let address = self.address(SocketAddr::new(src, port));
-        let bound = self.socket.bind(&address.into());
-        main.set_reuse_port(false)?;
-        bound
-    }
-
-    /// An address as the socket's family has it.
-    fn address(&self, address: SocketAddr) -> SocketAddr {
-        match address.ip() {
-            IpAddr::V4(v4) if self.dual => {
-                SocketAddr::new(v4.to_ipv6_mapped().into(), address.port())
-            }
-            _ => address,
-        }
+    fn connect(&mut self, dst: SocketAddr) -> io::Result<()> {
+        self.dst = None;
+        self.socket.connect(&dst.into())?;
+        self.dst = Some(dst);
+        Ok(())
     }
 }

@@ -21,6 +21,7 @@ mod port;
 mod received;
 mod route;
 
+pub use connected::Connected;
 pub use errqueue::{QUOTE_LEN, Report, Unreachable};
 pub use pieces::Outside;
 pub use port::UdpPort;

@@ -9,6 +9,18 @@ const RECV_BUFFER: libc::c_int = 16 << 20;
 /// Bytes of datagrams that may wait in the network device before sends would block.
 const SEND_BUFFER: libc::c_int = 4 << 20;
 
+/// "Don't fragment" as the socket has it now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DontFragment {
+    pub v4: bool,
+    pub v6: bool,
+}
+
+impl DontFragment {
+    /// As quinn-udp sets a socket up.
+    pub const ON: DontFragment = DontFragment { v4: true, v6: true };
+}
+
 /// Sets an integer option.
 pub(crate) fn set(
     fd: &impl AsFd,
@@ -42,6 +54,14 @@ pub(crate) fn get(
         Ok(value)
     } else {
         Err(io::Error::last_os_error())
+    }
+}
+
+/// Asks no more for the local address of each datagram: the socket has but one.
+pub(crate) fn no_packet_info(fd: &impl AsFd, v6: bool) -> io::Result<()> {
+    match v6 {
+        true => set(fd, libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0),
+        false => set(fd, libc::IPPROTO_IP, libc::IP_PKTINFO, 0),
     }
 }
 

@@ -11,8 +11,9 @@ use causeway_owned::Owned;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
-use crate::connected::{ConnectedSocket, ConnectedSockets};
+use crate::connected::{Connected, ConnectedSocket, ConnectedSockets};
 use crate::errqueue::{self, Report};
+use crate::options::DontFragment;
 use crate::pieces::{self, Outside, Pieces};
 use crate::received::Received;
 use crate::route::{MAX_PAYLOAD, MIN_PATH_PAYLOAD};
@@ -50,18 +51,6 @@ pub struct UdpPort {
     offer: usize,
     /// Receives in a row that filled all they offered.
     filled: u32,
-}
-
-/// "Don't fragment" as the socket has it now.
-#[derive(Clone, Copy, Debug)]
-struct DontFragment {
-    v4: bool,
-    v6: bool,
-}
-
-impl DontFragment {
-    /// As quinn-udp sets a socket up.
-    const ON: DontFragment = DontFragment { v4: true, v6: true };
 }
 
 impl UdpPort {
@@ -189,18 +178,35 @@ impl UdpPort {
     }
 
     /// Takes the short way, a connected socket, for what is sent from `src` to `dst`, if there is
-    /// one left; returns whether there was. [`UdpPort::close_connected`] takes it back. What comes
+    /// one left, and returns its name. [`UdpPort::close_connected`] takes it back. What comes
     /// from there is received by [`UdpPort::recv_connected`] from now on, and maybe afterwards.
-    pub fn open_connected(&mut self, src: IpAddr, dst: SocketAddr) -> bool {
-        let dual = self.dual;
-        let set_up = |socket: &Socket| prepare_socket(socket, dual).map(drop);
+    pub fn open_connected(&mut self, src: IpAddr, dst: SocketAddr) -> Option<Connected> {
+        let v6 = src.is_ipv6();
+        let set_up = |socket: &Socket| {
+            prepare_socket(socket, v6)?;
+            options::no_packet_info(socket, v6)
+        };
         self.connected
             .open((&*self.socket, self.port), (src, dst), set_up)
     }
 
-    /// Takes an [`UdpPort::open_connected`] back that returned true.
+    /// Takes an [`UdpPort::open_connected`] back that returned a socket.
     pub fn close_connected(&mut self, src: IpAddr, dst: SocketAddr) {
         self.connected.close(src, dst);
+    }
+
+    /// Sends one datagram to the peer of a connected socket that is open, unfragmented or not at
+    /// all.
+    ///
+    /// # Errors
+    /// `WouldBlock` if the socket's buffer is full. Any other may be that of an earlier datagram,
+    /// and this one has not gone: [`UdpPort::send`] says what is wrong.
+    #[inline]
+    pub fn send_connected(&self, Connected(at): Connected, contents: &[u8]) -> io::Result<()> {
+        match self.connected.get(at) {
+            Some(peer) => message::send_datagram(peer.fd(), contents),
+            None => Err(io::ErrorKind::NotConnected.into()),
+        }
     }
 
     /// Most datagrams worth passing to one [`UdpPort::send`]; 1 if the kernel can't cut them up.
@@ -538,11 +544,11 @@ fn receive_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Option<RecvM
     result
 }
 
-/// Sets up a socket of a port's.
-fn prepare_socket(socket: &Socket, dual: bool) -> io::Result<UdpSocketState> {
+/// Sets up a socket of a port's, of IPv6 or both families, or of IPv4.
+fn prepare_socket(socket: &Socket, v6: bool) -> io::Result<UdpSocketState> {
     options::enlarge_buffers(socket);
     options::set(socket, libc::IPPROTO_IP, libc::IP_RECVERR, 1)?;
-    if dual {
+    if v6 {
         options::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
     }
     probe(socket)

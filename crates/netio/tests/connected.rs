@@ -64,7 +64,7 @@ fn peers_with_sockets_for_each_other_exchange_datagrams_and_segments() {
     for ip in loopbacks() {
         let (mut a, mut b) = (port(), port());
         let (to_a, to_b) = (at(ip, &a), at(ip, &b));
-        assert!(a.open_connected(ip, to_b) && b.open_connected(ip, to_a));
+        assert!(a.open_connected(ip, to_b).is_some() && b.open_connected(ip, to_a).is_some());
         a.send(to_b, Some(ip), b"one", None, false).unwrap();
         assert_eq!(collect(&mut b, 1), [(to_a, Some(ip), b"one".to_vec())]);
         let long: Vec<u8> = (0..2500).map(|i| i as u8).collect();
@@ -84,7 +84,7 @@ fn strangers_reach_the_ports_own_socket() {
     let ip: IpAddr = Ipv4Addr::LOCALHOST.into();
     let (mut a, b, stranger) = (port(), port(), port());
     let (to_a, to_b) = (at(ip, &a), at(ip, &b));
-    assert!(a.open_connected(ip, to_b));
+    assert!(a.open_connected(ip, to_b).is_some());
     stranger.send(to_a, None, b"hello", None, false).unwrap();
     wait(&a);
     let mut got = Vec::new();
@@ -97,7 +97,7 @@ fn strangers_reach_the_ports_own_socket() {
 fn nobody_else_gets_the_port() {
     let ip: IpAddr = Ipv4Addr::LOCALHOST.into();
     let (mut a, b) = (port(), port());
-    assert!(a.open_connected(ip, at(ip, &b)));
+    assert!(a.open_connected(ip, at(ip, &b)).is_some());
     let taken = UdpPort::bind(a.port()).unwrap_err();
     assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
     let sharing = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
@@ -115,18 +115,18 @@ fn there_are_few_and_they_serve_one_peer_after_the_other() {
     let peers: Vec<_> = (0..8).map(|_| port()).collect();
     let opened = peers
         .iter()
-        .filter(|peer| a.open_connected(ip, at(ip, peer)));
+        .filter(|peer| a.open_connected(ip, at(ip, peer)).is_some());
     let opened = opened.count();
-    assert_eq!(opened, a.connected_fds().count());
+    assert_eq!(opened, a.connected_fds().count() / loopbacks().len());
     assert!((1..8).contains(&opened));
     // Another user of the same; it goes on after one has left.
     let first = at(ip, &peers[0]);
-    assert!(a.open_connected(ip, first));
+    assert!(a.open_connected(ip, first).is_some());
     a.close_connected(ip, first);
-    assert!(!a.open_connected(ip, at(ip, &peers[7])));
+    assert!(a.open_connected(ip, at(ip, &peers[7])).is_none());
     a.close_connected(ip, first);
     let last = at(ip, &peers[7]);
-    assert!(a.open_connected(ip, last));
+    assert!(a.open_connected(ip, last).is_some());
     peers[7]
         .send(at(ip, &a), Some(ip), b"late", None, false)
         .unwrap();
@@ -140,7 +140,7 @@ fn a_dead_peer_is_reported() {
         let gone = UdpSocket::bind((ip, 0)).unwrap();
         let dst = gone.local_addr().unwrap();
         drop(gone);
-        assert!(a.open_connected(ip, dst));
+        assert!(a.open_connected(ip, dst).is_some());
         a.send(dst, Some(ip), b"anyone?", None, false).unwrap();
         wait(&a);
         let mut reports = Vec::new();
