@@ -64,7 +64,8 @@ __attribute__((noinline)) void counts_end(void)
 static bool sends(const greg_t *registers)
 {
 	return memcmp((const void *)registers[REG_RIP], SYSCALL, sizeof(SYSCALL)) == 0 &&
-	       (registers[REG_RAX] == SYS_sendmsg || registers[REG_RAX] == SYS_sendmmsg);
+	       (registers[REG_RAX] == SYS_sendto || registers[REG_RAX] == SYS_sendmsg ||
+		registers[REG_RAX] == SYS_sendmmsg);
 }
 
 static void stepped(int signal, siginfo_t *info, void *context)

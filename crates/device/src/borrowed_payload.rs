@@ -13,7 +13,7 @@ use causeway_proto::BytesMut;
 use causeway_proto::host::MemError;
 
 /// Least length for which a piece of its own costs the kernel less than the copy.
-const OUTSIDE_MIN: usize = 1024;
+pub(crate) const OUTSIDE_MIN: usize = 1024;
 
 /// The notes of the buffer being filled.
 #[derive(Debug, Default)]

@@ -330,6 +330,7 @@ impl Engines {
     }
 
     /// The engine of a queue pair's number, and its state.
+    #[inline]
     pub fn lock(&self, qpn: u32) -> (&Engine, BiasedGuard<'_, State>) {
         loop {
             let number = self.number_of(qpn);

@@ -1,5 +1,6 @@
 //! Queue pairs as the program sees them.
 
+mod express;
 mod post;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
@@ -65,6 +66,8 @@ pub struct Qp {
     srq: Option<Arc<Srq>>,
     /// What was posted last went by a ring: others need not try the short way.
     by_ring: AtomicBool,
+    /// What is posted next may leave at once for another host.
+    by_udp: AtomicBool,
 }
 
 /// What a queue pair is created with (`ibv_create_qp(3)`).
@@ -182,6 +185,7 @@ impl Qp {
             recv_cq: init.recv_cq,
             srq: init.srq,
             by_ring: AtomicBool::new(false),
+            by_udp: AtomicBool::new(false),
         }))
     }
 

@@ -1,5 +1,6 @@
 //! The UDP wire: TRP connections over the endpoint's ports.
 
+mod express;
 mod reports;
 
 use std::net::{IpAddr, SocketAddr};
@@ -23,6 +24,7 @@ use crate::ports::{Ports, Take};
 use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::ud;
 
+pub(crate) use express::post_express;
 
 /// Most bytes handed to the kernel in one call.
 pub(crate) const BATCH_BYTES: usize = 64_000;

@@ -7,6 +7,7 @@
 //! - [`qp`]: the queue-pair semantics that verbs promises for reliable and unreliable connections
 //!   and for datagrams, before which [`grh`] stands in a receive buffer;
 //! - [`trp`]: the reliability protocol under them when the path is lossy;
+//! - [`express`]: the short way over it, of a message that is sent as it is posted;
 //! - [`ring`]: what carries them through memory that both sides share;
 //! - [`ddp`]: what units look like as bytes;
 //! - [`cm`]: how two programs agree on a connection.
@@ -14,6 +15,7 @@
 pub mod bytes;
 pub mod cm;
 pub mod ddp;
+pub mod express;
 pub mod flat;
 pub mod grh;
 pub mod host;

@@ -14,6 +14,7 @@
 mod acks;
 mod config;
 mod congestion;
+mod express;
 mod handshake;
 mod input;
 mod liveness;

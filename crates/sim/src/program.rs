@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use causeway_proto::host::Host;
 use causeway_proto::qp::{Qp, QpConfig, rnr_time};
 use causeway_proto::types::{
     Access, Payload, QpAttr, QpAttrMask as M, QpCap, QpState, RNR_RETRY_INFINITE, SendFlags,
@@ -212,11 +211,23 @@ impl Program {
     /// The program's turn: it polls and posts. `known`: its link knows the peer, which has asked
     /// for time so often. Returns whether there was anything.
     pub fn step(&mut self, now: Instant, known: bool, refused: u64) -> bool {
+        self.step_with(now, known, refused, |_, _, _| false)
+    }
+
+    /// As [`Program::step`], where each send is first offered to a short way, which says whether it
+    /// has posted it.
+    pub fn step_with(
+        &mut self,
+        now: Instant,
+        known: bool,
+        refused: u64,
+        short: impl FnMut(&mut Qp, &mut SimHost, &SendWr) -> bool,
+    ) -> bool {
         let before = (self.posted(), self.completed, self.received);
         self.poll_sends(now, refused);
         self.poll_receives();
         self.post_receives(now);
-        self.post_sends(known.then_some((now, refused)));
+        self.post_sends(known.then_some((now, refused)), short);
         before != (self.posted(), self.completed, self.received)
     }
 
@@ -440,7 +451,11 @@ impl Program {
         }
     }
 
-    fn post_sends(&mut self, known: Option<(Instant, u64)>) {
+    fn post_sends(
+        &mut self,
+        known: Option<(Instant, u64)>,
+        mut short: impl FnMut(&mut Qp, &mut SimHost, &SendWr) -> bool,
+    ) {
         while self.error.is_none() && self.posted() < self.setup.ops {
             let used = self.posted() - self.completed;
             let most = if self.setup.one_by_one { 1 } else { MAX_SENDS };
@@ -460,9 +475,11 @@ impl Program {
             }
             self.shared.logs[self.side].borrow_mut().push(record);
             let mut host = self.shared.hosts[self.side].borrow_mut();
-            self.qp
-                .post_send(wr, &mut *host)
-                .expect("room in the send queue");
+            if !short(&mut self.qp, &mut host, &wr) {
+                self.qp
+                    .post_send(wr, &mut *host)
+                    .expect("room in the send queue");
+            }
         }
     }
 
@@ -484,11 +501,6 @@ impl Program {
         f(&mut self.shared.hosts[self.side].borrow_mut())
     }
 }
-
-const _: fn(&mut SimHost) = |h| {
-    fn is_host(_: &mut impl Host) {}
-    is_host(h);
-};
 
 /// Code that grants 34 s: at 20 % loss even that many retries may fail in a row otherwise.
 const PATIENT: u8 = 20;

@@ -1,18 +1,23 @@
 //! A queue pair over TRP, and its program.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 
-use causeway_proto::Instant;
-use causeway_proto::qp::Qp;
+use causeway_proto::qp::{Content, Express, Qp, Target};
 use causeway_proto::trp::{
     Config, Connection, Expecting, Proof, SendConfig, Transmit, Undelivered, reset_for,
 };
+use causeway_proto::types::{Payload, SendOp, SendWr};
+use causeway_proto::{Instant, express};
 use causeway_wire::trp::Reason;
 
 use crate::memory::SimHost;
 use crate::program::{Program, QPNS, Setup, Shared};
 use crate::rng::Rng;
 use crate::world::Node;
+
+/// Part of the sends that are offered to the short way.
+const EXPRESS: f64 = 0.5;
 
 /// A queue pair, its link and its program.
 #[derive(Debug)]
@@ -23,7 +28,12 @@ pub struct QpNode {
     pub link: Connection,
     /// Nobody listens: every datagram is dropped, or answered by a reset.
     pub crashed: Option<Crash>,
-    outbox: Vec<Vec<u8>>,
+    /// Datagrams that were written before they were asked for.
+    outbox: VecDeque<Vec<u8>>,
+    /// Decides which sends are offered to the short way.
+    rng: Rng,
+    /// How many went it.
+    pub express: u64,
 }
 
 /// How a host died.
@@ -58,7 +68,9 @@ impl QpNode {
             program: Program::new(side, setup, shared, rng),
             link,
             crashed: None,
-            outbox: Vec::new(),
+            outbox: VecDeque::new(),
+            rng: rng.fork(),
+            express: 0,
         }
     }
 
@@ -88,13 +100,65 @@ impl QpNode {
     }
 }
 
+/// A send as the short way takes it, if it is of a kind that may.
+fn request(wr: &SendWr) -> Option<Express<'_>> {
+    let to = match wr.op {
+        SendOp::Send => None,
+        SendOp::Write { addr, rkey } => Some(Target { addr, rkey }),
+        _ => return None,
+    };
+    let content = match &wr.payload {
+        Payload::Inline(bytes) => Content::Inline(bytes),
+        Payload::Sges(sges) => match sges[..] {
+            [sge] => Content::Range(sge),
+            _ => return None,
+        },
+        Payload::Window(_) => return None,
+    };
+    Some(Express {
+        wr_id: wr.wr_id,
+        flags: wr.flags,
+        content,
+        to,
+    })
+}
+
+/// Posts a send the short way, if that takes it. Returns its datagram.
+fn post(
+    link: &mut Connection,
+    qp: &mut Qp,
+    host: &mut SimHost,
+    now: Instant,
+    request: &Express<'_>,
+) -> Option<Vec<u8>> {
+    let mut out = vec![0; link.max_datagram()];
+    let sent = express::post((link, qp, host), now, request, &mut out)?;
+    assert!(!sent.may_fragment, "what is new fits the path");
+    out.truncate(sent.len);
+    Some(out)
+}
+
 impl Node for QpNode {
     fn step(&mut self, now: Instant) -> bool {
         if self.crashed.is_some() {
             return false;
         }
         let (known, refused) = (self.link.is_confirmed(), self.link.stats().rnr_received);
-        let stepped = self.program.step(now, known, refused);
+        let QpNode {
+            program,
+            link,
+            outbox,
+            rng,
+            express,
+            ..
+        } = self;
+        let stepped = program.step_with(now, known, refused, |qp, host, wr| {
+            let offered = rng.chance(EXPRESS).then(|| request(wr)).flatten();
+            let sent = offered.and_then(|request| post(link, qp, host, now, &request));
+            *express += u64::from(sent.is_some());
+            outbox.extend(sent.clone());
+            sent.is_some()
+        });
         let expecting = self.expectation();
         self.link.set_expecting(now, expecting);
         stepped
@@ -107,7 +171,7 @@ impl Node for QpNode {
                 let mut out = vec![0; 64];
                 if let Some(len) = reset_for(datagram, Reason::Unknown, &mut out) {
                     out.truncate(len);
-                    self.outbox.push(out);
+                    self.outbox.push_back(out);
                 }
             }
             // Drops are the protocol's business, and counted there.
@@ -130,13 +194,15 @@ impl Node for QpNode {
     }
 
     fn poll_transmit(&mut self, now: Instant, out: &mut [u8]) -> Option<Transmit> {
-        if self.crashed.is_some() {
-            let datagram = self.outbox.pop()?;
+        if let Some(datagram) = self.outbox.pop_front() {
             out[..datagram.len()].copy_from_slice(&datagram);
             return Some(Transmit {
                 len: datagram.len(),
                 may_fragment: false,
             });
+        }
+        if self.crashed.is_some() {
+            return None;
         }
         self.with_link(|link, qp, host| link.poll_transmit(now, &mut qp.bind(host), out))
     }

@@ -5,6 +5,7 @@ use crate::objects;
 use crate::{errno, mw};
 use causeway_device::{Errno, OneSided, Request};
 use causeway_identity::QPN_MASK;
+use causeway_proto::qp::Target;
 use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
 use core::cell::Cell;
 use core::ffi::c_int;
@@ -374,6 +375,32 @@ pub(crate) unsafe extern "C" fn post_send(
                 wr_opcode::SEND => return post_two_sided(qp, head, bad),
                 _ => {}
             }
+        }
+        if objects::qp(qp).dev.may_be_express()
+            && let Some(one) = OneRange::of(head)
+            && matches!(one.wr().opcode, wr_opcode::RDMA_WRITE | wr_opcode::SEND)
+        {
+            return post_express(qp, head, bad);
+        }
+        post_chain(qp, head, bad)
+    }
+}
+
+/// Posts a chain of one SEND or WRITE of one range, to another host.
+///
+/// # Safety
+/// As [`post_send`]; and `head` is such a request.
+#[inline(never)]
+unsafe fn post_express(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    let one = OneRange(head);
+    let to = (one.wr().opcode == wr_opcode::RDMA_WRITE).then(|| Target {
+        addr: one.remote_addr(),
+        rkey: one.rkey(),
+    });
+    // SAFETY: the caller's promise.
+    unsafe {
+        if objects::qp(qp).dev.post_express(&one, to) {
+            return 0;
         }
         post_chain(qp, head, bad)
     }

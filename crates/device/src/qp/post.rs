@@ -165,9 +165,13 @@ impl Qp {
         let entry = &mut *held;
         entry.take_released();
         let outcome = post(entry, &mut state.core);
-        if let Link::Ring(ring) = &mut entry.link {
-            ring.tell_posted(&state.core);
-            self.by_ring.store(true, Ordering::Relaxed);
+        match &mut entry.link {
+            Link::Ring(ring) => {
+                ring.tell_posted(&state.core);
+                self.by_ring.store(true, Ordering::Relaxed);
+            }
+            Link::Udp(_) => self.note_way(&entry.qp),
+            _ => {}
         }
         let unsent = entry.qp.has_unsent();
         let owed = !state.unanswered.load(Ordering::Relaxed) && entry.qp.has_sends();

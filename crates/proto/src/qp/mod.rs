@@ -13,6 +13,7 @@ mod datagram;
 mod direct;
 #[cfg(test)]
 mod direct_tests;
+mod express;
 mod gates;
 mod headers;
 mod local;
@@ -39,6 +40,7 @@ mod unreliable_tests;
 mod world;
 
 pub use datagram::{Fate, Incoming, Outgoing};
+pub use express::{Content, Express, Target};
 pub use modify::AttrError;
 pub use plain::{PLAIN_INLINE, PlainPayload, PlainSend};
 pub use rnr::rnr_time;
@@ -284,6 +286,13 @@ impl Qp {
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         self.sq.unsent() > 0
+    }
+
+    /// Work requests posted and not complete.
+    #[inline]
+    #[must_use]
+    pub fn sends(&self) -> u64 {
+        self.sq.unsent() + self.sq.under_way()
     }
 
     /// Whether what is queued had better wait for more to share a datagram with: `under_way` or

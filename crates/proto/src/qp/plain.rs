@@ -7,14 +7,14 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::sendq::{Runs, SendWqe, Way};
+use super::sendq::SendWqe;
 use crate::flat::Flat;
 use crate::types::{Payload, SendFlags, SendOp, SendWr, Sge};
 
 /// Most bytes of an inline message that is plain.
 pub const PLAIN_INLINE: usize = 40;
 /// Words that hold them.
-const INLINE_WORDS: usize = PLAIN_INLINE / 8;
+pub(super) const INLINE_WORDS: usize = PLAIN_INLINE / 8;
 
 /// The bytes of a plain send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,27 +54,13 @@ impl PlainSend {
                 Payload::Inline(bytes.take(self.len as usize).collect::<SmallVec<_>>())
             }
         };
-        let mut runs = Runs::default();
-        runs.note(seq, 0, self.len);
-        SendWqe {
-            wr: SendWr {
-                wr_id: self.wr_id,
-                op: SendOp::Send,
-                flags: self.flags,
-                payload,
-            },
-            len: self.len,
-            first: seq,
-            end: Some(seq + 1),
-            emitted: self.len,
-            runs,
-            msn,
-            answered_bytes: 0,
-            answered: false,
-            failed: None,
-            way: Way::Unknown,
-            placed: None,
-        }
+        let wr = SendWr {
+            wr_id: self.wr_id,
+            op: SendOp::Send,
+            flags: self.flags,
+            payload,
+        };
+        SendWqe::sent(wr, self.len, seq, msn)
     }
 }
 

@@ -91,6 +91,28 @@ pub(super) struct SendWqe {
     pub placed: Option<(u32, u32)>,
 }
 
+impl SendWqe {
+    /// One of `len` bytes that was sent whole as unit `seq`, the message `msn`.
+    pub fn sent(wr: SendWr, len: u32, seq: u64, msn: u32) -> SendWqe {
+        let mut runs = Runs::default();
+        runs.note(seq, 0, len);
+        SendWqe {
+            wr,
+            len,
+            first: seq,
+            end: Some(seq + 1),
+            emitted: len,
+            runs,
+            msn,
+            answered_bytes: 0,
+            answered: false,
+            failed: None,
+            way: Way::Unknown,
+            placed: None,
+        }
+    }
+}
+
 /// The send queue. In this order: of two numbers side by side that are counted up together,
 /// compilers make one load of twice the width, and such a load waits until the stores that it spans
 /// are in the cache.
@@ -161,6 +183,13 @@ impl SendQueue {
         self.used += 1;
         self.cursor += 1;
         self.plain.push(send, seq, self.send_msn);
+    }
+
+    /// As pushed behind nothing unsent, and then built whole.
+    pub fn push_sent(&mut self, wqe: SendWqe) {
+        self.used += 1;
+        self.cursor += 1;
+        self.wqes.push_back(wqe);
     }
 
     /// Whether a message can be posted and sent at once as segment `seq`, and be plain.

@@ -130,6 +130,11 @@ impl Acks {
         }
     }
 
+    /// Whether holes are to be reported.
+    pub fn has_sack(&self) -> bool {
+        self.sack != [false; 2]
+    }
+
     /// Takes the order to report holes of a space.
     pub fn take_sack(&mut self) -> Option<Space> {
         super::SPACES

@@ -203,6 +203,7 @@ impl Pacer {
     }
 
     /// Takes `bytes` out, or says when to come back. `rtt` `None`: not measured yet, no pacing.
+    #[inline]
     pub fn check(
         &mut self,
         now: Instant,

@@ -74,6 +74,12 @@ impl Handshake {
         self.peer.as_ref()
     }
 
+    /// Whether the peer is known, and nothing is to be said to it.
+    #[must_use]
+    pub fn is_settled(&self) -> bool {
+        self.peer.is_some() && !self.request_due && !self.accept_due
+    }
+
     /// Whether CRCs are in use.
     #[must_use]
     pub fn crc(&self, config: &Config) -> bool {

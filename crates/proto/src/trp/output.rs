@@ -224,7 +224,8 @@ impl Connection {
     }
 
     /// Whether congestion window and pacer let a datagram go.
-    fn has_credit(&mut self, now: Instant) -> bool {
+    #[inline]
+    pub(super) fn has_credit(&mut self, now: Instant) -> bool {
         let tx = &mut self.tx;
         if tx.in_flight() >= tx.cc.window() {
             return false;
@@ -252,10 +253,7 @@ impl Connection {
         let meta = ulp.next(space, seq, &mut segment)?;
         let len = segment.len();
         debug_assert!(meta.seq == seq && len <= limit - HEADER_LEN);
-        if !self.tx.spaces.iter().any(super::SendSpace::outstanding) {
-            (self.tx.progress_at, self.tx.timeouts) = (now, 0);
-        }
-        self.tx.spaces[space as usize].on_new(now, HEADER_LEN + len, false);
+        self.note_new(space, now, HEADER_LEN + len);
         let room = limit - HEADER_LEN - len;
         if room < table_len(1) || !self.may_send_new(space, ulp) {
             return self.send_data(space, &meta, len, false, now, out);
@@ -361,7 +359,8 @@ impl Connection {
         }
     }
 
-    fn send_data(
+    #[inline]
+    pub(super) fn send_data(
         &mut self,
         space: Space,
         meta: &SegMeta,
@@ -389,6 +388,7 @@ impl Connection {
     }
 
     /// Accounts for a data datagram, and returns what its header says.
+    #[inline]
     fn data_common(&mut self, probe: bool, total: usize, now: Instant) -> Common {
         self.tx.pacer.spend(total);
         self.tx.active_at = now;

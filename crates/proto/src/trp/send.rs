@@ -105,6 +105,12 @@ impl SendSpace {
         !self.sent.is_empty()
     }
 
+    /// Whether anything is to be sent again.
+    #[must_use]
+    pub fn has_lost(&self) -> bool {
+        self.lost > 0
+    }
+
     /// Bytes presumed in the network.
     #[must_use]
     pub fn in_flight(&self) -> u64 {
@@ -119,6 +125,7 @@ impl SendSpace {
 
     /// Records the transmission of the next new segment. `joined`: in the datagram of the one
     /// recorded before it, so that they arrive together.
+    #[inline]
     pub fn on_new(&mut self, now: Instant, size: usize, joined: bool) {
         let size = u32::try_from(size).unwrap_or(u32::MAX);
         self.next_order += u64::from(!joined);

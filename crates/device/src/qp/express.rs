@@ -1,0 +1,72 @@
+//! The short way of a SEND or WRITE to another host.
+
+use std::sync::atomic::Ordering;
+
+use causeway_proto::qp::{Qp as ProtoQp, Target};
+use causeway_proto::types::Service;
+
+use super::Qp;
+use crate::clock::{Now, earlier};
+use crate::ring::Request;
+use crate::state::State;
+use crate::udp::{GATHER_POSTS, post_express};
+
+impl Qp {
+    /// Whether it is worth while to try [`Qp::post_express`].
+    #[inline(always)]
+    #[must_use]
+    pub fn may_be_express(&self) -> bool {
+        self.by_udp.load(Ordering::Relaxed)
+    }
+
+    /// Posts a SEND, or a WRITE where there is a target, and sends it at once. Returns false, with
+    /// nothing done, where it is to be posted as all others are.
+    #[inline]
+    #[must_use]
+    pub fn post_express(&self, wr: &impl Request, to: Option<Target>) -> bool {
+        let (engine, mut guard) = self.lock();
+        let now = Now::default();
+        let state = &mut *guard;
+        let State { qps, core, udp, .. } = state;
+        // What waits for room goes first.
+        if !state.pending.is_empty() {
+            return false;
+        }
+        let Some(mut held) = qps.lock(self.qpn) else {
+            return false;
+        };
+        let entry = &mut *held;
+        if entry.qp.is_send_full() {
+            entry.take_released();
+        }
+        if !post_express(entry, (core, udp), (wr, to), now.get()) {
+            self.by_udp.store(false, Ordering::Relaxed);
+            return false;
+        }
+        let deadline = entry.deadline();
+        state.timers.list(self.qpn, &mut entry.listed, deadline);
+        drop(held);
+        state.note_posted();
+        engine.note_activity(&now);
+        // A thread that sleeps without a limit is to look at the peer now and then, from now on.
+        let first = !state.unanswered.load(Ordering::Relaxed);
+        if first {
+            state.unanswered.store(true, Ordering::Relaxed);
+        }
+        let deadline = earlier(state.timers.next(), first.then_some(state.look_at));
+        let broker_requests = !state.broker_requests.is_empty();
+        drop(guard);
+        self.shared.note_deadline(deadline, broker_requests);
+        true
+    }
+
+    /// Something was posted to another host the way of all others: whether what follows may leave
+    /// at once.
+    #[inline]
+    pub(super) fn note_way(&self, qp: &ProtoQp) {
+        let express = self.service == Service::Rc && qp.sends() <= GATHER_POSTS;
+        if self.by_udp.load(Ordering::Relaxed) != express {
+            self.by_udp.store(express, Ordering::Relaxed);
+        }
+    }
+}

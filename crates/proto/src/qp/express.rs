@@ -1,0 +1,153 @@
+//! Requests that were sent as they were posted ([`crate::express`]).
+
+use smallvec::{SmallVec, smallvec};
+
+use super::Qp;
+use super::plain::{INLINE_WORDS, PLAIN_INLINE, PlainPayload, PlainSend};
+use super::sendq::SendWqe;
+use crate::types::{Payload, SendFlags, SendOp, SendWr, Sge};
+use crate::unit::Unit;
+
+/// Where the bytes of a request are.
+#[derive(Clone, Copy, Debug)]
+pub enum Content<'a> {
+    /// In registered memory.
+    Range(Sge),
+    /// The program gives them away (`IBV_SEND_INLINE`).
+    Inline(&'a [u8]),
+}
+
+impl Content<'_> {
+    /// Bytes of the message.
+    #[inline]
+    #[must_use]
+    pub fn len(&self) -> u32 {
+        match self {
+            Content::Range(sge) => sge.length,
+            // More than 4 GiB is more than any queue pair takes inline.
+            Content::Inline(bytes) => u32::try_from(bytes.len()).unwrap_or(u32::MAX),
+        }
+    }
+
+    /// Whether it is a message of no bytes.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The target of a WRITE.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// Address at the peer.
+    pub addr: u64,
+    /// Key of the region there.
+    pub rkey: u32,
+}
+
+/// A SEND, or a WRITE where there is a target, of one range.
+#[derive(Clone, Copy, Debug)]
+pub struct Express<'a> {
+    /// The program's name for it.
+    pub wr_id: u64,
+    /// How it is posted.
+    pub flags: SendFlags,
+    /// Its bytes.
+    pub content: Content<'a>,
+    /// Where a WRITE goes.
+    pub to: Option<Target>,
+}
+
+impl Qp {
+    /// Whether a SEND or WRITE of one range can be posted and sent at once: it has no options,
+    /// there is room for it, and nothing else is to be sent.
+    #[inline]
+    #[must_use]
+    pub fn takes_express(&self, request: &Express<'_>) -> bool {
+        let cap = &self.config.cap;
+        let fits = match request.content {
+            Content::Inline(bytes) => bytes.len() <= cap.max_inline_data as usize,
+            Content::Range(_) => cap.max_send_sge > 0,
+        };
+        let plain = !request
+            .flags
+            .intersects(SendFlags::SOLICITED | SendFlags::FENCE);
+        fits && plain
+            && self.gates.sends
+            && !self.peer_lost
+            && self.sq.unsent() == 0
+            && !self.sq.is_held()
+            && self.sq.used() < cap.max_send_wr
+            && !self.answers.is_due()
+    }
+
+    /// What such a request says to the peer.
+    #[inline]
+    #[must_use]
+    pub fn express_unit(&self, request: &Express<'_>) -> Unit {
+        match request.to {
+            None => Unit::plain_send(self.sq.send_msn.wrapping_add(1)),
+            Some(to) => Unit::Write {
+                rkey: to.rkey,
+                addr: to.addr,
+            },
+        }
+    }
+
+    /// Posts such a request, which has been sent as unit `seq`, since [`Qp::takes_express`] said
+    /// so.
+    #[inline]
+    pub fn post_express(&mut self, request: &Express<'_>, seq: u64) {
+        if request.to.is_none() {
+            self.behind = 0;
+            if let Some(send) = plain(request).filter(|_| self.sq.takes_plain(seq)) {
+                return self.sq.push_plain(send, seq);
+            }
+            self.sq.send_msn = self.sq.send_msn.wrapping_add(1);
+        }
+        let msn = request.to.map_or(self.sq.send_msn, |_| 0);
+        self.sq.push_sent(wide(request, seq, msn));
+    }
+}
+
+/// The request as a plain send, if its bytes fit there.
+#[inline]
+fn plain(request: &Express<'_>) -> Option<PlainSend> {
+    let payload = match request.content {
+        Content::Range(sge) => PlainPayload::Range(sge),
+        Content::Inline(bytes) => {
+            let mut padded = [0; PLAIN_INLINE];
+            padded.get_mut(..bytes.len())?.copy_from_slice(bytes);
+            let mut words = [0; INLINE_WORDS];
+            for (word, chunk) in words.iter_mut().zip(padded.as_chunks().0) {
+                *word = u64::from_ne_bytes(*chunk);
+            }
+            PlainPayload::Inline(words)
+        }
+    };
+    Some(PlainSend {
+        wr_id: request.wr_id,
+        flags: request.flags,
+        len: request.content.len(),
+        payload,
+    })
+}
+
+/// The request as others lie in the queue.
+fn wide(request: &Express<'_>, seq: u64, msn: u32) -> SendWqe {
+    let op = request.to.map_or(SendOp::Send, |to| SendOp::Write {
+        addr: to.addr,
+        rkey: to.rkey,
+    });
+    let payload = match request.content {
+        Content::Range(sge) => Payload::Sges(smallvec![sge]),
+        Content::Inline(bytes) => Payload::Inline(SmallVec::from_slice(bytes)),
+    };
+    let wr = SendWr {
+        wr_id: request.wr_id,
+        op,
+        flags: request.flags,
+        payload,
+    };
+    SendWqe::sent(wr, request.content.len(), seq, msn)
+}
