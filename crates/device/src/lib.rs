@@ -107,7 +107,7 @@ pub use pd::Pd;
 pub use port_holders::{PortHolder, port_holders};
 pub use qp::{QPT_RC, QPT_UC, QPT_UD, Qp, QpInit};
 pub use region::Mr;
-pub use ring::{OneSided, Request};
+pub use ring::{Atomic, OneSided, Request};
 pub use sharing::{fork_init, is_fork_initialized};
 pub use srq::Srq;
 pub use window_type::WindowType;

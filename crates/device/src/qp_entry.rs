@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use causeway_biased_lock::{BiasedGuard, BiasedLock};
 use causeway_proto::Instant;
-use causeway_proto::qp::{PostError, Qp};
-use causeway_proto::types::{QpState, SendWr, Service};
+use causeway_proto::qp::{AtOnce, PostError, Qp};
+use causeway_proto::types::{QpState, SendWr, Service, WcStatus};
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Grant;
 
@@ -182,11 +182,29 @@ impl QpEntry {
                 ring.note_posted();
                 return Ok(());
             }
-            if wr.op.is_one_sided() && ring.post_direct(&mut self.qp, wr, core)? {
-                return Ok(());
+            if wr.op.is_one_sided() {
+                match ring.post_direct(&mut self.qp, wr, core)? {
+                    AtOnce::Done => return Ok(()),
+                    AtOnce::Failed(status) => return self.post_failed(wr.take(), status, core),
+                    AtOnce::Declined => {}
+                }
             }
         }
         self.qp.post_send(wr.take(), core)
+    }
+
+    /// Posts one that has failed as it was posted.
+    ///
+    /// # Errors
+    /// Those of [`Qp::post_send`].
+    #[cold]
+    pub fn post_failed(
+        &mut self,
+        wr: SendWr,
+        status: WcStatus,
+        core: &mut Core,
+    ) -> Result<(), PostError> {
+        self.qp.post_failed(wr, status, core)
     }
 
     /// The device can't go on with it.

@@ -39,6 +39,7 @@ mod mcast;
 mod mr;
 mod mw;
 mod objects;
+mod one_range;
 mod pd;
 mod port;
 mod qp;

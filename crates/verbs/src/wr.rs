@@ -2,8 +2,9 @@
 
 use crate::abi::{IbvQp, IbvRecvWr, IbvSendWr, IbvSge, IbvSrq, WrAtomic, WrRdma, WrUd, wr_opcode};
 use crate::objects;
+use crate::one_range::{OneAtomic, OneRange};
 use crate::{errno, mw};
-use causeway_device::{Errno, OneSided, Request};
+use causeway_device::{Errno, OneSided};
 use causeway_identity::QPN_MASK;
 use causeway_proto::qp::Target;
 use causeway_proto::types::{MAX_SGE, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge};
@@ -285,78 +286,6 @@ unsafe fn report<T: Chained>(
     errno::fail(code)
 }
 
-/// A request of one range, where the program has it.
-struct OneRange(*const IbvSendWr);
-
-impl OneRange {
-    /// The first request of a chain, if it has one range and nothing follows it.
-    ///
-    /// # Safety
-    /// `head` is null or begins a valid chain, which outlives this.
-    #[inline(always)]
-    unsafe fn of(head: *const IbvSendWr) -> Option<OneRange> {
-        // SAFETY: the caller's promise.
-        let wr = unsafe { head.as_ref() }?;
-        let plain = wr.next.is_null() && wr.num_sge == 1;
-        let known = wr.send_flags & !SendFlags::all().bits() == 0;
-        (plain && known).then_some(OneRange(head))
-    }
-
-    #[inline(always)]
-    fn wr(&self) -> &IbvSendWr {
-        // SAFETY: a valid request ([`OneRange::of`]).
-        unsafe { &*self.0 }
-    }
-
-    #[inline(always)]
-    fn entry(&self) -> &IbvSge {
-        // SAFETY: a valid request, whose list has an entry.
-        unsafe { &*self.wr().sg_list }
-    }
-}
-
-impl Request for OneRange {
-    #[inline(always)]
-    fn wr_id(&self) -> u64 {
-        self.wr().wr_id
-    }
-
-    #[inline(always)]
-    fn flags(&self) -> SendFlags {
-        SendFlags::from_bits_truncate(self.wr().send_flags)
-    }
-
-    #[inline(always)]
-    fn addr(&self) -> u64 {
-        self.entry().addr
-    }
-
-    #[inline(always)]
-    fn length(&self) -> u32 {
-        self.entry().length
-    }
-
-    #[inline(always)]
-    fn lkey(&self) -> u32 {
-        self.entry().lkey
-    }
-}
-
-/// A WRITE or READ.
-impl OneSided for OneRange {
-    #[inline(always)]
-    fn remote_addr(&self) -> u64 {
-        // SAFETY: WRITEs and READs define `rdma`.
-        unsafe { self.wr().wr.rdma.remote_addr }
-    }
-
-    #[inline(always)]
-    fn rkey(&self) -> u32 {
-        // SAFETY: as above.
-        unsafe { self.wr().wr.rdma.rkey }
-    }
-}
-
 /// `ibv_post_send(3)`. Each short way is a function of its own, which goes on to the long one: this
 /// one but chooses.
 pub(crate) unsafe extern "C" fn post_send(
@@ -373,6 +302,9 @@ pub(crate) unsafe extern "C" fn post_send(
                 wr_opcode::RDMA_WRITE => return post_one_sided::<false>(qp, head, bad),
                 wr_opcode::RDMA_READ => return post_one_sided::<true>(qp, head, bad),
                 wr_opcode::SEND => return post_two_sided(qp, head, bad),
+                wr_opcode::ATOMIC_FETCH_AND_ADD | wr_opcode::ATOMIC_CMP_AND_SWP => {
+                    return post_atomic(qp, head, bad);
+                }
                 _ => {}
             }
         }
@@ -434,6 +366,21 @@ unsafe fn post_two_sided(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut Ib
     // SAFETY: the caller's promise.
     unsafe {
         if objects::qp(qp).dev.post_two_sided(&OneRange(head)) {
+            return 0;
+        }
+        post_chain(qp, head, bad)
+    }
+}
+
+/// Posts a chain of one atomic of one range.
+///
+/// # Safety
+/// As [`post_send`]; and `head` is such a request.
+#[inline(never)]
+unsafe fn post_atomic(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if objects::qp(qp).dev.post_atomic(&OneAtomic(OneRange(head))) {
             return 0;
         }
         post_chain(qp, head, bad)

@@ -3,8 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use causeway_biased_lock::hurry;
-use causeway_proto::qp::Qp as ProtoQp;
-use causeway_proto::types::{RecvWr, SendWr, Sge};
+use causeway_proto::qp::{AtOnce, Qp as ProtoQp};
+use causeway_proto::types::{Payload, RecvWr, SendOp, SendWr, Sge, WcStatus};
 
 use super::Qp;
 use crate::clock::{Now, earlier};
@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::poster::Poster;
 use crate::qp_entry::{Link, QpEntry};
-use crate::ring::{self, OneSided, Request, RingLink};
+use crate::ring::{self, Atomic, OneSided, Request, RingLink};
 use crate::state::State;
 
 impl Qp {
@@ -55,6 +55,48 @@ impl Qp {
             self.fail_overrun();
         }
         posted
+    }
+
+    /// Carries out an atomic at once, the short way. Returns false, with nothing done, where it is to
+    /// be posted as all others are.
+    #[inline]
+    #[must_use]
+    pub fn post_atomic(&self, wr: &impl Atomic) -> bool {
+        let mut entry = self.cell.entry.lock();
+        let outcome = entry.post_atomic(wr);
+        let overran = entry.poster.overran;
+        drop(entry);
+        match outcome {
+            AtOnce::Done => self.engine().note_posted(),
+            AtOnce::Declined => return false,
+            AtOnce::Failed(status) => self.post_failed(wr, status),
+        }
+        if overran {
+            self.fail_overrun();
+        }
+        true
+    }
+
+    /// An atomic has failed as it was posted.
+    #[cold]
+    #[inline(never)]
+    fn post_failed(&self, wr: &impl Atomic, status: WcStatus) {
+        let (addr, rkey) = (wr.remote_addr(), wr.rkey());
+        let range = Sge {
+            addr: wr.addr(),
+            length: wr.length(),
+            lkey: wr.lkey(),
+        };
+        let wr = SendWr {
+            wr_id: wr.wr_id(),
+            op: SendOp::atomic_at(wr.op(), addr, rkey),
+            flags: wr.flags(),
+            payload: Payload::Sges([range].into_iter().collect()),
+        };
+        // It was accepted a moment ago. Where the queue pair is gone since, so is the request.
+        let _ = self.with_send_queue((), |entry, core| {
+            entry.post_failed(wr, status, core).map_err(|_| ())
+        });
     }
 
     /// Posts a SEND and writes it at once, the short way. Returns false, with nothing done, where
@@ -269,6 +311,15 @@ impl QpEntry {
         match self.short_way() {
             Some((ring, qp, poster)) => ring.post_one_sided::<READ>(qp, wr, poster),
             None => false,
+        }
+    }
+
+    /// See [`Qp::post_atomic`].
+    #[inline]
+    fn post_atomic(&mut self, wr: &impl Atomic) -> AtOnce {
+        match self.short_way() {
+            Some((ring, qp, poster)) => ring.post_atomic(qp, wr, poster),
+            None => AtOnce::Declined,
         }
     }
 

@@ -10,7 +10,7 @@ mod take;
 mod transmit;
 
 pub(crate) use short::TwoSided;
-pub use short::{OneSided, Request};
+pub use short::{Atomic, OneSided, Request};
 pub(crate) use transmit::{transmit, transmit_short};
 
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use causeway_fabric::services::Leave;
 use causeway_proto::Instant;
 use causeway_proto::host::{Host, Tally};
-use causeway_proto::qp::{Bound, PostError, Qp};
+use causeway_proto::qp::{AtOnce, Bound, PostError, Qp};
 use causeway_proto::ring::{Link, News, Shared};
 use causeway_proto::types::{QpState, SendOp, SendWr};
 use causeway_shm::ring::{Flag, Probe};
@@ -217,7 +217,7 @@ impl RingLink {
         qp: &mut Qp,
         wr: &SendWr,
         core: &mut Core,
-    ) -> Result<bool, PostError> {
+    ) -> Result<AtOnce, PostError> {
         if !matches!(wr.op, SendOp::Read { .. }) {
             self.show_ack();
         }

@@ -4,13 +4,13 @@
 //! It decides nothing that the long way does not: whatever it meets that is not plain, it leaves
 //! to that, and then has changed nothing that the long way would not do again alike.
 
-use causeway_proto::host::Remote;
-use causeway_proto::qp::Qp as ProtoQp;
-use causeway_proto::types::{Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode};
+use causeway_proto::host::{AtomicOp, Remote};
+use causeway_proto::qp::{AtOnce, Qp as ProtoQp};
+use causeway_proto::types::{Payload, SendFlags, SendOp, SendWr, Sge, WcOpcode, WcStatus};
 use causeway_recover::{Fault, copy};
 
 use super::RingLink;
-use crate::copy::copy_last_word_last;
+use crate::copy::{self as copies, copy_last_word_last};
 use crate::direct::LONGEST;
 use crate::poster::{Count, Poster};
 
@@ -35,6 +35,12 @@ pub trait OneSided: Request {
     fn remote_addr(&self) -> u64;
     /// The key of the peer's memory.
     fn rkey(&self) -> u32;
+}
+
+/// An atomic of one range.
+pub trait Atomic: OneSided {
+    /// What it does.
+    fn op(&self) -> AtomicOp;
 }
 
 /// A SEND of one range, of a work request that has been copied. Inline bytes are where that has
@@ -133,6 +139,60 @@ impl RingLink {
         };
         qp.passed(poster, (wr.wr_id(), opcode), flags, len);
         true
+    }
+}
+
+impl RingLink {
+    /// Carries out an atomic at once.
+    #[inline]
+    pub fn post_atomic(
+        &mut self,
+        qp: &mut ProtoQp,
+        wr: &impl Atomic,
+        poster: &mut Poster,
+    ) -> AtOnce {
+        let (flags, len, op) = (wr.flags(), wr.length(), wr.op());
+        let inline = flags.contains(SendFlags::INLINE);
+        if len as usize != size_of::<u64>() || !qp.takes_short(true, inline, len) {
+            return AtOnce::Declined;
+        }
+        let rkey = wr.rkey();
+        let cached = self
+            .direct
+            .cached(rkey, wr.remote_addr(), len, Remote::Atomic)
+            .filter(|cached| cached.at.addr().is_multiple_of(size_of::<u64>()));
+        let key = (qp.config().pd, wr.lkey());
+        let local = self.local.find(&poster.mrs, key, (wr.addr(), len), true);
+        let (Some(cached), Ok(local)) = (cached, local) else {
+            return AtOnce::Declined;
+        };
+        self.link.show_ack(&mut self.memory);
+        let grant = self.memory.ring.enter(rkey);
+        let before = match cached.still_holds(grant) {
+            // SAFETY: as in `carry_out`, and aligned to 8 bytes.
+            true => unsafe { copies::atomic(cached.at, op) }.ok(),
+            false => None,
+        };
+        let evicted = !self.memory.ring.leave();
+        let Some(before) = before else {
+            return AtOnce::Declined;
+        };
+        if evicted {
+            return AtOnce::Failed(WcStatus::RetryExcErr);
+        }
+        let bytes = before.to_ne_bytes();
+        // SAFETY: inside a registered region, which no reference covers.
+        let stored = unsafe { copies::store(local as *mut u8, bytes.as_slice().into()) };
+        if stored.is_err() {
+            return AtOnce::Failed(WcStatus::LocProtErr);
+        }
+        poster.counts.add(Count::Direct, 1);
+        let opcode = match op {
+            AtomicOp::FetchAdd(_) => WcOpcode::FetchAdd,
+            AtomicOp::CmpSwap { .. } => WcOpcode::CompSwap,
+        };
+        qp.passed(poster, (wr.wr_id(), opcode), flags, len);
+        AtOnce::Done
     }
 }
 

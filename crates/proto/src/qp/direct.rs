@@ -55,6 +55,18 @@ enum Outcome {
     Failed(WcStatus),
 }
 
+/// What became of a work request that was to be carried out as it was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AtOnce {
+    /// It is complete.
+    Done,
+    /// Nothing has been done: it is to be posted.
+    Declined,
+    /// It was carried out at the peer, or can't be, and has failed: [`Qp::post_failed`]. It must not
+    /// be carried out again, as an atomic that were posted now would be.
+    Failed(WcStatus),
+}
+
 impl Qp {
     /// Its link can carry one-sided work requests directly, if it says so: each is looked at by
     /// [`Qp::run_direct`] before it is sent.
@@ -124,8 +136,26 @@ impl Qp {
         self.complete_send(host, wr_id, opcode, WcStatus::Success, len);
     }
 
+    /// Posts a work request that [`AtOnce::Failed`]: it completes so, and the queue pair fails.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    pub fn post_failed<H: Host>(
+        &mut self,
+        wr: SendWr,
+        status: WcStatus,
+        host: &mut H,
+    ) -> Result<(), PostError> {
+        self.check_room(1)?;
+        let len = self.check_send(&wr)?;
+        let position = self.sq.cursor;
+        self.sq.push(wr, len);
+        self.fail_at(position, status, host);
+        Ok(())
+    }
+
     /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its
-    /// target is within reach: the shortest way. Returns false where it is to be posted.
+    /// target is within reach: the shortest way.
     ///
     /// # Errors
     /// As [`Qp::post_send`].
@@ -135,11 +165,11 @@ impl Qp {
         wr: &SendWr,
         host: &mut H,
         reach: &mut R,
-    ) -> Result<bool, PostError> {
+    ) -> Result<AtOnce, PostError> {
         let first =
             self.direct && self.attr.state == QpState::Rts && self.sq.is_empty() && !self.trails();
         if !first {
-            return Ok(false);
+            return Ok(AtOnce::Declined);
         }
         let answered = self.attr.max_rd_atomic > 0;
         let (addr, rkey) = match wr.op {
@@ -151,7 +181,7 @@ impl Qp {
             {
                 (addr, rkey)
             }
-            _ => return Ok(false),
+            _ => return Ok(AtOnce::Declined),
         };
         self.check_room(1)?;
         let len = self.check_send(wr)?;
@@ -164,13 +194,15 @@ impl Qp {
                 Remote::Write
             };
             reach.part(target, what);
-            return Ok(false);
+            return Ok(AtOnce::Declined);
         }
         let pd = self.config.pd;
         let done = match (wr.op.atomic(), &wr.payload) {
-            (Some(op), payload) => {
-                matches!(atomic(payload, target, op, pd, host, reach), Outcome::Done)
-            }
+            (Some(op), payload) => match atomic(payload, target, op, pd, host, reach) {
+                Outcome::Done => true,
+                Outcome::Segments => false,
+                Outcome::Failed(status) => return Ok(AtOnce::Failed(status)),
+            },
             (None, Payload::Sges(sges)) if wr.op.is_answered() => {
                 let read = reach.read(target, |offset, bytes| {
                     scatter(&*host, pd, sges, offset, bytes)
@@ -186,12 +218,12 @@ impl Qp {
         };
         if !done {
             // What it was, carrying it out in its turn will tell.
-            return Ok(false);
+            return Ok(AtOnce::Declined);
         }
         self.sq.pass();
         let signaled = self.signaled(wr.flags);
         self.succeed(host, (wr.wr_id, wr.op.opcode()), signaled, len);
-        Ok(true)
+        Ok(AtOnce::Done)
     }
 
     /// Carries out the work requests whose turn it is and whose targets are within reach, and

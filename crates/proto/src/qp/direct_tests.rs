@@ -125,9 +125,12 @@ fn post(a: &mut End, op: Op, mut window: Option<Window<'_>>) {
     let done = window
         .as_mut()
         .map(|window| a.qp.post_direct(&wr, &mut a.world, window));
-    if done != Some(Ok(true)) {
-        a.qp.post_send(wr, &mut a.world).unwrap();
+    match done {
+        Some(Ok(AtOnce::Done)) => Ok(()),
+        Some(Ok(AtOnce::Failed(status))) => a.qp.post_failed(wr, status, &mut a.world),
+        _ => a.qp.post_send(wr, &mut a.world),
     }
+    .unwrap();
 }
 
 /// Runs the operations, all posted at once or one after the other.
@@ -198,4 +201,59 @@ proptest! {
             prop_assert!(b.world.memory == d.world.memory, "remote memory");
         }
     }
+}
+
+/// A peer's memory from which this side is evicted in the middle of an atomic.
+struct EvictedFrom {
+    atomics: u32,
+}
+
+impl Reach for EvictedFrom {
+    fn part(&mut self, target: Target, _what: Remote) -> Option<Range<u32>> {
+        Some(0..target.len)
+    }
+
+    fn write(
+        &mut self,
+        _target: Target,
+        _part: Range<u32>,
+        _fill: impl FnMut(u32, BytesMut<'_>) -> Result<(), MemError>,
+    ) -> Result<(), NotDone> {
+        Err(NotDone::Elsewhere)
+    }
+
+    fn read(
+        &mut self,
+        _target: Target,
+        _take: impl FnMut(u32, Bytes<'_>) -> Result<(), MemError>,
+    ) -> Result<(), NotDone> {
+        Err(NotDone::Elsewhere)
+    }
+
+    fn atomic(&mut self, _target: Target, _op: AtomicOp) -> Result<u64, NotDone> {
+        self.atomics += 1;
+        Err(NotDone::Evicted)
+    }
+}
+
+#[test]
+fn an_atomic_that_fails_as_it_is_posted_is_not_carried_out_again() {
+    let (mut a, _) = pair();
+    a.qp.set_direct(true);
+    let op = SendOp::FetchAdd {
+        addr: 64,
+        rkey: KEY,
+        add: 1,
+    };
+    let wr = send_wr(op, SIGNALED, &[(64, 8)]);
+    let mut peer = EvictedFrom { atomics: 0 };
+    let done = a.qp.post_direct(&wr, &mut a.world, &mut peer);
+    let failed = WcStatus::RetryExcErr;
+    assert_eq!(done, Ok(AtOnce::Failed(failed)));
+    a.qp.post_failed(wr, failed, &mut a.world).unwrap();
+    a.qp.run_direct(&mut a.world, &mut peer);
+    assert_eq!(peer.atomics, 1);
+    let statuses = a.world.sends.iter().map(|wc| wc.status);
+    assert!(statuses.eq([failed]));
+    assert_eq!(a.qp.state(), QpState::Err);
 }

@@ -50,6 +50,20 @@ impl SendOp {
         }
     }
 
+    /// An atomic on 8 bytes of the peer's.
+    #[must_use]
+    pub fn atomic_at(op: AtomicOp, addr: u64, rkey: u32) -> SendOp {
+        match op {
+            AtomicOp::FetchAdd(add) => SendOp::FetchAdd { addr, rkey, add },
+            AtomicOp::CmpSwap { compare, swap } => SendOp::CmpSwap {
+                addr,
+                rkey,
+                compare,
+                swap,
+            },
+        }
+    }
+
     /// Whether the peer answers it with data.
     pub(super) fn is_answered(&self) -> bool {
         matches!(

@@ -40,6 +40,7 @@ mod unreliable_tests;
 mod world;
 
 pub use datagram::{Fate, Incoming, Outgoing};
+pub use direct::AtOnce;
 pub use express::{Content, Express, Target};
 pub use modify::AttrError;
 pub use plain::{PLAIN_INLINE, PlainPayload, PlainSend};
