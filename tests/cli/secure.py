@@ -7,9 +7,9 @@ import subprocess
 from cli.opening import CC, FLAGS, HERE
 from lib.netns import BUILD
 
-# Each would have a program fail that heeds it.
+# Each would have a program fail that heeds it, or give its port a LID.
 SETTINGS = ("CAUSEWAY_SOCKET=/absent", "CAUSEWAY_RUNTIME_DIR=/proc/absent", "CAUSEWAY_WIRE=tin",
-            "CAUSEWAY_PATIENCE=tin")
+            "CAUSEWAY_PATIENCE=tin", "CAUSEWAY_LID=1")
 
 # A place that other users can reach, and runtime directories of nobody else's: $1 is what was
 # built, $2 the program. What it starts ends with it.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use causeway_fabric::limits::IDLE_SECONDS_DEFAULT;
-use causeway_fabric::runtime::setting;
+use causeway_fabric::setting;
 use clap::Parser;
 
 use crate::config::Config;

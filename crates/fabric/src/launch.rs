@@ -22,7 +22,8 @@ use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::guest;
 use crate::limits::{ATTACH_ATTEMPTS, CALL_TIMEOUT, START_TIMEOUT};
-use crate::runtime::{self, Address, setting};
+use crate::runtime::{self, Address};
+use causeway_setting::setting;
 
 /// Setting that names the broker's program.
 pub const BROKER_BIN_VARIABLE: &str = "CAUSEWAY_BROKER_BIN";
@@ -129,10 +130,8 @@ fn start(dir: &Path) -> Result<()> {
 fn command(program: &Path, dir: &Path) -> Command {
     let mut command = Command::new(program);
     command.arg("--runtime-dir").arg(dir).env_clear();
-    if !crate::sys::is_secure() {
-        command.envs(std::env::vars_os().filter(|(name, _)| is_broker_setting(name)));
-    }
     command
+        .envs(causeway_setting::all().filter(|(name, _)| is_broker_setting(name)))
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null());

@@ -44,8 +44,9 @@ pub mod sysfs;
 pub mod vm;
 
 pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction, PeerFds};
+pub use causeway_setting::setting;
 pub use channel::Channel;
 pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};
-pub use runtime::{Address, runtime_dir, setting};
+pub use runtime::{Address, runtime_dir};
 pub use services::WirePref;

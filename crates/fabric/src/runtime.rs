@@ -1,12 +1,12 @@
 //! Where a broker is: the runtime directory with its socket, locks and views, or one socket.
 
-use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::error::{Error, Result};
 use crate::guest;
+use causeway_setting::setting;
 
 /// Setting that names the runtime directory.
 pub const RUNTIME_DIR_VARIABLE: &str = "CAUSEWAY_RUNTIME_DIR";
@@ -29,15 +29,6 @@ pub const VIEW_PREFIX: &str = "sys-";
 
 /// Access bits that nobody but the owner may have in the runtime directory.
 const FOREIGN_ACCESS: u32 = 0o077;
-
-/// An environment variable, unless the program runs with privileges that its caller lacks
-/// (set-user-id, `AT_SECURE` of `getauxval(3)`): then the caller's settings are not to be obeyed.
-pub fn setting(name: &str) -> Option<OsString> {
-    if crate::sys::is_secure() {
-        return None;
-    }
-    std::env::var_os(name).filter(|value| !value.is_empty())
-}
 
 /// How a broker is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]

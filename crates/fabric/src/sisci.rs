@@ -19,11 +19,12 @@ use registry::{Registry, nodes_here};
 
 use crate::error::{Error, Result};
 use crate::remoting::Malformed;
-use crate::runtime::{Address, setting};
+use crate::runtime::Address;
 use crate::services::sisci::{
     ItemCursor, ItemPage, JoinRequest, NODE_DEFAULT, NodeInfo, NodeRequest, SisciSession, SisciStub,
 };
 use crate::session::Session;
+use causeway_setting::setting;
 
 /// Setting that says which of the configured nodes this process is part of.
 pub const NODE_VARIABLE: &str = "CAUSEWAY_SISCI_NODE";

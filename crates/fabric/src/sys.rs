@@ -122,12 +122,6 @@ pub fn peer_pidfd(socket: impl AsFd) -> Result<OwnedFd, Errno> {
     Ok(unsafe { OwnedFd::from_raw_fd(raw) })
 }
 
-/// Whether the program runs with privileges that its caller lacks (`AT_SECURE`, `getauxval(3)`).
-pub fn is_secure() -> bool {
-    // SAFETY: getauxval has no preconditions.
-    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
-}
-
 /// The file this code was loaded from: a shared library's path, or the program's.
 pub fn own_object() -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::uninit();

@@ -49,16 +49,11 @@ const LOOKS_PER_QUESTION: u32 = 64;
 #[must_use]
 pub fn setting() -> Option<bool> {
     static SETTING: OnceLock<Option<bool>> = OnceLock::new();
-    *SETTING.get_or_init(|| {
-        // SAFETY: the call has no preconditions.
-        if unsafe { libc::getauxval(libc::AT_SECURE) } != 0 {
-            return Some(true);
-        }
-        match std::env::var(VARIABLE).as_deref() {
-            Ok("off") => Some(false),
-            Ok("on" | "") | Err(std::env::VarError::NotPresent) => Some(true),
-            _ => None,
-        }
+    *SETTING.get_or_init(|| match causeway_setting::setting(VARIABLE) {
+        None => Some(true),
+        Some(value) if value == "on" => Some(true),
+        Some(value) if value == "off" => Some(false),
+        Some(_) => None,
     })
 }
 

@@ -101,10 +101,7 @@ impl Core {
 impl Inner {
     fn engine(&mut self) -> Result<&Backend, Unmovable> {
         if let State::Untried(start) = &mut self.state {
-            // SAFETY: the call has no preconditions.
-            let secure = unsafe { libc::getauxval(libc::AT_SECURE) } != 0;
-            let asked = std::env::var_os(ENVIRONMENT).filter(|_| !secure);
-            let off = asked.is_some_and(|value| value == "off");
+            let off = causeway_setting::setting(ENVIRONMENT).is_some_and(|value| value == "off");
             let made = if off {
                 Err(Unmovable::Off)
             } else {

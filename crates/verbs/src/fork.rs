@@ -22,10 +22,7 @@ pub(crate) extern "C" fn init() -> c_int {
 
 /// Does what the environment asks for.
 pub(crate) fn init_from_environment() {
-    if VARIABLES
-        .iter()
-        .any(|name| std::env::var_os(name).is_some())
-    {
+    if VARIABLES.iter().any(|name| causeway_setting::is_set(name)) {
         causeway_device::fork_init();
     }
 }

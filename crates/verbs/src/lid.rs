@@ -5,6 +5,7 @@
 //! port has one: the last 16 bits of the first IPv4 address. It reaches hosts whose address has
 //! the same first 16 bits.
 
+use causeway_setting::setting;
 use std::sync::OnceLock;
 
 use causeway_device as dev;
@@ -19,7 +20,7 @@ const LID_AT: usize = 14;
 /// Whether the environment asks for LIDs; it is read once.
 fn wanted() -> bool {
     static WANTED: OnceLock<bool> = OnceLock::new();
-    *WANTED.get_or_init(|| std::env::var_os(VARIABLE).is_some_and(|value| value == "1"))
+    *WANTED.get_or_init(|| setting(VARIABLE).is_some_and(|value| value == "1"))
 }
 
 /// The GID of index 0, if LIDs are wanted and it is an IPv4 address.

@@ -57,8 +57,8 @@ impl Qp {
         posted
     }
 
-    /// Carries out an atomic at once, the short way. Returns false, with nothing done, where it is to
-    /// be posted as all others are.
+    /// Carries out an atomic at once, the short way. Returns false, with nothing done, where it is
+    /// to be posted as all others are.
     #[inline]
     #[must_use]
     pub fn post_atomic(&self, wr: &impl Atomic) -> bool {

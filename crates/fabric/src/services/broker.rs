@@ -19,7 +19,7 @@ impl WirePref {
     /// The preference of the environment variable `CAUSEWAY_WIRE`; `None` if it holds something
     /// other than `auto`, `shm` or `udp`. Unset means [`WirePref::Auto`].
     pub fn from_env() -> Option<WirePref> {
-        match crate::runtime::setting("CAUSEWAY_WIRE") {
+        match causeway_setting::setting("CAUSEWAY_WIRE") {
             None => Some(WirePref::Auto),
             Some(value) => value.to_str()?.parse().ok(),
         }

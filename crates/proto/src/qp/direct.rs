@@ -62,8 +62,8 @@ pub enum AtOnce {
     Done,
     /// Nothing has been done: it is to be posted.
     Declined,
-    /// It was carried out at the peer, or can't be, and has failed: [`Qp::post_failed`]. It must not
-    /// be carried out again, as an atomic that were posted now would be.
+    /// It was carried out at the peer, or can't be, and has failed: [`Qp::post_failed`]. To post it
+    /// would carry an atomic out again.
     Failed(WcStatus),
 }
 
