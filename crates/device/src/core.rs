@@ -62,6 +62,10 @@ pub(crate) struct Core {
     /// A program that waits for events has enough to do: since this was last cleared there was an
     /// event for it, or a completion where several wait.
     pub enough: bool,
+    /// Receives that completed in a pass over the ports, until their acknowledgment is noted
+    /// ([`Core::hold_receives`]).
+    held_receives: Vec<(u32, Wc, bool)>,
+    holds_receives: bool,
     /// The pass is a look of a thread that goes back to the program with the next event: what comes
     /// after it is left for the next call. To tell another channel of it would cost two system
     /// calls or three, and perftest waits at one channel for its sends and at another for the rest.
@@ -76,6 +80,8 @@ impl Core {
     pub fn new(numbering: Numbering, stats: Stats, mrs: MrReader, watches: Arc<Watches>) -> Self {
         Core {
             enough: false,
+            held_receives: Vec::new(),
+            holds_receives: false,
             stops_at_event: false,
             stats,
             outsides: Outsides::default(),
@@ -109,6 +115,31 @@ impl Core {
         self.watches.remove(qpn);
         if let Some(route) = self.routes.get_mut(self.numbering.index(qpn)) {
             *route = None;
+        }
+    }
+
+    /// No program polls a completion of a receive from now on until [`Core::release_receives`]:
+    /// what has come is to be noted as acknowledged first, since a program that has polled it may
+    /// end at once. It polls by the completion queue's lock alone, while this pass goes on.
+    pub fn hold_receives(&mut self) {
+        self.holds_receives = true;
+    }
+
+    /// Queues them, in order.
+    pub fn release_receives(&mut self) {
+        self.holds_receives = false;
+        let mut held = std::mem::take(&mut self.held_receives);
+        for (qp, wc, solicited) in held.drain(..) {
+            self.queue_receive(qp, wc, solicited);
+        }
+        self.held_receives = held;
+    }
+
+    #[inline(always)]
+    fn queue_receive(&mut self, qp: u32, wc: Wc, solicited: bool) {
+        if let Some(cq) = self.route(qp).map(|route| &*route.recv_cq) {
+            let (put, number) = (cq.put(wc, Frees::Receive, solicited), cq.number);
+            self.heed(put, number);
         }
     }
 
@@ -316,9 +347,10 @@ impl Host for Core {
     #[inline(always)]
     fn complete_recv(&mut self, qp: u32, wc: Wc, solicited: bool) {
         self.count(&wc, Counter::RxMessages, Counter::RxBytes);
-        if let Some(cq) = self.route(qp).map(|route| &*route.recv_cq) {
-            let (put, number) = (cq.put(wc, Frees::Receive, solicited), cq.number);
-            self.heed(put, number);
+        if self.holds_receives {
+            self.held_receives.push((qp, wc, solicited));
+        } else {
+            self.queue_receive(qp, wc, solicited);
         }
     }
 

@@ -242,8 +242,11 @@ impl UdpWire {
 
     /// As [`UdpWire::note_words`], of all that something came for.
     fn note_touched(&mut self, qps: &mut QueuePairs, touched: &[u32]) {
+        let mut last = None;
         for qpn in touched {
-            if let Some(mut entry) = qps.find(*qpn)
+            // A batch is of one connection most often.
+            if last.replace(qpn) != Some(qpn)
+                && let Some(mut entry) = qps.find(*qpn)
                 && let Link::Udp(link) = &mut entry.link
             {
                 self.note_words(*qpn, link);
@@ -528,7 +531,8 @@ pub(crate) fn receive(
     wire.stream = false;
     wire.looks += 1;
     for _ in 0..RECEIVE_ROUNDS {
-        let mut strangers = Vec::new();
+        let (mut strangers, noted) = (Vec::new(), touched.len());
+        core.hold_receives();
         let (looks, mut held) = (wire.looks, 0);
         let received = wire.look(place, &mut |rank: usize, src, dst, datagram: &[u8]| {
             if is_datagram(datagram) {
@@ -564,6 +568,8 @@ pub(crate) fn receive(
             }
         });
         wire.held += held;
+        wire.note_touched(qps, &touched[noted..]);
+        core.release_receives();
         for (rank, src, dst, reset, len) in strangers {
             if let Some(port) = wire.ports.get(rank) {
                 let _ = port.send(src, dst, &reset[..len], None, false);
@@ -575,7 +581,6 @@ pub(crate) fn receive(
             break;
         }
     }
-    wire.note_touched(qps, touched);
     wire.arrived = any;
     wire.quiet = if any { 0 } else { wire.quiet + 1 };
     let known = wire.errors.load(Ordering::Relaxed);
