@@ -1,17 +1,20 @@
 //! A completion queue as queue pairs and polls have it in common.
 //!
-//! It has a lock of its own, which is taken after an engine's. Polls take what waits in it by that
-//! alone, so a thread that polls and one that posts do not keep each other waiting.
+//! It has a lock at each end ([`causeway_two_ended`]), which are taken after an engine's:
+//! completions are put in under the one, and polls take them out under the other alone. So a thread
+//! that polls and one that posts do not keep each other waiting. As long as each is the only one of
+//! its kind, they write no line in common but those of the completions and the tail mark.
 
+use std::ops::DerefMut;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 
-use causeway_biased_lock::{BiasedLock, hurry};
 use causeway_proto::types::{Wc, WcStatus};
+use causeway_two_ended::{Alone, Producer, PutEnd, TwoEnded, Whole};
 
 use crate::at::At;
 use crate::channel::EventQueue;
-use crate::completions::{Completions, Cqe, Frees};
+use crate::completions::{Cqe, Frees};
 use crate::errno::Errno;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::outliving::Outliving;
@@ -69,11 +72,9 @@ pub(crate) struct CompletionQueue {
     pub number: u32,
     /// Where the queue pairs are that complete here.
     pub at: At,
-    /// It holds something, or has overrun. Changed under the lock.
-    ready: AtomicBool,
     /// Completions that polls have taken since one last looked for more.
-    unlooked: AtomicUsize,
-    state: BiasedLock<CqState>,
+    unlooked: Alone<AtomicUsize>,
+    queue: TwoEnded<Cqe, Telling>,
     /// Queue pairs that complete here. Changed by who creates or destroys one.
     users: AtomicU32,
     pub channel: Option<Arc<EventQueue<usize>>>,
@@ -84,16 +85,17 @@ pub(crate) struct CompletionQueue {
     outliving: Arc<Outliving>,
 }
 
-/// What its lock guards.
-struct CqState {
-    queue: Completions,
+/// What the lock of the end where completions are put in guards besides.
+struct Telling {
     armed: Armed,
-    overrun: bool,
     /// Completions carry the time.
     timestamps: bool,
     /// Completion events handed to the channel, ever.
     announced: u64,
 }
+
+/// The end where completions are put in.
+type Putting<'a, G> = Producer<'a, Cqe, Telling, G>;
 
 /// What a completion queue is made of.
 pub(crate) struct CqInit {
@@ -113,15 +115,15 @@ impl CompletionQueue {
         CompletionQueue {
             number: init.number,
             at: At::default(),
-            ready: AtomicBool::new(false),
-            unlooked: AtomicUsize::new(0),
-            state: BiasedLock::new(CqState {
-                queue: Completions::limited(init.most),
-                armed: Armed::No,
-                overrun: false,
-                timestamps: false,
-                announced: 0,
-            }),
+            unlooked: Alone::default(),
+            queue: TwoEnded::limited(
+                init.most,
+                Telling {
+                    armed: Armed::No,
+                    timestamps: false,
+                    announced: 0,
+                },
+            ),
             users: AtomicU32::new(0),
             channel: init.channel,
             events: init.events,
@@ -133,17 +135,17 @@ impl CompletionQueue {
 
     /// Whether a thread is in the middle of anything here.
     pub fn is_locked(&self) -> bool {
-        self.state.is_locked()
+        self.queue.is_locked()
     }
 
     /// How many completions it may hold.
     pub fn most(&self) -> usize {
-        self.state.lock().queue.most()
+        self.queue.producer().most()
     }
 
     /// Records the time of each completion from now on.
     pub fn record_timestamps(&self) {
-        self.state.lock().timestamps = true;
+        self.queue.producer().with().timestamps = true;
     }
 
     /// Changes how many it may hold.
@@ -151,19 +153,18 @@ impl CompletionQueue {
     /// # Errors
     /// EINVAL for fewer than it holds.
     pub fn resize(&self, most: usize) -> Result<(), Errno> {
-        let mut state = self.state.lock();
-        if state.queue.len() > most {
-            return Err(Errno(libc::EINVAL));
+        match self.queue.producer().set_most(most) {
+            true => Ok(()),
+            false => Err(Errno(libc::EINVAL)),
         }
-        state.queue.set_most(most);
-        Ok(())
     }
 
     /// Announces the next completion, or the next solicited one. To ask for all is not narrowed by
     /// asking for solicited ones.
     pub fn arm(&self, solicited_only: bool) {
-        let mut state = self.state.lock();
-        state.armed = match (solicited_only, state.armed) {
+        let mut putting = self.queue.producer();
+        let telling = putting.with();
+        telling.armed = match (solicited_only, telling.armed) {
             (true, Armed::Any) => Armed::Any,
             (true, _) => Armed::Solicited,
             (false, _) => Armed::Any,
@@ -172,9 +173,10 @@ impl CompletionQueue {
 
     /// Announces nothing any more. How many completion events it has handed to the channel, ever.
     pub fn disarm(&self) -> u64 {
-        let mut state = self.state.lock();
-        state.armed = Armed::No;
-        state.announced
+        let mut putting = self.queue.producer();
+        let telling = putting.with();
+        telling.armed = Armed::No;
+        telling.announced
     }
 
     /// One more queue pair completes here.
@@ -194,13 +196,13 @@ impl CompletionQueue {
 
     /// How many completions it holds.
     pub fn len(&self) -> usize {
-        self.state.lock().queue.len()
+        self.queue.len()
     }
 
     /// Whether a poll finds anything, be it that the queue has overrun.
     #[inline(always)]
     pub fn is_ready(&self) -> bool {
-        self.ready.load(Ordering::Acquire)
+        !self.queue.is_idle()
     }
 
     /// What a poll finds.
@@ -216,21 +218,21 @@ impl CompletionQueue {
     /// Completions that polls have taken since one last looked for more.
     #[inline(always)]
     pub fn unlooked(&self) -> usize {
-        self.unlooked.load(Ordering::Relaxed)
+        self.unlooked.0.load(Ordering::Relaxed)
     }
 
     /// A poll has looked for more.
     #[inline(always)]
     pub fn note_looked(&self) {
-        self.unlooked.store(0, Ordering::Relaxed);
+        self.unlooked.0.store(0, Ordering::Relaxed);
     }
 
     /// Queues a completion. In line where it is made, and given to nobody else: so it is built in
     /// the queue, and nothing has to load what was just stored.
     #[inline(always)]
     pub fn put(&self, wc: Wc, frees: Frees, solicited: bool) -> Put {
-        match hurry(&self.state) {
-            Some(mut state) => self.put_in(&mut state, wc, frees, solicited),
+        match self.queue.hurry_producer() {
+            Some(mut putting) => self.put_in(&mut putting, wc, frees, solicited),
             None => self.put_slowly(&wc, frees, solicited),
         }
     }
@@ -239,40 +241,55 @@ impl CompletionQueue {
     #[cold]
     #[inline(never)]
     fn put_slowly(&self, wc: &Wc, frees: Frees, solicited: bool) -> Put {
-        self.put_in(&mut self.state.lock(), *wc, frees, solicited)
+        self.put_in(&mut self.queue.producer(), *wc, frees, solicited)
     }
 
     #[inline(always)]
-    fn put_in(&self, state: &mut CqState, wc: Wc, frees: Frees, solicited: bool) -> Put {
-        if state.queue.is_full() && !state.make_room(&self.outliving) {
-            return self.overflow(state);
-        }
-        let timestamp = if state.timestamps {
+    fn put_in<G>(&self, putting: &mut Putting<'_, G>, wc: Wc, frees: Frees, solicited: bool) -> Put
+    where
+        G: DerefMut<Target = PutEnd<Cqe, Telling>>,
+    {
+        let timestamp = if putting.with().timestamps {
             crate::clock::now().0
         } else {
             0
         };
         let failed = wc.status != WcStatus::Success;
-        state.queue.put(Cqe {
+        let cqe = Cqe {
             wc,
             timestamp,
             frees,
-        });
-        self.ready.store(true, Ordering::Release);
+        };
+        if !putting.put(cqe, |whole| self.make_room(whole)) {
+            return self.overflow(putting);
+        }
         match &self.channel {
-            Some(channel) => self.tell(state, channel, solicited || failed),
+            Some(channel) => self.tell(putting, channel, solicited || failed),
             None => Put::Queued,
+        }
+    }
+
+    /// Makes room for another completion, if that can be. In a queue that holds as many as it may,
+    /// those of queue pairs that are gone do: programs size a queue for those that they have.
+    fn make_room(&self, whole: &mut Whole<'_, Cqe, Telling>) {
+        if whole.grow() {
+            return;
+        }
+        if let Some(gone) = whole.take_first(|cqe| cqe.frees == Frees::Nothing) {
+            self.outliving.remove(gone.wc.qp_num);
         }
     }
 
     /// There is no room for a completion.
     #[cold]
     #[inline(never)]
-    fn overflow(&self, state: &mut CqState) -> Put {
-        if std::mem::replace(&mut state.overrun, true) {
+    fn overflow<G>(&self, putting: &mut Putting<'_, G>) -> Put
+    where
+        G: DerefMut<Target = PutEnd<Cqe, Telling>>,
+    {
+        if putting.note_overrun() {
             return Put::Lost;
         }
-        self.ready.store(true, Ordering::Release);
         self.events.push(AsyncEvent {
             event_type: EventType::CqErr,
             source: EventSource::Cq(self.cookie),
@@ -282,18 +299,27 @@ impl CompletionQueue {
 
     /// Tells the channel of the newest completion, if that is asked for.
     #[inline(never)]
-    fn tell(&self, state: &mut CqState, channel: &EventQueue<usize>, solicited: bool) -> Put {
-        let announce = match state.armed {
+    fn tell<G>(
+        &self,
+        putting: &mut Putting<'_, G>,
+        channel: &EventQueue<usize>,
+        solicited: bool,
+    ) -> Put
+    where
+        G: DerefMut<Target = PutEnd<Cqe, Telling>>,
+    {
+        let telling = putting.with();
+        let announce = match telling.armed {
             Armed::No => false,
             Armed::Any => true,
             Armed::Solicited => solicited,
         };
         if announce {
-            state.armed = Armed::No;
-            state.announced += 1;
+            telling.armed = Armed::No;
+            telling.announced += 1;
             channel.push(self.cookie);
         }
-        match announce || state.queue.len() >= ENOUGH {
+        match announce || putting.len() >= ENOUGH {
             true => Put::Enough,
             false => Put::Queued,
         }
@@ -304,20 +330,20 @@ impl CompletionQueue {
     /// the lock is not biased towards this thread. [`CompletionQueue::take`] may take others.
     #[inline(always)]
     pub fn take_plain(&self, max: usize, mut out: impl FnMut(&Wc) -> bool) -> usize {
-        let Some(mut state) = hurry(&self.state) else {
+        let Some(mut taking) = self.queue.hurry_consumer() else {
             return 0;
         };
         let mut taken = 0;
         while taken < max
-            && let Some(cqe) = state.queue.front()
+            && let Some(cqe) = taking.front()
             && cqe.frees != Frees::Nothing
             && out(&cqe.wc)
         {
             self.release(cqe);
-            state.queue.drop_front();
+            taking.drop_front();
             taken += 1;
         }
-        self.note_taken(&state, taken);
+        self.note_taken(taken);
         taken
     }
 
@@ -326,22 +352,25 @@ impl CompletionQueue {
     /// # Errors
     /// EOVERFLOW once it has overrun and what it held has been taken.
     pub fn take(&self, max: usize, mut out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
-        let mut state = self.state.lock();
+        if !self.is_ready() {
+            return Ok(0);
+        }
+        let mut taking = self.queue.consumer();
         let mut taken = 0;
         while taken < max {
             // Not copied out of the queue: a copy of a copy is a store that loads wait for.
-            let Some(cqe) = state.queue.front() else {
-                if state.overrun && taken == 0 {
+            let Some(cqe) = taking.front() else {
+                if taking.has_overrun() && taken == 0 {
                     return Err(Errno(libc::EOVERFLOW));
                 }
                 break;
             };
             self.release(cqe);
             out(&cqe.wc, cqe.timestamp);
-            state.queue.drop_front();
+            taking.drop_front();
             taken += 1;
         }
-        self.note_taken(&state, taken);
+        self.note_taken(taken);
         Ok(taken)
     }
 
@@ -355,21 +384,18 @@ impl CompletionQueue {
         }
     }
 
+    /// Called under the lock of the end where completions are taken out.
     #[inline(always)]
-    fn note_taken(&self, state: &CqState, taken: usize) {
-        if state.queue.is_empty() && !state.overrun {
-            self.ready.store(false, Ordering::Relaxed);
-        }
+    fn note_taken(&self, taken: usize) {
         let unlooked = self.unlooked() + taken;
-        self.unlooked.store(unlooked, Ordering::Relaxed);
+        self.unlooked.0.store(unlooked, Ordering::Relaxed);
     }
 
     /// Detaches the completions of a queue pair that is reset or destroyed. What it has earned
     /// stays until it is polled: what was done is done. What failed or was flushed goes: nobody
     /// asks for that any more.
     pub fn detach(&self, qpn: u32) {
-        let mut state = self.state.lock();
-        state.queue.retain_mut(|cqe| {
+        self.queue.producer().whole().retain(|cqe| {
             // Where both queues are one, or after an earlier reset, they are detached already.
             if cqe.wc.qp_num != qpn || cqe.frees == Frees::Nothing {
                 return true;
@@ -381,33 +407,14 @@ impl CompletionQueue {
             }
             earned
         });
-        if state.queue.is_empty() && !state.overrun {
-            self.ready.store(false, Ordering::Relaxed);
-        }
     }
 
     /// It is destroyed, with what it holds.
     pub fn discard(&self) {
-        let state = self.state.lock();
-        for cqe in state.queue.iter().filter(|cqe| cqe.frees == Frees::Nothing) {
+        let mut putting = self.queue.producer();
+        let whole = putting.whole();
+        for cqe in whole.iter().filter(|cqe| cqe.frees == Frees::Nothing) {
             self.outliving.remove(cqe.wc.qp_num);
         }
-    }
-}
-
-impl CqState {
-    /// Makes room for another completion, if that can be. In a queue that holds as many as it may,
-    /// those of queue pairs that are gone do: programs size a queue for those that they have.
-    #[cold]
-    #[inline(never)]
-    fn make_room(&mut self, outliving: &Outliving) -> bool {
-        if self.queue.grow() {
-            return true;
-        }
-        let gone = self.queue.take_first(|cqe| cqe.frees == Frees::Nothing);
-        if let Some(gone) = gone {
-            outliving.remove(gone.wc.qp_num);
-        }
-        gone.is_some()
     }
 }

@@ -1,6 +1,5 @@
 //! The completions that wait in a completion queue.
 
-use causeway_proto::flat::Flat;
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 
 /// What is free again once a completion is polled.
@@ -44,6 +43,3 @@ impl Default for Cqe {
         }
     }
 }
-
-/// The queue.
-pub(crate) type Completions = Flat<Cqe>;

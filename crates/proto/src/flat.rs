@@ -8,40 +8,15 @@ pub struct Flat<T> {
     /// Values taken and put in since the beginning, wrapping.
     head: usize,
     tail: usize,
-    /// How many it may hold, and may without growing.
-    most: usize,
-    room: usize,
 }
 
 impl<T> Default for Flat<T> {
     fn default() -> Self {
-        Flat::limited(usize::MAX)
-    }
-}
-
-impl<T> Flat<T> {
-    /// One that holds no more than so many.
-    #[must_use]
-    pub fn limited(most: usize) -> Self {
         Flat {
             slots: Vec::new(),
             head: 0,
             tail: 0,
-            most,
-            room: 0,
         }
-    }
-
-    /// How many it may hold.
-    #[must_use]
-    pub fn most(&self) -> usize {
-        self.most
-    }
-
-    /// Sets how many it may hold: no fewer than it does.
-    pub fn set_most(&mut self, most: usize) {
-        self.most = most;
-        self.room = self.slots.len().min(most);
     }
 }
 
@@ -87,15 +62,15 @@ impl<T: Copy + Default> Flat<T> {
         }
     }
 
-    /// Whether another needs a larger array, or is one too many.
+    /// Whether another needs a larger array.
     #[inline(always)]
     #[must_use]
     pub fn is_full(&self) -> bool {
-        self.len() >= self.room
+        self.len() >= self.slots.len()
     }
 
-    /// Puts one behind the others; there may be so many. It goes nowhere but to its place: what is
-    /// handed on to anything else first is built in memory, and copied from there.
+    /// Puts one behind the others. It goes nowhere but to its place: what is handed on to anything
+    /// else first is built in memory, and copied from there.
     #[inline(always)]
     pub fn push(&mut self, value: T) {
         if self.is_full() {
@@ -115,21 +90,16 @@ impl<T: Copy + Default> Flat<T> {
         }
     }
 
-    /// Makes twice as many places, if it may hold more. Returns whether it may.
+    /// Makes twice as many places.
     #[cold]
     #[inline(never)]
-    pub fn grow(&mut self) -> bool {
-        if self.slots.len() >= self.most {
-            return false;
-        }
+    fn grow(&mut self) {
         let places = (2 * self.slots.len()).max(LEAST);
         let mut slots = Vec::with_capacity(places);
         slots.extend(self.iter().copied());
         (self.head, self.tail) = (0, slots.len());
         slots.resize(places, T::default());
         self.slots = slots;
-        self.set_most(self.most);
-        true
     }
 
     /// Takes the oldest.
@@ -152,30 +122,6 @@ impl<T: Copy + Default> Flat<T> {
         (0..self.len()).filter_map(|at| self.slots.get(self.place(self.head.wrapping_add(at))))
     }
 
-    /// Keeps those for which `keep` says yes, which may change them.
-    pub fn retain_mut(&mut self, mut keep: impl FnMut(&mut T) -> bool) {
-        for _ in 0..self.len() {
-            if let Some(mut value) = self.pop()
-                && keep(&mut value)
-            {
-                self.push(value);
-            }
-        }
-    }
-
-    /// Takes the oldest for which `is` says yes, from wherever it is.
-    pub fn take_first(&mut self, mut is: impl FnMut(&T) -> bool) -> Option<T> {
-        let mut taken = None;
-        self.retain_mut(|value| {
-            let takes = taken.is_none() && is(value);
-            if takes {
-                taken = Some(*value);
-            }
-            !takes
-        });
-        taken
-    }
-
     /// Takes all.
     pub fn clear(&mut self) {
         self.head = self.tail;
@@ -185,12 +131,6 @@ impl<T: Copy + Default> Flat<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn holding(values: impl Iterator<Item = u32>) -> Flat<u32> {
-        let mut queue = Flat::default();
-        values.for_each(|value| queue.push(value));
-        queue
-    }
 
     #[test]
     fn it_is_a_queue_however_often_it_wraps_and_grows() {
@@ -213,38 +153,5 @@ mod tests {
         queue.clear();
         assert!(queue.is_empty() && queue.front().is_none() && queue.pop().is_none());
         assert_eq!((queue.len(), queue.back()), (0, None));
-    }
-
-    #[test]
-    fn some_are_taken_out_of_its_middle_and_the_others_keep_their_order() {
-        let mut queue = holding(0..30);
-        (0..10).for_each(|_| queue.drop_front());
-        queue.retain_mut(|value| {
-            let keep = *value % 3 == 0;
-            *value += 1;
-            keep
-        });
-        assert!(queue.iter().copied().eq([13, 16, 19, 22, 25, 28]));
-        assert_eq!(queue.take_first(|value| value % 2 == 0), Some(16));
-        assert_eq!(queue.take_first(|value| *value == 1), None);
-        assert!(queue.iter().copied().eq([13, 19, 22, 25, 28]));
-    }
-
-    #[test]
-    fn it_holds_no_more_than_it_may() {
-        let mut queue = Flat::limited(20);
-        for value in 0..20 {
-            assert!(!queue.is_full() || queue.grow());
-            queue.put(value);
-        }
-        assert!(queue.is_full() && !queue.grow());
-        queue.set_most(40);
-        assert!(!queue.is_full(), "the array has more places");
-        (20..40).for_each(|value| queue.push(value));
-        assert!(queue.is_full() && !queue.grow());
-        queue.drop_front();
-        queue.put(40);
-        assert!(queue.iter().copied().eq(1..41));
-        assert_eq!((queue.most(), queue.len()), (40, 40));
     }
 }
