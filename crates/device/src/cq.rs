@@ -260,9 +260,12 @@ impl Cq {
     #[cold]
     #[inline(never)]
     fn count_posts(&self, qpn: u32) {
-        if let Some(state) = self.engine().state.try_lock()
-            && let Some(cell) = state.qps.place(qpn)
-        {
+        let Some(mut state) = self.engine().state.try_lock() else {
+            return;
+        };
+        // What another thread posted may complete here while this one looks in vain.
+        state.spin.end();
+        if let Some(cell) = state.qps.place(qpn) {
             cell.counts.carry_over(&state.core.stats);
         }
     }

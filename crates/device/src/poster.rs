@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use causeway_proto::host::Completions;
 use causeway_proto::types::Wc;
 use causeway_shm::{Counter, Stats};
+use causeway_two_ended::Alone;
 
 use crate::completion_queue::{CompletionQueue, Put};
 use crate::completions::Frees;
@@ -32,18 +33,17 @@ const COUNTERS: [Counter; 5] = [
 ];
 
 /// Counts of one queue pair. They grow under its lock, and are carried over to the engine's
-/// counters under that one's.
+/// counters under that one's, by a thread that may be another one: it writes nothing to their line.
 #[derive(Debug, Default)]
-#[repr(align(128))]
 pub(crate) struct PostCounts {
-    counted: [AtomicU64; COUNTERS.len()],
-    carried: [AtomicU64; COUNTERS.len()],
+    counted: Alone<[AtomicU64; COUNTERS.len()]>,
+    carried: Alone<[AtomicU64; COUNTERS.len()]>,
 }
 
 impl PostCounts {
     #[inline(always)]
     pub fn add(&self, what: Count, more: u64) {
-        let count = &self.counted[what as usize];
+        let count = &self.counted.0[what as usize];
         // One thread at a time: no addition is lost.
         let before = count.load(Ordering::Relaxed);
         count.store(before.wrapping_add(more), Ordering::Relaxed);
@@ -52,11 +52,11 @@ impl PostCounts {
     /// Adds to the engine's counters what has been counted since this was called last.
     pub fn carry_over(&self, stats: &Stats) {
         for (at, counter) in COUNTERS.into_iter().enumerate() {
-            let counted = self.counted[at].load(Ordering::Relaxed);
-            let carried = self.carried[at].load(Ordering::Relaxed);
+            let counted = self.counted.0[at].load(Ordering::Relaxed);
+            let carried = self.carried.0[at].load(Ordering::Relaxed);
             if counted != carried {
                 stats.add(counter, counted.wrapping_sub(carried));
-                self.carried[at].store(counted, Ordering::Relaxed);
+                self.carried.0[at].store(counted, Ordering::Relaxed);
             }
         }
     }
