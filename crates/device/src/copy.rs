@@ -7,6 +7,10 @@ use causeway_proto::host::{AtomicOp, MemError};
 use causeway_proto::{Bytes, BytesMut};
 use causeway_recover::{Fault, compare_exchange, copy, copy_word, fetch_add, store as store_one};
 
+/// Bytes that the kernel maps at once where a page of a file is first read, and not where it is
+/// first written (`fault_around_bytes`, unless set otherwise).
+const FAULT_AROUND: usize = 64 << 10;
+
 /// The owner of the memory that a copy to or from `len` bytes of an MR at `addr` did not find.
 #[cold]
 pub(crate) fn blame(fault: Fault, addr: usize, len: usize) -> MemError {
@@ -128,6 +132,20 @@ pub(crate) unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) -> Res
     }
 }
 
+/// Has the kernel map the pages of a long range by the dozen, before it is written one by one.
+#[inline]
+pub(crate) fn map_around(at: *mut u8, len: usize) {
+    if len < FAULT_AROUND {
+        return;
+    }
+    let mut byte = 0;
+    for offset in (0..len).step_by(FAULT_AROUND) {
+        // SAFETY: the caller is about to write there; what it reads is not used. Where nothing can
+        // be read it will find out, too.
+        let _ = unsafe { copy(&raw mut byte, at.add(offset), 1) };
+    }
+}
+
 /// As [`copy_last_word_last`] of more or less than an aligned word.
 ///
 /// # Errors
@@ -139,6 +157,7 @@ pub(crate) unsafe fn copy_short(dst: *mut u8, src: *const u8, len: usize) -> Res
 unsafe fn copy_in_two(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault> {
     let tail = last_word(dst.addr() + len, len);
     let body = len - tail;
+    map_around(dst, body);
     let mut word = [0; 8];
     // SAFETY: the caller's ranges, cut in two.
     unsafe {

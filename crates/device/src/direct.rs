@@ -19,11 +19,8 @@ use crate::copy;
 /// Most bytes copied under one look at the region's entry: how long its owner may have to wait to
 /// take it back.
 const ACCESS_MAX: u32 = 256 << 10;
-/// Bytes that the kernel maps at once where a page of a file is first read, and not where it is
-/// first written (`fault_around_bytes`, unless set otherwise).
-const FAULT_AROUND: usize = 64 << 10;
-/// Most bytes of a work request that goes the short way.
-pub(crate) const LONGEST: u32 = FAULT_AROUND as u32 / 2;
+/// Most bytes of a work request that goes the short way, which is one access.
+pub(crate) const LONGEST: u32 = ACCESS_MAX;
 /// Segments that the broker refused, remembered for one queue pair; beyond, they are forgotten and
 /// asked for again.
 const REFUSED_MAX: usize = 64;
@@ -252,20 +249,6 @@ impl Direct {
     }
 }
 
-/// Has the kernel map the pages of a long range by the dozen, before it is written one by one.
-#[inline]
-fn map_around(at: *mut u8, len: usize) {
-    if len < FAULT_AROUND {
-        return;
-    }
-    let mut byte = 0;
-    for offset in (0..len).step_by(FAULT_AROUND) {
-        // SAFETY: the caller is about to write there; what it reads is not used. Where nothing can
-        // be read it will find out, too.
-        let _ = unsafe { causeway_recover::copy(&raw mut byte, at.add(offset), 1) };
-    }
-}
-
 /// A queue pair's reach into its peer's memory, for the length of a call.
 pub(crate) struct Reaching<'a> {
     pub ring: &'a Ring,
@@ -390,7 +373,7 @@ impl Reach for Reaching<'_> {
                 0
             };
             let body = len as usize - tail;
-            map_around(at, body);
+            copy::map_around(at, body);
             if body > 0 {
                 // SAFETY: inside the peer's segment, which is mapped and whose size is sealed; no
                 // reference covers it.
