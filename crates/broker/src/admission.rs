@@ -11,9 +11,7 @@ use causeway_fabric::limits::{ATTACH_PATIENCE, OWN_SHARE, RESTORE_GRACE, UNATTAC
 use rustix::io::Errno;
 
 use crate::config::Tenant;
-use crate::hub::TenantId;
-use crate::services::SessionId;
-use crate::vm::VmId;
+use crate::ids::{SessionId, TenantId, VmId};
 
 /// Where a tenant admits several users: how many times as many places as it leaves free a user may
 /// have. One that takes all it can leaves a fifth, two a ninth: there is always one for the next.

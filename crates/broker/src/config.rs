@@ -12,7 +12,7 @@ use causeway_fabric::limits::{
 use causeway_fabric::runtime::RUNTIME_DIR_ROOT;
 use serde::Deserialize;
 
-use crate::sisci::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
+use crate::nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
 use crate::sys;
 
 /// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.

@@ -21,9 +21,10 @@ use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::{MrTable, Segment};
 use rustix::io::Errno;
 
-use crate::hub::{EndpointId, Hub, random};
+use crate::hub::Hub;
+use crate::ids::{EndpointId, VmId};
 use crate::rings::copy;
-use crate::vm::VmId;
+use crate::sys::random;
 
 /// Most guest tables that one VM reads, and most of its own tables: each costs the broker a
 /// descriptor.

@@ -16,19 +16,11 @@ use crate::boundary::{Party, PidNamespace};
 use crate::config::Limits;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::GuestTables;
+use crate::ids::{EndpointId, Place, TenantId, VmId};
 use crate::pairing::{Pairing, PeerWire};
 use crate::rings::Rings;
 use crate::segments::{Rights, Segment};
-use crate::vm::VmId;
-
-/// Names an endpoint: unique and never used again by any broker (random start).
-pub type EndpointId = u64;
-
-/// A slot of one network namespace.
-pub type Place = (u64, Slot);
-
-/// Names a tenant: its place in the configuration.
-pub type TenantId = usize;
+use crate::sys::random;
 
 /// A limit of the configuration that endpoints meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -416,12 +408,4 @@ impl Default for Hub {
     fn default() -> Self {
         Hub::new()
     }
-}
-
-/// 64 random bits.
-///
-/// # Panics
-/// If the kernel has no random numbers, which it always has once it has booted.
-pub(crate) fn random() -> u64 {
-    getrandom::u64().expect("the kernel's random numbers")
 }

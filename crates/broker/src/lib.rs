@@ -10,14 +10,16 @@
 //! - [`server`], [`session`], [`listener`], [`admission`]: connections, the sockets they come in
 //!   by, and how many are admitted;
 //! - [`closers`]: descriptors that are not closed at once;
+//! - [`ids`]: the names by which tables refer to each other;
 //! - [`hub`], [`endpoint_lookup`], [`pairing`]: endpoints, slots, rings;
 //! - [`segments`], [`guest_tables`], [`reaper`]: memory that endpoints grant each other;
 //! - [`boundary`]: which endpoints are inside one trust boundary; `suspended`: which of them are
 //!   stopped or frozen;
 //! - [`handler`]: the methods of the endpoints' service;
-//! - [`services`]: the other services, on [`members`] (sessions) and [`liveness`] (life tables);
+//! - [`services`]: the other services, on [`members`] (sessions), [`liveness`] (life tables) and
+//!   [`outbox`] (events);
 //! - [`pool`]: pools of blocks, and rights to them;
-//! - [`sisci`]: nodes, shared segments, interrupts;
+//! - [`sisci`], [`nodes`]: shared segments and interrupts, and the nodes that are configured;
 //! - [`vm`]: virtual machines;
 //! - [`sysfs_views`]: the view of sysfs.
 
@@ -31,12 +33,15 @@ mod final_acks;
 pub mod guest_tables;
 pub mod handler;
 pub mod hub;
+pub mod ids;
 pub mod listener;
 pub mod liveness;
 pub mod lock;
 pub mod members;
+pub mod nodes;
 pub mod notify;
 pub mod options;
+pub mod outbox;
 pub mod pairing;
 pub mod pins;
 pub mod pool;

@@ -24,8 +24,8 @@ use causeway_shm::layout::{LIFE_BYTES, LIFE_ENTRIES};
 use causeway_shm::{Life, LifeWriter, Segment, SegmentError};
 use rustix::io::Errno;
 
-use crate::hub::random;
-use crate::vm::VmId;
+use crate::ids::VmId;
+use crate::sys::random;
 
 /// Most tables of a tenant: that of this broker and those of earlier ones.
 pub const LIFE_TABLES_MAX: usize = 4;

@@ -12,11 +12,9 @@ use rustix::io::Errno;
 
 use crate::admission::{Claim, Holder, Shares};
 use crate::config::Tenant;
-use crate::hub::TenantId;
+use crate::ids::{SessionId, TenantId, VmId};
 use crate::liveness::Liveness;
-use crate::services::{Caller, SessionId};
-use crate::session::Peer;
-use crate::vm::VmId;
+use crate::session::{Caller, Peer};
 
 /// First number of the users of virtual machines; hosts have no users from here on.
 pub const GUEST_USER_FIRST: u32 = 1 << 31;

@@ -24,8 +24,10 @@ use causeway_fabric::services::{
 use causeway_identity::Slot;
 use rustix::io::Errno;
 
-use crate::hub::{EndpointId, Hub, Limit, Link, TenantId, random};
+use crate::hub::{Hub, Limit, Link};
+use crate::ids::{EndpointId, TenantId};
 use crate::rings::{Lent, RING_BYTES};
+use crate::sys::random;
 
 /// Most rings of one endpoint whose peer has not joined; each costs the broker a descriptor.
 pub const OPEN_RINGS_PER_ENDPOINT_MAX: usize = 16384;

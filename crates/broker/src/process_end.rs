@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use causeway_fabric::services::PeerChange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::hub::{EndpointId, Hub};
+use crate::hub::Hub;
+use crate::ids::EndpointId;
 use crate::session::Peer;
 
 /// `PIDFD_GET_INFO` for [`Info`].

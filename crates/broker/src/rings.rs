@@ -17,7 +17,9 @@ use causeway_shm::Ring;
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use rustix::io::Errno;
 
-use crate::hub::{EndpointId, Hub, random};
+use crate::hub::Hub;
+use crate::ids::EndpointId;
+use crate::sys::random;
 
 /// Most rings kept for two endpoints.
 const RINGS_PER_PAIR_MAX: usize = 128;

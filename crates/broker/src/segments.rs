@@ -21,8 +21,10 @@ use causeway_shm::layout::MR_TABLE_BYTES;
 use rustix::io::Errno;
 
 use crate::guest_tables::new_segment;
-use crate::hub::{Endpoint, EndpointId, Hub, Limit, Link, random};
+use crate::hub::{Endpoint, Hub, Limit, Link};
+use crate::ids::EndpointId;
 use crate::pairing::{End, Pairing, PeerWire};
+use crate::sys::random;
 
 // The broker's protocol and what endpoints map must agree.
 const _: () = assert!(SEGMENT_BYTES == causeway_shm::layout::MEMORY_SEGMENT_BYTES);

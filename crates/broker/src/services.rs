@@ -3,63 +3,18 @@
 use std::os::fd::OwnedFd;
 use std::time::Instant;
 
-use causeway_fabric::remoting::{Field, Header, encode_body};
+use causeway_fabric::remoting::Header;
 use causeway_fabric::services::{pool, session, sisci as sisci_service};
 use rustix::io::Errno;
 
 use crate::config::Tenant;
+use crate::ids::SessionId;
 use crate::members::{self, Members};
+use crate::nodes::{NodeSpec, Nodes};
+use crate::outbox::Outbox;
 use crate::pool::Pools;
-use crate::session::Peer;
-use crate::sisci::{self, Claims, Context, NodeSpec, Nodes};
-
-/// Names a control connection: never used again by this broker.
-pub type SessionId = u64;
-
-/// The caller.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller<'a> {
-    /// Its connection.
-    pub session: SessionId,
-    /// What the kernel says of it.
-    pub peer: Peer,
-    /// Its tenant.
-    pub tenant: &'a Tenant,
-}
-
-/// An event to be delivered.
-#[derive(Debug)]
-pub struct Event {
-    /// The session it is for.
-    pub to: SessionId,
-    /// The service that tells it.
-    pub service: u16,
-    /// Its number there.
-    pub number: u16,
-    /// Its body.
-    pub body: Vec<u8>,
-}
-
-/// Events of all services, in the order in which they are to be delivered.
-#[derive(Debug, Default)]
-pub struct Outbox(Vec<Event>);
-
-impl Outbox {
-    /// Adds an event.
-    pub fn tell(&mut self, to: SessionId, service: u16, number: u16, body: &impl Field) {
-        self.0.push(Event {
-            to,
-            service,
-            number,
-            body: encode_body(body),
-        });
-    }
-
-    /// Takes what is to be delivered.
-    pub fn take(&mut self) -> Vec<Event> {
-        std::mem::take(&mut self.0)
-    }
-}
+use crate::session::Caller;
+use crate::sisci::{self, Claims, Context};
 
 /// The tables of the services.
 #[derive(Debug)]

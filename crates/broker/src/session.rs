@@ -9,8 +9,8 @@ use rustix::event::epoll::EventFlags;
 use rustix::io::Errno;
 
 use crate::admission::Holder;
-use crate::hub::{EndpointId, TenantId};
-use crate::vm::VmId;
+use crate::config::Tenant;
+use crate::ids::{EndpointId, SessionId, TenantId, VmId};
 
 /// The process at the other end.
 #[derive(Clone, Copy, Debug)]
@@ -36,6 +36,17 @@ impl Peer {
             uid: self.uid,
         }
     }
+}
+
+/// Who makes a request of a service.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// Its connection.
+    pub session: SessionId,
+    /// What the kernel says of it.
+    pub peer: Peer,
+    /// Its tenant.
+    pub tenant: &'a Tenant,
 }
 
 /// A message that waits for room in the socket.

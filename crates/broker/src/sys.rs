@@ -17,6 +17,14 @@ const FILES_UNKNOWN: u64 = 1024;
 /// [`overflow_uid`] unless the kernel says otherwise.
 const OVERFLOW_UID_DEFAULT: u32 = 65534;
 
+/// 64 random bits.
+///
+/// # Panics
+/// If the kernel has no random numbers, which it always has once it has booted.
+pub(crate) fn random() -> u64 {
+    getrandom::u64().expect("the kernel's random numbers")
+}
+
 /// How many descriptors the process may have.
 pub fn files_max() -> u64 {
     match getrlimit(Resource::Nofile).current {

@@ -7,7 +7,8 @@ use causeway_identity::Slot;
 
 use crate::boundary::PidNamespace;
 use crate::config::Limits;
-use crate::hub::{Endpoint, EndpointId, Hub};
+use crate::hub::{Endpoint, Hub};
+use crate::ids::EndpointId;
 
 /// The network namespace of most of them.
 pub const NETNS: u64 = 77;

@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::pools::name_is_valid;
 use super::record::erase;
 use super::{Handle, News, PoolId, Pools, SessionName};
-use crate::hub::random;
+use crate::sys::random;
 
 /// Name of the memfds, before tenant, user and handle.
 const MEMFD_NAME: &str = "causeway-block:";

@@ -17,7 +17,7 @@ use rustix::io::Errno;
 use super::{Member, Pools, SessionName};
 use crate::config::Tenant;
 use crate::members::Members;
-use crate::services::Caller;
+use crate::session::Caller;
 
 /// One client's view of the pools.
 #[derive(Debug)]

@@ -17,7 +17,7 @@ use super::blocks::Block;
 use super::pools::Pool;
 use super::{Handle, PoolId, Pools, SessionName};
 use crate::config::Tenant;
-use crate::hub::TenantId;
+use crate::ids::TenantId;
 
 impl Pools {
     /// What a session may know of a block. Its handle is shown to sessions that have a right to it,

@@ -35,8 +35,7 @@ use causeway_fabric::services::pool::{EVENT_CHANGED, EVENT_FREED, EVENT_ORPHANED
 use rustix::io::Errno;
 
 use crate::config::Limits;
-use crate::hub::TenantId;
-use crate::services::SessionId;
+use crate::ids::{SessionId, TenantId};
 use blocks::Block;
 use pools::Pool;
 use restore::Returning;

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 
 use super::slots::Slots;
 use super::{Handle, News, PoolId, Pools, SessionName};
-use crate::hub::TenantId;
+use crate::ids::TenantId;
 
 /// A named set of blocks.
 #[derive(Debug)]

@@ -23,7 +23,7 @@ use causeway_shm::Life;
 use super::interrupts::IntKey;
 use super::segments::Place;
 use crate::config::Tenant;
-use crate::hub::TenantId;
+use crate::ids::TenantId;
 use crate::members::{GUEST_USER_FIRST, Member};
 
 /// The file's name.

@@ -16,10 +16,11 @@ use causeway_fabric::services::sisci::{
 };
 use rustix::io::Errno;
 
-use super::{Context, NODES_MAX, Tables};
+use super::{Context, Tables};
 use crate::config::Tenant;
 use crate::members::body_of;
-use crate::services::Caller;
+use crate::nodes::NODES_MAX;
+use crate::session::Caller;
 
 /// One caller's view.
 #[derive(Debug)]

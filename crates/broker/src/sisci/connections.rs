@@ -8,15 +8,14 @@ use causeway_fabric::services::sisci::{
 };
 use rustix::io::Errno;
 
-use super::nodes::is_node_id;
 use super::segments::{End, Place};
 use super::{
     CONNECTIONS_PER_SEGMENT_MAX, CONNECTIONS_PER_SESSION_MAX, Connection, ConnectionState, Context,
     Tables,
 };
-use crate::hub::TenantId;
+use crate::ids::{SessionId, TenantId};
 use crate::members::body_of;
-use crate::services::SessionId;
+use crate::nodes::is_node_id;
 
 impl Tables {
     /// Connects to a segment, or begins to wait for it.

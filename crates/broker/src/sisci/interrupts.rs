@@ -15,14 +15,13 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::claims::{Key, Owner};
-use super::nodes::is_node_id;
 use super::{
     CELLS_PER_INTERRUPT_MAX, Context, Holdings, INTERRUPTS_PER_SESSION_MAX, SHARERS_MAX, Tables,
     UNTAKEN_PER_SESSION_MAX, key_of,
 };
-use crate::hub::TenantId;
+use crate::ids::{SessionId, TenantId};
 use crate::members::body_of;
-use crate::services::SessionId;
+use crate::nodes::is_node_id;
 
 /// Lowest number that the broker chooses.
 const AUTO_NUMBER_FIRST: u32 = 0x1_0000;

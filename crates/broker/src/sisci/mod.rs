@@ -14,7 +14,6 @@ mod claims;
 mod client;
 mod connections;
 mod interrupts;
-mod nodes;
 mod restore;
 mod segments;
 mod status;
@@ -30,12 +29,12 @@ use rustix::io::Errno;
 
 pub use claims::{Claims, FILE as CLAIMS_FILE};
 pub use client::Client;
-pub use nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, Nodes, is_node_id};
 
 use crate::config::Limits;
-use crate::hub::TenantId;
+use crate::ids::{SessionId, TenantId};
 use crate::members::{Member, Members};
-use crate::services::{Outbox, SessionId};
+use crate::nodes::Nodes;
+use crate::outbox::Outbox;
 use claims::Claimant;
 use interrupts::{Cell, IntKey, InterruptConnection, LocalInterrupt};
 use segments::{Place, Segment};

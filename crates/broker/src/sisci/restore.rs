@@ -27,8 +27,7 @@ use super::{
     Absent, CELLS_PER_INTERRUPT_MAX, CONNECTIONS_PER_SEGMENT_MAX, CONNECTIONS_PER_SESSION_MAX,
     Connection, ConnectionState, Context, INTERRUPTS_PER_SESSION_MAX, Tables, key_of,
 };
-use crate::hub::TenantId;
-use crate::services::SessionId;
+use crate::ids::{SessionId, TenantId};
 
 /// What a session that was connected says of its connection.
 #[derive(Clone, Debug)]

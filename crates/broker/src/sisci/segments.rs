@@ -16,9 +16,9 @@ use rustix::io::Errno;
 
 use super::claims::{Claimant, Key, Owner};
 use super::{Context, Tables};
-use crate::hub::{TenantId, random};
+use crate::ids::{SessionId, TenantId};
 use crate::members::body_of;
-use crate::services::SessionId;
+use crate::sys::random;
 
 /// Name of the memfd of a segment, before its tenant's.
 pub(super) const MEMORY_NAME: &str = "causeway-sisci:";

@@ -7,7 +7,7 @@ use causeway_fabric::services::sisci::{
 
 use super::{ConnectionState, Holdings, Tables};
 use crate::config::Tenant;
-use crate::hub::TenantId;
+use crate::ids::TenantId;
 use crate::members::Members;
 
 /// Items in one page.

@@ -11,8 +11,8 @@ use causeway_fabric::services::sisci::RemoteChange;
 use rustix::io::Errno;
 
 use super::{ConnectionState, Context, Tables};
+use crate::ids::SessionId;
 use crate::members::Members;
-use crate::services::SessionId;
 use crate::suspended::is_stopped;
 
 /// Time between two looks.

@@ -13,9 +13,10 @@ use causeway_fabric::services::sisci::{
 
 use super::*;
 use crate::config::{Config, Tenant};
-use crate::hub::random;
-use crate::services::Caller;
+use crate::nodes::NodeSpec;
+use crate::session::Caller;
 use crate::session::Peer;
+use crate::sys::random;
 
 /// Two tenants, two nodes, a few sessions, few numbers: so that they meet.
 struct World {

@@ -21,11 +21,11 @@ use rustix::fs::{FallocateFlags, OFlags, fallocate, fcntl_getfl, fstat};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
-use super::VmId;
 use super::messages::{Answer, Event, Grant, Request, SleepWord};
 use super::sleepers::Sleepers;
 use super::window::{Mapper, PAGE, RANGE_BYTES, Window};
 use crate::guest_tables::may_show;
+use crate::ids::VmId;
 
 mod detach_grace;
 

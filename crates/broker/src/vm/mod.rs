@@ -35,9 +35,9 @@ use vhost_user_backend::VhostUserDaemon;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::config::Tenant;
-use crate::hub::{TenantId, random};
-use crate::services::SessionId;
+use crate::ids::{SessionId, TenantId, VmId};
 use crate::session::Peer;
+use crate::sys::random;
 use device::Device;
 use guest::Admit;
 
@@ -49,9 +49,6 @@ pub const VMS_MAX: usize = 256;
 pub const NAME_MAX: usize = 48;
 /// Tells a VM's label from the cookie of a network namespace, which counts up from 1.
 const LABEL_BIT: u64 = 1 << 63;
-
-/// Names a VM: stands for the network namespace of its processes, too. Never 0, never used again.
-pub type VmId = u64;
 
 /// A process of a VM that comes.
 #[derive(Debug)]

@@ -14,12 +14,12 @@ use proptest::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
-use super::VmId;
 use super::guest::{Admit, CREATE_BYTES_MAX, CREATED_BYTES_MAX, DETACH_GRACE, Guest, SESSIONS_MAX};
 use super::messages::{Event, Grant, Request, SleepWord};
 use super::sleepers::SLEEPERS_MAX;
 use super::window::{Extent, MAPPINGS_MAX, Mapper, RANGE_BYTES};
 use crate::guest_tables::new_segment;
+use crate::ids::VmId;
 
 /// The guest, to the broker.
 const VM: VmId = 1 << 63 | 5;
