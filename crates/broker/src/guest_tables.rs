@@ -16,15 +16,12 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use causeway_fabric::fds::{private_memfd, private_memfd_name, reopen};
-use causeway_fabric::services::ConnectBody;
 use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::{MrTable, Segment};
 use rustix::io::Errno;
 
-use crate::hub::Hub;
 use crate::ids::{EndpointId, VmId};
-use crate::rings::copy;
-use crate::sys::random;
+use crate::sys::{copy, random};
 
 /// Most guest tables that one VM reads, and most of its own tables: each costs the broker a
 /// descriptor.
@@ -95,6 +92,61 @@ impl GuestTables {
             .find(|guest_table| guest_table.vm == vm)
     }
 
+    /// The guest table of an endpoint's table that a VM reads, by name, made if there is none.
+    /// `owned_by`: the VM of the endpoint.
+    ///
+    /// # Errors
+    /// `EMFILE` beyond [`GUEST_TABLES_MAX`] or out of descriptors, `ENFILE`, `ENOMEM`.
+    pub fn name_for(
+        &mut self,
+        owner: EndpointId,
+        owned_by: Option<VmId>,
+        vm: VmId,
+    ) -> Result<u64, Errno> {
+        match self.find(owner, vm) {
+            Some(guest_table) => Ok(guest_table.name),
+            None => self.add(owner, owned_by, vm),
+        }
+    }
+
+    /// A descriptor for reading of the guest table of an endpoint's table that a VM reads; `None`
+    /// if there is none.
+    ///
+    /// # Errors
+    /// `EMFILE`, `ENFILE`.
+    pub fn to_read(&self, owner: EndpointId, vm: VmId) -> Result<Option<OwnedFd>, Errno> {
+        let found = self.find(owner, vm);
+        found
+            .map(|guest_table| reopen(&guest_table.fd, false))
+            .transpose()
+    }
+
+    /// A guest table of an endpoint's table, and the names of all of them.
+    ///
+    /// # Errors
+    /// `ENOENT` for another's, `EMFILE`, `ENFILE`.
+    pub fn grant(&self, owner: EndpointId, name: u64) -> Result<(OwnedFd, Vec<u64>), Errno> {
+        let guest_tables = self.of.get(&owner).ok_or(Errno::NOENT)?;
+        let found = guest_tables
+            .iter()
+            .find(|guest_table| guest_table.name == name);
+        let fd = copy(&found.ok_or(Errno::NOENT)?.fd)?;
+        let names = guest_tables.iter().map(|guest_table| guest_table.name);
+        Ok((fd, names.collect()))
+    }
+
+    /// Forgets those of an endpoint that has ended, and those read by a VM that has no endpoints
+    /// any more.
+    pub fn forget(&mut self, endpoint: EndpointId, gone: Option<VmId>) {
+        self.retain(|owner, guest_table| owner != endpoint && Some(guest_table.vm) != gone);
+    }
+
+    /// Whether there are none.
+    #[cfg(test)]
+    pub fn is_empty(&self) -> bool {
+        self.of.is_empty()
+    }
+
     /// Whether a VM can have no more: others are not to suffer from what it does.
     fn is_full(&self, vm: VmId) -> bool {
         let all = || self.of.values().flatten();
@@ -132,185 +184,12 @@ impl GuestTables {
     }
 }
 
-impl Hub {
-    /// The VM whose processes read a guest table of `owner`'s table, `reader` being one of them.
-    /// `None` if it reads the table: a process of the host, or of the VM that has the table anyway.
-    fn reading_guest(&self, owner: EndpointId, reader: EndpointId) -> Option<VmId> {
-        let vm_of = |id| self.endpoints.get(&id).and_then(|endpoint| endpoint.vm);
-        vm_of(reader).filter(|vm| vm_of(owner) != Some(*vm))
-    }
-
-    /// The guest table of `owner`'s table that `reader` finds its regions in, by name, made if
-    /// there is none; 0 if it is the table.
-    ///
-    /// # Errors
-    /// `EMFILE` beyond [`GUEST_TABLES_MAX`] or out of descriptors, `ENFILE`, `ENOMEM`.
-    pub(crate) fn guest_table_for(
-        &mut self,
-        owner: EndpointId,
-        reader: EndpointId,
-    ) -> Result<u64, Errno> {
-        let Some(vm) = self.reading_guest(owner, reader) else {
-            return Ok(0);
-        };
-        match self.guest_tables.find(owner, vm) {
-            Some(guest_table) => Ok(guest_table.name),
-            None => {
-                let owned_by = self.endpoints.get(&owner).and_then(|endpoint| endpoint.vm);
-                self.guest_tables.add(owner, owned_by, vm)
-            }
-        }
-    }
-
-    /// Inbox, doorbell and MR table of a peer, unless the caller has them.
-    ///
-    /// # Errors
-    /// As [`Hub::guest_table_for`].
-    pub(crate) fn descriptors(
-        &mut self,
-        id: EndpointId,
-        peer: EndpointId,
-        body: &ConnectBody,
-    ) -> Result<Vec<OwnedFd>, Errno> {
-        if body.known == peer {
-            return Ok(Vec::new());
-        }
-        self.guest_table_for(peer, id)?;
-        let guest_table = self.reading_guest(peer, id);
-        let guest_table = guest_table.and_then(|vm| self.guest_tables.find(peer, vm));
-        let peer = &self.endpoints[&peer];
-        let table = match guest_table {
-            Some(guest_table) => reopen(&guest_table.fd, false)?,
-            None => copy(&peer.mr_table)?,
-        };
-        Ok(vec![copy(&peer.inbox)?, copy(&peer.doorbell)?, table])
-    }
-
-    /// Grants the owner of a table one of its guest tables, and names all.
-    ///
-    /// # Errors
-    /// `ENOENT` for another's, `EMFILE`, `ENFILE`.
-    pub fn guest_table(&self, owner: EndpointId, name: u64) -> Result<(OwnedFd, Vec<u64>), Errno> {
-        let guest_tables = self.guest_tables.of.get(&owner).ok_or(Errno::NOENT)?;
-        let found = guest_tables
-            .iter()
-            .find(|guest_table| guest_table.name == name);
-        let fd = copy(&found.ok_or(Errno::NOENT)?.fd)?;
-        Ok((
-            fd,
-            guest_tables
-                .iter()
-                .map(|guest_table| guest_table.name)
-                .collect(),
-        ))
-    }
-
-    /// An endpoint has ended: its guest tables, and those that nobody in its VM reads any more.
-    pub(crate) fn drop_guest_tables(&mut self, id: EndpointId, vm: Option<VmId>) {
-        let gone = vm.filter(|_| !self.endpoints.values().any(|endpoint| endpoint.vm == vm));
-        self.guest_tables
-            .retain(|owner, guest_table| owner != id && Some(guest_table.vm) != gone);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use causeway_shm::{MrEntry, PeerMrs};
-
     use super::*;
-    use crate::pairing::Decision;
-    use crate::testing::{NETNS, endpoint, qpn};
-    use causeway_fabric::services::PeerChange;
 
     const VM: VmId = 1 << 63 | 5;
     const OTHER_VM: VmId = 1 << 63 | 6;
-
-    /// Endpoints with slots 1, 2 and so on, of these VMs.
-    fn hub(vms: &[Option<VmId>]) -> (Hub, Vec<EndpointId>) {
-        let mut hub = Hub::new();
-        let ids = (1..)
-            .zip(vms)
-            .map(|(slot, vm)| {
-                let id = endpoint(&mut hub, slot, 4001, NETNS);
-                let endpoint = hub.endpoints.get_mut(&id).unwrap();
-                (endpoint.vm, endpoint.mr_table) = (*vm, new_table(*vm).unwrap());
-                id
-            })
-            .collect();
-        (hub, ids)
-    }
-
-    /// Connects the first QP of endpoint `from` (by its slot) with that of another: the guest table
-    /// that it is to keep, and the table that it is to read.
-    fn connect(hub: &mut Hub, ids: &[EndpointId], from: usize, to: usize) -> (u64, OwnedFd) {
-        let body = ConnectBody {
-            local_qpn: qpn(from as u32),
-            remote_qpn: qpn(to as u32),
-            ..Default::default()
-        };
-        match hub.connect(ids[from - 1], &body).unwrap() {
-            Decision::Ring {
-                guest_table,
-                mut fds,
-                ..
-            } => (guest_table, fds.pop().unwrap()),
-            other => panic!("not a ring: {other:?}"),
-        }
-    }
-
-    fn same(a: &OwnedFd, b: &OwnedFd) -> bool {
-        let inode = |fd| rustix::fs::fstat(fd).unwrap().st_ino;
-        inode(a) == inode(b)
-    }
-
-    #[test]
-    fn a_machine_reads_a_table_that_the_owner_keeps() {
-        let (mut hub, ids) = hub(&[None, Some(VM)]);
-        let (guest_table, read_by_host) = connect(&mut hub, &ids, 1, 2);
-        let (none, read_by_guest) = connect(&mut hub, &ids, 2, 1);
-        assert_eq!(none, 0, "the host reads the table");
-        let own = &hub.endpoints[&ids[1]].mr_table;
-        assert!(same(&read_by_host, own));
-        let (kept, live) = hub.guest_table(ids[0], guest_table).unwrap();
-        assert!(live == [guest_table] && same(&kept, &read_by_guest));
-        assert!(!same(&kept, &hub.endpoints[&ids[0]].mr_table));
-        assert!(may_show(&read_by_guest, VM) && !may_show(&read_by_guest, OTHER_VM));
-        // A reader that comes before the owner keeps it finds an empty table, and later what the
-        // owner does.
-        let map = |fd| Arc::new(Segment::map(fd, MR_TABLE_BYTES).unwrap());
-        let peer = Segment::map_read_only(read_by_guest, MR_TABLE_BYTES).unwrap();
-        let peer = PeerMrs::open(Arc::new(peer)).unwrap();
-        assert_eq!(peer.get(1), None);
-        let table = map(new_table(None).unwrap());
-        let mut table = MrTable::format(table).unwrap();
-        let nothing = std::iter::empty();
-        table
-            .add_guest_table(guest_table, map(kept), nothing)
-            .unwrap();
-        let entry = MrEntry {
-            key: 1,
-            len: 4096,
-            ..MrEntry::default()
-        };
-        table.publish(&entry);
-        assert_eq!(peer.get(1), Some(entry));
-        assert_eq!(
-            hub.guest_table(ids[1], guest_table).err(),
-            Some(Errno::NOENT)
-        );
-    }
-
-    #[test]
-    fn within_a_machine_there_is_one_table() {
-        let (mut hub, ids) = hub(&[Some(VM), Some(VM), Some(OTHER_VM)]);
-        let (guest_table, read) = connect(&mut hub, &ids, 1, 2);
-        assert!(guest_table == 0 && same(&read, &hub.endpoints[&ids[1]].mr_table));
-        assert!(may_show(&read, VM));
-        let (guest_table, read) = connect(&mut hub, &ids, 1, 3);
-        let theirs = &hub.endpoints[&ids[2]].mr_table;
-        assert!(guest_table != 0 && !same(&read, theirs), "another machine");
-        assert!(may_show(&read, VM) && !may_show(theirs, VM));
-    }
 
     #[test]
     fn a_machine_has_so_many_guest_tables() {
@@ -333,24 +212,5 @@ mod tests {
             guest_tables.add(some, None, other).is_ok(),
             "others have room"
         );
-    }
-
-    #[test]
-    fn a_guest_table_lives_as_long_as_somebody_may_read_it() {
-        let (mut hub, ids) = hub(&[None, Some(VM), Some(VM), Some(OTHER_VM)]);
-        let guest_tables: Vec<u64> = (2..5).map(|to| connect(&mut hub, &ids, 1, to).0).collect();
-        assert!(guest_tables[0] == guest_tables[1] && guest_tables[0] != guest_tables[2]);
-        hub.detach(ids[1], PeerChange::Dead);
-        assert!(
-            hub.guest_table(ids[0], guest_tables[0]).is_ok(),
-            "one is left"
-        );
-        hub.detach(ids[2], PeerChange::Dead);
-        let gone = hub.guest_table(ids[0], guest_tables[0]);
-        assert_eq!(gone.err(), Some(Errno::NOENT));
-        let (_, live) = hub.guest_table(ids[0], guest_tables[2]).unwrap();
-        assert_eq!(live, [guest_tables[2]]);
-        hub.detach(ids[0], PeerChange::Dead);
-        assert!(hub.guest_tables.of.is_empty());
     }
 }

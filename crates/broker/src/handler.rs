@@ -25,9 +25,9 @@ use crate::boundary::PidNamespace;
 use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::new_table;
-use crate::hub::{Endpoint, Hub, Link};
+use crate::hub::{Endpoint, Hub};
 use crate::ids::{EndpointId, TenantId};
-use crate::pairing::{Decision, PeerWire};
+use crate::pairing::{Decision, Link, PeerWire};
 use crate::pins;
 use crate::segments;
 use crate::session::Peer;
@@ -255,7 +255,7 @@ impl BrokerService for Client<'_> {
     fn leave(&mut self, request: Leave, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         let id = self.own()?;
         self.hub.disconnect(id, request.local_qpn);
-        self.hub.rings.release(id, &request, Instant::now());
+        self.hub.release_ring(id, &request, Instant::now());
         Ok(().into())
     }
 

@@ -1,5 +1,10 @@
 //! What the broker knows: endpoints, their slots, their connections.
 
+mod connections;
+mod grants;
+mod lookup;
+mod readers;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
 use std::time::Instant;
@@ -7,7 +12,7 @@ use std::time::Instant;
 use causeway_fabric::limits::{
     ENDPOINTS_MAX, NEWS_DELAY, NEWS_HELD_MAX, RETURN_GRACE, SLOTS_PER_ENDPOINT_MAX,
 };
-use causeway_fabric::services::{PeerChange, PeerEvent, WirePref};
+use causeway_fabric::services::{Leave, PeerChange, PeerEvent, WirePref};
 use causeway_identity::Slot;
 use rustix::io::Errno;
 
@@ -17,10 +22,11 @@ use crate::config::Limits;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::GuestTables;
 use crate::ids::{EndpointId, Place, TenantId, VmId};
-use crate::pairing::{Pairing, PeerWire};
-use crate::rings::Rings;
+use crate::pairing::{Link, Pairing};
+use crate::process_end::Fate;
+use crate::rings::{Lent, Rings, new_ring};
 use crate::segments::{Rights, Segment};
-use crate::sys::random;
+use crate::sys::{copy, random};
 
 /// A limit of the configuration that endpoints meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,41 +90,23 @@ pub struct Endpoint {
     pub rights: HashMap<(EndpointId, u32), Rights>,
 }
 
-/// The connection of one QP.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Link {
-    /// GID of the remote port; `None` is this host.
-    pub remote_gid: Option<[u8; 16]>,
-    /// The remote QP.
-    pub remote_qpn: u32,
-    /// Its wire.
-    pub wire: PeerWire,
-    /// Protection domain of the QP.
-    pub pd: u32,
-    /// What the QP lets its peer do: bits of [`causeway_identity::Access::REMOTE`].
-    pub access: u32,
-    /// Whether the peer is inside one trust boundary with the endpoint. After a restart this is
-    /// its own word, until the peer comes too.
-    pub trusted: bool,
-}
-
 /// All tables. Knows nothing of sockets: the server carries out what accumulates in the outbox.
 #[derive(Debug)]
 pub struct Hub {
-    pub(crate) endpoints: BTreeMap<EndpointId, Endpoint>,
-    pub(crate) places: HashMap<Place, EndpointId>,
-    pub(crate) pairings: HashMap<u64, Pairing>,
+    endpoints: BTreeMap<EndpointId, Endpoint>,
+    places: HashMap<Place, EndpointId>,
+    pairings: HashMap<u64, Pairing>,
     /// Rings of which one half was restored, oldest first, and when to give up on the other.
-    pub(crate) restoring: VecDeque<(Instant, u64)>,
-    pub(crate) outbox: Vec<(EndpointId, PeerEvent)>,
+    restoring: VecDeque<(Instant, u64)>,
+    outbox: Vec<(EndpointId, PeerEvent)>,
     /// When what is in the outbox is to be delivered at the latest.
     news_due: Option<Instant>,
     /// Rings that are used again.
-    pub(crate) rings: Rings,
+    rings: Rings,
     /// Tables of memory regions for readers in VMs.
-    pub(crate) guest_tables: GuestTables,
+    guest_tables: GuestTables,
     /// Segments that became stale, and the endpoints to tell.
-    pub(crate) stale: Vec<(EndpointId, u64)>,
+    stale: Vec<(EndpointId, u64)>,
     /// What tenants leave to each other.
     pub(crate) shares: Shares,
     /// User of this process, which owns the segments' inodes.
@@ -209,6 +197,20 @@ impl Hub {
         exposed.map(|segment| segment.fd).collect()
     }
 
+    /// Forgets an endpoint whose process has ended or has lost its connection, and sends its final
+    /// acknowledgments to peers on other hosts if it is dead. As [`Hub::detach`].
+    pub fn end(&mut self, id: EndpointId, fate: Fate) -> Vec<OwnedFd> {
+        if fate != Fate::Unknown {
+            let final_acks = self.take_final_acks(id);
+            final_acks.values().for_each(|acks| acks.say(fate));
+        }
+        let how = match fate {
+            Fate::Exited => PeerChange::Exited,
+            Fate::Killed | Fate::Unknown => PeerChange::Dead,
+        };
+        self.detach(id, how)
+    }
+
     /// Keeps what is to be said for an endpoint when its process is dead.
     pub fn add_final_acks(&mut self, id: EndpointId, slot: Slot, acks: FinalAcks) {
         if let Some(endpoint) = self.endpoints.get_mut(&id) {
@@ -217,7 +219,7 @@ impl Hub {
     }
 
     /// Takes what [`Hub::add_final_acks`] kept.
-    pub fn take_final_acks(&mut self, id: EndpointId) -> BTreeMap<Slot, FinalAcks> {
+    fn take_final_acks(&mut self, id: EndpointId) -> BTreeMap<Slot, FinalAcks> {
         let endpoint = self.endpoints.get_mut(&id);
         endpoint.map_or_else(BTreeMap::new, |endpoint| {
             std::mem::take(&mut endpoint.final_acks)
@@ -316,6 +318,41 @@ impl Hub {
             .range(from..)
             .find(|(_, endpoint)| tenant.is_none_or(|tenant| tenant == endpoint.tenant))
             .map(|(id, endpoint)| (*id, endpoint))
+    }
+
+    /// A ring for the first end of a connection, and a descriptor for the second where it is not
+    /// one of those that are kept.
+    fn ring_for(
+        &mut self,
+        id: EndpointId,
+        peer: EndpointId,
+    ) -> Result<(Lent, Option<OwnedFd>), Errno> {
+        // A guest maps no more than its window holds; and of an endpoint connected to itself it
+        // could not be told which end lets go.
+        let keeps =
+            id != peer && self.trust_each_other(id, peer) && self.endpoints[&id].vm.is_none();
+        if keeps && let Some(lent) = self.rings.lend(id, peer)? {
+            return Ok((lent, None));
+        }
+        let mut ring = new_ring()?;
+        if keeps {
+            match self.rings.keep(ring, id, peer, Instant::now())? {
+                Ok(lent) => return Ok((lent, None)),
+                Err(not_kept) => ring = not_kept,
+            }
+        }
+        let fd = Some(copy(&ring)?);
+        Ok((Lent { name: 0, fd }, Some(ring)))
+    }
+
+    /// An endpoint says that it uses a ring no more.
+    pub(crate) fn release_ring(&mut self, id: EndpointId, leave: &Leave, now: Instant) {
+        self.rings.release(id, leave, now);
+    }
+
+    /// Takes the ends to be told that a ring is given up, and its name.
+    pub(crate) fn take_given_up(&mut self) -> Vec<(EndpointId, u64)> {
+        self.rings.take_given_up()
     }
 
     /// Takes the names of stale segments to be delivered.

@@ -11,8 +11,11 @@
 //!   by, and how many are admitted;
 //! - [`closers`]: descriptors that are not closed at once;
 //! - [`ids`]: the names by which tables refer to each other;
-//! - [`hub`], [`endpoint_lookup`], [`pairing`]: endpoints, slots, rings;
-//! - [`segments`], [`guest_tables`], [`reaper`]: memory that endpoints grant each other;
+//! - [`hub`]: endpoints, their slots and connections; it alone knows the tables below, which know
+//!   nothing of it: [`pairing`] and [`rings`], [`segments`] and [`guest_tables`] (memory that
+//!   endpoints grant each other);
+//! - [`reaper`]: segments of the dead that others still hold; `process_end`, `final_acks`: how a
+//!   process died, and what is said in its place;
 //! - [`boundary`]: which endpoints are inside one trust boundary; `suspended`: which of them are
 //!   stopped or frozen;
 //! - [`handler`]: the methods of the endpoints' service;
@@ -28,7 +31,6 @@ pub mod boundary;
 pub mod closers;
 pub mod config;
 pub mod daemon;
-pub mod endpoint_lookup;
 mod final_acks;
 pub mod guest_tables;
 pub mod handler;

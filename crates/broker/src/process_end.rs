@@ -10,11 +10,8 @@
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use causeway_fabric::services::PeerChange;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::hub::Hub;
-use crate::ids::EndpointId;
 use crate::session::Peer;
 
 /// `PIDFD_GET_INFO` for [`Info`].
@@ -67,23 +64,12 @@ fn fate(pidfd: Option<BorrowedFd<'_>>, pid: i32) -> Fate {
     }
 }
 
-/// Forgets an endpoint whose process has ended or has lost its connection, and sends its final
-/// acknowledgments to peers on other hosts if it is dead. As [`Hub::detach`].
-pub fn detach(hub: &mut Hub, id: EndpointId, peer: &Peer, pidfd: Option<&OwnedFd>) -> Vec<OwnedFd> {
-    let fate = match peer.vm {
+/// What became of a client's process. That of a VM's process its machine's kernel alone knows.
+pub fn fate_of(peer: &Peer, pidfd: Option<&OwnedFd>) -> Fate {
+    match peer.vm {
         None => fate(pidfd.map(OwnedFd::as_fd), peer.pid),
-        // Its machine's kernel alone knows.
         Some(_) => Fate::Unknown,
-    };
-    if fate != Fate::Unknown {
-        let final_acks = hub.take_final_acks(id);
-        final_acks.values().for_each(|acks| acks.say(fate));
     }
-    let how = match fate {
-        Fate::Exited => PeerChange::Exited,
-        Fate::Killed | Fate::Unknown => PeerChange::Dead,
-    };
-    hub.detach(id, how)
 }
 
 /// A pidfd is readable when its process is dead.

@@ -17,9 +17,8 @@ use causeway_shm::Ring;
 use causeway_shm::layout::{RING_CAPACITY, ring_len};
 use rustix::io::Errno;
 
-use crate::hub::Hub;
 use crate::ids::EndpointId;
-use crate::sys::random;
+use crate::sys::{copy, random};
 
 /// Most rings kept for two endpoints.
 const RINGS_PER_PAIR_MAX: usize = 128;
@@ -275,35 +274,11 @@ impl Rings {
     }
 }
 
-impl Hub {
-    /// A ring for the first end of a connection, and a descriptor for the second where it is not
-    /// one of those that are kept.
-    pub(crate) fn ring_for(
-        &mut self,
-        id: EndpointId,
-        peer: EndpointId,
-    ) -> Result<(Lent, Option<OwnedFd>), Errno> {
-        // A guest maps no more than its window holds; and of an endpoint connected to itself it
-        // could not be told which end lets go.
-        let keeps =
-            id != peer && self.trust_each_other(id, peer) && self.endpoints[&id].vm.is_none();
-        if keeps && let Some(lent) = self.rings.lend(id, peer)? {
-            return Ok((lent, None));
-        }
-        let mut ring = new_ring()?;
-        if keeps {
-            match self.rings.keep(ring, id, peer, Instant::now())? {
-                Ok(lent) => return Ok((lent, None)),
-                Err(not_kept) => ring = not_kept,
-            }
-        }
-        let fd = Some(copy(&ring)?);
-        Ok((Lent { name: 0, fd }, Some(ring)))
-    }
-}
-
 /// A formatted, sealed ring. Formatted here, so that neither end depends on the other for it.
-fn new_ring() -> Result<OwnedFd, Errno> {
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`, `ENOMEM`.
+pub fn new_ring() -> Result<OwnedFd, Errno> {
     let ring = sealed_memfd("causeway-ring", RING_BYTES)?;
     let header = Ring::header();
     match rustix::io::pwrite(&ring, &header, 0)? {
@@ -320,12 +295,6 @@ fn lessen<K: std::hash::Hash + Eq + Copy>(counts: &mut HashMap<K, usize>, of: K)
             counts.remove(&of);
         }
     }
-}
-
-/// Another descriptor of the same.
-pub(crate) fn copy(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
-    fd.try_clone()
-        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
 }
 
 #[cfg(test)]

@@ -28,7 +28,7 @@ use crate::handler::Client;
 use crate::hub::Hub;
 use crate::ids::{EndpointId, SessionId, TenantId};
 use crate::listener::Listener;
-use crate::process_end;
+use crate::process_end::fate_of;
 use crate::reaper::Reaper;
 use crate::services::Services;
 use crate::session::{Caller, Overrun, Peer, Session};
@@ -491,7 +491,7 @@ impl Server {
                 peers.entry(to).or_default().push(event);
             }
             let mut rings: HashMap<EndpointId, Vec<u64>> = HashMap::new();
-            for (to, ring) in self.hub.rings.take_given_up() {
+            for (to, ring) in self.hub.take_given_up() {
                 rings.entry(to).or_default().push(ring);
             }
             let events = self.services.outbox.take();
@@ -565,8 +565,8 @@ impl Server {
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");
             self.session_of.remove(&id);
-            segments =
-                process_end::detach(&mut self.hub, id, &session.peer, session.pidfd.as_ref());
+            let fate = fate_of(&session.peer, session.pidfd.as_ref());
+            segments = self.hub.end(id, fate);
         }
         if let Some(pidfd) = session.pidfd
             && let Err(pidfd) = self.reaper.wait(number, pidfd, segments)

@@ -4,6 +4,7 @@ use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 
 /// The descriptors of the calling process (`proc(5)`).
@@ -23,6 +24,15 @@ const OVERFLOW_UID_DEFAULT: u32 = 65534;
 /// If the kernel has no random numbers, which it always has once it has booted.
 pub(crate) fn random() -> u64 {
     getrandom::u64().expect("the kernel's random numbers")
+}
+
+/// Another descriptor of the same.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`.
+pub(crate) fn copy(fd: &OwnedFd) -> Result<OwnedFd, Errno> {
+    fd.try_clone()
+        .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::MFILE))
 }
 
 /// How many descriptors the process may have.

@@ -12,7 +12,7 @@ use causeway_fabric::services::ConnectBody;
 use causeway_identity::Slot;
 use rustix::io::Errno;
 
-use crate::hub::{Endpoint, Hub};
+use super::{Endpoint, Hub};
 use crate::ids::EndpointId;
 use crate::pairing::PeerWire;
 

@@ -6,6 +6,8 @@ use causeway_fabric::fds::{private_memfd, sealed_memfd};
 use causeway_fabric::limits::{RESTORE_GRACE, SEGMENTS_PER_ENDPOINT_MAX};
 use causeway_fabric::services::{ConnectBody, PeerChange, RestoreRequest, Wire};
 
+use causeway_identity::Access;
+
 use super::*;
 use crate::pairing::Decision;
 use crate::rings::RING_BYTES;
