@@ -175,7 +175,7 @@ static void find_next(void)
 __attribute__((constructor)) static void load(void)
 {
 	int saved = errno;
-	const char *value = getenv("CAUSEWAY_SYSFS");
+	const char *value = secure_getenv("CAUSEWAY_SYSFS");
 
 	find_next();
 	if (value && value[0] == '/' && strlen(value) < sizeof tree) {

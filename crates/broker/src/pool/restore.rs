@@ -68,22 +68,67 @@ impl Pools {
                 id
             }
         };
-        let pool = self.pools.get_mut(&id).ok_or(Errno::NOENT)?;
+        let pool = self.pools.get(&id).ok_or(Errno::NOENT)?;
         if pool.uid != request.uid {
             return Err(Errno::EXIST);
         }
-        if creator && !pool.confirmed {
-            pool.confirmed = true;
-            pool.private = request.private;
-            if pool.blocks.is_empty() {
-                pool.slots = Slots::from_top(request.capacity);
-                pool.block_bytes = request.block_bytes;
-            }
-        }
-        if pool.block_bytes != request.block_bytes {
+        let confirms = creator && !pool.confirmed;
+        if !confirms && pool.block_bytes != request.block_bytes {
             return Err(Errno::EXIST);
         }
-        self.join_pool(session, id)
+        // First, so that the pool is in use while others leave it.
+        let joined = self.join_pool(session, id);
+        if !confirms {
+            return joined;
+        }
+        joined?;
+        self.confirm(id, request);
+        let pool = self.pools.get(&id).ok_or(Errno::NOENT)?;
+        Ok(pool.reply(id))
+    }
+
+    /// Takes the word of the user that a pool belongs to: by that, blocks that came back before may
+    /// not fit, and sessions not be admitted. They go.
+    fn confirm(&mut self, id: PoolId, word: &RestorePoolRequest) {
+        let Some(pool) = self.pools.get_mut(&id) else {
+            return;
+        };
+        pool.confirmed = true;
+        pool.private = word.private;
+        pool.block_bytes = word.block_bytes;
+        let fits = |block: &Block| {
+            let size = word.block_bytes == 0 || word.block_bytes == block.bytes;
+            size && block.number < word.capacity && pool.admits(block.uid)
+        };
+        let of_pool = self.blocks.iter().filter(|(_, block)| block.pool == id);
+        let unfit: Vec<Handle> = of_pool
+            .filter(|(_, block)| !fits(block))
+            .map(|(handle, _)| *handle)
+            .collect();
+        for handle in unfit {
+            self.drop_block(handle, None, News::Orphaned);
+        }
+        let Some(pool) = self.pools.get_mut(&id) else {
+            return;
+        };
+        pool.slots = Slots::from_top(word.capacity);
+        for number in pool.blocks.keys() {
+            // Each has a place of its own, below the capacity.
+            let _ = pool.slots.take_at(*number);
+        }
+        let admitted = |session: &SessionName| {
+            let member = self.members.get(session);
+            member.is_some_and(|member| pool.admits(member.uid))
+        };
+        let strangers: Vec<SessionName> = pool
+            .members
+            .iter()
+            .filter(|session| !admitted(session))
+            .copied()
+            .collect();
+        for session in strangers {
+            self.leave_pool(session, id);
+        }
     }
 
     /// Takes up a block of the session that an earlier broker made.
@@ -315,4 +360,69 @@ fn grants_are_valid(request: &RestoreBlockRequest) -> bool {
         && parties.len() == grants.len()
         && grants.iter().all(well_formed)
         && !(exclusive && writers > 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{OTHER_UID, UID, allocate, enter, own_blocks, tables, three};
+    use super::*;
+    use crate::config::Limits;
+    use causeway_fabric::services::pool::GrantRequest;
+
+    fn claim(private: bool, block_bytes: u64) -> RestorePoolRequest {
+        RestorePoolRequest {
+            name: "p".into(),
+            block_bytes,
+            capacity: 4,
+            private,
+            uid: UID,
+        }
+    }
+
+    #[test]
+    fn its_users_word_on_a_pool_replaces_that_of_who_came_first() {
+        let mut pools = tables();
+        enter(&mut pools, 3, OTHER_UID, Limits::default());
+        enter(&mut pools, 1, UID, Limits::default());
+        let squatted = pools.restore_pool(3, &claim(false, 0)).unwrap();
+        let own = pools.restore_pool(1, &claim(true, 8192)).unwrap();
+        assert_eq!(own.pool, squatted.pool);
+        assert_eq!((own.private, own.block_bytes, own.uid), (true, 8192, UID));
+    }
+
+    #[test]
+    fn who_is_not_admitted_by_that_word_has_the_pool_no_longer() {
+        let mut pools = tables();
+        enter(&mut pools, 3, OTHER_UID, Limits::default());
+        enter(&mut pools, 1, UID, Limits::default());
+        let id = pools.restore_pool(3, &claim(false, 8192)).unwrap().pool;
+        pools.restore_pool(1, &claim(true, 8192)).unwrap();
+        let handle = allocate(&mut pools, 1, id).unwrap();
+        let everybody = GrantRequest {
+            handle,
+            kind: PartyKind::Everybody,
+            party: 0,
+            access: Access::Write,
+        };
+        pools.grant(1, &everybody).unwrap();
+        assert_eq!(allocate(&mut pools, 3, id).err(), Some(Errno::NOENT));
+        assert!(pools.open(3, handle, Access::Read).is_err());
+    }
+
+    #[test]
+    fn a_block_that_a_stranger_brings_keeps_nobody_out_of_a_pool() {
+        let (mut old, id) = three();
+        let handle = allocate(&mut old, 3, id).unwrap();
+        let (_, fd) = old.open(3, handle, Access::Write).unwrap();
+        let mut pools = tables();
+        enter(&mut pools, 3, OTHER_UID, Limits::default());
+        enter(&mut pools, 1, UID, Limits::default());
+        let id = pools.restore_pool(3, &claim(false, 0)).unwrap().pool;
+        let brought = own_blocks(id);
+        pools
+            .restore_block(3, &brought, fd, Instant::now())
+            .unwrap();
+        let own = pools.restore_pool(1, &claim(false, 4096)).unwrap();
+        assert_eq!((own.pool, own.block_bytes), (id, 4096));
+    }
 }

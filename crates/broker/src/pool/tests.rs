@@ -24,7 +24,7 @@ pub(super) fn tables() -> Pools {
     Pools::new(own_uid())
 }
 
-fn enter(pools: &mut Pools, session: SessionName, uid: u32, limits: Limits) {
+pub(super) fn enter(pools: &mut Pools, session: SessionName, uid: u32, limits: Limits) {
     pools.enter(session, || Member {
         connection: session,
         tenant: 0,
@@ -577,4 +577,12 @@ fn nobody_brings_anothers_block() {
         Some(Errno::EXIST)
     );
     assert_eq!(bring(&mut new, 1, own, &good), None);
+}
+
+/// A block without a name that nobody but its owner has.
+pub(super) fn own_blocks(pool: PoolId) -> RestoreBlockRequest {
+    RestoreBlockRequest {
+        name: String::new(),
+        ..restore(pool, Vec::new())
+    }
 }
