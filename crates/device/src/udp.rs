@@ -528,8 +528,7 @@ pub(crate) fn receive(
     touched: &mut Vec<u32>,
 ) -> bool {
     let mut any = false;
-    wire.stream = false;
-    wire.looks += 1;
+    (wire.stream, wire.looks) = (false, wire.looks + 1);
     for _ in 0..RECEIVE_ROUNDS {
         let (mut strangers, noted) = (Vec::new(), touched.len());
         core.hold_receives();
