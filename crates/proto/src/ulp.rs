@@ -91,6 +91,13 @@ pub trait Ulp {
     /// (its queue pair failed meanwhile).
     fn again(&mut self, space: Space, seq: u64, frame: &mut impl Frame) -> Option<SegMeta>;
 
+    /// Whether the memory may still be read that response `seq` comes from; false if that is
+    /// forgotten. [`Ulp::again`] fails the queue pair where it cannot be read. So a link asks first
+    /// whose requester may have the response already, since then nobody misses it.
+    fn can_repeat(&self, _seq: u64) -> bool {
+        true
+    }
+
     /// Offers a received unit. Each number is offered until it is `Placed` and never after.
     /// `in_order`: every earlier number of the space has been placed. Otherwise the link has made
     /// sure that every number before `meta.first` has been placed, and that `meta.last` is false

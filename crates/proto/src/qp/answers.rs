@@ -229,6 +229,18 @@ impl Qp {
         self.build_response(at, seq, range, frame, host)
     }
 
+    /// Whether response `seq` can be built again.
+    pub(super) fn can_repeat<H: Host>(&self, seq: u64, host: &H) -> bool {
+        match self.answers.find(seq).map(|response| response.answer) {
+            Some(Answer::Read {
+                rkey, addr, len, ..
+            }) if len > 0 => host
+                .check_remote(self.via(), rkey, addr, u64::from(len), Remote::Read)
+                .is_ok(),
+            found => found.is_some(),
+        }
+    }
+
     fn build_response<H: Host>(
         &mut self,
         at: usize,

@@ -504,6 +504,10 @@ impl<H: Host> Ulp for Bound<'_, H> {
         }
     }
 
+    fn can_repeat(&self, seq: u64) -> bool {
+        self.qp.can_repeat(seq, self.host)
+    }
+
     fn receive(
         &mut self,
         space: Space,

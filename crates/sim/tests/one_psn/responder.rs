@@ -326,8 +326,16 @@ impl Responder {
         let psn = kept.due?;
         kept.due = Some(psn + 1).filter(|next| *next < kept.end());
         let seq = kept.answer + (psn - kept.psn);
+        let repeats = seq < self.answer;
+        if repeats && self.defect != Some(Defect::RepeatsBlindly) && !ulp.can_repeat(seq) {
+            // The requester fails if it misses the answer, and else does not listen.
+            kept.due = None;
+            let nak = Nak::RemoteAccess as u64;
+            self.control = Some(Header::new(Opcode::Refused, psn, nak));
+            return None;
+        }
         let mut room = Room::new(self.mtu);
-        let built = if seq == self.answer {
+        let built = if !repeats {
             ulp.next(Space::Response, seq, &mut room)
         } else {
             let wrong = self.defect == Some(Defect::AnswersFromTheStart);
