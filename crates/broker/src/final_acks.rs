@@ -83,3 +83,60 @@ impl FinalAcks {
         Some(SocketAddrV6::new(ip, words.port, 0, words.scope).into())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, UdpSocket};
+    use std::sync::Arc;
+
+    use causeway_shm::{FinalAckTable, Segment};
+
+    use super::*;
+
+    /// The table of a process that has so many queue pairs, whose peers are all at a port.
+    fn table(port: u16, queue_pairs: u32) -> (FinalAckTable, Arc<Segment>) {
+        let (mut table, segment) = FinalAckTable::create().unwrap();
+        for qpn in 0..queue_pairs {
+            let words = FinalAck {
+                acks: [qpn, 0],
+                epoch: 0,
+                peer_qpn: qpn,
+                qpn,
+                cookie: 1,
+                address: Ipv4Addr::LOCALHOST.to_ipv6_mapped().octets(),
+                port,
+                scope: 0,
+            };
+            table.say(qpn as usize, Some(words));
+        }
+        (table, segment)
+    }
+
+    #[test]
+    fn a_dead_process_is_spoken_for_once_for_each_queue_pair_and_no_more() {
+        const QUEUE_PAIRS: u32 = 10;
+        let peer = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        peer.set_nonblocking(true).unwrap();
+        let port = peer.local_addr().unwrap().port();
+        let (_table, segment) = table(port, QUEUE_PAIRS);
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let own = socket.local_addr().unwrap();
+        let last = FinalAcks {
+            socket: socket.into(),
+            rows: segment.fd().try_clone_to_owned().unwrap(),
+        };
+        last.say(Fate::Killed);
+        let mut heard = Vec::new();
+        let mut datagram = [0; 2 * FAREWELL_BYTES];
+        while let Ok((len, from)) = peer.recv_from(&mut datagram) {
+            assert!(len <= FAREWELL_BYTES && from == own);
+            let Some(Packet::Segment(common, Body::Shutdown(Reason::Unknown))) =
+                Packet::parse(&datagram[..len]).ok()
+            else {
+                panic!("{:?}", &datagram[..len]);
+            };
+            heard.push(common.ack_request);
+        }
+        assert!(heard.into_iter().eq(0..QUEUE_PAIRS));
+    }
+}

@@ -517,6 +517,17 @@ pub(super) fn owner_grant(session: SessionName) -> Grant {
     }
 }
 
+impl Block {
+    /// Whether it has the size of a pool's blocks, of `asked` bytes each; 0: of any size.
+    pub(super) fn is_sized(&self, asked: u64) -> bool {
+        let page = match self.pages {
+            Pages::Ordinary => PAGE_BYTES,
+            Pages::Huge => HUGE_PAGE_BYTES,
+        };
+        asked == 0 || whole_pages(asked, page) == Ok(self.bytes)
+    }
+}
+
 /// A size in whole pages.
 fn whole_pages(bytes: u64, page: u64) -> Result<u64, Errno> {
     let whole = bytes.checked_next_multiple_of(page);

@@ -97,8 +97,8 @@ impl Pools {
         pool.private = word.private;
         pool.block_bytes = word.block_bytes;
         let fits = |block: &Block| {
-            let size = word.block_bytes == 0 || word.block_bytes == block.bytes;
-            size && block.number < word.capacity && pool.admits(block.uid)
+            let sized = block.is_sized(word.block_bytes);
+            sized && block.number < word.capacity && pool.admits(block.uid)
         };
         let of_pool = self.blocks.iter().filter(|(_, block)| block.pool == id);
         let unfit: Vec<Handle> = of_pool
@@ -364,10 +364,13 @@ fn grants_are_valid(request: &RestoreBlockRequest) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{OTHER_UID, UID, allocate, enter, own_blocks, tables, three};
+    use super::super::tests::{BLOCK, OTHER_UID, UID, allocate, enter, own_blocks, tables, three};
     use super::*;
     use crate::config::Limits;
+    use causeway_fabric::fds::SEALS;
+    use causeway_fabric::limits::HUGE_PAGE_BYTES;
     use causeway_fabric::services::pool::GrantRequest;
+    use rustix::fs::{MemfdFlags, Mode, fchmod, fcntl_add_seals, ftruncate, memfd_create};
 
     fn claim(private: bool, block_bytes: u64) -> RestorePoolRequest {
         RestorePoolRequest {
@@ -407,6 +410,51 @@ mod tests {
         pools.grant(1, &everybody).unwrap();
         assert_eq!(allocate(&mut pools, 3, id).err(), Some(Errno::NOENT));
         assert!(pools.open(3, handle, Access::Read).is_err());
+    }
+
+    #[test]
+    fn a_block_that_fits_its_users_word_stays() {
+        let (mut old, id) = three();
+        let handle = allocate(&mut old, 3, id).unwrap();
+        let (_, fd) = old.open(3, handle, Access::Write).unwrap();
+        let mut pools = tables();
+        enter(&mut pools, 3, OTHER_UID, Limits::default());
+        enter(&mut pools, 1, UID, Limits::default());
+        // A block is whole pages, whatever was asked for.
+        let word = claim(false, BLOCK - 100);
+        let id = pools.restore_pool(3, &word).unwrap().pool;
+        pools
+            .restore_block(3, &own_blocks(id), fd, Instant::now())
+            .unwrap();
+        pools.restore_pool(1, &word).unwrap();
+        assert!(pools.blocks.contains_key(&handle));
+        allocate(&mut pools, 3, id).unwrap();
+    }
+
+    /// A block in huge pages, as an earlier broker would have made it, but that none are reserved.
+    fn huge_block() -> OwnedFd {
+        let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::HUGETLB | MemfdFlags::HUGE_2MB;
+        let name = format!("causeway-block:t:{UID}:{:016x}", 7);
+        let fd = memfd_create(name, flags).unwrap();
+        ftruncate(&fd, HUGE_PAGE_BYTES).unwrap();
+        fcntl_add_seals(&fd, SEALS).unwrap();
+        fchmod(&fd, Mode::RUSR | Mode::WUSR).unwrap();
+        fd
+    }
+
+    #[test]
+    fn nobody_brings_huge_pages_into_a_pool_of_several_users() {
+        for (private, expected) in [(false, Some(Errno::INVAL)), (true, None)] {
+            let mut pools = tables();
+            enter(&mut pools, 1, UID, Limits::default());
+            let pool = pools.restore_pool(1, &claim(private, 0)).unwrap().pool;
+            let request = RestoreBlockRequest {
+                bytes: HUGE_PAGE_BYTES,
+                ..own_blocks(pool)
+            };
+            let brought = pools.restore_block(1, &request, huge_block(), Instant::now());
+            assert_eq!(brought.err(), expected, "private: {private}");
+        }
     }
 
     #[test]

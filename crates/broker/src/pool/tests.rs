@@ -14,7 +14,7 @@ use super::*;
 /// User of all but those that are somebody else's.
 pub(super) const UID: u32 = 1000;
 pub(super) const OTHER_UID: u32 = 1001;
-const BLOCK: u64 = 8192;
+pub(super) const BLOCK: u64 = 8192;
 
 fn own_uid() -> u32 {
     rustix::process::geteuid().as_raw()
