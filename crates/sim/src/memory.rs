@@ -7,7 +7,8 @@ use causeway_proto::host::{AtomicOp, Completions, Host, MemError, Memory, Remote
 use causeway_proto::types::{Access, Binding, QpEvent, RecvWr, Wc};
 use causeway_proto::{Bytes, BytesMut};
 
-use crate::workload::PD;
+/// Protection domain of the queue pairs, and of all regions but those that are foreign to them.
+pub const PD: u32 = 7;
 
 /// A memory region.
 #[derive(Debug)]

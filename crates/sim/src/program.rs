@@ -11,11 +11,9 @@ use causeway_proto::types::{
 };
 use causeway_proto::{Duration, Instant};
 
-use crate::memory::{Received, SimHost};
+use crate::memory::{PD, Received, SimHost};
 use crate::rng::Rng;
-use crate::workload::{
-    self, Area, Generator, MAX_LEN, MAX_OPS, MAX_RECEIVES, MAX_SENDS, PD, Record,
-};
+use crate::workload::{self, Area, Generator, MAX_LEN, MAX_OPS, MAX_RECEIVES, MAX_SENDS, Record};
 
 /// Queue pair numbers of the two sides.
 pub const QPNS: [u32; 2] = [0x1001, 0x2001];

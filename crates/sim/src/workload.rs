@@ -4,11 +4,9 @@ use causeway_proto::types::{
     Access, Payload, RecvWr, SendFlags, SendOp, SendWr, SgList, Sge, WcOpcode,
 };
 
-use crate::memory::SimHost;
+use crate::memory::{PD, SimHost};
 use crate::rng::{Rng, mix};
 
-/// Protection domain of everything but `FOREIGN`.
-pub const PD: u32 = 7;
 /// Bytes of most regions.
 const REGION: usize = 1 << 16;
 /// Largest message.
