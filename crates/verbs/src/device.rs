@@ -4,6 +4,7 @@ use crate::abi::{
     ABI_IS_EXTENDED, IbvContext, IbvContextOps, IbvDevice, NODE_CA, TRANSPORT_IB, VerbsContext,
 };
 use crate::objects::{self, ContextObject};
+use crate::strings::fixed;
 use crate::{cq, cq_ex, device_attr, errno, mw, pd, port, qp_ex, srq, wr};
 use causeway_device as dev;
 use core::ffi::{CStr, c_char, c_int, c_void};
@@ -45,18 +46,6 @@ static DEVICE: DeviceObject = DeviceObject {
     },
     private: [0; PRIVATE_WORDS],
 };
-
-/// A C string in an array of fixed size, zero-filled.
-pub(crate) const fn fixed<const N: usize>(text: &CStr) -> [c_char; N] {
-    let bytes = text.to_bytes_with_nul();
-    let mut out = [0; N];
-    let mut i = 0;
-    while i < bytes.len() {
-        out[i] = bytes[i].cast_signed();
-        i += 1;
-    }
-    out
-}
 
 /// The address of the device as C callers know it.
 fn device_pointer() -> *mut IbvDevice {

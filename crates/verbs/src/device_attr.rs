@@ -1,8 +1,8 @@
 //! `ibv_query_device(3)`, `ibv_query_device_ex(3)`, `ibv_query_rt_values_ex(3)`.
 
 use crate::abi::{IbvContext, IbvDeviceAttr, IbvDeviceAttrEx, IbvValuesEx};
-use crate::device::fixed;
 use crate::errno;
+use crate::strings::fixed;
 use causeway_device::{self as dev, LIMITS};
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{self, offset_of};

@@ -2,13 +2,11 @@
 
 use crate::abi::{IbvContext, IbvGidEntry};
 use crate::errno;
-use crate::port::PORT;
+use crate::port::{GID_TABLE_LEN, PORT};
 use causeway_device as dev;
 use core::ffi::c_int;
 use core::mem::offset_of;
 
-/// Entries of the table, used or not (`ibv_query_port(3)`, `gid_tbl_len`).
-pub(crate) const TABLE_LEN: u32 = 256;
 /// `IBV_GID_TYPE_ROCE_V2`
 const TYPE_ROCE_V2: u32 = 2;
 /// `IBV_GID_TYPE_SYSFS_ROCE_V2`, the numbering of `ibv_query_gid_type`
@@ -20,7 +18,7 @@ const TYPE_SYSFS_DEFAULT: u32 = 0;
 fn table() -> impl Iterator<Item = dev::GidEntry> {
     dev::gid_table()
         .into_iter()
-        .filter(|entry| entry.index < TABLE_LEN)
+        .filter(|entry| entry.index < GID_TABLE_LEN)
 }
 
 /// The index of a GID of this host.
@@ -31,7 +29,7 @@ pub(crate) fn find(gid: &[u8; 16]) -> Option<u8> {
 }
 
 fn in_range(port: u32, index: u32) -> bool {
-    port == u32::from(PORT) && index < TABLE_LEN
+    port == u32::from(PORT) && index < GID_TABLE_LEN
 }
 
 /// `ibv_query_gid(3)`: an empty entry reads as zero, as the kernel has it, so that programs that

@@ -2,13 +2,14 @@
 
 use crate::abi::{IbvContext, IbvPortAttr, PORT_ATTR_COMPAT_LEN};
 use crate::errno;
-use crate::gid::TABLE_LEN;
 use crate::{lid, objects};
 use causeway_device::{self as dev, LIMITS};
 use core::ffi::c_int;
 
 /// The number of the only port.
 pub(crate) const PORT: u8 = 1;
+/// Entries of its GID table, used or not (`ibv_query_port(3)`, `gid_tbl_len`).
+pub(crate) const GID_TABLE_LEN: u32 = 256;
 /// The only partition key: full membership of the default partition, the same in either byte order.
 const DEFAULT_PKEY: u16 = 0xffff;
 
@@ -45,7 +46,7 @@ fn attributes(up: bool) -> IbvPortAttr {
         state,
         max_mtu,
         active_mtu,
-        gid_tbl_len: TABLE_LEN.cast_signed(),
+        gid_tbl_len: GID_TABLE_LEN.cast_signed(),
         port_cap_flags: CAP_FLAGS,
         max_msg_sz: LIMITS.max_msg,
         pkey_tbl_len: 1,

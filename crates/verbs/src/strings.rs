@@ -1,9 +1,22 @@
 //! Names of enumerators: `ibv_wc_status_str(3)`, `ibv_event_type_str(3)`, `ibv_node_type_str(3)`,
 //! `ibv_port_state_str(3)`. The texts are those that users know from logs, and search for.
+//! And C strings in arrays of fixed size.
 
 use core::ffi::{CStr, c_char, c_int};
 
 const UNKNOWN: &CStr = c"unknown";
+
+/// A C string in an array of fixed size, zero-filled.
+pub(crate) const fn fixed<const N: usize>(text: &CStr) -> [c_char; N] {
+    let bytes = text.to_bytes_with_nul();
+    let mut out = [0; N];
+    let mut i = 0;
+    while i < bytes.len() {
+        out[i] = bytes[i].cast_signed();
+        i += 1;
+    }
+    out
+}
 
 const NODE_TYPES: [&CStr; 8] = [
     UNKNOWN,
