@@ -1,7 +1,7 @@
 //! DDP segment headers (RFC 5041 section 4): tagged and untagged, without what RDMAP puts in them.
 
 use crate::codec::{get, put, room, take};
-use crate::rdmap::Error;
+use crate::error::Error;
 
 /// Length of a tagged header: control, ULP control, STag, TO (RFC 5041 section 4.2).
 pub const TAGGED_LEN: usize = 14;

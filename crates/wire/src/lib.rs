@@ -6,6 +6,7 @@ pub mod cm;
 mod codec;
 pub mod datagram;
 pub mod ddp;
+pub mod error;
 pub mod plain_send;
 pub mod quote;
 pub mod rdmap;

@@ -3,10 +3,9 @@
 //! [`Segment::parse`] and [`Segment::emit`] are inverse to each other: what one accepts the other
 //! produces, byte for byte. docs/WIRE.md, section "DDP and RDMAP", has every field.
 
-use core::fmt;
-
 use crate::codec::{get, put, room, take};
 use crate::ddp::{Header, TAGGED_LEN, Tagged, UNTAGGED_LEN, Untagged};
+use crate::error::Error;
 
 /// Largest header any segment has: DDP untagged (18) and an atomic request (52), rounded up.
 pub const MAX_HEADER: usize = 72;
@@ -60,47 +59,6 @@ pub(crate) const SEND_CONTROL: u8 = VERSION | opcode::SEND;
 /// Atomic opcodes (RFC 7306 section 5.2.1, AOpCode).
 const FETCH_ADD: u32 = 0;
 const CMP_SWAP: u32 = 2;
-
-/// Why a segment was not understood.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Error {
-    /// Shorter than the header it announces.
-    Truncated,
-    /// DDP version other than 1.
-    DdpVersion,
-    /// RDMAP version other than 1.
-    RdmapVersion,
-    /// An opcode that is unassigned, or not one for this buffer model.
-    Opcode,
-    /// Not the queue its opcode belongs to.
-    Queue,
-    /// A field that must be zero is not.
-    Reserved,
-    /// A message of one segment claims an offset, or not to be the last.
-    Fragment,
-    /// An atomic operation, or a mask, that is not supported.
-    Atomic,
-    /// No reason of RFC 5040 section 4.8 in use here has these numbers.
-    Terminate,
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Error::Truncated => "segment shorter than its header",
-            Error::DdpVersion => "unknown DDP version",
-            Error::RdmapVersion => "unknown RDMAP version",
-            Error::Opcode => "unknown or misplaced RDMAP opcode",
-            Error::Queue => "wrong DDP queue number",
-            Error::Reserved => "reserved field not zero",
-            Error::Fragment => "single-segment message in parts",
-            Error::Atomic => "unsupported atomic operation",
-            Error::Terminate => "unknown reason for termination",
-        })
-    }
-}
-
-impl core::error::Error for Error {}
 
 /// An atomic operation (RFC 7306 section 5.1). On the whole 64 bits: a swap's masks
 /// are all ones; an addition's mask, which marks where carries stop, is zero.

@@ -3,7 +3,7 @@
 //! Only the control word travels, inside TRP's refusal; the headers that a Terminate message may
 //! carry as well would repeat what the refused sequence number already says, so HdrCt is zero.
 
-use crate::rdmap::Error;
+use crate::error::Error;
 
 /// Bits of the word that are HdrCt and reserved.
 const TAIL: u32 = 0xffff;

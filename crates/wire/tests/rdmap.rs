@@ -1,8 +1,9 @@
 //! RDMAP and DDP segments: bytes of the specifications, round trips, and hostile input.
 
 use causeway_wire::ddp::UNTAGGED_LEN;
+use causeway_wire::error::Error;
 use causeway_wire::plain_send;
-use causeway_wire::rdmap::{Atomic, Error, MAX_HEADER, Message, Segment};
+use causeway_wire::rdmap::{Atomic, MAX_HEADER, Message, Segment};
 use proptest::prelude::*;
 
 fn message() -> impl Strategy<Value = Message> {
