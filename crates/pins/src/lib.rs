@@ -33,8 +33,9 @@ mod sys;
 
 pub use causeway_identity::PAGE;
 pub use pagemap::{Entry, Pagemap};
-pub use question::{Answer, Holes, Reach, ask};
+pub use question::{Answer, Holes, ask};
 pub use self_test::self_test;
+pub use sys::Reach;
 
 /// Most bytes that can be asked about at once.
 pub const RANGE_MAX: usize = 2 << 20;

@@ -2,18 +2,9 @@
 //! threads' accesses to it.
 
 use crate::pagemap::{Entry, Pagemap};
-use crate::sys::{self, Policy};
+use crate::sys::{self, Policy, Reach};
 use crate::{PAGE, RANGE_MAX};
 use rustix::io::Errno;
-
-/// The processes whose mappings may be in the way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Reach {
-    /// Pages that only one page table has an entry for, once.
-    Own,
-    /// All (`CAP_SYS_NICE`).
-    All,
-}
 
 /// Whether a range may have holes: pages that do not exist, to which nobody refers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

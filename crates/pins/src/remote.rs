@@ -8,7 +8,8 @@
 //! charged to it.
 
 use crate::pagemap::Pagemap;
-use crate::question::{Answer, Holes, Reach, ask};
+use crate::question::{Answer, Holes, ask};
+use crate::sys::Reach;
 use crate::{PAGE, RANGE_MAX, sys};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{Errno, IoSlice, IoSliceMut};

@@ -1,7 +1,8 @@
 //! Whether this kernel, and this sandbox, tell the truth: asked once before the answers count.
 
 use crate::pagemap::Pagemap;
-use crate::question::{Answer, Holes, Reach, ask};
+use crate::question::{Answer, Holes, ask};
+use crate::sys::Reach;
 use crate::{PAGE, sys};
 use rustix::fs::MemfdFlags;
 use rustix::io::Errno;

@@ -1,8 +1,16 @@
 //! The system calls, raw: libraries that hook the C library's functions must not see them, and libc
 //! has none for memory policies.
 
-use crate::question::Reach;
 use rustix::io::Errno;
+
+/// The processes whose mappings may be in the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reach {
+    /// Pages that only one page table has an entry for, once.
+    Own,
+    /// All (`CAP_SYS_NICE`).
+    All,
+}
 
 /// `MPOL_DEFAULT` and `MPOL_LOCAL` of linux/mempolicy.h.
 const MPOL_DEFAULT: libc::c_long = 0;
