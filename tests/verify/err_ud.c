@@ -9,6 +9,7 @@
 #define MTU_BYTES 4096
 #define MULTICAST_QPN 0xffffff
 #define MESSAGE 100
+#define OFTEN 5000
 
 /* A UD queue pair. */
 static void ud_open_on(struct env *env, struct side *s, struct ibv_cq *cq, struct ibv_srq *srq,
@@ -120,6 +121,39 @@ static void datagrams_and_answers(struct env *env)
 	expect_datagram(&a, 2, 8, MTU_BYTES, b.qp->qp_num);
 	check(ibv_dealloc_pd(env->pd) == EBUSY, "a PD with address handles can be freed");
 	need0(ibv_destroy_ah(back));
+	need0(ibv_destroy_ah(ah));
+}
+
+/* A poll takes all that waits, of whatever kind: there is no event for what it leaves. */
+static void datagram_behind_send(struct env *env)
+{
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(env->dev.ctx);
+	struct ibv_ah *ah = ah_to(env, &env->dev.gid);
+	struct ibv_wc wc[2];
+	struct ibv_cq *cq;
+	struct side a, b;
+	void *context;
+
+	need(channel, "ibv_create_comp_channel");
+	cq = ibv_create_cq(env->dev.ctx, 4 * DEPTH, NULL, channel, 0);
+	need(cq, "ibv_create_cq");
+	ud_open_on(env, &a, cq, NULL, false);
+	ud_open(env, &b, NULL, false);
+	need0(post_recv(&a, 1, GRH_BYTES + MESSAGE));
+	/* To a queue pair without receives: they complete, and are dropped. A thread that polls
+	 * often enough takes a quick way. */
+	for (int i = 0; i < OFTEN; i++) {
+		need0(ud_send(&a, ah, b.qp->qp_num, QKEY, 4, MESSAGE));
+		expect_wc(cq, 4, IBV_WC_SUCCESS);
+	}
+	need0(ud_send(&a, ah, b.qp->qp_num, QKEY, 5, MESSAGE));
+	need0(ibv_req_notify_cq(cq, 0));
+	need0(ud_send(&b, ah, a.qp->qp_num, QKEY, 6, MESSAGE));
+	need0(ibv_get_cq_event(channel, &cq, &context));
+	ibv_ack_cq_events(cq, 1);
+	check(ibv_poll_cq(cq, 2, wc) == 2, "a poll leaves a completion");
+	check(wc[0].wr_id == 5 && wc[0].opcode == IBV_WC_SEND, "first %lu", wc[0].wr_id);
+	check(wc[1].wr_id == 1 && wc[1].opcode == IBV_WC_RECV, "then %lu", wc[1].wr_id);
 	need0(ibv_destroy_ah(ah));
 }
 
@@ -425,6 +459,7 @@ static void datagrams_beside_completions(struct env *env)
 
 const struct error_case datagram_cases[] = {
 	{ "datagrams, and answers to them", datagrams_and_answers },
+	{ "a datagram behind a send, both for one poll", datagram_behind_send },
 	{ "datagrams: wrong Q_Key, no receive, no such queue pair", datagrams_dropped },
 	{ "datagrams that are too long", datagrams_too_long },
 	{ "datagrams too long for a receive of an SRQ", datagrams_too_long_for_srq },

@@ -213,8 +213,26 @@ unsafe fn take_plain_inlined(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
     match taken {
         // SAFETY: the caller's promise.
         0 => unsafe { take_any(dev, max, wc) },
+        // SAFETY: as above.
+        filled if filled < max && dev.waiting() != Waiting::None => unsafe {
+            take_rest(dev, max, wc, filled)
+        },
         filled => filled as c_int,
     }
+}
+
+/// Takes what is left behind the plain ones, of which there were `filled`: a program that has been
+/// given fewer than it asked for waits for an event, and there is none for what it was not given.
+///
+/// # Safety
+/// As [`look`].
+#[cold]
+#[inline(never)]
+unsafe fn take_rest(dev: &Cq, max: usize, wc: *mut IbvWc, filled: usize) -> c_int {
+    // SAFETY: the caller's promise: there are fewer than `max`.
+    let rest = unsafe { take_any(dev, max - filled, wc.add(filled)) };
+    // That the queue has overrun the next poll says.
+    filled as c_int + rest.max(0)
 }
 
 /// Takes completions of any kind that wait.
