@@ -14,6 +14,7 @@ pub mod network;
 pub mod pair;
 pub mod program;
 pub mod qp;
+pub mod refused;
 pub mod ring;
 pub mod rng;
 pub mod seeds;

@@ -3,11 +3,12 @@
 
 use std::cell::Cell;
 
-use causeway_proto::types::{Payload, QpState, SendFlags, SendOp, SendWr, SgList, Sge, WcStatus};
+use causeway_proto::types::{QpState, WcStatus};
 use causeway_proto::{Duration, Instant};
 use causeway_sim::network::{Faults, Network};
 use causeway_sim::program::{Setup, Shared, bad, setups};
 use causeway_sim::qp::{Crash, QpNode};
+use causeway_sim::refused;
 use causeway_sim::rng::Rng;
 use causeway_sim::seeds;
 use causeway_sim::workload::{Area, MAX_OPS};
@@ -256,42 +257,13 @@ fn refusals_for_want_of_a_receive_end() {
         let mut rng = Rng::new(seed);
         let faults = Faults::random(&mut rng);
         let mut setups = setups(&mut rng, faults.damages());
-        setups[0].ops = 4;
-        setups[0].rnr_retry = rng.below(4) as u8;
-        setups[1].ops = 0;
-        setups[1].starve = 0.0;
-        setups[1].srq = true;
+        refused::set_up(&mut setups, &mut rng);
         let mut w = world(&mut rng, faults, setups);
-        w.nodes[0].program.may_fail = true;
-        let sge = Sge {
-            addr: Area::Source.base(),
-            length: 2000,
-            lkey: Area::Source.key(),
-        };
-        let payload = Payload::Sges(SgList::from_slice(&[sge]));
-        let wr = SendWr {
-            wr_id: 0,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            payload,
-        };
-        w.nodes[0].program.bad = Some((0, wr, WcStatus::RnrRetryExcErr));
-        // Nobody ever posts a receive.
-        w.nodes[1].program.starve_for_ever();
+        refused::begin(w.nodes.each_mut().map(|n| &mut n.program));
         let done = w.run(LIMIT, |w| w.nodes[0].program.is_done());
         assert!(done, "stuck {}", report(&w));
-        assert_eq!(
-            w.nodes[0].program.error,
-            Some((0, WcStatus::RnrRetryExcErr)),
-            "{}",
-            report(&w)
-        );
         let refusals = w.nodes[0].link.stats().rnr_received;
-        assert_eq!(
-            refusals,
-            u64::from(setups[0].rnr_retry) + 1,
-            "one per attempt"
-        );
+        refused::check(&w.nodes[0].program, refusals);
     });
 }
 

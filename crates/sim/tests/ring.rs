@@ -1,11 +1,10 @@
 //! Two queue pairs on a ring: the same programs as over TRP, and the ring's own faults.
 
-use causeway_proto::types::{
-    Payload, QpState, RNR_RETRY_INFINITE, SendFlags, SendOp, SendWr, SgList, Sge, WcStatus,
-};
+use causeway_proto::types::{QpState, WcStatus};
 use causeway_proto::{Duration, Instant};
 use causeway_sim::pair::{Ending, RingWorld};
 use causeway_sim::program::{bad, setups};
+use causeway_sim::refused;
 use causeway_sim::ring::{Defect, Faults, Written};
 use causeway_sim::rng::Rng;
 use causeway_sim::seeds;
@@ -156,35 +155,13 @@ fn refusals_for_want_of_a_receive_end() {
         let mut rng = Rng::new(seed);
         let faults = Faults::random(&mut rng);
         let mut setups = setups(&mut rng, false);
-        setups[0].ops = 4;
-        setups[0].rnr_retry = rng.below(4) as u8;
-        setups[1].ops = 0;
-        setups[1].starve = 0.0;
-        setups[1].srq = true;
-        let retries = setups[0].rnr_retry;
-        assert!(retries != RNR_RETRY_INFINITE);
+        refused::set_up(&mut setups, &mut rng);
         let mut w = RingWorld::new(faults, setups, None, &mut rng);
-        w.nodes[0].program.may_fail = true;
-        let sge = Sge {
-            addr: Area::Source.base(),
-            length: 2000,
-            lkey: Area::Source.key(),
-        };
-        let wr = SendWr {
-            wr_id: 0,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            payload: Payload::Sges(SgList::from_slice(&[sge])),
-        };
-        w.nodes[0].program.bad = Some((0, wr, WcStatus::RnrRetryExcErr));
-        // Nobody ever posts a receive.
-        w.nodes[1].program.starve_for_ever();
+        refused::begin(w.nodes.each_mut().map(|n| &mut n.program));
         let done = w.run(LIMIT, |w| w.nodes[0].program.is_done());
         assert!(done, "stuck {}", report(&w));
-        let expected = Some((0, WcStatus::RnrRetryExcErr));
-        assert_eq!(w.nodes[0].program.error, expected, "{}", report(&w));
         let refusals = w.nodes[0].link.done()[3];
-        assert_eq!(refusals, u64::from(retries) + 1, "one per attempt");
+        refused::check(&w.nodes[0].program, refusals);
     });
 }
 

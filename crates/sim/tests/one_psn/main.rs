@@ -11,10 +11,11 @@ mod packet;
 mod requester;
 mod responder;
 
-use causeway_proto::types::{Payload, QpState, SendFlags, SendOp, SendWr, SgList, Sge, WcStatus};
+use causeway_proto::types::{QpState, WcStatus};
 use causeway_proto::{Duration, Instant};
 use causeway_sim::network::{Faults, Network};
 use causeway_sim::program::{Setup, Shared, bad, setups};
+use causeway_sim::refused;
 use causeway_sim::rng::Rng;
 use causeway_sim::seeds;
 use causeway_sim::workload::{Area, MAX_OPS};
@@ -261,29 +262,12 @@ fn refusals_for_want_of_a_receive_end() {
         let mut rng = Rng::new(seed);
         let faults = Faults::random(&mut rng);
         let mut setups = setups(&mut rng, false);
-        (setups[0].ops, setups[0].rnr_retry) = (4, rng.below(4) as u8);
-        (setups[1].ops, setups[1].starve, setups[1].srq) = (0, 0.0, true);
+        refused::set_up(&mut setups, &mut rng);
         let mut w = world(&mut rng, faults, setups, None);
-        w.nodes[0].program.may_fail = true;
-        let sge = Sge {
-            addr: Area::Source.base(),
-            length: 2000,
-            lkey: Area::Source.key(),
-        };
-        let wr = SendWr {
-            wr_id: 0,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED,
-            payload: Payload::Sges(SgList::from_slice(&[sge])),
-        };
-        w.nodes[0].program.bad = Some((0, wr, WcStatus::RnrRetryExcErr));
-        // Nobody ever posts a receive.
-        w.nodes[1].program.starve_for_ever();
+        refused::begin(w.nodes.each_mut().map(|n| &mut n.program));
         run_to_end(&mut w, |w| w.nodes[0].program.is_done());
-        let expected = Some((0, WcStatus::RnrRetryExcErr));
-        assert_eq!(w.nodes[0].program.error, expected, "{}", report(&w));
-        let attempts = u64::from(setups[0].rnr_retry) + 1;
-        assert_eq!(w.nodes[0].requester.refusals, attempts, "one per attempt");
+        let refusals = w.nodes[0].requester.refusals;
+        refused::check(&w.nodes[0].program, refusals);
     });
 }
 
