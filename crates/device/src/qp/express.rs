@@ -6,7 +6,7 @@ use causeway_proto::qp::{Qp as ProtoQp, Target};
 use causeway_proto::types::Service;
 
 use super::Qp;
-use crate::clock::{Now, earlier};
+use crate::clock::Now;
 use crate::ring::Request;
 use crate::state::State;
 use crate::udp::{GATHER_POSTS, post_express};
@@ -48,15 +48,8 @@ impl Qp {
         drop(held);
         state.note_posted();
         engine.note_activity(&now);
-        // A thread that sleeps without a limit is to look at the peer now and then, from now on.
-        let first = !state.unanswered.load(Ordering::Relaxed);
-        if first {
-            state.unanswered.store(true, Ordering::Relaxed);
-        }
-        let deadline = earlier(state.timers.next(), first.then_some(state.look_at));
-        let broker_requests = !state.broker_requests.is_empty();
-        drop(guard);
-        self.shared.note_deadline(deadline, broker_requests);
+        let owed = !state.unanswered.load(Ordering::Relaxed);
+        self.end_post(guard, owed);
         true
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use causeway_biased_lock::hurry;
+use causeway_biased_lock::{BiasedGuard, hurry};
 use causeway_proto::qp::{AtOnce, Qp as ProtoQp};
 use causeway_proto::types::{Payload, RecvWr, SendOp, SendWr, Sge, WcStatus};
 
@@ -136,11 +136,7 @@ impl Qp {
     #[inline(never)]
     fn note_unanswered(&self) {
         let (_, state) = self.lock();
-        state.unanswered.store(true, Ordering::Relaxed);
-        let deadline = earlier(state.timers.next(), Some(state.look_at));
-        let broker_requests = !state.broker_requests.is_empty();
-        drop(state);
-        self.shared.note_deadline(deadline, broker_requests);
+        self.end_post(state, true);
     }
 
     /// What was posted has completed where there was no room: the queue pairs that complete there
@@ -235,16 +231,22 @@ impl Qp {
             state.send_now(self.qpn, &now);
         }
         engine.note_activity(&now);
-        // A thread that sleeps without a limit is to look at the peer now and then, from now on.
+        self.end_post(guard, owed);
+        outcome
+    }
+
+    /// Gives the engine's lock back after a post. `owed`: since then some peer owes an answer, so a
+    /// thread that sleeps without a limit is to look at it now and then.
+    #[inline(always)]
+    pub(super) fn end_post(&self, state: BiasedGuard<'_, State>, owed: bool) {
         if owed {
             state.unanswered.store(true, Ordering::Relaxed);
         }
         let look_at = owed.then_some(state.look_at);
         let deadline = earlier(state.timers.next(), look_at);
         let broker_requests = !state.broker_requests.is_empty();
-        drop(guard);
-        shared.note_deadline(deadline, broker_requests);
-        outcome
+        drop(state);
+        self.shared.note_deadline(deadline, broker_requests);
     }
 
     /// Posts a receive of one range, the short way. Returns false, with nothing done, where it is
