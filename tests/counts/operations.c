@@ -213,6 +213,6 @@ const struct operation operations[] = {
 	{ "atomic", atomic_round, 2, false },
 	{ "send-round", send_round, 4, false },
 	{ "empty-poll", empty_poll, 1, false },
-	{ "send-until-sendmsg", send_to_network, 6, true },
+	{ "send-to-network", send_to_network, 6, true },
 };
 const int operations_number = sizeof(operations) / sizeof(*operations);

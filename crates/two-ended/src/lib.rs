@@ -2,7 +2,7 @@
 //!
 //! Who puts a value in takes the lock of the one end, and who takes a value out that of the other
 //! one. So a thread that puts and one that takes do not wait for each other, and as long as each
-//! end is one thread's, its lock is biased towards that ([`causeway_biased_lock`]).
+//! end is one thread's, its lock is biased towards that (`causeway-biased-lock`).
 //!
 //! # What the ends have in common
 //!
@@ -20,8 +20,6 @@
 //!
 //! `tests/loom.rs` runs this code in every interleaving of small scenarios, and in every reordering
 //! that the memory model allows; defects planted in it are found.
-//!
-//! [`causeway_biased_lock`]: https://docs.rs/causeway-biased-lock
 
 use std::ops::DerefMut;
 use std::sync::Arc;
