@@ -457,6 +457,44 @@ static void datagrams_beside_completions(struct env *env)
 	}
 }
 
+/* As above, by a program that waits for an event before each poll: there always is one. */
+static void datagrams_beside_events(struct env *env)
+{
+	enum { ROUNDS = 20, TURNS = 20 * DEPTH, RECEIVE = 200, NOISE = 1, TAG = 2 };
+	struct ibv_comp_channel *channel = ibv_create_comp_channel(env->dev.ctx);
+	struct ibv_ah *ah = ah_to(env, &env->dev.gid);
+	struct side a, b, noise;
+	struct ibv_cq *cq;
+	void *context;
+
+	need(channel, "ibv_create_comp_channel");
+	cq = ibv_create_cq(env->dev.ctx, 4 * DEPTH, NULL, channel, 0);
+	need(cq, "ibv_create_cq");
+	ud_open(env, &a, NULL, false);
+	ud_open_on(env, &b, cq, NULL, false);
+	ud_open_on(env, &noise, cq, NULL, false);
+	need0(ibv_req_notify_cq(cq, 0));
+	for (int round = 0; round < ROUNDS; round++) {
+		struct ibv_wc wc = { .wr_id = NOISE };
+		int turn = 0;
+
+		need0(post_recv(&b, RECEIVE, GRH_BYTES + MESSAGE));
+		need0(ud_send(&a, ah, b.qp->qp_num, QKEY, TAG, MESSAGE));
+		expect_wc(a.cq, TAG, IBV_WC_SUCCESS);
+		for (; wc.wr_id != RECEIVE && turn < TURNS; turn++) {
+			need0(ud_send(&noise, ah, a.qp->qp_num, QKEY, NOISE, 1));
+			need0(ibv_get_cq_event(channel, &cq, &context));
+			ibv_ack_cq_events(cq, 1);
+			need0(ibv_req_notify_cq(cq, 0));
+			check(ibv_poll_cq(cq, 1, &wc) == 1, "an event for no completion");
+			check(wc.status == IBV_WC_SUCCESS, "%s", ibv_wc_status_str(wc.status));
+		}
+		check(turn < TURNS, "round %d: not received in %d polls", round, TURNS);
+		while (ibv_poll_cq(cq, 1, &wc) > 0)
+			;
+	}
+}
+
 const struct error_case datagram_cases[] = {
 	{ "datagrams, and answers to them", datagrams_and_answers },
 	{ "a datagram behind a send, both for one poll", datagram_behind_send },
@@ -466,6 +504,7 @@ const struct error_case datagram_cases[] = {
 	{ "datagrams: shared receive queue, extended posting", datagrams_from_srq },
 	{ "connections and datagrams share an SRQ and a CQ", services_together },
 	{ "datagrams, and completions that never run out", datagrams_beside_completions },
+	{ "datagrams, and events that never run out", datagrams_beside_events },
 	{ "multicast groups", multicast },
 	{ "unreliable connection drops in silence", uc_drops },
 	{ "unreliable connection, peer gone", uc_peer_gone },

@@ -193,7 +193,7 @@ impl Cq {
     /// # Errors
     /// EOVERFLOW once the queue has overrun and what it held has been taken.
     pub fn poll(&self, max: usize, out: impl FnMut(&Wc, u64)) -> Result<usize, Errno> {
-        // A program that waits for events is served in portions, and looks itself in between.
+        // A program that waits for events is served in portions.
         let waits = self.channel.is_some();
         let queue = &*self.queue;
         match queue.waiting() {
@@ -206,11 +206,17 @@ impl Cq {
                 self.take_after(engine, state, looked, max, out)
             }
             Waiting::Some => self.take(max, out),
+            Waiting::Unclear if waits => {
+                let unlooked = queue.unlooked();
+                let taken = self.take(max, out);
+                // Afterwards: what comes is announced, where the program has asked for that, and
+                // its next poll takes it all.
+                self.look_beside(unlooked, max);
+                taken
+            }
             Waiting::Unclear => {
-                match waits {
-                    true => queue.note_looked(),
-                    false => self.look_beside(),
-                }
+                let unlooked = queue.unlooked();
+                self.look_beside(unlooked, queue.len().saturating_add(unlooked));
                 queue.take(max, out)
             }
         }
@@ -424,22 +430,23 @@ pub struct Held<'a> {
 }
 
 impl Cq {
-    /// Looks for more though there is some: until as much has come as the program has taken, or
-    /// nothing comes. A look may bring a single datagram.
+    /// Looks for more though there may be some: until `wanted` wait, or nothing comes. A look may
+    /// bring a single datagram, so there are as many as completions were taken since the last.
     #[cold]
-    fn look_beside(&self) {
+    fn look_beside(&self, unlooked: usize, wanted: usize) {
         let now = Now::default();
         let queue = &*self.queue;
-        let unlooked = queue.unlooked();
-        let wanted = queue.len().saturating_add(unlooked);
         let mut looks = unlooked.min(LOOKS_MOST);
         let (engine, mut state) = self.lock();
-        while looks > 0 && queue.len() < wanted && state.progress(&now) {
+        while looks > 0 && state.progress(&now) && queue.len() < wanted {
             looks -= 1;
         }
         engine.note_activity(&now);
+        let (deadline, broker_requests) = (state.timers.next(), !state.broker_requests.is_empty());
+        drop(state);
         queue.note_looked();
         queue.at.note_polled(engine.activity());
+        self.shared.note_deadline(deadline, broker_requests);
     }
 }
 
