@@ -14,7 +14,7 @@ use causeway_two_ended::{Alone, Producer, PutEnd, TwoEnded, Whole};
 
 use crate::at::At;
 use crate::channel::EventQueue;
-use crate::completions::{Cqe, Frees};
+use crate::completions::{AtHand, Cqe, Frees};
 use crate::errno::Errno;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::outliving::Outliving;
@@ -227,6 +227,19 @@ impl CompletionQueue {
         self.unlooked.0.store(0, Ordering::Relaxed);
     }
 
+    /// Completes a work request: the poll that looks gets it, if nothing goes before it, and
+    /// otherwise it is queued. Called under the lock of the queue pair, so that what that one has
+    /// completed before is in the queue, or was polled.
+    #[inline(always)]
+    pub fn complete(&self, at_hand: &mut AtHand, wc: Wc, frees: Frees, solicited: bool) -> Put {
+        if at_hand.is_open(self.number) && !self.is_ready() {
+            self.release(wc.qp_num, frees);
+            at_hand.give(wc);
+            return Put::Queued;
+        }
+        self.put(wc, frees, solicited)
+    }
+
     /// Queues a completion. In line where it is made, and given to nobody else: so it is built in
     /// the queue, and nothing has to load what was just stored.
     #[inline(always)]
@@ -339,7 +352,7 @@ impl CompletionQueue {
             && cqe.frees != Frees::Nothing
             && out(&cqe.wc)
         {
-            self.release(cqe);
+            self.release(cqe.wc.qp_num, cqe.frees);
             taking.drop_front();
             taken += 1;
         }
@@ -365,7 +378,7 @@ impl CompletionQueue {
                 }
                 break;
             };
-            self.release(cqe);
+            self.release(cqe.wc.qp_num, cqe.frees);
             out(&cqe.wc, cqe.timestamp);
             taking.drop_front();
             taken += 1;
@@ -376,11 +389,11 @@ impl CompletionQueue {
 
     /// A completion is polled: its work request leaves the queue that it was posted to.
     #[inline(always)]
-    fn release(&self, cqe: &Cqe) {
-        match cqe.frees {
-            Frees::Send(places) => self.released.add_sends(cqe.wc.qp_num, places),
-            Frees::Receive => self.released.add_receive(cqe.wc.qp_num),
-            Frees::Nothing => self.outliving.remove(cqe.wc.qp_num),
+    fn release(&self, qpn: u32, frees: Frees) {
+        match frees {
+            Frees::Send(places) => self.released.add_sends(qpn, places),
+            Frees::Receive => self.released.add_receive(qpn),
+            Frees::Nothing => self.outliving.remove(qpn),
         }
     }
 
@@ -416,5 +429,104 @@ impl CompletionQueue {
         for cqe in whole.iter().filter(|cqe| cqe.frees == Frees::Nothing) {
             self.outliving.remove(cqe.wc.qp_num);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_identity::{QPN_INDEX_BITS, Slot};
+    use causeway_proto::types::{WcFlags, WcOpcode};
+
+    use super::*;
+    use crate::completions::Frees::Receive;
+    use crate::qps::Numbering;
+
+    const NUMBER: u32 = 5;
+    const QPN: u32 = 14 << QPN_INDEX_BITS;
+
+    fn queue() -> CompletionQueue {
+        CompletionQueue::new(CqInit {
+            number: NUMBER,
+            most: 4,
+            channel: None,
+            events: Arc::new(AsyncQueue::new().unwrap()),
+            cookie: 0,
+            released: Arc::new(Released::new(Numbering::new(Slot::new(14).unwrap()))),
+            outliving: Arc::default(),
+        })
+    }
+
+    fn received(wr_id: u64) -> Wc {
+        Wc {
+            wr_id,
+            status: WcStatus::Success,
+            opcode: WcOpcode::Recv,
+            vendor_err: 0,
+            byte_len: 8,
+            imm: 0,
+            qp_num: QPN,
+            src_qp: 0,
+            flags: WcFlags::empty(),
+        }
+    }
+
+    /// Those that a poll takes out of the queue.
+    fn polled(queue: &CompletionQueue) -> Vec<u64> {
+        let mut ids = Vec::new();
+        queue.take(9, |wc, _| ids.push(wc.wr_id)).unwrap();
+        ids
+    }
+
+    #[test]
+    fn the_first_completion_is_at_hand_and_the_others_are_queued() {
+        let (queue, mut at_hand) = (queue(), AtHand::default());
+        at_hand.open(NUMBER);
+        for wr_id in [1, 2, 3] {
+            assert_eq!(
+                queue.complete(&mut at_hand, received(wr_id), Receive, false),
+                Put::Queued
+            );
+        }
+        at_hand.close();
+        assert_eq!(at_hand.take().map(|wc| wc.wr_id), Some(1));
+        assert!(at_hand.take().is_none());
+        assert_eq!(polled(&queue), [2, 3]);
+    }
+
+    #[test]
+    fn nothing_overtakes_what_another_thread_has_queued_since_the_look_began() {
+        let (queue, mut at_hand) = (queue(), AtHand::default());
+        at_hand.open(NUMBER);
+        queue.put(received(1), Receive, false);
+        queue.complete(&mut at_hand, received(2), Receive, false);
+        at_hand.close();
+        assert!(at_hand.take().is_none());
+        assert_eq!(polled(&queue), [1, 2]);
+    }
+
+    #[test]
+    fn nothing_is_at_hand_for_another_queue_or_once_the_look_is_over() {
+        let (queue, mut at_hand) = (queue(), AtHand::default());
+        at_hand.open(NUMBER + 1);
+        queue.complete(&mut at_hand, received(1), Receive, false);
+        at_hand.open(NUMBER);
+        at_hand.close();
+        queue.complete(&mut at_hand, received(2), Receive, false);
+        assert!(at_hand.take().is_none());
+        assert_eq!(polled(&queue), [1, 2]);
+    }
+
+    #[test]
+    fn a_queue_that_has_overrun_hands_out_nothing_beside_it() {
+        let (queue, mut at_hand) = (queue(), AtHand::default());
+        for wr_id in 1..=4 {
+            queue.put(received(wr_id), Receive, false);
+        }
+        assert_eq!(queue.put(received(5), Receive, false), Put::Overrun);
+        assert_eq!(polled(&queue), [1, 2, 3, 4]);
+        at_hand.open(NUMBER);
+        queue.complete(&mut at_hand, received(6), Receive, false);
+        assert!(at_hand.take().is_none());
+        assert_eq!(polled(&queue), [6]);
     }
 }

@@ -43,3 +43,46 @@ impl Default for Cqe {
         }
     }
 }
+
+/// The first completion that a look finds for the poll that looks, if nothing waits in the queue:
+/// the poll gets it without the queue between.
+#[derive(Debug, Default)]
+pub(crate) struct AtHand {
+    /// The number of the completion queue whose poll looks, plus one; 0 where none does, or it has
+    /// its completion.
+    open: u32,
+    found: Option<Wc>,
+}
+
+impl AtHand {
+    /// A poll of the completion queue with this number looks.
+    #[inline(always)]
+    pub fn open(&mut self, cq: u32) {
+        self.open = cq.wrapping_add(1);
+    }
+
+    /// It has looked.
+    #[inline(always)]
+    pub fn close(&mut self) {
+        self.open = 0;
+    }
+
+    /// What it has found.
+    #[inline(always)]
+    pub fn take(&mut self) -> Option<Wc> {
+        self.found.take()
+    }
+
+    /// Whether that poll takes the next completion of this completion queue.
+    #[inline(always)]
+    pub fn is_open(&self, cq: u32) -> bool {
+        self.open == cq.wrapping_add(1)
+    }
+
+    /// The poll gets this one, and no other.
+    #[inline(always)]
+    pub fn give(&mut self, wc: Wc) {
+        self.open = 0;
+        self.found = Some(wc);
+    }
+}

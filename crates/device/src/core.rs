@@ -11,7 +11,7 @@ use causeway_shm::{Counter, Stats, Watch};
 use crate::at::At;
 use crate::borrowed_payload::Outsides;
 use crate::completion_queue::{CompletionQueue, Put};
-use crate::completions::Frees;
+use crate::completions::{AtHand, Frees};
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
@@ -62,6 +62,9 @@ pub(crate) struct Core {
     /// A program that waits for events has enough to do: since this was last cleared there was an
     /// event for it, or a completion where several wait.
     pub enough: bool,
+    /// What the poll that looks gets beside its queue. A queue pair's lock is held: what it has
+    /// completed before is in the queue, or polled.
+    pub at_hand: AtHand,
     /// Receives that completed in a pass over the ports, until their acknowledgment is noted
     /// ([`Core::hold_receives`]).
     held_receives: Vec<(u32, Wc, bool)>,
@@ -80,6 +83,7 @@ impl Core {
     pub fn new(numbering: Numbering, stats: Stats, mrs: MrReader, watches: Arc<Watches>) -> Self {
         Core {
             enough: false,
+            at_hand: AtHand::default(),
             held_receives: Vec::new(),
             holds_receives: false,
             stops_at_event: false,
@@ -137,8 +141,11 @@ impl Core {
 
     #[inline(always)]
     fn queue_receive(&mut self, qp: u32, wc: Wc, solicited: bool) {
-        if let Some(cq) = self.route(qp).map(|route| &*route.recv_cq) {
-            let (put, number) = (cq.put(wc, Frees::Receive, solicited), cq.number);
+        let Core { at_hand, .. } = self;
+        let route = self.routes.get(self.numbering.index(qp));
+        if let Some(Some(Route { recv_cq: cq, .. })) = route {
+            let put = cq.complete(at_hand, wc, Frees::Receive, solicited);
+            let number = cq.number;
             self.heed(put, number);
         }
     }
@@ -306,8 +313,11 @@ impl Completions for Core {
     #[inline(always)]
     fn complete_send(&mut self, qp: u32, wc: Wc, places: u32) {
         self.count(&wc, Counter::TxMessages, Counter::TxBytes);
-        if let Some(cq) = self.route(qp).map(|route| &*route.send_cq) {
-            let (put, number) = (cq.put(wc, Frees::Send(places), false), cq.number);
+        let Core { at_hand, .. } = self;
+        let route = self.routes.get(self.numbering.index(qp));
+        if let Some(Some(Route { send_cq: cq, .. })) = route {
+            let put = cq.complete(at_hand, wc, Frees::Send(places), false);
+            let number = cq.number;
             self.heed(put, number);
         }
     }

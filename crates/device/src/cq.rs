@@ -237,11 +237,19 @@ impl Cq {
         hurry(&engine.state).map(|state| Held { engine, state })
     }
 
-    /// Makes progress, where no completion waits.
+    /// Makes progress, where no completion waits. The first that it finds may be at hand then
+    /// ([`Held::take_first`]), where it goes before all that is in the queue.
     #[inline(always)]
     pub fn look(&self, held: &mut Held<'_>) -> Looked {
+        let Held { engine, state } = held;
         self.queue.note_looked();
-        held.state.look_inlined(held.engine)
+        // Of what a channel is armed for, it is told.
+        if self.channel.is_none() {
+            state.core.at_hand.open(self.queue.number);
+        }
+        let looked = state.look_inlined(engine);
+        state.core.at_hand.close();
+        looked
     }
 
     /// Takes completions that wait, up to `max`, one after the other until `out` returns false,
@@ -427,6 +435,15 @@ impl Looked {
 pub struct Held<'a> {
     engine: &'a Engine,
     state: Hurried<'a, State>,
+}
+
+impl Held<'_> {
+    /// The completion that [`Cq::look`] has found and not queued. Whoever looks has to take it, if
+    /// anything was found.
+    #[inline(always)]
+    pub fn take_first(&mut self) -> Option<Wc> {
+        self.state.core.at_hand.take()
+    }
 }
 
 impl Cq {

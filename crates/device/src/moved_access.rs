@@ -88,14 +88,14 @@ impl MrReader {
     #[inline]
     pub fn look_around(&self) {
         let now = (changes(), self.table.settled());
-        if self.looked.get() != Some(now) {
+        if self.looked.get() != now {
             self.look_at_all(now);
         }
     }
 
     #[cold]
     fn look_at_all(&self, now: (u64, u64)) {
-        self.looked.set(Some(now));
+        self.looked.set(now);
         let mut lost = Vec::new();
         for region in self.iter() {
             let in_place = self.memory_of(region).in_place.as_ref();

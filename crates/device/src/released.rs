@@ -11,8 +11,9 @@ use causeway_identity::{QPN_INDEX_BITS, QPS_PER_SLOT};
 
 use crate::qps::{Numbering, SLOTS};
 
-/// Places freed of one queue pair's queues, ever, wrapping. Each count is written under the lock of
-/// the completion queue that the queue completes to.
+/// Places freed of one queue pair's queues, ever, wrapping. Each count is written under the lock
+/// under which completions are taken out of the completion queue, or under that of the queue pair
+/// while the completion queue is empty: then there is nothing of it that anybody else could take.
 #[derive(Debug, Default)]
 pub(crate) struct Freed {
     send: AtomicU32,

@@ -151,12 +151,12 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
         let max = usize::try_from(entries).unwrap_or(0);
         match dev.waiting() {
             Waiting::Some => return take_plain(dev, max, wc),
-            Waiting::None => {
+            Waiting::None if max > 0 => {
                 if let Some(held) = dev.hurry() {
                     return look(dev, held, max, wc);
                 }
             }
-            Waiting::Unclear => {}
+            Waiting::None | Waiting::Unclear => {}
         }
         poll_slowly(dev, max, wc)
     }
@@ -165,21 +165,45 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
 /// Looks for completions, and takes what there is then.
 ///
 /// # Safety
-/// `wc` is an array of `max` elements.
+/// `wc` is an array of `max` elements, of at least one.
 #[inline(never)]
 unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
     let looked = dev.look(&mut held);
+    if looked == Looked::NONE {
+        return 0;
+    }
     // SAFETY: the caller's promise.
     unsafe {
-        match looked {
-            Looked::NONE => 0,
-            Looked::SOME => {
-                drop(held);
-                take_plain_inlined(dev, max, wc)
-            }
-            looked => take_others(dev, held, looked, max, wc),
+        if let Some(first) = held.take_first() {
+            let mut next = wc;
+            hand_over_any(&first, &mut next);
+            return 1 + take_behind(dev, held, looked, max - 1, next);
         }
+        if looked == Looked::SOME {
+            drop(held);
+            return take_plain_inlined(dev, max, wc);
+        }
+        take_others(dev, held, looked, max, wc)
     }
+}
+
+/// Takes what is behind the completion that a look has found first.
+///
+/// # Safety
+/// As [`look`], but `max` may be zero.
+#[inline(always)]
+unsafe fn take_behind(
+    dev: &Cq,
+    held: Held<'_>,
+    looked: Looked,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
+    if looked == Looked::SOME && (max == 0 || dev.waiting() == Waiting::None) {
+        return 0;
+    }
+    // SAFETY: the caller's promise. That the queue has overrun the next poll says.
+    unsafe { take_others(dev, held, looked, max, wc) }.max(0)
 }
 
 /// Takes completions that wait, most of which are plain. Calls nothing where all are.

@@ -14,7 +14,7 @@ use crate::copy;
 pub(crate) struct MrReader {
     pub(crate) table: Arc<MrTable>,
     /// What had changed when it was last looked whether memory is where it was moved.
-    pub(crate) looked: Cell<Option<(u64, u64)>>,
+    pub(crate) looked: Cell<(u64, u64)>,
 }
 
 impl MrReader {
@@ -24,7 +24,8 @@ impl MrReader {
     pub unsafe fn new(table: Arc<MrTable>) -> Self {
         MrReader {
             table,
-            looked: Cell::new(None),
+            // No count gets there.
+            looked: Cell::new((u64::MAX, u64::MAX)),
         }
     }
 
