@@ -11,6 +11,7 @@
 
 mod addresses;
 mod ah;
+mod arrivals;
 mod at;
 mod av;
 mod borrowed_payload;

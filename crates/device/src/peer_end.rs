@@ -7,7 +7,6 @@ use crate::clock::{self, Now};
 use crate::endpoint::Shared;
 use crate::qp_entry::{Link, QpEntry};
 use crate::state::State;
-use crate::udp;
 
 /// Passes over what a process that has ended has written: more than a ring holds. It writes no
 /// more.
@@ -68,9 +67,10 @@ impl State {
         let now = clock::now();
         let State { qps, core, udp, .. } = self;
         qps.each(|entry| {
-            if let Link::Udp(link) = &mut entry.link {
+            let QpEntry { qp, link, .. } = entry;
+            if let Link::Udp(link) = link {
                 link.conn.shutdown(Reason::Closed);
-                udp::pump(entry, core, udp, now);
+                link.pump(qp, core, udp, now);
             }
         });
     }

@@ -10,14 +10,14 @@ use causeway_proto::Instant;
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Counter;
 
+use crate::arrivals;
 use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
 use crate::hot::Hot;
 use crate::qp_entry::{Link, QpEntry};
 use crate::qps::Numbered;
 use crate::state::State;
-use crate::udp::Port;
-use crate::{ring, ud, udp};
+use crate::udp::{GATHER_POSTS, Port};
 use short::Found;
 
 /// Rings polled on every progress; with more connected, those quiet the longest announce
@@ -234,7 +234,9 @@ impl State {
             return false;
         };
         let entry = &mut *guard;
-        let worked = ring::receive(entry, &mut self.core, now);
+        let worked = entry
+            .ring()
+            .is_some_and(|(qp, ring)| ring.receive(qp, &mut self.core, now));
         if worked
             && entry.hot
             && let Some(hot) = self.hot.iter_mut().find(|hot| hot.qpn == qpn)
@@ -310,7 +312,7 @@ impl State {
     fn poll_udp(&mut self, now: Instant, port: Port) -> bool {
         let mut touched = Vec::new();
         let State { udp, qps, core, .. } = self;
-        let any = udp::receive(udp, qps, core, (now, port), &mut touched);
+        let any = arrivals::receive(udp, qps, core, (now, port), &mut touched);
         for qpn in touched {
             self.touch(qpn);
         }
@@ -330,7 +332,7 @@ impl State {
     pub fn send_now(&mut self, qpn: u32, now: &Now) {
         if self
             .qp(qpn)
-            .is_some_and(|entry| udp::may_gather(&entry, udp::GATHER_POSTS))
+            .is_some_and(|entry| entry.may_gather(GATHER_POSTS))
         {
             // The next poll sends it, or the acknowledgment of what is under way.
             self.udp.has_gathered.store(true, Ordering::Relaxed);
@@ -377,20 +379,20 @@ impl State {
         let entry = &mut *guard;
         let left = match &mut entry.link {
             Link::None => false,
-            Link::Ring(_) => {
-                let left = ring::transmit(entry, core, now);
+            Link::Ring(ring) => {
+                let left = ring.transmit(&mut entry.qp, core, now);
                 broker_requests.extend(entry.broker_request());
                 left
             }
-            Link::Udp(_) => {
-                udp::pump(entry, core, udp, now.get());
-                if udp::awaits_reply(entry) && !std::mem::replace(&mut entry.awaiting, true) {
+            Link::Udp(link) => {
+                link.pump(&mut entry.qp, core, udp, now.get());
+                if link.conn.awaits_reply() && !std::mem::replace(&mut entry.awaiting, true) {
                     awaiting.push(qpn);
                 }
                 false
             }
-            Link::Datagrams(_) => {
-                ud::pump(entry, core, udp, ways, now.get());
+            Link::Datagrams(link) => {
+                link.pump(&mut entry.qp, core, udp, ways, now.get());
                 false
             }
             Link::Nowhere(when) => {
@@ -534,8 +536,8 @@ impl State {
         match &mut entry.link {
             Link::Udp(link) => {
                 link.conn.shutdown(causeway_proto::trp::Reason::Closed);
-                udp::pump(entry, core, udp, now);
-                udp.leave(entry);
+                link.pump(&mut entry.qp, core, udp, now);
+                udp.leave(qpn, link);
             }
             Link::Ring(link) => {
                 leave = link.close(&entry.qp);

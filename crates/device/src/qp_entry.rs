@@ -21,7 +21,7 @@ use crate::ring::{RingLink, TwoSided};
 use crate::silence::Silence;
 use crate::timers::Listed;
 use crate::ud::UdLink;
-use crate::udp::UdpLink;
+use crate::udp::{self, UdpLink};
 
 /// How long after a key was withdrawn while a peer was accessing memory by it that is looked at
 /// again; twice as long each time, up to the most.
@@ -224,6 +224,11 @@ impl QpEntry {
         };
         ring.set_grant(Grant::new(pd, access));
         true
+    }
+
+    /// Whether what was posted had better wait for more ([`udp::may_gather`]).
+    pub fn may_gather(&self, under_way: u64) -> bool {
+        matches!(self.link, Link::Udp(_)) && udp::may_gather(&self.qp, under_way)
     }
 
     /// Whether the thread that has just posted should wait until a segment is mapped.

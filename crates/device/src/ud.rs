@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use causeway_identity::{QPN_MULTICAST, Slot, UDP_PORT_BASE};
 use causeway_proto::grh::Route;
-use causeway_proto::qp::{Fate, Incoming, Outgoing};
+use causeway_proto::qp::{Fate, Incoming, Outgoing, Qp};
 use causeway_proto::types::MAX_DATAGRAM;
 use causeway_proto::{BytesMut, Instant};
 use causeway_shm::Counter;
@@ -14,9 +14,6 @@ use causeway_wire::datagram::{Datagram, HEADER_LEN, MAX_PAYLOAD};
 
 use crate::core::Core;
 use crate::destination::Destination;
-use crate::gid;
-use crate::qp_entry::{Link, QpEntry, QueuePairs};
-use crate::state::State;
 use crate::udp::{BATCH_BYTES, UdpWire};
 use crate::ways::WayReader;
 
@@ -81,6 +78,112 @@ impl UdLink {
     /// How many datagrams wait for receives.
     pub fn holds(&self) -> usize {
         self.held.len()
+    }
+
+    /// Sends what the queue pair has to send, as far as the socket has room.
+    pub fn pump(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        wire: &mut UdpWire,
+        ways: &WayReader,
+        now: Instant,
+    ) {
+        let rank = wire.ports.rank(qp.qpn());
+        let port = wire.ports.get(rank);
+        let most = port.map_or(1, |port| port.max_gso_segments().max(1));
+        let (mut end, mut count) = (0, 0);
+        let mut batch: Option<Batch> = None;
+        self.send_unsent(wire);
+        while self.unsent.is_empty() {
+            let mut room = BytesMut::from(&mut wire.buffer[end + HEADER_LEN..end + WHOLE]);
+            let Some(out) = qp.next_datagram(&mut room, core) else {
+                break;
+            };
+            let way = ways.get(out.ah);
+            let Some((way, header)) = way.and_then(|way| Some((way, header(qp.qpn(), &out, way)?)))
+            else {
+                // Its address handle is gone.
+                core.stats.add(Counter::Drops, 1);
+                continue;
+            };
+            wire.buffer[end..end + HEADER_LEN].copy_from_slice(&header);
+            let next = Batch::to(way, out.qpn, HEADER_LEN + out.len, rank);
+            let joins = count < most && end + 2 * WHOLE <= BATCH_BYTES;
+            if let Some(ready) = batch.take_if(|batch| !joins || !batch.takes(&next)) {
+                self.send(ready, wire, end, core);
+                wire.buffer.copy_within(end..end + next.segment, 0);
+                (end, count) = (0, 0);
+            }
+            batch.get_or_insert(next);
+            end += next.segment;
+            count += 1;
+        }
+        if let Some(ready) = batch {
+            self.send(ready, wire, end, core);
+        }
+        if !self.unsent.is_empty() {
+            self.retry_at = Some(now + RETRY_AFTER);
+        }
+    }
+
+    /// Gives a datagram to the queue pair, or holds it until there is a receive for it, if the
+    /// program could not have posted one. Returns how many more are held.
+    pub fn deliver(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        arrival: &Arrival<'_>,
+        look: u64,
+    ) -> usize {
+        let waits = self.holds() > 0;
+        let fate = if waits {
+            Fate::NoReceive
+        } else {
+            offer(qp, core, arrival)
+        };
+        match fate {
+            Fate::Taken => {
+                self.look = look;
+                return 0;
+            }
+            Fate::NoReceive
+                if (waits || self.look == look)
+                    && self.held_bytes + arrival.bytes.len() <= HELD_MOST =>
+            {
+                self.held_bytes += arrival.bytes.len();
+                self.held.push_back(Held {
+                    from: arrival.from,
+                    to: arrival.to,
+                    bytes: arrival.bytes.into(),
+                });
+                return 1;
+            }
+            Fate::NoReceive | Fate::Dropped => core.stats.add(Counter::Drops, 1),
+        }
+        0
+    }
+
+    /// Gives datagrams that are held to receives posted meanwhile. Returns how many fewer are held.
+    pub fn deliver_held(&mut self, qp: &mut Qp, core: &mut Core) -> usize {
+        let mut gone = 0;
+        while let Some(held) = self.held.pop_front() {
+            let arrival = Arrival {
+                from: held.from,
+                to: held.to,
+                bytes: &held.bytes,
+            };
+            let fate = offer(qp, core, &arrival);
+            if fate == Fate::NoReceive {
+                self.held.push_front(held);
+                break;
+            }
+            self.held_bytes -= held.bytes.len();
+            gone += 1;
+            core.stats
+                .add(Counter::Drops, u64::from(fate == Fate::Dropped));
+        }
+        gone
     }
 
     /// Sends what there was no room for, as far as there is now.
@@ -159,56 +262,8 @@ fn header(qpn: u32, out: &Outgoing, way: &Destination) -> Option<[u8; HEADER_LEN
     datagram.emit()
 }
 
-/// Sends what the queue pair has to send, as far as the socket has room.
-pub(crate) fn pump(
-    entry: &mut QpEntry,
-    core: &mut Core,
-    wire: &mut UdpWire,
-    ways: &WayReader,
-    now: Instant,
-) {
-    let QpEntry { qp, link, .. } = entry;
-    let Link::Datagrams(ud) = link else { return };
-    let rank = wire.ports.rank(qp.qpn());
-    let port = wire.ports.get(rank);
-    let most = port.map_or(1, |port| port.max_gso_segments().max(1));
-    let (mut end, mut count) = (0, 0);
-    let mut batch: Option<Batch> = None;
-    ud.send_unsent(wire);
-    while ud.unsent.is_empty() {
-        let mut room = BytesMut::from(&mut wire.buffer[end + HEADER_LEN..end + WHOLE]);
-        let Some(out) = qp.next_datagram(&mut room, core) else {
-            break;
-        };
-        let way = ways.get(out.ah);
-        let Some((way, header)) = way.and_then(|way| Some((way, header(qp.qpn(), &out, way)?)))
-        else {
-            // Its address handle is gone.
-            core.stats.add(Counter::Drops, 1);
-            continue;
-        };
-        wire.buffer[end..end + HEADER_LEN].copy_from_slice(&header);
-        let next = Batch::to(way, out.qpn, HEADER_LEN + out.len, rank);
-        let joins = count < most && end + 2 * WHOLE <= BATCH_BYTES;
-        if let Some(ready) = batch.take_if(|batch| !joins || !batch.takes(&next)) {
-            ud.send(ready, wire, end, core);
-            wire.buffer.copy_within(end..end + next.segment, 0);
-            (end, count) = (0, 0);
-        }
-        batch.get_or_insert(next);
-        end += next.segment;
-        count += 1;
-    }
-    if let Some(ready) = batch {
-        ud.send(ready, wire, end, core);
-    }
-    if !ud.unsent.is_empty() {
-        ud.retry_at = Some(now + RETRY_AFTER);
-    }
-}
-
 /// Offers a datagram to a queue pair.
-fn offer(entry: &mut QpEntry, core: &mut Core, arrival: &Arrival<'_>) -> Fate {
+fn offer(qp: &mut Qp, core: &mut Core, arrival: &Arrival<'_>) -> Fate {
     let (Some(to), Ok((header, payload))) = (arrival.to, Datagram::parse(arrival.bytes)) else {
         return Fate::Dropped;
     };
@@ -228,126 +283,5 @@ fn offer(entry: &mut QpEntry, core: &mut Core, arrival: &Arrival<'_>) -> Fate {
         grh: &route.header(),
         payload,
     };
-    entry.qp.take_datagram(&incoming, core)
-}
-
-/// Gives a datagram to a queue pair, or holds it until there is a receive for it, if the program
-/// could not have posted one. Returns how many more are held.
-fn deliver(entry: &mut QpEntry, core: &mut Core, arrival: &Arrival<'_>, look: u64) -> usize {
-    let waits = matches!(&entry.link, Link::Datagrams(ud) if ud.holds() > 0);
-    let fate = if waits {
-        Fate::NoReceive
-    } else {
-        offer(entry, core, arrival)
-    };
-    let Link::Datagrams(ud) = &mut entry.link else {
-        return 0;
-    };
-    match fate {
-        Fate::Taken => {
-            ud.look = look;
-            return 0;
-        }
-        Fate::NoReceive
-            if (waits || ud.look == look) && ud.held_bytes + arrival.bytes.len() <= HELD_MOST =>
-        {
-            ud.held_bytes += arrival.bytes.len();
-            ud.held.push_back(Held {
-                from: arrival.from,
-                to: arrival.to,
-                bytes: arrival.bytes.into(),
-            });
-            return 1;
-        }
-        Fate::NoReceive | Fate::Dropped => core.stats.add(Counter::Drops, 1),
-    }
-    0
-}
-
-/// Takes a datagram that came at the endpoint's port. Returns how many more are held.
-pub(crate) fn receive(
-    qps: &mut QueuePairs,
-    core: &mut Core,
-    arrival: &Arrival<'_>,
-    look: u64,
-) -> usize {
-    core.stats.add(Counter::UdpRxDatagrams, 1);
-    core.stats
-        .add(Counter::UdpRxBytes, arrival.bytes.len() as u64);
-    let header = Datagram::parse(arrival.bytes).ok().map(|(h, _)| h);
-    // A queue pair sends from its endpoint's port.
-    let header = header.filter(|h| is_port_of(arrival.from.port(), h.src_qpn));
-    let entry = header.and_then(|h| {
-        let entry = qps.find(h.dst_qpn)?;
-        matches!(entry.link, Link::Datagrams(_)).then_some(entry)
-    });
-    match entry {
-        Some(mut entry) => deliver(&mut entry, core, arrival, look),
-        None => {
-            core.stats.add(Counter::Drops, 1);
-            0
-        }
-    }
-}
-
-/// Whether a queue pair so numbered sends from `port`.
-fn is_port_of(port: u16, qpn: u32) -> bool {
-    Slot::of_qpn(qpn).map(Slot::port) == Some(port)
-}
-
-impl State {
-    /// Takes a datagram that came for a multicast group.
-    pub fn receive_multicast(&mut self, group: IpAddr, members: &[u32], arrival: &Arrival<'_>) {
-        let Ok((header, _)) = Datagram::parse(arrival.bytes) else {
-            return;
-        };
-        let from = arrival.from;
-        if header.dst_qpn != QPN_MULTICAST || !is_port_of(from.port(), header.src_qpn) {
-            self.core.stats.add(Counter::Drops, 1);
-            return;
-        }
-        let look = self.udp.looks;
-        let State { qps, core, udp, .. } = self;
-        for &qpn in members {
-            // A sender to a group does not hear itself.
-            if qpn == header.src_qpn && gid::is_local(from.ip()) {
-                continue;
-            }
-            if let Some(mut entry) = qps.find(qpn) {
-                let arrival = Arrival {
-                    to: Some(group),
-                    ..*arrival
-                };
-                udp.held += deliver(&mut entry, core, &arrival, look);
-            }
-        }
-    }
-
-    /// Gives datagrams that are held to receives posted meanwhile.
-    pub fn deliver_held(&mut self) {
-        let State { qps, core, udp, .. } = self;
-        qps.each(|entry| {
-            while let Link::Datagrams(ud) = &mut entry.link
-                && let Some(held) = ud.held.pop_front()
-            {
-                let arrival = Arrival {
-                    from: held.from,
-                    to: held.to,
-                    bytes: &held.bytes,
-                };
-                let fate = offer(entry, core, &arrival);
-                let Link::Datagrams(ud) = &mut entry.link else {
-                    break;
-                };
-                if fate == Fate::NoReceive {
-                    ud.held.push_front(held);
-                    break;
-                }
-                ud.held_bytes -= held.bytes.len();
-                udp.held -= 1;
-                core.stats
-                    .add(Counter::Drops, u64::from(fate == Fate::Dropped));
-            }
-        });
-    }
+    qp.take_datagram(&incoming, core)
 }

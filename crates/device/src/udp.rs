@@ -1,37 +1,28 @@
 //! The UDP wire: TRP connections over the endpoint's ports.
 
 mod express;
-mod reports;
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_identity::qpn_index;
-use causeway_netio::{Connected, Outside, Received, UdpPort};
+use causeway_netio::{Connected, Outside, Received, Report, UdpPort, Unreachable};
 use causeway_proto::Instant;
 use causeway_proto::qp::Qp;
-use causeway_proto::trp::{Connection, DEFAULT_WINDOW, DropReason, Stats, reset_for};
+use causeway_proto::trp::{Connection, DEFAULT_WINDOW, DropReason, Proof, Stats, Undelivered};
 use causeway_proto::types::QpState;
 use causeway_shm::{Counter, FinalAck};
-use causeway_wire::datagram::is_datagram;
-use causeway_wire::trp::{Reason, destination};
 
 use crate::clock::earlier;
 use crate::core::Core;
 use crate::other_version;
 use crate::ports::{Ports, Take};
-use crate::qp_entry::{Link, QpEntry, QueuePairs};
-use crate::ud;
-
-pub(crate) use express::post_express;
 
 /// Most bytes handed to the kernel in one call.
 pub(crate) const BATCH_BYTES: usize = 64_000;
 /// How soon a send that found the socket's buffer full is tried again.
 const RETRY_AFTER: std::time::Duration = std::time::Duration::from_micros(500);
-/// Batches received in one progress, so that sending gets its turn.
-const RECEIVE_ROUNDS: usize = 8;
 /// Looks at the sockets of single peers for one at the port's own, where nothing but strangers'
 /// requests is expected there.
 const MAIN_EVERY: u64 = 16;
@@ -48,8 +39,6 @@ const GATHER_MESSAGES: u64 = 64;
 const GATHER_BYTES: u64 = 56 << 10;
 /// Least window, segments: less would keep small ones back for the sake of large ones.
 const MIN_WINDOW: u16 = 64;
-/// Room for a reset.
-const RESET_BYTES: usize = 128;
 
 /// The endpoint's ports and what is needed to send through them.
 pub(crate) struct UdpWire {
@@ -188,14 +177,11 @@ impl UdpWire {
     }
 
     /// It does no longer.
-    pub fn leave(&mut self, entry: &mut QpEntry) {
-        let Link::Udp(link) = &mut entry.link else {
-            return;
-        };
+    pub fn leave(&mut self, qpn: u32, link: &mut UdpLink) {
         self.links -= 1;
         self.beyond -= u32::from(!self.ports.is_first(link.rank));
         if let Some(words) = self.ports.words(link.rank) {
-            words.say(qpn_index(entry.qp.qpn()), None);
+            words.say(qpn_index(qpn), None);
         }
         if let Some(src) = link.src.filter(|_| link.socket.take().is_some()) {
             self.connected_links -= 1;
@@ -212,7 +198,7 @@ impl UdpWire {
     }
 
     /// What a connection has received is acknowledged, should this process end now.
-    fn note_words(&mut self, qpn: u32, link: &UdpLink) {
+    pub fn note_words(&mut self, qpn: u32, link: &UdpLink) {
         let index = qpn_index(qpn);
         let Some(table) = self.ports.words(link.rank) else {
             return;
@@ -240,22 +226,8 @@ impl UdpWire {
         table.say(index, words);
     }
 
-    /// As [`UdpWire::note_words`], of all that something came for.
-    fn note_touched(&mut self, qps: &mut QueuePairs, touched: &[u32]) {
-        let mut last = None;
-        for qpn in touched {
-            // A batch is of one connection most often.
-            if last.replace(qpn) != Some(qpn)
-                && let Some(mut entry) = qps.find(*qpn)
-                && let Link::Udp(link) = &mut entry.link
-            {
-                self.note_words(*qpn, link);
-            }
-        }
-    }
-
     /// Receives once from each of the sockets that is to be looked at.
-    fn look(&mut self, place: Port, f: &mut impl Take) -> Received {
+    pub fn look(&mut self, place: Port, f: &mut impl Take) -> Received {
         let everywhere = place == Port::Everywhere;
         let mut received = Received::default();
         let lonely = self.links + self.datagrams - self.beyond == self.connected_links;
@@ -280,6 +252,20 @@ impl UdpWire {
             }
         }
         received
+    }
+
+    /// The ports have been looked at, and had something or not. Returns whether their errors are to
+    /// be looked at as well.
+    pub fn end_look(&mut self, any: bool) -> bool {
+        self.arrived = any;
+        self.quiet = if any { 0 } else { self.quiet + 1 };
+        let known = self.errors.load(Ordering::Relaxed);
+        let due = known || self.quiet == ERRORS_EVERY;
+        if due {
+            self.quiet = 0;
+            self.errors.store(false, Ordering::Relaxed);
+        }
+        due
     }
 }
 
@@ -324,6 +310,55 @@ impl UdpLink {
 
     pub fn deadline(&self) -> Option<Instant> {
         earlier(self.retry_at, self.conn.poll_timeout())
+    }
+
+    /// Takes a datagram of its peer's.
+    pub fn on_datagram(&mut self, qp: &mut Qp, core: &mut Core, datagram: &[u8], now: Instant) {
+        let taken = self.conn.on_datagram(now, datagram, &mut qp.bind(core));
+        self.heed_version(qp.qpn(), taken);
+    }
+
+    /// Takes a report of a datagram that did not arrive, if it went to its peer. Returns whether it
+    /// did.
+    pub fn undelivered(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        report: &Report,
+        now: Instant,
+    ) -> bool {
+        if (report.to.ip(), report.to.port()) != (self.dst.ip(), self.dst.port()) {
+            return false;
+        }
+        let (what, proof) = judged(report);
+        self.conn.undelivered(now, what, proof, &mut qp.bind(core));
+        true
+    }
+
+    /// Sends what the connection has to send now.
+    pub fn pump(&mut self, qp: &mut Qp, core: &mut Core, wire: &mut UdpWire, now: Instant) {
+        let gather = wire.gathers && may_gather(qp, GATHER_POLLS);
+        self.conn.hold_new_requests(gather);
+        if gather && !std::mem::replace(&mut self.gathered, true) {
+            wire.gathered.push(qp.qpn());
+            wire.has_gathered.store(true, Ordering::Relaxed);
+        }
+        if !self.send_unsent(&wire.ports) {
+            self.retry_at = Some(now + RETRY_AFTER);
+            return;
+        }
+        let state = qp.state();
+        self.conn.set_expecting(
+            now,
+            matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer(),
+        );
+        // A checksum covers the payload: it is to be in the datagram.
+        if !self.conn.is_checksummed() && !self.copies {
+            core.outsides.begin(&mut wire.buffer);
+        }
+        transmit(qp, self, core, wire, now);
+        core.outsides.end();
+        self.report(core);
     }
 
     /// Sends a batch, of which the parts `outside` are elsewhere.
@@ -421,44 +456,8 @@ impl UdpLink {
 /// Whether what was posted had better wait for more, to share datagrams and system calls with:
 /// while `under_way` work requests or more are unacknowledged, since their acknowledgments bring
 /// another occasion.
-pub(crate) fn may_gather(entry: &QpEntry, under_way: u64) -> bool {
-    matches!(entry.link, Link::Udp(_))
-        && entry
-            .qp
-            .may_gather(under_way, GATHER_MESSAGES, GATHER_BYTES)
-}
-
-/// Whether an acknowledgment waits for data to travel with.
-pub(crate) fn awaits_reply(entry: &QpEntry) -> bool {
-    matches!(&entry.link, Link::Udp(udp) if udp.conn.awaits_reply())
-}
-
-/// Sends what the queue pair's connection has to send now.
-pub(crate) fn pump(entry: &mut QpEntry, core: &mut Core, wire: &mut UdpWire, now: Instant) {
-    let gather = wire.gathers && may_gather(entry, GATHER_POLLS);
-    let QpEntry { qp, link, .. } = entry;
-    let Link::Udp(udp) = link else { return };
-    udp.conn.hold_new_requests(gather);
-    if gather && !std::mem::replace(&mut udp.gathered, true) {
-        wire.gathered.push(qp.qpn());
-        wire.has_gathered.store(true, Ordering::Relaxed);
-    }
-    if !udp.send_unsent(&wire.ports) {
-        udp.retry_at = Some(now + RETRY_AFTER);
-        return;
-    }
-    let state = qp.state();
-    udp.conn.set_expecting(
-        now,
-        matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer(),
-    );
-    // A checksum covers the payload: it is to be in the datagram.
-    if !udp.conn.is_checksummed() && !udp.copies {
-        core.outsides.begin(&mut wire.buffer);
-    }
-    transmit(qp, udp, core, wire, now);
-    core.outsides.end();
-    udp.report(core);
+pub(crate) fn may_gather(qp: &Qp, under_way: u64) -> bool {
+    qp.may_gather(under_way, GATHER_MESSAGES, GATHER_BYTES)
 }
 
 /// Sends all the datagrams that a connection yields, in batches.
@@ -518,75 +517,17 @@ fn transmit(qp: &mut Qp, udp: &mut UdpLink, core: &mut Core, wire: &mut UdpWire,
     }
 }
 
-/// Takes what has arrived at the port. Returns whether anything had; the queue pairs concerned are
-/// added to `touched`.
-pub(crate) fn receive(
-    wire: &mut UdpWire,
-    qps: &mut QueuePairs,
-    core: &mut Core,
-    (now, place): (Instant, Port),
-    touched: &mut Vec<u32>,
-) -> bool {
-    let mut any = false;
-    (wire.stream, wire.looks) = (false, wire.looks + 1);
-    for _ in 0..RECEIVE_ROUNDS {
-        let (mut strangers, noted) = (Vec::new(), touched.len());
-        core.hold_receives();
-        let (looks, mut held) = (wire.looks, 0);
-        let received = wire.look(place, &mut |rank: usize, src, dst, datagram: &[u8]| {
-            if is_datagram(datagram) {
-                let arrival = ud::Arrival {
-                    from: src,
-                    to: dst,
-                    bytes: datagram,
-                };
-                held += ud::receive(qps, core, &arrival, looks);
-                return;
-            }
-            let Some(qpn) = destination(datagram) else {
-                return;
-            };
-            if let Some(mut entry) = qps.find(qpn)
-                && let QpEntry { qp, link, .. } = &mut *entry
-                && let Link::Udp(udp) = link
-            {
-                let taken = udp.conn.on_datagram(now, datagram, &mut qp.bind(core));
-                udp.heed_version(qpn, taken);
-                touched.push(qpn);
-                return;
-            }
-            let mut reset = [0; RESET_BYTES];
-            // Destroyed in this process, or never heard of: an earlier process's.
-            let reason = if qps.was_issued(qpn) {
-                Reason::Closed
-            } else {
-                Reason::Unknown
-            };
-            if let Some(len) = reset_for(datagram, reason, &mut reset) {
-                strangers.push((rank, src, dst, reset, len));
-            }
-        });
-        wire.held += held;
-        wire.note_touched(qps, &touched[noted..]);
-        core.release_receives();
-        for (rank, src, dst, reset, len) in strangers {
-            if let Some(port) = wire.ports.get(rank) {
-                let _ = port.send(src, dst, &reset[..len], None, false);
-            }
-        }
-        any |= received.datagrams > 0;
-        wire.stream |= received.more;
-        if !received.more {
-            break;
-        }
-    }
-    wire.arrived = any;
-    wire.quiet = if any { 0 } else { wire.quiet + 1 };
-    let known = wire.errors.load(Ordering::Relaxed);
-    if known || wire.quiet == ERRORS_EVERY {
-        wire.quiet = 0;
-        wire.errors.store(false, Ordering::Relaxed);
-        reports::undelivered(wire, qps, core, now, touched);
-    }
-    any
+/// A report as a connection takes it.
+fn judged(report: &Report) -> (Undelivered, Proof<'_>) {
+    let what = match report.why {
+        Unreachable::Port => Undelivered::Port,
+        Unreachable::Host => Undelivered::Route,
+        Unreachable::TooBig { max_payload } => Undelivered::TooBig { max_payload },
+    };
+    let proof = if report.local {
+        Proof::Local
+    } else {
+        Proof::Quote(report.quote())
+    };
+    (what, proof)
 }

@@ -7,9 +7,10 @@ use causeway_proto::types::Service;
 
 use super::Qp;
 use crate::clock::Now;
+use crate::qp_entry::{Link, QpEntry};
 use crate::ring::Request;
 use crate::state::State;
-use crate::udp::{GATHER_POSTS, post_express};
+use crate::udp::GATHER_POSTS;
 
 impl Qp {
     /// Whether it is worth while to try [`Qp::post_express`].
@@ -39,7 +40,12 @@ impl Qp {
         if entry.qp.is_send_full() {
             entry.take_released();
         }
-        if !post_express(entry, (core, udp), (wr, to), now.get()) {
+        let QpEntry { qp, link, .. } = entry;
+        let posted = match link {
+            Link::Udp(link) => link.post_express(qp, (core, udp), (wr, to), now.get()),
+            _ => false,
+        };
+        if !posted {
             self.by_udp.store(false, Ordering::Relaxed);
             return false;
         }

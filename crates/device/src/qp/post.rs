@@ -12,7 +12,7 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::poster::Poster;
 use crate::qp_entry::{Link, QpEntry};
-use crate::ring::{self, Atomic, OneSided, Request, RingLink};
+use crate::ring::{Atomic, OneSided, Request, RingLink};
 use crate::state::State;
 
 impl Qp {
@@ -219,7 +219,7 @@ impl Qp {
             shared.await_segment(&mut guard, self.qpn);
             false
         } else {
-            let sent = idle && (!unsent || ring::transmit_short(entry, &mut state.core));
+            let sent = idle && (!unsent || entry.transmit_short(&mut state.core));
             drop(held);
             sent
         };
@@ -336,6 +336,13 @@ impl QpEntry {
             ring.tell_one(&poster.counts);
         }
         posted
+    }
+
+    /// See [`RingLink::transmit_short`].
+    #[inline]
+    fn transmit_short(&mut self, core: &mut Core) -> bool {
+        self.ring()
+            .is_some_and(|(qp, ring)| ring.transmit_short(qp, core))
     }
 
     /// See [`Qp::post_recv_range`].

@@ -11,7 +11,6 @@ mod transmit;
 
 pub(crate) use short::TwoSided;
 pub use short::{Atomic, OneSided, Request};
-pub(crate) use transmit::{transmit, transmit_short};
 
 use std::sync::Arc;
 
@@ -29,7 +28,6 @@ use crate::core::Core;
 use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
 use crate::peers::{PeerEnd, refused};
-use crate::qp_entry::QpEntry;
 use local::Local;
 use memory::Memory;
 
@@ -74,15 +72,6 @@ pub(crate) struct RingLink {
     trusted: bool,
 }
 
-/// Takes what the peer has written. Returns whether it was anything.
-pub(crate) fn receive(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
-    let Some((qp, ring)) = entry.ring() else {
-        return false;
-    };
-    let RingLink { link, memory, .. } = ring;
-    link.receive(memory, &mut qp.bind(core), &|| now.get())
-}
-
 impl RingLink {
     /// Takes the side of the ring that the broker assigned.
     pub fn open(with: Introduced) -> Result<Self, Errno> {
@@ -106,6 +95,12 @@ impl RingLink {
             evicted: false,
             trusted: with.trusted,
         })
+    }
+
+    /// Takes what the peer has written. Returns whether it was anything.
+    pub fn receive(&mut self, qp: &mut Qp, core: &mut Core, now: &Now) -> bool {
+        let RingLink { link, memory, .. } = self;
+        link.receive(memory, &mut qp.bind(core), &|| now.get())
     }
 
     /// Begins to send requests, numbered from `sq_psn`.
@@ -180,7 +175,7 @@ impl RingLink {
         self.memory.is_ready()
     }
 
-    /// Whether [`transmit`] would do anything.
+    /// Whether [`RingLink::transmit`] would do anything.
     pub fn has_work(&self, qp: &Qp) -> bool {
         self.link.has_work() || qp.has_segment() || qp.state() == QpState::Err
     }

@@ -11,7 +11,7 @@ use crate::core::Core;
 
 impl RingLink {
     /// Takes messages that have come, as [`Link::take_plain`] does. Returns false, with nothing
-    /// taken, where [`super::receive`] must look. `waited`: what is there came just now.
+    /// taken, where [`RingLink::receive`] must look. `waited`: what is there came just now.
     ///
     /// [`Link::take_plain`]: causeway_proto::ring::Link::take_plain
     #[inline(always)]
@@ -35,7 +35,7 @@ impl RingLink {
     }
 
     /// Takes an acknowledgment that came without a record. Returns false, with nothing taken, where
-    /// there is none, or [`super::receive`] must look.
+    /// there is none, or [`RingLink::receive`] must look.
     #[inline(always)]
     pub fn take_acks(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
         let RingLink { link, memory, .. } = self;

@@ -19,42 +19,10 @@ use crate::core::Core;
 use crate::direct::{Direct, Reaching};
 use crate::mr::MrReader;
 use crate::poster::{Count, PostCounts};
-use crate::qp_entry::QpEntry;
 use crate::silence::patience;
 
 const _: () = assert!(SHORT_BODY == causeway_proto::ring::SHORT_BODY);
 const _: () = assert!(SHORT_BODY == PLAIN_INLINE);
-
-/// Writes the only thing a queue pair has to send, where it is a short message and nothing is out
-/// of the ordinary: the shortest way from a work request to the peer. Returns false where
-/// [`transmit`] must look.
-pub(crate) fn transmit_short(entry: &mut QpEntry, core: &mut Core) -> bool {
-    let Some((qp, link)) = entry.ring() else {
-        return false;
-    };
-    link.link.is_plain() && qp.is_last_whole(SHORT as u32) && link.write_short(&mut qp.bind(core))
-}
-
-/// Writes what the queue pair has to send. Returns whether something is left that waits for room.
-pub(crate) fn transmit(entry: &mut QpEntry, core: &mut Core, now: &Now) -> bool {
-    let Some((qp, link)) = entry.ring() else {
-        return false;
-    };
-    let RingLink {
-        link,
-        memory,
-        direct,
-        ..
-    } = link;
-    let now = || now.get();
-    let mut bound = qp.bind(core);
-    let left = link.transmit(memory, &mut bound, &now, |link, memory, bound| {
-        run_direct(link, memory, direct, bound);
-    });
-    let waits = qp.expects_answer() && qp.state() != QpState::Err;
-    link.check_silence(waits, || budget(qp), now);
-    left
-}
 
 /// How long the peer of a queue pair is waited for that has not come yet.
 fn budget(qp: &Qp) -> Option<Duration> {
@@ -78,6 +46,34 @@ fn run_direct(link: &mut Link, memory: &mut Memory, direct: &mut Direct, qp: &mu
 }
 
 impl RingLink {
+    /// Writes the only thing a queue pair has to send, where it is a short message and nothing is
+    /// out of the ordinary: the shortest way from a work request to the peer. Returns false where
+    /// [`RingLink::transmit`] must look.
+    pub fn transmit_short(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
+        self.link.is_plain()
+            && qp.is_last_whole(SHORT as u32)
+            && self.write_short(&mut qp.bind(core))
+    }
+
+    /// Writes what the queue pair has to send. Returns whether something is left that waits for
+    /// room.
+    pub fn transmit(&mut self, qp: &mut Qp, core: &mut Core, now: &Now) -> bool {
+        let RingLink {
+            link,
+            memory,
+            direct,
+            ..
+        } = self;
+        let now = || now.get();
+        let mut bound = qp.bind(core);
+        let left = link.transmit(memory, &mut bound, &now, |link, memory, bound| {
+            run_direct(link, memory, direct, bound);
+        });
+        let waits = qp.expects_answer() && qp.state() != QpState::Err;
+        link.check_silence(waits, || budget(qp), now);
+        left
+    }
+
     fn write_short(&mut self, qp: &mut Bound<'_, Core>) -> bool {
         let seq = self.link.next_request();
         let Ok(Some(slot)) = self.memory.ring.tx.reserve_short() else {

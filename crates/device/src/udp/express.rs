@@ -4,50 +4,14 @@ use std::io::ErrorKind;
 use std::slice;
 
 use causeway_netio::UdpPort;
-use causeway_proto::qp::{Content, Express, Target};
+use causeway_proto::qp::{Content, Express, Qp, Target};
 use causeway_proto::types::{SendFlags, Sge};
 use causeway_proto::{Instant, express};
 
 use super::{Batch, GATHER_POSTS, RETRY_AFTER, Shape, UdpLink, UdpWire};
 use crate::borrowed_payload::OUTSIDE_MIN;
 use crate::core::Core;
-use crate::qp_entry::{Link, QpEntry};
 use crate::ring::Request;
-
-/// Posts a request, a WRITE if there is a target, and sends it at once. Returns false, with nothing
-/// done, where it is to go the way of all others: some are to be gathered, or the kernel is to take
-/// the payload from where it is.
-#[inline]
-pub(crate) fn post_express(
-    entry: &mut QpEntry,
-    (core, wire): (&mut Core, &mut UdpWire),
-    (wr, to): (&impl Request, Option<Target>),
-    now: Instant,
-) -> bool {
-    let QpEntry { qp, link, .. } = entry;
-    let Link::Udp(udp) = link else { return false };
-    let long = wr.length() as usize >= OUTSIDE_MIN && !udp.conn.is_checksummed();
-    if long || udp.unsent.is_some() || qp.sends() >= GATHER_POSTS {
-        return false;
-    }
-    let request = Express {
-        wr_id: wr.wr_id(),
-        flags: wr.flags(),
-        content: content(wr),
-        to,
-    };
-    let room = udp.conn.max_datagram();
-    let out = &mut wire.buffer[..room];
-    let Some(sent) = express::post((&mut udp.conn, qp, core), now, &request, out) else {
-        return false;
-    };
-    let bytes = &wire.buffer[..sent.len];
-    let Some(port) = wire.ports.get(udp.rank) else {
-        return true;
-    };
-    udp.send_alone(port, bytes, sent.may_fragment, now);
-    true
-}
 
 /// Where the bytes of a request are.
 #[inline]
@@ -70,6 +34,40 @@ fn content(wr: &impl Request) -> Content<'_> {
 }
 
 impl UdpLink {
+    /// Posts a request, a WRITE if there is a target, and sends it at once. Returns false, with
+    /// nothing done, where it is to go the way of all others: some are to be gathered, or the
+    /// kernel is to take the payload from where it is.
+    #[inline]
+    pub fn post_express(
+        &mut self,
+        qp: &mut Qp,
+        (core, wire): (&mut Core, &mut UdpWire),
+        (wr, to): (&impl Request, Option<Target>),
+        now: Instant,
+    ) -> bool {
+        let long = wr.length() as usize >= OUTSIDE_MIN && !self.conn.is_checksummed();
+        if long || self.unsent.is_some() || qp.sends() >= GATHER_POSTS {
+            return false;
+        }
+        let request = Express {
+            wr_id: wr.wr_id(),
+            flags: wr.flags(),
+            content: content(wr),
+            to,
+        };
+        let room = self.conn.max_datagram();
+        let out = &mut wire.buffer[..room];
+        let Some(sent) = express::post((&mut self.conn, qp, core), now, &request, out) else {
+            return false;
+        };
+        let bytes = &wire.buffer[..sent.len];
+        let Some(port) = wire.ports.get(self.rank) else {
+            return true;
+        };
+        self.send_alone(port, bytes, sent.may_fragment, now);
+        true
+    }
+
     /// Sends a datagram, or keeps it where the socket has no room.
     #[inline]
     fn send_alone(&mut self, port: &UdpPort, bytes: &[u8], may_fragment: bool, now: Instant) {

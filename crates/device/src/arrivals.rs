@@ -1,0 +1,200 @@
+//! What arrives at the UDP ports: each datagram and each report is given to the queue pair that it
+//! is for.
+
+use std::net::IpAddr;
+
+use causeway_identity::{QPN_MULTICAST, Slot};
+use causeway_proto::Instant;
+use causeway_proto::trp::reset_for;
+use causeway_shm::Counter;
+use causeway_wire::datagram::{Datagram, is_datagram};
+use causeway_wire::trp::{Reason, destination};
+
+use crate::core::Core;
+use crate::gid;
+use crate::qp_entry::{Link, QpEntry, QueuePairs};
+use crate::state::State;
+use crate::ud::Arrival;
+use crate::udp::{Port, UdpWire};
+
+/// Batches received in one progress, so that sending gets its turn.
+const RECEIVE_ROUNDS: usize = 8;
+/// Room for a reset.
+const RESET_BYTES: usize = 128;
+
+/// Takes what has arrived at the port. Returns whether anything had; the queue pairs concerned are
+/// added to `touched`.
+pub(crate) fn receive(
+    wire: &mut UdpWire,
+    qps: &mut QueuePairs,
+    core: &mut Core,
+    (now, place): (Instant, Port),
+    touched: &mut Vec<u32>,
+) -> bool {
+    let mut any = false;
+    (wire.stream, wire.looks) = (false, wire.looks + 1);
+    for _ in 0..RECEIVE_ROUNDS {
+        let (mut strangers, noted) = (Vec::new(), touched.len());
+        core.hold_receives();
+        let (looks, mut held) = (wire.looks, 0);
+        let received = wire.look(place, &mut |rank: usize, src, dst, datagram: &[u8]| {
+            if is_datagram(datagram) {
+                let arrival = Arrival {
+                    from: src,
+                    to: dst,
+                    bytes: datagram,
+                };
+                held += receive_datagram(qps, core, &arrival, looks);
+                return;
+            }
+            let Some(qpn) = destination(datagram) else {
+                return;
+            };
+            if let Some(mut entry) = qps.find(qpn)
+                && let QpEntry { qp, link, .. } = &mut *entry
+                && let Link::Udp(udp) = link
+            {
+                udp.on_datagram(qp, core, datagram, now);
+                touched.push(qpn);
+                return;
+            }
+            let mut reset = [0; RESET_BYTES];
+            // Destroyed in this process, or never heard of: an earlier process's.
+            let reason = if qps.was_issued(qpn) {
+                Reason::Closed
+            } else {
+                Reason::Unknown
+            };
+            if let Some(len) = reset_for(datagram, reason, &mut reset) {
+                strangers.push((rank, src, dst, reset, len));
+            }
+        });
+        wire.held += held;
+        note_touched(wire, qps, &touched[noted..]);
+        core.release_receives();
+        for (rank, src, dst, reset, len) in strangers {
+            if let Some(port) = wire.ports.get(rank) {
+                let _ = port.send(src, dst, &reset[..len], None, false);
+            }
+        }
+        any |= received.datagrams > 0;
+        wire.stream |= received.more;
+        if !received.more {
+            break;
+        }
+    }
+    if wire.end_look(any) {
+        take_reports(wire, qps, core, now, touched);
+    }
+    any
+}
+
+/// What these queue pairs' connections have received is acknowledged, should this process end now.
+fn note_touched(wire: &mut UdpWire, qps: &mut QueuePairs, touched: &[u32]) {
+    let mut last = None;
+    for qpn in touched {
+        // A batch is of one connection most often.
+        if last.replace(qpn) != Some(qpn)
+            && let Some(mut entry) = qps.find(*qpn)
+            && let Link::Udp(link) = &mut entry.link
+        {
+            wire.note_words(*qpn, link);
+        }
+    }
+}
+
+/// Passes what ICMP and this host report of datagrams that did not arrive to the connections to
+/// where those went. Which of them a report is about is theirs to know.
+fn take_reports(
+    wire: &mut UdpWire,
+    qps: &mut QueuePairs,
+    core: &mut Core,
+    now: Instant,
+    touched: &mut Vec<u32>,
+) {
+    let mut reports = Vec::new();
+    wire.ports.take_errors(|report| reports.push(*report));
+    if reports.is_empty() {
+        return;
+    }
+    qps.each(|entry| {
+        let QpEntry { qp, link, .. } = entry;
+        let Link::Udp(udp) = link else { return };
+        for report in &reports {
+            if udp.undelivered(qp, core, report, now) {
+                touched.push(qp.qpn());
+            }
+        }
+    });
+}
+
+/// Takes a datagram of a UD queue pair's. Returns how many more are held.
+fn receive_datagram(
+    qps: &mut QueuePairs,
+    core: &mut Core,
+    arrival: &Arrival<'_>,
+    look: u64,
+) -> usize {
+    core.stats.add(Counter::UdpRxDatagrams, 1);
+    core.stats
+        .add(Counter::UdpRxBytes, arrival.bytes.len() as u64);
+    let header = Datagram::parse(arrival.bytes).ok().map(|(h, _)| h);
+    // A queue pair sends from its endpoint's port.
+    let header = header.filter(|h| is_port_of(arrival.from.port(), h.src_qpn));
+    let entry = header.and_then(|h| qps.find(h.dst_qpn));
+    if let Some(mut entry) = entry
+        && let QpEntry { qp, link, .. } = &mut *entry
+        && let Link::Datagrams(ud) = link
+    {
+        return ud.deliver(qp, core, arrival, look);
+    }
+    core.stats.add(Counter::Drops, 1);
+    0
+}
+
+/// Whether a queue pair so numbered sends from `port`.
+fn is_port_of(port: u16, qpn: u32) -> bool {
+    Slot::of_qpn(qpn).map(Slot::port) == Some(port)
+}
+
+impl State {
+    /// Takes a datagram that came for a multicast group.
+    pub fn receive_multicast(&mut self, group: IpAddr, members: &[u32], arrival: &Arrival<'_>) {
+        let Ok((header, _)) = Datagram::parse(arrival.bytes) else {
+            return;
+        };
+        let from = arrival.from;
+        if header.dst_qpn != QPN_MULTICAST || !is_port_of(from.port(), header.src_qpn) {
+            self.core.stats.add(Counter::Drops, 1);
+            return;
+        }
+        let look = self.udp.looks;
+        let State { qps, core, udp, .. } = self;
+        for &qpn in members {
+            // A sender to a group does not hear itself.
+            if qpn == header.src_qpn && gid::is_local(from.ip()) {
+                continue;
+            }
+            if let Some(mut entry) = qps.find(qpn)
+                && let QpEntry { qp, link, .. } = &mut *entry
+                && let Link::Datagrams(ud) = link
+            {
+                let arrival = Arrival {
+                    to: Some(group),
+                    ..*arrival
+                };
+                udp.held += ud.deliver(qp, core, &arrival, look);
+            }
+        }
+    }
+
+    /// Gives datagrams that are held to receives posted meanwhile.
+    pub fn deliver_held(&mut self) {
+        let State { qps, core, udp, .. } = self;
+        qps.each(|QpEntry { qp, link, .. }| {
+            if let Link::Datagrams(ud) = link {
+                udp.held -= ud.deliver_held(qp, core);
+            }
+        });
+    }
+}
