@@ -49,7 +49,8 @@ impl Shared {
 
     /// Wakes the broker thread.
     pub fn wake_broker_thread(&self) {
-        self.heed(causeway_shm::signal(self.broker_thread.fd()));
+        self.descriptors
+            .heed(causeway_shm::signal(self.broker_thread.fd()));
     }
 
     /// Gives up the state until the next answer comes that it does not tell of. Returns false if
@@ -69,7 +70,7 @@ impl Shared {
     fn ask_and_listen(&self) {
         let mut deaf_until = Instant(0);
         while !self.stop.load(Ordering::Acquire) {
-            if self.common.lost.load(Ordering::Relaxed) {
+            if self.common.failure.has_happened() {
                 self.engines.each(|_, state| _ = state.abandon());
                 return;
             }
@@ -97,11 +98,12 @@ impl Shared {
             (&mut fds[..1], Some(clock::timespec(pause)))
         };
         let _ = poll(watched, timeout.as_ref());
-        if !self.has_descriptors() {
+        if !self.descriptors.are_intact() {
             return false;
         }
         if !fds[0].revents().is_empty() {
-            self.heed(causeway_shm::drain(self.broker_thread.fd()));
+            self.descriptors
+                .heed(causeway_shm::drain(self.broker_thread.fd()));
         }
         !fds[1].revents().is_empty()
     }

@@ -10,13 +10,13 @@ use causeway_look::Lookers;
 use causeway_proto::Instant;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES};
 use causeway_shm::{Bell, Doorbell, Inbox, MrTable, Segment, SegmentError};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
 use rustix::net::sockopt::socket_recv_buffer_size;
 
 use crate::broker_request::BrokerThread;
 use crate::checksums::Checksums;
-use crate::closed_fds::Numbers;
+use crate::closed_fds::{Descriptors, Failure};
 use crate::engines::{ENGINES_MAX, Engine, Engines};
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     /// Calls to the broker; never under an engine's lock, which must not be held while waiting.
     pub control: Attachment,
     /// News of the broker and of the network.
-    pub news: News,
+    pub news: Arc<News>,
     /// The sockets of the first engine's first port, what watches the others of that, and last what
     /// watches those of all other engines.
     port_fds: Vec<OwnedFd>,
@@ -85,8 +85,8 @@ pub(crate) struct Shared {
     /// How the helper sleeps ([`HelperSleep`]).
     helper_sleep: Sleep,
     pub stop: AtomicBool,
-    /// What its descriptors stand for, and whether one of them does no longer.
-    pub numbers: RwLock<Numbers>,
+    /// Those of its own.
+    pub descriptors: Descriptors,
     /// The registry's lock, held while a queue pair is created.
     pub growing: Mutex<Growing>,
 }
@@ -170,7 +170,7 @@ fn with_states_at_exit(f: impl Fn(&mut State)) {
     let Some(endpoint) = endpoint.filter(|e| e.pid == std::process::id()) else {
         return;
     };
-    if !endpoint.shared.has_descriptors() {
+    if !endpoint.shared.descriptors.are_intact() {
         return;
     }
     // Held only by a thread that exit(3) has caught in the middle of a call.
@@ -236,27 +236,28 @@ impl Endpoint {
         attachment.report_addresses(&own_addresses())?;
         let first = present(&attachment, slot, port.with_connected()?)?;
         let numbering = Numbering::new(slot);
-        let common = Common::new(numbering, (Arc::clone(&segment), inbox.clone()), directory);
+        let news = Arc::new(News::new(attachment.event_fd())?);
+        let failure = Arc::new(Failure::new(Arc::clone(&news)));
+        let common = Common::new(numbering, (segment, inbox.clone()), directory, &failure);
         let mut state = common.new_state(0)?;
         state.udp.ports.add(numbering.rank_of(slot), first)?;
         state.add_slot(slot);
-        let news = News::new(attachment.event_fd())?;
         let sources = state.udp.ports.sources().map(dup);
         let mut port_fds: Vec<_> = sources.collect::<Result<_, _>>()?;
-        let kick = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(std::io::Error::from)?;
+        let kick = new_eventfd()?;
         let broker_thread = BrokerThread::new()?;
         let single = [kick.as_fd(), doorbell.fd(), news.fd(), broker_thread.fd()];
-        let mut numbers = Numbers::of(single.into_iter().chain(state.udp.ports.sources()));
+        let descriptors = Descriptors::new(Arc::clone(&failure));
+        descriptors.add(single.into_iter().chain(state.udp.ports.sources()));
         let engines = Engines::new(numbering, state)?;
         port_fds.push(dup(engines.others())?);
-        port_fds.iter().for_each(|fd| numbers.add(fd.as_fd()));
+        descriptors.add(port_fds.iter().map(AsFd::as_fd));
         let shared = Arc::new(Shared {
             news,
             port_fds,
             checksums,
             doorbell,
-            peers: Peers::default(),
+            peers: Peers::new(failure),
             sharing: Sharing::default(),
             groups: Groups::default(),
             kick,
@@ -269,7 +270,7 @@ impl Endpoint {
             broker_thread,
             helper_sleep: Sleep::default(),
             stop: AtomicBool::new(false),
-            numbers: RwLock::new(numbers),
+            descriptors,
             growing: Mutex::new(Growing::begun()),
             control: attachment,
             engines,
@@ -308,7 +309,7 @@ impl Drop for Endpoint {
             return;
         }
         self.shared.stop.store(true, Ordering::Release);
-        if !self.shared.has_descriptors() {
+        if !self.shared.descriptors.are_intact() {
             // The numbers are the program's: nothing is closed. Nor can the threads be woken.
             std::mem::forget(Arc::clone(&self.shared));
             return;
@@ -329,7 +330,8 @@ impl Drop for Endpoint {
 impl Shared {
     /// Wakes the helper thread.
     pub fn kick(&self) {
-        self.heed(causeway_shm::signal(self.kick.as_fd()));
+        self.descriptors
+            .heed(causeway_shm::signal(self.kick.as_fd()));
     }
 
     /// Kicks the helper if only that wakes it in time: a thread that blocked leaves.
@@ -409,7 +411,7 @@ impl Shared {
 
     /// Wakes a thread that sleeps on the sources.
     pub fn ring_own_doorbell(&self) {
-        self.heed(self.doorbell.ring());
+        self.descriptors.heed(self.doorbell.ring());
     }
 
     /// Has the thread that sleeps on the sources look once more, since the state has changed. A
@@ -447,6 +449,10 @@ fn new_inbox() -> Result<Arc<Segment>, OpenError> {
         }
         None => Inbox::create().map_err(failed),
     }
+}
+
+fn new_eventfd() -> std::io::Result<OwnedFd> {
+    Ok(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)
 }
 
 fn dup(fd: BorrowedFd<'_>) -> Result<OwnedFd, Errno> {

@@ -186,9 +186,7 @@ impl Shared {
             port
         };
         let port = present(&self.control, slot, port)?;
-        let mut numbers = self.numbers.write();
-        sockets(&port.port).for_each(|fd| numbers.add(fd));
-        drop(numbers);
+        self.descriptors.add(sockets(&port.port));
         if is_first {
             for fd in sockets(&port.port) {
                 self.engines.watch(fd)?;

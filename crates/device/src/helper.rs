@@ -169,7 +169,7 @@ enum Looked {
 impl Helper {
     fn run(&mut self) {
         while !self.shared.stop.load(Ordering::Acquire) {
-            if self.shared.common.lost.load(Ordering::Relaxed) {
+            if self.shared.common.failure.has_happened() {
                 self.shared.engines.each(|_, state| _ = state.abandon());
                 return;
             }
@@ -393,17 +393,19 @@ impl Helper {
             &mut fds[..1]
         };
         let _ = poll(watched, timespec.as_ref());
-        if !shared.has_descriptors() {
+        if !shared.descriptors.are_intact() {
             return false;
         }
         let [kick, doorbell] = [0, 1].map(|at| fds[at].revents());
         let ports = &fds[2..];
         let port = ports.iter().any(|fd| !fd.revents().is_empty());
         if !kick.is_empty() {
-            shared.heed(causeway_shm::drain(shared.kick_fd()));
+            shared
+                .descriptors
+                .heed(causeway_shm::drain(shared.kick_fd()));
         }
         if !doorbell.is_empty() {
-            shared.heed(shared.doorbell.drain());
+            shared.descriptors.heed(shared.doorbell.drain());
         }
         shared.note_errors(&fds[2..]);
         port || !doorbell.is_empty()

@@ -35,6 +35,7 @@ mod endpoint;
 mod engines;
 mod errno;
 mod events;
+mod evicted_from;
 mod fork;
 mod gid;
 mod grow;

@@ -171,7 +171,7 @@ fn run(shared: &Shared, wake: &Owned) {
         let _ = poll(&mut polled, None);
         let woken = !polled[0].revents().is_empty();
         if woken && wake.drain().is_err() || !shared.groups.are_intact() {
-            shared.lose();
+            shared.common.failure.report();
             // Copies of the ports, whose numbers are the program's.
             return std::mem::forget(fds);
         }

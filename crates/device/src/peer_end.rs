@@ -1,4 +1,5 @@
-//! The end of a process, and of queue pairs with it: those of its peers, and its own.
+//! The end of a process, and of queue pairs with it: those of its peers, and its own; and what is
+//! left of them when the device fails.
 
 use causeway_proto::trp::Reason;
 use causeway_proto::ulp::Ulp;
@@ -73,5 +74,34 @@ impl State {
                 link.pump(qp, core, udp, now);
             }
         });
+    }
+
+    /// The device has failed: so do all connected queue pairs, and they let go of nothing.
+    #[cold]
+    #[inline(never)]
+    pub fn abandon(&mut self) -> bool {
+        let mut any = false;
+        let State { qps, core, .. } = self;
+        qps.each(|entry| {
+            if matches!(entry.link, Link::None) {
+                return;
+            }
+            let qpn = entry.qp.qpn();
+            entry.break_off(core);
+            std::mem::forget(std::mem::replace(&mut entry.link, Link::None));
+            entry.qp.set_direct(false);
+            (entry.wanting, entry.hot) = (false, false);
+            (entry.pending, entry.unsettled) = (false, false);
+            core.set_watch(qpn, None);
+            any = true;
+        });
+        self.rings = 0;
+        self.udp.abandon();
+        self.hot.clear();
+        self.unsettled.clear();
+        self.pending.clear();
+        self.broker_requests.clear();
+        self.timers.clear();
+        any
     }
 }

@@ -7,16 +7,17 @@ use std::sync::{Arc, OnceLock, Weak};
 use causeway_fabric::PeerFds;
 use causeway_identity::Slot;
 use causeway_shm::layout::{INBOX_LEN, MR_TABLE_BYTES, RING_CAPACITY, ring_len};
-use causeway_shm::{Arena, Doorbell, Inbox, PeerMrs, Segment};
+use causeway_shm::{Arena, Bell, Doorbell, Inbox, PeerMrs, Segment};
 use parking_lot::Mutex;
 
+use crate::closed_fds::Failure;
 use crate::errno::Errno;
 
 /// Where a peer's endpoint is told that something happened on a ring.
 #[derive(Debug)]
 pub(crate) struct PeerEnd {
     pub inbox: Inbox,
-    pub bell: Doorbell,
+    pub bell: PeerBell,
     /// Its memory regions.
     pub mrs: PeerMrs,
     /// The guest table of this endpoint's regions that it reads, if it does not read their table.
@@ -27,13 +28,33 @@ pub(crate) struct PeerEnd {
     arenas: Mutex<HashMap<(u64, bool), Weak<Arena>>>,
 }
 
+/// A peer's doorbell.
+#[derive(Debug)]
+pub(crate) struct PeerBell {
+    doorbell: Doorbell,
+    failure: Arc<Failure>,
+}
+
+impl Bell for PeerBell {
+    /// It can be rung as long as there is a descriptor of it, whatever the peer does.
+    #[cold]
+    #[inline(never)]
+    fn ring(&self) -> std::io::Result<()> {
+        let rung = self.doorbell.ring();
+        rung.inspect_err(|_| self.failure.report())
+    }
+}
+
 impl PeerEnd {
-    fn open(fds: PeerFds) -> Result<Self, Errno> {
+    fn open(fds: PeerFds, failure: Arc<Failure>) -> Result<Self, Errno> {
         let inbox = Segment::map(fds.inbox, INBOX_LEN).map_err(refused)?;
         let table = Segment::map_read_only(fds.table, MR_TABLE_BYTES).map_err(refused)?;
         Ok(PeerEnd {
             inbox: Inbox::open(Arc::new(inbox)).map_err(refused)?,
-            bell: Doorbell::from_fd(fds.doorbell),
+            bell: PeerBell {
+                doorbell: Doorbell::from_fd(fds.doorbell),
+                failure,
+            },
             mrs: PeerMrs::open(Arc::new(table)).map_err(refused)?,
             guest_table: OnceLock::new(),
             rings: Mutex::default(),
@@ -79,8 +100,11 @@ const RECENT_MOST: usize = 8;
 pub(crate) type Place = (Option<[u8; 16]>, Slot);
 
 /// The peers' endpoints, one entry for each however many queue pairs lead there.
-#[derive(Debug, Default)]
-pub(crate) struct Peers(Mutex<Known>);
+#[derive(Debug)]
+pub(crate) struct Peers {
+    known: Mutex<Known>,
+    failure: Arc<Failure>,
+}
 
 #[derive(Debug, Default)]
 struct Known {
@@ -104,22 +128,30 @@ impl Known {
 }
 
 impl Peers {
+    /// None yet; `failure` is that of the endpoint whose peers they are.
+    pub fn new(failure: Arc<Failure>) -> Self {
+        Peers {
+            known: Mutex::default(),
+            failure,
+        }
+    }
+
     /// The endpoint that is most likely at a place, and its number: the broker need not send its
     /// descriptors.
     pub fn at(&self, place: &Place) -> Option<(u64, Arc<PeerEnd>)> {
-        let known = self.0.lock();
+        let known = self.known.lock();
         let number = *known.places.get(place)?;
         Some((number, known.ends.get(&number)?.upgrade()?))
     }
 
     /// The endpoint numbered `peer`, found at a place, to which these descriptors lead.
     pub fn get(&self, peer: u64, place: Place, fds: PeerFds) -> Result<Arc<PeerEnd>, Errno> {
-        let known = &mut *self.0.lock();
+        let known = &mut *self.known.lock();
         let end = match known.ends.get(&peer).and_then(Weak::upgrade) {
             Some(end) => end,
             None => {
                 known.ends.retain(|_, end| end.strong_count() > 0);
-                let end = Arc::new(PeerEnd::open(fds)?);
+                let end = Arc::new(PeerEnd::open(fds, Arc::clone(&self.failure))?);
                 known.ends.insert(peer, Arc::downgrade(&end));
                 let Known { ends, places, .. } = known;
                 places.retain(|_, number| ends.contains_key(number));
@@ -133,13 +165,13 @@ impl Peers {
 
     /// A peer is dead. What is kept of it goes with the last queue pair that leads there.
     pub fn forget(&self, end: &Arc<PeerEnd>) {
-        let recent = &mut self.0.lock().recent;
+        let recent = &mut self.known.lock().recent;
         recent.retain(|known| !Arc::ptr_eq(known, end));
     }
 
     /// A ring will not be used again.
     pub fn forget_ring(&self, name: u64) {
-        let ends = self.0.lock();
+        let ends = self.known.lock();
         for end in ends.ends.values().filter_map(Weak::upgrade) {
             end.rings.lock().remove(&name);
         }
@@ -147,7 +179,7 @@ impl Peers {
 
     /// The broker is gone: to the next one peers have other numbers, and rings other names.
     pub fn forget_all(&self) {
-        self.0.lock().recent.clear();
+        self.known.lock().recent.clear();
     }
 }
 

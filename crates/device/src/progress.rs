@@ -63,7 +63,7 @@ impl State {
     }
 
     fn advance(&mut self, port: Option<Port>, now: &Now) -> bool {
-        if self.lost.load(Ordering::Relaxed) {
+        if self.failure.has_happened() {
             return self.abandon();
         }
         self.advances = self.advances.wrapping_add(1);

@@ -10,8 +10,6 @@
 
 mod accesses;
 
-pub(crate) use accesses::EvictedFrom;
-
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};

@@ -8,9 +8,11 @@ use causeway_proto::Instant;
 use causeway_shm::{Inbox, MrTable as Directory, Segment, Slots, Stats};
 
 use crate::broker_request::BrokerRequest;
+use crate::closed_fds::Failure;
 use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
 use crate::errno::Errno;
+use crate::evicted_from::EvictedFrom;
 use crate::hot::Hot;
 use crate::mr::{MrReader, MrTable};
 use crate::outliving::Outliving;
@@ -20,7 +22,6 @@ use crate::posters::Posters;
 use crate::qp_entry::{QpCell, QpGuard, QueuePairs};
 use crate::qps::Numbering;
 use crate::released::Released;
-use crate::sharing::EvictedFrom;
 use crate::spin::Spin;
 use crate::timers::Timers;
 use crate::udp::UdpWire;
@@ -75,8 +76,8 @@ pub(crate) struct State {
     pub look_at: Instant,
     /// Passes over that.
     pub unanswered_passes: u32,
-    /// The device has failed ([`crate::closed_fds`]).
-    pub lost: Arc<AtomicBool>,
+    /// Whether the device has failed.
+    pub failure: Arc<Failure>,
 }
 
 /// What all engines of an endpoint have in common. Each part is thread-safe.
@@ -92,7 +93,7 @@ pub(crate) struct Common {
     pub evicted_from: Arc<EvictedFrom>,
     /// Where address handles lead.
     pub ways: Arc<Ways>,
-    pub lost: Arc<AtomicBool>,
+    pub failure: Arc<Failure>,
     /// What polls have freed of queue pairs' queues.
     pub released: Arc<Released>,
     /// Completions of queue pairs that are gone.
@@ -107,6 +108,7 @@ impl Common {
         numbering: Numbering,
         (segment, inbox): (Arc<Segment>, Inbox),
         directory: Directory,
+        failure: &Arc<Failure>,
     ) -> Self {
         Common {
             numbering,
@@ -116,7 +118,7 @@ impl Common {
             watches: Arc::default(),
             evicted_from: Arc::default(),
             ways: Arc::new(Ways::new()),
-            lost: Arc::default(),
+            failure: Arc::clone(failure),
             released: Arc::new(Released::new(numbering)),
             outliving: Arc::default(),
             posters: Posters::default(),
@@ -181,7 +183,7 @@ impl Common {
             unanswered: Arc::default(),
             look_at: Instant(0),
             unanswered_passes: 0,
-            lost: Arc::clone(&self.lost),
+            failure: Arc::clone(&self.failure),
         })
     }
 }

@@ -246,10 +246,10 @@ impl Shared {
         let slept = blocked.poll(&mut fds, timeout, allowed);
         self.source_deadline.store(0, Ordering::SeqCst);
         // If not, the next pass says so.
-        let _ = self.has_descriptors();
+        let _ = self.descriptors.are_intact();
         self.note_errors(&fds[2..]);
         if !fds[1].revents().is_empty() {
-            self.heed(self.doorbell.drain());
+            self.descriptors.heed(self.doorbell.drain());
         }
         self.disarm();
         match slept {

@@ -1,8 +1,6 @@
 //! The short way of progress: messages of one segment and acknowledgments that came for the rings
 //! that are polled, where there is nothing else to do.
 
-use std::sync::atomic::Ordering;
-
 use causeway_shm::ring::Seen;
 
 use super::HOT_RINGS;
@@ -140,7 +138,7 @@ impl State {
     #[inline(never)]
     fn has_to_mind(&self, now: &Now) -> bool {
         let timed = self.timers.next().is_some();
-        self.lost.load(Ordering::Relaxed) || (timed && self.is_due(now.get()))
+        self.failure.has_happened() || (timed && self.is_due(now.get()))
     }
 
     /// Looks at the only ring a few times: what comes now is found at once, and not a whole

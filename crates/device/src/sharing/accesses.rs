@@ -3,8 +3,6 @@
 
 use std::time::Duration;
 
-use parking_lot::Mutex;
-
 use crate::broker_request::BrokerRequest;
 use crate::clock;
 use crate::endpoint::Shared;
@@ -17,30 +15,6 @@ use crate::watches::Accesses;
 const WATCH: Duration = Duration::from_micros(100);
 /// How long to sleep between looks after that.
 const NAP: Duration = Duration::from_micros(50);
-
-/// Protection domains from which a peer was evicted, until their segments are given up: one entry
-/// for each time.
-#[derive(Debug, Default)]
-pub(crate) struct EvictedFrom(Mutex<Vec<u32>>);
-
-impl EvictedFrom {
-    /// Whether the segments of a domain are yet to be given up.
-    pub fn has(&self, pd: u32) -> bool {
-        self.0.lock().contains(&pd)
-    }
-
-    fn add(&self, domains: &[u32]) {
-        self.0.lock().extend_from_slice(domains);
-    }
-
-    fn remove(&self, domains: &[u32]) {
-        let mut evicted_from = self.0.lock();
-        for domain in domains {
-            let at = evicted_from.iter().position(|pd| pd == domain);
-            at.map(|at| evicted_from.swap_remove(at));
-        }
-    }
-}
 
 impl Shared {
     /// Waits until the accesses that began before the region or the grant was withdrawn have ended.
