@@ -20,18 +20,18 @@ use crate::closed_fds::{Descriptors, Failure};
 use crate::engines::{ENGINES_MAX, Engine, Engines};
 use crate::errno::{Errno, OpenError};
 use crate::gid::own_addresses;
-use crate::grow::{Growing, most_engines};
+use crate::groups::Groups;
+use crate::grow::most_engines;
 use crate::helper;
 use crate::limits::LIMITS;
-use crate::multicast::Groups;
-use crate::pd::Pds;
+use crate::pds::Pds;
 use crate::peers::{Peers, refused};
 use crate::port_state::News;
 use crate::qps::Numbering;
 use crate::sharing::Sharing;
 use crate::silence::patience;
 use crate::slab::Slab;
-use crate::slots::{present, take_slot};
+use crate::slots::{SlotRanks, present, take_slot};
 use crate::state::{Common, State};
 
 /// How long the end of the program waits for a call in another thread.
@@ -87,8 +87,8 @@ pub(crate) struct Shared {
     pub stop: AtomicBool,
     /// Those of its own.
     pub descriptors: Descriptors,
-    /// The registry's lock, held while a queue pair is created.
-    pub growing: Mutex<Growing>,
+    /// The slots there are: the registry's lock, held while a queue pair is created.
+    pub growing: Mutex<SlotRanks>,
 }
 
 /// How the helper sleeps, or is about to. A thread that blocked has taken calls from it, and kicks
@@ -271,7 +271,7 @@ impl Endpoint {
             helper_sleep: Sleep::default(),
             stop: AtomicBool::new(false),
             descriptors,
-            growing: Mutex::new(Growing::begun()),
+            growing: Mutex::new(SlotRanks::first()),
             control: attachment,
             engines,
             common,
@@ -316,7 +316,7 @@ impl Drop for Endpoint {
         }
         self.shared.kick();
         self.shared.wake_broker_thread();
-        self.shared.groups.stop();
+        self.shared.groups.wake();
         let own = std::thread::current().id();
         for thread in self.threads.lock().drain(..) {
             // The broker thread may be in a call to the broker, which it ends.

@@ -10,27 +10,11 @@ use crate::endpoint::Shared;
 use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::{Errno, OpenError};
 use crate::kernel_limits;
-use crate::qps::SLOTS;
-use crate::slots::{present, take_slot};
+use crate::slots::{SlotRanks, present, take_slot};
 use crate::state::State;
 
 /// The setting: most engines of an endpoint.
 const VARIABLE: &str = "CAUSEWAY_ENGINES";
-
-/// The slots that an endpoint has, by rank. Its lock is held while a queue pair is created.
-#[derive(Debug, Default)]
-pub(crate) struct Growing {
-    taken: [bool; SLOTS],
-}
-
-impl Growing {
-    /// With the first slot.
-    pub fn begun() -> Self {
-        let mut taken = [false; SLOTS];
-        taken[0] = true;
-        Growing { taken }
-    }
-}
 
 /// The place for a queue pair that is about to be created.
 pub(crate) struct NewPlace<'a> {
@@ -38,7 +22,7 @@ pub(crate) struct NewPlace<'a> {
     pub state: BiasedGuard<'a, State>,
     pub qpn: u32,
     /// Nobody moves anything meanwhile.
-    _alone: MutexGuard<'a, Growing>,
+    _alone: MutexGuard<'a, SlotRanks>,
 }
 
 /// A completion queue or shared receive queue that a queue pair is created with.
@@ -98,7 +82,7 @@ impl Shared {
 
     /// The engine of a queue pair with these queues: that of those in use, which are brought
     /// together if they are of several; else one that has nothing to do with other queue pairs.
-    fn engine_for(&self, alone: &mut Growing, parts: &[Part<'_>]) -> Result<&Engine, Errno> {
+    fn engine_for(&self, alone: &mut SlotRanks, parts: &[Part<'_>]) -> Result<&Engine, Errno> {
         let mut bound = Vec::new();
         for part in parts {
             let (engine, state) = self.engines.lock_at(part.at());
@@ -118,7 +102,7 @@ impl Shared {
     }
 
     /// An engine without queue pairs; another one, if there may be more; else that with the fewest.
-    fn idle_engine(&self, alone: &mut Growing) -> &Engine {
+    fn idle_engine(&self, alone: &mut SlotRanks) -> &Engine {
         let engines = &self.engines;
         let queue_pairs = |engine: &&Engine| engine.state.lock().qps.live();
         let has_slot = |engine: &&Engine| engine.state.lock().qps.slots().next().is_some();
@@ -131,7 +115,7 @@ impl Shared {
     }
 
     /// An engine that has no slot, given one; `None` where there can be none.
-    fn another_engine(&self, alone: &mut Growing) -> Option<&Engine> {
+    fn another_engine(&self, alone: &mut SlotRanks) -> Option<&Engine> {
         let (count, most) = (self.engines.count(), most_engines().unwrap_or(1));
         let has_none = |engine: &&Engine| engine.state.lock().qps.slots().next().is_none();
         let engine = match self.engines.iter().find(has_none) {
@@ -169,10 +153,10 @@ impl Shared {
     }
 
     /// Adds a slot to an engine.
-    fn add_slot(&self, alone: &mut Growing, engine: &Engine) -> Result<(), OpenError> {
+    fn add_slot(&self, alone: &mut SlotRanks, engine: &Engine) -> Result<(), OpenError> {
         let numbering = self.engines.numbering();
         let mut taken = Err(OpenError::new(libc::ENOMEM, "the device has no more"));
-        for rank in (0..SLOTS).filter(|rank| !alone.taken[*rank]) {
+        for rank in alone.free() {
             taken = take_slot(Some(numbering.residue_of(rank)));
             if !matches!(&taken, Err(error) if error.errno.0 == libc::EADDRINUSE) {
                 break;
@@ -197,7 +181,7 @@ impl Shared {
         state.udp.ports.add(rank, port)?;
         state.add_slot(slot);
         self.engines.assign(slot, engine);
-        alone.taken[rank] = true;
+        alone.take(rank);
         Ok(())
     }
 }

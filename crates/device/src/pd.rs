@@ -2,12 +2,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::Mutex;
-
 use crate::context::Context;
 use crate::errno::Errno;
-use crate::limits::LIMITS;
-use crate::slab::Slab;
 
 /// A protection domain (`ibv_alloc_pd(3)`).
 pub struct Pd {
@@ -46,45 +42,5 @@ impl Pd {
         shared.pds.remove(self.handle)?;
         shared.sharing.forget(self.handle, &shared.control);
         Ok(())
-    }
-}
-
-/// How many objects use each protection domain, by handle. Thread-safe.
-#[derive(Debug)]
-pub(crate) struct Pds(Mutex<Slab<u32>>);
-
-impl Pds {
-    pub fn new() -> Self {
-        Pds(Mutex::new(Slab::new(LIMITS.max_pd)))
-    }
-
-    fn insert(&self) -> Option<u32> {
-        self.0.lock().insert(0)
-    }
-
-    fn remove(&self, pd: u32) -> Result<(), Errno> {
-        let mut pds = self.0.lock();
-        match pds.get(pd) {
-            None => Err(Errno(libc::EINVAL)),
-            Some(0) => {
-                pds.remove(pd);
-                Ok(())
-            }
-            Some(_) => Err(Errno(libc::EBUSY)),
-        }
-    }
-
-    /// An object was created in a domain.
-    pub fn add_user(&self, pd: u32) {
-        if let Some(users) = self.0.lock().get_mut(pd) {
-            *users += 1;
-        }
-    }
-
-    /// One has ended.
-    pub fn drop_user(&self, pd: u32) {
-        if let Some(users) = self.0.lock().get_mut(pd) {
-            *users = users.saturating_sub(1);
-        }
     }
 }

@@ -13,6 +13,31 @@ use crate::port_holders::port_holders;
 use crate::ports::SlotPort;
 use crate::qps;
 
+/// Which slots an endpoint has, by rank.
+#[derive(Debug)]
+pub(crate) struct SlotRanks {
+    taken: [bool; qps::SLOTS],
+}
+
+impl SlotRanks {
+    /// The first alone.
+    pub fn first() -> Self {
+        let mut taken = [false; qps::SLOTS];
+        taken[0] = true;
+        SlotRanks { taken }
+    }
+
+    /// Those that it may have beside.
+    pub fn free(&self) -> impl Iterator<Item = usize> {
+        (0..qps::SLOTS).filter(|rank| !self.taken[*rank])
+    }
+
+    /// It has another one.
+    pub fn take(&mut self, rank: usize) {
+        self.taken[rank] = true;
+    }
+}
+
 /// Binds the port of a free slot, of those that leave `residue` when divided by [`qps::SLOTS`].
 /// Starts at a random one, so that many processes do not try the same ports in the same order.
 pub(crate) fn take_slot(residue: Option<u16>) -> Result<(Slot, UdpPort), OpenError> {
