@@ -9,42 +9,64 @@ use causeway_fabric::services::Leave;
 
 use crate::broker_request::BrokerRequest;
 use crate::direct::Answer;
-use crate::endpoint::Shared;
 use crate::peers::PeerEnd;
 use crate::qp_entry::Link;
+use crate::shared::Shared;
+use crate::sharing::Sharing;
 use crate::state::State;
 
 /// How long a thread that posts waits for a segment: many times what a broker takes that is there.
 const PATIENCE: Duration = Duration::from_millis(10);
 
-impl Shared {
+impl Sharing {
     /// Runs the broker requests that wait, in the order in which they came. Called without any
     /// lock. Returns whether there were any.
-    pub fn carry_out_requests(&self) -> bool {
-        if !self.broker_thread.is_sent() {
+    pub fn carry_out_requests(self: &Arc<Self>) -> bool {
+        let shared = &*self.shared;
+        if !shared.broker_thread.is_sent() {
             return false;
         }
         let mut broker_requests = Vec::new();
-        self.engines
+        shared
+            .engines
             .each(|_, state| broker_requests.append(&mut state.broker_requests));
         let any = !broker_requests.is_empty();
         for broker_request in broker_requests {
-            if self.stop.load(Ordering::Acquire) {
+            if shared.stop.load(Ordering::Acquire) {
                 // The broker forgets the endpoint, and all that it had.
                 break;
             }
             match broker_request {
-                BrokerRequest::Fetch(qpn) => self.fetch_segment(qpn),
+                BrokerRequest::Fetch(qpn) => shared.fetch_segment(qpn),
                 BrokerRequest::Withdraw(qpn) => self.withdraw(qpn),
                 BrokerRequest::GiveUp(pd) => self.give_up_segments(&[pd]),
                 BrokerRequest::Place(key) => self.place_used(key),
-                BrokerRequest::Reclaim => self.reclaim(),
-                BrokerRequest::Ask(qpn) => self.ask_about_peer(qpn),
+                BrokerRequest::Reclaim => shared.reclaim(),
+                BrokerRequest::Ask(qpn) => shared.ask_about_peer(qpn),
             }
         }
         any
     }
 
+    /// The broker forgets the connection of a queue pair: nothing is handed out for it any more.
+    /// Segments that its peer must not reach any longer are given up.
+    fn withdraw(self: &Arc<Self>, qpn: u32) {
+        self.leave(&Leave {
+            local_qpn: qpn,
+            ..Leave::default()
+        });
+    }
+
+    /// As [`Sharing::withdraw`], of a queue pair that has given up its link.
+    pub fn leave(self: &Arc<Self>, leave: &Leave) {
+        causeway_fault::point("qp.withdraw");
+        for segment in self.shared.control.leave(leave).unwrap_or_default() {
+            self.renew(segment);
+        }
+    }
+}
+
+impl Shared {
     fn fetch_segment(&self, qpn: u32) {
         let wanted = self.engines.lock(qpn).1.wanted_by(qpn);
         let Some((segment, peer)) = wanted else {
@@ -95,23 +117,6 @@ impl Shared {
         }
         if let Some(mut entry) = state.qp(qpn).filter(|entry| entry.wanting) {
             entry.patient = false;
-        }
-    }
-
-    /// The broker forgets the connection of a queue pair: nothing is handed out for it any more.
-    /// Segments that its peer must not reach any longer are given up.
-    pub fn withdraw(&self, qpn: u32) {
-        self.leave(&Leave {
-            local_qpn: qpn,
-            ..Leave::default()
-        });
-    }
-
-    /// As [`Shared::withdraw`], of a queue pair that has given up its link.
-    pub fn leave(&self, leave: &Leave) {
-        causeway_fault::point("qp.withdraw");
-        for segment in self.control.leave(leave).unwrap_or_default() {
-            self.sharing.renew(self, segment);
         }
     }
 }

@@ -23,9 +23,10 @@ use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock;
-use crate::endpoint::Shared;
 use crate::errno::Errno;
 use crate::peer_end::End;
+use crate::shared::Shared;
+use crate::sharing::Sharing;
 use crate::state::State;
 use crate::threads;
 
@@ -33,12 +34,58 @@ use crate::threads;
 /// each would cost as much as the connections.
 const NEWS_PAUSE: Duration = Duration::from_millis(1);
 
-impl Shared {
-    /// Starts the thread. It blocks every signal: those are the program's.
-    pub fn start_broker_thread(self: Arc<Self>) -> Result<JoinHandle<()>, Errno> {
-        threads::spawn("causeway-ask", move || self.ask_and_listen())
-    }
+/// Starts the thread. It blocks every signal: those are the program's.
+pub(crate) fn start(sharing: Arc<Sharing>) -> Result<JoinHandle<()>, Errno> {
+    threads::spawn("causeway-ask", move || ask_and_listen(&sharing))
+}
 
+/// Runs broker requests and takes news until the endpoint ends. No lock is held while the broker is
+/// asked.
+fn ask_and_listen(sharing: &Arc<Sharing>) {
+    let shared = &*sharing.shared;
+    let mut deaf_until = Instant(0);
+    while !shared.stop.load(Ordering::Acquire) {
+        if shared.common.failure.has_happened() {
+            shared.engines.each(|_, state| _ = state.abandon());
+            return;
+        }
+        if sharing.carry_out_requests() {
+            shared.wake_watchers();
+        }
+        if shared.await_call(deaf_until) {
+            if take_news(sharing) {
+                shared.wake_watchers();
+            }
+            deaf_until = clock::now() + NEWS_PAUSE;
+        }
+    }
+}
+
+/// Takes what the broker and the network have to tell. Returns whether there may be something to do
+/// for threads that make progress.
+fn take_news(sharing: &Arc<Sharing>) -> bool {
+    let shared = &*sharing.shared;
+    if let Some(addresses) = shared.news.look() {
+        // Without a broker there is nobody to tell.
+        let _ = shared.control.report_addresses(&addresses);
+    }
+    let mut any = false;
+    for event in shared.control.poll_events().unwrap_or_default() {
+        if shared.stop.load(Ordering::Acquire) {
+            break;
+        }
+        any |= match event {
+            Event::SegmentStale { segment } => {
+                sharing.renew(segment);
+                true
+            }
+            event => shared.take_event(event),
+        };
+    }
+    any
+}
+
+impl Shared {
     /// Has the broker thread carry out the broker requests that wait.
     #[cold]
     pub fn send_broker_requests(&self) {
@@ -65,27 +112,6 @@ impl Shared {
         BiasedGuard::unlocked(state, || self.broker_thread.await_answer(seen, until))
     }
 
-    /// Runs broker requests and takes news until the endpoint ends. No lock is held while the
-    /// broker is asked.
-    fn ask_and_listen(&self) {
-        let mut deaf_until = Instant(0);
-        while !self.stop.load(Ordering::Acquire) {
-            if self.common.failure.has_happened() {
-                self.engines.each(|_, state| _ = state.abandon());
-                return;
-            }
-            if self.carry_out_requests() {
-                self.wake_watchers();
-            }
-            if self.await_call(deaf_until) {
-                if self.take_news() {
-                    self.wake_watchers();
-                }
-                deaf_until = clock::now() + NEWS_PAUSE;
-            }
-        }
-    }
-
     /// Sleeps until somebody calls, or there is news. Until the given time it does not listen to
     /// that. Returns whether there is news.
     fn await_call(&self, deaf_until: Instant) -> bool {
@@ -108,23 +134,8 @@ impl Shared {
         !fds[1].revents().is_empty()
     }
 
-    /// Takes what the broker and the network have to tell. Returns whether there may be something
+    /// Takes an event, which does not concern shared memory. Returns whether there may be something
     /// to do for threads that make progress.
-    fn take_news(&self) -> bool {
-        if let Some(addresses) = self.news.look() {
-            // Without a broker there is nobody to tell.
-            let _ = self.control.report_addresses(&addresses);
-        }
-        let mut any = false;
-        for event in self.control.poll_events().unwrap_or_default() {
-            if self.stop.load(Ordering::Acquire) {
-                break;
-            }
-            any |= self.take_event(event);
-        }
-        any
-    }
-
     fn take_event(&self, event: Event) -> bool {
         match event {
             Event::PeerDead {
@@ -139,7 +150,6 @@ impl Shared {
                 local_qpn,
                 generation,
             } => return self.on_peer_joined(local_qpn, generation),
-            Event::SegmentStale { segment } => self.sharing.renew(self, segment),
             other => {
                 self.take_quiet_event(other);
                 return false;

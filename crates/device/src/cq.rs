@@ -14,11 +14,11 @@ use crate::channel::EventQueue;
 use crate::clock::Now;
 use crate::completion_queue::{CompletionQueue, CqInit, Waiting};
 use crate::context::Context;
-use crate::endpoint::Shared;
 use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
 use crate::limits::LIMITS;
+use crate::shared::Shared;
 use crate::state::State;
 
 /// Looks of a poll that looks for more though there is some, at most.

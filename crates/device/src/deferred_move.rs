@@ -8,7 +8,6 @@
 use causeway_proto::host::Via;
 
 use crate::core::Core;
-use crate::endpoint::Shared;
 use crate::mr::{Kind, MrReader, MrWriter};
 
 /// What a short access counts for, in bytes, or the length of its region if that is less: it takes
@@ -71,17 +70,6 @@ impl Core {
     pub fn note_use(&self, via: Via, key: u32, bytes: u64) {
         if self.is_on_this_host(via.qpn) {
             self.mrs.note_use(key, bytes);
-        }
-    }
-}
-
-impl Shared {
-    /// Moves a region that has been used.
-    pub fn place_used(&self, key: u32) {
-        let pd = self.common.mrs.write().get(key).map(|region| region.pd);
-        let region = pd.and_then(|pd| self.sharing.region(pd, key));
-        if let Some(region) = region {
-            region.place();
         }
     }
 }

@@ -6,10 +6,10 @@ use parking_lot::MutexGuard;
 
 use crate::at::At;
 use crate::completion_queue::CompletionQueue;
-use crate::endpoint::Shared;
 use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::{Errno, OpenError};
 use crate::kernel_limits;
+use crate::shared::Shared;
 use crate::slots::{SlotRanks, present, take_slot};
 use crate::state::State;
 

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use causeway_shm::layout::MR_TABLE_BYTES;
 use causeway_shm::{MrEntry, Segment};
 
-use crate::endpoint::Shared;
 use crate::mr::{Kind, MrWriter};
 use crate::peers::PeerEnd;
+use crate::shared::Shared;
 
 impl MrWriter<'_> {
     /// Keeps a guest table from now on, in which peers find what they find in the table.

@@ -22,9 +22,9 @@ use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags, poll};
 
 use crate::clock::{self, Now, earlier};
-use crate::endpoint::{HelperSleep, Shared};
 use crate::engines::Engine;
 use crate::errno::Errno;
+use crate::shared::{HelperSleep, Shared};
 use crate::threads;
 
 /// How long a peer's request may wait after the last poll of a program that has just begun to poll,

@@ -430,7 +430,7 @@ impl MrWriter<'_> {
     }
 
     /// Removes a region. Look-ups under way may have found it:
-    /// [`crate::endpoint::Shared::reclaim_regions`] waits for their end.
+    /// [`crate::shared::Shared::reclaim`] waits for their end.
     ///
     /// # Errors
     /// EBUSY while a window is bound to it, EINVAL if there is no such region.

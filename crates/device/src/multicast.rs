@@ -9,8 +9,8 @@ use std::sync::Arc;
 use causeway_owned::Owned;
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::endpoint::Shared;
 use crate::errno::Errno;
+use crate::shared::Shared;
 
 impl Shared {
     /// Makes a queue pair a member of a group, and receives what is sent to it from now on.

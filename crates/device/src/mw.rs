@@ -71,7 +71,7 @@ impl Mw {
         shared.reclaim();
         for key in keys {
             let evicted = shared.await_accesses(Accesses::Region(key));
-            shared.give_up_segments(&evicted);
+            self.context.endpoint.sharing.give_up_segments(&evicted);
         }
         Ok(())
     }

@@ -38,9 +38,9 @@ impl Pd {
     /// # Errors
     /// EBUSY while objects were created in it, EINVAL if it is freed already.
     pub fn dealloc(&self) -> Result<(), Errno> {
-        let shared = &self.context.endpoint.shared;
-        shared.pds.remove(self.handle)?;
-        shared.sharing.forget(self.handle, &shared.control);
+        let endpoint = &self.context.endpoint;
+        endpoint.shared.pds.remove(self.handle)?;
+        endpoint.sharing.forget(self.handle);
         Ok(())
     }
 }

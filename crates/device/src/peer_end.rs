@@ -5,8 +5,8 @@ use causeway_proto::trp::Reason;
 use causeway_proto::ulp::Ulp;
 
 use crate::clock::{self, Now};
-use crate::endpoint::Shared;
 use crate::qp_entry::{Link, QpEntry};
+use crate::shared::Shared;
 use crate::state::State;
 
 /// Passes over what a process that has ended has written: more than a ring holds. It writes no

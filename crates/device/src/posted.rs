@@ -6,8 +6,8 @@
 use std::sync::atomic::Ordering;
 
 use crate::clock::Now;
-use crate::endpoint::Shared;
 use crate::qp_entry::Link;
+use crate::shared::Shared;
 use crate::state::State;
 
 impl Shared {

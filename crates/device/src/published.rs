@@ -2,7 +2,7 @@
 //!
 //! A change puts another object in the place of the former, which is *retired*: readers may have
 //! found it a moment ago. It is dropped when every reader has been seen outside the sections in
-//! which it reads, once ([`crate::endpoint::Shared::reclaim_regions`]).
+//! which it reads, once ([`crate::shared::Shared::reclaim`]).
 
 use std::marker::PhantomData;
 use std::ptr::{NonNull, null_mut};

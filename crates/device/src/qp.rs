@@ -20,7 +20,6 @@ use crate::av::Av;
 use crate::clock::{self, Now};
 use crate::core::Route;
 use crate::cq::Cq;
-use crate::endpoint::Shared;
 use crate::engines::{Engine, LastSeen};
 use crate::errno::Errno;
 use crate::events::EventSource;
@@ -31,6 +30,8 @@ use crate::limits::LIMITS;
 use crate::pd::Pd;
 use crate::qp_entry::{Link, QpCell, QpEntry};
 use crate::ring::{Introduced, RingLink};
+use crate::shared::Shared;
+use crate::sharing::Sharing;
 use crate::silence::patience;
 use crate::srq::Srq;
 use crate::state::State;
@@ -207,6 +208,11 @@ impl Qp {
         &self.shared
     }
 
+    /// The memory that its endpoint shares.
+    fn sharing(&self) -> &Arc<Sharing> {
+        &self.pd.context.endpoint.sharing
+    }
+
     /// Whether it sends datagrams, and may be attached to groups.
     #[must_use]
     pub fn is_datagram(&self) -> bool {
@@ -308,11 +314,11 @@ impl Qp {
         let (deadline, broker_requests) = (state.timers.next(), !state.broker_requests.is_empty());
         drop(guard);
         if ends {
-            shared.leave(&leave);
+            self.sharing().leave(&leave);
         } else if regranted {
             self.change_access(access);
         }
-        shared.give_up_segments(&evicted);
+        self.sharing().give_up_segments(&evicted);
         shared.note_deadline(deadline, broker_requests);
         Ok(())
     }
@@ -333,7 +339,7 @@ impl Qp {
     fn drop_link(&self, link: Option<Link>) {
         if let Some(Link::Ring(mut ring)) = link {
             let leave = ring.abandon(self.qpn);
-            self.shared().leave(&leave);
+            self.sharing().leave(&leave);
         }
     }
 
@@ -357,9 +363,9 @@ impl Qp {
         let evicted = shared.await_accesses(Accesses::QueuePair(self.qpn));
         let stale = shared.control.set_access(self.qpn, access.bits());
         for segment in stale.unwrap_or_default() {
-            shared.sharing.renew(shared, segment);
+            self.sharing().renew(segment);
         }
-        shared.give_up_segments(&evicted);
+        self.sharing().give_up_segments(&evicted);
     }
 
     /// Checks a modification and returns the state it leads to, if it names one.
@@ -433,7 +439,7 @@ impl Qp {
                 guest_table,
             } => {
                 causeway_fault::point("qp.introduced");
-                shared.sharing.share(shared, self.pd.handle, trusted);
+                self.sharing().share(self.pd.handle, trusted);
                 let peer = match (peer_fds, known) {
                     (Some(fds), _) => shared.peers.get(peer, place, fds)?,
                     (None, Some((_, known))) => known,
@@ -498,8 +504,8 @@ impl Qp {
         drop(guard);
         shared.common.posters.remove(self.qpn, &self.cell);
         shared.pds.drop_user(self.pd.handle);
-        shared.leave(&leave);
-        shared.give_up_segments(&evicted);
+        self.sharing().leave(&leave);
+        self.sharing().give_up_segments(&evicted);
         self.pd.context.events.retire(EventSource::Qp(self.cookie));
         Ok(())
     }

@@ -7,7 +7,7 @@
 
 use causeway_biased_lock::await_all_free;
 
-use crate::endpoint::Shared;
+use crate::shared::Shared;
 
 /// Address handles that are reclaimed together.
 const WAYS_MANY: usize = 64;

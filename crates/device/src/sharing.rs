@@ -9,40 +9,21 @@
 //! state is never held while memory is moved or the broker asked.
 
 mod accesses;
+mod registration;
+
+pub(crate) use registration::Region;
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
-use causeway_fabric::Attachment;
 use causeway_memory::{Mappings, Moved, Mover, Store, Unmovable};
 use causeway_proto::types::Access;
 use parking_lot::Mutex;
 
 use crate::clock;
-use crate::endpoint::Shared;
-use crate::region::Mr;
-
-/// Children do without memory that peers can map (`ibv_fork_init(3)`).
-static FORK_ABSENT: AtomicBool = AtomicBool::new(false);
-
-/// From now on a child made by fork(2) does without the memory that peers can map, as with
-/// hardware (`ibv_fork_init(3)`). Otherwise it gets a copy, for which fork(2) waits.
-pub fn fork_init() {
-    FORK_ABSENT.store(true, Ordering::SeqCst);
-    if let Some(shared) = crate::endpoint::current()
-        && let Some(mover) = shared.sharing.mover.get()
-    {
-        mover.fork_mode(true);
-    }
-}
-
-/// Whether [`fork_init`] was called.
-#[must_use]
-pub fn is_fork_initialized() -> bool {
-    FORK_ABSENT.load(Ordering::SeqCst)
-}
+use crate::fork;
+use crate::shared::Shared;
 
 /// How long memory is waited for that a read under way, an io_uring or a pipe has hold of, before
 /// taking it back fails: such a read is over in milliseconds.
@@ -64,12 +45,13 @@ struct Domain {
     /// Segments of before, in which regions may be yet.
     former: Vec<u64>,
     /// Its regions with remote access, by key.
-    regions: HashMap<u32, Weak<Mr>>,
+    regions: HashMap<u32, Weak<Region>>,
 }
 
-/// The memory that this endpoint shares.
-#[derive(Debug, Default)]
+/// The memory that an endpoint shares.
 pub(crate) struct Sharing {
+    /// The rest of that.
+    pub shared: Arc<Shared>,
     mover: OnceLock<Mover>,
     mappings: OnceLock<Option<Mappings>>,
     domains: Mutex<HashMap<u32, Domain>>,
@@ -83,8 +65,20 @@ fn is_writable(access: Access) -> bool {
 }
 
 impl Sharing {
+    /// Nothing shared yet.
+    pub fn new(shared: Arc<Shared>) -> Self {
+        Sharing {
+            shared,
+            mover: OnceLock::new(),
+            mappings: OnceLock::new(),
+            domains: Mutex::default(),
+            renewing: Mutex::default(),
+        }
+    }
+
     /// What moves memory. The broker may have to lend what it takes.
-    fn mover(&self, control: &Attachment) -> &Mover {
+    fn mover(&self) -> &Mover {
+        let control = &self.shared.control;
         self.mover.get_or_init(|| {
             let mover = if causeway_fabric::guest::is_used() {
                 Mover::in_guest()
@@ -92,15 +86,22 @@ impl Sharing {
                 let asker = control.asker().ok().flatten();
                 Mover::lent(control.userfaultfd().ok().flatten(), asker)
             };
-            if FORK_ABSENT.load(Ordering::SeqCst) {
+            if fork::is_fork_initialized() {
                 mover.fork_mode(true);
             }
             mover
         })
     }
 
+    /// Children made by fork(2) do without the memory from now on, also that moved already.
+    pub fn keep_from_children(&self) {
+        if let Some(mover) = self.mover.get() {
+            mover.fork_mode(true);
+        }
+    }
+
     /// Whether all of a range is in segments already: it needs no populating.
-    pub fn covers(&self, addr: usize, len: usize) -> bool {
+    fn covers(&self, addr: usize, len: usize) -> bool {
         self.mover
             .get()
             .is_some_and(|mover| mover.covers(addr, len))
@@ -108,13 +109,13 @@ impl Sharing {
 
     /// Whether a range is ordinary memory that may be written: if it was populated once, it needs
     /// no populating.
-    pub fn is_plain(&self, addr: usize, len: usize) -> bool {
+    fn is_plain(&self, addr: usize, len: usize) -> bool {
         let mappings = self.mappings.get_or_init(Mappings::open).as_ref();
         mappings.is_some_and(|mappings| mappings.are_private_and_writable(addr, len))
     }
 
     /// A region with remote access was registered. Returns whether it may be moved now.
-    pub fn add(&self, pd: u32, key: u32, region: &Arc<Mr>) -> bool {
+    fn add(&self, pd: u32, key: u32, region: &Arc<Region>) -> bool {
         let mut domains = self.domains.lock();
         let domain = domains.entry(pd).or_default();
         domain.regions.insert(key, Arc::downgrade(region));
@@ -122,7 +123,7 @@ impl Sharing {
     }
 
     /// A region's registration has ended.
-    pub fn remove(&self, pd: u32, key: u32) {
+    fn remove(&self, pd: u32, key: u32) {
         let mut domains = self.domains.lock();
         if let Some(domain) = domains.get_mut(&pd) {
             domain.regions.remove(&key);
@@ -131,10 +132,11 @@ impl Sharing {
 
     /// A protection domain has ended. What lies idle in its segments is taken back as far as that
     /// can be at once; the rest stays with the processes that have them mapped.
-    pub fn forget(&self, pd: u32, control: &Attachment) {
+    pub fn forget(&self, pd: u32) {
         let Some(domain) = self.domains.lock().remove(&pd) else {
             return;
         };
+        let control = &self.shared.control;
         for store in domain.stores.into_iter().flatten() {
             if let Some(mover) = self.mover.get() {
                 mover.reclaim(&store);
@@ -149,14 +151,14 @@ impl Sharing {
     /// A peer on this host may ask for the domain's memory: moves what is registered in it. For a
     /// peer outside the trust boundary there are segments of another kind, which hold nothing but
     /// what is registered: what is in the others moves there, if nobody else refers to it now.
-    pub fn share(&self, shared: &Shared, pd: u32, trusted: bool) {
+    pub fn share(&self, pd: u32, trusted: bool) {
         if !trusted {
-            self.expose(shared, pd);
+            self.expose(pd);
         }
         self.move_shared(pd);
     }
 
-    fn expose(&self, shared: &Shared, pd: u32) {
+    fn expose(&self, pd: u32) {
         let _one = self.renewing.lock();
         let (old, regions) = {
             let mut domains = self.domains.lock();
@@ -167,19 +169,20 @@ impl Sharing {
             let old = std::mem::take(&mut domain.stores);
             let old: Vec<Arc<Store>> = old.into_iter().flatten().collect();
             domain.former.extend(old.iter().map(|store| store.id()));
-            let regions: Vec<Arc<Mr>> = domain.regions.values().filter_map(Weak::upgrade).collect();
+            let regions: Vec<Arc<Region>> =
+                domain.regions.values().filter_map(Weak::upgrade).collect();
             (old, regions)
         };
         for store in old {
             // What cannot move now stays where peers inside the boundary reach it.
-            let left = self.vacate(shared, &regions, store.id(), Duration::ZERO);
+            let left = self.vacate(&regions, store.id(), Duration::ZERO);
             left.iter()
-                .for_each(|region| region.hold().publish_again(shared));
+                .for_each(|region| region.hold().publish_again(&self.shared));
         }
     }
 
     fn move_shared(&self, pd: u32) {
-        let regions: Vec<Arc<Mr>> = {
+        let regions: Vec<Arc<Region>> = {
             let mut domains = self.domains.lock();
             let domain = domains.entry(pd).or_default();
             if std::mem::replace(&mut domain.shared, true) {
@@ -188,35 +191,40 @@ impl Sharing {
             domain.regions.values().filter_map(Weak::upgrade).collect()
         };
         for region in regions {
-            region.settle();
+            region.settle(self);
         }
     }
 
     /// A region with remote access.
-    pub fn region(&self, pd: u32, key: u32) -> Option<Arc<Mr>> {
+    fn region(&self, pd: u32, key: u32) -> Option<Arc<Region>> {
         let domains = self.domains.lock();
         domains.get(&pd)?.regions.get(&key)?.upgrade()
+    }
+
+    /// Moves a region that has been used ([`crate::deferred_move`]).
+    pub fn place_used(&self, key: u32) {
+        let mrs = &self.shared.common.mrs;
+        let pd = mrs.write().get(key).map(|region| region.pd);
+        let region = pd.and_then(|pd| self.region(pd, key));
+        if let Some(region) = region {
+            region.place(self);
+        }
     }
 
     /// Moves a range into the segment of its grant set.
     ///
     /// # Errors
     /// It stays where it is, and travels by ring.
-    pub fn place(
-        &self,
-        control: &Attachment,
-        pd: u32,
-        (addr, len): (usize, usize),
-        access: Access,
-    ) -> Result<Placed, Kept> {
-        let mover = self.mover(control);
+    fn place(&self, pd: u32, (addr, len): (usize, usize), access: Access) -> Result<Placed, Kept> {
+        let control = &self.shared.control;
+        let mover = self.mover();
         if !mover.can_move() {
             return Err(Kept::ForGood);
         }
         // The broker may be gone for a moment, or what it allows be used up by others.
-        let found = self.store(control, pd, is_writable(access));
+        let found = self.store(pd, is_writable(access));
         let (store, inside) = found.ok_or(Kept::ForNow)?;
-        if !inside && !self.may_ask(mover, control) {
+        if !inside && !self.may_ask(mover) {
             return Err(Kept::ForNow);
         }
         control.reserve(len as u64).map_err(|_| Kept::ForNow)?;
@@ -237,9 +245,9 @@ impl Sharing {
 
     /// Whether the kernel tells of memory that peers have mapped whether anybody else refers to it:
     /// else none is moved for peers outside the trust boundary, from which it has to come back.
-    fn may_ask(&self, mover: &Mover, control: &Attachment) -> bool {
+    fn may_ask(&self, mover: &Mover) -> bool {
         if !mover.asks_for_others()
-            && let Some(asker) = control.asker().ok().flatten()
+            && let Some(asker) = self.shared.control.asker().ok().flatten()
         {
             mover.lend_asker(asker);
         }
@@ -254,28 +262,22 @@ impl Sharing {
     /// # Errors
     /// Part of it cannot come back for [`PINNED_MAX`], since somebody else refers to it (a read
     /// under way, an io_uring), or memory is short.
-    pub fn end(
-        &self,
-        placed: Placed,
-        control: &Attachment,
-        pd: u32,
-        evicted: bool,
-    ) -> Result<(), (Placed, Unmovable)> {
+    fn end(&self, placed: Placed, pd: u32, evicted: bool) -> Result<(), (Placed, Unmovable)> {
         let Some(mover) = self.mover.get() else {
             return Ok(());
         };
         if !placed.inside || evicted || self.is_given_up(pd, placed.store.id()) {
-            return self.take_back(placed, control, PINNED_MAX);
+            return self.take_back(placed, PINNED_MAX);
         }
         let left = if mover.keeps_idle() {
             placed
         } else {
-            match self.take_back(placed, control, Duration::ZERO) {
+            match self.take_back(placed, Duration::ZERO) {
                 Ok(()) => return Ok(()),
                 Err((left, _)) => left,
             }
         };
-        let _ = control.release(left.reserved);
+        let _ = self.shared.control.release(left.reserved);
         mover.release(left.moved);
         Ok(())
     }
@@ -291,7 +293,7 @@ impl Sharing {
     }
 
     /// Whether all that is to be moved of a range is where it is to be: registered before, or yet.
-    pub fn is_in_place(&self, pd: u32, (addr, len): (usize, usize), access: Access) -> bool {
+    fn is_in_place(&self, pd: u32, (addr, len): (usize, usize), access: Access) -> bool {
         let Some(mover) = self.mover.get() else {
             return false;
         };
@@ -305,12 +307,7 @@ impl Sharing {
     ///
     /// # Errors
     /// As [`Sharing::end`].
-    pub fn take_back(
-        &self,
-        mut placed: Placed,
-        control: &Attachment,
-        patience: Duration,
-    ) -> Result<(), (Placed, Unmovable)> {
+    fn take_back(&self, mut placed: Placed, patience: Duration) -> Result<(), (Placed, Unmovable)> {
         let begun = clock::now();
         let mut nap = PINNED_NAP;
         let Some(mover) = self.mover.get() else {
@@ -318,26 +315,27 @@ impl Sharing {
         };
         loop {
             let Err((left, why)) = mover.take_back(placed.moved) else {
-                let _ = control.release(placed.reserved);
+                let _ = self.shared.control.release(placed.reserved);
                 return Ok(());
             };
             placed.moved = left;
             if clock::now().since(begun) >= patience {
                 return Err((placed, why));
             }
-            self.may_ask(mover, control);
+            self.may_ask(mover);
             std::thread::sleep(nap);
             nap = (2 * nap).min(PINNED_NAP_MAX);
         }
     }
 
     /// The segment for a region, and whether only peers inside the trust boundary get it.
-    fn store(&self, control: &Attachment, pd: u32, writable: bool) -> Option<(Arc<Store>, bool)> {
+    fn store(&self, pd: u32, writable: bool) -> Option<(Arc<Store>, bool)> {
         let mut domains = self.domains.lock();
         let domain = domains.get_mut(&pd)?;
         let inside = !domain.exposed;
         let slot = &mut domain.stores[usize::from(writable)];
         if slot.is_none() {
+            let control = &self.shared.control;
             let (id, fd) = control.create_segment(pd, writable, inside).ok()?;
             causeway_fault::point("segment.created");
             *slot = Some(Arc::new(Store::new(fd, id)));
@@ -349,7 +347,7 @@ impl Sharing {
     /// descriptor of it that nothing entitles it to any more, or may yet store into it. What
     /// somebody else refers to for too long follows as soon as it can, and travels by ring until
     /// then.
-    pub fn renew(&self, shared: &Shared, segment: u64) {
+    pub fn renew(self: &Arc<Self>, segment: u64) {
         let one = self.renewing.lock();
         let Some((pd, at)) = self.find(segment) else {
             return;
@@ -358,12 +356,12 @@ impl Sharing {
         let Some(regions) = self.retire(pd, at) else {
             return;
         };
-        let left = self.vacate(shared, &regions, segment, PINNED_MAX);
+        let left = self.vacate(&regions, segment, PINNED_MAX);
         drop(one);
         causeway_fault::point("renew.moved");
-        let _ = shared.control.destroy_segment(segment);
+        let _ = self.shared.control.destroy_segment(segment);
         if !left.is_empty() {
-            follow(left, segment);
+            follow(self, &left, segment);
         }
     }
 
@@ -371,11 +369,11 @@ impl Sharing {
     /// that could not move.
     fn vacate(
         &self,
-        shared: &Shared,
-        regions: &[Arc<Mr>],
+        regions: &[Arc<Region>],
         segment: u64,
         patience: Duration,
-    ) -> Vec<Arc<Mr>> {
+    ) -> Vec<Arc<Region>> {
+        let shared = &*self.shared;
         // Held until they are where they will be: none ends or moves meanwhile.
         let held = regions.iter().map(|region| (region, region.hold()));
         let mut held: Vec<_> = held.filter(|(_, held)| held.is_in(segment)).collect();
@@ -389,7 +387,7 @@ impl Sharing {
         let mut moves = Vec::new();
         for (region, held) in &mut held {
             let rest = patience.saturating_sub(clock::now().since(begun));
-            if held.take_back(self, &shared.control, rest) {
+            if held.take_back(self, rest) {
                 moves.push(Arc::clone(region));
             } else {
                 left.push(Arc::clone(region));
@@ -397,10 +395,10 @@ impl Sharing {
         }
         drop(held);
         // Those that peers use already need not wait to be used.
-        moves.iter().for_each(|region| region.place());
+        moves.iter().for_each(|region| region.place(self));
         // One registered meanwhile may have been the first in the new segment; and one that a peer
         // kept out, by putting pages where it should go, gets in where that peer has no business.
-        regions.iter().for_each(|region| region.settle());
+        regions.iter().for_each(|region| region.settle(self));
         shared.give_up_segments_later(&evicted);
         left
     }
@@ -418,7 +416,7 @@ impl Sharing {
     /// Lets go of a segment, in whose place there will be another. Returns the regions of the
     /// domain: those that may be in it, or on their way there, since a region is listed before it
     /// asks where to move.
-    fn retire(&self, pd: u32, at: usize) -> Option<Vec<Arc<Mr>>> {
+    fn retire(&self, pd: u32, at: usize) -> Option<Vec<Arc<Region>>> {
         let mut domains = self.domains.lock();
         let domain = domains.get_mut(&pd)?;
         domain.stores[at].take()?;
@@ -427,18 +425,18 @@ impl Sharing {
 
     /// Takes back memory that did not move with its segment, and moves it to the new one. False if
     /// that still cannot be.
-    pub fn retry(&self, region: &Arc<Mr>, shared: &Shared, segment: u64) -> bool {
+    fn retry(&self, region: &Region, segment: u64) -> bool {
         let mut held = region.hold();
-        if held.is_in(segment) && !held.take_back(self, &shared.control, Duration::ZERO) {
+        if held.is_in(segment) && !held.take_back(self, Duration::ZERO) {
             return false;
         }
         drop(held);
-        region.place();
+        region.place(self);
         true
     }
 
     /// The segments of a domain.
-    pub fn segments(&self, pd: u32) -> Vec<u64> {
+    fn segments(&self, pd: u32) -> Vec<u64> {
         let domains = self.domains.lock();
         let stores = domains.get(&pd).map(|domain| &domain.stores);
         stores
@@ -451,16 +449,18 @@ impl Sharing {
 }
 
 /// Moves regions as soon as nobody else refers to their memory, by a thread that ends then.
-fn follow(regions: Vec<Arc<Mr>>, segment: u64) {
-    let mut left: Vec<Weak<Mr>> = regions.iter().map(Arc::downgrade).collect();
+fn follow(sharing: &Arc<Sharing>, regions: &[Arc<Region>], segment: u64) {
+    let sharing = Arc::downgrade(sharing);
+    let mut left: Vec<Weak<Region>> = regions.iter().map(Arc::downgrade).collect();
     let body = move || {
         let mut nap = PINNED_NAP;
         while !left.is_empty() {
             std::thread::sleep(nap);
             nap = (2 * nap).min(PINNED_NAP_MAX);
             left.retain(|region| {
-                let region = region.upgrade();
-                region.is_some_and(|region| !region.follow(segment))
+                let (sharing, region) = (sharing.upgrade(), region.upgrade());
+                let both = sharing.zip(region);
+                both.is_some_and(|(sharing, region)| !sharing.retry(&region, segment))
             });
         }
     };
@@ -470,7 +470,7 @@ fn follow(regions: Vec<Arc<Mr>>, segment: u64) {
 
 /// A region's memory was not moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kept {
+enum Kept {
     /// Something keeps it that may pass.
     ForNow,
     /// It is memory that cannot be moved, or the process cannot move any.
@@ -492,9 +492,9 @@ impl Kept {
 
 /// Where a region's memory is.
 #[derive(Debug)]
-pub(crate) struct Placed {
-    pub store: Arc<Store>,
-    pub moved: Moved,
+struct Placed {
+    store: Arc<Store>,
+    moved: Moved,
     /// Bytes counted against the endpoint's limit.
     reserved: u64,
     /// Only peers inside the trust boundary can have the segment.

@@ -142,7 +142,7 @@ impl Common {
     /// The state of an engine without objects, to be put under a lock that [`Shared::reclaim`]
     /// waits for.
     ///
-    /// [`Shared::reclaim`]: crate::endpoint::Shared::reclaim
+    /// [`Shared::reclaim`]: crate::shared::Shared::reclaim
     ///
     /// # Errors
     /// What epoll_create1(2) reports.

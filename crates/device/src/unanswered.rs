@@ -10,8 +10,8 @@ use causeway_proto::types::{QpState, Service};
 
 use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
-use crate::endpoint::Shared;
 use crate::qp_entry::{Link, QpEntry};
+use crate::shared::Shared;
 use crate::silence::{LOOK, Verdict, patience};
 use crate::state::State;
 

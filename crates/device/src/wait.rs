@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::EventQueue;
 use crate::clock::{self, Now, earlier};
-use crate::endpoint::Shared;
 use crate::engines::{ENGINES_MAX, Engine};
 use crate::errno::Errno;
+use crate::shared::Shared;
 use crate::signals::{self, BlockedSignals};
 
 /// How long a thread looks before it asks whether the channel's descriptor is non-blocking, and

@@ -1,13 +1,15 @@
 //! Accesses by peers to this endpoint's memory: waiting for their end, and evicting a peer that
 //! does not end one.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::Sharing;
 use crate::broker_request::BrokerRequest;
 use crate::clock;
-use crate::endpoint::Shared;
 use crate::limits::LEASE;
 use crate::qp_entry::Link;
+use crate::shared::Shared;
 use crate::state::State;
 use crate::watches::Accesses;
 
@@ -20,7 +22,7 @@ impl Shared {
     /// Waits until the accesses that began before the region or the grant was withdrawn have ended.
     /// A peer that overruns the lease is evicted, and never waited for again: its queue pair fails.
     /// Returns the protection domains whose segments it may still store into, to be given up
-    /// ([`Shared::give_up_segments`]) by a caller that holds no region.
+    /// ([`Sharing::give_up_segments`]) by a caller that holds no region.
     #[must_use]
     pub fn await_accesses(&self, what: Accesses) -> Vec<u32> {
         let begun = clock::now();
@@ -51,7 +53,7 @@ impl Shared {
         domains
     }
 
-    /// As [`Shared::give_up_segments`], by the broker thread.
+    /// As [`Sharing::give_up_segments`], by the broker thread.
     pub fn give_up_segments_later(&self, domains: &[u32]) {
         if !domains.is_empty() {
             let mut state = self.engines.first().state.lock();
@@ -62,14 +64,16 @@ impl Shared {
             self.send_broker_requests();
         }
     }
+}
 
+impl Sharing {
     /// The segments of these domains are given up for others.
-    pub fn give_up_segments(&self, domains: &[u32]) {
-        let segments = domains.iter().flat_map(|pd| self.sharing.segments(*pd));
+    pub fn give_up_segments(self: &Arc<Self>, domains: &[u32]) {
+        let segments = domains.iter().flat_map(|pd| self.segments(*pd));
         for segment in segments.collect::<Vec<_>>() {
-            self.sharing.renew(self, segment);
+            self.renew(segment);
         }
-        self.common.evicted_from.remove(domains);
+        self.shared.common.evicted_from.remove(domains);
     }
 }
 
@@ -100,7 +104,7 @@ impl State {
     }
 
     /// Evicts the peers of queue pairs, and returns the protection domains concerned, each of which
-    /// is to be given to [`Shared::give_up_segments`] once.
+    /// is to be given to [`Sharing::give_up_segments`] once.
     fn evict(&mut self, late: &[u32]) -> Vec<u32> {
         let mut domains = Vec::new();
         for &qpn in late {
