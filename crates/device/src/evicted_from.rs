@@ -28,3 +28,19 @@ impl EvictedFrom {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_domain_is_there_until_it_was_given_up_as_often_as_a_peer_was_evicted() {
+        let evicted_from = EvictedFrom::default();
+        evicted_from.add(&[3, 7]);
+        evicted_from.add(&[3]);
+        evicted_from.remove(&[3, 5]);
+        assert!(evicted_from.has(3) && evicted_from.has(7) && !evicted_from.has(5));
+        evicted_from.remove(&[3, 7]);
+        assert!(!evicted_from.has(3) && !evicted_from.has(7));
+    }
+}

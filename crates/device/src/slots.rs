@@ -78,3 +78,19 @@ fn no_slot() -> OpenError {
     }
     OpenError::new(libc::EADDRINUSE, &reason)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rank_is_free_until_it_is_taken() {
+        let mut ranks = SlotRanks::first();
+        assert_eq!(ranks.free().count(), qps::SLOTS - 1);
+        assert_eq!(ranks.free().next(), Some(1));
+        ranks.take(1);
+        assert_eq!(ranks.free().next(), Some(2));
+        (2..qps::SLOTS).for_each(|rank| ranks.take(rank));
+        assert_eq!(ranks.free().next(), None);
+    }
+}
