@@ -8,7 +8,7 @@ use causeway_proto::types::Service;
 use super::Qp;
 use crate::clock::Now;
 use crate::qp_entry::{Link, QpEntry};
-use crate::ring::Request;
+use crate::request::Request;
 use crate::state::State;
 use crate::udp::GATHER_POSTS;
 

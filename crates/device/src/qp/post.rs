@@ -12,7 +12,8 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::poster::Poster;
 use crate::qp_entry::{Link, QpEntry};
-use crate::ring::{Atomic, OneSided, Request, RingLink};
+use crate::request::{Atomic, OneSided, Request};
+use crate::ring::RingLink;
 use crate::state::State;
 
 impl Qp {

@@ -10,7 +10,6 @@ mod take;
 mod transmit;
 
 pub(crate) use short::TwoSided;
-pub use short::{Atomic, OneSided, Request};
 
 use std::sync::Arc;
 

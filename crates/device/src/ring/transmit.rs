@@ -12,13 +12,14 @@ use causeway_proto::types::{QpState, SendFlags, Sge};
 use causeway_shm::layout::{SHORT_BODY, SHORT_WORDS};
 
 use super::memory::Memory;
-use super::{Request, RingLink, count_direct};
+use super::{RingLink, count_direct};
 use crate::clock::Now;
 use crate::copy::copy_short;
 use crate::core::Core;
 use crate::direct::{Direct, Reaching};
 use crate::mr::MrReader;
 use crate::poster::{Count, PostCounts};
+use crate::request::Request;
 use crate::silence::patience;
 
 const _: () = assert!(SHORT_BODY == causeway_proto::ring::SHORT_BODY);

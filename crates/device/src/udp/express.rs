@@ -11,7 +11,7 @@ use causeway_proto::{Instant, express};
 use super::{Batch, GATHER_POSTS, RETRY_AFTER, Shape, UdpLink, UdpWire};
 use crate::borrowed_payload::OUTSIDE_MIN;
 use crate::core::Core;
-use crate::ring::Request;
+use crate::request::Request;
 
 /// Where the bytes of a request are.
 #[inline]
