@@ -132,8 +132,8 @@ class Scene:
         return int(self.victim.do("where", area)[0])
 
     def moved(self, area, before):
-        """Waits until no page of an area is where it was: one that the kernel refers to just then
-        follows the others."""
+        """Waits until no page of an area is where it was, and all are in another segment: one that
+        the kernel refers to just then follows the others."""
         wait_until(f"area {area} moved", lambda: self.victim.do("left", area, before)[0] == "0")
 
     def revoked(self, *who):

@@ -32,6 +32,7 @@ class SlowFile:
         self.next = 0
         self.asked = queue.Queue()
         self.go = queue.Queue()
+        self.ended = False
         with open(path, "wb"):
             pass
         self.device = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
@@ -59,13 +60,22 @@ class SlowFile:
         self.go.put(None)
 
     def end(self):
-        """Takes the file away."""
+        """Takes the file away. Who has it open is answered at once from now on. The thread closes
+        the device when nobody has: if this did, the next file's device could get its number, and
+        this thread would take requests that are for that one."""
+        self.ended = True
         self.go.put(None)
         self.libc.umount2(self.path.encode(), MNT_DETACH)
-        os.close(self.device)
 
     def serve(self):
-        """Answers until the file is taken away."""
+        """Answers until the file is taken away, and nobody has it open."""
+        try:
+            self.answer_all()
+        finally:
+            os.close(self.device)
+
+    def answer_all(self):
+        """Answers each request, until there can be no more."""
         while True:
             try:
                 request = os.read(self.device, REQUEST_MAX)
@@ -94,7 +104,8 @@ class SlowFile:
         if code == READ:
             size = struct.unpack_from("=QQI", body)[2]
             self.asked.put(None)
-            self.go.get()
+            if not self.ended:
+                self.go.get()
             return 0, READ_BYTE * size
         if code in (RELEASE, FLUSH):
             return 0, b""

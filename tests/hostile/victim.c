@@ -361,21 +361,39 @@ static void do_where(char **args, int count)
 	say("ok %lu", found);
 }
 
-/* "left I INODE": how many bytes of an area are in a file. */
+/* How many bytes two ranges have in common. */
+static size_t common(uintptr_t from, uintptr_t to, uintptr_t first, uintptr_t last)
+{
+	if (from < first)
+		from = first;
+	if (to > last)
+		to = last;
+	return from < to ? to - from : 0;
+}
+
+/* "left I INODE": how many bytes of an area are in that file, or have not gone to another one,
+ * which all pages do that a region covers whole. What is in no file may be on its way, and come
+ * back: pages that the kernel refers to are put where they were. */
 static void do_left(char **args, int count)
 {
 	const struct area *a = area_of(args[0]);
-	uintptr_t first = (uintptr_t)a->base, last = first + a->len, from, to;
-	unsigned long inode, asked = number(args[1]), left = 0;
+	uintptr_t base = (uintptr_t)a->base, from, to;
+	uintptr_t first = base + 2 * PAGE, last = base + a->len - 2 * PAGE;
+	unsigned long inode, asked = number(args[1]), left = last - first;
 	char line[512];
 	FILE *maps = fopen("/proc/self/maps", "r");
 
 	(void)count;
 	need(maps, "/proc/self/maps");
-	while (fgets(line, sizeof(line), maps))
+	while (fgets(line, sizeof(line), maps)) {
 		if (sscanf(line, "%" SCNxPTR "-%" SCNxPTR " %*s %*s %*s %lu", &from, &to,
-			   &inode) == 3 && inode == asked && from < last && to > first)
-			left += (to < last ? to : last) - (from > first ? from : first);
+			   &inode) != 3 || !inode)
+			continue;
+		if (inode == asked)
+			left += common(from, to, base, base + a->len);
+		else
+			left -= common(from, to, first, last);
+	}
 	fclose(maps);
 	say("ok %lu", left);
 }
