@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
@@ -54,6 +54,56 @@ impl Before {
 static BEFORE: [[Before; LEVELS]; 2] = [const { [const { Before::new() }; LEVELS] }; 2];
 /// How many levels are in use, for each signal.
 static USED: Mutex<[usize; 2]> = Mutex::new([0; 2]);
+
+/// A fault of an instruction that is not one of this crate's, as a [`Server`] sees it.
+#[derive(Debug)]
+pub struct Trap {
+    addr: usize,
+    context: *mut ucontext_t,
+}
+
+impl Trap {
+    /// The address of the access, as the processor tells it: `si_addr` of sigaction(2).
+    #[must_use]
+    pub fn addr(&self) -> usize {
+        self.addr
+    }
+
+    /// The thread's registers, with which it goes on: sigaction(2). Of the structure there is what
+    /// the kernel fills, which is less than its whole length.
+    #[must_use]
+    pub fn context(&self) -> *mut ucontext_t {
+        self.context
+    }
+}
+
+/// Serves a fault and returns true, or leaves it to the program's handler. It runs in the signal's
+/// handler, in a thread that was interrupted anywhere, with the signals blocked that the program
+/// asked for with its own handler.
+pub type Server = fn(&Trap) -> bool;
+
+/// The [`Server`], or null.
+static SERVER: AtomicPtr<()> = AtomicPtr::new(ptr::null_mut());
+
+/// Lets `server` see each SIGSEGV of a load or store, before the program's handler does; another
+/// call names another one. Faults in this crate's routines are not shown to it: their copy fails.
+/// Thread-safe. [`install`] installs the handler.
+pub fn serve_by(server: Server) {
+    SERVER.store(server as *mut (), Ordering::Release);
+}
+
+fn served(info: *mut siginfo_t, context: *mut c_void) -> bool {
+    let server = SERVER.load(Ordering::Acquire);
+    if server.is_null() {
+        return false;
+    }
+    // SAFETY: nothing else is stored there than a `Server`; faults have an address.
+    let (server, addr) = unsafe { (mem::transmute::<*mut (), Server>(server), (*info).si_addr()) };
+    server(&Trap {
+        addr: addr.addr(),
+        context: context.cast(),
+    })
+}
 
 /// Sees to it that faults in this crate's routines are recovered from: installs the handler of
 /// SIGSEGV and SIGBUS in front of the program's own, unless it is there. To be called now and then
@@ -137,6 +187,9 @@ extern "C" fn on_fault<const LEVEL: usize>(
             // SAFETY: faults have an address.
             registers[libc::REG_RDX as usize] = unsafe { (*info).si_addr() } as i64;
             registers[libc::REG_RIP as usize] = routines::fix_up as *const () as i64;
+            return;
+        }
+        if signal == libc::SIGSEGV && served(info, context) {
             return;
         }
     }

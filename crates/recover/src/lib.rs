@@ -5,7 +5,8 @@
 //! or SIGBUS, which would end the process. The copies of this crate end with an error instead, as
 //! the kernel's own do with EFAULT: their instructions lie in a known range, and the handler
 //! ([`install`]) lets a fault there go on at the routine's end. All other faults, and signals sent
-//! by kill(2), reach whatever handled them before.
+//! by kill(2), reach whatever handled them before; unless a crate has asked to see the faults of
+//! other instructions first ([`serve_by`]) and serves one.
 //!
 //! Before [`install`] was called, and in threads that block the two signals, a fault ends the
 //! process as ever: so POSIX has it.
@@ -13,7 +14,7 @@
 mod handler;
 mod routines;
 
-pub use handler::install;
+pub use handler::{Server, Trap, install, serve_by};
 
 use routines::Returned;
 
