@@ -1,0 +1,211 @@
+//! A window as the handler and the synchronizing functions use it.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use causeway_recover as recover;
+
+use crate::backing::{ABORTED, Backing};
+use crate::clock;
+use crate::forks;
+use crate::limits::{ACCESSIBLE, CHUNK, PAGE, SMALL_CHUNK};
+use crate::memory::{Memory, Protection};
+use crate::pages::{Access, Pages};
+
+/// What became of a trapped load or store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Trapped {
+    /// It was carried out.
+    Done,
+    /// The page is accessible now: the instruction runs again.
+    Again,
+}
+
+pub(crate) struct Core {
+    pub(crate) backing: Backing,
+    pub(crate) read_only: bool,
+    slot: usize,
+    /// Taken with signals blocked, by nobody who touches a window or calls the program meanwhile.
+    pages: Mutex<Pages>,
+    /// Something has happened since the last sync point.
+    touched: AtomicBool,
+    /// When the accessible pages are to be closed, by `clock`; 0 if there are none.
+    deadline: AtomicU64,
+}
+
+impl Core {
+    pub(crate) fn new(backing: Backing, read_only: bool, slot: usize) -> Core {
+        let pages = backing.memory.len() / PAGE;
+        Core {
+            backing,
+            read_only,
+            slot,
+            pages: Mutex::new(Pages::new(pages)),
+            touched: AtomicBool::new(false),
+            deadline: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn start(&self) -> usize {
+        self.backing.memory.start().addr()
+    }
+
+    /// The offset of `len` bytes at an address, if all of them are the window's.
+    pub(crate) fn offset(&self, addr: usize, len: usize) -> Option<usize> {
+        let at = addr.checked_sub(self.start())?;
+        let end = at.checked_add(len)?;
+        (end <= self.backing.len).then_some(at)
+    }
+
+    /// Whether this process is a child of the one that made the window. Then its lock may be held
+    /// for ever, and there is no memory but what is in the range.
+    pub(crate) fn is_parents(&self) -> bool {
+        forks::is_parents(self.slot)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Pages> {
+        self.touched.store(true, Ordering::Release);
+        self.pages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the program may do this by itself, as another thread has seen to it.
+    pub(crate) fn allows(&self, at: usize, access: Access) -> bool {
+        !self.is_parents() && self.lock().allows(at / PAGE, access)
+    }
+
+    /// A trapped store, of which byte `at` of the window was not accessible.
+    pub(crate) fn trapped_store(&self, at: usize, to: usize, bytes: &[u8]) -> Trapped {
+        if self.is_parents() {
+            return Trapped::Done;
+        }
+        let mut pages = self.lock();
+        if pages.count_store(at) && self.expose_locked(&mut pages, at, Access::Open) {
+            return Trapped::Again;
+        }
+        pages.store(&self.backing, to, bytes);
+        Trapped::Done
+    }
+
+    /// A trapped load.
+    pub(crate) fn trapped_load(&self, at: usize, from: usize, into: &mut [u8]) -> Trapped {
+        if self.is_parents() {
+            into.fill(ABORTED);
+            return Trapped::Done;
+        }
+        let mut pages = self.lock();
+        if pages.count_load(at) && self.expose_locked(&mut pages, at, Access::Readable) {
+            return Trapped::Again;
+        }
+        pages.load(&self.backing, from, into);
+        Trapped::Done
+    }
+
+    /// How many bytes a string instruction moves at once.
+    pub(crate) fn chunk(&self) -> usize {
+        if self.is_parents() {
+            SMALL_CHUNK
+        } else {
+            CHUNK
+        }
+    }
+
+    /// Stores bytes that `fill` writes, at most a chunk; false if it could not.
+    pub(crate) fn store_by(
+        &self,
+        at: usize,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> bool,
+    ) -> bool {
+        if self.is_parents() {
+            return fill(&mut [0; SMALL_CHUNK][..len]);
+        }
+        let mut pages = self.lock();
+        let mut scratch = pages.take_scratch();
+        let filled = fill(&mut scratch[..len]);
+        if filled {
+            pages.store(&self.backing, at, &scratch[..len]);
+        }
+        pages.give_scratch(scratch);
+        filled
+    }
+
+    /// Loads bytes, at most a chunk, and shows them to `take`; its answer.
+    pub(crate) fn load_by(&self, at: usize, len: usize, take: impl FnOnce(&[u8]) -> bool) -> bool {
+        if self.is_parents() {
+            return take(&[ABORTED; SMALL_CHUNK][..len]);
+        }
+        let mut pages = self.lock();
+        let mut scratch = pages.take_scratch();
+        pages.load(&self.backing, at, &mut scratch[..len]);
+        let taken = take(&scratch[..len]);
+        pages.give_scratch(scratch);
+        taken
+    }
+
+    /// Makes the page of byte `at` accessible for an instruction that only the processor can carry
+    /// out; false if there is no memory for it.
+    pub(crate) fn expose(&self, at: usize, access: Access) -> bool {
+        if self.is_parents() {
+            return self.occupy(at);
+        }
+        let mut pages = self.lock();
+        self.expose_locked(&mut pages, at, access)
+    }
+
+    fn expose_locked(&self, pages: &mut Pages, at: usize, access: Access) -> bool {
+        let done = pages.expose(&self.backing, at / PAGE, access);
+        if self.deadline.load(Ordering::Relaxed) == 0 && pages.any_accessible() {
+            let deadline = clock::now() + ACCESSIBLE.as_nanos() as u64;
+            self.deadline.store(deadline, Ordering::Release);
+            clock::ring();
+        }
+        done
+    }
+
+    /// In a child: a page of its own that is full of ones.
+    fn occupy(&self, at: usize) -> bool {
+        let page = self.start() + at / PAGE * PAGE;
+        let there = Memory::occupy(page, PAGE, Protection::Both);
+        // SAFETY: the page just mapped, if it was.
+        unsafe { recover::copy(there, [ABORTED; PAGE].as_ptr(), PAGE) }.is_ok()
+    }
+
+    /// A sync point, with signals blocked.
+    pub(crate) fn sync(&self) {
+        if self.is_parents() || !self.touched.load(Ordering::Acquire) {
+            return;
+        }
+        let mut pages = self.lock();
+        self.touched.store(false, Ordering::Release);
+        pages.sync(&self.backing);
+        self.note_closed(&pages);
+        self.backing.flush();
+    }
+
+    /// When accessible pages are to be closed, if there are any.
+    pub(crate) fn deadline(&self) -> Option<u64> {
+        let at = self.deadline.load(Ordering::Acquire);
+        (at != 0 && !self.is_parents()).then_some(at)
+    }
+
+    /// Closes the pages if that is due, with signals blocked.
+    pub(crate) fn close_due(&self, now: u64) {
+        if self.deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        let mut pages = self.lock();
+        pages.close(&self.backing);
+        self.note_closed(&pages);
+        self.backing.flush();
+    }
+
+    fn note_closed(&self, pages: &Pages) {
+        let deadline = if pages.any_accessible() {
+            // The kernel has not closed them: soon again.
+            clock::now() + ACCESSIBLE.as_nanos() as u64
+        } else {
+            0
+        };
+        self.deadline.store(deadline, Ordering::Release);
+    }
+}

@@ -1,0 +1,300 @@
+//! Loads and stores that are carried out in the place of the processor.
+//!
+//! The decoder names registers by their numbers in instructions (Intel SDM, volume 2, table 3-1)
+//! and knows no values: what it says of an instruction is the same whenever it runs.
+
+use iced_x86::{
+    Code, Decoder, DecoderOptions, EncodingKind, Instruction, Mnemonic, OpKind, Register,
+};
+
+use crate::limits::WIDEST;
+
+/// An instruction that moves bytes between memory and a register, or strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Decoded {
+    /// Bytes of the instruction.
+    pub(crate) length: usize,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Stores the first `len` bytes of the source.
+    Store { at: Place, len: usize, from: Source },
+    /// Loads `len` bytes.
+    Load { at: Place, len: usize, into: Target },
+    /// `movs` or, without a source, `stos`: elements of so many bytes.
+    Strings {
+        element: usize,
+        repeated: bool,
+        copies: bool,
+    },
+}
+
+/// An address: the sum of what it names, modulo 2^64.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) base: Option<u8>,
+    /// A register and what it is multiplied by.
+    pub(crate) index: Option<(u8, u8)>,
+    pub(crate) displacement: u64,
+}
+
+impl Place {
+    /// The address, given the values of general registers.
+    pub(crate) fn address(&self, value: impl Fn(u8) -> u64) -> usize {
+        let base = self.base.map_or(0, &value);
+        let index = self.index.map_or(0, |(register, scale)| {
+            value(register).wrapping_mul(scale.into())
+        });
+        base.wrapping_add(index).wrapping_add(self.displacement) as usize
+    }
+}
+
+/// Where a stored value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Source {
+    Constant(u64),
+    /// A general register, from bit 0 or, for `ah` and its like, 8.
+    General {
+        register: u8,
+        bit: u8,
+    },
+    /// A vector register, from a byte on.
+    Vector {
+        register: u8,
+        byte: u8,
+    },
+}
+
+/// Where a loaded value goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Target {
+    /// To `width` bytes of a general register, from a bit on, extended by zeros or the sign.
+    General {
+        register: u8,
+        bit: u8,
+        width: u8,
+        signed: bool,
+    },
+    /// To a vector register, from a byte on; behind it, zeros up to byte `zeros`.
+    Vector { register: u8, byte: u8, zeros: u8 },
+}
+
+/// What becomes of a vector register's bytes behind those that are loaded.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rest {
+    Kept,
+    /// Zeros up to 16 bytes.
+    Cleared,
+}
+
+/// Builds the decoder's tables, which are made when first used and take memory.
+pub(crate) fn prepare() {
+    let _ = decode(&[0x88, 0x07], 0);
+}
+
+/// Decodes the instruction at address `at`, of which `code` holds the bytes. None where it is not
+/// one of those that are carried out here.
+pub(crate) fn decode(code: &[u8], at: u64) -> Option<Decoded> {
+    let mut decoder = Decoder::with_ip(64, code, at, DecoderOptions::NONE);
+    let mut instruction = Instruction::default();
+    decoder.decode_out(&mut instruction);
+    let what = strings(&instruction)
+        .or_else(|| store(&instruction))
+        .or_else(|| load(&instruction))?;
+    Some(Decoded {
+        length: instruction.len(),
+        what,
+    })
+}
+
+fn strings(instruction: &Instruction) -> Option<What> {
+    let (element, copies) = match instruction.code() {
+        Code::Movsb_m8_m8 => (1, true),
+        Code::Movsw_m16_m16 => (2, true),
+        Code::Movsd_m32_m32 => (4, true),
+        Code::Movsq_m64_m64 => (8, true),
+        Code::Stosb_m8_AL => (1, false),
+        Code::Stosw_m16_AX => (2, false),
+        Code::Stosd_m32_EAX => (4, false),
+        Code::Stosq_m64_RAX => (8, false),
+        _ => return None,
+    };
+    // Addresses of 64 bits, and no segment that has a base.
+    let plain = instruction.op0_kind() == OpKind::MemoryESRDI
+        && (!copies
+            || instruction.op1_kind() == OpKind::MemorySegRSI
+                && flat(instruction.memory_segment()));
+    plain.then(|| What::Strings {
+        element,
+        repeated: instruction.has_rep_prefix() || instruction.has_repne_prefix(),
+        copies,
+    })
+}
+
+fn flat(segment: Register) -> bool {
+    !matches!(segment, Register::FS | Register::GS)
+}
+
+/// The memory operand of `operand`, and its bytes.
+fn memory(instruction: &Instruction, operand: u32) -> Option<(Place, usize)> {
+    let plain = instruction.op_kind(operand) == OpKind::Memory
+        && flat(instruction.memory_segment())
+        && !instruction.has_op_mask()
+        && !instruction.is_broadcast()
+        && !instruction.has_lock_prefix();
+    let len = instruction.memory_size().size();
+    if !plain || !(1..=WIDEST).contains(&len) {
+        return None;
+    }
+    let base = match instruction.memory_base() {
+        // The displacement is the address.
+        Register::None | Register::RIP => None,
+        register if register.is_gpr64() => Some(register.number() as u8),
+        _ => return None,
+    };
+    let index = match instruction.memory_index() {
+        Register::None => None,
+        register if register.is_gpr64() => {
+            let scale = instruction.memory_index_scale() as u8;
+            Some((register.number() as u8, scale))
+        }
+        _ => return None,
+    };
+    let place = Place {
+        base,
+        index,
+        displacement: instruction.memory_displacement64(),
+    };
+    Some((place, len))
+}
+
+fn general(register: Register) -> Option<(u8, u8)> {
+    use Register::{AH, BH, CH, DH};
+    match register {
+        AH | CH | DH | BH => Some((register.full_register().number() as u8, 8)),
+        register if register.is_gpr() => Some((register.full_register().number() as u8, 0)),
+        _ => None,
+    }
+}
+
+fn vector(register: Register) -> Option<u8> {
+    let found = register.is_xmm() || register.is_ymm() || register.is_zmm();
+    found.then(|| register.number() as u8)
+}
+
+fn store(instruction: &Instruction) -> Option<What> {
+    let (at, len) = memory(instruction, 0)?;
+    let from = match instruction.mnemonic() {
+        Mnemonic::Mov | Mnemonic::Movnti => stored(instruction)?,
+        mnemonic => {
+            let byte = match vector_store(mnemonic)? {
+                Half::Low => 0,
+                Half::High => 8,
+                Half::Chosen => instruction.immediate8().wrapping_mul(len as u8) & 0x1f,
+            };
+            let register = vector(instruction.op1_register())?;
+            Source::Vector { register, byte }
+        }
+    };
+    Some(What::Store { at, len, from })
+}
+
+/// What `mov` stores.
+fn stored(instruction: &Instruction) -> Option<Source> {
+    if instruction.op1_kind() == OpKind::Register {
+        let (register, bit) = general(instruction.op1_register())?;
+        return Some(Source::General { register, bit });
+    }
+    instruction.try_immediate(1).ok().map(Source::Constant)
+}
+
+/// Which part of a vector register is stored.
+#[derive(Clone, Copy)]
+enum Half {
+    Low,
+    High,
+    /// By the constant: one half of 32 bytes.
+    Chosen,
+}
+
+fn vector_store(mnemonic: Mnemonic) -> Option<Half> {
+    use Mnemonic as M;
+    Some(match mnemonic {
+        M::Movhps | M::Movhpd | M::Vmovhps | M::Vmovhpd => Half::High,
+        M::Vextracti128 | M::Vextractf128 => Half::Chosen,
+        M::Movntps | M::Movntpd | M::Movntdq | M::Vmovntps | M::Vmovntpd | M::Vmovntdq => Half::Low,
+        M::Movlps | M::Movlpd | M::Vmovlps | M::Vmovlpd => Half::Low,
+        _ if moves(mnemonic).is_some() => Half::Low,
+        _ => return None,
+    })
+}
+
+/// Moves that load and store the low bytes of a vector register, and what a load without VEX does
+/// with those behind it in the low 16.
+fn moves(mnemonic: Mnemonic) -> Option<Rest> {
+    use Mnemonic as M;
+    Some(match mnemonic {
+        M::Movaps | M::Movups | M::Movapd | M::Movupd | M::Movdqa | M::Movdqu => Rest::Kept,
+        M::Vmovaps | M::Vmovups | M::Vmovapd | M::Vmovupd | M::Vmovdqa | M::Vmovdqu => Rest::Kept,
+        M::Vmovdqa32 | M::Vmovdqa64 | M::Vmovdqu8 | M::Vmovdqu16 => Rest::Kept,
+        M::Vmovdqu32 | M::Vmovdqu64 => Rest::Kept,
+        M::Movd | M::Movq | M::Movss | M::Movsd => Rest::Cleared,
+        M::Vmovd | M::Vmovq | M::Vmovss | M::Vmovsd => Rest::Cleared,
+        _ => return None,
+    })
+}
+
+fn load(instruction: &Instruction) -> Option<What> {
+    if instruction.op_count() != 2 || instruction.op0_kind() != OpKind::Register {
+        return None;
+    }
+    let (at, len) = memory(instruction, 1)?;
+    let register = instruction.op0_register();
+    let into = match instruction.mnemonic() {
+        mnemonic @ (Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd) => {
+            let width = register.size() as u8;
+            let signed = matches!(mnemonic, Mnemonic::Movsx | Mnemonic::Movsxd);
+            let (register, bit) = general(register)?;
+            Target::General {
+                register,
+                bit,
+                width,
+                signed,
+            }
+        }
+        mnemonic => vector_target(instruction, mnemonic, vector(register)?, len)?,
+    };
+    Some(What::Load { at, len, into })
+}
+
+fn vector_target(
+    instruction: &Instruction,
+    mnemonic: Mnemonic,
+    register: u8,
+    len: usize,
+) -> Option<Target> {
+    use Mnemonic as M;
+    let legacy = instruction.encoding() == EncodingKind::Legacy;
+    let (byte, rest) = match mnemonic {
+        M::Movlps | M::Movlpd => (0, Rest::Kept),
+        M::Movhps | M::Movhpd => (8, Rest::Kept),
+        M::Lddqu | M::Movntdqa | M::Vlddqu | M::Vmovntdqa => (0, Rest::Kept),
+        _ => (0, moves(mnemonic)?),
+    };
+    let zeros = match (legacy, rest) {
+        // VEX and EVEX clear all that is behind (Intel SDM, volume 1, 14.1.3).
+        (false, _) => WIDEST,
+        (true, Rest::Cleared) => 16,
+        (true, Rest::Kept) => usize::from(byte) + len,
+    };
+    Some(Target::Vector {
+        register,
+        byte,
+        zeros: zeros as u8,
+    })
+}
+
+#[cfg(test)]
+mod tests;

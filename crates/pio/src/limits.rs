@@ -1,0 +1,34 @@
+//! Limits, and what the constants of a window's policy were chosen by.
+
+use std::time::Duration;
+
+/// Bytes of a page, the unit of protection.
+pub const PAGE: usize = 4096;
+/// Windows that a process may have at a time. The handler looks through all that are in use.
+pub const WINDOWS: usize = 1024;
+/// Bytes of a window at most: pages are counted by 32 bits.
+pub const BYTES: usize = 1 << 40;
+/// How long a page stays accessible at most, if [`close_due`](crate::close_due) is called in time.
+pub const ACCESSIBLE: Duration = Duration::from_millis(1);
+/// Trapped stores to different words of a page, from one sync point to the next, by the last of
+/// which the page is opened. An open page costs about as much as three traps, and one READ.
+pub const STORES: u8 = 32;
+/// Trapped loads of a page after which it is made readable.
+pub const LOADS: u8 = 8;
+/// A store this near to the beginning of a page goes on from the page before.
+pub(crate) const ASCENT: usize = 64;
+/// Pages that are fetched in one go at most: 1 MiB.
+pub(crate) const FETCHED: usize = 256;
+/// Groups of pages of one window that are accessible at a time: each is a mapping of its own to the
+/// kernel, and a process may have 65,530 (`vm.max_map_count`).
+pub(crate) const GROUPS: usize = 256;
+/// Pages whose memory a window keeps when they are closed: 16 MiB, twice.
+pub(crate) const KEPT: usize = 4096;
+/// Bytes that are compared, or moved by a string instruction, in one go.
+pub(crate) const CHUNK: usize = 64 << 10;
+/// The same where both ends lie in windows: it lies on the handler's stack, which may be small.
+pub(crate) const SMALL_CHUNK: usize = 256;
+/// Bytes of the longest access of one instruction that is emulated: a register of AVX-512.
+pub(crate) const WIDEST: usize = 64;
+/// Bytes of the longest instruction (Intel SDM, volume 2, 2.3.11).
+pub(crate) const INSTRUCTION: usize = 15;
