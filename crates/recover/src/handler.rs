@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
@@ -35,6 +35,7 @@ const HANDLERS: [Handler; LEVELS] = [
 struct Before {
     handler: AtomicUsize,
     flags: AtomicI32,
+    mask: AtomicU64,
 }
 
 impl Before {
@@ -42,12 +43,64 @@ impl Before {
         Before {
             handler: AtomicUsize::new(libc::SIG_DFL),
             flags: AtomicI32::new(0),
+            mask: AtomicU64::new(0),
         }
     }
 
     fn set(&self, action: &libc::sigaction) {
         self.flags.store(action.sa_flags, Ordering::Relaxed);
+        self.mask
+            .store(bits(&raw const action.sa_mask), Ordering::Relaxed);
         self.handler.store(action.sa_sigaction, Ordering::Release);
+    }
+}
+
+/// The kernel's part of a set of signals: bit 0 is signal 1.
+fn bits(set: *const libc::sigset_t) -> u64 {
+    // SAFETY: it is what a set begins with, also in a context, which has no more of it.
+    unsafe { set.cast::<u64>().read() }
+}
+
+fn bit(signal: c_int) -> u64 {
+    1 << (signal - 1)
+}
+
+/// The signals by which an instruction fails, which are never blocked in this handler.
+const SYNCHRONOUS: [c_int; 5] = [
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+];
+
+fn synchronous() -> u64 {
+    SYNCHRONOUS
+        .into_iter()
+        .fold(0, |all, signal| all | bit(signal))
+}
+
+/// Whether exactly those signals are blocked that are in this handler: another library's copy of
+/// it has called this one.
+fn waits() -> bool {
+    // SAFETY: a set is plain memory, which the call fills; it is allowed in handlers.
+    let blocked = unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut set);
+        bits(&raw const set)
+    };
+    // The kernel and the C library let nobody block these: signal(7), nptl(7).
+    let never = bit(libc::SIGKILL) | bit(libc::SIGSTOP) | bit(32) | bit(33);
+    blocked | never == !synchronous() | never
+}
+
+/// Blocks these signals and no others.
+fn block(blocked: u64) {
+    // SAFETY: a set is plain memory, and the call is allowed in handlers.
+    unsafe {
+        let mut set: libc::sigset_t = mem::zeroed();
+        (&raw mut set).cast::<u64>().write(blocked);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut());
     }
 }
 
@@ -78,8 +131,8 @@ impl Trap {
 }
 
 /// Serves a fault and returns true, or leaves it to the program's handler. It runs in the signal's
-/// handler, in a thread that was interrupted anywhere, with the signals blocked that the program
-/// asked for with its own handler.
+/// handler, in a thread that was interrupted anywhere. Signals other than those of faults are
+/// blocked, unless a handler of the program's has passed the fault on.
 pub type Server = fn(&Trap) -> bool;
 
 /// The [`Server`], or null.
@@ -139,9 +192,11 @@ pub fn install() {
     }
 }
 
-/// The action of a level in front of what a signal did so far: the kernel itself sees to the stack,
-/// the blocked signals and the system calls that go on, as the program has asked for its own
-/// handler.
+/// The action of a level in front of what a signal did so far: the kernel itself sees to the stack
+/// and the system calls that go on, as the program has asked for its own handler. All signals wait
+/// but those of faults: a handler of the program's that came between, with SIGSEGV blocked, could
+/// touch nothing whose faults are served. The program's own handler finds those blocked that it
+/// asked for.
 fn in_front_of(current: &libc::sigaction, handler: Handler) -> libc::sigaction {
     let kept = match current.sa_sigaction {
         // Threads may have small stacks.
@@ -150,11 +205,15 @@ fn in_front_of(current: &libc::sigaction, handler: Handler) -> libc::sigaction {
         libc::SIG_IGN => libc::SA_ONSTACK | libc::SA_RESTART,
         _ => current.sa_flags & (libc::SA_ONSTACK | libc::SA_NODEFER | libc::SA_RESTART),
     };
-    libc::sigaction {
+    let mut action = libc::sigaction {
         sa_sigaction: handler as usize,
-        sa_flags: libc::SA_SIGINFO | kept,
+        sa_flags: libc::SA_SIGINFO | libc::SA_NODEFER | kept,
         ..*current
-    }
+    };
+    let mask = &raw mut action.sa_mask;
+    // SAFETY: a set begins with the kernel's part.
+    unsafe { mask.cast::<u64>().write(!synchronous()) };
+    action
 }
 
 fn action_of(signal: c_int) -> Option<libc::sigaction> {
@@ -203,6 +262,17 @@ extern "C" fn on_fault<const LEVEL: usize>(
         end(signal, synchronous, info);
         return;
     }
+    if is_front(signal, HANDLERS[LEVEL]) || waits() {
+        let asked = before.mask.load(Ordering::Relaxed);
+        let own = if before.flags.load(Ordering::Relaxed) & libc::SA_NODEFER == 0 {
+            bit(signal)
+        } else {
+            0
+        };
+        // SAFETY: as above; the kernel's part of the set is there.
+        let interrupted = bits(unsafe { &raw const (*context.cast::<ucontext_t>()).uc_sigmask });
+        block(interrupted | asked | own);
+    }
     // The kernel passes all three to handlers without SA_SIGINFO, too.
     // SAFETY: the address of a handler of the program's.
     let handler = unsafe { mem::transmute::<usize, Handler>(handler) };
@@ -212,12 +282,15 @@ extern "C" fn on_fault<const LEVEL: usize>(
 /// The handler that a level is in front of, or SIG_DFL, SIG_IGN. One with SA_RESETHAND has its turn
 /// once, where it is the kernel that calls it: one that another handler of the program calls stays.
 fn handler_of(before: &Before, signal: c_int, level: Handler) -> usize {
-    if before.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0
-        && action_of(signal).is_some_and(|action| action.sa_sigaction == level as usize)
-    {
+    if before.flags.load(Ordering::Relaxed) & libc::SA_RESETHAND != 0 && is_front(signal, level) {
         return before.handler.swap(libc::SIG_DFL, Ordering::AcqRel);
     }
     before.handler.load(Ordering::Acquire)
+}
+
+/// Whether it is a level that the kernel calls.
+fn is_front(signal: c_int, level: Handler) -> bool {
+    action_of(signal).is_some_and(|action| action.sa_sigaction == level as usize)
 }
 
 /// What the signal does by default: it ends the process where the handler returns to, and tells a
@@ -228,6 +301,8 @@ fn end(signal: c_int, synchronous: bool, info: *mut siginfo_t) {
         libc::signal(signal, libc::SIG_DFL);
         // Of a fault the instruction runs again.
         if !synchronous {
+            // Another one does when the handler has returned.
+            block(!0);
             let (own, thread) = (libc::getpid(), libc::gettid());
             let again = libc::SYS_rt_tgsigqueueinfo;
             if libc::syscall(again, own, thread, signal, info) != 0 {
