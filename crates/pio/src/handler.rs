@@ -1,5 +1,7 @@
 //! A fault in a window.
 
+use std::mem;
+
 use causeway_recover::Trap;
 
 use crate::signals::Blocked;
@@ -22,7 +24,13 @@ pub(crate) fn serve(trap: &Trap) -> bool {
     let before = unsafe { errno.read() };
     let blocked = Blocked::new();
     let served = serve_in(&core, trap);
-    drop(blocked);
+    if served {
+        // The kernel lets the signals come when the handler has returned. Before that they would
+        // find SIGSEGV blocked, if the program has passed the fault on.
+        mem::forget(blocked);
+    } else {
+        drop(blocked);
+    }
     // SAFETY: as above.
     unsafe { errno.write(before) };
     served

@@ -4,6 +4,8 @@
 
 #[cfg(target_arch = "x86_64")]
 pub mod moves;
+#[cfg(target_arch = "x86_64")]
+pub mod program;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
