@@ -14,15 +14,23 @@ pub(crate) struct Backing {
     pub(crate) memory: Memory,
     /// Bytes of the window, which may end within its last page.
     pub(crate) len: usize,
+    /// Whether stores are sent.
+    pub(crate) writable: bool,
     remote: Box<dyn Remote>,
     lost: AtomicBool,
 }
 
 impl Backing {
-    pub(crate) fn new(memory: Memory, len: usize, remote: Box<dyn Remote>) -> Backing {
+    pub(crate) fn new(
+        memory: Memory,
+        len: usize,
+        writable: bool,
+        remote: Box<dyn Remote>,
+    ) -> Backing {
         Backing {
             memory,
             len,
+            writable,
             remote,
             lost: AtomicBool::new(false),
         }
@@ -45,7 +53,7 @@ impl Backing {
 
     /// Posts a WRITE, or lets it vanish.
     pub(crate) fn send(&self, at: usize, bytes: &[u8]) {
-        if !self.is_lost() {
+        if self.writable && !self.is_lost() {
             self.judge(self.remote.write(at, bytes));
         }
     }

@@ -12,6 +12,9 @@ use crate::limits::{ACCESSIBLE, CHUNK, PAGE, SMALL_CHUNK};
 use crate::memory::{Memory, Protection};
 use crate::pages::{Access, Pages};
 
+/// What a child finds in a page that only the processor can access.
+static ONES: [u8; PAGE] = [ABORTED; PAGE];
+
 /// What became of a trapped load or store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trapped {
@@ -23,7 +26,6 @@ pub(crate) enum Trapped {
 
 pub(crate) struct Core {
     pub(crate) backing: Backing,
-    pub(crate) read_only: bool,
     slot: usize,
     /// Taken with signals blocked, by nobody who touches a window or calls the program meanwhile.
     pages: Mutex<Pages>,
@@ -34,11 +36,10 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(backing: Backing, read_only: bool, slot: usize) -> Core {
+    pub(crate) fn new(backing: Backing, slot: usize) -> Core {
         let pages = backing.memory.len() / PAGE;
         Core {
             backing,
-            read_only,
             slot,
             pages: Mutex::new(Pages::new(pages)),
             touched: AtomicBool::new(false),
@@ -167,12 +168,17 @@ impl Core {
         let page = self.start() + at / PAGE * PAGE;
         let there = Memory::occupy(page, PAGE, Protection::Both);
         // SAFETY: the page just mapped, if it was.
-        unsafe { recover::copy(there, [ABORTED; PAGE].as_ptr(), PAGE) }.is_ok()
+        unsafe { recover::copy(there, ONES.as_ptr(), PAGE) }.is_ok()
+    }
+
+    /// Whether a sync point has anything to do.
+    pub(crate) fn is_touched(&self) -> bool {
+        self.touched.load(Ordering::Acquire) && !self.is_parents()
     }
 
     /// A sync point, with signals blocked.
     pub(crate) fn sync(&self) {
-        if self.is_parents() || !self.touched.load(Ordering::Acquire) {
+        if !self.is_touched() {
             return;
         }
         let mut pages = self.lock();

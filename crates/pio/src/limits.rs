@@ -26,7 +26,10 @@ pub(crate) const GROUPS: usize = 256;
 pub(crate) const KEPT: usize = 4096;
 /// Bytes that are compared, or moved by a string instruction, in one go.
 pub(crate) const CHUNK: usize = 64 << 10;
-/// The same where both ends lie in windows: it lies on the handler's stack, which may be small.
+/// Bytes that a string instruction moves in one trap, about; signals wait meanwhile.
+pub(crate) const STRING: usize = 1 << 20;
+/// Bytes of a chunk where both ends lie in windows: it lies on the handler's stack, which may be
+/// small.
 pub(crate) const SMALL_CHUNK: usize = 256;
 /// Bytes of the longest access of one instruction that is emulated: a register of AVX-512.
 pub(crate) const WIDEST: usize = 64;

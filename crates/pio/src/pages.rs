@@ -177,6 +177,10 @@ impl Pages {
     /// Fetches a page, with its followers if the program goes upwards, and makes it accessible.
     /// False if there is no memory for it.
     pub(crate) fn expose(&mut self, backing: &Backing, page: usize, access: Access) -> bool {
+        if self.allows(page, access) {
+            // Another thread has seen to it, and may have stored there.
+            return true;
+        }
         if self.groups >= GROUPS {
             self.close(backing);
         }

@@ -5,7 +5,7 @@ use std::ptr;
 use causeway_recover as recover;
 
 use crate::core::Trapped;
-use crate::limits::{CHUNK, PAGE, SMALL_CHUNK};
+use crate::limits::{CHUNK, PAGE, SMALL_CHUNK, STRING};
 use crate::registers::{RAX, RCX, RDI, RSI, Registers};
 use crate::table::{self, User};
 
@@ -66,8 +66,8 @@ struct Round {
     len: usize,
 }
 
-/// Moves as many elements as can be moved, and sets the registers so that the processor goes on
-/// from there; `Done` if none is left. None if not even one could be moved.
+/// Moves as many elements as can be moved, within a limit, and sets the registers so that the
+/// processor goes on from there; `Done` if none is left. None if not even one could be moved.
 pub(crate) fn carry_out(
     registers: &mut Registers,
     element: usize,
@@ -76,7 +76,7 @@ pub(crate) fn carry_out(
 ) -> Option<Trapped> {
     let downward = registers.is_downward();
     let value = registers.general(RAX).to_le_bytes();
-    let mut any = false;
+    let mut done = 0;
     loop {
         let left = if repeated {
             registers.general(RCX) as usize
@@ -86,6 +86,9 @@ pub(crate) fn carry_out(
         if left == 0 {
             return Some(Trapped::Done);
         }
+        if done >= STRING {
+            return Some(Trapped::Again);
+        }
         let string = |register| String {
             addr: registers.general(register) as usize,
             element,
@@ -93,9 +96,9 @@ pub(crate) fn carry_out(
         };
         let from = copies.then(|| string(RSI));
         let Some(moved) = round(string(RDI), from, left, &value[..element]) else {
-            return any.then_some(Trapped::Again);
+            return (done > 0).then_some(Trapped::Again);
         };
-        any = true;
+        done += moved * element;
         let step = (moved * element) as u64;
         let mut advance = |register| {
             let at = registers.general(register);

@@ -16,7 +16,7 @@ pub(crate) fn serve(core: &Core, trap: &recover::Trap) -> bool {
     // SAFETY: the kernel's context, while its handler runs.
     let mut registers = unsafe { Registers::new(trap.context()) };
     let stores = registers.is_store();
-    if registers.is_fetch() || stores && core.read_only {
+    if registers.is_fetch() || stores && !core.backing.writable {
         return false;
     }
     let at = trap.addr() - core.start();

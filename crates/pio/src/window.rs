@@ -90,8 +90,8 @@ impl Window {
         let start = memory.start();
         let slot = table::reserve().ok_or(io::Error::from_raw_os_error(libc::ENOMEM))?;
         forks::claim(slot);
-        let backing = Backing::new(memory, len, remote);
-        let core = Core::new(backing, options.read_only, slot);
+        let backing = Backing::new(memory, len, !options.read_only, remote);
+        let core = Core::new(backing, slot);
         table::publish(slot, Box::new(core));
         Ok(Window { slot, start, len })
     }
@@ -167,6 +167,9 @@ pub fn install() {
 /// begin anew. It does not wait until the bytes are placed: their order is the remote's. Not to be
 /// called in a handler of a signal.
 pub fn sync() {
+    if !table::all().any(|core| core.is_touched()) {
+        return;
+    }
     let blocked = Blocked::new();
     table::all().for_each(|core| core.sync());
     drop(blocked);

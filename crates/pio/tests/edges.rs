@@ -155,3 +155,55 @@ fn windows_come_and_go() {
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
     }
 }
+
+/// Bytes of memory that windows take.
+fn resident() -> usize {
+    let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+    let mut of_window = false;
+    let mut sum = 0;
+    for line in maps.lines() {
+        let first = line.split_whitespace().next().unwrap_or_default();
+        if !first.ends_with(':') {
+            of_window = line.contains("causeway-window");
+        } else if of_window && first == "Rss:" {
+            sum += line
+                .split_whitespace()
+                .nth(1)
+                .unwrap()
+                .parse::<usize>()
+                .unwrap();
+        }
+    }
+    sum << 10
+}
+
+#[test]
+fn long_strings_arrive_and_take_no_memory() {
+    let _alone = alone();
+    let len = 24 << 20;
+    let far = Far::new(len).quiet();
+    let window = far.window();
+    let source: Vec<u8> = (0..len as u64).map(|at| ((at * 7) >> 3) as u8).collect();
+    // SAFETY: within both.
+    unsafe {
+        asm!("rep movsb", inout("rdi") window.as_ptr() => _,
+            inout("rsi") source.as_ptr() => _, inout("rcx") len => _);
+    }
+    assert!(far.bytes() == source);
+    assert_eq!(resident(), 0);
+    // A loop takes some, which is given back when there is much of it.
+    for at in (0..len).step_by(8) {
+        // SAFETY: within the window.
+        unsafe {
+            window
+                .as_ptr()
+                .add(at)
+                .cast::<u64>()
+                .write_volatile(at as u64)
+        };
+    }
+    assert!(resident() >= len / 2);
+    sync();
+    assert_eq!(resident(), 0);
+    assert!((0..len).step_by(8).all(|at| far.word(at) == at as u64));
+}

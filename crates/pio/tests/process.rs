@@ -288,7 +288,7 @@ fn handlers_of_signals_touch_windows() {
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
         libc::gettid()
     };
-    let enough = if cfg!(debug_assertions) { 3000 } else { 20_000 };
+    let enough = if cfg!(debug_assertions) { 1000 } else { 20_000 };
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for sent in 1..=enough {

@@ -110,6 +110,9 @@ impl Far {
     }
 
     fn ask(&self, asked: impl FnOnce() -> Asked) -> Result<MutexGuard<'_, State>, Lost> {
+        // As system calls do that fail on the way.
+        // SAFETY: the thread's own.
+        unsafe { libc::__errno_location().write(libc::EXDEV) };
         if self.0.lost.load(Ordering::Relaxed) {
             return Err(Lost);
         }
