@@ -19,19 +19,19 @@ pub(crate) fn each(old: &[u8], new: &[u8], mut found: impl FnMut(Range<usize>)) 
             continue;
         }
         let end = new.len().min(at + WORD);
-        let different = different(&old[at..end], &new[at..end]);
-        let all = u8::MAX >> (WORD - (end - at));
-        match (start, different) {
-            (None, 0) => {}
-            // In the middle of a run.
-            (Some(_), mask) if mask == all => {}
-            _ => {
-                for (step, byte) in (at..end).enumerate() {
-                    let differs = different >> step & 1 != 0;
-                    if differs {
+        match (start, compare(&old[at..end], &new[at..end])) {
+            (None, Compared::Same) | (Some(_), Compared::Different) => {}
+            (None, Compared::Different) => start = Some(at),
+            (Some(run), Compared::Same) => {
+                found(run..at);
+                start = None;
+            }
+            (_, Compared::Mixed) => {
+                for byte in at..end {
+                    if old[byte] != new[byte] {
                         start.get_or_insert(byte);
-                    } else if let Some(start) = start.take() {
-                        found(start..byte);
+                    } else if let Some(run) = start.take() {
+                        found(run..byte);
                     }
                 }
             }
@@ -43,15 +43,29 @@ pub(crate) fn each(old: &[u8], new: &[u8], mut found: impl FnMut(Range<usize>)) 
     }
 }
 
-/// A bit for each byte that differs, of at most 8.
-fn different(old: &[u8], new: &[u8]) -> u8 {
-    if old == new {
-        return 0;
+/// How the bytes of a word compare.
+#[derive(Clone, Copy)]
+enum Compared {
+    Same,
+    /// All bytes differ.
+    Different,
+    Mixed,
+}
+
+fn compare(old: &[u8], new: &[u8]) -> Compared {
+    let (Ok(old), Ok(new)) = (old.try_into(), new.try_into()) else {
+        return Compared::Mixed;
+    };
+    let difference = u64::from_le_bytes(old) ^ u64::from_le_bytes(new);
+    // Has a byte of zeros: Anderson, "Bit Twiddling Hacks".
+    let (ones, tops) = (u64::MAX / 0xff, u64::MAX / 0xff * 0x80);
+    if difference == 0 {
+        Compared::Same
+    } else if difference.wrapping_sub(ones) & !difference & tops == 0 {
+        Compared::Different
+    } else {
+        Compared::Mixed
     }
-    let bits = old.iter().zip(new).enumerate();
-    bits.fold(0, |mask, (at, (old, new))| {
-        mask | u8::from(old != new) << at
-    })
 }
 
 #[cfg(test)]
