@@ -44,10 +44,12 @@
 
 mod backing;
 mod clock;
+mod copies;
 mod core;
 #[cfg(target_arch = "x86_64")]
 mod decode;
 mod difference;
+mod elements;
 mod forks;
 mod handler;
 pub mod limits;
@@ -65,6 +67,7 @@ mod trap;
 mod window;
 
 pub use clock::set_bell;
+pub use copies::{copy, exist, fill};
 pub use remote::{Lost, Remote};
 pub use signals::Blocked;
 pub use window::{Options, Window, close_due, deadline, install, sync};

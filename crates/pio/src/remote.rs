@@ -27,6 +27,8 @@ impl Error for Lost {}
 ///   [`Blocked`](crate::Blocked), and lets go of it before it touches the program's memory;
 /// - use no stdio, and do not allocate where handlers of asynchronous signals touch windows;
 /// - need not keep `errno`.
+///
+/// What takes long holds the thread's signals back as long.
 pub trait Remote: Send + Sync {
     /// Posts a WRITE of exactly these bytes, behind all posted before. It has taken the bytes when
     /// it returns, and need not have sent them.

@@ -30,6 +30,8 @@ static SLOTS: [Slot; WINDOWS] = [const {
         users: AtomicUsize::new(0),
     }
 }; WINDOWS];
+/// How many windows there are.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
 /// How many slots at the beginning have ever been used.
 static USED: AtomicUsize = AtomicUsize::new(0);
 
@@ -77,6 +79,12 @@ pub(crate) fn find(addr: usize) -> Option<User> {
     slots().iter().find_map(found)
 }
 
+/// Whether there are any.
+#[inline]
+pub(crate) fn any() -> bool {
+    COUNT.load(Ordering::Acquire) != 0
+}
+
 /// All windows.
 pub(crate) fn all() -> impl Iterator<Item = User> {
     slots().iter().filter_map(|slot| user(slot, |_, _| true))
@@ -105,6 +113,7 @@ pub(crate) fn publish(slot: usize, core: Box<Core>) {
     slot.core.store(Box::into_raw(core), Ordering::Release);
     slot.end.store(start + len, Ordering::Release);
     slot.start.store(start, Ordering::SeqCst);
+    COUNT.fetch_add(1, Ordering::Release);
 }
 
 /// The window of a slot that its owner has not removed.
@@ -117,6 +126,7 @@ pub(crate) fn get(slot: usize) -> User {
 /// Takes a window out of its slot, when nobody uses it any more. Signals are blocked.
 pub(crate) fn remove(slot: usize) -> Box<Core> {
     let slot = &SLOTS[slot];
+    COUNT.fetch_sub(1, Ordering::Release);
     slot.start.store(RESERVED, Ordering::SeqCst);
     while slot.users.load(Ordering::SeqCst) != 0 {
         std::thread::yield_now();

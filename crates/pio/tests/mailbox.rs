@@ -4,11 +4,12 @@
 mod common;
 
 use std::arch::asm;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use causeway_pio::{close_due, sync};
+use causeway_pio::{Lost, Remote, Window, close_due, sync};
 use common::{Far, PAGE, Random, alone};
 
 const ROUNDS: u64 = if cfg!(debug_assertions) {
@@ -69,7 +70,7 @@ fn mailboxes_of_two_threads_go_on() {
     let window = far.window();
     let answered = AtomicU64::new(0);
     let rounds = ROUNDS / 50;
-    let limit = Instant::now() + Duration::from_secs(300);
+    let limit = Instant::now() + Duration::from_secs(60);
     thread::scope(|scope| {
         scope.spawn(|| {
             for round in 1..=rounds {
@@ -167,5 +168,77 @@ fn threads_share_pages() {
     sync();
     for word in 0..words {
         assert_eq!(far.word(8 * word), models[word % 2][word], "word {word}");
+    }
+}
+
+/// A way that lets two threads meet at the first READ of a page.
+struct Meeting {
+    far: Far,
+    reads: Arc<AtomicUsize>,
+    ready: Arc<AtomicBool>,
+    stored: Arc<AtomicBool>,
+}
+
+impl Remote for Meeting {
+    fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Lost> {
+        self.far.write(offset, bytes)
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<(), Lost> {
+        let waits = if self.reads.fetch_add(1, Ordering::AcqRel) == 0 {
+            &self.ready
+        } else {
+            // There should be none.
+            &self.stored
+        };
+        while !waits.load(Ordering::Acquire) {
+            thread::yield_now();
+        }
+        // The other thread has time to fault; whether it does decides only what is tested.
+        (0..20).for_each(|_| thread::yield_now());
+        self.far.read(offset, bytes)
+    }
+
+    fn flush(&self) -> Result<(), Lost> {
+        self.far.flush()
+    }
+}
+
+/// Both find the page closed. The second one, which has waited, must not read it again over what
+/// the first one has stored meanwhile.
+#[test]
+fn two_threads_open_one_page() {
+    let _alone = alone();
+    for round in 0..300 {
+        let far = Far::new(PAGE).quiet();
+        let meeting = Meeting {
+            far: far.clone(),
+            reads: Arc::default(),
+            ready: Arc::default(),
+            stored: Arc::default(),
+        };
+        let (reads, ready) = (meeting.reads.clone(), meeting.ready.clone());
+        let stored = meeting.stored.clone();
+        let window = Window::new(PAGE, Box::new(meeting)).unwrap();
+        let add = |at: usize| {
+            // SAFETY: within the window.
+            unsafe { asm!("inc qword ptr [{}]", in(reg) window.as_ptr().wrapping_add(at)) };
+        };
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                add(8);
+                stored.store(true, Ordering::Release);
+            });
+            scope.spawn(|| {
+                while reads.load(Ordering::Acquire) == 0 {
+                    thread::yield_now();
+                }
+                ready.store(true, Ordering::Release);
+                add(16);
+            });
+        });
+        sync();
+        assert_eq!((far.word(8), far.word(16)), (1, 1), "round {round}");
+        assert_eq!(reads.load(Ordering::Acquire), 1, "round {round}");
     }
 }

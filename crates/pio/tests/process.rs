@@ -276,9 +276,7 @@ fn handlers_of_signals_touch_windows() {
     let _alone = alone();
     let far = Far::new(4 * PAGE).quiet();
     let window = far.window();
-    // A fault, a signal before its handler blocks signals, and a fault in there: three frames of
-    // the kernel's, for which the stack that Rust gives its threads is too small.
-    take_stack(64 << 10);
+    // The stack for signals that Rust has given the thread is small: frames must not pile up.
     PLACE.store(window.as_ptr().expose_provenance(), Ordering::Relaxed);
     // SAFETY: plain structures; the handler may run anywhere. A question.
     let own = unsafe {

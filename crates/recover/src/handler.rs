@@ -194,9 +194,9 @@ pub fn install() {
 
 /// The action of a level in front of what a signal did so far: the kernel itself sees to the stack
 /// and the system calls that go on, as the program has asked for its own handler. All signals wait
-/// but those of faults: a handler of the program's that came between, with SIGSEGV blocked, could
-/// touch nothing whose faults are served. The program's own handler finds those blocked that it
-/// asked for.
+/// but those of faults, so that no handler of the program's comes between, whose faults would need
+/// as much of the stack again; and a fault in a server does not end the process. The program's own
+/// handler finds those signals blocked that it asked for.
 fn in_front_of(current: &libc::sigaction, handler: Handler) -> libc::sigaction {
     let kept = match current.sa_sigaction {
         // Threads may have small stacks.
