@@ -69,11 +69,6 @@ impl Core {
         self.pages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the program may do this by itself, as another thread has seen to it.
-    pub(crate) fn allows(&self, at: usize, access: Access) -> bool {
-        !self.is_parents() && self.lock().allows(at / PAGE, access)
-    }
-
     /// A trapped store, of which byte `at` of the window was not accessible.
     pub(crate) fn trapped_store(&self, at: usize, to: usize, bytes: &[u8]) -> Trapped {
         if self.is_parents() {

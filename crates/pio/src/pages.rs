@@ -72,7 +72,7 @@ impl Pages {
     }
 
     /// Whether the program may do this by itself.
-    pub(crate) fn allows(&self, page: usize, access: Access) -> bool {
+    fn allows(&self, page: usize, access: Access) -> bool {
         self.access(page) >= access
     }
 

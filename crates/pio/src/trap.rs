@@ -25,9 +25,6 @@ pub(crate) fn serve(core: &Core, trap: &recover::Trap) -> bool {
     } else {
         Access::Readable
     };
-    if core.allows(at, access) {
-        return true;
-    }
     let decoded = instruction(registers.instruction());
     let done = decoded.and_then(|decoded| carry_out(core, at, stores, decoded, &mut registers));
     match (done, decoded) {

@@ -212,6 +212,14 @@ fn a_load_of_a_vector_leaves_the_others_alone() {
                     whole[..32].fill(0x5a);
                     whole
                 }
+                (12, empty) => {
+                    let mut whole = [0; 64];
+                    if !empty {
+                        whole.copy_from_slice(&before[64 * register..64 * (register + 1)]);
+                    }
+                    whole[..16].fill(0x5a);
+                    whole
+                }
                 (19, _) => [0x5a; 64],
                 (_, true) => [0; 64],
                 (_, false) => before[64 * register..64 * (register + 1)]
@@ -223,7 +231,7 @@ fn a_load_of_a_vector_leaves_the_others_alone() {
     }
 }
 
-/// Sets all vector registers, or clears them, loads `ymm7` and `zmm19`, and shows them.
+/// Sets all vector registers, or clears them, loads `ymm7`, `zmm19` and `xmm12`, and shows them.
 ///
 /// # Safety
 /// The processor has AVX-512; the slices hold 32 registers.
@@ -251,6 +259,7 @@ unsafe fn load_between(at: *const u8, before: &[u8], after: &mut [u8], empty: bo
             "3:",
             "vmovdqu ymm7, [{at}]",
             "vmovdqu64 zmm19, [{at} + 64]",
+            "movups xmm12, [{at} + 8]",
             concat!(".irp n, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, ", high!()),
             "vmovdqu64 [{after} + 64*\\n], zmm\\n",
             ".endr",

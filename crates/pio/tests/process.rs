@@ -7,6 +7,8 @@ use std::arch::asm;
 use std::io;
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use causeway_pio::{Window, sync};
 use common::program::{
@@ -286,14 +288,19 @@ fn handlers_of_signals_touch_windows() {
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
         libc::gettid()
     };
+    let limit = Instant::now() + Duration::from_secs(120);
     let enough = if cfg!(debug_assertions) { 1000 } else { 20_000 };
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         scope.spawn(|| {
             for sent in 1..=enough {
                 // SAFETY: a signal to the test's thread, which waits for this one.
                 unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), own, libc::SIGALRM) };
                 while ALARMS.load(Ordering::Relaxed) < sent {
-                    std::thread::yield_now();
+                    if Instant::now() > limit {
+                        eprintln!("the thread does not go on after signal {sent}");
+                        std::process::abort();
+                    }
+                    thread::yield_now();
                 }
             }
         });

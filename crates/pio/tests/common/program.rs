@@ -50,6 +50,8 @@ pub fn child(fork: impl FnOnce() -> libc::pid_t, case: impl FnOnce() -> bool) ->
         if pid == 0 {
             let no_core: libc::rlimit = std::mem::zeroed();
             libc::setrlimit(libc::RLIMIT_CORE, &raw const no_core);
+            // A child that waits for ever ends by SIGALRM.
+            libc::alarm(60);
             libc::_exit(i32::from(!case()));
         }
         let mut status = 0;
