@@ -36,10 +36,10 @@ include tests/counts/counts.mk
 
 all: bins libs sisci paths headers examples ## Build build/bin, lib, include and examples
 
-bins: ## Build the programs: causeway and causewayd
-	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker
+bins: ## Build the programs: causeway, causewayd and causeway-noded
+	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker -p causeway-node
 	@mkdir -p $(BUILD)/bin
-	install -m 755 $(CARGO_TARGET_DIR)/release/causeway $(CARGO_TARGET_DIR)/release/causewayd \
+	install -m 755 $(addprefix $(CARGO_TARGET_DIR)/release/,causeway causewayd causeway-noded) \
 		$(BUILD)/bin/
 
 setup: ## Install the Debian packages that building and testing need (only what is missing)

@@ -24,6 +24,7 @@ sisci_headers := $(addprefix $(BUILD)/include/,sisci_api.h sisci_types.h sisci_e
 sisci_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \
 	-Wl,--gc-sections -Wl,-O1 -Wl,--build-id -Wl,--hash-style=gnu -Wl,--wrap=close \
 	-Wl,--wrap=pthread_create
+sisci_programs := $(addprefix $(BUILD)/bin/,causeway causewayd causeway-noded)
 sisci_natives := -lrt -lpthread -lm -ldl -lc
 # As mk/abi.mk has them.
 sisci_compat := $(addprefix $(BUILD)/obj/sisci/,find_object.o close.o threads.o)
@@ -59,7 +60,7 @@ $(sisci_headers): $(BUILD)/include/%.h: include/%.h
 # the broker in one.
 install: bins sisci ## Install programs, libsisci.so and headers (DESTDIR, PREFIX, DIS_COMPAT=1)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib $(DESTDIR)$(PREFIX)/include
-	install -m 755 $(BUILD)/bin/causeway $(BUILD)/bin/causewayd $(DESTDIR)$(PREFIX)/bin/
+	install -m 755 $(sisci_programs) $(DESTDIR)$(PREFIX)/bin/
 	install -m 755 $(BUILD)/lib/libsisci.so $(DESTDIR)$(PREFIX)/lib/
 	install -m 644 $(sisci_headers) $(DESTDIR)$(PREFIX)/include/
 ifneq ($(DIS_COMPAT),)
@@ -69,5 +70,5 @@ ifneq ($(DIS_COMPAT),)
 	install -m 755 $(BUILD)/lib/libsisci.so $(DESTDIR)/opt/DIS/lib64/
 	install -m 755 $(BUILD)/lib/libsisci.so $(DESTDIR)/opt/DIS/lib/
 	@# Where the library looks for it first: beside itself, in ../bin.
-	install -m 755 $(BUILD)/bin/causeway $(BUILD)/bin/causewayd $(DESTDIR)/opt/DIS/bin/
+	install -m 755 $(sisci_programs) $(DESTDIR)/opt/DIS/bin/
 endif

@@ -113,15 +113,16 @@ class TwoHosts(World):
 
     serial = 0
 
-    def __init__(self, mtu, prefix="10.83", share_broker=False):
+    def __init__(self, mtu, prefix="10.83", share_broker=False, tag="cwt"):
         need_root("making network namespaces")
         TwoHosts.serial += 1
-        tag = f"cwt{os.getpid()}x{TwoHosts.serial}"
+        tag = f"{tag}{os.getpid()}x{TwoHosts.serial}"
         self.names = [f"{tag}a", f"{tag}b"]
         third = TwoHosts.serial % 250
         addresses = [f"{prefix}.{third}.1", f"{prefix}.{third}.2"]
         shared = tempfile.mkdtemp(prefix="cwt-shared-") if share_broker else None
-        hosts = [Host(n, a, n, shared) for n, a in zip(self.names, addresses)]
+        hosts = [Host(n, a, n, shared or tempfile.mkdtemp(prefix=f"{n}-"))
+                 for n, a in zip(self.names, addresses)]
         super().__init__(f"two hosts, MTU {mtu}", hosts)
         self.mtu = mtu
         try:

@@ -226,6 +226,15 @@ struct NodeTable {
     id: u32,
     #[serde(default)]
     addresses: Vec<IpAddr>,
+    trust: Option<Trust>,
+}
+
+/// By what a process of another host shows which node it is part of.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Trust {
+    /// By the address that it comes from.
+    Address,
 }
 
 #[derive(Default, Deserialize)]
@@ -380,7 +389,12 @@ fn resolve_nodes(tables: Vec<NodeTable>) -> Result<Vec<NodeSpec>, String> {
         return Err(format!("more than {NODES_MAX} SISCI nodes"));
     }
     let mut nodes: Vec<NodeSpec> = Vec::new();
-    for NodeTable { id, addresses } in tables {
+    for table in tables {
+        let NodeTable {
+            id,
+            addresses,
+            trust,
+        } = table;
         if !is_node_id(id) {
             return Err(format!("no SISCI node can have the id {id}"));
         }
@@ -400,7 +414,11 @@ fn resolve_nodes(tables: Vec<NodeTable>) -> Result<Vec<NodeSpec>, String> {
                 ));
             }
         }
-        nodes.push(NodeSpec { id, addresses });
+        nodes.push(NodeSpec {
+            id,
+            addresses,
+            trusted: matches!(trust, Some(Trust::Address)),
+        });
     }
     Ok(nodes)
 }
@@ -533,6 +551,10 @@ mod tests {
             ("[[sisci.node]]\nid = 0".to_owned(), "id 0"),
             ("[[sisci.node]]\nid = 252".to_owned(), "id 252"),
             ("[[sisci.node]]\nid = 65536".to_owned(), "id 65536"),
+            (
+                "[[sisci.node]]\nid = 8\ntrust = 'all'".to_owned(),
+                "unknown variant",
+            ),
             ("[[sisci.node]]\nid = 8\n".repeat(2), "8 is there twice"),
             (
                 "[[sisci.node]]\nid = 8\naddresses = ['10.0.0.300']".to_owned(),

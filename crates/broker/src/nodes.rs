@@ -17,12 +17,15 @@ pub struct NodeSpec {
     pub id: u32,
     /// Its addresses: a process in whose network namespace one of them is belongs to the node.
     pub addresses: Vec<IpAddr>,
+    /// Whether who comes from one of them is believed to be part of the node.
+    pub trusted: bool,
 }
 
 /// The configured nodes. Without any there is one, [`NODE_DEFAULT`].
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     configured: BTreeMap<u32, Vec<IpAddr>>,
+    trusted: BTreeSet<u32>,
 }
 
 impl Nodes {
@@ -31,6 +34,7 @@ impl Nodes {
         let configured = |spec: &NodeSpec| (spec.id, spec.addresses.clone());
         Nodes {
             configured: specs.iter().map(configured).collect(),
+            trusted: specs.iter().filter(|s| s.trusted).map(|s| s.id).collect(),
         }
     }
 
@@ -39,6 +43,11 @@ impl Nodes {
         self.configured
             .iter()
             .map(|(id, addresses)| (*id, addresses.as_slice()))
+    }
+
+    /// Whether who comes from an address of a node is believed to be part of it.
+    pub fn is_trusted(&self, node: u32) -> bool {
+        self.trusted.contains(&node)
     }
 
     /// Whether a session may be part of a node.

@@ -39,7 +39,8 @@ impl Attacker {
                 "join",
                 &JoinRequest {
                     node,
-                    here: vec![node]
+                    here: vec![node],
+                    for_other_host: false,
                 },
                 &[]
             ),
@@ -95,6 +96,7 @@ fn nothing_is_done_for_who_has_not_joined() {
     let join = JoinRequest {
         node: 4,
         here: Vec::new(),
+        for_other_host: false,
     };
     assert_eq!(stranger.say("join", &join, &[]), Err(Errno::NOTCONN));
     let handle = SegmentHandle { segment: 1 };

@@ -113,7 +113,7 @@ pub use limits::{LIMITS, Limits};
 pub use mw::Mw;
 pub use pd::Pd;
 pub use port_holders::{PortHolder, port_holders};
-pub use qp::{QPT_RC, QPT_UC, QPT_UD, Qp, QpInit};
+pub use qp::{Destination, QPT_RC, QPT_UC, QPT_UD, Qp, QpInit};
 pub use region::Mr;
 pub use request::{Atomic, OneSided, Request};
 pub use srq::Srq;

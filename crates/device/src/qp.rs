@@ -1,7 +1,10 @@
 //! Queue pairs as the program sees them.
 
 mod express;
+mod join;
 mod post;
+
+pub use join::Destination;
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::sync::Arc;

@@ -41,6 +41,7 @@ pub use queue::Queue;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use job::Job;
@@ -129,6 +130,8 @@ pub struct Request {
     pub completion: Completion,
     /// Kept until the transfer has ended, and dropped then: what keeps the memory mapped.
     pub hold: Option<Box<dyn Any + Send + Sync>>,
+    /// Set once the transfer is to stop: for work of the caller's own in `valid`.
+    pub aborted: Arc<AtomicBool>,
 }
 
 impl Request {

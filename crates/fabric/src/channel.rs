@@ -1,4 +1,5 @@
-//! The way to the broker: a socket on the host, the driver's device in a guest.
+//! The way to the broker: a socket on the host, the driver's device in a guest. To the node daemon
+//! of another host: TCP.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -6,6 +7,7 @@ use rustix::io::Errno;
 
 use crate::guest;
 use crate::remoting::{self, Received};
+use crate::stream::Stream;
 
 /// An open way to the broker. Messages go whole and in order; descriptors go beside them.
 #[derive(Debug)]
@@ -14,6 +16,8 @@ pub enum Channel {
     Socket(OwnedFd),
     /// An open file of [`guest::DEVICE`].
     Device(OwnedFd),
+    /// A TCP connection, by which no descriptors go.
+    Stream(Stream),
 }
 
 impl Channel {
@@ -30,6 +34,8 @@ impl Channel {
         match self {
             Channel::Socket(socket) => remoting::send(socket, message, fds),
             Channel::Device(device) => guest::send(device, message, fds),
+            Channel::Stream(_) if !fds.is_empty() => Err(Errno::OPNOTSUPP),
+            Channel::Stream(stream) => stream.send(message),
         }
     }
 
@@ -41,14 +47,17 @@ impl Channel {
         match self {
             Channel::Socket(socket) => remoting::receive(socket),
             Channel::Device(device) => guest::receive(device),
+            Channel::Stream(stream) => stream.receive(),
         }
     }
 }
 
 impl AsFd for Channel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        let (Channel::Socket(fd) | Channel::Device(fd)) = self;
-        fd.as_fd()
+        match self {
+            Channel::Socket(fd) | Channel::Device(fd) => fd.as_fd(),
+            Channel::Stream(stream) => stream.as_fd(),
+        }
     }
 }
 
@@ -60,7 +69,9 @@ impl From<OwnedFd> for Channel {
 
 impl From<Channel> for OwnedFd {
     fn from(channel: Channel) -> OwnedFd {
-        let (Channel::Socket(fd) | Channel::Device(fd)) = channel;
-        fd
+        match channel {
+            Channel::Socket(fd) | Channel::Device(fd) => fd,
+            Channel::Stream(stream) => stream.into(),
+        }
     }
 }

@@ -124,6 +124,11 @@ impl Control {
         self.gone
     }
 
+    /// Whether there are events to be taken.
+    pub(crate) fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     pub(crate) fn take_events(&mut self) -> VecDeque<RawEvent> {
         std::mem::take(&mut self.events)
     }

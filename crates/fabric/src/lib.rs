@@ -11,6 +11,7 @@
 //! - [`session`]: what a client of the other services holds;
 //! - [`pool`]: a client of the pool service;
 //! - [`sisci`]: such a client, for SISCI;
+//! - [`node`]: a client of another host's node daemon;
 //! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`vm`]: virtual machines that may attach;
@@ -26,12 +27,14 @@ mod error;
 mod news;
 mod segments;
 mod slots;
+mod stream;
 mod wakeup;
 
 pub mod fds;
 pub mod guest;
 pub mod launch;
 pub mod limits;
+pub mod node;
 pub mod pool;
 pub mod remoting;
 pub mod runtime;
@@ -50,3 +53,4 @@ pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};
 pub use runtime::{Address, runtime_dir};
 pub use services::WirePref;
+pub use stream::Stream;

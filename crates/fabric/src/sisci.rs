@@ -62,18 +62,37 @@ impl Sisci {
         })
     }
 
+    /// Opens a session for a process of another host, as the node that it is part of. The node is
+    /// not on this host for that.
+    ///
+    /// # Errors
+    /// As [`Sisci::open_as`].
+    pub fn open_for(broker: Option<&Address>, node: u32) -> Result<Sisci> {
+        Sisci::join(broker, Some(node), true)
+    }
+
     /// As [`Sisci::open`], but as the node named, if one is.
     ///
     /// # Errors
     /// As [`Session::open`]; `EINVAL` if there is no such node.
     pub fn open_as(broker: Option<&Address>, node: Option<u32>) -> Result<Sisci> {
+        Sisci::join(broker, node, false)
+    }
+
+    fn join(broker: Option<&Address>, node: Option<u32>, for_other_host: bool) -> Result<Sisci> {
         let session = Session::open(broker, Registry::default())?;
         let node = session.call(|control, registry| {
             let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
             let here = nodes_here(&nodes);
             let node = node.or(here.first().copied()).unwrap_or(NODE_DEFAULT);
-            SisciStub(control).join(&JoinRequest { node, here }, &[])?;
+            let request = JoinRequest {
+                node,
+                here,
+                for_other_host,
+            };
+            SisciStub(control).join(&request, &[])?;
             registry.node = Some(node);
+            registry.for_other_host = for_other_host;
             Ok(node)
         })?;
         Ok(Sisci { session, node })

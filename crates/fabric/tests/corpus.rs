@@ -321,6 +321,7 @@ fn write_interrupt_seeds(bonds: Vec<Bond>) {
         addresses: vec![[1; 16]],
         here: true,
         sessions: 2,
+        trusted: true,
     };
     let event = CellEvent {
         handle: 2,

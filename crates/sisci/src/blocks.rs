@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use causeway_dma::{Completion, Descriptor as Piece, Queue, Request, State, Transfer};
+use causeway_dma::{Completion, Descriptor as Piece, Queue, Request, State, Transfer, Valid};
 
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::map::Map;
+use crate::once::once;
 use crate::uses::{Use, Uses};
 
 /// Called with the end of a transfer.
@@ -27,27 +28,30 @@ impl Object for Block {
     const TAG: u8 = b'B';
 }
 
+/// Copies between maps (`copy::between`).
+pub type Copier = fn((&Map, usize), (&Map, usize), usize, bool) -> Result<()>;
+
 /// Source or destination: a map, and where in it.
 pub type End<'a> = (&'a Arc<Map>, usize);
 
 impl Block {
-    /// Starts a transfer.
+    /// Starts a transfer. `copier` carries it out where an end is on another host.
     ///
     /// # Errors
     /// `OUT_OF_RANGE`, `ACCESS` if the destination is for reading.
     pub fn start(
-        library: &'static Library,
+        (library, copier): (&'static Library, Copier),
         source: End<'_>,
         destination: End<'_>,
         size: usize,
         callback: Option<BlockCallback>,
     ) -> Result<Handle<Block>> {
-        let piece = piece(source, destination, size)?;
+        let pieces = pieces(source, destination, size)?;
         let held: [(Arc<Map>, Use); 2] = [
             (source.0.clone(), source.0.enter()?),
             (destination.0.clone(), destination.0.enter()?),
         ];
-        let maps = [source.0.clone(), destination.0.clone()];
+        let valid = valid(copier, source, destination, size);
         let has_callback = callback.is_some();
         library.blocks.insert(|handle| {
             let completion = callback.map_or(Completion::None, |callback| {
@@ -60,10 +64,11 @@ impl Block {
                 }))
             });
             let request = Request {
-                descriptors: vec![piece],
-                valid: Some(Box::new(move || maps.iter().all(|map| map.is_alive()))),
+                descriptors: pieces,
+                valid: Some(valid),
                 completion,
                 hold: Some(Box::new(held)),
+                ..Request::default()
             };
             // SAFETY: the request holds the maps.
             let transfer = unsafe { Queue::new().post(request) };
@@ -112,20 +117,43 @@ impl Block {
     }
 }
 
-/// What is to be copied.
+/// What the engine looks at before it copies a part, and afterwards. Where an end is on another
+/// host there is nothing for it to copy, and its one look carries the transfer out.
+fn valid(copier: Copier, source: End<'_>, destination: End<'_>, size: usize) -> Valid {
+    let (from, to) = (source.0.clone(), destination.0.clone());
+    let (from_offset, to_offset) = (source.1, destination.1);
+    if !is_far(source, destination) {
+        return Box::new(move || from.is_alive() && to.is_alive());
+    }
+    let transfer = move || {
+        let ends = ((&*from, from_offset), (&*to, to_offset));
+        copier(ends.0, ends.1, size, true)
+    };
+    once(transfer)
+}
+
+fn is_far(source: End<'_>, destination: End<'_>) -> bool {
+    source.0.window().is_some() || destination.0.window().is_some()
+}
+
+/// What the engine is to copy.
 ///
 /// # Errors
 /// `OUT_OF_RANGE`, `ACCESS` if the destination is for reading.
-pub fn piece(source: End<'_>, destination: End<'_>, size: usize) -> Result<Piece> {
+fn pieces(source: End<'_>, destination: End<'_>, size: usize) -> Result<Vec<Piece>> {
     let src = source.0.mapping().at(source.1, size)?;
     let dst = destination.0.mapping().at(destination.1, size)?;
     if !destination.0.mapping().is_writable() {
         return Err(Error::ACCESS);
     }
-    Ok(Piece {
+    let piece = Piece {
         src,
         dst,
         len: size,
+    };
+    Ok(match is_far(source, destination) {
+        true => Vec::new(),
+        false => vec![piece],
     })
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use causeway_fabric::services::sisci::Backing;
 
 use crate::descriptor::Descriptor;
-use crate::dma::{DmaQueue, Piece};
+use crate::dma::{DmaQueue, Piece, Work};
 use crate::error::{Error, Result};
 use crate::handles::Handle;
 use crate::interrupt::{InterruptOptions, LocalInterrupt, Plain};
@@ -154,7 +154,7 @@ impl Client {
             len: size,
         };
         let piece = Piece {
-            descriptor,
+            work: Work::Here(descriptor),
             hold: vec![from, to],
             owner: Some(owner),
         };

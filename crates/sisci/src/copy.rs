@@ -3,16 +3,11 @@
 use std::sync::atomic::{Ordering, fence};
 
 use crate::error::{Error, Result};
+pub use crate::link::Direction;
 use crate::map::Map;
 
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// To the map.
-    Write,
-    /// From the map.
-    Read,
-}
+/// Bytes that are on their way from one host to another, where both ends are elsewhere.
+const PORTION: usize = 256 << 10;
 
 /// Copies between the program's memory and a map. It fails where one of both is gone; with `check`
 /// also if the owner of the map's memory has gone, before or meanwhile.
@@ -35,11 +30,17 @@ pub unsafe fn copy(
     if memory.is_null() && len > 0 {
         return Err(Error::ILLEGAL_PARAMETER);
     }
-    if check && !map.is_alive() {
+    if direction == Direction::Write && !map.mapping().is_writable() {
+        return Err(Error::ACCESS);
+    }
+    if (check || map.window().is_some()) && !map.is_alive() {
         return Err(Error::TRANSFER_FAILED);
     }
+    if let Some(window) = map.window() {
+        // SAFETY: the caller's promise.
+        return unsafe { window.transfer(memory, map.offset() + offset, len, direction) };
+    }
     let copied = match direction {
-        Direction::Write if !map.mapping().is_writable() => return Err(Error::ACCESS),
         // SAFETY: in the mapping, which the map keeps; the caller vouches for its own memory;
         // memmove allows them to overlap, and other processes may write there.
         Direction::Write => unsafe { causeway_dma::copy(memory, there, len) },
@@ -50,6 +51,52 @@ pub unsafe fn copy(
     store_barrier();
     if check && !map.is_alive() {
         return Err(Error::TRANSFER_FAILED);
+    }
+    Ok(())
+}
+
+/// Copies between maps.
+///
+/// # Errors
+/// As [`copy`].
+pub fn between(
+    (from, from_offset): (&Map, usize),
+    (to, to_offset): (&Map, usize),
+    len: usize,
+    check: bool,
+) -> Result<()> {
+    let source = from.mapping().at(from_offset, len)?;
+    let target = to.mapping().at(to_offset, len)?;
+    if !to.mapping().is_writable() {
+        return Err(Error::ACCESS);
+    }
+    if check && !(from.is_alive() && to.is_alive()) {
+        return Err(Error::TRANSFER_FAILED);
+    }
+    if from.window().is_none() {
+        // SAFETY: in the source map, which the caller has.
+        return unsafe { copy(source, to, to_offset, len, Direction::Write, check) };
+    }
+    if to.window().is_none() {
+        // SAFETY: in the map that is copied to, which the caller has.
+        return unsafe { copy(target, from, from_offset, len, Direction::Read, check) };
+    }
+    let mut portion = vec![0; PORTION.min(len)];
+    let memory = portion.as_mut_ptr();
+    for at in (0..len).step_by(PORTION) {
+        let count = PORTION.min(len - at);
+        // SAFETY: the portion is as long, and this function's alone.
+        unsafe {
+            copy(
+                memory,
+                from,
+                from_offset + at,
+                count,
+                Direction::Read,
+                check,
+            )?;
+            copy(memory, to, to_offset + at, count, Direction::Write, check)?;
+        }
     }
     Ok(())
 }

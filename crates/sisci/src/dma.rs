@@ -1,6 +1,7 @@
 //! DMA queues: transfers by the copy engine.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use causeway_dma::{Completion, Queue, Request, State, Valid};
@@ -10,8 +11,11 @@ use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
+use crate::link::Direction;
+use crate::once::once;
 use crate::sequence::Owner;
 use crate::uses::{Held, Uses};
+use crate::window::Window;
 
 /// Most entries that a queue can be created for.
 pub const MAX_ENTRIES: usize = 1 << 16;
@@ -63,11 +67,33 @@ struct Gathering {
     removed: bool,
 }
 
+/// What a piece of a transfer is.
+#[derive(Debug)]
+pub enum Work {
+    /// A copy on this host.
+    Here(causeway_dma::Descriptor),
+    /// A copy between this host and another.
+    There(Far),
+}
+
+/// A copy between memory of this process's and a segment of another host.
+#[derive(Debug)]
+pub struct Far {
+    pub(crate) memory: *mut u8,
+    pub(crate) window: Window,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+    pub(crate) direction: Direction,
+}
+
+// SAFETY: the memory is copied to or from by whichever thread carries the transfer out, once.
+unsafe impl Send for Far {}
+
 /// A piece of a transfer, with what keeps its memory.
 #[derive(Debug)]
 pub struct Piece {
     /// What to copy.
-    pub descriptor: causeway_dma::Descriptor,
+    pub work: Work,
     /// Mappings of both ends.
     pub hold: Vec<Arc<dyn std::any::Any + Send + Sync>>,
     /// The owner of the memory at the other end.
@@ -185,17 +211,24 @@ impl DmaQueue {
         let mut owners: Vec<Owner> = Vec::new();
         let mut hold = Vec::new();
         let mut descriptors = Vec::with_capacity(pieces.len());
+        let mut far = Vec::new();
         for piece in pieces {
-            descriptors.push(piece.descriptor);
+            match piece.work {
+                Work::Here(descriptor) => descriptors.push(descriptor),
+                Work::There(piece) => far.push(piece),
+            }
             hold.extend(piece.hold);
             owners.extend(piece.owner);
         }
         owners.dedup_by_key(|owner| owner.life);
+        let aborted = Arc::new(AtomicBool::new(false));
+        let stop = aborted.clone();
+        let sent = (!far.is_empty()).then(|| once(move || transfer(far, &stop)));
         let valid: Option<Valid> = (!owners.is_empty()).then(|| -> Valid {
             Box::new(move || {
                 // Before each chunk and after it.
                 causeway_fault::point("sisci.dma.chunk");
-                owners.iter().all(Owner::is_alive)
+                owners.iter().all(Owner::is_alive) && sent.as_ref().is_none_or(|sent| sent())
             })
         });
         let completion = match done {
@@ -207,6 +240,7 @@ impl DmaQueue {
             valid,
             completion,
             hold: Some(Box::new(hold)),
+            aborted,
         }
     }
 
@@ -304,6 +338,22 @@ impl DmaQueue {
             Err(Error::ILLEGAL_OPERATION)
         }
     }
+}
+
+/// Carries out what goes to another host or comes from there, until `stop` is set.
+fn transfer(pieces: Vec<Far>, stop: &AtomicBool) -> Result<()> {
+    for piece in pieces {
+        let Far {
+            memory,
+            window,
+            offset,
+            len,
+            direction,
+        } = piece;
+        // SAFETY: what the transfer holds keeps the memory, or the program leaves it in place.
+        unsafe { window.transfer_until(memory, (offset, len), direction, stop)? };
+    }
+    Ok(())
 }
 
 /// How a transfer ended.

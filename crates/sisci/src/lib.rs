@@ -5,10 +5,12 @@
 //! `include/sisci_api.h`; `docs/SISCI.md` lists their errors, and where this library differs from
 //! hardware. The objects behind them are the other modules, for use from Rust.
 //!
-//! - A *node* is one fabric address; several can be on one host, and only those can be reached.
+//! - A *node* is one fabric address; several can be on one host.
 //! - A *segment* is a memfd that the broker made; a remote one is the same memfd, mapped. Its
 //!   owner's death shows in the life table, which a sequence looks at.
 //! - A *DMA queue* is one of the copy engine's (`causeway-dma`).
+//! - A segment or interrupt of another host is reached through its node daemon ([`peer`]): calls go
+//!   to it by TCP, data by an RC queue pair.
 //! - An *interrupt* is a cell in shared memory for each connection, and a doorbell.
 //!
 //! Loading the library does nothing. The first descriptor starts a thread that takes the broker's
@@ -31,9 +33,13 @@ pub mod handles;
 pub mod interrupt;
 pub mod late;
 pub mod library;
+mod life_table;
+mod link;
 pub mod local;
 pub mod map;
 pub mod memory;
+mod once;
+mod peer;
 mod program;
 mod pump;
 mod registry;
@@ -43,6 +49,7 @@ mod sync;
 mod timeout;
 pub mod trigger;
 pub mod uses;
+mod window;
 
 pub use error::{Error, Result};
 pub use library::Library;

@@ -27,6 +27,7 @@ use crate::interrupt::{Data, LocalInterrupt, Plain};
 use crate::late::Late;
 use crate::local::LocalSegment;
 use crate::map::Map;
+use crate::peer::Peers;
 use crate::pump;
 use crate::registry::Registry;
 use crate::remote::RemoteSegment;
@@ -40,6 +41,8 @@ pub struct Library {
     initialized: AtomicUsize,
     fabric: Mutex<Option<Fabric>>,
     pub(crate) registry: Mutex<Registry>,
+    /// Nodes of other hosts.
+    pub(crate) peers: Peers,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) flags: Arc<Flags>,
     pub(crate) descriptors: Table<Descriptor>,
@@ -87,6 +90,7 @@ impl Library {
             initialized: AtomicUsize::new(0),
             fabric: Mutex::new(None),
             registry: Mutex::default(),
+            peers: Peers::default(),
             callbacks: Arc::new(Callbacks::new()?),
             flags: Arc::default(),
             descriptors: Table::new(epoch),
@@ -155,6 +159,7 @@ impl Library {
             return;
         }
         library.clear();
+        library.peers.clear();
         let fabric = library.fabric.lock().take();
         if let Some(fabric) = fabric {
             // The pump lets go of the session when it has stopped, and the broker clears up.

@@ -352,7 +352,7 @@ impl LocalSegment {
         let (fd, base) = memory.place()?;
         let place = Place { base, ..place };
         let source = Source {
-            fd: fd.as_fd(),
+            memory: map::Memory::Here(fd.as_fd()),
             place,
             owner: None,
             of,

@@ -12,6 +12,7 @@ use crate::library::Library;
 use crate::memory::{Mapping, Place};
 use crate::sequence::Owner;
 use crate::uses::{Held, Use, Uses};
+use crate::window::Window;
 
 /// A part of a segment, mapped.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub struct Map {
     offset: usize,
     /// Of a remote segment: whose.
     owner: Option<Owner>,
+    /// Of a segment of another host: the way to it.
+    window: Option<Window>,
     uses: Uses,
     /// What it is a map of.
     of: Held<Hold>,
@@ -35,13 +38,22 @@ impl Object for Map {
 #[derive(Debug)]
 pub(crate) struct Source<'a> {
     /// The segment's memory.
-    pub fd: std::os::fd::BorrowedFd<'a>,
+    pub memory: Memory<'a>,
     /// Which part of it.
     pub place: Place,
     /// Of a remote segment: whose.
     pub owner: Option<Owner>,
     /// The segment, and its descriptor.
     pub of: Hold,
+}
+
+/// Where a segment's memory is.
+#[derive(Clone, Debug)]
+pub(crate) enum Memory<'a> {
+    /// In a file on this host.
+    Here(std::os::fd::BorrowedFd<'a>),
+    /// On another host: the map's addresses cannot be loaded from or stored to.
+    There(Window),
 }
 
 /// What a map holds on to.
@@ -58,7 +70,10 @@ impl Map {
     pub(crate) fn create(library: &Library, source: Source<'_>) -> Result<Handle<Map>> {
         // The program may have installed handlers since.
         causeway_recover::install();
-        let mapping = Mapping::new(source.fd, source.place)?;
+        let (mapping, window) = match source.memory {
+            Memory::Here(fd) => (Mapping::new(fd, source.place)?, None),
+            Memory::There(window) => (Mapping::closed(source.place)?, Some(window)),
+        };
         causeway_fault::point("sisci.mapped");
         let handle = library.maps.insert(|handle| {
             Ok(Arc::new(Map {
@@ -66,6 +81,7 @@ impl Map {
                 mapping,
                 offset: source.place.offset,
                 owner: source.owner,
+                window,
                 uses: Uses::default(),
                 of: Held::new(source.of),
             }))
@@ -104,6 +120,11 @@ impl Map {
     #[must_use]
     pub fn owner(&self) -> Option<Owner> {
         self.owner
+    }
+
+    /// The way to the memory, if it is on another host.
+    pub(crate) fn window(&self) -> Option<&Window> {
+        self.window.as_ref()
     }
 
     /// Whether the owner of the memory is there.

@@ -1,5 +1,6 @@
 //! Mappings of segments.
 
+use std::ffi::c_void;
 use std::os::fd::BorrowedFd;
 use std::ptr;
 
@@ -46,20 +47,29 @@ impl Mapping {
     /// [`Error::ILLEGAL_ADDRESS`] if nothing can be mapped at the address, [`Error::ACCESS`] if the
     /// descriptor is for reading alone, [`Error::NOSPC`] if there is no memory for it.
     pub fn new(fd: BorrowedFd<'_>, place: Place) -> Result<Mapping> {
+        let mut prot = ProtFlags::READ;
+        prot.set(ProtFlags::WRITE, !place.read_only);
+        let from = place.base + (place.offset - place.offset % PAGE) as u64;
+        // SAFETY: a new mapping, which replaces none.
+        Mapping::made(place, MapFlags::SHARED, |address, span, flags| unsafe {
+            rustix::mm::mmap(address, span, prot, flags, fd, from)
+        })
+    }
+
+    /// What `map` maps, which is given address, bytes and flags.
+    fn made(
+        place: Place,
+        mut flags: MapFlags,
+        map: impl FnOnce(*mut c_void, usize, MapFlags) -> rustix::io::Result<*mut c_void>,
+    ) -> Result<Mapping> {
         let inside = place.offset % PAGE;
         let span = (inside + place.len).next_multiple_of(PAGE);
         if !place.address.is_multiple_of(PAGE) {
             return Err(Error::ILLEGAL_ADDRESS);
         }
-        let mut prot = ProtFlags::READ;
-        prot.set(ProtFlags::WRITE, !place.read_only);
-        let mut flags = MapFlags::SHARED;
         flags.set(MapFlags::FIXED_NOREPLACE, place.address != 0);
         let address = ptr::without_provenance_mut(place.address);
-        let from = place.base + (place.offset - inside) as u64;
-        // SAFETY: a new mapping, which replaces none.
-        let mapped = unsafe { rustix::mm::mmap(address, span, prot, flags, fd, from) };
-        let base = mapped.map_err(|errno| match errno {
+        let base = map(address, span, flags).map_err(|errno| match errno {
             Errno::EXIST | Errno::INVAL => Error::ILLEGAL_ADDRESS,
             Errno::ACCESS | Errno::PERM => Error::ACCESS,
             Errno::NOMEM | Errno::AGAIN => Error::NOSPC,
@@ -79,6 +89,37 @@ impl Mapping {
             return Err(Error::ILLEGAL_ADDRESS);
         }
         Ok(mapping)
+    }
+
+    /// Memory of this process's own, zeroed.
+    ///
+    /// # Errors
+    /// [`Error::NOSPC`] if there is none.
+    pub fn anonymous(len: usize) -> Result<Mapping> {
+        let place = Place {
+            base: 0,
+            offset: 0,
+            len,
+            address: 0,
+            read_only: false,
+        };
+        Mapping::without_file(place, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    /// Addresses that stand for a range, and cannot be loaded from or stored to.
+    ///
+    /// # Errors
+    /// As [`Mapping::new`].
+    pub fn closed(place: Place) -> Result<Mapping> {
+        Mapping::without_file(place, ProtFlags::empty())
+    }
+
+    fn without_file(place: Place, prot: ProtFlags) -> Result<Mapping> {
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        // SAFETY: a new mapping, which replaces none.
+        Mapping::made(place, flags, |address, span, flags| unsafe {
+            rustix::mm::mmap_anonymous(address, span, prot, flags)
+        })
     }
 
     /// Address of the first byte that was asked for.

@@ -108,7 +108,7 @@ fn hand_out(library: &Library, sisci: &Sisci, event: Event) {
         Event::Remote { connection, change } => {
             let connection = registry().remote(connection);
             if let Some(connection) = connection {
-                connection.note(library, sisci, change);
+                connection.note(library, change);
             }
         }
         Event::Interrupt {

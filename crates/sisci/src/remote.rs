@@ -1,13 +1,17 @@
-//! Remote segments: connections to segments of this host's nodes.
+//! Remote segments: connections to segments of this host's nodes and of others'.
 
+use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
-use causeway_fabric::services::sisci::{NODE_GROUP_ALL, NODE_MAX, RemoteChange};
+use causeway_fabric::services::sisci::{
+    ConnectSegmentRequest, NODE_GROUP_ALL, NODE_MAX, RemoteChange,
+};
+use causeway_fabric::setting;
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::constants::SCI_LOCAL_HOST;
 use crate::descriptor::Descriptor;
@@ -16,15 +20,23 @@ use crate::events::Events;
 use crate::handles::{Handle, Object};
 use crate::late::Facts;
 use crate::library::{Library, from_fabric};
+use crate::life_table::Lives;
+use crate::link;
 use crate::local::{Reason, check_range, whole_place};
-use crate::map::{self, Map, Maps, Source};
+use crate::map::{self, Map, Maps, Memory, Source};
 use crate::memory::{Mapping, Place};
+use crate::peer::{Change, Listener, Listeners, Name, Peer};
+use crate::registry::Registry;
 use crate::sequence::Owner;
 use crate::uses::{Held, Uses};
+use crate::window::Window;
 
 /// How long a connect that is refused takes at least, unless its timeout is shorter: programs try
 /// again at once until what they wait for is there, and would keep the broker from all else.
 const REFUSAL: Duration = Duration::from_millis(1);
+/// Setting that says what maps of other hosts' segments are: `closed` ones can be given to the
+/// library's calls, and neither loaded from nor stored to. Otherwise there are none.
+const WINDOW_VARIABLE: &str = "CAUSEWAY_SISCI_WINDOW";
 
 /// Called with an event and its status; returns whether to be called again.
 pub type RemoteCallback = Box<dyn Fn(Handle<RemoteSegment>, Reason, Error) -> bool + Send + Sync>;
@@ -53,14 +65,15 @@ pub struct RemoteSegment {
     state: Mutex<State>,
     /// Mapped whole, for transfers.
     whole: OnceLock<Arc<Mapping>>,
-    sisci: Arc<Sisci>,
+    via: Via,
     events: Events<(Reason, Error)>,
     callback: Option<RemoteCallback>,
     cancelled: AtomicBool,
     /// The broker was asked to tell if the owner is stopped.
     watched: AtomicBool,
     uses: Uses,
-    maps: Arc<Maps>,
+    /// Of a segment of this host.
+    maps: Option<Arc<Maps>>,
     descriptor: Arc<Descriptor>,
     held: Held,
 }
@@ -79,9 +92,53 @@ enum State {
     /// Not made yet; given up at this time.
     Pending(Option<Instant>),
     /// Made.
-    Connected(Grant, Owner),
+    Connected(Reached, Owner),
     /// It could not be made.
     Failed,
+}
+
+/// A segment's memory.
+#[derive(Debug)]
+enum Reached {
+    Here(Grant),
+    /// With the table in which its owner's life is.
+    There(Window, Arc<Lives>),
+}
+
+impl Reached {
+    fn size(&self) -> usize {
+        match self {
+            Reached::Here(grant) => grant.size as usize,
+            Reached::There(window, _) => window.size(),
+        }
+    }
+}
+
+/// Who makes the connection: this host's broker, or another host's daemon.
+#[derive(Clone, Debug)]
+enum Via {
+    Here(Arc<Sisci>),
+    There(Arc<Peer>),
+}
+
+/// Where the object of a connection is to be found when there is news of it.
+enum Naming<'a> {
+    Here(MutexGuard<'a, Registry>),
+    There(MutexGuard<'a, Listeners>),
+}
+
+impl Naming<'_> {
+    fn enter(&mut self, number: u32, segment: &Arc<RemoteSegment>) {
+        match self {
+            Naming::Here(registry) => {
+                registry.remotes.insert(number, Arc::downgrade(segment));
+            }
+            Naming::There(listeners) => {
+                let listener: Weak<dyn Listener> = Arc::downgrade(segment) as _;
+                listeners.insert(Name::Segment(number), listener);
+            }
+        }
+    }
 }
 
 impl Object for RemoteSegment {
@@ -132,18 +189,36 @@ impl RemoteSegment {
             },
         };
         let sisci = library.fabric()?;
+        let mut callback = callback;
+        let here = Via::Here(sisci.clone());
+        let mut made = Self::connect_by(library, descriptor, &here, options, &mut callback);
+        if made == Err(Error::NO_SUCH_NODEID) && options.node != NODE_GROUP_ALL {
+            made = library.peers.find(&sisci, options.node).and_then(|peer| {
+                let there = Via::There(peer);
+                Self::connect_by(library, descriptor, &there, options, &mut callback)
+            });
+        }
+        made.map_err(|error| refused(error, options.deadline))
+    }
+
+    /// Connects by one way.
+    fn connect_by(
+        library: &'static Library,
+        descriptor: &Arc<Descriptor>,
+        via: &Via,
+        options: RemoteOptions,
+        callback: &mut Option<RemoteCallback>,
+    ) -> Result<Handle<RemoteSegment>> {
         let user = descriptor.enter()?;
-        let mut registry = library.registry.lock();
         let RemoteOptions {
             node, id, deadline, ..
         } = options;
-        let (connection, state) = match establish(library, &sisci, options) {
-            Ok(established) => established,
-            Err(error) => {
-                drop(registry);
-                return Err(refused(error, deadline));
-            }
+        let mut naming = match via {
+            Via::Here(_) => Naming::Here(library.registry.lock()),
+            Via::There(peer) => Naming::There(peer.listeners.lock()),
         };
+        let (connection, state) = establish(library, via, options)?;
+        let sisci = library.fabric()?;
         let handle = library.remotes.insert(|handle| {
             let segment = Arc::new(RemoteSegment {
                 handle,
@@ -152,21 +227,20 @@ impl RemoteSegment {
                 id,
                 state: Mutex::new(state),
                 whole: OnceLock::new(),
-                sisci: sisci.clone(),
+                via: via.clone(),
                 events: Events::default(),
-                callback,
+                callback: callback.take(),
                 cancelled: AtomicBool::new(false),
                 watched: AtomicBool::new(false),
                 uses: Uses::default(),
-                maps: Maps::new(sisci.clone(), connection.connection),
+                maps: via.maps(&sisci, connection.connection),
                 descriptor: descriptor.clone(),
                 held: Held::new(user),
             });
-            let known = Arc::downgrade(&segment);
-            registry.remotes.insert(connection.connection, known);
+            naming.enter(connection.connection, &segment);
             Ok(segment)
         })?;
-        drop(registry);
+        drop(naming);
         let segment = library.remotes.get(handle)?;
         if segment.callback.is_some() {
             segment.listen();
@@ -185,7 +259,7 @@ impl RemoteSegment {
     #[must_use]
     pub fn facts(&self) -> Facts {
         let size = match &*self.state.lock() {
-            State::Connected(grant, _) => grant.size as usize,
+            State::Connected(reached, _) => reached.size(),
             _ => 0,
         };
         Facts {
@@ -213,9 +287,17 @@ impl RemoteSegment {
     pub fn remove(&self, library: &Library) -> Result<()> {
         self.uses.close()?;
         // What the broker does not know, or is not there to know, ends here all the same.
-        let _ = self.sisci.disconnect_segment(self.number);
+        self.via.disconnect(self.number);
         causeway_fault::point("sisci.disconnected");
-        library.registry.lock().remotes.remove(&self.number);
+        match &self.via {
+            Via::Here(_) => drop(library.registry.lock().remotes.remove(&self.number)),
+            Via::There(peer) => {
+                peer.listeners.lock().remove(&Name::Segment(self.number));
+                if let State::Connected(Reached::There(_, lives), owner) = &*self.state.lock() {
+                    lives.forget(owner.life);
+                }
+            }
+        }
         library.late.remember(self.handle, self.facts());
         library.remotes.remove(self.handle);
         self.held.release();
@@ -230,31 +312,42 @@ impl RemoteSegment {
     /// `SEGMENT_NOT_CONNECTED`, `OUT_OF_RANGE`, `SIZE_ALIGNMENT` for nothing, `ILLEGAL_ADDRESS`.
     pub fn map(&self, library: &Library, place: Place) -> Result<Handle<Map>> {
         let state = self.state.lock();
-        let State::Connected(grant, owner) = &*state else {
+        let State::Connected(reached, owner) = &*state else {
             return Err(Error::SEGMENT_NOT_CONNECTED);
         };
-        check_range(place, grant.size as usize)?;
-        let place = Place {
-            base: grant.offset,
-            ..place
+        check_range(place, reached.size())?;
+        let (memory, base) = match reached {
+            Reached::Here(grant) => (Memory::Here(grant.memory.as_fd()), grant.offset),
+            Reached::There(..) if !windows_are_closed() => return Err(Error::NOT_SUPPORTED),
+            Reached::There(window, _) => (Memory::There(window.clone()), 0),
         };
         let source = Source {
-            fd: grant.memory.as_fd(),
-            place,
+            memory,
+            place: Place { base, ..place },
             owner: Some(*owner),
-            of: map::users(&self.uses, &self.descriptor, Some(&self.maps))?,
+            of: map::users(&self.uses, &self.descriptor, self.maps.as_ref())?,
         };
         Map::create(library, source)
+    }
+
+    /// The way to a segment of another host, and whose it is; `None` for one of this host.
+    pub(crate) fn window(&self) -> Option<(Window, Owner)> {
+        match &*self.state.lock() {
+            State::Connected(Reached::There(window, _), owner) => Some((window.clone(), *owner)),
+            _ => None,
+        }
     }
 
     /// All of it, mapped, for transfers, and whose it is.
     ///
     /// # Errors
-    /// `SEGMENT_NOT_CONNECTED`, or as [`Mapping::new`].
+    /// `SEGMENT_NOT_CONNECTED`, `NOT_SUPPORTED` of another host's, or as [`Mapping::new`].
     pub fn whole(&self) -> Result<(Arc<Mapping>, Owner)> {
         let state = self.state.lock();
-        let State::Connected(grant, owner) = &*state else {
-            return Err(Error::SEGMENT_NOT_CONNECTED);
+        let (grant, owner) = match &*state {
+            State::Connected(Reached::Here(grant), owner) => (grant, owner),
+            State::Connected(..) => return Err(Error::NOT_SUPPORTED),
+            _ => return Err(Error::SEGMENT_NOT_CONNECTED),
         };
         if let Some(whole) = self.whole.get() {
             return Ok((whole.clone(), *owner));
@@ -271,7 +364,7 @@ impl RemoteSegment {
             return;
         }
         // Without a broker there is nobody to look; the next wait asks again.
-        let asked = self.sisci.watch_connection(self.number).is_ok();
+        let asked = self.via.watch(self.number);
         self.watched.store(asked, Ordering::Relaxed);
     }
 
@@ -288,14 +381,14 @@ impl RemoteSegment {
     }
 
     /// The broker tells of a change.
-    pub(crate) fn note(self: &Arc<Self>, library: &Library, sisci: &Sisci, change: RemoteChange) {
+    pub(crate) fn note(self: &Arc<Self>, library: &Library, change: RemoteChange) {
         match change {
             RemoteChange::Connected => {
                 let mut state = self.state.lock();
                 if !matches!(*state, State::Pending(_)) {
                     return;
                 }
-                let (fresh, status) = match State::fetch(library, sisci, self.number) {
+                let (fresh, status) = match self.via.fetch(library, self.number) {
                     Ok(fresh) => (fresh, Error::OK),
                     // The segment went in between.
                     Err(Error::ILLEGAL_PARAMETER) => (State::Failed, Error::CONNECTION_REFUSED),
@@ -312,7 +405,12 @@ impl RemoteSegment {
             RemoteChange::Operational => self.tell(library, Reason::Operational, Error::OK),
             // Nothing is lost that was never had.
             RemoteChange::Lost if matches!(*self.state.lock(), State::Failed) => {}
-            RemoteChange::Lost => self.tell(library, Reason::Lost, Error::OK),
+            RemoteChange::Lost => {
+                if let State::Connected(Reached::There(_, lives), owner) = &*self.state.lock() {
+                    lives.end(owner.life);
+                }
+                self.tell(library, Reason::Lost, Error::OK);
+            }
         }
     }
 
@@ -330,7 +428,7 @@ impl RemoteSegment {
         if matches!(*state, State::Pending(_)) {
             *state = State::Failed;
             drop(state);
-            let _ = self.sisci.disconnect_segment(self.number);
+            self.via.disconnect(self.number);
             self.tell(library, Reason::Connect, Error::TIMEOUT);
         }
     }
@@ -353,30 +451,19 @@ impl RemoteSegment {
 }
 
 /// Connects, and fetches what the connection leads to, unless it is pending.
-fn establish(
-    library: &Library,
-    sisci: &Sisci,
-    options: RemoteOptions,
-) -> Result<(Connection, State)> {
-    let RemoteOptions {
-        node,
-        id,
-        group,
-        asynchronous,
-        deadline,
-    } = options;
+fn establish(library: &Library, via: &Via, options: RemoteOptions) -> Result<(Connection, State)> {
+    let deadline = options.deadline;
     loop {
-        let made = sisci.connect_segment(node, id, group, asynchronous);
-        let connection = made.map_err(|error| from_fabric(&error))?;
+        let connection = via.connect(options)?;
         causeway_fault::point("sisci.connected");
         if !connection.ready {
             return Ok((connection, State::Pending(deadline)));
         }
-        let fetched = State::fetch(library, sisci, connection.connection);
+        let fetched = via.fetch(library, connection.connection);
         match fetched {
             Ok(state) => return Ok((connection, state)),
             Err(error) => {
-                let _ = sisci.disconnect_segment(connection.connection);
+                via.disconnect(connection.connection);
                 // Otherwise the segment went in between, and may be followed by another.
                 if error != Error::ILLEGAL_PARAMETER {
                     return Err(error);
@@ -386,12 +473,113 @@ fn establish(
     }
 }
 
-impl State {
-    fn fetch(library: &Library, sisci: &Sisci, number: u32) -> Result<State> {
-        let grant = sisci.fetch_connection(number);
-        let grant = grant.map_err(|error| from_fabric(&error))?;
-        causeway_fault::point("sisci.fetched");
-        let owner = library.owner(sisci, grant.life)?;
-        Ok(State::Connected(grant, owner))
+impl Via {
+    fn connect(&self, options: RemoteOptions) -> Result<Connection> {
+        let RemoteOptions {
+            node,
+            id,
+            group,
+            asynchronous: wait,
+            ..
+        } = options;
+        match self {
+            Via::Here(sisci) => {
+                let made = sisci.connect_segment(node, id, group, wait);
+                made.map_err(|error| from_fabric(&error))
+            }
+            Via::There(peer) => {
+                let request = ConnectSegmentRequest {
+                    node,
+                    id,
+                    group,
+                    wait,
+                };
+                let made = peer.client.connect_segment(&request);
+                made.map_err(|error| there(peer, &error))
+            }
+        }
+    }
+
+    fn fetch(&self, library: &Library, number: u32) -> Result<State> {
+        match self {
+            Via::Here(sisci) => {
+                let grant = sisci.fetch_connection(number);
+                let grant = grant.map_err(|error| from_fabric(&error))?;
+                causeway_fault::point("sisci.fetched");
+                let owner = library.owner(sisci, grant.life)?;
+                Ok(State::Connected(Reached::Here(grant), owner))
+            }
+            Via::There(peer) => {
+                let reply = peer.client.fetch_connection(number);
+                let reply = reply.map_err(|error| there(peer, &error))?;
+                let place = link::Place {
+                    base: reply.base,
+                    rkey: reply.rkey,
+                };
+                let size = usize::try_from(reply.size).map_err(|_| Error::NOSPC)?;
+                let window = Window::new(peer.link.clone(), place, size);
+                let (lives, owner) = library.peers.begin_life()?;
+                Ok(State::Connected(Reached::There(window, lives), owner))
+            }
+        }
+    }
+
+    /// Who does not know the connection, or is not there to know, need not.
+    fn disconnect(&self, number: u32) {
+        match self {
+            Via::Here(sisci) => drop(sisci.disconnect_segment(number)),
+            Via::There(peer) => {
+                if let Err(error) = peer.client.disconnect_segment(number) {
+                    peer.failure(&error);
+                }
+            }
+        }
+    }
+
+    fn watch(&self, number: u32) -> bool {
+        match self {
+            Via::Here(sisci) => sisci.watch_connection(number).is_ok(),
+            Via::There(peer) => peer.client.watch_connection(number).is_ok(),
+        }
+    }
+
+    fn maps(&self, sisci: &Arc<Sisci>, number: u32) -> Option<Arc<Maps>> {
+        match self {
+            Via::Here(_) => Some(Maps::new(sisci.clone(), number)),
+            Via::There(_) => None,
+        }
+    }
+}
+
+/// What a failed call to a daemon is to programs.
+pub(crate) fn there(peer: &Peer, error: &causeway_fabric::Error) -> Error {
+    peer.failure(error).unwrap_or_else(|| from_fabric(error))
+}
+
+/// Whether maps of other hosts' segments are there at all. If not, standard error is told once.
+fn windows_are_closed() -> bool {
+    static TOLD: Once = Once::new();
+    let closed = setting(WINDOW_VARIABLE).is_some_and(|value| value == "closed");
+    if !closed {
+        // A standard error that can't be written to is nobody's to read.
+        TOLD.call_once(|| {
+            let _ = writeln!(
+                std::io::stderr(),
+                "causeway: memory of another host cannot be mapped; with {WINDOW_VARIABLE}=closed \
+                 maps serve SCIMemCpy and its like"
+            );
+        });
+    }
+    closed
+}
+
+impl Listener for RemoteSegment {
+    fn changed(self: Arc<Self>, change: Change) {
+        let Ok(library) = Library::get() else { return };
+        match change {
+            Change::Segment(change) => self.note(library, change),
+            Change::Gone => self.note(library, RemoteChange::Lost),
+            Change::Cell(..) => {}
+        }
     }
 }

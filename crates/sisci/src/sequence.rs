@@ -13,6 +13,7 @@ use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object, first_generation, next_generation};
+pub use crate::life_table::Owner;
 use crate::map::Map;
 
 /// Sequences that are allocated together.
@@ -26,23 +27,6 @@ pub struct Sequence(());
 
 impl Object for Sequence {
     const TAG: u8 = b'Q';
-}
-
-/// The segment whose life a sequence depends on.
-#[derive(Clone, Copy, Debug)]
-pub struct Owner {
-    /// Where it is looked up. Tables are never given up.
-    pub table: &'static LifeTable,
-    /// The life.
-    pub life: Life,
-}
-
-impl Owner {
-    /// Whether the owner is alive.
-    #[must_use]
-    pub fn is_alive(&self) -> bool {
-        self.table.is_alive(self.life)
-    }
 }
 
 /// An entry. Free: generation 0.

@@ -1,22 +1,26 @@
-//! Remote interrupts: connections to interrupts of this host's nodes.
+//! Remote interrupts: connections to interrupts of this host's nodes and of others'.
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+use causeway_fabric::Error as FabricError;
+use causeway_fabric::services::sisci::{CellChange, ConnectInterruptRequest};
 use causeway_fabric::sisci::{Cell, Sisci};
-use causeway_shm::layout::INTERRUPT_BYTES;
+use causeway_shm::layout::{INTERRUPT_BYTES, INTERRUPT_PAYLOAD_MAX};
 use causeway_shm::{Doorbell, Segment, Trigger, TriggerError};
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::interrupt::Kind;
 use crate::library::{Library, from_fabric};
+use crate::peer::{Change, Listener, Name, Peer};
 use crate::registry::CellOwner;
-use crate::remote::{node_meant, refused};
+use crate::remote::{node_meant, refused, there};
 use crate::sequence::Owner;
 use crate::uses::{Held, Uses};
 
@@ -26,10 +30,20 @@ pub struct RemoteInterrupt<K: Kind> {
     number: u32,
     cells: Mutex<Vec<Connected>>,
     library: &'static Library,
-    sisci: Arc<Sisci>,
+    via: Via,
     uses: Uses,
     held: Held,
     kind: PhantomData<K>,
+}
+
+/// Who made the connection: this host's broker, or another host's daemon.
+enum Via {
+    Here(Arc<Sisci>),
+    There {
+        peer: Arc<Peer>,
+        /// Names of the cells that the daemon has.
+        cells: Mutex<Vec<u64>>,
+    },
 }
 
 /// The way to one of the processes that share the interrupt.
@@ -65,41 +79,110 @@ impl<K: Kind> RemoteInterrupt<K> {
     ) -> Result<Handle<RemoteInterrupt<K>>> {
         let node = node_meant(library, node)?;
         let sisci = library.fabric()?;
+        let mut made = Self::connect_here(library, descriptor, &sisci, (node, interrupt));
+        if made.as_ref().err() == Some(&Error::NO_SUCH_NODEID) {
+            made = library.peers.find(&sisci, node).and_then(|peer| {
+                Self::connect_there(library, descriptor, &peer, (node, interrupt))
+            });
+        }
+        let (handle, connected) = made.map_err(|error| refused(error, deadline))?;
+        if !connected {
+            // Removed in between, or there are no descriptors left.
+            let _ = K::remotes(library).get(handle)?.remove(library);
+            return Err(Error::CONNECTION_REFUSED);
+        }
+        Ok(handle)
+    }
+
+    /// Connects by this host's broker. Also says whether anybody is at the other end still.
+    fn connect_here(
+        library: &'static Library,
+        descriptor: &Descriptor,
+        sisci: &Arc<Sisci>,
+        (node, interrupt): (u32, u32),
+    ) -> Result<(Handle<RemoteInterrupt<K>>, bool)> {
         let user = descriptor.enter()?;
         let mut registry = library.registry.lock();
         let made = sisci.connect_interrupt(node, interrupt, K::DATA, false);
-        let connection = match made.map_err(|error| from_fabric(&error)) {
-            Ok(connection) => connection.connection,
-            Err(error) => {
-                drop(registry);
-                return Err(refused(error, deadline));
-            }
-        };
+        let connection = made.map_err(|error| from_fabric(&error))?.connection;
         causeway_fault::point("sisci.trigger.connected");
         let handle = K::remotes(library).insert(|handle| {
-            let remote = Arc::new(RemoteInterrupt {
-                handle,
-                number: connection,
-                cells: Mutex::default(),
-                library,
-                sisci: sisci.clone(),
-                uses: Uses::default(),
-                held: Held::new(user),
-                kind: PhantomData,
-            });
+            let via = Via::Here(sisci.clone());
+            let remote = Self::new(library, handle, connection, via, Held::new(user));
             let known: Weak<dyn CellOwner> = Arc::downgrade(&remote) as _;
             registry.triggers.insert(connection, known);
             Ok(remote)
         })?;
         drop(registry);
         let remote = K::remotes(library).get(handle)?;
-        remote.added(&sisci);
-        if remote.cells.lock().is_empty() {
-            // Removed in between, or there are no descriptors left.
-            let _ = remote.remove(library);
-            return Err(Error::CONNECTION_REFUSED);
+        remote.added(sisci);
+        let connected = !remote.cells.lock().is_empty();
+        Ok((handle, connected))
+    }
+
+    /// As [`RemoteInterrupt::connect_here`], by another host's daemon.
+    fn connect_there(
+        library: &'static Library,
+        descriptor: &Descriptor,
+        peer: &Arc<Peer>,
+        (node, number): (u32, u32),
+    ) -> Result<(Handle<RemoteInterrupt<K>>, bool)> {
+        let user = descriptor.enter()?;
+        let request = ConnectInterruptRequest {
+            node,
+            number,
+            data: K::DATA,
+            wait: false,
+        };
+        let mut listeners = peer.listeners.lock();
+        let made = peer.client.connect_interrupt(&request);
+        let connection = made.map_err(|error| there(peer, &error))?.connection;
+        let handle = K::remotes(library).insert(|handle| {
+            let via = Via::There {
+                peer: peer.clone(),
+                cells: Mutex::default(),
+            };
+            let remote = Self::new(library, handle, connection, via, Held::new(user));
+            let known: Weak<dyn Listener> = Arc::downgrade(&remote) as _;
+            listeners.insert(Name::Interrupt(connection), known);
+            Ok(remote)
+        })?;
+        drop(listeners);
+        let remote = K::remotes(library).get(handle)?;
+        Ok((handle, remote.take_there()))
+    }
+
+    fn new(
+        library: &'static Library,
+        handle: Handle<RemoteInterrupt<K>>,
+        number: u32,
+        via: Via,
+        held: Held,
+    ) -> Arc<RemoteInterrupt<K>> {
+        Arc::new(RemoteInterrupt {
+            handle,
+            number,
+            cells: Mutex::default(),
+            library,
+            via,
+            uses: Uses::default(),
+            held,
+            kind: PhantomData,
+        })
+    }
+
+    /// Has the daemon take cells. Says whether it has any.
+    fn take_there(&self) -> bool {
+        let Via::There { peer, cells } = &self.via else {
+            return false;
+        };
+        // One at a time: a cell is lost after it was taken, or not at all.
+        let mut cells = cells.lock();
+        match peer.client.take_cells(self.number) {
+            Ok(fresh) => cells.extend(fresh),
+            Err(error) => drop(peer.failure(&error)),
         }
-        Ok(handle)
+        !cells.is_empty()
     }
 
     /// Gives the connection up.
@@ -109,9 +192,19 @@ impl<K: Kind> RemoteInterrupt<K> {
     pub fn remove(&self, library: &Library) -> Result<()> {
         self.uses.close()?;
         // What the broker does not know, or is not there to know, ends here all the same.
-        let _ = self.sisci.disconnect_interrupt(self.number);
-        causeway_fault::point("sisci.trigger.disconnected");
-        library.registry.lock().triggers.remove(&self.number);
+        match &self.via {
+            Via::Here(sisci) => {
+                let _ = sisci.disconnect_interrupt(self.number);
+                causeway_fault::point("sisci.trigger.disconnected");
+                library.registry.lock().triggers.remove(&self.number);
+            }
+            Via::There { peer, .. } => {
+                if let Err(error) = peer.client.disconnect_interrupt(self.number) {
+                    peer.failure(&error);
+                }
+                peer.listeners.lock().remove(&Name::Interrupt(self.number));
+            }
+        }
         K::remotes(library).remove(self.handle);
         self.held.release();
         self.cells.lock().clear();
@@ -124,6 +217,12 @@ impl<K: Kind> RemoteInterrupt<K> {
     /// `NOT_CONNECTED` once nobody is there; `NOSPC` if one of them has not taken what came before,
     /// `OUT_OF_RANGE` for too much data.
     pub fn trigger(&self, data: &[u8]) -> Result<()> {
+        if let Via::There { peer, cells } = &self.via {
+            if cells.lock().is_empty() {
+                return Err(Error::NOT_CONNECTED);
+            }
+            return self.trigger_there(peer, data);
+        }
         let mut cells = self.cells.lock();
         cells.retain(|cell| cell.owner.is_alive());
         if cells.is_empty() {
@@ -144,6 +243,27 @@ impl<K: Kind> RemoteInterrupt<K> {
             }
         }
         outcome
+    }
+
+    fn trigger_there(&self, peer: &Peer, data: &[u8]) -> Result<()> {
+        if !K::DATA {
+            let triggered = peer.trigger(self.number);
+            return triggered.map_err(|_| Error::NOT_CONNECTED);
+        }
+        if data.len() > INTERRUPT_PAYLOAD_MAX {
+            return Err(Error::OUT_OF_RANGE);
+        }
+        let sent = peer.client.trigger_data(self.number, data);
+        sent.map_err(|error| match error {
+            FabricError::Refused {
+                errno: Errno::NOSPC,
+                ..
+            } => Error::NOSPC,
+            error => {
+                peer.failure(&error);
+                Error::NOT_CONNECTED
+            }
+        })
     }
 
     fn insert(&self, sisci: &Sisci, cell: Cell) -> Result<()> {
@@ -171,5 +291,19 @@ impl<K: Kind> CellOwner for RemoteInterrupt<K> {
     fn removed(&self, gone: Option<u64>) {
         let mut cells = self.cells.lock();
         cells.retain(|cell| gone.is_some_and(|gone| cell.name != gone));
+    }
+}
+
+impl<K: Kind> Listener for RemoteInterrupt<K> {
+    fn changed(self: Arc<Self>, change: Change) {
+        let Via::There { cells, .. } = &self.via else {
+            return;
+        };
+        match change {
+            Change::Cell(CellChange::Added, _) => drop(self.take_there()),
+            Change::Cell(CellChange::Removed, gone) => cells.lock().retain(|cell| *cell != gone),
+            Change::Gone => cells.lock().clear(),
+            Change::Segment(_) => {}
+        }
     }
 }

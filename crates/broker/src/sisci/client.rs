@@ -62,6 +62,7 @@ impl SisciService for Client<'_> {
                 addresses: addresses.iter().copied().map(mapped).collect(),
                 here,
                 sessions: sessions.get(&node).copied().unwrap_or(0),
+                trusted: self.tables.nodes.is_trusted(node),
             };
             nodes.insert(node, info);
         };
@@ -81,7 +82,9 @@ impl SisciService for Client<'_> {
         let member = self.context.members.get(session).ok_or(Errno::NOTCONN)?;
         let limits = self.caller.tenant.limits;
         let place = (request.node, request.here.as_slice());
-        self.tables.join(session, member, limits, place)?;
+        let elsewhere = request.for_other_host;
+        self.tables
+            .join(session, member, limits, place, elsewhere)?;
         Ok(().into())
     }
 

@@ -62,6 +62,8 @@ pub const HANDLE_MAX: u32 = u32::MAX >> 1;
 pub struct Holdings {
     tenant: TenantId,
     node: u32,
+    /// It acts for a process of another host, where its node is.
+    elsewhere: bool,
     /// Configured nodes one of whose addresses its network namespace has.
     here: BTreeSet<u32>,
     limits: Limits,
@@ -154,6 +156,7 @@ impl Holdings {
         Holdings {
             tenant: member.tenant,
             node,
+            elsewhere: false,
             here,
             limits,
             claimant: Claimant::new(member),
@@ -198,7 +201,8 @@ impl Holdings {
 }
 
 impl Tables {
-    /// Makes a session part of a node. `here` are the nodes whose addresses it has found.
+    /// Makes a session part of a node. `here` are the nodes whose addresses it has found; with
+    /// `elsewhere` it acts for a process of another host.
     ///
     /// # Errors
     /// `EISCONN` if it is, `EINVAL` if there is no such node here.
@@ -208,6 +212,7 @@ impl Tables {
         member: &Member,
         limits: Limits,
         (node, here): (u32, &[u32]),
+        elsewhere: bool,
     ) -> Result<(), Errno> {
         if self.holdings.contains_key(&session) {
             return Err(Errno::ISCONN);
@@ -216,7 +221,8 @@ impl Tables {
             return Err(Errno::INVAL);
         }
         let here = self.nodes.known(here);
-        let holdings = Holdings::new(member, node, here, limits);
+        let mut holdings = Holdings::new(member, node, here, limits);
+        holdings.elsewhere = elsewhere;
         self.holdings.insert(session, holdings);
         Ok(())
     }
@@ -282,10 +288,12 @@ impl Tables {
     }
 
     /// Whether a node is on this host, as far as a tenant can tell: one of its sessions is part of
-    /// it, or has one of its addresses.
+    /// it, other than for a process of another host, or has one of its addresses.
     pub fn is_here(&self, tenant: TenantId, node: u32) -> bool {
-        let shows =
-            |own: &Holdings| own.tenant == tenant && (own.node == node || own.here.contains(&node));
+        let shows = |own: &Holdings| {
+            let is_member = own.node == node && !own.elsewhere;
+            own.tenant == tenant && (is_member || own.here.contains(&node))
+        };
         self.nodes.is_always_here(node) || self.holdings.values().any(shows)
     }
 }

@@ -36,6 +36,7 @@ impl World {
         let spec = NodeSpec {
             id: 8,
             addresses: Vec::new(),
+            trusted: false,
         };
         World {
             tables: Tables {
@@ -80,7 +81,8 @@ impl World {
         let limits = self.tenant.limits;
         let member = self.members.get(self.next).unwrap();
         let place = (node, [8].as_slice());
-        self.tables.join(self.next, member, limits, place).unwrap();
+        let joined = self.tables.join(self.next, member, limits, place, false);
+        joined.unwrap();
     }
 
     fn leave(&mut self, session: SessionId) {

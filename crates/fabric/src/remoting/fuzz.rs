@@ -1,6 +1,7 @@
 //! The body of the fuzz target for everything that arrives at a control socket.
 
 use super::{Field, Header, decode_body, encode_body};
+use crate::services::node;
 use crate::services::pool;
 use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
@@ -124,6 +125,10 @@ fn sisci_bodies(bytes: &[u8]) {
     one_body::<sisci::RemoteEvent>(bytes);
     one_body::<sisci::CellEvent>(bytes);
     one_body::<Vec<sisci::NodeInfo>>(bytes);
+    one_body::<node::OpenRequest>(bytes);
+    one_body::<node::OpenReply>(bytes);
+    one_body::<node::WindowReply>(bytes);
+    one_body::<node::DataRequest>(bytes);
 }
 
 fn one_body<T: Field>(bytes: &[u8]) {

@@ -10,9 +10,11 @@
 //! | 2 | [`session`]: whoever uses one of the following, and who is alive |
 //! | 3 | [`sisci`]: nodes, shared segments, interrupts |
 //! | 4 | [`pool`]: pools of blocks, and who may do what with each |
+//! | 3, over TCP | [`node`]: of the third, what another host may ask for |
 //! | 16 | [`vm`]: virtual machines that may attach |
 
 pub mod broker;
+pub mod node;
 pub mod pool;
 pub mod record;
 pub mod session;

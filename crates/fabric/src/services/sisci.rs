@@ -159,6 +159,8 @@ message! {
         here: bool,
         /// How many sessions of the caller's tenant have joined as it.
         sessions: u32,
+        /// Whether a client of another host that has one of its addresses is believed to be it.
+        trusted: bool,
     }
 
     /// Says which node the session is part of.
@@ -167,6 +169,8 @@ message! {
         node: u32,
         /// Nodes of the configuration one of whose addresses the session's network namespace has.
         here: Vec<u32>,
+        /// Whether the session acts for a process of another host, where the node is.
+        for_other_host: bool,
     }
 
     /// Names a node.

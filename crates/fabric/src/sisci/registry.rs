@@ -131,6 +131,7 @@ pub(super) struct KeptInterruptConnection {
 #[derive(Debug, Default)]
 pub struct Registry {
     pub(super) node: Option<u32>,
+    pub(super) for_other_host: bool,
     pub(super) segments: BTreeMap<u32, KeptSegment>,
     pub(super) connections: BTreeMap<u32, KeptConnection>,
     pub(super) interrupts: BTreeMap<u32, KeptInterrupt>,
@@ -373,7 +374,12 @@ impl session::Registry for Registry {
         let Some(node) = self.node else { return Ok(()) };
         let (nodes, _) = SisciStub(broker).nodes(&(), &[])?;
         let here = nodes_here(&nodes);
-        SisciStub(broker).join(&JoinRequest { node, here }, &[])?;
+        let request = JoinRequest {
+            node,
+            here,
+            for_other_host: self.for_other_host,
+        };
+        SisciStub(broker).join(&request, &[])?;
         self.present_segments(broker)?;
         self.present_connections(broker)?;
         self.present_interrupts(broker)?;

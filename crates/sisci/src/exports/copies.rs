@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{Argument, below, call, call_anyhow, call_often, flags, give, place, wait, wanted};
 use crate::blocks::{Block, BlockCallback};
 use crate::constants::*;
-use crate::copy::{Direction, copy, flush, store_barrier};
+use crate::copy::{Direction, between, copy, flush, store_barrier};
 use crate::error::{Error, Result};
 use crate::handles::Handle;
 use crate::library::Library;
@@ -151,22 +151,9 @@ pub(crate) unsafe extern "C" fn SCITransferBlock(
         flags(given, SCI_FLAG_ERROR_CHECK)?;
         let from = map_of(library, source)?;
         let to = map_of(library, destination)?;
-        let bytes = from.mapping().at(source_offset, size)?;
         let check = given & SCI_FLAG_ERROR_CHECK != 0;
-        if check && !from.is_alive() {
-            return Err(Error::TRANSFER_FAILED);
-        }
-        // SAFETY: in the source map, which `from` keeps.
-        unsafe {
-            copy(
-                bytes,
-                &to,
-                destination_offset,
-                size,
-                Direction::Write,
-                check,
-            )
-        }
+        let (from, to) = ((&*from, source_offset), (&*to, destination_offset));
+        between(from, to, size, check)
     });
 }
 
@@ -198,7 +185,7 @@ pub(crate) unsafe extern "C" fn SCITransferBlockAsync(
         });
         let from = (&map_of(library, source)?, source_offset);
         let to = (&map_of(library, destination)?, destination_offset);
-        let started = Block::start(library, from, to, size, callback)?;
+        let started = Block::start((library, between), from, to, size, callback)?;
         // SAFETY: the caller passes a place for it.
         unsafe { give(out, started) };
         Ok(())

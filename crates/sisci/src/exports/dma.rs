@@ -8,16 +8,18 @@ use causeway_dma::Descriptor as Range;
 use super::{Argument, adapter, below, call, call_or, flags, give, place, present, wait, wanted};
 use crate::channel::Channel;
 use crate::constants::*;
+use crate::copy::Direction;
 use crate::descriptor::Descriptor;
-use crate::dma::{DmaQueue, Done, Piece, QueueState};
+use crate::dma::{DmaQueue, Done, Far, Piece, QueueState, Work};
 use crate::error::{Error, Result};
 use crate::handles::Handle;
 use crate::library::Library;
 use crate::local::LocalSegment;
-use crate::memory::Mapping;
+use crate::memory::{Mapping, is_inside};
 use crate::program::populate;
 use crate::remote::RemoteSegment;
 use crate::sequence::Owner;
+use crate::window::Window;
 
 /// `sci_cb_dma_t`
 type Callback = unsafe extern "C" fn(*mut c_void, Handle<DmaQueue>, Error) -> c_int;
@@ -47,14 +49,25 @@ pub(crate) struct VectorEntry {
 
 /// The remote end of a transfer.
 struct Remote {
-    mapping: Arc<Mapping>,
+    memory: RemoteMemory,
     owner: Owner,
+}
+
+enum RemoteMemory {
+    Here(Arc<Mapping>),
+    There(Window),
 }
 
 impl Remote {
     fn find(library: &Library, segment: Handle<RemoteSegment>) -> Result<Remote> {
-        let (mapping, owner) = library.remotes.get(present(segment)?)?.whole()?;
-        Ok(Remote { mapping, owner })
+        let segment = library.remotes.get(present(segment)?)?;
+        if let Some((window, owner)) = segment.window() {
+            let memory = RemoteMemory::There(window);
+            return Ok(Remote { memory, owner });
+        }
+        let (mapping, owner) = segment.whole()?;
+        let memory = RemoteMemory::Here(mapping);
+        Ok(Remote { memory, owner })
     }
 
     /// A piece of a transfer between here and memory of this process's, which something keeps.
@@ -65,20 +78,36 @@ impl Remote {
         (offset, size): (usize, usize),
         given: c_uint,
     ) -> Result<Piece> {
-        let remote = self.mapping.at(offset, size)?;
-        let (src, dst) = if given & SCI_FLAG_DMA_READ == 0 {
-            (local, remote)
-        } else {
-            (remote, local)
-        };
-        let mut hold: Vec<Arc<dyn std::any::Any + Send + Sync>> = vec![self.mapping.clone()];
+        let reads = given & SCI_FLAG_DMA_READ != 0;
+        let mut hold: Vec<Arc<dyn std::any::Any + Send + Sync>> = Vec::new();
         hold.extend(keep.map(|keep| keep.clone() as _));
-        Ok(Piece {
-            descriptor: Range {
-                src,
-                dst,
+        let work = match &self.memory {
+            RemoteMemory::There(window) if !is_inside(offset, size, window.size()) => {
+                return Err(Error::OUT_OF_RANGE);
+            }
+            RemoteMemory::There(window) => Work::There(Far {
+                memory: local,
+                window: window.clone(),
+                offset,
                 len: size,
-            },
+                direction: match reads {
+                    true => Direction::Read,
+                    false => Direction::Write,
+                },
+            }),
+            RemoteMemory::Here(mapping) => {
+                let remote = mapping.at(offset, size)?;
+                hold.push(mapping.clone());
+                let (src, dst) = match reads {
+                    true => (remote, local),
+                    false => (local, remote),
+                };
+                let len = size;
+                Work::Here(Range { src, dst, len })
+            }
+        };
+        Ok(Piece {
+            work,
             hold,
             owner: Some(self.owner),
         })

@@ -133,10 +133,13 @@ pub(crate) unsafe extern "C" fn SCIProbeNode(
         library.descriptors.get(sd)?;
         adapter(number)?;
         let node = node_meant(library, node)?;
-        let probed = library.fabric()?.probe(node);
-        match probed.map_err(|why| from_fabric(&why))? {
-            true => Ok(1),
-            false => Err(Error::NO_SUCH_NODEID),
+        let sisci = library.fabric()?;
+        let probed = sisci.probe(node);
+        let here = probed.map_err(|why| from_fabric(&why))?;
+        if here || library.peers.find(&sisci, node)?.has(node)? {
+            Ok(1)
+        } else {
+            Err(Error::NO_SUCH_NODEID)
         }
     })
 }

@@ -1,0 +1,267 @@
+//! A client of another host's node daemon: typed calls over TCP, and its events.
+
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::io::Errno;
+use rustix::net::{Shutdown, shutdown, sockopt};
+
+use crate::channel::Channel;
+use crate::control::Control;
+use crate::error::{Error, Result};
+use crate::remoting::{Malformed, decode_body};
+use crate::services::node::{DataRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply};
+use crate::services::sisci::{
+    CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
+    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeRequest, RemoteEvent, TakeCellRequest,
+};
+use crate::sisci::Event;
+use crate::stream::Stream;
+
+/// How long a connection may be idle before its peer is asked whether it is there.
+const KEEP_ALIVE: Duration = Duration::from_secs(1);
+/// How often it is asked before it is taken for gone.
+const KEEP_ALIVE_COUNT: u32 = 3;
+/// How long what was sent may be unacknowledged before the peer is taken for gone, in
+/// milliseconds: as long as a queue pair waits.
+const USER_TIMEOUT_MS: u32 = 4000;
+/// Most cells of one connection.
+const CELLS_MAX: usize = 4096;
+
+/// A connection to a node daemon. Thread-safe: one call goes on at a time, each bounded by
+/// [`crate::limits::CALL_TIMEOUT`].
+#[derive(Debug)]
+pub struct NodeClient {
+    control: Mutex<Control>,
+    /// The same connection, for those who wait.
+    socket: OwnedFd,
+    /// Readable while a call has left events.
+    left: OwnedFd,
+    local: IpAddr,
+    peer: IpAddr,
+}
+
+/// Makes a TCP connection ready for messages, at either end.
+///
+/// # Errors
+/// The kernel's.
+pub fn prepare(socket: &OwnedFd) -> std::result::Result<(), Errno> {
+    sockopt::set_tcp_nodelay(socket, true)?;
+    sockopt::set_socket_keepalive(socket, true)?;
+    sockopt::set_tcp_keepidle(socket, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepintvl(socket, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepcnt(socket, KEEP_ALIVE_COUNT)?;
+    sockopt::set_tcp_user_timeout(socket, USER_TIMEOUT_MS)?;
+    rustix::io::ioctl_fionbio(socket, true)
+}
+
+impl NodeClient {
+    /// Connects to a daemon, for `patience` at most.
+    ///
+    /// # Errors
+    /// [`Error::System`]: `ENETUNREACH` without a route, `ECONNREFUSED`, `ETIMEDOUT`.
+    pub fn connect(address: SocketAddr, patience: Duration) -> Result<NodeClient> {
+        let failed = |error: std::io::Error| Error::System {
+            what: "connect to a node daemon",
+            errno: Errno::from_io_error(&error).unwrap_or(Errno::TIMEDOUT),
+        };
+        let stream = TcpStream::connect_timeout(&address, patience).map_err(failed)?;
+        let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
+        let socket = OwnedFd::from(stream);
+        prepare(&socket).map_err(Error::system("prepare a TCP connection"))?;
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        let copy = crate::attachment::duplicate(socket.as_fd())?;
+        Ok(NodeClient {
+            control: Mutex::new(Control::new(Channel::Stream(Stream::new(socket)))),
+            socket: copy,
+            left: eventfd(0, flags).map_err(Error::system("eventfd"))?,
+            local,
+            peer: address.ip().to_canonical(),
+        })
+    }
+
+    /// This end's address.
+    pub fn local(&self) -> IpAddr {
+        self.local
+    }
+
+    /// The daemon's address.
+    pub fn peer(&self) -> IpAddr {
+        self.peer
+    }
+
+    /// Two descriptors, of which one is readable when [`NodeClient::events`] has something to take.
+    pub fn event_fds(&self) -> [BorrowedFd<'_>; 2] {
+        [self.socket.as_fd(), self.left.as_fd()]
+    }
+
+    /// Ends the connection. Calls under way fail.
+    pub fn close(&self) {
+        // One that has ended already is not connected.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Control> {
+        self.control.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn call<T>(&self, call: impl FnOnce(&mut NodeStub<'_, Control>) -> Result<T>) -> Result<T> {
+        let mut control = self.lock();
+        let outcome = call(&mut NodeStub(&mut control));
+        if control.has_events() || control.is_gone() {
+            // Fails only if the counter is full, and then it is readable already.
+            let _ = causeway_owned::signal(self.left.as_fd());
+        }
+        outcome
+    }
+
+    /// Takes the events that have come, without blocking; waits for a call under way.
+    /// [`Event::BrokerGone`] is the end of the connection.
+    pub fn events(&self) -> Vec<Event> {
+        let mut control = self.lock();
+        let _ = causeway_owned::drain(self.left.as_fd());
+        control.drain();
+        let taken = control.take_events();
+        let mut events = Vec::with_capacity(taken.len());
+        for event in taken {
+            match understand(event.service, event.number, &event.body) {
+                Ok(event) => events.extend(event),
+                Err(_) => control.give_up(),
+            }
+        }
+        if control.is_gone() {
+            events.push(Event::BrokerGone);
+        }
+        events
+    }
+
+    /// Presents this process.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EACCES` if the daemon does not believe it; as every call,
+    /// [`Error::BrokerGone`], [`Error::Timeout`], [`Error::Version`].
+    pub fn open(&self, request: &OpenRequest) -> Result<OpenReply> {
+        self.call(|stub| stub.open(request, &[]).map(|(reply, _)| reply))
+    }
+
+    /// Whether a node is on the daemon's host.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn probe(&self, node: u32) -> Result<bool> {
+        let request = NodeRequest { node };
+        self.call(|stub| stub.probe(&request, &[]).map(|(here, _)| here))
+    }
+
+    /// As [`crate::sisci::Sisci::connect_segment`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_segment(&self, request: &ConnectSegmentRequest) -> Result<ConnectSegmentReply> {
+        self.call(|stub| stub.connect_segment(request, &[]).map(|(made, _)| made))
+    }
+
+    /// As [`crate::sisci::Sisci::fetch_connection`], with a key in the place of the descriptor.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fetch_connection(&self, connection: u32) -> Result<WindowReply> {
+        let request = ConnectionHandle { connection };
+        self.call(|stub| stub.fetch_connection(&request, &[]).map(|(reply, _)| reply))
+    }
+
+    /// As [`crate::sisci::Sisci::disconnect_segment`].
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn disconnect_segment(&self, connection: u32) -> Result<()> {
+        let request = ConnectionHandle { connection };
+        self.call(|stub| stub.disconnect_segment(&request, &[]).map(drop))
+    }
+
+    /// As [`crate::sisci::Sisci::watch_connection`].
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn watch_connection(&self, connection: u32) -> Result<()> {
+        let request = ConnectionHandle { connection };
+        self.call(|stub| stub.watch_connection(&request, &[]).map(drop))
+    }
+
+    /// As [`crate::sisci::Sisci::connect_interrupt`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn connect_interrupt(
+        &self,
+        request: &ConnectInterruptRequest,
+    ) -> Result<ConnectSegmentReply> {
+        self.call(|stub| stub.connect_interrupt(request, &[]).map(|(made, _)| made))
+    }
+
+    /// As [`crate::sisci::Sisci::disconnect_interrupt`].
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn disconnect_interrupt(&self, connection: u32) -> Result<()> {
+        let request = ConnectionHandle { connection };
+        self.call(|stub| stub.disconnect_interrupt(&request, &[]).map(drop))
+    }
+
+    /// Has the daemon take the cells of a connection to an interrupt that it has not taken yet.
+    /// Returns their names.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn take_cells(&self, connection: u32) -> Result<Vec<u64>> {
+        let request = TakeCellRequest {
+            handle: connection,
+            local: false,
+        };
+        let mut names = Vec::new();
+        while names.len() < CELLS_MAX {
+            let taken = self.call(|stub| stub.take_cell(&request, &[]).map(|(cell, _)| cell))?;
+            match taken.cell {
+                Some(name) => names.push(name),
+                None => break,
+            }
+        }
+        Ok(names)
+    }
+
+    /// Triggers a data interrupt.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ENOSPC`, `EMSGSIZE`, `ENOTCONN`; as every call.
+    pub fn trigger_data(&self, connection: u32, data: &[u8]) -> Result<()> {
+        let data = data.to_vec();
+        let request = DataRequest { connection, data };
+        self.call(|stub| stub.trigger_data(&request, &[]).map(drop))
+    }
+}
+
+/// An event of the daemon's, if it is one that is known.
+fn understand(
+    service: u16,
+    number: u16,
+    body: &[u8],
+) -> std::result::Result<Option<Event>, Malformed> {
+    match (service, number) {
+        (SERVICE, EVENT_REMOTE) => {
+            let RemoteEvent { connection, change } = decode_body(body)?;
+            Ok(Some(Event::Remote { connection, change }))
+        }
+        (SERVICE, EVENT_CELL) => {
+            let event: CellEvent = decode_body(body)?;
+            Ok((!event.local).then_some(Event::RemoteInterrupt {
+                connection: event.handle,
+                change: event.change,
+                cell: event.cell,
+            }))
+        }
+        _ => Ok(None),
+    }
+}

@@ -1,0 +1,91 @@
+//! What a process of another host may ask of the SISCI service, over TCP.
+//!
+//! A node daemon, `causeway-noded`, answers, and has a session of its broker for each such process.
+//! Methods that the SISCI service has too have its numbers, meanings and errno values
+//! ([`super::sisci`]). Where a reply has descriptors on one host, these replies have what takes
+//! their place at the daemon's queue pair: a key for memory, a connection's number for a cell.
+//! Two methods are of this service alone, and have numbers from 64 on. The events are those of the
+//! SISCI service.
+//!
+//! | errno | of `open` |
+//! |---|---|
+//! | `EACCES` | the node has no such address, or its address alone does not prove who it is |
+//! | `EMFILE` | a limit |
+//! | `ENODEV` | the daemon has no device |
+
+use super::sisci::{
+    ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
+    NodeRequest, TakeCellReply, TakeCellRequest,
+};
+use crate::remoting::{message, service};
+
+/// TCP port of a node daemon: the number of slot 0's UDP port, which no endpoint has.
+pub const NODE_PORT: u16 = 20480;
+/// Bytes of a SEND that triggers an interrupt: the number of the connection to it.
+pub const TRIGGER_BYTES: usize = 4;
+
+message! {
+    /// Presents a process of another host, and the queue pair that it sends from. Asked again, it
+    /// names another queue pair in the place of the last.
+    pub struct OpenRequest {
+        /// The node that it is part of.
+        node: u32,
+        /// Its queue pair.
+        qpn: u32,
+        /// First sequence number that it sends, of 24 bits.
+        psn: u32,
+    }
+
+    /// The daemon's queue pair.
+    pub struct OpenReply {
+        /// Its number.
+        qpn: u32,
+        /// First sequence number that it sends, of 24 bits.
+        psn: u32,
+    }
+
+    /// What a connection leads to, by WRITE and READ.
+    pub struct WindowReply {
+        /// Address of the first byte.
+        base: u64,
+        /// Bytes.
+        size: u64,
+        /// Key for both.
+        rkey: u32,
+    }
+
+    /// A data interrupt.
+    pub struct DataRequest {
+        /// The connection.
+        connection: u32,
+        /// What it carries.
+        data: Vec<u8>,
+    }
+}
+
+service! {
+    /// Number of the SISCI service in message headers.
+    service 3, handler NodeService, stub NodeStub {
+        /// Whether a node is on the daemon's host.
+        3 => probe(NodeRequest; fds 0..=0) -> bool;
+        /// Connects to a segment.
+        13 => connect_segment(ConnectSegmentRequest; fds 0..=0) -> ConnectSegmentReply;
+        /// What a connection leads to.
+        14 => fetch_connection(ConnectionHandle; fds 0..=0) -> WindowReply;
+        /// Gives up a connection, made or pending.
+        15 => disconnect_segment(ConnectionHandle; fds 0..=0) -> ();
+        /// Connects to an interrupt.
+        18 => connect_interrupt(ConnectInterruptRequest; fds 0..=0) -> ConnectSegmentReply;
+        /// Gives up a connection to an interrupt.
+        19 => disconnect_interrupt(ConnectionHandle; fds 0..=0) -> ();
+        /// Has the daemon take a cell of a connection to an interrupt.
+        20 => take_cell(TakeCellRequest; fds 0..=0) -> TakeCellReply;
+        /// Asks to be told when the owner of a connection's segment is stopped, and goes on.
+        25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
+        /// Presents the caller; before all else.
+        64 => open(OpenRequest; fds 0..=0) -> OpenReply;
+        /// Triggers a data interrupt: `ENOSPC` if its queue is full, `EMSGSIZE` for too much data,
+        /// `ENOTCONN` if nobody is connected any more.
+        65 => trigger_data(DataRequest; fds 0..=0) -> ();
+    }
+}

@@ -1,0 +1,180 @@
+//! The queue pair that one peer's WRITEs, READs and triggers come to.
+
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use causeway_cancel::Allowed;
+use causeway_device::{CompChannel, Context, Cq, Destination, Errno, Pd, QPT_RC, Qp, QpInit};
+use causeway_fabric::services::node::{OpenReply, OpenRequest, TRIGGER_BYTES};
+use causeway_identity::Access;
+use causeway_proto::types::{QpCap, RecvWr, Sge, WcStatus};
+
+use crate::limits::TRIGGERS_MAX;
+use crate::memory::Region;
+
+/// Bits of a sequence number.
+const PSN_MASK: u32 = 0xff_ffff;
+
+/// A protection domain with a queue pair, once the peer has named its own.
+pub struct Link {
+    pd: Arc<Pd>,
+    channel: Arc<CompChannel>,
+    cq: Arc<Cq>,
+    /// Where SENDs are received, [`TRIGGER_BYTES`] each.
+    received: Option<Region>,
+    qp: Option<Arc<Qp>>,
+}
+
+impl Link {
+    /// Without a queue pair.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn new(context: &Arc<Context>) -> Result<Link, Errno> {
+        let pd = context.alloc_pd()?;
+        let channel = context.create_comp_channel()?;
+        let cq = context.create_cq(2 * TRIGGERS_MAX, Some(&channel), 0)?;
+        let room = TRIGGERS_MAX as usize * TRIGGER_BYTES;
+        let received = Region::own(&pd, room).map_err(|errno| Errno(errno.raw_os_error()))?;
+        Ok(Link {
+            pd,
+            channel,
+            cq,
+            received: Some(received),
+            qp: None,
+        })
+    }
+
+    /// The domain in which the peer's segments are registered.
+    pub fn pd(&self) -> &Arc<Pd> {
+        &self.pd
+    }
+
+    /// Makes a queue pair, in the place of the last, and joins it to the peer's.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn join(
+        &mut self,
+        (from, to): (IpAddr, IpAddr),
+        peer: &OpenRequest,
+    ) -> Result<OpenReply, Errno> {
+        if let Some(last) = self.qp.take() {
+            last.destroy()?;
+            // What it had received was never acknowledged here: the peer sends it again.
+            while self.cq.poll(TRIGGERS_MAX as usize, |_, _| ())? > 0 {}
+        }
+        let init = QpInit {
+            qp_type: QPT_RC,
+            send_cq: Arc::clone(&self.cq),
+            recv_cq: Arc::clone(&self.cq),
+            srq: None,
+            cap: QpCap {
+                max_send_wr: 1,
+                max_recv_wr: TRIGGERS_MAX,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            },
+            sq_sig_all: true,
+        };
+        let qp = self.pd.create_qp(init, 0)?;
+        let sq_psn = random() & PSN_MASK;
+        let destination = Destination {
+            from,
+            to,
+            qpn: peer.qpn,
+            sq_psn,
+            rq_psn: peer.psn & PSN_MASK,
+        };
+        let joined = qp.join(&destination, Access::REMOTE_WRITE | Access::REMOTE_READ);
+        let reply = OpenReply {
+            qpn: qp.qpn(),
+            psn: sq_psn,
+        };
+        self.qp = Some(qp);
+        joined?;
+        for place in 0..TRIGGERS_MAX {
+            self.receive_at(place.into())?;
+        }
+        self.cq.req_notify(false)?;
+        Ok(reply)
+    }
+
+    fn receive_at(&self, place: u64) -> Result<(), Errno> {
+        let (Some(qp), Some(region)) = (&self.qp, &self.received) else {
+            return Err(Errno(rustix::io::Errno::NOTCONN.raw_os_error()));
+        };
+        let sge = Sge {
+            addr: region.base() + place * TRIGGER_BYTES as u64,
+            length: TRIGGER_BYTES as u32,
+            lkey: region.key(),
+        };
+        let wr = RecvWr {
+            wr_id: place,
+            sges: [sge].into_iter().collect(),
+        };
+        let posted = qp.post_recv_list([Ok(wr)].into_iter());
+        posted.map_err(|(_, errno)| errno)
+    }
+
+    /// Readable when [`Link::triggers`] may have something.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is this object's, and keeps its descriptor.
+        unsafe { BorrowedFd::borrow_raw(self.channel.fd()) }
+    }
+
+    /// Takes the triggers that have come: the connections that they name. A SEND of another length
+    /// is none. With `announced` an event of the channel is taken first.
+    ///
+    /// # Errors
+    /// The device's: the connection is of no use any more.
+    pub fn triggers(&self, announced: bool) -> Result<Vec<u32>, Errno> {
+        if announced {
+            self.channel.get_event(Allowed::NO)?;
+            self.cq.ack_events(1);
+            self.cq.req_notify(false)?;
+        }
+        let mut places = Vec::new();
+        let portion = TRIGGERS_MAX as usize;
+        self.cq.poll(portion, |wc, _| {
+            let own = self.qp.as_ref().is_some_and(|qp| qp.qpn() == wc.qp_num);
+            if own && wc.status == WcStatus::Success {
+                places.push((wc.wr_id, wc.byte_len));
+            }
+        })?;
+        let mut named = Vec::with_capacity(places.len());
+        for (place, length) in places {
+            if let Some(region) = &self.received
+                && length as usize == TRIGGER_BYTES
+            {
+                named.push(u32::from_le(region.word(place as usize * TRIGGER_BYTES)));
+            }
+            self.receive_at(place)?;
+        }
+        Ok(named)
+    }
+}
+
+fn random() -> u32 {
+    // Without randomness the number can be guessed, which an address shows as much as.
+    getrandom::u32().unwrap_or(1)
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        // The queue pair first: what it may reach ends with it.
+        let ended = self.qp.take().map(|qp| qp.destroy());
+        self.received = None;
+        let ended = [
+            ended.unwrap_or(Ok(())),
+            self.cq.destroy(),
+            self.channel.destroy(),
+            self.pd.dealloc(),
+        ];
+        for why in ended.into_iter().filter_map(Result::err) {
+            tracing::warn!(%why, "cannot give back part of a queue pair");
+        }
+    }
+}

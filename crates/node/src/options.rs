@@ -1,0 +1,63 @@
+//! Command line.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::path::PathBuf;
+
+use causeway_fabric::Address;
+use causeway_fabric::services::node::NODE_PORT;
+use clap::Parser;
+
+/// Causeway's node daemon: lets processes of other hosts reach the SISCI segments and interrupts of
+/// the nodes whose addresses its network namespace has.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "causeway-noded", version)]
+pub struct Options {
+    /// Runtime directory of the broker, which is started if there is none [default: what
+    /// $CAUSEWAY_SOCKET, $CAUSEWAY_RUNTIME_DIR and the user say]
+    #[arg(long, value_name = "DIR")]
+    pub runtime_dir: Option<PathBuf>,
+
+    /// Socket of a tenant, whose segments are served, instead of a runtime directory
+    #[arg(long, value_name = "SOCKET", conflicts_with = "runtime_dir")]
+    pub socket: Option<PathBuf>,
+
+    /// Where to listen; programs of other hosts connect to port 20480
+    #[arg(long, value_name = "ADDRESS:PORT", default_value_t = everywhere())]
+    pub listen: SocketAddr,
+
+    /// error, warn, info, debug, trace
+    #[arg(long, value_name = "LEVEL", default_value = "info")]
+    pub log: tracing::Level,
+}
+
+fn everywhere() -> SocketAddr {
+    (Ipv6Addr::UNSPECIFIED, NODE_PORT).into()
+}
+
+impl Options {
+    /// Where the broker is.
+    pub fn broker(&self) -> Address {
+        match (&self.runtime_dir, &self.socket) {
+            (Some(dir), _) => Address::Dir(dir.clone()),
+            (None, Some(socket)) => Address::Socket(socket.clone()),
+            (None, None) => Address::from_env(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_understood() {
+        let parse = |args: &[&str]| Options::try_parse_from([&["causeway-noded"], args].concat());
+        let plain = parse(&["--runtime-dir", "/tmp/x"]).unwrap();
+        assert_eq!(plain.broker(), Address::Dir("/tmp/x".into()));
+        assert_eq!(plain.listen.port(), NODE_PORT);
+        let tenant = parse(&["--socket", "/run/t", "--listen", "10.0.0.1:7"]).unwrap();
+        assert_eq!(tenant.broker(), Address::Socket("/run/t".into()));
+        assert_eq!(tenant.listen.to_string(), "10.0.0.1:7");
+        assert!(parse(&["--socket", "/a", "--runtime-dir", "/b"]).is_err());
+    }
+}

@@ -1,0 +1,93 @@
+//! What all connections share, and who may connect how often.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use causeway_device::Context;
+use causeway_fabric::Address;
+use causeway_fabric::sisci::Sisci;
+use thiserror::Error;
+
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX};
+
+/// Why there is no daemon.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// The broker.
+    #[error(transparent)]
+    Broker(#[from] causeway_fabric::Error),
+    /// The RDMA device.
+    #[error("cannot open the device: {0}")]
+    Device(#[from] causeway_device::OpenError),
+    /// The port.
+    #[error("cannot listen at {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+}
+
+/// What all connections share.
+pub struct Shared {
+    /// Where the broker is.
+    pub broker: Address,
+    /// The daemon's own session: it is asked for the nodes.
+    pub own: Sisci,
+    /// The daemon's endpoint.
+    pub context: Arc<Context>,
+    connections: Mutex<HashMap<IpAddr, usize>>,
+}
+
+/// A place among the connections, until it is dropped.
+pub struct Place {
+    shared: Arc<Shared>,
+    peer: IpAddr,
+}
+
+impl Shared {
+    /// Joins the broker at an address, which is started if it is none's to start, and opens the
+    /// device there.
+    ///
+    /// # Errors
+    /// [`Failure`]
+    pub fn open(broker: Address) -> Result<Arc<Shared>, Failure> {
+        let own = Sisci::open(Some(&broker))?;
+        let context = Context::open_at(&broker)?;
+        Ok(Arc::new(Shared {
+            broker,
+            own,
+            context,
+            connections: Mutex::default(),
+        }))
+    }
+
+    /// A place for a connection from an address, if there is one.
+    pub fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+        let mut connections = self
+            .connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let all: usize = connections.values().sum();
+        let of_peer = connections.entry(peer).or_default();
+        if all >= CONNECTIONS_MAX || *of_peer >= CONNECTIONS_PER_ADDRESS_MAX {
+            return None;
+        }
+        *of_peer += 1;
+        Some(Place {
+            shared: Arc::clone(self),
+            peer,
+        })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let connections = self.shared.connections.lock();
+        let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
+        if let Some(of_peer) = connections.get_mut(&self.peer) {
+            *of_peer -= 1;
+            if *of_peer == 0 {
+                connections.remove(&self.peer);
+            }
+        }
+    }
+}

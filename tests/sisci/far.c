@@ -1,0 +1,374 @@
+/*
+ * What works between hosts: a segment and interrupts of a peer, whose node is another host's. The
+ * peer runs there (remote.h); with CHECK_WINDOWS maps of its memory are there, for the library's
+ * calls. With an argument: asks for that node.
+ */
+#include "check.h"
+
+#include <unistd.h>
+
+#define ID 900
+#define SIZE (64 * PAGE)
+#define NUMBER 31
+#define DATA_NUMBER 32
+#define ROUNDS 200
+
+enum order { END, SUM, FILL, REMOVE, WAIT_DISCONNECT };
+
+static unsigned char pattern(unsigned int i, unsigned int seed)
+{
+	return (unsigned char)(i * 7 + i / PAGE + seed);
+}
+
+static unsigned int sum(const unsigned char *memory, size_t size)
+{
+	unsigned int total = 0;
+
+	for (size_t i = 0; i < size; i++)
+		total = total * 31 + memory[i];
+	return total;
+}
+
+static void owner(struct peer *parent)
+{
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment;
+	sci_map_t map;
+	unsigned char *memory = offer(sd, &segment, &map, ID, SIZE);
+	unsigned int order, node, adapter;
+	sci_error_t error;
+
+	say(parent, own_node());
+	EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT);
+	say(parent, node);
+	while ((order = hear(parent)) != END) {
+		switch (order) {
+		case SUM:
+			say(parent, sum(memory, SIZE));
+			break;
+		case FILL:
+			for (unsigned int i = 0; i < SIZE; i++)
+				memory[i] = pattern(i, 3);
+			say(parent, sum(memory, SIZE));
+			break;
+		case REMOVE:
+			DO(SCIUnmapSegment, map, NO_FLAGS);
+			SCIRemoveSegment(segment, SCI_FLAG_FORCE_REMOVE, &error);
+			say(parent, error);
+			break;
+		case WAIT_DISCONNECT:
+			EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS,
+					NO_FLAGS, &error) == SCI_CB_DISCONNECT);
+			say(parent, node);
+			break;
+		default:
+			break;
+		}
+	}
+}
+
+/* Connects to the owner's segment; the owner hears from which node. */
+static sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote)
+{
+	unsigned int node;
+	sci_desc_t sd;
+
+	spawn(peer, owner);
+	node = hear(peer);
+	sd = open_library();
+	EXPECT(node != own_node());
+	EXPECT(SCIProbeNode(sd, ADAPTER, node, NO_FLAGS, NULL) != 0);
+	connect_to(sd, remote, node, ID);
+	EXPECT(hear(peer) == own_node());
+	EXPECT(SCIGetRemoteSegmentSize(*remote) == SIZE);
+	EXPECT(SCIGetRemoteSegmentId(*remote) == ID && SCIGetRemoteSegmentNodeId(*remote) == node);
+	return sd;
+}
+
+static void end(struct peer *peer)
+{
+	say(peer, END);
+	join(peer);
+}
+
+static sci_map_t map_all(sci_remote_segment_t remote, unsigned char **memory)
+{
+	sci_error_t error;
+	sci_map_t map;
+
+	*memory = (unsigned char *)SCIMapRemoteSegment(remote, &map, 0, SIZE, NULL, NO_FLAGS,
+			&error);
+	if (error != SCI_ERR_OK)
+		give_up(__FILE__, __LINE__, "SCIMapRemoteSegment", error);
+	return map;
+}
+
+static void segments(void)
+{
+	sci_remote_segment_t remote, other;
+	sci_error_t error = SCI_ERR_OK;
+	struct peer peer;
+	sci_map_t map;
+	sci_desc_t sd = begin(&peer, &remote);
+	unsigned int node = SCIGetRemoteSegmentNodeId(remote);
+
+	REFUSED(SCI_ERR_NO_SUCH_SEGMENT, SCIConnectSegment, sd, &other, node, ID + 1, ADAPTER,
+			NO_CALLBACK, NO_ARG, SHORT_MS, NO_FLAGS);
+	if (!getenv("CHECK_WINDOWS")) {
+		SCIMapRemoteSegment(remote, &map, 0, SIZE, NULL, NO_FLAGS, &error);
+		EXPECT(error == SCI_ERR_NOT_SUPPORTED);
+	}
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	say(&peer, WAIT_DISCONNECT);
+	EXPECT(hear(&peer) == own_node());
+	end(&peer);
+}
+
+static void copies(void)
+{
+	static unsigned char bytes[SIZE], back[SIZE];
+	sci_sequence_t sequence;
+	sci_remote_segment_t remote;
+	sci_error_t error;
+	struct peer peer;
+	unsigned char *there;
+	sci_map_t map;
+
+	begin(&peer, &remote);
+	map = map_all(remote, &there);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	for (unsigned int i = 0; i < SIZE; i++)
+		bytes[i] = pattern(i, 1);
+	DO(SCIMemCpy, sequence, bytes, map, 0, SIZE, SCI_FLAG_ERROR_CHECK);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(bytes, SIZE));
+	/* Odd places, of any size. */
+	for (unsigned int round = 0; round < ROUNDS; round++) {
+		unsigned int at = round * 977 % (SIZE - PAGE), count = 1 + round * 131 % PAGE;
+
+		memset(bytes + at, (int)round, count);
+		if (round % 2)
+			DO(SCIMemCpy, NULL, bytes + at, map, at, count, NO_FLAGS);
+		else
+			DO(SCIMemWrite, bytes + at, there + at, count, NO_FLAGS);
+	}
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(bytes, SIZE));
+	say(&peer, FILL);
+	hear(&peer);
+	DO(SCIMemCpy, sequence, back, map, 0, SIZE, SCI_FLAG_BLOCK_READ | SCI_FLAG_ERROR_CHECK);
+	for (unsigned int i = 0; i < SIZE; i++)
+		if (back[i] != pattern(i, 3)) {
+			EXPECT(back[i] == pattern(i, 3));
+			break;
+		}
+	REFUSED(SCI_ERR_OUT_OF_RANGE, SCIMemCpy, sequence, bytes, map, 1, SIZE, NO_FLAGS);
+	/* Memory of our own that is not there: the connection goes on. */
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, (void *)(uintptr_t)PAGE, map, 0, 8,
+			NO_FLAGS);
+	DO(SCIMemCpy, sequence, bytes, map, 0, 8, SCI_FLAG_ERROR_CHECK);
+	REFUSED(SCI_ERR_BUSY, SCIDisconnectSegment, remote, NO_FLAGS);
+	DO(SCIRemoveSequence, sequence, NO_FLAGS);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	end(&peer);
+}
+
+static void blocks(void)
+{
+	sci_local_segment_t segment;
+	sci_remote_segment_t remote;
+	sci_map_t local, map;
+	unsigned char *here, *there;
+	sci_block_transfer_t block;
+	struct peer peer;
+	sci_desc_t sd = begin(&peer, &remote);
+
+	here = offer(sd, &segment, &local, ID + 1, SIZE);
+	map = map_all(remote, &there);
+	for (unsigned int i = 0; i < SIZE; i++)
+		here[i] = pattern(i, 5);
+	DO(SCITransferBlock, local, 0, map, 0, SIZE, SCI_FLAG_ERROR_CHECK);
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(here, SIZE));
+	say(&peer, FILL);
+	hear(&peer);
+	DO(SCITransferBlockAsync, map, 0, local, 0, SIZE, &block, NO_CALLBACK, NO_ARG, NO_FLAGS);
+	DO(SCIWaitForBlockTransfer, block, LONG_MS, NO_FLAGS);
+	EXPECT(here[0] == pattern(0, 3) && here[SIZE - 1] == pattern(SIZE - 1, 3));
+	end(&peer);
+}
+
+static void transfers(void)
+{
+	static unsigned char bytes[SIZE];
+	sci_local_segment_t segment;
+	sci_remote_segment_t remote;
+	sci_dma_queue_t queue;
+	sci_error_t error;
+	struct peer peer;
+	sci_map_t local;
+	unsigned char *here;
+	sci_desc_t sd = begin(&peer, &remote);
+
+	here = offer(sd, &segment, &local, ID + 1, SIZE);
+	DO(SCICreateDMAQueue, sd, &queue, ADAPTER, 8, NO_FLAGS);
+	for (unsigned int i = 0; i < SIZE; i++)
+		here[i] = pattern(i, 9);
+	DO(SCIStartDmaTransfer, queue, segment, remote, 0, SIZE, 0, NO_CALLBACK, NO_ARG, NO_FLAGS);
+	EXPECT(SCIWaitForDMAQueue(queue, LONG_MS, NO_FLAGS, &error) == SCI_DMAQUEUE_DONE);
+	EXPECT(error == SCI_ERR_OK);
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(here, SIZE));
+	memset(bytes, 0x5a, SIZE);
+	DO(SCIStartDmaTransferMem, queue, bytes, remote, SIZE, 0, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_DMA_WAIT);
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(bytes, SIZE));
+	say(&peer, FILL);
+	hear(&peer);
+	DO(SCIStartDmaTransfer, queue, segment, remote, PAGE, SIZE - PAGE, 0, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_DMA_READ | SCI_FLAG_DMA_WAIT);
+	EXPECT(here[PAGE] == pattern(0, 3) && here[SIZE - 1] == pattern(SIZE - PAGE - 1, 3));
+	REFUSED(SCI_ERR_OUT_OF_RANGE, SCIStartDmaTransfer, queue, segment, remote, 0, SIZE, 1,
+			NO_CALLBACK, NO_ARG, NO_FLAGS);
+	end(&peer);
+}
+
+static void removal(void)
+{
+	static unsigned char bytes[PAGE];
+	sci_sequence_t sequence;
+	sci_remote_segment_t remote;
+	sci_error_t error, status;
+	struct peer peer;
+	unsigned char *there;
+	sci_map_t map;
+
+	begin(&peer, &remote);
+	map = map_all(remote, &there);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	say(&peer, REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_OK);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, PAGE, NO_FLAGS);
+	end(&peer);
+}
+
+static void death(void)
+{
+	sci_sequence_t sequence;
+	sci_remote_segment_t remote;
+	sci_error_t error, status;
+	struct peer peer;
+	unsigned char *there;
+	sci_map_t map;
+
+	begin(&peer, &remote);
+	map = map_all(remote, &there);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	kill_peer(&peer);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
+}
+
+static void triggered(struct peer *parent)
+{
+	sci_desc_t sd = open_library();
+	sci_local_interrupt_t interrupt;
+	sci_local_data_interrupt_t data;
+	unsigned int number = NUMBER, data_number = DATA_NUMBER, length;
+	char text[64];
+
+	DO(SCICreateInterrupt, sd, &interrupt, ADAPTER, &number, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_FIXED_INTNO | SCI_FLAG_COUNTING_INT);
+	DO(SCICreateDataInterrupt, sd, &data, ADAPTER, &data_number, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_FIXED_INTNO);
+	say(parent, own_node());
+	for (unsigned int i = 0; i < ROUNDS; i++)
+		DO(SCIWaitForInterrupt, interrupt, LONG_MS, NO_FLAGS);
+	say(parent, ROUNDS);
+	length = sizeof(text);
+	DO(SCIWaitForDataInterrupt, data, text, &length, LONG_MS, NO_FLAGS);
+	EXPECT(length == 6 && memcmp(text, "hello", 6) == 0);
+	say(parent, length);
+	hear(parent);
+	DO(SCIRemoveInterrupt, interrupt, NO_FLAGS);
+	say(parent, 0);
+	hear(parent);
+}
+
+static void interrupts(void)
+{
+	sci_remote_interrupt_t interrupt, none;
+	sci_remote_data_interrupt_t data;
+	sci_error_t error = SCI_ERR_OK;
+	struct peer peer;
+	unsigned int node;
+	sci_desc_t sd;
+
+	spawn(&peer, triggered);
+	node = hear(&peer);
+	sd = open_library();
+	REFUSED(SCI_ERR_NO_SUCH_INTNO, SCIConnectInterrupt, sd, &none, node, ADAPTER, NUMBER + 9,
+			SHORT_MS, NO_FLAGS);
+	DO(SCIConnectInterrupt, sd, &interrupt, node, ADAPTER, NUMBER, LONG_MS, NO_FLAGS);
+	for (unsigned int i = 0; i < ROUNDS; i++)
+		DO(SCITriggerInterrupt, interrupt, NO_FLAGS);
+	EXPECT(hear(&peer) == ROUNDS);
+	DO(SCIConnectDataInterrupt, sd, &data, node, ADAPTER, DATA_NUMBER, LONG_MS, NO_FLAGS);
+	DO(SCITriggerDataInterrupt, data, "hello", 6, NO_FLAGS);
+	EXPECT(hear(&peer) == 6);
+	/* Once it is gone that is known, soon. */
+	say(&peer, 0);
+	hear(&peer);
+	for (int i = 0; i < LONG_MS && error == SCI_ERR_OK; i++) {
+		SCITriggerInterrupt(interrupt, NO_FLAGS, &error);
+		usleep(1000);
+	}
+	EXPECT(error == SCI_ERR_NOT_CONNECTED);
+	DO(SCIDisconnectInterrupt, interrupt, NO_FLAGS);
+	DO(SCIDisconnectDataInterrupt, data, NO_FLAGS);
+	say(&peer, 0);
+	join(&peer);
+}
+
+/* Asks for a node: how it ended. */
+static int probe(unsigned int node)
+{
+	sci_desc_t sd = open_library();
+	sci_error_t error;
+	int there = SCIProbeNode(sd, ADAPTER, node, NO_FLAGS, &error);
+
+	printf("%d %#x %s\n", there, (unsigned int)error, SCIGetErrorString(error));
+	return there ? EXIT_SUCCESS : EXIT_FAILURE;
+}
+
+int main(int argc, char *argv[])
+{
+	static const struct test plain[] = {
+		{"segments of another host", segments},
+		{"DMA between hosts", transfers},
+		{"interrupts of another host", interrupts},
+	};
+	static const struct test windows[] = {
+		{"segments of another host, with maps", segments},
+		{"copies between hosts", copies},
+		{"block transfers between hosts", blocks},
+		{"a segment that its owner removes", removal},
+		{"an owner that is killed", death},
+	};
+
+	if (argc > 1)
+		return probe((unsigned int)atoi(argv[1]));
+	if (getenv("CHECK_WINDOWS"))
+		return run_tests(windows, COUNT(windows));
+	return run_tests(plain, COUNT(plain));
+}
