@@ -1,10 +1,12 @@
 /*
  * What works between hosts: a segment and interrupts of a peer, whose node is another host's. The
  * peer runs there (remote.h); with CHECK_WINDOWS maps of its memory are there, for the library's
- * calls. With an argument: asks for that node.
+ * calls; with CHECK_DAEMONS the daemon of the peer's host is signalled, whose process id is in
+ * CHECK_DAEMON there. With an argument: asks for that node.
  */
 #include "check.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #define ID 900
@@ -13,7 +15,7 @@
 #define DATA_NUMBER 32
 #define ROUNDS 200
 
-enum order { END, SUM, FILL, REMOVE, WAIT_DISCONNECT };
+enum order { END, SUM, FILL, REMOVE, WAIT_DISCONNECT, STOP_DAEMON, WAKE_DAEMON, KILL_DAEMON };
 
 static unsigned char pattern(unsigned int i, unsigned int seed)
 {
@@ -27,6 +29,14 @@ static unsigned int sum(const unsigned char *memory, size_t size)
 	for (size_t i = 0; i < size; i++)
 		total = total * 31 + memory[i];
 	return total;
+}
+
+/* To the node daemon of the host that this process is on. */
+static void signal_daemon(int number)
+{
+	const char *pid = getenv("CHECK_DAEMON");
+
+	EXPECT(pid && kill(atoi(pid), number) == 0);
 }
 
 static void owner(struct peer *parent)
@@ -61,6 +71,13 @@ static void owner(struct peer *parent)
 			EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS,
 					NO_FLAGS, &error) == SCI_CB_DISCONNECT);
 			say(parent, node);
+			break;
+		case STOP_DAEMON:
+		case WAKE_DAEMON:
+		case KILL_DAEMON:
+			signal_daemon(order == STOP_DAEMON ? SIGSTOP :
+					order == WAKE_DAEMON ? SIGCONT : SIGKILL);
+			say(parent, 0);
 			break;
 		default:
 			break;
@@ -340,6 +357,64 @@ static void interrupts(void)
 	join(&peer);
 }
 
+/* Its queue pair fails a transfer, and another takes its place when it goes on. */
+static void stopped_daemon(void)
+{
+	static unsigned char bytes[SIZE];
+	sci_sequence_t sequence;
+	sci_remote_segment_t remote;
+	sci_error_t error;
+	struct peer peer;
+	unsigned char *there;
+	sci_map_t map;
+
+	begin(&peer, &remote);
+	map = map_all(remote, &there);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	DO(SCIMemCpy, sequence, bytes, map, 0, SIZE, SCI_FLAG_ERROR_CHECK);
+	say(&peer, STOP_DAEMON);
+	hear(&peer);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, SIZE, NO_FLAGS);
+	say(&peer, WAKE_DAEMON);
+	hear(&peer);
+	memset(bytes, 0x77, SIZE);
+	for (error = SCI_ERR_TRANSFER_FAILED; error == SCI_ERR_TRANSFER_FAILED; )
+		SCIMemCpy(sequence, bytes, map, 0, SIZE, SCI_FLAG_ERROR_CHECK, &error);
+	EXPECT(error == SCI_ERR_OK);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(bytes, SIZE));
+	end(&peer);
+}
+
+static void killed_daemon(void)
+{
+	static unsigned char bytes[PAGE];
+	sci_sequence_t sequence;
+	sci_remote_segment_t remote, again;
+	sci_error_t error, status;
+	struct peer peer;
+	unsigned char *there;
+	sci_map_t map;
+	sci_desc_t sd = begin(&peer, &remote);
+	unsigned int node = SCIGetRemoteSegmentNodeId(remote);
+
+	map = map_all(remote, &there);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	say(&peer, KILL_DAEMON);
+	hear(&peer);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, PAGE, NO_FLAGS);
+	REFUSED(SCI_ERR_NO_REMOTE_LINK_ACCESS, SCIConnectSegment, sd, &again, node, ID, ADAPTER,
+			NO_CALLBACK, NO_ARG, SHORT_MS, NO_FLAGS);
+	/* The owner hears that its peer has left. */
+	say(&peer, WAIT_DISCONNECT);
+	EXPECT(hear(&peer) == own_node());
+	end(&peer);
+}
+
 /* Asks for a node: how it ended. */
 static int probe(unsigned int node)
 {
@@ -366,6 +441,13 @@ int main(int argc, char *argv[])
 		{"an owner that is killed", death},
 	};
 
+	static const struct test daemon[] = {
+		{"a daemon that is stopped, and goes on", stopped_daemon},
+		{"a daemon that is killed", killed_daemon},
+	};
+
+	if (getenv("CHECK_DAEMONS"))
+		return run_tests(daemon, COUNT(daemon));
 	if (argc > 1)
 		return probe((unsigned int)atoi(argv[1]));
 	if (getenv("CHECK_WINDOWS"))

@@ -275,7 +275,6 @@ impl Inner {
             valid: Some(valid),
             completion,
             hold: Some(Box::new((kept, used))),
-            ..Request::default()
         };
         // Locked until it is in: a callback that comes at once finds it.
         let mut transfers = self.transfers.lock();

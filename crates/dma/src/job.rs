@@ -19,7 +19,7 @@ const POSTER_PARTS: usize = 1;
 /// A transfer, in the hands of the engine and of its observers.
 pub(crate) struct Job {
     state: AtomicU8,
-    aborted: Arc<AtomicBool>,
+    aborted: AtomicBool,
     pub queue: Arc<JobQueue>,
     work: Mutex<Work>,
 }
@@ -44,7 +44,7 @@ impl Job {
         let plan = Plan::new(request.descriptors, request.valid);
         Job {
             state: AtomicU8::new(State::Posted as u8),
-            aborted: request.aborted,
+            aborted: AtomicBool::new(false),
             queue: queue.clone(),
             work: Mutex::new(Work {
                 claims: Claims::new(&plan),
@@ -118,10 +118,7 @@ impl Job {
     /// Makes the end of a transfer known.
     fn finish(&self, plan: Arc<Plan>, mut outcome: State) -> Step {
         if outcome == State::Done && plan.is_empty() && !plan.is_valid() {
-            outcome = match self.aborted.load(Ordering::Relaxed) {
-                true => State::Aborted,
-                false => State::Failed,
-            };
+            outcome = State::Failed;
         }
         let mut work = self.work.lock();
         let completion = std::mem::take(&mut work.completion);

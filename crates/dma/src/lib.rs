@@ -41,7 +41,6 @@ pub use queue::Queue;
 use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use job::Job;
@@ -130,8 +129,6 @@ pub struct Request {
     pub completion: Completion,
     /// Kept until the transfer has ended, and dropped then: what keeps the memory mapped.
     pub hold: Option<Box<dyn Any + Send + Sync>>,
-    /// Set once the transfer is to stop: for work of the caller's own in `valid`.
-    pub aborted: Arc<AtomicBool>,
 }
 
 impl Request {

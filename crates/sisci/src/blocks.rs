@@ -68,7 +68,6 @@ impl Block {
                 valid: Some(valid),
                 completion,
                 hold: Some(Box::new(held)),
-                ..Request::default()
             };
             // SAFETY: the request holds the maps.
             let transfer = unsafe { Queue::new().post(request) };

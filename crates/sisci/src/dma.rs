@@ -1,7 +1,7 @@
-//! DMA queues: transfers by the copy engine.
+//! DMA queues: transfers by the copy engine, and to other hosts.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use causeway_dma::{Completion, Queue, Request, State, Valid};
@@ -12,13 +12,16 @@ use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::link::Direction;
-use crate::once::once;
+use crate::remote_queue::{self, RemoteQueue, worse};
 use crate::sequence::Owner;
 use crate::uses::{Held, Uses};
 use crate::window::Window;
 
 /// Most entries that a queue can be created for.
 pub const MAX_ENTRIES: usize = 1 << 16;
+
+/// Bytes that are copied before a transfer is looked at again: whether it is to stop.
+const PORTION: usize = 512 << 10;
 
 /// What is told of a transfer's end; called by the callback thread.
 pub type Done = Box<dyn FnOnce(Result<()>) + Send>;
@@ -47,7 +50,9 @@ pub enum QueueState {
 pub struct DmaQueue {
     handle: Handle<DmaQueue>,
     max_entries: usize,
-    queue: Queue,
+    queue: Arc<Queue>,
+    /// Transfers to other hosts, and those that come after them.
+    remote: RemoteQueue,
     state: Mutex<Gathering>,
     uses: Uses,
     held: Held,
@@ -86,7 +91,7 @@ pub struct Far {
     pub(crate) direction: Direction,
 }
 
-// SAFETY: the memory is copied to or from by whichever thread carries the transfer out, once.
+// SAFETY: the memory is copied to or from by the one thread that carries the transfer out.
 unsafe impl Send for Far {}
 
 /// A piece of a transfer, with what keeps its memory.
@@ -120,7 +125,8 @@ impl DmaQueue {
             Ok(Arc::new(DmaQueue {
                 handle,
                 max_entries,
-                queue: Queue::new(),
+                queue: Arc::new(Queue::new()),
+                remote: RemoteQueue::default(),
                 state: Mutex::default(),
                 uses: Uses::default(),
                 held: Held::new(user),
@@ -136,7 +142,7 @@ impl DmaQueue {
         // A thread that starts a transfer holds this until it is outstanding. Its callback may be
         // what calls this, before the call that started it has returned.
         let mut state = self.state.lock();
-        if self.queue.outstanding() > 0 {
+        if self.outstanding() > 0 {
             return Err(Error::BUSY);
         }
         self.uses.close()?;
@@ -148,10 +154,18 @@ impl DmaQueue {
         Ok(())
     }
 
+    fn outstanding(&self) -> usize {
+        self.queue.outstanding() + self.remote.outstanding()
+    }
+
+    fn ends(&self) -> Option<State> {
+        worse(self.queue.state(), self.remote.state())
+    }
+
     /// Where it is.
     #[must_use]
     pub fn state(&self) -> QueueState {
-        match self.queue.state() {
+        match self.ends() {
             Some(State::Posted) => QueueState::Posted,
             _ if !self.state.lock().pieces.is_empty() => QueueState::Gather,
             None => QueueState::Idle,
@@ -180,9 +194,27 @@ impl DmaQueue {
         if state.removed {
             return Err(Error::ILLEGAL_PARAMETER);
         }
-        if self.queue.outstanding() >= self.max_entries {
+        if self.outstanding() >= self.max_entries {
             return Err(Error::MAX_ENTRIES);
         }
+        let far = |piece: &Piece| matches!(piece.work, Work::There(_));
+        if self.remote.outstanding() > 0 || pieces.iter().any(far) {
+            let completion = match done {
+                None => Completion::None,
+                Some(done) => self.completion(library, &state, done),
+            };
+            if self.queue.outstanding() == 0 {
+                self.queue.reset();
+            }
+            let work: remote_queue::Work = Box::new(move |stop| transfer(pieces, stop));
+            let number = self.remote.post(&self.queue, work, completion)?;
+            drop(state);
+            return match wait {
+                true => ended(self.remote.wait_for(number)),
+                false => Ok(()),
+            };
+        }
+        self.remote.reset();
         let request = self.request(library, &state, pieces, done);
         // SAFETY: the caller's promise; what is held goes with the request.
         let transfer = unsafe {
@@ -211,24 +243,21 @@ impl DmaQueue {
         let mut owners: Vec<Owner> = Vec::new();
         let mut hold = Vec::new();
         let mut descriptors = Vec::with_capacity(pieces.len());
-        let mut far = Vec::new();
         for piece in pieces {
             match piece.work {
                 Work::Here(descriptor) => descriptors.push(descriptor),
-                Work::There(piece) => far.push(piece),
+                // Those are the other queue's.
+                Work::There(_) => {}
             }
             hold.extend(piece.hold);
             owners.extend(piece.owner);
         }
         owners.dedup_by_key(|owner| owner.life);
-        let aborted = Arc::new(AtomicBool::new(false));
-        let stop = aborted.clone();
-        let sent = (!far.is_empty()).then(|| once(move || transfer(far, &stop)));
         let valid: Option<Valid> = (!owners.is_empty()).then(|| -> Valid {
             Box::new(move || {
                 // Before each chunk and after it.
                 causeway_fault::point("sisci.dma.chunk");
-                owners.iter().all(Owner::is_alive) && sent.as_ref().is_none_or(|sent| sent())
+                owners.iter().all(Owner::is_alive)
             })
         });
         let completion = match done {
@@ -240,7 +269,6 @@ impl DmaQueue {
             valid,
             completion,
             hold: Some(Box::new(hold)),
-            aborted,
         }
     }
 
@@ -273,6 +301,7 @@ impl DmaQueue {
             return (self.state(), Err(Error::ILLEGAL_OPERATION));
         }
         let _ = self.queue.wait(deadline);
+        self.remote.wait(deadline);
         let state = self.state();
         let outcome = match state {
             QueueState::Posted => Err(Error::TIMEOUT),
@@ -286,6 +315,7 @@ impl DmaQueue {
     pub fn abort(&self) {
         self.state.lock().pieces.clear();
         self.queue.abort();
+        self.remote.abort();
     }
 
     /// Adds an entry to those that are gathered.
@@ -295,7 +325,7 @@ impl DmaQueue {
     /// before a reset.
     pub fn gather(&self, piece: Piece) -> Result<()> {
         let mut state = self.state.lock();
-        if self.queue.state().is_some() {
+        if self.ends().is_some() {
             return Err(Error::ILLEGAL_OPERATION);
         }
         if state.pieces.len() >= self.max_entries {
@@ -332,7 +362,7 @@ impl DmaQueue {
     /// [`Error::ILLEGAL_OPERATION`] while transfers are under way.
     pub fn reset(&self) -> Result<()> {
         self.state.lock().pieces.clear();
-        if self.queue.reset() {
+        if self.queue.reset() && self.remote.reset() {
             Ok(())
         } else {
             Err(Error::ILLEGAL_OPERATION)
@@ -340,18 +370,44 @@ impl DmaQueue {
     }
 }
 
-/// Carries out what goes to another host or comes from there, until `stop` is set.
-fn transfer(pieces: Vec<Far>, stop: &AtomicBool) -> Result<()> {
-    for piece in pieces {
-        let Far {
-            memory,
-            window,
-            offset,
-            len,
-            direction,
-        } = piece;
-        // SAFETY: what the transfer holds keeps the memory, or the program leaves it in place.
-        unsafe { window.transfer_until(memory, (offset, len), direction, stop)? };
+/// Carries out a transfer of which a piece is another host's, until `stop` is set.
+fn transfer(pieces: Vec<Piece>, stop: &AtomicBool) -> Result<()> {
+    for Piece { work, owner, .. } in &pieces {
+        let check = || match owner {
+            Some(owner) if !owner.is_alive() => Err(Error::TRANSFER_FAILED),
+            _ => Ok(()),
+        };
+        check()?;
+        match work {
+            Work::Here(descriptor) => copy(descriptor, stop)?,
+            Work::There(far) => {
+                let range = (far.offset, far.len);
+                // SAFETY: the piece holds the memory, or the program leaves it in place.
+                unsafe {
+                    far.window
+                        .transfer_until(far.memory, range, far.direction, stop)?;
+                }
+            }
+        }
+        check()?;
+    }
+    Ok(())
+}
+
+fn copy(descriptor: &causeway_dma::Descriptor, stop: &AtomicBool) -> Result<()> {
+    for at in (0..descriptor.len).step_by(PORTION) {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::CANCELLED);
+        }
+        let count = PORTION.min(descriptor.len - at);
+        let (from, to) = (
+            descriptor.src.wrapping_add(at),
+            descriptor.dst.wrapping_add(at),
+        );
+        // SAFETY: in the descriptor's ranges, of which the caller of `DmaQueue::start` has
+        // promised that they stay.
+        let copied = unsafe { causeway_dma::copy(from, to, count) };
+        copied.map_err(|_| Error::TRANSFER_FAILED)?;
     }
     Ok(())
 }

@@ -9,8 +9,8 @@
 //! - A *segment* is a memfd that the broker made; a remote one is the same memfd, mapped. Its
 //!   owner's death shows in the life table, which a sequence looks at.
 //! - A *DMA queue* is one of the copy engine's (`causeway-dma`).
-//! - A segment or interrupt of another host is reached through its node daemon ([`peer`]): calls go
-//!   to it by TCP, data by an RC queue pair.
+//! - A segment or interrupt of another host is reached through its node daemon: calls go to it by
+//!   TCP, data by an RC queue pair.
 //! - An *interrupt* is a cell in shared memory for each connection, and a doorbell.
 //!
 //! Loading the library does nothing. The first descriptor starts a thread that takes the broker's
@@ -44,6 +44,7 @@ mod program;
 mod pump;
 mod registry;
 pub mod remote;
+mod remote_queue;
 pub mod sequence;
 mod sync;
 mod timeout;

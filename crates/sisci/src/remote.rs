@@ -192,7 +192,7 @@ impl RemoteSegment {
         let mut callback = callback;
         let here = Via::Here(sisci.clone());
         let mut made = Self::connect_by(library, descriptor, &here, options, &mut callback);
-        if made == Err(Error::NO_SUCH_NODEID) && options.node != NODE_GROUP_ALL {
+        if made == Err(Error::NO_SUCH_NODEID) && !options.group {
             made = library.peers.find(&sisci, options.node).and_then(|peer| {
                 let there = Via::There(peer);
                 Self::connect_by(library, descriptor, &there, options, &mut callback)

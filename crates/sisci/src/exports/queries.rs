@@ -298,8 +298,10 @@ unsafe fn map_query(library: &Library, query: *mut ObjectQuery<Map>) -> Result<(
     let asked = unsafe { query.read() };
     let map: Result<Arc<Map>> = library.maps.get(asked.object);
     let value = match asked.subcommand {
-        // All memory that can be mapped is this host's.
-        SCI_Q_MAP_MAPPED_TO_LOCAL_TARGET | SCI_Q_MAP_QUERY_REMOTE_MAPPED_TO_LOCAL_TARGET => 1,
+        SCI_Q_MAP_MAPPED_TO_LOCAL_TARGET | SCI_Q_MAP_QUERY_REMOTE_MAPPED_TO_LOCAL_TARGET => {
+            let is_far = |map: &Arc<Map>| map.window().is_some();
+            u64::from(!map.as_ref().is_ok_and(is_far))
+        }
         SCI_Q_MAP_IOADDR | SCI_Q_MAP_PHYS_ADDR => map.as_ref().map_or(0, |map| map.offset() as u64),
         _ => return Err(Error::ILLEGAL_QUERY),
     };
