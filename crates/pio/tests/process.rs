@@ -288,7 +288,7 @@ fn handlers_of_signals_touch_windows() {
         libc::sigaction(libc::SIGALRM, &raw const action, ptr::null_mut());
         libc::gettid()
     };
-    let limit = Instant::now() + Duration::from_secs(120);
+    let limit = Instant::now() + Duration::from_secs(60);
     let enough = if cfg!(debug_assertions) { 1000 } else { 20_000 };
     thread::scope(|scope| {
         scope.spawn(|| {
