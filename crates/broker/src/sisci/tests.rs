@@ -370,3 +370,27 @@ fn what_does_not_come_back_is_given_up_in_time() {
     world.tables.expire(deadline, &mut context);
     assert_eq!(world.tables.next_expiry(), None);
 }
+
+#[test]
+fn a_session_for_another_host_does_not_bring_its_node_here() {
+    let mut world = World::new();
+    let of = |id, addresses| NodeSpec {
+        id,
+        addresses,
+        trusted: true,
+    };
+    let address = vec!["192.0.2.1".parse().unwrap()];
+    world.tables.nodes = Nodes::new(&[of(8, Vec::new()), of(12, address)]);
+    world.arrive();
+    for (elsewhere, here) in [(true, false), (false, true)] {
+        world.tables.holdings.clear();
+        let member = world.members.get(world.next).unwrap();
+        let (tenant, limits) = (member.tenant, world.tenant.limits);
+        let place = (12, [].as_slice());
+        let joined = world
+            .tables
+            .join(world.next, member, limits, place, elsewhere);
+        assert_eq!(joined, Ok(()));
+        assert_eq!(world.tables.is_here(tenant, 12), here);
+    }
+}
