@@ -1,141 +1,25 @@
 /*
  * What works between hosts: a segment and interrupts of a peer, whose node is another host's. The
- * peer runs there (remote.h); with CHECK_WINDOWS maps of its memory are there, for the library's
- * calls; with CHECK_DAEMONS the daemon of the peer's host is signalled, whose process id is in
- * CHECK_DAEMON there. With an argument: asks for that node.
+ * peer runs there (remote.h); with CHECK_DAEMONS the daemon of the peer's host is signalled, whose
+ * process id is in CHECK_DAEMON there. With an argument: asks for that node.
  */
-#include "check.h"
+#include "far.h"
 
 #include <signal.h>
 #include <unistd.h>
 
-#define ID 900
-#define SIZE (64 * PAGE)
 #define NUMBER 31
 #define DATA_NUMBER 32
-#define ROUNDS 200
-
-enum order { END, SUM, FILL, REMOVE, WAIT_DISCONNECT, STOP_DAEMON, WAKE_DAEMON, KILL_DAEMON };
-
-static unsigned char pattern(unsigned int i, unsigned int seed)
-{
-	return (unsigned char)(i * 7 + i / PAGE + seed);
-}
-
-static unsigned int sum(const unsigned char *memory, size_t size)
-{
-	unsigned int total = 0;
-
-	for (size_t i = 0; i < size; i++)
-		total = total * 31 + memory[i];
-	return total;
-}
-
-/* To the node daemon of the host that this process is on. */
-static void signal_daemon(int number)
-{
-	const char *pid = getenv("CHECK_DAEMON");
-
-	EXPECT(pid && kill(atoi(pid), number) == 0);
-}
-
-static void owner(struct peer *parent)
-{
-	sci_desc_t sd = open_library();
-	sci_local_segment_t segment;
-	sci_map_t map;
-	unsigned char *memory = offer(sd, &segment, &map, ID, SIZE);
-	unsigned int order, node, adapter;
-	sci_error_t error;
-
-	say(parent, own_node());
-	EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS, NO_FLAGS, &error) ==
-			SCI_CB_CONNECT);
-	say(parent, node);
-	while ((order = hear(parent)) != END) {
-		switch (order) {
-		case SUM:
-			say(parent, sum(memory, SIZE));
-			break;
-		case FILL:
-			for (unsigned int i = 0; i < SIZE; i++)
-				memory[i] = pattern(i, 3);
-			say(parent, sum(memory, SIZE));
-			break;
-		case REMOVE:
-			DO(SCIUnmapSegment, map, NO_FLAGS);
-			SCIRemoveSegment(segment, SCI_FLAG_FORCE_REMOVE, &error);
-			say(parent, error);
-			break;
-		case WAIT_DISCONNECT:
-			EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS,
-					NO_FLAGS, &error) == SCI_CB_DISCONNECT);
-			say(parent, node);
-			break;
-		case STOP_DAEMON:
-		case WAKE_DAEMON:
-		case KILL_DAEMON:
-			signal_daemon(order == STOP_DAEMON ? SIGSTOP :
-					order == WAKE_DAEMON ? SIGCONT : SIGKILL);
-			say(parent, 0);
-			break;
-		default:
-			break;
-		}
-	}
-}
-
-/* Connects to the owner's segment; the owner hears from which node. */
-static sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote)
-{
-	unsigned int node;
-	sci_desc_t sd;
-
-	spawn(peer, owner);
-	node = hear(peer);
-	sd = open_library();
-	EXPECT(node != own_node());
-	EXPECT(SCIProbeNode(sd, ADAPTER, node, NO_FLAGS, NULL) != 0);
-	connect_to(sd, remote, node, ID);
-	EXPECT(hear(peer) == own_node());
-	EXPECT(SCIGetRemoteSegmentSize(*remote) == SIZE);
-	EXPECT(SCIGetRemoteSegmentId(*remote) == ID && SCIGetRemoteSegmentNodeId(*remote) == node);
-	return sd;
-}
-
-static void end(struct peer *peer)
-{
-	say(peer, END);
-	join(peer);
-}
-
-static sci_map_t map_all(sci_remote_segment_t remote, unsigned char **memory)
-{
-	sci_error_t error;
-	sci_map_t map;
-
-	*memory = (unsigned char *)SCIMapRemoteSegment(remote, &map, 0, SIZE, NULL, NO_FLAGS,
-			&error);
-	if (error != SCI_ERR_OK)
-		give_up(__FILE__, __LINE__, "SCIMapRemoteSegment", error);
-	return map;
-}
 
 static void segments(void)
 {
 	sci_remote_segment_t remote, other;
-	sci_error_t error = SCI_ERR_OK;
 	struct peer peer;
-	sci_map_t map;
 	sci_desc_t sd = begin(&peer, &remote);
 	unsigned int node = SCIGetRemoteSegmentNodeId(remote);
 
 	REFUSED(SCI_ERR_NO_SUCH_SEGMENT, SCIConnectSegment, sd, &other, node, ID + 1, ADAPTER,
 			NO_CALLBACK, NO_ARG, SHORT_MS, NO_FLAGS);
-	if (!getenv("CHECK_WINDOWS")) {
-		SCIMapRemoteSegment(remote, &map, 0, SIZE, NULL, NO_FLAGS, &error);
-		EXPECT(error == SCI_ERR_NOT_SUPPORTED);
-	}
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 	say(&peer, WAIT_DISCONNECT);
 	EXPECT(hear(&peer) == own_node());
@@ -430,17 +314,13 @@ int main(int argc, char *argv[])
 {
 	static const struct test plain[] = {
 		{"segments of another host", segments},
-		{"DMA between hosts", transfers},
-		{"interrupts of another host", interrupts},
-	};
-	static const struct test windows[] = {
-		{"segments of another host, with maps", segments},
 		{"copies between hosts", copies},
 		{"block transfers between hosts", blocks},
+		{"DMA between hosts", transfers},
+		{"interrupts of another host", interrupts},
 		{"a segment that its owner removes", removal},
 		{"an owner that is killed", death},
 	};
-
 	static const struct test daemon[] = {
 		{"a daemon that is stopped, and goes on", stopped_daemon},
 		{"a daemon that is killed", killed_daemon},
@@ -450,7 +330,5 @@ int main(int argc, char *argv[])
 		return run_tests(daemon, COUNT(daemon));
 	if (argc > 1)
 		return probe((unsigned int)atoi(argv[1]));
-	if (getenv("CHECK_WINDOWS"))
-		return run_tests(windows, COUNT(windows));
 	return run_tests(plain, COUNT(plain));
 }

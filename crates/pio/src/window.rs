@@ -176,7 +176,8 @@ pub fn sync() {
 }
 
 /// When [`close_due`] has something to do, if it ever has: 1 ms after the first page became
-/// accessible. [`set_bell`](crate::set_bell) tells when that changes from None.
+/// accessible, or the moment of the call if that is over. [`set_bell`](crate::set_bell) tells when
+/// that changes from None.
 #[must_use]
 pub fn deadline() -> Option<Instant> {
     let earliest = table::all().filter_map(|core| core.deadline()).min();

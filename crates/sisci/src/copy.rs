@@ -5,6 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use crate::error::{Error, Result};
 pub use crate::link::Direction;
 use crate::map::Map;
+use crate::stores::drain;
 
 /// Bytes that are on their way from one host to another, where both ends are elsewhere.
 const PORTION: usize = 256 << 10;
@@ -37,6 +38,7 @@ pub unsafe fn copy(
         return Err(Error::TRANSFER_FAILED);
     }
     if let Some(window) = map.window() {
+        drain();
         // SAFETY: the caller's promise.
         return unsafe { window.transfer(memory, map.offset() + offset, len, direction) };
     }
@@ -101,15 +103,19 @@ pub fn between(
     Ok(())
 }
 
-/// All stores before are visible to others before any store after. Copies that go around the
+/// All stores before are visible to others before any store after; those to another host's memory
+/// are on their way there. Copies that go around the
 /// caches end with a barrier of their own, in the copy function.
 #[inline]
 pub fn store_barrier() {
+    drain();
     fence(Ordering::Release);
 }
 
-/// All stores before are visible to others now.
+/// All stores before are visible to others now; those to another host's memory are on their way
+/// there.
 #[inline]
 pub fn flush() {
+    drain();
     fence(Ordering::SeqCst);
 }

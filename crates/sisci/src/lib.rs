@@ -46,6 +46,7 @@ mod registry;
 pub mod remote;
 mod remote_queue;
 pub mod sequence;
+mod stores;
 mod sync;
 mod timeout;
 pub mod trigger;

@@ -1,8 +1,12 @@
 //! The queue pair that this process reaches another host's segments by.
 //!
 //! A transfer goes through memory of the link's own, a slot at a time, several slots under way, and
-//! has ended when the function returns: a WRITE is acknowledged when its bytes are placed. One that
-//! fails breaks the queue pair, as in any RC connection; the next transfer makes another.
+//! has ended when the function returns: a WRITE is acknowledged when its bytes are placed. A WRITE
+//! may also be *posted*: then it has left its bytes in a slot, and whatever comes next waits for
+//! it. A request that fails breaks the queue pair, as in any RC connection; the next makes another.
+//!
+//! Loads and stores of maps come here from the handler of their faults. So the link's lock is taken
+//! with signals blocked ([`Blocked`]): no handler of the program's interrupts who has it.
 
 use std::fmt;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
@@ -16,6 +20,7 @@ use causeway_device::{CompChannel, Context, Cq, Destination, Errno, Mr, Pd, QPT_
 use causeway_fabric::node::NodeClient;
 use causeway_fabric::services::node::OpenRequest;
 use causeway_identity::Access;
+use causeway_pio::Blocked;
 use causeway_proto::types::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -71,6 +76,19 @@ struct Active {
     qp: Option<Arc<Qp>>,
     /// Number of the next request.
     next: u64,
+    /// Posted WRITEs that are not acknowledged yet. Each has the slot of its number.
+    posted: usize,
+    /// How often some of those were lost.
+    losses: u64,
+}
+
+impl Active {
+    fn check_losses(&self, losses: u64) -> Result<()> {
+        match self.losses == losses {
+            true => Ok(()),
+            false => Err(Error::TRANSFER_FAILED),
+        }
+    }
 }
 
 impl fmt::Debug for Link {
@@ -179,7 +197,9 @@ impl Link {
         len: usize,
         (direction, stop): (Direction, &AtomicBool),
     ) -> Result<()> {
+        let _blocked = Blocked::new();
         let mut active = self.active.lock();
+        self.settle_locked(&mut active)?;
         let qp = self.usable(&mut active)?;
         let parts = len.div_ceil(SLOT);
         let part = |n: usize| (n * SLOT, SLOT.min(len - n * SLOT));
@@ -230,7 +250,9 @@ impl Link {
     /// # Errors
     /// [`Error::TRANSFER_FAILED`]
     pub fn send(&self, bytes: &[u8]) -> Result<()> {
+        let _blocked = Blocked::new();
         let mut active = self.active.lock();
+        self.settle_locked(&mut active)?;
         let qp = self.usable(&mut active)?;
         let request = SendWr {
             wr_id: 0,
@@ -240,6 +262,76 @@ impl Link {
         };
         self.post(&mut active, &qp, request)?;
         self.complete(&mut active)
+    }
+
+    /// Posts a WRITE behind all before it. If posted WRITEs have been lost since there were
+    /// `losses` of that, it fails: what comes later would overtake them.
+    ///
+    /// # Errors
+    /// [`Error::TRANSFER_FAILED`]
+    pub fn post_write(&self, bytes: &[u8], there: Place, losses: u64) -> Result<()> {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        let mut base = there.base;
+        for part in bytes.chunks(SLOT) {
+            if active.posted == SLOTS {
+                self.complete_posted(&mut active)?;
+            }
+            active.check_losses(losses)?;
+            let qp = self.usable(&mut active)?;
+            let slot = active.next as usize % SLOTS * SLOT;
+            let slot = self.slots.as_ptr().wrapping_add(slot);
+            // SAFETY: the slot is in the link's own memory. The request that used it last has
+            // completed: fewer are under way than there are slots, and they complete in order.
+            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), slot, part.len()) };
+            let there = Place { base, ..there };
+            let request = self.request(slot, there, part.len(), Direction::Write);
+            self.post(&mut active, &qp, request)?;
+            active.posted += 1;
+            base += part.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Takes acknowledgments of posted WRITEs that have come, and lets the device send what it has.
+    ///
+    /// # Errors
+    /// [`Error::TRANSFER_FAILED`] if posted WRITEs have been lost since there were `losses`.
+    pub fn flush(&self, losses: u64) -> Result<()> {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        while active.posted > 0 && self.has_completed(&mut active)? {
+            active.posted -= 1;
+        }
+        active.check_losses(losses)
+    }
+
+    /// Waits until all posted WRITEs have arrived.
+    ///
+    /// # Errors
+    /// [`Error::TRANSFER_FAILED`]
+    pub fn settle(&self) -> Result<()> {
+        let _blocked = Blocked::new();
+        self.settle_locked(&mut self.active.lock())
+    }
+
+    /// How often posted WRITEs have been lost.
+    pub fn losses(&self) -> u64 {
+        let _blocked = Blocked::new();
+        self.active.lock().losses
+    }
+
+    fn settle_locked(&self, active: &mut Active) -> Result<()> {
+        while active.posted > 0 {
+            self.complete_posted(active)?;
+        }
+        Ok(())
+    }
+
+    fn complete_posted(&self, active: &mut Active) -> Result<()> {
+        self.complete(active)?;
+        active.posted -= 1;
+        Ok(())
     }
 
     fn request(&self, slot: *mut u8, there: Place, count: usize, direction: Direction) -> SendWr {
@@ -284,19 +376,31 @@ impl Link {
         let begun = Instant::now();
         let mut armed = false;
         loop {
-            let mut status = None;
-            if self.cq.poll(1, |wc, _| status = Some(wc.status)).is_err() {
+            if self.has_completed(active)? {
+                return Ok(());
+            }
+            let waited = begun.elapsed();
+            if waited < LOOK {
+                std::hint::spin_loop();
+            } else if waited > PATIENCE {
                 return Err(self.give_up(active));
-            }
-            match status {
-                Some(WcStatus::Success) => return Ok(()),
-                Some(_) => return Err(self.give_up(active)),
-                None if begun.elapsed() < LOOK => std::hint::spin_loop(),
-                None if begun.elapsed() > PATIENCE => return Err(self.give_up(active)),
+            } else if !armed {
                 // Then one more look before the sleep.
-                None if !armed => armed = self.cq.req_notify(false).is_ok(),
-                None => armed = !self.sleep(),
+                armed = self.cq.req_notify(false).is_ok();
+            } else {
+                armed = !self.sleep();
             }
+        }
+    }
+
+    /// Whether the oldest request has completed; a failed one breaks the queue pair.
+    fn has_completed(&self, active: &mut Active) -> Result<bool> {
+        let mut status = None;
+        let polled = self.cq.poll(1, |wc, _| status = Some(wc.status));
+        match (polled, status) {
+            (Ok(_), None) => Ok(false),
+            (Ok(_), Some(WcStatus::Success)) => Ok(true),
+            _ => Err(self.give_up(active)),
         }
     }
 
@@ -319,6 +423,8 @@ impl Link {
             let _ = qp.destroy();
             while self.cq.poll(SLOTS, |_, _| ()).is_ok_and(|taken| taken > 0) {}
         }
+        active.losses += u64::from(active.posted > 0);
+        active.posted = 0;
         Error::TRANSFER_FAILED
     }
 }

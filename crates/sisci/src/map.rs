@@ -11,6 +11,7 @@ use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::memory::{Mapping, Place};
 use crate::sequence::Owner;
+use crate::stores::{self, Far};
 use crate::uses::{Held, Use, Uses};
 use crate::window::Window;
 
@@ -25,6 +26,8 @@ pub struct Map {
     owner: Option<Owner>,
     /// Of a segment of another host: the way to it.
     window: Option<Window>,
+    /// And what its loads and stores do.
+    _stores: Option<causeway_pio::Window>,
     uses: Uses,
     /// What it is a map of.
     of: Held<Hold>,
@@ -52,8 +55,8 @@ pub(crate) struct Source<'a> {
 pub(crate) enum Memory<'a> {
     /// In a file on this host.
     Here(std::os::fd::BorrowedFd<'a>),
-    /// On another host: the map's addresses cannot be loaded from or stored to.
-    There(Window),
+    /// On another host.
+    There(Far),
 }
 
 /// What a map holds on to.
@@ -70,9 +73,13 @@ impl Map {
     pub(crate) fn create(library: &Library, source: Source<'_>) -> Result<Handle<Map>> {
         // The program may have installed handlers since.
         causeway_recover::install();
-        let (mapping, window) = match source.memory {
-            Memory::Here(fd) => (Mapping::new(fd, source.place)?, None),
-            Memory::There(window) => (Mapping::closed(source.place)?, Some(window)),
+        let (mapping, window, stores) = match source.memory {
+            Memory::Here(fd) => (Mapping::new(fd, source.place)?, None, None),
+            Memory::There(far) => {
+                let window = far.window.clone();
+                let (mapping, stores) = stores::map(far, source.place)?;
+                (mapping, Some(window), Some(stores))
+            }
         };
         causeway_fault::point("sisci.mapped");
         let handle = library.maps.insert(|handle| {
@@ -82,6 +89,7 @@ impl Map {
                 offset: source.place.offset,
                 owner: source.owner,
                 window,
+                _stores: stores,
                 uses: Uses::default(),
                 of: Held::new(source.of),
             }))
@@ -97,6 +105,12 @@ impl Map {
     /// `BUSY` while it is copied to or from; `ILLEGAL_PARAMETER` if it was unmapped.
     pub fn remove(self: &Arc<Self>, library: &Library) -> Result<()> {
         self.uses.close()?;
+        if let Some(window) = &self.window {
+            // What was stored has arrived before its segment can be disconnected. If it has not,
+            // sequences say so.
+            stores::drain();
+            let _ = window.settle();
+        }
         library.addresses.write().remove(&self.start());
         library.maps.remove(self.handle);
         causeway_fault::point("sisci.unmapped");

@@ -22,8 +22,12 @@ pub struct Mapping {
     start: usize,
     len: usize,
     writable: bool,
+    /// The process that unmaps it.
     pid: u32,
 }
+
+/// No process has this number.
+const NOBODY: u32 = 0;
 
 /// What to map.
 #[derive(Clone, Copy, Debug)]
@@ -103,23 +107,26 @@ impl Mapping {
             address: 0,
             read_only: false,
         };
-        Mapping::without_file(place, ProtFlags::READ | ProtFlags::WRITE)
-    }
-
-    /// Addresses that stand for a range, and cannot be loaded from or stored to.
-    ///
-    /// # Errors
-    /// As [`Mapping::new`].
-    pub fn closed(place: Place) -> Result<Mapping> {
-        Mapping::without_file(place, ProtFlags::empty())
-    }
-
-    fn without_file(place: Place, prot: ProtFlags) -> Result<Mapping> {
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
+        let prot = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping, which replaces none.
         Mapping::made(place, flags, |address, span, flags| unsafe {
             rustix::mm::mmap_anonymous(address, span, prot, flags)
         })
+    }
+
+    /// A range that something else has mapped, and unmaps: it begins in the page at `base`.
+    pub fn given(base: *mut u8, place: Place) -> Mapping {
+        let inside = place.offset % PAGE;
+        let base = base.expose_provenance();
+        Mapping {
+            base,
+            span: (inside + place.len).next_multiple_of(PAGE),
+            start: base + inside,
+            len: place.len,
+            writable: !place.read_only,
+            pid: NOBODY,
+        }
     }
 
     /// Address of the first byte that was asked for.

@@ -24,6 +24,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::life_table::{Lives, Owner};
 use crate::link::{Link, LinkError};
+use crate::stores::drain;
 
 /// How long one address of a node has for a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -140,6 +141,20 @@ impl Peers {
         Ok((lives, owner))
     }
 
+    /// Waits until what was stored to other hosts' memory has arrived there.
+    ///
+    /// # Errors
+    /// `TRANSFER_FAILED` if something may be lost.
+    pub fn settle(&self) -> Result<()> {
+        let links: Vec<Arc<Link>> = {
+            let known = self.known.lock();
+            known.peers.values().map(|peer| peer.link.clone()).collect()
+        };
+        // Each waits for its own, whatever became of the others.
+        let outcomes: Vec<Result<()>> = links.iter().map(|link| link.settle()).collect();
+        outcomes.into_iter().collect()
+    }
+
     /// Ends all connections.
     pub fn clear(&self) {
         let (peers, context) = {
@@ -232,6 +247,7 @@ impl Peer {
     /// `TRANSFER_FAILED`
     pub fn trigger(&self, connection: u32) -> Result<()> {
         let bytes: [u8; TRIGGER_BYTES] = connection.to_le_bytes();
+        drain();
         self.link.send(&bytes)
     }
 

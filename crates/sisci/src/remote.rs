@@ -1,15 +1,13 @@
 //! Remote segments: connections to segments of this host's nodes and of others'.
 
-use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Once, OnceLock, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use causeway_fabric::services::sisci::{
     ConnectSegmentRequest, NODE_GROUP_ALL, NODE_MAX, RemoteChange,
 };
-use causeway_fabric::setting;
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::{Mutex, MutexGuard};
 
@@ -28,15 +26,13 @@ use crate::memory::{Mapping, Place};
 use crate::peer::{Change, Listener, Listeners, Name, Peer};
 use crate::registry::Registry;
 use crate::sequence::Owner;
+use crate::stores::Far;
 use crate::uses::{Held, Uses};
 use crate::window::Window;
 
 /// How long a connect that is refused takes at least, unless its timeout is shorter: programs try
 /// again at once until what they wait for is there, and would keep the broker from all else.
 const REFUSAL: Duration = Duration::from_millis(1);
-/// Setting that says what maps of other hosts' segments are: `closed` ones can be given to the
-/// library's calls, and neither loaded from nor stored to. Otherwise there are none.
-const WINDOW_VARIABLE: &str = "CAUSEWAY_SISCI_WINDOW";
 
 /// Called with an event and its status; returns whether to be called again.
 pub type RemoteCallback = Box<dyn Fn(Handle<RemoteSegment>, Reason, Error) -> bool + Send + Sync>;
@@ -318,8 +314,16 @@ impl RemoteSegment {
         check_range(place, reached.size())?;
         let (memory, base) = match reached {
             Reached::Here(grant) => (Memory::Here(grant.memory.as_fd()), grant.offset),
-            Reached::There(..) if !windows_are_closed() => return Err(Error::NOT_SUPPORTED),
-            Reached::There(window, _) => (Memory::There(window.clone()), 0),
+            Reached::There(window, lives) => {
+                let (window, lives) = (window.clone(), lives.clone());
+                let owner = *owner;
+                let far = Far {
+                    window,
+                    lives,
+                    owner,
+                };
+                (Memory::There(far), 0)
+            }
         };
         let source = Source {
             memory,
@@ -554,23 +558,6 @@ impl Via {
 /// What a failed call to a daemon is to programs.
 pub(crate) fn there(peer: &Peer, error: &causeway_fabric::Error) -> Error {
     peer.failure(error).unwrap_or_else(|| from_fabric(error))
-}
-
-/// Whether maps of other hosts' segments are there at all. If not, standard error is told once.
-fn windows_are_closed() -> bool {
-    static TOLD: Once = Once::new();
-    let closed = setting(WINDOW_VARIABLE).is_some_and(|value| value == "closed");
-    if !closed {
-        // A standard error that can't be written to is nobody's to read.
-        TOLD.call_once(|| {
-            let _ = writeln!(
-                std::io::stderr(),
-                "causeway: memory of another host cannot be mapped; with {WINDOW_VARIABLE}=closed \
-                 maps serve SCIMemCpy and its like"
-            );
-        });
-    }
-    closed
 }
 
 impl Listener for RemoteSegment {

@@ -22,6 +22,7 @@ use crate::peer::{Change, Listener, Name, Peer};
 use crate::registry::CellOwner;
 use crate::remote::{node_meant, refused, there};
 use crate::sequence::Owner;
+use crate::stores::drain;
 use crate::uses::{Held, Uses};
 
 /// A connection to an interrupt.
@@ -253,6 +254,9 @@ impl<K: Kind> RemoteInterrupt<K> {
         if data.len() > INTERRUPT_PAYLOAD_MAX {
             return Err(Error::OUT_OF_RANGE);
         }
+        // It goes another way than what was stored before, which has to be there.
+        drain();
+        peer.link.settle().map_err(|_| Error::NOT_CONNECTED)?;
         let sent = peer.client.trigger_data(self.number, data);
         sent.map_err(|error| match error {
             FabricError::Refused {

@@ -26,6 +26,46 @@ impl Window {
         self.size
     }
 
+    /// Posts a WRITE. Its bytes are taken when this returns, and arrive in order; if WRITEs posted
+    /// so have been lost since there were `losses` of that, nothing is written.
+    ///
+    /// # Errors
+    /// [`Error::OUT_OF_RANGE`], [`Error::TRANSFER_FAILED`].
+    pub fn post(&self, offset: usize, bytes: &[u8], losses: u64) -> Result<()> {
+        if !is_inside(offset, bytes.len(), self.size) {
+            return Err(Error::OUT_OF_RANGE);
+        }
+        self.link.post_write(bytes, self.place_of(offset), losses)
+    }
+
+    /// Sees to what was posted without waiting for it.
+    ///
+    /// # Errors
+    /// [`Error::TRANSFER_FAILED`]
+    pub fn flush(&self, losses: u64) -> Result<()> {
+        self.link.flush(losses)
+    }
+
+    /// Waits until what was posted has arrived.
+    ///
+    /// # Errors
+    /// [`Error::TRANSFER_FAILED`]
+    pub fn settle(&self) -> Result<()> {
+        self.link.settle()
+    }
+
+    /// How often posted WRITEs have been lost.
+    pub fn losses(&self) -> u64 {
+        self.link.losses()
+    }
+
+    fn place_of(&self, offset: usize) -> Place {
+        Place {
+            base: self.place.base + offset as u64,
+            ..self.place
+        }
+    }
+
     /// Copies between this process's memory and the segment. It has ended when this returns.
     ///
     /// # Errors
@@ -62,10 +102,7 @@ impl Window {
         if !is_inside(offset, len, self.size) {
             return Err(Error::OUT_OF_RANGE);
         }
-        let there = Place {
-            base: self.place.base + offset as u64,
-            ..self.place
-        };
+        let there = self.place_of(offset);
         // SAFETY: the caller's promise.
         unsafe { self.link.transfer(memory, there, len, (direction, stop)) }
     }

@@ -260,6 +260,12 @@ fn status(library: &Library, sequence: Handle<Sequence>) -> Result<Status> {
     }
 }
 
+/// Waits until what was stored to other hosts' memory is there; whether it is.
+#[inline]
+fn has_arrived(library: &Library) -> bool {
+    !causeway_pio::exist() || library.peers.settle().is_ok()
+}
+
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIStartSequence(
     sequence: Handle<Sequence>,
@@ -284,6 +290,9 @@ pub(crate) unsafe extern "C" fn SCICheckSequence(
         flags(given, SCI_FLAG_NO_FLUSH | SCI_FLAG_NO_STORE_BARRIER)?;
         if given & SCI_FLAG_NO_STORE_BARRIER == 0 {
             store_barrier();
+        }
+        if given & SCI_FLAG_NO_FLUSH == 0 && !has_arrived(library) {
+            return Ok(Status::NotRetriable);
         }
         status(library, sequence)
     })

@@ -19,6 +19,7 @@ use crate::memory::{Mapping, is_inside};
 use crate::program::populate;
 use crate::remote::RemoteSegment;
 use crate::sequence::Owner;
+use crate::stores::drain;
 use crate::window::Window;
 
 /// `sci_cb_dma_t`
@@ -85,16 +86,20 @@ impl Remote {
             RemoteMemory::There(window) if !is_inside(offset, size, window.size()) => {
                 return Err(Error::OUT_OF_RANGE);
             }
-            RemoteMemory::There(window) => Work::There(Far {
-                memory: local,
-                window: window.clone(),
-                offset,
-                len: size,
-                direction: match reads {
-                    true => Direction::Read,
-                    false => Direction::Write,
-                },
-            }),
+            RemoteMemory::There(window) => {
+                // What was stored before goes there before.
+                drain();
+                Work::There(Far {
+                    memory: local,
+                    window: window.clone(),
+                    offset,
+                    len: size,
+                    direction: match reads {
+                        true => Direction::Read,
+                        false => Direction::Write,
+                    },
+                })
+            }
             RemoteMemory::Here(mapping) => {
                 let remote = mapping.at(offset, size)?;
                 hold.push(mapping.clone());

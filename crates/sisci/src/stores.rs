@@ -1,0 +1,160 @@
+//! Maps of other hosts' segments: their loads and stores become READs and WRITEs, by a software
+//! window (`causeway_pio`).
+//!
+//! A thread of this module closes pages that were opened for dense access in time. It is started
+//! with the first such map, sleeps while no page is open, and never calls the program.
+
+use std::io;
+use std::ptr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::thread::Thread;
+use std::time::Instant;
+
+use causeway_pio::{Blocked, Lost, Options, Remote};
+
+use crate::error::{Error, Result};
+use crate::life_table::{Lives, Owner};
+use crate::link::Direction;
+use crate::memory::{Mapping, PAGE, Place};
+use crate::window::Window;
+
+/// Name of the thread.
+const THREAD: &str = "causeway-stores";
+
+/// A segment of another host, and its owner's life.
+#[derive(Clone, Debug)]
+pub(crate) struct Far {
+    /// The way to its bytes.
+    pub window: Window,
+    /// Where the life is kept.
+    pub lives: Arc<Lives>,
+    /// Whose it is.
+    pub owner: Owner,
+}
+
+/// The way that the loads and stores of one map go.
+struct Way {
+    far: Far,
+    /// Where the map's first page begins in the segment.
+    base: usize,
+    /// Losses of posted WRITEs that the link had seen when the map was made.
+    losses: u64,
+}
+
+impl Way {
+    /// Something could not be carried out: what was stored may be lost, and sequences say so.
+    fn lost(&self) -> Lost {
+        self.far.lives.end(self.far.owner.life);
+        Lost
+    }
+}
+
+impl Remote for Way {
+    fn write(&self, offset: usize, bytes: &[u8]) -> core::result::Result<(), Lost> {
+        let window = &self.far.window;
+        let posted = window.post(self.base + offset, bytes, self.losses);
+        posted.map_err(|_| self.lost())
+    }
+
+    fn read(&self, offset: usize, bytes: &mut [u8]) -> core::result::Result<(), Lost> {
+        let (to, len) = (bytes.as_mut_ptr(), bytes.len());
+        let window = &self.far.window;
+        // SAFETY: the slice may be written.
+        let read = unsafe { window.transfer(to, self.base + offset, len, Direction::Read) };
+        read.map_err(|_| self.lost())
+    }
+
+    fn flush(&self) -> core::result::Result<(), Lost> {
+        let flushed = self.far.window.flush(self.losses);
+        flushed.map_err(|_| self.lost())
+    }
+}
+
+/// Maps a part of a segment of another host. The mapping's addresses are the window's.
+///
+/// # Errors
+/// [`Error::ILLEGAL_ADDRESS`], [`Error::NOSPC`], [`Error::SYSTEM`].
+pub(crate) fn map(far: Far, place: Place) -> Result<(Mapping, causeway_pio::Window)> {
+    if !place.address.is_multiple_of(PAGE) {
+        return Err(Error::ILLEGAL_ADDRESS);
+    }
+    start()?;
+    let inside = place.offset % PAGE;
+    let options = Options {
+        at: ptr::with_exposed_provenance_mut(place.address),
+        read_only: place.read_only,
+    };
+    let way = Way {
+        base: place.offset - inside,
+        losses: far.window.losses(),
+        far,
+    };
+    let stores = causeway_pio::Window::with(inside + place.len, options, Box::new(way));
+    let stores = stores.map_err(|error| from_window(&error))?;
+    Ok((Mapping::given(stores.as_ptr(), place), stores))
+}
+
+fn from_window(error: &io::Error) -> Error {
+    match error.raw_os_error() {
+        Some(libc::EEXIST | libc::EINVAL) => Error::ILLEGAL_ADDRESS,
+        Some(libc::ENOMEM) => Error::NOSPC,
+        _ => Error::SYSTEM,
+    }
+}
+
+/// What the program has stored to other hosts' segments goes there before what follows.
+#[inline]
+pub(crate) fn drain() {
+    if causeway_pio::exist() {
+        causeway_pio::sync();
+    }
+}
+
+/// The thread of the process with the number beside it.
+static CLOSER: AtomicPtr<Thread> = AtomicPtr::new(ptr::null_mut());
+static OF_PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// Starts the thread, unless this process has one.
+fn start() -> Result<()> {
+    let process = std::process::id();
+    if OF_PROCESS.swap(process, Ordering::AcqRel) == process {
+        return Ok(());
+    }
+    let thread = std::thread::Builder::new().name(THREAD.into());
+    let started = thread.spawn(close_in_time).map_err(|_| {
+        OF_PROCESS.store(0, Ordering::Release);
+        Error::SYSTEM
+    })?;
+    // Never freed: the bell may be about to use it.
+    let handle = Box::into_raw(Box::new(started.thread().clone()));
+    CLOSER.store(handle, Ordering::Release);
+    causeway_pio::set_bell(wake);
+    wake();
+    Ok(())
+}
+
+/// Wakes the thread. Also called in the handler of a fault: it takes no lock.
+fn wake() {
+    // SAFETY: null, or what `start` has left there for ever.
+    if let Some(thread) = unsafe { CLOSER.load(Ordering::Acquire).as_ref() } {
+        thread.unpark();
+    }
+}
+
+fn close_in_time() {
+    // The program's handlers run elsewhere.
+    let _blocked = Blocked::new();
+    loop {
+        let Some(due) = causeway_pio::deadline() else {
+            std::thread::park();
+            continue;
+        };
+        // Read afterwards: what is overdue is due at the moment that was asked.
+        let now = Instant::now();
+        match due > now {
+            true => std::thread::park_timeout(due - now),
+            false => causeway_pio::close_due(now),
+        }
+    }
+}

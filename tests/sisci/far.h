@@ -1,0 +1,31 @@
+/*
+ * Programs whose peer is on another host: it owns a segment there (far_peer.c), and does what it is
+ * told.
+ */
+#ifndef FAR_H
+#define FAR_H
+
+#include "check.h"
+
+#define ID 900
+#define SIZE (64 * PAGE)
+#define ROUNDS 200
+/* Letters that MAILBOX takes. */
+#define LETTERS 2000
+
+enum order {
+	END, SUM, FILL, REMOVE, WAIT_DISCONNECT, STOP_DAEMON, WAKE_DAEMON, KILL_DAEMON, MAILBOX
+};
+
+/* What FILL leaves with a seed of 3. */
+unsigned char pattern(unsigned int i, unsigned int seed);
+/* What SUM says of memory. */
+unsigned int sum(const unsigned char *memory, size_t size);
+/* Connects to the owner's segment; the owner hears from which node. */
+sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote);
+/* The owner ends. */
+void end(struct peer *peer);
+/* Maps all of it. */
+sci_map_t map_all(sci_remote_segment_t remote, unsigned char **memory);
+
+#endif

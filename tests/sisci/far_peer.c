@@ -1,0 +1,128 @@
+/* The peer of tests between hosts, and what both sides have in common. */
+#include "far.h"
+
+#include <sched.h>
+#include <signal.h>
+
+unsigned char pattern(unsigned int i, unsigned int seed)
+{
+	return (unsigned char)(i * 7 + i / PAGE + seed);
+}
+
+unsigned int sum(const unsigned char *memory, size_t size)
+{
+	unsigned int total = 0;
+
+	for (size_t i = 0; i < size; i++)
+		total = total * 31 + memory[i];
+	return total;
+}
+
+/* To the node daemon of the host that this process is on. */
+static void signal_daemon(int number)
+{
+	const char *pid = getenv("CHECK_DAEMON");
+
+	EXPECT(pid && kill(atoi(pid), number) == 0);
+}
+
+/* Takes letters out of a mailbox: a flag, which the reader resets in its own memory, and a number.
+ * Returns how many were what they should be. */
+static unsigned int take_letters(volatile unsigned int *box)
+{
+	unsigned int good = 0;
+
+	for (unsigned int i = 0; i < LETTERS; i++) {
+		while (!box[0])
+			sched_yield();
+		good += box[1] == i;
+		box[0] = 0;
+		__sync_synchronize();
+		box[2] = i + 1;
+	}
+	return good;
+}
+
+static void owner(struct peer *parent)
+{
+	sci_desc_t sd = open_library();
+	sci_local_segment_t segment;
+	sci_map_t map;
+	unsigned char *memory = offer(sd, &segment, &map, ID, SIZE);
+	unsigned int order, node, adapter;
+	sci_error_t error;
+
+	say(parent, own_node());
+	EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT);
+	say(parent, node);
+	while ((order = hear(parent)) != END) {
+		switch (order) {
+		case SUM:
+			say(parent, sum(memory, SIZE));
+			break;
+		case FILL:
+			for (unsigned int i = 0; i < SIZE; i++)
+				memory[i] = pattern(i, 3);
+			say(parent, sum(memory, SIZE));
+			break;
+		case REMOVE:
+			DO(SCIUnmapSegment, map, NO_FLAGS);
+			SCIRemoveSegment(segment, SCI_FLAG_FORCE_REMOVE, &error);
+			say(parent, error);
+			break;
+		case WAIT_DISCONNECT:
+			EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS,
+					NO_FLAGS, &error) == SCI_CB_DISCONNECT);
+			say(parent, node);
+			break;
+		case MAILBOX:
+			say(parent, take_letters((volatile unsigned int *)memory));
+			break;
+		case STOP_DAEMON:
+		case WAKE_DAEMON:
+		case KILL_DAEMON:
+			signal_daemon(order == STOP_DAEMON ? SIGSTOP :
+					order == WAKE_DAEMON ? SIGCONT : SIGKILL);
+			say(parent, 0);
+			break;
+		default:
+			break;
+		}
+	}
+}
+
+sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote)
+{
+	unsigned int node;
+	sci_desc_t sd;
+
+	spawn(peer, owner);
+	node = hear(peer);
+	sd = open_library();
+	EXPECT(node != own_node());
+	EXPECT(SCIProbeNode(sd, ADAPTER, node, NO_FLAGS, NULL) != 0);
+	connect_to(sd, remote, node, ID);
+	EXPECT(hear(peer) == own_node());
+	EXPECT(SCIGetRemoteSegmentSize(*remote) == SIZE);
+	EXPECT(SCIGetRemoteSegmentId(*remote) == ID && SCIGetRemoteSegmentNodeId(*remote) == node);
+	return sd;
+}
+
+void end(struct peer *peer)
+{
+	say(peer, END);
+	join(peer);
+}
+
+sci_map_t map_all(sci_remote_segment_t remote, unsigned char **memory)
+{
+	sci_error_t error;
+	sci_map_t map;
+
+	*memory = (unsigned char *)SCIMapRemoteSegment(remote, &map, 0, SIZE, NULL, NO_FLAGS,
+			&error);
+	if (error != SCI_ERR_OK)
+		give_up(__FILE__, __LINE__, "SCIMapRemoteSegment", error);
+	return map;
+}
