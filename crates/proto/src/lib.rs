@@ -19,6 +19,7 @@ pub mod express;
 pub mod flat;
 pub mod grh;
 pub mod host;
+mod iwarp;
 pub mod qp;
 pub mod reach;
 pub mod ring;
@@ -27,6 +28,7 @@ pub mod trp;
 pub mod types;
 pub mod ulp;
 pub mod unit;
+mod work;
 
 pub use bytes::{Bytes, BytesMut};
 pub use time::{Duration, Instant};

@@ -2,11 +2,11 @@
 //! one has come whose Q_Key is right. Nothing is acknowledged, and nothing is kept.
 
 use super::Qp;
-use super::segments::{gather, scatter};
 use crate::bytes::{Bytes, BytesMut};
 use crate::grh::{GRH_LEN, Route};
 use crate::host::Host;
 use crate::types::{QpState, SendFlags, SendOp, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::work::{gather, scatter};
 
 /// A Q_Key with this bit means the queue pair's own (InfiniBand specification 10.2.5).
 const OWN_QKEY: u32 = 1 << 31;
@@ -64,10 +64,11 @@ impl Qp {
         out: &mut BytesMut<'_>,
         host: &mut H,
     ) -> Option<Outgoing> {
-        if self.attr.state != QpState::Rts {
+        let work = &mut self.work;
+        if work.attr.state != QpState::Rts {
             return None;
         }
-        let wqe = self.sq.front()?;
+        let wqe = work.sq.front()?;
         let SendOp::Datagram { ah, qpn, qkey, imm } = wqe.wr.op else {
             return None;
         };
@@ -77,20 +78,20 @@ impl Qp {
             return None;
         }
         let body = out.slice(0, len);
-        let failed = len > 0 && gather(host, self.config.pd, &wqe.wr.payload, 0, body).is_err();
-        self.sq.drop_front();
+        let failed = len > 0 && gather(host, work.config.pd, &wqe.wr.payload, 0, body).is_err();
+        work.sq.drop_front();
         if failed {
-            self.complete_send(host, id, WcOpcode::Send, WcStatus::LocProtErr, 0);
-            self.enter_send_error(host);
+            work.complete_send(host, id, WcOpcode::Send, WcStatus::LocProtErr, 0);
+            work.enter_send_error(host);
             return None;
         }
-        let signaled = self.signaled(flags);
-        self.succeed(host, (id, WcOpcode::Send), signaled, bytes);
+        let signaled = work.signaled(flags);
+        work.succeed(host, (id, WcOpcode::Send), signaled, bytes);
         let own = qkey & OWN_QKEY != 0;
         Some(Outgoing {
             ah,
             qpn,
-            qkey: if own { self.attr.qkey } else { qkey },
+            qkey: if own { work.attr.qkey } else { qkey },
             imm,
             solicited: flags.contains(SendFlags::SOLICITED),
             len,
@@ -101,20 +102,21 @@ impl Qp {
     /// leaves the receive to the next (InfiniBand specification 9.9.3, class D faults): anybody may
     /// have sent it.
     pub fn take_datagram<H: Host>(&mut self, datagram: &Incoming<'_>, host: &mut H) -> Fate {
+        let work = &mut self.work;
         let receives = matches!(
-            self.attr.state,
+            work.attr.state,
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
         );
-        if !receives || datagram.qkey != self.attr.qkey {
+        if !receives || datagram.qkey != work.attr.qkey {
             return Fate::Dropped;
         }
         let len = GRH_LEN + datagram.payload.len();
-        match self.peek_recv(host) {
+        match work.peek_recv(host) {
             None => return Fate::NoReceive,
             Some(room) if room < len as u64 => return Fate::Dropped,
             Some(_) => {}
         }
-        let Some((wr, pd)) = self.pop_recv(host) else {
+        let Some((wr, pd)) = work.pop_recv(host) else {
             return Fate::NoReceive;
         };
         let grh = Bytes::from(&datagram.grh[..]);
@@ -122,8 +124,8 @@ impl Qp {
         let placed = scatter(host, pd, &wr.sges, 0, grh)
             .and_then(|()| scatter(host, pd, &wr.sges, GRH_LEN as u32, body));
         if placed.is_err() {
-            self.complete_recv_error(host, wr.wr_id, WcStatus::LocProtErr);
-            self.enter_error(host);
+            work.complete_recv_error(host, wr.wr_id, WcStatus::LocProtErr);
+            work.enter_error(host);
             return Fate::Taken;
         }
         let imm = datagram.imm.map_or(WcFlags::empty(), |_| WcFlags::WITH_IMM);
@@ -138,9 +140,9 @@ impl Qp {
             imm: datagram.imm.unwrap_or(0),
             src_qp: datagram.src_qpn,
             flags: WcFlags::GRH | kind | imm,
-            ..self.blank_wc(wr.wr_id, WcOpcode::Recv, WcStatus::Success)
+            ..work.blank_wc(wr.wr_id, WcOpcode::Recv, WcStatus::Success)
         };
-        host.complete_recv(self.config.qpn, wc, datagram.solicited);
+        host.complete_recv(work.config.qpn, wc, datagram.solicited);
         Fate::Taken
     }
 }

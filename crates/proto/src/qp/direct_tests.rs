@@ -10,6 +10,7 @@ use super::*;
 use crate::bytes::BytesMut;
 use crate::host::{AtomicOp, MemError, Memory, Remote, Via};
 use crate::reach::{NotDone, Reach, Target};
+use crate::types::{SendFlags, SendOp};
 
 /// Bytes copied at once.
 const ACCESS_MAX: u32 = 700;

@@ -2,7 +2,8 @@
 
 use super::tests::{KEY, PD, SIGNALED, pair, pair_of, run, send_wr};
 use super::*;
-use crate::types::{Access, Binding};
+use crate::host::Via;
+use crate::types::{Access, Binding, Payload, SendFlags, SendOp, WcOpcode};
 
 /// The window's next key.
 const WINDOW: u32 = 0x907;

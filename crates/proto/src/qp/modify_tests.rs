@@ -2,7 +2,7 @@
 
 use super::tests::{End, World, pair_of, path_steps};
 use super::*;
-use crate::types::QpAttrMask as M;
+use crate::types::{QpAttrMask as M, QpEvent};
 
 /// A queue pair that is ready to receive, and what makes it ready to send.
 fn ready_to_receive() -> (Qp, World, QpAttr, M) {

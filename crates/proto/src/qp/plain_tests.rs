@@ -2,7 +2,7 @@
 
 use super::tests::{Built, End, KEY, SIGNALED, pair, pair_of};
 use super::*;
-use crate::types::Sge;
+use crate::types::{SendOp, Sge, Wc};
 
 /// Numbers of requests begin here.
 const FIRST: u64 = 5;

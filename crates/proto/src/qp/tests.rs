@@ -4,7 +4,9 @@ use smallvec::smallvec;
 
 use super::*;
 use crate::bytes::BytesMut;
-use crate::types::{Access, QpAttrMask as M, SendFlags, Sge};
+use crate::types::{
+    Access, Payload, QpAttrMask as M, QpCap, QpEvent, SendFlags, SendOp, Sge, WcFlags, WcOpcode,
+};
 use crate::unit::Kind;
 
 pub(super) use super::world::{KEY, PD, SIZE, World};

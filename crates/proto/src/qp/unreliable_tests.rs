@@ -4,7 +4,7 @@ use super::tests::{Built, KEY, PD, SIGNALED, SIZE, World, carry, pair_of, send_w
 use super::*;
 use crate::bytes::BytesMut;
 use crate::grh::{GRH_LEN, Route};
-use crate::types::{QpAttrMask as M, RecvWr, Sge};
+use crate::types::{QpAttrMask as M, QpCap, RecvWr, SendFlags, SendOp, Sge, WcFlags, WcOpcode};
 
 const QKEY: u32 = 0x1111_1111;
 const OWN: u32 = 0x8000_0000;
@@ -146,9 +146,9 @@ fn uc_on_a_lossless_link_completes_when_handed_over() {
     assert!(next.is_some());
     assert_eq!(a.world.sends.len(), 1);
     // Nothing is done in the peer's memory before it has arrived there.
-    assert!(a.qp.trails());
+    assert!(a.qp.transport.trails());
     a.qp.bind(&mut a.world).acked(Space::Request, 1);
-    assert!(a.qp.is_next());
+    assert!(a.qp.transport.is_next(&a.qp.work));
 }
 
 fn datagram(qkey: u32) -> SendOp {

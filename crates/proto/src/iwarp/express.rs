@@ -2,11 +2,10 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::Qp;
-use super::plain::{INLINE_WORDS, PLAIN_INLINE, PlainPayload, PlainSend};
-use super::sendq::SendWqe;
+use super::{Iwarp, Queues, Wqe};
 use crate::types::{Payload, SendFlags, SendOp, SendWr, Sge};
 use crate::unit::Unit;
+use crate::work::{INLINE_WORDS, PLAIN_INLINE, PlainPayload, PlainSend};
 
 /// Where the bytes of a request are.
 #[derive(Clone, Copy, Debug)]
@@ -58,13 +57,13 @@ pub struct Express<'a> {
     pub to: Option<Target>,
 }
 
-impl Qp {
+impl Iwarp {
     /// Whether a SEND or WRITE of one range can be posted and sent at once: it has no options,
     /// there is room for it, and nothing else is to be sent.
     #[inline]
     #[must_use]
-    pub fn takes_express(&self, request: &Express<'_>) -> bool {
-        let cap = &self.config.cap;
+    pub fn takes_express(&self, work: &Queues, request: &Express<'_>) -> bool {
+        let cap = &work.config.cap;
         let fits = match request.content {
             Content::Inline(bytes) => bytes.len() <= cap.max_inline_data as usize,
             Content::Range(_) => cap.max_send_sge > 0,
@@ -73,11 +72,11 @@ impl Qp {
             .flags
             .intersects(SendFlags::SOLICITED | SendFlags::FENCE);
         fits && plain
-            && self.gates.sends
-            && !self.peer_lost
-            && self.sq.unsent() == 0
-            && !self.sq.is_held()
-            && self.sq.used() < cap.max_send_wr
+            && work.gates.sends
+            && !work.peer_lost
+            && work.sq.unsent() == 0
+            && !work.sq.is_held()
+            && work.sq.used() < cap.max_send_wr
             && !self.answers.is_due()
     }
 
@@ -86,7 +85,7 @@ impl Qp {
     #[must_use]
     pub fn express_unit(&self, request: &Express<'_>) -> Unit {
         match request.to {
-            None => Unit::plain_send(self.sq.send_msn.wrapping_add(1)),
+            None => Unit::plain_send(self.send_msn.wrapping_add(1)),
             Some(to) => Unit::Write {
                 rkey: to.rkey,
                 addr: to.addr,
@@ -94,19 +93,19 @@ impl Qp {
         }
     }
 
-    /// Posts such a request, which has been sent as unit `seq`, since [`Qp::takes_express`] said
+    /// Posts such a request, which has been sent as unit `seq`, since [`Iwarp::takes_express`] said
     /// so.
     #[inline]
-    pub fn post_express(&mut self, request: &Express<'_>, seq: u64) {
+    pub fn post_express(&mut self, work: &mut Queues, request: &Express<'_>, seq: u64) {
         if request.to.is_none() {
             self.behind = 0;
-            if let Some(send) = plain(request).filter(|_| self.sq.takes_plain(seq)) {
-                return self.sq.push_plain(send, seq);
+            if let Some(send) = plain(request).filter(|_| work.sq.takes_plain(seq)) {
+                return self.push_plain(work, send, seq);
             }
-            self.sq.send_msn = self.sq.send_msn.wrapping_add(1);
+            self.send_msn = self.send_msn.wrapping_add(1);
         }
-        let msn = request.to.map_or(self.sq.send_msn, |_| 0);
-        self.sq.push_sent(wide(request, seq, msn));
+        let msn = request.to.map_or(self.send_msn, |_| 0);
+        work.sq.push_sent(wide(request, seq, msn));
     }
 }
 
@@ -134,7 +133,7 @@ fn plain(request: &Express<'_>) -> Option<PlainSend> {
 }
 
 /// The request as others lie in the queue.
-fn wide(request: &Express<'_>, seq: u64, msn: u32) -> SendWqe {
+fn wide(request: &Express<'_>, seq: u64, msn: u32) -> Wqe {
     let op = request.to.map_or(SendOp::Send, |to| SendOp::Write {
         addr: to.addr,
         rkey: to.rkey,
@@ -149,5 +148,5 @@ fn wide(request: &Express<'_>, seq: u64, msn: u32) -> SendWqe {
         flags: request.flags,
         payload,
     };
-    SendWqe::sent(wr, request.content.len(), seq, msn)
+    Wqe::sent(wr, request.content.len(), seq, msn)
 }

@@ -18,7 +18,7 @@ struct Entry {
 
 /// The receives posted that no message has taken.
 #[derive(Debug, Default)]
-pub(super) struct RecvQueue {
+pub struct RecvQueue {
     entries: Flat<Entry>,
     /// The lists of those that have another number of ranges than one, in order.
     lists: VecDeque<SgList>,

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use super::{Qp, sendq::Runs};
+use super::entry::Runs;
+use super::{Iwarp, Queues};
 use crate::host::{AtomicOp, Host, Remote};
 use crate::types::{Access, QpEvent, QpState};
 use crate::ulp::{Nak, SegMeta};
@@ -10,7 +11,7 @@ use crate::unit::{Frame, Kind, Unit};
 
 /// What an answer consists of.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Answer {
+pub enum Answer {
     Read {
         id: u32,
         rkey: u32,
@@ -38,7 +39,7 @@ struct Response {
 
 /// The answers under way.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub struct Answers {
     queue: VecDeque<Response>,
     /// How many of `queue`, from the front, are built whole.
     built: usize,
@@ -116,16 +117,17 @@ impl Response {
     }
 }
 
-impl Qp {
+impl Iwarp {
     /// Accepts a READ of memory that may be read.
     pub(super) fn accept_read<H: Host>(
         &mut self,
+        work: &mut Queues,
         request: u64,
         msn: u32,
         answer: Answer,
         host: &mut H,
     ) -> Result<(), Nak> {
-        if !self.attr.access.contains(Access::REMOTE_READ) {
+        if !work.attr.access.contains(Access::REMOTE_READ) {
             return Err(Nak::InvalidRequest);
         }
         if let Answer::Read {
@@ -133,31 +135,33 @@ impl Qp {
         } = answer
             && len > 0
         {
-            host.check_remote(self.via(), rkey, addr, u64::from(len), Remote::Read)
+            host.check_remote(work.via(), rkey, addr, u64::from(len), Remote::Read)
                 .map_err(|_| Nak::RemoteAccess)?;
         }
-        self.queue_answer(request, msn, answer)
+        self.queue_answer(work, request, msn, answer)
     }
 
     /// Executes an atomic at once; its answer keeps the value there was.
     pub(super) fn execute_atomic<H: Host>(
         &mut self,
+        work: &mut Queues,
         request: u64,
         msn: u32,
         (id, rkey, addr): (u32, u32, u64),
         op: AtomicOp,
         host: &mut H,
     ) -> Result<(), Nak> {
-        let allowed = self.attr.access.contains(Access::REMOTE_ATOMIC);
-        if !allowed || addr % 8 != 0 || !self.may_queue_answer(msn) {
+        let allowed = work.attr.access.contains(Access::REMOTE_ATOMIC);
+        if !allowed || addr % 8 != 0 || !self.may_queue_answer(work, msn) {
             return Err(Nak::InvalidRequest);
         }
         let original = host
-            .atomic(self.via(), rkey, addr, op)
+            .atomic(work.via(), rkey, addr, op)
             .map_err(|_| Nak::RemoteAccess)?;
         self.answers.atomic_msn = self.answers.atomic_msn.wrapping_add(1);
         let msn_out = self.answers.atomic_msn;
         self.queue_answer(
+            work,
             request,
             msn,
             Answer::Atomic {
@@ -169,14 +173,20 @@ impl Qp {
     }
 
     /// The peer keeps to the number of READs and atomics agreed on (`max_dest_rd_atomic`).
-    fn may_queue_answer(&self, msn: u32) -> bool {
+    fn may_queue_answer(&self, work: &Queues, msn: u32) -> bool {
         let unbuilt = self.answers.queue.len() - self.answers.built;
         msn == self.answers.read_msn.wrapping_add(1)
-            && unbuilt < usize::from(self.attr.max_dest_rd_atomic)
+            && unbuilt < usize::from(work.attr.max_dest_rd_atomic)
     }
 
-    fn queue_answer(&mut self, request: u64, msn: u32, answer: Answer) -> Result<(), Nak> {
-        if !self.may_queue_answer(msn) {
+    fn queue_answer(
+        &mut self,
+        work: &mut Queues,
+        request: u64,
+        msn: u32,
+        answer: Answer,
+    ) -> Result<(), Nak> {
+        if !self.may_queue_answer(work, msn) {
             return Err(Nak::InvalidRequest);
         }
         self.answers.read_msn = msn;
@@ -191,8 +201,9 @@ impl Qp {
         Ok(())
     }
 
-    pub(super) fn next_response<H: Host>(
+    pub fn next_response<H: Host>(
         &mut self,
+        work: &mut Queues,
         seq: u64,
         frame: &mut impl Frame,
         host: &mut H,
@@ -205,7 +216,7 @@ impl Qp {
         }
         let offset = response.emitted;
         let len = room.min(response.len() - offset);
-        let meta = self.build_response(at, seq, (offset, len), frame, host)?;
+        let meta = self.build_response(work, at, seq, (offset, len), frame, host)?;
         let response = self.answers.queue.get_mut(at)?;
         response.runs.note(seq, offset, room);
         response.emitted += len;
@@ -216,8 +227,9 @@ impl Qp {
         Some(meta)
     }
 
-    pub(super) fn response_again<H: Host>(
+    pub fn response_again<H: Host>(
         &mut self,
+        work: &mut Queues,
         seq: u64,
         frame: &mut impl Frame,
         host: &mut H,
@@ -226,16 +238,16 @@ impl Qp {
         let range = response.runs.range(seq, response.len())?;
         let first = response.first;
         let at = self.answers.queue.iter().position(|r| r.first == first)?;
-        self.build_response(at, seq, range, frame, host)
+        self.build_response(work, at, seq, range, frame, host)
     }
 
     /// Whether response `seq` can be built again.
-    pub(super) fn can_repeat<H: Host>(&self, seq: u64, host: &H) -> bool {
+    pub fn can_repeat<H: Host>(&self, work: &Queues, seq: u64, host: &H) -> bool {
         match self.answers.find(seq).map(|response| response.answer) {
             Some(Answer::Read {
                 rkey, addr, len, ..
             }) if len > 0 => host
-                .check_remote(self.via(), rkey, addr, u64::from(len), Remote::Read)
+                .check_remote(work.via(), rkey, addr, u64::from(len), Remote::Read)
                 .is_ok(),
             found => found.is_some(),
         }
@@ -243,6 +255,7 @@ impl Qp {
 
     fn build_response<H: Host>(
         &mut self,
+        work: &mut Queues,
         at: usize,
         seq: u64,
         (offset, len): (u32, u32),
@@ -256,8 +269,8 @@ impl Qp {
             && len > 0
         {
             let addr = addr.wrapping_add(u64::from(offset));
-            if host.read_remote(self.via(), rkey, addr, body).is_err() {
-                self.refuse_late(response.request, host);
+            if host.read_remote(work.via(), rkey, addr, body).is_err() {
+                self.refuse_late(work, response.request, host);
                 return None;
             }
         }
@@ -271,12 +284,12 @@ impl Qp {
     }
 
     /// The memory of a READ that was accepted has gone before its answer was built.
-    fn refuse_late<H: Host>(&mut self, request: u64, host: &mut H) {
+    fn refuse_late<H: Host>(&mut self, work: &mut Queues, request: u64, host: &mut H) {
         self.responder.late_refusal = Some((request, Nak::RemoteAccess));
         self.answers.queue.truncate(self.answers.built);
-        if self.attr.state != QpState::Err {
-            host.event(self.config.qpn, QpEvent::AccessError);
-            self.enter_error(host);
+        if work.attr.state != QpState::Err {
+            host.event(work.config.qpn, QpEvent::AccessError);
+            work.enter_error(host);
         }
     }
 }

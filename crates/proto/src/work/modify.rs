@@ -3,7 +3,7 @@
 
 use causeway_identity::QPN_MASK;
 
-use super::Qp;
+use super::{Transport, WorkQueues};
 use crate::host::Host;
 use crate::types::{MAX_RD_ATOMIC, QpAttr, QpAttrMask as M, QpState, Service};
 
@@ -134,7 +134,7 @@ fn rule_rc(from: QpState, to: QpState) -> Option<(M, M)> {
     })
 }
 
-impl Qp {
+impl<T: Transport> WorkQueues<T> {
     /// From which state to which a modification leads. Of a queue pair that fell from RTR it is
     /// what the program means: its peer might as well have ended a moment later.
     fn transition(&self, attr: &QpAttr, mask: M) -> (QpState, QpState) {
@@ -155,7 +155,7 @@ impl Qp {
     /// Checks a modification without carrying it out.
     ///
     /// # Errors
-    /// As [`Qp::modify`].
+    /// As [`WorkQueues::modify`].
     pub fn check_modify(&self, attr: &QpAttr, mask: M) -> Result<(), AttrError> {
         let (from, to) = self.transition(attr, mask);
         let (required, optional) =
@@ -193,10 +193,7 @@ impl Qp {
         }
         match to {
             QpState::Reset => self.reset(),
-            QpState::Err => {
-                self.answers.drop_all();
-                self.enter_error(host);
-            }
+            QpState::Err => self.enter_error(host),
             _ => {
                 self.set_state(to);
                 if to == QpState::Sqd {
@@ -212,11 +209,10 @@ impl Qp {
         self.sq.reset();
         self.rq.clear();
         self.rq_used = 0;
+        self.from_srq = None;
+        self.established = false;
         self.peer_lost = false;
         self.vendor_err = 0;
-        (self.handed, self.placed) = (0, 0);
-        self.responder = super::Responder::default();
-        self.answers = super::Answers::default();
         self.attr = QpAttr::default();
         self.set_state(QpState::Reset);
     }

@@ -1,20 +1,20 @@
-//! Plain sends: messages of one segment and without options, which were sent as they were posted.
+//! Plain sends: messages without options, which were sent whole as they were posted.
 //!
 //! Most sends are plain, and of one that was sent there is little to remember: what completes it,
 //! and where its bytes are, should the peer ask for it again. So plain ones lie in a flat queue of
-//! their own, before all others of the send queue, and become like those ([`SendWqe`]) only when
+//! their own, before all others of the send queue, and become like those ([`Entry`]) only when
 //! something is to be done with one that is not to complete it.
 
 use smallvec::{SmallVec, smallvec};
 
-use super::sendq::SendWqe;
+use super::sendq::Entry;
 use crate::flat::Flat;
 use crate::types::{Payload, SendFlags, SendOp, SendWr, Sge};
 
 /// Most bytes of an inline message that is plain.
 pub const PLAIN_INLINE: usize = 40;
 /// Words that hold them.
-pub(super) const INLINE_WORDS: usize = PLAIN_INLINE / 8;
+pub const INLINE_WORDS: usize = PLAIN_INLINE / 8;
 
 /// The bytes of a plain send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +45,8 @@ pub struct PlainSend {
 }
 
 impl PlainSend {
-    /// As others have it: segment `seq`, message `msn`.
-    fn widen(self, seq: u64, msn: u32) -> SendWqe {
+    /// As others have it.
+    pub(super) fn widen<P>(self, part: P) -> Entry<P> {
         let payload = match self.payload {
             PlainPayload::Range(sge) => Payload::Sges(smallvec![sge]),
             PlainPayload::Inline(words) => {
@@ -60,17 +60,21 @@ impl PlainSend {
             flags: self.flags,
             payload,
         };
-        SendWqe::sent(wr, self.len, seq, msn)
+        Entry {
+            wr,
+            len: self.len,
+            failed: None,
+            part,
+        }
     }
 }
 
-/// Plain sends that follow each other, in segments and messages too.
+/// Plain sends that follow each other, in the transport's numbers too.
 #[derive(Debug, Default)]
 pub(super) struct PlainSends {
     queue: Flat<PlainSend>,
-    /// The oldest one's segment and message.
-    seq: u64,
-    msn: u32,
+    /// The oldest one's number.
+    first: u64,
 }
 
 impl PlainSends {
@@ -83,52 +87,51 @@ impl PlainSends {
         self.queue.len() as u64
     }
 
-    /// The segment behind the newest one's.
+    /// The number behind the newest one's.
     #[inline(always)]
     pub fn end(&self) -> u64 {
-        self.seq + self.len()
+        self.first + self.len()
     }
 
-    /// Whether `seq` is the segment of one of them.
-    pub fn has(&self, seq: u64) -> bool {
-        (self.seq..self.end()).contains(&seq)
+    /// Whether `number` is that of one of them.
+    pub fn has(&self, number: u64) -> bool {
+        (self.first..self.end()).contains(&number)
     }
 
     pub fn newest(&self) -> Option<&PlainSend> {
         self.queue.back()
     }
 
-    /// Whether one whose segment is `seq` follows the newest.
+    /// Whether one whose number is `number` follows the newest.
     #[inline(always)]
-    pub fn takes(&self, seq: u64) -> bool {
-        self.is_empty() || seq == self.end()
+    pub fn takes(&self, number: u64) -> bool {
+        self.is_empty() || number == self.end()
     }
 
     /// Puts one behind the others, which [`PlainSends::takes`] it.
     #[inline(always)]
-    pub fn push(&mut self, send: PlainSend, seq: u64, msn: u32) {
+    pub fn push(&mut self, send: PlainSend, number: u64) {
         if self.is_empty() {
-            (self.seq, self.msn) = (seq, msn);
+            self.first = number;
         }
         self.queue.push(send);
     }
 
-    /// Takes the oldest, if its segment is below `upto`.
+    /// Takes the oldest, if its number is below `upto`.
     #[inline(always)]
     pub fn pop_below(&mut self, upto: u64) -> Option<PlainSend> {
-        if self.seq >= upto {
+        if self.first >= upto {
             return None;
         }
         let send = self.queue.pop()?;
-        self.seq += 1;
-        self.msn = self.msn.wrapping_add(1);
+        self.first += 1;
         Some(send)
     }
 
-    /// Takes the oldest, as others have it.
-    pub fn pop_wide(&mut self) -> Option<SendWqe> {
-        let (seq, msn) = (self.seq, self.msn);
-        self.pop_below(u64::MAX).map(|send| send.widen(seq, msn))
+    /// Takes the oldest, with its number.
+    pub fn pop(&mut self) -> Option<(u64, PlainSend)> {
+        let number = self.first;
+        self.pop_below(u64::MAX).map(|send| (number, send))
     }
 }
 
@@ -147,18 +150,17 @@ mod tests {
     }
 
     #[test]
-    fn they_are_taken_in_order_and_no_earlier_than_acknowledged() {
+    fn they_are_taken_in_order_and_no_earlier_than_done() {
         let mut sends = PlainSends::default();
-        for seq in 7..10 {
-            assert!(sends.takes(seq));
-            sends.push(send(seq), seq, seq as u32 + 100);
+        for number in 7..10 {
+            assert!(sends.takes(number));
+            sends.push(send(number), number);
         }
         assert!(!sends.takes(11) && sends.takes(10));
         assert!(sends.has(9) && !sends.has(10) && !sends.has(6));
         assert_eq!(sends.pop_below(7), None);
         assert_eq!(sends.pop_below(9).map(|send| send.wr_id), Some(7));
-        let wide = sends.pop_wide().unwrap();
-        assert_eq!((wide.first, wide.end, wide.msn), (8, Some(9), 108));
+        assert_eq!(sends.pop(), Some((8, send(8))));
         assert_eq!(sends.pop_below(9), None);
         assert_eq!((sends.len(), sends.end()), (1, 10));
     }
@@ -166,12 +168,12 @@ mod tests {
     #[test]
     #[cfg(target_endian = "little")]
     fn a_wide_one_has_the_bytes_that_were_posted() {
-        let wide = send(1).widen(3, 4);
+        let wide = send(1).widen(());
         let bytes: Vec<u8> = (0..10).collect();
         assert_eq!(
             wide.wr.payload,
             Payload::Inline(SmallVec::from_slice(&bytes))
         );
-        assert_eq!(wide.runs.range(3, wide.len), Some((0, 10)));
+        assert_eq!(wide.len, 10);
     }
 }

@@ -4,48 +4,57 @@
 //! that withdraws a key is complete when no peer is in the middle of an access by it; until then it
 //! keeps its place, and what is behind it is not started.
 
-use super::Qp;
+use super::{Transport, WorkQueues};
 use crate::host::{Host, Via};
 use crate::types::{Payload, QpState, SendOp, SendWr, WcStatus};
 
-impl Qp {
+impl<T: Transport> WorkQueues<T> {
     /// Carries out those whose turn it is, as they are posted: the link is not asked.
     #[inline]
-    pub(super) fn run_local<H: Host>(&mut self, host: &mut H) {
+    pub fn run_local<H: Host>(&mut self, transport: &T, host: &mut H) {
         while self.attr.state == QpState::Rts
             && !self.sq.is_held()
             && let Some(wqe) = self.sq.current()
             && wqe.wr.op.is_local()
             && self.may_start(wqe)
         {
-            self.carry_out_local(self.sq.sent_before(), host);
+            self.carry_out_local(transport, host);
         }
     }
 
-    /// Carries out the one at the cursor. `seq` is the number of the next segment.
-    pub(super) fn carry_out_local<H: Host>(&mut self, seq: u64, host: &mut H) {
-        let position = self.sq.cursor;
+    /// Carries out the one at the cursor.
+    pub fn carry_out_local<H: Host>(&mut self, transport: &T, host: &mut H) {
         let via = self.via();
-        let Some(wqe) = self.sq.get(position) else {
+        let Some(wqe) = self.sq.current() else {
             return;
         };
         match carry_out(&wqe.wr, via, host) {
             Ok(Some(key)) => self.sq.withdrawing = Some(key),
-            done => self.finish_local(position, seq, done.err(), host),
+            done => self.finish_local(transport, done.err(), host),
         }
     }
 
+    /// Ends the work request at the cursor, which sends nothing.
+    pub fn finish_local<H: Host>(&mut self, transport: &T, failed: Option<WcStatus>, host: &mut H) {
+        transport.skip(&mut self.sq);
+        if let Some(wqe) = self.sq.current_mut() {
+            wqe.failed = failed;
+        }
+        self.sq.halted |= failed.is_some();
+        self.sq.cursor += 1;
+        self.retire(transport, host);
+    }
+
     /// Whether a work request waits for the end of accesses by a key that it has withdrawn:
-    /// [`Qp::look_at_withdrawal`] finds out, which somebody has to call.
+    /// [`WorkQueues::look_at_withdrawal`] finds out, which somebody has to call.
     #[inline]
-    #[must_use]
     pub fn is_withdrawing(&self) -> bool {
         self.sq.withdrawing.is_some()
     }
 
     /// Completes the work request that withdraws a key, if the accesses by it have ended, and
     /// carries out what follows it.
-    pub fn look_at_withdrawal<H: Host>(&mut self, host: &mut H) {
+    pub fn look_at_withdrawal<H: Host>(&mut self, transport: &T, host: &mut H) {
         let Some(key) = self.sq.withdrawing else {
             return;
         };
@@ -53,11 +62,11 @@ impl Qp {
             return;
         }
         self.sq.withdrawing = None;
-        self.finish_local(self.sq.cursor, self.sq.sent_before(), None, host);
+        self.finish_local(transport, None, host);
         if self.peer_lost {
             self.lose_peer(host);
         } else {
-            self.run_local(host);
+            self.run_local(transport, host);
         }
     }
 }

@@ -4,12 +4,12 @@
 //! ways is that of the queue. Whatever is not plainly possible is sent as segments, for the peer to
 //! carry out or to refuse.
 
-use super::segments::{gather, scatter};
-use super::sendq::{SendWqe, Way};
-use super::{PostError, Qp};
-use crate::host::{AtomicOp, Completions, Host, Remote};
+use super::entry::Way;
+use super::{Iwarp, Queues, Wqe};
+use crate::host::{AtomicOp, Host, Remote};
 use crate::reach::{NotDone, Reach, Target};
-use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, Service, WcOpcode, WcStatus};
+use crate::types::{Payload, QpState, SendFlags, SendOp, SendWr, Service, WcStatus};
+use crate::work::{Part, PostError, gather, scatter};
 
 /// From so many bytes on a WRITE waits for the sends before it, to be placed directly; a shorter
 /// one costs less to send behind them. READs and atomics always wait: their answer would anyway.
@@ -22,7 +22,7 @@ const AT_ONCE: u32 = 256 << 10;
 /// Least bytes that are placed directly of a WRITE that is also sent in part.
 const PART_FROM: u32 = 4096;
 
-impl SendWqe {
+impl Wqe {
     /// Where in the peer's memory it goes, if it is one-sided.
     fn target(&self) -> Option<(Target, Remote)> {
         let (addr, rkey, what) = match self.wr.op {
@@ -62,116 +62,69 @@ pub enum AtOnce {
     Done,
     /// Nothing has been done: it is to be posted.
     Declined,
-    /// It was carried out at the peer, or can't be, and has failed: [`Qp::post_failed`]. To post it
-    /// would carry an atomic out again.
+    /// It was carried out at the peer, or can't be, and has failed:
+    /// [`Qp::post_failed`](crate::qp::Qp::post_failed). To post it would carry an atomic out again.
     Failed(WcStatus),
 }
 
-impl Qp {
-    /// Its link can carry one-sided work requests directly, if it says so: each is looked at by
-    /// [`Qp::run_direct`] before it is sent.
-    pub fn set_direct(&mut self, direct: bool) {
-        self.direct = direct;
-        self.set_gates();
+impl Iwarp {
+    /// A work request has been posted.
+    pub fn posted(&mut self, one_sided: bool) {
+        if !one_sided {
+            self.behind = 0;
+        }
     }
 
     /// Whether a work request must not be sent, because it may go, or will, directly.
     #[inline]
-    pub(super) fn goes_directly(&self, wqe: &SendWqe) -> bool {
-        self.direct && wqe.way != Way::Segments && wqe.wr.op.is_one_sided()
+    pub(super) fn goes_directly(&self, work: &Queues, wqe: &Wqe) -> bool {
+        work.direct && wqe.part.way != Way::Segments && wqe.wr.op.is_one_sided()
     }
 
-    /// Whether [`Qp::run_direct`] has something to look at.
+    /// Whether [`Iwarp::run_direct`] has something to look at.
     #[inline]
-    #[must_use]
-    pub fn has_direct(&self) -> bool {
-        self.direct
-            && self.attr.state == QpState::Rts
-            && !self.sq.halted
-            && self.sq.current().is_some_and(|wqe| {
-                let decided = wqe.way == Way::Direct && !self.is_next();
-                !wqe.begun() && !decided && self.goes_directly(wqe)
+    pub fn has_direct(&self, work: &Queues) -> bool {
+        work.direct
+            && work.attr.state == QpState::Rts
+            && !work.sq.halted
+            && work.sq.current().is_some_and(|wqe| {
+                let decided = wqe.part.way == Way::Direct && !self.is_next(work);
+                !wqe.part.is_begun() && !decided && self.goes_directly(work, wqe)
             })
     }
 
     /// Whether a WRITE or READ of one range could be carried out here and now, as
-    /// [`Qp::post_direct`] would: it would be accepted, and nothing is before it.
+    /// [`Iwarp::post_direct`] would: it would be accepted, and nothing is before it.
     #[inline(always)]
-    #[must_use]
-    pub fn takes_short(&self, read: bool, inline: bool, len: u32) -> bool {
-        let cap = &self.config.cap;
-        self.gates.direct
-            && self.sq.is_empty()
+    pub fn takes_short(&self, work: &Queues, read: bool, inline: bool, len: u32) -> bool {
+        let cap = &work.config.cap;
+        work.gates.direct
+            && work.sq.is_empty()
             && !self.trails()
-            && self.sq.used() < cap.max_send_wr
+            && work.sq.used() < cap.max_send_wr
             && (!inline || (!read && len <= cap.max_inline_data))
-            && (!read || (self.attr.max_rd_atomic > 0 && self.config.service == Service::Rc))
-    }
-
-    /// A work request that [`Qp::takes_short`] said yes to has been carried out.
-    #[inline(always)]
-    pub fn passed<C: Completions>(
-        &mut self,
-        host: &mut C,
-        (wr_id, opcode): (u64, WcOpcode),
-        flags: SendFlags,
-        len: u32,
-    ) {
-        self.sq.pass();
-        if self.signaled(flags) {
-            self.complete_passed(host, (wr_id, opcode), len);
-        } else {
-            host.succeeded_silently(len);
-        }
-    }
-
-    /// The completion of a work request that passed. Apart, for those that have none.
-    #[inline(never)]
-    fn complete_passed<C: Completions>(
-        &mut self,
-        host: &mut C,
-        (wr_id, opcode): (u64, WcOpcode),
-        len: u32,
-    ) {
-        self.complete_send(host, wr_id, opcode, WcStatus::Success, len);
-    }
-
-    /// Posts a work request that [`AtOnce::Failed`]: it completes so, and the queue pair fails.
-    ///
-    /// # Errors
-    /// As [`Qp::post_send`].
-    pub fn post_failed<H: Host>(
-        &mut self,
-        wr: SendWr,
-        status: WcStatus,
-        host: &mut H,
-    ) -> Result<(), PostError> {
-        self.check_room(1)?;
-        let len = self.check_send(&wr)?;
-        let position = self.sq.cursor;
-        self.sq.push(wr, len);
-        self.fail_at(position, status, host);
-        Ok(())
+            && (!read || (work.attr.max_rd_atomic > 0 && work.config.service == Service::Rc))
     }
 
     /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its
     /// target is within reach: the shortest way.
     ///
     /// # Errors
-    /// As [`Qp::post_send`].
+    /// As [`WorkQueues::post_send`](crate::work::WorkQueues::post_send).
     #[inline]
     pub fn post_direct<H: Host, R: Reach>(
         &mut self,
+        work: &mut Queues,
         wr: &SendWr,
         host: &mut H,
         reach: &mut R,
     ) -> Result<AtOnce, PostError> {
         let first =
-            self.direct && self.attr.state == QpState::Rts && self.sq.is_empty() && !self.trails();
+            work.direct && work.attr.state == QpState::Rts && work.sq.is_empty() && !self.trails();
         if !first {
             return Ok(AtOnce::Declined);
         }
-        let answered = self.attr.max_rd_atomic > 0;
+        let answered = work.attr.max_rd_atomic > 0;
         let (addr, rkey) = match wr.op {
             SendOp::Write { addr, rkey } => (addr, rkey),
             SendOp::Read { addr, rkey }
@@ -183,8 +136,8 @@ impl Qp {
             }
             _ => return Ok(AtOnce::Declined),
         };
-        self.check_room(1)?;
-        let len = self.check_send(wr)?;
+        work.check_room(1)?;
+        let len = work.check_send(wr)?;
         let target = Target { rkey, addr, len };
         if len == 0 || len > AT_ONCE {
             // In its turn; but what it takes to reach the target is found out now.
@@ -196,7 +149,7 @@ impl Qp {
             reach.part(target, what);
             return Ok(AtOnce::Declined);
         }
-        let pd = self.config.pd;
+        let pd = work.config.pd;
         let done = match (wr.op.atomic(), &wr.payload) {
             (Some(op), payload) => match atomic(payload, target, op, pd, host, reach) {
                 Outcome::Done => true,
@@ -220,17 +173,22 @@ impl Qp {
             // What it was, carrying it out in its turn will tell.
             return Ok(AtOnce::Declined);
         }
-        self.sq.pass();
-        let signaled = self.signaled(wr.flags);
-        self.succeed(host, (wr.wr_id, wr.op.opcode()), signaled, len);
+        work.sq.pass();
+        let signaled = work.signaled(wr.flags);
+        work.succeed(host, (wr.wr_id, wr.op.opcode()), signaled, len);
         Ok(AtOnce::Done)
     }
 
     /// Carries out the work requests whose turn it is and whose targets are within reach, and
     /// decides of the next one how it goes.
-    pub fn run_direct<H: Host, R: Reach>(&mut self, host: &mut H, reach: &mut R) {
-        while self.has_direct() {
-            let Some(wqe) = self.sq.current() else { return };
+    pub fn run_direct<H: Host, R: Reach>(
+        &mut self,
+        work: &mut Queues,
+        host: &mut H,
+        reach: &mut R,
+    ) {
+        while self.has_direct(work) {
+            let Some(wqe) = work.sq.current() else { return };
             let Some((target, what)) = wqe.target() else {
                 return;
             };
@@ -239,17 +197,17 @@ impl Qp {
                 let whole = *part == (0..target.len);
                 let worth = what == Remote::Write && part.len() >= PART_FROM as usize;
                 // What takes no READs is for the sending path to say.
-                (whole || worth) && (what == Remote::Write || self.attr.max_rd_atomic > 0)
+                (whole || worth) && (what == Remote::Write || work.attr.max_rd_atomic > 0)
             });
-            let at_front = self.is_next();
+            let at_front = self.is_next(work);
             let waits = what != Remote::Write || target.len >= WAIT_FROM || fenced;
             let waits = waits || self.behind >= BEHIND_MOST;
             let way = match part {
                 Some(_) if at_front || waits => Way::Direct,
                 _ => Way::Segments,
             };
-            if let Some(wqe) = self.sq.current_mut() {
-                wqe.way = way;
+            if let Some(wqe) = work.sq.current_mut() {
+                wqe.part.way = way;
             }
             self.behind = match (&part, way) {
                 (Some(_), Way::Segments) => self.behind + 1,
@@ -258,15 +216,15 @@ impl Qp {
             let Some(part) = part.filter(|_| at_front) else {
                 return;
             };
-            match self.carry_out(target, part, host, reach) {
-                Outcome::Done => self.finish_direct(host),
+            match self.carry_out(work, target, part, host, reach) {
+                Outcome::Done => work.succeed_front(host),
                 Outcome::Segments => {
-                    if let Some(wqe) = self.sq.current_mut() {
-                        wqe.way = Way::Segments;
+                    if let Some(wqe) = work.sq.current_mut() {
+                        wqe.part.way = Way::Segments;
                     }
                     return;
                 }
-                Outcome::Failed(status) => return self.fail_at(self.sq.cursor, status, host),
+                Outcome::Failed(status) => return work.fail_at(self, work.sq.cursor, status, host),
             }
         }
     }
@@ -274,13 +232,14 @@ impl Qp {
     /// Carries out the oldest work request.
     fn carry_out<H: Host, R: Reach>(
         &mut self,
+        work: &mut Queues,
         target: Target,
         part: core::ops::Range<u32>,
         host: &mut H,
         reach: &mut R,
     ) -> Outcome {
-        let pd = self.config.pd;
-        let Some(wqe) = self.sq.current_mut() else {
+        let pd = work.config.pd;
+        let Some(wqe) = work.sq.current_mut() else {
             return Outcome::Segments;
         };
         let payload = &wqe.wr.payload;
@@ -307,18 +266,8 @@ impl Qp {
         if whole && !matches!(wqe.wr.op, SendOp::WriteImm { .. }) {
             return Outcome::Done;
         }
-        wqe.placed = Some((part.start, part.end));
+        wqe.part.placed = Some((part.start, part.end));
         Outcome::Segments
-    }
-
-    /// The oldest work request is complete.
-    #[inline]
-    fn finish_direct<H: Host>(&mut self, host: &mut H) {
-        let Some(wqe) = self.sq.front() else { return };
-        let (id, opcode, len) = (wqe.wr.wr_id, wqe.wr.op.opcode(), wqe.len);
-        let signaled = self.signaled(wqe.wr.flags);
-        self.sq.drop_front();
-        self.succeed(host, (id, opcode), signaled, len);
     }
 }
 

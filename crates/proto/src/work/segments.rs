@@ -5,7 +5,7 @@ use crate::host::{Host, MemError};
 use crate::types::{Payload, Sge};
 
 /// Copies `len` bytes from `offset` of a work request's payload to `out` at `at`, which has room.
-pub(super) fn gather<H: Host>(
+pub fn gather<H: Host>(
     host: &H,
     pd: u32,
     payload: &Payload,
@@ -44,7 +44,7 @@ pub(super) fn gather<H: Host>(
 }
 
 /// Copies `src` to `offset` of a scatter list. The caller has checked that the list is long enough.
-pub(super) fn scatter<H: Host>(
+pub fn scatter<H: Host>(
     host: &H,
     pd: u32,
     sges: &[Sge],

@@ -1,18 +1,17 @@
 //! The responder half: places and executes what the peer asks for.
 
-use super::Qp;
 use super::answers::Answer;
-use super::recvq::RecvQueue;
-use super::segments::scatter;
+use super::{Iwarp, Queues};
 use crate::bytes::Bytes;
 use crate::host::Host;
-use crate::types::{QpEvent, QpState, RecvWr, Service, Sge, Wc, WcFlags, WcOpcode, WcStatus};
+use crate::types::{QpEvent, QpState, Service, Sge, Wc, WcFlags, WcOpcode, WcStatus};
 use crate::ulp::{Nak, SegMeta, Verdict};
 use crate::unit::Unit;
+use crate::work::{capacity, scatter};
 
 /// A receive that a SEND is being placed into.
 #[derive(Debug)]
-pub(super) struct Current {
+pub struct Current {
     capacity: u64,
     first: u64,
     placed: u32,
@@ -20,35 +19,22 @@ pub(super) struct Current {
 
 /// State of the responder.
 #[derive(Debug, Default)]
-pub(super) struct Responder {
+pub struct Responder {
     pub(super) current: Option<Current>,
-    /// The receive it is placed into and its protection domain, where that came from an SRQ. Its
-    /// own queue's stays at the front until it is complete: moving it about costs more than
-    /// placing a short message.
-    from_srq: Option<(RecvWr, u32)>,
     /// Expected message sequence number of untagged queue 0.
     pub(super) send_msn: u32,
     /// The WRITE under way or just done: number of its first unit, of the next, bytes placed.
     write: Option<(u64, u64, u32)>,
-    pub(super) established: bool,
     /// The message of an unreliable connection that is being dropped, by its first unit.
     pub(super) dropping: Option<u64>,
-    pub(super) late_refusal: Option<(u64, Nak)>,
+    pub late_refusal: Option<(u64, Nak)>,
 }
 
-impl Responder {
-    /// Ends the receive under way, if any. Returns the name of one that came from an SRQ; its own
-    /// queue's is still there, the first to be flushed.
-    pub fn take_current(&mut self) -> Option<u64> {
-        self.current = None;
-        self.from_srq.take().map(|(wr, _)| wr.wr_id)
-    }
-}
-
-impl Qp {
+impl Iwarp {
     /// Places or executes a request.
-    pub(super) fn on_request<H: Host>(
+    pub fn on_request<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         unit: &Unit,
         payload: Bytes<'_>,
@@ -56,47 +42,53 @@ impl Qp {
         host: &mut H,
     ) -> Verdict {
         if !matches!(
-            self.attr.state,
+            work.attr.state,
             QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe
         ) {
             return Verdict::Ignore;
         }
-        if self.config.service == Service::Uc {
-            return self.on_unreliable(meta, unit, payload, in_order, host);
+        if work.config.service == Service::Uc {
+            return self.on_unreliable(work, meta, unit, payload, in_order, host);
         }
         if !in_order {
-            return self.place_early(meta, unit, payload, host);
+            return self.place_early(work, meta, unit, payload, host);
         }
-        let done = self.execute(meta, unit, payload, host);
-        self.judge(done, in_order, host)
+        let done = self.execute(work, meta, unit, payload, host);
+        self.judge(work, done, in_order, host)
     }
 
     /// Places a SEND that is one unit, the next expected and without options, as its link
     /// says: what carries it names neither its number nor what it is.
-    pub(super) fn on_message<H: Host>(
+    pub fn on_message<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         body: Bytes<'_>,
         host: &mut H,
     ) -> Verdict {
-        let due = self.config.service == Service::Rc && self.responder.current.is_none();
+        let due = work.config.service == Service::Rc && self.responder.current.is_none();
         let unit = match due {
             true => Unit::plain_send(self.responder.send_msn.wrapping_add(1)),
             false => Unit::Unreadable,
         };
-        self.on_request(meta, &unit, body, true, host)
+        self.on_request(work, meta, &unit, body, true, host)
     }
 
     /// As [`Ulp::message`](crate::ulp::Ulp::message), where nothing is out of the ordinary: the
     /// shortest way to its completion. Returns false, with nothing done, where that must look.
     #[inline(always)]
-    pub fn receive_plain<H: Host>(&mut self, body: Bytes<'_>, host: &mut H) -> bool {
-        let Some((wr_id, range)) = self.takes_message(length(&body)) else {
+    pub fn receive_plain<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        body: Bytes<'_>,
+        host: &mut H,
+    ) -> bool {
+        let Some((wr_id, range)) = self.takes_message(work, length(&body)) else {
             return false;
         };
-        let placed = host.write_local(self.config.pd, range.lkey, range.addr, body);
+        let placed = host.write_local(work.config.pd, range.lkey, range.addr, body);
         if placed.is_ok() {
-            self.took_message(host, wr_id, length(&body));
+            self.took_message(work, host, wr_id, length(&body));
         }
         placed.is_ok()
     }
@@ -104,37 +96,37 @@ impl Qp {
     /// The receive that a SEND without options, of `len` bytes, the next of its queue pair, can be
     /// placed into at once: its name and its only range. `None` where there is more to look at.
     #[inline(always)]
-    #[must_use]
-    pub fn takes_message(&self, len: u32) -> Option<(u64, Sge)> {
-        let (wr_id, range) = self.rq.front_range()?;
+    pub fn takes_message(&self, work: &Queues, len: u32) -> Option<(u64, Sge)> {
+        let (wr_id, range) = work.rq.front_range()?;
         // From one byte on.
         let fits = len.wrapping_sub(1) < range.length;
-        let takes = fits && self.gates.messages && self.responder.current.is_none();
+        let takes = fits && work.gates.messages && self.responder.current.is_none();
         takes.then_some((wr_id, *range))
     }
 
-    /// Completes the receive that [`Qp::takes_message`] has shown, into which a message of `len`
+    /// Completes the receive that [`Iwarp::takes_message`] has shown, into which a message of `len`
     /// bytes was placed.
     #[inline(always)]
-    pub fn took_message<H: Host>(&mut self, host: &mut H, wr_id: u64, len: u32) {
+    pub fn took_message<H: Host>(&mut self, work: &mut Queues, host: &mut H, wr_id: u64, len: u32) {
         let wc = Wc {
             byte_len: len,
-            ..self.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
+            ..work.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
         };
-        self.rq.drop_range();
+        work.rq.drop_range();
         self.responder.send_msn = self.responder.send_msn.wrapping_add(1);
-        host.complete_recv(self.config.qpn, wc, false);
+        host.complete_recv(work.config.qpn, wc, false);
     }
 
     pub(super) fn execute<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         unit: &Unit,
         body: Bytes<'_>,
         host: &mut H,
     ) -> Result<Verdict, Nak> {
         match *unit {
-            Unit::Write { rkey, addr } => self.place_write(meta, rkey, addr, body, host),
+            Unit::Write { rkey, addr } => self.place_write(work, meta, rkey, addr, body, host),
             Unit::Send {
                 msn,
                 offset,
@@ -149,14 +141,14 @@ impl Qp {
                     invalidate,
                     imm,
                 };
-                self.place_send(meta, &send, body, host)
+                self.place_send(work, meta, &send, body, host)
             }
             Unit::Immediate {
                 msn,
                 solicited,
                 imm,
                 written,
-            } => self.take_immediate(meta, msn, solicited, (imm, written), host),
+            } => self.take_immediate(work, meta, msn, solicited, (imm, written), host),
             Unit::Read {
                 msn,
                 id,
@@ -170,7 +162,7 @@ impl Qp {
                     addr,
                     len,
                 };
-                self.accept_read(meta.seq, msn, answer, host)
+                self.accept_read(work, meta.seq, msn, answer, host)
                     .map(|()| Verdict::Placed)
             }
             Unit::Atomic {
@@ -180,7 +172,7 @@ impl Qp {
                 addr,
                 op,
             } => self
-                .execute_atomic(meta.seq, msn, (id, rkey, addr), op, host)
+                .execute_atomic(work, meta.seq, msn, (id, rkey, addr), op, host)
                 .map(|()| Verdict::Placed),
             Unit::ReadAnswer { .. } | Unit::AtomicAnswer { .. } | Unit::Unreadable => {
                 Err(Nak::InvalidRequest)
@@ -192,6 +184,7 @@ impl Qp {
     /// class C faults).
     fn judge<H: Host>(
         &mut self,
+        work: &mut Queues,
         done: Result<Verdict, Nak>,
         in_order: bool,
         host: &mut H,
@@ -199,7 +192,7 @@ impl Qp {
         match done {
             Ok(verdict) => {
                 if verdict == Verdict::Placed {
-                    self.note_established(host);
+                    work.note_established(host);
                 }
                 verdict
             }
@@ -210,23 +203,10 @@ impl Qp {
                     Nak::InvalidRequest => QpEvent::RequestError,
                     Nak::RemoteOperation => QpEvent::Fatal,
                 };
-                host.event(self.config.qpn, event);
-                self.enter_error(host);
+                host.event(work.config.qpn, event);
+                work.enter_error(host);
                 Verdict::Refused(nak)
             }
-        }
-    }
-
-    /// The first request of the peer has been carried out.
-    #[inline]
-    pub(super) fn note_established<H: Host>(&mut self, host: &mut H) {
-        if self.responder.established {
-            return;
-        }
-        self.responder.established = true;
-        self.set_gates();
-        if self.attr.state == QpState::Rtr {
-            host.event(self.config.qpn, QpEvent::CommEstablished);
         }
     }
 
@@ -234,6 +214,7 @@ impl Qp {
     /// its turn comes.
     fn place_early<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         unit: &Unit,
         body: Bytes<'_>,
@@ -243,12 +224,12 @@ impl Qp {
             return Verdict::Later;
         }
         let done = match *unit {
-            Unit::Write { rkey, addr } => self.place_write(meta, rkey, addr, body, host),
+            Unit::Write { rkey, addr } => self.place_write(work, meta, rkey, addr, body, host),
             Unit::Send { offset, .. } => match &mut self.responder.current {
                 Some(current) if current.first == meta.first => {
                     let end = u64::from(offset) + body.len() as u64;
                     let fits = end <= current.capacity;
-                    let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
+                    let wr = work.receiving();
                     let placed =
                         |(sges, pd): (&[Sge], u32)| scatter(host, pd, sges, offset, body).is_ok();
                     if fits && wr.is_some_and(placed) {
@@ -262,18 +243,19 @@ impl Qp {
             },
             _ => Ok(Verdict::Later),
         };
-        self.judge(done, false, host)
+        self.judge(work, done, false, host)
     }
 
     fn place_write<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         rkey: u32,
         addr: u64,
         body: Bytes<'_>,
         host: &mut H,
     ) -> Result<Verdict, Nak> {
-        if !self
+        if !work
             .attr
             .access
             .contains(crate::types::Access::REMOTE_WRITE)
@@ -283,7 +265,7 @@ impl Qp {
         // A WRITE of no bytes needs no valid key (InfiniBand specification 9.7.4.1.5).
         let len = length(&body);
         if len > 0 {
-            host.write_remote(self.via(), rkey, addr, body)
+            host.write_remote(work.via(), rkey, addr, body)
                 .map_err(|_| Nak::RemoteAccess)?;
         }
         let so_far = match self.responder.write {
@@ -294,48 +276,24 @@ impl Qp {
         Ok(Verdict::Placed)
     }
 
-    /// Bytes that the next receive has room for.
-    pub(super) fn peek_recv<H: Host>(&self, host: &H) -> Option<u64> {
-        if self.config.srq {
-            host.peek_srq(self.config.qpn)
-        } else {
-            self.rq.front().map(|(_, sges)| capacity(sges))
-        }
-    }
-
-    /// Takes the next receive, and the protection domain that its entries are checked against.
-    pub(super) fn pop_recv<H: Host>(&mut self, host: &mut H) -> Option<(RecvWr, u32)> {
-        if self.config.srq {
-            // An unreliable connection may have one left from a message that it dropped.
-            let left = self.responder.from_srq.take();
-            left.or_else(|| host.pop_srq(self.config.qpn))
-        } else {
-            self.rq.pop().map(|wr| (wr, self.config.pd))
-        }
-    }
-
     fn place_send<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         send: &Send,
         body: Bytes<'_>,
         host: &mut H,
     ) -> Result<Verdict, Nak> {
         if self.responder.current.is_none() {
-            if meta.last && !self.config.srq && send.invalidate.is_none() {
-                return self.place_whole(meta, send, body, host);
+            if meta.last && !work.config.srq && send.invalidate.is_none() {
+                return self.place_whole(work, meta, send, body, host);
             }
             let expected = self.responder.send_msn.wrapping_add(1);
             if meta.seq != meta.first || send.offset != 0 || send.msn != expected {
                 return Err(Nak::InvalidRequest);
             }
-            // An unreliable connection may have one left from a message that it dropped.
-            if self.config.srq && self.responder.from_srq.is_none() {
-                self.responder.from_srq = host.pop_srq(self.config.qpn);
-            }
-            let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
-            let Some((sges, _)) = wr else {
-                return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
+            let Some((sges, _)) = work.begin_recv(host) else {
+                return Ok(Verdict::NotReady(work.attr.min_rnr_timer));
             };
             self.responder.current = Some(Current {
                 capacity: capacity(sges),
@@ -343,7 +301,7 @@ impl Qp {
                 placed: 0,
             });
         }
-        let wr = receiving(&self.responder.from_srq, &self.rq, self.config.pd);
+        let wr = work.receiving();
         let (Some(current), Some((sges, pd))) = (&mut self.responder.current, wr) else {
             return Err(Nak::InvalidRequest);
         };
@@ -353,24 +311,25 @@ impl Qp {
             return Err(Nak::InvalidRequest);
         }
         if end > current.capacity {
-            return Err(self.fail_recv(WcStatus::LocLenErr, Nak::InvalidRequest, host));
+            return Err(self.fail_recv(work, WcStatus::LocLenErr, Nak::InvalidRequest, host));
         }
         if scatter(host, pd, sges, send.offset, body).is_err() {
-            return Err(self.fail_recv(WcStatus::LocProtErr, Nak::RemoteOperation, host));
+            return Err(self.fail_recv(work, WcStatus::LocProtErr, Nak::RemoteOperation, host));
         }
         current.placed = current.placed.saturating_add(len);
         if !meta.last {
             return Ok(Verdict::Placed);
         }
         if u64::from(current.placed) != end {
-            return Err(self.fail_recv(WcStatus::LocLenErr, Nak::InvalidRequest, host));
+            return Err(self.fail_recv(work, WcStatus::LocLenErr, Nak::InvalidRequest, host));
         }
-        self.finish_send(send, host)
+        self.finish_send(work, send, host)
     }
 
     /// Places a SEND that is one unit, as most are, in one go. Invalidation aside.
     fn place_whole<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         send: &Send,
         body: Bytes<'_>,
@@ -380,26 +339,26 @@ impl Qp {
         if meta.seq != meta.first || send.offset != 0 || send.msn != expected {
             return Err(Nak::InvalidRequest);
         }
-        let Some((wr_id, sges)) = self.rq.front() else {
-            return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
+        let Some((wr_id, sges)) = work.rq.front() else {
+            return Ok(Verdict::NotReady(work.attr.min_rnr_timer));
         };
         let len = length(&body);
         let failed = if u64::from(len) > capacity(sges) {
             Some((WcStatus::LocLenErr, Nak::InvalidRequest))
         } else {
-            let placed = scatter(host, self.config.pd, sges, 0, body);
+            let placed = scatter(host, work.config.pd, sges, 0, body);
             placed
                 .err()
                 .map(|_| (WcStatus::LocProtErr, Nak::RemoteOperation))
         };
         if let Some((status, nak)) = failed
-            && self.spares(status)
+            && work.spares(status)
         {
             return Err(nak);
         }
-        self.rq.pop();
+        work.rq.pop();
         if let Some((status, nak)) = failed {
-            self.complete_recv_error(host, wr_id, status);
+            work.complete_recv_error(host, wr_id, status);
             return Err(nak);
         }
         self.responder.send_msn = expected;
@@ -407,25 +366,35 @@ impl Qp {
             byte_len: len,
             imm: send.imm.unwrap_or(0),
             flags: send.imm.map_or(WcFlags::empty(), |_| WcFlags::WITH_IMM),
-            ..self.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
+            ..work.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
         };
-        host.complete_recv(self.config.qpn, wc, send.solicited);
+        host.complete_recv(work.config.qpn, wc, send.solicited);
         Ok(Verdict::Placed)
     }
 
-    fn finish_send<H: Host>(&mut self, send: &Send, host: &mut H) -> Result<Verdict, Nak> {
+    fn finish_send<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        send: &Send,
+        host: &mut H,
+    ) -> Result<Verdict, Nak> {
         if let Some(rkey) = send.invalidate {
-            match host.invalidate(self.via(), rkey) {
+            match host.invalidate(work.via(), rkey) {
                 Ok(None) => {}
                 // It accesses directly what all before this request is done for, and waits for the
                 // acknowledgment of this one before it goes on.
-                Ok(Some(key)) => host.expel(self.config.qpn, key),
+                Ok(Some(key)) => host.expel(work.config.qpn, key),
                 Err(_) => {
-                    return Err(self.fail_recv(WcStatus::LocAccessErr, Nak::RemoteAccess, host));
+                    return Err(self.fail_recv(
+                        work,
+                        WcStatus::LocAccessErr,
+                        Nak::RemoteAccess,
+                        host,
+                    ));
                 }
             }
         }
-        let (Some(current), Some(wr_id)) = (self.responder.current.take(), self.end_recv()) else {
+        let (Some(current), Some(wr_id)) = (self.responder.current.take(), work.end_recv()) else {
             return Err(Nak::InvalidRequest);
         };
         self.responder.send_msn = send.msn;
@@ -434,44 +403,37 @@ impl Qp {
             (None, Some(rkey)) => (rkey, WcFlags::WITH_INV),
             (None, None) => (0, WcFlags::empty()),
         };
-        let blank = self.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success);
+        let blank = work.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success);
         let wc = Wc {
             byte_len: current.placed,
             imm,
             flags,
             ..blank
         };
-        host.complete_recv(self.config.qpn, wc, send.solicited);
+        host.complete_recv(work.config.qpn, wc, send.solicited);
         Ok(Verdict::Placed)
     }
 
     /// Completes the receive under way in error, and passes on what to tell the requester.
-    fn fail_recv<H: Host>(&mut self, status: WcStatus, nak: Nak, host: &mut H) -> Nak {
+    fn fail_recv<H: Host>(
+        &mut self,
+        work: &mut Queues,
+        status: WcStatus,
+        nak: Nak,
+        host: &mut H,
+    ) -> Nak {
         if self.responder.current.take().is_some()
-            && !self.spares(status)
-            && let Some(wr_id) = self.end_recv()
+            && !work.spares(status)
+            && let Some(wr_id) = work.end_recv()
         {
-            self.complete_recv_error(host, wr_id, status);
+            work.complete_recv_error(host, wr_id, status);
         }
         nak
     }
 
-    /// Whether a message that ends so leaves the receive to the next one.
-    fn spares(&self, status: WcStatus) -> bool {
-        let drops = matches!(status, WcStatus::LocLenErr | WcStatus::LocAccessErr);
-        self.config.service == Service::Uc && drops
-    }
-
-    /// Drops the receive that a SEND was placed into, and returns its name.
-    fn end_recv(&mut self) -> Option<u64> {
-        if let Some((wr, _)) = self.responder.from_srq.take() {
-            return Some(wr.wr_id);
-        }
-        self.rq.pop().map(|wr| wr.wr_id)
-    }
-
     fn take_immediate<H: Host>(
         &mut self,
+        work: &mut Queues,
         meta: SegMeta,
         msn: u32,
         solicited: bool,
@@ -488,18 +450,18 @@ impl Qp {
         if msn != expected || !agrees || self.responder.current.is_some() {
             return Err(Nak::InvalidRequest);
         }
-        let Some((wr, _)) = self.pop_recv(host) else {
-            return Ok(Verdict::NotReady(self.attr.min_rnr_timer));
+        let Some((wr, _)) = work.pop_recv(host) else {
+            return Ok(Verdict::NotReady(work.attr.min_rnr_timer));
         };
         self.responder.send_msn = msn;
-        let blank = self.blank_wc(wr.wr_id, WcOpcode::RecvRdmaWithImm, WcStatus::Success);
+        let blank = work.blank_wc(wr.wr_id, WcOpcode::RecvRdmaWithImm, WcStatus::Success);
         let wc = Wc {
             byte_len: written,
             imm,
             flags: WcFlags::WITH_IMM,
             ..blank
         };
-        host.complete_recv(self.config.qpn, wc, solicited);
+        host.complete_recv(work.config.qpn, wc, solicited);
         Ok(Verdict::Placed)
     }
 }
@@ -511,24 +473,6 @@ struct Send {
     solicited: bool,
     invalidate: Option<u32>,
     imm: Option<u32>,
-}
-
-/// The ranges that a SEND is placed into, and the protection domain that they are checked against:
-/// those of a receive that came from an SRQ, or of the queue pair's own first one, in domain `pd`.
-fn receiving<'a>(
-    from_srq: &'a Option<(RecvWr, u32)>,
-    rq: &'a RecvQueue,
-    pd: u32,
-) -> Option<(&'a [Sge], u32)> {
-    match from_srq {
-        Some((wr, pd)) => Some((&wr.sges, *pd)),
-        None => rq.front().map(|(_, sges)| (sges, pd)),
-    }
-}
-
-/// Bytes that a scatter list has room for.
-fn capacity(sges: &[Sge]) -> u64 {
-    sges.iter().map(|sge| u64::from(sge.length)).sum()
 }
 
 fn length(body: &Bytes<'_>) -> u32 {

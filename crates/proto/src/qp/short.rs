@@ -1,0 +1,161 @@
+//! The short ways: what is posted, sent, received or carried out in one go where nothing is out of
+//! the ordinary. One that declines has changed nothing.
+
+use super::{AtOnce, Express, PlainSend, PostError, Qp};
+use crate::bytes::Bytes;
+use crate::host::{Completions, Host};
+use crate::reach::Reach;
+use crate::types::{SendFlags, SendWr, Sge, WcOpcode};
+use crate::unit::Unit;
+
+impl Qp {
+    /// The program has polled a completion of the send queue: its work request, and the unsignaled
+    /// ones before it, leave the queue. `places` is what the device was told with that
+    /// ([`crate::host::Completions`]).
+    #[inline(always)]
+    pub fn release_send(&mut self, places: u32) {
+        self.work.release_send(places);
+    }
+
+    /// The program has polled so many completions of the receive queue.
+    #[inline(always)]
+    pub fn release_recvs(&mut self, count: u32) {
+        self.work.release_recvs(count);
+    }
+
+    /// Whether no send can be posted before a completion is polled.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_send_full(&self) -> bool {
+        self.work.is_send_full()
+    }
+
+    /// Whether no receive can be posted before a completion is polled.
+    #[inline(always)]
+    #[must_use]
+    pub fn is_recv_full(&self) -> bool {
+        self.work.is_recv_full()
+    }
+
+    /// As [`Qp::post_recv`] of a receive of one range, where nothing is out of the ordinary: the
+    /// shortest way. Returns false, with nothing done, where that must look.
+    #[inline(always)]
+    #[must_use]
+    pub fn post_recv_range(&mut self, wr_id: u64, range: Sge) -> bool {
+        self.work.post_recv_range(wr_id, range)
+    }
+
+    /// As [`Ulp::message`](crate::ulp::Ulp::message), where nothing is out of the ordinary: the
+    /// shortest way to its completion. Returns false, with nothing done, where that must look.
+    #[inline(always)]
+    pub fn receive_plain<H: Host>(&mut self, body: Bytes<'_>, host: &mut H) -> bool {
+        self.transport.receive_plain(&mut self.work, body, host)
+    }
+
+    /// The receive that a SEND without options, of `len` bytes, the next of its queue pair, can be
+    /// placed into at once: its name and its only range. `None` where there is more to look at.
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_message(&self, len: u32) -> Option<(u64, Sge)> {
+        self.transport.takes_message(&self.work, len)
+    }
+
+    /// Completes the receive that [`Qp::takes_message`] has shown, into which a message of `len`
+    /// bytes was placed.
+    #[inline(always)]
+    pub fn took_message<H: Host>(&mut self, host: &mut H, wr_id: u64, len: u32) {
+        self.transport
+            .took_message(&mut self.work, host, wr_id, len);
+    }
+
+    /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment
+    /// `seq` ([`Qp::post_plain`]): there is room for it, and nothing else to send.
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_plain(&self, len: u32, inline: bool, seq: u64) -> bool {
+        self.transport.takes_plain(&self.work, len, inline, seq)
+    }
+
+    /// Posts a send that has been sent as segment `seq`, since [`Qp::takes_plain`] said so.
+    #[inline(always)]
+    pub fn post_plain(&mut self, send: PlainSend, seq: u64) {
+        self.transport.post_plain(&mut self.work, send, seq);
+    }
+
+    /// Whether a SEND or WRITE of one range can be posted and sent at once: it has no options,
+    /// there is room for it, and nothing else is to be sent.
+    #[inline]
+    #[must_use]
+    pub fn takes_express(&self, request: &Express<'_>) -> bool {
+        self.transport.takes_express(&self.work, request)
+    }
+
+    /// What such a request says to the peer.
+    #[inline]
+    #[must_use]
+    pub fn express_unit(&self, request: &Express<'_>) -> Unit {
+        self.transport.express_unit(request)
+    }
+
+    /// Posts such a request, which has been sent as unit `seq`, since [`Qp::takes_express`] said
+    /// so.
+    #[inline]
+    pub fn post_express(&mut self, request: &Express<'_>, seq: u64) {
+        self.transport.post_express(&mut self.work, request, seq);
+    }
+
+    /// Its link can carry one-sided work requests directly, if it says so: each is looked at by
+    /// [`Qp::run_direct`] before it is sent.
+    pub fn set_direct(&mut self, direct: bool) {
+        self.work.direct = direct;
+        self.work.set_gates();
+    }
+
+    /// Whether [`Qp::run_direct`] has something to look at.
+    #[inline]
+    #[must_use]
+    pub fn has_direct(&self) -> bool {
+        self.transport.has_direct(&self.work)
+    }
+
+    /// Whether a WRITE or READ of one range could be carried out here and now, as
+    /// [`Qp::post_direct`] would: it would be accepted, and nothing is before it.
+    #[inline(always)]
+    #[must_use]
+    pub fn takes_short(&self, read: bool, inline: bool, len: u32) -> bool {
+        self.transport.takes_short(&self.work, read, inline, len)
+    }
+
+    /// A work request that [`Qp::takes_short`] said yes to has been carried out.
+    #[inline(always)]
+    pub fn passed<C: Completions>(
+        &mut self,
+        host: &mut C,
+        (wr_id, opcode): (u64, WcOpcode),
+        flags: SendFlags,
+        len: u32,
+    ) {
+        self.work.passed(host, (wr_id, opcode), flags, len);
+    }
+
+    /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its
+    /// target is within reach: the shortest way.
+    ///
+    /// # Errors
+    /// As [`Qp::post_send`].
+    #[inline]
+    pub fn post_direct<H: Host, R: Reach>(
+        &mut self,
+        wr: &SendWr,
+        host: &mut H,
+        reach: &mut R,
+    ) -> Result<AtOnce, PostError> {
+        self.transport.post_direct(&mut self.work, wr, host, reach)
+    }
+
+    /// Carries out the work requests whose turn it is and whose targets are within reach, and
+    /// decides of the next one how it goes.
+    pub fn run_direct<H: Host, R: Reach>(&mut self, host: &mut H, reach: &mut R) {
+        self.transport.run_direct(&mut self.work, host, reach);
+    }
+}
