@@ -23,7 +23,11 @@ struct Window<'a> {
 }
 
 impl Window<'_> {
-    fn count(&mut self) -> Result<(), NotDone> {
+    /// Begins an access, if its key is one.
+    fn access(&mut self, target: Target) -> Result<(), NotDone> {
+        if target.rkey != KEY {
+            return Err(NotDone::Elsewhere);
+        }
         *self.accesses = self.accesses.checked_sub(1).ok_or(NotDone::Elsewhere)?;
         Ok(())
     }
@@ -46,7 +50,7 @@ impl Reach for Window<'_> {
         mut fill: impl FnMut(u32, BytesMut<'_>) -> Result<(), MemError>,
     ) -> Result<(), NotDone> {
         for from in part.clone().step_by(ACCESS_MAX as usize) {
-            self.count()?;
+            self.access(target)?;
             let mut bytes = vec![0; ACCESS_MAX.min(part.end - from) as usize];
             fill(from, BytesMut::from(&mut bytes[..])).map_err(NotDone::Local)?;
             let at = target.addr as usize + from as usize;
@@ -61,7 +65,7 @@ impl Reach for Window<'_> {
         mut take: impl FnMut(u32, Bytes<'_>) -> Result<(), MemError>,
     ) -> Result<(), NotDone> {
         for from in (0..target.len).step_by(ACCESS_MAX as usize) {
-            self.count()?;
+            self.access(target)?;
             let at = target.addr as usize + from as usize;
             let len = ACCESS_MAX.min(target.len - from) as usize;
             let memory = self.peer.memory.borrow();
@@ -71,7 +75,7 @@ impl Reach for Window<'_> {
     }
 
     fn atomic(&mut self, target: Target, op: AtomicOp) -> Result<u64, NotDone> {
-        self.count()?;
+        self.access(target)?;
         let via = Via {
             pd: super::tests::PD,
             qpn: 0,
