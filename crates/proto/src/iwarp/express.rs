@@ -98,11 +98,11 @@ impl Iwarp {
     #[inline]
     pub fn post_express(&mut self, work: &mut Queues, request: &Express<'_>, seq: u64) {
         if request.to.is_none() {
-            self.behind = 0;
             if let Some(send) = plain(request).filter(|_| work.sq.takes_plain(seq)) {
                 return self.push_plain(work, send, seq);
             }
-            self.send_msn = self.send_msn.wrapping_add(1);
+            self.behind = 0;
+            self.count_message();
         }
         let msn = request.to.map_or(self.send_msn, |_| 0);
         work.sq.push_sent(wide(request, seq, msn));

@@ -37,10 +37,10 @@ pub struct Iwarp {
     /// Next untagged message sequence numbers of queues 0 and 1 (RFC 5040 section 5.1: from 1).
     send_msn: u32,
     read_msn: u32,
-    /// What the message sequence numbers of plain sends under way are ahead of their units'.
-    plain_lead: u32,
     /// WRITEs in a row that were sent behind others, though they could have been carried out here.
     behind: u32,
+    /// Messages of queue 0 since the newest plain send. Both are 0 with each plain one.
+    since_plain: u32,
     /// Refusals for want of a receive counted against request number `.0`.
     rnr: Option<(u64, u8)>,
     /// All request numbers below are acknowledged.

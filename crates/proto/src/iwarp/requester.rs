@@ -124,7 +124,7 @@ impl Iwarp {
         wqe.part.runs.note(seq, 0, wqe.len);
         work.sq.cursor = position + 1;
         if untagged {
-            self.send_msn = msn;
+            self.count_message();
         }
         let meta = SegMeta {
             seq,
@@ -153,24 +153,35 @@ impl Iwarp {
     /// Posts a send that has been sent as segment `seq`, since [`Iwarp::takes_plain`] said so.
     #[inline(always)]
     pub fn post_plain(&mut self, work: &mut Queues, send: PlainSend, seq: u64) {
-        self.behind = 0;
         self.push_plain(work, send, seq);
     }
 
     /// Queues the next message as one that was sent whole as segment `seq`.
     #[inline(always)]
     pub(super) fn push_plain(&mut self, work: &mut Queues, send: PlainSend, seq: u64) {
+        (self.behind, self.since_plain) = (0, 0);
         self.send_msn = self.send_msn.wrapping_add(1);
-        self.plain_lead = self.send_msn.wrapping_sub(seq as u32);
         work.sq.push_plain(send, seq);
+    }
+
+    /// One more message of queue 0 is on its way, and is not plain.
+    #[inline]
+    pub(super) fn count_message(&mut self) {
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.since_plain = self.since_plain.wrapping_add(1);
     }
 
     /// Position of the started work request that segment `seq` belongs to, which is not plain any
     /// more then.
     fn find(&self, work: &mut Queues, seq: u64) -> Option<u64> {
-        let lead = self.plain_lead;
+        let (end, newest) = (
+            work.sq.plain_end(),
+            self.send_msn.wrapping_sub(self.since_plain),
+        );
         work.sq.widen_at(seq, |seq, len| {
-            SendPart::sent(len, seq, lead.wrapping_add(seq as u32))
+            // Those that follow it, in numbers and in messages, up to the newest.
+            let later = end.map_or(0, |end| end - 1 - seq);
+            SendPart::sent(len, seq, newest.wrapping_sub(later as u32))
         });
         // Those with segments are in order of `first`; local ones have an empty range.
         let found = work
@@ -204,7 +215,7 @@ impl Iwarp {
                 self.read_msn
             }
             _ => {
-                self.send_msn = self.send_msn.wrapping_add(1);
+                self.count_message();
                 self.send_msn
             }
         };
