@@ -4,8 +4,10 @@
 //! are the [`host::Host`] trait, and the thing below (a UDP path or a shared-memory ring) pulls
 //! [units](unit::Unit) out and pushes them in through the [`ulp::Ulp`] trait.
 //!
-//! - [`qp`]: the queue-pair semantics that verbs promises for reliable and unreliable connections
-//!   and for datagrams, before which [`grh`] stands in a receive buffer;
+//! - [`qp`]: queue pairs, which join two modules: `work`, the work queues, the same for every
+//!   transport, and `iwarp`, the transport of reliable and unreliable connections;
+//! - `datagram`: what a UD queue pair sends and takes, before which [`grh`] stands in a receive
+//!   buffer;
 //! - [`trp`]: the reliability protocol under them when the path is lossy;
 //! - [`express`]: the short way over it, of a message that is sent as it is posted;
 //! - [`ring`]: what carries them through memory that both sides share;
@@ -14,6 +16,7 @@
 
 pub mod bytes;
 pub mod cm;
+mod datagram;
 pub mod ddp;
 pub mod express;
 pub mod flat;
@@ -29,6 +32,8 @@ pub mod types;
 pub mod ulp;
 pub mod unit;
 mod work;
+#[cfg(test)]
+mod world;
 
 pub use bytes::{Bytes, BytesMut};
 pub use time::{Duration, Instant};

@@ -7,7 +7,6 @@
 //!
 //! Not thread-safe: the device holds its lock around every call.
 
-mod datagram;
 #[cfg(test)]
 mod direct_tests;
 #[cfg(test)]
@@ -23,14 +22,13 @@ mod short;
 mod tests;
 #[cfg(test)]
 mod unreliable_tests;
-#[cfg(test)]
-mod world;
 
+pub use crate::datagram::{Fate, Incoming, Outgoing};
 pub use crate::iwarp::{AtOnce, Content, Express, Target, rnr_time};
 pub use crate::work::{AttrError, PLAIN_INLINE, PlainPayload, PlainSend, PostError, QpConfig};
-pub use datagram::{Fate, Incoming, Outgoing};
 
-use crate::bytes::Bytes;
+use crate::bytes::{Bytes, BytesMut};
+use crate::datagram;
 use crate::host::{Host, Tally};
 use crate::iwarp::{Iwarp, Queues};
 use crate::time::Instant;
@@ -259,6 +257,23 @@ impl Qp {
     #[must_use]
     pub fn is_last_whole(&self, room: u32) -> bool {
         self.transport.is_last_whole(&self.work, room)
+    }
+
+    /// Takes the oldest send of a UD queue pair, writes its payload to `out`, and completes it.
+    /// `None` where there is none to send, or `out` is too short.
+    pub fn next_datagram<H: Host>(
+        &mut self,
+        out: &mut BytesMut<'_>,
+        host: &mut H,
+    ) -> Option<Outgoing> {
+        datagram::next(&mut self.work, out, host)
+    }
+
+    /// Places a datagram that has come into the next receive. One that is longer is dropped and
+    /// leaves the receive to the next (InfiniBand specification 9.9.3, class D faults): anybody may
+    /// have sent it.
+    pub fn take_datagram<H: Host>(&mut self, incoming: &Incoming<'_>, host: &mut H) -> Fate {
+        datagram::take(&mut self.work, incoming, host)
     }
 
     /// Whether a work request waits for the end of accesses by a key that it has withdrawn:

@@ -9,7 +9,7 @@ use crate::types::{
 };
 use crate::unit::Kind;
 
-pub(super) use super::world::{KEY, PD, SIZE, World};
+pub(super) use crate::world::{KEY, PD, SIZE, World};
 
 /// One end: a queue pair, its world, and the numbers of its link.
 pub(super) struct End {

@@ -16,6 +16,8 @@ mod recvq;
 mod segments;
 mod sendq;
 mod service;
+#[cfg(test)]
+mod tests;
 
 pub use modify::AttrError;
 pub use plain::{INLINE_WORDS, PLAIN_INLINE, PlainPayload, PlainSend};

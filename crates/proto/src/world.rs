@@ -7,28 +7,28 @@ use crate::bytes::{Bytes, BytesMut};
 use crate::host::{AtomicOp, Completions, Host, MemError, Memory, Remote, Via};
 use crate::types::{Binding, QpEvent, RecvWr, Wc};
 
-pub(super) const PD: u32 = 7;
-pub(super) const KEY: u32 = 0x55;
-pub(super) const SIZE: usize = 64 * 1024;
+pub(crate) const PD: u32 = 7;
+pub(crate) const KEY: u32 = 0x55;
+pub(crate) const SIZE: usize = 64 * 1024;
 
 /// One region of memory at address 0, and queues that remember everything.
-pub(super) struct World {
-    pub(super) memory: RefCell<Vec<u8>>,
-    pub(super) sends: Vec<Wc>,
+pub(crate) struct World {
+    pub(crate) memory: RefCell<Vec<u8>>,
+    pub(crate) sends: Vec<Wc>,
     /// Of each of them, the places in the send queue that polling it frees.
-    pub(super) places: Vec<u32>,
-    pub(super) recvs: Vec<(Wc, bool)>,
-    pub(super) srq: VecDeque<(RecvWr, u32)>,
-    pub(super) events: Vec<QpEvent>,
-    pub(super) invalidated: bool,
+    pub(crate) places: Vec<u32>,
+    pub(crate) recvs: Vec<(Wc, bool)>,
+    pub(crate) srq: VecDeque<(RecvWr, u32)>,
+    pub(crate) events: Vec<QpEvent>,
+    pub(crate) invalidated: bool,
     /// A peer is in the middle of an access by whatever key.
-    pub(super) in_flight: bool,
-    pub(super) expelled: Vec<(u32, u32)>,
-    pub(super) bound: Vec<(Via, u32)>,
+    pub(crate) in_flight: bool,
+    pub(crate) expelled: Vec<(u32, u32)>,
+    pub(crate) bound: Vec<(Via, u32)>,
 }
 
 impl World {
-    pub(super) fn new(fill: u8) -> Self {
+    pub(crate) fn new(fill: u8) -> Self {
         World {
             memory: RefCell::new(vec![fill; SIZE]),
             sends: Vec::new(),
