@@ -95,6 +95,39 @@ fn one_that_was_refused_for_a_while_is_built_again_with_its_bytes() {
 }
 
 #[test]
+fn messages_behind_them_do_not_change_their_numbers() {
+    let (mut a, _) = pair();
+    post(&mut a, 10, FIRST, range(0));
+    post(&mut a, 11, FIRST + 1, range(0));
+    for op in [SendOp::SendImm(1), SendOp::Write { addr: 0, rkey: KEY }] {
+        a.send(op, SIGNALED, &[(0, 8)]);
+    }
+    let mut room = Built::new(100);
+    for seq in [FIRST + 2, FIRST + 3] {
+        let mut bound = a.qp.bind(&mut a.world);
+        assert!(bound.next(Space::Request, seq, &mut room).is_some());
+    }
+    let mut numbers = Vec::new();
+    for seq in FIRST..FIRST + 3 {
+        let mut built = Built::new(100);
+        let mut bound = a.qp.bind(&mut a.world);
+        bound.again(Space::Request, seq, &mut built).unwrap();
+        match built.sent() {
+            (Unit::Send { msn, .. }, _) => numbers.push(msn),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(numbers, [1, 2, 3]);
+    // The next plain one is the fourth message, once those before it are done.
+    a.qp.bind(&mut a.world).acked(Space::Request, FIRST + 4);
+    post(&mut a, 12, FIRST + 4, range(0));
+    let mut built = Built::new(100);
+    let mut bound = a.qp.bind(&mut a.world);
+    bound.again(Space::Request, FIRST + 4, &mut built).unwrap();
+    assert_eq!(built.sent().0, Unit::plain_send(4));
+}
+
+#[test]
 fn what_fails_does_so_in_its_turn_and_what_is_behind_it_is_flushed() {
     let failed = WcStatus::WrFlushErr;
     for (nak, status) in [
