@@ -76,6 +76,7 @@ impl<T: Transport> WorkQueues<T> {
         self.succeed(host, (id, opcode), signaled, len);
     }
 
+    /// Says that nothing is under way any more, if the program wants to know (SQD).
     pub fn note_drained<H: Host>(&mut self, host: &mut H) {
         let busy = self.sq.in_flight() || self.is_withdrawing();
         if self.attr.en_sqd_async_notify && !busy {
@@ -84,6 +85,7 @@ impl<T: Transport> WorkQueues<T> {
         }
     }
 
+    /// Completes all sends, flushed.
     pub fn flush_sends<H: Host>(&mut self, host: &mut H) {
         self.sq.withdrawing = None;
         while let Some(wqe) = self.sq.pop() {
@@ -92,12 +94,14 @@ impl<T: Transport> WorkQueues<T> {
         }
     }
 
+    /// Completes all receives of its own queue, flushed.
     pub fn flush_recvs<H: Host>(&mut self, host: &mut H) {
         while let Some(wr) = self.rq.pop() {
             self.complete_recv_error(host, wr.wr_id, WcStatus::WrFlushErr);
         }
     }
 
+    /// The send just taken out of the queue completes, and those before it with it.
     #[inline(always)]
     pub fn complete_send<C: Completions>(
         &mut self,
@@ -131,11 +135,13 @@ impl<T: Transport> WorkQueues<T> {
         }
     }
 
+    /// A receive completes in error.
     pub fn complete_recv_error<H: Host>(&mut self, host: &mut H, wr_id: u64, status: WcStatus) {
         let wc = self.blank_wc(wr_id, WcOpcode::Recv, status);
         host.complete_recv(self.config.qpn, wc, true);
     }
 
+    /// A completion that says no more than whose it is and how it ended.
     #[inline(always)]
     pub fn blank_wc(&self, wr_id: u64, opcode: WcOpcode, status: WcStatus) -> Wc {
         Wc {
@@ -154,6 +160,7 @@ impl<T: Transport> WorkQueues<T> {
         }
     }
 
+    /// Whether a success is to be told.
     pub fn signaled(&self, flags: SendFlags) -> bool {
         self.config.sq_sig_all || flags.contains(SendFlags::SIGNALED)
     }

@@ -89,8 +89,10 @@ pub trait Part: Default {
 #[derive(Debug)]
 pub struct WorkQueues<T: Transport> {
     pub config: QpConfig,
+    /// State and attributes, changed through [`WorkQueues::modify`] and by errors.
     pub attr: QpAttr,
     pub sq: SendQueue<T::Part>,
+    /// Its own receives; none where they come from an SRQ.
     pub rq: RecvQueue,
     /// Receives posted whose completion the program has not polled yet; they occupy the queue.
     pub rq_used: u32,
