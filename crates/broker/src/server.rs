@@ -1,11 +1,11 @@
 //! The event loop: accepts connections, reads requests, delivers events, notices deaths.
 
 use std::collections::HashMap;
-use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use causeway_fabric::Reserve;
 use causeway_fabric::launch::timespec;
 use causeway_fabric::limits::UNATTACHED_MAX;
 use causeway_fabric::remoting::{
@@ -82,9 +82,8 @@ pub struct Server {
     /// One for each tenant.
     listeners: Vec<Listener>,
     tenants: Vec<Tenant>,
-    /// Given up for a moment when descriptors run out, to accept and close a connection: left in
-    /// the backlog it would keep the loop busy.
-    reserve: Option<OwnedFd>,
+    /// For when descriptors run out.
+    reserve: Reserve,
     sessions: HashMap<u64, Session>,
     session_of: HashMap<EndpointId, u64>,
     unattached: Unattached,
@@ -135,7 +134,7 @@ impl Server {
             epoll,
             listeners,
             tenants: config.tenants,
-            reserve: open_reserve(),
+            reserve: Reserve::new(),
             sessions: HashMap::new(),
             session_of: HashMap::new(),
             unattached: Unattached::default(),
@@ -233,11 +232,9 @@ impl Server {
                         continue;
                     }
                     tracing::error!("out of descriptors: a client is turned away");
-                    if self.reserve.take().is_none() {
+                    if !self.reserve.turn_away(listener) {
                         return;
                     }
-                    drop(accept_with(listener, SocketFlags::CLOEXEC));
-                    self.reserve = open_reserve();
                 }
                 Err(_) => return,
             }
@@ -593,8 +590,4 @@ fn turn_away(socket: OwnedFd, why: Errno) {
 fn unattached_most() -> usize {
     let files = sys::files_max();
     usize::try_from(files / UNATTACHED_PART).map_or(UNATTACHED_MAX, |part| part.min(UNATTACHED_MAX))
-}
-
-fn open_reserve() -> Option<OwnedFd> {
-    File::open("/dev/null").ok().map(OwnedFd::from)
 }

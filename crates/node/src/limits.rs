@@ -14,3 +14,5 @@ pub const BYTES_PER_CONNECTION_MAX: u64 = 1 << 40;
 pub const EVENTS_MAX: usize = 4096;
 /// Triggers that have come and are not delivered yet.
 pub const TRIGGERS_MAX: u32 = 256;
+/// How long nothing is accepted where descriptors or memory are used up, unless a connection ends.
+pub const SCARCITY: Duration = Duration::from_secs(1);

@@ -5,7 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use causeway_fabric::{Stream, node};
+use causeway_fabric::{Reserve, Stream, node};
+use rustix::io::Errno;
 
 use crate::client;
 use crate::options::Options;
@@ -42,12 +43,26 @@ fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
 /// # Errors
 /// [`Failure::Listen`] if it is of no use.
 pub fn serve(shared: &Arc<Shared>, listener: &TcpListener) -> Result<Infallible, Failure> {
+    let mut reserve = Reserve::new();
     loop {
-        match listener.accept() {
-            Ok((stream, peer)) => begin(shared, stream, peer),
-            // No descriptors, or one that left at once: the next one may have more luck.
-            Err(error) if is_passing(&error) => tracing::warn!(%error, "cannot take a connection"),
-            Err(error) => {
+        let error = match listener.accept() {
+            Ok((stream, peer)) => {
+                begin(shared, stream, peer);
+                continue;
+            }
+            Err(error) => error,
+        };
+        match Errno::from_io_error(&error) {
+            Some(Errno::MFILE | Errno::NFILE) if reserve.turn_away(listener) => {
+                tracing::error!("out of descriptors: a connection is turned away");
+            }
+            Some(errno) if SCARCE.contains(&errno) => {
+                tracing::error!(%error, "connections wait until another one has ended");
+                shared.await_end();
+            }
+            // That of a connection which has ended in the backlog (accept(2)).
+            Some(errno) if ENDED.contains(&errno) => {}
+            _ => {
                 let at = listener.local_addr().unwrap_or(([0; 4], 0).into());
                 return Err(Failure::Listen(at, error));
             }
@@ -55,12 +70,21 @@ pub fn serve(shared: &Arc<Shared>, listener: &TcpListener) -> Result<Infallible,
     }
 }
 
-fn is_passing(error: &std::io::Error) -> bool {
-    !matches!(error.raw_os_error(), Some(code) if BROKEN.contains(&code))
-}
-
-/// What accept(2) says of a descriptor that is no listening socket: EBADF, EINVAL, ENOTSOCK.
-const BROKEN: [i32; 3] = [9, 22, 88];
+/// What accept(2) says where something is used up.
+const SCARCE: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM];
+/// What accept(2) says of connections that have ended since they came.
+const ENDED: [Errno; 10] = [
+    Errno::CONNABORTED,
+    Errno::INTR,
+    Errno::NETDOWN,
+    Errno::PROTO,
+    Errno::NOPROTOOPT,
+    Errno::HOSTDOWN,
+    Errno::NONET,
+    Errno::HOSTUNREACH,
+    Errno::OPNOTSUPP,
+    Errno::NETUNREACH,
+];
 
 fn begin(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
     let from = peer.ip().to_canonical();

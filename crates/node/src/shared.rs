@@ -2,14 +2,14 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use causeway_device::Context;
 use causeway_fabric::Address;
 use causeway_fabric::sisci::Sisci;
 use thiserror::Error;
 
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX};
+use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, SCARCITY};
 
 /// Why there is no daemon.
 #[derive(Debug, Error)]
@@ -35,6 +35,7 @@ pub struct Shared {
     /// The daemon's endpoint.
     pub context: Arc<Context>,
     connections: Mutex<HashMap<IpAddr, usize>>,
+    ended: Condvar,
 }
 
 /// A place among the connections, until it is dropped.
@@ -57,7 +58,17 @@ impl Shared {
             own,
             context,
             connections: Mutex::default(),
+            ended: Condvar::new(),
         }))
+    }
+
+    /// Waits until a connection has ended, and for [`SCARCITY`] at most: what is used up may be the
+    /// whole machine's.
+    pub fn await_end(&self) {
+        let connections = self.connections.lock();
+        let connections = connections.unwrap_or_else(PoisonError::into_inner);
+        // Either way it is tried again.
+        drop(self.ended.wait_timeout(connections, SCARCITY));
     }
 
     /// A place for a connection from an address, if there is one.
@@ -67,11 +78,11 @@ impl Shared {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         let all: usize = connections.values().sum();
-        let of_peer = connections.entry(peer).or_default();
-        if all >= CONNECTIONS_MAX || *of_peer >= CONNECTIONS_PER_ADDRESS_MAX {
+        let of_peer = connections.get(&peer).copied().unwrap_or(0);
+        if all >= CONNECTIONS_MAX || of_peer >= CONNECTIONS_PER_ADDRESS_MAX {
             return None;
         }
-        *of_peer += 1;
+        connections.insert(peer, of_peer + 1);
         Some(Place {
             shared: Arc::clone(self),
             peer,
@@ -89,5 +100,7 @@ impl Drop for Place {
                 connections.remove(&self.peer);
             }
         }
+        drop(connections);
+        self.shared.ended.notify_one();
     }
 }
