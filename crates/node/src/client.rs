@@ -387,7 +387,11 @@ impl NodeService for Client<'_> {
         if presented.node != request.node {
             return Err(Errno::ISCONN);
         }
-        let joined = presented.link.join(ends, &request);
+        let retired = presented.link.retire();
+        for connection in retired.as_deref().unwrap_or_default() {
+            presented.trigger(*connection);
+        }
+        let joined = retired.and_then(|_| presented.link.join(ends, &request));
         joined.map(Answer::from).map_err(|why| {
             tracing::warn!(peer = %ends.1, %why, "cannot join its queue pair");
             Errno::NODEV

@@ -13,8 +13,8 @@ use causeway_proto::types::{QpCap, RecvWr, Sge, WcStatus};
 use crate::limits::TRIGGERS_MAX;
 use crate::memory::Region;
 
-/// Bits of a sequence number.
-const PSN_MASK: u32 = 0xff_ffff;
+/// The place of a SEND that was received, and the trigger that it is.
+type Received = (u64, Option<u32>);
 
 /// A protection domain with a queue pair, once the peer has named its own.
 pub struct Link {
@@ -51,7 +51,27 @@ impl Link {
         &self.pd
     }
 
-    /// Makes a queue pair, in the place of the last, and joins it to the peer's.
+    /// Ends the queue pair, if there is one. Returns the triggers that it had received: they were
+    /// acknowledged, so nobody sends them again.
+    ///
+    /// # Errors
+    /// The device's.
+    pub fn retire(&mut self) -> Result<Vec<u32>, Errno> {
+        let Some(last) = self.qp.take() else {
+            return Ok(Vec::new());
+        };
+        last.destroy()?;
+        let mut named = Vec::new();
+        loop {
+            let (taken, received) = self.take(last.qpn())?;
+            named.extend(received.iter().filter_map(|(_, trigger)| *trigger));
+            if taken == 0 {
+                return Ok(named);
+            }
+        }
+    }
+
+    /// Makes a queue pair and joins it to the peer's. The last one has been retired.
     ///
     /// # Errors
     /// The device's.
@@ -60,11 +80,6 @@ impl Link {
         (from, to): (IpAddr, IpAddr),
         peer: &OpenRequest,
     ) -> Result<OpenReply, Errno> {
-        if let Some(last) = self.qp.take() {
-            last.destroy()?;
-            // What it had received was never acknowledged here: the peer sends it again.
-            while self.cq.poll(TRIGGERS_MAX as usize, |_, _| ())? > 0 {}
-        }
         let init = QpInit {
             qp_type: QPT_RC,
             send_cq: Arc::clone(&self.cq),
@@ -80,13 +95,13 @@ impl Link {
             sq_sig_all: true,
         };
         let qp = self.pd.create_qp(init, 0)?;
-        let sq_psn = random() & PSN_MASK;
+        let sq_psn = Destination::first_psn()?;
         let destination = Destination {
             from,
             to,
             qpn: peer.qpn,
             sq_psn,
-            rq_psn: peer.psn & PSN_MASK,
+            rq_psn: peer.psn,
         };
         let joined = qp.join(&destination, Access::REMOTE_WRITE | Access::REMOTE_READ);
         let reply = OpenReply {
@@ -136,30 +151,35 @@ impl Link {
             self.cq.ack_events(1);
             self.cq.req_notify(false)?;
         }
-        let mut places = Vec::new();
-        let portion = TRIGGERS_MAX as usize;
-        self.cq.poll(portion, |wc, _| {
-            let own = self.qp.as_ref().is_some_and(|qp| qp.qpn() == wc.qp_num);
-            if own && wc.status == WcStatus::Success {
-                places.push((wc.wr_id, wc.byte_len));
-            }
-        })?;
-        let mut named = Vec::with_capacity(places.len());
-        for (place, length) in places {
-            if let Some(region) = &self.received
-                && length as usize == TRIGGER_BYTES
-            {
-                named.push(u32::from_le(region.word(place as usize * TRIGGER_BYTES)));
-            }
+        let Some(own) = self.qp.as_ref().map(|qp| qp.qpn()) else {
+            return Ok(Vec::new());
+        };
+        let (_, received) = self.take(own)?;
+        let mut named = Vec::with_capacity(received.len());
+        for (place, trigger) in received {
+            named.extend(trigger);
             self.receive_at(place)?;
         }
         Ok(named)
     }
-}
 
-fn random() -> u32 {
-    // Without randomness the number can be guessed, which an address shows as much as.
-    getrandom::u32().unwrap_or(1)
+    /// Takes a portion of completions: how many, and of those of SENDs to the queue pair `own` the
+    /// place where each lies, with the trigger that it is.
+    fn take(&self, own: u32) -> Result<(usize, Vec<Received>), Errno> {
+        let mut received = Vec::new();
+        let taken = self.cq.poll(TRIGGERS_MAX as usize, |wc, _| {
+            if own == wc.qp_num && wc.status == WcStatus::Success {
+                received.push((wc.wr_id, self.trigger_at(wc.wr_id, wc.byte_len)));
+            }
+        })?;
+        Ok((taken, received))
+    }
+
+    fn trigger_at(&self, place: u64, length: u32) -> Option<u32> {
+        let region = self.received.as_ref()?;
+        let word = region.word(place as usize * TRIGGER_BYTES);
+        (length as usize == TRIGGER_BYTES).then(|| u32::from_le(word))
+    }
 }
 
 impl Drop for Link {

@@ -22,10 +22,24 @@ pub struct Destination {
     pub qpn: u32,
     /// First sequence number that this side sends, of 24 bits.
     pub sq_psn: u32,
-    /// First sequence number that the peer sends.
+    /// First sequence number that the peer sends. What is above 24 bits counts for nothing.
     pub rq_psn: u32,
 }
 
+impl Destination {
+    /// A number for [`Destination::sq_psn`] to start at: at random, as for any connection, so that
+    /// late packets of another do not fit.
+    ///
+    /// # Errors
+    /// EIO without random numbers.
+    pub fn first_psn() -> Result<u32, Errno> {
+        let random = getrandom::u32().map_err(|_| Errno(libc::EIO))?;
+        Ok(random & PSN_MASK)
+    }
+}
+
+/// Bits of a sequence number.
+const PSN_MASK: u32 = 0xff_ffff;
 /// READs outstanding in each direction.
 const READS: u8 = 16;
 /// Hop limit, as for connections of the connection manager.
@@ -59,7 +73,7 @@ impl Qp {
             state: QpState::Rtr,
             path_mtu: mtu,
             dest_qpn: to.qpn,
-            rq_psn: to.rq_psn,
+            rq_psn: to.rq_psn & PSN_MASK,
             max_dest_rd_atomic: READS,
             min_rnr_timer: RNR_TIMER,
             ..QpAttr::default()
