@@ -1,15 +1,17 @@
-//! Block transfers: copies between maps by the DMA engine, of the interface's first version.
+//! Block transfers: copies between maps in the background, of the interface's first version. Those
+//! of this host are the copy engine's; one of which an end is on another host has a thread.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use causeway_dma::{Completion, Descriptor as Piece, Queue, Request, State, Transfer, Valid};
+use causeway_dma::{Completion, Descriptor as Piece, Queue, Request, State, Transfer};
 
 use crate::error::{Error, Result};
 use crate::handles::{Handle, Object};
 use crate::library::Library;
 use crate::map::Map;
-use crate::once::once;
+use crate::remote_queue::RemoteQueue;
 use crate::uses::{Use, Uses};
 
 /// Called with the end of a transfer.
@@ -19,7 +21,7 @@ pub type BlockCallback = Box<dyn FnOnce(Handle<Block>, Result<()>) + Send>;
 #[derive(Debug)]
 pub struct Block {
     handle: Handle<Block>,
-    transfer: Transfer,
+    transfer: Carried,
     has_callback: bool,
     uses: Uses,
 }
@@ -27,6 +29,17 @@ pub struct Block {
 impl Object for Block {
     const TAG: u8 = b'B';
 }
+
+/// Who carries a transfer out.
+#[derive(Debug)]
+enum Carried {
+    ByEngine(Transfer),
+    /// A queue of this transfer alone.
+    ByThread(RemoteQueue),
+}
+
+/// Bytes that a thread copies before it looks whether it is to stop.
+const PORTION: usize = 512 << 10;
 
 /// Copies between maps (`copy::between`).
 pub type Copier = fn((&Map, usize), (&Map, usize), usize, bool) -> Result<()>;
@@ -46,12 +59,12 @@ impl Block {
         size: usize,
         callback: Option<BlockCallback>,
     ) -> Result<Handle<Block>> {
-        let pieces = pieces(source, destination, size)?;
+        let piece = piece(source, destination, size)?;
         let held: [(Arc<Map>, Use); 2] = [
             (source.0.clone(), source.0.enter()?),
             (destination.0.clone(), destination.0.enter()?),
         ];
-        let valid = valid(copier, source, destination, size);
+        let is_far = source.0.window().is_some() || destination.0.window().is_some();
         let has_callback = callback.is_some();
         library.blocks.insert(|handle| {
             let completion = callback.map_or(Completion::None, |callback| {
@@ -63,14 +76,27 @@ impl Block {
                     library.callbacks.call(handle.id(), Box::new(call));
                 }))
             });
-            let request = Request {
-                descriptors: pieces,
-                valid: Some(valid),
-                completion,
-                hold: Some(Box::new(held)),
+            let (from, to) = (source.0.clone(), destination.0.clone());
+            let transfer = if is_far {
+                let (from, to) = ((from, source.1), (to, destination.1));
+                let queue = RemoteQueue::default();
+                let work = Box::new(move |stop: &AtomicBool| {
+                    let outcome = copy_far(copier, &from, &to, size, stop);
+                    drop(held);
+                    outcome
+                });
+                queue.post(&Arc::new(Queue::new()), work, completion)?;
+                Carried::ByThread(queue)
+            } else {
+                let request = Request {
+                    descriptors: vec![piece],
+                    valid: Some(Box::new(move || from.is_alive() && to.is_alive())),
+                    completion,
+                    hold: Some(Box::new(held)),
+                };
+                // SAFETY: the request holds the maps.
+                Carried::ByEngine(unsafe { Queue::new().post(request) })
             };
-            // SAFETY: the request holds the maps.
-            let transfer = unsafe { Queue::new().post(request) };
             Ok(Arc::new(Block {
                 handle,
                 transfer,
@@ -110,49 +136,63 @@ impl Block {
     pub fn remove(&self, library: &Library) -> Result<()> {
         self.uses.close()?;
         self.transfer.abort();
-        let _ = self.transfer.wait(None);
+        self.transfer.wait(None);
         library.blocks.remove(self.handle);
         Ok(())
     }
 }
 
-/// What the engine looks at before it copies a part, and afterwards. Where an end is on another
-/// host there is nothing for it to copy, and its one look carries the transfer out.
-fn valid(copier: Copier, source: End<'_>, destination: End<'_>, size: usize) -> Valid {
-    let (from, to) = (source.0.clone(), destination.0.clone());
-    let (from_offset, to_offset) = (source.1, destination.1);
-    if !is_far(source, destination) {
-        return Box::new(move || from.is_alive() && to.is_alive());
+impl Carried {
+    fn wait(&self, deadline: Option<Instant>) -> State {
+        match self {
+            Carried::ByEngine(transfer) => transfer.wait(deadline),
+            Carried::ByThread(queue) => {
+                queue.wait(deadline);
+                queue.state().unwrap_or(State::Failed)
+            }
+        }
     }
-    let transfer = move || {
-        let ends = ((&*from, from_offset), (&*to, to_offset));
-        copier(ends.0, ends.1, size, true)
-    };
-    once(transfer)
+
+    fn abort(&self) {
+        match self {
+            Carried::ByEngine(transfer) => transfer.abort(),
+            Carried::ByThread(queue) => queue.stop(),
+        }
+    }
 }
 
-fn is_far(source: End<'_>, destination: End<'_>) -> bool {
-    source.0.window().is_some() || destination.0.window().is_some()
+/// Copies between maps of which one is another host's, until `stop` is set.
+fn copy_far(
+    copier: Copier,
+    (from, from_offset): &(Arc<Map>, usize),
+    (to, to_offset): &(Arc<Map>, usize),
+    size: usize,
+    stop: &AtomicBool,
+) -> Result<()> {
+    for at in (0..size).step_by(PORTION) {
+        if stop.load(Ordering::Relaxed) {
+            return Err(Error::CANCELLED);
+        }
+        let count = PORTION.min(size - at);
+        copier((from, from_offset + at), (to, to_offset + at), count, true)?;
+    }
+    Ok(())
 }
 
-/// What the engine is to copy.
+/// What is to be copied.
 ///
 /// # Errors
 /// `OUT_OF_RANGE`, `ACCESS` if the destination is for reading.
-fn pieces(source: End<'_>, destination: End<'_>, size: usize) -> Result<Vec<Piece>> {
+fn piece(source: End<'_>, destination: End<'_>, size: usize) -> Result<Piece> {
     let src = source.0.mapping().at(source.1, size)?;
     let dst = destination.0.mapping().at(destination.1, size)?;
     if !destination.0.mapping().is_writable() {
         return Err(Error::ACCESS);
     }
-    let piece = Piece {
+    Ok(Piece {
         src,
         dst,
         len: size,
-    };
-    Ok(match is_far(source, destination) {
-        true => Vec::new(),
-        false => vec![piece],
     })
 }
 

@@ -38,7 +38,6 @@ mod link;
 pub mod local;
 pub mod map;
 pub mod memory;
-mod once;
 mod peer;
 mod program;
 mod pump;

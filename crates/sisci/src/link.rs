@@ -9,7 +9,6 @@
 //! with signals blocked ([`Blocked`]): no handler of the program's interrupts who has it.
 
 use std::fmt;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,8 +35,6 @@ const SLOTS: usize = 8;
 const LOOK: Duration = Duration::from_micros(50);
 /// How long a request may take. The queue pair gives up before; this is for one that does not.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Bits of a sequence number.
-const PSN_MASK: u32 = 0xff_ffff;
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,8 +149,7 @@ impl Link {
             sq_sig_all: true,
         };
         let qp = self.pd.create_qp(init, 0).map_err(failed)?;
-        // Starts at random as for any connection, so that late packets of another do not fit.
-        let sq_psn = RandomState::new().build_hasher().finish() as u32 & PSN_MASK;
+        let sq_psn = Destination::first_psn().map_err(failed)?;
         let request = OpenRequest {
             node: self.node,
             qpn: qp.qpn(),
@@ -167,7 +163,7 @@ impl Link {
                     to: self.client.peer(),
                     qpn: reply.qpn,
                     sq_psn,
-                    rq_psn: reply.psn & PSN_MASK,
+                    rq_psn: reply.psn,
                 };
                 let joined = qp.join(&destination, Access::empty());
                 joined.map_err(|errno| LinkError::Local(failed(errno)))

@@ -82,6 +82,9 @@ impl fmt::Debug for Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     known: Mutex<Known>,
+    /// Held by who connects to a daemon, which may take long: nobody waits for that who does not
+    /// want to connect.
+    connecting: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -105,10 +108,13 @@ impl Peers {
     /// it, `NO_REMOTE_LINK_ACCESS` if nobody answers there, `CONNECTION_REFUSED` if this process is
     /// not believed.
     pub fn find(&self, sisci: &Sisci, node: u32) -> Result<Arc<Peer>> {
-        let mut known = self.known.lock();
-        known.peers.retain(|_, peer| !peer.is_gone());
-        if let Some(peer) = known.peers.get(&node) {
-            return Ok(peer.clone());
+        if let Some(peer) = self.connected(node) {
+            return Ok(peer);
+        }
+        let _connecting = self.connecting.lock();
+        // Another thread may have done it meanwhile.
+        if let Some(peer) = self.connected(node) {
+            return Ok(peer);
         }
         let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
         let wanted = nodes.iter().find(|info| info.node == node && !info.here);
@@ -122,9 +128,29 @@ impl Peers {
             }
         }
         let client = Arc::new(outcome?);
-        let peer = Peer::new(&known.device()?, client, sisci.node())?;
-        known.peers.insert(node, peer.clone());
+        let peer = Peer::new(&self.device()?, client, sisci.node())?;
+        self.known.lock().peers.insert(node, peer.clone());
         Ok(peer)
+    }
+
+    /// The connection to a node, if there is one.
+    fn connected(&self, node: u32) -> Option<Arc<Peer>> {
+        let mut known = self.known.lock();
+        known.peers.retain(|_, peer| !peer.is_gone());
+        known.peers.get(&node).cloned()
+    }
+
+    /// The process's endpoint for this: beside that of verbs, if it has one. For who connects.
+    fn device(&self) -> Result<Arc<Context>> {
+        if let Some(context) = &self.known.lock().context {
+            return Ok(context.clone());
+        }
+        let opened = Context::open_at(&Address::from_env());
+        let context = opened.map_err(|error| {
+            tell(&format!("cannot open the device: {error}"));
+            Error::SYSTEM
+        })?;
+        Ok(self.known.lock().context.insert(context).clone())
     }
 
     /// A life for something of another host.
@@ -165,21 +191,6 @@ impl Peers {
             peer.client.close();
         }
         drop((peers, context));
-    }
-}
-
-impl Known {
-    /// The process's endpoint for this: beside that of verbs, if it has one.
-    fn device(&mut self) -> Result<Arc<Context>> {
-        if let Some(context) = &self.context {
-            return Ok(context.clone());
-        }
-        let opened = Context::open_at(&Address::from_env());
-        let context = opened.map_err(|error| {
-            tell(&format!("cannot open the device: {error}"));
-            Error::SYSTEM
-        })?;
-        Ok(self.context.insert(context).clone())
     }
 }
 

@@ -188,13 +188,17 @@ impl RemoteQueue {
 
     /// Stops all transfers. Returns when they have ended.
     pub fn abort(&self) {
+        self.stop();
+        self.wait(None);
+    }
+
+    /// Has all transfers stop, and does not wait for that.
+    pub fn stop(&self) {
         let jobs = self.0.state.lock();
         let waiting = jobs.waiting.iter().map(|job| &job.stop);
         for stop in waiting.chain(&jobs.current) {
             stop.store(true, Ordering::Relaxed);
         }
-        drop(jobs);
-        self.wait(None);
     }
 
     /// Forgets how transfers have ended. Returns false while there are transfers under way.
