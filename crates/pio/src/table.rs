@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
 
 use crate::core::Core;
 use crate::forks;
@@ -18,8 +18,8 @@ struct Slot {
     start: AtomicUsize,
     end: AtomicUsize,
     core: AtomicPtr<Core>,
-    /// Threads that use the window or look whether it is theirs.
-    users: AtomicUsize,
+    /// Threads that use the window or look whether it is theirs. Who removes it sleeps on this.
+    users: AtomicU32,
 }
 
 static SLOTS: [Slot; WINDOWS] = [const {
@@ -27,7 +27,7 @@ static SLOTS: [Slot; WINDOWS] = [const {
         start: AtomicUsize::new(0),
         end: AtomicUsize::new(0),
         core: AtomicPtr::new(ptr::null_mut()),
-        users: AtomicUsize::new(0),
+        users: AtomicU32::new(0),
     }
 }; WINDOWS];
 /// How many windows there are.
@@ -49,8 +49,21 @@ impl Deref for User {
 
 impl Drop for User {
     fn drop(&mut self) {
-        self.0.users.fetch_sub(1, Ordering::Release);
+        let before = self.0.users.fetch_sub(1, Ordering::SeqCst);
+        // Who removes it has said so before the look at the count that makes it sleep.
+        if before == 1 && self.0.start.load(Ordering::SeqCst) == RESERVED {
+            futex(&self.0.users, libc::FUTEX_WAKE, 1);
+        }
     }
+}
+
+/// futex(2) on a word of this process, without a time limit. May be called in handlers.
+fn futex(word: &AtomicU32, operation: libc::c_int, value: u32) {
+    let operation = operation | libc::FUTEX_PRIVATE_FLAG;
+    let limit = ptr::null::<libc::timespec>();
+    // SAFETY: the word lives as long as the process. What the call returns only says that it is to
+    // be looked at again.
+    unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), operation, value, limit) };
 }
 
 fn slots() -> &'static [Slot] {
@@ -128,8 +141,11 @@ pub(crate) fn remove(slot: usize) -> Box<Core> {
     let slot = &SLOTS[slot];
     COUNT.fetch_sub(1, Ordering::Release);
     slot.start.store(RESERVED, Ordering::SeqCst);
-    while slot.users.load(Ordering::SeqCst) != 0 {
-        std::thread::yield_now();
+    loop {
+        match slot.users.load(Ordering::SeqCst) {
+            0 => break,
+            users => futex(&slot.users, libc::FUTEX_WAIT, users),
+        }
     }
     let core = slot.core.swap(ptr::null_mut(), Ordering::AcqRel);
     // SAFETY: from `publish`, and no user is left.

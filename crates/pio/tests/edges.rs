@@ -5,12 +5,15 @@ mod common;
 
 use std::arch::asm;
 use std::ptr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use causeway_pio::limits::WINDOWS;
 use causeway_pio::{Options, Window, sync};
 use common::program::{SEEN, add, child, fork, handle, killed_by, load, map, mends, store};
 use common::{Asked, Far, PAGE, alone};
+
+/// Windows that come and go while other threads look at them.
+const ROUNDS: u64 = 5000;
 
 #[test]
 fn what_no_window_serves_ends_the_program() {
@@ -154,6 +157,30 @@ fn windows_come_and_go() {
         let refused = Window::new(len, Box::new(far.clone())).unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EINVAL));
     }
+}
+
+#[test]
+fn windows_go_while_others_look_at_all() {
+    let _alone = alone();
+    let far = Far::new(PAGE).quiet();
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    sync();
+                    let _ = causeway_pio::deadline();
+                }
+            });
+        }
+        for round in 0..ROUNDS {
+            let window = far.window();
+            store(window.as_ptr(), round);
+            drop(window);
+            assert_eq!(far.word(0), round);
+        }
+        ended.store(true, Ordering::Relaxed);
+    });
 }
 
 /// Bytes of memory that windows take.
