@@ -180,6 +180,9 @@ pub enum Benchmark {
     /// In a guest: its window, doorbells and calls, against its own memory and the bare way to the
     /// host. `--serve` runs the other side, in another guest or on the host
     Vm,
+    /// Queue pairs to another HOST, where `causeway bench net --serve` runs, against bare UDP and
+    /// TCP to the same host
+    Net,
 }
 
 /// `causeway bench`
@@ -189,9 +192,16 @@ pub struct BenchOptions {
     #[arg(value_enum)]
     pub what: Benchmark,
 
-    /// Be the other side of `bench vm`, once
+    /// The other host of `bench net`: its name or address
+    pub host: Option<String>,
+
+    /// Be the other side of `bench vm` or `bench net`, once
     #[arg(long)]
     pub serve: bool,
+
+    /// The TCP port at which the two sides of `bench net` meet
+    #[arg(long, default_value_t = 20_479)]
+    pub port: u16,
 
     /// Measure briefly: the figures are rough
     #[arg(long)]
