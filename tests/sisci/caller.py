@@ -177,6 +177,14 @@ def guess(address, rounds):
     print(said, "open", opened(caller))
 
 
+def long(address):
+    """Says so much of itself that no message to the broker has room for it, and proves that."""
+    caller, said = hello(address, keyed=True, nodes=[24] * 8140)
+    print(said)
+    outcome = caller.call(PROVE, bytes(32))
+    print("prove", outcome[0] if outcome else "ended")
+
+
 def listen(address):
     """Prints a process's hello and proof as they pass by to a daemon of this host."""
     sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
@@ -252,5 +260,6 @@ def version(address, number):
 
 
 if __name__ == "__main__":
-    {"verdict": verdict, "unsaid": unsaid, "guess": guess, "listen": listen, "replay": replay,
-     "idle": idle, "halves": halves, "version": version}[sys.argv[2]](sys.argv[1], *sys.argv[3:])
+    KNOWN = {"verdict": verdict, "unsaid": unsaid, "guess": guess, "long": long, "listen": listen,
+             "replay": replay, "idle": idle, "halves": halves, "version": version}
+    KNOWN[sys.argv[2]](sys.argv[1], *sys.argv[3:])

@@ -11,6 +11,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result};
+use crate::limits::{HELLO_NODES_MAX, MESSAGE_MAX, STRING_MAX};
 use crate::node::NodeClient;
 use crate::services::handshake::{
     ClusterReply, Hello, PROOF_BYTES, Proof, Role, TcpEnd, Transcript, Verdict,
@@ -21,6 +22,10 @@ use crate::sys::netns_cookie;
 
 /// The kernel's name of this run of it (`proc_sys_kernel(5)`).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Three strings and the nodes; what else there is of a hello is less than a string.
+const HELLO_BYTES_MAX: usize = 4 * STRING_MAX + HELLO_NODES_MAX * size_of::<u32>();
+const _: () = assert!(2 * HELLO_BYTES_MAX < MESSAGE_MAX / 2);
 
 /// Why a process and a daemon have nothing to do with each other.
 #[derive(Debug)]
@@ -129,6 +134,12 @@ pub fn judge(own: &Hello, theirs: &Hello, from: IpAddr, nodes: &[NodeInfo]) -> V
     }
     if theirs.tenant != own.tenant {
         return Verdict::Tenant;
+    }
+    // What both say is to fit into a message to the broker.
+    if theirs.nodes.len() > HELLO_NODES_MAX
+        || theirs.role == Role::Process && theirs.nodes.len() > 1
+    {
+        return Verdict::UnknownNode;
     }
     let is_other_host = theirs.host != own.host;
     if is_other_host && theirs.nodes.iter().any(|node| own.nodes.contains(node)) {
@@ -342,6 +353,19 @@ mod tests {
         assert_eq!(
             check(&end(Role::Process, &[], 2), from),
             Verdict::UnknownNode
+        );
+        assert_eq!(
+            check(&end(Role::Process, &[8, 12], 2), from),
+            Verdict::UnknownNode
+        );
+        let many = [8; HELLO_NODES_MAX + 1];
+        assert_eq!(
+            check(&end(Role::Daemon, &many, 2), from),
+            Verdict::UnknownNode
+        );
+        assert_eq!(
+            check(&end(Role::Daemon, &many[1..], 2), from),
+            Verdict::Agreed
         );
         assert_eq!(check(&peer, address("10.0.0.3")), Verdict::Address);
         assert_eq!(check(&peer, address("10.0.0.1")), Verdict::Address);
