@@ -21,6 +21,8 @@ pub enum Verb {
     Run(RunOptions),
     /// Show the endpoints of this host's broker: queue pairs, wires, counters
     Status(StatusOptions),
+    /// Show SISCI's nodes: who answers there, and what does not agree
+    Nodes(NodesOptions),
     /// Examine this machine: what works, what does not, and what to do about it
     Doctor,
     /// Let virtual machines attach to this host's broker
@@ -163,6 +165,20 @@ pub struct VmReplugOptions {
 /// `causeway status`
 #[derive(Args)]
 pub struct StatusOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `causeway nodes`
+#[derive(Args)]
+#[command(
+    after_help = "STATE is `here` for nodes of this network namespace, `reachable` where a node \
+                        daemon answers. A conflict is another cluster, configuration, tenant or \
+                        version, two hosts that are one node, or one node with an address that is \
+                        not configured. Exit status 1: there is a conflict, or no broker."
+)]
+pub struct NodesOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,

@@ -13,6 +13,7 @@ use crate::channel::Channel;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::remoting::{Malformed, decode_body};
+use crate::services::handshake::{Hello, HelloReply, Proof};
 use crate::services::node::{DataRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply};
 use crate::services::sisci::{
     CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
@@ -40,8 +41,8 @@ pub struct NodeClient {
     socket: OwnedFd,
     /// Readable while a call has left events.
     left: OwnedFd,
-    local: IpAddr,
-    peer: IpAddr,
+    local: SocketAddr,
+    peer: SocketAddr,
 }
 
 /// Makes a TCP connection ready for messages, at either end.
@@ -69,7 +70,7 @@ impl NodeClient {
             errno: Errno::from_io_error(&error).unwrap_or(Errno::TIMEDOUT),
         };
         let stream = TcpStream::connect_timeout(&address, patience).map_err(failed)?;
-        let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
+        let local = stream.local_addr().map_err(failed)?;
         let socket = OwnedFd::from(stream);
         prepare(&socket).map_err(Error::system("prepare a TCP connection"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -79,18 +80,23 @@ impl NodeClient {
             socket: copy,
             left: eventfd(0, flags).map_err(Error::system("eventfd"))?,
             local,
-            peer: address.ip().to_canonical(),
+            peer: address,
         })
     }
 
     /// This end's address.
     pub fn local(&self) -> IpAddr {
-        self.local
+        self.local.ip().to_canonical()
     }
 
     /// The daemon's address.
     pub fn peer(&self) -> IpAddr {
-        self.peer
+        self.peer.ip().to_canonical()
+    }
+
+    /// This end and the daemon's, with their ports.
+    pub fn ends(&self) -> (SocketAddr, SocketAddr) {
+        (self.local, self.peer)
     }
 
     /// Two descriptors, of which one is readable when [`NodeClient::events`] has something to take.
@@ -136,6 +142,23 @@ impl NodeClient {
             events.push(Event::BrokerGone);
         }
         events
+    }
+
+    /// Says who this end is; what the daemon says of itself, and of this end. See
+    /// [`crate::handshake`].
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn hello(&self, hello: &Hello) -> Result<HelloReply> {
+        self.call(|stub| stub.hello(hello, &[]).map(|(reply, _)| reply))
+    }
+
+    /// Proves the tenant's key; the daemon's proof.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EACCES` if the proof is wrong; as every call.
+    pub fn prove(&self, proof: &Proof) -> Result<Proof> {
+        self.call(|stub| stub.prove(proof, &[]).map(|(reply, _)| reply))
     }
 
     /// Presents this process.

@@ -15,11 +15,13 @@ pub use interrupts::{Cell, InterruptHandle};
 pub use registry::Event;
 pub use segments::{Connection, Grant, LocalSegment};
 
-use registry::{Registry, nodes_here};
+use registry::Registry;
+pub(crate) use registry::{is_address_here, nodes_here};
 
 use crate::error::{Error, Result};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
+use crate::services::handshake::{ClusterReply, PROOF_BYTES, ProofCheck, Transcript};
 use crate::services::sisci::{
     ItemCursor, ItemPage, JoinRequest, NODE_DEFAULT, NodeInfo, NodeRequest, SisciSession, SisciStub,
 };
@@ -131,6 +133,39 @@ impl Sisci {
     pub fn nodes(&self) -> Result<Vec<NodeInfo>> {
         self.session
             .call(|control, _| SisciStub(control).nodes(&(), &[]).map(|(nodes, _)| nodes))
+    }
+
+    /// What the configuration says of the cluster and of this process's tenant.
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn cluster(&self) -> Result<ClusterReply> {
+        self.session
+            .call(|control, _| SisciStub(control).cluster(&(), &[]).map(|(told, _)| told))
+    }
+
+    /// Has the broker prove the tenant's key.
+    ///
+    /// # Errors
+    /// As [`Session::call`]; `ENOKEY` without a key, `EINVAL` if this is not for the caller to
+    /// prove.
+    pub fn prove(&self, transcript: &Transcript) -> Result<[u8; PROOF_BYTES]> {
+        self.session.call(|control, _| {
+            let (made, _) = SisciStub(control).prove(transcript, &[])?;
+            Ok(made.proof)
+        })
+    }
+
+    /// Has the broker check another's proof of the tenant's key.
+    ///
+    /// # Errors
+    /// As [`Session::call`]; `EACCES` if it is wrong, `ENOKEY` without a key.
+    pub fn check_proof(&self, transcript: Transcript, proof: [u8; PROOF_BYTES]) -> Result<()> {
+        let check = ProofCheck { transcript, proof };
+        self.session.call(|control, _| {
+            SisciStub(control).check_proof(&check, &[])?;
+            Ok(())
+        })
     }
 
     /// Whether a node is on this host.

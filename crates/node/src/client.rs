@@ -1,7 +1,7 @@
 //! One connection: the requests of a process of another host, and what is done for it.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Instant;
@@ -11,12 +11,13 @@ use causeway_fabric::launch::timespec;
 use causeway_fabric::remoting::{
     Answer, CONNECTION, Field, Header, Kind, Malformed, Received, encode_body,
 };
+use causeway_fabric::services::handshake::{Hello, HelloReply, Proof};
 use causeway_fabric::services::node::{
     DataRequest, NodeService, OpenReply, OpenRequest, SERVICE, WindowReply, dispatch,
 };
 use causeway_fabric::services::sisci::{
     CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeInfo, NodeRequest, RemoteChange, RemoteEvent,
+    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeRequest, RemoteChange, RemoteEvent,
     TakeCellReply, TakeCellRequest,
 };
 use causeway_fabric::sisci::{Cell, Event, Sisci};
@@ -25,18 +26,22 @@ use causeway_shm::{Doorbell, Segment, Trigger, TriggerError};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
+use crate::admission::Place;
+use crate::handshake::Handshake;
 use crate::limits::{BYTES_PER_CONNECTION_MAX, EVENTS_MAX, PRESENT_PATIENCE};
 use crate::link::Link;
 use crate::memory::Region;
 use crate::shared::Shared;
 
 /// This end's address and the peer's.
-pub type Ends = (IpAddr, IpAddr);
+type Ends = (IpAddr, IpAddr);
 
 /// A connection.
 struct Client<'a> {
     shared: &'a Shared,
     ends: Ends,
+    place: Place,
+    handshake: Handshake,
     presented: Option<Presented>,
 }
 
@@ -82,15 +87,20 @@ enum End {
     Broken(String),
 }
 
-/// Serves a connection to its end.
-pub fn serve(shared: &Arc<Shared>, stream: Stream, ends: Ends) {
+/// Serves a connection to its end. `at` are this end and the peer's; the place is its own.
+pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr), place: Place) {
     let mut client = Client {
         shared,
-        ends,
+        ends: (at.0.ip().to_canonical(), at.1.ip().to_canonical()),
+        place,
+        handshake: Handshake::new(at),
         presented: None,
     };
-    let peer = ends.1;
-    match client.run(&stream) {
+    let peer = client.ends.1;
+    match client.run(stream) {
+        // The log says it of all of them together.
+        _ if client.place.is_evicted() => tracing::debug!(%peer, "closed: it made room"),
+        End::Left if client.handshake.is_visit() => tracing::debug!(%peer, "left"),
         End::Left => tracing::info!(%peer, "left"),
         End::Silent => tracing::warn!(%peer, "closed: it did not say who it is"),
         End::Slow => tracing::warn!(%peer, "closed: it does not read"),
@@ -159,6 +169,8 @@ impl Client<'_> {
             let left = until.saturating_duration_since(Instant::now());
             let mut fds = [PollFd::new(stream, socket)];
             return match poll(&mut fds, Some(&timespec(left))) {
+                // Also where it goes on sending what is not that.
+                Ok(_) if left.is_zero() => Err(End::Silent),
                 Ok(0) => Err(End::Silent),
                 Ok(_) | Err(Errno::INTR) => Ok(()),
                 Err(errno) => Err(broken(&errno)),
@@ -238,40 +250,16 @@ impl Client<'_> {
             status,
             ..*header
         };
-        stream.send(&reply.encode(&body)).map_err(|_| End::Left)
+        stream.send(&reply.encode(&body)).map_err(|_| End::Left)?;
+        if self.handshake.has_failed() {
+            return Err(End::Broken("a proof was wrong".into()));
+        }
+        Ok(())
     }
 
     fn known(&mut self) -> Result<&mut Presented, Errno> {
         self.presented.as_mut().ok_or(Errno::NOTCONN)
     }
-
-    /// Whether the peer is part of a node, as far as its address shows that.
-    fn check(&self, node: u32) -> Result<(), Errno> {
-        let nodes = self.shared.own.nodes().map_err(|why| errno_of(&why))?;
-        let peer = self.ends.1;
-        let outcome = is_believed(&nodes, node, peer);
-        outcome.map_err(|why| {
-            tracing::warn!(%peer, node, why, "refused");
-            Errno::ACCESS
-        })
-    }
-}
-
-/// Whether a peer is believed to be part of a node; otherwise why not.
-fn is_believed(nodes: &[NodeInfo], node: u32, peer: IpAddr) -> Result<(), &'static str> {
-    let peer = match peer {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    };
-    let known = nodes.iter().find(|known| known.node == node);
-    let known = known.ok_or("no such node is configured")?;
-    if !known.addresses.contains(&peer) {
-        return Err("the node has another address");
-    }
-    if !known.trusted {
-        return Err("the node's configuration does not say trust = \"address\"");
-    }
-    Ok(())
 }
 
 fn event(number: u16, body: &[u8]) -> Vec<u8> {
@@ -367,10 +355,19 @@ fn reply<T: Field>(outcome: causeway_fabric::Result<T>) -> Result<Answer<T>, Err
 type Fds = Vec<OwnedFd>;
 
 impl NodeService for Client<'_> {
+    fn hello(&mut self, request: Hello, _: Fds) -> Result<Answer<HelloReply>, Errno> {
+        self.handshake.hello(self.shared, request).map(Answer::from)
+    }
+
+    fn prove(&mut self, request: Proof, _: Fds) -> Result<Answer<Proof>, Errno> {
+        let answer = self.handshake.prove(self.shared, &request);
+        answer.map(Answer::from)
+    }
+
     fn open(&mut self, request: OpenRequest, _: Fds) -> Result<Answer<OpenReply>, Errno> {
         let ends = self.ends;
         if self.presented.is_none() {
-            self.check(request.node)?;
+            let host = self.handshake.check(self.shared, request.node)?;
             let sisci = Sisci::open_for(Some(&self.shared.broker), request.node);
             let link = Link::new(&self.shared.context);
             self.presented = Some(Presented {
@@ -381,6 +378,9 @@ impl NodeService for Client<'_> {
                 interrupts: BTreeMap::new(),
                 bytes: 0,
             });
+            if !self.place.settle(request.node, host) {
+                return Err(Errno::CONNABORTED);
+            }
             tracing::info!(peer = %ends.1, node = request.node, "connected");
         }
         let presented = self.known()?;
@@ -515,31 +515,5 @@ impl NodeService for Client<'_> {
             }
         }
         outcome
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_is_believed_by_a_configured_address_where_that_is_allowed() {
-        let address: IpAddr = "10.0.0.2".parse().unwrap();
-        let mapped = "::ffff:10.0.0.2".parse::<std::net::Ipv6Addr>().unwrap();
-        let of = |node, trusted| NodeInfo {
-            node,
-            addresses: vec![mapped.octets()],
-            here: false,
-            sessions: 0,
-            trusted,
-        };
-        let nodes = [of(8, true), of(12, false)];
-        let other = "10.0.0.3".parse().unwrap();
-        let mapped = IpAddr::V6(mapped);
-        assert!(is_believed(&nodes, 8, address).is_ok() && is_believed(&nodes, 8, mapped).is_ok());
-        assert!(is_believed(&nodes, 8, other).is_err());
-        assert!(is_believed(&nodes, 12, address).is_err());
-        assert!(is_believed(&nodes, 16, address).is_err());
-        assert!(is_believed(&[], 8, address).is_err());
     }
 }

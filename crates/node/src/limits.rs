@@ -6,6 +6,18 @@ use std::time::Duration;
 pub const CONNECTIONS_MAX: usize = 512;
 /// Connections from one address: one for each process there that has connected to a node.
 pub const CONNECTIONS_PER_ADDRESS_MAX: usize = 128;
+/// Of them, those that are not open yet: a further one ends the oldest of them.
+pub const UNPROVED_PER_ADDRESS_MAX: usize = 16;
+/// Connections of all peers, with those that have been told to end and have not ended yet.
+pub const CONNECTIONS_AND_ENDING_MAX: usize = 2 * CONNECTIONS_MAX;
+/// How often the log says that connections are ended for others, at most.
+pub const EVICTION_NOTE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the daemons of the other nodes are asked whether they agree.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+/// How long an address of a node has for a connection then.
+pub const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+/// Addresses of which the log says again what is wrong only if that changes.
+pub const REMEMBERED_MAX: usize = 1024;
 /// How long a connection may last before it has presented itself.
 pub const PRESENT_PATIENCE: Duration = Duration::from_secs(5);
 /// Bytes of segments that are mapped and registered for one connection.

@@ -25,6 +25,10 @@ pub struct Options {
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = everywhere())]
     pub listen: SocketAddr,
 
+    /// Process of the broker that has started it: it ends with that, and gives up capabilities
+    #[arg(long, hide = true)]
+    pub of_broker: Option<i32>,
+
     /// error, warn, info, debug, trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log: tracing::Level,

@@ -12,7 +12,10 @@ use std::sync::{Arc, Once, Weak};
 use std::time::Duration;
 
 use causeway_device::Context;
+use causeway_fabric::handshake::{Refusal, introduce};
 use causeway_fabric::node::NodeClient;
+use causeway_fabric::remoting::VERSION;
+use causeway_fabric::services::handshake::DaemonState;
 use causeway_fabric::services::node::{NODE_PORT, TRIGGER_BYTES};
 use causeway_fabric::services::sisci::{CellChange, NodeInfo, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
@@ -119,6 +122,7 @@ impl Peers {
         let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
         let wanted = nodes.iter().find(|info| info.node == node && !info.here);
         let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
+        check_daemon(sisci)?;
         let mut outcome = Err(Error::NO_SUCH_NODEID);
         for address in addresses {
             let connected = NodeClient::connect((address, NODE_PORT).into(), PATIENCE);
@@ -128,6 +132,7 @@ impl Peers {
             }
         }
         let client = Arc::new(outcome?);
+        introduce(&client, sisci, node, &nodes).map_err(|why| not_agreed(why, client.peer()))?;
         let peer = Peer::new(&self.device()?, client, sisci.node())?;
         self.known.lock().peers.insert(node, peer.clone());
         Ok(peer)
@@ -192,6 +197,19 @@ impl Peers {
         }
         drop((peers, context));
     }
+}
+
+/// A host whose broker cannot have a node daemon has no part in the cluster.
+fn check_daemon(sisci: &Sisci) -> Result<()> {
+    let cluster = sisci.cluster().map_err(|_| Error::SYSTEM)?;
+    if cluster.daemon != DaemonState::PortTaken {
+        return Ok(());
+    }
+    tell(&format!(
+        "another process has TCP port {NODE_PORT}, which this host's node daemon needs: \
+         `causeway doctor` names it"
+    ));
+    Err(Error::NO_LINK_ACCESS)
 }
 
 fn addresses(node: &NodeInfo) -> Vec<IpAddr> {
@@ -311,6 +329,27 @@ fn unreachable(error: &FabricError) -> Error {
         } => Error::NO_LINK_ACCESS,
         FabricError::Version { .. } | FabricError::Protocol(_) => Error::INCONSISTENT_VERSIONS,
         _ => Error::NO_REMOTE_LINK_ACCESS,
+    }
+}
+
+/// What it means that this process and a daemon do not agree on who they are.
+fn not_agreed(refusal: Refusal, address: IpAddr) -> Error {
+    match refusal {
+        Refusal::Disagreement(why) => {
+            tell(&format!(
+                "nothing to do with the daemon at {address}: {why}"
+            ));
+            Error::CONNECTION_REFUSED
+        }
+        Refusal::Call(error @ FabricError::Version { broker }) => {
+            tell(&format!(
+                "the daemon at {address} speaks version {broker} of the remoting protocol, \
+                 this process version {VERSION}"
+            ));
+            unreachable(&error)
+        }
+        Refusal::Call(error) => unreachable(&error),
+        _ => Error::CONNECTION_REFUSED,
     }
 }
 

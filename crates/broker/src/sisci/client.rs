@@ -4,7 +4,11 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 
+use causeway_fabric::handshake::mapped;
 use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::handshake::{
+    ClusterReply, NodeName, Proof, ProofCheck, Role, Transcript,
+};
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
@@ -37,13 +41,6 @@ pub struct Client<'a> {
 
 fn with(fd: Option<OwnedFd>) -> Vec<OwnedFd> {
     fd.into_iter().collect()
-}
-
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
 }
 
 impl SisciService for Client<'_> {
@@ -297,6 +294,46 @@ impl SisciService for Client<'_> {
             .tables
             .take_cell(session, &request, &mut self.context)?;
         Ok(Answer { body, fds })
+    }
+
+    fn cluster(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<ClusterReply>, Errno> {
+        let (nodes, tenant) = (&self.tables.nodes, self.caller.tenant);
+        let name = |(node, name): (u32, &str)| NodeName {
+            node,
+            name: name.to_owned(),
+        };
+        let told = ClusterReply {
+            cluster: nodes.cluster.clone(),
+            configuration: nodes.hash(),
+            tenant: tenant.name.clone(),
+            keyed: tenant.key.is_some(),
+            names: nodes.names().map(name).collect(),
+            daemon: nodes.daemon.state(),
+        };
+        Ok(told.into())
+    }
+
+    fn prove(&mut self, request: Transcript, _: Vec<OwnedFd>) -> Result<Answer<Proof>, Errno> {
+        let (session, tenant) = (self.caller.session, self.caller.tenant);
+        let key = tenant.key.as_ref().ok_or(Errno::NOKEY)?;
+        let own = match request.prover {
+            Role::Process => &request.process,
+            Role::Daemon => &request.daemon,
+            Role::Observer => return Err(Errno::INVAL),
+        };
+        let roles = (request.process.role, request.daemon.role);
+        let named = self.tables.is_node_of(session, &own.nodes, request.prover);
+        if !named || own.tenant != tenant.name || roles != (Role::Process, Role::Daemon) {
+            return Err(Errno::INVAL);
+        }
+        let proof = key.prove(&request);
+        Ok(Proof { proof }.into())
+    }
+
+    fn check_proof(&mut self, request: ProofCheck, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let key = self.caller.tenant.key.as_ref().ok_or(Errno::NOKEY)?;
+        let right = key.is_proof(&request.transcript, &request.proof);
+        right.then_some(().into()).ok_or(Errno::ACCESS)
     }
 
     fn restore_segment(

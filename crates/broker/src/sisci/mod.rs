@@ -23,6 +23,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Instant;
 
 use causeway_fabric::limits::RESTORE_GRACE;
+use causeway_fabric::services::handshake::Role;
 use causeway_fabric::services::sisci::SERVICE;
 use causeway_fabric::services::sisci::{ConnectInterruptRequest, ConnectSegmentRequest};
 use rustix::io::Errno;
@@ -281,6 +282,17 @@ impl Tables {
         self.absent
             .push_back((Instant::now() + RESTORE_GRACE, what));
         Ok(())
+    }
+
+    /// Whether what a session would prove of nodes is true: a process is part of one, the node that
+    /// it has joined as; a daemon's first is that. Who acts for another host's process proves
+    /// nothing.
+    fn is_node_of(&self, session: SessionId, nodes: &[u32], role: Role) -> bool {
+        let Some(own) = self.holdings.get(&session) else {
+            return false;
+        };
+        let alone = nodes.len() == 1 || role == Role::Daemon;
+        alone && !own.elsewhere && nodes.first() == Some(&own.node)
     }
 
     fn own(&mut self, session: SessionId) -> Result<&mut Holdings, Errno> {

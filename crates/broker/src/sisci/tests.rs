@@ -35,6 +35,7 @@ impl World {
     fn new() -> World {
         let spec = NodeSpec {
             id: 8,
+            name: None,
             addresses: Vec::new(),
             trusted: false,
         };
@@ -376,6 +377,7 @@ fn a_session_for_another_host_does_not_bring_its_node_here() {
     let mut world = World::new();
     let of = |id, addresses| NodeSpec {
         id,
+        name: None,
         addresses,
         trusted: true,
     };

@@ -4,15 +4,16 @@
 //! Methods that the SISCI service has too have its numbers, meanings and errno values
 //! ([`super::sisci`]). Where a reply has descriptors on one host, these replies have what takes
 //! their place at the daemon's queue pair: a key for memory, a connection's number for a cell.
-//! Two methods are of this service alone, and have numbers from 64 on. The events are those of the
+//! Some methods are of this service alone, and have numbers from 64 on. The events are those of the
 //! SISCI service.
 //!
 //! | errno | of `open` |
 //! |---|---|
-//! | `EACCES` | the node has no such address, or its address alone does not prove who it is |
+//! | `EACCES` | the caller has not said who it is, or is not believed |
 //! | `EMFILE` | a limit |
 //! | `ENODEV` | the daemon has no device |
 
+use super::handshake::{Hello, HelloReply, Proof};
 use super::sisci::{
     ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
     NodeRequest, TakeCellReply, TakeCellRequest,
@@ -21,6 +22,8 @@ use crate::remoting::{message, service};
 
 /// TCP port of a node daemon: the number of slot 0's UDP port, which no endpoint has.
 pub const NODE_PORT: u16 = 20480;
+/// Exit status of a node daemon that cannot listen since another process has its port.
+pub const EXIT_PORT_TAKEN: u8 = 3;
 /// Bytes of a SEND that triggers an interrupt: the number of the connection to it.
 pub const TRIGGER_BYTES: usize = 4;
 
@@ -82,10 +85,15 @@ service! {
         20 => take_cell(TakeCellRequest; fds 0..=0) -> TakeCellReply;
         /// Asks to be told when the owner of a connection's segment is stopped, and goes on.
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
-        /// Presents the caller; before all else.
+        /// Presents the caller; before all else but the two methods that say who it is.
         64 => open(OpenRequest; fds 0..=0) -> OpenReply;
         /// Triggers a data interrupt: `ENOSPC` if its queue is full, `EMSGSIZE` for too much data,
         /// `ENOTCONN` if nobody is connected any more.
         65 => trigger_data(DataRequest; fds 0..=0) -> ();
+        /// The first request: each end says who it is, and the daemon whether that agrees.
+        70 => hello(Hello; fds 0..=0) -> HelloReply;
+        /// Proves the tenant's key, and is answered by the daemon's proof. `EACCES` if it is wrong;
+        /// the connection has ended then.
+        71 => prove(Proof; fds 0..=0) -> Proof;
     }
 }

@@ -20,6 +20,7 @@
 //! | `EAGAIN` | a connect that waits has nothing to fetch yet |
 
 use crate::remoting::{byte_enum, message, service};
+use crate::services::handshake::{ClusterReply, Proof, ProofCheck, Transcript};
 use crate::services::session::LifeBody;
 
 /// The node of a host that no configuration names.
@@ -552,6 +553,13 @@ service! {
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
         /// Says that a connection's segment was mapped, or is mapped no more.
         26 => note_mapped(MappedRequest; fds 0..=0) -> ();
+        /// What the configuration says of the cluster and of the caller's tenant.
+        40 => cluster((); fds 0..=0) -> ClusterReply;
+        /// Proves the tenant's key, for the process or the daemon that the caller is: `ENOKEY` if
+        /// it has none, `EINVAL` if the transcript is not the caller's to prove.
+        41 => prove(Transcript; fds 0..=0) -> Proof;
+        /// Checks the other end's proof: `EACCES` if it is wrong.
+        42 => check_proof(ProofCheck; fds 0..=0) -> ();
     }
 }
 

@@ -352,13 +352,17 @@ impl Registry {
     }
 }
 
+/// Whether this network namespace has an address.
+pub(crate) fn is_address_here(address: &[u8; 16]) -> bool {
+    let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// The nodes one of whose addresses this network namespace has: only those can be bound to.
-pub(super) fn nodes_here(nodes: &[NodeInfo]) -> Vec<u32> {
-    let own = |address: &[u8; 16]| {
-        let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
-        UdpSocket::bind((address, 0)).is_ok()
-    };
-    let here = nodes.iter().filter(|node| node.addresses.iter().any(own));
+pub(crate) fn nodes_here(nodes: &[NodeInfo]) -> Vec<u32> {
+    let here = nodes
+        .iter()
+        .filter(|node| node.addresses.iter().any(is_address_here));
     here.map(|node| node.node).collect()
 }
 
