@@ -162,6 +162,34 @@ static void removal(void)
 	end(&peer);
 }
 
+/* While a process of another host has mapped it, the owner removes a segment by force alone. */
+static void mapped_elsewhere(void)
+{
+	static unsigned char bytes[SIZE];
+	sci_remote_segment_t remote;
+	sci_error_t error, status;
+	sci_map_t map, part;
+	unsigned char *there;
+	struct peer peer;
+
+	begin(&peer, &remote);
+	map = map_all(remote, &there);
+	SCIMapRemoteSegment(remote, &part, PAGE, PAGE, NULL, NO_FLAGS, &error);
+	EXPECT(error == SCI_ERR_OK);
+	say(&peer, TRY_REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_BUSY);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	say(&peer, TRY_REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_BUSY);
+	DO(SCIMemCpy, NULL, bytes, part, 0, PAGE, NO_FLAGS);
+	DO(SCIUnmapSegment, part, NO_FLAGS);
+	say(&peer, TRY_REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_OK);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST);
+	end(&peer);
+}
+
 static void death(void)
 {
 	sci_sequence_t sequence;
@@ -319,6 +347,7 @@ int main(int argc, char *argv[])
 		{"DMA between hosts", transfers},
 		{"interrupts of another host", interrupts},
 		{"a segment that its owner removes", removal},
+		{"a segment that another host has mapped is not removed", mapped_elsewhere},
 		{"an owner that is killed", death},
 	};
 	static const struct test daemon[] = {

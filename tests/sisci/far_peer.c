@@ -43,7 +43,7 @@ static unsigned int take_letters(volatile unsigned int *box)
 	return good;
 }
 
-static void owner(struct peer *parent)
+void peer_owner(struct peer *parent)
 {
 	sci_desc_t sd = open_library();
 	sci_local_segment_t segment;
@@ -66,9 +66,12 @@ static void owner(struct peer *parent)
 				memory[i] = pattern(i, 3);
 			say(parent, sum(memory, SIZE));
 			break;
+		case TRY_REMOVE:
 		case REMOVE:
-			DO(SCIUnmapSegment, map, NO_FLAGS);
-			SCIRemoveSegment(segment, SCI_FLAG_FORCE_REMOVE, &error);
+			/* The second time it is not mapped any more. */
+			SCIUnmapSegment(map, NO_FLAGS, &error);
+			SCIRemoveSegment(segment, order == REMOVE ? SCI_FLAG_FORCE_REMOVE : 0,
+					&error);
 			say(parent, error);
 			break;
 		case WAIT_DISCONNECT:
@@ -97,7 +100,7 @@ sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote)
 	unsigned int node;
 	sci_desc_t sd;
 
-	spawn(peer, owner);
+	spawn(peer, peer_owner);
 	node = hear(peer);
 	sd = open_library();
 	EXPECT(node != own_node());
