@@ -3,8 +3,10 @@
  * peer runs there (remote.h); with CHECK_DAEMONS the daemon of the peer's host is signalled, whose
  * process id is in CHECK_DAEMON there. With an argument: asks for that node.
  */
+#define _GNU_SOURCE
 #include "far.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -190,6 +192,34 @@ static void mapped_elsewhere(void)
 	end(&peer);
 }
 
+static void ask_silent(void *argument, sci_error_t *error)
+{
+	sci_desc_t sd = argument;
+
+	SCIProbeNode(sd, ADAPTER, (unsigned int)atoi(getenv("CHECK_SILENT")), NO_FLAGS, error);
+}
+
+/* A node that answers nothing holds up who asks for it, and nobody else. CHECK_SILENT names it; it
+ * has so many addresses that the other node is reached long before the last was tried. */
+static void beside_a_silent_node(void)
+{
+	struct sleeper sleeper;
+	sci_remote_segment_t remote;
+	struct peer peer;
+	unsigned int node;
+	sci_desc_t sd;
+
+	spawn(&peer, peer_owner);
+	node = hear(&peer);
+	sd = open_library();
+	start_sleeper(&sleeper, ask_silent, sd);
+	connect_to(sd, &remote, node, ID);
+	EXPECT(pthread_tryjoin_np(sleeper.thread, NULL) == EBUSY);
+	EXPECT(hear(&peer) == own_node());
+	EXPECT(end_of(&sleeper) == SCI_ERR_NO_REMOTE_LINK_ACCESS);
+	end(&peer);
+}
+
 static void death(void)
 {
 	sci_sequence_t sequence;
@@ -350,6 +380,9 @@ int main(int argc, char *argv[])
 		{"a segment that another host has mapped is not removed", mapped_elsewhere},
 		{"an owner that is killed", death},
 	};
+	static const struct test silent[] = {
+		{"a node that is silent, beside one that is not", beside_a_silent_node},
+	};
 	static const struct test daemon[] = {
 		{"a daemon that is stopped, and goes on", stopped_daemon},
 		{"a daemon that is killed", killed_daemon},
@@ -357,6 +390,8 @@ int main(int argc, char *argv[])
 
 	if (getenv("CHECK_DAEMONS"))
 		return run_tests(daemon, COUNT(daemon));
+	if (getenv("CHECK_SILENT"))
+		return run_tests(silent, COUNT(silent));
 	if (argc > 1)
 		return probe((unsigned int)atoi(argv[1]));
 	return run_tests(plain, COUNT(plain));

@@ -82,9 +82,11 @@ impl fmt::Debug for Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     known: Mutex<Known>,
-    /// Held by who connects to a daemon, which may take long: nobody waits for that who does not
-    /// want to connect.
-    connecting: Mutex<()>,
+    /// Of each node that was asked for, a lock that is held by who connects to its daemon. That may
+    /// take long: only those wait for it who want the same node.
+    connecting: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
+    /// Held by who opens the endpoint.
+    opening: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -111,14 +113,15 @@ impl Peers {
         if let Some(peer) = self.connected(node) {
             return Ok(peer);
         }
-        let _connecting = self.connecting.lock();
+        let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
+        let wanted = nodes.iter().find(|info| info.node == node && !info.here);
+        let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
+        let turn = self.connecting.lock().entry(node).or_default().clone();
+        let _connecting = turn.lock();
         // Another thread may have done it meanwhile.
         if let Some(peer) = self.connected(node) {
             return Ok(peer);
         }
-        let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
-        let wanted = nodes.iter().find(|info| info.node == node && !info.here);
-        let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
         let mut outcome = Err(Error::NO_SUCH_NODEID);
         for address in addresses {
             let connected = NodeClient::connect((address, NODE_PORT).into(), PATIENCE);
@@ -140,8 +143,9 @@ impl Peers {
         known.peers.get(&node).cloned()
     }
 
-    /// The process's endpoint for this: beside that of verbs, if it has one. For who connects.
+    /// The process's endpoint for this: beside that of verbs, if it has one. One for all nodes.
     fn device(&self) -> Result<Arc<Context>> {
+        let _opening = self.opening.lock();
         if let Some(context) = &self.known.lock().context {
             return Ok(context.clone());
         }
