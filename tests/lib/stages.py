@@ -86,6 +86,8 @@ def all_stages():
               ["tests/sisci/run"], seconds=600),
         Stage("sisci-hosts", "SISCI between hosts, by node daemons", ["tests/sisci/hosts"],
               seconds=600, chooses=True),
+        Stage("sisci-guests", "SISCI between a guest and another host", ["tests/sisci/guests"],
+              seconds=600, chooses=True),
         Stage("sisci-hostile", "SISCI: a hostile process of another user",
               ["tests/sisci/hostile"], seconds=300),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],

@@ -16,7 +16,7 @@ use causeway_fabric::node::NodeClient;
 use causeway_fabric::services::node::{NODE_PORT, TRIGGER_BYTES};
 use causeway_fabric::services::sisci::{CellChange, NodeInfo, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
-use causeway_fabric::{Address, Error as FabricError};
+use causeway_fabric::{Address, Error as FabricError, guest};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -130,7 +130,8 @@ impl Peers {
                 break;
             }
         }
-        let client = Arc::new(outcome?);
+        let client = outcome.inspect_err(|error| explain(*error, node, sisci.node()))?;
+        let client = Arc::new(client);
         let peer = Peer::new(&self.device()?, client, sisci.node())?;
         self.known.lock().peers.insert(node, peer.clone());
         Ok(peer)
@@ -303,6 +304,16 @@ impl Peer {
         for listener in listeners.values().filter_map(Weak::upgrade) {
             listener.changed(Change::Gone);
         }
+    }
+}
+
+/// Says what to do where a guest has no way to a node: its host has one, but does not lend it.
+fn explain(error: Error, node: u32, own: u32) {
+    if error == Error::NO_LINK_ACCESS && guest::is_used() {
+        tell(&format!(
+            "there is no route from this virtual machine to node {node}: give it an address in a \
+             network that leads there, and name the address among those of node {own}"
+        ));
     }
 }
 
