@@ -28,6 +28,33 @@ static void segments(void)
 	end(&peer);
 }
 
+/* A segment of another host is waited for: it comes, or it does not in time. */
+static void asynchronous_connects(void)
+{
+	sci_remote_segment_t remote, awaited, never;
+	sci_error_t error, status;
+	struct peer peer;
+	sci_desc_t sd = begin(&peer, &remote);
+	unsigned int node = SCIGetRemoteSegmentNodeId(remote);
+
+	DO(SCIConnectSegment, sd, &awaited, node, ID + 1, ADAPTER, NO_CALLBACK, NO_ARG,
+			SCI_INFINITE_TIMEOUT, SCI_FLAG_ASYNCHRONOUS_CONNECT);
+	DO(SCIConnectSegment, sd, &never, node, ID + 2, ADAPTER, NO_CALLBACK, NO_ARG, SHORT_MS,
+			SCI_FLAG_ASYNCHRONOUS_CONNECT);
+	EXPECT(SCIWaitForRemoteSegmentEvent(never, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT && status == SCI_ERR_TIMEOUT);
+	REFUSED(SCI_ERR_TIMEOUT, SCIWaitForRemoteSegmentEvent, awaited, &status, SHORT_MS,
+			NO_FLAGS);
+	say(&peer, OFFER);
+	hear(&peer);
+	EXPECT(SCIWaitForRemoteSegmentEvent(awaited, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT && status == SCI_ERR_OK);
+	EXPECT(SCIGetRemoteSegmentSize(awaited) == PAGE);
+	DO(SCIDisconnectSegment, never, NO_FLAGS);
+	DO(SCIDisconnectSegment, awaited, NO_FLAGS);
+	end(&peer);
+}
+
 static void copies(void)
 {
 	static unsigned char bytes[SIZE], back[SIZE];
@@ -372,6 +399,7 @@ int main(int argc, char *argv[])
 {
 	static const struct test plain[] = {
 		{"segments of another host", segments},
+		{"asynchronous connects to another host", asynchronous_connects},
 		{"copies between hosts", copies},
 		{"block transfers between hosts", blocks},
 		{"DMA between hosts", transfers},

@@ -46,8 +46,8 @@ static unsigned int take_letters(volatile unsigned int *box)
 void peer_owner(struct peer *parent)
 {
 	sci_desc_t sd = open_library();
-	sci_local_segment_t segment;
-	sci_map_t map;
+	sci_local_segment_t segment, second;
+	sci_map_t map, other;
 	unsigned char *memory = offer(sd, &segment, &map, ID, SIZE);
 	unsigned int order, node, adapter;
 	sci_error_t error;
@@ -65,6 +65,10 @@ void peer_owner(struct peer *parent)
 			for (unsigned int i = 0; i < SIZE; i++)
 				memory[i] = pattern(i, 3);
 			say(parent, sum(memory, SIZE));
+			break;
+		case OFFER:
+			offer(sd, &second, &other, ID + 1, PAGE);
+			say(parent, 0);
 			break;
 		case TRY_REMOVE:
 		case REMOVE:

@@ -244,6 +244,7 @@ impl RemoteSegment {
         }
         if options.asynchronous && deadline.is_some() {
             // The pump is to know of the time.
+            library.awaited.lock().push(Arc::downgrade(&segment));
             library.kick_pump();
         }
         Ok(handle)
