@@ -88,6 +88,8 @@ def all_stages():
               seconds=600, chooses=True),
         Stage("sisci-who", "SISCI between hosts: who is who, and who lies about it",
               ["tests/sisci/who"], seconds=600, chooses=True),
+        Stage("sisci-guests", "SISCI between a guest and another host", ["tests/sisci/guests"],
+              seconds=600, chooses=True),
         Stage("sisci-hostile", "SISCI: a hostile process of another user",
               ["tests/sisci/hostile"], seconds=300),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],

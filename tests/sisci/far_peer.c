@@ -43,11 +43,11 @@ static unsigned int take_letters(volatile unsigned int *box)
 	return good;
 }
 
-static void owner(struct peer *parent)
+void peer_owner(struct peer *parent)
 {
 	sci_desc_t sd = open_library();
-	sci_local_segment_t segment;
-	sci_map_t map;
+	sci_local_segment_t segment, second;
+	sci_map_t map, other;
 	unsigned char *memory = offer(sd, &segment, &map, ID, SIZE);
 	unsigned int order, node, adapter;
 	sci_error_t error;
@@ -66,9 +66,16 @@ static void owner(struct peer *parent)
 				memory[i] = pattern(i, 3);
 			say(parent, sum(memory, SIZE));
 			break;
+		case OFFER:
+			offer(sd, &second, &other, ID + 1, PAGE);
+			say(parent, 0);
+			break;
+		case TRY_REMOVE:
 		case REMOVE:
-			DO(SCIUnmapSegment, map, NO_FLAGS);
-			SCIRemoveSegment(segment, SCI_FLAG_FORCE_REMOVE, &error);
+			/* The second time it is not mapped any more. */
+			SCIUnmapSegment(map, NO_FLAGS, &error);
+			SCIRemoveSegment(segment, order == REMOVE ? SCI_FLAG_FORCE_REMOVE : 0,
+					&error);
 			say(parent, error);
 			break;
 		case WAIT_DISCONNECT:
@@ -97,7 +104,7 @@ sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote)
 	unsigned int node;
 	sci_desc_t sd;
 
-	spawn(peer, owner);
+	spawn(peer, peer_owner);
 	node = hear(peer);
 	sd = open_library();
 	EXPECT(node != own_node());

@@ -1,7 +1,7 @@
 //! The nodes that the configuration names.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::IpAddr;
+use std::net::{IpAddr, UdpSocket};
 
 use causeway_fabric::handshake::mapped;
 use causeway_fabric::services::sisci::{NODE_DEFAULT, NODE_GROUP_ALL, NODE_MAX};
@@ -104,6 +104,17 @@ impl Nodes {
         }
     }
 
+    /// The first node one of whose addresses the broker's own network namespace has: that of the
+    /// virtual machines here that have no address of a node. Looked for anew each time, since
+    /// addresses come and go.
+    pub fn of_this_host(&self) -> Option<u32> {
+        // Only an address that is there can be bound to.
+        let own = |address: &IpAddr| UdpSocket::bind((*address, 0)).is_ok();
+        let mut nodes = self.configured.iter();
+        let found = nodes.find(|(_, addresses)| addresses.iter().any(own));
+        found.map(|(id, _)| *id)
+    }
+
     /// Those of a session's nodes that are configured.
     pub fn known(&self, nodes: &[u32]) -> BTreeSet<u32> {
         let known = |node: &u32| self.configured.contains_key(node);
@@ -151,5 +162,18 @@ mod tests {
         ] {
             assert_ne!(whole, hash(&other), "{other:?}");
         }
+    }
+
+    #[test]
+    fn the_hosts_node_has_an_address_of_the_broker() {
+        // 192.0.2.0/24 is nobody's (RFC 5737).
+        let nodes = [
+            of(8, &["192.0.2.1"]),
+            of(12, &["127.0.0.1"]),
+            of(16, &["127.0.0.2"]),
+        ];
+        assert_eq!(Nodes::new(&nodes).of_this_host(), Some(12));
+        assert_eq!(Nodes::new(&nodes[..1]).of_this_host(), None);
+        assert_eq!(Nodes::default().of_this_host(), None);
     }
 }

@@ -38,7 +38,7 @@ impl Attacker {
             attacker.say(
                 "join",
                 &JoinRequest {
-                    node,
+                    node: Some(node),
                     here: vec![node],
                     for_other_host: false,
                 },
@@ -94,7 +94,7 @@ fn nothing_is_done_for_who_has_not_joined() {
         assert_eq!(outcome.is_ok(), harmless, "{}", method.name);
     }
     let join = JoinRequest {
-        node: 4,
+        node: Some(4),
         here: Vec::new(),
         for_other_host: false,
     };

@@ -17,7 +17,8 @@ use crate::services::handshake::{Hello, HelloReply, Proof};
 use crate::services::node::{DataRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply};
 use crate::services::sisci::{
     CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeRequest, RemoteEvent, TakeCellRequest,
+    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteEvent,
+    TakeCellRequest,
 };
 use crate::sisci::Event;
 use crate::stream::Stream;
@@ -212,6 +213,16 @@ impl NodeClient {
     pub fn watch_connection(&self, connection: u32) -> Result<()> {
         let request = ConnectionHandle { connection };
         self.call(|stub| stub.watch_connection(&request, &[]).map(drop))
+    }
+
+    /// As [`crate::sisci::Sisci::note_mapped`], for the owner's broker. Nothing holds beyond this
+    /// connection.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn note_mapped(&self, connection: u32, mapped: bool) -> Result<()> {
+        let request = MappedRequest { connection, mapped };
+        self.call(|stub| stub.note_mapped(&request, &[]).map(drop))
     }
 
     /// As [`crate::sisci::Sisci::connect_interrupt`].

@@ -23,7 +23,7 @@ use crate::remoting::Malformed;
 use crate::runtime::Address;
 use crate::services::handshake::{ClusterReply, PROOF_BYTES, ProofCheck, Transcript};
 use crate::services::sisci::{
-    ItemCursor, ItemPage, JoinRequest, NODE_DEFAULT, NodeInfo, NodeRequest, SisciSession, SisciStub,
+    ItemCursor, ItemPage, JoinReply, JoinRequest, NodeInfo, NodeRequest, SisciSession, SisciStub,
 };
 use crate::session::Session;
 use causeway_setting::setting;
@@ -43,7 +43,8 @@ pub struct Sisci {
 impl Sisci {
     /// Opens a session with the broker at an address, or where the environment says, and joins as
     /// the node whose addresses this network namespace has ([`NODE_VARIABLE`] overrides that);
-    /// where none is configured, as [`NODE_DEFAULT`].
+    /// where it has none of them, as the node that the broker chooses: in a virtual machine its
+    /// host's, else [`crate::services::sisci::NODE_DEFAULT`].
     ///
     /// # Errors
     /// As [`Session::open`]; [`Error::UnknownNode`] if the variable names no node.
@@ -86,13 +87,13 @@ impl Sisci {
         let node = session.call(|control, registry| {
             let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
             let here = nodes_here(&nodes);
-            let node = node.or(here.first().copied()).unwrap_or(NODE_DEFAULT);
+            let node = node.or(here.first().copied());
             let request = JoinRequest {
                 node,
                 here,
                 for_other_host,
             };
-            SisciStub(control).join(&request, &[])?;
+            let (JoinReply { node }, _) = SisciStub(control).join(&request, &[])?;
             registry.node = Some(node);
             registry.for_other_host = for_other_host;
             Ok(node)

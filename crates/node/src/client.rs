@@ -17,8 +17,8 @@ use causeway_fabric::services::node::{
 };
 use causeway_fabric::services::sisci::{
     CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeRequest, RemoteChange, RemoteEvent,
-    TakeCellReply, TakeCellRequest,
+    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteChange,
+    RemoteEvent, TakeCellReply, TakeCellRequest,
 };
 use causeway_fabric::sisci::{Cell, Event, Sisci};
 use causeway_shm::layout::INTERRUPT_BYTES;
@@ -497,6 +497,11 @@ impl NodeService for Client<'_> {
 
     fn watch_connection(&mut self, request: ConnectionHandle, _: Fds) -> Result<Answer<()>, Errno> {
         reply(self.known()?.sisci.watch_connection(request.connection))
+    }
+
+    fn note_mapped(&mut self, request: MappedRequest, _: Fds) -> Result<Answer<()>, Errno> {
+        let MappedRequest { connection, mapped } = request;
+        reply(self.known()?.sisci.note_mapped(connection, mapped))
     }
 
     fn trigger_data(&mut self, request: DataRequest, _: Fds) -> Result<Answer<()>, Errno> {

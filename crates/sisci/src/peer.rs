@@ -19,7 +19,7 @@ use causeway_fabric::services::handshake::DaemonState;
 use causeway_fabric::services::node::{NODE_PORT, TRIGGER_BYTES};
 use causeway_fabric::services::sisci::{CellChange, NodeInfo, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
-use causeway_fabric::{Address, Error as FabricError};
+use causeway_fabric::{Address, Error as FabricError, guest};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -85,9 +85,11 @@ impl fmt::Debug for Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     known: Mutex<Known>,
-    /// Held by who connects to a daemon, which may take long: nobody waits for that who does not
-    /// want to connect.
-    connecting: Mutex<()>,
+    /// Of each node that was asked for, a lock that is held by who connects to its daemon. That may
+    /// take long: only those wait for it who want the same node.
+    connecting: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
+    /// Held by who opens the endpoint.
+    opening: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -114,14 +116,15 @@ impl Peers {
         if let Some(peer) = self.connected(node) {
             return Ok(peer);
         }
-        let _connecting = self.connecting.lock();
+        let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
+        let wanted = nodes.iter().find(|info| info.node == node && !info.here);
+        let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
+        let turn = self.connecting.lock().entry(node).or_default().clone();
+        let _connecting = turn.lock();
         // Another thread may have done it meanwhile.
         if let Some(peer) = self.connected(node) {
             return Ok(peer);
         }
-        let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
-        let wanted = nodes.iter().find(|info| info.node == node && !info.here);
-        let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
         check_daemon(sisci)?;
         let mut outcome = Err(Error::NO_SUCH_NODEID);
         for address in addresses {
@@ -131,7 +134,8 @@ impl Peers {
                 break;
             }
         }
-        let client = Arc::new(outcome?);
+        let client = outcome.inspect_err(|error| explain(*error, node, sisci.node()))?;
+        let client = Arc::new(client);
         introduce(&client, sisci, node, &nodes).map_err(|why| not_agreed(why, client.peer()))?;
         let peer = Peer::new(&self.device()?, client, sisci.node())?;
         self.known.lock().peers.insert(node, peer.clone());
@@ -145,8 +149,9 @@ impl Peers {
         known.peers.get(&node).cloned()
     }
 
-    /// The process's endpoint for this: beside that of verbs, if it has one. For who connects.
+    /// The process's endpoint for this: beside that of verbs, if it has one. One for all nodes.
     fn device(&self) -> Result<Arc<Context>> {
+        let _opening = self.opening.lock();
         if let Some(context) = &self.known.lock().context {
             return Ok(context.clone());
         }
@@ -317,6 +322,16 @@ impl Peer {
         for listener in listeners.values().filter_map(Weak::upgrade) {
             listener.changed(Change::Gone);
         }
+    }
+}
+
+/// Says what to do where a guest has no way to a node: its host has one, but does not lend it.
+fn explain(error: Error, node: u32, own: u32) {
+    if error == Error::NO_LINK_ACCESS && guest::is_used() {
+        tell(&format!(
+            "there is no route from this virtual machine to node {node}: give it an address in a \
+             network that leads there, and name the address among those of node {own}"
+        ));
     }
 }
 

@@ -21,7 +21,7 @@ use crate::library::{Library, from_fabric};
 use crate::life_table::Lives;
 use crate::link;
 use crate::local::{Reason, check_range, whole_place};
-use crate::map::{self, Map, Maps, Memory, Source};
+use crate::map::{self, Map, Maps, Memory, Source, Told};
 use crate::memory::{Mapping, Place};
 use crate::peer::{Change, Listener, Listeners, Name, Peer};
 use crate::registry::Registry;
@@ -68,8 +68,7 @@ pub struct RemoteSegment {
     /// The broker was asked to tell if the owner is stopped.
     watched: AtomicBool,
     uses: Uses,
-    /// Of a segment of this host.
-    maps: Option<Arc<Maps>>,
+    maps: Arc<Maps>,
     descriptor: Arc<Descriptor>,
     held: Held,
 }
@@ -214,7 +213,6 @@ impl RemoteSegment {
             Via::There(peer) => Naming::There(peer.listeners.lock()),
         };
         let (connection, state) = establish(library, via, options)?;
-        let sisci = library.fabric()?;
         let handle = library.remotes.insert(|handle| {
             let segment = Arc::new(RemoteSegment {
                 handle,
@@ -229,7 +227,7 @@ impl RemoteSegment {
                 cancelled: AtomicBool::new(false),
                 watched: AtomicBool::new(false),
                 uses: Uses::default(),
-                maps: via.maps(&sisci, connection.connection),
+                maps: via.maps(connection.connection),
                 descriptor: descriptor.clone(),
                 held: Held::new(user),
             });
@@ -246,6 +244,7 @@ impl RemoteSegment {
         }
         if options.asynchronous && deadline.is_some() {
             // The pump is to know of the time.
+            library.awaited.lock().push(Arc::downgrade(&segment));
             library.kick_pump();
         }
         Ok(handle)
@@ -329,7 +328,7 @@ impl RemoteSegment {
             memory,
             place: Place { base, ..place },
             owner: Some(*owner),
-            of: map::users(&self.uses, &self.descriptor, self.maps.as_ref())?,
+            of: map::users(&self.uses, &self.descriptor, Some(&self.maps))?,
         };
         Map::create(library, source)
     }
@@ -547,10 +546,25 @@ impl Via {
         }
     }
 
-    fn maps(&self, sisci: &Arc<Sisci>, number: u32) -> Option<Arc<Maps>> {
+    fn maps(&self, number: u32) -> Arc<Maps> {
         match self {
-            Via::Here(_) => Some(Maps::new(sisci.clone(), number)),
-            Via::There(_) => None,
+            Via::Here(sisci) => Maps::new(sisci.clone(), number),
+            Via::There(peer) => Maps::new(peer.clone(), number),
+        }
+    }
+}
+
+impl Told for Sisci {
+    fn mapped(&self, connection: u32, mapped: bool) {
+        // A broker that is not there now hears of it when it is.
+        let _ = self.note_mapped(connection, mapped);
+    }
+}
+
+impl Told for Peer {
+    fn mapped(&self, connection: u32, mapped: bool) {
+        if let Err(error) = self.client.note_mapped(connection, mapped) {
+            self.failure(&error);
         }
     }
 }

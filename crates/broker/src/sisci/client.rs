@@ -13,8 +13,8 @@ use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
     ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest, GrantReply, InterruptReply,
-    ItemCursor, ItemPage, JoinRequest, LocalSegmentReply, MappedRequest, NODE_DEFAULT, NodeInfo,
-    NodeRequest, RegisterRequest, RemoveRequest, RestoreConnectionRequest,
+    ItemCursor, ItemPage, JoinReply, JoinRequest, LocalSegmentReply, MappedRequest, NODE_DEFAULT,
+    NodeInfo, NodeRequest, RegisterRequest, RemoveRequest, RestoreConnectionRequest,
     RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest,
     RestoredReply, SegmentHandle, SisciService, TakeCellReply, TakeCellRequest, UnavailableRequest,
 };
@@ -74,15 +74,18 @@ impl SisciService for Client<'_> {
         Ok(nodes.into_values().collect::<Vec<_>>().into())
     }
 
-    fn join(&mut self, request: JoinRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+    fn join(&mut self, request: JoinRequest, _: Vec<OwnedFd>) -> Result<Answer<JoinReply>, Errno> {
         let session = self.caller.session;
         let member = self.context.members.get(session).ok_or(Errno::NOTCONN)?;
         let limits = self.caller.tenant.limits;
-        let place = (request.node, request.here.as_slice());
+        let in_vm = self.caller.peer.vm.is_some();
+        let host = in_vm.then(|| self.tables.nodes.of_this_host()).flatten();
+        let node = request.node.or(host).unwrap_or(NODE_DEFAULT);
+        let place = (node, request.here.as_slice());
         let elsewhere = request.for_other_host;
         self.tables
             .join(session, member, limits, place, elsewhere)?;
-        Ok(().into())
+        Ok(JoinReply { node }.into())
     }
 
     fn probe(&mut self, request: NodeRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {

@@ -97,6 +97,7 @@ fn session_bodies(bytes: &[u8]) {
 fn sisci_bodies(bytes: &[u8]) {
     one_body::<sisci::NodeInfo>(bytes);
     one_body::<sisci::JoinRequest>(bytes);
+    one_body::<sisci::JoinReply>(bytes);
     one_body::<sisci::NodeRequest>(bytes);
     one_body::<sisci::CreateSegmentRequest>(bytes);
     one_body::<sisci::LocalSegmentReply>(bytes);

@@ -16,7 +16,7 @@
 use super::handshake::{Hello, HelloReply, Proof};
 use super::sisci::{
     ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
-    NodeRequest, TakeCellReply, TakeCellRequest,
+    MappedRequest, NodeRequest, TakeCellReply, TakeCellRequest,
 };
 use crate::remoting::{message, service};
 
@@ -85,6 +85,8 @@ service! {
         20 => take_cell(TakeCellRequest; fds 0..=0) -> TakeCellReply;
         /// Asks to be told when the owner of a connection's segment is stopped, and goes on.
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
+        /// Says that a connection's segment was mapped, or is mapped no more.
+        26 => note_mapped(MappedRequest; fds 0..=0) -> ();
         /// Presents the caller; before all else but the two methods that say who it is.
         64 => open(OpenRequest; fds 0..=0) -> OpenReply;
         /// Triggers a data interrupt: `ENOSPC` if its queue is full, `EMSGSIZE` for too much data,

@@ -166,12 +166,19 @@ message! {
 
     /// Says which node the session is part of.
     pub struct JoinRequest {
-        /// Its id: one of the configuration, or [`NODE_DEFAULT`].
-        node: u32,
+        /// Its id: one of the configuration, or [`NODE_DEFAULT`]. `None` lets the broker choose:
+        /// for a process of a virtual machine its host's node, for others [`NODE_DEFAULT`].
+        node: Option<u32>,
         /// Nodes of the configuration one of whose addresses the session's network namespace has.
         here: Vec<u32>,
         /// Whether the session acts for a process of another host, where the node is.
         for_other_host: bool,
+    }
+
+    /// The node that the session is part of now.
+    pub struct JoinReply {
+        /// Its id.
+        node: u32,
     }
 
     /// Names a node.
@@ -502,7 +509,7 @@ service! {
         /// Lists nodes: the configured ones, and those that somebody of the tenant has joined as.
         1 => nodes((); fds 0..=0) -> Vec<NodeInfo>;
         /// Makes the session part of a node. Once, before all that follows but 3 and 4.
-        2 => join(JoinRequest; fds 0..=0) -> ();
+        2 => join(JoinRequest; fds 0..=0) -> JoinReply;
         /// Whether a node is on this host.
         3 => probe(NodeRequest; fds 0..=0) -> bool;
         /// Lists sessions and what they have: of the tenant; of all, in the runtime directory.

@@ -379,7 +379,7 @@ impl session::Registry for Registry {
         let (nodes, _) = SisciStub(broker).nodes(&(), &[])?;
         let here = nodes_here(&nodes);
         let request = JoinRequest {
-            node,
+            node: Some(node),
             here,
             for_other_host: self.for_other_host,
         };
