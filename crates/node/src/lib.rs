@@ -16,5 +16,7 @@ pub mod limits;
 mod link;
 mod memory;
 pub mod options;
+mod presented;
+mod processes;
 pub mod server;
 pub mod shared;

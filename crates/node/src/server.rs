@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use causeway_fabric::{Reserve, Stream, node};
 use rustix::io::Errno;
@@ -20,7 +21,8 @@ const THREAD: &str = "causeway-peer";
 /// # Errors
 /// [`Failure`]
 pub fn run(options: &Options) -> Result<Infallible, Failure> {
-    let shared = Shared::open(options.broker())?;
+    let linger = Duration::from_millis(options.linger_ms.into());
+    let shared = Shared::open(options.broker(), linger)?;
     let listener = listen(options.listen)?;
     let node = shared.own.node();
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 use causeway_device::Context;
 use causeway_fabric::Address;
@@ -10,6 +11,7 @@ use causeway_fabric::sisci::Sisci;
 use thiserror::Error;
 
 use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, SCARCITY};
+use crate::processes::Processes;
 
 /// Why there is no daemon.
 #[derive(Debug, Error)]
@@ -34,6 +36,10 @@ pub struct Shared {
     pub own: Sisci,
     /// The daemon's endpoint.
     pub context: Arc<Context>,
+    /// Those that are connected.
+    pub processes: Processes,
+    /// How long they may be away ([`crate::limits::LINGER`]).
+    pub linger: Duration,
     connections: Mutex<HashMap<IpAddr, usize>>,
     ended: Condvar,
 }
@@ -50,13 +56,15 @@ impl Shared {
     ///
     /// # Errors
     /// [`Failure`]
-    pub fn open(broker: Address) -> Result<Arc<Shared>, Failure> {
+    pub fn open(broker: Address, linger: Duration) -> Result<Arc<Shared>, Failure> {
         let own = Sisci::open(Some(&broker))?;
         let context = Context::open_at(&broker)?;
         Ok(Arc::new(Shared {
             broker,
             own,
             context,
+            processes: Processes::default(),
+            linger,
             connections: Mutex::default(),
             ended: Condvar::new(),
         }))

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
+use causeway_fabric::limits::RESTORE_GRACE;
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
@@ -82,7 +84,8 @@ impl SisciService for Client<'_> {
         let member = self.context.members.get(session).ok_or(Errno::NOTCONN)?;
         let limits = self.caller.tenant.limits;
         let place = (request.node, request.here.as_slice());
-        let elsewhere = request.for_other_host;
+        let linger = Duration::from_millis(request.linger_ms.into()).min(RESTORE_GRACE);
+        let elsewhere = request.for_other_host.then_some(linger);
         self.tables
             .join(session, member, limits, place, elsewhere)?;
         Ok(().into())

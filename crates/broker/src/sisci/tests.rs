@@ -81,7 +81,7 @@ impl World {
         let limits = self.tenant.limits;
         let member = self.members.get(self.next).unwrap();
         let place = (node, [8].as_slice());
-        let joined = self.tables.join(self.next, member, limits, place, false);
+        let joined = self.tables.join(self.next, member, limits, place, None);
         joined.unwrap();
     }
 
