@@ -85,6 +85,8 @@ static void copies(void)
 		else
 			DO(SCIMemWrite, bytes + at, there + at, count, NO_FLAGS);
 	}
+	/* Small ones are on their way when the call returns. */
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
 	say(&peer, SUM);
 	EXPECT(hear(&peer) == sum(bytes, SIZE));
 	say(&peer, FILL);
@@ -350,6 +352,10 @@ static void stopped_daemon(void)
 	for (error = SCI_ERR_TRANSFER_FAILED; error == SCI_ERR_TRANSFER_FAILED; )
 		SCIMemCpy(sequence, bytes, map, 0, SIZE, SCI_FLAG_ERROR_CHECK, &error);
 	EXPECT(error == SCI_ERR_OK);
+	/* What was stored before is missing, perhaps; from here on it is not. */
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_RETRIABLE);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	DO(SCIMemCpy, sequence, bytes, map, 0, PAGE, NO_FLAGS);
 	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
 	say(&peer, SUM);
 	EXPECT(hear(&peer) == sum(bytes, SIZE));
@@ -372,6 +378,11 @@ static void killed_daemon(void)
 	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
 	say(&peer, KILL_DAEMON);
 	hear(&peer);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_NOT_OPERATIONAL);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_PENDING);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_RETRIABLE);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, PAGE, NO_FLAGS);
 	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
 			SCI_CB_LOST);
 	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);

@@ -10,12 +10,16 @@
 #define ID 900
 #define SIZE (64 * PAGE)
 #define ROUNDS 200
+/* An interrupt of the owner's. */
+#define BELL 33
 /* Letters that MAILBOX takes. */
 #define LETTERS 2000
 
 enum order {
 	END, SUM, FILL, OFFER, TRY_REMOVE, REMOVE, WAIT_DISCONNECT, STOP_DAEMON, WAKE_DAEMON,
-	KILL_DAEMON, MAILBOX
+	KILL_DAEMON, MAILBOX,
+	/* Starts another daemon; says whether the owner has heard anything; takes a trigger. */
+	START_DAEMON, HEARD, TRIGGERED
 };
 
 /* What FILL leaves with a seed of 3. */

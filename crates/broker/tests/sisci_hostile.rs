@@ -41,6 +41,7 @@ impl Attacker {
                     node: Some(node),
                     here: vec![node],
                     for_other_host: false,
+                    linger_ms: 0,
                 },
                 &[]
             ),
@@ -97,6 +98,7 @@ fn nothing_is_done_for_who_has_not_joined() {
         node: Some(4),
         here: Vec::new(),
         for_other_host: false,
+        linger_ms: 0,
     };
     assert_eq!(stranger.say("join", &join, &[]), Err(Errno::NOTCONN));
     let handle = SegmentHandle { segment: 1 };

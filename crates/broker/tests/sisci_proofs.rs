@@ -4,6 +4,8 @@ mod common;
 
 use std::os::unix::fs::OpenOptionsExt;
 
+use std::time::Duration;
+
 use causeway_fabric::Error;
 use causeway_fabric::handshake::hello;
 use causeway_fabric::services::handshake::{DaemonState, Role, Transcript};
@@ -76,7 +78,7 @@ fn only_what_is_true_is_proved() {
     };
     refused(four.prove(&observer), Errno::INVAL);
     // Who acts for another host's process proves nothing.
-    let elsewhere = Sisci::open_for(Some(&host.address()), 4).unwrap();
+    let elsewhere = Sisci::open_for(Some(&host.address()), 4, Duration::ZERO).unwrap();
     refused(elsewhere.prove(&honest), Errno::INVAL);
     let mut wrong = proof;
     wrong[31] ^= 1;

@@ -5,24 +5,33 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use causeway_setting::setting;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
 use crate::channel::Channel;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::remoting::{Malformed, decode_body};
 use crate::services::handshake::{Hello, HelloReply, Proof};
-use crate::services::node::{DataRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply};
+use crate::services::node::{
+    DataRequest, IdentifyRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply,
+};
 use crate::services::sisci::{
     CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
     ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteEvent,
-    TakeCellRequest,
+    RestoreConnectionRequest, RestoreInterruptConnectionRequest, TakeCellRequest,
 };
 use crate::sisci::Event;
 use crate::stream::Stream;
 
+/// Setting: how long a process tries to come back to a daemon, in milliseconds, [`RECONNECT`] at
+/// most.
+const RECONNECT_VARIABLE: &str = "CAUSEWAY_SISCI_RECONNECT";
+/// The same where nothing is set. The daemon's host keeps what the process was connected to for as
+/// long ([`crate::limits::RESTORE_GRACE`]).
+const RECONNECT: Duration = Duration::from_secs(10);
 /// How long a connection may be idle before its peer is asked whether it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// How often it is asked before it is taken for gone.
@@ -44,6 +53,13 @@ pub struct NodeClient {
     left: OwnedFd,
     local: SocketAddr,
     peer: SocketAddr,
+}
+
+/// How long this process tries to come back to a daemon whose connection has broken.
+#[must_use]
+pub fn reconnect_patience() -> Duration {
+    let wanted = setting(RECONNECT_VARIABLE).and_then(|value| value.to_str()?.parse().ok());
+    wanted.map_or(RECONNECT, |ms| Duration::from_millis(ms).min(RECONNECT))
 }
 
 /// Makes a TCP connection ready for messages, at either end.
@@ -111,6 +127,13 @@ impl NodeClient {
         let _ = shutdown(&self.socket, Shutdown::Both);
     }
 
+    /// Breaks the connection, so that the daemon takes the process for out of reach, and not for
+    /// ended. Calls under way fail.
+    pub fn abort(&self) {
+        // One that has ended already is not connected. Dissolving it has the kernel send a RST.
+        let _ = connect_unspec(&self.socket);
+    }
+
     fn lock(&self) -> MutexGuard<'_, Control> {
         self.control.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -169,6 +192,42 @@ impl NodeClient {
     /// [`Error::BrokerGone`], [`Error::Timeout`], [`Error::Version`].
     pub fn open(&self, request: &OpenRequest) -> Result<OpenReply> {
         self.call(|stub| stub.open(request, &[]).map(|(reply, _)| reply))
+    }
+
+    /// Names this process, after [`NodeClient::open`]. An earlier connection of it has ended then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ETIMEDOUT` if that does not end; as every call.
+    pub fn identify(&self, process: u128) -> Result<()> {
+        let (high, low) = ((process >> 64) as u64, process as u64);
+        let request = IdentifyRequest { high, low };
+        self.call(|stub| stub.identify(&request, &[]).map(drop))
+    }
+
+    /// As [`crate::sisci::Sisci::restore_connection`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_connection(&self, request: &RestoreConnectionRequest) -> Result<bool> {
+        let restored = |stub: &mut NodeStub<'_, Control>| stub.restore_connection(request, &[]);
+        self.call(|stub| restored(stub).map(|(reply, _)| reply.operational))
+    }
+
+    /// As [`crate::sisci::Sisci::restore_interrupt_connection`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_interrupt_connection(
+        &self,
+        connection: u32,
+        request: &ConnectInterruptRequest,
+    ) -> Result<()> {
+        let request = RestoreInterruptConnectionRequest {
+            request: request.clone(),
+            connection,
+            cells: Vec::new(),
+        };
+        self.call(|stub| stub.restore_interrupt_connection(&request, &[]).map(drop))
     }
 
     /// Whether a node is on the daemon's host.

@@ -8,6 +8,7 @@ mod registry;
 mod segments;
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -66,12 +67,13 @@ impl Sisci {
     }
 
     /// Opens a session for a process of another host, as the node that it is part of. The node is
-    /// not on this host for that.
+    /// not on this host for that. What it is connected to when it ends is kept for `linger`, for
+    /// another session that presents it ([`Sisci::restore_connection`]).
     ///
     /// # Errors
     /// As [`Sisci::open_as`].
-    pub fn open_for(broker: Option<&Address>, node: u32) -> Result<Sisci> {
-        Sisci::join(broker, Some(node), true)
+    pub fn open_for(broker: Option<&Address>, node: u32, linger: Duration) -> Result<Sisci> {
+        Sisci::join(broker, Some(node), Some(linger))
     }
 
     /// As [`Sisci::open`], but as the node named, if one is.
@@ -79,10 +81,14 @@ impl Sisci {
     /// # Errors
     /// As [`Session::open`]; `EINVAL` if there is no such node.
     pub fn open_as(broker: Option<&Address>, node: Option<u32>) -> Result<Sisci> {
-        Sisci::join(broker, node, false)
+        Sisci::join(broker, node, None)
     }
 
-    fn join(broker: Option<&Address>, node: Option<u32>, for_other_host: bool) -> Result<Sisci> {
+    fn join(
+        broker: Option<&Address>,
+        node: Option<u32>,
+        for_other_host: Option<Duration>,
+    ) -> Result<Sisci> {
         let session = Session::open(broker, Registry::default())?;
         let node = session.call(|control, registry| {
             let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
@@ -91,7 +97,8 @@ impl Sisci {
             let request = JoinRequest {
                 node,
                 here,
-                for_other_host,
+                for_other_host: for_other_host.is_some(),
+                linger_ms: millis(for_other_host),
             };
             let (JoinReply { node }, _) = SisciStub(control).join(&request, &[])?;
             registry.node = Some(node);
@@ -179,6 +186,12 @@ impl Sisci {
             Ok(reachable)
         })
     }
+}
+
+/// Milliseconds of a time, as messages have them.
+fn millis(time: Option<Duration>) -> u32 {
+    let time = time.unwrap_or_default().as_millis();
+    u32::try_from(time).unwrap_or(u32::MAX)
 }
 
 /// Lists the sessions that use SISCI, of the broker at `address`: those of the caller's tenant, or

@@ -20,6 +20,8 @@ mod memory;
 pub mod options;
 pub mod parent;
 
+mod presented;
 mod probe;
+mod processes;
 pub mod server;
 pub mod shared;

@@ -20,6 +20,16 @@ pub const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 pub const REMEMBERED_MAX: usize = 1024;
 /// How long a connection may last before it has presented itself.
 pub const PRESENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the broker keeps what a process was connected to, for it to come back, unless the
+/// command line says otherwise. It keeps nothing for longer than
+/// [`causeway_fabric::limits::RESTORE_GRACE`].
+pub const LINGER: Duration = Duration::from_secs(10);
+/// How long a process whose connection was reset has to come back before it is taken for ended:
+/// one that has broken its connection itself comes at once, and the kernel resets that of a process
+/// that ends without having read all.
+pub const RESET_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a process that comes back waits for the end of its earlier connection.
+pub const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of segments that are mapped and registered for one connection.
 pub const BYTES_PER_CONNECTION_MAX: u64 = 1 << 40;
 /// Events that wait for a peer that does not read. Beyond, the connection ends.

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use causeway_fabric::{Reserve, Stream, node};
 use rustix::io::Errno;
@@ -23,7 +24,8 @@ const THREAD: &str = "causeway-peer";
 pub fn run(options: &Options) -> Result<Infallible, Failure> {
     // The port first: without it there is nothing to do.
     let listener = listen(options.listen)?;
-    let shared = Shared::open(options.broker())?;
+    let linger = Duration::from_millis(options.linger_ms.into());
+    let shared = Shared::open(options.broker(), linger)?;
     let node = shared.own.node();
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");
     probe::begin(&shared);

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use causeway_device::Context;
 use causeway_fabric::Address;
@@ -12,6 +13,7 @@ use thiserror::Error;
 
 use crate::admission::Places;
 use crate::limits::REMEMBERED_MAX;
+use crate::processes::Processes;
 
 /// Why there is no daemon.
 #[derive(Debug, Error)]
@@ -40,6 +42,10 @@ pub struct Shared {
     pub places: Arc<Places>,
     /// What was wrong with other daemons when the log last said so.
     told: Mutex<HashMap<IpAddr, Verdict>>,
+    /// Those that are connected.
+    pub processes: Processes,
+    /// How long they may be away ([`crate::limits::LINGER`]).
+    pub linger: Duration,
 }
 
 impl Shared {
@@ -48,7 +54,7 @@ impl Shared {
     ///
     /// # Errors
     /// [`Failure`]
-    pub fn open(broker: Address) -> Result<Arc<Shared>, Failure> {
+    pub fn open(broker: Address, linger: Duration) -> Result<Arc<Shared>, Failure> {
         let own = Sisci::open(Some(&broker))?;
         let context = Context::open_at(&broker)?;
         Ok(Arc::new(Shared {
@@ -57,6 +63,8 @@ impl Shared {
             context,
             places: Arc::default(),
             told: Mutex::default(),
+            processes: Processes::default(),
+            linger,
         }))
     }
 

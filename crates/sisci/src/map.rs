@@ -216,6 +216,18 @@ impl Maps {
         }
         Mapped(self.clone())
     }
+
+    /// Whether there are any, which `tell` is to say anew: who was told has forgotten it.
+    pub(crate) fn again<E>(
+        &self,
+        tell: impl FnOnce() -> core::result::Result<(), E>,
+    ) -> core::result::Result<(), E> {
+        let count = self.count.lock();
+        match *count {
+            0 => Ok(()),
+            _ => tell(),
+        }
+    }
 }
 
 impl Drop for Mapped {

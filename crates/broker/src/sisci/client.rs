@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use causeway_fabric::handshake::mapped;
+use causeway_fabric::limits::RESTORE_GRACE;
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::handshake::{
     ClusterReply, NodeName, Proof, ProofCheck, Role, Transcript,
@@ -82,7 +84,8 @@ impl SisciService for Client<'_> {
         let host = in_vm.then(|| self.tables.nodes.of_this_host()).flatten();
         let node = request.node.or(host).unwrap_or(NODE_DEFAULT);
         let place = (node, request.here.as_slice());
-        let elsewhere = request.for_other_host;
+        let linger = Duration::from_millis(request.linger_ms.into()).min(RESTORE_GRACE);
+        let elsewhere = request.for_other_host.then_some(linger);
         self.tables
             .join(session, member, limits, place, elsewhere)?;
         Ok(JoinReply { node }.into())

@@ -130,6 +130,7 @@ fn sisci_bodies(bytes: &[u8]) {
     one_body::<node::OpenRequest>(bytes);
     one_body::<node::OpenReply>(bytes);
     one_body::<node::WindowReply>(bytes);
+    one_body::<node::IdentifyRequest>(bytes);
     one_body::<node::DataRequest>(bytes);
     handshake_bodies(bytes);
 }

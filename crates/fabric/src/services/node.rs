@@ -14,9 +14,11 @@
 //! | `ENODEV` | the daemon has no device |
 
 use super::handshake::{Hello, HelloReply, Proof};
+use super::session::LifeBody;
 use super::sisci::{
     ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
-    MappedRequest, NodeRequest, TakeCellReply, TakeCellRequest,
+    MappedRequest, NodeRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    RestoredReply, TakeCellReply, TakeCellRequest,
 };
 use crate::remoting::{message, service};
 
@@ -55,6 +57,20 @@ message! {
         size: u64,
         /// Key for both.
         rkey: u32,
+        /// Names the connection, at both ends: who comes back presents it.
+        name: u64,
+        /// Names the segment.
+        segment_name: u64,
+        /// Ends when the connection is lost or cut.
+        life: LifeBody,
+    }
+
+    /// Names the process that has presented itself.
+    pub struct IdentifyRequest {
+        /// A random number of 128 bits, the same for all connections of the process.
+        high: u64,
+        /// Its other half.
+        low: u64,
     }
 
     /// A data interrupt.
@@ -83,6 +99,13 @@ service! {
         19 => disconnect_interrupt(ConnectionHandle; fds 0..=0) -> ();
         /// Has the daemon take a cell of a connection to an interrupt.
         20 => take_cell(TakeCellRequest; fds 0..=0) -> TakeCellReply;
+        /// Takes up a connection to a segment that the process had by an earlier connection to a
+        /// daemon of this host.
+        22 => restore_connection(RestoreConnectionRequest; fds 0..=0) -> RestoredReply;
+        /// The same of a connection to an interrupt. Cells are not taken up: there are new ones.
+        24 => restore_interrupt_connection(
+            RestoreInterruptConnectionRequest; fds 0..=0
+        ) -> ();
         /// Asks to be told when the owner of a connection's segment is stopped, and goes on.
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
         /// Says that a connection's segment was mapped, or is mapped no more.
@@ -92,6 +115,9 @@ service! {
         /// Triggers a data interrupt: `ENOSPC` if its queue is full, `EMSGSIZE` for too much data,
         /// `ENOTCONN` if nobody is connected any more.
         65 => trigger_data(DataRequest; fds 0..=0) -> ();
+        /// Names the caller. An earlier connection of the same process has ended when this is
+        /// answered, with its queue pair: `ETIMEDOUT` if it does not end.
+        66 => identify(IdentifyRequest; fds 0..=0) -> ();
         /// The first request: each end says who it is, and the daemon whether that agrees.
         70 => hello(Hello; fds 0..=0) -> HelloReply;
         /// Proves the tenant's key, and is answered by the daemon's proof. `EACCES` if it is wrong;

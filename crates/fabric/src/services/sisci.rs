@@ -173,6 +173,9 @@ message! {
         here: Vec<u32>,
         /// Whether the session acts for a process of another host, where the node is.
         for_other_host: bool,
+        /// How long what such a session was connected to is kept when it ends, for another that
+        /// presents it ([`RestoreConnectionRequest`]); in milliseconds.
+        linger_ms: u32,
     }
 
     /// The node that the session is part of now.

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use crate::control::{Control, RawEvent};
 use crate::error::{Error, Result};
@@ -131,7 +132,8 @@ pub(super) struct KeptInterruptConnection {
 #[derive(Debug, Default)]
 pub struct Registry {
     pub(super) node: Option<u32>,
-    pub(super) for_other_host: bool,
+    /// For a process of another host: how long its connections are kept when it has ended.
+    pub(super) for_other_host: Option<Duration>,
     pub(super) segments: BTreeMap<u32, KeptSegment>,
     pub(super) connections: BTreeMap<u32, KeptConnection>,
     pub(super) interrupts: BTreeMap<u32, KeptInterrupt>,
@@ -381,7 +383,8 @@ impl session::Registry for Registry {
         let request = JoinRequest {
             node: Some(node),
             here,
-            for_other_host: self.for_other_host,
+            for_other_host: self.for_other_host.is_some(),
+            linger_ms: super::millis(self.for_other_host),
         };
         SisciStub(broker).join(&request, &[])?;
         self.present_segments(broker)?;
