@@ -3,7 +3,7 @@
 //! On one host it has, as soon as it is stored, as long as the segment's owner is alive. So a check
 //! is a load of the owner's word in the life table, and costs as little: the sequences lie in a
 //! table that never moves, and are read without a lock. Of memory on another host the link is asked
-//! too ([`crate::link`]).
+//! too.
 
 use std::fmt;
 use std::ptr;
