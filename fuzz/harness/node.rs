@@ -5,11 +5,13 @@ use causeway_fabric::Stream;
 use causeway_fabric::remoting::{Answer, Field, Kind, Received, encode_body};
 use causeway_fabric::services::handshake::{Hello, HelloReply, Proof};
 use causeway_fabric::services::node::{
-    DataRequest, NodeService, OpenReply, OpenRequest, SERVICE, WindowReply, dispatch,
+    DataRequest, IdentifyRequest, NodeService, OpenReply, OpenRequest, SERVICE, WindowReply,
+    dispatch,
 };
 use causeway_fabric::services::sisci::{
     ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
-    NodeRequest, TakeCellReply, TakeCellRequest,
+    MappedRequest, NodeRequest, RestoreConnectionRequest, RestoreInterruptConnectionRequest,
+    RestoredReply, TakeCellReply, TakeCellRequest,
 };
 use rustix::io::Errno;
 use rustix::net::{
@@ -135,6 +137,30 @@ impl NodeService for Echo {
     }
 
     fn watch_connection(&mut self, request: ConnectionHandle, _: Fds) -> Result<Answer<()>, Errno> {
+        self.keep(&request)
+    }
+
+    fn restore_connection(
+        &mut self,
+        request: RestoreConnectionRequest,
+        _: Fds,
+    ) -> Result<Answer<RestoredReply>, Errno> {
+        self.keep(&request)
+    }
+
+    fn restore_interrupt_connection(
+        &mut self,
+        request: RestoreInterruptConnectionRequest,
+        _: Fds,
+    ) -> Result<Answer<()>, Errno> {
+        self.keep(&request)
+    }
+
+    fn note_mapped(&mut self, request: MappedRequest, _: Fds) -> Result<Answer<()>, Errno> {
+        self.keep(&request)
+    }
+
+    fn identify(&mut self, request: IdentifyRequest, _: Fds) -> Result<Answer<()>, Errno> {
         self.keep(&request)
     }
 
