@@ -248,7 +248,7 @@ impl Tables {
         context: &mut Context<'_>,
     ) -> Result<(), Errno> {
         let own = self.own(session)?;
-        let (tenant, node) = (own.tenant, own.node);
+        let (tenant, node, follows) = (own.tenant, own.node, own.elsewhere.is_some());
         let segment = self.segments.get_mut(&claim.segment);
         let segment = segment.ok_or(Errno::NOENT)?;
         let same_place = match segment.place {
@@ -261,9 +261,10 @@ impl Tables {
         let to = Some((session, handle));
         let had = segment.connections.get(&claim.name).copied();
         let from_another = had.and_then(|end| end.to).map(|(session, _)| session);
+        // A process of another host that comes back has a new session, and maybe the old one yet.
         let is_left = |session| {
             let other = self.holdings.get(&session);
-            other.is_some_and(|other| other.elsewhere.is_some())
+            follows && other.is_some_and(|other| other.elsewhere.is_some())
         };
         let taken = from_another.is_some_and(|session| !is_left(session));
         if taken {
