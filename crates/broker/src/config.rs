@@ -16,7 +16,7 @@ use crate::nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
 use crate::sys;
 
 /// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.
-pub const DEFAULT_PATH: &str = "/etc/causeway/causewayd.toml";
+pub use causeway_fabric::runtime::CONFIG_ROOT as DEFAULT_PATH;
 /// Name of the tenant that the runtime directory's socket leads to.
 pub const OWN_TENANT: &str = "default";
 /// Most tenants, that one included.
@@ -218,6 +218,9 @@ struct File {
 struct SisciTable {
     #[serde(default)]
     node: Vec<NodeTable>,
+    /// The node daemon's, which reads the same file and checks it: the broker has no network.
+    #[serde(default, rename = "directory")]
+    _directory: toml::Table,
 }
 
 #[derive(Deserialize)]

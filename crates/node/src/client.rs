@@ -530,8 +530,8 @@ mod tests {
             node,
             addresses: vec![mapped.octets()],
             here: false,
-            sessions: 0,
             trusted,
+            ..NodeInfo::default()
         };
         let nodes = [of(8, true), of(12, false)];
         let other = "10.0.0.3".parse().unwrap();

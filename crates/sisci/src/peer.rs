@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use causeway_device::Context;
 use causeway_fabric::node::NodeClient;
-use causeway_fabric::services::node::{NODE_PORT, TRIGGER_BYTES};
+use causeway_fabric::services::node::TRIGGER_BYTES;
 use causeway_fabric::services::sisci::{CellChange, NodeInfo, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
 use causeway_fabric::{Address, Error as FabricError};
@@ -118,10 +118,11 @@ impl Peers {
         }
         let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
         let wanted = nodes.iter().find(|info| info.node == node && !info.here);
-        let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
+        let wanted = wanted.ok_or(Error::NO_SUCH_NODEID)?;
+        let addresses = addresses(wanted);
         let mut outcome = Err(Error::NO_SUCH_NODEID);
         for address in addresses {
-            let connected = NodeClient::connect((address, NODE_PORT).into(), PATIENCE);
+            let connected = NodeClient::connect((address, wanted.port).into(), PATIENCE);
             outcome = connected.map_err(|error| unreachable(&error));
             if outcome.is_ok() {
                 break;
