@@ -12,6 +12,8 @@
 //! one peer was given are of no use to another.
 
 pub mod client;
+#[cfg(feature = "etcd")]
+pub mod directory;
 pub mod limits;
 mod link;
 mod memory;

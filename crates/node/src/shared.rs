@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 
 use causeway_device::Context;
@@ -21,6 +22,13 @@ pub enum Failure {
     /// The RDMA device.
     #[error("cannot open the device: {0}")]
     Device(#[from] causeway_device::OpenError),
+    /// The directory of nodes.
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    Directory(#[from] crate::directory::Failure),
+    /// The configuration names a directory that cannot be used.
+    #[error("{0}")]
+    Configuration(String),
     /// The port.
     #[error("cannot listen at {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
@@ -34,6 +42,8 @@ pub struct Shared {
     pub own: Sisci,
     /// The daemon's endpoint.
     pub context: Arc<Context>,
+    /// How many connections are taken, [`CONNECTIONS_MAX`] at most.
+    allowed: Arc<AtomicUsize>,
     connections: Mutex<HashMap<IpAddr, usize>>,
     ended: Condvar,
 }
@@ -46,17 +56,25 @@ pub struct Place {
 
 impl Shared {
     /// Joins the broker at an address, which is started if it is none's to start, and opens the
-    /// device there.
+    /// device there. Without a `node`, the daemon is part of the one whose addresses it has.
     ///
     /// # Errors
     /// [`Failure`]
-    pub fn open(broker: Address) -> Result<Arc<Shared>, Failure> {
-        let own = Sisci::open(Some(&broker))?;
+    pub fn open(
+        broker: Address,
+        node: Option<u32>,
+        allowed: Arc<AtomicUsize>,
+    ) -> Result<Arc<Shared>, Failure> {
+        let own = match node {
+            Some(_) => Sisci::open_as(Some(&broker), node)?,
+            None => Sisci::open(Some(&broker))?,
+        };
         let context = Context::open_at(&broker)?;
         Ok(Arc::new(Shared {
             broker,
             own,
             context,
+            allowed,
             connections: Mutex::default(),
             ended: Condvar::new(),
         }))
@@ -79,7 +97,8 @@ impl Shared {
             .unwrap_or_else(PoisonError::into_inner);
         let all: usize = connections.values().sum();
         let of_peer = connections.get(&peer).copied().unwrap_or(0);
-        if all >= CONNECTIONS_MAX || of_peer >= CONNECTIONS_PER_ADDRESS_MAX {
+        let most = self.allowed.load(Ordering::Relaxed).min(CONNECTIONS_MAX);
+        if all >= most || of_peer >= CONNECTIONS_PER_ADDRESS_MAX {
             return None;
         }
         connections.insert(peer, of_peer + 1);
