@@ -90,6 +90,7 @@ fn sisci_bodies(body: &[u8]) {
     one::<sisci::NodeInfo>(body);
     one::<directory::DirectoryRequest>(body);
     one::<sisci::JoinRequest>(body);
+    one::<sisci::JoinReply>(body);
     one::<sisci::NodeRequest>(body);
     one::<sisci::CreateSegmentRequest>(body);
     one::<sisci::LocalSegmentReply>(body);

@@ -1,14 +1,18 @@
 //! The nodes that the configuration names, and those that each tenant's directory names.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 
+use causeway_fabric::handshake::mapped;
 use causeway_fabric::services::directory::DirectoryNode;
 pub use causeway_fabric::services::directory::{NODE_ADDRESSES_MAX, NODES_MAX};
 use causeway_fabric::services::node::NODE_PORT;
 use causeway_fabric::services::sisci::NODE_DEFAULT;
 pub use causeway_fabric::services::sisci::is_node_id;
 use rustix::io::Errno;
+use sha2::{Digest, Sha256};
+
+use crate::node_daemon::NodeDaemon;
 
 use crate::ids::TenantId;
 
@@ -17,6 +21,8 @@ use crate::ids::TenantId;
 pub struct NodeSpec {
     /// Its id.
     pub id: u32,
+    /// Its name, for people.
+    pub name: Option<String>,
     /// Its addresses: a process in whose network namespace one of them is belongs to the node.
     pub addresses: Vec<IpAddr>,
     /// Whether who comes from one of them is believed to be part of the node.
@@ -42,9 +48,14 @@ pub struct Known {
 #[derive(Clone, Debug, Default)]
 pub struct Nodes {
     configured: BTreeMap<u32, Known>,
+    names: BTreeMap<u32, String>,
     directories: BTreeMap<TenantId, BTreeMap<u32, Known>>,
     /// Conflicts that have been told, by tenant: those that stay are not told again.
     told: BTreeMap<TenantId, BTreeSet<String>>,
+    /// Name of the cluster that they are.
+    pub cluster: String,
+    /// This host's daemon, if the broker starts it.
+    pub daemon: NodeDaemon,
 }
 
 impl Nodes {
@@ -62,8 +73,37 @@ impl Nodes {
         };
         Nodes {
             configured: specs.iter().map(configured).collect(),
+            names: specs
+                .iter()
+                .filter_map(|spec| Some((spec.id, spec.name.clone()?)))
+                .collect(),
             ..Nodes::default()
         }
+    }
+
+    /// Names of those configured that have one.
+    pub fn names(&self) -> impl Iterator<Item = (u32, &str)> {
+        self.names.iter().map(|(id, name)| (*id, name.as_str()))
+    }
+
+    /// A hash of what all hosts of a cluster must have configured alike: ids and addresses,
+    /// whatever their order. Names and trust are each host's own affair; what a directory names
+    /// is left out, since hosts see it at different moments.
+    pub fn hash(&self) -> u64 {
+        let mut sha = Sha256::new();
+        for (id, known) in &self.configured {
+            let addresses = known.addresses.iter().copied();
+            let mut addresses: Vec<[u8; 16]> = addresses.map(mapped).collect();
+            addresses.sort_unstable();
+            sha.update(id.to_le_bytes());
+            sha.update((addresses.len() as u32).to_le_bytes());
+            addresses.iter().for_each(|address| sha.update(address));
+        }
+        let digest = sha.finalize();
+        digest
+            .iter()
+            .take(8)
+            .fold(0, |hash, byte| hash << 8 | u64::from(*byte))
     }
 
     /// Those that a tenant sees, by id.
@@ -92,6 +132,17 @@ impl Nodes {
             Some(known) => known.addresses.is_empty(),
             None => node == NODE_DEFAULT,
         }
+    }
+
+    /// The first node one of whose addresses the broker's own network namespace has: that of the
+    /// virtual machines here that have no address of a node. Looked for anew each time, since
+    /// addresses come and go.
+    pub fn of_this_host(&self, tenant: TenantId) -> Option<u32> {
+        // Only an address that is there can be bound to.
+        let own = |address: &IpAddr| UdpSocket::bind((*address, 0)).is_ok();
+        let mut nodes = self.iter(tenant);
+        let found = nodes.find(|(_, known)| known.addresses.iter().any(own));
+        found.map(|(id, _)| id)
     }
 
     /// Those of a session's nodes that its tenant knows.
@@ -196,17 +247,9 @@ mod tests {
         }
     }
 
-    fn configured(id: u32, address: &str) -> NodeSpec {
-        NodeSpec {
-            id,
-            addresses: vec![address.parse().unwrap()],
-            trusted: false,
-        }
-    }
-
     #[test]
     fn the_configuration_wins_over_the_directory() {
-        let mut nodes = Nodes::new(&[configured(8, "10.0.0.1"), configured(12, "10.0.0.2")]);
+        let mut nodes = Nodes::new(&[of(8, &["10.0.0.1"]), of(12, &["10.0.0.2"])]);
         let listed = [
             node(8, "10.0.0.9"),
             node(12, "10.0.0.2"),
@@ -267,5 +310,60 @@ mod tests {
         assert_eq!(nodes.set_directory(0, &many), Err(Errno::MFILE));
         assert_eq!(nodes.iter(0).count(), 1);
         assert_eq!(nodes.set_directory(0, &many[1..]), Ok(Vec::new()));
+    }
+
+    fn of(id: u32, addresses: &[&str]) -> NodeSpec {
+        NodeSpec {
+            id,
+            name: None,
+            addresses: addresses.iter().map(|text| text.parse().unwrap()).collect(),
+            trusted: false,
+        }
+    }
+
+    #[test]
+    fn the_hash_is_of_ids_and_addresses_in_any_order() {
+        let hash = |specs: &[NodeSpec]| Nodes::new(specs).hash();
+        let (a, b) = (of(4, &["10.0.0.1", "fd00::1"]), of(8, &["10.0.0.2"]));
+        let whole = hash(&[a.clone(), b.clone()]);
+        assert_eq!(whole, hash(&[b.clone(), a.clone()]));
+        assert_eq!(whole, hash(&[of(4, &["fd00::1", "10.0.0.1"]), b.clone()]));
+        let named = NodeSpec {
+            name: Some("b".into()),
+            trusted: true,
+            ..b.clone()
+        };
+        assert_eq!(whole, hash(&[a.clone(), named]));
+        for other in [
+            vec![a.clone()],
+            vec![of(4, &["10.0.0.1"]), b.clone()],
+            vec![of(4, &["10.0.0.1"]), of(8, &["fd00::1", "10.0.0.2"])],
+            vec![of(4, &["10.0.0.1", "fd00::2"]), b],
+            Vec::new(),
+        ] {
+            assert_ne!(whole, hash(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn the_hosts_node_has_an_address_of_the_broker() {
+        // 192.0.2.0/24 is nobody's (RFC 5737).
+        let nodes = [
+            of(8, &["192.0.2.1"]),
+            of(12, &["127.0.0.1"]),
+            of(16, &["127.0.0.2"]),
+        ];
+        assert_eq!(Nodes::new(&nodes).of_this_host(0), Some(12));
+        assert_eq!(Nodes::new(&nodes[..1]).of_this_host(0), None);
+        let mut listed = Nodes::default();
+        assert_eq!(listed.of_this_host(0), None);
+        let unlisted = listed.hash();
+        listed.set_directory(0, &[node(8, "192.0.2.1")]).unwrap();
+        assert_eq!(listed.of_this_host(0), None);
+        assert_eq!(
+            unlisted,
+            listed.hash(),
+            "the hash is of the configured nodes"
+        );
     }
 }

@@ -380,7 +380,7 @@ fn write_directory_seed() {
     };
     let directory = DirectoryRequest { nodes: vec![named] };
     let of = sisci::SERVICE;
-    write_of(of, "sisci-directory", Kind::Request, 40, &directory);
+    write_of(of, "sisci-directory", Kind::Request, 43, &directory);
 }
 
 fn item_page() -> ItemPage {
