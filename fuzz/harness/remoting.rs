@@ -1,6 +1,7 @@
 //! Messages between an endpoint and the broker.
 
 use causeway_fabric::remoting::{Field, Header, decode_body, encode_body};
+use causeway_fabric::services::directory;
 use causeway_fabric::services::pool;
 use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
@@ -87,6 +88,7 @@ fn session_bodies(body: &[u8]) {
 
 fn sisci_bodies(body: &[u8]) {
     one::<sisci::NodeInfo>(body);
+    one::<directory::DirectoryRequest>(body);
     one::<sisci::JoinRequest>(body);
     one::<sisci::JoinReply>(body);
     one::<sisci::NodeRequest>(body);

@@ -52,6 +52,26 @@ def checker_env(checker):
     return {"RUSTFLAGS": flags, "CARGO_TARGET_DIR": os.path.join(target, checker)}
 
 
+def sisci_stages():
+    """Those of SISCI that run alone."""
+    return [
+        Stage("sisci", "SISCI: headers, symbols, every function, foreign programs",
+              ["tests/sisci/run"], seconds=600),
+        Stage("sisci-hosts", "SISCI between hosts, by node daemons", ["tests/sisci/hosts"],
+              seconds=600, chooses=True),
+        Stage("sisci-who", "SISCI between hosts: who is who, and who lies about it",
+              ["tests/sisci/who"], seconds=600, chooses=True),
+        Stage("sisci-guests", "SISCI between a guest and another host", ["tests/sisci/guests"],
+              seconds=600, chooses=True),
+        Stage("directory", "nodes that an etcd names, and etcd away",
+              ["tests/directory/run"], seconds=600, chooses=True),
+        Stage("directory-cluster", "three members of etcd: killed, and cut off",
+              ["tests/directory/run", "--members"], seconds=900, chooses=True, asked=True),
+        Stage("sisci-hostile", "SISCI: a hostile process of another user",
+              ["tests/sisci/hostile"], seconds=300),
+    ]
+
+
 def all_stages():
     """Every stage: those of `make test`, and those that are run when they are asked for."""
     return [
@@ -82,16 +102,7 @@ def all_stages():
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("isolate", "isolated programs, and containers", ["tests/isolate/run"], seconds=400),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
-        Stage("sisci", "SISCI: headers, symbols, every function, foreign programs",
-              ["tests/sisci/run"], seconds=600),
-        Stage("sisci-hosts", "SISCI between hosts, by node daemons", ["tests/sisci/hosts"],
-              seconds=600, chooses=True),
-        Stage("sisci-who", "SISCI between hosts: who is who, and who lies about it",
-              ["tests/sisci/who"], seconds=600, chooses=True),
-        Stage("sisci-guests", "SISCI between a guest and another host", ["tests/sisci/guests"],
-              seconds=600, chooses=True),
-        Stage("sisci-hostile", "SISCI: a hostile process of another user",
-              ["tests/sisci/hostile"], seconds=300),
+        *sisci_stages(),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],
               seconds=700, chooses=True),
         Stage("scale", "thousands of queue pairs, hundreds of processes", ["tests/scale/run"],

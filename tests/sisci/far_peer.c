@@ -75,6 +75,16 @@ static unsigned int take_letters(volatile unsigned int *box)
 	return good;
 }
 
+/* Unmaps and removes a segment; how that went. The second time it is not mapped any more. */
+static sci_error_t removed(sci_local_segment_t segment, sci_map_t map, unsigned int flags)
+{
+	sci_error_t error;
+
+	SCIUnmapSegment(map, NO_FLAGS, &error);
+	SCIRemoveSegment(segment, flags, &error);
+	return error;
+}
+
 void peer_owner(struct peer *parent)
 {
 	sci_desc_t sd = open_library();
@@ -107,11 +117,8 @@ void peer_owner(struct peer *parent)
 			break;
 		case TRY_REMOVE:
 		case REMOVE:
-			/* The second time it is not mapped any more. */
-			SCIUnmapSegment(map, NO_FLAGS, &error);
-			SCIRemoveSegment(segment, order == REMOVE ? SCI_FLAG_FORCE_REMOVE : 0,
-					&error);
-			say(parent, error);
+			say(parent, removed(segment, map,
+					order == REMOVE ? SCI_FLAG_FORCE_REMOVE : NO_FLAGS));
 			break;
 		case WAIT_DISCONNECT:
 			EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS,

@@ -5,7 +5,7 @@ SISCI_TESTS := misuse local pair three groups copies interrupts data flags dma q
 	restart unserved far far_faults windows
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
 SISCI_CAST := mortal scenes intruder
-SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load)
+SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load steady)
 SISCI_TEST_FLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror -D_REENTRANT -I$(BUILD)/include
 
 .PHONY: sisci-tests
@@ -19,6 +19,11 @@ $(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST)): $(BUILD)/test/
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
 
 $(addprefix $(BUILD)/test/sisci/,far far_faults windows): tests/sisci/far_peer.c tests/sisci/far.h
+
+# Traffic for tests/directory, which does not end by itself.
+$(BUILD)/test/sisci/steady: tests/sisci/steady.c $(BUILD)/lib/libsisci.so $(sisci_headers)
+	@mkdir -p $(@D)
+	$(CC) $(SISCI_TEST_FLAGS) -o $@ $< -L$(BUILD)/lib -lsisci
 
 $(BUILD)/test/sisci/load: tests/sisci/load.c $(sisci_headers)
 	@mkdir -p $(@D)

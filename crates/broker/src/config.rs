@@ -19,7 +19,7 @@ mod sisci;
 use sisci::SisciTable;
 
 /// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.
-pub const DEFAULT_PATH: &str = "/etc/causeway/causewayd.toml";
+pub use causeway_fabric::runtime::CONFIG_ROOT as DEFAULT_PATH;
 /// Name of the tenant that the runtime directory's socket leads to.
 pub const OWN_TENANT: &str = "default";
 /// Most tenants, that one included.

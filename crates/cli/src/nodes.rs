@@ -1,7 +1,7 @@
 //! `causeway nodes`: the configured nodes, who answers there, and what does not agree.
 
 use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use causeway_fabric::handshake::{daemon_nodes, explain, hello, judge};
@@ -9,7 +9,7 @@ use causeway_fabric::node::NodeClient;
 use causeway_fabric::remoting::VERSION;
 use causeway_fabric::services::handshake::{DaemonState, Hello, Role, Verdict};
 use causeway_fabric::services::node::NODE_PORT;
-use causeway_fabric::services::sisci::NodeInfo;
+use causeway_fabric::services::sisci::{NODE_DEFAULT, NodeInfo};
 use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
 use rustix::io::Errno;
@@ -27,6 +27,9 @@ struct Node {
     id: u32,
     name: String,
     here: bool,
+    from_directory: bool,
+    /// The directory takes it for gone.
+    suspect: bool,
     found: Vec<Found>,
 }
 
@@ -80,8 +83,10 @@ fn ask() -> Result<(Hello, DaemonState, Vec<Node>), Error> {
             id: info.node,
             name: name(info.node),
             here: own.nodes.contains(&info.node),
+            from_directory: info.from_directory,
+            suspect: info.suspect,
             found: addresses(info)
-                .map(|address| look(&own, info.node, address, &infos))
+                .map(|address| look(&own, info.node, (address, info.port).into(), &infos))
                 .collect(),
         })
         .collect();
@@ -94,14 +99,15 @@ fn addresses(info: &NodeInfo) -> impl Iterator<Item = IpAddr> {
     info.addresses.iter().map(canonical)
 }
 
-fn look(own: &Hello, node: u32, address: IpAddr, nodes: &[NodeInfo]) -> Found {
+fn look(own: &Hello, node: u32, at: SocketAddr, nodes: &[NodeInfo]) -> Found {
+    let address = at.ip();
     let mut found = Found {
         address,
         daemon: None,
         silence: String::new(),
         conflict: None,
     };
-    let client = NodeClient::connect((address, NODE_PORT).into(), PATIENCE);
+    let client = NodeClient::connect(at, PATIENCE);
     match client.and_then(|client| client.hello(own)) {
         Ok(reply) => {
             let mut verdict = judge(own, &reply.hello, address, nodes);
@@ -159,6 +165,15 @@ fn compare_hosts(node: &mut Node) {
 }
 
 impl Node {
+    /// Who names it: the configuration, unless it is the node of a host without one.
+    fn source(&self) -> &'static str {
+        match self.from_directory {
+            true => "directory",
+            false if self.id == NODE_DEFAULT && self.found.is_empty() => "-",
+            false => "configured",
+        }
+    }
+
     fn state(&self) -> &'static str {
         let answers = self.found.iter().any(|found| found.daemon.is_some());
         match (self.here, answers) {
@@ -185,15 +200,19 @@ fn as_table(own: &Hello, nodes: &[Node]) -> String {
     );
     let _ = writeln!(
         out,
-        "{:>5} {:<16} {:<16} {:<8} {:<16} ADDRESS",
-        "NODE", "NAME", "STATE", "RELEASE", "CLUSTER"
+        "{:>5} {:<16} {:<16} {:<8} {:<16} {:<18} ADDRESS",
+        "NODE", "NAME", "STATE", "RELEASE", "CLUSTER", "SOURCE"
     );
     for node in nodes {
         let (id, name, state) = (node.id, printable(&node.name), node.state());
+        let source = match (node.source(), node.suspect) {
+            (source, true) => format!("{source}, suspect"),
+            (source, false) => source.to_owned(),
+        };
         if node.found.is_empty() {
             let _ = writeln!(
                 out,
-                "{id:>5} {name:<16} {state:<16} {:<8} {:<16} -",
+                "{id:>5} {name:<16} {state:<16} {:<8} {:<16} {source:<18} -",
                 "-", "-"
             );
         }
@@ -208,7 +227,7 @@ fn as_table(own: &Hello, nodes: &[Node]) -> String {
             };
             let _ = writeln!(
                 out,
-                "{id:>5} {name:<16} {state:<16} {release:<8} {cluster:<16} {}{reason}",
+                "{id:>5} {name:<16} {state:<16} {release:<8} {cluster:<16} {source:<18} {}{reason}",
                 found.address
             );
             if let Some(conflict) = &found.conflict {
@@ -247,6 +266,8 @@ fn node_json(node: &Node) -> Value {
         "node": node.id,
         "name": node.name,
         "here": node.here,
+        "source": node.source(),
+        "suspect": node.suspect,
         "reachable": node.found.iter().any(|found| found.daemon.is_some()),
         "addresses": found.collect::<Vec<_>>(),
     })
@@ -281,6 +302,8 @@ mod tests {
             id: 8,
             name: "left".into(),
             here: false,
+            from_directory: true,
+            suspect: true,
             found,
         }
     }
@@ -298,7 +321,10 @@ mod tests {
             lines[2].contains("8 left             reachable        0.1?     alpha"),
             "{table}"
         );
-        assert!(lines[3].ends_with("10.0.0.2 (silent)"), "{table}");
+        assert!(
+            lines[3].ends_with(" directory, suspect 10.0.0.2 (silent)"),
+            "{table}"
+        );
         assert!(lines[4].contains("not reachable"), "{table}");
     }
 

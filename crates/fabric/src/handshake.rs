@@ -72,15 +72,15 @@ pub fn daemon_nodes(own: u32, nodes: &[NodeInfo]) -> Vec<u32> {
     all
 }
 
-/// The addresses of nodes that this network namespace has not, with their nodes: where another
-/// host's daemon is to be found.
-pub fn other_hosts(nodes: &[NodeInfo]) -> Vec<(u32, IpAddr)> {
+/// The addresses of nodes that this network namespace has not, with their nodes, and the ports of
+/// the daemons: where another host's daemon is to be found.
+pub fn other_hosts(nodes: &[NodeInfo]) -> Vec<(u32, SocketAddr)> {
     let canonical = |address: &[u8; 16]| IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
     let elsewhere = |info: &NodeInfo| {
         let all = info.addresses.iter();
         let others = all.filter(|address| !is_address_here(address));
         others
-            .map(|address| (info.node, canonical(address)))
+            .map(|address| (info.node, (canonical(address), info.port).into()))
             .collect()
     };
     nodes
@@ -121,7 +121,7 @@ pub fn tcp_end(at: SocketAddr) -> TcpEnd {
 }
 
 /// What `own` thinks of what an end at the address `from` says of itself. The nodes are those of
-/// this host's configuration, which is the other's too if it gets so far.
+/// this host's configuration, which is the other's too if it gets so far, and of its directory.
 pub fn judge(own: &Hello, theirs: &Hello, from: IpAddr, nodes: &[NodeInfo]) -> Verdict {
     if theirs.cluster != own.cluster {
         return Verdict::Cluster;
@@ -163,7 +163,7 @@ pub fn can_believe(own: &Hello, theirs: &Hello, nodes: &[NodeInfo]) -> bool {
     own.keyed && theirs.keyed || is_trusted(theirs, nodes)
 }
 
-/// Whether the configuration takes the address of an end's node for a proof.
+/// Whether the configuration or the directory takes the address of an end's node for a proof.
 pub fn is_trusted(theirs: &Hello, nodes: &[NodeInfo]) -> bool {
     let node = theirs.nodes.first();
     let known = nodes.iter().find(|known| Some(&known.node) == node);

@@ -14,6 +14,8 @@ pub const RUNTIME_DIR_VARIABLE: &str = "CAUSEWAY_RUNTIME_DIR";
 pub const SOCKET_VARIABLE: &str = "CAUSEWAY_SOCKET";
 /// Runtime directory of root.
 pub const RUNTIME_DIR_ROOT: &str = "/run/causeway";
+/// Configuration of the broker there.
+pub const CONFIG_ROOT: &str = "/etc/causeway/causewayd.toml";
 /// The broker's listening socket.
 pub const SOCKET_NAME: &str = "broker.sock";
 /// Locked by the broker as long as it lives.

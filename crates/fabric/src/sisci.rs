@@ -3,6 +3,7 @@
 //! [`Sisci`] keeps duplicates of the descriptors of local segments, so that the next broker can be
 //! shown them; what is mapped, and cells, go on working while there is no broker.
 
+mod directory;
 mod interrupts;
 mod registry;
 mod segments;
@@ -12,6 +13,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
+pub use directory::Directory;
 pub use interrupts::{Cell, InterruptHandle};
 pub use registry::Event;
 pub use segments::{Connection, Grant, LocalSegment};

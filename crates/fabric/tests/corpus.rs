@@ -13,6 +13,7 @@ use causeway_fabric::services::{
     WirePref, session, sisci,
 };
 
+use causeway_fabric::services::directory::{DirectoryNode, DirectoryRequest};
 use session::{LifeBody, OpenReply, OpenRequest};
 use sisci::{
     Backing, Bond, CellChange, CellEvent, ConnectSegmentRequest, EVENT_CELL, InterruptReply, Item,
@@ -304,6 +305,7 @@ fn write_sisci_seeds() {
     write_of(of, "sisci-connect", Kind::Request, 13, &connect);
     write_of(of, "sisci-restore", Kind::Request, 21, &restore);
     write_interrupt_seeds(restore.connections);
+    write_directory_seed();
 }
 
 fn write_interrupt_seeds(bonds: Vec<Bond>) {
@@ -322,6 +324,9 @@ fn write_interrupt_seeds(bonds: Vec<Bond>) {
         here: true,
         sessions: 2,
         trusted: true,
+        port: 20480,
+        from_directory: true,
+        suspect: true,
     };
     let event = CellEvent {
         handle: 2,
@@ -363,6 +368,19 @@ fn write_interrupt_seeds(bonds: Vec<Bond>) {
         EVENT_CELL,
         &event,
     );
+}
+
+fn write_directory_seed() {
+    let named = DirectoryNode {
+        node: 8,
+        addresses: vec![[1; 16]],
+        port: 20480,
+        trusted: true,
+        suspect: false,
+    };
+    let directory = DirectoryRequest { nodes: vec![named] };
+    let of = sisci::SERVICE;
+    write_of(of, "sisci-directory", Kind::Request, 43, &directory);
 }
 
 fn item_page() -> ItemPage {

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -19,8 +20,9 @@ use crate::limits::{
 };
 
 /// The connections. Thread-safe.
-#[derive(Default)]
 pub struct Places {
+    /// How many are taken, [`CONNECTIONS_MAX`] at most.
+    allowed: Arc<AtomicUsize>,
     state: Mutex<State>,
     ended: Condvar,
 }
@@ -58,7 +60,22 @@ pub struct Place {
     number: u64,
 }
 
+impl Default for Places {
+    fn default() -> Places {
+        Places::new(Arc::new(AtomicUsize::new(CONNECTIONS_MAX)))
+    }
+}
+
 impl Places {
+    /// Of as many connections as are `allowed` at the moment.
+    pub fn new(allowed: Arc<AtomicUsize>) -> Places {
+        Places {
+            allowed,
+            state: Mutex::default(),
+            ended: Condvar::new(),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -81,7 +98,9 @@ impl Places {
         if of_peer >= CONNECTIONS_PER_ADDRESS_MAX || unproved >= UNPROVED_PER_ADDRESS_MAX {
             state.evict(peer)?;
         }
-        if state.count(|_| true) >= CONNECTIONS_MAX {
+        let most = self.allowed.load(Ordering::Relaxed).min(CONNECTIONS_MAX);
+        // More than one ends where fewer are allowed than before.
+        while state.count(|_| true) >= most {
             let busiest = state.busiest()?;
             state.evict(busiest)?;
         }
@@ -256,6 +275,22 @@ mod tests {
         assert!(enter(&places, 9999).is_none());
         drop(all);
         assert!(enter(&places, 9999).is_some());
+    }
+
+    #[test]
+    fn no_more_are_taken_than_are_allowed() {
+        let allowed = Arc::new(AtomicUsize::new(3));
+        let places = Arc::new(Places::new(Arc::clone(&allowed)));
+        let open = enter(&places, 1).unwrap();
+        assert!(open.settle(8, 1));
+        let silent = [enter(&places, 2).unwrap(), enter(&places, 3).unwrap()];
+        let third = enter(&places, 4).unwrap();
+        assert!(silent[0].is_evicted() && !silent[1].is_evicted());
+        allowed.store(2, Ordering::Relaxed);
+        let late = enter(&places, 5).unwrap();
+        assert!(silent[1].is_evicted() && third.is_evicted());
+        assert!(late.settle(12, 2) && enter(&places, 6).is_none());
+        assert!(!open.is_evicted());
     }
 
     #[test]

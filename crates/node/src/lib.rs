@@ -13,6 +13,8 @@
 
 pub mod admission;
 pub mod client;
+#[cfg(feature = "etcd")]
+pub mod directory;
 mod handshake;
 pub mod limits;
 mod link;

@@ -38,3 +38,20 @@ pub const EVENTS_MAX: usize = 4096;
 pub const TRIGGERS_MAX: u32 = 256;
 /// How long nothing is accepted where descriptors or memory are used up, unless a connection ends.
 pub const SCARCITY: Duration = Duration::from_secs(1);
+/// Most entries of a directory: of ids, nodes, names and tenants together.
+pub const ENTRIES_MAX: usize = 8192;
+/// Most bytes of one answer of etcd's.
+pub const ANSWER_BYTES_MAX: u64 = 32 << 20;
+/// Most bytes of the value of an entry.
+pub const VALUE_BYTES_MAX: usize = 8192;
+/// Most bytes of a name in the directory: of a cluster, a host, a node or a tenant.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most tenants that a node says it serves.
+pub const TENANTS_MAX: usize = 64;
+/// Most bytes of a public key, as text.
+pub const PUBLIC_KEY_BYTES_MAX: usize = 1024;
+/// Most bytes of the configuration file.
+pub const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
+/// How often a host asks again for an id when others have taken theirs meanwhile. One of all who
+/// ask gets one each time, so that many hosts may ask at once.
+pub const ID_ATTEMPTS_MAX: usize = 256;

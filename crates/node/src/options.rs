@@ -4,6 +4,7 @@ use std::net::{Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 
 use causeway_fabric::Address;
+use causeway_fabric::runtime::{CONFIG_ROOT, RUNTIME_DIR_ROOT};
 use causeway_fabric::services::node::NODE_PORT;
 use clap::Parser;
 
@@ -22,6 +23,11 @@ pub struct Options {
     /// Socket of a tenant, whose segments are served, instead of a runtime directory
     #[arg(long, value_name = "SOCKET", conflicts_with = "runtime_dir")]
     pub socket: Option<PathBuf>,
+
+    /// Configuration of the broker, of which the table [sisci.directory] is the daemon's; for root
+    /// and the runtime directory of root, /etc/causeway/causewayd.toml if it exists
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
 
     /// Where to listen; programs of other hosts connect to port 20480
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = everywhere())]
@@ -45,6 +51,16 @@ fn everywhere() -> SocketAddr {
 }
 
 impl Options {
+    /// The configuration file, if there is one.
+    pub fn config(&self) -> Option<PathBuf> {
+        let of_root = self.broker() == Address::Dir(RUNTIME_DIR_ROOT.into());
+        let default = || {
+            let path = PathBuf::from(CONFIG_ROOT);
+            (of_root && rustix::process::geteuid().is_root() && path.exists()).then_some(path)
+        };
+        self.config.clone().or_else(default)
+    }
+
     /// Where the broker is.
     pub fn broker(&self) -> Address {
         match (&self.runtime_dir, &self.socket) {

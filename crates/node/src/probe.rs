@@ -1,7 +1,7 @@
 //! Asks the daemons of the other nodes, now and then, whether they agree with this one, so that two
 //! hosts with one id, or with different configurations, show before a program runs into it.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use causeway_fabric::Error;
@@ -9,7 +9,6 @@ use causeway_fabric::handshake::{explain, judge, other_hosts};
 use causeway_fabric::node::NodeClient;
 use causeway_fabric::remoting::VERSION;
 use causeway_fabric::services::handshake::{Hello, Verdict};
-use causeway_fabric::services::node::NODE_PORT;
 use causeway_fabric::services::sisci::NodeInfo;
 
 use crate::handshake::own_hello;
@@ -40,14 +39,15 @@ pub fn begin(shared: &Arc<Shared>) {
 /// takes for its own.
 fn all(shared: &Shared) -> causeway_fabric::Result<()> {
     let nodes = shared.own.nodes()?;
-    for (node, address) in other_hosts(&nodes) {
-        one(shared, node, address, &nodes);
+    for (node, at) in other_hosts(&nodes) {
+        one(shared, node, at, &nodes);
     }
     Ok(())
 }
 
-fn one(shared: &Shared, node: u32, address: IpAddr, nodes: &[NodeInfo]) {
-    match ask(shared, (address, NODE_PORT).into()) {
+fn one(shared: &Shared, node: u32, at: SocketAddr, nodes: &[NodeInfo]) {
+    let address = at.ip();
+    match ask(shared, at) {
         Ok((own, theirs, said)) => {
             let mut verdict = judge(&own, &theirs, address, nodes);
             if verdict == Verdict::Agreed && !theirs.nodes.contains(&node) {

@@ -4,12 +4,15 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use causeway_fabric::{Reserve, Stream, node};
 use rustix::io::Errno;
 
+use crate::admission::Places;
 use crate::client;
+use crate::limits::CONNECTIONS_MAX;
 use crate::options::Options;
 use crate::probe;
 use crate::shared::{Failure, Shared};
@@ -22,14 +25,43 @@ const THREAD: &str = "causeway-peer";
 /// # Errors
 /// [`Failure`]
 pub fn run(options: &Options) -> Result<Infallible, Failure> {
-    // The port first: without it there is nothing to do.
+    // The port first: without it there is nothing to do, and nothing to tell a directory.
     let listener = listen(options.listen)?;
+    let allowed = Arc::new(AtomicUsize::new(CONNECTIONS_MAX));
+    let node = join_directory(options, &allowed)?;
     let linger = Duration::from_millis(options.linger_ms.into());
-    let shared = Shared::open(options.broker(), linger)?;
+    let shared = Shared::open(options.broker(), node, linger, Places::new(allowed))?;
     let node = shared.own.node();
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");
     probe::begin(&shared);
     serve(&shared, &listener)
+}
+
+/// The node that this host is in the directory, if the configuration names one.
+#[cfg(feature = "etcd")]
+fn join_directory(options: &Options, allowed: &Arc<AtomicUsize>) -> Result<Option<u32>, Failure> {
+    use crate::directory::settings::Settings;
+    let Some(path) = options.config() else {
+        return Ok(None);
+    };
+    let settings = Settings::load(&path).map_err(Failure::Configuration)?;
+    let Some(settings) = settings else {
+        return Ok(None);
+    };
+    let (broker, port) = (options.broker(), options.listen.port());
+    let started = crate::directory::start(settings, &broker, port, Arc::clone(allowed));
+    Ok(Some(started?))
+}
+
+/// Nobody is told of a directory that is not there.
+#[cfg(not(feature = "etcd"))]
+fn join_directory(options: &Options, _: &Arc<AtomicUsize>) -> Result<Option<u32>, Failure> {
+    match &options.config {
+        None => Ok(None),
+        Some(_) => Err(Failure::Configuration(
+            "this build knows no directories: it lacks the feature etcd".to_owned(),
+        )),
+    }
 }
 
 /// Listens at an address; where there is no IPv6, at all of IPv4 instead of at all.

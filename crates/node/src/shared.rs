@@ -25,6 +25,13 @@ pub enum Failure {
     /// The RDMA device.
     #[error("cannot open the device: {0}")]
     Device(#[from] causeway_device::OpenError),
+    /// The directory of nodes.
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    Directory(#[from] crate::directory::Failure),
+    /// The configuration names a directory that cannot be used.
+    #[error("{0}")]
+    Configuration(String),
     /// The port.
     #[error("cannot listen at {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
@@ -50,18 +57,26 @@ pub struct Shared {
 
 impl Shared {
     /// Joins the broker at an address, which is started if it is none's to start, and opens the
-    /// device there.
+    /// device there. Without a `node`, the daemon is part of the one whose addresses it has.
     ///
     /// # Errors
     /// [`Failure`]
-    pub fn open(broker: Address, linger: Duration) -> Result<Arc<Shared>, Failure> {
-        let own = Sisci::open(Some(&broker))?;
+    pub fn open(
+        broker: Address,
+        node: Option<u32>,
+        linger: Duration,
+        places: Places,
+    ) -> Result<Arc<Shared>, Failure> {
+        let own = match node {
+            Some(_) => Sisci::open_as(Some(&broker), node)?,
+            None => Sisci::open(Some(&broker))?,
+        };
         let context = Context::open_at(&broker)?;
         Ok(Arc::new(Shared {
             broker,
             own,
             context,
-            places: Arc::default(),
+            places: Arc::new(places),
             told: Mutex::default(),
             processes: Processes::default(),
             linger,

@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write as _;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
@@ -146,7 +146,7 @@ impl Peers {
         }
         let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
         let wanted = nodes.iter().find(|info| info.node == node && !info.here);
-        let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
+        let wanted = wanted.ok_or(Error::NO_SUCH_NODEID)?;
         let turn = self.connecting.lock().entry(node).or_default().clone();
         let _connecting = turn.lock();
         // Another thread may have done it meanwhile.
@@ -155,8 +155,8 @@ impl Peers {
         }
         check_daemon(sisci)?;
         let mut outcome = Err(Error::NO_SUCH_NODEID);
-        for address in addresses {
-            let connected = NodeClient::connect((address, NODE_PORT).into(), PATIENCE);
+        for address in addresses(wanted) {
+            let connected = NodeClient::connect((address, wanted.port).into(), PATIENCE);
             outcome = connected.map_err(|error| unreachable(&error));
             if outcome.is_ok() {
                 break;
@@ -415,10 +415,19 @@ impl Peer {
         false
     }
 
+    /// Where the daemon is: at another port than before, if the directory says so.
+    fn address(&self) -> SocketAddr {
+        let (_, before) = self.client().ends();
+        let nodes = self.sisci.upgrade().and_then(|sisci| sisci.nodes().ok());
+        let nodes = nodes.unwrap_or_default();
+        let known = nodes.iter().find(|info| info.node == self.node);
+        let port = known.map_or(before.port(), |info| info.port);
+        (self.client().peer(), port).into()
+    }
+
     /// Connects, and presents this process and its objects.
     fn present(&self) -> Presented {
-        let address = (self.client().peer(), NODE_PORT).into();
-        let Ok(client) = NodeClient::connect(address, PATIENCE) else {
+        let Ok(client) = NodeClient::connect(self.address(), PATIENCE) else {
             return Presented::NotYet;
         };
         let client = Arc::new(client);

@@ -21,6 +21,9 @@ pub(super) struct SisciTable {
     pub node_daemon: bool,
     #[serde(default)]
     node: Vec<NodeTable>,
+    /// The node daemon's, which reads the same file and checks it: the broker has no network.
+    #[serde(default, rename = "directory")]
+    _directory: toml::Table,
 }
 
 #[derive(Deserialize)]

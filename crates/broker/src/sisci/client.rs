@@ -1,16 +1,17 @@
 //! The service's methods, for one caller.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use causeway_fabric::handshake::mapped;
 use causeway_fabric::limits::RESTORE_GRACE;
 use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::directory::DirectoryRequest;
 use causeway_fabric::services::handshake::{
     ClusterReply, NodeName, Proof, ProofCheck, Role, Transcript,
 };
+use causeway_fabric::services::node::NODE_PORT;
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
@@ -55,33 +56,61 @@ impl SisciService for Client<'_> {
             }
         }
         let mut nodes: BTreeMap<u32, NodeInfo> = BTreeMap::new();
-        let mut add = |node, addresses: &[IpAddr], here| {
+        let of = |node| sessions.get(&node).copied().unwrap_or(0);
+        let named = self.tables.nodes.iter(tenant).count() > 0;
+        if !named || sessions.contains_key(&NODE_DEFAULT) {
+            let info = NodeInfo {
+                node: NODE_DEFAULT,
+                here: true,
+                sessions: of(NODE_DEFAULT),
+                port: NODE_PORT,
+                ..NodeInfo::default()
+            };
+            nodes.insert(NODE_DEFAULT, info);
+        }
+        for (node, known) in self.tables.nodes.iter(tenant).take(NODES_MAX) {
             let info = NodeInfo {
                 node,
-                addresses: addresses.iter().copied().map(mapped).collect(),
-                here,
-                sessions: sessions.get(&node).copied().unwrap_or(0),
-                trusted: self.tables.nodes.is_trusted(node),
+                addresses: known.addresses.iter().copied().map(mapped).collect(),
+                here: self.tables.is_here(tenant, node),
+                sessions: of(node),
+                trusted: known.trusted,
+                port: known.port,
+                from_directory: known.from_directory,
+                suspect: known.suspect,
             };
             nodes.insert(node, info);
-        };
-        let configured = self.tables.nodes.iter().count() > 0;
-        if !configured || sessions.contains_key(&NODE_DEFAULT) {
-            add(NODE_DEFAULT, &[], true);
-        }
-        for (node, addresses) in self.tables.nodes.iter().take(NODES_MAX) {
-            let here = self.tables.is_here(tenant, node);
-            add(node, addresses, here);
         }
         Ok(nodes.into_values().collect::<Vec<_>>().into())
+    }
+
+    fn set_directory(
+        &mut self,
+        request: DirectoryRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let peer = &self.caller.peer;
+        // Whoever names nodes says whom the tenant's processes connect to, and whom they believe.
+        let may = peer.uid == 0 || peer.uid == self.context.members.own_uid;
+        if peer.vm.is_some() || !may {
+            return Err(Errno::PERM);
+        }
+        let nodes = &mut self.tables.nodes;
+        let conflicts = nodes.set_directory(peer.tenant, &request.nodes)?;
+        for why in conflicts {
+            let tenant = &self.caller.tenant.name;
+            tracing::warn!(tenant, why, "a node of the directory is left out");
+        }
+        Ok(().into())
     }
 
     fn join(&mut self, request: JoinRequest, _: Vec<OwnedFd>) -> Result<Answer<JoinReply>, Errno> {
         let session = self.caller.session;
         let member = self.context.members.get(session).ok_or(Errno::NOTCONN)?;
         let limits = self.caller.tenant.limits;
-        let in_vm = self.caller.peer.vm.is_some();
-        let host = in_vm.then(|| self.tables.nodes.of_this_host()).flatten();
+        let (in_vm, tenant) = (self.caller.peer.vm.is_some(), self.caller.peer.tenant);
+        let host = in_vm.then(|| self.tables.nodes.of_this_host(tenant));
+        let host = host.flatten();
         let node = request.node.or(host).unwrap_or(NODE_DEFAULT);
         let place = (node, request.here.as_slice());
         let linger = Duration::from_millis(request.linger_ms.into()).min(RESTORE_GRACE);

@@ -66,7 +66,7 @@ pub struct Holdings {
     /// It acts for a process of another host, where its node is. When it ends, its connections are
     /// kept for so long, for another session that presents them.
     elsewhere: Option<Duration>,
-    /// Configured nodes one of whose addresses its network namespace has.
+    /// Nodes known to its tenant one of whose addresses its network namespace has.
     here: BTreeSet<u32>,
     limits: Limits,
     /// As what it claims things.
@@ -122,7 +122,7 @@ struct Orphans(Vec<(SessionId, u32, restore::Claim)>);
 /// All tables of the service.
 #[derive(Debug, Default)]
 pub struct Tables {
-    /// The nodes that the configuration names.
+    /// The nodes that the configuration and the tenants' directories name.
     pub nodes: Nodes,
     /// What is taken, for the broker after this one.
     pub claims: Claims,
@@ -209,7 +209,7 @@ impl Tables {
     /// `elsewhere` it acts for a process of another host, and is waited for as long.
     ///
     /// # Errors
-    /// `EISCONN` if it is, `EINVAL` if there is no such node here.
+    /// `EISCONN` if it is, `EINVAL` if there is no such node and it was not a session before.
     pub fn join(
         &mut self,
         session: SessionId,
@@ -221,10 +221,12 @@ impl Tables {
         if self.holdings.contains_key(&session) {
             return Err(Errno::ISCONN);
         }
-        if !self.nodes.is_member_of(node) {
+        // After a restart of the broker, sessions may come back before the directory is there
+        // that named their node.
+        if member.had.is_none() && !self.nodes.is_member_of(member.tenant, node) {
             return Err(Errno::INVAL);
         }
-        let here = self.nodes.known(here);
+        let here = self.nodes.known(member.tenant, here);
         let mut holdings = Holdings::new(member, node, here, limits);
         holdings.elsewhere = elsewhere;
         self.holdings.insert(session, holdings);
@@ -319,7 +321,7 @@ impl Tables {
             let is_member = own.node == node && own.elsewhere.is_none();
             own.tenant == tenant && (is_member || own.here.contains(&node))
         };
-        self.nodes.is_always_here(node) || self.holdings.values().any(shows)
+        self.nodes.is_always_here(tenant, node) || self.holdings.values().any(shows)
     }
 }
 

@@ -1,6 +1,7 @@
 //! The body of the fuzz target for everything that arrives at a control socket.
 
 use super::{Field, Header, decode_body, encode_body};
+use crate::services::directory;
 use crate::services::handshake;
 use crate::services::node;
 use crate::services::pool;
@@ -96,6 +97,7 @@ fn session_bodies(bytes: &[u8]) {
 
 fn sisci_bodies(bytes: &[u8]) {
     one_body::<sisci::NodeInfo>(bytes);
+    one_body::<directory::DirectoryRequest>(bytes);
     one_body::<sisci::JoinRequest>(bytes);
     one_body::<sisci::JoinReply>(bytes);
     one_body::<sisci::NodeRequest>(bytes);

@@ -11,9 +11,11 @@
 //! | 3 | [`sisci`]: nodes, shared segments, interrupts |
 //! | 4 | [`pool`]: pools of blocks, and who may do what with each |
 //! | 3, over TCP | [`node`]: of the third, what another host may ask for |
+//! | 3, method 43 | [`directory`]: the nodes that a directory names |
 //! | 16 | [`vm`]: virtual machines that may attach |
 
 pub mod broker;
+pub mod directory;
 pub mod handshake;
 pub mod node;
 pub mod pool;

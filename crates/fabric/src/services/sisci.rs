@@ -11,7 +11,7 @@
 //! | `EEXIST` | segment id or interrupt number in use |
 //! | `EBUSY` | in use: a segment mapped by others, an interrupt connected to |
 //! | `EACCES` | not shared |
-//! | `EPERM` | private |
+//! | `EPERM` | private; the caller may not name the directory's nodes |
 //! | `ESRCH` | not prepared |
 //! | `EBADF` | no such handle of the caller |
 //! | `EINVAL` | a value outside its range |
@@ -20,6 +20,7 @@
 //! | `EAGAIN` | a connect that waits has nothing to fetch yet |
 
 use crate::remoting::{byte_enum, message, service};
+use crate::services::directory::DirectoryRequest;
 use crate::services::handshake::{ClusterReply, Proof, ProofCheck, Transcript};
 use crate::services::session::LifeBody;
 
@@ -31,6 +32,11 @@ pub const NODE_GROUP_ALL: u32 = 252;
 pub const NODE_MAX: u32 = 0xffff;
 /// Highest id of a reflective-memory group.
 pub const GROUP_ID_MAX: u32 = 63;
+
+/// Whether a node may have this id.
+pub fn is_node_id(id: u32) -> bool {
+    (1..=NODE_MAX).contains(&id) && id != NODE_GROUP_ALL
+}
 
 /// What is behind a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -162,6 +168,12 @@ message! {
         sessions: u32,
         /// Whether a client of another host that has one of its addresses is believed to be it.
         trusted: bool,
+        /// TCP port of its node daemon.
+        port: u16,
+        /// Whether the directory names it, and the configuration does not.
+        from_directory: bool,
+        /// Whether the directory takes it for gone. Nothing is cut for that.
+        suspect: bool,
     }
 
     /// Says which node the session is part of.
@@ -509,7 +521,8 @@ message! {
 service! {
     /// Number of the SISCI service in message headers.
     service 3, handler SisciService, stub SisciStub {
-        /// Lists nodes: the configured ones, and those that somebody of the tenant has joined as.
+        /// Lists nodes: the configured ones, those of the tenant's directory, and those that
+        /// somebody of the tenant has joined as.
         1 => nodes((); fds 0..=0) -> Vec<NodeInfo>;
         /// Makes the session part of a node. Once, before all that follows but 3 and 4.
         2 => join(JoinRequest; fds 0..=0) -> JoinReply;
@@ -570,6 +583,9 @@ service! {
         41 => prove(Transcript; fds 0..=0) -> Proof;
         /// Checks the other end's proof: `EACCES` if it is wrong.
         42 => check_proof(ProofCheck; fds 0..=0) -> ();
+        /// Names the nodes of the tenant's directory, until it is asked again: `EPERM` but for root
+        /// and the broker's own user, `EINVAL` for what no node can be, `EMFILE` for too many.
+        43 => set_directory(DirectoryRequest; fds 0..=0) -> ();
     }
 }
 

@@ -102,6 +102,7 @@ mod tests {
             here: true,
             sessions: 0,
             trusted: false,
+            ..NodeInfo::default()
         };
         let known = [node(8, 1), node(12, 2)];
         assert_eq!(matching("8", 4, &known), [8]);

@@ -1,0 +1,285 @@
+//! The table `[sisci.directory]` of the configuration (docs/OPERATIONS.md describes it).
+
+use std::io::Read;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use causeway_fabric::services::directory::NODE_ADDRESSES_MAX;
+use serde::Deserialize;
+
+use super::entry::{is_address, is_name};
+use crate::limits::CONFIGURATION_BYTES_MAX;
+
+/// Shortest lease that etcd can keep to, in seconds.
+const LEASE_SECONDS_MIN: u64 = 1;
+/// Longest: a node that is gone is not noticed for so long.
+const LEASE_SECONDS_MAX: u64 = 3600;
+/// Shortest time between renewals, in milliseconds.
+const RENEW_MS_MIN: u64 = 50;
+/// Most members of etcd.
+const ENDPOINTS_MAX: usize = 16;
+/// Where the last view is kept.
+const CACHE_DIR: &str = "/var/lib/causeway";
+
+/// Files that show who etcd is, and who this host is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// Certificates that are believed.
+    pub ca: Option<PathBuf>,
+    /// This host's certificate and its key.
+    pub own: Option<(PathBuf, PathBuf)>,
+}
+
+/// Where the directory is, and what this host says there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// URLs of etcd's members.
+    pub etcd: Vec<String>,
+    /// For `https`.
+    pub tls: Tls,
+    /// The cluster: its part of etcd's keys.
+    pub cluster: String,
+    /// This host's name there.
+    pub host: String,
+    /// A name for its node.
+    pub name: Option<String>,
+    /// The tenant that is served.
+    pub tenant: String,
+    /// This host's addresses; none: the one from which it reaches etcd.
+    pub addresses: Vec<IpAddr>,
+    /// Whether who has a node's address is believed to be part of it.
+    pub trusted: bool,
+    /// How long this node is taken for present after it was last heard of.
+    pub lease: Duration,
+    /// How often the lease is renewed. One member is waited for as long.
+    pub renew: Duration,
+    /// File that keeps the last view.
+    pub cache: PathBuf,
+}
+
+#[derive(Deserialize)]
+struct File {
+    #[serde(default)]
+    sisci: SisciTable,
+}
+
+/// The rest is the broker's, which checks it.
+#[derive(Default, Deserialize)]
+struct SisciTable {
+    directory: Option<DirectoryTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DirectoryTable {
+    etcd: Vec<String>,
+    cluster: String,
+    host: Option<String>,
+    name: Option<String>,
+    #[serde(default = "default_tenant")]
+    tenant: String,
+    #[serde(default)]
+    addresses: Vec<IpAddr>,
+    trust: Option<Trust>,
+    #[serde(default = "default_lease")]
+    lease_seconds: u64,
+    #[serde(default = "default_renewal")]
+    renew_ms: u64,
+    cache: Option<PathBuf>,
+    ca: Option<PathBuf>,
+    certificate: Option<PathBuf>,
+    key: Option<PathBuf>,
+}
+
+/// By what a process of another host shows which node it is part of.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Trust {
+    /// By the address that it comes from.
+    Address,
+}
+
+fn default_tenant() -> String {
+    "default".to_owned()
+}
+
+fn default_lease() -> u64 {
+    10
+}
+
+fn default_renewal() -> u64 {
+    3000
+}
+
+impl Settings {
+    /// Reads a file; `None` if it names no directory.
+    ///
+    /// # Errors
+    /// Text for the user: the file can't be read or understood.
+    pub fn load(path: &Path) -> Result<Option<Settings>, String> {
+        let at = |why: &dyn std::fmt::Display| format!("{}: {why}", path.display());
+        let file = std::fs::File::open(path).map_err(|why| at(&why))?;
+        let mut text = String::new();
+        let mut limited = file.take(CONFIGURATION_BYTES_MAX);
+        limited.read_to_string(&mut text).map_err(|why| at(&why))?;
+        Settings::parse(&text).map_err(|why| at(&why))
+    }
+
+    /// Understands the text of a file.
+    ///
+    /// # Errors
+    /// Text for the user.
+    pub fn parse(text: &str) -> Result<Option<Settings>, String> {
+        let file: File = toml::from_str(text).map_err(|why| why.to_string())?;
+        file.sisci.directory.map(resolve).transpose()
+    }
+}
+
+fn resolve(table: DirectoryTable) -> Result<Settings, String> {
+    let uname = rustix::system::uname();
+    let host = table.host;
+    let host = host.unwrap_or_else(|| uname.nodename().to_string_lossy().into_owned());
+    let names = [
+        ("cluster", &table.cluster),
+        ("host", &host),
+        ("tenant", &table.tenant),
+    ];
+    let names = names
+        .into_iter()
+        .chain(table.name.iter().map(|name| ("name", name)));
+    for (what, name) in names {
+        if !is_name(name) {
+            return Err(format!(
+                "{what} {name:?} of the directory is not 1 to 64 letters, digits, '.', '_' or '-'"
+            ));
+        }
+    }
+    if table.etcd.is_empty() || table.etcd.len() > ENDPOINTS_MAX {
+        return Err(format!("etcd has 1 to {ENDPOINTS_MAX} members"));
+    }
+    let etcd: Result<Vec<String>, String> = table.etcd.iter().map(|url| endpoint(url)).collect();
+    let etcd = etcd?;
+    if let Some(odd) = table.addresses.iter().find(|address| !is_address(address)) {
+        return Err(format!("{odd} is not an address that other hosts reach"));
+    }
+    if table.addresses.len() > NODE_ADDRESSES_MAX {
+        return Err(format!("more than {NODE_ADDRESSES_MAX} addresses"));
+    }
+    let lease = Duration::from_secs(table.lease_seconds);
+    let renew = Duration::from_millis(table.renew_ms);
+    if !(LEASE_SECONDS_MIN..=LEASE_SECONDS_MAX).contains(&table.lease_seconds) {
+        return Err(format!(
+            "a lease lasts {LEASE_SECONDS_MIN} to {LEASE_SECONDS_MAX} s"
+        ));
+    }
+    if table.renew_ms < RENEW_MS_MIN || renew * 2 > lease {
+        return Err(format!(
+            "a lease is renewed every {RENEW_MS_MIN} ms at most, and twice in its time at least"
+        ));
+    }
+    let own = match (table.certificate, table.key) {
+        (Some(certificate), Some(key)) => Some((certificate, key)),
+        (None, None) => None,
+        _ => return Err("certificate and key belong together".to_owned()),
+    };
+    if table.ca.is_none() && etcd.iter().any(|url| url.starts_with("https:")) {
+        return Err("https needs ca, the certificates that are believed".to_owned());
+    }
+    let cache = table.cache.unwrap_or_else(|| {
+        Path::new(CACHE_DIR).join(format!("directory-{}-{}.json", table.cluster, table.tenant))
+    });
+    Ok(Settings {
+        etcd,
+        tls: Tls { ca: table.ca, own },
+        cluster: table.cluster,
+        host,
+        name: table.name,
+        tenant: table.tenant,
+        addresses: table.addresses,
+        trusted: matches!(table.trust, Some(Trust::Address)),
+        lease,
+        renew,
+        cache,
+    })
+}
+
+/// A URL of a member, without a slash at its end.
+fn endpoint(url: &str) -> Result<String, String> {
+    let plain = url.trim_end_matches('/');
+    let rest = plain
+        .strip_prefix("http://")
+        .or_else(|| plain.strip_prefix("https://"));
+    let port = rest
+        .and_then(|rest| rest.rsplit_once(':'))
+        .map(|(_, port)| port);
+    match port.map(str::parse::<u16>) {
+        Some(Ok(1..)) if !plain.contains('@') => Ok(plain.to_owned()),
+        _ => Err(format!(
+            "{url:?} is not http://HOST:PORT or https://HOST:PORT"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLAIN: &str = "[limits]\nqps = 5\n[[sisci.node]]\nid = 3\n[sisci.directory]\n\
+         etcd = ['http://10.0.0.9:2379/']\ncluster = 'lab'\nhost = 'a'\n";
+
+    #[test]
+    fn a_table_is_understood() {
+        assert_eq!(Settings::parse("[[sisci.node]]\nid = 3\n"), Ok(None));
+        let plain = Settings::parse(PLAIN).unwrap().unwrap();
+        assert_eq!(plain.etcd, ["http://10.0.0.9:2379"]);
+        assert_eq!(plain.lease, Duration::from_secs(10));
+        assert_eq!(plain.renew, Duration::from_secs(3));
+        assert_eq!(
+            plain.cache,
+            Path::new("/var/lib/causeway/directory-lab-default.json")
+        );
+        assert!(!plain.trusted && plain.tls == Tls::default());
+        let more = format!(
+            "{PLAIN}name = 'n'\ntenant = 'web'\naddresses = ['10.0.0.1']\ntrust = 'address'\n\
+             lease_seconds = 1\nrenew_ms = 300\nca = '/ca'\ncertificate = '/c'\nkey = '/k'\n"
+        );
+        let more = Settings::parse(&more).unwrap().unwrap();
+        assert!(more.trusted && more.name.as_deref() == Some("n"));
+        assert_eq!(more.tls.own, Some(("/c".into(), "/k".into())));
+        let own = PLAIN.replace("host = 'a'", "");
+        assert!(!Settings::parse(&own).unwrap().unwrap().host.is_empty());
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        for (old, new, why) in [
+            (
+                "http://10.0.0.9:2379/",
+                "ftp://10.0.0.9:2379",
+                "is not http",
+            ),
+            ("http://10.0.0.9:2379/", "http://10.0.0.9", "is not http"),
+            (
+                "http://10.0.0.9:2379/",
+                "http://user@10.0.0.9:1",
+                "is not http",
+            ),
+            ("http://", "https://", "needs ca"),
+            ("['http://10.0.0.9:2379/']", "[]", "1 to 16 members"),
+            ("'lab'", "'l/ab'", "cluster \"l/ab\""),
+            ("host = 'a'", "host = ''", "host \"\""),
+            ("host = 'a'", "addresses = ['127.0.0.1']", "127.0.0.1"),
+            ("host = 'a'", "lease_seconds = 0", "a lease lasts"),
+            ("host = 'a'", "renew_ms = 6000", "twice"),
+            ("host = 'a'", "renew_ms = 1", "twice"),
+            ("host = 'a'", "key = '/k'", "belong together"),
+            ("host = 'a'", "endpoints = []", "unknown field"),
+            ("host = 'a'", "trust = 'all'", "unknown variant"),
+        ] {
+            let text = PLAIN.replace(old, new);
+            let said = Settings::parse(&text).unwrap_err();
+            assert!(said.contains(why), "{new}: {said}");
+        }
+    }
+}

@@ -1,0 +1,263 @@
+//! The client of etcd's JSON gateway against a made-up one.
+#![cfg(feature = "etcd")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use causeway_node::directory::etcd::{Change, Compare, Etcd, Failure, Watched};
+use causeway_node::directory::settings::Tls;
+use causeway_node::limits::ENTRIES_MAX;
+use serde_json::{Value, json};
+
+/// How long a member is waited for that does answer.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Ends an answer whose connection is held.
+const HELD: &str = "...";
+
+/// A member: where it is, and what it was asked.
+struct Member {
+    url: String,
+    asked: Receiver<(String, Value)>,
+}
+
+/// A member that gives these answers, one to each request, and ends the connection after each.
+fn member(answers: &[(u16, &str)]) -> Member {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let (told, asked) = channel();
+    let answers: Vec<(u16, String)> = answers.iter().map(|(s, a)| (*s, (*a).into())).collect();
+    std::thread::spawn(move || {
+        let mut held = Vec::new();
+        for (status, answer) in answers {
+            let (stream, _) = listener.accept().unwrap();
+            held.extend(serve(stream, status, &answer, &told));
+        }
+        // What is held, and whoever comes now, waits as long as the test lasts.
+        std::thread::park();
+    });
+    Member { url, asked }
+}
+
+fn serve(
+    stream: TcpStream,
+    status: u16,
+    answer: &str,
+    told: &Sender<(String, Value)>,
+) -> Option<TcpStream> {
+    let mut reader = BufReader::new(&stream);
+    let mut first = String::new();
+    reader.read_line(&mut first).unwrap();
+    let mut length = 0;
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        if line.trim().is_empty() {
+            break;
+        }
+        if let Some(value) = line.to_lowercase().strip_prefix("content-length:") {
+            length = value.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).unwrap();
+    let path = first.split(' ').nth(1).unwrap().to_owned();
+    told.send((path, serde_json::from_slice(&body).unwrap()))
+        .unwrap();
+    // The body lasts until the end of the connection.
+    let head = format!("HTTP/1.1 {status} Status\r\nConnection: close\r\n\r\n");
+    (&stream).write_all(head.as_bytes()).unwrap();
+    let text = answer.strip_suffix(HELD).unwrap_or(answer);
+    // A client that is given too much leaves.
+    let _ = (&stream).write_all(text.as_bytes());
+    answer.ends_with(HELD).then_some(stream)
+}
+
+fn client(members: &[&Member], patience: Duration) -> Etcd {
+    let urls: Vec<String> = members.iter().map(|member| member.url.clone()).collect();
+    Etcd::new(&urls, &Tls::default(), patience).unwrap()
+}
+
+/// An entry below `/p/`, as the gateway writes it.
+fn entry(key: &str, value: &str) -> Value {
+    let key = STANDARD.encode(format!("/p/{key}"));
+    json!({ "key": key, "value": STANDARD.encode(value), "mod_revision": "7" })
+}
+
+#[test]
+fn a_listing_is_understood() {
+    let answer = json!({
+        "header": { "revision": "9" }, "kvs": [entry("ids/a", "8")], "count": "1",
+    });
+    let empty = r#"{"header":{"revision":"9"}}"#;
+    let one = member(&[(200, &answer.to_string()), (200, empty)]);
+    let etcd = client(&[&one], PATIENCE);
+    let listing = etcd.list("/p/").unwrap();
+    assert_eq!((listing.revision, listing.entries.len()), (9, 1));
+    assert_eq!(listing.entries[0].key, "ids/a");
+    assert_eq!(listing.entries[0].value.as_deref(), Some(b"8".as_slice()));
+    let (path, request) = one.asked.recv().unwrap();
+    assert_eq!(path, "/v3/kv/range");
+    // "/p/" and "/p0", the first key after all that begin with it.
+    assert_eq!(request["key"], "L3Av");
+    assert_eq!(request["range_end"], "L3Aw");
+    assert!(etcd.list("/p/").unwrap().entries.is_empty());
+}
+
+#[test]
+fn what_is_no_answer_of_etcd_s_is_none() {
+    let other = json!({ "header": { "revision": "9" }, "kvs": [{ "key": "L3Evcg==" }] });
+    let many = json!({
+        "header": { "revision": "9" }, "kvs": vec![entry("names/n", "8"); ENTRIES_MAX + 1],
+    });
+    let cases = [
+        (200, "<html>".to_owned()),
+        (200, "{}".to_owned()),
+        (200, r#"{"header":{"revision":"x"}}"#.to_owned()),
+        (
+            200,
+            r#"{"header":{"revision":"9"},"kvs":[{"key":"*"}]}"#.to_owned(),
+        ),
+        (404, "{}".to_owned()),
+        (302, "{}".to_owned()),
+        (200, other.to_string()),
+        (200, many.to_string()),
+        (200, "[".repeat(100_000)),
+    ];
+    for (status, text) in cases {
+        let one = member(&[(status, &text)]);
+        let outcome = client(&[&one], PATIENCE).list("/p/");
+        let away = matches!(outcome, Err(Failure::Away(_)));
+        assert!(away, "{text:.60}: {outcome:?}");
+    }
+}
+
+#[test]
+fn a_member_that_cannot_answer_gives_way_to_the_next() {
+    let good = r#"{"header":{"revision":"9"}}"#;
+    let no_leader = r#"{"error":"etcdserver: no leader","code":14}"#;
+    let refused = r#"{"error":"etcdserver: permission denied","message":"no","code":7}"#;
+    let silent = member(&[(200, HELD)]);
+    let lost = member(&[(503, no_leader)]);
+    let fine = member(&[(200, good), (200, good), (403, refused)]);
+    let etcd = client(&[&silent, &lost, &fine], Duration::from_secs(2));
+    assert_eq!(etcd.list("/p/").unwrap().revision, 9);
+    assert_eq!(etcd.endpoint(), fine.url, "it is asked first from now on");
+    assert_eq!(etcd.list("/p/").unwrap().revision, 9);
+    match etcd.list("/p/") {
+        Err(Failure::Refused { code: 7, message }) => {
+            assert_eq!(message, "etcdserver: permission denied");
+        }
+        other => panic!("{other:?}"),
+    }
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", nobody.local_addr().unwrap());
+    drop(nobody);
+    let alone = Etcd::new(&[url], &Tls::default(), PATIENCE).unwrap();
+    assert!(matches!(alone.list("/p/"), Err(Failure::Away(_))));
+}
+
+#[test]
+fn transactions_demand_what_they_say() {
+    let done = r#"{"header":{},"succeeded":true}"#;
+    let one = member(&[(200, done), (200, r#"{"header":{}}"#)]);
+    let etcd = client(&[&one], PATIENCE);
+    let compares = [
+        Compare::Changed("/p/ids/a".into(), 0),
+        Compare::QuietSince("/p/ids/".into(), 9),
+        Compare::Value("k".into(), "v".into()),
+    ];
+    let changes = [
+        Change::Put("k".into(), "v".into(), 3),
+        Change::Delete("k".into()),
+    ];
+    assert!(etcd.transact(&compares, &changes).unwrap());
+    assert!(!etcd.transact(&compares, &changes).unwrap());
+    let (path, request) = one.asked.recv().unwrap();
+    assert_eq!(path, "/v3/kv/txn");
+    let wanted = json!({
+        "compare": [
+            { "key": "L3AvaWRzL2E=", "target": "MOD", "result": "EQUAL", "mod_revision": "0" },
+            { "key": "L3AvaWRzLw==", "range_end": "L3AvaWRzMA==", "target": "MOD",
+              "result": "LESS", "mod_revision": "10" },
+            { "key": "aw==", "target": "VALUE", "result": "EQUAL", "value": "dg==" },
+        ],
+        "success": [
+            { "request_put": { "key": "aw==", "value": "dg==", "lease": "3" } },
+            { "request_delete_range": { "key": "aw==" } },
+        ],
+    });
+    assert_eq!(request, wanted);
+}
+
+#[test]
+fn leases_expire() {
+    let one = member(&[
+        (200, r#"{"ID":"77","TTL":"10"}"#),
+        (200, r#"{"result":{"ID":"77","TTL":"10"}}"#),
+        (200, r#"{"result":{"ID":"77"}}"#),
+        (
+            404,
+            r#"{"error":{"grpc_code":5,"message":"lease not found"}}"#,
+        ),
+    ]);
+    let etcd = client(&[&one], PATIENCE);
+    assert_eq!(etcd.grant(Duration::from_secs(10)).unwrap(), 77);
+    assert!(etcd.renew(77).unwrap());
+    assert!(!etcd.renew(77).unwrap(), "no time is left");
+    assert!(!etcd.renew(77).unwrap(), "there is none");
+    let (_, request) = one.asked.recv().unwrap();
+    assert_eq!(request["TTL"], "10");
+}
+
+/// How a watch of these lines ends, and the keys that it brought: stored or gone.
+fn watched(lines: &str, duration: Duration) -> (Result<Watched, Failure>, Vec<(String, bool)>) {
+    let one = member(&[(200, lines)]);
+    let mut seen = Vec::new();
+    let ended = client(&[&one], PATIENCE).watch("/p/", 5, duration, &mut |changes| {
+        seen.extend(changes.into_iter().map(|c| (c.key, c.value.is_some())));
+    });
+    let (path, request) = one.asked.recv().unwrap();
+    assert_eq!(path, "/v3/watch");
+    assert_eq!(request["create_request"]["start_revision"], "5");
+    (ended, seen)
+}
+
+#[test]
+fn a_watch_brings_changes_and_says_where_to_go_on() {
+    let put = json!({ "kv": entry("ids/a", "8") });
+    let delete = json!({ "type": "DELETE", "kv": entry("nodes/8", "") });
+    let created = json!({ "result": { "created": true, "header": { "revision": "99" } } });
+    let events = json!({ "result": { "events": [put, delete] } });
+    let soon = Duration::from_secs(2);
+    let (ended, seen) = watched(&format!("{created}\n{events}\n{HELD}"), soon);
+    // After the last change, which is of revision 7, whatever the store's is.
+    assert_eq!(ended.unwrap(), Watched::Lapsed(8));
+    let gone = ("nodes/8".to_owned(), false);
+    assert_eq!(seen, [("ids/a".to_owned(), true), gone]);
+    let (ended, _) = watched(&format!("{created}\n{HELD}"), soon);
+    assert_eq!(ended.unwrap(), Watched::Lapsed(5));
+    let cut = json!({ "result": { "canceled": true, "compact_revision": "9" } });
+    let (ended, _) = watched(&format!("{created}\n{cut}\n"), PATIENCE);
+    assert_eq!(ended.unwrap(), Watched::Compacted);
+}
+
+#[test]
+fn a_watch_that_ends_or_says_what_it_cannot_is_a_failure() {
+    let whole = json!({ "result": { "events": [{ "kv": entry("ids/a", "8") }] } }).to_string();
+    let foreign = json!({ "result": { "events": [{ "kv": { "key": "L3E=" } }] } });
+    for lines in [
+        "{}".to_owned(),
+        whole[..40].to_owned(),
+        "rubbish\n".to_owned(),
+        format!("{foreign}\n"),
+        "{\"error\":{\"grpc_code\":14,\"message\":\"no leader\"}}\n".to_owned(),
+    ] {
+        let (ended, seen) = watched(&lines, PATIENCE);
+        assert!(matches!(ended, Err(Failure::Away(_))), "{lines}: {ended:?}");
+        assert!(seen.is_empty(), "{lines}");
+    }
+}
