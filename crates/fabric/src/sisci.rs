@@ -5,6 +5,7 @@
 
 mod interrupts;
 mod registry;
+pub mod replicas;
 mod segments;
 
 use std::os::fd::BorrowedFd;

@@ -19,7 +19,7 @@ use causeway_fabric::services::sisci::{
     ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeInfo, NodeRequest, RemoteChange, RemoteEvent,
     TakeCellReply, TakeCellRequest,
 };
-use causeway_fabric::sisci::{Cell, Event, Sisci};
+use causeway_fabric::sisci::{Cell, Event, Sisci, replicas};
 use causeway_shm::layout::INTERRUPT_BYTES;
 use causeway_shm::{Doorbell, Segment, Trigger, TriggerError};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -55,6 +55,9 @@ struct Presented {
 struct Window {
     region: Region,
     size: u64,
+    /// Bytes that are mapped: of a group with replicas, those of all.
+    mapped: u64,
+    replicas: bool,
 }
 
 /// A connection to an interrupt.
@@ -310,7 +313,7 @@ impl Presented {
 
     fn close_window(&mut self, connection: u32) {
         if let Some(window) = self.windows.remove(&connection) {
-            self.bytes -= window.size;
+            self.bytes -= window.mapped;
         }
     }
 
@@ -320,15 +323,22 @@ impl Presented {
         }
         let grant = self.sisci.fetch_connection(connection);
         let grant = grant.map_err(|why| errno_of(&why))?;
-        if grant.size > BYTES_PER_CONNECTION_MAX - self.bytes {
+        let (offset, mapped) = match grant.replicas {
+            true => (0, replicas::file_bytes(grant.size).ok_or(Errno::MFILE)?),
+            false => (grant.offset, grant.size),
+        };
+        if mapped > BYTES_PER_CONNECTION_MAX - self.bytes {
             return Err(Errno::MFILE);
         }
-        let len = usize::try_from(grant.size).map_err(|_| Errno::MFILE)?;
-        let place = (grant.offset, len);
-        let region = Region::of_segment(self.link.pd(), grant.memory.as_fd(), place)?;
-        self.bytes += grant.size;
-        let size = grant.size;
-        let window = Window { region, size };
+        let len = usize::try_from(mapped).map_err(|_| Errno::MFILE)?;
+        let region = Region::of_segment(self.link.pd(), grant.memory.as_fd(), (offset, len))?;
+        self.bytes += mapped;
+        let window = Window {
+            region,
+            size: grant.size,
+            mapped,
+            replicas: grant.replicas,
+        };
         let reply = window.reply();
         self.windows.insert(connection, window);
         Ok(reply)
@@ -355,6 +365,7 @@ impl Window {
             base: self.region.base(),
             size: self.size,
             rkey: self.region.key(),
+            replicas: self.replicas,
         }
     }
 }

@@ -18,6 +18,7 @@
 //! sleep while there is nothing to do.
 
 mod blocks;
+mod broadcast;
 mod callbacks;
 mod channel;
 pub mod client;

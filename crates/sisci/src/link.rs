@@ -36,6 +36,14 @@ const LOOK: Duration = Duration::from_micros(50);
 /// How long a request may take. The queue pair gives up before; this is for one that does not.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// What the program has stored to other hosts' segments goes there before what follows.
+#[inline]
+pub(crate) fn drain() {
+    if causeway_pio::exist() {
+        causeway_pio::sync();
+    }
+}
+
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -52,6 +60,16 @@ pub(crate) struct Place {
     pub base: u64,
     /// Its key.
     pub rkey: u32,
+}
+
+impl Place {
+    /// The byte `offset` bytes behind.
+    pub fn after(self, offset: usize) -> Place {
+        Place {
+            base: self.base + offset as u64,
+            ..self
+        }
+    }
 }
 
 /// A queue pair and what belongs to it. One transfer goes on at a time.

@@ -21,10 +21,9 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, from_fabric};
 use crate::life_table::{Lives, Owner};
-use crate::link::{Link, LinkError};
-use crate::stores::drain;
+use crate::link::{Link, LinkError, drain};
 
 /// How long one address of a node has for a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -241,6 +240,11 @@ impl Peer {
         self.client.close();
         self.gone.store(true, Ordering::Release);
         Some(unreachable(error))
+    }
+
+    /// What a failed call is to programs, refused or without an answer.
+    pub fn error(&self, error: &FabricError) -> Error {
+        self.failure(error).unwrap_or_else(|| from_fabric(error))
     }
 
     /// Whether the daemon has a node, as it should.

@@ -16,6 +16,7 @@ use causeway_pio::{Blocked, Lost, Options, Remote};
 use crate::error::{Error, Result};
 use crate::life_table::{Lives, Owner};
 use crate::link::Direction;
+pub(crate) use crate::link::drain;
 use crate::memory::{Mapping, PAGE, Place};
 use crate::window::Window;
 
@@ -100,14 +101,6 @@ fn from_window(error: &io::Error) -> Error {
         Some(libc::EEXIST | libc::EINVAL) => Error::ILLEGAL_ADDRESS,
         Some(libc::ENOMEM) => Error::NOSPC,
         _ => Error::SYSTEM,
-    }
-}
-
-/// What the program has stored to other hosts' segments goes there before what follows.
-#[inline]
-pub(crate) fn drain() {
-    if causeway_pio::exist() {
-        causeway_pio::sync();
     }
 }
 

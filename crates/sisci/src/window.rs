@@ -1,24 +1,49 @@
-//! A segment of another host: reached by the library's calls.
+//! A segment that loads and stores reach by the library alone: another host's, or all replicas of a
+//! group.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use crate::broadcast::Broadcast;
 use crate::error::{Error, Result};
 use crate::link::{Direction, Link, Place};
 use crate::memory::is_inside;
 
-/// All bytes of a segment of another host.
+/// All bytes of such a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
-    link: Arc<Link>,
-    place: Place,
+    way: Way,
     size: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// Another host's, at this place.
+    Link(Arc<Link>, Place),
+    /// A group's.
+    Group(Arc<Broadcast>),
 }
 
 impl Window {
     /// `size` bytes at a place.
     pub fn new(link: Arc<Link>, place: Place, size: usize) -> Window {
-        Window { link, place, size }
+        let way = Way::Link(link, place);
+        Window { way, size }
+    }
+
+    /// All replicas of a group.
+    pub fn of_group(group: Arc<Broadcast>) -> Window {
+        let size = group.size();
+        let way = Way::Group(group);
+        Window { way, size }
+    }
+
+    /// The group, if it is one's.
+    pub fn group(&self) -> Option<&Arc<Broadcast>> {
+        match &self.way {
+            Way::Link(..) => None,
+            Way::Group(group) => Some(group),
+        }
     }
 
     /// Bytes.
@@ -35,7 +60,10 @@ impl Window {
         if !is_inside(offset, bytes.len(), self.size) {
             return Err(Error::OUT_OF_RANGE);
         }
-        self.link.post_write(bytes, self.place_of(offset), losses)
+        match &self.way {
+            Way::Link(link, place) => link.post_write(bytes, place.after(offset), losses),
+            Way::Group(group) => group.post(offset, bytes),
+        }
     }
 
     /// Sees to what was posted without waiting for it.
@@ -43,7 +71,11 @@ impl Window {
     /// # Errors
     /// [`Error::TRANSFER_FAILED`]
     pub fn flush(&self, losses: u64) -> Result<()> {
-        self.link.flush(losses)
+        match &self.way {
+            Way::Link(link, _) => link.flush(losses),
+            // Each store has arrived when it is over.
+            Way::Group(_) => Ok(()),
+        }
     }
 
     /// Waits until what was posted has arrived.
@@ -51,18 +83,17 @@ impl Window {
     /// # Errors
     /// [`Error::TRANSFER_FAILED`]
     pub fn settle(&self) -> Result<()> {
-        self.link.settle()
+        match &self.way {
+            Way::Link(link, _) => link.settle(),
+            Way::Group(_) => Ok(()),
+        }
     }
 
     /// How often posted WRITEs have been lost.
     pub fn losses(&self) -> u64 {
-        self.link.losses()
-    }
-
-    fn place_of(&self, offset: usize) -> Place {
-        Place {
-            base: self.place.base + offset as u64,
-            ..self.place
+        match &self.way {
+            Way::Link(link, _) => link.losses(),
+            Way::Group(_) => 0,
         }
     }
 
@@ -102,8 +133,14 @@ impl Window {
         if !is_inside(offset, len, self.size) {
             return Err(Error::OUT_OF_RANGE);
         }
-        let there = self.place_of(offset);
         // SAFETY: the caller's promise.
-        unsafe { self.link.transfer(memory, there, len, (direction, stop)) }
+        unsafe {
+            match &self.way {
+                Way::Link(link, place) => {
+                    link.transfer(memory, place.after(offset), len, (direction, stop))
+                }
+                Way::Group(group) => group.transfer(memory, (offset, len), direction, stop),
+            }
+        }
     }
 }

@@ -35,6 +35,8 @@ pub struct Grant {
     pub name: u64,
     /// Dead once the connection is lost or cut, or the segment's owner died.
     pub life: Life,
+    /// Whether the memory holds all replicas of a group ([`super::replicas`]).
+    pub replicas: bool,
 }
 
 impl Sisci {
@@ -43,7 +45,8 @@ impl Sisci {
     ///
     /// # Errors
     /// [`Error::Refused`]: `EEXIST` if the id is in use, `EINVAL` for a size of nothing or a group
-    /// of another size, `EDQUOT` beyond the limits of the broker's configuration.
+    /// of another size, `EPERM`
+    /// for a group of the other kind, `EDQUOT` beyond the limits of the broker's configuration.
     pub fn create_segment(
         &self,
         id: Option<u32>,
@@ -244,6 +247,7 @@ impl Sisci {
                 memory,
                 size: reply.size,
                 offset: reply.offset,
+                replicas: reply.replicas,
                 name: reply.name,
                 life: Life {
                     index: reply.life.index,
