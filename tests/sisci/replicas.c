@@ -384,6 +384,12 @@ static void members_come_and_go(void)
 	EXPECT(tell(&again, LOOK) == 5 && tell(&peers[1], LOOK) == 5);
 	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
 	leave_group(&self);
+	for (int i = 0; i < 3; i++) {
+		struct peer *left[] = {&peers[1], &late, &again};
+
+		say(left[i], END);
+		join(left[i]);
+	}
 }
 
 int main(void)

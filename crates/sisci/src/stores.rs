@@ -14,6 +14,7 @@ use std::time::Instant;
 use causeway_pio::{Blocked, Lost, Options, Remote};
 
 use crate::error::{Error, Result};
+use crate::interpose;
 use crate::life_table::{Lives, Owner};
 use crate::link::Direction;
 pub(crate) use crate::link::drain;
@@ -93,6 +94,7 @@ pub(crate) fn map(far: Far, place: Place) -> Result<(Mapping, causeway_pio::Wind
     };
     let stores = causeway_pio::Window::with(inside + place.len, options, Box::new(way));
     let stores = stores.map_err(|error| from_window(&error))?;
+    interpose::watch();
     Ok((Mapping::given(stores.as_ptr(), place), stores))
 }
 

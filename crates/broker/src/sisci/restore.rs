@@ -72,16 +72,16 @@ impl Tables {
             return Err(Errno::INVAL);
         }
         let claimant = self.own(session)?.claimant;
-        if !self.claims.may_return(Key::place(tenant, place), was.name, claimant) {
+        let claim = Key::place(tenant, place);
+        if !self.claims.may_return(claim, was.name, claimant) {
             return Err(Errno::EXIST);
         }
         self.own(session)?.take_handle(was.segment)?;
         let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let old = life_of(&was.life);
-        let life = if liveness.reclaim(old) {
-            old
-        } else {
-            liveness.begin()?
+        let life = match liveness.reclaim(old) {
+            true => old,
+            false => liveness.begin()?,
         };
         let replica = replica_of(request);
         let segment = Segment {
