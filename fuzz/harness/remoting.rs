@@ -88,6 +88,7 @@ fn session_bodies(body: &[u8]) {
 fn sisci_bodies(body: &[u8]) {
     one::<sisci::NodeInfo>(body);
     one::<sisci::JoinRequest>(body);
+    one::<sisci::JoinReply>(body);
     one::<sisci::NodeRequest>(body);
     one::<sisci::CreateSegmentRequest>(body);
     one::<sisci::LocalSegmentReply>(body);

@@ -11,6 +11,8 @@ enum {
 	DEPTH = 128,
 	PSN = 7,
 	BYTES = 8,
+	// Of a message that takes several lines of a ring.
+	LONG_BYTES = 256,
 	MEMORY = 1 << 16,
 	AT_TARGET = 4096,
 	AT_RECEIVED = 8192,
@@ -34,6 +36,8 @@ static struct ibv_mr *mr;
 // The requester's and the responder's.
 static struct ibv_cq *cq[2];
 static struct ibv_qp *qp[2];
+// Of the next request, and of the next receive.
+static uint32_t bytes = BYTES;
 
 void operations_open(void)
 {
@@ -97,7 +101,7 @@ static void take_at_once(struct ibv_cq *from)
 
 static struct ibv_sge at(size_t offset)
 {
-	return (struct ibv_sge){ (uintptr_t)memory + offset, BYTES, mr->lkey };
+	return (struct ibv_sge){ (uintptr_t)memory + offset, bytes, mr->lkey };
 }
 
 static void request(enum ibv_wr_opcode opcode, int flags, bool counted)
@@ -188,6 +192,12 @@ static void send_round(void)
 	take_at_once(cq[0]);
 }
 
+static void long_send_round(void)
+{
+	bytes = LONG_BYTES;
+	send_round();
+}
+
 static void send_to_network(void)
 {
 	receive(1, false);
@@ -212,6 +222,7 @@ const struct operation operations[] = {
 	{ "read", read_round, 2, false },
 	{ "atomic", atomic_round, 2, false },
 	{ "send-round", send_round, 4, false },
+	{ "long-send-round", long_send_round, 4, false },
 	{ "empty-poll", empty_poll, 1, false },
 	{ "send-to-network", send_to_network, 6, true },
 };

@@ -127,11 +127,17 @@ unsigned int own_node(void)
 	return node;
 }
 
+unsigned int node_of(const struct peer *peer)
+{
+	return peer->node ? peer->node : own_node();
+}
+
 void spawn(struct peer *peer, void (*role)(struct peer *))
 {
 	int there[2], back[2];
 
 	peer->control = 0;
+	peer->node = 0;
 	if (getenv("CHECK_PEERS")) {
 		spawn_remote(peer, role);
 		return;
@@ -146,7 +152,7 @@ void spawn(struct peer *peer, void (*role)(struct peer *))
 		_exit(STATUS_FAILED);
 	}
 	if (peer->pid == 0) {
-		struct peer parent = {getppid(), there[0], back[1], 0};
+		struct peer parent = {getppid(), there[0], back[1], 0, 0};
 
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(there[1]);

@@ -78,11 +78,14 @@ struct peer {
 	pid_t pid;
 	int in, out;
 	int control; /* of one in another machine, else 0 (remote.h) */
+	unsigned int node; /* of one on another host, else 0 */
 };
 void spawn(struct peer *peer, void (*role)(struct peer *));
 /* Tells the other side a number, and hears one. A side that has ended gives up the test. */
 void say(struct peer *peer, unsigned int number);
 unsigned int hear(struct peer *peer);
+/* The node that the other side is part of. */
+unsigned int node_of(const struct peer *peer);
 /* Waits for the peer's end. */
 void join(struct peer *peer);
 /* Ends it by SIGKILL. */

@@ -137,10 +137,15 @@ static void the_owner_is_killed(void)
 			SCI_FLAG_ERROR_CHECK);
 	DO(SCITransferBlockAsync, ASYNC(there, 0, there, PAGE, 1, NO_FLAGS));
 	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIWaitForBlockTransfer, block, LONG_MS, NO_FLAGS);
-	/* Who does not ask is not told. */
-	DO(SCIMemCpy, NULL, buffer, there, 0, 1, NO_FLAGS);
-	DO(SCIMemWrite, buffer, memory, 1, NO_FLAGS);
-	DO(SCITransferBlock, there, 0, there, 1, 1, NO_FLAGS);
+	/* Who does not ask is not told, if there is memory yet. */
+	if (SCIGetRemoteSegmentNodeId(remote) == own_node()) {
+		DO(SCIMemCpy, NULL, buffer, there, 0, 1, NO_FLAGS);
+		DO(SCIMemWrite, buffer, memory, 1, NO_FLAGS);
+		DO(SCITransferBlock, there, 0, there, 1, 1, NO_FLAGS);
+	} else {
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, NULL, buffer, there, 0, 1, NO_FLAGS);
+		REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemWrite, buffer, memory, 1, NO_FLAGS);
+	}
 	DO(SCIUnmapSegment, there, NO_FLAGS);
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 	DO(SCIClose, sd, NO_FLAGS);

@@ -134,7 +134,7 @@ static void full_and_emptied(void)
 	say(&peer, DEPTH);
 	while (taken < sent)
 		EXPECT(hear(&peer) == taken++);
-	other = connect_data(sd, own_node());
+	other = connect_data(sd, node_of(&peer));
 	kill_peer(&peer);
 	for (sci_error_t error = SCI_ERR_OK; error != SCI_ERR_NOT_CONNECTED; ) {
 		SCITriggerDataInterrupt(other, &value, 4, NO_FLAGS, &error);
@@ -150,7 +150,7 @@ static void full_and_emptied(void)
 static void sender(struct peer *parent)
 {
 	sci_desc_t sd = open_library();
-	sci_remote_data_interrupt_t other = connect_data(sd, own_node());
+	sci_remote_data_interrupt_t other = connect_data(sd, node_of(parent));
 
 	for (unsigned int i = 0; i < DEPTH; i++)
 		DO(SCITriggerDataInterrupt, other, &i, sizeof(i), NO_FLAGS);

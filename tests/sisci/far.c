@@ -3,8 +3,10 @@
  * peer runs there (remote.h); with CHECK_DAEMONS the daemon of the peer's host is signalled, whose
  * process id is in CHECK_DAEMON there. With an argument: asks for that node.
  */
+#define _GNU_SOURCE
 #include "far.h"
 
+#include <errno.h>
 #include <signal.h>
 #include <unistd.h>
 
@@ -23,6 +25,33 @@ static void segments(void)
 	DO(SCIDisconnectSegment, remote, NO_FLAGS);
 	say(&peer, WAIT_DISCONNECT);
 	EXPECT(hear(&peer) == own_node());
+	end(&peer);
+}
+
+/* A segment of another host is waited for: it comes, or it does not in time. */
+static void asynchronous_connects(void)
+{
+	sci_remote_segment_t remote, awaited, never;
+	sci_error_t error, status;
+	struct peer peer;
+	sci_desc_t sd = begin(&peer, &remote);
+	unsigned int node = SCIGetRemoteSegmentNodeId(remote);
+
+	DO(SCIConnectSegment, sd, &awaited, node, ID + 1, ADAPTER, NO_CALLBACK, NO_ARG,
+			SCI_INFINITE_TIMEOUT, SCI_FLAG_ASYNCHRONOUS_CONNECT);
+	DO(SCIConnectSegment, sd, &never, node, ID + 2, ADAPTER, NO_CALLBACK, NO_ARG, SHORT_MS,
+			SCI_FLAG_ASYNCHRONOUS_CONNECT);
+	EXPECT(SCIWaitForRemoteSegmentEvent(never, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT && status == SCI_ERR_TIMEOUT);
+	REFUSED(SCI_ERR_TIMEOUT, SCIWaitForRemoteSegmentEvent, awaited, &status, SHORT_MS,
+			NO_FLAGS);
+	say(&peer, OFFER);
+	hear(&peer);
+	EXPECT(SCIWaitForRemoteSegmentEvent(awaited, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_CONNECT && status == SCI_ERR_OK);
+	EXPECT(SCIGetRemoteSegmentSize(awaited) == PAGE);
+	DO(SCIDisconnectSegment, never, NO_FLAGS);
+	DO(SCIDisconnectSegment, awaited, NO_FLAGS);
 	end(&peer);
 }
 
@@ -56,6 +85,8 @@ static void copies(void)
 		else
 			DO(SCIMemWrite, bytes + at, there + at, count, NO_FLAGS);
 	}
+	/* Small ones are on their way when the call returns. */
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
 	say(&peer, SUM);
 	EXPECT(hear(&peer) == sum(bytes, SIZE));
 	say(&peer, FILL);
@@ -162,6 +193,62 @@ static void removal(void)
 	end(&peer);
 }
 
+/* While a process of another host has mapped it, the owner removes a segment by force alone. */
+static void mapped_elsewhere(void)
+{
+	static unsigned char bytes[SIZE];
+	sci_remote_segment_t remote;
+	sci_error_t error, status;
+	sci_map_t map, part;
+	unsigned char *there;
+	struct peer peer;
+
+	begin(&peer, &remote);
+	map = map_all(remote, &there);
+	SCIMapRemoteSegment(remote, &part, PAGE, PAGE, NULL, NO_FLAGS, &error);
+	EXPECT(error == SCI_ERR_OK);
+	say(&peer, TRY_REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_BUSY);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	say(&peer, TRY_REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_BUSY);
+	DO(SCIMemCpy, NULL, bytes, part, 0, PAGE, NO_FLAGS);
+	DO(SCIUnmapSegment, part, NO_FLAGS);
+	say(&peer, TRY_REMOVE);
+	EXPECT(hear(&peer) == SCI_ERR_OK);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_LOST);
+	end(&peer);
+}
+
+static void ask_silent(void *argument, sci_error_t *error)
+{
+	sci_desc_t sd = argument;
+
+	SCIProbeNode(sd, ADAPTER, (unsigned int)atoi(getenv("CHECK_SILENT")), NO_FLAGS, error);
+}
+
+/* A node that answers nothing holds up who asks for it, and nobody else. CHECK_SILENT names it; it
+ * has so many addresses that the other node is reached long before the last was tried. */
+static void beside_a_silent_node(void)
+{
+	struct sleeper sleeper;
+	sci_remote_segment_t remote;
+	struct peer peer;
+	unsigned int node;
+	sci_desc_t sd;
+
+	spawn(&peer, peer_owner);
+	node = hear(&peer);
+	sd = open_library();
+	start_sleeper(&sleeper, ask_silent, sd);
+	connect_to(sd, &remote, node, ID);
+	EXPECT(pthread_tryjoin_np(sleeper.thread, NULL) == EBUSY);
+	EXPECT(hear(&peer) == own_node());
+	EXPECT(end_of(&sleeper) == SCI_ERR_NO_REMOTE_LINK_ACCESS);
+	end(&peer);
+}
+
 static void death(void)
 {
 	sci_sequence_t sequence;
@@ -265,6 +352,10 @@ static void stopped_daemon(void)
 	for (error = SCI_ERR_TRANSFER_FAILED; error == SCI_ERR_TRANSFER_FAILED; )
 		SCIMemCpy(sequence, bytes, map, 0, SIZE, SCI_FLAG_ERROR_CHECK, &error);
 	EXPECT(error == SCI_ERR_OK);
+	/* What was stored before is missing, perhaps; from here on it is not. */
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_RETRIABLE);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	DO(SCIMemCpy, sequence, bytes, map, 0, PAGE, NO_FLAGS);
 	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
 	say(&peer, SUM);
 	EXPECT(hear(&peer) == sum(bytes, SIZE));
@@ -287,6 +378,11 @@ static void killed_daemon(void)
 	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
 	say(&peer, KILL_DAEMON);
 	hear(&peer);
+	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
+			SCI_CB_NOT_OPERATIONAL);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_PENDING);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_RETRIABLE);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, PAGE, NO_FLAGS);
 	EXPECT(SCIWaitForRemoteSegmentEvent(remote, &status, LONG_MS, NO_FLAGS, &error) ==
 			SCI_CB_LOST);
 	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
@@ -314,12 +410,17 @@ int main(int argc, char *argv[])
 {
 	static const struct test plain[] = {
 		{"segments of another host", segments},
+		{"asynchronous connects to another host", asynchronous_connects},
 		{"copies between hosts", copies},
 		{"block transfers between hosts", blocks},
 		{"DMA between hosts", transfers},
 		{"interrupts of another host", interrupts},
 		{"a segment that its owner removes", removal},
+		{"a segment that another host has mapped is not removed", mapped_elsewhere},
 		{"an owner that is killed", death},
+	};
+	static const struct test silent[] = {
+		{"a node that is silent, beside one that is not", beside_a_silent_node},
 	};
 	static const struct test daemon[] = {
 		{"a daemon that is stopped, and goes on", stopped_daemon},
@@ -328,6 +429,8 @@ int main(int argc, char *argv[])
 
 	if (getenv("CHECK_DAEMONS"))
 		return run_tests(daemon, COUNT(daemon));
+	if (getenv("CHECK_SILENT"))
+		return run_tests(silent, COUNT(silent));
 	if (argc > 1)
 		return probe((unsigned int)atoi(argv[1]));
 	return run_tests(plain, COUNT(plain));

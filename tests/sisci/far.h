@@ -10,17 +10,24 @@
 #define ID 900
 #define SIZE (64 * PAGE)
 #define ROUNDS 200
+/* An interrupt of the owner's. */
+#define BELL 33
 /* Letters that MAILBOX takes. */
 #define LETTERS 2000
 
 enum order {
-	END, SUM, FILL, REMOVE, WAIT_DISCONNECT, STOP_DAEMON, WAKE_DAEMON, KILL_DAEMON, MAILBOX
+	END, SUM, FILL, OFFER, TRY_REMOVE, REMOVE, WAIT_DISCONNECT, STOP_DAEMON, WAKE_DAEMON,
+	KILL_DAEMON, MAILBOX,
+	/* Starts another daemon; says whether the owner has heard anything; takes a trigger. */
+	START_DAEMON, HEARD, TRIGGERED
 };
 
 /* What FILL leaves with a seed of 3. */
 unsigned char pattern(unsigned int i, unsigned int seed);
 /* What SUM says of memory. */
 unsigned int sum(const unsigned char *memory, size_t size);
+/* The owner's process; far.h's orders are for it. */
+void peer_owner(struct peer *parent);
 /* Connects to the owner's segment; the owner hears from which node. */
 sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote);
 /* The owner ends. */

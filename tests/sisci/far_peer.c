@@ -3,6 +3,8 @@
 
 #include <sched.h>
 #include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 unsigned char pattern(unsigned int i, unsigned int seed)
 {
@@ -21,9 +23,39 @@ unsigned int sum(const unsigned char *memory, size_t size)
 /* To the node daemon of the host that this process is on. */
 static void signal_daemon(int number)
 {
-	const char *pid = getenv("CHECK_DAEMON");
+	const char *name = getenv("CHECK_DAEMON_FILE");
+	FILE *file = name ? fopen(name, "r") : NULL;
+	int pid = 0;
 
-	EXPECT(pid && kill(atoi(pid), number) == 0);
+	EXPECT(file && fscanf(file, "%d", &pid) == 1);
+	if (file)
+		fclose(file);
+	EXPECT(pid > 0 && kill(pid, number) == 0);
+}
+
+/* Another daemon of this host, which outlives this process. */
+static void start_daemon(void)
+{
+	const char *name = getenv("CHECK_DAEMON_FILE");
+	pid_t child = fork(), daemon;
+	FILE *file;
+
+	if (child) {
+		EXPECT(child > 0 && waitpid(child, NULL, 0) == child);
+		return;
+	}
+	setsid();
+	daemon = fork();
+	if (!daemon) {
+		execl(getenv("CHECK_NODED"), "causeway-noded", NULL);
+		_exit(127);
+	}
+	file = fopen(name, "w");
+	if (file) {
+		fprintf(file, "%d\n", (int)daemon);
+		fclose(file);
+	}
+	_exit(0);
 }
 
 /* Takes letters out of a mailbox: a flag, which the reader resets in its own memory, and a number.
@@ -43,15 +75,18 @@ static unsigned int take_letters(volatile unsigned int *box)
 	return good;
 }
 
-static void owner(struct peer *parent)
+void peer_owner(struct peer *parent)
 {
 	sci_desc_t sd = open_library();
-	sci_local_segment_t segment;
-	sci_map_t map;
+	sci_local_segment_t segment, second;
+	sci_map_t map, other;
 	unsigned char *memory = offer(sd, &segment, &map, ID, SIZE);
-	unsigned int order, node, adapter;
+	unsigned int order, node, adapter, bell = BELL;
+	sci_local_interrupt_t interrupt;
 	sci_error_t error;
 
+	DO(SCICreateInterrupt, sd, &interrupt, ADAPTER, &bell, NO_CALLBACK, NO_ARG,
+			SCI_FLAG_FIXED_INTNO | SCI_FLAG_COUNTING_INT);
 	say(parent, own_node());
 	EXPECT(SCIWaitForLocalSegmentEvent(segment, &node, &adapter, LONG_MS, NO_FLAGS, &error) ==
 			SCI_CB_CONNECT);
@@ -66,9 +101,16 @@ static void owner(struct peer *parent)
 				memory[i] = pattern(i, 3);
 			say(parent, sum(memory, SIZE));
 			break;
+		case OFFER:
+			offer(sd, &second, &other, ID + 1, PAGE);
+			say(parent, 0);
+			break;
+		case TRY_REMOVE:
 		case REMOVE:
-			DO(SCIUnmapSegment, map, NO_FLAGS);
-			SCIRemoveSegment(segment, SCI_FLAG_FORCE_REMOVE, &error);
+			/* The second time it is not mapped any more. */
+			SCIUnmapSegment(map, NO_FLAGS, &error);
+			SCIRemoveSegment(segment, order == REMOVE ? SCI_FLAG_FORCE_REMOVE : 0,
+					&error);
 			say(parent, error);
 			break;
 		case WAIT_DISCONNECT:
@@ -86,6 +128,21 @@ static void owner(struct peer *parent)
 					order == WAKE_DAEMON ? SIGCONT : SIGKILL);
 			say(parent, 0);
 			break;
+		case START_DAEMON:
+			start_daemon();
+			say(parent, 0);
+			break;
+		case HEARD:
+			SCIWaitForLocalSegmentEvent(segment, &node, &adapter, SHORT_MS, NO_FLAGS,
+					&error);
+			say(parent, error != SCI_ERR_TIMEOUT);
+			break;
+		case TRIGGERED:
+			/* Once, and not twice. */
+			DO(SCIWaitForInterrupt, interrupt, LONG_MS, NO_FLAGS);
+			SCIWaitForInterrupt(interrupt, SHORT_MS, NO_FLAGS, &error);
+			say(parent, error == SCI_ERR_TIMEOUT);
+			break;
 		default:
 			break;
 		}
@@ -97,7 +154,7 @@ sci_desc_t begin(struct peer *peer, sci_remote_segment_t *remote)
 	unsigned int node;
 	sci_desc_t sd;
 
-	spawn(peer, owner);
+	spawn(peer, peer_owner);
 	node = hear(peer);
 	sd = open_library();
 	EXPECT(node != own_node());

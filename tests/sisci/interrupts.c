@@ -130,7 +130,7 @@ static void back_and_forth(void)
 	sd = open_library();
 	own = create(sd, NUMBER, NO_FLAGS);
 	say(&peer, own_node());
-	other = connect_interrupt(sd, own_node(), NUMBER + 1);
+	other = connect_interrupt(sd, node_of(&peer), NUMBER + 1);
 	for (int i = 0; i < ROUNDS; i++) {
 		DO(SCITriggerInterrupt, other, NO_FLAGS);
 		DO(SCIWaitForInterrupt, own, LONG_MS, NO_FLAGS);

@@ -58,8 +58,10 @@ static void guard(int control, int data, intptr_t role)
 	if (pid < 0)
 		failed("fork");
 	if (pid == 0) {
-		struct peer parent = {getppid(), data, data, 0};
+		const char *node = getenv("CHECK_NODE");
+		struct peer parent = {getppid(), data, data, 0, 0};
 
+		parent.node = node ? (unsigned int)atoi(node) : 0;
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		close(control);
 		run_role(&parent, (void (*)(struct peer *))((intptr_t)run_tests + role));
@@ -132,17 +134,30 @@ static int connect_to_server(const char *address, int port)
 	return fd;
 }
 
+/* An entry of a list, which it is cut out of. */
+static char *entry(char *list, unsigned int turn)
+{
+	for (; list && turn > 0; turn--)
+		strsep(&list, ",");
+	return strsep(&list, ",");
+}
+
 void spawn_remote(struct peer *peer, void (*role)(struct peer *))
 {
 	static unsigned int spawned;
-	char *list = strdup(getenv("CHECK_PEERS")), *next = list, *address;
+	char *list = strdup(getenv("CHECK_PEERS")), *next, *address, *nodes;
 	intptr_t where = distance(role);
 	unsigned int count = 1, turn;
 
 	for (char *at = list; *at; at++)
 		count += *at == ',';
-	for (turn = spawned++ % count; turn > 0; turn--)
-		strsep(&next, ",");
+	turn = spawned++ % count;
+	next = entry(list, turn);
+	if (getenv("CHECK_PEER_NODES")) {
+		nodes = strdup(getenv("CHECK_PEER_NODES"));
+		peer->node = (unsigned int)atoi(entry(nodes, turn));
+		free(nodes);
+	}
 	address = strsep(&next, ":");
 	if (!next)
 		failed("CHECK_PEERS");

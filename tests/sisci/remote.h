@@ -1,7 +1,8 @@
 /*
  * Peers of a conformance test in other machines. The same program is started there with
  * CHECK_SERVE=PORT, and here with CHECK_PEERS=ADDRESS:PORT,... : the first process that a test
- * spawns runs at the first address, the second at the second, and so on in turn.
+ * spawns runs at the first address, the second at the second, and so on in turn. Where these are
+ * other hosts, CHECK_PEER_NODES=NODE,... are their nodes here, and CHECK_NODE this one's there.
  */
 #ifndef REMOTE_H
 #define REMOTE_H

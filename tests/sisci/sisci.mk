@@ -2,7 +2,7 @@
 # tests/sisci/run itself, against an installed tree.
 
 SISCI_TESTS := misuse local pair three groups copies interrupts data flags dma queues queries \
-	restart unserved far windows replicas copied
+	restart unserved far far_faults windows replicas copied
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
 SISCI_CAST := mortal scenes intruder
 SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load)
@@ -18,7 +18,7 @@ $(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST)): $(BUILD)/test/
 	@mkdir -p $(@D)
 	$(CC) $(SISCI_TEST_FLAGS) -pthread -o $@ $(filter %.c,$^) -L$(BUILD)/lib -lsisci
 
-$(addprefix $(BUILD)/test/sisci/,far windows): tests/sisci/far_peer.c tests/sisci/far.h
+$(addprefix $(BUILD)/test/sisci/,far far_faults windows): tests/sisci/far_peer.c tests/sisci/far.h
 
 $(BUILD)/test/sisci/load: tests/sisci/load.c $(sisci_headers)
 	@mkdir -p $(@D)

@@ -4,6 +4,9 @@
 #include <setjmp.h>
 #include <signal.h>
 
+/* Where nobody maps anything unasked. */
+#define FIXED ((void *)0x200000000000)
+
 /* Stores and loads of a map, of each width, beside the same in memory of our own. */
 static void stores(void)
 {
@@ -145,6 +148,51 @@ static void parts(void)
 	end(&peer);
 }
 
+/* Each function after which loads are fetched anew; and the map lies where it was asked for. */
+static void synchronize(int which, sci_sequence_t sequence, sci_map_t map, unsigned char *there)
+{
+	if (which == 0)
+		SCIFlush(sequence, NO_FLAGS);
+	else if (which == 1)
+		SCIStoreBarrier(sequence, NO_FLAGS);
+	else
+		DO(SCICacheSync, map, there, SIZE, SCI_FLAG_CACHE_INVALIDATE);
+}
+
+static void barriers(void)
+{
+	static unsigned char zeros[SIZE];
+	sci_remote_segment_t remote;
+	sci_sequence_t sequence;
+	sci_error_t error;
+	unsigned char *there;
+	struct peer peer;
+	sci_map_t map;
+
+	begin(&peer, &remote);
+	there = (unsigned char *)SCIMapRemoteSegment(remote, &map, 0, SIZE, FIXED,
+			SCI_FLAG_FIXED_MAP_ADDR, &error);
+	EXPECT(error == SCI_ERR_OK && there == FIXED);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	for (int which = 0; which < 3; which++) {
+		for (unsigned int i = 0; i < SIZE; i += 8)
+			*(volatile unsigned long long *)(there + i) = 0;
+		EXPECT(SCICheckSequence(sequence, SCI_FLAG_NO_FLUSH, &error) == SCI_SEQ_OK);
+		synchronize(which, sequence, map, there);
+		EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+		say(&peer, SUM);
+		EXPECT(hear(&peer) == sum(zeros, SIZE));
+		for (unsigned int i = 0; i < SIZE; i += 64)
+			EXPECT(*(volatile unsigned char *)(there + i) == 0);
+		say(&peer, FILL);
+		hear(&peer);
+		synchronize(which, sequence, map, there);
+		for (unsigned int i = 0; i < SIZE; i += 997)
+			EXPECT(*(volatile unsigned char *)(there + i) == pattern(i, 3));
+	}
+	end(&peer);
+}
+
 int main(void)
 {
 	static const struct test tests[] = {
@@ -152,6 +200,7 @@ int main(void)
 		{"stores before a map of another host's segment goes", last_stores},
 		{"a mailbox on another host", mailbox},
 		{"a map for reading, of a part", parts},
+		{"a map at a fixed address, and barriers", barriers},
 	};
 
 	return run_tests(tests, COUNT(tests));

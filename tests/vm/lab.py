@@ -55,12 +55,14 @@ def ip(*args):
 class Lab:
     """The host: `with Lab() as lab` ends everything whatever happens."""
 
-    def __init__(self, config=""):
+    def __init__(self, config="", inside=False):
         need_root("booting virtual machines on a bridge")
         self.netns = f"cwvm{os.getpid()}"
         self.dir = tempfile.mkdtemp(prefix="cwvm-")
         self.host = Host("host", f"{PREFIX}.254", self.netns, os.path.join(self.dir, "rt"))
         self.config = config
+        # Whether the broker is in the namespace, and has the host's address.
+        self.inside = inside
         # What guests boot from, where scripts/vm-root shows it.
         vm = os.path.join(INSIDE, os.path.relpath(BUILD, ROOT), "vm")
         self.initrd = os.path.join(vm, "initrd")
@@ -91,8 +93,9 @@ class Lab:
         if os.path.exists(ready):
             os.remove(ready)
         with open(os.path.join(self.dir, "broker.log"), "ab") as log:
+            place = ["ip", "netns", "exec", self.netns] if self.inside else []
             self.broker = subprocess.Popen(
-                [CAUSEWAYD, "--foreground", "--runtime-dir", self.host.runtime_dir,
+                [*place, CAUSEWAYD, "--foreground", "--runtime-dir", self.host.runtime_dir,
                  "--config", config], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True)
         deadline = time.monotonic() + END_SECONDS

@@ -2,7 +2,6 @@
 //!
 //! Names of users and groups are resolved once, when the broker starts.
 
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use causeway_fabric::limits::{
@@ -12,8 +11,12 @@ use causeway_fabric::limits::{
 use causeway_fabric::runtime::RUNTIME_DIR_ROOT;
 use serde::Deserialize;
 
-use crate::nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
+use crate::keys::Key;
+use crate::nodes::NodeSpec;
 use crate::sys;
+
+mod sisci;
+use sisci::SisciTable;
 
 /// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.
 pub const DEFAULT_PATH: &str = "/etc/causeway/causewayd.toml";
@@ -115,6 +118,8 @@ pub struct Tenant {
     pub one_boundary: bool,
     /// Its limits.
     pub limits: Limits,
+    /// By which its processes and node daemons know each other on other hosts.
+    pub key: Option<Key>,
 }
 
 /// What a broker serves: first the tenant of the runtime directory's socket, then others.
@@ -124,14 +129,20 @@ pub struct Config {
     pub tenants: Vec<Tenant>,
     /// SISCI's nodes.
     pub nodes: Vec<NodeSpec>,
+    /// Name of the cluster that they are; empty if it has none.
+    pub cluster: String,
+    /// Whether the broker starts this host's node daemon.
+    pub node_daemon: bool,
 }
 
 impl Config {
     /// Without a file: one tenant, the broker's own user and root.
     pub fn without_file() -> Config {
         Config {
-            tenants: vec![own_tenant(Limits::default())],
+            tenants: vec![own_tenant(Limits::default(), None)],
             nodes: Vec::new(),
+            cluster: String::new(),
+            node_daemon: false,
         }
     }
 
@@ -159,7 +170,8 @@ impl Config {
     pub fn parse(text: &str) -> Result<Config, String> {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let limits = file.limits.over(Limits::default())?;
-        let mut tenants = vec![own_tenant(limits)];
+        let key = file.sisci.load_key()?;
+        let mut tenants = vec![own_tenant(limits, key)];
         for table in file.tenant {
             let name = table.name.clone();
             let tenant = table.resolve(limits);
@@ -176,8 +188,12 @@ impl Config {
         if tenants.len() > TENANTS_MAX {
             return Err(format!("more than {TENANTS_MAX} tenants"));
         }
-        let nodes = resolve_nodes(file.sisci.node)?;
-        Ok(Config { tenants, nodes })
+        Ok(Config {
+            tenants,
+            cluster: file.sisci.name()?,
+            node_daemon: file.sisci.node_daemon,
+            nodes: file.sisci.nodes()?,
+        })
     }
 
     /// Whether others than the user who may start a broker depend on it.
@@ -186,7 +202,7 @@ impl Config {
     }
 }
 
-fn own_tenant(limits: Limits) -> Tenant {
+fn own_tenant(limits: Limits, key: Option<Key>) -> Tenant {
     let own = Members {
         users: vec![rustix::process::geteuid().as_raw(), 0],
         groups: Vec::new(),
@@ -198,6 +214,7 @@ fn own_tenant(limits: Limits) -> Tenant {
         userfaultfd: own,
         one_boundary: false,
         limits,
+        key,
     }
 }
 
@@ -211,30 +228,6 @@ struct File {
     tenant: Vec<TenantTable>,
     #[serde(default)]
     sisci: SisciTable,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct SisciTable {
-    #[serde(default)]
-    node: Vec<NodeTable>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct NodeTable {
-    id: u32,
-    #[serde(default)]
-    addresses: Vec<IpAddr>,
-    trust: Option<Trust>,
-}
-
-/// By what a process of another host shows which node it is part of.
-#[derive(Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum Trust {
-    /// By the address that it comes from.
-    Address,
 }
 
 #[derive(Default, Deserialize)]
@@ -283,6 +276,7 @@ struct TenantTable {
     userfaultfd: Vec<Name>,
     #[serde(default)]
     one_boundary: bool,
+    key: Option<PathBuf>,
     #[serde(default)]
     limits: LimitsTable,
 }
@@ -379,48 +373,10 @@ impl TenantTable {
             userfaultfd: trusted(&self.userfaultfd)?,
             one_boundary: self.one_boundary,
             limits: self.limits.over(limits)?,
+            key: self.key.as_deref().map(Key::load).transpose()?,
             name: self.name,
         })
     }
-}
-
-fn resolve_nodes(tables: Vec<NodeTable>) -> Result<Vec<NodeSpec>, String> {
-    if tables.len() > NODES_MAX {
-        return Err(format!("more than {NODES_MAX} SISCI nodes"));
-    }
-    let mut nodes: Vec<NodeSpec> = Vec::new();
-    for table in tables {
-        let NodeTable {
-            id,
-            addresses,
-            trust,
-        } = table;
-        if !is_node_id(id) {
-            return Err(format!("no SISCI node can have the id {id}"));
-        }
-        if addresses.len() > NODE_ADDRESSES_MAX {
-            return Err(format!(
-                "SISCI node {id} has more than {NODE_ADDRESSES_MAX} addresses"
-            ));
-        }
-        for other in &nodes {
-            if other.id == id {
-                return Err(format!("SISCI node {id} is there twice"));
-            }
-            if other.addresses.iter().any(|one| addresses.contains(one)) {
-                return Err(format!(
-                    "SISCI node {id} has an address of node {}",
-                    other.id
-                ));
-            }
-        }
-        nodes.push(NodeSpec {
-            id,
-            addresses,
-            trusted: matches!(trust, Some(Trust::Address)),
-        });
-    }
-    Ok(nodes)
 }
 
 /// Finds the number of a name.
@@ -569,6 +525,35 @@ mod tests {
             (
                 format!("{WEB}{}", WEB.replace("'web'", "'b'")),
                 "socket of another",
+            ),
+        ] {
+            let why = Config::parse(&text).unwrap_err();
+            assert!(why.contains(named), "{text}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_cluster_has_a_name_and_a_tenant_a_key() {
+        let node = "[[sisci.node]]\nid = 8\nname = 'left'\n";
+        let config = Config::parse(&format!("[sisci]\ncluster = 'alpha'\n{node}")).unwrap();
+        assert_eq!(
+            (config.cluster.as_str(), config.node_daemon),
+            ("alpha", false)
+        );
+        assert_eq!(config.nodes[0].name.as_deref(), Some("left"));
+        assert!(config.tenants[0].key.is_none());
+        let key = "key = '/no/such/file'\n";
+        for (text, named) in [
+            ("[sisci]\ncluster = ''".to_owned(), "name of the cluster"),
+            (
+                format!("{node}{}", node.replace('8', "12")),
+                "name of node 8",
+            ),
+            (node.replace("left", ""), "name of SISCI node 8"),
+            (format!("[sisci]\n{key}"), "key file /no/such/file"),
+            (
+                format!("{WEB}{key}"),
+                "tenant \"web\": key file /no/such/file",
             ),
         ] {
             let why = Config::parse(&text).unwrap_err();

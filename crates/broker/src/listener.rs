@@ -176,6 +176,7 @@ mod tests {
             userfaultfd: Members::default(),
             one_boundary: false,
             limits: Limits::default(),
+            key: None,
         }
     }
 

@@ -128,8 +128,11 @@ impl Server {
         hub.shares = Shares::new(&config.tenants, Instant::now());
         crate::pins::start();
         let claims = Claims::load(dir, &config.tenants);
-        let mut services = Services::new(&config.nodes, claims);
+        let mut services = Services::new((&config.nodes, &config.cluster), claims);
         services.members.shares = hub.shares.clone();
+        if config.node_daemon {
+            services.sisci.nodes.daemon.keep(dir);
+        }
         Ok(Server {
             epoll,
             listeners,

@@ -42,10 +42,12 @@ impl Default for Services {
 }
 
 impl Services {
-    /// Empty tables; these are SISCI's nodes, and what is claimed there.
-    pub fn new(nodes: &[NodeSpec], claims: Claims) -> Services {
+    /// Empty tables; these are SISCI's nodes and the name of their cluster, and what is claimed
+    /// there.
+    pub fn new((nodes, cluster): (&[NodeSpec], &str), claims: Claims) -> Services {
         let mut services = Services::default();
         services.sisci.nodes = Nodes::new(nodes);
+        services.sisci.nodes.cluster = cluster.to_owned();
         services.sisci.claims = claims;
         services
     }

@@ -3,6 +3,8 @@
 use std::ffi::CString;
 use std::mem::MaybeUninit;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
@@ -57,6 +59,22 @@ pub fn refused<E: Into<std::io::Error>>(call: &'static str) -> impl Fn(E) -> std
 pub fn overflow_uid() -> u32 {
     let text = std::fs::read_to_string("/proc/sys/kernel/overflowuid").unwrap_or_default();
     text.trim().parse().unwrap_or(OVERFLOW_UID_DEFAULT)
+}
+
+/// Has a program start with no signal blocked: this process blocks those that it reads from a
+/// descriptor ([`termination_fd`]), and the standard library passes the mask on.
+pub fn unblock_signals_of(command: &mut Command) {
+    // SAFETY: what runs between fork and exec calls functions that are async-signal-safe
+    // (signal-safety(7)) on memory of its own, and allocates nothing.
+    unsafe {
+        command.pre_exec(|| {
+            let mut none = MaybeUninit::<libc::sigset_t>::uninit();
+            libc::sigemptyset(none.as_mut_ptr());
+            // It fails for an invalid first argument alone.
+            libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+            Ok(())
+        });
+    }
 }
 
 /// Marks every descriptor above the standard ones close-on-exec, so that a daemon does not keep

@@ -38,9 +38,10 @@ impl Attacker {
             attacker.say(
                 "join",
                 &JoinRequest {
-                    node,
+                    node: Some(node),
                     here: vec![node],
                     for_other_host: false,
+                    linger_ms: 0,
                 },
                 &[]
             ),
@@ -94,9 +95,10 @@ fn nothing_is_done_for_who_has_not_joined() {
         assert_eq!(outcome.is_ok(), harmless, "{}", method.name);
     }
     let join = JoinRequest {
-        node: 4,
+        node: Some(4),
         here: Vec::new(),
         for_other_host: false,
+        linger_ms: 0,
     };
     assert_eq!(stranger.say("join", &join, &[]), Err(Errno::NOTCONN));
     let handle = SegmentHandle { segment: 1 };

@@ -2,8 +2,13 @@
 
 mod common;
 
-use causeway_fabric::services::sisci::{Backing, CellChange, LocalChange, RemoteChange};
-use causeway_fabric::sisci::Event;
+use std::time::Duration;
+
+use causeway_fabric::services::session::LifeBody;
+use causeway_fabric::services::sisci::{
+    Backing, CellChange, ConnectSegmentRequest, LocalChange, RemoteChange, RestoreConnectionRequest,
+};
+use causeway_fabric::sisci::{Event, Sisci};
 use common::nodes::{
     SIZE, available, await_events, connect, events, events_so_far, host, is_alive, local, process,
     reattach, refused, remote, share_memory,
@@ -53,6 +58,57 @@ fn a_connection_outlasts_a_broker_whoever_comes_first() {
         a.remove_segment(segment.segment, false).unwrap();
         assert!(!is_alive(&b, &grant));
     }
+}
+
+#[test]
+fn what_a_session_of_another_host_had_is_kept_for_a_while() {
+    let host = host();
+    let owner = process(&host, 4);
+    let (segment, memory) = available(&owner, 7);
+    let open = |linger| Sisci::open_for(Some(&host.address()), 8, linger).unwrap();
+    let long = Duration::from_secs(10);
+    let first = open(long);
+    let (connection, grant) = connect(&first, 4, 7);
+    assert_eq!(events(&owner).len(), 1);
+    let claim = |name| RestoreConnectionRequest {
+        request: ConnectSegmentRequest {
+            node: 4,
+            id: 7,
+            group: false,
+            wait: false,
+        },
+        connection,
+        name,
+        segment_name: grant.segment_name,
+        life: LifeBody {
+            index: grant.life.index,
+            generation: grant.life.generation,
+        },
+    };
+    // No other process gets it, and one of this host least of all; the next session does, whether
+    // the one before has ended or not.
+    refused(
+        process(&host, 8).restore_connection(&claim(grant.name)),
+        Errno::INVAL,
+    );
+    let second = open(long);
+    assert!(second.restore_connection(&claim(grant.name)).unwrap());
+    assert_eq!(events(&first), [remote(connection, RemoteChange::Lost)]);
+    drop((first, second));
+    let third = open(Duration::from_millis(100));
+    assert!(third.restore_connection(&claim(grant.name)).unwrap());
+    let again = third.fetch_connection(connection).unwrap();
+    assert!(share_memory(&memory, &again.memory));
+    assert!(events_so_far(&owner).is_empty());
+    // Nobody comes back in time.
+    drop(third);
+    let left = local(&segment, LocalChange::Disconnected, 8, &grant);
+    assert_eq!(events(&owner), [left]);
+    owner.remove_segment(segment.segment, false).unwrap();
+    refused(
+        open(long).restore_connection(&claim(grant.name)),
+        Errno::NOENT,
+    );
 }
 
 #[test]

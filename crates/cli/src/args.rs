@@ -21,6 +21,8 @@ pub enum Verb {
     Run(RunOptions),
     /// Show the endpoints of this host's broker: queue pairs, wires, counters
     Status(StatusOptions),
+    /// Show SISCI's nodes: who answers there, and what does not agree
+    Nodes(NodesOptions),
     /// Examine this machine: what works, what does not, and what to do about it
     Doctor,
     /// Let virtual machines attach to this host's broker
@@ -168,6 +170,20 @@ pub struct StatusOptions {
     pub json: bool,
 }
 
+/// `causeway nodes`
+#[derive(Args)]
+#[command(
+    after_help = "STATE is `here` for nodes of this network namespace, `reachable` where a node \
+                        daemon answers. A conflict is another cluster, configuration, tenant or \
+                        version, two hosts that are one node, or one node with an address that is \
+                        not configured. Exit status 1: there is a conflict, or no broker."
+)]
+pub struct NodesOptions {
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// What can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 pub enum Benchmark {
@@ -180,6 +196,9 @@ pub enum Benchmark {
     /// In a guest: its window, doorbells and calls, against its own memory and the bare way to the
     /// host. `--serve` runs the other side, in another guest or on the host
     Vm,
+    /// Queue pairs to another HOST, where `causeway bench net --serve` runs, against bare UDP and
+    /// TCP to the same host
+    Net,
 }
 
 /// `causeway bench`
@@ -189,9 +208,16 @@ pub struct BenchOptions {
     #[arg(value_enum)]
     pub what: Benchmark,
 
-    /// Be the other side of `bench vm`, once
+    /// The other host of `bench net`: its name or address
+    pub host: Option<String>,
+
+    /// Be the other side of `bench vm` or `bench net`, once
     #[arg(long)]
     pub serve: bool,
+
+    /// The TCP port at which the two sides of `bench net` meet
+    #[arg(long, default_value_t = 20_479)]
+    pub port: u16,
 
     /// Measure briefly: the figures are rough
     #[arg(long)]

@@ -8,6 +8,7 @@ mod broker;
 mod doctor;
 mod isolate;
 mod locate;
+mod nodes;
 mod run;
 mod status;
 mod vm;
@@ -42,6 +43,7 @@ fn dispatch(cli: Cli) -> u8 {
     match cli.verb {
         Verb::Run(options) => run::run(&options),
         Verb::Status(options) => status::status(&options),
+        Verb::Nodes(options) => nodes::nodes(&options),
         Verb::Doctor => doctor::doctor(),
         Verb::Vm(options) => vm::vm(&options.verb),
         Verb::Bench(options) => bench::bench(&options),

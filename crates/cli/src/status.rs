@@ -179,7 +179,7 @@ fn qp_line(qp: &QpStatus) -> String {
 }
 
 /// A process chooses its own name, which must not steer the terminal.
-fn printable(name: &str) -> String {
+pub(crate) fn printable(name: &str) -> String {
     name.chars()
         .map(|c| if c.is_control() { '?' } else { c })
         .collect()

@@ -112,7 +112,7 @@ pub use gid::{GidEntry, gid_table, node_guid, port_mtu};
 pub use limits::{LIMITS, Limits};
 pub use mw::Mw;
 pub use pd::Pd;
-pub use port_holders::{PortHolder, port_holders};
+pub use port_holders::{PortHolder, port_holders, tcp_port_holder};
 pub use qp::{Destination, QPT_RC, QPT_UC, QPT_UD, Qp, QpInit};
 pub use region::Mr;
 pub use request::{Atomic, OneSided, Request};

@@ -9,6 +9,9 @@ use std::fs;
 
 use causeway_identity::Slot;
 
+/// State of a TCP socket that listens, as proc(5) has it.
+const TCP_LISTEN: &str = "0A";
+
 /// A process that has ports of endpoints, or a user, where the process may not be seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortHolder {
@@ -57,6 +60,34 @@ pub fn port_holders() -> Vec<PortHolder> {
     holders
 }
 
+/// The process that listens at a TCP port of this network namespace, if one does. For people, as
+/// [`port_holders`].
+#[must_use]
+pub fn tcp_port_holder(port: u16) -> Option<PortHolder> {
+    let mut sockets = HashMap::new();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+        let text = fs::read_to_string(table).unwrap_or_default();
+        sockets.extend(text.lines().skip(1).filter_map(|line| listener(line, port)));
+    }
+    let owners = owners(&sockets);
+    let (inode, uid) = sockets.into_iter().next()?;
+    let process = owners.get(&inode).map(|pid| (*pid, name(*pid)));
+    Some(PortHolder {
+        ports: 1,
+        uid,
+        process,
+    })
+}
+
+/// The inode of a socket that listens at a TCP port, and its user (proc(5)).
+fn listener(line: &str, port: u16) -> Option<(u64, u32)> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let (_, own) = words.get(1)?.rsplit_once(':')?;
+    let listens = *words.get(3)? == TCP_LISTEN && u16::from_str_radix(own, 16) == Ok(port);
+    let (uid, inode) = (words.get(7)?.parse().ok()?, words.get(9)?.parse().ok()?);
+    listens.then_some((inode, uid))
+}
+
 /// The inode of a socket that is bound to a port of an endpoint's, its user, and the port
 /// (proc(5)).
 fn socket(line: &str) -> Option<(u64, (u32, u16))> {
@@ -95,7 +126,7 @@ fn name(pid: u32) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, UdpSocket};
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 
     #[test]
     fn this_process_is_named() {
@@ -114,6 +145,20 @@ mod tests {
         let text = own.to_string();
         let pid = std::process::id().to_string();
         assert!(text.contains(&pid) && text.contains("user"), "{text}");
+    }
+
+    #[test]
+    fn who_listens_at_a_tcp_port_is_named() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let holder = tcp_port_holder(port).expect("this process");
+        assert_eq!(
+            holder.process.map(|found| found.0),
+            Some(std::process::id())
+        );
+        let _connected = std::net::TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+        drop(listener);
+        assert_eq!(tcp_port_holder(port), None, "a connection does not listen");
     }
 
     #[test]

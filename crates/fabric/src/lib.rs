@@ -12,6 +12,7 @@
 //! - [`pool`]: a client of the pool service;
 //! - [`sisci`]: such a client, for SISCI;
 //! - [`node`]: a client of another host's node daemon;
+//! - [`handshake`]: whether two hosts agree on who they are;
 //! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`vm`]: virtual machines that may attach;
@@ -33,6 +34,7 @@ mod wakeup;
 
 pub mod fds;
 pub mod guest;
+pub mod handshake;
 pub mod launch;
 pub mod limits;
 pub mod node;

@@ -119,6 +119,9 @@ pub const GRANT_PATIENCE: Duration = Duration::from_millis(500);
 /// Most waits of a session at a time ([`crate::pool::PoolSession::wait_for_name`]).
 pub const WAITS_PER_SESSION_MAX: usize = 1024;
 
+/// Most nodes that an end of a connection to a node daemon may say that it is.
+pub const HELLO_NODES_MAX: usize = 128;
+
 /// Most addresses that an endpoint may report.
 pub const ADDRESSES_MAX: usize = 256;
 

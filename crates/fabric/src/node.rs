@@ -5,22 +5,33 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use causeway_setting::setting;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
-use rustix::net::{Shutdown, shutdown, sockopt};
+use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 
 use crate::channel::Channel;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::remoting::{Malformed, decode_body};
-use crate::services::node::{DataRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply};
+use crate::services::handshake::{Hello, HelloReply, Proof};
+use crate::services::node::{
+    DataRequest, IdentifyRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply,
+};
 use crate::services::sisci::{
     CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeRequest, RemoteEvent, TakeCellRequest,
+    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteEvent,
+    RestoreConnectionRequest, RestoreInterruptConnectionRequest, TakeCellRequest,
 };
 use crate::sisci::Event;
 use crate::stream::Stream;
 
+/// Setting: how long a process tries to come back to a daemon, in milliseconds, [`RECONNECT`] at
+/// most.
+const RECONNECT_VARIABLE: &str = "CAUSEWAY_SISCI_RECONNECT";
+/// The same where nothing is set. The daemon's host keeps what the process was connected to for as
+/// long ([`crate::limits::RESTORE_GRACE`]).
+const RECONNECT: Duration = Duration::from_secs(10);
 /// How long a connection may be idle before its peer is asked whether it is there.
 const KEEP_ALIVE: Duration = Duration::from_secs(1);
 /// How often it is asked before it is taken for gone.
@@ -40,8 +51,15 @@ pub struct NodeClient {
     socket: OwnedFd,
     /// Readable while a call has left events.
     left: OwnedFd,
-    local: IpAddr,
-    peer: IpAddr,
+    local: SocketAddr,
+    peer: SocketAddr,
+}
+
+/// How long this process tries to come back to a daemon whose connection has broken.
+#[must_use]
+pub fn reconnect_patience() -> Duration {
+    let wanted = setting(RECONNECT_VARIABLE).and_then(|value| value.to_str()?.parse().ok());
+    wanted.map_or(RECONNECT, |ms| Duration::from_millis(ms).min(RECONNECT))
 }
 
 /// Makes a TCP connection ready for messages, at either end.
@@ -69,7 +87,7 @@ impl NodeClient {
             errno: Errno::from_io_error(&error).unwrap_or(Errno::TIMEDOUT),
         };
         let stream = TcpStream::connect_timeout(&address, patience).map_err(failed)?;
-        let local = stream.local_addr().map_err(failed)?.ip().to_canonical();
+        let local = stream.local_addr().map_err(failed)?;
         let socket = OwnedFd::from(stream);
         prepare(&socket).map_err(Error::system("prepare a TCP connection"))?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
@@ -79,18 +97,23 @@ impl NodeClient {
             socket: copy,
             left: eventfd(0, flags).map_err(Error::system("eventfd"))?,
             local,
-            peer: address.ip().to_canonical(),
+            peer: address,
         })
     }
 
     /// This end's address.
     pub fn local(&self) -> IpAddr {
-        self.local
+        self.local.ip().to_canonical()
     }
 
     /// The daemon's address.
     pub fn peer(&self) -> IpAddr {
-        self.peer
+        self.peer.ip().to_canonical()
+    }
+
+    /// This end and the daemon's, with their ports.
+    pub fn ends(&self) -> (SocketAddr, SocketAddr) {
+        (self.local, self.peer)
     }
 
     /// Two descriptors, of which one is readable when [`NodeClient::events`] has something to take.
@@ -102,6 +125,13 @@ impl NodeClient {
     pub fn close(&self) {
         // One that has ended already is not connected.
         let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+
+    /// Breaks the connection, so that the daemon takes the process for out of reach, and not for
+    /// ended. Calls under way fail.
+    pub fn abort(&self) {
+        // One that has ended already is not connected. Dissolving it has the kernel send a RST.
+        let _ = connect_unspec(&self.socket);
     }
 
     fn lock(&self) -> MutexGuard<'_, Control> {
@@ -138,6 +168,23 @@ impl NodeClient {
         events
     }
 
+    /// Says who this end is; what the daemon says of itself, and of this end. See
+    /// [`crate::handshake`].
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn hello(&self, hello: &Hello) -> Result<HelloReply> {
+        self.call(|stub| stub.hello(hello, &[]).map(|(reply, _)| reply))
+    }
+
+    /// Proves the tenant's key; the daemon's proof.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `EACCES` if the proof is wrong; as every call.
+    pub fn prove(&self, proof: &Proof) -> Result<Proof> {
+        self.call(|stub| stub.prove(proof, &[]).map(|(reply, _)| reply))
+    }
+
     /// Presents this process.
     ///
     /// # Errors
@@ -145,6 +192,42 @@ impl NodeClient {
     /// [`Error::BrokerGone`], [`Error::Timeout`], [`Error::Version`].
     pub fn open(&self, request: &OpenRequest) -> Result<OpenReply> {
         self.call(|stub| stub.open(request, &[]).map(|(reply, _)| reply))
+    }
+
+    /// Names this process, after [`NodeClient::open`]. An earlier connection of it has ended then.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ETIMEDOUT` if that does not end; as every call.
+    pub fn identify(&self, process: u128) -> Result<()> {
+        let (high, low) = ((process >> 64) as u64, process as u64);
+        let request = IdentifyRequest { high, low };
+        self.call(|stub| stub.identify(&request, &[]).map(drop))
+    }
+
+    /// As [`crate::sisci::Sisci::restore_connection`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_connection(&self, request: &RestoreConnectionRequest) -> Result<bool> {
+        let restored = |stub: &mut NodeStub<'_, Control>| stub.restore_connection(request, &[]);
+        self.call(|stub| restored(stub).map(|(reply, _)| reply.operational))
+    }
+
+    /// As [`crate::sisci::Sisci::restore_interrupt_connection`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn restore_interrupt_connection(
+        &self,
+        connection: u32,
+        request: &ConnectInterruptRequest,
+    ) -> Result<()> {
+        let request = RestoreInterruptConnectionRequest {
+            request: request.clone(),
+            connection,
+            cells: Vec::new(),
+        };
+        self.call(|stub| stub.restore_interrupt_connection(&request, &[]).map(drop))
     }
 
     /// Whether a node is on the daemon's host.
@@ -189,6 +272,16 @@ impl NodeClient {
     pub fn watch_connection(&self, connection: u32) -> Result<()> {
         let request = ConnectionHandle { connection };
         self.call(|stub| stub.watch_connection(&request, &[]).map(drop))
+    }
+
+    /// As [`crate::sisci::Sisci::note_mapped`], for the owner's broker. Nothing holds beyond this
+    /// connection.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn note_mapped(&self, connection: u32, mapped: bool) -> Result<()> {
+        let request = MappedRequest { connection, mapped };
+        self.call(|stub| stub.note_mapped(&request, &[]).map(drop))
     }
 
     /// As [`crate::sisci::Sisci::connect_interrupt`].

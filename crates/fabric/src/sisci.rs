@@ -9,6 +9,7 @@ pub mod replicas;
 mod segments;
 
 use std::os::fd::BorrowedFd;
+use std::time::Duration;
 
 use rustix::io::Errno;
 
@@ -16,13 +17,15 @@ pub use interrupts::{Cell, InterruptHandle};
 pub use registry::Event;
 pub use segments::{Connection, Grant, LocalSegment};
 
-use registry::{Registry, nodes_here};
+use registry::Registry;
+pub(crate) use registry::{is_address_here, nodes_here};
 
 use crate::error::{Error, Result};
 use crate::remoting::Malformed;
 use crate::runtime::Address;
+use crate::services::handshake::{ClusterReply, PROOF_BYTES, ProofCheck, Transcript};
 use crate::services::sisci::{
-    ItemCursor, ItemPage, JoinRequest, NODE_DEFAULT, NodeInfo, NodeRequest, SisciSession, SisciStub,
+    ItemCursor, ItemPage, JoinReply, JoinRequest, NodeInfo, NodeRequest, SisciSession, SisciStub,
 };
 use crate::session::Session;
 use causeway_setting::setting;
@@ -42,7 +45,8 @@ pub struct Sisci {
 impl Sisci {
     /// Opens a session with the broker at an address, or where the environment says, and joins as
     /// the node whose addresses this network namespace has ([`NODE_VARIABLE`] overrides that);
-    /// where none is configured, as [`NODE_DEFAULT`].
+    /// where it has none of them, as the node that the broker chooses: in a virtual machine its
+    /// host's, else [`crate::services::sisci::NODE_DEFAULT`].
     ///
     /// # Errors
     /// As [`Session::open`]; [`Error::UnknownNode`] if the variable names no node.
@@ -64,12 +68,13 @@ impl Sisci {
     }
 
     /// Opens a session for a process of another host, as the node that it is part of. The node is
-    /// not on this host for that.
+    /// not on this host for that. What it is connected to when it ends is kept for `linger`, for
+    /// another session that presents it ([`Sisci::restore_connection`]).
     ///
     /// # Errors
     /// As [`Sisci::open_as`].
-    pub fn open_for(broker: Option<&Address>, node: u32) -> Result<Sisci> {
-        Sisci::join(broker, Some(node), true)
+    pub fn open_for(broker: Option<&Address>, node: u32, linger: Duration) -> Result<Sisci> {
+        Sisci::join(broker, Some(node), Some(linger))
     }
 
     /// As [`Sisci::open`], but as the node named, if one is.
@@ -77,21 +82,26 @@ impl Sisci {
     /// # Errors
     /// As [`Session::open`]; `EINVAL` if there is no such node.
     pub fn open_as(broker: Option<&Address>, node: Option<u32>) -> Result<Sisci> {
-        Sisci::join(broker, node, false)
+        Sisci::join(broker, node, None)
     }
 
-    fn join(broker: Option<&Address>, node: Option<u32>, for_other_host: bool) -> Result<Sisci> {
+    fn join(
+        broker: Option<&Address>,
+        node: Option<u32>,
+        for_other_host: Option<Duration>,
+    ) -> Result<Sisci> {
         let session = Session::open(broker, Registry::default())?;
         let node = session.call(|control, registry| {
             let (nodes, _) = SisciStub(control).nodes(&(), &[])?;
             let here = nodes_here(&nodes);
-            let node = node.or(here.first().copied()).unwrap_or(NODE_DEFAULT);
+            let node = node.or(here.first().copied());
             let request = JoinRequest {
                 node,
                 here,
-                for_other_host,
+                for_other_host: for_other_host.is_some(),
+                linger_ms: millis(for_other_host),
             };
-            SisciStub(control).join(&request, &[])?;
+            let (JoinReply { node }, _) = SisciStub(control).join(&request, &[])?;
             registry.node = Some(node);
             registry.for_other_host = for_other_host;
             Ok(node)
@@ -134,6 +144,39 @@ impl Sisci {
             .call(|control, _| SisciStub(control).nodes(&(), &[]).map(|(nodes, _)| nodes))
     }
 
+    /// What the configuration says of the cluster and of this process's tenant.
+    ///
+    /// # Errors
+    /// As [`Session::call`].
+    pub fn cluster(&self) -> Result<ClusterReply> {
+        self.session
+            .call(|control, _| SisciStub(control).cluster(&(), &[]).map(|(told, _)| told))
+    }
+
+    /// Has the broker prove the tenant's key.
+    ///
+    /// # Errors
+    /// As [`Session::call`]; `ENOKEY` without a key, `EINVAL` if this is not for the caller to
+    /// prove.
+    pub fn prove(&self, transcript: &Transcript) -> Result<[u8; PROOF_BYTES]> {
+        self.session.call(|control, _| {
+            let (made, _) = SisciStub(control).prove(transcript, &[])?;
+            Ok(made.proof)
+        })
+    }
+
+    /// Has the broker check another's proof of the tenant's key.
+    ///
+    /// # Errors
+    /// As [`Session::call`]; `EACCES` if it is wrong, `ENOKEY` without a key.
+    pub fn check_proof(&self, transcript: Transcript, proof: [u8; PROOF_BYTES]) -> Result<()> {
+        let check = ProofCheck { transcript, proof };
+        self.session.call(|control, _| {
+            SisciStub(control).check_proof(&check, &[])?;
+            Ok(())
+        })
+    }
+
     /// Whether a node is on this host.
     ///
     /// # Errors
@@ -144,6 +187,12 @@ impl Sisci {
             Ok(reachable)
         })
     }
+}
+
+/// Milliseconds of a time, as messages have them.
+fn millis(time: Option<Duration>) -> u32 {
+    let time = time.unwrap_or_default().as_millis();
+    u32::try_from(time).unwrap_or(u32::MAX)
 }
 
 /// Lists the sessions that use SISCI, of the broker at `address`: those of the caller's tenant, or

@@ -74,7 +74,8 @@ impl Stream {
     /// Receives one message without blocking.
     ///
     /// # Errors
-    /// `EAGAIN` if none has come whole.
+    /// `EAGAIN` if none has come whole. Others: the connection was broken, by the peer or by the
+    /// network, and not closed.
     pub fn receive(&self) -> Result<Received, Errno> {
         let mut outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
         // One that is gone shows below.
@@ -88,9 +89,7 @@ impl Stream {
             let mut portion = [0; PORTION];
             let wanted = &mut portion[..room(&incoming)];
             match recv(&self.socket, wanted, RecvFlags::DONTWAIT) {
-                Ok((0, _)) | Err(Errno::CONNRESET | Errno::TIMEDOUT) => {
-                    return Ok(Received::Closed);
-                }
+                Ok((0, _)) => return Ok(Received::Closed),
                 Ok((came, _)) => incoming.extend_from_slice(&portion[..came]),
                 Err(Errno::INTR) => {}
                 Err(errno) => return Err(errno),

@@ -1,8 +1,8 @@
 //! One connection: the requests of a process of another host, and what is done for it.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::net::IpAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::{IpAddr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -11,90 +11,89 @@ use causeway_fabric::launch::timespec;
 use causeway_fabric::remoting::{
     Answer, CONNECTION, Field, Header, Kind, Malformed, Received, encode_body,
 };
+use causeway_fabric::services::handshake::{Hello, HelloReply, Proof};
 use causeway_fabric::services::node::{
-    DataRequest, NodeService, OpenReply, OpenRequest, SERVICE, WindowReply, dispatch,
+    DataRequest, IdentifyRequest, NodeService, OpenReply, OpenRequest, SERVICE, WindowReply,
+    dispatch,
 };
 use causeway_fabric::services::sisci::{
     CellChange, CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
-    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, NodeInfo, NodeRequest, RemoteChange, RemoteEvent,
+    ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteChange,
+    RemoteEvent, RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoredReply,
     TakeCellReply, TakeCellRequest,
 };
-use causeway_fabric::sisci::{Cell, Event, Sisci, replicas};
-use causeway_shm::layout::INTERRUPT_BYTES;
-use causeway_shm::{Doorbell, Segment, Trigger, TriggerError};
+use causeway_fabric::sisci::{Event, Sisci};
+use causeway_shm::TriggerError;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::limits::{BYTES_PER_CONNECTION_MAX, EVENTS_MAX, PRESENT_PATIENCE};
+use crate::admission::Place;
+use crate::handshake::Handshake;
+use crate::limits::{EVENTS_MAX, PRESENT_PATIENCE, RESET_PATIENCE};
 use crate::link::Link;
-use crate::memory::Region;
+use crate::presented::{Interrupt, Presented, errno_of};
+use crate::processes::Connected;
 use crate::shared::Shared;
 
 /// This end's address and the peer's.
-pub type Ends = (IpAddr, IpAddr);
+type Ends = (IpAddr, IpAddr);
 
 /// A connection.
 struct Client<'a> {
     shared: &'a Shared,
+    stream: &'a Stream,
     ends: Ends,
+    place: Place,
+    handshake: Handshake,
     presented: Option<Presented>,
-}
-
-/// What there is of a peer that is known.
-struct Presented {
-    node: u32,
-    // In this order: peers reach nothing any more when the session ends.
-    windows: BTreeMap<u32, Window>,
-    link: Link,
-    sisci: Sisci,
-    interrupts: BTreeMap<u32, Interrupt>,
-    bytes: u64,
-}
-
-/// A segment that the peer reaches.
-struct Window {
-    region: Region,
-    size: u64,
-    /// Bytes that are mapped: of a group with replicas, those of all.
-    mapped: u64,
-    replicas: bool,
-}
-
-/// A connection to an interrupt.
-#[derive(Default)]
-struct Interrupt {
-    data: bool,
-    ways: Vec<Way>,
-    /// Names and nodes of those that the peer has not heard of.
-    untaken: VecDeque<(u64, u32)>,
-}
-
-/// The way to an interrupt's owner.
-struct Way {
-    name: u64,
-    trigger: Trigger,
-    bell: Doorbell,
+    /// Once it has named itself. It counts as connected until all else is gone.
+    process: Option<Connected<'a>>,
 }
 
 /// What made a connection end.
 enum End {
     Left,
+    /// The connection was broken: the process may come back.
+    Lost(Errno),
+    /// It has come back by another connection.
+    Followed,
     Rubbish(Malformed),
     Silent,
     Slow,
     Broken(String),
 }
 
-/// Serves a connection to its end.
-pub fn serve(shared: &Arc<Shared>, stream: Stream, ends: Ends) {
+/// Serves a connection to its end. `at` are this end and the peer's; the place is its own.
+pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr), place: Place) {
     let mut client = Client {
         shared,
-        ends,
+        stream,
+        ends: (at.0.ip().to_canonical(), at.1.ip().to_canonical()),
+        place,
+        handshake: Handshake::new(at),
         presented: None,
+        process: None,
     };
-    let peer = ends.1;
-    match client.run(&stream) {
+    let peer = client.ends.1;
+    let mut end = client.run(stream);
+    if matches!(end, End::Lost(Errno::CONNRESET)) {
+        let process = client.process.as_ref();
+        let followed = process.is_some_and(|process| process.await_follower(RESET_PATIENCE));
+        end = if followed { End::Followed } else { End::Left };
+    }
+    if let Some(presented) = &mut client.presented {
+        presented.finish();
+        if matches!(end, End::Left) {
+            presented.leave();
+        }
+    }
+    match end {
+        // The log says it of all of them together.
+        _ if client.place.is_evicted() => tracing::debug!(%peer, "closed: it made room"),
+        End::Left if client.handshake.is_visit() => tracing::debug!(%peer, "left"),
         End::Left => tracing::info!(%peer, "left"),
+        End::Lost(why) => tracing::warn!(%peer, %why, "out of reach"),
+        End::Followed => tracing::info!(%peer, "has come back by another connection"),
         End::Silent => tracing::warn!(%peer, "closed: it did not say who it is"),
         End::Slow => tracing::warn!(%peer, "closed: it does not read"),
         End::Broken(why) => tracing::warn!(%peer, why, "closed"),
@@ -128,8 +127,8 @@ impl Client<'_> {
             while !stream.has_outgoing()
                 && let Some((number, body)) = events.pop_front()
             {
-                if stream.send(&event(number, &body)).is_err() {
-                    return End::Left;
+                if let Err(why) = stream.send(&event(number, &body)) {
+                    return self.ended(why);
                 }
             }
             if events.len() > EVENTS_MAX {
@@ -145,7 +144,9 @@ impl Client<'_> {
                     }
                     Ok(Received::Malformed(why)) => return End::Rubbish(why),
                     Err(Errno::AGAIN) => break,
-                    Ok(_) | Err(_) => return End::Left,
+                    Err(why) => return self.ended(why),
+                    Ok(_) if self.is_followed() => return End::Followed,
+                    Ok(_) => return End::Left,
                 }
             }
         }
@@ -162,6 +163,8 @@ impl Client<'_> {
             let left = until.saturating_duration_since(Instant::now());
             let mut fds = [PollFd::new(stream, socket)];
             return match poll(&mut fds, Some(&timespec(left))) {
+                // Also where it goes on sending what is not that.
+                Ok(_) if left.is_zero() => Err(End::Silent),
                 Ok(0) => Err(End::Silent),
                 Ok(_) | Err(Errno::INTR) => Ok(()),
                 Err(errno) => Err(broken(&errno)),
@@ -241,40 +244,30 @@ impl Client<'_> {
             status,
             ..*header
         };
-        stream.send(&reply.encode(&body)).map_err(|_| End::Left)
+        let sent = stream.send(&reply.encode(&body));
+        sent.map_err(|why| self.ended(why))?;
+        if self.handshake.has_failed() {
+            return Err(End::Broken("a proof was wrong".into()));
+        }
+        Ok(())
+    }
+
+    fn is_followed(&self) -> bool {
+        let process = self.process.as_ref();
+        process.is_some_and(Connected::is_followed)
+    }
+
+    /// What an error of the connection means.
+    fn ended(&self, why: Errno) -> End {
+        match self.is_followed() {
+            true => End::Followed,
+            false => End::Lost(why),
+        }
     }
 
     fn known(&mut self) -> Result<&mut Presented, Errno> {
         self.presented.as_mut().ok_or(Errno::NOTCONN)
     }
-
-    /// Whether the peer is part of a node, as far as its address shows that.
-    fn check(&self, node: u32) -> Result<(), Errno> {
-        let nodes = self.shared.own.nodes().map_err(|why| errno_of(&why))?;
-        let peer = self.ends.1;
-        let outcome = is_believed(&nodes, node, peer);
-        outcome.map_err(|why| {
-            tracing::warn!(%peer, node, why, "refused");
-            Errno::ACCESS
-        })
-    }
-}
-
-/// Whether a peer is believed to be part of a node; otherwise why not.
-fn is_believed(nodes: &[NodeInfo], node: u32, peer: IpAddr) -> Result<(), &'static str> {
-    let peer = match peer {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    };
-    let known = nodes.iter().find(|known| known.node == node);
-    let known = known.ok_or("no such node is configured")?;
-    if !known.addresses.contains(&peer) {
-        return Err("the node has another address");
-    }
-    if !known.trusted {
-        return Err("the node's configuration does not say trust = \"address\"");
-    }
-    Ok(())
 }
 
 fn event(number: u16, body: &[u8]) -> Vec<u8> {
@@ -289,87 +282,6 @@ fn event(number: u16, body: &[u8]) -> Vec<u8> {
     header.encode(body)
 }
 
-/// The errno value that stands for a failure of the broker's.
-fn errno_of(error: &causeway_fabric::Error) -> Errno {
-    Errno::from_raw_os_error(error.errno())
-}
-
-impl Presented {
-    fn trigger(&mut self, connection: u32) {
-        let found = self.interrupts.get_mut(&connection);
-        let plain = found.filter(|found| !found.data);
-        for way in plain.into_iter().flat_map(|found| &mut found.ways) {
-            // An owner that has spoilt its cell hears nothing.
-            let _ = way.trigger.trigger(&way.bell);
-        }
-    }
-
-    fn forget_cell(&mut self, connection: u32, cell: u64) {
-        if let Some(found) = self.interrupts.get_mut(&connection) {
-            found.ways.retain(|way| way.name != cell);
-            found.untaken.retain(|(name, _)| *name != cell);
-        }
-    }
-
-    fn close_window(&mut self, connection: u32) {
-        if let Some(window) = self.windows.remove(&connection) {
-            self.bytes -= window.mapped;
-        }
-    }
-
-    fn open_window(&mut self, connection: u32) -> Result<WindowReply, Errno> {
-        if let Some(window) = self.windows.get(&connection) {
-            return Ok(window.reply());
-        }
-        let grant = self.sisci.fetch_connection(connection);
-        let grant = grant.map_err(|why| errno_of(&why))?;
-        let (offset, mapped) = match grant.replicas {
-            true => (0, replicas::file_bytes(grant.size).ok_or(Errno::MFILE)?),
-            false => (grant.offset, grant.size),
-        };
-        if mapped > BYTES_PER_CONNECTION_MAX - self.bytes {
-            return Err(Errno::MFILE);
-        }
-        let len = usize::try_from(mapped).map_err(|_| Errno::MFILE)?;
-        let region = Region::of_segment(self.link.pd(), grant.memory.as_fd(), (offset, len))?;
-        self.bytes += mapped;
-        let window = Window {
-            region,
-            size: grant.size,
-            mapped,
-            replicas: grant.replicas,
-        };
-        let reply = window.reply();
-        self.windows.insert(connection, window);
-        Ok(reply)
-    }
-
-    fn add_way(&mut self, connection: u32, cell: Cell) -> Result<(), Errno> {
-        let segment = Segment::map(cell.memory, INTERRUPT_BYTES).map_err(|_| Errno::NOMEM)?;
-        let trigger = Trigger::open(Arc::new(segment)).map_err(|_| Errno::PROTO)?;
-        let way = Way {
-            name: cell.name,
-            trigger,
-            bell: Doorbell::from_fd(cell.bell),
-        };
-        let found = self.interrupts.get_mut(&connection).ok_or(Errno::BADF)?;
-        found.ways.push(way);
-        found.untaken.push_back((cell.name, cell.node));
-        Ok(())
-    }
-}
-
-impl Window {
-    fn reply(&self) -> WindowReply {
-        WindowReply {
-            base: self.region.base(),
-            size: self.size,
-            rkey: self.region.key(),
-            replicas: self.replicas,
-        }
-    }
-}
-
 /// What the broker answered, as a reply.
 fn reply<T: Field>(outcome: causeway_fabric::Result<T>) -> Result<Answer<T>, Errno> {
     outcome.map(Answer::from).map_err(|why| errno_of(&why))
@@ -378,11 +290,21 @@ fn reply<T: Field>(outcome: causeway_fabric::Result<T>) -> Result<Answer<T>, Err
 type Fds = Vec<OwnedFd>;
 
 impl NodeService for Client<'_> {
+    fn hello(&mut self, request: Hello, _: Fds) -> Result<Answer<HelloReply>, Errno> {
+        self.handshake.hello(self.shared, request).map(Answer::from)
+    }
+
+    fn prove(&mut self, request: Proof, _: Fds) -> Result<Answer<Proof>, Errno> {
+        let answer = self.handshake.prove(self.shared, &request);
+        answer.map(Answer::from)
+    }
+
     fn open(&mut self, request: OpenRequest, _: Fds) -> Result<Answer<OpenReply>, Errno> {
         let ends = self.ends;
         if self.presented.is_none() {
-            self.check(request.node)?;
-            let sisci = Sisci::open_for(Some(&self.shared.broker), request.node);
+            let host = self.handshake.check(self.shared, request.node)?;
+            let shared = self.shared;
+            let sisci = Sisci::open_for(Some(&shared.broker), request.node, shared.linger);
             let link = Link::new(&self.shared.context);
             self.presented = Some(Presented {
                 node: request.node,
@@ -390,8 +312,12 @@ impl NodeService for Client<'_> {
                 link: link.map_err(|_| Errno::NODEV)?,
                 sisci: sisci.map_err(|why| errno_of(&why))?,
                 interrupts: BTreeMap::new(),
+                connections: BTreeSet::new(),
                 bytes: 0,
             });
+            if !self.place.settle(request.node, host) {
+                return Err(Errno::CONNABORTED);
+            }
             tracing::info!(peer = %ends.1, node = request.node, "connected");
         }
         let presented = self.known()?;
@@ -424,7 +350,55 @@ impl NodeService for Client<'_> {
             group,
             wait,
         } = request;
-        reply(self.known()?.sisci.connect_segment(node, id, group, wait))
+        let presented = self.known()?;
+        let made = presented.sisci.connect_segment(node, id, group, wait);
+        presented
+            .connections
+            .extend(made.as_ref().map(|made| made.connection));
+        reply(made)
+    }
+
+    fn restore_connection(
+        &mut self,
+        request: RestoreConnectionRequest,
+        _: Fds,
+    ) -> Result<Answer<RestoredReply>, Errno> {
+        let presented = self.known()?;
+        let restored = presented.sisci.restore_connection(&request);
+        if restored.is_ok() {
+            presented.connections.insert(request.connection);
+        }
+        reply(restored.map(|operational| RestoredReply { operational }))
+    }
+
+    fn restore_interrupt_connection(
+        &mut self,
+        request: RestoreInterruptConnectionRequest,
+        _: Fds,
+    ) -> Result<Answer<()>, Errno> {
+        let presented = self.known()?;
+        let (connection, asked) = (request.connection, &request.request);
+        let restored = presented
+            .sisci
+            .restore_interrupt_connection(connection, asked);
+        if restored.is_ok() {
+            let fresh = Interrupt {
+                data: asked.data,
+                ..Interrupt::default()
+            };
+            presented.interrupts.insert(connection, fresh);
+        }
+        reply(restored)
+    }
+
+    fn identify(&mut self, request: IdentifyRequest, _: Fds) -> Result<Answer<()>, Errno> {
+        let node = self.known()?.node;
+        if self.process.is_some() {
+            return Err(Errno::ISCONN);
+        }
+        let entered = self.shared.processes.enter(node, &request, self.stream);
+        self.process = Some(entered?);
+        Ok(().into())
     }
 
     fn fetch_connection(
@@ -443,6 +417,7 @@ impl NodeService for Client<'_> {
     ) -> Result<Answer<()>, Errno> {
         let presented = self.known()?;
         presented.close_window(request.connection);
+        presented.connections.remove(&request.connection);
         reply(presented.sisci.disconnect_segment(request.connection))
     }
 
@@ -510,6 +485,11 @@ impl NodeService for Client<'_> {
         reply(self.known()?.sisci.watch_connection(request.connection))
     }
 
+    fn note_mapped(&mut self, request: MappedRequest, _: Fds) -> Result<Answer<()>, Errno> {
+        let MappedRequest { connection, mapped } = request;
+        reply(self.known()?.sisci.note_mapped(connection, mapped))
+    }
+
     fn trigger_data(&mut self, request: DataRequest, _: Fds) -> Result<Answer<()>, Errno> {
         let found = self.known()?.interrupts.get_mut(&request.connection);
         let found = found.filter(|found| found.data).ok_or(Errno::BADF)?;
@@ -526,31 +506,5 @@ impl NodeService for Client<'_> {
             }
         }
         outcome
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_peer_is_believed_by_a_configured_address_where_that_is_allowed() {
-        let address: IpAddr = "10.0.0.2".parse().unwrap();
-        let mapped = "::ffff:10.0.0.2".parse::<std::net::Ipv6Addr>().unwrap();
-        let of = |node, trusted| NodeInfo {
-            node,
-            addresses: vec![mapped.octets()],
-            here: false,
-            sessions: 0,
-            trusted,
-        };
-        let nodes = [of(8, true), of(12, false)];
-        let other = "10.0.0.3".parse().unwrap();
-        let mapped = IpAddr::V6(mapped);
-        assert!(is_believed(&nodes, 8, address).is_ok() && is_believed(&nodes, 8, mapped).is_ok());
-        assert!(is_believed(&nodes, 8, other).is_err());
-        assert!(is_believed(&nodes, 12, address).is_err());
-        assert!(is_believed(&nodes, 16, address).is_err());
-        assert!(is_believed(&[], 8, address).is_err());
     }
 }

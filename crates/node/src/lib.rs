@@ -11,10 +11,17 @@
 //! Each connection has a thread, a queue pair and a protection domain of its own, so the keys that
 //! one peer was given are of no use to another.
 
+pub mod admission;
 pub mod client;
+mod handshake;
 pub mod limits;
 mod link;
 mod memory;
 pub mod options;
+pub mod parent;
+
+mod presented;
+mod probe;
+mod processes;
 pub mod server;
 pub mod shared;

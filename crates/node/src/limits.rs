@@ -6,8 +6,30 @@ use std::time::Duration;
 pub const CONNECTIONS_MAX: usize = 512;
 /// Connections from one address: one for each process there that has connected to a node.
 pub const CONNECTIONS_PER_ADDRESS_MAX: usize = 128;
+/// Of them, those that are not open yet: a further one ends the oldest of them.
+pub const UNPROVED_PER_ADDRESS_MAX: usize = 16;
+/// Connections of all peers, with those that have been told to end and have not ended yet.
+pub const CONNECTIONS_AND_ENDING_MAX: usize = 2 * CONNECTIONS_MAX;
+/// How often the log says that connections are ended for others, at most.
+pub const EVICTION_NOTE_INTERVAL: Duration = Duration::from_secs(10);
+/// How often the daemons of the other nodes are asked whether they agree.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(30);
+/// How long an address of a node has for a connection then.
+pub const PROBE_PATIENCE: Duration = Duration::from_millis(500);
+/// Addresses of which the log says again what is wrong only if that changes.
+pub const REMEMBERED_MAX: usize = 1024;
 /// How long a connection may last before it has presented itself.
 pub const PRESENT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long the broker keeps what a process was connected to, for it to come back, unless the
+/// command line says otherwise. It keeps nothing for longer than
+/// [`causeway_fabric::limits::RESTORE_GRACE`].
+pub const LINGER: Duration = Duration::from_secs(10);
+/// How long a process whose connection was reset has to come back before it is taken for ended:
+/// one that has broken its connection itself comes at once, and the kernel resets that of a process
+/// that ends without having read all.
+pub const RESET_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a process that comes back waits for the end of its earlier connection.
+pub const END_PATIENCE: Duration = Duration::from_secs(2);
 /// Bytes of segments that are mapped and registered for one connection.
 pub const BYTES_PER_CONNECTION_MAX: u64 = 1 << 40;
 /// Events that wait for a peer that does not read. Beyond, the connection ends.

@@ -7,6 +7,8 @@ use causeway_fabric::Address;
 use causeway_fabric::services::node::NODE_PORT;
 use clap::Parser;
 
+use crate::limits::LINGER;
+
 /// Causeway's node daemon: lets processes of other hosts reach the SISCI segments and interrupts of
 /// the nodes whose addresses its network namespace has.
 #[derive(Clone, Debug, Parser)]
@@ -24,6 +26,14 @@ pub struct Options {
     /// Where to listen; programs of other hosts connect to port 20480
     #[arg(long, value_name = "ADDRESS:PORT", default_value_t = everywhere())]
     pub listen: SocketAddr,
+
+    /// How long owners see nothing of a process whose connection is broken: it may come back
+    /// until then. At most 10 seconds
+    #[arg(long, value_name = "MS", default_value_t = LINGER.as_millis() as u32)]
+    pub linger_ms: u32,
+    /// Process of the broker that has started it: it ends with that, and gives up capabilities
+    #[arg(long, hide = true)]
+    pub of_broker: Option<i32>,
 
     /// error, warn, info, debug, trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]

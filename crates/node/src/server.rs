@@ -4,12 +4,14 @@ use std::convert::Infallible;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use causeway_fabric::{Reserve, Stream, node};
 use rustix::io::Errno;
 
 use crate::client;
 use crate::options::Options;
+use crate::probe;
 use crate::shared::{Failure, Shared};
 
 /// Name of a connection's thread.
@@ -20,10 +22,13 @@ const THREAD: &str = "causeway-peer";
 /// # Errors
 /// [`Failure`]
 pub fn run(options: &Options) -> Result<Infallible, Failure> {
-    let shared = Shared::open(options.broker())?;
+    // The port first: without it there is nothing to do.
     let listener = listen(options.listen)?;
+    let linger = Duration::from_millis(options.linger_ms.into());
+    let shared = Shared::open(options.broker(), linger)?;
     let node = shared.own.node();
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");
+    probe::begin(&shared);
     serve(&shared, &listener)
 }
 
@@ -58,7 +63,7 @@ pub fn serve(shared: &Arc<Shared>, listener: &TcpListener) -> Result<Infallible,
             }
             Some(errno) if SCARCE.contains(&errno) => {
                 tracing::error!(%error, "connections wait until another one has ended");
-                shared.await_end();
+                shared.places.await_end();
             }
             // That of a connection which has ended in the backlog (accept(2)).
             Some(errno) if ENDED.contains(&errno) => {}
@@ -87,22 +92,19 @@ const ENDED: [Errno; 10] = [
 ];
 
 fn begin(shared: &Arc<Shared>, stream: TcpStream, peer: SocketAddr) {
-    let from = peer.ip().to_canonical();
-    let Some(place) = shared.enter(from) else {
-        tracing::warn!(%peer, "refused: too many connections");
-        return;
-    };
-    let local = stream.local_addr().map(|local| local.ip().to_canonical());
+    let local = stream.local_addr();
     let socket = OwnedFd::from(stream);
     let (Ok(local), Ok(())) = (local, node::prepare(&socket)) else {
         return;
     };
+    let stream = Arc::new(Stream::new(socket));
+    let Some(place) = shared.places.enter(peer.ip().to_canonical(), &stream) else {
+        tracing::warn!(%peer, "refused: too many connections");
+        return;
+    };
     let thread = std::thread::Builder::new().name(THREAD.into());
     let shared = Arc::clone(shared);
-    let spawned = thread.spawn(move || {
-        client::serve(&shared, Stream::new(socket), (local, from));
-        drop(place);
-    });
+    let spawned = thread.spawn(move || client::serve(&shared, &stream, (local, peer), place));
     if let Err(error) = spawned {
         tracing::warn!(%peer, %error, "refused: no thread");
     }

@@ -1,15 +1,19 @@
-//! What all connections share, and who may connect how often.
+//! What all connections share.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use causeway_device::Context;
 use causeway_fabric::Address;
+use causeway_fabric::services::handshake::Verdict;
 use causeway_fabric::sisci::Sisci;
 use thiserror::Error;
 
-use crate::limits::{CONNECTIONS_MAX, CONNECTIONS_PER_ADDRESS_MAX, SCARCITY};
+use crate::admission::Places;
+use crate::limits::REMEMBERED_MAX;
+use crate::processes::Processes;
 
 /// Why there is no daemon.
 #[derive(Debug, Error)]
@@ -34,14 +38,14 @@ pub struct Shared {
     pub own: Sisci,
     /// The daemon's endpoint.
     pub context: Arc<Context>,
-    connections: Mutex<HashMap<IpAddr, usize>>,
-    ended: Condvar,
-}
-
-/// A place among the connections, until it is dropped.
-pub struct Place {
-    shared: Arc<Shared>,
-    peer: IpAddr,
+    /// The connections.
+    pub places: Arc<Places>,
+    /// What was wrong with other daemons when the log last said so.
+    told: Mutex<HashMap<IpAddr, Verdict>>,
+    /// Those that are connected.
+    pub processes: Processes,
+    /// How long they may be away ([`crate::limits::LINGER`]).
+    pub linger: Duration,
 }
 
 impl Shared {
@@ -50,57 +54,33 @@ impl Shared {
     ///
     /// # Errors
     /// [`Failure`]
-    pub fn open(broker: Address) -> Result<Arc<Shared>, Failure> {
+    pub fn open(broker: Address, linger: Duration) -> Result<Arc<Shared>, Failure> {
         let own = Sisci::open(Some(&broker))?;
         let context = Context::open_at(&broker)?;
         Ok(Arc::new(Shared {
             broker,
             own,
             context,
-            connections: Mutex::default(),
-            ended: Condvar::new(),
+            places: Arc::default(),
+            told: Mutex::default(),
+            processes: Processes::default(),
+            linger,
         }))
     }
 
-    /// Waits until a connection has ended, and for [`SCARCITY`] at most: what is used up may be the
-    /// whole machine's.
-    pub fn await_end(&self) {
-        let connections = self.connections.lock();
-        let connections = connections.unwrap_or_else(PoisonError::into_inner);
-        // Either way it is tried again.
-        drop(self.ended.wait_timeout(connections, SCARCITY));
-    }
-
-    /// A place for a connection from an address, if there is one.
-    pub fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
-        let mut connections = self
-            .connections
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let all: usize = connections.values().sum();
-        let of_peer = connections.get(&peer).copied().unwrap_or(0);
-        if all >= CONNECTIONS_MAX || of_peer >= CONNECTIONS_PER_ADDRESS_MAX {
-            return None;
+    /// Notes what is thought of the daemon at an address; whether that is another thing than
+    /// before.
+    pub fn is_news(&self, address: IpAddr, verdict: Verdict) -> bool {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = told.get(&address).copied().unwrap_or(Verdict::Agreed);
+        if told.len() >= REMEMBERED_MAX {
+            told.clear();
         }
-        connections.insert(peer, of_peer + 1);
-        Some(Place {
-            shared: Arc::clone(self),
-            peer,
-        })
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let connections = self.shared.connections.lock();
-        let mut connections = connections.unwrap_or_else(PoisonError::into_inner);
-        if let Some(of_peer) = connections.get_mut(&self.peer) {
-            *of_peer -= 1;
-            if *of_peer == 0 {
-                connections.remove(&self.peer);
-            }
+        if verdict == Verdict::Agreed {
+            told.remove(&address);
+        } else {
+            told.insert(address, verdict);
         }
-        drop(connections);
-        self.shared.ended.notify_one();
+        last != verdict
     }
 }

@@ -16,8 +16,8 @@ mod planted;
 
 use causeway_shm::layout::{INTERRUPT_BYTES, MR_TABLE_BYTES};
 use causeway_shm::{
-    Attention, Bell, Grant, Inbox, Interrupt, MrEntry, MrTable, PeerMrs, Ring, Segment, Side,
-    Slots, Trigger, TriggerError, notify,
+    Attention, Bell, Grant, Inbox, Interrupt, MrEntry, MrTable, PeerMrs, Record, Ring, Segment,
+    Side, Slots, Trigger, TriggerError, notify,
 };
 use checker::sync::atomic::{AtomicU64, Ordering};
 use checker::sync::{Arc, Condvar, Mutex};
@@ -54,24 +54,59 @@ fn send_short(ring: &mut Ring, seq: u64) -> bool {
     true
 }
 
+/// As [`send`], written and published in one go where that is possible.
+fn send_alone(ring: &mut Ring, seq: u64, words: usize) -> bool {
+    let Some(mut slot) = ring.tx.reserve_alone(8 * words) else {
+        let sent = send(ring, seq, words);
+        ring.tx.publish();
+        return sent;
+    };
+    for i in 0..words {
+        slot.write(8 * i, &(0x8000_0000_0000_0000 | seq).to_le_bytes());
+    }
+    slot.publish(1, 0, seq);
+    true
+}
+
 /// Takes a record if there is one, checks its body, and returns its number.
 fn receive(ring: &mut Ring) -> Option<u64> {
     let record = ring.rx.peek().expect("the producer is honest")?;
+    let seq = check(&record);
+    ring.rx.consume();
+    Some(seq)
+}
+
+/// As [`receive`], the short way where the record is long.
+fn receive_long(ring: &mut Ring) -> Option<u64> {
+    let Some(record) = ring.rx.peek_long(1, 0) else {
+        return receive(ring);
+    };
+    let (seq, ack, len) = (check(&record), record.ack, record.len());
+    ring.rx.consume_long(ack, len);
+    Some(seq)
+}
+
+/// Checks the body of a record, and returns its number.
+fn check(record: &Record<'_>) -> u64 {
     let seq = record.seq;
     for at in (0..record.len()).step_by(8) {
         let mut word = [0; 8];
         record.read(at, &mut word);
         assert_eq!(u64::from_le_bytes(word), 0x8000_0000_0000_0000 | seq);
     }
-    ring.rx.consume();
-    Some(seq)
+    seq
 }
 
 /// Takes records 0 to `count`, as they come.
 fn receive_in_order(ring: &mut Ring, count: u64) {
+    take_in_order(ring, count, receive);
+}
+
+/// The same, each by `take`.
+fn take_in_order(ring: &mut Ring, count: u64, take: impl Fn(&mut Ring) -> Option<u64>) {
     let mut next = 0;
     while next < count {
-        match receive(ring) {
+        match take(ring) {
             Some(seq) => {
                 assert_eq!(seq, next);
                 next += 1;
@@ -144,6 +179,27 @@ fn short_ones_in_order_over_laps() {
             }
         });
         receive_in_order(&mut b, 4 * LENGTH);
+        producer.join().unwrap();
+    });
+}
+
+/// The same with long ones published one by one, between short ones.
+#[test]
+fn long_ones_in_order_over_laps() {
+    model(3, || {
+        let (mut a, mut b) = pair();
+        let producer = thread::spawn(move || {
+            for (seq, words) in (0..4 * LENGTH).zip([5, 1, 5, 5].into_iter().cycle()) {
+                let one = |ring: &mut Ring| match words {
+                    1 => send_short(ring, seq),
+                    words => send_alone(ring, seq, words),
+                };
+                while !one(&mut a) {
+                    thread::yield_now();
+                }
+            }
+        });
+        take_in_order(&mut b, 4 * LENGTH, receive_long);
         producer.join().unwrap();
     });
 }

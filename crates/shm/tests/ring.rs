@@ -63,6 +63,26 @@ fn receive(ring: &mut Ring) -> Option<(u64, usize)> {
     Some((seq, len))
 }
 
+/// As [`receive`], the short way where `next`, which is to come, is long.
+fn receive_any(ring: &mut Ring, next: Option<(u64, usize)>) -> Option<(u64, usize)> {
+    let Some((seq, len)) = next.filter(|(_, len)| *len > l::SHORT_BODY) else {
+        assert!(ring.rx.peek_long(0, 0).is_none());
+        return receive(ring);
+    };
+    let (kind, flags) = ((seq % 7) as u8, (seq % 5) as u8);
+    assert!(ring.rx.peek_long(kind + 1, flags).is_none());
+    let Some(record) = ring.rx.peek_long(kind, flags) else {
+        // Behind padding it is not found.
+        return receive(ring);
+    };
+    let mut got = vec![0; record.len()];
+    record.read(0, &mut got);
+    assert_eq!((record.seq, &got), (seq, &body(seq, len)));
+    let ack = record.ack;
+    ring.rx.consume_long(ack, len);
+    Some((seq, len))
+}
+
 #[derive(Clone, Debug)]
 enum Op {
     /// Reserves between the two lengths, commits a part of it.
@@ -73,8 +93,12 @@ enum Op {
     },
     /// Writes and publishes a record of one cell, if nothing is waiting to be published.
     Short(usize),
+    /// Writes and publishes a record by itself, if nothing is waiting to be published.
+    Alone(usize),
     /// Reserves and scribbles, but does not commit.
     Abandon(usize),
+    /// The same of a record by itself.
+    AbandonAlone(usize),
     Publish,
     Receive(usize),
     Ack(u64),
@@ -85,7 +109,9 @@ fn op() -> impl Strategy<Value = Op> {
         4 => (0..300usize, 0..2100usize, 0..=100usize)
             .prop_map(|(min, max, part)| Op::Send { min, max, part }),
         2 => (0..=l::SHORT_BODY).prop_map(Op::Short),
+        3 => (0..1200usize).prop_map(Op::Alone),
         1 => (0..1000usize).prop_map(Op::Abandon),
+        1 => (0..1000usize).prop_map(Op::AbandonAlone),
         2 => Just(Op::Publish),
         4 => (1..20usize).prop_map(Op::Receive),
         1 => (0..50u64).prop_map(Op::Ack),
@@ -107,6 +133,12 @@ impl Model {
         match op {
             Op::Send { min, max, part } => self.send(min, max, part),
             Op::Short(len) => self.send_short(len),
+            Op::Alone(len) => self.send_alone(len),
+            Op::AbandonAlone(len) => {
+                if let Some(mut slot) = self.from.tx.reserve_alone(len) {
+                    slot.write(0, &vec![0xFF; len]);
+                }
+            }
             Op::Abandon(len) => {
                 if let Some(mut slot) = self.from.tx.reserve(len, len).unwrap() {
                     slot.write(0, &vec![0xFF; len]);
@@ -118,7 +150,8 @@ impl Model {
             }
             Op::Receive(n) => {
                 for _ in 0..n {
-                    assert_eq!(receive(&mut self.to), self.visible.pop_front());
+                    let next = self.visible.pop_front();
+                    assert_eq!(receive_any(&mut self.to, next), next);
                 }
             }
             Op::Ack(more) => {
@@ -145,6 +178,17 @@ impl Model {
             short(&body(self.seq, len)),
             len,
         );
+        self.visible.push_back((self.seq, len));
+        self.seq += 1;
+    }
+
+    fn send_alone(&mut self, len: usize) {
+        let Some(mut slot) = self.from.tx.reserve_alone(len) else {
+            return;
+        };
+        assert!(self.committed.is_empty(), "it would overtake them");
+        slot.write(0, &body(self.seq, len));
+        slot.publish((self.seq % 7) as u8, (self.seq % 5) as u8, self.seq);
         self.visible.push_back((self.seq, len));
         self.seq += 1;
     }
@@ -204,6 +248,14 @@ proptest! {
                 let n = slot.len();
                 slot.commit(1, 2, 3, n);
                 a.tx.publish();
+            }
+            if let Some(slot) = a.tx.reserve_alone(len) {
+                slot.publish(1, 2, 3);
+            }
+            if let Some(record) = b.rx.peek_long(1, 2) {
+                let (ack, len) = (record.ack, record.len());
+                record.read(0, &mut vec![0; len]);
+                b.rx.consume_long(ack, len);
             }
             for _ in 0..4 {
                 if let Ok(Some(record)) = b.rx.peek() {

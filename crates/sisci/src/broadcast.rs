@@ -4,24 +4,42 @@
 //! Who has a replica stands in the first page of each host's file, and is looked at with each
 //! store: a member that was there when a store began has it. So a store to another host waits for
 //! one READ. Stores of one thread arrive in its order at each member; two writers' have no order.
+//!
+//! Other hosts are reached as those of single segments are ([`crate::peer`]). While one is out of
+//! reach, stores go without it, which sequences say. It takes part again when this process has come
+//! back to it, and is given up if that fails; what its members have missed stays missing.
 
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
-use causeway_fabric::services::sisci::{ConnectSegmentRequest, NODE_GROUP_ALL, RemoteChange};
+use causeway_fabric::Error as FabricError;
+use causeway_fabric::node::NodeClient;
+use causeway_fabric::services::session::LifeBody;
+use causeway_fabric::services::sisci::{
+    ConnectSegmentRequest, NODE_GROUP_ALL, RemoteChange, RestoreConnectionRequest,
+};
 use causeway_fabric::sisci::replicas::{REPLICAS_MAX, file_bytes, offset};
 use causeway_fabric::sisci::{Grant, Sisci};
 use causeway_pio::Blocked;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::link::{Direction, Link, Place};
+use crate::flight::{Fault, Standing};
+use crate::link::{Direction, Link};
 use crate::memory::{self, Mapping, is_inside};
 use crate::peer::{Change, Listener, Name, Peer, Peers};
+use crate::place::Place;
 
 /// Bytes that are stored to all replicas before more are looked at.
 const PORTION: usize = 64 << 10;
+
+/// Bytes of a store to another host that are moved aside: as with [`crate::window`].
+const ASIDE: usize = 8 << 10;
+/// How long a store waits for another queue pair, before it goes without a host. Joining one by a
+/// connection that has not broken takes milliseconds.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What stops no transfer.
 static NEVER: AtomicBool = AtomicBool::new(false);
@@ -40,6 +58,8 @@ pub(crate) struct Broadcast {
     /// The replica that loads come from: this process's own, if it has one.
     home: usize,
     reached: AtomicBool,
+    /// Stores that another host has missed, perhaps.
+    faults: AtomicU64,
     /// Other hosts. Locked with signals blocked, since handlers of faults store here.
     hosts: Mutex<Vec<Arc<Host>>>,
 }
@@ -68,6 +88,7 @@ impl Broadcast {
             size,
             home,
             reached: AtomicBool::new(false),
+            faults: AtomicU64::new(0),
             hosts: Mutex::default(),
         })
     }
@@ -82,7 +103,7 @@ impl Broadcast {
     ///
     /// # Errors
     /// `ILLEGAL_OPERATION` if the group of another host has no replicas.
-    pub fn reach(&self, peers: &Peers, sisci: &Sisci) -> Result<()> {
+    pub fn reach(&self, peers: &Peers, sisci: &Arc<Sisci>) -> Result<()> {
         if self.reached.swap(true, Ordering::AcqRel) {
             return Ok(());
         }
@@ -106,15 +127,53 @@ impl Broadcast {
     /// Stores bytes to all replicas. May be called in the handler of a fault.
     ///
     /// # Errors
-    /// `OUT_OF_RANGE`
-    pub fn post(&self, at: usize, bytes: &[u8]) -> Result<()> {
+    /// [`Fault::Refused`] beyond the end, [`Fault::Memory`] if memory of this host is gone.
+    pub fn post(&self, at: usize, bytes: &[u8]) -> core::result::Result<(), Fault> {
         if !is_inside(at, bytes.len(), self.size) {
-            return Err(Error::OUT_OF_RANGE);
+            return Err(Fault::Refused);
         }
+        let (from, len) = (bytes.as_ptr(), bytes.len());
         // SAFETY: the slice's bytes.
-        unsafe { self.store(at, bytes.as_ptr(), bytes.len()) }?;
-        self.each_host(|host| host.post(at, bytes));
+        let stored = unsafe { self.store(at, from, len) };
+        stored.map_err(|_| Fault::Memory)?;
+        // SAFETY: the slice's bytes, which are only read.
+        self.each_host(|host| unsafe { host.write(at, from.cast_mut(), len) });
         Ok(())
+    }
+
+    /// Loads from the group. May be called in the handler of a fault.
+    ///
+    /// # Errors
+    /// [`Fault::Memory`]
+    pub fn load(&self, at: usize, bytes: &mut [u8]) -> core::result::Result<(), Fault> {
+        let (memory, range) = (bytes.as_mut_ptr(), (at, bytes.len()));
+        // SAFETY: the slice's bytes.
+        let loaded = unsafe { self.transfer(memory, range, Direction::Read, &NEVER) };
+        loaded.map_err(|_| Fault::Memory)
+    }
+
+    /// How many stores hosts have missed so far, and whether one would miss them now.
+    pub fn begin(&self) -> (u64, Standing) {
+        let faults = self.faults.load(Ordering::Acquire);
+        match self.is_away() {
+            true => (faults, Standing::Pending),
+            false => (faults, Standing::Ok),
+        }
+    }
+
+    /// Whether all hosts have what was stored since so many stores had been missed.
+    pub fn check(&self, faults: u64) -> Standing {
+        match self.faults.load(Ordering::Acquire) == faults && !self.is_away() {
+            true => Standing::Ok,
+            false => Standing::Retriable,
+        }
+    }
+
+    /// Whether this process tries to come back to a host.
+    fn is_away(&self) -> bool {
+        let _blocked = Blocked::new();
+        let hosts = self.hosts.lock();
+        hosts.iter().any(|host| host.state.lock().away)
     }
 
     /// Copies between this process's memory and the group, until `stop` is set.
@@ -181,16 +240,13 @@ impl Broadcast {
         Ok(marks)
     }
 
-    fn each_host(&self, store: impl Fn(&Host) -> Result<()>) {
+    fn each_host(&self, store: impl Fn(&Host) -> Stored) {
         let _blocked = Blocked::new();
-        // One that is lost leaves the group, as all of its members would.
-        self.hosts.lock().retain(|host| {
-            let stored = store(host);
-            if stored.is_err() {
-                host.peer.client.close();
+        for host in &*self.hosts.lock() {
+            if store(host).is_err() {
+                self.faults.fetch_add(1, Ordering::AcqRel);
             }
-            stored.is_ok()
-        });
+        }
     }
 }
 
@@ -224,19 +280,27 @@ struct Host {
     state: Mutex<HostState>,
 }
 
+/// What became of a store to a host: all of its members have it, or perhaps not.
+type Stored = core::result::Result<(), Fault>;
+
 #[derive(Default)]
 struct HostState {
     /// The daemon's number of the connection.
     number: u32,
     /// Unless no member is there.
     file: Option<File>,
+    /// The connection to the daemon has broken: this process tries to come back.
+    away: bool,
+    /// It has come back, and the connection to the group is to be made anew.
+    anew: bool,
 }
 
 /// The file of another host's replicas.
 struct File {
     link: Arc<Link>,
     place: Place,
-    losses: u64,
+    /// Names of the connection and the group, and the group's life.
+    proof: (u64, u64, LifeBody),
     size: usize,
     /// As they were seen last.
     marks: Marks,
@@ -263,28 +327,28 @@ impl Host {
 
     /// Connects, or begins to wait until somebody there is a member.
     fn connect(self: &Arc<Self>) -> Result<()> {
-        let request = ConnectSegmentRequest {
-            node: NODE_GROUP_ALL,
-            id: self.id,
-            group: true,
-            wait: true,
-        };
         let mut listeners = self.peer.listeners.lock();
-        let made = self
-            .peer
-            .client
-            .connect_segment(&request)
-            .map_err(|error| self.peer.error(&error))?;
+        let made = self.peer.client().connect_segment(&self.request());
+        let made = made.map_err(|error| self.peer.error(&error))?;
         let listener: Weak<dyn Listener> = Arc::downgrade(self) as _;
         listeners.insert(Name::Segment(made.connection), listener);
         drop(listeners);
         self.set(|state| {
             *state = HostState {
                 number: made.connection,
-                file: None,
+                ..HostState::default()
             }
         });
         if made.ready { self.fetch() } else { Ok(()) }
+    }
+
+    fn request(&self) -> ConnectSegmentRequest {
+        ConnectSegmentRequest {
+            node: NODE_GROUP_ALL,
+            id: self.id,
+            group: true,
+            wait: true,
+        }
     }
 
     fn set<T>(&self, set: impl FnOnce(&mut HostState) -> T) -> T {
@@ -294,18 +358,15 @@ impl Host {
 
     fn fetch(&self) -> Result<()> {
         let number = self.set(|state| state.number);
-        let reply = self.peer.client.fetch_connection(number);
+        let reply = self.peer.client().fetch_connection(number);
         let reply = reply.map_err(|error| self.peer.error(&error))?;
         if !reply.replicas {
             return Err(Error::ILLEGAL_OPERATION);
         }
         let file = File {
-            losses: self.peer.link.losses(),
             link: self.peer.link.clone(),
-            place: Place {
-                base: reply.base,
-                rkey: reply.rkey,
-            },
+            place: Place::new(reply.base, reply.rkey),
+            proof: (reply.name, reply.segment_name, reply.life),
             size: usize::try_from(reply.size).map_err(|_| Error::NOSPC)?,
             marks: [0; REPLICAS_MAX],
         };
@@ -313,57 +374,90 @@ impl Host {
         Ok(())
     }
 
-    fn post(&self, at: usize, bytes: &[u8]) -> Result<()> {
-        self.store(at, bytes.len(), |file, to| {
-            file.link.post_write(bytes, to, file.losses)
-        })
-    }
-
-    unsafe fn write(&self, at: usize, memory: *mut u8, len: usize) -> Result<()> {
-        self.store(at, len, |file, to| {
+    /// Stores bytes to the replicas of the host.
+    ///
+    /// # Safety
+    /// `memory` is valid for `len` bytes, to be read, as far as it is mapped.
+    unsafe fn write(&self, at: usize, memory: *mut u8, len: usize) -> Stored {
+        self.store(at, len, |file, offset| {
+            let range = (offset, len);
             // SAFETY: the caller's promise.
             unsafe {
-                file.link
-                    .transfer(memory, to, len, (Direction::Write, &NEVER))
+                match len {
+                    ..=ASIDE => file.link.post(memory, &file.place, range),
+                    _ => {
+                        let how = (Direction::Write, &NEVER);
+                        file.link.transfer(memory, &file.place, range, how)
+                    }
+                }
             }
         })
     }
 
-    /// Stores to the replicas that were used last time, and then to those that came since.
-    fn store(
-        &self,
-        at: usize,
-        len: usize,
-        store: impl Fn(&File, Place) -> Result<()>,
-    ) -> Result<()> {
+    /// Stores once, and again if the queue pair has broken and there is another soon.
+    fn store(&self, at: usize, len: usize, store: impl Fn(&File, usize) -> Stored) -> Stored {
         let mut state = self.state.lock();
+        if state.away {
+            return Err(Fault::Broken);
+        }
         let Some(file) = &mut state.file else {
             return Ok(());
         };
         if !is_inside(at, len, file.size) {
             return Ok(());
         }
+        let mut stored = file.store(at, &store);
+        if matches!(stored, Err(Fault::Broken | Fault::Refused)) {
+            if file.is_refused() {
+                // The last member has gone, which the daemon tells, too.
+                state.file = None;
+                return Ok(());
+            }
+            if file.link.wait(AGAIN) {
+                stored = file.store(at, &store);
+            }
+        }
+        stored
+    }
+
+    /// The connection to the group has ended: waits for the next member.
+    fn connect_anew(self: &Arc<Self>) {
+        let number = self.set(|state| {
+            state.file = None;
+            state.number
+        });
+        self.peer.listeners.lock().remove(&Name::Segment(number));
+        // Where it fails, the way to the host has gone.
+        let _ = self.connect();
+    }
+}
+
+impl File {
+    /// Stores to the replicas that were used last time, and then to those that came since.
+    fn store(&mut self, at: usize, store: impl Fn(&File, usize) -> Stored) -> Stored {
         let mut done = [0; REPLICAS_MAX];
         loop {
             for (replica, done) in done.iter_mut().enumerate() {
-                if file.marks[replica] != 0 && *done == 0 {
-                    let start = offset(replica, file.size as u64) as usize;
-                    store(file, file.place.after(start + at))?;
+                if self.marks[replica] != 0 && *done == 0 {
+                    let start = offset(replica, self.size as u64) as usize;
+                    store(self, start + at)?;
                     *done = 1;
                 }
             }
-            let before = done;
-            let marks = file.marks.as_mut_ptr();
+            let marks = self.marks.as_mut_ptr();
+            // Behind the stores, which have arrived when it has.
             // SAFETY: the marks are this function's.
-            unsafe {
-                let how = (Direction::Read, &NEVER);
-                file.link.transfer(marks, file.place, REPLICAS_MAX, how)
-            }?;
+            unsafe { self.link.read(marks, &self.place, (0, REPLICAS_MAX)) }?;
             let fresh = |(mark, done): (&u8, &u8)| *mark != 0 && *done == 0;
-            if !file.marks.iter().zip(&before).any(fresh) {
+            if !self.marks.iter().zip(&done).any(fresh) {
                 return Ok(());
             }
         }
+    }
+
+    /// Whether the daemon has nothing at the key any more.
+    fn is_refused(&self) -> bool {
+        self.link.begin(&self.place).1 == Standing::NotRetriable
     }
 }
 
@@ -372,18 +466,54 @@ impl Listener for Host {
         match change {
             // If the members have gone meanwhile, that is told next.
             Change::Segment(RemoteChange::Connected) => drop(self.fetch()),
-            Change::Segment(RemoteChange::Lost) => {
-                let number = self.set(|state| {
-                    state.file = None;
-                    state.number
+            Change::Segment(RemoteChange::Lost) => self.connect_anew(),
+            Change::Away => self.set(|state| state.away = true),
+            Change::Back => {
+                let anew = self.set(|state| {
+                    state.away = false;
+                    std::mem::take(&mut state.anew)
                 });
-                self.peer.listeners.lock().remove(&Name::Segment(number));
-                // Where it fails, the way to the host has gone.
-                let _ = self.connect();
+                if anew {
+                    self.connect_anew();
+                }
             }
-            Change::Gone => self.set(|state| state.file = None),
+            Change::Gone => self.set(|state| *state = HostState::default()),
             Change::Segment(_) | Change::Cell(..) => {}
         }
+    }
+
+    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()> {
+        let (number, proof) = self.set(|state| {
+            let proof = state.file.as_ref().map(|file| file.proof.clone());
+            (state.number, proof)
+        });
+        let (name, segment_name, life) = proof.clone().unwrap_or_default();
+        let restored = client.restore_connection(&RestoreConnectionRequest {
+            request: self.request(),
+            connection: number,
+            name,
+            segment_name,
+            life,
+        });
+        let place = match (restored, proof) {
+            (Ok(_), Some(_)) => client.fetch_connection(number),
+            (Ok(_), None) => return Ok(()),
+            (Err(error), _) => Err(error),
+        };
+        match place {
+            Ok(reply) => self.set(|state| {
+                if let Some(file) = &mut state.file {
+                    file.place.set(reply.base, reply.rkey);
+                }
+            }),
+            // All members have gone. Others may come.
+            Err(FabricError::Refused { .. }) => self.set(|state| {
+                state.file = None;
+                state.anew = true;
+            }),
+            Err(error) => return Err(error),
+        }
+        Ok(())
     }
 }
 
@@ -392,6 +522,6 @@ impl Drop for Host {
         let number = self.set(|state| state.number);
         self.peer.listeners.lock().remove(&Name::Segment(number));
         // One that is lost is not there to be given up.
-        let _ = self.peer.client.disconnect_segment(number);
+        let _ = self.peer.client().disconnect_segment(number);
     }
 }

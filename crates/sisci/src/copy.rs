@@ -39,8 +39,9 @@ pub unsafe fn copy(
     }
     if let Some(window) = map.window() {
         drain();
+        let range = (map.offset() + offset, len);
         // SAFETY: the caller's promise.
-        return unsafe { window.transfer(memory, map.offset() + offset, len, direction) };
+        return unsafe { window.transfer(memory, range, direction, check) };
     }
     let copied = match direction {
         // SAFETY: in the mapping, which the map keeps; the caller vouches for its own memory;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Once, OnceLock};
+use std::sync::{Arc, Once, OnceLock, Weak};
 
 use causeway_fabric::Error as FabricError;
 use causeway_fabric::sisci::Sisci;
@@ -43,6 +43,8 @@ pub struct Library {
     pub(crate) registry: Mutex<Registry>,
     /// Nodes of other hosts.
     pub(crate) peers: Peers,
+    /// Connects that are given up at some time, of this host's segments and of others'.
+    pub(crate) awaited: Mutex<Vec<Weak<RemoteSegment>>>,
     pub(crate) callbacks: Arc<Callbacks>,
     pub(crate) flags: Arc<Flags>,
     pub(crate) descriptors: Table<Descriptor>,
@@ -91,6 +93,7 @@ impl Library {
             fabric: Mutex::new(None),
             registry: Mutex::default(),
             peers: Peers::default(),
+            awaited: Mutex::default(),
             callbacks: Arc::new(Callbacks::new()?),
             flags: Arc::default(),
             descriptors: Table::new(epoch),

@@ -1,15 +1,19 @@
 //! The queue pair that this process reaches another host's segments by.
 //!
-//! A transfer goes through memory of the link's own, a slot at a time, several slots under way, and
-//! has ended when the function returns: a WRITE is acknowledged when its bytes are placed. A WRITE
-//! may also be *posted*: then it has left its bytes in a slot, and whatever comes next waits for
-//! it. A request that fails breaks the queue pair, as in any RC connection; the next makes another.
+//! Requests go behind each other. A few bytes are copied into a *slot*, memory of the link's own,
+//! and their WRITE is *posted*: the caller goes on, and what comes later comes behind it. Many
+//! bytes go from the program's memory, and have arrived when the function returns.
+//!
+//! A request that fails breaks the queue pair, as in any RC connection: what was posted behind it
+//! is lost. Nothing is sent again, since nobody knows what had arrived. The thread of the
+//! connection ([`crate::peer`]) joins another queue pair; until then requests fail. The *faults*
+//! are counted: who has seen another number before knows that something may be missing.
 //!
 //! Loads and stores of maps come here from the handler of their faults. So the link's lock is taken
 //! with signals blocked ([`Blocked`]): no handler of the program's interrupts who has it.
 
 use std::fmt;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -21,28 +25,31 @@ use causeway_fabric::services::node::OpenRequest;
 use causeway_identity::Access;
 use causeway_pio::Blocked;
 use causeway_proto::types::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, WcStatus};
-use parking_lot::Mutex;
-use rustix::event::{PollFd, PollFlags, poll};
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use crate::error::{Error, Result};
-use crate::memory::Mapping;
+use crate::flight::{Fault, Flight, LinkError, Standing};
+use crate::memory::{Mapping, is_mapped};
+use crate::place::Place;
 
-/// Bytes of a slot: of one WRITE or READ.
-const SLOT: usize = 64 << 10;
-/// Slots under way at a time.
-const SLOTS: usize = 8;
+/// Bytes of a slot: of one WRITE or READ by it.
+const SLOT: usize = 16 << 10;
+/// Slots, and requests under way at a time.
+const SLOTS: usize = 64;
+/// Bytes of one request that goes from the program's memory, or to it.
+const PORTION: usize = 1 << 20;
+/// How many of those are under way at a time: enough that one is sent while another is
+/// acknowledged, and few enough that an abort does not wait long.
+const PORTIONS: u64 = 4;
 /// How long a thread looks for a completion before it sleeps.
 const LOOK: Duration = Duration::from_micros(50);
-/// How long a request may take. The queue pair gives up before; this is for one that does not.
+/// How long nothing may be acknowledged before sequences are to be repeated, and stores that find
+/// no room are lost.
+const QUIET: Duration = Duration::from_millis(100);
+/// How long a request may take, or another queue pair. The queue pair gives up before; this is for
+/// one that does not.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// What the program has stored to other hosts' segments goes there before what follows.
-#[inline]
-pub(crate) fn drain() {
-    if causeway_pio::exist() {
-        causeway_pio::sync();
-    }
-}
 
 /// Which way a copy goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,28 +60,8 @@ pub enum Direction {
     Read,
 }
 
-/// Memory at the other end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
-    /// Address of the first byte.
-    pub base: u64,
-    /// Its key.
-    pub rkey: u32,
-}
-
-impl Place {
-    /// The byte `offset` bytes behind.
-    pub fn after(self, offset: usize) -> Place {
-        Place {
-            base: self.base + offset as u64,
-            ..self
-        }
-    }
-}
-
-/// A queue pair and what belongs to it. One transfer goes on at a time.
+/// A queue pair and what belongs to it.
 pub(crate) struct Link {
-    client: Arc<NodeClient>,
     /// The node that this process is part of.
     node: u32,
     pd: Arc<Pd>,
@@ -83,28 +70,23 @@ pub(crate) struct Link {
     mr: Arc<Mr>,
     slots: Mapping,
     active: Mutex<Active>,
+    /// There is another queue pair, or there will never be one.
+    changed: Condvar,
+    /// Readable when the queue pair has broken.
+    broken: OwnedFd,
 }
 
 #[derive(Default)]
 struct Active {
-    /// None once a request has failed.
     qp: Option<Arc<Qp>>,
-    /// Number of the next request.
-    next: u64,
-    /// Posted WRITEs that are not acknowledged yet. Each has the slot of its number.
-    posted: usize,
-    /// How often some of those were lost.
-    losses: u64,
+    /// The connection to the daemon has broken too: another queue pair may be long in coming.
+    away: bool,
+    flight: Flight,
 }
 
-impl Active {
-    fn check_losses(&self, losses: u64) -> Result<()> {
-        match self.losses == losses {
-            true => Ok(()),
-            false => Err(Error::TRANSFER_FAILED),
-        }
-    }
-}
+type Locked<'a> = MutexGuard<'a, Active>;
+/// What became of a request.
+type Done<T = ()> = core::result::Result<T, Fault>;
 
 impl fmt::Debug for Link {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -117,15 +99,11 @@ fn failed(_: Errno) -> Error {
 }
 
 impl Link {
-    /// Presents this process to a daemon, and joins a queue pair to its.
+    /// Without a queue pair ([`Link::join`], [`Link::resume`]).
     ///
     /// # Errors
-    /// The daemon's; [`Error::SYSTEM`] of the device's.
-    pub fn new(
-        context: &Arc<Context>,
-        client: Arc<NodeClient>,
-        node: u32,
-    ) -> core::result::Result<Link, LinkError> {
+    /// [`Error::SYSTEM`]
+    pub fn new(context: &Arc<Context>, node: u32) -> Result<Link> {
         let pd = context.alloc_pd().map_err(failed)?;
         let channel = context.create_comp_channel().map_err(failed)?;
         let entries = 2 * SLOTS as u32;
@@ -135,8 +113,8 @@ impl Link {
         let address = slots.as_ptr().addr();
         let access = Access::LOCAL_WRITE.bits();
         let mr = pd.reg_mr(address, slots.len(), address as u64, access);
-        let link = Link {
-            client,
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Link {
             node,
             pd,
             channel,
@@ -144,14 +122,16 @@ impl Link {
             mr: mr.map_err(failed)?,
             slots,
             active: Mutex::default(),
-        };
-        let qp = link.join()?;
-        link.active.lock().qp = Some(qp);
-        Ok(link)
+            changed: Condvar::new(),
+            broken: eventfd(0, flags).map_err(|_| Error::SYSTEM)?,
+        })
     }
 
-    /// A queue pair, joined to a new one of the daemon's.
-    fn join(&self) -> core::result::Result<Arc<Qp>, LinkError> {
+    /// A queue pair, joined to a new one of the daemon's. Presents this process.
+    ///
+    /// # Errors
+    /// The daemon's; [`Error::SYSTEM`] of the device's.
+    pub fn join(&self, client: &NodeClient) -> core::result::Result<Arc<Qp>, LinkError> {
         let init = QpInit {
             qp_type: QPT_RC,
             send_cq: Arc::clone(&self.cq),
@@ -173,12 +153,12 @@ impl Link {
             qpn: qp.qpn(),
             psn: sq_psn,
         };
-        let joined = match self.client.open(&request) {
+        let joined = match client.open(&request) {
             Err(error) => Err(LinkError::Refused(error)),
             Ok(reply) => {
                 let destination = Destination {
-                    from: self.client.local(),
-                    to: self.client.peer(),
+                    from: client.local(),
+                    to: client.peer(),
                     qpn: reply.qpn,
                     sq_psn,
                     rq_psn: reply.psn,
@@ -196,197 +176,341 @@ impl Link {
         }
     }
 
-    /// Copies between this process's memory and the other end's.
+    /// Requests go by this queue pair from now on.
+    pub fn resume(&self, qp: Arc<Qp>) {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        active.qp = Some(qp);
+        active.away = false;
+        drop(active);
+        self.changed.notify_all();
+    }
+
+    /// Ends the queue pair: requests fail until there is another.
+    pub fn suspend(&self) {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        active.away = true;
+        if active.qp.is_some() {
+            self.give_up(&mut active, Fault::Broken);
+        }
+        self.changed.notify_all();
+    }
+
+    /// There will be no other queue pair.
+    pub fn end(&self) {
+        self.suspend();
+        let _blocked = Blocked::new();
+        self.active.lock().flight.over = true;
+        self.changed.notify_all();
+    }
+
+    /// Readable when the queue pair has broken, until [`Link::take_broken`].
+    pub fn broken_fd(&self) -> BorrowedFd<'_> {
+        self.broken.as_fd()
+    }
+
+    /// Whether the queue pair has broken since this was asked last, and there is no other.
+    pub fn take_broken(&self) -> bool {
+        let _ = causeway_owned::drain(self.broken.as_fd());
+        let _blocked = Blocked::new();
+        self.active.lock().qp.is_none()
+    }
+
+    /// Waits for another queue pair where the last has broken, for `patience` at most. Whether
+    /// there is one.
+    pub fn wait(&self, patience: Duration) -> bool {
+        let until = Instant::now() + patience;
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        while active.qp.is_none() && !active.flight.over {
+            if self.changed.wait_until(&mut active, until).timed_out() {
+                break;
+            }
+        }
+        active.qp.is_some()
+    }
+
+    /// Posts the WRITE of bytes that have been copied when this returns.
     ///
     /// # Errors
-    /// [`Error::TRANSFER_FAILED`]: memory of either end is gone, or the other host is;
-    /// [`Error::CANCELLED`] once `stop` is set: nothing is copied afterwards.
+    /// [`Fault`]: of [`Fault::Memory`] nothing was posted, of others perhaps a part.
+    ///
+    /// # Safety
+    /// `memory` is valid for `len` bytes, to be read, as far as it is mapped.
+    pub unsafe fn post(
+        &self,
+        memory: *const u8,
+        there: &Place,
+        (offset, len): (usize, usize),
+    ) -> Done {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        for at in (0..len).step_by(SLOT) {
+            let count = SLOT.min(len - at);
+            self.make_room(&mut active, QUIET)?;
+            let slot = self.slot(active.flight.next);
+            // SAFETY: the slot is in the link's own memory, and no request uses it: fewer are under
+            // way than there are slots, and they complete in order. The caller vouches for the
+            // rest.
+            let copied = unsafe { causeway_dma::copy(memory.wrapping_add(at), slot, count) };
+            copied.map_err(|_| Fault::Memory)?;
+            let piece = (slot.addr(), count, self.mr.lkey());
+            self.post_piece(&mut active, piece, (there, offset + at), Direction::Write)?;
+        }
+        Ok(())
+    }
+
+    /// Reads by slots, for memory that is not to be registered.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    ///
+    /// # Safety
+    /// `memory` is valid for `len` bytes, to be written, as far as it is mapped.
+    pub unsafe fn read(
+        &self,
+        memory: *mut u8,
+        there: &Place,
+        (offset, len): (usize, usize),
+    ) -> Done {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        let pieces = len.div_ceil(SLOT);
+        let piece = |n: usize| (n * SLOT, SLOT.min(len - n * SLOT));
+        let (mut posted, mut taken) = (0, 0);
+        let mut first = active.flight.next;
+        while taken < pieces {
+            while posted < pieces && (posted == taken || active.flight.under_way() < SLOTS as u64) {
+                self.make_room(&mut active, PATIENCE)?;
+                if posted == 0 {
+                    first = active.flight.next;
+                }
+                let (at, count) = piece(posted);
+                let place = (self.slot(active.flight.next).addr(), count, self.mr.lkey());
+                self.post_piece(&mut active, place, (there, offset + at), Direction::Read)?;
+                posted += 1;
+            }
+            let number = first + taken as u64;
+            self.wait_for_all_before(&mut active, number + 1)?;
+            let (at, count) = piece(taken);
+            // SAFETY: as above; the READ into the slot is complete, and its slot is not used again
+            // before the next round.
+            let copied =
+                unsafe { causeway_dma::copy(self.slot(number), memory.wrapping_add(at), count) };
+            copied.map_err(|_| Fault::Memory)?;
+            taken += 1;
+        }
+        Ok(())
+    }
+
+    /// Copies between the program's memory and the other end's, without a copy here. It has arrived
+    /// when this returns.
+    ///
+    /// # Errors
+    /// [`Fault`]: also [`Fault::Stopped`] once `stop` is set: nothing is copied afterwards.
     ///
     /// # Safety
     /// `memory` is valid for `len` bytes, to be read or written, as far as it is mapped.
     pub unsafe fn transfer(
         &self,
         memory: *mut u8,
-        there: Place,
-        len: usize,
+        there: &Place,
+        (offset, len): (usize, usize),
         (direction, stop): (Direction, &AtomicBool),
-    ) -> Result<()> {
+    ) -> Done {
+        if !is_mapped(memory, len) {
+            return Err(Fault::Memory);
+        }
+        let access = match direction {
+            Direction::Write => Access::empty(),
+            Direction::Read => Access::LOCAL_WRITE,
+        };
         let _blocked = Blocked::new();
+        let start = memory.expose_provenance();
+        let mr = self.pd.reg_mr(start, len, start as u64, access.bits());
+        let mr = mr.map_err(|_| Fault::Memory)?;
         let mut active = self.active.lock();
-        self.settle_locked(&mut active)?;
-        let qp = self.usable(&mut active)?;
-        let parts = len.div_ceil(SLOT);
-        let part = |n: usize| (n * SLOT, SLOT.min(len - n * SLOT));
-        let slot = |n: usize| self.slots.as_ptr().wrapping_add(n % SLOTS * SLOT);
-        let (mut posted, mut done, mut fault) = (0, 0, false);
-        let mut stopped = false;
-        while done < parts && !((fault || stopped) && done == posted) {
-            stopped |= stop.load(Ordering::Relaxed);
-            while posted < parts && posted - done < SLOTS && !fault && !stopped {
-                let (at, count) = part(posted);
-                let from = memory.wrapping_add(at);
-                if direction == Direction::Write {
-                    // SAFETY: the slot is in the link's own memory, and no request uses it; the
-                    // caller vouches for the rest.
-                    fault = unsafe { causeway_dma::copy(from, slot(posted), count) }.is_err();
-                    if fault {
-                        break;
-                    }
-                }
-                let there = Place {
-                    base: there.base + at as u64,
-                    ..there
-                };
-                let request = self.request(slot(posted), there, count, direction);
-                self.post(&mut active, &qp, request)?;
-                posted += 1;
+        let mut last = Ok(None);
+        for at in (0..len).step_by(PORTION) {
+            let under_way = active.flight.next.saturating_sub(PORTIONS);
+            last = match stop.load(Ordering::Relaxed) {
+                true => Err(Fault::Stopped),
+                false => self.wait_for_all_before(&mut active, under_way),
             }
-            if done < posted {
-                self.complete(&mut active)?;
-                let (at, count) = part(done);
-                if direction == Direction::Read && !fault && !stopped {
-                    let to = memory.wrapping_add(at);
-                    // SAFETY: as above; the READ into the slot is complete.
-                    fault = unsafe { causeway_dma::copy(slot(done), to, count) }.is_err();
-                }
-                done += 1;
+            .and_then(|()| {
+                let piece = (start + at, PORTION.min(len - at), mr.lkey());
+                self.make_room(&mut active, PATIENCE)?;
+                self.post_piece(&mut active, piece, (there, offset + at), direction)
+            })
+            .map(Some);
+            if last.is_err() {
+                break;
             }
         }
-        match (fault, stopped && done < parts) {
-            (true, _) => Err(Error::TRANSFER_FAILED),
-            (_, true) => Err(Error::CANCELLED),
-            _ => Ok(()),
-        }
+        let all = active.flight.next;
+        let waited = self.wait_for_all_before(&mut active, all);
+        drop(active);
+        // Nothing that could use it is under way any more.
+        let _ = mr.dereg();
+        last.and(waited)
     }
 
-    /// Sends a few bytes, such as a trigger. They come after all WRITEs before.
+    /// Sends a few bytes, such as a trigger, behind all WRITEs before. They are on their way when
+    /// this returns.
     ///
     /// # Errors
-    /// [`Error::TRANSFER_FAILED`]
-    pub fn send(&self, bytes: &[u8]) -> Result<()> {
+    /// [`Fault`]
+    pub fn send(&self, bytes: &[u8]) -> Done {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
-        self.settle_locked(&mut active)?;
-        let qp = self.usable(&mut active)?;
+        self.make_room(&mut active, QUIET)?;
         let request = SendWr {
             wr_id: 0,
             op: SendOp::Send,
             flags: SendFlags::SIGNALED | SendFlags::INLINE,
             payload: Payload::Inline(bytes.into()),
         };
-        self.post(&mut active, &qp, request)?;
-        self.complete(&mut active)
+        self.post_request(&mut active, request, 0).map(drop)
     }
 
-    /// Posts a WRITE behind all before it. If posted WRITEs have been lost since there were
-    /// `losses` of that, it fails: what comes later would overtake them.
-    ///
-    /// # Errors
-    /// [`Error::TRANSFER_FAILED`]
-    pub fn post_write(&self, bytes: &[u8], there: Place, losses: u64) -> Result<()> {
+    /// Takes acknowledgments that have come.
+    pub fn flush(&self) {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
-        let mut base = there.base;
-        for part in bytes.chunks(SLOT) {
-            if active.posted == SLOTS {
-                self.complete_posted(&mut active)?;
+        while active.flight.under_way() > 0 && self.has_completed(&mut active).unwrap_or(false) {}
+    }
+
+    /// Waits until all that was posted has arrived.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    pub fn settle(&self) -> Done {
+        let _blocked = Blocked::new();
+        let mut active = self.active.lock();
+        let all = active.flight.next;
+        self.wait_for_all_before(&mut active, all)
+    }
+
+    /// How many faults there were so far, and whether there is one now: a queue pair is missing, or
+    /// nothing has been acknowledged lately.
+    pub fn begin(&self, there: &Place) -> (u64, Standing) {
+        self.flush_briefly(|active| {
+            let standing = match active.flight.judge(active.flight.faults, there) {
+                Standing::Ok if active.qp.is_none() || active.flight.is_quiet() => {
+                    Standing::Pending
+                }
+                standing => standing,
+            };
+            (active.flight.faults, standing)
+        })
+        .unwrap_or((0, Standing::Pending))
+    }
+
+    /// Whether all has arrived that was posted since there were so many faults. With `wait` it
+    /// waits for that, for 100 ms from one acknowledgment to the next.
+    pub fn check(&self, faults: u64, there: &Place, wait: bool) -> Standing {
+        let checked = self.flush_briefly(|active| {
+            while wait && active.flight.under_way() > 0 {
+                if self.complete(active, QUIET).is_err() {
+                    break;
+                }
             }
-            active.check_losses(losses)?;
-            let qp = self.usable(&mut active)?;
-            let slot = active.next as usize % SLOTS * SLOT;
-            let slot = self.slots.as_ptr().wrapping_add(slot);
-            // SAFETY: the slot is in the link's own memory. The request that used it last has
-            // completed: fewer are under way than there are slots, and they complete in order.
-            unsafe { std::ptr::copy_nonoverlapping(part.as_ptr(), slot, part.len()) };
-            let there = Place { base, ..there };
-            let request = self.request(slot, there, part.len(), Direction::Write);
-            self.post(&mut active, &qp, request)?;
-            active.posted += 1;
-            base += part.len() as u64;
+            match active.flight.judge(faults, there) {
+                Standing::Ok if active.qp.is_none() => Standing::Retriable,
+                Standing::Ok if wait && active.flight.under_way() > 0 => Standing::Retriable,
+                standing => standing,
+            }
+        });
+        checked.unwrap_or(Standing::Retriable)
+    }
+
+    /// Takes acknowledgments that have come, then looks. `None` if another thread has waited for
+    /// one for too long.
+    fn flush_briefly<T>(&self, look: impl FnOnce(&mut Locked<'_>) -> T) -> Option<T> {
+        let _blocked = Blocked::new();
+        let mut active = self.active.try_lock_for(QUIET)?;
+        while active.flight.under_way() > 0 && self.has_completed(&mut active).unwrap_or(false) {}
+        Some(look(&mut active))
+    }
+
+    fn slot(&self, number: u64) -> *mut u8 {
+        let at = number as usize % SLOTS * SLOT;
+        self.slots.as_ptr().wrapping_add(at)
+    }
+
+    /// Waits until one more request may be under way.
+    fn make_room(&self, active: &mut Locked<'_>, patience: Duration) -> Done {
+        let until = Instant::now() + patience;
+        // The thread of the connection joins another.
+        while active.qp.is_none() && !active.away && !active.flight.over {
+            if self.changed.wait_until(active, until).timed_out() {
+                return Err(Fault::Broken);
+            }
+        }
+        while active.flight.under_way() >= SLOTS as u64 {
+            // Where nothing has come for long, who posts looks, and does not wait again.
+            let quiet = active.flight.is_quiet() && patience == QUIET;
+            let patience = if quiet { Duration::ZERO } else { patience };
+            if let Err(fault) = self.complete(active, patience) {
+                // What does not find room is missing.
+                active.flight.note_fault(fault);
+                return Err(fault);
+            }
         }
         Ok(())
     }
 
-    /// Takes acknowledgments of posted WRITEs that have come, and lets the device send what it has.
-    ///
-    /// # Errors
-    /// [`Error::TRANSFER_FAILED`] if posted WRITEs have been lost since there were `losses`.
-    pub fn flush(&self, losses: u64) -> Result<()> {
-        let _blocked = Blocked::new();
-        let mut active = self.active.lock();
-        while active.posted > 0 && self.has_completed(&mut active)? {
-            active.posted -= 1;
+    fn wait_for_all_before(&self, active: &mut Active, number: u64) -> Done {
+        let faults = active.flight.faults;
+        while active.flight.done < number {
+            self.complete(active, PATIENCE)?;
         }
-        active.check_losses(losses)
-    }
-
-    /// Waits until all posted WRITEs have arrived.
-    ///
-    /// # Errors
-    /// [`Error::TRANSFER_FAILED`]
-    pub fn settle(&self) -> Result<()> {
-        let _blocked = Blocked::new();
-        self.settle_locked(&mut self.active.lock())
-    }
-
-    /// How often posted WRITEs have been lost.
-    pub fn losses(&self) -> u64 {
-        let _blocked = Blocked::new();
-        self.active.lock().losses
-    }
-
-    fn settle_locked(&self, active: &mut Active) -> Result<()> {
-        while active.posted > 0 {
-            self.complete_posted(active)?;
+        match active.flight.faults == faults {
+            true => Ok(()),
+            false => Err(Fault::Broken),
         }
-        Ok(())
     }
 
-    fn complete_posted(&self, active: &mut Active) -> Result<()> {
-        self.complete(active)?;
-        active.posted -= 1;
-        Ok(())
-    }
-
-    fn request(&self, slot: *mut u8, there: Place, count: usize, direction: Direction) -> SendWr {
-        let Place { base: addr, rkey } = there;
+    /// Posts a WRITE or READ of memory of this process: address, bytes, key. Its number.
+    fn post_piece(
+        &self,
+        active: &mut Active,
+        (addr, len, lkey): (usize, usize, u32),
+        (there, offset): (&Place, usize),
+        direction: Direction,
+    ) -> Done<u64> {
+        // Read under the lock: it changes while there is no queue pair.
+        let (to, rkey) = there.at(offset);
         let sge = Sge {
-            addr: slot.addr() as u64,
-            length: count as u32,
-            lkey: self.mr.lkey(),
+            addr: addr as u64,
+            length: len as u32,
+            lkey,
         };
-        SendWr {
+        let request = SendWr {
             wr_id: 0,
             op: match direction {
-                Direction::Write => SendOp::Write { addr, rkey },
-                Direction::Read => SendOp::Read { addr, rkey },
+                Direction::Write => SendOp::Write { addr: to, rkey },
+                Direction::Read => SendOp::Read { addr: to, rkey },
             },
             flags: SendFlags::SIGNALED,
             payload: Payload::Sges([sge].into_iter().collect()),
-        }
+        };
+        self.post_request(active, request, rkey)
     }
 
-    /// The queue pair; another, if the last is broken.
-    fn usable(&self, active: &mut Active) -> Result<Arc<Qp>> {
-        if let Some(qp) = &active.qp {
-            return Ok(qp.clone());
-        }
-        let qp = self.join().map_err(|_| Error::TRANSFER_FAILED)?;
-        active.qp = Some(qp.clone());
-        Ok(qp)
-    }
-
-    fn post(&self, active: &mut Active, qp: &Qp, mut request: SendWr) -> Result<()> {
-        request.wr_id = active.next;
-        active.next += 1;
+    fn post_request(&self, active: &mut Active, mut request: SendWr, rkey: u32) -> Done<u64> {
+        let qp = active.qp.clone().ok_or(Fault::Broken)?;
+        let number = active.flight.begin(rkey);
+        request.wr_id = number;
         match qp.post_send_list([Ok(request)].into_iter()) {
-            Ok(()) => Ok(()),
-            Err(_) => Err(self.give_up(active)),
+            Ok(()) => Ok(number),
+            Err(_) => Err(self.give_up(active, Fault::Broken)),
         }
     }
 
     /// Waits for the next completion.
-    fn complete(&self, active: &mut Active) -> Result<()> {
+    fn complete(&self, active: &mut Active, patience: Duration) -> Done {
         let begun = Instant::now();
         let mut armed = false;
         loop {
@@ -394,36 +518,52 @@ impl Link {
                 return Ok(());
             }
             let waited = begun.elapsed();
-            if waited < LOOK {
+            if waited >= patience && patience < PATIENCE {
+                active.flight.set_quiet();
+                return Err(Fault::Quiet);
+            } else if waited < LOOK {
                 std::hint::spin_loop();
             } else if waited > PATIENCE {
-                return Err(self.give_up(active));
+                return Err(self.give_up(active, Fault::Broken));
             } else if !armed {
                 // Then one more look before the sleep.
                 armed = self.cq.req_notify(false).is_ok();
             } else {
-                armed = !self.sleep();
+                armed = !self.sleep(patience.saturating_sub(waited).min(PATIENCE / 10));
             }
         }
     }
 
     /// Whether the oldest request has completed; a failed one breaks the queue pair.
-    fn has_completed(&self, active: &mut Active) -> Result<bool> {
+    fn has_completed(&self, active: &mut Active) -> Done<bool> {
+        if active.qp.is_none() {
+            return Err(Fault::Broken);
+        }
         let mut status = None;
         let polled = self.cq.poll(1, |wc, _| status = Some(wc.status));
         match (polled, status) {
             (Ok(_), None) => Ok(false),
-            (Ok(_), Some(WcStatus::Success)) => Ok(true),
-            _ => Err(self.give_up(active)),
+            (Ok(_), Some(WcStatus::Success)) => {
+                active.flight.note_done();
+                Ok(true)
+            }
+            (_, Some(WcStatus::RemAccessErr | WcStatus::RemInvReqErr | WcStatus::RemOpErr)) => {
+                active.flight.note_refused();
+                Err(self.give_up(active, Fault::Refused))
+            }
+            (_, Some(WcStatus::LocProtErr | WcStatus::LocLenErr)) => {
+                Err(self.give_up(active, Fault::Memory))
+            }
+            _ => Err(self.give_up(active, Fault::Broken)),
         }
     }
 
     /// Sleeps until a completion is announced, or for a while. Whether one was.
-    fn sleep(&self) -> bool {
+    fn sleep(&self, patience: Duration) -> bool {
         // SAFETY: the channel is this object's, and keeps its descriptor.
         let fd = unsafe { BorrowedFd::borrow_raw(self.channel.fd()) };
         let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let nap = causeway_fabric::launch::timespec(PATIENCE / 10);
+        let nap = causeway_fabric::launch::timespec(patience);
         let announced = poll(&mut fds, Some(&nap)).is_ok_and(|ready| ready > 0);
         if announced && self.channel.get_event(Allowed::NO).is_ok() {
             self.cq.ack_events(1);
@@ -432,28 +572,15 @@ impl Link {
     }
 
     /// The queue pair is of no use any more: nothing of it is left in the completion queue.
-    fn give_up(&self, active: &mut Active) -> Error {
+    fn give_up(&self, active: &mut Active, why: Fault) -> Fault {
         if let Some(qp) = active.qp.take() {
             let _ = qp.destroy();
             while self.cq.poll(SLOTS, |_, _| ()).is_ok_and(|taken| taken > 0) {}
         }
-        active.losses += u64::from(active.posted > 0);
-        active.posted = 0;
-        Error::TRANSFER_FAILED
-    }
-}
-
-/// Why there is no link.
-pub(crate) enum LinkError {
-    /// Something of this process.
-    Local(Error),
-    /// The daemon, or the way to it.
-    Refused(causeway_fabric::Error),
-}
-
-impl From<Error> for LinkError {
-    fn from(error: Error) -> LinkError {
-        LinkError::Local(error)
+        active.flight.note_broken();
+        // Fails only if the counter is full, and then it is readable already.
+        let _ = causeway_owned::signal(self.broken.as_fd());
+        why
     }
 }
 

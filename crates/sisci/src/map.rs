@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use causeway_fabric::sisci::Sisci;
 use parking_lot::Mutex;
 
 use crate::descriptor::Descriptor;
@@ -180,10 +179,17 @@ pub(crate) fn users(
     })
 }
 
+/// Who is told whether a connection's segment is mapped: the owner's broker, or its node daemon.
+pub(crate) trait Told: std::fmt::Debug + Send + Sync {
+    /// Whether it is mapped now. One that can't be told hears of it later, or knows that the
+    /// connection has ended.
+    fn mapped(&self, connection: u32, mapped: bool);
+}
+
 /// Counts the maps of a connection's segment: its owner is to know whether there are any.
 #[derive(Debug)]
 pub(crate) struct Maps {
-    sisci: Arc<Sisci>,
+    told: Arc<dyn Told>,
     connection: u32,
     count: Mutex<usize>,
 }
@@ -193,10 +199,10 @@ pub(crate) struct Maps {
 struct Mapped(Arc<Maps>);
 
 impl Maps {
-    pub(crate) fn new(sisci: Arc<Sisci>, connection: u32) -> Arc<Maps> {
+    pub(crate) fn new(told: Arc<dyn Told>, connection: u32) -> Arc<Maps> {
         let count = Mutex::default();
         Arc::new(Maps {
-            sisci,
+            told,
             connection,
             count,
         })
@@ -206,14 +212,21 @@ impl Maps {
         let mut count = self.count.lock();
         *count += 1;
         if *count == 1 {
-            self.tell(true);
+            self.told.mapped(self.connection, true);
         }
         Mapped(self.clone())
     }
 
-    fn tell(&self, mapped: bool) {
-        // A broker that is not there now hears of it when it is.
-        let _ = self.sisci.note_mapped(self.connection, mapped);
+    /// Whether there are any, which `tell` is to say anew: who was told has forgotten it.
+    pub(crate) fn again<E>(
+        &self,
+        tell: impl FnOnce() -> core::result::Result<(), E>,
+    ) -> core::result::Result<(), E> {
+        let count = self.count.lock();
+        match *count {
+            0 => Ok(()),
+            _ => tell(),
+        }
     }
 }
 
@@ -222,7 +235,7 @@ impl Drop for Mapped {
         let mut count = self.0.count.lock();
         *count -= 1;
         if *count == 0 {
-            self.0.tell(false);
+            self.0.told.mapped(self.0.connection, false);
         }
     }
 }

@@ -186,6 +186,17 @@ impl Drop for Mapping {
     }
 }
 
+/// Whether the first and the last byte of memory can be read: the rest shows by the transfer, which
+/// breaks the queue pair.
+pub(crate) fn is_mapped(memory: *const u8, len: usize) -> bool {
+    let mut byte = 0u8;
+    [0, len.saturating_sub(1)].into_iter().all(|at| {
+        // SAFETY: one byte of the program's memory, of which the copy finds out whether it is
+        // there, to one of this function's.
+        unsafe { causeway_dma::copy(memory.wrapping_add(at), &raw mut byte, 1) }.is_ok()
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,32 +1,40 @@
 //! Nodes of other hosts: a connection to the daemon of each that the process has asked for.
 //!
 //! A thread for each connection takes the daemon's events, and hands them to the objects that they
-//! are about. A connection that ends takes with it all that was reached by it.
+//! are about. When the connection or the queue pair breaks, the thread tries to come back for a
+//! while: it connects anew, presents the process by its name and each object by what proves it, and
+//! has them told. What can't be had again is lost.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Once, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use causeway_device::Context;
-use causeway_fabric::node::NodeClient;
+use causeway_fabric::handshake::{Refusal, introduce};
+use causeway_fabric::node::{NodeClient, reconnect_patience};
+use causeway_fabric::remoting::VERSION;
+use causeway_fabric::services::handshake::DaemonState;
 use causeway_fabric::services::node::{NODE_PORT, TRIGGER_BYTES};
 use causeway_fabric::services::sisci::{CellChange, NodeInfo, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
-use causeway_fabric::{Address, Error as FabricError};
+use causeway_fabric::{Address, Error as FabricError, guest};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use crate::error::{Error, Result, from_fabric};
+use crate::flight::{LinkError, drain};
 use crate::life_table::{Lives, Owner};
-use crate::link::{Link, LinkError, drain};
+use crate::link::Link;
 
 /// How long one address of a node has for a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// Time between two attempts.
+const PAUSE: Duration = Duration::from_millis(20);
 /// Name of a connection's thread.
 const THREAD: &str = "causeway-node";
 
@@ -37,6 +45,10 @@ pub(crate) enum Change {
     Segment(RemoteChange),
     /// To the cells of a connection to an interrupt.
     Cell(CellChange, u64),
+    /// The connection to the daemon has broken: the process tries to come back.
+    Away,
+    /// It has come back, and the object has been taken up again.
+    Back,
     /// The connection to the daemon has ended.
     Gone,
 }
@@ -45,10 +57,16 @@ pub(crate) enum Change {
 pub(crate) trait Listener: Send + Sync {
     /// Takes note of a change.
     fn changed(self: Arc<Self>, change: Change);
+
+    /// Is taken up again by a new connection to the daemon.
+    ///
+    /// # Errors
+    /// The daemon's. If it has refused, the object is lost.
+    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()>;
 }
 
 /// What a number of the daemon's stands for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Name {
     /// A connection to a segment.
     Segment(u32),
@@ -62,14 +80,27 @@ pub(crate) type Listeners = HashMap<Name, Weak<dyn Listener>>;
 
 /// A connection to a daemon.
 pub(crate) struct Peer {
-    /// For calls.
-    pub client: Arc<NodeClient>,
+    /// For calls: the current connection.
+    client: Mutex<Arc<NodeClient>>,
     /// For data.
     pub link: Arc<Link>,
     /// Who is to hear of events.
     pub listeners: Mutex<Listeners>,
-    gone: AtomicBool,
+    /// The broker of this host says who this process is.
+    sisci: Weak<Sisci>,
+    /// The daemon's node.
+    node: u32,
+    process: u128,
+    /// [`UP`], [`AWAY`] or [`GONE`].
+    state: AtomicU8,
 }
+
+/// Calls and requests go there.
+const UP: u8 = 0;
+/// The process tries to come back.
+const AWAY: u8 = 1;
+/// It does not any more.
+const GONE: u8 = 2;
 
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,9 +112,11 @@ impl fmt::Debug for Peer {
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     known: Mutex<Known>,
-    /// Held by who connects to a daemon, which may take long: nobody waits for that who does not
-    /// want to connect.
-    connecting: Mutex<()>,
+    /// Of each node that was asked for, a lock that is held by who connects to its daemon. That may
+    /// take long: only those wait for it who want the same node.
+    connecting: Mutex<HashMap<u32, Arc<Mutex<()>>>>,
+    /// Held by who opens the endpoint.
+    opening: Mutex<()>,
 }
 
 #[derive(Default)]
@@ -106,18 +139,20 @@ impl Peers {
     /// `NO_SUCH_NODEID` if none with an address is configured; `NO_LINK_ACCESS` without a route to
     /// it, `NO_REMOTE_LINK_ACCESS` if nobody answers there, `CONNECTION_REFUSED` if this process is
     /// not believed.
-    pub fn find(&self, sisci: &Sisci, node: u32) -> Result<Arc<Peer>> {
+    pub fn find(&self, sisci: &Arc<Sisci>, node: u32) -> Result<Arc<Peer>> {
         if let Some(peer) = self.connected(node) {
-            return Ok(peer);
-        }
-        let _connecting = self.connecting.lock();
-        // Another thread may have done it meanwhile.
-        if let Some(peer) = self.connected(node) {
-            return Ok(peer);
+            return peer.reached();
         }
         let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
         let wanted = nodes.iter().find(|info| info.node == node && !info.here);
         let addresses = addresses(wanted.ok_or(Error::NO_SUCH_NODEID)?);
+        let turn = self.connecting.lock().entry(node).or_default().clone();
+        let _connecting = turn.lock();
+        // Another thread may have done it meanwhile.
+        if let Some(peer) = self.connected(node) {
+            return peer.reached();
+        }
+        check_daemon(sisci)?;
         let mut outcome = Err(Error::NO_SUCH_NODEID);
         for address in addresses {
             let connected = NodeClient::connect((address, NODE_PORT).into(), PATIENCE);
@@ -126,8 +161,10 @@ impl Peers {
                 break;
             }
         }
-        let client = Arc::new(outcome?);
-        let peer = Peer::new(&self.device()?, client, sisci.node())?;
+        let client = outcome.inspect_err(|error| explain(*error, node, sisci.node()))?;
+        let client = Arc::new(client);
+        introduce(&client, sisci, node, &nodes).map_err(|why| not_agreed(why, client.peer()))?;
+        let peer = Peer::new(&self.device()?, client, (sisci, node))?;
         self.known.lock().peers.insert(node, peer.clone());
         Ok(peer)
     }
@@ -139,8 +176,9 @@ impl Peers {
         known.peers.get(&node).cloned()
     }
 
-    /// The process's endpoint for this: beside that of verbs, if it has one. For who connects.
+    /// The process's endpoint for this: beside that of verbs, if it has one. One for all nodes.
     fn device(&self) -> Result<Arc<Context>> {
+        let _opening = self.opening.lock();
         if let Some(context) = &self.known.lock().context {
             return Ok(context.clone());
         }
@@ -166,20 +204,6 @@ impl Peers {
         Ok((lives, owner))
     }
 
-    /// Waits until what was stored to other hosts' memory has arrived there.
-    ///
-    /// # Errors
-    /// `TRANSFER_FAILED` if something may be lost.
-    pub fn settle(&self) -> Result<()> {
-        let links: Vec<Arc<Link>> = {
-            let known = self.known.lock();
-            known.peers.values().map(|peer| peer.link.clone()).collect()
-        };
-        // Each waits for its own, whatever became of the others.
-        let outcomes: Vec<Result<()>> = links.iter().map(|link| link.settle()).collect();
-        outcomes.into_iter().collect()
-    }
-
     /// Ends all connections.
     pub fn clear(&self) {
         let (peers, context) = {
@@ -187,10 +211,24 @@ impl Peers {
             (std::mem::take(&mut known.peers), known.context.take())
         };
         for peer in peers.values() {
-            peer.client.close();
+            peer.state.store(GONE, Ordering::Release);
+            peer.client().close();
         }
         drop((peers, context));
     }
+}
+
+/// A host whose broker cannot have a node daemon has no part in the cluster.
+fn check_daemon(sisci: &Sisci) -> Result<()> {
+    let cluster = sisci.cluster().map_err(|_| Error::SYSTEM)?;
+    if cluster.daemon != DaemonState::PortTaken {
+        return Ok(());
+    }
+    tell(&format!(
+        "another process has TCP port {NODE_PORT}, which this host's node daemon needs: \
+         `causeway doctor` names it"
+    ));
+    Err(Error::NO_LINK_ACCESS)
 }
 
 fn addresses(node: &NodeInfo) -> Vec<IpAddr> {
@@ -209,17 +247,29 @@ fn tell(what: &str) {
 
 impl Peer {
     /// Presents this process to a daemon.
-    fn new(context: &Arc<Context>, client: Arc<NodeClient>, node: u32) -> Result<Arc<Peer>> {
-        let address = client.peer();
-        let link = Link::new(context, client.clone(), node).map_err(|error| match error {
+    fn new(
+        context: &Arc<Context>,
+        client: Arc<NodeClient>,
+        (sisci, at): (&Arc<Sisci>, u32),
+    ) -> Result<Arc<Peer>> {
+        let (address, node) = (client.peer(), sisci.node());
+        let link = Link::new(context, node)?;
+        let qp = link.join(&client).map_err(|error| match error {
             LinkError::Local(error) => error,
             LinkError::Refused(error) => not_believed(&error, address, node),
         })?;
+        link.resume(qp);
+        let process = own_name()?;
+        let named = client.identify(process);
+        named.map_err(|error| not_believed(&error, address, node))?;
         let peer = Arc::new(Peer {
-            client,
+            client: Mutex::new(client),
             link: Arc::new(link),
             listeners: Mutex::default(),
-            gone: AtomicBool::new(false),
+            sisci: Arc::downgrade(sisci),
+            node: at,
+            process,
+            state: AtomicU8::new(UP),
         });
         let thread = std::thread::Builder::new().name(THREAD.into());
         let own = peer.clone();
@@ -229,16 +279,27 @@ impl Peer {
     }
 
     fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.state.load(Ordering::Acquire) == GONE
     }
 
-    /// What a failed call is to programs. One that got no answer ends the connection.
+    /// For calls: the current connection.
+    pub fn client(&self) -> Arc<NodeClient> {
+        self.client.lock().clone()
+    }
+
+    fn reached(self: Arc<Self>) -> Result<Arc<Peer>> {
+        match self.state.load(Ordering::Acquire) {
+            UP => Ok(self),
+            _ => Err(Error::NO_REMOTE_LINK_ACCESS),
+        }
+    }
+
+    /// What a failed call is to programs. One that got no answer breaks the connection.
     pub fn failure(&self, error: &FabricError) -> Option<Error> {
         if matches!(error, FabricError::Refused { .. }) {
             return None;
         }
-        self.client.close();
-        self.gone.store(true, Ordering::Release);
+        self.client().abort();
         Some(unreachable(error))
     }
 
@@ -252,7 +313,7 @@ impl Peer {
     /// # Errors
     /// `NO_REMOTE_LINK_ACCESS`
     pub fn has(&self, node: u32) -> Result<bool> {
-        let has = self.client.probe(node);
+        let has = self.client().probe(node);
         has.map_err(|error| self.failure(&error).unwrap_or(Error::NO_REMOTE_LINK_ACCESS))
     }
 
@@ -263,16 +324,21 @@ impl Peer {
     pub fn trigger(&self, connection: u32) -> Result<()> {
         let bytes: [u8; TRIGGER_BYTES] = connection.to_le_bytes();
         drain();
-        self.link.send(&bytes)
+        Ok(self.link.send(&bytes)?)
     }
 
     /// Waits for events, and hands them out. Returns whether to go on.
     fn turn(&self) -> bool {
-        let fds = self.client.event_fds();
+        let client = self.client();
+        let [socket, left] = client.event_fds();
+        let fds = [socket, left, self.link.broken_fd()];
         let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
         // A signal handler of the program may have run on this thread.
         let _ = poll(&mut fds, None);
-        for event in self.client.events() {
+        if !fds[2].revents().is_empty() && self.link.take_broken() && !self.rejoin(&client) {
+            client.abort();
+        }
+        for event in client.events() {
             let (name, change) = match event {
                 Event::Remote { connection, change } => {
                     (Name::Segment(connection), Change::Segment(change))
@@ -282,10 +348,7 @@ impl Peer {
                     change,
                     cell,
                 } => (Name::Interrupt(connection), Change::Cell(change, cell)),
-                Event::BrokerGone => {
-                    self.end();
-                    return false;
-                }
+                Event::BrokerGone => return self.come_back(),
                 _ => continue,
             };
             // Looked up under the lock, and told without it.
@@ -297,12 +360,163 @@ impl Peer {
         true
     }
 
-    fn end(&self) {
-        self.gone.store(true, Ordering::Release);
-        let listeners = std::mem::take(&mut *self.listeners.lock());
-        for listener in listeners.values().filter_map(Weak::upgrade) {
+    /// Joins another queue pair by the connection that there is. Whether it could.
+    fn rejoin(&self, client: &NodeClient) -> bool {
+        match self.link.join(client) {
+            Ok(qp) => {
+                self.link.resume(qp);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+
+    fn objects(&self) -> Vec<(Name, Arc<dyn Listener>)> {
+        let listeners = self.listeners.lock();
+        let all = listeners.iter();
+        let mut all: Vec<_> = all
+            .filter_map(|(name, listener)| Some((*name, listener.upgrade()?)))
+            .collect();
+        // Numbers of segments first, in their order: the daemon finds new ones above them.
+        all.sort_by_key(|(name, _)| *name);
+        all
+    }
+
+    fn tell(&self, change: Change) {
+        for (_, listener) in self.objects() {
+            listener.changed(change);
+        }
+    }
+
+    /// The connection has broken: tries to make another, and to have there what it had. Whether it
+    /// has; otherwise all is lost.
+    fn come_back(&self) -> bool {
+        let moved = self
+            .state
+            .compare_exchange(UP, AWAY, Ordering::AcqRel, Ordering::Acquire);
+        self.link.suspend();
+        let until = Instant::now() + reconnect_patience();
+        if moved.is_ok() {
+            self.tell(Change::Away);
+            while !self.is_gone() && Instant::now() < until {
+                match self.present() {
+                    Presented::Yes => {
+                        self.tell(Change::Back);
+                        return true;
+                    }
+                    Presented::Never => break,
+                    Presented::NotYet => std::thread::sleep(PAUSE),
+                }
+            }
+        }
+        self.state.store(GONE, Ordering::Release);
+        self.link.end();
+        let objects = self.objects();
+        self.listeners.lock().clear();
+        for (_, listener) in objects {
             listener.changed(Change::Gone);
         }
+        false
+    }
+
+    /// Connects, and presents this process and its objects.
+    fn present(&self) -> Presented {
+        let address = (self.client().peer(), NODE_PORT).into();
+        let Ok(client) = NodeClient::connect(address, PATIENCE) else {
+            return Presented::NotYet;
+        };
+        let client = Arc::new(client);
+        if let Some(refused) = self.refused(&client) {
+            client.abort();
+            return refused;
+        }
+        let qp = match self.link.join(&client) {
+            Ok(qp) => qp,
+            Err(error) => return after(error),
+        };
+        let outcome = self.present_objects(&client);
+        // Made here, so that calls find it no earlier than all that is to be restored.
+        if outcome == Presented::Yes {
+            self.link.resume(qp);
+            *self.client.lock() = client;
+            let back = self
+                .state
+                .compare_exchange(AWAY, UP, Ordering::AcqRel, Ordering::Acquire);
+            if back.is_err() {
+                self.client().close();
+            }
+        } else {
+            let _ = qp.destroy();
+            client.abort();
+        }
+        outcome
+    }
+
+    /// Says to the daemon who this process is, as the first time. How that failed, if it did.
+    fn refused(&self, client: &NodeClient) -> Option<Presented> {
+        let Some(sisci) = self.sisci.upgrade() else {
+            return Some(Presented::Never);
+        };
+        let Ok(nodes) = sisci.nodes() else {
+            return Some(Presented::NotYet);
+        };
+        match introduce(client, &sisci, self.node, &nodes) {
+            Ok(()) => None,
+            Err(Refusal::Call(_)) => Some(Presented::NotYet),
+            Err(_) => Some(Presented::Never),
+        }
+    }
+
+    fn present_objects(&self, client: &NodeClient) -> Presented {
+        if client.identify(self.process).is_err() {
+            return Presented::NotYet;
+        }
+        for (name, listener) in self.objects() {
+            match listener.restore(client) {
+                Ok(()) => {}
+                Err(FabricError::Refused { .. }) => {
+                    self.listeners.lock().remove(&name);
+                    listener.changed(Change::Gone);
+                }
+                Err(_) => return Presented::NotYet,
+            }
+        }
+        Presented::Yes
+    }
+}
+
+/// How an attempt to come back has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presented {
+    Yes,
+    NotYet,
+    /// The daemon does not believe this process any more.
+    Never,
+}
+
+fn after(error: LinkError) -> Presented {
+    match error {
+        LinkError::Refused(FabricError::Refused {
+            errno: Errno::ACCESS,
+            ..
+        }) => Presented::Never,
+        _ => Presented::NotYet,
+    }
+}
+
+/// A name that no other process has.
+fn own_name() -> Result<u128> {
+    let half = || getrandom::u64().map_err(|_| Error::SYSTEM);
+    Ok(u128::from(half()?) << 64 | u128::from(half()?))
+}
+
+/// Says what to do where a guest has no way to a node: its host has one, but does not lend it.
+fn explain(error: Error, node: u32, own: u32) {
+    if error == Error::NO_LINK_ACCESS && guest::is_used() {
+        tell(&format!(
+            "there is no route from this virtual machine to node {node}: give it an address in a \
+             network that leads there, and name the address among those of node {own}"
+        ));
     }
 }
 
@@ -315,6 +529,27 @@ fn unreachable(error: &FabricError) -> Error {
         } => Error::NO_LINK_ACCESS,
         FabricError::Version { .. } | FabricError::Protocol(_) => Error::INCONSISTENT_VERSIONS,
         _ => Error::NO_REMOTE_LINK_ACCESS,
+    }
+}
+
+/// What it means that this process and a daemon do not agree on who they are.
+fn not_agreed(refusal: Refusal, address: IpAddr) -> Error {
+    match refusal {
+        Refusal::Disagreement(why) => {
+            tell(&format!(
+                "nothing to do with the daemon at {address}: {why}"
+            ));
+            Error::CONNECTION_REFUSED
+        }
+        Refusal::Call(error @ FabricError::Version { broker }) => {
+            tell(&format!(
+                "the daemon at {address} speaks version {broker} of the remoting protocol, \
+                 this process version {VERSION}"
+            ));
+            unreachable(&error)
+        }
+        Refusal::Call(error) => unreachable(&error),
+        _ => Error::CONNECTION_REFUSED,
     }
 }
 

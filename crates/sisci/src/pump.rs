@@ -15,6 +15,7 @@ use rustix::time::Timespec;
 
 use crate::error::{Error, Result};
 use crate::library::Library;
+use crate::remote::RemoteSegment;
 
 /// Name of the thread.
 const THREAD: &str = "causeway-sisci";
@@ -154,16 +155,15 @@ fn hand_out(library: &Library, sisci: &Sisci, event: Event) {
 
 /// Ends asynchronous connects whose time is over. Returns how long until the next one's is.
 fn expire(library: &Library) -> Option<Duration> {
-    let pending: Vec<_> = {
-        let registry = library.registry.lock();
-        let remotes = registry
-            .remotes
-            .values()
-            .filter_map(std::sync::Weak::upgrade);
-        remotes
-            .filter(|remote| remote.deadline().is_some())
-            .collect()
-    };
+    // Those that are pending no more, or gone, are forgotten.
+    let mut pending: Vec<Arc<RemoteSegment>> = Vec::new();
+    library.awaited.lock().retain(|remote| {
+        let remote = remote
+            .upgrade()
+            .filter(|remote| remote.deadline().is_some());
+        pending.extend(remote.clone());
+        remote.is_some()
+    });
     let now = Instant::now();
     let mut next: Option<Instant> = None;
     for remote in pending {

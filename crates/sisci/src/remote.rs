@@ -1,10 +1,13 @@
 //! Remote segments: connections to segments of this host's nodes and of others'.
 
+mod far;
+
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     ConnectSegmentRequest, NODE_GROUP_ALL, NODE_MAX, RemoteChange,
 };
@@ -20,11 +23,11 @@ use crate::handles::{Handle, Object};
 use crate::late::Facts;
 use crate::library::{Library, from_fabric};
 use crate::life_table::Lives;
-use crate::link;
 use crate::local::{Reason, check_range, whole_place};
-use crate::map::{self, Map, Maps, Memory, Source};
+use crate::map::{self, Map, Maps, Memory, Source, Told};
 use crate::memory::{Mapping, Place};
-use crate::peer::{Change, Listener, Listeners, Name, Peer};
+use crate::peer::{Listener, Listeners, Name, Peer};
+use crate::place;
 use crate::registry::Registry;
 use crate::sequence::Owner;
 use crate::stores::Far;
@@ -69,8 +72,7 @@ pub struct RemoteSegment {
     /// The broker was asked to tell if the owner is stopped.
     watched: AtomicBool,
     uses: Uses,
-    /// Of a segment of this host.
-    maps: Option<Arc<Maps>>,
+    maps: Arc<Maps>,
     descriptor: Arc<Descriptor>,
     held: Held,
 }
@@ -98,15 +100,19 @@ enum State {
 #[derive(Debug)]
 enum Reached {
     Here(Grant),
-    /// Not to be mapped as it is; with the table in which its owner's life is.
-    There(Window, Arc<Lives>),
+    /// Not to be mapped as it is; with the table in which its owner's life is, and what proves the
+    /// connection.
+    There(Window, Arc<Lives>, Proof),
 }
+
+/// Names of a connection and its segment, and the segment's life.
+type Proof = (u64, u64, LifeBody);
 
 impl Reached {
     fn size(&self) -> usize {
         match self {
             Reached::Here(grant) => grant.size as usize,
-            Reached::There(window, _) => window.size(),
+            Reached::There(window, ..) => window.size(),
         }
     }
 }
@@ -215,7 +221,6 @@ impl RemoteSegment {
             Via::There(peer) => Naming::There(peer.listeners.lock()),
         };
         let (connection, state) = establish(library, via, options)?;
-        let sisci = library.fabric()?;
         let handle = library.remotes.insert(|handle| {
             let segment = Arc::new(RemoteSegment {
                 handle,
@@ -230,7 +235,7 @@ impl RemoteSegment {
                 cancelled: AtomicBool::new(false),
                 watched: AtomicBool::new(false),
                 uses: Uses::default(),
-                maps: via.maps(&sisci, connection.connection),
+                maps: via.maps(connection.connection),
                 descriptor: descriptor.clone(),
                 held: Held::new(user),
             });
@@ -247,6 +252,7 @@ impl RemoteSegment {
         }
         if options.asynchronous && deadline.is_some() {
             // The pump is to know of the time.
+            library.awaited.lock().push(Arc::downgrade(&segment));
             library.kick_pump();
         }
         Ok(handle)
@@ -292,7 +298,7 @@ impl RemoteSegment {
                 peer.listeners.lock().remove(&Name::Segment(self.number));
             }
         }
-        if let State::Connected(Reached::There(_, lives), owner) = &*self.state.lock() {
+        if let State::Connected(Reached::There(_, lives, _), owner) = &*self.state.lock() {
             lives.forget(owner.life);
         }
         library.late.remember(self.handle, self.facts());
@@ -316,7 +322,7 @@ impl RemoteSegment {
         check_range(place, reached.size())?;
         let (memory, base) = match reached {
             Reached::Here(grant) => (Memory::Here(grant.memory.as_fd()), grant.offset),
-            Reached::There(window, lives) => {
+            Reached::There(window, lives, _) => {
                 let (window, lives) = (window.clone(), lives.clone());
                 let owner = *owner;
                 let far = Far {
@@ -331,7 +337,7 @@ impl RemoteSegment {
             memory,
             place: Place { base, ..place },
             owner: Some(*owner),
-            of: map::users(&self.uses, &self.descriptor, self.maps.as_ref())?,
+            of: map::users(&self.uses, &self.descriptor, Some(&self.maps))?,
         };
         Map::create(library, source)
     }
@@ -339,7 +345,7 @@ impl RemoteSegment {
     /// Connects a broadcast to other hosts' members, if that is still to be done.
     fn reach_all(&self, library: &Library) -> Result<()> {
         let group = match &*self.state.lock() {
-            State::Connected(Reached::There(window, _), _) => window.group().cloned(),
+            State::Connected(Reached::There(window, ..), _) => window.group().cloned(),
             _ => None,
         };
         match (group, &self.via) {
@@ -356,7 +362,7 @@ impl RemoteSegment {
     pub(crate) fn window(&self, library: &Library) -> Result<Option<(Window, Owner)>> {
         self.reach_all(library)?;
         Ok(match &*self.state.lock() {
-            State::Connected(Reached::There(window, _), owner) => Some((window.clone(), *owner)),
+            State::Connected(Reached::There(window, ..), owner) => Some((window.clone(), *owner)),
             _ => None,
         })
     }
@@ -430,7 +436,7 @@ impl RemoteSegment {
             // Nothing is lost that was never had.
             RemoteChange::Lost if matches!(*self.state.lock(), State::Failed) => {}
             RemoteChange::Lost => {
-                if let State::Connected(Reached::There(_, lives), owner) = &*self.state.lock() {
+                if let State::Connected(Reached::There(_, lives, _), owner) = &*self.state.lock() {
                     lives.end(owner.life);
                 }
                 self.tell(library, Reason::Lost, Error::OK);
@@ -518,7 +524,7 @@ impl Via {
                     group,
                     wait,
                 };
-                let made = peer.client.connect_segment(&request);
+                let made = peer.client().connect_segment(&request);
                 made.map_err(|error| there(peer, &error))
             }
         }
@@ -533,23 +539,24 @@ impl Via {
                 if grant.replicas {
                     let group = Arc::new(Broadcast::new(&grant, id)?);
                     let (lives, owner) = library.peers.begin_life()?;
-                    let reached = Reached::There(Window::of_group(group), lives);
+                    let reached = Reached::There(Window::of_group(group), lives, Proof::default());
                     return Ok(State::Connected(reached, owner));
                 }
                 let owner = library.owner(sisci, grant.life)?;
                 Ok(State::Connected(Reached::Here(grant), owner))
             }
             Via::There(peer) => {
-                let reply = peer.client.fetch_connection(number);
+                let reply = peer.client().fetch_connection(number);
                 let reply = reply.map_err(|error| there(peer, &error))?;
-                let place = link::Place {
-                    base: reply.base,
-                    rkey: reply.rkey,
-                };
+                let place = place::Place::new(reply.base, reply.rkey);
+                let proof = (reply.name, reply.segment_name, reply.life);
                 let size = usize::try_from(reply.size).map_err(|_| Error::NOSPC)?;
                 let window = Window::new(peer.link.clone(), place, size);
                 let (lives, owner) = library.peers.begin_life()?;
-                Ok(State::Connected(Reached::There(window, lives), owner))
+                Ok(State::Connected(
+                    Reached::There(window, lives, proof),
+                    owner,
+                ))
             }
         }
     }
@@ -559,7 +566,7 @@ impl Via {
         match self {
             Via::Here(sisci) => drop(sisci.disconnect_segment(number)),
             Via::There(peer) => {
-                if let Err(error) = peer.client.disconnect_segment(number) {
+                if let Err(error) = peer.client().disconnect_segment(number) {
                     peer.failure(&error);
                 }
             }
@@ -569,14 +576,29 @@ impl Via {
     fn watch(&self, number: u32) -> bool {
         match self {
             Via::Here(sisci) => sisci.watch_connection(number).is_ok(),
-            Via::There(peer) => peer.client.watch_connection(number).is_ok(),
+            Via::There(peer) => peer.client().watch_connection(number).is_ok(),
         }
     }
 
-    fn maps(&self, sisci: &Arc<Sisci>, number: u32) -> Option<Arc<Maps>> {
+    fn maps(&self, number: u32) -> Arc<Maps> {
         match self {
-            Via::Here(_) => Some(Maps::new(sisci.clone(), number)),
-            Via::There(_) => None,
+            Via::Here(sisci) => Maps::new(sisci.clone(), number),
+            Via::There(peer) => Maps::new(peer.clone(), number),
+        }
+    }
+}
+
+impl Told for Sisci {
+    fn mapped(&self, connection: u32, mapped: bool) {
+        // A broker that is not there now hears of it when it is.
+        let _ = self.note_mapped(connection, mapped);
+    }
+}
+
+impl Told for Peer {
+    fn mapped(&self, connection: u32, mapped: bool) {
+        if let Err(error) = self.client().note_mapped(connection, mapped) {
+            self.failure(&error);
         }
     }
 }
@@ -584,15 +606,4 @@ impl Via {
 /// What a failed call to a daemon is to programs.
 pub(crate) fn there(peer: &Peer, error: &causeway_fabric::Error) -> Error {
     peer.error(error)
-}
-
-impl Listener for RemoteSegment {
-    fn changed(self: Arc<Self>, change: Change) {
-        let Ok(library) = Library::get() else { return };
-        match change {
-            Change::Segment(change) => self.note(library, change),
-            Change::Gone => self.note(library, RemoteChange::Lost),
-            Change::Cell(..) => {}
-        }
-    }
 }

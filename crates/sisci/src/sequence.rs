@@ -1,20 +1,23 @@
 //! Sequences: they say whether what was stored through a map has arrived.
 //!
-//! It has, as soon as it is stored, as long as the segment's owner is alive. So a check is a load
-//! of the owner's word in the life table, and costs as little: the sequences lie in a table that
-//! never moves, and are read without a lock.
+//! On one host it has, as soon as it is stored, as long as the segment's owner is alive. So a check
+//! is a load of the owner's word in the life table, and costs as little: the sequences lie in a
+//! table that never moves, and are read without a lock. Of memory on another host the link is asked
+//! too.
 
 use std::fmt;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
 use causeway_shm::{Life, LifeTable};
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
+pub(crate) use crate::flight::Standing;
 use crate::handles::{Handle, Object, first_generation, next_generation};
 pub use crate::life_table::Owner;
 use crate::map::Map;
+use crate::window::Window;
 
 /// Sequences that are allocated together.
 const CHUNK: usize = 256;
@@ -36,6 +39,8 @@ struct Slot {
     /// Null: the memory is the process's own.
     table: AtomicPtr<LifeTable>,
     life: AtomicU64,
+    /// The memory is on another host.
+    far: AtomicBool,
 }
 
 /// All sequences of a process.
@@ -53,7 +58,14 @@ struct Allocation {
 
 /// Its next generation, and whether it is in use. It does not keep the map: programs unmap before
 /// they remove the sequence, or never do.
-type Entry = (u32, bool);
+#[derive(Debug)]
+struct Entry {
+    generation: u32,
+    used: bool,
+    /// Of memory on another host: the way there, and how many faults there had been when the
+    /// sequence began.
+    far: Option<(Window, u64)>,
+}
 
 impl fmt::Debug for Sequences {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -97,21 +109,30 @@ impl Sequences {
                     self.chunks[allocation.entries.len() / CHUNK]
                         .store(Box::into_raw(fresh), Ordering::Release);
                 }
-                allocation
-                    .entries
-                    .push((first_generation(self.epoch), false));
+                allocation.entries.push(Entry {
+                    generation: first_generation(self.epoch),
+                    used: false,
+                    far: None,
+                });
                 allocation.entries.len() - 1
             }
             None => return Err(Error::API_NOSPC),
         };
-        let generation = allocation.entries[index].0;
-        allocation.entries[index].1 = true;
+        let far = map
+            .window()
+            .map(|window| (window.clone(), window.begin().0));
+        let is_far = far.is_some();
+        let entry = &mut allocation.entries[index];
+        let generation = entry.generation;
+        entry.used = true;
+        entry.far = far;
         let slot = self.slot(index).ok_or(Error::API_NOSPC)?;
         let owner = map.owner();
         let table = owner.map_or(ptr::null_mut(), |o| ptr::from_ref(o.table).cast_mut());
         slot.table.store(table, Ordering::Relaxed);
         let life = owner.map_or(0, |o| o.life.to_bits());
         slot.life.store(life, Ordering::Relaxed);
+        slot.far.store(is_far, Ordering::Relaxed);
         slot.generation.store(generation, Ordering::Release);
         Ok(Handle::new(index, generation))
     }
@@ -124,9 +145,10 @@ impl Sequences {
         let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
         let mut allocation = self.allocation.lock();
         match allocation.entries.get_mut(index) {
-            Some((current, used)) if *current == generation && *used => {
-                *used = false;
-                *current = next_generation(generation);
+            Some(entry) if entry.generation == generation && entry.used => {
+                entry.used = false;
+                entry.generation = next_generation(generation);
+                entry.far = None;
                 allocation.free.push(index);
                 if let Some(slot) = self.slot(index) {
                     slot.generation.store(0, Ordering::Release);
@@ -142,8 +164,8 @@ impl Sequences {
         let handles: Vec<Handle<Sequence>> = {
             let allocation = self.allocation.lock();
             let used = allocation.entries.iter().enumerate();
-            used.filter(|(_, (_, used))| *used)
-                .map(|(index, (generation, _))| Handle::new(index, *generation))
+            used.filter(|(_, entry)| entry.used)
+                .map(|(index, entry)| Handle::new(index, entry.generation))
                 .collect()
         };
         for handle in handles {
@@ -151,7 +173,65 @@ impl Sequences {
         }
     }
 
-    /// Whether all that was stored before has arrived.
+    /// A sequence begins anew. Whether it makes sense to store.
+    ///
+    /// # Errors
+    /// As [`Sequences::check`].
+    pub(crate) fn start(&self, handle: Handle<Sequence>) -> Result<Standing> {
+        if !self.check(handle)? {
+            return Ok(Standing::NotRetriable);
+        }
+        let Some((window, _)) = self.far(handle)? else {
+            return Ok(Standing::Ok);
+        };
+        let (faults, standing) = window.begin();
+        if let Some((index, generation)) = handle.parts() {
+            let mut allocation = self.allocation.lock();
+            let entry = allocation.entries.get_mut(index);
+            let entry = entry.filter(|entry| entry.generation == generation);
+            if let Some((_, begun)) = entry.and_then(|entry| entry.far.as_mut()) {
+                *begun = faults;
+            }
+        }
+        Ok(standing)
+    }
+
+    /// Whether all has arrived that was stored since the sequence began; with `wait` it waits for
+    /// what is on its way to another host.
+    ///
+    /// # Errors
+    /// As [`Sequences::check`].
+    #[inline]
+    pub(crate) fn standing(&self, handle: Handle<Sequence>, wait: bool) -> Result<Standing> {
+        if !self.check(handle)? {
+            return Ok(Standing::NotRetriable);
+        }
+        let Some((window, begun)) = self.far(handle)? else {
+            return Ok(Standing::Ok);
+        };
+        let standing = window.check(begun, wait);
+        match self.check(handle)? {
+            true => Ok(standing),
+            // Its end was told meanwhile.
+            false => Ok(Standing::NotRetriable),
+        }
+    }
+
+    /// The way to memory on another host, and how many faults there had been.
+    #[inline]
+    fn far(&self, handle: Handle<Sequence>) -> Result<Option<(Window, u64)>> {
+        let (index, generation) = handle.parts().ok_or(Error::ILLEGAL_PARAMETER)?;
+        let slot = self.slot(index).ok_or(Error::ILLEGAL_PARAMETER)?;
+        if !slot.far.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let allocation = self.allocation.lock();
+        let entry = allocation.entries.get(index);
+        let entry = entry.filter(|entry| entry.generation == generation && entry.used);
+        Ok(entry.ok_or(Error::ILLEGAL_PARAMETER)?.far.clone())
+    }
+
+    /// Whether the owner of the memory is alive.
     ///
     /// # Errors
     /// [`Error::ILLEGAL_PARAMETER`] if there is no such sequence.

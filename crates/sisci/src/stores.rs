@@ -9,18 +9,21 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 use std::thread::Thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use causeway_pio::{Blocked, Lost, Options, Remote};
 
 use crate::error::{Error, Result};
+use crate::flight::Fault;
+pub(crate) use crate::flight::drain;
 use crate::interpose;
 use crate::life_table::{Lives, Owner};
-use crate::link::Direction;
-pub(crate) use crate::link::drain;
 use crate::memory::{Mapping, PAGE, Place};
 use crate::window::Window;
 
+/// How long a load waits for another queue pair: longer than a process tries to come back
+/// ([`crate::peer`]), after which the memory is lost.
+const RETURN: Duration = Duration::from_secs(15);
 /// Name of the thread.
 const THREAD: &str = "causeway-stores";
 
@@ -40,36 +43,45 @@ struct Way {
     far: Far,
     /// Where the map's first page begins in the segment.
     base: usize,
-    /// Losses of posted WRITEs that the link had seen when the map was made.
-    losses: u64,
 }
 
 impl Way {
-    /// Something could not be carried out: what was stored may be lost, and sequences say so.
-    fn lost(&self) -> Lost {
-        self.far.lives.end(self.far.owner.life);
-        Lost
+    /// Whether a fault is the memory's end. Another passes: stores are missing then, and sequences
+    /// say so.
+    fn judge(&self, fault: Fault) -> core::result::Result<(), Lost> {
+        if fault == Fault::Refused {
+            self.far.lives.end(self.far.owner.life);
+        }
+        match self.far.owner.is_alive() {
+            true => Ok(()),
+            false => Err(Lost),
+        }
     }
 }
 
 impl Remote for Way {
     fn write(&self, offset: usize, bytes: &[u8]) -> core::result::Result<(), Lost> {
-        let window = &self.far.window;
-        let posted = window.post(self.base + offset, bytes, self.losses);
-        posted.map_err(|_| self.lost())
+        let posted = self.far.window.post(self.base + offset, bytes);
+        posted.or_else(|fault| self.judge(fault))
     }
 
     fn read(&self, offset: usize, bytes: &mut [u8]) -> core::result::Result<(), Lost> {
-        let (to, len) = (bytes.as_mut_ptr(), bytes.len());
         let window = &self.far.window;
-        // SAFETY: the slice may be written.
-        let read = unsafe { window.transfer(to, self.base + offset, len, Direction::Read) };
-        read.map_err(|_| self.lost())
+        while let Err(fault) = window.read(self.base + offset, bytes) {
+            self.judge(fault)?;
+            // A load has nothing to give until there is another queue pair, or none any more.
+            if !window.wait(RETURN) {
+                self.judge(fault)?;
+                bytes.fill(u8::MAX);
+                break;
+            }
+        }
+        Ok(())
     }
 
     fn flush(&self) -> core::result::Result<(), Lost> {
-        let flushed = self.far.window.flush(self.losses);
-        flushed.map_err(|_| self.lost())
+        self.far.window.flush();
+        Ok(())
     }
 }
 
@@ -89,7 +101,6 @@ pub(crate) fn map(far: Far, place: Place) -> Result<(Mapping, causeway_pio::Wind
     };
     let way = Way {
         base: place.offset - inside,
-        losses: far.window.losses(),
         far,
     };
     let stores = causeway_pio::Window::with(inside + place.len, options, Box::new(way));

@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use causeway_fabric::Error as FabricError;
+use causeway_fabric::node::NodeClient;
 use causeway_fabric::services::sisci::{CellChange, ConnectInterruptRequest};
 use causeway_fabric::sisci::{Cell, Sisci};
 use causeway_shm::layout::{INTERRUPT_BYTES, INTERRUPT_PAYLOAD_MAX};
@@ -29,6 +30,9 @@ use crate::uses::{Held, Uses};
 pub struct RemoteInterrupt<K: Kind> {
     handle: Handle<RemoteInterrupt<K>>,
     number: u32,
+    /// The node and the interrupt's number there.
+    node: u32,
+    interrupt: u32,
     cells: Mutex<Vec<Connected>>,
     library: &'static Library,
     via: Via,
@@ -109,7 +113,9 @@ impl<K: Kind> RemoteInterrupt<K> {
         causeway_fault::point("sisci.trigger.connected");
         let handle = K::remotes(library).insert(|handle| {
             let via = Via::Here(sisci.clone());
-            let remote = Self::new(library, handle, connection, via, Held::new(user));
+            let held = Held::new(user);
+            let whose = (node, interrupt);
+            let remote = Self::new(library, handle, connection, whose, (via, held));
             let known: Weak<dyn CellOwner> = Arc::downgrade(&remote) as _;
             registry.triggers.insert(connection, known);
             Ok(remote)
@@ -136,14 +142,16 @@ impl<K: Kind> RemoteInterrupt<K> {
             wait: false,
         };
         let mut listeners = peer.listeners.lock();
-        let made = peer.client.connect_interrupt(&request);
+        let made = peer.client().connect_interrupt(&request);
         let connection = made.map_err(|error| there(peer, &error))?.connection;
         let handle = K::remotes(library).insert(|handle| {
             let via = Via::There {
                 peer: peer.clone(),
                 cells: Mutex::default(),
             };
-            let remote = Self::new(library, handle, connection, via, Held::new(user));
+            let held = Held::new(user);
+            let whose = (node, number);
+            let remote = Self::new(library, handle, connection, whose, (via, held));
             let known: Weak<dyn Listener> = Arc::downgrade(&remote) as _;
             listeners.insert(Name::Interrupt(connection), known);
             Ok(remote)
@@ -157,12 +165,14 @@ impl<K: Kind> RemoteInterrupt<K> {
         library: &'static Library,
         handle: Handle<RemoteInterrupt<K>>,
         number: u32,
-        via: Via,
-        held: Held,
+        (node, interrupt): (u32, u32),
+        (via, held): (Via, Held),
     ) -> Arc<RemoteInterrupt<K>> {
         Arc::new(RemoteInterrupt {
             handle,
             number,
+            node,
+            interrupt,
             cells: Mutex::default(),
             library,
             via,
@@ -179,7 +189,7 @@ impl<K: Kind> RemoteInterrupt<K> {
         };
         // One at a time: a cell is lost after it was taken, or not at all.
         let mut cells = cells.lock();
-        match peer.client.take_cells(self.number) {
+        match peer.client().take_cells(self.number) {
             Ok(fresh) => cells.extend(fresh),
             Err(error) => drop(peer.failure(&error)),
         }
@@ -200,7 +210,7 @@ impl<K: Kind> RemoteInterrupt<K> {
                 library.registry.lock().triggers.remove(&self.number);
             }
             Via::There { peer, .. } => {
-                if let Err(error) = peer.client.disconnect_interrupt(self.number) {
+                if let Err(error) = peer.client().disconnect_interrupt(self.number) {
                     peer.failure(&error);
                 }
                 peer.listeners.lock().remove(&Name::Interrupt(self.number));
@@ -257,7 +267,7 @@ impl<K: Kind> RemoteInterrupt<K> {
         // It goes another way than what was stored before, which has to be there.
         drain();
         peer.link.settle().map_err(|_| Error::NOT_CONNECTED)?;
-        let sent = peer.client.trigger_data(self.number, data);
+        let sent = peer.client().trigger_data(self.number, data);
         sent.map_err(|error| match error {
             FabricError::Refused {
                 errno: Errno::NOSPC,
@@ -306,8 +316,23 @@ impl<K: Kind> Listener for RemoteInterrupt<K> {
         match change {
             Change::Cell(CellChange::Added, _) => drop(self.take_there()),
             Change::Cell(CellChange::Removed, gone) => cells.lock().retain(|cell| *cell != gone),
-            Change::Gone => cells.lock().clear(),
-            Change::Segment(_) => {}
+            Change::Away | Change::Gone => cells.lock().clear(),
+            Change::Back | Change::Segment(_) => {}
         }
+    }
+
+    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()> {
+        let Via::There { cells, .. } = &self.via else {
+            return Ok(());
+        };
+        let request = ConnectInterruptRequest {
+            node: self.node,
+            number: self.interrupt,
+            data: K::DATA,
+            wait: false,
+        };
+        client.restore_interrupt_connection(self.number, &request)?;
+        *cells.lock() = client.take_cells(self.number)?;
+        Ok(())
     }
 }

@@ -3,11 +3,17 @@
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use crate::broadcast::Broadcast;
 use crate::error::{Error, Result};
-use crate::link::{Direction, Link, Place};
+use crate::flight::{Fault, Standing};
+use crate::link::{Direction, Link};
 use crate::memory::is_inside;
+use crate::place::Place;
+
+/// Bytes that a copy moves aside, so that the caller need not wait for their arrival.
+pub(crate) const ASIDE: usize = 8 << 10;
 
 /// All bytes of such a segment.
 #[derive(Clone, Debug)]
@@ -19,7 +25,7 @@ pub(crate) struct Window {
 #[derive(Clone, Debug)]
 enum Way {
     /// Another host's, at this place.
-    Link(Arc<Link>, Place),
+    Link(Arc<Link>, Arc<Place>),
     /// A group's.
     Group(Arc<Broadcast>),
 }
@@ -27,7 +33,7 @@ enum Way {
 impl Window {
     /// `size` bytes at a place.
     pub fn new(link: Arc<Link>, place: Place, size: usize) -> Window {
-        let way = Way::Link(link, place);
+        let way = Way::Link(link, Arc::new(place));
         Window { way, size }
     }
 
@@ -51,30 +57,56 @@ impl Window {
         self.size
     }
 
-    /// Posts a WRITE. Its bytes are taken when this returns, and arrive in order; if WRITEs posted
-    /// so have been lost since there were `losses` of that, nothing is written.
+    /// The segment is reached by another address and key. Only while the link has no queue pair.
+    pub fn move_to(&self, base: u64, rkey: u32) {
+        match &self.way {
+            Way::Link(_, place) => place.set(base, rkey),
+            // Each host's has a place of its own, which is set there.
+            Way::Group(_) => {}
+        }
+    }
+
+    /// Posts a WRITE. Its bytes are taken when this returns, and arrive in order, or not at all.
     ///
     /// # Errors
-    /// [`Error::OUT_OF_RANGE`], [`Error::TRANSFER_FAILED`].
-    pub fn post(&self, offset: usize, bytes: &[u8], losses: u64) -> Result<()> {
+    /// [`Fault`]
+    pub fn post(&self, offset: usize, bytes: &[u8]) -> core::result::Result<(), Fault> {
         if !is_inside(offset, bytes.len(), self.size) {
-            return Err(Error::OUT_OF_RANGE);
+            return Err(Fault::Refused);
         }
         match &self.way {
-            Way::Link(link, place) => link.post_write(bytes, place.after(offset), losses),
+            Way::Link(link, place) => {
+                // SAFETY: the slice may be read.
+                unsafe { link.post(bytes.as_ptr(), place, (offset, bytes.len())) }
+            }
             Way::Group(group) => group.post(offset, bytes),
         }
     }
 
-    /// Sees to what was posted without waiting for it.
+    /// Reads into memory that is not to be registered.
     ///
     /// # Errors
-    /// [`Error::TRANSFER_FAILED`]
-    pub fn flush(&self, losses: u64) -> Result<()> {
+    /// [`Fault`]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> core::result::Result<(), Fault> {
+        if !is_inside(offset, bytes.len(), self.size) {
+            return Err(Fault::Refused);
+        }
+        let to = (offset, bytes.len());
         match &self.way {
-            Way::Link(link, _) => link.flush(losses),
+            Way::Link(link, place) => {
+                // SAFETY: the slice may be written.
+                unsafe { link.read(bytes.as_mut_ptr(), place, to) }
+            }
+            Way::Group(group) => group.load(offset, bytes),
+        }
+    }
+
+    /// Sees to what was posted without waiting for it.
+    pub fn flush(&self) {
+        match &self.way {
+            Way::Link(link, _) => link.flush(),
             // Each store has arrived when it is over.
-            Way::Group(_) => Ok(()),
+            Way::Group(_) => {}
         }
     }
 
@@ -84,20 +116,37 @@ impl Window {
     /// [`Error::TRANSFER_FAILED`]
     pub fn settle(&self) -> Result<()> {
         match &self.way {
-            Way::Link(link, _) => link.settle(),
+            Way::Link(link, _) => Ok(link.settle()?),
             Way::Group(_) => Ok(()),
         }
     }
 
-    /// How often posted WRITEs have been lost.
-    pub fn losses(&self) -> u64 {
+    /// As [`Link::wait`]. Of a group, loads come from this host: there is nothing to wait for.
+    pub fn wait(&self, patience: Duration) -> bool {
         match &self.way {
-            Way::Link(link, _) => link.losses(),
-            Way::Group(_) => 0,
+            Way::Link(link, _) => link.wait(patience),
+            Way::Group(_) => false,
         }
     }
 
-    /// Copies between this process's memory and the segment. It has ended when this returns.
+    /// As [`Link::begin`].
+    pub fn begin(&self) -> (u64, Standing) {
+        match &self.way {
+            Way::Link(link, place) => link.begin(place),
+            Way::Group(group) => group.begin(),
+        }
+    }
+
+    /// As [`Link::check`].
+    pub fn check(&self, faults: u64, wait: bool) -> Standing {
+        match &self.way {
+            Way::Link(link, place) => link.check(faults, place, wait),
+            Way::Group(group) => group.check(faults),
+        }
+    }
+
+    /// Copies between this process's memory and the segment. What is read is there when this
+    /// returns; what is written may be on its way, if it is little and not `waited` for.
     ///
     /// # Errors
     /// [`Error::OUT_OF_RANGE`], [`Error::TRANSFER_FAILED`].
@@ -107,16 +156,35 @@ impl Window {
     pub unsafe fn transfer(
         &self,
         memory: *mut u8,
-        offset: usize,
-        len: usize,
+        (offset, len): (usize, usize),
         direction: Direction,
+        waited: bool,
     ) -> Result<()> {
         static NEVER: AtomicBool = AtomicBool::new(false);
+        if !is_inside(offset, len, self.size) {
+            return Err(Error::OUT_OF_RANGE);
+        }
+        let range = (offset, len);
+        let (link, place) = match &self.way {
+            Way::Link(link, place) if len <= ASIDE => (link, place),
+            // SAFETY: the caller's promise.
+            _ => return unsafe { self.transfer_until(memory, range, direction, &NEVER) },
+        };
         // SAFETY: the caller's promise.
-        unsafe { self.transfer_until(memory, (offset, len), direction, &NEVER) }
+        let done = unsafe {
+            match direction {
+                Direction::Write => link.post(memory, place, range),
+                Direction::Read => link.read(memory, place, range),
+            }
+        };
+        done?;
+        if waited && direction == Direction::Write {
+            self.settle()?;
+        }
+        Ok(())
     }
 
-    /// As [`Window::transfer`], until `stop` is set.
+    /// As [`Window::transfer`], and it has ended when this returns; until `stop` is set.
     ///
     /// # Errors
     /// As there; [`Error::CANCELLED`].
@@ -137,7 +205,8 @@ impl Window {
         unsafe {
             match &self.way {
                 Way::Link(link, place) => {
-                    link.transfer(memory, place.after(offset), len, (direction, stop))
+                    let done = link.transfer(memory, place, (offset, len), (direction, stop));
+                    Ok(done?)
                 }
                 Way::Group(group) => group.transfer(memory, (offset, len), direction, stop),
             }

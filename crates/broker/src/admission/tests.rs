@@ -24,6 +24,7 @@ fn tenant(endpoints: usize, users: &[u32]) -> Tenant {
             endpoints,
             ..Limits::default()
         },
+        key: None,
     }
 }
 

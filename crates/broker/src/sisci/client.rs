@@ -3,14 +3,20 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
+use causeway_fabric::handshake::mapped;
+use causeway_fabric::limits::RESTORE_GRACE;
 use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::handshake::{
+    ClusterReply, NodeName, Proof, ProofCheck, Role, Transcript,
+};
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
     ConnectionHandle, CreateInterruptRequest, CreateSegmentRequest, GrantReply, InterruptReply,
-    ItemCursor, ItemPage, JoinRequest, LocalSegmentReply, MappedRequest, NODE_DEFAULT, NodeInfo,
-    NodeRequest, RegisterRequest, RemoveRequest, RestoreConnectionRequest,
+    ItemCursor, ItemPage, JoinReply, JoinRequest, LocalSegmentReply, MappedRequest, NODE_DEFAULT,
+    NodeInfo, NodeRequest, RegisterRequest, RemoveRequest, RestoreConnectionRequest,
     RestoreInterruptConnectionRequest, RestoreInterruptRequest, RestoreSegmentRequest,
     RestoredReply, SegmentHandle, SisciService, TakeCellReply, TakeCellRequest, UnavailableRequest,
 };
@@ -37,13 +43,6 @@ pub struct Client<'a> {
 
 fn with(fd: Option<OwnedFd>) -> Vec<OwnedFd> {
     fd.into_iter().collect()
-}
-
-fn mapped(address: IpAddr) -> [u8; 16] {
-    match address {
-        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
-        IpAddr::V6(address) => address.octets(),
-    }
 }
 
 impl SisciService for Client<'_> {
@@ -77,15 +76,19 @@ impl SisciService for Client<'_> {
         Ok(nodes.into_values().collect::<Vec<_>>().into())
     }
 
-    fn join(&mut self, request: JoinRequest, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+    fn join(&mut self, request: JoinRequest, _: Vec<OwnedFd>) -> Result<Answer<JoinReply>, Errno> {
         let session = self.caller.session;
         let member = self.context.members.get(session).ok_or(Errno::NOTCONN)?;
         let limits = self.caller.tenant.limits;
-        let place = (request.node, request.here.as_slice());
-        let elsewhere = request.for_other_host;
+        let in_vm = self.caller.peer.vm.is_some();
+        let host = in_vm.then(|| self.tables.nodes.of_this_host()).flatten();
+        let node = request.node.or(host).unwrap_or(NODE_DEFAULT);
+        let place = (node, request.here.as_slice());
+        let linger = Duration::from_millis(request.linger_ms.into()).min(RESTORE_GRACE);
+        let elsewhere = request.for_other_host.then_some(linger);
         self.tables
             .join(session, member, limits, place, elsewhere)?;
-        Ok(().into())
+        Ok(JoinReply { node }.into())
     }
 
     fn probe(&mut self, request: NodeRequest, _: Vec<OwnedFd>) -> Result<Answer<bool>, Errno> {
@@ -297,6 +300,46 @@ impl SisciService for Client<'_> {
             .tables
             .take_cell(session, &request, &mut self.context)?;
         Ok(Answer { body, fds })
+    }
+
+    fn cluster(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<ClusterReply>, Errno> {
+        let (nodes, tenant) = (&self.tables.nodes, self.caller.tenant);
+        let name = |(node, name): (u32, &str)| NodeName {
+            node,
+            name: name.to_owned(),
+        };
+        let told = ClusterReply {
+            cluster: nodes.cluster.clone(),
+            configuration: nodes.hash(),
+            tenant: tenant.name.clone(),
+            keyed: tenant.key.is_some(),
+            names: nodes.names().map(name).collect(),
+            daemon: nodes.daemon.state(),
+        };
+        Ok(told.into())
+    }
+
+    fn prove(&mut self, request: Transcript, _: Vec<OwnedFd>) -> Result<Answer<Proof>, Errno> {
+        let (session, tenant) = (self.caller.session, self.caller.tenant);
+        let key = tenant.key.as_ref().ok_or(Errno::NOKEY)?;
+        let own = match request.prover {
+            Role::Process => &request.process,
+            Role::Daemon => &request.daemon,
+            Role::Observer => return Err(Errno::INVAL),
+        };
+        let roles = (request.process.role, request.daemon.role);
+        let named = self.tables.is_node_of(session, &own.nodes, request.prover);
+        if !named || own.tenant != tenant.name || roles != (Role::Process, Role::Daemon) {
+            return Err(Errno::INVAL);
+        }
+        let proof = key.prove(&request);
+        Ok(Proof { proof }.into())
+    }
+
+    fn check_proof(&mut self, request: ProofCheck, _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
+        let key = self.caller.tenant.key.as_ref().ok_or(Errno::NOKEY)?;
+        let right = key.is_proof(&request.transcript, &request.proof);
+        right.then_some(().into()).ok_or(Errno::ACCESS)
     }
 
     fn restore_segment(

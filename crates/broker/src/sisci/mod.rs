@@ -21,9 +21,10 @@ mod status;
 mod stops;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use causeway_fabric::limits::RESTORE_GRACE;
+use causeway_fabric::services::handshake::Role;
 use causeway_fabric::services::sisci::SERVICE;
 use causeway_fabric::services::sisci::{ConnectInterruptRequest, ConnectSegmentRequest};
 use rustix::io::Errno;
@@ -63,8 +64,9 @@ pub const HANDLE_MAX: u32 = u32::MAX >> 1;
 pub struct Holdings {
     tenant: TenantId,
     node: u32,
-    /// It acts for a process of another host, where its node is.
-    elsewhere: bool,
+    /// It acts for a process of another host, where its node is. When it ends, its connections are
+    /// kept for so long, for another session that presents them.
+    elsewhere: Option<Duration>,
     /// Configured nodes one of whose addresses its network namespace has.
     here: BTreeSet<u32>,
     limits: Limits,
@@ -110,6 +112,8 @@ enum Absent {
     Ends(u64),
     /// The other end of the cell of this name.
     Cell(u64),
+    /// The other end of a connection: names of its segment and of itself.
+    End(u64, u64),
 }
 
 /// Connections that wait for the owner of their segment to come back.
@@ -157,7 +161,7 @@ impl Holdings {
         Holdings {
             tenant: member.tenant,
             node,
-            elsewhere: false,
+            elsewhere: None,
             here,
             limits,
             claimant: Claimant::new(member),
@@ -203,7 +207,7 @@ impl Holdings {
 
 impl Tables {
     /// Makes a session part of a node. `here` are the nodes whose addresses it has found; with
-    /// `elsewhere` it acts for a process of another host.
+    /// `elsewhere` it acts for a process of another host, and is waited for as long.
     ///
     /// # Errors
     /// `EISCONN` if it is, `EINVAL` if there is no such node here.
@@ -213,7 +217,7 @@ impl Tables {
         member: &Member,
         limits: Limits,
         (node, here): (u32, &[u32]),
-        elsewhere: bool,
+        elsewhere: Option<Duration>,
     ) -> Result<(), Errno> {
         if self.holdings.contains_key(&session) {
             return Err(Errno::ISCONN);
@@ -235,7 +239,10 @@ impl Tables {
         };
         for (handle, connection) in std::mem::take(&mut holdings.connections) {
             let place = (holdings.tenant, holdings.node);
-            self.release((session, handle), place, &connection, context);
+            let linger = holdings.elsewhere.unwrap_or_default();
+            if !self.leave_open((session, handle), &connection, linger) {
+                self.release((session, handle), place, &connection, context);
+            }
         }
         for (handle, connection) in std::mem::take(&mut holdings.interrupt_connections) {
             let (whose, tenant) = ((session, handle), holdings.tenant);
@@ -269,19 +276,37 @@ impl Tables {
                 Some((_, Absent::Owner(segment))) => self.give_up_owner(segment, context),
                 Some((_, Absent::Ends(segment))) => self.give_up_ends(segment, context),
                 Some((_, Absent::Cell(cell))) => self.give_up_cell(cell, context),
+                Some((_, Absent::End(segment, name))) => self.give_up_end(segment, name, context),
                 None => {}
             }
         }
     }
 
     fn expect_return(&mut self, what: Absent) -> Result<(), Errno> {
+        self.expect_return_within(what, RESTORE_GRACE)
+    }
+
+    fn expect_return_within(&mut self, what: Absent, patience: Duration) -> Result<(), Errno> {
         if self.absent.len() >= RESTORING_MAX {
             return Err(Errno::MFILE);
         }
-        // All wait equally long, so the order is that of their ends.
-        self.absent
-            .push_back((Instant::now() + RESTORE_GRACE, what));
+        let until = Instant::now() + patience;
+        // Most wait equally long, and come to the end.
+        let later = self.absent.iter().rev().take_while(|(end, _)| *end > until);
+        let place = self.absent.len() - later.count();
+        self.absent.insert(place, (until, what));
         Ok(())
+    }
+
+    /// Whether what a session would prove of nodes is true: a process is part of one, the node that
+    /// it has joined as; a daemon's first is that. Who acts for another host's process proves
+    /// nothing.
+    fn is_node_of(&self, session: SessionId, nodes: &[u32], role: Role) -> bool {
+        let Some(own) = self.holdings.get(&session) else {
+            return false;
+        };
+        let alone = nodes.len() == 1 || role == Role::Daemon;
+        alone && own.elsewhere.is_none() && nodes.first() == Some(&own.node)
     }
 
     fn own(&mut self, session: SessionId) -> Result<&mut Holdings, Errno> {
@@ -292,7 +317,7 @@ impl Tables {
     /// it, other than for a process of another host, or has one of its addresses.
     pub fn is_here(&self, tenant: TenantId, node: u32) -> bool {
         let shows = |own: &Holdings| {
-            let is_member = own.node == node && !own.elsewhere;
+            let is_member = own.node == node && own.elsewhere.is_none();
             own.tenant == tenant && (is_member || own.here.contains(&node))
         };
         self.nodes.is_always_here(node) || self.holdings.values().any(shows)

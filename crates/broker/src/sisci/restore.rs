@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::time::Duration;
 
 use causeway_fabric::fds::{check_private_memfd, private_memfd_name};
 use causeway_fabric::limits::SEGMENT_BYTES;
@@ -266,9 +267,19 @@ impl Tables {
             return Err(Errno::NOENT);
         }
         let to = Some((session, handle));
+        let had = segment.connections.get(&claim.name).copied();
+        let from_another = had.and_then(|end| end.to).map(|(session, _)| session);
+        let is_left = |session| {
+            let other = self.holdings.get(&session);
+            other.is_some_and(|other| other.elsewhere.is_some())
+        };
+        let taken = from_another.is_some_and(|session| !is_left(session));
+        if taken {
+            return Err(Errno::INVAL);
+        }
         let full = segment.connections.len() >= CONNECTIONS_PER_SEGMENT_MAX;
         match segment.connections.get_mut(&claim.name) {
-            Some(end) if end.to.is_none() && end.node == node => end.to = to,
+            Some(end) if end.node == node => end.to = to,
             Some(_) => return Err(Errno::INVAL),
             None if full => return Err(Errno::MFILE),
             None => {
@@ -286,6 +297,11 @@ impl Tables {
             },
         };
         self.own(session)?.connections.insert(handle, connection);
+        if let Some((other, handle)) = had.and_then(|end| end.to) {
+            // The same process of another host, by a session that has not ended yet.
+            self.forget_connection((other, handle));
+            Self::tell_remote((other, handle), RemoteChange::Lost, context);
+        }
         Ok(())
     }
 
@@ -314,6 +330,41 @@ impl Tables {
             segment.connections.remove(&name);
             Self::tell_holders(segment, LocalChange::Disconnected, (name, node), context);
         }
+    }
+
+    /// A connection of a session that has ended stays, for another to present it. Whether it does.
+    pub(super) fn leave_open(
+        &mut self,
+        whose: (SessionId, u32),
+        connection: &Connection,
+        linger: Duration,
+    ) -> bool {
+        let ConnectionState::Made { segment, name } = connection.state else {
+            return false;
+        };
+        let found = self.segments.get_mut(&segment);
+        let end = found.and_then(|found| found.connections.get_mut(&name));
+        let Some(end) = end.filter(|end| end.to == Some(whose)) else {
+            return false;
+        };
+        if linger.is_zero() {
+            return false;
+        }
+        end.to = None;
+        let expected = self.expect_return_within(Absent::End(segment, name), linger);
+        expected.is_ok()
+    }
+
+    /// Nobody has presented a connection that was left open.
+    pub(super) fn give_up_end(&mut self, segment: u64, name: u64, context: &mut Context<'_>) {
+        let Some(segment) = self.segments.get_mut(&segment) else {
+            return;
+        };
+        let Some(&End { node, to: None }) = segment.connections.get(&name) else {
+            return;
+        };
+        segment.connections.remove(&name);
+        Self::tell_holders(segment, LocalChange::Disconnected, (name, node), context);
     }
 
     /// Takes an interrupt up again.

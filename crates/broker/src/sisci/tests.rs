@@ -35,6 +35,7 @@ impl World {
     fn new() -> World {
         let spec = NodeSpec {
             id: 8,
+            name: None,
             addresses: Vec::new(),
             trusted: false,
         };
@@ -81,7 +82,7 @@ impl World {
         let limits = self.tenant.limits;
         let member = self.members.get(self.next).unwrap();
         let place = (node, [8].as_slice());
-        let joined = self.tables.join(self.next, member, limits, place, false);
+        let joined = self.tables.join(self.next, member, limits, place, None);
         joined.unwrap();
     }
 
@@ -376,6 +377,7 @@ fn a_session_for_another_host_does_not_bring_its_node_here() {
     let mut world = World::new();
     let of = |id, addresses| NodeSpec {
         id,
+        name: None,
         addresses,
         trusted: true,
     };
@@ -387,9 +389,13 @@ fn a_session_for_another_host_does_not_bring_its_node_here() {
         let member = world.members.get(world.next).unwrap();
         let (tenant, limits) = (member.tenant, world.tenant.limits);
         let place = (12, [].as_slice());
-        let joined = world
-            .tables
-            .join(world.next, member, limits, place, elsewhere);
+        let joined = world.tables.join(
+            world.next,
+            member,
+            limits,
+            place,
+            elsewhere.then_some(Duration::ZERO),
+        );
         assert_eq!(joined, Ok(()));
         assert_eq!(world.tables.is_here(tenant, 12), here);
     }

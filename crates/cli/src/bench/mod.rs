@@ -7,6 +7,7 @@ mod bodies;
 mod duel;
 mod locks;
 mod machines;
+mod net;
 mod rivals;
 mod segments;
 mod sides;
@@ -60,29 +61,77 @@ impl Row {
 
 /// Measures and prints; the result is the exit status.
 pub fn bench(options: &BenchOptions) -> u8 {
-    let rounds = Rounds::new(options.quick);
-    let result = match options.what {
-        Benchmark::Vm if options.serve => machines::serve(),
-        _ if options.serve => Err("only `bench vm` has another side".into()),
-        Benchmark::Vm => machines::measure(rounds),
-        Benchmark::Locks => locks::measure(options.quick),
-        Benchmark::Sisci => segments::sisci(rounds),
-        Benchmark::Dma => segments::dma(rounds),
-    };
-    match result {
-        Ok(rows) if options.json => {
-            let rows: Vec<Value> = rows.iter().map(Row::json).collect();
-            println!("{:#}", json!({ "rows": rows }));
-            0
-        }
-        Ok(rows) => {
-            print!("{}", table(&rows));
+    match measure(options) {
+        Ok(table) => {
+            print!("{}", table.text(options.json));
             0
         }
         Err(error) => {
             complain(&format!("bench: {error}"));
             1
         }
+    }
+}
+
+fn measure(options: &BenchOptions) -> Result<Table, Error> {
+    let rounds = Rounds::new(options.quick);
+    let rows = match options.what {
+        Benchmark::Net => return measure_net(options, rounds),
+        _ if options.host.is_some() => return Err("only `bench net` has another host".into()),
+        Benchmark::Vm if options.serve => machines::serve(),
+        _ if options.serve => Err("only `bench vm` and `bench net` have another side".into()),
+        Benchmark::Vm => machines::measure(rounds),
+        Benchmark::Locks => locks::measure(options.quick),
+        Benchmark::Sisci => segments::sisci(rounds),
+        Benchmark::Dma => segments::dma(rounds),
+    };
+    Ok(Table::of(rows?))
+}
+
+fn measure_net(options: &BenchOptions, rounds: Rounds) -> Result<Table, Error> {
+    match &options.host {
+        Some(_) if options.serve => Err("either --serve, or the host where that runs".into()),
+        Some(host) => net::measure(host, options.port, rounds),
+        None if options.serve => net::serve(options.port).map(|()| Table::default()),
+        None => Err("bench net takes the other host, or --serve there".into()),
+    }
+}
+
+/// What was measured.
+#[derive(Default)]
+struct Table {
+    rows: Vec<Row>,
+    /// Largest packet of the path, in bytes, and what is to be said of it.
+    mtu: Option<u32>,
+    advice: Option<String>,
+}
+
+impl Table {
+    fn of(rows: Vec<Row>) -> Table {
+        Table {
+            rows,
+            ..Table::default()
+        }
+    }
+
+    /// As it is printed; nothing where there is nothing to show.
+    fn text(&self, json: bool) -> String {
+        if json {
+            let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
+            let mut all = json!({ "rows": rows });
+            if let Some(mtu) = self.mtu {
+                all["path_mtu"] = json!(mtu);
+            }
+            return format!("{all:#}\n");
+        }
+        if self.rows.is_empty() {
+            return String::new();
+        }
+        let mut text = table(&self.rows);
+        if let Some(advice) = &self.advice {
+            text += &format!("\n{advice}\n");
+        }
+        text
     }
 }
 

@@ -67,13 +67,14 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 18] = [
+const CHECKS: [fn() -> Vec<Finding>; 19] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
     software::runtime_dir,
     software::broker,
     software::sisci_node,
+    software::node_daemon,
     software::environment,
     kernel::sealed_memory,
     kernel::user_faults,

@@ -4,6 +4,9 @@ use std::ffi::{CStr, CString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use causeway_device::PortHolder;
+use causeway_fabric::services::handshake::DaemonState;
+use causeway_fabric::services::node::NODE_PORT;
 use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
 use causeway_shm::layout::STATS_SETS;
@@ -12,6 +15,8 @@ use super::Finding;
 use crate::broker;
 use crate::locate::{self, Libraries};
 
+/// Name of the node daemon's process.
+const NODE_DAEMON: &str = "causeway-noded";
 /// A function and the version under which programs ask for it, per library.
 const VERBS_PROBES: [(&CStr, &CStr); 4] = [
     (c"ibv_open_device", c"IBVERBS_1.1"),
@@ -148,6 +153,52 @@ pub fn sisci_node() -> Vec<Finding> {
         // The broker's own finding says what to do.
         Err(error) => Finding::warn(TOPIC, format!("not known: {error}")),
     }]
+}
+
+/// The node daemon, which other hosts reach this one's SISCI nodes by: where there are such nodes.
+pub fn node_daemon() -> Vec<Finding> {
+    const TOPIC: &str = "node daemon";
+    let asked = Sisci::open(None).and_then(|sisci| Ok((sisci.cluster()?, sisci.nodes()?)));
+    let Ok((cluster, nodes)) = asked else {
+        return vec![Finding::warn(TOPIC, "not known: the broker does not say")];
+    };
+    let holder = causeway_device::tcp_port_holder(NODE_PORT);
+    let own = |holder: &PortHolder| {
+        let process = holder.process.as_ref();
+        // Another user's process may not be seen.
+        process.is_none_or(|(_, name)| name == NODE_DAEMON)
+    };
+    let named = holder.as_ref().map(holder_name);
+    vec![match (holder, cluster.daemon) {
+        _ if nodes.iter().all(|node| node.addresses.is_empty()) => {
+            Finding::ok(TOPIC, "not needed: no SISCI node has an address")
+        }
+        (Some(holder), state) if own(&holder) && state != DaemonState::PortTaken => {
+            Finding::ok(TOPIC, format!("{} listens", named.unwrap_or_default()))
+        }
+        (Some(_), _) => Finding::fail(
+            TOPIC,
+            format!(
+                "TCP port {NODE_PORT} is taken: {} listens there; end it, or SISCI does not reach \
+                 other hosts",
+                named.unwrap_or_default()
+            ),
+        ),
+        (None, _) => Finding::warn(
+            TOPIC,
+            format!(
+                "nobody listens at TCP port {NODE_PORT}: other hosts do not reach this one; start \
+                 causeway-noded, or set node_daemon = true in the configuration"
+            ),
+        ),
+    }]
+}
+
+fn holder_name(holder: &PortHolder) -> String {
+    match &holder.process {
+        Some((pid, name)) => format!("process {pid} ({name}) of user {}", holder.uid),
+        None => format!("a process of user {}", holder.uid),
+    }
 }
 
 /// The distribution's RDMA libraries, which many programs load beside libibverbs.

@@ -4,6 +4,7 @@
 use causeway_proto::host::Host;
 use causeway_proto::qp::Qp;
 use causeway_proto::ring::{LAST, is_enough, kind};
+use causeway_recover::copy;
 
 use super::RingLink;
 use crate::copy::copy_short;
@@ -17,7 +18,7 @@ impl RingLink {
     #[inline(always)]
     pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core, waited: bool) -> bool {
         let mut taken = 0;
-        while self.take_short(qp, core) {
+        while self.take_short(qp, core) || self.take_long(qp, core) {
             taken += 1;
             if waited || is_enough(taken, core.has_enough()) || !self.is_ready() {
                 return true;
@@ -26,7 +27,7 @@ impl RingLink {
         self.take_others(qp, core, waited, taken)
     }
 
-    /// Takes the rest of them, after so many that one line held.
+    /// Takes the rest of them, after so many that were taken in one go.
     #[inline(never)]
     fn take_others(&mut self, qp: &mut Qp, core: &mut Core, waited: bool, taken: usize) -> bool {
         let RingLink { link, memory, .. } = self;
@@ -48,35 +49,69 @@ impl RingLink {
     /// [`RingLink::take_others`] must look.
     #[inline(always)]
     fn take_short(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
-        let RingLink {
-            link,
-            memory,
-            received,
-            ..
-        } = self;
-        let Some(record) = memory.ring.rx.peek_short(kind::MESSAGE, LAST) else {
+        let Some(record) = self.memory.ring.rx.peek_short(kind::MESSAGE, LAST) else {
             return false;
         };
-        let (ack, len) = (record.ack, record.len);
-        if !link.takes_message(record.seq, ack, &mut qp.bind(core)) || core.is_sated() {
-            return false;
-        }
-        let Some((wr_id, range)) = qp.takes_message(len) else {
+        let (from, len, ack) = (record.as_ptr(), record.len, record.ack);
+        let Some((wr_id, to)) = self.place(qp, core, (record.seq, ack), len) else {
             return false;
         };
-        let pd = qp.config().pd;
-        let Ok(at) = received.find(&core.mrs, (pd, range.lkey), (range.addr, len), true) else {
-            return false;
-        };
-        // SAFETY: `at` is inside a registered region, which is writable; the record has so many
+        // SAFETY: `to` is inside a registered region, which is writable; the record has so many
         // bytes, and stays mapped while the ring is borrowed. No reference covers either.
-        if unsafe { copy_short(at as *mut u8, record.as_ptr(), len as usize) }.is_err() {
+        if unsafe { copy_short(to, from, len as usize) }.is_err() {
             // Whose memory it was that is gone, the long way finds out.
             return false;
         }
-        memory.ring.rx.consume_short(ack);
-        qp.took_message(core, wr_id, len);
-        link.took_message(memory, &qp.bind(core));
+        self.memory.ring.rx.consume_short(ack);
+        self.took(qp, core, wr_id, len);
         true
+    }
+
+    /// As [`RingLink::take_short`], of a message that takes several lines.
+    #[inline(never)]
+    fn take_long(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
+        let Some(record) = self.memory.ring.rx.peek_long(kind::MESSAGE, LAST) else {
+            return false;
+        };
+        let (from, len, ack) = (record.as_ptr(), record.len(), record.ack);
+        let Some((wr_id, to)) = self.place(qp, core, (record.seq, ack), len as u32) else {
+            return false;
+        };
+        // SAFETY: as in `take_short`.
+        if unsafe { copy(to, from, len) }.is_err() {
+            return false;
+        }
+        self.memory.ring.rx.consume_long(ack, len);
+        self.took(qp, core, wr_id, len as u32);
+        true
+    }
+
+    /// Takes what a record acknowledges. The receive that its message, request `seq` of `len`
+    /// bytes, can be placed into at once: its name, and where its memory is.
+    #[inline(always)]
+    fn place(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        (seq, ack): (u64, u64),
+        len: u32,
+    ) -> Option<(u64, *mut u8)> {
+        if !self.link.takes_message(seq, ack, &mut qp.bind(core)) || core.is_sated() {
+            return None;
+        }
+        let (wr_id, range) = qp.takes_message(len)?;
+        let key = (qp.config().pd, range.lkey);
+        let at = self
+            .received
+            .find(&core.mrs, key, (range.addr, len), true)
+            .ok()?;
+        Some((wr_id, at as *mut u8))
+    }
+
+    /// A message was placed, and its record given back.
+    #[inline(always)]
+    fn took(&mut self, qp: &mut Qp, core: &mut Core, wr_id: u64, len: u32) {
+        qp.took_message(core, wr_id, len);
+        self.link.took_message(&mut self.memory, &qp.bind(core));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use causeway_proto::BytesMut;
 use causeway_proto::ddp::Segment;
 use causeway_proto::host::{Host, Tally};
 use causeway_proto::qp::{Bound, PLAIN_INLINE, PlainPayload, PlainSend, Qp};
 use causeway_proto::ring::{CHUNK, LAST, Link, SHORT, flags_of, kind};
 use causeway_proto::trp::{Budget, RETRY_FLOOR};
 use causeway_proto::types::{QpState, SendFlags, Sge};
+use causeway_recover::copy;
 use causeway_shm::layout::{SHORT_BODY, SHORT_WORDS};
 
 use super::memory::Memory;
@@ -156,7 +156,7 @@ impl RingLink {
         } else if range.length == 0 {
             self.write_empty_message(range)
         } else {
-            self.write_long_message(qp.config().pd, range, mrs)
+            self.write_long_message(qp.config().pd, range, mrs, seq)
         };
         let Some(payload) = payload else {
             return false;
@@ -230,17 +230,34 @@ impl RingLink {
     }
 
     /// Writes a message of registered memory that takes several lines.
-    fn write_long_message(&mut self, pd: u32, from: Sge, mrs: &MrReader) -> Option<PlainPayload> {
-        let (seq, len) = (self.link.next_request(), from.length as usize);
+    #[inline(always)]
+    fn write_long_message(
+        &mut self,
+        pd: u32,
+        from: Sge,
+        mrs: &MrReader,
+        seq: u64,
+    ) -> Option<PlainPayload> {
+        let len = from.length as usize;
         if len > CHUNK {
             return None;
         }
-        let mut slot = self.memory.ring.tx.reserve(len, len).ok()??;
-        // SAFETY: the slot's body is ours to write until it is committed.
-        let out = unsafe { BytesMut::from_raw(slot.as_mut_ptr(), len) };
-        mrs.read_local(pd, from.lkey, from.addr, out).ok()?;
+        let (addr, length) = (from.addr, from.length);
+        let at = self.local.find(mrs, (pd, from.lkey), (addr, length), false);
+        let at = at.ok()? as *const u8;
+        let tx = &mut self.memory.ring.tx;
+        if let Some(mut slot) = tx.reserve_alone(len) {
+            // SAFETY: the range is inside a registered region; the slot's body has so many bytes,
+            // and is ours to write until it is published.
+            unsafe { copy(slot.as_mut_ptr(), at, len) }.ok()?;
+            slot.publish(kind::MESSAGE, LAST, seq);
+            return Some(PlainPayload::Range(from));
+        }
+        let mut slot = tx.reserve(len, len).ok()??;
+        // SAFETY: as above, until it is committed.
+        unsafe { copy(slot.as_mut_ptr(), at, len) }.ok()?;
         slot.commit(kind::MESSAGE, LAST, seq, len);
-        self.memory.ring.tx.publish();
+        tx.publish();
         Some(PlainPayload::Range(from))
     }
 

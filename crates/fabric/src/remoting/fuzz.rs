@@ -1,6 +1,7 @@
 //! The body of the fuzz target for everything that arrives at a control socket.
 
 use super::{Field, Header, decode_body, encode_body};
+use crate::services::handshake;
 use crate::services::node;
 use crate::services::pool;
 use crate::services::{
@@ -96,6 +97,7 @@ fn session_bodies(bytes: &[u8]) {
 fn sisci_bodies(bytes: &[u8]) {
     one_body::<sisci::NodeInfo>(bytes);
     one_body::<sisci::JoinRequest>(bytes);
+    one_body::<sisci::JoinReply>(bytes);
     one_body::<sisci::NodeRequest>(bytes);
     one_body::<sisci::CreateSegmentRequest>(bytes);
     one_body::<sisci::LocalSegmentReply>(bytes);
@@ -128,7 +130,18 @@ fn sisci_bodies(bytes: &[u8]) {
     one_body::<node::OpenRequest>(bytes);
     one_body::<node::OpenReply>(bytes);
     one_body::<node::WindowReply>(bytes);
+    one_body::<node::IdentifyRequest>(bytes);
     one_body::<node::DataRequest>(bytes);
+    handshake_bodies(bytes);
+}
+
+fn handshake_bodies(bytes: &[u8]) {
+    one_body::<handshake::ClusterReply>(bytes);
+    one_body::<handshake::Hello>(bytes);
+    one_body::<handshake::HelloReply>(bytes);
+    one_body::<handshake::Transcript>(bytes);
+    one_body::<handshake::Proof>(bytes);
+    one_body::<handshake::ProofCheck>(bytes);
 }
 
 fn one_body<T: Field>(bytes: &[u8]) {

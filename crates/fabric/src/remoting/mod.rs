@@ -37,7 +37,7 @@ use crate::limits::{MESSAGE_FDS_MAX, MESSAGE_MAX};
 /// First two bytes of every message.
 pub const MAGIC: u16 = 0x5743;
 /// Version of the header and of every service table; both sides must agree exactly.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 /// In place of a request's id: the reply is to the connection itself, which is refused.
 pub const CONNECTION: u32 = 0;
 /// Number of a request that is not answered.

@@ -14,6 +14,7 @@
 //! | 16 | [`vm`]: virtual machines that may attach |
 
 pub mod broker;
+pub mod handshake;
 pub mod node;
 pub mod pool;
 pub mod record;

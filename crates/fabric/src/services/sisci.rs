@@ -20,6 +20,7 @@
 //! | `EAGAIN` | a connect that waits has nothing to fetch yet |
 
 use crate::remoting::{byte_enum, message, service};
+use crate::services::handshake::{ClusterReply, Proof, ProofCheck, Transcript};
 use crate::services::session::LifeBody;
 
 /// The node of a host that no configuration names.
@@ -168,12 +169,22 @@ message! {
 
     /// Says which node the session is part of.
     pub struct JoinRequest {
-        /// Its id: one of the configuration, or [`NODE_DEFAULT`].
-        node: u32,
+        /// Its id: one of the configuration, or [`NODE_DEFAULT`]. `None` lets the broker choose:
+        /// for a process of a virtual machine its host's node, for others [`NODE_DEFAULT`].
+        node: Option<u32>,
         /// Nodes of the configuration one of whose addresses the session's network namespace has.
         here: Vec<u32>,
         /// Whether the session acts for a process of another host, where the node is.
         for_other_host: bool,
+        /// How long what such a session was connected to is kept when it ends, for another that
+        /// presents it ([`RestoreConnectionRequest`]); in milliseconds.
+        linger_ms: u32,
+    }
+
+    /// The node that the session is part of now.
+    pub struct JoinReply {
+        /// Its id.
+        node: u32,
     }
 
     /// Names a node.
@@ -507,7 +518,7 @@ service! {
         /// Lists nodes: the configured ones, and those that somebody of the tenant has joined as.
         1 => nodes((); fds 0..=0) -> Vec<NodeInfo>;
         /// Makes the session part of a node. Once, before all that follows but 3 and 4.
-        2 => join(JoinRequest; fds 0..=0) -> ();
+        2 => join(JoinRequest; fds 0..=0) -> JoinReply;
         /// Whether a node is on this host.
         3 => probe(NodeRequest; fds 0..=0) -> bool;
         /// Lists sessions and what they have: of the tenant; of all, in the runtime directory.
@@ -558,6 +569,13 @@ service! {
         25 => watch_connection(ConnectionHandle; fds 0..=0) -> ();
         /// Says that a connection's segment was mapped, or is mapped no more.
         26 => note_mapped(MappedRequest; fds 0..=0) -> ();
+        /// What the configuration says of the cluster and of the caller's tenant.
+        40 => cluster((); fds 0..=0) -> ClusterReply;
+        /// Proves the tenant's key, for the process or the daemon that the caller is: `ENOKEY` if
+        /// it has none, `EINVAL` if the transcript is not the caller's to prove.
+        41 => prove(Transcript; fds 0..=0) -> Proof;
+        /// Checks the other end's proof: `EACCES` if it is wrong.
+        42 => check_proof(ProofCheck; fds 0..=0) -> ();
     }
 }
 

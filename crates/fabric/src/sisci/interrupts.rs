@@ -12,7 +12,7 @@ use crate::guest;
 use crate::remoting::Malformed;
 use crate::services::sisci::{
     ConnectInterruptRequest, ConnectionHandle, CreateInterruptRequest, InterruptReply,
-    RemoveRequest, SisciStub, TakeCellRequest,
+    RemoveRequest, RestoreInterruptConnectionRequest, SisciStub, TakeCellRequest,
 };
 
 /// A local interrupt: handle and number.
@@ -113,6 +113,33 @@ impl Sisci {
                 .interrupt_connections
                 .insert(reply.connection, kept);
             Ok(reply)
+        })
+    }
+
+    /// Connects to an interrupt anew, under the number that another session's connection had: with
+    /// other cells, as soon as the interrupt is there.
+    ///
+    /// # Errors
+    /// [`crate::Error::Refused`]: `EINVAL` if the number is taken.
+    pub fn restore_interrupt_connection(
+        &self,
+        connection: u32,
+        request: &ConnectInterruptRequest,
+    ) -> Result<()> {
+        let request = RestoreInterruptConnectionRequest {
+            request: request.clone(),
+            connection,
+            cells: Vec::new(),
+        };
+        self.session.call(|control, registry| {
+            SisciStub(control).restore_interrupt_connection(&request, &[])?;
+            let kept = KeptInterruptConnection {
+                request: request.request.clone(),
+                cells: Default::default(),
+                ended: false,
+            };
+            registry.interrupt_connections.insert(connection, kept);
+            Ok(())
         })
     }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use crate::control::{Control, RawEvent};
 use crate::error::{Error, Result};
@@ -131,7 +132,8 @@ pub(super) struct KeptInterruptConnection {
 #[derive(Debug, Default)]
 pub struct Registry {
     pub(super) node: Option<u32>,
-    pub(super) for_other_host: bool,
+    /// For a process of another host: how long its connections are kept when it has ended.
+    pub(super) for_other_host: Option<Duration>,
     pub(super) segments: BTreeMap<u32, KeptSegment>,
     pub(super) connections: BTreeMap<u32, KeptConnection>,
     pub(super) interrupts: BTreeMap<u32, KeptInterrupt>,
@@ -352,13 +354,17 @@ impl Registry {
     }
 }
 
+/// Whether this network namespace has an address.
+pub(crate) fn is_address_here(address: &[u8; 16]) -> bool {
+    let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
+    UdpSocket::bind((address, 0)).is_ok()
+}
+
 /// The nodes one of whose addresses this network namespace has: only those can be bound to.
-pub(super) fn nodes_here(nodes: &[NodeInfo]) -> Vec<u32> {
-    let own = |address: &[u8; 16]| {
-        let address = IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
-        UdpSocket::bind((address, 0)).is_ok()
-    };
-    let here = nodes.iter().filter(|node| node.addresses.iter().any(own));
+pub(crate) fn nodes_here(nodes: &[NodeInfo]) -> Vec<u32> {
+    let here = nodes
+        .iter()
+        .filter(|node| node.addresses.iter().any(is_address_here));
     here.map(|node| node.node).collect()
 }
 
@@ -375,9 +381,10 @@ impl session::Registry for Registry {
         let (nodes, _) = SisciStub(broker).nodes(&(), &[])?;
         let here = nodes_here(&nodes);
         let request = JoinRequest {
-            node,
+            node: Some(node),
             here,
-            for_other_host: self.for_other_host,
+            for_other_host: self.for_other_host.is_some(),
+            linger_ms: super::millis(self.for_other_host),
         };
         SisciStub(broker).join(&request, &[])?;
         self.present_segments(broker)?;

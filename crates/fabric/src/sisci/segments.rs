@@ -12,8 +12,8 @@ use crate::error::{Error, Result};
 use crate::remoting::Malformed;
 use crate::services::sisci::{
     AttachSegmentRequest, Backing, ConnectSegmentRequest, ConnectionHandle, CreateSegmentRequest,
-    LocalSegmentReply, MappedRequest, RegisterRequest, RemoveRequest, SegmentHandle, SegmentState,
-    SisciStub, UnavailableRequest,
+    LocalSegmentReply, MappedRequest, RegisterRequest, RemoveRequest, RestoreConnectionRequest,
+    SegmentHandle, SegmentState, SisciStub, UnavailableRequest,
 };
 
 /// A local segment.
@@ -33,6 +33,8 @@ pub struct Grant {
     pub offset: u64,
     /// Names the connection at both ends.
     pub name: u64,
+    /// Names the segment.
+    pub segment_name: u64,
     /// Dead once the connection is lost or cut, or the segment's owner died.
     pub life: Life,
     /// Whether the memory holds all replicas of a group ([`super::replicas`]).
@@ -249,11 +251,34 @@ impl Sisci {
                 offset: reply.offset,
                 replicas: reply.replicas,
                 name: reply.name,
+                segment_name: reply.segment_name,
                 life: Life {
                     index: reply.life.index,
                     generation: reply.life.generation,
                 },
             })
+        })
+    }
+
+    /// Takes up a connection that another session had, or one that was pending, under the number
+    /// that it had. The other session, if it is still there, has it no more. Returns whether the
+    /// segment's owner is there.
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ENOENT` if the segment has gone, or is another now; `EINVAL` if the
+    /// number is taken, or the connection is not of such a session.
+    pub fn restore_connection(&self, request: &RestoreConnectionRequest) -> Result<bool> {
+        self.session.call(|control, registry| {
+            let (reply, _) = SisciStub(control).restore_connection(request, &[])?;
+            let kept = KeptConnection {
+                request: request.request.clone(),
+                grant: None,
+                watched: false,
+                mapped: false,
+                operational: reply.operational,
+            };
+            registry.connections.insert(request.connection, kept);
+            Ok(reply.operational)
         })
     }
 

@@ -174,6 +174,44 @@ impl Consumer {
         self.give_back(l::CELL);
     }
 
+    /// The next record, if it has this kind and these flags, and takes more than one cell. As
+    /// [`Consumer::peek`], but nothing is noted: `None` does not say that there is none.
+    #[inline(always)]
+    #[must_use]
+    pub fn peek_long(&self, kind: u8, flags: u8) -> Option<Record<'_>> {
+        let cell = self.next.cell();
+        let word = cell.word(l::RECORD_READY).load(Ordering::Acquire);
+        let ready = Ready {
+            len: word as u32,
+            kind,
+            flags,
+        };
+        let (len, room) = (ready.len as usize, self.capacity - self.offset());
+        let long = len > l::SHORT_BODY && len <= l::max_body(self.capacity);
+        let due = word == ready.encode(self.number) && !self.broken;
+        if !due || !long || l::record_size(len) > room {
+            return None;
+        }
+        Some(Record {
+            kind,
+            flags,
+            seq: cell.word(l::RECORD_SEQ).load(Ordering::Relaxed),
+            ack: cell.word(l::RECORD_ACK).load(Ordering::Relaxed),
+            mem: self.next.mem(),
+            at: self.next.offset(self.head) + l::RECORD_HEADER,
+            len,
+        })
+    }
+
+    /// As [`Consumer::consume`], of the record of `len` bytes that [`Consumer::peek_long`] showed,
+    /// with what it acknowledges.
+    #[inline(always)]
+    pub fn consume_long(&mut self, ack: u64, len: usize) {
+        self.note_ack(ack);
+        self.peeked = None;
+        self.give_back(l::record_size(len));
+    }
+
     #[inline(always)]
     fn give_back(&mut self, size: usize) {
         self.advance(size);

@@ -21,7 +21,8 @@
 //!    passed them.
 //!
 //! After publishing, the producer zeroes one cell further on as well: if the next record takes one
-//! cell, that is the zero it needs, and its ready word waits for no other store.
+//! cell, that is the zero it needs, and its ready word waits for no other store. After a long
+//! record that was published by itself it zeroes the word behind another of that length.
 //!
 //! # Attention
 //!
@@ -45,7 +46,7 @@ use direct::AccessWords;
 pub use direct::{Grant, Watch};
 #[cfg(not(any(loom, shuttle)))]
 pub use probe::{Probe, Seen};
-pub use producer::{Producer, ShortSlot, Slot};
+pub use producer::{AloneSlot, Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 
 use crate::layout as l;

@@ -67,6 +67,14 @@ pub struct Slot<'a> {
 #[derive(Debug)]
 pub struct ShortSlot<'a>(&'a mut Producer);
 
+/// Room for a record that is written and published by itself. Dropped without
+/// [`AloneSlot::publish`], it leaves no trace.
+#[derive(Debug)]
+pub struct AloneSlot<'a> {
+    producer: &'a mut Producer,
+    len: usize,
+}
+
 impl Producer {
     pub(super) fn new(mem: Region, side: Side, capacity: usize) -> Producer {
         Producer {
@@ -159,16 +167,16 @@ impl Producer {
         self.mem.word(at).store(ready, Ordering::Release);
         causeway_fault::point("ring.published");
         self.ack_published = self.ack_written;
-        self.zero_ahead();
+        self.zero_ahead(l::CELL);
         true
     }
 
-    /// A short record is likely to follow. Zero behind it now: before its ready word, that store
-    /// would wait for a line that the reader's processor may have fetched ahead.
+    /// A record of `size` bytes is likely to follow. Zero behind it now: before its ready word,
+    /// that store would wait for a line that the reader's processor may have fetched ahead.
     #[inline(always)]
-    fn zero_ahead(&mut self) {
-        if self.room() >= l::CELL {
-            let next = self.tail + l::CELL as u64;
+    fn zero_ahead(&mut self, size: usize) {
+        if self.room() >= size {
+            let next = self.tail + size as u64;
             self.zero(next);
             self.zeroed = next;
         }
@@ -210,6 +218,28 @@ impl Producer {
         };
         self.short_below = lap.min(full + 1);
         Ok(true)
+    }
+
+    /// Room for a record whose body has `len` bytes, to be written and published in one go. `None`
+    /// where [`Producer::reserve`] is to look: what is committed is not published, the circle
+    /// begins again, or the reader's index as last read leaves too little room.
+    #[inline(always)]
+    pub fn reserve_alone(&mut self, len: usize) -> Option<AloneSlot<'_>> {
+        let size = l::record_size(len);
+        let offset = self.offset(self.tail);
+        let open = !self.broken && !self.lapping && self.first.is_none() && offset < LAP;
+        let fits = len <= self.max_body() && size <= self.capacity - offset && size <= self.room();
+        if !open || !fits {
+            return None;
+        }
+        // Bytes may be written before it, whether or not the record is published.
+        if self.zeroed < self.tail + size as u64 {
+            self.zeroed = NOWHERE;
+        }
+        Some(AloneSlot {
+            producer: self,
+            len,
+        })
     }
 
     /// Whether there are records committed but not published.
@@ -436,6 +466,61 @@ impl ShortSlot<'_> {
         cell.word(l::RECORD_READY).store(ready, Ordering::Release);
         causeway_fault::point("short.published");
         (p.ack_written, p.ack_published) = (p.ack, p.ack);
-        p.zero_ahead();
+        p.zero_ahead(l::CELL);
+    }
+}
+
+impl AloneSlot<'_> {
+    fn at(&self) -> usize {
+        let p = &self.producer;
+        p.circle.offset(p.tail) + l::RECORD_HEADER
+    }
+
+    /// Address of the body, as long as it was reserved and 8-byte aligned, to be written by raw
+    /// copies: the peer has it mapped. Valid until the slot is published or dropped.
+    #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
+    #[must_use]
+    pub fn as_mut_ptr(&mut self) -> *mut u8 {
+        self.producer.mem.bytes(self.at(), self.len)
+    }
+
+    /// Copies `src` into the body at `at`.
+    ///
+    /// # Panics
+    /// If it does not fit.
+    pub fn write(&mut self, at: usize, src: &[u8]) {
+        assert!(at <= self.len && src.len() <= self.len - at);
+        self.producer.mem.copy_in(self.at() + at, src);
+    }
+
+    /// Shows the record to the reader, which must be notified of [`super::Attention::DATA`]. `kind`
+    /// is at most [`super::KIND_MAX`].
+    ///
+    /// # Panics
+    /// If `kind` is not.
+    #[inline(always)]
+    pub fn publish(self, kind: u8, flags: u8, seq: u64) {
+        assert!(kind <= super::KIND_MAX);
+        let (p, size) = (self.producer, l::record_size(self.len));
+        let ready = Ready {
+            len: self.len as u32,
+            kind,
+            flags,
+        };
+        let cell = p.circle.cell(p.tail);
+        cell.word(l::RECORD_SEQ).store(seq, Ordering::Relaxed);
+        cell.word(l::RECORD_ACK).store(p.ack, Ordering::Relaxed);
+        let ready = ready.encode(p.number);
+        p.number += 1;
+        p.tail += size as u64;
+        if p.zeroed != p.tail {
+            p.zero(p.tail);
+        }
+        causeway_fault::point("ring.written");
+        cell.word(l::RECORD_READY).store(ready, Ordering::Release);
+        causeway_fault::point("ring.published");
+        (p.ack_written, p.ack_published) = (p.ack, p.ack);
+        p.zero_ahead(size);
     }
 }

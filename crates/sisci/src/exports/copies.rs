@@ -11,17 +11,31 @@ use crate::error::{Error, Result};
 use crate::handles::Handle;
 use crate::library::Library;
 use crate::map::Map;
-use crate::sequence::Sequence;
+use crate::sequence::{Sequence, Standing};
 
 /// `sci_cb_block_transfer_t`
 type Callback = unsafe extern "C" fn(*mut c_void, Handle<Block>, Error) -> c_int;
 
-/// `sci_sequence_status_t`. A sequence of this library's is never `RETRIABLE` nor `PENDING`.
+/// `sci_sequence_status_t`. On one host it is never `RETRIABLE` nor `PENDING`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub(crate) enum Status {
     Ok = 0,
+    Retriable = 1,
     NotRetriable = 2,
+    Pending = 3,
+}
+
+impl From<Standing> for Status {
+    #[inline]
+    fn from(standing: Standing) -> Status {
+        match standing {
+            Standing::Ok => Status::Ok,
+            Standing::Retriable => Status::Retriable,
+            Standing::Pending => Status::Pending,
+            Standing::NotRetriable => Status::NotRetriable,
+        }
+    }
 }
 
 const COPY: c_uint = SCI_FLAG_BLOCK_READ | SCI_FLAG_ERROR_CHECK;
@@ -252,20 +266,6 @@ pub(crate) unsafe extern "C" fn SCIRemoveSequence(
     });
 }
 
-#[inline]
-fn status(library: &Library, sequence: Handle<Sequence>) -> Result<Status> {
-    match library.sequences.check(sequence)? {
-        true => Ok(Status::Ok),
-        false => Ok(Status::NotRetriable),
-    }
-}
-
-/// Waits until what was stored to other hosts' memory is there; whether it is.
-#[inline]
-fn has_arrived(library: &Library) -> bool {
-    !causeway_pio::exist() || library.peers.settle().is_ok()
-}
-
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn SCIStartSequence(
     sequence: Handle<Sequence>,
@@ -275,7 +275,7 @@ pub(crate) unsafe extern "C" fn SCIStartSequence(
     call_anyhow(error, Status::NotRetriable, || {
         let library = Library::get()?;
         flags(given, 0)?;
-        status(library, sequence)
+        Ok(library.sequences.start(sequence)?.into())
     })
 }
 
@@ -291,10 +291,8 @@ pub(crate) unsafe extern "C" fn SCICheckSequence(
         if given & SCI_FLAG_NO_STORE_BARRIER == 0 {
             store_barrier();
         }
-        if given & SCI_FLAG_NO_FLUSH == 0 && !has_arrived(library) {
-            return Ok(Status::NotRetriable);
-        }
-        status(library, sequence)
+        let wait = given & SCI_FLAG_NO_FLUSH == 0;
+        Ok(library.sequences.standing(sequence, wait)?.into())
     })
 }
 

@@ -1,0 +1,122 @@
+//! The table `[sisci]`: the cluster and its nodes.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use crate::keys::Key;
+use crate::nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
+
+/// Longest name of a cluster or a node, in bytes.
+pub const NAME_MAX: usize = 63;
+
+/// The table.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SisciTable {
+    cluster: Option<String>,
+    key: Option<PathBuf>,
+    #[serde(default)]
+    pub node_daemon: bool,
+    #[serde(default)]
+    node: Vec<NodeTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodeTable {
+    id: u32,
+    name: Option<String>,
+    #[serde(default)]
+    addresses: Vec<IpAddr>,
+    trust: Option<Trust>,
+}
+
+/// By what a process of another host shows which node it is part of.
+#[derive(Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Trust {
+    /// By the address that it comes from.
+    Address,
+}
+
+impl SisciTable {
+    /// The key of the tenant of the runtime directory.
+    pub fn load_key(&self) -> Result<Option<Key>, String> {
+        self.key.as_deref().map(Key::load).transpose()
+    }
+
+    /// The cluster's name.
+    pub fn name(&self) -> Result<String, String> {
+        match &self.cluster {
+            None => Ok(String::new()),
+            Some(name) => checked("the cluster", name),
+        }
+    }
+
+    /// The nodes.
+    pub fn nodes(self) -> Result<Vec<NodeSpec>, String> {
+        if self.node.len() > NODES_MAX {
+            return Err(format!("more than {NODES_MAX} SISCI nodes"));
+        }
+        let mut nodes: Vec<NodeSpec> = Vec::new();
+        for table in self.node {
+            let spec = table.resolve()?;
+            let NodeSpec { id, addresses, .. } = &spec;
+            for other in &nodes {
+                if other.id == *id {
+                    return Err(format!("SISCI node {id} is there twice"));
+                }
+                if other.addresses.iter().any(|one| addresses.contains(one)) {
+                    return Err(format!(
+                        "SISCI node {id} has an address of node {}",
+                        other.id
+                    ));
+                }
+                if spec.name.is_some() && other.name == spec.name {
+                    return Err(format!("SISCI node {id} has the name of node {}", other.id));
+                }
+            }
+            nodes.push(spec);
+        }
+        Ok(nodes)
+    }
+}
+
+impl NodeTable {
+    fn resolve(self) -> Result<NodeSpec, String> {
+        let NodeTable {
+            id,
+            name,
+            addresses,
+            trust,
+        } = self;
+        if !is_node_id(id) {
+            return Err(format!("no SISCI node can have the id {id}"));
+        }
+        if addresses.len() > NODE_ADDRESSES_MAX {
+            return Err(format!(
+                "SISCI node {id} has more than {NODE_ADDRESSES_MAX} addresses"
+            ));
+        }
+        let name = name.map(|name| checked(&format!("SISCI node {id}"), &name));
+        Ok(NodeSpec {
+            id,
+            name: name.transpose()?,
+            addresses,
+            trusted: matches!(trust, Some(Trust::Address)),
+        })
+    }
+}
+
+/// A name, if it can be one.
+fn checked(whose: &str, name: &str) -> Result<String, String> {
+    let printable = name.chars().all(|c| !c.is_control());
+    if name.is_empty() || name.len() > NAME_MAX || !printable {
+        return Err(format!(
+            "the name of {whose} is not 1 to {NAME_MAX} bytes of text"
+        ));
+    }
+    Ok(name.to_owned())
+}

@@ -1,0 +1,59 @@
+//! What a segment of another host hears of its daemon, and how it is taken up again.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use causeway_fabric::node::NodeClient;
+use causeway_fabric::services::sisci::{
+    ConnectSegmentRequest, RemoteChange, RestoreConnectionRequest,
+};
+
+use super::{Proof, Reached, RemoteSegment, State};
+use crate::library::Library;
+use crate::peer::{Change, Listener};
+
+impl Listener for RemoteSegment {
+    fn changed(self: Arc<Self>, change: Change) {
+        let Ok(library) = Library::get() else { return };
+        match change {
+            Change::Segment(change) => self.note(library, change),
+            Change::Away => self.note(library, RemoteChange::NotOperational),
+            Change::Back => self.note(library, RemoteChange::Operational),
+            Change::Gone => self.note(library, RemoteChange::Lost),
+            Change::Cell(..) => {}
+        }
+    }
+
+    fn restore(&self, client: &NodeClient) -> causeway_fabric::Result<()> {
+        let (window, proof) = match &*self.state.lock() {
+            State::Pending(_) => (None, Proof::default()),
+            State::Connected(Reached::There(window, _, proof), owner) if owner.is_alive() => {
+                (Some(window.clone()), proof.clone())
+            }
+            _ => return Ok(()),
+        };
+        let (name, segment_name, life) = proof;
+        client.restore_connection(&RestoreConnectionRequest {
+            request: ConnectSegmentRequest {
+                node: self.node,
+                id: self.id,
+                group: false,
+                wait: true,
+            },
+            connection: self.number,
+            name,
+            segment_name,
+            life,
+        })?;
+        if let Some(window) = window {
+            let reply = client.fetch_connection(self.number)?;
+            window.move_to(reply.base, reply.rkey);
+            let again = || client.note_mapped(self.number, true);
+            self.maps.again(again)?;
+        }
+        if self.watched.load(Ordering::Relaxed) {
+            client.watch_connection(self.number)?;
+        }
+        Ok(())
+    }
+}
