@@ -5,7 +5,8 @@ use causeway_fabric::Stream;
 use causeway_fabric::remoting::{Answer, Field, Kind, Received, encode_body};
 use causeway_fabric::services::handshake::{Hello, HelloReply, Proof};
 use causeway_fabric::services::node::{
-    DataRequest, IdentifyRequest, NodeService, OpenReply, OpenRequest, SERVICE, WindowReply, dispatch,
+    DataRequest, IdentifyRequest, NodeService, OpenReply, OpenRequest, SERVICE, WindowReply,
+    dispatch,
 };
 use causeway_fabric::services::sisci::{
     ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest, ConnectionHandle,
