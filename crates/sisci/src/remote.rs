@@ -525,7 +525,7 @@ impl Via {
                     wait,
                 };
                 let made = peer.client().connect_segment(&request);
-                made.map_err(|error| there(peer, &error))
+                made.map_err(|error| peer.error(&error))
             }
         }
     }
@@ -547,7 +547,7 @@ impl Via {
             }
             Via::There(peer) => {
                 let reply = peer.client().fetch_connection(number);
-                let reply = reply.map_err(|error| there(peer, &error))?;
+                let reply = reply.map_err(|error| peer.error(&error))?;
                 let place = place::Place::new(reply.base, reply.rkey);
                 let proof = (reply.name, reply.segment_name, reply.life);
                 let size = usize::try_from(reply.size).map_err(|_| Error::NOSPC)?;
@@ -593,17 +593,4 @@ impl Told for Sisci {
         // A broker that is not there now hears of it when it is.
         let _ = self.note_mapped(connection, mapped);
     }
-}
-
-impl Told for Peer {
-    fn mapped(&self, connection: u32, mapped: bool) {
-        if let Err(error) = self.client().note_mapped(connection, mapped) {
-            self.failure(&error);
-        }
-    }
-}
-
-/// What a failed call to a daemon is to programs.
-pub(crate) fn there(peer: &Peer, error: &causeway_fabric::Error) -> Error {
-    peer.error(error)
 }
