@@ -55,6 +55,7 @@ extern const unsigned int SCI_FLAG_CUDA_BUFFER;
 extern const unsigned int SCI_FLAG_SCIF_BUFFER;
 extern const unsigned int SCI_FLAG_BROADCAST;
 extern const unsigned int SCI_FLAG_AUTO_ID;
+extern const unsigned int SCI_FLAG_BROADCAST_SHARED;
 extern const unsigned int SCI_FLAG_FORCE_DISCONNECT;
 extern const unsigned int SCI_FLAG_NOTIFY;
 extern const unsigned int SCI_FLAG_ASYNCHRONOUS_CONNECT;
@@ -244,7 +245,11 @@ void SCIQuery(unsigned int command, void *data, unsigned int flags, sci_error_t 
  * Memory that others can be given. Flags: SCI_FLAG_USE_CALLBACK; SCI_FLAG_AUTO_ID, the library
  * chooses the id (SCIGetLocalSegmentId); SCI_FLAG_EMPTY, memory comes by
  * SCIRegisterSegmentMemory; SCI_FLAG_PRIVATE, nobody ever connects to it; SCI_FLAG_BROADCAST, a
- * member of the group `segmentId`, all of which have the same contents.
+ * member of the group `segmentId`, whose memory is its own: what others store through a map of the
+ * group reaches it, and what is stored through the map of the local segment reaches nobody else.
+ * SCI_FLAG_BROADCAST_SHARED with it, of this library's own: all members of this host have one
+ * memory, so maps of it need no library to store; no other host can have members. All members of a
+ * group say the same, otherwise SCI_ERR_ILLEGAL_OPERATION.
  */
 void SCICreateSegment(sci_desc_t sd, sci_local_segment_t *segment, unsigned int segmentId,
 		size_t size, sci_cb_local_segment_t callback, void *callbackArg,

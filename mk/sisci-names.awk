@@ -7,6 +7,10 @@ $1 == "func" {
     exports = exports sprintf("\t\t%s;\n\t\t_SISCI_PUBLIC_FUNC_ST_%s;\n", $2, $2)
     exports = exports sprintf("\t\t_SISCI_PUBLIC_FUNC_MT_%s;\n", $2)
 }
+$1 == "copy" {
+    names = names sprintf("%s = causeway_interposed_%s;\n", $2, $2)
+    exports = exports sprintf("\t\t%s;\n", $2)
+}
 $1 == "const" { exports = exports sprintf("\t\t_SISCI_PUBLIC_CONST_%s;\n", $2) }
 END {
     if (what == "names")

@@ -12,7 +12,7 @@ fn main() {
     for line in table.lines() {
         let fields: Vec<&str> = line.split_whitespace().collect();
         match fields.as_slice() {
-            [] | ["#", ..] | ["func", _] => {}
+            [] | ["#", ..] | ["func" | "copy", _] => {}
             ["const", name, value] => {
                 writeln!(
                     out,

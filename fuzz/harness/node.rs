@@ -140,6 +140,10 @@ impl NodeService for Echo {
         self.keep(&request)
     }
 
+    fn note_mapped(&mut self, request: MappedRequest, _: Fds) -> Result<Answer<()>, Errno> {
+        self.keep(&request)
+    }
+
     fn restore_connection(
         &mut self,
         request: RestoreConnectionRequest,
@@ -153,10 +157,6 @@ impl NodeService for Echo {
         request: RestoreInterruptConnectionRequest,
         _: Fds,
     ) -> Result<Answer<()>, Errno> {
-        self.keep(&request)
-    }
-
-    fn note_mapped(&mut self, request: MappedRequest, _: Fds) -> Result<Answer<()>, Errno> {
         self.keep(&request)
     }
 

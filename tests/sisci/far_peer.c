@@ -85,6 +85,23 @@ static sci_error_t removed(sci_local_segment_t segment, sci_map_t map, unsigned 
 	return error;
 }
 
+static unsigned int fill(unsigned char *memory)
+{
+	for (unsigned int i = 0; i < SIZE; i++)
+		memory[i] = pattern(i, 3);
+	return sum(memory, SIZE);
+}
+
+/* Whether anything has happened to a segment. */
+static int has_heard(sci_local_segment_t segment)
+{
+	unsigned int node, adapter;
+	sci_error_t error;
+
+	SCIWaitForLocalSegmentEvent(segment, &node, &adapter, SHORT_MS, NO_FLAGS, &error);
+	return error != SCI_ERR_TIMEOUT;
+}
+
 void peer_owner(struct peer *parent)
 {
 	sci_desc_t sd = open_library();
@@ -107,9 +124,7 @@ void peer_owner(struct peer *parent)
 			say(parent, sum(memory, SIZE));
 			break;
 		case FILL:
-			for (unsigned int i = 0; i < SIZE; i++)
-				memory[i] = pattern(i, 3);
-			say(parent, sum(memory, SIZE));
+			say(parent, fill(memory));
 			break;
 		case OFFER:
 			offer(sd, &second, &other, ID + 1, PAGE);
@@ -140,9 +155,7 @@ void peer_owner(struct peer *parent)
 			say(parent, 0);
 			break;
 		case HEARD:
-			SCIWaitForLocalSegmentEvent(segment, &node, &adapter, SHORT_MS, NO_FLAGS,
-					&error);
-			say(parent, error != SCI_ERR_TIMEOUT);
+			say(parent, has_heard(segment));
 			break;
 		case TRIGGERED:
 			/* Once, and not twice. */

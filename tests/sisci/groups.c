@@ -19,7 +19,8 @@ static volatile unsigned int *join_group(sci_desc_t sd, sci_local_segment_t *seg
 	sci_error_t error;
 
 	DO(SCICreateSegment, sd, segment, GROUP, SIZE, NOBODY,
-			SCI_FLAG_BROADCAST | SCI_FLAG_ALLOW_UNICAST);
+			SCI_FLAG_BROADCAST | SCI_FLAG_BROADCAST_SHARED |
+			SCI_FLAG_ALLOW_UNICAST);
 	DO(SCIPrepareSegment, *segment, ADAPTER, SCI_FLAG_BROADCAST);
 	words = SCIMapLocalSegment(*segment, map, 0, SIZE, NULL, SCI_FLAG_BROADCAST, &error);
 	if (error != SCI_ERR_OK)

@@ -6,6 +6,7 @@
 mod directory;
 mod interrupts;
 mod registry;
+pub mod replicas;
 mod segments;
 
 use std::os::fd::BorrowedFd;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use causeway_fabric::services::node::WindowReply;
 use causeway_fabric::services::session::LifeBody;
-use causeway_fabric::sisci::{Cell, Sisci};
+use causeway_fabric::sisci::{Cell, Sisci, replicas};
 use causeway_shm::layout::INTERRUPT_BYTES;
 use causeway_shm::{Doorbell, Life, Segment, Trigger};
 use rustix::io::Errno;
@@ -32,6 +32,9 @@ pub(crate) struct Presented {
 pub(crate) struct Window {
     region: Region,
     size: u64,
+    /// Bytes that are mapped: of a group with replicas, those of all.
+    mapped: u64,
+    replicas: bool,
     /// Names of the connection and its segment, and the segment's life.
     names: (u64, u64, LifeBody),
 }
@@ -91,7 +94,7 @@ impl Presented {
 
     pub fn close_window(&mut self, connection: u32) {
         if let Some(window) = self.windows.remove(&connection) {
-            self.bytes -= window.size;
+            self.bytes -= window.mapped;
         }
     }
 
@@ -101,20 +104,24 @@ impl Presented {
         }
         let grant = self.sisci.fetch_connection(connection);
         let grant = grant.map_err(|why| errno_of(&why))?;
-        if grant.size > BYTES_PER_CONNECTION_MAX - self.bytes {
+        let (offset, mapped) = match grant.replicas {
+            true => (0, replicas::file_bytes(grant.size).ok_or(Errno::MFILE)?),
+            false => (grant.offset, grant.size),
+        };
+        if mapped > BYTES_PER_CONNECTION_MAX - self.bytes {
             return Err(Errno::MFILE);
         }
-        let len = usize::try_from(grant.size).map_err(|_| Errno::MFILE)?;
-        let place = (grant.offset, len);
-        let region = Region::of_segment(self.link.pd(), grant.memory.as_fd(), place)?;
-        self.bytes += grant.size;
-        let size = grant.size;
+        let len = usize::try_from(mapped).map_err(|_| Errno::MFILE)?;
+        let region = Region::of_segment(self.link.pd(), grant.memory.as_fd(), (offset, len))?;
+        self.bytes += mapped;
         let Life { index, generation } = grant.life;
         let life = LifeBody { index, generation };
         let names = (grant.name, grant.segment_name, life);
         let window = Window {
             region,
-            size,
+            size: grant.size,
+            mapped,
+            replicas: grant.replicas,
             names,
         };
         let reply = window.reply();
@@ -143,6 +150,7 @@ impl Window {
             base: self.region.base(),
             size: self.size,
             rkey: self.region.key(),
+            replicas: self.replicas,
             name: self.names.0,
             segment_name: self.names.1,
             life: self.names.2.clone(),

@@ -12,6 +12,12 @@ pub fn exist() -> bool {
     table::any()
 }
 
+/// Whether a byte lies in a window.
+#[must_use]
+pub fn is_inside(at: *const u8) -> bool {
+    table::find(at.addr()).is_some()
+}
+
 /// Copies from or to windows as memmove(3) does, by READ and WRITE and without a fault, and returns
 /// how many bytes it has copied: all, or those before one where no window is concerned, or where
 /// memory ends. Which ones these are depends on the direction: the first of them, or the last if

@@ -67,7 +67,7 @@ mod trap;
 mod window;
 
 pub use clock::set_bell;
-pub use copies::{copy, exist, fill};
+pub use copies::{copy, exist, fill, is_inside};
 pub use remote::{Lost, Remote};
 pub use signals::Blocked;
 pub use window::{Options, Window, close_due, deadline, install, sync};

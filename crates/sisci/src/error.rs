@@ -3,6 +3,9 @@
 use core::ffi::CStr;
 use core::fmt;
 
+use causeway_fabric::Error as FabricError;
+use rustix::io::Errno;
+
 /// Set in every error.
 const MASK: u32 = 0x4000_0000;
 
@@ -133,6 +136,34 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+/// What a failure of the broker's is to programs.
+pub(crate) fn from_fabric(error: &FabricError) -> Error {
+    match error {
+        FabricError::Refused { errno, .. } => match *errno {
+            Errno::HOSTUNREACH => Error::NO_SUCH_NODEID,
+            Errno::NOENT => Error::NO_SUCH_SEGMENT,
+            Errno::CONNREFUSED => Error::CONNECTION_REFUSED,
+            Errno::EXIST => Error::SEGMENTID_USED,
+            Errno::BUSY => Error::BUSY,
+            Errno::ACCESS => Error::ACCESS,
+            Errno::PERM => Error::ILLEGAL_OPERATION,
+            Errno::SRCH => Error::SEGMENT_NOT_PREPARED,
+            Errno::BADF | Errno::INVAL => Error::ILLEGAL_PARAMETER,
+            Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::NOMEM => {
+                Error::NOSPC
+            }
+            Errno::AGAIN => Error::NOT_CONNECTED,
+            Errno::OPNOTSUPP | Errno::FBIG => Error::NOT_SUPPORTED,
+            Errno::PROTO | Errno::PROTONOSUPPORT => Error::INCONSISTENT_VERSIONS,
+            _ => Error::SYSTEM,
+        },
+        FabricError::Protocol(_) | FabricError::Version { .. } => Error::INCONSISTENT_VERSIONS,
+        FabricError::Forked => Error::NOT_INITIALIZED,
+        FabricError::UnknownNode { .. } => Error::NO_SUCH_NODEID,
+        _ => Error::SYSTEM,
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,14 @@ const REMEMBERED: usize = 64;
 /// Keys that are known to have been refused.
 const REFUSED: usize = 16;
 
+/// What the program has stored to other hosts' segments goes there before what follows.
+#[inline]
+pub(crate) fn drain() {
+    if causeway_pio::exist() {
+        causeway_pio::sync();
+    }
+}
+
 /// Why a request was not carried out, or may not have been.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {

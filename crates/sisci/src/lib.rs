@@ -13,11 +13,13 @@
 //!   TCP, data by an RC queue pair.
 //! - An *interrupt* is a cell in shared memory for each connection, and a doorbell.
 //!
-//! Loading the library does nothing. The first descriptor starts a thread that takes the broker's
+//! Loading the library only finds the C library's copy functions, in front of which its own are
+//! (module `interpose`). The first descriptor starts a thread that takes the broker's
 //! events, the first callback one that makes callbacks, the first transfer one that copies. All
 //! sleep while there is nothing to do.
 
 mod blocks;
+mod broadcast;
 mod callbacks;
 mod channel;
 pub mod client;
@@ -31,6 +33,7 @@ mod exports;
 pub mod flag;
 mod flight;
 pub mod handles;
+mod interpose;
 pub mod interrupt;
 pub mod late;
 pub mod library;

@@ -13,13 +13,13 @@ use causeway_fabric::sisci::Sisci;
 use causeway_memory::Mover;
 use causeway_shm::{Life, LifeTable};
 use parking_lot::{Mutex, RwLock};
-use rustix::io::Errno;
 
 use crate::blocks::Block;
 use crate::callbacks::Callbacks;
 use crate::channel::Channel;
 use crate::descriptor::Descriptor;
 use crate::dma::DmaQueue;
+pub(crate) use crate::error::from_fabric;
 use crate::error::{Error, Result};
 use crate::flag::Flags;
 use crate::handles::Table;
@@ -281,32 +281,4 @@ fn tell_once(error: &FabricError) {
             "causeway: cannot open SISCI: {error} (see `causeway doctor`)"
         );
     });
-}
-
-/// What a failure of the broker's is to programs.
-pub(crate) fn from_fabric(error: &FabricError) -> Error {
-    match error {
-        FabricError::Refused { errno, .. } => match *errno {
-            Errno::HOSTUNREACH => Error::NO_SUCH_NODEID,
-            Errno::NOENT => Error::NO_SUCH_SEGMENT,
-            Errno::CONNREFUSED => Error::CONNECTION_REFUSED,
-            Errno::EXIST => Error::SEGMENTID_USED,
-            Errno::BUSY => Error::BUSY,
-            Errno::ACCESS => Error::ACCESS,
-            Errno::PERM => Error::ILLEGAL_OPERATION,
-            Errno::SRCH => Error::SEGMENT_NOT_PREPARED,
-            Errno::BADF | Errno::INVAL => Error::ILLEGAL_PARAMETER,
-            Errno::DQUOT | Errno::MFILE | Errno::NFILE | Errno::NOSPC | Errno::NOMEM => {
-                Error::NOSPC
-            }
-            Errno::AGAIN => Error::NOT_CONNECTED,
-            Errno::OPNOTSUPP | Errno::FBIG => Error::NOT_SUPPORTED,
-            Errno::PROTO | Errno::PROTONOSUPPORT => Error::INCONSISTENT_VERSIONS,
-            _ => Error::SYSTEM,
-        },
-        FabricError::Protocol(_) | FabricError::Version { .. } => Error::INCONSISTENT_VERSIONS,
-        FabricError::Forked => Error::NOT_INITIALIZED,
-        FabricError::UnknownNode { .. } => Error::NO_SUCH_NODEID,
-        _ => Error::SYSTEM,
-    }
 }

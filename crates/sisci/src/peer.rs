@@ -26,11 +26,10 @@ use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
-use crate::error::{Error, Result};
-use crate::flight::LinkError;
+use crate::error::{Error, Result, from_fabric};
+use crate::flight::{LinkError, drain};
 use crate::life_table::{Lives, Owner};
 use crate::link::Link;
-use crate::stores::drain;
 
 /// How long one address of a node has for a connection.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -302,6 +301,11 @@ impl Peer {
         }
         self.client().abort();
         Some(unreachable(error))
+    }
+
+    /// What a failed call is to programs, refused or without an answer.
+    pub fn error(&self, error: &FabricError) -> Error {
+        self.failure(error).unwrap_or_else(|| from_fabric(error))
     }
 
     /// Whether the daemon has a node, as it should.

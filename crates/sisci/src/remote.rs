@@ -14,6 +14,7 @@ use causeway_fabric::services::sisci::{
 use causeway_fabric::sisci::{Connection, Grant, Sisci};
 use parking_lot::{Mutex, MutexGuard};
 
+use crate::broadcast::Broadcast;
 use crate::constants::SCI_LOCAL_HOST;
 use crate::descriptor::Descriptor;
 use crate::error::{Error, Result};
@@ -99,7 +100,8 @@ enum State {
 #[derive(Debug)]
 enum Reached {
     Here(Grant),
-    /// With the table in which its owner's life is, and what proves the connection.
+    /// Not to be mapped as it is; with the table in which its owner's life is, and what proves the
+    /// connection.
     There(Window, Arc<Lives>, Proof),
 }
 
@@ -294,10 +296,10 @@ impl RemoteSegment {
             Via::Here(_) => drop(library.registry.lock().remotes.remove(&self.number)),
             Via::There(peer) => {
                 peer.listeners.lock().remove(&Name::Segment(self.number));
-                if let State::Connected(Reached::There(_, lives, _), owner) = &*self.state.lock() {
-                    lives.forget(owner.life);
-                }
             }
+        }
+        if let State::Connected(Reached::There(_, lives, _), owner) = &*self.state.lock() {
+            lives.forget(owner.life);
         }
         library.late.remember(self.handle, self.facts());
         library.remotes.remove(self.handle);
@@ -312,6 +314,7 @@ impl RemoteSegment {
     /// # Errors
     /// `SEGMENT_NOT_CONNECTED`, `OUT_OF_RANGE`, `SIZE_ALIGNMENT` for nothing, `ILLEGAL_ADDRESS`.
     pub fn map(&self, library: &Library, place: Place) -> Result<Handle<Map>> {
+        self.reach_all(library)?;
         let state = self.state.lock();
         let State::Connected(reached, owner) = &*state else {
             return Err(Error::SEGMENT_NOT_CONNECTED);
@@ -339,12 +342,29 @@ impl RemoteSegment {
         Map::create(library, source)
     }
 
-    /// The way to a segment of another host, and whose it is; `None` for one of this host.
-    pub(crate) fn window(&self) -> Option<(Window, Owner)> {
-        match &*self.state.lock() {
+    /// Connects a broadcast to other hosts' members, if that is still to be done.
+    fn reach_all(&self, library: &Library) -> Result<()> {
+        let group = match &*self.state.lock() {
+            State::Connected(Reached::There(window, ..), _) => window.group().cloned(),
+            _ => None,
+        };
+        match (group, &self.via) {
+            (Some(group), Via::Here(sisci)) => group.reach(&library.peers, sisci),
+            _ => Ok(()),
+        }
+    }
+
+    /// The way to a segment of another host, or of a group's replicas, and whose it is; `None` for
+    /// one of this host.
+    ///
+    /// # Errors
+    /// `ILLEGAL_OPERATION` if a group has no replicas on another host.
+    pub(crate) fn window(&self, library: &Library) -> Result<Option<(Window, Owner)>> {
+        self.reach_all(library)?;
+        Ok(match &*self.state.lock() {
             State::Connected(Reached::There(window, ..), owner) => Some((window.clone(), *owner)),
             _ => None,
-        }
+        })
     }
 
     /// All of it, mapped, for transfers, and whose it is.
@@ -397,7 +417,8 @@ impl RemoteSegment {
                 if !matches!(*state, State::Pending(_)) {
                     return;
                 }
-                let (fresh, status) = match self.via.fetch(library, self.number) {
+                let fetched = self.via.fetch(library, (self.number, self.id));
+                let (fresh, status) = match fetched {
                     Ok(fresh) => (fresh, Error::OK),
                     // The segment went in between.
                     Err(Error::ILLEGAL_PARAMETER) => (State::Failed, Error::CONNECTION_REFUSED),
@@ -468,7 +489,7 @@ fn establish(library: &Library, via: &Via, options: RemoteOptions) -> Result<(Co
         if !connection.ready {
             return Ok((connection, State::Pending(deadline)));
         }
-        let fetched = via.fetch(library, connection.connection);
+        let fetched = via.fetch(library, (connection.connection, options.id));
         match fetched {
             Ok(state) => return Ok((connection, state)),
             Err(error) => {
@@ -504,23 +525,29 @@ impl Via {
                     wait,
                 };
                 let made = peer.client().connect_segment(&request);
-                made.map_err(|error| there(peer, &error))
+                made.map_err(|error| peer.error(&error))
             }
         }
     }
 
-    fn fetch(&self, library: &Library, number: u32) -> Result<State> {
+    fn fetch(&self, library: &Library, (number, id): (u32, u32)) -> Result<State> {
         match self {
             Via::Here(sisci) => {
                 let grant = sisci.fetch_connection(number);
                 let grant = grant.map_err(|error| from_fabric(&error))?;
                 causeway_fault::point("sisci.fetched");
+                if grant.replicas {
+                    let group = Arc::new(Broadcast::new(&grant, id)?);
+                    let (lives, owner) = library.peers.begin_life()?;
+                    let reached = Reached::There(Window::of_group(group), lives, Proof::default());
+                    return Ok(State::Connected(reached, owner));
+                }
                 let owner = library.owner(sisci, grant.life)?;
                 Ok(State::Connected(Reached::Here(grant), owner))
             }
             Via::There(peer) => {
                 let reply = peer.client().fetch_connection(number);
-                let reply = reply.map_err(|error| there(peer, &error))?;
+                let reply = reply.map_err(|error| peer.error(&error))?;
                 let place = place::Place::new(reply.base, reply.rkey);
                 let proof = (reply.name, reply.segment_name, reply.life);
                 let size = usize::try_from(reply.size).map_err(|_| Error::NOSPC)?;
@@ -566,17 +593,4 @@ impl Told for Sisci {
         // A broker that is not there now hears of it when it is.
         let _ = self.note_mapped(connection, mapped);
     }
-}
-
-impl Told for Peer {
-    fn mapped(&self, connection: u32, mapped: bool) {
-        if let Err(error) = self.client().note_mapped(connection, mapped) {
-            self.failure(&error);
-        }
-    }
-}
-
-/// What a failed call to a daemon is to programs.
-pub(crate) fn there(peer: &Peer, error: &causeway_fabric::Error) -> Error {
-    peer.failure(error).unwrap_or_else(|| from_fabric(error))
 }

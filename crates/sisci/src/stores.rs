@@ -15,6 +15,8 @@ use causeway_pio::{Blocked, Lost, Options, Remote};
 
 use crate::error::{Error, Result};
 use crate::flight::Fault;
+pub(crate) use crate::flight::drain;
+use crate::interpose;
 use crate::life_table::{Lives, Owner};
 use crate::memory::{Mapping, PAGE, Place};
 use crate::window::Window;
@@ -103,6 +105,7 @@ pub(crate) fn map(far: Far, place: Place) -> Result<(Mapping, causeway_pio::Wind
     };
     let stores = causeway_pio::Window::with(inside + place.len, options, Box::new(way));
     let stores = stores.map_err(|error| from_window(&error))?;
+    interpose::watch();
     Ok((Mapping::given(stores.as_ptr(), place), stores))
 }
 
@@ -111,14 +114,6 @@ fn from_window(error: &io::Error) -> Error {
         Some(libc::EEXIST | libc::EINVAL) => Error::ILLEGAL_ADDRESS,
         Some(libc::ENOMEM) => Error::NOSPC,
         _ => Error::SYSTEM,
-    }
-}
-
-/// What the program has stored to other hosts' segments goes there before what follows.
-#[inline]
-pub(crate) fn drain() {
-    if causeway_pio::exist() {
-        causeway_pio::sync();
     }
 }
 

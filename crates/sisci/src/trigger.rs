@@ -21,7 +21,7 @@ use crate::interrupt::Kind;
 use crate::library::{Library, from_fabric};
 use crate::peer::{Change, Listener, Name, Peer};
 use crate::registry::CellOwner;
-use crate::remote::{node_meant, refused, there};
+use crate::remote::{node_meant, refused};
 use crate::sequence::Owner;
 use crate::stores::drain;
 use crate::uses::{Held, Uses};
@@ -143,7 +143,7 @@ impl<K: Kind> RemoteInterrupt<K> {
         };
         let mut listeners = peer.listeners.lock();
         let made = peer.client().connect_interrupt(&request);
-        let connection = made.map_err(|error| there(peer, &error))?.connection;
+        let connection = made.map_err(|error| peer.error(&error))?.connection;
         let handle = K::remotes(library).insert(|handle| {
             let via = Via::There {
                 peer: peer.clone(),

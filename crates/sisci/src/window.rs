@@ -1,9 +1,11 @@
-//! A segment of another host: reached by the library's calls.
+//! A segment that loads and stores reach by the library alone: another host's, or all replicas of a
+//! group.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
+use crate::broadcast::Broadcast;
 use crate::error::{Error, Result};
 use crate::flight::{Fault, Standing};
 use crate::link::{Direction, Link};
@@ -13,21 +15,40 @@ use crate::place::Place;
 /// Bytes that a copy moves aside, so that the caller need not wait for their arrival.
 pub(crate) const ASIDE: usize = 8 << 10;
 
-/// All bytes of a segment of another host.
+/// All bytes of such a segment.
 #[derive(Clone, Debug)]
 pub(crate) struct Window {
-    link: Arc<Link>,
-    place: Arc<Place>,
+    way: Way,
     size: usize,
+}
+
+#[derive(Clone, Debug)]
+enum Way {
+    /// Another host's, at this place.
+    Link(Arc<Link>, Arc<Place>),
+    /// A group's.
+    Group(Arc<Broadcast>),
 }
 
 impl Window {
     /// `size` bytes at a place.
     pub fn new(link: Arc<Link>, place: Place, size: usize) -> Window {
-        Window {
-            link,
-            place: Arc::new(place),
-            size,
+        let way = Way::Link(link, Arc::new(place));
+        Window { way, size }
+    }
+
+    /// All replicas of a group.
+    pub fn of_group(group: Arc<Broadcast>) -> Window {
+        let size = group.size();
+        let way = Way::Group(group);
+        Window { way, size }
+    }
+
+    /// The group, if it is one's.
+    pub fn group(&self) -> Option<&Arc<Broadcast>> {
+        match &self.way {
+            Way::Link(..) => None,
+            Way::Group(group) => Some(group),
         }
     }
 
@@ -38,7 +59,11 @@ impl Window {
 
     /// The segment is reached by another address and key. Only while the link has no queue pair.
     pub fn move_to(&self, base: u64, rkey: u32) {
-        self.place.set(base, rkey);
+        match &self.way {
+            Way::Link(_, place) => place.set(base, rkey),
+            // Each host's has a place of its own, which is set there.
+            Way::Group(_) => {}
+        }
     }
 
     /// Posts a WRITE. Its bytes are taken when this returns, and arrive in order, or not at all.
@@ -49,10 +74,12 @@ impl Window {
         if !is_inside(offset, bytes.len(), self.size) {
             return Err(Fault::Refused);
         }
-        // SAFETY: the slice may be read.
-        unsafe {
-            self.link
-                .post(bytes.as_ptr(), &self.place, (offset, bytes.len()))
+        match &self.way {
+            Way::Link(link, place) => {
+                // SAFETY: the slice may be read.
+                unsafe { link.post(bytes.as_ptr(), place, (offset, bytes.len())) }
+            }
+            Way::Group(group) => group.post(offset, bytes),
         }
     }
 
@@ -65,13 +92,22 @@ impl Window {
             return Err(Fault::Refused);
         }
         let to = (offset, bytes.len());
-        // SAFETY: the slice may be written.
-        unsafe { self.link.read(bytes.as_mut_ptr(), &self.place, to) }
+        match &self.way {
+            Way::Link(link, place) => {
+                // SAFETY: the slice may be written.
+                unsafe { link.read(bytes.as_mut_ptr(), place, to) }
+            }
+            Way::Group(group) => group.load(offset, bytes),
+        }
     }
 
     /// Sees to what was posted without waiting for it.
     pub fn flush(&self) {
-        self.link.flush();
+        match &self.way {
+            Way::Link(link, _) => link.flush(),
+            // Each store has arrived when it is over.
+            Way::Group(_) => {}
+        }
     }
 
     /// Waits until what was posted has arrived.
@@ -79,22 +115,34 @@ impl Window {
     /// # Errors
     /// [`Error::TRANSFER_FAILED`]
     pub fn settle(&self) -> Result<()> {
-        Ok(self.link.settle()?)
+        match &self.way {
+            Way::Link(link, _) => Ok(link.settle()?),
+            Way::Group(_) => Ok(()),
+        }
     }
 
-    /// As [`Link::wait`].
+    /// As [`Link::wait`]. Of a group, loads come from this host: there is nothing to wait for.
     pub fn wait(&self, patience: Duration) -> bool {
-        self.link.wait(patience)
+        match &self.way {
+            Way::Link(link, _) => link.wait(patience),
+            Way::Group(_) => false,
+        }
     }
 
     /// As [`Link::begin`].
     pub fn begin(&self) -> (u64, Standing) {
-        self.link.begin(&self.place)
+        match &self.way {
+            Way::Link(link, place) => link.begin(place),
+            Way::Group(group) => group.begin(),
+        }
     }
 
     /// As [`Link::check`].
     pub fn check(&self, faults: u64, wait: bool) -> Standing {
-        self.link.check(faults, &self.place, wait)
+        match &self.way {
+            Way::Link(link, place) => link.check(faults, place, wait),
+            Way::Group(group) => group.check(faults),
+        }
     }
 
     /// Copies between this process's memory and the segment. What is read is there when this
@@ -116,16 +164,17 @@ impl Window {
         if !is_inside(offset, len, self.size) {
             return Err(Error::OUT_OF_RANGE);
         }
-        if len > ASIDE {
-            // SAFETY: the caller's promise.
-            return unsafe { self.transfer_until(memory, (offset, len), direction, &NEVER) };
-        }
         let range = (offset, len);
+        let (link, place) = match &self.way {
+            Way::Link(link, place) if len <= ASIDE => (link, place),
+            // SAFETY: the caller's promise.
+            _ => return unsafe { self.transfer_until(memory, range, direction, &NEVER) },
+        };
         // SAFETY: the caller's promise.
         let done = unsafe {
             match direction {
-                Direction::Write => self.link.post(memory, &self.place, range),
-                Direction::Read => self.link.read(memory, &self.place, range),
+                Direction::Write => link.post(memory, place, range),
+                Direction::Read => link.read(memory, place, range),
             }
         };
         done?;
@@ -152,12 +201,15 @@ impl Window {
         if !is_inside(offset, len, self.size) {
             return Err(Error::OUT_OF_RANGE);
         }
-        let range = (offset, len);
         // SAFETY: the caller's promise.
-        let done = unsafe {
-            self.link
-                .transfer(memory, &self.place, range, (direction, stop))
-        };
-        Ok(done?)
+        unsafe {
+            match &self.way {
+                Way::Link(link, place) => {
+                    let done = link.transfer(memory, place, (offset, len), (direction, stop));
+                    Ok(done?)
+                }
+                Way::Group(group) => group.transfer(memory, (offset, len), direction, stop),
+            }
+        }
     }
 }

@@ -8,7 +8,7 @@ use causeway_fabric::services::sisci::{
 };
 use rustix::io::Errno;
 
-use super::segments::{End, Place};
+use super::segments::{End, Holder, Place};
 use super::{
     CONNECTIONS_PER_SEGMENT_MAX, CONNECTIONS_PER_SESSION_MAX, Connection, ConnectionState, Context,
     Tables,
@@ -192,24 +192,36 @@ impl Tables {
 
     /// What a connection leads to.
     pub(super) fn fetch_connection(
-        &mut self,
+        &self,
         session: SessionId,
         handle: u32,
     ) -> Result<(GrantReply, OwnedFd), Errno> {
-        let own = self.own(session)?;
+        let own = self.holdings.get(&session).ok_or(Errno::NOTCONN)?;
         let connection = own.connections.get(&handle).ok_or(Errno::BADF)?;
         let ConnectionState::Made { segment, name } = connection.state else {
             return Err(Errno::AGAIN);
         };
+        let (group, node) = (connection.request.group, connection.request.node);
         let found = self.segments.get(&segment).ok_or(Errno::BADF)?;
+        // One's own of a group; of a member that was named as a segment of its node, that one's.
+        let is_meant = |holder: &&Holder| match group {
+            true => holder.session == session,
+            false => {
+                let there = self.holdings.get(&holder.session).map(|own| own.node) == Some(node);
+                there && holder.state == SegmentState::Available
+            }
+        };
+        let holder = found.holders.iter().find(is_meant);
+        let holder = holder.or(found.holders.first());
         let memory = found.memory.as_ref().ok_or(Errno::BADF)?;
         let memory = memory.try_clone().map_err(|_| Errno::MFILE)?;
         let grant = GrantReply {
             name,
             segment_name: segment,
             size: found.size,
-            offset: found.offset,
+            offset: found.place_of(holder),
             life: body_of(found.life),
+            replicas: found.replicas && group,
         };
         Ok((grant, memory))
     }

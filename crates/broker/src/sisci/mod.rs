@@ -14,6 +14,7 @@ mod claims;
 mod client;
 mod connections;
 mod interrupts;
+mod replicas;
 mod restore;
 mod segments;
 mod status;

@@ -16,6 +16,7 @@ use causeway_fabric::services::sisci::{
     RestoreConnectionRequest, RestoreInterruptConnectionRequest, RestoreInterruptRequest,
     RestoreSegmentRequest, SegmentState,
 };
+use causeway_fabric::sisci::replicas;
 use causeway_shm::Life;
 use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
@@ -23,6 +24,7 @@ use rustix::io::Errno;
 use super::claims::Key;
 use super::connections::waiting_place;
 use super::interrupts::{Cell, IntKey};
+use super::replicas::memory_bytes;
 use super::segments::{End, MEMORY_NAME, Place, Segment, whole_pages};
 use super::{
     Absent, CELLS_PER_INTERRUPT_MAX, CONNECTIONS_PER_SEGMENT_MAX, CONNECTIONS_PER_SESSION_MAX,
@@ -78,16 +80,17 @@ impl Tables {
         self.own(session)?.take_handle(was.segment)?;
         let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let old = life_of(&was.life);
-        let life = if liveness.reclaim(old) {
-            old
-        } else {
-            liveness.begin()?
+        let life = match liveness.reclaim(old) {
+            true => old,
+            false => liveness.begin()?,
         };
+        let replica = replica_of(request);
         let segment = Segment {
             tenant,
             place,
             size: was.size,
-            offset: was.offset,
+            offset: replica.map_or(was.offset, |_| 0),
+            replicas: replica.is_some(),
             memory,
             private: request.private,
             shared: request.shared,
@@ -98,7 +101,7 @@ impl Tables {
         let expected = !segment.connections.is_empty();
         self.segments.insert(was.name, segment);
         self.take_place(tenant, place, was.name, claimant);
-        let held = self.hold_as(session, was.name, was.segment, was.state);
+        let held = self.hold_as((session, was.segment), was.name, was.state, replica);
         if let Err(errno) = held {
             self.segments.remove(&was.name);
             self.free_place(tenant, place);
@@ -162,8 +165,13 @@ impl Tables {
         let segment = self.segments.get_mut(&name).ok_or(Errno::INVAL)?;
         let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).ok().map(|stat| stat.st_ino);
         let same = memory.and_then(inode) == segment.memory.as_ref().and_then(inode);
-        let theirs = (was.name, was.size, was.offset);
-        if !same || memory.is_none() || theirs != (name, segment.size, segment.offset) {
+        let replica = replica_of(request);
+        let mut holders = segment.holders.iter();
+        let taken = replica.is_some() && holders.any(|holder| holder.replica == replica);
+        let in_place = replica.is_some() || was.offset == segment.offset;
+        let same_kind = segment.replicas == (request.backing == Backing::Group);
+        let theirs = (was.name, was.size) == (name, segment.size);
+        if !same || memory.is_none() || !theirs || !in_place || taken || !same_kind {
             return Err(Errno::EXIST);
         }
         // A connected session knows as much; that makes it no owner.
@@ -172,7 +180,7 @@ impl Tables {
         }
         let life = segment.life;
         self.own(session)?.take_handle(was.segment)?;
-        self.hold_as(session, name, was.segment, was.state)?;
+        self.hold_as((session, was.segment), name, was.state, replica)?;
         Ok(life)
     }
 
@@ -498,7 +506,12 @@ fn check_segment(
     tenant_name: &str,
 ) -> Result<Place, Errno> {
     let was = &request.segment;
-    let group = request.backing == Backing::Group;
+    let replicas = request.backing == Backing::Group;
+    let group = replicas || request.backing == Backing::SharedGroup;
+    let placed = match replicas {
+        true => replica_of(request).is_some(),
+        false => was.offset == 0,
+    };
     let place = match group {
         true if was.id > GROUP_ID_MAX => return Err(Errno::INVAL),
         true => Place::Group(was.id),
@@ -507,13 +520,17 @@ fn check_segment(
     let possible = was.name != 0
         && whole_pages(was.size) == Some(was.size)
         && !(request.private && was.state > SegmentState::Prepared)
-        && !(group && (memory.is_none() || was.offset != 0))
+        && !(group && (memory.is_none() || !placed))
         && !(memory.is_none() && was.state != SegmentState::Created);
     if !possible {
         return Err(Errno::INVAL);
     }
     if let Some(memory) = memory {
-        check_memory(memory, was.offset, was.size, own_uid, tenant_name)?;
+        let (offset, size) = match replicas {
+            true => (0, memory_bytes(request.backing, was.size)),
+            false => (was.offset, was.size),
+        };
+        check_memory(memory, offset, size, own_uid, tenant_name)?;
     }
     Ok(place)
 }
@@ -537,6 +554,13 @@ fn check_memory(
     } else {
         Err(Errno::INVAL)
     }
+}
+
+/// The replica of its group that a member had, if the group has any.
+fn replica_of(request: &RestoreSegmentRequest) -> Option<usize> {
+    let was = &request.segment;
+    let found = (request.backing == Backing::Group).then(|| replicas::at(was.offset, was.size));
+    found.flatten()
 }
 
 /// The connections that the owner of a segment says it had.

@@ -15,6 +15,7 @@ use causeway_shm::layout::PAGE;
 use rustix::io::Errno;
 
 use super::claims::{Claimant, Key, Owner};
+use super::replicas::memory_bytes;
 use super::{Context, Tables};
 use crate::ids::{SessionId, TenantId};
 use crate::members::body_of;
@@ -42,6 +43,8 @@ pub(super) struct Holder {
     pub(super) session: SessionId,
     pub(super) handle: u32,
     pub(super) state: SegmentState,
+    /// Its replica of the group, if there are any.
+    pub(super) replica: Option<usize>,
 }
 
 /// The other end of a connection.
@@ -60,6 +63,8 @@ pub(super) struct Segment {
     pub(super) size: u64,
     pub(super) offset: u64,
     pub(super) memory: Option<OwnedFd>,
+    /// A group, of which each holder has a replica.
+    pub(super) replicas: bool,
     pub(super) private: bool,
     pub(super) shared: bool,
     pub(super) life: Life,
@@ -115,7 +120,7 @@ impl Segment {
             id: self.id(),
             name,
             size: self.size,
-            offset: self.offset,
+            offset: self.offset_of(by),
             state: self.state_of(by).unwrap_or_default(),
             life: body_of(self.life),
         }
@@ -145,10 +150,13 @@ impl Tables {
         context: &mut Context<'_>,
     ) -> Result<(LocalSegmentReply, Option<OwnedFd>), Errno> {
         let size = whole_pages(request.size).ok_or(Errno::INVAL)?;
+        let replicas = request.backing == Backing::Group;
         let (tenant, node) = self.check_room_for_segment(session, size)?;
         let place = match (request.backing, request.id) {
-            (Backing::Group, Some(id)) if id <= GROUP_ID_MAX => Place::Group(id),
-            (Backing::Group, _) => return Err(Errno::INVAL),
+            (Backing::Group | Backing::SharedGroup, Some(id)) if id <= GROUP_ID_MAX => {
+                Place::Group(id)
+            }
+            (Backing::Group | Backing::SharedGroup, _) => return Err(Errno::INVAL),
             (_, Some(id)) => Place::Node(node, id),
             (_, None) => self.find_place(tenant, node),
         };
@@ -159,6 +167,9 @@ impl Tables {
             if self.segments[&name].size != size {
                 return Err(Errno::INVAL);
             }
+            if self.segments[&name].replicas != replicas {
+                return Err(Errno::PERM);
+            }
             return self.hold(session, name, SegmentState::Created);
         }
         if self.claims.is_reserved(Key::place(tenant, place)) {
@@ -168,7 +179,10 @@ impl Tables {
             Backing::Empty => None,
             // There is no room for it, whatever is freed; and its owner would be killed for trying.
             _ if size > memory_and_swap() => return Err(Errno::NOMEM),
-            _ => Some(private_memfd(&format!("{MEMORY_NAME}{tenant_name}"), size)?),
+            backing => Some(private_memfd(
+                &format!("{MEMORY_NAME}{tenant_name}"),
+                memory_bytes(backing, size),
+            )?),
         };
         let liveness = context.members.liveness_of(tenant).ok_or(Errno::NOTCONN)?;
         let segment = Segment {
@@ -177,6 +191,7 @@ impl Tables {
             size,
             offset: 0,
             memory,
+            replicas,
             private: request.private,
             shared: false,
             life: liveness.begin()?,
@@ -263,15 +278,16 @@ impl Tables {
         state: SegmentState,
     ) -> Result<(LocalSegmentReply, Option<OwnedFd>), Errno> {
         let handle = self.own(session)?.new_handle();
-        self.hold_as(session, name, handle, state)
+        let replica = self.take_replica(name)?;
+        self.hold_as((session, handle), name, state, replica)
     }
 
     pub(super) fn hold_as(
         &mut self,
-        session: SessionId,
+        (session, handle): (SessionId, u32),
         name: u64,
-        handle: u32,
         state: SegmentState,
+        replica: Option<usize>,
     ) -> Result<(LocalSegmentReply, Option<OwnedFd>), Errno> {
         let segment = self.segments.get_mut(&name).ok_or(Errno::NOENT)?;
         let memory = segment.memory.as_ref().map(OwnedFd::try_clone);
@@ -280,7 +296,9 @@ impl Tables {
             session,
             handle,
             state,
+            replica,
         });
+        segment.mark(replica, true);
         let (reply, size) = (segment.reply(name, (session, handle)), segment.size);
         let own = self.own(session)?;
         own.segments.insert(handle, name);
@@ -460,6 +478,9 @@ impl Tables {
             return;
         };
         let is_it = |other: &Holder| (other.session, other.handle) == holder;
+        let replica = segment.holders.iter().find(|other| is_it(other));
+        let replica = replica.and_then(|holder| holder.replica);
+        segment.mark(replica, false);
         segment.holders.retain(|other| !is_it(other));
         if !segment.holders.is_empty() {
             return;

@@ -57,6 +57,9 @@ message! {
         size: u64,
         /// Key for both.
         rkey: u32,
+        /// Whether these are all replicas of a group (`crate::sisci::replicas`): the key is for the
+        /// whole file, which begins at `base`, and `size` is that of one replica.
+        replicas: bool,
         /// Names the connection, at both ends: who comes back presents it.
         name: u64,
         /// Names the segment.

@@ -47,8 +47,11 @@ pub enum Backing {
     Own = 0,
     /// Nothing until memory of the program is registered.
     Empty = 1,
-    /// The memory of the reflective-memory group whose id is the segment's.
+    /// A replica of the reflective-memory group whose id is the segment's: memory of its own, which
+    /// stores to the group reach, too.
     Group = 2,
+    /// The one memory of a group without replicas: all members have the same.
+    SharedGroup = 3,
 }
 
 /// How far a local segment has come.
@@ -124,7 +127,7 @@ pub enum ItemKind {
     DataInterruptConnection = 5,
 }
 
-byte_enum!(Backing, "backing", Own, Empty, Group);
+byte_enum!(Backing, "backing", Own, Empty, Group, SharedGroup);
 byte_enum!(
     SegmentState,
     "segment state",
@@ -319,6 +322,9 @@ message! {
         offset: u64,
         /// Ends when the connection is lost or cut.
         life: LifeBody,
+        /// Whether it leads to all replicas of a group (`crate::sisci::replicas`). The one at
+        /// `offset` is the caller's own, or any if it has none.
+        replicas: bool,
     }
 
     /// Creates an interrupt.

@@ -37,6 +37,8 @@ pub struct Grant {
     pub segment_name: u64,
     /// Dead once the connection is lost or cut, or the segment's owner died.
     pub life: Life,
+    /// Whether the memory holds all replicas of a group ([`super::replicas`]).
+    pub replicas: bool,
 }
 
 impl Sisci {
@@ -45,7 +47,8 @@ impl Sisci {
     ///
     /// # Errors
     /// [`Error::Refused`]: `EEXIST` if the id is in use, `EINVAL` for a size of nothing or a group
-    /// of another size, `EDQUOT` beyond the limits of the broker's configuration.
+    /// of another size, `EPERM`
+    /// for a group of the other kind, `EDQUOT` beyond the limits of the broker's configuration.
     pub fn create_segment(
         &self,
         id: Option<u32>,
@@ -246,6 +249,7 @@ impl Sisci {
                 memory,
                 size: reply.size,
                 offset: reply.offset,
+                replicas: reply.replicas,
                 name: reply.name,
                 segment_name: reply.segment_name,
                 life: Life {

@@ -62,7 +62,7 @@ enum RemoteMemory {
 impl Remote {
     fn find(library: &Library, segment: Handle<RemoteSegment>) -> Result<Remote> {
         let segment = library.remotes.get(present(segment)?)?;
-        if let Some((window, owner)) = segment.window() {
+        if let Some((window, owner)) = segment.window(library)? {
             let memory = RemoteMemory::There(window);
             return Ok(Remote { memory, owner });
         }

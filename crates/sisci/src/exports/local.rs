@@ -27,6 +27,7 @@ const CREATE: c_uint = SCI_FLAG_USE_CALLBACK
     | SCI_FLAG_EMPTY
     | SCI_FLAG_PRIVATE
     | SCI_FLAG_BROADCAST
+    | SCI_FLAG_BROADCAST_SHARED
     | SCI_FLAG_ALLOW_UNICAST
     | SCI_FLAG_AUTO_ID
     | SCI_FLAG_DMA_GLOBAL;
@@ -87,7 +88,8 @@ fn options(id: c_uint, size: usize, given: c_uint) -> Result<LocalOptions> {
     let auto = given & SCI_FLAG_AUTO_ID != 0;
     let empty = given & SCI_FLAG_EMPTY != 0;
     let private = given & SCI_FLAG_PRIVATE != 0;
-    if group && (empty || private || auto) {
+    let shared = given & SCI_FLAG_BROADCAST_SHARED != 0;
+    if group && (empty || private || auto) || shared && !group {
         return Err(Error::ILLEGAL_FLAG);
     }
     if group && id > GROUP_ID_MAX {
@@ -97,6 +99,7 @@ fn options(id: c_uint, size: usize, given: c_uint) -> Result<LocalOptions> {
         id: (!auto).then_some(id),
         size,
         backing: match (group, empty) {
+            (true, _) if shared => Backing::SharedGroup,
             (true, _) => Backing::Group,
             (false, true) => Backing::Empty,
             (false, false) => Backing::Own,

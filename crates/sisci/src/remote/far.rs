@@ -10,7 +10,8 @@ use causeway_fabric::services::sisci::{
 
 use super::{Proof, Reached, RemoteSegment, State};
 use crate::library::Library;
-use crate::peer::{Change, Listener};
+use crate::map::Told;
+use crate::peer::{Change, Listener, Peer};
 
 impl Listener for RemoteSegment {
     fn changed(self: Arc<Self>, change: Change) {
@@ -55,5 +56,13 @@ impl Listener for RemoteSegment {
             client.watch_connection(self.number)?;
         }
         Ok(())
+    }
+}
+
+impl Told for Peer {
+    fn mapped(&self, connection: u32, mapped: bool) {
+        if let Err(error) = self.client().note_mapped(connection, mapped) {
+            self.failure(&error);
+        }
     }
 }
