@@ -164,6 +164,31 @@ fn shared_and_waiting_things_are_taken_up_too() {
 }
 
 #[test]
+fn replicas_stay_their_members_own() {
+    let host = host();
+    let (a, b, c) = (process(&host, 4), process(&host, 8), process(&host, 4));
+    let join = |process: &Sisci| process.create_segment(Some(1), SIZE, Backing::Group, false);
+    let (first, memory) = join(&a).unwrap();
+    let (second, _) = join(&b).unwrap();
+    let memory = memory.unwrap();
+    rustix::io::pwrite(&memory, b"kept", first.offset).unwrap();
+    host.signal_broker(Signal::KILL);
+    host.start_broker("0");
+    reattach(&b);
+    // The first is not back yet, and its replica is not given to one who comes meanwhile.
+    let (third, _) = join(&c).unwrap();
+    assert!(third.offset != first.offset && third.offset != second.offset);
+    reattach(&a);
+    assert!(events_so_far(&a).is_empty());
+    let mut seen = [0; 4];
+    rustix::io::pread(&memory, &mut seen, first.offset).unwrap();
+    assert_eq!(&seen, b"kept");
+    a.remove_segment(first.segment, false).unwrap();
+    let (again, _) = join(&a).unwrap();
+    assert_eq!(again.offset, first.offset);
+}
+
+#[test]
 fn cells_outlast_a_broker() {
     let host = host();
     let (a, b) = (process(&host, 4), process(&host, 8));

@@ -2,10 +2,12 @@
 
 mod common;
 
+use std::os::fd::OwnedFd;
+
 use causeway_fabric::services::sisci::{
     Backing, LocalChange, NODE_DEFAULT, NODE_GROUP_ALL, RemoteChange, SegmentState,
 };
-use causeway_fabric::sisci::{Event, Sisci};
+use causeway_fabric::sisci::{Event, Sisci, replicas};
 use common::nodes::{
     SIZE, available, await_events, connect, events, events_so_far, host, is_alive, local, process,
     refused, remote, share_memory,
@@ -217,10 +219,11 @@ fn registered_memory_has_a_segment_of_its_own() {
 }
 
 #[test]
-fn all_members_of_a_group_share_one_memory() {
+fn members_of_a_shared_group_have_one_memory() {
     let host = host();
     let (a, b, c) = (process(&host, 4), process(&host, 8), process(&host, 4));
-    let join = |process: &Sisci, id, size| process.create_segment(id, size, Backing::Group, false);
+    let shared = Backing::SharedGroup;
+    let join = |process: &Sisci, id, size| process.create_segment(id, size, shared, false);
     let (first, memory) = join(&a, Some(3), SIZE).unwrap();
     let (second, same) = join(&b, Some(3), SIZE).unwrap();
     assert!(share_memory(memory.unwrap(), same.unwrap()));
@@ -249,6 +252,48 @@ fn all_members_of_a_group_share_one_memory() {
     drop(b);
     assert_eq!(await_events(&c, 3).len(), 3);
     assert!(!is_alive(&c, &grant));
+}
+
+/// The replicas that are marked as used.
+fn used(memory: &OwnedFd) -> Vec<usize> {
+    let mut marks = [0; replicas::REPLICAS_MAX];
+    rustix::io::pread(memory, &mut marks, 0).unwrap();
+    (0..marks.len()).filter(|at| marks[*at] != 0).collect()
+}
+
+#[test]
+fn each_member_of_a_group_has_a_replica() {
+    let host = host();
+    let (a, b, c) = (process(&host, 4), process(&host, 8), process(&host, 8));
+    let join = |process: &Sisci, backing| process.create_segment(Some(3), SIZE, backing, false);
+    let place = |offset| replicas::at(offset, SIZE).unwrap();
+    let (first, memory) = join(&a, Backing::Group).unwrap();
+    let memory = memory.unwrap();
+    refused(join(&c, Backing::SharedGroup), Errno::PERM);
+    let (second, _) = join(&b, Backing::Group).unwrap();
+    assert_eq!(used(&memory), [place(first.offset), place(second.offset)]);
+    // One that leaves makes room, and leaves nothing.
+    rustix::io::pwrite(&memory, b"left", second.offset).unwrap();
+    b.remove_segment(second.segment, false).unwrap();
+    assert_eq!(used(&memory), [place(first.offset)]);
+    let (third, _) = join(&c, Backing::Group).unwrap();
+    assert_eq!(third.offset, second.offset);
+    let mut seen = [1; 4];
+    rustix::io::pread(&memory, &mut seen, third.offset).unwrap();
+    assert_eq!(seen, [0; 4]);
+    // A connection to the group leads to one's own replica, and to all; one to a member, to that.
+    a.prepare_segment(first.segment).unwrap();
+    a.set_available(first.segment).unwrap();
+    let all = c.connect_segment(NODE_GROUP_ALL, 3, true, false).unwrap();
+    let all = c.fetch_connection(all.connection).unwrap();
+    assert_eq!((all.replicas, all.offset), (true, third.offset));
+    let one = b.connect_segment(4, 3, false, false).unwrap();
+    let one = b.fetch_connection(one.connection).unwrap();
+    assert_eq!((one.replicas, one.offset), (false, first.offset));
+    // One that dies has none any more.
+    drop(c);
+    assert_eq!(await_events(&a, 3).len(), 3);
+    assert_eq!(used(&memory), [place(first.offset)]);
 }
 
 #[test]
