@@ -258,8 +258,18 @@ class Side:
 
     def run(self, name, *args, env=None):
         """Runs a program of the tests to its end: exit status and output."""
-        process = self.program(name, *args, env=env, stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT)
+        return self.ended(self.program(name, *args, env=env, stdout=subprocess.PIPE,
+                                       stderr=subprocess.STDOUT))
+
+    def causeway(self, *args):
+        """Runs the command line to its end: exit status and output."""
+        return self.ended(self.host.popen(
+            [os.path.join(BUILD, "bin", "causeway"), *args], env=self.settings, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT))
+
+    @staticmethod
+    def ended(process):
+        """Waits for a program: exit status and output."""
         try:
             output, _ = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
 /*
  * What works between hosts: a segment and interrupts of a peer, whose node is another host's. The
  * peer runs there (remote.h); with CHECK_DAEMONS the daemon of the peer's host is signalled, whose
- * process id is in CHECK_DAEMON there. With an argument: asks for that node.
+ * process id is in the file CHECK_DAEMON_FILE there. With an argument: asks for that node.
  */
 #define _GNU_SOURCE
 #include "far.h"

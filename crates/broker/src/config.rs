@@ -133,6 +133,10 @@ pub struct Config {
     pub cluster: String,
     /// Whether the broker starts this host's node daemon.
     pub node_daemon: bool,
+    /// Whether the node daemon is to join a directory.
+    pub has_directory: bool,
+    /// The file that all that was read from.
+    pub file: Option<PathBuf>,
 }
 
 impl Config {
@@ -143,6 +147,8 @@ impl Config {
             nodes: Vec::new(),
             cluster: String::new(),
             node_daemon: false,
+            has_directory: false,
+            file: None,
         }
     }
 
@@ -160,7 +166,10 @@ impl Config {
         };
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
-        Config::parse(&text).map_err(|why| format!("{}: {why}", path.display()))
+        let config = Config::parse(&text);
+        let mut config = config.map_err(|why| format!("{}: {why}", path.display()))?;
+        config.file = std::path::absolute(path).ok();
+        Ok(config)
     }
 
     /// Understands the text of a file.
@@ -192,8 +201,15 @@ impl Config {
             tenants,
             cluster: file.sisci.name()?,
             node_daemon: file.sisci.node_daemon,
+            has_directory: file.sisci.directory.is_some(),
+            file: None,
             nodes: file.sisci.nodes()?,
         })
+    }
+
+    /// The file, if the node daemon is to find a directory in it.
+    pub fn directory(&self) -> Option<&Path> {
+        self.file.as_deref().filter(|_| self.has_directory)
     }
 
     /// Whether others than the user who may start a broker depend on it.

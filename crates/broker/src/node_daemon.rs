@@ -49,23 +49,25 @@ impl NodeDaemon {
     }
 
     /// Starts the daemon for the broker of a runtime directory, and again whenever it has ended.
-    pub fn keep(&self, dir: &Path) {
+    /// `config` is the file that names a directory of nodes, if one does.
+    pub fn keep(&self, dir: &Path, config: Option<&Path>) {
         self.set(DaemonState::Started);
         let (own, dir) = (self.clone(), dir.to_owned());
+        let config = config.map(Path::to_owned);
         let thread = std::thread::Builder::new().name(THREAD.into());
         // The daemon is told of the end of this thread, which is that of the process.
-        let spawned = thread.spawn(move || own.keep_one(&dir));
+        let spawned = thread.spawn(move || own.keep_one(&dir, config.as_deref()));
         if let Err(error) = spawned {
             self.set(DaemonState::NotOurs);
             tracing::error!(%error, "no thread: the node daemon is not started");
         }
     }
 
-    fn keep_one(&self, dir: &Path) {
+    fn keep_one(&self, dir: &Path, config: Option<&Path>) {
         let mut pause = PAUSE_MIN;
         loop {
             let begun = Instant::now();
-            let ended = command(dir).spawn().and_then(|mut daemon| {
+            let ended = command(dir, config).spawn().and_then(|mut daemon| {
                 if lives(&daemon, PAUSE_MIN) {
                     self.set(DaemonState::Started);
                 }
@@ -106,7 +108,7 @@ fn lives(daemon: &Child, after: Duration) -> bool {
     matches!(poll(&mut fds, Some(&timespec(after))), Ok(0))
 }
 
-fn command(dir: &Path) -> Command {
+fn command(dir: &Path, config: Option<&Path>) -> Command {
     let mut command = Command::new(program());
     command
         .arg("--of-broker")
@@ -117,6 +119,9 @@ fn command(dir: &Path) -> Command {
         .env(BROKER_BIN_VARIABLE, NO_PROGRAM)
         .stdin(Stdio::null())
         .stdout(Stdio::null());
+    if let Some(config) = config {
+        command.arg("--config").arg(config);
+    }
     sys::unblock_signals_of(&mut command);
     command
 }

@@ -131,7 +131,7 @@ impl Server {
         let mut services = Services::new((&config.nodes, &config.cluster), claims);
         services.members.shares = hub.shares.clone();
         if config.node_daemon {
-            services.sisci.nodes.daemon.keep(dir);
+            services.sisci.nodes.daemon.keep(dir, config.directory());
         }
         Ok(Server {
             epoll,

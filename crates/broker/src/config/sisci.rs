@@ -22,8 +22,7 @@ pub(super) struct SisciTable {
     #[serde(default)]
     node: Vec<NodeTable>,
     /// The node daemon's, which reads the same file and checks it: the broker has no network.
-    #[serde(default, rename = "directory")]
-    _directory: toml::Table,
+    pub directory: Option<toml::Table>,
 }
 
 #[derive(Deserialize)]
