@@ -10,6 +10,8 @@
 
 /* Bytes of a copy that waits for no acknowledgment. */
 #define SMALL 64
+#define GROUP 12
+#define BROADCAST SCI_FLAG_BROADCAST
 
 static unsigned char bytes[SIZE];
 
@@ -162,6 +164,109 @@ static void owner_ends_meanwhile(void)
 	}
 }
 
+static volatile unsigned int *join_group(sci_desc_t sd)
+{
+	sci_local_segment_t segment;
+	sci_error_t error;
+	sci_map_t map;
+	void *memory;
+
+	DO(SCICreateSegment, sd, &segment, GROUP, PAGE, NO_CALLBACK, NO_ARG, BROADCAST);
+	DO(SCIPrepareSegment, segment, ADAPTER, BROADCAST);
+	memory = (void *)SCIMapLocalSegment(segment, &map, 0, PAGE, NULL, NO_FLAGS, &error);
+	EXPECT(error == SCI_ERR_OK);
+	DO(SCISetSegmentAvailable, segment, ADAPTER, NO_FLAGS);
+	return memory;
+}
+
+/* Says what it has at an index of its replica, until it is told to end by a larger number. */
+static void group_member(struct peer *parent)
+{
+	volatile unsigned int *words = join_group(open_library());
+
+	say(parent, 0);
+	for (unsigned int index; (index = hear(parent)) < PAGE / sizeof(*words);)
+		say(parent, words[index]);
+}
+
+static void spawn_member(struct peer *member)
+{
+	spawn(member, group_member);
+	hear(member);
+}
+
+static unsigned int word(struct peer *member, unsigned int index)
+{
+	say(member, index);
+	return hear(member);
+}
+
+static void end_member(struct peer *member)
+{
+	say(member, PAGE);
+	join(member);
+}
+
+static volatile unsigned int *map_group(sci_sequence_t *sequence)
+{
+	sci_desc_t sd = open_library();
+	sci_remote_segment_t group;
+	sci_error_t error;
+	sci_map_t map;
+	void *memory;
+
+	join_group(sd);
+	DO(SCIConnectSegment, sd, &group, DIS_BROADCAST_NODEID_GROUP_ALL, GROUP, ADAPTER,
+			NO_CALLBACK, NO_ARG, LONG_MS, BROADCAST);
+	memory = (void *)SCIMapRemoteSegment(group, &map, 0, PAGE, NULL, BROADCAST, &error);
+	EXPECT(error == SCI_ERR_OK);
+	DO(SCICreateMapSequence, map, sequence, NO_FLAGS);
+	return memory;
+}
+
+/* A group's member on the other host misses what is stored while the daemon there is away, and has
+ * what is stored later; so has a member that comes when all of that host have gone meanwhile. */
+static void group_and_restarted_daemon(void)
+{
+	sci_remote_segment_t remote;
+	sci_sequence_t sequence;
+	sci_error_t error;
+	struct peer peer, member;
+	volatile unsigned int *all;
+
+	spawn_member(&member);
+	/* Before the segment: so it has heard of the daemon's end when the segment has. */
+	all = map_group(&sequence);
+	begin(&peer, &remote);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	all[0] = 1;
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	EXPECT(word(&member, 0) == 1);
+	for (unsigned int round = 2; round < 4; round++) {
+		order(&peer, KILL_DAEMON);
+		expect_event(remote, SCI_CB_NOT_OPERATIONAL);
+		all[0] = round;
+		EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_RETRIABLE);
+		EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_PENDING);
+		if (round == 3)
+			end_member(&member);
+		order(&peer, START_DAEMON);
+		expect_event(remote, SCI_CB_OPERATIONAL);
+		EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+		all[1] = round;
+		EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+		if (round == 2)
+			EXPECT(word(&member, 0) == 1 && word(&member, 1) == 2);
+	}
+	spawn_member(&member);
+	while (word(&member, 2) == 0)
+		all[2]++;
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_OK);
+	EXPECT(all[0] == 3 && all[1] == 3 && word(&member, 1) == 0);
+	end_member(&member);
+	end(&peer);
+}
+
 /* The link is down for so long, during which a little is stored. */
 static void link_down(unsigned int ms)
 {
@@ -224,6 +329,7 @@ int main(void)
 		{"a daemon that is killed, and another that is started", restarted_daemon},
 		{"DMA under way when the daemon is killed", dma_under_way},
 		{"an owner that ends while there is no daemon", owner_ends_meanwhile},
+		{"a group, and a daemon that is started again", group_and_restarted_daemon},
 		{"a link that is down for 50 ms", down_shortly},
 		{"a link that is down for 2 s", down_for_a_while},
 		{"a link that is down for 6 s", down_for_longer},

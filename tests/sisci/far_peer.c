@@ -1,8 +1,10 @@
 /* The peer of tests between hosts, and what both sides have in common. */
 #include "far.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -20,17 +22,23 @@ unsigned int sum(const unsigned char *memory, size_t size)
 	return total;
 }
 
-/* To the node daemon of the host that this process is on. */
+/* To the node daemon of the host that this process is on. One that is killed has ended when this
+ * returns: another can have its port. */
 static void signal_daemon(int number)
 {
 	const char *name = getenv("CHECK_DAEMON_FILE");
 	FILE *file = name ? fopen(name, "r") : NULL;
+	struct pollfd end = {.events = POLLIN};
 	int pid = 0;
 
 	EXPECT(file && fscanf(file, "%d", &pid) == 1);
 	if (file)
 		fclose(file);
+	end.fd = (int)syscall(SYS_pidfd_open, pid, 0);
 	EXPECT(pid > 0 && kill(pid, number) == 0);
+	if (number == SIGKILL)
+		EXPECT(poll(&end, 1, LONG_MS) == 1);
+	close(end.fd);
 }
 
 /* Another daemon of this host, which outlives this process. */
