@@ -18,6 +18,7 @@ pub mod broker;
 pub mod directory;
 pub mod handshake;
 pub mod node;
+mod node_id;
 pub mod pool;
 pub mod record;
 pub mod session;

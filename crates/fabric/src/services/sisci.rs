@@ -24,19 +24,10 @@ use crate::services::directory::DirectoryRequest;
 use crate::services::handshake::{ClusterReply, Proof, ProofCheck, Transcript};
 use crate::services::session::LifeBody;
 
-/// The node of a host that no configuration names.
-pub const NODE_DEFAULT: u32 = 4;
-/// Stands for all nodes of a group (`DIS_BROADCAST_NODEID_GROUP_ALL`).
-pub const NODE_GROUP_ALL: u32 = 252;
-/// Highest node id.
-pub const NODE_MAX: u32 = 0xffff;
+pub use crate::services::node_id::{NODE_DEFAULT, NODE_GROUP_ALL, NODE_MAX, is_node_id};
+
 /// Highest id of a reflective-memory group.
 pub const GROUP_ID_MAX: u32 = 63;
-
-/// Whether a node may have this id.
-pub fn is_node_id(id: u32) -> bool {
-    (1..=NODE_MAX).contains(&id) && id != NODE_GROUP_ALL
-}
 
 /// What is behind a segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
