@@ -234,6 +234,11 @@ class Side:
         with open(self.log_path, encoding="utf-8") as f:
             return f.read()
 
+    def lacks_etcd(self):
+        """Whether the daemon's last word about etcd is that it is away."""
+        log = self.log()
+        return log.rfind("etcd is away") > log.rfind("etcd answers again")
+
     def await_line(self, *words, after=0):
         """Waits until a line of the daemon's holds these words; after so many bytes of its log."""
         def holds():
@@ -247,9 +252,16 @@ class Side:
             raise SetupError(f"{self.host.name}: {error}\n{self.log()}") from error
 
     def end_node(self):
-        """Ends the daemon by SIGKILL."""
-        self.node.kill()
-        self.node.wait()
+        """Ends the daemon by SIGKILL, if there is one."""
+        if self.node:
+            self.node.kill()
+            self.node.wait()
+            self.node = None
+
+    def ensure_node(self):
+        """Starts the daemon, unless a test before has."""
+        if not self.node:
+            self.start_node()
 
     def program(self, name, *args, env=None, **kwargs):
         """Starts a program of the tests."""
