@@ -67,11 +67,14 @@ class Network:
 
     def end(self):
         """Ends all that runs in the namespaces, and removes them."""
-        for host in self.hosts:
-            host.end()
+        # First the daemons: as long as one runs, it has another broker started, with its directory.
         for name in self.names:
             for pid in pids_in(name):
                 kill(pid)
+        until("the namespaces are empty", lambda: not any(pids_in(name) for name in self.names))
+        for host in self.hosts:
+            host.end()
+        for name in self.names:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
