@@ -67,11 +67,14 @@ class Network:
 
     def end(self):
         """Ends all that runs in the namespaces, and removes them."""
-        for host in self.hosts:
-            host.end()
+        # First the daemons: as long as one runs, it has another broker started, with its directory.
         for name in self.names:
             for pid in pids_in(name):
                 kill(pid)
+        until("the namespaces are empty", lambda: not any(pids_in(name) for name in self.names))
+        for host in self.hosts:
+            host.end()
+        for name in self.names:
             subprocess.run(["ip", "netns", "del", name], stderr=subprocess.DEVNULL, check=False)
         shutil.rmtree(self.scratch, ignore_errors=True)
 
@@ -234,6 +237,11 @@ class Side:
         with open(self.log_path, encoding="utf-8") as f:
             return f.read()
 
+    def lacks_etcd(self):
+        """Whether the daemon's last word about etcd is that it is away."""
+        log = self.log()
+        return log.rfind("etcd is away") > log.rfind("etcd answers again")
+
     def await_line(self, *words, after=0):
         """Waits until a line of the daemon's holds these words; after so many bytes of its log."""
         def holds():
@@ -247,9 +255,16 @@ class Side:
             raise SetupError(f"{self.host.name}: {error}\n{self.log()}") from error
 
     def end_node(self):
-        """Ends the daemon by SIGKILL."""
-        self.node.kill()
-        self.node.wait()
+        """Ends the daemon by SIGKILL, if there is one."""
+        if self.node:
+            self.node.kill()
+            self.node.wait()
+            self.node = None
+
+    def ensure_node(self):
+        """Starts the daemon, unless a test before has."""
+        if not self.node:
+            self.start_node()
 
     def program(self, name, *args, env=None, **kwargs):
         """Starts a program of the tests."""

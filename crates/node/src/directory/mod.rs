@@ -194,7 +194,8 @@ fn follow(service: &Service) {
     }
 }
 
-/// Returns when the revision to go on from is compacted.
+/// Returns when everything is to be listed again: the revision to go on from is compacted, or the
+/// member that was watched has gone, which says nothing of the others.
 ///
 /// A watch lasts as long as a lease: a member that a partition has cut off says nothing, and by
 /// then the renewals have found another.
@@ -207,15 +208,19 @@ fn list_and_watch(service: &Service) -> Result<(), etcd::Failure> {
     let mut from = listing.revision + 1;
     loop {
         let mut took = |changes: Vec<view::Stored>| service.take_changes(&changes);
-        match service
-            .etcd
-            .watch(&prefix, from, service.settings.lease, &mut took)?
-        {
-            Watched::Lapsed(next) => from = next,
-            Watched::Compacted => {
+        let lease = service.settings.lease;
+        match service.etcd.watch(&prefix, from, lease, &mut took) {
+            Ok(Watched::Lapsed(next)) => from = next,
+            Ok(Watched::Compacted) => {
                 tracing::info!(from, "the directory is listed again: etcd was compacted");
                 return Ok(());
             }
+            Err(etcd::Failure::Away(why)) => {
+                tracing::debug!(why, "a watch has ended");
+                std::thread::sleep(service.settings.renew);
+                return Ok(());
+            }
+            Err(refused) => return Err(refused),
         }
     }
 }

@@ -124,7 +124,8 @@ impl Service {
                 )))
             }
             Some(value) if parse_id(&value) == Some(id) => Err(Absent::Conflict(format!(
-                "node {id} was announced by another host just now"
+                "the record of node {id} has just changed: an earlier lease of this host's has \
+                 expired, or another host has its name"
             ))),
             Some(value) => Err(Absent::Conflict(format!(
                 "this host is node {id} here and node {} in the directory: restart its programs",
