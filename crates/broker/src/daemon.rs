@@ -13,7 +13,7 @@
 //! sees it closed before any reply, and tries again.
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
@@ -58,6 +58,9 @@ pub enum Failure {
     System(&'static str, std::io::Error),
 }
 
+/// Most bytes of a daemon's answer.
+const ANSWER_MAX: u64 = 4096;
+
 fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
     move |error| Failure::System(what, error.into())
 }
@@ -73,8 +76,8 @@ pub fn run(options: &Options) -> Result<(), Failure> {
     leave_daemon(options)
 }
 
-/// Runs this program again as a daemon: a session of its own, none of the starter's descriptors
-/// but standard output, on which it answers.
+/// Runs this program again as a daemon: a session of its own, and none of the starter's
+/// descriptors. Waits for its answer and passes it on.
 fn leave_daemon(options: &Options) -> Result<(), Failure> {
     sys::close_others_on_exec().map_err(system("close_range"))?;
     let program = std::env::current_exe().map_err(system("find own program"))?;
@@ -94,11 +97,18 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
     command
         .stdin(Stdio::null())
         .stderr(Stdio::null())
-        .stdout(Stdio::inherit());
-    command
-        .spawn()
-        .map(drop)
-        .map_err(system("start the daemon"))
+        .stdout(Stdio::piped());
+    let mut daemon = command.spawn().map_err(system("start the daemon"))?;
+    // What follows in a script finds this broker, and does not start another.
+    let mut answer = String::new();
+    if let Some(pipe) = daemon.stdout.take()
+        && BufReader::new(pipe.take(ANSWER_MAX))
+            .read_line(&mut answer)
+            .is_ok_and(|len| len > 0)
+    {
+        notify::answer(answer.trim_end());
+    }
+    Ok(())
 }
 
 fn serve(options: &Options) -> Result<(), Failure> {
