@@ -1,6 +1,7 @@
 /* The peer of tests between hosts, and what both sides have in common. */
 #include "far.h"
 
+#include <glob.h>
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
@@ -22,8 +23,31 @@ unsigned int sum(const unsigned char *memory, size_t size)
 	return total;
 }
 
+/* Whether all threads of a process are stopped: kill(2) returns before they are. */
+static int is_stopped(int pid)
+{
+	char path[64];
+	glob_t threads;
+	int stopped = 1;
+
+	snprintf(path, sizeof path, "/proc/%d/task/*/stat", pid);
+	EXPECT(glob(path, 0, NULL, &threads) == 0);
+	for (size_t i = 0; i < threads.gl_pathc; i++) {
+		FILE *file = fopen(threads.gl_pathv[i], "r");
+		char state = 0;
+
+		/* The name of a thread is in parentheses, and has spaces at most. */
+		if (file && fscanf(file, "%*d (%*[^)]) %c", &state) == 1)
+			stopped &= state == 'T';
+		if (file)
+			fclose(file);
+	}
+	globfree(&threads);
+	return stopped;
+}
+
 /* To the node daemon of the host that this process is on. One that is killed has ended when this
- * returns: another can have its port. */
+ * returns: another can have its port. One that is stopped does nothing any more. */
 static void signal_daemon(int number)
 {
 	const char *name = getenv("CHECK_DAEMON_FILE");
@@ -38,6 +62,8 @@ static void signal_daemon(int number)
 	EXPECT(pid > 0 && kill(pid, number) == 0);
 	if (number == SIGKILL)
 		EXPECT(poll(&end, 1, LONG_MS) == 1);
+	while (number == SIGSTOP && !is_stopped(pid))
+		sched_yield();
 	close(end.fd);
 }
 
