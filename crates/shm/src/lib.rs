@@ -48,8 +48,7 @@ pub use life::{Life, LifeTable, LifeWriter};
 pub use mr_table::{MrEntry, MrTable, PeerMrs, Publication, Stamp};
 pub use notify::{leave_word, notify};
 pub use ring::{
-    AloneSlot, Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot,
-    Watch,
+    Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot, Watch,
 };
 pub use segment::{Segment, SegmentError};
 pub use stats::{Counter, Snapshot, Stats};

@@ -54,12 +54,15 @@ fn send_short(ring: &mut Ring, seq: u64) -> bool {
     true
 }
 
-/// As [`send`], written and published in one go where that is possible.
+/// As [`send`], written and published in one go.
 fn send_alone(ring: &mut Ring, seq: u64, words: usize) -> bool {
-    let Some(mut slot) = ring.tx.reserve_alone(8 * words) else {
-        let sent = send(ring, seq, words);
-        ring.tx.publish();
-        return sent;
+    let len = 8 * words;
+    let mut slot = match ring.tx.reserve_alone(len) {
+        Some(slot) => slot,
+        None => match ring.tx.reserve(len, len).unwrap() {
+            Some(slot) => slot,
+            None => return false,
+        },
     };
     for i in 0..words {
         slot.write(8 * i, &(0x8000_0000_0000_0000 | seq).to_le_bytes());

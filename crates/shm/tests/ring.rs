@@ -93,7 +93,7 @@ enum Op {
     },
     /// Writes and publishes a record of one cell, if nothing is waiting to be published.
     Short(usize),
-    /// Writes and publishes a record by itself, if nothing is waiting to be published.
+    /// Writes a record and publishes it, with what waits for that.
     Alone(usize),
     /// Reserves and scribbles, but does not commit.
     Abandon(usize),
@@ -183,12 +183,20 @@ impl Model {
     }
 
     fn send_alone(&mut self, len: usize) {
-        let Some(mut slot) = self.from.tx.reserve_alone(len) else {
-            return;
+        let (alone, mut slot) = match self.from.tx.reserve_alone(len) {
+            Some(slot) => (true, slot),
+            None => match self.from.tx.reserve(len, len).unwrap() {
+                Some(slot) => (false, slot),
+                None => return,
+            },
         };
-        assert!(self.committed.is_empty(), "it would overtake them");
+        assert!(
+            !alone || self.committed.is_empty(),
+            "it would overtake them"
+        );
         slot.write(0, &body(self.seq, len));
         slot.publish((self.seq % 7) as u8, (self.seq % 5) as u8, self.seq);
+        self.visible.extend(self.committed.drain(..));
         self.visible.push_back((self.seq, len));
         self.seq += 1;
     }

@@ -246,18 +246,14 @@ impl RingLink {
         let at = self.local.find(mrs, (pd, from.lkey), (addr, length), false);
         let at = at.ok()? as *const u8;
         let tx = &mut self.memory.ring.tx;
-        if let Some(mut slot) = tx.reserve_alone(len) {
-            // SAFETY: the range is inside a registered region; the slot's body has so many bytes,
-            // and is ours to write until it is published.
-            unsafe { copy(slot.as_mut_ptr(), at, len) }.ok()?;
-            slot.publish(kind::MESSAGE, LAST, seq);
-            return Some(PlainPayload::Range(from));
-        }
-        let mut slot = tx.reserve(len, len).ok()??;
-        // SAFETY: as above, until it is committed.
+        let mut slot = match tx.reserve_alone(len) {
+            Some(slot) => slot,
+            None => tx.reserve(len, len).ok()??,
+        };
+        // SAFETY: the range is inside a registered region; the slot's body has so many bytes, and
+        // is ours to write until it is published.
         unsafe { copy(slot.as_mut_ptr(), at, len) }.ok()?;
-        slot.commit(kind::MESSAGE, LAST, seq, len);
-        tx.publish();
+        slot.publish(kind::MESSAGE, LAST, seq);
         Some(PlainPayload::Range(from))
     }
 

@@ -46,7 +46,7 @@ use direct::AccessWords;
 pub use direct::{Grant, Watch};
 #[cfg(not(any(loom, shuttle)))]
 pub use probe::{Probe, Seen};
-pub use producer::{AloneSlot, Producer, ShortSlot, Slot};
+pub use producer::{Producer, ShortSlot, Slot};
 pub use record::KIND_MAX;
 
 use crate::layout as l;

@@ -67,14 +67,6 @@ pub struct Slot<'a> {
 #[derive(Debug)]
 pub struct ShortSlot<'a>(&'a mut Producer);
 
-/// Room for a record that is written and published by itself. Dropped without
-/// [`AloneSlot::publish`], it leaves no trace.
-#[derive(Debug)]
-pub struct AloneSlot<'a> {
-    producer: &'a mut Producer,
-    len: usize,
-}
-
 impl Producer {
     pub(super) fn new(mem: Region, side: Side, capacity: usize) -> Producer {
         Producer {
@@ -220,11 +212,11 @@ impl Producer {
         Ok(true)
     }
 
-    /// Room for a record whose body has `len` bytes, to be written and published in one go. `None`
-    /// where [`Producer::reserve`] is to look: what is committed is not published, the circle
-    /// begins again, or the reader's index as last read leaves too little room.
+    /// As [`Producer::reserve`] of `len` bytes, for a record that is to be published by itself
+    /// ([`Slot::publish`]). `None` where that is to look: what is committed is not published, the
+    /// circle begins again, or the reader's index as last read leaves too little room.
     #[inline(always)]
-    pub fn reserve_alone(&mut self, len: usize) -> Option<AloneSlot<'_>> {
+    pub fn reserve_alone(&mut self, len: usize) -> Option<Slot<'_>> {
         let size = l::record_size(len);
         let offset = self.offset(self.tail);
         let open = !self.broken && !self.lapping && self.first.is_none() && offset < LAP;
@@ -236,8 +228,9 @@ impl Producer {
         if self.zeroed < self.tail + size as u64 {
             self.zeroed = NOWHERE;
         }
-        Some(AloneSlot {
+        Some(Slot {
             producer: self,
+            padding: 0,
             len,
         })
     }
@@ -356,6 +349,7 @@ impl Producer {
 }
 
 impl Slot<'_> {
+    #[inline(always)]
     fn at(&self) -> usize {
         let p = &self.producer;
         p.circle.offset(p.tail + self.padding as u64) + l::RECORD_HEADER
@@ -374,6 +368,7 @@ impl Slot<'_> {
     /// Address of the body, [`Slot::len`] bytes long, 8-byte aligned, to be written by raw copies:
     /// the peer has it mapped. Valid until the slot is committed or dropped.
     #[cfg(not(any(loom, shuttle)))]
+    #[inline(always)]
     #[must_use]
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.producer.mem.bytes(self.at(), self.len)
@@ -422,6 +417,59 @@ impl Slot<'_> {
             p.zero(p.tail);
         }
     }
+
+    /// Turns the whole body into a record, and shows it to the reader with all that is committed
+    /// before it. The reader must be notified of [`super::Attention::DATA`]. `kind` is at most
+    /// [`super::KIND_MAX`].
+    ///
+    /// # Panics
+    /// If `kind` is not.
+    #[inline(always)]
+    pub fn publish(self, kind: u8, flags: u8, seq: u64) {
+        assert!(kind <= super::KIND_MAX);
+        let len = self.len;
+        if self.padding > 0 || self.producer.first.is_some() {
+            return self.publish_all(kind, flags, seq);
+        }
+        let (p, size) = (self.producer, l::record_size(len));
+        let ready = Ready {
+            len: len as u32,
+            kind,
+            flags,
+        };
+        let cell = p.circle.cell(p.tail);
+        cell.word(l::RECORD_SEQ).store(seq, Ordering::Relaxed);
+        cell.word(l::RECORD_ACK).store(p.ack, Ordering::Relaxed);
+        let ready = ready.encode(p.number);
+        p.number += 1;
+        p.tail += size as u64;
+        if p.zeroed != p.tail {
+            p.zero(p.tail);
+        }
+        causeway_fault::point("ring.written");
+        cell.word(l::RECORD_READY).store(ready, Ordering::Release);
+        causeway_fault::point("ring.published");
+        (p.ack_written, p.ack_published) = (p.ack, p.ack);
+        p.zero_ahead(size);
+    }
+
+    /// As [`Slot::publish`], where something comes before the record.
+    #[cold]
+    #[inline(never)]
+    fn publish_all(self, kind: u8, flags: u8, seq: u64) {
+        let Slot {
+            producer,
+            padding,
+            len,
+        } = self;
+        let slot = Slot {
+            producer: &mut *producer,
+            padding,
+            len,
+        };
+        slot.commit(kind, flags, seq, len);
+        producer.publish();
+    }
 }
 
 impl ShortSlot<'_> {
@@ -467,60 +515,5 @@ impl ShortSlot<'_> {
         causeway_fault::point("short.published");
         (p.ack_written, p.ack_published) = (p.ack, p.ack);
         p.zero_ahead(l::CELL);
-    }
-}
-
-impl AloneSlot<'_> {
-    fn at(&self) -> usize {
-        let p = &self.producer;
-        p.circle.offset(p.tail) + l::RECORD_HEADER
-    }
-
-    /// Address of the body, as long as it was reserved and 8-byte aligned, to be written by raw
-    /// copies: the peer has it mapped. Valid until the slot is published or dropped.
-    #[cfg(not(any(loom, shuttle)))]
-    #[inline(always)]
-    #[must_use]
-    pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.producer.mem.bytes(self.at(), self.len)
-    }
-
-    /// Copies `src` into the body at `at`.
-    ///
-    /// # Panics
-    /// If it does not fit.
-    pub fn write(&mut self, at: usize, src: &[u8]) {
-        assert!(at <= self.len && src.len() <= self.len - at);
-        self.producer.mem.copy_in(self.at() + at, src);
-    }
-
-    /// Shows the record to the reader, which must be notified of [`super::Attention::DATA`]. `kind`
-    /// is at most [`super::KIND_MAX`].
-    ///
-    /// # Panics
-    /// If `kind` is not.
-    #[inline(always)]
-    pub fn publish(self, kind: u8, flags: u8, seq: u64) {
-        assert!(kind <= super::KIND_MAX);
-        let (p, size) = (self.producer, l::record_size(self.len));
-        let ready = Ready {
-            len: self.len as u32,
-            kind,
-            flags,
-        };
-        let cell = p.circle.cell(p.tail);
-        cell.word(l::RECORD_SEQ).store(seq, Ordering::Relaxed);
-        cell.word(l::RECORD_ACK).store(p.ack, Ordering::Relaxed);
-        let ready = ready.encode(p.number);
-        p.number += 1;
-        p.tail += size as u64;
-        if p.zeroed != p.tail {
-            p.zero(p.tail);
-        }
-        causeway_fault::point("ring.written");
-        cell.word(l::RECORD_READY).store(ready, Ordering::Release);
-        causeway_fault::point("ring.published");
-        (p.ack_written, p.ack_published) = (p.ack, p.ack);
-        p.zero_ahead(size);
     }
 }
