@@ -57,7 +57,8 @@ pub(crate) struct Broadcast {
     size: usize,
     /// The replica that loads come from: this process's own, if it has one.
     home: usize,
-    reached: AtomicBool,
+    /// Other hosts have been asked. Locked by who asks them: another thread's first store waits.
+    reached: Mutex<bool>,
     /// Stores that another host has missed, perhaps.
     faults: AtomicU64,
     /// Other hosts. Locked with signals blocked, since handlers of faults store here.
@@ -87,7 +88,7 @@ impl Broadcast {
             file,
             size,
             home,
-            reached: AtomicBool::new(false),
+            reached: Mutex::default(),
             faults: AtomicU64::new(0),
             hosts: Mutex::default(),
         })
@@ -104,7 +105,8 @@ impl Broadcast {
     /// # Errors
     /// `ILLEGAL_OPERATION` if the group of another host has no replicas.
     pub fn reach(&self, peers: &Peers, sisci: &Arc<Sisci>) -> Result<()> {
-        if self.reached.swap(true, Ordering::AcqRel) {
+        let mut reached = self.reached.lock();
+        if *reached {
             return Ok(());
         }
         let nodes = sisci.nodes().map_err(|_| Error::SYSTEM)?;
@@ -121,6 +123,7 @@ impl Broadcast {
                 hosts.push(host);
             }
         }
+        *reached = true;
         Ok(())
     }
 
