@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::fmt;
 use std::io::Write as _;
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::{Arc, Once, Weak};
 use std::time::{Duration, Instant};
@@ -419,25 +419,29 @@ impl Peer {
         false
     }
 
-    /// Where the daemon is: at another port than before, if the directory says so.
-    fn address(&self) -> SocketAddr {
-        let (_, before) = self.client().ends();
-        let nodes = self.sisci.upgrade().and_then(|sisci| sisci.nodes().ok());
-        let nodes = nodes.unwrap_or_default();
-        let known = nodes.iter().find(|info| info.node == self.node);
-        let port = known.map_or(before.port(), |info| info.port);
-        (self.client().peer(), port).into()
-    }
-
     /// Connects, and presents this process and its objects.
     fn present(&self) -> Presented {
-        let Ok(client) = NodeClient::connect(self.address(), PATIENCE) else {
+        let Some(sisci) = self.sisci.upgrade() else {
+            return Presented::Never;
+        };
+        // The directory may say that the daemon is at another port now.
+        let Ok(nodes) = sisci.nodes() else {
+            return Presented::NotYet;
+        };
+        let (_, before) = self.client().ends();
+        let known = nodes.iter().find(|info| info.node == self.node);
+        let port = known.map_or(before.port(), |info| info.port);
+        let address = (before.ip().to_canonical(), port).into();
+        let Ok(client) = NodeClient::connect(address, PATIENCE) else {
             return Presented::NotYet;
         };
         let client = Arc::new(client);
-        if let Some(refused) = self.refused(&client) {
+        if let Err(refusal) = introduce(&client, &sisci, self.node, &nodes) {
             client.abort();
-            return refused;
+            return match refusal {
+                Refusal::Call(_) => Presented::NotYet,
+                _ => Presented::Never,
+            };
         }
         let qp = match self.link.join(&client) {
             Ok(qp) => qp,
@@ -459,21 +463,6 @@ impl Peer {
             client.abort();
         }
         outcome
-    }
-
-    /// Says to the daemon who this process is, as the first time. How that failed, if it did.
-    fn refused(&self, client: &NodeClient) -> Option<Presented> {
-        let Some(sisci) = self.sisci.upgrade() else {
-            return Some(Presented::Never);
-        };
-        let Ok(nodes) = sisci.nodes() else {
-            return Some(Presented::NotYet);
-        };
-        match introduce(client, &sisci, self.node, &nodes) {
-            Ok(()) => None,
-            Err(Refusal::Call(_)) => Some(Presented::NotYet),
-            Err(_) => Some(Presented::Never),
-        }
     }
 
     fn present_objects(&self, client: &NodeClient) -> Presented {
