@@ -12,6 +12,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use causeway_fabric::Stream;
+use rustix::io::Errno;
 use rustix::net::{Shutdown, shutdown};
 
 use crate::limits::{
@@ -120,14 +121,7 @@ impl Places {
 
     /// Whether another host than this one is connected as a node.
     pub fn has_other_host(&self, node: u32, host: u64) -> bool {
-        let other = |entry: &Entry| match entry.standing {
-            Standing::Open {
-                node: of,
-                host: from,
-            } => of == node && from != host,
-            _ => false,
-        };
-        self.lock().entries.values().any(other)
+        self.lock().has_other_host(node, host)
     }
 }
 
@@ -138,6 +132,17 @@ impl Entry {
 }
 
 impl State {
+    fn has_other_host(&self, node: u32, host: u64) -> bool {
+        let other = |entry: &Entry| match entry.standing {
+            Standing::Open {
+                node: of,
+                host: from,
+            } => of == node && from != host,
+            _ => false,
+        };
+        self.entries.values().any(other)
+    }
+
     /// How many of those that are not ending.
     fn count(&self, which: impl Fn(&Entry) -> bool) -> usize {
         let live = self.entries.values();
@@ -175,15 +180,21 @@ impl State {
 }
 
 impl Place {
-    /// The connection acts for a node of a host from now on. Returns whether it is not being ended.
-    pub fn settle(&self, node: u32, host: u64) -> bool {
+    /// The connection acts for a node of a host from now on.
+    ///
+    /// # Errors
+    /// `ECONNABORTED` if it is being ended, `EACCES` if another host is connected as the node.
+    pub fn settle(&self, node: u32, host: u64) -> Result<(), Errno> {
         let mut state = self.places.lock();
+        let is_taken = state.has_other_host(node, host);
         let entry = state.entries.get_mut(&self.number);
         let entry = entry.filter(|entry| entry.standing != Standing::Ending);
-        entry.is_some_and(|entry| {
-            entry.standing = Standing::Open { node, host };
-            true
-        })
+        let entry = entry.ok_or(Errno::CONNABORTED)?;
+        if is_taken {
+            return Err(Errno::ACCESS);
+        }
+        entry.standing = Standing::Open { node, host };
+        Ok(())
     }
 
     /// Whether the connection was ended to make room.
@@ -226,7 +237,7 @@ mod tests {
     fn the_oldest_unproved_connection_of_an_address_makes_room() {
         let places = Arc::new(Places::default());
         let open = enter(&places, 1).unwrap();
-        assert!(open.settle(8, 1));
+        assert_eq!(open.settle(8, 1), Ok(()));
         let mut held: Vec<Place> = (0..UNPROVED_PER_ADDRESS_MAX)
             .map(|_| enter(&places, 1).unwrap())
             .collect();
@@ -234,7 +245,7 @@ mod tests {
         held.push(enter(&places, 1).unwrap());
         let evicted: Vec<bool> = held.iter().map(Place::is_evicted).collect();
         assert!(evicted[0] && !evicted[1..].contains(&true), "{evicted:?}");
-        assert!(!held[0].settle(8, 1), "it is ending");
+        assert_eq!(held[0].settle(8, 1), Err(Errno::CONNABORTED));
         assert!(!open.is_evicted());
     }
 
@@ -262,7 +273,7 @@ mod tests {
         let places = Arc::new(Places::default());
         let one_more = CONNECTIONS_PER_ADDRESS_MAX + 1;
         let of_one: Vec<Option<Place>> = (0..one_more)
-            .map(|_| enter(&places, 1).filter(|place| place.settle(8, 1)))
+            .map(|_| enter(&places, 1).filter(|place| place.settle(8, 1).is_ok()))
             .collect();
         assert!(
             of_one[one_more - 1].is_none() && of_one[..one_more - 1].iter().all(Option::is_some)
@@ -271,7 +282,7 @@ mod tests {
         let all: Vec<Place> = (0..CONNECTIONS_MAX as u16)
             .map(|peer| enter(&places, peer).unwrap())
             .collect();
-        assert!(all.iter().all(|place| place.settle(8, 1)));
+        assert!(all.iter().all(|place| place.settle(8, 1).is_ok()));
         assert!(enter(&places, 9999).is_none());
         drop(all);
         assert!(enter(&places, 9999).is_some());
@@ -282,14 +293,14 @@ mod tests {
         let allowed = Arc::new(AtomicUsize::new(3));
         let places = Arc::new(Places::new(Arc::clone(&allowed)));
         let open = enter(&places, 1).unwrap();
-        assert!(open.settle(8, 1));
+        assert_eq!(open.settle(8, 1), Ok(()));
         let silent = [enter(&places, 2).unwrap(), enter(&places, 3).unwrap()];
         let third = enter(&places, 4).unwrap();
         assert!(silent[0].is_evicted() && !silent[1].is_evicted());
         allowed.store(2, Ordering::Relaxed);
         let late = enter(&places, 5).unwrap();
         assert!(silent[1].is_evicted() && third.is_evicted());
-        assert!(late.settle(12, 2) && enter(&places, 6).is_none());
+        assert!(late.settle(12, 2).is_ok() && enter(&places, 6).is_none());
         assert!(!open.is_evicted());
     }
 
@@ -308,10 +319,15 @@ mod tests {
         let places = Arc::new(Places::default());
         let place = enter(&places, 1).unwrap();
         assert!(!places.has_other_host(8, 2), "it has proved nothing");
-        assert!(place.settle(8, 1));
+        assert_eq!(place.settle(8, 1), Ok(()));
         assert!(places.has_other_host(8, 2) && !places.has_other_host(8, 1));
         assert!(!places.has_other_host(12, 2));
-        drop(place);
+        // Two that were judged at the same time.
+        let (late, same) = (enter(&places, 2).unwrap(), enter(&places, 1).unwrap());
+        assert_eq!(late.settle(8, 2), Err(Errno::ACCESS));
+        assert_eq!(same.settle(8, 1), Ok(()));
+        drop((place, same));
         assert!(!places.has_other_host(8, 2));
+        assert_eq!(late.settle(8, 2), Ok(()));
     }
 }

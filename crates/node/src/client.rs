@@ -305,8 +305,8 @@ impl NodeService for Client<'_> {
             let host = self.handshake.check(self.shared, request.node)?;
             let shared = self.shared;
             let sisci = Sisci::open_for(Some(&shared.broker), request.node, shared.linger);
-            let link = Link::new(&self.shared.context);
-            self.presented = Some(Presented {
+            let link = Link::new(&shared.context);
+            let presented = Presented {
                 node: request.node,
                 windows: BTreeMap::new(),
                 link: link.map_err(|_| Errno::NODEV)?,
@@ -314,10 +314,11 @@ impl NodeService for Client<'_> {
                 interrupts: BTreeMap::new(),
                 connections: BTreeSet::new(),
                 bytes: 0,
-            });
-            if !self.place.settle(request.node, host) {
-                return Err(Errno::CONNABORTED);
-            }
+            };
+            self.place
+                .settle(request.node, host)
+                .inspect_err(|why| tracing::warn!(peer = %ends.1, %why, "refused"))?;
+            self.presented = Some(presented);
             tracing::info!(peer = %ends.1, node = request.node, "connected");
         }
         let presented = self.known()?;
