@@ -69,15 +69,7 @@ pub fn start(
     let service = Arc::new(service);
     spawn("causeway-here", &service, attend)?;
     spawn("causeway-nodes", &service, follow)?;
-    while !service.is_served() {
-        let tenant = &service.settings.tenant;
-        tracing::warn!(
-            tenant,
-            node = id,
-            "waiting: the directory does not serve the tenant here"
-        );
-        std::thread::sleep(service.settings.renew);
-    }
+    service.await_served(id);
     Ok(id)
 }
 

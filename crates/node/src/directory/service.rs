@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use causeway_fabric::services::directory::DirectoryNode;
 use causeway_fabric::services::sisci::NodeInfo;
@@ -28,6 +28,8 @@ pub struct Service {
     /// How many connections of other hosts are taken.
     pub allowed: Arc<AtomicUsize>,
     state: Mutex<State>,
+    /// The broker was told other nodes.
+    told: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -41,6 +43,13 @@ struct State {
     kept: Option<View>,
     /// etcd does not answer.
     away: bool,
+}
+
+impl State {
+    fn is_served(&self, id: u32) -> bool {
+        let mut told = self.told.iter().flatten();
+        told.any(|node| node.node == id)
+    }
 }
 
 impl Service {
@@ -67,6 +76,7 @@ impl Service {
             broker,
             allowed,
             state: Mutex::new(state),
+            told: Condvar::new(),
         }
     }
 
@@ -166,6 +176,7 @@ impl Service {
         self.broker.replace(nodes.clone())?;
         log_differences(&before, &nodes);
         state.told = Some(nodes);
+        self.told.notify_all();
         Ok(())
     }
 
@@ -185,14 +196,17 @@ impl Service {
         }
     }
 
-    /// Whether the broker was told this host's own node: its tenant is served here.
-    pub fn is_served(&self) -> bool {
-        let state = self.lock();
-        let Some((id, _)) = &state.own else {
-            return false;
-        };
-        let mut told = state.told.iter().flatten();
-        told.any(|node| node.node == *id)
+    /// Waits until the broker was told this host's own node, `id`: its tenant is served here.
+    pub fn await_served(&self, id: u32) {
+        let mut state = self.lock();
+        if !state.is_served(id) {
+            let tenant = &self.settings.tenant;
+            tracing::warn!(tenant, node = id, "waiting: the tenant is not served here");
+        }
+        while !state.is_served(id) {
+            let waited = self.told.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Takes note that etcd does not answer.
