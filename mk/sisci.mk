@@ -20,8 +20,9 @@ sisci_archives := $(CARGO_TARGET_DIR)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(
 sisci_archive := $(sisci_archives)/libcauseway_sisci.a
 sisci_headers := $(addprefix $(BUILD)/include/,sisci_api.h sisci_types.h sisci_error.h \
 	sisci_api_macros.h dis_types.h)
-# The library's own calls of these do not go through its exports (crates/sisci/src/interpose.rs).
-sisci_copies := memcpy memmove memset __memcpy_chk __memmove_chk __memset_chk
+# The library's own calls of these do not go through its exports (crates/sisci/src/interpose.rs and
+# dispositions.rs).
+sisci_copies := memcpy memmove memset __memcpy_chk __memmove_chk __memset_chk sigaction
 comma := ,
 # nodelete: the library's threads must not lose their code to a dlclose.
 sisci_flags := -shared -nodefaultlibs -Wl,-z,defs -Wl,-z,now -Wl,-z,relro -Wl,-z,nodelete \

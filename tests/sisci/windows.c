@@ -3,6 +3,9 @@
 
 #include <setjmp.h>
 #include <signal.h>
+#include <stdint.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 /* Where nobody maps anything unasked. */
 #define FIXED ((void *)0x200000000000)
@@ -148,6 +151,67 @@ static void parts(void)
 	end(&peer);
 }
 
+static int handled;
+/* An address where nothing is mapped. The compiler is not to know it. */
+static volatile uintptr_t wild = 0x58;
+
+static void note_wild(int number, siginfo_t *info, void *context)
+{
+	(void)number;
+	(void)context;
+	if ((uintptr_t)info->si_addr == wild)
+		handled++;
+	siglongjmp(refused_store, 1);
+}
+
+/* A store to nowhere, which is the program's own fault. */
+static void go_wild(void)
+{
+	if (sigsetjmp(refused_store, 1) == 0)
+		*(volatile unsigned char *)wild = 1;
+}
+
+/* Handlers that the program installs while it has a map: they have its own faults, and no others;
+ * and what it is told of them is what it asked for. */
+static void handlers(void)
+{
+	struct sigaction action = { .sa_sigaction = note_wild, .sa_flags = SA_SIGINFO }, old;
+	sci_remote_segment_t remote;
+	struct peer peer;
+	unsigned char *there;
+	sci_map_t map;
+	int status;
+
+	EXPECT(signal(SIGSEGV, SIG_DFL) != SIG_ERR);
+	begin(&peer, &remote);
+	map = map_all(remote, &there);
+	EXPECT(sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_handler == SIG_DFL);
+	EXPECT(sigaction(SIGSEGV, &action, &old) == 0 && old.sa_handler == SIG_DFL);
+	EXPECT(sigaction(SIGSEGV, NULL, &old) == 0 && old.sa_sigaction == note_wild);
+	*(volatile unsigned char *)there = 17;
+	EXPECT(*(volatile unsigned char *)there == 17);
+	go_wild();
+	EXPECT(handled == 1);
+	EXPECT((void *)signal(SIGSEGV, refuse_store) == (void *)note_wild);
+	*(volatile unsigned int *)(there + 64) = 18;
+	go_wild();
+	EXPECT(handled == 1);
+	EXPECT(*(volatile unsigned int *)(there + 64) == 18);
+	EXPECT(signal(SIGSEGV, SIG_DFL) == refuse_store);
+	*(volatile unsigned short *)(there + 128) = 19;
+	EXPECT(*(volatile unsigned short *)(there + 128) == 19);
+	/* By default it ends a process, and a child is one of its own. */
+	if (fork() == 0) {
+		signal(SIGSEGV, SIG_DFL);
+		*(volatile unsigned char *)wild = 1;
+		_exit(0);
+	}
+	EXPECT(wait(&status) > 0 && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	end(&peer);
+}
+
 /* Each function after which loads are fetched anew; and the map lies where it was asked for. */
 static void synchronize(int which, sci_sequence_t sequence, sci_map_t map, unsigned char *there)
 {
@@ -200,6 +264,7 @@ int main(void)
 		{"stores before a map of another host's segment goes", last_stores},
 		{"a mailbox on another host", mailbox},
 		{"a map for reading, of a part", parts},
+		{"handlers that are installed after a map was made", handlers},
 		{"a map at a fixed address, and barriers", barriers},
 	};
 

@@ -3,10 +3,11 @@
 use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
+use crate::levels::Levels;
+use crate::masks::{bit, bits, block, blocked, synchronous};
 use crate::routines::{self, AVX2, BEGIN, END, ERMS, FEATURES};
 
 /// The signals of a fault: `signal(7)`.
@@ -53,60 +54,33 @@ impl Before {
             .store(bits(&raw const action.sa_mask), Ordering::Relaxed);
         self.handler.store(action.sa_sigaction, Ordering::Release);
     }
-}
 
-/// The kernel's part of a set of signals: bit 0 is signal 1.
-fn bits(set: *const libc::sigset_t) -> u64 {
-    // SAFETY: it is what a set begins with, also in a context, which has no more of it.
-    unsafe { set.cast::<u64>().read() }
-}
-
-fn bit(signal: c_int) -> u64 {
-    1 << (signal - 1)
-}
-
-/// The signals by which an instruction fails, which are never blocked in this handler.
-const SYNCHRONOUS: [c_int; 5] = [
-    libc::SIGSEGV,
-    libc::SIGBUS,
-    libc::SIGILL,
-    libc::SIGFPE,
-    libc::SIGTRAP,
-];
-
-fn synchronous() -> u64 {
-    SYNCHRONOUS
-        .into_iter()
-        .fold(0, |all, signal| all | bit(signal))
+    /// As sigaction(2) would tell it.
+    fn get(&self) -> libc::sigaction {
+        // SAFETY: all-zero bytes are an action; a set begins with the kernel's part.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = self.handler.load(Ordering::Acquire);
+            action.sa_flags = self.flags.load(Ordering::Relaxed);
+            let mask = (&raw mut action.sa_mask).cast::<u64>();
+            mask.write(self.mask.load(Ordering::Relaxed));
+            action
+        }
+    }
 }
 
 /// Whether exactly those signals are blocked that are in this handler: another library's copy of
 /// it has called this one.
 fn waits() -> bool {
-    // SAFETY: a set is plain memory, which the call fills; it is allowed in handlers.
-    let blocked = unsafe {
-        let mut set: libc::sigset_t = mem::zeroed();
-        libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut set);
-        bits(&raw const set)
-    };
+    let blocked = blocked();
     // The kernel and the C library let nobody block these: signal(7), nptl(7).
     let never = bit(libc::SIGKILL) | bit(libc::SIGSTOP) | bit(32) | bit(33);
     blocked | never == !synchronous() | never
 }
 
-/// Blocks these signals and no others.
-fn block(blocked: u64) {
-    // SAFETY: a set is plain memory, and the call is allowed in handlers.
-    unsafe {
-        let mut set: libc::sigset_t = mem::zeroed();
-        (&raw mut set).cast::<u64>().write(blocked);
-        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, ptr::null_mut());
-    }
-}
-
 static BEFORE: [[Before; LEVELS]; 2] = [const { [const { Before::new() }; LEVELS] }; 2];
 /// How many levels are in use, for each signal.
-static USED: Mutex<[usize; 2]> = Mutex::new([0; 2]);
+static USED: Levels = Levels::new();
 
 /// A fault of an instruction that is not one of this crate's, as a [`Server`] sees it.
 #[derive(Debug)]
@@ -163,15 +137,15 @@ fn served(info: *mut siginfo_t, context: *mut c_void) -> bool {
 /// (two cheap system calls), since the program may install another at any time, which gets all
 /// other faults as before. Thread-safe.
 pub fn install() {
-    let mut used = USED.lock().unwrap_or_else(PoisonError::into_inner);
-    if *used == [0; 2] {
+    let mut used = USED.lock();
+    if used.get() == [0; 2] {
         let has = |there, feature| if there { feature } else { 0 };
         let avx2 = has(std::is_x86_feature_detected!("avx2"), AVX2);
         let erms = has(has_erms(), ERMS);
         FEATURES.store(avx2 | erms, Ordering::Relaxed);
     }
     for (index, signal) in SIGNALS.into_iter().enumerate() {
-        let level = used[index];
+        let level = used.get()[index];
         let Some(current) = action_of(signal) else {
             continue;
         };
@@ -181,15 +155,34 @@ pub fn install() {
         }
         BEFORE[index][level].set(&current);
         let action = in_front_of(&current, HANDLERS[level]);
-        // SAFETY: both structures are plain memory; the handler calls only what one may.
-        unsafe {
-            let mut before: libc::sigaction = mem::zeroed();
-            if libc::sigaction(signal, &raw const action, &raw mut before) == 0 {
-                BEFORE[index][level].set(&before);
-                used[index] = level + 1;
-            }
+        if let Some(before) = replace(signal, &action) {
+            BEFORE[index][level].set(&before);
+            used.set(index, level + 1);
         }
     }
+}
+
+/// What sigaction(2) does, for a program that is not to know of this handler, and whose own is not
+/// to get in front of it: `new` becomes what gets other faults than this crate's. Returns what did
+/// so far, as the program had asked for it. `None`, and nothing is done, where this handler is not
+/// the one that the kernel calls, or was installed by a process that this one is a child of: then
+/// sigaction(2) itself is right.
+///
+/// May be called in handlers, and by a child of vfork(2). Thread-safe.
+pub fn exchange(signal: c_int, new: Option<&libc::sigaction>) -> Option<libc::sigaction> {
+    let index = SIGNALS.iter().position(|one| *one == signal)?;
+    let used = USED.lock_own()?;
+    let level = used.get()[index].checked_sub(1)?;
+    if !is_front(signal, HANDLERS[level]) {
+        return None;
+    }
+    let before = &BEFORE[index][level];
+    let old = before.get();
+    if let Some(new) = new {
+        before.set(new);
+        replace(signal, &in_front_of(new, HANDLERS[level]))?;
+    }
+    Some(old)
 }
 
 /// The action of a level in front of what a signal did so far: the kernel itself sees to the stack
@@ -221,6 +214,15 @@ fn action_of(signal: c_int) -> Option<libc::sigaction> {
     unsafe {
         let mut action: libc::sigaction = mem::zeroed();
         (libc::sigaction(signal, ptr::null(), &raw mut action) == 0).then_some(action)
+    }
+}
+
+/// Has the kernel take an action; returns the one before.
+fn replace(signal: c_int, action: &libc::sigaction) -> Option<libc::sigaction> {
+    // SAFETY: both structures are plain memory; the handlers call only what one may.
+    unsafe {
+        let mut before: libc::sigaction = mem::zeroed();
+        (libc::sigaction(signal, action, &raw mut before) == 0).then_some(before)
     }
 }
 
@@ -296,9 +298,10 @@ fn is_front(signal: c_int, level: Handler) -> bool {
 /// What the signal does by default: it ends the process where the handler returns to, and tells a
 /// debugger or a core file what it told the handler.
 fn end(signal: c_int, synchronous: bool, info: *mut siginfo_t) {
-    // SAFETY: system calls that are allowed in a handler.
+    // SAFETY: system calls that are allowed in a handler, and all-zero bytes for an action: the
+    // default.
     unsafe {
-        libc::signal(signal, libc::SIG_DFL);
+        replace(signal, &mem::zeroed());
         // Of a fault the instruction runs again.
         if !synchronous {
             // Another one does when the handler has returned.

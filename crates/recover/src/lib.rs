@@ -12,9 +12,11 @@
 //! process as ever: so POSIX has it.
 
 mod handler;
+mod levels;
+mod masks;
 mod routines;
 
-pub use handler::{Server, Trap, install, serve_by};
+pub use handler::{Server, Trap, exchange, install, serve_by};
 
 use routines::Returned;
 

@@ -1,9 +1,9 @@
 //! What the program asked for its own handlers is what it gets: each case runs without the library
 //! and with it in front, and sees the same.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-use causeway_recover::{install, store};
+use causeway_recover::{exchange, install, store};
 use libc::{c_int, c_void, siginfo_t};
 
 const PAGE: usize = 4096;
@@ -34,6 +34,8 @@ static ALTERNATE: AtomicUsize = AtomicUsize::new(0);
 /// The page that the program's handler makes accessible.
 static TOUCHED: AtomicUsize = AtomicUsize::new(0);
 static BEHIND: AtomicUsize = AtomicUsize::new(0);
+/// Whether the library is told what the program asks for.
+static TELLS: AtomicBool = AtomicBool::new(false);
 
 fn map(len: usize, flags: c_int) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
@@ -109,7 +111,8 @@ extern "C" fn passes_on(signal: c_int, info: *mut siginfo_t, context: *mut c_voi
     unsafe { std::mem::transmute::<usize, Handler>(behind)(signal, info, context) };
 }
 
-/// Sets what a signal does; returns what it did.
+/// Sets what a signal does as a library's own sigaction(2) does for the program, once it is told to
+/// ([`Library::Told`]); returns what it did.
 fn set(signal: c_int, handler: usize, flags: c_int, mask: u64) -> usize {
     // SAFETY: plain structures; a set begins with the kernel's part, 8 bytes.
     unsafe {
@@ -118,6 +121,11 @@ fn set(signal: c_int, handler: usize, flags: c_int, mask: u64) -> usize {
         action.sa_sigaction = handler;
         action.sa_flags = flags;
         (&raw mut action.sa_mask).cast::<u64>().write(mask);
+        if TELLS.load(Ordering::Relaxed)
+            && let Some(old) = exchange(signal, Some(&action))
+        {
+            return old.sa_sigaction;
+        }
         let done = libc::sigaction(signal, &raw const action, &raw mut old);
         assert_eq!(done, 0);
         old.sa_sigaction
@@ -148,6 +156,8 @@ enum Library {
     Absent,
     Before,
     Behind,
+    /// In front, and told what the program asks for later.
+    Told,
 }
 
 /// Runs a case in a process of its own, with an alternate stack: how it ended, what was seen.
@@ -218,11 +228,12 @@ fn stacks_masks_and_contexts_are_as_asked() {
             notes_signal as *const () as usize
         };
         let case = |library: Library| {
-            if library == Library::Before {
+            TELLS.store(library == Library::Told, Ordering::Relaxed);
+            if matches!(library, Library::Before | Library::Told) {
                 install();
             }
             set(libc::SIGSEGV, handler, flags, inside);
-            if library != Library::Absent {
+            if matches!(library, Library::Before | Library::Behind) {
                 install();
             }
             // SAFETY: a set begins with the kernel's part.
@@ -254,11 +265,53 @@ fn stacks_masks_and_contexts_are_as_asked() {
         assert_eq!((status, alone), (0, expected), "{flags:x}, alone");
         let mut expected = expected;
         expected[8] = 1;
-        for library in [Library::Before, Library::Behind] {
+        for library in [Library::Before, Library::Behind, Library::Told] {
             let found = run(&|| case(library), &|_| {});
             assert_eq!(found, (0, expected), "{flags:x}, {library:?}");
         }
     }
+}
+
+/// A program that is seen learns nothing of the library's handler, and can't get in front of it.
+#[test]
+fn what_a_program_asks_for_is_what_it_is_told() {
+    let handler = notes as *const () as usize;
+    let flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+    let told = run(
+        &|| {
+            assert!(exchange(libc::SIGSEGV, None).is_none(), "not installed");
+            install();
+            assert!(exchange(libc::SIGUSR1, None).is_none(), "no fault's signal");
+            TELLS.store(true, Ordering::Relaxed);
+            assert_eq!(set(libc::SIGSEGV, handler, flags, 2), libc::SIG_DFL);
+            let seen = exchange(libc::SIGSEGV, None).unwrap();
+            assert_eq!((seen.sa_sigaction, seen.sa_flags), (handler, flags));
+            recover();
+            touch();
+            assert_eq!(set(libc::SIGSEGV, libc::SIG_DFL, 0, 0), handler);
+            recover();
+            // A child has the kernel's own, until it installs.
+            // SAFETY: the child does what is written here.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                let told = exchange(libc::SIGSEGV, None).is_some();
+                // SAFETY: ends the child.
+                unsafe { libc::_exit(told.into()) };
+            }
+            let mut status = 1;
+            // SAFETY: a place for the status.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert_eq!(status, 0);
+            touch();
+        },
+        &|_| {},
+    );
+    assert_eq!(
+        libc::WTERMSIG(told.0),
+        libc::SIGSEGV,
+        "by default it ends the process"
+    );
+    assert_eq!((told.1[0], told.1[8]), (1, 2));
 }
 
 #[test]

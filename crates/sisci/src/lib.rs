@@ -26,6 +26,7 @@ pub mod client;
 pub mod constants;
 pub mod copy;
 pub mod descriptor;
+mod dispositions;
 pub mod dma;
 pub mod error;
 mod events;
