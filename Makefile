@@ -31,8 +31,8 @@ include guest/tests/tests.mk
 include tests/scale/scale.mk
 include tests/counts/counts.mk
 
-.PHONY: all bins libs paths headers examples test-programs setup demo test test-more lint clean \
-	help
+.PHONY: all bins libs paths headers examples test-programs setup demo test test-more lint wheel \
+	clean help
 
 all: bins libs sisci paths headers examples ## Build build/bin, lib, include and examples
 
@@ -55,6 +55,9 @@ test: setup all test-programs ## Run every test, end with one line of counts
 # ARGS reaches tests/more: make test-more ARGS='kills clients-shm', ARGS='--list'
 test-more: setup all test-programs ## Run what takes longer than make test allows, shard by shard
 	tests/more $(ARGS)
+
+wheel: all ## Make the wheel for pip, build/wheel/causeway_rdma-*.whl
+	scripts/wheel
 
 clean: ## Remove build/ and cargo's output
 	rm -rf $(BUILD)

@@ -123,6 +123,8 @@ def all_stages():
               seconds=300, beside=True),
         Stage("pool", "pools of blocks: rights, deaths, a hostile process",
               ["tests/pool/run"], seconds=600, chooses=True, beside=True),
+        Stage("python", "the Python package, and the wheel", ["tests/python/run"], seconds=300,
+              chooses=True, beside=True),
         Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=600, chooses=True,
               beside=True),
         Stage("locks", "processes that use locks are killed or stopped at every step",

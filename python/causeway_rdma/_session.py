@@ -1,0 +1,83 @@
+"""Sessions with the broker."""
+
+from causeway_rdma import _native
+from causeway_rdma._blocks import Pool
+from causeway_rdma._constants import POOL_EXISTING, POOL_PRIVATE
+from causeway_rdma._dma import Cluster
+
+
+def open():  # noqa: A001, as the modules of the standard library have it
+    """Opens a session with this host's broker, and starts one if there is none (`cw_open`)."""
+    return Session()
+
+
+class Session:
+    """A session with the broker. Closing it closes all that was opened with it."""
+
+    def __init__(self):
+        self._handle = _native.made("cw_open")
+        self._parts = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    def __repr__(self):
+        return f"<causeway session {self.id if self._handle else 'closed'}>"
+
+    @property
+    def handle(self):
+        """What the C interface knows it by."""
+        if self._handle is None:
+            raise ValueError("the session is closed")
+        return self._handle
+
+    @property
+    def id(self):
+        """The number by which others grant this session rights (`cw_id`)."""
+        return _native.library().cw_id(self.handle)
+
+    def close(self):
+        """Ends the session, its pools and clusters first; BufferError while memory has views."""
+        if self._handle is None:
+            return
+        for part in list(self._parts):
+            part.close()
+        _native.call("cw_close", self._handle)
+        self._handle = None
+
+    def create_pool(self, name, *, capacity, block_size=0, private=False, existing=False):
+        """Makes a pool of `capacity` blocks, and opens it (`cw_pool_create`).
+
+        With a `block_size` of 0 each block has its own. `private`: for processes of this user
+        alone. `existing`: one that is there is opened as it is; else that is FileExistsError.
+        """
+        flags = private * POOL_PRIVATE | existing * POOL_EXISTING
+        made = _native.made("cw_pool_create", self.handle, _native.text(name), block_size,
+                            capacity, flags)
+        return self._kept(Pool(self, made, name))
+
+    def open_pool(self, name):
+        """Opens a pool (`cw_pool_open`)."""
+        made = _native.made("cw_pool_open", self.handle, _native.text(name))
+        return self._kept(Pool(self, made, name))
+
+    def destroy_pool(self, name):
+        """Ends a pool of this user's (`cw_pool_destroy`)."""
+        _native.call("cw_pool_destroy", self.handle, _native.text(name))
+
+    def join_cluster(self, name, *, private=False):
+        """Joins a cluster of DMA nodes, and makes it if it is not there (`cw_dma_open`)."""
+        made = _native.made("cw_dma_open", self.handle, _native.text(name),
+                            private * POOL_PRIVATE)
+        return self._kept(Cluster(self, made, name))
+
+    def _kept(self, part):
+        self._parts.append(part)
+        return part
+
+    def forget(self, part):
+        """A part has been closed."""
+        self._parts = [one for one in self._parts if one is not part]
