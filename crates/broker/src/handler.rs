@@ -7,6 +7,10 @@ use std::time::Instant;
 use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen};
 use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
 use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::secure::{
+    AnswerRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply, Sealed, SecuredReply,
+    SecuredRequest, WireQuery, WireReply,
+};
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
     ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus,
@@ -29,6 +33,7 @@ use crate::hub::{Endpoint, Hub};
 use crate::ids::{EndpointId, TenantId};
 use crate::pairing::{Decision, Link, PeerWire};
 use crate::pins;
+use crate::secure::{Ends, messages, party};
 use crate::segments;
 use crate::session::Peer;
 use crate::suspended::is_suspended;
@@ -87,6 +92,21 @@ impl Client<'_> {
         self.not_in_vm()?;
         let shown = fds.next().ok_or(Errno::BADMSG)?;
         self.hub.namespace(shown).map(Some)
+    }
+
+    /// Both ends of a connection over UDP, as far as they are known here.
+    fn ends(&self, id: EndpointId, own: &BeginRequest) -> Result<Ends, Errno> {
+        let endpoint = self.hub.endpoint(id).ok_or(Errno::NOTCONN)?;
+        let link = endpoint.links.get(&own.local_qpn).ok_or(Errno::NOENT)?;
+        if link.wire != PeerWire::Udp {
+            return Err(Errno::NOENT);
+        }
+        let tenant = &self.tenants[self.peer.tenant].name;
+        Ok(Ends {
+            own: party(tenant, self.peer.uid, own),
+            peer_qpn: link.remote_qpn,
+            peer_gid: link.remote_gid,
+        })
     }
 
     /// What the caller's request has made stale. It hears of it here, and not once more.
@@ -376,6 +396,89 @@ impl BrokerService for Client<'_> {
     ) -> Result<Answer<bool>, Errno> {
         let process = self.hub.trusted_process(self.own()?, request.local_qpn);
         Ok(process.is_some_and(is_suspended).into())
+    }
+
+    fn wire(&mut self, query: WireQuery, _: Vec<OwnedFd>) -> Result<Answer<WireReply>, Errno> {
+        let rules = &self.tenants[self.peer.tenant].wire;
+        let required = if query.any_peer {
+            rules.may_require()
+        } else {
+            rules.requires(query.remote_gid)
+        };
+        let secured = query.wanted || required;
+        if secured && rules.keys.is_empty() {
+            return Err(Errno::NOKEY);
+        }
+        Ok(WireReply { secured }.into())
+    }
+
+    fn begin_handshake(
+        &mut self,
+        request: BeginRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<BeginReply>, Errno> {
+        let id = self.own()?;
+        let ends = self.ends(id, &request)?;
+        let keys = &self.tenants[self.peer.tenant].wire.keys;
+        let at = (id, request.local_qpn);
+        let message = self.hub.handshakes.begin(at, ends, keys)?;
+        Ok(BeginReply { message }.into())
+    }
+
+    fn answer_handshake(
+        &mut self,
+        request: AnswerRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<HandshakeReply>, Errno> {
+        let id = self.own()?;
+        let own = BeginRequest {
+            local_qpn: request.local_qpn,
+            own_gid: request.own_gid,
+            cookie: request.cookie,
+        };
+        let ends = self.ends(id, &own)?;
+        let keys = &self.tenants[self.peer.tenant].wire.keys;
+        let at = (id, request.local_qpn);
+        let reply = self.hub.handshakes.answer(at, &ends, &request, keys)?;
+        Ok(reply.into())
+    }
+
+    fn finish_handshake(
+        &mut self,
+        request: FinishRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<HandshakeReply>, Errno> {
+        let at = (self.own()?, request.local_qpn);
+        Ok(self.hub.handshakes.finish(at, &request)?.into())
+    }
+
+    fn seal_message(&mut self, message: Sealed, _: Vec<OwnedFd>) -> Result<Answer<Sealed>, Errno> {
+        let tenant = &self.tenants[self.peer.tenant];
+        let bytes = messages::seal(tenant, &message.bytes)?;
+        Ok(Sealed { bytes }.into())
+    }
+
+    fn open_message(&mut self, datagram: Sealed, _: Vec<OwnedFd>) -> Result<Answer<Sealed>, Errno> {
+        let tenant = &self.tenants[self.peer.tenant];
+        let bytes = messages::open(tenant, &datagram.bytes)?;
+        Ok(Sealed { bytes }.into())
+    }
+
+    fn secured(
+        &mut self,
+        request: SecuredRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<SecuredReply>, Errno> {
+        // As for the rest of the status.
+        let endpoint = self.hub.endpoint(request.endpoint).ok_or(Errno::NOENT)?;
+        if self.peer.tenant != 0 && self.peer.tenant != endpoint.tenant {
+            return Err(Errno::NOENT);
+        }
+        let qpns = self
+            .hub
+            .handshakes
+            .secured_of(request.endpoint, request.from);
+        Ok(SecuredReply { qpns }.into())
     }
 
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {

@@ -52,6 +52,7 @@ pub mod pool;
 mod process_end;
 pub mod reaper;
 pub mod rings;
+mod secure;
 pub mod segments;
 pub mod server;
 pub mod services;
