@@ -34,6 +34,7 @@ use crate::limits::LIMITS;
 use crate::pd::Pd;
 use crate::qp_entry::{Link, QpCell, QpEntry};
 use crate::ring::{Introduced, RingLink};
+use crate::secured::own_keys;
 use crate::shared::Shared;
 use crate::sharing::Sharing;
 use crate::silence::patience;
@@ -547,11 +548,12 @@ fn udp_link(
         secured,
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
-    Ok(UdpLink::new(
-        Connection::new(config, clock::now()),
-        dst,
-        Some(source),
-    ))
+    let mut conn = Connection::new(config, clock::now());
+    // A queue pair connected to itself has nobody to agree with.
+    if secured && qpn == attr.dest_qpn && gid::is_local(ip) {
+        conn.finished(cookie, own_keys()?);
+    }
+    Ok(UdpLink::new(conn, dst, Some(source)))
 }
 
 impl State {

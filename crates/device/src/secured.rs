@@ -25,6 +25,21 @@ fn keys_of(reply: &HandshakeReply) -> Result<Keys, Why> {
     })
 }
 
+/// Keys for what a queue pair sends to itself.
+///
+/// # Errors
+/// EIO without random numbers.
+pub(crate) fn own_keys() -> Result<Keys, Errno> {
+    let mut secret = [0; causeway_aead::SECRET_LEN];
+    getrandom::fill(&mut secret).map_err(|_| Errno(libc::EIO))?;
+    let secret = causeway_aead::Secret(secret);
+    Ok(Keys {
+        cipher: Cipher::preferred(),
+        send: secret.clone(),
+        receive: secret,
+    })
+}
+
 impl Shared {
     /// Whether the wire to a peer, or to this host, is to be secured.
     ///

@@ -125,6 +125,8 @@ impl Connection {
             self.waiting_since = Some(now);
             self.handshake.tries = 0;
             self.handshake.request_due = true;
+            // What was refused before may be granted now.
+            self.refused = None;
         }
     }
 
