@@ -1,11 +1,10 @@
 //! The service's methods, for one client.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
 use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen};
-use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
+use causeway_fabric::limits::COMM_MAX;
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::secure::{
     AnswerRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply, Sealed, SecuredReply,
@@ -13,15 +12,15 @@ use causeway_fabric::services::secure::{
 };
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
-    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus,
-    GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerRequest, QpStatus,
-    ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
-    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
+    ConnectReply, CreateSegmentRequest, DisconnectRequest, GuestTableReply, GuestTableRequest,
+    Leave, MapReply, MapRequest, PeerRequest, ReserveRequest, RestoreRequest,
+    RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
+    StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_identity::Slot;
+use causeway_shm::FINAL_ACKS_BYTES;
 use causeway_shm::layout::INBOX_LEN;
-use causeway_shm::{FINAL_ACKS_BYTES, Segment, Stats};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -30,12 +29,12 @@ use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::new_table;
 use crate::hub::{Endpoint, Hub};
-use crate::ids::{EndpointId, TenantId};
-use crate::pairing::{Decision, Link, PeerWire};
+use crate::ids::EndpointId;
+use crate::pairing::{Decision, PeerWire};
 use crate::pins;
 use crate::secure::{Ends, messages, party};
-use crate::segments;
 use crate::session::Peer;
+use crate::status::status_page;
 use crate::suspended::is_suspended;
 use crate::sysfs_views::SysfsViews;
 
@@ -452,6 +451,20 @@ impl BrokerService for Client<'_> {
         Ok(self.hub.handshakes.finish(at, &request)?.into())
     }
 
+    fn restore_secured(
+        &mut self,
+        request: PeerRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        let endpoint = self.hub.endpoint(id).ok_or(Errno::NOTCONN)?;
+        let link = endpoint.links.get(&request.local_qpn);
+        link.filter(|link| link.wire == PeerWire::Udp)
+            .ok_or(Errno::NOENT)?;
+        self.hub.handshakes.note((id, request.local_qpn));
+        Ok(().into())
+    }
+
     fn seal_message(&mut self, message: Sealed, _: Vec<OwnedFd>) -> Result<Answer<Sealed>, Errno> {
         let tenant = &self.tenants[self.peer.tenant];
         let bytes = messages::seal(tenant, &message.bytes)?;
@@ -509,89 +522,4 @@ fn open_userfaultfd() -> Option<OwnedFd> {
         Mode::empty(),
     )
     .ok()
-}
-
-/// The page after `cursor`.
-fn status_page(
-    hub: &Hub,
-    tenants: &[Tenant],
-    cursor: &StatusCursor,
-    seen: Option<TenantId>,
-) -> StatusPage {
-    let (after, inclusive) = (cursor.endpoint, cursor.qpn.is_some());
-    let Some((id, endpoint)) = hub.next_endpoint(after, inclusive, seen) else {
-        return StatusPage::default();
-    };
-    // The endpoint whose next page was asked for may have died since.
-    let after = cursor.qpn.filter(|_| id == cursor.endpoint);
-    let from = after.map_or(0, |qpn| qpn.saturating_add(1));
-    let mut links = endpoint.links.range(from..);
-    let qps: Vec<QpStatus> = links
-        .by_ref()
-        .take(STATUS_QPS_PER_PAGE)
-        .map(|(&qpn, link)| qp_status(hub, qpn, link))
-        .collect();
-    let entry = EndpointStatus {
-        endpoint: id,
-        pid: endpoint.pid,
-        uid: endpoint.uid,
-        comm: endpoint.comm.clone(),
-        wire: endpoint.wire,
-        slots: endpoint.slots.keys().map(|slot| slot.number()).collect(),
-        netns: endpoint.slots.values().next().copied().unwrap_or(0),
-        qps,
-        counters: counters(endpoint),
-        tenant: tenants[endpoint.tenant].name.clone(),
-        segments: u32::try_from(endpoint.segments.len()).unwrap_or(u32::MAX),
-        reserved: endpoint.reserved,
-        resident: endpoint
-            .segments
-            .values()
-            .map(segments::Segment::resident)
-            .sum(),
-    };
-    StatusPage {
-        entry: Some(entry),
-        partial: links.next().is_some(),
-    }
-}
-
-/// The counters that the endpoint keeps in its inbox; none if they can't be read. They inform
-/// people, and nothing is decided by them.
-fn counters(endpoint: &Endpoint) -> Vec<Counter> {
-    let snapshot = || -> Option<_> {
-        let inbox = endpoint.inbox.try_clone().ok()?;
-        let segment = Segment::map(inbox, INBOX_LEN).ok()?;
-        Some(Stats::open(Arc::new(segment), 0).ok()?.snapshot().fields())
-    };
-    let counter = |(name, value): (&str, u64)| Counter {
-        name: name.to_owned(),
-        value,
-    };
-    snapshot()
-        .unwrap_or_default()
-        .into_iter()
-        .map(counter)
-        .collect()
-}
-
-fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {
-    let (wire, joined) = match link.wire {
-        PeerWire::Udp => (Wire::Udp, false),
-        PeerWire::Ring(generation) => (Wire::Ring, hub.is_joined(generation)),
-    };
-    let trusted = wire == Wire::Ring && link.trusted;
-    let Link {
-        remote_gid,
-        remote_qpn,
-        ..
-    } = *link;
-    QpStatus {
-        local_qpn,
-        remote_gid,
-        remote_qpn,
-        wire,
-        joined,
-        trusted,
-    }
 }

@@ -58,6 +58,7 @@ pub mod server;
 pub mod services;
 pub mod session;
 pub mod sisci;
+mod status;
 mod suspended;
 pub mod sys;
 pub mod sysfs_views;

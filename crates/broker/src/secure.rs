@@ -145,7 +145,8 @@ impl Handshakes {
         Ok(agreed(acceptance.cipher, Vec::new(), send, receive))
     }
 
-    fn note(&mut self, at: At) {
+    /// A QP has keys.
+    pub fn note(&mut self, at: At) {
         self.secured.insert(at);
         self.told.remove(&at);
     }

@@ -12,7 +12,8 @@ use crate::limits::ATTACH_ATTEMPTS;
 use crate::runtime::Address;
 use crate::services::BrokerStub;
 use crate::services::secure::{
-    AnswerRequest, BeginRequest, FinishRequest, HandshakeReply, Sealed, WireQuery, WireReply,
+    AGREED, AnswerRequest, BeginRequest, FinishRequest, HandshakeReply, Sealed, WireQuery,
+    WireReply,
 };
 
 /// Setting by which a program's user asks for a secured wire.
@@ -96,6 +97,9 @@ impl Attachment {
         let (reply, _) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).answer_handshake(request, &[])
         })?;
+        if reply.verdict == AGREED {
+            state.connections.note_secured(request.local_qpn);
+        }
         Ok(reply)
     }
 
@@ -108,6 +112,9 @@ impl Attachment {
         let (reply, _) = self.with_broker(&mut state, |control, _| {
             BrokerStub(control).finish_handshake(request, &[])
         })?;
+        if reply.verdict == AGREED {
+            state.connections.note_secured(request.local_qpn);
+        }
         Ok(reply)
     }
 }

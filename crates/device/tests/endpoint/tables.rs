@@ -326,6 +326,10 @@ impl BrokerService for Turn<'_> {
         unknown()
     }
 
+    fn restore_secured(&mut self, _: PeerRequest, _: Vec<OwnedFd>) -> Outcome<()> {
+        unknown()
+    }
+
     fn seal_message(&mut self, _: Sealed, _: Vec<OwnedFd>) -> Outcome<Sealed> {
         unknown()
     }

@@ -459,6 +459,8 @@ service! {
         26 => seal_message(Sealed; fds 0..=0) -> Sealed;
         /// Opens one.
         27 => open_message(Sealed; fds 0..=0) -> Sealed;
+        /// Says that a restored QP has got keys, under an earlier broker.
+        28 => restore_secured(PeerRequest; fds 0..=0) -> ();
     }
 }
 
