@@ -11,11 +11,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use causeway_biased_lock::BiasedGuard;
+use causeway_fabric::secure::phase_packets;
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_identity::{QPN_MASK, Slot};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
-use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, RETRY_FLOOR, SendConfig};
+use causeway_proto::trp::{
+    BASE_DATAGRAM, Config, Connection, PHASE_PACKETS, RETRY_FLOOR, SendConfig,
+};
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, Service};
 use causeway_shm::Grant;
 use causeway_wire::secure::OVERHEAD;
@@ -546,6 +549,7 @@ fn udp_link(
         crc: shared.checksums.wanted(ip),
         patience: patience().unwrap_or(RETRY_FLOOR),
         secured,
+        phase_packets: phase_packets().unwrap_or(PHASE_PACKETS),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
     let mut conn = Connection::new(config, clock::now());

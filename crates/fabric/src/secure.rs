@@ -19,6 +19,15 @@ use crate::services::secure::{
 /// Setting by which a program's user asks for a secured wire.
 pub const VARIABLE: &str = "CAUSEWAY_SECURE";
 
+/// Setting for how many datagrams are sealed before keys change.
+const PHASE_VARIABLE: &str = "CAUSEWAY_SECURE_PHASE";
+
+/// After how many datagrams keys are to change, if the environment says so: sooner than they would.
+pub fn phase_packets() -> Option<u64> {
+    let value = causeway_setting::setting(PHASE_VARIABLE)?;
+    value.to_str()?.parse().ok().filter(|packets| *packets > 0)
+}
+
 /// Whether the environment asks for a secured wire; `None` if the setting is something else than
 /// `required` or `auto`.
 pub fn wanted() -> Option<bool> {
