@@ -16,8 +16,8 @@ FIRST_PORT, LAST_PORT = 20481, 24576
 ETH_P_ALL, ETH_P_IP, ETHERNET_HEADER = 0x0003, 0x0800, 14
 OUTGOING = 4
 UDP, UDP_HEADER = 17, 8
-# docs/WIRE.md: first bytes of a sealed datagram and of a handshake's.
-SEALED, HANDSHAKE = 0x1D, 0x1E
+# docs/WIRE.md: first bytes of a sealed datagram, of a handshake's, of a sealed message.
+SEALED, HANDSHAKE, MESSAGE = 0x1D, 0x1E, 0x2E
 SEALED_HEADER, TAG = 24, 16
 # What the programs under test send again and again, in the clear: ibv_rc_pingpong's bytes.
 MARKER = b"\x7b" * 24
@@ -27,12 +27,14 @@ MTU = 1500
 
 
 def datagram(packet):
-    """Where the UDP header of an IPv4 packet is, if it is a datagram to one of our ports."""
+    """Where the UDP header of an IPv4 packet is, if it is a datagram to one of our ports, or may be
+    one of the connection manager's."""
     if len(packet) < 20 or packet[9] != UDP or packet[0] >> 4 != 4:
         return None
     at = 4 * (packet[0] & 15)
     port = int.from_bytes(packet[at + 2:at + 4], "big")
-    return at if FIRST_PORT <= port <= LAST_PORT else None
+    first = packet[at + UDP_HEADER] if len(packet) > at + UDP_HEADER else 0
+    return at if FIRST_PORT <= port <= LAST_PORT or first >> 4 == 2 else None
 
 
 def checksum(header):
@@ -66,7 +68,7 @@ class Seen:
     def judge(self, payload):
         """Counts a datagram."""
         kind = payload[0] if payload else 0
-        names = {SEALED: "sealed", HANDSHAKE: "handshake"}
+        names = {SEALED: "sealed", HANDSHAKE: "handshake", MESSAGE: "messages"}
         self.counts[names.get(kind, "plain")] += 1
         self.counts["marked"] += MARKER in payload
         if kind == SEALED and len(payload) >= SEALED_HEADER + TAG:
