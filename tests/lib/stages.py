@@ -107,6 +107,8 @@ def all_stages():
               seconds=700, chooses=True),
         Stage("scale", "thousands of queue pairs, hundreds of processes", ["tests/scale/run"],
               seconds=900),
+        Stage("secure", "secured connections between hosts", ["tests/secure/run"], seconds=600,
+              chooses=True),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         # Those that run side by side begin with the longest, so that the others fill both places.
         Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,

@@ -15,8 +15,12 @@ use crate::keys::Key;
 use crate::nodes::NodeSpec;
 use crate::sys;
 
+mod amount;
 mod sisci;
+pub mod wire;
+use amount::{Amount, amount};
 use sisci::SisciTable;
+use wire::{Secure, WireRules, WireTable};
 
 /// Read by root's broker of [`RUNTIME_DIR_ROOT`] if it exists and no other is named.
 pub use causeway_fabric::runtime::CONFIG_ROOT as DEFAULT_PATH;
@@ -120,6 +124,8 @@ pub struct Tenant {
     pub limits: Limits,
     /// By which its processes and node daemons know each other on other hosts.
     pub key: Option<Key>,
+    /// What holds for its wires to other hosts.
+    pub wire: WireRules,
 }
 
 /// What a broker serves: first the tenant of the runtime directory's socket, then others.
@@ -143,7 +149,7 @@ impl Config {
     /// Without a file: one tenant, the broker's own user and root.
     pub fn without_file() -> Config {
         Config {
-            tenants: vec![own_tenant(Limits::default(), None)],
+            tenants: vec![own_tenant(Limits::default(), None, WireRules::default())],
             nodes: Vec::new(),
             cluster: String::new(),
             node_daemon: false,
@@ -162,7 +168,11 @@ impl Config {
         let path = match named {
             Some(path) => path,
             None if applies && default.exists() => default,
-            None => return Ok(Config::without_file()),
+            None => {
+                let mut config = Config::without_file();
+                config.tenants[0].wire.keys = wire::default_keys()?;
+                return Ok(config);
+            }
         };
         let text = std::fs::read_to_string(path);
         let text = text.map_err(|error| format!("{}: {error}", path.display()))?;
@@ -180,10 +190,11 @@ impl Config {
         let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
         let limits = file.limits.over(Limits::default())?;
         let key = file.sisci.load_key()?;
-        let mut tenants = vec![own_tenant(limits, key)];
+        let rules = file.wire.rules()?;
+        let mut tenants = vec![own_tenant(limits, key, rules.clone())];
         for table in file.tenant {
             let name = table.name.clone();
-            let tenant = table.resolve(limits);
+            let tenant = table.resolve(limits, &rules);
             let tenant = tenant.map_err(|why| format!("tenant {name:?}: {why}"))?;
             let path = |tenant: &Tenant| tenant.socket.as_ref().map(|socket| socket.path.clone());
             if tenants.iter().any(|other| other.name == tenant.name) {
@@ -218,7 +229,7 @@ impl Config {
     }
 }
 
-fn own_tenant(limits: Limits, key: Option<Key>) -> Tenant {
+fn own_tenant(limits: Limits, key: Option<Key>, wire: WireRules) -> Tenant {
     let own = Members {
         users: vec![rustix::process::geteuid().as_raw(), 0],
         groups: Vec::new(),
@@ -231,6 +242,7 @@ fn own_tenant(limits: Limits, key: Option<Key>) -> Tenant {
         one_boundary: false,
         limits,
         key,
+        wire,
     }
 }
 
@@ -244,6 +256,8 @@ struct File {
     tenant: Vec<TenantTable>,
     #[serde(default)]
     sisci: SisciTable,
+    #[serde(default)]
+    wire: WireTable,
 }
 
 #[derive(Default, Deserialize)]
@@ -258,14 +272,6 @@ struct LimitsTable {
     block_bytes: Option<Amount>,
     tenant_blocks: Option<u64>,
     tenant_block_bytes: Option<Amount>,
-}
-
-/// A number of bytes, or text such as "64 GiB".
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Amount {
-    Bytes(u64),
-    Text(String),
 }
 
 /// A user or group.
@@ -293,6 +299,8 @@ struct TenantTable {
     #[serde(default)]
     one_boundary: bool,
     key: Option<PathBuf>,
+    secure: Option<Secure>,
+    wire_key: Option<PathBuf>,
     #[serde(default)]
     limits: LimitsTable,
 }
@@ -337,24 +345,8 @@ impl LimitsTable {
     }
 }
 
-/// Bytes of a text such as `512 MiB`.
-fn amount(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let split = text.find(|c: char| !c.is_ascii_digit());
-    let (number, unit) = text.split_at(split.unwrap_or(text.len()));
-    let shift = match unit.trim() {
-        "" | "B" => 0,
-        "KiB" => 10,
-        "MiB" => 20,
-        "GiB" => 30,
-        "TiB" => 40,
-        _ => return None,
-    };
-    number.parse::<u64>().ok()?.checked_mul(1 << shift)
-}
-
 impl TenantTable {
-    fn resolve(self, limits: Limits) -> Result<Tenant, String> {
+    fn resolve(self, limits: Limits, rules: &WireRules) -> Result<Tenant, String> {
         let printable = self.name.chars().all(|c| !c.is_control());
         if self.name.is_empty() || self.name.len() > TENANT_NAME_MAX || !printable {
             return Err(format!(
@@ -390,6 +382,7 @@ impl TenantTable {
             one_boundary: self.one_boundary,
             limits: self.limits.over(limits)?,
             key: self.key.as_deref().map(Key::load).transpose()?,
+            wire: wire::of_tenant(rules, self.secure, self.wire_key.as_deref())?,
             name: self.name,
         })
     }
@@ -574,16 +567,6 @@ mod tests {
         ] {
             let why = Config::parse(&text).unwrap_err();
             assert!(why.contains(named), "{text}: {why}");
-        }
-    }
-
-    #[test]
-    fn amounts_have_units() {
-        assert_eq!(amount("12"), Some(12));
-        assert_eq!(amount(" 3KiB "), Some(3 << 10));
-        assert_eq!(amount("16777215 TiB"), Some(16_777_215 << 40));
-        for bad in ["", "GiB", "1.5 GiB", "1 GB", "16777216 TiB", "-1"] {
-            assert_eq!(amount(bad), None, "{bad}");
         }
     }
 }

@@ -1,23 +1,26 @@
 //! The service's methods, for one client.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
 use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen};
-use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
+use causeway_fabric::limits::COMM_MAX;
 use causeway_fabric::remoting::Answer;
+use causeway_fabric::services::secure::{
+    AnswerRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply, Sealed, SecuredReply,
+    SecuredRequest, WireQuery, WireReply,
+};
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
-    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus,
-    GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerRequest, QpStatus,
-    ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
-    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
+    ConnectReply, CreateSegmentRequest, DisconnectRequest, GuestTableReply, GuestTableRequest,
+    Leave, MapReply, MapRequest, PeerRequest, ReserveRequest, RestoreRequest,
+    RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
+    StatusPage, SysfsReply, SysfsRequest, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_identity::Slot;
+use causeway_shm::FINAL_ACKS_BYTES;
 use causeway_shm::layout::INBOX_LEN;
-use causeway_shm::{FINAL_ACKS_BYTES, Segment, Stats};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -26,11 +29,12 @@ use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::new_table;
 use crate::hub::{Endpoint, Hub};
-use crate::ids::{EndpointId, TenantId};
-use crate::pairing::{Decision, Link, PeerWire};
+use crate::ids::EndpointId;
+use crate::pairing::{Decision, PeerWire};
 use crate::pins;
-use crate::segments;
+use crate::secure::{Ends, messages, party};
 use crate::session::Peer;
+use crate::status::status_page;
 use crate::suspended::is_suspended;
 use crate::sysfs_views::SysfsViews;
 
@@ -87,6 +91,21 @@ impl Client<'_> {
         self.not_in_vm()?;
         let shown = fds.next().ok_or(Errno::BADMSG)?;
         self.hub.namespace(shown).map(Some)
+    }
+
+    /// Both ends of a connection over UDP, as far as they are known here.
+    fn ends(&self, id: EndpointId, own: &BeginRequest) -> Result<Ends, Errno> {
+        let endpoint = self.hub.endpoint(id).ok_or(Errno::NOTCONN)?;
+        let link = endpoint.links.get(&own.local_qpn).ok_or(Errno::NOENT)?;
+        if link.wire != PeerWire::Udp {
+            return Err(Errno::NOENT);
+        }
+        let tenant = &self.tenants[self.peer.tenant].name;
+        Ok(Ends {
+            own: party(tenant, self.peer.uid, own),
+            peer_qpn: link.remote_qpn,
+            peer_gid: link.remote_gid,
+        })
     }
 
     /// What the caller's request has made stale. It hears of it here, and not once more.
@@ -378,6 +397,103 @@ impl BrokerService for Client<'_> {
         Ok(process.is_some_and(is_suspended).into())
     }
 
+    fn wire(&mut self, query: WireQuery, _: Vec<OwnedFd>) -> Result<Answer<WireReply>, Errno> {
+        let rules = &self.tenants[self.peer.tenant].wire;
+        let required = if query.any_peer {
+            rules.may_require()
+        } else {
+            rules.requires(query.remote_gid)
+        };
+        let secured = query.wanted || required;
+        if secured && rules.keys.is_empty() {
+            return Err(Errno::NOKEY);
+        }
+        Ok(WireReply { secured }.into())
+    }
+
+    fn begin_handshake(
+        &mut self,
+        request: BeginRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<BeginReply>, Errno> {
+        let id = self.own()?;
+        let ends = self.ends(id, &request)?;
+        let keys = &self.tenants[self.peer.tenant].wire.keys;
+        let at = (id, request.local_qpn);
+        let message = self.hub.handshakes.begin(at, ends, keys)?;
+        Ok(BeginReply { message }.into())
+    }
+
+    fn answer_handshake(
+        &mut self,
+        request: AnswerRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<HandshakeReply>, Errno> {
+        let id = self.own()?;
+        let own = BeginRequest {
+            local_qpn: request.local_qpn,
+            own_gid: request.own_gid,
+            cookie: request.cookie,
+        };
+        let ends = self.ends(id, &own)?;
+        let keys = &self.tenants[self.peer.tenant].wire.keys;
+        let at = (id, request.local_qpn);
+        let reply = self.hub.handshakes.answer(at, &ends, &request, keys)?;
+        Ok(reply.into())
+    }
+
+    fn finish_handshake(
+        &mut self,
+        request: FinishRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<HandshakeReply>, Errno> {
+        let at = (self.own()?, request.local_qpn);
+        Ok(self.hub.handshakes.finish(at, &request)?.into())
+    }
+
+    fn restore_secured(
+        &mut self,
+        request: PeerRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<()>, Errno> {
+        let id = self.own()?;
+        let endpoint = self.hub.endpoint(id).ok_or(Errno::NOTCONN)?;
+        let link = endpoint.links.get(&request.local_qpn);
+        link.filter(|link| link.wire == PeerWire::Udp)
+            .ok_or(Errno::NOENT)?;
+        self.hub.handshakes.note((id, request.local_qpn));
+        Ok(().into())
+    }
+
+    fn seal_message(&mut self, message: Sealed, _: Vec<OwnedFd>) -> Result<Answer<Sealed>, Errno> {
+        let tenant = &self.tenants[self.peer.tenant];
+        let bytes = messages::seal(tenant, &message.bytes)?;
+        Ok(Sealed { bytes }.into())
+    }
+
+    fn open_message(&mut self, datagram: Sealed, _: Vec<OwnedFd>) -> Result<Answer<Sealed>, Errno> {
+        let tenant = &self.tenants[self.peer.tenant];
+        let bytes = messages::open(tenant, &datagram.bytes)?;
+        Ok(Sealed { bytes }.into())
+    }
+
+    fn secured(
+        &mut self,
+        request: SecuredRequest,
+        _: Vec<OwnedFd>,
+    ) -> Result<Answer<SecuredReply>, Errno> {
+        // As for the rest of the status.
+        let endpoint = self.hub.endpoint(request.endpoint).ok_or(Errno::NOENT)?;
+        if self.peer.tenant != 0 && self.peer.tenant != endpoint.tenant {
+            return Err(Errno::NOENT);
+        }
+        let qpns = self
+            .hub
+            .handshakes
+            .secured_of(request.endpoint, request.from);
+        Ok(SecuredReply { qpns }.into())
+    }
+
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {
         let lent = self
             .peer
@@ -406,89 +522,4 @@ fn open_userfaultfd() -> Option<OwnedFd> {
         Mode::empty(),
     )
     .ok()
-}
-
-/// The page after `cursor`.
-fn status_page(
-    hub: &Hub,
-    tenants: &[Tenant],
-    cursor: &StatusCursor,
-    seen: Option<TenantId>,
-) -> StatusPage {
-    let (after, inclusive) = (cursor.endpoint, cursor.qpn.is_some());
-    let Some((id, endpoint)) = hub.next_endpoint(after, inclusive, seen) else {
-        return StatusPage::default();
-    };
-    // The endpoint whose next page was asked for may have died since.
-    let after = cursor.qpn.filter(|_| id == cursor.endpoint);
-    let from = after.map_or(0, |qpn| qpn.saturating_add(1));
-    let mut links = endpoint.links.range(from..);
-    let qps: Vec<QpStatus> = links
-        .by_ref()
-        .take(STATUS_QPS_PER_PAGE)
-        .map(|(&qpn, link)| qp_status(hub, qpn, link))
-        .collect();
-    let entry = EndpointStatus {
-        endpoint: id,
-        pid: endpoint.pid,
-        uid: endpoint.uid,
-        comm: endpoint.comm.clone(),
-        wire: endpoint.wire,
-        slots: endpoint.slots.keys().map(|slot| slot.number()).collect(),
-        netns: endpoint.slots.values().next().copied().unwrap_or(0),
-        qps,
-        counters: counters(endpoint),
-        tenant: tenants[endpoint.tenant].name.clone(),
-        segments: u32::try_from(endpoint.segments.len()).unwrap_or(u32::MAX),
-        reserved: endpoint.reserved,
-        resident: endpoint
-            .segments
-            .values()
-            .map(segments::Segment::resident)
-            .sum(),
-    };
-    StatusPage {
-        entry: Some(entry),
-        partial: links.next().is_some(),
-    }
-}
-
-/// The counters that the endpoint keeps in its inbox; none if they can't be read. They inform
-/// people, and nothing is decided by them.
-fn counters(endpoint: &Endpoint) -> Vec<Counter> {
-    let snapshot = || -> Option<_> {
-        let inbox = endpoint.inbox.try_clone().ok()?;
-        let segment = Segment::map(inbox, INBOX_LEN).ok()?;
-        Some(Stats::open(Arc::new(segment), 0).ok()?.snapshot().fields())
-    };
-    let counter = |(name, value): (&str, u64)| Counter {
-        name: name.to_owned(),
-        value,
-    };
-    snapshot()
-        .unwrap_or_default()
-        .into_iter()
-        .map(counter)
-        .collect()
-}
-
-fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {
-    let (wire, joined) = match link.wire {
-        PeerWire::Udp => (Wire::Udp, false),
-        PeerWire::Ring(generation) => (Wire::Ring, hub.is_joined(generation)),
-    };
-    let trusted = wire == Wire::Ring && link.trusted;
-    let Link {
-        remote_gid,
-        remote_qpn,
-        ..
-    } = *link;
-    QpStatus {
-        local_qpn,
-        remote_gid,
-        remote_qpn,
-        wire,
-        joined,
-        trusted,
-    }
 }

@@ -25,6 +25,7 @@ use crate::ids::{EndpointId, Place, TenantId, VmId};
 use crate::pairing::{Link, Pairing};
 use crate::process_end::Fate;
 use crate::rings::{Lent, Rings, new_ring};
+use crate::secure::Handshakes;
 use crate::segments::{Rights, Segment};
 use crate::sys::{copy, random};
 
@@ -107,6 +108,8 @@ pub struct Hub {
     guest_tables: GuestTables,
     /// Segments that became stale, and the endpoints to tell.
     stale: Vec<(EndpointId, u64)>,
+    /// Handshakes of secured connections.
+    pub(crate) handshakes: Handshakes,
     /// What tenants leave to each other.
     pub(crate) shares: Shares,
     /// User of this process, which owns the segments' inodes.
@@ -129,6 +132,7 @@ impl Hub {
             outbox: Vec::new(),
             news_due: None,
             stale: Vec::new(),
+            handshakes: Handshakes::default(),
             shares: Shares::default(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.

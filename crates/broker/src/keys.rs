@@ -22,12 +22,158 @@ const FILE_MAX: usize = DIGITS + 2;
 const BLOCK_BYTES: usize = 64;
 /// What a proof begins with, so that nothing else by the same key can be taken for one.
 const DOMAIN: &[u8] = b"causeway node proof 1\0";
+/// The same for what is derived for secured wires.
+const WIRE_DOMAIN: &[u8] = b"causeway wire key 1\0";
+/// The same for the secret of a message.
+const MESSAGE_DOMAIN: &[u8] = b"causeway wire message 1\0";
+/// Most keys of a file: the one in use, and those that come and go.
+const WIRE_KEYS_MAX: usize = 8;
+/// Most bytes of such a file.
+const WIRE_FILE_MAX: usize = 8192;
 /// Permissions of group and others.
 const OTHERS: u32 = 0o077;
 
 /// A key of 256 bits.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key([u8; PROOF_BYTES]);
+
+/// What is wrong with a key file.
+fn named(path: &Path, why: &str) -> String {
+    format!("key file {}: {why}", path.display())
+}
+
+/// Reads a file that nobody but the broker's user and root can read.
+fn read_secret(path: &Path, most: usize) -> Result<Vec<u8>, String> {
+    let named = |why: &str| named(path, why);
+    if !path.is_absolute() {
+        return Err(named("the path is not absolute"));
+    }
+    // A FIFO would have it wait for ever; a symbolic link is somebody's who may write there.
+    let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = File::options().read(true).custom_flags(flags).open(path);
+    let file = file.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => named("it is a symbolic link"),
+        _ => named(&error.to_string()),
+    })?;
+    let meta = file.metadata().map_err(|error| named(&error.to_string()))?;
+    if !meta.is_file() {
+        return Err(named("it is no regular file"));
+    }
+    let own = rustix::process::geteuid().as_raw();
+    if meta.uid() != own && meta.uid() != 0 {
+        return Err(named(
+            "it belongs to another user than the broker's and root",
+        ));
+    }
+    if meta.mode() & OTHERS != 0 {
+        let mode = meta.mode() & 0o777;
+        return Err(named(&format!("its mode is {mode:03o}; chmod 600 it")));
+    }
+    let mut text = Vec::with_capacity(most + 1);
+    let read = file.take(most as u64 + 1).read_to_end(&mut text);
+    read.map_err(|error| named(&error.to_string()))?;
+    Ok(text)
+}
+
+/// A key as a handshake takes it. It is derived, so that a cluster may use one key for its node
+/// daemons and for this.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Psk([u8; PROOF_BYTES]);
+
+impl fmt::Debug for Psk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Psk")
+    }
+}
+
+impl Psk {
+    fn of(key: &Key) -> Psk {
+        let mut mac = hmac_by(&key.0);
+        mac.update(WIRE_DOMAIN);
+        Psk(mac.finalize().into_bytes().into())
+    }
+
+    /// The secret of one message of a tenant's, told from all others by a random number.
+    pub fn message_secret(&self, tenant: &str, salt: &[u8]) -> [u8; PROOF_BYTES] {
+        let mut mac = hmac_by(&self.0);
+        mac.update(MESSAGE_DOMAIN);
+        mac.update(salt);
+        mac.update(tenant.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; PROOF_BYTES] {
+        &self.0
+    }
+}
+
+/// The keys of a secured wire: the first makes what is sent, and what any of them made is taken.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WireKeys(Vec<Psk>);
+
+impl WireKeys {
+    /// Reads keys from their file, as [`Key::load`]: one a line, beside empty lines and those that
+    /// begin with `#`.
+    ///
+    /// # Errors
+    /// Text for the user.
+    pub fn load(path: &Path) -> Result<WireKeys, String> {
+        let text = read_secret(path, WIRE_FILE_MAX)?;
+        if text.len() > WIRE_FILE_MAX {
+            return Err(named(
+                path,
+                &format!("it has more than {WIRE_FILE_MAX} bytes"),
+            ));
+        }
+        let mut keys = Vec::new();
+        for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
+            let line = line.trim_ascii();
+            if line.is_empty() || line.starts_with(b"#") {
+                continue;
+            }
+            let key = Key::parse(line).ok_or_else(|| {
+                let what = "is not 64 hexadecimal digits, as `openssl rand -hex 32` makes them";
+                named(path, &format!("line {} {what}", number + 1))
+            })?;
+            keys.push(Psk::of(&key));
+        }
+        match keys.len() {
+            0 => Err(named(path, "it has no key")),
+            n if n > WIRE_KEYS_MAX => Err(named(
+                path,
+                &format!("it has more than {WIRE_KEYS_MAX} keys"),
+            )),
+            _ => Ok(WireKeys(keys)),
+        }
+    }
+
+    /// The one that is sent.
+    pub fn first(&self) -> Option<&Psk> {
+        self.0.first()
+    }
+
+    /// All that are taken.
+    pub fn iter(&self) -> impl Iterator<Item = &Psk> {
+        self.0.iter()
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Keys made of one byte each.
+    #[cfg(test)]
+    pub(crate) fn of(bytes: &[u8]) -> WireKeys {
+        WireKeys(
+            bytes
+                .iter()
+                .map(|byte| Psk::of(&Key([*byte; 32])))
+                .collect(),
+        )
+    }
+}
 
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -42,36 +188,12 @@ impl Key {
     /// # Errors
     /// Text for the user.
     pub fn load(path: &Path) -> Result<Key, String> {
-        let named = |why: &str| format!("key file {}: {why}", path.display());
-        if !path.is_absolute() {
-            return Err(named("the path is not absolute"));
-        }
-        // A FIFO would have it wait for ever; a symbolic link is somebody's who may write there.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let file = File::options().read(true).custom_flags(flags).open(path);
-        let file = file.map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP) => named("it is a symbolic link"),
-            _ => named(&error.to_string()),
-        })?;
-        let meta = file.metadata().map_err(|error| named(&error.to_string()))?;
-        if !meta.is_file() {
-            return Err(named("it is no regular file"));
-        }
-        let own = rustix::process::geteuid().as_raw();
-        if meta.uid() != own && meta.uid() != 0 {
-            return Err(named(
-                "it belongs to another user than the broker's and root",
-            ));
-        }
-        if meta.mode() & OTHERS != 0 {
-            let mode = meta.mode() & 0o777;
-            return Err(named(&format!("its mode is {mode:03o}; chmod 600 it")));
-        }
-        let mut text = Vec::with_capacity(FILE_MAX + 1);
-        let read = file.take(FILE_MAX as u64 + 1).read_to_end(&mut text);
-        read.map_err(|error| named(&error.to_string()))?;
+        let text = read_secret(path, FILE_MAX)?;
         Key::parse(&text).ok_or_else(|| {
-            named("it is not 64 hexadecimal digits, as `openssl rand -hex 32` makes them")
+            named(
+                path,
+                "it is not 64 hexadecimal digits, as `openssl rand -hex 32` makes them",
+            )
         })
     }
 
@@ -192,6 +314,32 @@ mod tests {
         let made: [u8; 32] = mac.finalize().into_bytes().into();
         assert_eq!(made[..4], [0x5b, 0xdc, 0xc1, 0x46]);
         assert_eq!(made[28..], [0x64, 0xec, 0x38, 0x43]);
+    }
+
+    #[test]
+    fn a_file_of_wire_keys_has_one_a_line() {
+        let dir = Dir::new("wire");
+        let (one, two) = ("11".repeat(32), "22".repeat(32));
+        let load = |text: &str| WireKeys::load(&dir.file(text, 0o600));
+        let keys = load(&format!("# new\n{one}\n\n  {two}\n")).unwrap();
+        assert_eq!(keys, WireKeys::of(&[0x11, 0x22]));
+        assert_eq!(keys.first(), Some(&Psk::of(&Key([0x11; 32]))));
+        assert_ne!(keys.first().unwrap().bytes(), &[0x11; 32], "derived");
+        assert!(
+            format!("{keys:?}").ends_with("[Psk, Psk])"),
+            "no log has it"
+        );
+        for (text, named) in [
+            ("# nothing\n".to_owned(), "no key"),
+            (format!("{one}\n{}", &two[1..]), "line 2"),
+            (format!("{one}\n").repeat(9), "more than 8 keys"),
+            ("#".repeat(WIRE_FILE_MAX + 1), "bytes"),
+        ] {
+            let why = load(&text).unwrap_err();
+            assert!(why.contains(named), "{why}");
+        }
+        let why = WireKeys::load(&dir.file(&one, 0o644)).unwrap_err();
+        assert!(why.contains("chmod 600"), "{why}");
     }
 
     #[test]

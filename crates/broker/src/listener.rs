@@ -177,6 +177,7 @@ mod tests {
             one_boundary: false,
             limits: Limits::default(),
             key: None,
+            wire: Default::default(),
         }
     }
 

@@ -65,6 +65,10 @@ pub struct RunOptions {
     #[arg(long, value_enum)]
     pub wire: Option<Wire>,
 
+    /// Seal every datagram to other hosts, or fail: the broker must have a key for it
+    #[arg(long)]
+    pub secure: bool,
+
     /// Do not show the program the device's files in /sys/class/infiniband and /dev/infiniband
     #[arg(long)]
     pub no_paths: bool,

@@ -17,6 +17,7 @@ const EXIT_NOT_FOUND: u8 = 127;
 /// Environment variables that carry the launcher's choices to the libraries.
 const PRELOAD: &str = "LD_PRELOAD";
 const WIRE: &str = "CAUSEWAY_WIRE";
+const SECURE: &str = causeway_fabric::secure::VARIABLE;
 const SYSFS: &str = "CAUSEWAY_SYSFS";
 
 /// Variables of the command's environment; those without a value it is not to have.
@@ -59,6 +60,9 @@ fn prepare(options: &RunOptions) -> Result<Environment, String> {
     ];
     if let Some(wire) = options.wire.or_else(default_wire) {
         environment.push((WIRE, Some(wire.name().into())));
+    }
+    if options.secure {
+        environment.push((SECURE, Some("required".into())));
     }
     Ok(environment)
 }

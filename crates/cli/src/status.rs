@@ -4,10 +4,12 @@
 mod pools;
 mod sisci;
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::net::Ipv6Addr;
 
 use causeway_fabric::Address;
+use causeway_fabric::pool::PoolStatus;
 use causeway_fabric::services::sisci::SisciSession;
 use causeway_fabric::status::{EndpointStatus, QpStatus, Wire};
 use serde_json::{Value, json};
@@ -19,52 +21,76 @@ use crate::complain;
 /// show, which is no failure.
 pub fn status(options: &StatusOptions) -> u8 {
     let address = Address::from_env();
-    let endpoints = match causeway_fabric::status::status(&address) {
-        Ok(endpoints) => endpoints,
+    match read(&address) {
+        Ok(state) => {
+            state.print(options, &address);
+            0
+        }
         Err(error) => {
             complain(&format!("{address}: {error}"));
-            return 1;
+            1
         }
-    };
-    let sessions = match causeway_fabric::sisci::sessions(&address) {
-        Ok(sessions) => sessions.unwrap_or_default(),
-        Err(error) => {
-            complain(&format!("{address}: {error}"));
-            return 1;
-        }
-    };
-    let pools = match causeway_fabric::pool::status(&address) {
-        Ok(pools) => pools.unwrap_or_default(),
-        Err(error) => {
-            complain(&format!("{address}: {error}"));
-            return 1;
-        }
-    };
-    if options.json {
-        let mut value = as_json(endpoints.as_deref(), &sessions);
-        value["pools"] = pools::as_json(&pools);
-        println!("{value:#}");
-    } else if let Some(endpoints) = endpoints {
-        let (sessions, pools) = (sisci::as_table(&sessions), pools::as_table(&pools));
-        print!("{}{sessions}{pools}", as_table(&endpoints));
-    } else {
-        println!("no broker in {address}");
     }
-    0
+}
+
+/// What a broker tells.
+struct State {
+    /// `None` if there is no broker.
+    endpoints: Option<Vec<EndpointStatus>>,
+    secured: Secured,
+    sessions: Vec<SisciSession>,
+    pools: Vec<PoolStatus>,
+}
+
+/// Queue pairs whose datagrams are sealed, by endpoint and number.
+type Secured = BTreeSet<(u64, u32)>;
+
+fn read(address: &Address) -> causeway_fabric::Result<State> {
+    let endpoints = causeway_fabric::status::status(address)?;
+    let known = endpoints.as_deref().unwrap_or_default();
+    Ok(State {
+        secured: causeway_fabric::status::secured(address, known)?,
+        sessions: causeway_fabric::sisci::sessions(address)?.unwrap_or_default(),
+        pools: causeway_fabric::pool::status(address)?.unwrap_or_default(),
+        endpoints,
+    })
+}
+
+impl State {
+    fn print(&self, options: &StatusOptions, address: &Address) {
+        if options.json {
+            let endpoints = self.endpoints.as_deref();
+            let mut value = as_json(endpoints, &self.secured, &self.sessions);
+            value["pools"] = pools::as_json(&self.pools);
+            println!("{value:#}");
+        } else if let Some(endpoints) = &self.endpoints {
+            let sessions = sisci::as_table(&self.sessions);
+            let pools = pools::as_table(&self.pools);
+            print!("{}{sessions}{pools}", as_table(endpoints, &self.secured));
+        } else {
+            println!("no broker in {address}");
+        }
+    }
 }
 
 /// `{"broker": bool, "endpoints": [...], "sisci": [...]}`.
-fn as_json(endpoints: Option<&[EndpointStatus]>, sessions: &[SisciSession]) -> Value {
+fn as_json(
+    endpoints: Option<&[EndpointStatus]>,
+    secured: &Secured,
+    sessions: &[SisciSession],
+) -> Value {
     let list: Vec<Value> = endpoints
         .unwrap_or_default()
         .iter()
-        .map(endpoint_json)
+        .map(|endpoint| endpoint_json(endpoint, secured))
         .collect();
     let sisci: Vec<Value> = sessions.iter().map(sisci::session_json).collect();
     json!({ "broker": endpoints.is_some(), "endpoints": list, "sisci": sisci })
 }
 
-fn endpoint_json(endpoint: &EndpointStatus) -> Value {
+fn endpoint_json(endpoint: &EndpointStatus, secured: &Secured) -> Value {
+    let is_secured = |qp: &QpStatus| secured.contains(&(endpoint.endpoint, qp.local_qpn));
+    let qps = endpoint.qps.iter().map(|qp| qp_json(qp, is_secured(qp)));
     let counters = endpoint
         .counters
         .iter()
@@ -81,12 +107,12 @@ fn endpoint_json(endpoint: &EndpointStatus) -> Value {
         "segments": endpoint.segments,
         "reserved_bytes": endpoint.reserved,
         "resident_bytes": endpoint.resident,
-        "qps": endpoint.qps.iter().map(qp_json).collect::<Vec<_>>(),
+        "qps": qps.collect::<Vec<_>>(),
         "counters": counters.collect::<serde_json::Map<_, _>>(),
     })
 }
 
-fn qp_json(qp: &QpStatus) -> Value {
+fn qp_json(qp: &QpStatus, secured: bool) -> Value {
     json!({
         "qpn": qp.local_qpn,
         "remote_gid": qp.remote_gid.map(|gid| Ipv6Addr::from(gid).to_string()),
@@ -94,6 +120,7 @@ fn qp_json(qp: &QpStatus) -> Value {
         "wire": wire_name(qp.wire),
         "joined": qp.joined,
         "trusted": qp.trusted,
+        "secured": secured,
     })
 }
 
@@ -106,7 +133,7 @@ fn wire_name(wire: Wire) -> &'static str {
 }
 
 /// For people: a line per endpoint, and below it a line per queue pair and one of counters.
-fn as_table(endpoints: &[EndpointStatus]) -> String {
+fn as_table(endpoints: &[EndpointStatus], secured: &Secured) -> String {
     if endpoints.is_empty() {
         return "no endpoint is attached\n".into();
     }
@@ -132,7 +159,8 @@ fn as_table(endpoints: &[EndpointStatus]) -> String {
             slots.join(",")
         );
         for qp in &endpoint.qps {
-            let _ = writeln!(out, "{}", qp_line(qp));
+            let is_secured = secured.contains(&(endpoint.endpoint, qp.local_qpn));
+            let _ = writeln!(out, "{}", qp_line(qp, is_secured));
         }
         let counted = endpoint.counters.iter().filter(|counter| counter.value > 0);
         let counters: Vec<String> = counted
@@ -160,7 +188,7 @@ fn amount(bytes: u64) -> String {
     format!("{value:.1}{}", UNITS[unit])
 }
 
-fn qp_line(qp: &QpStatus) -> String {
+fn qp_line(qp: &QpStatus, secured: bool) -> String {
     let place = match qp.remote_gid {
         None => "this host".to_owned(),
         Some(gid) => Ipv6Addr::from(gid).to_canonical().to_string(),
@@ -170,8 +198,9 @@ fn qp_line(qp: &QpStatus) -> String {
     } else {
         ""
     };
+    let secured = if secured { ", secured" } else { "" };
     format!(
-        "         QP {:#08x} -> {:#08x} on {place}, {}{waiting}",
+        "         QP {:#08x} -> {:#08x} on {place}, {}{secured}{waiting}",
         qp.local_qpn,
         qp.remote_qpn,
         wire_name(qp.wire)
@@ -227,7 +256,7 @@ mod tests {
 
     #[test]
     fn the_table_shows_what_there_is() {
-        let table = as_table(&[endpoint()]);
+        let table = as_table(&[endpoint()], &Secured::new());
         assert!(table.contains("QP 0x001001 -> 0x002001 on this host, shm, peer not there yet"));
         assert!(table.contains("    2    1.5GiB web        1,7"), "{table}");
         assert!(table.contains("sent 3"));
@@ -236,7 +265,16 @@ mod tests {
             !table.contains('\x1b'),
             "a name must not steer the terminal"
         );
-        assert_eq!(as_table(&[]), "no endpoint is attached\n");
+        assert_eq!(as_table(&[], &Secured::new()), "no endpoint is attached\n");
+    }
+
+    #[test]
+    fn a_secured_queue_pair_is_shown_as_such() {
+        let secured = Secured::from([(0xabc, 0x1001)]);
+        let table = as_table(&[endpoint()], &secured);
+        assert!(table.contains("shm, secured, peer"), "{table}");
+        let value = as_json(Some(&[endpoint()]), &secured, &[]);
+        assert_eq!(value["endpoints"][0]["qps"][0]["secured"], true);
     }
 
     #[test]
@@ -249,12 +287,12 @@ mod tests {
 
     #[test]
     fn json_keeps_everything() {
-        let value = as_json(Some(&[endpoint()]), &[]);
+        let value = as_json(Some(&[endpoint()]), &Secured::new(), &[]);
         assert_eq!(value["broker"], true);
         assert_eq!(value["endpoints"][0]["qps"][0]["wire"], "shm");
         assert_eq!(value["endpoints"][0]["counters"]["lost"], 0);
         assert_eq!(value["endpoints"][0]["tenant"], "web");
         assert_eq!(value["endpoints"][0]["reserved_bytes"], 4096);
-        assert_eq!(as_json(None, &[])["broker"], false);
+        assert_eq!(as_json(None, &Secured::new(), &[])["broker"], false);
     }
 }

@@ -43,6 +43,7 @@ impl Sharing {
                 BrokerRequest::Place(key) => self.place_used(key),
                 BrokerRequest::Reclaim => shared.reclaim(),
                 BrokerRequest::Ask(qpn) => shared.ask_about_peer(qpn),
+                BrokerRequest::Secure(qpn) => shared.carry_out_handshake(qpn),
             }
         }
         any

@@ -25,6 +25,8 @@ pub(crate) enum BrokerRequest {
     Reclaim,
     /// The peer of this queue pair owes an answer: is it held up?
     Ask(u32),
+    /// The connection of this queue pair is to be secured, and needs a message made or understood.
+    Secure(u32),
 }
 
 /// The way to the broker thread, and back.

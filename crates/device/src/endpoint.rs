@@ -107,11 +107,11 @@ fn with_states_at_exit(f: impl Fn(&mut State)) {
     }
 }
 
-/// What the environment says of wire and checksums.
+/// What the environment says of wire, checksums and whether wires are to be secured.
 ///
 /// # Errors
 /// EINVAL if it says something unintelligible, of these or of what is read where it is used.
-fn settings() -> Result<(WirePref, Checksums), OpenError> {
+fn settings() -> Result<(WirePref, (Checksums, bool)), OpenError> {
     let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_WIRE is not auto, shm or udp");
     let wire = WirePref::from_env().ok_or(unknown)?;
     let unknown = OpenError::new(libc::EINVAL, "CAUSEWAY_CRC is not auto, on or off");
@@ -122,7 +122,10 @@ fn settings() -> Result<(WirePref, Checksums), OpenError> {
     let not_engines = format!("CAUSEWAY_ENGINES is not a number from 1 to {ENGINES_MAX}");
     most_engines().ok_or(OpenError::new(libc::EINVAL, &not_engines))?;
     causeway_look::setting().ok_or(OpenError::new(libc::EINVAL, unknown))?;
-    Ok((wire, checksums))
+    let unknown = "CAUSEWAY_SECURE is not auto or required";
+    let secured = causeway_fabric::secure::wanted();
+    let secured = secured.ok_or(OpenError::new(libc::EINVAL, unknown))?;
+    Ok((wire, (checksums, secured)))
 }
 
 impl Endpoint {
@@ -135,8 +138,8 @@ impl Endpoint {
     }
 
     fn attach(broker: Option<&Address>) -> Result<Self, OpenError> {
-        let (wire, checksums) = settings()?;
-        let shared = Arc::new(Shared::attach(broker, wire, checksums)?);
+        let (wire, protection) = settings()?;
+        let shared = Arc::new(Shared::attach(broker, wire, protection)?);
         let endpoint = Endpoint {
             sharing: Arc::new(Sharing::new(Arc::clone(&shared))),
             shared,

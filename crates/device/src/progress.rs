@@ -386,6 +386,9 @@ impl State {
             }
             Link::Udp(link) => {
                 link.pump(&mut entry.qp, core, udp, now.get());
+                if link.conn.has_ask() && !std::mem::replace(&mut link.asked, true) {
+                    broker_requests.push(BrokerRequest::Secure(qpn));
+                }
                 if link.conn.awaits_reply() && !std::mem::replace(&mut entry.awaiting, true) {
                     awaiting.push(qpn);
                 }

@@ -11,13 +11,17 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use causeway_biased_lock::BiasedGuard;
+use causeway_fabric::secure::phase_packets;
 use causeway_fabric::services::Leave;
 use causeway_fabric::{ConnectRequest, Introduction};
 use causeway_identity::{QPN_MASK, Slot};
 use causeway_proto::qp::{Qp as ProtoQp, QpConfig};
-use causeway_proto::trp::{BASE_DATAGRAM, Config, Connection, RETRY_FLOOR, SendConfig};
+use causeway_proto::trp::{
+    BASE_DATAGRAM, Config, Connection, PHASE_PACKETS, RETRY_FLOOR, SendConfig,
+};
 use causeway_proto::types::{Access, QpAttr, QpAttrMask, QpCap, QpState, Service};
 use causeway_shm::Grant;
+use causeway_wire::secure::OVERHEAD;
 
 use crate::av::Av;
 use crate::clock::{self, Now};
@@ -33,6 +37,7 @@ use crate::limits::LIMITS;
 use crate::pd::Pd;
 use crate::qp_entry::{Link, QpCell, QpEntry};
 use crate::ring::{Introduced, RingLink};
+use crate::secured::own_keys;
 use crate::shared::Shared;
 use crate::sharing::Sharing;
 use crate::silence::patience;
@@ -329,6 +334,7 @@ impl Qp {
     /// What is to carry its segments once it is ready to receive.
     fn link_for(&self, attr: &QpAttr, av: Option<&Av>, mask: QpAttrMask) -> Result<Link, Errno> {
         if self.is_datagram() {
+            self.shared().check_plain_wire("UD queue pairs")?;
             return Ok(Link::Datagrams(Box::default()));
         }
         let link = self.connect(attr, av.ok_or(Errno(libc::EINVAL))?, mask)?;
@@ -521,6 +527,7 @@ fn udp_link(
     ifindex: u32,
     shared: &Shared,
 ) -> Result<UdpLink, Errno> {
+    let secured = shared.is_wire_secured(Some(gid::gid_of(ip)))?;
     let port = Slot::of_qpn(attr.dest_qpn)
         .ok_or(Errno(libc::EINVAL))?
         .port();
@@ -534,19 +541,23 @@ fn udp_link(
     getrandom::fill(&mut random).map_err(|_| Errno(libc::EIO))?;
     let cookie = u64::from_ne_bytes(random) | 1;
     // What the kernel has learned of the route may be a forgery.
-    let max_datagram = causeway_netio::path_mtu(dst, Some(source)).max(BASE_DATAGRAM);
+    let path = causeway_netio::path_mtu(dst, Some(source)).max(BASE_DATAGRAM);
+    let max_datagram = path - if secured { OVERHEAD } else { 0 };
     let config = Config {
         max_datagram,
-        window: crate::udp::window(shared.receive_buffer(), max_datagram),
+        window: crate::udp::window(shared.receive_buffer(), path),
         crc: shared.checksums.wanted(ip),
         patience: patience().unwrap_or(RETRY_FLOOR),
+        secured,
+        phase_packets: phase_packets().unwrap_or(PHASE_PACKETS),
         ..Config::new(qpn, attr.dest_qpn, cookie, attr.rq_psn)
     };
-    Ok(UdpLink::new(
-        Connection::new(config, clock::now()),
-        dst,
-        Some(source),
-    ))
+    let mut conn = Connection::new(config, clock::now());
+    // A queue pair connected to itself has nobody to agree with.
+    if secured && qpn == attr.dest_qpn && gid::is_local(ip) {
+        conn.finished(cookie, own_keys()?);
+    }
+    Ok(UdpLink::new(conn, dst, Some(source)))
 }
 
 impl State {

@@ -50,6 +50,8 @@ pub(crate) struct Shared {
     port_fds: Vec<OwnedFd>,
     /// Which connections bear checksums.
     pub checksums: Checksums,
+    /// The program's user wants wires to other hosts secured, whatever the broker says.
+    pub wants_secured: bool,
     pub doorbell: Doorbell,
     /// Endpoints of peers on this host.
     pub peers: Peers,
@@ -111,7 +113,7 @@ impl Shared {
     pub fn attach(
         broker: Option<&Address>,
         wire: WirePref,
-        checksums: Checksums,
+        (checksums, wants_secured): (Checksums, bool),
     ) -> Result<Self, OpenError> {
         let segment = new_inbox()?;
         let inbox = Inbox::open(Arc::clone(&segment)).map_err(|_| Errno(libc::EPROTO))?;
@@ -149,6 +151,7 @@ impl Shared {
             news,
             port_fds,
             checksums,
+            wants_secured,
             doorbell,
             peers: Peers::new(failure),
             groups: Groups::default(),

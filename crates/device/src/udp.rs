@@ -16,6 +16,8 @@ use causeway_shm::{Counter, FinalAck};
 
 use crate::clock::earlier;
 use crate::core::Core;
+use crate::gid;
+use crate::not_secured;
 use crate::other_version;
 use crate::ports::{Ports, Take};
 
@@ -97,8 +99,10 @@ pub(crate) struct UdpLink {
     retry_at: Option<Instant>,
     /// The kernel did not find payload that it was to send: from now on it is copied.
     copies: bool,
-    /// It has been said that the peer speaks another version of the wire.
+    /// It has been said why there is no connection to the peer.
     told: bool,
+    /// The broker thread is to ask the broker for a handshake's message.
+    pub asked: bool,
     /// Counters as last reported.
     reported: Stats,
 }
@@ -290,6 +294,7 @@ impl UdpLink {
             retry_at: None,
             copies: false,
             told: false,
+            asked: false,
             reported: Stats::default(),
         }
     }
@@ -299,12 +304,24 @@ impl UdpLink {
         self.socket = None;
     }
 
-    /// Tells of a peer of another version: once, since it repeats its requests.
-    fn heed_version(&mut self, qpn: u32, taken: Result<(), DropReason>) {
-        if let Err(DropReason::Version(theirs)) = taken
-            && !std::mem::replace(&mut self.told, true)
-        {
-            other_version::tell(qpn, self.dst, theirs);
+    /// The GID of its port.
+    pub fn own_gid(&self) -> [u8; 16] {
+        self.src.map_or([0; 16], gid::gid_of)
+    }
+
+    /// Tells of a peer that there can be no connection to: once, since it repeats its requests.
+    fn heed_refusal(&mut self, qpn: u32, reason: DropReason) {
+        match reason {
+            DropReason::Version(_) | DropReason::Refused(_) if self.told => {}
+            DropReason::Version(theirs) => {
+                other_version::tell(qpn, self.dst, theirs);
+                self.told = true;
+            }
+            DropReason::Refused(why) => {
+                not_secured::tell(qpn, self.dst, why);
+                self.told = true;
+            }
+            _ => {}
         }
     }
 
@@ -314,8 +331,9 @@ impl UdpLink {
 
     /// Takes a datagram of its peer's.
     pub fn on_datagram(&mut self, qp: &mut Qp, core: &mut Core, datagram: &[u8], now: Instant) {
-        let taken = self.conn.on_datagram(now, datagram, &mut qp.bind(core));
-        self.heed_version(qp.qpn(), taken);
+        if let Err(reason) = self.conn.on_datagram(now, datagram, &mut qp.bind(core)) {
+            self.heed_refusal(qp.qpn(), reason);
+        }
     }
 
     /// Takes a report of a datagram that did not arrive, if it went to its peer. Returns whether it
@@ -352,8 +370,7 @@ impl UdpLink {
             now,
             matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer(),
         );
-        // A checksum covers the payload: it is to be in the datagram.
-        if !self.conn.is_checksummed() && !self.copies {
+        if !self.conn.covers_payload() && !self.copies {
             core.outsides.begin(&mut wire.buffer);
         }
         transmit(qp, self, core, wire, now);

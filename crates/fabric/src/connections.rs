@@ -1,6 +1,6 @@
 //! What an endpoint remembers of its connections, to present them to the next broker.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use crate::services::{PeerChange, PeerEvent, RestoreRequest, Wire};
@@ -16,6 +16,8 @@ pub(crate) struct Connections {
     requests: BTreeMap<u32, RestoreRequest>,
     /// Rings whose peer has not joined: afterwards nobody needs to be handed the ring.
     rings: BTreeMap<u32, OwnedFd>,
+    /// QPs that have got keys.
+    secured: BTreeSet<u32>,
 }
 
 impl Connections {
@@ -36,12 +38,25 @@ impl Connections {
     /// Forgets a connection and returns it.
     pub(crate) fn remove(&mut self, local_qpn: u32) -> Option<RestoreRequest> {
         self.rings.remove(&local_qpn);
+        self.secured.remove(&local_qpn);
         self.requests.remove(&local_qpn)
     }
 
     /// The connection of a QP.
     pub(crate) fn get(&self, local_qpn: u32) -> Option<&RestoreRequest> {
         self.requests.get(&local_qpn)
+    }
+
+    /// Notes that a QP has got keys.
+    pub(crate) fn note_secured(&mut self, local_qpn: u32) {
+        if self.requests.contains_key(&local_qpn) {
+            self.secured.insert(local_qpn);
+        }
+    }
+
+    /// Whether a QP has got keys.
+    pub(crate) fn is_secured(&self, local_qpn: u32) -> bool {
+        self.secured.contains(&local_qpn)
     }
 
     /// Notes what the peer of a QP may do from now on.

@@ -41,6 +41,7 @@ pub mod node;
 pub mod pool;
 pub mod remoting;
 pub mod runtime;
+pub mod secure;
 pub mod services;
 pub mod session;
 pub mod sisci;

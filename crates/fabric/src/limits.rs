@@ -87,6 +87,8 @@ pub const IFNAME_MAX: usize = 15;
 pub const COMM_MAX: usize = 15;
 /// QPs listed in one page of a status reply.
 pub const STATUS_QPS_PER_PAGE: usize = 512;
+/// Numbers of secured QPs in one reply.
+pub const SECURED_PER_PAGE: usize = 512;
 
 /// How long a client waits for the reply to one call.
 pub const CALL_TIMEOUT: Duration = Duration::from_secs(5);

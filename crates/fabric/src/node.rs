@@ -14,6 +14,7 @@ use crate::channel::Channel;
 use crate::control::Control;
 use crate::error::{Error, Result};
 use crate::remoting::{Malformed, decode_body};
+use crate::secure;
 use crate::services::handshake::{Hello, HelloReply, Proof};
 use crate::services::node::{
     DataRequest, IdentifyRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply,
@@ -80,8 +81,15 @@ impl NodeClient {
     /// Connects to a daemon, for `patience` at most.
     ///
     /// # Errors
-    /// [`Error::System`]: `ENETUNREACH` without a route, `ECONNREFUSED`, `ETIMEDOUT`.
+    /// [`Error::System`]: `ENETUNREACH` without a route, `ECONNREFUSED`, `ETIMEDOUT`; `EOPNOTSUPP`
+    /// where the wire to the host is to be secured, since nothing encrypts this connection.
     pub fn connect(address: SocketAddr, patience: Duration) -> Result<NodeClient> {
+        if secure::is_required(address.ip())? {
+            return Err(Error::System {
+                what: "connect to a node daemon, which is not secured in this version",
+                errno: Errno::OPNOTSUPP,
+            });
+        }
         let failed = |error: std::io::Error| Error::System {
             what: "connect to a node daemon",
             errno: Errno::from_io_error(&error).unwrap_or(Errno::TIMEDOUT),

@@ -120,6 +120,14 @@ impl State {
         for (request, ring) in self.connections.iter() {
             let ring = ring.map(AsFd::as_fd);
             match BrokerStub(control).restore(request, ring.as_slice()) {
+                Ok(_) if self.connections.is_secured(request.local_qpn) => {
+                    let local_qpn = request.local_qpn;
+                    // For people only, so a broker that does not know it is no obstacle.
+                    match BrokerStub(control).restore_secured(&PeerRequest { local_qpn }, &[]) {
+                        Ok(_) | Err(Error::Refused { .. }) => {}
+                        Err(error) => return Err(error),
+                    }
+                }
                 Ok(_) => {}
                 Err(Error::Refused { .. }) => lost.push(request.clone()),
                 Err(error) => return Err(error),

@@ -1,11 +1,15 @@
 //! Asking a running broker for its state.
 
+use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 
+use rustix::io::Errno;
+
 use crate::control::Control;
-use crate::error::Result;
-use crate::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, STATUS_QPS_PER_PAGE};
+use crate::error::{Error, Result};
+use crate::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, SECURED_PER_PAGE, STATUS_QPS_PER_PAGE};
 use crate::runtime::Address;
+use crate::services::secure::SecuredRequest;
 use crate::services::{BrokerStub, StatusCursor, StatusPage};
 
 pub use crate::services::{Counter, EndpointStatus, QpStatus, Wire};
@@ -43,6 +47,45 @@ pub fn status(address: &Address) -> Result<Option<Vec<EndpointStatus>>> {
         }
     }
     Ok(Some(endpoints))
+}
+
+/// Which QPs of these endpoints are secured, by endpoint and number. None are where the broker is
+/// of a version that knows nothing of it.
+///
+/// # Errors
+/// As [`status`].
+pub fn secured(address: &Address, endpoints: &[EndpointStatus]) -> Result<BTreeSet<(u64, u32)>> {
+    let mut found = BTreeSet::new();
+    let Some(socket) = crate::launch::connect_existing(address)? else {
+        return Ok(found);
+    };
+    let mut control = Control::new(socket);
+    for status in endpoints {
+        let endpoint = status.endpoint;
+        let mut from = 0;
+        loop {
+            let request = SecuredRequest { endpoint, from };
+            let qpns = match BrokerStub(&mut control).secured(&request, &[]) {
+                Ok((reply, _)) => reply.qpns,
+                // It has ended meanwhile.
+                Err(Error::Refused {
+                    errno: Errno::NOENT,
+                    ..
+                }) => break,
+                Err(Error::Refused {
+                    errno: Errno::NOSYS,
+                    ..
+                }) => return Ok(found),
+                Err(error) => return Err(error),
+            };
+            found.extend(qpns.iter().map(|qpn| (endpoint, *qpn)));
+            match qpns.last() {
+                Some(last) if qpns.len() == SECURED_PER_PAGE && *last >= from => from = last + 1,
+                _ => break,
+            }
+        }
+    }
+    Ok(found)
 }
 
 /// Asks the running broker at `address` for a userfaultfd device, as

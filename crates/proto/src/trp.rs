@@ -24,6 +24,7 @@ mod recv;
 mod reports;
 mod reset;
 mod rtt;
+mod secure;
 mod send;
 mod stats;
 #[cfg(test)]
@@ -41,9 +42,11 @@ pub use liveness::Expecting;
 pub use reports::{Proof, Undelivered};
 pub use reset::reset_for;
 pub use rtt::{INITIAL_RTO, MAX_RTO, MIN_RTO};
+pub use secure::{Ask, Cipher, Keys, PHASE_PACKETS};
 pub use stats::{DropReason, Stats};
 
 use acks::Acks;
+use causeway_wire::secure::Why;
 use causeway_wire::versions::Notice;
 use congestion::{Cubic, Pacer};
 use handshake::Handshake;
@@ -51,6 +54,7 @@ use liveness::Liveness;
 use receive::Refused;
 use recv::ReceiveSpace;
 use rtt::Rtt;
+use secure::{Owed, Secure};
 use send::SendSpace;
 
 use crate::time::{Duration, Instant};
@@ -164,6 +168,12 @@ pub struct Connection {
     shutdown_due: Option<Reason>,
     /// A request of another version is to be answered.
     notice_due: Option<Notice>,
+    /// What a secured connection has beside.
+    secure: Option<Box<Secure>>,
+    /// When the peer first refused a handshake, and why.
+    refused: Option<(Instant, Why)>,
+    /// A refusal that is to be sent.
+    refusal_due: Option<Owed>,
     stats: Stats,
 }
 
@@ -184,6 +194,9 @@ impl Connection {
             live: Liveness::new(now),
             shutdown_due: None,
             notice_due: None,
+            secure: config.secured.then(Box::default),
+            refused: None,
+            refusal_due: None,
             stats: Stats::default(),
             config,
         }
@@ -204,6 +217,12 @@ impl Connection {
     #[must_use]
     pub fn peer(&self) -> Option<&Peer> {
         self.handshake.peer()
+    }
+
+    /// This side's cookie, which names the connection.
+    #[must_use]
+    pub fn cookie(&self) -> u64 {
+        self.config.cookie
     }
 
     /// Whether the peer has proved that it received our cookie: it is where datagrams to it go.
@@ -235,16 +254,22 @@ impl Connection {
         self.tx.big_timeouts = 0;
     }
 
-    /// Whether data datagrams bear a checksum, as one of both sides has asked for.
+    /// Whether payload has to be in the datagram: a checksum covers it, or it is encrypted.
     #[must_use]
-    pub fn is_checksummed(&self) -> bool {
-        self.handshake.crc(&self.config)
+    pub fn covers_payload(&self) -> bool {
+        self.config.secured || self.handshake.crc(&self.config)
+    }
+
+    /// Whether the connection is a secured one.
+    #[must_use]
+    pub fn is_secured(&self) -> bool {
+        self.config.secured
     }
 
     /// Bytes that a buffer given to [`Connection::poll_transmit`] must have.
     #[must_use]
     pub fn max_datagram(&self) -> usize {
-        self.config.max_datagram
+        self.config.max_datagram + self.config.overhead()
     }
 
     /// Counters and estimates.
@@ -270,12 +295,13 @@ impl Connection {
     }
 
     /// What a farewell would acknowledge now: the next numbers expected of both spaces and the
-    /// attempt number, all truncated as on the wire. `None` where none could be sent.
+    /// attempt number, all truncated as on the wire. `None` where none could be sent, or only this
+    /// process could seal it.
     #[must_use]
     #[inline]
     pub fn last_acks(&self) -> Option<([u32; 2], u8)> {
         let next = |space: Space| self.rx.spaces[space as usize].next() as u32;
-        (self.state == State::Open && self.handshake.peer().is_some())
+        (self.state == State::Open && self.handshake.peer().is_some() && !self.config.secured)
             .then(|| ([next(Space::Request), next(Space::Response)], self.rx.epoch))
     }
 

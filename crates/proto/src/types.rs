@@ -167,6 +167,10 @@ bitflags! {
 /// its version (bits 8 to 15) and ours (0 to 7).
 pub const VENDOR_ERR_VERSION: u32 = 0x7650_0000;
 
+/// Vendor error of `RetryExcErr` where no secured connection can be made. The lowest byte says why
+/// (docs/WIRE.md).
+pub const VENDOR_ERR_SECURE: u32 = 0x7365_0000;
+
 /// The vendor error that names the peer's version of TRP and our own.
 #[must_use]
 pub fn other_version(theirs: u8, ours: u8) -> u32 {
@@ -184,7 +188,7 @@ pub struct Wc {
     pub status: WcStatus,
     /// What completed.
     pub opcode: WcOpcode,
-    /// Provider-specific cause of an error: [`VENDOR_ERR_VERSION`] or 0.
+    /// Provider-specific cause of an error: [`VENDOR_ERR_VERSION`], [`VENDOR_ERR_SECURE`] or 0.
     pub vendor_err: u32,
     /// Bytes transferred (receives and READs).
     pub byte_len: u32,

@@ -126,6 +126,10 @@ pub trait Ulp {
     /// [`Ulp::lost`] follows.
     fn other_version(&mut self, theirs: u8, ours: u8);
 
+    /// The peer makes no secured connection, for the reason of this number
+    /// (`causeway_wire::secure`): [`Ulp::lost`] follows.
+    fn not_secured(&mut self, _why: u8) {}
+
     /// Whether the queue pair waits for something that only the peer can do.
     fn expects_answer(&self) -> bool;
 

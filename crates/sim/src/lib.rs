@@ -8,6 +8,7 @@
 //!
 //! Time is virtual: a run of a simulated minute takes as long as its events take to process.
 
+pub mod broker;
 pub mod memory;
 pub mod mock;
 pub mod network;

@@ -57,6 +57,8 @@ pub struct Setup {
     pub max_datagram: usize,
     /// Protect datagrams.
     pub crc: bool,
+    /// Seal them, and change keys after so many; 0: they are in the clear.
+    pub sealed: u64,
     /// Receives come from a shared queue.
     pub srq: bool,
     /// Work requests that the program posts.
@@ -523,6 +525,7 @@ pub fn setups(rng: &mut Rng, crc: bool) -> [Setup; 2] {
         min_rnr_timer: rng.pick(&[1, 5, 12]),
         max_datagram: rng.pick(&[600, 1200, 1472, 4000, 9000]),
         crc,
+        sealed: 0,
         srq: rng.chance(0.2),
         ops: rng.below(MAX_OPS + 1),
         starve: rng.pick(&[0.0, 0.0, 0.1, 0.5]),

@@ -11,6 +11,7 @@ use causeway_proto::types::{Payload, SendOp, SendWr};
 use causeway_proto::{Instant, express};
 use causeway_wire::trp::Reason;
 
+use crate::broker::Broker;
 use crate::memory::SimHost;
 use crate::program::{Program, QPNS, Setup, Shared};
 use crate::rng::Rng;
@@ -26,6 +27,8 @@ pub struct QpNode {
     pub program: Program,
     /// The link.
     pub link: Connection,
+    /// What makes and understands its handshakes.
+    broker: Broker,
     /// Nobody listens: every datagram is dropped, or answered by a reset.
     pub crashed: Option<Crash>,
     /// Datagrams that were written before they were asked for.
@@ -55,6 +58,8 @@ impl QpNode {
         let config = Config {
             max_datagram: setup.max_datagram,
             crc: setup.crc,
+            secured: setup.sealed > 0,
+            phase_packets: setup.sealed.max(1),
             ..Config::new(QPNS[side], QPNS[1 - side], cookie, setup.psns[1])
         };
         let mut link = Connection::new(config, Instant(0));
@@ -67,6 +72,7 @@ impl QpNode {
         QpNode {
             program: Program::new(side, setup, shared, rng),
             link,
+            broker: Broker::default(),
             crashed: None,
             outbox: VecDeque::new(),
             rng: rng.fork(),
@@ -204,6 +210,12 @@ impl Node for QpNode {
         if self.crashed.is_some() {
             return None;
         }
+        let sent =
+            self.with_link(|link, qp, host| link.poll_transmit(now, &mut qp.bind(host), out));
+        if sent.is_some() || !self.link.has_ask() {
+            return sent;
+        }
+        self.broker.serve(&mut self.link, now);
         self.with_link(|link, qp, host| link.poll_transmit(now, &mut qp.bind(host), out))
     }
 

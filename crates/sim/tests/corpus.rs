@@ -1,11 +1,14 @@
-//! Replays the fuzzing corpus of the queue pair (fuzz/README.md).
+//! Replays the fuzzing corpora of the queue pair and of secured connections (fuzz/README.md).
 
 #[path = "../../../fuzz/harness/corpus.rs"]
 mod corpus;
 #[path = "../../../fuzz/harness/qp.rs"]
 mod qp;
+#[path = "../../../fuzz/harness/secure.rs"]
+mod secure;
 
 use causeway_sim::rng::Rng;
+use causeway_wire::secure::{HANDSHAKE_MAX, Handshake, SEALED_MESSAGE, SealedHeader, Step, Why};
 
 /// Seeds: random scripts of each kind of victim and carrier.
 const SEEDS: u64 = 8;
@@ -17,6 +20,49 @@ const SEED_BYTES: usize = 900;
 #[test]
 fn replay_qp() {
     corpus::replay("qp", qp::run);
+}
+
+#[test]
+fn replay_secure() {
+    corpus::replay("secure", secure::run);
+}
+
+#[test]
+#[ignore = "writes the corpus"]
+fn write_secure_seeds() {
+    let mut sealed = [0; 64];
+    let header = SealedHeader {
+        phase: 0,
+        dst_qpn: 1,
+        cookie: 0xA,
+        number: 7,
+    };
+    header.emit(sealed.first_chunk_mut().expect("long enough"));
+    corpus::write_seed("secure", "sealed", &sealed);
+    let steps = [
+        ("begin", 0, 0xB, Step::Begin(b"message")),
+        ("answer", 0xA, 0xB, Step::Answer(b"answer")),
+        ("refusal", 0xA, 0, Step::Refuse(Why::Key)),
+    ];
+    for (name, receiver, sender, step) in steps {
+        let mut out = [0; HANDSHAKE_MAX];
+        let handshake = Handshake {
+            dst_qpn: 1,
+            src_qpn: 2,
+            receiver,
+            sender,
+            step,
+        };
+        let len = handshake.emit(&mut out).expect("representable");
+        corpus::write_seed("secure", name, &out[..len]);
+    }
+    let mut message = [0; 80];
+    message[0] = SEALED_MESSAGE;
+    corpus::write_seed("secure", "message", &message);
+    for which in 0..4 {
+        corpus::write_seed("secure", &format!("copy-{which}"), &[which]);
+        corpus::write_seed("secure", &format!("changed-{which}"), &[which, 0, 30, 1]);
+    }
 }
 
 /// Scripts that nobody has chosen.

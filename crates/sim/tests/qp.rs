@@ -70,6 +70,23 @@ fn every_opcode_under_every_fault() {
     assert!(express.get() > 0, "nothing went the short way");
 }
 
+/// As the test before, with sealed datagrams whose keys change again and again: what the network
+/// damages, repeats or brings late is never taken for the peer's.
+#[test]
+fn every_opcode_under_every_fault_sealed() {
+    seeds::run("every_opcode_under_every_fault_sealed", SEEDS / 2, |seed| {
+        let mut rng = Rng::new(seed);
+        let faults = Faults::random(&mut rng);
+        let mut setups = setups(&mut rng, false);
+        for setup in &mut setups {
+            setup.sealed = rng.pick(&[1, 7, 100, 1 << 20]);
+        }
+        let mut w = world(&mut rng, faults, setups);
+        finish(&mut w);
+        assert!(w.nodes.iter().all(|n| n.link.cipher().is_some()));
+    });
+}
+
 #[test]
 fn on_an_idle_network_no_completion_waits_for_a_timer() {
     let faults = Faults::none();

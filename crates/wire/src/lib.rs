@@ -10,6 +10,7 @@ pub mod error;
 pub mod plain_send;
 pub mod quote;
 pub mod rdmap;
+pub mod secure;
 pub mod terminate;
 pub mod trp;
 pub mod versions;

@@ -25,6 +25,7 @@ fn tenant(endpoints: usize, users: &[u32]) -> Tenant {
             ..Limits::default()
         },
         key: None,
+        wire: Default::default(),
     }
 }
 

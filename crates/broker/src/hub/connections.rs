@@ -357,7 +357,10 @@ impl Hub {
             Some(PeerWire::Ring(generation)) => {
                 self.end_pairing(generation, Some((id, local_qpn)), change);
             }
-            Some(PeerWire::Udp) => drop(endpoint.links.remove(&local_qpn)),
+            Some(PeerWire::Udp) => {
+                endpoint.links.remove(&local_qpn);
+                self.handshakes.forget((id, local_qpn));
+            }
             None => {}
         }
     }

@@ -45,7 +45,7 @@ impl UdpLink {
         (wr, to): (&impl Request, Option<Target>),
         now: Instant,
     ) -> bool {
-        let long = wr.length() as usize >= OUTSIDE_MIN && !self.conn.is_checksummed();
+        let long = wr.length() as usize >= OUTSIDE_MIN && !self.conn.covers_payload();
         if long || self.unsent.is_some() || qp.sends() >= GATHER_POSTS {
             return false;
         }

@@ -8,6 +8,7 @@ use causeway_fabric::fds::sealed_memfd;
 use causeway_fabric::limits::SEGMENT_BYTES;
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::broker::BrokerService;
+use causeway_fabric::services::secure::*;
 use causeway_fabric::services::*;
 use causeway_identity::Slot;
 use causeway_shm::Ring;
@@ -306,6 +307,39 @@ impl BrokerService for Turn<'_> {
 
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Outcome<()> {
         Ok(().into())
+    }
+
+    fn wire(&mut self, query: WireQuery, _: Vec<OwnedFd>) -> Outcome<WireReply> {
+        let secured = query.wanted;
+        Ok(WireReply { secured }.into())
+    }
+
+    fn begin_handshake(&mut self, _: BeginRequest, _: Vec<OwnedFd>) -> Outcome<BeginReply> {
+        unknown()
+    }
+
+    fn answer_handshake(&mut self, _: AnswerRequest, _: Vec<OwnedFd>) -> Outcome<HandshakeReply> {
+        unknown()
+    }
+
+    fn finish_handshake(&mut self, _: FinishRequest, _: Vec<OwnedFd>) -> Outcome<HandshakeReply> {
+        unknown()
+    }
+
+    fn restore_secured(&mut self, _: PeerRequest, _: Vec<OwnedFd>) -> Outcome<()> {
+        unknown()
+    }
+
+    fn seal_message(&mut self, _: Sealed, _: Vec<OwnedFd>) -> Outcome<Sealed> {
+        unknown()
+    }
+
+    fn open_message(&mut self, _: Sealed, _: Vec<OwnedFd>) -> Outcome<Sealed> {
+        unknown()
+    }
+
+    fn secured(&mut self, _: SecuredRequest, _: Vec<OwnedFd>) -> Outcome<SecuredReply> {
+        unknown()
     }
 
     fn is_suspended(&mut self, _: PeerRequest, _: Vec<OwnedFd>) -> Outcome<bool> {

@@ -9,8 +9,8 @@ use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerEvent,
     ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
-    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, record, session,
-    sisci,
+    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, record, secure,
+    session, sisci,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -52,6 +52,7 @@ fn every_body(bytes: &[u8]) {
     one_body::<GuestTableReply>(bytes);
     one_body::<Vec<PeerEvent>>(bytes);
     one_body::<Vec<u64>>(bytes);
+    secure_bodies(bytes);
     session_bodies(bytes);
     sisci_bodies(bytes);
     every_pool_body(bytes);
@@ -86,6 +87,21 @@ fn every_pool_body(bytes: &[u8]) {
     one_body::<pool::TicketRequest>(bytes);
     one_body::<pool::WaitRequest>(bytes);
     one_body::<pool::ResumeRequest>(bytes);
+}
+
+fn secure_bodies(bytes: &[u8]) {
+    one_body::<secure::WireQuery>(bytes);
+    one_body::<secure::WireReply>(bytes);
+    one_body::<secure::BeginRequest>(bytes);
+    one_body::<secure::BeginReply>(bytes);
+    one_body::<secure::AnswerRequest>(bytes);
+    one_body::<secure::FinishRequest>(bytes);
+    one_body::<secure::HandshakeReply>(bytes);
+    one_body::<secure::SecuredRequest>(bytes);
+    one_body::<secure::SecuredReply>(bytes);
+    one_body::<secure::Sealed>(bytes);
+    one_body::<secure::Offer>(bytes);
+    one_body::<secure::Acceptance>(bytes);
 }
 
 fn session_bodies(bytes: &[u8]) {

@@ -1,5 +1,9 @@
 //! The endpoints' service: what the RDMA device needs of the broker.
 
+use super::secure::{
+    AnswerRequest, BeginReply, BeginRequest, FinishRequest, HandshakeReply, Sealed, SecuredReply,
+    SecuredRequest, WireQuery, WireReply,
+};
 use crate::remoting::{Malformed, byte_enum, message, service};
 
 /// Which wire an endpoint is willing to use (`CAUSEWAY_WIRE`).
@@ -441,6 +445,22 @@ service! {
         /// Whether the peer of a QP, over whatever wire, is inside the caller's trust boundary and
         /// held up: stopped by a signal or a debugger, or frozen.
         20 => is_suspended(PeerRequest; fds 0..=0) -> bool;
+        /// Says whether the wire to a peer is to be secured.
+        21 => wire(WireQuery; fds 0..=0) -> WireReply;
+        /// Begins a handshake for a secured connection.
+        22 => begin_handshake(BeginRequest; fds 0..=0) -> BeginReply;
+        /// Answers one that the peer has begun.
+        23 => answer_handshake(AnswerRequest; fds 0..=0) -> HandshakeReply;
+        /// Completes one.
+        24 => finish_handshake(FinishRequest; fds 0..=0) -> HandshakeReply;
+        /// Says which QPs of an endpoint are secured.
+        25 => secured(SecuredRequest; fds 0..=0) -> SecuredReply;
+        /// Seals a message of the connection manager's by the cluster's key.
+        26 => seal_message(Sealed; fds 0..=0) -> Sealed;
+        /// Opens one.
+        27 => open_message(Sealed; fds 0..=0) -> Sealed;
+        /// Says that a restored QP has got keys, under an earlier broker.
+        28 => restore_secured(PeerRequest; fds 0..=0) -> ();
     }
 }
 

@@ -21,6 +21,7 @@ pub mod node;
 mod node_id;
 pub mod pool;
 pub mod record;
+pub mod secure;
 pub mod session;
 pub mod sisci;
 pub mod vm;

@@ -383,6 +383,10 @@ impl<H: Host> Ulp for Bound<'_, H> {
         self.qp.work.vendor_err = crate::types::other_version(theirs, ours);
     }
 
+    fn not_secured(&mut self, why: u8) {
+        self.qp.work.vendor_err = crate::types::VENDOR_ERR_SECURE | u32::from(why);
+    }
+
     fn expects_answer(&self) -> bool {
         self.qp.expects_answer()
     }

@@ -1,5 +1,6 @@
 //! Parameters and limits of a connection.
 
+use causeway_wire::secure::OVERHEAD;
 use causeway_wire::trp::HEADER_LEN;
 
 use crate::time::Duration;
@@ -40,6 +41,13 @@ pub const REQUEST_FIRST: Duration = Duration::from_millis(1);
 pub const REQUEST_LAST: Duration = Duration::from_millis(200);
 /// Claims to be the peer that are kept, and answered, until one is proved.
 pub const MAX_CLAIMS: usize = 8;
+/// Handshakes of a secured connection that were answered, and are kept until one is proved.
+pub const MAX_CANDIDATES: usize = 8;
+/// How long a side that has answered a handshake repeats that before it begins one of its own.
+pub const ANSWER_WAIT: Duration = Duration::from_millis(100);
+/// How long a peer's refusal may be overtaken by something better: anybody on the path can send
+/// one.
+pub const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
 /// Silence after which a peer that owes us data is asked for a sign of life.
 pub const PING_FIRST: Duration = Duration::from_secs(1);
 /// Longest interval between signs of life.
@@ -96,6 +104,11 @@ pub struct Config {
     pub nonce: [u8; 16],
     /// Least time without progress before the peer counts as lost, unless `timeout` is 0.
     pub patience: Duration,
+    /// Seal every datagram by keys of a handshake, and take no other. What is sealed has
+    /// `max_datagram` bytes at most; the datagram is longer by [`OVERHEAD`].
+    pub secured: bool,
+    /// Datagrams after which its keys change.
+    pub phase_packets: u64,
 }
 
 impl Config {
@@ -114,11 +127,26 @@ impl Config {
             host_id: [0; 16],
             nonce: [0; 16],
             patience: RETRY_FLOOR,
+            secured: false,
+            phase_packets: causeway_aead::PHASE_PACKETS,
         }
     }
 
+    /// Bytes that sealing adds to a datagram.
+    pub(super) fn overhead(&self) -> usize {
+        if self.secured { OVERHEAD } else { 0 }
+    }
+
+    /// The datagram that every path is expected to carry, as TRP fills it.
+    pub(super) fn base_datagram(&self) -> usize {
+        BASE_DATAGRAM - self.overhead()
+    }
+
     pub(super) fn bounded(mut self) -> Self {
-        self.max_datagram = self.max_datagram.clamp(MIN_DATAGRAM, MAX_DATAGRAM);
+        let most = MAX_DATAGRAM - self.overhead();
+        self.max_datagram = self.max_datagram.clamp(MIN_DATAGRAM, most);
+        // The seal is the better checksum.
+        self.crc &= !self.secured;
         self.window = self.window.clamp(1, 1 << 14);
         self.max_held_bytes = self.max_held_bytes.max(self.max_datagram - HEADER_LEN);
         self

@@ -1,5 +1,6 @@
 //! A request that leaves as it is posted ([`crate::express`]).
 
+use causeway_wire::secure::{SEALED_HEADER_LEN, TAG_LEN};
 use causeway_wire::trp::HEADER_LEN;
 
 use super::{Connection, SPACES, State, Transmit};
@@ -38,6 +39,24 @@ impl Connection {
     /// datagram, or `fill` could not.
     #[inline]
     pub fn send_express(
+        &mut self,
+        now: Instant,
+        unit: &Unit,
+        len: usize,
+        out: &mut [u8],
+        fill: impl FnOnce(BytesMut<'_>) -> bool,
+    ) -> Option<Transmit> {
+        if !self.config.secured {
+            return self.send_express_plain(now, unit, len, out, fill);
+        }
+        let end = out.len().checked_sub(TAG_LEN)?;
+        let inner = out.get_mut(SEALED_HEADER_LEN..end)?;
+        let transmit = self.send_express_plain(now, unit, len, inner, fill)?;
+        self.seal(transmit, out)
+    }
+
+    #[inline]
+    fn send_express_plain(
         &mut self,
         now: Instant,
         unit: &Unit,

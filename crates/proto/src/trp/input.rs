@@ -31,7 +31,14 @@ impl Connection {
         datagram: &[u8],
         ulp: &mut impl Ulp,
     ) -> Result<(), DropReason> {
-        let result = self.dispatch(now, datagram, ulp);
+        let result = if self.config.secured {
+            self.dispatch_secured(now, datagram, ulp)
+        } else {
+            match self.on_unsecured(now, datagram) {
+                Some(result) => result,
+                None => self.dispatch(now, datagram, ulp),
+            }
+        };
         match result {
             Ok(()) => {
                 self.stats.rx_packets += 1;
@@ -45,7 +52,7 @@ impl Connection {
         result
     }
 
-    fn dispatch(
+    pub(super) fn dispatch(
         &mut self,
         now: Instant,
         datagram: &[u8],

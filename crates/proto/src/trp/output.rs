@@ -1,8 +1,9 @@
 //! Datagrams out.
 
 use causeway_wire::trp::{
-    Body, Bundled, Common, HEADER_LEN, MAX_BUNDLE, MAX_BUNDLED, MAX_RANGES, Packet, Position,
-    RANGE_LEN, Range, Ranges, Table, emit_bundle_header, emit_data_header, seal, table_len,
+    Body, Bundled, Common, HEADER_LEN, Hello, MAX_BUNDLE, MAX_BUNDLED, MAX_RANGES, Packet,
+    Position, RANGE_LEN, Range, Ranges, Table, emit_bundle_header, emit_data_header, seal,
+    table_len,
 };
 
 use super::config::{ASKS_PER_WINDOW, DESERTED_AFTER};
@@ -25,6 +26,23 @@ impl Connection {
     /// every other call and whenever work was posted. Datagrams of one batch of new data are of one
     /// size but the last, as segmentation offload wants them.
     pub fn poll_transmit(
+        &mut self,
+        now: Instant,
+        ulp: &mut impl Ulp,
+        out: &mut [u8],
+    ) -> Option<Transmit> {
+        if self.refusal_due.is_some() {
+            return self.transmit_refusal(out);
+        }
+        if self.config.secured {
+            self.poll_secured(now, ulp, out)
+        } else {
+            self.poll_plain(now, ulp, out)
+        }
+    }
+
+    /// The next datagram, as it is where nothing seals it.
+    pub(super) fn poll_plain(
         &mut self,
         now: Instant,
         ulp: &mut impl Ulp,
@@ -79,13 +97,22 @@ impl Connection {
         ulp: &mut impl Ulp,
         out: &mut [u8],
     ) -> Option<Transmit> {
+        let hello = self.next_hello(now, ulp)?;
+        let len = Packet::Hello(hello).emit(out)?;
+        self.finish(len, true, out)
+    }
+
+    fn next_hello(&mut self, now: Instant, ulp: &mut impl Ulp) -> Option<Hello> {
         if self.handshake.peer().is_none() {
             self.want_peer(now, ulp);
         }
         let psn = self.send_config.map(|c| c.sq_psn);
-        let hello = self.handshake.transmit(now, &self.config, psn)?;
-        let len = Packet::Hello(hello).emit(out)?;
-        self.finish(len, true, out)
+        self.handshake.transmit(now, &self.config, psn)
+    }
+
+    /// Whether a connection request is due. It counts as sent.
+    pub(super) fn wants_hello(&mut self, now: Instant, ulp: &mut impl Ulp) -> bool {
+        self.next_hello(now, ulp).is_some()
     }
 
     /// Without a peer, work that waits keeps the connection requests going.
@@ -98,6 +125,8 @@ impl Connection {
             self.waiting_since = Some(now);
             self.handshake.tries = 0;
             self.handshake.request_due = true;
+            // What was refused before may be granted now.
+            self.refused = None;
         }
     }
 

@@ -8,7 +8,7 @@
 
 use causeway_wire::quote::names;
 
-use super::config::{BASE_DATAGRAM, MIN_DATAGRAM, RAISE_LAST, UNREACHABLE_SPACING};
+use super::config::{MIN_DATAGRAM, RAISE_LAST, UNREACHABLE_SPACING};
 use super::{Connection, SPACES, State};
 use crate::time::Instant;
 use crate::ulp::Ulp;
@@ -60,9 +60,10 @@ impl Connection {
                 let least = if proof == Proof::Local {
                     MIN_DATAGRAM
                 } else {
-                    BASE_DATAGRAM
+                    self.config.base_datagram()
                 };
-                self.narrow(now, max_payload.max(least));
+                let payload = max_payload.saturating_sub(self.config.overhead());
+                self.narrow(now, payload.max(least));
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Counters.
 
+use causeway_wire::secure::Why;
 use causeway_wire::trp::{ParseError, VERSION};
 
 use crate::time::Duration;
@@ -37,6 +38,18 @@ pub enum DropReason {
     /// A request of another version of TRP, or an answer that says that the peer speaks it.
     #[error("the peer speaks version {0} of TRP, this build version {VERSION}")]
     Version(u8),
+    /// Not encrypted on a connection that is to be, or the other way round.
+    #[error("one side is secured, and the other is not")]
+    NotSecured,
+    /// Sealed by other keys than the connection's, or changed on the way.
+    #[error("sealed by nobody who has the keys")]
+    Forged,
+    /// A copy of one that came already.
+    #[error("came already")]
+    Replayed,
+    /// The peer will not make a secured connection.
+    #[error("{0}")]
+    Refused(Why),
     /// The connection is over.
     #[error("connection closed")]
     Closed,

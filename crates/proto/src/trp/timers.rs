@@ -2,7 +2,7 @@
 
 use super::config::{BLACK_HOLE_TIMEOUTS, MAX_ACK_DELAY, RAISE_LAST};
 use super::rtt::{INITIAL_RTO, MIN_RTO};
-use super::{BASE_DATAGRAM, Connection, SPACES, State};
+use super::{Connection, SPACES, State};
 use crate::time::{Duration, Instant};
 use crate::ulp::{Space, Ulp};
 
@@ -28,6 +28,7 @@ impl Connection {
             self.tx.pace_at,
             self.tx.hold_until,
             self.request_at(),
+            self.refusal_at(),
             self.live.deadline(),
         ];
         times.into_iter().flatten().min()
@@ -58,6 +59,9 @@ impl Connection {
         }
         if self.request_at().is_some_and(|at| now >= at) {
             self.on_request_timeout(now, ulp);
+        }
+        if self.refusal_at().is_some_and(|at| now >= at) {
+            self.on_refusal_timeout(ulp);
         }
         self.on_ping_timeout(now, ulp);
     }
@@ -179,13 +183,14 @@ impl Connection {
             .map(|s| s.oldest_size())
             .max()
             .unwrap_or(0);
-        if largest as usize <= BASE_DATAGRAM || self.tx.datagram <= BASE_DATAGRAM {
+        let base = self.config.base_datagram();
+        if largest as usize <= base || self.tx.datagram <= base {
             return;
         }
         self.tx.big_size = largest;
         self.tx.big_timeouts += 1;
         if self.tx.big_timeouts >= BLACK_HOLE_TIMEOUTS {
-            self.set_max_payload(now, BASE_DATAGRAM);
+            self.set_max_payload(now, base);
             let tx = &mut self.tx;
             tx.raise_at = Some(now + tx.raise_after);
             tx.raise_after = (2 * tx.raise_after).min(RAISE_LAST);

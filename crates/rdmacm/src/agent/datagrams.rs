@@ -8,8 +8,10 @@ use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
 };
 use causeway_wire::quote;
+use causeway_wire::secure::SEALED_MESSAGE_MAX;
 use causeway_wire::trp::{crc_matches, seal};
 
+use super::guard::Guard;
 use super::lifeline::Told;
 use super::{Conn, PORT, Table, now, random_name};
 use crate::channel::What;
@@ -19,19 +21,36 @@ type Arrival = (SocketAddr, Option<IpAddr>, Message);
 
 /// Passes of one look at a port: others wait too.
 const RECEIVES_MAX: usize = 16;
+/// Sealed messages of one look that the broker is asked about.
+const OPENED_MAX: usize = 256;
 /// Requests of a listener whose senders' addresses are not proved. Beyond them a request gets a
 /// token and nothing of it is kept.
 pub(super) const HALF_OPEN_MAX: usize = 64;
 
 /// Sends a message. What can't be sent now is lost as on the way: it is repeated if it matters.
-pub(super) fn send(port: &UdpPort, to: SocketAddr, from: Option<IpAddr>, message: &Message) {
+pub(super) fn send(
+    (port, guard): (&UdpPort, &Guard),
+    to: SocketAddr,
+    from: Option<IpAddr>,
+    message: &Message,
+) {
     let mut datagram = [0; MESSAGE_MAX];
     let Some(len) = message.emit(&mut datagram) else {
         return;
     };
     seal(&mut datagram[..len], crc);
+    let sealed;
+    let bytes = if guard.covers(to.ip()) {
+        let Some(bytes) = guard.seal(to.ip(), &datagram[..len]) else {
+            return;
+        };
+        sealed = bytes;
+        &sealed[..]
+    } else {
+        &datagram[..len]
+    };
     if port.check().is_ok() {
-        let _ = port.send(to, from, &datagram[..len], None, false);
+        let _ = port.send(to, from, bytes, None, false);
     }
 }
 
@@ -40,14 +59,20 @@ fn crc(seed: u32, bytes: &[u8]) -> u32 {
 }
 
 /// Takes what lies in a port; answers requests of other versions.
-fn receive(port: &mut UdpPort) -> Vec<Arrival> {
+fn receive(port: &mut UdpPort, guard: &Guard) -> Vec<Arrival> {
     let mut arrivals = Vec::new();
+    let mut sealed = Vec::new();
     let mut refusals = Vec::new();
     for _ in 0..RECEIVES_MAX {
         if port.check().is_err() {
             break;
         }
         let received = port.recv(|from, to, datagram| match Message::parse(datagram) {
+            _ if guard.covers(from.ip()) => {
+                if datagram.len() <= SEALED_MESSAGE_MAX && sealed.len() < OPENED_MAX {
+                    sealed.push((from, to, datagram.to_vec()));
+                }
+            }
             Ok(message) if crc_matches(datagram, crc) => arrivals.push((from, to, message)),
             Err(Malformed::Version) if crc_matches(datagram, crc) => {
                 let mut refusal = [0; MESSAGE_MAX];
@@ -58,6 +83,16 @@ fn receive(port: &mut UdpPort) -> Vec<Arrival> {
         });
         if !received.is_ok_and(|r| r.datagrams > 0) {
             break;
+        }
+    }
+    for (from, to, datagram) in sealed {
+        let message = guard.open(from.ip(), &datagram);
+        if let Some(message) = message.filter(|message| crc_matches(message, crc)) {
+            arrivals.extend(
+                Message::parse(&message)
+                    .ok()
+                    .map(|message| (from, to, message)),
+            );
         }
     }
     for (to, from, mut refusal, len) in refusals {
@@ -73,7 +108,7 @@ impl Table {
         if token == PORT {
             // Reports last: a repeated request may find the listener gone that has answered the
             // first, and then the answer is what counts.
-            let arrivals = receive(&mut self.port);
+            let arrivals = receive(&mut self.port, &self.guard);
             let mut reports = Vec::new();
             let _ = self.port.take_errors(|report| reports.push(*report));
             for arrival in arrivals {
@@ -84,7 +119,7 @@ impl Table {
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
             let _ = listener.port.take_errors(|_| {});
-            for arrival in receive(&mut listener.port) {
+            for arrival in receive(&mut listener.port, &self.guard) {
                 self.handle_at_listener(token, &arrival);
             }
         } else {
@@ -164,13 +199,18 @@ impl Table {
         }
         let whose = (*from, message.sender, token);
         let proved = message.receiver != 0 && self.tokens.knows(message.receiver, whose, now());
-        if !proved && listener.half_open >= HALF_OPEN_MAX {
+        // A sealed request may be a recording: only one that bears a token of now counts, once.
+        let sealed = self.guard.covers(from.ip());
+        if !proved && (sealed || listener.half_open >= HALF_OPEN_MAX) {
             let mut retry = reply(message, Kind::Retry, 0);
             retry.sender = self.tokens.make(*from, message.sender, token, now());
             return self.answer(*from, *to, &retry);
         }
         // One request too many is not answered: its sender will ask again.
         if listener.waiting >= listener.backlog {
+            return;
+        }
+        if sealed && !self.guard.is_first(message.sender, now()) {
             return;
         }
         let Ok(name) = random_name() else { return };

@@ -22,12 +22,14 @@ use rustix::event::{EventfdFlags, eventfd};
 use crate::channel::What;
 use crate::forks::Unforked;
 use crate::id::Shared;
+use guard::Guard;
 use lifeline::Lifelines;
 use token::Tokens;
 
 mod datagrams;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod fuzzing;
+mod guard;
 mod lifeline;
 mod thread;
 mod token;
@@ -90,6 +92,8 @@ pub(crate) struct Table {
     timers: BTreeSet<(Instant, u64)>,
     lifelines: Lifelines,
     tokens: Tokens,
+    /// Seals and opens what must not be read or forged.
+    guard: Guard,
     last_token: u64,
 }
 
@@ -113,6 +117,14 @@ fn bind_both(epoll: &Arc<OwnedFd>) -> io::Result<(Lifelines, Unforked<UdpPort>)>
         }
     }
     outcome
+}
+
+/// What guards the messages of this process's agent. The tests' have no broker.
+fn guard() -> io::Result<Guard> {
+    if cfg!(any(test, fuzzing)) {
+        return Ok(Guard::default());
+    }
+    Guard::new()
 }
 
 /// The process's agent, once there is one.
@@ -177,6 +189,7 @@ impl Agent {
                 timers: BTreeSet::new(),
                 lifelines,
                 tokens: Tokens::new(),
+                guard: guard()?,
                 last_token: PORT,
             }),
         })
@@ -335,6 +348,10 @@ impl Table {
     /// Lets the peer's agent make a lifeline to us, as long as there is a connection. Before the
     /// peer hears of it, since that is when its agent does.
     fn attend_address(&mut self, name: u64) {
+        // Anybody who reads the names could make one.
+        if self.guard.is_up() {
+            return;
+        }
         let Some(conn) = self.conns.get_mut(&name) else {
             return;
         };
@@ -356,6 +373,9 @@ impl Table {
 
     /// Holds or releases the lifeline of a connection's peer, as its state demands.
     fn attend_lifeline(&mut self, name: u64) {
+        if self.guard.is_up() {
+            return;
+        }
         let Some(conn) = self.conns.get_mut(&name) else {
             return;
         };
@@ -410,7 +430,12 @@ impl Table {
             return;
         };
         while let Some(message) = conn.machine.poll_transmit() {
-            datagrams::send(&self.port, conn.peer, conn.local_ip, &message);
+            datagrams::send(
+                (&self.port, &self.guard),
+                conn.peer,
+                conn.local_ip,
+                &message,
+            );
         }
         let mut finished = false;
         while let Some(event) = conn.machine.poll() {
@@ -480,7 +505,7 @@ impl Table {
 
     /// Sends a message of no connection.
     fn answer(&self, to: SocketAddr, from: Option<IpAddr>, message: &Message) {
-        datagrams::send(&self.port, to, from, message);
+        datagrams::send((&self.port, &self.guard), to, from, message);
     }
 }
 

@@ -7,6 +7,8 @@ use causeway_proto::{Duration, Instant};
 
 /// How long a token is good at least; at most twice as long.
 const LIFETIME: Duration = Duration::from_secs(10);
+/// How long it is good at most.
+pub(super) const TOKEN_GOOD_MAX: Duration = Duration::from_secs(20);
 
 /// Makes tokens and knows them again, without keeping any.
 pub(super) struct Tokens {

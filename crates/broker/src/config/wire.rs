@@ -1,0 +1,235 @@
+//! The table `[wire]`: which wires to other hosts are secured, and by which keys.
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use causeway_fabric::setting;
+use serde::Deserialize;
+
+use crate::keys::WireKeys;
+
+/// Setting that names a key file where the configuration names none.
+pub const KEY_VARIABLE: &str = "CAUSEWAY_WIRE_KEY";
+/// Most networks that are told apart.
+pub const NETWORKS_MAX: usize = 256;
+
+/// The table.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct WireTable {
+    #[serde(default)]
+    secure: Secure,
+    key: Option<PathBuf>,
+    #[serde(default)]
+    network: Vec<NetworkTable>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NetworkTable {
+    network: String,
+    secure: Secure,
+}
+
+/// Whether datagrams must be sealed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Secure {
+    /// Only where the program's user asks for it.
+    #[default]
+    Off,
+    /// Always.
+    Required,
+}
+
+/// Addresses that begin alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Network {
+    /// As bits of a mapped address.
+    bits: u128,
+    /// Of these, how many count.
+    length: u32,
+}
+
+impl Network {
+    /// Understands a text such as `10.0.0.0/8`; one without a length is an address.
+    fn parse(text: &str) -> Option<Network> {
+        let (address, length) = match text.split_once('/') {
+            Some((address, length)) => (address, Some(length.parse::<u32>().ok()?)),
+            None => (text, None),
+        };
+        let address: IpAddr = address.trim().parse().ok()?;
+        let before = if address.is_ipv4() { 96 } else { 0 };
+        let most = if address.is_ipv4() { 32 } else { 128 };
+        let length = length.unwrap_or(most);
+        (length <= most).then_some(())?;
+        let network = Network {
+            bits: bits(address),
+            length: before + length,
+        };
+        // A host's address with a network's length is a mistake more often than not.
+        (network.bits & !network.mask() == 0).then_some(network)
+    }
+
+    fn mask(&self) -> u128 {
+        match self.length {
+            0 => 0,
+            length => u128::MAX << (128 - length),
+        }
+    }
+
+    fn holds(&self, address: u128) -> bool {
+        address & self.mask() == self.bits
+    }
+}
+
+/// An address as 128 bits; one of IPv4 is mapped.
+fn bits(address: IpAddr) -> u128 {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(address) => address.to_bits(),
+    }
+}
+
+/// What holds for a tenant's wires.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WireRules {
+    /// Whether they are secured, unless the peer's network has a rule.
+    pub secure: bool,
+    /// Networks with rules of their own.
+    pub networks: Vec<(Network, bool)>,
+    /// The keys; none if there are none.
+    pub keys: WireKeys,
+}
+
+impl WireRules {
+    /// Whether a wire to the port with this GID is to be secured.
+    pub fn requires(&self, gid: Option<[u8; 16]>) -> bool {
+        let Some(gid) = gid else { return self.secure };
+        let address = u128::from_be_bytes(gid);
+        let found = self.networks.iter().filter(|(net, _)| net.holds(address));
+        found
+            .max_by_key(|(net, _)| net.length)
+            .map_or(self.secure, |(_, secure)| *secure)
+    }
+
+    /// Whether a wire to anybody at all is.
+    pub fn may_require(&self) -> bool {
+        self.secure || self.networks.iter().any(|(_, secure)| *secure)
+    }
+
+    fn check(self) -> Result<WireRules, String> {
+        if self.may_require() && self.keys.is_empty() {
+            return Err("the wire is to be secured, and no key is named for that".into());
+        }
+        Ok(self)
+    }
+}
+
+impl WireTable {
+    /// What holds for tenants that do not say otherwise.
+    pub fn rules(&self) -> Result<WireRules, String> {
+        if self.network.len() > NETWORKS_MAX {
+            return Err(format!("more than {NETWORKS_MAX} networks"));
+        }
+        let networks = self.network.iter().map(|table| {
+            let network = Network::parse(&table.network);
+            let network = network
+                .ok_or_else(|| format!("{:?} is no network like \"10.0.0.0/8\"", table.network))?;
+            Ok((network, table.secure == Secure::Required))
+        });
+        WireRules {
+            secure: self.secure == Secure::Required,
+            networks: networks.collect::<Result<_, String>>()?,
+            keys: match &self.key {
+                Some(path) => WireKeys::load(path)?,
+                None => default_keys()?,
+            },
+        }
+        .check()
+    }
+}
+
+/// The keys that the environment names.
+pub(super) fn default_keys() -> Result<WireKeys, String> {
+    match setting(KEY_VARIABLE) {
+        Some(path) if !path.is_empty() => WireKeys::load(Path::new(&path)),
+        _ => Ok(WireKeys::default()),
+    }
+}
+
+/// What a tenant's own settings make of what holds for all.
+pub(super) fn of_tenant(
+    rules: &WireRules,
+    secure: Option<Secure>,
+    key: Option<&Path>,
+) -> Result<WireRules, String> {
+    let mut own = rules.clone();
+    if let Some(secure) = secure {
+        own.secure = secure == Secure::Required;
+    }
+    if let Some(path) = key {
+        own.keys = WireKeys::load(path)?;
+    }
+    own.check()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn gid(text: &str) -> Option<[u8; 16]> {
+        Some(bits(text.parse().unwrap()).to_be_bytes())
+    }
+
+    #[test]
+    fn the_longest_network_counts() {
+        let rule = |text, secure| (Network::parse(text).unwrap(), secure);
+        let rules = WireRules {
+            secure: false,
+            networks: vec![
+                rule("10.0.0.0/8", true),
+                rule("10.1.0.0/16", false),
+                rule("10.1.2.3", true),
+                rule("fd00::/8", true),
+            ],
+            keys: WireKeys::default(),
+        };
+        for (address, secured) in [
+            ("10.0.0.1", true),
+            ("10.1.0.1", false),
+            ("10.1.2.3", true),
+            ("11.0.0.1", false),
+            ("fd12::1", true),
+            ("fe80::1", false),
+        ] {
+            assert_eq!(rules.requires(gid(address)), secured, "{address}");
+        }
+        assert!(!rules.requires(None) && rules.may_require());
+        assert!(rules.check().is_err(), "no key");
+        let all = WireRules {
+            secure: true,
+            networks: vec![rule("0.0.0.0/0", false), rule("::/0", true)],
+            keys: WireKeys::default(),
+        };
+        assert!(
+            all.requires(None) && !all.requires(gid("1.2.3.4")) && all.requires(gid("2001::1"))
+        );
+    }
+
+    #[test]
+    fn networks_are_written_as_such() {
+        for bad in [
+            "",
+            "10.0.0.0/33",
+            "10.0.0.1/8",
+            "::/129",
+            "ten/8",
+            "10.0.0.0/-1",
+            "fd00::1/64",
+        ] {
+            assert_eq!(Network::parse(bad), None, "{bad}");
+        }
+        assert_eq!(Network::parse("::").unwrap().length, 128);
+    }
+}

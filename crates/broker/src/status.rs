@@ -1,0 +1,101 @@
+//! Pages of the status, for `causeway status`.
+
+use std::sync::Arc;
+
+use causeway_fabric::limits::STATUS_QPS_PER_PAGE;
+use causeway_fabric::services::{
+    Counter, EndpointStatus, QpStatus, StatusCursor, StatusPage, Wire,
+};
+use causeway_shm::layout::INBOX_LEN;
+use causeway_shm::{Segment, Stats};
+
+use crate::config::Tenant;
+use crate::hub::{Endpoint, Hub};
+use crate::ids::TenantId;
+use crate::pairing::{Link, PeerWire};
+use crate::segments;
+
+/// The page after `cursor`.
+pub(crate) fn status_page(
+    hub: &Hub,
+    tenants: &[Tenant],
+    cursor: &StatusCursor,
+    seen: Option<TenantId>,
+) -> StatusPage {
+    let (after, inclusive) = (cursor.endpoint, cursor.qpn.is_some());
+    let Some((id, endpoint)) = hub.next_endpoint(after, inclusive, seen) else {
+        return StatusPage::default();
+    };
+    // The endpoint whose next page was asked for may have died since.
+    let after = cursor.qpn.filter(|_| id == cursor.endpoint);
+    let from = after.map_or(0, |qpn| qpn.saturating_add(1));
+    let mut links = endpoint.links.range(from..);
+    let qps: Vec<QpStatus> = links
+        .by_ref()
+        .take(STATUS_QPS_PER_PAGE)
+        .map(|(&qpn, link)| qp_status(hub, qpn, link))
+        .collect();
+    let entry = EndpointStatus {
+        endpoint: id,
+        pid: endpoint.pid,
+        uid: endpoint.uid,
+        comm: endpoint.comm.clone(),
+        wire: endpoint.wire,
+        slots: endpoint.slots.keys().map(|slot| slot.number()).collect(),
+        netns: endpoint.slots.values().next().copied().unwrap_or(0),
+        qps,
+        counters: counters(endpoint),
+        tenant: tenants[endpoint.tenant].name.clone(),
+        segments: u32::try_from(endpoint.segments.len()).unwrap_or(u32::MAX),
+        reserved: endpoint.reserved,
+        resident: endpoint
+            .segments
+            .values()
+            .map(segments::Segment::resident)
+            .sum(),
+    };
+    StatusPage {
+        entry: Some(entry),
+        partial: links.next().is_some(),
+    }
+}
+
+/// The counters that the endpoint keeps in its inbox; none if they can't be read. They inform
+/// people, and nothing is decided by them.
+fn counters(endpoint: &Endpoint) -> Vec<Counter> {
+    let snapshot = || -> Option<_> {
+        let inbox = endpoint.inbox.try_clone().ok()?;
+        let segment = Segment::map(inbox, INBOX_LEN).ok()?;
+        Some(Stats::open(Arc::new(segment), 0).ok()?.snapshot().fields())
+    };
+    let counter = |(name, value): (&str, u64)| Counter {
+        name: name.to_owned(),
+        value,
+    };
+    snapshot()
+        .unwrap_or_default()
+        .into_iter()
+        .map(counter)
+        .collect()
+}
+
+fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {
+    let (wire, joined) = match link.wire {
+        PeerWire::Udp => (Wire::Udp, false),
+        PeerWire::Ring(generation) => (Wire::Ring, hub.is_joined(generation)),
+    };
+    let trusted = wire == Wire::Ring && link.trusted;
+    let Link {
+        remote_gid,
+        remote_qpn,
+        ..
+    } = *link;
+    QpStatus {
+        local_qpn,
+        remote_gid,
+        remote_qpn,
+        wire,
+        joined,
+        trusted,
+    }
+}

@@ -1,0 +1,1 @@
+"""Secured connections between hosts."""
