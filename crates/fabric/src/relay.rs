@@ -232,8 +232,8 @@ fn unusable(errno: Errno) -> Error {
     }
 }
 
-/// Waits for the cell of an interrupt (`true`), or of a connection to one. Other news of the session
-/// is lost.
+/// Waits for the cell of an interrupt (`true`), or of a connection to one. Other news of the
+/// session is lost.
 ///
 /// # Errors
 /// [`Error::Timeout`]; [`Error::BrokerGone`] if the other end has gone.

@@ -80,7 +80,8 @@ fn explain(node: u32, own: u32) {
         tell(&format!(
             "there is no route from this virtual machine to node {node}, and no node daemon on its \
              host that leads there for node {own}: start causeway-noded there, or give the virtual \
-             machine an address in a network that leads there, and name it among those of node {own}"
+             machine an address in a network that leads there, and name it among those of node \
+             {own}"
         ));
     }
 }

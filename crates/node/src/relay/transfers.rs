@@ -210,7 +210,8 @@ impl Transfers {
     }
 }
 
-/// Number of the interrupt for requests; the segment's memory and its bytes; the way to the process.
+/// Number of the interrupt for requests; the segment's memory and its bytes; the way to the
+/// process.
 type Taken = (u32, Region, u64, Sender);
 
 impl Held {
