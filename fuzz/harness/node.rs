@@ -84,6 +84,14 @@ impl Echo {
 }
 
 impl NodeService for Echo {
+    fn by_relay(&mut self, request: (), _: Fds) -> Result<Answer<()>, Errno> {
+        self.keep(&request)
+    }
+
+    fn leave(&mut self, request: (), _: Fds) -> Result<Answer<()>, Errno> {
+        self.keep(&request)
+    }
+
     fn probe(&mut self, request: NodeRequest, _: Fds) -> Result<Answer<bool>, Errno> {
         self.keep(&request)
     }

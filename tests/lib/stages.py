@@ -59,6 +59,8 @@ def sisci_stages():
               ["tests/sisci/run"], seconds=600),
         Stage("sisci-hosts", "SISCI between hosts, by node daemons", ["tests/sisci/hosts"],
               seconds=600, chooses=True),
+        Stage("sisci-relay", "SISCI between hosts, for a process without a network",
+              ["tests/sisci/relay"], seconds=600, chooses=True),
         Stage("sisci-who", "SISCI between hosts: who is who, and who lies about it",
               ["tests/sisci/who"], seconds=600, chooses=True),
         Stage("sisci-guests", "SISCI between a guest and another host", ["tests/sisci/guests"],

@@ -3,9 +3,11 @@
 mod common;
 
 use std::net::Ipv4Addr;
+use std::path::PathBuf;
 
 use causeway_fabric::Address;
 use causeway_fabric::services::directory::DirectoryNode;
+use causeway_fabric::services::relay::RELAY_NUMBER;
 use causeway_fabric::sisci::{Directory, Sisci};
 use common::as_user;
 use common::nodes::{available, host, process, reattach, refused};
@@ -98,8 +100,9 @@ fn sessions_of_a_directory_s_node_come_back_before_the_directory_does() {
     process(&host, 20);
 }
 
-#[test]
-fn only_root_and_the_broker_s_user_name_nodes() {
+/// A host with a tenant that root and another user are of, the tenant's address, and what is to be
+/// removed.
+fn host_with_tenant() -> (common::Host, Address, PathBuf) {
     let host = common::Host::new();
     let dir = host.dir.with_extension("tenants");
     let socket = dir.join("web.sock");
@@ -109,7 +112,12 @@ fn only_root_and_the_broker_s_user_name_nodes() {
     );
     std::fs::write(host.dir.join(common::CONFIG_NAME), text).unwrap();
     host.start_broker("0");
-    let address = Address::Socket(socket);
+    (host, Address::Socket(socket), dir)
+}
+
+#[test]
+fn only_root_and_the_broker_s_user_name_nodes() {
+    let (host, address, dir) = host_with_tenant();
     let name = || {
         Directory::open(&address)
             .unwrap()
@@ -127,6 +135,22 @@ fn only_root_and_the_broker_s_user_name_nodes() {
     // Node 20, and 4, as which the asking process has joined.
     assert_eq!(seen(&address), 2);
     assert_eq!(seen(&host.address()), 1, "another tenant sees none of it");
+    drop(host);
+    std::fs::remove_dir_all(dir).unwrap();
+}
+
+#[test]
+fn only_root_and_the_broker_s_user_are_the_relay() {
+    let (host, address, dir) = host_with_tenant();
+    let create = |data| {
+        let own = Sisci::open_as(Some(&address), None).unwrap();
+        own.create_interrupt(Some(RELAY_NUMBER), data, false)
+            .map(drop)
+    };
+    refused(as_user(ALICE, ALICE, || create(true)), Errno::PERM);
+    // Interrupts without data have numbers of their own.
+    as_user(ALICE, ALICE, || create(false)).unwrap();
+    create(true).unwrap();
     drop(host);
     std::fs::remove_dir_all(dir).unwrap();
 }

@@ -1,7 +1,9 @@
 //! The way to the broker: a socket on the host, the driver's device in a guest. To the node daemon
-//! of another host: TCP.
+//! of another host: TCP, or a relay.
 
+use std::fmt::Debug;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -18,6 +20,26 @@ pub enum Channel {
     Device(OwnedFd),
     /// A TCP connection, by which no descriptors go.
     Stream(Stream),
+    /// Another way, by which no descriptors go either.
+    Other(Arc<dyn Carrier>),
+}
+
+/// What carries messages, but no descriptors. Both functions are those of [`Channel`].
+pub trait Carrier: Debug + Send + Sync {
+    /// Sends one encoded message.
+    ///
+    /// # Errors
+    /// `EPIPE` if the other end is gone.
+    fn send(&self, message: &[u8]) -> Result<(), Errno>;
+
+    /// Receives one message without blocking.
+    ///
+    /// # Errors
+    /// `EAGAIN` if none is there.
+    fn receive(&self) -> Result<Received, Errno>;
+
+    /// Readable when there may be something to receive.
+    fn fd(&self) -> BorrowedFd<'_>;
 }
 
 impl Channel {
@@ -34,8 +56,9 @@ impl Channel {
         match self {
             Channel::Socket(socket) => remoting::send(socket, message, fds),
             Channel::Device(device) => guest::send(device, message, fds),
-            Channel::Stream(_) if !fds.is_empty() => Err(Errno::OPNOTSUPP),
+            Channel::Stream(_) | Channel::Other(_) if !fds.is_empty() => Err(Errno::OPNOTSUPP),
             Channel::Stream(stream) => stream.send(message),
+            Channel::Other(carrier) => carrier.send(message),
         }
     }
 
@@ -48,6 +71,7 @@ impl Channel {
             Channel::Socket(socket) => remoting::receive(socket),
             Channel::Device(device) => guest::receive(device),
             Channel::Stream(stream) => stream.receive(),
+            Channel::Other(carrier) => carrier.receive(),
         }
     }
 }
@@ -57,6 +81,7 @@ impl AsFd for Channel {
         match self {
             Channel::Socket(fd) | Channel::Device(fd) => fd.as_fd(),
             Channel::Stream(stream) => stream.as_fd(),
+            Channel::Other(carrier) => carrier.fd(),
         }
     }
 }
@@ -72,6 +97,8 @@ impl From<Channel> for OwnedFd {
         match channel {
             Channel::Socket(fd) | Channel::Device(fd) => fd,
             Channel::Stream(stream) => stream.into(),
+            // Only sockets are given away: see `launch`.
+            Channel::Other(_) => unreachable!("a pipe is no descriptor"),
         }
     }
 }

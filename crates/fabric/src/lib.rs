@@ -12,6 +12,7 @@
 //! - [`pool`]: a client of the pool service;
 //! - [`sisci`]: such a client, for SISCI;
 //! - [`node`]: a client of another host's node daemon;
+//! - [`relay`]: the way to such a daemon by this host's, over a [`pipe`];
 //! - [`handshake`]: whether two hosts agree on who they are;
 //! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
@@ -38,7 +39,9 @@ pub mod handshake;
 pub mod launch;
 pub mod limits;
 pub mod node;
+pub mod pipe;
 pub mod pool;
+pub mod relay;
 pub mod remoting;
 pub mod runtime;
 pub mod secure;

@@ -1,8 +1,8 @@
-//! A client of another host's node daemon: typed calls over TCP, and its events.
+//! A client of another host's node daemon: typed calls over TCP, or by a relay, and its events.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use causeway_setting::setting;
@@ -13,12 +13,14 @@ use rustix::net::{Shutdown, connect_unspec, shutdown, sockopt};
 use crate::channel::Channel;
 use crate::control::Control;
 use crate::error::{Error, Result};
-use crate::remoting::{Malformed, decode_body};
+use crate::relay::{DataPipe, Relayed};
+use crate::remoting::{BODY_MAX, Call, Malformed, Method, decode_body};
 use crate::secure;
 use crate::services::handshake::{Hello, HelloReply, Proof};
 use crate::services::node::{
     DataRequest, IdentifyRequest, NodeStub, OpenReply, OpenRequest, SERVICE, WindowReply,
 };
+use crate::services::relay::{ConnectReply, ConnectRequest, JoinRequest, RelayStub};
 use crate::services::sisci::{
     CellEvent, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
     ConnectionHandle, EVENT_CELL, EVENT_REMOTE, MappedRequest, NodeRequest, RemoteEvent,
@@ -40,6 +42,8 @@ const KEEP_ALIVE_COUNT: u32 = 3;
 /// How long what was sent may be unacknowledged before the peer is taken for gone, in
 /// milliseconds: as long as a queue pair waits.
 const USER_TIMEOUT_MS: u32 = 4000;
+/// What failed where a connection could not be made.
+const CONNECTING: &str = "connect to a node daemon";
 /// Most cells of one connection.
 const CELLS_MAX: usize = 4096;
 
@@ -54,6 +58,8 @@ pub struct NodeClient {
     left: OwnedFd,
     local: SocketAddr,
     peer: SocketAddr,
+    /// The way there, if it is not TCP.
+    relay: Option<Arc<Relayed>>,
 }
 
 /// How long this process tries to come back to a daemon whose connection has broken.
@@ -91,22 +97,110 @@ impl NodeClient {
             });
         }
         let failed = |error: std::io::Error| Error::System {
-            what: "connect to a node daemon",
+            what: CONNECTING,
             errno: Errno::from_io_error(&error).unwrap_or(Errno::TIMEDOUT),
         };
         let stream = TcpStream::connect_timeout(&address, patience).map_err(failed)?;
         let local = stream.local_addr().map_err(failed)?;
         let socket = OwnedFd::from(stream);
         prepare(&socket).map_err(Error::system("prepare a TCP connection"))?;
+        let channel = Channel::Stream(Stream::new(socket));
+        NodeClient::over(channel, (local, address), None)
+    }
+
+    fn over(
+        channel: Channel,
+        (local, peer): (SocketAddr, SocketAddr),
+        relay: Option<Arc<Relayed>>,
+    ) -> Result<NodeClient> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let copy = crate::attachment::duplicate(socket.as_fd())?;
         Ok(NodeClient {
-            control: Mutex::new(Control::new(Channel::Stream(Stream::new(socket)))),
-            socket: copy,
+            socket: crate::attachment::duplicate(channel.as_fd())?,
+            control: Mutex::new(Control::new(channel)),
             left: eventfd(0, flags).map_err(Error::system("eventfd"))?,
             local,
-            peer: address,
+            peer,
+            relay,
         })
+    }
+
+    /// Connects to the daemon of a node by that of this host, which says there who this is: a
+    /// process of `own`. `None` if no daemon here takes such processes. With a text, the two daemons
+    /// do not agree, for that reason.
+    ///
+    /// # Errors
+    /// [`Error::System`] as [`NodeClient::connect`].
+    pub fn by_relay(own: u32, node: u32) -> Result<Option<(NodeClient, Option<String>)>> {
+        let Some(relay) = Relayed::open(own)? else {
+            return Ok(None);
+        };
+        let nowhere: SocketAddr = (Ipv4Addr::UNSPECIFIED, 0).into();
+        let channel = Channel::Other(relay.clone());
+        let mut client = NodeClient::over(channel, (nowhere, nowhere), Some(relay))?;
+        let request = ConnectRequest { node };
+        let connected = RelayStub(&mut *client.lock()).connect(&request, &[]);
+        let (ConnectReply { daemon, refusal }, _) = connected.map_err(|error| match error {
+            Error::Refused { errno, .. } => Error::System {
+                what: CONNECTING,
+                errno,
+            },
+            error => error,
+        })?;
+        client.peer.set_ip(Ipv6Addr::from(daemon).to_canonical());
+        Ok(Some((client, refusal)))
+    }
+
+    /// Whether this goes by this host's daemon, and not by TCP.
+    pub fn is_relayed(&self) -> bool {
+        self.relay.is_some()
+    }
+
+    /// Has the relay make a queue pair to the daemon, in the place of the last, and a pipe to it
+    /// with a segment of so many bytes. Presents this process.
+    ///
+    /// # Errors
+    /// As [`NodeClient::open`]; [`Error::System`] without a relay.
+    pub fn join_relay(&self, bytes: u64) -> Result<DataPipe> {
+        let none = Error::system("find the relay");
+        let relay = self.relay.as_ref().ok_or(none(Errno::NOTCONN))?;
+        let offer = relay.offer(bytes)?;
+        let (interrupt, segment) = offer.names;
+        let request = JoinRequest { interrupt, segment };
+        let joined = self.call(|stub| RelayStub(&mut *stub.0).join(&request, &[]));
+        offer.connect(joined?.0.interrupt)
+    }
+
+    /// Passes on a call of another process's: the reply's body.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] with the daemon's status; as every call.
+    pub fn forward(&self, method: u16, body: Vec<u8>) -> Result<Vec<u8>> {
+        if body.len() > BODY_MAX {
+            return Err(Malformed::Length.into());
+        }
+        let method = Method {
+            number: method,
+            name: "what was to be passed on",
+            fds_min: 0,
+            fds_max: 0,
+        };
+        self.call(|stub| {
+            stub.0
+                .call(SERVICE, &method, body, &[])
+                .map(|(body, _)| body)
+        })
+    }
+
+    /// As [`NodeClient::events`], as they came: number and body of each, and whether the connection
+    /// has ended.
+    pub fn raw_events(&self) -> (Vec<(u16, Vec<u8>)>, bool) {
+        let mut control = self.lock();
+        let _ = causeway_owned::drain(self.left.as_fd());
+        control.drain();
+        let taken = control.take_events().into_iter();
+        let taken = taken.filter(|event| event.service == SERVICE);
+        let taken = taken.map(|event| (event.number, event.body)).collect();
+        (taken, control.is_gone())
     }
 
     /// This end's address.
@@ -131,15 +225,21 @@ impl NodeClient {
 
     /// Ends the connection. Calls under way fail.
     pub fn close(&self) {
-        // One that has ended already is not connected.
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        match &self.relay {
+            Some(relay) => relay.end(false),
+            // One that has ended already is not connected.
+            None => drop(shutdown(&self.socket, Shutdown::Both)),
+        }
     }
 
     /// Breaks the connection, so that the daemon takes the process for out of reach, and not for
     /// ended. Calls under way fail.
     pub fn abort(&self) {
-        // One that has ended already is not connected. Dissolving it has the kernel send a RST.
-        let _ = connect_unspec(&self.socket);
+        match &self.relay {
+            Some(relay) => relay.end(true),
+            // One that has ended already is not connected. Dissolving it has the kernel send a RST.
+            None => drop(connect_unspec(&self.socket)),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Control> {
@@ -210,6 +310,23 @@ impl NodeClient {
         let (high, low) = ((process >> 64) as u64, process as u64);
         let request = IdentifyRequest { high, low };
         self.call(|stub| stub.identify(&request, &[]).map(drop))
+    }
+
+    /// Says that this is a relay's connection: its end is the process's only after
+    /// [`NodeClient::leave`].
+    ///
+    /// # Errors
+    /// [`Error::Refused`]: `ENOSYS` by a daemon that takes each end for the process's.
+    pub fn say_relay(&self) -> Result<()> {
+        self.call(|stub| stub.by_relay(&(), &[]).map(drop))
+    }
+
+    /// Says that the process has ended.
+    ///
+    /// # Errors
+    /// As every call.
+    pub fn leave(&self) -> Result<()> {
+        self.call(|stub| stub.leave(&(), &[]).map(drop))
     }
 
     /// As [`crate::sisci::Sisci::restore_connection`].

@@ -109,7 +109,7 @@ fn room(incoming: &[u8]) -> usize {
 }
 
 /// The message that has come, if it has whole, or as soon as its length cannot be one.
-fn take_message(incoming: &mut Vec<u8>) -> Option<Received> {
+pub(crate) fn take_message(incoming: &mut Vec<u8>) -> Option<Received> {
     let length = u32::from_le_bytes(*incoming.first_chunk()?) as usize;
     if !(HEADER_BYTES..=MESSAGE_MAX).contains(&length) {
         return Some(Received::Malformed(Malformed::Length));

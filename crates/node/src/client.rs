@@ -46,6 +46,8 @@ struct Client<'a> {
     place: Place,
     handshake: Handshake,
     presented: Option<Presented>,
+    /// A relay carries for the process, which has not ended before it is said to have.
+    awaits_leave: bool,
     /// Once it has named itself. It counts as connected until all else is gone.
     process: Option<Connected<'a>>,
 }
@@ -72,6 +74,7 @@ pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr)
         place,
         handshake: Handshake::new(at),
         presented: None,
+        awaits_leave: false,
         process: None,
     };
     let peer = client.ends.1;
@@ -80,6 +83,9 @@ pub fn serve(shared: &Arc<Shared>, stream: &Stream, at: (SocketAddr, SocketAddr)
         let process = client.process.as_ref();
         let followed = process.is_some_and(|process| process.await_follower(RESET_PATIENCE));
         end = if followed { End::Followed } else { End::Left };
+    }
+    if client.awaits_leave && matches!(end, End::Left) {
+        end = End::Lost(Errno::CONNABORTED);
     }
     if let Some(presented) = &mut client.presented {
         presented.finish();
@@ -334,6 +340,17 @@ impl NodeService for Client<'_> {
             tracing::warn!(peer = %ends.1, %why, "cannot join its queue pair");
             Errno::NODEV
         })
+    }
+
+    fn by_relay(&mut self, (): (), _: Fds) -> Result<Answer<()>, Errno> {
+        self.known()?;
+        self.awaits_leave = true;
+        Ok(().into())
+    }
+
+    fn leave(&mut self, (): (), _: Fds) -> Result<Answer<()>, Errno> {
+        self.awaits_leave = false;
+        Ok(().into())
     }
 
     fn probe(&mut self, request: NodeRequest, _: Fds) -> Result<Answer<bool>, Errno> {

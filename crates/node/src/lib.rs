@@ -25,5 +25,6 @@ pub mod parent;
 mod presented;
 mod probe;
 mod processes;
+mod relay;
 pub mod server;
 pub mod shared;

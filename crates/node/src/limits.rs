@@ -55,3 +55,9 @@ pub const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
 /// How often a host asks again for an id when others have taken theirs meanwhile. One of all who
 /// ask gets one each time, so that many hosts may ask at once.
 pub const ID_ATTEMPTS_MAX: usize = 256;
+/// Processes of this host that are carried for at a time. Each has
+/// [`causeway_fabric::services::relay::SEGMENT_BYTES_MAX`] of memory for transfers at most, and
+/// [`causeway_fabric::services::relay::PIECES_MAX`] under way.
+pub const RELAYED_MAX: usize = 128;
+/// How long one address of a node has for a connection that is made for a process.
+pub const CONNECT_PATIENCE: Duration = Duration::from_millis(500);

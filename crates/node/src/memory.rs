@@ -28,7 +28,28 @@ impl Region {
     pub fn of_segment(
         pd: &Arc<Pd>,
         memory: BorrowedFd<'_>,
+        place: (u64, usize),
+    ) -> Result<Region, Errno> {
+        Region::of_memory(pd, memory, place, Access::LOCAL_WRITE | Access::REMOTE)
+    }
+
+    /// As [`Region::of_segment`], for this daemon's own requests: peers reach nothing of it.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn for_own_use(
+        pd: &Arc<Pd>,
+        memory: BorrowedFd<'_>,
+        place: (u64, usize),
+    ) -> Result<Region, Errno> {
+        Region::of_memory(pd, memory, place, Access::LOCAL_WRITE)
+    }
+
+    fn of_memory(
+        pd: &Arc<Pd>,
+        memory: BorrowedFd<'_>,
         (offset, len): (u64, usize),
+        rights: Access,
     ) -> Result<Region, Errno> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let len = len.next_multiple_of(PAGE);
@@ -43,7 +64,7 @@ impl Region {
                 offset,
             )
         }?;
-        Region::register(pd, start.cast(), len, Access::LOCAL_WRITE | Access::REMOTE)
+        Region::register(pd, start.cast(), len, rights)
     }
 
     /// Memory of the daemon's own, for the device to receive into.

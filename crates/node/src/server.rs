@@ -15,6 +15,7 @@ use crate::client;
 use crate::limits::CONNECTIONS_MAX;
 use crate::options::Options;
 use crate::probe;
+use crate::relay;
 use crate::shared::{Failure, Shared};
 
 /// Name of a connection's thread.
@@ -34,6 +35,7 @@ pub fn run(options: &Options) -> Result<Infallible, Failure> {
     let node = shared.own.node();
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");
     probe::begin(&shared);
+    relay::begin(&shared);
     serve(&shared, &listener)
 }
 

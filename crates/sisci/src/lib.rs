@@ -21,6 +21,7 @@
 mod blocks;
 mod broadcast;
 mod callbacks;
+mod carrier;
 mod channel;
 pub mod client;
 pub mod constants;
@@ -47,6 +48,7 @@ mod peer;
 mod place;
 mod program;
 mod pump;
+mod reach;
 mod registry;
 pub mod remote;
 mod remote_queue;

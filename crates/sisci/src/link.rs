@@ -18,30 +18,27 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use causeway_cancel::Allowed;
-use causeway_device::{CompChannel, Context, Cq, Destination, Errno, Mr, Pd, QPT_RC, Qp, QpInit};
+use causeway_device::Context;
 use causeway_fabric::node::NodeClient;
-use causeway_fabric::services::node::OpenRequest;
 use causeway_identity::Access;
 use causeway_pio::Blocked;
-use causeway_proto::types::{Payload, QpCap, SendFlags, SendOp, SendWr, Sge, WcStatus};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, eventfd};
 
+pub use crate::carrier::Direction;
+use crate::carrier::{Carrier, Device, Outcome, Piece, Relay, Request, SLOT, SLOTS};
 use crate::error::{Error, Result};
 use crate::flight::{Fault, Flight, LinkError, Standing};
-use crate::memory::{Mapping, is_mapped};
+use crate::memory::is_mapped;
 use crate::place::Place;
 
-/// Bytes of a slot: of one WRITE or READ by it.
-const SLOT: usize = 16 << 10;
-/// Slots, and requests under way at a time.
-const SLOTS: usize = 64;
 /// Bytes of one request that goes from the program's memory, or to it.
 const PORTION: usize = 1 << 20;
 /// How many of those are under way at a time: enough that one is sent while another is
 /// acknowledged, and few enough that an abort does not wait long.
 const PORTIONS: u64 = 4;
+/// Bytes that go by slots between two looks whether to stop.
+const STRETCH: usize = SLOTS / 4 * SLOT;
 /// How long a thread looks for a completion before it sleeps.
 const LOOK: Duration = Duration::from_micros(50);
 /// How long nothing may be acknowledged before sequences are to be repeated, and stores that find
@@ -51,24 +48,12 @@ const QUIET: Duration = Duration::from_millis(100);
 /// one that does not.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Which way a copy goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Direction {
-    /// To the segment.
-    Write,
-    /// From the segment.
-    Read,
-}
-
-/// A queue pair and what belongs to it.
+/// A queue pair, of this process or of its relay, and what belongs to it.
 pub(crate) struct Link {
     /// The node that this process is part of.
     node: u32,
-    pd: Arc<Pd>,
-    channel: Arc<CompChannel>,
-    cq: Arc<Cq>,
-    mr: Arc<Mr>,
-    slots: Mapping,
+    /// None where all goes by a relay.
+    device: Option<Arc<Device>>,
     active: Mutex<Active>,
     /// There is another queue pair, or there will never be one.
     changed: Condvar,
@@ -78,7 +63,9 @@ pub(crate) struct Link {
 
 #[derive(Default)]
 struct Active {
-    qp: Option<Arc<Qp>>,
+    carrier: Option<Carrier>,
+    /// One that has broken, until the thread of the connection has it.
+    ended: Option<Carrier>,
     /// The connection to the daemon has broken too: another queue pair may be long in coming.
     away: bool,
     flight: Flight,
@@ -94,33 +81,18 @@ impl fmt::Debug for Link {
     }
 }
 
-fn failed(_: Errno) -> Error {
-    Error::SYSTEM
-}
-
 impl Link {
-    /// Without a queue pair ([`Link::join`], [`Link::resume`]).
+    /// Without a queue pair ([`Link::join`], [`Link::resume`]). One without a device goes by a
+    /// relay.
     ///
     /// # Errors
     /// [`Error::SYSTEM`]
-    pub fn new(context: &Arc<Context>, node: u32) -> Result<Link> {
-        let pd = context.alloc_pd().map_err(failed)?;
-        let channel = context.create_comp_channel().map_err(failed)?;
-        let entries = 2 * SLOTS as u32;
-        let cq = context.create_cq(entries, Some(&channel), 0);
-        let cq = cq.map_err(failed)?;
-        let slots = Mapping::anonymous(SLOT * SLOTS)?;
-        let address = slots.as_ptr().addr();
-        let access = Access::LOCAL_WRITE.bits();
-        let mr = pd.reg_mr(address, slots.len(), address as u64, access);
+    pub fn new(context: Option<&Arc<Context>>, node: u32) -> Result<Link> {
+        let device = context.map(Device::new).transpose()?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Link {
             node,
-            pd,
-            channel,
-            cq,
-            mr: mr.map_err(failed)?,
-            slots,
+            device: device.map(Arc::new),
             active: Mutex::default(),
             changed: Condvar::new(),
             broken: eventfd(0, flags).map_err(|_| Error::SYSTEM)?,
@@ -131,56 +103,23 @@ impl Link {
     ///
     /// # Errors
     /// The daemon's; [`Error::SYSTEM`] of the device's.
-    pub fn join(&self, client: &NodeClient) -> core::result::Result<Arc<Qp>, LinkError> {
-        let init = QpInit {
-            qp_type: QPT_RC,
-            send_cq: Arc::clone(&self.cq),
-            recv_cq: Arc::clone(&self.cq),
-            srq: None,
-            cap: QpCap {
-                max_send_wr: SLOTS as u32,
-                max_recv_wr: 1,
-                max_send_sge: 1,
-                max_recv_sge: 1,
-                max_inline_data: 64,
-            },
-            sq_sig_all: true,
+    pub fn join(&self, client: &NodeClient) -> core::result::Result<Carrier, LinkError> {
+        let ended = {
+            let _blocked = Blocked::new();
+            self.active.lock().ended.take()
         };
-        let qp = self.pd.create_qp(init, 0).map_err(failed)?;
-        let sq_psn = Destination::first_psn().map_err(failed)?;
-        let request = OpenRequest {
-            node: self.node,
-            qpn: qp.qpn(),
-            psn: sq_psn,
-        };
-        let joined = match client.open(&request) {
-            Err(error) => Err(LinkError::Refused(error)),
-            Ok(reply) => {
-                let destination = Destination {
-                    from: client.local(),
-                    to: client.peer(),
-                    qpn: reply.qpn,
-                    sq_psn,
-                    rq_psn: reply.psn,
-                };
-                let joined = qp.join(&destination, Access::empty());
-                joined.map_err(|errno| LinkError::Local(failed(errno)))
-            }
-        };
-        match joined {
-            Ok(()) => Ok(qp),
-            Err(error) => {
-                let _ = qp.destroy();
-                Err(error)
-            }
+        drop(ended);
+        match &self.device {
+            Some(device) => device.join(client, self.node),
+            None => Relay::join(client),
         }
     }
 
     /// Requests go by this queue pair from now on.
-    pub fn resume(&self, qp: Arc<Qp>) {
+    pub fn resume(&self, carrier: Carrier) {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
-        active.qp = Some(qp);
+        active.carrier = Some(carrier);
         active.away = false;
         drop(active);
         self.changed.notify_all();
@@ -191,7 +130,7 @@ impl Link {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
         active.away = true;
-        if active.qp.is_some() {
+        if active.carrier.is_some() {
             self.give_up(&mut active, Fault::Broken);
         }
         self.changed.notify_all();
@@ -214,7 +153,7 @@ impl Link {
     pub fn take_broken(&self) -> bool {
         let _ = causeway_owned::drain(self.broken.as_fd());
         let _blocked = Blocked::new();
-        self.active.lock().qp.is_none()
+        self.active.lock().carrier.is_none()
     }
 
     /// Waits for another queue pair where the last has broken, for `patience` at most. Whether
@@ -223,12 +162,12 @@ impl Link {
         let until = Instant::now() + patience;
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
-        while active.qp.is_none() && !active.flight.over {
+        while active.carrier.is_none() && !active.flight.over {
             if self.changed.wait_until(&mut active, until).timed_out() {
                 break;
             }
         }
-        active.qp.is_some()
+        active.carrier.is_some()
     }
 
     /// Posts the WRITE of bytes that have been copied when this returns.
@@ -238,25 +177,38 @@ impl Link {
     ///
     /// # Safety
     /// `memory` is valid for `len` bytes, to be read, as far as it is mapped.
-    pub unsafe fn post(
+    pub unsafe fn post(&self, memory: *const u8, there: &Place, range: (usize, usize)) -> Done {
+        // SAFETY: the caller's promise.
+        unsafe { self.post_within(memory, there, range, QUIET) }
+    }
+
+    /// As [`Link::post`], with as much patience for each piece.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn post_within(
         &self,
         memory: *const u8,
         there: &Place,
         (offset, len): (usize, usize),
+        patience: Duration,
     ) -> Done {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
         for at in (0..len).step_by(SLOT) {
             let count = SLOT.min(len - at);
-            self.make_room(&mut active, QUIET)?;
-            let slot = self.slot(active.flight.next);
-            // SAFETY: the slot is in the link's own memory, and no request uses it: fewer are under
-            // way than there are slots, and they complete in order. The caller vouches for the
-            // rest.
+            self.make_room(&mut active, patience)?;
+            let slot = active.slot(active.flight.next)?;
+            // SAFETY: the slot is in the carrier's own memory, and no request uses it: fewer are
+            // under way than there are slots, and they complete in order. The caller vouches for
+            // the rest.
             let copied = unsafe { causeway_dma::copy(memory.wrapping_add(at), slot, count) };
             copied.map_err(|_| Fault::Memory)?;
-            let piece = (slot.addr(), count, self.mr.lkey());
-            self.post_piece(&mut active, piece, (there, offset + at), Direction::Write)?;
+            let here = (slot.addr(), count, None);
+            self.post_piece(&mut active, here, (there, offset + at), Direction::Write)?;
         }
         Ok(())
     }
@@ -287,17 +239,17 @@ impl Link {
                     first = active.flight.next;
                 }
                 let (at, count) = piece(posted);
-                let place = (self.slot(active.flight.next).addr(), count, self.mr.lkey());
+                let place = (active.slot(active.flight.next)?.addr(), count, None);
                 self.post_piece(&mut active, place, (there, offset + at), Direction::Read)?;
                 posted += 1;
             }
             let number = first + taken as u64;
             self.wait_for_all_before(&mut active, number + 1)?;
             let (at, count) = piece(taken);
+            let slot = active.slot(number)?;
             // SAFETY: as above; the READ into the slot is complete, and its slot is not used again
             // before the next round.
-            let copied =
-                unsafe { causeway_dma::copy(self.slot(number), memory.wrapping_add(at), count) };
+            let copied = unsafe { causeway_dma::copy(slot, memory.wrapping_add(at), count) };
             copied.map_err(|_| Fault::Memory)?;
             taken += 1;
         }
@@ -322,13 +274,19 @@ impl Link {
         if !is_mapped(memory, len) {
             return Err(Fault::Memory);
         }
+        let Some(device) = &self.device else {
+            // SAFETY: the caller's promise.
+            return unsafe {
+                self.transfer_by_slots(memory, there, (offset, len), (direction, stop))
+            };
+        };
         let access = match direction {
             Direction::Write => Access::empty(),
             Direction::Read => Access::LOCAL_WRITE,
         };
         let _blocked = Blocked::new();
         let start = memory.expose_provenance();
-        let mr = self.pd.reg_mr(start, len, start as u64, access.bits());
+        let mr = device.pd.reg_mr(start, len, start as u64, access.bits());
         let mr = mr.map_err(|_| Fault::Memory)?;
         let mut active = self.active.lock();
         let mut last = Ok(None);
@@ -339,7 +297,7 @@ impl Link {
                 false => self.wait_for_all_before(&mut active, under_way),
             }
             .and_then(|()| {
-                let piece = (start + at, PORTION.min(len - at), mr.lkey());
+                let piece = (start + at, PORTION.min(len - at), Some(mr.lkey()));
                 self.make_room(&mut active, PATIENCE)?;
                 self.post_piece(&mut active, piece, (there, offset + at), direction)
             })
@@ -356,6 +314,52 @@ impl Link {
         last.and(waited)
     }
 
+    /// As [`Link::transfer`], where nothing but the slots can be reached by what carries requests.
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn transfer_by_slots(
+        &self,
+        memory: *mut u8,
+        there: &Place,
+        (offset, len): (usize, usize),
+        (direction, stop): (Direction, &AtomicBool),
+    ) -> Done {
+        let faults = self.with_active(|active| active.flight.faults);
+        let mut outcome = Ok(());
+        for at in (0..len).step_by(STRETCH) {
+            let range = (offset + at, STRETCH.min(len - at));
+            let here = memory.wrapping_add(at);
+            if stop.load(Ordering::Relaxed) {
+                outcome = Err(Fault::Stopped);
+                break;
+            }
+            // SAFETY: the caller's promise.
+            outcome = unsafe {
+                match direction {
+                    Direction::Write => self.post_within(here, there, range, PATIENCE),
+                    Direction::Read => self.read(here, there, range),
+                }
+            };
+            if outcome.is_err() {
+                break;
+            }
+        }
+        let settled = self.settle();
+        let broken = self.with_active(|active| active.flight.faults) != faults;
+        outcome.and(settled)?;
+        // What an earlier stretch had posted may be missing.
+        if broken { Err(Fault::Broken) } else { Ok(()) }
+    }
+
+    fn with_active<T>(&self, look: impl FnOnce(&Active) -> T) -> T {
+        let _blocked = Blocked::new();
+        look(&self.active.lock())
+    }
+
     /// Sends a few bytes, such as a trigger, behind all WRITEs before. They are on their way when
     /// this returns.
     ///
@@ -365,13 +369,8 @@ impl Link {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
         self.make_room(&mut active, QUIET)?;
-        let request = SendWr {
-            wr_id: 0,
-            op: SendOp::Send,
-            flags: SendFlags::SIGNALED | SendFlags::INLINE,
-            payload: Payload::Inline(bytes.into()),
-        };
-        self.post_request(&mut active, request, 0).map(drop)
+        self.post_request(&mut active, &Request::Send(bytes), 0)
+            .map(drop)
     }
 
     /// Takes acknowledgments that have come.
@@ -397,7 +396,7 @@ impl Link {
     pub fn begin(&self, there: &Place) -> (u64, Standing) {
         self.flush_briefly(|active| {
             let standing = match active.flight.judge(active.flight.faults, there) {
-                Standing::Ok if active.qp.is_none() || active.flight.is_quiet() => {
+                Standing::Ok if active.carrier.is_none() || active.flight.is_quiet() => {
                     Standing::Pending
                 }
                 standing => standing,
@@ -417,7 +416,7 @@ impl Link {
                 }
             }
             match active.flight.judge(faults, there) {
-                Standing::Ok if active.qp.is_none() => Standing::Retriable,
+                Standing::Ok if active.carrier.is_none() => Standing::Retriable,
                 Standing::Ok if wait && active.flight.under_way() > 0 => Standing::Retriable,
                 standing => standing,
             }
@@ -434,16 +433,11 @@ impl Link {
         Some(look(&mut active))
     }
 
-    fn slot(&self, number: u64) -> *mut u8 {
-        let at = number as usize % SLOTS * SLOT;
-        self.slots.as_ptr().wrapping_add(at)
-    }
-
     /// Waits until one more request may be under way.
     fn make_room(&self, active: &mut Locked<'_>, patience: Duration) -> Done {
         let until = Instant::now() + patience;
         // The thread of the connection joins another.
-        while active.qp.is_none() && !active.away && !active.flight.over {
+        while active.carrier.is_none() && !active.away && !active.flight.over {
             if self.changed.wait_until(active, until).timed_out() {
                 return Err(Fault::Broken);
             }
@@ -476,36 +470,26 @@ impl Link {
     fn post_piece(
         &self,
         active: &mut Active,
-        (addr, len, lkey): (usize, usize, u32),
+        here: (usize, usize, Option<u32>),
         (there, offset): (&Place, usize),
         direction: Direction,
     ) -> Done<u64> {
         // Read under the lock: it changes while there is no queue pair.
-        let (to, rkey) = there.at(offset);
-        let sge = Sge {
-            addr: addr as u64,
-            length: len as u32,
-            lkey,
+        let there = there.at(offset);
+        let piece = Piece {
+            here,
+            there,
+            direction,
         };
-        let request = SendWr {
-            wr_id: 0,
-            op: match direction {
-                Direction::Write => SendOp::Write { addr: to, rkey },
-                Direction::Read => SendOp::Read { addr: to, rkey },
-            },
-            flags: SendFlags::SIGNALED,
-            payload: Payload::Sges([sge].into_iter().collect()),
-        };
-        self.post_request(active, request, rkey)
+        self.post_request(active, &Request::Piece(piece), there.1)
     }
 
-    fn post_request(&self, active: &mut Active, mut request: SendWr, rkey: u32) -> Done<u64> {
-        let qp = active.qp.clone().ok_or(Fault::Broken)?;
+    fn post_request(&self, active: &mut Active, request: &Request<'_>, rkey: u32) -> Done<u64> {
+        let carrier = active.carrier.as_ref().ok_or(Fault::Broken)?;
         let number = active.flight.begin(rkey);
-        request.wr_id = number;
-        match qp.post_send_list([Ok(request)].into_iter()) {
-            Ok(()) => Ok(number),
-            Err(_) => Err(self.give_up(active, Fault::Broken)),
+        match carrier.post(number, request) {
+            true => Ok(number),
+            false => Err(self.give_up(active, Fault::Broken)),
         }
     }
 
@@ -527,55 +511,38 @@ impl Link {
                 return Err(self.give_up(active, Fault::Broken));
             } else if !armed {
                 // Then one more look before the sleep.
-                armed = self.cq.req_notify(false).is_ok();
-            } else {
-                armed = !self.sleep(patience.saturating_sub(waited).min(PATIENCE / 10));
+                armed = active.carrier.as_ref().is_some_and(Carrier::arm);
+            } else if let Some(carrier) = &active.carrier {
+                armed = !carrier.sleep(patience.saturating_sub(waited).min(PATIENCE / 10));
             }
         }
     }
 
     /// Whether the oldest request has completed; a failed one breaks the queue pair.
     fn has_completed(&self, active: &mut Active) -> Done<bool> {
-        if active.qp.is_none() {
-            return Err(Fault::Broken);
-        }
-        let mut status = None;
-        let polled = self.cq.poll(1, |wc, _| status = Some(wc.status));
-        match (polled, status) {
-            (Ok(_), None) => Ok(false),
-            (Ok(_), Some(WcStatus::Success)) => {
+        let carrier = active.carrier.as_mut().ok_or(Fault::Broken)?;
+        let why = match carrier.take() {
+            None => return Ok(false),
+            Some(Outcome::Done) if active.flight.under_way() > 0 => {
                 active.flight.note_done();
-                Ok(true)
+                return Ok(true);
             }
-            (_, Some(WcStatus::RemAccessErr | WcStatus::RemInvReqErr | WcStatus::RemOpErr)) => {
+            Some(Outcome::Refused) => {
                 active.flight.note_refused();
-                Err(self.give_up(active, Fault::Refused))
+                Fault::Refused
             }
-            (_, Some(WcStatus::LocProtErr | WcStatus::LocLenErr)) => {
-                Err(self.give_up(active, Fault::Memory))
-            }
-            _ => Err(self.give_up(active, Fault::Broken)),
-        }
+            Some(Outcome::Memory) => Fault::Memory,
+            // Also a relay that has done what nobody asked for.
+            Some(Outcome::Broken | Outcome::Done) => Fault::Broken,
+        };
+        Err(self.give_up(active, why))
     }
 
-    /// Sleeps until a completion is announced, or for a while. Whether one was.
-    fn sleep(&self, patience: Duration) -> bool {
-        // SAFETY: the channel is this object's, and keeps its descriptor.
-        let fd = unsafe { BorrowedFd::borrow_raw(self.channel.fd()) };
-        let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::IN)];
-        let nap = causeway_fabric::launch::timespec(patience);
-        let announced = poll(&mut fds, Some(&nap)).is_ok_and(|ready| ready > 0);
-        if announced && self.channel.get_event(Allowed::NO).is_ok() {
-            self.cq.ack_events(1);
-        }
-        announced
-    }
-
-    /// The queue pair is of no use any more: nothing of it is left in the completion queue.
+    /// The queue pair is of no use any more.
     fn give_up(&self, active: &mut Active, why: Fault) -> Fault {
-        if let Some(qp) = active.qp.take() {
-            let _ = qp.destroy();
-            while self.cq.poll(SLOTS, |_, _| ()).is_ok_and(|taken| taken > 0) {}
+        if let Some(carrier) = active.carrier.take() {
+            carrier.end();
+            active.ended = Some(carrier);
         }
         active.flight.note_broken();
         // Fails only if the counter is full, and then it is readable already.
@@ -584,15 +551,18 @@ impl Link {
     }
 }
 
+impl Active {
+    /// The slot of a request's number.
+    fn slot(&self, number: u64) -> Done<*mut u8> {
+        let carrier = self.carrier.as_ref().ok_or(Fault::Broken)?;
+        Ok(carrier.slot(number))
+    }
+}
+
 impl Drop for Link {
     fn drop(&mut self) {
-        if let Some(qp) = self.active.get_mut().qp.take() {
-            let _ = qp.destroy();
+        if let Some(carrier) = self.active.get_mut().carrier.take() {
+            carrier.end();
         }
-        // What cannot be given back goes with the process.
-        let _ = self.mr.dereg();
-        let _ = self.cq.destroy();
-        let _ = self.channel.destroy();
-        let _ = self.pd.dealloc();
     }
 }

@@ -7,21 +7,17 @@
 
 use std::collections::HashMap;
 use std::fmt;
-use std::io::Write as _;
-use std::net::{IpAddr, Ipv6Addr};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Once, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use causeway_device::Context;
 use causeway_fabric::handshake::{Refusal, introduce};
 use causeway_fabric::node::{NodeClient, reconnect_patience};
-use causeway_fabric::remoting::VERSION;
-use causeway_fabric::services::handshake::DaemonState;
-use causeway_fabric::services::node::{NODE_PORT, TRIGGER_BYTES};
-use causeway_fabric::services::sisci::{CellChange, NodeInfo, RemoteChange};
+use causeway_fabric::services::node::TRIGGER_BYTES;
+use causeway_fabric::services::sisci::{CellChange, RemoteChange};
 use causeway_fabric::sisci::{Event, Sisci};
-use causeway_fabric::{Address, Error as FabricError, guest};
+use causeway_fabric::{Address, Error as FabricError};
 use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
@@ -30,9 +26,10 @@ use crate::error::{Error, Result, from_fabric};
 use crate::flight::{LinkError, drain};
 use crate::life_table::{Lives, Owner};
 use crate::link::Link;
+use crate::reach::{
+    PATIENCE, check_daemon, not_agreed, not_believed, reach, reach_by_relay, tell, unreachable,
+};
 
-/// How long one address of a node has for a connection.
-const PATIENCE: Duration = Duration::from_millis(500);
 /// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
 /// Name of a connection's thread.
@@ -153,18 +150,20 @@ impl Peers {
             return peer.reached();
         }
         check_daemon(sisci)?;
-        let mut outcome = Err(Error::NO_SUCH_NODEID);
-        for address in addresses(wanted) {
-            let connected = NodeClient::connect((address, wanted.port).into(), PATIENCE);
-            outcome = connected.map_err(|error| unreachable(&error));
-            if outcome.is_ok() {
-                break;
-            }
-        }
-        let client = outcome.inspect_err(|error| explain(*error, node, sisci.node()))?;
+        let client = match reach(wanted) {
+            Err(Error::NO_LINK_ACCESS) => reach_by_relay(sisci.node(), node)?,
+            outcome => outcome?,
+        };
         let client = Arc::new(client);
-        introduce(&client, sisci, node, &nodes).map_err(|why| not_agreed(why, client.peer()))?;
-        let peer = Peer::new(&self.device()?, client, (sisci, node))?;
+        let device = match client.is_relayed() {
+            true => None,
+            false => {
+                let agreed = introduce(&client, sisci, node, &nodes);
+                agreed.map_err(|why| not_agreed(why, client.peer()))?;
+                Some(self.device()?)
+            }
+        };
+        let peer = Peer::new(device.as_ref(), client, (sisci, node))?;
         self.known.lock().peers.insert(node, peer.clone());
         Ok(peer)
     }
@@ -218,47 +217,20 @@ impl Peers {
     }
 }
 
-/// A host whose broker cannot have a node daemon has no part in the cluster.
-fn check_daemon(sisci: &Sisci) -> Result<()> {
-    let cluster = sisci.cluster().map_err(|_| Error::SYSTEM)?;
-    if cluster.daemon != DaemonState::PortTaken {
-        return Ok(());
-    }
-    tell(&format!(
-        "another process has TCP port {NODE_PORT}, which this host's node daemon needs: \
-         `causeway doctor` names it"
-    ));
-    Err(Error::NO_LINK_ACCESS)
-}
-
-fn addresses(node: &NodeInfo) -> Vec<IpAddr> {
-    let canonical = |address: &[u8; 16]| IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
-    node.addresses.iter().map(canonical).collect()
-}
-
-/// Tells people what no error code can say. Once in a process, since some try again in a loop.
-fn tell(what: &str) {
-    static TOLD: Once = Once::new();
-    // A standard error that can't be written to is nobody's to read.
-    TOLD.call_once(|| {
-        let _ = writeln!(std::io::stderr(), "causeway: SISCI of another host: {what}");
-    });
-}
-
 impl Peer {
     /// Presents this process to a daemon.
     fn new(
-        context: &Arc<Context>,
+        context: Option<&Arc<Context>>,
         client: Arc<NodeClient>,
         (sisci, at): (&Arc<Sisci>, u32),
     ) -> Result<Arc<Peer>> {
         let (address, node) = (client.peer(), sisci.node());
         let link = Link::new(context, node)?;
-        let qp = link.join(&client).map_err(|error| match error {
+        let carrier = link.join(&client).map_err(|error| match error {
             LinkError::Local(error) => error,
             LinkError::Refused(error) => not_believed(&error, address, node),
         })?;
-        link.resume(qp);
+        link.resume(carrier);
         let process = own_name()?;
         let named = client.identify(process);
         named.map_err(|error| not_believed(&error, address, node))?;
@@ -363,8 +335,8 @@ impl Peer {
     /// Joins another queue pair by the connection that there is. Whether it could.
     fn rejoin(&self, client: &NodeClient) -> bool {
         match self.link.join(client) {
-            Ok(qp) => {
-                self.link.resume(qp);
+            Ok(carrier) => {
+                self.link.resume(carrier);
                 true
             }
             Err(_) => false,
@@ -421,36 +393,18 @@ impl Peer {
 
     /// Connects, and presents this process and its objects.
     fn present(&self) -> Presented {
-        let Some(sisci) = self.sisci.upgrade() else {
-            return Presented::Never;
+        let client = match self.reach_again() {
+            Ok(client) => client,
+            Err(why) => return why,
         };
-        // The directory may say that the daemon is at another port now.
-        let Ok(nodes) = sisci.nodes() else {
-            return Presented::NotYet;
-        };
-        let (_, before) = self.client().ends();
-        let known = nodes.iter().find(|info| info.node == self.node);
-        let port = known.map_or(before.port(), |info| info.port);
-        let address = (before.ip().to_canonical(), port).into();
-        let Ok(client) = NodeClient::connect(address, PATIENCE) else {
-            return Presented::NotYet;
-        };
-        let client = Arc::new(client);
-        if let Err(refusal) = introduce(&client, &sisci, self.node, &nodes) {
-            client.abort();
-            return match refusal {
-                Refusal::Call(_) => Presented::NotYet,
-                _ => Presented::Never,
-            };
-        }
-        let qp = match self.link.join(&client) {
-            Ok(qp) => qp,
+        let carrier = match self.link.join(&client) {
+            Ok(carrier) => carrier,
             Err(error) => return after(error),
         };
         let outcome = self.present_objects(&client);
         // Made here, so that calls find it no earlier than all that is to be restored.
         if outcome == Presented::Yes {
-            self.link.resume(qp);
+            self.link.resume(carrier);
             *self.client.lock() = client;
             let back = self
                 .state
@@ -459,10 +413,37 @@ impl Peer {
                 self.client().close();
             }
         } else {
-            let _ = qp.destroy();
+            carrier.end();
             client.abort();
         }
         outcome
+    }
+
+    /// Connects as the first time, and says who this process is.
+    fn reach_again(&self) -> core::result::Result<Arc<NodeClient>, Presented> {
+        let sisci = self.sisci.upgrade().ok_or(Presented::Never)?;
+        if self.client().is_relayed() {
+            return match NodeClient::by_relay(sisci.node(), self.node) {
+                Ok(Some((client, None))) => Ok(Arc::new(client)),
+                Ok(Some(_)) => Err(Presented::Never),
+                _ => Err(Presented::NotYet),
+            };
+        }
+        let nodes = sisci.nodes().map_err(|_| Presented::NotYet)?;
+        // The directory may say that the daemon is at another port now.
+        let (_, before) = self.client().ends();
+        let known = nodes.iter().find(|info| info.node == self.node);
+        let port = known.map_or(before.port(), |info| info.port);
+        let address = (before.ip().to_canonical(), port).into();
+        let client = NodeClient::connect(address, PATIENCE).map_err(|_| Presented::NotYet)?;
+        if let Err(refusal) = introduce(&client, &sisci, self.node, &nodes) {
+            client.abort();
+            return Err(match refusal {
+                Refusal::Call(_) => Presented::NotYet,
+                _ => Presented::Never,
+            });
+        }
+        Ok(Arc::new(client))
     }
 
     fn present_objects(&self, client: &NodeClient) -> Presented {
@@ -506,63 +487,4 @@ fn after(error: LinkError) -> Presented {
 fn own_name() -> Result<u128> {
     let half = || getrandom::u64().map_err(|_| Error::SYSTEM);
     Ok(u128::from(half()?) << 64 | u128::from(half()?))
-}
-
-/// Says what to do where a guest has no way to a node: its host has one, but does not lend it.
-fn explain(error: Error, node: u32, own: u32) {
-    if error == Error::NO_LINK_ACCESS && guest::is_used() {
-        tell(&format!(
-            "there is no route from this virtual machine to node {node}: give it an address in a \
-             network that leads there, and name the address among those of node {own}"
-        ));
-    }
-}
-
-/// What it means that a host was not reached.
-fn unreachable(error: &FabricError) -> Error {
-    match error {
-        FabricError::System {
-            errno: Errno::NETUNREACH | Errno::NETDOWN,
-            ..
-        } => Error::NO_LINK_ACCESS,
-        FabricError::Version { .. } | FabricError::Protocol(_) => Error::INCONSISTENT_VERSIONS,
-        _ => Error::NO_REMOTE_LINK_ACCESS,
-    }
-}
-
-/// What it means that this process and a daemon do not agree on who they are.
-fn not_agreed(refusal: Refusal, address: IpAddr) -> Error {
-    match refusal {
-        Refusal::Disagreement(why) => {
-            tell(&format!(
-                "nothing to do with the daemon at {address}: {why}"
-            ));
-            Error::CONNECTION_REFUSED
-        }
-        Refusal::Call(error @ FabricError::Version { broker }) => {
-            tell(&format!(
-                "the daemon at {address} speaks version {broker} of the remoting protocol, \
-                 this process version {VERSION}"
-            ));
-            unreachable(&error)
-        }
-        Refusal::Call(error) => unreachable(&error),
-        _ => Error::CONNECTION_REFUSED,
-    }
-}
-
-/// What it means that a daemon would not have this process.
-fn not_believed(error: &FabricError, address: IpAddr, node: u32) -> Error {
-    match error {
-        FabricError::Refused { errno, .. } => {
-            let why = match *errno {
-                Errno::ACCESS => "it does not believe that this is node",
-                Errno::MFILE => "it has no room for node",
-                _ => "it could not serve node",
-            };
-            tell(&format!("the daemon at {address} refused: {why} {node}"));
-            Error::CONNECTION_REFUSED
-        }
-        error => unreachable(error),
-    }
 }

@@ -12,6 +12,7 @@ use causeway_fabric::services::handshake::{
     ClusterReply, NodeName, Proof, ProofCheck, Role, Transcript,
 };
 use causeway_fabric::services::node::NODE_PORT;
+use causeway_fabric::services::relay::RELAY_NUMBER;
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
     AttachSegmentRequest, ConnectInterruptRequest, ConnectSegmentReply, ConnectSegmentRequest,
@@ -44,6 +45,23 @@ pub struct Client<'a> {
 
 fn with(fd: Option<OwnedFd>) -> Vec<OwnedFd> {
     fd.into_iter().collect()
+}
+
+impl Client<'_> {
+    /// Whether the caller can be this host's node daemon: a process of root or the broker's user.
+    fn is_daemon(&self) -> bool {
+        let peer = &self.caller.peer;
+        let may = peer.uid == 0 || peer.uid == self.context.members.own_uid;
+        peer.vm.is_none() && may
+    }
+
+    /// Only the node daemon may be taken for the relay.
+    fn check_number(&self, data: bool, number: Option<u32>) -> Result<(), Errno> {
+        match data && number == Some(RELAY_NUMBER) && !self.is_daemon() {
+            true => Err(Errno::PERM),
+            false => Ok(()),
+        }
+    }
 }
 
 impl SisciService for Client<'_> {
@@ -89,12 +107,11 @@ impl SisciService for Client<'_> {
         request: DirectoryRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<()>, Errno> {
-        let peer = &self.caller.peer;
         // Whoever names nodes says whom the tenant's processes connect to, and whom they believe.
-        let may = peer.uid == 0 || peer.uid == self.context.members.own_uid;
-        if peer.vm.is_some() || !may {
+        if !self.is_daemon() {
             return Err(Errno::PERM);
         }
+        let peer = &self.caller.peer;
         let nodes = &mut self.tables.nodes;
         let conflicts = nodes.set_directory(peer.tenant, &request.nodes)?;
         for why in conflicts {
@@ -282,6 +299,7 @@ impl SisciService for Client<'_> {
         request: CreateInterruptRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<InterruptReply>, Errno> {
+        self.check_number(request.data, request.number)?;
         let (session, context) = (self.caller.session, &mut self.context);
         let reply = self.tables.create_interrupt(session, &request, context)?;
         Ok(reply.into())
@@ -399,6 +417,7 @@ impl SisciService for Client<'_> {
         request: RestoreInterruptRequest,
         _: Vec<OwnedFd>,
     ) -> Result<Answer<()>, Errno> {
+        self.check_number(request.data, Some(request.interrupt.number))?;
         let (session, context) = (self.caller.session, &mut self.context);
         self.tables.restore_interrupt(session, &request, context)?;
         Ok(().into())

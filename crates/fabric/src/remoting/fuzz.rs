@@ -5,6 +5,7 @@ use crate::services::directory;
 use crate::services::handshake;
 use crate::services::node;
 use crate::services::pool;
+use crate::services::relay;
 use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerEvent,
@@ -56,6 +57,20 @@ fn every_body(bytes: &[u8]) {
     session_bodies(bytes);
     sisci_bodies(bytes);
     every_pool_body(bytes);
+    relay_bodies(bytes);
+}
+
+fn relay_bodies(bytes: &[u8]) {
+    one_body::<relay::ConnectRequest>(bytes);
+    one_body::<relay::ConnectReply>(bytes);
+    one_body::<relay::JoinRequest>(bytes);
+    one_body::<relay::JoinReply>(bytes);
+    if let Some(request) = relay::Request::decode(bytes, relay::SEGMENT_BYTES_MAX) {
+        assert_eq!(request.encode(), bytes);
+    }
+    if let Some(completion) = relay::Completion::decode(bytes) {
+        assert_eq!(completion.encode(), bytes);
+    }
 }
 
 fn every_pool_body(bytes: &[u8]) {

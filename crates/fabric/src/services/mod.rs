@@ -10,6 +10,7 @@
 //! | 2 | [`session`]: whoever uses one of the following, and who is alive |
 //! | 3 | [`sisci`]: nodes, shared segments, interrupts |
 //! | 4 | [`pool`]: pools of blocks, and who may do what with each |
+//! | 5, over a pipe | [`relay`]: what a process without a network asks of its host's node daemon |
 //! | 3, over TCP | [`node`]: of the third, what another host may ask for |
 //! | 3, method 43 | [`directory`]: the nodes that a directory names |
 //! | 16 | [`vm`]: virtual machines that may attach |
@@ -21,6 +22,7 @@ pub mod node;
 mod node_id;
 pub mod pool;
 pub mod record;
+pub mod relay;
 pub mod secure;
 pub mod session;
 pub mod sisci;

@@ -121,6 +121,11 @@ service! {
         /// Names the caller. An earlier connection of the same process has ended when this is
         /// answered, with its queue pair: `ETIMEDOUT` if it does not end.
         66 => identify(IdentifyRequest; fds 0..=0) -> ();
+        /// Says that a relay carries for the process: the end of this connection is the process's
+        /// only after `leave`. Otherwise the process may come back.
+        67 => by_relay((); fds 0..=0) -> ();
+        /// Says that the process has ended, or wants no more of this host.
+        68 => leave((); fds 0..=0) -> ();
         /// The first request: each end says who it is, and the daemon whether that agrees.
         70 => hello(Hello; fds 0..=0) -> HelloReply;
         /// Proves the tenant's key, and is answered by the daemon's proof. `EACCES` if it is wrong;

@@ -1,0 +1,138 @@
+//! The relay: takes processes of this host to other hosts' node daemons, where they have no network
+//! to go there by themselves, as in a virtual machine or a container.
+//!
+//! A process connects to a data interrupt of the daemon's and names one of its own. By this pipe it
+//! sends what it would send over TCP, and the relay passes it on ([`process`]), but says itself who
+//! the process is: one of its own node. Bytes go by a segment of the process's and a queue pair of
+//! the relay's ([`transfers`]).
+//!
+//! What comes from a process is another trust domain's. Nothing of it is believed but its tenant
+//! and its node, which are the broker's word.
+
+mod process;
+mod transfers;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use causeway_fabric::launch::timespec;
+use causeway_fabric::services::relay::RELAY_NUMBER;
+use causeway_fabric::services::sisci::CellChange;
+use causeway_fabric::sisci::{Cell, Event, Sisci};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::limits::{RELAYED_MAX, SCARCITY};
+use crate::shared::Shared;
+
+/// Name of the thread that takes processes.
+const THREAD: &str = "causeway-relay";
+/// Name of the thread of each.
+const THREAD_OF_PROCESS: &str = "causeway-carry";
+
+/// A place among the processes that are carried for, until it is dropped.
+struct Place(Arc<AtomicUsize>);
+
+impl Place {
+    fn take(taken: &Arc<AtomicUsize>) -> Option<Place> {
+        let place = Place(Arc::clone(taken));
+        // The place is given back if it is one too many.
+        (taken.fetch_add(1, Ordering::AcqRel) < RELAYED_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Begins to take processes, in a thread of its own.
+pub fn begin(shared: &Arc<Shared>) {
+    let node = shared.own.node();
+    let made = Sisci::open_as(Some(&shared.broker), Some(node)).and_then(|sisci| {
+        let made = sisci.create_interrupt(Some(RELAY_NUMBER), true, false)?;
+        Ok((sisci, made.interrupt))
+    });
+    let (sisci, interrupt) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            return tracing::warn!(%error, node, "processes without a network are not carried for");
+        }
+    };
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name(THREAD.into());
+    let spawned = thread.spawn(move || take_processes(&shared, &sisci, interrupt));
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "no thread: processes without a network are not carried for");
+    }
+}
+
+fn take_processes(shared: &Arc<Shared>, sisci: &Sisci, interrupt: u32) {
+    let taken = Arc::new(AtomicUsize::new(0));
+    loop {
+        let mut fds = [PollFd::from_borrowed_fd(sisci.event_fd(), PollFlags::IN)];
+        match poll(&mut fds, None) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(why) => return tracing::error!(%why, "no more processes are carried for"),
+        }
+        let Ok(events) = sisci.poll_events() else {
+            return;
+        };
+        for event in events {
+            match event {
+                Event::Interrupt {
+                    change: CellChange::Added,
+                    ..
+                } => match sisci.take_cells(interrupt, true) {
+                    Ok(cells) => cells
+                        .into_iter()
+                        .for_each(|cell| carry(shared, cell, &taken)),
+                    Err(error) => {
+                        tracing::warn!(%error, "cannot take a process");
+                        let _ = poll(&mut [], Some(&timespec(SCARCITY)));
+                    }
+                },
+                Event::InterruptForgotten { .. } => {
+                    return tracing::error!("the broker has given the relay's place to another");
+                }
+                // If it fails, the event comes again.
+                Event::BrokerGone => drop(sisci.session().reattach()),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// Carries for a process until its end, in a thread of its own.
+fn carry(shared: &Arc<Shared>, cell: Cell, taken: &Arc<AtomicUsize>) {
+    let Some(place) = Place::take(taken) else {
+        return tracing::warn!("refused: too many processes without a network");
+    };
+    let shared = Arc::clone(shared);
+    let thread = std::thread::Builder::new().name(THREAD_OF_PROCESS.into());
+    let spawned = thread.spawn(move || {
+        process::serve(&shared, cell);
+        drop(place);
+    });
+    if let Err(error) = spawned {
+        tracing::warn!(%error, "refused: no thread");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn places_are_limited_and_given_back() {
+        let taken = Arc::new(AtomicUsize::new(0));
+        let mut held: Vec<Place> = (0..RELAYED_MAX)
+            .map(|_| Place::take(&taken).unwrap())
+            .collect();
+        assert!(Place::take(&taken).is_none());
+        assert!(Place::take(&taken).is_none(), "refusals take none");
+        held.pop();
+        assert!(Place::take(&taken).is_some());
+    }
+}
