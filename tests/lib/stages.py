@@ -108,6 +108,8 @@ def all_stages():
         Stage("scale", "thousands of queue pairs, hundreds of processes", ["tests/scale/run"],
               seconds=900),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
+        Stage("dissector", "Wireshark's dissector on real traffic", ["tests/dissector/run"],
+              seconds=400, chooses=True),
         # Those that run side by side begin with the longest, so that the others fill both places.
         Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
               chooses=True, beside=True),
