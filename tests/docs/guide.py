@@ -3,8 +3,9 @@
 A block of code whose language is `sh` is typed into a shell that stays from block to block. Further
 words name another: `sh server` is another terminal of the same host, `sh second-host` one of
 another host. What is typed into a terminal named `server` goes on while the others do; the next
-block waits until it listens. A block of `text` behind one says what was printed: its lines, in
-order, where `...` stands for anything and spaces for any number of them.
+block waits until it listens. What is typed into one named `beside` goes on without that; `sh again`
+is typed until it shows what it should. A block of `text` behind one says what was printed: its
+lines, in order, where `...` stands for anything and spaces for any number of them.
 
 Not typed are `sh packages`, whose packages must be installed (scripts/setup), `sh source`, which
 fetches what is here already, and, unless asked for, `sh vm`, which boots virtual machines.
@@ -25,6 +26,8 @@ BLOCK = re.compile(r"^```(sh|text)((?: [\w-]+)*)\n(.*?)^```$", re.MULTILINE | re
 # The addresses that the pages give to the hosts.
 FIRST, SECOND = "10.0.0.1", "10.0.0.2"
 SECONDS = 90
+# The first time, what guests are booted from is fetched and made.
+GUEST_SECONDS = 1200
 # Ports from here on are endpoints'.
 FIRST_SLOT = 20480
 MARK = "guide-block-has-ended"
@@ -188,9 +191,8 @@ class Guide:
 
     def run(self):
         """Types everything; how many blocks that were."""
-        terminal, typed = None, 0
+        terminal, again, typed = None, None, 0
         for block in self.blocks:
-            where = f"{os.path.relpath(self.path, netns.ROOT)}:{block.line}"
             if "packages" in block.words:
                 installed(block.text)
             elif "source" in block.words:
@@ -198,22 +200,30 @@ class Guide:
             elif "vm" in block.words and not self.guests:
                 terminal = None
             elif block.kind == "sh":
-                terminal = self.terminal(block.words - {"vm"})
-                self.type_in(terminal, block, where)
+                terminal = self.terminal(block.words - {"vm", "again"})
+                again = block if "again" in block.words else None
+                self.type_in(terminal, block)
                 typed += 1
             elif terminal:
-                self.see(terminal, self.addressed(block.text), where)
+                self.see(terminal, block, again)
         return typed
 
-    def type_in(self, terminal, block, where):
+    def where(self, block):
+        """Where the page has a block."""
+        return f"{os.path.relpath(self.path, netns.ROOT)}:{block.line}"
+
+    def type_in(self, terminal, block):
         """Types one block, and waits until it has ended or listens."""
-        until = time.monotonic() + SECONDS
+        where = self.where(block)
+        until = time.monotonic() + (GUEST_SECONDS if "vm" in block.words else SECONDS)
         if terminal.busy:
             # What was typed before has to end first.
             status = terminal.read(until)
             if status != 0:
                 raise Failed(f"before {where}: status {status}\n{terminal.said}")
         terminal.enter(self.addressed(block.text))
+        if "beside" in block.words:
+            return
         if "server" not in block.words:
             status = terminal.read(until)
             if status != 0:
@@ -234,22 +244,27 @@ class Guide:
                 text += f"--- {name}\n{other.said}"
         return text
 
-    @staticmethod
-    def see(terminal, text, where):
+    def see(self, terminal, block, again):
         """What a page shows must have been printed; a server may still be about to."""
+        where, text = self.where(block), self.addressed(block.text)
         patterns = [re.sub(r"(\\?\s)+", r"\\s+", re.escape(line.strip())).replace(r"\.\.\.", ".*")
                     for line in text.splitlines() if line.strip() not in ("", "...")]
         until = time.monotonic() + SECONDS
-        while True:
-            missing, at = None, 0
-            for pattern in patterns:
-                found = re.compile(rf"^\s*{pattern}\s*$", re.MULTILINE).search(terminal.said, at)
-                if not found:
-                    missing = pattern
-                    break
-                at = found.end()
-            if missing is None:
-                return
-            if terminal.read(min(until, time.monotonic() + 1)) is not None or \
-                    time.monotonic() > until:
+        while missing := unseen(patterns, terminal.said):
+            over = time.monotonic() > until
+            if again and not over:
+                time.sleep(pair.POLL_SECONDS)
+                self.type_in(terminal, again)
+            elif over or terminal.read(min(until, time.monotonic() + 1)) is not None:
                 raise Failed(f"{where}: not printed: {missing}\n{terminal.said}")
+
+
+def unseen(patterns, said):
+    """The first pattern that is on no line behind that of the one before."""
+    at = 0
+    for pattern in patterns:
+        found = re.compile(rf"^\s*{pattern}\s*$", re.MULTILINE).search(said, at)
+        if not found:
+            return pattern
+        at = found.end()
+    return None

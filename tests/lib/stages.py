@@ -82,7 +82,7 @@ def document_stages():
         Stage("docs-phone", "the site on a telephone, by Chromium", ["tests/docs/run", "--phone"],
               seconds=1800, asked=True),
         Stage("docs-vm", "those commands of the documents that boot virtual machines",
-              ["tests/docs/run", "--vm", "-k", "users/vm"], seconds=900, asked=True),
+              ["tests/docs/run", "--vm", "-k", "users/vm"], seconds=1800, asked=True),
     ]
 
 
