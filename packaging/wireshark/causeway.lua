@@ -5,6 +5,7 @@
 --
 --     tshark -X lua_script:causeway.lua -r FILE
 --
+-- as an ordinary user: as root, Wireshark 4.4 loads no scripts, and says nothing of it.
 -- One file, since that is what Wireshark installs.
 --
 -- Filters begin with causeway: causeway.psn, causeway.qpn, causeway.stag, causeway.malformed,
