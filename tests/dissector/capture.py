@@ -10,7 +10,7 @@ from lib import netns
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 SCRIPT = os.path.join(ROOT, "packaging", "wireshark", "causeway.lua")
-SECONDS = 60
+SECONDS = 180
 # tshark writes between the values of a field that occurs several times.
 SEVERAL = ","
 

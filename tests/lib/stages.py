@@ -124,7 +124,7 @@ def all_stages():
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
         *document_stages(),
         Stage("dissector", "Wireshark's dissector on real traffic", ["tests/dissector/run"],
-              seconds=400, chooses=True),
+              seconds=900, chooses=True),
         # Those that run side by side begin with the longest, so that the others fill both places.
         Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
               chooses=True, beside=True),
