@@ -22,6 +22,7 @@ include mk/causeway.mk
 include mk/bench.mk
 include mk/lint.mk
 include mk/guest.mk
+include mk/docs.mk
 include tests/verify/verify.mk
 include tests/sisci/sisci.mk
 include tests/mpi/mpi.mk

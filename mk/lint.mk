@@ -5,4 +5,5 @@ lint: ## Check formatting, lints, docs, and the tree's own rules
 	$(CARGO) clippy $(CARGO_FLAGS) --workspace --all-targets -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc $(CARGO_FLAGS) --workspace --no-deps --quiet
 	tests/tidy/run
+	luacheck -q --std lua52+max -g packaging/wireshark
 	scripts/checkpatch

@@ -6,8 +6,8 @@ import re
 import subprocess
 import time
 
-from clients import (ceph, datagrams, fio, iser, libfabric, mpi, pyverbs, qperf, rsockets,
-                     transfer, ucx)
+from clients import (ceph, datagrams, fio, iser, libfabric, migration, mpi, pyverbs, qperf,
+                     rsockets, transfer, ucx)
 from lib import netns, pair
 
 # A run that takes longer hangs: the slowest takes a few seconds on two processors.
@@ -19,7 +19,8 @@ ALL_SIZES_ITERATIONS = "100"
 ALL_SIZES = [str(1 << n) for n in range(1, 24)]
 DEVICE = "cway0"
 # Programs that are not tables of options, and where they run.
-SUITES = (datagrams, rsockets, libfabric, ucx, qperf, fio, mpi, transfer, iser, ceph)
+SUITES = (datagrams, rsockets, libfabric, ucx, qperf, fio, mpi, transfer, iser, ceph,
+          migration)
 SUITE_STAGES = ("shm", "udp-1500")
 # Where the suite of pyverbs runs: both ends are one process, or two of one host.
 PYVERBS_STAGE = "shm"

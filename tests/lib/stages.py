@@ -74,6 +74,20 @@ def sisci_stages():
     ]
 
 
+def document_stages():
+    """Those of the documents and releases."""
+    return [
+        Stage("release", "releases of a clone: refused, rehearsed, made", ["tests/release/run"],
+              seconds=400),
+        Stage("docs", "the documents as a site, and the commands that they have people type",
+              ["tests/docs/run"], seconds=1800, chooses=True),
+        Stage("docs-phone", "the site on a telephone, by Chromium", ["tests/docs/run", "--phone"],
+              seconds=1800, asked=True),
+        Stage("docs-vm", "those commands of the documents that boot virtual machines",
+              ["tests/docs/run", "--vm", "-k", "users/vm"], seconds=1800, asked=True),
+    ]
+
+
 def all_stages():
     """Every stage: those of `make test`, and those that are run when they are asked for."""
     return [
@@ -112,6 +126,9 @@ def all_stages():
         Stage("secure", "secured connections between hosts", ["tests/secure/run"], seconds=600,
               chooses=True),
         Stage("loss", "links that lose packets", ["tests/loss/run"], seconds=900),
+        *document_stages(),
+        Stage("dissector", "Wireshark's dissector on real traffic", ["tests/dissector/run"],
+              seconds=900, chooses=True),
         # Those that run side by side begin with the longest, so that the others fill both places.
         Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
               chooses=True, beside=True),
