@@ -88,6 +88,20 @@ def document_stages():
     ]
 
 
+def package_stages():
+    """Those of the Debian packages."""
+    return [
+        Stage("package", "the Debian packages in a guest", ["tests/vm/package"], seconds=600,
+              beside=True),
+        Stage("deb", "the Debian packages on Debian 12: installed, upgraded, removed",
+              ["tests/deb/run"], seconds=900, beside=True),
+        Stage("deb-trixie", "the same on Debian 13", ["tests/deb/run", "--suite", "trixie"],
+              seconds=900, asked=True),
+        Stage("deb-again", "the Debian packages are built twice from source, and compared",
+              ["tests/deb/again"], seconds=4500, asked=True),
+    ]
+
+
 def all_stages():
     """Every stage: those of `make test`, and those that are run when they are asked for."""
     return [
@@ -138,8 +152,7 @@ def all_stages():
               beside=True),
         Stage("bookworm", "Debian 12's own kernel as the host", ["tests/vm/bookworm"],
               seconds=600, chooses=True, beside=True),
-        Stage("package", "the Debian package for guests", ["tests/vm/package"], seconds=600,
-              beside=True),
+        *package_stages(),
         Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
               seconds=300, beside=True),
         Stage("pool", "pools of blocks: rights, deaths, a hostile process",

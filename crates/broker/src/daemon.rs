@@ -25,6 +25,7 @@ use rustix::fs::Mode;
 use rustix::process::{Resource, getrlimit, setrlimit, umask};
 use thiserror::Error;
 
+use crate::activation::Activation;
 use crate::config::{Config, Tenant};
 use crate::listener::Listener;
 use crate::lock::LockFile;
@@ -53,6 +54,9 @@ pub enum Failure {
     /// The socket of a tenant can't be had.
     #[error("the socket of tenant {0:?}: {1}")]
     Listener(String, std::io::Error),
+    /// What the service manager handed over can't be used.
+    #[error("sockets of the service manager: {0}")]
+    Activation(std::io::Error),
     /// The operating system refused.
     #[error("{0}: {1}")]
     System(&'static str, std::io::Error),
@@ -112,6 +116,7 @@ fn leave_daemon(options: &Options) -> Result<(), Failure> {
 }
 
 fn serve(options: &Options) -> Result<(), Failure> {
+    let given = Activation::take().map_err(Failure::Activation)?;
     let dir = options.dir();
     let config = Config::load(options.config.as_deref(), &dir).map_err(Failure::Setting)?;
     let idle = options.idle_time(&config).map_err(Failure::Setting)?;
@@ -128,12 +133,22 @@ fn serve(options: &Options) -> Result<(), Failure> {
         return Err(Failure::Running(dir));
     };
     let termination = sys::termination_fd().map_err(system("signalfd"))?;
-    remove_leftovers(&dir);
-    let outcome = listen_and_run(options, &dir, (config, idle), &termination, starting);
+    let ours = !given.has(&dir.join(SOCKET_NAME));
+    remove_leftovers(&dir, ours);
+    let outcome = open_listeners(&config.tenants, &dir, given).and_then(|listeners| {
+        listen_and_run(
+            options,
+            &dir,
+            listeners,
+            (config, idle),
+            &termination,
+            starting,
+        )
+    });
     // Someone may have removed the whole directory under us, and another broker may live in its
     // successor: then nothing there is ours.
     if held.is_current() {
-        remove_leftovers(&dir);
+        remove_leftovers(&dir, ours);
     }
     // In this order: a starter that waits for the start lock must not find the broker lock taken.
     drop(held);
@@ -179,11 +194,11 @@ fn start_log(options: &Options, dir: &Path) -> Result<(), Failure> {
 fn listen_and_run(
     options: &Options,
     dir: &Path,
+    listeners: Vec<Listener>,
     (config, idle): (Config, Option<Duration>),
     termination: &OwnedFd,
     starting: LockFile,
 ) -> Result<Option<LockFile>, Failure> {
-    let listeners = open_listeners(&config.tenants, dir)?;
     write_pid(&dir.join(PID_NAME)).map_err(system("write the pid file"))?;
     let mut server = Server::new(listeners, config, termination, idle, dir)
         .map_err(system("start the server"))?;
@@ -198,11 +213,18 @@ fn listen_and_run(
     Ok(ending)
 }
 
-fn open_listeners(tenants: &[Tenant], dir: &Path) -> Result<Vec<Listener>, Failure> {
+fn open_listeners(
+    tenants: &[Tenant],
+    dir: &Path,
+    mut given: Activation,
+) -> Result<Vec<Listener>, Failure> {
     let open = |tenant: &Tenant| {
-        Listener::open(tenant, dir).map_err(|error| Failure::Listener(tenant.name.clone(), error))
+        Listener::open(tenant, dir, &mut given)
+            .map_err(|error| Failure::Listener(tenant.name.clone(), error))
     };
-    tenants.iter().map(open).collect()
+    let listeners = tenants.iter().map(open).collect::<Result<_, _>>()?;
+    given.check_empty().map_err(Failure::Activation)?;
+    Ok(listeners)
 }
 
 /// Serves; returns the start lock if the end is for idleness.
@@ -232,9 +254,11 @@ fn write_pid(path: &Path) -> std::io::Result<()> {
 }
 
 /// Removes what a broker that was killed left, or this one leaves. Only by names that are ours,
-/// and only while `broker.lock` is held.
-fn remove_leftovers(dir: &Path) {
-    let _ = fs::remove_file(dir.join(SOCKET_NAME));
+/// and only while `broker.lock` is held. The socket is `ours` if no service manager opened it.
+fn remove_leftovers(dir: &Path, ours: bool) {
+    if ours {
+        let _ = fs::remove_file(dir.join(SOCKET_NAME));
+    }
     let _ = fs::remove_file(dir.join(PID_NAME));
     SysfsViews::new(dir.to_owned(), None).remove_all();
 }

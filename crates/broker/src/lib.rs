@@ -6,7 +6,8 @@
 //! No client can block the loop: sockets never wait, output is bounded, descriptors are examined
 //! before use.
 //!
-//! - [`daemon`], [`config`]: start, locks, end; what it is told to serve;
+//! - [`daemon`], [`config`], [`activation`]: start, locks, end; what it is told to serve, and
+//!   sockets that the service manager hands over;
 //! - [`server`], [`session`], [`listener`], [`admission`]: connections, the sockets they come in
 //!   by, and how many are admitted;
 //! - [`closers`]: descriptors that are not closed at once;
@@ -26,6 +27,7 @@
 //! - [`vm`]: virtual machines;
 //! - [`sysfs_views`]: the view of sysfs.
 
+pub mod activation;
 pub mod admission;
 pub mod boundary;
 pub mod closers;

@@ -3,7 +3,7 @@
 //! The broker's own tenant comes by the socket in the runtime directory, which is nobody else's to
 //! enter. The others come by sockets at the paths that the configuration names, each in a
 //! directory that only root and the broker may write to, or somebody could put a socket of his own
-//! in its place.
+//! in its place. A service manager may have opened any of them ([`crate::activation`]).
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -17,6 +17,7 @@ use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid, chownat};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen};
 use rustix::process::umask;
 
+use crate::activation::Activation;
 use crate::config::{SocketSpec, Tenant};
 use crate::sysfs_views::SysfsViews;
 
@@ -26,7 +27,7 @@ const FOREIGN_WRITE: u32 = 0o022;
 const OPEN_UMASK: Mode = Mode::WGRP.union(Mode::WOTH);
 
 /// A listener, and what its tenant's clients see of sysfs. Dropped, it takes away what it left in
-/// the file system.
+/// the file system; a socket of the service manager's stays.
 #[derive(Debug)]
 pub struct Listener {
     socket: OwnedFd,
@@ -35,28 +36,33 @@ pub struct Listener {
     path: PathBuf,
     /// Device and inode of the socket: another's at the same path is left alone.
     identity: (u64, u64),
+    /// The socket is the service manager's.
+    handed_over: bool,
 }
 
 impl Listener {
-    /// Opens the listener of a tenant, to be called while `broker.lock` of `dir` is held.
+    /// Opens the listener of a tenant, or takes the one that the service manager has opened. To be
+    /// called while `broker.lock` of `dir` is held.
     ///
     /// # Errors
     /// What the system says, or that the socket's directory is not safe, or somebody answers at
     /// the socket already.
-    pub fn open(tenant: &Tenant, dir: &Path) -> io::Result<Listener> {
+    pub fn open(tenant: &Tenant, dir: &Path, given: &mut Activation) -> io::Result<Listener> {
         let path = match &tenant.socket {
             None => dir.join(SOCKET_NAME),
             Some(spec) => spec.path.clone(),
         };
+        let given = given.socket(&path);
+        let handed_over = given.is_some();
         let (socket, sysfs_views) = match &tenant.socket {
             // Mode 0600 by the umask, in a directory that is 0700.
             None => (
-                listening_socket(&path)?,
+                given.map_or_else(|| listening_socket(&path), Ok)?,
                 SysfsViews::new(dir.to_owned(), None),
             ),
             Some(spec) => {
                 let before = umask(OPEN_UMASK);
-                let socket = listen_for_tenant(spec);
+                let socket = listen_for_tenant(spec, given);
                 umask(before);
                 let socket = socket?;
                 let mut sysfs_views = SysfsViews::new(views_beside(&path), Some(OPEN_UMASK));
@@ -71,6 +77,7 @@ impl Listener {
             sysfs_views,
             path,
             identity: (metadata.dev(), metadata.ino()),
+            handed_over,
         })
     }
 
@@ -84,16 +91,22 @@ impl Drop for Listener {
     fn drop(&mut self) {
         let found = fs::symlink_metadata(&self.path);
         if found.is_ok_and(|found| (found.dev(), found.ino()) == self.identity) {
-            let _ = fs::remove_file(&self.path);
+            if !self.handed_over {
+                let _ = fs::remove_file(&self.path);
+            }
             self.sysfs_views.remove_all();
         }
     }
 }
 
-fn listen_for_tenant(spec: &SocketSpec) -> io::Result<OwnedFd> {
+/// The listening socket of a tenant. One that the service manager gave keeps its mode and owner.
+fn listen_for_tenant(spec: &SocketSpec, given: Option<OwnedFd>) -> io::Result<OwnedFd> {
     let dir = spec.path.parent().unwrap_or(Path::new("/"));
     DirBuilder::new().recursive(true).mode(0o755).create(dir)?;
     check_directory(dir)?;
+    if let Some(socket) = given {
+        return Ok(socket);
+    }
     make_way(&spec.path)?;
     let socket = listening_socket(&spec.path)?;
     fs::set_permissions(&spec.path, fs::Permissions::from_mode(spec.mode))?;
@@ -181,10 +194,12 @@ mod tests {
         }
     }
 
+    fn open(tenant: &Tenant) -> io::Result<Listener> {
+        Listener::open(tenant, Path::new("/"), &mut Activation::default())
+    }
+
     fn refusal(tenant: &Tenant) -> String {
-        Listener::open(tenant, Path::new("/"))
-            .unwrap_err()
-            .to_string()
+        open(tenant).unwrap_err().to_string()
     }
 
     #[test]
@@ -192,7 +207,7 @@ mod tests {
         let dir = scratch("made");
         let path = dir.join("sub/t.sock");
         let tenant = tenant(path.clone());
-        let listener = Listener::open(&tenant, Path::new("/")).unwrap();
+        let listener = open(&tenant).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
         assert_eq!((mode(&path), mode(&dir.join("sub"))), (0o640, 0o755));
         assert!(refusal(&tenant).contains("another broker answers"));
@@ -200,9 +215,9 @@ mod tests {
         assert!(!path.exists());
         // What a killed one left is replaced, and another's is left alone.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        let listener = Listener::open(&tenant, Path::new("/")).unwrap();
+        let listener = open(&tenant).unwrap();
         fs::remove_file(&path).unwrap();
-        let other = Listener::open(&tenant, Path::new("/")).unwrap();
+        let other = open(&tenant).unwrap();
         drop(listener);
         assert!(path.exists());
         drop(other);

@@ -117,6 +117,20 @@ fn mark_each_close_on_exec() -> std::io::Result<()> {
     Ok(())
 }
 
+/// A descriptor that this process was started with, by its number.
+///
+/// # Errors
+/// `EBADF` if it was not.
+pub fn inherited_fd(number: i32) -> std::io::Result<OwnedFd> {
+    // SAFETY: asks for a descriptor's flags; EBADF is the answer if there is none.
+    if unsafe { libc::fcntl(number, libc::F_GETFD) } == -1 {
+        return Err(std::io::Error::last_os_error());
+    }
+    // SAFETY: it is open, and nothing else here owns it: the caller names each once, before
+    // this process has opened any of its own.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
+}
+
 /// Blocks SIGTERM and SIGINT for the calling thread and returns a descriptor that is readable
 /// when one is pending (`signalfd(2)`). To be called before any other thread exists.
 ///

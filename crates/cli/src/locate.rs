@@ -16,7 +16,15 @@ pub const RDMACM: &str = "librdmacm.so.1";
 /// ask for them by another name.
 pub const PATHS: &str = "libcauseway-paths.so";
 
-/// Where the libraries may be, relative to the directory of the executable.
+/// Where the libraries may be, relative to the directory of the executable. The second is what
+/// Debian's packages have.
+#[cfg(target_arch = "x86_64")]
+const PLACES: [&str; 3] = [
+    "../lib/causeway",
+    "../lib/x86_64-linux-gnu/causeway",
+    "../lib",
+];
+#[cfg(not(target_arch = "x86_64"))]
 const PLACES: [&str; 2] = ["../lib/causeway", "../lib"];
 
 /// The directory that holds Causeway's libraries.
@@ -124,7 +132,7 @@ mod tests {
     #[test]
     fn prefers_the_private_directory() {
         let root = Scratch::new("causeway-locate");
-        for dir in ["bin", "lib/causeway"] {
+        for dir in ["bin"].into_iter().chain(PLACES.map(|place| &place[3..])) {
             fs::create_dir_all(root.0.join(dir)).unwrap();
         }
         let bin = root.0.join("bin");
@@ -132,12 +140,11 @@ mod tests {
             Libraries::beside(&bin),
             Err(LocateError::NotFound(_))
         ));
-        fs::write(root.0.join("lib").join(VERBS), "").unwrap();
-        let found = Libraries::beside(&bin).unwrap();
-        assert!(found.path(VERBS).ends_with("lib/libibverbs.so.1"));
-        fs::write(root.0.join("lib/causeway").join(VERBS), "").unwrap();
-        let found = Libraries::beside(&bin).unwrap();
-        assert!(found.path(VERBS).ends_with("lib/causeway/libibverbs.so.1"));
+        for place in PLACES.iter().rev().map(|place| &place[3..]) {
+            fs::write(root.0.join(place).join(VERBS), "").unwrap();
+            let found = Libraries::beside(&bin).unwrap();
+            assert!(found.path(VERBS).ends_with(Path::new(place).join(VERBS)));
+        }
     }
 
     #[test]

@@ -36,8 +36,11 @@ pub enum Error {
         /// What it said, or the system's error.
         reason: String,
     },
-    /// Nobody listens at the socket that the setting `CAUSEWAY_SOCKET` names.
-    #[error("no broker answers at {socket:?} (CAUSEWAY_SOCKET); none is started for it")]
+    /// Nobody listens at a tenant's socket.
+    #[error(
+        "no broker answers at {socket:?}; none is started for a tenant's socket (CAUSEWAY_SOCKET \
+         and CAUSEWAY_RUNTIME_DIR choose another)"
+    )]
     NoBroker {
         /// The socket.
         socket: PathBuf,

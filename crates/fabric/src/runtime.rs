@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use crate::error::{Error, Result};
 use crate::guest;
 use causeway_setting::setting;
+use rustix::fs::{Access, access};
 
 /// Setting that names the runtime directory.
 pub const RUNTIME_DIR_VARIABLE: &str = "CAUSEWAY_RUNTIME_DIR";
@@ -14,6 +15,8 @@ pub const RUNTIME_DIR_VARIABLE: &str = "CAUSEWAY_RUNTIME_DIR";
 pub const SOCKET_VARIABLE: &str = "CAUSEWAY_SOCKET";
 /// Runtime directory of root.
 pub const RUNTIME_DIR_ROOT: &str = "/run/causeway";
+/// Socket of the tenant that packages set up for a machine's users. Its mode says who they are.
+pub const MACHINE_SOCKET: &str = "/run/causeway-tenants/causeway/broker.sock";
 /// Configuration of the broker there.
 pub const CONFIG_ROOT: &str = "/etc/causeway/causewayd.toml";
 /// The broker's listening socket.
@@ -45,15 +48,23 @@ pub enum Address {
 
 impl Address {
     /// What this user and environment say: the socket `$CAUSEWAY_SOCKET`, else the directory
-    /// `$CAUSEWAY_RUNTIME_DIR`, else the driver's device if there is one, else [`runtime_dir`].
+    /// `$CAUSEWAY_RUNTIME_DIR`, else the driver's device if there is one, else [`MACHINE_SOCKET`]
+    /// for those who may connect to it, else [`runtime_dir`].
     pub fn from_env() -> Address {
-        match setting(SOCKET_VARIABLE) {
-            Some(socket) => Address::Socket(PathBuf::from(socket)),
-            None if setting(RUNTIME_DIR_VARIABLE).is_none() && guest::is_present() => {
-                Address::Device
-            }
-            None => Address::Dir(runtime_dir()),
+        if let Some(socket) = setting(SOCKET_VARIABLE) {
+            return Address::Socket(PathBuf::from(socket));
         }
+        if setting(RUNTIME_DIR_VARIABLE).is_some() {
+            return Address::Dir(runtime_dir());
+        }
+        if guest::is_present() {
+            return Address::Device;
+        }
+        let socket = Path::new(MACHINE_SOCKET);
+        if may_connect(socket) {
+            return Address::Socket(socket.to_owned());
+        }
+        Address::Dir(runtime_dir())
     }
 
     /// The socket to connect to, or the device to open.
@@ -83,6 +94,15 @@ impl fmt::Display for Address {
             Address::Device => f.write_str(guest::DEVICE),
         }
     }
+}
+
+/// Whether this process's user, if it is not root, may connect to a socket. Root has a broker for
+/// itself at [`RUNTIME_DIR_ROOT`]. A program that runs for two users at once may not: access(2)
+/// answers for the one who started it.
+fn may_connect(socket: &Path) -> bool {
+    use rustix::process::{getegid, geteuid, getgid, getuid};
+    let one_user = getuid() == geteuid() && getgid() == getegid();
+    !geteuid().is_root() && one_user && access(socket, Access::WRITE_OK).is_ok()
 }
 
 /// The directory for the views of sysfs of a tenant with this socket.

@@ -115,7 +115,7 @@ pub fn runtime_dir() -> Vec<Finding> {
     let dir = match Address::from_env() {
         Address::Dir(dir) => dir,
         Address::Socket(socket) => {
-            let text = format!("not used: CAUSEWAY_SOCKET is {}", socket.display());
+            let text = format!("not used: the broker is at {}", socket.display());
             return vec![Finding::ok(TOPIC, text)];
         }
         Address::Device => {
