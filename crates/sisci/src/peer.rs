@@ -231,7 +231,7 @@ fn check_daemon(sisci: &Sisci) -> Result<()> {
     Err(Error::NO_LINK_ACCESS)
 }
 
-fn addresses(node: &NodeInfo) -> Vec<IpAddr> {
+pub(crate) fn addresses(node: &NodeInfo) -> Vec<IpAddr> {
     let canonical = |address: &[u8; 16]| IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
     node.addresses.iter().map(canonical).collect()
 }
