@@ -6,7 +6,7 @@ SISCI_TESTS := misuse local pair three groups copies interrupts data flags dma q
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
 SISCI_CAST := mortal scenes intruder
 # What else tests/sisci and tests/directory start.
-SISCI_OTHERS := load steady session
+SISCI_OTHERS := load steady session forger
 SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) $(SISCI_OTHERS))
 SISCI_TEST_FLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror -D_REENTRANT -I$(BUILD)/include
 
@@ -30,3 +30,8 @@ $(BUILD)/test/sisci/steady: tests/sisci/steady.c $(BUILD)/lib/libsisci.so $(sisc
 $(BUILD)/test/sisci/load: tests/sisci/load.c $(sisci_headers)
 	@mkdir -p $(@D)
 	$(CC) $(SISCI_TEST_FLAGS) -o $@ $< -ldl
+
+# A client of a node daemon that does without libsisci.
+$(BUILD)/test/sisci/forger: tests/sisci/forger.c tests/verify/common.c tests/verify/common.h
+	@mkdir -p $(@D)
+	$(CC) $(SISCI_TEST_FLAGS) -o $@ $(filter %.c,$^) -libverbs
