@@ -14,6 +14,10 @@ SECONDS = 120
 CLIENT_PORT, PEER_PORT = 2379, 2380
 # In milliseconds. etcd's shortest lease is one and a half elections long.
 HEARTBEAT, ELECTION = 50, 500
+# Users of etcd, and their passwords: who may do all, and who may write below a prefix.
+ROOT_USER, HOSTS_USER = ("root", "what only operators know"), ("hosts", "what hosts know")
+# Codes of gRPC: of no token, or one from before a change of rights; of one that is not known.
+NAMELESS, STALE = 3, 16
 # A tenth of what they are by default.
 LEASE_SECONDS, RENEW_MS = 1, 300
 PREFIX = "10.84"
@@ -93,9 +97,9 @@ def certificates(folder, address):
     key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     openssl("req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=tests",
             "-days", "2", "-addext", "basicConstraints=critical,CA:TRUE")
-    for name in ("server", "client"):
-        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj",
-                f"/CN={name}")
+    # With users, etcd's gateway refuses certificates that have a common name.
+    for name, subject in (("server", "/CN=server"), ("client", "/O=client")):
+        openssl("req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", subject)
         with open(os.path.join(folder, "extensions"), "w", encoding="ascii") as f:
             f.write(f"subjectAltName=IP:{address}\nbasicConstraints=CA:FALSE\n")
         openssl("x509", "-req", "-in", f"{name}.csr", "-CA", "ca.pem", "-CAkey", "ca.key",
@@ -107,6 +111,8 @@ class Etcd:
 
     def __init__(self, host, folder, members, tls=False):
         self.host, self.tls, self.process = host, tls, None
+        # Once it asks for users: whether that is so, and what shows that this program is root.
+        self.guarded, self.token = False, ""
         self.folder, self.data = folder, os.path.join(folder, host.name)
         self.url = f"http{'s' if tls else ''}://{host.address}:{CLIENT_PORT}"
         peers = ",".join(f"{m.name}=http://{m.address}:{PEER_PORT}" for m in members)
@@ -115,7 +121,9 @@ class Etcd:
             "etcd", "--name", host.name, "--data-dir", self.data, "--initial-cluster", peers,
             "--listen-peer-urls", own, "--initial-advertise-peer-urls", own,
             "--listen-client-urls", f"{self.url},http://127.0.0.1:{CLIENT_PORT}",
-            "--advertise-client-urls", self.url, "--heartbeat-interval", str(HEARTBEAT),
+            "--advertise-client-urls", self.url,
+            # A password costs no more than a request: hosts wait for a tenth of the usual time.
+            "--bcrypt-cost", "4", "--heartbeat-interval", str(HEARTBEAT),
             "--election-timeout", str(ELECTION)]
         if tls:
             certificates(folder, host.address)
@@ -135,13 +143,42 @@ class Etcd:
 
     def ask(self, path, request):
         """What the gateway answers, or None."""
+        answer = self.ask_once(path, request)
+        if self.guarded and answer and answer.get("code") in (NAMELESS, STALE):
+            name, password = ROOT_USER
+            known = self.ask_once("auth/authenticate", {"name": name, "password": password})
+            self.token = (known or {}).get("token", "")
+            answer = self.ask_once(path, request)
+        return answer
+
+    def ask_once(self, path, request):
+        """The same, with the token that there is."""
         argv = ["curl", "-s", "-m", "5", f"http://127.0.0.1:{CLIENT_PORT}/v3/{path}",
                 "-d", json.dumps(request)]
+        if self.token:
+            argv += ["-H", f"Authorization: {self.token}"]
         done = subprocess.run(self.host.command(argv), stdout=subprocess.PIPE, check=False)
         try:
             return json.loads(done.stdout)
         except ValueError:
             return None
+
+    def guard(self, prefix):
+        """From now on it wants to know the user, and the hosts' may write below a prefix alone."""
+        for name, password in (ROOT_USER, HOSTS_USER):
+            self.ask("auth/user/add", {"name": name, "password": password})
+            self.ask("auth/role/add", {"name": name})
+            self.ask("auth/user/grant", {"user": name, "role": name})
+        self.permit(prefix)
+        self.ask("auth/enable", {})
+        self.guarded = True
+        until("etcd wants to know the user", self.is_up)
+
+    def permit(self, prefix):
+        """Lets the hosts write below a prefix: tokens that were given before are of no use."""
+        end = encode(prefix[:-1] + "0")
+        self.ask("auth/role/grant", {"name": HOSTS_USER[0], "perm": {
+            "permType": "READWRITE", "key": encode(prefix), "range_end": end}})
 
     def is_up(self):
         """Whether a majority answers."""
@@ -194,7 +231,8 @@ class Side:
         self.broker = None
         self.start_broker()
 
-    def configure(self, name, cluster=None, extra="", certificate=True):
+    def configure(self, name, cluster=None, extra="", certificate=True, password=HOSTS_USER[1],
+                  mode=0o600):
         """Writes the configuration: no node is in it."""
         cluster = cluster or self.cluster
         cache = os.path.join(self.host.runtime_dir, f"{cluster}-{name}.json")
@@ -204,6 +242,7 @@ class Side:
                 f'cache = "{cache}"\naddresses = ["{self.host.address}"]\n')
         if self.members[0].tls:
             folder = self.members[0].folder
+            text += self.login(password, mode)
             files = {"ca": "ca.pem"}
             if certificate:
                 files |= {"certificate": "client.pem", "key": "client.key"}
@@ -211,6 +250,14 @@ class Side:
                 text += f'{key} = "{os.path.join(folder, file)}"\n'
         with open(self.config, "w", encoding="ascii") as f:
             f.write(text + extra)
+
+    def login(self, password, mode):
+        """Writes the password's file, and what the configuration says of it."""
+        path = os.path.join(self.host.runtime_dir, "etcd-password")
+        with open(path, "w", encoding="ascii") as f:
+            f.write(password + "\n")
+        os.chmod(path, mode)
+        return f'user = "{HOSTS_USER[0]}"\npassword_file = "{path}"\n'
 
     def start_broker(self):
         """Starts the broker."""

@@ -54,9 +54,9 @@ class Cluster:
     def __exit__(self, *_):
         self.end()
 
-    def side(self, number, config, daemon=True, **settings):
-        """A host's broker with a configuration, and its daemon."""
-        side = Side(self.hosts[number], config, settings)
+    def side(self, number, config, daemon=True, options=(), **settings):
+        """A host's broker with a configuration, and its daemon, which is given `options`."""
+        side = Side(self.hosts[number], config, settings, options)
         self.sides.append(side)
         if daemon:
             side.start_node()
@@ -83,8 +83,8 @@ class Cluster:
 class Side:
     """One host's broker and node daemon."""
 
-    def __init__(self, host, config, settings):
-        self.host, self.node, self.node_log = host, None, None
+    def __init__(self, host, config, settings, options=()):
+        self.host, self.node, self.node_log, self.options = host, None, None, options
         self.settings = {"LD_LIBRARY_PATH": os.path.join(BUILD, "lib"), **settings}
         self.broker_log = tempfile.NamedTemporaryFile("w+", prefix=f"{host.name}-broker-")
         self.broker = host.popen([os.path.join(BUILD, "bin", "causewayd"), "--foreground",
@@ -95,9 +95,9 @@ class Side:
     def start_node(self):
         """Starts the daemon."""
         self.node_log = tempfile.NamedTemporaryFile("w+", prefix=f"{self.host.name}-node-")
-        self.node = self.host.popen([os.path.join(BUILD, "bin", "causeway-noded")],
-                                    env=self.settings, stdout=subprocess.DEVNULL,
-                                    stderr=self.node_log)
+        self.node = self.host.popen([os.path.join(BUILD, "bin", "causeway-noded"),
+                                     *self.options], env=self.settings,
+                                    stdout=subprocess.DEVNULL, stderr=self.node_log)
         self.await_line("ready")
 
     def log(self):

@@ -12,7 +12,7 @@
 #define ROUNDS 200
 /* An interrupt of the owner's. */
 #define BELL 33
-/* Letters that MAILBOX takes. */
+/* Letters of a mailbox, unless CHECK_LETTERS says otherwise. */
 #define LETTERS 2000
 
 enum order {
@@ -22,7 +22,7 @@ enum order {
 	START_DAEMON, HEARD, TRIGGERED
 };
 
-/* What FILL leaves with a seed of 3. */
+/* After MAILBOX comes the number of letters. What FILL leaves with a seed of 3. */
 unsigned char pattern(unsigned int i, unsigned int seed);
 /* What SUM says of memory. */
 unsigned int sum(const unsigned char *memory, size_t size);

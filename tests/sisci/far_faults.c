@@ -1,11 +1,13 @@
 /*
  * What goes wrong between two hosts, and comes right: the daemon of the owner's host is killed and
- * started, the link of this host (CHECK_LINK) goes down and up, datagrams are lost.
+ * started, the link of this host (CHECK_LINK) goes down and up, in one test for longer than the
+ * process tries to come back (CHECK_DOWN_MS).
  */
 #include "far.h"
 
 #include <dirent.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 /* Bytes of a copy that waits for no acknowledgment. */
@@ -323,6 +325,57 @@ static void down_for_longer(void)
 	link_down(6000);
 }
 
+/* Longer than the process tries: its segment is lost while the link is down, and the owner hears of
+ * its end. When the link is up it connects anew. */
+static void down_until_lost(void)
+{
+	const char *ms = getenv("CHECK_DOWN_MS");
+	struct timespec up;
+	sci_remote_segment_t remote;
+	sci_remote_interrupt_t bell;
+	sci_sequence_t sequence;
+	sci_error_t error;
+	struct peer peer;
+	unsigned char *there;
+	sci_map_t map;
+	sci_desc_t sd = begin(&peer, &remote);
+	unsigned int node = SCIGetRemoteSegmentNodeId(remote);
+
+	map = map_all(remote, &there);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	DO(SCIConnectInterrupt, sd, &bell, node, ADAPTER, BELL, LONG_MS, NO_FLAGS);
+	copy_all(&peer, sequence, map, 1);
+	clock_gettime(CLOCK_MONOTONIC, &up);
+	up.tv_sec += ms ? atoi(ms) / 1000 : 20;
+	link_is("down");
+	there[0] = 0x33;
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_RETRIABLE);
+	expect_event(remote, SCI_CB_NOT_OPERATIONAL);
+	expect_event(remote, SCI_CB_LOST);
+	EXPECT(SCIStartSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
+	EXPECT(SCICheckSequence(sequence, NO_FLAGS, &error) == SCI_SEQ_NOT_RETRIABLE);
+	/* As a master abort: stores vanish, loads give ones. */
+	there[0] = 0x44;
+	EXPECT(*(volatile unsigned char *)there == 0xff);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, SMALL, NO_FLAGS);
+	REFUSED(SCI_ERR_NOT_CONNECTED, SCITriggerInterrupt, bell, NO_FLAGS);
+	/* All of this was so while the link was down. */
+	EXPECT(clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &up, NULL) == 0);
+	link_is("up");
+	say(&peer, SUM);
+	EXPECT(hear(&peer) == sum(bytes, SIZE));
+	say(&peer, WAIT_DISCONNECT);
+	EXPECT(hear(&peer) == own_node());
+	DO(SCIRemoveSequence, sequence, NO_FLAGS);
+	DO(SCIUnmapSegment, map, NO_FLAGS);
+	DO(SCIDisconnectSegment, remote, NO_FLAGS);
+	connect_to(sd, &remote, node, ID);
+	map = map_all(remote, &there);
+	DO(SCICreateMapSequence, map, &sequence, NO_FLAGS);
+	copy_all(&peer, sequence, map, 2);
+	end(&peer);
+}
+
 int main(void)
 {
 	static const struct test tests[] = {
@@ -333,6 +386,7 @@ int main(void)
 		{"a link that is down for 50 ms", down_shortly},
 		{"a link that is down for 2 s", down_for_a_while},
 		{"a link that is down for 6 s", down_for_longer},
+		{"a link that is down until the segment is lost", down_until_lost},
 	};
 
 	return run_tests(tests, COUNT(tests));

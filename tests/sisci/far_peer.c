@@ -92,13 +92,13 @@ static void start_daemon(void)
 	_exit(0);
 }
 
-/* Takes letters out of a mailbox: a flag, which the reader resets in its own memory, and a number.
- * Returns how many were what they should be. */
-static unsigned int take_letters(volatile unsigned int *box)
+/* Takes so many letters out of a mailbox: a flag, which the reader resets in its own memory, and a
+ * number. Returns how many were what they should be. */
+static unsigned int take_letters(volatile unsigned int *box, unsigned int letters)
 {
 	unsigned int good = 0;
 
-	for (unsigned int i = 0; i < LETTERS; i++) {
+	for (unsigned int i = 0; i < letters; i++) {
 		while (!box[0])
 			sched_yield();
 		good += box[1] == i;
@@ -175,7 +175,7 @@ void peer_owner(struct peer *parent)
 			say(parent, node);
 			break;
 		case MAILBOX:
-			say(parent, take_letters((volatile unsigned int *)memory));
+			say(parent, take_letters((volatile unsigned int *)memory, hear(parent)));
 			break;
 		case STOP_DAEMON:
 		case WAKE_DAEMON:

@@ -5,13 +5,15 @@ SISCI_TESTS := misuse local pair three groups copies interrupts data flags dma q
 	restart unserved far far_faults windows replicas copied carried
 # Those that tests/sisci/faults and tests/sisci/hostile kill, stop and attack.
 SISCI_CAST := mortal scenes intruder
-SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) load steady)
+# What else tests/sisci and tests/directory start.
+SISCI_OTHERS := load steady session forger
+SISCI_BINS := $(addprefix $(BUILD)/test/sisci/,$(SISCI_TESTS) $(SISCI_CAST) $(SISCI_OTHERS))
 SISCI_TEST_FLAGS := -std=gnu11 -O2 -g -Wall -Wextra -Werror -D_REENTRANT -I$(BUILD)/include
 
 .PHONY: sisci-tests
 sisci-tests: $(SISCI_BINS) ## Build the conformance programs of SISCI
 
-$(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST)): $(BUILD)/test/sisci/%: \
+$(patsubst %,$(BUILD)/test/sisci/%,$(SISCI_TESTS) $(SISCI_CAST) session): $(BUILD)/test/sisci/%: \
 		tests/sisci/%.c \
 		tests/sisci/check.c tests/sisci/check.h tests/sisci/remote.c tests/sisci/remote.h \
 		$(BUILD)/lib/libsisci.so $(sisci_headers)
@@ -28,3 +30,8 @@ $(BUILD)/test/sisci/steady: tests/sisci/steady.c $(BUILD)/lib/libsisci.so $(sisc
 $(BUILD)/test/sisci/load: tests/sisci/load.c $(sisci_headers)
 	@mkdir -p $(@D)
 	$(CC) $(SISCI_TEST_FLAGS) -o $@ $< -ldl
+
+# A client of a node daemon that does without libsisci.
+$(BUILD)/test/sisci/forger: tests/sisci/forger.c tests/verify/common.c tests/verify/common.h
+	@mkdir -p $(@D)
+	$(CC) $(SISCI_TEST_FLAGS) -o $@ $(filter %.c,$^) -libverbs

@@ -193,7 +193,9 @@ pub struct NodesOptions {
 pub enum Benchmark {
     /// Locks in shared memory, against the C library's and bare futexes
     Locks,
-    /// SISCI: segments, interrupts and sequences, against plain shared memory and eventfds
+    /// SISCI: segments, interrupts and sequences, against plain shared memory and eventfds. With
+    /// --node N: to another host's node, where `causeway bench sisci --serve` runs, against verbs
+    /// WRITEs and bare UDP to the same host
     Sisci,
     /// The copy engine's queues, against memcpy
     Dma,
@@ -215,11 +217,15 @@ pub struct BenchOptions {
     /// The other host of `bench net`: its name or address
     pub host: Option<String>,
 
-    /// Be the other side of `bench vm` or `bench net`, once
+    /// The other host's node of `bench sisci`
+    #[arg(long)]
+    pub node: Option<u32>,
+
+    /// Be the other side of `bench vm`, `bench net` or `bench sisci`, once
     #[arg(long)]
     pub serve: bool,
 
-    /// The TCP port at which the two sides of `bench net` meet
+    /// The TCP port at which the two sides of `bench net` and `bench sisci` meet
     #[arg(long, default_value_t = 20_479)]
     pub port: u16,
 

@@ -9,7 +9,7 @@ use causeway_fabric::services::handshake::{Hello, HelloReply, Proof, Role, Trans
 use causeway_fabric::services::sisci::NodeInfo;
 use rustix::io::Errno;
 
-use crate::shared::Shared;
+use crate::shared::{Opinion, Shared};
 
 /// How far a connection has come with it.
 pub struct Handshake {
@@ -115,7 +115,7 @@ impl Handshake {
         let peer = self.at.1;
         let news = match theirs.role {
             Role::Process => verdict != Verdict::Agreed,
-            Role::Daemon => shared.is_news(self.peer(), verdict),
+            Role::Daemon => shared.is_news(self.peer(), Opinion::Judged(verdict)),
             Role::Observer => false,
         };
         let what = match theirs.role {

@@ -50,6 +50,10 @@ pub const NAME_BYTES_MAX: usize = 64;
 pub const TENANTS_MAX: usize = 64;
 /// Most bytes of a public key, as text.
 pub const PUBLIC_KEY_BYTES_MAX: usize = 1024;
+/// Most bytes of a password for etcd, and of a token that it gives.
+pub const PASSWORD_BYTES_MAX: u64 = 1024;
+/// See there.
+pub const TOKEN_BYTES_MAX: usize = 8192;
 /// Most bytes of the configuration file.
 pub const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
 /// How often a host asks again for an id when others have taken theirs meanwhile. One of all who

@@ -13,7 +13,7 @@ use causeway_fabric::services::sisci::NodeInfo;
 
 use crate::handshake::own_hello;
 use crate::limits::{PROBE_INTERVAL, PROBE_PATIENCE};
-use crate::shared::Shared;
+use crate::shared::{Opinion, Shared};
 
 /// Name of the thread.
 const THREAD: &str = "causeway-probe";
@@ -58,7 +58,7 @@ fn one(shared: &Shared, node: u32, at: SocketAddr, nodes: &[NodeInfo]) {
                 verdict = said;
                 why = format!("it finds that {}", explain(said, &theirs, &own, address));
             }
-            if !shared.is_news(address, verdict) {
+            if !shared.is_news(address, Opinion::Judged(verdict)) {
                 return;
             }
             match verdict {
@@ -66,13 +66,14 @@ fn one(shared: &Shared, node: u32, at: SocketAddr, nodes: &[NodeInfo]) {
                 _ => tracing::warn!(%address, node, why, "the daemon there does not agree"),
             }
         }
-        Err(Error::Version { broker }) => {
+        Err(Error::Version { broker }) if shared.is_news(address, Opinion::Version(broker)) => {
             tracing::warn!(
                 %address, node,
                 "the daemon there speaks version {broker} of the remoting protocol, \
                  this one version {VERSION}"
             );
         }
+        Err(why @ Error::Version { .. }) => tracing::debug!(%address, node, %why, "as before"),
         Err(why) => tracing::debug!(%address, node, %why, "no daemon answers"),
     }
 }

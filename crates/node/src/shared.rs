@@ -48,11 +48,20 @@ pub struct Shared {
     /// The connections.
     pub places: Arc<Places>,
     /// What was wrong with other daemons when the log last said so.
-    told: Mutex<HashMap<IpAddr, Verdict>>,
+    told: Mutex<HashMap<IpAddr, Opinion>>,
     /// Those that are connected.
     pub processes: Processes,
     /// How long they may be away ([`crate::limits::LINGER`]).
     pub linger: Duration,
+}
+
+/// What is thought of the daemon at an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opinion {
+    /// What it says was judged so.
+    Judged(Verdict),
+    /// It speaks this version of the protocol, which is another one.
+    Version(u16),
 }
 
 impl Shared {
@@ -85,17 +94,18 @@ impl Shared {
 
     /// Notes what is thought of the daemon at an address; whether that is another thing than
     /// before.
-    pub fn is_news(&self, address: IpAddr, verdict: Verdict) -> bool {
+    pub fn is_news(&self, address: IpAddr, opinion: Opinion) -> bool {
+        let agreed = Opinion::Judged(Verdict::Agreed);
         let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
-        let last = told.get(&address).copied().unwrap_or(Verdict::Agreed);
+        let last = told.get(&address).copied().unwrap_or(agreed);
         if told.len() >= REMEMBERED_MAX {
             told.clear();
         }
-        if verdict == Verdict::Agreed {
+        if opinion == agreed {
             told.remove(&address);
         } else {
-            told.insert(address, verdict);
+            told.insert(address, opinion);
         }
-        last != verdict
+        last != opinion
     }
 }

@@ -1,19 +1,23 @@
 //! The interface from Rust, as far as the bench of the command line needs it.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use causeway_fabric::services::sisci::Backing;
 
+use crate::copy::Direction;
 use crate::descriptor::Descriptor;
-use crate::dma::{DmaQueue, Piece, Work};
+use crate::dma::{DmaQueue, Far, Piece, Work};
 use crate::error::{Error, Result};
 use crate::handles::Handle;
-use crate::interrupt::{InterruptOptions, LocalInterrupt, Plain};
+use crate::interrupt::{InterruptOptions, Kind, LocalInterrupt};
 use crate::library::Library;
 use crate::local::{LocalOptions, LocalSegment, whole_place};
 use crate::map::Map;
+use crate::reach::addresses;
 use crate::remote::{RemoteOptions, RemoteSegment};
 use crate::sequence::Sequence;
+use crate::stores::drain;
 use crate::trigger::RemoteInterrupt;
 
 /// An open descriptor. What is made of it lives as long as the process.
@@ -37,6 +41,23 @@ impl Client {
             descriptor: library.descriptors.get(handle)?,
             node: library.fabric()?.node(),
         })
+    }
+
+    /// This process's node.
+    #[must_use]
+    pub fn node(&self) -> u32 {
+        self.node
+    }
+
+    /// The configured addresses of a node: none of one on this host alone, or of one that nobody
+    /// knows.
+    ///
+    /// # Errors
+    /// As `Library::fabric`; `SYSTEM` without a broker.
+    pub fn addresses(&self, node: u32) -> Result<Vec<IpAddr>> {
+        let nodes = self.library.fabric()?.nodes().map_err(|_| Error::SYSTEM)?;
+        let found = nodes.iter().find(|info| info.node == node);
+        Ok(found.map(addresses).unwrap_or_default())
     }
 
     /// Asks the broker whether this node is there: a call that changes nothing.
@@ -72,8 +93,16 @@ impl Client {
     /// # Errors
     /// As [`RemoteSegment::connect`] and [`RemoteSegment::map`].
     pub fn connect(&self, id: u32) -> Result<(Arc<RemoteSegment>, Arc<Map>)> {
+        self.connect_to(self.node, id)
+    }
+
+    /// A segment of a node, connected, and a map of it.
+    ///
+    /// # Errors
+    /// As [`RemoteSegment::connect`] and [`RemoteSegment::map`].
+    pub fn connect_to(&self, node: u32, id: u32) -> Result<(Arc<RemoteSegment>, Arc<Map>)> {
         let options = RemoteOptions {
-            node: self.node,
+            node,
             id,
             group: false,
             asynchronous: false,
@@ -83,6 +112,15 @@ impl Client {
         let segment = self.library.remotes.get(handle)?;
         let map = segment.map(self.library, whole_place(0, segment.facts().size))?;
         Ok((segment, self.library.maps.get(map)?))
+    }
+
+    /// Waits until all that was stored to a map, or copied, has arrived.
+    ///
+    /// # Errors
+    /// [`Error::TRANSFER_FAILED`]
+    pub fn settle(&self, map: &Map) -> Result<()> {
+        drain();
+        map.window().map_or(Ok(()), crate::window::Window::settle)
     }
 
     /// A sequence of a map.
@@ -106,23 +144,31 @@ impl Client {
     ///
     /// # Errors
     /// As [`LocalInterrupt::create`].
-    pub fn interrupt(&self, number: u32) -> Result<Arc<LocalInterrupt<Plain>>> {
+    pub fn interrupt<K: Kind>(&self, number: u32) -> Result<Arc<LocalInterrupt<K>>> {
         let options = InterruptOptions {
             number: Some(number),
             ..InterruptOptions::default()
         };
         let (handle, _) = LocalInterrupt::create(self.library, &self.descriptor, options, None)?;
-        self.library.interrupts.get(handle)
+        K::locals(self.library).get(handle)
     }
 
     /// A connection to an interrupt of this node.
     ///
     /// # Errors
     /// As [`RemoteInterrupt::connect`].
-    pub fn trigger(&self, number: u32) -> Result<Arc<RemoteInterrupt<Plain>>> {
-        let to = (self.node, number);
+    pub fn trigger<K: Kind>(&self, number: u32) -> Result<Arc<RemoteInterrupt<K>>> {
+        self.trigger_of(self.node, number)
+    }
+
+    /// A connection to an interrupt of a node.
+    ///
+    /// # Errors
+    /// As [`RemoteInterrupt::connect`].
+    pub fn trigger_of<K: Kind>(&self, node: u32, number: u32) -> Result<Arc<RemoteInterrupt<K>>> {
+        let to = (node, number);
         let handle = RemoteInterrupt::connect(self.library, &self.descriptor, to, None)?;
-        self.library.remote_interrupts.get(handle)
+        K::remotes(self.library).get(handle)
     }
 
     /// A DMA queue.
@@ -147,16 +193,36 @@ impl Client {
         wait: bool,
     ) -> Result<()> {
         let from = from.whole()?;
-        let (to, owner) = to.whole()?;
-        let descriptor = causeway_dma::Descriptor {
-            src: from.at(0, size)?,
-            dst: to.at(0, size)?,
-            len: size,
-        };
-        let piece = Piece {
-            work: Work::Here(descriptor),
-            hold: vec![from, to],
-            owner: Some(owner),
+        let memory = from.at(0, size)?;
+        let piece = match to.window(self.library)? {
+            Some((window, owner)) => {
+                drain();
+                let far = Far {
+                    memory,
+                    window,
+                    offset: 0,
+                    len: size,
+                    direction: Direction::Write,
+                };
+                Piece {
+                    work: Work::There(far),
+                    hold: vec![from],
+                    owner: Some(owner),
+                }
+            }
+            None => {
+                let (to, owner) = to.whole()?;
+                let descriptor = causeway_dma::Descriptor {
+                    src: memory,
+                    dst: to.at(0, size)?,
+                    len: size,
+                };
+                Piece {
+                    work: Work::Here(descriptor),
+                    hold: vec![from, to],
+                    owner: Some(owner),
+                }
+            }
         };
         // SAFETY: the piece holds both mappings.
         unsafe { queue.start(self.library, vec![piece], None, wait) }

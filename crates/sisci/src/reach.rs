@@ -60,7 +60,7 @@ pub(crate) fn reach_by_relay(own: u32, node: u32) -> Result<NodeClient> {
     }
 }
 
-fn addresses(node: &NodeInfo) -> Vec<IpAddr> {
+pub(crate) fn addresses(node: &NodeInfo) -> Vec<IpAddr> {
     let canonical = |address: &[u8; 16]| IpAddr::V6(Ipv6Addr::from(*address)).to_canonical();
     node.addresses.iter().map(canonical).collect()
 }

@@ -156,12 +156,12 @@ pub fn measure(quick: bool) -> Result<Vec<Row>, Box<dyn std::error::Error>> {
                     });
                 }
             }
-            rows.push(Row {
-                what: contest.what,
-                ours: median(ours),
-                rival: contest.rival,
-                theirs: median(theirs),
-            });
+            rows.push(Row::new(
+                contest.what,
+                median(ours),
+                contest.rival,
+                median(theirs),
+            ));
         }
     }
     Ok(rows)

@@ -5,6 +5,7 @@
 
 mod bodies;
 mod duel;
+mod far;
 mod locks;
 mod machines;
 mod net;
@@ -15,6 +16,7 @@ mod sides;
 use crate::args::{BenchOptions, Benchmark};
 use crate::complain;
 use serde_json::{Value, json};
+use std::borrow::Cow;
 
 /// Why something could not be measured.
 type Error = Box<dyn std::error::Error>;
@@ -37,25 +39,61 @@ impl Rounds {
 
 /// Two ways of doing the same, in nanoseconds each time.
 struct Row {
-    what: &'static str,
+    what: Cow<'static, str>,
     ours: f64,
-    rival: &'static str,
+    rival: Cow<'static, str>,
     theirs: f64,
+    /// The ratio that is aimed at, or less.
+    held_to: Option<f64>,
+    moved: Option<Moved>,
+}
+
+/// What one operation moved.
+#[derive(Clone, Copy)]
+struct Moved {
+    /// Bytes that it was given.
+    bytes: usize,
+    /// Bytes that the other side has found to be there afterwards.
+    arrived: u64,
 }
 
 impl Row {
+    fn new(
+        what: impl Into<Cow<'static, str>>,
+        ours: f64,
+        rival: impl Into<Cow<'static, str>>,
+        theirs: f64,
+    ) -> Row {
+        Row {
+            what: what.into(),
+            ours,
+            rival: rival.into(),
+            theirs,
+            held_to: None,
+            moved: None,
+        }
+    }
+
     fn ratio(&self) -> f64 {
         self.ours / self.theirs
     }
 
     fn json(&self) -> Value {
-        json!({
+        let mut row = json!({
             "what": self.what,
             "ns": self.ours,
             "rival": self.rival,
             "rival_ns": self.theirs,
             "ratio": self.ratio(),
-        })
+        });
+        if let Some(held_to) = self.held_to {
+            row["held_to"] = json!(held_to);
+        }
+        if let Some(Moved { bytes, arrived }) = self.moved {
+            row["bytes"] = json!(bytes);
+            row["arrived"] = json!(arrived);
+        }
+        row
     }
 }
 
@@ -77,9 +115,13 @@ fn measure(options: &BenchOptions) -> Result<Table, Error> {
     let rounds = Rounds::new(options.quick);
     let rows = match options.what {
         Benchmark::Net => return measure_net(options, rounds),
+        Benchmark::Sisci if options.node.is_some() || options.serve => {
+            return measure_far(options, rounds);
+        }
         _ if options.host.is_some() => return Err("only `bench net` has another host".into()),
         Benchmark::Vm if options.serve => machines::serve(),
-        _ if options.serve => Err("only `bench vm` and `bench net` have another side".into()),
+        _ if options.serve => Err("only bench vm, net and sisci have another side".into()),
+        _ if options.node.is_some() => return Err("only `bench sisci` has another node".into()),
         Benchmark::Vm => machines::measure(rounds),
         Benchmark::Locks => locks::measure(options.quick),
         Benchmark::Sisci => segments::sisci(rounds),
@@ -94,6 +136,15 @@ fn measure_net(options: &BenchOptions, rounds: Rounds) -> Result<Table, Error> {
         Some(host) => net::measure(host, options.port, rounds),
         None if options.serve => net::serve(options.port).map(|()| Table::default()),
         None => Err("bench net takes the other host, or --serve there".into()),
+    }
+}
+
+fn measure_far(options: &BenchOptions, rounds: Rounds) -> Result<Table, Error> {
+    match options.node {
+        _ if options.host.is_some() => Err("bench sisci takes --node, not a host".into()),
+        Some(_) if options.serve => Err("either --serve, or the node where that runs".into()),
+        Some(node) => far::measure(node, options.port, rounds),
+        None => far::serve(options.port).map(|()| Table::default()),
     }
 }
 
@@ -136,19 +187,26 @@ impl Table {
 }
 
 fn table(rows: &[Row]) -> String {
+    let aimed = rows.iter().any(|row| row.held_to.is_some());
     let mut text = format!(
-        "{:<44} {:>9}   {:<32} {:>9} {:>7}\n",
+        "{:<44} {:>12}   {:<32} {:>12} {:>7}",
         "", "ns", "against", "ns", "ratio"
     );
+    text += if aimed { "  held to\n" } else { "\n" };
     for row in rows {
         text += &format!(
-            "{:<44} {:>9.1}   {:<32} {:>9.1} {:>7.2}\n",
+            "{:<44} {:>12.1}   {:<32} {:>12.1} {:>7.2}",
             row.what,
             row.ours,
             row.rival,
             row.theirs,
             row.ratio()
         );
+        if aimed {
+            let held_to = row.held_to.map(|most| format!("{most:.2}"));
+            text += &format!(" {:>8}", held_to.as_deref().unwrap_or("-"));
+        }
+        text.push('\n');
     }
     text
 }
@@ -170,15 +228,21 @@ mod tests {
 
     #[test]
     fn rows_stand_under_each_other() {
-        let row = Row {
-            what: "lock and unlock",
-            ours: 20.0,
-            rival: "pthread",
-            theirs: 40.0,
-        };
+        let row = Row::new("lock and unlock", 20.0, "pthread", 40.0);
         let text = table(&[row]);
         let widths: Vec<usize> = text.lines().map(str::len).collect();
         assert_eq!(widths[0], widths[1]);
         assert!(text.ends_with("0.50\n"));
+    }
+
+    #[test]
+    fn what_a_ratio_is_held_to_stands_beside_it() {
+        let mut held = Row::new("SCIMemCpy, 8 B", 20.0, "UDP", 40.0);
+        held.held_to = Some(1.3);
+        let free = Row::new("SCIMemCpy, 4 KiB", 20.0, "WRITE", 40.0);
+        let text = table(&[held, free]);
+        let widths: Vec<usize> = text.lines().map(str::len).collect();
+        assert_eq!((widths[0], widths[0]), (widths[1], widths[2]));
+        assert!(text.contains("0.50     1.30\n") && text.ends_with("-\n"));
     }
 }

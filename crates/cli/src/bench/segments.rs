@@ -214,10 +214,5 @@ pub fn dma(rounds: Rounds) -> Result<Vec<Row>, Error> {
 }
 
 pub fn row(what: &'static str, rival: &'static str, (ours, theirs): (f64, f64)) -> Row {
-    Row {
-        what,
-        ours,
-        rival,
-        theirs,
-    }
+    Row::new(what, ours, rival, theirs)
 }

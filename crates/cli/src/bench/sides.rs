@@ -282,12 +282,7 @@ fn duel(
             }
         }
         let [ours, theirs] = times.map(median);
-        rows.push(Row {
-            what,
-            ours,
-            rival,
-            theirs,
-        });
+        rows.push(Row::new(what, ours, rival, theirs));
     }
     meet(page, &mut made);
     sched_setaffinity(None, &all)?;

@@ -2,10 +2,13 @@
 //!
 //! Each request has a connection of its own: they are few, and none that a restart of etcd has
 //! broken is used again. A member that does not answer gives way to the next one of the list.
+//! Where etcd wants to know the user, a token stands in each request; it is asked for when there is
+//! none, and again when etcd does not take it any more.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use base64::Engine;
@@ -15,12 +18,15 @@ use thiserror::Error;
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
+use super::login::{Login, is_stale};
 use super::settings::Tls;
 use super::view::Stored;
-use crate::limits::{ANSWER_BYTES_MAX, ENTRIES_MAX};
+use crate::limits::{ANSWER_BYTES_MAX, ENTRIES_MAX, TOKEN_BYTES_MAX};
 
 /// Codes of gRPC: the deadline is exceeded, or the member cannot do it now.
 const TRY_ANOTHER: [i64; 2] = [4, 14];
+/// Most characters of what etcd says that go into a log.
+const MESSAGE_CHARS_MAX: usize = 200;
 /// Code of gRPC: there is no such thing.
 const NOT_FOUND: i64 = 5;
 
@@ -86,6 +92,9 @@ pub struct Etcd {
     /// The member that answered last.
     current: AtomicUsize,
     patience: Duration,
+    login: Option<Login>,
+    /// What etcd gave for user and password.
+    token: Mutex<Option<String>>,
 }
 
 impl Etcd {
@@ -106,7 +115,19 @@ impl Etcd {
             endpoints: endpoints.to_vec(),
             current: AtomicUsize::new(0),
             patience,
+            login: None,
+            token: Mutex::default(),
         })
+    }
+
+    /// The same, as a user of etcd's.
+    ///
+    /// # Errors
+    /// What is wrong with the password's file.
+    pub fn logged_in(mut self, login: Option<Login>) -> Result<Etcd, String> {
+        login.as_ref().map(Login::password).transpose()?;
+        self.login = login;
+        Ok(self)
     }
 
     /// The member that is asked first.
@@ -221,13 +242,13 @@ impl Etcd {
             self.pass_over(at);
             Failure::Away(why)
         };
+        let token = self.token()?;
         let url = format!("{}/v3/watch", self.endpoint());
-        let sent = self
-            .agent
-            .post(&url)
-            .config()
-            .timeout_global(Some(duration))
-            .build();
+        let mut sent = self.agent.post(&url);
+        if let Some(token) = &token {
+            sent = sent.header("Authorization", token);
+        }
+        let sent = sent.config().timeout_global(Some(duration)).build();
         let sent = sent.send(request.to_string());
         let body = match sent {
             Ok(answer) => answer.into_body(),
@@ -249,9 +270,19 @@ impl Etcd {
             let message: Value =
                 serde_json::from_slice(&line).map_err(|why| odd(&why.to_string()))?;
             if let Some(why) = refusal(&message) {
+                self.forget(token.as_deref());
                 return Err(why);
             }
             let result = &message["result"];
+            if result["canceled"] == true && result["compact_revision"].is_null() {
+                // Of a token that etcd does not know it says that there is no permission.
+                self.forget(token.as_deref());
+                let why = result["cancel_reason"].as_str().unwrap_or("no reason");
+                return Err(Failure::Away(format!(
+                    "the watch was ended: {}",
+                    plain(why)
+                )));
+            }
             if result["canceled"] == true {
                 return Ok(Watched::Compacted);
             }
@@ -270,7 +301,7 @@ impl Etcd {
         let mut last = odd("no members");
         for _ in &self.endpoints {
             let at = self.current.load(Ordering::Relaxed);
-            match self.ask(&format!("{}{path}", self.endpoint()), request) {
+            match self.ask_as_user(path, request) {
                 Err(Failure::Away(why)) => {
                     last = Failure::Away(format!("{}: {why}", self.endpoint()));
                     self.pass_over(at);
@@ -281,9 +312,55 @@ impl Etcd {
         Err(last)
     }
 
-    fn ask(&self, url: &str, request: &Value) -> Result<Value, Failure> {
+    /// Asks one member; once more with another token if it does not take the one that there is.
+    fn ask_as_user(&self, path: &str, request: &Value) -> Result<Value, Failure> {
+        let token = self.token()?;
+        match self.ask(path, request, token.as_deref()) {
+            Err(Failure::Refused { code, message })
+                if token.is_some() && is_stale(code, &message) =>
+            {
+                self.forget(token.as_deref());
+                self.ask(path, request, self.token()?.as_deref())
+            }
+            outcome => outcome,
+        }
+    }
+
+    /// What shows etcd who this host is; `None` if it need not know.
+    fn token(&self) -> Result<Option<String>, Failure> {
+        let Some(login) = &self.login else {
+            return Ok(None);
+        };
+        let held = || self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(token) = held().clone() {
+            return Ok(Some(token));
+        }
+        let password = login.password().map_err(Failure::Away)?;
+        let request = json!({ "name": login.user, "password": password });
+        let answer = self.ask("/v3/auth/authenticate", &request, None)?;
+        let token = answer["token"].as_str().ok_or_else(|| odd("no token"))?;
+        if token.len() > TOKEN_BYTES_MAX {
+            return Err(odd("a token that is too long"));
+        }
+        *held() = Some(token.to_owned());
+        Ok(Some(token.to_owned()))
+    }
+
+    /// A token is of no use any more. Another thread may have got a new one already.
+    fn forget(&self, token: Option<&str>) {
+        let mut held = self.token.lock().unwrap_or_else(PoisonError::into_inner);
+        if held.as_deref() == token {
+            *held = None;
+        }
+    }
+
+    fn ask(&self, path: &str, request: &Value, token: Option<&str>) -> Result<Value, Failure> {
         let away = |why: &dyn std::fmt::Display| Failure::Away(why.to_string());
-        let sent = self.agent.post(url).send(request.to_string());
+        let mut sent = self.agent.post(format!("{}{path}", self.endpoint()));
+        if let Some(token) = token {
+            sent = sent.header("Authorization", token);
+        }
+        let sent = sent.send(request.to_string());
         let mut answer = sent.map_err(|why| away(&why))?;
         let status = answer.status();
         let limited = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);
@@ -350,15 +427,17 @@ fn refusal(answer: &Value) -> Option<Failure> {
     let code = int(&inner["code"])
         .or_else(|| int(&inner["grpc_code"]))
         .unwrap_or(2);
-    let message: String = message
-        .chars()
-        .filter(|c| !c.is_control())
-        .take(200)
-        .collect();
+    let message = plain(message);
     Some(match code {
         code if TRY_ANOTHER.contains(&code) => Failure::Away(message),
         code => Failure::Refused { code, message },
     })
+}
+
+/// What etcd says, for a log.
+fn plain(message: &str) -> String {
+    let shown = message.chars().filter(|c| !c.is_control());
+    shown.take(MESSAGE_CHARS_MAX).collect()
 }
 
 /// An entry; one whose value is empty has none in JSON.

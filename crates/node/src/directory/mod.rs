@@ -7,6 +7,7 @@
 pub mod cache;
 pub mod entry;
 pub mod etcd;
+pub mod login;
 mod presence;
 pub mod service;
 pub mod settings;
@@ -63,6 +64,7 @@ pub fn start(
     allowed: Arc<AtomicUsize>,
 ) -> Result<u32, Failure> {
     let etcd = Etcd::new(&settings.etcd, &settings.tls, settings.renew);
+    let etcd = etcd.and_then(|etcd| etcd.logged_in(settings.login.clone()));
     let etcd = etcd.map_err(Failure::Settings)?;
     let service = Service::new(settings, etcd, Directory::open(broker)?, allowed);
     let id = begin(&service, port)?;

@@ -9,6 +9,7 @@ use causeway_fabric::services::directory::NODE_ADDRESSES_MAX;
 use serde::Deserialize;
 
 use super::entry::{is_address, is_name};
+use super::login::Login;
 use crate::limits::CONFIGURATION_BYTES_MAX;
 
 /// Shortest lease that etcd can keep to, in seconds.
@@ -38,6 +39,8 @@ pub struct Settings {
     pub etcd: Vec<String>,
     /// For `https`.
     pub tls: Tls,
+    /// Where etcd asks for user and password.
+    pub login: Option<Login>,
     /// The cluster: its part of etcd's keys.
     pub cluster: String,
     /// This host's name there.
@@ -90,6 +93,8 @@ struct DirectoryTable {
     ca: Option<PathBuf>,
     certificate: Option<PathBuf>,
     key: Option<PathBuf>,
+    user: Option<String>,
+    password_file: Option<PathBuf>,
 }
 
 /// By what a process of another host shows which node it is part of.
@@ -186,12 +191,14 @@ fn resolve(table: DirectoryTable) -> Result<Settings, String> {
     if table.ca.is_none() && etcd.iter().any(|url| url.starts_with("https:")) {
         return Err("https needs ca, the certificates that are believed".to_owned());
     }
+    let login = login(table.user, table.password_file, &etcd)?;
     let cache = table.cache.unwrap_or_else(|| {
         Path::new(CACHE_DIR).join(format!("directory-{}-{}.json", table.cluster, table.tenant))
     });
     Ok(Settings {
         etcd,
         tls: Tls { ca: table.ca, own },
+        login,
         cluster: table.cluster,
         host,
         name: table.name,
@@ -202,6 +209,25 @@ fn resolve(table: DirectoryTable) -> Result<Settings, String> {
         renew,
         cache,
     })
+}
+
+/// Who this host is to etcd, if etcd asks.
+fn login(
+    user: Option<String>,
+    password_file: Option<PathBuf>,
+    etcd: &[String],
+) -> Result<Option<Login>, String> {
+    match (user, password_file) {
+        (None, None) => Ok(None),
+        (Some(_), Some(_)) if !etcd.iter().all(|url| url.starts_with("https:")) => {
+            Err("a password is sent by https alone".to_owned())
+        }
+        (Some(user), Some(password_file)) if !user.is_empty() => Ok(Some(Login {
+            user,
+            password_file,
+        })),
+        _ => Err("user and password_file belong together".to_owned()),
+    }
 }
 
 /// A URL of a member, without a slash at its end.
@@ -247,6 +273,10 @@ mod tests {
         let more = Settings::parse(&more).unwrap().unwrap();
         assert!(more.trusted && more.name.as_deref() == Some("n"));
         assert_eq!(more.tls.own, Some(("/c".into(), "/k".into())));
+        let known = PLAIN.replace("http:", "https:");
+        let known = format!("{known}ca = '/ca'\nuser = 'u'\npassword_file = '/p'\n");
+        let known = Settings::parse(&known).unwrap().unwrap();
+        assert!(known.login.is_some_and(|login| login.user == "u"));
         let own = PLAIN.replace("host = 'a'", "");
         assert!(!Settings::parse(&own).unwrap().unwrap().host.is_empty());
     }
@@ -274,6 +304,12 @@ mod tests {
             ("host = 'a'", "renew_ms = 6000", "twice"),
             ("host = 'a'", "renew_ms = 1", "twice"),
             ("host = 'a'", "key = '/k'", "belong together"),
+            ("host = 'a'", "user = 'u'", "belong together"),
+            (
+                "host = 'a'",
+                "user = 'u'\npassword_file = '/p'",
+                "by https alone",
+            ),
             ("host = 'a'", "endpoints = []", "unknown field"),
             ("host = 'a'", "trust = 'all'", "unknown variant"),
         ] {

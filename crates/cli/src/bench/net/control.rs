@@ -48,6 +48,10 @@ pub enum Request {
     TcpCount,
     /// WRITEs arrive.
     Writes,
+    /// Datagrams are sent back by a thread that sleeps until one comes.
+    UdpWake,
+    /// Something is done with segments or interrupts of SISCI.
+    Sisci(Sisci),
     /// It is over; `sent` bytes were sent.
     Stop {
         /// See there.
@@ -55,6 +59,23 @@ pub enum Request {
     },
     /// All is over.
     End,
+}
+
+/// What is done with segments and interrupts, of `bench sisci` alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Sisci {
+    /// Nothing: the segment's node daemon takes what comes.
+    Rest,
+    /// A number that counts up is answered by the same, by `SCIMemCpy`.
+    CopyEcho,
+    /// The same, by a store and `SCIFlush`.
+    StoreEcho,
+    /// Interrupts are answered by an interrupt.
+    Trigger,
+    /// Data interrupts are answered by the same.
+    Data,
+    /// Bytes of the segment are counted that belong to words of this value.
+    Count(u64),
 }
 
 /// What was counted.

@@ -3,8 +3,8 @@
 //! The host to be reached runs `causeway bench net --serve`. Both sides look all the time, at a
 //! queue pair as at a socket, so no figure contains a wake-up.
 
-mod control;
-mod queue_pair;
+pub mod control;
+pub mod queue_pair;
 mod sockets;
 
 use super::{Error, Rounds, Row, Table, median};
@@ -32,7 +32,7 @@ const _: () = assert!(LONG <= AREA);
 ///
 /// # Errors
 /// Those of `step`; silence.
-fn until_asked<E: Into<Error>>(
+pub fn until_asked<E: Into<Error>>(
     control: &Control,
     mut step: impl FnMut() -> Result<bool, E>,
 ) -> Result<(), Error> {
@@ -53,10 +53,13 @@ fn until_asked<E: Into<Error>>(
 }
 
 /// One of the two.
-struct Side {
-    control: Control,
-    sockets: Sockets,
-    queue_pair: QueuePair,
+pub struct Side {
+    /// To the other.
+    pub control: Control,
+    /// Beside the queue pair.
+    pub sockets: Sockets,
+    /// Joined to the other's.
+    pub queue_pair: QueuePair,
 }
 
 impl Side {
@@ -82,8 +85,40 @@ impl Side {
         })
     }
 
+    /// The measuring side, over a connection to the other.
+    ///
+    /// # Errors
+    /// The connection's and the device's.
+    pub fn of(stream: TcpStream) -> Result<Side, Error> {
+        let peer = stream.peer_addr()?;
+        Side::meet(stream, || Ok(TcpStream::connect_timeout(&peer, PATIENCE)?))
+    }
+
+    /// The other side, once one comes.
+    ///
+    /// # Errors
+    /// The port is taken; the connection's and the device's.
+    pub fn accept(port: u16) -> Result<Side, Error> {
+        let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
+        let listener = TcpListener::bind(any)
+            .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
+            .map_err(|error| format!("port {port}: {error}"))?;
+        let (stream, peer) = listener.accept()?;
+        Side::meet(stream, || {
+            loop {
+                let (data, other) = listener.accept()?;
+                if other.ip() == peer.ip() {
+                    return Ok(data);
+                }
+            }
+        })
+    }
+
     /// Has the other side do something while `measure` measures it.
-    fn during<T>(
+    ///
+    /// # Errors
+    /// Those of `measure`; the connection's.
+    pub fn during<T>(
         &mut self,
         request: Request,
         measure: impl FnOnce(&mut Side) -> Result<(T, u64), Error>,
@@ -95,7 +130,11 @@ impl Side {
         Ok((figure, self.control.hear()?))
     }
 
-    fn ping_udp(&mut self, turns: u64) -> Result<f64, Error> {
+    /// Datagrams of 8 bytes to and fro. Nanoseconds of one way.
+    ///
+    /// # Errors
+    /// The connection's and the socket's.
+    pub fn ping_udp(&mut self, turns: u64) -> Result<f64, Error> {
         let measured = self.during(Request::UdpEcho, |side| {
             Ok((side.sockets.ping_udp(turns)?, 0))
         })?;
@@ -116,7 +155,11 @@ impl Side {
         Ok(measured.0)
     }
 
-    fn ping_write(&mut self, bytes: usize, turns: u64) -> Result<f64, Error> {
+    /// WRITEs of so many bytes to and fro. Nanoseconds of one way.
+    ///
+    /// # Errors
+    /// The connection's and the queue pair's.
+    pub fn ping_write(&mut self, bytes: usize, turns: u64) -> Result<f64, Error> {
         let measured = self.during(Request::WriteEcho(bytes), |side| {
             Ok((side.queue_pair.ping_write(bytes, turns)?, 0))
         })?;
@@ -137,15 +180,53 @@ impl Side {
         per_message(counted, bytes)
     }
 
-    fn udp_stream(&mut self, bytes: usize, time: Duration) -> Result<f64, Error> {
+    /// Nanoseconds for so many bytes in a stream of full datagrams.
+    ///
+    /// # Errors
+    /// The connection's and the socket's.
+    pub fn udp_stream(&mut self, bytes: usize, time: Duration) -> Result<f64, Error> {
         let (_, counted) = self.during(Request::UdpCount, |side| {
             Ok(((), side.sockets.stream_udp(time)?))
         })?;
         per_message(counted, bytes)
     }
 
+    /// Does what the other side asks for, until it asks for nothing more.
+    ///
+    /// # Errors
+    /// The connection's, and those of `answer`.
+    pub fn serve(
+        &mut self,
+        mut answer: impl FnMut(&mut Side, Request) -> Result<Counted, Error>,
+    ) -> Result<(), Error> {
+        loop {
+            match self.control.hear()? {
+                Request::End => return Ok(()),
+                request => {
+                    self.control.say(&Counted::default())?;
+                    let counted = answer(self, request)?;
+                    self.control.say(&counted)?;
+                }
+            }
+        }
+    }
+
+    /// The other side ends what it asked for. Returns how many bytes it has sent.
+    ///
+    /// # Errors
+    /// The connection's; it asks for something else.
+    pub fn stopped(&mut self) -> Result<u64, Error> {
+        match self.control.hear()? {
+            Request::Stop { sent } => Ok(sent),
+            _ => Err("the other side asked for two things at a time".into()),
+        }
+    }
+
     /// Does what the other side asks for. Returns what was counted, of requests that count.
-    fn answer(&mut self, request: Request) -> Result<Counted, Error> {
+    ///
+    /// # Errors
+    /// What is asked for makes no sense here; the connection's, the sockets' and the device's.
+    pub fn answer(&mut self, request: Request) -> Result<Counted, Error> {
         let within = |bytes: usize, most: usize| match bytes.is_multiple_of(8) && bytes > 0 {
             true if bytes <= most => Ok(bytes),
             _ => Err(format!(
@@ -169,11 +250,11 @@ impl Side {
             Request::UdpCount => counted = self.sockets.count_udp(control)?,
             Request::TcpCount => tally = self.sockets.count_tcp(control)?,
             Request::Writes => self.queue_pair.serve(control)?,
+            Request::UdpWake => self.sockets.wake_udp(control)?,
+            Request::Sisci(_) => return Err("there are no segments here".into()),
             Request::Stop { .. } | Request::End => return Err("nothing is to be stopped".into()),
         }
-        let Request::Stop { sent } = self.control.hear()? else {
-            return Err("the other side asked for two things at a time".into());
-        };
+        let sent = self.stopped()?;
         if request == Request::TcpCount {
             self.sockets.drain_tcp(&mut tally, sent)?;
             counted = tally.counted();
@@ -195,29 +276,7 @@ fn per_message(counted: Counted, bytes: usize) -> Result<f64, Error> {
 /// # Errors
 /// The port is taken; the client's and the connection's.
 pub fn serve(port: u16) -> Result<(), Error> {
-    let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, port));
-    let listener = TcpListener::bind(any)
-        .or_else(|_| TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)))
-        .map_err(|error| format!("port {port}: {error}"))?;
-    let (stream, peer) = listener.accept()?;
-    let mut side = Side::meet(stream, || {
-        loop {
-            let (data, other) = listener.accept()?;
-            if other.ip() == peer.ip() {
-                return Ok(data);
-            }
-        }
-    })?;
-    loop {
-        match side.control.hear()? {
-            Request::End => return Ok(()),
-            request => {
-                side.control.say(&Counted::default())?;
-                let counted = side.answer(request)?;
-                side.control.say(&counted)?;
-            }
-        }
-    }
+    Side::accept(port)?.serve(Side::answer)
 }
 
 /// What may make it faster, if anything.
@@ -290,9 +349,7 @@ const UDP_PING: &str = "UDP, 8 B, one way";
 /// # Errors
 /// Nobody serves there; the connection's and the device's.
 pub fn measure(host: &str, port: u16, rounds: Rounds) -> Result<Table, Error> {
-    let to = connect(host, port)?;
-    let peer = to.peer_addr()?;
-    let mut side = Side::meet(to, || Ok(TcpStream::connect_timeout(&peer, PATIENCE)?))?;
+    let mut side = Side::of(connect((host, port), "causeway bench net --serve")?)?;
     let (turns, time) = (TURNS / rounds.divisor, TIME / rounds.divisor as u32);
     let mut rows = Vec::new();
     for (what, our_way, rival, their_way) in DUELS {
@@ -301,12 +358,7 @@ pub fn measure(host: &str, port: u16, rounds: Rounds) -> Result<Table, Error> {
             ours.push(our_way(&mut side, turns, time)?);
             theirs.push(their_way(&mut side, turns, time)?);
         }
-        rows.push(Row {
-            what,
-            ours: median(ours),
-            rival,
-            theirs: median(theirs),
-        });
+        rows.push(Row::new(what, median(ours), rival, median(theirs)));
     }
     side.control.say(&Request::End)?;
     let mtu = side.sockets.mtu;
@@ -317,7 +369,11 @@ pub fn measure(host: &str, port: u16, rounds: Rounds) -> Result<Table, Error> {
     })
 }
 
-fn connect(host: &str, port: u16) -> Result<TcpStream, Error> {
+/// A connection to a host, at which `program` is to run.
+///
+/// # Errors
+/// Nobody answers there.
+pub fn connect((host, port): (&str, u16), program: &str) -> Result<TcpStream, Error> {
     let mut failed = None;
     let found = (host, port).to_socket_addrs();
     for address in found.map_err(|error| format!("{host}: {error}"))? {
@@ -327,5 +383,5 @@ fn connect(host: &str, port: u16) -> Result<TcpStream, Error> {
         }
     }
     let why = failed.map_or("it has no address".to_owned(), |error| error.to_string());
-    Err(format!("{host}, port {port}: {why}; `causeway bench net --serve` is to run there").into())
+    Err(format!("{host}, port {port}: {why}; `{program}` is to run there").into())
 }

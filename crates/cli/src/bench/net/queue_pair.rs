@@ -16,13 +16,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Bytes that the peer may write to; as many lie behind them, from which this side sends.
-pub const AREA: usize = 1 << 20;
+pub const AREA: usize = 4 << 20;
 /// Largest SEND.
 pub const SEND_MAX: usize = 4 << 10;
 /// Receives posted, each with room for the largest SEND.
 const RECEIVES: usize = 64;
 /// Work requests under way.
-const DEPTH: usize = 128;
+pub const DEPTH: usize = 128;
 
 /// A signaled request of one range.
 struct Signaled(Sge);
@@ -238,7 +238,21 @@ impl QueuePair {
         Ok(begun.elapsed().as_nanos() as f64 / count as f64)
     }
 
-    /// The other side of [`QueuePair::stream`].
+    /// Writes `bytes` so many times, with at most `depth` under way. Nanoseconds for each.
+    ///
+    /// # Errors
+    /// The queue pair's.
+    pub fn write_times(&mut self, bytes: usize, times: u64, depth: usize) -> Result<f64, Error> {
+        let begun = Instant::now();
+        for _ in 0..times {
+            self.until(|side| side.sent - side.completed < depth.min(DEPTH) as u64)?;
+            self.write(bytes)?;
+        }
+        self.settle()?;
+        Ok(begun.elapsed().as_nanos() as f64 / times as f64)
+    }
+
+    /// The other side of [`QueuePair::stream`] and [`QueuePair::write_times`].
     ///
     /// # Errors
     /// The queue pair's.

@@ -4,6 +4,8 @@
 use super::super::Error;
 use super::control::{Control, Counted, PATIENCE};
 use super::until_asked;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::time::Timespec;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,6 +16,11 @@ const LOST: Duration = Duration::from_millis(20);
 /// Most bytes and datagrams of one system call, as the kernel's segmentation takes them.
 const BATCH_BYTES: usize = 64_000;
 const BATCH_DATAGRAMS: usize = 64;
+/// How long a thread sleeps that waits for a datagram, before it looks at the control connection.
+const NAP: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 20_000_000,
+};
 /// Bytes of a read.
 const READ: usize = 1 << 16;
 /// Headers before the payload of a datagram.
@@ -109,6 +116,21 @@ impl Sockets {
         Ok(begun.elapsed().as_nanos() as f64 / (2 * turns) as f64)
     }
 
+    /// As [`Sockets::ping_udp`], `rest` apart. Nanoseconds there and back.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn ping_udp_rested(&self, turns: u64, rest: Duration) -> Result<f64, Error> {
+        let mut spent = Duration::ZERO;
+        for turn in 0..turns {
+            std::thread::sleep(rest);
+            let begun = Instant::now();
+            self.exchange(turn)?;
+            spent += begun.elapsed();
+        }
+        Ok(spent.as_nanos() as f64 / turns as f64)
+    }
+
     fn exchange(&self, turn: u64) -> Result<(), Error> {
         let (asked, mut answer) = (Instant::now(), [0; 8]);
         while asked.elapsed() < PATIENCE {
@@ -136,6 +158,24 @@ impl Sockets {
             Ok(len) => self.udp.send(&buffer[..len]).or_else(retried).map(|_| true),
             Err(error) => retried(error).map(|_| false),
         })
+    }
+
+    /// As [`Sockets::echo_udp`], by a thread that sleeps until a datagram comes.
+    ///
+    /// # Errors
+    /// The socket's.
+    pub fn wake_udp(&self, control: &Control) -> Result<(), Error> {
+        let mut buffer = [0; 64];
+        let heard = Instant::now();
+        while !control.is_asked() && heard.elapsed() < PATIENCE {
+            let mut polled = [PollFd::new(&self.udp, PollFlags::IN)];
+            let _ = poll(&mut polled, Some(&NAP));
+            match self.udp.recv(&mut buffer) {
+                Ok(len) => _ = self.udp.send(&buffer[..len]).or_else(retried)?,
+                Err(error) => _ = retried(error)?,
+            }
+        }
+        Ok(())
     }
 
     /// Sends `bytes` to and fro by TCP. Nanoseconds of one way.
