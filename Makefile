@@ -32,8 +32,8 @@ include guest/tests/tests.mk
 include tests/scale/scale.mk
 include tests/counts/counts.mk
 
-.PHONY: all bins libs paths headers examples test-programs setup demo test test-more lint wheel \
-	clean help
+.PHONY: all bins kube image libs paths headers examples test-programs setup demo test test-more \
+	lint wheel clean help
 
 all: bins libs sisci paths headers examples ## Build build/bin, lib, include and examples
 
@@ -43,6 +43,17 @@ bins: ## Build the programs: causeway, causewayd and causeway-noded
 	install -m 755 $(addprefix $(CARGO_TARGET_DIR)/release/,causeway causewayd causeway-noded) \
 		$(BUILD)/bin/
 
+# Not part of `all`: gRPC is most of what this program is made of, and few need it.
+kube: ## Build the program for containers and Kubernetes: causeway-kube
+	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-kube
+	@mkdir -p $(BUILD)/bin
+	install -m 755 $(CARGO_TARGET_DIR)/release/causeway-kube $(BUILD)/bin/
+
+IMAGE_BASE ?= docker.io/library/debian:12-slim
+image: all kube ## Build the container image `causeway`, by podman
+	podman build -t causeway --build-arg BASE=$(IMAGE_BASE) \
+		-f packaging/container/Dockerfile $(BUILD)
+
 setup: ## Install the Debian packages that building and testing need (only what is missing)
 	scripts/setup
 
@@ -50,11 +61,11 @@ demo: setup all ## Run Debian's perftest on one host and on two, end with a tabl
 	tests/demo
 
 # ARGS reaches tests/run: make test ARGS='--list', ARGS='--only clients -k pingpong'
-test: setup all test-programs ## Run every test, end with one line of counts
+test: setup all kube test-programs ## Run every test, end with one line of counts
 	tests/run $(ARGS)
 
 # ARGS reaches tests/more: make test-more ARGS='kills clients-shm', ARGS='--list'
-test-more: setup all test-programs ## Run what takes longer than make test allows, shard by shard
+test-more: setup all kube test-programs ## Run what takes too long for make test, shard by shard
 	tests/more $(ARGS)
 
 wheel: all ## Make the wheel for pip, build/wheel/causeway_rdma-*.whl

@@ -133,6 +133,8 @@ def all_stages():
               ["tests/versions/run"], seconds=1200),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),
         Stage("isolate", "isolated programs, and containers", ["tests/isolate/run"], seconds=400),
+        Stage("containers", "containers by CDI: hook, Kubernetes' device plugin, podman",
+              ["tests/containers/run"], seconds=600, chooses=True),
         Stage("verify", "every opcode, every byte, both wires", function=verify.run),
         *sisci_stages(),
         Stage("hostile", "a hostile peer attacks by all it holds", ["tests/hostile/run"],

@@ -3,9 +3,9 @@
 use std::os::fd::{IntoRawFd, OwnedFd};
 use std::path::PathBuf;
 
-use causeway_device::{gid_table, node_guid};
+use causeway_device::describe_device;
 use causeway_fabric::sys::peer_credentials;
-use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsView, in_guest};
+use causeway_fabric::sysfs::{SysfsView, in_guest};
 use causeway_fabric::{Address, Error, launch};
 use rustix::io::{FdFlags, fcntl_dupfd_cloexec, fcntl_setfd};
 
@@ -25,20 +25,6 @@ pub fn sysfs_view() -> Result<PathBuf, Error> {
     let view = SysfsView::open(&address, &describe_device())?;
     inherit(connection.into());
     Ok(view.root().to_owned())
-}
-
-/// The device as this network namespace sees it.
-fn describe_device() -> SysfsRequest {
-    let gids = gid_table().into_iter();
-    SysfsRequest {
-        node_guid: node_guid().to_ne_bytes(),
-        gids: gids
-            .map(|entry| SysfsGid {
-                gid: entry.gid,
-                ifname: entry.ifname,
-            })
-            .collect(),
-    }
 }
 
 /// Leaves a descriptor open for the command, out of its way. Where that fails (a low limit on

@@ -4,6 +4,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use causeway_fabric::limits::ADDRESSES_MAX;
+use causeway_fabric::sysfs::{SysfsGid, SysfsRequest};
 use parking_lot::Mutex;
 
 use crate::addresses::{Address, addresses, for_each_address, hardware_address};
@@ -105,6 +106,21 @@ pub fn node_guid() -> u64 {
         }
     });
     u64::from_ne_bytes(guid)
+}
+
+/// The device as this network namespace sees it, for its files in sysfs and `/dev`.
+#[must_use]
+pub fn describe_device() -> SysfsRequest {
+    let gids = gid_table().into_iter();
+    SysfsRequest {
+        node_guid: node_guid().to_ne_bytes(),
+        gids: gids
+            .map(|entry| SysfsGid {
+                gid: entry.gid,
+                ifname: entry.ifname,
+            })
+            .collect(),
+    }
 }
 
 fn rank(ip: IpAddr) -> u8 {

@@ -110,7 +110,7 @@ pub use endpoint::fork_init;
 pub use errno::{Errno, OpenError};
 pub use events::{AsyncEvent, EventSource, EventType};
 pub use fork::is_fork_initialized;
-pub use gid::{GidEntry, gid_table, node_guid, port_mtu};
+pub use gid::{GidEntry, describe_device, gid_table, node_guid, port_mtu};
 pub use limits::{LIMITS, Limits};
 pub use mw::Mw;
 pub use pd::Pd;

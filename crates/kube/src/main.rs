@@ -1,0 +1,23 @@
+//! `causeway-kube`: see `causeway-kube --help` and docs/CONTAINERS.md.
+
+use std::process::ExitCode;
+
+use causeway_kube::options::{Options, Verb};
+use causeway_kube::{cdi, hook, plugin};
+use clap::Parser;
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let outcome = match &options.verb {
+        Verb::Cdi(of) => cdi::command(of),
+        Verb::Hook(of) => hook::command(of),
+        Verb::Plugin(of) => plugin::command(of),
+    };
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("causeway-kube: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
