@@ -1,7 +1,6 @@
 //! The service's methods, for one client.
 
 use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Instant;
 
 use causeway_fabric::fds::{check_eventfd, check_memfd, check_slot_socket, reopen};
@@ -9,15 +8,15 @@ use causeway_fabric::limits::{COMM_MAX, STATUS_QPS_PER_PAGE};
 use causeway_fabric::remoting::Answer;
 use causeway_fabric::services::{
     AccessRequest, AddressesRequest, AttachReply, AttachRequest, BrokerService, ConnectBody,
-    ConnectReply, Counter, CreateSegmentRequest, DisconnectRequest, EndpointStatus,
-    GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerRequest, QpStatus,
-    ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
-    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, Wire,
+    ConnectReply, CreateSegmentRequest, DisconnectRequest, EndpointStatus, GuestTableReply,
+    GuestTableRequest, Leave, MapReply, MapRequest, PeerRequest, QpStatus, ReserveRequest,
+    RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply,
+    StatusCursor, StatusPage, SysfsReply, SysfsRequest, TallyCursor, TallyPage, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_identity::Slot;
+use causeway_shm::FINAL_ACKS_BYTES;
 use causeway_shm::layout::INBOX_LEN;
-use causeway_shm::{FINAL_ACKS_BYTES, Segment, Stats};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
@@ -25,7 +24,7 @@ use crate::boundary::PidNamespace;
 use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::new_table;
-use crate::hub::{Endpoint, Hub};
+use crate::hub::{Endpoint, Hub, totals};
 use crate::ids::{EndpointId, TenantId};
 use crate::pairing::{Decision, Link, PeerWire};
 use crate::pins;
@@ -146,6 +145,7 @@ impl BrokerService for Client<'_> {
             table_inode: rustix::fs::fstat(&mr_table)?.st_ino,
             mr_table,
             slots: Default::default(),
+            netns: None,
             final_acks: Default::default(),
             links: Default::default(),
             invitations: Default::default(),
@@ -274,6 +274,19 @@ impl BrokerService for Client<'_> {
         // The own tenant's clients may see all: they are the broker's user, or root.
         let seen = Some(self.peer.tenant).filter(|&tenant| tenant != 0);
         Ok(status_page(self.hub, self.tenants, &cursor, seen).into())
+    }
+
+    fn tally(&mut self, cursor: TallyCursor, _: Vec<OwnedFd>) -> Result<Answer<TallyPage>, Errno> {
+        let own = self.peer.tenant;
+        // As with the status.
+        let seen = |&(id, _): &(TenantId, &Tenant)| own == 0 || id == own;
+        let tenants = self.tenants.iter().enumerate();
+        let found = tenants.skip(cursor.tenant as usize).find(seen);
+        let next = found.map_or(cursor.tenant, |(id, _)| {
+            u32::try_from(id + 1).unwrap_or(u32::MAX)
+        });
+        let entry = found.map(|(id, tenant)| self.hub.tally(id, tenant));
+        Ok(TallyPage { entry, next }.into())
     }
 
     fn sysfs_view(
@@ -437,7 +450,7 @@ fn status_page(
         slots: endpoint.slots.keys().map(|slot| slot.number()).collect(),
         netns: endpoint.slots.values().next().copied().unwrap_or(0),
         qps,
-        counters: counters(endpoint),
+        counters: totals::read(endpoint).map_or_else(Vec::new, |read| totals::named(&read)),
         tenant: tenants[endpoint.tenant].name.clone(),
         segments: u32::try_from(endpoint.segments.len()).unwrap_or(u32::MAX),
         reserved: endpoint.reserved,
@@ -451,25 +464,6 @@ fn status_page(
         entry: Some(entry),
         partial: links.next().is_some(),
     }
-}
-
-/// The counters that the endpoint keeps in its inbox; none if they can't be read. They inform
-/// people, and nothing is decided by them.
-fn counters(endpoint: &Endpoint) -> Vec<Counter> {
-    let snapshot = || -> Option<_> {
-        let inbox = endpoint.inbox.try_clone().ok()?;
-        let segment = Segment::map(inbox, INBOX_LEN).ok()?;
-        Some(Stats::open(Arc::new(segment), 0).ok()?.snapshot().fields())
-    };
-    let counter = |(name, value): (&str, u64)| Counter {
-        name: name.to_owned(),
-        value,
-    };
-    snapshot()
-        .unwrap_or_default()
-        .into_iter()
-        .map(counter)
-        .collect()
 }
 
 fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {
