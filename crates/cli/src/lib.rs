@@ -11,6 +11,7 @@ mod locate;
 mod nodes;
 mod run;
 mod status;
+mod top;
 mod vm;
 
 use args::{Cli, Verb};
@@ -43,6 +44,7 @@ fn dispatch(cli: Cli) -> u8 {
     match cli.verb {
         Verb::Run(options) => run::run(&options),
         Verb::Status(options) => status::status(&options),
+        Verb::Top(options) => top::top(&options),
         Verb::Nodes(options) => nodes::nodes(&options),
         Verb::Doctor => doctor::doctor(),
         Verb::Vm(options) => vm::vm(&options.verb),
