@@ -37,6 +37,9 @@ pub enum Verb {
     Vm(VmOptions),
     /// Measure on this machine what something costs, beside what it is compared with
     Bench(BenchOptions),
+    /// Write manual pages and completions, as packages install them
+    #[command(hide = true)]
+    Manual(ManualOptions),
 }
 
 /// Which wire the program's queue pairs may use.
@@ -201,6 +204,13 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
         return Err(format!("not within {INTERVAL_MIN} and {INTERVAL_MAX}"));
     }
     Ok(Duration::from_secs_f64(seconds))
+}
+
+/// `causeway manual`
+#[derive(Args)]
+pub struct ManualOptions {
+    /// Directory that stands for /usr/share
+    pub directory: PathBuf,
 }
 
 /// `causeway nodes`

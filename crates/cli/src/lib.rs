@@ -8,6 +8,7 @@ mod broker;
 mod doctor;
 mod isolate;
 mod locate;
+mod manual;
 mod nodes;
 mod run;
 mod status;
@@ -49,6 +50,7 @@ fn dispatch(cli: Cli) -> u8 {
         Verb::Doctor => doctor::doctor(),
         Verb::Vm(options) => vm::vm(&options.verb),
         Verb::Bench(options) => bench::bench(&options),
+        Verb::Manual(options) => manual::manual(&options),
     }
 }
 
