@@ -19,6 +19,7 @@ include mk/abi.mk
 include mk/sisci.mk
 include mk/c.mk
 include mk/causeway.mk
+include mk/man.mk
 include mk/bench.mk
 include mk/lint.mk
 include mk/docs.mk
@@ -35,7 +36,7 @@ include tests/counts/counts.mk
 .PHONY: all bins kube image libs paths headers examples test-programs setup demo test test-more \
 	lint wheel clean help
 
-all: bins libs sisci paths headers examples ## Build build/bin, lib, include and examples
+all: bins libs sisci paths headers examples man ## Build build/bin, lib, include, share and examples
 
 bins: ## Build the programs: causeway, causewayd and causeway-noded
 	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker -p causeway-node

@@ -7,7 +7,7 @@ use causeway_fabric::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, Leave, MapReply, MapRequest, PeerEvent, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, record, session, sisci,
+    StatusPage, SysfsReply, SysfsRequest, TallyCursor, TallyPage, record, session, sisci,
 };
 
 /// Decodes `data` as a message and its body as every type there is.
@@ -31,6 +31,8 @@ fn bodies(body: &[u8]) {
     one::<ReserveRequest>(body);
     one::<StatusCursor>(body);
     one::<StatusPage>(body);
+    one::<TallyCursor>(body);
+    one::<TallyPage>(body);
     one::<SysfsRequest>(body);
     one::<SysfsReply>(body);
     one::<AccessRequest>(body);

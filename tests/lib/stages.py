@@ -129,6 +129,8 @@ def all_stages():
               ["tests/counts/run"], seconds=300),
         Stage("bench", "what the bench makes of its figures", ["benches/check"], seconds=60),
         Stage("cli", "the command line", ["tests/cli/run"], seconds=400),
+        Stage("operations", "manual pages, completions, status, counters, metrics, top",
+              ["tests/operations/run"], seconds=600, chooses=True),
         Stage("versions", "this tree and the release before it, every pair",
               ["tests/versions/run"], seconds=1200),
         Stage("paths", "the path shim", ["tests/paths/run"], seconds=120),

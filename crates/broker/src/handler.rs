@@ -15,7 +15,7 @@ use causeway_fabric::services::{
     ConnectReply, CreateSegmentRequest, DisconnectRequest, GuestTableReply, GuestTableRequest,
     Leave, MapReply, MapRequest, PeerRequest, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, Wire,
+    StatusPage, SysfsReply, SysfsRequest, TallyCursor, TallyPage, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_identity::Slot;
@@ -29,7 +29,7 @@ use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::new_table;
 use crate::hub::{Endpoint, Hub};
-use crate::ids::EndpointId;
+use crate::ids::{EndpointId, TenantId};
 use crate::pairing::{Decision, PeerWire};
 use crate::pins;
 use crate::secure::{Ends, messages, party};
@@ -165,6 +165,7 @@ impl BrokerService for Client<'_> {
             table_inode: rustix::fs::fstat(&mr_table)?.st_ino,
             mr_table,
             slots: Default::default(),
+            netns: None,
             final_acks: Default::default(),
             links: Default::default(),
             invitations: Default::default(),
@@ -293,6 +294,19 @@ impl BrokerService for Client<'_> {
         // The own tenant's clients may see all: they are the broker's user, or root.
         let seen = Some(self.peer.tenant).filter(|&tenant| tenant != 0);
         Ok(status_page(self.hub, self.tenants, &cursor, seen).into())
+    }
+
+    fn tally(&mut self, cursor: TallyCursor, _: Vec<OwnedFd>) -> Result<Answer<TallyPage>, Errno> {
+        let own = self.peer.tenant;
+        // As with the status.
+        let seen = |&(id, _): &(TenantId, &Tenant)| own == 0 || id == own;
+        let tenants = self.tenants.iter().enumerate();
+        let found = tenants.skip(cursor.tenant as usize).find(seen);
+        let next = found.map_or(cursor.tenant, |(id, _)| {
+            u32::try_from(id + 1).unwrap_or(u32::MAX)
+        });
+        let entry = found.map(|(id, tenant)| self.hub.tally(id, tenant));
+        Ok(TallyPage { entry, next }.into())
     }
 
     fn sysfs_view(

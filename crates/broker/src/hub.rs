@@ -4,6 +4,7 @@ mod connections;
 mod grants;
 mod lookup;
 mod readers;
+pub mod totals;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -28,6 +29,7 @@ use crate::rings::{Lent, Rings, new_ring};
 use crate::secure::Handshakes;
 use crate::segments::{Rights, Segment};
 use crate::sys::{copy, random};
+use totals::Totals;
 
 /// A limit of the configuration that endpoints meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +77,8 @@ pub struct Endpoint {
     pub table_inode: u64,
     /// Its slots, each with the cookie of its network namespace; in the place of that, the VM.
     pub slots: BTreeMap<Slot, u64>,
+    /// The network namespace of the first slot that it had, for what it counts.
+    pub netns: Option<u64>,
     /// By what its final acknowledgments are said, for each slot, and not of a VM's process.
     pub final_acks: BTreeMap<Slot, FinalAcks>,
     /// Its connected QPs.
@@ -110,6 +114,8 @@ pub struct Hub {
     stale: Vec<(EndpointId, u64)>,
     /// Handshakes of secured connections.
     pub(crate) handshakes: Handshakes,
+    /// What endpoints that have ended had counted.
+    pub(crate) totals: Totals,
     /// What tenants leave to each other.
     pub(crate) shares: Shares,
     /// User of this process, which owns the segments' inodes.
@@ -133,6 +139,7 @@ impl Hub {
             news_due: None,
             stale: Vec::new(),
             handshakes: Handshakes::default(),
+            totals: Totals::default(),
             shares: Shares::default(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
@@ -175,6 +182,7 @@ impl Hub {
         if let Err(errno) = self.shares.admit(&claim, held, Instant::now()) {
             let (pid, uid, tenant) = (endpoint.pid, endpoint.uid, endpoint.tenant);
             tracing::warn!(pid, uid, tenant, %errno, "refused: no place for an endpoint");
+            self.totals.refused(tenant);
             return Err(errno);
         }
         self.last_endpoint += 1;
@@ -190,6 +198,7 @@ impl Hub {
         let Some(endpoint) = self.endpoints.remove(&id) else {
             return Vec::new();
         };
+        self.totals.ended(&endpoint);
         for (slot, netns) in endpoint.slots {
             self.places.remove(&(netns, slot));
         }
@@ -244,6 +253,7 @@ impl Hub {
         if endpoint.slots.len() >= SLOTS_PER_ENDPOINT_MAX {
             return Err(Errno::MFILE);
         }
+        endpoint.netns.get_or_insert(netns);
         endpoint.slots.insert(slot, netns);
         self.places.insert((netns, slot), id);
         Ok(())
@@ -275,6 +285,12 @@ impl Hub {
     /// An endpoint by its id.
     pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
         self.endpoints.get(&id)
+    }
+
+    /// The endpoints of a tenant.
+    pub fn endpoints_of(&self, tenant: TenantId) -> impl Iterator<Item = &Endpoint> {
+        let all = self.endpoints.values();
+        all.filter(move |endpoint| endpoint.tenant == tenant)
     }
 
     /// Whether two endpoints are inside one trust boundary.

@@ -36,6 +36,7 @@ use crate::sisci::Claims;
 use crate::sys;
 use crate::vm::{self as vms, Arrival, Vms};
 
+mod counters;
 mod descriptors;
 use descriptors::watch_process;
 
@@ -99,6 +100,7 @@ pub struct Server {
     overflow_uid: u32,
     idle: Option<Duration>,
     idle_since: Instant,
+    refresh: counters::Refresh,
 }
 
 impl Server {
@@ -151,6 +153,7 @@ impl Server {
             overflow_uid: sys::overflow_uid(),
             idle,
             idle_since: Instant::now(),
+            refresh: counters::Refresh::default(),
         })
     }
 
@@ -186,6 +189,7 @@ impl Server {
             self.answer_deferred();
             self.deliver();
             self.services.members.announce();
+            self.show_counters(now);
             if self.is_idle() {
                 return Ok(Stop::Idle);
             }
@@ -209,10 +213,9 @@ impl Server {
         let news = self.hub.news_due();
         let silent = self.unattached.next_expiry();
         let (hub, services) = (self.hub.next_expiry(), self.services.next_expiry());
-        [idle, hub, services, settled, news, silent]
-            .into_iter()
-            .flatten()
-            .min()
+        let due = self.refresh.due();
+        let all = [idle, hub, services, settled, news, silent, due];
+        all.into_iter().flatten().min()
     }
 
     fn is_idle(&self) -> bool {
@@ -567,6 +570,7 @@ impl Server {
             self.session_of.remove(&id);
             let fate = fate_of(&session.peer, session.pidfd.as_ref());
             segments = self.hub.end(id, fate);
+            self.refresh.soon(Instant::now());
         }
         if let Some(pidfd) = session.pidfd
             && let Err(pidfd) = self.reaper.wait(number, pidfd, segments)

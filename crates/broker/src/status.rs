@@ -1,16 +1,10 @@
 //! Pages of the status, for `causeway status`.
 
-use std::sync::Arc;
-
 use causeway_fabric::limits::STATUS_QPS_PER_PAGE;
-use causeway_fabric::services::{
-    Counter, EndpointStatus, QpStatus, StatusCursor, StatusPage, Wire,
-};
-use causeway_shm::layout::INBOX_LEN;
-use causeway_shm::{Segment, Stats};
+use causeway_fabric::services::{EndpointStatus, QpStatus, StatusCursor, StatusPage, Wire};
 
 use crate::config::Tenant;
-use crate::hub::{Endpoint, Hub};
+use crate::hub::{Hub, totals};
 use crate::ids::TenantId;
 use crate::pairing::{Link, PeerWire};
 use crate::segments;
@@ -44,7 +38,7 @@ pub(crate) fn status_page(
         slots: endpoint.slots.keys().map(|slot| slot.number()).collect(),
         netns: endpoint.slots.values().next().copied().unwrap_or(0),
         qps,
-        counters: counters(endpoint),
+        counters: totals::read(endpoint).map_or_else(Vec::new, |read| totals::named(&read)),
         tenant: tenants[endpoint.tenant].name.clone(),
         segments: u32::try_from(endpoint.segments.len()).unwrap_or(u32::MAX),
         reserved: endpoint.reserved,
@@ -58,25 +52,6 @@ pub(crate) fn status_page(
         entry: Some(entry),
         partial: links.next().is_some(),
     }
-}
-
-/// The counters that the endpoint keeps in its inbox; none if they can't be read. They inform
-/// people, and nothing is decided by them.
-fn counters(endpoint: &Endpoint) -> Vec<Counter> {
-    let snapshot = || -> Option<_> {
-        let inbox = endpoint.inbox.try_clone().ok()?;
-        let segment = Segment::map(inbox, INBOX_LEN).ok()?;
-        Some(Stats::open(Arc::new(segment), 0).ok()?.snapshot().fields())
-    };
-    let counter = |(name, value): (&str, u64)| Counter {
-        name: name.to_owned(),
-        value,
-    };
-    snapshot()
-        .unwrap_or_default()
-        .into_iter()
-        .map(counter)
-        .collect()
 }
 
 fn qp_status(hub: &Hub, local_qpn: u32, link: &Link) -> QpStatus {

@@ -50,6 +50,7 @@ pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
         mr_table: descriptor(),
         table_inode: 0,
         slots: Default::default(),
+        netns: None,
         final_acks: Default::default(),
         links: Default::default(),
         invitations: Default::default(),

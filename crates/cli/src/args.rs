@@ -2,8 +2,14 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+/// Shortest interval of `causeway top`, in seconds.
+const INTERVAL_MIN: f64 = 0.1;
+/// Longest.
+const INTERVAL_MAX: f64 = 3600.0;
 
 /// RDMA programs on machines without RDMA hardware.
 #[derive(Parser)]
@@ -21,6 +27,8 @@ pub enum Verb {
     Run(RunOptions),
     /// Show the endpoints of this host's broker: queue pairs, wires, counters
     Status(StatusOptions),
+    /// Show endpoints, queue pairs, rates and who waits for what, again and again
+    Top(TopOptions),
     /// Show SISCI's nodes: who answers there, and what does not agree
     Nodes(NodesOptions),
     /// Examine this machine: what works, what does not, and what to do about it
@@ -29,6 +37,9 @@ pub enum Verb {
     Vm(VmOptions),
     /// Measure on this machine what something costs, beside what it is compared with
     Bench(BenchOptions),
+    /// Write manual pages and completions, as packages install them
+    #[command(hide = true)]
+    Manual(ManualOptions),
 }
 
 /// Which wire the program's queue pairs may use.
@@ -172,6 +183,38 @@ pub struct StatusOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `causeway top`
+#[derive(Args)]
+#[command(
+    after_help = "Keys: q or Esc quits, Tab or 1 to 3 chooses endpoints, queue pairs or waits, \
+                  < and > choose the column by which endpoints are sorted, r reverses the order, \
+                  arrows and Page Up and Down scroll. Asking keeps a broker that was started on \
+                  demand from ending."
+)]
+pub struct TopOptions {
+    /// How long until the broker is asked again
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_interval)]
+    pub interval: Duration,
+}
+
+fn parse_interval(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| format!("{text:?} is not a number"))?;
+    let range = INTERVAL_MIN..=INTERVAL_MAX;
+    if !range.contains(&seconds) {
+        return Err(format!("not within {INTERVAL_MIN} and {INTERVAL_MAX}"));
+    }
+    Ok(Duration::from_secs_f64(seconds))
+}
+
+/// `causeway manual`
+#[derive(Args)]
+pub struct ManualOptions {
+    /// Directory that stands for /usr/share
+    pub directory: PathBuf,
 }
 
 /// `causeway nodes`

@@ -8,9 +8,11 @@ mod broker;
 mod doctor;
 mod isolate;
 mod locate;
+mod manual;
 mod nodes;
 mod run;
 mod status;
+mod top;
 mod vm;
 
 use args::{Cli, Verb};
@@ -43,10 +45,12 @@ fn dispatch(cli: Cli) -> u8 {
     match cli.verb {
         Verb::Run(options) => run::run(&options),
         Verb::Status(options) => status::status(&options),
+        Verb::Top(options) => top::top(&options),
         Verb::Nodes(options) => nodes::nodes(&options),
         Verb::Doctor => doctor::doctor(),
         Verb::Vm(options) => vm::vm(&options.verb),
         Verb::Bench(options) => bench::bench(&options),
+        Verb::Manual(options) => manual::manual(&options),
     }
 }
 

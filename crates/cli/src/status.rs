@@ -17,6 +17,10 @@ use serde_json::{Value, json};
 use crate::args::StatusOptions;
 use crate::complain;
 
+/// Version of the form of `--json`, which docs/status.schema.json describes. A key more, less or of
+/// another sense makes a new one.
+const JSON_VERSION: u32 = 1;
+
 /// Prints the state of this user's broker. It is not started: without one there is nothing to
 /// show, which is no failure.
 pub fn status(options: &StatusOptions) -> u8 {
@@ -73,7 +77,7 @@ impl State {
     }
 }
 
-/// `{"broker": bool, "endpoints": [...], "sisci": [...]}`.
+/// `{"version": 1, "broker": bool, "endpoints": [...], "sisci": [...]}`.
 fn as_json(
     endpoints: Option<&[EndpointStatus]>,
     secured: &Secured,
@@ -85,7 +89,12 @@ fn as_json(
         .map(|endpoint| endpoint_json(endpoint, secured))
         .collect();
     let sisci: Vec<Value> = sessions.iter().map(sisci::session_json).collect();
-    json!({ "broker": endpoints.is_some(), "endpoints": list, "sisci": sisci })
+    json!({
+        "version": JSON_VERSION,
+        "broker": endpoints.is_some(),
+        "endpoints": list,
+        "sisci": sisci,
+    })
 }
 
 fn endpoint_json(endpoint: &EndpointStatus, secured: &Secured) -> Value {

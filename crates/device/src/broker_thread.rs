@@ -163,7 +163,12 @@ impl Shared {
         match event {
             Event::BrokerGone => {
                 // Rings and sockets go on; the broker that answers next is told of them.
-                let _ = self.control.reattach();
+                match self.control.reattach() {
+                    Ok(()) => tracing::info!("the broker had gone: attached to the next"),
+                    Err(error) => {
+                        tracing::warn!(%error, "the broker has gone, and no other is there")
+                    }
+                }
                 self.peers.forget_all();
             }
             Event::RingGivenUp { ring } => self.peers.forget_ring(ring),

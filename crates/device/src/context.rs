@@ -37,6 +37,7 @@ impl Context {
 
     fn of(endpoint: Arc<Endpoint>) -> Result<Arc<Context>, OpenError> {
         let events = Arc::new(AsyncQueue::new()?);
+        tracing::info!(version = env!("CARGO_PKG_VERSION"), "the device is open");
         endpoint.shared.news.tell(&events);
         Ok(Arc::new(Context { endpoint, events }))
     }

@@ -309,13 +309,24 @@ impl Memory for Core {
     }
 }
 
+/// A message of so many bytes went to a peer that is reached by UDP.
+#[inline(always)]
+fn count_udp(stats: &Stats, bytes: u32) {
+    stats.add(Counter::UdpTxMessages, 1);
+    stats.add(Counter::UdpTxPayload, u64::from(bytes));
+}
+
 impl Completions for Core {
     #[inline(always)]
     fn complete_send(&mut self, qp: u32, wc: Wc, places: u32) {
         self.count(&wc, Counter::TxMessages, Counter::TxBytes);
         let Core { at_hand, .. } = self;
         let route = self.routes.get(self.numbering.index(qp));
-        if let Some(Some(Route { send_cq: cq, .. })) = route {
+        if let Some(Some(route)) = route {
+            if !route.is_near && wc.status == WcStatus::Success {
+                count_udp(&self.stats, wc.byte_len);
+            }
+            let cq = &route.send_cq;
             let put = cq.complete(at_hand, wc, Frees::Send(places), false);
             let number = cq.number;
             self.heed(put, number);
@@ -323,9 +334,12 @@ impl Completions for Core {
     }
 
     #[inline(always)]
-    fn succeeded_silently(&mut self, bytes: u32) {
+    fn succeeded_silently(&mut self, qp: u32, bytes: u32) {
         self.stats.add(Counter::TxMessages, 1);
         self.stats.add(Counter::TxBytes, u64::from(bytes));
+        if !self.is_on_this_host(qp) {
+            count_udp(&self.stats, bytes);
+        }
     }
 }
 

@@ -28,6 +28,7 @@ impl Shared {
         let (_, mut guard) = self.engines.lock(qpn);
         let state = &mut *guard;
         let now = Now::default();
+        tracing::info!(qpn, ?end, "the peer's process has ended");
         // What the peer wrote before it ended counts.
         let mut passes = 0;
         while passes < LAST_PASSES && state.poll_ring(qpn, &now) {

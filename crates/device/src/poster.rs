@@ -74,14 +74,14 @@ pub(crate) struct Poster {
 
 impl Completions for Poster {
     #[inline(always)]
-    fn complete_send(&mut self, _: u32, wc: Wc, places: u32) {
-        self.succeeded_silently(wc.byte_len);
+    fn complete_send(&mut self, qp: u32, wc: Wc, places: u32) {
+        self.succeeded_silently(qp, wc.byte_len);
         let put = self.send_cq.put(wc, Frees::Send(places), false);
         self.overran |= put == Put::Overrun;
     }
 
     #[inline(always)]
-    fn succeeded_silently(&mut self, bytes: u32) {
+    fn succeeded_silently(&mut self, _: u32, bytes: u32) {
         self.counts.add(Count::Messages, 1);
         self.counts.add(Count::Bytes, u64::from(bytes));
     }

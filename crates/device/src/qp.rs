@@ -404,6 +404,13 @@ impl Qp {
     /// it from that is named on standard error.
     fn connect(&self, attr: &QpAttr, av: &Av, mask: QpAttrMask) -> Result<Link, Errno> {
         let link = self.find_way(attr, av, mask);
+        match &link {
+            Ok(link) => {
+                let (qpn, wire) = (self.qpn, link.wire_name());
+                tracing::info!(qpn, remote_qpn = attr.dest_qpn, wire, "connected");
+            }
+            Err(errno) => tracing::warn!(qpn = self.qpn, ?errno, "not connected"),
+        }
         link.map_err(|errno| kernel_limits::tell_if_met("connection", errno))
     }
 

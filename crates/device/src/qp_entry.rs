@@ -43,6 +43,19 @@ pub(crate) enum Link {
     Nowhere(Option<Instant>),
 }
 
+impl Link {
+    /// For people.
+    pub fn wire_name(&self) -> &'static str {
+        match self {
+            Link::None => "none",
+            Link::Ring(_) => "shm",
+            Link::Udp(_) => "udp",
+            Link::Datagrams(_) => "datagrams",
+            Link::Nowhere(_) => "nowhere",
+        }
+    }
+}
+
 /// A queue pair.
 pub(crate) struct QpEntry {
     pub qp: Qp,

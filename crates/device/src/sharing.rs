@@ -230,13 +230,17 @@ impl Sharing {
         control.reserve(len as u64).map_err(|_| Kept::ForNow)?;
         causeway_fault::point("region.reserved");
         match mover.move_in(&store, addr, len) {
-            Ok(moved) => Ok(Placed {
-                store,
-                moved,
-                reserved: len as u64,
-                inside,
-            }),
+            Ok(moved) => {
+                tracing::debug!(len, "memory of a region is shared in place");
+                Ok(Placed {
+                    store,
+                    moved,
+                    reserved: len as u64,
+                    inside,
+                })
+            }
             Err(why) => {
+                tracing::debug!(len, ?why, "memory of a region stays where it is");
                 let _ = control.release(len as u64);
                 Err(Kept::by(why))
             }

@@ -42,6 +42,7 @@ const ANSWER_MAX: usize = 1024;
 /// # Errors
 /// [`Error::RuntimeDir`], [`Error::Start`], [`Error::NoBroker`], or what `connect(2)` says.
 pub fn connect_or_start(address: &Address) -> Result<Channel> {
+    causeway_log::begin();
     let dir = match address {
         Address::Dir(dir) => dir,
         Address::Socket(_) | Address::Device => {
@@ -54,8 +55,10 @@ pub fn connect_or_start(address: &Address) -> Result<Channel> {
     runtime::prepare(dir)?;
     for _ in 0..ATTACH_ATTEMPTS {
         if let Some(socket) = connect_existing(address)? {
+            tracing::debug!(broker = %address, "connected to the broker");
             return Ok(socket);
         }
+        tracing::info!(broker = %address, "there is no broker: one is started");
         start(dir)?;
     }
     Err(Error::BrokerGone)

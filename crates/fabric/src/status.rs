@@ -10,9 +10,12 @@ use crate::error::{Error, Result};
 use crate::limits::{ENDPOINTS_MAX, QPS_PER_ENDPOINT_MAX, SECURED_PER_PAGE, STATUS_QPS_PER_PAGE};
 use crate::runtime::Address;
 use crate::services::secure::SecuredRequest;
-use crate::services::{BrokerStub, StatusCursor, StatusPage};
+use crate::services::{BrokerStub, StatusCursor, StatusPage, TallyCursor, TallyPage};
 
-pub use crate::services::{Counter, EndpointStatus, QpStatus, Wire};
+pub use crate::services::{Counter, EndpointStatus, QpStatus, TenantTally, Wire};
+
+/// Most tenants of one listing: a broker that names more is not believed.
+const TENANTS_MAX: usize = 256;
 
 /// Most pages of one listing: a broker that sends more is not believed.
 const PAGES_MAX: usize = ENDPOINTS_MAX * (QPS_PER_ENDPOINT_MAX / STATUS_QPS_PER_PAGE + 1);
@@ -86,6 +89,27 @@ pub fn secured(address: &Address, endpoints: &[EndpointStatus]) -> Result<BTreeS
         }
     }
     Ok(found)
+}
+
+/// The sums of the tenants of the broker at `address` that the caller may know of, as with
+/// [`status`]; `None` if none is running.
+///
+/// # Errors
+/// As [`status`].
+pub fn tally(address: &Address) -> Result<Option<Vec<TenantTally>>> {
+    let Some(socket) = crate::launch::connect_existing(address)? else {
+        return Ok(None);
+    };
+    let mut control = Control::new(socket);
+    let mut cursor = TallyCursor::default();
+    let mut tenants = Vec::new();
+    while tenants.len() < TENANTS_MAX {
+        let (TallyPage { entry, next }, _) = BrokerStub(&mut control).tally(&cursor, &[])?;
+        let Some(entry) = entry else { break };
+        tenants.push(entry);
+        cursor.tenant = next;
+    }
+    Ok(Some(tenants))
 }
 
 /// Asks the running broker at `address` for a userfaultfd device, as

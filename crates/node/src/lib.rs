@@ -19,6 +19,7 @@ mod handshake;
 pub mod limits;
 mod link;
 mod memory;
+mod metrics;
 pub mod options;
 pub mod parent;
 

@@ -37,6 +37,12 @@ pub struct Options {
     /// until then. At most 10 seconds
     #[arg(long, value_name = "MS", default_value_t = LINGER.as_millis() as u32)]
     pub linger_ms: u32,
+
+    /// Serve metrics of the broker over HTTP, for Prometheus, at /metrics. Who can connect there
+    /// can read them
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<SocketAddr>,
+
     /// Process of the broker that has started it: it ends with that, and gives up capabilities
     #[arg(long, hide = true)]
     pub of_broker: Option<i32>,

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use crate::admission::Places;
 use crate::client;
 use crate::limits::CONNECTIONS_MAX;
+use crate::metrics;
 use crate::options::Options;
 use crate::probe;
 use crate::relay;
@@ -34,6 +35,9 @@ pub fn run(options: &Options) -> Result<Infallible, Failure> {
     let shared = Shared::open(options.broker(), node, linger, Places::new(allowed))?;
     let node = shared.own.node();
     tracing::info!(node, address = %options.listen, broker = %shared.broker, "ready");
+    if let Some(at) = options.metrics {
+        metrics::serve(at, options.broker())?;
+    }
     probe::begin(&shared);
     relay::begin(&shared);
     serve(&shared, &listener)

@@ -139,8 +139,8 @@ pub trait Completions {
     /// Queues a completion of the send queue of `qp`. When it is polled,
     /// [`Qp::release_send`](crate::qp::Qp::release_send) is to be told of so many `places`.
     fn complete_send(&mut self, qp: u32, wc: Wc, places: u32);
-    /// A work request of so many bytes succeeded and asked for no completion.
-    fn succeeded_silently(&mut self, _bytes: u32) {}
+    /// A work request of `qp` of so many bytes succeeded and asked for no completion.
+    fn succeeded_silently(&mut self, _qp: u32, _bytes: u32) {}
 }
 
 /// The device around a queue pair.

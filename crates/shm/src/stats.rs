@@ -28,6 +28,11 @@ macro_rules! counters {
                 Snapshot { $($name: sum(Counter::$variant),)* }
             }
 
+            /// Adds another's counters.
+            pub fn add(&mut self, other: &Snapshot) {
+                $(self.$name = self.$name.wrapping_add(other.$name);)*
+            }
+
             /// Names and values, in the order of the page.
             #[must_use]
             pub fn fields(&self) -> Vec<(&'static str, u64)> {
@@ -86,6 +91,36 @@ counters! {
     MemoryRegions = 21, memory_regions;
     /// WRITEs, READs and atomics carried out in a peer's memory by this endpoint itself.
     Direct = 22, direct;
+    /// Of the messages sent, those to peers that are reached by UDP.
+    UdpTxMessages = 23, udp_tx_messages;
+    /// Payload bytes of these.
+    UdpTxPayload = 24, udp_tx_payload;
+    /// Peers that lost their access to this endpoint's memory, since they exceeded their lease.
+    Evictions = 25, evictions;
+}
+
+impl Snapshot {
+    /// What was counted, without what exists now: nothing of an endpoint that has ended does.
+    #[must_use]
+    pub fn without_present(mut self) -> Snapshot {
+        self.queue_pairs = 0;
+        self.rings_open = 0;
+        self.udp_connections = 0;
+        self.memory_regions = 0;
+        self
+    }
+
+    /// Messages that were sent over shared memory.
+    #[must_use]
+    pub fn local_messages(&self) -> u64 {
+        self.tx_messages.wrapping_sub(self.udp_tx_messages)
+    }
+
+    /// Bytes that were carried over shared memory, in either direction.
+    #[must_use]
+    pub fn local_bytes(&self) -> u64 {
+        self.tx_bytes.wrapping_sub(self.udp_tx_payload)
+    }
 }
 
 const _: () = assert!(COUNTERS * 8 <= l::STATS_SET);

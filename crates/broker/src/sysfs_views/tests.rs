@@ -145,3 +145,31 @@ fn names_that_are_not_interfaces_are_refused() {
     assert_eq!(sysfs_views.show(3, &many), Err(Errno::INVAL));
     assert_eq!(fs::read_dir(&scratch.0).unwrap().count(), 0);
 }
+
+#[test]
+fn counters_change_in_files_that_are_open() {
+    let scratch = Scratch::new("counters");
+    let mut sysfs_views = SysfsViews::new(scratch.0.clone(), None);
+    let root = PathBuf::from(sysfs_views.show(3, &device()).unwrap());
+    let path = root.join("sys/class/infiniband/cway0/ports/1/counters/port_xmit_data");
+    let read = || fs::read_to_string(&path).unwrap();
+    assert_eq!(read(), "0\n");
+    let kept = fs::File::open(&path).unwrap();
+    let counted = |tx_bytes| Snapshot {
+        tx_bytes,
+        ..Snapshot::default()
+    };
+    assert!(sysfs_views.count(3, &counted(4_000_000)));
+    assert_eq!(read(), "1000000\n");
+    let mut line = [0; 16];
+    let len = kept.read_at(&mut line, 0).unwrap();
+    assert_eq!(&line[..len], b"1000000\n");
+    assert!(!sysfs_views.count(3, &counted(4_000_000)));
+    // A view that is replaced keeps them.
+    let mut other = device();
+    other.gids.pop();
+    sysfs_views.show(3, &other).unwrap();
+    assert_eq!(read(), "1000000\n");
+    assert!(sysfs_views.count(3, &counted(8)));
+    assert_eq!(read(), "2\n");
+}

@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use causeway_shm::Counter;
+
 use super::Sharing;
 use crate::broker_request::BrokerRequest;
 use crate::clock;
@@ -115,6 +117,11 @@ impl State {
                 ring.evict();
             }
             self.core.watches.set(qpn, None);
+            self.core.stats.add(Counter::Evictions, 1);
+            tracing::warn!(
+                qpn,
+                "the peer exceeds its lease, and loses its access to memory"
+            );
             domains.push(entry.qp.config().pd);
             entry.break_off(&mut self.core);
             drop(entry);

@@ -239,6 +239,10 @@ impl BrokerService for Turn<'_> {
         unknown()
     }
 
+    fn tally(&mut self, _: TallyCursor, _: Vec<OwnedFd>) -> Outcome<TallyPage> {
+        unknown()
+    }
+
     fn sysfs_view(&mut self, _: SysfsRequest, _: Vec<OwnedFd>) -> Outcome<SysfsReply> {
         unknown()
     }

@@ -10,8 +10,8 @@ use crate::services::{
     AccessRequest, AttachReply, AttachRequest, ConnectBody, ConnectReply, CreateSegmentRequest,
     DisconnectRequest, GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerEvent,
     ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
-    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, record, secure,
-    session, sisci,
+    SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, TallyCursor,
+    TallyPage, record, secure, session, sisci,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -39,6 +39,8 @@ fn every_body(bytes: &[u8]) {
     one_body::<ReserveRequest>(bytes);
     one_body::<StatusCursor>(bytes);
     one_body::<StatusPage>(bytes);
+    one_body::<TallyCursor>(bytes);
+    one_body::<TallyPage>(bytes);
     one_body::<SysfsRequest>(bytes);
     one_body::<SysfsReply>(bytes);
     one_body::<AccessRequest>(bytes);

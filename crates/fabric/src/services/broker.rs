@@ -365,6 +365,52 @@ message! {
         partial: bool,
     }
 
+    /// Asks for the sums of the first tenant that is not before this place.
+    pub struct TallyCursor {
+        /// Place in the broker's list.
+        tenant: u32,
+    }
+
+    /// The sums of a tenant, endpoints that have ended included where it says so.
+    pub struct TenantTally {
+        /// Its name.
+        name: String,
+        /// Endpoints now.
+        endpoints: u64,
+        /// Most of them.
+        endpoints_max: u64,
+        /// Most connected queue pairs of an endpoint.
+        qps_max: u64,
+        /// Most segments of an endpoint.
+        segments_max: u64,
+        /// Most bytes that an endpoint moves into segments.
+        bytes_max: u64,
+        /// Connected queue pairs now.
+        connected: u64,
+        /// Segments now.
+        segments: u64,
+        /// Bytes that are reserved for memory moved into them.
+        reserved: u64,
+        /// Bytes of memory that they take up.
+        resident: u64,
+        /// Endpoints that have ended.
+        ended: u64,
+        /// Endpoints that were refused for want of a place.
+        refused: u64,
+        /// Limits that endpoints have met, each counted once, of ended ones too.
+        limits_met: u64,
+        /// Sums of the endpoints' counters, of ended ones too.
+        counters: Vec<Counter>,
+    }
+
+    /// A tenant's sums, and the place for the next.
+    pub struct TallyPage {
+        /// The tenant; `None` at the end.
+        entry: Option<TenantTally>,
+        /// Where to go on.
+        next: u32,
+    }
+
     /// A GID and the interface whose address it is.
     pub struct SysfsGid {
         /// The GID.
@@ -461,6 +507,8 @@ service! {
         27 => open_message(Sealed; fds 0..=0) -> Sealed;
         /// Says that a restored QP has got keys, under an earlier broker.
         28 => restore_secured(PeerRequest; fds 0..=0) -> ();
+        /// Sums up tenants.
+        30 => tally(TallyCursor; fds 0..=0) -> TallyPage;
     }
 }
 

@@ -24,6 +24,8 @@ pub const DEVICE: &str = "cway0";
 pub const UVERBS: &str = "uverbs0";
 /// The device directory, from the view's root.
 pub const DEVICE_DIR: &str = "sys/devices/virtual/causeway/cway";
+/// Directory of its one port, likewise.
+pub const PORT_DIR: &str = "sys/devices/virtual/causeway/cway/infiniband/cway0/ports/1";
 /// Suffix of a view that is being written.
 const NEW_SUFFIX: &str = ".new";
 /// Suffix of one that another takes the place of.
@@ -130,7 +132,7 @@ fn plan_rdma(nodes: &mut Vec<(String, Node)>, device: &SysfsRequest) {
 
 /// Its one port.
 fn plan_port(nodes: &mut Vec<(String, Node)>, device: &SysfsRequest) {
-    let base = format!("{DEVICE_DIR}/infiniband/{DEVICE}/ports/1");
+    let base = PORT_DIR;
     let lines = [
         ("state", "4: ACTIVE"),
         ("phys_state", "5: LinkUp"),

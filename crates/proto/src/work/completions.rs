@@ -131,7 +131,7 @@ impl<T: Transport> WorkQueues<T> {
         if signaled {
             self.complete_send(host, wr_id, opcode, WcStatus::Success, bytes);
         } else {
-            host.succeeded_silently(bytes);
+            host.succeeded_silently(self.config.qpn, bytes);
         }
     }
 
@@ -178,7 +178,7 @@ impl<T: Transport> WorkQueues<T> {
         if self.signaled(flags) {
             self.complete_passed(host, (wr_id, opcode), len);
         } else {
-            host.succeeded_silently(len);
+            host.succeeded_silently(self.config.qpn, len);
         }
     }
 
