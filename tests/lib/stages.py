@@ -104,6 +104,35 @@ def package_stages():
     ]
 
 
+def beside_stages():
+    """Those that run side by side, the longest first, so that the others fill both places."""
+    return [
+        Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
+              chooses=True, beside=True),
+        Stage("fault", "one side is killed or stopped at every step in shared memory",
+              ["tests/fault/run"], seconds=1200, chooses=True, beside=True),
+        Stage("kill", "one side is killed", ["tests/kill/run"], seconds=1000, chooses=True,
+              beside=True),
+        Stage("bookworm", "Debian 12's own kernel as the host", ["tests/vm/bookworm"],
+              seconds=600, chooses=True, beside=True),
+        *package_stages(),
+        Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
+              seconds=300, beside=True),
+        Stage("pool", "pools of blocks: rights, deaths, a hostile process",
+              ["tests/pool/run"], seconds=600, chooses=True, beside=True),
+        Stage("python", "the Python package, and the wheel", ["tests/python/run"], seconds=300,
+              chooses=True, beside=True),
+        Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=600, chooses=True,
+              beside=True),
+        Stage("locks", "processes that use locks are killed or stopped at every step",
+              ["tests/locks/run"], seconds=600, chooses=True, beside=True),
+        Stage("sisci-faults", "SISCI: either side is killed or stopped at every step",
+              ["tests/sisci/faults"], seconds=600, chooses=True, beside=True),
+        Stage("sisci-steps", "SISCI between hosts: anybody is killed or stopped at every step",
+              ["tests/sisci/steps"], seconds=900, chooses=True, beside=True),
+    ]
+
+
 def all_stages():
     """Every stage: those of `make test`, and those that are run when they are asked for."""
     return [
@@ -149,30 +178,7 @@ def all_stages():
         *document_stages(),
         Stage("dissector", "Wireshark's dissector on real traffic", ["tests/dissector/run"],
               seconds=900, chooses=True),
-        # Those that run side by side begin with the longest, so that the others fill both places.
-        Stage("vm", "virtual machines, by QEMU without KVM", ["tests/vm/run"], seconds=1800,
-              chooses=True, beside=True),
-        Stage("fault", "one side is killed or stopped at every step in shared memory",
-              ["tests/fault/run"], seconds=1200, chooses=True, beside=True),
-        Stage("kill", "one side is killed", ["tests/kill/run"], seconds=1000, chooses=True,
-              beside=True),
-        Stage("bookworm", "Debian 12's own kernel as the host", ["tests/vm/bookworm"],
-              seconds=600, chooses=True, beside=True),
-        *package_stages(),
-        Stage("fuzznet", "random datagrams at every open port", ["tests/fuzznet/run"],
-              seconds=300, beside=True),
-        Stage("pool", "pools of blocks: rights, deaths, a hostile process",
-              ["tests/pool/run"], seconds=600, chooses=True, beside=True),
-        Stage("python", "the Python package, and the wheel", ["tests/python/run"], seconds=300,
-              chooses=True, beside=True),
-        Stage("cm", "connections through librdmacm", ["tests/cm/run"], seconds=600, chooses=True,
-              beside=True),
-        Stage("locks", "processes that use locks are killed or stopped at every step",
-              ["tests/locks/run"], seconds=600, chooses=True, beside=True),
-        Stage("sisci-faults", "SISCI: either side is killed or stopped at every step",
-              ["tests/sisci/faults"], seconds=600, chooses=True, beside=True),
-        Stage("sisci-steps", "SISCI between hosts: anybody is killed or stopped at every step",
-              ["tests/sisci/steps"], seconds=900, chooses=True, beside=True),
+        *beside_stages(),
         Stage("clients", "the distribution's own programs", function=matrix.run),
         Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
               ["tests/vm/kasan"], seconds=4500, chooses=True, asked=True),

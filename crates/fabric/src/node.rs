@@ -125,8 +125,8 @@ impl NodeClient {
     }
 
     /// Connects to the daemon of a node by that of this host, which says there who this is: a
-    /// process of `own`. `None` if no daemon here takes such processes. With a text, the two daemons
-    /// do not agree, for that reason.
+    /// process of `own`. `None` if no daemon here takes such processes. With a text, the two
+    /// daemons do not agree, for that reason.
     ///
     /// # Errors
     /// [`Error::System`] as [`NodeClient::connect`].
