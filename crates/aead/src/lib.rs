@@ -3,11 +3,12 @@
 //! Both directions have a secret of their own. AEAD key and initialization vector are derived from
 //! it (HKDF-SHA256, RFC 5869); the nonce is the vector, exclusive-or the packet number (RFC 9001
 //! section 5.3). A packet number is the sealer's to give, so none is ever used twice under a key. A
-//! sealer cannot be cloned, and a process that has been forked does not use its parent's. Keys
+//! sealer cannot be cloned, and a child of fork(2) cannot seal by its parent's. Keys
 //! change long before the cipher's limits: each *phase* has a secret derived from the one before,
 //! which is forgotten, and a datagram says which phase it belongs to.
 
 mod cipher;
+mod process;
 mod replay;
 
 pub use cipher::Cipher;
@@ -67,6 +68,8 @@ pub struct Sealer {
     /// The first number that belongs to the next phase.
     phase_end: u64,
     phase_packets: u64,
+    /// Of the process that made it.
+    process: Option<u64>,
 }
 
 impl Sealer {
@@ -81,6 +84,7 @@ impl Sealer {
             next: 0,
             phase_end: PHASE_PACKETS,
             phase_packets: PHASE_PACKETS,
+            process: process::number(),
         }
     }
 
@@ -95,7 +99,8 @@ impl Sealer {
 
     /// Seals a datagram in place: a header of `header` bytes, which `write` fills and which is
     /// authenticated, then what is encrypted, then [`TAG_LEN`] bytes of room. Returns false, with
-    /// the datagram of no use, where it is too short, or no number is left.
+    /// the datagram of no use, where it is too short, or no number is left, and in a child of the
+    /// process that made the sealer.
     #[must_use]
     pub fn seal(
         &mut self,
@@ -106,7 +111,7 @@ impl Sealer {
         let Some(end) = datagram.len().checked_sub(TAG_LEN).filter(|e| *e >= header) else {
             return false;
         };
-        if self.next >= PACKETS_MAX {
+        if self.next >= PACKETS_MAX || !process::is_own(self.process) {
             return false;
         }
         if self.next >= self.phase_end {

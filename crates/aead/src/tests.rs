@@ -133,3 +133,25 @@ fn a_cipher_is_chosen_of_what_both_have() {
     assert_eq!(Cipher::from_number(0), None);
     assert_eq!(Cipher::all_bits(), 3);
 }
+
+#[test]
+fn a_child_seals_by_sealers_of_its_own_alone() {
+    let mut sealer = Sealer::new(Cipher::Aes128Gcm, Secret([7; SECRET_LEN]));
+    let mut datagram = [0; 64];
+    assert!(sealer.seal(&mut datagram, 8, |_, _| {}));
+    // SAFETY: the child does no more than this, and allocates nothing that a lock protects.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut own = Sealer::new(Cipher::Aes128Gcm, Secret([8; SECRET_LEN]));
+        let good = !sealer.seal(&mut datagram, 8, |_, _| {})
+            && own.seal(&mut datagram, 8, |_, _| {})
+            && !sealer.seal(&mut datagram, 8, |_, _| {});
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!good)) };
+    }
+    let mut status = 1;
+    // SAFETY: a place for the status.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert!(sealer.seal(&mut datagram, 8, |_, _| {}));
+}
