@@ -136,7 +136,11 @@ fn nothing_in_the_clear_is_taken() {
         crc: true,
         ..Common::default()
     };
-    for body in [Body::Ack, Body::Shutdown(Reason::Unknown), Body::Reject(Reason::Failed)] {
+    for body in [
+        Body::Ack,
+        Body::Shutdown(Reason::Unknown),
+        Body::Reject(Reason::Failed),
+    ] {
         let mut out = [0; 64];
         let len = Packet::Segment(common, body).emit(&mut out).unwrap();
         seal(&mut out[..len], crc);
