@@ -122,7 +122,7 @@ impl Secure {
     }
 
     /// Takes the message that begins a handshake of the peer's.
-    fn on_begin(&mut self, own_cookie: u64, peer_cookie: u64, message: &[u8]) {
+    fn on_begin(&mut self, own_cookie: u64, peer_cookie: u64, message: &[u8], refused: bool) {
         if self.proved {
             return;
         }
@@ -130,8 +130,8 @@ impl Secure {
             known.due = true;
             return;
         }
-        // Of two that are begun at once one counts: the peer answers ours.
-        if self.begun.is_some() && own_cookie < peer_cookie {
+        // Of two that are begun at once one counts: the peer answers ours, unless it has refused.
+        if self.begun.is_some() && own_cookie < peer_cookie && !refused {
             self.begin_due = self.pair.is_none();
             return;
         }
@@ -391,7 +391,7 @@ impl Connection {
                 return Err(DropReason::Cookie);
             }
             (Step::Begin(message), Some(secure)) => {
-                secure.on_begin(own, handshake.sender, message);
+                secure.on_begin(own, handshake.sender, message, self.refused.is_some());
             }
             (Step::Answer(message), Some(secure)) => secure.on_answer(handshake.sender, message),
             (Step::Refuse(why), secure) => {
