@@ -67,19 +67,23 @@ fn receive(port: &mut UdpPort, guard: &Guard) -> Vec<Arrival> {
         if port.check().is_err() {
             break;
         }
-        let received = port.recv(|from, to, datagram| match Message::parse(datagram) {
-            _ if guard.covers(from.ip()) => {
+        let received = port.recv(|from, to, datagram| {
+            // Nothing in the clear is taken from there.
+            if guard.covers(from.ip()) {
                 if datagram.len() <= SEALED_MESSAGE_MAX && sealed.len() < OPENED_MAX {
                     sealed.push((from, to, datagram.to_vec()));
                 }
+                return;
             }
-            Ok(message) if crc_matches(datagram, crc) => arrivals.push((from, to, message)),
-            Err(Malformed::Version) if crc_matches(datagram, crc) => {
-                let mut refusal = [0; MESSAGE_MAX];
-                let len = refuse_version(datagram, &mut refusal);
-                refusals.extend(len.map(|len| (from, to, refusal, len)));
+            match Message::parse(datagram) {
+                Ok(message) if crc_matches(datagram, crc) => arrivals.push((from, to, message)),
+                Err(Malformed::Version) if crc_matches(datagram, crc) => {
+                    let mut refusal = [0; MESSAGE_MAX];
+                    let len = refuse_version(datagram, &mut refusal);
+                    refusals.extend(len.map(|len| (from, to, refusal, len)));
+                }
+                _ => {}
             }
-            _ => {}
         });
         if !received.is_ok_and(|r| r.datagrams > 0) {
             break;
