@@ -1,8 +1,8 @@
 //! Which process made a sealer.
 //!
 //! A child of fork(2) has a copy of its parent's sealers. Whatever it sealed would have numbers
-//! that the parent uses too, under the same key. So each process has a number, in memory that the kernel
-//! empties in a child (`MADV_WIPEONFORK`), however the child was made.
+//! that the parent uses too, under the same key. So each process has a number, in memory that the
+//! kernel empties in a child (`MADV_WIPEONFORK`), however the child was made.
 
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
