@@ -146,6 +146,8 @@ class Etcd:
         answer = self.ask_once(path, request)
         if self.guarded and answer and answer.get("code") in (NAMELESS, STALE):
             name, password = ROOT_USER
+            # With a token that etcd has given up it would not be heard.
+            self.token = ""
             known = self.ask_once("auth/authenticate", {"name": name, "password": password})
             self.token = (known or {}).get("token", "")
             answer = self.ask_once(path, request)
@@ -188,6 +190,7 @@ class Etcd:
     def put(self, key, value):
         """Stores a value; the revision."""
         answer = self.ask("kv/put", {"key": encode(key), "value": encode(value)})
+        assert answer and "header" in answer, answer
         return int(answer["header"]["revision"])
 
     def remove(self, key):

@@ -13,10 +13,12 @@ RULES = """
 table inet loss {{
     chain input {{
         type filter hook input priority 0
-        iifname {link} meta l4proto {{ tcp, udp }} numgen random mod 10000 < {rate} counter drop
+        iifname {link} meta l4proto udp numgen random mod 10000 < {rate} counter drop
+        iifname {link} {tcp} numgen random mod 10000 < {rate} counter drop
     }}
 }}
 """
+TCP, ESTABLISHED_TCP = "meta l4proto tcp", "tcp flags & syn == 0"
 
 
 def on(host, argv, text=None):
@@ -28,13 +30,18 @@ def on(host, argv, text=None):
     return done.stdout
 
 
-def lose(host, rate, mtu):
-    """From now on `rate` of 10,000 packets to a host are lost."""
+def lose(host, rate, mtu, handshakes=True):
+    """From now on `rate` of 10,000 packets to a host are lost.
+
+    Without `handshakes` those of TCP's are not among them. The kernel repeats a SYN after a second,
+    and some wait for a shorter time.
+    """
     on(host, ["ip", "link", "set", "dev", netns.LINK, "gso_max_size", str(mtu)])
-    on(host, ["nft", "-f", "-"], RULES.format(link=netns.LINK, rate=rate))
+    tcp = TCP if handshakes else ESTABLISHED_TCP
+    on(host, ["nft", "-f", "-"], RULES.format(link=netns.LINK, rate=rate, tcp=tcp))
 
 
 def dropped(host):
     """Packets dropped on their way to a host."""
-    found = re.search(r"counter packets (\d+)", on(host, ["nft", "list", "table", "inet", "loss"]))
-    return int(found[1]) if found else 0
+    listed = on(host, ["nft", "list", "table", "inet", "loss"])
+    return sum(int(number) for number in re.findall(r"counter packets (\d+)", listed))
