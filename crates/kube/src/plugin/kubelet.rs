@@ -1,7 +1,7 @@
 //! Being known to kubelet: a socket of the plugin's own beside kubelet's, and registration.
 //!
 //! A kubelet that starts removes every socket of its directory and makes its own anew; whoever
-//! serves there has to come again. Both sockets are looked at every [`TICK`].
+//! serves there has to come again. Both sockets are looked at every second.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
