@@ -25,6 +25,9 @@ pub const PHASE_PACKETS: u64 = 1 << 22;
 /// Datagrams that may fail to open before none is opened any more: ChaCha20-Poly1305's limit
 /// (RFC 9001 section 6.6), below that of AES-128-GCM.
 pub const FORGERIES_MAX: u64 = 1 << 36;
+/// How many phases on a datagram may be that is opened: as many keys are derived for it. Whoever
+/// loses less than a phase in a row needs one.
+const PHASES_AHEAD_MAX: u8 = 64;
 /// Datagrams that a connection seals at most: past that it fails rather than repeat a number.
 const PACKETS_MAX: u64 = 1 << 62;
 
@@ -203,10 +206,14 @@ impl Opener {
         }
         let (head, text) = datagram.split_at_mut(header);
         let ahead = stamp.phase.wrapping_sub(self.phase);
-        let key = match ahead {
-            0 => Some(&self.current),
-            1 => Some(&self.coming),
-            u8::MAX => self.former.as_ref(),
+        let far = (2..=PHASES_AHEAD_MAX)
+            .contains(&ahead)
+            .then(|| self.key_ahead(ahead));
+        let key = match (ahead, &far) {
+            (0, _) => Some(&self.current),
+            (1, _) => Some(&self.coming),
+            (u8::MAX, _) => self.former.as_ref(),
+            (_, Some((_, key))) => Some(key),
             _ => None,
         };
         let opened = key.and_then(|key| key.open(stamp.number, head, text));
@@ -215,14 +222,31 @@ impl Opener {
             return Err(Refusal::Forged);
         };
         self.replays.note(stamp.number);
-        if ahead == 1 {
-            self.coming_secret = self.coming_secret.next();
-            let coming = PhaseKey::new(self.cipher, &self.coming_secret);
-            let current = core::mem::replace(&mut self.coming, coming);
-            self.former = Some(core::mem::replace(&mut self.current, current));
-            self.phase = stamp.phase;
+        match far {
+            Some((secret, key)) => {
+                self.coming_secret = secret.next();
+                self.coming = PhaseKey::new(self.cipher, &self.coming_secret);
+                (self.current, self.former) = (key, None);
+                self.phase = stamp.phase;
+            }
+            None if ahead == 1 => {
+                self.coming_secret = self.coming_secret.next();
+                let coming = PhaseKey::new(self.cipher, &self.coming_secret);
+                let current = core::mem::replace(&mut self.coming, coming);
+                self.former = Some(core::mem::replace(&mut self.current, current));
+                self.phase = stamp.phase;
+            }
+            None => {}
         }
         Ok(opened)
+    }
+
+    /// Secret and key of a phase after the coming one, `ahead` after the current: all datagrams of
+    /// those between have been lost.
+    fn key_ahead(&self, ahead: u8) -> (Secret, PhaseKey) {
+        let secret = (1..ahead).fold(self.coming_secret.clone(), |secret, _| secret.next());
+        let key = PhaseKey::new(self.cipher, &secret);
+        (secret, key)
     }
 
     /// Datagrams that did not open.

@@ -135,6 +135,40 @@ fn a_cipher_is_chosen_of_what_both_have() {
 }
 
 #[test]
+fn phases_of_which_nothing_came_are_passed_over() {
+    for lost in [
+        2,
+        3,
+        u64::from(PHASES_AHEAD_MAX),
+        u64::from(PHASES_AHEAD_MAX) + 1,
+    ] {
+        let mut sealer = Sealer::new(Cipher::Aes128Gcm, SECRET).with_phase_packets(1);
+        let mut opener = Opener::new(Cipher::Aes128Gcm, &SECRET);
+        assert_eq!(
+            open(&mut opener, &seal(&mut sealer, b"first")).unwrap(),
+            b"first"
+        );
+        let gone: Vec<_> = (1..lost).map(|_| seal(&mut sealer, b"gone")).collect();
+        let (mut forged, stamp) = seal(&mut sealer, b"next");
+        let next = (forged.clone(), stamp);
+        forged[HEADER] ^= 1;
+        assert_eq!(open(&mut opener, &(forged, stamp)), Err(Refusal::Forged));
+        let followed = open(&mut opener, &next);
+        if lost > u64::from(PHASES_AHEAD_MAX) {
+            assert_eq!(followed, Err(Refusal::Forged));
+            continue;
+        }
+        assert_eq!(followed.unwrap(), b"next", "{lost}");
+        // It goes on from there; what was only late is lost.
+        assert_eq!(
+            open(&mut opener, &seal(&mut sealer, b"then")).unwrap(),
+            b"then"
+        );
+        assert_eq!(open(&mut opener, &gone[0]), Err(Refusal::Forged));
+    }
+}
+
+#[test]
 fn a_child_seals_by_sealers_of_its_own_alone() {
     let mut sealer = Sealer::new(Cipher::Aes128Gcm, Secret([7; SECRET_LEN]));
     let mut datagram = [0; 64];
