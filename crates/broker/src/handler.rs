@@ -161,6 +161,7 @@ impl BrokerService for Client<'_> {
                 .collect(),
             wire: request.wire,
             inbox,
+            stats: Default::default(),
             doorbell,
             table_inode: rustix::fs::fstat(&mr_table)?.st_ino,
             mr_table,

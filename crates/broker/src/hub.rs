@@ -8,6 +8,7 @@ pub mod totals;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
+use std::sync::OnceLock;
 use std::time::Instant;
 
 use causeway_fabric::limits::{
@@ -15,6 +16,7 @@ use causeway_fabric::limits::{
 };
 use causeway_fabric::services::{Leave, PeerChange, PeerEvent, WirePref};
 use causeway_identity::Slot;
+use causeway_shm::Stats;
 use rustix::io::Errno;
 
 use crate::admission::{Claim, Holder, Shares};
@@ -69,6 +71,8 @@ pub struct Endpoint {
     pub wire: WirePref,
     /// Its inbox memfd, examined.
     pub inbox: OwnedFd,
+    /// What it counts there, once that was looked at: `None` if it can't be read.
+    pub stats: OnceLock<Option<Stats>>,
     /// Its doorbell eventfd, examined.
     pub doorbell: OwnedFd,
     /// Its MR table, made by this broker or an earlier one, open for reading.

@@ -46,6 +46,7 @@ pub fn endpoint(hub: &mut Hub, slot: u16, uid: u32, netns: u64) -> EndpointId {
         comm: String::new(),
         wire: WirePref::Auto,
         inbox: descriptor(),
+        stats: Default::default(),
         doorbell: descriptor(),
         mr_table: descriptor(),
         table_inode: 0,

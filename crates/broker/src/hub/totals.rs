@@ -116,11 +116,15 @@ fn snapshot(endpoint: &Endpoint) -> Snapshot {
     read(endpoint).unwrap_or_default()
 }
 
-/// The counters that an endpoint keeps in its inbox; `None` if they can't be read.
+/// The counters that an endpoint keeps in its inbox; `None` if they can't be read. The inbox stays
+/// mapped: it is looked at again and again while the endpoint is there.
 pub fn read(endpoint: &Endpoint) -> Option<Snapshot> {
-    let inbox = endpoint.inbox.try_clone().ok()?;
-    let segment = Segment::map(inbox, INBOX_LEN).ok()?;
-    Some(Stats::open(Arc::new(segment), 0).ok()?.snapshot())
+    let map = || {
+        let inbox = endpoint.inbox.try_clone().ok()?;
+        let segment = Segment::map(inbox, INBOX_LEN).ok()?;
+        Stats::open(Arc::new(segment), 0).ok()
+    };
+    Some(endpoint.stats.get_or_init(map).as_ref()?.snapshot())
 }
 
 /// Counters by name, as they are listed.
