@@ -5,7 +5,7 @@
 //! key does not reveal. What both brokers know of the connection (tenants, users, GIDs, queue
 //! pairs, cookies, version, features and ciphers) stands in the messages, and is compared.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use causeway_aead::Cipher;
@@ -29,8 +29,9 @@ const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const PROLOGUE: &[u8] = b"causeway wire 1";
 /// Where the key enters.
 const PSK_AT: u8 = 0;
-/// Most handshakes of all endpoints that wait for an answer; of more the rest cannot begin.
-const PENDING_MAX: usize = 1 << 16;
+/// Most handshakes of an endpoint that wait for an answer. Others begin when one has ended, since the
+/// endpoint asks again; nobody else waits for them.
+const PENDING_PER_ENDPOINT_MAX: usize = 1024;
 
 /// A QP of an endpoint.
 type At = (EndpointId, u32);
@@ -55,7 +56,7 @@ struct Pending {
 /// The handshakes of all endpoints.
 #[derive(Default)]
 pub(crate) struct Handshakes {
-    pending: HashMap<At, Pending>,
+    pending: BTreeMap<At, Pending>,
     /// QPs that have keys.
     secured: BTreeSet<At>,
     /// QPs of which the log says already that a handshake failed.
@@ -75,10 +76,11 @@ impl Handshakes {
     /// Begins one. An earlier one of the same QP is given up.
     ///
     /// # Errors
-    /// `ENOKEY` without a key; `ENOBUFS` if too many wait for answers.
+    /// `ENOKEY` without a key; `ENOBUFS` if too many of the endpoint wait for answers.
     pub fn begin(&mut self, at: At, ends: Ends, keys: &WireKeys) -> Result<Vec<u8>, Errno> {
         let psk = keys.first().ok_or(Errno::NOKEY)?;
-        if self.pending.len() >= PENDING_MAX && !self.pending.contains_key(&at) {
+        let of_endpoint = self.pending.range((at.0, 0)..=(at.0, u32::MAX));
+        if of_endpoint.count() >= PENDING_PER_ENDPOINT_MAX && !self.pending.contains_key(&at) {
             return Err(Errno::NOBUFS);
         }
         let builder = builder(psk).ok_or(Errno::IO)?;

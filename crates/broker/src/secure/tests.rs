@@ -162,3 +162,19 @@ fn without_a_key_there_is_no_handshake() {
     let answer = broker.answer(B, &ends(B, A), &request, &none);
     assert_eq!(answer, Err(Errno::NOKEY));
 }
+
+#[test]
+fn one_endpoint_keeps_no_other_from_beginning() {
+    let common = keys(&[1]);
+    let mut broker = Handshakes::default();
+    let begin = |broker: &mut Handshakes, at: At| broker.begin(at, ends(at, B), &common);
+    let last = PENDING_PER_ENDPOINT_MAX as u32;
+    for qpn in 1..=last {
+        begin(&mut broker, (1, qpn)).unwrap();
+    }
+    assert_eq!(begin(&mut broker, (1, last + 1)), Err(Errno::NOBUFS));
+    begin(&mut broker, (1, last)).unwrap();
+    begin(&mut broker, (2, 1)).unwrap();
+    broker.forget((1, 7));
+    begin(&mut broker, (1, last + 1)).unwrap();
+}
