@@ -3,7 +3,7 @@
 //! broker beside the bare way to the host and back.
 
 use super::segments::row;
-use super::{Error, Rounds, Row, median};
+use super::{Error, Rounds, Row, in_turn, median};
 use causeway_fabric::guest;
 use causeway_identity::PAGE;
 use causeway_sisci::client::Client;
@@ -311,15 +311,11 @@ impl Meter {
     /// Two ways in turn; medians.
     fn duel(
         &mut self,
-        mut ours: impl FnMut(&mut Meter) -> Result<f64, Error>,
-        mut theirs: impl FnMut(&mut Meter) -> Result<f64, Error>,
+        ours: impl FnMut(&mut Meter) -> Result<f64, Error>,
+        theirs: impl FnMut(&mut Meter) -> Result<f64, Error>,
     ) -> Result<(f64, f64), Error> {
-        let mut times = (Vec::new(), Vec::new());
-        for _ in 0..self.rounds.count {
-            times.0.push(ours(self)?);
-            times.1.push(theirs(self)?);
-        }
-        Ok((median(times.0), median(times.1)))
+        let times = self.rounds.count;
+        in_turn(self, times, ours, theirs)
     }
 
     fn copies(&mut self, rows: &mut Vec<Row>) -> Result<(), Error> {

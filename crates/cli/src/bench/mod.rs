@@ -212,6 +212,21 @@ fn table(rows: &[Row]) -> String {
 }
 
 /// The middle one.
+/// The medians of two figures that are measured in turn, so many times each, by one meter.
+fn in_turn<M>(
+    meter: &mut M,
+    times: u64,
+    mut ours: impl FnMut(&mut M) -> Result<f64, Error>,
+    mut theirs: impl FnMut(&mut M) -> Result<f64, Error>,
+) -> Result<(f64, f64), Error> {
+    let mut figures = (Vec::new(), Vec::new());
+    for _ in 0..times {
+        figures.0.push(ours(meter)?);
+        figures.1.push(theirs(meter)?);
+    }
+    Ok((median(figures.0), median(figures.1)))
+}
+
 fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values[values.len() / 2]

@@ -9,7 +9,7 @@ mod ends;
 use super::net::control::{Request, Sisci};
 use super::net::queue_pair::DEPTH;
 use super::net::{Side, connect};
-use super::{Error, Moved, Rounds, Row, Table, median};
+use super::{Error, Moved, Rounds, Row, Table, in_turn};
 use causeway_sisci::client::Client;
 use ends::{AREA, Ends, Way};
 use rustix::event::{EventfdFlags, eventfd};
@@ -129,15 +129,11 @@ impl Far {
     /// The medians of two figures that are measured in turn.
     fn compare(
         &mut self,
-        mut ours: impl FnMut(&mut Far) -> Result<f64, Error>,
-        mut theirs: impl FnMut(&mut Far) -> Result<f64, Error>,
+        ours: impl FnMut(&mut Far) -> Result<f64, Error>,
+        theirs: impl FnMut(&mut Far) -> Result<f64, Error>,
     ) -> Result<(f64, f64), Error> {
-        let mut times = (Vec::new(), Vec::new());
-        for _ in 0..self.rounds.count {
-            times.0.push(ours(self)?);
-            times.1.push(theirs(self)?);
-        }
-        Ok((median(times.0), median(times.1)))
+        let times = self.rounds.count;
+        in_turn(self, times, ours, theirs)
     }
 
     fn sisci(
