@@ -201,7 +201,11 @@ class Condition(_Object):
         return _acquired(_native.check(result, "cw_cond_wait"))
 
     def wait_for(self, predicate, timeout=None):
-        """Waits until `predicate()` is true; what it returned last."""
+        """Waits until `predicate()` is true; what it returned last.
+
+        OSError EOWNERDEAD, with the mutex held, if its owner died: make it consistent before it is
+        released.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         while not (result := predicate()):
             left = None if end is None else end - time.monotonic()
