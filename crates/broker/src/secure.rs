@@ -29,8 +29,8 @@ const NOISE: &str = "Noise_NNpsk0_25519_ChaChaPoly_BLAKE2s";
 const PROLOGUE: &[u8] = b"causeway wire 1";
 /// Where the key enters.
 const PSK_AT: u8 = 0;
-/// Most handshakes of an endpoint that wait for an answer. Others begin when one has ended, since the
-/// endpoint asks again; nobody else waits for them.
+/// Most handshakes of an endpoint that wait for an answer. Others begin when one has ended, since
+/// the endpoint asks again; nobody else waits for them.
 const PENDING_PER_ENDPOINT_MAX: usize = 1024;
 
 /// A QP of an endpoint.
