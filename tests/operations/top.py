@@ -21,7 +21,10 @@ class Terminal:
         # A terminal that colours and keys are known of, whatever the caller's is.
         self.env = dict(host.environment(), TERM="xterm-256color")
         self.env.pop("TMUX", None)
-        self.tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), *argv,
+        # tmux does not always take note of a command's end.
+        self.status = os.path.join(host.runtime_dir, "status")
+        noting = ["sh", "-c", '"$@"; echo $? > "$0.new"; mv "$0.new" "$0"', self.status, *argv]
+        self.tmux("new-session", "-d", "-x", str(COLUMNS), "-y", str(LINES), *noting,
                   ";", "set-option", "-g", "remain-on-exit", "on")
 
     def tmux(self, *args):
@@ -56,7 +59,11 @@ class Terminal:
 
     def ended(self):
         """The exit status, once the command has ended."""
-        return self.tmux("display-message", "-p", "#{?pane_dead,#{pane_dead_status},}").strip()
+        try:
+            with open(self.status, encoding="ascii") as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return ""
 
     def close(self):
         """Ends all of it."""
