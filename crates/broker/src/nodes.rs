@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv6Addr, UdpSocket};
 
-use causeway_fabric::handshake::mapped;
+use causeway_fabric::handshake::{host_id, mapped};
 use causeway_fabric::services::directory::DirectoryNode;
 pub use causeway_fabric::services::directory::{NODE_ADDRESSES_MAX, NODES_MAX};
 use causeway_fabric::services::node::NODE_PORT;
@@ -54,6 +54,8 @@ pub struct Nodes {
     told: BTreeMap<TenantId, BTreeSet<String>>,
     /// Name of the cluster that they are.
     pub cluster: String,
+    /// This host, as other hosts tell it from theirs.
+    pub host: u64,
     /// This host's daemon, if the broker starts it.
     pub daemon: NodeDaemon,
 }
@@ -77,6 +79,7 @@ impl Nodes {
                 .iter()
                 .filter_map(|spec| Some((spec.id, spec.name.clone()?)))
                 .collect(),
+            host: host_id(),
             ..Nodes::default()
         }
     }

@@ -6,7 +6,8 @@
 //! connection. It does not encrypt what follows.
 
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
+use std::os::unix::net::UnixDatagram;
 
 use rustix::io::Errno;
 
@@ -54,7 +55,7 @@ pub fn hello(role: Role, nodes: Vec<u32>, cluster: &ClusterReply) -> Result<Hell
     Ok(Hello {
         role,
         nodes,
-        host: host_id(),
+        host: cluster.host,
         cluster: cluster.cluster.clone(),
         configuration: cluster.configuration,
         tenant: cluster.tenant.clone(),
@@ -89,12 +90,14 @@ pub fn other_hosts(nodes: &[NodeInfo]) -> Vec<(u32, SocketAddr)> {
         .collect()
 }
 
-/// Tells this host and network namespace from others: a hash of what the kernel calls this run of
-/// it, and the namespace. 0 where it does not say.
-fn host_id() -> u64 {
+/// Tells a host from others: a hash of what the kernel calls this run of it, and of the network
+/// namespace. 0 where the kernel does not say.
+///
+/// A broker asks this once, for everybody whom it serves. A container with a network namespace of
+/// its own and a guest with its own kernel are of the broker's host, whose node they have.
+pub fn host_id() -> u64 {
     let boot = std::fs::read(BOOT_ID);
-    let socket = UdpSocket::bind((IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0));
-    let socket = socket.or_else(|_| UdpSocket::bind(("0.0.0.0", 0)));
+    let socket = UnixDatagram::unbound();
     let cookie = socket.ok().and_then(|socket| netns_cookie(&socket).ok());
     let (Ok(boot), Some(cookie)) = (boot, cookie) else {
         return 0;
@@ -389,9 +392,14 @@ mod tests {
     }
 
     #[test]
-    fn this_host_is_always_the_same() {
+    fn a_host_is_that_of_its_broker() {
         assert_eq!(host_id(), host_id());
-        let hello = || hello(Role::Daemon, vec![4], &ClusterReply::default()).unwrap();
+        let cluster = ClusterReply {
+            host: 7,
+            ..ClusterReply::default()
+        };
+        let hello = || hello(Role::Daemon, vec![4], &cluster).unwrap();
+        assert_eq!(hello().host, 7);
         assert_ne!(hello().nonce, hello().nonce);
     }
 }

@@ -357,6 +357,7 @@ impl SisciService for Client<'_> {
         };
         let told = ClusterReply {
             cluster: nodes.cluster.clone(),
+            host: nodes.host,
             configuration: nodes.hash(),
             tenant: tenant.name.clone(),
             keyed: tenant.key.is_some(),

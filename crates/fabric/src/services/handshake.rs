@@ -84,6 +84,8 @@ message! {
     pub struct ClusterReply {
         /// The cluster's name; empty if it has none.
         cluster: String,
+        /// The broker's host, which its containers and guests are part of: see [`Hello`].
+        host: u64,
         /// Hash of the nodes' ids and addresses, whatever their order.
         configuration: u64,
         /// The tenant's name.
@@ -110,7 +112,7 @@ message! {
         role: Role,
         /// The nodes that it is part of, its own first. A process has one.
         nodes: Vec<u32>,
-        /// Tells hosts, and network namespaces of one, apart; 0 if it cannot be known.
+        /// Tells hosts apart, by their brokers: [`crate::handshake::host_id`].
         host: u64,
         /// See [`ClusterReply`].
         cluster: String,
