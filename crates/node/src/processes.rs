@@ -74,11 +74,12 @@ impl Processes {
 impl Connection {
     /// Has the thread of the connection end. Whether it has.
     fn end(&self) -> bool {
+        // First, so that its thread knows why its socket has ended.
+        self.lock().followed = true;
+        self.changed.notify_all();
         // One that is broken already is not connected.
         let _ = shutdown(&self.socket, Shutdown::Both);
-        let mut progress = self.lock();
-        progress.followed = true;
-        self.changed.notify_all();
+        let progress = self.lock();
         let waited = self
             .changed
             .wait_timeout_while(progress, END_PATIENCE, |progress| !progress.over);
