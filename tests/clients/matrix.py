@@ -7,7 +7,7 @@ import subprocess
 import time
 
 from clients import (ceph, datagrams, fio, iser, libfabric, migration, mpi, pyverbs, qperf,
-                     rsockets, transfer, ucx)
+                     rsockets, secured, transfer, ucx)
 from lib import netns, pair
 
 # A run that takes longer hangs: the slowest takes a few seconds on two processors.
@@ -21,7 +21,7 @@ DEVICE = "cway0"
 # Programs that are not tables of options, and where they run.
 SUITES = (datagrams, rsockets, libfabric, ucx, qperf, fio, mpi, transfer, iser, ceph,
           migration)
-SUITE_STAGES = ("shm", "udp-1500")
+SUITE_STAGES = ("shm", "udp-1500", secured.STAGE)
 # Where the suite of pyverbs runs: both ends are one process, or two of one host.
 PYVERBS_STAGE = "shm"
 
@@ -196,14 +196,25 @@ def worlds():
     ]
 
 
-def run(report, text=""):
+def secured_worlds():
+    """As `worlds`, where the wire is secured."""
+    cases = pingpong_cases(one_host=False) + perftest_cases() + unreliable_cases()
+    return [(secured.STAGE, secured.Hosts, "udp", cases)]
+
+
+def run_secured(report, text=""):
+    """Runs the matrix on a secured wire, where some programs are to be refused."""
+    run(secured.Judge(report), text, secured_worlds())
+
+
+def run(report, text="", where=None):
     """Runs the matrix; `text` chooses the tests whose stage and name hold all its words."""
     words = text.split()
 
     def chosen(name):
         return all(word in f"{name} " for word in words)
 
-    for stage, make, wire, cases in worlds():
+    for stage, make, wire, cases in where or worlds():
         names = [f"{stage} {c.name}" for c in cases] + [f"{stage} ibv_dev"]
         if stage in SUITE_STAGES:
             names += [f"{stage} {name}" for suite in SUITES for name in suite.NAMES]

@@ -11,7 +11,9 @@ TIMEOUT = "30"
 # qperf exchanges LIDs and nothing else, see docs/programs/qperf.md.
 ENVIRONMENT = {"CAUSEWAY_LID": "1"}
 NAME = "qperf"
-NAMES = [NAME]
+# Its tests of UD, where they run apart.
+DATAGRAMS = "qperf, UD"
+NAMES = [NAME, DATAGRAMS]
 TESTS = """rc_lat rc_bw rc_bi_bw rc_rdma_read_lat rc_rdma_read_bw rc_rdma_write_lat rc_rdma_write_bw
     rc_rdma_write_poll_lat rc_compare_swap_mr rc_fetch_add_mr uc_lat uc_bw uc_bi_bw
     uc_rdma_write_lat uc_rdma_write_bw uc_rdma_write_poll_lat ud_lat ud_bw ud_bi_bw
@@ -38,23 +40,35 @@ def is_good(block):
     return told.get("recv_bw", 1) >= RECEIVED_LEAST * told.get("send_bw", 0)
 
 
-def missing_figures(text):
+def missing_figures(tests, text):
     """The tests of which qperf tells no figure, or one that is as good as zero."""
     blocks = dict(re.findall(r"^(\w+):\n((?: +\w+ += +[\d.]+ [^\n]*\n)+)", text, re.M))
-    return [name for name in TESTS if not is_good(blocks.get(name, ""))]
+    return [name for name in tests if not is_good(blocks.get(name, ""))]
 
 
 def run(report, stage, world, wire, seconds, ports, chosen):
     """Runs every test, and has the server end."""
-    if not chosen(f"{stage} {NAME}"):
-        return
-    port = ["-lp", str(next(ports))]
-    client = ["qperf", world.server.address, *port, "-to", TIMEOUT, "-t", DURATION, *TESTS, "quit"]
+    for name, tests in parts(world).items():
+        if chosen(f"{stage} {name}"):
+            run_tests(report, (stage, name), world, wire, seconds, next(ports), tests)
+
+
+def parts(world):
+    """What runs in one pair of processes each: all tests, or those apart that are refused."""
+    if not world.secured:
+        return {NAME: TESTS}
+    datagrams = [test for test in TESTS if test.startswith("ud_")]
+    return {NAME: [test for test in TESTS if test not in datagrams], DATAGRAMS: datagrams}
+
+
+def run_tests(report, called, world, wire, seconds, port, tests):
+    """Runs some tests in one pair of processes; `called` is the stage and a name."""
+    port = ["-lp", str(port)]
+    client = ["qperf", world.server.address, *port, "-to", TIMEOUT, "-t", DURATION, *tests, "quit"]
     outcome = pair.Pair(world, wire, ["qperf", *port], client, env=ENVIRONMENT).run(seconds)
-    missing = missing_figures(outcome.client_text)
+    missing = missing_figures(tests, outcome.client_text)
     problem = outcome.problem
     if missing:
         problem = f"{problem or 'no figures'}; missing: {' '.join(missing)}"
     text = f"--- server\n{outcome.server_text}\n--- client\n{outcome.client_text}"
-    report.add(stage, NAME, problem, outcome.seconds, text, len(TESTS) - len(missing),
-               len(missing))
+    report.add(*called, problem, outcome.seconds, text, len(tests) - len(missing), len(missing))

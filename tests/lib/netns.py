@@ -39,13 +39,15 @@ class Host:
         self.runtime_dir = runtime_dir or tempfile.mkdtemp(prefix=f"cwt-{name}-")
         # Of the release that this host has.
         self.program = CAUSEWAY
+        # What programs here find in their environment beside that.
+        self.settings = {}
 
     def environment(self, extra=None):
         """The environment of a command on this host."""
         env = dict(os.environ, CAUSEWAY_RUNTIME_DIR=self.runtime_dir, LC_ALL="C.UTF-8")
         for name in ("CAUSEWAY_WIRE", "CAUSEWAY_SYSFS", "LD_PRELOAD"):
             env.pop(name, None)
-        env.update(extra or {})
+        env.update({**self.settings, **(extra or {})})
         return env
 
     def command(self, argv, wire=None):
@@ -82,6 +84,9 @@ def stop_broker(runtime_dir):
 
 class World:
     """One or two hosts; `with World(...) as w` ends them whatever happens."""
+
+    # Whether programs may send nothing in the clear, and so have no UD queue pairs.
+    secured = False
 
     def __init__(self, name, hosts):
         self.name = name

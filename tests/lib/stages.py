@@ -180,6 +180,8 @@ def all_stages():
         *package_stages(),
         *beside_stages(),
         Stage("clients", "the distribution's own programs", function=matrix.run),
+        Stage("clients-secured", "the same on a secured wire between hosts",
+              function=matrix.run_secured, asked=True),
         Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
               ["tests/vm/kasan"], seconds=4500, chooses=True, asked=True),
     ]

@@ -488,7 +488,12 @@ impl BrokerService for Client<'_> {
 
     fn open_message(&mut self, datagram: Sealed, _: Vec<OwnedFd>) -> Result<Answer<Sealed>, Errno> {
         let tenant = &self.tenants[self.peer.tenant];
-        let bytes = messages::open(tenant, &datagram.bytes)?;
+        let opened = messages::open(tenant, &datagram.bytes);
+        if opened == Err(Errno::BADMSG) {
+            let Peer { pid, uid, .. } = self.peer;
+            self.hub.handshakes.tell_of_foreign_message(pid, uid);
+        }
+        let bytes = opened?;
         Ok(Sealed { bytes }.into())
     }
 

@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use causeway_aead::Cipher;
 use causeway_fabric::limits::SECURED_PER_PAGE;
@@ -32,6 +33,10 @@ const PSK_AT: u8 = 0;
 /// Most handshakes of an endpoint that wait for an answer. Others begin when one has ended, since
 /// the endpoint asks again; nobody else waits for them.
 const PENDING_PER_ENDPOINT_MAX: usize = 1024;
+
+/// How often the log says that a message of the connection manager's can't be opened: anybody can
+/// send such.
+const FOREIGN_TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// A QP of an endpoint.
 type At = (EndpointId, u32);
@@ -61,6 +66,8 @@ pub(crate) struct Handshakes {
     secured: BTreeSet<At>,
     /// QPs of which the log says already that a handshake failed.
     told: BTreeSet<At>,
+    /// When the log said last that a message of the connection manager's can't be opened.
+    foreign_told: Option<Instant>,
 }
 
 impl fmt::Debug for Handshakes {
@@ -168,6 +175,21 @@ impl Handshakes {
             );
         }
         refusal(why)
+    }
+
+    /// Says in the log, now and then, that a message of the connection manager's can't be opened,
+    /// which a process has received.
+    pub fn tell_of_foreign_message(&mut self, pid: i32, uid: u32) {
+        let told = self.foreign_told;
+        if told.is_none_or(|at| at.elapsed() >= FOREIGN_TOLD_EVERY) {
+            self.foreign_told = Some(Instant::now());
+            tracing::warn!(
+                pid,
+                uid,
+                "no secured connection: a message of the connection manager was made by a key \
+                 that is not in our key file"
+            );
+        }
     }
 
     /// The connection of a QP has ended.

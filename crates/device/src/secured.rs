@@ -1,5 +1,6 @@
 //! Secured connections to other hosts: what they ask of the broker.
 
+use causeway_fabric::secure::say;
 use causeway_fabric::services::secure::{
     AGREED, AnswerRequest, BeginRequest, FinishRequest, HandshakeReply, WireQuery,
 };
@@ -8,7 +9,6 @@ use causeway_wire::secure::Why;
 
 use crate::clock::{self, Now};
 use crate::errno::Errno;
-use crate::not_secured::say;
 use crate::qp_entry::Link;
 use crate::shared::Shared;
 

@@ -1,7 +1,9 @@
 //! Secured connections between hosts, as a program asks its broker for them.
 
+use std::io::Write;
 use std::net::IpAddr;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
@@ -21,6 +23,21 @@ pub const VARIABLE: &str = "CAUSEWAY_SECURE";
 
 /// Setting for how many datagrams are sealed before keys change.
 const PHASE_VARIABLE: &str = "CAUSEWAY_SECURE_PHASE";
+
+/// Lines that one library writes at most of a secured wire: anybody on the path can forge what
+/// draws one.
+const LINES_MAX: u32 = 16;
+
+/// Tells the program's user something about a secured wire on standard error, unless enough was
+/// told. Thread-safe.
+#[cold]
+pub fn say(text: &str) {
+    static TOLD: AtomicU32 = AtomicU32::new(0);
+    if TOLD.fetch_add(1, Ordering::Relaxed) < LINES_MAX {
+        // A standard error that can't be written to is nobody's to read.
+        let _ = writeln!(std::io::stderr(), "causeway: {text}");
+    }
+}
 
 /// After how many datagrams keys are to change, if the environment says so: sooner than they would.
 pub fn phase_packets() -> Option<u64> {

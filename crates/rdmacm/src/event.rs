@@ -11,6 +11,7 @@ use causeway_abi::{
 use causeway_cancel::Allowed;
 use causeway_proto::cm::{self, REASON_CONSUMER};
 use causeway_wire::cm::{Message, PortSpace, Private, Terms};
+use causeway_wire::secure::Why;
 
 use crate::agent::Agent;
 use crate::channel::{Channel, Pending, What};
@@ -288,6 +289,14 @@ unsafe fn happened(id: *mut RdmaCmId, event: cm::Event) -> Details {
                 ..Details::plain(id, REJECTED, reason.into())
             },
             cm::Event::Unreachable => Details::plain(id, UNREACHABLE, -libc::ETIMEDOUT),
+            cm::Event::NotSecured(why) => {
+                let errno = match why {
+                    Why::Key | Why::Binding => libc::EKEYREJECTED,
+                    Why::Plain => libc::ENOKEY,
+                    Why::NotSecured | Why::Unsupported => libc::EPROTONOSUPPORT,
+                };
+                Details::plain(id, UNREACHABLE, -errno)
+            }
             cm::Event::Disconnected => Details::plain(id, DISCONNECTED, 0),
             cm::Event::Finished => {
                 inner(id).state().conn = None;

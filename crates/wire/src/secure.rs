@@ -296,6 +296,41 @@ pub fn names_agree(datagram: &[u8], message: &[u8]) -> bool {
     datagram.len() >= NAME_LEN && datagram.get(8..NAME_LEN) == message.get(8..NAME_LEN)
 }
 
+/// First byte of a refusal of the connection manager's, which nothing seals.
+pub const REFUSED_REQUEST: u8 = cm::VERSION << 4 | 15;
+
+/// Says that no connection will come of a request, since the two sides protect their messages
+/// otherwise. Nothing authenticates that: whoever has read the request can say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RefusedRequest {
+    /// The name that the request's sender has for the connection; not 0.
+    pub receiver: u64,
+    /// Why.
+    pub why: Why,
+}
+
+impl RefusedRequest {
+    /// Decodes a datagram; `None` if it is no refusal.
+    #[must_use]
+    pub fn parse(datagram: &[u8]) -> Option<RefusedRequest> {
+        let head: &[u8; NAME_LEN] = datagram.try_into().ok()?;
+        let refusal = RefusedRequest {
+            receiver: u64::from_be_bytes(get::<8, 8, NAME_LEN>(head)),
+            why: Why::from_number(head[1])?,
+        };
+        (refusal.receiver != 0 && refusal.emit() == *head).then_some(refusal)
+    }
+
+    /// The datagram.
+    #[must_use]
+    pub fn emit(&self) -> [u8; NAME_LEN] {
+        let mut head = [0; NAME_LEN];
+        put::<0, 2, NAME_LEN>(&mut head, [REFUSED_REQUEST, self.why as u8]);
+        put::<8, 8, NAME_LEN>(&mut head, self.receiver.to_be_bytes());
+        head
+    }
+}
+
 /// What the fuzz target `secure` does with a datagram.
 ///
 /// # Panics
@@ -310,6 +345,9 @@ pub fn fuzz_secure(data: &[u8]) {
         let mut out = [0; HANDSHAKE_MAX];
         let len = handshake.emit(&mut out);
         assert_eq!(len.and_then(|len| out.get(..len)), Some(data));
+    }
+    if let Some(refusal) = RefusedRequest::parse(data) {
+        assert_eq!(data, refusal.emit());
     }
     if let Ok(salt) = message_salt(data) {
         let header = message_header(data, &salt);
@@ -385,6 +423,28 @@ mod tests {
         wrong[3] = 1;
         assert_eq!(message_salt(&wrong), Err(ParseError::Field));
         assert_eq!(message_header(&message[..23], &[0; SALT_LEN]), None);
+    }
+
+    #[test]
+    fn a_refusal_names_the_request_that_it_is_about() {
+        for why in Why::ALL {
+            let refusal = RefusedRequest { receiver: 7, why };
+            let datagram = refusal.emit();
+            assert_eq!(RefusedRequest::parse(&datagram), Some(refusal));
+            assert_eq!(names(&datagram).unwrap().receiver, refusal.receiver);
+            assert!(cm::Message::parse(&datagram).is_err() && !is_sealed_message(&datagram));
+            assert_eq!(RefusedRequest::parse(&datagram[1..]), None);
+            for at in (0..NAME_LEN).filter(|at| !(8..16).contains(at)) {
+                let mut changed = datagram;
+                changed[at] ^= 0x80;
+                assert_eq!(RefusedRequest::parse(&changed), None, "{at}");
+            }
+        }
+        let nobody = RefusedRequest {
+            receiver: 0,
+            why: Why::Key,
+        };
+        assert_eq!(RefusedRequest::parse(&nobody.emit()), None);
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! What arrives, and what the network reports.
 
 use causeway_wire::cm::{Acked, Kind, Message, PortSpace};
+use causeway_wire::secure::Why;
 
 use super::{
     AMPLIFICATION, ANSWER_BUDGET, Connection, DECISION_BUDGET, Event, REASON_NO_SERVICE,
-    REASON_STALE, State,
+    REASON_STALE, State, UNSECURED_PATIENCE,
 };
 use crate::time::Instant;
 
@@ -16,6 +17,7 @@ impl Connection {
         if message.space != self.space || !(known || names_itself) {
             return;
         }
+        (self.heard, self.unsecured) = (true, None);
         self.proved |= message.receiver == self.local;
         self.credit += AMPLIFICATION * message.wire_len();
         match message.kind {
@@ -30,6 +32,17 @@ impl Connection {
             Kind::Ack(Acked::Probe) => self.handle_life(),
             Kind::Probe => self.handle_probe(message),
             Kind::Retry => self.handle_retry(message),
+        }
+    }
+
+    /// Somebody who knows our name of the connection, which may be anybody on the path, says that
+    /// no connection will come of our request, since the two sides protect their messages
+    /// otherwise. It counts if the peer itself is silent: one that protects them as we do answers
+    /// at once.
+    pub fn handle_unsecured(&mut self, why: Why, now: Instant) {
+        if self.state == State::Requesting && !self.heard {
+            self.unsecured
+                .get_or_insert((now + UNSECURED_PATIENCE, why));
         }
     }
 

@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 
 use causeway_wire::cm::{Acked, Kind, Message, PortSpace, Private, Terms};
+use causeway_wire::secure::Why;
 
 use crate::time::{Duration, Instant};
 
@@ -35,6 +36,9 @@ pub const TIME_WAIT: Duration = Duration::from_secs(3);
 pub const PROBE_FIRST: Duration = Duration::from_millis(500);
 /// Probes that a live peer can lose.
 pub const PROBES: u8 = 3;
+/// How long a word of anybody's that no connection will come of a request may be overtaken by one
+/// of the peer's own.
+pub const UNSECURED_PATIENCE: Duration = Duration::from_secs(1);
 /// What is sent stays below so many times what was received, until the peer's address is proved
 /// (RFC 9000 section 8.1).
 pub const AMPLIFICATION: usize = 3;
@@ -70,6 +74,9 @@ pub enum Event {
     },
     /// Nothing was heard of the peer, or it is known to be gone.
     Unreachable,
+    /// As that, and for this reason, by all that is known: the two sides protect their messages
+    /// otherwise.
+    NotSecured(Why),
     /// An established connection ended.
     Disconnected,
     /// Nothing more will come: the connection can be forgotten.
@@ -115,6 +122,10 @@ pub struct Connection {
     decide_by: Instant,
     /// Probes sent since the peer was suspected to be gone; 0: it is not.
     probes: u8,
+    /// The peer has said something.
+    heard: bool,
+    /// When the request fails since the two sides protect their messages otherwise, and why.
+    unsecured: Option<(Instant, Why)>,
     /// A retry was obeyed at once; a further one waits for the timer.
     retried: bool,
     /// The peer receives at the address it sends from: it knows a name that was sent there.
@@ -182,6 +193,8 @@ impl Connection {
             grace: Instant(0),
             decide_by: Instant(u64::MAX),
             probes: 0,
+            heard: false,
+            unsecured: None,
             retried: false,
             proved: false,
             credit: 0,
@@ -342,11 +355,16 @@ impl Connection {
     /// When [`Connection::handle_timeout`] is due.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.due
+        let unsecured = self.unsecured.map(|(at, _)| at);
+        self.due.into_iter().chain(unsecured).min()
     }
 
     /// Repeats what has not been answered, or gives up.
     pub fn handle_timeout(&mut self, now: Instant) {
+        if let Some((_, why)) = self.unsecured.filter(|(at, _)| *at <= now) {
+            self.events.push_back(Event::NotSecured(why));
+            return self.end(now);
+        }
         if self.due.is_none_or(|due| due > now) {
             return;
         }
@@ -441,6 +459,7 @@ impl Connection {
 
     fn end(&mut self, now: Instant) {
         self.state = State::Ended;
+        self.unsecured = None;
         self.probes = 0;
         self.due = Some(now + TIME_WAIT);
     }

@@ -188,6 +188,66 @@ fn nobody_answers() {
 }
 
 #[test]
+fn a_peer_that_protects_its_messages_otherwise_is_given_up_soon() {
+    let mut w = World::new(PortSpace::Tcp, || 0);
+    let start = w.now;
+    w.step();
+    w.a.handle_unsecured(Why::Key, w.now);
+    // Others that say the same, or something else, change neither reason nor time.
+    w.step();
+    w.a.handle_unsecured(Why::Plain, w.now);
+    w.until("the reason", |w| w.saw(0, &Event::NotSecured(Why::Key)));
+    let took = w.now.since(start);
+    assert!(took >= UNSECURED_PATIENCE && took < UNSECURED_PATIENCE + STEP * 4);
+    w.until("finished", |w| w.saw(0, &Event::Finished));
+    assert_eq!(w.seen[0].len(), 2);
+    assert_eq!(w.a.poll_timeout(), None);
+}
+
+#[test]
+fn a_forged_word_ends_no_request_that_the_peer_answers() {
+    // Before the peer's first message, and after it.
+    for early in [true, false] {
+        let mut w = World::new(PortSpace::Tcp, no_loss());
+        if early {
+            w.a.handle_unsecured(Why::Key, w.now);
+        }
+        w.until("an answer", |w| w.a.remote() == B);
+        w.a.handle_unsecured(Why::Key, w.now);
+        let asked = w.now;
+        w.until("time", |w| w.now.since(asked) > UNSECURED_PATIENCE * 5);
+        assert_eq!(w.seen[0], []);
+        let now = w.now;
+        assert!(w.b().accept(offer(b"yes"), now));
+        w.until("accepted", World::accepted);
+        // Nor does it end a connection.
+        w.a.handle_unsecured(Why::Key, w.now);
+        w.a.establish();
+        let established = w.now;
+        w.until("time", |w| {
+            w.now.since(established) > UNSECURED_PATIENCE * 2
+        });
+        assert!(w.a.is_established());
+    }
+}
+
+#[test]
+fn a_listener_that_wants_a_token_has_answered() {
+    let mut w = World::new(PortSpace::Tcp, || 0);
+    w.a.handle_unsecured(Why::Key, w.now);
+    let retry = Message {
+        kind: Kind::Retry,
+        receiver: A,
+        sender: 77,
+        ..Connection::request(B, PortSpace::Tcp, 0, offer(b""), w.now).ack(Acked::Request)
+    };
+    w.a.handle_message(&retry, w.now);
+    w.a.handle_unsecured(Why::Key, w.now);
+    w.until("unreachable", |w| !w.seen[0].is_empty());
+    assert_eq!(w.seen[0], [Event::Unreachable]);
+}
+
+#[test]
 fn a_program_may_think_longer_than_a_network_may_be_silent() {
     let mut w = World::new(PortSpace::Tcp, no_loss());
     let start = w.now;

@@ -8,16 +8,30 @@ use causeway_wire::cm::{
     Acked, Kind, MESSAGE_MAX, Malformed, Message, Private, Terms, refuse_version,
 };
 use causeway_wire::quote;
-use causeway_wire::secure::SEALED_MESSAGE_MAX;
+use causeway_wire::secure::{RefusedRequest, SEALED_MESSAGE_MAX, Why, is_sealed_message};
 use causeway_wire::trp::{crc_matches, seal};
 
-use super::guard::Guard;
+use super::guard::{Guard, Unopened};
 use super::lifeline::Told;
 use super::{Conn, PORT, Table, now, random_name};
 use crate::channel::What;
 
 /// A message, its sender, and the address it was sent to.
 type Arrival = (SocketAddr, Option<IpAddr>, Message);
+
+/// A sealed datagram, its sender, and the address it was sent to.
+type Sealed = (SocketAddr, Option<IpAddr>, Vec<u8>);
+/// The sender of a request that no connection comes of, the address it was sent to, its name, and
+/// why.
+type Unfit = (SocketAddr, Option<IpAddr>, u64, Why);
+
+/// What lay in a port.
+#[derive(Default)]
+struct Arrivals {
+    messages: Vec<Arrival>,
+    /// Who says that no connection will come of a request of ours, the request's name, and why.
+    unsecured: Vec<(SocketAddr, u64, Why)>,
+}
 
 /// Passes of one look at a port: others wait too.
 const RECEIVES_MAX: usize = 16;
@@ -58,25 +72,51 @@ fn crc(seed: u32, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(seed, bytes)
 }
 
-/// Takes what lies in a port; answers requests of other versions.
-fn receive(port: &mut UdpPort, guard: &Guard) -> Vec<Arrival> {
-    let mut arrivals = Vec::new();
+/// Why nothing comes of a datagram that may be a request, as far as that shows before it is opened:
+/// one of the two sides alone is to be secured. What is shorter than a request draws no answer.
+fn unfit_request(covered: bool, datagram: &[u8]) -> Option<(u64, Why)> {
+    let (why, len) = match (covered, is_sealed_message(datagram)) {
+        (true, false) => (Why::Plain, MESSAGE_MAX),
+        (false, true) => (Why::NotSecured, SEALED_MESSAGE_MAX),
+        _ => return None,
+    };
+    let plain_request = || Message::parse(datagram).is_ok_and(|m| m.kind == Kind::Request);
+    let request = datagram.len() == len && (why == Why::NotSecured || plain_request());
+    let names = quote::names(datagram).filter(|_| request)?;
+    Some((names.sender, why))
+}
+
+/// Takes what lies in a port that connections use, or a listener's. Answers requests of other
+/// versions, and a listener's that are protected otherwise than its messages.
+fn receive(port: &mut UdpPort, guard: &Guard, listens: bool) -> Arrivals {
+    let mut arrivals = Arrivals::default();
     let mut sealed = Vec::new();
+    let mut unfit = Vec::new();
     let mut refusals = Vec::new();
     for _ in 0..RECEIVES_MAX {
         if port.check().is_err() {
             break;
         }
         let received = port.recv(|from, to, datagram| {
+            if let Some(RefusedRequest { receiver, why }) = RefusedRequest::parse(datagram) {
+                arrivals.unsecured.push((from, receiver, why));
+                return;
+            }
+            let covered = guard.covers(from.ip());
+            if listens && let Some((name, why)) = unfit_request(covered, datagram) {
+                unfit.push((from, to, name, why));
+            }
             // Nothing in the clear is taken from there.
-            if guard.covers(from.ip()) {
+            if covered {
                 if datagram.len() <= SEALED_MESSAGE_MAX && sealed.len() < OPENED_MAX {
                     sealed.push((from, to, datagram.to_vec()));
                 }
                 return;
             }
             match Message::parse(datagram) {
-                Ok(message) if crc_matches(datagram, crc) => arrivals.push((from, to, message)),
+                Ok(message) if crc_matches(datagram, crc) => {
+                    arrivals.messages.push((from, to, message));
+                }
                 Err(Malformed::Version) if crc_matches(datagram, crc) => {
                     let mut refusal = [0; MESSAGE_MAX];
                     let len = refuse_version(datagram, &mut refusal);
@@ -89,15 +129,10 @@ fn receive(port: &mut UdpPort, guard: &Guard) -> Vec<Arrival> {
             break;
         }
     }
-    for (from, to, datagram) in sealed {
-        let message = guard.open(from.ip(), &datagram);
-        if let Some(message) = message.filter(|message| crc_matches(message, crc)) {
-            arrivals.extend(
-                Message::parse(&message)
-                    .ok()
-                    .map(|message| (from, to, message)),
-            );
-        }
+    open_all(guard, sealed, listens, (&mut arrivals, &mut unfit));
+    for (to, from, receiver, why) in unfit.into_iter().filter(|unfit| unfit.2 != 0) {
+        let refusal = RefusedRequest { receiver, why };
+        let _ = port.send(to, from, &refusal.emit(), None, false);
     }
     for (to, from, mut refusal, len) in refusals {
         seal(&mut refusal[..len], crc);
@@ -106,24 +141,60 @@ fn receive(port: &mut UdpPort, guard: &Guard) -> Vec<Arrival> {
     arrivals
 }
 
+/// Opens sealed datagrams. What another key has sealed is a request that no connection comes of,
+/// where they came to a listener, and else the answer to one of ours.
+fn open_all(
+    guard: &Guard,
+    sealed: Vec<Sealed>,
+    listens: bool,
+    (arrivals, unfit): (&mut Arrivals, &mut Vec<Unfit>),
+) {
+    for (from, to, datagram) in sealed {
+        match guard.open(from.ip(), &datagram) {
+            Ok(message) if crc_matches(&message, crc) => arrivals.messages.extend(
+                Message::parse(&message)
+                    .ok()
+                    .map(|message| (from, to, message)),
+            ),
+            Err(Unopened::Foreign) => {
+                let Some(names) = quote::names(&datagram) else {
+                    continue;
+                };
+                if !listens {
+                    arrivals.unsecured.push((from, names.receiver, Why::Key));
+                } else if datagram.len() == SEALED_MESSAGE_MAX {
+                    guard.tell_of(from.ip());
+                    unfit.push((from, to, names.sender, Why::Key));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
 impl Table {
     /// Serves the port named by a token of the event queue.
     pub(super) fn serve(&mut self, token: u64) {
         if token == PORT {
             // Reports last: a repeated request may find the listener gone that has answered the
             // first, and then the answer is what counts.
-            let arrivals = receive(&mut self.port, &self.guard);
+            let arrivals = receive(&mut self.port, &self.guard, false);
             let mut reports = Vec::new();
             let _ = self.port.take_errors(|report| reports.push(*report));
-            for arrival in arrivals {
+            for arrival in arrivals.messages {
                 self.handle(&arrival);
+            }
+            // What the peer itself has said comes before what may be anybody's.
+            for (from, name, why) in arrivals.unsecured {
+                self.unsecured(from, name, why);
             }
             for report in reports {
                 self.undelivered(&report);
             }
         } else if let Some(listener) = self.listeners.get_mut(&token) {
             let _ = listener.port.take_errors(|_| {});
-            for arrival in receive(&mut listener.port, &self.guard) {
+            let arrivals = receive(&mut listener.port, &self.guard, true);
+            for arrival in arrivals.messages {
                 self.handle_at_listener(token, &arrival);
             }
         } else {
@@ -168,6 +239,15 @@ impl Table {
             conn.peer = *from;
         }
         self.settle(message.receiver);
+    }
+
+    /// Somebody says that no connection will come of a request of ours.
+    fn unsecured(&mut self, from: SocketAddr, name: u64, why: Why) {
+        let conn = self.conns.get_mut(&name);
+        if let Some(conn) = conn.filter(|conn| conn.peer.ip() == from.ip()) {
+            conn.machine.handle_unsecured(why, now());
+            self.settle(name);
+        }
     }
 
     /// A message of a connection that is not known here, or not any more.

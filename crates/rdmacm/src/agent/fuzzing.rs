@@ -12,6 +12,7 @@ use causeway_netio::UdpPort;
 use causeway_proto::cm::{Connection, Offer};
 use causeway_proto::{Duration, Instant};
 use causeway_wire::cm::{Acked, Kind, Message, PortSpace, Private, Terms};
+use causeway_wire::secure::Why;
 use causeway_wire::trp::seal;
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll;
@@ -425,13 +426,16 @@ impl Bench {
         self.serve();
     }
 
-    /// A believed report, or the end of a lifeline.
+    /// A believed report, a word that nothing authenticates, or the end of a lifeline.
     fn report(&mut self, script: &mut Script<'_>) {
         let choice = script.byte().unwrap_or(0);
         if choice & 1 == 0 {
             let name = self.known(choice >> 1);
             let now = super::now();
-            self.agent.with(name, |c| c.handle_refused(now));
+            self.agent.with(name, |c| match choice & 0x40 {
+                0 => c.handle_refused(now),
+                _ => c.handle_unsecured(Why::Key, now),
+            });
         } else {
             let who = peer(script);
             self.agent.lock().suspect(who);

@@ -1,7 +1,7 @@
 //! What keeps the connection manager's messages from being read and forged, where the wire is to be
 //! secured: the broker seals and opens them, since the key is the broker's alone.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::IpAddr;
 
@@ -9,13 +9,16 @@ use causeway_fabric::Error;
 use causeway_fabric::secure::{self, Broker};
 use causeway_fabric::services::secure::WireQuery;
 use causeway_proto::Instant;
-use causeway_wire::secure::is_sealed_message;
+use causeway_wire::secure::{SEALED_MESSAGE_MAX, is_sealed_message};
 use parking_lot::Mutex;
 
 use super::token::TOKEN_GOOD_MAX;
 
 /// Peers of which is remembered whether the wire to them is to be secured.
 const PEERS_MAX: usize = 1024;
+
+/// Peers of which is remembered that people were told of their key.
+const TOLD_MAX: usize = 64;
 
 /// Requests that are remembered, so that none counts twice. Of more those that nobody can repeat
 /// any more are forgotten; none is taken if there are too many others.
@@ -25,12 +28,23 @@ const REQUESTS_MAX: usize = 65_536;
 #[derive(Default)]
 pub(super) struct Guard(Option<Mutex<Inner>>);
 
+/// Why a datagram is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unopened {
+    /// It is not sealed, or what it is can't be found out now.
+    Nothing,
+    /// None of the broker's keys has sealed it.
+    Foreign,
+}
+
 struct Inner {
     broker: Broker,
     wanted: bool,
     peers: HashMap<IpAddr, bool>,
     /// Names of the requests that came while a token may be good.
     requests: HashMap<u64, Instant>,
+    /// Peers whose requests another key has sealed, as people were told.
+    told: HashSet<IpAddr>,
 }
 
 impl Guard {
@@ -55,6 +69,7 @@ impl Guard {
             wanted,
             peers: HashMap::new(),
             requests: HashMap::new(),
+            told: HashSet::new(),
         }))))
     }
 
@@ -108,13 +123,33 @@ impl Guard {
         inner.lock().broker.seal(message).ok()
     }
 
-    /// The message that a datagram from a peer bears; `None` if it is none that counts.
-    pub fn open(&self, peer: IpAddr, datagram: &[u8]) -> Option<Vec<u8>> {
-        let inner = self.0.as_ref()?;
-        if !is_sealed_message(datagram) || !self.covers(peer) {
-            return None;
+    /// The message that a datagram from a peer bears.
+    ///
+    /// # Errors
+    /// [`Unopened`].
+    pub fn open(&self, peer: IpAddr, datagram: &[u8]) -> Result<Vec<u8>, Unopened> {
+        let inner = self.0.as_ref().ok_or(Unopened::Nothing)?;
+        let sealed = is_sealed_message(datagram) && datagram.len() <= SEALED_MESSAGE_MAX;
+        if !sealed || !self.covers(peer) {
+            return Err(Unopened::Nothing);
         }
-        inner.lock().broker.open(datagram).ok()
+        let opened = inner.lock().broker.open(datagram);
+        opened.map_err(|error| match error.errno() {
+            libc::EBADMSG => Unopened::Foreign,
+            _ => Unopened::Nothing,
+        })
+    }
+
+    /// Tells people once of a peer whose request another key has sealed.
+    pub fn tell_of(&self, peer: IpAddr) {
+        let Some(inner) = &self.0 else { return };
+        let told = &mut inner.lock().told;
+        if told.len() < TOLD_MAX && told.insert(peer) {
+            secure::say(&format!(
+                "a connection request of {} is refused: none of our broker's keys has sealed it",
+                peer.to_canonical()
+            ));
+        }
     }
 }
 
@@ -133,6 +168,6 @@ mod tests {
         let peer = IpAddr::V4(Ipv4Addr::LOCALHOST);
         assert!(!guard.covers(peer) && !guard.is_up());
         assert_eq!(guard.seal(peer, b"text"), None);
-        assert_eq!(guard.open(peer, b"text"), None);
+        assert_eq!(guard.open(peer, b"text"), Err(Unopened::Nothing));
     }
 }

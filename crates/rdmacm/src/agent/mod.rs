@@ -10,6 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, LazyLock};
 
+use causeway_fabric::secure::say;
 use causeway_netio::UdpPort;
 use causeway_owned::Owned;
 use causeway_proto::Instant;
@@ -440,6 +441,12 @@ impl Table {
         let mut finished = false;
         while let Some(event) = conn.machine.poll() {
             finished |= event == Event::Finished;
+            if let Event::NotSecured(why) = event {
+                let to = conn.peer;
+                say(&format!(
+                    "a connection request to {to} came to nothing: {why}"
+                ));
+            }
             match &conn.owner {
                 Some(owner) => owner.push(What::Cm(event)),
                 None if conn.early.len() < EARLY_MAX => conn.early.push(event),
