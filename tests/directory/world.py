@@ -235,14 +235,17 @@ class Side:
         self.start_broker()
 
     def configure(self, name, cluster=None, extra="", certificate=True, password=HOSTS_USER[1],
-                  mode=0o600):
+                  mode=0o600, by_broker=False):
         """Writes the configuration: no node is in it."""
         cluster = cluster or self.cluster
         cache = os.path.join(self.host.runtime_dir, f"{cluster}-{name}.json")
         urls = ", ".join(f'"{member.url}"' for member in self.members)
-        text = (f'[sisci.directory]\netcd = [{urls}]\ncluster = "{cluster}"\nhost = "{name}"\n'
-                f'trust = "address"\nlease_seconds = {LEASE_SECONDS}\nrenew_ms = {RENEW_MS}\n'
-                f'cache = "{cache}"\naddresses = ["{self.host.address}"]\n')
+        # Most tests start and end the daemon themselves.
+        text = "" if by_broker else "[sisci]\nnode_daemon = false\n"
+        text += (f'[sisci.directory]\netcd = [{urls}]\n'
+                 f'cluster = "{cluster}"\nhost = "{name}"\n'
+                 f'trust = "address"\nlease_seconds = {LEASE_SECONDS}\nrenew_ms = {RENEW_MS}\n'
+                 f'cache = "{cache}"\naddresses = ["{self.host.address}"]\n')
         if self.members[0].tls:
             folder = self.members[0].folder
             text += self.login(password, mode)
