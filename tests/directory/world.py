@@ -122,8 +122,7 @@ class Etcd:
             "--listen-peer-urls", own, "--initial-advertise-peer-urls", own,
             "--listen-client-urls", f"{self.url},http://127.0.0.1:{CLIENT_PORT}",
             "--advertise-client-urls", self.url,
-            # A password costs no more than a request: hosts wait for a tenth of the usual time.
-            "--bcrypt-cost", "4", "--heartbeat-interval", str(HEARTBEAT),
+            "--heartbeat-interval", str(HEARTBEAT),
             "--election-timeout", str(ELECTION)]
         if tls:
             certificates(folder, host.address)
