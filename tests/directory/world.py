@@ -122,8 +122,7 @@ class Etcd:
             "--listen-peer-urls", own, "--initial-advertise-peer-urls", own,
             "--listen-client-urls", f"{self.url},http://127.0.0.1:{CLIENT_PORT}",
             "--advertise-client-urls", self.url,
-            # A password costs no more than a request: hosts wait for a tenth of the usual time.
-            "--bcrypt-cost", "4", "--heartbeat-interval", str(HEARTBEAT),
+            "--heartbeat-interval", str(HEARTBEAT),
             "--election-timeout", str(ELECTION)]
         if tls:
             certificates(folder, host.address)
@@ -235,14 +234,17 @@ class Side:
         self.start_broker()
 
     def configure(self, name, cluster=None, extra="", certificate=True, password=HOSTS_USER[1],
-                  mode=0o600):
+                  mode=0o600, by_broker=False):
         """Writes the configuration: no node is in it."""
         cluster = cluster or self.cluster
         cache = os.path.join(self.host.runtime_dir, f"{cluster}-{name}.json")
         urls = ", ".join(f'"{member.url}"' for member in self.members)
-        text = (f'[sisci.directory]\netcd = [{urls}]\ncluster = "{cluster}"\nhost = "{name}"\n'
-                f'trust = "address"\nlease_seconds = {LEASE_SECONDS}\nrenew_ms = {RENEW_MS}\n'
-                f'cache = "{cache}"\naddresses = ["{self.host.address}"]\n')
+        # Most tests start and end the daemon themselves.
+        text = "" if by_broker else "[sisci]\nnode_daemon = false\n"
+        text += (f'[sisci.directory]\netcd = [{urls}]\n'
+                 f'cluster = "{cluster}"\nhost = "{name}"\n'
+                 f'trust = "address"\nlease_seconds = {LEASE_SECONDS}\nrenew_ms = {RENEW_MS}\n'
+                 f'cache = "{cache}"\naddresses = ["{self.host.address}"]\n')
         if self.members[0].tls:
             folder = self.members[0].folder
             text += self.login(password, mode)

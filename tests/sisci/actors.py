@@ -130,6 +130,7 @@ class Stage:
         os.mkdir(self.scratch)
         self.config = os.path.join(self.scratch, "nodes.toml")
         with open(self.config, "w", encoding="ascii") as f:
+            f.write("[sisci]\nnode_daemon = false\n")
             for node, host in zip((CLIENT_NODE, OWNER_NODE), self.cluster.hosts):
                 f.write(f'[[sisci.node]]\nid = {node}\naddresses = ["{host.address}"]\n'
                         'trust = "address"\n')

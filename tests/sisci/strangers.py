@@ -175,7 +175,7 @@ def configuration(path, cluster, scratch):
     """Three nodes; and on the owner's host another tenant."""
     with open(path, "w", encoding="ascii") as f:
         f.write(f'[[tenant]]\nname = "other"\nsocket = "{scratch}/other/broker.sock"\n'
-                "users = [0]\n")
+                "users = [0]\n[sisci]\nnode_daemon = false\n")
         for node, host in zip((CLIENT, OWNER, OWN), cluster.hosts):
             f.write(f'[[sisci.node]]\nid = {node}\naddresses = ["{host.address}"]\n'
                     'trust = "address"\n')

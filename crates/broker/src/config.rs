@@ -137,10 +137,10 @@ pub struct Config {
     pub nodes: Vec<NodeSpec>,
     /// Name of the cluster that they are; empty if it has none.
     pub cluster: String,
-    /// Whether the broker starts this host's node daemon.
-    pub node_daemon: bool,
-    /// Whether the node daemon is to join a directory.
-    pub has_directory: bool,
+    /// Whether the broker starts this host's node daemon; if nothing is said, where there is need.
+    pub node_daemon: Option<bool>,
+    /// The tenant whose nodes a directory names that the node daemon is to join.
+    pub directory_tenant: Option<String>,
     /// The file that all that was read from.
     pub file: Option<PathBuf>,
 }
@@ -152,8 +152,8 @@ impl Config {
             tenants: vec![own_tenant(Limits::default(), None, WireRules::default())],
             nodes: Vec::new(),
             cluster: String::new(),
-            node_daemon: false,
-            has_directory: false,
+            node_daemon: None,
+            directory_tenant: None,
             file: None,
         }
     }
@@ -212,7 +212,7 @@ impl Config {
             tenants,
             cluster: file.sisci.name()?,
             node_daemon: file.sisci.node_daemon,
-            has_directory: file.sisci.directory.is_some(),
+            directory_tenant: file.sisci.directory_tenant(),
             file: None,
             nodes: file.sisci.nodes()?,
         })
@@ -220,7 +220,8 @@ impl Config {
 
     /// The file, if the node daemon is to find a directory in it.
     pub fn directory(&self) -> Option<&Path> {
-        self.file.as_deref().filter(|_| self.has_directory)
+        let has_directory = self.directory_tenant.is_some();
+        self.file.as_deref().filter(|_| has_directory)
     }
 
     /// Whether others than the user who may start a broker depend on it.
@@ -547,10 +548,16 @@ mod tests {
         let config = Config::parse(&format!("[sisci]\ncluster = 'alpha'\n{node}")).unwrap();
         assert_eq!(
             (config.cluster.as_str(), config.node_daemon),
-            ("alpha", false)
+            ("alpha", None)
         );
         assert_eq!(config.nodes[0].name.as_deref(), Some("left"));
         assert!(config.tenants[0].key.is_none());
+        for (said, tenant) in [("", "default"), ("tenant = 'web'\n", "web")] {
+            let text = format!("[sisci]\nnode_daemon = false\n[sisci.directory]\n{said}");
+            let config = Config::parse(&text).unwrap();
+            assert_eq!(config.node_daemon, Some(false));
+            assert_eq!(config.directory_tenant.as_deref(), Some(tenant));
+        }
         let key = "key = '/no/such/file'\n";
         for (text, named) in [
             ("[sisci]\ncluster = ''".to_owned(), "name of the cluster"),

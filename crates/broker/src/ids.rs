@@ -5,6 +5,9 @@ use causeway_identity::Slot;
 /// Names a tenant: its place in the configuration.
 pub type TenantId = usize;
 
+/// The tenant of the runtime directory's socket is the first.
+pub const OWN_TENANT_ID: TenantId = 0;
+
 /// Names an endpoint: unique and never used again by any broker (random start).
 pub type EndpointId = u64;
 

@@ -148,6 +148,25 @@ impl Nodes {
         found.map(|(id, _)| id)
     }
 
+    /// Somebody of the tenant that this host's daemon serves uses SISCI. If other hosts can be
+    /// nodes and reach this one, by an address of the broker's own network namespace, the daemon
+    /// is started, unless it was or is not to be.
+    pub fn need_daemon(&mut self) {
+        if self.daemon.is_planned() && self.has_others() {
+            self.daemon.start_planned();
+        }
+    }
+
+    /// Whether one configured node is here, at an address that others reach, and one elsewhere.
+    fn has_others(&self) -> bool {
+        let remote = |known: &&Known| known.addresses.iter().any(|a| !a.is_loopback());
+        let own = |a: &IpAddr| !a.is_loopback() && UdpSocket::bind((*a, 0)).is_ok();
+        let nodes = self.configured.values().filter(remote);
+        let (here, elsewhere): (Vec<_>, Vec<_>) =
+            nodes.partition(|known| known.addresses.iter().any(own));
+        !here.is_empty() && !elsewhere.is_empty()
+    }
+
     /// Those of a session's nodes that its tenant knows.
     pub fn known(&self, tenant: TenantId, nodes: &[u32]) -> BTreeSet<u32> {
         let known = |node: &u32| self.get(tenant, *node).is_some();
@@ -357,6 +376,7 @@ mod tests {
             of(16, &["127.0.0.2"]),
         ];
         assert_eq!(Nodes::new(&nodes).of_this_host(0), Some(12));
+        assert!(!Nodes::new(&nodes).has_others(), "nobody else reaches that");
         assert_eq!(Nodes::new(&nodes[..1]).of_this_host(0), None);
         let mut listed = Nodes::default();
         assert_eq!(listed.of_this_host(0), None);

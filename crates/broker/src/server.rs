@@ -132,9 +132,7 @@ impl Server {
         let claims = Claims::load(dir, &config.tenants);
         let mut services = Services::new((&config.nodes, &config.cluster), claims);
         services.members.shares = hub.shares.clone();
-        if config.node_daemon {
-            services.sisci.nodes.daemon.keep(dir, config.directory());
-        }
+        services.plan_daemon(&config, dir);
         Ok(Server {
             epoll,
             listeners,

@@ -1,15 +1,17 @@
 //! The services beside the endpoints', behind one interface: calls in, events out, ends.
 
 use std::os::fd::OwnedFd;
+use std::path::Path;
 use std::time::Instant;
 
 use causeway_fabric::remoting::Header;
 use causeway_fabric::services::{pool, session, sisci as sisci_service};
 use rustix::io::Errno;
 
-use crate::config::Tenant;
+use crate::config::{Config, OWN_TENANT, Tenant};
 use crate::ids::SessionId;
 use crate::members::{self, Members};
+use crate::node_daemon::has_network;
 use crate::nodes::{NodeSpec, Nodes};
 use crate::outbox::Outbox;
 use crate::pool::Pools;
@@ -50,6 +52,17 @@ impl Services {
         services.sisci.nodes.cluster = cluster.to_owned();
         services.sisci.claims = claims;
         services
+    }
+
+    /// Settles whether and when this host's node daemon is started. A directory names nodes, this
+    /// host's among them, only once the daemon is there; configured ones wait until somebody asks.
+    pub fn plan_daemon(&mut self, config: &Config, dir: &Path) {
+        let daemon = &mut self.sisci.nodes.daemon;
+        daemon.plan(config.node_daemon, dir, config.directory());
+        let tenant = config.directory_tenant.as_deref();
+        if tenant == Some(OWN_TENANT) && has_network() {
+            daemon.start_planned();
+        }
     }
 
     /// Answers a request to any service but the endpoints'.

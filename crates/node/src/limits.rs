@@ -54,6 +54,9 @@ pub const PUBLIC_KEY_BYTES_MAX: usize = 1024;
 pub const PASSWORD_BYTES_MAX: u64 = 1024;
 /// See there.
 pub const TOKEN_BYTES_MAX: usize = 8192;
+/// How long a member of etcd may take for a login, at least: bcrypt is slow by design, and a tenth
+/// of a second on a fast machine.
+pub const LOGIN_PATIENCE: Duration = Duration::from_secs(10);
 /// Most bytes of the configuration file.
 pub const CONFIGURATION_BYTES_MAX: u64 = 1 << 20;
 /// How often a host asks again for an id when others have taken theirs meanwhile. One of all who

@@ -24,14 +24,20 @@ fn main() -> ExitCode {
     }
     match server::run(&options) {
         Ok(never) => match never {},
+        Err(Failure::Listen(at, why)) if why.kind() == ErrorKind::AddrInUse => {
+            // A broker tries again and again, and says so itself.
+            if options.of_broker.is_none() {
+                eprintln!(
+                    "causeway-noded: another process listens at {at}, maybe a node daemon that the \
+                     broker has started: with node_daemon = false in its configuration it starts \
+                     none"
+                );
+            }
+            ExitCode::from(EXIT_PORT_TAKEN)
+        }
         Err(failure) => {
             eprintln!("causeway-noded: {failure}");
-            match failure {
-                Failure::Listen(_, why) if why.kind() == ErrorKind::AddrInUse => {
-                    ExitCode::from(EXIT_PORT_TAKEN)
-                }
-                _ => ExitCode::FAILURE,
-            }
+            ExitCode::FAILURE
         }
     }
 }

@@ -3,12 +3,15 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use causeway_node::directory::etcd::{Change, Compare, Etcd, Failure, Watched};
+use causeway_node::directory::login::Login;
 use causeway_node::directory::settings::Tls;
 use causeway_node::limits::ENTRIES_MAX;
 use serde_json::{Value, json};
@@ -17,6 +20,10 @@ use serde_json::{Value, json};
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Ends an answer whose connection is held.
 const HELD: &str = "...";
+/// Begins an answer that takes longer than [`SHORT`], as bcrypt may.
+const SLOW: &str = "slow:";
+const SLOWNESS: Duration = Duration::from_secs(3);
+const SHORT: Duration = Duration::from_secs(2);
 
 /// A member: where it is, and what it was asked.
 struct Member {
@@ -67,6 +74,11 @@ fn serve(
     let path = first.split(' ').nth(1).unwrap().to_owned();
     told.send((path, serde_json::from_slice(&body).unwrap()))
         .unwrap();
+    let late = answer.strip_prefix(SLOW);
+    if late.is_some() {
+        std::thread::sleep(SLOWNESS);
+    }
+    let answer = late.unwrap_or(answer);
     // The body lasts until the end of the connection.
     let head = format!("HTTP/1.1 {status} Status\r\nConnection: close\r\n\r\n");
     (&stream).write_all(head.as_bytes()).unwrap();
@@ -158,6 +170,82 @@ fn a_member_that_cannot_answer_gives_way_to_the_next() {
     drop(nobody);
     let alone = Etcd::new(&[url], &Tls::default(), PATIENCE).unwrap();
     assert!(matches!(alone.list("/p/"), Err(Failure::Away(_))));
+}
+
+/// A file with a password, until it is dropped.
+struct PasswordFile(PathBuf);
+
+impl PasswordFile {
+    fn new(name: &str) -> PasswordFile {
+        let name = format!("cw-gateway-{}-{name}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let mut file = std::fs::File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)
+            .unwrap();
+        writeln!(file, "secret").unwrap();
+        PasswordFile(path)
+    }
+}
+
+impl Drop for PasswordFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A client that has a user and a password.
+fn known_client(one: &Member, password: &PasswordFile, patience: Duration) -> Etcd {
+    let login = Login {
+        user: "hosts".into(),
+        password_file: password.0.clone(),
+    };
+    client(&[one], patience).logged_in(Some(login)).unwrap()
+}
+
+#[test]
+fn a_login_may_take_longer_than_other_requests() {
+    let token = format!(r#"{SLOW}{{"header":{{}},"token":"t"}}"#);
+    let listing = r#"{"header":{"revision":"9"}}"#;
+    let one = member(&[(200, &token), (200, listing)]);
+    let password = PasswordFile::new("slow");
+    let etcd = known_client(&one, &password, SHORT);
+    assert_eq!(etcd.list("/p/").unwrap().revision, 9);
+    let (path, request) = one.asked.recv().unwrap();
+    assert_eq!(path, "/v3/auth/authenticate");
+    assert_eq!(request, json!({ "name": "hosts", "password": "secret" }));
+    let slow = member(&[(200, &format!("{SLOW}{listing}"))]);
+    let outcome = client(&[&slow], SHORT).list("/p/");
+    assert!(matches!(outcome, Err(Failure::Away(_))), "{outcome:?}");
+}
+
+#[test]
+fn an_etcd_that_asks_nobody_is_asked_without_a_token() {
+    let needless = r#"{"error":"etcdserver: authentication is not enabled","code":9}"#;
+    let other = r#"{"error":"etcdserver: something else","code":9}"#;
+    let listing = r#"{"header":{"revision":"9"}}"#;
+    let token = r#"{"header":{},"token":"t"}"#;
+    let one = member(&[
+        (400, needless),
+        (200, listing),
+        // It has begun to ask meanwhile.
+        (200, token),
+        (200, listing),
+        (200, listing),
+    ]);
+    let password = PasswordFile::new("needless");
+    let etcd = known_client(&one, &password, PATIENCE);
+    for _ in 0..3 {
+        assert_eq!(etcd.list("/p/").unwrap().revision, 9);
+    }
+    let odd = member(&[(400, other)]);
+    let outcome = known_client(&odd, &password, PATIENCE).list("/p/");
+    assert!(
+        matches!(outcome, Err(Failure::Refused { code: 9, .. })),
+        "{outcome:?}"
+    );
 }
 
 #[test]

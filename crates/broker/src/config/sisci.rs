@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
+use super::OWN_TENANT;
 use crate::keys::Key;
 use crate::nodes::{NODE_ADDRESSES_MAX, NODES_MAX, NodeSpec, is_node_id};
 
@@ -17,12 +18,11 @@ pub const NAME_MAX: usize = 63;
 pub(super) struct SisciTable {
     cluster: Option<String>,
     key: Option<PathBuf>,
-    #[serde(default)]
-    pub node_daemon: bool,
+    pub node_daemon: Option<bool>,
     #[serde(default)]
     node: Vec<NodeTable>,
     /// The node daemon's, which reads the same file and checks it: the broker has no network.
-    pub directory: Option<toml::Table>,
+    directory: Option<toml::Table>,
 }
 
 #[derive(Deserialize)]
@@ -47,6 +47,13 @@ impl SisciTable {
     /// The key of the tenant of the runtime directory.
     pub fn load_key(&self) -> Result<Option<Key>, String> {
         self.key.as_deref().map(Key::load).transpose()
+    }
+
+    /// The tenant whose nodes a directory names, if there is one.
+    pub fn directory_tenant(&self) -> Option<String> {
+        let said = self.directory.as_ref()?.get("tenant");
+        let said = said.and_then(toml::Value::as_str);
+        Some(said.unwrap_or(OWN_TENANT).to_owned())
     }
 
     /// The cluster's name.

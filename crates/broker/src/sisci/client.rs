@@ -11,7 +11,7 @@ use causeway_fabric::services::directory::DirectoryRequest;
 use causeway_fabric::services::handshake::{
     ClusterReply, NodeName, Proof, ProofCheck, Role, Transcript,
 };
-use causeway_fabric::services::node::NODE_PORT;
+use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
 use causeway_fabric::services::relay::RELAY_NUMBER;
 use causeway_fabric::services::session::LifeBody;
 use causeway_fabric::services::sisci::{
@@ -26,6 +26,7 @@ use rustix::io::Errno;
 
 use super::{Context, Tables};
 use crate::config::Tenant;
+use crate::ids::OWN_TENANT_ID;
 use crate::members::body_of;
 use crate::nodes::NODES_MAX;
 use crate::session::Caller;
@@ -134,6 +135,11 @@ impl SisciService for Client<'_> {
         let elsewhere = request.for_other_host.then_some(linger);
         self.tables
             .join(session, member, limits, place, elsewhere)?;
+        if member.comm == NODE_DAEMON && self.is_daemon() {
+            self.tables.nodes.daemon.meet(self.caller.peer.pid);
+        } else if tenant == OWN_TENANT_ID {
+            self.tables.nodes.need_daemon();
+        }
         Ok(JoinReply { node }.into())
     }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use causeway_device::PortHolder;
 use causeway_fabric::services::handshake::DaemonState;
-use causeway_fabric::services::node::NODE_PORT;
+use causeway_fabric::services::node::{NODE_DAEMON, NODE_PORT};
 use causeway_fabric::sisci::Sisci;
 use causeway_fabric::{Address, Error};
 use causeway_shm::layout::STATS_SETS;
@@ -15,8 +15,6 @@ use super::Finding;
 use crate::broker;
 use crate::locate::{self, Libraries};
 
-/// Name of the node daemon's process.
-const NODE_DAEMON: &str = "causeway-noded";
 /// A function and the version under which programs ask for it, per library.
 const VERBS_PROBES: [(&CStr, &CStr); 4] = [
     (c"ibv_open_device", c"IBVERBS_1.1"),
@@ -182,6 +180,13 @@ pub fn node_daemon() -> Vec<Finding> {
                 "TCP port {NODE_PORT} is taken: {} listens there; end it, or SISCI does not reach \
                  other hosts",
                 named.unwrap_or_default()
+            ),
+        ),
+        (None, DaemonState::Started) => Finding::warn(
+            TOPIC,
+            format!(
+                "the broker has started causeway-noded, which does not listen at TCP port \
+                 {NODE_PORT} yet; if that stays so, the broker's log says why"
             ),
         ),
         (None, _) => Finding::warn(

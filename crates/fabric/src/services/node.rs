@@ -24,6 +24,8 @@ use crate::remoting::{message, service};
 
 /// TCP port of a node daemon: the number of slot 0's UDP port, which no endpoint has.
 pub const NODE_PORT: u16 = 20480;
+/// Name of a node daemon's program, and of its process.
+pub const NODE_DAEMON: &str = "causeway-noded";
 /// Exit status of a node daemon that cannot listen since another process has its port.
 pub const EXIT_PORT_TAKEN: u8 = 3;
 /// Bytes of a SEND that triggers an interrupt: the number of the connection to it.

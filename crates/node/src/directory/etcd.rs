@@ -3,11 +3,12 @@
 //! Each request has a connection of its own: they are few, and none that a restart of etcd has
 //! broken is used again. A member that does not answer gives way to the next one of the list.
 //! Where etcd wants to know the user, a token stands in each request; it is asked for when there is
-//! none, and again when etcd does not take it any more.
+//! none, and again when etcd does not take it any more. An etcd that wants to know nobody is asked
+//! for one each time, so that the daemon goes on when it begins to.
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, ToSocketAddrs, UdpSocket};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -18,10 +19,10 @@ use thiserror::Error;
 use ureq::Agent;
 use ureq::tls::{Certificate, ClientCert, PrivateKey, RootCerts, TlsConfig};
 
-use super::login::{Login, is_stale};
+use super::login::{Login, is_needless, is_stale};
 use super::settings::Tls;
 use super::view::Stored;
-use crate::limits::{ANSWER_BYTES_MAX, ENTRIES_MAX, TOKEN_BYTES_MAX};
+use crate::limits::{ANSWER_BYTES_MAX, ENTRIES_MAX, LOGIN_PATIENCE, TOKEN_BYTES_MAX};
 
 /// Codes of gRPC: the deadline is exceeded, or the member cannot do it now.
 const TRY_ANOTHER: [i64; 2] = [4, 14];
@@ -95,6 +96,8 @@ pub struct Etcd {
     login: Option<Login>,
     /// What etcd gave for user and password.
     token: Mutex<Option<String>>,
+    /// The log says that it gave nothing since it asks nobody.
+    told_needless: AtomicBool,
 }
 
 impl Etcd {
@@ -117,6 +120,7 @@ impl Etcd {
             patience,
             login: None,
             token: Mutex::default(),
+            told_needless: AtomicBool::new(false),
         })
     }
 
@@ -337,11 +341,21 @@ impl Etcd {
         }
         let password = login.password().map_err(Failure::Away)?;
         let request = json!({ "name": login.user, "password": password });
-        let answer = self.ask("/v3/auth/authenticate", &request, None)?;
+        let patience = self.patience.max(LOGIN_PATIENCE);
+        let answer = match self.ask_for("/v3/auth/authenticate", &request, None, patience) {
+            Err(Failure::Refused { code, message }) if is_needless(code, &message) => {
+                if !self.told_needless.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("etcd asks nobody for a user: everybody may write there");
+                }
+                return Ok(None);
+            }
+            outcome => outcome?,
+        };
         let token = answer["token"].as_str().ok_or_else(|| odd("no token"))?;
         if token.len() > TOKEN_BYTES_MAX {
             return Err(odd("a token that is too long"));
         }
+        self.told_needless.store(false, Ordering::Relaxed);
         *held() = Some(token.to_owned());
         Ok(Some(token.to_owned()))
     }
@@ -355,12 +369,27 @@ impl Etcd {
     }
 
     fn ask(&self, path: &str, request: &Value, token: Option<&str>) -> Result<Value, Failure> {
+        self.ask_for(path, request, token, self.patience)
+    }
+
+    /// The same, with patience of its own for the answer.
+    fn ask_for(
+        &self,
+        path: &str,
+        request: &Value,
+        token: Option<&str>,
+        patience: Duration,
+    ) -> Result<Value, Failure> {
         let away = |why: &dyn std::fmt::Display| Failure::Away(why.to_string());
         let mut sent = self.agent.post(format!("{}{path}", self.endpoint()));
         if let Some(token) = token {
             sent = sent.header("Authorization", token);
         }
-        let sent = sent.send(request.to_string());
+        let sent = sent
+            .config()
+            .timeout_global(Some(patience))
+            .timeout_connect(Some(self.patience));
+        let sent = sent.build().send(request.to_string());
         let mut answer = sent.map_err(|why| away(&why))?;
         let status = answer.status();
         let limited = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX);

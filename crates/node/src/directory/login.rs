@@ -13,6 +13,10 @@ use crate::limits::PASSWORD_BYTES_MAX;
 const OTHERS: u32 = 0o077;
 /// Code of gRPC: etcd does not know the token.
 const UNAUTHENTICATED: i64 = 16;
+/// Code of gRPC: not in the state that things are in.
+const FAILED_PRECONDITION: i64 = 9;
+/// What etcd says, by that, to who logs in though nobody needs to.
+const NOT_ENABLED: &str = "authentication is not enabled";
 /// What etcd says, by another code, of a token that it gave before users or rights changed.
 const OLD_REVISION: &str = "revision of auth store is old";
 
@@ -70,6 +74,11 @@ fn read(path: &Path) -> Result<String, String> {
 /// Whether a refusal means that another token is to be asked for.
 pub fn is_stale(code: i64, message: &str) -> bool {
     code == UNAUTHENTICATED || message.contains(OLD_REVISION)
+}
+
+/// Whether a login was refused since etcd does not ask who comes.
+pub fn is_needless(code: i64, message: &str) -> bool {
+    code == FAILED_PRECONDITION && message.contains(NOT_ENABLED)
 }
 
 #[cfg(test)]
