@@ -168,16 +168,16 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
 /// `wc` is an array of `max` elements, of at least one.
 #[inline(never)]
 unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
-    let looked = dev.look(&mut held);
+    // SAFETY: the caller's promise; a completion begins as C's does.
+    let looked = unsafe { dev.look(&mut held, wc.cast()) };
     if looked == Looked::NONE {
         return 0;
     }
     // SAFETY: the caller's promise.
     unsafe {
-        if let Some(first) = held.take_first() {
-            let mut next = wc;
-            hand_over_any(&first, &mut next);
-            return 1 + take_behind(dev, held, looked, max - 1, next);
+        if looked.has(Looked::FIRST) {
+            complete_handed(wc);
+            return 1 + take_behind(dev, held, looked, max - 1, wc.add(1));
         }
         if looked == Looked::SOME {
             drop(held);
@@ -199,7 +199,8 @@ unsafe fn take_behind(
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
-    if looked == Looked::SOME && (max == 0 || dev.waiting() == Waiting::None) {
+    let all = looked == Looked::SOME.and(Looked::FIRST);
+    if all && (max == 0 || dev.waiting() == Waiting::None) {
         return 0;
     }
     // SAFETY: the caller's promise. That the queue has overrun the next poll says.
@@ -351,6 +352,24 @@ const _: () = assert!(offset_of!(Wc, flags) == offset_of!(IbvWc, wc_flags));
 unsafe fn hand_over(wc: &Wc, to: *mut IbvWc) {
     // SAFETY: the caller's promise; the two have one layout.
     unsafe { to.cast::<Handed>().write(Handed { wc: *wc, rest: 0 }) };
+}
+
+/// As [`hand_over`] and what else is said of a datagram, of a completion that was written where C
+/// wants it by who found it.
+///
+/// # Safety
+/// `to` may be written, and begins with a completion as the device has it.
+#[inline(always)]
+unsafe fn complete_handed(to: *mut IbvWc) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handed = &mut *to.cast::<Handed>();
+        handed.rest = 0;
+        if is_datagram(&handed.wc) {
+            let wc = handed.wc;
+            mark_datagram(&wc, &mut *to);
+        }
+    }
 }
 
 /// Whether it is the completion of a datagram that was received.

@@ -77,10 +77,7 @@ impl State {
     #[cold]
     #[inline(never)]
     fn look_further(&mut self, found: Found, engine: &Engine, now: &Now) -> Looked {
-        let mut looked = Looked {
-            minds: true,
-            ..Looked::SOME
-        };
+        let mut looked = Looked::SOME.and(Looked::MINDS);
         let came = match found {
             Found::Taken | Found::Sent => true,
             Found::Nothing => false,
@@ -89,10 +86,10 @@ impl State {
         if came {
             self.spin.end();
         } else {
-            looked.yields = self.spin.turn(now);
+            looked = looked.and(Looked::YIELDS.only_if(self.spin.turn(now)));
             self.vain_looks = self.vain_looks.wrapping_add(1);
-            looked.serves = self.vain_looks.is_multiple_of(LOOKS_PER_SERVICE);
-            if looked.serves {
+            if self.vain_looks.is_multiple_of(LOOKS_PER_SERVICE) {
+                looked = looked.and(Looked::SERVES);
                 self.carry_over_counts();
             }
             if self.awaits_reply() {
