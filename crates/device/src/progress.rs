@@ -3,6 +3,7 @@
 
 mod short;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use causeway_fabric::services::Leave;
@@ -90,9 +91,7 @@ impl State {
     /// rings.
     pub fn carry_over_counts(&self) {
         for hot in &self.hot {
-            if let Some(cell) = self.qps.place(hot.qpn) {
-                cell.counts.carry_over(&self.core.stats);
-            }
+            hot.cell.counts.carry_over(&self.core.stats);
         }
     }
 
@@ -152,6 +151,7 @@ impl State {
                 qpn,
                 probe,
                 unclear,
+                ..
             }) = self.hot.get_mut(at)
             else {
                 continue;
@@ -185,15 +185,10 @@ impl State {
             ..
         } = self;
         for qpn in &unsettled[..most] {
-            if let Some(mut entry) = qps.lock(*qpn)
-                && let QpEntry {
-                    link: Link::Ring(ring),
-                    unsettled,
-                    ..
-                } = &mut *entry
-            {
-                *unsettled = false;
-                ring.settle(core);
+            if let Some(mut entry) = qps.hurry(*qpn) {
+                entry.settle(core);
+            } else if let Some(mut entry) = qps.lock(*qpn) {
+                entry.settle(core);
             }
         }
         // Seldom is it not all of them: to draw out a part takes more.
@@ -261,9 +256,10 @@ impl State {
 
     /// Polls the ring of `qpn` on every progress from now on.
     pub fn set_hot(&mut self, qpn: u32) {
-        let Some(mut guard) = self.qps.find(qpn) else {
+        let Some(cell) = self.qps.get(qpn) else {
             return;
         };
+        let mut guard = cell.entry.lock();
         let entry = &mut *guard;
         let Link::Ring(ring) = &mut entry.link else {
             return;
@@ -272,10 +268,10 @@ impl State {
             return;
         }
         ring.set_hot(true);
-        let probe = ring.probe();
         self.hot.push(Hot {
             qpn,
-            probe,
+            cell: Arc::clone(cell),
+            probe: ring.probe(),
             unclear: true,
         });
     }
