@@ -145,7 +145,6 @@ impl QueuePairs {
 
 impl QpEntry {
     pub fn new(qp: Qp, poster: Poster) -> Self {
-        poster.released.prepare(qp.qpn());
         QpEntry {
             released: poster.released.seen(qp.qpn()),
             poster,

@@ -4,8 +4,8 @@
 //! (`ibv_post_send(3)`). Who polls takes the lock of the completion queue alone, so it counts here
 //! what it has freed, and who posts subtracts that when the queue seems full.
 
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use causeway_identity::{QPN_INDEX_BITS, QPS_PER_SLOT};
 
@@ -24,7 +24,14 @@ pub(crate) struct Freed {
 #[derive(Debug)]
 pub(crate) struct Released {
     numbering: Numbering,
-    slots: [OnceLock<Box<[Freed]>>; SLOTS],
+    slots: [OnceLock<Arc<[Freed]>>; SLOTS],
+}
+
+/// Those of one queue pair, for who would look for them with each of its completions.
+#[derive(Debug)]
+pub(crate) struct FreedHere {
+    of_slot: Arc<[Freed]>,
+    at: usize,
 }
 
 /// How much of it a queue pair has taken into account.
@@ -43,10 +50,13 @@ impl Released {
     }
 
     /// Makes room for the queue pairs of a slot, one of which is to be `qpn`.
-    pub fn prepare(&self, qpn: u32) {
+    pub fn prepare(&self, qpn: u32) -> FreedHere {
         let slot = &self.slots[self.numbering.rank(qpn)];
         let none = || (0..QPS_PER_SLOT).map(|_| Freed::default()).collect();
-        slot.get_or_init(none);
+        FreedHere {
+            of_slot: Arc::clone(slot.get_or_init(none)),
+            at: self.numbering.index(qpn) % QPS_PER_SLOT as usize,
+        }
     }
 
     /// Those of a queue pair that there is, or was.
@@ -83,6 +93,24 @@ impl Released {
     }
 }
 
+impl FreedHere {
+    /// As [`Released::add_sends`].
+    #[inline(always)]
+    pub fn add_sends(&self, places: u32) {
+        if let Some(freed) = self.of_slot.get(self.at) {
+            add(&freed.send, places);
+        }
+    }
+
+    /// As [`Released::add_receive`].
+    #[inline(always)]
+    pub fn add_receive(&self) {
+        if let Some(freed) = self.of_slot.get(self.at) {
+            add(&freed.recv, 1);
+        }
+    }
+}
+
 impl Seen {
     /// Places of the send queue and of the receive queue that were freed since `before`.
     #[inline(always)]
@@ -114,11 +142,11 @@ mod tests {
         let (one, other) = (14 << QPN_INDEX_BITS, (14 << QPN_INDEX_BITS) + 1);
         released.add_sends(one, 5);
         assert_eq!(released.seen(one), Seen::default(), "there is none yet");
-        released.prepare(one);
+        let here = released.prepare(one);
         let begun = released.seen(one);
         released.add_sends(one, u32::MAX);
-        released.add_sends(one, 3);
-        released.add_receive(one);
+        here.add_sends(3);
+        here.add_receive();
         released.add_receive(other);
         assert_eq!(released.seen(one).since(begun), (2, 1));
         assert_eq!(released.seen(other).since(Seen::default()), (0, 1));
