@@ -232,9 +232,9 @@ impl Cq {
     /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent
     /// ones of which call nothing. It is not to be held for anything else.
     #[inline(always)]
-    pub fn hurry(&self) -> Option<Held<'_>> {
+    pub fn hurry(&self) -> Option<(Held<'_>, Place<'_>)> {
         let engine = self.engine();
-        hurry(&engine.state).map(|state| Held { engine, state })
+        hurry(&engine.state).map(|state| (Held(state), Place(engine)))
     }
 
     /// Makes progress, where no completion waits. The first that it finds may be written to `to`
@@ -243,8 +243,8 @@ impl Cq {
     /// # Safety
     /// `to` may be written.
     #[inline(always)]
-    pub unsafe fn look(&self, held: &mut Held<'_>, to: *mut Wc) -> Looked {
-        let Held { engine, state } = held;
+    pub unsafe fn look(&self, held: &mut Held<'_>, place: Place<'_>, to: *mut Wc) -> Looked {
+        let (Held(state), Place(engine)) = (held, place);
         self.queue.note_looked();
         // Of what a channel is armed for, it is told.
         if self.channel.is_none() {
@@ -311,12 +311,12 @@ impl Cq {
     /// As [`Cq::poll`].
     pub fn take_held(
         &self,
-        held: Held<'_>,
+        (held, place): (Held<'_>, Place<'_>),
         looked: Looked,
         max: usize,
         out: impl FnMut(&Wc, u64),
     ) -> Result<usize, Errno> {
-        self.take_after(held.engine, held.state, looked, max, out)
+        self.take_after(place.0, held.0, looked, max, out)
     }
 
     fn take_after<G: Deref<Target = State>>(
@@ -448,11 +448,13 @@ impl Looked {
     }
 }
 
-/// An engine's lock ([`Cq::hurry`]).
-pub struct Held<'a> {
-    engine: &'a Engine,
-    state: Hurried<'a, State>,
-}
+/// An engine's lock ([`Cq::hurry`]). Apart from [`Place`]: what has two words is handed on in
+/// registers, and what has three in memory.
+pub struct Held<'a>(Hurried<'a, State>);
+
+/// Where that is.
+#[derive(Clone, Copy)]
+pub struct Place<'a>(&'a Engine);
 
 impl Cq {
     /// Looks for more though there may be some: until `wanted` wait, or nothing comes. A look may

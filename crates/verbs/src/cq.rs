@@ -3,7 +3,7 @@
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvWc};
 use crate::objects::{self, CqObject};
 use crate::{errno, live};
-use causeway_device::{Cq, Errno, Held, LIMITS, Looked, Waiting};
+use causeway_device::{Cq, Errno, Held, LIMITS, Looked, Place, Waiting};
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 use core::ffi::{c_int, c_void};
 use core::mem::{self, offset_of};
@@ -152,8 +152,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
         match dev.waiting() {
             Waiting::Some => return take_plain(dev, max, wc),
             Waiting::None if max > 0 => {
-                if let Some(held) = dev.hurry() {
-                    return look(dev, held, max, wc);
+                if let Some((held, place)) = dev.hurry() {
+                    return look(dev, held, place, max, wc);
                 }
             }
             Waiting::None | Waiting::Unclear => {}
@@ -167,9 +167,15 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
 /// # Safety
 /// `wc` is an array of `max` elements, of at least one.
 #[inline(never)]
-unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
+unsafe fn look(
+    dev: &Cq,
+    mut held: Held<'_>,
+    place: Place<'_>,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
     // SAFETY: the caller's promise; a completion begins as C's does.
-    let looked = unsafe { dev.look(&mut held, wc.cast()) };
+    let looked = unsafe { dev.look(&mut held, place, wc.cast()) };
     if looked == Looked::NONE {
         return 0;
     }
@@ -177,13 +183,13 @@ unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_in
     unsafe {
         if looked.has(Looked::FIRST) {
             complete_handed(wc);
-            return 1 + take_behind(dev, held, looked, max - 1, wc.add(1));
+            return 1 + take_behind(dev, (held, place), looked, max - 1, wc.add(1));
         }
         if looked == Looked::SOME {
             drop(held);
             return take_plain_inlined(dev, max, wc);
         }
-        take_others(dev, held, looked, max, wc)
+        take_others(dev, (held, place), looked, max, wc)
     }
 }
 
@@ -194,7 +200,7 @@ unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_in
 #[inline(always)]
 unsafe fn take_behind(
     dev: &Cq,
-    held: Held<'_>,
+    held: (Held<'_>, Place<'_>),
     looked: Looked,
     max: usize,
     wc: *mut IbvWc,
@@ -279,7 +285,7 @@ unsafe fn take_any(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
 #[inline(never)]
 unsafe fn take_others(
     dev: &Cq,
-    held: Held<'_>,
+    held: (Held<'_>, Place<'_>),
     looked: Looked,
     max: usize,
     wc: *mut IbvWc,
