@@ -257,7 +257,7 @@ impl CompletionQueue {
     #[inline(always)]
     pub fn put(&self, wc: Wc, frees: Frees, solicited: bool) -> Put {
         match self.queue.hurry_producer() {
-            Some(mut putting) => self.put_in(&mut putting, wc, frees, solicited),
+            Some(putting) => self.put_in(putting, wc, frees, solicited),
             // Of a copy that may be changed: what is lent to a call is built in memory.
             None => self.put_slowly(&mut { wc }, frees, solicited),
         }
@@ -267,11 +267,12 @@ impl CompletionQueue {
     #[cold]
     #[inline(never)]
     fn put_slowly(&self, wc: &mut Wc, frees: Frees, solicited: bool) -> Put {
-        self.put_in(&mut self.queue.producer(), *wc, frees, solicited)
+        self.put_in(self.queue.producer(), *wc, frees, solicited)
     }
 
+    /// The end of the queue is given away to what is not frequent, and lent to nothing.
     #[inline(always)]
-    fn put_in<G>(&self, putting: &mut Putting<'_, G>, wc: Wc, frees: Frees, solicited: bool) -> Put
+    fn put_in<G>(&self, mut putting: Putting<'_, G>, wc: Wc, frees: Frees, solicited: bool) -> Put
     where
         G: DerefMut<Target = PutEnd<Cqe, Telling>>,
     {
@@ -286,11 +287,27 @@ impl CompletionQueue {
             timestamp,
             frees,
         };
-        if !putting.put(cqe, |whole| self.make_room(whole)) {
-            return self.overflow(putting);
+        if !putting.put_at_once(cqe) {
+            return self.put_in_full(putting, &mut { cqe }, solicited || failed);
         }
         match &self.channel {
             Some(channel) => self.tell(putting, channel, solicited || failed),
+            None => Put::Queued,
+        }
+    }
+
+    /// As [`CompletionQueue::put_in`], where the queue seems full.
+    #[cold]
+    #[inline(never)]
+    fn put_in_full<G>(&self, mut putting: Putting<'_, G>, cqe: &mut Cqe, solicited: bool) -> Put
+    where
+        G: DerefMut<Target = PutEnd<Cqe, Telling>>,
+    {
+        if !putting.put(*cqe, |whole| self.make_room(whole)) {
+            return self.overflow(&mut putting);
+        }
+        match &self.channel {
+            Some(channel) => self.tell(putting, channel, solicited),
             None => Put::Queued,
         }
     }
@@ -327,7 +344,7 @@ impl CompletionQueue {
     #[inline(never)]
     fn tell<G>(
         &self,
-        putting: &mut Putting<'_, G>,
+        mut putting: Putting<'_, G>,
         channel: &EventQueue<usize>,
         solicited: bool,
     ) -> Put
@@ -506,10 +523,7 @@ mod tests {
         let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
         open(&mut at_hand, NUMBER, &mut first);
         for wr_id in [1, 2, 3] {
-            assert_eq!(
-                complete(&queue, &mut at_hand, received(wr_id)),
-                Put::Queued
-            );
+            assert_eq!(complete(&queue, &mut at_hand, received(wr_id)), Put::Queued);
         }
         assert!(at_hand.close());
         assert!(!at_hand.close());
