@@ -14,8 +14,9 @@ use causeway_shm::Counter;
 use crate::arrivals;
 use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
+use crate::core::Core;
 use crate::hot::Hot;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::qps::Numbered;
 use crate::state::State;
 use crate::udp::{GATHER_POSTS, Port};
@@ -187,8 +188,8 @@ impl State {
         for qpn in &unsettled[..most] {
             if let Some(mut entry) = qps.hurry(*qpn) {
                 entry.settle(core);
-            } else if let Some(mut entry) = qps.lock(*qpn) {
-                entry.settle(core);
+            } else {
+                lock_to_settle(qps, *qpn, core);
             }
         }
         // Seldom is it not all of them: to draw out a part takes more.
@@ -562,5 +563,14 @@ impl State {
         self.hot.retain(|hot| hot.qpn != qpn);
         self.pending.retain(|pending| *pending != qpn);
         leave
+    }
+}
+
+/// As [`QpEntry::settle`], where the lock is not biased towards this thread.
+#[cold]
+#[inline(never)]
+fn lock_to_settle(qps: &mut QueuePairs, qpn: u32, core: &Core) {
+    if let Some(mut entry) = qps.lock(qpn) {
+        entry.settle(core);
     }
 }

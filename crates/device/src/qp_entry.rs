@@ -173,7 +173,7 @@ impl QpEntry {
     }
 
     /// Tells its peer what its ring has taken and acknowledged, if it has one.
-    #[inline]
+    #[inline(always)]
     pub fn settle(&mut self, core: &Core) {
         if let Link::Ring(ring) = &mut self.link {
             self.unsettled = false;

@@ -121,21 +121,28 @@ impl State {
         }
         self.core.enough = false;
         self.turn = self.turn.wrapping_add(1);
-        let long = self.turn.is_multiple_of(PASSES_PER_LONG_ONE);
-        if long && self.has_to_mind(now) {
-            return Found::LongWay;
+        if self.turn.is_multiple_of(PASSES_PER_LONG_ONE) {
+            return self.take_plain_at_length(now);
         }
         match self.hot.len() {
-            1 => self.take_plain_from_one(long, now),
-            2..=HOT_RINGS if !long => self.take_plain_from_any(now),
+            1 => self.take_plain_from_one(false, now),
+            2..=HOT_RINGS => self.take_plain_from_any(now),
+            _ => Found::LongWay,
+        }
+    }
+
+    /// As [`State::take_plain_untimed`], in a pass that may take the long way.
+    #[cold]
+    #[inline(never)]
+    fn take_plain_at_length(&mut self, now: &Now) -> Found {
+        match self.hot.len() {
+            1 if !self.has_to_mind(now) => self.take_plain_from_one(true, now),
             _ => Found::LongWay,
         }
     }
 
     /// Whether the device has failed, or a timer is due. A deadline may be that of a wait which is
     /// over: it alone does not make the way long.
-    #[cold]
-    #[inline(never)]
     fn has_to_mind(&self, now: &Now) -> bool {
         let timed = self.timers.next().is_some();
         self.failure.has_happened() || (timed && self.is_due(now.get()))
