@@ -18,7 +18,7 @@ use crate::completions::{AtHand, Cqe, Frees};
 use crate::errno::Errno;
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::outliving::Outliving;
-use crate::released::{FreedHere, Released};
+use crate::released::Released;
 
 /// Completions at once for a program that waits for events.
 const ENOUGH: usize = 16;
@@ -229,23 +229,11 @@ impl CompletionQueue {
 
     /// Completes a work request: the poll that looks gets it, if nothing goes before it, and
     /// otherwise it is queued. Called under the lock of the queue pair, so that what that one has
-    /// completed before is in the queue, or was polled. What polls free of the queue pair's queues
-    /// is counted in `freed`.
+    /// completed before is in the queue, or was polled.
     #[inline(always)]
-    pub fn complete(
-        &self,
-        at_hand: &mut AtHand,
-        wc: Wc,
-        frees: Frees,
-        freed: &FreedHere,
-        solicited: bool,
-    ) -> Put {
+    pub fn complete(&self, at_hand: &mut AtHand, wc: Wc, frees: Frees, solicited: bool) -> Put {
         if at_hand.is_open(self.number) && !self.is_ready() {
-            match frees {
-                Frees::Send(places) => freed.add_sends(places),
-                Frees::Receive => freed.add_receive(),
-                Frees::Nothing => {}
-            }
+            self.release(wc.qp_num, frees);
             at_hand.give(wc);
             return Put::Queued;
         }
@@ -506,11 +494,6 @@ mod tests {
         unsafe { at_hand.open(cq, first) };
     }
 
-    fn complete(queue: &CompletionQueue, at_hand: &mut AtHand, wc: Wc) -> Put {
-        let freed = queue.released.prepare(QPN);
-        queue.complete(at_hand, wc, Receive, &freed, false)
-    }
-
     /// Those that a poll takes out of the queue.
     fn polled(queue: &CompletionQueue) -> Vec<u64> {
         let mut ids = Vec::new();
@@ -523,7 +506,10 @@ mod tests {
         let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
         open(&mut at_hand, NUMBER, &mut first);
         for wr_id in [1, 2, 3] {
-            assert_eq!(complete(&queue, &mut at_hand, received(wr_id)), Put::Queued);
+            assert_eq!(
+                queue.complete(&mut at_hand, received(wr_id), Receive, false),
+                Put::Queued
+            );
         }
         assert!(at_hand.close());
         assert!(!at_hand.close());
@@ -536,7 +522,7 @@ mod tests {
         let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
         open(&mut at_hand, NUMBER, &mut first);
         queue.put(received(1), Receive, false);
-        complete(&queue, &mut at_hand, received(2));
+        queue.complete(&mut at_hand, received(2), Receive, false);
         assert!(!at_hand.close());
         assert_eq!(polled(&queue), [1, 2]);
     }
@@ -545,10 +531,10 @@ mod tests {
     fn nothing_is_at_hand_for_another_queue_or_once_the_look_is_over() {
         let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
         open(&mut at_hand, NUMBER + 1, &mut first);
-        complete(&queue, &mut at_hand, received(1));
+        queue.complete(&mut at_hand, received(1), Receive, false);
         open(&mut at_hand, NUMBER, &mut first);
         assert!(!at_hand.close());
-        complete(&queue, &mut at_hand, received(2));
+        queue.complete(&mut at_hand, received(2), Receive, false);
         assert!(!at_hand.close());
         assert_eq!(polled(&queue), [1, 2]);
     }
@@ -562,7 +548,7 @@ mod tests {
         assert_eq!(queue.put(received(5), Receive, false), Put::Overrun);
         assert_eq!(polled(&queue), [1, 2, 3, 4]);
         open(&mut at_hand, NUMBER, &mut first);
-        complete(&queue, &mut at_hand, received(6));
+        queue.complete(&mut at_hand, received(6), Receive, false);
         assert!(!at_hand.close());
         assert_eq!(polled(&queue), [6]);
     }

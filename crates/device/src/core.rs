@@ -16,7 +16,6 @@ use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
 use crate::qps::Numbering;
-use crate::released::FreedHere;
 use crate::slab::Slab;
 use crate::watches::Watches;
 
@@ -46,8 +45,6 @@ pub(crate) struct Route {
     pub cookie: usize,
     /// Its peer is on this host.
     pub is_near: bool,
-    /// What polls free of its queues.
-    pub freed: FreedHere,
 }
 
 /// Memory, completion queues, shared receive queues.
@@ -146,9 +143,8 @@ impl Core {
     fn queue_receive(&mut self, qp: u32, wc: Wc, solicited: bool) {
         let Core { at_hand, .. } = self;
         let route = self.routes.get(self.numbering.index(qp));
-        if let Some(Some(route)) = route {
-            let cq = &route.recv_cq;
-            let put = cq.complete(at_hand, wc, Frees::Receive, &route.freed, solicited);
+        if let Some(Some(Route { recv_cq: cq, .. })) = route {
+            let put = cq.complete(at_hand, wc, Frees::Receive, solicited);
             let number = cq.number;
             self.heed(put, number);
         }
@@ -331,7 +327,7 @@ impl Completions for Core {
                 count_udp(&self.stats, wc.byte_len);
             }
             let cq = &route.send_cq;
-            let put = cq.complete(at_hand, wc, Frees::Send(places), &route.freed, false);
+            let put = cq.complete(at_hand, wc, Frees::Send(places), false);
             let number = cq.number;
             self.heed(put, number);
         }

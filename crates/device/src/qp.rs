@@ -168,7 +168,6 @@ impl Qp {
         };
         let events = Arc::clone(&pd.context.events);
         let poster = pd.context.endpoint.shared.common.new_poster(send_cq);
-        let freed = poster.released.prepare(qpn);
         let cell = QpCell::new(QpEntry::new(ProtoQp::new(config), poster));
         state.qps.insert(Arc::clone(&cell));
         state.core.add_route(Route {
@@ -179,7 +178,6 @@ impl Qp {
             events,
             cookie,
             is_near: false,
-            freed,
         });
         let seen = LastSeen::new(place.engine);
         drop(place);
