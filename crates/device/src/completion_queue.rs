@@ -245,20 +245,22 @@ impl CompletionQueue {
     #[inline(always)]
     pub fn put(&self, wc: Wc, frees: Frees, solicited: bool) -> Put {
         match self.queue.hurry_producer() {
-            Some(mut putting) => self.put_in(&mut putting, wc, frees, solicited),
-            None => self.put_slowly(&wc, frees, solicited),
+            Some(putting) => self.put_in(putting, wc, frees, solicited),
+            // Of a copy that may be changed: what is lent to a call is built in memory.
+            None => self.put_slowly(&mut { wc }, frees, solicited),
         }
     }
 
     /// As [`CompletionQueue::put`], where the lock is not biased towards this thread.
     #[cold]
     #[inline(never)]
-    fn put_slowly(&self, wc: &Wc, frees: Frees, solicited: bool) -> Put {
-        self.put_in(&mut self.queue.producer(), *wc, frees, solicited)
+    fn put_slowly(&self, wc: &mut Wc, frees: Frees, solicited: bool) -> Put {
+        self.put_in(self.queue.producer(), *wc, frees, solicited)
     }
 
+    /// The end of the queue is given away to what is not frequent, and lent to nothing.
     #[inline(always)]
-    fn put_in<G>(&self, putting: &mut Putting<'_, G>, wc: Wc, frees: Frees, solicited: bool) -> Put
+    fn put_in<G>(&self, mut putting: Putting<'_, G>, wc: Wc, frees: Frees, solicited: bool) -> Put
     where
         G: DerefMut<Target = PutEnd<Cqe, Telling>>,
     {
@@ -273,11 +275,27 @@ impl CompletionQueue {
             timestamp,
             frees,
         };
-        if !putting.put(cqe, |whole| self.make_room(whole)) {
-            return self.overflow(putting);
+        if !putting.put_at_once(cqe) {
+            return self.put_in_full(putting, &mut { cqe }, solicited || failed);
         }
         match &self.channel {
             Some(channel) => self.tell(putting, channel, solicited || failed),
+            None => Put::Queued,
+        }
+    }
+
+    /// As [`CompletionQueue::put_in`], where the queue seems full.
+    #[cold]
+    #[inline(never)]
+    fn put_in_full<G>(&self, mut putting: Putting<'_, G>, cqe: &mut Cqe, solicited: bool) -> Put
+    where
+        G: DerefMut<Target = PutEnd<Cqe, Telling>>,
+    {
+        if !putting.put(*cqe, |whole| self.make_room(whole)) {
+            return self.overflow(&mut putting);
+        }
+        match &self.channel {
+            Some(channel) => self.tell(putting, channel, solicited),
             None => Put::Queued,
         }
     }
@@ -314,7 +332,7 @@ impl CompletionQueue {
     #[inline(never)]
     fn tell<G>(
         &self,
-        putting: &mut Putting<'_, G>,
+        mut putting: Putting<'_, G>,
         channel: &EventQueue<usize>,
         solicited: bool,
     ) -> Put
@@ -470,6 +488,12 @@ mod tests {
         }
     }
 
+    /// A poll of a queue looks, which wants what it finds in `first`.
+    fn open(at_hand: &mut AtHand, cq: u32, first: &mut Wc) {
+        // SAFETY: each test has `first` until its look is over.
+        unsafe { at_hand.open(cq, first) };
+    }
+
     /// Those that a poll takes out of the queue.
     fn polled(queue: &CompletionQueue) -> Vec<u64> {
         let mut ids = Vec::new();
@@ -479,54 +503,53 @@ mod tests {
 
     #[test]
     fn the_first_completion_is_at_hand_and_the_others_are_queued() {
-        let (queue, mut at_hand) = (queue(), AtHand::default());
-        at_hand.open(NUMBER);
+        let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
+        open(&mut at_hand, NUMBER, &mut first);
         for wr_id in [1, 2, 3] {
             assert_eq!(
                 queue.complete(&mut at_hand, received(wr_id), Receive, false),
                 Put::Queued
             );
         }
-        at_hand.close();
-        assert_eq!(at_hand.take().map(|wc| wc.wr_id), Some(1));
-        assert!(at_hand.take().is_none());
+        assert!(at_hand.close());
+        assert!(!at_hand.close());
+        assert_eq!(first.wr_id, 1);
         assert_eq!(polled(&queue), [2, 3]);
     }
 
     #[test]
     fn nothing_overtakes_what_another_thread_has_queued_since_the_look_began() {
-        let (queue, mut at_hand) = (queue(), AtHand::default());
-        at_hand.open(NUMBER);
+        let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
+        open(&mut at_hand, NUMBER, &mut first);
         queue.put(received(1), Receive, false);
         queue.complete(&mut at_hand, received(2), Receive, false);
-        at_hand.close();
-        assert!(at_hand.take().is_none());
+        assert!(!at_hand.close());
         assert_eq!(polled(&queue), [1, 2]);
     }
 
     #[test]
     fn nothing_is_at_hand_for_another_queue_or_once_the_look_is_over() {
-        let (queue, mut at_hand) = (queue(), AtHand::default());
-        at_hand.open(NUMBER + 1);
+        let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
+        open(&mut at_hand, NUMBER + 1, &mut first);
         queue.complete(&mut at_hand, received(1), Receive, false);
-        at_hand.open(NUMBER);
-        at_hand.close();
+        open(&mut at_hand, NUMBER, &mut first);
+        assert!(!at_hand.close());
         queue.complete(&mut at_hand, received(2), Receive, false);
-        assert!(at_hand.take().is_none());
+        assert!(!at_hand.close());
         assert_eq!(polled(&queue), [1, 2]);
     }
 
     #[test]
     fn a_queue_that_has_overrun_hands_out_nothing_beside_it() {
-        let (queue, mut at_hand) = (queue(), AtHand::default());
+        let (queue, mut at_hand, mut first) = (queue(), AtHand::default(), received(0));
         for wr_id in 1..=4 {
             queue.put(received(wr_id), Receive, false);
         }
         assert_eq!(queue.put(received(5), Receive, false), Put::Overrun);
         assert_eq!(polled(&queue), [1, 2, 3, 4]);
-        at_hand.open(NUMBER);
+        open(&mut at_hand, NUMBER, &mut first);
         queue.complete(&mut at_hand, received(6), Receive, false);
-        assert!(at_hand.take().is_none());
+        assert!(!at_hand.close());
         assert_eq!(polled(&queue), [6]);
     }
 }

@@ -2,6 +2,8 @@
 
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 
+use crate::limits::LIMITS;
+
 /// What is free again once a completion is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Frees {
@@ -44,33 +46,50 @@ impl Default for Cqe {
     }
 }
 
-/// The first completion that a look finds for the poll that looks, if nothing waits in the queue:
-/// the poll gets it without the queue between.
-#[derive(Debug, Default)]
+/// Where the first completion goes that a look finds, if nothing waits in the queue: the poll that
+/// looks gets it without the queue between. It is written where the program wants it, and nowhere
+/// before: each copy is made of loads that wait for the stores of the one before.
+#[derive(Debug)]
 pub(crate) struct AtHand {
-    /// The number of the completion queue whose poll looks, plus one; 0 where none does, or it has
-    /// its completion.
+    /// The number of the completion queue whose poll looks, plus one; 0 where none does;
+    /// [`GIVEN`] once that has its completion.
     open: u32,
-    found: Option<Wc>,
+    /// Where that is to go.
+    to: *mut Wc,
+}
+
+/// No completion queue has a number so high.
+const GIVEN: u32 = u32::MAX;
+const _: () = assert!(LIMITS.max_cq < GIVEN - 1);
+
+// SAFETY: `to` is used while a look is open, and no look leaves its thread (`AtHand::open`).
+unsafe impl Send for AtHand {}
+
+impl Default for AtHand {
+    fn default() -> Self {
+        AtHand {
+            open: 0,
+            to: std::ptr::null_mut(),
+        }
+    }
 }
 
 impl AtHand {
     /// A poll of the completion queue with this number looks.
+    ///
+    /// # Safety
+    /// `to` may be written until [`AtHand::close`], which the same thread calls before it lets the
+    /// lock go.
     #[inline(always)]
-    pub fn open(&mut self, cq: u32) {
+    pub unsafe fn open(&mut self, cq: u32, to: *mut Wc) {
         self.open = cq.wrapping_add(1);
+        self.to = to;
     }
 
-    /// It has looked.
+    /// It has looked. Returns whether it has found a completion.
     #[inline(always)]
-    pub fn close(&mut self) {
-        self.open = 0;
-    }
-
-    /// What it has found.
-    #[inline(always)]
-    pub fn take(&mut self) -> Option<Wc> {
-        self.found.take()
+    pub fn close(&mut self) -> bool {
+        std::mem::take(&mut self.open) == GIVEN
     }
 
     /// Whether that poll takes the next completion of this completion queue.
@@ -79,10 +98,12 @@ impl AtHand {
         self.open == cq.wrapping_add(1)
     }
 
-    /// The poll gets this one, and no other.
+    /// The poll gets this one, and no other. It must be open.
     #[inline(always)]
     pub fn give(&mut self, wc: Wc) {
-        self.open = 0;
-        self.found = Some(wc);
+        debug_assert!(!matches!(self.open, 0 | GIVEN), "nobody wants it");
+        self.open = GIVEN;
+        // SAFETY: a look is open, which has promised that (`AtHand::open`).
+        unsafe { self.to.write(wc) };
     }
 }

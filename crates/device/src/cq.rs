@@ -232,24 +232,27 @@ impl Cq {
     /// The engine's lock, if it is biased towards this thread: [`Cq::poll`] in pieces, the frequent
     /// ones of which call nothing. It is not to be held for anything else.
     #[inline(always)]
-    pub fn hurry(&self) -> Option<Held<'_>> {
+    pub fn hurry(&self) -> Option<(Held<'_>, Place<'_>)> {
         let engine = self.engine();
-        hurry(&engine.state).map(|state| Held { engine, state })
+        hurry(&engine.state).map(|state| (Held(state), Place(engine)))
     }
 
-    /// Makes progress, where no completion waits. The first that it finds may be at hand then
-    /// ([`Held::take_first`]), where it goes before all that is in the queue.
+    /// Makes progress, where no completion waits. The first that it finds may be written to `to`
+    /// ([`Looked::FIRST`]): that one goes before all that is in the queue.
+    ///
+    /// # Safety
+    /// `to` may be written.
     #[inline(always)]
-    pub fn look(&self, held: &mut Held<'_>) -> Looked {
-        let Held { engine, state } = held;
+    pub unsafe fn look(&self, held: &mut Held<'_>, place: Place<'_>, to: *mut Wc) -> Looked {
+        let (Held(state), Place(engine)) = (held, place);
         self.queue.note_looked();
         // Of what a channel is armed for, it is told.
         if self.channel.is_none() {
-            state.core.at_hand.open(self.queue.number);
+            // SAFETY: the caller's promise; the look is closed below, under the same lock.
+            unsafe { state.core.at_hand.open(self.queue.number, to) };
         }
         let looked = state.look_inlined(engine);
-        state.core.at_hand.close();
-        looked
+        looked.and(Looked::FIRST.only_if(state.core.at_hand.close()))
     }
 
     /// Takes completions that wait, up to `max`, one after the other until `out` returns false,
@@ -308,12 +311,12 @@ impl Cq {
     /// As [`Cq::poll`].
     pub fn take_held(
         &self,
-        held: Held<'_>,
+        (held, place): (Held<'_>, Place<'_>),
         looked: Looked,
         max: usize,
         out: impl FnMut(&Wc, u64),
     ) -> Result<usize, Errno> {
-        self.take_after(held.engine, held.state, looked, max, out)
+        self.take_after(place.0, held.0, looked, max, out)
     }
 
     fn take_after<G: Deref<Target = State>>(
@@ -324,7 +327,7 @@ impl Cq {
         max: usize,
         out: impl FnMut(&Wc, u64),
     ) -> Result<usize, Errno> {
-        let leaves = looked.minds || looked.yields || looked.serves;
+        let leaves = looked.has(Looked::MINDS.and(Looked::YIELDS).and(Looked::SERVES));
         let (deadline, broker_requests) = match leaves {
             true => (state.timers.next(), !state.broker_requests.is_empty()),
             false => (None, false),
@@ -333,7 +336,7 @@ impl Cq {
         let taken = self.queue.take(max, out);
         if leaves {
             looked.end(deadline, broker_requests, &self.shared);
-            if looked.serves {
+            if looked.has(Looked::SERVES) {
                 self.shared.serve_others(engine);
             }
         }
@@ -391,60 +394,67 @@ impl Cq {
     }
 }
 
-/// What came of it that a program has looked for completions.
+/// What came of it that a program has looked for completions. Bits of one byte: what is frequent is
+/// told from all else by one comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Looked {
-    /// There may be some.
-    pub some: bool,
-    /// Others may have to be woken for what was begun.
-    pub(crate) minds: bool,
-    /// Others had better go first.
-    pub(crate) yields: bool,
-    /// Engines that nobody serves are to be served.
-    pub(crate) serves: bool,
-}
+pub struct Looked(u8);
 
 impl Looked {
     /// Nothing came.
-    pub const NONE: Looked = Looked {
-        some: false,
-        minds: false,
-        yields: false,
-        serves: false,
-    };
-    /// Something came or waited, and that was all.
-    pub const SOME: Looked = Looked {
-        some: true,
-        ..Looked::NONE
-    };
+    pub const NONE: Looked = Looked(0);
+    /// Something came or waited: there may be completions. Alone: that was all.
+    pub const SOME: Looked = Looked(1);
+    /// The first completion was written where the poll wants it. Alone with [`Looked::SOME`]: that
+    /// was all.
+    pub const FIRST: Looked = Looked(1 << 1);
+    /// Others may have to be woken for what was begun.
+    pub(crate) const MINDS: Looked = Looked(1 << 2);
+    /// Others had better go first.
+    pub(crate) const YIELDS: Looked = Looked(1 << 3);
+    /// Engines that nobody serves are to be served.
+    pub(crate) const SERVES: Looked = Looked(1 << 4);
+
+    /// This and that.
+    #[inline(always)]
+    #[must_use]
+    pub const fn and(self, other: Looked) -> Looked {
+        Looked(self.0 | other.0)
+    }
+
+    /// That, if it is so.
+    #[inline(always)]
+    #[must_use]
+    pub(crate) const fn only_if(self, so: bool) -> Looked {
+        Looked(self.0 * so as u8)
+    }
+
+    /// Whether any of that is so.
+    #[inline(always)]
+    #[must_use]
+    pub const fn has(self, any: Looked) -> bool {
+        self.0 & any.0 != 0
+    }
 
     /// Does what is left, without the lock.
     #[cold]
     #[inline(never)]
     fn end(self, deadline: Option<Instant>, broker_requests: bool, shared: &Shared) {
-        if self.minds {
+        if self.has(Looked::MINDS) {
             shared.note_deadline(deadline, broker_requests);
         }
-        if self.yields {
+        if self.has(Looked::YIELDS) {
             std::thread::yield_now();
         }
     }
 }
 
-/// An engine's lock ([`Cq::hurry`]).
-pub struct Held<'a> {
-    engine: &'a Engine,
-    state: Hurried<'a, State>,
-}
+/// An engine's lock ([`Cq::hurry`]). Apart from [`Place`]: what has two words is handed on in
+/// registers, and what has three in memory.
+pub struct Held<'a>(Hurried<'a, State>);
 
-impl Held<'_> {
-    /// The completion that [`Cq::look`] has found and not queued. Whoever looks has to take it, if
-    /// anything was found.
-    #[inline(always)]
-    pub fn take_first(&mut self) -> Option<Wc> {
-        self.state.core.at_hand.take()
-    }
-}
+/// Where that is.
+#[derive(Clone, Copy)]
+pub struct Place<'a>(&'a Engine);
 
 impl Cq {
     /// Looks for more though there may be some: until `wanted` wait, or nothing comes. A look may

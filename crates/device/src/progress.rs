@@ -3,6 +3,7 @@
 
 mod short;
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use causeway_fabric::services::Leave;
@@ -13,8 +14,9 @@ use causeway_shm::Counter;
 use crate::arrivals;
 use crate::broker_request::BrokerRequest;
 use crate::clock::{self, Now};
+use crate::core::Core;
 use crate::hot::Hot;
-use crate::qp_entry::{Link, QpEntry};
+use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::qps::Numbered;
 use crate::state::State;
 use crate::udp::{GATHER_POSTS, Port};
@@ -90,9 +92,7 @@ impl State {
     /// rings.
     pub fn carry_over_counts(&self) {
         for hot in &self.hot {
-            if let Some(cell) = self.qps.place(hot.qpn) {
-                cell.counts.carry_over(&self.core.stats);
-            }
+            hot.cell.counts.carry_over(&self.core.stats);
         }
     }
 
@@ -152,6 +152,7 @@ impl State {
                 qpn,
                 probe,
                 unclear,
+                ..
             }) = self.hot.get_mut(at)
             else {
                 continue;
@@ -185,15 +186,10 @@ impl State {
             ..
         } = self;
         for qpn in &unsettled[..most] {
-            if let Some(mut entry) = qps.lock(*qpn)
-                && let QpEntry {
-                    link: Link::Ring(ring),
-                    unsettled,
-                    ..
-                } = &mut *entry
-            {
-                *unsettled = false;
-                ring.settle(core);
+            if let Some(mut entry) = qps.hurry(*qpn) {
+                entry.settle(core);
+            } else {
+                lock_to_settle(qps, *qpn, core);
             }
         }
         // Seldom is it not all of them: to draw out a part takes more.
@@ -261,9 +257,10 @@ impl State {
 
     /// Polls the ring of `qpn` on every progress from now on.
     pub fn set_hot(&mut self, qpn: u32) {
-        let Some(mut guard) = self.qps.find(qpn) else {
+        let Some(cell) = self.qps.get(qpn) else {
             return;
         };
+        let mut guard = cell.entry.lock();
         let entry = &mut *guard;
         let Link::Ring(ring) = &mut entry.link else {
             return;
@@ -272,10 +269,10 @@ impl State {
             return;
         }
         ring.set_hot(true);
-        let probe = ring.probe();
         self.hot.push(Hot {
             qpn,
-            probe,
+            cell: Arc::clone(cell),
+            probe: ring.probe(),
             unclear: true,
         });
     }
@@ -566,5 +563,14 @@ impl State {
         self.hot.retain(|hot| hot.qpn != qpn);
         self.pending.retain(|pending| *pending != qpn);
         leave
+    }
+}
+
+/// As [`QpEntry::settle`], where the lock is not biased towards this thread.
+#[cold]
+#[inline(never)]
+fn lock_to_settle(qps: &mut QueuePairs, qpn: u32, core: &Core) {
+    if let Some(mut entry) = qps.lock(qpn) {
+        entry.settle(core);
     }
 }

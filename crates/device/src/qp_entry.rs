@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use causeway_biased_lock::{BiasedGuard, BiasedLock};
+use causeway_biased_lock::{BiasedGuard, BiasedLock, Hurried, hurry};
 use causeway_proto::Instant;
 use causeway_proto::qp::{AtOnce, PostError, Qp};
 use causeway_proto::types::{QpState, SendWr, Service, WcStatus};
@@ -125,6 +125,12 @@ impl QueuePairs {
         Some(self.place(qpn)?.entry.lock())
     }
 
+    /// As [`QueuePairs::lock`], and only if the lock is biased towards this thread.
+    #[inline(always)]
+    pub fn hurry(&mut self, qpn: u32) -> Option<Hurried<'_, QpEntry>> {
+        hurry(&self.place(qpn)?.entry)
+    }
+
     /// The queue pair with a number, wherever that comes from.
     #[inline]
     pub fn find(&mut self, qpn: u32) -> Option<QpGuard<'_>> {
@@ -139,7 +145,6 @@ impl QueuePairs {
 
 impl QpEntry {
     pub fn new(qp: Qp, poster: Poster) -> Self {
-        poster.released.prepare(qp.qpn());
         QpEntry {
             released: poster.released.seen(qp.qpn()),
             poster,
@@ -164,6 +169,15 @@ impl QpEntry {
         match &mut self.link {
             Link::Ring(link) => Some((&mut self.qp, link)),
             _ => None,
+        }
+    }
+
+    /// Tells its peer what its ring has taken and acknowledged, if it has one.
+    #[inline(always)]
+    pub fn settle(&mut self, core: &Core) {
+        if let Link::Ring(ring) = &mut self.link {
+            self.unsettled = false;
+            ring.settle(core);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::limits::LIMITS;
 /// Most slots of an endpoint.
 pub(crate) const SLOTS: usize = SLOTS_PER_ENDPOINT_MAX;
 /// Most queue pairs of an endpoint.
-const QPS_MAX: u32 = LIMITS.max_qp;
+pub(crate) const QPS_MAX: u32 = LIMITS.max_qp;
 
 const _: () = assert!(SLOTS.is_power_of_two() && QPS_MAX == QPS_PER_SLOT * SLOTS as u32);
 
@@ -35,7 +35,7 @@ impl Numbering {
     }
 
     /// The place of queue pair `qpn`, less than [`QPS_MAX`].
-    #[inline]
+    #[inline(always)]
     pub fn index(self, qpn: u32) -> usize {
         (qpn.wrapping_sub(self.first) % QPS_MAX) as usize
     }

@@ -4,12 +4,10 @@
 //! (`ibv_post_send(3)`). Who polls takes the lock of the completion queue alone, so it counts here
 //! what it has freed, and who posts subtracts that when the queue seems full.
 
-use std::sync::OnceLock;
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use causeway_identity::{QPN_INDEX_BITS, QPS_PER_SLOT};
-
-use crate::qps::{Numbering, SLOTS};
+use crate::qps::{Numbering, QPS_MAX};
 
 /// Places freed of one queue pair's queues, ever, wrapping. Each count is written under the lock
 /// under which completions are taken out of the completion queue, or under that of the queue pair
@@ -20,11 +18,16 @@ pub(crate) struct Freed {
     recv: AtomicU32,
 }
 
+/// Those of all places that queue pairs may have.
+type Counts = [Freed; QPS_MAX as usize];
+
 /// Those of all queue pairs of an endpoint, by place. A place's counts outlive its queue pair.
 #[derive(Debug)]
 pub(crate) struct Released {
     numbering: Numbering,
-    slots: [OnceLock<Box<[Freed]>>; SLOTS],
+    /// One table for all slots, though few endpoints have more than one: no look-up needs a check.
+    /// What nobody has counted in has no memory.
+    freed: Box<Counts>,
 }
 
 /// How much of it a queue pair has taken into account.
@@ -38,48 +41,36 @@ impl Released {
     pub fn new(numbering: Numbering) -> Self {
         Released {
             numbering,
-            slots: [const { OnceLock::new() }; SLOTS],
+            freed: zeros(),
         }
-    }
-
-    /// Makes room for the queue pairs of a slot, one of which is to be `qpn`.
-    pub fn prepare(&self, qpn: u32) {
-        let slot = &self.slots[self.numbering.rank(qpn)];
-        let none = || (0..QPS_PER_SLOT).map(|_| Freed::default()).collect();
-        slot.get_or_init(none);
     }
 
     /// Those of a queue pair that there is, or was.
     #[inline(always)]
-    fn of(&self, qpn: u32) -> Option<&Freed> {
-        let index = self.numbering.index(qpn);
-        let slot = self.slots.get(index >> QPN_INDEX_BITS)?.get()?;
-        slot.get(index % QPS_PER_SLOT as usize)
+    fn of(&self, qpn: u32) -> &Freed {
+        &self.freed[self.numbering.index(qpn)]
     }
 
     /// A poll has freed places of the send queue.
     #[inline(always)]
     pub fn add_sends(&self, qpn: u32, places: u32) {
-        if let Some(freed) = self.of(qpn) {
-            add(&freed.send, places);
-        }
+        add(&self.of(qpn).send, places);
     }
 
     /// A poll has freed a place of the receive queue.
     #[inline(always)]
     pub fn add_receive(&self, qpn: u32) {
-        if let Some(freed) = self.of(qpn) {
-            add(&freed.recv, 1);
-        }
+        add(&self.of(qpn).recv, 1);
     }
 
     /// What has been freed until now.
     #[inline(always)]
     pub fn seen(&self, qpn: u32) -> Seen {
-        self.of(qpn).map_or_else(Seen::default, |freed| Seen {
+        let freed = self.of(qpn);
+        Seen {
             send: freed.send.load(Ordering::Acquire),
             recv: freed.recv.load(Ordering::Acquire),
-        })
+        }
     }
 }
 
@@ -94,6 +85,20 @@ impl Seen {
     }
 }
 
+/// Counts of nothing yet, in pages that are the kernel's until they are written to.
+fn zeros() -> Box<Counts> {
+    let layout = Layout::new::<Counts>();
+    // SAFETY: the layout has a size. A count is an integer, of which zero is a value. The memory
+    // was allocated as a box allocates it, and is nobody else's.
+    unsafe {
+        let counts = alloc_zeroed(layout).cast::<Counts>();
+        if counts.is_null() {
+            handle_alloc_error(layout);
+        }
+        Box::from_raw(counts)
+    }
+}
+
 /// Adds under a lock, so that no addition is lost: a plain store spares the locked instruction.
 #[inline(always)]
 fn add(count: &AtomicU32, more: u32) {
@@ -103,7 +108,7 @@ fn add(count: &AtomicU32, more: u32) {
 
 #[cfg(test)]
 mod tests {
-    use causeway_identity::Slot;
+    use causeway_identity::{QPN_INDEX_BITS, Slot};
 
     use super::*;
 
@@ -112,9 +117,6 @@ mod tests {
         let slot = Slot::new(14).unwrap();
         let released = Released::new(Numbering::new(slot));
         let (one, other) = (14 << QPN_INDEX_BITS, (14 << QPN_INDEX_BITS) + 1);
-        released.add_sends(one, 5);
-        assert_eq!(released.seen(one), Seen::default(), "there is none yet");
-        released.prepare(one);
         let begun = released.seen(one);
         released.add_sends(one, u32::MAX);
         released.add_sends(one, 3);

@@ -229,8 +229,13 @@ impl<'a, T: Copy + Default, P, G: DerefMut<Target = PutEnd<T, P>>> Producer<'a, 
     /// other end's lock: who takes values out may be about to say so.
     #[inline(always)]
     pub fn is_full(&mut self) -> bool {
-        // One that has overrun seems full, too.
-        self.tail.wrapping_sub(self.end.head) >= self.end.room && self.is_full_still()
+        self.seems_full() && self.is_full_still()
+    }
+
+    /// The same by what was known before. One that has overrun seems full, too.
+    #[inline(always)]
+    fn seems_full(&self) -> bool {
+        self.tail.wrapping_sub(self.end.head) >= self.end.room
     }
 
     #[inline(never)]
@@ -248,6 +253,29 @@ impl<'a, T: Copy + Default, P, G: DerefMut<Target = PutEnd<T, P>>> Producer<'a, 
         if self.is_full() && !self.gets_room(make_room) {
             return false;
         }
+        // SAFETY: the queue is not full.
+        unsafe { self.append(value) };
+        true
+    }
+
+    /// As [`Producer::put`], and only if a place is known to be free. Lends nothing to a call: a
+    /// producer that is lent to none stays in registers.
+    #[inline(always)]
+    pub fn put_at_once(&mut self, value: T) -> bool {
+        let free = !self.seems_full();
+        if free {
+            // SAFETY: the queue is not full, since it does not even seem so.
+            unsafe { self.append(value) };
+        }
+        free
+    }
+
+    /// Puts a value behind the others.
+    ///
+    /// # Safety
+    /// The queue is not full.
+    #[inline(always)]
+    unsafe fn append(&mut self, value: T) {
         // SAFETY: a queue without places is full.
         let place = unsafe { self.end.places.of(self.tail) };
         // SAFETY: it is this end's, since the queue is not full: whoever took the last value out of
@@ -255,7 +283,6 @@ impl<'a, T: Copy + Default, P, G: DerefMut<Target = PutEnd<T, P>>> Producer<'a, 
         place.with_mut(|place| unsafe { place.write(value) });
         self.tail = self.tail.wrapping_add(1);
         self.queue.tail.0.store(self.tail, sync::release());
-        true
     }
 
     #[cold]

@@ -3,7 +3,7 @@
 use crate::abi::{IbvCompChannel, IbvContext, IbvCq, IbvCqEx, IbvWc};
 use crate::objects::{self, CqObject};
 use crate::{errno, live};
-use causeway_device::{Cq, Errno, Held, LIMITS, Looked, Waiting};
+use causeway_device::{Cq, Errno, Held, LIMITS, Looked, Place, Waiting};
 use causeway_proto::types::{Wc, WcFlags, WcOpcode, WcStatus};
 use core::ffi::{c_int, c_void};
 use core::mem::{self, offset_of};
@@ -152,8 +152,8 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
         match dev.waiting() {
             Waiting::Some => return take_plain(dev, max, wc),
             Waiting::None if max > 0 => {
-                if let Some(held) = dev.hurry() {
-                    return look(dev, held, max, wc);
+                if let Some((held, place)) = dev.hurry() {
+                    return look(dev, held, place, max, wc);
                 }
             }
             Waiting::None | Waiting::Unclear => {}
@@ -167,23 +167,29 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
 /// # Safety
 /// `wc` is an array of `max` elements, of at least one.
 #[inline(never)]
-unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_int {
-    let looked = dev.look(&mut held);
+unsafe fn look(
+    dev: &Cq,
+    mut held: Held<'_>,
+    place: Place<'_>,
+    max: usize,
+    wc: *mut IbvWc,
+) -> c_int {
+    // SAFETY: the caller's promise; a completion begins as C's does.
+    let looked = unsafe { dev.look(&mut held, place, wc.cast()) };
     if looked == Looked::NONE {
         return 0;
     }
     // SAFETY: the caller's promise.
     unsafe {
-        if let Some(first) = held.take_first() {
-            let mut next = wc;
-            hand_over_any(&first, &mut next);
-            return 1 + take_behind(dev, held, looked, max - 1, next);
+        if looked.has(Looked::FIRST) {
+            complete_handed(wc);
+            return 1 + take_behind(dev, (held, place), looked, max - 1, wc.add(1));
         }
         if looked == Looked::SOME {
             drop(held);
             return take_plain_inlined(dev, max, wc);
         }
-        take_others(dev, held, looked, max, wc)
+        take_others(dev, (held, place), looked, max, wc)
     }
 }
 
@@ -194,12 +200,13 @@ unsafe fn look(dev: &Cq, mut held: Held<'_>, max: usize, wc: *mut IbvWc) -> c_in
 #[inline(always)]
 unsafe fn take_behind(
     dev: &Cq,
-    held: Held<'_>,
+    held: (Held<'_>, Place<'_>),
     looked: Looked,
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
-    if looked == Looked::SOME && (max == 0 || dev.waiting() == Waiting::None) {
+    let all = looked == Looked::SOME.and(Looked::FIRST);
+    if all && (max == 0 || dev.waiting() == Waiting::None) {
         return 0;
     }
     // SAFETY: the caller's promise. That the queue has overrun the next poll says.
@@ -278,7 +285,7 @@ unsafe fn take_any(dev: &Cq, max: usize, wc: *mut IbvWc) -> c_int {
 #[inline(never)]
 unsafe fn take_others(
     dev: &Cq,
-    held: Held<'_>,
+    held: (Held<'_>, Place<'_>),
     looked: Looked,
     max: usize,
     wc: *mut IbvWc,
@@ -351,6 +358,24 @@ const _: () = assert!(offset_of!(Wc, flags) == offset_of!(IbvWc, wc_flags));
 unsafe fn hand_over(wc: &Wc, to: *mut IbvWc) {
     // SAFETY: the caller's promise; the two have one layout.
     unsafe { to.cast::<Handed>().write(Handed { wc: *wc, rest: 0 }) };
+}
+
+/// As [`hand_over`] and what else is said of a datagram, of a completion that was written where C
+/// wants it by who found it.
+///
+/// # Safety
+/// `to` may be written, and begins with a completion as the device has it.
+#[inline(always)]
+unsafe fn complete_handed(to: *mut IbvWc) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let handed = &mut *to.cast::<Handed>();
+        handed.rest = 0;
+        if is_datagram(&handed.wc) {
+            let wc = handed.wc;
+            mark_datagram(&wc, &mut *to);
+        }
+    }
 }
 
 /// Whether it is the completion of a datagram that was received.

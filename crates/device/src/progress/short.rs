@@ -1,13 +1,16 @@
 //! The short way of progress: messages of one segment and acknowledgments that came for the rings
 //! that are polled, where there is nothing else to do.
 
-use causeway_shm::ring::Seen;
+use causeway_biased_lock::hurry;
+use causeway_shm::ring::{Probe, Seen};
 
 use super::HOT_RINGS;
 use crate::clock::Now;
+use crate::core::Core;
 use crate::cq::Looked;
 use crate::engines::Engine;
 use crate::hot::Hot;
+use crate::qp_entry::QpEntry;
 use crate::state::State;
 
 /// Looks that were in vain and not short, for one at engines that nobody serves.
@@ -77,10 +80,7 @@ impl State {
     #[cold]
     #[inline(never)]
     fn look_further(&mut self, found: Found, engine: &Engine, now: &Now) -> Looked {
-        let mut looked = Looked {
-            minds: true,
-            ..Looked::SOME
-        };
+        let mut looked = Looked::SOME.and(Looked::MINDS);
         let came = match found {
             Found::Taken | Found::Sent => true,
             Found::Nothing => false,
@@ -89,10 +89,10 @@ impl State {
         if came {
             self.spin.end();
         } else {
-            looked.yields = self.spin.turn(now);
+            looked = looked.and(Looked::YIELDS.only_if(self.spin.turn(now)));
             self.vain_looks = self.vain_looks.wrapping_add(1);
-            looked.serves = self.vain_looks.is_multiple_of(LOOKS_PER_SERVICE);
-            if looked.serves {
+            if self.vain_looks.is_multiple_of(LOOKS_PER_SERVICE) {
+                looked = looked.and(Looked::SERVES);
                 self.carry_over_counts();
             }
             if self.awaits_reply() {
@@ -121,21 +121,28 @@ impl State {
         }
         self.core.enough = false;
         self.turn = self.turn.wrapping_add(1);
-        let long = self.turn.is_multiple_of(PASSES_PER_LONG_ONE);
-        if long && self.has_to_mind(now) {
-            return Found::LongWay;
+        if self.turn.is_multiple_of(PASSES_PER_LONG_ONE) {
+            return self.take_plain_at_length(now);
         }
         match self.hot.len() {
-            1 => self.take_plain_from_one(long, now),
-            2..=HOT_RINGS if !long => self.take_plain_from_any(now),
+            1 => self.take_plain_from_one(false, now),
+            2..=HOT_RINGS => self.take_plain_from_any(now),
+            _ => Found::LongWay,
+        }
+    }
+
+    /// As [`State::take_plain_untimed`], in a pass that may take the long way.
+    #[cold]
+    #[inline(never)]
+    fn take_plain_at_length(&mut self, now: &Now) -> Found {
+        match self.hot.len() {
+            1 if !self.has_to_mind(now) => self.take_plain_from_one(true, now),
             _ => Found::LongWay,
         }
     }
 
     /// Whether the device has failed, or a timer is due. A deadline may be that of a wait which is
     /// over: it alone does not make the way long.
-    #[cold]
-    #[inline(never)]
     fn has_to_mind(&self, now: &Now) -> bool {
         let timed = self.timers.next().is_some();
         self.failure.has_happened() || (timed && self.is_due(now.get()))
@@ -222,74 +229,132 @@ impl State {
     /// Takes the messages that have come on one of the hot rings; `waited`: they came just now.
     #[inline(never)]
     fn take_messages(&mut self, at: usize, waited: bool, now: &Now) -> Found {
-        let State { hot, qps, core, .. } = self;
-        let Some(Hot { qpn, probe, .. }) = hot.get_mut(at) else {
+        let State {
+            hot,
+            core,
+            unsettled,
+            ..
+        } = self;
+        let Some(hot) = hot.get_mut(at) else {
             return Found::LongWay;
         };
-        let qpn = *qpn;
-        let Some(mut entry) = qps.lock(qpn) else {
-            return Found::LongWay;
+        let taken = if let Some(mut entry) = hurry(&hot.cell.entry) {
+            entry.take_messages(&mut hot.probe, core, unsettled, waited)
+        } else {
+            lock_messages(hot, core, unsettled, waited)
         };
-        let Some((qp, ring)) = entry.ring() else {
-            return Found::LongWay;
-        };
-        if !ring.take_plain(qp, core, waited) {
-            return match ring.is_ready() {
-                true => Found::LongWay,
-                false => Found::Nothing,
-            };
-        }
-        ring.renew(probe);
-        let unsent = qp.has_unsent();
-        if ring.is_unsettled() && !std::mem::replace(&mut entry.unsettled, true) {
-            self.unsettled.push(qpn);
-        }
-        drop(entry);
-        if unsent || self.has_failures() {
-            return self.go_on(qpn, unsent, now);
-        }
-        Found::Taken
+        self.follow(at, taken, now)
     }
 
     /// Takes the acknowledgment that has come on one of the hot rings without a record.
     #[inline(never)]
     fn take_acks(&mut self, at: usize, now: &Now) -> Found {
-        let State { hot, qps, core, .. } = self;
-        let Some(Hot { qpn, unclear, .. }) = hot.get_mut(at) else {
+        let State { hot, core, .. } = self;
+        let Some(hot) = hot.get_mut(at) else {
             return Found::LongWay;
         };
-        let qpn = *qpn;
-        let Some(mut entry) = qps.lock(qpn) else {
-            return Found::LongWay;
+        let taken = if let Some(mut entry) = hurry(&hot.cell.entry) {
+            entry.take_acks(&mut hot.unclear, core)
+        } else {
+            lock_acks(hot, core)
         };
-        let Some((qp, ring)) = entry.ring() else {
-            return Found::LongWay;
+        self.follow(at, taken, now)
+    }
+
+    /// Does what follows from what was taken from one of the hot rings.
+    #[inline(always)]
+    fn follow(&mut self, at: usize, taken: Taken, now: &Now) -> Found {
+        let unsent = match taken {
+            Taken::Nothing { ready: false } => return Found::Nothing,
+            Taken::Nothing { ready: true } => return Found::LongWay,
+            Taken::Some { unsent } => unsent,
         };
-        if !ring.take_acks(qp, core) {
-            *unclear = true;
-            return match ring.is_ready() {
-                true => Found::LongWay,
-                false => Found::Nothing,
-            };
-        }
-        let unsent = qp.has_unsent();
-        drop(entry);
         if unsent || self.has_failures() {
-            return self.go_on(qpn, unsent, now);
+            return self.go_on(at, unsent, now);
         }
         Found::Taken
     }
 
-    /// Something was taken from the ring of `qpn`, and has consequences; `unsent`: something waited
-    /// for an acknowledgment.
+    /// Something was taken from one of the hot rings, and has consequences; `unsent`: something
+    /// waited for an acknowledgment.
     #[cold]
     #[inline(never)]
-    fn go_on(&mut self, qpn: u32, unsent: bool, now: &Now) -> Found {
+    fn go_on(&mut self, at: usize, unsent: bool, now: &Now) -> Found {
+        let qpn = self.hot.get(at).map(|hot| hot.qpn);
         self.fail_overrun();
-        if unsent {
+        if let Some(qpn) = qpn
+            && unsent
+        {
             self.touch(qpn);
             self.flush_pending(now);
         }
         Found::Sent
+    }
+}
+
+/// What was taken from one ring.
+enum Taken {
+    /// Nothing, the short way; `ready`: something is there.
+    Nothing { ready: bool },
+    /// Something; `unsent`: the queue pair has something to send.
+    Some { unsent: bool },
+}
+
+/// As [`QpEntry::take_messages`], where the lock is not biased towards this thread.
+#[cold]
+#[inline(never)]
+fn lock_messages(hot: &mut Hot, core: &mut Core, unsettled: &mut Vec<u32>, waited: bool) -> Taken {
+    let Hot { cell, probe, .. } = hot;
+    let mut entry = cell.entry.lock();
+    entry.take_messages(probe, core, unsettled, waited)
+}
+
+/// As [`QpEntry::take_acks`], where the lock is not biased towards this thread.
+#[cold]
+#[inline(never)]
+fn lock_acks(hot: &mut Hot, core: &mut Core) -> Taken {
+    hot.cell.entry.lock().take_acks(&mut hot.unclear, core)
+}
+
+impl QpEntry {
+    /// Takes the messages that have come; `waited`: they came just now. Notes in `unsettled` if the
+    /// peer is to be told.
+    #[inline(always)]
+    fn take_messages(
+        &mut self,
+        probe: &mut Probe,
+        core: &mut Core,
+        unsettled: &mut Vec<u32>,
+        waited: bool,
+    ) -> Taken {
+        let Some((qp, ring)) = self.ring() else {
+            return Taken::Nothing { ready: true };
+        };
+        if !ring.take_plain(qp, core, waited) {
+            let ready = ring.is_ready();
+            return Taken::Nothing { ready };
+        }
+        ring.renew(probe);
+        let unsent = qp.has_unsent();
+        if ring.is_unsettled() && !std::mem::replace(&mut self.unsettled, true) {
+            unsettled.push(self.qp.qpn());
+        }
+        Taken::Some { unsent }
+    }
+
+    /// Takes the acknowledgment that has come without a record. Notes in `unclear` if that was none
+    /// which the short way takes.
+    #[inline(always)]
+    fn take_acks(&mut self, unclear: &mut bool, core: &mut Core) -> Taken {
+        let Some((qp, ring)) = self.ring() else {
+            return Taken::Nothing { ready: true };
+        };
+        if !ring.take_acks(qp, core) {
+            *unclear = true;
+            let ready = ring.is_ready();
+            return Taken::Nothing { ready };
+        }
+        let unsent = qp.has_unsent();
+        Taken::Some { unsent }
     }
 }

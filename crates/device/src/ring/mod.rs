@@ -316,6 +316,7 @@ impl RingLink {
     }
 
     /// Tells the peer what has been taken and acknowledged.
+    #[inline]
     pub fn settle(&mut self, core: &Core) {
         if self.link.settle(&mut self.memory) {
             core.tally(Tally::Woken, 1);
