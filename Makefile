@@ -13,6 +13,11 @@ CARGO ?= cargo
 CARGO_FLAGS ?= --locked
 CARGO_TARGET_DIR ?= target
 export CARGO_TARGET_DIR
+# Another processor's name, as rustc has it; empty for this machine's own.
+CARGO_BUILD_TARGET ?=
+ifneq ($(CARGO_BUILD_TARGET),)
+export CARGO_BUILD_TARGET
+endif
 CC ?= cc
 
 include mk/abi.mk
@@ -24,6 +29,7 @@ include mk/bench.mk
 include mk/lint.mk
 include mk/docs.mk
 include mk/deb.mk
+include mk/aarch64.mk
 include tests/verify/verify.mk
 include tests/sisci/sisci.mk
 include tests/mpi/mpi.mk
@@ -41,14 +47,14 @@ all: bins libs sisci paths headers examples man ## Build build/bin, lib, include
 bins: ## Build the programs: causeway, causewayd and causeway-noded
 	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker -p causeway-node
 	@mkdir -p $(BUILD)/bin
-	install -m 755 $(addprefix $(CARGO_TARGET_DIR)/release/,causeway causewayd causeway-noded) \
+	install -m 755 $(addprefix $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/,causeway causewayd causeway-noded) \
 		$(BUILD)/bin/
 
 # Not part of `all`: gRPC is most of what this program is made of, and few need it.
 kube: ## Build the program for containers and Kubernetes: causeway-kube
 	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-kube
 	@mkdir -p $(BUILD)/bin
-	install -m 755 $(CARGO_TARGET_DIR)/release/causeway-kube $(BUILD)/bin/
+	install -m 755 $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/causeway-kube $(BUILD)/bin/
 
 IMAGE_BASE ?= docker.io/library/debian:12-slim
 image: all kube ## Build the container image `causeway`, by podman

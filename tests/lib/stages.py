@@ -182,6 +182,8 @@ def all_stages():
         Stage("clients", "the distribution's own programs", function=matrix.run),
         Stage("clients-secured", "the same on a secured wire between hosts",
               function=matrix.run_secured, asked=True),
+        Stage("aarch64", "cross-built for aarch64, and run by an emulated machine",
+              ["tests/aarch64/run"], seconds=4700, asked=True),
         Stage("kasan", "the guests' driver in a kernel with KASAN and lockdep",
               ["tests/vm/kasan"], seconds=4500, chooses=True, asked=True),
     ]

@@ -3,7 +3,7 @@
 use super::{
     IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvDeviceAttr, IbvDeviceAttrEx, IbvMw, IbvMwBind,
     IbvParentDomainInitAttr, IbvPd, IbvPortAttr, IbvQp, IbvQpInitAttrEx, IbvRecvWr, IbvSendWr,
-    IbvSrq, IbvSrqInitAttrEx, IbvTd, IbvTdInitAttr, IbvValuesEx, IbvWc, layout,
+    IbvSrq, IbvSrqInitAttrEx, IbvTd, IbvTdInitAttr, IbvValuesEx, IbvWc, MUTEX_MORE, layout,
 };
 use core::ffi::{c_char, c_int, c_void};
 
@@ -82,8 +82,8 @@ pub struct IbvContext {
     pub mutex: libc::pthread_mutex_t,
     pub abi_compat: usize,
 }
-layout!(IbvContext, 328, ops @ 8, cmd_fd @ 264, async_fd @ 268, num_comp_vectors @ 272, mutex @ 280,
-    abi_compat @ 320);
+layout!(IbvContext, 328 + MUTEX_MORE, ops @ 8, cmd_fd @ 264, async_fd @ 268,
+    num_comp_vectors @ 272, mutex @ 280, abi_compat @ 320 + MUTEX_MORE);
 
 /// `struct verbs_context` in its newest layout. It grows at the front: what an older program knows
 /// lies at fixed distances back from `context`. An operation left `None` makes the inline function
@@ -121,4 +121,4 @@ pub struct VerbsContext {
     pub sz: usize,
     pub context: IbvContext,
 }
-layout!(VerbsContext, 696, query_port @ 48, sz @ 360, context @ 368);
+layout!(VerbsContext, 696 + MUTEX_MORE, query_port @ 48, sz @ 360, context @ 368);

@@ -26,6 +26,10 @@ pub use context::*;
 pub use objects::*;
 pub use wr::*;
 
+/// Bytes that a `pthread_mutex_t` has more than on x86-64, where it has 40: what follows one in a
+/// structure lies so much farther on. 8 on aarch64.
+pub const MUTEX_MORE: usize = core::mem::size_of::<libc::pthread_mutex_t>() - 40;
+
 /// Asserts a structure's size and field offsets at compile time.
 #[macro_export]
 macro_rules! layout {

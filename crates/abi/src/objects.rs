@@ -1,6 +1,6 @@
 //! The objects that calls create: PD, MR, AH, channel, CQ, SRQ, QP and their extended forms.
 
-use super::{IbvContext, IbvDataBuf, IbvPollCqAttr, IbvSge, IbvWcTmInfo, layout};
+use super::{IbvContext, IbvDataBuf, IbvPollCqAttr, IbvSge, IbvWcTmInfo, MUTEX_MORE, layout};
 use core::ffi::{c_int, c_uint, c_void};
 use core::sync::atomic::{AtomicI32, AtomicU32};
 
@@ -101,8 +101,9 @@ pub struct IbvCq {
     pub comp_events_completed: AtomicU32,
     pub async_events_completed: AtomicU32,
 }
-layout!(IbvCq, 128, cq_context @ 16, handle @ 24, cqe @ 28, mutex @ 32, cond @ 72,
-    comp_events_completed @ 120, async_events_completed @ 124);
+layout!(IbvCq, 128 + MUTEX_MORE, cq_context @ 16, handle @ 24, cqe @ 28, mutex @ 32,
+    cond @ 72 + MUTEX_MORE, comp_events_completed @ 120 + MUTEX_MORE,
+    async_events_completed @ 124 + MUTEX_MORE);
 
 /// A field reader of `struct ibv_cq_ex`.
 pub type CqRead<T> = Option<unsafe extern "C" fn(*mut IbvCqEx) -> T>;
@@ -133,8 +134,9 @@ pub struct IbvCqEx {
     pub read_tm_info: Option<unsafe extern "C" fn(*mut IbvCqEx, *mut IbvWcTmInfo)>,
     pub read_completion_wallclock_ns: CqRead<u64>,
 }
-layout!(IbvCqEx, 288, comp_mask @ 128, status @ 132, wr_id @ 136, start_poll @ 144,
-    read_completion_wallclock_ns @ 280);
+layout!(IbvCqEx, 288 + MUTEX_MORE, comp_mask @ 128 + MUTEX_MORE, status @ 132 + MUTEX_MORE,
+    wr_id @ 136 + MUTEX_MORE, start_poll @ 144 + MUTEX_MORE,
+    read_completion_wallclock_ns @ 280 + MUTEX_MORE);
 
 /// `struct ibv_srq`
 #[repr(C)]
@@ -147,7 +149,8 @@ pub struct IbvSrq {
     pub cond: libc::pthread_cond_t,
     pub events_completed: AtomicU32,
 }
-layout!(IbvSrq, 128, handle @ 24, mutex @ 32, cond @ 72, events_completed @ 120);
+layout!(IbvSrq, 128 + MUTEX_MORE, handle @ 24, mutex @ 32, cond @ 72 + MUTEX_MORE,
+    events_completed @ 120 + MUTEX_MORE);
 
 /// `struct ibv_qp`
 #[repr(C)]
@@ -166,8 +169,8 @@ pub struct IbvQp {
     pub cond: libc::pthread_cond_t,
     pub events_completed: AtomicU32,
 }
-layout!(IbvQp, 160, handle @ 48, qp_num @ 52, state @ 56, qp_type @ 60, mutex @ 64,
-    events_completed @ 152);
+layout!(IbvQp, 160 + MUTEX_MORE, handle @ 48, qp_num @ 52, state @ 56, qp_type @ 60, mutex @ 64,
+    events_completed @ 152 + MUTEX_MORE);
 
 /// `struct ibv_qp_ex` in its newest layout (`wr_flush` was appended).
 #[repr(C)]
@@ -201,5 +204,7 @@ pub struct IbvQpEx {
     pub wr_atomic_write: Option<unsafe extern "C" fn(*mut IbvQpEx, u32, u64, *const c_void)>,
     pub wr_flush: Option<unsafe extern "C" fn(*mut IbvQpEx, u32, u64, usize, u8, u8)>,
 }
-layout!(IbvQpEx, 360, comp_mask @ 160, wr_id @ 168, wr_flags @ 176, wr_atomic_cmp_swp @ 184,
-    wr_send @ 240, wr_start @ 320, wr_complete @ 328, wr_abort @ 336, wr_atomic_write @ 344);
+layout!(IbvQpEx, 360 + MUTEX_MORE, comp_mask @ 160 + MUTEX_MORE, wr_id @ 168 + MUTEX_MORE,
+    wr_flags @ 176 + MUTEX_MORE, wr_atomic_cmp_swp @ 184 + MUTEX_MORE,
+    wr_send @ 240 + MUTEX_MORE, wr_start @ 320 + MUTEX_MORE, wr_complete @ 328 + MUTEX_MORE,
+    wr_abort @ 336 + MUTEX_MORE, wr_atomic_write @ 344 + MUTEX_MORE);

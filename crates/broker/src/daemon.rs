@@ -74,6 +74,7 @@ fn system<E: Into<std::io::Error>>(what: &'static str) -> impl FnOnce(E) -> Fail
 ///
 /// # Errors [`Failure`]. A daemon's failure is also its answer to the process that started it.
 pub fn run(options: &Options) -> Result<(), Failure> {
+    causeway_fabric::page::check()?;
     if options.foreground || options.detached {
         return serve(options);
     }

@@ -140,13 +140,6 @@ unsafe fn wait(
     }
 }
 
-/// Elsewhere threads are cancelled before or after the wait.
-#[cfg(not(target_arch = "x86_64"))]
-mod system {
-    pub use super::wait as poll_cancellably;
-}
-
-#[cfg(target_arch = "x86_64")]
 mod system {
     use super::{DISABLE, KERNEL_SET_BYTES, UNWOUND, c_int, c_ulong};
     use super::{pthread_setcancelstate, pthread_setcanceltype};
@@ -156,11 +149,16 @@ mod system {
 
     /// `PTHREAD_CANCEL_ASYNCHRONOUS`.
     const ASYNCHRONOUS: c_int = 1;
+    /// Of a `__jmp_buf`: `<bits/setjmp.h>`.
+    #[cfg(target_arch = "x86_64")]
+    const REGISTERS: usize = 8;
+    #[cfg(target_arch = "aarch64")]
+    const REGISTERS: usize = 22;
 
     /// `__pthread_unwind_buf_t` of `<pthread.h>`, and what else the assembly keeps.
     #[repr(C, align(16))]
     struct Frame {
-        registers: [u64; 8],
+        registers: [u64; REGISTERS],
         mask_was_saved: c_int,
         private: [*mut c_void; 4],
         /// Whether the program's cancellation is asynchronous.
@@ -192,6 +190,7 @@ mod system {
 
     /// `pthread_cleanup_push`, cancellation on, the system call, cancellation off,
     /// `pthread_cleanup_pop`. Assembly, because `__sigsetjmp` returns twice.
+    #[cfg(target_arch = "x86_64")]
     #[unsafe(naked)]
     unsafe extern "C" fn enter(
         fds: *mut libc::pollfd,
@@ -246,6 +245,78 @@ mod system {
             "pop r13; .cfi_adjust_cfa_offset -8",
             "pop r12; .cfi_adjust_cfa_offset -8",
             "pop rbx; .cfi_adjust_cfa_offset -8",
+            "ret",
+            ".cfi_endproc",
+            setjmp = sym __sigsetjmp,
+            register = sym __pthread_register_cancel,
+            unregister = sym __pthread_unregister_cancel,
+            setcanceltype = sym pthread_setcanceltype,
+            setcancelstate = sym pthread_setcancelstate,
+            asynchronous = const ASYNCHRONOUS,
+            disable = const DISABLE,
+            kind = const offset_of!(Frame, kind),
+            set_bytes = const KERNEL_SET_BYTES,
+            ppoll = const libc::SYS_ppoll,
+            unwound = const UNWOUND,
+        )
+    }
+
+    /// The same for aarch64.
+    #[cfg(target_arch = "aarch64")]
+    #[unsafe(naked)]
+    unsafe extern "C" fn enter(
+        fds: *mut libc::pollfd,
+        count: c_ulong,
+        timeout: *mut libc::timespec,
+        mask: *const libc::sigset_t,
+        frame: *mut Frame,
+    ) -> isize {
+        naked_asm!(
+            ".cfi_startproc",
+            "stp x29, x30, [sp, -64]!; .cfi_def_cfa_offset 64",
+            ".cfi_offset x29, -64; .cfi_offset x30, -56",
+            "mov x29, sp",
+            "stp x19, x20, [sp, 16]; .cfi_offset x19, -48; .cfi_offset x20, -40",
+            "stp x21, x22, [sp, 32]; .cfi_offset x21, -32; .cfi_offset x22, -24",
+            "str x23, [sp, 48]; .cfi_offset x23, -16",
+            "mov x19, x0; mov x20, x1; mov x21, x2; mov x22, x3; mov x23, x4",
+            // Where an unwound thread comes back to.
+            "mov x0, x23",
+            "mov w1, 0",
+            "bl {setjmp}",
+            "cbnz w0, 2f",
+            "mov x0, x23",
+            "bl {register}",
+            // As the C library's own cancellation points do.
+            "mov w0, {asynchronous}",
+            "add x1, x23, {kind}",
+            "bl {setcanceltype}",
+            "mov w0, 0",
+            "mov x1, xzr",
+            "bl {setcancelstate}",
+            "mov x0, x19; mov x1, x20; mov x2, x21; mov x3, x22",
+            "mov x4, {set_bytes}",
+            "mov x8, {ppoll}",
+            "svc 0",
+            "mov x19, x0",
+            "mov w0, {disable}",
+            "mov x1, xzr",
+            "bl {setcancelstate}",
+            "ldr w0, [x23, {kind}]",
+            "mov x1, xzr",
+            "bl {setcanceltype}",
+            "b 3f",
+            "2:",
+            "mov x19, {unwound}",
+            "3:",
+            "mov x0, x23",
+            "bl {unregister}",
+            "mov x0, x19",
+            "ldp x19, x20, [sp, 16]; .cfi_restore x19; .cfi_restore x20",
+            "ldp x21, x22, [sp, 32]; .cfi_restore x21; .cfi_restore x22",
+            "ldr x23, [sp, 48]; .cfi_restore x23",
+            "ldp x29, x30, [sp], 64",
+            ".cfi_restore x29; .cfi_restore x30; .cfi_def_cfa_offset 0",
             "ret",
             ".cfi_endproc",
             setjmp = sym __sigsetjmp,

@@ -77,6 +77,15 @@ pub enum Error {
     /// The caller is a forked child; an attachment belongs to the process that made it.
     #[error("the attachment belongs to the parent process")]
     Forked,
+    /// The kernel has pages of another size than Causeway knows.
+    #[error(
+        "this kernel's pages have {bytes} bytes, and Causeway needs a kernel with pages of {}",
+        causeway_identity::PAGE
+    )]
+    PageSize {
+        /// Of a page.
+        bytes: usize,
+    },
     /// The operating system refused.
     #[error("{what}: {errno}")]
     System {
@@ -109,6 +118,7 @@ impl Error {
             Error::RuntimeDir { .. } => Errno::ACCESS,
             Error::UnknownNode { .. } => Errno::INVAL,
             Error::Forked => Errno::PERM,
+            Error::PageSize { .. } => Errno::OPNOTSUPP,
         };
         errno.raw_os_error()
     }

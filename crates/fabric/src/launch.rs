@@ -22,6 +22,7 @@ use crate::channel::Channel;
 use crate::error::{Error, Result};
 use crate::guest;
 use crate::limits::{ATTACH_ATTEMPTS, CALL_TIMEOUT, START_TIMEOUT};
+use crate::page;
 use crate::runtime::{self, Address};
 use causeway_setting::setting;
 
@@ -40,9 +41,10 @@ const ANSWER_MAX: usize = 1024;
 /// directory.
 ///
 /// # Errors
-/// [`Error::RuntimeDir`], [`Error::Start`], [`Error::NoBroker`], or what `connect(2)` says.
+/// [`Error::PageSize`], [`Error::RuntimeDir`], [`Error::Start`], [`Error::NoBroker`], or what `connect(2)` says.
 pub fn connect_or_start(address: &Address) -> Result<Channel> {
     causeway_log::begin();
+    page::check()?;
     let dir = match address {
         Address::Dir(dir) => dir,
         Address::Socket(_) | Address::Device => {

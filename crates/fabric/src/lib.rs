@@ -39,6 +39,7 @@ pub mod handshake;
 pub mod launch;
 pub mod limits;
 pub mod node;
+pub mod page;
 pub mod pipe;
 pub mod pool;
 pub mod relay;

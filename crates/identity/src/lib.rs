@@ -14,5 +14,6 @@ pub use number::{MULTICAST_PORT, QPN_INDEX_BITS, QPN_MASK, QPN_MULTICAST, QPS_PE
 pub use number::{Qpn, Slot, UDP_PORT_BASE, qpn_index};
 
 /// Bytes in a page. x86-64 has only this size for memory that is mapped, shown or moved page by
-/// page; huge pages are a whole number of them.
+/// page; huge pages are a whole number of them. On kernels for aarch64 with pages of 16 or 64 KiB
+/// Causeway refuses to begin.
 pub const PAGE: usize = 4096;

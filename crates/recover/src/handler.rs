@@ -8,7 +8,7 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use crate::levels::Levels;
 use crate::masks::{bit, bits, block, blocked, synchronous};
-use crate::routines::{self, AVX2, BEGIN, END, ERMS, FEATURES};
+use crate::routines::{self, BEGIN, END};
 
 /// The signals of a fault: `signal(7)`.
 const SIGNALS: [c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
@@ -139,10 +139,7 @@ fn served(info: *mut siginfo_t, context: *mut c_void) -> bool {
 pub fn install() {
     let mut used = USED.lock();
     if used.get() == [0; 2] {
-        let has = |there, feature| if there { feature } else { 0 };
-        let avx2 = has(std::is_x86_feature_detected!("avx2"), AVX2);
-        let erms = has(has_erms(), ERMS);
-        FEATURES.store(avx2 | erms, Ordering::Relaxed);
+        routines::find_features();
     }
     for (index, signal) in SIGNALS.into_iter().enumerate() {
         let level = used.get()[index];
@@ -226,12 +223,6 @@ fn replace(signal: c_int, action: &libc::sigaction) -> Option<libc::sigaction> {
     }
 }
 
-/// Whether `rep movsb` is fast (Intel SDM, CPUID leaf 7, EBX bit 9).
-fn has_erms() -> bool {
-    let highest = std::arch::x86_64::__cpuid(0).eax;
-    highest >= 7 && std::arch::x86_64::__cpuid_count(7, 0).ebx & (1 << 9) != 0
-}
-
 extern "C" fn on_fault<const LEVEL: usize>(
     signal: c_int,
     info: *mut siginfo_t,
@@ -242,12 +233,12 @@ extern "C" fn on_fault<const LEVEL: usize>(
     let synchronous = code > 0 && !(signal == libc::SIGBUS && code == NOT_UNDER_THIS_INSTRUCTION);
     if synchronous {
         // SAFETY: as above; nobody else uses the context meanwhile.
-        let registers = unsafe { &mut (*context.cast::<ucontext_t>()).uc_mcontext.gregs };
-        let at = registers[libc::REG_RIP as usize] as usize;
+        let interrupted = unsafe { &mut *context.cast::<ucontext_t>() };
+        let at = routines::instruction(interrupted);
         if ((&raw const BEGIN).addr()..(&raw const END).addr()).contains(&at) {
             // SAFETY: faults have an address.
-            registers[libc::REG_RDX as usize] = unsafe { (*info).si_addr() } as i64;
-            registers[libc::REG_RIP as usize] = routines::fix_up as *const () as i64;
+            let addr = unsafe { (*info).si_addr() };
+            routines::fail(interrupted, addr.addr());
             return;
         }
         if signal == libc::SIGSEGV && served(info, context) {

@@ -59,7 +59,8 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
 }
 
 /// Copies `len` bytes by vector instructions, where the processor has AVX2; with `stream` by stores
-/// that go around the caches and are complete when it returns. Else as [`copy`].
+/// that go around the caches and are complete when it returns. Else, and on other processors than
+/// x86-64, as [`copy`].
 ///
 /// # Errors
 /// As [`copy`].
@@ -67,28 +68,34 @@ pub unsafe fn copy(dst: *mut u8, src: *const u8, len: usize) -> Result<(), Fault
 /// # Safety
 /// As [`copy`]; and the ranges do not overlap.
 #[inline]
+#[cfg_attr(
+    not(target_arch = "x86_64"),
+    expect(unused_variables, reason = "see above")
+)]
 pub unsafe fn copy_by_vectors(
     dst: *mut u8,
     src: *const u8,
     len: usize,
     stream: bool,
 ) -> Result<(), Fault> {
-    if len < LEAST_BY_VECTORS || !std::is_x86_feature_detected!("avx2") {
-        // SAFETY: the caller's promise.
-        return unsafe { copy(dst, src, len) };
+    #[cfg(target_arch = "x86_64")]
+    if len >= LEAST_BY_VECTORS && routines::has_vectors() {
+        // SAFETY: the caller's promise; long enough, and the processor has the instructions.
+        let returned = unsafe {
+            if stream {
+                routines::stream(dst, src, len)
+            } else {
+                routines::vectors(dst, src, len)
+            }
+        };
+        return judge(returned).map(drop);
     }
-    // SAFETY: the caller's promise; long enough, and the processor has the instructions.
-    let returned = unsafe {
-        if stream {
-            routines::stream(dst, src, len)
-        } else {
-            routines::vectors(dst, src, len)
-        }
-    };
-    judge(returned).map(drop)
+    // SAFETY: the caller's promise.
+    unsafe { copy(dst, src, len) }
 }
 
 /// Bytes of the rounds in which vectors are copied.
+#[cfg(target_arch = "x86_64")]
 const LEAST_BY_VECTORS: usize = 128;
 
 /// Stores the first `N` bytes of `value` in one go, after all stores before: 1, 2, 4 or 8.
@@ -100,7 +107,7 @@ const LEAST_BY_VECTORS: usize = 128;
 /// As [`copy`]; and `at` must be aligned to `N`.
 #[inline]
 pub unsafe fn store<const N: usize>(at: *mut u8, value: u64) -> Result<(), Fault> {
-    // On this processor each store is seen after those before it; a call that the compiler does
+    // The routine's store is one that is seen after those before it; a call that the compiler does
     // not see into keeps its order, too.
     // SAFETY: as in `copy`.
     let returned = unsafe {

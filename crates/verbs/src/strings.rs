@@ -12,7 +12,7 @@ pub(crate) const fn fixed<const N: usize>(text: &CStr) -> [c_char; N] {
     let mut out = [0; N];
     let mut i = 0;
     while i < bytes.len() {
-        out[i] = bytes[i].cast_signed();
+        out[i] = c_char::from_ne_bytes([bytes[i]]);
         i += 1;
     }
     out

@@ -24,6 +24,15 @@ pub fn sealed_memory() -> Vec<Finding> {
     }]
 }
 
+/// Without pages of the right size nothing works.
+pub fn pages() -> Vec<Finding> {
+    const TOPIC: &str = "pages";
+    vec![match causeway_fabric::page::check() {
+        Ok(()) => Finding::ok(TOPIC, "of 4 KiB"),
+        Err(error) => Finding::fail(TOPIC, error.to_string()),
+    }]
+}
+
 /// Makes a sealed memfd and sees that the seal holds.
 fn make_sealed_memory() -> rustix::io::Result<()> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;

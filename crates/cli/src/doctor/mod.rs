@@ -67,7 +67,7 @@ impl Finding {
 
 /// Every check, in the order of the report. A check returns at least one finding and changes
 /// nothing that outlives it, except that the broker's check starts a broker.
-const CHECKS: [fn() -> Vec<Finding>; 19] = [
+const CHECKS: [fn() -> Vec<Finding>; 20] = [
     // Before ours, or the loader would take ours for the distribution's.
     software::distribution,
     software::libraries,
@@ -76,6 +76,7 @@ const CHECKS: [fn() -> Vec<Finding>; 19] = [
     software::sisci_node,
     software::node_daemon,
     software::environment,
+    kernel::pages,
     kernel::sealed_memory,
     kernel::user_faults,
     kernel::page_references,

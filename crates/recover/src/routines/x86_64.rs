@@ -1,51 +1,31 @@
-//! The only instructions whose faults are recovered from.
+//! The routines for x86-64, in System V's calling convention.
 //!
-//! They lie between two labels. Each routine is a leaf that leaves the stack and all registers
-//! alone that a callee has to keep, so a jump from any of its instructions to [`fix_up`] returns
-//! from it with 1 in `rax` and, as the handler has put it there, the address of the fault in `rdx`.
-//! What returns by itself has 0 in `rax`.
+//! A jump from any instruction of them to [`fix_up`](super::fix_up) returns with 1 in `rax` and, as
+//! the handler has put it there, the address of the fault in `rdx`. What returns by itself has 0 in
+//! `rax`.
 
 use std::arch::global_asm;
-use std::sync::atomic::AtomicU8;
+use std::arch::x86_64::{__cpuid, __cpuid_count};
+use std::sync::atomic::{AtomicU8, Ordering};
 
-/// What a routine returns.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Returned {
-    /// 1 after a fault.
-    pub failed: u64,
-    /// The value there was before, or the address of the fault.
-    pub value: u64,
-}
+use libc::ucontext_t;
+
+use super::{Returned, fix_up};
 
 /// In [`FEATURES`]: the vector instructions of AVX2.
-pub(crate) const AVX2: u8 = 1;
+const AVX2: u8 = 1;
 /// In [`FEATURES`]: fast string instructions (ERMS).
-pub(crate) const ERMS: u8 = 2;
+const ERMS: u8 = 2;
 
 /// What the processor can do; nothing until the handler is installed.
-pub(crate) static FEATURES: AtomicU8 = AtomicU8::new(0);
+static FEATURES: AtomicU8 = AtomicU8::new(0);
 
 /// Bytes from which on one string instruction copies. The C library uses it for less, too; but it
 /// waits for what is before it and holds up what is behind it, which is worth it for many
 /// kilobytes.
-pub(crate) const STRING_FROM: usize = 8192;
+const STRING_FROM: usize = 8192;
 
 unsafe extern "C" {
-    /// Where the routines begin.
-    #[link_name = "causeway_recover_begin"]
-    pub(crate) safe static BEGIN: u8;
-    /// Where they end.
-    #[link_name = "causeway_recover_end"]
-    pub(crate) safe static END: u8;
-
-    /// To where a fault in a routine goes on. Not to be called.
-    #[link_name = "causeway_recover_fix_up"]
-    pub(crate) fn fix_up();
-
-    /// Copies `len` bytes; the ranges may overlap.
-    #[link_name = "causeway_recover_copy"]
-    pub(crate) fn copy(dst: *mut u8, src: *const u8, len: usize) -> Returned;
     /// Copies `len` bytes, 128 at least, by vectors of AVX2, which the processor must have; the
     /// ranges do not overlap.
     #[link_name = "causeway_recover_vectors"]
@@ -53,27 +33,36 @@ unsafe extern "C" {
     /// The same by stores that go around the caches, complete at the end.
     #[link_name = "causeway_recover_stream"]
     pub(crate) fn stream(dst: *mut u8, src: *const u8, len: usize) -> Returned;
-    /// Stores a byte.
-    #[link_name = "causeway_recover_store1"]
-    pub(crate) fn store1(at: *mut u8, value: u64) -> Returned;
-    /// Stores 2 bytes at once.
-    #[link_name = "causeway_recover_store2"]
-    pub(crate) fn store2(at: *mut u8, value: u64) -> Returned;
-    /// Stores 4 bytes at once.
-    #[link_name = "causeway_recover_store4"]
-    pub(crate) fn store4(at: *mut u8, value: u64) -> Returned;
-    /// Stores 8 bytes at once.
-    #[link_name = "causeway_recover_store8"]
-    pub(crate) fn store8(at: *mut u8, value: u64) -> Returned;
-    /// Copies 8 bytes, by one load and one store.
-    #[link_name = "causeway_recover_word"]
-    pub(crate) fn word(dst: *mut u8, src: *const u8) -> Returned;
-    /// Adds to 8 bytes atomically.
-    #[link_name = "causeway_recover_add"]
-    pub(crate) fn add(at: *mut u8, value: u64) -> Returned;
-    /// Exchanges 8 bytes atomically if they equal `compare`.
-    #[link_name = "causeway_recover_swap"]
-    pub(crate) fn swap(at: *mut u8, compare: u64, swap: u64) -> Returned;
+}
+
+/// Asks the processor what it can do.
+pub(crate) fn find_features() {
+    let has = |there, feature| if there { feature } else { 0 };
+    let avx2 = has(has_vectors(), AVX2);
+    FEATURES.store(avx2 | has(has_erms(), ERMS), Ordering::Relaxed);
+}
+
+/// Whether the processor has the instructions of [`vectors`] and [`stream`].
+pub(crate) fn has_vectors() -> bool {
+    std::is_x86_feature_detected!("avx2")
+}
+
+/// Whether `rep movsb` is fast (Intel SDM, CPUID leaf 7, EBX bit 9).
+fn has_erms() -> bool {
+    let highest = __cpuid(0).eax;
+    highest >= 7 && __cpuid_count(7, 0).ebx & (1 << 9) != 0
+}
+
+/// The address of the instruction that was interrupted.
+pub(crate) fn instruction(context: &ucontext_t) -> usize {
+    context.uc_mcontext.gregs[libc::REG_RIP as usize] as usize
+}
+
+/// Lets a routine that was interrupted return that it has faulted at an address.
+pub(crate) fn fail(context: &mut ucontext_t, addr: usize) {
+    let registers = &mut context.uc_mcontext.gregs;
+    registers[libc::REG_RDX as usize] = addr as i64;
+    registers[libc::REG_RIP as usize] = fix_up as *const () as i64;
 }
 
 // Up to 128 bytes (256 with AVX2) all is loaded before anything is stored, so overlap does not
