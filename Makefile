@@ -19,6 +19,7 @@ ifneq ($(CARGO_BUILD_TARGET),)
 export CARGO_BUILD_TARGET
 endif
 CC ?= cc
+built := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/
 
 include mk/abi.mk
 include mk/sisci.mk
@@ -47,14 +48,13 @@ all: bins libs sisci paths headers examples man ## Build build/bin, lib, include
 bins: ## Build the programs: causeway, causewayd and causeway-noded
 	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-cli -p causeway-broker -p causeway-node
 	@mkdir -p $(BUILD)/bin
-	install -m 755 $(addprefix $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/,causeway causewayd causeway-noded) \
-		$(BUILD)/bin/
+	install -m 755 $(addprefix $(built),causeway causewayd causeway-noded) $(BUILD)/bin/
 
 # Not part of `all`: gRPC is most of what this program is made of, and few need it.
 kube: ## Build the program for containers and Kubernetes: causeway-kube
 	$(CARGO) build --release $(CARGO_FLAGS) -p causeway-kube
 	@mkdir -p $(BUILD)/bin
-	install -m 755 $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/release/causeway-kube $(BUILD)/bin/
+	install -m 755 $(built)causeway-kube $(BUILD)/bin/
 
 IMAGE_BASE ?= docker.io/library/debian:12-slim
 image: all kube ## Build the container image `causeway`, by podman

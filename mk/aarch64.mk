@@ -10,8 +10,8 @@ AARCH64_CC := aarch64-linux-gnu-gcc
 AARCH64_LINK := $(AARCH64_BUILD)/link
 aarch64_env := CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(AARCH64_CC) \
 	CC_aarch64_unknown_linux_gnu=$(AARCH64_CC)
-aarch64_make = $(aarch64_env) $(MAKE) BUILD=$(AARCH64_BUILD) CARGO_BUILD_TARGET=$(AARCH64_TARGET) \
-	CC="$(AARCH64_CC) -L$(AARCH64_LINK)"
+aarch64_make = $(aarch64_env) $(MAKE) BUILD=$(AARCH64_BUILD) \
+	CARGO_BUILD_TARGET=$(AARCH64_TARGET) CC="$(AARCH64_CC) -L$(AARCH64_LINK)"
 
 .PHONY: aarch64 aarch64-tests
 aarch64: ## Build programs and libraries for aarch64 into build/aarch64
@@ -20,8 +20,9 @@ aarch64: ## Build programs and libraries for aarch64 into build/aarch64
 	ln -sf ../lib/libibverbs.so.1 $(AARCH64_LINK)/libibverbs.so
 	ln -sf ../lib/librdmacm.so.1 $(AARCH64_LINK)/librdmacm.so
 
-# Not the sanitizer, whose static library the cross compiler does not bring, nor `errors`, which reads
-# x86-64 registers in a handler of its own.
+# Not the sanitizer, whose static library the cross compiler does not bring, nor `errors`, which
+# reads x86-64 registers in a handler of its own.
+aarch64_verify = $(filter-out verify-asan errors,$(VERIFY_PROGRAMS))
 aarch64-tests: aarch64
-	$(aarch64_make) $(patsubst %,$(AARCH64_BUILD)/test/%,$(filter-out verify-asan errors,$(VERIFY_PROGRAMS))) \
+	$(aarch64_make) $(aarch64_verify:%=$(AARCH64_BUILD)/test/%) \
 		$(AARCH64_SISCI:%=$(AARCH64_BUILD)/test/sisci/%)

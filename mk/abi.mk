@@ -11,7 +11,8 @@ ABI_PROFILE ?= release
 CARGO ?= cargo
 CC ?= cc
 
-abi_archives := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(ABI_PROFILE))
+abi_profile := $(if $(filter dev,$(ABI_PROFILE)),debug,$(ABI_PROFILE))
+abi_archives := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/$(abi_profile)
 # What `rustc --print native-static-libs` names for the standard library.
 abi_natives := -lrt -lpthread -lm -ldl -lc
 # nodelete: the helper thread of an open device must not lose its code to a dlclose.

@@ -16,7 +16,8 @@ DESTDIR ?=
 DIS_COMPAT ?=
 
 sisci_table := crates/sisci/symbols/sisci.sym
-sisci_archives := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/$(if $(filter dev,$(ABI_PROFILE)),debug,$(ABI_PROFILE))
+sisci_profile := $(if $(filter dev,$(ABI_PROFILE)),debug,$(ABI_PROFILE))
+sisci_archives := $(CARGO_TARGET_DIR)/$(CARGO_BUILD_TARGET)/$(sisci_profile)
 sisci_archive := $(sisci_archives)/libcauseway_sisci.a
 sisci_headers := $(addprefix $(BUILD)/include/,sisci_api.h sisci_types.h sisci_error.h \
 	sisci_api_macros.h dis_types.h)

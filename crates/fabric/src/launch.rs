@@ -41,7 +41,8 @@ const ANSWER_MAX: usize = 1024;
 /// directory.
 ///
 /// # Errors
-/// [`Error::PageSize`], [`Error::RuntimeDir`], [`Error::Start`], [`Error::NoBroker`], or what `connect(2)` says.
+/// [`Error::PageSize`], [`Error::RuntimeDir`], [`Error::Start`], [`Error::NoBroker`], or what
+/// `connect(2)` says.
 pub fn connect_or_start(address: &Address) -> Result<Channel> {
     causeway_log::begin();
     page::check()?;

@@ -30,14 +30,17 @@ pub(crate) fn fail(context: &mut ucontext_t, addr: usize) {
 // more where the last round of the loop would be short.
 //
 // Stores are not ordered with each other on this processor. Programs poll the last byte of what is
-// written to them, so a barrier stands before the store that has it; where a copy is one of 16 bytes
-// or less, its last store.
+// written to them, so a barrier stands before the store that has it.
 global_asm!(
     ".pushsection .text.causeway_recover, \"ax\", @progbits",
-    ".globl causeway_recover_begin, causeway_recover_end, causeway_recover_fix_up, causeway_recover_copy, causeway_recover_add",
-    ".globl causeway_recover_swap, causeway_recover_store1, causeway_recover_store2, causeway_recover_store4, causeway_recover_store8, causeway_recover_word",
-    ".hidden causeway_recover_begin, causeway_recover_end, causeway_recover_fix_up, causeway_recover_copy, causeway_recover_add",
-    ".hidden causeway_recover_swap, causeway_recover_store1, causeway_recover_store2, causeway_recover_store4, causeway_recover_store8, causeway_recover_word",
+    ".globl causeway_recover_begin, causeway_recover_end, causeway_recover_fix_up",
+    ".globl causeway_recover_copy, causeway_recover_add",
+    ".globl causeway_recover_swap, causeway_recover_store1, causeway_recover_store2",
+    ".globl causeway_recover_store4, causeway_recover_store8, causeway_recover_word",
+    ".hidden causeway_recover_begin, causeway_recover_end, causeway_recover_fix_up",
+    ".hidden causeway_recover_copy, causeway_recover_add",
+    ".hidden causeway_recover_swap, causeway_recover_store1, causeway_recover_store2",
+    ".hidden causeway_recover_store4, causeway_recover_store8, causeway_recover_word",
     ".p2align 6",
     "causeway_recover_begin:",
     ".type causeway_recover_copy, @function",
