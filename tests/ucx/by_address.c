@@ -50,7 +50,7 @@ static void progress(void)
 	ucp_worker_progress(worker);
 }
 
-static void await(void *request, const char *what)
+static ucs_status_t finish(void *request, const char *what)
 {
 	ucs_status_t status = UCS_OK;
 
@@ -61,7 +61,12 @@ static void await(void *request, const char *what)
 			progress();
 		ucp_request_free(request);
 	}
-	need(status, what);
+	return status;
+}
+
+static void await(void *request, const char *what)
+{
+	need(finish(request, what), what);
 }
 
 static void send_all(ucp_ep_h ep, size_t size)
@@ -69,6 +74,18 @@ static void send_all(ucp_ep_h ep, size_t size)
 	ucp_request_param_t param = { 0 };
 
 	await(ucp_stream_send_nbx(ep, out, size, &param), "send");
+}
+
+/* The peer ends the connection when it has all, maybe before the last send is known to be done here:
+ * UCX cancels it then. Whether all has arrived the peer has compared.
+ */
+static void send_last(ucp_ep_h ep, size_t size)
+{
+	ucp_request_param_t param = { 0 };
+	ucs_status_t status = finish(ucp_stream_send_nbx(ep, out, size, &param), "last send");
+
+	if (status != UCS_ERR_CANCELED)
+		need(status, "last send");
 }
 
 static void receive_all(ucp_ep_h ep, size_t size)
@@ -143,7 +160,10 @@ static void serve_one(ucp_conn_request_h request)
 		for (size_t i = 0; i < sizeof(sizes) / sizeof(*sizes); i++) {
 			receive_all(ep, sizes[i]);
 			memcpy(out, in, sizes[i]);
-			send_all(ep, sizes[i]);
+			if (round == ROUNDS - 1 && i == sizeof(sizes) / sizeof(*sizes) - 1)
+				send_last(ep, sizes[i]);
+			else
+				send_all(ep, sizes[i]);
 		}
 	}
 	while (!ended)
