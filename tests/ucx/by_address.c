@@ -76,9 +76,8 @@ static void send_all(ucp_ep_h ep, size_t size)
 	await(ucp_stream_send_nbx(ep, out, size, &param), "send");
 }
 
-/* The peer ends the connection when it has all, maybe before the last send is known to be done here:
- * UCX cancels it then. Whether all has arrived the peer has compared.
- */
+/* The peer ends the connection when it has all, maybe before the last send is known to be done
+ * here: UCX cancels it then. Whether all has arrived the peer has compared. */
 static void send_last(ucp_ep_h ep, size_t size)
 {
 	ucp_request_param_t param = { 0 };
