@@ -32,7 +32,7 @@ pub const QPS_PER_ENDPOINT_MAX: usize = SLOTS_PER_ENDPOINT_MAX * QPS_PER_SLOT as
 pub const SEGMENTS_PER_ENDPOINT_MAX: usize = 1024;
 /// Bytes of a segment: room for the pages of a whole address space, so that no offset need ever be
 /// used twice. It is sparse: pages cost memory once they are written.
-pub const SEGMENT_BYTES: u64 = 1 << 47;
+pub const SEGMENT_BYTES: u64 = causeway_identity::ADDRESSES_END;
 /// Memory for segments is reserved at the broker in units of this many bytes, so that many small
 /// registrations cost few calls.
 pub const RESERVE_UNIT: u64 = 64 << 20;

@@ -44,7 +44,7 @@ pub(crate) fn reached(name: &'static str) {
 
 fn store() -> Arc<Store> {
     let fd = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
-    rustix::fs::ftruncate(&fd, 1 << 47).expect("its size");
+    rustix::fs::ftruncate(&fd, causeway_identity::ADDRESSES_END).expect("its size");
     Arc::new(Store::new(fd, 1))
 }
 

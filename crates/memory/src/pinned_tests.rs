@@ -23,7 +23,7 @@ const PAGES: usize = 40;
 
 fn store() -> Arc<Store> {
     let fd = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
-    rustix::fs::ftruncate(&fd, 1 << 47).expect("its size");
+    rustix::fs::ftruncate(&fd, causeway_identity::ADDRESSES_END).expect("its size");
     Arc::new(Store::new(fd, 1))
 }
 
@@ -213,7 +213,7 @@ fn idle_memory_makes_way() {
     for (kind, mover) in movers() {
         let (first, area) = (store(), area());
         let second = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
-        rustix::fs::ftruncate(&second, 1 << 47).expect("its size");
+        rustix::fs::ftruncate(&second, causeway_identity::ADDRESSES_END).expect("its size");
         let second = Arc::new(Store::new(second, 2));
         let (start, len) = (area.span().start, area.span().len());
         mover.release(moves(&mover, &first, start, len));

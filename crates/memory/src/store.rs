@@ -24,7 +24,8 @@ pub struct Store {
 impl Store {
     /// Wraps a memfd, opened for reading and writing, that nobody else stores pages in; `id` tells
     /// stores of one [`Mover`](crate::Mover) apart. A memfd of too small a size takes no pages: it
-    /// should have 1 << 47 bytes, sealed. In a guest it is a segment of the driver's, as large.
+    /// should have [`causeway_identity::ADDRESSES_END`] bytes, sealed. In a guest it is a segment
+    /// of the driver's, as large.
     pub fn new(fd: OwnedFd, id: u64) -> Store {
         let stat = rustix::fs::fstat(&fd).ok();
         let regular = |s: &rustix::fs::Stat| FileType::from_raw_mode(s.st_mode).is_file();

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 fn store() -> Arc<Store> {
     let fd = rustix::fs::memfd_create("store", MemfdFlags::CLOEXEC).expect("a memfd");
-    rustix::fs::ftruncate(&fd, 1 << 47).expect("its size");
+    rustix::fs::ftruncate(&fd, causeway_identity::ADDRESSES_END).expect("its size");
     Arc::new(Store::new(fd, 1))
 }
 

@@ -142,7 +142,7 @@ pub const LIFE_ENTRIES_AT: usize = PAGE;
 pub const LIFE_BYTES: usize = LIFE_ENTRIES_AT + 8 * LIFE_ENTRIES;
 
 /// Bytes of a memory segment: any address of a process is an offset in it. Sparse.
-pub const MEMORY_SEGMENT_BYTES: u64 = 1 << 47;
+pub const MEMORY_SEGMENT_BYTES: u64 = causeway_identity::ADDRESSES_END;
 /// Bytes of a memory segment that a peer maps at once.
 pub const WINDOW: u64 = 1 << 36;
 

@@ -16,7 +16,7 @@ pub const RW: ProtFlags = ProtFlags::READ.union(ProtFlags::WRITE);
 pub fn store(id: u64) -> Arc<Store> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = rustix::fs::memfd_create("store", flags).expect("a memfd");
-    rustix::fs::ftruncate(&fd, 1 << 47).expect("its size");
+    rustix::fs::ftruncate(&fd, causeway_identity::ADDRESSES_END).expect("its size");
     let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
     rustix::fs::fcntl_add_seals(&fd, seals).expect("its seals");
     Arc::new(Store::new(fd, id))
