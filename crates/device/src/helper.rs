@@ -24,6 +24,7 @@ use rustix::event::{PollFd, PollFlags, poll};
 use crate::clock::{self, Now, earlier};
 use crate::engines::Engine;
 use crate::errno::Errno;
+use crate::look_on::LookOn;
 use crate::shared::{HelperSleep, Shared};
 use crate::threads;
 
@@ -39,15 +40,6 @@ const RECENT: Duration = Duration::from_micros(5);
 /// After activity the first sleep on the sources is no longer than this, so that a post need not
 /// wake the helper to tell it of a time-out further away: a system call and a wake for each.
 const FIRST_SLEEP_MAX: Duration = Duration::from_millis(1);
-/// How long it goes on looking after a look that found a stream: to wake it may cost more than the
-/// time between two batches, and a virtual network has the sender pay.
-const STREAM_SPIN: Duration = Duration::from_micros(30);
-/// How long it goes on looking after a request that it has answered, and that was not part of a
-/// stream: a requester that waits for one answer before it asks again would pay a wake for each.
-const REQUEST_SPIN: Duration = Duration::from_micros(50);
-/// Once looking on was in vain, the next requests, twice as many each time, are answered without,
-/// up to two to the power of this.
-const VAIN_SPINS_MAX: u32 = 6;
 /// How long a program has for its reply to a request that this thread has received, before the
 /// acknowledgment goes without.
 const REPLY_PAUSE: Duration = Duration::from_micros(100);
@@ -68,10 +60,7 @@ pub(crate) fn start(shared: Arc<Shared>) -> Result<JoinHandle<()>, Errno> {
             tick: TICK_FIRST,
             vain: 0,
             woken: false,
-            spin_until: Instant(0),
-            request_spin: false,
-            vain_spins: 0,
-            skip_spins: 0,
+            looks: LookOn::default(),
             has_stepped_back: false,
             shared,
         }
@@ -142,13 +131,8 @@ struct Helper {
     vain: u32,
     /// The last sleep was ended by a source.
     woken: bool,
-    /// Until when it looks again instead of sleeping.
-    spin_until: Instant,
-    /// It looks on for a request; times in a row that it did in vain, and requests left after which
-    /// it is not to be tried.
-    request_spin: bool,
-    vain_spins: u32,
-    skip_spins: u32,
+    /// Whether it looks again instead of sleeping.
+    looks: LookOn,
     /// It has slept to let the program reply to what came last.
     has_stepped_back: bool,
 }
@@ -270,15 +254,13 @@ impl Helper {
     fn look(&mut self, now: &Now) -> Looked {
         let shared = Arc::clone(&self.shared);
         let woken = std::mem::take(&mut self.woken);
-        let spinning = now.get() < self.spin_until;
+        let spinning = self.looks.is_due(now.get());
         let pass = shared.pass(spinning, now);
         if pass.worked {
             self.vain = 0;
             self.has_stepped_back = false;
-            if pass.stream {
-                self.spin_until = now.get() + STREAM_SPIN;
-            } else if pass.arrived {
-                self.look_on(spinning, now);
+            if pass.stream || pass.arrived {
+                self.looks.arrived(pass.stream, now.get());
             }
             return if pass.enough {
                 Looked::Enough
@@ -291,12 +273,11 @@ impl Helper {
             return Looked::Polled;
         }
         if spinning {
+            // What is to arrive may come from a thread that needs this processor.
+            std::thread::yield_now();
             return Looked::Worked;
         }
-        if std::mem::take(&mut self.request_spin) {
-            self.vain_spins = (self.vain_spins + 1).min(VAIN_SPINS_MAX);
-            self.skip_spins = (1 << self.vain_spins) - 1;
-        }
+        self.looks.slept();
         if woken {
             self.vain += 1;
             if self.vain >= VAIN_WAKES {
@@ -349,19 +330,6 @@ impl Helper {
             }
         }
         until
-    }
-
-    /// A request came, while it was looking on for one or not.
-    fn look_on(&mut self, spinning: bool, now: &Now) {
-        if spinning {
-            (self.vain_spins, self.skip_spins) = (0, 0);
-        }
-        if self.skip_spins > 0 {
-            self.skip_spins -= 1;
-        } else {
-            self.spin_until = now.get() + REQUEST_SPIN;
-            self.request_spin = true;
-        }
     }
 
     /// Sleeps until kicked: blocked threads watch the sources and the timers.

@@ -46,6 +46,7 @@ mod hot;
 mod in_place;
 mod kernel_limits;
 mod limits;
+mod look_on;
 mod membership;
 mod merge;
 mod move_threshold;
