@@ -119,6 +119,15 @@ impl<T> EventQueue<T> {
             .is_ok_and(|flags| flags.contains(rustix::fs::OFlags::NONBLOCK))
     }
 
+    /// Makes it so.
+    pub fn set_nonblocking(&self) -> Result<(), Errno> {
+        let set = || {
+            let flags = rustix::fs::fcntl_getfl(self.fd.as_fd())?;
+            rustix::fs::fcntl_setfl(self.fd.as_fd(), flags | rustix::fs::OFlags::NONBLOCK)
+        };
+        set().map_err(|error| Errno(error.raw_os_error()))
+    }
+
     /// Whether the program seems to sleep on the descriptor by calls of its own (`poll(2)`), since
     /// it has made it non-blocking: a program does that before it first asks for an event, so that
     /// not each asks the kernel.

@@ -3,6 +3,7 @@
 use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use causeway_biased_lock::{BiasedGuard, Hurried, hurry};
 use causeway_cancel::Allowed;
@@ -11,7 +12,7 @@ use causeway_proto::types::Wc;
 use parking_lot::{Condvar, Mutex};
 
 use crate::channel::EventQueue;
-use crate::clock::Now;
+use crate::clock::{self, Now};
 use crate::completion_queue::{CompletionQueue, CqInit, Waiting};
 use crate::context::Context;
 use crate::engines::{Engine, LastSeen};
@@ -108,7 +109,30 @@ impl CompChannel {
         self.context
             .endpoint
             .shared
-            .wait(&self.queue, allowed, || self.queue.pop())
+            .wait(&self.queue, None, allowed, || self.queue.pop())
+    }
+
+    /// As [`CompChannel::get_event`], for so long at most. Who waits here is woken by what arrives,
+    /// not by the helper thread once that has been.
+    ///
+    /// # Errors
+    /// As there; ETIMEDOUT.
+    pub fn get_event_within(&self, most: Duration, allowed: Allowed) -> Result<usize, Errno> {
+        let until = Some(clock::now() + most);
+        self.context
+            .endpoint
+            .shared
+            .wait(&self.queue, until, allowed, || self.queue.pop())
+    }
+
+    /// Makes the descriptor non-blocking, for who sleeps on it by calls of his own, such as
+    /// `poll(2)`: once such a thread has asked for an event, the helper thread does not keep off
+    /// the sources.
+    ///
+    /// # Errors
+    /// Those of fcntl(2).
+    pub fn set_nonblocking(&self) -> Result<(), Errno> {
+        self.queue.set_nonblocking()
     }
 
     /// Ends it (`ibv_destroy_comp_channel(3)`).

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use causeway_cancel::{Allowed, Ended};
 use causeway_look::Wait;
+use causeway_proto::Instant;
 use rustix::event::{PollFd, PollFlags};
 
 use crate::channel::EventQueue;
@@ -56,10 +57,11 @@ impl Shared {
     ///
     /// # Errors
     /// EAGAIN where there is nothing and the queue's descriptor is non-blocking; EINTR after a
-    /// signal whose handler interrupts system calls; [`Errno::CANCELLED`].
+    /// signal whose handler interrupts system calls; ETIMEDOUT; [`Errno::CANCELLED`].
     pub(crate) fn wait<T, E>(
         &self,
         queue: &EventQueue<E>,
+        until: Option<Instant>,
         allowed: Allowed,
         mut take: impl FnMut() -> Option<T>,
     ) -> Result<T, Errno> {
@@ -80,7 +82,7 @@ impl Shared {
         self.blocked.fetch_add(1, Ordering::SeqCst);
         let found = match self.look_for(queue, &mut wait, Duration::MAX, &mut take) {
             Some(found) => Ok(found),
-            None => self.sleep_for(queue, &blocked, allowed, &mut take),
+            None => self.sleep_for(queue, until, (&blocked, allowed), &mut take),
         };
         if found.is_ok() {
             wait.over();
@@ -152,12 +154,12 @@ impl Shared {
         }
     }
 
-    /// Sleeps until `take` yields something.
+    /// Sleeps until `take` yields something, or the time comes.
     fn sleep_for<T, E>(
         &self,
         queue: &EventQueue<E>,
-        blocked: &BlockedSignals,
-        allowed: Allowed,
+        until: Option<Instant>,
+        sleep: (&BlockedSignals, Allowed),
         take: &mut impl FnMut() -> Option<T>,
     ) -> Result<T, Errno> {
         let mut interrupted = false;
@@ -168,7 +170,10 @@ impl Shared {
             if interrupted {
                 return Err(Errno(libc::EINTR));
             }
-            let woken = self.sleep_until_work(queue, blocked, allowed);
+            if until.is_some_and(|until| clock::now() >= until) {
+                return Err(Errno(libc::ETIMEDOUT));
+            }
+            let woken = self.sleep_until_work(queue, until, sleep);
             if woken == Woken::Cancelled {
                 return Err(Errno::CANCELLED);
             }
@@ -197,13 +202,13 @@ impl Shared {
         }
     }
 
-    /// Sleeps unless there is something to do at once. The sleep is a cancellation point, and the
-    /// only one: there no lock is held.
+    /// Sleeps, not beyond `until`, unless there is something to do at once. The sleep is a
+    /// cancellation point, and the only one: there no lock is held.
     fn sleep_until_work<E>(
         &self,
         queue: &EventQueue<E>,
-        blocked: &BlockedSignals,
-        allowed: Allowed,
+        until: Option<Instant>,
+        (blocked, allowed): (&BlockedSignals, Allowed),
     ) -> Woken {
         let now = Now::default();
         now.get();
@@ -223,12 +228,12 @@ impl Shared {
             deadline = earlier(deadline, state.look_for_silence(&now));
             broker_requests |= !state.broker_requests.is_empty();
         });
-        let until = if worked {
+        let watched_until = if worked {
             before
         } else {
             deadline.map_or(u64::MAX, |d| d.0)
         };
-        self.source_deadline.store(until, Ordering::SeqCst);
+        self.source_deadline.store(watched_until, Ordering::SeqCst);
         if broker_requests {
             self.send_broker_requests();
         }
@@ -236,7 +241,7 @@ impl Shared {
             self.disarm();
             return Woken::Awake;
         }
-        let timeout = deadline.map(|d| clock::timespec(d.since(now.get())));
+        let timeout = earlier(deadline, until).map(|d| clock::timespec(d.since(now.get())));
         let fds = [queue.as_fd(), self.doorbell.fd()];
         let mut fds: Vec<_> = fds
             .into_iter()

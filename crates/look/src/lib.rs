@@ -129,8 +129,12 @@ impl Lookers {
 }
 
 /// A place where threads wait, and what is known of the waits there.
-#[derive(Debug, Default)]
-pub struct Looks(Mutex<Policy>);
+#[derive(Debug)]
+pub struct Looks {
+    policy: Mutex<Policy>,
+    /// How long a wait looks.
+    most: Duration,
+}
 
 /// A wait. Dropped without [`Wait::over`], it ended otherwise than by what it was for: what it has
 /// looked for was in vain.
@@ -165,6 +169,15 @@ impl Drop for Looking<'_> {
     }
 }
 
+impl Default for Looks {
+    fn default() -> Looks {
+        Looks {
+            policy: Mutex::default(),
+            most: LOOK,
+        }
+    }
+}
+
 impl Looks {
     /// Where nobody has waited yet.
     #[must_use]
@@ -172,12 +185,23 @@ impl Looks {
         Looks::default()
     }
 
+    /// The same, for waits for an answer that nobody gives before he is woken: they look for
+    /// [`SHORT`].
+    #[must_use]
+    pub fn for_answers() -> Looks {
+        Looks {
+            most: SHORT,
+            ..Looks::default()
+        }
+    }
+
     /// Begins a wait. Cheap where it is not to begin with looks.
     #[must_use]
     pub fn begin<'a>(&'a self, lookers: &'a Lookers) -> Wait<'a> {
         let begun = Instant::now();
-        let looks =
-            setting() == Some(true) && self.0.lock().may_look(begun) && lookers.enter(processors());
+        let looks = setting() == Some(true)
+            && self.policy.lock().may_look(begun)
+            && lookers.enter(processors());
         Wait {
             looks: self,
             begun,
@@ -212,9 +236,9 @@ impl Wait<'_> {
         };
         let now = Instant::now();
         if let Some(gap) = looking.gap(now) {
-            self.looks.0.lock().preempted(now, gap);
-        } else if now - self.begun >= LOOK {
-            self.looks.0.lock().lost();
+            self.looks.policy.lock().preempted(now, gap);
+        } else if now - self.begun >= self.looks.most {
+            self.looks.policy.lock().lost();
         } else {
             looking.last = now;
             return true;
@@ -228,7 +252,7 @@ impl Wait<'_> {
         let now = Instant::now();
         let looking = self.looking.take();
         let gap = looking.as_ref().and_then(|looking| looking.gap(now));
-        let mut policy = self.looks.0.lock();
+        let mut policy = self.looks.policy.lock();
         match gap {
             Some(gap) => policy.preempted(now, gap),
             None if looking.is_some() => policy.won(),
@@ -241,7 +265,7 @@ impl Wait<'_> {
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
         if self.looking.is_some() {
-            self.looks.0.lock().lost();
+            self.looks.policy.lock().lost();
         }
     }
 }
@@ -270,7 +294,10 @@ mod tests {
 
     /// Where the next wait looks.
     fn eager() -> Looks {
-        Looks(Mutex::new(hinted()))
+        Looks {
+            policy: Mutex::new(hinted()),
+            ..Looks::default()
+        }
     }
 
     #[test]
@@ -280,7 +307,7 @@ mod tests {
         assert!(!first.again());
         first.begun = Instant::now();
         first.over();
-        assert_eq!(*looks.0.lock(), hinted());
+        assert_eq!(*looks.policy.lock(), hinted());
         if !have_two() {
             return;
         }
@@ -291,10 +318,14 @@ mod tests {
         assert!(wait.begun.elapsed() > GAP);
         assert!(!wait.is_looking() && !wait.again());
         assert_eq!(lookers.0.load(Ordering::Relaxed), 0);
-        let before = looks.0.lock().clone();
+        let before = looks.policy.lock().clone();
         assert_ne!(before, hinted());
         wait.over();
-        assert_eq!(*looks.0.lock(), before, "a look in vain is counted once");
+        assert_eq!(
+            *looks.policy.lock(),
+            before,
+            "a look in vain is counted once"
+        );
     }
 
     #[test]
@@ -320,7 +351,7 @@ mod tests {
                     assert!(!wait.again());
                     drop(wait);
                 }
-                let policy = looks.0.lock();
+                let policy = looks.policy.lock();
                 let without = if found { &won } else { &lost };
                 // The machine may take the processor away here.
                 let real = preemptions() != before;
@@ -336,10 +367,10 @@ mod tests {
         if looks.begin(&lookers).is_looking() {
             expected.lost();
         }
-        assert_eq!(*looks.0.lock(), expected);
+        assert_eq!(*looks.policy.lock(), expected);
         let looks = Looks::new();
         drop(looks.begin(&lookers));
-        assert_eq!(*looks.0.lock(), Policy::default());
+        assert_eq!(*looks.policy.lock(), Policy::default());
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl Link {
     pub fn new(context: &Arc<Context>) -> Result<Link, Errno> {
         let pd = context.alloc_pd()?;
         let channel = context.create_comp_channel()?;
+        channel.set_nonblocking()?;
         let cq = context.create_cq(2 * TRIGGERS_MAX, Some(&channel), 0)?;
         let room = TRIGGERS_MAX as usize * TRIGGER_BYTES;
         let received = Region::own(&pd, room).map_err(|errno| Errno(errno.raw_os_error()))?;

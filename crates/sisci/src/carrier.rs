@@ -4,7 +4,6 @@
 //! Either way there is memory for so many requests, the *slots*, requests are carried out in their
 //! order, and the outcome of each is taken in that order.
 
-use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -319,21 +318,21 @@ impl Carrier {
 
     /// Sleeps until an outcome is announced, or for a while. Whether one was.
     pub fn sleep(&self, patience: Duration) -> bool {
-        let fd = match self {
-            // SAFETY: the channel is the device's, and keeps its descriptor.
-            Carrier::Queue(_, device) => unsafe { BorrowedFd::borrow_raw(device.channel.fd()) },
-            Carrier::Relay(relay) => relay.data.pipe.into.bell(),
-        };
-        let mut fds = [PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)];
-        let nap = causeway_fabric::launch::timespec(patience);
-        let announced = poll(&mut fds, Some(&nap)).is_ok_and(|ready| ready > 0);
-        if let Carrier::Queue(_, device) = self
-            && announced
-            && device.channel.get_event(Allowed::NO).is_ok()
-        {
-            device.cq.ack_events(1);
+        match self {
+            Carrier::Queue(_, device) => {
+                let event = device.channel.get_event_within(patience, Allowed::NO);
+                if event.is_ok() {
+                    device.cq.ack_events(1);
+                }
+                event.is_ok()
+            }
+            Carrier::Relay(relay) => {
+                let bell = relay.data.pipe.into.bell();
+                let mut fds = [PollFd::from_borrowed_fd(bell, PollFlags::IN)];
+                let nap = causeway_fabric::launch::timespec(patience);
+                poll(&mut fds, Some(&nap)).is_ok_and(|ready| ready > 0)
+            }
         }
-        announced
     }
 
     /// Ends it: of a queue pair nothing is left in the completion queue. What the relay has is

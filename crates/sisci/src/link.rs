@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use causeway_device::Context;
 use causeway_fabric::node::NodeClient;
 use causeway_identity::Access;
+use causeway_look::{Lookers, Looks};
 use causeway_pio::Blocked;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, eventfd};
@@ -39,14 +40,15 @@ const PORTION: usize = 1 << 20;
 const PORTIONS: u64 = 4;
 /// Bytes that go by slots between two looks whether to stop.
 const STRETCH: usize = SLOTS / 4 * SLOT;
-/// How long a thread looks for a completion before it sleeps.
-const LOOK: Duration = Duration::from_micros(50);
 /// How long nothing may be acknowledged before sequences are to be repeated, and stores that find
 /// no room are lost.
 const QUIET: Duration = Duration::from_millis(100);
 /// How long a request may take, or another queue pair. The queue pair gives up before; this is for
 /// one that does not.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Threads that look for completions.
+static LOOKERS: Lookers = Lookers::new();
 
 /// A queue pair, of this process or of its relay, and what belongs to it.
 pub(crate) struct Link {
@@ -59,6 +61,7 @@ pub(crate) struct Link {
     changed: Condvar,
     /// Readable when the queue pair has broken.
     broken: OwnedFd,
+    looks: Looks,
 }
 
 #[derive(Default)]
@@ -96,6 +99,7 @@ impl Link {
             active: Mutex::default(),
             changed: Condvar::new(),
             broken: eventfd(0, flags).map_err(|_| Error::SYSTEM)?,
+            looks: Looks::for_answers(),
         })
     }
 
@@ -496,16 +500,18 @@ impl Link {
     /// Waits for the next completion.
     fn complete(&self, active: &mut Active, patience: Duration) -> Done {
         let begun = Instant::now();
+        let mut wait = self.looks.begin(&LOOKERS);
         let mut armed = false;
         loop {
             if self.has_completed(active)? {
+                wait.over();
                 return Ok(());
             }
             let waited = begun.elapsed();
             if waited >= patience && patience < PATIENCE {
                 active.flight.set_quiet();
                 return Err(Fault::Quiet);
-            } else if waited < LOOK {
+            } else if wait.again() {
                 std::hint::spin_loop();
             } else if waited > PATIENCE {
                 return Err(self.give_up(active, Fault::Broken));

@@ -266,6 +266,7 @@ impl Queue {
         let failed = |_| Errno::NODEV;
         let pd = context.alloc_pd().map_err(failed)?;
         let channel = context.create_comp_channel().map_err(failed)?;
+        channel.set_nonblocking().map_err(failed)?;
         let entries = 2 * PIECES_MAX as u32;
         let cq = context.create_cq(entries, Some(&channel), 0);
         Ok(Queue {
