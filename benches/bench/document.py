@@ -83,15 +83,20 @@ def machine(root):
             "commit": commit(root), "load": os.getloadavg()[0]}
 
 
+def busy(about):
+    """What is to be said of other work on the machine, if anything."""
+    load = about["load"]
+    return "" if load < BUSY_LOAD else f", load average {load:.1f} at the start"
+
+
 def circumstances(run):
     """The command, the machine, the date, the commit, in one paragraph."""
     m = run.machine
     rounds = len(run.results.rounds)
-    busy = "" if m["load"] < BUSY_LOAD else f", load average {m['load']:.1f} at the start"
     return (f"`{COMMAND}`, {m['date']}, commit {m['commit']}: {m['processor']}, "
             f"{m['processors']} processors, Linux {m['kernel']}; two hosts: namespaces joined by "
             f"veth, MTU {measure.MTU}; medians of {rounds} round{'s' * (rounds != 1)}, "
-            f"{run.seconds / 60:.0f} minutes{busy}.")
+            f"{run.seconds / 60:.0f} minutes{busy(m)}.")
 
 
 def count(run):

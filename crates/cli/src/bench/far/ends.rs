@@ -15,6 +15,7 @@ use causeway_sisci::trigger::RemoteInterrupt;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 /// Bytes of the segment that are written to and counted. Behind them are the ping-pongs' words.
@@ -30,6 +31,9 @@ const PLAIN: u32 = 0x00bf_0002;
 const DATA: u32 = 0x00bf_0003;
 /// How long a thread waits for an interrupt before it looks at the control connection.
 const NAP: Duration = Duration::from_millis(20);
+/// Threads that look during a ping-pong: two programs and two node daemons, which are on one
+/// machine where the hosts are network namespaces.
+const LOOKING: usize = 4;
 
 /// What each side says of its own before they connect.
 #[derive(Debug, Serialize, Deserialize)]
@@ -55,6 +59,8 @@ pub enum Way {
 
 /// The objects of one side.
 pub struct Ends {
+    /// Fewer processors than threads that look.
+    is_crowded: bool,
     client: Client,
     source: (Arc<LocalSegment>, Arc<Map>),
     own: Arc<Map>,
@@ -104,6 +110,7 @@ impl Ends {
         };
         let queue = client.queue(1)?;
         let ends = Ends {
+            is_crowded: available_parallelism().is_ok_and(|count| count.get() < LOOKING),
             client,
             source,
             own,
@@ -179,7 +186,7 @@ impl Ends {
             self.put(by_store)?;
             let asked = Instant::now();
             while !self.has_come(by_store, self.turn) {
-                std::hint::spin_loop();
+                self.look_again();
                 if asked.elapsed() > PATIENCE {
                     return Err("no word comes back through the segment".into());
                 }
@@ -194,9 +201,20 @@ impl Ends {
             if due {
                 self.turn += 1;
                 self.put(by_store)?;
+            } else {
+                self.look_again();
             }
             Ok::<bool, Error>(due)
         })
+    }
+
+    /// Between two looks at a word: where this machine has fewer processors than threads that look,
+    /// the others have their turn.
+    fn look_again(&self) {
+        match self.is_crowded {
+            true => std::thread::yield_now(),
+            false => std::hint::spin_loop(),
+        }
     }
 
     fn put(&self, by_store: bool) -> Result<(), Error> {
