@@ -14,7 +14,7 @@ $(PATHS_LIB): pathshim/paths.c pathshim/libraries.c mk/c.mk
 	@# A rename, not a rewrite in place: a running program may have the old one mapped.
 	@mv $@.new $@
 
-TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle waits closed traffic victim attacker asker)
+TEST_PROGRAMS := $(addprefix $(BUILD)/test/,idle waits closed traffic victim attacker asker meet)
 CM_PEER := $(BUILD)/test/cm_peer
 CLOSED := $(addprefix $(BUILD)/test/closed_,cm sisci pool)
 test-programs: verify sisci-tests $(TEST_PROGRAMS) $(CM_PEER) $(CLOSED) ## Build the test programs
@@ -24,6 +24,7 @@ $(BUILD)/test/waits: tests/idle/waits.c tests/idle/side.c tests/idle/side.h
 $(BUILD)/test/closed: tests/cli/closed.c tests/cli/own.c tests/cli/own.h
 $(BUILD)/test/traffic: tests/kill/traffic.c
 $(BUILD)/test/asker: tests/versions/asker.c
+$(BUILD)/test/meet: tests/secure/meet.c
 $(BUILD)/test/victim: $(addprefix tests/hostile/,victim.c hold.c stage.c)
 $(BUILD)/test/attacker: $(addprefix tests/hostile/,attacker.c forge.c loot.c breakin.c stage.c)
 $(BUILD)/test/victim $(BUILD)/test/attacker: $(wildcard tests/hostile/*.h)

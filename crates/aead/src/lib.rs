@@ -8,10 +8,12 @@
 //! which is forgotten, and a datagram says which phase it belongs to.
 
 mod cipher;
+mod mac;
 mod process;
 mod replay;
 
 pub use cipher::Cipher;
+pub use mac::{MAC_LEN, MacKey};
 
 use cipher::{NONCE_LEN, PhaseKey};
 use replay::Replays;

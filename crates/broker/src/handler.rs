@@ -32,7 +32,7 @@ use crate::hub::{Endpoint, Hub};
 use crate::ids::{EndpointId, TenantId};
 use crate::pairing::{Decision, PeerWire};
 use crate::pins;
-use crate::secure::{Ends, messages, party};
+use crate::secure::{Ends, is_gid_of, messages, party};
 use crate::session::Peer;
 use crate::status::status_page;
 use crate::suspended::is_suspended;
@@ -94,18 +94,28 @@ impl Client<'_> {
     }
 
     /// Both ends of a connection over UDP, as far as they are known here.
-    fn ends(&self, id: EndpointId, own: &BeginRequest) -> Result<Ends, Errno> {
+    ///
+    /// # Errors
+    /// `ENOENT` if there is none; `EADDRNOTAVAIL` if the endpoint does not have the address that it
+    /// names as its own.
+    fn ends(&mut self, id: EndpointId, own: &BeginRequest) -> Result<Ends, Errno> {
         let endpoint = self.hub.endpoint(id).ok_or(Errno::NOTCONN)?;
         let link = endpoint.links.get(&own.local_qpn).ok_or(Errno::NOENT)?;
         if link.wire != PeerWire::Udp {
             return Err(Errno::NOENT);
         }
         let tenant = &self.tenants[self.peer.tenant].name;
-        Ok(Ends {
+        let ends = Ends {
             own: party(tenant, self.peer.uid, own),
             peer_qpn: link.remote_qpn,
             peer_gid: link.remote_gid,
-        })
+        };
+        if !is_gid_of(&endpoint.addresses, own.own_gid) {
+            let at = (id, own.local_qpn);
+            self.hub.handshakes.tell_of_foreign_gid(at, own.own_gid);
+            return Err(Errno::ADDRNOTAVAIL);
+        }
+        Ok(ends)
     }
 
     /// What the caller's request has made stale. It hears of it here, and not once more.

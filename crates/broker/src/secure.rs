@@ -7,6 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
 use causeway_aead::Cipher;
@@ -192,6 +193,18 @@ impl Handshakes {
         }
     }
 
+    /// Says in the log that a QP has named an address as its own which its endpoint does not have.
+    pub fn tell_of_foreign_gid(&mut self, at: At, gid: [u8; 16]) {
+        if self.told.insert(at) {
+            tracing::warn!(
+                endpoint = at.0,
+                qpn = at.1,
+                gid = %gid_text(Some(gid)),
+                "no secured connection: its address is none of those that its endpoint has"
+            );
+        }
+    }
+
     /// The connection of a QP has ended.
     pub fn forget(&mut self, at: At) {
         self.pending.remove(&at);
@@ -204,6 +217,13 @@ impl Handshakes {
         let of_it = self.secured.range((endpoint, from)..=(endpoint, u32::MAX));
         of_it.map(|at| at.1).take(SECURED_PER_PAGE).collect()
     }
+}
+
+/// Whether a GID is that of a port of an endpoint with such addresses. Loopback addresses are not
+/// among them, and lead to no other host.
+pub(crate) fn is_gid_of(addresses: &[[u8; 16]], gid: [u8; 16]) -> bool {
+    let is_loopback = Ipv6Addr::from(gid).to_canonical().is_loopback();
+    is_loopback || addresses.contains(&gid)
 }
 
 /// What [`Handshakes::begin`] needs of a request.
@@ -219,7 +239,7 @@ pub(crate) fn party(tenant: &str, uid: u32, request: &BeginRequest) -> Party {
 
 fn gid_text(gid: Option<[u8; 16]>) -> String {
     match gid {
-        Some(gid) => std::net::Ipv6Addr::from(gid).to_canonical().to_string(),
+        Some(gid) => Ipv6Addr::from(gid).to_canonical().to_string(),
         None => "this host".to_owned(),
     }
 }

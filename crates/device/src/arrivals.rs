@@ -1,16 +1,18 @@
 //! What arrives at the UDP ports: each datagram and each report is given to the queue pair that it
 //! is for.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use causeway_identity::{QPN_MULTICAST, Slot};
 use causeway_proto::Instant;
 use causeway_proto::trp::reset_for;
 use causeway_shm::Counter;
 use causeway_wire::datagram::{Datagram, is_datagram};
+use causeway_wire::secure::is_handshake;
 use causeway_wire::trp::{Reason, destination};
 
 use crate::core::Core;
+use crate::gate::Verdict;
 use crate::gid;
 use crate::qp_entry::{Link, QpEntry, QueuePairs};
 use crate::state::State;
@@ -19,8 +21,8 @@ use crate::udp::{Port, UdpWire};
 
 /// Batches received in one progress, so that sending gets its turn.
 const RECEIVE_ROUNDS: usize = 8;
-/// Room for a reset.
-const RESET_BYTES: usize = 128;
+/// Room for a reset, and for what asks for a cookie.
+const REPLY_BYTES: usize = 128;
 
 /// Takes what has arrived at the port. Returns whether anything had; the queue pairs concerned are
 /// added to `touched`.
@@ -34,7 +36,7 @@ pub(crate) fn receive(
     let mut any = false;
     (wire.stream, wire.looks) = (false, wire.looks + 1);
     for _ in 0..RECEIVE_ROUNDS {
-        let (mut strangers, noted) = (Vec::new(), touched.len());
+        let (mut replies, noted) = (Vec::new(), touched.len());
         core.hold_receives();
         let (looks, mut held) = (wire.looks, 0);
         let received = wire.look(place, &mut |rank: usize, src, dst, datagram: &[u8]| {
@@ -47,34 +49,15 @@ pub(crate) fn receive(
                 held += receive_datagram(qps, core, &arrival, looks);
                 return;
             }
-            let Some(qpn) = destination(datagram) else {
-                return;
-            };
-            if let Some(mut entry) = qps.find(qpn)
-                && let QpEntry { qp, link, .. } = &mut *entry
-                && let Link::Udp(udp) = link
-            {
-                udp.on_datagram(qp, core, datagram, now);
-                touched.push(qpn);
-                return;
-            }
-            let mut reset = [0; RESET_BYTES];
-            // Destroyed in this process, or never heard of: an earlier process's.
-            let reason = if qps.was_issued(qpn) {
-                Reason::Closed
-            } else {
-                Reason::Unknown
-            };
-            if let Some(len) = reset_for(datagram, reason, &mut reset) {
-                strangers.push((rank, src, dst, reset, len));
-            }
+            let reply = receive_segment(qps, core, (src, datagram), now, touched);
+            replies.extend(reply.map(|reply| (rank, src, dst, reply)));
         });
         wire.held += held;
         note_touched(wire, qps, &touched[noted..]);
         core.release_receives();
-        for (rank, src, dst, reset, len) in strangers {
+        for (rank, src, dst, (reply, len)) in replies {
             if let Some(port) = wire.ports.get(rank) {
-                let _ = port.send(src, dst, &reset[..len], None, false);
+                let _ = port.send(src, dst, &reply[..len], None, false);
             }
         }
         any |= received.datagrams > 0;
@@ -126,6 +109,49 @@ fn take_reports(
             }
         }
     });
+}
+
+/// Takes a datagram of a connected queue pair's. Returns what is to be sent to where it came from,
+/// and how long that is.
+#[inline]
+fn receive_segment(
+    qps: &mut QueuePairs,
+    core: &mut Core,
+    (from, datagram): (SocketAddr, &[u8]),
+    now: Instant,
+    touched: &mut Vec<u32>,
+) -> Option<([u8; REPLY_BYTES], usize)> {
+    let qpn = destination(datagram)?;
+    if let Some(mut entry) = qps.find(qpn)
+        && let QpEntry { qp, link, .. } = &mut *entry
+        && let Link::Udp(udp) = link
+    {
+        let verdict = if is_handshake(datagram) {
+            udp.judge(&core.gate, (from, datagram), now)
+        } else {
+            Verdict::Take
+        };
+        match verdict {
+            Verdict::Take => {
+                udp.on_datagram(qp, core, datagram, now);
+                touched.push(qpn);
+            }
+            Verdict::Drop => core.stats.add(Counter::Drops, 1),
+            Verdict::Answer(answer) => {
+                let mut reply = [0; REPLY_BYTES];
+                return answer.emit(&mut reply).map(|len| (reply, len));
+            }
+        }
+        return None;
+    }
+    // Destroyed in this process, or never heard of: an earlier process's.
+    let reason = if qps.was_issued(qpn) {
+        Reason::Closed
+    } else {
+        Reason::Unknown
+    };
+    let mut reply = [0; REPLY_BYTES];
+    reset_for(datagram, reason, &mut reply).map(|len| (reply, len))
 }
 
 /// Takes a datagram of a UD queue pair's. Returns how many more are held.

@@ -13,6 +13,7 @@ use crate::borrowed_payload::Outsides;
 use crate::completion_queue::{CompletionQueue, Put};
 use crate::completions::{AtHand, Frees};
 use crate::events::{AsyncEvent, AsyncQueue, EventSource, EventType};
+use crate::gate::Gate;
 use crate::limits::LIMITS;
 use crate::mr::MrReader;
 use crate::qps::Numbering;
@@ -77,11 +78,19 @@ pub(crate) struct Core {
     pub stats: Stats,
     /// Payload that is not copied into the datagrams being written.
     pub outsides: Outsides,
+    /// Lets handshakes of secured connections in.
+    pub gate: Arc<Gate>,
 }
 
 impl Core {
-    pub fn new(numbering: Numbering, stats: Stats, mrs: MrReader, watches: Arc<Watches>) -> Self {
+    pub fn new(
+        numbering: Numbering,
+        stats: Stats,
+        mrs: MrReader,
+        (watches, gate): (Arc<Watches>, Arc<Gate>),
+    ) -> Self {
         Core {
+            gate,
             enough: false,
             at_hand: AtHand::default(),
             held_receives: Vec::new(),

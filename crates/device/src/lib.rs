@@ -37,6 +37,7 @@ mod errno;
 mod events;
 mod evicted_from;
 mod fork;
+mod gate;
 mod gid;
 mod groups;
 mod grow;

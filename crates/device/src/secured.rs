@@ -9,6 +9,7 @@ use causeway_wire::secure::Why;
 
 use crate::clock::{self, Now};
 use crate::errno::Errno;
+use crate::gid::own_addresses;
 use crate::qp_entry::Link;
 use crate::shared::Shared;
 
@@ -125,21 +126,33 @@ impl Shared {
         Some((ask, udp.conn.cookie(), udp.own_gid()))
     }
 
-    fn ask_broker(
+    fn ask_broker(&self, local_qpn: u32, ask: &Ask, own: (u64, [u8; 16])) -> Option<Outcome> {
+        let outcome = self.try_to_ask(local_qpn, ask, own);
+        match outcome {
+            // The network has given it the address a moment ago, and the broker has not been told.
+            Err(error) if error.errno() == libc::EADDRNOTAVAIL => {
+                self.control.report_addresses(&own_addresses()).ok()?;
+                self.try_to_ask(local_qpn, ask, own).ok()
+            }
+            outcome => outcome.ok(),
+        }
+    }
+
+    fn try_to_ask(
         &self,
         local_qpn: u32,
         ask: &Ask,
         (cookie, own_gid): (u64, [u8; 16]),
-    ) -> Option<Outcome> {
+    ) -> causeway_fabric::Result<Outcome> {
         let control = &self.control;
-        match ask {
+        Ok(match ask {
             Ask::Begin => {
                 let request = BeginRequest {
                     local_qpn,
                     own_gid,
                     cookie,
                 };
-                Some(Outcome::Begun(control.begin_handshake(&request).ok()?))
+                Outcome::Begun(control.begin_handshake(&request)?)
             }
             Ask::Answer {
                 peer_cookie,
@@ -152,7 +165,7 @@ impl Shared {
                     peer_cookie: *peer_cookie,
                     message: message.clone(),
                 };
-                Some(Outcome::Reply(control.answer_handshake(&request).ok()?))
+                Outcome::Reply(control.answer_handshake(&request)?)
             }
             Ask::Finish {
                 peer_cookie,
@@ -163,9 +176,9 @@ impl Shared {
                     peer_cookie: *peer_cookie,
                     message: message.clone(),
                 };
-                Some(Outcome::Reply(control.finish_handshake(&request).ok()?))
+                Outcome::Reply(control.finish_handshake(&request)?)
             }
-        }
+        })
     }
 }
 

@@ -13,6 +13,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::core::Core;
 use crate::errno::Errno;
 use crate::evicted_from::EvictedFrom;
+use crate::gate::Gate;
 use crate::hot::Hot;
 use crate::mr::{MrReader, MrTable};
 use crate::outliving::Outliving;
@@ -90,6 +91,8 @@ pub(crate) struct Common {
     pub mrs: Arc<MrTable>,
     /// Accesses of peers on this host to them.
     pub watches: Arc<Watches>,
+    /// Lets handshakes of secured connections in.
+    gate: Arc<Gate>,
     pub evicted_from: Arc<EvictedFrom>,
     /// Where address handles lead.
     pub ways: Arc<Ways>,
@@ -116,6 +119,7 @@ impl Common {
             inbox,
             mrs: Arc::new(MrTable::new(directory)),
             watches: Arc::default(),
+            gate: Arc::default(),
             evicted_from: Arc::default(),
             ways: Arc::new(Ways::new()),
             failure: Arc::clone(failure),
@@ -155,7 +159,8 @@ impl Common {
             let mrs = MrReader::new(Arc::clone(&self.mrs));
             (mrs, WayReader::new(Arc::clone(&self.ways)))
         };
-        let core = Core::new(self.numbering, stats, mrs, Arc::clone(&self.watches));
+        let (watches, gate) = (Arc::clone(&self.watches), Arc::clone(&self.gate));
+        let core = Core::new(self.numbering, stats, mrs, (watches, gate));
         Ok(State {
             number,
             core,

@@ -16,6 +16,7 @@ use causeway_shm::{Counter, FinalAck};
 
 use crate::clock::earlier;
 use crate::core::Core;
+use crate::gate::{Gate, Verdict};
 use crate::gid;
 use crate::not_secured;
 use crate::other_version;
@@ -327,6 +328,20 @@ impl UdpLink {
 
     pub fn deadline(&self) -> Option<Instant> {
         earlier(self.retry_at, self.conn.poll_timeout())
+    }
+
+    /// What is to become of a datagram of a handshake's that came `from` somebody.
+    #[cold]
+    pub fn judge(
+        &self,
+        gate: &Gate,
+        (from, datagram): (SocketAddr, &[u8]),
+        now: Instant,
+    ) -> Verdict {
+        let begin = self.conn.asks_broker(datagram);
+        begin.map_or(Verdict::Take, |begin| {
+            gate.judge(now, from, self.dst, &begin)
+        })
     }
 
     /// Takes a datagram of its peer's.

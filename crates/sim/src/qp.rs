@@ -9,6 +9,7 @@ use causeway_proto::trp::{
 };
 use causeway_proto::types::{Payload, SendOp, SendWr};
 use causeway_proto::{Instant, express};
+use causeway_wire::secure::{COOKIE_LEN, HANDSHAKE_MAX, Handshake, Step};
 use causeway_wire::trp::Reason;
 
 use crate::broker::Broker;
@@ -19,6 +20,9 @@ use crate::world::Node;
 
 /// Part of the sends that are offered to the short way.
 const EXPRESS: f64 = 0.5;
+/// Part of the handshakes begun that are to come again with this cookie.
+const ASKED: f64 = 0.5;
+const COOKIE: [u8; COOKIE_LEN] = [0xC0; COOKIE_LEN];
 
 /// A queue pair, its link and its program.
 #[derive(Debug)]
@@ -33,10 +37,12 @@ pub struct QpNode {
     pub crashed: Option<Crash>,
     /// Datagrams that were written before they were asked for.
     outbox: VecDeque<Vec<u8>>,
-    /// Decides which sends are offered to the short way.
+    /// Decides which sends are offered to the short way, and which handshakes are to come again.
     rng: Rng,
     /// How many went it.
     pub express: u64,
+    /// How many handshakes came with the cookie.
+    pub proved: u64,
 }
 
 /// How a host died.
@@ -77,6 +83,7 @@ impl QpNode {
             outbox: VecDeque::new(),
             rng: rng.fork(),
             express: 0,
+            proved: 0,
         }
     }
 
@@ -95,6 +102,26 @@ impl QpNode {
             }
             result
         })
+    }
+
+    /// The datagram that asks for a cookie, where what begins a handshake has none and is to have.
+    fn ask_for_cookie(&mut self, datagram: &[u8]) -> Option<Vec<u8>> {
+        let begin = self.link.asks_broker(datagram)?;
+        if matches!(begin.step, Step::Proved(COOKIE, _)) {
+            self.proved += 1;
+            return None;
+        }
+        let answer = Handshake {
+            dst_qpn: begin.src_qpn,
+            src_qpn: begin.dst_qpn,
+            receiver: begin.sender,
+            sender: 0,
+            step: Step::Cookie(COOKIE),
+        };
+        let mut out = vec![0; HANDSHAKE_MAX];
+        let len = answer.emit(&mut out).filter(|_| self.rng.chance(ASKED))?;
+        out.truncate(len);
+        Some(out)
     }
 
     fn expectation(&self) -> Expecting {
@@ -180,10 +207,13 @@ impl Node for QpNode {
                     self.outbox.push_back(out);
                 }
             }
-            // Drops are the protocol's business, and counted there.
-            None => self.with_link(|link, qp, host| {
-                let _ = link.on_datagram(now, datagram, &mut qp.bind(host));
-            }),
+            None => match self.ask_for_cookie(datagram) {
+                Some(answer) => self.outbox.push_back(answer),
+                // Drops are the protocol's business, and counted there.
+                None => self.with_link(|link, qp, host| {
+                    let _ = link.on_datagram(now, datagram, &mut qp.bind(host));
+                }),
+            },
         }
     }
 

@@ -8,7 +8,9 @@ mod qp;
 mod secure;
 
 use causeway_sim::rng::Rng;
-use causeway_wire::secure::{HANDSHAKE_MAX, Handshake, SEALED_MESSAGE, SealedHeader, Step, Why};
+use causeway_wire::secure::{
+    COOKIE_LEN, HANDSHAKE_MAX, Handshake, SEALED_MESSAGE, SealedHeader, Step, Why,
+};
 
 /// Seeds: random scripts of each kind of victim and carrier.
 const SEEDS: u64 = 8;
@@ -43,6 +45,8 @@ fn write_secure_seeds() {
         ("begin", 0, 0xB, Step::Begin(b"message")),
         ("answer", 0xA, 0xB, Step::Answer(b"answer")),
         ("refusal", 0xA, 0, Step::Refuse(Why::Key)),
+        ("cookie", 0xA, 0, Step::Cookie([5; COOKIE_LEN])),
+        ("proved", 0, 0xB, Step::Proved([5; COOKIE_LEN], b"message")),
     ];
     for (name, receiver, sender, step) in steps {
         let mut out = [0; HANDSHAKE_MAX];

@@ -25,8 +25,10 @@ pub const OVERHEAD: usize = SEALED_HEADER_LEN + TAG_LEN;
 pub const HANDSHAKE_HEADER_LEN: usize = 32;
 /// Most bytes of a handshake's message.
 pub const MESSAGE_MAX: usize = 400;
+/// Bytes of a cookie: an HMAC-SHA256.
+pub const COOKIE_LEN: usize = 32;
 /// Most bytes of a handshake datagram.
-pub const HANDSHAKE_MAX: usize = HANDSHAKE_HEADER_LEN + MESSAGE_MAX;
+pub const HANDSHAKE_MAX: usize = HANDSHAKE_HEADER_LEN + COOKIE_LEN + MESSAGE_MAX;
 
 /// The part of a sealed datagram that is not encrypted. It is authenticated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,6 +52,26 @@ pub enum Step<'a> {
     Answer(&'a [u8]),
     /// There will be no answer.
     Refuse(Why),
+    /// There is too much to do: what begins a handshake is to come again with this.
+    Cookie([u8; COOKIE_LEN]),
+    /// Begins a handshake, with the cookie that the peer has asked for.
+    Proved([u8; COOKIE_LEN], &'a [u8]),
+}
+
+impl<'a> Step<'a> {
+    /// The message that begins a handshake, with a cookie or without.
+    #[must_use]
+    pub fn begins(&self) -> Option<&'a [u8]> {
+        match *self {
+            Step::Begin(message) | Step::Proved(_, message) => Some(message),
+            _ => None,
+        }
+    }
+
+    /// Whether the sender has no cookie of a connection's, or does not tell it.
+    fn is_nameless(&self) -> bool {
+        matches!(self, Step::Refuse(_) | Step::Cookie(_))
+    }
 }
 
 /// Why a handshake is refused. Nothing authenticates that: it is a hint for people.
@@ -107,7 +129,7 @@ pub struct Handshake<'a> {
     pub src_qpn: u32,
     /// The receiver's cookie; 0 in what begins.
     pub receiver: u64,
-    /// The sender's cookie; not 0, but in a refusal.
+    /// The sender's cookie; 0 in a refusal, and where a cookie is asked for.
     pub sender: u64,
     /// What it is for.
     pub step: Step<'a>,
@@ -173,6 +195,22 @@ impl SealedHeader {
     }
 }
 
+/// What a handshake datagram is for that has these bytes for step and reason, and such a rest.
+fn step(kind: (u8, u8), has_receiver: bool, rest: &[u8]) -> Option<Step<'_>> {
+    let is_message = (1..=MESSAGE_MAX).contains(&rest.len());
+    Some(match kind {
+        (1, 0) if is_message && !has_receiver => Step::Begin(rest),
+        (2, 0) if is_message && has_receiver => Step::Answer(rest),
+        (3, why) if rest.is_empty() && has_receiver => Step::Refuse(Why::from_number(why)?),
+        (4, 0) if has_receiver => Step::Cookie(rest.try_into().ok()?),
+        (5, 0) if !has_receiver => {
+            let (cookie, message) = rest.split_first_chunk()?;
+            (!message.is_empty()).then_some(Step::Proved(*cookie, message))?
+        }
+        _ => return None,
+    })
+}
+
 impl<'a> Handshake<'a> {
     /// Decodes a handshake datagram.
     ///
@@ -185,22 +223,15 @@ impl<'a> Handshake<'a> {
             return Err(ParseError::Opcode);
         }
         let length = usize::from(u16::from_be_bytes(get::<28, 2, HANDSHAKE_HEADER_LEN>(head)));
-        if message.len() != length || length > MESSAGE_MAX {
+        if message.len() != length || length > COOKIE_LEN + MESSAGE_MAX {
             return Err(ParseError::Length);
         }
         let (receiver, sender) = (
             u64::from_be_bytes(get::<8, 8, HANDSHAKE_HEADER_LEN>(head)),
             u64::from_be_bytes(get::<16, 8, HANDSHAKE_HEADER_LEN>(head)),
         );
-        let step = match (head[1], head[2]) {
-            (1, 0) if length > 0 && receiver == 0 => Step::Begin(message),
-            (2, 0) if length > 0 && receiver != 0 => Step::Answer(message),
-            (3, why) if length == 0 && receiver != 0 => {
-                Step::Refuse(Why::from_number(why).ok_or(ParseError::Field)?)
-            }
-            _ => return Err(ParseError::Field),
-        };
-        let named = matches!(step, Step::Refuse(_)) == (sender == 0);
+        let step = step((head[1], head[2]), receiver != 0, message).ok_or(ParseError::Field)?;
+        let named = step.is_nameless() == (sender == 0);
         if head[3] != 0 || head[30..32] != [0, 0] || !named {
             return Err(ParseError::Field);
         }
@@ -217,15 +248,17 @@ impl<'a> Handshake<'a> {
     /// refuse it.
     #[must_use]
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
-        let (step, why, message) = match self.step {
-            Step::Begin(message) => (1, 0, message),
-            Step::Answer(message) => (2, 0, message),
-            Step::Refuse(why) => (3, why as u8, &[][..]),
+        let (step, why, cookie, message) = match &self.step {
+            Step::Begin(message) => (1, 0, &[][..], *message),
+            Step::Answer(message) => (2, 0, &[][..], *message),
+            Step::Refuse(why) => (3, *why as u8, &[][..], &[][..]),
+            Step::Cookie(cookie) => (4, 0, &cookie[..], &[][..]),
+            Step::Proved(cookie, message) => (5, 0, &cookie[..], *message),
         };
-        let length = HANDSHAKE_HEADER_LEN + message.len();
+        let length = HANDSHAKE_HEADER_LEN + cookie.len() + message.len();
         let out = out.get_mut(..length)?;
         let (head, rest) = out.split_first_chunk_mut::<HANDSHAKE_HEADER_LEN>()?;
-        let count = u16::try_from(message.len()).ok()?;
+        let count = u16::try_from(rest.len()).ok()?;
         let first = [VERSION << 4 | OPCODE_HANDSHAKE, step, why, 0];
         put::<0, 4, HANDSHAKE_HEADER_LEN>(head, first);
         put::<4, 4, HANDSHAKE_HEADER_LEN>(head, self.dst_qpn.to_be_bytes());
@@ -234,7 +267,8 @@ impl<'a> Handshake<'a> {
         put::<24, 4, HANDSHAKE_HEADER_LEN>(head, self.src_qpn.to_be_bytes());
         put::<28, 2, HANDSHAKE_HEADER_LEN>(head, count.to_be_bytes());
         put::<30, 2, HANDSHAKE_HEADER_LEN>(head, [0, 0]);
-        rest.copy_from_slice(message);
+        rest[..cookie.len()].copy_from_slice(cookie);
+        rest[cookie.len()..].copy_from_slice(message);
         Handshake::parse(out).ok()?;
         Some(length)
     }
@@ -385,7 +419,18 @@ mod tests {
             step: Step::Refuse(why),
             ..begin
         });
-        for handshake in [begin, answer].into_iter().chain(refusals) {
+        let cookie = Handshake {
+            receiver: 0xA,
+            sender: 0,
+            step: Step::Cookie([3; COOKIE_LEN]),
+            ..begin
+        };
+        let proved = Handshake {
+            step: Step::Proved([3; COOKIE_LEN], &[9; MESSAGE_MAX]),
+            ..begin
+        };
+        let all = [begin, answer, cookie, proved].into_iter();
+        for handshake in all.chain(refusals) {
             let len = handshake.emit(&mut out).unwrap();
             assert_eq!(Handshake::parse(&out[..len]), Ok(handshake));
             assert!(Handshake::parse(&out[..len - 1]).is_err());
@@ -401,6 +446,11 @@ mod tests {
             ..begin
         };
         assert_eq!(long.emit(&mut [0; 600]), None);
+        let empty = Handshake {
+            step: Step::Proved([3; COOKIE_LEN], b""),
+            ..begin
+        };
+        assert_eq!(empty.emit(&mut out), None);
         assert_eq!(begin.emit(&mut out[..38]), None);
     }
 

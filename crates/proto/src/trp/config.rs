@@ -43,6 +43,10 @@ pub const REQUEST_LAST: Duration = Duration::from_millis(200);
 pub const MAX_CLAIMS: usize = 8;
 /// Handshakes of a secured connection that were answered, and are kept until one is proved.
 pub const MAX_CANDIDATES: usize = 8;
+/// Cookies of the peer's that are heeded for each time that a handshake is begun or repeated: the
+/// second is for a secret that has just changed. Each draws a datagram, so that forged ones draw no
+/// more than two.
+pub const COOKIES_PER_TRY: u8 = 2;
 /// How long a side that has answered a handshake repeats that before it begins one of its own.
 pub const ANSWER_WAIT: Duration = Duration::from_millis(100);
 /// How long a peer's refusal may be overtaken by something better: anybody on the path can send

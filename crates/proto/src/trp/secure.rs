@@ -12,50 +12,21 @@
 //! it shows that the peer is there. Where both sides begin at once, the handshake of the one with
 //! the lower cookie counts.
 
+mod asks;
+
+pub use asks::{Ask, Keys};
 pub use causeway_aead::{Cipher, PHASE_PACKETS};
-use causeway_aead::{Opener, Refusal, Sealer, Secret, Stamp};
+use causeway_aead::{Opener, Refusal, Sealer, Stamp};
 use causeway_wire::secure::{
-    Handshake, OVERHEAD, SEALED_HEADER_LEN, SealedHeader, Step, TAG_LEN, Why, is_handshake,
-    is_sealed,
+    COOKIE_LEN, Handshake, OVERHEAD, SEALED_HEADER_LEN, SealedHeader, Step, TAG_LEN, Why,
+    is_handshake, is_sealed,
 };
 use causeway_wire::trp::{Opcode, ParseError};
 
-use super::config::{ANSWER_WAIT, MAX_CANDIDATES, REFUSAL_PATIENCE};
+use super::config::{ANSWER_WAIT, COOKIES_PER_TRY, REFUSAL_PATIENCE};
 use super::{Connection, DropReason, State, Transmit};
 use crate::time::Instant;
 use crate::ulp::Ulp;
-
-/// What the caller is to ask of its broker for a connection, one at a time.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
-    /// The message that begins a handshake: [`Connection::begun`].
-    Begin,
-    /// The answer to a message of the peer's: [`Connection::answered`].
-    Answer {
-        /// The cookie of its sender.
-        peer_cookie: u64,
-        /// The message.
-        message: Vec<u8>,
-    },
-    /// What the peer's answer leads to: [`Connection::finished`].
-    Finish {
-        /// The cookie of its sender.
-        peer_cookie: u64,
-        /// The answer.
-        message: Vec<u8>,
-    },
-}
-
-/// The keys of one connection.
-#[derive(Clone, Debug)]
-pub struct Keys {
-    /// The cipher that both sides have agreed on.
-    pub cipher: Cipher,
-    /// The secret of what is sent.
-    pub send: Secret,
-    /// The secret of what is received.
-    pub receive: Secret,
-}
 
 /// Both directions of a peer's.
 #[derive(Debug)]
@@ -97,6 +68,10 @@ pub(super) struct Secure {
     /// The message that began our handshake.
     begun: Option<Vec<u8>>,
     begin_due: bool,
+    /// What the peer has asked to see with it.
+    cookie: Option<[u8; COOKIE_LEN]>,
+    /// How many such are heeded before it is repeated.
+    cookies_left: u8,
     candidates: Vec<Candidate>,
     /// When the last of those came.
     answered_at: Option<Instant>,
@@ -113,6 +88,18 @@ pub(super) struct Owed {
     why: Why,
 }
 
+/// What a message means that begins a handshake of the peer's.
+enum Begin {
+    /// The connection has its keys.
+    Late,
+    /// It was answered already: the place of that.
+    Known(usize),
+    /// Ours counts.
+    OursCounts,
+    /// The broker is to answer it.
+    New,
+}
+
 impl Secure {
     /// Asks the caller, unless it is asked something already: what is lost by that is repeated.
     fn ask(&mut self, ask: Ask) {
@@ -121,24 +108,50 @@ impl Secure {
         }
     }
 
-    /// Takes the message that begins a handshake of the peer's.
-    fn on_begin(&mut self, own_cookie: u64, peer_cookie: u64, message: &[u8], refused: bool) {
+    /// What is to be done about a message that begins a handshake of the peer's. Of two that are
+    /// begun at once one counts: the peer answers ours, unless it has `refused`.
+    fn judge(&self, (own, peer): (u64, u64), message: &[u8], refused: bool) -> Begin {
         if self.proved {
-            return;
+            return Begin::Late;
         }
-        if let Some(known) = self.candidates.iter_mut().find(|c| c.message == message) {
-            known.due = true;
-            return;
+        if let Some(at) = self.candidates.iter().position(|c| c.message == message) {
+            return Begin::Known(at);
         }
-        // Of two that are begun at once one counts: the peer answers ours, unless it has refused.
-        if self.begun.is_some() && own_cookie < peer_cookie && !refused {
-            self.begin_due = self.pair.is_none();
-            return;
+        if self.begun.is_some() && own < peer && !refused {
+            return Begin::OursCounts;
         }
-        self.ask(Ask::Answer {
-            peer_cookie,
-            message: message.to_vec(),
-        });
+        Begin::New
+    }
+
+    /// Takes the message that begins a handshake of the peer's.
+    fn on_begin(&mut self, (own, peer): (u64, u64), message: &[u8], refused: bool) {
+        match self.judge((own, peer), message, refused) {
+            Begin::Late => {}
+            Begin::Known(at) => self.candidates[at].due = true,
+            Begin::OursCounts => self.begin_due = self.pair.is_none(),
+            Begin::New => self.ask(Ask::Answer {
+                peer_cookie: peer,
+                message: message.to_vec(),
+            }),
+        }
+    }
+
+    /// What began our handshake is sent, unless that has ended.
+    fn repeat(&mut self) {
+        self.begin_due = self.pair.is_none();
+        self.cookies_left = COOKIES_PER_TRY;
+    }
+
+    /// The peer wants to see a cookie with what begins our handshake. Returns whether that is
+    /// heeded.
+    fn on_cookie(&mut self, cookie: [u8; COOKIE_LEN]) -> bool {
+        if self.begun.is_none() || self.pair.is_some() || self.cookies_left == 0 {
+            return false;
+        }
+        self.cookies_left -= 1;
+        self.cookie = Some(cookie);
+        self.begin_due = true;
+        true
     }
 
     fn on_answer(&mut self, peer_cookie: u64, message: &[u8]) {
@@ -217,95 +230,6 @@ impl Secure {
 }
 
 impl Connection {
-    /// What is to be asked of the broker for a secured connection. Tell the outcome by
-    /// [`Connection::begun`] and its like, or [`Connection::ask_failed`].
-    pub fn take_ask(&mut self) -> Option<Ask> {
-        let secure = self.secure.as_mut()?;
-        let ask = secure.ask.take()?;
-        secure.asking = true;
-        Some(ask)
-    }
-
-    /// Whether something is to be asked.
-    #[must_use]
-    pub fn has_ask(&self) -> bool {
-        self.secure.as_ref().is_some_and(|s| s.ask.is_some())
-    }
-
-    /// The broker has begun a handshake with this message.
-    pub fn begun(&mut self, message: Vec<u8>) {
-        if let Some(secure) = &mut self.secure {
-            secure.asking = false;
-            secure.begin_due = secure.pair.is_none();
-            secure.begun = Some(message);
-        }
-    }
-
-    /// The broker has answered a handshake that the peer began with `message`.
-    pub fn answered(
-        &mut self,
-        now: Instant,
-        peer_cookie: u64,
-        (message, answer): (Vec<u8>, Vec<u8>),
-        keys: Keys,
-    ) {
-        let packets = self.config.phase_packets;
-        let Some(secure) = &mut self.secure else {
-            return;
-        };
-        secure.asking = false;
-        if secure.proved {
-            return;
-        }
-        if secure.candidates.len() >= MAX_CANDIDATES {
-            secure.candidates.remove(0);
-        }
-        secure.candidates.push(Candidate {
-            message,
-            answer,
-            due: true,
-            pair: Pair::new(peer_cookie, keys, packets),
-        });
-        secure.answered_at = Some(now);
-        self.refused = None;
-    }
-
-    /// The peer's answer has completed the handshake that this side began.
-    pub fn finished(&mut self, peer_cookie: u64, keys: Keys) {
-        let packets = self.config.phase_packets;
-        let Some(secure) = &mut self.secure else {
-            return;
-        };
-        secure.asking = false;
-        if secure.pair.is_some() {
-            return;
-        }
-        secure.pair = Some(Pair::new(peer_cookie, keys, packets));
-        secure.begun = None;
-        self.refused = None;
-        self.handshake.request_due = self.send_config.is_some() && self.peer().is_none();
-    }
-
-    /// The broker did not do what it was asked for: the peer is told why, if it is `Answer`. A
-    /// message that the broker does not believe counts for nothing.
-    pub fn ask_failed(&mut self, ask: &Ask, why: Option<Why>) {
-        if let Some(secure) = &mut self.secure {
-            secure.asking = false;
-        }
-        if let (Ask::Answer { peer_cookie, .. }, Some(why)) = (ask, why) {
-            self.refusal_due = Some(Owed {
-                cookie: *peer_cookie,
-                why,
-            });
-        }
-    }
-
-    /// The cipher of a secured connection whose peer is known.
-    #[must_use]
-    pub fn cipher(&self) -> Option<Cipher> {
-        Some(self.secure.as_ref()?.pair.as_ref()?.cipher)
-    }
-
     /// Takes a datagram of a secured connection's.
     pub(super) fn dispatch_secured(
         &mut self,
@@ -374,24 +298,30 @@ impl Connection {
             return Err(DropReason::QueuePair);
         }
         let own = config.cookie;
-        if !matches!(handshake.step, Step::Begin(_)) && handshake.receiver != own {
+        if handshake.step.begins().is_none() && handshake.receiver != own {
             return Err(DropReason::Cookie);
         }
         match (handshake.step, &mut self.secure) {
-            (Step::Begin(_), None) => {
+            (Step::Begin(_) | Step::Proved(..), None) => {
                 self.refusal_due = Some(Owed {
                     cookie: handshake.sender,
                     why: Why::NotSecured,
                 });
                 return Err(DropReason::NotSecured);
             }
-            (Step::Answer(_), None) => return Err(DropReason::NotSecured),
+            (Step::Answer(_) | Step::Cookie(_), None) => return Err(DropReason::NotSecured),
             // It would begin with itself.
-            (Step::Begin(_), Some(_)) if handshake.sender == own => {
+            (Step::Begin(_) | Step::Proved(..), Some(_)) if handshake.sender == own => {
                 return Err(DropReason::Cookie);
             }
-            (Step::Begin(message), Some(secure)) => {
-                secure.on_begin(own, handshake.sender, message, self.refused.is_some());
+            (Step::Begin(message) | Step::Proved(_, message), Some(secure)) => {
+                let cookies = (own, handshake.sender);
+                secure.on_begin(cookies, message, self.refused.is_some());
+            }
+            (Step::Cookie(cookie), Some(secure)) => {
+                if !secure.on_cookie(cookie) {
+                    return Err(DropReason::Cookie);
+                }
             }
             (Step::Answer(message), Some(secure)) => secure.on_answer(handshake.sender, message),
             (Step::Refuse(why), secure) => {
@@ -463,7 +393,7 @@ impl Connection {
         if let Some(last) = secure.candidates.last_mut().filter(|_| waits) {
             last.due = true;
         } else if secure.begun.is_some() {
-            secure.begin_due = true;
+            secure.repeat();
         } else {
             secure.ask(Ask::Begin);
         }
@@ -484,7 +414,11 @@ impl Connection {
             to(due.pair.peer_cookie, Step::Answer(&due.answer)).emit(out)?
         } else if let Some(begun) = secure.begun.as_ref().filter(|_| secure.begin_due) {
             secure.begin_due = false;
-            to(0, Step::Begin(begun)).emit(out)?
+            let step = match secure.cookie {
+                None => Step::Begin(begun),
+                Some(cookie) => Step::Proved(cookie, begun),
+            };
+            to(0, step).emit(out)?
         } else {
             return None;
         };

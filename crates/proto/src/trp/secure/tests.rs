@@ -1,6 +1,6 @@
 //! Secured connections whose brokers are made up.
 
-use causeway_aead::SECRET_LEN;
+use causeway_aead::{SECRET_LEN, Secret};
 use causeway_wire::trp::{Body, Common, Packet, Reason, seal};
 
 use super::super::tests::Naive;
@@ -230,4 +230,62 @@ fn an_answer_that_was_lost_is_repeated() {
         talk(&mut sides, T0 + Duration::from_millis(millis));
     }
     assert!(sides.iter().all(|side| side.conn.is_confirmed()));
+}
+
+/// A datagram by which the peer of the first side asks for a cookie.
+fn cookie(byte: u8) -> Vec<u8> {
+    let mut out = [0; 64];
+    let handshake = Handshake {
+        dst_qpn: 1,
+        src_qpn: 2,
+        receiver: COOKIES[0],
+        sender: 0,
+        step: Step::Cookie([byte; COOKIE_LEN]),
+    };
+    let len = handshake.emit(&mut out).unwrap();
+    out[..len].to_vec()
+}
+
+#[test]
+fn a_handshake_comes_again_with_the_cookie_that_is_asked_for() {
+    let mut sides = [Side::new(0, true), Side::new(1, true)];
+    assert_eq!(sides[0].take(T0, &cookie(1)), Err(DropReason::Cookie));
+    sides[0].poll(T0);
+    sides[0].serve(T0);
+    let begun = sides[0].poll(T0);
+    let parsed = Handshake::parse(&begun[0]).unwrap();
+    assert_eq!(parsed.step, Step::Begin(b"begin"));
+    // One that is for somebody else, and then the true one.
+    let mut other = cookie(1);
+    other[15] ^= 1;
+    assert_eq!(sides[0].take(T0, &other), Err(DropReason::Cookie));
+    assert_eq!(sides[0].take(T0, &cookie(1)), Ok(()));
+    let again = sides[0].poll(T0);
+    let parsed = Handshake::parse(&again[0]).unwrap();
+    assert_eq!(parsed.step, Step::Proved([1; COOKIE_LEN], b"begin"));
+    assert!(sides[1].conn.asks_broker(&again[0]).is_some());
+    assert!(sides[0].conn.asks_broker(&again[0]).is_none(), "its own");
+    sides[1].take(T0, &again[0]).unwrap();
+    talk(&mut sides, T0);
+    assert!(sides.iter().all(|side| side.conn.is_confirmed()));
+    assert!(sides[1].conn.asks_broker(&again[0]).is_none(), "too late");
+    assert_eq!(sides[0].take(T0, &cookie(1)), Err(DropReason::Cookie));
+}
+
+#[test]
+fn forged_cookies_draw_few_datagrams() {
+    let mut sides = [Side::new(0, true), Side::new(1, true)];
+    sides[0].poll(T0);
+    sides[0].serve(T0);
+    sides[0].poll(T0);
+    let mut drawn = 0;
+    for byte in 0..100 {
+        let _ = sides[0].take(T0, &cookie(byte));
+        drawn += sides[0].poll(T0).len();
+    }
+    assert_eq!(drawn, usize::from(COOKIES_PER_TRY));
+    // The next attempt heeds others.
+    let later = T0 + Duration::from_millis(500);
+    sides[0].poll(later);
+    assert_eq!(sides[0].take(later, &cookie(7)), Ok(()));
 }

@@ -1,0 +1,130 @@
+"""A host that floods another's queue pairs with handshakes, while a third connects."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from kill.harness import START_SECONDS, Failed
+from lib import netns, pair
+from lib.patience import patient
+
+MEET = os.path.join(netns.BUILD, "test", "meet")
+FLOOD = os.path.join(netns.ROOT, "tests", "secure", "flood.py")
+# The issue's: what a flood leaves of another host's connect.
+CONNECT_SECONDS = 1.0
+# Queue pairs whose peer is the host that floods, and those that connect.
+OWN, OTHERS = 4, 8
+LINK = "cw1"
+# Numbers of queue pairs that nobody has: the first of slot 7.
+FIRST_QPN = 7 << 12
+
+
+class Stranger:
+    """A third host, with a link to the first."""
+
+    def __init__(self, world):
+        self.server = world.server
+        self.name = f"{world.server.netns}c"
+        third = world.server.address.split(".")[2]
+        self.address = f"10.84.{third}.2"
+        self.gateway = f"10.84.{third}.1"
+        self.host = netns.Host(self.name, self.address, self.name)
+
+    def __enter__(self):
+        server, own = self.server.netns, self.name
+        netns.ip("netns", "add", own)
+        netns.ip("link", "add", LINK, "netns", server, "type", "veth", "peer", "name", LINK,
+                 "netns", own)
+        # It speaks in the name of others, whose datagrams come by another link.
+        netns.ip("netns", "exec", server, "sh", "-c",
+                 f"for i in all {LINK}; do echo 0 > /proc/sys/net/ipv4/conf/$i/rp_filter; done")
+        for name, address in ((server, self.gateway), (own, self.address)):
+            netns.ip("-n", name, "addr", "add", f"{address}/24", "dev", LINK)
+            netns.ip("-n", name, "link", "set", LINK, "up")
+        netns.ip("-n", own, "route", "add", f"{self.server.address}/32", "via", self.gateway)
+        return self
+
+    def __exit__(self, *_):
+        for pid in netns.pids_in(self.name):
+            netns.kill(pid)
+        subprocess.run(["ip", "netns", "del", self.name], stderr=subprocess.DEVNULL, check=False)
+        self.host.end()
+
+
+class Spoken:
+    """A program that is spoken to line by line."""
+
+    def __init__(self, host, argv, wire=None):
+        self.argv = argv
+        self.process = host.popen(argv, wire, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                  text=True)
+
+    def line(self):
+        """What it says next."""
+        said = self.process.stdout.readline()
+        if not said:
+            raise Failed(f"{self.argv[0]} has ended: {self.process.wait()}")
+        return said.strip()
+
+    def ask(self, line):
+        """Says something to it, and returns the answer."""
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.line()
+
+    def last(self):
+        """Ends its input, and returns what it says to that."""
+        return self.process.communicate(timeout=START_SECONDS)[0]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pair.end_group(self.process)
+
+
+def met(client, index, qpn, address):
+    """Connects a queue pair of the client's, and has it send. Returns the seconds that took."""
+    said = client.ask(f"meet {index} {qpn} {address}")
+    words = said.split()
+    if words[:2] != ["met", "in"] or not said.endswith("success"):
+        raise Failed(f"connection {index}: {said}")
+    return int(words[2]) / 1e6
+
+
+def flooded(scene, key):
+    """Connections are made in a second while a host floods the same queue pairs, and some of its
+    own, with handshakes: such as the key has made, such as are forged, and rubbish."""
+    scene.start([key])
+    server_host, client_host = scene.world.server, scene.world.client
+    with Stranger(scene.world) as stranger, \
+            Spoken(server_host, [MEET, str(OWN + OTHERS)], "udp") as server, \
+            Spoken(client_host, [MEET, str(OTHERS)], "udp") as client:
+        theirs = [int(qpn) for qpn in server.line().split()]
+        ours = [int(qpn) for qpn in client.line().split()]
+        own_pairs = [(qpn, FIRST_QPN + at) for at, qpn in enumerate(theirs[:OWN])]
+        pairs = list(zip(theirs[OWN:], ours))
+        for at, (_, qpn) in enumerate(own_pairs):
+            server.ask(f"hear {at} {qpn} {stranger.address}")
+        for at, (_, qpn) in enumerate(pairs):
+            server.ask(f"hear {OWN + at} {qpn} {client_host.address}")
+        quiet = met(client, 0, pairs[0][0], server_host.address)
+        plan = {"key": key, "target": server_host.address, "own": stranger.address,
+                "other": client_host.address, "own_pairs": own_pairs, "other_pairs": pairs[1:]}
+        argv = [sys.executable, FLOOD, json.dumps(plan)]
+        with Spoken(stranger.host, argv) as flood:
+            took = []
+            begun = time.monotonic()
+            for at in range(1, OTHERS):
+                flood.line()
+                took.append(met(client, at, pairs[at][0], server_host.address))
+            lasted = time.monotonic() - begun
+            counts = json.loads(flood.last().splitlines()[-1])
+    if not counts.get("answers") or not counts.get("cookies"):
+        raise Failed(f"the flood came to nothing: {counts}")
+    if max(took) > patient(CONNECT_SECONDS):
+        raise Failed(f"{max(took):.2f} s, {quiet:.3f} s without the flood; {counts}")
+    return (f"at most {max(took):.3f} s, {quiet:.3f} s without the flood, over {lasted:.1f} s; "
+            f"{counts}")
