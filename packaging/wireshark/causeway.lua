@@ -1,5 +1,6 @@
 -- Wireshark dissector of Causeway's wire protocol (docs/WIRE.md, version 1): TRP with DDP and RDMAP,
--- datagrams of UD queue pairs, and the connection manager. For Wireshark and tshark 4.0 or newer.
+-- datagrams of UD queue pairs, what is in the clear of secured connections, and the connection
+-- manager. Packets may be cut behind their headers. For Wireshark and tshark 4.0 or newer.
 --
 -- Copy it into the folder that Help > About > Folders calls "Personal Lua Plugins", or:
 --
@@ -9,7 +10,7 @@
 -- One file, since that is what Wireshark installs.
 --
 -- Filters begin with causeway: causeway.psn, causeway.qpn, causeway.stag, causeway.malformed,
--- causeway.crc.bad, causeway.retransmission, causeway.cm.private.
+-- causeway.crc.bad, causeway.retransmission, causeway.sealed.number, causeway.cm.private.
 
 -- Lua 5.2 has bit32; builds of Wireshark with Lua 5.4 have a library `bit` instead.
 local ops = bit32 or bit -- luacheck: ignore
@@ -21,7 +22,9 @@ local MULTICAST_QPN, QPN_MASK = 0xFFFFFF, 0xFFFFFF
 local VERSION, CM_VERSION = 1, 2
 local HEADER_LEN, HELLO_LEN, NOTICE_LEN, CRC_AT = 40, 80, 40, 32
 local UD_HEADER_LEN, UD_PAYLOAD_MAX = 24, 4096
+local SEALED_HEADER_LEN, TAG_LEN, HANDSHAKE_HEADER_LEN, MESSAGE_MAX = 24, 16, 32, 400
 local CM_HEADER_LEN, CM_PRIVATE_MAX = 64, 196
+local CM_SEALED_HEADER_LEN, CM_REFUSAL_LEN = 56, 24
 local RANGES_MAX, BUNDLE_MAX = 32, 64
 local LAST, RELAXED, CRC, RESPONSE, ASK = 1, 2, 4, 8, 16
 -- Numbers of segments that retransmissions are told by; more are forgotten with their connection.
@@ -30,7 +33,14 @@ local REMEMBERED_MAX = 1000000
 local OPCODES = {
     [0] = "Data", "Connection request", "Connection accept", "Connection reject", "Shutdown",
     "SACK", "Receiver not ready", "NAK", "ACK", "Response data", "Bundle", "Response bundle",
-    "Datagram",
+    "Datagram", "Sealed datagram", "Handshake",
+}
+local SEALED, HANDSHAKE = 13, 14
+local STEPS = { "Begin", "Answer", "Refusal" }
+-- Why a side makes no secured connection, as it sees it.
+local WHY = {
+    "another key", "other addresses, queue pairs or tenants", "no common version or cipher",
+    "the sender is not secured", "the sender is secured",
 }
 -- The flags that an opcode may have besides CRC and ASK.
 local OWN_FLAGS = { [0] = LAST + RELAXED, [5] = RESPONSE, [9] = LAST + RELAXED }
@@ -57,8 +67,9 @@ for word, name in pairs(TERMINATE) do
 end
 local CM_OPCODES = {
     [1] = "Request", [2] = "Accept", [3] = "Reject", [4] = "Shutdown", [8] = "ACK", [12] = "Probe",
-    [13] = "Retry",
+    [13] = "Retry", [14] = "Sealed message", [15] = "Refused request",
 }
+local CM_SEALED, CM_REFUSAL = 14, 15
 local CM_ACKED = { [1] = "Request", [2] = "Accept", [4] = "Shutdown", [12] = "Probe" }
 local CM_SPACES = { [0] = "TCP", "UDP", "IB" }
 local CM_REASONS = {
@@ -157,6 +168,16 @@ f.compare = ProtoField.uint64("causeway.atomic.compare", "Compare data", base.HE
 f.compare_mask = ProtoField.uint64("causeway.atomic.compare_mask", "Compare mask", base.HEX)
 f.original = ProtoField.uint64("causeway.atomic.original", "Original value", base.HEX)
 f.payload = ProtoField.bytes("causeway.payload", "Payload")
+f.phase = ProtoField.uint8("causeway.sealed.phase", "Key phase")
+f.number = ProtoField.uint64("causeway.sealed.number", "Packet number")
+f.sealed = ProtoField.bytes("causeway.sealed.payload", "Sealed payload")
+f.sealed_length = ProtoField.uint32("causeway.sealed.length", "Length of what is sealed")
+f.tag = ProtoField.bytes("causeway.sealed.tag", "Tag")
+f.salt = ProtoField.bytes("causeway.sealed.salt", "Random number")
+f.step = ProtoField.uint8("causeway.handshake.step", "Step", base.DEC, STEPS)
+f.why = ProtoField.uint8("causeway.handshake.reason", "Reason", base.DEC, WHY)
+f.message_length = ProtoField.uint16("causeway.handshake.length", "Message length")
+f.message = ProtoField.bytes("causeway.handshake.message", "Message")
 f.solicited = flag("ud.solicited", "Solicited", 1)
 f.has_imm = flag("ud.has_imm", "Immediate data are valid", 2)
 f.traffic_class = ProtoField.uint8("causeway.ud.traffic_class", "Traffic class", base.HEX)
@@ -312,16 +333,17 @@ BODIES[9] = BODIES[8]
 local QUEUES = { [1] = 1, [3] = 0, [4] = 0, [5] = 0, [6] = 0, [8] = 0, [9] = 0, [10] = 1, [11] = 3,
     [12] = 0, [13] = 0 }
 
-local function payload(t, at, tree)
-    local length = t:len() - at
+-- `cut`: how many bytes more there were, which the file does not hold.
+local function payload(t, at, tree, cut)
+    local length = t:len() - at + cut
     tree:add(f.length, length):set_generated()
-    if length > 0 then
+    if t:len() > at then
         tree:add(f.payload, t(at))
     end
     return string.format("%d bytes", length)
 end
 
-local function tagged(t, opcode, tree)
+local function tagged(t, opcode, tree, cut)
     if t:len() < 14 then
         return "shorter than its header"
     elseif opcode ~= 0 and opcode ~= 2 then
@@ -330,10 +352,10 @@ local function tagged(t, opcode, tree)
     tree:add(opcode == 2 and f.sink or f.stag, t(2, 4))
     tree:add(opcode == 2 and f.sink_to or f.to, t(6, 8))
     local key = opcode == 0 and string.format(", rkey 0x%x", t(2, 4):uint()) or ""
-    return nil, payload(t, 14, tree) .. key
+    return nil, payload(t, 14, tree, cut) .. key
 end
 
-local function untagged(t, opcode, last, tree)
+local function untagged(t, opcode, last, tree, cut)
     if t:len() < 18 then
         return "shorter than its header"
     elseif not QUEUES[opcode] then
@@ -352,7 +374,7 @@ local function untagged(t, opcode, last, tree)
     end
     local body = BODIES[opcode]
     if not body then
-        return nil, payload(t, 18, tree)
+        return nil, payload(t, 18, tree, cut)
     elseif not last or t(14, 4):uint() ~= 0 then
         return "message in several segments"
     elseif t:len() ~= 18 + body[1] then
@@ -362,7 +384,7 @@ local function untagged(t, opcode, last, tree)
 end
 
 -- One DDP segment; what the info column says of it.
-local function segment(t, tree)
+local function segment(t, tree, cut)
     if t:len() < 2 then
         tree:add_proto_expert_info(E.segment, "Malformed segment: shorter than its header")
         return "malformed"
@@ -383,9 +405,9 @@ local function segment(t, tree)
     elseif band(ulp, 0xF0) ~= 0x40 then
         problem = "RDMAP version or reserved bits"
     elseif band(control, 0x80) ~= 0 then
-        problem, said = tagged(t, opcode, sub)
+        problem, said = tagged(t, opcode, sub, cut)
     else
-        problem, said = untagged(t, opcode, band(control, 0x40) ~= 0, sub)
+        problem, said = untagged(t, opcode, band(control, 0x40) ~= 0, sub, cut)
     end
     if problem then
         sub:add_proto_expert_info(E.segment, "Malformed segment: " .. problem)
@@ -399,7 +421,8 @@ end
 
 -- Notes a segment that was sent before. Cookie and number tell a connection's direction.
 local function note_repeat(d, psn, at)
-    local space = d.raw:sub(6, 16) .. (d.opcode % 2)
+    -- A file may have a packet twice, as it was sent and as it was received.
+    local space = d.raw:sub(6, 16) .. (d.opcode % 2) .. d.direction
     local earlier = sent_before(d.pinfo, space, psn, d.at + at)
     if earlier then
         local text = "Segment was sent before, in frame " .. earlier
@@ -413,11 +436,11 @@ local function data(d)
     d.tree:add(f.psn, t(16, 4))
     d.tree:add(f.first_psn, t(20, 4))
     local said = note_repeat(d, psn, 0) .. "PSN " .. psn .. " "
-    if t:len() == HEADER_LEN then
+    if t:len() + d.cut == HEADER_LEN then
         d.tree:add_proto_expert_info(E.segment, "Malformed segment: there is none")
         return nil, said .. "without a segment"
     end
-    return nil, said .. segment(t(HEADER_LEN):tvb(), d.tree)
+    return nil, said .. segment(t(HEADER_LEN):tvb(), d.tree, d.cut)
 end
 
 -- The lengths of a bundle's segments, or what is wrong with its table.
@@ -446,7 +469,12 @@ end
 
 local function bundle(d)
     local t = d.t
-    if t:len() < HEADER_LEN + 2 then
+    if d.cut > 0 then
+        -- What is in it says a table at its end.
+        d.tree:add(f.psn, t(16, 4))
+        d.tree:add(f.first_psn, t(20, 4))
+        return nil, "PSN " .. t(16, 4):uint() .. ", segments that were not recorded"
+    elseif t:len() < HEADER_LEN + 2 then
         return "table does not fit"
     end
     local count = t(t:len() - 2, 2):uint()
@@ -461,7 +489,7 @@ local function bundle(d)
         local number = (psn + i - 1) % 4294967296
         d.tree:add(f.psn, t(16, 4), number)
         local again = note_repeat(d, number, i)
-        said[i] = again .. segment(t(at, length):tvb(), d.tree)
+        said[i] = again .. segment(t(at, length):tvb(), d.tree, 0)
         at = at + length
     end
     if table_at > padding then
@@ -535,7 +563,7 @@ end
 local function add_crc(d)
     local item = d.tree:add(f.crc, d.t(CRC_AT, 4))
     local status = "absent"
-    if not causeway.prefs.crc then
+    if not causeway.prefs.crc or d.cut > 0 then
         status = "not checked"
     elseif d.has_crc then
         d.checked = d.checked or checked_length(d.raw)
@@ -633,7 +661,72 @@ local function ud(d)
     elseif (not has_imm and t(12, 4):uint() ~= 0) or t(20, 4):uint() > 0xFFFFF then
         return "field out of range"
     end
-    return nil, payload(t, UD_HEADER_LEN, d.tree)
+    return nil, payload(t, UD_HEADER_LEN, d.tree, d.cut)
+end
+
+-- Whose key it is, and what is not sealed.
+local function sealed(d)
+    local t, whole = d.t, d.t:len() + d.cut
+    if whole < SEALED_HEADER_LEN + TAG_LEN then
+        return "shorter than its header and tag"
+    end
+    d.tree:add(f.phase, t(1, 1))
+    d.tree:add(f.reserved, t(2, 2))
+    add_qpn(d.tree, f.dst_qpn, t(4, 4))
+    d.tree:add(f.cookie, t(8, 8))
+    d.tree:add(f.number, t(16, 8))
+    local length = whole - SEALED_HEADER_LEN - TAG_LEN
+    d.tree:add(f.sealed_length, length):set_generated()
+    if d.cut == 0 then
+        if length > 0 then
+            d.tree:add(f.sealed, t(SEALED_HEADER_LEN, length))
+        end
+        d.tree:add(f.tag, t(SEALED_HEADER_LEN + length, TAG_LEN))
+    end
+    if t(2, 2):uint() ~= 0 or t(4, 4):uint() > QPN_MASK then
+        return "reserved bits"
+    end
+    return nil, string.format("> 0x%06x, key phase %d, number %s, sealed payload of %d bytes",
+        t(4, 4):uint(), t(1, 1):uint(), tostring(t(16, 8):uint64()), length)
+end
+
+local function zero_cookie(t, at)
+    return t(at, 8):uint64() == UInt64(0, 0)
+end
+
+local function handshake(d)
+    local t = d.t
+    if t:len() < HANDSHAKE_HEADER_LEN then
+        return "shorter than its header"
+    end
+    d.tree:add(f.step, t(1, 1))
+    d.tree:add(f.why, t(2, 1))
+    add_qpn(d.tree, f.dst_qpn, t(4, 4))
+    d.tree:add(f.cookie, t(8, 8))
+    d.tree:add(f.own_cookie, t(16, 8))
+    add_qpn(d.tree, f.src_qpn, t(24, 4))
+    d.tree:add(f.message_length, t(28, 2))
+    local length, step, why = t(28, 2):uint(), t(1, 1):uint(), t(2, 1):uint()
+    local dst, src = t(4, 4):uint(), t(24, 4):uint()
+    if t:len() + d.cut ~= HANDSHAKE_HEADER_LEN + length or length > MESSAGE_MAX then
+        return "wrong length"
+    elseif t(3, 1):uint() ~= 0 or t(30, 2):uint() ~= 0 or dst > QPN_MASK or src > QPN_MASK then
+        return "reserved bits"
+    elseif not STEPS[step] or (step == 3) ~= (length == 0) or (step == 3) ~= (why ~= 0) then
+        return "step, reason or length"
+    elseif (step == 3 and not WHY[why]) or (step == 1) ~= zero_cookie(t, 8) or
+        (step == 3) ~= zero_cookie(t, 16) then
+        return "reason or cookies"
+    end
+    if t:len() > HANDSHAKE_HEADER_LEN then
+        d.tree:add(f.message, t(HANDSHAKE_HEADER_LEN))
+    end
+    local said = string.format("0x%06x > 0x%06x %s", src, dst, STEPS[step])
+    if step == 3 then
+        d.tree:add_proto_expert_info(E.refused, "Secured connection refused: " .. WHY[why])
+        return nil, said .. ": " .. WHY[why]
+    end
+    return nil, said .. ", message of " .. length .. " bytes"
 end
 
 local function notice(d)
@@ -657,12 +750,17 @@ local function notice(d)
     return nil, string.format("speaks %d, not %d", speaks, answers)
 end
 
+-- Opcodes whose layouts are their own.
+local OTHER = { [1] = hello, [2] = hello, [12] = ud, [SEALED] = sealed, [HANDSHAKE] = handshake }
+-- Whether a file says that a packet was sent or received; nothing does in ordinary captures.
+local direction = Field.new("frame.packet_flags_direction")
+
 -- One datagram of an endpoint's port; what the info column says of it. `checked` is the length that
--- its CRC fits, if that has been looked at.
-local function datagram(t, at, pinfo, tree, checked)
+-- its CRC fits, if that has been looked at; `cut`, how many bytes more there were.
+local function datagram(t, at, pinfo, tree, checked, cut)
     local first = t(0, 1):uint()
     local d = { t = t, raw = t:raw(), at = at, pinfo = pinfo, opcode = band(first, 0x0F),
-        checked = checked, note = "" }
+        checked = checked, note = "", cut = cut, direction = tostring(direction() or "") }
     local version, name = rshift(first, 4), OPCODES[d.opcode] or "Unknown opcode"
     name = first == 0 and "Version notice" or name
     d.tree = tree:add(causeway, t(), "Causeway " .. name)
@@ -675,15 +773,13 @@ local function datagram(t, at, pinfo, tree, checked)
         problem = "version " .. version
     elseif not OPCODES[d.opcode] then
         problem = "unknown opcode"
-    elseif d.opcode == 1 or d.opcode == 2 then
-        problem, said = hello(d)
     else
-        problem, said = (d.opcode == 12 and ud or trp)(d)
+        problem, said = (OTHER[d.opcode] or trp)(d)
     end
     if problem then
         d.tree:add_proto_expert_info(E.malformed, "Malformed datagram: " .. problem)
         said = "[malformed: " .. problem .. "]"
-    elseif d.opcode ~= 12 then
+    elseif d.opcode < 12 then
         local dst, src = t(5, 3):uint(), t(37, 3):uint()
         said = string.format("0x%06x > 0x%06x %s", src, dst, said)
     end
@@ -698,6 +794,10 @@ local function first_length(raw)
         return #raw
     elseif opcode == 12 then
         return ud_length(raw) or #raw
+    elseif opcode == SEALED then
+        return named_length(raw) or #raw
+    elseif opcode == HANDSHAKE then
+        return #raw
     end
     -- Connection requests and accepts bear a CRC in any case.
     if causeway.prefs.crc and (band(flags, CRC) ~= 0 or opcode == 1 or opcode == 2) then
@@ -711,13 +811,18 @@ function causeway.dissector(tvb, pinfo, tree)
         return 0
     end
     pinfo.cols.protocol = "Causeway"
+    local cut = tvb:reported_len() - tvb:len()
+    if cut > 0 then
+        pinfo.cols.info = datagram(tvb, 0, pinfo, tree, nil, cut)
+        return tvb:len()
+    end
     -- All datagrams of one packet have one length; only the last may be shorter.
     local length, checked = first_length(tvb:raw())
     local said, at = {}, 0
     while at < tvb:len() do
         local rest = math.min(length, tvb:len() - at)
         said[#said + 1] = datagram(tvb(at, rest):tvb(), at, pinfo, tree,
-            at == 0 and checked or nil)
+            at == 0 and checked or nil, 0)
         at = at + rest
     end
     pinfo.cols.info = table.concat(said, " | ")
@@ -771,6 +876,27 @@ local function cm_body(d)
     return cm_problem(d)
 end
 
+-- A message that the broker has sealed, or a refusal that nothing seals: what is in the clear.
+local function cm_secured(tvb, pinfo, tree)
+    pinfo.cols.protocol = "Causeway CM"
+    local length, why = tvb:len() - CM_SEALED_HEADER_LEN - TAG_LEN, tvb(1, 1):uint()
+    tree:add(f.cm_version, tvb(0, 1))
+    tree:add(f.cm_opcode, tvb(0, 1))
+    tree:add(f.cm_receiver, tvb(8, 8))
+    if band(tvb(0, 1):uint(), 0x0F) == CM_REFUSAL then
+        tree:add(f.why, tvb(1, 1))
+        tree:add_proto_expert_info(E.refused, "Secured connection refused: " .. WHY[why])
+        pinfo.cols.info = "Refused request: " .. WHY[why]
+        return
+    end
+    tree:add(f.cm_sender, tvb(16, 8))
+    tree:add(f.salt, tvb(24, CM_SEALED_HEADER_LEN - 24))
+    tree:add(f.sealed_length, length):set_generated()
+    tree:add(f.sealed, tvb(CM_SEALED_HEADER_LEN, length))
+    tree:add(f.tag, tvb(CM_SEALED_HEADER_LEN + length, TAG_LEN))
+    pinfo.cols.info = "Sealed message, sealed payload of " .. length .. " bytes"
+end
+
 local manager = Proto("causeway_cm", "Causeway Connection Manager")
 
 function manager.dissector(tvb, pinfo, tree)
@@ -779,10 +905,14 @@ function manager.dissector(tvb, pinfo, tree)
     end
     local first = tvb(0, 1):uint()
     local d = { t = tvb, raw = tvb:raw(), opcode = band(first, 0x0F), version = rshift(first, 4),
-        note = "" }
+        note = "", cut = 0 }
     local name = CM_OPCODES[d.opcode] or "unknown message"
     pinfo.cols.protocol = "Causeway CM"
     d.tree = tree:add(manager, tvb(), "Causeway connection manager, " .. name)
+    if d.opcode == CM_SEALED or d.opcode == CM_REFUSAL then
+        cm_secured(tvb, pinfo, d.tree)
+        return tvb:len()
+    end
     d.tree:add(f.cm_version, tvb(0, 1))
     d.tree:add(f.cm_opcode, tvb(0, 1))
     local problem = cm_body(d)
@@ -799,14 +929,32 @@ function manager.dissector(tvb, pinfo, tree)
     return tvb:len()
 end
 
+-- Whether it is a message that the broker has sealed, or the refusal of one: of those nothing but
+-- the first bytes can be looked at.
+local function is_cm_secured(tvb)
+    local length, first = tvb:len(), tvb(0, 1):uint()
+    if first == CM_VERSION * 16 + CM_SEALED then
+        local payload_length = length - CM_SEALED_HEADER_LEN - TAG_LEN
+        return payload_length >= 0 and payload_length <= CM_HEADER_LEN + CM_PRIVATE_MAX and
+            zeros(tvb:raw(), 1, 8)
+    end
+    return first == CM_VERSION * 16 + CM_REFUSAL and length == CM_REFUSAL_LEN and
+        WHY[tvb(1, 1):uint()] ~= nil and zeros(tvb:raw(), 2, 8) and zeros(tvb:raw(), 16, 24) and
+        not zero_cookie(tvb, 8)
+end
+
 -- The connection manager has no ports of its own. Its messages are told by their CRC.
 local function is_cm(tvb, pinfo, tree)
     local length = tvb:len()
-    if length < CM_HEADER_LEN or length > CM_HEADER_LEN + CM_PRIVATE_MAX then
+    if length > 0 and is_cm_secured(tvb) then
+        manager.dissector(tvb, pinfo, tree)
+        return true
+    elseif length < CM_HEADER_LEN or length > CM_HEADER_LEN + CM_PRIVATE_MAX then
         return false
     end
     local first, flags = tvb(0, 1):uint(), tvb(1, 1):uint()
     if first < 0x10 or band(flags, CRC) == 0 or not CM_OPCODES[band(first, 0x0F)] or
+        band(first, 0x0F) >= CM_SEALED or
         checked_length(tvb:raw()) ~= length then
         return false
     end

@@ -15,11 +15,13 @@ use causeway_fabric::services::{
     ConnectReply, CreateSegmentRequest, DisconnectRequest, GuestTableReply, GuestTableRequest,
     Leave, MapReply, MapRequest, PeerRequest, ReserveRequest, RestoreRequest,
     RestoreSegmentRequest, SegmentReply, SegmentRequest, SlotRequest, StaleReply, StatusCursor,
-    StatusPage, SysfsReply, SysfsRequest, TallyCursor, TallyPage, Wire,
+    StatusPage, SysfsReply, SysfsRequest, TallyCursor, TallyPage, TraceReply, TraceRequest,
+    TraceRingReply, Wire,
 };
 use causeway_fabric::sys::netns_cookie;
 use causeway_identity::Slot;
 use causeway_shm::FINAL_ACKS_BYTES;
+use causeway_shm::TRACE_BYTES;
 use causeway_shm::layout::INBOX_LEN;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -29,7 +31,7 @@ use crate::config::Tenant;
 use crate::final_acks::FinalAcks;
 use crate::guest_tables::new_table;
 use crate::hub::{Endpoint, Hub};
-use crate::ids::{EndpointId, TenantId};
+use crate::ids::{EndpointId, SessionId, TenantId};
 use crate::pairing::{Decision, PeerWire};
 use crate::pins;
 use crate::secure::{Ends, is_gid_of, messages, party};
@@ -52,6 +54,8 @@ pub struct Client<'a> {
     pub tenants: &'a [Tenant],
     /// The caller.
     pub peer: Peer,
+    /// Its connection.
+    pub session: SessionId,
     /// The caller's endpoint, set by attach.
     pub endpoint: &'a mut Option<EndpointId>,
 }
@@ -522,6 +526,33 @@ impl BrokerService for Client<'_> {
             .handshakes
             .secured_of(request.endpoint, request.from);
         Ok(SecuredReply { qpns }.into())
+    }
+
+    fn trace(
+        &mut self,
+        request: TraceRequest,
+        fds: Vec<OwnedFd>,
+    ) -> Result<Answer<TraceReply>, Errno> {
+        self.not_in_vm()?;
+        let mut fds = fds.into_iter();
+        let ring = fds.next().ok_or(Errno::BADMSG)?;
+        check_memfd(&ring, TRACE_BYTES as u64)?;
+        let shown = fds.next();
+        if shown.is_some() != request.pid_namespace {
+            return Err(Errno::BADMSG);
+        }
+        let one_boundary = self.tenants[self.peer.tenant].one_boundary;
+        let tracer = (self.session, self.peer, one_boundary);
+        let endpoints = self.hub.begin_trace(tracer, &request, ring, shown)?;
+        Ok(TraceReply { endpoints }.into())
+    }
+
+    fn trace_ring(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<TraceRingReply>, Errno> {
+        let (body, ring) = self.hub.trace_ring(self.own()?)?;
+        Ok(Answer {
+            body,
+            fds: vec![ring],
+        })
     }
 
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Result<Answer<()>, Errno> {

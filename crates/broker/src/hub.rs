@@ -5,6 +5,7 @@ mod grants;
 mod lookup;
 mod readers;
 pub mod totals;
+mod traces;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -32,6 +33,7 @@ use crate::secure::Handshakes;
 use crate::segments::{Rights, Segment};
 use crate::sys::{copy, random};
 use totals::Totals;
+use traces::Traces;
 
 /// A limit of the configuration that endpoints meet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +122,8 @@ pub struct Hub {
     pub(crate) handshakes: Handshakes,
     /// What endpoints that have ended had counted.
     pub(crate) totals: Totals,
+    /// Traces, and who records for them.
+    pub(crate) traces: Traces,
     /// What tenants leave to each other.
     pub(crate) shares: Shares,
     /// User of this process, which owns the segments' inodes.
@@ -144,6 +148,7 @@ impl Hub {
             stale: Vec::new(),
             handshakes: Handshakes::default(),
             totals: Totals::default(),
+            traces: Traces::default(),
             shares: Shares::default(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
@@ -190,6 +195,7 @@ impl Hub {
             return Err(errno);
         }
         self.last_endpoint += 1;
+        self.traces.greet(self.last_endpoint, &endpoint);
         self.endpoints.insert(self.last_endpoint, endpoint);
         Ok(self.last_endpoint)
     }

@@ -9,12 +9,9 @@ use causeway_fabric::Reserve;
 use causeway_fabric::launch::timespec;
 use causeway_fabric::limits::UNATTACHED_MAX;
 use causeway_fabric::remoting::{
-    CONNECTION, Header, Kind, Malformed, Received, encode_body, receive_from_client, send,
+    CONNECTION, Header, Kind, Malformed, Received, receive_from_client, send,
 };
-use causeway_fabric::services::{
-    EVENT_PEERS, EVENT_RINGS, EVENT_STALE, PEER_EVENTS_PER_MESSAGE, PeerEvent, SERVICE, dispatch,
-    vm,
-};
+use causeway_fabric::services::{SERVICE, dispatch, vm};
 use causeway_fabric::sys::{peer_credentials, peer_groups};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -26,7 +23,7 @@ use crate::closers;
 use crate::config::{Config, Members, TENANTS_MAX, Tenant};
 use crate::handler::Client;
 use crate::hub::Hub;
-use crate::ids::{EndpointId, SessionId, TenantId};
+use crate::ids::{EndpointId, TenantId};
 use crate::listener::Listener;
 use crate::process_end::fate_of;
 use crate::reaper::Reaper;
@@ -37,6 +34,7 @@ use crate::sys;
 use crate::vm::{self as vms, Arrival, Vms};
 
 mod counters;
+mod delivery;
 mod descriptors;
 use descriptors::watch_process;
 
@@ -423,6 +421,7 @@ impl Server {
                 sysfs_views: &mut self.listeners[peer.tenant].sysfs_views,
                 tenants: &self.tenants,
                 peer,
+                session: number,
                 endpoint: &mut endpoint,
             };
             dispatch(&mut client, header.method, body, fds)
@@ -476,81 +475,6 @@ impl Server {
         self.end(number, "malformed message");
     }
 
-    /// Sends each client what the tables have for it.
-    fn deliver(&mut self) {
-        // A client that ends here may cause events for others: hence the loop, which ends since
-        // every turn but the last removes a session or empties the tables.
-        loop {
-            // Stale segments first: an endpoint that has heard of a peer's end has heard of what
-            // follows.
-            let mut stale: HashMap<EndpointId, Vec<u64>> = HashMap::new();
-            for (to, segment) in self.hub.take_stale() {
-                stale.entry(to).or_default().push(segment);
-            }
-            let mut peers: HashMap<EndpointId, Vec<PeerEvent>> = HashMap::new();
-            for (to, event) in self.hub.take_news(Instant::now()) {
-                peers.entry(to).or_default().push(event);
-            }
-            let mut rings: HashMap<EndpointId, Vec<u64>> = HashMap::new();
-            for (to, ring) in self.hub.take_given_up() {
-                rings.entry(to).or_default().push(ring);
-            }
-            let events = self.services.outbox.take();
-            if stale.is_empty() && peers.is_empty() && rings.is_empty() && events.is_empty() {
-                break;
-            }
-            for event in events {
-                self.deliver_to(event.to, (event.service, event.number), &[event.body]);
-            }
-            for (to, segments) in stale {
-                self.deliver_to_endpoint(to, EVENT_STALE, &[encode_body(&segments)]);
-            }
-            for (to, rings) in rings {
-                self.deliver_to_endpoint(to, EVENT_RINGS, &[encode_body(&rings)]);
-            }
-            for (to, events) in peers {
-                let parts = events.chunks(PEER_EVENTS_PER_MESSAGE);
-                let bodies: Vec<_> = parts.map(|part| encode_body(&part.to_vec())).collect();
-                self.deliver_to_endpoint(to, EVENT_PEERS, &bodies);
-            }
-        }
-    }
-
-    fn deliver_to_endpoint(&mut self, to: EndpointId, event: u16, bodies: &[Vec<u8>]) {
-        if let Some(&number) = self.session_of.get(&to) {
-            self.deliver_to(number, (SERVICE, event), bodies);
-        }
-    }
-
-    /// Sends events of one kind: the number of their service, and theirs.
-    fn deliver_to(&mut self, number: SessionId, kind: (u16, u16), bodies: &[Vec<u8>]) {
-        let Some(session) = self.sessions.get_mut(&number) else {
-            return;
-        };
-        for body in bodies {
-            if session.event(kind.0, kind.1, body).is_err() {
-                return self.end(number, "it does not read or is gone");
-            }
-        }
-        self.watch_again(number);
-    }
-
-    /// Waits for room instead of requests while a client is congested, and for neither while a
-    /// request of it waits for its reply.
-    fn watch_again(&mut self, number: u64) {
-        let Some(session) = self.sessions.get_mut(&number) else {
-            return;
-        };
-        let flags = session.interest();
-        if std::mem::replace(&mut session.watched, flags) == flags {
-            return;
-        }
-        let token = EventData::new_u64(number * 2);
-        if epoll::modify(&self.epoll, session.socket(), token, flags).is_err() {
-            self.end(number, "cannot watch it");
-        }
-    }
-
     fn end(&mut self, number: u64, why: &str) {
         let Some(session) = self.sessions.remove(&number) else {
             return;
@@ -562,6 +486,7 @@ impl Server {
         if !self.vms.defers_end(session.peer.vm, number) {
             self.services.end(number);
         }
+        self.hub.end_trace(number);
         let mut segments = Vec::new();
         if let Some(id) = session.endpoint {
             tracing::info!(endpoint = id, pid = session.peer.pid, why, "detached");

@@ -4,6 +4,8 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use causeway_identity::QPN_MASK;
+use causeway_shm::trace::TRACE_PAYLOAD_MAX;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Shortest interval of `causeway top`, in seconds.
@@ -29,6 +31,8 @@ pub enum Verb {
     Status(StatusOptions),
     /// Show endpoints, queue pairs, rates and who waits for what, again and again
     Top(TopOptions),
+    /// Record what this user's programs send and receive, as a file for Wireshark
+    Trace(TraceOptions),
     /// Show SISCI's nodes: who answers there, and what does not agree
     Nodes(NodesOptions),
     /// Examine this machine: what works, what does not, and what to do about it
@@ -199,6 +203,63 @@ pub struct TopOptions {
     pub interval: Duration,
 }
 
+/// `causeway trace`
+#[derive(Args)]
+#[command(
+    allow_missing_positional = true,
+    after_help = "What goes through shared memory is recorded as the datagrams that would carry \
+                  it; the interfaces direct, ring and udp say which way it took. Root records the \
+                  programs of all users, others their own. Programs that are recorded take their \
+                  general ways and are slower; all others are as quick as ever. Packets that come \
+                  quicker than they are written are lost, and counted in the file. Where the \
+                  broker is started on demand, so it is for this."
+)]
+pub struct TraceOptions {
+    /// The queue pair to record, by its number as `causeway status` shows it
+    #[arg(value_parser = parse_qpn, required_unless_present = "all", conflicts_with = "all")]
+    pub qpn: Option<u32>,
+
+    /// The file to write, in pcapng; - is standard output
+    pub file: PathBuf,
+
+    /// Record all queue pairs, those of programs that are started later too
+    #[arg(long)]
+    pub all: bool,
+
+    /// Record payload too, so many bytes of each datagram at most
+    #[arg(
+        long,
+        value_name = "BYTES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "256",
+        value_parser = clap::value_parser!(u32).range(1..=TRACE_PAYLOAD_MAX as i64)
+    )]
+    pub payload: Option<u32>,
+
+    /// Show remote keys; without it they are zeros
+    #[arg(long)]
+    pub keys: bool,
+
+    /// End after so long
+    #[arg(long, value_name = "SECONDS", value_parser = parse_interval)]
+    pub seconds: Option<Duration>,
+
+    /// End after so many packets
+    #[arg(long, value_name = "PACKETS", value_parser = clap::value_parser!(u64).range(1..))]
+    pub count: Option<u64>,
+}
+
+/// The number of a queue pair, decimal or after 0x.
+fn parse_qpn(text: &str) -> Result<u32, String> {
+    let number = match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    let known = number.ok().filter(|number| *number <= QPN_MASK);
+    known.ok_or_else(|| format!("{text:?} is not the number of a queue pair"))
+}
+
 fn parse_interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()
@@ -313,6 +374,40 @@ mod tests {
         let o = run_options(&["causeway", "run", "ibv_rc_pingpong", "-g", "0"]);
         assert_eq!(o.wire, None);
         assert_eq!(o.command, ["ibv_rc_pingpong", "-g", "0"]);
+    }
+
+    #[test]
+    fn a_trace_is_of_one_queue_pair_or_of_all() {
+        let parse = |line: &[&str]| {
+            let line = ["causeway", "trace"].iter().chain(line);
+            match Cli::try_parse_from(line).map(|cli| cli.verb) {
+                Ok(Verb::Trace(o)) => Some((o.qpn, o.all, o.file, o.payload)),
+                _ => None,
+            }
+        };
+        let file = || PathBuf::from("f");
+        assert_eq!(
+            parse(&["0x1a2", "f"]),
+            Some((Some(0x1a2), false, file(), None))
+        );
+        assert_eq!(
+            parse(&["17", "f", "--payload"]),
+            Some((Some(17), false, file(), Some(256)))
+        );
+        assert_eq!(parse(&["--all", "f"]), Some((None, true, file(), None)));
+        assert_eq!(
+            parse(&["--all", "--payload=9", "f"]),
+            Some((None, true, file(), Some(9)))
+        );
+        for wrong in [
+            &["f"][..],
+            &["--all", "1", "f"],
+            &["x", "f"],
+            &["0x1000000", "f"],
+        ] {
+            assert_eq!(parse(wrong), None, "{wrong:?}");
+        }
+        assert_eq!(parse(&["1", "f", "--payload=100000"]), None);
     }
 
     #[test]

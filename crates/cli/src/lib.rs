@@ -13,6 +13,7 @@ mod nodes;
 mod run;
 mod status;
 mod top;
+mod trace;
 mod vm;
 
 use args::{Cli, Verb};
@@ -46,6 +47,7 @@ fn dispatch(cli: Cli) -> u8 {
         Verb::Run(options) => run::run(&options),
         Verb::Status(options) => status::status(&options),
         Verb::Top(options) => top::top(&options),
+        Verb::Trace(options) => trace::trace(&options),
         Verb::Nodes(options) => nodes::nodes(&options),
         Verb::Doctor => doctor::doctor(),
         Verb::Vm(options) => vm::vm(&options.verb),

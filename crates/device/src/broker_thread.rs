@@ -170,7 +170,9 @@ impl Shared {
                     }
                 }
                 self.peers.forget_all();
+                self.heed_traces();
             }
+            Event::TraceChanged => self.heed_traces(),
             Event::RingGivenUp { ring } => self.peers.forget_ring(ring),
             // The ring itself says that a peer has left; the others are taken already.
             _ => {}

@@ -15,6 +15,7 @@ use causeway_proto::{Bytes, BytesMut};
 use causeway_shm::{Arena, Grant, MrEntry, PeerMrs, Publication, Ring, Stamp, Window};
 
 use crate::copy;
+use crate::tap::Tap;
 
 /// Most bytes copied under one look at the region's entry: how long its owner may have to wait to
 /// take it back.
@@ -253,6 +254,8 @@ impl Direct {
 pub(crate) struct Reaching<'a> {
     pub ring: &'a Ring,
     pub direct: &'a mut Direct,
+    /// What the queue pair is traced by.
+    pub tap: Option<&'a Tap>,
 }
 
 /// The access that peers must have been given.
@@ -326,6 +329,11 @@ impl Reaching<'_> {
                     MemError::Elsewhere => NotDone::Elsewhere,
                     why => NotDone::Local(why),
                 });
+                if let (Ok(()), Some(tap)) = (&done, self.tap) {
+                    // SAFETY: as of the copy that was just made.
+                    let bytes = unsafe { Bytes::from_raw(part_open.at, copied as usize) };
+                    tap.direct(what, target, from, bytes, from + copied == part.end);
+                }
             }
             if !self.ring.leave() {
                 return Err(NotDone::Evicted);
@@ -414,6 +422,9 @@ impl Reach for Reaching<'_> {
             return Err(NotDone::Evicted);
         }
         self.direct.done += u64::from(before.is_ok());
+        if let (Ok(before), Some(tap)) = (&before, self.tap) {
+            tap.direct_atomic(target, op, *before);
+        }
         before
     }
 }

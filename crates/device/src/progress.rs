@@ -471,10 +471,12 @@ impl State {
 
     /// A queue pair has its link.
     pub fn link_up(&mut self, qpn: u32) {
+        let trace = self.traces.current();
         let Some(mut guard) = self.qps.lock(qpn) else {
             return;
         };
         let entry = &mut *guard;
+        entry.set_trace(trace.as_ref());
         match &mut entry.link {
             Link::Udp(link) => self.udp.enter(qpn, link),
             Link::Datagrams(_) => self.udp.enter_datagrams(qpn),

@@ -333,11 +333,13 @@ impl Qp {
 
     /// What is to carry its segments once it is ready to receive.
     fn link_for(&self, attr: &QpAttr, av: Option<&Av>, mask: QpAttrMask) -> Result<Link, Errno> {
-        if self.is_datagram() {
+        let link = if self.is_datagram() {
             self.shared().check_plain_wire("UD queue pairs")?;
-            return Ok(Link::Datagrams(Box::default()));
-        }
-        let link = self.connect(attr, av.ok_or(Errno(libc::EINVAL))?, mask)?;
+            Link::Datagrams(Box::default())
+        } else {
+            self.connect(attr, av.ok_or(Errno(libc::EINVAL))?, mask)?
+        };
+        self.shared().heed_traces();
         if matches!(link, Link::Ring(_)) {
             self.shared().common.posters.add(self.qpn, &self.cell);
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use causeway_biased_lock::{BiasedGuard, BiasedLock, Hurried, hurry};
+use causeway_identity::Slot;
 use causeway_proto::Instant;
 use causeway_proto::qp::{AtOnce, PostError, Qp};
 use causeway_proto::types::{QpState, SendWr, Service, WcStatus};
@@ -14,11 +15,13 @@ use crate::av::Av;
 use crate::broker_request::BrokerRequest;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
+use crate::gid;
 use crate::poster::{PostCounts, Poster};
 use crate::qps::{Numbered, Table};
 use crate::released::Seen;
 use crate::ring::{RingLink, TwoSided};
 use crate::silence::Silence;
+use crate::tap::{End, Tap, Trace};
 use crate::timers::Listed;
 use crate::ud::UdLink;
 use crate::udp::{self, UdpLink};
@@ -251,6 +254,51 @@ impl QpEntry {
         };
         ring.set_grant(Grant::new(pd, access));
         true
+    }
+
+    /// Records what it sends and receives for a trace that covers it, or no longer.
+    #[cold]
+    pub fn set_trace(&mut self, trace: Option<&Arc<Trace>>) {
+        let trace = trace.filter(|trace| trace.covers(self.qp.qpn()));
+        let tap = trace.map(|trace| {
+            let (own, peer) = self.ends();
+            Tap::new(trace, own, peer)
+        });
+        let traced = tap.is_some();
+        match &mut self.link {
+            Link::Ring(ring) => ring.set_tap(tap),
+            Link::Udp(udp) => udp.set_tap(tap),
+            Link::Datagrams(ud) => ud.set_tap(tap),
+            Link::None | Link::Nowhere(_) => {}
+        }
+        self.qp.set_traced(traced);
+    }
+
+    /// Itself and its peer, as datagrams between them would name them.
+    fn ends(&self) -> (End, End) {
+        let port = |qpn| Slot::of_qpn(qpn).map_or(0, Slot::port);
+        let (qpn, peer_qpn) = (self.qp.qpn(), self.qp.attr().dest_qpn);
+        let (address, peer_address, peer_port) = match &self.link {
+            Link::Udp(udp) => udp.ends(),
+            _ => {
+                let table = gid::table();
+                let own = table.get(usize::from(self.av.sgid_index));
+                let own = own.or(table.first()).map_or([0; 16], |entry| entry.gid);
+                let peer = if self.av.is_global { self.av.dgid } else { own };
+                (own, peer, port(peer_qpn))
+            }
+        };
+        let own = End {
+            address,
+            port: port(qpn),
+            qpn,
+        };
+        let peer = End {
+            address: peer_address,
+            port: peer_port,
+            qpn: peer_qpn,
+        };
+        (own, peer)
     }
 
     /// Whether what was posted had better wait for more ([`udp::may_gather`]).

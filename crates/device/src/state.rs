@@ -25,6 +25,7 @@ use crate::qps::Numbering;
 use crate::released::Released;
 use crate::spin::Spin;
 use crate::timers::Timers;
+use crate::traces::Traces;
 use crate::udp::UdpWire;
 use crate::watches::Watches;
 use crate::ways::{WayReader, Ways};
@@ -79,6 +80,8 @@ pub(crate) struct State {
     pub unanswered_passes: u32,
     /// Whether the device has failed.
     pub failure: Arc<Failure>,
+    /// The trace that there is.
+    pub traces: Arc<Traces>,
 }
 
 /// What all engines of an endpoint have in common. Each part is thread-safe.
@@ -103,6 +106,8 @@ pub(crate) struct Common {
     pub outliving: Arc<Outliving>,
     /// Queue pairs that look regions up under their own lock.
     pub posters: Posters<QpCell>,
+    /// The trace that there is.
+    pub traces: Arc<Traces>,
 }
 
 impl Common {
@@ -126,6 +131,7 @@ impl Common {
             released: Arc::new(Released::new(numbering)),
             outliving: Arc::default(),
             posters: Posters::default(),
+            traces: Arc::default(),
         }
     }
 
@@ -189,6 +195,7 @@ impl Common {
             look_at: Instant(0),
             unanswered_passes: 0,
             failure: Arc::clone(&self.failure),
+            traces: Arc::clone(&self.traces),
         })
     }
 }

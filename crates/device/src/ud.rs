@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use causeway_identity::{QPN_MULTICAST, Slot, UDP_PORT_BASE};
+use causeway_identity::{MULTICAST_PORT, QPN_MULTICAST, Slot, UDP_PORT_BASE};
 use causeway_proto::grh::Route;
 use causeway_proto::qp::{Fate, Incoming, Outgoing, Qp};
 use causeway_proto::types::MAX_DATAGRAM;
@@ -14,6 +14,8 @@ use causeway_wire::datagram::{Datagram, HEADER_LEN, MAX_PAYLOAD};
 
 use crate::core::Core;
 use crate::destination::Destination;
+use crate::gid::gid_of;
+use crate::tap::{End, Tap};
 use crate::udp::{BATCH_BYTES, UdpWire};
 use crate::ways::WayReader;
 
@@ -37,6 +39,8 @@ pub(crate) struct UdLink {
     held_bytes: usize,
     /// The look at the port that last brought something.
     look: u64,
+    /// What it is traced by.
+    tap: Option<Box<Tap>>,
 }
 
 #[derive(Debug)]
@@ -68,6 +72,28 @@ pub(crate) struct Arrival<'a> {
 impl UdLink {
     pub fn deadline(&self) -> Option<Instant> {
         self.retry_at
+    }
+
+    /// Records what is sent and received, or no longer.
+    pub fn set_tap(&mut self, tap: Option<Box<Tap>>) {
+        self.tap = tap;
+    }
+
+    /// Records datagrams of one length to one port, or one of that port.
+    fn record(&self, outbound: bool, own: IpAddr, (peer, port): (IpAddr, u16), bytes: &[u8]) {
+        let Some(tap) = &self.tap else { return };
+        let mut near = tap.own();
+        near.address = gid_of(own);
+        if own.is_multicast() {
+            near.port = MULTICAST_PORT;
+        }
+        let far = End {
+            address: gid_of(peer),
+            port,
+            qpn: 0,
+        };
+        let ends = if outbound { (near, far) } else { (far, near) };
+        tap.datagram_between(outbound, ends, bytes);
     }
 
     /// It is time to try again.
@@ -136,6 +162,10 @@ impl UdLink {
         arrival: &Arrival<'_>,
         look: u64,
     ) -> usize {
+        if let Some(to) = arrival.to {
+            let from = (arrival.from.ip(), arrival.from.port());
+            self.record(false, to, from, arrival.bytes);
+        }
         let waits = self.holds() > 0;
         let fate = if waits {
             Fate::NoReceive
@@ -203,6 +233,10 @@ impl UdLink {
         let datagrams = len.div_ceil(batch.segment) as u64;
         core.stats.add(Counter::UdpTxDatagrams, datagrams);
         core.stats.add(Counter::UdpTxBytes, len as u64);
+        for datagram in bytes.chunks(batch.segment) {
+            let to = (batch.dst.ip(), batch.dst.port());
+            self.record(true, batch.src, to, datagram);
+        }
         if !self.unsent.is_empty() || !batch.send(wire, bytes) {
             self.unsent.push_back((batch, bytes.to_vec()));
         }

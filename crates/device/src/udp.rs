@@ -21,6 +21,7 @@ use crate::gid;
 use crate::not_secured;
 use crate::other_version;
 use crate::ports::{Ports, Take};
+use crate::tap::Tap;
 
 /// Most bytes handed to the kernel in one call.
 pub(crate) const BATCH_BYTES: usize = 64_000;
@@ -106,6 +107,8 @@ pub(crate) struct UdpLink {
     pub asked: bool,
     /// Counters as last reported.
     reported: Stats,
+    /// What it is traced by.
+    tap: Option<Box<Tap>>,
 }
 
 struct Batch {
@@ -297,7 +300,18 @@ impl UdpLink {
             told: false,
             asked: false,
             reported: Stats::default(),
+            tap: None,
         }
+    }
+
+    /// Records what is sent and received, or no longer.
+    pub fn set_tap(&mut self, tap: Option<Box<Tap>>) {
+        self.tap = tap;
+    }
+
+    /// Both ends' addresses, and the peer's port.
+    pub fn ends(&self) -> ([u8; 16], [u8; 16], u16) {
+        (self.own_gid(), gid::gid_of(self.dst.ip()), self.dst.port())
     }
 
     /// The socket for its peer is one of those that are looked at together.
@@ -346,6 +360,9 @@ impl UdpLink {
 
     /// Takes a datagram of its peer's.
     pub fn on_datagram(&mut self, qp: &mut Qp, core: &mut Core, datagram: &[u8], now: Instant) {
+        if let Some(tap) = &self.tap {
+            tap.datagram(false, datagram);
+        }
         if let Err(reason) = self.conn.on_datagram(now, datagram, &mut qp.bind(core)) {
             self.heed_refusal(qp.qpn(), reason);
         }
@@ -385,7 +402,8 @@ impl UdpLink {
             now,
             matches!(state, QpState::Rtr | QpState::Rts) && qp.expects_peer(),
         );
-        if !self.conn.covers_payload() && !self.copies {
+        // A tap looks at the datagrams, payload and all.
+        if !self.conn.covers_payload() && !self.copies && self.tap.is_none() {
             core.outsides.begin(&mut wire.buffer);
         }
         transmit(qp, self, core, wire, now);
@@ -409,7 +427,13 @@ impl UdpLink {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Sent::NoRoom,
             Err(e) if e.raw_os_error() == Some(libc::EFAULT) => Sent::Gone,
             // Any other failure loses the datagrams, as the network may: they are sent again.
-            _ => Sent::Done,
+            _ => {
+                if let Some(tap) = &self.tap {
+                    let each = bytes.chunks(shape.segment.max(1));
+                    each.for_each(|datagram| tap.datagram(true, datagram));
+                }
+                Sent::Done
+            }
         }
     }
 

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 use causeway_identity::Slot;
@@ -13,14 +14,14 @@ use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
 use crate::fds::own_pid_namespace;
+use crate::introduction::{Introduction, introduce};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
 use crate::news::sort_events;
-use crate::remoting::Malformed;
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
     AttachRequest, BrokerStub, ConnectBody, ConnectReply, Leave, PeerChange, PeerEvent,
-    RestoreRequest, SysfsRequest, Wire, WirePref,
+    RestoreRequest, SysfsRequest, WirePref,
 };
 use crate::slots::{present_slot, report};
 use crate::wakeup::Wakeup;
@@ -58,50 +59,6 @@ pub struct ConnectRequest {
     pub known: u64,
 }
 
-/// The descriptors that lead to a peer's endpoint.
-#[derive(Debug)]
-pub struct PeerFds {
-    /// Its inbox memfd, sealed.
-    pub inbox: OwnedFd,
-    /// Its doorbell eventfd.
-    pub doorbell: OwnedFd,
-    /// Its table of memory regions, a sealed memfd, for reading.
-    pub table: OwnedFd,
-}
-
-/// The broker's answer to [`Attachment::connect`].
-#[derive(Debug)]
-pub enum Introduction {
-    /// Use UDP.
-    Udp,
-    /// Use this ring. The peer may not have joined yet: what is written waits for it, so a side
-    /// that joins looks into the ring once before it sleeps.
-    Ring {
-        /// The caller's side, 0 or 1; the peer has the other one.
-        side: u8,
-        /// The ring's memfd, sealed; `None` where the caller has kept it mapped.
-        ring: Option<OwnedFd>,
-        /// Names the ring's memory, if it may be kept for other connections to the same endpoint
-        /// ([`Attachment::leave`]); else 0.
-        name: u64,
-        /// What leads to the peer's endpoint; `None` if it is the one that the caller knows.
-        peer_fds: Option<PeerFds>,
-        /// Names this ring in events. Never 0.
-        generation: u64,
-        /// Names the peer's endpoint: rings with equal values lead to the same inbox and
-        /// doorbell, which need to be kept once only.
-        peer: u64,
-        /// Whether the peer is inside one trust boundary with this endpoint: a process of the same
-        /// user in the same PID namespace, or of a tenant that is one boundary.
-        trusted: bool,
-        /// The guest table of this endpoint's MR table that the peer reads, to be kept by
-        /// [`Attachment::guest_table`]; 0: it reads the table.
-        guest_table: u64,
-    },
-    /// The preference is shared memory and the peer can't be reached by it.
-    NoPeer,
-}
-
 /// An endpoint's attachment to the broker of its host.
 ///
 /// Thread-safe: calls are serialised by a mutex, each bounded by
@@ -113,6 +70,8 @@ pub struct Attachment {
     broker: Address,
     wakeup: Wakeup,
     pub(crate) quota: Mutex<Quota>,
+    /// The trace that the broker has told of last, or 0.
+    pub(crate) trace: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -149,6 +108,7 @@ impl Attachment {
             broker,
             wakeup: Wakeup::new()?,
             quota: Mutex::default(),
+            trace: AtomicU64::new(0),
             state: Mutex::new(State {
                 control: None,
                 endpoint: 0,
@@ -382,8 +342,14 @@ impl Attachment {
         let given_up = news.rings.into_iter();
         let given_up = given_up.map(|ring| Event::RingGivenUp { ring });
         state.events.extend(given_up);
+        if let Some(trace) = news.trace {
+            self.trace.store(trace, Ordering::Release);
+            state.events.push_back(Event::TraceChanged);
+        }
         if gone && let Some(control) = state.control.take() {
             self.wakeup.unwatch(control.socket());
+            // A trace ends with the broker that it was asked of.
+            self.trace.store(0, Ordering::Release);
             state.events.push_back(Event::BrokerGone);
         }
         self.announce(state);
@@ -514,44 +480,6 @@ impl State {
                 generation,
             },
         });
-    }
-}
-
-fn introduce(reply: &ConnectReply, fds: Vec<OwnedFd>, known: u64) -> Result<Introduction> {
-    match reply.wire {
-        Wire::None => Ok(Introduction::NoPeer),
-        Wire::Udp => Ok(Introduction::Udp),
-        Wire::Ring => {
-            // The peer's are three, and come together.
-            let has_ring = fds.len() % 3 == 1;
-            let mut fds = fds.into_iter();
-            let ring = has_ring.then(|| fds.next()).flatten();
-            if ring.is_none() && reply.ring == 0 {
-                return Err(Malformed::Descriptors.into());
-            }
-            let peer_fds = match (fds.next(), fds.next(), fds.next(), fds.next()) {
-                (None, ..) if reply.peer == known => None,
-                (Some(inbox), Some(doorbell), Some(table), None) => Some(PeerFds {
-                    inbox,
-                    doorbell,
-                    table,
-                }),
-                _ => return Err(Malformed::Descriptors.into()),
-            };
-            if reply.side > 1 || reply.generation == 0 {
-                return Err(Malformed::Value("ring").into());
-            }
-            Ok(Introduction::Ring {
-                side: reply.side,
-                ring,
-                name: reply.ring,
-                peer_fds,
-                generation: reply.generation,
-                peer: reply.peer,
-                trusted: reply.trusted,
-                guest_table: reply.guest_table,
-            })
-        }
     }
 }
 

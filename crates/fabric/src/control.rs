@@ -61,6 +61,9 @@ pub enum Event {
         /// The ring.
         ring: u64,
     },
+    /// Another trace is to have what this endpoint sends and receives, or none is
+    /// ([`crate::Attachment::trace_ring`]).
+    TraceChanged,
     /// The broker is gone. Rings and sockets keep working; peers' deaths are not told any more
     /// until [`crate::Attachment::reattach`], and this event is repeated if that fails.
     BrokerGone,

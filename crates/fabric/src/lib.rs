@@ -16,6 +16,7 @@
 //! - [`handshake`]: whether two hosts agree on who they are;
 //! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
+//! - [`trace`]: what endpoints send and receive, recorded;
 //! - [`vm`]: virtual machines that may attach;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
@@ -26,6 +27,7 @@ mod channel;
 mod connections;
 mod control;
 mod error;
+mod introduction;
 mod news;
 mod reserve;
 mod segments;
@@ -52,13 +54,15 @@ pub mod sisci;
 pub mod status;
 pub mod sys;
 pub mod sysfs;
+pub mod trace;
 pub mod vm;
 
-pub use attachment::{AttachOptions, Attachment, ConnectRequest, Introduction, PeerFds};
+pub use attachment::{AttachOptions, Attachment, ConnectRequest};
 pub use causeway_setting::setting;
 pub use channel::Channel;
 pub use control::{Control, Event, RawEvent};
 pub use error::{Error, Result};
+pub use introduction::{Introduction, PeerFds};
 pub use reserve::Reserve;
 pub use runtime::{Address, runtime_dir};
 pub use services::WirePref;

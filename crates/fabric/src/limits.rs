@@ -73,6 +73,8 @@ pub const HOLDERS_PER_STATUS_MAX: usize = 64;
 pub const ENTRIES_PER_SYNC_MAX: usize = 16;
 /// Bytes of blocks beyond which a status page ends.
 pub const POOL_STATUS_BYTES: usize = MESSAGE_MAX / 2;
+/// Most traces that run at a time: each is a descriptor of the broker's.
+pub const TRACES_MAX: usize = 64;
 /// Most bytes that the broker keeps for a client that does not read its socket. Beyond, the
 /// client is dropped. Room for an event about each of [`QPS_PER_ENDPOINT_MAX`] QPs.
 pub const BACKLOG_BYTES_MAX: usize = 2 << 20;

@@ -2,7 +2,7 @@
 
 use crate::control::Control;
 use crate::remoting::decode_body;
-use crate::services::{EVENT_PEERS, EVENT_RINGS, EVENT_STALE, PeerEvent, SERVICE};
+use crate::services::{EVENT_PEERS, EVENT_RINGS, EVENT_STALE, EVENT_TRACE, PeerEvent, SERVICE};
 
 /// What the broker has told.
 #[derive(Debug, Default)]
@@ -13,6 +13,8 @@ pub(crate) struct News {
     pub stale: Vec<u64>,
     /// Rings that were given up.
     pub rings: Vec<u64>,
+    /// The trace that there is now, or 0.
+    pub trace: Option<u64>,
 }
 
 /// Decodes the events of the endpoints' service; others are nobody's here. A broker whose events
@@ -33,6 +35,9 @@ pub(crate) fn sort_events(control: &mut Control) -> News {
                 let more: Vec<u64> = more;
                 news.rings.extend(more);
             }),
+            (SERVICE, EVENT_TRACE) => {
+                decode_body(&event.body).map(|trace| news.trace = Some(trace))
+            }
             _ => Ok(()),
         };
         if understood.is_err() {

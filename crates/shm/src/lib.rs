@@ -9,7 +9,8 @@
 //! - the [`Doorbell`] that wakes it, an eventfd;
 //! - an interrupt cell for each connection to an [`Interrupt`];
 //! - a [`LifeTable`] for each tenant, which shows what is alive;
-//! - a page of [`Stats`], for `causeway status`.
+//! - a page of [`Stats`], for `causeway status`;
+//! - the ring of records of `causeway trace` ([`TraceReader`]).
 //!
 //! `docs/LAYOUT.md` gives every byte. All `unsafe` access to shared memory is in the `mem` module:
 //! shared words are atomics, shared bytes are copied through raw pointers, and no Rust reference to
@@ -35,6 +36,8 @@ pub mod ring;
 pub mod segment;
 pub mod stats;
 pub mod sync;
+#[cfg(not(any(loom, shuttle)))]
+pub mod trace;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use arena::{Arena, Window};
@@ -52,3 +55,5 @@ pub use ring::{
 };
 pub use segment::{Segment, SegmentError};
 pub use stats::{Counter, Snapshot, Stats};
+#[cfg(not(any(loom, shuttle)))]
+pub use trace::{TRACE_BYTES, TraceReader, TraceRecord, TraceWriter, Way};

@@ -9,6 +9,10 @@ use std::process::Command;
 use causeway_wire::cm;
 use causeway_wire::datagram::{self, Datagram};
 use causeway_wire::rdmap::Segment;
+use causeway_wire::secure::{
+    HANDSHAKE_MAX, Handshake, RefusedRequest, SALT_LEN, SEALED_HEADER_LEN, SealedHeader, Step, Why,
+    is_handshake, is_sealed, message_header, message_salt,
+};
 use causeway_wire::trp::{Body, CRC_OFFSET, HEADER_LEN, Packet, crc_matches, seal};
 use causeway_wire::versions::{NOTICE_LEN, Notice};
 
@@ -83,6 +87,38 @@ fn carried() -> Vec<Vec<u8>> {
     all
 }
 
+/// What travels in the clear of secured connections, and of each message that is sealed.
+fn secured() -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+    let mut head = [0; SEALED_HEADER_LEN];
+    let header = SealedHeader {
+        phase: 3,
+        dst_qpn: 0x1001,
+        cookie: 0x1122_3344_5566_7788,
+        number: 1 << 40,
+    };
+    header.emit(&mut head);
+    let mut slot = vec![[&head[..], &[0x5a; 60]].concat()];
+    let message: &[u8] = &[7; 100];
+    let steps = [Step::Begin(message), Step::Answer(message)];
+    for step in steps.into_iter().chain(Why::ALL.map(Step::Refuse)) {
+        let handshake = Handshake {
+            dst_qpn: 0x1001,
+            src_qpn: 0x2002,
+            receiver: u64::from(!matches!(step, Step::Begin(_))),
+            sender: u64::from(!matches!(step, Step::Refuse(_))),
+            step,
+        };
+        let mut out = [0; HANDSHAKE_MAX];
+        let len = handshake.emit(&mut out).expect("room");
+        slot.push(out[..len].to_vec());
+    }
+    let names = [&[0; 8][..], &[9; 16]].concat();
+    let header = message_header(&names, &[4; SALT_LEN]).expect("names");
+    let mut manager = vec![[&header[..], &[0x5a; 80]].concat()];
+    manager.extend(Why::ALL.map(|why| RefusedRequest { receiver: 5, why }.emit().to_vec()));
+    (slot, manager)
+}
+
 fn damaged(seed: &[u8], random: &mut Random, form: usize) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     if form > 0 {
@@ -137,6 +173,14 @@ fn of_slot(bytes: &[u8]) -> Verdict {
         verdict.malformed = Datagram::parse(bytes).is_err();
         return verdict;
     }
+    if is_sealed(bytes) {
+        verdict.malformed = SealedHeader::parse(bytes).is_err();
+        return verdict;
+    }
+    if is_handshake(bytes) {
+        verdict.malformed = Handshake::parse(bytes).is_err();
+        return verdict;
+    }
     // Where the length does not allow for a header the CRC's field is not looked for.
     let hello = matches!(bytes[0], 0x11 | 0x12);
     let read = if hello { 80 } else { HEADER_LEN };
@@ -167,13 +211,15 @@ fn whole_segment(bytes: &[u8]) -> bool {
         .is_ok_and(|(segment, len)| len == bytes.len() || segment.message.has_payload())
 }
 
-/// Messages of the connection manager are told by their CRC, and then judged.
+/// Messages of the connection manager are told by their CRC, and then judged. Sealed ones, and
+/// refusals of them, bear none.
 fn of_manager(bytes: &[u8]) -> Verdict {
+    let secured = message_salt(bytes).is_ok() || RefusedRequest::parse(bytes).is_some();
     let length = (cm::HEADER_LEN..=cm::MESSAGE_MAX).contains(&bytes.len());
     let opcode = matches!(bytes[0] & 0xf, 1..=4 | 8 | 12 | 13) && bytes[0] >= 0x10;
     let dissected = length && opcode && bytes[1] & cm::FLAG_CRC != 0 && crc_matches(bytes, crc);
     Verdict {
-        dissected,
+        dissected: dissected || secured,
         malformed: dissected && cm::Message::parse(bytes).is_err(),
         crc_bad: false,
         segment_malformed: false,
@@ -261,9 +307,11 @@ fn wireshark_and_the_codecs_agree() {
         seeds("datagram"),
         carried(),
         vec![notice.to_vec()],
+        secured().0,
     ]
     .concat();
-    for (ports, all) in [(SLOTS, slot), (MANAGER, seeds("cm"))] {
+    let manager = [seeds("cm"), secured().1].concat();
+    for (ports, all) in [(SLOTS, slot), (MANAGER, manager)] {
         for seed in all {
             for form in 0..FORMS {
                 frames.push((ports, damaged(&seed, &mut random, form)));

@@ -7,6 +7,7 @@ mod local;
 mod memory;
 mod short;
 mod take;
+mod traced;
 mod transmit;
 
 pub(crate) use short::TwoSided;
@@ -27,8 +28,10 @@ use crate::core::Core;
 use crate::direct::{Answer, Direct, Reaching};
 use crate::errno::Errno;
 use crate::peers::{PeerEnd, refused};
+use crate::tap::Tap;
 use local::Local;
 use memory::Memory;
+use traced::Traced;
 
 /// What the broker introduced a queue pair with.
 pub(crate) struct Introduced {
@@ -69,6 +72,8 @@ pub(crate) struct RingLink {
     evicted: bool,
     /// The peer is inside the trust boundary.
     trusted: bool,
+    /// What it is traced by.
+    tap: Option<Box<Tap>>,
 }
 
 impl RingLink {
@@ -93,13 +98,26 @@ impl RingLink {
             posted: 0,
             evicted: false,
             trusted: with.trusted,
+            tap: None,
         })
     }
 
     /// Takes what the peer has written. Returns whether it was anything.
     pub fn receive(&mut self, qp: &mut Qp, core: &mut Core, now: &Now) -> bool {
-        let RingLink { link, memory, .. } = self;
-        link.receive(memory, &mut qp.bind(core), &|| now.get())
+        let RingLink {
+            link, memory, tap, ..
+        } = self;
+        let (mut bound, now) = (qp.bind(core), || now.get());
+        match tap {
+            None => link.receive(memory, &mut bound, &now),
+            Some(tap) => link.receive(&mut Traced { memory, tap }, &mut bound, &now),
+        }
+    }
+
+    /// Records what goes by the ring and directly, or no longer.
+    pub fn set_tap(&mut self, tap: Option<Box<Tap>>) {
+        self.link.set_traced(tap.is_some());
+        self.tap = tap;
     }
 
     /// Begins to send requests, numbered from `sq_psn`.
@@ -218,6 +236,7 @@ impl RingLink {
         let mut reaching = Reaching {
             ring: &self.memory.ring,
             direct: &mut self.direct,
+            tap: self.tap.as_deref(),
         };
         let done = qp.post_direct(wr, core, &mut reaching)?;
         count_direct(&mut self.direct, core);

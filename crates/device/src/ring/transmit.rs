@@ -12,6 +12,7 @@ use causeway_recover::copy;
 use causeway_shm::layout::{SHORT_BODY, SHORT_WORDS};
 
 use super::memory::Memory;
+use super::traced::Traced;
 use super::{RingLink, count_direct};
 use crate::clock::Now;
 use crate::copy::copy_short;
@@ -21,6 +22,7 @@ use crate::mr::MrReader;
 use crate::poster::{Count, PostCounts};
 use crate::request::Request;
 use crate::silence::patience;
+use crate::tap::Tap;
 
 const _: () = assert!(SHORT_BODY == causeway_proto::ring::SHORT_BODY);
 const _: () = assert!(SHORT_BODY == PLAIN_INLINE);
@@ -33,7 +35,12 @@ fn budget(qp: &Qp) -> Option<Duration> {
 }
 
 /// Carries out what can be done directly in the peer's memory.
-fn run_direct(link: &mut Link, memory: &mut Memory, direct: &mut Direct, qp: &mut Bound<'_, Core>) {
+fn run_direct(
+    link: &mut Link,
+    (memory, tap): (&mut Memory, Option<&Tap>),
+    direct: &mut Direct,
+    qp: &mut Bound<'_, Core>,
+) {
     if qp.qp.has_direct() {
         link.show_ack(memory);
     }
@@ -41,6 +48,7 @@ fn run_direct(link: &mut Link, memory: &mut Memory, direct: &mut Direct, qp: &mu
     let mut reaching = Reaching {
         ring,
         direct: &mut *direct,
+        tap,
     };
     qp.qp.run_direct(qp.host, &mut reaching);
     count_direct(direct, qp.host);
@@ -63,13 +71,22 @@ impl RingLink {
             link,
             memory,
             direct,
+            tap,
             ..
         } = self;
         let now = || now.get();
         let mut bound = qp.bind(core);
-        let left = link.transmit(memory, &mut bound, &now, |link, memory, bound| {
-            run_direct(link, memory, direct, bound);
-        });
+        let left = match tap {
+            None => link.transmit(memory, &mut bound, &now, |link, memory, bound| {
+                run_direct(link, (memory, None), direct, bound);
+            }),
+            Some(tap) => {
+                let traced = &mut Traced { memory, tap };
+                link.transmit(traced, &mut bound, &now, |link, traced, bound| {
+                    run_direct(link, (traced.memory, Some(traced.tap)), direct, bound);
+                })
+            }
+        };
         let waits = qp.expects_answer() && qp.state() != QpState::Err;
         link.check_silence(waits, || budget(qp), now);
         left

@@ -309,6 +309,14 @@ impl BrokerService for Turn<'_> {
         unknown()
     }
 
+    fn trace(&mut self, _: TraceRequest, _: Vec<OwnedFd>) -> Outcome<TraceReply> {
+        unknown()
+    }
+
+    fn trace_ring(&mut self, (): (), _: Vec<OwnedFd>) -> Outcome<TraceRingReply> {
+        unknown()
+    }
+
     fn asker(&mut self, (): (), _: Vec<OwnedFd>) -> Outcome<()> {
         Ok(().into())
     }

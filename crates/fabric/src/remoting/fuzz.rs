@@ -11,7 +11,7 @@ use crate::services::{
     DisconnectRequest, GuestTableReply, GuestTableRequest, Leave, MapReply, MapRequest, PeerEvent,
     ReserveRequest, RestoreRequest, RestoreSegmentRequest, SegmentReply, SegmentRequest,
     SlotRequest, StaleReply, StatusCursor, StatusPage, SysfsReply, SysfsRequest, TallyCursor,
-    TallyPage, record, secure, session, sisci,
+    TallyPage, TraceReply, TraceRequest, TraceRingReply, record, secure, session, sisci,
 };
 
 /// Decodes `bytes` as a message, and as a body of every type.
@@ -53,6 +53,9 @@ fn every_body(bytes: &[u8]) {
     one_body::<MapReply>(bytes);
     one_body::<GuestTableRequest>(bytes);
     one_body::<GuestTableReply>(bytes);
+    one_body::<TraceRequest>(bytes);
+    one_body::<TraceReply>(bytes);
+    one_body::<TraceRingReply>(bytes);
     one_body::<Vec<PeerEvent>>(bytes);
     one_body::<Vec<u64>>(bytes);
     secure_bodies(bytes);

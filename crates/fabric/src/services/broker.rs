@@ -434,6 +434,38 @@ message! {
         root: String,
     }
 
+    /// Asks for a trace of processes of the caller's user, or of all where the caller is root.
+    /// Descriptors: the ring of records, and the caller's PID namespace if it shows it.
+    pub struct TraceRequest {
+        /// The only queue pair to be traced.
+        qpn: Option<u32>,
+        /// Whether keys are recorded as they are.
+        keys: bool,
+        /// Most bytes of payload that are recorded of a datagram.
+        payload: u32,
+        /// Whether the PID namespace is among the descriptors. Without it there is nothing to
+        /// trace, unless the caller is of a tenant that is one trust boundary.
+        pid_namespace: bool,
+    }
+
+    /// The trace has begun. It ends with the connection.
+    pub struct TraceReply {
+        /// How many endpoints were told.
+        endpoints: u32,
+    }
+
+    /// The trace of the caller. Descriptor: the ring of records.
+    pub struct TraceRingReply {
+        /// Names the trace, as the event did.
+        trace: u64,
+        /// The only queue pair to be traced.
+        qpn: Option<u32>,
+        /// Whether keys are recorded as they are.
+        keys: bool,
+        /// Most bytes of payload that are recorded of a datagram.
+        payload: u32,
+    }
+
     /// One change of one peer.
     pub struct PeerEvent {
         /// QP of the endpoint that is told.
@@ -509,6 +541,10 @@ service! {
         28 => restore_secured(PeerRequest; fds 0..=0) -> ();
         /// Sums up tenants.
         30 => tally(TallyCursor; fds 0..=0) -> TallyPage;
+        /// Begins a trace.
+        31 => trace(TraceRequest; fds 1..=2) -> TraceReply;
+        /// Grants the ring of the trace that the caller has been told of.
+        32 => trace_ring((); fds 0..=0) -> TraceRingReply;
     }
 }
 
@@ -519,5 +555,8 @@ pub const EVENT_STALE: u16 = 2;
 /// Number of the event about rings that will not be used again: a list of their names. An endpoint
 /// that has kept one mapped need not any longer.
 pub const EVENT_RINGS: u16 = 3;
+/// Number of the event about traces: the name of the one that is to have what the endpoint sends
+/// and receives from now on; 0: none is.
+pub const EVENT_TRACE: u16 = 4;
 /// Most [`PeerEvent`]s in one message.
 pub const PEER_EVENTS_PER_MESSAGE: usize = 1024;

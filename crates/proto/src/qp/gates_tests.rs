@@ -92,6 +92,9 @@ fn messages_are_taken_the_short_way_where_nothing_is_out_of_the_ordinary() {
     assert_eq!(taken(&b.qp, 8), None);
     go_to(&mut b.qp, &mut b.world, QpState::Rts);
     assert_eq!(taken(&b.qp, 8), Some((1, RANGE)));
+    b.qp.set_traced(true);
+    assert_eq!(taken(&b.qp, 8), None, "what is traced goes the long way");
+    b.qp.set_traced(false);
     b.qp.took_message(&mut b.world, 1, 8);
     b.recv(2, &[(0, 4), (4, 4)]);
     assert_eq!(taken(&b.qp, 8), None, "two ranges");

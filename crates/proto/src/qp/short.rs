@@ -111,6 +111,12 @@ impl Qp {
         self.work.set_gates();
     }
 
+    /// What it sends and receives is recorded, if it says so: no short way is taken then.
+    pub fn set_traced(&mut self, traced: bool) {
+        self.work.traced = traced;
+        self.work.set_gates();
+    }
+
     /// Whether [`Qp::run_direct`] has something to look at.
     #[inline]
     #[must_use]

@@ -66,6 +66,8 @@ pub struct Link {
     ack_untold: bool,
     /// The peer has been told that this queue pair failed.
     said_failed: bool,
+    /// What is written is recorded: nothing is plain.
+    traced: bool,
     /// See [`Link::is_plain`].
     plain: bool,
 }
@@ -206,6 +208,12 @@ impl Link {
         self.plain
     }
 
+    /// What is written is recorded, if it says so: no short way is taken then.
+    pub fn set_traced(&mut self, traced: bool) {
+        self.traced = traced;
+        self.set_gate();
+    }
+
     /// What [`Link::is_plain`] follows from has changed.
     fn set_gate(&mut self) {
         self.plain = self.looks_plain();
@@ -213,6 +221,7 @@ impl Link {
 
     fn looks_plain(&self) -> bool {
         self.joined
+            && !self.traced
             && !(self.deserted || self.gone || self.said_failed)
             && self.give_up_at.is_none()
             && self.refusal.is_none()

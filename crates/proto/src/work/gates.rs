@@ -64,11 +64,12 @@ impl<T: Transport> WorkQueues<T> {
     /// What they follow from has changed.
     pub fn set_gates(&mut self) {
         let (state, cap) = (self.attr.state, &self.config.cap);
-        let sends = self.config.service == Service::Rc && state == QpState::Rts;
+        // What is traced goes the ways of all others, which record it.
+        let sends = self.config.service == Service::Rc && state == QpState::Rts && !self.traced;
         let receives = !matches!(state, QpState::Reset | QpState::Err) && !self.config.srq;
         self.gates = Gates {
             sends,
-            direct: self.direct && state == QpState::Rts && cap.max_send_sge > 0,
+            direct: self.direct && state == QpState::Rts && cap.max_send_sge > 0 && !self.traced,
             messages: sends && self.established && !self.config.srq,
             receives: match receives && cap.max_recv_sge > 0 {
                 true => cap.max_recv_wr,

@@ -103,6 +103,8 @@ pub struct WorkQueues<T: Transport> {
     pub gates: Gates,
     /// One-sided work requests may be carried out directly.
     pub direct: bool,
+    /// What is sent and received is recorded.
+    pub traced: bool,
     /// A request of the peer has been carried out.
     pub established: bool,
     /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
@@ -126,6 +128,7 @@ impl<T: Transport> WorkQueues<T> {
             from_srq: None,
             gates: Gates::default(),
             direct: false,
+            traced: false,
             established: false,
             peer_lost: false,
             fell: false,

@@ -1,0 +1,247 @@
+//! `causeway trace`: what this user's programs send and receive, as a file for Wireshark.
+
+mod packets;
+
+use std::fs::File;
+use std::io::Write;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use causeway_fabric::trace::{Trace, TraceOptions as Wanted};
+use causeway_fabric::{Address, Error};
+use causeway_shm::trace::{TRACE_HEADERS, TraceReader};
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+
+use crate::args::TraceOptions;
+use crate::complain;
+use packets::Packets;
+
+/// How long to sleep where there was nothing to take.
+const PAUSE: Duration = Duration::from_millis(5);
+/// How long to wait for a record that a program has begun to write: one that was killed meanwhile
+/// never ends.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Bytes of the file that are kept until they are written.
+const CHUNK: usize = 1 << 20;
+
+/// Why a trace is over.
+enum End {
+    /// As it was asked for: the time is up, there are packets enough, or by a signal.
+    Asked,
+    /// The broker has gone.
+    BrokerGone,
+}
+
+/// A trace that goes on.
+struct Recording {
+    reader: TraceReader,
+    packets: Packets,
+    out: Box<dyn Write>,
+    /// Packets that are still to be written.
+    left: u64,
+    /// Since when a record that has been begun is waited for.
+    held_up: Option<Instant>,
+    /// Records that were never ended.
+    skipped: u64,
+}
+
+/// Records until there is a reason to end.
+pub fn trace(options: &TraceOptions) -> u8 {
+    match record(options) {
+        Ok(End::Asked) => 0,
+        Ok(End::BrokerGone) => {
+            complain("trace: the broker has gone, and the trace has ended with it");
+            1
+        }
+        Err(problem) => {
+            complain(&format!("trace: {problem}"));
+            1
+        }
+    }
+}
+
+fn record(options: &TraceOptions) -> Result<End, String> {
+    let payload = options.payload.unwrap_or(0);
+    let reader = TraceReader::create(TRACE_HEADERS + payload as usize);
+    let reader = reader.map_err(|error| error.to_string())?;
+    let signals = termination().map_err(|error| format!("signalfd: {error}"))?;
+    let out = open(&options.file).map_err(|error| {
+        let path = options.file.display();
+        format!("{path}: {error}")
+    })?;
+    let mut recording = Recording {
+        reader,
+        packets: Packets::new().map_err(|error| error.to_string())?,
+        out,
+        left: options.count.unwrap_or(u64::MAX),
+        held_up: None,
+        skipped: 0,
+    };
+    let wanted = Wanted {
+        qpn: options.qpn,
+        keys: options.keys,
+        payload,
+    };
+    let address = Address::from_env();
+    let begun = Trace::begin(&address, recording.reader.fd(), &wanted);
+    let mut trace = begun.map_err(|error| explain(&address, &error))?;
+    eprintln!(
+        "causeway: tracing, {} processes so far; Ctrl-C ends it",
+        trace.endpoints
+    );
+    let until = options.seconds.map(|seconds| Instant::now() + seconds);
+    let end = recording.run(&mut trace, &signals, until);
+    // From here on nothing is recorded; what is there already is taken.
+    drop(trace);
+    let end = end?;
+    recording.take()?;
+    recording.finish()?;
+    Ok(end)
+}
+
+/// What a refusal means here.
+fn explain(address: &Address, error: &Error) -> String {
+    match error {
+        Error::Refused {
+            errno: Errno::BUSY, ..
+        } => "another trace of this user's programs runs".to_owned(),
+        Error::Refused {
+            errno: Errno::NOSYS,
+            ..
+        } => format!("{address}: the broker is of a release without traces"),
+        Error::Refused {
+            errno: Errno::PERM, ..
+        } => "programs in a virtual machine can't be traced".to_owned(),
+        error => format!("{address}: {error}"),
+    }
+}
+
+/// The file to write to; `-` is standard output.
+fn open(path: &Path) -> std::io::Result<Box<dyn Write>> {
+    Ok(match path.as_os_str().as_encoded_bytes() {
+        b"-" => Box::new(std::io::stdout()),
+        _ => Box::new(File::create(path)?),
+    })
+}
+
+/// Blocks SIGTERM and SIGINT and returns a descriptor that is readable when one is pending.
+fn termination() -> std::io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises `set`; the signal numbers are valid; the pointers live for
+    // the calls; a null old-set pointer is allowed. The descriptor that signalfd returns is new
+    // and nobody else knows it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        let failed = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        if failed != 0 {
+            return Err(std::io::Error::from_raw_os_error(failed));
+        }
+        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+impl Recording {
+    /// Takes what comes until there is a reason to end.
+    fn run(
+        &mut self,
+        trace: &mut Trace,
+        signals: &OwnedFd,
+        until: Option<Instant>,
+    ) -> Result<End, String> {
+        loop {
+            let any = self.take()?;
+            let over = until.is_some_and(|until| Instant::now() >= until);
+            if self.left == 0 || over {
+                return Ok(End::Asked);
+            }
+            self.look_at_held_up();
+            let pause = if any { Duration::ZERO } else { PAUSE };
+            let pause = causeway_fabric::launch::timespec(pause);
+            let (asked, broker) = {
+                let fds = [signals.as_fd(), trace.fd()];
+                let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
+                match poll(&mut fds, Some(&pause)) {
+                    Ok(_) | Err(Errno::INTR) => {}
+                    Err(errno) => return Err(format!("poll: {errno}")),
+                }
+                (!fds[0].revents().is_empty(), !fds[1].revents().is_empty())
+            };
+            if asked {
+                return Ok(End::Asked);
+            }
+            if broker && trace.has_ended() {
+                return Ok(End::BrokerGone);
+            }
+        }
+    }
+
+    /// Takes what has been recorded, and writes it. Returns whether there was anything.
+    fn take(&mut self) -> Result<bool, String> {
+        let (mut bytes, mut any) = (Vec::new(), false);
+        while self.left > 0
+            && let Some(record) = self.reader.pop(&mut bytes)
+        {
+            self.packets
+                .add(&record, &bytes)
+                .map_err(|error| error.to_string())?;
+            self.left -= 1;
+            self.held_up = None;
+            any = true;
+            if self.packets.pending() >= CHUNK {
+                self.write()?;
+            }
+        }
+        self.write()?;
+        Ok(any)
+    }
+
+    /// Whole blocks, so that the file can be read whatever becomes of this process.
+    fn write(&mut self) -> Result<(), String> {
+        let bytes = self.packets.take_bytes();
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let written = self.out.write_all(&bytes).and_then(|()| self.out.flush());
+        written.map_err(|error| format!("cannot write the file: {error}"))
+    }
+
+    /// Goes on behind a record that has been waited for too long.
+    fn look_at_held_up(&mut self) {
+        if !self.reader.is_held_up() {
+            self.held_up = None;
+            return;
+        }
+        let since = *self.held_up.get_or_insert_with(Instant::now);
+        if since.elapsed() >= PATIENCE && self.reader.skip() {
+            self.skipped += 1;
+            self.held_up = None;
+        }
+    }
+
+    /// Ends the file, and says how much was lost.
+    fn finish(&mut self) -> Result<(), String> {
+        let lost = self
+            .packets
+            .finish(|way| self.reader.lost(way))
+            .map_err(|error| error.to_string())?;
+        self.write()?;
+        let (count, skipped) = (self.packets.count(), self.skipped);
+        eprintln!("causeway: {count} packets");
+        if lost + skipped > 0 {
+            eprintln!(
+                "causeway: {} packets were lost, since they came quicker than they were written",
+                lost + skipped
+            );
+        }
+        Ok(())
+    }
+}
