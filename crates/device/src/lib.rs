@@ -56,6 +56,7 @@ mod mw;
 mod not_secured;
 mod other_version;
 mod outliving;
+mod pace;
 mod pd;
 mod pds;
 mod peer_end;

@@ -3,6 +3,7 @@
 mod express;
 mod join;
 mod post;
+mod rate;
 
 pub use join::Destination;
 
@@ -294,7 +295,7 @@ impl Qp {
             return Err(error.into());
         }
         let regranted = mask.contains(QpAttrMask::ACCESS_FLAGS) && entry.grant();
-        let access = entry.qp.attr().access;
+        let access = entry.note_rate().access;
         if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
             entry.av = *av;
         }

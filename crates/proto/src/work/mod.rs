@@ -10,6 +10,7 @@ mod gates;
 mod local;
 mod modify;
 mod opcodes;
+mod paced;
 mod plain;
 mod receives;
 mod recvq;
@@ -103,6 +104,8 @@ pub struct WorkQueues<T: Transport> {
     pub gates: Gates,
     /// One-sided work requests may be carried out directly.
     pub direct: bool,
+    /// Sends wait until they are let through.
+    paced: bool,
     /// A request of the peer has been carried out.
     pub established: bool,
     /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
@@ -126,6 +129,7 @@ impl<T: Transport> WorkQueues<T> {
             from_srq: None,
             gates: Gates::default(),
             direct: false,
+            paced: false,
             established: false,
             peer_lost: false,
             fell: false,
