@@ -2,6 +2,8 @@
 //
 // paced: a queue pair that is limited to a rate sends no faster, in order, and sleeps meanwhile.
 // Both ends are queue pairs of this process.
+//
+// paced flood: sends until standard input ends, and says all along how much.
 
 #define _GNU_SOURCE
 #include "common.h"
@@ -10,6 +12,7 @@
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { DEPTH = 256, LONGEST = 64 << 10, KBIT = 125, SECONDS_MAX = 20 };
@@ -290,6 +293,26 @@ static void check_attributes(struct world *w)
 	limit(w, 0, 0);
 }
 
+// Every 10 ms a line: the time, and how many bytes have been sent.
+static void flood(struct world *w)
+{
+	enum { LENGTH = 1000 };
+	struct pollfd input = { .fd = 0, .events = POLLIN };
+	uint64_t posted = 0, next = 0;
+	double told = 0;
+
+	while (poll(&input, 1, 0) == 0) {
+		for (; posted - next < DEPTH; posted++)
+			post(w, IBV_WR_RDMA_WRITE, LENGTH, posted);
+		take(w, &next, IBV_WC_SUCCESS);
+		if (seconds(CLOCK_MONOTONIC) < told + 0.01)
+			continue;
+		told = seconds(CLOCK_MONOTONIC);
+		printf("%.4f %lu\n", told, next * LENGTH);
+		fflush(stdout);
+	}
+}
+
 static void check_all(struct world *w)
 {
 	static const struct load loads[] = {
@@ -307,7 +330,7 @@ static void check_all(struct world *w)
 	check_flush(w);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
 	struct world w = { 0 };
 
@@ -323,7 +346,10 @@ int main(void)
 	w.mr = ibv_reg_mr(w.pd, w.memory, 2 * LONGEST, params.access);
 	need(w.mr, "ibv_reg_mr");
 	join(&w);
-	check_all(&w);
+	if (argc > 1 && strcmp(argv[1], "flood") == 0)
+		flood(&w);
+	else
+		check_all(&w);
 	part(&w);
 	need0(ibv_dereg_mr(w.mr));
 	need0(ibv_destroy_cq(w.cq));

@@ -45,6 +45,7 @@ mod helper;
 mod hot;
 mod in_place;
 mod kernel_limits;
+mod limited;
 mod limits;
 mod membership;
 mod merge;

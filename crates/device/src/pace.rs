@@ -1,10 +1,13 @@
 //! The limits of a queue pair, and what they have let through.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use causeway_proto::Instant;
 use causeway_proto::pace::{Limit, Rate, Seen};
 use causeway_proto::qp::Qp;
+
+use crate::limited::Limits;
 
 /// Bytes of a kilobit.
 const KILOBIT: u64 = 1000 / 8;
@@ -18,7 +21,9 @@ pub(crate) struct Pace {
     /// What that has seen.
     bytes: AtomicU64,
     messages: AtomicU64,
-    /// When it is asked again for what it has not let through.
+    /// Those that it shares with others.
+    shared: Arc<Limits>,
+    /// When they are asked again for what they have not let through.
     again: Option<Instant>,
 }
 
@@ -30,11 +35,19 @@ impl Pace {
             bytes: Rate::new(u64::from(rate) * KILOBIT, burst.into()),
             messages: None,
         };
+        let shared = Arc::clone(&self.shared);
         *self = Pace {
             rate,
             limit,
+            shared,
             ..Pace::default()
         };
+    }
+
+    /// Those that it shares are others from now on.
+    pub fn set_shared(&mut self, shared: Arc<Limits>) {
+        self.shared = shared;
+        self.again = None;
     }
 
     /// Kilobits each second of its own limit; 0 is none.
@@ -44,7 +57,7 @@ impl Pace {
 
     /// Whether anything is limited.
     pub fn is_set(&self) -> bool {
-        self.limit.is_set()
+        self.limit.is_set() || self.shared.are_set()
     }
 
     /// When the queue pair wants attention.
@@ -64,7 +77,12 @@ impl Pace {
         };
         let mut refused = None;
         qp.admit(|bytes| {
-            refused = self.limit.take(seen, bytes, now).err();
+            let own = self.limit.take(seen, bytes, now);
+            let taken = own.and_then(|()| {
+                let shared = self.shared.take(bytes, now);
+                shared.inspect_err(|_| self.limit.give_back(seen, bytes))
+            });
+            refused = taken.err();
             refused.is_none()
         });
         self.again = refused;

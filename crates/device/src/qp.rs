@@ -169,7 +169,9 @@ impl Qp {
         };
         let events = Arc::clone(&pd.context.events);
         let poster = pd.context.endpoint.shared.common.new_poster(send_cq);
-        let cell = QpCell::new(QpEntry::new(ProtoQp::new(config), poster));
+        let mut entry = QpEntry::new(ProtoQp::new(config), poster);
+        entry.set_limits(pd.context.endpoint.shared.common.limits.get());
+        let cell = QpCell::new(entry);
         state.qps.insert(Arc::clone(&cell));
         state.core.add_route(Route {
             qpn,

@@ -14,6 +14,7 @@ use crate::av::Av;
 use crate::broker_request::BrokerRequest;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
+use crate::limited::Limits;
 use crate::pace::Pace;
 use crate::poster::{PostCounts, Poster};
 use crate::qps::{Numbered, Table};
@@ -324,6 +325,16 @@ impl QpEntry {
     /// at once, 0 for what is usual.
     pub fn set_rate(&mut self, rate: u32, burst: u32) {
         self.pace.set_own(rate, burst);
+        self.follow_limits();
+    }
+
+    /// The limits that it shares with others are these from now on.
+    pub fn set_limits(&mut self, limits: Arc<Limits>) {
+        self.pace.set_shared(limits);
+        self.follow_limits();
+    }
+
+    fn follow_limits(&mut self) {
         self.qp.set_paced(self.pace.is_set());
         self.note_wakes();
     }

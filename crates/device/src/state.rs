@@ -14,6 +14,7 @@ use crate::core::Core;
 use crate::errno::Errno;
 use crate::evicted_from::EvictedFrom;
 use crate::hot::Hot;
+use crate::limited::CurrentLimits;
 use crate::mr::{MrReader, MrTable};
 use crate::outliving::Outliving;
 use crate::ports::Ports;
@@ -100,6 +101,8 @@ pub(crate) struct Common {
     pub outliving: Arc<Outliving>,
     /// Queue pairs that look regions up under their own lock.
     pub posters: Posters<QpCell>,
+    /// The limits on what queue pairs send.
+    pub limits: CurrentLimits,
 }
 
 impl Common {
@@ -122,6 +125,7 @@ impl Common {
             released: Arc::new(Released::new(numbering)),
             outliving: Arc::default(),
             posters: Posters::default(),
+            limits: CurrentLimits::default(),
         }
     }
 

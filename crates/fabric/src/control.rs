@@ -61,6 +61,8 @@ pub enum Event {
         /// The ring.
         ring: u64,
     },
+    /// Other limits hold for what is sent ([`crate::Attachment::take_limits`]).
+    LimitsChanged,
     /// The broker is gone. Rings and sockets keep working; peers' deaths are not told any more
     /// until [`crate::Attachment::reattach`], and this event is repeated if that fails.
     BrokerGone,

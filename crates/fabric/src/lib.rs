@@ -17,6 +17,7 @@
 //! - [`guest`]: the driver's device, in the place of the broker's socket;
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`vm`]: virtual machines that may attach;
+//! - [`rates`]: limits on what is sent;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
 //! Descriptors received from others are examined by [`fds`] before use.
@@ -33,6 +34,7 @@ mod slots;
 mod stream;
 mod wakeup;
 
+pub mod amount;
 pub mod fds;
 pub mod guest;
 pub mod handshake;
@@ -42,6 +44,7 @@ pub mod node;
 pub mod page;
 pub mod pipe;
 pub mod pool;
+pub mod rates;
 pub mod relay;
 pub mod remoting;
 pub mod runtime;

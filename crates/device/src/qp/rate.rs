@@ -1,10 +1,14 @@
 //! The rate that a queue pair sends at (`ibv_modify_qp_rate_limit(3)`).
 
+use std::sync::Arc;
+
 use causeway_proto::types::{QpAttr, QpAttrMask};
 
 use super::Qp;
 use crate::clock::Now;
 use crate::errno::Errno;
+use crate::qps::Numbered;
+use crate::shared::Shared;
 
 impl Qp {
     /// Limits what is sent to so many kilobits each second, 0 for no limit, and to so many bytes at
@@ -27,5 +31,27 @@ impl Qp {
         state.flush_pending(&Now::default());
         self.end_post(state, false);
         Ok(())
+    }
+}
+
+impl Shared {
+    /// The broker has told of other limits. Queue pairs are neither made nor moved to another
+    /// engine meanwhile: each of them hears of it.
+    pub(crate) fn follow_limits(&self) {
+        let _alone = self.growing.lock();
+        let Some(told) = self.control.take_limits() else {
+            return;
+        };
+        let limits = self.common.limits.set(told);
+        self.engines.each(|_, state| {
+            state
+                .qps
+                .each(|entry| entry.set_limits(Arc::clone(&limits)));
+            let qpns: Vec<u32> = state.qps.iter().map(Numbered::qpn).collect();
+            for qpn in qpns {
+                state.touch(qpn);
+            }
+            state.flush_pending(&Now::default());
+        });
     }
 }
