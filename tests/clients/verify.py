@@ -93,6 +93,7 @@ def run(report, text=""):
                         run_pair(report, title, world, wire, both, client_only)
                 run_two(report, words, f"reconnecting, {wire}",
                         (world.server, wire, ["reconnect", ROUNDS[wire]]))
+                run_two(report, words, f"paced, {wire}", (world.server, wire, ["paced"]))
                 run_threads(report, words, world.server, wire)
                 if wire == "shm":
                     # One process of the two talks by datagrams.

@@ -76,7 +76,8 @@ def configuration():
     """Every key of the example, and every key that the sources know, is on causewayd.toml(5)."""
     page = text("causewayd.toml", 5)
     keys = set()
-    for path in ("crates/broker/src/config.rs", "crates/broker/src/config/sisci.rs",
+    for path in ("crates/broker/src/config.rs", "crates/broker/src/config/rates.rs",
+                 "crates/broker/src/config/sisci.rs",
                  "crates/broker/src/config/wire.rs", "crates/node/src/directory/settings.rs"):
         with open(os.path.join(ROOT, path), encoding="utf-8") as file:
             source = file.read()

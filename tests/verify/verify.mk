@@ -9,7 +9,7 @@ VERIFY_SOURCES := $(addprefix tests/verify/,verify.c setup.c request.c respond.c
 ERRORS_SOURCES := $(wildcard tests/verify/err*.c) tests/verify/common.c
 
 .PHONY: verify
-VERIFY_PROGRAMS := verify verify-asan errors reconnect protected threads
+VERIFY_PROGRAMS := verify verify-asan errors reconnect protected threads paced
 verify: $(VERIFY_PROGRAMS:%=$(VERIFY_DIR)/%) ## Build what verifies
 
 $(VERIFY_DIR)/verify: $(VERIFY_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
@@ -27,8 +27,8 @@ $(VERIFY_DIR)/errors: $(ERRORS_SOURCES) $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $(ERRORS_SOURCES) -libverbs
 
-# Small programs of two processes.
-$(VERIFY_DIR)/reconnect $(VERIFY_DIR)/protected $(VERIFY_DIR)/threads: $(VERIFY_DIR)/%: \
+# Small programs of one process or two.
+$(addprefix $(VERIFY_DIR)/,reconnect protected threads paced): $(VERIFY_DIR)/%: \
 		tests/verify/%.c tests/verify/common.c $(VERIFY_HEADERS) tests/verify/verify.mk
 	@mkdir -p $(@D)
 	$(CC) $(VERIFY_CFLAGS) -pthread -o $@ $< tests/verify/common.c -libverbs

@@ -62,14 +62,32 @@ pub struct IbvDeviceAttrEx {
     pub completion_timestamp_mask: u64,
     pub hca_core_clock: u64,
     pub device_cap_flags_ex: u64,
-    /// `tso_caps` to `max_dm_size`
-    pub offloads: [u64; 12],
+    /// `tso_caps`, `rss_caps`
+    pub offloads: [u64; 5],
+    pub max_wq_type_rq: u32,
+    pub packet_pacing_caps: IbvPacketPacingCaps,
+    pub raw_packet_caps: u32,
+    pub tm_caps: [u32; 5],
+    pub cq_mod_caps: [u16; 2],
+    pub max_dm_size: u64,
     pub pci_atomic_caps: [u16; 3],
     pub xrc_odp_caps: u32,
     pub phys_port_cnt_ex: u32,
 }
 layout!(IbvDeviceAttrEx, 400, comp_mask @ 232, completion_timestamp_mask @ 264,
-    hca_core_clock @ 272, device_cap_flags_ex @ 280, pci_atomic_caps @ 384, phys_port_cnt_ex @ 396);
+    hca_core_clock @ 272, device_cap_flags_ex @ 280, packet_pacing_caps @ 332,
+    raw_packet_caps @ 344, tm_caps @ 348, cq_mod_caps @ 368, max_dm_size @ 376,
+    pci_atomic_caps @ 384, phys_port_cnt_ex @ 396);
+
+/// `struct ibv_packet_pacing_caps`
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct IbvPacketPacingCaps {
+    pub qp_rate_limit_min: u32,
+    pub qp_rate_limit_max: u32,
+    pub supported_qpts: u32,
+}
+layout!(IbvPacketPacingCaps, 12, supported_qpts @ 8);
 
 /// `struct ibv_port_attr` in its newest layout (`active_speed_ex` was appended).
 #[repr(C)]
@@ -325,6 +343,16 @@ pub struct IbvParentDomainInitAttr {
     pub pd_context: *mut c_void,
 }
 layout!(IbvParentDomainInitAttr, 48, td @ 8, comp_mask @ 16, alloc @ 24, pd_context @ 40);
+
+/// `struct ibv_qp_rate_limit_attr`
+#[repr(C)]
+pub struct IbvQpRateLimitAttr {
+    pub rate_limit: u32,
+    pub max_burst_sz: u32,
+    pub typical_pkt_sz: u16,
+    pub comp_mask: u32,
+}
+layout!(IbvQpRateLimitAttr, 16, typical_pkt_sz @ 8, comp_mask @ 12);
 
 /// `struct ibv_ece`
 #[repr(C)]

@@ -2,8 +2,9 @@
 
 use super::{
     IbvCq, IbvCqEx, IbvCqInitAttrEx, IbvDeviceAttr, IbvDeviceAttrEx, IbvMw, IbvMwBind,
-    IbvParentDomainInitAttr, IbvPd, IbvPortAttr, IbvQp, IbvQpInitAttrEx, IbvRecvWr, IbvSendWr,
-    IbvSrq, IbvSrqInitAttrEx, IbvTd, IbvTdInitAttr, IbvValuesEx, IbvWc, MUTEX_MORE, layout,
+    IbvParentDomainInitAttr, IbvPd, IbvPortAttr, IbvQp, IbvQpInitAttrEx, IbvQpRateLimitAttr,
+    IbvRecvWr, IbvSendWr, IbvSrq, IbvSrqInitAttrEx, IbvTd, IbvTdInitAttr, IbvValuesEx, IbvWc,
+    MUTEX_MORE, layout,
 };
 use core::ffi::{c_char, c_int, c_void};
 
@@ -94,8 +95,10 @@ pub struct VerbsContext {
     pub memory_ops: [Unused; 6],
     pub query_port:
         Option<unsafe extern "C" fn(*mut IbvContext, u8, *mut IbvPortAttr, usize) -> c_int>,
-    /// `advise_mr` to `modify_qp_rate_limit`
-    pub memory_and_flow: [Unused; 13],
+    /// `advise_mr` to `create_flow_action_esp`
+    pub memory_and_flow: [Unused; 12],
+    pub modify_qp_rate_limit:
+        Option<unsafe extern "C" fn(*mut IbvQp, *mut IbvQpRateLimitAttr) -> c_int>,
     pub alloc_parent_domain:
         Option<unsafe extern "C" fn(*mut IbvContext, *mut IbvParentDomainInitAttr) -> *mut IbvPd>,
     pub dealloc_td: Option<unsafe extern "C" fn(*mut IbvTd) -> c_int>,

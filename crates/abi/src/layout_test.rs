@@ -159,6 +159,10 @@ fn extended_operations_lie_where_the_header_looks() {
     );
     c.before_context("dealloc_td", offset_of!(VerbsContext, dealloc_td));
     c.before_context("alloc_td", offset_of!(VerbsContext, alloc_td));
+    c.before_context(
+        "modify_qp_rate_limit",
+        offset_of!(VerbsContext, modify_qp_rate_limit),
+    );
     c.before_context("modify_cq", offset_of!(VerbsContext, queues));
     c.run();
 }
@@ -221,7 +225,9 @@ fn attributes_are_laid_out_as_in_the_header() {
     });
     compare!(c, sized ibv_device_attr_ex = IbvDeviceAttrEx {
         orig_attr, comp_mask, odp_caps, completion_timestamp_mask, hca_core_clock,
-        device_cap_flags_ex, tso_caps = offloads, pci_atomic_caps, xrc_odp_caps, phys_port_cnt_ex,
+        device_cap_flags_ex, tso_caps = offloads, max_wq_type_rq, packet_pacing_caps,
+        raw_packet_caps, tm_caps, cq_mod_caps, max_dm_size, pci_atomic_caps, xrc_odp_caps,
+        phys_port_cnt_ex,
     });
     // Older headers lack the last field, active_speed_ex.
     compare!(
@@ -276,9 +282,6 @@ fn attributes_are_laid_out_as_in_the_header() {
         pd, td, comp_mask, alloc, free, pd_context,
     });
     compare!(c, sized ibv_ece = IbvEce { vendor_id, options, comp_mask });
-    compare!(c, sized ibv_cq_init_attr_ex = IbvCqInitAttrEx {
-        cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain,
-    });
     c.run();
 }
 
@@ -300,6 +303,15 @@ fn queue_pair_attributes_are_laid_out_as_in_the_header() {
         qp_access_flags, cap, ah_attr, alt_ah_attr, pkey_index, alt_pkey_index, en_sqd_async_notify,
         sq_draining, max_rd_atomic, max_dest_rd_atomic, min_rnr_timer, port_num, timeout, retry_cnt,
         rnr_retry, alt_port_num, alt_timeout, rate_limit,
+    });
+    compare!(c, sized ibv_cq_init_attr_ex = IbvCqInitAttrEx {
+        cqe, cq_context, channel, comp_vector, wc_flags, comp_mask, flags, parent_domain,
+    });
+    compare!(c, sized ibv_packet_pacing_caps = IbvPacketPacingCaps {
+        qp_rate_limit_min, qp_rate_limit_max, supported_qpts,
+    });
+    compare!(c, sized ibv_qp_rate_limit_attr = IbvQpRateLimitAttr {
+        rate_limit, max_burst_sz, typical_pkt_sz, comp_mask,
     });
     c.run();
 }

@@ -9,6 +9,7 @@ use causeway_fabric::limits::{
     QPS_PER_ENDPOINT_MAX, SEGMENTS_PER_ENDPOINT_MAX,
 };
 use causeway_fabric::runtime::RUNTIME_DIR_ROOT;
+use causeway_fabric::services::limit::Rates;
 use serde::Deserialize;
 
 use crate::keys::Key;
@@ -16,9 +17,11 @@ use crate::nodes::NodeSpec;
 use crate::sys;
 
 mod amount;
+mod rates;
 mod sisci;
 pub mod wire;
 use amount::{Amount, amount};
+use rates::RatesTable;
 use sisci::SisciTable;
 use wire::{Secure, WireRules, WireTable};
 
@@ -126,6 +129,8 @@ pub struct Tenant {
     pub key: Option<Key>,
     /// What holds for its wires to other hosts.
     pub wire: WireRules,
+    /// What its processes may send.
+    pub rates: Rates,
 }
 
 /// What a broker serves: first the tenant of the runtime directory's socket, then others.
@@ -149,7 +154,12 @@ impl Config {
     /// Without a file: one tenant, the broker's own user and root.
     pub fn without_file() -> Config {
         Config {
-            tenants: vec![own_tenant(Limits::default(), None, WireRules::default())],
+            tenants: vec![own_tenant(
+                Limits::default(),
+                None,
+                WireRules::default(),
+                Rates::default(),
+            )],
             nodes: Vec::new(),
             cluster: String::new(),
             node_daemon: None,
@@ -191,10 +201,11 @@ impl Config {
         let limits = file.limits.over(Limits::default())?;
         let key = file.sisci.load_key()?;
         let rules = file.wire.rules()?;
-        let mut tenants = vec![own_tenant(limits, key, rules.clone())];
+        let rates = file.rates.over(&Rates::default())?;
+        let mut tenants = vec![own_tenant(limits, key, rules.clone(), rates.clone())];
         for table in file.tenant {
             let name = table.name.clone();
-            let tenant = table.resolve(limits, &rules);
+            let tenant = table.resolve(limits, &rules, &rates);
             let tenant = tenant.map_err(|why| format!("tenant {name:?}: {why}"))?;
             let path = |tenant: &Tenant| tenant.socket.as_ref().map(|socket| socket.path.clone());
             if tenants.iter().any(|other| other.name == tenant.name) {
@@ -230,7 +241,7 @@ impl Config {
     }
 }
 
-fn own_tenant(limits: Limits, key: Option<Key>, wire: WireRules) -> Tenant {
+fn own_tenant(limits: Limits, key: Option<Key>, wire: WireRules, rates: Rates) -> Tenant {
     let own = Members {
         users: vec![rustix::process::geteuid().as_raw(), 0],
         groups: Vec::new(),
@@ -244,6 +255,7 @@ fn own_tenant(limits: Limits, key: Option<Key>, wire: WireRules) -> Tenant {
         limits,
         key,
         wire,
+        rates,
     }
 }
 
@@ -259,6 +271,8 @@ struct File {
     sisci: SisciTable,
     #[serde(default)]
     wire: WireTable,
+    #[serde(default)]
+    rates: RatesTable,
 }
 
 #[derive(Default, Deserialize)]
@@ -304,6 +318,8 @@ struct TenantTable {
     wire_key: Option<PathBuf>,
     #[serde(default)]
     limits: LimitsTable,
+    #[serde(default)]
+    rates: RatesTable,
 }
 
 impl LimitsTable {
@@ -347,7 +363,7 @@ impl LimitsTable {
 }
 
 impl TenantTable {
-    fn resolve(self, limits: Limits, rules: &WireRules) -> Result<Tenant, String> {
+    fn resolve(self, limits: Limits, rules: &WireRules, rates: &Rates) -> Result<Tenant, String> {
         let printable = self.name.chars().all(|c| !c.is_control());
         if self.name.is_empty() || self.name.len() > TENANT_NAME_MAX || !printable {
             return Err(format!(
@@ -384,6 +400,7 @@ impl TenantTable {
             limits: self.limits.over(limits)?,
             key: self.key.as_deref().map(Key::load).transpose()?,
             wire: wire::of_tenant(rules, self.secure, self.wire_key.as_deref())?,
+            rates: self.rates.over(rates)?,
             name: self.name,
         })
     }

@@ -28,6 +28,7 @@ use crate::guest_tables::GuestTables;
 use crate::ids::{EndpointId, Place, TenantId, VmId};
 use crate::pairing::{Link, Pairing};
 use crate::process_end::Fate;
+use crate::rates::RateTables;
 use crate::rings::{Lent, Rings, new_ring};
 use crate::secure::Handshakes;
 use crate::segments::{Rights, Segment};
@@ -126,6 +127,8 @@ pub struct Hub {
     pub(crate) traces: Traces,
     /// What tenants leave to each other.
     pub(crate) shares: Shares,
+    /// Limits on what endpoints send.
+    pub(crate) rates: RateTables,
     /// User of this process, which owns the segments' inodes.
     pub(crate) own_uid: u32,
     last_endpoint: EndpointId,
@@ -150,6 +153,7 @@ impl Hub {
             totals: Totals::default(),
             traces: Traces::default(),
             shares: Shares::default(),
+            rates: RateTables::default(),
             own_uid: rustix::process::geteuid().as_raw(),
             // Half of the space is left to count upwards in.
             last_endpoint: random() >> 1,
@@ -196,6 +200,7 @@ impl Hub {
         }
         self.last_endpoint += 1;
         self.traces.greet(self.last_endpoint, &endpoint);
+        self.rates.attached(self.last_endpoint, endpoint.tenant);
         self.endpoints.insert(self.last_endpoint, endpoint);
         Ok(self.last_endpoint)
     }
@@ -209,6 +214,7 @@ impl Hub {
             return Vec::new();
         };
         self.totals.ended(&endpoint);
+        self.rates.ended(id);
         for (slot, netns) in endpoint.slots {
             self.places.remove(&(netns, slot));
         }
@@ -295,6 +301,11 @@ impl Hub {
     /// An endpoint by its id.
     pub fn endpoint(&self, id: EndpointId) -> Option<&Endpoint> {
         self.endpoints.get(&id)
+    }
+
+    /// All endpoints, with their names.
+    pub fn endpoints(&self) -> impl Iterator<Item = (EndpointId, &Endpoint)> {
+        self.endpoints.iter().map(|(id, endpoint)| (*id, endpoint))
     }
 
     /// The endpoints of a tenant.

@@ -20,6 +20,7 @@
 //! - [`boundary`]: which endpoints are inside one trust boundary; `suspended`: which of them are
 //!   stopped or frozen;
 //! - [`handler`]: the methods of the endpoints' service;
+//! - [`rates`], [`limits`]: limits on what endpoints send, and their service;
 //! - [`services`]: the other services, on [`members`] (sessions), [`liveness`] (life tables) and
 //!   [`outbox`] (events);
 //! - [`pool`]: pools of blocks, and rights to them;
@@ -39,6 +40,7 @@ pub mod handler;
 pub mod hub;
 pub mod ids;
 pub mod keys;
+pub mod limits;
 pub mod listener;
 pub mod liveness;
 pub mod lock;
@@ -52,6 +54,7 @@ pub mod pairing;
 pub mod pins;
 pub mod pool;
 mod process_end;
+pub mod rates;
 pub mod reaper;
 pub mod rings;
 mod secure;

@@ -191,6 +191,7 @@ mod tests {
             limits: Limits::default(),
             key: None,
             wire: Default::default(),
+            rates: Default::default(),
         }
     }
 

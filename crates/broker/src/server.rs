@@ -7,11 +7,10 @@ use std::time::{Duration, Instant};
 
 use causeway_fabric::Reserve;
 use causeway_fabric::launch::timespec;
-use causeway_fabric::limits::UNATTACHED_MAX;
 use causeway_fabric::remoting::{
-    CONNECTION, Header, Kind, Malformed, Received, receive_from_client, send,
+    CONNECTION, Header, Kind, Malformed, Received, receive_from_client,
 };
-use causeway_fabric::services::{SERVICE, dispatch, vm};
+use causeway_fabric::services::{SERVICE, dispatch, limit, vm};
 use causeway_fabric::sys::{peer_credentials, peer_groups};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -24,8 +23,10 @@ use crate::config::{Config, Members, TENANTS_MAX, Tenant};
 use crate::handler::Client;
 use crate::hub::Hub;
 use crate::ids::{EndpointId, TenantId};
+use crate::limits::Client as LimitClient;
 use crate::listener::Listener;
 use crate::process_end::fate_of;
+use crate::rates::RateTables;
 use crate::reaper::Reaper;
 use crate::services::Services;
 use crate::session::{Caller, Overrun, Peer, Session};
@@ -36,7 +37,10 @@ use crate::vm::{self as vms, Arrival, Vms};
 mod counters;
 mod delivery;
 mod descriptors;
+mod limits;
+mod refusals;
 use descriptors::watch_process;
+use refusals::{turn_away, unattached_most};
 
 /// Readiness of the termination descriptor. The listeners' follow, in the order of their tenants.
 const TOKEN_TERMINATION: u64 = 0;
@@ -52,9 +56,6 @@ const EVENTS_PER_WAIT: usize = 64;
 pub const REQUESTS_PER_TURN: usize = 16;
 /// Connections taken from one listener before others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
-/// This part of the broker's descriptors is for connections that are not attached.
-const UNATTACHED_PART: u64 = 4;
-
 /// What a reply to the connection itself answers.
 const TO_CONNECTION: Header = Header {
     kind: Kind::Request,
@@ -126,6 +127,7 @@ impl Server {
         }
         let mut hub = Hub::new();
         hub.shares = Shares::new(&config.tenants, Instant::now());
+        hub.rates = RateTables::new(&config.tenants);
         crate::pins::start();
         let claims = Claims::load(dir, &config.tenants);
         let mut services = Services::new((&config.nodes, &config.cluster), claims);
@@ -429,6 +431,10 @@ impl Server {
             let (vms, tenants) = (&mut self.vms, &self.tenants[..]);
             let mut client = vms::Client { vms, tenants, peer };
             vm::dispatch(&mut client, header.method, body, fds)
+        } else if header.service == limit::SERVICE {
+            let (hub, tenants) = (&mut self.hub, &self.tenants[..]);
+            let mut client = LimitClient { hub, tenants, peer };
+            limit::dispatch(&mut client, header.method, body, fds)
         } else {
             let caller = Caller {
                 session: number,
@@ -504,20 +510,4 @@ impl Server {
             self.idle_since = Instant::now();
         }
     }
-}
-
-/// Tells a client why it is refused, which it reads before it sees the end.
-fn turn_away(socket: OwnedFd, why: Errno) {
-    let reply = Header {
-        kind: Kind::Reply,
-        status: why.raw_os_error(),
-        ..TO_CONNECTION
-    };
-    let _ = send(&socket, &reply.encode(&[]), &[]);
-}
-
-/// How many connections there may be that are not attached, as far as descriptors go.
-fn unattached_most() -> usize {
-    let files = sys::files_max();
-    usize::try_from(files / UNATTACHED_PART).map_or(UNATTACHED_MAX, |part| part.min(UNATTACHED_MAX))
 }

@@ -159,15 +159,29 @@ impl Session {
     /// # Errors
     /// [`Overrun`].
     pub fn event(&mut self, service: u16, number: u16, body: &[u8]) -> Result<(), Overrun> {
+        self.event_with(service, number, body, Vec::new())
+    }
+
+    /// As [`Session::event`], with descriptors.
+    ///
+    /// # Errors
+    /// [`Overrun`].
+    pub fn event_with(
+        &mut self,
+        service: u16,
+        number: u16,
+        body: &[u8],
+        fds: Vec<OwnedFd>,
+    ) -> Result<(), Overrun> {
         let header = Header {
             kind: Kind::Event,
             service,
             method: number,
             request: 0,
             status: 0,
-            fds: 0,
+            fds: fds.len() as u8,
         };
-        self.push(header.encode(body), Vec::new())
+        self.push(header.encode(body), fds)
     }
 
     fn push(&mut self, message: Vec<u8>, fds: Vec<OwnedFd>) -> Result<(), Overrun> {

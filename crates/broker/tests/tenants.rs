@@ -6,6 +6,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
+use causeway_fabric::rates::{LimitEntry, LimitOf, Rates, set as set_limit};
 use causeway_fabric::sysfs::{SysfsGid, SysfsRequest, SysfsView};
 use causeway_fabric::{Address, ConnectRequest, Error, Event, Introduction, WirePref, status};
 use causeway_identity::Access;
@@ -503,4 +504,82 @@ impl Owner {
         use std::io::Write;
         writeln!(self.child.stdin.as_ref().unwrap(), "{word}").unwrap();
     }
+}
+
+/// The limits that an endpoint is told next, and the inode of the page that comes with them.
+fn told(peer: &Peer) -> (Rates, Rates, Option<u64>) {
+    assert_eq!(peer.events(), [Event::LimitsChanged]);
+    let limits = peer.attachment.take_limits().unwrap();
+    let inode = |fd: &OwnedFd| rustix::fs::fstat(fd).unwrap().st_ino;
+    (
+        limits.news.tenant,
+        limits.news.own,
+        limits.page.as_ref().map(inode),
+    )
+}
+
+#[test]
+fn limits_are_told_to_those_whom_they_concern() {
+    let tenants = Tenants::new();
+    let (a, other) = (
+        tenants.endpoint("web", ALICE),
+        tenants.endpoint("tiny", ALICE),
+    );
+    let rates = Rates {
+        bytes: 1000,
+        messages: 10,
+        burst: 0,
+    };
+    let entry = LimitEntry {
+        of: LimitOf::Tenant,
+        name: "web".into(),
+        pid: 0,
+        rates: rates.clone(),
+    };
+    let refused = as_user(ALICE, OTHER, || set_limit(&tenants.address("web"), &entry));
+    assert_eq!(errno(refused), Errno::PERM, "it is the tenant's own");
+    let own = tenants.host.address();
+    set_limit(&own, &entry).unwrap();
+    let (tenant, alone, page) = told(&a);
+    assert_eq!((&tenant, alone), (&rates, Rates::default()));
+    let b = tenants.endpoint("web", BOB);
+    assert_eq!(told(&b), (rates, Rates::default(), page));
+    assert!(page.is_some());
+    assert!(other.events_so_far().is_empty(), "another tenant's");
+    let none = LimitEntry {
+        rates: Rates::default(),
+        ..entry.clone()
+    };
+    set_limit(&own, &none).unwrap();
+    assert_eq!(told(&a), (Rates::default(), Rates::default(), None));
+    for name in ["", "nobody"] {
+        let name = name.to_owned();
+        let nobody = LimitEntry {
+            name,
+            ..entry.clone()
+        };
+        assert_eq!(errno(set_limit(&own, &nobody)), Errno::NOENT);
+    }
+}
+
+#[test]
+fn limits_are_those_of_the_broker_that_is_there() {
+    let tenants = Tenants::new();
+    let a = tenants.endpoint("web", ALICE);
+    let entry = LimitEntry {
+        of: LimitOf::Tenant,
+        name: "web".into(),
+        pid: 0,
+        rates: Rates {
+            bytes: 1000,
+            ..Rates::default()
+        },
+    };
+    set_limit(&tenants.host.address(), &entry).unwrap();
+    assert_eq!(told(&a).0, entry.rates);
+    tenants.host.signal_broker(Signal::KILL);
+    tenants.host.start_broker("0");
+    assert_eq!(a.events(), [Event::BrokerGone]);
+    as_user(ALICE, OTHER, || a.attachment.reattach()).unwrap();
+    assert_eq!(told(&a), (Rates::default(), Rates::default(), None));
 }

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use causeway_fabric::amount::amount;
 use causeway_identity::QPN_MASK;
 use causeway_shm::trace::TRACE_PAYLOAD_MAX;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -37,6 +38,8 @@ pub enum Verb {
     Nodes(NodesOptions),
     /// Examine this machine: what works, what does not, and what to do about it
     Doctor,
+    /// Show and set limits on what tenants and processes send
+    Limit(LimitOptions),
     /// Let virtual machines attach to this host's broker
     Vm(VmOptions),
     /// Measure on this machine what something costs, beside what it is compared with
@@ -290,6 +293,47 @@ pub struct NodesOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `causeway limit`
+#[derive(Args)]
+#[command(
+    after_help = "Without a tenant or process, prints the limits there are. What is set takes the \
+                  place of what was, and lasts as long as the broker; limits that stay are in the \
+                  broker's configuration. Amounts are numbers, or numbers with KiB, MiB, GiB or \
+                  TiB."
+)]
+pub struct LimitOptions {
+    /// The tenant whose processes are limited, all together
+    pub tenant: Option<String>,
+
+    /// The process that is limited
+    #[arg(long, conflicts_with = "tenant")]
+    pub pid: Option<i32>,
+
+    /// Bytes of payload each second
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount)]
+    pub bytes: Option<u64>,
+
+    /// Messages each second
+    #[arg(long, value_name = "NUMBER")]
+    pub messages: Option<u64>,
+
+    /// Bytes at once; without it, those of 10 ms
+    #[arg(long, value_name = "AMOUNT", value_parser = parse_amount)]
+    pub burst: Option<u64>,
+
+    /// No limit
+    #[arg(long, conflicts_with_all = ["bytes", "messages", "burst"])]
+    pub none: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+fn parse_amount(text: &str) -> Result<u64, String> {
+    amount(text).ok_or_else(|| format!("{text:?} is no amount like \"64 MiB\""))
 }
 
 /// What can be measured.

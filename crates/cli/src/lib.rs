@@ -7,6 +7,7 @@ mod bench;
 mod broker;
 mod doctor;
 mod isolate;
+mod limit;
 mod locate;
 mod manual;
 mod nodes;
@@ -50,6 +51,7 @@ fn dispatch(cli: Cli) -> u8 {
         Verb::Trace(options) => trace::trace(&options),
         Verb::Nodes(options) => nodes::nodes(&options),
         Verb::Doctor => doctor::doctor(),
+        Verb::Limit(options) => limit::limit(&options),
         Verb::Vm(options) => vm::vm(&options.verb),
         Verb::Bench(options) => bench::bench(&options),
         Verb::Manual(options) => manual::manual(&options),

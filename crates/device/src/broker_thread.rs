@@ -150,6 +150,7 @@ impl Shared {
                 local_qpn,
                 generation,
             } => return self.on_peer_joined(local_qpn, generation),
+            Event::LimitsChanged => self.follow_limits(),
             other => {
                 self.take_quiet_event(other);
                 return false;

@@ -374,6 +374,9 @@ impl State {
             return false;
         };
         let entry = &mut *guard;
+        if entry.qp.is_paced() {
+            entry.admit(now.get());
+        }
         let left = match &mut entry.link {
             Link::None => false,
             Link::Ring(ring) => {

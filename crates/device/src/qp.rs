@@ -3,6 +3,7 @@
 mod express;
 mod join;
 mod post;
+mod rate;
 
 pub use join::Destination;
 
@@ -168,7 +169,9 @@ impl Qp {
         };
         let events = Arc::clone(&pd.context.events);
         let poster = pd.context.endpoint.shared.common.new_poster(send_cq);
-        let cell = QpCell::new(QpEntry::new(ProtoQp::new(config), poster));
+        let mut entry = QpEntry::new(ProtoQp::new(config), poster);
+        entry.set_limits(pd.context.endpoint.shared.common.limits.get());
+        let cell = QpCell::new(entry);
         state.qps.insert(Arc::clone(&cell));
         state.core.add_route(Route {
             qpn,
@@ -294,7 +297,7 @@ impl Qp {
             return Err(error.into());
         }
         let regranted = mask.contains(QpAttrMask::ACCESS_FLAGS) && entry.grant();
-        let access = entry.qp.attr().access;
+        let access = entry.note_rate().access;
         if let Some(av) = av.filter(|_| mask.contains(QpAttrMask::AV)) {
             entry.av = *av;
         }

@@ -7,7 +7,7 @@ use causeway_biased_lock::{BiasedGuard, BiasedLock, Hurried, hurry};
 use causeway_identity::Slot;
 use causeway_proto::Instant;
 use causeway_proto::qp::{AtOnce, PostError, Qp};
-use causeway_proto::types::{QpState, SendWr, Service, WcStatus};
+use causeway_proto::types::{QpAttr, QpState, SendWr, Service, WcStatus};
 use causeway_proto::ulp::Ulp;
 use causeway_shm::Grant;
 
@@ -16,6 +16,8 @@ use crate::broker_request::BrokerRequest;
 use crate::clock::{Now, earlier};
 use crate::core::Core;
 use crate::gid;
+use crate::limited::Limits;
+use crate::pace::Pace;
 use crate::poster::{PostCounts, Poster};
 use crate::qps::{Numbered, Table};
 use crate::released::Seen;
@@ -81,6 +83,10 @@ pub(crate) struct QpEntry {
     /// When it is to be looked whether the accesses have ended that its send queue waits for, and
     /// how long after that for the next time.
     look: Option<(Instant, Duration)>,
+    /// The limits on what it sends.
+    pace: Pace,
+    /// The earlier of the times of that look and at which a limit is asked again.
+    wakes: Option<Instant>,
     /// By which time it is listed among the engine's timers.
     pub listed: Listed,
     /// What polls had freed of its queues when that was last taken into account.
@@ -162,6 +168,8 @@ impl QpEntry {
             patient: true,
             silence: Silence::default(),
             look: None,
+            pace: Pace::default(),
+            wakes: None,
             listed: Listed::default(),
         }
     }
@@ -335,6 +343,7 @@ impl QpEntry {
     pub fn watch_withdrawal(&mut self, now: &Now) {
         if self.qp.is_withdrawing() && self.look.is_none() {
             self.look = Some((now.get() + LOOK_FIRST, LOOK_FIRST));
+            self.note_wakes();
         }
     }
 
@@ -347,14 +356,54 @@ impl QpEntry {
         let pause = (2 * pause).min(LOOK_LAST);
         let waits = self.qp.is_withdrawing();
         self.look = waits.then(|| (now + pause, pause));
+        self.note_wakes();
+    }
+
+    /// Follows the rate that `ibv_modify_qp(3)` has set, if that is another. Returns the
+    /// attributes.
+    pub fn note_rate(&mut self) -> QpAttr {
+        let attr = self.qp.attr();
+        if attr.rate_limit != self.pace.rate() {
+            self.set_rate(attr.rate_limit, 0);
+        }
+        attr
+    }
+
+    /// Limits what it sends to so many kilobits each second, 0 for no limit, and to so many bytes
+    /// at once, 0 for what is usual.
+    pub fn set_rate(&mut self, rate: u32, burst: u32) {
+        self.pace.set_own(rate, burst);
+        self.follow_limits();
+    }
+
+    /// The limits that it shares with others are these from now on.
+    pub fn set_limits(&mut self, limits: Arc<Limits>) {
+        self.pace.set_shared(limits);
+        self.follow_limits();
+    }
+
+    fn follow_limits(&mut self) {
+        self.qp.set_paced(self.pace.is_set());
+        self.note_wakes();
+    }
+
+    /// Lets through what its limits allow by now.
+    #[cold]
+    pub fn admit(&mut self, now: Instant) {
+        self.pace.admit(&mut self.qp, now);
+        self.note_wakes();
+    }
+
+    fn note_wakes(&mut self) {
+        self.wakes = earlier(self.look.map(|(at, _)| at), self.pace.again());
     }
 
     /// When it wants attention without any input.
     #[inline]
     pub fn deadline(&self) -> Option<Instant> {
-        match self.look {
+        match self.wakes {
             None => self.link_deadline(),
-            Some((look, _)) => earlier(Some(look), self.link_deadline()),
+            wakes => earlier(wakes, self.link_deadline()),
         }
     }
 

@@ -15,6 +15,7 @@ use crate::errno::Errno;
 use crate::evicted_from::EvictedFrom;
 use crate::gate::Gate;
 use crate::hot::Hot;
+use crate::limited::CurrentLimits;
 use crate::mr::{MrReader, MrTable};
 use crate::outliving::Outliving;
 use crate::ports::Ports;
@@ -108,6 +109,8 @@ pub(crate) struct Common {
     pub posters: Posters<QpCell>,
     /// The trace that there is.
     pub traces: Arc<Traces>,
+    /// The limits on what queue pairs send.
+    pub limits: CurrentLimits,
 }
 
 impl Common {
@@ -132,6 +135,7 @@ impl Common {
             outliving: Arc::default(),
             posters: Posters::default(),
             traces: Arc::default(),
+            limits: CurrentLimits::default(),
         }
     }
 

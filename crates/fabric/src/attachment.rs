@@ -1,5 +1,7 @@
 //! What an endpoint holds of its broker.
 
+mod remember;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,15 +18,15 @@ use crate::error::{Error, Result};
 use crate::fds::own_pid_namespace;
 use crate::introduction::{Introduction, introduce};
 use crate::limits::{ATTACH_ATTEMPTS, COMM_MAX, REATTACH_INTERVAL};
-use crate::news::sort_events;
+use crate::news::{EndpointLimits, sort_events};
 use crate::runtime::Address;
 use crate::segments::{Quota, Segments, attach_fds, take_table};
 use crate::services::{
-    AttachRequest, BrokerStub, ConnectBody, ConnectReply, Leave, PeerChange, PeerEvent,
-    RestoreRequest, SysfsRequest, WirePref,
+    AttachRequest, BrokerStub, ConnectBody, Leave, PeerChange, PeerEvent, SysfsRequest, WirePref,
 };
 use crate::slots::{present_slot, report};
 use crate::wakeup::Wakeup;
+use remember::remember;
 
 /// How to attach.
 #[derive(Debug)]
@@ -91,6 +93,9 @@ pub(crate) struct State {
     pub(crate) segments: Segments,
     pub(crate) connections: Connections,
     pub(crate) events: VecDeque<Event>,
+    /// Limits on what is sent, as told last, until somebody takes them; whether there are any.
+    pub(crate) limits: Option<EndpointLimits>,
+    is_limited: bool,
 }
 
 impl Attachment {
@@ -126,6 +131,8 @@ impl Attachment {
                 segments: Segments::default(),
                 connections: Connections::default(),
                 events: VecDeque::new(),
+                limits: None,
+                is_limited: false,
             }),
         };
         attachment.reattach()?;
@@ -346,6 +353,7 @@ impl Attachment {
             self.trace.store(trace, Ordering::Release);
             state.events.push_back(Event::TraceChanged);
         }
+        state.absorb_limits(news.limits);
         if gone && let Some(control) = state.control.take() {
             self.wakeup.unwatch(control.socket());
             // A trace ends with the broker that it was asked of.
@@ -390,6 +398,7 @@ impl Attachment {
             }
             self.wakeup.watch(control.socket())?;
             state.control = Some(control);
+            state.forget_limits();
             self.settle(state);
             return Ok(());
         }
@@ -481,38 +490,6 @@ impl State {
             },
         });
     }
-}
-
-/// Keeps what the next broker needs to know of a connection. UDP ones too: the peer may ask later,
-/// and both must be told the same.
-fn remember(
-    connections: &mut Connections,
-    body: &ConnectBody,
-    reply: &ConnectReply,
-    introduction: &Introduction,
-) {
-    let ring = match introduction {
-        Introduction::NoPeer => return,
-        // Out of descriptors is no reason to fail a connection that is made.
-        Introduction::Ring {
-            side: 0,
-            ring: Some(ring),
-            ..
-        } if connections.keeps_more_rings() => duplicate(ring.as_fd()).ok(),
-        _ => None,
-    };
-    let request = RestoreRequest {
-        local_qpn: body.local_qpn,
-        remote_gid: body.remote_gid,
-        remote_qpn: body.remote_qpn,
-        wire: reply.wire,
-        side: reply.side,
-        generation: reply.generation,
-        pd: body.pd,
-        access: body.access,
-        trusted: reply.trusted,
-    };
-    connections.insert(request, ring);
 }
 
 pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {

@@ -64,6 +64,8 @@ pub enum Event {
     /// Another trace is to have what this endpoint sends and receives, or none is
     /// ([`crate::Attachment::trace_ring`]).
     TraceChanged,
+    /// Other limits hold for what is sent ([`crate::Attachment::take_limits`]).
+    LimitsChanged,
     /// The broker is gone. Rings and sockets keep working; peers' deaths are not told any more
     /// until [`crate::Attachment::reattach`], and this event is repeated if that fails.
     BrokerGone,

@@ -18,6 +18,7 @@
 //! - [`status`] and [`sysfs`]: calls that need no endpoint;
 //! - [`trace`]: what endpoints send and receive, recorded;
 //! - [`vm`]: virtual machines that may attach;
+//! - [`rates`]: limits on what is sent;
 //! - [`runtime`] and [`launch`]: where the broker lives and how it is started on demand.
 //!
 //! Descriptors received from others are examined by [`fds`] before use.
@@ -35,6 +36,7 @@ mod slots;
 mod stream;
 mod wakeup;
 
+pub mod amount;
 pub mod fds;
 pub mod guest;
 pub mod handshake;
@@ -44,6 +46,7 @@ pub mod node;
 pub mod page;
 pub mod pipe;
 pub mod pool;
+pub mod rates;
 pub mod relay;
 pub mod remoting;
 pub mod runtime;

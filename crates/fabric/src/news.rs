@@ -1,8 +1,13 @@
 //! What the broker tells an endpoint of its own accord.
 
+use std::os::fd::OwnedFd;
+
 use crate::control::Control;
 use crate::remoting::decode_body;
-use crate::services::{EVENT_PEERS, EVENT_RINGS, EVENT_STALE, EVENT_TRACE, PeerEvent, SERVICE};
+use crate::services::limit::LimitNews;
+use crate::services::{
+    EVENT_PEERS, EVENT_RINGS, EVENT_STALE, EVENT_TRACE, PeerEvent, SERVICE, limit,
+};
 
 /// What the broker has told.
 #[derive(Debug, Default)]
@@ -15,6 +20,18 @@ pub(crate) struct News {
     pub rings: Vec<u64>,
     /// The trace that there is now, or 0.
     pub trace: Option<u64>,
+    /// The limits from now on.
+    pub limits: Option<EndpointLimits>,
+}
+
+/// The limits of an endpoint.
+#[derive(Debug, Default)]
+pub struct EndpointLimits {
+    /// Those of its tenant and its own.
+    pub news: LimitNews,
+    /// The page in which the first are counted, with others; `None` where this endpoint counts
+    /// alone.
+    pub page: Option<OwnedFd>,
 }
 
 /// Decodes the events of the endpoints' service; others are nobody's here. A broker whose events
@@ -38,6 +55,10 @@ pub(crate) fn sort_events(control: &mut Control) -> News {
             (SERVICE, EVENT_TRACE) => {
                 decode_body(&event.body).map(|trace| news.trace = Some(trace))
             }
+            (limit::SERVICE, limit::EVENT_LIMITS) => decode_body(&event.body).map(|limits| {
+                let page = event.fds.into_iter().next();
+                news.limits = Some(EndpointLimits { news: limits, page });
+            }),
             _ => Ok(()),
         };
         if understood.is_err() {

@@ -56,13 +56,13 @@ pub enum Fate {
 }
 
 /// Takes the oldest send, writes its payload to `out`, and completes it. `None` where there is
-/// none to send, or `out` is too short.
+/// none to send or to be sent yet, or `out` is too short.
 pub fn next<T: Transport, H: Host>(
     work: &mut WorkQueues<T>,
     out: &mut BytesMut<'_>,
     host: &mut H,
 ) -> Option<Outgoing> {
-    if work.attr.state != QpState::Rts {
+    if work.attr.state != QpState::Rts || work.sq.is_held() {
         return None;
     }
     let wqe = work.sq.front()?;

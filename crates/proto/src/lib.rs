@@ -12,7 +12,8 @@
 //! - [`express`]: the short way over it, of a message that is sent as it is posted;
 //! - [`ring`]: what carries them through memory that both sides share;
 //! - [`ddp`]: what units look like as bytes;
-//! - [`cm`]: how two programs agree on a connection.
+//! - [`cm`]: how two programs agree on a connection;
+//! - [`pace`]: how much may be sent when, where a limit is set.
 
 pub mod bytes;
 pub mod cm;
@@ -23,6 +24,7 @@ pub mod flat;
 pub mod grh;
 pub mod host;
 mod iwarp;
+pub mod pace;
 pub mod qp;
 pub mod reach;
 pub mod ring;

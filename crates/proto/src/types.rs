@@ -14,6 +14,9 @@ pub const MAX_MESSAGE: u32 = 1 << 31;
 /// Most READs and atomics outstanding in either direction (`ibv_query_device(3)`,
 /// `max_qp_rd_atom`).
 pub const MAX_RD_ATOMIC: u8 = 128;
+/// Highest rate that a queue pair may be limited to, kilobits each second
+/// (`ibv_query_device_ex(3)`, `qp_rate_limit_max`).
+pub const MAX_RATE_LIMIT: u32 = 400_000_000;
 /// Most bytes of a datagram: the largest MTU (`ibv_query_port(3)`, `active_mtu`).
 pub const MAX_DATAGRAM: u32 = 4096;
 /// `rnr_retry` value that means for ever (`ibv_modify_qp(3)`).
@@ -411,6 +414,8 @@ pub struct QpAttr {
     pub pkey_index: u16,
     /// Ask for `IBV_EVENT_SQ_DRAINED`.
     pub en_sqd_async_notify: bool,
+    /// Rate that its sends are limited to, kilobits each second; 0 is none.
+    pub rate_limit: u32,
 }
 
 /// Asynchronous events of a QP (`ibv_get_async_event(3)`).

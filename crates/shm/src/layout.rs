@@ -141,6 +141,13 @@ pub const LIFE_ENTRIES_AT: usize = PAGE;
 /// Bytes of a life table.
 pub const LIFE_BYTES: usize = LIFE_ENTRIES_AT + 8 * LIFE_ENTRIES;
 
+/// In a rate page: the word for bytes.
+pub const RATE_BYTES_AT: usize = 0;
+/// In a rate page: the word for messages.
+pub const RATE_MESSAGES_AT: usize = LINE;
+/// Bytes of a rate page.
+pub const RATE_PAGE_BYTES: usize = PAGE;
+
 /// Bytes of a memory segment: any address of a process is an offset in it. Sparse.
 pub const MEMORY_SEGMENT_BYTES: u64 = causeway_identity::ADDRESSES_END;
 /// Bytes of a memory segment that a peer maps at once.

@@ -9,6 +9,7 @@
 //! - the [`Doorbell`] that wakes it, an eventfd;
 //! - an interrupt cell for each connection to an [`Interrupt`];
 //! - a [`LifeTable`] for each tenant, which shows what is alive;
+//! - a [`RatePage`] for each set of processes that share a limit on what they send;
 //! - a page of [`Stats`], for `causeway status`;
 //! - the ring of records of `causeway trace` ([`TraceReader`]).
 //!
@@ -32,6 +33,7 @@ pub mod lock;
 mod mem;
 pub mod mr_table;
 pub mod notify;
+pub mod rate_page;
 pub mod ring;
 pub mod segment;
 pub mod stats;
@@ -50,6 +52,7 @@ pub use interrupt::{Interrupt, Trigger, TriggerError};
 pub use life::{Life, LifeTable, LifeWriter};
 pub use mr_table::{MrEntry, MrTable, PeerMrs, Publication, Stamp};
 pub use notify::{leave_word, notify};
+pub use rate_page::RatePage;
 pub use ring::{
     Attention, Consumer, Corrupt, Grant, Producer, Record, Ring, ShortSlot, Side, Slot, Watch,
 };

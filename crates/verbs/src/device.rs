@@ -5,7 +5,7 @@ use crate::abi::{
 };
 use crate::objects::{self, ContextObject};
 use crate::strings::fixed;
-use crate::{cq, cq_ex, device_attr, errno, mw, pd, port, qp_ex, srq, wr};
+use crate::{cq, cq_ex, device_attr, errno, mw, pd, port, qp, qp_ex, srq, wr};
 use causeway_device as dev;
 use core::ffi::{CStr, c_char, c_int, c_void};
 use core::ptr;
@@ -152,7 +152,8 @@ fn operations(context: IbvContext) -> VerbsContext {
     VerbsContext {
         memory_ops: [0; 6],
         query_port: Some(port::query_port_ex),
-        memory_and_flow: [0; 13],
+        memory_and_flow: [0; 12],
+        modify_qp_rate_limit: Some(qp::modify_qp_rate_limit),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         dealloc_td: Some(pd::dealloc_td),
         alloc_td: Some(pd::alloc_td),

@@ -1,9 +1,10 @@
 //! `ibv_query_device(3)`, `ibv_query_device_ex(3)`, `ibv_query_rt_values_ex(3)`.
 
-use crate::abi::{IbvContext, IbvDeviceAttr, IbvDeviceAttrEx, IbvValuesEx};
+use crate::abi::{IbvContext, IbvDeviceAttr, IbvDeviceAttrEx, IbvPacketPacingCaps, IbvValuesEx};
 use crate::errno;
 use crate::strings::fixed;
 use causeway_device::{self as dev, LIMITS};
+use causeway_proto::types::MAX_RATE_LIMIT;
 use core::ffi::{CStr, c_int, c_void};
 use core::mem::{self, offset_of};
 
@@ -34,6 +35,8 @@ const ACK_DELAY: u8 = 15;
 const NO_VENDOR: u32 = 0xff_ffff;
 /// The device's clock counts nanoseconds.
 const CLOCK_KHZ: u64 = 1_000_000;
+/// Lowest rate of a queue pair, kilobits each second.
+const RATE_LIMIT_MIN: u32 = 1;
 /// `IBV_VALUES_MASK_RAW_CLOCK`
 const VALUES_RAW_CLOCK: u32 = 1;
 /// `fw_ver`: there is no firmware; the library's version.
@@ -122,6 +125,11 @@ pub(crate) unsafe extern "C" fn query_device_ex(
         hca_core_clock: CLOCK_KHZ,
         device_cap_flags_ex: u64::from(plain.device_cap_flags),
         phys_port_cnt_ex: 1,
+        packet_pacing_caps: IbvPacketPacingCaps {
+            qp_rate_limit_min: RATE_LIMIT_MIN,
+            qp_rate_limit_max: MAX_RATE_LIMIT,
+            supported_qpts: 1 << dev::QPT_RC | 1 << dev::QPT_UC | 1 << dev::QPT_UD,
+        },
         ..none
     };
     // SAFETY: the caller passes `size` bytes; what lies beyond our structure becomes zero.

@@ -1,6 +1,6 @@
 //! Queue pairs: `ibv_create_qp(3)`, `ibv_modify_qp(3)`, `ibv_query_qp(3)`.
 
-use crate::abi::{IbvEce, IbvPd, IbvQp, IbvQpAttr, IbvQpEx, IbvQpInitAttr};
+use crate::abi::{IbvEce, IbvPd, IbvQp, IbvQpAttr, IbvQpEx, IbvQpInitAttr, IbvQpRateLimitAttr};
 use crate::objects::{self, QpObject};
 use crate::qp_ex::Batch;
 use crate::{errno, live, pd, qp_attr};
@@ -102,6 +102,19 @@ pub(crate) unsafe extern "C" fn modify_qp(
         .state
         .store(object.dev.state() as u32, Ordering::Relaxed);
     errno::code(result)
+}
+
+/// `ibv_modify_qp_rate_limit(3)`
+pub(crate) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut IbvQp,
+    attr: *mut IbvQpRateLimitAttr,
+) -> c_int {
+    // SAFETY: the caller passes a live QP and a valid structure.
+    let (object, attr) = unsafe { (objects::qp(qp), &*attr) };
+    if attr.comp_mask != 0 {
+        return errno::fail(libc::EINVAL);
+    }
+    errno::code(object.dev.limit_rate(attr.rate_limit, attr.max_burst_sz))
 }
 
 /// `ibv_query_qp(3)`

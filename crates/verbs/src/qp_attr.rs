@@ -74,7 +74,7 @@ fn copy_path(attr: &IbvQpAttr, mask: QpAttrMask, out: &mut QpAttr) {
     }
 }
 
-/// The fields that govern retries and outstanding READs.
+/// The fields that govern retries, outstanding READs and the rate.
 fn copy_requester(attr: &IbvQpAttr, mask: QpAttrMask, out: &mut QpAttr) {
     let has = |bit| mask.contains(bit);
     if has(QpAttrMask::TIMEOUT) {
@@ -94,6 +94,9 @@ fn copy_requester(attr: &IbvQpAttr, mask: QpAttrMask, out: &mut QpAttr) {
     }
     if has(QpAttrMask::MAX_DEST_RD_ATOMIC) {
         out.max_dest_rd_atomic = attr.max_dest_rd_atomic;
+    }
+    if has(QpAttrMask::RATE_LIMIT) {
+        out.rate_limit = attr.rate_limit;
     }
 }
 
@@ -120,6 +123,7 @@ pub(crate) fn to_c(attr: &QpAttr, av: &Av, cap: QpCap) -> IbvQpAttr {
         timeout: attr.timeout,
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        rate_limit: attr.rate_limit,
         ..IbvQpAttr::default()
     }
 }

@@ -26,6 +26,7 @@ fn tenant(endpoints: usize, users: &[u32]) -> Tenant {
         },
         key: None,
         wire: Default::default(),
+        rates: Default::default(),
     }
 }
 

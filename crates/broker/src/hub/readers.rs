@@ -75,6 +75,9 @@ impl Hub {
     pub(crate) fn drop_guest_tables(&mut self, id: EndpointId, vm: Option<VmId>) {
         let gone = vm.filter(|_| !self.endpoints.values().any(|endpoint| endpoint.vm == vm));
         self.guest_tables.forget(id, gone);
+        if let Some(vm) = gone {
+            self.rates.forget_vm(vm);
+        }
     }
 }
 

@@ -15,6 +15,8 @@ use crate::ids::{EndpointId, SessionId};
 impl Server {
     /// Sends each client what the tables have for it.
     pub(super) fn deliver(&mut self) {
+        self.tell_limits();
+        self.tell_limits();
         // A client that ends here may cause events for others: hence the loop, which ends since
         // every turn but the last removes a session or empties the tables.
         loop {

@@ -14,10 +14,12 @@
 //! | 3, over TCP | [`node`]: of the third, what another host may ask for |
 //! | 3, method 43 | [`directory`]: the nodes that a directory names |
 //! | 16 | [`vm`]: virtual machines that may attach |
+//! | 17 | [`limit`]: limits on what processes send |
 
 pub mod broker;
 pub mod directory;
 pub mod handshake;
+pub mod limit;
 pub mod node;
 mod node_id;
 pub mod pool;

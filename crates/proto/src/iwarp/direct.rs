@@ -86,7 +86,7 @@ impl Iwarp {
     pub fn has_direct(&self, work: &Queues) -> bool {
         work.direct
             && work.attr.state == QpState::Rts
-            && !work.sq.halted
+            && !work.sq.is_held()
             && work.sq.current().is_some_and(|wqe| {
                 let decided = wqe.part.way == Way::Direct && !self.is_next(work);
                 !wqe.part.is_begun() && !decided && self.goes_directly(work, wqe)
@@ -119,8 +119,11 @@ impl Iwarp {
         host: &mut H,
         reach: &mut R,
     ) -> Result<AtOnce, PostError> {
-        let first =
-            work.direct && work.attr.state == QpState::Rts && work.sq.is_empty() && !self.trails();
+        let first = work.direct
+            && work.attr.state == QpState::Rts
+            && work.sq.is_empty()
+            && !self.trails()
+            && !work.is_paced();
         if !first {
             return Ok(AtOnce::Declined);
         }

@@ -75,7 +75,7 @@ impl Iwarp {
             && work.gates.sends
             && !work.peer_lost
             && work.sq.unsent() == 0
-            && !work.sq.is_held()
+            && !work.sq.is_stopped()
             && work.sq.used() < cap.max_send_wr
             && !self.answers.is_due()
     }

@@ -16,6 +16,8 @@ mod local_tests;
 #[cfg(test)]
 mod modify_tests;
 #[cfg(test)]
+mod paced_tests;
+#[cfg(test)]
 mod plain_tests;
 mod short;
 #[cfg(test)]
@@ -274,6 +276,25 @@ impl Qp {
     /// have sent it.
     pub fn take_datagram<H: Host>(&mut self, incoming: &Incoming<'_>, host: &mut H) -> Fate {
         datagram::take(&mut self.work, incoming, host)
+    }
+
+    /// Whether a limit is set on what it sends ([`Qp::set_paced`]).
+    #[inline]
+    #[must_use]
+    pub fn is_paced(&self) -> bool {
+        self.work.is_paced()
+    }
+
+    /// A limit is set from now on: what is not begun waits until [`Qp::admit`] lets it through.
+    /// Or none is.
+    pub fn set_paced(&mut self, paced: bool) {
+        self.work.set_paced(paced);
+    }
+
+    /// Lets work requests through, the oldest first, as long as `take` does, which is asked for the
+    /// bytes of each.
+    pub fn admit(&mut self, take: impl FnMut(u32) -> bool) {
+        self.work.admit(take);
     }
 
     /// Whether a work request waits for the end of accesses by a key that it has withdrawn:

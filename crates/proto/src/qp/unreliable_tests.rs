@@ -160,7 +160,7 @@ fn datagram(qkey: u32) -> SendOp {
     }
 }
 
-fn ud(state: QpState) -> (Qp, World) {
+pub(super) fn ud(state: QpState) -> (Qp, World) {
     let mut qp = Qp::new(QpConfig {
         qpn: 1,
         service: Service::Ud,

@@ -6,9 +6,10 @@ use crate::types::{QpState, Service, Sge};
 /// Kept in step with the state by [`WorkQueues::set_state`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Gates {
-    /// It is a reliable connection that is ready to send.
+    /// It is a reliable connection that is ready to send, and no limit is set on that.
     pub sends: bool,
-    /// Ready to send, with ranges, and so that one-sided work requests may be carried out directly.
+    /// Ready to send, with ranges and without a limit, and so that one-sided work requests may be
+    /// carried out directly.
     pub direct: bool,
     /// It is a reliable connection that is ready to send, has received before, and what it receives
     /// goes to receives of its own.
@@ -64,13 +65,14 @@ impl<T: Transport> WorkQueues<T> {
     /// What they follow from has changed.
     pub fn set_gates(&mut self) {
         let (state, cap) = (self.attr.state, &self.config.cap);
+        let ready = self.config.service == Service::Rc && state == QpState::Rts;
         // What is traced goes the ways of all others, which record it.
-        let sends = self.config.service == Service::Rc && state == QpState::Rts && !self.traced;
+        let short = !self.is_paced() && !self.traced;
         let receives = !matches!(state, QpState::Reset | QpState::Err) && !self.config.srq;
         self.gates = Gates {
-            sends,
-            direct: self.direct && state == QpState::Rts && cap.max_send_sge > 0 && !self.traced,
-            messages: sends && self.established && !self.config.srq,
+            sends: ready && short,
+            direct: self.direct && state == QpState::Rts && cap.max_send_sge > 0 && short,
+            messages: ready && self.established && !self.config.srq && !self.traced,
             receives: match receives && cap.max_recv_sge > 0 {
                 true => cap.max_recv_wr,
                 false => 0,

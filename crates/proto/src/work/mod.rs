@@ -10,6 +10,7 @@ mod gates;
 mod local;
 mod modify;
 mod opcodes;
+mod paced;
 mod plain;
 mod receives;
 mod recvq;
@@ -105,6 +106,8 @@ pub struct WorkQueues<T: Transport> {
     pub direct: bool,
     /// What is sent and received is recorded.
     pub traced: bool,
+    /// Sends wait until they are let through.
+    paced: bool,
     /// A request of the peer has been carried out.
     pub established: bool,
     /// Of an unreliable connection whose peer is gone: what is posted goes nowhere.
@@ -129,6 +132,7 @@ impl<T: Transport> WorkQueues<T> {
             gates: Gates::default(),
             direct: false,
             traced: false,
+            paced: false,
             established: false,
             peer_lost: false,
             fell: false,

@@ -5,7 +5,7 @@ use causeway_identity::QPN_MASK;
 
 use super::{Transport, WorkQueues};
 use crate::host::Host;
-use crate::types::{MAX_RD_ATOMIC, QpAttr, QpAttrMask as M, QpState, Service};
+use crate::types::{MAX_RATE_LIMIT, MAX_RD_ATOMIC, QpAttr, QpAttrMask as M, QpState, Service};
 
 /// Why attributes were not accepted; the verbs call answers EINVAL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -207,6 +207,7 @@ impl<T: Transport> WorkQueues<T> {
     /// Back to where it was created: queues emptied without completions.
     fn reset(&mut self) {
         self.sq.reset();
+        self.hold_unpaid();
         self.rq.clear();
         self.rq_used = 0;
         self.from_srq = None;
@@ -247,6 +248,7 @@ impl<T: Transport> WorkQueues<T> {
         set(M::EN_SQD_ASYNC_NOTIFY, &mut || {
             attr.en_sqd_async_notify = new.en_sqd_async_notify;
         });
+        set(M::RATE_LIMIT, &mut || attr.rate_limit = new.rate_limit);
     }
 }
 
@@ -268,7 +270,7 @@ fn check_ranges(attr: &QpAttr, given: M) -> Result<(), AttrError> {
             M::ALT_PATH | M::PATH_MIG_STATE,
             !given.intersects(M::ALT_PATH | M::PATH_MIG_STATE),
         ),
-        (M::RATE_LIMIT, !given.contains(M::RATE_LIMIT)),
+        (M::RATE_LIMIT, attr.rate_limit <= MAX_RATE_LIMIT),
     ];
     for (bit, in_range) in checks {
         if given.intersects(bit) && !in_range {

@@ -42,7 +42,13 @@ pub struct SendQueue<P> {
     /// The key that the work request at the cursor has withdrawn, and by which a peer is accessing
     /// memory yet: nothing is started until that has ended.
     pub withdrawing: Option<u32>,
+    /// Position of the first that a limit has not let through, and that is not started;
+    /// [`UNLIMITED`] where none is set.
+    pub paid: u64,
 }
+
+/// All that is posted may start.
+pub const UNLIMITED: u64 = u64::MAX;
 
 impl<P> Default for SendQueue<P> {
     fn default() -> Self {
@@ -56,6 +62,7 @@ impl<P> Default for SendQueue<P> {
             since_completion: 0,
             halted: false,
             withdrawing: None,
+            paid: UNLIMITED,
         }
     }
 }
@@ -65,10 +72,16 @@ impl<P: Part> SendQueue<P> {
         self.used
     }
 
-    /// Whether no further work request may be started.
+    /// Whether no further work request may be started, limits aside.
+    #[inline]
+    pub fn is_stopped(&self) -> bool {
+        self.halted || self.withdrawing.is_some()
+    }
+
+    /// Whether the work request at the cursor may not be started.
     #[inline]
     pub fn is_held(&self) -> bool {
-        self.halted || self.withdrawing.is_some()
+        self.is_stopped() || self.cursor >= self.paid
     }
 
     pub fn push(&mut self, wr: SendWr, len: u32) {

@@ -1,0 +1,70 @@
+//! Limits on what a tenant's processes send, as the file has them.
+
+use causeway_fabric::services::limit::Rates;
+use serde::Deserialize;
+
+use super::amount::{Amount, amount};
+
+/// What is not named is not limited; of a tenant, it is as for all.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RatesTable {
+    bytes: Option<Amount>,
+    messages: Option<u64>,
+    burst: Option<Amount>,
+}
+
+impl RatesTable {
+    /// These limits, and others where none is given.
+    pub fn over(&self, base: &Rates) -> Result<Rates, String> {
+        let bytes = |name: &str, given: &Option<Amount>, base| match given {
+            None => Ok(base),
+            Some(Amount::Bytes(bytes)) => Ok(*bytes),
+            Some(Amount::Text(text)) => amount(text)
+                .ok_or_else(|| format!("rate {name} = {text:?} is no amount like \"64 MiB\"")),
+        };
+        Ok(Rates {
+            bytes: bytes("bytes", &self.bytes, base.bytes)?,
+            messages: self.messages.unwrap_or(base.messages),
+            burst: bytes("burst", &self.burst, base.burst)?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn rates_are_those_of_the_tenant_else_those_of_all() {
+        let tenant = "[[tenant]]\nname = 'web'\nsocket = '/run/t/web.sock'\nusers = ['root']\n";
+        let text = format!(
+            "[rates]\nbytes = '100 MiB'\nmessages = 1000\n{tenant}[tenant.rates]\nmessages = 0\n\
+             burst = 4096"
+        );
+        let config = Config::parse(&text).unwrap();
+        let all = Rates {
+            bytes: 100 << 20,
+            messages: 1000,
+            burst: 0,
+        };
+        assert_eq!(config.tenants[0].rates, all);
+        let web = Rates {
+            messages: 0,
+            burst: 4096,
+            ..all
+        };
+        assert_eq!(config.tenants[1].rates, web);
+        let none = Config::parse(tenant).unwrap();
+        assert!(none.tenants.iter().all(|tenant| !tenant.rates.is_set()));
+    }
+
+    #[test]
+    fn a_rate_that_is_none_is_named() {
+        let why = Config::parse("[rates]\nbytes = 'fast'").unwrap_err();
+        assert!(why.contains("rate bytes = \"fast\""), "{why}");
+        let why = Config::parse("[rates]\nbyte = 1").unwrap_err();
+        assert!(why.contains("unknown field"), "{why}");
+    }
+}

@@ -1,0 +1,178 @@
+//! `causeway limit`: limits on what tenants and processes send.
+
+use causeway_fabric::Address;
+use causeway_fabric::rates::{LimitEntry, LimitOf, Rates, list, set};
+use serde_json::{Value, json};
+
+use crate::args::LimitOptions;
+use crate::status::printable;
+use crate::{EXIT_OWN_FAILURE, complain};
+
+/// Does what the command line says; the result is the exit status.
+pub fn limit(options: &LimitOptions) -> u8 {
+    let outcome = match wanted(options) {
+        Ok(None) => print(options.json),
+        Ok(Some(entry)) => set(&Address::from_env(), &entry).map_err(|error| error.to_string()),
+        Err(why) => Err(why),
+    };
+    match outcome {
+        Ok(()) => 0,
+        Err(why) => {
+            complain(&why);
+            EXIT_OWN_FAILURE
+        }
+    }
+}
+
+/// The limit that is to be set, if one is.
+fn wanted(options: &LimitOptions) -> Result<Option<LimitEntry>, String> {
+    let LimitOptions {
+        tenant,
+        pid,
+        bytes,
+        messages,
+        burst,
+        none,
+        ..
+    } = options;
+    let named = tenant.is_some() || pid.is_some();
+    let given = *none || bytes.is_some() || messages.is_some();
+    match (named, given) {
+        (false, false) if burst.is_none() => return Ok(None),
+        (false, _) => return Err("whose limit? name a tenant, or a process by --pid".into()),
+        (true, false) => return Err("which limit? --bytes, --messages or --none".into()),
+        (true, true) => {}
+    }
+    let rates = Rates {
+        bytes: bytes.unwrap_or(0),
+        messages: messages.unwrap_or(0),
+        burst: burst.unwrap_or(0),
+    };
+    Ok(Some(LimitEntry {
+        of: pid.map_or(LimitOf::Tenant, |_| LimitOf::Process),
+        name: tenant.clone().unwrap_or_default(),
+        pid: pid.unwrap_or(0),
+        rates,
+    }))
+}
+
+fn print(as_json: bool) -> Result<(), String> {
+    let address = Address::from_env();
+    let entries = list(&address).map_err(|error| error.to_string())?;
+    match entries {
+        _ if as_json => println!("{:#}", json_of(entries.as_deref().unwrap_or_default())),
+        Some(entries) => print!("{}", table(&entries)),
+        None => println!("no broker in {address}"),
+    }
+    Ok(())
+}
+
+fn json_of(entries: &[LimitEntry]) -> Value {
+    let one = |entry: &LimitEntry| {
+        let rates = &entry.rates;
+        let mut value = json!({
+            "name": entry.name,
+            "bytes": rates.bytes,
+            "messages": rates.messages,
+            "burst": rates.burst,
+        });
+        if entry.of == LimitOf::Process {
+            value["pid"] = json!(entry.pid);
+        }
+        value
+    };
+    entries.iter().map(one).collect()
+}
+
+/// For people: a line for each.
+fn table(entries: &[LimitEntry]) -> String {
+    let of = |limit| match limit {
+        0 => "-".to_owned(),
+        limit => limit.to_string(),
+    };
+    let line = |entry: &LimitEntry| {
+        let whose = match entry.of {
+            LimitOf::Tenant => printable(&entry.name),
+            LimitOf::Process => format!("{} ({})", entry.pid, printable(&entry.name)),
+        };
+        let Rates {
+            bytes,
+            messages,
+            burst,
+        } = entry.rates;
+        row([&whose, &of(bytes), &of(messages), &of(burst)])
+    };
+    let head = row(["TENANT OR PROCESS", "BYTES/S", "MESSAGES/S", "BURST"]);
+    head + &entries.iter().map(line).collect::<String>()
+}
+
+fn row([whose, bytes, messages, burst]: [&str; 4]) -> String {
+    format!("{whose:<32} {bytes:>14} {messages:>12} {burst:>12}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Verb};
+
+    fn options(line: &[&str]) -> LimitOptions {
+        let line = ["causeway", "limit"].iter().chain(line);
+        match Cli::try_parse_from(line).map(|cli| cli.verb) {
+            Ok(Verb::Limit(options)) => options,
+            Ok(_) => panic!("not a limit"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn a_limit_names_whose_and_which() {
+        assert_eq!(wanted(&options(&[])), Ok(None));
+        let entry = wanted(&options(&["web", "--bytes", "3 MiB", "--burst", "64KiB"]));
+        let entry = entry.unwrap().unwrap();
+        assert_eq!((entry.of, entry.name.as_str()), (LimitOf::Tenant, "web"));
+        assert_eq!((entry.rates.bytes, entry.rates.burst), (3 << 20, 64 << 10));
+        let entry = wanted(&options(&["--pid", "7", "--messages", "5"]));
+        let entry = entry.unwrap().unwrap();
+        assert_eq!(
+            (entry.of, entry.pid, entry.rates.messages),
+            (LimitOf::Process, 7, 5)
+        );
+        let none = wanted(&options(&["web", "--none"])).unwrap().unwrap();
+        assert!(!none.rates.is_set());
+        for odd in [
+            &["web"][..],
+            &["--bytes", "1"],
+            &["--none"],
+            &["web", "--burst", "1"],
+        ] {
+            assert!(wanted(&options(odd)).is_err(), "{odd:?}");
+        }
+        assert!(Cli::try_parse_from(["causeway", "limit", "web", "--bytes", "fast"]).is_err());
+    }
+
+    #[test]
+    fn the_table_has_a_line_for_each() {
+        let rates = Rates {
+            bytes: 1 << 20,
+            ..Rates::default()
+        };
+        let entry = LimitEntry {
+            of: LimitOf::Process,
+            name: "ib_\x1b[2J".into(),
+            pid: 42,
+            rates,
+        };
+        let table = table(std::slice::from_ref(&entry));
+        assert!(
+            table.lines().nth(1).unwrap().starts_with("42 (ib_?[2J) "),
+            "{table}"
+        );
+        assert!(
+            !table.contains('\x1b') && table.contains("1048576            -"),
+            "{table}"
+        );
+        assert_eq!(json_of(&[entry])[0]["pid"], 42);
+    }
+}

@@ -1,0 +1,139 @@
+//! The limits on what an endpoint sends, as the broker has told them, and where they are counted.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use causeway_fabric::rates::{EndpointLimits, Rates};
+use causeway_proto::Instant;
+use causeway_proto::pace::{Limit, Rate, Seen};
+use causeway_shm::layout::RATE_PAGE_BYTES;
+use causeway_shm::{RatePage, Segment};
+use parking_lot::Mutex;
+
+/// A limit that all queue pairs of a process share, and what it has seen.
+#[derive(Debug, Default)]
+struct Counted {
+    limit: Limit,
+    bytes: AtomicU64,
+    messages: AtomicU64,
+    /// Where those of other processes count as well; then the two above are nothing.
+    page: Option<RatePage>,
+}
+
+impl Counted {
+    fn new(rates: &Rates, page: Option<RatePage>) -> Self {
+        Counted {
+            limit: Limit {
+                bytes: Rate::new(rates.bytes, rates.burst),
+                messages: Rate::new(rates.messages, 0),
+            },
+            page,
+            ..Counted::default()
+        }
+    }
+
+    fn seen(&self) -> Seen<'_> {
+        match &self.page {
+            Some(page) => Seen {
+                bytes: page.bytes(),
+                messages: page.messages(),
+            },
+            None => Seen {
+                bytes: &self.bytes,
+                messages: &self.messages,
+            },
+        }
+    }
+}
+
+/// The limits of an endpoint: its tenant's and its own.
+#[derive(Debug, Default)]
+pub(crate) struct Limits {
+    tenant: Counted,
+    own: Counted,
+}
+
+impl Limits {
+    /// Those that the broker has told. Without the page, or where it can't be mapped, this process
+    /// counts alone.
+    fn new(told: EndpointLimits) -> Self {
+        let map = |fd| {
+            let segment = Segment::map(fd, RATE_PAGE_BYTES).ok()?;
+            RatePage::open(Arc::new(segment)).ok()
+        };
+        Limits {
+            tenant: Counted::new(&told.news.tenant, told.page.and_then(map)),
+            own: Counted::new(&told.news.own, None),
+        }
+    }
+
+    /// Whether anything is limited.
+    pub fn are_set(&self) -> bool {
+        self.tenant.limit.is_set() || self.own.limit.is_set()
+    }
+
+    /// Lets a message of so many bytes through now, or says when to ask again.
+    ///
+    /// # Errors
+    /// As [`Rate::take`].
+    pub fn take(&self, bytes: u32, now: Instant) -> Result<(), Instant> {
+        let Limits { tenant, own } = self;
+        own.limit.take(own.seen(), bytes, now)?;
+        let taken = tenant.limit.take(tenant.seen(), bytes, now);
+        taken.inspect_err(|_| own.limit.give_back(own.seen(), bytes))
+    }
+}
+
+/// The limits of an endpoint at present. Each queue pair has them, too.
+#[derive(Debug, Default)]
+pub(crate) struct CurrentLimits(Mutex<Arc<Limits>>);
+
+impl CurrentLimits {
+    /// The limits.
+    pub fn get(&self) -> Arc<Limits> {
+        Arc::clone(&self.0.lock())
+    }
+
+    /// Others hold from now on, which the broker has told.
+    pub fn set(&self, told: EndpointLimits) -> Arc<Limits> {
+        let limits = Arc::new(Limits::new(told));
+        *self.0.lock() = Arc::clone(&limits);
+        limits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use causeway_fabric::services::limit::LimitNews;
+
+    use super::*;
+
+    #[test]
+    fn a_message_is_let_through_by_both_or_counts_in_neither() {
+        let rates = |bytes| Rates {
+            bytes,
+            ..Rates::default()
+        };
+        let news = LimitNews {
+            tenant: rates(1_000_000),
+            own: rates(100_000_000),
+        };
+        let limits = Limits::new(EndpointLimits { news, page: None });
+        assert!(limits.are_set() && !Limits::default().are_set());
+        let now = Instant(1_000_000_000);
+        let through = (0..100).take_while(|_| limits.take(1000, now).is_ok());
+        assert_eq!(
+            through.count(),
+            11,
+            "10 ms of the tenant's, and one that begins then"
+        );
+        let own = &limits.own;
+        let one = own.limit.take(own.seen(), 1_000_000 - 11_000, now);
+        assert!(one.is_ok());
+        assert!(
+            own.limit.take(own.seen(), 1, now).is_ok(),
+            "what was refused left nothing"
+        );
+        assert!(own.limit.take(own.seen(), 1, now).is_err());
+    }
+}
