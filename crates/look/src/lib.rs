@@ -36,7 +36,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-pub use policy::{GAP, LOOK, PAUSE_MAX, PAUSE_MIN, Policy, SHORT};
+pub use policy::{ANSWER, GAP, LOOK, PAUSE_MAX, PAUSE_MIN, Policy, SHORT};
 
 /// The setting: whether threads look.
 const VARIABLE: &str = "CAUSEWAY_LOOK";
@@ -186,11 +186,11 @@ impl Looks {
     }
 
     /// The same, for waits for an answer that nobody gives before he is woken: they look for
-    /// [`SHORT`].
+    /// [`ANSWER`].
     #[must_use]
     pub fn for_answers() -> Looks {
         Looks {
-            most: SHORT,
+            most: ANSWER,
             ..Looks::default()
         }
     }

@@ -6,9 +6,13 @@ use std::time::{Duration, Instant};
 /// another processor, 23 to 50 µs (docs/PERFORMANCE.md, "eventfd wake-up" and "UDP wake-up"). So a
 /// look in vain costs no more than what it was to save.
 pub const LOOK: Duration = Duration::from_micros(50);
-/// The longest wait after which a look is expected to do better. Where both ends sleep, a wait
-/// holds the wake of the peer, that of this thread, and the work in between.
-pub const SHORT: Duration = LOOK.saturating_mul(3);
+/// How long a thread looks for an answer that nobody gives before he is woken: the wake of the
+/// peer, and the work in between. In a virtual machine whose processors are idle a wake takes up to
+/// 100 µs.
+pub const ANSWER: Duration = LOOK.saturating_mul(3);
+/// The longest wait after which a look is expected to do better: one spent asleep holds the wake of
+/// this thread too.
+pub const SHORT: Duration = ANSWER.saturating_mul(2);
 /// The least time between two looks after which a thread asks whether another had the processor. A
 /// look takes a microsecond, with system calls a few; an interrupt below ten.
 pub const GAP: Duration = Duration::from_micros(20);
