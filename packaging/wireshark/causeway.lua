@@ -23,6 +23,7 @@ local VERSION, CM_VERSION = 1, 2
 local HEADER_LEN, HELLO_LEN, NOTICE_LEN, CRC_AT = 40, 80, 40, 32
 local UD_HEADER_LEN, UD_PAYLOAD_MAX = 24, 4096
 local SEALED_HEADER_LEN, TAG_LEN, HANDSHAKE_HEADER_LEN, MESSAGE_MAX = 24, 16, 32, 400
+local LOAD_COOKIE_LEN = 32
 local CM_HEADER_LEN, CM_PRIVATE_MAX = 64, 196
 local CM_SEALED_HEADER_LEN, CM_REFUSAL_LEN = 56, 24
 local RANGES_MAX, BUNDLE_MAX = 32, 64
@@ -36,7 +37,17 @@ local OPCODES = {
     "Datagram", "Sealed datagram", "Handshake",
 }
 local SEALED, HANDSHAKE = 13, 14
-local STEPS = { "Begin", "Answer", "Refusal" }
+local STEPS = { "Begin", "Answer", "Refusal", "Come again", "Begin again" }
+-- Of each step: bytes of the load cookie, the most of the message, whether it names receiver and
+-- sender.
+local FORMS = {
+    { cookie = 0, most = MESSAGE_MAX, receiver = false, sender = true },
+    { cookie = 0, most = MESSAGE_MAX, receiver = true, sender = true },
+    { cookie = 0, most = 0, receiver = true, sender = false },
+    { cookie = LOAD_COOKIE_LEN, most = 0, receiver = true, sender = false },
+    { cookie = LOAD_COOKIE_LEN, most = MESSAGE_MAX, receiver = false, sender = true },
+}
+local REFUSAL = 3
 -- Why a side makes no secured connection, as it sees it.
 local WHY = {
     "another key", "other addresses, queue pairs or tenants", "no common version or cipher",
@@ -177,6 +188,7 @@ f.salt = ProtoField.bytes("causeway.sealed.salt", "Random number")
 f.step = ProtoField.uint8("causeway.handshake.step", "Step", base.DEC, STEPS)
 f.why = ProtoField.uint8("causeway.handshake.reason", "Reason", base.DEC, WHY)
 f.message_length = ProtoField.uint16("causeway.handshake.length", "Message length")
+f.load_cookie = ProtoField.bytes("causeway.handshake.load_cookie", "Load cookie")
 f.message = ProtoField.bytes("causeway.handshake.message", "Message")
 f.solicited = flag("ud.solicited", "Solicited", 1)
 f.has_imm = flag("ud.has_imm", "Immediate data are valid", 2)
@@ -708,25 +720,33 @@ local function handshake(d)
     d.tree:add(f.message_length, t(28, 2))
     local length, step, why = t(28, 2):uint(), t(1, 1):uint(), t(2, 1):uint()
     local dst, src = t(4, 4):uint(), t(24, 4):uint()
-    if t:len() + d.cut ~= HANDSHAKE_HEADER_LEN + length or length > MESSAGE_MAX then
+    local form = FORMS[step]
+    if t:len() + d.cut ~= HANDSHAKE_HEADER_LEN + length then
         return "wrong length"
     elseif t(3, 1):uint() ~= 0 or t(30, 2):uint() ~= 0 or dst > QPN_MASK or src > QPN_MASK then
         return "reserved bits"
-    elseif not STEPS[step] or (step == 3) ~= (length == 0) or (step == 3) ~= (why ~= 0) then
+    elseif not form or (step == REFUSAL) ~= (why ~= 0) or length < form.cookie or
+        (length > form.cookie) ~= (form.most > 0) or length > form.cookie + form.most then
         return "step, reason or length"
-    elseif (step == 3 and not WHY[why]) or (step == 1) ~= zero_cookie(t, 8) or
-        (step == 3) ~= zero_cookie(t, 16) then
+    elseif (step == REFUSAL and not WHY[why]) or form.receiver == zero_cookie(t, 8) or
+        form.sender == zero_cookie(t, 16) then
         return "reason or cookies"
     end
-    if t:len() > HANDSHAKE_HEADER_LEN then
-        d.tree:add(f.message, t(HANDSHAKE_HEADER_LEN))
+    local at = HANDSHAKE_HEADER_LEN + form.cookie
+    if form.cookie > 0 and t:len() >= at then
+        d.tree:add(f.load_cookie, t(HANDSHAKE_HEADER_LEN, form.cookie))
+    end
+    if t:len() > at then
+        d.tree:add(f.message, t(at))
     end
     local said = string.format("0x%06x > 0x%06x %s", src, dst, STEPS[step])
-    if step == 3 then
+    if step == REFUSAL then
         d.tree:add_proto_expert_info(E.refused, "Secured connection refused: " .. WHY[why])
         return nil, said .. ": " .. WHY[why]
+    elseif form.most == 0 then
+        return nil, said
     end
-    return nil, said .. ", message of " .. length .. " bytes"
+    return nil, said .. ", message of " .. length - form.cookie .. " bytes"
 end
 
 local function notice(d)
