@@ -6,9 +6,11 @@
 #include "side.h"
 
 #include <errno.h>
+#include <malloc.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -20,6 +22,8 @@ enum {
 	QPN_RESERVED = 0xffffff,
 	// Mappings that are left where there are no more of them.
 	MAPPINGS_LEFT = 12,
+	// What a process may allocate then.
+	HEAP_BYTES = 4 << 20,
 };
 
 static struct ibv_qp *make_datagrams(const struct side *s)
@@ -174,6 +178,18 @@ int all_qps(int total)
 	return 0;
 }
 
+// Gives the heap room, which then needs no mappings to grow: without memory everything fails.
+static void fill_heap(void)
+{
+	need(mallopt(M_MMAP_THRESHOLD, 2 * HEAP_BYTES) && mallopt(M_TRIM_THRESHOLD, 4 * HEAP_BYTES),
+	     "mallopt");
+	// Volatile, so that the compiler keeps both calls.
+	void *volatile room = malloc(HEAP_BYTES);
+
+	need(room, "malloc");
+	free(room);
+}
+
 // Takes all mappings that this process may have, but for a few.
 static void take_mappings(void)
 {
@@ -208,8 +224,10 @@ void no_mappings(int oob, int total, int who)
 		qps[BATCH + i] = make(&s, BATCH + i, &own[i]);
 	oob_send(oob, own, sizeof own);
 	oob_recv(oob, peers, sizeof peers);
-	if (who)
+	if (who) {
+		fill_heap();
 		take_mappings();
+	}
 	for (int i = 0; i < BATCH; i++) {
 		rc = qp_to_rtr(qps[BATCH + i], &s.dev, &params, &peers[i].qp);
 		if (rc && rc != ENOMEM)
