@@ -14,3 +14,4 @@ mod shorts;
 mod side;
 mod silent;
 mod tables;
+mod waits;
