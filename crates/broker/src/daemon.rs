@@ -133,7 +133,7 @@ fn serve(options: &Options) -> Result<(), Failure> {
         }
         return Err(Failure::Running(dir));
     };
-    let termination = sys::termination_fd().map_err(system("signalfd"))?;
+    let termination = causeway_fabric::sys::termination_fd().map_err(system("signalfd"))?;
     let ours = !given.has(&dir.join(SOCKET_NAME));
     remove_leftovers(&dir, ours);
     let outcome = open_listeners(&config.tenants, &dir, given).and_then(|listeners| {

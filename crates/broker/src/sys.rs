@@ -62,7 +62,8 @@ pub fn overflow_uid() -> u32 {
 }
 
 /// Has a program start with no signal blocked: this process blocks those that it reads from a
-/// descriptor ([`termination_fd`]), and the standard library passes the mask on.
+/// descriptor ([`causeway_fabric::sys::termination_fd`]), and the standard library passes the mask
+/// on.
 pub fn unblock_signals_of(command: &mut Command) {
     // SAFETY: what runs between fork and exec calls functions that are async-signal-safe
     // (signal-safety(7)) on memory of its own, and allocates nothing.
@@ -129,32 +130,6 @@ pub fn inherited_fd(number: i32) -> std::io::Result<OwnedFd> {
     // SAFETY: it is open, and nothing else here owns it: the caller names each once, before
     // this process has opened any of its own.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
-}
-
-/// Blocks SIGTERM and SIGINT for the calling thread and returns a descriptor that is readable
-/// when one is pending (`signalfd(2)`). To be called before any other thread exists.
-///
-/// # Errors
-/// `EMFILE`, `ENFILE`.
-pub fn termination_fd() -> std::io::Result<OwnedFd> {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises `set`; the signal numbers are valid; the pointers live for
-    // the calls; a null old-set pointer is allowed. The descriptor that signalfd returns is new
-    // and nobody else knows it.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-        let failed = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        if failed != 0 {
-            return Err(std::io::Error::from_raw_os_error(failed));
-        }
-        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
 }
 
 /// Room for the strings of an entry of the user or group database, its members among them.

@@ -4,11 +4,11 @@ mod packets;
 
 use std::fs::File;
 use std::io::Write;
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use causeway_fabric::sys::termination_fd;
 use causeway_fabric::trace::{Trace, TraceOptions as Wanted};
 use causeway_fabric::{Address, Error};
 use causeway_shm::trace::{TRACE_HEADERS, TraceReader};
@@ -67,7 +67,7 @@ fn record(options: &TraceOptions) -> Result<End, String> {
     let payload = options.payload.unwrap_or(0);
     let reader = TraceReader::create(TRACE_HEADERS + payload as usize);
     let reader = reader.map_err(|error| error.to_string())?;
-    let signals = termination().map_err(|error| format!("signalfd: {error}"))?;
+    let signals = termination_fd().map_err(|error| format!("signalfd: {error}"))?;
     let out = open(&options.file).map_err(|error| {
         let path = options.file.display();
         format!("{path}: {error}")
@@ -125,28 +125,6 @@ fn open(path: &Path) -> std::io::Result<Box<dyn Write>> {
         b"-" => Box::new(std::io::stdout()),
         _ => Box::new(File::create(path)?),
     })
-}
-
-/// Blocks SIGTERM and SIGINT and returns a descriptor that is readable when one is pending.
-fn termination() -> std::io::Result<OwnedFd> {
-    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: sigemptyset initialises `set`; the signal numbers are valid; the pointers live for
-    // the calls; a null old-set pointer is allowed. The descriptor that signalfd returns is new
-    // and nobody else knows it.
-    unsafe {
-        libc::sigemptyset(set.as_mut_ptr());
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
-        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
-        let failed = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
-        if failed != 0 {
-            return Err(std::io::Error::from_raw_os_error(failed));
-        }
-        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-        if fd < 0 {
-            return Err(std::io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(fd))
-    }
 }
 
 impl Recording {

@@ -136,6 +136,32 @@ pub fn own_object() -> Option<PathBuf> {
     Some(PathBuf::from(std::ffi::OsStr::from_bytes(name.to_bytes())))
 }
 
+/// Blocks SIGTERM and SIGINT for the calling thread and returns a descriptor that is readable
+/// when one is pending (`signalfd(2)`). To be called before any other thread exists.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`.
+pub fn termination_fd() -> std::io::Result<OwnedFd> {
+    let mut set = MaybeUninit::<libc::sigset_t>::uninit();
+    // SAFETY: sigemptyset initialises `set`; the signal numbers are valid; the pointers live for
+    // the calls; a null old-set pointer is allowed. The descriptor that signalfd returns is new
+    // and nobody else knows it.
+    unsafe {
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGTERM);
+        libc::sigaddset(set.as_mut_ptr(), libc::SIGINT);
+        let failed = libc::pthread_sigmask(libc::SIG_BLOCK, set.as_ptr(), std::ptr::null_mut());
+        if failed != 0 {
+            return Err(std::io::Error::from_raw_os_error(failed));
+        }
+        let fd = libc::signalfd(-1, set.as_ptr(), libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
