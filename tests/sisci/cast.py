@@ -14,7 +14,18 @@ from lib import netns
 
 MORTAL = os.path.join(netns.BUILD, "test", "sisci", "mortal")
 SECONDS = 20.0
+# What stands for a descriptor that joins the broker to a caller.
+CALLER = "caller"
+# The state of a Unix socket in /proc/net/unix that has a peer, or had one.
+CONNECTED = "03"
 __all__ = ["Failed", "wait_until"]
+
+
+def connected():
+    """The Unix sockets that have a peer, as /proc/PID/fd names them."""
+    with open("/proc/net/unix", encoding="utf-8", errors="replace") as file:
+        rows = [line.split() for line in file.readlines()[1:]]
+    return {f"socket:[{row[6]}]" for row in rows if row[5] == CONNECTED}
 
 
 class Program:
@@ -175,15 +186,24 @@ class Stage:
                                          stdout=subprocess.PIPE).stdout)
 
     def tables(self):
-        """What the broker knows of SISCI, and its descriptors but those of callers."""
+        """What the broker knows of SISCI, and its descriptors; each that joins it to a caller
+        stands as `CALLER`."""
+        callers = connected()
         names = []
         folder = f"/proc/{self.broker.pid}/fd"
         for name in os.listdir(folder):
             try:
-                names.append(re.sub(r"\[\d+\]", "", os.readlink(os.path.join(folder, name))))
+                target = os.readlink(os.path.join(folder, name))
             except OSError:
                 continue
+            names.append(CALLER if target in callers else re.sub(r"\[\d+\]", "", target))
         return self.status()["sisci"], sorted(names)
+
+    @staticmethod
+    def is_left(tables):
+        """Whether nobody uses SISCI, and nobody is connected."""
+        sisci, names = tables
+        return not sisci and CALLER not in names
 
     def balance(self):
         """The tables must be what they were when `empty` was set."""
