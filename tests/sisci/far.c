@@ -345,7 +345,8 @@ static void stopped_daemon(void)
 	DO(SCIMemCpy, sequence, bytes, map, 0, SIZE, SCI_FLAG_ERROR_CHECK);
 	say(&peer, STOP_DAEMON);
 	hear(&peer);
-	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, SIZE, NO_FLAGS);
+	REFUSED(SCI_ERR_TRANSFER_FAILED, SCIMemCpy, sequence, bytes, map, 0, SIZE,
+			SCI_FLAG_ERROR_CHECK);
 	say(&peer, WAKE_DAEMON);
 	hear(&peer);
 	memset(bytes, 0x77, SIZE);

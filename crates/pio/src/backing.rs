@@ -58,6 +58,13 @@ impl Backing {
         }
     }
 
+    /// Posts WRITEs of runs of these bytes, or lets them vanish.
+    pub(crate) fn send_runs(&self, at: usize, bytes: &[u8], runs: &[Range<usize>]) {
+        if self.writable && !self.is_lost() {
+            self.judge(self.remote.write_runs(at, bytes, runs));
+        }
+    }
+
     /// Reads, or gives ones.
     pub(crate) fn fetch(&self, at: usize, into: &mut [u8]) {
         if self.is_lost() || !self.judge(self.remote.read(at, into)) {

@@ -24,6 +24,11 @@ pub(crate) const FETCHED: usize = 256;
 pub(crate) const GROUPS: usize = 256;
 /// Pages whose memory a window keeps when they are closed: 16 MiB, twice.
 pub(crate) const KEPT: usize = 4096;
+/// Runs of changed bytes that are posted in one go at most ([`Remote::write_runs`]): their list
+/// lies on the handler's stack.
+///
+/// [`Remote::write_runs`]: crate::Remote::write_runs
+pub const RUNS: usize = 16;
 /// Bytes that are compared, or moved by a string instruction, in one go.
 pub(crate) const CHUNK: usize = 64 << 10;
 /// Bytes that a string instruction moves in one trap, about; signals wait meanwhile.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::backing::Backing;
 use crate::difference;
-use crate::limits::{ASCENT, CHUNK, FETCHED, GROUPS, KEPT, LOADS, PAGE, STORES};
+use crate::limits::{ASCENT, CHUNK, FETCHED, GROUPS, KEPT, LOADS, PAGE, RUNS, STORES};
 use crate::memory::Protection;
 
 /// Bits of a page's words.
@@ -282,9 +282,19 @@ impl Pages {
         }
         // SAFETY: the twin is the lock's holder's.
         let old = unsafe { backing.memory.twin(bytes.clone()) };
+        let mut runs = [const { 0..0 }; RUNS];
+        let mut count = 0;
         difference::each(old, new, |changed| {
-            backing.send(bytes.start + changed.start, &new[changed]);
+            runs[count] = changed;
+            count += 1;
+            if count == RUNS {
+                backing.send_runs(bytes.start, new, &runs);
+                count = 0;
+            }
         });
+        if count > 0 {
+            backing.send_runs(bytes.start, new, &runs[..count]);
+        }
         // Of use only if the pages could not be protected.
         old.copy_from_slice(new);
     }

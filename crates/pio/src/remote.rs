@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::ops::Range;
 
 /// The remote memory cannot be reached any more: the window is lost from then on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,6 +37,17 @@ pub trait Remote: Send + Sync {
     /// # Errors
     /// Where the memory is lost.
     fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), Lost>;
+
+    /// Posts a WRITE of each of these runs of `bytes`, in their order. The first byte of `bytes`
+    /// belongs at `offset`; those between the runs are not to be written. Otherwise as
+    /// [`Remote::write`].
+    ///
+    /// # Errors
+    /// As there.
+    fn write_runs(&self, offset: usize, bytes: &[u8], runs: &[Range<usize>]) -> Result<(), Lost> {
+        let mut runs = runs.iter();
+        runs.try_for_each(|run| self.write(offset + run.start, &bytes[run.clone()]))
+    }
 
     /// Reads bytes as they are after all WRITEs posted before; waits for them.
     ///

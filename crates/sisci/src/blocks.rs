@@ -79,13 +79,13 @@ impl Block {
             let (from, to) = (source.0.clone(), destination.0.clone());
             let transfer = if is_far {
                 let (from, to) = ((from, source.1), (to, destination.1));
-                let queue = RemoteQueue::default();
+                let queue = RemoteQueue::once();
                 let work = Box::new(move |stop: &AtomicBool| {
                     let outcome = copy_far(copier, &from, &to, size, stop);
                     drop(held);
                     outcome
                 });
-                queue.post(&Arc::new(Queue::new()), work, completion)?;
+                queue.post(&Arc::new(Queue::new()), work, completion, false)?;
                 Carried::ByThread(queue)
             } else {
                 let request = Request {

@@ -28,6 +28,11 @@ use crate::memory::{Mapping, Place};
 pub(crate) const SLOT: usize = PIECE_BYTES_MAX as usize;
 /// Slots, and requests under way at a time.
 pub(crate) const SLOTS: usize = PIECES_MAX;
+/// Slots that one WRITE of a queue pair may take, each behind the last: a longer message has fewer
+/// datagrams that are not full.
+const SPAN: usize = 4;
+/// WRITEs of bytes in one slot that are posted in one go, and complete as one request.
+pub(crate) const BATCH: usize = 16;
 
 const _: () = assert!((SLOT * SLOTS) as u64 <= SEGMENT_BYTES_MAX);
 
@@ -54,8 +59,8 @@ pub(crate) struct Piece {
 /// What is asked for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Request<'a> {
-    /// A transfer.
-    Piece(Piece),
+    /// Transfers, [`BATCH`] of them at most, which complete as one ([`Carrier::has_batches`]).
+    Pieces(&'a [Piece]),
     /// A few bytes, to be received there.
     Send(&'a [u8]),
 }
@@ -109,7 +114,8 @@ impl Device {
     pub fn new(context: &Arc<Context>) -> Result<Device> {
         let pd = context.alloc_pd().map_err(failed)?;
         let channel = context.create_comp_channel().map_err(failed)?;
-        let entries = 2 * SLOTS as u32;
+        // One that breaks ends every WRITE with a completion of its own.
+        let entries = ((BATCH + 1) * SLOTS) as u32;
         let cq = context.create_cq(entries, Some(&channel), 0);
         let cq = cq.map_err(failed)?;
         let slots = Mapping::anonymous(SLOT * SLOTS)?;
@@ -140,13 +146,13 @@ impl Device {
             recv_cq: Arc::clone(&self.cq),
             srq: None,
             cap: QpCap {
-                max_send_wr: SLOTS as u32,
+                max_send_wr: (BATCH * SLOTS) as u32,
                 max_recv_wr: 1,
                 max_send_sge: 1,
                 max_recv_sge: 1,
                 max_inline_data: 64,
             },
-            sq_sig_all: true,
+            sq_sig_all: false,
         };
         let qp = self.pd.create_qp(init, 0).map_err(failed)?;
         let sq_psn = Destination::first_psn().map_err(failed)?;
@@ -220,7 +226,10 @@ impl Relay {
                 let connection = u32::from_le_bytes((*bytes).try_into().ok()?);
                 Some(RelayRequest::Trigger(connection))
             }
-            Request::Piece(piece) => {
+            Request::Pieces(pieces) => {
+                let [piece] = pieces else {
+                    return None;
+                };
                 let (address, len, _) = piece.here;
                 let place = address.checked_sub(self.slots.as_ptr().addr())?;
                 let (to, rkey) = piece.there;
@@ -268,12 +277,40 @@ impl Carrier {
         slots.as_ptr().wrapping_add(at)
     }
 
+    /// How many slots a WRITE of so many bytes takes whose first is that of `number`. It may carry
+    /// less then.
+    pub fn span(&self, number: u64, bytes: usize) -> usize {
+        let most = match self {
+            Carrier::Queue(..) => SPAN.min(SLOTS - number as usize % SLOTS),
+            // A relay's requests are of a slot at most.
+            Carrier::Relay(_) => 1,
+        };
+        bytes.div_ceil(SLOT).clamp(1, most)
+    }
+
     /// Posts a request behind all others. Whether it could.
     pub fn post(&self, number: u64, request: &Request<'_>) -> bool {
         match self {
             Carrier::Queue(qp, device) => {
-                let request = device.work(number, request);
-                qp.post_send_list([Ok(request)].into_iter()).is_ok()
+                let posted = match request {
+                    Request::Send(bytes) => {
+                        let request = SendWr {
+                            wr_id: number,
+                            op: SendOp::Send,
+                            flags: SendFlags::SIGNALED | SendFlags::INLINE,
+                            payload: Payload::Inline((*bytes).into()),
+                        };
+                        qp.post_send_list([Ok(request)].into_iter())
+                    }
+                    Request::Pieces(pieces) => {
+                        let last = pieces.len().saturating_sub(1);
+                        let requests = pieces.iter().enumerate();
+                        let requests = requests
+                            .map(|(index, piece)| Ok(device.work(number, piece, index == last)));
+                        qp.post_send_list(requests)
+                    }
+                };
+                posted.is_ok()
             }
             Carrier::Relay(relay) => {
                 let record = relay.request(request).map(|request| request.encode());
@@ -281,6 +318,11 @@ impl Carrier {
                 record.is_some_and(|record| relay.data.pipe.out.send(&record) == Ok(true))
             }
         }
+    }
+
+    /// Whether several transfers can be one request.
+    pub fn has_batches(&self) -> bool {
+        matches!(self, Carrier::Queue(..))
     }
 
     /// The outcome of the oldest request, if there is one.
@@ -351,39 +393,32 @@ impl Carrier {
 
 impl Device {
     /// A request as the queue pair takes it.
-    fn work(&self, number: u64, request: &Request<'_>) -> SendWr {
-        let (op, flags, payload) = match request {
-            Request::Send(bytes) => {
-                let payload = Payload::Inline((*bytes).into());
-                (SendOp::Send, SendFlags::INLINE, payload)
-            }
-            Request::Piece(piece) => {
-                let (addr, len, key) = piece.here;
-                let (addr_there, rkey) = piece.there;
-                let sge = Sge {
-                    addr: addr as u64,
-                    length: len as u32,
-                    lkey: key.unwrap_or(self.mr.lkey()),
-                };
-                let op = match piece.direction {
-                    Direction::Write => SendOp::Write {
-                        addr: addr_there,
-                        rkey,
-                    },
-                    Direction::Read => SendOp::Read {
-                        addr: addr_there,
-                        rkey,
-                    },
-                };
-                let payload = Payload::Sges([sge].into_iter().collect());
-                (op, SendFlags::empty(), payload)
-            }
+    /// The work request of a transfer. A request completes with the last of its transfers.
+    fn work(&self, number: u64, piece: &Piece, is_last: bool) -> SendWr {
+        let (addr, len, key) = piece.here;
+        let (addr_there, rkey) = piece.there;
+        let sge = Sge {
+            addr: addr as u64,
+            length: len as u32,
+            lkey: key.unwrap_or(self.mr.lkey()),
         };
+        let op = match piece.direction {
+            Direction::Write => SendOp::Write {
+                addr: addr_there,
+                rkey,
+            },
+            Direction::Read => SendOp::Read {
+                addr: addr_there,
+                rkey,
+            },
+        };
+        let mut flags = SendFlags::empty();
+        flags.set(SendFlags::SIGNALED, is_last);
         SendWr {
             wr_id: number,
             op,
-            flags: SendFlags::SIGNALED | flags,
-            payload,
+            flags,
+            payload: Payload::Sges([sge].into_iter().collect()),
         }
     }
 }

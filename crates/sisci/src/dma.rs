@@ -207,7 +207,7 @@ impl DmaQueue {
                 self.queue.reset();
             }
             let work: remote_queue::Work = Box::new(move |stop| transfer(pieces, stop));
-            let number = self.remote.post(&self.queue, work, completion)?;
+            let number = self.remote.post(&self.queue, work, completion, wait)?;
             drop(state);
             return match wait {
                 true => ended(self.remote.wait_for(number)),

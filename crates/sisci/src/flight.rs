@@ -3,7 +3,7 @@
 use crate::error::Error;
 use crate::place::Place;
 
-/// Requests whose keys are remembered: as many as can be under way.
+/// Requests whose keys and slots are remembered: as many as can be under way.
 const REMEMBERED: usize = 64;
 /// Keys that are known to have been refused.
 const REFUSED: usize = 16;
@@ -54,11 +54,13 @@ pub(crate) enum Standing {
 }
 
 /// The requests of a link, of all its queue pairs. They complete in their order.
+///
+/// Each has as many numbers as it takes slots, one at least.
 #[derive(Debug)]
 pub(crate) struct Flight {
-    /// Number of the next request.
+    /// The first number of the next request.
     pub next: u64,
-    /// How many have ended.
+    /// The first number of the oldest request that has not ended.
     pub done: u64,
     /// How often something that was posted, or was to be, may have got lost.
     pub faults: u64,
@@ -66,8 +68,9 @@ pub(crate) struct Flight {
     pub over: bool,
     /// Nothing has been acknowledged for long.
     quiet: bool,
-    /// Keys of the requests under way, each at its number.
+    /// Keys of the requests under way, and how many numbers they have, each at its first number.
     keys: [u32; REMEMBERED],
+    spans: [u8; REMEMBERED],
     /// Keys that were refused, each at its number modulo the size.
     refused: [u32; REFUSED],
     refusals: usize,
@@ -82,6 +85,7 @@ impl Default for Flight {
             over: false,
             quiet: false,
             keys: [0; REMEMBERED],
+            spans: [1; REMEMBERED],
             refused: [0; REFUSED],
             refusals: 0,
         }
@@ -89,22 +93,24 @@ impl Default for Flight {
 }
 
 impl Flight {
-    /// How many requests are under way.
+    /// How many numbers the requests under way have.
     pub fn under_way(&self) -> u64 {
         self.next - self.done
     }
 
-    /// One more is; its key is 0 if it has none. Its number.
-    pub fn begin(&mut self, key: u32) -> u64 {
+    /// One more request is under way, with so many numbers; its key is 0 if it has none. Its first
+    /// number.
+    pub fn begin(&mut self, key: u32, span: u8) -> u64 {
         let number = self.next;
         self.keys[number as usize % REMEMBERED] = key;
-        self.next += 1;
+        self.spans[number as usize % REMEMBERED] = span;
+        self.next += u64::from(span);
         number
     }
 
     /// The oldest has arrived.
     pub fn note_done(&mut self) {
-        self.done += 1;
+        self.done += u64::from(self.spans[self.done as usize % REMEMBERED]);
         self.quiet = false;
     }
 
@@ -173,8 +179,8 @@ mod tests {
     fn a_sequence_is_to_be_repeated_after_a_fault_and_is_over_after_a_refusal() {
         let mut flight = Flight::default();
         let (one, other) = (Place::new(0, 7), Place::new(0, 8));
-        flight.begin(7);
-        flight.begin(8);
+        flight.begin(7, 1);
+        flight.begin(8, 1);
         assert_eq!(flight.judge(0, &one), Standing::Ok);
         flight.note_done();
         flight.note_refused();
@@ -191,10 +197,22 @@ mod tests {
     }
 
     #[test]
+    fn a_request_of_several_slots_ends_as_one() {
+        let mut flight = Flight::default();
+        assert_eq!((flight.begin(7, 3), flight.begin(8, 1)), (0, 3));
+        assert_eq!(flight.under_way(), 4);
+        flight.note_done();
+        assert_eq!((flight.done, flight.under_way()), (3, 1));
+        flight.note_refused();
+        assert_eq!(flight.judge(0, &Place::new(0, 8)), Standing::NotRetriable);
+        assert_eq!(flight.judge(0, &Place::new(0, 7)), Standing::Ok);
+    }
+
+    #[test]
     fn what_finds_no_room_is_a_fault_and_an_acknowledgment_ends_the_quiet() {
         let mut flight = Flight::default();
         let place = Place::new(0, 7);
-        flight.begin(7);
+        flight.begin(7, 1);
         flight.set_quiet();
         assert!(flight.is_quiet());
         flight.note_fault(Fault::Quiet);

@@ -1,8 +1,9 @@
 //! The queue pair that this process reaches another host's segments by.
 //!
-//! Requests go behind each other. A few bytes are copied into a *slot*, memory of the link's own,
-//! and their WRITE is *posted*: the caller goes on, and what comes later comes behind it. Many
-//! bytes go from the program's memory, and have arrived when the function returns.
+//! Requests go behind each other. Bytes are copied into *slots*, memory of the link's own, and
+//! their WRITE is *posted*: the caller goes on, and what comes later comes behind it. Of many bytes
+//! that is true of the last; those before go from the program's memory, and have arrived when the
+//! function returns.
 //!
 //! A request that fails breaks the queue pair, as in any RC connection: what was posted behind it
 //! is lost. Nothing is sent again, since nobody knows what had arrived. The thread of the
@@ -12,15 +13,16 @@
 //! Loads and stores of maps come here from the handler of their faults. So the link's lock is taken
 //! with signals blocked ([`Blocked`]): no handler of the program's interrupts who has it.
 
+mod runs;
+mod transfer;
+
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use causeway_device::Context;
 use causeway_fabric::node::NodeClient;
-use causeway_identity::Access;
 use causeway_look::{Lookers, Looks};
 use causeway_pio::Blocked;
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -30,16 +32,9 @@ pub use crate::carrier::Direction;
 use crate::carrier::{Carrier, Device, Outcome, Piece, Relay, Request, SLOT, SLOTS};
 use crate::error::{Error, Result};
 use crate::flight::{Fault, Flight, LinkError, Standing};
-use crate::memory::is_mapped;
 use crate::place::Place;
+pub(crate) use transfer::ASIDE;
 
-/// Bytes of one request that goes from the program's memory, or to it.
-const PORTION: usize = 1 << 20;
-/// How many of those are under way at a time: enough that one is sent while another is
-/// acknowledged, and few enough that an abort does not wait long.
-const PORTIONS: u64 = 4;
-/// Bytes that go by slots between two looks whether to stop.
-const STRETCH: usize = SLOTS / 4 * SLOT;
 /// How long nothing may be acknowledged before sequences are to be repeated, and stores that find
 /// no room are lost.
 const QUIET: Duration = Duration::from_millis(100);
@@ -202,17 +197,39 @@ impl Link {
     ) -> Done {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
-        for at in (0..len).step_by(SLOT) {
-            let count = SLOT.min(len - at);
-            self.make_room(&mut active, patience)?;
+        // SAFETY: the caller's promise.
+        unsafe { self.post_slots(&mut active, memory, there, (offset, len), patience) }
+    }
+
+    /// Copies into slots and posts their WRITEs.
+    ///
+    /// # Errors
+    /// [`Fault`]
+    ///
+    /// # Safety
+    /// As [`Link::post`].
+    unsafe fn post_slots(
+        &self,
+        active: &mut Locked<'_>,
+        memory: *const u8,
+        there: &Place,
+        (offset, len): (usize, usize),
+        patience: Duration,
+    ) -> Done {
+        let mut at = 0;
+        while at < len {
+            let span = self.make_room(active, len - at, patience)?;
+            let count = (len - at).min(span * SLOT);
             let slot = active.slot(active.flight.next)?;
-            // SAFETY: the slot is in the carrier's own memory, and no request uses it: fewer are
-            // under way than there are slots, and they complete in order. The caller vouches for
-            // the rest.
+            // SAFETY: the slots are in the carrier's own memory, and no request uses them: fewer
+            // are under way than there are slots, and they complete in order. The caller vouches
+            // for the rest.
             let copied = unsafe { causeway_dma::copy(memory.wrapping_add(at), slot, count) };
             copied.map_err(|_| Fault::Memory)?;
             let here = (slot.addr(), count, None);
-            self.post_piece(&mut active, here, (there, offset + at), Direction::Write)?;
+            let piece = (there, offset + at);
+            self.post_piece(active, (here, span as u8), piece, Direction::Write)?;
+            at += count;
         }
         Ok(())
     }
@@ -238,13 +255,14 @@ impl Link {
         let mut first = active.flight.next;
         while taken < pieces {
             while posted < pieces && (posted == taken || active.flight.under_way() < SLOTS as u64) {
-                self.make_room(&mut active, PATIENCE)?;
+                self.make_room(&mut active, 0, PATIENCE)?;
                 if posted == 0 {
                     first = active.flight.next;
                 }
                 let (at, count) = piece(posted);
                 let place = (active.slot(active.flight.next)?.addr(), count, None);
-                self.post_piece(&mut active, place, (there, offset + at), Direction::Read)?;
+                let there = (there, offset + at);
+                self.post_piece(&mut active, (place, 1), there, Direction::Read)?;
                 posted += 1;
             }
             let number = first + taken as u64;
@@ -260,105 +278,6 @@ impl Link {
         Ok(())
     }
 
-    /// Copies between the program's memory and the other end's, without a copy here. It has arrived
-    /// when this returns.
-    ///
-    /// # Errors
-    /// [`Fault`]: also [`Fault::Stopped`] once `stop` is set: nothing is copied afterwards.
-    ///
-    /// # Safety
-    /// `memory` is valid for `len` bytes, to be read or written, as far as it is mapped.
-    pub unsafe fn transfer(
-        &self,
-        memory: *mut u8,
-        there: &Place,
-        (offset, len): (usize, usize),
-        (direction, stop): (Direction, &AtomicBool),
-    ) -> Done {
-        if !is_mapped(memory, len) {
-            return Err(Fault::Memory);
-        }
-        let Some(device) = &self.device else {
-            // SAFETY: the caller's promise.
-            return unsafe {
-                self.transfer_by_slots(memory, there, (offset, len), (direction, stop))
-            };
-        };
-        let access = match direction {
-            Direction::Write => Access::empty(),
-            Direction::Read => Access::LOCAL_WRITE,
-        };
-        let _blocked = Blocked::new();
-        let start = memory.expose_provenance();
-        let mr = device.pd.reg_mr(start, len, start as u64, access.bits());
-        let mr = mr.map_err(|_| Fault::Memory)?;
-        let mut active = self.active.lock();
-        let mut last = Ok(None);
-        for at in (0..len).step_by(PORTION) {
-            let under_way = active.flight.next.saturating_sub(PORTIONS);
-            last = match stop.load(Ordering::Relaxed) {
-                true => Err(Fault::Stopped),
-                false => self.wait_for_all_before(&mut active, under_way),
-            }
-            .and_then(|()| {
-                let piece = (start + at, PORTION.min(len - at), Some(mr.lkey()));
-                self.make_room(&mut active, PATIENCE)?;
-                self.post_piece(&mut active, piece, (there, offset + at), direction)
-            })
-            .map(Some);
-            if last.is_err() {
-                break;
-            }
-        }
-        let all = active.flight.next;
-        let waited = self.wait_for_all_before(&mut active, all);
-        drop(active);
-        // Nothing that could use it is under way any more.
-        let _ = mr.dereg();
-        last.and(waited)
-    }
-
-    /// As [`Link::transfer`], where nothing but the slots can be reached by what carries requests.
-    ///
-    /// # Errors
-    /// As there.
-    ///
-    /// # Safety
-    /// As there.
-    unsafe fn transfer_by_slots(
-        &self,
-        memory: *mut u8,
-        there: &Place,
-        (offset, len): (usize, usize),
-        (direction, stop): (Direction, &AtomicBool),
-    ) -> Done {
-        let faults = self.with_active(|active| active.flight.faults);
-        let mut outcome = Ok(());
-        for at in (0..len).step_by(STRETCH) {
-            let range = (offset + at, STRETCH.min(len - at));
-            let here = memory.wrapping_add(at);
-            if stop.load(Ordering::Relaxed) {
-                outcome = Err(Fault::Stopped);
-                break;
-            }
-            // SAFETY: the caller's promise.
-            outcome = unsafe {
-                match direction {
-                    Direction::Write => self.post_within(here, there, range, PATIENCE),
-                    Direction::Read => self.read(here, there, range),
-                }
-            };
-            if outcome.is_err() {
-                break;
-            }
-        }
-        let settled = self.settle();
-        let broken = self.with_active(|active| active.flight.faults) != faults;
-        outcome.and(settled)?;
-        // What an earlier stretch had posted may be missing.
-        if broken { Err(Fault::Broken) } else { Ok(()) }
-    }
-
     fn with_active<T>(&self, look: impl FnOnce(&Active) -> T) -> T {
         let _blocked = Blocked::new();
         look(&self.active.lock())
@@ -372,9 +291,8 @@ impl Link {
     pub fn send(&self, bytes: &[u8]) -> Done {
         let _blocked = Blocked::new();
         let mut active = self.active.lock();
-        self.make_room(&mut active, QUIET)?;
-        self.post_request(&mut active, &Request::Send(bytes), 0)
-            .map(drop)
+        self.make_room(&mut active, 0, QUIET)?;
+        self.post_request(&mut active, &Request::Send(bytes), (0, 1))
     }
 
     /// Takes acknowledgments that have come.
@@ -437,8 +355,9 @@ impl Link {
         Some(look(&mut active))
     }
 
-    /// Waits until one more request may be under way.
-    fn make_room(&self, active: &mut Locked<'_>, patience: Duration) -> Done {
+    /// Waits until one more request may be under way, which carries so many bytes in slots, or a
+    /// part of them. How many slots it may take.
+    fn make_room(&self, active: &mut Locked<'_>, bytes: usize, patience: Duration) -> Done<usize> {
         let until = Instant::now() + patience;
         // The thread of the connection joins another.
         while active.carrier.is_none() && !active.away && !active.flight.over {
@@ -446,7 +365,12 @@ impl Link {
                 return Err(Fault::Broken);
             }
         }
-        while active.flight.under_way() >= SLOTS as u64 {
+        loop {
+            let carrier = active.carrier.as_ref();
+            let span = carrier.map_or(1, |carrier| carrier.span(active.flight.next, bytes));
+            if active.flight.under_way() + span as u64 <= SLOTS as u64 {
+                return Ok(span);
+            }
             // Where nothing has come for long, who posts looks, and does not wait again.
             let quiet = active.flight.is_quiet() && patience == QUIET;
             let patience = if quiet { Duration::ZERO } else { patience };
@@ -456,7 +380,6 @@ impl Link {
                 return Err(fault);
             }
         }
-        Ok(())
     }
 
     fn wait_for_all_before(&self, active: &mut Active, number: u64) -> Done {
@@ -470,14 +393,15 @@ impl Link {
         }
     }
 
-    /// Posts a WRITE or READ of memory of this process: address, bytes, key. Its number.
+    /// Posts a WRITE or READ of memory of this process: address, bytes, key; and slots that it
+    /// takes.
     fn post_piece(
         &self,
         active: &mut Active,
-        here: (usize, usize, Option<u32>),
+        (here, span): ((usize, usize, Option<u32>), u8),
         (there, offset): (&Place, usize),
         direction: Direction,
-    ) -> Done<u64> {
+    ) -> Done {
         // Read under the lock: it changes while there is no queue pair.
         let there = there.at(offset);
         let piece = Piece {
@@ -485,14 +409,19 @@ impl Link {
             there,
             direction,
         };
-        self.post_request(active, &Request::Piece(piece), there.1)
+        self.post_request(active, &Request::Pieces(&[piece]), (there.1, span))
     }
 
-    fn post_request(&self, active: &mut Active, request: &Request<'_>, rkey: u32) -> Done<u64> {
+    fn post_request(
+        &self,
+        active: &mut Active,
+        request: &Request<'_>,
+        (rkey, span): (u32, u8),
+    ) -> Done {
         let carrier = active.carrier.as_ref().ok_or(Fault::Broken)?;
-        let number = active.flight.begin(rkey);
+        let number = active.flight.begin(rkey, span);
         match carrier.post(number, request) {
-            true => Ok(number),
+            true => Ok(()),
             false => Err(self.give_up(active, Fault::Broken)),
         }
     }

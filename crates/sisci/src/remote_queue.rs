@@ -1,20 +1,25 @@
 //! Transfers to other hosts and from them, in their order.
 //!
 //! The copy engine's thread copies memory, and waits for nobody; these transfers wait for the
-//! network. So a thread of the queue's own carries them out, which is there while there are any.
+//! network. So a thread of the queue's own carries them out, which is there while there are any,
+//! and for a little longer. Who waits for a transfer that has not begun carries it out himself: to
+//! wake that thread, and to be woken by it, takes longer than a short transfer.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use causeway_dma::{Completion, Queue, State};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::error::Error;
 
 /// Name of the thread.
 const THREAD: &str = "causeway-remote";
+
+/// How long the thread of a queue waits for another transfer before it ends.
+const LINGER: Duration = Duration::from_millis(100);
 
 /// Carries a transfer out, until the flag is set.
 pub(crate) type Work = Box<dyn FnOnce(&AtomicBool) -> Result<(), Error> + Send>;
@@ -22,18 +27,23 @@ pub(crate) type Work = Box<dyn FnOnce(&AtomicBool) -> Result<(), Error> + Send>;
 /// A transfer.
 struct Job {
     number: u64,
+    /// It begins when the transfers of this queue have ended.
+    before: Arc<Queue>,
     work: Work,
     completion: Completion,
     stop: Arc<AtomicBool>,
 }
 
 /// A queue. Clones are the same queue.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub(crate) struct RemoteQueue(Arc<Shared>);
 
-#[derive(Default)]
 struct Shared {
+    /// How long the thread waits for another transfer before it ends.
+    linger: Duration,
     state: Mutex<Jobs>,
+    /// A transfer is there for the thread.
+    posted: Condvar,
     ended: Condvar,
 }
 
@@ -50,6 +60,18 @@ struct Jobs {
     /// The worst end since the queue was idle.
     outcome: Option<State>,
     thread: bool,
+}
+
+impl Jobs {
+    /// The next transfer, if it may begin. It is the caller's to carry out.
+    fn begin(&mut self) -> Option<Job> {
+        if self.current.is_some() {
+            return None;
+        }
+        let job = self.waiting.pop_front()?;
+        self.current = Some(job.stop.clone());
+        Some(job)
+    }
 }
 
 impl std::fmt::Debug for RemoteQueue {
@@ -73,9 +95,30 @@ pub(crate) fn worse(one: Option<State>, other: Option<State>) -> Option<State> {
     [one, other].into_iter().max_by_key(rank).flatten()
 }
 
+impl Default for RemoteQueue {
+    fn default() -> RemoteQueue {
+        RemoteQueue::lingering(LINGER)
+    }
+}
+
 impl RemoteQueue {
+    /// For one transfer: its thread ends with that.
+    pub fn once() -> RemoteQueue {
+        RemoteQueue::lingering(Duration::ZERO)
+    }
+
+    fn lingering(linger: Duration) -> RemoteQueue {
+        RemoteQueue(Arc::new(Shared {
+            linger,
+            state: Mutex::default(),
+            posted: Condvar::new(),
+            ended: Condvar::new(),
+        }))
+    }
+
     /// Puts a transfer at the end of the queue. It begins when the transfers of `before` have
-    /// ended. Returns its number.
+    /// ended. With `waited` the caller waits for it ([`RemoteQueue::wait_for`]). Returns its
+    /// number.
     ///
     /// # Errors
     /// [`Error::SYSTEM`] without a thread.
@@ -84,18 +127,18 @@ impl RemoteQueue {
         before: &Arc<Queue>,
         work: Work,
         completion: Completion,
+        waited: bool,
     ) -> Result<u64, Error> {
         let mut jobs = self.0.state.lock();
-        if !jobs.thread {
-            let (queue, before) = (self.clone(), before.clone());
+        if !waited && !jobs.thread {
+            let queue = self.clone();
             let thread = std::thread::Builder::new().name(THREAD.into());
             // It waits for the lock first.
-            let spawned = thread.spawn(move || {
-                let _ = before.wait(None);
-                while queue.turn() {}
-            });
+            let spawned = thread.spawn(move || queue.serve());
             spawned.map_err(|_| Error::SYSTEM)?;
             jobs.thread = true;
+        } else if !waited {
+            self.0.posted.notify_one();
         }
         if jobs.posted == jobs.done {
             jobs.outcome = None;
@@ -104,6 +147,7 @@ impl RemoteQueue {
         let number = jobs.posted;
         jobs.waiting.push_back(Job {
             number,
+            before: before.clone(),
             work,
             completion,
             stop: Arc::default(),
@@ -111,15 +155,25 @@ impl RemoteQueue {
         Ok(number)
     }
 
-    /// Carries out the next transfer. False if there is none, and the thread is to end.
-    fn turn(&self) -> bool {
+    /// The thread: carries transfers out that nobody waits for.
+    fn serve(&self) {
         let mut jobs = self.0.state.lock();
-        let Some(job) = jobs.waiting.pop_front() else {
-            jobs.thread = false;
-            return false;
-        };
-        jobs.current = Some(job.stop.clone());
-        drop(jobs);
+        loop {
+            if let Some(job) = jobs.begin() {
+                MutexGuard::unlocked(&mut jobs, || self.carry_out(job));
+                continue;
+            }
+            let idle = self.0.posted.wait_for(&mut jobs, self.0.linger).timed_out();
+            if idle && jobs.waiting.is_empty() {
+                jobs.thread = false;
+                return;
+            }
+        }
+    }
+
+    /// Carries a transfer out that has begun.
+    fn carry_out(&self, job: Job) {
+        let _ = job.before.wait(None);
         let outcome = match job.stop.load(Ordering::Relaxed) {
             true => Err(Error::CANCELLED),
             false => (job.work)(&job.stop),
@@ -134,13 +188,15 @@ impl RemoteQueue {
         jobs.done = job.number;
         jobs.last = Some(state);
         jobs.outcome = worse(jobs.outcome, Some(state));
+        if !jobs.waiting.is_empty() {
+            self.0.posted.notify_one();
+        }
         drop(jobs);
         self.0.ended.notify_all();
         match job.completion {
             Completion::None => {}
             Completion::Brief(tell) | Completion::Callback(tell) => tell(state),
         }
-        true
     }
 
     /// How many transfers have not ended.
@@ -162,28 +218,30 @@ impl RemoteQueue {
     pub fn wait(&self, deadline: Option<Instant>) {
         let mut jobs = self.0.state.lock();
         let all = jobs.posted;
-        while jobs.done < all {
-            let over = match deadline {
-                None => {
-                    self.0.ended.wait(&mut jobs);
-                    false
-                }
-                Some(by) => self.0.ended.wait_until(&mut jobs, by).timed_out(),
-            };
-            if over {
-                return;
-            }
-        }
+        let Some(by) = deadline else {
+            return self.end_all_before(&mut jobs, all + 1);
+        };
+        // A transfer that this thread carried out could last longer than that.
+        while jobs.done < all && !self.0.ended.wait_until(&mut jobs, by).timed_out() {}
     }
 
     /// Waits for the transfer that was posted last, by this thread: how it ended, or how one that
     /// was posted since did.
     pub fn wait_for(&self, number: u64) -> State {
         let mut jobs = self.0.state.lock();
-        while jobs.done < number {
-            self.0.ended.wait(&mut jobs);
-        }
+        self.end_all_before(&mut jobs, number + 1);
         jobs.last.unwrap_or(State::Failed)
+    }
+
+    /// Returns when the transfers before that number have ended; carries those out that have not
+    /// begun.
+    fn end_all_before(&self, jobs: &mut MutexGuard<'_, Jobs>, number: u64) {
+        while jobs.done + 1 < number {
+            match jobs.begin() {
+                Some(job) => MutexGuard::unlocked(jobs, || self.carry_out(job)),
+                None => self.0.ended.wait(jobs),
+            }
+        }
     }
 
     /// Stops all transfers. Returns when they have ended.
@@ -225,7 +283,7 @@ mod tests {
         let post = |work: Work| {
             let ends = ends.clone();
             let tell = Completion::Brief(Box::new(move |state| ends.send(state).unwrap()));
-            queue.post(&engine, work, tell).unwrap()
+            queue.post(&engine, work, tell, false).unwrap()
         };
         post(Box::new(move |_| gate.recv().map_err(|_| Error::SYSTEM)));
         post(Box::new(|_| Err(Error::TRANSFER_FAILED)));
@@ -244,6 +302,33 @@ mod tests {
     }
 
     #[test]
+    fn who_waits_carries_out_what_has_not_begun_and_what_nobody_waits_for_ends_too() {
+        let (queue, engine) = (RemoteQueue::default(), Arc::new(Queue::new()));
+        let (threads, thread) = mpsc::channel();
+        let note = || -> Work {
+            let threads = threads.clone();
+            Box::new(move |_| {
+                threads
+                    .send(std::thread::current().id())
+                    .map_err(|_| Error::SYSTEM)
+            })
+        };
+        let number = queue.post(&engine, note(), Completion::None, true).unwrap();
+        assert_eq!(queue.wait_for(number), State::Done);
+        assert_eq!(thread.recv(), Ok(std::thread::current().id()));
+        assert!(!queue.0.state.lock().thread);
+        for _ in 0..2 {
+            queue
+                .post(&engine, note(), Completion::None, false)
+                .unwrap();
+            let by = Instant::now() + 100 * LINGER;
+            queue.wait(Some(by));
+            assert_eq!(queue.outstanding(), 0);
+            assert_ne!(thread.recv(), Ok(std::thread::current().id()));
+        }
+    }
+
+    #[test]
     fn what_is_aborted_stops_and_what_waits_does_not_begin() {
         let (queue, engine) = (RemoteQueue::default(), Arc::new(Queue::new()));
         let long: Work = Box::new(|stop| {
@@ -252,9 +337,9 @@ mod tests {
             }
             Err(Error::CANCELLED)
         });
-        queue.post(&engine, long, Completion::None).unwrap();
+        queue.post(&engine, long, Completion::None, false).unwrap();
         let never: Work = Box::new(|_| panic!("it was aborted before"));
-        queue.post(&engine, never, Completion::None).unwrap();
+        queue.post(&engine, never, Completion::None, false).unwrap();
         queue.abort();
         assert_eq!(
             (queue.state(), queue.outstanding()),

@@ -5,6 +5,7 @@
 //! with the first such map, sleeps while no page is open, and never calls the program.
 
 use std::io;
+use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
@@ -62,6 +63,16 @@ impl Way {
 impl Remote for Way {
     fn write(&self, offset: usize, bytes: &[u8]) -> core::result::Result<(), Lost> {
         let posted = self.far.window.post(self.base + offset, bytes);
+        posted.or_else(|fault| self.judge(fault))
+    }
+
+    fn write_runs(
+        &self,
+        offset: usize,
+        bytes: &[u8],
+        runs: &[Range<usize>],
+    ) -> core::result::Result<(), Lost> {
+        let posted = self.far.window.post_runs(self.base + offset, bytes, runs);
         posted.or_else(|fault| self.judge(fault))
     }
 

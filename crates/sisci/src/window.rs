@@ -1,6 +1,7 @@
 //! A segment that loads and stores reach by the library alone: another host's, or all replicas of a
 //! group.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
@@ -8,12 +9,9 @@ use std::time::Duration;
 use crate::broadcast::Broadcast;
 use crate::error::{Error, Result};
 use crate::flight::{Fault, Standing};
-use crate::link::{Direction, Link};
+use crate::link::{ASIDE, Direction, Link};
 use crate::memory::is_inside;
 use crate::place::Place;
-
-/// Bytes that a copy moves aside, so that the caller need not wait for their arrival.
-pub(crate) const ASIDE: usize = 8 << 10;
 
 /// All bytes of such a segment.
 #[derive(Clone, Debug)]
@@ -80,6 +78,28 @@ impl Window {
                 unsafe { link.post(bytes.as_ptr(), place, (offset, bytes.len())) }
             }
             Way::Group(group) => group.post(offset, bytes),
+        }
+    }
+
+    /// As [`Window::post`], of these runs of the bytes, and of nothing between them.
+    ///
+    /// # Errors
+    /// [`Fault`]: some runs may have been posted.
+    pub fn post_runs(
+        &self,
+        offset: usize,
+        bytes: &[u8],
+        runs: &[Range<usize>],
+    ) -> core::result::Result<(), Fault> {
+        if !is_inside(offset, bytes.len(), self.size) {
+            return Err(Fault::Refused);
+        }
+        match &self.way {
+            Way::Link(link, place) => link.post_runs(bytes, (place, offset), runs),
+            Way::Group(group) => {
+                let mut runs = runs.iter();
+                runs.try_for_each(|run| group.post(offset + run.start, &bytes[run.clone()]))
+            }
         }
     }
 
@@ -165,16 +185,16 @@ impl Window {
             return Err(Error::OUT_OF_RANGE);
         }
         let range = (offset, len);
-        let (link, place) = match &self.way {
-            Way::Link(link, place) if len <= ASIDE => (link, place),
-            // SAFETY: the caller's promise.
-            _ => return unsafe { self.transfer_until(memory, range, direction, &NEVER) },
-        };
         // SAFETY: the caller's promise.
         let done = unsafe {
-            match direction {
-                Direction::Write => link.post(memory, place, range),
-                Direction::Read => link.read(memory, place, range),
+            match (&self.way, direction) {
+                (Way::Link(link, place), Direction::Write) if !waited || len <= ASIDE => {
+                    link.write(memory, place, range)
+                }
+                (Way::Link(link, place), Direction::Read) if len <= ASIDE => {
+                    link.read(memory, place, range)
+                }
+                _ => return self.transfer_until(memory, range, direction, &NEVER),
             }
         };
         done?;

@@ -241,7 +241,7 @@ impl Far {
             let ours =
                 |far: &mut Far| far.sisci(Sisci::Rest, |ends| ends.write(way, bytes, stamp, times));
             // A call that waits is compared with a WRITE that is waited for.
-            let waits = way == Way::CheckedCopy;
+            let waits = matches!(way, Way::CheckedCopy | Way::Dma);
             let (compared, rival) = match waits {
                 true => (
                     self.compare(ours, singly)?,
