@@ -8,7 +8,9 @@
 #include "check.h"
 
 #define ID 900
-#define SIZE (64 * PAGE)
+/* More than what a copy posts and does not wait for. */
+#define SIZE (80 * PAGE)
+#define POSTED (64 * PAGE)
 #define ROUNDS 200
 /* An interrupt of the owner's. */
 #define BELL 33
