@@ -42,6 +42,11 @@ const QUIET: Duration = Duration::from_millis(100);
 /// one that does not.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Requests under way up to which who posts another looks for their acknowledgments. The wire sends
+/// each of two at once, and lets more gather until one is acknowledged. Who posts one now and then
+/// waits for nothing, so nobody else would see that they were.
+const ALONE: u64 = 2;
+
 /// Threads that look for completions.
 static LOOKERS: Lookers = Lookers::new();
 
@@ -359,6 +364,10 @@ impl Link {
     /// part of them. How many slots it may take.
     fn make_room(&self, active: &mut Locked<'_>, bytes: usize, patience: Duration) -> Done<usize> {
         let until = Instant::now() + patience;
+        if (1..=ALONE).contains(&active.flight.under_way()) {
+            // Where it has broken, this waits for another below.
+            let _ = self.has_completed(active);
+        }
         // The thread of the connection joins another.
         while active.carrier.is_none() && !active.away && !active.flight.over {
             if self.changed.wait_until(active, until).timed_out() {
