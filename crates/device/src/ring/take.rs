@@ -100,11 +100,8 @@ impl RingLink {
             return None;
         }
         let (wr_id, range) = qp.takes_message(len)?;
-        let key = (qp.config().pd, range.lkey);
-        let at = self
-            .received
-            .find(&core.mrs, key, (range.addr, len), true)
-            .ok()?;
+        let (pd, range) = (|| qp.config().pd, (range.addr, len, range.lkey));
+        let at = self.received.find(&core.mrs, pd, range, true).ok()?;
         Some((wr_id, at as *mut u8))
     }
 
