@@ -5,7 +5,7 @@ use super::{AtOnce, Express, PlainSend, PostError, Qp};
 use crate::bytes::Bytes;
 use crate::host::{Completions, Host};
 use crate::reach::Reach;
-use crate::types::{SendFlags, SendWr, Sge, WcOpcode};
+use crate::types::{SendFlags, SendWr, Sge, Wc, WcOpcode};
 use crate::unit::Unit;
 
 impl Qp {
@@ -60,12 +60,12 @@ impl Qp {
         self.transport.takes_message(&self.work, len)
     }
 
-    /// Completes the receive that [`Qp::takes_message`] has shown, into which a message of `len`
-    /// bytes was placed.
+    /// Takes the receive that [`Qp::takes_message`] has shown, into which a message of `len` bytes
+    /// was placed. Returns its completion, which is the device's to queue.
     #[inline(always)]
-    pub fn took_message<H: Host>(&mut self, host: &mut H, wr_id: u64, len: u32) {
-        self.transport
-            .took_message(&mut self.work, host, wr_id, len);
+    #[must_use]
+    pub fn took_message(&mut self, wr_id: u64, len: u32) -> Wc {
+        self.transport.took_message(&mut self.work, wr_id, len)
     }
 
     /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment
