@@ -171,11 +171,10 @@ macro_rules! untaken {
 }
 
 impl RawBiasedLock {
-    /// Takes the lock where `word`, just read, is biased to this thread. It does not say how it is
-    /// held.
+    /// Takes the lock where `word`, just read, is biased to this thread by the grant of this
+    /// number. It does not say how it is held.
     #[inline(always)]
-    fn enter(&self, word: usize) -> bool {
-        let grant = word & GRANT_MASK;
+    fn enter(&self, word: usize, grant: usize) -> bool {
         let inside = &self.inside[grant];
         inside.store(true, Ordering::Relaxed);
         // The other half of the barrier is `withdraw`'s.
@@ -201,8 +200,10 @@ impl RawBiasedLock {
     #[inline(always)]
     pub fn hurry(&self) -> Option<usize> {
         let word = self.biased_to.load(Ordering::Relaxed);
-        let biased = word & !GRANT_MASK == token() & !GRANT_MASK && self.enter(word);
-        biased.then_some(word & GRANT_MASK)
+        // What a biased word has beside the token is the number: no bias is given to a token that
+        // has bits of its own there.
+        let grant = word ^ token();
+        (grant < GRANTS && self.enter(word, grant)).then_some(grant)
     }
 
     /// Gives it back.
@@ -293,7 +294,7 @@ impl RawBiasedLock {
 
     /// The ordinary lock is taken: is it time to give the bias to its holder?
     fn note_taken(&self) {
-        let me = token() & !GRANT_MASK;
+        let me = token();
         if self.last.swap(me, Ordering::Relaxed) != me {
             self.streak.store(0, Ordering::Relaxed);
         }
@@ -301,7 +302,7 @@ impl RawBiasedLock {
         self.streak.store(streak, Ordering::Relaxed);
         self.held_by.store(0, Ordering::Relaxed);
         let needed = self.needed.load(Ordering::Relaxed);
-        if streak < needed || !sync::allowed() {
+        if streak < needed || me & GRANT_MASK != 0 || !sync::allowed() {
             return;
         }
         self.streak.store(0, Ordering::Relaxed);

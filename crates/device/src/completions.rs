@@ -51,16 +51,17 @@ impl Default for Cqe {
 /// before: each copy is made of loads that wait for the stores of the one before.
 #[derive(Debug)]
 pub(crate) struct AtHand {
-    /// The number of the completion queue whose poll looks, plus one; 0 where none does;
-    /// [`GIVEN`] once that has its completion.
+    /// The number of the completion queue whose poll looks; [`CLOSED`] where none does; [`GIVEN`]
+    /// once that has its completion.
     open: u32,
     /// Where that is to go.
     to: *mut Wc,
 }
 
-/// No completion queue has a number so high.
+/// No completion queue has numbers so high.
 const GIVEN: u32 = u32::MAX;
-const _: () = assert!(LIMITS.max_cq < GIVEN - 1);
+const CLOSED: u32 = GIVEN - 1;
+const _: () = assert!(LIMITS.max_cq < CLOSED);
 
 // SAFETY: `to` is used while a look is open, and no look leaves its thread (`AtHand::open`).
 unsafe impl Send for AtHand {}
@@ -68,7 +69,7 @@ unsafe impl Send for AtHand {}
 impl Default for AtHand {
     fn default() -> Self {
         AtHand {
-            open: 0,
+            open: CLOSED,
             to: std::ptr::null_mut(),
         }
     }
@@ -82,26 +83,26 @@ impl AtHand {
     /// lock go.
     #[inline(always)]
     pub unsafe fn open(&mut self, cq: u32, to: *mut Wc) {
-        self.open = cq.wrapping_add(1);
+        self.open = cq;
         self.to = to;
     }
 
     /// It has looked. Returns whether it has found a completion.
     #[inline(always)]
     pub fn close(&mut self) -> bool {
-        std::mem::take(&mut self.open) == GIVEN
+        std::mem::replace(&mut self.open, CLOSED) == GIVEN
     }
 
     /// Whether that poll takes the next completion of this completion queue.
     #[inline(always)]
     pub fn is_open(&self, cq: u32) -> bool {
-        self.open == cq.wrapping_add(1)
+        self.open == cq
     }
 
     /// The poll gets this one, and no other. It must be open.
     #[inline(always)]
     pub fn give(&mut self, wc: Wc) {
-        debug_assert!(!matches!(self.open, 0 | GIVEN), "nobody wants it");
+        debug_assert!(!matches!(self.open, CLOSED | GIVEN), "nobody wants it");
         self.open = GIVEN;
         // SAFETY: a look is open, which has promised that (`AtHand::open`).
         unsafe { self.to.write(wc) };

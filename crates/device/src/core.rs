@@ -148,6 +148,20 @@ impl Core {
         self.held_receives = held;
     }
 
+    /// Completes a receive that a message has taken, to where its queue pair's receives complete:
+    /// as [`Host::complete_recv`], which looks for that.
+    #[inline(always)]
+    pub fn complete_message(&mut self, to: &CompletionQueue, wc: Wc) {
+        self.stats.add(Counter::RxMessages, 1);
+        self.stats.add(Counter::RxBytes, u64::from(wc.byte_len));
+        if self.holds_receives {
+            self.held_receives.push((wc.qp_num, wc, false));
+        } else {
+            let put = to.complete(&mut self.at_hand, wc, Frees::Receive, false);
+            self.heed(put, to.number);
+        }
+    }
+
     #[inline(always)]
     fn queue_receive(&mut self, qp: u32, wc: Wc, solicited: bool) {
         let Core { at_hand, .. } = self;

@@ -269,11 +269,12 @@ impl Cq {
     #[inline(always)]
     pub unsafe fn look(&self, held: &mut Held<'_>, place: Place<'_>, to: *mut Wc) -> Looked {
         let (Held(state), Place(engine)) = (held, place);
-        self.queue.note_looked();
+        let queue = &*self.queue;
+        queue.note_looked();
         // Of what a channel is armed for, it is told.
         if self.channel.is_none() {
             // SAFETY: the caller's promise; the look is closed below, under the same lock.
-            unsafe { state.core.at_hand.open(self.queue.number, to) };
+            unsafe { state.core.at_hand.open(queue.number, to) };
         }
         let looked = state.look_inlined(engine);
         looked.and(Looked::FIRST.only_if(state.core.at_hand.close()))

@@ -87,14 +87,15 @@ impl MrReader {
     /// process, which refuses. A thread that is about to end such a region waits for them as ever.
     #[inline]
     pub fn look_around(&self) {
-        let now = (changes(), self.table.settled());
+        // Both only grow, so their sum is another one when either has changed.
+        let now = changes().wrapping_add(self.table.settled());
         if self.looked.get() != now {
             self.look_at_all(now);
         }
     }
 
     #[cold]
-    fn look_at_all(&self, now: (u64, u64)) {
+    fn look_at_all(&self, now: u64) {
         self.looked.set(now);
         let mut lost = Vec::new();
         for region in self.iter() {

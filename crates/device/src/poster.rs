@@ -62,10 +62,12 @@ impl PostCounts {
     }
 }
 
-/// What a post reaches.
+/// What a post reaches, and a poll that takes what has come.
 pub(crate) struct Poster {
     pub mrs: MrReader,
     pub send_cq: Arc<CompletionQueue>,
+    /// Where its receives complete: what has come by its ring is completed without a look for it.
+    pub recv_cq: Arc<CompletionQueue>,
     pub released: Arc<Released>,
     pub counts: Arc<PostCounts>,
     /// The completion queue has overrun, and nobody has been told yet.

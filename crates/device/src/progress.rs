@@ -178,7 +178,23 @@ impl State {
 
     /// Tells peers what the first `most` unsettled rings have taken and acknowledged. Not in the
     /// pass that received it: the program is likely to answer, and the answer carries it.
+    #[inline(always)]
     fn settle(&mut self, most: usize) {
+        // As it is most of the time: without the loop.
+        if most == 1
+            && let &[qpn] = self.unsettled.as_slice()
+            && let Some(mut entry) = self.qps.hurry(qpn)
+        {
+            entry.settle(&self.core);
+            self.unsettled.clear();
+        } else if most > 0 {
+            self.settle_several(most);
+        }
+    }
+
+    /// As [`State::settle`], of however many.
+    #[inline(never)]
+    fn settle_several(&mut self, most: usize) {
         let State {
             qps,
             core,

@@ -168,9 +168,10 @@ impl Qp {
             srq: srq.is_some(),
         };
         let events = Arc::clone(&pd.context.events);
-        let poster = pd.context.endpoint.shared.common.new_poster(send_cq);
+        let common = &pd.context.endpoint.shared.common;
+        let poster = common.new_poster(send_cq, recv_cq);
         let mut entry = QpEntry::new(ProtoQp::new(config), poster);
-        entry.set_limits(pd.context.endpoint.shared.common.limits.get());
+        entry.set_limits(common.limits.get());
         let cell = QpCell::new(entry);
         state.qps.insert(Arc::clone(&cell));
         state.core.add_route(Route {

@@ -141,12 +141,17 @@ impl Common {
 
     /// What who posts to a queue pair reaches, to be put under the queue pair's lock. That is to be
     /// in [`Common::posters`] before anything is looked up.
-    pub fn new_poster(&self, send_cq: &Arc<CompletionQueue>) -> Poster {
+    pub fn new_poster(
+        &self,
+        send_cq: &Arc<CompletionQueue>,
+        recv_cq: &Arc<CompletionQueue>,
+    ) -> Poster {
         Poster {
             // SAFETY: it is the queue pair's, which is under one lock, and `Shared::reclaim` waits
             // for that.
             mrs: unsafe { MrReader::new(Arc::clone(&self.mrs)) },
             send_cq: Arc::clone(send_cq),
+            recv_cq: Arc::clone(recv_cq),
             released: Arc::clone(&self.released),
             counts: Arc::<PostCounts>::default(),
             overran: false,

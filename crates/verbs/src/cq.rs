@@ -148,17 +148,17 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut IbvCq, entries: c_int, wc: *mut
     // SAFETY: the caller passes a live CQ, and an array of `entries` elements.
     unsafe {
         let dev: &Cq = &objects::cq(cq).dev;
-        let max = usize::try_from(entries).unwrap_or(0);
+        let max = || usize::try_from(entries).unwrap_or(0);
         match dev.waiting() {
-            Waiting::Some => return take_plain(dev, max, wc),
-            Waiting::None if max > 0 => {
+            Waiting::Some => return take_plain(dev, max(), wc),
+            Waiting::None if entries > 0 => {
                 if let Some((held, place)) = dev.hurry() {
-                    return look(dev, held, place, max, wc);
+                    return look(dev, held, place, entries as usize, wc);
                 }
             }
             Waiting::None | Waiting::Unclear => {}
         }
-        poll_slowly(dev, max, wc)
+        poll_slowly(dev, max(), wc)
     }
 }
 
@@ -176,14 +176,22 @@ unsafe fn look(
 ) -> c_int {
     // SAFETY: the caller's promise; a completion begins as C's does.
     let looked = unsafe { dev.look(&mut held, place, wc.cast()) };
-    if looked == Looked::NONE {
-        return 0;
-    }
     // SAFETY: the caller's promise.
     unsafe {
+        // The frequent ones first, each by one comparison.
+        if looked == Looked::SOME.and(Looked::FIRST) {
+            complete_handed(wc);
+            if max == 1 || dev.waiting() == Waiting::None {
+                return 1;
+            }
+            return take_behind(dev, (held, place), looked, max, wc);
+        }
+        if looked == Looked::NONE {
+            return 0;
+        }
         if looked.has(Looked::FIRST) {
             complete_handed(wc);
-            return 1 + take_behind(dev, (held, place), looked, max - 1, wc.add(1));
+            return take_behind(dev, (held, place), looked, max, wc);
         }
         if looked == Looked::SOME {
             drop(held);
@@ -193,11 +201,12 @@ unsafe fn look(
     }
 }
 
-/// Takes what is behind the completion that a look has found first.
+/// Takes what is behind the completion that a look has found first, and does what that has left to
+/// do. Returns how many there are with that one.
 ///
 /// # Safety
-/// As [`look`], but `max` may be zero.
-#[inline(always)]
+/// As [`look`].
+#[inline(never)]
 unsafe fn take_behind(
     dev: &Cq,
     held: (Held<'_>, Place<'_>),
@@ -205,12 +214,8 @@ unsafe fn take_behind(
     max: usize,
     wc: *mut IbvWc,
 ) -> c_int {
-    let all = looked == Looked::SOME.and(Looked::FIRST);
-    if all && (max == 0 || dev.waiting() == Waiting::None) {
-        return 0;
-    }
     // SAFETY: the caller's promise. That the queue has overrun the next poll says.
-    unsafe { take_others(dev, held, looked, max, wc) }.max(0)
+    1 + unsafe { take_others(dev, held, looked, max - 1, wc.add(1)) }.max(0)
 }
 
 /// Takes completions that wait, most of which are plain. Calls nothing where all are.

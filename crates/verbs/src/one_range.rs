@@ -5,11 +5,41 @@ use crate::abi::{IbvSendWr, IbvSge, wr_opcode};
 use causeway_device::{Atomic, OneSided, Request};
 use causeway_proto::host::AtomicOp;
 use causeway_proto::types::SendFlags;
+use core::ffi::c_int;
 
 /// A request of one range, where the program has it.
 pub(crate) struct OneRange(pub *const IbvSendWr);
 
+/// How many ranges a request has, and its opcode: words that lie side by side, in one, which one
+/// comparison tells from others.
+#[inline(always)]
+const fn shape(ranges: c_int, opcode: u32) -> u64 {
+    ranges.cast_unsigned() as u64 | (opcode as u64) << u32::BITS
+}
+
 impl OneRange {
+    /// The shapes of a WRITE and of a SEND of one range ([`OneRange::shape`]).
+    pub const WRITE: u64 = shape(1, wr_opcode::RDMA_WRITE);
+    pub const SEND: u64 = shape(1, wr_opcode::SEND);
+
+    /// The first request of a chain, if nothing follows it, however many ranges it has.
+    ///
+    /// # Safety
+    /// As [`OneRange::of`].
+    #[inline(always)]
+    pub unsafe fn alone(head: *const IbvSendWr) -> Option<OneRange> {
+        // SAFETY: the caller's promise.
+        let wr = unsafe { head.as_ref() }?;
+        let known = wr.send_flags & !SendFlags::all().bits() == 0;
+        (wr.next.is_null() && known).then_some(OneRange(head))
+    }
+
+    /// How many ranges it has, and its opcode.
+    #[inline(always)]
+    pub fn shape(&self) -> u64 {
+        shape(self.wr().num_sge, self.wr().opcode)
+    }
+
     /// The first request of a chain, if it has one range and nothing follows it.
     ///
     /// # Safety
@@ -17,10 +47,7 @@ impl OneRange {
     #[inline(always)]
     pub unsafe fn of(head: *const IbvSendWr) -> Option<OneRange> {
         // SAFETY: the caller's promise.
-        let wr = unsafe { head.as_ref() }?;
-        let plain = wr.next.is_null() && wr.num_sge == 1;
-        let known = wr.send_flags & !SendFlags::all().bits() == 0;
-        (plain && known).then_some(OneRange(head))
+        unsafe { OneRange::alone(head) }.filter(|one| one.wr().num_sge == 1)
     }
 
     #[inline(always)]

@@ -296,11 +296,11 @@ pub(crate) unsafe extern "C" fn post_send(
     // SAFETY: the caller passes a live QP and a valid chain.
     unsafe {
         if objects::qp(qp).dev.may_be_short()
-            && let Some(one) = OneRange::of(head)
+            && let Some(one) = OneRange::alone(head)
         {
-            return match one.wr().opcode {
-                wr_opcode::RDMA_WRITE => post_one_sided::<false>(qp, head, bad),
-                wr_opcode::SEND => post_two_sided(qp, head, bad),
+            return match one.shape() {
+                OneRange::WRITE => post_one_sided::<false>(qp, head, bad),
+                OneRange::SEND => post_two_sided(qp, head, bad),
                 _ => post_other(qp, head, bad),
             };
         }
@@ -314,7 +314,7 @@ pub(crate) unsafe extern "C" fn post_send(
     }
 }
 
-/// Posts a chain of one request of one range that is neither a WRITE nor a SEND. Apart, since all
+/// Posts a chain of one request that is neither a WRITE nor a SEND of one range. Apart, since all
 /// opcodes in one place make a table, and a jump by that takes more than two comparisons.
 ///
 /// # Safety
@@ -323,7 +323,10 @@ pub(crate) unsafe extern "C" fn post_send(
 unsafe fn post_other(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        match OneRange(head).wr().opcode {
+        let one = OneRange(head);
+        let wr = one.wr();
+        match wr.opcode {
+            _ if wr.num_sge != 1 => post_chain(qp, head, bad),
             wr_opcode::RDMA_READ => post_one_sided::<true>(qp, head, bad),
             wr_opcode::ATOMIC_FETCH_AND_ADD | wr_opcode::ATOMIC_CMP_AND_SWP => {
                 post_atomic(qp, head, bad)
@@ -365,7 +368,7 @@ unsafe fn post_one_sided<const READ: bool>(
 ) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if objects::qp(qp).dev.post_one_sided::<READ>(&OneRange(head)) {
+        if objects::qp(qp).dev.post_one_sided::<READ>(OneRange(head)) {
             return 0;
         }
         post_chain(qp, head, bad)
@@ -380,7 +383,7 @@ unsafe fn post_one_sided<const READ: bool>(
 unsafe fn post_two_sided(qp: *mut IbvQp, head: *mut IbvSendWr, bad: *mut *mut IbvSendWr) -> c_int {
     // SAFETY: the caller's promise.
     unsafe {
-        if objects::qp(qp).dev.post_two_sided(&OneRange(head)) {
+        if objects::qp(qp).dev.post_two_sided(OneRange(head)) {
             return 0;
         }
         post_chain(qp, head, bad)

@@ -14,7 +14,7 @@ use crate::copy;
 pub(crate) struct MrReader {
     pub(crate) table: Arc<MrTable>,
     /// What had changed when it was last looked whether memory is where it was moved.
-    pub(crate) looked: Cell<(u64, u64)>,
+    pub(crate) looked: Cell<u64>,
 }
 
 impl MrReader {
@@ -25,7 +25,7 @@ impl MrReader {
         MrReader {
             table,
             // No count gets there.
-            looked: Cell::new((u64::MAX, u64::MAX)),
+            looked: Cell::new(u64::MAX),
         }
     }
 

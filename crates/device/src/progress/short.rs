@@ -10,7 +10,7 @@ use crate::core::Core;
 use crate::cq::Looked;
 use crate::engines::Engine;
 use crate::hot::Hot;
-use crate::qp_entry::QpEntry;
+use crate::qp_entry::{Link, QpEntry};
 use crate::state::State;
 
 /// Looks that were in vain and not short, for one at engines that nobody serves.
@@ -172,107 +172,88 @@ impl State {
         }
     }
 
-    /// Looks at each of several rings, beginning with another each time, until one has something.
+    /// Looks at each of several rings until one has something, beginning behind the one that had
+    /// something last: none of them keeps the others waiting, and where they have something by
+    /// turns, the first look finds it.
     #[inline(always)]
     fn take_plain_from_any(&mut self, now: &Now) -> Found {
         // One that goes on receiving must not keep the others' peers waiting for acknowledgments.
         if !self.unsettled.is_empty() {
             self.settle(self.unsettled.len());
         }
-        let rings = self.hot.len();
-        let mut at = self.first_ring;
-        if at >= rings {
-            at = 0;
-        }
-        self.first_ring = at + 1;
-        for _ in 0..rings {
-            let Some(Hot { probe, .. }) = self.hot.get_mut(at) else {
-                return Found::LongWay;
-            };
-            let found = match probe.look() {
-                Seen::Nothing => Found::Nothing,
-                Seen::Record => self.take_messages(at, false, now),
-                Seen::Ack => self.take_acks(at, now),
-            };
-            if found != Found::Nothing {
-                return found;
-            }
-            at += 1;
-            if at == rings {
-                at = 0;
-            }
-        }
-        Found::Nothing
-    }
-
-    /// Looks at the only one of the hot rings up to `looks` times, and takes what has come.
-    #[inline(always)]
-    fn take_plain_from(&mut self, looks: u32, now: &Now) -> Found {
-        let Some(Hot { probe, .. }) = self.hot.first_mut() else {
-            return Found::LongWay;
-        };
-        let mut seen = probe.look();
-        let waited = seen == Seen::Nothing;
-        for _ in 1..looks {
-            if seen != Seen::Nothing {
-                break;
-            }
-            seen = probe.look();
-        }
-        match seen {
-            Seen::Nothing => Found::Nothing,
-            Seen::Record => self.take_messages(0, waited, now),
-            Seen::Ack => self.take_acks(0, now),
-        }
-    }
-
-    /// Takes the messages that have come on one of the hot rings; `waited`: they came just now.
-    #[inline(never)]
-    fn take_messages(&mut self, at: usize, waited: bool, now: &Now) -> Found {
         let State {
             hot,
             core,
             unsettled,
             ..
         } = self;
-        let Some(hot) = hot.get_mut(at) else {
-            return Found::LongWay;
+        let (rings, first) = (hot.as_mut_slice(), self.first_ring);
+        let (at, taken) = 'found: {
+            // Apart, since it is the one most of the time where any has something.
+            if let Some(ring) = rings.get_mut(first) {
+                let taken = ring.look(core, unsettled);
+                if taken != Taken::Nothing {
+                    break 'found (first, taken);
+                }
+            }
+            for at in first + 1..rings.len() {
+                let Some(ring) = rings.get_mut(at) else {
+                    break;
+                };
+                let taken = ring.look(core, unsettled);
+                if taken != Taken::Nothing {
+                    break 'found (at, taken);
+                }
+            }
+            for at in 0..first.min(rings.len()) {
+                let Some(ring) = rings.get_mut(at) else {
+                    break;
+                };
+                let taken = ring.look(core, unsettled);
+                if taken != Taken::Nothing {
+                    break 'found (at, taken);
+                }
+            }
+            return Found::Nothing;
         };
-        let taken = if let Some(mut entry) = hurry(&hot.cell.entry) {
-            entry.take_messages(&mut hot.probe, core, unsettled, waited)
-        } else {
-            lock_messages(hot, core, unsettled, waited)
+        self.first_ring = match at + 1 < rings.len() {
+            true => at + 1,
+            false => 0,
         };
         self.follow(at, taken, now)
     }
 
-    /// Takes the acknowledgment that has come on one of the hot rings without a record.
-    #[inline(never)]
-    fn take_acks(&mut self, at: usize, now: &Now) -> Found {
-        let State { hot, core, .. } = self;
-        let Some(hot) = hot.get_mut(at) else {
+    /// Looks at the only one of the hot rings up to `looks` times, and takes what has come.
+    #[inline(always)]
+    fn take_plain_from(&mut self, looks: u32, now: &Now) -> Found {
+        let Some(hot) = self.hot.first_mut() else {
             return Found::LongWay;
         };
-        let taken = if let Some(mut entry) = hurry(&hot.cell.entry) {
-            entry.take_acks(&mut hot.unclear, core)
-        } else {
-            lock_acks(hot, core)
-        };
-        self.follow(at, taken, now)
+        let mut seen = hot.probe.look();
+        let waited = seen == Seen::Nothing;
+        for _ in 1..looks {
+            if seen != Seen::Nothing {
+                break;
+            }
+            seen = hot.probe.look();
+        }
+        if seen == Seen::Nothing {
+            return Found::Nothing;
+        }
+        let taken = hot.take(seen, &mut self.core, &mut self.unsettled, waited);
+        self.follow(0, taken, now)
     }
 
     /// Does what follows from what was taken from one of the hot rings.
     #[inline(always)]
     fn follow(&mut self, at: usize, taken: Taken, now: &Now) -> Found {
-        let unsent = match taken {
-            Taken::Nothing { ready: false } => return Found::Nothing,
-            Taken::Nothing { ready: true } => return Found::LongWay,
-            Taken::Some { unsent } => unsent,
-        };
-        if unsent || self.has_failures() {
-            return self.go_on(at, unsent, now);
+        match taken {
+            Taken::Some if !self.has_failures() => Found::Taken,
+            Taken::Some => self.go_on(at, false, now),
+            Taken::Unsent => self.go_on(at, true, now),
+            Taken::Nothing => Found::Nothing,
+            Taken::Unclear => Found::LongWay,
         }
-        Found::Taken
     }
 
     /// Something was taken from one of the hot rings, and has consequences; `unsent`: something
@@ -293,27 +274,99 @@ impl State {
 }
 
 /// What was taken from one ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Taken {
+    /// Something.
+    Some,
+    /// Something, and the queue pair has something to send.
+    Unsent,
+    /// Nothing: there is nothing.
+    Nothing,
+    /// Nothing the short way, and something is there.
+    Unclear,
+}
+
+impl Taken {
     /// Nothing, the short way; `ready`: something is there.
-    Nothing { ready: bool },
+    #[inline]
+    fn none(ready: bool) -> Self {
+        match ready {
+            true => Taken::Unclear,
+            false => Taken::Nothing,
+        }
+    }
+
     /// Something; `unsent`: the queue pair has something to send.
-    Some { unsent: bool },
+    #[inline(always)]
+    fn some(unsent: bool) -> Self {
+        match unsent {
+            true => Taken::Unsent,
+            false => Taken::Some,
+        }
+    }
 }
 
-/// As [`QpEntry::take_messages`], where the lock is not biased towards this thread.
-#[cold]
-#[inline(never)]
-fn lock_messages(hot: &mut Hot, core: &mut Core, unsettled: &mut Vec<u32>, waited: bool) -> Taken {
-    let Hot { cell, probe, .. } = hot;
-    let mut entry = cell.entry.lock();
-    entry.take_messages(probe, core, unsettled, waited)
-}
+impl Hot {
+    /// Looks at it once, and takes what has come.
+    #[inline(always)]
+    fn look(&mut self, core: &mut Core, unsettled: &mut Vec<u32>) -> Taken {
+        match self.probe.look() {
+            Seen::Nothing => Taken::Nothing,
+            seen => self.take(seen, core, unsettled, false),
+        }
+    }
 
-/// As [`QpEntry::take_acks`], where the lock is not biased towards this thread.
-#[cold]
-#[inline(never)]
-fn lock_acks(hot: &mut Hot, core: &mut Core) -> Taken {
-    hot.cell.entry.lock().take_acks(&mut hot.unclear, core)
+    /// Takes what a look has seen; `waited`: it came just now.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        seen: Seen,
+        core: &mut Core,
+        unsettled: &mut Vec<u32>,
+        waited: bool,
+    ) -> Taken {
+        match seen {
+            Seen::Record => self.take_messages(core, unsettled, waited),
+            Seen::Ack => self.take_acks(core),
+            Seen::Nothing => Taken::Nothing,
+        }
+    }
+
+    /// Takes the messages that have come; `waited`: they came just now.
+    #[inline(never)]
+    fn take_messages(&mut self, core: &mut Core, unsettled: &mut Vec<u32>, waited: bool) -> Taken {
+        if let Some(mut entry) = hurry(&self.cell.entry) {
+            entry.take_messages(&mut self.probe, core, unsettled, waited)
+        } else {
+            self.lock_messages(core, unsettled, waited)
+        }
+    }
+
+    /// As [`Hot::take_messages`], where the lock is not biased towards this thread.
+    #[cold]
+    #[inline(never)]
+    fn lock_messages(&mut self, core: &mut Core, unsettled: &mut Vec<u32>, waited: bool) -> Taken {
+        let Hot { cell, probe, .. } = self;
+        let mut entry = cell.entry.lock();
+        entry.take_messages(probe, core, unsettled, waited)
+    }
+
+    /// Takes the acknowledgment that has come without a record.
+    #[inline(never)]
+    fn take_acks(&mut self, core: &mut Core) -> Taken {
+        if let Some(mut entry) = hurry(&self.cell.entry) {
+            entry.take_acks(&mut self.unclear, core)
+        } else {
+            self.lock_acks(core)
+        }
+    }
+
+    /// As [`Hot::take_acks`], where the lock is not biased towards this thread.
+    #[cold]
+    #[inline(never)]
+    fn lock_acks(&mut self, core: &mut Core) -> Taken {
+        self.cell.entry.lock().take_acks(&mut self.unclear, core)
+    }
 }
 
 impl QpEntry {
@@ -327,19 +380,19 @@ impl QpEntry {
         unsettled: &mut Vec<u32>,
         waited: bool,
     ) -> Taken {
-        let Some((qp, ring)) = self.ring() else {
-            return Taken::Nothing { ready: true };
+        let Link::Ring(ring) = &mut self.link else {
+            return Taken::Unclear;
         };
-        if !ring.take_plain(qp, core, waited) {
-            let ready = ring.is_ready();
-            return Taken::Nothing { ready };
+        let qp = &mut self.qp;
+        if !ring.take_plain(qp, core, &self.poster.recv_cq, waited) {
+            return Taken::none(ring.is_ready());
         }
         ring.renew(probe);
         let unsent = qp.has_unsent();
         if ring.is_unsettled() && !std::mem::replace(&mut self.unsettled, true) {
             unsettled.push(self.qp.qpn());
         }
-        Taken::Some { unsent }
+        Taken::some(unsent)
     }
 
     /// Takes the acknowledgment that has come without a record. Notes in `unclear` if that was none
@@ -347,14 +400,12 @@ impl QpEntry {
     #[inline(always)]
     fn take_acks(&mut self, unclear: &mut bool, core: &mut Core) -> Taken {
         let Some((qp, ring)) = self.ring() else {
-            return Taken::Nothing { ready: true };
+            return Taken::Unclear;
         };
         if !ring.take_acks(qp, core) {
             *unclear = true;
-            let ready = ring.is_ready();
-            return Taken::Nothing { ready };
+            return Taken::none(ring.is_ready());
         }
-        let unsent = qp.has_unsent();
-        Taken::Some { unsent }
+        Taken::some(qp.has_unsent())
     }
 }

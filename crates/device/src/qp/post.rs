@@ -13,7 +13,7 @@ use crate::errno::Errno;
 use crate::poster::Poster;
 use crate::qp_entry::{Link, QpEntry};
 use crate::request::{Atomic, OneSided, Request};
-use crate::ring::RingLink;
+use crate::ring::{Posted, RingLink};
 use crate::state::State;
 
 impl Qp {
@@ -28,14 +28,18 @@ impl Qp {
     /// done, where it is to be posted as all others are.
     #[inline(always)]
     #[must_use]
-    pub fn post_one_sided<const READ: bool>(&self, wr: &impl OneSided) -> bool {
+    pub fn post_one_sided<const READ: bool>(&self, wr: impl OneSided) -> bool {
         let Some(mut entry) = hurry(&self.cell.entry) else {
             return self.lock_one_sided::<READ>(wr);
         };
-        if !entry.post_one_sided::<READ>(wr) {
+        let posted = match entry.post_one_sided::<READ>(&wr) {
+            Posted::Declined => entry.post_one_sided_again::<READ>(&wr),
+            posted => posted,
+        };
+        if posted == Posted::Declined {
             return false;
         }
-        let overran = entry.poster.overran;
+        let overran = posted == Posted::Completed && entry.poster.overran;
         drop(entry);
         self.engine().note_posted();
         if overran {
@@ -47,15 +51,16 @@ impl Qp {
     /// As [`Qp::post_one_sided`], where the lock is not biased towards this thread.
     #[cold]
     #[inline(never)]
-    fn lock_one_sided<const READ: bool>(&self, wr: &impl OneSided) -> bool {
+    fn lock_one_sided<const READ: bool>(&self, wr: impl OneSided) -> bool {
         let mut entry = self.cell.entry.lock();
-        let posted = entry.post_one_sided::<READ>(wr);
+        entry.release_if_full();
+        let posted = entry.post_one_sided::<READ>(&wr);
         let overran = entry.poster.overran;
         drop(entry);
         if overran {
             self.fail_overrun();
         }
-        posted
+        posted != Posted::Declined
     }
 
     /// Carries out an atomic at once, the short way. Returns false, with nothing done, where it is
@@ -64,6 +69,7 @@ impl Qp {
     #[must_use]
     pub fn post_atomic(&self, wr: &impl Atomic) -> bool {
         let mut entry = self.cell.entry.lock();
+        entry.release_if_full();
         let outcome = entry.post_atomic(wr);
         let overran = entry.poster.overran;
         drop(entry);
@@ -104,11 +110,11 @@ impl Qp {
     /// it is to be posted as all others are.
     #[inline(always)]
     #[must_use]
-    pub fn post_two_sided(&self, wr: &impl Request) -> bool {
+    pub fn post_two_sided(&self, wr: impl Request) -> bool {
         let Some(mut entry) = hurry(&self.cell.entry) else {
             return self.lock_two_sided(wr);
         };
-        if !entry.post_two_sided(wr) {
+        if !entry.post_two_sided(&wr) && !entry.post_two_sided_again(&wr) {
             return false;
         }
         drop(entry);
@@ -123,8 +129,11 @@ impl Qp {
     /// As [`Qp::post_two_sided`], where the lock is not biased towards this thread.
     #[cold]
     #[inline(never)]
-    fn lock_two_sided(&self, wr: &impl Request) -> bool {
-        let posted = self.cell.entry.lock().post_two_sided(wr);
+    fn lock_two_sided(&self, wr: impl Request) -> bool {
+        let mut entry = self.cell.entry.lock();
+        entry.release_if_full();
+        let posted = entry.post_two_sided(&wr);
+        drop(entry);
         if posted && !self.engine().has_unanswered() {
             self.note_unanswered();
         }
@@ -298,9 +307,6 @@ impl QpEntry {
         if !self.hot {
             return None;
         }
-        if self.qp.is_send_full() {
-            self.take_released();
-        }
         match &mut self.link {
             Link::Ring(ring) => Some((ring, &mut self.qp, &mut self.poster)),
             _ => None,
@@ -310,11 +316,38 @@ impl QpEntry {
     /// See [`Qp::post_one_sided`]. It is complete at once, so nothing is left to do for it
     /// afterwards.
     #[inline(always)]
-    fn post_one_sided<const READ: bool>(&mut self, wr: &impl OneSided) -> bool {
+    fn post_one_sided<const READ: bool>(&mut self, wr: &impl OneSided) -> Posted {
         match self.short_way() {
             Some((ring, qp, poster)) => ring.post_one_sided::<READ>(qp, wr, poster),
-            None => false,
+            None => Posted::Declined,
         }
+    }
+
+    /// Makes room in a send queue that is full, if polls have made some. Returns whether it has
+    /// looked: what was declined may go the short way now.
+    #[inline]
+    fn release_if_full(&mut self) -> bool {
+        let full = self.qp.is_send_full();
+        if full {
+            self.take_released();
+        }
+        full
+    }
+
+    /// As [`QpEntry::post_one_sided`], of a request that it has declined: the send queue may have
+    /// been full. Looked at only here, since that itself looks too.
+    #[inline(never)]
+    fn post_one_sided_again<const READ: bool>(&mut self, wr: &impl OneSided) -> Posted {
+        match self.release_if_full() {
+            true => self.post_one_sided::<READ>(wr),
+            false => Posted::Declined,
+        }
+    }
+
+    /// As [`QpEntry::post_one_sided_again`], of a SEND.
+    #[inline(never)]
+    fn post_two_sided_again(&mut self, wr: &impl Request) -> bool {
+        self.release_if_full() && self.post_two_sided(wr)
     }
 
     /// See [`Qp::post_atomic`].

@@ -17,24 +17,24 @@ pub(super) struct Local {
     from: u64,
     to: u64,
     offset: u64,
-    /// What was when it was found ([`crate::mr::MrTable::changes`], [`changes`]).
-    table: u64,
-    memory: u64,
+    /// The sum of what was when it was found ([`crate::mr::MrTable::changes`], [`changes`]). Both
+    /// only grow, so it is another one when either has changed.
+    changes: u64,
 }
 
 impl Local {
-    /// As [`MrReader::find_local`].
+    /// As [`MrReader::find_local`], of a range and its key. The protection domain is asked for only
+    /// where the region is not the one that is known: it would take a register meanwhile.
     #[inline(always)]
     pub fn find(
         &mut self,
         mrs: &MrReader,
-        (pd, key): (u32, u32),
-        (addr, len): (u64, u32),
+        pd: impl FnOnce() -> u32,
+        (addr, len, key): (u64, u32, u32),
         write: bool,
     ) -> Result<usize, MemError> {
         let known = self.key == key
-            && self.table == mrs.table.changes()
-            && self.memory == changes()
+            && self.changes == mrs.table.changes().wrapping_add(changes())
             && (self.writable || !write)
             && addr >= self.from
             && addr
@@ -43,6 +43,7 @@ impl Local {
         if known {
             return Ok(addr.wrapping_add(self.offset) as usize);
         }
+        let pd = pd();
         let at = mrs.find_local(pd, key, addr, len.into(), write)?;
         self.remember(mrs, (pd, key));
         Ok(at)
@@ -53,7 +54,7 @@ impl Local {
     #[inline(never)]
     fn remember(&mut self, mrs: &MrReader, (pd, key): (u32, u32)) {
         // Before the look at the region: what changes meanwhile is looked at again.
-        let (table, memory) = (mrs.table.changes(), changes());
+        let changes = mrs.table.changes().wrapping_add(changes());
         let Some(region) = mrs.get(key) else { return };
         let whole = region.in_place.as_ref().is_none_or(InPlace::is_whole);
         if !whole || region.pd != pd {
@@ -65,8 +66,7 @@ impl Local {
             from: region.iova,
             to: region.iova.saturating_add(region.len as u64),
             offset: (region.addr as u64).wrapping_sub(region.iova),
-            table,
-            memory,
+            changes,
         };
     }
 }
@@ -100,7 +100,7 @@ mod tests {
     fn a_range_is_found_again_as_the_table_finds_it() {
         let (_, reader, key) = table(Access::LOCAL_WRITE);
         let mut local = Local::default();
-        let mut find = |addr, len| local.find(&reader, (PD, key), (addr, len), true);
+        let mut find = |addr, len| local.find(&reader, || PD, (addr, len, key), true);
         for _ in 0..2 {
             assert_eq!(find(IOVA + 8, 16), Ok(AT + 8));
             assert_eq!(find(IOVA, LEN as u32), Ok(AT));
@@ -114,7 +114,8 @@ mod tests {
     fn what_was_found_ends_with_the_region_and_with_what_it_allowed() {
         let (table, reader, key) = table(Access::LOCAL_WRITE);
         let mut local = Local::default();
-        let find = |local: &mut Local, key, write| local.find(&reader, (PD, key), (IOVA, 8), write);
+        let find =
+            |local: &mut Local, key, write| local.find(&reader, || PD, (IOVA, 8, key), write);
         assert_eq!(find(&mut local, key, true), Ok(AT));
         table.write().change(key, PD, Access::empty());
         assert_eq!(find(&mut local, key, true), Err(MemError::Access));

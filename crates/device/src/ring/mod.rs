@@ -10,7 +10,7 @@ mod take;
 mod traced;
 mod transmit;
 
-pub(crate) use short::TwoSided;
+pub(crate) use short::{Posted, TwoSided};
 
 use std::sync::Arc;
 

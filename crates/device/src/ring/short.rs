@@ -65,34 +65,47 @@ impl Request for TwoSided<'_> {
     }
 }
 
+/// What came of a WRITE or READ that was to be carried out at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    /// It is to go the long way.
+    Declined,
+    /// It is done, and has no completion.
+    Silently,
+    /// It is done, and its completion is queued.
+    Completed,
+}
+
 impl RingLink {
     /// Carries out a work request at once, of which `READ` says whether the peer's memory is read.
-    /// Returns false where it is to go the long way.
     #[inline(always)]
     pub fn post_one_sided<const READ: bool>(
         &mut self,
         qp: &mut ProtoQp,
         wr: &impl OneSided,
         poster: &mut Poster,
-    ) -> bool {
+    ) -> Posted {
         let (flags, len) = (wr.flags(), wr.length());
         let inline = flags.contains(SendFlags::INLINE);
-        if len == 0 || len > LONGEST || !qp.takes_short(READ, inline, len) {
-            return false;
+        if len == 0 || len > LONGEST || !qp.takes_short(READ) {
+            return Posted::Declined;
         }
         let what = if READ { Remote::Read } else { Remote::Write };
         let rkey = wr.rkey();
         let Some(cached) = self.direct.cached(rkey, wr.remote_addr(), len, what) else {
-            return false;
+            return Posted::Declined;
         };
-        let (addr, pd) = (wr.addr(), qp.config().pd);
+        let addr = wr.addr();
         let local = if inline {
+            if READ || len > qp.config().cap.max_inline_data {
+                return Posted::Declined;
+            }
             addr as usize
         } else {
-            let key = (pd, wr.lkey());
-            match self.local.find(&poster.mrs, key, (addr, len), READ) {
+            let (pd, range) = (|| qp.config().pd, (addr, len, wr.lkey()));
+            match self.local.find(&poster.mrs, pd, range, READ) {
                 Ok(local) => local,
-                Err(_) => return false,
+                Err(_) => return Posted::Declined,
             }
         };
         if !READ {
@@ -101,7 +114,7 @@ impl RingLink {
         let grant = self.memory.ring.enter(rkey);
         let done = cached.still_holds(grant) && carry_out::<READ>(cached.at, local, len).is_ok();
         if !self.memory.ring.leave() || !done {
-            return false;
+            return Posted::Declined;
         }
         poster.counts.add(Count::Direct, 1);
         let opcode = if READ {
@@ -109,8 +122,10 @@ impl RingLink {
         } else {
             WcOpcode::RdmaWrite
         };
-        qp.passed(poster, (wr.wr_id(), opcode), flags, len);
-        true
+        match qp.passed(poster, (wr.wr_id(), opcode), flags, len) {
+            true => Posted::Completed,
+            false => Posted::Silently,
+        }
     }
 }
 
@@ -125,7 +140,7 @@ impl RingLink {
     ) -> AtOnce {
         let (flags, len, op) = (wr.flags(), wr.length(), wr.op());
         let inline = flags.contains(SendFlags::INLINE);
-        if len as usize != size_of::<u64>() || !qp.takes_short(true, inline, len) {
+        if len as usize != size_of::<u64>() || inline || !qp.takes_short(true) {
             return AtOnce::Declined;
         }
         let rkey = wr.rkey();
@@ -133,8 +148,8 @@ impl RingLink {
             .direct
             .cached(rkey, wr.remote_addr(), len, Remote::Atomic)
             .filter(|cached| cached.at.addr().is_multiple_of(size_of::<u64>()));
-        let key = (qp.config().pd, wr.lkey());
-        let local = self.local.find(&poster.mrs, key, (wr.addr(), len), true);
+        let (pd, range) = (|| qp.config().pd, (wr.addr(), len, wr.lkey()));
+        let local = self.local.find(&poster.mrs, pd, range, true);
         let (Some(cached), Ok(local)) = (cached, local) else {
             return AtOnce::Declined;
         };

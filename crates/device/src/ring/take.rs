@@ -7,20 +7,28 @@ use causeway_proto::ring::{LAST, is_enough, kind};
 use causeway_recover::copy;
 
 use super::RingLink;
+use crate::completion_queue::CompletionQueue;
 use crate::copy::copy_short;
 use crate::core::Core;
 
 impl RingLink {
-    /// Takes messages that have come, as [`Link::take_plain`] does. Returns false, with nothing
+    /// Takes messages that have come, as [`Link::take_plain`] does, and completes them to `to`,
+    /// where the queue pair's receives do. Returns false, with nothing
     /// taken, where [`RingLink::receive`] must look. `waited`: what is there came just now.
     ///
     /// [`Link::take_plain`]: causeway_proto::ring::Link::take_plain
     #[inline(always)]
-    pub fn take_plain(&mut self, qp: &mut Qp, core: &mut Core, waited: bool) -> bool {
+    pub fn take_plain(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        to: &CompletionQueue,
+        waited: bool,
+    ) -> bool {
         let mut taken = 0;
-        while self.take_short(qp, core) || self.take_long(qp, core) {
+        while self.take_short(qp, core, to) || self.take_long(qp, core, to) {
             taken += 1;
-            if waited || is_enough(taken, core.has_enough()) || !self.is_ready() {
+            if waited || !self.is_ready() || is_enough(taken, core.has_enough()) {
                 return true;
             }
         }
@@ -48,7 +56,7 @@ impl RingLink {
     /// ordinary. Returns false, with no more done than to take what the record acknowledges, where
     /// [`RingLink::take_others`] must look.
     #[inline(always)]
-    fn take_short(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
+    fn take_short(&mut self, qp: &mut Qp, core: &mut Core, to_cq: &CompletionQueue) -> bool {
         let Some(record) = self.memory.ring.rx.peek_short(kind::MESSAGE, LAST) else {
             return false;
         };
@@ -63,13 +71,13 @@ impl RingLink {
             return false;
         }
         self.memory.ring.rx.consume_short(ack);
-        self.took(qp, core, wr_id, len);
+        self.took(qp, core, to_cq, (wr_id, len));
         true
     }
 
     /// As [`RingLink::take_short`], of a message that takes several lines.
     #[inline(never)]
-    fn take_long(&mut self, qp: &mut Qp, core: &mut Core) -> bool {
+    fn take_long(&mut self, qp: &mut Qp, core: &mut Core, to_cq: &CompletionQueue) -> bool {
         let Some(record) = self.memory.ring.rx.peek_long(kind::MESSAGE, LAST) else {
             return false;
         };
@@ -82,7 +90,7 @@ impl RingLink {
             return false;
         }
         self.memory.ring.rx.consume_long(ack, len);
-        self.took(qp, core, wr_id, len as u32);
+        self.took(qp, core, to_cq, (wr_id, len as u32));
         true
     }
 
@@ -100,18 +108,22 @@ impl RingLink {
             return None;
         }
         let (wr_id, range) = qp.takes_message(len)?;
-        let key = (qp.config().pd, range.lkey);
-        let at = self
-            .received
-            .find(&core.mrs, key, (range.addr, len), true)
-            .ok()?;
+        let (pd, range) = (|| qp.config().pd, (range.addr, len, range.lkey));
+        let at = self.received.find(&core.mrs, pd, range, true).ok()?;
         Some((wr_id, at as *mut u8))
     }
 
     /// A message was placed, and its record given back.
     #[inline(always)]
-    fn took(&mut self, qp: &mut Qp, core: &mut Core, wr_id: u64, len: u32) {
-        qp.took_message(core, wr_id, len);
+    fn took(
+        &mut self,
+        qp: &mut Qp,
+        core: &mut Core,
+        to: &CompletionQueue,
+        (wr_id, len): (u64, u32),
+    ) {
+        let wc = qp.took_message(wr_id, len);
+        core.complete_message(to, wc);
         self.link.took_message(&mut self.memory, &qp.bind(core));
     }
 }

@@ -129,8 +129,8 @@ impl RingLink {
             return false;
         }
         let (addr, lkey) = (wr.addr(), wr.lkey());
-        let key = (qp.config().pd, lkey);
-        let Ok(at) = self.local.find(mrs, key, (addr, length), false) else {
+        let pd = || qp.config().pd;
+        let Ok(at) = self.local.find(mrs, pd, (addr, length, lkey), false) else {
             return false;
         };
         let written = match length <= 8 {
@@ -190,9 +190,8 @@ impl RingLink {
     }
 
     /// Writes a message of up to 8 bytes of registered memory, found at `at`. Returns whether there
-    /// was room, and memory. Not in line: what is needed afterwards would lie in memory meanwhile,
-    /// since there are not registers enough.
-    #[inline(never)]
+    /// was room, and memory.
+    #[inline(always)]
     fn write_word(&mut self, at: *const u8, len: u32, seq: u64) -> bool {
         let Ok(Some(slot)) = self.memory.ring.tx.reserve_short() else {
             return false;
@@ -207,7 +206,9 @@ impl RingLink {
         copied
     }
 
-    /// As [`RingLink::write_word`], of as many bytes as one line of the ring holds.
+    /// As [`RingLink::write_word`], of as many bytes as one line of the ring holds. Not in line:
+    /// what is needed afterwards would lie in memory meanwhile, since there are not registers
+    /// enough.
     #[inline(never)]
     fn write_words(&mut self, at: *const u8, len: u32, seq: u64) -> bool {
         let Ok(Some(slot)) = self.memory.ring.tx.reserve_short() else {
@@ -259,8 +260,8 @@ impl RingLink {
         if len > CHUNK {
             return None;
         }
-        let (addr, length) = (from.addr, from.length);
-        let at = self.local.find(mrs, (pd, from.lkey), (addr, length), false);
+        let range = (from.addr, from.length, from.lkey);
+        let at = self.local.find(mrs, || pd, range, false);
         let at = at.ok()? as *const u8;
         let tx = &mut self.memory.ring.tx;
         let mut slot = match tx.reserve_alone(len) {

@@ -86,7 +86,7 @@ fn messages_of_each_length_go_the_short_way_and_arrive_whole() {
         (0..1024).for_each(|at| a.memory.word(8 * at).store(value, Ordering::Relaxed));
         (0..1025).for_each(|at| b.memory.word(8 * at).store(0, Ordering::Relaxed));
         assert!(b.qp.post_recv_range(7, b.sge(0, 8200)));
-        assert!(a.qp.post_two_sided(&send(a.sge(0, len))), "{len} bytes");
+        assert!(a.qp.post_two_sided(send(a.sge(0, len))), "{len} bytes");
         let [sent, received] = both(&a, &b);
         assert_eq!((sent.wr_id, sent.status), (9, WcStatus::Success));
         let of = (received.wr_id, received.status, received.byte_len);
@@ -134,11 +134,12 @@ fn what_is_out_of_the_ordinary_is_declined_and_nothing_done() {
         },
     ];
     for request in declined {
-        assert!(!a.qp.post_two_sided(&request), "{:?}", request.flags);
+        let flags = request.flags;
+        assert!(!a.qp.post_two_sided(request), "{flags:?}");
     }
     // The one after them is the next.
     assert!(b.qp.post_recv_range(7, b.sge(0, 8)));
-    assert!(a.qp.post_two_sided(&send(ordinary)));
+    assert!(a.qp.post_two_sided(send(ordinary)));
     assert_eq!(both(&a, &b).map(|wc| wc.wr_id), [9, 7]);
     // Both queues hold so many, and no more.
     for at in 0..=u64::from(DEPTH) {
@@ -146,7 +147,7 @@ fn what_is_out_of_the_ordinary_is_declined_and_nothing_done() {
         // The short way does not make the array larger that receives lie in.
         let received = b.qp.post_recv_range(at, b.sge(0, 8)) || post_recv(&b, at).is_ok();
         assert_eq!(received, fits);
-        assert_eq!(a.qp.post_two_sided(&send(ordinary)), fits);
+        assert_eq!(a.qp.post_two_sided(send(ordinary)), fits);
     }
     assert_eq!(post_recv(&b, 1), Err((0, Errno(libc::ENOMEM))));
     for wr_id in 0..u64::from(DEPTH) {
@@ -164,13 +165,13 @@ fn a_message_that_finds_no_receive_waits_for_one_and_those_behind_it_too() {
             wr_id,
             ..send(a.sge(0, 8))
         };
-        assert!(a.qp.post_two_sided(&request));
+        assert!(a.qp.post_two_sided(request));
     }
     // It is refused, and the others are dropped.
     until("a refusal", || {
         b.cq.poll(1, |_, _| panic!("there is no receive")).unwrap();
         a.cq.poll(1, |_, _| panic!("nothing was received")).unwrap();
-        !a.qp.post_two_sided(&send(Sge {
+        !a.qp.post_two_sided(send(Sge {
             lkey: 0,
             ..a.sge(0, 8)
         }))
@@ -184,6 +185,25 @@ fn a_message_that_finds_no_receive_waits_for_one_and_those_behind_it_too() {
 }
 
 #[test]
+fn a_full_send_queue_takes_another_the_short_way_once_a_completion_is_polled() {
+    let broker = Broker::start();
+    let (a, b) = talking(&broker);
+    for wr_id in 0..u64::from(DEPTH) {
+        post_recv(&b, wr_id).unwrap();
+        assert!(a.qp.post_two_sided(send(a.sge(0, 8))), "message {wr_id}");
+    }
+    assert!(!a.qp.post_two_sided(send(a.sge(0, 8))), "one too many");
+    for wr_id in 0..u64::from(DEPTH) {
+        let [sent, received] = both(&a, &b);
+        assert_eq!(sent.status, WcStatus::Success);
+        assert_eq!(received.wr_id, wr_id);
+        post_recv(&b, wr_id).unwrap();
+        assert!(a.qp.post_two_sided(send(a.sge(0, 8))), "one was polled");
+        assert!(!a.qp.post_two_sided(send(a.sge(0, 8))), "but one");
+    }
+}
+
+#[test]
 fn a_receive_with_a_wrong_key_fails_as_the_long_way_says() {
     let broker = Broker::start();
     let (a, b) = talking(&broker);
@@ -193,7 +213,7 @@ fn a_receive_with_a_wrong_key_fails_as_the_long_way_says() {
     };
     assert!(b.qp.post_recv_range(5, wrong));
     assert!(b.qp.post_recv_range(6, b.sge(0, 8)));
-    assert!(a.qp.post_two_sided(&send(a.sge(0, 8))));
+    assert!(a.qp.post_two_sided(send(a.sge(0, 8))));
     let [sent, received] = both(&a, &b);
     assert_eq!((sent.wr_id, sent.status), (9, WcStatus::RemOpErr));
     let failed = (received.wr_id, received.status);
@@ -201,7 +221,7 @@ fn a_receive_with_a_wrong_key_fails_as_the_long_way_says() {
     let flushed = b.wait();
     assert_eq!((flushed.wr_id, flushed.status), (6, WcStatus::WrFlushErr));
     until("the error state", || a.state() == QpState::Err);
-    assert!(!a.qp.post_two_sided(&send(a.sge(0, 8))));
+    assert!(!a.qp.post_two_sided(send(a.sge(0, 8))));
     assert!(!b.qp.post_recv_range(7, b.sge(0, 8)));
 }
 

@@ -93,16 +93,16 @@ impl Iwarp {
             })
     }
 
-    /// Whether a WRITE or READ of one range could be carried out here and now, as
-    /// [`Iwarp::post_direct`] would: it would be accepted, and nothing is before it.
+    /// Whether a WRITE or READ of one range of registered memory, or an inline WRITE that is not
+    /// too long for that, could be carried out here and now, as [`Iwarp::post_direct`] would: it
+    /// would be accepted, and nothing is before it.
     #[inline(always)]
-    pub fn takes_short(&self, work: &Queues, read: bool, inline: bool, len: u32) -> bool {
+    pub fn takes_short(&self, work: &Queues, read: bool) -> bool {
         let cap = &work.config.cap;
         work.gates.direct
             && work.sq.is_empty()
             && !self.trails()
             && work.sq.used() < cap.max_send_wr
-            && (!inline || (!read && len <= cap.max_inline_data))
             && (!read || (work.attr.max_rd_atomic > 0 && work.config.service == Service::Rc))
     }
 

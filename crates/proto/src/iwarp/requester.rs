@@ -141,11 +141,10 @@ impl Iwarp {
     pub fn takes_plain(&self, work: &Queues, len: u32, inline: bool, seq: u64) -> bool {
         let cap = &work.config.cap;
         let fits = match inline {
-            true => len <= cap.max_inline_data,
-            false => cap.max_send_sge > 0,
+            true => work.gates.sends && len <= cap.max_inline_data,
+            false => work.gates.ranges,
         };
-        fits && work.gates.sends
-            && work.sq.takes_plain(seq)
+        fits && work.sq.takes_plain(seq)
             && work.sq.used() < cap.max_send_wr
             && !self.answers.is_due()
     }

@@ -88,7 +88,8 @@ impl Iwarp {
         };
         let placed = host.write_local(work.config.pd, range.lkey, range.addr, body);
         if placed.is_ok() {
-            self.took_message(work, host, wr_id, length(&body));
+            let wc = self.took_message(work, wr_id, length(&body));
+            host.complete_recv(work.config.qpn, wc, false);
         }
         placed.is_ok()
     }
@@ -104,17 +105,16 @@ impl Iwarp {
         takes.then_some((wr_id, *range))
     }
 
-    /// Completes the receive that [`Iwarp::takes_message`] has shown, into which a message of `len`
-    /// bytes was placed.
+    /// Takes the receive that [`Iwarp::takes_message`] has shown, into which a message of `len`
+    /// bytes was placed. Returns its completion.
     #[inline(always)]
-    pub fn took_message<H: Host>(&mut self, work: &mut Queues, host: &mut H, wr_id: u64, len: u32) {
-        let wc = Wc {
-            byte_len: len,
-            ..work.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
-        };
+    pub fn took_message(&mut self, work: &mut Queues, wr_id: u64, len: u32) -> Wc {
         work.rq.drop_range();
         self.responder.send_msn = self.responder.send_msn.wrapping_add(1);
-        host.complete_recv(work.config.qpn, wc, false);
+        Wc {
+            byte_len: len,
+            ..work.blank_wc(wr_id, WcOpcode::Recv, WcStatus::Success)
+        }
     }
 
     pub(super) fn execute<H: Host>(

@@ -3,6 +3,7 @@
 use super::tests::{KEY, PD, World, pair, pair_of, path_steps};
 use super::{PostError, Qp, QpConfig};
 use crate::bytes::Bytes;
+use crate::host::Host;
 use crate::types::{QpAttr, QpAttrMask as M, QpCap, QpState, RecvWr, Service, Sge, WcStatus};
 
 const RANGE: Sge = Sge {
@@ -95,7 +96,8 @@ fn messages_are_taken_the_short_way_where_nothing_is_out_of_the_ordinary() {
     b.qp.set_traced(true);
     assert_eq!(taken(&b.qp, 8), None, "what is traced goes the long way");
     b.qp.set_traced(false);
-    b.qp.took_message(&mut b.world, 1, 8);
+    let wc = b.qp.took_message(1, 8);
+    b.world.complete_recv(wc.qp_num, wc, false);
     b.recv(2, &[(0, 4), (4, 4)]);
     assert_eq!(taken(&b.qp, 8), None, "two ranges");
     let wrong_key = Sge { lkey: 1, ..RANGE };

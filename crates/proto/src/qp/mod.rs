@@ -212,7 +212,7 @@ impl Qp {
     #[inline]
     #[must_use]
     pub fn has_unsent(&self) -> bool {
-        self.work.sq.unsent() > 0
+        self.work.sq.has_unsent()
     }
 
     /// Work requests posted and not complete.

@@ -87,7 +87,7 @@ fn the_short_ways_decline_while_a_limit_is_set() {
             to: None,
         };
         let plain = end.qp.takes_plain(8, false, 0);
-        let short = end.qp.takes_short(false, false, 8);
+        let short = end.qp.takes_short(false);
         [plain, short, end.qp.takes_express(&express)]
     };
     assert_eq!(ways(&a), [true; 3]);

@@ -5,7 +5,7 @@ use super::{AtOnce, Express, PlainSend, PostError, Qp};
 use crate::bytes::Bytes;
 use crate::host::{Completions, Host};
 use crate::reach::Reach;
-use crate::types::{SendFlags, SendWr, Sge, WcOpcode};
+use crate::types::{SendFlags, SendWr, Sge, Wc, WcOpcode};
 use crate::unit::Unit;
 
 impl Qp {
@@ -60,12 +60,12 @@ impl Qp {
         self.transport.takes_message(&self.work, len)
     }
 
-    /// Completes the receive that [`Qp::takes_message`] has shown, into which a message of `len`
-    /// bytes was placed.
+    /// Takes the receive that [`Qp::takes_message`] has shown, into which a message of `len` bytes
+    /// was placed. Returns its completion, which is the device's to queue.
     #[inline(always)]
-    pub fn took_message<H: Host>(&mut self, host: &mut H, wr_id: u64, len: u32) {
-        self.transport
-            .took_message(&mut self.work, host, wr_id, len);
+    #[must_use]
+    pub fn took_message(&mut self, wr_id: u64, len: u32) -> Wc {
+        self.transport.took_message(&mut self.work, wr_id, len)
     }
 
     /// Whether a SEND without options, of `len` bytes, can be posted and sent at once as segment
@@ -124,15 +124,17 @@ impl Qp {
         self.transport.has_direct(&self.work)
     }
 
-    /// Whether a WRITE or READ of one range could be carried out here and now, as
-    /// [`Qp::post_direct`] would: it would be accepted, and nothing is before it.
+    /// Whether a WRITE or READ of one range of registered memory, or an inline WRITE that is not
+    /// too long for that, could be carried out here and now, as [`Qp::post_direct`] would: it would
+    /// be accepted, and nothing is before it.
     #[inline(always)]
     #[must_use]
-    pub fn takes_short(&self, read: bool, inline: bool, len: u32) -> bool {
-        self.transport.takes_short(&self.work, read, inline, len)
+    pub fn takes_short(&self, read: bool) -> bool {
+        self.transport.takes_short(&self.work, read)
     }
 
-    /// A work request that [`Qp::takes_short`] said yes to has been carried out.
+    /// A work request that [`Qp::takes_short`] said yes to has been carried out. Returns whether it
+    /// has a completion.
     #[inline(always)]
     pub fn passed<C: Completions>(
         &mut self,
@@ -140,8 +142,8 @@ impl Qp {
         (wr_id, opcode): (u64, WcOpcode),
         flags: SendFlags,
         len: u32,
-    ) {
-        self.work.passed(host, (wr_id, opcode), flags, len);
+    ) -> bool {
+        self.work.passed(host, (wr_id, opcode), flags, len)
     }
 
     /// Carries out a WRITE, READ or atomic without queueing it, where nothing is before it and its

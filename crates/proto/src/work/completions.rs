@@ -165,7 +165,8 @@ impl<T: Transport> WorkQueues<T> {
         self.config.sq_sig_all || flags.contains(SendFlags::SIGNALED)
     }
 
-    /// A work request was carried out as it was to be posted, with nothing before it.
+    /// A work request was carried out as it was to be posted, with nothing before it. Returns
+    /// whether it has a completion.
     #[inline(always)]
     pub fn passed<C: Completions>(
         &mut self,
@@ -173,13 +174,15 @@ impl<T: Transport> WorkQueues<T> {
         (wr_id, opcode): (u64, WcOpcode),
         flags: SendFlags,
         len: u32,
-    ) {
+    ) -> bool {
         self.sq.pass();
-        if self.signaled(flags) {
+        let signaled = self.signaled(flags);
+        if signaled {
             self.complete_passed(host, (wr_id, opcode), len);
         } else {
             host.succeeded_silently(self.config.qpn, len);
         }
+        signaled
     }
 
     /// The completion of a work request that passed. Apart, for those that have none.

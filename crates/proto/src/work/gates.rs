@@ -8,6 +8,8 @@ use crate::types::{QpState, Service, Sge};
 pub struct Gates {
     /// It is a reliable connection that is ready to send, and no limit is set on that.
     pub sends: bool,
+    /// As that, and what it sends may have ranges.
+    pub ranges: bool,
     /// Ready to send, with ranges and without a limit, and so that one-sided work requests may be
     /// carried out directly.
     pub direct: bool,
@@ -71,6 +73,7 @@ impl<T: Transport> WorkQueues<T> {
         let receives = !matches!(state, QpState::Reset | QpState::Err) && !self.config.srq;
         self.gates = Gates {
             sends: ready && short,
+            ranges: ready && short && cap.max_send_sge > 0,
             direct: self.direct && state == QpState::Rts && cap.max_send_sge > 0 && short,
             messages: ready && self.established && !self.config.srq && !self.traced,
             receives: match receives && cap.max_recv_sge > 0 {

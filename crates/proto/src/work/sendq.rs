@@ -163,13 +163,15 @@ impl<P: Part> SendQueue<P> {
         }
     }
 
-    /// A work request was complete as soon as it was posted, with nothing before it: as if it had
-    /// been pushed and popped.
+    /// A work request was complete as soon as it was posted, with nothing before it. It has no
+    /// position: nothing asks for one that was never queued.
     #[inline(always)]
     pub fn pass(&mut self) {
+        debug_assert!(
+            self.is_empty(),
+            "it would overtake one that was posted before"
+        );
         self.used += 1;
-        self.base += 1;
-        self.cursor = self.base;
         self.since_completion += 1;
     }
 
@@ -203,6 +205,12 @@ impl<P: Part> SendQueue<P> {
     /// How many are not completely built yet.
     pub fn unsent(&self) -> u64 {
         self.base + self.plain.len() + self.wqes.len() as u64 - self.cursor
+    }
+
+    /// Whether any is not completely built yet. Plain ones are sent as they are posted.
+    #[inline(always)]
+    pub fn has_unsent(&self) -> bool {
+        !self.wqes.is_empty() && self.unsent() > 0
     }
 
     /// How many are built and not complete.

@@ -13,7 +13,7 @@ mod x86_64;
 #[cfg(target_arch = "aarch64")]
 pub(crate) use aarch64::{fail, find_features, instruction};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86_64::{fail, find_features, has_vectors, instruction, stream, vectors};
+pub(crate) use x86_64::{fail, find_features, has_vectors, instruction, stream, vectors, word};
 
 /// What a routine returns.
 #[repr(C)]
@@ -53,6 +53,7 @@ unsafe extern "C" {
     #[link_name = "causeway_recover_store8"]
     pub(crate) fn store8(at: *mut u8, value: u64) -> Returned;
     /// Copies 8 bytes, by one load and one store.
+    #[cfg(not(target_arch = "x86_64"))]
     #[link_name = "causeway_recover_word"]
     pub(crate) fn word(dst: *mut u8, src: *const u8) -> Returned;
     /// Adds to 8 bytes atomically.

@@ -168,10 +168,16 @@ impl Producer {
     #[inline(always)]
     fn zero_ahead(&mut self, size: usize) {
         if self.room() >= size {
-            let next = self.tail + size as u64;
-            self.zero(next);
-            self.zeroed = next;
+            self.zero_behind(size);
         }
+    }
+
+    /// As [`Producer::zero_ahead`], where there is room for that record.
+    #[inline(always)]
+    fn zero_behind(&mut self, size: usize) {
+        let next = self.tail + size as u64;
+        self.zero(next);
+        self.zeroed = next;
     }
 
     /// Room for a record of one cell, to be written and published in one go. `None`: not now, or
@@ -514,6 +520,9 @@ impl ShortSlot<'_> {
         cell.word(l::RECORD_READY).store(ready, Ordering::Release);
         causeway_fault::point("short.published");
         (p.ack_written, p.ack_published) = (p.ack, p.ack);
-        p.zero_ahead(l::CELL);
+        // Below that mark there is room, as far as the reader's index was known when it was set.
+        if p.tail < p.short_below {
+            p.zero_behind(l::CELL);
+        }
     }
 }
