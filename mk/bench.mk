@@ -10,7 +10,8 @@ NULL_VERBS := $(BUILD)/bench/null_verbs.so
 .PHONY: bench setup-bench baseline
 
 # ARGS reaches benches/run: make bench ARGS='--quick --no-document'
-bench: setup-bench all baseline $(BUILD)/test/idle ## Measure, refresh docs/PERFORMANCE.md
+bench: $(addprefix $(BUILD)/test/,idle paced)
+bench: setup-bench all baseline ## Measure, refresh docs/PERFORMANCE.md
 	benches/run $(ARGS)
 
 setup-bench:

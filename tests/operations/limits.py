@@ -80,8 +80,10 @@ def quick_after(sent, begin, end):
     return end - begin
 
 
-def changes(wire, count, whose):
-    """A limit comes and goes while processes send; `whose` names it, of these processes."""
+def measured(wire, count, whose):
+    """A limit comes and goes while processes send; `whose` names it, of these processes. Returns
+    how long it took each time until they were limited and until they were free, and what part of
+    the rate they used."""
     with one_host() as world:
         flood = Flood(world.server, wire, count)
         named = whose(flood.running)
@@ -103,12 +105,18 @@ def changes(wire, count, whose):
             for begin, (_, end, _) in zip(begun, marks)]
     ends = [begin - 0.05 for begin, _, _ in marks[1:]] + [last]
     quick = [quick_after(sent, gone, end) for (_, _, gone), end in zip(marks, ends)]
+    free = sum(one.at(marks[0][0] - 0.05) for one in sent)
+    assert free > FASTER * RATE * FREE, f"{free} bytes before there was a limit"
+    return slowed, quick, used
+
+
+def changes(wire, count, whose):
+    """A limit comes and goes while processes send, in time."""
+    slowed, quick, used = measured(wire, count, whose)
     what = f"limited after {slowed}, free after {quick}"
     assert min(slowed) <= AT_ONCE and max(slowed) < LIMITED - 0.05, what
     assert min(quick) <= AT_ONCE and max(quick) < FREE - 0.05, what
     assert min(used) > 1 / FASTER, f"{used} of the rate"
-    free = sum(one.at(marks[0][0] - 0.05) for one in sent)
-    assert free > FASTER * RATE * FREE, f"{free} bytes before there was a limit"
     return (f"within {max(slowed):.2f} s, gone within {max(quick):.2f} s, "
             f"{statistics.mean(used):.0%} of the rate")
 

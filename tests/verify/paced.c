@@ -244,6 +244,33 @@ static void check_burst(struct world *w)
 		take(w, &next, IBV_WC_SUCCESS);
 }
 
+// A rate and its burst come together: what waits gets no burst for the rate alone before.
+static void check_one_step(struct world *w)
+{
+	enum { AT_ONCE = 17, COUNT = 24 };
+	uint64_t next = 0, before;
+	double start, took, most;
+
+	limit(w, 0, 0);
+	limit(w, 8, 0);
+	for (uint64_t id = 0; id < COUNT; id++)
+		post(w, IBV_WR_RDMA_WRITE, 1000, id);
+	start = seconds(CLOCK_MONOTONIC);
+	take(w, &next, IBV_WC_SUCCESS);
+	before = next;
+	// Two messages each second, sixteen at once, and the one that begins last.
+	limit(w, 16, 16 * 1000);
+	while (seconds(CLOCK_MONOTONIC) < start + 0.2)
+		take(w, &next, IBV_WC_SUCCESS);
+	took = seconds(CLOCK_MONOTONIC) - start;
+	most = AT_ONCE + 2 * took;
+	if (next - before < 10 || next - before > most)
+		fail("%lu WRITEs in %.3f s, where %.1f may go", next - before, took, most);
+	limit(w, 0, 0);
+	while (next < COUNT)
+		take(w, &next, IBV_WC_SUCCESS);
+}
+
 // What waits for its turn is flushed with the queue pair, as all else.
 static void check_flush(struct world *w)
 {
@@ -327,6 +354,7 @@ static void check_all(struct world *w)
 		check_load(w, &loads[i]);
 	check_changes(w);
 	check_burst(w);
+	check_one_step(w);
 	check_flush(w);
 }
 

@@ -122,7 +122,7 @@ def stop_all(lab):
                       "ib_atomic_lat ib_send_bw ib_write_bw ib_read_bw ib_atomic_bw "
                       "local pair three interrupts dma segments locks pingpong intr reflect "
                       "dmabench intruder verify errors owner peer rping rstream ucx_perftest "
-                      "home ioctls; "
+                      "home ioctls paced; "
                       "wait; true")
 
 

@@ -197,7 +197,10 @@ impl BrokerService for Client<'_> {
         }
         tracing::info!(endpoint = id, pid = self.peer.pid, tenant, "attached");
         Ok(Answer {
-            body: AttachReply { endpoint: id },
+            body: AttachReply {
+                endpoint: id,
+                classes: self.tenants[tenant].wire.classes.clone(),
+            },
             fds: given,
         })
     }

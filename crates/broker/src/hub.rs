@@ -200,7 +200,8 @@ impl Hub {
         }
         self.last_endpoint += 1;
         self.traces.greet(self.last_endpoint, &endpoint);
-        self.rates.attached(self.last_endpoint, endpoint.tenant);
+        self.rates
+            .attached(self.last_endpoint, endpoint.tenant, endpoint.vm);
         self.endpoints.insert(self.last_endpoint, endpoint);
         Ok(self.last_endpoint)
     }

@@ -10,19 +10,32 @@ use crate::config::Tenant;
 use crate::hub::{Endpoint, Hub};
 use crate::ids::{EndpointId, OWN_TENANT_ID, TenantId};
 use crate::session::Peer;
+use crate::vm::Vms;
 
 /// One client's view of the limits.
 #[derive(Debug)]
 pub struct Client<'a> {
     /// The tables.
-    pub hub: &'a mut Hub,
+    hub: &'a mut Hub,
     /// All tenants.
-    pub tenants: &'a [Tenant],
+    tenants: &'a [Tenant],
+    /// The VMs that may attach.
+    vms: &'a Vms,
     /// The caller.
-    pub peer: Peer,
+    peer: Peer,
 }
 
-impl Client<'_> {
+impl<'a> Client<'a> {
+    /// A caller's view of these tables.
+    pub fn new(hub: &'a mut Hub, vms: &'a Vms, tenants: &'a [Tenant], peer: Peer) -> Self {
+        Client {
+            hub,
+            tenants,
+            vms,
+            peer,
+        }
+    }
+
     /// The endpoints of which something is true.
     fn find(&self, is_it: impl Fn(&Endpoint) -> bool) -> Vec<EndpointId> {
         let found = self.hub.endpoints().filter(|(_, endpoint)| is_it(endpoint));
@@ -41,6 +54,15 @@ impl Client<'_> {
             rates: self.hub.rates.of_tenant(id),
         };
         let mut entries: Vec<LimitEntry> = tenants.map(of_tenant).collect();
+        let of_vms = self.hub.rates.of_vms();
+        let visible = of_vms
+            .filter(|(name, _)| own == OWN_TENANT_ID || self.vms.tenant_of(name).is_some_and(sees));
+        entries.extend(visible.map(|(name, rates)| LimitEntry {
+            of: LimitOf::Vm,
+            name: name.to_owned(),
+            pid: 0,
+            rates: rates.clone(),
+        }));
         for (id, endpoint) in self.hub.endpoints() {
             let rates = self.hub.rates.of_endpoint(id);
             if let Some(rates) = rates.filter(|_| sees(endpoint.tenant)) {
@@ -74,6 +96,16 @@ impl LimitService for Client<'_> {
                 let tenant = found.ok_or(Errno::NOENT)?;
                 let ids = self.find(|endpoint| endpoint.tenant == tenant);
                 self.hub.rates.set_tenant(tenant, rates, ids.into_iter());
+            }
+            LimitOf::Vm => {
+                let rates_of = &mut self.hub.rates;
+                let known = rates_of.of_vms().any(|(other, _)| other == name);
+                if !known && self.vms.tenant_of(&name).is_none() {
+                    return Err(Errno::NOENT);
+                }
+                let vm = rates_of.vm_named(&name);
+                let ids = self.find(|endpoint| vm.is_some() && endpoint.vm == vm);
+                self.hub.rates.set_vm(&name, rates, ids.into_iter());
             }
             LimitOf::Process => {
                 let ids = self.find(|endpoint| endpoint.pid == pid);

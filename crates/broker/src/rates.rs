@@ -2,9 +2,10 @@
 //!
 //! The broker sees nothing of what is sent. It tells endpoints their limits, and gives those that
 //! share one a page in which they count together: one for a tenant's processes on this host, and
-//! one for those in each of its VMs, whose clocks are others. A limit that changes has a new page.
+//! one for those in each of its VMs, whose clocks are others. A VM's own limit is counted in the
+//! page of its processes, which nobody outside has. A limit that changes has a new page.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::os::fd::OwnedFd;
 
 use causeway_fabric::fds::private_memfd;
@@ -12,7 +13,7 @@ use causeway_fabric::services::limit::{LimitNews, Rates};
 use causeway_shm::layout::RATE_PAGE_BYTES;
 use rustix::io::Errno;
 
-use crate::config::Tenant;
+use crate::config::Config;
 use crate::ids::{EndpointId, TenantId, VmId};
 use crate::sys::copy;
 
@@ -24,6 +25,10 @@ const PAGE_NAME: &str = "causeway-rates";
 pub struct RateTables {
     /// By tenant; those beyond have none.
     tenants: Vec<Rates>,
+    /// By name, of VMs that have limits, whether they are attached or not.
+    vms: BTreeMap<String, Rates>,
+    /// The names of VMs whose processes have come.
+    vm_names: HashMap<VmId, String>,
     /// Of endpoints that have limits of their own.
     endpoints: HashMap<EndpointId, Rates>,
     /// The pages of limits that are shared.
@@ -34,9 +39,11 @@ pub struct RateTables {
 
 impl RateTables {
     /// The limits that a configuration gives.
-    pub fn new(tenants: &[Tenant]) -> RateTables {
+    pub fn new(config: &Config) -> RateTables {
+        let tenants = config.tenants.iter();
         RateTables {
-            tenants: tenants.iter().map(|tenant| tenant.rates.clone()).collect(),
+            tenants: tenants.map(|tenant| tenant.rates.clone()).collect(),
+            vms: config.vms.clone(),
             ..RateTables::default()
         }
     }
@@ -46,14 +53,41 @@ impl RateTables {
         self.tenants.get(tenant).cloned().unwrap_or_default()
     }
 
+    /// The VMs that have limits, by name.
+    pub fn of_vms(&self) -> impl Iterator<Item = (&str, &Rates)> {
+        let set = self.vms.iter().filter(|(_, rates)| rates.is_set());
+        set.map(|(name, rates)| (name.as_str(), rates))
+    }
+
+    /// The limits of a VM.
+    fn of_vm(&self, vm: Option<VmId>) -> Rates {
+        let name = vm.and_then(|vm| self.vm_names.get(&vm));
+        let rates = name.and_then(|name| self.vms.get(name));
+        rates.cloned().unwrap_or_default()
+    }
+
+    /// A process of a VM comes: its name is this, and that of no other VM.
+    pub fn name_vm(&mut self, vm: VmId, name: &str) {
+        if !self.vm_names.contains_key(&vm) {
+            self.vm_names.retain(|_, other| other != name);
+            self.vm_names.insert(vm, name.to_owned());
+        }
+    }
+
+    /// The VM that has a name, if processes of it have come.
+    pub fn vm_named(&self, name: &str) -> Option<VmId> {
+        let found = self.vm_names.iter().find(|(_, other)| *other == name);
+        found.map(|(vm, _)| *vm)
+    }
+
     /// The limits of an endpoint's own, if it has some.
     pub fn of_endpoint(&self, id: EndpointId) -> Option<&Rates> {
         self.endpoints.get(&id)
     }
 
     /// An endpoint is there: it is told, if it is limited.
-    pub fn attached(&mut self, id: EndpointId, tenant: TenantId) {
-        if self.of_tenant(tenant).is_set() {
+    pub fn attached(&mut self, id: EndpointId, tenant: TenantId, vm: Option<VmId>) {
+        if self.of_tenant(tenant).is_set() || self.of_vm(vm).is_set() {
             self.due.insert(id);
         }
     }
@@ -76,6 +110,20 @@ impl RateTables {
             *limits = rates;
             self.due.extend(endpoints);
         }
+    }
+
+    /// Sets the limits of a VM, and has its endpoints told.
+    pub fn set_vm(
+        &mut self,
+        name: &str,
+        rates: Rates,
+        endpoints: impl Iterator<Item = EndpointId>,
+    ) {
+        if let Some(vm) = self.vm_named(name) {
+            self.forget_vm(vm);
+        }
+        self.vms.insert(name.to_owned(), rates);
+        self.due.extend(endpoints);
     }
 
     /// Sets the limits of an endpoint, and has it told.
@@ -103,14 +151,15 @@ impl RateTables {
     ) -> (LimitNews, Option<OwnedFd>) {
         let news = LimitNews {
             tenant: self.of_tenant(tenant),
+            vm: self.of_vm(vm),
             own: self.endpoints.get(&id).cloned().unwrap_or_default(),
         };
-        if !news.tenant.is_set() {
+        if !news.tenant.is_set() && !news.vm.is_set() {
             return (news, None);
         }
         let page = self.page(tenant, vm);
         if let Err(errno) = &page {
-            tracing::warn!(endpoint = id, %errno, "no page for its tenant's limit");
+            tracing::warn!(endpoint = id, %errno, "no page for the limits that it shares");
         }
         (news, page.ok())
     }
@@ -125,7 +174,7 @@ impl RateTables {
         Ok(lent)
     }
 
-    /// Forgets the pages of a VM that has no endpoints any more.
+    /// Forgets the pages of a VM: it has no endpoints any more, or another limit.
     pub fn forget_vm(&mut self, vm: VmId) {
         self.pages.retain(|(_, of), _| *of != Some(vm));
     }
@@ -155,9 +204,9 @@ mod tests {
     #[test]
     fn who_is_limited_is_told_and_nobody_else() {
         let mut tables = tables();
-        tables.attached(1, 0);
-        tables.attached(2, 1);
-        tables.attached(3, 1);
+        tables.attached(1, 0, None);
+        tables.attached(2, 1, None);
+        tables.attached(3, 1, None);
         tables.ended(3);
         assert_eq!(Vec::from_iter(tables.take_due()), [2]);
         assert!(tables.take_due().is_empty());
@@ -188,5 +237,45 @@ mod tests {
         assert_ne!(inode(&tables.news_for(1, 1, None).1.unwrap()), host);
         tables.forget_vm(7);
         assert_eq!(tables.pages.len(), 1);
+    }
+
+    #[test]
+    fn a_vm_is_limited_by_its_name_and_counts_where_no_other_can() {
+        let mut tables = tables();
+        tables.name_vm(7, "a");
+        tables.name_vm(8, "b");
+        tables.set_vm("a", FAST, [1, 2].into_iter());
+        assert_eq!(Vec::from_iter(tables.take_due()), [1, 2]);
+        tables.attached(3, 0, Some(7));
+        tables.attached(4, 0, Some(8));
+        tables.attached(5, 0, None);
+        assert_eq!(Vec::from_iter(tables.take_due()), [3]);
+        let (news, page) = tables.news_for(3, 0, Some(7));
+        let (page, wanted) = (inode(&page.unwrap()), (&Rates::default(), &FAST));
+        assert_eq!((&news.tenant, &news.vm), wanted);
+        let news = tables.news_for(4, 0, Some(8));
+        assert_eq!((news.0, news.1.is_none()), (LimitNews::default(), true));
+        // The tenant's limit is counted in the same page; it is no other VM's.
+        tables.tenants[0] = FAST;
+        assert_eq!(inode(&tables.news_for(1, 0, Some(7)).1.unwrap()), page);
+        assert_ne!(inode(&tables.news_for(4, 0, Some(8)).1.unwrap()), page);
+        assert_ne!(inode(&tables.news_for(5, 0, None).1.unwrap()), page);
+        // Another limit has another page.
+        tables.set_vm("a", FAST, [].into_iter());
+        assert_ne!(inode(&tables.news_for(1, 0, Some(7)).1.unwrap()), page);
+    }
+
+    #[test]
+    fn a_vm_keeps_its_limit_when_it_comes_again() {
+        let mut tables = tables();
+        tables.name_vm(7, "a");
+        tables.set_vm("a", FAST, [].into_iter());
+        tables.name_vm(9, "a");
+        assert_eq!(tables.vm_named("a"), Some(9));
+        assert_eq!(tables.news_for(1, 0, Some(9)).0.vm, FAST);
+        assert_eq!(tables.news_for(1, 0, Some(7)).0.vm, Rates::default());
+        assert_eq!(Vec::from_iter(tables.of_vms()), [("a", &FAST)]);
+        tables.set_vm("a", Rates::default(), [].into_iter());
+        assert_eq!(tables.of_vms().count(), 0);
     }
 }

@@ -127,7 +127,7 @@ impl Server {
         }
         let mut hub = Hub::new();
         hub.shares = Shares::new(&config.tenants, Instant::now());
-        hub.rates = RateTables::new(&config.tenants);
+        hub.rates = RateTables::new(&config);
         crate::pins::start();
         let claims = Claims::load(dir, &config.tenants);
         let mut services = Services::new((&config.nodes, &config.cluster), claims);
@@ -276,7 +276,10 @@ impl Server {
     /// whose VM is fenced: what they had is others' now.
     fn hear_of_guests(&mut self) {
         let (arrivals, ended) = self.vms.take_news();
-        for Arrival { socket, peer } in arrivals {
+        for Arrival { socket, peer, name } in arrivals {
+            if let Some(vm) = peer.vm {
+                self.hub.rates.name_vm(vm, &name);
+            }
             if self.make_room(&peer).is_ok() {
                 self.begin(socket, peer);
             }
@@ -432,8 +435,7 @@ impl Server {
             let mut client = vms::Client { vms, tenants, peer };
             vm::dispatch(&mut client, header.method, body, fds)
         } else if header.service == limit::SERVICE {
-            let (hub, tenants) = (&mut self.hub, &self.tenants[..]);
-            let mut client = LimitClient { hub, tenants, peer };
+            let mut client = LimitClient::new(&mut self.hub, &self.vms, &self.tenants, peer);
             limit::dispatch(&mut client, header.method, body, fds)
         } else {
             let caller = Caller {

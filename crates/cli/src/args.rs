@@ -311,6 +311,10 @@ pub struct LimitOptions {
     #[arg(long, conflicts_with = "tenant")]
     pub pid: Option<i32>,
 
+    /// The virtual machine whose processes are limited, all together
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["tenant", "pid"])]
+    pub vm: Option<String>,
+
     /// Bytes of payload each second
     #[arg(long, value_name = "AMOUNT", value_parser = parse_amount)]
     pub bytes: Option<u64>,

@@ -1,4 +1,4 @@
-//! `causeway limit`: limits on what tenants and processes send.
+//! `causeway limit`: limits on what tenants, processes and virtual machines send.
 
 use causeway_fabric::Address;
 use causeway_fabric::rates::{LimitEntry, LimitOf, Rates, list, set};
@@ -29,17 +29,22 @@ fn wanted(options: &LimitOptions) -> Result<Option<LimitEntry>, String> {
     let LimitOptions {
         tenant,
         pid,
+        vm,
         bytes,
         messages,
         burst,
         none,
         ..
     } = options;
-    let named = tenant.is_some() || pid.is_some();
+    let named = tenant.is_some() || pid.is_some() || vm.is_some();
     let given = *none || bytes.is_some() || messages.is_some();
     match (named, given) {
         (false, false) if burst.is_none() => return Ok(None),
-        (false, _) => return Err("whose limit? name a tenant, or a process by --pid".into()),
+        (false, _) => {
+            return Err(
+                "whose limit? name a tenant, a process by --pid or a machine by --vm".into(),
+            );
+        }
         (true, false) => return Err("which limit? --bytes, --messages or --none".into()),
         (true, true) => {}
     }
@@ -48,9 +53,14 @@ fn wanted(options: &LimitOptions) -> Result<Option<LimitEntry>, String> {
         messages: messages.unwrap_or(0),
         burst: burst.unwrap_or(0),
     };
+    let of = match (pid, vm) {
+        (Some(_), _) => LimitOf::Process,
+        (None, Some(_)) => LimitOf::Vm,
+        (None, None) => LimitOf::Tenant,
+    };
     Ok(Some(LimitEntry {
-        of: pid.map_or(LimitOf::Tenant, |_| LimitOf::Process),
-        name: tenant.clone().unwrap_or_default(),
+        of,
+        name: tenant.as_ref().or(vm.as_ref()).cloned().unwrap_or_default(),
         pid: pid.unwrap_or(0),
         rates,
     }))
@@ -76,8 +86,10 @@ fn json_of(entries: &[LimitEntry]) -> Value {
             "messages": rates.messages,
             "burst": rates.burst,
         });
-        if entry.of == LimitOf::Process {
-            value["pid"] = json!(entry.pid);
+        match entry.of {
+            LimitOf::Tenant => {}
+            LimitOf::Process => value["pid"] = json!(entry.pid),
+            LimitOf::Vm => value["vm"] = json!(true),
         }
         value
     };
@@ -94,6 +106,7 @@ fn table(entries: &[LimitEntry]) -> String {
         let whose = match entry.of {
             LimitOf::Tenant => printable(&entry.name),
             LimitOf::Process => format!("{} ({})", entry.pid, printable(&entry.name)),
+            LimitOf::Vm => format!("vm {}", printable(&entry.name)),
         };
         let Rates {
             bytes,
@@ -102,7 +115,7 @@ fn table(entries: &[LimitEntry]) -> String {
         } = entry.rates;
         row([&whose, &of(bytes), &of(messages), &of(burst)])
     };
-    let head = row(["TENANT OR PROCESS", "BYTES/S", "MESSAGES/S", "BURST"]);
+    let head = row(["TENANT, PROCESS OR VM", "BYTES/S", "MESSAGES/S", "BURST"]);
     head + &entries.iter().map(line).collect::<String>()
 }
 
@@ -139,6 +152,9 @@ mod tests {
             (entry.of, entry.pid, entry.rates.messages),
             (LimitOf::Process, 7, 5)
         );
+        let entry = wanted(&options(&["--vm", "a", "--messages", "5"]));
+        let entry = entry.unwrap().unwrap();
+        assert_eq!((entry.of, entry.name.as_str()), (LimitOf::Vm, "a"));
         let none = wanted(&options(&["web", "--none"])).unwrap().unwrap();
         assert!(!none.rates.is_set());
         for odd in [
@@ -173,6 +189,15 @@ mod tests {
             !table.contains('\x1b') && table.contains("1048576            -"),
             "{table}"
         );
-        assert_eq!(json_of(&[entry])[0]["pid"], 42);
+        let vm = LimitEntry {
+            of: LimitOf::Vm,
+            name: "a".into(),
+            ..entry.clone()
+        };
+        let json = json_of(&[entry, vm]);
+        assert_eq!(
+            (&json[0]["pid"], &json[1]["vm"]),
+            (&json!(42), &json!(true))
+        );
     }
 }

@@ -24,8 +24,9 @@ impl Pd {
         let table = gid::gid_table();
         let source = table.get(usize::from(av.sgid_index));
         let source = source.filter(|_| av.is_global).ok_or(Errno(libc::EINVAL))?;
-        let way = Destination::find(av, source);
         let shared = &self.context.endpoint.shared;
+        let class = av.class(|level| shared.control.class_of(level));
+        let way = Destination::find(av, source, class);
         let number = shared.common.ways.insert(way).ok_or(Errno(libc::ENOMEM))?;
         shared.pds.add_user(self.handle);
         Ok(Arc::new(Ah {

@@ -22,7 +22,10 @@ pub(crate) struct Destination {
     pub is_multicast: bool,
     /// Longer datagrams travel in fragments.
     pub whole: usize,
+    /// As the receiver is told it.
     pub traffic_class: u8,
+    /// As the network is.
+    pub class: u8,
     pub hop_limit: u8,
     pub flow_label: u32,
 }
@@ -45,7 +48,8 @@ pub fn is_group(gid: [u8; 16]) -> bool {
 }
 
 impl Destination {
-    pub fn find(av: &Av, source: &GidEntry) -> Destination {
+    /// The way that an address vector names; the network is to treat datagrams as of `class`.
+    pub fn find(av: &Av, source: &GidEntry, class: u8) -> Destination {
         let group = group_of(av.dgid);
         let ip = group.unwrap_or(gid::ip_of(av.dgid));
         let port = group.map_or(0, |_| MULTICAST_PORT);
@@ -66,6 +70,7 @@ impl Destination {
             is_multicast: group.is_some(),
             whole: causeway_netio::path_mtu(asked, Some(src)),
             traffic_class: av.traffic_class,
+            class,
             hop_limit: av.hop_limit,
             flow_label: av.flow_label & causeway_wire::datagram::MAX_FLOW_LABEL,
         }

@@ -7,7 +7,7 @@ use causeway_fabric::rates::{EndpointLimits, Rates};
 use causeway_proto::Instant;
 use causeway_proto::pace::{Limit, Rate, Seen};
 use causeway_shm::layout::RATE_PAGE_BYTES;
-use causeway_shm::{RatePage, Segment};
+use causeway_shm::{RatePage, Segment, SharedLimit};
 use parking_lot::Mutex;
 
 /// A limit that all queue pairs of a process share, and what it has seen.
@@ -17,11 +17,11 @@ struct Counted {
     bytes: AtomicU64,
     messages: AtomicU64,
     /// Where those of other processes count as well; then the two above are nothing.
-    page: Option<RatePage>,
+    page: Option<(RatePage, SharedLimit)>,
 }
 
 impl Counted {
-    fn new(rates: &Rates, page: Option<RatePage>) -> Self {
+    fn new(rates: &Rates, page: Option<(RatePage, SharedLimit)>) -> Self {
         Counted {
             limit: Limit {
                 bytes: Rate::new(rates.bytes, rates.burst),
@@ -34,9 +34,9 @@ impl Counted {
 
     fn seen(&self) -> Seen<'_> {
         match &self.page {
-            Some(page) => Seen {
-                bytes: page.bytes(),
-                messages: page.messages(),
+            Some((page, of)) => Seen {
+                bytes: page.bytes(*of),
+                messages: page.messages(*of),
             },
             None => Seen {
                 bytes: &self.bytes,
@@ -46,10 +46,11 @@ impl Counted {
     }
 }
 
-/// The limits of an endpoint: its tenant's and its own.
+/// The limits of an endpoint: its tenant's, its virtual machine's, and its own.
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     tenant: Counted,
+    vm: Counted,
     own: Counted,
 }
 
@@ -61,15 +62,19 @@ impl Limits {
             let segment = Segment::map(fd, RATE_PAGE_BYTES).ok()?;
             RatePage::open(Arc::new(segment)).ok()
         };
+        let page = told.page.and_then(map);
+        let shared = |of| page.clone().map(|page| (page, of));
         Limits {
-            tenant: Counted::new(&told.news.tenant, told.page.and_then(map)),
+            tenant: Counted::new(&told.news.tenant, shared(SharedLimit::Tenant)),
+            vm: Counted::new(&told.news.vm, shared(SharedLimit::Vm)),
             own: Counted::new(&told.news.own, None),
         }
     }
 
     /// Whether anything is limited.
     pub fn are_set(&self) -> bool {
-        self.tenant.limit.is_set() || self.own.limit.is_set()
+        let Limits { tenant, vm, own } = self;
+        [tenant, vm, own].iter().any(|one| one.limit.is_set())
     }
 
     /// Lets a message of so many bytes through now, or says when to ask again.
@@ -77,10 +82,13 @@ impl Limits {
     /// # Errors
     /// As [`Rate::take`].
     pub fn take(&self, bytes: u32, now: Instant) -> Result<(), Instant> {
-        let Limits { tenant, own } = self;
+        let Limits { tenant, vm, own } = self;
+        let give_back = |one: &Counted| one.limit.give_back(one.seen(), bytes);
         own.limit.take(own.seen(), bytes, now)?;
+        let taken = vm.limit.take(vm.seen(), bytes, now);
+        taken.inspect_err(|_| give_back(own))?;
         let taken = tenant.limit.take(tenant.seen(), bytes, now);
-        taken.inspect_err(|_| own.limit.give_back(own.seen(), bytes))
+        taken.inspect_err(|_| [own, vm].into_iter().for_each(give_back))
     }
 }
 
@@ -104,18 +112,20 @@ impl CurrentLimits {
 
 #[cfg(test)]
 mod tests {
+    use causeway_fabric::fds::private_memfd;
     use causeway_fabric::services::limit::LimitNews;
 
     use super::*;
 
     #[test]
-    fn a_message_is_let_through_by_both_or_counts_in_neither() {
+    fn a_message_is_let_through_by_all_or_counts_in_none() {
         let rates = |bytes| Rates {
             bytes,
             ..Rates::default()
         };
         let news = LimitNews {
             tenant: rates(1_000_000),
+            vm: rates(10_000_000),
             own: rates(100_000_000),
         };
         let limits = Limits::new(EndpointLimits { news, page: None });
@@ -127,13 +137,46 @@ mod tests {
             11,
             "10 ms of the tenant's, and one that begins then"
         );
-        let own = &limits.own;
-        let one = own.limit.take(own.seen(), 1_000_000 - 11_000, now);
-        assert!(one.is_ok());
-        assert!(
-            own.limit.take(own.seen(), 1, now).is_ok(),
-            "what was refused left nothing"
+        for (one, burst) in [(&limits.own, 1_000_000), (&limits.vm, 100_000)] {
+            let rest = one.limit.take(one.seen(), burst - 11_000, now);
+            assert!(rest.is_ok());
+            assert!(
+                one.limit.take(one.seen(), 1, now).is_ok(),
+                "what was refused left nothing"
+            );
+            assert!(one.limit.take(one.seen(), 1, now).is_err());
+        }
+    }
+
+    #[test]
+    fn limits_that_share_a_page_count_apart() {
+        let fd = private_memfd("rates", RATE_PAGE_BYTES as u64).unwrap();
+        let told = |page| EndpointLimits {
+            news: LimitNews {
+                tenant: Rates {
+                    bytes: 1_000_000_000,
+                    ..Rates::default()
+                },
+                vm: Rates {
+                    messages: 100,
+                    ..Rates::default()
+                },
+                ..LimitNews::default()
+            },
+            page: Some(page),
+        };
+        let [one, other] = [(); 2].map(|()| Limits::new(told(fd.try_clone().unwrap())));
+        let now = Instant(1_000_000_000);
+        let through = [&one, &other].map(|limits| limits.take(8, now).is_ok());
+        assert_eq!(
+            through,
+            [true, true],
+            "10 ms are one message, and one that begins then"
         );
-        assert!(own.limit.take(own.seen(), 1, now).is_err());
+        assert!(
+            [one, other]
+                .iter()
+                .all(|limits| limits.take(8, now).is_err())
+        );
     }
 }

@@ -15,8 +15,8 @@ const KILOBIT: u64 = 1000 / 8;
 /// The limits of a queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Its own (`ibv_modify_qp(3)`), kilobits each second; 0 is none.
-    rate: u32,
+    /// Its own (`ibv_modify_qp(3)`): kilobits each second, and bytes at once.
+    own: (u32, u32),
     limit: Limit,
     /// What that has seen.
     bytes: AtomicU64,
@@ -30,14 +30,14 @@ pub(crate) struct Pace {
 impl Pace {
     /// Its own limit is so many kilobits each second, and so many bytes at once; 0 stands for none,
     /// and for what is usual.
-    pub fn set_own(&mut self, rate: u32, burst: u32) {
+    pub fn set_own(&mut self, (rate, burst): (u32, u32)) {
         let limit = Limit {
             bytes: Rate::new(u64::from(rate) * KILOBIT, burst.into()),
             messages: None,
         };
         let shared = Arc::clone(&self.shared);
         *self = Pace {
-            rate,
+            own: (rate, burst),
             limit,
             shared,
             ..Pace::default()
@@ -50,9 +50,9 @@ impl Pace {
         self.again = None;
     }
 
-    /// Kilobits each second of its own limit; 0 is none.
-    pub fn rate(&self) -> u32 {
-        self.rate
+    /// Its own limit, as it was set.
+    pub fn own(&self) -> (u32, u32) {
+        self.own
     }
 
     /// Whether anything is limited.

@@ -485,7 +485,7 @@ impl Qp {
                 let own = table.first().ok_or(Errno(libc::ENETUNREACH))?;
                 let (ip, source) = remote.unwrap_or((gid::ip_of(own.gid), own));
                 let ips = (ip, gid::ip_of(source.gid));
-                let link = udp_link(self.qpn, attr, ips, source.ifindex, shared)?;
+                let link = udp_link(self.qpn, attr, ips, source.ifindex, (shared, av))?;
                 Ok(Link::Udp(Box::new(link)))
             }
         }
@@ -538,7 +538,7 @@ fn udp_link(
     attr: &QpAttr,
     (ip, source): (IpAddr, IpAddr),
     ifindex: u32,
-    shared: &Shared,
+    (shared, av): (&Shared, &Av),
 ) -> Result<UdpLink, Errno> {
     let secured = shared.is_wire_secured(Some(gid::gid_of(ip)))?;
     let port = Slot::of_qpn(attr.dest_qpn)
@@ -570,7 +570,8 @@ fn udp_link(
     if secured && qpn == attr.dest_qpn && gid::is_local(ip) {
         conn.finished(cookie, own_keys()?);
     }
-    Ok(UdpLink::new(conn, dst, Some(source)))
+    let class = av.class(|level| shared.control.class_of(level));
+    Ok(UdpLink::new(conn, dst, Some(source), class))
 }
 
 impl State {

@@ -359,21 +359,16 @@ impl QpEntry {
         self.note_wakes();
     }
 
-    /// Follows the rate that `ibv_modify_qp(3)` has set, if that is another. Returns the
-    /// attributes.
+    /// Follows the rate and the burst that `ibv_modify_qp(3)` has set, if they are others. Returns
+    /// the attributes.
     pub fn note_rate(&mut self) -> QpAttr {
         let attr = self.qp.attr();
-        if attr.rate_limit != self.pace.rate() {
-            self.set_rate(attr.rate_limit, 0);
+        let wanted = (attr.rate_limit, attr.rate_burst);
+        if wanted != self.pace.own() {
+            self.pace.set_own(wanted);
+            self.follow_limits();
         }
         attr
-    }
-
-    /// Limits what it sends to so many kilobits each second, 0 for no limit, and to so many bytes
-    /// at once, 0 for what is usual.
-    pub fn set_rate(&mut self, rate: u32, burst: u32) {
-        self.pace.set_own(rate, burst);
-        self.follow_limits();
     }
 
     /// The limits that it shares with others are these from now on.

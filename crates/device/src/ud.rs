@@ -55,6 +55,7 @@ struct Held {
 struct Batch {
     dst: SocketAddr,
     src: IpAddr,
+    class: u8,
     segment: usize,
     may_fragment: bool,
     /// The rank of the sender's slot.
@@ -253,6 +254,7 @@ impl Batch {
         Batch {
             dst,
             src: way.src,
+            class: way.class,
             segment: len,
             may_fragment: len > way.whole,
             rank,
@@ -261,8 +263,8 @@ impl Batch {
 
     /// Whether `next` may follow in the same call.
     fn takes(&self, next: &Batch) -> bool {
-        (self.dst, self.src, self.segment) == (next.dst, next.src, next.segment)
-            && !self.may_fragment
+        let key = |batch: &Batch| (batch.dst, batch.src, batch.class, batch.segment);
+        key(self) == key(next) && !self.may_fragment
     }
 
     /// Sends datagrams; `false` where the socket has no room for them.
@@ -271,7 +273,8 @@ impl Batch {
         let Some(port) = wire.ports.get(self.rank) else {
             return true;
         };
-        let sent = port.send(self.dst, Some(self.src), bytes, segment, self.may_fragment);
+        let (class, src) = (self.class, Some(self.src));
+        let sent = port.send_as(class, self.dst, src, bytes, segment, self.may_fragment);
         // Any other failure loses the datagrams, as the network may.
         !sent.is_err_and(|e| e.kind() == std::io::ErrorKind::WouldBlock)
     }

@@ -92,6 +92,8 @@ pub(crate) struct UdpLink {
     pub gathered: bool,
     dst: SocketAddr,
     src: Option<IpAddr>,
+    /// The traffic class of its datagrams ([`crate::av::Av::class`]).
+    class: u8,
     /// The rank of its queue pair's slot.
     rank: usize,
     /// The port's socket for the peer, if it has one.
@@ -164,7 +166,8 @@ impl UdpWire {
         match self.ports.first() {
             Some((rank, port)) if rank == link.rank => {
                 let open = |src| port.open_connected(src, link.dst);
-                link.socket = link.src.and_then(open);
+                // Such a socket's short call names no class.
+                link.socket = link.src.filter(|_| link.class == 0).and_then(open);
                 self.connected_links += u32::from(link.socket.is_some());
             }
             _ => self.beyond += 1,
@@ -285,13 +288,14 @@ pub(crate) fn window(bytes: usize, datagram: usize) -> u16 {
 }
 
 impl UdpLink {
-    pub fn new(conn: Connection, dst: SocketAddr, src: Option<IpAddr>) -> Self {
+    pub fn new(conn: Connection, dst: SocketAddr, src: Option<IpAddr>, class: u8) -> Self {
         UdpLink {
             conn,
             started: false,
             gathered: false,
             dst,
             src,
+            class,
             rank: 0,
             socket: None,
             unsent: None,
@@ -414,14 +418,15 @@ impl UdpLink {
     /// Sends a batch, of which the parts `outside` are elsewhere.
     fn send(&self, port: &UdpPort, bytes: &[u8], outside: &[Outside], shape: Shape) -> Sent {
         let segment = (shape.segment < bytes.len()).then_some(shape.segment);
+        let (class, dst, src) = (self.class, self.dst, self.src);
         let sent = if outside.is_empty() {
-            port.send(self.dst, self.src, bytes, segment, shape.may_fragment)
+            port.send_as(class, dst, src, bytes, segment, shape.may_fragment)
         } else {
             let whole = (bytes, outside);
             // SAFETY: the parts are inside registered regions, the program's memory as far as they
             // are mapped (ibv_reg_mr(3)): the engine's lock has been held since they were found,
             // and the end of a registration waits for that (`Shared::reclaim`).
-            unsafe { port.send_gathered(self.dst, self.src, whole, segment, shape.may_fragment) }
+            unsafe { port.send_gathered(class, dst, src, whole, segment, shape.may_fragment) }
         };
         match sent {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Sent::NoRoom,

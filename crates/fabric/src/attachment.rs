@@ -12,6 +12,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 use causeway_identity::Slot;
 use rustix::io::Errno;
 
+use crate::classes::Classes;
 use crate::connections::Connections;
 use crate::control::{Control, Event};
 use crate::error::{Error, Result};
@@ -74,6 +75,8 @@ pub struct Attachment {
     pub(crate) quota: Mutex<Quota>,
     /// The trace that the broker has told of last, or 0.
     pub(crate) trace: AtomicU64,
+    /// Traffic classes by service level, as the broker has told them last.
+    pub(crate) classes: Classes,
     state: Mutex<State>,
 }
 
@@ -114,6 +117,7 @@ impl Attachment {
             wakeup: Wakeup::new()?,
             quota: Mutex::default(),
             trace: AtomicU64::new(0),
+            classes: Classes::default(),
             state: Mutex::new(State {
                 control: None,
                 endpoint: 0,
@@ -274,6 +278,12 @@ impl Attachment {
         Ok(self.broker.path_of_view(&reply.root))
     }
 
+    /// The traffic class of datagrams of a service level, as the broker's configuration has it:
+    /// DSCP in the upper six bits.
+    pub fn class_of(&self, service_level: u8) -> u8 {
+        self.classes.of(service_level)
+    }
+
     /// The number by which peers know this endpoint ([`Introduction::Ring`], `peer`); a new one
     /// after each [`Attachment::reattach`].
     ///
@@ -391,7 +401,7 @@ impl Attachment {
         }
         for _ in 0..ATTACH_ATTEMPTS {
             let mut control = Control::new(crate::launch::connect_or_start(&self.broker)?);
-            match state.present(&mut control) {
+            match state.present(&mut control, &self.classes) {
                 // A broker on its way out: the next attempt finds or starts another.
                 Err(Error::BrokerGone) => continue,
                 outcome => outcome?,
@@ -441,7 +451,7 @@ impl State {
     }
 
     /// Presents all that this endpoint is and has to a broker that does not know it.
-    fn present(&mut self, control: &mut Control) -> Result<()> {
+    fn present(&mut self, control: &mut Control, classes: &Classes) -> Result<()> {
         // Opened each time: it never changes, and a descriptor kept would be one more in the
         // program's table. To a virtual machine's broker it would mean nothing.
         let namespace = (!control.is_in_guest()).then(own_pid_namespace).flatten();
@@ -450,6 +460,7 @@ impl State {
         let fds = attach_fds(&self.inbox, &self.doorbell, last);
         let (reply, fds) = BrokerStub(control).attach(&self.identity, &fds)?;
         self.endpoint = reply.endpoint;
+        classes.set(&reply.classes);
         take_table(&mut self.mr_table, fds)?;
         if !self.addresses.is_empty() {
             report(control, &self.addresses)?;

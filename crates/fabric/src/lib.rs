@@ -25,6 +25,7 @@
 
 mod attachment;
 mod channel;
+mod classes;
 mod connections;
 mod control;
 mod error;

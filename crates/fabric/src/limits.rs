@@ -134,3 +134,6 @@ const _: () = assert!(POOL_BLOCKS_PER_PAGE * (POOL_NAME_MAX + 64) < MESSAGE_MAX)
 const _: () = assert!(MEMBERS_PER_PAGE * (COMM_MAX * 4 + 32) < MESSAGE_MAX);
 const _: () = assert!(SYNCS_PER_BLOCK_MAX * (ENTRIES_PER_SYNC_MAX * 8 + 64) < POOL_STATUS_BYTES);
 const _: () = assert!(SEGMENTS_PER_ENDPOINT_MAX * size_of::<u64>() < MESSAGE_MAX / 2);
+/// Service levels that datagrams' traffic classes are told by: as many as four bits name
+/// (`ibv_create_ah(3)`, `sl`).
+pub const SERVICE_LEVELS: usize = 16;

@@ -27,10 +27,10 @@ pub(crate) struct News {
 /// The limits of an endpoint.
 #[derive(Debug, Default)]
 pub struct EndpointLimits {
-    /// Those of its tenant and its own.
+    /// Those of its tenant and of its virtual machine, and its own.
     pub news: LimitNews,
-    /// The page in which the first are counted, with others; `None` where this endpoint counts
-    /// alone.
+    /// The page in which all but its own are counted, with others; `None` where this endpoint
+    /// counts alone.
     pub page: Option<OwnedFd>,
 }
 

@@ -12,7 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use quinn_udp::RecvMeta;
 use socket2::SockAddr;
 
-/// Room for the control messages of either direction: a packet's addresses and a segment's size.
+/// Room for the control messages of either direction: a packet's addresses, its class and a
+/// segment's size.
 const CONTROL_LEN: usize = 128;
 /// What the kernel aligns control messages to (`CMSG_ALIGN`).
 const CONTROL_ALIGN: usize = size_of::<usize>();
@@ -56,6 +57,15 @@ impl Controls {
         self.used = end.next_multiple_of(CONTROL_ALIGN);
     }
 
+    /// The class (`ip(7)`, IP_TOS; `ipv6(7)`, IPV6_TCLASS).
+    fn push_mark(&mut self, mark: Marked) {
+        let (level, kind) = match mark.v6 {
+            true => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
+            false => (libc::IPPROTO_IP, libc::IP_TOS),
+        };
+        self.push(level, kind, &libc::c_int::from(mark.class).to_ne_bytes());
+    }
+
     /// The address to send from (`ip(7)`, `ipv6(7)`), on whatever interface.
     fn push_source(&mut self, src: IpAddr) {
         let any_interface = [0; 4];
@@ -78,8 +88,17 @@ impl Controls {
     }
 }
 
+/// How the network is to treat a datagram: the second byte of its IPv4 header, or IPv6's traffic
+/// class. DSCP is the upper six bits (RFC 2474).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Marked {
+    pub class: u8,
+    pub v6: bool,
+}
+
 /// Sends the bytes of `pieces`, as one datagram or cut into segments of that many bytes: to an
-/// address, from one if it is given; or, without, where the socket is connected to.
+/// address, from one if it is given; or, without, where the socket is connected to. Without a mark
+/// it is the socket's.
 ///
 /// # Errors
 /// Whatever `sendmsg(2)` reports: EFAULT where a piece is not mapped.
@@ -90,7 +109,7 @@ pub(crate) unsafe fn send(
     fd: BorrowedFd<'_>,
     to: Option<(SocketAddr, Option<IpAddr>)>,
     pieces: &[libc::iovec],
-    segment: Option<u16>,
+    (segment, mark): (Option<u16>, Option<Marked>),
 ) -> io::Result<()> {
     let dst = to.map(|(dst, _)| SockAddr::from(dst));
     let mut controls = Controls::new();
@@ -99,6 +118,9 @@ pub(crate) unsafe fn send(
     }
     if let Some(segment) = segment {
         controls.push(libc::SOL_UDP, libc::UDP_SEGMENT, &segment.to_ne_bytes());
+    }
+    if let Some(mark) = mark {
+        controls.push_mark(mark);
     }
     // SAFETY: all-zero bytes are a valid msghdr.
     let mut msg: libc::msghdr = unsafe { mem::zeroed() };

@@ -11,8 +11,10 @@ use causeway_owned::Owned;
 use quinn_udp::{RecvMeta, Transmit, UdpSockRef, UdpSocketState};
 use socket2::{Domain, InterfaceIndexOrAddress, Protocol, Socket, Type};
 
+use crate::bind::{bind_v4, bind_v6, no_ipv6};
 use crate::connected::{Connected, ConnectedSocket, ConnectedSockets};
 use crate::errqueue::{self, Report};
+use crate::message::Marked;
 use crate::options::DontFragment;
 use crate::pieces::{self, Outside, Pieces};
 use crate::received::Received;
@@ -235,6 +237,23 @@ impl UdpPort {
         segment: Option<usize>,
         may_fragment: bool,
     ) -> io::Result<()> {
+        self.send_as(0, dst, src_ip, contents, segment, may_fragment)
+    }
+
+    /// As [`UdpPort::send`], with a traffic class: DSCP in the upper six bits, of which the network
+    /// takes what it treats datagrams by (RFC 2474). 0 leaves it to the kernel.
+    ///
+    /// # Errors
+    /// As [`UdpPort::send`].
+    pub fn send_as(
+        &self,
+        class: u8,
+        dst: SocketAddr,
+        src_ip: Option<IpAddr>,
+        contents: &[u8],
+        segment: Option<usize>,
+        may_fragment: bool,
+    ) -> io::Result<()> {
         let segment = self.prepare(dst, contents.len(), segment, may_fragment)?;
         let transmit = |contents, segment_size| Transmit {
             destination: dst,
@@ -244,18 +263,18 @@ impl UdpPort {
             src_ip,
         };
         if segment == contents.len() {
-            return self.send_one(&transmit(contents, None));
+            return self.send_one(class, &transmit(contents, None));
         }
         let most = self.most_at_once(segment, may_fragment);
         for batch in contents.chunks(segment * most) {
             if batch.len() <= segment {
-                self.send_one(&transmit(batch, None))?;
+                self.send_one(class, &transmit(batch, None))?;
                 continue;
             }
-            match self.send_one(&transmit(batch, Some(segment))) {
+            match self.send_one(class, &transmit(batch, Some(segment))) {
                 Err(e) if offload_failed(&e) => {
                     let each = batch.chunks(segment).map(|c| transmit(c, None));
-                    self.send_each(each)?;
+                    self.send_each(class, each)?;
                 }
                 result => result?,
             }
@@ -263,7 +282,7 @@ impl UdpPort {
         Ok(())
     }
 
-    /// As [`UdpPort::send`], but the parts `outside` of `contents`, in order, are elsewhere in
+    /// As [`UdpPort::send_as`], but the parts `outside` of `contents`, in order, are elsewhere in
     /// memory: the kernel takes them from there, and nothing here reads them, where it can send all
     /// in one call. Else they are copied first.
     ///
@@ -274,6 +293,7 @@ impl UdpPort {
     /// What is mapped of each part may be read. Others may write it meanwhile.
     pub unsafe fn send_gathered(
         &self,
+        class: u8,
         dst: SocketAddr,
         src_ip: Option<IpAddr>,
         (contents, outside): (&[u8], &[Outside]),
@@ -287,14 +307,14 @@ impl UdpPort {
         {
             let cut = u16::try_from(len).ok().filter(|_| !whole);
             // SAFETY: the contents are borrowed, and the parts are as the caller promises.
-            let sent = unsafe { self.send_message(dst, src_ip, pieces.as_slice(), cut) };
+            let sent = unsafe { self.send_message(class, (dst, src_ip), pieces.as_slice(), cut) };
             if !sent.as_ref().is_err_and(offload_failed) {
                 return sent;
             }
         }
         // SAFETY: the caller's promise.
         let whole = unsafe { pieces::gathered(contents, outside) }?;
-        self.send(dst, src_ip, &whole, segment, may_fragment)
+        self.send_as(class, dst, src_ip, &whole, segment, may_fragment)
     }
 
     /// Receives what is there, up to some batches' worth, and shows `f` each datagram with its
@@ -438,7 +458,7 @@ impl UdpPort {
     }
 
     /// One system call's worth of sending.
-    fn send_one(&self, transmit: &Transmit<'_>) -> io::Result<()> {
+    fn send_one(&self, class: u8, transmit: &Transmit<'_>) -> io::Result<()> {
         let piece = libc::iovec {
             iov_base: transmit.contents.as_ptr().cast_mut().cast(),
             iov_len: transmit.contents.len(),
@@ -446,9 +466,9 @@ impl UdpPort {
         let cut = transmit
             .segment_size
             .and_then(|len| u16::try_from(len).ok());
-        let (dst, src) = (transmit.destination, transmit.src_ip);
+        let ends = (transmit.destination, transmit.src_ip);
         // SAFETY: the contents are borrowed.
-        match unsafe { self.send_message(dst, src, &[piece], cut) } {
+        match unsafe { self.send_message(class, ends, &[piece], cut) } {
             // quinn-udp draws its conclusions from that.
             Err(e) if offload_failed(&e) => {
                 let socket = UdpSockRef::from(&self.socket);
@@ -464,8 +484,8 @@ impl UdpPort {
     /// Each piece names memory of this process that may be read.
     unsafe fn send_message(
         &self,
-        dst: SocketAddr,
-        src: Option<IpAddr>,
+        class: u8,
+        (dst, src): (SocketAddr, Option<IpAddr>),
         pieces: &[libc::iovec],
         segment: Option<u16>,
     ) -> io::Result<()> {
@@ -478,10 +498,14 @@ impl UdpPort {
             Some(fd) => (fd, None),
             None => (self.socket.as_fd(), Some((dst, src))),
         };
+        let mark = (class != 0).then(|| Marked {
+            class,
+            v6: dst.ip().to_canonical().is_ipv6(),
+        });
         let mut result = Ok(());
         for _ in 0..SEND_TRIES {
             // SAFETY: the caller's promise.
-            match unsafe { message::send(fd, to, pieces, segment) } {
+            match unsafe { message::send(fd, to, pieces, (segment, mark)) } {
                 Ok(()) => return Ok(()),
                 Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock || offload_failed(&e) => {
@@ -495,9 +519,9 @@ impl UdpPort {
 
     /// Sends datagrams singly after offload was refused. If they are refused too, offload was not
     /// the cause, and quinn-udp must not give it up for good.
-    fn send_each<'a>(&self, each: impl Iterator<Item = Transmit<'a>>) -> io::Result<()> {
+    fn send_each<'a>(&self, class: u8, each: impl Iterator<Item = Transmit<'a>>) -> io::Result<()> {
         for transmit in each {
-            if let Err(e) = self.send_one(&transmit) {
+            if let Err(e) = self.send_one(class, &transmit) {
                 if e.kind() != io::ErrorKind::WouldBlock {
                     self.state.replace(probe(&self.socket)?);
                     self.dont_fragment.set(DontFragment::ON);
@@ -564,27 +588,6 @@ fn probe(socket: &Socket) -> io::Result<UdpSocketState> {
         options::set(socket, libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0)?;
     }
     Ok(state)
-}
-
-fn bind_v6(address: SocketAddr, only: bool) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV6, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.set_only_v6(only)?;
-    socket.bind(&address.into())?;
-    Ok(socket)
-}
-
-fn bind_v4(address: SocketAddr) -> io::Result<Socket> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP))?;
-    socket.bind(&address.into())?;
-    Ok(socket)
-}
-
-/// Whether an error means that the host has no IPv6.
-fn no_ipv6(e: &io::Error) -> bool {
-    matches!(
-        e.raw_os_error(),
-        Some(libc::EAFNOSUPPORT | libc::EADDRNOTAVAIL)
-    )
 }
 
 /// Whether an error may mean that this kernel or network device can't cut datagrams up, or that the

@@ -162,7 +162,7 @@ fn what_lies_elsewhere_is_sent_from_there() {
             let (here, there, outside) = scattered(len);
             let contents = (&here[..], &outside[..]);
             // SAFETY: all parts lie in `there`, which lives on.
-            unsafe { a.send_gathered(at(b.port()), None, contents, segment, may_fragment) }
+            unsafe { a.send_gathered(0, at(b.port()), None, contents, segment, may_fragment) }
                 .unwrap();
             let segments: Vec<_> = there.chunks(segment.unwrap_or(len)).collect();
             let got = collect(&mut b, segments.len());
@@ -182,7 +182,7 @@ fn a_part_that_is_not_mapped_is_an_error() {
         addr: 4096,
     }];
     // SAFETY: nothing is ever mapped below `vm.mmap_min_addr`; the kernel says so.
-    let sent = unsafe { a.send_gathered(v4(b.port()), None, (&[0; 10], &outside), None, false) };
+    let sent = unsafe { a.send_gathered(0, v4(b.port()), None, (&[0; 10], &outside), None, false) };
     assert_eq!(sent.unwrap_err().raw_os_error(), Some(libc::EFAULT));
     a.send(v4(b.port()), None, b"fine", None, false).unwrap();
     assert_eq!(collect(&mut b, 1)[0].2, b"fine");

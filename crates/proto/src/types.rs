@@ -416,6 +416,9 @@ pub struct QpAttr {
     pub en_sqd_async_notify: bool,
     /// Rate that its sends are limited to, kilobits each second; 0 is none.
     pub rate_limit: u32,
+    /// Bytes that it may send at once within that rate; 0 is what is usual. It is set with the
+    /// rate (`ibv_modify_qp_rate_limit(3)`).
+    pub rate_burst: u32,
 }
 
 /// Asynchronous events of a QP (`ibv_get_async_event(3)`).

@@ -141,10 +141,14 @@ pub const LIFE_ENTRIES_AT: usize = PAGE;
 /// Bytes of a life table.
 pub const LIFE_BYTES: usize = LIFE_ENTRIES_AT + 8 * LIFE_ENTRIES;
 
-/// In a rate page: the word for bytes.
+/// In a rate page: the word for bytes of the tenant's limit.
 pub const RATE_BYTES_AT: usize = 0;
-/// In a rate page: the word for messages.
+/// In a rate page: the word for messages of the tenant's limit.
 pub const RATE_MESSAGES_AT: usize = LINE;
+/// In a rate page: the word for bytes of the virtual machine's limit.
+pub const RATE_VM_BYTES_AT: usize = 2 * LINE;
+/// In a rate page: the word for messages of the virtual machine's limit.
+pub const RATE_VM_MESSAGES_AT: usize = 3 * LINE;
 /// Bytes of a rate page.
 pub const RATE_PAGE_BYTES: usize = PAGE;
 

@@ -1,9 +1,12 @@
-//! Limits on what a tenant's processes send, as the file has them.
+//! Limits on what the processes of tenants and virtual machines send, as the file has them.
+
+use std::collections::BTreeMap;
 
 use causeway_fabric::services::limit::Rates;
 use serde::Deserialize;
 
 use super::amount::{Amount, amount};
+use crate::ids::is_vm_name;
 
 /// What is not named is not limited; of a tenant, it is as for all.
 #[derive(Default, Deserialize)]
@@ -29,6 +32,32 @@ impl RatesTable {
             burst: bytes("burst", &self.burst, base.burst)?,
         })
     }
+}
+
+/// A virtual machine, by the name that it is attached with.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct VmTable {
+    name: String,
+    rates: RatesTable,
+}
+
+/// The limits of virtual machines.
+pub(super) fn of_vms(tables: &[VmTable]) -> Result<BTreeMap<String, Rates>, String> {
+    let mut vms = BTreeMap::new();
+    for VmTable { name, rates } in tables {
+        if !is_vm_name(name) {
+            return Err(format!(
+                "vm {name:?}: no virtual machine can have that name"
+            ));
+        }
+        let rates = rates.over(&Rates::default());
+        let rates = rates.map_err(|why| format!("vm {name:?}: {why}"))?;
+        if vms.insert(name.clone(), rates).is_some() {
+            return Err(format!("vm {name:?} is there twice"));
+        }
+    }
+    Ok(vms)
 }
 
 #[cfg(test)]
@@ -66,5 +95,17 @@ mod tests {
         assert!(why.contains("rate bytes = \"fast\""), "{why}");
         let why = Config::parse("[rates]\nbyte = 1").unwrap_err();
         assert!(why.contains("unknown field"), "{why}");
+    }
+
+    #[test]
+    fn virtual_machines_have_rates_by_name() {
+        let vm = |name: &str| format!("[[vm]]\nname = '{name}'\n[vm.rates]\nmessages = 5\n");
+        let config = Config::parse(&(vm("a") + &vm("b.1"))).unwrap();
+        assert_eq!(Vec::from_iter(config.vms.keys()), ["a", "b.1"]);
+        assert_eq!(config.vms["a"].messages, 5);
+        for (text, wanted) in [(vm("a").repeat(2), "twice"), (vm("a b"), "that name")] {
+            let why = Config::parse(&text).unwrap_err();
+            assert!(why.contains(wanted), "{why}");
+        }
     }
 }

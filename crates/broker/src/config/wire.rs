@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use causeway_fabric::limits::SERVICE_LEVELS;
 use causeway_fabric::setting;
 use serde::Deserialize;
 
@@ -10,6 +11,10 @@ use crate::keys::WireKeys;
 
 /// Setting that names a key file where the configuration names none.
 pub const KEY_VARIABLE: &str = "CAUSEWAY_WIRE_KEY";
+/// Highest DSCP (RFC 2474): six bits.
+const DSCP_MAX: u8 = 63;
+/// Bits below a DSCP (RFC 3168).
+const ECN_BITS: u32 = 2;
 /// Most networks that are told apart.
 pub const NETWORKS_MAX: usize = 256;
 
@@ -22,6 +27,8 @@ pub(super) struct WireTable {
     key: Option<PathBuf>,
     #[serde(default)]
     network: Vec<NetworkTable>,
+    #[serde(default)]
+    dscp: Vec<u8>,
 }
 
 #[derive(Deserialize)]
@@ -100,6 +107,8 @@ pub struct WireRules {
     pub networks: Vec<(Network, bool)>,
     /// The keys; none if there are none.
     pub keys: WireKeys,
+    /// The traffic class of datagrams by service level.
+    pub classes: Vec<u8>,
 }
 
 impl WireRules {
@@ -145,8 +154,23 @@ impl WireTable {
                 Some(path) => WireKeys::load(path)?,
                 None => default_keys()?,
             },
+            classes: classes(&self.dscp)?,
         }
         .check()
+    }
+}
+
+/// The traffic class of datagrams by service level, whose DSCPs are these. The lower two bits are
+/// those of congestion notification (RFC 3168): the transport's.
+fn classes(dscp: &[u8]) -> Result<Vec<u8>, String> {
+    if dscp.len() > SERVICE_LEVELS {
+        return Err(format!(
+            "dscp names more than {SERVICE_LEVELS} service levels"
+        ));
+    }
+    match dscp.iter().find(|value| **value > DSCP_MAX) {
+        Some(value) => Err(format!("dscp {value} is above {DSCP_MAX}")),
+        None => Ok(dscp.iter().map(|value| value << ECN_BITS).collect()),
     }
 }
 
@@ -193,7 +217,7 @@ mod tests {
                 rule("10.1.2.3", true),
                 rule("fd00::/8", true),
             ],
-            keys: WireKeys::default(),
+            ..WireRules::default()
         };
         for (address, secured) in [
             ("10.0.0.1", true),
@@ -208,6 +232,7 @@ mod tests {
         assert!(!rules.requires(None) && rules.may_require());
         assert!(rules.check().is_err(), "no key");
         let all = WireRules {
+            classes: Vec::new(),
             secure: true,
             networks: vec![rule("0.0.0.0/0", false), rule("::/0", true)],
             keys: WireKeys::default(),
@@ -231,5 +256,17 @@ mod tests {
             assert_eq!(Network::parse(bad), None, "{bad}");
         }
         assert_eq!(Network::parse("::").unwrap().length, 128);
+    }
+
+    #[test]
+    fn service_levels_have_traffic_classes() {
+        let parse = |text: &str| crate::config::Config::parse(text);
+        let config = parse("[wire]\ndscp = [0, 10, 63]").unwrap();
+        assert_eq!(config.tenants[0].wire.classes, [0, 40, 252]);
+        assert!(parse("").unwrap().tenants[0].wire.classes.is_empty());
+        for (text, wanted) in [("64", "dscp 64 is above 63"), (&"0, ".repeat(17), "16")] {
+            let why = parse(&format!("[wire]\ndscp = [{text}]")).unwrap_err();
+            assert!(why.contains(wanted), "{why}");
+        }
     }
 }

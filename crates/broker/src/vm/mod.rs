@@ -35,7 +35,7 @@ use vhost_user_backend::VhostUserDaemon;
 use vm_memory::{GuestMemoryAtomic, GuestMemoryMmap};
 
 use crate::config::Tenant;
-use crate::ids::{SessionId, TenantId, VmId};
+use crate::ids::{SessionId, TenantId, VmId, is_vm_name};
 use crate::session::Peer;
 use crate::sys::random;
 use device::Device;
@@ -45,8 +45,6 @@ use guest::Admit;
 pub const DIR_NAME: &str = "vm";
 /// Most VMs.
 pub const VMS_MAX: usize = 256;
-/// Longest name of a VM.
-pub const NAME_MAX: usize = 48;
 /// Tells a VM's label from the cookie of a network namespace, which counts up from 1.
 const LABEL_BIT: u64 = 1 << 63;
 
@@ -57,6 +55,8 @@ pub struct Arrival {
     pub socket: OwnedFd,
     /// The caller.
     pub peer: Peer,
+    /// The name of its VM.
+    pub name: Arc<str>,
 }
 
 /// What the threads of VMs tell the broker's loop.
@@ -70,6 +70,7 @@ enum Notice {
 /// Sends the broker's loop the clients that come from one VM.
 struct Gate {
     vm: VmId,
+    name: Arc<str>,
     tenant: TenantId,
     notices: Sender<Notice>,
     bell: Arc<OwnedFd>,
@@ -92,7 +93,8 @@ impl Admit for Gate {
             uid,
             vm: Some(self.vm),
         };
-        self.tell(Notice::Comes(Arrival { socket, peer }))
+        let name = Arc::clone(&self.name);
+        self.tell(Notice::Comes(Arrival { socket, peer, name }))
     }
 
     fn vm(&self) -> VmId {
@@ -221,6 +223,11 @@ impl Vms {
         true
     }
 
+    /// The tenant of the VM that has a name and may attach, if there is one.
+    pub fn tenant_of(&self, name: &str) -> Option<TenantId> {
+        self.vms.get(name).map(|vm| vm.tenant)
+    }
+
     fn detach(&mut self, name: &str) -> Result<(), Errno> {
         let vm = self.vms.remove(name).ok_or(Errno::NOENT)?;
         // Seen by the VM's thread before it looks for a device that came meanwhile.
@@ -245,11 +252,7 @@ impl Vms {
     }
 
     fn attach(&mut self, name: &str, tenant: TenantId) -> Result<(), Errno> {
-        let plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
-        if name.is_empty() || name.len() > NAME_MAX || !name.chars().all(plain) {
-            return Err(Errno::INVAL);
-        }
-        if name.starts_with('.') {
+        if !is_vm_name(name) {
             return Err(Errno::INVAL);
         }
         if let Some(vm) = self.vms.get(name) {
@@ -331,6 +334,7 @@ impl Service {
         let (tenant, notices, bell) = &self.gate;
         let gate = Gate {
             vm: random() | LABEL_BIT,
+            name: self.name.as_str().into(),
             tenant: *tenant,
             notices: notices.clone(),
             bell: Arc::clone(bell),

@@ -20,17 +20,10 @@ impl Qp {
     pub fn limit_rate(&self, rate: u32, burst: u32) -> Result<(), Errno> {
         let attr = QpAttr {
             rate_limit: rate,
+            rate_burst: burst,
             ..QpAttr::default()
         };
-        self.modify(&attr, None, QpAttrMask::RATE_LIMIT)?;
-        let (_, mut state) = self.lock();
-        if let Some(mut entry) = state.qp(self.qpn) {
-            entry.set_rate(rate, burst);
-        }
-        state.touch(self.qpn);
-        state.flush_pending(&Now::default());
-        self.end_post(state, false);
-        Ok(())
+        self.modify(&attr, None, QpAttrMask::RATE_LIMIT)
     }
 }
 

@@ -75,7 +75,7 @@ impl UdpLink {
         let sent = match sent {
             Some(Ok(())) => return,
             Some(Err(e)) if e.kind() == ErrorKind::WouldBlock => Err(e),
-            _ => port.send(self.dst, self.src, bytes, None, may_fragment),
+            _ => port.send_as(self.class, self.dst, self.src, bytes, None, may_fragment),
         };
         // Any other failure loses the datagram, as the network may: it is sent again.
         if sent.is_err_and(|e| e.kind() == ErrorKind::WouldBlock) {

@@ -174,6 +174,7 @@ impl BrokerService for Turn<'_> {
         let answer = Answer {
             body: AttachReply {
                 endpoint: self.endpoint,
+                ..AttachReply::default()
             },
             fds: fresh.then(|| copy(&table)).into_iter().collect(),
         };

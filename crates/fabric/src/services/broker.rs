@@ -104,6 +104,9 @@ message! {
         /// Names the endpoint to its peers; unique among all that ever lived on this host with
         /// overwhelming probability.
         endpoint: u64,
+        /// The traffic class of datagrams by their service level, where a program names none. Of
+        /// levels beyond it is 0.
+        classes: Vec<u8>,
     }
 
     /// Takes or gives up a slot. Descriptors, when taking: the UDP socket bound to its port, and

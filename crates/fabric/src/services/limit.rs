@@ -9,14 +9,16 @@ use crate::remoting::{byte_enum, message, service};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(u8)]
 pub enum LimitOf {
-    /// A tenant's: all its processes together. Those of each of its VMs count by themselves.
+    /// A tenant's: all its processes together. Those in each of its VMs count by themselves.
     #[default]
     Tenant = 0,
     /// A process's.
     Process = 1,
+    /// A virtual machine's: all processes in it together.
+    Vm = 2,
 }
 
-byte_enum!(LimitOf, "kind of limit", Tenant, Process);
+byte_enum!(LimitOf, "kind of limit", Tenant, Process, Vm);
 
 message! {
     /// How much may be sent.
@@ -33,7 +35,7 @@ message! {
     pub struct LimitEntry {
         /// What kind.
         of: LimitOf,
-        /// The tenant; of a process its name, which a request leaves empty.
+        /// The tenant or the virtual machine; of a process its name, which a request leaves empty.
         name: String,
         /// The process, as the broker's PID namespace knows it; else 0.
         pid: i32,
@@ -59,6 +61,8 @@ message! {
     pub struct LimitNews {
         /// Its tenant's.
         tenant: Rates,
+        /// Its virtual machine's, if it is in one.
+        vm: Rates,
         /// Its own.
         own: Rates,
     }
@@ -76,8 +80,8 @@ service! {
     service 17, handler LimitService, stub LimitStub {
         /// Sets limits, in place of those there were. For the broker's own user and root.
         1 => set_limit(LimitEntry; fds 0..=0) -> ();
-        /// Lists the limits that the caller may know of: those of tenants, and of processes that
-        /// have some.
+        /// Lists the limits that the caller may know of: those of tenants, and of processes and
+        /// virtual machines that have some.
         2 => limits(LimitCursor; fds 0..=0) -> LimitPage;
     }
 }

@@ -248,7 +248,9 @@ impl<T: Transport> WorkQueues<T> {
         set(M::EN_SQD_ASYNC_NOTIFY, &mut || {
             attr.en_sqd_async_notify = new.en_sqd_async_notify;
         });
-        set(M::RATE_LIMIT, &mut || attr.rate_limit = new.rate_limit);
+        set(M::RATE_LIMIT, &mut || {
+            (attr.rate_limit, attr.rate_burst) = (new.rate_limit, new.rate_burst);
+        });
     }
 }
 
