@@ -84,12 +84,14 @@ def document_stages():
 
 
 def package_stages():
-    """Those of the Debian packages that run when they are asked for."""
+    """Those of the packages that run when they are asked for."""
     return [
         Stage("deb-trixie", "the same on Debian 13", ["tests/deb/run", "--suite", "trixie"],
               seconds=900, asked=True),
         Stage("deb-again", "the Debian packages are built twice from source, and compared",
               ["tests/deb/again"], seconds=4500, asked=True),
+        Stage("portable", "the wheel and the tarball, for older C libraries, on Debian 11",
+              ["tests/python/portable"], seconds=3000, asked=True),
     ]
 
 
